@@ -13,7 +13,8 @@ use trace::{FrameId, HopId, MonoNs, fault};
 
 use crate::decode::{Decoders, Format};
 use crate::relay::{
-    Direction, Endpoint, Gate, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats, Unread,
+    Counters, Direction, Endpoint, Gate, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats,
+    Unread,
 };
 
 use served::Served;
@@ -56,7 +57,11 @@ impl TapHop {
 /// A running relay whose frames are decoded into events.
 #[derive(Debug)]
 pub struct Tap {
-    relay: RelayState,
+    /// `None` once it is stopped.
+    relay: Option<Relay>,
+    /// The relay closes on another thread, so that observations are still polled in the meantime.
+    closing: Option<JoinHandle<()>>,
+    counters: Arc<Counters>,
     observations: Arc<Observations>,
     formats: &'static [Format],
     decoders: Decoders,
@@ -68,8 +73,6 @@ pub struct Tap {
     unread: Vec<String>,
     /// Clients of each pair that speaks HTTP.
     served: Vec<Option<Served>>,
-    /// Number of connections of each pair that its upstream did not accept.
-    refused: Vec<u64>,
     /// Whether hops into the tokenizer were announced with observable deliveries.
     delivers: bool,
 }
@@ -94,14 +97,6 @@ fn count(forms: &mut Vec<Form>, seen: Form) {
         Some(form) => form.frames += seen.frames,
         None => forms.push(seen),
     }
-}
-
-#[derive(Debug)]
-enum RelayState {
-    Running(Relay),
-    /// The relay closes on another thread, so that observations are still polled in the meantime.
-    Closing(JoinHandle<Stats>),
-    Closed(Stats),
 }
 
 /// State for the clients of a pair that speaks HTTP.
@@ -131,7 +126,7 @@ impl Tap {
 
     /// Adds a hop whose listener is already bound. Connections wait at `gate` before the relay connects them to the upstream.
     pub fn add(&mut self, hop: TapHop, listener: UnixListener, gate: Gate) -> Result<(), RelayError> {
-        let RelayState::Running(relay) = &mut self.relay else {
+        let Some(relay) = &mut self.relay else {
             return Err(RelayError::Stopped);
         };
         let (both, served) = (Tapped::both(&hop), serves(&hop));
@@ -142,7 +137,6 @@ impl Tap {
         }
         self.hops.extend(both);
         self.served.push(served);
-        self.refused.push(0);
         Ok(())
     }
 
@@ -160,7 +154,9 @@ impl Tap {
         }
         Self {
             observations: relay.observations(),
-            relay: RelayState::Running(relay),
+            counters: relay.counters(),
+            relay: Some(relay),
+            closing: None,
             formats,
             decoders,
             hops,
@@ -168,17 +164,13 @@ impl Tap {
             forms: Vec::new(),
             unread: Vec::new(),
             delivers,
-            refused: vec![0; served.len()],
             served,
         }
     }
 
     /// Listening endpoint of each pair; empty once the tap has been stopped.
     pub fn listening(&self) -> &[Endpoint] {
-        match &self.relay {
-            RelayState::Running(relay) => relay.listening(),
-            RelayState::Closing(_) | RelayState::Closed(_) => &[],
-        }
+        self.relay.as_ref().map_or(&[], Relay::listening)
     }
 
     /// Makes later events carry token ids.
@@ -202,7 +194,7 @@ impl Tap {
 
     /// Announces hops into the tokenizer again if the observability of deliveries has changed.
     fn announce_deliveries(&mut self, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
-        let seen = self.served.iter().flatten().any(Served::shows_deliveries);
+        let seen = self.served.iter().flatten().any(|served| served.server.shows_deliveries());
         if std::mem::replace(&mut self.delivers, seen) == seen {
             return;
         }
@@ -215,44 +207,27 @@ impl Tap {
 
     /// Stops the relay: it accepts no more connections, drains and closes. Observations continue until [`Tap::has_ended`].
     pub fn stop(&mut self) {
-        let relay = std::mem::replace(&mut self.relay, RelayState::Closed(Stats::default()));
-        self.relay = match relay {
-            RelayState::Running(relay) => RelayState::Closing(std::thread::spawn(move || relay.stop())),
-            other => other,
-        };
+        if let Some(relay) = self.relay.take() {
+            self.closing = Some(std::thread::spawn(move || drop(relay)));
+        }
     }
 
     /// Whether the relay has closed and all its observations were delivered.
-    pub fn has_ended(&mut self) -> bool {
-        if let RelayState::Closing(thread) = &self.relay
-            && thread.is_finished()
-        {
-            let closing = std::mem::replace(&mut self.relay, RelayState::Closed(Stats::default()));
-            if let RelayState::Closing(thread) = closing
-                && let Ok(stats) = thread.join()
-            {
-                self.relay = RelayState::Closed(stats);
-            }
-        }
-        matches!(self.relay, RelayState::Closed(_)) && self.observations.is_empty()
+    pub fn has_ended(&self) -> bool {
+        self.closing.as_ref().is_some_and(JoinHandle::is_finished) && self.observations.is_empty()
     }
 
-    /// The relay's counters; all zero while it is closing.
+    /// The relay's counters.
     pub fn stats(&self) -> Stats {
-        match &self.relay {
-            RelayState::Running(relay) => relay.stats(),
-            RelayState::Closing(_) => Stats::default(),
-            RelayState::Closed(stats) => *stats,
-        }
+        self.counters.read()
     }
 
     /// Warnings about unreadable traffic, unreachable upstreams and reached limits. Each hop and reason appears once.
     pub fn degraded(&self) -> Vec<String> {
         let mut degraded = self.unread.clone();
-        degraded.extend(self.served.iter().flatten().flat_map(Served::degraded));
-        let refused = self.refused.iter().zip(self.hops.iter().step_by(2));
-        degraded.extend(refused.filter(|(count, _)| **count > 0).map(|(count, tapped)| {
-            let (listen, upstream) = (&tapped.hop.pair.listen, &tapped.hop.pair.upstream);
+        degraded.extend(self.served.iter().flatten().flat_map(|served| served.server.degraded()));
+        degraded.extend(self.hops.iter().filter(|tapped| tapped.refused > 0).map(|tapped| {
+            let (count, Pair { listen, upstream }) = (tapped.refused, &tapped.hop.pair);
             format!("{count} connections to {listen} were closed because nothing is listening on {upstream}: is the upstream running?")
         }));
         let directions = [Direction::Forward, Direction::Backward].into_iter().cycle();
@@ -294,11 +269,12 @@ impl Tap {
                 }
             }
             Observation::Refused { pair } => {
-                if self.refused[usize::from(pair)] == 0 {
-                    let upstream = &self.hops[usize::from(pair) * 2].hop.pair.upstream;
+                let tapped = &mut self.hops[usize::from(hop_id(pair, Direction::Forward).0)];
+                if tapped.refused == 0 {
+                    let upstream = &tapped.hop.pair.upstream;
                     tracing::warn!("a connection was closed because nothing is listening on {upstream}");
                 }
-                self.refused[usize::from(pair)] += 1;
+                tapped.refused += 1;
             }
             Observation::Rejected { pair, direction } => {
                 let tapped = &mut self.hops[usize::from(hop_id(pair, direction).0)];
@@ -445,7 +421,6 @@ fn limit_warnings(stats: &Stats) -> impl Iterator<Item = String> {
     warnings.into_iter().filter_map(|(count, warning)| (count > 0).then_some(warning))
 }
 
-/// Hop id of one direction. Each pair has two hops, in the order of the pairs.
 /// Text about the handshakes that the sending side of `direction` refused.
 fn rejection(direction: Direction, tapped: &Tapped) -> Option<String> {
     let Pair { listen, upstream } = &tapped.hop.pair;
@@ -457,6 +432,7 @@ fn rejection(direction: Direction, tapped: &Tapped) -> Option<String> {
     (count > 0).then(|| format!("{by} refused {count} ZMTP handshakes: does it accept tokengap's address?"))
 }
 
+/// Hop id of one direction. Each pair has two hops, in the order of the pairs.
 fn hop_id(pair: u16, direction: Direction) -> HopId {
     HopId(pair * 2 + u16::from(direction == Direction::Backward))
 }

@@ -35,12 +35,6 @@ pub(super) enum Progress {
 }
 
 impl Chunked {
-    /// A body whose next byte is inside a chunk, with `left` bytes of that chunk remaining.
-    #[cfg(test)]
-    fn inside(left: u64) -> Self {
-        Self { state: State::Data(left), ..Self::default() }
-    }
-
     /// Consumes bytes of `input` and passes the decoded body to `data`.
     pub(super) fn feed(&mut self, input: &mut &[u8], mut data: impl FnMut(&[u8])) -> Progress {
         while !input.is_empty() {
@@ -131,12 +125,6 @@ mod tests {
         let text = b"A;x=1\r\n0123456789\r\n3\r\nabc\r\n0\r\nX: y\r\n\r\nHTTP/1.1";
         let (body, progress, rest) = all(&mut Chunked::default(), text);
         assert_eq!((body.as_slice(), progress, rest), (&b"0123456789abc"[..], Progress::Done, 8));
-    }
-
-    #[test]
-    fn a_stream_joined_inside_a_chunk_syncs() {
-        let (body, progress, _) = all(&mut Chunked::inside(2), b"ab\r\n1\r\nc\r\n0\r\n\r\n");
-        assert_eq!((body.as_slice(), progress), (&b"abc"[..], Progress::Done));
     }
 
     #[test]

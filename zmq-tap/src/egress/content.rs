@@ -4,8 +4,10 @@
 //! stream matches a request if its chunks occur in order in the request's output and its token count equals the request's. A stream that
 //! fits several requests is not matched.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
+
+use super::recent::Recent;
 
 /// Maximum number of requests whose tokens are kept for comparison.
 const MAX_REQUESTS: usize = 4_096;
@@ -20,9 +22,7 @@ const MAX_MARKS: usize = 4 << 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
     key: Option<u64>,
-    sent: HashMap<String, Sent>,
-    /// Oldest first.
-    order: VecDeque<String>,
+    sent: Recent<Sent>,
     marks: usize,
     /// Number of streams matched to a request.
     pub joined: u64,
@@ -67,14 +67,11 @@ impl Content {
     /// Records a frame: request `rid` now has `count` tokens, the last of which are `ids`.
     pub fn sent(&mut self, rid: &str, ids: &[i64], count: u32) {
         let Some(key) = self.key else { return };
-        if !self.sent.contains_key(rid) {
-            if self.order.len() == MAX_REQUESTS {
-                self.evict_oldest();
-            }
-            self.order.push_back(rid.to_owned());
-            self.sent.insert(rid.to_owned(), Sent::default());
+        if !self.sent.values.contains_key(rid) {
+            let evicted = self.sent.insert(rid, Sent::default(), MAX_REQUESTS);
+            self.evicted(evicted);
         }
-        let Some(sent) = self.sent.get_mut(rid) else { return };
+        let Some(sent) = self.sent.values.get_mut(rid) else { return };
         let new = (count as usize).checked_sub(sent.marks.len());
         let fits = new.filter(|&new| new <= ids.len() && count as usize <= MAX_TOKENS);
         let Some(new) = fits.filter(|_| !sent.incomplete) else {
@@ -85,15 +82,16 @@ impl Content {
         };
         sent.marks.extend(ids[ids.len() - new..].iter().map(|&id| mark(key, id as u32)));
         self.marks += new;
-        while self.marks > MAX_MARKS && self.order.len() > 1 {
-            self.evict_oldest();
+        while self.marks > MAX_MARKS && self.sent.values.len() > 1 {
+            let evicted = self.sent.remove_oldest();
+            self.evicted(evicted);
         }
     }
 
-    fn evict_oldest(&mut self) {
-        if let Some(oldest) = self.order.pop_front() {
+    fn evicted(&mut self, evicted: Option<Sent>) {
+        if let Some(sent) = evicted {
             self.evicted += 1;
-            self.marks -= self.sent.remove(&oldest).map_or(0, |sent| sent.marks.len());
+            self.marks -= sent.marks.len();
         }
     }
 
@@ -112,7 +110,7 @@ impl Content {
         if !self.compares() || received.marks.is_empty() || received.incomplete {
             return None;
         }
-        let of_length = self.sent.iter().filter(|(_, sent)| sent.marks.len() == count as usize);
+        let of_length = self.sent.values.iter().filter(|(_, sent)| sent.marks.len() == count as usize);
         let mut fitting = of_length.filter(|(_, sent)| received.occurs_in(&sent.marks));
         let (first, second) = (fitting.next().map(|(rid, _)| rid.clone()), fitting.next().is_some());
         let Some(rid) = first.filter(|_| !second) else {
@@ -126,15 +124,9 @@ impl Content {
 
     /// Forgets a request that has been matched to its stream.
     pub(super) fn forget(&mut self, rid: &str) {
-        let Some(sent) = self.sent.remove(rid) else { return };
-        self.marks -= sent.marks.len();
-        if let Some(at) = self.order.iter().position(|known| known == rid) {
-            self.order.remove(at);
-        }
+        self.marks -= self.sent.remove(rid).map_or(0, |sent| sent.marks.len());
     }
-}
 
-impl Content {
     /// Keeps a pair of ids for reporting.
     pub(super) fn remember(&mut self, context: &str, rid: &str) {
         if self.pairs.len() == MAX_PAIRS {
@@ -202,7 +194,7 @@ mod tests {
         assert_eq!(content.join(&whole, 4).as_deref(), Some("b"));
         let lossy = received(&content, &[&[2], &[4]]);
         assert_eq!(content.join(&lossy, 4).as_deref(), Some("a"));
-        assert_eq!((content.joined, content.marks, content.order.len()), (2, 0, 0));
+        assert_eq!((content.joined, content.marks, content.sent.values.len()), (2, 0, 0));
     }
 
     #[test]
@@ -242,6 +234,6 @@ mod tests {
         for n in 0..=MAX_REQUESTS {
             content.sent(&n.to_string(), &[1], 1);
         }
-        assert_eq!((content.evicted, content.sent.len(), content.marks), (1, MAX_REQUESTS, MAX_REQUESTS));
+        assert_eq!((content.evicted, content.sent.values.len(), content.marks), (1, MAX_REQUESTS, MAX_REQUESTS));
     }
 }

@@ -49,7 +49,7 @@ struct Choice<'a> {
     logprobs: Outline,
     /// Text of a completion.
     #[serde(default)]
-    text: Option<Words>,
+    text: Option<Outline>,
     /// Part of a chat's message.
     #[serde(borrow, default)]
     delta: Option<Message<'a>>,
@@ -94,38 +94,18 @@ impl<'a> Choice<'a> {
         ChoiceText {
             content: content.digest,
             reasoning: message.reasoning.digest,
-            elsewhere: message.elsewhere || content.other || message.reasoning.other,
+            elsewhere: message.elsewhere || content.is_other() || message.reasoning.is_other(),
             tool_calls: message.tool_calls,
             completion: self.text.is_some(),
         }
     }
 }
 
-/// A value that is text or nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Words {
-    digest: Digest,
-    /// Whether it is neither text nor blank.
-    other: bool,
-}
-
-impl From<Outline> for Words {
-    fn from(outline: Outline) -> Self {
-        Self { digest: outline.digest, other: !outline.blank && outline.digest.is_empty() }
-    }
-}
-
-impl<'de> Deserialize<'de> for Words {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        Outline::deserialize(deserializer).map(Self::from)
-    }
-}
-
 /// A message of a chat, or a part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Message<'a> {
-    content: Words,
-    reasoning: Words,
+    content: Outline,
+    reasoning: Outline,
     /// Whether other fields, apart from the role, contain anything.
     elsewhere: bool,
     /// JSON of the tool calls; empty without any.
@@ -157,11 +137,11 @@ impl<'de: 'a, 'a> Deserialize<'de> for Message<'a> {
                     }
                     let value = fields.next_value::<Outline>()?;
                     match &*name {
-                        "content" => message.content = value.into(),
+                        "content" => message.content = value,
                         // vLLM may have both names with the same text.
-                        "reasoning" | "reasoning_content" => message.reasoning = value.into(),
+                        "reasoning" | "reasoning_content" => message.reasoning = value,
                         "role" => {}
-                        _ => message.elsewhere |= !value.blank,
+                        _ => message.elsewhere |= value.filled,
                     }
                 }
                 Ok(message)
@@ -175,8 +155,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Message<'a> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Outline {
     null: bool,
-    /// Whether it is null, an empty string, an empty list, or an object whose values are blank.
-    blank: bool,
+    /// Whether it is anything but null, an empty string, an empty list, or an object of such values.
+    filled: bool,
     /// Length of a list. Of an object, that of its tokens: `content` of a chat, `tokens` of completions.
     len: Option<u32>,
     /// Whether a list contains null. Of an object, whether its `token_logprobs` do.
@@ -191,6 +171,11 @@ impl Outline {
     fn generated(self) -> Option<u32> {
         self.len.filter(|_| !self.nulls)
     }
+
+    /// Whether it is neither text nor blank.
+    fn is_other(self) -> bool {
+        self.filled && self.digest.is_empty()
+    }
 }
 
 impl<'de> Deserialize<'de> for Outline {
@@ -204,28 +189,27 @@ impl<'de> Deserialize<'de> for Outline {
             }
 
             fn visit_unit<E>(self) -> Result<Outline, E> {
-                let (null, blank) = (true, true);
-                Ok(Outline { null, blank, ..Outline::default() })
+                Ok(Outline { null: true, ..Outline::default() })
             }
 
             fn visit_bool<E>(self, _: bool) -> Result<Outline, E> {
-                Ok(Outline::default())
+                Ok(Outline { filled: true, ..Outline::default() })
             }
 
             fn visit_i64<E>(self, _: i64) -> Result<Outline, E> {
-                Ok(Outline::default())
+                Ok(Outline { filled: true, ..Outline::default() })
             }
 
             fn visit_u64<E>(self, _: u64) -> Result<Outline, E> {
-                Ok(Outline::default())
+                Ok(Outline { filled: true, ..Outline::default() })
             }
 
             fn visit_f64<E>(self, _: f64) -> Result<Outline, E> {
-                Ok(Outline::default())
+                Ok(Outline { filled: true, ..Outline::default() })
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Outline, E> {
-                Ok(Outline { blank: text.is_empty(), digest: Digest::of(text), ..Outline::default() })
+                Ok(Outline { filled: !text.is_empty(), digest: Digest::of(text), ..Outline::default() })
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Outline, A::Error> {
@@ -234,13 +218,13 @@ impl<'de> Deserialize<'de> for Outline {
                     len = len.saturating_add(1);
                     nulls |= item.null;
                 }
-                Ok(Outline { null: false, blank: len == 0, len: Some(len), nulls, ..Outline::default() })
+                Ok(Outline { filled: len > 0, len: Some(len), nulls, ..Outline::default() })
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Outline, A::Error> {
-                let mut outline = Outline { blank: true, ..Outline::default() };
+                let mut outline = Outline::default();
                 while let Some((Text(name), value)) = fields.next_entry::<Text<'_>, Outline>()? {
-                    outline.blank &= value.blank;
+                    outline.filled |= value.filled;
                     match &*name {
                         "content" | "tokens" => outline.len = value.len,
                         "token_logprobs" => outline.nulls = value.nulls,

@@ -18,6 +18,7 @@ mod names;
 mod open;
 mod payload;
 mod reader;
+mod recent;
 mod request_plane;
 mod response_plane;
 mod server;

@@ -78,7 +78,7 @@ impl Open {
             }
             Item::Subject(subject) => {
                 (self.used, self.begun, self.whole, self.plane) = (0, true, true, true);
-                self.name = server.streams.take(subject);
+                self.name = server.streams.remove(subject);
                 self.writes = Writes::begin();
             }
             Item::Completion(completion) => self.completion(completion, limits, server, sink),

@@ -5,6 +5,7 @@ use memchr::memchr_iter;
 use serde::Deserialize;
 
 use super::fields::Text;
+use super::framed::skip;
 
 /// Length of a two-part frame's prefix: header length, body length, checksum.
 const PREFIX: usize = 24;
@@ -98,9 +99,7 @@ impl Requests {
         self.out_of_sync = false;
         while !input.is_empty() {
             if self.skip > 0 {
-                let skip = input.len().min(usize::try_from(self.skip).unwrap_or(usize::MAX));
-                self.skip -= skip as u64;
-                input = &input[skip..];
+                skip(&mut input, &mut self.skip);
                 continue;
             }
             let mut pending = std::mem::take(&mut self.partial);

@@ -6,7 +6,8 @@ use trace::event::{Delivery, Response, What};
 use super::content::Content;
 use super::event::{Completion, Form};
 use super::frontend::Frontends;
-use super::names::{LoggedIds, ResponseIds, Streams};
+use super::names::{MAX_WAITING, Named, ResponseIds};
+use super::recent::Recent;
 use super::sink::Sink;
 use super::text::Texts;
 use super::{Unreadable, count};
@@ -34,9 +35,10 @@ pub struct Server {
     pub named: u64,
     /// Number of response streams whose engine request id is unknown.
     pub unnamed: u64,
-    pub(super) streams: Streams,
+    /// Requests of streams that were announced and have not begun, by the names of the streams.
+    pub(super) streams: Recent<Named>,
     /// The engine's request ids by the frontends' ids, from the worker's log.
-    pub(super) logged_rids: LoggedIds,
+    pub(super) logged_rids: Recent<String>,
     /// Matching of response streams to requests by their tokens.
     pub content: Content,
     /// Requests of responses that show another id than the hops.
@@ -80,17 +82,17 @@ impl Server {
 
     /// Records a request announced on a request plane: the frontend's id and, if known, the engine's.
     pub fn announced(&mut self, subject: &str, context: &str, rid: Option<&str>) {
-        self.streams.insert(subject, context, rid);
+        self.streams.insert(subject, Named::new(subject, context, rid), MAX_WAITING);
     }
 
     /// Records the engine's id of the request `context`, from the worker's log. Call this before the request's first token.
     pub fn submitted(&mut self, context: &str, rid: &str) {
-        self.logged_rids.insert(context, rid);
+        self.logged_rids.insert(context, rid.to_owned(), MAX_WAITING);
     }
 
     /// The engine's id of the request `context`: from the worker's log, or from frames whose ids contain the context.
     pub(super) fn rid_of(&mut self, context: &str) -> Option<String> {
-        let logged = self.logged_rids.take(context);
+        let logged = self.logged_rids.remove(context);
         logged.or_else(|| self.response_ids.find(context, 0).map(str::to_owned))
     }
 

@@ -9,7 +9,6 @@ mod differences;
 mod sent_text;
 mod tool_calls;
 
-use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use trace::HopId;
@@ -21,6 +20,7 @@ use self::sent_text::{Part, SentText, most_tokens};
 use self::tool_calls::Calls;
 pub(super) use self::tool_calls::ObservedCalls;
 use super::digest::Digest;
+use super::recent::Recent;
 
 /// Maximum number of requests whose text is kept for comparison.
 const MAX_REQUESTS: usize = 16_384;
@@ -64,9 +64,7 @@ impl ChoiceText<'_> {
 /// Texts of requests that no response has carried yet.
 #[derive(Clone, Debug, Default)]
 pub struct Texts {
-    requests: HashMap<String, Compared>,
-    /// Oldest first.
-    order: VecDeque<String>,
+    requests: Recent<Compared>,
     /// Number of bytes kept for all requests.
     bytes: usize,
     /// Whether chats contain exactly the text that was sent: no parser moves or removes any. Otherwise missing text is not proven lost.
@@ -149,7 +147,7 @@ impl Texts {
 
     /// Records that frames were missed. Requests whose chunks have no counts may lack some from here on.
     pub fn missed(&mut self) {
-        for request in self.requests.values_mut() {
+        for request in self.requests.values.values_mut() {
             if request.compared().is_some_and(|sent| !sent.counted) {
                 self.bytes -= request.bytes();
                 request.doubt();
@@ -160,7 +158,7 @@ impl Texts {
     fn enter(&mut self, hop: HopId, chunk: &Chunk<'_>) {
         let rid = chunk.rid;
         let detokenizer = self.detokenizer.as_deref();
-        if let Some(request) = self.requests.get_mut(rid) {
+        if let Some(request) = self.requests.values.get_mut(rid) {
             let Some(sent) = request.compared().filter(|sent| sent.hop == hop) else {
                 return;
             };
@@ -174,27 +172,25 @@ impl Texts {
             self.insert(SentText::new(hop, chunk), chunk);
         }
         // Otherwise its first chunks were not observed, or its response has ended early.
-        while self.bytes > MAX_BYTES && self.order.len() > 1 {
-            self.evict_oldest();
+        while self.bytes > MAX_BYTES && self.requests.values.len() > 1 {
+            let evicted = self.requests.remove_oldest();
+            self.evicted(evicted);
         }
     }
 
     /// Begins a request with its first chunk.
     fn insert(&mut self, mut sent: SentText, chunk: &Chunk<'_>) {
-        if self.order.len() == MAX_REQUESTS {
-            self.evict_oldest();
-        }
         let sent = sent.add(chunk, self.detokenizer.as_deref()).then_some(sent);
         self.has_text |= sent.is_some();
         self.bytes += sent.as_ref().map_or(0, SentText::bytes);
-        self.order.push_back(chunk.rid.to_owned());
         let request = Compared { sent, held: Vec::new(), differs: false, unmatched: None };
-        self.requests.insert(chunk.rid.to_owned(), request);
+        let evicted = self.requests.insert(chunk.rid, request, MAX_REQUESTS);
+        self.evicted(evicted);
     }
 
     /// Whether the text of this request is compared.
     pub(super) fn compares(&self, rid: &str) -> bool {
-        self.requests.get(rid).is_some_and(|request| request.sent.is_some())
+        self.requests.values.get(rid).is_some_and(|request| request.sent.is_some())
     }
 
     /// Compares an event of a response. Returns its number of tokens, or `None` if it is unknown. Text that is missing before an event is lost
@@ -206,7 +202,7 @@ impl Texts {
         finished: bool,
         all_observed: bool,
     ) -> Option<u32> {
-        let request = self.requests.get_mut(rid)?;
+        let request = self.requests.values.get_mut(rid)?;
         let sent = request.sent.as_mut()?;
         if !all_observed && !sent.begins {
             // Neither its first chunk nor the first event is known.
@@ -245,7 +241,7 @@ impl Texts {
 
     /// Ends the comparison of a response that ended without an event that finishes it. Returns the number of its last tokens.
     pub(super) fn ended(&mut self, rid: &str, all_observed: bool) -> Option<u32> {
-        let request = self.requests.get(rid)?;
+        let request = self.requests.values.get(rid)?;
         let unfinished = request.sent.as_ref()?.is_pending() || !request.held.is_empty();
         if !unfinished {
             return None;
@@ -255,7 +251,7 @@ impl Texts {
 
     /// Stops the comparison by event for a request. Its tool calls are compared with the rest of its text when the response ends.
     pub(super) fn collect(&mut self, rid: &str, text: &ChoiceText<'_>) {
-        let Some(request) = self.requests.get_mut(rid) else {
+        let Some(request) = self.requests.values.get_mut(rid) else {
             return;
         };
         request.held.clear();
@@ -275,7 +271,7 @@ impl Texts {
 
     /// Stops the comparison for a request: a part of it is unknown.
     pub(super) fn doubt(&mut self, rid: &str) {
-        if let Some(request) = self.requests.get_mut(rid) {
+        if let Some(request) = self.requests.values.get_mut(rid) {
             self.bytes -= request.bytes();
             request.doubt();
         }
@@ -289,17 +285,13 @@ impl Texts {
             return (false, Err(unknown));
         };
         self.bytes -= request.bytes();
-        if let Some(at) = self.order.iter().position(|known| known == rid) {
-            self.order.remove(at);
-        }
         let unmatched = request.unmatched.as_deref_mut().filter(|unmatched| whole && unmatched.sent.begins);
         let tool_calls = unmatched.map(|unmatched| unmatched.sent.judge(&unmatched.calls, unmatched.carried));
         (request.differs, tool_calls.unwrap_or(Err(unknown)))
     }
 
-    fn evict_oldest(&mut self) {
-        let oldest = self.order.pop_front().and_then(|rid| self.requests.remove(&rid));
-        if let Some(mut request) = oldest {
+    fn evicted(&mut self, evicted: Option<Compared>) {
+        if let Some(mut request) = evicted {
             self.bytes -= request.bytes();
             self.evicted += u64::from(request.compared().is_some());
         }

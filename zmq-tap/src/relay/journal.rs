@@ -1,10 +1,11 @@
-//! Reports about one connection as a whole: that it opened and how it ended, even if its task panics.
+//! Reports about one connection: that it opened, what it carries, and how it ended, even if its task panics.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use trace::MonoNs;
+use trace::event::MissedCause;
 
 use super::Shared;
 use super::observation::{Direction, Ending, Observation};
@@ -72,14 +73,6 @@ impl Journal {
         self.shared.counters.cut_short.add(1);
     }
 
-    pub(super) fn count(&self, direction: Direction, bytes: usize) {
-        let counters = &self.shared.counters;
-        match direction {
-            Direction::Forward => counters.bytes_forward.add(bytes as u64),
-            Direction::Backward => counters.bytes_backward.add(bytes as u64),
-        }
-    }
-
     /// Sets the cause of the connection's end and the side that ended first.
     pub(super) fn end(&self, why: Ending, first: Option<Direction>) {
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some((why, first));
@@ -102,6 +95,59 @@ impl Drop for Journal {
             first,
             why,
         });
+    }
+}
+
+/// Reporter of one direction. It counts the observations that found the queue full.
+#[derive(Debug)]
+pub(super) struct Reporter {
+    pub(super) journal: Arc<Journal>,
+    pub(super) direction: Direction,
+    /// Number of unreported messages, or stretches of bytes, since the last `Lost`.
+    unreported: u64,
+}
+
+impl Reporter {
+    pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
+        Self { journal, direction, unreported: 0 }
+    }
+
+    /// Queues an observation, behind the number of earlier ones that were not queued. `None` stands for bytes that were not kept. Returns
+    /// false if it is not queued.
+    pub(super) fn report(&mut self, observation: Option<Observation>) -> bool {
+        let queued = observation.is_some_and(|observation| {
+            if self.unreported > 0 && self.journal.push(self.lost(self.unreported, MissedCause::QueueFull)).is_ok() {
+                self.unreported = 0;
+            }
+            self.unreported == 0 && self.journal.push(observation).is_ok()
+        });
+        self.unreported += u64::from(!queued);
+        queued
+    }
+
+    /// Queues a loss, which must itself not be lost.
+    pub(super) fn report_lost(&self, count: u64, cause: MissedCause) {
+        if count > 0 {
+            self.journal.push_rare(self.lost(count, cause));
+        }
+    }
+
+    fn lost(&self, count: u64, cause: MissedCause) -> Observation {
+        Observation::Lost { pair: self.journal.pair, direction: self.direction, lane: self.journal.lane, count, cause }
+    }
+
+    /// Counts relayed bytes.
+    pub(super) fn count(&self, bytes: usize) {
+        let counters = &self.journal.shared.counters;
+        match self.direction {
+            Direction::Forward => counters.bytes_forward.add(bytes as u64),
+            Direction::Backward => counters.bytes_backward.add(bytes as u64),
+        }
+    }
+
+    /// Reports what is still unreported at the end.
+    pub(super) fn end(&self) {
+        self.report_lost(self.unreported, MissedCause::QueueFull);
     }
 }
 

@@ -55,7 +55,7 @@ use connection::Route;
 use files::{ListenerReceiver, ListenerSender};
 use listener::Listener;
 use pool::Pool;
-use stats::Counters;
+pub(crate) use stats::Counters;
 
 use thread::{Stop, Stopper, Thread, stop_signal};
 
@@ -93,17 +93,10 @@ pub struct Relay {
     stop: Stopper,
     thread: Option<Thread>,
     listening: Vec<Endpoint>,
-    added: UnboundedSender<AddedPair>,
+    /// Pairs that join the running relay. Their listeners arrive through the [`ListenerReceiver`].
+    added: UnboundedSender<Route>,
     listener_sender: ListenerSender,
     pairs: usize,
-}
-
-/// A pair that joins a running relay. Its listener arrives through the [`ListenerReceiver`].
-#[derive(Debug)]
-struct AddedPair {
-    index: u16,
-    pair: Pair,
-    gate: Gate,
 }
 
 impl Relay {
@@ -130,7 +123,7 @@ impl Relay {
         self.listener_sender
             .send(&listener)
             .map_err(|source| RelayError::Bind { endpoint: pair.listen.clone(), source })?;
-        self.added.send(AddedPair { index, pair, gate }).map_err(|_| RelayError::Stopped)?;
+        self.added.send(Route::new(index, pair, gate)).map_err(|_| RelayError::Stopped)?;
         self.pairs += 1;
         Ok(index)
     }
@@ -168,6 +161,11 @@ impl Relay {
         self.shared.observations.poll()
     }
 
+    /// The counters, which can be read even after the relay has stopped.
+    pub(crate) fn counters(&self) -> Arc<Counters> {
+        self.shared.counters.clone()
+    }
+
     /// Returns the current counters.
     pub fn stats(&self) -> Stats {
         self.shared.counters.read()
@@ -194,8 +192,8 @@ impl Drop for Relay {
     }
 }
 
-/// Pairs with their indices and listeners.
-type Bound = Vec<(u16, Pair, Listener)>;
+/// Pairs with their listeners.
+type Bound = Vec<(Route, Listener)>;
 
 /// Binds every listener and returns also the endpoint of each. Needs a runtime's context.
 fn bind(pairs: Vec<Pair>) -> Result<(Bound, Vec<Endpoint>), RelayError> {
@@ -209,7 +207,7 @@ fn bind(pairs: Vec<Pair>) -> Result<(Bound, Vec<Endpoint>), RelayError> {
             return Err(RelayError::Mixed { listen, upstream });
         }
         let (listener, actual) = Listener::bind(&pair.listen, &pair.upstream)?;
-        bound.0.push((index, pair, listener));
+        bound.0.push((Route::new(index, pair, Gate::open()), listener));
         bound.1.push(actual);
     }
     Ok(bound)
@@ -218,26 +216,22 @@ fn bind(pairs: Vec<Pair>) -> Result<(Bound, Vec<Endpoint>), RelayError> {
 async fn run(
     shared: Arc<Shared>,
     listeners: Bound,
-    mut joining: UnboundedReceiver<AddedPair>,
+    mut joining: UnboundedReceiver<Route>,
     listener_receiver: &ListenerReceiver,
     mut stop: Stop,
 ) {
     let mut pairs = JoinSet::new();
-    for (index, pair, listener) in listeners {
-        let route = Route::new(index, pair, Gate::open());
+    for (route, listener) in listeners {
         pairs.spawn(listener::serve(shared.clone(), route, listener, stop.clone()));
     }
     loop {
-        let added = tokio::select! {
-            Some(added) = joining.recv() => added,
+        let route = tokio::select! {
+            Some(route) = joining.recv() => route,
             () = stop.received() => break,
         };
         match listener_receiver.receive().and_then(Listener::from_bound) {
-            Ok(listener) => {
-                let route = Route::new(added.index, added.pair, added.gate);
-                pairs.spawn(listener::serve(shared.clone(), route, listener, stop.clone()));
-            }
-            Err(error) => tracing::error!(listen = %added.pair.listen, "cannot be relayed: {error}"),
+            Ok(listener) => drop(pairs.spawn(listener::serve(shared.clone(), route, listener, stop.clone()))),
+            Err(error) => tracing::error!(listen = %route.pair.listen, "cannot be relayed: {error}"),
         }
     }
     let all = async { while pairs.join_next().await.is_some() {} };

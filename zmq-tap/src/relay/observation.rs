@@ -135,16 +135,13 @@ pub enum Payload {
 }
 
 /// Why a message's bytes were not kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotKept {
     /// Longer than `Options::max_frame_bytes`.
-    #[error("longer than the capture limit")]
     TooLarge,
     /// More parts than `Options::max_parts`.
-    #[error("more parts than the capture limit")]
     TooManyParts,
     /// `Options::budget_bytes` was exhausted.
-    #[error("no memory left in the capture budget")]
     Budget,
 }
 

@@ -67,8 +67,7 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Observer, 
             match to.try_write(window.unwritten()) {
                 Ok(written) => {
                     window.wrote(written);
-                    watch.count(written);
-                    watch.wrote(&mut window, MonoNs::now());
+                    watch.wrote(&mut window, written, MonoNs::now());
                     if window.written() >= TRUSTED
                         && let Some(size) = saved_size.take()
                     {

@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use trace::MonoNs;
-use trace::event::MissedCause;
 
-use super::journal::Journal;
+use super::journal::{Journal, Reporter};
 use super::observation::{Direction, Observation};
 use super::watch::Observer;
 use super::window::{Keep, Window};
@@ -14,40 +13,19 @@ use super::window::{Keep, Window};
 /// Observer of one direction of an HTTP connection.
 #[derive(Debug)]
 pub(super) struct ByteWatch {
-    journal: Arc<Journal>,
-    direction: Direction,
+    reporter: Reporter,
     /// The window holds the bytes of the last read.
     kept: bool,
     relayed: bool,
-    /// Number of unreported stretches of bytes since the last `Lost`.
-    unreported: u64,
 }
 
 impl ByteWatch {
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
-        Self { journal, direction, kept: true, relayed: false, unreported: 0 }
+        Self { reporter: Reporter::new(journal, direction), kept: true, relayed: false }
     }
 
     fn is_reported(&self) -> bool {
-        self.direction == Direction::Backward
-    }
-
-    /// Reports unreported bytes, if there are any. Returns false if the queue is still full.
-    fn report_missed(&mut self) -> bool {
-        if self.unreported > 0 && self.journal.push(self.lost()).is_ok() {
-            self.unreported = 0;
-        }
-        self.unreported == 0
-    }
-
-    fn lost(&self) -> Observation {
-        Observation::Lost {
-            pair: self.journal.pair,
-            direction: self.direction,
-            lane: self.journal.lane,
-            count: self.unreported,
-            cause: MissedCause::QueueFull,
-        }
+        self.reporter.direction == Direction::Backward
     }
 }
 
@@ -63,33 +41,28 @@ impl Observer for ByteWatch {
         self.kept = kept;
     }
 
-    fn wrote(&mut self, window: &mut Window, at: MonoNs) {
+    fn wrote(&mut self, window: &mut Window, count: usize, at: MonoNs) {
+        self.reporter.count(count);
         self.relayed = true;
         if !self.is_reported() {
             return;
         }
-        let reported = self.kept && self.report_missed() && {
+        let (pair, lane) = (self.reporter.journal.pair, self.reporter.journal.lane);
+        let passed = self.kept.then(|| {
             let (_, bytes) = window.cut(window.written());
-            let (pair, lane) = (self.journal.pair, self.journal.lane);
-            let passed = Observation::Passed { pair, lane, at, bytes };
-            self.journal.push(passed).is_ok()
-        };
-        if !reported {
-            self.unreported += 1;
-            self.journal.shared.counters.ranges_unreported.add(1);
+            Observation::Passed { pair, lane, at, bytes }
+        });
+        if !self.reporter.report(passed) {
+            self.reporter.journal.shared.counters.ranges_unreported.add(1);
         }
     }
 
     fn short_writes(&mut self) {
         if self.is_reported() {
-            let (pair, lane) = (self.journal.pair, self.journal.lane);
+            let journal = &self.reporter.journal;
             // Deliveries do not depend on this observation, so it may be dropped.
-            let _ = self.journal.push(Observation::HeldUp { pair, lane });
+            let _ = journal.push(Observation::HeldUp { pair: journal.pair, lane: journal.lane });
         }
-    }
-
-    fn count(&self, bytes: usize) {
-        self.journal.count(self.direction, bytes);
     }
 
     fn has_relayed(&self) -> bool {
@@ -100,8 +73,6 @@ impl Observer for ByteWatch {
 
 impl Drop for ByteWatch {
     fn drop(&mut self) {
-        if self.unreported > 0 {
-            self.journal.push_rare(self.lost());
-        }
+        self.reporter.end();
     }
 }

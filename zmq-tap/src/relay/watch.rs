@@ -7,7 +7,7 @@ use trace::MonoNs;
 use trace::event::MissedCause;
 
 use super::assembly::{Assembly, Message, Parts};
-use super::journal::Journal;
+use super::journal::{Journal, Reporter};
 use super::observation::{Direction, NotKept, Observation, Payload, Unread};
 use super::window::{Keep, Window};
 use crate::zmtp::{Opaque, Scanner};
@@ -23,14 +23,11 @@ pub(super) trait Observer {
     /// Observes bytes that were just read. `kept`: the window holds them, and all earlier bytes that [`Observer::keep`] asked for.
     fn read(&mut self, bytes: &[u8], at: MonoNs, kept: bool);
 
-    /// Reports messages or bytes that have been written.
-    fn wrote(&mut self, window: &mut Window, at: MonoNs);
+    /// Counts `count` bytes that have been written, and reports them or their messages.
+    fn wrote(&mut self, window: &mut Window, count: usize, at: MonoNs);
 
     /// Notes that the sink accepted none or only a part of the bytes.
     fn short_writes(&mut self) {}
-
-    /// Counts relayed bytes.
-    fn count(&self, bytes: usize);
 
     /// Whether data went this way that a reset of the other side can discard.
     fn has_relayed(&self) -> bool;
@@ -39,15 +36,12 @@ pub(super) trait Observer {
 /// Observer of one direction of a ZMTP connection.
 #[derive(Debug)]
 pub(super) struct Watch {
-    journal: Arc<Journal>,
-    direction: Direction,
+    reporter: Reporter,
     scanner: Scanner,
     assembly: Assembly,
     seq: u64,
     /// A part of the stream could not be read.
     unreadable: bool,
-    /// Number of messages dropped because the queue was full, since the last `Lost`.
-    dropped: u64,
 }
 
 impl Watch {
@@ -55,7 +49,7 @@ impl Watch {
         let options = &journal.shared.options;
         let assembly = Assembly::new(options.max_frame_bytes, options.max_parts);
         let scanner = Scanner::from_greeting().seeking_up_to(options.max_frame_bytes).expecting(options.formats);
-        Self { journal, direction, scanner, assembly, seq: 0, unreadable: false, dropped: 0 }
+        Self { reporter: Reporter::new(journal, direction), scanner, assembly, seq: 0, unreadable: false }
     }
 
     fn push_frame(&mut self, message: Message, base: u64, bytes: &Bytes, written_at: MonoNs) {
@@ -72,55 +66,38 @@ impl Watch {
             }
             Err(why) => Err(why),
         };
+        let journal = &self.reporter.journal;
         if payload.is_err() {
-            self.journal.shared.counters.frames_not_kept.add(1);
+            journal.shared.counters.frames_not_kept.add(1);
         }
-        let queued = self.push_dropped()
-            && self
-                .journal
-                .push(Observation::Frame {
-                    pair: self.journal.pair,
-                    direction: self.direction,
-                    lane: self.journal.lane,
-                    seq,
-                    read_at: message.read_at,
-                    written_at,
-                    bytes: message.bytes,
-                    payload: payload.unwrap_or_else(Payload::NotKept),
-                })
-                .is_ok();
-        if !queued {
-            self.dropped += 1;
-            self.journal.shared.counters.frames_dropped.add(1);
+        let frame = Observation::Frame {
+            pair: journal.pair,
+            direction: self.reporter.direction,
+            lane: journal.lane,
+            seq,
+            read_at: message.read_at,
+            written_at,
+            bytes: message.bytes,
+            payload: payload.unwrap_or_else(Payload::NotKept),
+        };
+        if !self.reporter.report(Some(frame)) {
+            self.reporter.journal.shared.counters.frames_dropped.add(1);
         }
-    }
-
-    /// Reports the number of dropped observations, if there are any. Returns false if the queue is still full.
-    fn push_dropped(&mut self) -> bool {
-        if self.dropped > 0 && self.journal.push(self.lost(self.dropped, MissedCause::QueueFull)).is_ok() {
-            self.dropped = 0;
-        }
-        self.dropped == 0
     }
 
     fn push_unread(&mut self, why: Unread, at: MonoNs) {
         self.unreadable = true;
-        let counters = &self.journal.shared.counters;
+        let Reporter { journal, direction, .. } = &self.reporter;
         match why {
-            Unread::Opaque(_) => counters.opaque.add(1),
-            Unread::Garbage(_) => counters.garbage.add(1),
+            Unread::Opaque(_) => journal.shared.counters.opaque.add(1),
+            Unread::Garbage(_) => journal.shared.counters.garbage.add(1),
         }
-        let (pair, lane) = (self.journal.pair, self.journal.lane);
-        self.journal.push_rare(Observation::Unread { pair, direction: self.direction, lane, at, why });
+        let (pair, lane, direction) = (journal.pair, journal.lane, *direction);
+        journal.push_rare(Observation::Unread { pair, direction, lane, at, why });
         // A peer that does not speak ZMTP had no messages to lose. A stretch that stays unframed was reported when it began.
         if !matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed)) {
-            self.journal.push_rare(self.lost(1, MissedCause::Unframed));
+            self.reporter.report_lost(1, MissedCause::Unframed);
         }
-    }
-
-    fn lost(&self, count: u64, cause: MissedCause) -> Observation {
-        let (pair, lane) = (self.journal.pair, self.journal.lane);
-        Observation::Lost { pair, direction: self.direction, lane, count, cause }
     }
 }
 
@@ -150,11 +127,13 @@ impl Observer for Watch {
             self.push_unread(why, at);
         }
         if std::mem::take(&mut self.assembly.rejected) {
-            self.journal.push_rare(Observation::Rejected { pair: self.journal.pair, direction: self.direction });
+            let Reporter { journal, direction, .. } = &self.reporter;
+            journal.push_rare(Observation::Rejected { pair: journal.pair, direction: *direction });
         }
     }
 
-    fn wrote(&mut self, window: &mut Window, at: MonoNs) {
+    fn wrote(&mut self, window: &mut Window, count: usize, at: MonoNs) {
+        self.reporter.count(count);
         let written = window.written();
         let count = self.assembly.done.iter().take_while(|message| message.end <= written).count();
         let Some(last) = count.checked_sub(1).and_then(|last| self.assembly.done.get(last)) else {
@@ -167,8 +146,8 @@ impl Observer for Watch {
             };
             self.push_frame(message, base, &bytes, at);
         }
-        let counters = &self.journal.shared.counters;
-        match self.direction {
+        let counters = &self.reporter.journal.shared.counters;
+        match self.reporter.direction {
             Direction::Forward => counters.frames_forward.add(count as u64),
             Direction::Backward => counters.frames_backward.add(count as u64),
         }
@@ -177,21 +156,16 @@ impl Observer for Watch {
     fn has_relayed(&self) -> bool {
         self.seq > 0 || self.unreadable || self.scanner.pending().is_some()
     }
-
-    fn count(&self, bytes: usize) {
-        self.journal.count(self.direction, bytes);
-    }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.journal.shared.counters.frames_undelivered.add(self.assembly.done.len() as u64);
-        if self.dropped > 0 {
-            self.journal.push_rare(self.lost(self.dropped, MissedCause::QueueFull));
-        }
+        let journal = &self.reporter.journal;
+        journal.shared.counters.frames_undelivered.add(self.assembly.done.len() as u64);
+        self.reporter.end();
         if self.scanner.pending().is_some() {
-            self.journal.record_cut();
-            self.journal.push_rare(self.lost(1, MissedCause::CutShort));
+            journal.record_cut();
+            self.reporter.report_lost(1, MissedCause::CutShort);
         }
     }
 }

@@ -12,21 +12,11 @@ use crate::relay::Direction;
 /// All connections of one pair. The relay limits their number.
 #[derive(Debug, Default)]
 pub(super) struct Served {
-    server: Server,
+    pub(super) server: Server,
     connections: HashMap<u32, Reader>,
 }
 
 impl Served {
-    /// Whether deliveries can be counted.
-    pub(super) fn shows_deliveries(&self) -> bool {
-        self.server.shows_deliveries()
-    }
-
-    /// Describes the traffic that was not observable.
-    pub(super) fn degraded(&self) -> Vec<String> {
-        self.server.degraded()
-    }
-
     /// Records the requests and the text of a frame. `read` is for engines whose responses show other ids.
     pub(super) fn sent(&mut self, frame: &Frame<'_>, read: Option<ReadResponseId>) {
         if let Some(read) = read {

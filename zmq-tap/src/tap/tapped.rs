@@ -22,6 +22,8 @@ pub(super) struct Tapped {
     pub(super) carries: SocketFormat,
     /// Number of handshakes that the sending side of this direction refused.
     pub(super) rejected: u64,
+    /// Number of connections that the upstream did not accept; counted in the forward direction.
+    pub(super) refused: u64,
 }
 
 impl Tapped {
@@ -51,6 +53,7 @@ impl Tapped {
             only: false,
             carries: SocketFormat::default(),
             rejected: 0,
+            refused: 0,
         }
     }
 

@@ -5,7 +5,7 @@ use trace::MonoNs;
 use trace::event::What;
 use zmq_tap::egress::{Closing, Limits, Reader, Requests, Server};
 
-use super::recorded;
+use super::{damaged, recording};
 
 const STREAM: &str = "v1.6.1-frontend-04";
 const RESPONSE: &str = "v1.6.1-frontend-http";
@@ -35,7 +35,7 @@ impl Pair {
     /// The same, with the streams of the recorded requests announced.
     fn announced() -> Self {
         let mut pair = Self::new();
-        let (_, bytes) = find("requests", "v1.6.1-frontend");
+        let bytes = recording("requests", "v1.6.1-frontend");
         Requests::default().feed(&bytes, true, |request| {
             if let Some(subject) = request.subject {
                 pair.server.announced(subject, request.context, request.rid);
@@ -81,14 +81,9 @@ fn keep(waits: &mut Vec<(String, Option<u64>, Option<u64>)>, what: What<'_>) {
     }
 }
 
-fn find(folder: &str, name: &str) -> (String, Vec<u8>) {
-    let found = recorded(folder).into_iter().find(|(known, _)| known == name);
-    found.unwrap_or_else(|| panic!("no recording {name}"))
-}
-
 /// The frames of the worker's stream.
 fn frames() -> Vec<Vec<u8>> {
-    let (_, bytes) = find("dynamo", STREAM);
+    let bytes = recording("dynamo", STREAM);
     let (mut rest, mut frames) = (&bytes[..], Vec::new());
     while let Some(prefix) = rest.first_chunk::<24>() {
         let number = |at: usize| u64::from_be_bytes(prefix[at..at + 8].try_into().unwrap()) as usize;
@@ -101,8 +96,7 @@ fn frames() -> Vec<Vec<u8>> {
 
 /// The frontend's writes: the head with the first event, the other events, and the end.
 fn writes() -> Vec<Vec<u8>> {
-    let (_, bytes) = find("dynamo", RESPONSE);
-    let text = String::from_utf8(bytes).unwrap();
+    let text = String::from_utf8(recording("dynamo", RESPONSE)).unwrap();
     let end = text.find("E\r\ndata: [DONE]").unwrap();
     let events = text[..end].split_inclusive("\n\n\r\n");
     events.chain([&text[end..]]).map(|piece| piece.as_bytes().to_vec()).collect()
@@ -242,12 +236,7 @@ fn a_missing_end_is_reported_after_ten_seconds() {
 
 proptest! {
     #[test]
-    fn damaged_responses_never_panic(damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..12), length in 1_usize..400, hole in 0_usize..40) {
-        let (_, mut bytes) = find("dynamo", RESPONSE);
-        for (at, byte) in damage {
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
-        }
+    fn damaged_responses_never_panic(bytes in damaged(Just(recording("dynamo", RESPONSE)), 12), length in 1_usize..400, hole in 0_usize..40) {
         let mut pair = pair(Pair::announced(), &[]);
         for (n, piece) in bytes.chunks(length).enumerate() {
             if n == hole {

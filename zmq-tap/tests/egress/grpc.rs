@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use trace::event::AnswerEnd;
 use zmq_tap::egress::Unreadable;
 
-use super::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, answers, fields, frame, read, settings};
-use super::{Connection, Observed, recorded};
+use super::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, fields, frame, read, settings};
+use super::{Connection, Observed, damaged, recorded};
 
 /// Messages of `Generate` and `TextGenerate` with this field 1.
 fn output(rid: &str, field: &[u8], claimed: u32, last: bool) -> Vec<u8> {
@@ -49,7 +49,7 @@ fn responses_of_the_real_service_are_counted_exactly() {
     let (_, bytes) = recorded("grpc").swap_remove(0);
     for lengths in [&[usize::MAX][..], &[1], &[9, 1, 100], &[1460]] {
         let connection = read(&bytes, lengths);
-        let mut found = answers(&connection);
+        let mut found = connection.answers();
         found.sort_by(|a, b| a.0.cmp(&b.0));
         let whole = |rid: &str, n: u32| (rid.to_owned(), Some(n), Some(n), AnswerEnd::Whole);
         let text = |rid: &str, stated: Option<u32>| (rid.to_owned(), None, stated, AnswerEnd::Whole);
@@ -74,7 +74,7 @@ fn lost_ids_are_missing_in_both_modes() {
     let incremental =
         [output("a", &ids(&[300]), 1, false), output("a", &ids(&[7, 500]), 5, false), output("a", &ids(&[9]), 6, true)];
     let connection = read(&response(&incremental), &[usize::MAX]);
-    assert_eq!(answers(&connection), [("a".to_owned(), Some(4), Some(6), AnswerEnd::Whole)]);
+    assert_eq!(connection.answers(), [("a".to_owned(), Some(4), Some(6), AnswerEnd::Whole)]);
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn ids_that_could_be_text_are_counted_once_another_message_has_none() {
         output("a", &ids(&[65, 66, 300]), 3, true),
     ];
     let connection = read(&response(&messages), &[usize::MAX]);
-    assert_eq!(answers(&connection), [("a".to_owned(), Some(3), Some(3), AnswerEnd::Whole)]);
+    assert_eq!(connection.answers(), [("a".to_owned(), Some(3), Some(3), AnswerEnd::Whole)]);
     assert!(connection.server.unreadable.is_empty());
 }
 
@@ -97,7 +97,7 @@ fn text_is_not_taken_for_lost_ids() {
     let two = [output("a", b"AB", 2, false), output("b", b"ABCD", 5, true)];
     for messages in [&cumulative[..], &other_script, &without, &two] {
         let connection = read(&response(messages), &[usize::MAX]);
-        assert!(answers(&connection).iter().all(|(_, tokens, ..)| tokens.is_none()), "{messages:?}");
+        assert!(connection.answers().iter().all(|(_, tokens, ..)| tokens.is_none()), "{messages:?}");
         let delivered = connection.events.iter().filter_map(|event| match event {
             Observed::Delivered(_, tokens, ..) => Some(*tokens),
             _ => None,
@@ -111,7 +111,7 @@ fn text_is_not_taken_for_lost_ids() {
 fn a_response_that_the_server_ends_early_is_not_complete() {
     let messages = [output("a", &ids(&[300]), 1, false)];
     let connection = read(&response(&messages), &[usize::MAX]);
-    assert_eq!(answers(&connection), [("a".to_owned(), Some(1), Some(1), AnswerEnd::ServerLeft)]);
+    assert_eq!(connection.answers(), [("a".to_owned(), Some(1), Some(1), AnswerEnd::ServerLeft)]);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn a_connection_joined_late_is_read_from_the_next_message() {
     connection.feed(&frame(HEADERS, END_HEADERS | END_STREAM, 3, &[0xbe]), true);
     let expected = [("a", None, 5), ("b", Some(1), 1)];
     let expected = expected.map(|(rid, tokens, stated)| (rid.to_owned(), tokens, Some(stated), AnswerEnd::Whole));
-    assert_eq!(answers(&connection), expected);
+    assert_eq!(connection.answers(), expected);
 }
 
 #[test]
@@ -148,18 +148,9 @@ proptest! {
 
     #[test]
     fn damaged_connections_are_independent_of_read_boundaries(
-        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4), length in 1_usize..600,
+        bytes in damaged(Just(recorded("grpc").swap_remove(0).1), 4), length in 1_usize..600,
     ) {
-        let (_, mut bytes) = recorded("grpc").swap_remove(0);
-        for (at, byte) in damage {
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
-        }
-        let until_gap = |length: usize| {
-            let events = read(&bytes, &[length]).events.into_iter();
-            events.take_while(|event| *event != Observed::Missed).collect::<Vec<_>>()
-        };
-        prop_assert_eq!(until_gap(bytes.len()), until_gap(length));
+        prop_assert_eq!(read(&bytes, &[bytes.len()]).before_gap(), read(&bytes, &[length]).before_gap());
     }
 
     #[test]

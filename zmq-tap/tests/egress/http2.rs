@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use trace::event::AnswerEnd;
 use zmq_tap::egress::Unreadable;
 
-use super::{Connection, Observed, recorded};
+use super::{Answers, Connection, Observed, damaged, recorded, recording};
 
 pub(super) const DATA: u8 = 0;
 pub(super) const HEADERS: u8 = 1;
@@ -37,14 +37,6 @@ fn event(rid: &str, token: u32, last: bool) -> Vec<u8> {
     format!("data: {json}\n\n").into_bytes()
 }
 
-pub(super) fn answers(connection: &Connection) -> Vec<(String, Option<u32>, Option<u32>, AnswerEnd)> {
-    let found = connection.events.iter().filter_map(|event| match event {
-        Observed::Answered(rid, tokens, stated, end) => Some((rid.clone(), *tokens, *stated, *end)),
-        _ => None,
-    });
-    found.collect()
-}
-
 pub(super) fn read(bytes: &[u8], lengths: &[usize]) -> Connection {
     let mut connection = Connection::new(None);
     connection.pieces(bytes, lengths);
@@ -54,7 +46,7 @@ pub(super) fn read(bytes: &[u8], lengths: &[usize]) -> Connection {
 
 /// Answers of the recorded connections, sorted: requests 0 to 4 at once, then 0 and 1 again. Request 2 lacks every third event; request 4
 /// does not stream.
-fn of_recording() -> Vec<(String, Option<u32>, Option<u32>, AnswerEnd)> {
+fn of_recording() -> Answers {
     let of = |number: u32, tokens: u32| {
         let rid = format!("r-{number}");
         (rid, Some(tokens), Some(20 + number), AnswerEnd::Whole)
@@ -67,7 +59,7 @@ fn interleaved_responses_of_real_servers_are_counted_exactly() {
     for (name, bytes) in recorded("http2").into_iter().filter(|(name, _)| name != "grpc") {
         for lengths in [&[usize::MAX][..], &[1], &[9, 1, 100], &[1460]] {
             let connection = read(&bytes, lengths);
-            let mut found = answers(&connection);
+            let mut found = connection.answers();
             found.sort_by(|a, b| a.0.cmp(&b.0));
             assert_eq!(found, of_recording(), "{name} {lengths:?}");
             assert!(connection.server.unreadable.is_empty() && !connection.events.contains(&Observed::Missed));
@@ -77,7 +69,7 @@ fn interleaved_responses_of_real_servers_are_counted_exactly() {
 
 #[test]
 fn grpc_messages_are_counted_and_not_judged() {
-    let (_, bytes) = recorded("http2").into_iter().find(|(name, _)| name == "grpc").unwrap();
+    let bytes = recording("http2", "grpc");
     let connection = read(&bytes, &[100]);
     assert_eq!(connection.server.unreadable, [(Unreadable::Grpc, 3)]);
     assert!(connection.events.is_empty() && !connection.server.shows_deliveries());
@@ -106,7 +98,7 @@ fn padding_priorities_and_continued_fields_parse() {
     ];
     for lengths in [&[usize::MAX][..], &[1], &[13]] {
         let connection = read(&bytes.concat(), lengths);
-        assert_eq!(answers(&connection), [("a".to_owned(), Some(1), Some(1), AnswerEnd::Whole)]);
+        assert_eq!(connection.answers(), [("a".to_owned(), Some(1), Some(1), AnswerEnd::Whole)]);
     }
 }
 
@@ -125,7 +117,7 @@ fn each_end_of_a_stream_is_distinguished() {
         let mut connection = Connection::new(None);
         connection.feed(&bytes, true);
         connection.closed(by_client);
-        let ends: Vec<_> = answers(&connection).into_iter().map(|(rid, .., end)| (rid, end)).collect();
+        let ends: Vec<_> = connection.answers().into_iter().map(|(rid, .., end)| (rid, end)).collect();
         let expected = [("a", AnswerEnd::Whole), ("b", AnswerEnd::ServerLeft), ("c", open)];
         assert_eq!(ends, expected.map(|(rid, end)| (rid.to_owned(), end)));
     }
@@ -146,7 +138,7 @@ fn a_connection_joined_late_is_read_where_its_content_shows() {
     connection.feed(&frame(DATA, END_STREAM, 5, &[0x1f, 0x8b, 8]), true);
     let expected = [("a", None, 5), ("b", Some(1), 1)];
     let expected = expected.map(|(rid, tokens, stated)| (rid.to_owned(), tokens, Some(stated), AnswerEnd::Whole));
-    assert_eq!(answers(&connection), expected);
+    assert_eq!(connection.answers(), expected);
     assert_eq!(connection.server.unreadable, [(Unreadable::Fields, 1)]);
 }
 
@@ -167,7 +159,7 @@ fn responses_of_unknown_fields_are_independent_of_read_boundaries() {
     ];
     let expected = [("b", 2), ("a", 2)].map(|(rid, n)| (rid.to_owned(), Some(n), Some(n), AnswerEnd::Whole));
     for length in [1, 2, 5, 9, 14, 30, usize::MAX] {
-        assert_eq!(answers(&read(&bytes.concat(), &[length])), expected, "{length}");
+        assert_eq!(read(&bytes.concat(), &[length]).answers(), expected, "{length}");
     }
 }
 
@@ -180,7 +172,7 @@ fn missed_bytes_leave_the_open_responses_uncounted() {
     connection.feed(&frame(DATA, 0, 1, &event("a", 1, false)), true);
     connection.missed();
     connection.feed(&frame(DATA, END_STREAM, 1, &event("a", 3, true)), true);
-    assert_eq!(answers(&connection), [("a".to_owned(), None, Some(3), AnswerEnd::Whole)]);
+    assert_eq!(connection.answers(), [("a".to_owned(), None, Some(3), AnswerEnd::Whole)]);
     assert!(connection.events.contains(&Observed::Missed));
 }
 
@@ -189,25 +181,19 @@ proptest! {
 
     #[test]
     fn damaged_connections_are_independent_of_read_boundaries(
-        place in 0_usize..3, damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+        mut bytes in damaged((0_usize..3).prop_map(|place| recorded("http2").swap_remove(place).1), 3),
         start in 0_usize..400, length in 1_usize..600,
     ) {
-        let (_, mut bytes) = recorded("http2").swap_remove(place);
         bytes.drain(..start);
-        for (at, byte) in damage {
-            let at = at.index(bytes.len());
-            bytes[at] = byte;
-        }
-        let before_gap = |length: usize| {
+        let read = |length: usize| {
             let mut connection = Connection::new(None);
             for (at, piece) in bytes.chunks(length).enumerate() {
                 connection.feed(piece, at == 0);
             }
             connection.closed(true);
-            let events = connection.events.into_iter();
-            events.take_while(|event| *event != Observed::Missed).collect::<Vec<_>>()
+            connection
         };
-        prop_assert_eq!(before_gap(bytes.len()), before_gap(length));
+        prop_assert_eq!(read(bytes.len()).before_gap(), read(length).before_gap());
     }
 
     #[test]

@@ -12,6 +12,8 @@ mod tool_calls;
 
 use std::path::PathBuf;
 
+use proptest::prelude::*;
+use proptest::sample::Index;
 use trace::engine::Mode;
 use trace::event::{AnswerEnd, Chunk, Event, Frame, IdColumn, Kind, What};
 use trace::{FrameId, HopId, MonoNs};
@@ -30,6 +32,27 @@ fn recorded(folder: &str) -> Vec<(String, Vec<u8>)> {
     assert!(!found.is_empty(), "{}", folder.display());
     found
 }
+
+/// One of these fixtures.
+fn recording(folder: &str, name: &str) -> Vec<u8> {
+    let found = recorded(folder).into_iter().find(|(known, _)| known == name);
+    found.unwrap_or_else(|| panic!("no recording {name}")).1
+}
+
+/// Bytes in which up to `most` are replaced.
+fn damaged(bytes: impl Strategy<Value = Vec<u8>>, most: usize) -> impl Strategy<Value = Vec<u8>> {
+    let damage = prop::collection::vec((any::<Index>(), any::<u8>()), 0..most);
+    (bytes, damage).prop_map(|(mut bytes, damage)| {
+        for (at, byte) in damage {
+            let at = at.index(bytes.len());
+            bytes[at] = byte;
+        }
+        bytes
+    })
+}
+
+/// Answers of a connection: request, tokens, count that it states, and end.
+type Answers = Vec<(String, Option<u32>, Option<u32>, AnswerEnd)>;
 
 /// Passes frame `n`, with one chunk of text, to the server's side.
 fn send_text(server: &mut Server, n: u32, chunk: Chunk<'_>) {
@@ -81,6 +104,19 @@ impl Connection {
         self.reader.closed(MonoNs(1), closing, &mut self.server, &mut |event| {
             events.push(own(event));
         });
+    }
+
+    fn answers(&self) -> Answers {
+        let found = self.events.iter().filter_map(|event| match event {
+            Observed::Answered(rid, tokens, stated, end) => Some((rid.clone(), *tokens, *stated, *end)),
+            _ => None,
+        });
+        found.collect()
+    }
+
+    /// The events before the first gap.
+    fn before_gap(self) -> Vec<Observed> {
+        self.events.into_iter().take_while(|event| *event != Observed::Missed).collect()
     }
 
     /// Feeds `bytes` in pieces of the given lengths, repeated as needed.

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use trace::event::AnswerEnd;
 
-use super::{Connection, Observed, recorded};
+use super::{Connection, Observed, recorded, recording};
 
 /// For each recording: token count, count stated in the last chunk, and whether the generator completed. Decoded by a separate program from
 /// Dynamo's documented framing.
@@ -18,10 +18,6 @@ fn truth(name: &str) -> Option<(u32, Option<u32>, bool)> {
     })
 }
 
-fn answers(connection: &Connection) -> Vec<Observed> {
-    connection.events.iter().filter(|event| matches!(event, Observed::Answered(..))).cloned().collect()
-}
-
 #[test]
 fn the_last_chunk_of_a_stream_has_the_total_count() {
     let mut checked = 0;
@@ -33,9 +29,7 @@ fn the_last_chunk_of_a_stream_has_the_total_count() {
         connection.feed(&bytes, true);
         connection.closed(false);
         let end = if done { AnswerEnd::Whole } else { AnswerEnd::ServerLeft };
-        let [Observed::Answered(subject, ..)] = &answers(&connection)[..] else {
-            panic!("{name}: {:?}", connection.events)
-        };
+        let [(subject, ..)] = &connection.answers()[..] else { panic!("{name}: {:?}", connection.events) };
         assert_eq!(subject.len(), 36, "{name}");
         assert_eq!(connection.events, [Observed::Answered(subject.clone(), Some(tokens), stated, end)], "{name}");
         checked += 1;
@@ -45,25 +39,25 @@ fn the_last_chunk_of_a_stream_has_the_total_count() {
 
 #[test]
 fn the_response_of_the_frontend_is_text() {
-    let (_, bytes) = recorded("dynamo").into_iter().find(|(name, _)| name.ends_with("http")).unwrap();
+    let bytes = recording("dynamo", "v1.6.1-frontend-http");
     let mut connection = Connection::new(None);
     connection.feed(&bytes, true);
-    let events = answers(&connection);
-    assert!(matches!(&events[..], [Observed::Answered(id, None, ..)] if id.starts_with("chatcmpl-")), "{events:?}");
+    let answers = connection.answers();
+    assert!(matches!(&answers[..], [(id, None, ..)] if id.starts_with("chatcmpl-")), "{answers:?}");
     assert_eq!(connection.server.text_only, 1);
 }
 
 #[test]
 fn a_removed_chunk_is_a_loss() {
-    let (_, bytes) = recorded("dynamo").into_iter().find(|(name, _)| name == "v1.6.1-01").unwrap();
+    let bytes = recording("dynamo", "v1.6.1-01");
     // The first chunk follows the handshake (99 bytes) and the prologue (38). Its prefix contains its length.
     let (at, prefix) = (137, 24);
     let body = u64::from_be_bytes(bytes[at + 8..at + 16].try_into().unwrap()) as usize;
     let without = [&bytes[..at], &bytes[at + prefix + body..]].concat();
     let mut connection = Connection::new(None);
     connection.feed(&without, true);
-    let events = answers(&connection);
-    assert!(matches!(&events[..], [Observed::Answered(_, Some(4), Some(5), AnswerEnd::Whole)]), "{events:?}");
+    let answers = connection.answers();
+    assert!(matches!(&answers[..], [(_, Some(4), Some(5), AnswerEnd::Whole)]), "{answers:?}");
 }
 
 proptest! {

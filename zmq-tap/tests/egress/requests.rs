@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use zmq_tap::egress::Requests;
 
-use super::recorded;
+use super::{recorded, recording};
 
 /// Subject, context and request id of every message.
 type Ids = Vec<(Option<String>, String, Option<String>)>;
@@ -19,11 +19,6 @@ fn read(pieces: &[&[u8]]) -> Ids {
     ids
 }
 
-fn plane(name: &str) -> Vec<u8> {
-    let found = recorded("requests").into_iter().find(|(known, _)| known == name);
-    found.unwrap_or_else(|| panic!("no recording {name}")).1
-}
-
 #[test]
 fn every_request_names_its_stream() {
     // Counted with `grep -c subject` in the recordings, which contain the first ids as plain text.
@@ -32,7 +27,7 @@ fn every_request_names_its_stream() {
         ("v1.0.0-frontend", 4, "0c0a6331-39a1-4498-98f9-6ae874caed9f", "290f14af-cee3-4226-9662-6a556c450be6"),
         ("v1.6.1-frontend", 3, "a6cf0597-1827-4beb-baa3-35989b7172de", "631dd30e-a74d-4e1b-bb13-9dc94f995cfd"),
     ] {
-        let ids = read(&[&plane(name)]);
+        let ids = read(&[&recording("requests", name)]);
         assert_eq!(ids.len(), requests, "{name}");
         assert_eq!(ids[0], (Some(subject.to_owned()), context.to_owned(), None), "{name}");
     }
@@ -63,7 +58,7 @@ fn the_trace_id_is_the_request_id_only_with_the_older_path() {
 
 #[test]
 fn a_gap_in_a_prompt_loses_nothing_and_a_gap_in_a_header_loses_its_request() {
-    let bytes = plane("v1.0.0-frontend");
+    let bytes = recording("requests", "v1.0.0-frontend");
     // Every message begins with the same path and its length.
     let start = &bytes[..27];
     let second = bytes[1..].windows(27).position(|window| window == start).map_or(0, |at| at + 1);
