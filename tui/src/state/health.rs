@@ -5,7 +5,7 @@ use trace::detect::Severity;
 labelled! {
     /// Health of a component, in ascending order of severity.
     #[derive(Default, PartialOrd, Ord)]
-    Health {
+    pub(crate) Health {
         /// No statement is possible.
         #[default]
         Unknown = "unknown",
