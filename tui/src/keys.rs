@@ -11,7 +11,8 @@ use crate::state::ui::{Dialog, Ui};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Everywhere,
-    On(&'static [Tab]),
+    /// On these tabs, with their name in the help.
+    On(&'static [Tab], &'static str),
     /// During a live run.
     Live,
     /// During playback of a recording.
@@ -37,12 +38,14 @@ const NONE: KeyModifiers = KeyModifiers::NONE;
 const CTRL: KeyModifiers = KeyModifiers::CONTROL;
 const SHIFT: KeyModifiers = KeyModifiers::SHIFT;
 
-const LISTS: Place = Place::On(&[Tab::Requests, Tab::Request, Tab::Hops, Tab::Findings, Tab::Cpu, Tab::Pods]);
-const REQUESTS: Place = Place::On(&[Tab::Requests]);
-const TIMELINES: Place = Place::On(&[Tab::Overview, Tab::Hops, Tab::Cpu]);
-const OPENS: Place = Place::On(&[Tab::Overview, Tab::Requests, Tab::Hops, Tab::Findings, Tab::Pods]);
-const ONE: Place = Place::On(&[Tab::Request]);
-const ONE_RID: Place = Place::On(&[Tab::Requests, Tab::Request]);
+const LISTS: Place =
+    Place::On(&[Tab::Requests, Tab::Request, Tab::Hops, Tab::Findings, Tab::Cpu, Tab::Pods], "in lists");
+const REQUESTS: Place = Place::On(&[Tab::Requests], "Requests");
+const TIMELINES: Place = Place::On(&[Tab::Overview, Tab::Hops, Tab::Cpu], "Overview, Hops, CPU");
+const OPENS: Place =
+    Place::On(&[Tab::Overview, Tab::Requests, Tab::Hops, Tab::Findings, Tab::Pods], "on the selection");
+const ONE: Place = Place::On(&[Tab::Request], "Request");
+const ONE_RID: Place = Place::On(&[Tab::Requests, Tab::Request], "Requests, Request");
 
 const fn on(
     place: Place,
@@ -119,7 +122,7 @@ impl Binding {
     pub(crate) fn applies(&self, ui: &Ui) -> bool {
         match self.place {
             Place::Everywhere => true,
-            Place::On(tabs) => tabs.contains(&ui.tab),
+            Place::On(tabs, _) => tabs.contains(&ui.tab),
             Place::Live => !ui.replay,
             Place::Replay => ui.replay,
             Place::Watch => ui.watches,
@@ -140,12 +143,7 @@ impl Binding {
     pub(crate) fn place(&self) -> &'static str {
         match self.place {
             Place::Everywhere => "everywhere",
-            p if p == LISTS => "in lists",
-            p if p == REQUESTS => "Requests",
-            p if p == TIMELINES => "Overview, Hops, CPU",
-            p if p == ONE => "Request",
-            p if p == ONE_RID => "Requests, Request",
-            Place::On(_) => "on the selection",
+            Place::On(_, name) => name,
             Place::Live => "live",
             Place::Replay => "in a replay",
             Place::Watch => "in watch",
@@ -180,13 +178,13 @@ pub(crate) struct Entry {
 
 /// Actions and saved filters that match all of `words`. An action that applies only on other tabs switches to the first of these.
 pub(crate) fn found(words: &str, ui: &Ui) -> Vec<Entry> {
-    let possible = |b: &&Binding| (b.applies(ui) || matches!(b.place, Place::On(_))) && b.action != Action::Palette;
+    let possible = |b: &&Binding| (b.applies(ui) || matches!(b.place, Place::On(..))) && b.action != Action::Palette;
     let actions = BINDINGS.iter().filter(possible).map(|b| Entry {
         shown: b.shown,
         what: b.what.to_owned(),
         place: b.place(),
         action: match b.place {
-            Place::On(tabs) if !b.applies(ui) => Action::In(tabs[0], &b.action),
+            Place::On(tabs, _) if !b.applies(ui) => Action::In(tabs[0], &b.action),
             _ => b.action,
         },
     });

@@ -195,12 +195,11 @@ mod tests {
 
     #[test]
     fn every_health_has_a_distinct_sign() {
-        let all = [Health::Unknown, Health::Good, Health::Info, Health::Warning, Health::Critical];
         for ascii in [true, false] {
             let theme = Theme { palette: Palette::Mono, ascii };
-            let mut signs = all.map(|h| theme.sign(h)).to_vec();
+            let mut signs = Health::ALL.map(|h| theme.sign(h)).to_vec();
             signs.dedup();
-            assert_eq!(signs.len(), all.len());
+            assert_eq!(signs.len(), Health::ALL.len());
         }
     }
 }

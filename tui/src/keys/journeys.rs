@@ -275,7 +275,7 @@ fn a_saved_filter_is_applied_by_name() {
 #[test]
 fn quitting_during_a_recording_asks_once() {
     let mut fixture = Fixture::new();
-    fixture.model.doing = "live";
+    fixture.model.run.doing = "live";
     fixture.model.writing.recording = Some(session::sink::Written::default());
     assert_eq!(fixture.key(KeyCode::Char('q')), None);
     assert!(fixture.ui.message.as_deref().is_some_and(|text| text.contains("q again")));

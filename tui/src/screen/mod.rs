@@ -28,9 +28,9 @@ use crate::log::LogHold;
 use crate::state::Model;
 use crate::state::action::{Action, Effect};
 use crate::state::journal::Journal;
+use crate::state::model::RunValues;
 use crate::state::past::Past;
 use crate::state::pods::PodLine;
-use crate::state::refresh::RunValues;
 use crate::state::tab::Tab;
 use crate::state::ui::{Saved, Ui};
 use crate::theme::{Environment, Theme};
@@ -227,10 +227,6 @@ impl Screen {
             Some(Effect::Quit) => self.commands.push_back(ScreenCommand::End),
             Some(Effect::Command(command)) => self.commands.push_back(command),
             Some(Effect::Run(run)) => self.switch_to(run),
-            Some(Effect::NextRun(by)) => {
-                let runs = self.views.len() as isize;
-                self.switch_to((self.shown as isize + by).rem_euclid(runs) as usize);
-            }
             Some(Effect::Copy(rid)) => {
                 self.terminal.write_sequence(&terminal::copy(&rid));
                 self.ui.show_message(format!("copied to the terminal's clipboard: {rid}"));
@@ -270,7 +266,7 @@ impl Screen {
 
     /// Refreshes the model to the current state.
     fn read(&mut self, run: &Run<'_>, rows: bool) {
-        let outside = RunValues {
+        let values = RunValues {
             source: run.about.kind().to_owned(),
             doing: match run.stage {
                 Stage::Running | Stage::Ended if run.about.position().is_some() => "replay",
@@ -281,9 +277,10 @@ impl Screen {
             cpu: self.cost.share,
             rss_bytes: own::rss_bytes(),
             degraded: degraded(run),
+            ..RunValues::default()
         };
         let model = &mut self.views[self.shown].model;
-        model.refresh(run.analysis, &outside);
+        model.refresh(run.analysis, values);
         let started = run.about.wall().zip(run.analysis.ledger().started());
         model.wall_start_ns = started
             .map(|((mono, wall), start)| wall.saturating_add(start.since(mono)).saturating_sub(mono.since(start)));

@@ -91,8 +91,6 @@ pub(crate) enum Effect {
     Command(ScreenCommand),
     /// Show this one of the watched runs.
     Run(usize),
-    /// Show a later (positive) or earlier one of the watched runs.
-    NextRun(isize),
 }
 
 /// Export format.

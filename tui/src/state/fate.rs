@@ -7,7 +7,7 @@ use trace::ledger::Losses;
 use super::journal::{ChunkSeen, DeliverySeen};
 
 labelled! {
-    Fate {
+    pub(crate) Fate {
         /// Sent on a hop where nothing else is observable.
         Sent = "sent",
         /// Sent but not received.

@@ -2,7 +2,7 @@
 
 labelled! {
     /// A problem of a request, worst first, in the order of the flag column.
-    Flag {
+    pub(crate) Flag {
         /// Tokens are missing on the wire.
         Loss = "WIRE-LOSS",
         /// Chunks were proven lost between receiver and client.

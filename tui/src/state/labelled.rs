@@ -2,17 +2,17 @@
 
 /// Defines an enum whose variants have a label: `ALL` lists them in order, `word` is the label on the screen.
 macro_rules! labelled {
-    ($(#[$about:meta])* $name:ident { $($(#[$what:meta])* $variant:ident = $word:literal,)+ }) => {
+    ($(#[$about:meta])* $vis:vis $name:ident { $($(#[$what:meta])* $variant:ident = $word:literal,)+ }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub(crate) enum $name { $($(#[$what])* $variant,)+ }
+        $vis enum $name { $($(#[$what])* $variant,)+ }
 
         impl $name {
             /// Every variant, in order.
-            pub(crate) const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
+            $vis const ALL: [Self; [$($word),+].len()] = [$(Self::$variant),+];
 
             /// Label on the screen.
-            pub(crate) fn word(self) -> &'static str {
+            $vis fn word(self) -> &'static str {
                 match self {
                     $(Self::$variant => $word,)+
                 }

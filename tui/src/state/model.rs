@@ -20,10 +20,7 @@ use super::threads::ThreadLine;
 /// Everything shown on the screen. `None` means not observable with the attached source.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Model {
-    /// Source of the run: `demo`, `tap`.
-    pub(crate) source: String,
-    /// State of the run: `live`, `ending`, `ended`.
-    pub(crate) doing: &'static str,
+    pub(crate) run: RunValues,
     /// Version and mode of the engine, as text.
     pub(crate) engine: String,
     /// Time since the first event.
@@ -55,7 +52,6 @@ pub(crate) struct Model {
     pub(crate) threads: Option<Vec<ThreadLine>>,
     /// Functions the threads ran in, by role; empty if no stacks are sampled.
     pub(crate) stacks: Vec<StackLine>,
-    pub(crate) own: Own,
     /// Playback position of a recording; `None` for live sources.
     pub(crate) position: Option<Position>,
     /// Files being written about the run.
@@ -150,15 +146,19 @@ pub(crate) struct FindingLine {
     pub(crate) advice: Option<String>,
 }
 
-/// Resource use of tokengap and missed observations.
+/// Values of the run that the analysis does not know, and missed observations.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Own {
-    /// Share of one core over the last second.
+pub(crate) struct RunValues {
+    /// `demo`, `tap`.
+    pub(crate) source: String,
+    /// `live`, `ending`, `ended` or `replay`.
+    pub(crate) doing: &'static str,
+    /// Share of one core used by this process over the last second.
     pub(crate) cpu: Option<f64>,
     pub(crate) rss_bytes: Option<u64>,
-    pub(crate) events: u64,
-    pub(crate) missed: u64,
-    pub(crate) undecoded: u64,
     /// Observations that are unavailable or were given up, each with the command that fixes it, if any.
     pub(crate) degraded: Vec<String>,
+    /// Set by the refresh.
+    pub(crate) missed: u64,
+    pub(crate) undecoded: u64,
 }

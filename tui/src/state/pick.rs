@@ -4,28 +4,18 @@ use std::ops::ControlFlow;
 
 use crate::state::action::Action;
 
-/// Kind of source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// An engine on this machine.
-    Engine,
-    /// A run that another process publishes.
-    Published,
-    /// A recording.
-    Recording,
-    /// A demo scenario.
-    Demo,
-}
-
-impl Kind {
-    /// Heading of its group.
-    pub(crate) fn head(self) -> &'static str {
-        match self {
-            Self::Engine => "engines running on this machine",
-            Self::Published => "runs published by other tokengap processes here",
-            Self::Recording => "recordings in this folder",
-            Self::Demo => "demos: a simulated engine with a known fault",
-        }
+labelled! {
+    /// Kind of source, with the heading of its group.
+    #[derive(PartialOrd, Ord)]
+    pub Kind {
+        /// An engine on this machine.
+        Engine = "engines running on this machine",
+        /// A run that another process publishes.
+        Published = "runs published by other tokengap processes here",
+        /// A recording.
+        Recording = "recordings in this folder",
+        /// A demo scenario.
+        Demo = "demos: a simulated engine with a known fault",
     }
 }
 

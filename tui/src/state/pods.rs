@@ -2,32 +2,21 @@
 
 use super::health::Verdict;
 
-/// State of the connection to a source.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Link {
-    /// Not reached yet.
-    #[default]
-    Away,
-    /// Connected and receiving messages.
-    Live,
-    /// Connected, but no messages arrive.
-    Silent,
-    /// Was reached before, but is not connected.
-    Lost,
-    /// Ended normally.
-    Ended,
-}
-
-impl Link {
-    /// Label on the screen.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Away => "away",
-            Self::Live => "live",
-            Self::Silent => "SILENT",
-            Self::Lost => "LOST",
-            Self::Ended => "ended",
-        }
+labelled! {
+    /// State of the connection to a source.
+    #[derive(Default)]
+    pub Link {
+        /// Not reached yet.
+        #[default]
+        Away = "away",
+        /// Connected and receiving messages.
+        Live = "live",
+        /// Connected, but no messages arrive.
+        Silent = "SILENT",
+        /// Was reached before, but is not connected.
+        Lost = "LOST",
+        /// Ended normally.
+        Ended = "ended",
     }
 }
 

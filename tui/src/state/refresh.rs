@@ -9,7 +9,7 @@ use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens, bar};
 use super::evidence::Kept;
 use super::health::{Health, Verdict};
 use super::journal::Journal;
-use super::model::{GapLine, Model, Own};
+use super::model::{GapLine, Model, RunValues};
 use super::past::{flow, merged_predicted};
 use super::pods::{Brief, sum};
 use super::request::Detail;
@@ -19,25 +19,11 @@ use super::{findings, hops, threads};
 /// Default number of finished requests in the table; the report counts all of them.
 pub const FINISHED_SHOWN: usize = 2_000;
 
-/// Values known to the run loop but not to the analysis.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RunValues {
-    pub(crate) source: String,
-    /// `live`, `ending` or `ended`.
-    pub(crate) doing: &'static str,
-    /// Share of one core used by this process over the last second.
-    pub(crate) cpu: Option<f64>,
-    pub(crate) rss_bytes: Option<u64>,
-    pub(crate) degraded: Vec<String>,
-}
-
 impl Model {
     /// Updates everything except rows and detail.
-    pub(crate) fn refresh(&mut self, analysis: &Analysis, outside: &RunValues) {
+    pub(crate) fn refresh(&mut self, analysis: &Analysis, run: RunValues) {
         let ledger = analysis.ledger();
         let start = ledger.started().unwrap_or_default();
-        outside.source.clone_into(&mut self.source);
-        self.doing = outside.doing;
         self.engine = engine(ledger);
         self.running_ns = ledger.now().since(start);
         self.flow = flow(ledger);
@@ -53,7 +39,10 @@ impl Model {
         self.threads = threads::read(ledger);
         self.stacks = StackLine::all(ledger).unwrap_or_default();
         self.verdict = self.verdict_now();
-        self.own = own(ledger, outside);
+        let totals = ledger.totals();
+        let missed = totals.missed.reported() + totals.missed.unannounced;
+        self.run = RunValues { missed, undecoded: totals.undecoded, ..run };
+        self.run.degraded.extend(ledger.degraded());
     }
 
     /// Updates the table rows: every live request and up to `finished_shown` finished ones. Slow, pinned and lossy requests take precedence
@@ -139,7 +128,7 @@ impl Brief {
     /// Key figures of one run at this moment.
     pub fn of(analysis: &Analysis) -> Self {
         let mut model = Model::default();
-        model.refresh(analysis, &RunValues::default());
+        model.refresh(analysis, RunValues::default());
         Self {
             tokens_per_s: model.flow.tokens,
             live: model.requests.live,
@@ -179,20 +168,6 @@ fn gap(ledger: &Ledger) -> GapLine {
         whole: Spread::of(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|w| w.rid.to_string()).unwrap_or_default(),
         open: ledger.observes_gaps().then_some(open),
-    }
-}
-
-fn own(ledger: &Ledger, outside: &RunValues) -> Own {
-    let totals = ledger.totals();
-    let mut degraded = outside.degraded.clone();
-    degraded.extend(ledger.degraded());
-    Own {
-        cpu: outside.cpu,
-        rss_bytes: outside.rss_bytes,
-        events: totals.events,
-        missed: totals.missed.reported() + totals.missed.unannounced,
-        undecoded: totals.undecoded,
-        degraded,
     }
 }
 
@@ -300,7 +275,7 @@ mod tests {
                 at += pause * MS;
             }
             let mut model = Model::default();
-            model.refresh(&scene.analysis, &RunValues::default());
+            model.refresh(&scene.analysis, RunValues::default());
             model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
             model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
             let rows = model.table.visible_at(0..model.table.visible_count());

@@ -13,7 +13,7 @@ pub(crate) type Key = (u8, u8, u64, u64);
 labelled! {
     /// Life cycle state of a request.
     #[derive(Default, PartialOrd, Ord)]
-    Life {
+    pub(crate) Life {
         /// The scheduler has sent the first token, but the tokenizer has not received it.
         Waiting = "waiting",
         /// Tokens are flowing.

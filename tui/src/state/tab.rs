@@ -5,7 +5,7 @@ use super::Model;
 labelled! {
     /// A tab. To add one, add it here with a title, and draw it in `view::draw_tab`.
     #[derive(Default)]
-    Tab {
+    pub(crate) Tab {
         #[default]
         Overview = "Overview",
         Requests = "Requests",

@@ -114,7 +114,7 @@ impl Ui {
             self.dialog = Dialog::None;
         }
         match action {
-            Action::Quit if !asked_to_quit && model.doing == "live" && model.writing.recording.is_some() => {
+            Action::Quit if !asked_to_quit && model.run.doing == "live" && model.writing.recording.is_some() => {
                 self.leaving = true;
                 self.show_message(
                     "a recording is in progress: press q again to stop and close it, any other key to continue",
@@ -192,7 +192,10 @@ impl Ui {
                     self.filter_by(saved.query);
                 }
             }
-            Action::NextRun(by) => return Some(Effect::NextRun(by)),
+            Action::NextRun(by) => {
+                let runs = model.pods.len().max(1) as isize;
+                return Some(Effect::Run((model.pod as isize + by).rem_euclid(runs) as usize));
+            }
             Action::CopyRid => match self.selected.clone() {
                 Some(rid) => return Some(Effect::Copy(rid)),
                 None => self.show_message("no request is selected: choose one in Requests (2)"),

@@ -14,7 +14,7 @@ use crate::theme::{PLAIN, STRONG};
 pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let theme = pad.theme();
     let mut y = 0;
-    for line in &model.own.degraded {
+    for line in &model.run.degraded {
         if y + 8 > pad.height() {
             break;
         }

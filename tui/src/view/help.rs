@@ -26,7 +26,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) -> usize {
     lines.push(("filter", "matches".into(), ""));
     lines.extend(query::help().map(|(term, what)| (term, what, "")));
     lines.push(("", String::new(), ""));
-    let health = Health::ALL.map(|health| format!("{} {}", theme.sign(health), health.word()));
+    let mut health = Health::ALL.map(|health| format!("{} {}", theme.sign(health), health.word()));
+    health.rotate_left(1);
     lines.push(("signs", format!("{}   - not observed", health.join("   ")), ""));
     let fates = Fate::ALL.map(|fate| format!("{} {}", fate.sign(), fate.word()));
     lines.push(("chunks", fates.join("   "), ""));

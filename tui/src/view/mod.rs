@@ -158,7 +158,7 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         hits.add(Rect::new(pad.area().x + x, pad.area().y, end - x, 1), Action::Go(tab));
         x = end;
     }
-    let state = if ui.paused.is_some() { "PAUSED" } else { model.doing };
+    let state = if ui.paused.is_some() { "PAUSED" } else { model.run.doing };
     let style = if ui.paused.is_some() { theme.selected() } else { theme.dim() };
     let time = clock(model.running_ns);
     let state = if model.position.is_some() { "replay" } else { state };
@@ -166,7 +166,7 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let (source, state) = match watched {
         Some(pod) if ui.paused.is_none() => (pod.name.as_str(), pod.link.word()),
         Some(pod) => (pod.name.as_str(), state),
-        None => (model.source.as_str(), state),
+        None => (model.run.source.as_str(), state),
     };
     let full = format!(" {source} {state} {time} ");
     let fits = usize::from(x) + full.len() <= usize::from(pad.width());
@@ -188,9 +188,9 @@ fn verdict_line(pad: &mut Pad<'_>, model: &Model, theme: Theme) {
 
 /// Draws tokengap's resource use and missed observations; always visible.
 fn own_line(pad: &mut Pad<'_>, model: &Model) {
-    let (theme, own) = (pad.theme(), &model.own);
+    let (theme, own) = (pad.theme(), &model.run);
     let cpu = known(own.cpu, |c| format!("{:.1}%", c * 100.0));
-    let label = if model.source == "demo" { "self+demo" } else { "self" };
+    let label = if model.run.source == "demo" { "self+demo" } else { "self" };
     let cost = format!("{label}: cpu {cpu}  rss {}  ", known(own.rss_bytes, bytes));
     let x = writing(pad, 1, model);
     let mut x = pad.text(x, 0, &cost, theme.dim());

@@ -58,7 +58,7 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
     for (row, line) in lines.iter().skip(top).take(rows.into()).enumerate() {
         let y = 2 + row as u16;
         match line {
-            Line::Head(kind) => pad.rule(y, kind.head()),
+            Line::Head(kind) => pad.rule(y, kind.word()),
             Line::None(why) => {
                 pad.text(3, y, why, theme.dim());
             }
@@ -91,7 +91,7 @@ fn title_width(pick: &Pick, kind: Kind) -> u16 {
 
 fn lines(pick: &Pick) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
-    for kind in [Kind::Engine, Kind::Published, Kind::Recording, Kind::Demo] {
+    for kind in Kind::ALL {
         if kind == Kind::Published && pick.offers().iter().all(|o| o.kind != kind) {
             continue;
         }

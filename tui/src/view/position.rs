@@ -39,10 +39,10 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, position: &Position, hits: 
     if let Some(since) = position.since_ns {
         let text = format!("! begun at {}", clock(since));
         pad.text(x, 0, &text, theme.health(Health::Warning));
-    } else if let Some(first) = model.own.degraded.first() {
+    } else if let Some(first) = model.run.degraded.first() {
         pad.text(x, 0, &format!("! {first}"), theme.health(Health::Warning));
     } else {
-        let missed = format!("missed {}  undecoded {}", count(model.own.missed), count(model.own.undecoded));
+        let missed = format!("missed {}  undecoded {}", count(model.run.missed), count(model.run.undecoded));
         pad.text(x, 0, &missed, theme.dim());
     }
 }

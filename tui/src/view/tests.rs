@@ -13,8 +13,9 @@ use trace::{FrameId, HopId, ThreadId};
 
 use super::*;
 use crate::state::journal::Journal;
+use crate::state::model::RunValues;
 use crate::state::query::Query;
-use crate::state::refresh::{FINISHED_SHOWN, RunValues};
+use crate::state::refresh::FINISHED_SHOWN;
 use crate::state::scene::{MS, Scene};
 use crate::state::table::Sort;
 use crate::theme::Environment;
@@ -34,10 +35,9 @@ impl Fixture {
     }
 
     fn refresh(&mut self) {
-        let degraded = Vec::new();
-        let outside =
-            RunValues { source: "demo".into(), doing: "live", cpu: Some(0.042), rss_bytes: Some(24 << 20), degraded };
-        self.model.refresh(&self.scene.analysis, &outside);
+        let (cpu, rss_bytes) = (Some(0.042), Some(24 << 20));
+        let values = RunValues { source: "demo".into(), doing: "live", cpu, rss_bytes, ..RunValues::default() };
+        self.model.refresh(&self.scene.analysis, values);
         self.model.refresh_rows(&self.scene.analysis, FINISHED_SHOWN, &self.ui.pins);
         self.update();
     }
@@ -258,7 +258,7 @@ fn hops_match_their_snapshots() {
 fn findings_match_their_snapshots() {
     let mut fixture = race();
     fixture.press(&[Action::Go(Tab::Findings)]);
-    fixture.model.own.degraded =
+    fixture.model.run.degraded =
         vec!["probe: eBPF is not permitted here; add CAP_BPF and CAP_PERFMON to the container".into()];
     fixture.snapshot("findings");
 }
