@@ -1,6 +1,6 @@
 //! Tests of the reader of frames in a stream that is joined anywhere and has holes.
 
-use std::path::Path;
+mod common;
 
 use proptest::prelude::*;
 use zmq_tap::zmtp::{Element, FrameReader, Framing, Opaque};
@@ -9,11 +9,10 @@ const PING: &[u8] = b"\x04\x07\x04PING\0\0";
 
 /// Messages with tokens, of 200 bytes to 60 KiB.
 fn messages() -> Vec<Vec<u8>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../zmq-tap/fixtures/messages/0.5.9");
-    let files = std::fs::read_dir(folder).expect("fixtures exist");
-    let mut paths: Vec<_> = files.map(|file| file.expect("readable").path()).collect();
-    paths.retain(|path| path.extension().is_some_and(|kind| kind == "pkl"));
-    paths.sort();
+    let mut paths = common::messages();
+    paths.retain(|path| {
+        path.starts_with(common::root().join("0.5.9")) && path.extension().is_some_and(|kind| kind == "pkl")
+    });
     let read = |path| std::fs::read(path).expect("readable");
     let mut messages: Vec<Vec<u8>> = paths.iter().map(read).collect();
     messages.retain(|message| {

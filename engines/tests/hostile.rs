@@ -16,13 +16,14 @@ static MESSAGES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(|| {
 fn decode(message: &[u8]) -> Result<usize, Undecoded> {
     let mut decoder = Decoder::new(Limits::default()).with_ids();
     let batch = decoder.decode(message)?;
-    for row in 0..batch.len() {
-        assert_eq!(batch.tokens(row).count(), batch.chunk(row).listed.unwrap_or(0) as usize);
+    for row in 0..batch.chunks().len() {
+        let chunk = batch.chunks()[row];
+        assert_eq!(chunk.ids.len(), chunk.listed.unwrap_or(0) as usize);
         if let Some(value) = batch.finish(row) {
             walk(&value, 8);
         }
     }
-    Ok(batch.len())
+    Ok(batch.chunks().len())
 }
 
 fn walk(value: &Value<'_>, depth: u32) {
@@ -198,7 +199,7 @@ fn limits_inside_a_run_are_reported_by_name() {
     let message = std::fs::read(frame).unwrap();
     let read = |limits, limit: &str| match Decoder::new(limits).decode(&message) {
         Ok(batch) => {
-            assert_eq!(batch.len(), 256);
+            assert_eq!(batch.chunks().len(), 256);
             true
         }
         Err(Undecoded::Limit { limit: reached, .. }) => {

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use tempfile::TempDir;
 use trace::import::{Import, ImportError, Options, Stats};
+use trace::record::Anchor;
 use trace::report::{Report, ReportInput};
-use trace::{Analysis, Config, MonoNs};
+use trace::{Analysis, Config};
 
 fn logs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/logs").join(name)
@@ -36,7 +37,7 @@ fn import(paths: &[PathBuf], options: Options) -> Result<Run, ImportError> {
     Ok(Run {
         events,
         stats: import.stats().clone(),
-        report: analysis.report(&ReportInput { wall: Some((MonoNs(0), 0)), ..ReportInput::of("import") }),
+        report: analysis.report(&ReportInput { wall: Some(Anchor::default()), ..ReportInput::of("import") }),
     })
 }
 

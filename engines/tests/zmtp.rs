@@ -1,6 +1,6 @@
 //! Tests of the scanner: real messages cut at any position, streams entered anywhere, and bytes that are no ZMTP stream.
 
-use std::path::Path;
+mod common;
 
 use proptest::prelude::*;
 
@@ -10,14 +10,7 @@ const PING: &[u8] = b"\x04\x07\x04PING\0\0";
 
 /// Messages of every release among the fixtures, in both codecs.
 fn real_messages() -> Vec<Vec<u8>> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../zmq-tap/fixtures/messages");
-    let mut files: Vec<_> = std::fs::read_dir(&root)
-        .expect("fixtures exist")
-        .flat_map(|release| std::fs::read_dir(release.expect("readable").path()).expect("readable"))
-        .map(|file| file.expect("readable").path())
-        .filter(|path| path.extension().is_some_and(|kind| kind == "pkl" || kind == "msgpack"))
-        .collect();
-    files.sort();
+    let files = common::messages();
     assert!(files.len() > 100, "too few fixtures: {}", files.len());
     files.iter().map(|path| std::fs::read(path).expect("readable")).collect()
 }

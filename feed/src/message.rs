@@ -4,7 +4,8 @@ use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
-use trace::record::{Anchor, Closing, Payload};
+use trace::record::{Anchor, Payload};
+use trace::report::ReportInput;
 use trace::{Analysis, Config};
 
 use crate::image::{Image, ImageError};
@@ -93,7 +94,7 @@ pub struct Start {
     /// Number of the first record that follows.
     pub record: u64,
     /// Same content as the body of `about`.
-    pub closing: Closing,
+    pub closing: ReportInput,
     /// The analysis as msgpack compressed with zstd; absent if it is too large.
     pub image: Option<ByteBuf>,
     /// The screen's history, in the same encoding.
@@ -109,7 +110,7 @@ pub(crate) struct Block {
 /// Body of [`Kind::About`] and [`Kind::End`].
 #[derive(Serialize, Deserialize)]
 pub(crate) struct About {
-    pub(crate) closing: Closing,
+    pub(crate) closing: ReportInput,
 }
 
 /// A decoded body.
@@ -120,9 +121,9 @@ pub enum Body {
     /// A block of records, for [`trace::record::BlockReader`].
     Block(Bytes),
     /// Report fields that do not derive from records.
-    About(Box<Closing>),
+    About(Box<ReportInput>),
     /// The same fields at the end of the run.
-    End(Box<Closing>),
+    End(Box<ReportInput>),
 }
 
 /// A message of the stream.
@@ -253,8 +254,8 @@ mod tests {
         assert_eq!(analysis.ledger().totals().events, 0);
         let bytes = message(Kind::Block, &block(b"abc"));
         assert!(matches!(Message::read(&bytes).unwrap().body, Body::Block(b) if &b[..] == b"abc"));
-        let bytes = message(Kind::End, &About { closing: Closing::default() });
-        assert!(matches!(Message::read(&bytes).unwrap().body, Body::End(c) if *c == Closing::default()));
+        let bytes = message(Kind::End, &About { closing: ReportInput::default() });
+        assert!(matches!(Message::read(&bytes).unwrap().body, Body::End(c) if *c == ReportInput::default()));
     }
 
     #[test]

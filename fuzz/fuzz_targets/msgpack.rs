@@ -4,17 +4,18 @@
 use engines::sglang::wire::{Codec, Decoder, Limits};
 use libfuzzer_sys::fuzz_target;
 use rmpv::{Utf8StringRef, ValueRef};
+use trace::event::Kind;
 
 fuzz_target!(|message: &[u8]| {
     let mut decoder = Decoder::new(Limits::default());
     let Ok(batch) = decoder.decode(message) else { return };
-    if !matches!(batch.codec(), Codec::Msgpack) || batch.is_empty() || batch.abort_rid().is_some() {
+    if !matches!(batch.codec(), Codec::Msgpack) || batch.chunks().is_empty() || batch.shape().kind == Kind::Abort {
         return;
     }
     let mut rest = message;
     let value = rmpv::decode::read_value_ref(&mut rest).expect("rmpv reads an accepted message");
     assert!(rest.is_empty(), "{} bytes after the message", rest.len());
-    let rids: Vec<&str> = (0..batch.len()).map(|row| batch.chunk(row).rid).collect();
+    let rids: Vec<&str> = batch.chunks().iter().map(|chunk| chunk.rid).collect();
     let lists = match &value {
         ValueRef::Array(items) => items.as_slice(),
         other => panic!("not an array: {other:?}"),

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use proptest::strategy::{BoxedStrategy, Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
-use trace::record::{Closing, Header, Record, RecordOptions, Recorder, Recording};
+use trace::record::{Header, Record, RecordOptions, Recorder, Recording};
 use trace::report::ReportInput;
 use trace::{Analysis, Config};
 
@@ -56,7 +56,7 @@ fuzz_target!(|bytes: &[u8]| {
             other => panic!("{other:?} is no input"),
         }
     }
-    recorder.finish(&Closing::default()).expect("finishing the recording succeeds");
+    recorder.finish(&ReportInput::default()).expect("finishing the recording succeeds");
 
     let recording = Recording::open(&*FILE).expect("a recording");
     std::fs::remove_file(&*FILE).expect("it exists");

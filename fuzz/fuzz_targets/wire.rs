@@ -13,12 +13,11 @@ thread_local! {
 /// Decoded rows of a message as text.
 fn decode(decoder: &mut Decoder, message: &[u8]) -> Result<Vec<String>, String> {
     let batch = decoder.decode(message).map_err(|error| error.to_string())?;
-    Ok((0..batch.len())
+    Ok((0..batch.chunks().len())
         .map(|row| {
-            let chunk = batch.chunk(row);
-            let tokens: Vec<_> = batch.tokens(row).collect();
-            assert_eq!(tokens.len(), chunk.listed.unwrap_or(0) as usize, "the number of ids equals `listed`");
-            format!("{chunk:?} {tokens:?} {:?}", batch.finish(row))
+            let chunk = batch.chunks()[row];
+            assert_eq!(chunk.ids.len(), chunk.listed.unwrap_or(0) as usize, "the number of ids equals `listed`");
+            format!("{chunk:?} {:?}", batch.finish(row))
         })
         .collect())
 }

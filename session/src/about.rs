@@ -3,9 +3,8 @@
 use std::path::Path;
 
 use serde_json::Value;
-use trace::MonoNs;
-use trace::record::Closing;
-use trace::report::SamplingCost;
+use trace::record::Anchor;
+use trace::report::{ReportInput, SamplingCost};
 
 use crate::own;
 use crate::playback::Position;
@@ -26,7 +25,7 @@ pub trait About {
     }
 
     /// Statement of the process that observed the run, if it was another one.
-    fn closing(&self) -> Option<&Closing> {
+    fn closing(&self) -> Option<&ReportInput> {
         None
     }
 
@@ -46,8 +45,8 @@ pub trait About {
     }
 
     /// One instant on both clocks; `None` if the wall clock is unknown.
-    fn wall(&self) -> Option<(MonoNs, u64)> {
-        Some((MonoNs::now(), trace::clock::wall_ns()))
+    fn wall(&self) -> Option<Anchor> {
+        Some(Anchor::now())
     }
 
     /// Playback position of a recording.

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Instant;
 
-use trace::record::{Closing, ReadError, Reader, Record, Recording};
+use trace::record::{Anchor, ReadError, Reader, Record, Recording};
+use trace::report::ReportInput;
 use trace::{Analysis, MonoNs, words};
 
 use crate::about::About;
@@ -21,7 +22,7 @@ const MAX_REPLAYED: u64 = 8_000_000;
 pub struct Playback<'r> {
     recording: &'r Recording,
     reader: Reader<'r>,
-    closing: Closing,
+    closing: ReportInput,
     player: Player,
     /// End of the current step, in recorded time.
     next: MonoNs,
@@ -153,13 +154,12 @@ impl About for Playback<'_> {
         Some(self.recording.path())
     }
 
-    fn closing(&self) -> Option<&Closing> {
+    fn closing(&self) -> Option<&ReportInput> {
         Some(&self.closing)
     }
 
-    fn wall(&self) -> Option<(MonoNs, u64)> {
-        let anchor = self.closing.wall.unwrap_or(self.recording.header().anchor);
-        Some((anchor.mono, anchor.wall_ns))
+    fn wall(&self) -> Option<Anchor> {
+        self.closing.wall.or(Some(self.recording.header().anchor))
     }
 }
 
@@ -180,7 +180,6 @@ mod tests {
     use trace::Config;
     use trace::engine::Engines;
     use trace::record::analyse;
-    use trace::report::ReportInput;
 
     use super::*;
     use crate::observer::NoObserver;

@@ -6,7 +6,8 @@ mod traffic;
 use std::error::Error;
 
 use trace::Config;
-use trace::record::{Closing, Header, RecordOptions, Recorder};
+use trace::record::{Header, RecordOptions, Recorder};
+use trace::report::ReportInput;
 use traffic::{STREAM, Traffic, chunks};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -27,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for _ in 0..seconds.parse::<u32>()? {
         stream.frames(&chunks(&traffic.second()), &mut recorder);
     }
-    let summary = recorder.finish(&Closing::default())?;
+    let summary = recorder.finish(&ReportInput::default())?;
     println!("{}", summary.chunks);
     Ok(())
 }

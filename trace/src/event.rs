@@ -67,11 +67,12 @@ pub enum What<'a> {
 }
 
 /// A directed ZMQ channel between two roles.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hop<'a> {
     /// Id carried by the hop's frames.
     pub id: HopId,
     /// Roles at its ends. Hops with the same ends share one line of the report.
+    #[serde(borrow)]
     pub ends: Ends<&'a str>,
     /// Endpoint in ZMQ notation; empty when unknown.
     pub endpoint: &'a str,

@@ -5,7 +5,8 @@ use std::alloc::System;
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use trace::event::{Chunk, Event, Frame, What};
-use trace::record::{Closing, Header, RecordOptions, Recorder, Recording};
+use trace::record::{Header, RecordOptions, Recorder, Recording};
+use trace::report::ReportInput;
 use trace::{Config, FrameId, HopId, MonoNs};
 
 #[global_allocator]
@@ -43,7 +44,7 @@ fn recording_and_reading_known_requests_does_not_allocate() {
     let allocations = region.change().allocations;
     // A column may double its capacity once. A single chunk never allocates.
     assert!(allocations <= 4, "{allocations} allocations for 25,600 chunks");
-    recorder.finish(&Closing::default()).expect("finished");
+    recorder.finish(&ReportInput::default()).expect("finished");
 
     let recording = Recording::open(&path).expect("a recording");
     let mut reader = recording.reader();

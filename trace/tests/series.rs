@@ -2,6 +2,7 @@
 
 use trace::event::{Capabilities, Chunk, CpuSample, Event, Frame, Hop, QueueSample, Received, What};
 use trace::ledger::Limits;
+use trace::record::Anchor;
 use trace::report::{Report, ReportInput, Series};
 use trace::{Analysis, Config, FrameId, HopId, MonoNs, ThreadId};
 
@@ -130,7 +131,7 @@ fn wall_time_requires_an_anchor() {
     let run = Run::new(600);
     assert_eq!(run.report().window_wall_ns, None);
     let report = run.0.report(&ReportInput {
-        wall: Some((MonoNs(6_000 * MS), 1_763_712_000_000_000_000)),
+        wall: Some(Anchor { mono: MonoNs(6_000 * MS), wall_ns: 1_763_712_000_000_000_000 }),
         ..ReportInput::of("attach")
     });
     assert_eq!(report.window_wall_ns.map(|w| w[0]), Some(1_763_711_999_000_000_000));

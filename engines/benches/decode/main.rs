@@ -46,7 +46,7 @@ fn frames(c: &mut Criterion) {
         group.bench_function("tokengap", |bencher| {
             bencher.iter_custom(|n| {
                 cpu(n, || {
-                    assert_eq!(decoder.decode(black_box(&message)).map_or(0, |b| b.len()), 256);
+                    assert_eq!(decoder.decode(black_box(&message)).map_or(0, |b| b.chunks().len()), 256);
                 })
             });
         });
@@ -91,7 +91,7 @@ fn growth(c: &mut Criterion) {
         assert!(python.output().is_ok_and(|out| out.status.success()), "{python:?}");
         let message = std::fs::read(&file).expect("written");
         let mut decoder = Decoder::new(Limits::default());
-        let requests = decoder.decode(&message).expect("a frame").len();
+        let requests = decoder.decode(&message).expect("a frame").chunks().len();
         group.throughput(Throughput::Elements(requests as u64));
         group.bench_function(BenchmarkId::from_parameter(requests), |bencher| {
             bencher.iter_custom(|n| cpu(n, || assert!(decoder.decode(black_box(&message)).is_ok())));

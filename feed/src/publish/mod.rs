@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tokio::sync::mpsc::{Sender, error::TrySendError};
-use trace::record::{BlockWriter, Closing, Header};
+use trace::record::{BlockWriter, Header};
 use trace::report::ReportInput;
 use trace::{Analysis, Event, MonoNs};
 
@@ -156,7 +156,7 @@ impl Publisher {
         if self.last_second.is_none_or(|at| now.since(at) >= SECOND_NS) {
             self.last_second = Some(now);
             if self.active {
-                self.send(Job::About(Box::new(Closing::of(&input()))));
+                self.send(Job::About(Box::new(input())));
             }
             if demand.reports {
                 self.send(Job::Report(Box::new(analysis.report(&input()))));
@@ -185,7 +185,7 @@ impl Publisher {
         }
         State {
             record: self.blocks.next_record(),
-            closing: Closing::of(input),
+            closing: input.clone(),
             image: image.and_then(Result::ok),
             history: images.then(|| self.past.image().ok()).flatten(),
         }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use trace::MonoNs;
 use trace::clock::wall_ns;
-use trace::record::{Closing, Header, OpenBlock};
-use trace::report::Report;
+use trace::record::{Header, OpenBlock};
+use trace::report::{Report, ReportInput};
 
 use super::Published;
 use super::queue::{Flow, Queue};
@@ -20,7 +20,7 @@ pub(super) enum Job {
     Block(Box<OpenBlock>),
     /// State for watchers that wait for one.
     Start(Box<State>),
-    About(Box<Closing>),
+    About(Box<ReportInput>),
     Report(Box<Report>),
     /// The last state. The feed's thread replies when every watcher has received the end.
     End(Box<State>, Sender<()>),
@@ -29,7 +29,7 @@ pub(super) enum Job {
 /// The state and the number of the next record.
 pub(super) struct State {
     pub(super) record: u64,
-    pub(super) closing: Closing,
+    pub(super) closing: ReportInput,
     pub(super) image: Option<Image>,
     pub(super) history: Option<Image>,
 }

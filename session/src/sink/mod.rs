@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use feed::Publisher;
 use trace::event::{Missed, MissedCause, What};
-use trace::record::{Anchor, Closing, Header, Payload, RecordError, RecordOptions, Recorder, Status};
+use trace::record::{Anchor, Header, Payload, RecordError, RecordOptions, Recorder, Status};
 use trace::report::ReportInput;
 use trace::{Analysis, Config, Event, MonoNs};
 
@@ -181,7 +181,7 @@ impl Sink {
             }
             if let Some(ring) = &mut sink.ring {
                 ring.tick(now);
-                let onset = ring.onset(now, analysis, &|| Closing::of(&input()));
+                let onset = ring.onset(now, analysis, input);
                 sink.message = onset.or_else(|| ring.take_message()).or(sink.message.take());
             }
             if let Some(feed) = &mut sink.feed {
@@ -224,11 +224,10 @@ impl Sink {
 
     /// Dumps the ring and returns a message with the file name.
     pub fn dump(&mut self, why: &str, input: &ReportInput) -> String {
-        let closing = Closing::of(input);
         let Some(ring) = &mut self.ring else {
             return "no hindsight ring: start with --hindsight SIZE".into();
         };
-        match catch_unwind(AssertUnwindSafe(|| ring.dump(why, &closing))) {
+        match catch_unwind(AssertUnwindSafe(|| ring.dump(why, input))) {
             Ok(message) => message,
             Err(_) => self.failed(),
         }
@@ -260,8 +259,7 @@ impl Sink {
     pub fn finish(&mut self, analysis: &Analysis, input: &ReportInput) -> Vec<String> {
         let mut messages: Vec<String> = self.close(input).into_iter().collect();
         if let Some(ring) = self.ring.take() {
-            let closing = Closing::of(input);
-            match catch_unwind(AssertUnwindSafe(|| ring.finish(&closing))) {
+            match catch_unwind(AssertUnwindSafe(|| ring.finish(input))) {
                 Ok(more) => messages.extend(more),
                 Err(_) => messages.push(self.failed()),
             }
@@ -278,8 +276,7 @@ impl Sink {
     fn close(&mut self, input: &ReportInput) -> Option<String> {
         let Recording { recorder, reported } = self.recording.take()?;
         let path = recorder.path().to_owned();
-        let closing = Closing::of(input);
-        Some(match catch_unwind(AssertUnwindSafe(|| recorder.finish(&closing))) {
+        Some(match catch_unwind(AssertUnwindSafe(|| recorder.finish(input))) {
             Ok(Ok(summary)) => {
                 let dropped = match summary.dropped {
                     0 => String::new(),

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use trace::record::{Closing, Dumping, Header, Hindsight, RecordError, RecordOptions, Summary};
+use trace::record::{Header, Pending, RecordError, RecordOptions, Recorder, Summary};
+use trace::report::ReportInput;
 use trace::{Analysis, Event, MonoNs};
 
 use super::onset::{Onset, Rules};
@@ -25,12 +26,12 @@ pub struct RingOptions {
 
 /// A ring, and the conditions for dumping it.
 pub(super) struct Ring {
-    hindsight: Hindsight,
+    recorder: Recorder,
     /// Set if the user named the file, which then remains after a clean end.
     named: bool,
     onset: Onset,
     /// Dumps in progress, with their path and reason.
-    dumps: Vec<(Dumping, PathBuf, String)>,
+    dumps: Vec<(Pending, PathBuf, String)>,
 }
 
 impl Ring {
@@ -41,7 +42,7 @@ impl Ring {
         };
         let options = RecordOptions { force, ..RecordOptions::default() };
         Ok(Self {
-            hindsight: Hindsight::create(&path, ring.size, header, options)?,
+            recorder: Recorder::ring(&path, ring.size, header, options)?,
             named: ring.file.is_some(),
             onset: Onset::new(ring.rules),
             dumps: Vec::new(),
@@ -53,26 +54,31 @@ impl Ring {
     }
 
     pub(super) fn event(&mut self, event: &Event<'_>) {
-        self.hindsight.event(event);
+        self.recorder.event(event);
     }
 
     pub(super) fn tick(&mut self, now: MonoNs) {
-        self.hindsight.tick(now);
+        self.recorder.tick(now);
     }
 
     /// Starts a dump if one is due, and returns a message.
-    pub(super) fn onset(&mut self, now: MonoNs, analysis: &Analysis, closing: &dyn Fn() -> Closing) -> Option<String> {
-        let (path, dumps) = (self.hindsight.path(), &self.dumps);
+    pub(super) fn onset(
+        &mut self,
+        now: MonoNs,
+        analysis: &Analysis,
+        closing: &dyn Fn() -> ReportInput,
+    ) -> Option<String> {
+        let (path, dumps) = (self.recorder.path(), &self.dumps);
         let copies = || copies(path) + dumps.iter().filter(|(_, to, _)| !to.exists()).count();
         let why = self.onset.check(now, analysis.findings(), &copies)?;
         Some(self.dump(&why, &closing()))
     }
 
     /// Starts a dump into a new file beside the ring, and returns a message with its name.
-    pub(super) fn dump(&mut self, why: &str, closing: &Closing) -> String {
+    pub(super) fn dump(&mut self, why: &str, closing: &ReportInput) -> String {
         let second = trace::clock::wall_ns() / 1_000_000_000;
-        let to = self.hindsight.path().with_file_name(format!("{COPY}{second}.tgap"));
-        match self.hindsight.start_dump(&to, closing, false) {
+        let to = self.recorder.path().with_file_name(format!("{COPY}{second}.tgap"));
+        match self.recorder.dump(&to, closing, false) {
             Ok(dumping) => {
                 let message = format!("hindsight: writing {} ({why})", to.display());
                 self.dumps.push((dumping, to, why.to_owned()));
@@ -96,19 +102,19 @@ impl Ring {
     }
 
     pub(super) fn written(&self) -> Written {
-        written(self.hindsight.path(), &self.hindsight.status())
+        written(self.recorder.path(), &self.recorder.status())
     }
 
     /// Runs the pending dump and closes the ring. A ring without a user-given name is removed.
-    pub(super) fn finish(mut self, closing: &Closing) -> Vec<String> {
+    pub(super) fn finish(mut self, closing: &ReportInput) -> Vec<String> {
         if let Some(why) = self.onset.pending().map(str::to_owned) {
             self.dump(&why, closing);
         }
         let dumps = self.dumps.drain(..);
         let mut messages: Vec<String> =
             dumps.map(|(dumping, to, why)| dump_message(&dumping.wait(), &to, &why)).collect();
-        let path = self.hindsight.path().to_owned();
-        match self.hindsight.finish() {
+        let path = self.recorder.path().to_owned();
+        match self.recorder.finish(closing) {
             Err(error) => messages.push(format!("! hindsight: {error}")),
             Ok(_) if self.named => messages.push(format!("saved the hindsight ring to {}", path.display())),
             // The content was dumped, or nothing happened.

@@ -9,7 +9,7 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use trace::import::{Import, Options, Stats};
 use trace::ledger::Limits;
-use trace::record::{Anchor, Closing, Header, RecordError, RecordOptions, Recorder};
+use trace::record::{Anchor, Header, RecordError, RecordOptions, Recorder};
 use trace::report::ReportInput;
 use trace::words::{bytes, count, plural};
 use trace::{Analysis, Config, MonoNs};
@@ -86,7 +86,7 @@ fn import(args: &Args) -> anyhow::Result<ExitCode> {
         return args.report_output.write(&report);
     };
     let path = recorder.path().to_owned();
-    let written = recorder.finish(&Closing::of(&input))?;
+    let written = recorder.finish(&input)?;
     if let Some(why) = written.stopped {
         bail!("{why}");
     }
@@ -153,7 +153,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
         rss_bytes: session::own::rss_bytes(),
         degraded: notes.into_iter().map(Value::from).collect(),
         wire: Some(json!({ "log": import.stats() })),
-        wall: Some((MonoNs(0), 0)),
+        wall: Some(Anchor::default()),
         ..ReportInput::of("import")
     };
     Ok((analysis, input, recorder))
@@ -258,7 +258,7 @@ mod tests {
         let path = folder.path().join("run.tgap");
         let (analysis, input, recorder) = read(&args(&[LOG, "--record", &path.to_string_lossy()])).expect("read");
         let report = analysis.report(&input);
-        recorder.expect("made").finish(&Closing::of(&input)).expect("finished");
+        recorder.expect("made").finish(&input).expect("finished");
         let recording = trace::record::Recording::open(&path).expect("opened");
         let (replayed, closing) = trace::record::analyse(&recording, engines::FACTS, &mut |_, _| {}).expect("replayed");
         let mut replayed = replayed.report(&closing);

@@ -42,8 +42,7 @@ pub(crate) fn report(file: &Path, slowest: usize) -> anyhow::Result<Report> {
 
 fn replayed(recording: &Recording, slowest: usize) -> anyhow::Result<Report> {
     let (analysis, input) = progress::analysed(recording)?;
-    let anchor = recording.header().anchor;
-    Ok(analysis.report(&ReportInput { wall: Some((anchor.mono, anchor.wall_ns)), slowest, ..input }))
+    Ok(analysis.report(&ReportInput { wall: Some(recording.header().anchor), slowest, ..input }))
 }
 
 fn json(text: &[u8], name: &str) -> anyhow::Result<Report> {

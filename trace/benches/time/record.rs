@@ -8,7 +8,8 @@ use std::path::Path;
 
 use criterion::{Criterion, SamplingMode, Throughput};
 use trace::event::{Chunk, Event, What};
-use trace::record::{Closing, Header, Record, RecordOptions, Recorder, Recording};
+use trace::record::{Header, Record, RecordOptions, Recorder, Recording};
+use trace::report::ReportInput;
 use trace::{Config, MonoNs};
 
 use crate::cpu;
@@ -70,7 +71,7 @@ fn write(path: &Path, frames: &[Vec<Chunk<'_>>], repetitions: usize) {
     for _ in 0..repetitions {
         stream.frames(frames, &mut recorder);
     }
-    let summary = recorder.finish(&Closing::default()).expect("the recording's end");
+    let summary = recorder.finish(&ReportInput::default()).expect("the recording's end");
     assert!(summary.dropped == 0 && summary.stopped.is_none(), "{summary:?}");
 }
 

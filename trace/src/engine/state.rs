@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use super::{Behaviour, Engines, Facts, Mode, Waiter};
 
 /// Known properties of the engine. `None` means unknown, never a guess.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Engine<'a> {
     /// Name of the engine, in lower case.
     pub name: Option<&'a str>,

@@ -6,7 +6,6 @@ use super::{Export, Format, Opening, Options};
 use crate::Config;
 use crate::engine::Engines;
 use crate::record::{ReadError, Record, Recording};
-use crate::report::ReportInput;
 
 /// Writes all of `recording`. Calls `progress` with the number of bytes processed, and for each unreadable part that is skipped.
 pub fn recorded(
@@ -38,9 +37,7 @@ pub fn recorded(
             progress(done, None);
         }
     }
-    let input =
-        recording.closing().map_or_else(|| ReportInput::of(&header.source), |closing| closing.input(&header.source));
-    export.finish(&input)?;
+    export.finish(&recording.input())?;
     Ok(())
 }
 

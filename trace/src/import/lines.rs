@@ -1,14 +1,14 @@
 //! Lines of a plain or compressed file, truncated at a limit.
 
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use memchr::memchr;
+use flate2::bufread::MultiGzDecoder;
 
-const BUFFER: usize = 256 * 1024;
+const BUFFER: usize = 128 * 1024;
 /// Maximum window of a zstd frame: 2^27 bytes, as `zstd` itself accepts without `--long`.
 const ZSTD_WINDOW_LOG: u32 = 27;
 
@@ -21,11 +21,8 @@ pub(super) struct Line<'b> {
 }
 
 pub(super) struct Lines {
-    from: Box<dyn Read>,
-    buffer: Box<[u8]>,
-    start: usize,
-    end: usize,
-    over: bool,
+    from: Box<dyn BufRead>,
+    line: Vec<u8>,
     longest: usize,
     /// Bytes of text returned so far.
     pub(super) text_bytes: u64,
@@ -48,125 +45,38 @@ impl Read for Counted {
 impl Lines {
     /// Opens a plain, gzip or zstd file; `read` counts the bytes read from the disk.
     pub(super) fn open(path: &Path, longest: usize, read: Arc<AtomicU64>) -> io::Result<Self> {
-        let file = File::open(path)?;
-        let mut magic = [0; 4];
-        let got = peek(&file, &mut magic)?;
-        let counted = Counted { file, read };
-        let from: Box<dyn Read> = match &magic[..got] {
-            [0x1f, 0x8b, ..] => Box::new(flate2::read::MultiGzDecoder::new(counted)),
-            [0x28, 0xb5, 0x2f, 0xfd] => {
-                let mut decoder = zstd::stream::Decoder::new(counted)?;
+        let mut file = BufReader::with_capacity(BUFFER, Counted { file: File::open(path)?, read });
+        let from: Box<dyn BufRead> = match file.fill_buf()? {
+            [0x1f, 0x8b, ..] => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(file))),
+            [0x28, 0xb5, 0x2f, 0xfd, ..] => {
+                let mut decoder = zstd::stream::Decoder::with_buffer(file)?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-                Box::new(decoder)
+                Box::new(BufReader::with_capacity(BUFFER, decoder))
             }
-            _ => Box::new(counted),
+            _ => Box::new(file),
         };
-        Ok(Self::over(from, longest))
+        Ok(Self::of(from, longest))
     }
 
-    fn over(from: Box<dyn Read>, longest: usize) -> Self {
-        Self {
-            from,
-            buffer: vec![0; BUFFER.max(longest + 1)].into_boxed_slice(),
-            start: 0,
-            end: 0,
-            over: false,
-            longest,
-            text_bytes: 0,
-        }
+    fn of(from: Box<dyn BufRead>, longest: usize) -> Self {
+        Self { from, line: Vec::new(), longest, text_bytes: 0 }
     }
 
     /// Returns the next line; `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
-        let mut searched = self.start;
-        loop {
-            if let Some(at) = memchr(b'\n', &self.buffer[searched..self.end]) {
-                let (from, to) = (self.start, searched + at);
-                self.start = to + 1;
-                self.text_bytes += (self.start - from) as u64;
-                return Ok(Some(self.line(from, to)));
-            }
-            if self.end - self.start > self.longest {
-                return self.long().map(Some);
-            }
-            searched = self.end;
-            if self.over {
-                let (from, to) = (self.start, self.end);
-                self.start = self.end;
-                self.text_bytes += (to - from) as u64;
-                return Ok((from < to).then(|| self.line(from, to)));
-            }
-            let moved = self.start;
-            self.fill()?;
-            if self.start != moved {
-                searched -= moved;
-            }
+        self.line.clear();
+        // A line of the maximum length, with its end.
+        let limit = self.longest as u64 + 2;
+        let mut got = self.from.by_ref().take(limit).read_until(b'\n', &mut self.line)? as u64;
+        if got == limit && !self.line.ends_with(b"\n") {
+            got += self.from.skip_until(b'\n')? as u64;
         }
-    }
-
-    fn line(&self, from: usize, to: usize) -> Line<'_> {
-        let text = &self.buffer[from..to];
+        self.text_bytes += got;
+        let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
         let text = text.strip_suffix(b"\r").unwrap_or(text);
-        Line { text: &text[..text.len().min(self.longest)], cut: text.len() > self.longest }
+        let line = Line { text: &text[..text.len().min(self.longest)], cut: text.len() > self.longest };
+        Ok((got > 0).then_some(line))
     }
-
-    /// Keeps the start of a long line at the front of the buffer and skips the rest.
-    fn long(&mut self) -> io::Result<Line<'_>> {
-        self.buffer.copy_within(self.start..self.start + self.longest, 0);
-        self.text_bytes += (self.end - self.start) as u64;
-        loop {
-            let got = pull(&mut *self.from, &mut self.buffer[self.longest..])?;
-            let fresh = &self.buffer[self.longest..self.longest + got];
-            let newline = memchr(b'\n', fresh);
-            let used = newline.map_or(got, |at| at + 1);
-            self.text_bytes += used as u64;
-            (self.start, self.end) = (self.longest + used, self.longest + got);
-            if got == 0 {
-                self.over = true;
-            }
-            if got == 0 || newline.is_some() {
-                return Ok(Line { text: &self.buffer[..self.longest], cut: true });
-            }
-        }
-    }
-
-    fn fill(&mut self) -> io::Result<()> {
-        if self.end == self.buffer.len() {
-            self.buffer.copy_within(self.start..self.end, 0);
-            self.end -= self.start;
-            self.start = 0;
-        }
-        let got = pull(&mut *self.from, &mut self.buffer[self.end..])?;
-        self.end += got;
-        self.over = got == 0;
-        Ok(())
-    }
-}
-
-fn pull(from: &mut dyn Read, into: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match from.read(into) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            other => return other,
-        }
-    }
-}
-
-/// Reads the first bytes without advancing.
-fn peek(file: &File, into: &mut [u8]) -> io::Result<usize> {
-    use std::os::unix::fs::FileExt;
-    let mut got = 0;
-    while got < into.len() {
-        match file.read_at(&mut into[got..], got as u64) {
-            Ok(0) => break,
-            Ok(n) => got += n,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A pipe is not seekable (ESPIPE), so it is read as plain text.
-            Err(error) if error.raw_os_error() == Some(29) => break,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(got)
 }
 
 #[cfg(test)]
@@ -215,9 +125,8 @@ mod tests {
             if wanted.last().is_some_and(|l| l.0.is_empty()) {
                 wanted.pop();
             }
-            let mut lines = Lines::over(Box::new(Dripping(text.clone(), 0, drip)), longest);
-            lines.buffer = vec![0; longest + 1 + drip].into_boxed_slice();
-            let (found, bytes) = all(lines);
+            let from = BufReader::new(Dripping(text.clone(), 0, drip));
+            let (found, bytes) = all(Lines::of(Box::new(from), longest));
             prop_assert_eq!(found, wanted);
             prop_assert_eq!(bytes, text.len() as u64);
         }

@@ -3,34 +3,25 @@
 
 use std::collections::BTreeMap;
 
-use crate::event::LoggedState;
+use super::recognise::Logged;
 
 /// Number of slots per window.
 const SLOTS: u64 = 64;
 /// Minimum length of a slot, in nanoseconds.
 const SHORTEST_NS: u64 = 1_000_000;
 
-/// A statement with its time and source.
+/// A statement with its time and source. Its texts are kept outside of it.
 #[derive(Debug)]
 pub(super) struct Queued {
     pub(super) at_ns: u64,
     /// Index of the source.
     pub(super) by: u16,
-    pub(super) statement: OwnedStatement,
-}
-
-/// A stage is named by its index, and a state has no `by`.
-#[derive(Debug)]
-pub(super) enum OwnedStatement {
-    Stage { rid: OwnedRid, name: u16, tokens: Option<u32>, pending: Option<u32> },
-    State(Box<LoggedState<'static>>),
-    Merged { rid: OwnedRid, chunks: u32 },
-}
-
-#[derive(Debug)]
-pub(super) struct OwnedRid {
-    pub(super) text: Box<str>,
+    /// Index of the stage's name.
+    pub(super) name: u16,
+    pub(super) rid: Box<str>,
+    /// Whether the line truncates the rid.
     pub(super) cut: bool,
+    pub(super) what: Logged<'static>,
 }
 
 #[derive(Debug)]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::clock::Stamp;
 use super::envelope::{self, better};
-use super::queue::{OwnedRid, OwnedStatement, Queue, Queued};
+use super::queue::{Queue, Queued};
 use super::recognise::{Found, Item, LogLines, Logged, Recogniser};
 use super::rids::Rids;
 use super::shape::shape;
@@ -145,18 +145,13 @@ impl Reader {
             sink(&Event::new(at, What::Engine(engine)));
         }
         let by = &*self.writers[usize::from(queued.by)];
-        let what = match &queued.statement {
-            OwnedStatement::Stage { rid, name, tokens, pending } => What::Stage(Stage {
-                rid: &whole(rid, &mut self.rids, &mut self.stats),
-                name: &self.names[usize::from(*name)],
-                by,
-                tokens: *tokens,
-                pending: *pending,
-            }),
-            OwnedStatement::State(state) => What::LoggedState(LoggedState { by, ..**state }),
-            OwnedStatement::Merged { rid, chunks } => {
-                What::Merged(Merged { rid: &whole(rid, &mut self.rids, &mut self.stats), chunks: *chunks, by })
+        let rid = whole(queued, &mut self.rids, &mut self.stats);
+        let what = match queued.what {
+            Logged::Stage(stage) => {
+                What::Stage(Stage { rid: &rid, name: &self.names[usize::from(queued.name)], by, ..stage })
             }
+            Logged::State(state) => What::LoggedState(LoggedState { by, ..state }),
+            Logged::Merged(merged) => What::Merged(Merged { rid: &rid, by, ..merged }),
         };
         sink(&Event::new(at, what));
     }
@@ -180,10 +175,13 @@ impl Sink<'_> {
         };
         self.dated = true;
         let reader = &mut *self.reader;
-        let (rid, role) = match &item.what {
-            Logged::Stage(stage) => (stage.rid, stage.by),
-            Logged::Merged(merged) => (merged.rid, merged.by),
-            Logged::State(state) => ("", state.by),
+        let (rid, name, role, what) = match item.what {
+            Logged::Stage(stage) => {
+                let name = place(&mut reader.names, stage.name);
+                (stage.rid, name, stage.by, Logged::Stage(Stage { rid: "", name: "", by: "", ..stage }))
+            }
+            Logged::State(state) => ("", 0, state.by, Logged::State(LoggedState { by: "", ..state })),
+            Logged::Merged(merged) => (merged.rid, 0, merged.by, Logged::Merged(Merged { rid: "", by: "", ..merged })),
         };
         if !rid.is_empty() && !item.cut {
             reader.rids.note(rid, &mut reader.stats);
@@ -192,18 +190,7 @@ impl Sink<'_> {
         let line_ns = self.stamp.map_or(at_ns, |s| s.wall_ns);
         self.source.frontier_ns = self.source.frontier_ns.max(line_ns);
         let by = writer(&mut reader.writers, self.source, role, self.rank, reader.several);
-        let rid = OwnedRid { text: rid.into(), cut: item.cut };
-        let statement = match item.what {
-            Logged::Stage(stage) => OwnedStatement::Stage {
-                rid,
-                name: place(&mut reader.names, stage.name),
-                tokens: stage.tokens,
-                pending: stage.pending,
-            },
-            Logged::State(state) => OwnedStatement::State(Box::new(LoggedState { by: "", ..state })),
-            Logged::Merged(merged) => OwnedStatement::Merged { rid, chunks: merged.chunks },
-        };
-        self.queue.push(Queued { at_ns, by, statement });
+        self.queue.push(Queued { at_ns, by, name, rid: rid.into(), cut: item.cut && !rid.is_empty(), what });
     }
 
     /// Counts the line.
@@ -259,12 +246,12 @@ fn place(words: &mut Vec<Box<str>>, word: &str) -> u16 {
 }
 
 /// Full rid, or the truncated one followed by `...`.
-fn whole<'r>(rid: &'r OwnedRid, rids: &'r mut Rids, stats: &mut Stats) -> Cow<'r, str> {
-    if !rid.cut {
-        return Cow::Borrowed(&rid.text);
+fn whole<'r>(queued: &'r Queued, rids: &'r mut Rids, stats: &mut Stats) -> Cow<'r, str> {
+    if !queued.cut {
+        return Cow::Borrowed(&queued.rid);
     }
-    match rids.complete(&rid.text, stats) {
+    match rids.complete(&queued.rid, stats) {
         Some(whole) => Cow::Borrowed(whole),
-        None => Cow::Owned(format!("{}...", rid.text)),
+        None => Cow::Owned(format!("{}...", queued.rid)),
     }
 }

@@ -4,10 +4,10 @@ use std::io;
 
 use super::Record;
 use super::codec::{Columns, Encoder, Malformed, Scratch};
-use super::header::{Anchor, Payload};
+use super::header::Payload;
 use super::section::{SECTION_HEADER, Section, kind};
 use super::write::{OpenBlock, Packer};
-use crate::clock::MonoNs;
+use crate::clock::{Anchor, MonoNs};
 use crate::event::{Event, Missed, MissedCause};
 
 /// Size in bytes at which a block is closed, however little time it covers.
@@ -21,14 +21,12 @@ pub struct BlockWriter {
     encoder: Encoder,
     /// Records in closed blocks.
     records: u64,
-    /// Events that were too large; only their loss was written.
-    too_large: u64,
 }
 
 impl BlockWriter {
     /// Creates a writer at the start of a run.
     pub fn new(payload: Payload) -> Self {
-        Self { encoder: Encoder::new(payload), records: 0, too_large: 0 }
+        Self { encoder: Encoder::new(payload), records: 0 }
     }
 
     /// Counts an event that is not written because there are no subscribers, and stores standing data. Call it between blocks.
@@ -44,7 +42,7 @@ impl BlockWriter {
 
     /// Writes an event.
     pub fn event(&mut self, event: &Event<'_>) {
-        self.too_large += u64::from(!self.encoder.event(event));
+        self.encoder.event(event);
     }
 
     /// Writes a tick.

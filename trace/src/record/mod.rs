@@ -14,13 +14,15 @@ mod section;
 mod write;
 
 pub use error::{OpenError, ReadError, RecordError};
-pub use header::{Anchor, Closing, Header, Payload};
+pub use header::{Header, Payload};
 pub use live::{BadBlock, BlockPacker, BlockReader, BlockWriter};
 pub use read::{BlockInfo, Missing, Reader, Recording, analyse};
-pub use write::{Dumping, Hindsight, OpenBlock, RecordOptions, Recorder, Status, Summary, is_part_of};
+pub use write::{OpenBlock, Pending, RecordOptions, Recorder, Status, Summary, is_part_of};
 
+pub use crate::clock::Anchor;
 use crate::clock::MonoNs;
 use crate::event::Event;
+use crate::report::ReportInput;
 
 /// One entry of a recording.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,5 +34,5 @@ pub enum Record<'a> {
     /// A reading of both clocks.
     Anchor(Anchor),
     /// End of the run; the last record.
-    Closing(&'a Closing),
+    Closing(&'a ReportInput),
 }

@@ -2,8 +2,7 @@
 //! module distinguishes intact sections from truncated or damaged ones.
 
 use super::codec::Content;
-use super::header::Anchor;
-use crate::clock::MonoNs;
+use crate::clock::{Anchor, MonoNs};
 
 /// Magic number. As in PNG, transfers that convert line ends or strip bit 7 corrupt it detectably.
 const MAGIC: [u8; 8] = *b"\x89TGAP\r\n\x1a";

@@ -1,5 +1,6 @@
 //! Builds a report from ledger, findings and the data that the application adds.
 
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::frontend::frontend;
@@ -11,7 +12,7 @@ use super::{
     AnswerCounts, Chunks, CpuLine, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, Requests,
     SCHEMA, SamplingCost, Source, Spread, StackLine, Tokens, WorkerLine, modes, stages,
 };
-use crate::clock::MonoNs;
+use crate::clock::{Anchor, MonoNs};
 use crate::detect::attribution::busy;
 use crate::detect::{Findings, imbalance};
 use crate::event::{Capabilities, ThreadPart};
@@ -23,15 +24,18 @@ const MIN_SHARE: f64 = 0.005;
 /// Maximum number of connections listed per line, busiest first.
 const LANES: usize = 64;
 
-/// Data that the application adds to a report.
-#[derive(Clone, Debug)]
+/// Data that the application adds to a report. A recording ends with it, without its source.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct ReportInput {
     /// The source: `demo`, `tap`, `attach`, ...
+    #[serde(skip)]
     pub kind: String,
     /// Start and end of the capture; `None` means from the first event to the last.
+    #[serde(skip)]
     pub window: Option<(MonoNs, MonoNs)>,
-    /// An instant with its wall-clock time in nanoseconds since the Unix epoch; `None` if unknown.
-    pub wall: Option<(MonoNs, u64)>,
+    /// Both clocks at the time of the report; `None` if unknown.
+    pub wall: Option<Anchor>,
     /// Maximum number of requests listed as the slowest.
     pub slowest: usize,
     /// CPU time used by tokengap, in nanoseconds.
@@ -46,6 +50,12 @@ pub struct ReportInput {
     pub wire: Option<Value>,
     /// The demo's `{"scenario", "seed", "truth": {..}}`.
     pub demo: Option<Value>,
+}
+
+impl Default for ReportInput {
+    fn default() -> Self {
+        Self::of("")
+    }
 }
 
 impl ReportInput {
@@ -90,7 +100,7 @@ pub fn build(
         },
         window_ns: [0, to.since(from)],
         window_mono_ns: [from.0, to.0],
-        window_wall_ns: input.wall.map(|(mono, wall)| [from, to].map(|at| wall_ns(at, mono, wall))),
+        window_wall_ns: input.wall.map(|wall| [from, to].map(|at| wall.wall_ns_at(at))),
         requests: Requests::of(ledger),
         tokens: Tokens::of(ledger),
         gap_ns: ledger.observes_gaps().then(|| gap(ledger)),
@@ -117,11 +127,6 @@ pub fn build(
             .collect(),
         demo: input.demo.clone(),
     }
-}
-
-/// Converts `at` to wall-clock time, which was `wall` at `mono`.
-fn wall_ns(at: MonoNs, mono: MonoNs, wall: u64) -> u64 {
-    wall.saturating_add(at.since(mono)).saturating_sub(mono.since(at))
 }
 
 impl Requests {

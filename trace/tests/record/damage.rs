@@ -114,7 +114,7 @@ fn other_files_are_rejected() {
     let file = folder.file("report.json");
     fs::write(&file, "{\"schema\": \"tokengap.report/2\"}").expect("a file");
     assert!(matches!(Recording::open(&file), Err(OpenError::NotARecording { .. })));
-    assert!(matches!(Recording::open(&folder.0), Err(OpenError::NotARecording { .. })));
+    assert!(matches!(Recording::open(folder.0.path()), Err(OpenError::NotARecording { .. })));
     assert!(matches!(Recording::open(folder.file("none")), Err(OpenError::Io { .. })));
 }
 

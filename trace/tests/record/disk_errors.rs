@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use trace::record::{Hindsight, RecordError, RecordOptions, Recorder, Recording};
+use trace::record::{Pending, RecordError, RecordOptions, Recorder, Recording};
 
 use super::traffic::traffic;
 use super::{Folder, closing, feed, header, options};
@@ -84,11 +84,11 @@ fn the_current_file_is_closed_if_the_next_one_cannot_be_created() {
 fn the_ring_continues_after_a_failed_dump() {
     let folder = Folder::new();
     let inputs = traffic(500, 20, 9);
-    let mut ring = Hindsight::create(&folder.file("ring"), 4 << 20, &header(), options(10_000)).expect("a ring");
-    super::ring::feed(&mut ring, &inputs);
-    let failed = ring.dump(&folder.file("missing/dump.tgap"), &closing(), false);
+    let mut ring = Recorder::ring(&folder.file("ring"), 4 << 20, &header(), options(10_000)).expect("a ring");
+    feed(&mut ring, &inputs);
+    let failed = ring.dump(&folder.file("missing/dump.tgap"), &closing(), false).and_then(Pending::wait);
     assert!(matches!(failed, Err(RecordError::Io { what: "create", .. })), "{failed:?}");
-    let dumped = ring.dump(&folder.file("dump.tgap"), &closing(), false).expect("a dump");
+    let dumped = ring.dump(&folder.file("dump.tgap"), &closing(), false).and_then(Pending::wait).expect("a dump");
     assert_eq!(dumped.records, inputs.len() as u64);
-    ring.finish().expect("finished");
+    ring.finish(&closing()).expect("finished");
 }

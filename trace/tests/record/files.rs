@@ -24,7 +24,7 @@ fn a_recording_is_private_and_overwrites_only_with_force() {
     assert_eq!(compare(&file, &inputs), inputs.len());
     let mode = fs::metadata(&file).expect("a file").permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
-    assert_eq!(fs::read_dir(&folder.0).expect("a folder").count(), 1, "no temporary file remains");
+    assert_eq!(fs::read_dir(folder.0.path()).expect("a folder").count(), 1, "no temporary file remains");
 }
 
 #[test]
@@ -62,7 +62,7 @@ fn each_rotated_file_opens_on_its_own() {
     let inputs = traffic(2_000, 20, 9);
     let summary = record(&file, &inputs, rotating);
     assert_eq!((summary.files.len(), summary.stopped, summary.dropped), (3, None, 0));
-    assert_eq!(fs::read_dir(&folder.0).expect("a folder").count(), 3, "older ones are removed");
+    assert_eq!(fs::read_dir(folder.0.path()).expect("a folder").count(), 3, "older ones are removed");
     let mut next = None;
     for (index, part) in summary.files.iter().enumerate() {
         let recording = Recording::open(part).expect("a recording");

@@ -16,7 +16,7 @@ fn write(blocks: &mut BlockWriter, input: &Record<'_>) {
     }
 }
 
-fn apply(analysis: &mut Analysis, record: &Record<'_>) {
+pub(super) fn apply(analysis: &mut Analysis, record: &Record<'_>) {
     match record {
         Record::Event(event) => analysis.apply(event),
         Record::Tick(now) => analysis.tick(*now),

@@ -1,7 +1,7 @@
 //! Lost tokens in a recording. Counts show their positions; their values need recorded token ids.
 
 use trace::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, What};
-use trace::record::{Closing, Payload, Recorder, Recording, analyse};
+use trace::record::{Payload, Recorder, Recording, analyse};
 use trace::report::{Losses, RangeLine, ReportInput};
 use trace::{Analysis, FrameId, HopId, MonoNs};
 
@@ -47,7 +47,7 @@ fn live_and_replayed(payload: Payload) -> (Losses, Losses) {
     let mut recorder = Recorder::create(&file, &header, options(3_000)).expect("a new file");
     let analysis = live(&mut recorder, payload == Payload::Tokens);
     let input = ReportInput::of("model");
-    recorder.finish(&Closing::of(&input)).expect("finished");
+    recorder.finish(&input).expect("finished");
     let recording = Recording::open(&file).expect("a recording");
     let (replayed, replayed_input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("readable");
     (analysis.report(&input).losses, replayed.report(&replayed_input).losses)

@@ -18,29 +18,19 @@ mod traffic;
 use std::path::{Path, PathBuf};
 
 use trace::MonoNs;
-use trace::record::{Anchor, Closing, Header, Payload, Record, RecordOptions, Recorder, Recording};
+use trace::record::{Anchor, Header, Payload, Record, RecordOptions, Recorder, Recording};
+use trace::report::ReportInput;
 
 /// A temporary directory, removed on drop.
-struct Folder(PathBuf);
+struct Folder(tempfile::TempDir);
 
 impl Folder {
     fn new() -> Self {
-        use std::sync::atomic::{AtomicU64, Ordering};
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let name = format!("tokengap-record-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir(&path).expect("a new folder");
-        Self(path)
+        Self(tempfile::tempdir().expect("a new folder"))
     }
 
     fn file(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
+        self.0.path().join(name)
     }
 }
 
@@ -52,8 +42,8 @@ fn header() -> Header {
     }
 }
 
-fn closing() -> Closing {
-    Closing { degraded: vec!["an example".into()], cpu_ns: Some(7), ..Closing::default() }
+fn closing() -> ReportInput {
+    ReportInput { degraded: vec!["an example".into()], cpu_ns: Some(7), ..ReportInput::default() }
 }
 
 /// Options that close blocks by size alone and write no anchors.

@@ -1,7 +1,7 @@
 //! A recording's report equals the live run's report.
 
 use trace::Analysis;
-use trace::record::{Closing, Record, Recorder, Recording, analyse};
+use trace::record::{Recorder, Recording, analyse};
 use trace::report::ReportInput;
 
 use super::traffic::traffic;
@@ -18,11 +18,7 @@ fn a_replay_gives_the_report_of_the_live_run() {
     let inputs = traffic(500, 40, 23);
     super::feed(&mut recorder, &inputs);
     for input in &inputs {
-        match input {
-            Record::Event(event) => analysis.apply(event),
-            Record::Tick(at) => analysis.tick(*at),
-            other => panic!("{other:?} is no input"),
-        }
+        super::live::apply(&mut analysis, input);
     }
     let input = ReportInput {
         slowest: 3,
@@ -30,10 +26,10 @@ fn a_replay_gives_the_report_of_the_live_run() {
         rss_bytes: Some(13),
         degraded: vec!["an example".into()],
         wire: Some(serde_json::json!({"forms": []})),
-        wall: Some((header.anchor.mono, header.anchor.wall_ns)),
+        wall: Some(header.anchor),
         ..ReportInput::of("model")
     };
-    recorder.finish(&Closing::of(&input)).expect("finished");
+    recorder.finish(&input).expect("finished");
     let recording = Recording::open(&file).expect("a recording");
     let mut steps = Vec::new();
     let (replayed, replayed_input) = analyse(&recording, crate::engine::ENGINES, &mut |done, total| {

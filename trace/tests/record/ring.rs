@@ -2,22 +2,12 @@
 
 use std::fs;
 
-use trace::record::{Hindsight, Record, RecordError, RecordOptions, Recording};
+use trace::record::{Pending, Record, RecordError, RecordOptions, Recorder, Recording};
 
 use super::traffic::traffic;
-use super::{Folder, closing, header, options};
+use super::{Folder, closing, feed, header, options};
 
 const SIZE: u64 = 4 << 20;
-
-pub(super) fn feed(ring: &mut Hindsight, inputs: &[Record<'_>]) {
-    for input in inputs {
-        match input {
-            Record::Event(event) => ring.event(event),
-            Record::Tick(at) => ring.tick(*at),
-            other => panic!("{other:?} is no input"),
-        }
-    }
-}
 
 /// Records of a file, and the index of the first within the run.
 fn records(recording: &Recording) -> (u64, Vec<String>) {
@@ -38,11 +28,11 @@ fn noise() -> Vec<Record<'static>> {
 fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     let folder = Folder::new();
     let (file, dumped) = (folder.file("ring"), folder.file("dump.tgap"));
-    let mut ring = Hindsight::create(&file, SIZE, &header(), options(100_000)).expect("a ring");
+    let mut ring = Recorder::ring(&file, SIZE, &header(), options(100_000)).expect("a ring");
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
     let inputs = noise();
     feed(&mut ring, &inputs);
-    let summary = ring.dump(&dumped, &closing(), false).expect("a dump");
+    let summary = ring.dump(&dumped, &closing(), false).and_then(Pending::wait).expect("a dump");
     assert!(ring.status().bytes > 2 * SIZE, "it wrapped: {} bytes", ring.status().bytes);
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
     // Reads the file while the ring is open, as after a crash.
@@ -61,20 +51,23 @@ fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     let expected = inputs[from as usize..].iter().map(|input| format!("{input:?}"));
     assert!(dump_records[0].contains("Hop(Hop"));
     assert!(dump_records[1..].iter().eq(expected.collect::<Vec<_>>().iter()));
-    ring.finish().expect("finished");
+    ring.finish(&closing()).expect("finished");
 }
 
 #[test]
 fn the_ring_of_a_killed_run_is_not_overwritten() {
     let folder = Folder::new();
     let file = folder.file("ring");
-    drop(Hindsight::create(&file, SIZE, &header(), options(100_000)).expect("a ring"));
-    let refused = Hindsight::create(&file, SIZE, &header(), options(100_000));
+    drop(Recorder::ring(&file, SIZE, &header(), options(100_000)).expect("a ring"));
+    let refused = Recorder::ring(&file, SIZE, &header(), options(100_000));
     assert!(matches!(refused, Err(RecordError::Exists { .. })));
     let force = RecordOptions { force: true, ..options(100_000) };
-    let mut ring = Hindsight::create(&file, SIZE, &header(), force).expect("replaced");
-    assert!(matches!(ring.dump(&folder.file("none.tgap"), &closing(), false), Err(RecordError::Empty)));
+    let mut ring = Recorder::ring(&file, SIZE, &header(), force).expect("replaced");
+    assert!(matches!(
+        ring.dump(&folder.file("none.tgap"), &closing(), false).and_then(Pending::wait),
+        Err(RecordError::Empty)
+    ));
     assert!(!folder.file("none.tgap").exists());
-    let small = Hindsight::create(&folder.file("small"), 1 << 10, &header(), options(100));
+    let small = Recorder::ring(&folder.file("small"), 1 << 10, &header(), options(100));
     assert!(matches!(small, Err(RecordError::TooSmall { .. })));
 }

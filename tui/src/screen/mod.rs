@@ -282,8 +282,7 @@ impl Screen {
         let model = &mut self.views[self.shown].model;
         model.refresh(run.analysis, values);
         let started = run.about.wall().zip(run.analysis.ledger().started());
-        model.wall_start_ns = started
-            .map(|((mono, wall), start)| wall.saturating_add(start.since(mono)).saturating_sub(mono.since(start)));
+        model.wall_start_ns = started.map(|(wall, start)| wall.wall_ns_at(start));
         if rows {
             // A filter searches all requests that the ledger holds.
             let max_rows = if self.ui.filter.is_empty() { self.ui.rows } else { usize::MAX };

@@ -147,17 +147,11 @@ impl Arena {
         }
     }
 
-    pub(super) fn new_seq(&mut self, limits: &Limits) -> Result<u32, Undecoded> {
+    /// Adds a list of one run.
+    pub(super) fn new_seq(&mut self, run: Seq, limits: &Limits) -> Result<u32, Undecoded> {
         Self::check(self.seqs.len(), limits)?;
-        self.seqs.push(Seq::EMPTY);
+        self.seqs.push(run);
         Ok((self.seqs.len() - 1) as u32)
-    }
-
-    /// Adds a list that consists of one flat run, or is empty.
-    pub(super) fn new_list(&mut self, run: Option<Seq>, limits: &Limits) -> Result<(), Undecoded> {
-        Self::check(self.seqs.len(), limits)?;
-        self.seqs.push(run.unwrap_or(Seq::EMPTY));
-        Ok(())
     }
 
     /// Appends items from the stack.
@@ -194,8 +188,7 @@ impl Arena {
             last.len += run.len;
             last.kinds |= run.kinds;
         } else {
-            let new = self.new_seq(limits)?;
-            self.seqs[new as usize] = run;
+            let new = self.new_seq(run, limits)?;
             self.seqs[tail as usize].next = new;
             self.seqs[seq as usize].tail = new;
         }

@@ -1,11 +1,10 @@
 //! A decoded message.
 
-use trace::event::{Chunk, Kind};
+use trace::event::Chunk;
 use zmq_tap::decode::{Decoded, Shape};
 
 use super::arena::Node;
 use super::doc::Doc;
-use super::tokens::Tokens;
 use super::value::Value;
 
 /// Serialisation format of a message.
@@ -36,8 +35,7 @@ pub struct Batch<'a> {
     pub(super) doc: Doc<'a>,
     pub(super) codec: Codec,
     pub(super) decoded: Decoded<'a>,
-    /// Entry of each chunk in the id column; the next field is its entry in the finish column.
-    pub(super) listed: &'a [Node],
+    /// Entry of each chunk in the finish column.
     pub(super) finished: &'a [Node],
 }
 
@@ -57,42 +55,15 @@ impl<'a> Batch<'a> {
         self.codec
     }
 
-    /// Number of requests in the message. 0 for control messages and idle batches.
-    pub fn len(&self) -> usize {
-        self.chunks().len()
-    }
-
-    /// Whether there are no requests: true for control messages and idle batches.
-    pub fn is_empty(&self) -> bool {
-        self.chunks().is_empty()
-    }
-
-    /// The chunks, ready for [`trace::event::Frame`]. An `AbortReq` yields one chunk for each request it names.
+    /// The chunks, ready for [`trace::event::Frame`]: none for control messages and idle batches. An `AbortReq` yields one for each request it
+    /// names.
     pub fn chunks(&self) -> &[Chunk<'a>] {
         self.decoded.chunks()
-    }
-
-    /// One chunk.
-    ///
-    /// # Panics
-    /// When `row` is not below [`Batch::len`].
-    pub fn chunk(&self, row: usize) -> Chunk<'a> {
-        self.chunks()[row]
-    }
-
-    /// The token ids listed for a chunk, unchanged from the wire; none when the column is absent.
-    pub fn tokens(&self, row: usize) -> Tokens<'a> {
-        self.listed.get(row).map_or(Tokens::EMPTY, |node| Tokens::of(self.doc, *node))
     }
 
     /// The finish reason of a chunk, unchanged from the wire; `None` when the request continues.
     pub fn finish(&self, row: usize) -> Option<Value<'a>> {
         let node = *self.finished.get(row)?;
         (!self.doc.is_nil(node)).then(|| Value::of(self.doc, node))
-    }
-
-    /// The first request that an `AbortReq` names; `None` for other messages and for "abort all".
-    pub fn abort_rid(&self) -> Option<&'a str> {
-        self.chunks().first().filter(|_| self.decoded.shape().kind == Kind::Abort).map(|chunk| chunk.rid)
     }
 }

@@ -8,8 +8,7 @@ use super::arena::Node;
 use super::doc::Doc;
 use super::part::{Item, Small};
 use super::schema::Columns;
-use super::tokens::Tokens;
-use super::{Limits, Undecoded};
+use super::{Limits, Undecoded, tokens};
 
 /// The columns of one message.
 pub(super) struct Table<'a, 'x> {
@@ -136,7 +135,7 @@ impl<'a> Table<'a, '_> {
     /// Number of ids in the list of one request; `None` if there is no list.
     #[inline(never)]
     fn count_listed(&self, row: usize, ids: Node) -> Result<Option<u32>, Undecoded> {
-        let count = Tokens::count(self.doc, ids);
+        let count = tokens::count(self.doc, ids);
         if count.is_none() && !self.doc.is_nil(ids) {
             return Err(self.bad_value("output_ids", row, "not token ids"));
         }

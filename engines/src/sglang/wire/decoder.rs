@@ -8,9 +8,8 @@ use super::batch::{Batch, Codec};
 use super::columns::{Rowwise, Table};
 use super::doc::Doc;
 use super::identify::{self, Found};
-use super::schema::{Ids, Layout};
-use super::tokens::Tokens;
-use super::{Limits, Undecoded, not_a_codec, pickle};
+use super::schema::Layout;
+use super::{Limits, Undecoded, not_a_codec, pickle, tokens};
 use crate::sglang::NAME;
 
 /// Label of a layout that is not in the table.
@@ -93,14 +92,14 @@ impl Decoder {
                 let Rowwise { listed, finished, ids, .. } = rows;
                 if *payload {
                     for node in &*listed {
-                        ids.extend(Tokens::of(doc, *node));
+                        tokens::extend(ids, doc, *node);
                     }
                     let mut ids = ids.as_slice();
                     for chunk in &mut chunks {
                         (chunk.ids, ids) = ids.split_at(chunk.listed.unwrap_or(0) as usize);
                     }
                 }
-                Ok(Batch { doc, codec, decoded: Decoded::new(shape, chunks, home), listed, finished })
+                Ok(Batch { doc, codec, decoded: Decoded::new(shape, chunks, home), finished })
             }
             Err(why) => {
                 *home = recycle(chunks);
@@ -149,13 +148,8 @@ fn fill<'a>(
 }
 
 /// Meaning of the id column: taken from the layout or, if the layout is ambiguous, from evidence in this frame.
-fn id_column(ids: Ids, chunks: &[Chunk<'_>]) -> IdColumn {
-    match ids {
-        Ids::Delta => IdColumn::Delta,
-        Ids::Cumulative => IdColumn::Cumulative,
-        Ids::PromptTail => IdColumn::DeltaAfterPromptTail,
-        // A cumulative list always has as many ids as its count states.
-        Ids::Undecided if chunks.iter().any(|chunk| chunk.listed < chunk.completion_tokens) => IdColumn::Delta,
-        Ids::Undecided => IdColumn::Undecided,
-    }
+fn id_column(ids: IdColumn, chunks: &[Chunk<'_>]) -> IdColumn {
+    // A cumulative list always has as many ids as its count states.
+    let is_delta = || chunks.iter().any(|chunk| chunk.listed < chunk.completion_tokens);
+    if ids == IdColumn::Undecided && is_delta() { IdColumn::Delta } else { ids }
 }

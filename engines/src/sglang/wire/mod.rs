@@ -5,7 +5,7 @@
 //!
 //! let mut decoder = Decoder::new(Limits::default());
 //! match decoder.decode(b"\x80\x04N.") {
-//!     Ok(batch) => println!("{} with {} requests", batch.shape().class, batch.len()),
+//!     Ok(batch) => println!("{} with {} requests", batch.shape().class, batch.chunks().len()),
 //!     Err(why) => println!("{}: {why}", why.reason()),
 //! }
 //! ```
@@ -27,7 +27,6 @@ pub use crate::undecoded::Undecoded;
 pub use batch::{Batch, Codec};
 pub use decoder::Decoder;
 pub use schema::fields;
-pub use tokens::Tokens;
 pub use value::{List, Map, Value};
 
 /// Error for a message in neither codec.

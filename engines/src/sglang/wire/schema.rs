@@ -30,7 +30,9 @@ pub(super) struct Layout {
     pub(super) fields: Vec<&'static str>,
     pub(super) columns: Columns,
     pub(super) kind: Kind,
-    pub(super) ids: Ids,
+    /// Meaning of a listed `output_ids` column in these releases; the one for the prompt's tail if it holds in any of them. The column may
+    /// always be absent.
+    pub(super) ids: IdColumn,
     /// Behaviour of a waiter in these releases; `None` where they differ.
     pub(super) waiter: Option<Waiter>,
 }
@@ -40,17 +42,6 @@ impl Layout {
     pub(super) fn has_fields(&self, number: usize) -> bool {
         self.fields.is_empty() || self.fields.len() == number
     }
-}
-
-/// Meaning of a listed `output_ids` column in a layout's releases. The column may always be absent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ids {
-    Delta,
-    Cumulative,
-    /// Delta or cumulative, in different releases of the layout.
-    Undecided,
-    /// New ids. In at least one of the releases, the first chunk starts with the last ids of the prompt.
-    PromptTail,
 }
 
 /// Indices of the fields that are read.
@@ -134,11 +125,9 @@ fn layout(line: &'static str) -> Option<Layout> {
     let release = Release::of_range(VersionRange { first: first.parse().ok()?, last: last.parse().ok()? });
     let kind = kind_of(class);
     let ids = match (kind, release.text_ids, release.token_ids) {
-        (Kind::Text, Some(IdColumn::Delta), _) => Ids::Delta,
-        (Kind::Text, ..) => Ids::PromptTail,
-        (_, _, Some(IdColumn::Cumulative)) => Ids::Cumulative,
-        (_, _, Some(IdColumn::Delta)) => Ids::Delta,
-        _ => Ids::Undecided,
+        (Kind::Text, Some(IdColumn::Delta), _) => IdColumn::Delta,
+        (Kind::Text, ..) => IdColumn::DeltaAfterPromptTail,
+        (_, _, ids) => ids.unwrap_or(IdColumn::Undecided),
     };
     let columns = Columns::find(fields.iter().map(|name| name.as_bytes()));
     let form = if form == "struct" { Form::Struct } else { Form::Dataclass };
@@ -183,11 +172,11 @@ mod tests {
 
     #[test]
     fn id_semantics_follow_the_release_and_are_undecided_across_a_change() {
-        assert_eq!(layout("BatchTokenIDOut", "0.4.3..0.4.3.post2").ids, Ids::Cumulative);
-        assert_eq!(layout("BatchTokenIDOut", "0.4.3.post3..0.5.2rc2").ids, Ids::Undecided);
-        assert_eq!(layout("BatchTokenIDOut", "0.5.2..0.5.3rc0").ids, Ids::Delta);
-        assert_eq!(layout("BatchStrOutput", "0.5.4.post2..0.5.4.post3").ids, Ids::PromptTail);
-        assert_eq!(layout("BatchStrOutput", "0.5.5..0.5.5.post1").ids, Ids::Delta);
+        assert_eq!(layout("BatchTokenIDOut", "0.4.3..0.4.3.post2").ids, IdColumn::Cumulative);
+        assert_eq!(layout("BatchTokenIDOut", "0.4.3.post3..0.5.2rc2").ids, IdColumn::Undecided);
+        assert_eq!(layout("BatchTokenIDOut", "0.5.2..0.5.3rc0").ids, IdColumn::Delta);
+        assert_eq!(layout("BatchStrOutput", "0.5.4.post2..0.5.4.post3").ids, IdColumn::DeltaAfterPromptTail);
+        assert_eq!(layout("BatchStrOutput", "0.5.5..0.5.5.post1").ids, IdColumn::Delta);
     }
 
     #[test]

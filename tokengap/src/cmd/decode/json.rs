@@ -95,7 +95,7 @@ impl Serialize for Chunk<'_> {
         budget.charge(chunk.rid.len() + chunk.worker.map_or(0, str::len));
         let mut fields = to.serialize_struct("Chunk", 8)?;
         fields.serialize_field("rid", chunk.rid)?;
-        fields.serialize_field("tokens", &chunk.listed.map(|_| Tokens(message, row, budget)))?;
+        fields.serialize_field("tokens", &chunk.listed.map(|_| Tokens(chunk.ids, budget)))?;
         fields.serialize_field("completion_tokens", &chunk.completion_tokens)?;
         fields.serialize_field("prompt_tokens", &chunk.prompt_tokens)?;
         fields.serialize_field("cached_tokens", &chunk.cached_tokens)?;
@@ -111,11 +111,11 @@ impl Serialize for Chunk<'_> {
     }
 }
 
-struct Tokens<'a>(&'a Message<'a>, usize, &'a OutputBudget);
+struct Tokens<'a>(&'a [i64], &'a OutputBudget);
 
 impl Serialize for Tokens<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(self.0.tokens(self.1).take_while(|_| self.2.charge(ID)))
+        to.collect_seq(self.0.iter().take_while(|_| self.1.charge(ID)))
     }
 }
 

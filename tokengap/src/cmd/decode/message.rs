@@ -21,7 +21,7 @@ impl Reader {
         let limits = Limits { message: longest, ..Limits::default() };
         let mut all = Decoders::new(engines::FORMATS, longest);
         all.keep_ids();
-        Self { sglang: Decoder::new(limits), all }
+        Self { sglang: Decoder::new(limits).with_ids(), all }
     }
 
     pub(super) fn read<'a>(&'a mut self, message: &'a [u8]) -> Result<Message<'a>, String> {
@@ -60,14 +60,6 @@ impl<'a> Message<'a> {
         match self {
             Self::Sglang(batch) => batch.chunks(),
             Self::Other(decoded) => decoded.chunks(),
-        }
-    }
-
-    /// Token ids of a chunk.
-    pub(super) fn tokens(&self, row: usize) -> Box<dyn Iterator<Item = i64> + '_> {
-        match self {
-            Self::Sglang(batch) => Box::new(batch.tokens(row)),
-            Self::Other(decoded) => Box::new(decoded.chunks()[row].ids.iter().copied()),
         }
     }
 

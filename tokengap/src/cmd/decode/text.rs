@@ -32,7 +32,7 @@ pub(super) fn message(
     for (row, chunk) in chunks.iter().enumerate() {
         let mut line = format!("  {:widest$}", chunk.rid.escape_debug().to_string());
         if let Some(listed) = chunk.listed {
-            let _ = write!(line, "  {listed:>4} ids {}", first(message.tokens(row), listed as usize));
+            let _ = write!(line, "  {listed:>4} ids {}", first(chunk.ids));
         }
         for (name, count) in [
             ("of", chunk.completion_tokens),
@@ -70,9 +70,9 @@ pub(super) fn ids(column: IdColumn) -> &'static str {
     }
 }
 
-fn first(tokens: impl Iterator<Item = i64>, all: usize) -> String {
-    let shown: Vec<String> = tokens.take(IDS).map(|id| id.to_string()).collect();
-    let more = if all > IDS { ", ..." } else { "" };
+fn first(ids: &[i64]) -> String {
+    let shown: Vec<String> = ids.iter().take(IDS).map(i64::to_string).collect();
+    let more = if ids.len() > IDS { ", ..." } else { "" };
     format!("[{}{more}]", shown.join(", "))
 }
 

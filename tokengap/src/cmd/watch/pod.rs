@@ -11,8 +11,9 @@ use feed::{Body, Head, Image, ImageError, Message, Start, WatchEvent, Watcher};
 use session::units::{count, duration};
 use session::{About, Flow, Session, Source};
 use trace::ledger::Limits;
-use trace::record::{Anchor, BlockReader, Closing, Header, Record, RecordOptions};
-use trace::{Analysis, MonoNs, words};
+use trace::record::{Anchor, BlockReader, Header, Record, RecordOptions};
+use trace::report::ReportInput;
+use trace::{Analysis, words};
 use tui::Screen;
 use tui::pods::{Brief, Link, PodLine};
 
@@ -31,7 +32,7 @@ pub(super) struct Pod {
     watcher: Watcher,
     name: String,
     kind: String,
-    closing: Closing,
+    closing: ReportInput,
     /// Both clocks of the source at its last message.
     anchor: Option<Anchor>,
     /// Problems of the connection, and missed records.
@@ -66,13 +67,12 @@ impl About for Pod {
         self.own.iter().cloned().chain(from_source).collect()
     }
 
-    fn closing(&self) -> Option<&Closing> {
+    fn closing(&self) -> Option<&ReportInput> {
         Some(&self.closing)
     }
 
-    fn wall(&self) -> Option<(MonoNs, u64)> {
-        let anchor = self.closing.wall.or(self.anchor)?;
-        Some((anchor.mono, anchor.wall_ns))
+    fn wall(&self) -> Option<Anchor> {
+        self.closing.wall.or(self.anchor)
     }
 }
 
@@ -122,7 +122,7 @@ impl Pod {
         Self {
             name: watcher.address().to_owned(),
             kind: String::from("watch"),
-            closing: Closing::default(),
+            closing: ReportInput::default(),
             anchor: None,
             own: Vec::new(),
             reader: BlockReader::default(),
@@ -229,7 +229,7 @@ impl Pod {
 
     fn start_run(&mut self, head: &Head, start: &Start, session: &mut Session) {
         if !self.instance.is_empty() {
-            for message in session.close(&trace::report::ReportInput::of(&self.kind)) {
+            for message in session.close(&ReportInput::of(&self.kind)) {
                 session.notify(message);
             }
             session.notify(format!("{} was restarted: this is the new run", head.pod));

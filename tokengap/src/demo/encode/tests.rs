@@ -20,11 +20,12 @@ macro_rules! recorded {
 
 /// Decodes `message`, lets `change` add what chunks do not contain, and encodes it again.
 fn again(message: &[u8], change: impl Fn(usize, &mut Row<'_>), write: impl Fn(&[Row<'_>]) -> Vec<u8>) -> Vec<u8> {
-    let mut decoder = Decoder::new(Limits::default());
+    let mut decoder = Decoder::new(Limits::default()).with_ids();
     let batch = decoder.decode(message).expect("a recorded frame");
-    let ids: Vec<Vec<u32>> = (0..batch.len()).map(|i| batch.tokens(i).map(|id| id as u32).collect()).collect();
+    let of = |chunk: &Chunk<'_>| chunk.ids.iter().map(|id| *id as u32).collect();
+    let ids: Vec<Vec<u32>> = batch.chunks().iter().map(of).collect();
     let row = |i: usize| {
-        let chunk = batch.chunk(i);
+        let chunk = batch.chunks()[i];
         let mut row = Row {
             rid: chunk.rid,
             worker: chunk.worker,
@@ -36,7 +37,7 @@ fn again(message: &[u8], change: impl Fn(usize, &mut Row<'_>), write: impl Fn(&[
         change(i, &mut row);
         row
     };
-    write(&(0..batch.len()).map(row).collect::<Vec<_>>())
+    write(&(0..batch.chunks().len()).map(row).collect::<Vec<_>>())
 }
 
 /// Tail of the test prompt, which a first chunk contains in `decode_ids`.
@@ -111,9 +112,9 @@ fn finish_reasons_and_router_messages_decode() {
             for message in [token_batch(release, &[row], true), text_batch(release, &[alone], true)] {
                 let mut decoder = Decoder::new(Limits::default());
                 let batch = decoder.decode(&message).unwrap_or_else(|why| panic!("{release:?}: {why}"));
-                let kind = batch.chunk(0).finish.expect("finished");
+                let kind = batch.chunks()[0].finish.expect("finished");
                 assert_eq!(format!("{kind:?}"), format!("{finish:?}").split('(').next().unwrap_or_default());
-                assert_eq!(batch.chunk(0).completion_tokens, Some(9));
+                assert_eq!(batch.chunks()[0].completion_tokens, Some(9));
             }
         }
     }

@@ -48,7 +48,7 @@ impl Forwarder {
             Role::Router(_) => script.router,
             Role::Detokenizer(_) => script.detokenizer,
         };
-        let (mut decoder, mut busy, mut wakeup) = (Decoder::new(Limits::default()), Busy::new(), 0);
+        let (mut decoder, mut busy, mut wakeup) = (Decoder::new(Limits::default()).with_ids(), Busy::new(), 0);
         loop {
             if self.inbox.is_empty() {
                 self.inbox.wait().await;
@@ -79,7 +79,7 @@ impl Forwarder {
             batch.shape().class
         );
         let content = Content::of(&batch)?;
-        let rows: Vec<_> = (0..batch.len()).map(|i| content.row(&batch, i)).collect();
+        let rows: Vec<_> = (0..batch.chunks().len()).map(|i| content.row(&batch, i)).collect();
         let outgoing = match &self.role {
             Role::Router(outlets) => rows
                 .iter()
@@ -123,15 +123,16 @@ struct Content {
 
 impl Content {
     fn of(batch: &Batch<'_>) -> anyhow::Result<Self> {
-        let ids = (0..batch.len())
-            .map(|i| batch.tokens(i).map(|id| Ok(u32::try_from(id)?)).collect())
+        let ids = batch.chunks().iter();
+        let ids = ids
+            .map(|chunk| chunk.ids.iter().map(|id| Ok(u32::try_from(*id)?)).collect())
             .collect::<anyhow::Result<Vec<Vec<u32>>>>()?;
         let texts = ids.iter().map(|ids| text_of(ids)).collect();
         Ok(Self { ids, texts })
     }
 
     fn row<'a>(&'a self, batch: &Batch<'a>, i: usize) -> Row<'a> {
-        let chunk = batch.chunk(i);
+        let chunk = batch.chunks()[i];
         let completion_tokens = chunk.completion_tokens.unwrap_or(0);
         let finish = chunk.finish.map(|finish| match (finish, self.ids[i].last()) {
             (event::Finish::Abort, _) => Finish::Abort,

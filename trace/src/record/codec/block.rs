@@ -6,6 +6,7 @@ use super::chunk::Predictor;
 use super::columns::Columns;
 use super::delivery::Deliveries;
 use super::lane::Lanes;
+use super::standing::Standing;
 use super::text::{Reading, Texts};
 use crate::clock::MonoNs;
 use crate::event::{Chunk, Missed};
@@ -27,27 +28,32 @@ impl State {
     }
 }
 
-/// Columns of a block being encoded, with the state of their predictions.
+/// Content of a finished block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::record) struct Content {
+    pub(in crate::record) records: u32,
+    pub(in crate::record) chunks: u32,
+    /// Earliest and latest time in the block.
+    pub(in crate::record) from: MonoNs,
+    pub(in crate::record) to: MonoNs,
+}
+
+/// The block being written: its columns, with the state of their predictions.
 #[derive(Debug, Default)]
-pub(super) struct EncodedBlock {
+pub(in crate::record) struct Encoder {
     pub(super) state: State,
     pub(super) columns: Columns<Vec<u8>>,
     pub(super) texts: Texts,
     pub(super) links: Links,
     /// Whether token ids are written.
     pub(super) tokens: bool,
-    pub(super) chunks: u32,
+    pub(super) content: Content,
+    /// Number of token ids in the block.
     pub(super) ids: usize,
-}
-
-impl EncodedBlock {
-    /// Starts the next block. The columns are left as they are.
-    pub(super) fn clear(&mut self) {
-        self.state.clear();
-        self.texts.clear();
-        self.links.clear();
-        (self.chunks, self.ids) = (0, 0);
-    }
+    pub(super) standing: Standing,
+    pub(super) fields: Vec<u8>,
+    /// Time of the last record.
+    pub(super) last: u64,
 }
 
 /// A block being decoded: its columns, the state of their predictions, and its last record.

@@ -26,7 +26,7 @@ impl Put for Vec<u8> {
     }
 
     fn signed(&mut self, value: i64) {
-        self.number(((value << 1) ^ (value >> 63)) as u64);
+        self.number(zigzag(value));
     }
 
     fn maybe(&mut self, value: Option<u64>) {
@@ -39,7 +39,7 @@ impl Put for Vec<u8> {
 
     fn near(&mut self, value: Option<u32>, expected: Option<u32>) {
         let distance = value.map(|value| i64::from(value) - i64::from(expected.unwrap_or(0)));
-        self.maybe(distance.map(|d| ((d << 1) ^ (d >> 63)) as u64));
+        self.maybe(distance.map(zigzag));
     }
 }
 
@@ -127,7 +127,12 @@ impl<'a> Cursor<'a> {
     }
 }
 
-fn unzigzag(value: u64) -> i64 {
+/// Maps numbers near 0 to small ones.
+pub(super) fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)) as u64
+}
+
+pub(super) fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 

@@ -3,9 +3,10 @@
 use crate::event::Chunk;
 
 /// Relation of the number of listed ids to the token count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Listing {
     /// Equal to the number of new tokens.
+    #[default]
     New,
     /// Equal to the total number of tokens.
     All,
@@ -14,7 +15,7 @@ enum Listing {
 }
 
 /// Values of the last chunk of one request in one lane.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Predictor {
     pub(super) begun: bool,
     listing: Listing,
@@ -31,20 +32,9 @@ pub(super) struct Predictor {
 }
 
 impl Predictor {
-    /// Prediction for a new request: the same start as the previous new request of the lane.
-    pub(super) fn after(first: &First) -> Self {
-        Self {
-            begun: false,
-            listing: Listing::New,
-            ids: first.ids,
-            completion: Some(0),
-            step: 1,
-            listed: None,
-            prompt: first.prompt,
-            cached: first.cached,
-            retractions: first.retractions,
-            worker: first.worker,
-        }
+    /// Prediction for a new request: the same start as `first`, the previous new request of the lane.
+    pub(super) fn after(first: &Self) -> Self {
+        Self { begun: false, listing: Listing::New, completion: Some(0), step: 1, listed: None, ..*first }
     }
 
     pub(super) fn completion(&self) -> Option<u32> {
@@ -90,28 +80,6 @@ impl Predictor {
         self.cached = chunk.cached_tokens;
         self.retractions = chunk.retractions;
         self.worker = worker;
-    }
-}
-
-/// First values of the newest request of a lane.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct First {
-    ids: bool,
-    prompt: Option<u32>,
-    cached: Option<u32>,
-    retractions: Option<u32>,
-    worker: u32,
-}
-
-impl First {
-    pub(super) fn of(predictor: &Predictor) -> Self {
-        Self {
-            ids: predictor.ids,
-            prompt: predictor.prompt,
-            cached: predictor.cached,
-            retractions: predictor.retractions,
-            worker: predictor.worker,
-        }
     }
 }
 

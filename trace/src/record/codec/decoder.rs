@@ -2,26 +2,24 @@
 
 use std::io;
 
-use super::block::{DecodedBlock, State};
-use super::bytes::Malformed;
+use super::block::{Content, DecodedBlock, State};
+use super::bytes::{Malformed, unzigzag};
 use super::codes::op;
 use super::columns::Columns;
-use super::encoder::Content;
 use super::lane::Step;
 use super::rare::RareReader;
-use super::text::{Read, Reading};
-use crate::clock::MonoNs;
+use super::text::{Arena, Reading};
+use crate::clock::{Anchor, MonoNs};
 use crate::event::{Event, Frame, Missed, Received, What};
 use crate::id::{FrameId, ThreadId};
 use crate::record::Record;
-use crate::record::header::Anchor;
 
 /// Buffers that a reader reuses from block to block. They carry no state.
 #[derive(Default)]
 pub(in crate::record) struct Scratch {
     zstd: Option<zstd::bulk::Decompressor<'static>>,
     raw: Vec<u8>,
-    texts: Read,
+    texts: Arena,
     ids: Vec<i64>,
     state: State,
 }
@@ -186,10 +184,7 @@ impl<'b> DecodedBlock<'b> {
         let (lane, id) = self.step(code, Step::Received)?;
         let stream = self.state.lanes.get(lane);
         let distance = self.columns.wakeup.maybe()?;
-        let wakeup = distance.map(|d| {
-            let distance = (d >> 1) ^ (d & 1).wrapping_neg();
-            stream.wakeup.wrapping_add(distance)
-        });
+        let wakeup = distance.map(|distance| stream.wakeup.wrapping_add(unzigzag(distance) as u64));
         stream.wakeup = wakeup.unwrap_or(stream.wakeup);
         let by = match self.columns.by.byte()? {
             0 => None,
@@ -216,7 +211,7 @@ impl<'b> DecodedBlock<'b> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::encoder::Encoder;
+    use super::super::block::Encoder;
     use super::*;
     use crate::event::{Missed, MissedCause};
     use crate::record::Payload;

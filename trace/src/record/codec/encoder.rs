@@ -1,17 +1,16 @@
 //! Encodes records into the columns of a block. In steady state nothing is allocated: tables and columns keep their capacity.
 
-use super::block::EncodedBlock;
-use super::bytes::Put;
+use super::block::{Content, Encoder};
+use super::bytes::{Put, zigzag};
 use super::codes::op;
 use super::columns::Columns;
 use super::frame::CHUNKS;
 use super::lane::Step;
 use super::rare::Writing;
-use super::standing::Standing;
-use crate::clock::MonoNs;
+use crate::clock::{Anchor, MonoNs};
 use crate::event::{Event, Frame, Missed, MissedCause, Received, What};
 use crate::id::FrameId;
-use crate::record::header::{Anchor, Payload};
+use crate::record::header::Payload;
 
 /// Maximum encoded size of an event. A larger event is dropped, and its loss is recorded.
 const EVENT_BYTES: usize = 16 << 20;
@@ -23,49 +22,24 @@ const _: () = assert!(EVENT_BYTES / CHUNK_BYTES <= CHUNKS);
 const BLOCK_CHUNKS: u32 = 4 << 20;
 const BLOCK_IDS: usize = 1 << 20;
 
-/// Content of a finished block.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::record) struct Content {
-    pub(in crate::record) records: u32,
-    pub(in crate::record) chunks: u32,
-    /// Earliest and latest time in the block.
-    pub(in crate::record) from: MonoNs,
-    pub(in crate::record) to: MonoNs,
-}
-
-/// The block being written.
-#[derive(Debug, Default)]
-pub(in crate::record) struct Encoder {
-    block: EncodedBlock,
-    standing: Standing,
-    fields: Vec<u8>,
-    records: u32,
-    last: u64,
-    from: u64,
-    to: u64,
-}
-
 impl Encoder {
     pub(in crate::record) fn new(payload: Payload) -> Self {
-        Self {
-            block: EncodedBlock { tokens: payload == Payload::Tokens, ..EncodedBlock::default() },
-            ..Self::default()
-        }
+        Self { tokens: payload == Payload::Tokens, ..Self::default() }
     }
 
     /// Whether the block has no records.
     pub(in crate::record) fn is_empty(&self) -> bool {
-        self.records == 0
+        self.content.records == 0
     }
 
     /// Time of the block's first record.
     pub(in crate::record) fn began(&self) -> MonoNs {
-        MonoNs(self.from)
+        self.content.from
     }
 
     /// Whether the block must be closed: it has reached `bytes`, or the limit of a reader's memory.
     pub(in crate::record) fn is_full(&self, bytes: usize) -> bool {
-        self.block.columns.len() >= bytes || self.block.chunks >= BLOCK_CHUNKS || self.block.ids >= BLOCK_IDS
+        self.columns.len() >= bytes || self.content.chunks >= BLOCK_CHUNKS || self.ids >= BLOCK_IDS
     }
 
     /// Stores standing data without writing it.
@@ -81,7 +55,7 @@ impl Encoder {
     pub(in crate::record) fn anchor(&mut self, anchor: Anchor) {
         self.write_standing();
         self.begin(op::ANCHOR, anchor.mono.0);
-        let mut writing = Writing::new(&mut self.block.texts, &mut self.block.columns, &mut self.fields);
+        let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut self.fields);
         writing.number(anchor.wall_ns);
         writing.end(false);
     }
@@ -89,7 +63,7 @@ impl Encoder {
     /// Writes an event. Returns `false` if it is too large; then only its loss is written.
     pub(in crate::record) fn event(&mut self, event: &Event<'_>) -> bool {
         self.write_standing();
-        if let Some(lost) = too_large(&event.what, self.block.tokens) {
+        if let Some(lost) = too_large(&event.what, self.tokens) {
             self.rare(event.at.0, &What::Missed(lost));
             return false;
         }
@@ -99,18 +73,17 @@ impl Encoder {
                 let lane = self.step(op::SENT | relayed, Step::Sent, event.at.0, frame.id);
                 if let Some(forwarded) = frame.forwarded {
                     let ns = forwarded.0.wrapping_sub(event.at.0) as i64;
-                    self.block.columns.forwarded.signed(ns);
+                    self.columns.forwarded.signed(ns);
                 }
-                self.block.frame(lane, frame);
+                self.frame(lane, frame);
             }
             What::Received(received) => self.received(event.at.0, received),
             What::Processed(id) => {
                 self.step(op::PROCESSED, Step::Processed, event.at.0, *id);
             }
             What::Delivered(delivery) => {
-                let block = &mut self.block;
-                let deliveries = &mut block.state.given;
-                let expected = deliveries.write(delivery, &mut block.texts, &mut block.links, &mut block.columns);
+                let deliveries = &mut self.state.given;
+                let expected = deliveries.write(delivery, &mut self.texts, &mut self.links, &mut self.columns);
                 self.begin(op::DELIVERED | if expected { op::EXPECTED } else { 0 }, event.at.0);
             }
             what => self.rare(event.at.0, what),
@@ -121,43 +94,40 @@ impl Encoder {
     /// Returns the block in exchange for empty columns, and starts the next one.
     pub(in crate::record) fn close(&mut self, mut empty: Columns<Vec<u8>>) -> (Columns<Vec<u8>>, Content) {
         empty.clear();
-        let full = std::mem::replace(&mut self.block.columns, empty);
-        let content =
-            Content { records: self.records, chunks: self.block.chunks, from: MonoNs(self.from), to: MonoNs(self.to) };
-        self.reset();
-        (full, content)
+        let full = std::mem::replace(&mut self.columns, empty);
+        self.state.clear();
+        self.texts.clear();
+        self.links.clear();
+        (self.ids, self.last) = (0, 0);
+        (full, std::mem::take(&mut self.content))
     }
 
     /// Number of records in the block so far.
     pub(in crate::record) fn records(&self) -> u32 {
-        self.records
-    }
-
-    fn reset(&mut self) {
-        self.block.clear();
-        (self.records, self.last) = (0, 0);
+        self.content.records
     }
 
     /// Starts a record. The first record starts the block.
     fn begin(&mut self, op: u8, at: u64) {
-        if self.records == 0 {
-            (self.from, self.to) = (at, at);
+        let (content, now) = (&mut self.content, MonoNs(at));
+        if content.records == 0 {
+            (content.from, content.to) = (now, now);
         }
-        self.records += 1;
-        self.block.columns.op.push(op);
-        self.block.columns.time.signed(at.wrapping_sub(self.last) as i64);
+        content.records += 1;
+        content.from = content.from.min(now);
+        content.to = content.to.max(now);
+        self.columns.op.push(op);
+        self.columns.time.signed(at.wrapping_sub(self.last) as i64);
         self.last = at;
-        self.from = self.from.min(at);
-        self.to = self.to.max(at);
     }
 
     fn step(&mut self, op: u8, step: Step, at: u64, id: FrameId) -> u32 {
-        if let Some(lane) = self.block.state.lanes.expected(step, id) {
+        if let Some(lane) = self.state.lanes.expected(step, id) {
             self.begin(op | op::EXPECTED, at);
             lane
         } else {
             self.begin(op, at);
-            self.block.state.lanes.write(step, id, &mut self.block.columns)
+            self.state.lanes.write(step, id, &mut self.columns)
         }
     }
 
@@ -170,17 +140,17 @@ impl Encoder {
             }
         }
         let lane = self.step(op, Step::Received, at, received.id);
-        let stream = self.block.state.lanes.get(lane);
+        let stream = self.state.lanes.get(lane);
         let distance = received.wakeup.map(|n| n.wrapping_sub(stream.wakeup) as i64);
-        self.block.columns.wakeup.maybe(distance.map(|d| ((d << 1) ^ (d >> 63)) as u64));
+        self.columns.wakeup.maybe(distance.map(zigzag));
         stream.wakeup = received.wakeup.unwrap_or(stream.wakeup);
         match received.by {
-            None => self.block.columns.by.push(0),
-            by if by == stream.by => self.block.columns.by.push(1),
+            None => self.columns.by.push(0),
+            by if by == stream.by => self.columns.by.push(1),
             Some(by) => {
-                self.block.columns.by.push(2);
-                self.block.columns.by.number(u64::from(by.pid));
-                self.block.columns.by.number(u64::from(by.tid));
+                self.columns.by.push(2);
+                self.columns.by.number(u64::from(by.pid));
+                self.columns.by.number(u64::from(by.tid));
                 stream.by = Some(by);
             }
         }
@@ -188,14 +158,14 @@ impl Encoder {
             let lane = if frame.id == received.id {
                 lane
             } else {
-                self.block.state.lanes.write(Step::Sent, frame.id, &mut self.block.columns)
+                self.state.lanes.write(Step::Sent, frame.id, &mut self.columns)
             };
-            self.block.frame(lane, frame);
+            self.frame(lane, frame);
         }
     }
 
     fn rare(&mut self, at: u64, what: &What<'_>) {
-        let mut writing = Writing::new(&mut self.block.texts, &mut self.block.columns, &mut self.fields);
+        let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut self.fields);
         let Some(op) = writing.what(what) else {
             return;
         };
@@ -206,17 +176,15 @@ impl Encoder {
 
     /// Writes the standing data, once, before the block's first record.
     fn write_standing(&mut self) {
-        if self.records > 0 {
+        if self.content.records > 0 {
             return;
         }
         for what in self.standing.events() {
-            let mut fields = std::mem::take(&mut self.fields);
-            let mut writing = Writing::new(&mut self.block.texts, &mut self.block.columns, &mut fields);
+            let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut self.fields);
             let engine = matches!(what, What::Engine(_));
             writing.number(u64::from(if engine { op::ENGINE } else { op::HOP }));
             writing.what(&what);
             writing.end(true);
-            self.fields = fields;
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use std::mem;
 
-use super::block::{DecodedBlock, EncodedBlock};
-use super::bytes::{Cursor, Malformed, Put};
+use super::block::{DecodedBlock, Encoder};
+use super::bytes::{Cursor, Malformed, Put, unzigzag, zigzag};
 use super::chain::NONE;
-use super::chunk::{First, Predictor, flags};
+use super::chunk::{Predictor, flags};
 use super::codes::Code;
 use super::columns::Columns;
 use super::text::Reading;
@@ -20,7 +20,7 @@ const NEW: u64 = 0;
 const NEW_HERE: u64 = 1;
 const KNOWN: u64 = 2;
 
-impl EncodedBlock {
+impl Encoder {
     pub(super) fn frame(&mut self, lane: u32, frame: &Frame<'_>) {
         let columns = &mut self.columns;
         let stream = self.state.lanes.get(lane);
@@ -73,7 +73,7 @@ impl EncodedBlock {
             let new = !predictor.begun;
             predictor.update(chunk, worker, !ids.is_empty());
             if new {
-                first = First::of(predictor);
+                first = *predictor;
             }
             self.state.chain.set_finished(at, chunk.finish.is_some());
         }
@@ -85,17 +85,16 @@ impl EncodedBlock {
         }
         let stream = self.state.lanes.get(lane);
         (stream.place, stream.first) = (place, first);
-        self.chunks += count;
+        self.content.chunks += count;
     }
 
     /// Writes the request of a chunk that does not belong to the predicted request.
-    fn write_request(&mut self, lane: u32, rid: &str, last: u32, first: &First) -> u32 {
+    fn write_request(&mut self, lane: u32, rid: &str, last: u32, first: &Predictor) -> u32 {
         let (text, new) = self.texts.place(rid, &mut self.columns);
         let known = if new { None } else { self.links.find(lane, text) };
         if let Some(at) = known {
             let distance = i64::from(at) - i64::from(if last == NONE { 0 } else { last });
-            let distance = ((distance << 1) ^ (distance >> 63)) as u64;
-            self.columns.whose.number(KNOWN + distance);
+            self.columns.whose.number(KNOWN + zigzag(distance));
             return at;
         }
         if new {
@@ -197,7 +196,7 @@ impl<'b> DecodedBlock<'b> {
             let new = !predictor.begun;
             predictor.update(&chunk, worker, has_ids);
             if new {
-                first = First::of(predictor);
+                first = *predictor;
             }
             chain.set_finished(at, chunk.finish.is_some());
             chunks.push(chunk);
@@ -226,9 +225,7 @@ fn read_request(column: &mut Cursor<'_>, texts: &mut Reading<'_>, last: u32) -> 
         NEW => Ok((texts.new_place()?, None)),
         NEW_HERE => Ok((column.small()?, None)),
         distance => {
-            let distance = distance - KNOWN;
-            let distance = (distance >> 1) as i64 ^ -((distance & 1) as i64);
-            let at = i64::from(if last == NONE { 0 } else { last }).checked_add(distance);
+            let at = i64::from(if last == NONE { 0 } else { last }).checked_add(unzigzag(distance - KNOWN));
             let at = at.and_then(|at| u32::try_from(at).ok());
             Ok((NONE, Some(at.ok_or(Malformed("reference to an unknown request"))?)))
         }

@@ -4,7 +4,7 @@ use hashbrown::HashMap;
 
 use super::bytes::{Cursor, Malformed, Put};
 use super::chain::Place;
-use super::chunk::First;
+use super::chunk::Predictor;
 use super::columns::Columns;
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -29,7 +29,8 @@ pub(super) struct Lane {
     pub(super) bytes: u64,
     pub(super) count: u32,
     pub(super) place: Place,
-    pub(super) first: First,
+    /// First values of its newest request.
+    pub(super) first: Predictor,
     pub(super) wakeup: u64,
     pub(super) by: Option<ThreadId>,
 }
@@ -43,7 +44,7 @@ impl Lane {
             bytes: 0,
             count: 0,
             place: Place::default(),
-            first: First::default(),
+            first: Predictor::default(),
             wakeup: 0,
             by: None,
         }

@@ -18,8 +18,7 @@ mod rare;
 mod standing;
 mod text;
 
-pub(super) use block::DecodedBlock;
+pub(super) use block::{Content, DecodedBlock, Encoder};
 pub(super) use bytes::Malformed;
 pub(super) use columns::Columns;
 pub(super) use decoder::Scratch;
-pub(super) use encoder::{Content, Encoder};

@@ -18,7 +18,7 @@ const GROUPS: [usize; 4] = [4, 6, 8, 10];
 
 /// Texts, concatenated in one string.
 #[derive(Debug, Default)]
-struct Arena {
+pub(in crate::record) struct Arena {
     text: String,
     ends: Vec<u32>,
 }
@@ -27,10 +27,6 @@ impl Arena {
     fn clear(&mut self) {
         self.text.clear();
         self.ends.clear();
-    }
-
-    fn len(&self) -> u32 {
-        self.ends.len() as u32
     }
 
     fn end(&mut self) -> u32 {
@@ -121,66 +117,52 @@ fn digit(c: u8) -> Option<u8> {
     }
 }
 
-/// All texts of a block being read.
-#[derive(Debug, Default)]
-pub(in crate::record) struct Read {
-    arena: Arena,
-}
-
-impl Read {
+impl Arena {
+    /// Reads all texts of a block.
     pub(super) fn fill(&mut self, columns: &mut Columns<Cursor<'_>>) -> Result<(), Malformed> {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
-        let Self { arena } = self;
-        arena.clear();
+        self.clear();
         while !columns.text.is_empty() {
             let form = columns.text.number()?;
             if let Some(length) = form.checked_sub(PLAIN) {
                 let bytes = columns.plain.bytes(length as usize)?;
                 let text = std::str::from_utf8(bytes).map_err(|_| Malformed("a text is not UTF-8"))?;
-                arena.text.push_str(text);
+                self.text.push_str(text);
             } else {
                 for (place, byte) in columns.hex.bytes(16)?.iter().enumerate() {
                     if form == GROUPED && GROUPS.contains(&place) {
-                        arena.text.push('-');
+                        self.text.push('-');
                     }
-                    arena.text.push(char::from(DIGITS[usize::from(byte >> 4)]));
-                    arena.text.push(char::from(DIGITS[usize::from(byte & 15)]));
+                    self.text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+                    self.text.push(char::from(DIGITS[usize::from(byte & 15)]));
                 }
             }
-            arena.end();
+            self.end();
         }
         Ok(())
-    }
-
-    pub(super) fn get(&self, id: u32) -> Result<&str, Malformed> {
-        self.arena.get(id).ok_or(Malformed("reference to an unknown text"))
-    }
-
-    pub(super) fn len(&self) -> u32 {
-        self.arena.len()
     }
 }
 
 /// Position of a reader in a block's texts: a new text is always the next one.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reading<'b> {
-    texts: &'b Read,
+    texts: &'b Arena,
     next: u32,
 }
 
 impl<'b> Reading<'b> {
-    pub(super) fn new(texts: &'b Read) -> Self {
+    pub(super) fn new(texts: &'b Arena) -> Self {
         Self { texts, next: 0 }
     }
 
     pub(super) fn get(&self, id: u32) -> Result<&'b str, Malformed> {
-        self.texts.get(id)
+        self.texts.get(id).ok_or(Malformed("reference to an unknown text"))
     }
 
     /// Index of the next new text.
     pub(super) fn new_place(&mut self) -> Result<u32, Malformed> {
         let id = self.next;
-        if id >= self.texts.len() {
+        if id as usize >= self.texts.ends.len() {
             return Err(Malformed("reference to an unknown text"));
         }
         self.next += 1;
@@ -209,11 +191,11 @@ mod tests {
         let places: Vec<u32> = texts.iter().map(|t| writer.place(t, &mut columns).0).collect();
         let mut joined = Vec::new();
         columns.join(&mut joined);
-        let mut read = Read::default();
+        let mut read = Arena::default();
         let mut columns = Columns::split(&joined).map_err(|e| TestCaseError::fail(e.to_string()))?;
         read.fill(&mut columns).map_err(|e| TestCaseError::fail(e.to_string()))?;
         for (text, place) in texts.iter().zip(places) {
-            prop_assert_eq!(read.get(place), Ok(text.as_str()));
+            prop_assert_eq!(read.get(place), Some(text.as_str()));
             prop_assert!(writer.is(place, text));
         }
         Ok(())

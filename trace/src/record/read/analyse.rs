@@ -19,11 +19,8 @@ pub fn analyse(
 ) -> Result<(Analysis, ReportInput), ReadError> {
     let header = recording.header();
     let mut analysis = Analysis::new(Config { engines, ..header.config });
-    let mut input = match recording.closing() {
-        Some(closing) => closing.input(&header.source),
-        None => ReportInput::of(&header.source),
-    };
-    input.wall.get_or_insert((header.anchor.mono, header.anchor.wall_ns));
+    let mut input = recording.input();
+    input.wall.get_or_insert(header.anchor);
     if let Some(missing) = recording.missing() {
         input.degraded.push(Value::from(format!("recording: {missing}")));
     }

@@ -7,10 +7,11 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::super::error::OpenError;
-use super::super::header::{Anchor, Closing, End, Header, Why};
+use super::super::header::{End, Header, Why};
 use super::super::section::{MAJOR, PAYLOAD, PREAMBLE, Preamble, SECTION_HEADER, Section, TRAILER, index_of, kind};
-use super::scan::{Scan, scan, section};
-use crate::clock::MonoNs;
+use super::scan::{Scan, has_payload, scan, section};
+use crate::clock::{Anchor, MonoNs};
+use crate::report::ReportInput;
 use crate::words;
 
 /// A block of a recording.
@@ -30,6 +31,28 @@ pub struct BlockInfo {
     pub records: u32,
     /// Number of chunks.
     pub chunks: u32,
+    /// Number of its section within the run.
+    pub(super) seq: u64,
+}
+
+impl BlockInfo {
+    pub(super) fn of(offset: u64, section: &Section) -> Self {
+        Self {
+            offset,
+            bytes: section.length(),
+            from: section.content.from,
+            to: section.content.to,
+            first_record: section.first_record,
+            records: section.content.records,
+            chunks: section.content.chunks,
+            seq: section.seq,
+        }
+    }
+
+    /// Number of the run's records up to its end.
+    pub(super) fn next_record(&self) -> u64 {
+        self.first_record.saturating_add(u64::from(self.records))
+    }
 }
 
 /// Missing parts: cut off, damaged, dropped or overwritten.
@@ -93,10 +116,9 @@ pub struct Recording {
     path: PathBuf,
     file: File,
     header: Header,
-    sections: Vec<(u64, Section)>,
     blocks: Vec<BlockInfo>,
     anchors: Vec<Anchor>,
-    closing: Option<Closing>,
+    closing: Option<ReportInput>,
     missing: Missing,
     bytes: u64,
     indexed: bool,
@@ -139,7 +161,7 @@ impl Recording {
                 missing.stopped = end.why == Why::Full;
             }
         }
-        let blocks: Vec<BlockInfo> = sections.iter().map(|(at, s)| info(*at, s)).collect();
+        let blocks: Vec<BlockInfo> = sections.iter().map(|(at, s)| BlockInfo::of(*at, s)).collect();
         gaps(&blocks, &mut missing);
         let mut anchors = vec![header.anchor];
         anchors.extend(sections.iter().map(|(_, s)| s.anchor));
@@ -148,7 +170,6 @@ impl Recording {
             path,
             file,
             header,
-            sections,
             blocks,
             anchors,
             closing: end.and_then(|end| end.closing),
@@ -192,9 +213,14 @@ impl Recording {
         anchor.unwrap_or(&self.header.anchor).wall_ns_at(at)
     }
 
-    /// Closing data for a report; `None` if the end of the run was not recorded.
-    pub fn closing(&self) -> Option<&Closing> {
+    /// Data for a report, without its source; `None` if the end of the run was not recorded.
+    pub fn closing(&self) -> Option<&ReportInput> {
         self.closing.as_ref()
+    }
+
+    /// Data for a report, as far as recorded.
+    pub fn input(&self) -> ReportInput {
+        ReportInput { kind: self.header.source.clone(), ..self.closing.clone().unwrap_or_default() }
     }
 
     /// Missing parts of the recording; `None` if complete.
@@ -212,24 +238,8 @@ impl Recording {
         self.indexed
     }
 
-    pub(super) fn section(&self, block: usize) -> Option<(u64, Section)> {
-        self.sections.get(block).copied()
-    }
-
     pub(super) fn file(&self) -> &File {
         &self.file
-    }
-}
-
-fn info(offset: u64, section: &Section) -> BlockInfo {
-    BlockInfo {
-        offset,
-        bytes: section.length(),
-        from: section.content.from,
-        to: section.content.to,
-        first_record: section.first_record,
-        records: section.content.records,
-        chunks: section.content.chunks,
     }
 }
 
@@ -268,9 +278,8 @@ fn json<T: serde::de::DeserializeOwned>(file: &File, at: u64, section: &Section)
 }
 
 fn payload(file: &File, at: u64, section: &Section) -> Option<Vec<u8>> {
-    let mut bytes = vec![0; section.packed as usize];
-    file.read_exact_at(&mut bytes, at + SECTION_HEADER as u64).ok()?;
-    (crc32fast::hash(&bytes) == section.crc).then_some(bytes)
+    let mut bytes = Vec::new();
+    has_payload(file, at, section, &mut bytes).is_ok_and(|whole| whole).then_some(bytes)
 }
 
 /// Sections listed in the file's index; `None` without a valid index.
@@ -334,6 +343,6 @@ fn gaps(blocks: &[BlockInfo], missing: &mut Missing) {
             None => missing.records_before = block.first_record,
             Some(next) => missing.records_between += block.first_record.saturating_sub(next),
         }
-        next = Some(block.first_record.saturating_add(u64::from(block.records)));
+        next = Some(block.next_record());
     }
 }

@@ -1,6 +1,7 @@
 //! Reader of a recording's records, one at a time. Keeps one block in memory.
 
 use std::fmt::Display;
+use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::unix::fs::FileExt;
@@ -11,7 +12,8 @@ use super::super::Record;
 use super::super::codec::{DecodedBlock, Scratch};
 use super::super::error::ReadError;
 use super::super::section::{SECTION_HEADER, Section};
-use super::open::Recording;
+use super::open::{BlockInfo, Recording};
+use super::scan::has_payload;
 use crate::event::{Missed, MissedCause};
 
 self_cell!(
@@ -81,11 +83,11 @@ impl Reader<'_> {
     #[expect(clippy::should_implement_trait, reason = "a record borrows from the reader")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         while !self.advance()? {
-            let Some((offset, section)) = self.recording.section(self.next) else {
+            let Some(block) = self.recording.blocks().get(self.next) else {
                 let closed = mem::replace(&mut self.closed, true);
                 return Ok(self.recording.closing().filter(|_| !closed).map(Record::Closing));
             };
-            self.open(offset, &section)?;
+            self.open(block)?;
         }
         Ok(self.block.as_ref().and_then(|block| block.borrow_dependent().last()))
     }
@@ -100,27 +102,22 @@ impl Reader<'_> {
             return Ok(true);
         }
         self.unknown += block.borrow_dependent().unknown();
-        if let Some((_, section)) = self.recording.section(self.next - 1) {
-            self.expected = Some(section.first_record + u64::from(section.content.records));
-            self.seq = section.seq;
-        }
+        let done = &self.recording.blocks()[self.next - 1];
+        (self.expected, self.seq) = (Some(done.next_record()), done.seq);
         self.scratch = block.into_owner().into_inner();
         Ok(false)
     }
 
     /// Loads the next block.
-    fn open(&mut self, offset: u64, section: &Section) -> Result<(), ReadError> {
-        let missed = self.expected.map_or(0, |n| section.first_record.saturating_sub(n));
-        let begins = missed > 0 || (self.expected.is_none() && section.first_record > 0);
-        self.expected.get_or_insert(section.first_record);
+    fn open(&mut self, block: &BlockInfo) -> Result<(), ReadError> {
+        let missed = self.expected.map_or(0, |n| block.first_record.saturating_sub(n));
+        let begins = missed > 0 || (self.expected.is_none() && block.first_record > 0);
+        self.expected.get_or_insert(block.first_record);
         self.next += 1;
-        match load(self.recording, offset, section, &mut self.packed) {
-            Ok(true) => {}
-            Ok(false) => return Err(self.damaged(&"its checksum does not match")),
-            Err(error) => {
-                return Err(ReadError::Io { path: self.recording.path().to_owned(), offset, error });
-            }
-        }
+        let loaded = load(self.recording.file(), block, &mut self.packed);
+        let (path, offset) = (self.recording.path(), block.offset);
+        let section = loaded.map_err(|error| ReadError::Io { path: path.to_owned(), offset, error })?;
+        let section = section.ok_or_else(|| self.damaged(&"its checksum does not match"))?;
         let unpacked = self.scratch.unpack(&self.packed, section.raw);
         unpacked.map_err(|error| self.damaged(&error))?;
         // Blocks are numbered as written. Without a gap in the numbers, the records were never written.
@@ -136,25 +133,19 @@ impl Reader<'_> {
     /// Error of the current block.
     fn damaged(&self, why: &dyn Display) -> ReadError {
         let block = self.next - 1;
-        let (offset, section) = self.recording.section(block).unwrap_or_default();
-        ReadError::Damaged {
-            path: self.recording.path().to_owned(),
-            block,
-            offset,
-            why: why.to_string(),
-            records: section.content.records,
-        }
+        let BlockInfo { offset, records, .. } = self.recording.blocks()[block];
+        let path = self.recording.path().to_owned();
+        ReadError::Damaged { path, block, offset, why: why.to_string(), records }
     }
 }
 
-/// Reads the compressed payload. Returns `false` if header or payload is damaged.
-fn load(recording: &Recording, offset: u64, section: &Section, packed: &mut Vec<u8>) -> io::Result<bool> {
+/// Reads the compressed payload, and returns the block's section; `None` if either is damaged.
+fn load(file: &File, block: &BlockInfo, packed: &mut Vec<u8>) -> io::Result<Option<Section>> {
     let mut head = [0; SECTION_HEADER];
-    recording.file().read_exact_at(&mut head, offset)?;
-    if Section::of(&head) != Some(*section) {
-        return Ok(false);
-    }
-    packed.resize(section.packed as usize, 0);
-    recording.file().read_exact_at(packed, offset + SECTION_HEADER as u64)?;
-    Ok(crc32fast::hash(packed) == section.crc)
+    file.read_exact_at(&mut head, block.offset)?;
+    let section = Section::of(&head).filter(|section| BlockInfo::of(block.offset, section) == *block);
+    Ok(match section {
+        Some(section) if has_payload(file, block.offset, &section, packed)? => Some(section),
+        _ => None,
+    })
 }

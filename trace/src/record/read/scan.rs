@@ -57,7 +57,8 @@ pub(super) fn section(file: &File, run: u64, at: u64, to: u64) -> io::Result<Opt
     Ok(Section::of(&bytes).filter(|section| section.run == run))
 }
 
-fn has_payload(file: &File, at: u64, section: &Section, buffer: &mut Vec<u8>) -> io::Result<bool> {
+/// Reads a section's payload. Returns whether its checksum matches.
+pub(super) fn has_payload(file: &File, at: u64, section: &Section, buffer: &mut Vec<u8>) -> io::Result<bool> {
     buffer.resize(section.packed as usize, 0);
     file.read_exact_at(buffer, at + SECTION_HEADER as u64)?;
     Ok(crc32fast::hash(buffer) == section.crc)

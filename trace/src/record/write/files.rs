@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use super::super::error::RecordError;
-use super::super::header::{Closing, End, Header, Why};
+use super::super::header::{End, Header, Why};
 use super::super::section::{PREAMBLE, Preamble, SECTION_HEADER, Section, kind, trailer};
 use super::pack::{Packer, seal};
 use super::{RecordOptions, Summary};
+use crate::report::ReportInput;
 use crate::storage;
 
 /// Maximum number of blocks in an index: three days. A longer file has no index and is scanned.
@@ -30,13 +31,20 @@ pub(super) enum Refused {
     Failed(io::Error),
 }
 
-/// A finished file.
+/// A file, and what it contains so far.
 #[derive(Debug)]
-struct Kept {
+struct Part {
     path: PathBuf,
     bytes: u64,
+    blocks: u64,
     records: u64,
     chunks: u64,
+}
+
+impl Part {
+    fn new(path: &Path, bytes: u64) -> Self {
+        Self { path: path.to_owned(), bytes, blocks: 0, records: 0, chunks: 0 }
+    }
 }
 
 /// The current file, and the finished ones.
@@ -46,40 +54,32 @@ pub(super) struct Files {
     header: Header,
     run: u64,
     seq: u64,
-    path: PathBuf,
     file: File,
-    bytes: u64,
+    part: Part,
     index: Vec<(u64, Section)>,
-    blocks: u64,
-    records: u64,
-    chunks: u64,
-    before: VecDeque<Kept>,
+    before: VecDeque<Part>,
     buffer: Vec<u8>,
 }
 
 impl Files {
     pub(super) fn create(path: &Path, header: &Header, run: u64, options: RecordOptions) -> Result<Self, RecordError> {
-        let file = create(path, options.force, header, run, false)?;
+        let (file, bytes) = create(path, options.force, header, run, false)?;
         Ok(Self {
             base: path.to_owned(),
             options,
             header: header.clone(),
             run,
             seq: 1,
-            path: path.to_owned(),
-            bytes: file.1,
-            file: file.0,
+            file,
+            part: Part::new(path, bytes),
             index: Vec::new(),
-            blocks: 0,
-            records: 0,
-            chunks: 0,
             before: VecDeque::new(),
             buffer: Vec::new(),
         })
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.path
+        &self.part.path
     }
 
     pub(super) fn next_seq(&self) -> u64 {
@@ -93,8 +93,8 @@ impl Files {
         }
         let mut grown = 0;
         if let Some(max) = self.options.max_bytes {
-            let index = (self.blocks + 1) * (8 + SECTION_HEADER as u64);
-            if self.blocks > 0 && self.bytes + section.length() + index + END_BYTES > max {
+            let index = (self.part.blocks + 1) * (8 + SECTION_HEADER as u64);
+            if self.part.blocks > 0 && self.part.bytes + section.length() + index + END_BYTES > max {
                 if self.options.rotate.is_none() {
                     return Err(Refused::Full(max));
                 }
@@ -107,14 +107,14 @@ impl Files {
             }
         }
         self.append(sealed).map_err(Refused::Failed)?;
-        let offset = self.bytes - section.length();
+        let offset = self.part.bytes - section.length();
         if self.index.len() < INDEXED {
             self.index.push((offset, section));
         }
         self.seq = section.seq + 1;
-        self.blocks += 1;
-        self.records += u64::from(section.content.records);
-        self.chunks += u64::from(section.content.chunks);
+        self.part.blocks += 1;
+        self.part.records += u64::from(section.content.records);
+        self.part.chunks += u64::from(section.content.chunks);
         Ok(grown + section.length())
     }
 
@@ -122,13 +122,13 @@ impl Files {
     fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         match self.file.write_all(bytes) {
             Ok(()) => {
-                self.bytes += bytes.len() as u64;
+                self.part.bytes += bytes.len() as u64;
                 Ok(())
             }
             Err(error) => {
                 // Readers skip a truncated block, but removing it keeps the file clean.
-                self.file.set_len(self.bytes).ok();
-                io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.bytes)).ok();
+                self.file.set_len(self.part.bytes).ok();
+                io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.part.bytes)).ok();
                 Err(error)
             }
         }
@@ -145,26 +145,26 @@ impl Files {
     }
 
     /// Ends the current file with its end section, index and trailer, and waits until all is on disk.
-    pub(super) fn end(&mut self, why: Why, dropped: u64, closing: Option<&Closing>) -> Result<(), RecordError> {
+    pub(super) fn end(&mut self, why: Why, dropped: u64, closing: Option<&ReportInput>) -> Result<(), RecordError> {
         if is_removed(&self.file) {
-            return Err(RecordError::Removed { path: self.path.clone() });
+            return Err(RecordError::Removed { path: self.part.path.clone() });
         }
-        let begun = self.bytes;
+        let begun = self.part.bytes;
         let written = self.end_sections(&End { why, dropped, closing: closing.cloned() });
         if written.is_err() {
             // Write the whole end or nothing: a reader interprets the last bytes as the trailer.
             self.file.set_len(begun).ok();
-            self.bytes = begun;
+            self.part.bytes = begun;
         }
         let synced = written.and_then(|()| self.file.sync_all());
-        synced.map_err(|error| RecordError::io("finish", &self.path, error))?;
-        sync_folder(&self.path);
+        synced.map_err(|error| RecordError::io("finish", &self.part.path, error))?;
+        sync_folder(&self.part.path);
         Ok(())
     }
 
     fn end_sections(&mut self, end: &End) -> io::Result<()> {
         self.section(kind::END, end)?;
-        if self.index.len() as u64 != self.blocks {
+        if self.index.len() as u64 != self.part.blocks {
             return Ok(());
         }
         let mut entries = Vec::with_capacity(self.index.len() * (8 + SECTION_HEADER));
@@ -173,7 +173,7 @@ impl Files {
             entries.extend_from_slice(&section.to_bytes());
         }
         let mut section = Section { kind: kind::INDEX, run: self.run, seq: self.seq, ..Section::default() };
-        let at = self.bytes;
+        let at = self.part.bytes;
         let mut packer = Packer::new(self.options.level)?;
         self.append(packer.bytes(&entries, &mut section)?)?;
         self.append(&trailer(at))
@@ -181,7 +181,7 @@ impl Files {
 
     /// Ends the current file and starts the next. Deletes the oldest at the limit.
     fn rotate(&mut self) -> Result<u64, RecordError> {
-        let before = self.bytes;
+        let before = self.part.bytes;
         self.header.part += 1;
         let next = part_path(&self.base, self.header.part);
         // Created first: this file may only be marked as continued if the next one exists.
@@ -190,16 +190,10 @@ impl Files {
             storage::remove(&next).ok();
             return Err(error);
         }
-        let grown = self.bytes - before;
-        self.before.push_back(Kept {
-            path: std::mem::replace(&mut self.path, next),
-            bytes: std::mem::replace(&mut self.bytes, bytes),
-            records: std::mem::take(&mut self.records),
-            chunks: std::mem::take(&mut self.chunks),
-        });
+        let grown = self.part.bytes - before;
+        self.before.push_back(std::mem::replace(&mut self.part, Part::new(&next, bytes)));
         self.file = file;
         self.index.clear();
-        self.blocks = 0;
         while self.before.len() as u64 >= u64::from(self.options.rotate.unwrap_or(u32::MAX).max(1)) {
             if let Some(oldest) = self.before.pop_front() {
                 storage::remove(&oldest.path).ok();
@@ -209,12 +203,13 @@ impl Files {
     }
 
     pub(super) fn summary(&self) -> Summary {
-        let sum = |of: fn(&Kept) -> u64| self.before.iter().map(of).sum::<u64>();
+        let parts = || self.before.iter().chain([&self.part]);
+        let sum = |of: fn(&Part) -> u64| parts().map(of).sum::<u64>();
         Summary {
-            files: self.before.iter().map(|k| k.path.clone()).chain([self.path.clone()]).collect(),
-            bytes: sum(|k| k.bytes) + self.bytes,
-            records: sum(|k| k.records) + self.records,
-            chunks: sum(|k| k.chunks) + self.chunks,
+            files: parts().map(|part| part.path.clone()).collect(),
+            bytes: sum(|part| part.bytes),
+            records: sum(|part| part.records),
+            chunks: sum(|part| part.chunks),
             dropped: 0,
             stopped: None,
         }

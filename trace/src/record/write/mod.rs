@@ -1,7 +1,6 @@
 //! Writing of recordings: encoding happens on the caller's thread, everything that can block on another.
 
 mod files;
-mod hindsight;
 mod pack;
 mod recorder;
 mod ring;
@@ -10,10 +9,9 @@ mod worker;
 use std::path::PathBuf;
 
 pub use files::is_part_of;
-pub use hindsight::{Dumping, Hindsight};
 pub use pack::OpenBlock;
 pub(super) use pack::Packer;
-pub use recorder::Recorder;
+pub use recorder::{Pending, Recorder};
 
 /// Options of a recording. The defaults are for live runs.
 #[derive(Clone, Copy, Debug)]

@@ -3,8 +3,8 @@
 use std::io;
 
 use super::super::codec::{Columns, Content};
-use super::super::header::Anchor;
 use super::super::section::{SECTION_HEADER, Section, kind};
+use crate::clock::Anchor;
 
 /// A closed block, not compressed yet, so that another thread can compress it.
 #[derive(Debug)]

@@ -1,22 +1,27 @@
-//! A recording of a run. Encodes records and hands over closed blocks to the thread that writes them; waits only at the end.
+//! A recording of a run, or a ring with its recent past. Encodes records and hands over closed blocks to the thread that writes them; waits
+//! only at the end.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError, channel, sync_channel};
+use std::sync::mpsc::{
+    Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError, TrySendError, channel, sync_channel,
+};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::codec::{Columns, Encoder};
 use super::super::error::RecordError;
-use super::super::header::{Anchor, Closing, Header};
+use super::super::header::Header;
 use super::files::Files;
 use super::pack::{OpenBlock, Packer};
+use super::ring::Ring;
 use super::worker::{Job, Shared, Store, Worker};
 use super::{RecordOptions, Status, Summary};
-use crate::clock::{MonoNs, wall_ns};
+use crate::clock::{Anchor, MonoNs, wall_ns};
 use crate::event::Event;
 use crate::fault;
+use crate::report::ReportInput;
 
 /// Interval between attempts to hand over a job at the end.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
@@ -26,7 +31,6 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 pub struct Recorder {
     encoder: Encoder,
     options: RecordOptions,
-    path: PathBuf,
     anchor: Anchor,
     /// Number of records in closed blocks, including dropped ones.
     records: u64,
@@ -34,6 +38,37 @@ pub struct Recorder {
     jobs: SyncSender<Job>,
     empties: Receiver<Columns<Vec<u8>>>,
     shared: Arc<Shared>,
+}
+
+/// A request to the thread that writes.
+#[derive(Debug)]
+pub struct Pending {
+    answer: Receiver<Result<Summary, RecordError>>,
+    deadline: Instant,
+    /// Requested file, and how long its end is waited for.
+    path: PathBuf,
+    seconds: u64,
+    shared: Arc<Shared>,
+}
+
+impl Pending {
+    /// Its result; `None` while it is in progress.
+    pub fn poll(&mut self) -> Option<Result<Summary, RecordError>> {
+        match self.answer.try_recv() {
+            Ok(done) => Some(done),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(self.shared.crashed())),
+        }
+    }
+
+    /// Waits for its result.
+    pub fn wait(self) -> Result<Summary, RecordError> {
+        match self.answer.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
+            Ok(done) => done,
+            Err(RecvTimeoutError::Timeout) => Err(RecordError::Silent { path: self.path, seconds: self.seconds }),
+            Err(RecvTimeoutError::Disconnected) => Err(self.shared.crashed()),
+        }
+    }
 }
 
 impl Recorder {
@@ -45,8 +80,17 @@ impl Recorder {
         Self::start(path, store, run, &header, options)
     }
 
+    /// Creates a ring of `size` bytes, all reserved, readable by its owner only, that keeps the latest part of a run. It can be opened like a
+    /// recording, even after a crash. An existing one may contain the last minutes of a killed run, so it is replaced only with
+    /// `options.force`.
+    pub fn ring(path: &Path, size: u64, header: &Header, options: RecordOptions) -> Result<Self, RecordError> {
+        let run = run();
+        let store = Store::Ring(Ring::create(path, size, header, run, options.force)?);
+        Self::start(path, store, run, header, options)
+    }
+
     /// Starts the thread that writes to `store`.
-    pub(super) fn start(
+    fn start(
         path: &Path,
         store: Store,
         run: u64,
@@ -56,7 +100,7 @@ impl Recorder {
         let failed = |error| RecordError::io("start writing to", path, error);
         let (jobs, inbox) = sync_channel(options.queue_blocks.max(1));
         let (emptied, empties) = channel();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared::new(path));
         let worker = Worker {
             store,
             packer: Packer::new(options.level).map_err(failed)?,
@@ -68,7 +112,6 @@ impl Recorder {
         Ok(Self {
             encoder: Encoder::new(header.payload),
             options,
-            path: path.to_owned(),
             anchor: header.anchor,
             records: 0,
             spare: None,
@@ -80,7 +123,7 @@ impl Recorder {
 
     /// Requested path.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.shared.path
     }
 
     /// Records an event. Never waits. Allocates nothing for a chunk of a request already in the block.
@@ -108,7 +151,7 @@ impl Recorder {
         self.close_if_due(now);
     }
 
-    /// Current status.
+    /// Current status. The bytes of a ring include data overwritten since.
     pub fn status(&self) -> Status {
         Status {
             bytes: self.shared.bytes.load(Ordering::Relaxed),
@@ -152,33 +195,50 @@ impl Recorder {
             }
             // Jobs that need a reply use `push` instead.
             Ok(()) | Err(TrySendError::Full(_)) => {}
-            Err(TrySendError::Disconnected(_)) => self.shared.stop(format!(
-                "recording stopped: the thread that writes {} crashed. Please report this bug.",
-                self.path.display()
-            )),
+            Err(TrySendError::Disconnected(_)) => {
+                self.shared.stop(format!("recording stopped: {}", self.shared.crash()));
+            }
         }
     }
 
-    /// Closes the current block and sends a job that needs a reply. Waits for space in the queue until `deadline`.
-    pub(super) fn request(
+    /// Copies a ring to a recording, on the ring's own thread. The ring continues meanwhile; records that do not fit in its queue are dropped
+    /// and counted.
+    pub fn dump(&mut self, to: &Path, closing: &ReportInput, force: bool) -> Result<Pending, RecordError> {
+        let (path, closing) = (to.to_owned(), Box::new(closing.clone()));
+        self.request(to.to_owned(), false, |reply| Job::Dump { to: path, force, closing, reply })
+    }
+
+    /// Writes the remaining data, the closing section and the index, and waits until they are on disk. The file of a ring keeps its form. A
+    /// stop at the size limit or after an earlier error is not an error here: the summary reports it.
+    pub fn finish(mut self, closing: &ReportInput) -> Result<Summary, RecordError> {
+        let (path, closing) = (self.path().to_owned(), Box::new(closing.clone()));
+        self.request(path, true, |reply| Job::Finish { closing, reply })?.wait()
+    }
+
+    /// Closes the current block and sends a job about the file `path`. If `patient`, waits for space in the queue.
+    fn request(
         &mut self,
-        deadline: Instant,
-        job: impl FnOnce(std::sync::mpsc::Sender<Result<Summary, RecordError>>) -> Job,
-    ) -> Result<Receiver<Result<Summary, RecordError>>, RecordError> {
+        path: PathBuf,
+        patient: bool,
+        job: impl FnOnce(Sender<Result<Summary, RecordError>>) -> Job,
+    ) -> Result<Pending, RecordError> {
+        let seconds = self.options.patience_s;
+        let deadline = Instant::now() + Duration::from_secs(seconds);
+        let until = patient.then_some(deadline);
         if !self.encoder.is_empty() {
             let block = self.close();
-            self.push(block, deadline)?;
+            self.push(block, until)?;
         }
         let (reply, answer) = channel();
-        self.push(job(reply), deadline)?;
-        Ok(answer)
+        self.push(job(reply), until)?;
+        Ok(Pending { answer, deadline, path, seconds, shared: Arc::clone(&self.shared) })
     }
 
-    fn push(&self, mut job: Job, deadline: Instant) -> Result<(), RecordError> {
+    fn push(&self, mut job: Job, deadline: Option<Instant>) -> Result<(), RecordError> {
         loop {
             match self.jobs.try_send(job) {
                 Ok(()) => return Ok(()),
-                Err(TrySendError::Full(back)) if Instant::now() < deadline => {
+                Err(TrySendError::Full(back)) if deadline.is_some_and(|at| Instant::now() < at) => {
                     job = back;
                     thread::sleep(RETRY_INTERVAL);
                 }
@@ -187,39 +247,12 @@ impl Recorder {
                         let records = u64::from(block.content.records);
                         self.shared.dropped.fetch_add(records, Ordering::Relaxed);
                     }
-                    return Err(self.silent());
+                    let (path, seconds) = (self.path().to_owned(), self.options.patience_s);
+                    return Err(RecordError::Silent { path, seconds });
                 }
-                Err(TrySendError::Disconnected(_)) => return Err(self.writer_crashed()),
+                Err(TrySendError::Disconnected(_)) => return Err(self.shared.crashed()),
             }
         }
-    }
-
-    /// Writes the remaining data, the closing section and the index, and waits until they are on disk. A stop at the size limit or after an
-    /// earlier error is not an error here: the summary reports it.
-    pub fn finish(mut self, closing: &Closing) -> Result<Summary, RecordError> {
-        let deadline = self.deadline();
-        let closing = Box::new(closing.clone());
-        let answer = self.request(deadline, |reply| Job::Finish { closing, reply })?;
-        match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(finished) => finished,
-            Err(RecvTimeoutError::Timeout) => Err(self.silent()),
-            Err(RecvTimeoutError::Disconnected) => Err(self.writer_crashed()),
-        }
-    }
-
-    pub(super) fn deadline(&self) -> Instant {
-        Instant::now() + Duration::from_secs(self.options.patience_s)
-    }
-
-    fn silent(&self) -> RecordError {
-        RecordError::Silent { path: self.path.clone(), seconds: self.options.patience_s }
-    }
-
-    fn writer_crashed(&self) -> RecordError {
-        let why = self.shared.stopped();
-        RecordError::Stopped(why.unwrap_or_else(|| {
-            format!("the thread that writes {} crashed. Please report this bug.", self.path.display())
-        }))
     }
 }
 
@@ -234,7 +267,7 @@ impl Drop for Recorder {
 }
 
 /// Run id, which distinguishes the sections of this run from others.
-pub(super) fn run() -> u64 {
+fn run() -> u64 {
     use std::hash::BuildHasher;
     hashbrown::DefaultHashBuilder::default().hash_one((wall_ns(), MonoNs::now(), std::process::id()))
 }

@@ -10,10 +10,11 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, fallocate};
 
 use super::super::error::RecordError;
-use super::super::header::{Closing, Header, Why};
+use super::super::header::{Header, Why};
 use super::super::section::Section;
 use super::files::{Files, Refused, create, sync_folder};
 use super::{RecordOptions, Summary};
+use crate::report::ReportInput;
 use crate::storage;
 
 /// Minimum size of a ring: space for a typical block and the data after it.
@@ -92,7 +93,13 @@ impl Ring {
     }
 
     /// Copies the content of the ring to a recording.
-    pub(super) fn dump(&self, to: &Path, closing: &Closing, dropped: u64, force: bool) -> Result<Summary, RecordError> {
+    pub(super) fn dump(
+        &self,
+        to: &Path,
+        closing: &ReportInput,
+        dropped: u64,
+        force: bool,
+    ) -> Result<Summary, RecordError> {
         if self.blocks.is_empty() {
             return Err(RecordError::Empty);
         }

@@ -7,23 +7,26 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::super::codec::Columns;
 use super::super::error::RecordError;
-use super::super::header::{Closing, Why};
+use super::super::header::Why;
 use super::Summary;
 use super::files::{Files, Refused};
 use super::pack::{OpenBlock, Packer};
 use super::ring::Ring;
+use crate::report::ReportInput;
 
 /// Commands to the worker, in order.
 #[expect(clippy::large_enum_variant, reason = "nearly all are blocks; boxing them would allocate for each")]
 pub(super) enum Job {
     Block(OpenBlock),
-    Dump { to: PathBuf, force: bool, closing: Box<Closing>, reply: Sender<Result<Summary, RecordError>> },
-    Finish { closing: Box<Closing>, reply: Sender<Result<Summary, RecordError>> },
+    Dump { to: PathBuf, force: bool, closing: Box<ReportInput>, reply: Sender<Result<Summary, RecordError>> },
+    Finish { closing: Box<ReportInput>, reply: Sender<Result<Summary, RecordError>> },
 }
 
 /// State shared by both threads.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shared {
+    /// Requested path.
+    pub(super) path: PathBuf,
     pub(super) bytes: AtomicU64,
     pub(super) dropped: AtomicU64,
     pub(super) has_stopped: AtomicBool,
@@ -31,6 +34,25 @@ pub(super) struct Shared {
 }
 
 impl Shared {
+    pub(super) fn new(path: &Path) -> Self {
+        Self {
+            path: path.to_owned(),
+            bytes: AtomicU64::new(0),
+            dropped: AtomicU64::new(0),
+            has_stopped: AtomicBool::new(false),
+            stopped: Mutex::new(None),
+        }
+    }
+
+    pub(super) fn crash(&self) -> String {
+        format!("the thread that writes {} crashed. Please report this bug.", self.path.display())
+    }
+
+    /// Error of a request that the worker did not answer.
+    pub(super) fn crashed(&self) -> RecordError {
+        RecordError::Stopped(self.stopped().unwrap_or_else(|| self.crash()))
+    }
+
     pub(super) fn stopped(&self) -> Option<String> {
         self.stopped.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -147,7 +169,7 @@ impl Worker {
         self.shared.stop(format!("recording stopped: {why}"));
     }
 
-    fn finish(&mut self, closing: &Closing) -> Result<Summary, RecordError> {
+    fn finish(&mut self, closing: &ReportInput) -> Result<Summary, RecordError> {
         let dropped = self.shared.dropped.load(Ordering::Relaxed);
         let stopped = self.shared.stopped();
         match &mut self.store {

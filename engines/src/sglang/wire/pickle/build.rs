@@ -1,13 +1,13 @@
 //! Construction of containers, names and records of calls.
 
 use super::super::Undecoded;
-use super::super::arena::{Global, Name, Node, Object};
+use super::super::arena::{Global, Name, Node, Object, Seq};
 use super::vm::Vm;
 use super::{flat, op, scalar};
 
 impl Vm<'_, '_> {
     pub(super) fn empty(&mut self, node: impl FnOnce(u32) -> Node) -> Result<(), Undecoded> {
-        let seq = self.arena.new_seq(self.limits)?;
+        let seq = self.arena.new_seq(Seq::EMPTY, self.limits)?;
         self.push(node(seq))
     }
 
@@ -24,62 +24,28 @@ impl Vm<'_, '_> {
             // Continue after the APPEND or APPENDS that ends the batch.
             self.at = batch.end + 1;
         }
-        self.arena.new_list(batch.map(|batch| batch.run()), self.limits)
+        self.arena.new_seq(batch.map_or(Seq::EMPTY, |batch| batch.run()), self.limits).map(drop)
     }
 
-    pub(super) fn extend(&mut self, target: Node, items: &[Node]) -> Result<(), Undecoded> {
-        match target {
-            Node::List(seq) => self.arena.extend(seq, items, self.limits),
+    /// Moves the values from `from` on into the list below them, or into the dict: keys and values alternate.
+    pub(super) fn fill(&mut self, from: usize, dict: bool) -> Result<(), Undecoded> {
+        match self.value_below(from)? {
+            Node::List(seq) if !dict => self.arena.extend(seq, &self.stack[from..], self.limits)?,
+            Node::Dict(seq) if dict => self.arena.extend(seq, &self.stack[from..], self.limits)?,
             // A class that is itself a container. No field that is read has such a class.
-            Node::Object(_) => Ok(()),
-            _ => Err(self.no_list(target)),
-        }
-    }
-
-    /// Error for appending to `target`. No pickler appends to a list after it has completed it.
-    fn no_list(&self, target: Node) -> Undecoded {
-        self.malformed(match target {
-            Node::Ints { .. } => "items for a completed list",
-            _ => "items for something that is not a list",
-        })
-    }
-
-    pub(super) fn set_items(&mut self, target: Node, pair: &[Node]) -> Result<(), Undecoded> {
-        match target {
-            Node::Dict(seq) => self.arena.extend(seq, pair, self.limits),
-            Node::Object(_) => Ok(()),
-            _ => Err(self.malformed("items for something that is not a dict")),
-        }
-    }
-
-    pub(super) fn extend_from_mark(&mut self) -> Result<(), Undecoded> {
-        let mark = self.pop_mark()?;
-        match self.value_below(mark)? {
-            Node::List(seq) => self.arena.extend(seq, &self.stack[mark..], self.limits)?,
             Node::Object(_) => {}
-            target => return Err(self.no_list(target)),
+            // No pickler appends to a list after it has completed it.
+            Node::Ints { .. } if !dict => return Err(self.malformed("items for a completed list")),
+            _ if dict => return Err(self.malformed("items for something that is not a dict")),
+            _ => return Err(self.malformed("items for something that is not a list")),
         }
-        self.stack.truncate(mark);
-        Ok(())
-    }
-
-    pub(super) fn set_items_from_mark(&mut self) -> Result<(), Undecoded> {
-        let mark = self.pop_mark()?;
-        if (self.stack.len() - mark) % 2 == 1 {
-            return Err(self.malformed("a dict with a key and no value"));
-        }
-        match self.value_below(mark)? {
-            Node::Dict(seq) => self.arena.extend(seq, &self.stack[mark..], self.limits)?,
-            Node::Object(_) => {}
-            _ => return Err(self.malformed("items for something that is not a dict")),
-        }
-        self.stack.truncate(mark);
+        self.stack.truncate(from);
         Ok(())
     }
 
     /// Builds a tuple from the stack's values from `from` on.
     pub(super) fn tuple(&mut self, from: usize) -> Result<(), Undecoded> {
-        let seq = self.arena.new_seq(self.limits)?;
+        let seq = self.arena.new_seq(Seq::EMPTY, self.limits)?;
         self.arena.extend(seq, &self.stack[from..], self.limits)?;
         self.stack.truncate(from);
         self.push(Node::Tuple(seq))

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::super::arena::{Arena, Node};
+use super::super::arena::{Arena, Node, Seq};
 use super::super::{Limits, Undecoded};
 use super::{Scratch, flat, op, scalar};
 
@@ -38,7 +38,7 @@ impl<'m, 'x> Vm<'m, 'x> {
         let Scratch { stack, marks } = scratch;
         stack.clear();
         marks.clear();
-        let empty_tuple = arena.new_seq(limits)?;
+        let empty_tuple = arena.new_seq(Seq::EMPTY, limits)?;
         // Skip PROTO and its version.
         Ok(Self { b: message, at: 2, arena, stack, marks, limits, empty_tuple, call: Call::default() })
     }
@@ -105,16 +105,24 @@ impl<'m, 'x> Vm<'m, 'x> {
                 op::EMPTY_TUPLE => self.push(Node::Tuple(self.empty_tuple))?,
                 op::MARK => self.mark()?,
                 op::APPEND => {
-                    let item = self.pop()?;
-                    self.extend(self.top()?, &[item])?;
+                    let container = self.reach(2)?;
+                    self.fill(container + 1, false)?;
                 }
-                op::APPENDS | op::ADDITEMS => self.extend_from_mark()?,
                 op::SETITEM => {
-                    let value = self.pop()?;
-                    let key = self.pop()?;
-                    self.set_items(self.top()?, &[key, value])?;
+                    let container = self.reach(3)?;
+                    self.fill(container + 1, true)?;
                 }
-                op::SETITEMS => self.set_items_from_mark()?,
+                op::APPENDS | op::ADDITEMS => {
+                    let mark = self.pop_mark()?;
+                    self.fill(mark, false)?;
+                }
+                op::SETITEMS => {
+                    let mark = self.pop_mark()?;
+                    if (self.stack.len() - mark) % 2 == 1 {
+                        return Err(self.malformed("a dict with a key and no value"));
+                    }
+                    self.fill(mark, true)?;
+                }
                 op::TUPLE1 | op::TUPLE2 | op::TUPLE3 => {
                     let from = self.reach(usize::from(op - op::TUPLE1) + 1)?;
                     self.tuple(from)?;
@@ -286,7 +294,7 @@ impl<'m, 'x> Vm<'m, 'x> {
         }
     }
 
-    /// The container below a mark that was just popped.
+    /// The container below the values from `mark` on.
     pub(super) fn value_below(&self, mark: usize) -> Result<Node, Undecoded> {
         match mark.checked_sub(1) {
             Some(index) if index >= self.fence() => Ok(self.stack[index]),
