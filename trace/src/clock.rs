@@ -19,6 +19,27 @@ impl MonoNs {
     }
 }
 
+/// One instant on both clocks. Relates a capture to log lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Anchor {
+    /// Time on the clock of all events.
+    pub mono: MonoNs,
+    /// Nanoseconds since the Unix epoch.
+    pub wall_ns: u64,
+}
+
+impl Anchor {
+    /// Reads both clocks.
+    pub fn now() -> Self {
+        Self { mono: MonoNs::now(), wall_ns: wall_ns() }
+    }
+
+    /// Wall-clock time of an instant, in nanoseconds since the Unix epoch. Assumes that both clocks ran alike since the anchor.
+    pub fn wall_ns_at(self, mono: MonoNs) -> u64 {
+        self.wall_ns.saturating_add(mono.since(self.mono)).saturating_sub(self.mono.since(mono))
+    }
+}
+
 /// Nanoseconds since the Unix epoch. Anchors a capture to the timestamps of log lines.
 pub fn wall_ns() -> u64 {
     crate::fault::wall(reading(rustix::time::ClockId::Realtime))

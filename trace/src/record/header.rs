@@ -4,29 +4,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::Config;
-use crate::clock::{MonoNs, wall_ns};
+pub use crate::clock::Anchor;
 use crate::report::{ReportInput, SamplingCost};
-
-/// One instant on both clocks. Relates a capture to log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Anchor {
-    /// Time on the clock of all events.
-    pub mono: MonoNs,
-    /// Nanoseconds since the Unix epoch.
-    pub wall_ns: u64,
-}
-
-impl Anchor {
-    /// Reads both clocks.
-    pub fn now() -> Self {
-        Self { mono: MonoNs::now(), wall_ns: wall_ns() }
-    }
-
-    /// Wall-clock time of an instant, in nanoseconds since the Unix epoch. Assumes that both clocks ran alike since the anchor.
-    pub fn wall_ns_at(self, mono: MonoNs) -> u64 {
-        self.wall_ns.wrapping_add(mono.0.wrapping_sub(self.mono.0))
-    }
-}
 
 /// Recorded part of a chunk's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,7 +11,7 @@ use super::{
     AnswerCounts, Chunks, CpuLine, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, Requests,
     SCHEMA, SamplingCost, Source, Spread, StackLine, Tokens, WorkerLine, modes, stages,
 };
-use crate::clock::MonoNs;
+use crate::clock::{Anchor, MonoNs};
 use crate::detect::attribution::busy;
 use crate::detect::{Findings, imbalance};
 use crate::event::{Capabilities, ThreadPart};
@@ -90,7 +90,7 @@ pub fn build(
         },
         window_ns: [0, to.since(from)],
         window_mono_ns: [from.0, to.0],
-        window_wall_ns: input.wall.map(|(mono, wall)| [from, to].map(|at| wall_ns(at, mono, wall))),
+        window_wall_ns: input.wall.map(|(mono, wall_ns)| [from, to].map(|at| Anchor { mono, wall_ns }.wall_ns_at(at))),
         requests: Requests::of(ledger),
         tokens: Tokens::of(ledger),
         gap_ns: ledger.observes_gaps().then(|| gap(ledger)),
@@ -117,11 +117,6 @@ pub fn build(
             .collect(),
         demo: input.demo.clone(),
     }
-}
-
-/// Converts `at` to wall-clock time, which was `wall` at `mono`.
-fn wall_ns(at: MonoNs, mono: MonoNs, wall: u64) -> u64 {
-    wall.saturating_add(at.since(mono)).saturating_sub(mono.since(at))
 }
 
 impl Requests {
