@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use trace::clock::Anchor;
 use trace::engine::{Drops, Engines, Facts, Mode, StageNames};
 use trace::event::{Capabilities, Chunk, Delivery, Event, Finish, IdColumn, Kind, Response, Stage, What};
 use trace::export::{self, Export, Opening};
@@ -177,7 +178,7 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
     assert_eq!(copy, bytes);
 
     let mut out = Vec::new();
-    let opening = Opening::new("tap", "0.1.0", MonoNs::now(), 0);
+    let opening = Opening::new("tap", "0.1.0", Anchor::now());
     let mut export =
         Export::new(export::Format::Otlp, export::Options::default(), config(), &opening, &mut out).expect("a vector");
     let (mut frames, until) = (0, Instant::now() + Duration::from_secs(20));

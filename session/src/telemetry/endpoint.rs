@@ -21,7 +21,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
 use super::exposition::encode;
-use super::scrapes::MetricsClient;
+use super::scrapes::{self, MetricsClient, MetricsPublisher};
 
 /// Limits of the endpoint.
 #[derive(Clone, Copy, Debug)]
@@ -62,29 +62,35 @@ impl Refused {
     }
 }
 
-/// Starts to serve at `address` and returns the bound address (port 0 selects a free one).
-pub(super) fn serve(
-    address: SocketAddr,
-    client: MetricsClient,
-    bounds: Bounds,
-) -> anyhow::Result<(SocketAddr, Arc<Refused>)> {
-    let refused = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
-    let listener = StdListener::bind(address).with_context(refused)?;
-    listener.set_nonblocking(true).with_context(refused)?;
-    let bound = listener.local_addr().with_context(refused)?;
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().with_context(refused)?;
-    let counted = Arc::<Refused>::default();
-    let for_thread = Arc::clone(&counted);
-    thread::Builder::new()
-        .name("metrics".into())
-        .spawn(move || {
-            if let Err(error) = runtime.block_on(accept(listener, client, bounds, &for_thread)) {
-                tracing::warn!("metrics are no longer served: {error}");
-            }
-        })
-        .with_context(refused)?;
-    Ok((bound, counted))
+/// A metrics endpoint that is served.
+pub(super) struct Endpoint {
+    pub(super) publisher: MetricsPublisher,
+    pub(super) bound: SocketAddr,
+    pub(super) refused: Arc<Refused>,
+}
+
+impl Endpoint {
+    /// Starts to serve at `address`; port 0 selects a free one.
+    pub(super) fn serve(address: SocketAddr, bounds: Bounds) -> anyhow::Result<Self> {
+        let failed = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
+        let listener = StdListener::bind(address).with_context(failed)?;
+        listener.set_nonblocking(true).with_context(failed)?;
+        let bound = listener.local_addr().with_context(failed)?;
+        let runtime =
+            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().with_context(failed)?;
+        let (publisher, client) = scrapes::pair();
+        let refused = Arc::<Refused>::default();
+        let for_thread = Arc::clone(&refused);
+        thread::Builder::new()
+            .name("metrics".into())
+            .spawn(move || {
+                if let Err(error) = runtime.block_on(accept(listener, client, bounds, &for_thread)) {
+                    tracing::warn!("metrics are no longer served: {error}");
+                }
+            })
+            .with_context(failed)?;
+        Ok(Self { publisher, bound, refused })
+    }
 }
 
 /// A connection in progress.

@@ -11,16 +11,14 @@ mod sender;
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 
 use trace::metrics::{Family, Input, Pushed};
 use trace::report::{Report, ReportInput};
 use trace::{Analysis, Event, MonoNs};
 
-use endpoint::Refused;
+use endpoint::Endpoint;
 use push::Push;
 pub use push::PushOptions;
-use scrapes::MetricsPublisher;
 
 /// Version in metrics and spans.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -28,9 +26,7 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// All telemetry of a run.
 #[derive(Default)]
 pub struct Telemetry {
-    publisher: Option<MetricsPublisher>,
-    bound: Option<SocketAddr>,
-    refused: Option<Arc<Refused>>,
+    endpoint: Option<Endpoint>,
     push: Option<Push>,
     failed: Option<String>,
 }
@@ -38,59 +34,36 @@ pub struct Telemetry {
 impl Telemetry {
     /// Opens the endpoint and the push. Called before the run, so that errors appear at once. `source` is the name in the report.
     pub fn open(metrics: Option<SocketAddr>, push: Option<&PushOptions>, source: &str) -> anyhow::Result<Self> {
-        let mut telemetry =
-            Self { push: push.map(|options| Push::open(options, source)).transpose()?, ..Self::default() };
-        if let Some(address) = metrics {
-            let (publisher, client) = scrapes::pair();
-            let (bound, refused) = endpoint::serve(address, client, endpoint::BOUNDS)?;
-            telemetry.refused = Some(refused);
-            telemetry.bound = Some(bound);
-            telemetry.publisher = Some(publisher);
-        }
-        Ok(telemetry)
+        let push = push.map(|options| Push::open(options, source)).transpose()?;
+        let endpoint = metrics.map(|address| Endpoint::serve(address, endpoint::BOUNDS)).transpose()?;
+        Ok(Self { endpoint, push, failed: None })
     }
 
     /// Address of the metrics endpoint, if there is one.
     pub fn bound(&self) -> Option<SocketAddr> {
-        self.bound
+        self.endpoint.as_ref().map(|endpoint| endpoint.bound)
     }
 
     /// Processes an event after `analysis`.
     pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
-        if self.push.is_some() {
-            self.guarded(|telemetry| {
-                if let Some(push) = &mut telemetry.push {
-                    push.event(event, analysis);
-                }
-            });
-        }
+        self.push(|push| push.event(event, analysis));
     }
 
     /// Processes a tick after `analysis`.
     pub fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
-        if self.push.is_some() {
-            self.guarded(|telemetry| {
-                if let Some(push) = &mut telemetry.push {
-                    push.tick(now, analysis, &|pushed| metrics(analysis, &input(), Some(pushed)));
-                }
-            });
-        }
+        self.push(|push| push.tick(now, analysis, &|pushed| metrics(analysis, &input(), Some(pushed))));
     }
 
     /// Answers pending scrapes. Called between two turns of the run loop.
     pub fn turn(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
-        if self.publisher.as_ref().is_some_and(MetricsPublisher::is_requested) {
+        if self.endpoint.as_ref().is_some_and(|endpoint| endpoint.publisher.is_requested()) {
             self.guarded(|telemetry| telemetry.answer(analysis, &input(), false));
         }
     }
 
     /// Pushes the rest at the end of a run with `report`.
     pub fn conclude(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
-        self.guarded(|telemetry| {
-            if let Some(push) = &mut telemetry.push {
-                push.finish(analysis, report, &|pushed| metrics(analysis, input, Some(pushed)));
-            }
-        });
+        self.push(|push| push.finish(analysis, report, &|pushed| metrics(analysis, input, Some(pushed))));
     }
 
     /// Publishes the final metrics. `input` is that of the report.
@@ -105,30 +78,38 @@ impl Telemetry {
 
     /// Problems, for the report.
     pub fn trouble(&self) -> Vec<String> {
-        let push = self.push.as_ref().and_then(Push::trouble);
-        let refused = self.refused.as_ref().and_then(|refused| refused.trouble());
+        let push = self.push.as_ref().and_then(|push| push.queue.trouble());
+        let refused = self.endpoint.as_ref().and_then(|endpoint| endpoint.refused.trouble());
         push.into_iter().chain(refused).chain(self.failed.clone()).collect()
     }
 
     /// Message for the user since the last call.
     pub fn take_message(&self) -> Option<String> {
-        self.push.as_ref().and_then(Push::take_message)
+        self.push.as_ref()?.queue.take_message()
     }
 
     fn answer(&mut self, analysis: &Analysis, input: &ReportInput, last: bool) {
-        let pushed = self.push.as_ref().map(Push::pushed);
-        if let Some(publisher) = &self.publisher {
-            publisher.publish(metrics(analysis, input, pushed), last);
+        let pushed = self.push.as_ref().map(|push| push.queue.pushed());
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.publisher.publish(metrics(analysis, input, pushed), last);
+        }
+    }
+
+    fn push(&mut self, export: impl FnOnce(&mut Push)) {
+        if self.pushes() {
+            self.guarded(|telemetry| {
+                if let Some(push) = &mut telemetry.push {
+                    export(push);
+                }
+            });
         }
     }
 
     /// Runs `export`. A panic ends the telemetry, but not the run.
     fn guarded(&mut self, export: impl FnOnce(&mut Self)) {
         if catch_unwind(AssertUnwindSafe(|| export(self))).is_err() {
-            *self = Self {
-                failed: Some("metrics crashed and were disabled; the run continues. Please report this bug.".into()),
-                ..Self::default()
-            };
+            let failed = "metrics crashed and were disabled; the run continues. Please report this bug.";
+            *self = Self { failed: Some(failed.into()), ..Self::default() };
         }
     }
 }

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use trace::export::{LiveSpans, Opening, Options, Resource, metrics_data};
 use trace::metrics::{Family, Pushed};
+use trace::record::Anchor;
 use trace::report::Report;
 use trace::{Analysis, Event, MonoNs};
 
@@ -21,8 +22,6 @@ const GATHER_TIME: Duration = Duration::from_secs(1);
 const MAX_SPANS_BYTES: usize = 256 * 1024;
 /// Maximum wait for in-flight requests at the end of a run.
 const FLUSH: Duration = Duration::from_secs(5);
-
-const MINUTE: Duration = Duration::from_mins(1);
 
 /// Receiver and limits of a push.
 #[derive(Clone, Debug)]
@@ -41,12 +40,11 @@ pub struct PushOptions {
 
 pub(super) struct Push {
     spans: LiveSpans,
-    queue: Arc<Queue>,
-    budget: ByteBudget,
+    pub(super) queue: Arc<Queue>,
     interval: Duration,
     gathered: Instant,
     measured: Instant,
-    anchor: (MonoNs, u64),
+    anchor: Anchor,
 }
 
 impl Push {
@@ -54,7 +52,8 @@ impl Push {
     pub(super) fn open(options: &PushOptions, source: &str) -> anyhow::Result<Self> {
         let environment = Environment::read(|name| std::env::var(name).ok())?;
         let sender = Sender::new(&options.url, &environment)?;
-        let queue = Arc::new(Queue::new(usize::try_from(options.queue_bytes).unwrap_or(usize::MAX)));
+        let queue_bytes = usize::try_from(options.queue_bytes).unwrap_or(usize::MAX);
+        let queue = Arc::new(Queue::new(queue_bytes, options.bytes_per_minute));
         let for_thread = Arc::clone(&queue);
         thread::Builder::new()
             .name("otlp".into())
@@ -63,12 +62,11 @@ impl Push {
         let mut resource = Resource::of(source, VERSION);
         resource.service = environment.service;
         resource.more = environment.attributes;
-        let anchor = (MonoNs::now(), trace::clock::wall_ns());
-        let opening = Opening::new(source, VERSION, anchor.0, anchor.1);
+        let anchor = Anchor::now();
+        let opening = Opening::new(source, VERSION, anchor);
         Ok(Self {
             spans: LiveSpans::new(options.requests.clone(), opening, resource),
             queue,
-            budget: ByteBudget::new(options.bytes_per_minute, Instant::now()),
             interval: options.interval,
             gathered: Instant::now(),
             measured: Instant::now(),
@@ -105,21 +103,13 @@ impl Push {
     fn send_spans(&mut self, analysis: &Analysis) {
         self.gathered = Instant::now();
         if let Some((json, items)) = self.spans.take(analysis) {
-            if self.budget.admits(json.len(), Instant::now()) {
-                self.send(Signal::Traces, json, items);
-            } else {
-                self.queue.count_dropped(Signal::Traces, items, "the limit per minute is reached (--otlp-rate)");
-            }
+            self.send(Signal::Traces, json, items);
         }
     }
 
     fn send_metrics(&mut self, now: MonoNs, analysis: &Analysis, metrics: &dyn Fn(Pushed) -> Vec<Family>) {
         self.measured = Instant::now();
-        let wall = |at: MonoNs| {
-            let (mono, wall_ns) = self.anchor;
-            wall_ns.saturating_add(at.since(mono)).saturating_sub(mono.since(at))
-        };
-        let times = (wall(analysis.ledger().started().unwrap_or(now)), wall(now));
+        let times = [analysis.ledger().started().unwrap_or(now), now].map(|at| self.anchor.wall_ns_at(at));
         let families = metrics(self.queue.pushed());
         let (json, items) = metrics_data(&families, self.spans.learn(analysis), times);
         self.send(Signal::Metrics, json, items);
@@ -127,59 +117,5 @@ impl Push {
 
     fn send(&self, signal: Signal, json: Vec<u8>, items: u64) {
         self.queue.push(Body { signal, json, items, since: Instant::now() });
-    }
-
-    pub(super) fn pushed(&self) -> Pushed {
-        self.queue.pushed()
-    }
-
-    pub(super) fn trouble(&self) -> Option<String> {
-        self.queue.trouble()
-    }
-
-    pub(super) fn take_message(&self) -> Option<String> {
-        self.queue.take_message()
-    }
-}
-
-/// Byte budget per minute.
-#[derive(Debug)]
-struct ByteBudget {
-    max: u64,
-    since: Instant,
-    sent: u64,
-}
-
-impl ByteBudget {
-    fn new(max: u64, now: Instant) -> Self {
-        Self { max, since: now, sent: 0 }
-    }
-
-    /// Returns whether a body of `bytes` may be sent. A body that starts within the budget is sent completely.
-    fn admits(&mut self, bytes: usize, now: Instant) -> bool {
-        if now.duration_since(self.since) >= MINUTE {
-            (self.since, self.sent) = (now, 0);
-        }
-        let admitted = self.sent < self.max;
-        if admitted {
-            self.sent += bytes as u64;
-        }
-        admitted
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_byte_budget_is_reset_every_minute() {
-        let begun = Instant::now();
-        let mut budget = ByteBudget::new(100, begun);
-        let after = |s| begun + Duration::from_secs(s);
-        assert!(budget.admits(60, begun) && budget.admits(60, after(1)));
-        assert!(!budget.admits(1, after(2)) && !budget.admits(1, after(59)));
-        assert!(budget.admits(500, after(60)));
-        assert!(!budget.admits(1, after(61)));
     }
 }

@@ -1,10 +1,12 @@
-//! Push queue between the run, which never blocks, and the sender's thread.
+//! Push queue between the run, which never blocks, and the sender's thread. It is limited in bytes, and in bytes of spans per minute.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use trace::metrics::Pushed;
+
+const MINUTE: Duration = Duration::from_mins(1);
 
 /// Content of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub(super) struct Body {
 struct State {
     waiting: VecDeque<Body>,
     bytes: usize,
+    /// Start of the current minute of spans, and their bytes since then.
+    minute: Option<(Instant, u64)>,
     /// Set while a body is being sent.
     sending: bool,
     closed: bool,
@@ -38,28 +42,36 @@ struct State {
     failing: bool,
 }
 
-/// A queue limited in bytes.
 #[derive(Debug)]
 pub(super) struct Queue {
     max: usize,
+    max_per_minute: u64,
     state: Mutex<State>,
     changed: Condvar,
 }
 
 impl Queue {
-    pub(super) fn new(max: usize) -> Self {
-        Self { max, state: Mutex::default(), changed: Condvar::new() }
+    pub(super) fn new(max: usize, max_per_minute: u64) -> Self {
+        Self { max, max_per_minute, state: Mutex::default(), changed: Condvar::new() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a body. Metrics are cumulative, so newer ones replace queued ones. A body that does not fit is dropped and counted.
+    /// Adds a body. Metrics are cumulative, so newer ones replace queued ones. A body that does not fit is dropped and counted. One that
+    /// starts within the limit per minute is sent completely.
     pub(super) fn push(&self, body: Body) {
         let mut state = self.state();
-        if body.signal == Signal::Metrics
-            && let Some(place) = state.waiting.iter().position(|b| b.signal == Signal::Metrics)
+        if body.signal == Signal::Traces {
+            let minute = state.minute.filter(|(since, _)| body.since.duration_since(*since) < MINUTE);
+            let (since, bytes) = minute.unwrap_or((body.since, 0));
+            if bytes >= self.max_per_minute {
+                state.give_up(body.signal, body.items, "the limit per minute is reached (--otlp-rate)");
+                return;
+            }
+            state.minute = Some((since, bytes + body.json.len() as u64));
+        } else if let Some(place) = state.waiting.iter().position(|b| b.signal == Signal::Metrics)
             && let Some(old) = state.waiting.remove(place)
         {
             state.bytes -= old.json.len();
@@ -100,26 +112,16 @@ impl Queue {
         self.state().closed
     }
 
-    /// Records that a body was accepted, except `rejected` of its items.
-    pub(super) fn accepted(&self, body: &Body, rejected: u64, why: &str) {
+    /// Records that a body was sent and accepted, except `rejected` of its items.
+    pub(super) fn sent(&self, body: &Body, rejected: u64, why: &str) {
         let mut state = self.state();
         let rejected = rejected.min(body.items);
-        state.count(body.signal).0 += body.items - rejected;
-        state.failing = false;
+        let accepted = body.items - rejected;
+        state.count(body.signal).0 += accepted;
+        state.failing &= accepted == 0;
         if rejected > 0 {
             state.give_up(body.signal, rejected, why);
         }
-        self.sent(state);
-    }
-
-    /// Records that a body was dropped.
-    pub(super) fn given_up(&self, body: &Body, why: &str) {
-        let mut state = self.state();
-        state.give_up(body.signal, body.items, why);
-        self.sent(state);
-    }
-
-    fn sent(&self, mut state: MutexGuard<'_, State>) {
         state.sending = false;
         self.changed.notify_all();
     }
@@ -145,11 +147,6 @@ impl Queue {
             state.give_up(body.signal, body.items, "the run ended before they were accepted");
         }
         state.bytes = 0;
-    }
-
-    /// Counts spans that are dropped without being queued.
-    pub(super) fn count_dropped(&self, signal: Signal, items: u64, why: &str) {
-        self.state().give_up(signal, items, why);
     }
 
     pub(super) fn pushed(&self) -> Pushed {
@@ -195,8 +192,23 @@ mod tests {
     }
 
     #[test]
+    fn the_limit_per_minute_is_reset_every_minute() {
+        let queue = Queue::new(10_000, 100);
+        let begun = Instant::now();
+        let admits = |bytes, after| {
+            let dropped = queue.pushed().spans.1;
+            queue.push(Body { since: begun + Duration::from_secs(after), ..body(Signal::Traces, bytes, 1) });
+            queue.pushed().spans.1 == dropped
+        };
+        assert!(admits(60, 0) && admits(60, 1));
+        assert!(!admits(1, 2) && !admits(1, 59));
+        assert!(admits(500, 61) && !admits(1, 62));
+        assert!(queue.trouble().is_some_and(|t| t.contains("--otlp-rate")));
+    }
+
+    #[test]
     fn overflow_is_counted_and_newer_metrics_replace_older_ones() {
-        let queue = Queue::new(100);
+        let queue = Queue::new(100, u64::MAX);
         queue.push(body(Signal::Metrics, 40, 5));
         queue.push(body(Signal::Traces, 60, 7));
         queue.push(body(Signal::Metrics, 30, 6));
@@ -206,14 +218,14 @@ mod tests {
         assert!(queue.take_message().is_some() && queue.take_message().is_none());
         let first = queue.next().expect("there are two");
         assert_eq!((first.signal, first.items), (Signal::Traces, 7));
-        queue.accepted(&first, 2, "two were bad");
+        queue.sent(&first, 2, "two were bad");
         assert_eq!(queue.pushed().spans, (5, 5));
         assert_eq!(queue.next().map(|b| b.items), Some(6));
     }
 
     #[test]
     fn close_waits_until_its_deadline() {
-        let queue = Queue::new(100);
+        let queue = Queue::new(100, u64::MAX);
         queue.push(body(Signal::Traces, 10, 4));
         let began = Instant::now();
         queue.close(began + Duration::from_millis(50));

@@ -27,13 +27,10 @@ pub(super) struct Sender {
     headers: Vec<(String, String)>,
 }
 
-/// Result of an attempt.
-enum Outcome {
-    /// Accepted, except for this many items.
-    Accepted(u64, String),
-    /// To be repeated after a pause, which the receiver may specify.
-    Retry(Option<Duration>, String),
-    Refused(String),
+/// A failed attempt, to be repeated after a pause, which the receiver may specify.
+struct Failed {
+    pause: Option<Duration>,
+    why: String,
 }
 
 impl Sender {
@@ -72,12 +69,11 @@ impl Sender {
         let mut pause = FIRST;
         loop {
             match self.try_once(body) {
-                Outcome::Accepted(rejected, why) => return queue.accepted(body, rejected, &why),
-                Outcome::Refused(why) => return queue.given_up(body, &why),
-                Outcome::Retry(named, why) => {
+                Ok((rejected, why)) => return queue.sent(body, rejected, &why),
+                Err(Failed { pause: named, why }) => {
                     let wait = named.unwrap_or(pause).min(PATIENCE);
                     if queue.is_closed() || body.since.elapsed() + wait > PATIENCE {
-                        return queue.given_up(body, &why);
+                        return queue.sent(body, body.items, &why);
                     }
                     queue.failed(&why);
                     queue.pause(wait);
@@ -87,7 +83,8 @@ impl Sender {
         }
     }
 
-    fn try_once(&self, body: &Body) -> Outcome {
+    /// Number of items that the receiver rejected, and the reason.
+    fn try_once(&self, body: &Body) -> Result<(u64, String), Failed> {
         let path = match body.signal {
             Signal::Traces => "v1/traces",
             Signal::Metrics => "v1/metrics",
@@ -97,17 +94,15 @@ impl Sender {
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }
-        let mut response = match request.send(&body.json) {
-            Ok(response) => response,
-            Err(error) => return Outcome::Retry(None, format!("{to}: {error}")),
-        };
+        let sent = request.send(&body.json);
+        let mut response = sent.map_err(|error| Failed { pause: None, why: format!("{to}: {error}") })?;
         let status = response.status();
         let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let after = after.and_then(|text| retry_after(text, jiff::Timestamp::now()));
         let answer = response.body_mut().with_config().limit(ANSWER).read_to_string().unwrap_or_default();
         if status.is_success() {
             let (rejected, why) = partial_success(&answer);
-            return Outcome::Accepted(rejected, format!("{to}: {why}"));
+            return Ok((rejected, format!("{to}: {why}")));
         }
         let first_line: String = answer.lines().next().unwrap_or_default().chars().take(200).collect();
         let why = format!("{to}: {status} {first_line}").trim_end().to_owned();
@@ -118,7 +113,7 @@ impl Sender {
             StatusCode::SERVICE_UNAVAILABLE,
             StatusCode::GATEWAY_TIMEOUT,
         ];
-        if retryable.contains(&status) { Outcome::Retry(after, why) } else { Outcome::Refused(why) }
+        if retryable.contains(&status) { Err(Failed { pause: after, why }) } else { Ok((body.items, why)) }
     }
 }
 
@@ -183,7 +178,7 @@ mod tests {
     fn an_unreachable_receiver_does_not_block_close() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
         let sender = Sender::new(&format!("http://{free}"), &Environment::default()).expect("a URL");
-        let queue = Queue::new(1_000);
+        let queue = Queue::new(1_000, u64::MAX);
         queue.push(Body { signal: Signal::Traces, json: b"{}".to_vec(), items: 2, since: Instant::now() });
         std::thread::scope(|scope| {
             let run = scope.spawn(|| sender.run(&queue));

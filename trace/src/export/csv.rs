@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 
-use super::row::{Cell, Row};
+use super::row::{Cell, cells, columns};
 use super::{Closed, ExportContext, Exporter};
 use crate::report::Report;
 
@@ -14,7 +14,7 @@ pub(super) struct Csv<'w> {
 impl<'w> Csv<'w> {
     pub(super) fn new(out: Box<dyn io::Write + 'w>) -> io::Result<Self> {
         let mut out = csv::WriterBuilder::new().buffer_capacity(64 * 1024).from_writer(out);
-        out.write_record(Row::columns().map(|(name, _)| name)).map_err(plain)?;
+        out.write_record(columns().map(|(name, _)| name)).map_err(plain)?;
         Ok(Self { out })
     }
 }
@@ -25,10 +25,10 @@ impl Exporter for Csv<'_> {
             return Ok(());
         }
         let mut number = itoa::Buffer::new();
-        for cell in Row::new(request, context).cells() {
+        for cell in cells(request, context) {
             match cell {
                 None => self.out.write_field(""),
-                Some(Cell::Text(text)) => self.out.write_field(&*safe(text)),
+                Some(Cell::Text(text)) => self.out.write_field(&*safe(&text)),
                 Some(Cell::Number(value)) => self.out.write_field(number.format(value)),
                 Some(Cell::Flag(flag)) => self.out.write_field(if flag { "true" } else { "false" }),
                 Some(Cell::Moment(wall_ns)) => self.out.write_field(date(wall_ns)),

@@ -19,15 +19,15 @@ pub(super) struct Events<'w> {
 }
 
 impl<'w> Events<'w> {
-    pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening, options: &Options) -> io::Result<Self> {
+    pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening, options: &Options) -> Self {
         let mut out = Stream::lines(out);
         let clock = opening.clock();
         out.object(|o| {
             o.text("type", "capture").int("at_ns", 0_u64);
-            o.int("wall_ns", clock.wall(clock.mono(0))).text("schema", SCHEMA);
+            o.int("wall_ns", clock.wall(clock.start)).text("schema", SCHEMA);
             o.text("source", opening.source()).text("tokengap", opening.tokengap());
-        })?;
-        Ok(Self { out, tokens: options.tokens })
+        });
+        Self { out, tokens: options.tokens }
     }
 
     fn line(
@@ -36,30 +36,23 @@ impl<'w> Events<'w> {
         at: MonoNs,
         context: &ExportContext<'_>,
         fill: impl FnOnce(&mut Object<'_>),
-    ) -> io::Result<()> {
+    ) {
         self.out.object(|o| {
             o.word("type", kind);
             o.int("at_ns", context.clock.at(at)).int("wall_ns", context.clock.wall(at));
             fill(o);
-        })
+        });
     }
 
-    fn chunks(
-        &mut self,
-        seen_as: &'static str,
-        at: MonoNs,
-        of: &Frame<'_>,
-        context: &ExportContext<'_>,
-    ) -> io::Result<()> {
+    fn chunks(&mut self, seen_as: &'static str, at: MonoNs, of: &Frame<'_>, context: &ExportContext<'_>) {
         let tokens = self.tokens;
         for chunk in of.chunks.iter().filter(|c| context.options.wants_rid(c.rid)) {
             self.line("chunk", at, context, |o| {
                 o.word("seen_as", seen_as);
                 frame(o, of.id, context);
                 chunk_fields(o, chunk, tokens);
-            })?;
+            });
         }
-        Ok(())
     }
 }
 
@@ -74,7 +67,7 @@ impl Exporter for Events<'_> {
                 o.maybe_int("turnaround", engine.turnaround);
             }),
             What::Hop(hop) => self.line("hop", at, context, |o| {
-                o.text("hop", context.hops.name(hop.id)).int("hop_id", hop.id.0);
+                o.text("hop", &context.ledger.hop_name(hop.id)).int("hop_id", hop.id.0);
                 o.text("endpoint", hop.endpoint).maybe_int("worker", hop.worker);
                 o.flag("origin", hop.origin).flag("last", hop.last);
                 o.flag("observes_sent", hop.capabilities.sent).flag("observes_forwarded", hop.capabilities.forwarded);
@@ -83,18 +76,17 @@ impl Exporter for Events<'_> {
                 o.flag("observes_delivered", hop.capabilities.delivered);
             }),
             What::Sent(sent) => {
-                self.line("sent", at, context, |o| frame_fields(o, sent, context))?;
-                self.chunks("sent", at, sent, context)
+                self.line("sent", at, context, |o| frame_fields(o, sent, context));
+                self.chunks("sent", at, sent, context);
             }
             What::SendWait(wait) => self.line("send_wait", at, context, |o| {
-                o.text("hop", context.hops.name(wait.hop)).int("hop_id", wait.hop.0);
+                o.text("hop", &context.ledger.hop_name(wait.hop)).int("hop_id", wait.hop.0);
                 o.int("ns", wait.ns);
             }),
             What::Received(received) => {
-                self.line("received", at, context, |o| received_fields(o, received, context))?;
-                match &received.frame {
-                    Some(frame) => self.chunks("received", at, frame, context),
-                    None => Ok(()),
+                self.line("received", at, context, |o| received_fields(o, received, context));
+                if let Some(frame) = &received.frame {
+                    self.chunks("received", at, frame, context);
                 }
             }
             What::Processed(id) => self.line("processed", at, context, |o| frame(o, *id, context)),
@@ -103,7 +95,7 @@ impl Exporter for Events<'_> {
                 self.line("delivered", at, context, |o| {
                     delivery_fields(o, delivery);
                     o.flag("first_token_received", received == Some(at));
-                })
+                });
             }
             What::Answered(answer) if context.options.wants_rid(answer.rid) => {
                 self.line("answered", at, context, |o| {
@@ -112,14 +104,14 @@ impl Exporter for Events<'_> {
                     o.text("end", answer.end.as_str()).int("short_writes", answer.short_writes);
                     o.maybe_int("unacknowledged_bytes", answer.unacknowledged);
                     o.maybe_text("tool_calls", answer.tool_calls.map(|calls| calls.outcome.as_str()));
-                })
+                });
             }
             What::FrontendWait(wait) if context.options.wants_rid(wait.rid) => {
                 self.line("frontend_wait", at, context, |o| {
                     o.text("rid", wait.rid);
                     o.maybe_int("first_token_ns", wait.first_token_ns);
                     o.maybe_int("last_token_ns", wait.last_token_ns);
-                })
+                });
             }
             What::Undecoded(undecoded) => self.line("undecoded", at, context, |o| {
                 frame(o, undecoded.id, context);
@@ -145,15 +137,16 @@ impl Exporter for Events<'_> {
                 hop_fields(o, lost.hop, context);
                 o.int("count", lost.count).text("cause", lost.cause.as_str());
             }),
-            What::Delivered(_) | What::Answered(_) | What::FrontendWait(_) | What::Stage(_) | What::Merged(_) => Ok(()),
+            What::Delivered(_) | What::Answered(_) | What::FrontendWait(_) | What::Stage(_) | What::Merged(_) => {}
         }
+        self.out.written()
     }
 
     fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
         let from = MonoNs(report.window_mono_ns[0]);
         for finding in &report.findings {
             let at = MonoNs(from.0.saturating_add(finding.at_ns));
-            self.line("finding", at, context, |o| finding_fields(o, finding))?;
+            self.line("finding", at, context, |o| finding_fields(o, finding));
         }
         self.line("end", MonoNs(report.window_mono_ns[1]), context, |o| {
             let (requests, tokens, chunks) = (&report.requests, &report.tokens, &report.chunks);
@@ -166,18 +159,18 @@ impl Exporter for Events<'_> {
             o.maybe_int("chunks_dropped_predicted", chunks.dropped_predicted);
             o.maybe_int("chunks_dropped_confirmed", chunks.dropped_confirmed);
             o.int("events", report.own.events).int("events_missed", report.own.events_missed);
-        })?;
+        });
         self.out.finish()
     }
 }
 
 fn hop_fields(o: &mut Object<'_>, hop: Option<HopId>, context: &ExportContext<'_>) {
-    o.maybe_text("hop", hop.map(|id| context.hops.name(id)));
+    o.maybe_text("hop", hop.map(|id| context.ledger.hop_name(id)).as_deref());
     o.maybe_int("hop_id", hop.map(|id| id.0));
 }
 
 fn frame(o: &mut Object<'_>, id: FrameId, context: &ExportContext<'_>) {
-    o.text("hop", context.hops.name(id.hop)).int("hop_id", id.hop.0);
+    o.text("hop", &context.ledger.hop_name(id.hop)).int("hop_id", id.hop.0);
     o.int("lane", id.lane).int("seq", id.seq);
 }
 

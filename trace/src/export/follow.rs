@@ -2,7 +2,6 @@
 
 use std::io;
 
-use super::hops::Hops;
 use super::lives::LiveRequests;
 use super::{Clock, Closed, ExportContext, Exporter, Options, stage};
 use crate::analysis::Analysis;
@@ -14,15 +13,14 @@ use crate::report::Report;
 /// Tracks the live requests of an analysis for an exporter.
 pub(super) struct Follow {
     lives: LiveRequests,
-    hops: Hops,
-    clock: Clock,
+    pub(super) clock: Clock,
     options: Options,
     closed: u64,
 }
 
 impl Follow {
     pub(super) fn new(clock: Clock, options: Options) -> Self {
-        Self { lives: LiveRequests::default(), hops: Hops::default(), clock, options, closed: 0 }
+        Self { lives: LiveRequests::default(), clock, options, closed: 0 }
     }
 
     /// Processes an event that `analysis` has already applied.
@@ -32,14 +30,7 @@ impl Follow {
         analysis: &Analysis,
         exporter: &mut dyn Exporter,
     ) -> io::Result<()> {
-        match &event.what {
-            What::Hop(hop) => self.hops.announce(hop),
-            What::Sent(frame) => self.hops.ensure(frame.id.hop),
-            What::Received(received) => self.hops.ensure(received.id.hop),
-            What::Undecoded(undecoded) => self.hops.ensure(undecoded.id.hop),
-            _ => {}
-        }
-        self.lives.event(event, analysis.ledger(), &self.hops);
+        self.lives.event(event, analysis.ledger());
         if matches!(event.what, What::Hop(_) | What::Engine(_)) || self.in_range(event.at, event.at) {
             exporter.event(event, &self.context(analysis))?;
         }
@@ -52,11 +43,6 @@ impl Follow {
             exporter.tick(now, &self.context(analysis))?;
         }
         self.write_closed(analysis, exporter)
-    }
-
-    /// Sets the relation of the engine's clock to wall time from here on.
-    pub(super) fn anchor(&mut self, mono: MonoNs, wall_ns: u64) {
-        self.clock.anchor(mono, wall_ns);
     }
 
     /// Writes the requests in flight and the end of the output.
@@ -112,12 +98,6 @@ impl Follow {
     }
 
     fn context<'a>(&'a self, analysis: &'a Analysis) -> ExportContext<'a> {
-        ExportContext {
-            clock: &self.clock,
-            ledger: analysis.ledger(),
-            hops: &self.hops,
-            lives: &self.lives,
-            options: &self.options,
-        }
+        ExportContext { clock: &self.clock, ledger: analysis.ledger(), lives: &self.lives, options: &self.options }
     }
 }

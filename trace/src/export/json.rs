@@ -162,6 +162,22 @@ impl<'a> Object<'a> {
         self
     }
 
+    /// Absent when there is none.
+    pub(super) fn known_int(&mut self, name: &str, value: Option<impl Into<u64>>) -> &mut Self {
+        if let Some(value) = value {
+            self.int(name, value);
+        }
+        self
+    }
+
+    /// Absent when there is none.
+    pub(super) fn known_text(&mut self, name: &str, value: Option<&str>) -> &mut Self {
+        if let Some(value) = value {
+            self.text(name, value);
+        }
+        self
+    }
+
     pub(super) fn value(&mut self, name: &str, value: &(impl Serialize + ?Sized)) -> &mut Self {
         self.key(name);
         push(self.buf, value);
@@ -239,12 +255,13 @@ pub(super) struct Stream<'w> {
     buf: Vec<u8>,
     objects: u64,
     array: bool,
+    written: io::Result<()>,
 }
 
 impl<'w> Stream<'w> {
     /// Writes one object per line.
     pub(super) fn lines(out: Box<dyn Write + 'w>) -> Self {
-        Self { out, buf: Vec::with_capacity(2 * FLUSH), objects: 0, array: false }
+        Self { out, buf: Vec::with_capacity(2 * FLUSH), objects: 0, array: false, written: Ok(()) }
     }
 
     /// Writes one array with an element per line.
@@ -252,7 +269,8 @@ impl<'w> Stream<'w> {
         Self { array: true, ..Self::lines(out) }
     }
 
-    pub(super) fn object(&mut self, fill: impl FnOnce(&mut Object<'_>)) -> io::Result<()> {
+    /// Writes an object. A failure is returned by the next [`Self::written`].
+    pub(super) fn object(&mut self, fill: impl FnOnce(&mut Object<'_>)) {
         if self.array {
             self.buf.extend_from_slice(if self.objects == 0 { b"[\n" } else { b",\n" });
         }
@@ -261,11 +279,15 @@ impl<'w> Stream<'w> {
             self.buf.push(b'\n');
         }
         self.objects += 1;
-        if self.buf.len() >= FLUSH {
-            self.out.write_all(&self.buf)?;
+        if self.buf.len() >= FLUSH && self.written.is_ok() {
+            self.written = self.out.write_all(&self.buf);
             self.buf.clear();
         }
-        Ok(())
+    }
+
+    /// First failure since the last call.
+    pub(super) fn written(&mut self) -> io::Result<()> {
+        std::mem::replace(&mut self.written, Ok(()))
     }
 
     /// Closes the array and writes out all data.
@@ -273,6 +295,7 @@ impl<'w> Stream<'w> {
         if self.array {
             self.buf.extend_from_slice(if self.objects == 0 { b"[]\n" } else { b"\n]\n" });
         }
+        self.written()?;
         self.out.write_all(&self.buf)?;
         self.buf.clear();
         self.out.flush()

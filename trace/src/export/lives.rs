@@ -1,8 +1,8 @@
 //! Live requests, kept exactly as long as in the ledger, so that exports and report agree.
 
 use hashbrown::HashMap;
+use smallvec::SmallVec;
 
-use super::hops::Hops;
 use super::life::{FrameTimes, LiveRequest, NoteKind, OnHop};
 use super::pending::{Mark, Pending};
 use crate::clock::MonoNs;
@@ -14,10 +14,8 @@ use crate::ledger::{Ledger, Request, Summary, Ticket};
 #[derive(Debug, Default)]
 pub(super) struct LiveRequests {
     slots: Vec<Option<LiveRequest>>,
-    /// Index of the latest request with a rid.
-    by_rid: HashMap<Box<str>, usize>,
-    /// Indices of requests whose rid was reused by another request.
-    older: Vec<usize>,
+    /// Indices of the requests with a rid, the latest last: a rid may be reused.
+    by_rid: HashMap<Box<str>, SmallVec<[u32; 2]>>,
     /// Requests whose record was evicted and its slot reused within the same event.
     displaced: Vec<LiveRequest>,
     created: u64,
@@ -31,13 +29,13 @@ pub(super) struct LiveRequests {
 
 impl LiveRequests {
     /// Processes an event that `ledger` has already applied.
-    pub(super) fn event(&mut self, event: &Event<'_>, ledger: &Ledger, hops: &Hops) {
+    pub(super) fn event(&mut self, event: &Event<'_>, ledger: &Ledger) {
         let at = event.at;
         self.lost_now = None;
         self.current.clear();
         match &event.what {
-            What::Sent(frame) => self.sent(at, frame, ledger, hops),
-            What::Received(received) => self.received(at, received, ledger, hops),
+            What::Sent(frame) => self.sent(at, frame, ledger),
+            What::Received(received) => self.received(at, received, ledger),
             What::Processed(id) => {
                 self.reached(*id, |times| times.processed = Some(at));
                 self.pending.processed(*id, at);
@@ -83,21 +81,22 @@ impl LiveRequests {
     /// Removes and returns the state of a request closed by the ledger.
     pub(super) fn close(&mut self, summary: &Summary) -> LiveRequest {
         let is_request = |life: &LiveRequest| life.rid == summary.rid && life.first_at == summary.first_at;
-        let holds = |place: usize| self.slots.get(place).and_then(Option::as_ref).is_some_and(is_request);
-        let latest = self.by_rid.get(&*summary.rid).copied().filter(|&place| holds(place));
-        if latest.is_some() {
-            self.by_rid.remove(&*summary.rid);
-        }
-        let older = self.older.iter().position(|&place| holds(place));
-        let place = latest.or_else(|| older.map(|at| self.older.swap_remove(at)));
-        if let Some(life) = place.and_then(|place| self.slots[place].take()) {
-            self.live -= 1;
-            return life;
-        }
-        match self.displaced.iter().position(is_request) {
+        self.take(&summary.rid, is_request).unwrap_or_else(|| match self.displaced.iter().position(is_request) {
             Some(at) => self.displaced.swap_remove(at),
             None => LiveRequest::new(&summary.rid, 0, summary.first_at),
+        })
+    }
+
+    /// Removes and returns the request with this rid for which `is` holds.
+    fn take(&mut self, rid: &str, is: impl Fn(&LiveRequest) -> bool) -> Option<LiveRequest> {
+        let places = self.by_rid.get_mut(rid)?;
+        let holds = |&place: &u32| self.slots[place as usize].as_ref().is_some_and(&is);
+        let place = places.remove(places.iter().position(holds)?);
+        if places.is_empty() {
+            self.by_rid.remove(rid);
         }
+        self.live -= 1;
+        self.slots[place as usize].take()
     }
 
     /// Index of the request for a rid's record in the ledger, created if needed. `None` without a record.
@@ -117,35 +116,26 @@ impl LiveRequests {
             if life.first_at == first_at && *life.rid == *rid {
                 return Some(place);
             }
-            self.displace(place);
+            let (number, rid) = (life.number, life.rid.clone());
+            let displaced = self.take(&rid, |life| life.number == number);
+            self.displaced.extend(displaced);
         }
         self.created += 1;
         self.live += 1;
         let mut life = LiveRequest::new(rid, self.created, first_at);
         life.ticket = Some(ticket);
-        if let Some(older) = self.by_rid.insert(rid.into(), place) {
-            life.again = true;
-            self.older.push(older);
-        }
+        let same_rid = self.by_rid.entry(rid.into()).or_default();
+        life.again = !same_rid.is_empty();
+        same_rid.push(ticket.slot);
         self.slots[place] = Some(life);
         Some(place)
     }
 
-    fn displace(&mut self, place: usize) {
-        let Some(life) = self.slots[place].take() else { return };
-        self.live -= 1;
-        if self.by_rid.get(&*life.rid) == Some(&place) {
-            self.by_rid.remove(&*life.rid);
-        }
-        self.older.retain(|&older| older != place);
-        self.displaced.push(life);
-    }
-
-    fn sent(&mut self, at: MonoNs, frame: &Frame<'_>, ledger: &Ledger, hops: &Hops) {
-        let marks = self.content(frame, ledger, hops.is_origin(frame.id.hop), |times| {
+    fn sent(&mut self, at: MonoNs, frame: &Frame<'_>, ledger: &Ledger) {
+        let marks = self.content(frame, ledger, ledger.is_origin(frame.id.hop), |times| {
             (times.sent, times.forwarded) = (Some(at), frame.forwarded);
         });
-        let capabilities = hops.get(frame.id.hop).map(|h| h.capabilities).unwrap_or_default();
+        let capabilities = ledger.hop(frame.id.hop).map(|h| h.shows).unwrap_or_default();
         if let Some(early) = self.pending.enter(frame.id, marks, capabilities) {
             self.reached(frame.id, |times| {
                 times.received = Some(early.received);
@@ -154,17 +144,17 @@ impl LiveRequests {
         }
     }
 
-    fn received(&mut self, at: MonoNs, received: &Received<'_>, ledger: &Ledger, hops: &Hops) {
+    fn received(&mut self, at: MonoNs, received: &Received<'_>, ledger: &Ledger) {
         if let Some(frame) = &received.frame {
-            let marks = self.content(frame, ledger, hops.is_origin(frame.id.hop), |times| {
+            let marks = self.content(frame, ledger, ledger.is_origin(frame.id.hop), |times| {
                 times.received = Some(at);
             });
-            let capabilities = hops.get(frame.id.hop).map(|h| h.capabilities).unwrap_or_default();
+            let capabilities = ledger.hop(frame.id.hop).map(|h| h.shows).unwrap_or_default();
             self.pending.enter(frame.id, marks, capabilities);
         } else {
             self.reached(received.id, |times| times.received = Some(at));
         }
-        let processed = hops.get(received.id.hop).is_some_and(|h| h.capabilities.processed);
+        let processed = ledger.hop(received.id.hop).is_some_and(|h| h.shows.processed);
         self.pending.received(received.id, at, processed);
     }
 
@@ -243,7 +233,8 @@ impl LiveRequests {
     }
 
     fn note(&mut self, rid: &str, at: MonoNs, kind: impl FnOnce() -> NoteKind) {
-        if let Some(life) = self.by_rid.get(rid).and_then(|&place| self.slots[place].as_mut()) {
+        let latest = self.by_rid.get(rid).and_then(|places| self.slots[*places.last()? as usize].as_mut());
+        if let Some(life) = latest {
             life.note(at, kind());
         }
     }

@@ -7,7 +7,6 @@ mod clock;
 mod csv;
 mod events;
 mod follow;
-mod hops;
 mod json;
 mod life;
 mod lives;
@@ -25,17 +24,16 @@ mod stage;
 use std::io;
 use std::ops::RangeInclusive;
 
-pub use self::clock::Clock;
 pub use self::opening::Opening;
 pub use self::otlp::{LiveSpans, Resource, metrics_data};
 pub use self::recorded::recorded;
 
+use self::clock::Clock;
 use self::follow::Follow;
-use self::hops::Hops;
 use self::life::{LiveRequest, OnHop};
 use self::lives::LiveRequests;
 use crate::analysis::{Analysis, Config};
-use crate::clock::MonoNs;
+use crate::clock::{Anchor, MonoNs};
 use crate::event::Event;
 use crate::ledger::{Ledger, Limits, Summary};
 use crate::report::{Report, ReportInput};
@@ -116,7 +114,6 @@ const CLOSED_AT_ONCE: usize = 65_536;
 struct ExportContext<'a> {
     clock: &'a Clock,
     ledger: &'a Ledger,
-    hops: &'a Hops,
     lives: &'a LiveRequests,
     options: &'a Options,
 }
@@ -179,9 +176,9 @@ impl<'w> Export<'w> {
     ) -> io::Result<Self> {
         let out: Box<dyn io::Write + 'w> = Box::new(out);
         let exporter: Box<dyn Exporter + 'w> = match format {
-            Format::Perfetto => Box::new(perfetto::Perfetto::new(out, opening)?),
+            Format::Perfetto => Box::new(perfetto::Perfetto::new(out, opening)),
             Format::Otlp => Box::new(otlp::Otlp::new(out, opening)),
-            Format::Events => Box::new(events::Events::new(out, opening, &options)?),
+            Format::Events => Box::new(events::Events::new(out, opening, &options)),
             Format::Csv => Box::new(csv::Csv::new(out)?),
             #[cfg(feature = "parquet")]
             Format::Parquet => Box::new(parquet::Parquet::new(out, opening, &options)?),
@@ -213,8 +210,8 @@ impl<'w> Export<'w> {
     }
 
     /// Sets the relation of the engine's clock to wall time from here on.
-    pub fn anchor(&mut self, mono: MonoNs, wall_ns: u64) {
-        self.follow.anchor(mono, wall_ns);
+    pub fn anchor(&mut self, anchor: Anchor) {
+        self.follow.clock.anchor = anchor;
     }
 
     /// Writes requests in flight, findings and the end of the output. Returns the report of the run.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::clock::Clock;
-use crate::clock::MonoNs;
+use crate::clock::{Anchor, MonoNs};
 use crate::event::{Event, ThreadPart, What};
 use crate::id::ThreadId;
 
@@ -20,23 +20,17 @@ const PROCESSES: usize = 1_024;
 pub struct Opening {
     source: String,
     tokengap: String,
-    anchor: (MonoNs, u64),
+    anchor: Anchor,
     start: Option<MonoNs>,
     /// Main threads by role.
     by_role: BTreeMap<Box<str>, Vec<ThreadId>>,
 }
 
 impl Opening {
-    /// Opening of a recording of `source` (`demo`, `attach`, ...) by version `tokengap`. The instant `mono` was `wall_ns` since the
-    /// Unix epoch.
-    pub fn new(source: &str, tokengap: &str, mono: MonoNs, wall_ns: u64) -> Self {
-        Self {
-            source: source.to_owned(),
-            tokengap: tokengap.to_owned(),
-            anchor: (mono, wall_ns),
-            start: None,
-            by_role: BTreeMap::new(),
-        }
+    /// Opening of a recording of `source` (`demo`, `attach`, ...) by version `tokengap`.
+    pub fn new(source: &str, tokengap: &str, anchor: Anchor) -> Self {
+        let (source, tokengap) = (source.to_owned(), tokengap.to_owned());
+        Self { source, tokengap, anchor, start: None, by_role: BTreeMap::new() }
     }
 
     /// Reads an event in advance. Returns `false` when enough was read.
@@ -69,8 +63,7 @@ impl Opening {
 
     /// Clock with its origin at the earliest event, as in the report.
     pub(super) fn clock(&self) -> Clock {
-        let (mono, wall_ns) = self.anchor;
-        Clock::new(self.start.unwrap_or(mono), mono, wall_ns)
+        Clock { start: self.start.unwrap_or(self.anchor.mono), anchor: self.anchor }
     }
 
     /// Main thread of the only process with a role; `None` if there are several or none.

@@ -12,7 +12,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type;
 
-use super::row::{Cell, Kind, Row};
+use super::row::{Cell, Kind, cells, columns};
 use super::{Closed, ExportContext, Exporter, Opening, Options};
 use crate::report::Report;
 
@@ -33,7 +33,7 @@ pub(super) struct Parquet<'w> {
 
 impl<'w> Parquet<'w> {
     pub(super) fn new(out: Box<dyn Write + 'w>, opening: &Opening, options: &Options) -> io::Result<Self> {
-        let columns: Vec<_> = RECORDING.into_iter().chain(Row::columns()).collect();
+        let columns: Vec<_> = RECORDING.into_iter().chain(columns()).collect();
         let clock = opening.clock();
         Ok(Self {
             out,
@@ -41,7 +41,7 @@ impl<'w> Parquet<'w> {
             columns: columns.iter().map(|(_, kind)| Column::new(*kind)).collect(),
             rows: 0,
             recording: options.recording.clone(),
-            start_ns: clock.wall(clock.mono(0)),
+            start_ns: clock.wall(clock.start),
         })
     }
 
@@ -66,10 +66,9 @@ impl Exporter for Parquet<'_> {
         if !context.options.wants(request.summary) {
             return Ok(());
         }
-        let recording = self.recording.as_deref().map(Cell::Text);
-        let cells = [recording, Some(Cell::Moment(self.start_ns))];
-        let row = Row::new(request, context);
-        for (column, cell) in self.columns.iter_mut().zip(cells.into_iter().chain(row.cells())) {
+        let recording = self.recording.as_deref().map(|name| Cell::Text(name.into()));
+        let of_all = [recording, Some(Cell::Moment(self.start_ns))].into_iter();
+        for (column, cell) in self.columns.iter_mut().zip(of_all.chain(cells(request, context))) {
             column.push(cell);
         }
         self.rows += 1;
@@ -113,7 +112,7 @@ impl Column {
         self.levels.push(i16::from(cell.is_some()));
         let number = |value| i64::try_from(value).unwrap_or(i64::MAX);
         match (&mut self.values, cell) {
-            (Values::Text(values), Some(Cell::Text(text))) => values.push(ByteArray::from(text)),
+            (Values::Text(values), Some(Cell::Text(text))) => values.push(ByteArray::from(&*text)),
             (Values::Number(values), Some(Cell::Number(value))) => values.push(number(value)),
             (Values::Number(values), Some(Cell::Moment(wall_ns))) => values.push(number(wall_ns / 1_000)),
             (Values::Flag(values), Some(Cell::Flag(flag))) => values.push(flag),

@@ -26,7 +26,7 @@ pub fn recorded(
         match reader.next() {
             Ok(Some(Record::Event(event))) => export.event(&event)?,
             Ok(Some(Record::Tick(now))) => export.tick(now)?,
-            Ok(Some(Record::Anchor(anchor))) => export.anchor(anchor.mono, anchor.wall_ns),
+            Ok(Some(Record::Anchor(anchor))) => export.anchor(anchor),
             Ok(Some(Record::Closing(_))) => {}
             Ok(None) => break,
             Err(error @ ReadError::Damaged { .. }) => progress(reader.offset(), Some(&error)),
@@ -44,8 +44,7 @@ pub fn recorded(
 /// Reads the recording's first seconds for the names of processes.
 fn look_ahead(recording: &Recording) -> io::Result<Opening> {
     let header = recording.header();
-    let anchor = header.anchor;
-    let mut opening = Opening::new(&header.source, &header.tokengap, anchor.mono, anchor.wall_ns);
+    let mut opening = Opening::new(&header.source, &header.tokengap, header.anchor);
     let mut reader = recording.reader();
     loop {
         match reader.next() {

@@ -2,13 +2,14 @@
 //!
 //! Numbers that the screen's table may show, too, are in [`crate::columns`].
 
+use std::borrow::Cow;
+
+use super::stage::{self, last_gap};
+use super::{Closed, ExportContext};
 use crate::clock::MonoNs;
 use crate::columns::COLUMNS;
-use crate::event::Finish;
-use crate::ledger::{Numbers, Request, Summary};
+use crate::ledger::{Request, Summary};
 use crate::report::places;
-
-use super::{Closed, ExportContext, stage};
 
 /// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,128 +22,71 @@ pub(super) enum Kind {
 
 /// An observed value.
 pub(super) enum Cell<'a> {
-    Text(&'a str),
+    Text(Cow<'a, str>),
     Number(u64),
     Flag(bool),
     /// Wall-clock time in nanoseconds since the Unix epoch.
     Moment(u64),
 }
 
-/// Type of a field of [`Row`].
-trait Field {
-    const KIND: Kind;
-    /// `None` means "not observed".
-    fn cell(&self) -> Option<Cell<'_>>;
+use Cell::{Flag, Moment, Number};
+
+/// Value of a request's column; `None` means "not observed".
+type Value = for<'a> fn(&'a Closed<'a>, &'a ExportContext<'a>) -> Option<Cell<'a>>;
+
+/// Columns that only exports have, before those of [`COLUMNS`].
+static FIELDS: [(&str, Kind, Value); 17] = [
+    ("rid", Kind::Text, |r, _| Some(text(&*r.summary.rid))),
+    ("first_seen", Kind::Moment, |r, c| Some(Moment(c.clock.wall(stage::span(r).0)))),
+    ("first_seen_ns", Kind::Number, |r, c| at(c, Some(stage::span(r).0))),
+    ("last_seen_ns", Kind::Number, |r, c| at(c, Some(stage::span(r).1))),
+    ("state", Kind::Text, |r, _| Some(text(r.state()))),
+    ("finish", Kind::Text, |r, _| Some(text(r.summary.finish?.as_str()))),
+    ("sent_first_ns", Kind::Number, |r, c| at(c, r.summary.sent_first)),
+    ("received_first_ns", Kind::Number, |r, c| at(c, r.summary.received_first)),
+    ("processed_first_ns", Kind::Number, |r, c| at(c, stage::arrival(r.life, c.ledger)?.first.processed)),
+    ("delivered_first_ns", Kind::Number, |r, c| at(c, r.life.first_delivered)),
+    ("delivered_last_ns", Kind::Number, |r, c| at(c, r.life.last_delivered)),
+    ("last_gap_ns", Kind::Number, |r, c| last_gap(r.life, c.ledger).map(Number)),
+    ("lost_places", Kind::Text, |r, c| Some(text(lost_places(r.summary, r.summary.tokens_lost?, c)))),
+    ("inflated", Kind::Flag, |r, _| Some(Flag(r.summary.inflated))),
+    ("bursts", Kind::Flag, |r, _| Some(Flag(r.summary.bursts))),
+    ("slowest_hop", Kind::Text, |r, c| Some(text(slowest(r, c)?.1))),
+    ("slowest_hop_wait_ns", Kind::Number, |r, c| Some(Number(slowest(r, c)?.0))),
+];
+
+/// Name and type of each column.
+pub(super) fn columns() -> impl Iterator<Item = (&'static str, Kind)> {
+    let numbers = COLUMNS.iter().filter_map(|column| Some((column.name?, Kind::Number)));
+    FIELDS.iter().map(|(name, kind, _)| (*name, *kind)).chain(numbers)
 }
 
-/// Wall-clock time in nanoseconds since the Unix epoch.
-pub(super) struct Moment(u64);
-
-macro_rules! field {
-    ($type:ty, $kind:ident, $value:ident => $cell:expr) => {
-        impl Field for $type {
-            const KIND: Kind = Kind::$kind;
-            fn cell(&self) -> Option<Cell<'_>> {
-                let $value = self;
-                Some(Cell::$kind($cell))
-            }
-        }
-    };
-}
-field!(&str, Text, text => text);
-field!(String, Text, text => text);
-field!(u64, Number, number => *number);
-field!(bool, Flag, flag => *flag);
-field!(Moment, Moment, moment => moment.0);
-
-impl<T: Field> Field for Option<T> {
-    const KIND: Kind = T::KIND;
-    fn cell(&self) -> Option<Cell<'_>> {
-        self.as_ref().and_then(T::cell)
-    }
+/// Value of each column.
+pub(super) fn cells<'a>(
+    request: &'a Closed<'a>,
+    context: &'a ExportContext<'a>,
+) -> impl Iterator<Item = Option<Cell<'a>>> {
+    let numbers = COLUMNS.iter().filter(|column| column.name.is_some());
+    let numbers = numbers.map(|column| (column.of)(&request.summary.numbers).map(Number));
+    FIELDS.iter().map(|(_, _, of)| of(request, context)).chain(numbers)
 }
 
-macro_rules! row {
-    ($($(#[$about:meta])* $name:ident: $type:ty,)+) => {
-        pub(super) struct Row<'a> {
-            numbers: &'a Numbers,
-            $($(#[$about])* $name: $type,)+
-        }
-
-        impl<'a> Row<'a> {
-            /// Name and type of each column.
-            pub(super) fn columns() -> impl Iterator<Item = (&'static str, Kind)> {
-                let fields = [$((stringify!($name), <$type as Field>::KIND)),+];
-                let numbers = COLUMNS.iter().filter_map(|column| Some((column.name?, Kind::Number)));
-                fields.into_iter().chain(numbers)
-            }
-
-            /// Value of each column.
-            pub(super) fn cells(&self) -> impl Iterator<Item = Option<Cell<'_>>> {
-                let fields = [$(self.$name.cell()),+];
-                let numbers = COLUMNS.iter().filter(|column| column.name.is_some());
-                let numbers = numbers.map(|column| (column.of)(self.numbers).map(Cell::Number));
-                fields.into_iter().chain(numbers)
-            }
-        }
-    };
+fn text<'a>(text: impl Into<Cow<'a, str>>) -> Cell<'a> {
+    Cell::Text(text.into())
 }
 
-row! {
-    rid: &'a str,
-    first_seen: Moment,
-    first_seen_ns: u64,
-    last_seen_ns: u64,
-    /// `finished`, `orphaned` or `open`.
-    state: &'static str,
-    finish: Option<&'static str>,
-    sent_first_ns: Option<u64>,
-    received_first_ns: Option<u64>,
-    processed_first_ns: Option<u64>,
-    delivered_first_ns: Option<u64>,
-    delivered_last_ns: Option<u64>,
-    last_gap_ns: Option<u64>,
-    /// Positions of tokens proven lost (1-based), as in `3, 7-9`.
-    lost_places: Option<String>,
-    inflated: bool,
-    bursts: bool,
-    /// Hop on which the first chunk waited longest, and its queue wait there.
-    slowest_hop: Option<&'a str>,
-    slowest_hop_wait_ns: Option<u64>,
+/// Time since the start of the capture.
+fn at<'a>(context: &ExportContext<'_>, time: Option<MonoNs>) -> Option<Cell<'a>> {
+    time.map(|time| Number(context.clock.at(time)))
 }
 
-impl<'a> Row<'a> {
-    pub(super) fn new(request: &Closed<'a>, context: &ExportContext<'a>) -> Self {
-        let (s, life) = (request.summary, request.life);
-        let at = |time: Option<MonoNs>| time.map(|t| context.clock.at(t));
-        let arrival = life.hops.iter().find(|h| context.hops.get(h.hop).is_some_and(|h| h.last));
-        let (from, to) = stage::span(request);
-        let slowest = request.life.hops.iter().filter_map(|h| {
-            let (sent, received) = h.first.sent.zip(h.first.received)?;
-            Some((received.since(sent), context.hops.name(h.hop)))
-        });
-        let slowest = slowest.max_by_key(|(wait, _)| *wait);
-        Self {
-            numbers: &s.numbers,
-            rid: &s.rid,
-            first_seen: Moment(context.clock.wall(from)),
-            first_seen_ns: context.clock.at(from),
-            last_seen_ns: context.clock.at(to),
-            state: request.state(),
-            finish: s.finish.map(Finish::as_str),
-            sent_first_ns: at(s.sent_first),
-            received_first_ns: at(s.received_first),
-            processed_first_ns: at(arrival.and_then(|h| h.first.processed)),
-            delivered_first_ns: at(life.first_delivered),
-            delivered_last_ns: at(life.last_delivered),
-            last_gap_ns: stage::last_gap(life, context.hops),
-            lost_places: s.tokens_lost.map(|lost| lost_places(s, lost, context)),
-            inflated: s.inflated,
-            bursts: s.bursts,
-            slowest_hop: slowest.map(|(_, hop)| hop),
-            slowest_hop_wait_ns: slowest.map(|(wait, _)| wait),
-        }
-    }
+/// Hop on which the first chunk waited longest, after its queue wait there.
+fn slowest<'a>(request: &Closed<'_>, context: &ExportContext<'a>) -> Option<(u64, Cow<'a, str>)> {
+    let waits = request.life.hops.iter().filter_map(|h| {
+        let (sent, received) = h.first.sent.zip(h.first.received)?;
+        Some((received.since(sent), context.ledger.hop_name(h.hop)))
+    });
+    waits.max_by_key(|(wait, _)| *wait)
 }
 
 /// Positions of lost tokens; empty without losses. Ends with `...` if the ledger has no more ranges.

@@ -2,12 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::hops::Hops;
 use super::life::LiveRequest;
 use super::{Closed, OnHop};
 use crate::clock::MonoNs;
 use crate::id::FrameId;
-use crate::ledger::Summary;
+use crate::ledger::{Ledger, Summary};
 
 /// One stage. Lists have parents before their children, and siblings in time order. Children lie within their
 /// parents and siblings do not overlap, regardless of clock skew between observers.
@@ -49,11 +48,15 @@ pub(super) fn span(request: &Closed<'_>) -> (MonoNs, MonoNs) {
     (from, request.life.ended(request.summary.last_at).max(from))
 }
 
+/// The request on its last hop.
+pub(super) fn arrival<'l>(life: &'l LiveRequest, ledger: &Ledger) -> Option<&'l OnHop> {
+    life.hops.iter().find(|h| ledger.hop(h.hop).is_some_and(|h| h.last))
+}
+
 /// From the send of the finishing chunk by the scheduler to its receive by the tokenizer, in nanoseconds.
-pub(super) fn last_gap(life: &LiveRequest, hops: &Hops) -> Option<u64> {
-    let last = |wanted: &dyn Fn(&OnHop) -> bool| life.hops.iter().find(|h| wanted(h))?.last;
-    let sent = last(&|h| hops.is_origin(h.hop))?.sent?;
-    let received = last(&|h| hops.get(h.hop).is_some_and(|h| h.last))?.received?;
+pub(super) fn last_gap(life: &LiveRequest, ledger: &Ledger) -> Option<u64> {
+    let sent = life.hops.iter().find(|h| ledger.is_origin(h.hop))?.last?.sent?;
+    let received = arrival(life, ledger)?.last?.received?;
     Some(received.since(sent))
 }
 
@@ -63,97 +66,85 @@ pub(super) fn first_delivery(summary: &Summary) -> Option<u64> {
 }
 
 /// Observed stages of a request.
-pub(super) fn stages<'a>(request: &Closed<'_>, hops: &'a Hops) -> Vec<Stage<'a>> {
+pub(super) fn stages<'a>(request: &Closed<'_>, ledger: &'a Ledger) -> Vec<Stage<'a>> {
     let (begin, end) = span(request);
     let (summary, life) = (request.summary, request.life);
-    let mut list = Stages { list: Vec::new(), end };
+    let mut list = Stages { list: Vec::new(), depth: 0, now: begin, end };
     let mut path: Vec<&OnHop> = life.hops.iter().collect();
     path.sort_by_key(|h| h.first.began());
-    let gap = summary.sent_first.zip(summary.received_first);
-    let mut cursor = begin;
-    if let Some((sent, received)) = gap {
-        if let Some((from, to)) =
-            list.push("first token gap".into(), (sent, received), (cursor, end), 0, None, Kind::Gap)
-        {
-            list.path(&path, hops, (from, to), 1);
-            cursor = to;
-        }
+    if let Some(gap) = summary.sent_first.zip(summary.received_first) {
+        list.add("first token gap".into(), gap, None, Kind::Gap, |list| list.path(&path, ledger));
     } else {
-        cursor = list.path(&path, hops, (cursor, end), 0);
+        list.path(&path, ledger);
     }
-    let arrival = path.iter().find(|h| hops.get(h.hop).is_some_and(|h| h.last));
+    let arrival = path.iter().find(|h| ledger.hop(h.hop).is_some_and(|h| h.last));
     if let Some((first, received)) = arrival.and_then(|h| Some((h.first, h.first.received?))) {
         let frame = Some(first.frame);
-        if let Some(processed) = first.processed
-            && let Some((_, to)) =
-                list.push("processing".into(), (received, processed), (cursor, end), 0, frame, Kind::Processing)
-        {
-            cursor = to;
+        if let Some(processed) = first.processed {
+            list.add("processing".into(), (received, processed), frame, Kind::Processing, |_| {});
         }
-        if let Some(delivered) = life.first_delivered
-            && let Some((_, to)) =
-                list.push("delivery".into(), (cursor, delivered), (cursor, end), 0, frame, Kind::Delivery)
-        {
-            cursor = to;
+        if let Some(delivered) = life.first_delivered {
+            list.add("delivery".into(), (list.now, delivered), frame, Kind::Delivery, |_| {});
         }
     }
     let last_received = arrival.and_then(|h| h.last?.received);
     if let Some(last) = life.last_delivered.max(last_received) {
-        list.push("streaming".into(), (cursor, last), (cursor, end), 0, None, Kind::Streaming);
+        list.add("streaming".into(), (list.now, last), None, Kind::Streaming, |_| {});
     }
     list.list
 }
 
+/// Stages so far, and the interval and depth of the next one.
 struct Stages<'a> {
     list: Vec<Stage<'a>>,
+    depth: usize,
+    now: MonoNs,
     end: MonoNs,
 }
 
 impl<'a> Stages<'a> {
-    /// Adds a stage, clipped to `bounds`. Returns its clipped interval; `None` if nothing is left.
-    fn push(
+    /// Adds a stage, clipped to the interval, with those that `inside` adds within it. Returns `false` if nothing is left of it.
+    fn add(
         &mut self,
         name: Cow<'a, str>,
         (from, to): (MonoNs, MonoNs),
-        (low, high): (MonoNs, MonoNs),
-        depth: usize,
         frame: Option<FrameId>,
         kind: Kind,
-    ) -> Option<(MonoNs, MonoNs)> {
-        let (from, to) = (from.max(low), to.min(high).min(self.end));
+        inside: impl FnOnce(&mut Self),
+    ) -> bool {
+        let (from, to) = (from.max(self.now), to.min(self.end));
         if to < from {
-            return None;
+            return false;
         }
+        let (depth, end) = (self.depth, self.end);
         self.list.push(Stage { name, from, to, depth, frame, kind });
-        Some((from, to))
+        (self.depth, self.now, self.end) = (depth + 1, from, to);
+        inside(self);
+        (self.depth, self.now, self.end) = (depth, to, end);
+        true
     }
 
-    /// Adds the path of the first chunk, hop by hop, with the times in between. Returns its end.
-    fn path(&mut self, path: &[&OnHop], hops: &'a Hops, (low, high): (MonoNs, MonoNs), depth: usize) -> MonoNs {
-        let mut cursor = low;
+    /// Adds the path of the first chunk, hop by hop, with the times in between.
+    fn path(&mut self, path: &[&OnHop], ledger: &'a Ledger) {
         let mut before: Option<MonoNs> = None;
         for on in path {
-            let Some(hop) = hops.get(on.hop) else { continue };
+            let Some(hop) = ledger.hop(on.hop) else { continue };
+            let group = &ledger.groups()[hop.group];
             let first = &on.first;
-            if let Some((received, sent)) = before.zip(first.sent)
-                && let Some((_, to)) =
-                    self.push((&*hop.ends.from).into(), (received, sent), (cursor, high), depth, None, Kind::Between)
-            {
-                cursor = to;
+            if let Some(between) = before.zip(first.sent) {
+                self.add((&*group.ends.from).into(), between, None, Kind::Between, |_| {});
             }
             before = first.received;
             let frame = Some(first.frame);
-            let name = Cow::from(&*hop.name);
+            let relay = |list: &mut Self| {
+                if let Some(span) = first.sent.zip(first.forwarded) {
+                    list.add("relay".into(), span, frame, Kind::Relay, |_| {});
+                }
+            };
             let whole = first.sent.zip(first.received);
-            let bounds = whole.and_then(|span| self.push(name, span, (cursor, high), depth, frame, Kind::Hop));
-            let (inside, below) = bounds.map_or(((cursor, high), depth), |bounds| (bounds, depth + 1));
-            if let Some(span) = first.sent.zip(first.forwarded)
-                && let Some((_, to)) = self.push("relay".into(), span, inside, below, frame, Kind::Relay)
-            {
-                cursor = to;
+            if !whole.is_some_and(|span| self.add((&*group.name).into(), span, frame, Kind::Hop, relay)) {
+                relay(self);
             }
-            cursor = bounds.map_or(cursor, |bounds| bounds.1);
         }
-        cursor
     }
 }

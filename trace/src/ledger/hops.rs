@@ -100,9 +100,13 @@ impl Hops {
         }
     }
 
+    pub(crate) fn get(&self, id: HopId) -> Option<&Hop> {
+        self.all.get(*self.by_id.get(&id)?)
+    }
+
     /// The hop of a stream.
     pub(crate) fn of(&self, stream: &Stream) -> Option<&Hop> {
-        self.by_id.get(&stream.hop).and_then(|&place| self.all.get(place))
+        self.get(stream.hop)
     }
 
     /// Whether no observation of the hop was missed since the stream's last chunk.

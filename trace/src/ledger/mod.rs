@@ -42,6 +42,7 @@ mod tool_calls;
 mod totals;
 mod waits;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
@@ -85,6 +86,7 @@ pub(crate) use self::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Engines, Mode, Waiter};
 use crate::event::{Event, Missed, MissedCause, Undecoded, What};
+use crate::id::HopId;
 use crate::stats::{Buckets, Distribution};
 
 /// Caps a number from an event, so that sums of hostile values cannot overflow.
@@ -379,6 +381,23 @@ impl Ledger {
     /// Hops in the order first observed.
     pub fn hops(&self) -> &[Hop] {
         &self.hops.all
+    }
+
+    pub(crate) fn hop(&self, id: HopId) -> Option<&Hop> {
+        self.hops.get(id)
+    }
+
+    /// Name of a hop. Hops beyond the limit have none but their number.
+    pub(crate) fn hop_name(&self, id: HopId) -> Cow<'_, str> {
+        match self.hop(id) {
+            Some(hop) => Cow::from(&self.groups()[hop.group].name),
+            None => Cow::from(format!("hop {}", id.0)),
+        }
+    }
+
+    /// Whether the sends on a hop are the scheduler's.
+    pub(crate) fn is_origin(&self, id: HopId) -> bool {
+        self.hop(id).is_some_and(|hop| hop.origin || !self.hops.any_origin)
     }
 
     /// Groups of hops with the same name.

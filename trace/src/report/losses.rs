@@ -81,62 +81,35 @@ fn list(
     over: fn(&ledger::Lossy) -> Option<&ledger::Losses>,
 ) -> Vec<LossLine> {
     let deliveries = ledger.observes_deliveries();
-    let open = ledger.requests().filter_map(|request| {
-        let lost = live(request)?;
-        let head = LossLine {
-            rid: request.rid.to_string(),
-            tokens_sent: request.tokens_sent.into(),
-            tokens_delivered: deliveries.then(|| request.tokens_delivered.into()),
-            finish: request.finish.map(|finish| finish.as_str().to_owned()),
-            ..LossLine::none()
-        };
-        Some((lost, head))
+    let open = ledger.requests().filter_map(|r| {
+        let delivered = deliveries.then_some(r.tokens_delivered);
+        Some((live(r)?, &r.rid, r.tokens_sent, delivered, r.finish))
     });
-    let closed = ledger.lossy().filter_map(|lossy| {
-        let head = LossLine {
-            rid: lossy.rid.to_string(),
-            tokens_sent: lossy.tokens_sent.into(),
-            tokens_delivered: lossy.tokens_delivered.map(u64::from),
-            finish: lossy.finish.map(|finish| finish.as_str().to_owned()),
-            ..LossLine::none()
-        };
-        Some((over(lossy)?, head))
-    });
-    let mut all: Vec<(&ledger::Losses, LossLine)> = open.chain(closed).collect();
-    all.sort_unstable_by(|a, b| (b.0.tokens, &a.1.rid).cmp(&(a.0.tokens, &b.1.rid)));
-    all.truncate(LIMIT);
-    all.into_iter().map(|(lost, head)| head.with(lost)).collect()
+    let closed = ledger.lossy().filter_map(|r| Some((over(r)?, &r.rid, r.tokens_sent, r.tokens_delivered, r.finish)));
+    let mut all: Vec<_> = open.chain(closed).collect();
+    all.sort_unstable_by(|a, b| (b.0.tokens, a.1).cmp(&(a.0.tokens, b.1)));
+    let worst = all.into_iter().take(LIMIT);
+    worst
+        .map(|(lost, rid, tokens_sent, tokens_delivered, finish)| LossLine {
+            rid: rid.to_string(),
+            tokens_sent: tokens_sent.into(),
+            tokens_delivered: tokens_delivered.map(u64::from),
+            tokens: lost.tokens,
+            chunks: lost.chunks,
+            ranges: lost.ranges.iter().map(RangeLine::of).collect(),
+            tokens_unlisted: lost.unlisted,
+            finish: finish.map(|finish| finish.as_str().to_owned()),
+        })
+        .collect()
+}
+
+impl RangeLine {
+    fn of(range: &ledger::LostRange) -> Self {
+        Self { tokens: range.tokens, chunks: range.chunks, ids: range.ids.clone() }
+    }
 }
 
 impl LossLine {
-    fn none() -> Self {
-        Self {
-            rid: String::new(),
-            tokens_sent: 0,
-            tokens_delivered: None,
-            tokens: 0,
-            chunks: 0,
-            ranges: Vec::new(),
-            tokens_unlisted: 0,
-            finish: None,
-        }
-    }
-
-    fn with(self, lost: &ledger::Losses) -> Self {
-        let range = |range: &ledger::LostRange| RangeLine {
-            tokens: range.tokens,
-            chunks: range.chunks,
-            ids: range.ids.clone(),
-        };
-        Self {
-            tokens: lost.tokens,
-            chunks: lost.chunks,
-            ranges: lost.ranges.iter().map(range).collect(),
-            tokens_unlisted: lost.unlisted,
-            ..self
-        }
-    }
-
     /// Formats the positions as `3, 7-9`, with at most `limit` ranges.
     pub fn places(&self, limit: usize) -> String {
         let ranges = self.ranges.iter().map(|range| range.tokens);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 
 use proptest::prelude::*;
 use serde_json::Value;
+use trace::clock::Anchor;
 use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, Received, What};
 use trace::export::{Export, Format, Opening, Options};
 use trace::ledger::Limits;
@@ -36,7 +37,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
 fn export_ops(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) {
     let limits = Limits { live_rids, finished_kept: 0, pending_frames: 3, ..Limits::default() };
     let config = Config { limits, ..Config::default() };
-    let opening = Opening::new("tap", "0.1.0", MonoNs(0), 0);
+    let opening = Opening::new("tap", "0.1.0", Anchor::default());
     let options = Options { chunks: 2, ..Options::default() };
     let mut out = Vec::new();
     let mut export = Export::new(format, options, config, &opening, &mut out).expect("a vector");

@@ -13,6 +13,7 @@ mod run;
 
 use serde_json::Value;
 use trace::MonoNs;
+use trace::clock::Anchor;
 use trace::export::{Export, Format, Opening, Options};
 use trace::report::{Report, ReportInput};
 
@@ -23,18 +24,18 @@ fn export(format: Format, options: Options) -> (String, Report) {
 }
 
 fn export_bytes(format: Format, options: Options) -> (Vec<u8>, Report) {
-    let steps = run::steps();
-    let mut opening = Opening::new("demo", "0.1.0", MonoNs(run::START), run::WALL);
-    steps.iter().take_while(|step| step.with(|event| opening.learn(event))).count();
+    let events = run::events();
+    let mut opening = Opening::new("demo", "0.1.0", Anchor { mono: MonoNs(run::START), wall_ns: run::WALL });
+    events.iter().take_while(|event| opening.learn(event)).count();
     let mut out = Vec::new();
     let mut export = Export::new(format, options, engine::config(), &opening, &mut out).expect("a vector");
     let mut tick = run::START;
-    for step in &steps {
-        while tick < step.at().0 {
+    for event in &events {
+        while tick < event.at.0 {
             export.tick(MonoNs(tick)).expect("a vector");
             tick += 100 * run::MS;
         }
-        step.with(|event| export.event(event)).expect("a vector");
+        export.event(event).expect("a vector");
     }
     // Long enough for finished requests to be closed.
     for _ in 0..30 {

@@ -1,5 +1,6 @@
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::record::{Field, Row, RowAccessor};
+use trace::clock::Anchor;
 use trace::event::{Chunk, Event, Finish, Frame, What};
 use trace::export::{Export, Format, Opening, Options};
 use trace::report::ReportInput;
@@ -64,7 +65,7 @@ fn no_matching_request_makes_a_file_without_rows() {
 #[test]
 fn rows_continue_in_further_groups() {
     const REQUESTS: usize = 70_000;
-    let opening = Opening::new("tap", "0.1.0", MonoNs(0), 0);
+    let opening = Opening::new("tap", "0.1.0", Anchor::default());
     let mut out = Vec::new();
     let mut export = Export::new(Format::Parquet, Options::default(), Config::default(), &opening, &mut out).unwrap();
     let rids: Vec<String> = (0..REQUESTS).map(|n| format!("rid-{n}")).collect();

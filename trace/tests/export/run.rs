@@ -3,9 +3,9 @@
 
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, FrontendWait, Hop,
-    IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, SendWait, StackSample,
-    Stage, Undecoded, What,
+    Answer, AnswerEnd, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, FrontendWait, Hop, Kind,
+    LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received, SendWait, StackSample, Stage, Undecoded,
+    What,
 };
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
@@ -19,65 +19,49 @@ const UP: HopId = HopId(0);
 const DOWN: HopId = HopId(1);
 const TOKENIZER: ThreadId = ThreadId { pid: 4242, tid: 4242 };
 
-/// An owned event and its time.
-pub(crate) struct Step {
-    at: u64,
-    what: StepKind,
-}
-
-type Part = (String, u32, Option<Finish>);
-
-enum StepKind {
-    Sent(FrameId, Vec<Part>),
-    Delivered(String, u32, u32, bool),
-    Plain(What<'static>),
-}
-
-/// Steps of the run, ordered by time.
-pub(crate) fn steps() -> Vec<Step> {
-    let mut steps = Vec::new();
-    let mut plain = |at: u64, what| {
-        steps.push(Step { at, what: StepKind::Plain(what) });
-    };
-    announce(&mut plain);
-    samples(&mut plain);
+/// Events of the run, ordered by time. Their borrowed parts are leaked.
+pub(crate) fn events() -> Vec<Event<'static>> {
+    let mut events = Vec::new();
+    let mut enter = |at: u64, what| events.push(Event { at: MonoNs(at), what });
+    announce(&mut enter);
+    samples(&mut enter);
     for frame in 0..u64::from(TOKENS) {
         let sent = START + 10 * MS + frame * 10 * MS;
-        let parts = parts(frame as u32);
+        let chunks: &[Chunk<'_>] = chunks(frame as u32).leak();
         let (up, down) = (id(UP, frame), id(DOWN, frame));
-        steps.push(Step { at: sent, what: StepKind::Sent(up, parts.clone()) });
-        let mut plain = |at: u64, what| {
-            steps.push(Step { at, what: StepKind::Plain(what) });
-        };
-        plain(sent + MS, receive(up, None, None));
-        plain(sent + 2 * MS, What::Processed(up));
+        let content = Frame { bytes: 800 + 60 * chunks.len() as u64, ..Frame::token_ids(up, 0, chunks) };
+        enter(sent, What::Sent(Frame { forwarded: Some(MonoNs(sent + 20_000)), ..content }));
+        enter(sent + MS, receive(up, None, None));
+        enter(sent + 2 * MS, What::Processed(up));
         // The tokenizer receives two frames per wakeup and falls behind by 5 ms with each frame.
         let wakeup = frame / 2;
         let received = START + 30 * MS + wakeup * 30 * MS + frame % 2 * 200_000;
-        plain(received, receive(down, Some(wakeup), Some(TOKENIZER)));
-        plain(received + 150_000, What::Processed(down));
-        steps.push(Step { at: sent + 2 * MS, what: StepKind::Sent(down, parts.clone()) });
+        enter(received, receive(down, Some(wakeup), Some(TOKENIZER)));
+        enter(received + 150_000, What::Processed(down));
+        enter(sent + 2 * MS, What::Sent(Frame { id: down, kind: Kind::Text, ..content }));
         // Its waiters keep only the last chunk of a wakeup.
-        for (rid, count, finish) in parts.into_iter().filter(|p| p.2 != Some(Finish::Abort)) {
-            if frame % 2 == 1 || rid == "5b8efff798038103d269b633813fc60c" {
-                steps.push(Step { at: received + 400_000, what: StepKind::Delivered(rid, 1, count, finish.is_some()) });
+        for chunk in chunks.iter().filter(|chunk| chunk.finish != Some(Finish::Abort)) {
+            if frame % 2 == 1 || chunk.rid == "5b8efff798038103d269b633813fc60c" {
+                let delivery = Delivery::new(chunk.rid, 1, chunk.completion_tokens);
+                let finished = chunk.finish.is_some();
+                enter(received + 400_000, What::Delivered(Delivery { finished, ..delivery }));
             }
         }
     }
-    steps.sort_by_key(|step| step.at);
-    steps
+    events.sort_by_key(|event| event.at);
+    events
 }
 
 /// A UUID, other rids, and one with characters that formats must escape.
-fn rid(request: usize) -> String {
+fn rid(request: usize) -> &'static str {
     match request {
-        0 => String::from("5b8efff798038103d269b633813fc60c"),
-        1 => String::from("special \"rid\", with\\all\nof it"),
-        n => format!("request-{n}"),
+        0 => "5b8efff798038103d269b633813fc60c",
+        1 => "special \"rid\", with\\all\nof it",
+        n => format!("request-{n}").leak(),
     }
 }
 
-fn parts(frame: u32) -> Vec<Part> {
+fn chunks(frame: u32) -> Vec<Chunk<'static>> {
     let of = |request: usize| {
         // The last two requests start late and another is long: three are in flight at the end.
         let first = if request >= REQUESTS - 2 { TOKENS - 6 } else { request as u32 };
@@ -88,7 +72,13 @@ fn parts(frame: u32) -> Vec<Part> {
             n if n % 2 == 0 => Finish::Stop,
             _ => Finish::Length,
         };
-        (count <= last).then(|| (rid(request), count, (count == last).then_some(finish)))
+        (count <= last).then(|| Chunk {
+            prompt_tokens: Some(16),
+            cached_tokens: Some(8),
+            finish: (count == last).then_some(finish),
+            ids: &[1001],
+            ..Chunk::counted(rid(request), 1, count)
+        })
     };
     (0..REQUESTS).filter_map(of).collect()
 }
@@ -101,7 +91,7 @@ fn receive(id: FrameId, wakeup: Option<u64>, by: Option<ThreadId>) -> What<'stat
     What::Received(Received { id, wakeup, by, frame: None })
 }
 
-fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
+fn announce(enter: &mut impl FnMut(u64, What<'static>)) {
     let all = Capabilities::SENT | Capabilities::FORWARDED | Capabilities::RECEIVED | Capabilities::PROCESSED;
     let engine = Engine {
         version: Some("0.5.9"),
@@ -110,7 +100,7 @@ fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
         turnaround: Some(3),
         ..Engine::default()
     };
-    plain(START, What::Engine(engine));
+    enter(START, What::Engine(engine));
     let up = Hop {
         id: UP,
         ends: "scheduler->detokenizer".into(),
@@ -120,7 +110,7 @@ fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
         last: false,
         capabilities: all,
     };
-    plain(START, What::Hop(up));
+    enter(START, What::Hop(up));
     let down = Hop {
         id: DOWN,
         ends: "detokenizer->tokenizer".into(),
@@ -130,10 +120,10 @@ fn announce(plain: &mut impl FnMut(u64, What<'static>)) {
         capabilities: Capabilities { forwarded: false, delivered: true, ..all },
         ..up
     };
-    plain(START, What::Hop(down));
+    enter(START, What::Hop(down));
 }
 
-fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
+fn samples(enter: &mut impl FnMut(u64, What<'static>)) {
     let cpu = CpuSample {
         name: "python3",
         wait_ns: Some(MS),
@@ -143,13 +133,13 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
     let scheduler =
         CpuSample { thread: ThreadId { pid: 4100, tid: 4100 }, role: "scheduler", poll: None, away: None, ..cpu };
     for interval in 1..8 {
-        plain(START + interval * 100 * MS, What::Cpu(cpu));
-        plain(START + interval * 100 * MS, What::Cpu(scheduler));
+        enter(START + interval * 100 * MS, What::Cpu(cpu));
+        enter(START + interval * 100 * MS, What::Cpu(scheduler));
         let queue = QueueSample { hop: "detokenizer->tokenizer", receive_bytes: Some(0), send_bytes: None };
-        plain(START + interval * 100 * MS, What::Queue(queue));
+        enter(START + interval * 100 * MS, What::Queue(queue));
     }
     let wait = SendWait { hop: UP, ns: 80_000 };
-    plain(START + 300 * MS, What::SendWait(wait));
+    enter(START + 300 * MS, What::SendWait(wait));
     let stacks = StackSample {
         thread: TOKENIZER,
         role: "tokenizer",
@@ -161,10 +151,10 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         own: 40,
         gil: Some(39),
     };
-    plain(START + 310 * MS, What::Stack(stacks));
+    enter(START + 310 * MS, What::Stack(stacks));
     let stage =
         Stage { tokens: Some(1), pending: Some(256), ..Stage::new("request-4", "tokenizer_first_token", "tokenizer") };
-    plain(START + 320 * MS, What::Stage(stage));
+    enter(START + 320 * MS, What::Stage(stage));
     let logged_state = LoggedState {
         by: "tokenizer",
         states: Some(850),
@@ -174,59 +164,19 @@ fn samples(plain: &mut impl FnMut(u64, What<'static>)) {
         cpu: Some(2.25),
         cpu_system: None,
     };
-    plain(START + 330 * MS, What::LoggedState(logged_state));
+    enter(START + 330 * MS, What::LoggedState(logged_state));
     let merged = Merged { rid: "request-4", chunks: 21, by: "tokenizer" };
-    plain(START + 340 * MS, What::Merged(merged));
+    enter(START + 340 * MS, What::Merged(merged));
     let answer = Answer {
         end: AnswerEnd::ClientLeft,
         short_writes: 2,
         unacknowledged: Some(512),
         ..Answer::new("request-4", Some(12), Some(24))
     };
-    plain(START + 780 * MS, What::Answered(answer));
+    enter(START + 780 * MS, What::Answered(answer));
     let frontend = FrontendWait { rid: "request-4", first_token_ns: Some(90 * MS), last_token_ns: None };
-    plain(START + 785 * MS, What::FrontendWait(frontend));
+    enter(START + 785 * MS, What::FrontendWait(frontend));
     let undecoded = Undecoded::new(FrameId::new(UP, 1, 0), 77, "no known class");
-    plain(START + 700 * MS, What::Undecoded(undecoded));
-    plain(START + 790 * MS, What::Missed(Missed::new(None, 3, MissedCause::QueueFull)));
-}
-
-impl Step {
-    pub(crate) fn at(&self) -> MonoNs {
-        MonoNs(self.at)
-    }
-
-    /// Passes the step to `apply` as an event.
-    pub(crate) fn with<T>(&self, apply: impl FnOnce(&Event<'_>) -> T) -> T {
-        let at = MonoNs(self.at);
-        match &self.what {
-            StepKind::Plain(what) => apply(&Event { at, what: *what }),
-            StepKind::Delivered(rid, tokens, count, finished) => {
-                let delivery = Delivery { finished: *finished, ..Delivery::new(rid, *tokens, Some(*count)) };
-                apply(&Event::new(at, What::Delivered(delivery)))
-            }
-            StepKind::Sent(id, parts) => {
-                let chunks: Vec<Chunk<'_>> = parts.iter().map(chunk).collect();
-                let frame = Frame {
-                    id: *id,
-                    bytes: 800 + 60 * parts.len() as u64,
-                    forwarded: (id.hop == UP).then(|| MonoNs(self.at + 20_000)),
-                    kind: if id.hop == UP { Kind::TokenIds } else { Kind::Text },
-                    ids: IdColumn::Delta,
-                    chunks: &chunks,
-                };
-                apply(&Event::new(at, What::Sent(frame)))
-            }
-        }
-    }
-}
-
-fn chunk((rid, count, finish): &Part) -> Chunk<'_> {
-    Chunk {
-        prompt_tokens: Some(16),
-        cached_tokens: Some(8),
-        finish: *finish,
-        ids: &[1001],
-        ..Chunk::counted(rid, 1, *count)
-    }
+    enter(START + 700 * MS, What::Undecoded(undecoded));
+    enter(START + 790 * MS, What::Missed(Missed::new(None, 3, MissedCause::QueueFull)));
 }

@@ -6,7 +6,6 @@ use std::time::Instant;
 
 use trace::metrics::{Family, Point, Value};
 
-use super::super::scrapes::{MetricsPublisher, pair};
 use super::*;
 
 /// The default limits, with shorter times.
@@ -14,22 +13,15 @@ const QUICK: Bounds = Bounds { head: Duration::from_millis(400), whole: Duration
 /// Longer than any of the times above, but much shorter than the sum over all clients.
 const SOON: Duration = Duration::from_secs(10);
 
-struct Endpoint {
-    at: SocketAddr,
-    publisher: MetricsPublisher,
-    refused: Arc<Refused>,
-}
-
 fn endpoint(bounds: Bounds) -> Endpoint {
-    let (publisher, client) = pair();
-    publisher.publish(Vec::new(), true);
-    let (at, refused) = serve(SocketAddr::from(([127, 0, 0, 1], 0)), client, bounds).expect("a free port");
-    Endpoint { at, publisher, refused }
+    let endpoint = Endpoint::serve(SocketAddr::from(([127, 0, 0, 1], 0)), bounds).expect("a free port");
+    endpoint.publisher.publish(Vec::new(), true);
+    endpoint
 }
 
 impl Endpoint {
     fn connect(&self) -> Client {
-        let client = Client::connect(self.at).expect("it listens");
+        let client = Client::connect(self.bound).expect("it listens");
         client.set_read_timeout(Some(SOON)).expect("set");
         client
     }

@@ -28,10 +28,6 @@ impl Encoded {
 }
 
 impl Exporter for Encoded {
-    fn event(&mut self, _: &Event<'_>, _: &ExportContext<'_>) -> io::Result<()> {
-        Ok(())
-    }
-
     fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         if context.options.wants(request.summary) {
             self.add(|list| spans::request(list, request, context));

@@ -7,20 +7,20 @@ use crate::metrics::{Family, Kind, Point, Value};
 /// `AGGREGATION_TEMPORALITY_CUMULATIVE`.
 const CUMULATIVE: u64 = 2;
 
-/// Encodes `MetricsData`; also returns the number of points. `from` and `to` are nanoseconds since the Unix epoch.
-pub fn metrics_data(families: &[Family], resource: &Resource, (from, to): (u64, u64)) -> (Vec<u8>, u64) {
+/// Encodes `MetricsData`; also returns the number of points. `times` are the start and end in nanoseconds since the Unix epoch.
+pub fn metrics_data(families: &[Family], resource: &Resource, times: [u64; 2]) -> (Vec<u8>, u64) {
     let mut out = Vec::new();
     Object::write(&mut out, |o| {
         envelope::metrics(o, resource, |list| {
             for family in families {
-                list.object(|o| one(o, family, (from, to)));
+                list.object(|o| one(o, family, times));
             }
         });
     });
     (out, families.iter().map(|family| family.points.len() as u64).sum())
 }
 
-fn one(o: &mut Object<'_>, family: &Family, times: (u64, u64)) {
+fn one(o: &mut Object<'_>, family: &Family, [from, to]: [u64; 2]) {
     let of = family.definition;
     o.text("name", of.name).text("description", of.help).text("unit", of.unit.ucum());
     let data = match of.kind {
@@ -34,9 +34,9 @@ fn one(o: &mut Object<'_>, family: &Family, times: (u64, u64)) {
                 list.object(|o| {
                     o.array("attributes", |a| labels(a, of.labels, point));
                     if of.kind != Kind::Gauge {
-                        o.int_text("startTimeUnixNano", times.0);
+                        o.int_text("startTimeUnixNano", from);
                     }
-                    o.int_text("timeUnixNano", times.1);
+                    o.int_text("timeUnixNano", to);
                     value(o, &point.value);
                 });
             }

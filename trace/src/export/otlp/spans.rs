@@ -27,7 +27,7 @@ pub(super) fn request(spans: &mut Array<'_>, request: &Closed<'_>, context: &Exp
     let trace = TraceId::of_request(&request.summary.rid, context.clock.wall(request.summary.first_at));
     let mut ids = SpanIds::of(&trace, context.clock.wall(request.summary.first_at));
     let root = ids.next();
-    let stages = stage::stages(request, context.hops);
+    let stages = stage::stages(request, context.ledger);
     spans.object(|o| {
         o.text("traceId", &trace.hex).text("spanId", &root).int("flags", 1_u64);
         o.text("name", "request").int("kind", SERVER);
@@ -190,7 +190,7 @@ fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, 
     text(a, "tokengap.state", request.state());
     int(a, "tokengap.worker", s.worker);
     int(a, "tokengap.gap_ns", s.gap_ns);
-    int(a, "tokengap.last_gap_ns", stage::last_gap(life, context.hops));
+    int(a, "tokengap.last_gap_ns", stage::last_gap(life, context.ledger));
     int(a, "tokengap.silence_max_ns", s.silence_ns);
     int(a, "tokengap.first_token_delivery_ns", stage::first_delivery(s));
     for (end, itl) in [("client", s.itl.delivered), ("sent", s.itl.sent)] {
@@ -215,7 +215,7 @@ fn stage_attributes(a: &mut Array<'_>, stage: &Stage<'_>, context: &ExportContex
         int(a, "tokengap.frame.hop", Some(frame.hop.0));
         int(a, "tokengap.frame.lane", Some(frame.lane));
         int(a, "tokengap.frame.seq", Some(frame.seq));
-        if let Some(worker) = context.hops.get(frame.hop).and_then(|h| h.worker) {
+        if let Some(worker) = context.ledger.hop(frame.hop).and_then(|h| h.worker) {
             int(a, "tokengap.worker", Some(worker));
         }
     }

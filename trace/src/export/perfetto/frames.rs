@@ -4,16 +4,14 @@
 //! end of the thread's last slice starts at that end instead.
 
 use std::collections::VecDeque;
-use std::io;
 
 use hashbrown::HashMap;
 
-use super::head;
-use super::tracks::{Track, Tracks};
+use super::tracks::{Row, Track};
+use super::{Perfetto, head};
 use crate::clock::MonoNs;
 use crate::event::{Frame, Received};
 use crate::export::ExportContext;
-use crate::export::json::Stream;
 use crate::id::{FrameId, HopId};
 
 /// Maximum number of queued frames kept per connection. Beyond that, the oldest lose the arrow to their receive.
@@ -49,59 +47,29 @@ pub(super) struct Frames {
     ends: HashMap<Track, MonoNs>,
 }
 
-impl Frames {
-    pub(super) fn sent(
-        &mut self,
-        out: &mut Stream<'_>,
-        tracks: &mut Tracks,
-        at: MonoNs,
-        frame: &Frame<'_>,
-        context: &ExportContext<'_>,
-    ) -> io::Result<()> {
+impl Perfetto<'_> {
+    pub(super) fn frame_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         let id = frame.id;
-        let track = tracks.sends(out, id.hop, id.lane, context.hops)?;
-        let capabilities = context.hops.get(id.hop).map(|h| h.capabilities).unwrap_or_default();
-        if capabilities.received {
-            let fits = self.waiting.len() < CONNECTIONS || self.waiting.contains_key(&(id.hop, id.lane));
-            if !fits {
-                self.waiting.retain(|_, frames| !frames.is_empty());
-            }
-            let frames = self.waiting.entry((id.hop, id.lane)).or_default();
-            if frames.len() >= WAITING {
-                frames.pop_front();
-            }
-            frames.push_back(Sent { seq: id.seq, at, bytes: frame.bytes, chunks: frame.chunks.len() as u32 });
+        let track = self.row(Row::Sends(id.hop, id.lane), context.ledger);
+        let sent = Sent { seq: id.seq, at, bytes: frame.bytes, chunks: frame.chunks.len() as u32 };
+        if context.ledger.hop(id.hop).is_some_and(|h| h.shows.received) {
+            self.frames.wait(id, sent);
         }
-        let hop = context.hops.name(id.hop);
-        out.object(|o| {
+        let hop = context.ledger.hop_name(id.hop);
+        self.out.object(|o| {
             head(o, "X", track, "send", context.clock.at(at));
             o.micros("dur", 0).word("cat", "frame").hex("bind_id", flow(id)).flag("flow_out", true);
             o.object("args", |args| {
-                args.text("hop", hop).int("lane", id.lane).int("seq", id.seq);
-                args.int("bytes", frame.bytes).int("chunks", frame.chunks.len() as u64);
-                args.text("kind", frame.kind.as_str());
+                args.text("hop", &hop).int("lane", id.lane).int("seq", id.seq);
+                args.int("bytes", sent.bytes).int("chunks", sent.chunks).text("kind", frame.kind.as_str());
             });
-        })?;
-        match frame.forwarded {
-            Some(forwarded) => self.forwarded(out, tracks, [at, forwarded], frame, context),
-            None => Ok(()),
-        }
-    }
-
-    fn forwarded(
-        &mut self,
-        out: &mut Stream<'_>,
-        tracks: &mut Tracks,
-        [sent, forwarded]: [MonoNs; 2],
-        frame: &Frame<'_>,
-        context: &ExportContext<'_>,
-    ) -> io::Result<()> {
-        let id = frame.id;
-        let track = tracks.relay(out, id.hop, id.lane, context.hops)?;
+        });
+        let Some(forwarded) = frame.forwarded else { return };
+        let track = self.row(Row::Relay(id.hop, id.lane), context.ledger);
         // An arrow must end later than it starts.
-        let arrival = MonoNs(sent.0.saturating_add(1));
-        let (from, to) = self.place(track, arrival, forwarded);
-        out.object(|o| {
+        let arrival = MonoNs(at.0.saturating_add(1));
+        let (from, to) = self.frames.place(track, arrival, forwarded);
+        self.out.object(|o| {
             head(o, "X", track, "relay", context.clock.at(from));
             o.micros("dur", to.since(from)).word("cat", "frame");
             if from == arrival {
@@ -110,95 +78,80 @@ impl Frames {
             o.object("args", |args| {
                 args.int("lane", id.lane).int("seq", id.seq).int("bytes", frame.bytes);
             });
-        })
+        });
     }
 
-    pub(super) fn received(
-        &mut self,
-        out: &mut Stream<'_>,
-        tracks: &mut Tracks,
-        at: MonoNs,
-        received: &Received<'_>,
-        context: &ExportContext<'_>,
-    ) -> io::Result<()> {
+    pub(super) fn frame_received(&mut self, at: MonoNs, received: &Received<'_>, context: &ExportContext<'_>) {
         let id = received.id;
-        let hop = context.hops.get(id.hop);
+        let hop = context.ledger.hop(id.hop);
         let track = match received.by {
-            Some(by) => tracks.thread(out, by, hop.map_or("", |h| &h.ends.to), "")?,
-            None => tracks.receives(out, id.hop, context.hops)?,
+            Some(by) => self.thread(by, hop.map_or("", |h| &context.ledger.groups()[h.group].ends.to), ""),
+            None => self.row(Row::Receives(id.hop), context.ledger),
         };
-        if let Some(before) = self.open.remove(&track) {
-            self.write(out, track, &before, at, false, context)?;
+        if let Some(before) = self.frames.open.remove(&track) {
+            self.receive(track, &before, at, false, context);
         }
-        let open = Open { id, at, sent: self.take_sent(id).filter(|sent| sent.at < at), wakeup: received.wakeup };
-        if hop.is_some_and(|h| h.capabilities.processed) {
-            self.receiving_thread.insert(id.hop, track);
-            self.open.insert(track, open);
-            Ok(())
+        let sent = self.frames.take_sent(id).filter(|sent| sent.at < at);
+        let open = Open { id, at, sent, wakeup: received.wakeup };
+        if hop.is_some_and(|h| h.shows.processed) {
+            self.frames.receiving_thread.insert(id.hop, track);
+            self.frames.open.insert(track, open);
         } else {
-            self.write(out, track, &open, at, false, context)
+            self.receive(track, &open, at, false, context);
         }
     }
 
-    pub(super) fn processed(
-        &mut self,
-        out: &mut Stream<'_>,
-        at: MonoNs,
-        id: FrameId,
-        context: &ExportContext<'_>,
-    ) -> io::Result<()> {
-        let Some(&track) = self.receiving_thread.get(&id.hop) else {
-            return Ok(());
-        };
-        match self.open.get(&track).copied().filter(|open| open.id == id) {
-            Some(open) => {
-                self.open.remove(&track);
-                self.write(out, track, &open, at, true, context)
-            }
-            None => Ok(()),
+    pub(super) fn frame_processed(&mut self, at: MonoNs, id: FrameId, context: &ExportContext<'_>) {
+        if let Some(&track) = self.frames.receiving_thread.get(&id.hop)
+            && let Some(open) = self.frames.open.get(&track).copied().filter(|open| open.id == id)
+        {
+            self.frames.open.remove(&track);
+            self.receive(track, &open, at, true, context);
         }
     }
 
-    /// Writes frames that are still being processed.
-    pub(super) fn finish(&mut self, out: &mut Stream<'_>, context: &ExportContext<'_>) -> io::Result<()> {
-        for (track, open) in std::mem::take(&mut self.open) {
-            self.write(out, track, &open, context.ledger.now(), false, context)?;
+    /// Draws frames that are still being processed.
+    pub(super) fn finish_frames(&mut self, context: &ExportContext<'_>) {
+        for (track, open) in std::mem::take(&mut self.frames.open) {
+            self.receive(track, &open, context.ledger.now(), false, context);
         }
-        Ok(())
     }
 
-    fn write(
-        &mut self,
-        out: &mut Stream<'_>,
-        track: Track,
-        open: &Open,
-        end: MonoNs,
-        processed: bool,
-        context: &ExportContext<'_>,
-    ) -> io::Result<()> {
-        let (from, to) = self.place(track, open.at, end);
+    fn receive(&mut self, track: Track, open: &Open, end: MonoNs, processed: bool, context: &ExportContext<'_>) {
+        let (from, to) = self.frames.place(track, open.at, end);
         let id = open.id;
-        let observes_processed = context.hops.get(id.hop).is_some_and(|h| h.capabilities.processed);
-        out.object(|o| {
+        let observes_processed = context.ledger.hop(id.hop).is_some_and(|h| h.shows.processed);
+        self.out.object(|o| {
             head(o, "X", track, "receive", context.clock.at(from));
             o.micros("dur", to.since(from)).word("cat", "frame").hex("bind_id", flow(id));
             if open.sent.is_some() {
                 o.flag("flow_in", true);
             }
             o.flag("flow_out", true).object("args", |args| {
-                args.text("hop", context.hops.name(id.hop)).int("lane", id.lane).int("seq", id.seq);
+                args.text("hop", &context.ledger.hop_name(id.hop)).int("lane", id.lane).int("seq", id.seq);
                 if let Some(sent) = open.sent {
                     args.int("queue_wait_ns", open.at.since(sent.at));
                     args.int("bytes", sent.bytes).int("chunks", sent.chunks);
                 }
-                if let Some(wakeup) = open.wakeup {
-                    args.int("wakeup", wakeup);
-                }
+                args.known_int("wakeup", open.wakeup);
                 if observes_processed {
                     args.flag("processed", processed);
                 }
             });
-        })
+        });
+    }
+}
+
+impl Frames {
+    fn wait(&mut self, id: FrameId, sent: Sent) {
+        if self.waiting.len() >= CONNECTIONS && !self.waiting.contains_key(&(id.hop, id.lane)) {
+            self.waiting.retain(|_, frames| !frames.is_empty());
+        }
+        let frames = self.waiting.entry((id.hop, id.lane)).or_default();
+        if frames.len() >= WAITING {
+            frames.pop_front();
+        }
+        frames.push_back(sent);
     }
 
     /// Removes the frame's send, and all frames ahead of it on its connection.

@@ -1,60 +1,45 @@
 //! Requests as async spans with nested stages, each request on its own row.
 
-use std::io;
-
 use super::frames::flow;
-use super::head;
 use super::tracks::REQUESTS;
+use super::{Perfetto, head};
 use crate::clock::MonoNs;
-use crate::event::{Delivery, Frame, Kind as Message};
+use crate::event::{Delivery, Finish, Frame, Kind as Message};
 use crate::export::json::{Object, Stream};
 use crate::export::life::{LiveRequest, Note, NoteKind};
-use crate::export::stage::{self, Kind};
+use crate::export::stage::{self, Kind, Stage};
 use crate::export::{Closed, ExportContext};
 
-/// Draws the chunks of a sent frame as points on the rows of their requests.
-pub(super) fn sent(out: &mut Stream<'_>, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) -> io::Result<()> {
-    if !context.hops.is_origin(frame.id.hop) || frame.kind == Message::Abort {
-        return Ok(());
-    }
-    // The chunks of a frame differ only in row and count.
-    let same = Object::fields(|o| moment(o, "n", "chunk sent", at, context));
-    for (place, chunk) in frame.chunks.iter().enumerate() {
-        let Some(life) = shows(place, chunk.finish.is_some(), context) else {
-            continue;
-        };
-        out.object(|o| {
-            local_id(o.append(&same), life, context);
-            o.object("args", |args| {
-                if let Some(count) = chunk.completion_tokens {
-                    args.int("completion_tokens", count);
-                }
-                if let Some(finish) = chunk.finish {
-                    args.word("finish", finish.as_str());
-                }
-            });
-        })?;
-    }
-    Ok(())
-}
-
-/// Draws a delivery as a point on the row of its request.
-pub(super) fn delivered(
-    out: &mut Stream<'_>,
-    at: MonoNs,
-    delivery: &Delivery<'_>,
-    context: &ExportContext<'_>,
-) -> io::Result<()> {
-    let always = delivery.finished || context.lives.lost_now().is_some();
-    let Some(life) = shows(0, always, context) else {
-        return Ok(());
-    };
-    Row { out, life, context }.point("delivered", at, |args| {
-        args.int("tokens", delivery.tokens).word("mode", delivery.mode.as_str());
-        if let Some(count) = delivery.completion_tokens {
-            args.int("completion_tokens", count);
+impl Perfetto<'_> {
+    /// Draws the chunks of a sent frame as points on the rows of their requests.
+    pub(super) fn chunks_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
+        if !context.ledger.is_origin(frame.id.hop) || frame.kind == Message::Abort {
+            return;
         }
-    })
+        // The chunks of a frame differ only in row and count.
+        let same = Object::fields(|o| moment(o, "n", "chunk sent", at, context));
+        for (place, chunk) in frame.chunks.iter().enumerate() {
+            let Some(life) = shows(place, chunk.finish.is_some(), context) else { continue };
+            self.out.object(|o| {
+                local_id(o.append(&same), life, context);
+                o.object("args", |args| {
+                    args.known_int("completion_tokens", chunk.completion_tokens);
+                    args.known_text("finish", chunk.finish.map(Finish::as_str));
+                });
+            });
+        }
+    }
+
+    /// Draws a delivery as a point on the row of its request.
+    pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>, context: &ExportContext<'_>) {
+        let always = delivery.finished || context.lives.lost_now().is_some();
+        if let Some(life) = shows(0, always, context) {
+            Row { out: &mut self.out, life, context }.point("delivered", at, |args| {
+                args.int("tokens", delivery.tokens).word("mode", delivery.mode.as_str());
+                args.known_int("completion_tokens", delivery.completion_tokens);
+            });
+        }
+    }
 }
 
 /// Request of the current event's chunk `place`, if the chunk is to be drawn; `always` ignores the limit of points.
@@ -71,21 +56,19 @@ fn shows<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<
 }
 
 /// Draws a closed request. One in flight at the end of the capture gets a mark.
-pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &ExportContext<'_>) {
     let (summary, life) = (request.summary, request.life);
     if !context.options.wants(summary) {
-        return Ok(());
+        return;
     }
     let (from, to) = stage::span(request);
     let mut row = Row { out, life, context };
     row.event("b", &life.rid, from, |o| {
         o.object("args", |args| facts(args, request, context));
-    })?;
-    let mut open: Vec<(String, MonoNs)> = Vec::new();
-    for stage in stage::stages(request, context.hops) {
-        while open.len() > stage.depth {
-            row.end_last(&mut open)?;
-        }
+    });
+    let mut open: Vec<Stage<'_>> = Vec::new();
+    for stage in stage::stages(request, context.ledger) {
+        row.end(open.drain(stage.depth.min(open.len())..));
         row.event("b", &stage.name, stage.from, |o| {
             if let Some(frame) = stage.frame {
                 // The arrow starts at the frame's receive.
@@ -96,48 +79,33 @@ pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &Expor
                     args.int("hop_id", frame.hop.0).int("lane", frame.lane).int("seq", frame.seq);
                 });
             }
-        })?;
-        open.push((stage.name.into_owned(), stage.to));
+        });
+        open.push(stage);
     }
-    while !open.is_empty() {
-        row.end_last(&mut open)?;
-    }
+    row.end(open.drain(..));
     for note in &life.notes {
-        row.note(note)?;
+        row.note(note);
     }
     if request.open {
-        row.point("capture ended", to, |_| {})?;
+        row.point("capture ended", to, |_| {});
     }
-    row.event("e", &life.rid, to, |_| {})
+    row.event("e", &life.rid, to, |_| {});
 }
 
 fn facts(args: &mut Object<'_>, request: &Closed<'_>, context: &ExportContext<'_>) {
     let (s, life) = (request.summary, request.life);
     args.text("rid", &s.rid).text("state", request.state());
-    if let Some(finish) = s.finish {
-        args.text("finish", finish.as_str());
-    }
+    args.known_text("finish", s.finish.map(Finish::as_str));
     args.int("tokens_sent", s.tokens_sent).int("chunks_sent", s.chunks_sent);
-    let known = [
-        ("worker", s.worker.map(u64::from)),
-        ("prompt_tokens", s.prompt_tokens.map(u64::from)),
-        ("cached_tokens", s.cached_tokens.map(u64::from)),
-        ("gap_ns", s.gap_ns),
-        ("last_gap_ns", stage::last_gap(life, context.hops)),
-        ("longest_silence_ns", s.silence_ns),
-        ("tokens_delivered", s.tokens_delivered.map(u64::from)),
-        ("chunks_merged", s.merged.map(u64::from)),
-        ("chunks_dropped", s.dropped.map(u64::from)),
-        ("tokens_lost", s.tokens_lost.map(u64::from)),
-        ("first_token_delivery_ns", stage::first_delivery(s)),
-        ("itl_client_p99_ns", s.itl.delivered.map(|itl| itl.p99)),
-        ("itl_sent_p99_ns", s.itl.sent.map(|itl| itl.p99)),
-    ];
-    for (name, value) in known {
-        if let Some(value) = value {
-            args.int(name, value);
-        }
-    }
+    args.known_int("worker", s.worker);
+    args.known_int("prompt_tokens", s.prompt_tokens).known_int("cached_tokens", s.cached_tokens);
+    args.known_int("gap_ns", s.gap_ns).known_int("last_gap_ns", stage::last_gap(life, context.ledger));
+    args.known_int("longest_silence_ns", s.silence_ns);
+    args.known_int("tokens_delivered", s.tokens_delivered).known_int("chunks_merged", s.merged);
+    args.known_int("chunks_dropped", s.dropped).known_int("tokens_lost", s.tokens_lost);
+    args.known_int("first_token_delivery_ns", stage::first_delivery(s));
+    args.known_int("itl_client_p99_ns", s.itl.delivered.map(|itl| itl.p99));
+    args.known_int("itl_sent_p99_ns", s.itl.sent.map(|itl| itl.p99));
 }
 
 /// Row of a request.
@@ -148,34 +116,28 @@ struct Row<'a, 'w, 'c> {
 }
 
 impl Row<'_, '_, '_> {
-    fn event(
-        &mut self,
-        phase: &'static str,
-        name: &str,
-        at: MonoNs,
-        more: impl FnOnce(&mut Object<'_>),
-    ) -> io::Result<()> {
+    fn event(&mut self, phase: &'static str, name: &str, at: MonoNs, more: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
             moment(o, phase, name, at, self.context);
             local_id(o, self.life, self.context);
             more(o);
-        })
+        });
     }
 
-    fn point(&mut self, name: &str, at: MonoNs, args: impl FnOnce(&mut Object<'_>)) -> io::Result<()> {
+    fn point(&mut self, name: &str, at: MonoNs, args: impl FnOnce(&mut Object<'_>)) {
         self.event("n", name, at, |o| {
             o.object("args", args);
-        })
+        });
     }
 
-    fn end_last(&mut self, open: &mut Vec<(String, MonoNs)>) -> io::Result<()> {
-        match open.pop() {
-            Some((name, to)) => self.event("e", &name, to, |_| {}),
-            None => Ok(()),
+    /// Ends nested stages, the innermost first.
+    fn end<'s>(&mut self, stages: impl DoubleEndedIterator<Item = Stage<'s>>) {
+        for stage in stages.rev() {
+            self.event("e", &stage.name, stage.to, |_| {});
         }
     }
 
-    fn note(&mut self, note: &Note) -> io::Result<()> {
+    fn note(&mut self, note: &Note) {
         let name = match &note.what {
             NoteKind::Stage { name, .. } => &**name,
             NoteKind::Merged { .. } => "chunks merged",
@@ -197,7 +159,7 @@ impl Row<'_, '_, '_> {
                 args.int("chunks", *chunks).int("tokens", *tokens);
             }
             NoteKind::FirstReceived => {}
-        })
+        });
     }
 }
 
