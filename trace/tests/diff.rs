@@ -186,6 +186,35 @@ fn a_large_difference_in_a_short_run_is_not_within_noise() {
 }
 
 #[test]
+fn a_growing_wait_in_a_short_run_is_not_called_unchanged() {
+    let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
+    for (report, growth) in [(&mut a, 0), (&mut b, SECOND)] {
+        let series = report.series.as_mut().expect("slots");
+        series.requests.begun[10..].fill(0);
+        let p99 = (0..SLOTS as u64).map(|slot| Some(5_000_000 + slot * growth)).collect();
+        series.gap_ns.as_mut().expect("gaps").p99 = p99;
+    }
+    let diff = compare(&a, &b);
+    let gap = diff.measures.iter().find(|m| m.name == "gap, p99").expect("a line");
+    assert_eq!(gap.verdict, Verdict::NotEnoughData, "{}", diff.to_text());
+    assert!(diff.verdict.starts_with("NOT ENOUGH DATA: "), "{}", diff.verdict);
+}
+
+#[test]
+fn a_single_slot_does_not_make_a_small_shift_large() {
+    let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
+    for (report, tokens) in [(&mut a, 8_000), (&mut b, 8_200)] {
+        let sent = &mut report.series.as_mut().expect("slots").tokens.sent;
+        *sent = (0..SLOTS as u64).map(|slot| tokens + slot * 7 % 10).collect();
+    }
+    b.series.as_mut().expect("slots").tokens.sent[9] = 80_000;
+    let diff = compare(&a, &b);
+    let sent = &diff.measures[0];
+    assert!(sent.p.is_some_and(|p| p < 1e-6) && sent.change.is_some_and(|change| change > 0.2), "{sent:?}");
+    assert_eq!(sent.verdict, Verdict::WithinNoise);
+}
+
+#[test]
 fn inter_token_latency_is_compared_above_a_thousand_tokens() {
     let spread = |count, p99| Some(Spread { count, p50: 40_000_000, p90: 50_000_000, p99, max: p99 });
     for (tokens, verdict) in [(999, Verdict::NotEnoughData), (1_000, Verdict::Worse)] {

@@ -39,12 +39,13 @@ pub(super) fn render(diff: &Diff) -> String {
         out.push('\n');
         table(&mut out, columns, rows);
     }
+    let interval = format!("{} interval of B - A", diff.options.confidence());
     let columns = [
         ("measure, mean of slots", Text),
         ("A", Number),
         ("B", Number),
         ("change", Number),
-        ("99 % interval of B - A", Number),
+        (&*interval, Number),
         ("verdict", Text),
     ];
     let rows = diff.measures.iter().map(|measure| {

@@ -1,7 +1,8 @@
 //! The measures: their value in each slot, and how to judge a change.
 
+use super::rank::{self, MannWhitney};
 use super::samples::{cpu_per_token, hop, loaded, per_second, per_slot, quantile, ratio, share};
-use super::{Compared, Options, Unit, Verdict, bootstrap, outcome, rank};
+use super::{Compared, Options, Unit, Verdict, outcome};
 use crate::report::{Report, Series};
 
 /// Direction of improvement.
@@ -28,38 +29,35 @@ pub(super) fn compare(a: &Report, b: &Report, options: &Options) -> Vec<Compared
         return Vec::new();
     };
     let measures = measures((a, of_a), (b, of_b));
-    let ps: Vec<Option<f64>> = measures.iter().map(|m| p(m, options)).collect();
-    let beyond = rank::beyond_noise(&ps, options.alpha);
+    let tests: Vec<Option<MannWhitney>> = measures.iter().map(|m| test(m, options)).collect();
+    let level = rank::level(tests.iter().flatten().map(MannWhitney::p).collect(), options.alpha);
     let few = [of_a, of_b].map(|s| loaded(s).len()).into_iter().min().unwrap_or(0);
-    let judged = measures.into_iter().zip(ps).zip(beyond);
-    let mut all: Vec<Compared> = judged.map(|((m, p), beyond)| judge(m, p, beyond, few, options)).collect();
+    let judged = measures.into_iter().zip(tests);
+    let mut all: Vec<Compared> = judged.map(|(m, test)| judge(m, test.as_ref(), level, few, options)).collect();
     let behind_gaps = all.iter().rposition(|m| m.name.starts_with("gap, ")).map_or(0, |place| place + 1);
     all.splice(behind_gaps..behind_gaps, outcome::latency(a, b, options.least_time_ns));
     all
 }
 
-fn p(measure: &Measure, options: &Options) -> Option<f64> {
+fn test(measure: &Measure, options: &Options) -> Option<MannWhitney> {
     let (a, b) = (measure.a.as_ref()?, measure.b.as_ref()?);
-    (a.len() >= options.least_slots && b.len() >= options.least_slots).then(|| rank::mann_whitney(a, b))
+    (a.len() >= options.least_slots && b.len() >= options.least_slots).then(|| MannWhitney::of(a, b))
 }
 
-fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &Options) -> Compared {
+fn judge(measure: Measure, test: Option<&MannWhitney>, level: f64, few: usize, options: &Options) -> Compared {
     let mean = |values: &Option<Vec<f64>>| {
         let values = values.as_ref().filter(|v| !v.is_empty())?;
         Some(values.iter().sum::<f64>() / values.len() as f64)
     };
     let (a, b) = (mean(&measure.a), mean(&measure.b));
-    let interval = match (&measure.a, &measure.b, p) {
-        (Some(a), Some(b), Some(_)) => bootstrap::interval(a, b, options.resamples, options.seed),
-        _ => None,
-    };
-    let excludes_zero = interval.is_some_and(|[min, max]| min > 0.0 || max < 0.0);
-    let separated =
-        p.is_some()
-            && measure.a.as_ref().zip(measure.b.as_ref()).is_some_and(|(a, b)| {
-                rank::separated(a, b) || (measure.unit == Unit::Share && rank::all_or_none(a, b))
-            });
-    let large = a.zip(b).is_some_and(|(a, b)| matters(measure.unit, a, b, options));
+    let (p, interval) = (test.map(MannWhitney::p), test.and_then(|test| test.interval(level)));
+    let ends = a.zip(b);
+    let large = ends.is_some_and(|(a, b)| matters(measure.unit, a, b, options));
+    // A single slot can move the mean: the slots must shift in the same direction, and perhaps as far as matters.
+    let shifted = ends.zip(interval).is_some_and(|((a, b), [low, high])| {
+        let (beyond_zero, end) = if b > a { (low >= 0.0, high) } else { (high <= 0.0, low) };
+        beyond_zero && matters(measure.unit, a, a + end, options)
+    });
     let (verdict, note) = match (measure.exact, p) {
         // Proven losses after a run without losses are a fact, regardless of the number of slots.
         (Some((0, some)), _) if some > 0 => {
@@ -68,7 +66,7 @@ fn judge(measure: Measure, p: Option<f64>, beyond: bool, few: usize, options: &O
         (Some((some, 0)), _) if some > 0 => {
             (Verdict::Better, Some(format!("{some} before, none after: counted, not sampled")))
         }
-        (_, Some(_)) if (beyond || separated) && excludes_zero && large => {
+        (_, Some(p)) if p <= level && shifted && large => {
             let rises = a < b;
             let verdict = match measure.good {
                 Good::Neither => Verdict::Changed,

@@ -1,10 +1,9 @@
 //! Comparison of two reports, measure by measure, that separates changes from noise.
 //!
-//! Each measure has a value in every time slot of both runs ([`crate::report::Series`]). A rank test compares the slots (`rank`); a block
-//! bootstrap gives the interval of the change (`bootstrap`). A change counts if it is beyond noise over all measures (Benjamini-Hochberg)
-//! and large enough to matter. Without slots there is no verdict, and the note says why.
+//! Each measure has a value in every time slot of both runs ([`crate::report::Series`]). One test compares the slots and gives the interval
+//! of the change (`rank`). A change counts if it is beyond noise over all measures and large enough to matter. Without slots there is no
+//! verdict, and the note says why.
 
-mod bootstrap;
 mod markdown;
 mod measure;
 mod outcome;
@@ -40,23 +39,18 @@ pub struct Options {
     pub least_slots: usize,
     /// Smallest number of slots in each run to call a large but unconfirmed difference noise.
     pub least_slots_for_noise: usize,
-    /// Number of resamples for the interval.
-    pub resamples: usize,
-    /// Seed of the resampling: the same reports give the same result.
-    pub seed: u64,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self {
-            alpha: 0.01,
-            least_change: 0.1,
-            least_time_ns: 20_000_000,
-            least_slots: 6,
-            least_slots_for_noise: 15,
-            resamples: 2_000,
-            seed: 1,
-        }
+        Self { alpha: 0.01, least_change: 0.1, least_time_ns: 20_000_000, least_slots: 6, least_slots_for_noise: 15 }
+    }
+}
+
+impl Options {
+    /// Confidence of the intervals: `99 %`.
+    fn confidence(&self) -> String {
+        format!("{} %", (10_000.0 * (1.0 - self.alpha)).round() / 100.0)
     }
 }
 
@@ -185,9 +179,9 @@ pub struct Compared {
     pub b: Option<f64>,
     /// `b / a - 1`; `null` if `a` is 0 or either is unknown.
     pub change: Option<f64>,
-    /// Confidence interval of `b - a`, in the measure's unit.
+    /// Interval of the shift of slots from `a` to `b`, in the measure's unit; `null` if there are too few slots for one.
     pub interval: Option<[f64; 2]>,
-    /// p-value of the rank test, before correction for multiple measures.
+    /// p-value of the test, before correction for multiple measures.
     pub p: Option<f64>,
     /// Judgement of the change.
     pub verdict: Verdict,

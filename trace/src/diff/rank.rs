@@ -1,31 +1,46 @@
-//! Mann-Whitney U test over slots, with a smaller effective sample size if neighbouring slots correlate.
+//! Mann-Whitney U test over slots, with a smaller effective sample size if neighbouring slots correlate. It gives the p-value and, as the
+//! shifts that it does not reject (Hodges and Lehmann), the interval of the change: the two cannot contradict each other.
 
-/// Two-sided p-value, corrected for ties, that both samples have the same distribution. Consecutive slots correlate, for example while a
-/// backlog grows. The statistic is therefore scaled to the effective sample size by the lag-1 correlation. Returns 1 if either sample is
-/// empty or all values are equal.
-pub(super) fn mann_whitney(a: &[f64], b: &[f64]) -> f64 {
-    let (na, nb) = (a.len() as f64, b.len() as f64);
-    let mut all: Vec<(f64, bool)> = a.iter().map(|&v| (v, true)).chain(b.iter().map(|&v| (v, false))).collect();
-    all.sort_by(|x, y| x.0.total_cmp(&y.0));
-    let (mut rank_sum, mut ties, mut at) = (0.0, 0.0, 0);
-    while at < all.len() {
-        let equal = all[at..].iter().take_while(|v| v.0.total_cmp(&all[at].0).is_eq()).count();
-        let n = equal as f64;
-        let rank = at as f64 + f64::midpoint(n, 1.0);
-        rank_sum += rank * all[at..at + equal].iter().filter(|v| v.1).count() as f64;
-        ties += n * n * n - n;
-        at += equal;
+/// The test of two samples.
+pub(super) struct MannWhitney {
+    /// `b - a` of every pair of slots, in order.
+    differences: Vec<f64>,
+    /// Standard deviation of U between equal runs.
+    deviation: f64,
+}
+
+impl MannWhitney {
+    pub(super) fn of(a: &[f64], b: &[f64]) -> Self {
+        let mut differences: Vec<f64> = a.iter().flat_map(|a| b.iter().map(move |b| b - a)).collect();
+        differences.sort_by(f64::total_cmp);
+        let mut all = [a, b].concat();
+        all.sort_by(f64::total_cmp);
+        let ties: f64 = all
+            .chunk_by(|x, y| x.total_cmp(y).is_eq())
+            .map(|equal| (equal.len() as f64).powi(3) - equal.len() as f64)
+            .sum();
+        let (na, nb, n) = (a.len() as f64, b.len() as f64, all.len() as f64);
+        let variance = na * nb / 12.0 * (n + 1.0 - ties / (n * (n - 1.0)).max(1.0));
+        // Consecutive slots correlate, for example while a backlog grows.
+        let share = (effective_share(a) * na + effective_share(b) * nb) / n;
+        Self { differences, deviation: (variance.max(0.0) / share).sqrt() }
     }
-    let n = na + nb;
-    let u = rank_sum - na * (na + 1.0) / 2.0;
-    let variance = na * nb / 12.0 * (n + 1.0 - ties / (n * (n - 1.0)).max(1.0));
-    if variance <= 0.0 || !variance.is_finite() {
-        return 1.0;
+
+    /// Two-sided p-value, corrected for ties, that both samples have the same distribution; 1 if either is empty or all values are equal.
+    pub(super) fn p(&self) -> f64 {
+        let below = self.differences.partition_point(|d| *d < 0.0);
+        let above = self.differences.len() - self.differences.partition_point(|d| *d <= 0.0);
+        // Continuity correction, since U is discrete.
+        let distance = (below.abs_diff(above) as f64 / 2.0 - 0.5).max(0.0);
+        if self.deviation > 0.0 { two_sided(distance / self.deviation) } else { 1.0 }
     }
-    // Continuity correction, since U is discrete.
-    let distance = ((u - na * nb / 2.0).abs() - 0.5).max(0.0) / variance.sqrt();
-    let share = (effective_share(a) * na + effective_share(b) * nb) / n;
-    two_sided(distance * share.sqrt())
+
+    /// Shifts from `a` to `b` that the test does not reject at `level`; `None` if the samples are too small to reject any.
+    pub(super) fn interval(&self, level: f64) -> Option<[f64; 2]> {
+        let outside = (self.differences.len() as f64 - 1.0) / 2.0 - quantile(level) * self.deviation;
+        let outside = (outside >= 0.0).then_some(outside as usize)?;
+        Some([self.differences[outside], self.differences[self.differences.len() - 1 - outside]])
+    }
 }
 
 /// Effective share of the slots, from the correlation of neighbours.
@@ -53,64 +68,57 @@ fn two_sided(z: f64) -> f64 {
     (sum * (-x * x).exp()).clamp(0.0, 1.0)
 }
 
-/// Minimum ratio between the closest slots of two runs that are far apart.
-const SEPARATION: f64 = 1.25;
-
-/// Whether every slot of one run is far beyond every slot of the other, which does not happen by chance in equal runs.
-pub(super) fn separated(a: &[f64], b: &[f64]) -> bool {
-    let ends = |values: &[f64]| values.iter().fold((f64::MAX, f64::MIN), |(min, max), &v| (min.min(v), max.max(v)));
-    let beyond = |below: (f64, f64), above: (f64, f64)| below.1 > 0.0 && above.0 >= SEPARATION * below.1;
-    !a.is_empty() && !b.is_empty() && (beyond(ends(a), ends(b)) || beyond(ends(b), ends(a)))
+/// Inverse of [`two_sided`], by bisection.
+fn quantile(p: f64) -> f64 {
+    let halve = |[low, high]: [f64; 2], _| {
+        let middle = f64::midpoint(low, high);
+        if two_sided(middle) > p { [middle, high] } else { [low, middle] }
+    };
+    (0..60).fold([0.0, 10.0], halve)[1]
 }
 
-/// Smallest share in every slot of one run if the other has none.
-const MIN_SHARE: f64 = 0.02;
-
-/// Whether one run has none in every slot and the other some in every slot: with six slots each, a chance of 1 in 924.
-pub(super) fn all_or_none(a: &[f64], b: &[f64]) -> bool {
-    let none = |values: &[f64]| values.iter().all(|&v| v == 0.0);
-    let some = |values: &[f64]| values.iter().all(|&v| v >= MIN_SHARE);
-    a.len().min(b.len()) >= 6 && ((none(a) && some(b)) || (some(a) && none(b)))
-}
-
-/// Marks the p-values beyond noise by Benjamini-Hochberg. If nothing changed, `alpha` is the probability that any is marked. `None` values
-/// are ignored.
-pub(super) fn beyond_noise(ps: &[Option<f64>], alpha: f64) -> Vec<bool> {
-    let mut known: Vec<f64> = ps.iter().flatten().copied().collect();
-    known.sort_by(f64::total_cmp);
-    let level = |place: usize| alpha * (place + 1) as f64 / known.len() as f64;
-    let max = known.iter().enumerate().rev().find(|(place, p)| **p <= level(*place)).map(|(_, p)| *p);
-    ps.iter().map(|p| p.zip(max).is_some_and(|(p, max)| p <= max)).collect()
+/// Largest p-value of a change (Benjamini-Hochberg). If nothing changed, `alpha` is the probability that any measure has such a p-value.
+pub(super) fn level(mut ps: Vec<f64>, alpha: f64) -> f64 {
+    ps.sort_by(f64::total_cmp);
+    let level = |place: usize| alpha * (place + 1) as f64 / ps.len().max(1) as f64;
+    (0..ps.len()).rev().map(|place| (ps[place], level(place))).find(|(p, level)| p <= level).map_or(level(0), |x| x.1)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
-    use crate::diff::bootstrap::Random;
+
+    fn p(a: &[f64], b: &[f64]) -> f64 {
+        MannWhitney::of(a, b).p()
+    }
 
     #[test]
     fn p_values_match_known_results() {
         assert!((two_sided(1.959_964) - 0.05).abs() < 1e-6);
         assert!((two_sided(0.0) - 1.0).abs() < 1e-6);
+        assert!((quantile(0.05) - 1.959_964).abs() < 1e-5);
         // The tortoise and hare example of Wikipedia (U = 11 of 36), by the normal approximation with continuity correction.
-        let p = mann_whitney(&[1.0, 7.0, 8.0, 9.0, 10.0, 11.0], &[2.0, 3.0, 4.0, 5.0, 6.0, 12.0]);
-        assert!((0.2..0.8).contains(&p), "{p}");
-        assert!((mann_whitney(&[3.0; 9], &[3.0; 9]) - 1.0).abs() < 1e-9);
+        let known = p(&[1.0, 7.0, 8.0, 9.0, 10.0, 11.0], &[2.0, 3.0, 4.0, 5.0, 6.0, 12.0]);
+        assert!((0.2..0.8).contains(&known), "{known}");
+        assert!((p(&[3.0; 9], &[3.0; 9]) - 1.0).abs() < 1e-9);
     }
 
     /// For equal runs, the rate of reported differences stays near the level of 5 %; about twice that with correlated neighbours.
     #[test]
     fn equal_runs_rarely_differ_significantly() {
         for (carried, max) in [(0.0, 6), (0.6, 11)] {
-            let (mut random, mut different, tries) = (Random::new(7), 0, 2_000);
+            let (mut state, mut different, tries) = (7_u64, 0, 2_000);
             for _ in 0..tries {
                 let mut last = 0.0;
                 let mut walk = || {
-                    last = carried * last + random.unit() - 0.5;
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    last = carried * last + (state >> 33) as f64 / (1_u64 << 31) as f64 - 0.5;
                     last
                 };
                 let values: Vec<f64> = (0..40).map(|_| walk()).collect();
-                different += usize::from(mann_whitney(&values[..20], &values[20..]) < 0.05);
+                different += usize::from(p(&values[..20], &values[20..]) < 0.05);
             }
             assert!(different <= tries * max / 100, "{different} of {tries} at {carried}");
         }
@@ -118,27 +126,38 @@ mod tests {
 
     #[test]
     fn different_values_are_distinguished() {
-        let a: Vec<f64> = (0..12).map(|n| 100.0 + f64::from(n * 7 % 12)).collect();
-        let b: Vec<f64> = a.iter().map(|v| v * 1.5).collect();
-        assert!(mann_whitney(&a, &b) < 0.001);
-        assert!(mann_whitney(&a, &[]) > 0.99);
+        let a: Vec<f64> = (0..30).map(|n| 100.0 + f64::from(n * 7 % 10)).collect();
+        let b: Vec<f64> = a.iter().map(|v| v + 20.0).collect();
+        assert!(p(&a, &b) < 0.001);
+        let [low, high] = MannWhitney::of(&a, &b).interval(0.01).expect("there is one");
+        assert!(low > 10.0 && low < 20.0 && high > 20.0 && high < 30.0, "{low} {high}");
+        assert!(p(&a, &[]) > 0.99);
+        assert_eq!(MannWhitney::of(&a, &[]).interval(0.01), None);
     }
 
-    #[test]
-    fn runs_are_separated_by_a_margin_between_all_slots() {
-        assert!(separated(&[1.0, 2.0], &[9.0, 2.5]) && separated(&[9.0, 2.5], &[1.0, 2.0]));
-        assert!(!separated(&[1.0, 2.0], &[9.0, 2.4]) && !separated(&[0.0], &[1.0]) && !separated(&[], &[1.0]));
-    }
-
-    #[test]
-    fn values_in_every_slot_after_none_are_not_noise() {
-        assert!(all_or_none(&[0.0; 6], &[0.4; 6]) && all_or_none(&[0.4; 6], &[0.0; 6]));
-        assert!(!all_or_none(&[0.0; 5], &[0.4; 5]) && !all_or_none(&[0.0; 6], &[0.4, 0.4, 0.4, 0.4, 0.4, 0.0]));
+    proptest! {
+        #[test]
+        fn the_interval_excludes_zero_exactly_if_the_test_rejects_it(
+            a in prop::collection::vec(0_u8..9, 1..20), b in prop::collection::vec(0_u8..12, 1..20), level in 0.0001..0.2,
+        ) {
+            let floats = |values: &[u8]| values.iter().map(|&v| v.into()).collect::<Vec<f64>>();
+            let test = MannWhitney::of(&floats(&a), &floats(&b));
+            let interval = test.interval(level);
+            if test.p() < level {
+                prop_assert!(interval.is_some_and(|[low, high]| low >= 0.0 || high <= 0.0), "{interval:?}");
+            }
+            if interval.is_some_and(|[low, high]| low > 0.0 || high < 0.0) {
+                prop_assert!(test.p() <= level + 1e-6, "{interval:?} {}", test.p());
+            }
+        }
     }
 
     #[test]
     fn significance_is_corrected_for_multiple_comparisons() {
-        assert_eq!(beyond_noise(&[Some(0.02), None, Some(0.4), Some(0.9)], 0.05), [false; 4]);
-        assert_eq!(beyond_noise(&[Some(0.02), None, Some(0.03), Some(0.9)], 0.05), [true, false, true, false]);
+        for (ps, alpha, expected) in
+            [(vec![0.02, 0.4, 0.9, 0.5], 0.04, 0.01), (vec![0.02, 0.9, 0.03, 0.4], 0.08, 0.04), (vec![], 0.01, 0.01)]
+        {
+            assert!((level(ps, alpha) - expected).abs() < 1e-12, "{expected}");
+        }
     }
 }

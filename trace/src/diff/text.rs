@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::wait::place;
-use super::{Compared, Diff, Side, WaitShift};
+use super::{Compared, Diff, Options, Side, WaitShift};
 use crate::report::hostile::lines;
 use crate::report::wrap;
 use crate::words::{duration, known, percent, plural};
@@ -34,7 +34,7 @@ pub(super) fn render(diff: &Diff) -> String {
         let _ = writeln!(out, "{:NAME$} {:>11} {:>11} {:>8}  VERDICT", "MEASURE, MEAN OF SLOTS", "A", "B", "CHANGE");
     }
     for measure in &diff.measures {
-        line(&mut out, measure);
+        line(&mut out, measure, &diff.options);
     }
     let _ = writeln!(out);
     wrap(&mut out, &diff.method, "how  ", "     ");
@@ -64,7 +64,7 @@ pub(super) fn side_line(side: &Side) -> String {
     format!("{}: {}, {}, {slots}", side.name, side.what, duration(side.window_ns))
 }
 
-fn line(out: &mut String, measure: &Compared) {
+fn line(out: &mut String, measure: &Compared, options: &Options) {
     let name: String = measure.name.chars().take(NAME).collect();
     let (a, b) = (measure.unit.value(measure.a), measure.unit.value(measure.b));
     let _ = write!(out, "{name:NAME$} {a:>11} {b:>11} {:>8}  {}", measure.change_text(), measure.verdict.as_str());
@@ -72,7 +72,7 @@ fn line(out: &mut String, measure: &Compared) {
         let _ = write!(out, "\n      {note}");
     } else if let Some([low, high]) = measure.interval.filter(|_| measure.verdict.counts()) {
         let (low, high) = (measure.unit.signed(low), measure.unit.signed(high));
-        let _ = write!(out, "\n      B - A lies between {low} and {high} (99 %)");
+        let _ = write!(out, "\n      B - A lies between {low} and {high} ({})", options.confidence());
     }
     let _ = writeln!(out);
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::outcome::{Outcome, State};
 use super::{Compared, Options, Pattern, Verdict};
-use crate::words::{count, duration, percent};
+use crate::words::{duration, percent};
 
 /// Describes the most severe problem that changed, then the others. Measures outside these problems are only counted.
 pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[Pattern]) -> String {
@@ -36,6 +36,8 @@ pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[P
         Some(outcome) => outcome.state,
         None if with(Verdict::Worse).count() > 0 => State::Regressed,
         None if with(Verdict::Better).count() > 0 => State::Improved,
+        // A large difference in too few slots is not known to be noise.
+        None if with(Verdict::NotEnoughData).any(|m| m.p.is_some()) => State::NotEnoughData,
         None if outcomes.iter().all(|o| o.state == State::NotEnoughData) => State::NotEnoughData,
         None => State::Unchanged,
     };
@@ -45,13 +47,11 @@ pub(super) fn verdict(outcomes: &[Outcome], measures: &[Compared], patterns: &[P
 
 pub(super) fn method(options: &Options) -> String {
     format!(
-        "Mann-Whitney test over time slots, with a smaller effective sample size if neighbouring slots correlate, corrected to {} over all measures together (Benjamini-Hochberg), or every slot of one run a quarter beyond every slot of the other, \
-         or a share in every slot of one run and none in the other; \
-         a change counts when a 99 % interval (block bootstrap, {} resamples, seed {}) does not contain zero and the change is at least {}, \
-         for times at least {} and by half; an unconfirmed difference of that size needs {} slots to be called noise",
+        "Mann-Whitney U test over time slots, with a smaller effective sample size if neighbouring slots correlate, corrected to {} over \
+         all measures together (Benjamini-Hochberg); the interval has the shifts that this test does not reject (Hodges-Lehmann); a change \
+         counts when the test rejects zero and the change is at least {}, for times at least {} and by half; an unconfirmed difference of \
+         that size needs {} slots to be called noise",
         percent(options.alpha),
-        count(options.resamples as u64),
-        options.seed,
         percent(options.least_change),
         duration(options.least_time_ns),
         options.least_slots_for_noise
