@@ -86,7 +86,7 @@ pub struct Start {
     pub tokengap: String,
     /// Name of the source in the report.
     pub source: String,
-    /// Limits and thresholds of the source's analysis.
+    /// Limits of the source's analysis.
     pub config: Config,
     /// Whether blocks contain token ids.
     pub payload: Payload,

@@ -33,7 +33,7 @@ pub(crate) fn run(source: impl LiveSource, args: &LiveArgs) -> anyhow::Result<Ex
 
 /// Runs `source` as [`run`] does, and returns the report.
 pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Signals) -> anyhow::Result<Report> {
-    let config = Config { limits: args.limits(), engines: engines::FACTS, ..Config::default() };
+    let config = Config { limits: args.limits(), engines: engines::FACTS };
     let files = args.record.files();
     if files.payload == Payload::Tokens {
         source.keep_ids();

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
 use crate::detect::attribution::Attribution;
-use crate::detect::{DetectContext, Finding, Findings, Thresholds};
+use crate::detect::{DetectContext, Finding, Findings, thresholds};
 use crate::engine::Engines;
 use crate::event::Event;
 use crate::fault;
@@ -16,14 +16,12 @@ use crate::time_series::TimeSeries;
 /// Interval between detector runs. Ticks in between only age records.
 const CHECK_EVERY_NS: u64 = 500_000_000;
 
-/// Memory limits, detector thresholds, and the known engines.
+/// Memory limits and the known engines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Config {
     /// Limits of memory and of retention time.
     pub limits: Limits,
-    /// Detector thresholds.
-    pub thresholds: Thresholds,
     /// Facts about engines; not serialized.
     #[serde(skip)]
     pub engines: Engines,
@@ -33,7 +31,6 @@ pub struct Config {
 /// same report. Check an untrusted image with [`Self::is_sound`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Analysis {
-    thresholds: Thresholds,
     ledger: Ledger,
     time_series: TimeSeries,
     findings: Findings,
@@ -43,10 +40,9 @@ pub struct Analysis {
 impl Analysis {
     /// Creates an empty analysis.
     pub fn new(config: Config) -> Self {
-        let Config { limits, thresholds, engines } = config;
+        let Config { limits, engines } = config;
         Self {
-            thresholds,
-            ledger: Ledger::new(limits).slow_from(thresholds.gap_warning_ns).of_engines(engines),
+            ledger: Ledger::new(limits).slow_from(thresholds::GAP_WARNING_NS).of_engines(engines),
             time_series: TimeSeries::new(limits.series_slots),
             findings: Findings::default(),
             checked_at: None,
@@ -73,7 +69,7 @@ impl Analysis {
         if self.checked_at.is_none_or(|at| now.since(at) >= CHECK_EVERY_NS) {
             self.checked_at = Some(now);
             fault::here("detectors");
-            self.findings.update(&DetectContext::at(&self.ledger, &self.thresholds, now));
+            self.findings.update(&DetectContext::at(&self.ledger, now));
         }
     }
 
@@ -97,11 +93,6 @@ impl Analysis {
         &self.time_series
     }
 
-    /// Detector thresholds.
-    pub fn thresholds(&self) -> &Thresholds {
-        &self.thresholds
-    }
-
     /// Findings so far, worst first.
     pub fn findings(&self) -> Vec<&Finding> {
         self.findings.sorted()
@@ -109,7 +100,7 @@ impl Analysis {
 
     /// Attribution of the time of chunks and first tokens so far.
     pub fn attribution(&self) -> Attribution<'_> {
-        Attribution::of(&self.ledger, &self.thresholds)
+        Attribution::of(&self.ledger)
     }
 
     /// Legs of the path, as in the report.
@@ -131,7 +122,7 @@ impl Analysis {
     /// with the ledger's current numbers.
     pub fn findings_now(&self) -> Findings {
         let mut findings = self.findings.clone();
-        findings.update(&DetectContext::at(&self.ledger, &self.thresholds, self.ledger.now()));
+        findings.update(&DetectContext::at(&self.ledger, self.ledger.now()));
         findings
     }
 }

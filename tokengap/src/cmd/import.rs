@@ -107,7 +107,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
     };
     let mut import = Import::open(&args.paths, engines::LOGS, options)?;
     let limits = args.limits.on(Limits { live_rids: args.max_live, ..Limits::default() });
-    let config = Config { limits, engines: engines::FACTS, ..Config::default() };
+    let config = Config { limits, engines: engines::FACTS };
     let mut analysis = Analysis::new(config);
     let (mut recorder, mut failed, mut next_tick) = (None, None, None);
     let mut progress = Progress::of("importing");

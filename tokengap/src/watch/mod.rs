@@ -64,7 +64,7 @@ pub(crate) fn run(options: &Options, screen: Option<Screen>) -> anyhow::Result<V
         screen.watch(watchers.len());
         Rc::new(RefCell::new(screen))
     });
-    let config = Config { limits: options.limits, engines: engines::FACTS, ..Config::default() };
+    let config = Config { limits: options.limits, engines: engines::FACTS };
     let pod = |(place, watcher)| {
         let observer: Box<dyn Observer> = match &screen {
             Some(screen) => Box::new(RunView(Rc::clone(screen), place)),

@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Thresholds;
+use super::thresholds::{CPU_BOUND_SHARE, STARVED_SHARE, THROTTLED_SHARE};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
 use crate::ledger::{AwayTimes, Group, Hop, Ledger, ProcessingStage, TimeUse};
@@ -127,7 +127,7 @@ pub struct Attribution<'l> {
 
 impl<'l> Attribution<'l> {
     /// Computes the attribution of the run so far.
-    pub fn of(ledger: &'l Ledger, thresholds: &Thresholds) -> Self {
+    pub fn of(ledger: &'l Ledger) -> Self {
         let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
         let groups: Vec<(usize, &Group)> = ledger.groups().iter().enumerate().collect();
         let ends: Vec<Ends<&str>> = groups.iter().map(|(_, g)| g.ends.as_str()).collect();
@@ -142,7 +142,7 @@ impl<'l> Attribution<'l> {
             let into: Vec<&Hop> = ledger.hops().iter().filter(|h| ends[h.group].to == role).collect();
             let busy = busy(ledger, into.iter().copied(), window_ns);
             let members: Vec<&Hop> = ledger.members(place).collect();
-            legs.extend(wait(ledger, (group, role), &members, (busy, window_ns), thresholds));
+            legs.extend(wait(ledger, (group, role), &members, (busy, window_ns)));
             if !seen.contains(&role) {
                 seen.push(role);
                 let processing_stage = ledger.processing_stages().iter().find(|p| p.role == role);
@@ -225,7 +225,6 @@ fn wait<'l>(
     (group, role): (&'l Group, &'l str),
     members: &[&'l Hop],
     (busy, window_ns): (Option<f64>, u64),
-    thresholds: &Thresholds,
 ) -> Option<Leg<'l>> {
     let now = ledger.now();
     let (mut chunk, mut first_token) = ([Time::default(); 2], [Time::default(); 2]);
@@ -252,7 +251,7 @@ fn wait<'l>(
         chunk,
         first_token,
         busy,
-        thread: state(&spent, &away, busy, thresholds),
+        thread: state(&spent, &away, busy),
         spent,
         worker: worker.map(|hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |n| format!("worker {n}"))),
     })
@@ -290,11 +289,11 @@ fn inside<'l>(
 }
 
 /// Derives the state of a thread from its time while frames waited for it.
-fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>, thresholds: &Thresholds) -> ThreadState {
+fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadState {
     let at_least = |ns: Option<u64>, share: f64| ns.is_some_and(|ns| spent.share(ns) >= share);
     if spent.interval_ns < SHORTEST_NS {
         return match busy {
-            Some(busy) if busy >= thresholds.consumer_busy_share => ThreadState::Busy,
+            Some(busy) if busy >= CPU_BOUND_SHARE => ThreadState::Busy,
             _ => ThreadState::Unknown,
         };
     }
@@ -303,15 +302,13 @@ fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>, thresholds: &Thre
     let asleep = away.sum(&[AwayState::Polling, AwayState::Asleep]);
     // A thread that is stopped or frozen does not lack a CPU.
     let suspended = stopped.saturating_add(frozen);
-    if at_least(Some(suspended), thresholds.starved_share)
-        && spent.starved_ns().is_none_or(|starved| starved < suspended)
-    {
+    if at_least(Some(suspended), STARVED_SHARE) && spent.starved_ns().is_none_or(|starved| starved < suspended) {
         if stopped >= frozen { ThreadState::Stopped } else { ThreadState::Frozen }
-    } else if at_least(spent.throttled_ns(), thresholds.throttled_share) {
+    } else if at_least(spent.throttled_ns(), THROTTLED_SHARE) {
         ThreadState::Throttled
-    } else if at_least(spent.starved_ns(), thresholds.starved_share) {
+    } else if at_least(spent.starved_ns(), STARVED_SHARE) {
         ThreadState::Starved
-    } else if at_least(Some(spent.on_ns), thresholds.consumer_busy_share) {
+    } else if at_least(Some(spent.on_ns), CPU_BOUND_SHARE) {
         ThreadState::CpuBound
     } else if at_least(Some(away.of(AwayState::Blocked)), BOTTLENECK) {
         ThreadState::Blocked

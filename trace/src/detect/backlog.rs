@@ -1,24 +1,27 @@
 //! Frames that pile up between send and receive.
 
+use super::thresholds::{BACKLOG_CRITICAL_FRAMES, BACKLOG_FRAMES, LATE_NS};
 use super::{DetectContext, Severity, Verdict, advice};
 use crate::words::{duration, plural};
 
+/// Seconds during which the backlog must not have fallen.
+const SECONDS: usize = 3;
+
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    let limits = context.thresholds;
     for (place, group) in context.ledger.groups().iter().enumerate() {
         let Some((seconds, from, to)) = group.trend.rising() else {
             continue;
         };
-        if to < limits.backlog_frames || seconds < limits.backlog_seconds {
+        if to < BACKLOG_FRAMES || seconds < SECONDS {
             continue;
         }
         let oldest = context.ledger.members(place).filter_map(crate::ledger::Hop::oldest_waiting).min();
         let waited = oldest.map_or(0, |at| context.now.since(at));
         // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
-        if waited < limits.late_ns {
+        if waited < LATE_NS {
             continue;
         }
-        let severity = Severity::critical_if(group.backlog >= limits.backlog_critical_frames);
+        let severity = Severity::critical_if(group.backlog >= BACKLOG_CRITICAL_FRAMES);
         let summary = format!(
             "{} waiting on {}, {} more than {} s ago; the oldest for {}",
             plural(group.backlog, "frame"),

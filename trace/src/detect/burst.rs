@@ -1,6 +1,7 @@
 //! Frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. Information only: other
 //! detectors measure whether tokens wait or are lost.
 
+use super::thresholds::BURST_FRAMES;
 use super::{DetectContext, Severity, Verdict};
 use crate::words::{count, percent, plural};
 
@@ -9,7 +10,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         // Includes the wakeup still in progress.
         let max = context.ledger.members(place).map(|h| h.counts.wakeup_frames_max).max();
         let max = u64::from(max.unwrap_or(0));
-        if max < context.thresholds.burst_frames {
+        if max < BURST_FRAMES {
             continue;
         }
         let frames = plural(max, "frame");

@@ -1,6 +1,7 @@
 //! Code shared by the consumer detectors: the threads that keep frames waiting now. A verdict needs queued frames and covers the wait of
 //! the oldest one. A busy thread that keeps up is not a problem.
 
+use super::thresholds::{BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, LATE_NS};
 use super::{DetectContext, Severity, Verdict};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
@@ -54,10 +55,8 @@ impl Late<'_> {
 
     /// Builds a verdict with the evidence common to all consumer detectors.
     pub(super) fn verdict(&self, context: &DetectContext<'_>, summary: String) -> Verdict {
-        let limits = context.thresholds;
-        let severity = Severity::critical_if(
-            self.frames >= limits.backlog_critical_frames || self.waited_ns >= limits.gap_critical_ns,
-        );
+        let severity =
+            Severity::critical_if(self.frames >= BACKLOG_CRITICAL_FRAMES || self.waited_ns >= GAP_CRITICAL_NS);
         let (spent, id) = (&self.spent, self.thread.id);
         let share = |ns: Option<u64>| ns.map(|ns| rounded(spent.share(ns)));
         let mut verdict = Verdict::new(severity, summary)
@@ -97,7 +96,7 @@ pub(super) fn late<'a>(context: &DetectContext<'a>) -> Vec<Late<'a>> {
                 continue;
             };
             let waited_ns = context.now.since(oldest);
-            if waited_ns < context.thresholds.late_ns {
+            if waited_ns < LATE_NS {
                 continue;
             }
             // Several senders into one socket have one consumer.

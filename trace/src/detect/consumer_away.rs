@@ -1,6 +1,7 @@
 //! A consumer that is not running while frames wait for it, with the reason: stopped, frozen, blocked in a system call, or asleep.
 
 use super::consumer::{Late, SUSPENDED, late, worst_of_each_line};
+use super::thresholds::{BURST_FRAMES, STARVED_SHARE};
 use super::{DetectContext, Verdict, advice, io_starved};
 use crate::event::AwayState;
 use crate::words::percent;
@@ -29,7 +30,7 @@ pub(super) fn asleep(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 /// Reports consumers that are not running in one of these states.
 fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>, states: &[AwayState]) {
     let allowed_to_run = !states.iter().any(|state| SUSPENDED.contains(state));
-    let threshold = if allowed_to_run { MIN_SHARE } else { context.thresholds.starved_share };
+    let threshold = if allowed_to_run { MIN_SHARE } else { STARVED_SHARE };
     let share = |one: &Late<'_>| {
         let excused = allowed_to_run && is_excused(context, one);
         let judged = one.spent.interval_ns >= SHORTEST_NS && !excused;
@@ -62,8 +63,7 @@ fn verdict(context: &DetectContext<'_>, one: &Late<'_>, states: &[AwayState], sh
 /// thread lacks a CPU has nothing to wake up for.
 fn is_excused(context: &DetectContext<'_>, one: &Late<'_>) -> bool {
     let io = io_starved::starved(context, one);
-    one.frames < context.thresholds.burst_frames
-        || io.is_some_and(|(.., share)| share >= context.thresholds.starved_share)
+    one.frames < BURST_FRAMES || io.is_some_and(|(.., share)| share >= STARVED_SHARE)
 }
 
 #[cfg(test)]

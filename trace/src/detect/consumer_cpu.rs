@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::consumer::{late, rounded, worst_of_each_line};
+use super::thresholds::CPU_BOUND_SHARE;
 use super::{DetectContext, Verdict, advice};
 use crate::ledger::StackFunction;
 use crate::words::{bytes, duration, percent};
@@ -27,7 +28,7 @@ fn writes_share(context: &DetectContext<'_>, role: &str) -> Option<f64> {
 }
 
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    let min = context.thresholds.consumer_busy_share;
+    let min = CPU_BOUND_SHARE;
     let on_cpu = |one: &super::consumer::Late<'_>| Some(one.spent.share(one.spent.on_ns));
     for (one, share) in worst_of_each_line(late(context), min, on_cpu) {
         let mut summary =

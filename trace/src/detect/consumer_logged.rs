@@ -5,6 +5,7 @@
 use std::fmt::Write as _;
 
 use super::consumer::rounded;
+use super::thresholds::{CPU_BOUND_SHARE, GAP_WARNING_NS, LATE_NS, gap_severity};
 use super::{DetectContext, Severity, Verdict, advice};
 use crate::ledger::stages::LoggedProcess;
 use crate::words::{count, duration, percent};
@@ -13,14 +14,13 @@ use crate::words::{count, duration, percent};
 const IDLE_WAIT_NS: u64 = 5_000_000;
 
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    let limits = context.thresholds;
     let busiest = context
         .ledger
         .stages()
         .processes()
         .iter()
         .filter_map(|process| Some((process, process.cpu_at(context.now)?)))
-        .filter(|(_, cpu)| *cpu >= limits.consumer_busy_share)
+        .filter(|(_, cpu)| *cpu >= CPU_BOUND_SHARE)
         .max_by(|a, b| a.1.total_cmp(&b.1));
     let Some((process, cpu)) = busiest else { return };
     // It mostly waits for messages, so its own work is not the limit.
@@ -32,13 +32,13 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         .ledger
         .requests()
         .filter_map(|r| Some(context.now.since(r.waiting_since()?)))
-        .filter(|&ns| ns >= limits.late_ns);
+        .filter(|&ns| ns >= LATE_NS);
     let (waiting, oldest_ns) = waits.fold((0, 0), |(n, oldest), ns| (n + 1, u64::max(oldest, ns)));
     let worst_ns = context.ledger.worst_gap().map_or(0, |w| w.ns).max(oldest_ns);
-    if worst_ns < limits.gap_warning_ns && (waiting > 0 || context.ledger.observes_gaps()) {
+    if worst_ns < GAP_WARNING_NS && (waiting > 0 || context.ledger.observes_gaps()) {
         return;
     }
-    let severity = limits.gap_severity(worst_ns).unwrap_or(Severity::Warning);
+    let severity = gap_severity(worst_ns).unwrap_or(Severity::Warning);
     let states = process.states_at(context.now);
     let verdict = Verdict::new(severity, summary(process, cpu, recv_wait, states, (waiting, oldest_ns)))
         .weight(u64::from(states.unwrap_or(0)).max(waiting))
@@ -88,7 +88,6 @@ fn summary(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Thresholds;
     use super::*;
     use crate::clock::MonoNs;
     use crate::engine::example;
@@ -124,8 +123,7 @@ mod tests {
             ledger.apply(&Event { at: MonoNs(at), what });
         }
         let mut found = Vec::new();
-        let thresholds = Thresholds::default();
-        check(&DetectContext::at(&ledger, &thresholds, MonoNs(now)), &mut found);
+        check(&DetectContext::at(&ledger, MonoNs(now)), &mut found);
         found
     }
 

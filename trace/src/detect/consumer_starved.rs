@@ -1,6 +1,7 @@
 //! A runnable consumer that gets no CPU because other threads have it.
 
 use super::consumer::{Late, SUSPENDED, report_waits};
+use super::thresholds::STARVED_SHARE;
 use super::{DetectContext, Verdict, advice};
 
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
@@ -10,7 +11,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         let suspended = one.away.sum(&SUSPENDED).max(one.spent.throttled_ns().unwrap_or(0));
         one.spent.starved_ns().filter(|ns| *ns > suspended).map(|ns| one.spent.share(ns))
     };
-    let min = context.thresholds.starved_share;
+    let min = STARVED_SHARE;
     report_waits(context, found, min, starved, ("waits for a CPU", advice::STARVED));
 }
 

@@ -1,11 +1,12 @@
 //! A consumer that cannot run because its container's CPU quota is used up.
 
 use super::consumer::{Late, report_waits};
+use super::thresholds::THROTTLED_SHARE;
 use super::{DetectContext, Verdict, advice};
 
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     let throttled = |one: &Late<'_>| one.spent.throttled_ns().map(|ns| one.spent.share(ns));
-    let min = context.thresholds.throttled_share;
+    let min = THROTTLED_SHARE;
     report_waits(context, found, min, throttled, ("is throttled by its CPU limit", advice::THROTTLED));
 }
 

@@ -3,6 +3,9 @@
 use super::{DetectContext, Severity, Verdict, advice};
 use crate::words::{count, plural, share};
 
+/// Share of dropped chunks that is critical.
+const CRITICAL_SHARE: f64 = 0.001;
+
 pub(super) fn dropped(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     let totals = context.ledger.totals();
     let (fates, seen) = (totals.chunks.fates, &totals.drops);
@@ -10,8 +13,7 @@ pub(super) fn dropped(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         return;
     }
     let judged = fates.delivered + fates.merged + fates.dropped;
-    let severity =
-        Severity::critical_if(fates.dropped as f64 >= context.thresholds.drops_critical_share * judged as f64);
+    let severity = Severity::critical_if(fates.dropped as f64 >= CRITICAL_SHARE * judged as f64);
     let advice = match totals.tokens.lost_from_text {
         0 => advice::dropped(context.ledger.engine()),
         text if text == fates.tokens_lost => advice::lost_from_text(context.ledger.engine()),

@@ -5,13 +5,14 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::consumer::{rest, rounded};
+use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::{DetectContext, Verdict, advice};
 use crate::clock::MonoNs;
 use crate::ledger::WaitBreakdown;
 use crate::words::{count, duration, percent, plural};
 
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    let (ledger, limits) = (context.ledger, context.thresholds);
+    let ledger = context.ledger;
     if !ledger.observes_gaps() {
         return;
     }
@@ -28,11 +29,11 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     let gap = ledger.gap();
     let worst_received = ledger.worst_gap().map_or(0, |w| w.ns);
     let worst = worst_received.max(oldest_ns);
-    let Some(severity) = limits.gap_severity(worst) else {
+    let Some(severity) = gap_severity(worst) else {
         return;
     };
     let quantile = |q| gap.quantile(q).unwrap_or(0);
-    let over = gap.above(limits.gap_warning_ns);
+    let over = gap.above(GAP_WARNING_NS);
     let mut summary = if gap.count() == 0 {
         format!("the {} has received no first token yet", engine.receiver())
     } else {
@@ -45,10 +46,10 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             duration(quantile(0.9)),
             count(over),
             plural(gap.count(), "request"),
-            duration(limits.gap_warning_ns),
+            duration(GAP_WARNING_NS),
         )
     };
-    if oldest_ns >= limits.gap_warning_ns {
+    if oldest_ns >= GAP_WARNING_NS {
         let _ = write!(summary, "; {} waiting, the oldest for {}", count(waiting), duration(oldest_ns));
     }
     // The gap began when the worst request's first token was sent.

@@ -1,22 +1,21 @@
 //! libzmq I/O threads without a CPU: frames wait on their way into the inbox although the consumer has time for them.
 
 use super::consumer::{Late, SUSPENDED, late, rounded};
+use super::thresholds::STARVED_SHARE;
 use super::{DetectContext, Verdict};
 use crate::event::ThreadPart;
 use crate::ledger::{Thread, TimeUse};
 use crate::words::percent;
 
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    let limits = context.thresholds;
     for one in late(context) {
         // A consumer that never sleeps is itself the cause.
         let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
         let suspended = one.spent.share(one.away.sum(&SUSPENDED));
-        if asleep.is_none_or(|share| share - suspended < limits.starved_share) {
+        if asleep.is_none_or(|share| share - suspended < STARVED_SHARE) {
             continue;
         }
-        let Some((thread, spent, share)) = starved(context, &one).filter(|(.., share)| *share >= limits.starved_share)
-        else {
+        let Some((thread, spent, share)) = starved(context, &one).filter(|(.., share)| *share >= STARVED_SHARE) else {
             continue;
         };
         let id = thread.id;

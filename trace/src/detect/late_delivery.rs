@@ -1,6 +1,7 @@
 //! Tokens that wait in a receiver after it received them, where a receive does not end a wait or is not observed.
 
 use super::server_threads::with_busiest;
+use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::{DetectContext, Verdict, advice};
 use crate::words::{duration, plural};
 
@@ -8,7 +9,7 @@ use crate::words::{duration, plural};
 const UNEXPLAINED: u64 = 4;
 
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    let (ledger, limits) = (context.ledger, context.thresholds);
+    let ledger = context.ledger;
     let engine = ledger.engine().facts();
     let receives = ledger.observes_receives();
     if receives && !engine.queues_after_receive() {
@@ -23,7 +24,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     let explained_ns = sent_ns.saturating_mul(UNEXPLAINED).max(on_hop_ns.saturating_mul(2));
     let silence_ns = if delivered_ns > explained_ns { delivered_ns } else { 0 };
     let worst = first_ns.max(silence_ns);
-    let Some(severity) = limits.gap_severity(worst) else {
+    let Some(severity) = gap_severity(worst) else {
         return;
     };
     let receiver = engine.receiver();
@@ -33,7 +34,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         format!("between the {} and the client's connection", engine.source())
     };
     let mut parts = Vec::new();
-    if first_ns >= limits.gap_warning_ns {
+    if first_ns >= GAP_WARNING_NS {
         parts.push(format!(
             "first tokens wait up to {} {place} (median {}, {})",
             duration(first_ns),
@@ -41,7 +42,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             plural(waits.count(), "request"),
         ));
     }
-    if silence_ns >= limits.gap_warning_ns {
+    if silence_ns >= GAP_WARNING_NS {
         parts.push(format!(
             "responses stall for up to {} and continue in a burst, while the {} sends new tokens at least every {}",
             duration(silence_ns),
@@ -73,7 +74,6 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Thresholds;
     use super::*;
     use crate::clock::MonoNs;
     use crate::engine::{Engines, Facts};
@@ -137,8 +137,8 @@ mod tests {
         for (at, delivery) in delivered {
             apply(&mut ledger, at * MS, What::Delivered(delivery));
         }
-        let (thresholds, mut found) = (Thresholds::default(), Vec::new());
-        check(&DetectContext::at(&ledger, &thresholds, MonoNs(60_000 * MS)), &mut found);
+        let mut found = Vec::new();
+        check(&DetectContext::at(&ledger, MonoNs(60_000 * MS)), &mut found);
         found
     }
 

@@ -1,17 +1,17 @@
 //! Tokens that wait in a frontend after the engine's server wrote them to it.
 
+use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::{DetectContext, Verdict};
 use crate::stats::Distribution;
 use crate::words::{duration, plural};
 
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     let waits = context.ledger.frontend();
-    let limits = context.thresholds;
-    let Some(severity) = limits.gap_severity(waits.worst.ns) else {
+    let Some(severity) = gap_severity(waits.worst.ns) else {
         return;
     };
     let parts = [("first", &waits.first_token), ("last", &waits.last_token)];
-    let late = parts.iter().filter(|(_, waits)| longest(waits) >= limits.gap_warning_ns);
+    let late = parts.iter().filter(|(_, waits)| longest(waits) >= GAP_WARNING_NS);
     let late = late.map(|(which, waits)| {
         format!(
             "{which} tokens wait up to {} (median {}, {})",

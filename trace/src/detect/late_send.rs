@@ -1,17 +1,17 @@
 //! Tokens that wait in the process that generated them: by its own timestamps, or by the time in the call that sends them.
 
 use super::server_threads::with_busiest;
+use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::{DetectContext, Verdict};
 use crate::words::{duration, plural};
 
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    let limits = context.thresholds;
     for group in context.ledger.groups() {
         let worst = group.send_wait.max().unwrap_or(0);
         // If even the shortest wait is long, the engine's clock differs (a time namespace), and the waits are not real.
         let shortest = group.send_wait.quantile(0.0).unwrap_or(0);
-        let severity = limits.gap_severity(worst);
-        let Some(severity) = severity.filter(|_| shortest < limits.gap_warning_ns / 2) else {
+        let severity = gap_severity(worst);
+        let Some(severity) = severity.filter(|_| shortest < GAP_WARNING_NS / 2) else {
             continue;
         };
         let source = context.facts().source();
@@ -29,7 +29,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             .with("send_wait_p50_ns", median)
             .advice(context.facts().late_send());
         let recent = group.send_wait.recent(context.now).max();
-        found.push(if recent >= limits.gap_warning_ns { with_busiest(verdict, context, recent) } else { verdict });
+        found.push(if recent >= GAP_WARNING_NS { with_busiest(verdict, context, recent) } else { verdict });
     }
 }
 

@@ -5,6 +5,9 @@ use std::fmt::Write as _;
 use super::{DetectContext, Severity, Verdict, advice};
 use crate::words::{plural, share};
 
+/// Share of merged chunks that causes a warning.
+const WARNING_SHARE: f64 = 0.05;
+
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     let totals = context.ledger.totals();
     let confirmed = context.ledger.observes_deliveries();
@@ -20,7 +23,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     if chunks == 0 {
         return;
     }
-    let heavy = chunks as f64 >= context.thresholds.merged_warning_share * of as f64;
+    let heavy = chunks as f64 >= WARNING_SHARE * of as f64;
     let severity = if heavy { Severity::Warning } else { Severity::Info };
     let outcome = if confirmed { "were merged" } else { "will be merged (predicted)" };
     let mut summary = format!(

@@ -29,7 +29,7 @@ mod mode_mix;
 mod order;
 mod server_threads;
 mod stalled;
-mod thresholds;
+pub mod thresholds;
 mod undecoded;
 mod wire_loss;
 mod worker_change;
@@ -42,7 +42,6 @@ mod scene;
 use Keep::{Latest, LatestOfAllHops, Worst};
 use attribution::Attribution;
 pub use finding::{Finding, Findings, Severity, Verdict};
-pub use thresholds::Thresholds;
 pub(crate) use worker_imbalance::imbalance;
 
 use crate::clock::MonoNs;
@@ -54,8 +53,6 @@ use crate::ledger::Ledger;
 pub struct DetectContext<'a> {
     /// State of the run.
     pub ledger: &'a Ledger,
-    /// Detector thresholds.
-    pub thresholds: &'a Thresholds,
     /// Attribution of the time of chunks and first tokens so far.
     pub attribution: Attribution<'a>,
     /// Time of the detector run.
@@ -64,8 +61,8 @@ pub struct DetectContext<'a> {
 
 impl<'a> DetectContext<'a> {
     /// Detector input for this state at `now`.
-    pub fn at(ledger: &'a Ledger, thresholds: &'a Thresholds, now: MonoNs) -> Self {
-        Self { ledger, thresholds, attribution: Attribution::of(ledger, thresholds), now }
+    pub fn at(ledger: &'a Ledger, now: MonoNs) -> Self {
+        Self { ledger, attribution: Attribution::of(ledger), now }
     }
 
     /// Facts about the engine.

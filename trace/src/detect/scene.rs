@@ -1,6 +1,6 @@
 //! Small scenes for the detectors' tests: one hop, one lane, short calls for events.
 
-use super::{Check, DetectContext, Severity, Thresholds, Verdict};
+use super::{Check, DetectContext, Severity, Verdict};
 use crate::clock::MonoNs;
 use crate::engine::{Mode, example};
 use crate::event::{
@@ -184,8 +184,7 @@ impl Scene {
 
     pub(super) fn check(&self, check: Check, now: u64) -> Vec<Verdict> {
         let mut found = Vec::new();
-        let thresholds = Thresholds::default();
-        check(&DetectContext::at(&self.ledger, &thresholds, MonoNs(now)), &mut found);
+        check(&DetectContext::at(&self.ledger, MonoNs(now)), &mut found);
         for verdict in &found {
             let harmless = verdict.severity == Severity::Info;
             assert!(harmless || verdict.advice.is_some(), "no action for {verdict:?}");

@@ -40,7 +40,7 @@ pub(super) fn with_busiest(mut verdict: Verdict, context: &DetectContext<'_>, wa
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Severity, Thresholds};
+    use super::super::Severity;
     use super::*;
     use crate::engine::{Engines, Facts};
     use crate::event::{CpuSample, Event, ThreadPart, What};
@@ -80,8 +80,7 @@ mod tests {
                 ledger.apply(&Event::new(MonoNs(second * SECOND), What::Cpu(sample)));
             }
         }
-        let thresholds = Thresholds::default();
-        let context = DetectContext::at(&ledger, &thresholds, MonoNs(3 * SECOND));
+        let context = DetectContext::at(&ledger, MonoNs(3 * SECOND));
         with_busiest(Verdict::new(Severity::Warning, "late".to_owned()), &context, 3 * SECOND)
     }
 

@@ -1,12 +1,13 @@
 //! Requests that began and then stopped producing.
 
+use super::thresholds::STALLED_NS;
 use super::{DetectContext, Severity, Verdict};
 use crate::ledger::Request;
 use crate::words::{duration, plural};
 
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     let (mut stalled, mut retracted, mut worst_ns, mut worst_rid) = (0, 0, 0, "");
-    let limit = context.thresholds.stalled_ns;
+    let limit = STALLED_NS;
     let is_stalled = |r: &&Request| context.ledger.is_stalled(r, context.now, limit);
     for request in context.ledger.requests().filter(is_stalled) {
         let silent = context.now.since(request.last_at);

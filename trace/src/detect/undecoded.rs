@@ -3,6 +3,11 @@
 use super::{DetectContext, Severity, Verdict};
 use crate::words::{plural, share};
 
+/// Share of undecoded frames that causes a warning.
+const WARNING_SHARE: f64 = 0.001;
+/// Share that is critical, because the rest of the report cannot be trusted.
+const CRITICAL_SHARE: f64 = 0.05;
+
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     for (place, group) in context.ledger.groups().iter().enumerate() {
         let (mut undecoded, mut frames) = (0, 0);
@@ -14,9 +19,9 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             continue;
         }
         let part = undecoded as f64 / frames.max(1) as f64;
-        let severity = if part >= context.thresholds.undecoded_critical_share {
+        let severity = if part >= CRITICAL_SHARE {
             Severity::Critical
-        } else if part >= context.thresholds.undecoded_warning_share {
+        } else if part >= WARNING_SHARE {
             Severity::Warning
         } else {
             Severity::Info

@@ -3,12 +3,15 @@
 use super::{DetectContext, Severity, Verdict};
 use crate::words::plural;
 
+/// Number of missing tokens that is critical.
+const CRITICAL_TOKENS: u64 = 16;
+
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     let (seen, missing) = &context.ledger.totals().wire_loss;
     if seen.rids == 0 {
         return;
     }
-    let severity = Severity::critical_if(*missing >= context.thresholds.wire_loss_critical_tokens);
+    let severity = Severity::critical_if(*missing >= CRITICAL_TOKENS);
     let summary = format!(
         "{} of {} missing on the wire: completion_tokens increased by more than the chunks list",
         plural(*missing, "token"),

@@ -2,10 +2,16 @@
 
 use std::collections::BTreeMap;
 
+use super::thresholds::BACKLOG_FRAMES;
 use super::{DetectContext, Severity, Verdict};
 use crate::id::HopId;
 use crate::ledger::Hop;
 use crate::words::{count, percent};
+
+/// Minimum number of chunks on a line to judge the load of its workers.
+const CHUNKS: u64 = 1_000;
+/// Ratio of the busiest worker's chunks to the mean of its line that makes the load uneven.
+const UNEVEN: f64 = 1.5;
 
 /// Ratio of the busiest receiver's chunks to the mean; `None` with a single receiver, or without chunks.
 pub(crate) fn imbalance(members: &[&Hop]) -> Option<f64> {
@@ -48,22 +54,21 @@ fn receivers<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
 }
 
 pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    let limits = context.thresholds;
     for (place, group) in context.ledger.groups().iter().enumerate() {
         let members: Vec<&Hop> = context.ledger.members(place).collect();
         let receivers = receivers(&members);
         let sum: u64 = receivers.iter().map(|one| one.chunks).sum();
-        let Some(uneven) = uneven(&receivers).filter(|&n| n >= limits.imbalance) else {
+        let Some(uneven) = uneven(&receivers).filter(|&n| n >= UNEVEN) else {
             continue;
         };
         let Some(busiest) = receivers.iter().max_by_key(|one| one.chunks) else {
             continue;
         };
-        if sum < limits.imbalance_chunks {
+        if sum < CHUNKS {
             continue;
         }
         // Uneven load that the workers keep up with is information; a backlog at the busiest is a warning.
-        let severity = if busiest.backlog_max >= limits.backlog_frames { Severity::Warning } else { Severity::Info };
+        let severity = if busiest.backlog_max >= BACKLOG_FRAMES { Severity::Warning } else { Severity::Info };
         let idle = receivers.iter().filter(|one| one.chunks == 0).count();
         let worker = busiest.hop.worker;
         let receiver = match (worker, &*busiest.hop.endpoint) {

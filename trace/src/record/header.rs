@@ -46,7 +46,7 @@ pub struct Header {
     pub tokengap: String,
     /// Source of the events: `demo`, `tap`, `attach`, `import`.
     pub source: String,
-    /// Limits and thresholds of the live analysis. A replay with the same ones produces the same report.
+    /// Limits of the live analysis. A replay with the same ones produces the same report.
     #[serde(default)]
     pub config: Config,
     /// Both clocks at the start.

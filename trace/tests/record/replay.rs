@@ -13,7 +13,6 @@ fn a_replay_gives_the_report_of_the_live_run() {
     let file = folder.file("run.tgap");
     let mut header = header();
     header.config.limits.live_rids = 30;
-    header.config.thresholds.gap_warning_ns = 1_200_000;
     let mut analysis = Analysis::new(header.config);
     let mut recorder = Recorder::create(&file, &header, options(3_000)).expect("a new file");
     let inputs = traffic(500, 40, 23);

@@ -1,6 +1,7 @@
 //! Converts hops into lines, in the order of the path.
 
-use trace::detect::{Thresholds, attribution};
+use trace::detect::attribution;
+use trace::detect::thresholds::{BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, GAP_WARNING_NS};
 use trace::ledger::{Group, Hop, Ledger};
 use trace::path::{self, Ends};
 use trace::report::Spread;
@@ -16,14 +17,14 @@ const REASONS: usize = 4;
 const MEMBERS: usize = 64;
 
 /// Hops grouped by name, starting at the scheduler.
-pub(crate) fn read(ledger: &Ledger, thresholds: &Thresholds, findings: &[FindingLine]) -> Vec<HopLine> {
+pub(crate) fn read(ledger: &Ledger, findings: &[FindingLine]) -> Vec<HopLine> {
     let found = |name: &str| {
         let here = findings.iter().filter(|f| f.active && f.hop == name && f.health >= Health::Warning);
         here.map(|f| f.health).max().unwrap_or_default()
     };
     let lines = ledger.groups().iter().enumerate().filter_map(|(place, group)| {
         let members: Vec<&Hop> = ledger.members(place).collect();
-        (!members.is_empty()).then(|| line(ledger, thresholds, found(&group.name), (group, &members)))
+        (!members.is_empty()).then(|| line(ledger, found(&group.name), (group, &members)))
     });
     let mut lines: Vec<HopLine> = lines.collect();
     let hops: Vec<Ends<Box<str>>> = lines.iter().map(|l| l.ends.clone()).collect();
@@ -44,7 +45,7 @@ pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
     ends
 }
 
-fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members): (&Group, &[&Hop])) -> HopLine {
+fn line(ledger: &Ledger, found: Health, (group, members): (&Group, &[&Hop])) -> HopLine {
     let now = ledger.now();
     let sum = |count: fn(&trace::ledger::HopCounts) -> u64| members.iter().map(|h| count(&h.counts)).sum();
     let capabilities =
@@ -63,8 +64,7 @@ fn line(ledger: &Ledger, thresholds: &Thresholds, found: Health, (group, members
         inside: stage.and_then(|p| Spread::of(&p.inside)),
         busy: busy(ledger, members),
         ends: group.ends.clone(),
-        health: health(group, receives, oldest_ns, sum(|c| c.frames_sent.max(c.frames_received)), thresholds)
-            .max(found),
+        health: health(group, receives, oldest_ns, sum(|c| c.frames_sent.max(c.frames_received))).max(found),
         rates: group.rate.recent(now),
         frames: sum(|c| c.frames_sent.max(c.frames_received)),
         chunks: sum(|c| c.chunks),
@@ -105,11 +105,11 @@ fn busy(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
 }
 
 /// Health by the oldest waiting frame, judged by the first-token thresholds; a large backlog alone is a warning.
-fn health(group: &Group, receives: bool, oldest_ns: Option<u64>, frames: u64, thresholds: &Thresholds) -> Health {
+fn health(group: &Group, receives: bool, oldest_ns: Option<u64>, frames: u64) -> Health {
     match oldest_ns {
-        Some(wait) if wait >= thresholds.gap_critical_ns => Health::Critical,
-        Some(wait) if wait >= thresholds.gap_warning_ns => Health::Warning,
-        _ if receives && group.backlog >= thresholds.backlog_critical_frames => Health::Warning,
+        Some(wait) if wait >= GAP_CRITICAL_NS => Health::Critical,
+        Some(wait) if wait >= GAP_WARNING_NS => Health::Warning,
+        _ if receives && group.backlog >= BACKLOG_CRITICAL_FRAMES => Health::Warning,
         _ if receives && frames > 0 => Health::Good,
         _ => Health::Unknown,
     }
@@ -142,7 +142,7 @@ mod tests {
             ("detokenizer->router", capabilities),
             ("scheduler->detokenizer", capabilities),
         ]);
-        let lines = read(scene.analysis.ledger(), scene.analysis.thresholds(), &[]);
+        let lines = read(scene.analysis.ledger(), &[]);
         let from: Vec<&str> = lines.iter().map(|l| &*l.ends.from).collect();
         assert_eq!(from, ["scheduler", "detokenizer", "router"]);
     }
@@ -153,7 +153,7 @@ mod tests {
         scene.send(0, &[("a", 1, 1)]);
         scene.receive(3 * MS, 0, 1);
         scene.send(5 * MS, &[("a", 1, 2)]);
-        let at = |scene: &Scene| read(scene.analysis.ledger(), scene.analysis.thresholds(), &[]).remove(0);
+        let at = |scene: &Scene| read(scene.analysis.ledger(), &[]).remove(0);
         assert_eq!((at(&scene).health, at(&scene).queue_wait_classes), (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0]));
         scene.tick(6_000 * MS);
         assert_eq!((at(&scene).health, at(&scene).backlog), (Health::Critical, Some(1)));

@@ -48,7 +48,7 @@ impl Model {
         self.merged_predicted = merged_predicted(ledger, &self.chunks);
         self.itl = Itl::of(ledger);
         self.findings = findings::read(analysis, start);
-        self.hops = hops::read(ledger, analysis.thresholds(), &self.findings);
+        self.hops = hops::read(ledger, &self.findings);
         self.path = bar::segments(&analysis.path());
         self.threads = threads::read(ledger);
         self.stacks = StackLine::all(ledger).unwrap_or_default();

@@ -1,5 +1,6 @@
 //! Rows of the request table, filled from requests and their summaries.
 
+use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Numbers, Request, Summary};
 use trace::{Analysis, MonoNs};
@@ -18,20 +19,12 @@ pub(super) struct RowContext {
     now: MonoNs,
     observes_gaps: bool,
     keeps_last: bool,
-    gap_ns: u64,
-    stalled_ns: u64,
 }
 
 impl RowContext {
     pub(super) fn new(analysis: &Analysis) -> Self {
-        let (ledger, thresholds) = (analysis.ledger(), analysis.thresholds());
-        Self {
-            now: ledger.now(),
-            observes_gaps: ledger.observes_gaps(),
-            keeps_last: ledger.predicts_drops(),
-            gap_ns: thresholds.gap_warning_ns,
-            stalled_ns: thresholds.stalled_ns,
-        }
+        let ledger = analysis.ledger();
+        Self { now: ledger.now(), observes_gaps: ledger.observes_gaps(), keeps_last: ledger.predicts_drops() }
     }
 
     pub(super) fn request(&self, from: &Request, ledger: &Ledger, row: &mut Row) {
@@ -48,7 +41,7 @@ impl RowContext {
             numbers.last_at = self.now;
         }
         numbers.gap_ns = numbers.gap_ns.or(waiting_since.map(|at| self.now.since(at)));
-        let stalled = ledger.is_stalled(from, self.now, self.stalled_ns);
+        let stalled = ledger.is_stalled(from, self.now, STALLED_NS);
         self.write(row, &from.rid, life, numbers, stalled);
     }
 
@@ -75,7 +68,7 @@ impl RowContext {
         flags.set(Flag::ToolCall, row.damaged_call);
         flags.set(Flag::DropPredicted, self.keeps_last && row.bursts);
         flags.set(Flag::Stall, stalled);
-        flags.set(Flag::Gap, row.gap_ns.is_some_and(|g| g >= self.gap_ns));
+        flags.set(Flag::Gap, row.gap_ns.is_some_and(|g| g >= GAP_WARNING_NS));
         flags.set(Flag::Inflated, row.inflated);
         flags.set(Flag::Aborted, row.life == Life::Aborted);
         flags.set(Flag::Retracted, row.retractions > 0);
