@@ -88,13 +88,11 @@ fn summary(
 
 #[cfg(test)]
 mod tests {
+    use super::super::scene::{SECOND, Scene};
     use super::*;
-    use crate::clock::MonoNs;
     use crate::engine::example;
-    use crate::event::{Event, LoggedState, Stage, What};
-    use crate::ledger::{Ledger, Limits};
-
-    const SECOND: u64 = 1_000_000_000;
+    use crate::event::{LoggedState, Stage, What};
+    use crate::ledger::Limits;
 
     fn stage(rid: &'static str, name: &'static str) -> What<'static> {
         What::Stage(Stage::new(rid, name, ""))
@@ -102,7 +100,7 @@ mod tests {
 
     /// A log of 850 waiting requests, with this CPU use and this wait for a message.
     fn verdicts(cpu: f64, recv_wait_ns: u64, now: u64) -> Vec<Verdict> {
-        let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+        let mut scene = Scene::empty(example::ENGINES, Limits::default());
         let logged = |what| What::LoggedState(LoggedState { by: "tokenizer", ..what });
         for (at, what) in [
             (0, stage("a", "first_output_stream")),
@@ -120,11 +118,9 @@ mod tests {
             (9 * SECOND, logged(LoggedState { states: Some(1_024), cpu: Some(cpu), ..LoggedState::default() })),
             (9 * SECOND, stage("a", "tokenizer_first_token")),
         ] {
-            ledger.apply(&Event { at: MonoNs(at), what });
+            scene.apply(at, what);
         }
-        let mut found = Vec::new();
-        check(&DetectContext::at(&ledger, MonoNs(now)), &mut found);
-        found
+        scene.check(check, now)
     }
 
     #[test]

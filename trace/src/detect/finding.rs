@@ -114,10 +114,11 @@ impl Verdict {
 }
 
 /// A verdict with its history.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// Kind of its detector.
-    pub kind: &'static str,
+    #[serde(deserialize_with = "known")]
+    pub kind: Kind,
     /// Start of the problem.
     pub began: MonoNs,
     /// Whether the last detector run still found it.
@@ -126,27 +127,13 @@ pub struct Finding {
     pub verdict: Verdict,
 }
 
-/// A finding in serialized form.
-#[derive(Deserialize)]
-struct Serialized {
-    kind: String,
-    began: MonoNs,
-    active: bool,
-    verdict: Verdict,
-}
+/// Kind of a detector in [`ALL`]. By this name, serde does not try to borrow it.
+type Kind = &'static str;
 
-impl<'de> Deserialize<'de> for Finding {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let stored = Serialized::deserialize(from)?;
-        let known = ALL.iter().map(|d| d.kind).find(|kind| *kind == stored.kind);
-        let unknown = || D::Error::custom(format!("there is no detector {:?} in this version", stored.kind));
-        Ok(Self {
-            kind: known.ok_or_else(unknown)?,
-            began: stored.began,
-            active: stored.active,
-            verdict: stored.verdict,
-        })
-    }
+fn known<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
+    let kind = String::deserialize(from)?;
+    let unknown = || D::Error::custom(format!("there is no detector {kind:?} in this version"));
+    ALL.iter().map(|d| d.kind).find(|known| *known == kind).ok_or_else(unknown)
 }
 
 /// Findings so far: one per kind and hop.

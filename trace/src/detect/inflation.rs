@@ -58,7 +58,7 @@ fn verdict(severity: Severity, of: &ledger::Inflation, subject: &str, confirmed:
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::{Scene, Workers};
+    use super::super::scene::{SECOND, Scene};
     use super::*;
 
     #[test]
@@ -115,15 +115,15 @@ mod tests {
 
     #[test]
     fn a_count_on_another_worker_is_not_a_sum_of_earlier_counts() {
-        let mut workers = Workers::new(2);
+        let mut workers = Scene::workers(2);
         for n in 1..=9 {
-            workers.send(0, n, "a", n as u32);
+            workers.send_to(0, n, "a", n as u32);
         }
         for n in 10..=45 {
-            workers.send(1, n, "a", n as u32);
+            workers.send_to(1, n, "a", n as u32);
         }
-        workers.deliver(46, "a", 45);
-        assert!(workers.check(summed).is_empty());
+        workers.deliver(46, "a", 1, 45, true);
+        assert!(workers.check(summed, SECOND).is_empty());
     }
 
     #[test]

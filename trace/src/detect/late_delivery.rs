@@ -74,12 +74,11 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::scene::{MS, SECOND, Scene};
     use super::*;
-    use crate::clock::MonoNs;
     use crate::engine::{Engines, Facts};
-    use crate::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, Received, Response, What};
-    use crate::id::{FrameId, HopId};
-    use crate::ledger::{Ledger, Limits};
+    use crate::event::{Capabilities, Delivery, Response, What};
+    use crate::ledger::Limits;
 
     #[derive(Debug)]
     struct Queueing;
@@ -96,12 +95,6 @@ mod tests {
         fn queues_after_receive(&self) -> bool {
             true
         }
-    }
-
-    const MS: u64 = 1_000_000;
-
-    fn apply(ledger: &mut Ledger, at: u64, what: What<'_>) {
-        ledger.apply(&Event { at: MonoNs(at), what });
     }
 
     /// One request with a token every 10 ms, which are received at once and delivered at these times in milliseconds.
@@ -122,24 +115,18 @@ mod tests {
         late: u64,
         delivered: impl IntoIterator<Item = (u64, Delivery<'d>)>,
     ) -> Vec<Verdict> {
-        let mut ledger = Ledger::new(Limits::default()).of_engines(engines);
-        let id = |seq| FrameId::new(HopId(0), 0, seq);
-        apply(&mut ledger, 0, What::Hop(Hop::only(HopId(0), "engine->server", capabilities)));
+        let mut scene = Scene::empty(engines, Limits::default()).with_hop(capabilities);
         for seq in 0..10 {
-            let chunks = [Chunk::counted("a", 1, seq as u32 + 1)];
-            apply(&mut ledger, (1 + seq) * 10 * MS, What::Sent(Frame::token_ids(id(seq), 1, &chunks)));
+            let at = (1 + seq) * 10 * MS;
+            scene.send(at, &[("a", 1, seq as u32 + 1)]);
             if capabilities.received {
-                let received = Received::new(id(seq));
-                let late = if seq == 9 { late * MS } else { 0 };
-                apply(&mut ledger, (1 + seq) * 10 * MS + 1 + late, What::Received(received));
+                scene.receive(at + 1 + if seq == 9 { late * MS } else { 0 }, seq);
             }
         }
         for (at, delivery) in delivered {
-            apply(&mut ledger, at * MS, What::Delivered(delivery));
+            scene.apply(at * MS, What::Delivered(delivery));
         }
-        let mut found = Vec::new();
-        check(&DetectContext::at(&ledger, MonoNs(60_000 * MS)), &mut found);
-        found
+        scene.check(check, 60 * SECOND)
     }
 
     const QUEUEING: Engines = Engines(&[&Queueing]);

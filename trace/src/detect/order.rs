@@ -24,47 +24,48 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::Workers;
+    use super::super::scene::{SECOND, Scene};
     use super::*;
+    use crate::event::{Chunk, Finish};
 
     #[test]
     fn an_overtaken_chunk_is_reported() {
-        let mut scene = Workers::new(2);
+        let mut scene = Scene::workers(2);
         for n in 1..=4 {
-            scene.send(0, n, "a", n as u32);
+            scene.send_to(0, n, "a", n as u32);
         }
-        assert!(scene.check(check).is_empty());
-        scene.send(1, 5, "a", 6);
-        scene.send(0, 6, "a", 5);
-        let found = scene.check(check);
+        assert!(scene.check(check, SECOND).is_empty());
+        scene.send_to(1, 5, "a", 6);
+        scene.send_to(0, 6, "a", 5);
+        let found = scene.check(check, SECOND);
         assert_eq!((&*found[0].rid, &found[0].evidence["chunks"]), ("a", &1.into()));
     }
 
     #[test]
     fn a_count_restart_after_a_retraction_is_not_out_of_order() {
-        let mut scene = Workers::new(2);
+        let mut scene = Scene::workers(2);
         for n in 1..=6 {
-            scene.send(0, n, "a", n as u32);
+            scene.send_to(0, n, "a", n as u32);
         }
         for n in 7..=9 {
-            scene.send_retracted(0, n, "a", n as u32 - 4, 1);
+            scene.send_chunk(0, n, Chunk { retractions: Some(1), ..Chunk::counted("a", 1, n as u32 - 4) });
         }
-        assert!(scene.check(check).is_empty());
+        assert!(scene.check(check, SECOND).is_empty());
     }
 
     #[test]
     fn chunks_of_a_possible_next_request_with_the_same_rid_are_not_out_of_order() {
-        let mut scene = Workers::new(2);
+        let mut scene = Scene::workers(2);
         for rid in ["late", "again"] {
-            (1..=3).for_each(|n| scene.send(0, n, rid, n as u32));
-            scene.finish(0, 4, rid, 4);
+            (1..=3).for_each(|n| scene.send_to(0, n, rid, n as u32));
+            scene.send_chunk(0, 4, Chunk { finish: Some(Finish::Stop), ..Chunk::counted(rid, 1, 4) });
         }
-        scene.send(1, 5, "late", 3);
-        let found = scene.check(check);
+        scene.send_to(1, 5, "late", 3);
+        let found = scene.check(check, SECOND);
         assert_eq!((&*found[0].rid, &found[0].evidence["chunks"]), ("late", &1.into()));
         // Its beginning may be in the unreadable frame.
-        scene.send_undecodable(1, 6);
-        scene.send(1, 7, "again", 2);
-        assert_eq!(scene.check(check), found);
+        scene.send_undecodable(1, 6, "truncated");
+        scene.send_to(1, 7, "again", 2);
+        assert_eq!(scene.check(check, SECOND), found);
     }
 }

@@ -1,11 +1,11 @@
-//! Small scenes for the detectors' tests: one hop, one lane, short calls for events.
+//! Small scenes for the detectors' tests: short calls for events.
 
 use super::{Check, DetectContext, Severity, Verdict};
 use crate::clock::MonoNs;
-use crate::engine::{Mode, example};
+use crate::engine::{Engines, Mode, example};
 use crate::event::{
-    Away, AwayState, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish, Frame, Hop, IdColumn, Kind,
-    Missed, MissedCause, QueueSample, Received, Response, StackSample, ThreadPart, Undecoded, What,
+    Away, AwayState, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Frame, Hop, IdColumn, Kind, Missed,
+    MissedCause, QueueSample, Received, Response, StackSample, ThreadPart, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::ledger::{Ledger, Limits};
@@ -15,17 +15,24 @@ pub(super) const SECOND: u64 = 1_000 * MS;
 
 pub(super) struct Scene {
     pub(super) ledger: Ledger,
-    next: u64,
+    /// Next sequence number of each hop.
+    next: Vec<u64>,
 }
 
 impl Scene {
+    /// No hop and no announced engine.
+    pub(super) fn empty(engines: Engines, limits: Limits) -> Self {
+        Self { ledger: Ledger::new(limits).of_engines(engines), next: Vec::new() }
+    }
+
     /// A 0.5.9 engine in incremental mode, with the scheduler sending directly to the tokenizer.
     pub(super) fn skip_path() -> Self {
         Self::skip_path_with(Limits::default())
     }
 
     pub(super) fn skip_path_with(limits: Limits) -> Self {
-        Self::new(limits, Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED)
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED;
+        Self::empty(example::ENGINES, limits).with_hop(capabilities)
     }
 
     /// A tokenizer thread with these shares of its time (see [`Self::cpu`]) that received only the first of 40 frames.
@@ -42,17 +49,41 @@ impl Scene {
 
     /// The same engine with deliveries observed.
     pub(super) fn delivering() -> Self {
-        Self::new(Limits::default(), Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED)
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
+        Self::empty(example::ENGINES, Limits::default()).with_hop(capabilities)
     }
 
-    fn new(limits: Limits, capabilities: Capabilities) -> Self {
-        let mut scene = Self { ledger: Ledger::new(limits).of_engines(example::ENGINES), next: 0 };
+    /// Adds the hop and announces the release.
+    pub(super) fn with_hop(mut self, capabilities: Capabilities) -> Self {
         let name = "scheduler->tokenizer";
-        let hop = Hop { endpoint: "ipc:///tmp/t", ..Hop::only(HopId(0), name, capabilities) };
-        scene.apply(0, What::Hop(hop));
+        self.hop(Hop { endpoint: "ipc:///tmp/t", ..Hop::only(HopId(0), name, capabilities) });
         let engine = Engine { version: Some(example::DROPS), mode: Some(Mode::Incremental), ..Engine::default() };
-        scene.apply(0, What::Engine(engine));
+        self.apply(0, What::Engine(engine));
+        self
+    }
+
+    /// Detokenizers behind a router, with one connection to each.
+    pub(super) fn workers(count: u16) -> Self {
+        Self::behind_router((0..count).map(|worker| (Some(worker), "")))
+    }
+
+    /// Hops to receivers at these endpoints, without worker numbers.
+    pub(super) fn receivers_at(endpoints: &[&str]) -> Self {
+        Self::behind_router(endpoints.iter().map(|endpoint| (None, *endpoint)))
+    }
+
+    fn behind_router<'a>(receivers: impl Iterator<Item = (Option<u16>, &'a str)>) -> Self {
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+        let mut scene = Self::empty(Engines::default(), Limits::default());
+        for (id, (worker, endpoint)) in receivers.enumerate() {
+            scene.hop(Hop { endpoint, worker, ..Hop::new(HopId(id as u16), "router->detokenizer", capabilities) });
+        }
         scene
+    }
+
+    fn hop(&mut self, hop: Hop<'_>) {
+        self.next.push(0);
+        self.apply(0, What::Hop(hop));
     }
 
     pub(super) fn apply(&mut self, at: u64, what: What<'_>) {
@@ -63,17 +94,22 @@ impl Scene {
         FrameId::new(HopId(0), 0, seq)
     }
 
+    fn next(&mut self, hop: u16) -> FrameId {
+        let next = &mut self.next[usize::from(hop)];
+        *next += 1;
+        FrameId::new(HopId(hop), 0, *next - 1)
+    }
+
     /// The engine reports that it failed.
     pub(super) fn fail(&mut self, at: u64) {
         let frame = Frame {
-            id: Self::id(self.next),
+            id: self.next(0),
             bytes: 16,
             forwarded: None,
             kind: Kind::Failed,
             ids: IdColumn::Absent,
             chunks: &[],
         };
-        self.next += 1;
         self.apply(at, What::Sent(frame));
     }
 
@@ -81,9 +117,18 @@ impl Scene {
     pub(super) fn send(&mut self, at: u64, chunks: &[(&str, u32, u32)]) {
         let chunks: Vec<Chunk<'_>> =
             chunks.iter().map(|&(rid, listed, completion)| Chunk::counted(rid, listed, completion)).collect();
-        let id = Self::id(self.next);
-        self.next += 1;
+        let id = self.next(0);
         self.apply(at, What::Sent(Frame::token_ids(id, 900, &chunks)));
+    }
+
+    /// Sends a worker a frame with one new token of a request.
+    pub(super) fn send_to(&mut self, worker: u16, at: u64, rid: &str, completion: u32) {
+        self.send_chunk(worker, at, Chunk::counted(rid, 1, completion));
+    }
+
+    pub(super) fn send_chunk(&mut self, worker: u16, at: u64, chunk: Chunk<'_>) {
+        let id = self.next(worker);
+        self.apply(at, What::Sent(Frame::token_ids(id, 900, &[chunk])));
     }
 
     /// A tokenizer thread receives the frame.
@@ -93,6 +138,7 @@ impl Scene {
         self.apply(at, What::Received(Received { by, ..Received::new(id) }));
         self.apply(at, What::Processed(id));
     }
+
     /// CPU sample of a tokenizer thread over the last 100 ms: on a CPU, waiting for a CPU, cgroup throttled, in milliseconds.
     pub(super) fn cpu(&mut self, at: u64, tid: u32, shares: [u64; 3]) {
         self.sample(at, tid, shares, None);
@@ -168,13 +214,12 @@ impl Scene {
 
     /// Skips the next `count` frames and reports them as missed.
     pub(super) fn lose(&mut self, count: u64) {
-        self.next += count;
+        self.next[0] += count;
         self.apply(0, What::Missed(Missed::new(Some(HopId(0)), count, MissedCause::QueueFull)));
     }
 
-    pub(super) fn send_undecodable(&mut self, at: u64, reason: &str) {
-        let id = Self::id(self.next);
-        self.next += 1;
+    pub(super) fn send_undecodable(&mut self, worker: u16, at: u64, reason: &str) {
+        let id = self.next(worker);
         self.apply(at, What::Undecoded(Undecoded::new(id, 10, reason)));
     }
 
@@ -190,85 +235,5 @@ impl Scene {
             assert!(harmless || verdict.advice.is_some(), "no action for {verdict:?}");
         }
         found
-    }
-}
-
-/// Detokenizers behind a router, with one connection to each.
-pub(super) struct Workers {
-    scene: Scene,
-    sent: Vec<u64>,
-}
-
-impl Workers {
-    pub(super) fn new(count: u16) -> Self {
-        Self::behind((0..count).map(|worker| (Some(worker), "")))
-    }
-
-    /// Hops to receivers at these endpoints, without worker numbers.
-    pub(super) fn at(endpoints: &[&str]) -> Self {
-        Self::behind(endpoints.iter().map(|endpoint| (None, *endpoint)))
-    }
-
-    fn behind<'a>(receivers: impl Iterator<Item = (Option<u16>, &'a str)>) -> Self {
-        let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
-        let mut scene = Scene { ledger: Ledger::new(Limits::default()), next: 0 };
-        let mut hops = 0;
-        for (worker, endpoint) in receivers {
-            let hop = Hop { endpoint, worker, ..Hop::new(HopId(hops), "router->detokenizer", capabilities) };
-            scene.apply(0, What::Hop(hop));
-            hops += 1;
-        }
-        Self { scene, sent: vec![0; hops.into()] }
-    }
-
-    fn next(&mut self, worker: u64) -> FrameId {
-        let seq = self.sent[worker as usize];
-        self.sent[worker as usize] += 1;
-        FrameId::new(HopId(worker as u16), 0, seq)
-    }
-
-    /// Sends the worker a frame with one new token of a request.
-    pub(super) fn send(&mut self, worker: u64, at: u64, rid: &str, completion: u32) {
-        self.send_with(worker, at, rid, completion, None, None);
-    }
-
-    /// Sends the worker a frame of a request with this number of retractions.
-    pub(super) fn send_retracted(&mut self, worker: u64, at: u64, rid: &str, completion: u32, retractions: u32) {
-        self.send_with(worker, at, rid, completion, None, Some(retractions));
-    }
-
-    /// Sends the worker a frame with the request's last token.
-    pub(super) fn finish(&mut self, worker: u64, at: u64, rid: &str, completion: u32) {
-        self.send_with(worker, at, rid, completion, Some(Finish::Stop), None);
-    }
-
-    /// A client receives its last token, with this count.
-    pub(super) fn deliver(&mut self, at: u64, rid: &str, completion: u32) {
-        self.scene.deliver(at, rid, 1, completion, true);
-    }
-
-    /// Sends the worker an undecodable frame.
-    pub(super) fn send_undecodable(&mut self, worker: u64, at: u64) {
-        let id = self.next(worker);
-        let undecoded = Undecoded::new(id, 10, "truncated");
-        self.scene.apply(at, What::Undecoded(undecoded));
-    }
-
-    fn send_with(
-        &mut self,
-        worker: u64,
-        at: u64,
-        rid: &str,
-        completion: u32,
-        finish: Option<Finish>,
-        retractions: Option<u32>,
-    ) {
-        let id = self.next(worker);
-        let chunk = Chunk { finish, retractions, ..Chunk::counted(rid, 1, completion) };
-        self.scene.apply(at, What::Sent(Frame::token_ids(id, 900, &[chunk])));
-    }
-
-    pub(super) fn check(&self, check: Check) -> Vec<Verdict> {
-        self.scene.check(check, SECOND)
     }
 }

@@ -41,11 +41,12 @@ pub(super) fn with_busiest(mut verdict: Verdict, context: &DetectContext<'_>, wa
 #[cfg(test)]
 mod tests {
     use super::super::Severity;
+    use super::super::scene::{SECOND, Scene};
     use super::*;
     use crate::engine::{Engines, Facts};
-    use crate::event::{CpuSample, Event, ThreadPart, What};
+    use crate::event::{CpuSample, ThreadPart, What};
     use crate::id::ThreadId;
-    use crate::ledger::{Ledger, Limits};
+    use crate::ledger::Limits;
 
     #[derive(Debug)]
     struct Threaded;
@@ -64,11 +65,9 @@ mod tests {
         }
     }
 
-    const SECOND: u64 = 1_000_000_000;
-
     /// The finding about a wait of 3 s, with these shares of it on a CPU and waiting for one, in percent.
     fn found(threads: &[(&str, u64, u64)]) -> Verdict {
-        let mut ledger = Ledger::new(Limits::default()).of_engines(Engines(&[&Threaded]));
+        let mut scene = Scene::empty(Engines(&[&Threaded]), Limits::default());
         for second in 1..=3 {
             for (tid, &(name, on, wait)) in (1..).zip(threads) {
                 let sample = CpuSample {
@@ -77,10 +76,10 @@ mod tests {
                     wait_ns: Some(wait * SECOND / 100),
                     ..CpuSample::new(ThreadId { pid: 1, tid }, "sender", SECOND, on * SECOND / 100)
                 };
-                ledger.apply(&Event::new(MonoNs(second * SECOND), What::Cpu(sample)));
+                scene.apply(second * SECOND, What::Cpu(sample));
             }
         }
-        let context = DetectContext::at(&ledger, MonoNs(3 * SECOND));
+        let context = DetectContext::at(&scene.ledger, MonoNs(3 * SECOND));
         with_busiest(Verdict::new(Severity::Warning, "late".to_owned()), &context, 3 * SECOND)
     }
 

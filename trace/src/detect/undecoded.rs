@@ -60,7 +60,7 @@ mod tests {
     fn undecodable_frames_are_reported_with_a_reason() {
         let mut scene = Scene::skip_path();
         scene.send(0, &[("a", 1, 1)]);
-        scene.send_undecodable(1, "class unknown");
+        scene.send_undecodable(0, 1, "class unknown");
         let found = scene.check(check, 2);
         assert_eq!(found[0].severity, Severity::Critical);
         assert_eq!(found[0].evidence["frames"], 2);

@@ -29,19 +29,19 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::Workers;
+    use super::super::scene::{SECOND, Scene};
     use super::*;
 
     #[test]
     fn only_a_request_that_changes_workers_is_reported() {
-        let mut scene = Workers::new(2);
+        let mut scene = Scene::workers(2);
         for n in 1..=3 {
-            scene.send(0, n, "stays", n as u32);
-            scene.send(1, n, "moves", n as u32);
+            scene.send_to(0, n, "stays", n as u32);
+            scene.send_to(1, n, "moves", n as u32);
         }
-        assert!(scene.check(check).is_empty());
-        scene.send(0, 4, "moves", 4);
-        let found = scene.check(check);
+        assert!(scene.check(check, SECOND).is_empty());
+        scene.send_to(0, 4, "moves", 4);
+        let found = scene.check(check, SECOND);
         assert_eq!((&*found[0].rid, &found[0].evidence["changes"]), ("moves", &1.into()));
         assert_eq!(found[0].evidence["chunks_out_of_order"], 0);
     }

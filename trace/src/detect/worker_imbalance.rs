@@ -100,21 +100,21 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scene::Workers;
+    use super::super::scene::{SECOND, Scene};
     use super::*;
 
     #[test]
     fn an_overloaded_worker_is_reported_and_an_even_pair_is_not() {
-        let mut even = Workers::new(2);
+        let mut even = Scene::workers(2);
         for n in 0..600 {
-            even.send(n % 2, n, &format!("{n}"), 1);
+            even.send_to((n % 2) as u16, n, &format!("{n}"), 1);
         }
-        assert!(even.check(check).is_empty());
-        let mut uneven = Workers::new(4);
+        assert!(even.check(check, SECOND).is_empty());
+        let mut uneven = Scene::workers(4);
         for n in 0..1_200 {
-            uneven.send(u64::from(n % 4 == 0) * (n / 4 % 3 + 1), n, &format!("{n}"), 1);
+            uneven.send_to(u16::from(n % 4 == 0) * (n / 4 % 3 + 1) as u16, n, &format!("{n}"), 1);
         }
-        let found = uneven.check(check);
+        let found = uneven.check(check, SECOND);
         let evidence = &found[0].evidence;
         assert_eq!((found.len(), &evidence["busiest_worker"]), (1, &0.into()));
         assert_eq!(evidence["imbalance"], 3.0);
@@ -124,23 +124,23 @@ mod tests {
 
     #[test]
     fn sockets_with_one_endpoint_count_as_one_receiver() {
-        let mut one = Workers::at(&["ipc:///tmp/tokenizer", "ipc:///tmp/tokenizer"]);
-        let mut two = Workers::at(&["ipc:///tmp/tokenizer", "ipc:///tmp/other"]);
-        let mut unknown = Workers::at(&["", ""]);
+        let mut one = Scene::receivers_at(&["ipc:///tmp/tokenizer", "ipc:///tmp/tokenizer"]);
+        let mut two = Scene::receivers_at(&["ipc:///tmp/tokenizer", "ipc:///tmp/other"]);
+        let mut unknown = Scene::receivers_at(&["", ""]);
         for n in 0..1_200 {
             for scene in [&mut one, &mut two, &mut unknown] {
-                scene.send(0, n, &format!("{n}"), 1);
+                scene.send_to(0, n, &format!("{n}"), 1);
             }
         }
-        assert!(one.check(check).is_empty(), "both sockets send to one receiver");
+        assert!(one.check(check, SECOND).is_empty(), "both sockets send to one receiver");
         for scene in [&mut two, &mut unknown] {
-            let found = scene.check(check);
+            let found = scene.check(check, SECOND);
             assert_eq!(found[0].evidence["workers"], 2);
             assert_eq!(found[0].evidence["workers_idle"], 1);
         }
-        two.send_undecodable(1, 2_000);
-        assert!(two.check(check).is_empty(), "its one frame held no chunk");
-        let nameless = &unknown.check(check)[0].summary;
+        two.send_undecodable(1, 2_000, "truncated");
+        assert!(two.check(check, SECOND).is_empty(), "its one frame held no chunk");
+        let nameless = &unknown.check(check, SECOND)[0].summary;
         assert!(nameless.starts_with("one receiver of 2 on "), "{nameless}");
     }
 }

@@ -4,11 +4,10 @@ use std::fmt::Write as _;
 
 use super::Diff;
 use super::text::side_line;
-use super::wait::place;
 use crate::report::hostile::markdown;
 use crate::report::markdown::table;
 use crate::report::table::Kind::{Number, Text};
-use crate::words::{duration, known, percent};
+use crate::words::known;
 
 pub(super) fn render(diff: &Diff) -> String {
     let mut out = format!("## {}\n\n", markdown(&diff.verdict));
@@ -27,15 +26,7 @@ pub(super) fn render(diff: &Diff) -> String {
             ("B", Number),
             ("share", Number),
         ];
-        let rows = wait.legs.iter().map(|leg| {
-            [
-                markdown(&place(&leg.name, leg.kind)),
-                known(leg.a_ns, duration),
-                known(leg.a_share, percent),
-                known(leg.b_ns, duration),
-                known(leg.b_share, percent),
-            ]
-        });
+        let rows = wait.legs.iter().map(|leg| leg.cells().map(|cell| markdown(&cell)));
         out.push('\n');
         table(&mut out, columns, rows);
     }

@@ -2,11 +2,10 @@
 
 use std::fmt::Write as _;
 
-use super::wait::place;
 use super::{Compared, Diff, Options, Side, WaitShift};
 use crate::report::hostile::lines;
 use crate::report::wrap;
-use crate::words::{duration, known, percent, plural};
+use crate::words::{duration, plural};
 
 /// Width of the name column.
 const NAME: usize = 44;
@@ -48,10 +47,8 @@ fn legs(out: &mut String, wait: &WaitShift) {
         "WHERE A CHUNK'S TIME GOES, MEAN", "A", "SHARE", "B", "SHARE"
     );
     for leg in &wait.legs {
-        let name: String = place(&leg.name, leg.kind).chars().take(NAME).collect();
-        let (a, b) = (known(leg.a_ns, duration), known(leg.b_ns, duration));
-        let (share_a, share_b) = (known(leg.a_share, percent), known(leg.b_share, percent));
-        let _ = writeln!(out, "{name:NAME$} {a:>11} {share_a:>8} {b:>11} {share_b:>8}");
+        let [name, a, share_a, b, share_b] = leg.cells();
+        let _ = writeln!(out, "{name:NAME$.NAME$} {a:>11} {share_a:>8} {b:>11} {share_b:>8}");
     }
     let _ = writeln!(out);
 }
@@ -65,9 +62,10 @@ pub(super) fn side_line(side: &Side) -> String {
 }
 
 fn line(out: &mut String, measure: &Compared, options: &Options) {
-    let name: String = measure.name.chars().take(NAME).collect();
+    let name = &measure.name;
     let (a, b) = (measure.unit.value(measure.a), measure.unit.value(measure.b));
-    let _ = write!(out, "{name:NAME$} {a:>11} {b:>11} {:>8}  {}", measure.change_text(), measure.verdict.as_str());
+    let _ =
+        write!(out, "{name:NAME$.NAME$} {a:>11} {b:>11} {:>8}  {}", measure.change_text(), measure.verdict.as_str());
     if let Some(note) = &measure.note {
         let _ = write!(out, "\n      {note}");
     } else if let Some([low, high]) = measure.interval.filter(|_| measure.verdict.counts()) {

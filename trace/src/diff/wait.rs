@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::path::{self, Ends};
 use crate::report::{LegKind, LegLine, Report};
-use crate::words::{duration, percent};
+use crate::words::{duration, known, percent};
 
 /// Share that a leg must lose before its wait counts as moved.
 const MOVED: f64 = 0.2;
@@ -41,6 +41,14 @@ pub struct LegShift {
     pub a_share: Option<f64>,
     /// Share of the second run's path, from 0 to 1.
     pub b_share: Option<f64>,
+}
+
+impl LegShift {
+    /// Its row of a table: place, then time and share of both runs.
+    pub(super) fn cells(&self) -> [String; 5] {
+        let (a, b) = (known(self.a_ns, duration), known(self.b_ns, duration));
+        [place(&self.name, self.kind), a, known(self.a_share, percent), b, known(self.b_share, percent)]
+    }
 }
 
 /// Compares the legs; `None` unless both runs observed some.
@@ -95,7 +103,7 @@ pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
 }
 
 /// Describes a leg.
-pub(super) fn place(name: &str, kind: LegKind) -> String {
+fn place(name: &str, kind: LegKind) -> String {
     match kind {
         LegKind::Wait => name.to_owned(),
         LegKind::Inside => format!("inside the {name}"),
