@@ -129,16 +129,13 @@ impl<'l> Attribution<'l> {
     /// Computes the attribution of the run so far.
     pub fn of(ledger: &'l Ledger) -> Self {
         let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
-        let groups: Vec<(usize, &Group)> = ledger.groups().iter().enumerate().collect();
-        let ends: Vec<Ends<&str>> = groups.iter().map(|(_, g)| g.ends.as_str()).collect();
-        let mut order: Vec<usize> = (0..groups.len()).collect();
-        order.sort_by_key(|&at| path::depth(&ends, ends[at].from));
-        let open = open_waits(ledger);
+        let ends: Vec<Ends<&str>> = ledger.groups().iter().map(|group| group.ends.as_str()).collect();
+        let mut order: Vec<usize> = (0..ends.len()).collect();
+        order.sort_by_key(|&place| path::depth(&ends, ends[place].from));
         let mut legs: Vec<Leg<'l>> = Vec::new();
         let mut seen: Vec<&str> = Vec::new();
-        for at in order {
-            let (place, group) = groups[at];
-            let role = ends[at].to;
+        for place in order {
+            let (group, role) = (&ledger.groups()[place], ends[place].to);
             let into: Vec<&Hop> = ledger.hops().iter().filter(|h| ends[h.group].to == role).collect();
             let busy = busy(ledger, into.iter().copied(), window_ns);
             let members: Vec<&Hop> = ledger.members(place).collect();
@@ -150,14 +147,7 @@ impl<'l> Attribution<'l> {
                 legs.extend(processing_stage.and_then(|p| inside(ledger, p, busy, receives)));
             }
         }
-        for leg in &mut legs {
-            let same_leg = |o: &&Open<'_>| o.leg == leg.name && o.inside == (leg.kind != LegKind::Wait);
-            for open in open.iter().filter(same_leg) {
-                for time in &mut leg.first_token {
-                    time.sum.add(open.sum);
-                }
-            }
-        }
+        add_open_waits(ledger, &mut legs);
         for window in 0..2 {
             let mean = |s: &Leg<'_>| s.chunk[window].sum.mean().unwrap_or(0) as f64;
             let sum = |s: &Leg<'_>| s.first_token[window].sum.ns as f64;
@@ -348,18 +338,10 @@ fn outlier<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
     (receivers.len() > 1 && named && share >= BOTTLENECK && share * receivers.len() as f64 >= 1.5).then_some(*hop)
 }
 
-/// First tokens that wait now on one leg.
-struct Open<'l> {
-    leg: &'l str,
-    inside: bool,
-    sum: Sum,
-}
-
-/// First tokens that have not reached the tokenizer, with the time since each was last observed, by leg.
-fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
-    let mut open: Vec<Open<'_>> = Vec::new();
+/// Adds first tokens that have not reached the tokenizer to the leg where each was last observed, with the time since then.
+fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
     if !ledger.observes_gaps() {
-        return open;
+        return;
     }
     for request in ledger.requests().filter(|r| r.waiting_since().is_some()) {
         let Some(stream) = request.streams.iter().filter(|s| s.whole()).max_by_key(|s| s.first_at) else {
@@ -373,14 +355,12 @@ fn open_waits(ledger: &Ledger) -> Vec<Open<'_>> {
             Some(at) => (true, at),
             None => (!hop.capabilities().received, stream.first_at),
         };
-        let leg = if inside { &*group.ends.to } else { &group.name };
+        let name = if inside { &*group.ends.to } else { &group.name };
         let sum = Sum { count: 1, ns: ledger.now().since(since).into() };
-        match open.iter_mut().find(|o| o.leg == leg && o.inside == inside) {
-            Some(known) => known.sum.add(sum),
-            None => open.push(Open { leg, inside, sum }),
+        for leg in legs.iter_mut().filter(|leg| leg.name == name && inside == (leg.kind != LegKind::Wait)) {
+            leg.first_token.iter_mut().for_each(|time| time.sum.add(sum));
         }
     }
-    open
 }
 
 /// Share of the window for which the receivers of these hops were busy; the mean over observed receivers. Busy means processing a frame or,

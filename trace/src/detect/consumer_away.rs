@@ -55,8 +55,9 @@ fn verdict(context: &DetectContext<'_>, one: &Late<'_>, states: &[AwayState], sh
         AwayState::Asleep => format!("sleeps in the kernel ({place})"),
     };
     let summary = format!("{} {does} {} of the time {}", one.describe_thread(), percent(share), one.meanwhile());
-    let verdict = one.verdict(context, summary).with("away", state.as_str()).advice(advice::away(state, place));
-    if place.is_empty() { verdict } else { verdict.with("away_in", place) }
+    let away_in = (!place.is_empty()).then_some(place);
+    let verdict = one.verdict(context, summary).with("away", state.as_str()).with_known("away_in", away_in);
+    verdict.advice(advice::away(state, place))
 }
 
 /// Whether there is another explanation. A few waiting frames beside an idle thread may only be missed receives. A consumer whose I/O

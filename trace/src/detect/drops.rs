@@ -31,17 +31,16 @@ pub(super) fn dropped(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         share(fates.dropped, judged),
         plural(seen.rids, "request"),
     );
-    let mut verdict = Verdict::new(severity, summary)
+    let from_text = (totals.tokens.lost_from_text > 0).then_some(totals.tokens.lost_from_text);
+    let verdict = Verdict::new(severity, summary)
         .affected(seen)
         .weight(fates.tokens_lost)
         .with("requests", seen.rids)
         .with("chunks_dropped", fates.dropped)
         .with("tokens_lost", fates.tokens_lost)
         .with("worst_tokens_lost", seen.amount)
+        .with_known("tokens_lost_from_text", from_text)
         .advice(advice);
-    if totals.tokens.lost_from_text > 0 {
-        verdict = verdict.with("tokens_lost_from_text", totals.tokens.lost_from_text);
-    }
     found.push(verdict);
 }
 

@@ -26,7 +26,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             id.pid,
             id.tid,
             percent(share),
-            one.meanwhile().replace("for it", "for the consumer"),
+            one.meanwhile(),
             asleep.map_or_else(String::new, percent),
         );
         found.push(

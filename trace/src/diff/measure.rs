@@ -145,14 +145,7 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
     add("tokens a chunk", Unit::Number, Good::Neither, &|s| Some(ratio(s, &s.tokens.sent, &s.chunks.sent)));
     add("gap, median", Unit::Ns, Good::Less, &|s| quantile(s, s.gap_ns.as_ref(), |g| &g.p50));
     add("gap, p99", Unit::Ns, Good::Less, &|s| quantile(s, s.gap_ns.as_ref(), |g| &g.p99));
-    let names = a.hops.iter().chain(&b.hops).map(|h| &h.name);
-    let mut seen: Vec<&String> = Vec::new();
-    for name in names {
-        if !seen.contains(&name) {
-            seen.push(name);
-        }
-    }
-    for (place, name) in seen.into_iter().enumerate() {
+    for (place, name) in distinct(a.hops.iter().chain(&b.hops).map(|h| &h.name)).into_iter().enumerate() {
         let on = |what: &str| format!("{what} on {name}");
         if place == 0 {
             add(&on("tokens a frame"), Unit::Number, Good::Neither, &|s| {
@@ -180,13 +173,8 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
             Some(ratio(s, hop.frames_received.as_ref()?, wakeups))
         });
     }
-    let mut roles: Vec<&String> = Vec::new();
-    for thread in a.threads.iter().chain(&b.threads).filter(|t| t.receives) {
-        if !roles.contains(&&thread.role) {
-            roles.push(&thread.role);
-        }
-    }
-    for role in roles {
+    let receiving = a.threads.iter().chain(&b.threads).filter(|t| t.receives);
+    for role in distinct(receiving.map(|t| &t.role)) {
         let known =
             |s: &Series, values: Vec<f64>| s.threads.iter().any(|t| t.receives && t.role == *role).then_some(values);
         add(&format!("CPU of the {role} a token"), Unit::Ns, Good::Less, &|s| known(s, cpu_per_token(s, role)));
@@ -213,4 +201,15 @@ fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)
         last.exact = Some((a, b));
     }
     all
+}
+
+/// Names in the order in which they first occur.
+fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+    let mut seen = Vec::new();
+    for name in names {
+        if !seen.contains(&name) {
+            seen.push(name);
+        }
+    }
+    seen
 }

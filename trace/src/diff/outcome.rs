@@ -59,28 +59,16 @@ pub(super) fn of(a: &Report, b: &Report, measures: &[Compared]) -> Vec<Outcome> 
     let confirmed = a.chunks.dropped_confirmed.zip(b.chunks.dropped_confirmed).is_some();
     let dropped = if confirmed { "confirmed" } else { "predicted" };
     let slow = |report: &Report| report.findings.iter().any(|f| f.kind == "first-token-gap");
-    vec![
-        Outcome {
-            name: String::from("lost tokens"),
-            state: state(measures, &[&format!("chunks dropped, {dropped}")], lost(b, confirmed) == Some(0)),
-            numbers: numbers(lost(a, confirmed), lost(b, confirmed), count),
-        },
-        Outcome {
-            name: String::from("first-token gap"),
-            state: state(measures, &["gap, p99", "gap, median"], !slow(b)),
-            numbers: numbers_of(measures, &["gap, p99", "gap, median"]),
-        },
-        Outcome {
-            name: String::from("inter-token latency"),
-            state: state(measures, &["ITL at clients, p99", "ITL at clients, median"], false),
-            numbers: numbers_of(measures, &["ITL at clients, p99", "ITL at clients, median"]),
-        },
-        Outcome {
-            name: String::from("merged chunks"),
-            state: state(measures, &["chunks merged"], b.chunks.merged == Some(0)),
-            numbers: numbers(merged(a), merged(b), |s| s),
-        },
-    ]
+    let (gap, itl) = (["gap, p99", "gap, median"], ["ITL at clients, p99", "ITL at clients, median"]);
+    let lost_state = state(measures, &[&format!("chunks dropped, {dropped}")], lost(b, confirmed) == Some(0));
+    let merged_state = state(measures, &["chunks merged"], b.chunks.merged == Some(0));
+    let outcomes = [
+        ("lost tokens", lost_state, numbers(lost(a, confirmed), lost(b, confirmed), count)),
+        ("first-token gap", state(measures, &gap, !slow(b)), numbers_of(measures, &gap)),
+        ("inter-token latency", state(measures, &itl, false), numbers_of(measures, &itl)),
+        ("merged chunks", merged_state, numbers(merged(a), merged(b), |s| s)),
+    ];
+    outcomes.map(|(name, state, numbers)| Outcome { name: name.to_owned(), state, numbers }).into()
 }
 
 fn lost(report: &Report, confirmed: bool) -> Option<u64> {
@@ -98,13 +86,8 @@ fn numbers<T>(a: Option<T>, b: Option<T>, show: impl Fn(T) -> String) -> String 
 /// Text for the first of these measures that changed, else for the first one. Uses the mean over slots, as the table does.
 fn numbers_of(measures: &[Compared], names: &[&str]) -> String {
     let all = || named(measures, names);
-    let Some(measure) = all().find(|m| m.verdict.counts()).or_else(|| all().next()) else {
-        return String::new();
-    };
-    match (measure.a, measure.b) {
-        (Some(_), Some(_)) => format!("{} -> {}", measure.unit.value(measure.a), measure.unit.value(measure.b)),
-        _ => String::new(),
-    }
+    let measure = all().find(|m| m.verdict.counts()).or_else(|| all().next());
+    measure.map_or_else(String::new, |m| numbers(m.a, m.b, |value| m.unit.value(Some(value))))
 }
 
 fn named<'m>(measures: &'m [Compared], names: &[&'m str]) -> impl Iterator<Item = &'m Compared> {
@@ -143,28 +126,20 @@ fn latency_at(end: &str, of_a: Spread, of_b: Spread, least_time_ns: u64) -> [Com
     /// Smallest factor: without slots, noise cannot be estimated.
     const LEAST_FACTOR: f64 = 2.0;
     let enough = of_a.count.min(of_b.count) >= MIN_TOKENS;
+    let (tokens_a, tokens_b) = (count(of_a.count), count(of_b.count));
     let line = |what: &str, from: u64, to: u64| {
         let large = from.abs_diff(to) >= least_time_ns && from.max(to) as f64 >= LEAST_FACTOR * from.min(to) as f64;
-        let verdict = match (enough, large) {
-            (false, _) => Verdict::NotEnoughData,
-            (_, false) => Verdict::WithinNoise,
-            _ if to > from => Verdict::Worse,
-            _ => Verdict::Better,
-        };
-        let note = match verdict {
-            Verdict::WithinNoise => None,
-            Verdict::NotEnoughData => Some(format!(
-                "{} tokens before and {} after, {} are needed",
-                count(of_a.count),
-                count(of_b.count),
-                count(MIN_TOKENS)
-            )),
-            _ => Some(format!(
-                "of all {} and {} tokens: at least twofold and {}",
-                count(of_a.count),
-                count(of_b.count),
-                duration(least_time_ns)
-            )),
+        let changed = if to > from { Verdict::Worse } else { Verdict::Better };
+        let (verdict, note) = match (enough, large) {
+            (false, _) => (
+                Verdict::NotEnoughData,
+                Some(format!("{tokens_a} tokens before and {tokens_b} after, {} are needed", count(MIN_TOKENS))),
+            ),
+            (_, false) => (Verdict::WithinNoise, None),
+            _ => {
+                let least = duration(least_time_ns);
+                (changed, Some(format!("of all {tokens_a} and {tokens_b} tokens: at least twofold and {least}")))
+            }
         };
         Compared {
             name: format!("ITL {end}, {what}"),

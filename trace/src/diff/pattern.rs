@@ -42,23 +42,17 @@ fn mode(a: &Report, b: &Report, measures: &[Compared]) -> Option<Pattern> {
     } else {
         format!("Worse since: {}.", worse.join(", "))
     };
-    match (a.source.mode?, b.source.mode?) {
-        (Mode::Cumulative, Mode::Incremental) => Some(pattern(
-            "mode",
-            "incremental output was enabled",
-            format!(
-                "The tokenizer yielded all tokens so far and now yields only new ones: each chunk must be delivered separately. {cost}"
-            ),
-        )),
-        (Mode::Incremental, Mode::Cumulative) => Some(pattern(
-            "mode",
-            "incremental output was disabled",
-            format!(
-                "The tokenizer yielded only new tokens and now yields all so far: a later chunk replaces an earlier one. {cost}"
-            ),
-        )),
-        _ => None,
-    }
+    let (word, change) = match (a.source.mode?, b.source.mode?) {
+        (Mode::Cumulative, Mode::Incremental) => (
+            "enabled",
+            "yielded all tokens so far and now yields only new ones: each chunk must be delivered separately",
+        ),
+        (Mode::Incremental, Mode::Cumulative) => {
+            ("disabled", "yielded only new tokens and now yields all so far: a later chunk replaces an earlier one")
+        }
+        _ => return None,
+    };
+    Some(pattern("mode", format!("incremental output was {word}"), format!("The tokenizer {change}. {cost}")))
 }
 
 fn release(a: &Report, b: &Report) -> Option<Pattern> {

@@ -106,8 +106,7 @@ pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
 fn place(name: &str, kind: LegKind) -> String {
     match kind {
         LegKind::Wait => name.to_owned(),
-        LegKind::Inside => format!("inside the {name}"),
-        LegKind::WaitAndInside => format!("before and inside the {name}"),
+        kind => kind.of(name),
     }
 }
 

@@ -7,14 +7,8 @@ use crate::clock::MonoNs;
 const SECOND_NS: u64 = 1_000_000_000;
 const SECONDS: usize = 10;
 
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-struct Bucket {
-    second: u64,
-    frames: u64,
-    chunks: u64,
-    tokens: u64,
-    bytes: u64,
-}
+/// A second, with its frames, chunks, tokens and bytes.
+type Bucket = (u64, [u64; 4]);
 
 /// Traffic per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -42,16 +36,15 @@ impl Rate {
         let second = at.0 / SECOND_NS;
         self.first.get_or_insert(second);
         let bucket = &mut self.buckets[(second % SECONDS as u64) as usize];
-        if bucket.second != second {
-            if bucket.second > second {
+        if bucket.0 != second {
+            if bucket.0 > second {
                 return;
             }
-            *bucket = Bucket { second, ..Bucket::default() };
+            *bucket = (second, [0; 4]);
         }
-        bucket.frames += 1;
-        bucket.chunks += chunks;
-        bucket.tokens += tokens;
-        bucket.bytes += bytes;
+        for (sum, more) in bucket.1.iter_mut().zip([1, chunks, tokens, bytes]) {
+            *sum += more;
+        }
     }
 
     /// Rates over the whole seconds of the window before `now`, without the current second.
@@ -65,15 +58,10 @@ impl Rate {
         if seconds == 0 {
             return PerSecond::default();
         }
-        let mut sum = Bucket::default();
-        for b in self.buckets.iter().filter(|b| (from..running).contains(&b.second)) {
-            sum.frames += b.frames;
-            sum.chunks += b.chunks;
-            sum.tokens += b.tokens;
-            sum.bytes += b.bytes;
-        }
-        let per = |n: u64| n as f64 / seconds as f64;
-        PerSecond { frames: per(sum.frames), chunks: per(sum.chunks), tokens: per(sum.tokens), bytes: per(sum.bytes) }
+        let recent = self.buckets.iter().filter(|b| (from..running).contains(&b.0));
+        let sums = recent.fold([0; 4], |sums: [u64; 4], b| std::array::from_fn(|n| sums[n] + b.1[n]));
+        let [frames, chunks, tokens, bytes] = sums.map(|sum| sum as f64 / seconds as f64);
+        PerSecond { frames, chunks, tokens, bytes }
     }
 }
 
