@@ -25,7 +25,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// Name of the file, what it shows, and the capabilities that it needs.
+    /// Name of the file, its contents, and the capabilities that reading it needs.
     fn facts(self) -> (&'static str, &'static str, &'static [Capability]) {
         use Capability::{DacReadSearch, SysPtrace};
         match self {

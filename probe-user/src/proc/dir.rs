@@ -67,16 +67,7 @@ impl ProcRoot {
     /// Lists at most `limit` pids. The flag tells whether there are more.
     pub(crate) fn pids(&self, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
         let dir = openat(CWD, &self.0, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let mut pids = Vec::new();
-        for entry in Dir::new(dir)? {
-            if let Some(pid) = number(entry?.file_name().to_bytes()) {
-                if pids.len() == limit {
-                    return Ok((pids, true));
-                }
-                pids.push(pid);
-            }
-        }
-        Ok((pids, false))
+        numbers(dir, limit)
     }
 
     /// Opens a process's directory. Later reads reach this process, or fail once it has exited.
@@ -123,16 +114,7 @@ impl ProcDir {
     /// Numeric names in one of its directories (`fd`, `task`), at most `limit`. The flag tells whether there are more.
     pub(crate) fn numbers(&self, name: &str, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
         let dir = openat(&self.dir, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let mut numbers = Vec::new();
-        for entry in Dir::new(dir)? {
-            if let Some(n) = number(entry?.file_name().to_bytes()) {
-                if numbers.len() == limit {
-                    return Ok((numbers, true));
-                }
-                numbers.push(n);
-            }
-        }
-        Ok((numbers, false))
+        numbers(dir, limit)
     }
 
     /// Its sockets as descriptor and inode. Reads at most `limit` descriptors; the flag tells whether there are more.
@@ -199,8 +181,19 @@ pub(crate) fn read_to_limit(file: File, limit: usize) -> Result<Vec<u8>, ReadErr
     if bytes.len() > limit { Err(ReadError::TooLong(limit)) } else { Ok(bytes) }
 }
 
-fn number(name: &[u8]) -> Option<u32> {
-    std::str::from_utf8(name).ok()?.parse().ok()
+/// Numeric names in a directory, at most `limit`. The flag tells whether there are more.
+fn numbers(dir: OwnedFd, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
+    let mut numbers = Vec::new();
+    for entry in Dir::new(dir)? {
+        let Some(n) = std::str::from_utf8(entry?.file_name().to_bytes()).ok().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if numbers.len() == limit {
+            return Ok((numbers, true));
+        }
+        numbers.push(n);
+    }
+    Ok((numbers, false))
 }
 
 /// Inode in a link such as `socket:[123]` or `net:[4026531840]`.
