@@ -42,7 +42,7 @@ impl HopPlan {
         self.to == Receiver::Tokenizer
     }
 
-    /// What the peers report about it.
+    /// The stages that the peers report.
     pub(super) fn reported(&self) -> Capabilities {
         Capabilities { received: true, processed: true, delivered: self.is_last(), ..Capabilities::default() }
     }
