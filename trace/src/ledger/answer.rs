@@ -21,12 +21,15 @@ impl Ledger {
             // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
             None => self.totals.chunks.fates.delivered > 0,
         };
-        let delivered = request.map_or(0, |request| request.tokens_delivered);
+        // A counted delivery may carry no token: an empty finishing chunk.
+        let delivered = request.is_some_and(|request| {
+            request.tokens_delivered > 0 || request.tracker.as_ref().is_some_and(|t| t.fates.delivered > 0)
+        });
         self.summed_up(at, answer.rid, answer.completion_tokens);
         if self.engine.facts().ends_silently() {
             self.end_by_response(at, answer);
         }
-        if answer.tokens.is_none() && delivered == 0 {
+        if answer.tokens.is_none() && !delivered {
             self.carries_text(answer.rid);
         }
         if let Some(calls) = answer.tool_calls {
@@ -134,6 +137,21 @@ mod tests {
         }
         let ended = apply(What::Answered(Answer::new("a", Some(2), Some(3))));
         assert_eq!(ended, 0);
+    }
+
+    #[test]
+    fn a_response_whose_only_counted_delivery_is_an_empty_finish_is_not_text_only() {
+        let mut ledger = Ledger::new(Limits::default());
+        let mut apply = |at, what: What<'_>| ledger.apply(&Event { at: MonoNs(at), what });
+        let capabilities = Capabilities::SENT | Capabilities::DELIVERED;
+        apply(1, What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
+        for (at, listed, finish) in [(2, 1, None), (3, 1, None), (4, 0, Some(Finish::Stop))] {
+            let chunk = Chunk { listed: Some(listed), finish, ..Chunk::new("a") };
+            apply(at, What::Sent(Frame::token_ids(FrameId::new(HopId(0), 0, at - 2), 1, &[chunk])));
+        }
+        apply(5, What::Delivered(Delivery { finished: true, ..Delivery::new("a", 0, None) }));
+        apply(6, What::Answered(Answer::new("a", None, None)));
+        assert_eq!(ledger.totals().tokens.uncounted, 0);
     }
 
     #[test]
