@@ -140,21 +140,6 @@ mod tests {
     }
 
     #[test]
-    fn a_response_whose_only_counted_delivery_is_an_empty_finish_is_not_text_only() {
-        let mut ledger = Ledger::new(Limits::default());
-        let mut apply = |at, what: What<'_>| ledger.apply(&Event { at: MonoNs(at), what });
-        let capabilities = Capabilities::SENT | Capabilities::DELIVERED;
-        apply(1, What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
-        for (at, listed, finish) in [(2, 1, None), (3, 1, None), (4, 0, Some(Finish::Stop))] {
-            let chunk = Chunk { listed: Some(listed), finish, ..Chunk::new("a") };
-            apply(at, What::Sent(Frame::token_ids(FrameId::new(HopId(0), 0, at - 2), 1, &[chunk])));
-        }
-        apply(5, What::Delivered(Delivery { finished: true, ..Delivery::new("a", 0, None) }));
-        apply(6, What::Answered(Answer::new("a", None, None)));
-        assert_eq!(ledger.totals().tokens.uncounted, 0);
-    }
-
-    #[test]
     fn a_damaged_tool_call_marks_only_its_own_request() {
         let mut ledger = Ledger::new(Limits::default());
         let mut now = 0;

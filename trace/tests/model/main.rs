@@ -257,6 +257,42 @@ fn seed() -> RngSeed {
     RngSeed::Fixed(value.and_then(|seed| seed.parse().ok()).unwrap_or(9))
 }
 
+fn losses_are_listed(shape: Shape, steps: &[Step]) -> TestCaseResult {
+    let world = World::run(shape, steps);
+    let analysis = analyse(&world.events, Config { limits: no_expiry(), ..Config::default() })?;
+    let report = report(&analysis);
+    prop_assert_eq!(report.chunks.dropped_predicted.unwrap_or(0), world.predicted);
+    for (list, lost, with_ids) in [
+        (report.losses.confirmed, (|request| &request.dropped) as fn(&RequestTruth) -> &LostTokens, true),
+        (report.losses.predicted, |request| &request.predicted, false),
+    ] {
+        let lossy = world.requests.iter().filter(|request| !lost(request).is_empty());
+        let truth: BTreeMap<&str, &LostTokens> = lossy.map(|request| (&*request.rid, lost(request))).collect();
+        let lines = list.map(|list| list.lines).unwrap_or_default();
+        prop_assert_eq!(lines.len(), truth.len());
+        for line in &lines {
+            prop_assert!(lists_exactly(line, truth[&*line.rid], with_ids), "{line:?} {truth:?}");
+        }
+    }
+    Ok(())
+}
+
+/// The only delivery is an empty finishing chunk, and the response has no token count.
+#[test]
+fn an_empty_finish_is_a_counted_delivery() -> TestCaseResult {
+    let observed = Shape {
+        ranks: 1,
+        receives_observed: true,
+        deliveries_observed: true,
+        answers_observed: true,
+        ..Shape::default()
+    };
+    let send = |finish| Step::Send { rank: 0, parts: vec![(0, 0, finish)] };
+    let steps =
+        [send(false), send(false), send(true), Step::Receive { lane: 0, frames: 3 }, Step::Serve { request: 0 }];
+    losses_are_listed(observed, &steps)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, rng_seed: seed(), ..ProptestConfig::default() })]
 
@@ -298,22 +334,7 @@ proptest! {
 
     #[test]
     fn lost_tokens_are_listed_by_position_and_id(shape in schedule::direct(), steps in schedule::healthy()) {
-        let world = World::run(shape, &steps);
-        let analysis = analyse(&world.events, Config { limits: no_expiry(), ..Config::default() })?;
-        let report = report(&analysis);
-        prop_assert_eq!(report.chunks.dropped_predicted.unwrap_or(0), world.predicted);
-        for (list, lost, with_ids) in [
-            (report.losses.confirmed, (|request| &request.dropped) as fn(&RequestTruth) -> &LostTokens, true),
-            (report.losses.predicted, |request| &request.predicted, false),
-        ] {
-            let lossy = world.requests.iter().filter(|request| !lost(request).is_empty());
-            let truth: BTreeMap<&str, &LostTokens> = lossy.map(|request| (&*request.rid, lost(request))).collect();
-            let lines = list.map(|list| list.lines).unwrap_or_default();
-            prop_assert_eq!(lines.len(), truth.len());
-            for line in &lines {
-                prop_assert!(lists_exactly(line, truth[&*line.rid], with_ids), "{line:?} {truth:?}");
-            }
-        }
+        losses_are_listed(shape, &steps)?;
     }
 
     #[test]
