@@ -248,8 +248,9 @@ impl DeliveryTracker {
                     self.ids.truncate(self.ids.len() - last.ids as usize);
                     last.ids = 0;
                 }
-                let (was_behind, behind) = (last.counted < last.end, counted < end);
+                let was_behind = last.counted < last.end;
                 last.end = last.end.max(end);
+                let behind = counted < last.end;
                 // While counts run behind, a shared entry cannot be found by the reported count of each of its chunks.
                 last.counted = if was_behind || behind { 0 } else { counted };
                 self.behind += u32::from(behind && !was_behind);

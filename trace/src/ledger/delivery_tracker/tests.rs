@@ -223,3 +223,11 @@ fn chunks_merged_with_unobserved_tokens_are_not_dropped() {
     // The delivery holds tokens 2 and 4; token 3 was lost on the wire.
     assert_eq!(counts(tracker.deliver(&incremental(2, 4), 0).fates), [1, 0, 0, 0, 1]);
 }
+
+#[test]
+fn a_chunk_that_ends_before_its_neighbour_in_an_entry_runs_behind() {
+    let mut tracker = tracker(&[(4, 4)]);
+    put(&mut tracker, 2, 2, 1, false);
+    assert_eq!(counts(tracker.deliver(&incremental(4, 4), 0).fates), [0, 0, 0, 0, 2]);
+    assert_eq!((tracker.behind, tracker.chunks), (0, 0));
+}
