@@ -1,14 +1,13 @@
-//! Arbitrary bytes and damaged recordings must not cause panics or unbounded work.
+//! Arbitrary bytes and damaged recordings must not cause panics or unbounded work. Splits of recordings must not change their events.
 
 use proptest::prelude::*;
 use zmq_tap::egress::{Limits, Unreadable};
 
 use super::{Connection, damaged, recorded};
 
-fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
-    let all: Vec<_> =
-        recorded("").into_iter().chain(recorded("dynamo")).chain(recorded("http2")).map(|(_, bytes)| bytes).collect();
-    (0..all.len()).prop_map(move |place| all[place].clone())
+fn any_bytes(folders: &[&str]) -> impl Strategy<Value = Vec<u8>> {
+    let all: Vec<_> = folders.iter().flat_map(|folder| recorded(folder)).map(|(_, bytes)| bytes).collect();
+    prop::sample::select(all)
 }
 
 proptest! {
@@ -22,12 +21,20 @@ proptest! {
     }
 
     #[test]
-    fn damaged_recordings_never_panic(bytes in damaged(any_bytes(), 12), lengths in prop::collection::vec(1_usize..900, 1..9)) {
+    fn damaged_recordings_never_panic(bytes in damaged(any_bytes(&["", "dynamo", "http2"]), 12), lengths in prop::collection::vec(1_usize..900, 1..9)) {
         let mut connection = Connection::new(None);
         connection.pieces(&bytes, &lengths);
         connection.missed();
         connection.pieces(&bytes, &lengths);
         connection.closed(true);
+    }
+
+    #[test]
+    fn events_are_independent_of_read_boundaries(bytes in prop_oneof![any_bytes(&[""]), any_bytes(&["dynamo"])], lengths in prop::collection::vec(1_usize..400, 1..20)) {
+        let (mut whole, mut cut) = (Connection::new(None), Connection::new(None));
+        whole.feed(&bytes, true);
+        cut.pieces(&bytes, &lengths);
+        prop_assert_eq!(cut.events, whole.events);
     }
 }
 
