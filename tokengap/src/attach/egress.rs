@@ -12,18 +12,19 @@ use trace::MonoNs;
 use trace::engine::Mode;
 use trace::event::{Frame, Kind as FrameKind};
 use zmq_tap::decode::ReadResponseId;
-use zmq_tap::egress::{Closing, Detokenize, Limits, Reader, Server, Tls};
+use zmq_tap::egress::{Detokenize, Limits, Reader, Server, Tls};
 
 use super::frontends::FrontendWatch;
 use super::lanes::Sink;
 use super::requests::RequestPlane;
 use super::submitted::Logs;
-use crate::tokenizer::Reading;
+use crate::tokenizer::{self, Reading};
 
 /// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 16_384;
 
 /// All client connections of an engine.
+#[derive(Default)]
 pub(super) struct Egress {
     server: Server,
     connections: HashMap<u64, Connection>,
@@ -67,20 +68,7 @@ impl Egress {
     pub(super) fn new(mode: Option<Mode>, exact_text: bool, response_id: Option<ReadResponseId>) -> Self {
         let mut server = Server::new(mode);
         server.texts.exact = exact_text;
-        Self {
-            server,
-            response_id,
-            connections: HashMap::new(),
-            requests: RequestPlane::default(),
-            frontends: FrontendWatch::default(),
-            serves: false,
-            plane: None,
-            useless: Vec::new(),
-            logs: Logs::default(),
-            reading: None,
-            no_tokenizer: None,
-            left_out: 0,
-        }
+        Self { server, response_id, ..Self::default() }
     }
 
     /// Uses the tokenizer that the user named.
@@ -97,7 +85,7 @@ impl Egress {
     pub(super) fn find_tokenizer(&mut self, watcher: &Watcher, engine: &Engine) {
         if self.response_id.is_some() {
             match watcher.tokenizer(engine) {
-                Ok(json) => self.reading = Some(Reading::begin(json)),
+                Ok(json) => self.reading = tokenizer::begin(json),
                 Err(why) => {
                     self.no_tokenizer = Some(format!("{why}; name the model's tokenizer.json with --tokenizer"));
                 }
@@ -107,12 +95,13 @@ impl Egress {
 
     /// Uses the tokenizer from now on, once it is read.
     pub(super) fn poll_tokenizer(&mut self) {
-        match self.reading.as_ref().and_then(Reading::take) {
-            Some(Ok(tokenizer)) => self.server.texts.detokenizer = Some(tokenizer),
-            Some(Err(why)) => self.no_tokenizer = Some(why),
-            None => return,
+        let read = self.reading.take_if(|reading| reading.is_finished()).map(Reading::join);
+        match read {
+            Some(Ok(Ok(tokenizer))) => self.server.texts.detokenizer = Some(tokenizer),
+            Some(Ok(Err(why))) => self.no_tokenizer = Some(why),
+            // A panic of the thread leaves no result.
+            Some(Err(_)) | None => {}
         }
-        self.reading = None;
     }
 
     /// Starts observing the writes of a process that answers clients; must run before its messages are observed. Returns whether they are
@@ -139,7 +128,8 @@ impl Egress {
         let serves = Serves { written: CAPTURE, read: if plane.is_some() { CAPTURE_READ } else { 0 } };
         let observed = probe.serve(pid, serves).map_err(|error| error.to_string())?;
         self.serves |= observed;
-        self.frontends.forget(pid);
+        // A frontend may have had its process id.
+        self.frontends.observed.remove(&pid);
         if let Some(plane) = plane.filter(|_| observed) {
             self.plane = Some(plane);
             self.server.content.compare();
@@ -152,7 +142,7 @@ impl Egress {
     pub(super) fn watch_frontends(&mut self, topology: &Topology, engine: &Engine, probe: &mut Probe) {
         if self.plane.is_some() {
             self.frontends.update(topology, engine, probe);
-            self.server.frontends.observed |= self.frontends.observes_any();
+            self.server.frontends.observed |= !self.frontends.observed.is_empty();
         }
     }
 
@@ -250,7 +240,7 @@ impl Egress {
             return;
         }
         let (server, mut closed) = (&mut self.server, false);
-        let of_frontend = self.frontends.observes(pid);
+        let of_frontend = self.frontends.observed.contains(&pid);
         let connection = self.connections.entry(socket).or_insert_with(|| {
             if let Some(counts) = server.tls.as_mut().filter(|_| tls) {
                 counts.plain += 1;
@@ -265,11 +255,10 @@ impl Egress {
         track.enter(record, |step| match step {
             Step::Opened => *reader = self::reader(*of_frontend),
             Step::Bytes { bytes, begins } => reader.feed(at, bytes, begins, server, sink),
-            Step::Missed => reader.missed(at, sink),
+            Step::Missed(_) => reader.missed(at, sink),
             Step::HeldUp => reader.short_writes(),
-            Step::Closed { by_client, unacknowledged } => {
-                let closing = Closing { by_client, unacknowledged: unacknowledged.map(u64::from) };
-                reader.closed(at, closing, server, sink);
+            Step::Closed { end, unacknowledged } => {
+                reader.closed(at, end, unacknowledged, server, sink);
                 closed = true;
             }
         });
@@ -282,7 +271,7 @@ impl Egress {
             self.connections.remove(&socket);
         }
         if closed {
-            self.requests.closed(socket);
+            self.requests.connections.remove(&socket);
         }
         if useless && !closed && !self.requests.is_relevant(socket) {
             self.useless.push((socket, tls));
