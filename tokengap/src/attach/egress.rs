@@ -27,7 +27,7 @@ const MAX_CONNECTIONS: usize = 16_384;
 #[derive(Default)]
 pub(super) struct Egress {
     server: Server,
-    connections: HashMap<u64, Connection>,
+    connections: HashMap<u64, (Track, Reader)>,
     requests: RequestPlane,
     frontends: FrontendWatch,
     /// Set if writes of at least one serving process are observed.
@@ -38,25 +38,12 @@ pub(super) struct Egress {
     response_id: Option<ReadResponseId>,
     /// Connections that the kernel side must ignore. The flag is true for a TLS connection.
     useless: Vec<(u64, bool)>,
-    /// Logs of the workers.
     logs: Logs,
     /// Tokenizer of an engine whose messages carry no text, while it is being read.
     reading: Option<Reading>,
     /// Why there is no such tokenizer.
     no_tokenizer: Option<String>,
     left_out: u64,
-}
-
-struct Connection {
-    track: Track,
-    reader: Reader,
-    of_frontend: bool,
-}
-
-impl Connection {
-    fn new(of_frontend: bool) -> Self {
-        Self { track: Track::default(), reader: reader(of_frontend), of_frontend }
-    }
 }
 
 fn reader(of_frontend: bool) -> Reader {
@@ -156,7 +143,6 @@ impl Egress {
         self.server.content.compares() || self.server.texts.detokenizer.is_some()
     }
 
-    /// Records that frames were missed.
     pub(super) fn missed(&mut self) {
         self.server.texts.missed();
     }
@@ -190,7 +176,6 @@ impl Egress {
         }
     }
 
-    /// Reads new lines of the logs.
     pub(super) fn read_logs(&mut self) {
         let (server, names) = (&mut self.server, &mut self.requests.names_rids);
         self.logs.poll(|line| {
@@ -227,8 +212,8 @@ impl Egress {
         if record.kind == Kind::Read {
             if !self.plane.is_some_and(|plane| plane.cancels(record.payload)) {
                 self.requests.enter(record, &mut self.server);
-            } else if let Some(connection) = self.connections.get_mut(&socket) {
-                connection.reader.stopped();
+            } else if let Some((_, reader)) = self.connections.get_mut(&socket) {
+                reader.stopped();
             }
             return;
         }
@@ -245,15 +230,15 @@ impl Egress {
             if let Some(counts) = server.tls.as_mut().filter(|_| tls) {
                 counts.plain += 1;
             }
-            Connection::new(of_frontend)
+            (Track::default(), reader(of_frontend))
         });
-        if record.kind == Kind::Wrote && connection.of_frontend != of_frontend {
+        if record.kind == Kind::Wrote && connection.1.is_of_frontend() != of_frontend {
             // The new connection has the kernel address of another process's, whose last write was reported after its end.
-            *connection = Connection::new(of_frontend);
+            *connection = (Track::default(), reader(of_frontend));
         }
-        let Connection { track, reader, of_frontend } = connection;
+        let (track, reader) = connection;
         track.enter(record, |step| match step {
-            Step::Opened => *reader = self::reader(*of_frontend),
+            Step::Opened => *reader = self::reader(reader.is_of_frontend()),
             Step::Bytes { bytes, begins } => reader.feed(at, bytes, begins, server, sink),
             Step::Missed(_) => reader.missed(at, sink),
             Step::HeldUp => reader.short_writes(),

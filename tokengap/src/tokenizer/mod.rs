@@ -31,7 +31,7 @@ pub(crate) fn begin(json: Vec<u8>) -> Option<Reading> {
 
 #[cfg(feature = "tokenizers")]
 fn parse(json: &[u8]) -> Read {
-    decoder::parse(json)
+    Ok(Arc::new(decoder::parse(json)?))
 }
 
 #[cfg(not(feature = "tokenizers"))]

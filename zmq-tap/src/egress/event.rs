@@ -22,7 +22,6 @@ const LONGEST_RID: usize = 4096;
 pub(super) enum Item<'a> {
     /// The HTTP/2 stream of the next element.
     Stream(u32),
-    /// Start of a response.
     Began,
     /// Start of a Dynamo response stream, with the stream's name: a fresh UUID, not the request id.
     Subject(&'a str),
@@ -83,7 +82,6 @@ pub(super) enum Form {
 pub(super) struct Completion<'a> {
     /// The engine's request id: `meta_info.id`, or `id` on the `OpenAI` endpoints. On a response plane it is the stream's subject.
     pub(super) rid: Cow<'a, str>,
-    /// Kind of endpoint.
     pub(super) form: Form,
     /// Number of token ids in the event; `None` when it carries text only.
     pub(super) tokens: Option<u32>,
@@ -95,9 +93,7 @@ pub(super) struct Completion<'a> {
     pub(super) so_far: Option<u32>,
     /// Number of log probabilities of the only choice's generated tokens. Whether it is exact depends on the engine.
     pub(super) logprobs: Option<u32>,
-    /// Text of the choice.
     pub(super) text: ChoiceText<'a>,
-    /// Whether the event has a finish reason.
     pub(super) finished: bool,
     /// Whether this is the body of a response that does not stream.
     pub(super) whole: bool,

@@ -51,7 +51,6 @@ pub(super) fn fold<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
 pub(super) struct Choices<'a> {
     /// Whether any has a `finish_reason`.
     pub(super) finished: bool,
-    /// Number of choices.
     pub(super) len: u32,
     /// `index` of the last one.
     pub(super) index: u32,
@@ -59,7 +58,6 @@ pub(super) struct Choices<'a> {
     pub(super) tokens: Option<u32>,
     /// Number of log probabilities of the last one, if it lists them.
     pub(super) logprobs: Option<u32>,
-    /// Text of the last one.
     pub(super) text: ChoiceText<'a>,
 }
 
@@ -167,7 +165,6 @@ struct Outline {
     len: Option<u32>,
     /// Whether a list contains null. Of an object, whether its `token_logprobs` do.
     nulls: bool,
-    /// Digest of a string.
     digest: Digest,
 }
 

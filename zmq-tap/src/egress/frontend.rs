@@ -71,7 +71,6 @@ pub(super) struct Writes {
 }
 
 impl Writes {
-    /// A response that begins now.
     pub(super) fn begin() -> Self {
         Self { whole: true, ..Self::default() }
     }

@@ -14,6 +14,7 @@ mod grpc;
 mod http;
 mod http2;
 mod names;
+mod observed_calls;
 mod open;
 mod payload;
 mod reader;

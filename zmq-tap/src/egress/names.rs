@@ -13,7 +13,6 @@ pub(super) const MAX_WAITING: usize = 16_384;
 /// The request of a stream.
 #[derive(Clone, Debug)]
 pub(super) struct Named {
-    /// The stream.
     pub(super) subject: String,
     /// The frontend's id.
     pub(super) context: String,

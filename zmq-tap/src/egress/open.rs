@@ -8,8 +8,8 @@ use super::content::StreamTokens;
 use super::event::{Completion, Form, Item, Sink};
 use super::frontend::Writes;
 use super::names::Named;
+use super::observed_calls::ObservedCalls;
 use super::server::{listed, text_only};
-use super::text::ObservedCalls;
 use super::{Limits, Server};
 
 /// A response in progress.
@@ -44,7 +44,6 @@ struct Part {
     shown: String,
     /// Tokens of a stream that can only be matched by content.
     received: StreamTokens,
-    /// Its tool calls.
     calls: ObservedCalls,
 }
 

@@ -43,6 +43,11 @@ impl Reader {
         Self { frontend: Some(FrontendResponse::default()), ..Self::new(limits) }
     }
 
+    /// Whether the connection is one of a frontend.
+    pub fn is_of_frontend(&self) -> bool {
+        self.frontend.is_some()
+    }
+
     /// Whether no further byte of the connection will be read.
     pub fn is_unreadable(&self) -> bool {
         self.stream.is_unreadable()

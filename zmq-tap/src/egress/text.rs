@@ -16,7 +16,6 @@ use trace::event::{Chunk, Frame, Kind, ToolCalls, UnjudgedReason};
 pub use self::sent_text::{Detokenize, TokenStream};
 use self::sent_text::{Difference, Part, SentText, most_tokens};
 use self::tool_calls::Calls;
-pub(super) use self::tool_calls::ObservedCalls;
 use super::digest::Digest;
 use super::recent::Recent;
 
@@ -71,7 +70,6 @@ pub struct Texts {
     pub detokenizer: Option<Arc<dyn Detokenize>>,
     /// Number of requests evicted because a limit was reached.
     pub evicted: u64,
-    /// Whether any frame had text.
     has_text: bool,
     /// Responses whose text is not the text that was sent.
     pub(super) differences: Differences,
@@ -96,7 +94,6 @@ impl Differences {
         }
     }
 
-    /// Describes them.
     pub(super) fn degraded(&self) -> Vec<String> {
         let [missing, repeated, changed, elsewhere] = self.counts;
         let mut degraded = Vec::new();
@@ -115,7 +112,6 @@ impl Differences {
     }
 }
 
-/// One request.
 #[derive(Clone, Debug)]
 struct Compared {
     /// `None` once a part of it is unknown, such as a missed chunk.

@@ -24,7 +24,6 @@ pub(super) struct Messages {
     undecided: Vec<u8>,
     /// Number of messages in `undecided`.
     waiting: u32,
-    /// Number of messages.
     count: u64,
     /// Number of unread messages that may have output.
     unread: u64,
@@ -122,7 +121,6 @@ impl Messages {
         true
     }
 
-    /// Processes the end of the body.
     pub(super) fn end(mut self, emit: &mut Emit<'_>) {
         if self.waiting > 0 {
             // Of text that has as many bytes as tokens, the same is reported as of complete ids.

@@ -4,11 +4,9 @@
 //! text, such as reasoning, is not taken for a call. Other forms (XML, Python) are not compared.
 
 mod absent;
-mod observed;
 
 use std::ops::Range;
 
-pub(in crate::egress) use self::observed::ObservedCalls;
 use serde::Deserialize;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
 

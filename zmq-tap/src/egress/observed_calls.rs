@@ -4,11 +4,11 @@ use serde::Deserialize;
 use serde_json::Deserializer;
 use trace::event::{ToolCallOutcome, ToolCalls, UnjudgedReason};
 
-use crate::egress::fields::fold;
+use super::fields::fold;
 
 /// Number of tool calls and events, counted without keeping any text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::egress) struct ObservedCalls {
+pub(super) struct ObservedCalls {
     /// Index of the first call; `None` without any.
     first: Option<u32>,
     /// Highest index of a call.
@@ -25,7 +25,7 @@ struct Element {
 
 impl ObservedCalls {
     /// Counts the `tool_calls` of an event or a body. Those of an unknown form count as the first call.
-    pub(in crate::egress) fn add(&mut self, json: &str) {
+    pub(super) fn add(&mut self, json: &str) {
         let list = &mut Deserializer::from_str(json);
         // The first and the highest index so far, and the place of the next call.
         let indices = fold(list, (None, 0_u32), |(found, place): (Option<[u32; 2]>, _), element: Element| {
@@ -41,7 +41,7 @@ impl ObservedCalls {
     }
 
     /// Describes the calls as unjudged. `None` without any.
-    pub(in crate::egress) fn unjudged(self, reason: UnjudgedReason) -> Option<ToolCalls> {
+    pub(super) fn unjudged(self, reason: UnjudgedReason) -> Option<ToolCalls> {
         Some(ToolCalls {
             call: self.first?.saturating_add(1),
             calls: self.last.saturating_add(1),
