@@ -25,7 +25,11 @@ pub(super) struct Responses {
 enum State {
     Head,
     Chunked(Chunked),
-    Length(u64),
+    Length {
+        left: u64,
+        /// Whether any byte of the body was observed.
+        begun: bool,
+    },
     UntilClosed,
 }
 
@@ -60,14 +64,12 @@ impl Responses {
                 }
                 State::Chunked(chunked) => chunked.feed(&mut input, |piece| payload.feed(piece, limits, emit))?,
                 // A response to HEAD announces a body that never follows.
-                State::Length(_)
-                    if input.starts_with(b"HTTP/1.")
-                        && !matches!(&*payload, Payload::Json(json) if !json.is_empty()) =>
-                {
+                State::Length { begun: false, .. } if input.starts_with(b"HTTP/1.") => {
                     *payload = Payload::Other;
                     true
                 }
-                State::Length(left) => {
+                State::Length { left, begun } => {
+                    *begun = true;
                     payload.feed(take(&mut input, left), limits, emit);
                     *left == 0
                 }
@@ -112,7 +114,7 @@ impl Responses {
         *input = &input[length - before..];
         self.partial.clear();
         let Some((state, payload, unreadable)) = body else { return Ok(()) };
-        let is_empty = matches!(state, State::Length(0));
+        let is_empty = matches!(state, State::Length { left: 0, .. });
         (self.state, self.payload) = (state, payload);
         emit(Item::Began);
         if let Some(why) = unreadable {
@@ -136,7 +138,7 @@ fn body(response: &httparse::Response<'_, '_>) -> (State, Payload, Option<Unread
         (Some(coding), _) if coding.to_ascii_lowercase().ends_with(b"chunked") => State::Chunked(Chunked::default()),
         (None, Some(length)) => {
             let length = std::str::from_utf8(length).ok().and_then(|digits| digits.parse().ok());
-            length.map_or(State::UntilClosed, State::Length)
+            length.map_or(State::UntilClosed, |left| State::Length { left, begun: false })
         }
         _ => State::UntilClosed,
     };

@@ -1,6 +1,7 @@
 //! Arbitrary bytes and damaged recordings must not cause panics or unbounded work. Splits of recordings must not change their events.
 
 use proptest::prelude::*;
+use trace::event::AnswerEnd;
 use zmq_tap::egress::{Limits, Unreadable};
 
 use super::{Connection, damaged, recorded};
@@ -66,4 +67,19 @@ fn a_connection_of_unknown_protocol_is_abandoned() {
     }
     assert_eq!(connection.server.unreadable, [(Unreadable::Unknown, 1)]);
     assert!(connection.reader.is_unreadable());
+}
+
+#[test]
+fn a_piece_of_a_body_that_looks_like_a_head_does_not_end_it() {
+    let mut connection = Connection::new(None);
+    let json = r#"{"output_ids":[1],"meta_info":{"id":"a","finish_reason":null,"completion_tokens":1}}"#;
+    for (kind, pieces) in [("text/plain", ["0123456789", "HTTP/1.1 20"].as_slice()), ("application/json", &[json])] {
+        let length: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n");
+        for piece in [&*head].iter().chain(pieces) {
+            connection.feed(piece.as_bytes(), true);
+        }
+    }
+    assert_eq!(connection.answers(), [("a".to_owned(), Some(1), Some(1), AnswerEnd::Whole)]);
+    assert!(connection.server.unreadable.is_empty());
 }
