@@ -4,7 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use trace::MonoNs;
-use zmq_tap::egress::{Closing, Limits, Reader, Server};
+use trace::event::AnswerEnd;
+use zmq_tap::egress::{Limits, Reader, Server};
 
 /// Small limits, so that inputs reach them.
 const LIMITS: Limits =
@@ -20,8 +21,8 @@ fn read_events(bytes: &[u8], piece: usize, hole: Option<usize>, by_client: bool)
         }
         reader.feed(MonoNs(1), part, index == 0, &mut server, &mut |event| events.push(format!("{event:?}")));
     }
-    let closing = Closing { by_client: Some(by_client), unacknowledged: None };
-    reader.closed(MonoNs(1), closing, &mut server, &mut |event| events.push(format!("{event:?}")));
+    let end = if by_client { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
+    reader.closed(MonoNs(1), end, None, &mut server, &mut |event| events.push(format!("{event:?}")));
     events
 }
 

@@ -3,7 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use trace::MonoNs;
-use zmq_tap::egress::{Closing, Limits, Reader, Server};
+use trace::event::AnswerEnd;
+use zmq_tap::egress::{Limits, Reader, Server};
 
 const HEAD: &[u8] = br#"{"subject":"0f7b3f0e-0000-4000-8000-000000000000","stream_type":"response"}"#;
 const PROLOGUE: &[u8] = br#"{"error":null}"#;
@@ -22,8 +23,7 @@ fn read_events(bytes: &[u8], piece: usize) -> Vec<String> {
     for (index, part) in bytes.chunks(piece).enumerate() {
         reader.feed(MonoNs(1), part, index == 0, &mut server, &mut |event| events.push(format!("{event:?}")));
     }
-    let closing = Closing { by_client: Some(false), unacknowledged: None };
-    reader.closed(MonoNs(1), closing, &mut server, &mut |event| events.push(format!("{event:?}")));
+    reader.closed(MonoNs(1), AnswerEnd::ServerLeft, None, &mut server, &mut |event| events.push(format!("{event:?}")));
     events
 }
 

@@ -1,6 +1,7 @@
 //! Position of one connection in the kernel's byte count, so that unobserved writes appear as gaps.
 
 use probe_ebpf::egress::{CLOSE, CLOSE_WAIT, ESTABLISHED, Kind, Record};
+use trace::event::AnswerEnd;
 
 /// Meaning of a record for its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,16 +15,16 @@ pub enum Step<'a> {
         /// Whether a write begins with them.
         begins: bool,
     },
-    /// Bytes before the next ones were accepted but not observed.
-    Missed,
+    /// This many bytes before the next ones were accepted but not observed.
+    Missed(u32),
     /// The socket accepted none or only a part of a write.
     HeldUp,
     /// The connection has closed.
     Closed {
-        /// Whether the client closed or reset it first; `None` if the record does not show it.
-        by_client: Option<bool>,
+        /// How it ends the response that it carries.
+        end: AnswerEnd,
         /// Number of bytes that the client has not acknowledged, if known.
-        unacknowledged: Option<u32>,
+        unacknowledged: Option<u64>,
     },
 }
 
@@ -32,14 +33,8 @@ pub enum Step<'a> {
 pub struct Track {
     /// Byte count after the last observed byte.
     next: Option<u32>,
-    /// The side that closed first.
-    first: Option<First>,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum First {
-    Client,
-    Server,
+    /// The end by the side that closed first.
+    end: Option<AnswerEnd>,
 }
 
 impl Track {
@@ -47,23 +42,20 @@ impl Track {
     pub fn enter<'a>(&mut self, record: &Record<'a>, mut see: impl FnMut(Step<'a>)) {
         let head = &record.head;
         if record.kind == Kind::TlsClosed {
-            return see(Step::Closed { by_client: None, unacknowledged: None });
-        }
-        if record.kind == Kind::State && head.state == ESTABLISHED {
-            *self = Self::default();
-            return see(Step::Opened);
+            return see(Step::Closed { end: AnswerEnd::Unknown, unacknowledged: None });
         }
         if record.kind == Kind::State {
-            let first = match (head.before, head.state) {
-                (ESTABLISHED, CLOSE_WAIT | CLOSE) => First::Client,
-                _ => First::Server,
+            let end = match (head.before, head.state) {
+                (_, ESTABLISHED) => {
+                    *self = Self::default();
+                    return see(Step::Opened);
+                }
+                (ESTABLISHED, CLOSE_WAIT | CLOSE) => AnswerEnd::ClientLeft,
+                _ => AnswerEnd::ServerLeft,
             };
-            let first = *self.first.get_or_insert(first);
+            let end = *self.end.get_or_insert(end);
             if head.state == CLOSE {
-                see(Step::Closed {
-                    by_client: Some(first == First::Client),
-                    unacknowledged: Some(head.unacknowledged),
-                });
+                see(Step::Closed { end, unacknowledged: Some(head.unacknowledged.into()) });
             }
             return;
         }
@@ -74,8 +66,9 @@ impl Track {
             see(Step::HeldUp);
         }
         let begins_at = head.written.wrapping_sub(accepted).wrapping_add(head.from);
-        if self.next.is_some_and(|next| next != begins_at) {
-            see(Step::Missed);
+        let missed = self.next.map_or(0, |next| begins_at.wrapping_sub(next));
+        if missed > 0 {
+            see(Step::Missed(missed));
         }
         self.next = Some(begins_at.wrapping_add(record.payload.len() as u32));
         let (bytes, begins) = (record.payload, head.from == 0);
@@ -116,7 +109,7 @@ mod tests {
         assert_eq!(steps(&mut track, &write(2, 5, 0, b"abc")), [bytes(b"abc", true)]);
         assert_eq!(steps(&mut track, &write(2, 5, 3, b"de")), [bytes(b"de", false)]);
         assert_eq!(steps(&mut track, &write(4, 2, 0, b"fg")), [bytes(b"fg", true)]);
-        assert_eq!(steps(&mut track, &write(9, 1, 0, b"x")), [Step::Missed, bytes(b"x", true)]);
+        assert_eq!(steps(&mut track, &write(9, 1, 0, b"x")), [Step::Missed(4), bytes(b"x", true)]);
     }
 
     #[test]
@@ -127,7 +120,7 @@ mod tests {
         assert_eq!(steps(&mut track, &write(900, 3, 0, b"abc")), [bytes(b"abc", true)]);
         assert_eq!(steps(&mut track, &state(3, 1)), [Step::Opened]);
         assert_eq!(steps(&mut track, &write(2, 2, 0, b"de")), [bytes(b"de", true)]);
-        let closed = Step::Closed { by_client: Some(true), unacknowledged: Some(7) };
+        let closed = Step::Closed { end: AnswerEnd::ClientLeft, unacknowledged: Some(7) };
         assert_eq!(steps(&mut track, &state(1, 7)), [closed]);
     }
 
@@ -146,10 +139,10 @@ mod tests {
             let mut track = Track::default();
             states.iter().flat_map(|&(before, now)| steps(&mut track, &state(before, now))).collect::<Vec<_>>()
         };
-        let end = |by_client| [Step::Closed { by_client: Some(by_client), unacknowledged: Some(7) }];
+        let closed_by = |end| [Step::Closed { end, unacknowledged: Some(7) }];
         // FIN from the client, reset by the client, FIN from the server.
-        assert_eq!(closed(&[(1, 8), (8, 9), (9, 7)]), end(true));
-        assert_eq!(closed(&[(1, 7)]), end(true));
-        assert_eq!(closed(&[(1, 4), (4, 5), (5, 7)]), end(false));
+        assert_eq!(closed(&[(1, 8), (8, 9), (9, 7)]), closed_by(AnswerEnd::ClientLeft));
+        assert_eq!(closed(&[(1, 7)]), closed_by(AnswerEnd::ClientLeft));
+        assert_eq!(closed(&[(1, 4), (4, 5), (5, 7)]), closed_by(AnswerEnd::ServerLeft));
     }
 }

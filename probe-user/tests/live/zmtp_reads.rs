@@ -46,7 +46,7 @@ fn observed(probe: &mut Probe, inode: u64, track: &mut Track, at_least: usize) -
             );
             track.enter(&record, |step| match step {
                 Step::Bytes { bytes, .. } => seen.extend_from_slice(bytes),
-                Step::Missed => holes += 1,
+                Step::Missed(_) => holes += 1,
                 _ => {}
             });
         };

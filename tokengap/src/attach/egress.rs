@@ -12,21 +12,22 @@ use trace::MonoNs;
 use trace::engine::Mode;
 use trace::event::{Frame, Kind as FrameKind};
 use zmq_tap::decode::ReadResponseId;
-use zmq_tap::egress::{Closing, Detokenize, Limits, Reader, Server, Tls};
+use zmq_tap::egress::{Detokenize, Limits, Reader, Server, Tls};
 
 use super::frontends::FrontendWatch;
 use super::lanes::Sink;
 use super::requests::RequestPlane;
 use super::submitted::Logs;
-use crate::tokenizer::Reading;
+use crate::tokenizer::{self, Reading};
 
 /// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 16_384;
 
 /// All client connections of an engine.
+#[derive(Default)]
 pub(super) struct Egress {
     server: Server,
-    connections: HashMap<u64, Connection>,
+    connections: HashMap<u64, (Track, Reader)>,
     requests: RequestPlane,
     frontends: FrontendWatch,
     /// Set if writes of at least one serving process are observed.
@@ -37,25 +38,12 @@ pub(super) struct Egress {
     response_id: Option<ReadResponseId>,
     /// Connections that the kernel side must ignore. The flag is true for a TLS connection.
     useless: Vec<(u64, bool)>,
-    /// Logs of the workers.
     logs: Logs,
     /// Tokenizer of an engine whose messages carry no text, while it is being read.
     reading: Option<Reading>,
     /// Why there is no such tokenizer.
     no_tokenizer: Option<String>,
     left_out: u64,
-}
-
-struct Connection {
-    track: Track,
-    reader: Reader,
-    of_frontend: bool,
-}
-
-impl Connection {
-    fn new(of_frontend: bool) -> Self {
-        Self { track: Track::default(), reader: reader(of_frontend), of_frontend }
-    }
 }
 
 fn reader(of_frontend: bool) -> Reader {
@@ -67,20 +55,7 @@ impl Egress {
     pub(super) fn new(mode: Option<Mode>, exact_text: bool, response_id: Option<ReadResponseId>) -> Self {
         let mut server = Server::new(mode);
         server.texts.exact = exact_text;
-        Self {
-            server,
-            response_id,
-            connections: HashMap::new(),
-            requests: RequestPlane::default(),
-            frontends: FrontendWatch::default(),
-            serves: false,
-            plane: None,
-            useless: Vec::new(),
-            logs: Logs::default(),
-            reading: None,
-            no_tokenizer: None,
-            left_out: 0,
-        }
+        Self { server, response_id, ..Self::default() }
     }
 
     /// Uses the tokenizer that the user named.
@@ -97,7 +72,7 @@ impl Egress {
     pub(super) fn find_tokenizer(&mut self, watcher: &Watcher, engine: &Engine) {
         if self.response_id.is_some() {
             match watcher.tokenizer(engine) {
-                Ok(json) => self.reading = Some(Reading::begin(json)),
+                Ok(json) => self.reading = tokenizer::begin(json),
                 Err(why) => {
                     self.no_tokenizer = Some(format!("{why}; name the model's tokenizer.json with --tokenizer"));
                 }
@@ -107,12 +82,13 @@ impl Egress {
 
     /// Uses the tokenizer from now on, once it is read.
     pub(super) fn poll_tokenizer(&mut self) {
-        match self.reading.as_ref().and_then(Reading::take) {
-            Some(Ok(tokenizer)) => self.server.texts.detokenizer = Some(tokenizer),
-            Some(Err(why)) => self.no_tokenizer = Some(why),
-            None => return,
+        let read = self.reading.take_if(|reading| reading.is_finished()).map(Reading::join);
+        match read {
+            Some(Ok(Ok(tokenizer))) => self.server.texts.detokenizer = Some(tokenizer),
+            Some(Ok(Err(why))) => self.no_tokenizer = Some(why),
+            // A panic of the thread leaves no result.
+            Some(Err(_)) | None => {}
         }
-        self.reading = None;
     }
 
     /// Starts observing the writes of a process that answers clients; must run before its messages are observed. Returns whether they are
@@ -139,7 +115,8 @@ impl Egress {
         let serves = Serves { written: CAPTURE, read: if plane.is_some() { CAPTURE_READ } else { 0 } };
         let observed = probe.serve(pid, serves).map_err(|error| error.to_string())?;
         self.serves |= observed;
-        self.frontends.forget(pid);
+        // A frontend may have had its process id.
+        self.frontends.observed.remove(&pid);
         if let Some(plane) = plane.filter(|_| observed) {
             self.plane = Some(plane);
             self.server.content.compare();
@@ -152,7 +129,7 @@ impl Egress {
     pub(super) fn watch_frontends(&mut self, topology: &Topology, engine: &Engine, probe: &mut Probe) {
         if self.plane.is_some() {
             self.frontends.update(topology, engine, probe);
-            self.server.frontends.observed |= self.frontends.observes_any();
+            self.server.frontends.observed |= !self.frontends.observed.is_empty();
         }
     }
 
@@ -166,7 +143,6 @@ impl Egress {
         self.server.content.compares() || self.server.texts.detokenizer.is_some()
     }
 
-    /// Records that frames were missed.
     pub(super) fn missed(&mut self) {
         self.server.texts.missed();
     }
@@ -200,7 +176,6 @@ impl Egress {
         }
     }
 
-    /// Reads new lines of the logs.
     pub(super) fn read_logs(&mut self) {
         let (server, names) = (&mut self.server, &mut self.requests.names_rids);
         self.logs.poll(|line| {
@@ -237,8 +212,8 @@ impl Egress {
         if record.kind == Kind::Read {
             if !self.plane.is_some_and(|plane| plane.cancels(record.payload)) {
                 self.requests.enter(record, &mut self.server);
-            } else if let Some(connection) = self.connections.get_mut(&socket) {
-                connection.reader.stopped();
+            } else if let Some((_, reader)) = self.connections.get_mut(&socket) {
+                reader.stopped();
             }
             return;
         }
@@ -250,26 +225,25 @@ impl Egress {
             return;
         }
         let (server, mut closed) = (&mut self.server, false);
-        let of_frontend = self.frontends.observes(pid);
+        let of_frontend = self.frontends.observed.contains(&pid);
         let connection = self.connections.entry(socket).or_insert_with(|| {
             if let Some(counts) = server.tls.as_mut().filter(|_| tls) {
                 counts.plain += 1;
             }
-            Connection::new(of_frontend)
+            (Track::default(), reader(of_frontend))
         });
-        if record.kind == Kind::Wrote && connection.of_frontend != of_frontend {
+        if record.kind == Kind::Wrote && connection.1.is_of_frontend() != of_frontend {
             // The new connection has the kernel address of another process's, whose last write was reported after its end.
-            *connection = Connection::new(of_frontend);
+            *connection = (Track::default(), reader(of_frontend));
         }
-        let Connection { track, reader, of_frontend } = connection;
+        let (track, reader) = connection;
         track.enter(record, |step| match step {
-            Step::Opened => *reader = self::reader(*of_frontend),
+            Step::Opened => *reader = self::reader(reader.is_of_frontend()),
             Step::Bytes { bytes, begins } => reader.feed(at, bytes, begins, server, sink),
-            Step::Missed => reader.missed(at, sink),
+            Step::Missed(_) => reader.missed(at, sink),
             Step::HeldUp => reader.short_writes(),
-            Step::Closed { by_client, unacknowledged } => {
-                let closing = Closing { by_client, unacknowledged: unacknowledged.map(u64::from) };
-                reader.closed(at, closing, server, sink);
+            Step::Closed { end, unacknowledged } => {
+                reader.closed(at, end, unacknowledged, server, sink);
                 closed = true;
             }
         });
@@ -282,7 +256,7 @@ impl Egress {
             self.connections.remove(&socket);
         }
         if closed {
-            self.requests.closed(socket);
+            self.requests.connections.remove(&socket);
         }
         if useless && !closed && !self.requests.is_relevant(socket) {
             self.useless.push((socket, tls));

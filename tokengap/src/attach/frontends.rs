@@ -54,21 +54,6 @@ impl FrontendWatch {
         }
     }
 
-    /// Forgets a process id that a server reuses.
-    pub(super) fn forget(&mut self, pid: u32) {
-        self.observed.remove(&pid);
-    }
-
-    /// Whether the writes of this process are those of a frontend.
-    pub(super) fn observes(&self, pid: u32) -> bool {
-        self.observed.contains(&pid)
-    }
-
-    /// Whether any frontend is observed.
-    pub(super) fn observes_any(&self) -> bool {
-        !self.observed.is_empty()
-    }
-
     /// Waits that are not known, with the reasons.
     pub(super) fn degraded(&self, waits: &Frontends) -> Vec<String> {
         let mut degraded = waits.degraded();

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use probe_user::egress::Record;
+use probe_user::egress::{Record, Step, Track};
 use zmq_tap::egress::{Requests, Server, Unreadable};
 
 /// Maximum number of connections parsed concurrently; frontends have a few.
@@ -14,53 +14,37 @@ const TCP: &str = "tcp_server";
 /// All connections that a worker reads from.
 #[derive(Default)]
 pub(super) struct RequestPlane {
-    connections: HashMap<u64, Inbound>,
+    pub(super) connections: HashMap<u64, (Track, Requests)>,
     /// Set once a request contains the id from which the engine derives its rid.
     pub(super) names_rids: bool,
-}
-
-#[derive(Default)]
-struct Inbound {
-    /// Expected position of the next byte in the kernel's count.
-    next: Option<u32>,
-    requests: Requests,
 }
 
 impl RequestPlane {
     /// Processes data read by the worker.
     pub(super) fn enter(&mut self, record: &Record<'_>, server: &mut Server) {
-        let (head, bytes) = (&record.head, record.payload);
-        if self.connections.len() >= MAX_CONNECTIONS && !self.connections.contains_key(&head.socket) {
+        let socket = record.head.socket;
+        if self.connections.len() >= MAX_CONNECTIONS && !self.connections.contains_key(&socket) {
             return;
         }
-        let inbound = self.connections.entry(head.socket).or_default();
-        let length = u32::try_from(head.accepted).unwrap_or(0);
-        let begins_at = head.written.wrapping_sub(length).wrapping_add(head.from);
-        match inbound.next.map(|next| begins_at.wrapping_sub(next)) {
-            Some(0) | None => {}
-            Some(missed) => inbound.requests.missed(missed.into()),
-        }
-        inbound.next = Some(begins_at.wrapping_add(bytes.len() as u32));
-        let names_rids = &mut self.names_rids;
-        inbound.requests.feed(bytes, head.from == 0, |request| {
-            if !matches!(request.transport, TCP | "") {
-                server.unreadable(Unreadable::Transport);
-            }
-            if let Some(subject) = request.subject {
-                *names_rids |= request.rid.is_some();
-                server.announced(subject, request.context, request.rid);
-            }
+        let (track, requests) = self.connections.entry(socket).or_default();
+        track.enter(record, |step| match step {
+            Step::Missed(count) => requests.missed(count.into()),
+            Step::Bytes { bytes, begins } => requests.feed(bytes, begins, |request| {
+                if !matches!(request.transport, TCP | "") {
+                    server.unreadable(Unreadable::Transport);
+                }
+                if let Some(subject) = request.subject {
+                    self.names_rids |= request.rid.is_some();
+                    server.announced(subject, request.context, request.rid);
+                }
+            }),
+            Step::Opened | Step::HeldUp | Step::Closed { .. } => {}
         });
     }
 
     /// Returns whether the connection carries requests, or may.
     pub(super) fn is_relevant(&self, socket: u64) -> bool {
-        self.connections.get(&socket).is_some_and(|inbound| !inbound.requests.is_other())
-    }
-
-    /// Forgets a closed connection.
-    pub(super) fn closed(&mut self, socket: u64) {
-        self.connections.remove(&socket);
+        self.connections.get(&socket).is_some_and(|(_, requests)| !requests.is_other())
     }
 }
 
@@ -78,12 +62,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_connection_is_relevant_until_it_closes() {
+    fn a_connection_that_may_carry_requests_is_relevant() {
         let (mut plane, mut server) = (RequestPlane::default(), Server::default());
         plane.enter(&read(2, 4, b"GET "), &mut server);
         assert!(!plane.names_rids && plane.is_relevant(2) && !plane.is_relevant(1));
-        plane.closed(2);
-        assert!(!plane.is_relevant(2));
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl SocketReads {
         };
         track.enter(record, |step| match step {
             Step::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut element),
-            Step::Bytes { .. } | Step::Missed => reader.missed(&mut element),
+            Step::Bytes { .. } | Step::Missed(_) => reader.missed(&mut element),
             Step::Opened | Step::HeldUp | Step::Closed { .. } => {}
         });
         if let Framing::Unreadable(why) = reader.framing() {

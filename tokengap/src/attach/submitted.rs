@@ -11,9 +11,7 @@ use probe_user::discover::Process;
 const MAX_LINE: usize = 1 << 20;
 
 #[derive(Default)]
-pub(super) struct Logs {
-    all: Vec<Log>,
-}
+pub(super) struct Logs(Vec<Log>);
 
 struct Log {
     path: PathBuf,
@@ -27,7 +25,7 @@ impl Logs {
     pub(super) fn follow(&mut self, path: &Path) -> std::io::Result<()> {
         let mut file = File::open(path)?;
         file.seek(SeekFrom::End(0))?;
-        self.all.push(Log { path: path.to_owned(), file, line: Vec::new() });
+        self.0.push(Log { path: path.to_owned(), file, line: Vec::new() });
         Ok(())
     }
 
@@ -52,7 +50,7 @@ impl Logs {
 
     /// Passes each new line to `handle_line`.
     pub(super) fn poll(&mut self, mut handle_line: impl FnMut(&str)) {
-        for log in &mut self.all {
+        for log in &mut self.0 {
             if let Err(error) = log.poll(&mut handle_line) {
                 tracing::debug!("{}: {error}", log.path.display());
             }

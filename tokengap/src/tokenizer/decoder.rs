@@ -1,7 +1,5 @@
 //! Text of token ids by the crate `tokenizers`, as vLLM's servers make it.
 
-use std::sync::Arc;
-
 use tokenizers::tokenizer::step_decode_stream;
 use tokenizers::{DecoderWrapper, Tokenizer};
 use zmq_tap::egress::{Detokenize, TokenStream};
@@ -11,7 +9,7 @@ const TRIED: u32 = 4_096;
 
 /// A tokenizer, decoding as vLLM's servers do: step by step, without special tokens.
 #[derive(Debug)]
-struct Detokenizer {
+pub(super) struct Detokenizer {
     tokenizer: Tokenizer,
     /// State after a word. Some tokenizers remove a space at the start of a text, and an output continues its prompt.
     after_word: TokenStream,
@@ -20,11 +18,7 @@ struct Detokenizer {
 }
 
 /// Reads a `tokenizer.json`.
-pub(super) fn parse(json: &[u8]) -> Result<Arc<dyn Detokenize>, String> {
-    Ok(Arc::new(detokenizer(json)?))
-}
-
-fn detokenizer(json: &[u8]) -> Result<Detokenizer, String> {
+pub(super) fn parse(json: &[u8]) -> Result<Detokenizer, String> {
     let tokenizer = Tokenizer::from_bytes(json).map_err(|error| format!("not a tokenizer.json: {error}"))?;
     let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase());
     let word = (0..TRIED).find_map(|id| {
@@ -76,18 +70,15 @@ mod tests {
     use super::*;
 
     /// A vocabulary of words and bytes. `\u{120}` is a space, and `\u{e2}` and the two after it are the bytes of a dash.
-    fn byte_level_json() -> &'static str {
-        r#"{"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+    fn byte_level() -> Detokenizer {
+        let json = r#"{"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null, "post_processor": null,
             "added_tokens": [{"id": 0, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
             "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
-            "model": {"type": "BPE", "vocab": {"<end>": 0, "word": 1, "\u0120other": 2, "\u00e2": 3, "\u0122": 4, "\u0136": 5}, "merges": []}}"#
+            "model": {"type": "BPE", "vocab": {"<end>": 0, "word": 1, "\u0120other": 2, "\u00e2": 3, "\u0122": 4, "\u0136": 5}, "merges": []}}"#;
+        parse(json.as_bytes()).expect("a tokenizer")
     }
 
-    fn byte_level() -> Arc<dyn Detokenize> {
-        parse(byte_level_json().as_bytes()).expect("a tokenizer")
-    }
-
-    fn steps(tokenizer: &dyn Detokenize, ids: &[u32]) -> Vec<String> {
+    fn steps(tokenizer: &Detokenizer, ids: &[u32]) -> Vec<String> {
         let mut stream = tokenizer.begin();
         let step = |id: &u32| {
             let mut text = String::new();
@@ -99,7 +90,7 @@ mod tests {
 
     #[test]
     fn special_tokens_and_incomplete_characters_have_no_text() {
-        let found = steps(&*byte_level(), &[2, 1, 3, 4, 5, 0, 1]);
+        let found = steps(&byte_level(), &[2, 1, 3, 4, 5, 0, 1]);
         assert_eq!(found, [" other", "word", "", "", "\u{2014}", "", "word"]);
     }
 
@@ -109,7 +100,7 @@ mod tests {
             "added_tokens": [], "decoder": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": true},
             "model": {"type": "BPE", "vocab": {"\u2581word": 0, "\u2581other": 1}, "merges": []}}"#;
         let tokenizer = parse(json.as_bytes()).expect("a tokenizer");
-        assert_eq!(steps(&*tokenizer, &[1, 0]), [" other", " word"]);
+        assert_eq!(steps(&tokenizer, &[1, 0]), [" other", " word"]);
     }
 
     #[test]
@@ -121,10 +112,8 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn the_text_of_whole_tokens_is_the_one_that_the_library_gives(ids in proptest::collection::vec(0_u32..6, 0..30)) {
-            let json = byte_level_json();
-            let fast = detokenizer(json.as_bytes()).expect("a tokenizer");
-            let slow = Detokenizer { whole: Vec::new(), ..detokenizer(json.as_bytes()).expect("a tokenizer") };
-            proptest::prop_assert_eq!(steps(&fast, &ids), steps(&slow, &ids));
+            let slow = Detokenizer { whole: Vec::new(), ..byte_level() };
+            proptest::prop_assert_eq!(steps(&byte_level(), &ids), steps(&slow, &ids));
         }
 
         #[test]

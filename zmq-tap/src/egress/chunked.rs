@@ -1,11 +1,14 @@
 //! Incremental decoder of HTTP/1.1 chunked transfer coding: RFC 9112, section 7.1.
 
+use super::Unreadable;
+use super::framed::take;
+
 /// Length in bytes of the longest size line, including extensions.
 const LONGEST_LINE: usize = 256;
 /// Maximum size of the trailers in bytes.
 const LONGEST_TRAILER: usize = 16 << 10;
 
-/// Position of the stream within a chunked body.
+/// Position of the stream within one chunked body.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Chunked {
     state: State,
@@ -23,44 +26,24 @@ enum State {
     Trailer,
 }
 
-/// Result of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Progress {
-    /// All bytes are consumed; the body continues.
-    More,
-    /// The body is complete; the remaining bytes do not belong to it.
-    Done,
-    /// The bytes are not chunked coding.
-    Broken,
-}
-
 impl Chunked {
-    /// Consumes bytes of `input` and passes the decoded body to `data`.
-    pub(super) fn feed(&mut self, input: &mut &[u8], mut data: impl FnMut(&[u8])) -> Progress {
+    /// Consumes bytes of `input` and passes the decoded body to `data`. Returns whether the body is complete; the remaining bytes do not belong
+    /// to it.
+    pub(super) fn feed(&mut self, input: &mut &[u8], mut data: impl FnMut(&[u8])) -> Result<bool, Unreadable> {
         while !input.is_empty() {
-            match self.state {
-                State::Data(left) => {
-                    let take = input.len().min(usize::try_from(left).unwrap_or(usize::MAX));
-                    let (now, rest) = input.split_at(take);
-                    *input = rest;
-                    let left = left - take as u64;
-                    self.state = if left == 0 { State::AfterData } else { State::Data(left) };
-                    data(now);
+            if let State::Data(left) = &mut self.state {
+                data(take(input, left));
+                if *left == 0 {
+                    self.state = State::AfterData;
                 }
-                State::Size | State::AfterData | State::Trailer => {
-                    if !self.read_line(input) {
-                        let limit = if self.state == State::Trailer { LONGEST_TRAILER } else { LONGEST_LINE };
-                        return if self.line.len() > limit { Progress::Broken } else { Progress::More };
-                    }
-                    match self.end_line() {
-                        Some(Progress::More) => {}
-                        Some(progress) => return progress,
-                        None => return Progress::Broken,
-                    }
-                }
+            } else if !self.read_line(input) {
+                let limit = if self.state == State::Trailer { LONGEST_TRAILER } else { LONGEST_LINE };
+                return if self.line.len() > limit { Err(Unreadable::Chunks) } else { Ok(false) };
+            } else if self.end_line().ok_or(Unreadable::Chunks)? {
+                return Ok(true);
             }
         }
-        Progress::More
+        Ok(false)
     }
 
     /// Moves bytes up to a line end into `line`. Returns false if the line end is missing.
@@ -73,31 +56,22 @@ impl Chunked {
         end.is_some()
     }
 
-    fn end_line(&mut self) -> Option<Progress> {
+    /// Returns whether the line ends the body; `None` if it is invalid.
+    fn end_line(&mut self) -> Option<bool> {
         let line = self.line.trim_ascii_end();
         match self.state {
             State::Size => {
                 let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();
                 let size = hex(digits).filter(|_| line.len() <= LONGEST_LINE)?;
-                self.trailer = 0;
                 self.state = if size == 0 { State::Trailer } else { State::Data(size) };
             }
             State::AfterData if line.is_empty() => self.state = State::Size,
-            State::Trailer => {
-                self.trailer += self.line.len();
-                if line.is_empty() {
-                    *self = Self { line: std::mem::take(&mut self.line), ..Self::default() };
-                    self.line.clear();
-                    return Some(Progress::Done);
-                }
-                if self.trailer > LONGEST_TRAILER {
-                    return None;
-                }
-            }
-            State::AfterData | State::Data(_) => return None,
+            State::Trailer if line.is_empty() => return Some(true),
+            State::Trailer if self.trailer + self.line.len() <= LONGEST_TRAILER => self.trailer += self.line.len(),
+            State::Trailer | State::AfterData | State::Data(_) => return None,
         }
         self.line.clear();
-        Some(Progress::More)
+        Some(false)
     }
 }
 
@@ -114,25 +88,25 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn all(chunked: &mut Chunked, mut input: &[u8]) -> (Vec<u8>, Progress, usize) {
+    /// The body, whether it is complete, and the number of bytes behind it.
+    fn all(mut input: &[u8]) -> (Vec<u8>, Result<bool, Unreadable>, usize) {
         let mut body = Vec::new();
-        let progress = chunked.feed(&mut input, |data| body.extend_from_slice(data));
-        (body, progress, input.len())
+        let complete = Chunked::default().feed(&mut input, |data| body.extend_from_slice(data));
+        (body, complete, input.len())
     }
 
     #[test]
     fn hex_sizes_in_either_case_extensions_and_trailers_parse() {
         let text = b"A;x=1\r\n0123456789\r\n3\r\nabc\r\n0\r\nX: y\r\n\r\nHTTP/1.1";
-        let (body, progress, rest) = all(&mut Chunked::default(), text);
-        assert_eq!((body.as_slice(), progress, rest), (&b"0123456789abc"[..], Progress::Done, 8));
+        assert_eq!(all(text), (b"0123456789abc".to_vec(), Ok(true), 8));
     }
 
     #[test]
     fn an_invalid_size_is_rejected() {
         for text in [&b"data: x\r\n"[..], b"-1\r\n", b"\r\n", b"ffffffffffffffff\r\n", b"1\r\nab\r\n"] {
-            assert_eq!(all(&mut Chunked::default(), text).1, Progress::Broken, "{text:?}");
+            assert_eq!(all(text).1, Err(Unreadable::Chunks), "{text:?}");
         }
-        assert_eq!(all(&mut Chunked::default(), &[b'1'; 400]).1, Progress::Broken);
+        assert_eq!(all(&[b'1'; 400]).1, Err(Unreadable::Chunks));
     }
 
     proptest! {
@@ -145,21 +119,21 @@ mod tests {
                 wire.extend(b"\r\n");
             }
             wire.extend(b"0\r\n\r\n");
-            let (mut chunked, mut body, mut at, mut progress) = (Chunked::default(), Vec::new(), 0, Progress::More);
+            let (mut chunked, mut body, mut at, mut complete) = (Chunked::default(), Vec::new(), 0, Ok(false));
             for cut in cuts.iter().cycle() {
                 if at == wire.len() { break; }
                 let end = wire.len().min(at + cut);
                 let mut piece = &wire[at..end];
-                progress = chunked.feed(&mut piece, |data| body.extend_from_slice(data));
+                complete = chunked.feed(&mut piece, |data| body.extend_from_slice(data));
                 at = end;
             }
-            prop_assert_eq!(progress, Progress::Done);
+            prop_assert_eq!(complete, Ok(true));
             prop_assert_eq!(body, chunks.concat());
         }
 
         #[test]
         fn never_panics(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-            let (body, _, rest) = all(&mut Chunked::default(), &bytes);
+            let (body, _, rest) = all(&bytes);
             prop_assert!(body.len() + rest <= bytes.len());
         }
     }

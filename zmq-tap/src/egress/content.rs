@@ -137,12 +137,6 @@ impl Content {
 }
 
 impl StreamTokens {
-    pub(super) fn clear(&mut self) {
-        self.marks.clear();
-        self.ends.clear();
-        self.incomplete = false;
-    }
-
     /// Whether the chunks occur in `sent` in order, each contiguous. Tokens between them were lost. The earliest position of a chunk leaves
     /// the most room for later chunks, so no other position needs to be tried.
     fn occurs_in(&self, sent: &[u32]) -> bool {

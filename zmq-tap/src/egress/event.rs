@@ -7,6 +7,8 @@ use std::borrow::Cow;
 
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use trace::MonoNs;
+use trace::event::{Event, Missed, MissedCause, What};
 
 use super::Unreadable;
 use super::fields::{Choices, Text, len};
@@ -20,7 +22,6 @@ const LONGEST_RID: usize = 4096;
 pub(super) enum Item<'a> {
     /// The HTTP/2 stream of the next element.
     Stream(u32),
-    /// Start of a response.
     Began,
     /// Start of a Dynamo response stream, with the stream's name: a fresh UUID, not the request id.
     Subject(&'a str),
@@ -45,6 +46,23 @@ pub(super) enum Item<'a> {
 /// Receiver of the elements.
 pub(super) type Emit<'e> = dyn FnMut(Item<'_>) + 'e;
 
+/// Destination of the events that occur at one time.
+pub(super) struct Sink<'s> {
+    pub(super) at: MonoNs,
+    pub(super) events: &'s mut dyn FnMut(&Event<'_>),
+}
+
+impl Sink<'_> {
+    pub(super) fn emit(&mut self, what: What<'_>) {
+        (self.events)(&Event { at: self.at, what });
+    }
+
+    /// Reports that an event of a response was missed.
+    pub(super) fn missed(&mut self) {
+        self.emit(What::Missed(Missed { hop: None, count: 1, cause: MissedCause::Unframed }));
+    }
+}
+
 /// Kind of endpoint that an event belongs to, detected from its form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Form {
@@ -64,7 +82,6 @@ pub(super) enum Form {
 pub(super) struct Completion<'a> {
     /// The engine's request id: `meta_info.id`, or `id` on the `OpenAI` endpoints. On a response plane it is the stream's subject.
     pub(super) rid: Cow<'a, str>,
-    /// Kind of endpoint.
     pub(super) form: Form,
     /// Number of token ids in the event; `None` when it carries text only.
     pub(super) tokens: Option<u32>,
@@ -76,9 +93,7 @@ pub(super) struct Completion<'a> {
     pub(super) so_far: Option<u32>,
     /// Number of log probabilities of the only choice's generated tokens. Whether it is exact depends on the engine.
     pub(super) logprobs: Option<u32>,
-    /// Text of the choice.
     pub(super) text: ChoiceText<'a>,
-    /// Whether the event has a finish reason.
     pub(super) finished: bool,
     /// Whether this is the body of a response that does not stream.
     pub(super) whole: bool,
@@ -203,30 +218,24 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_counted_and_the_reported_count_is_read() {
-        let json = br#"{"output_ids":[1001,1002,1003],"meta_info":{"id":"a-1","finish_reason":null,"prompt_tokens":3,"completion_tokens":7}}"#;
-        let completion = completion(json);
-        assert_eq!((completion.rid.as_ref(), completion.tokens, completion.stated), ("a-1", Some(3), Some(7)));
-        assert!(!completion.finished && matches!(completion.rid, Cow::Borrowed(_)));
-    }
-
-    #[test]
-    fn token_ids_of_the_first_releases_and_text_only_events_parse() {
-        let old = br#"{"text": "a [1] {", "token_ids": [], "meta_info": {"id": "r", "finish_reason": {"type": "stop", "matched": 2}, "completion_tokens": 0}}"#;
-        let found = completion(old);
-        assert_eq!((found.tokens, found.finished), (Some(0), true));
-        let text = br#"{"text":"abc","meta_info":{"id":"r","completion_tokens":4}}"#;
-        assert_eq!((completion(text).tokens, completion(text).stated), (None, Some(4)));
-    }
-
-    #[test]
-    fn openai_events_give_text_and_at_most_a_reported_count() {
-        let chunk = br#"{"id":"r","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":null}"#;
-        let found = completion(chunk);
-        assert_eq!((found.form, found.tokens, found.stated, found.finished), (Form::OpenAi, None, None, true));
-        let usage =
-            br#"{"id":"r","object":"text_completion","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":9}}"#;
-        assert_eq!(completion(usage).stated, Some(9));
+    fn counts_of_tokens_are_read() {
+        let generate = br#"{"output_ids":[1001,1002,1003],"meta_info":{"id":"a-1","finish_reason":null,"prompt_tokens":3,"completion_tokens":7}}"#;
+        // Token ids of the first releases, and text only.
+        let old = br#"{"text": "a [1] {", "token_ids": [], "meta_info": {"id": "a-1", "finish_reason": {"type": "stop", "matched": 2}, "completion_tokens": 0}}"#;
+        let text = br#"{"text":"abc","meta_info":{"id":"a-1","completion_tokens":4}}"#;
+        let chunk = br#"{"id":"a-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":null}"#;
+        let usage = br#"{"id":"a-1","object":"text_completion","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":9}}"#;
+        for (json, form, tokens, stated, finished) in [
+            (&generate[..], Form::Generate, Some(3), Some(7), false),
+            (old, Form::Generate, Some(0), Some(0), true),
+            (text, Form::Generate, None, Some(4), false),
+            (chunk, Form::OpenAi, None, None, true),
+            (usage, Form::OpenAi, Some(0), Some(9), false),
+        ] {
+            let found = completion(json);
+            assert_eq!((found.form, found.tokens, found.stated, found.finished), (form, tokens, stated, finished));
+            assert!(matches!(found.rid, Cow::Borrowed("a-1")));
+        }
     }
 
     #[test]

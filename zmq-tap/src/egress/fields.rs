@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::marker::PhantomData;
 
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
@@ -20,12 +21,36 @@ pub(super) fn len(items: &[IgnoredAny]) -> u32 {
     items.len() as u32
 }
 
+/// Folds the items of a list, of which none is kept.
+pub(super) fn fold<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
+    list: D,
+    first: A,
+    add: impl Fn(A, T) -> A,
+) -> Result<A, D::Error> {
+    struct List<A, T, F>(A, F, PhantomData<T>);
+    impl<'de, A, T: Deserialize<'de>, F: Fn(A, T) -> A> Visitor<'de> for List<A, T, F> {
+        type Value = A;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a list")
+        }
+
+        fn visit_seq<S: SeqAccess<'de>>(self, mut items: S) -> Result<A, S::Error> {
+            let Self(mut sum, add, _) = self;
+            while let Some(item) = items.next_element()? {
+                sum = add(sum, item);
+            }
+            Ok(sum)
+        }
+    }
+    list.deserialize_seq(List(first, add, PhantomData))
+}
+
 /// The choices of an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Choices<'a> {
     /// Whether any has a `finish_reason`.
     pub(super) finished: bool,
-    /// Number of choices.
     pub(super) len: u32,
     /// `index` of the last one.
     pub(super) index: u32,
@@ -33,7 +58,6 @@ pub(super) struct Choices<'a> {
     pub(super) tokens: Option<u32>,
     /// Number of log probabilities of the last one, if it lists them.
     pub(super) logprobs: Option<u32>,
-    /// Text of the last one.
     pub(super) text: ChoiceText<'a>,
 }
 
@@ -60,30 +84,14 @@ struct Choice<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
-            type Value = Choices<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of choices")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Choices<'de>, A::Error> {
-                let mut choices = Choices::default();
-                while let Some(choice) = items.next_element::<Choice<'de>>()? {
-                    choices = Choices {
-                        finished: choices.finished || choice.finish_reason.is_some(),
-                        len: choices.len.saturating_add(1),
-                        index: choice.index,
-                        tokens: choice.token_ids.as_deref().map(len),
-                        logprobs: choice.logprobs.generated(),
-                        text: choice.text(),
-                    };
-                }
-                Ok(choices)
-            }
-        }
-        deserializer.deserialize_seq(List)
+        fold(deserializer, Self::default(), |choices, choice: Choice<'a>| Self {
+            finished: choices.finished || choice.finish_reason.is_some(),
+            len: choices.len.saturating_add(1),
+            index: choice.index,
+            tokens: choice.token_ids.as_deref().map(len),
+            logprobs: choice.logprobs.generated(),
+            text: choice.text(),
+        })
     }
 }
 
@@ -122,10 +130,6 @@ impl<'de: 'a, 'a> Deserialize<'de> for Message<'a> {
                 f.write_str("a message")
             }
 
-            fn visit_unit<E>(self) -> Result<Message<'de>, E> {
-                Ok(Message::default())
-            }
-
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Message<'de>, A::Error> {
                 let mut message = Message::default();
                 while let Some(Text(name)) = fields.next_key::<Text<'_>>()? {
@@ -147,7 +151,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Message<'a> {
                 Ok(message)
             }
         }
-        deserializer.deserialize_any(Fields)
+        deserializer.deserialize_map(Fields)
     }
 }
 
@@ -161,7 +165,6 @@ struct Outline {
     len: Option<u32>,
     /// Whether a list contains null. Of an object, whether its `token_logprobs` do.
     nulls: bool,
-    /// Digest of a string.
     digest: Digest,
 }
 
@@ -178,6 +181,14 @@ impl Outline {
     }
 }
 
+macro_rules! filled {
+    ($($visit:ident: $type:ty),*) => {
+        $(fn $visit<E>(self, _: $type) -> Result<Outline, E> {
+            Ok(Outline { filled: true, ..Outline::default() })
+        })*
+    };
+}
+
 impl<'de> Deserialize<'de> for Outline {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Any;
@@ -192,21 +203,7 @@ impl<'de> Deserialize<'de> for Outline {
                 Ok(Outline { null: true, ..Outline::default() })
             }
 
-            fn visit_bool<E>(self, _: bool) -> Result<Outline, E> {
-                Ok(Outline { filled: true, ..Outline::default() })
-            }
-
-            fn visit_i64<E>(self, _: i64) -> Result<Outline, E> {
-                Ok(Outline { filled: true, ..Outline::default() })
-            }
-
-            fn visit_u64<E>(self, _: u64) -> Result<Outline, E> {
-                Ok(Outline { filled: true, ..Outline::default() })
-            }
-
-            fn visit_f64<E>(self, _: f64) -> Result<Outline, E> {
-                Ok(Outline { filled: true, ..Outline::default() })
-            }
+            filled! { visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64 }
 
             fn visit_str<E>(self, text: &str) -> Result<Outline, E> {
                 Ok(Outline { filled: !text.is_empty(), digest: Digest::of(text), ..Outline::default() })

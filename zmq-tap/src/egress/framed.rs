@@ -11,28 +11,19 @@ pub(super) struct Framed<const N: usize> {
     skip: u64,
 }
 
-/// Length of a message with its prefix.
-pub(super) enum Length {
-    Kept(usize),
-    /// The message is too long to be kept.
-    Skipped(u64),
-}
-
-/// Content of the next message.
-pub(super) enum Found<'a, const N: usize> {
-    /// Its prefix, and the bytes behind it.
-    Message(&'a [u8; N], &'a [u8]),
-    TooLong,
-}
+/// A message: its prefix, and the bytes behind it. `None` if it is too long to be kept.
+pub(super) type Found<'a, const N: usize> = Option<(&'a [u8; N], &'a [u8])>;
 
 impl<const N: usize> Framed<N> {
-    /// Removes the next message from `input`; `None` if it is incomplete. A message that is complete within `input` is not copied.
+    /// Removes the next message from `input`; `None` if it is incomplete. A message that is complete within `input` is not copied. One of more
+    /// than `limit` bytes behind its prefix is skipped. `length`: number of these bytes.
     pub(super) fn next<'a, 'i: 'a>(
         &'a mut self,
         input: &mut &'i [u8],
-        length: impl Fn(&[u8; N]) -> Result<Length, Unreadable>,
+        limit: usize,
+        length: impl Fn(&[u8; N]) -> Result<u64, Unreadable>,
     ) -> Result<Option<Found<'a, N>>, Unreadable> {
-        skip(input, &mut self.skip);
+        take(input, &mut self.skip);
         if std::mem::take(&mut self.returned) {
             self.buffer.clear();
         }
@@ -40,17 +31,17 @@ impl<const N: usize> Framed<N> {
             let known = if self.buffer.is_empty() { *input } else { &self.buffer };
             let needed = match known.first_chunk().map(&length).transpose()? {
                 None => N,
-                Some(Length::Kept(length)) => length,
-                Some(Length::Skipped(length)) => {
-                    self.skip = length - self.buffer.len() as u64;
+                Some(length) if length <= limit as u64 => N + length as usize,
+                Some(length) => {
+                    self.skip = N as u64 + length - self.buffer.len() as u64;
                     self.buffer.clear();
-                    return Ok(Some(Found::TooLong));
+                    return Ok(Some(None));
                 }
             };
             if self.buffer.is_empty() {
                 if let Some((message, rest)) = input.split_at_checked(needed) {
                     *input = rest;
-                    return Ok(message.split_first_chunk().map(|(prefix, message)| Found::Message(prefix, message)));
+                    return Ok(message.split_first_chunk().map(Some));
                 }
             } else if self.buffer.len() == needed {
                 break;
@@ -63,13 +54,14 @@ impl<const N: usize> Framed<N> {
             *input = rest;
         }
         self.returned = true;
-        Ok(self.buffer.split_first_chunk().map(|(prefix, message)| Found::Message(prefix, message)))
+        Ok(self.buffer.split_first_chunk().map(Some))
     }
 }
 
-/// Removes bytes that are to be skipped from `input`.
-pub(super) fn skip(input: &mut &[u8], bytes: &mut u64) {
-    let skipped = input.len().min(usize::try_from(*bytes).unwrap_or(usize::MAX));
-    *input = &input[skipped..];
-    *bytes -= skipped as u64;
+/// Removes and returns up to `left` bytes of `input`, and subtracts their number from `left`.
+pub(super) fn take<'a>(input: &mut &'a [u8], left: &mut u64) -> &'a [u8] {
+    let (taken, rest) = input.split_at(input.len().min(usize::try_from(*left).unwrap_or(usize::MAX)));
+    *input = rest;
+    *left -= taken.len() as u64;
+    taken
 }

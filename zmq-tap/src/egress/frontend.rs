@@ -5,13 +5,11 @@
 //! worker leave it unknown, and are counted.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 
 use trace::MonoNs;
 use trace::event::{FrontendWait, What};
 
-use super::event::{Completion, Form, Item};
-use super::sink::Sink;
+use super::event::{Completion, Form, Item, Sink};
 use super::{Unreadable, count};
 
 /// Maximum number of half-joined responses: one side has ended, the other has not.
@@ -20,45 +18,38 @@ const MAX_WAITING: usize = 16_384;
 const LONGEST_ID: usize = 128;
 
 /// Reason why a wait is unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnknownWait {
     /// The worker's stream does not show the frontend's id of its request.
+    #[error("the worker's stream does not show the frontend's request id")]
     Unnamed,
     /// No observed frontend has written a response with the id of the stream.
+    #[error("no observed frontend wrote a response with this id")]
     NoResponse,
     /// A part of the response was not observed.
+    #[error("a part of the response was not observed")]
     Partial,
     /// The response has several choices.
+    #[error("the response has several choices")]
     SeveralChoices,
     /// The response has tokens of another worker.
+    #[error("another worker wrote a part of the response")]
     OtherWorker,
     /// The response has fewer events than the stream has chunks, so the frontend may have held text back. Concerns the first token.
+    #[error("the frontend may have held back text before the first event")]
     HeldBack,
     /// The client read more slowly than the frontend wrote.
+    #[error("the client read more slowly than the frontend wrote")]
     SlowClient,
     /// The response ended before its last token.
+    #[error("the response ended before its last token")]
     EndedEarly,
     /// Responses share an HTTP/2 connection, so a slow client is not visible.
+    #[error("the frontend's connection is HTTP/2")]
     Http2,
     /// A connection of the frontend cannot be read.
+    #[error("the frontend's connection: {0}")]
     Unreadable(Unreadable),
-}
-
-impl fmt::Display for UnknownWait {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unnamed => "the worker's stream does not show the frontend's request id",
-            Self::NoResponse => "no observed frontend wrote a response with this id",
-            Self::Partial => "a part of the response was not observed",
-            Self::SeveralChoices => "the response has several choices",
-            Self::OtherWorker => "another worker wrote a part of the response",
-            Self::HeldBack => "the frontend may have held back text before the first event",
-            Self::SlowClient => "the client read more slowly than the frontend wrote",
-            Self::EndedEarly => "the response ended before its last token",
-            Self::Http2 => "the frontend's connection is HTTP/2",
-            Self::Unreadable(why) => return write!(f, "the frontend's connection: {why}"),
-        })
-    }
 }
 
 /// Writes of one response by one process.
@@ -73,14 +64,13 @@ pub(super) struct Writes {
     /// Whether any part may have tokens. A prefill server writes an empty list.
     tokens: bool,
     /// Whether all of it was observed.
-    whole: bool,
+    pub(super) whole: bool,
     several_choices: bool,
     /// Whether the socket did not accept a write in full, before the first part and at any time.
     held_up: (bool, bool),
 }
 
 impl Writes {
-    /// A response that begins now.
     pub(super) fn begin() -> Self {
         Self { whole: true, ..Self::default() }
     }
@@ -101,12 +91,8 @@ impl Writes {
         self.several_choices |= completion.choice > 0 || completion.text.elsewhere || is_other_choice;
     }
 
-    /// Records that a part was not observed.
-    pub(super) fn forget(&mut self) {
-        self.whole = false;
-    }
-
-    fn held_up(&mut self) {
+    /// Records that the socket did not accept a write in full.
+    pub(super) fn held_up(&mut self) {
         self.held_up = (self.held_up.0 || self.first.is_none(), true);
     }
 }
@@ -116,23 +102,13 @@ impl Writes {
 pub(super) struct FrontendResponse {
     /// The request's id without the endpoint's prefix; empty until an event shows it.
     id: String,
-    writes: Writes,
+    pub(super) writes: Writes,
     begun: bool,
     /// Whether the connection carries several responses at once.
     multiplexed: bool,
 }
 
 impl FrontendResponse {
-    /// Records that the socket did not accept a write in full.
-    pub(super) fn held_up(&mut self) {
-        self.writes.held_up();
-    }
-
-    /// Records that bytes were not observed.
-    pub(super) fn forget(&mut self) {
-        self.writes.forget();
-    }
-
     /// Enters the next element of the connection.
     pub(super) fn enter(&mut self, item: &Item<'_>, waits: &mut Frontends, sink: &mut Sink<'_>) {
         match item {
@@ -155,7 +131,7 @@ impl FrontendResponse {
                 }
                 self.writes.enter(sink.at, completion);
             }
-            Item::Undecoded | Item::Resumed => self.writes.forget(),
+            Item::Undecoded | Item::Resumed => self.writes.whole = false,
             Item::Ended => self.ended(waits, sink),
             Item::Unreadable(why) if why.hides_responses() => waits.unknown(UnknownWait::Unreadable(*why)),
             _ => {}

@@ -1,8 +1,10 @@
 //! Parser for HTTP/1.x responses in the bytes that a server writes: heads and bodies, several per connection.
 
-use super::chunked::{Chunked, Progress};
+use super::chunked::Chunked;
 use super::event::{Emit, Item};
-use super::payload::{Content, Payload};
+use super::framed::take;
+use super::payload::Payload;
+use super::sse::Events;
 use super::{Limits, Unreadable};
 
 /// Maximum number of headers in one response.
@@ -18,34 +20,35 @@ pub(super) struct Responses {
     payload: Payload,
 }
 
+/// Part of a response: its head, or a body by its framing.
 #[derive(Clone, Debug)]
 enum State {
     Head,
-    Body(Framing),
-}
-
-#[derive(Clone, Debug)]
-enum Framing {
     Chunked(Chunked),
-    Length(u64),
+    Length {
+        left: u64,
+        /// Whether any byte of the body was observed.
+        begun: bool,
+    },
     UntilClosed,
 }
 
 impl Responses {
     /// Starts at the first byte of a connection.
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, state: State::Head, partial: Vec::new(), payload: Payload::new(Content::Other) }
+        Self { limits, state: State::Head, partial: Vec::new(), payload: Payload::Other }
     }
 
     /// Starts inside an event stream, at the beginning of a chunk.
     pub(super) fn within_events(limits: Limits) -> Self {
-        let framing = Framing::Chunked(Chunked::default());
-        Self { state: State::Body(framing), payload: Payload::new(Content::Events), ..Self::new(limits) }
+        let (state, payload) = (State::Chunked(Chunked::default()), Payload::Events(Events::default()));
+        Self { state, payload, ..Self::new(limits) }
     }
 
     /// Processes the end of the connection, which ends a body without a declared length.
     pub(super) fn closed(&mut self, emit: &mut Emit<'_>) {
-        if matches!(self.state, State::Body(Framing::UntilClosed)) && !self.payload.is_inside_event() {
+        let is_inside_event = matches!(&self.payload, Payload::Events(events) if events.is_inside());
+        if matches!(self.state, State::UntilClosed) && !is_inside_event {
             self.end(emit);
         }
     }
@@ -53,39 +56,30 @@ impl Responses {
     /// Parses the next bytes of the connection. After an error, no further byte can be read.
     pub(super) fn feed(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         while !input.is_empty() {
-            match &mut self.state {
-                State::Head => self.head(&mut input, emit)?,
-                State::Body(framing) => {
-                    // A response to HEAD announces a body that never follows.
-                    if matches!(framing, Framing::Length(_)) && self.payload.is_empty() && input.starts_with(b"HTTP/1.")
-                    {
-                        self.payload.begin(Content::Other);
-                        self.end(emit);
-                        continue;
-                    }
-                    let (payload, limits) = (&mut self.payload, &self.limits);
-                    let mut data = |piece: &[u8]| payload.feed(piece, limits, emit);
-                    match framing {
-                        Framing::Chunked(chunked) => match chunked.feed(&mut input, data) {
-                            Progress::More => {}
-                            Progress::Done => self.end(emit),
-                            Progress::Broken => return Err(Unreadable::Chunks),
-                        },
-                        Framing::Length(left) => {
-                            let take = input.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
-                            data(&input[..take]);
-                            input = &input[take..];
-                            *left -= take as u64;
-                            if *left == 0 {
-                                self.end(emit);
-                            }
-                        }
-                        Framing::UntilClosed => {
-                            data(input);
-                            input = &[];
-                        }
-                    }
+            let (payload, limits) = (&mut self.payload, &self.limits);
+            let ended = match &mut self.state {
+                State::Head => {
+                    self.head(&mut input, emit)?;
+                    false
                 }
+                State::Chunked(chunked) => chunked.feed(&mut input, |piece| payload.feed(piece, limits, emit))?,
+                // A response to HEAD announces a body that never follows.
+                State::Length { begun: false, .. } if input.starts_with(b"HTTP/1.") => {
+                    *payload = Payload::Other;
+                    true
+                }
+                State::Length { left, begun } => {
+                    *begun = true;
+                    payload.feed(take(&mut input, left), limits, emit);
+                    *left == 0
+                }
+                State::UntilClosed => {
+                    payload.feed(std::mem::take(&mut input), limits, emit);
+                    false
+                }
+            };
+            if ended {
+                self.end(emit);
             }
         }
         Ok(())
@@ -93,7 +87,7 @@ impl Responses {
 
     fn end(&mut self, emit: &mut Emit<'_>) {
         self.state = State::Head;
-        self.payload.end(&self.limits, emit);
+        std::mem::take(&mut self.payload).end(&self.limits, emit);
     }
 
     fn head(&mut self, input: &mut &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
@@ -119,10 +113,9 @@ impl Responses {
         };
         *input = &input[length - before..];
         self.partial.clear();
-        let Some((framing, content, unreadable)) = body else { return Ok(()) };
-        let is_empty = matches!(framing, Framing::Length(0));
-        self.state = State::Body(framing);
-        self.payload.begin(content);
+        let Some((state, payload, unreadable)) = body else { return Ok(()) };
+        let is_empty = matches!(state, State::Length { left: 0, .. });
+        (self.state, self.payload) = (state, payload);
         emit(Item::Began);
         if let Some(why) = unreadable {
             emit(Item::Unreadable(why));
@@ -135,22 +128,22 @@ impl Responses {
 }
 
 /// The form of a body, as its head declares it, and why a body of interest cannot be read.
-fn body(response: &httparse::Response<'_, '_>) -> (Framing, Content, Option<Unreadable>) {
+fn body(response: &httparse::Response<'_, '_>) -> (State, Payload, Option<Unreadable>) {
     let header = |name: &str| {
         let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
         found.map(|header| header.value.trim_ascii())
     };
     let coding = header("transfer-encoding");
-    let framing = match (coding, header("content-length")) {
-        (Some(coding), _) if coding.to_ascii_lowercase().ends_with(b"chunked") => Framing::Chunked(Chunked::default()),
-        (None, Some(length)) => match std::str::from_utf8(length).ok().and_then(|digits| digits.parse().ok()) {
-            Some(length) => Framing::Length(length),
-            None => Framing::UntilClosed,
-        },
-        _ => Framing::UntilClosed,
+    let state = match (coding, header("content-length")) {
+        (Some(coding), _) if coding.to_ascii_lowercase().ends_with(b"chunked") => State::Chunked(Chunked::default()),
+        (None, Some(length)) => {
+            let length = std::str::from_utf8(length).ok().and_then(|digits| digits.parse().ok());
+            length.map_or(State::UntilClosed, |left| State::Length { left, begun: false })
+        }
+        _ => State::UntilClosed,
     };
     let compressed = header("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"))
         || coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
-    let (content, unreadable) = Content::of(header("content-type"), compressed);
-    (framing, content, unreadable)
+    let (payload, unreadable) = Payload::of(header("content-type"), compressed);
+    (state, payload, unreadable)
 }

@@ -11,10 +11,10 @@ mod fields;
 mod framed;
 mod frontend;
 mod grpc;
-mod hidden;
 mod http;
 mod http2;
 mod names;
+mod observed_calls;
 mod open;
 mod payload;
 mod reader;
@@ -22,18 +22,15 @@ mod recent;
 mod request_plane;
 mod response_plane;
 mod server;
-mod sink;
 mod sse;
 mod stream;
 mod text;
-
-use std::fmt;
 
 pub use content::Content;
 pub use digest::Digest;
 pub use frontend::{Frontends, UnknownWait};
 pub use names::ResponseIds;
-pub use reader::{Closing, Reader};
+pub use reader::Reader;
 pub use request_plane::{RequestIds, Requests};
 pub use server::{Server, Tls};
 pub use text::{ChoiceText, Detokenize, Texts, TokenStream};
@@ -60,31 +57,43 @@ impl Default for Limits {
 }
 
 /// Reason why a connection, or a body on it, is not read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unreadable {
     /// TLS encryption.
+    #[error("it is encrypted (TLS)")]
     Tls,
     /// HTTP/2 headers that refer to earlier ones, which were not observed.
+    #[error("its HTTP/2 headers refer to unobserved ones")]
     Fields,
     /// gRPC messages.
+    #[error("its messages are gRPC")]
     Grpc,
     /// The connection was upgraded to another protocol, for example a websocket.
+    #[error("it was upgraded to another protocol")]
     Upgraded,
     /// A body with a content coding.
+    #[error("its bodies are compressed")]
     Compressed,
     /// The head is not valid HTTP/1.x.
+    #[error("it is not HTTP/1")]
     Head,
     /// Invalid chunked coding.
+    #[error("its HTTP chunks are inconsistent")]
     Chunks,
     /// Invalid frames on a response plane.
+    #[error("its frames are inconsistent")]
     Frames,
     /// A response plane over another transport than TCP.
+    #[error("its responses use QUIC or another transport than TCP")]
     Transport,
     /// The observed process is the client on this connection.
+    #[error("it carries outgoing requests")]
     Request,
     /// A ZMQ connection.
+    #[error("it is a ZMQ connection")]
     Zmq,
     /// Unknown protocol.
+    #[error("it uses an unknown protocol")]
     Unknown,
 }
 
@@ -92,25 +101,6 @@ impl Unreadable {
     /// Whether responses to clients may be missed for this reason.
     pub(super) fn hides_responses(self) -> bool {
         !matches!(self, Self::Request | Self::Zmq | Self::Unknown)
-    }
-}
-
-impl fmt::Display for Unreadable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tls => "it is encrypted (TLS)",
-            Self::Fields => "its HTTP/2 headers refer to unobserved ones",
-            Self::Grpc => "its messages are gRPC",
-            Self::Upgraded => "it was upgraded to another protocol",
-            Self::Compressed => "its bodies are compressed",
-            Self::Head => "it is not HTTP/1",
-            Self::Chunks => "its HTTP chunks are inconsistent",
-            Self::Frames => "its frames are inconsistent",
-            Self::Transport => "its responses use QUIC or another transport than TCP",
-            Self::Request => "it carries outgoing requests",
-            Self::Zmq => "it is a ZMQ connection",
-            Self::Unknown => "it uses an unknown protocol",
-        })
     }
 }
 

@@ -11,49 +11,21 @@ use crate::decode::ReadResponseId;
 pub(super) const MAX_WAITING: usize = 16_384;
 
 /// The request of a stream.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Named {
-    subject: String,
-    context: String,
-    id: String,
-    is_rid: bool,
+    pub(super) subject: String,
+    /// The frontend's id.
+    pub(super) context: String,
+    /// The engine's id, which frames carry as well, once it is known.
+    pub(super) rid: Option<String>,
 }
 
 impl Named {
-    /// Stream `subject` will answer the request `context`. `rid` is the engine's id of it, if known.
-    pub(super) fn new(subject: &str, context: &str, rid: Option<&str>) -> Self {
-        Self {
-            subject: subject.to_owned(),
-            context: context.to_owned(),
-            id: rid.unwrap_or(context).to_owned(),
-            is_rid: rid.is_some(),
-        }
-    }
-
-    /// Whether the id is the engine's own, which frames carry as well.
-    pub(super) fn is_rid(&self) -> bool {
-        self.is_rid
-    }
-
-    /// The engine's id if known, otherwise the frontend's.
-    pub(super) fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// The frontend's id.
-    pub(super) fn context(&self) -> &str {
-        &self.context
-    }
-
-    /// Sets the engine's id once it is known.
-    pub(super) fn set_rid(&mut self, rid: String) {
-        (self.id, self.is_rid) = (rid, true);
-    }
-
     /// Request id of an event that has the stream's name and the index of a choice.
     pub(super) fn rename(&self, name: &str) -> Option<Cow<'_, str>> {
         let choice = name.strip_prefix(self.subject.as_str())?;
-        Some(if choice.is_empty() { Cow::Borrowed(&*self.id) } else { Cow::Owned(format!("{}{choice}", self.id)) })
+        let id = self.rid.as_ref().unwrap_or(&self.context);
+        Some(if choice.is_empty() { Cow::Borrowed(id) } else { Cow::Owned(format!("{id}{choice}")) })
     }
 }
 

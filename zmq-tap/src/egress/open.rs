@@ -5,20 +5,17 @@ use std::borrow::Cow;
 use trace::event::{Answer, AnswerEnd, UnjudgedReason, What};
 
 use super::content::StreamTokens;
-use super::event::{Completion, Form, Item};
+use super::event::{Completion, Form, Item, Sink};
 use super::frontend::Writes;
 use super::names::Named;
+use super::observed_calls::ObservedCalls;
 use super::server::{listed, text_only};
-use super::sink::Sink;
-use super::text::ObservedCalls;
 use super::{Limits, Server};
 
 /// A response in progress.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Open {
     parts: Vec<Part>,
-    /// Number of `parts` that belong to this response. The others only keep their memory for reuse.
-    used: usize,
     begun: bool,
     /// Whether all of it has been observed so far.
     whole: bool,
@@ -47,7 +44,6 @@ struct Part {
     shown: String,
     /// Tokens of a stream that can only be matched by content.
     received: StreamTokens,
-    /// Its tool calls.
     calls: ObservedCalls,
 }
 
@@ -65,8 +61,8 @@ impl Open {
     /// Records that events before this point were missed.
     pub(super) fn forget(&mut self) {
         self.whole = false;
-        self.writes.forget();
-        self.parts[..self.used].iter_mut().for_each(|part| part.so_far = None);
+        self.writes.whole = false;
+        self.parts.iter_mut().for_each(|part| part.so_far = None);
     }
 
     /// Processes the next element of the response.
@@ -74,10 +70,12 @@ impl Open {
         match item {
             Item::Began => {
                 let short_writes = if self.begun { 0 } else { self.short_writes };
-                (self.used, self.begun, self.whole, self.short_writes) = (0, true, true, short_writes);
+                (self.begun, self.whole, self.short_writes) = (true, true, short_writes);
+                self.parts.clear();
             }
             Item::Subject(subject) => {
-                (self.used, self.begun, self.whole, self.plane) = (0, true, true, true);
+                (self.begun, self.whole, self.plane) = (true, true, true);
+                self.parts.clear();
                 self.name = server.streams.remove(subject);
                 self.writes = Writes::begin();
             }
@@ -111,12 +109,10 @@ impl Open {
         }
         let mut name = self.name.take();
         // Events reported earlier under another id keep that id.
-        if let Some(name) = name.as_mut().filter(|name| self.used == 0 && !name.is_rid())
-            && let Some(rid) = server.rid_of(name.id())
-        {
-            name.set_rid(rid);
+        if let Some(name) = name.as_mut().filter(|name| self.parts.is_empty() && name.rid.is_none()) {
+            name.rid = server.rid_of(&name.context);
         }
-        let joined = name.as_ref().is_some_and(Named::is_rid);
+        let joined = name.as_ref().is_some_and(|name| name.rid.is_some());
         let ids = std::mem::take(&mut server.response_ids);
         // The lifetime of its new id is shorter.
         let mut completion: Completion<'_> = completion;
@@ -182,7 +178,7 @@ impl Open {
         }
         let before = match part {
             Some(part) => part.so_far,
-            None => (self.whole && self.used < limits.requests).then_some(0),
+            None => (self.whole && self.parts.len() < limits.requests).then_some(0),
         };
         let listed = completion.tokens.or(completion.logprobs);
         match (completion.so_far, before) {
@@ -227,34 +223,24 @@ impl Open {
     }
 
     fn part(&self, rid: &str) -> Option<&Part> {
-        self.parts[..self.used].iter().find(|part| part.rid == rid)
+        self.parts.iter().find(|part| part.rid == rid)
     }
 
     /// Adds an event to its request, whose id the response shows as `shown` if it differs. Returns `None` above the limit of requests.
     fn add(&mut self, completion: &Completion<'_>, shown: Option<&str>, limits: &Limits) -> Option<&mut Part> {
-        let known = self.parts[..self.used].iter().position(|part| part.rid == completion.rid);
-        let place = match known {
-            Some(place) => place,
-            None if self.used == limits.requests => return None,
-            None => {
-                if self.used == self.parts.len() {
-                    self.parts.push(Part::default());
-                }
-                let part = &mut self.parts[self.used];
-                part.rid.clear();
-                part.rid.push_str(&completion.rid);
-                part.shown.clear();
-                part.shown.push_str(shown.filter(|shown| completion.rid != **shown).unwrap_or_default());
-                (part.tokens, part.counted, part.claimed) = (0, true, None);
-                part.partial = false;
-                part.so_far = self.whole.then_some(0);
-                part.received.clear();
-                part.calls = ObservedCalls::default();
-                self.used += 1;
-                self.used - 1
-            }
+        let known = self.parts.iter().position(|part| part.rid == completion.rid);
+        let only = known.map_or(self.parts.is_empty(), |_| self.parts.len() == 1);
+        let part = match known {
+            Some(place) => &mut self.parts[place],
+            None if self.parts.len() == limits.requests => return None,
+            None => self.parts.push_mut(Part {
+                rid: completion.rid.to_string(),
+                shown: shown.filter(|shown| completion.rid != **shown).unwrap_or_default().to_owned(),
+                counted: true,
+                so_far: self.whole.then_some(0),
+                ..Part::default()
+            }),
         };
-        let part = &mut self.parts[place];
         let new = completion.tokens.unwrap_or(0);
         part.counted &= completion.tokens.is_some();
         if !completion.text.tool_calls.is_empty() {
@@ -271,7 +257,7 @@ impl Open {
         part.partial |= completion.logprobs.is_some() && stated.is_none() && !completion.text.completion;
         part.so_far = stated.or_else(|| Some(part.so_far?.saturating_add(new)));
         // The final usage of several choices is their sum.
-        if completion.form != Form::OpenAi || self.used == 1 || stated.is_some() {
+        if completion.form != Form::OpenAi || only || stated.is_some() {
             part.claimed = completion.stated.or(part.claimed);
         }
         Some(part)
@@ -290,12 +276,12 @@ impl Open {
 
     /// Reports an answer for each request of the response.
     fn end(&mut self, end: AnswerEnd, unacknowledged: Option<u64>, server: &mut Server, sink: &mut Sink<'_>) {
-        let named = self.name.as_ref().is_some_and(Named::is_rid);
-        let context = self.name.as_ref().map(Named::context);
+        let named = self.name.as_ref().is_some_and(|name| name.rid.is_some());
+        let context = self.name.as_ref().map(|name| &*name.context);
         let mut writes = self.plane.then_some(self.writes);
-        for part in &self.parts[..self.used] {
+        for part in &self.parts {
             // The events before the first frame named the response by the id that it shows. Its answer has the request's id.
-            if !part.rid.is_empty() && self.parts[..self.used].iter().any(|other| other.shown == part.rid) {
+            if !part.rid.is_empty() && self.parts.iter().any(|other| other.shown == part.rid) {
                 _ = server.texts.forget(&part.rid, false);
                 continue;
             }
@@ -353,7 +339,6 @@ impl Open {
                 server.frontends.worker_ended(context, rid, writes, sink);
             }
         }
-        (self.used, self.begun, self.whole, self.short_writes) = (0, false, false, 0);
-        (self.end, self.name, self.plane) = (None, None, false);
+        *self = Self::default();
     }
 }

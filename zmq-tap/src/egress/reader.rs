@@ -5,21 +5,11 @@ use std::collections::BTreeMap;
 use trace::MonoNs;
 use trace::event::{AnswerEnd, Event};
 
-use super::event::Item;
+use super::event::{Item, Sink};
 use super::frontend::FrontendResponse;
 use super::open::Open;
-use super::sink::Sink;
 use super::stream::Stream;
 use super::{Limits, Server};
-
-/// How a connection was closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Closing {
-    /// Whether the client closed first; `None` if unknown.
-    pub by_client: Option<bool>,
-    /// Number of bytes accepted by the kernel and not acknowledged by the client.
-    pub unacknowledged: Option<u64>,
-}
 
 /// Reader of one connection.
 #[derive(Debug)]
@@ -53,6 +43,11 @@ impl Reader {
         Self { frontend: Some(FrontendResponse::default()), ..Self::new(limits) }
     }
 
+    /// Whether the connection is one of a frontend.
+    pub fn is_of_frontend(&self) -> bool {
+        self.frontend.is_some()
+    }
+
     /// Whether no further byte of the connection will be read.
     pub fn is_unreadable(&self) -> bool {
         self.stream.is_unreadable()
@@ -66,7 +61,7 @@ impl Reader {
     /// Records that the socket accepted none or only a part of a write.
     pub fn short_writes(&mut self) {
         match &mut self.frontend {
-            Some(response) => response.held_up(),
+            Some(response) => response.writes.held_up(),
             None => self.responses.all().for_each(Open::short_write),
         }
     }
@@ -76,7 +71,7 @@ impl Reader {
         if !self.stream.is_unreadable() {
             self.stream.missed();
             match &mut self.frontend {
-                Some(response) => response.forget(),
+                Some(response) => response.writes.whole = false,
                 None => self.responses.missed(&mut Sink { at, events: sink }),
             }
         }
@@ -98,25 +93,28 @@ impl Reader {
         });
     }
 
-    /// Processes the end of the connection.
-    pub fn closed(&mut self, at: MonoNs, closing: Closing, server: &mut Server, sink: &mut dyn FnMut(&Event<'_>)) {
+    /// Processes the end of the connection, which is the end of a response in progress. `unacknowledged`: number of bytes accepted by the
+    /// kernel and not acknowledged by the client.
+    pub fn closed(
+        &mut self,
+        at: MonoNs,
+        end: AnswerEnd,
+        unacknowledged: Option<u64>,
+        server: &mut Server,
+        sink: &mut dyn FnMut(&Event<'_>),
+    ) {
         let (Self { limits, stream, responses, frontend }, mut sink) = (self, Sink { at, events: sink });
         if let Some(response) = frontend {
             return response.ended(&mut server.frontends, &mut sink);
         }
-        if closing.by_client == Some(false) {
+        if end == AnswerEnd::ServerLeft {
             stream.closed(&mut |item| responses.enter(item, limits, server, &mut sink));
         }
-        let end = match closing.by_client {
-            Some(true) => AnswerEnd::ClientLeft,
-            Some(false) => AnswerEnd::ServerLeft,
-            None => AnswerEnd::Unknown,
-        };
-        responses.single.closed(end, closing.unacknowledged, server, &mut sink);
+        responses.single.closed(end, unacknowledged, server, &mut sink);
         // A client may have cancelled a stream earlier, which only the server reads.
         let end = if end == AnswerEnd::ClientLeft { end } else { AnswerEnd::Unknown };
         for open in responses.streams.values_mut() {
-            open.closed(end, closing.unacknowledged, server, &mut sink);
+            open.closed(end, unacknowledged, server, &mut sink);
         }
     }
 }

@@ -5,12 +5,11 @@ use memchr::memchr_iter;
 use serde::Deserialize;
 
 use super::fields::Text;
-use super::framed::skip;
+use super::framed::take;
+use super::response_plane::{PREFIX, lengths};
 
-/// Length of a two-part frame's prefix: header length, body length, checksum.
-const PREFIX: usize = 24;
-/// Limit in bytes of the path, the headers and the control header. Longer ones are invalid.
-const LONGEST: usize = 64 << 10;
+/// Limit of the control header in bytes. Longer ones are invalid.
+const LONGEST: u64 = 64 << 10;
 
 /// Ids of one request message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +34,7 @@ pub struct Requests {
     /// The position of the next message is unknown.
     out_of_sync: bool,
     /// Number of bytes skipped because they were not messages or the position was lost.
-    pub unread: u64,
+    unread: u64,
 }
 
 #[derive(Deserialize)]
@@ -67,17 +66,16 @@ struct Info<'a> {
     subject: Option<Text<'a>>,
 }
 
-enum Found {
-    /// Length of a message up to its ids, and number of bytes of the body that follows.
-    Message(usize, u64),
-    More,
-    Nothing,
-}
+/// The bytes are not a message.
+struct Invalid;
+
+/// A part of a message, and the bytes behind it; `None` if more bytes are needed.
+type Part<'a> = Option<(&'a [u8], &'a [u8])>;
 
 impl Requests {
     /// Whether enough bytes were skipped to conclude that the connection carries no requests.
     pub fn is_other(&self) -> bool {
-        self.unread > LONGEST as u64
+        self.unread > LONGEST
     }
 
     /// Records that `bytes` bytes were not observed.
@@ -99,7 +97,7 @@ impl Requests {
         self.out_of_sync = false;
         while !input.is_empty() {
             if self.skip > 0 {
-                skip(&mut input, &mut self.skip);
+                take(&mut input, &mut self.skip);
                 continue;
             }
             let mut pending = std::mem::take(&mut self.partial);
@@ -111,15 +109,15 @@ impl Requests {
                 &pending
             };
             match message(bytes, &mut emit) {
-                Found::Message(used, follow) => {
+                Ok(Some((used, follow))) => {
                     input = &input[used.saturating_sub(before).min(input.len())..];
                     self.skip = follow;
                 }
-                Found::More => {
+                Ok(None) => {
                     self.partial = bytes.to_vec();
                     return;
                 }
-                Found::Nothing => {
+                Err(Invalid) => {
                     self.unread += bytes.len() as u64;
                     self.out_of_sync = true;
                     return;
@@ -129,52 +127,35 @@ impl Requests {
     }
 }
 
-/// Parses the message at the start of `bytes`: path, headers and control header, each with a big-endian length.
-fn message(bytes: &[u8], emit: &mut impl FnMut(RequestIds<'_>)) -> Found {
-    let Some((path, rest)) = part::<2>(bytes) else {
-        return more(bytes, 2, |path| path.iter().all(u8::is_ascii_graphic));
+/// Parses the message at the start of `bytes`: path, headers and control header, each with a big-endian length. Returns its length up to its
+/// ids, and the number of bytes of the body that follows; `None` if more bytes are needed.
+fn message(bytes: &[u8], emit: &mut impl FnMut(RequestIds<'_>)) -> Result<Option<(usize, u64)>, Invalid> {
+    let Some((path, rest)) = part(bytes, |path| path.iter().all(u8::is_ascii_graphic))? else {
+        return Ok(None);
     };
-    if path.is_empty() || path.len() > LONGEST || !path.iter().all(u8::is_ascii_graphic) {
-        return Found::Nothing;
+    let Some((headers, rest)) = part(rest, |headers| headers.starts_with(b"{"))? else { return Ok(None) };
+    let headers = serde_json::from_slice(headers).map_err(|_| Invalid)?;
+    let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
+    let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
+    let [header, body] = lengths(prefix);
+    let payload = Some(u32::from_be_bytes(*length).into());
+    if header > LONGEST || (PREFIX as u64 + header).checked_add(body) != payload {
+        return Err(Invalid);
     }
-    let Some((headers, rest)) = part::<2>(rest) else {
-        return more(rest, 2, |headers| headers.starts_with(b"{"));
-    };
-    let Ok(headers) = serde_json::from_slice::<Headers<'_>>(headers) else {
-        return Found::Nothing;
-    };
-    let Some((length, rest)) = rest.split_first_chunk::<4>() else {
-        return Found::More;
-    };
-    let payload = u64::from(u32::from_be_bytes(*length));
-    let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else {
-        return Found::More;
-    };
-    let number = |at: usize| u64::from_be_bytes(std::array::from_fn(|i| prefix[at + i]));
-    let (header, body) = (number(0), number(8));
-    if header > LONGEST as u64 || (PREFIX as u64 + header).checked_add(body) != Some(payload) {
-        return Found::Nothing;
-    }
-    let Some(control) = rest.get(..header as usize) else {
-        return Found::More;
-    };
+    let Some(control) = rest.get(..header as usize) else { return Ok(None) };
     emit_ids(path, &headers, control, emit);
-    Found::Message(bytes.len() - rest.len() + control.len(), body)
+    Ok(Some((bytes.len() - rest.len() + control.len(), body)))
 }
 
-/// Splits off a part that is preceded by its length. Returns the part and the remaining bytes.
-fn part<const N: usize>(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (length, rest) = bytes.split_first_chunk::<N>()?;
-    let length = length.iter().fold(0, |sum, byte| sum << 8 | usize::from(*byte));
-    rest.split_at_checked(length)
-}
-
-/// Returns `More`, unless the bytes present rule out a valid part.
-fn more(bytes: &[u8], length: usize, is_valid: impl Fn(&[u8]) -> bool) -> Found {
-    match bytes.get(length..) {
-        Some(present) if !present.is_empty() && !is_valid(present) => Found::Nothing,
-        _ => Found::More,
+/// Splits off a part that is preceded by its length. `is_valid` is for the beginning of a part.
+fn part(bytes: &[u8], is_valid: impl Fn(&[u8]) -> bool) -> Result<Part<'_>, Invalid> {
+    let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
+    let length = usize::from(u16::from_be_bytes(*length));
+    let present = &rest[..rest.len().min(length)];
+    if length == 0 || !present.is_empty() && !is_valid(present) {
+        return Err(Invalid);
     }
+    Ok(rest.split_at_checked(length))
 }
 
 fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut impl FnMut(RequestIds<'_>)) {

@@ -8,11 +8,11 @@ use serde::de::IgnoredAny;
 
 use super::event::{Completion, Emit, Form, Item, Usage};
 use super::fields::Text;
-use super::framed::{Found, Framed, Length};
+use super::framed::Framed;
 use super::{Limits, Unreadable};
 
 /// Prefix length: big-endian lengths of header and body, and a checksum that is 0 in release builds.
-const PREFIX: usize = 24;
+pub(super) const PREFIX: usize = 24;
 /// Limit of a header in bytes; headers contain only a few names.
 const LONGEST_HEADER: u64 = 64 << 10;
 
@@ -89,22 +89,18 @@ impl Frames {
 
     /// Parses the next bytes of the connection. After an error, no further byte can be read.
     pub(super) fn feed(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
-        let limit = self.limits.event_bytes as u64;
         let length = |prefix: &[u8; PREFIX]| {
             let [header, body] = lengths(prefix);
-            if header > LONGEST_HEADER || body > u64::from(u32::MAX) {
-                return Err(Unreadable::Frames);
-            }
-            let length = PREFIX as u64 + header + body;
-            Ok(if body > limit { Length::Skipped(length) } else { Length::Kept(length as usize) })
+            let is_valid = header <= LONGEST_HEADER && u32::try_from(body).is_ok();
+            is_valid.then_some(header + body).ok_or(Unreadable::Frames)
         };
         let mut framed = std::mem::take(&mut self.framed);
         while !self.ended
-            && let Some(frame) = framed.next(&mut input, length)?
+            && let Some(frame) = framed.next(&mut input, self.limits.event_bytes, length)?
         {
             match frame {
-                Found::Message(prefix, frame) => self.frame(prefix, frame, emit),
-                Found::TooLong => emit(Item::Undecoded),
+                Some((prefix, frame)) => self.frame(prefix, frame, emit),
+                None => emit(Item::Undecoded),
             }
         }
         self.framed = framed;
@@ -149,7 +145,7 @@ impl Frames {
 }
 
 /// Lengths of a frame's header and body.
-fn lengths(prefix: &[u8; PREFIX]) -> [u64; 2] {
+pub(super) fn lengths(prefix: &[u8; PREFIX]) -> [u64; 2] {
     [0, 8].map(|at| u64::from_be_bytes(std::array::from_fn(|i| prefix[at + i])))
 }
 

@@ -4,11 +4,10 @@ use trace::engine::Mode;
 use trace::event::{Delivery, Response, What};
 
 use super::content::Content;
-use super::event::{Completion, Form};
+use super::event::{Completion, Form, Sink};
 use super::frontend::Frontends;
 use super::names::{MAX_WAITING, Named, ResponseIds};
 use super::recent::Recent;
-use super::sink::Sink;
 use super::text::Texts;
 use super::{Unreadable, count};
 
@@ -60,7 +59,7 @@ pub struct Tls {
 
 impl Tls {
     /// Number of connections that hide their responses, because another library encrypts them.
-    pub(super) fn hidden(self) -> u64 {
+    fn hidden(self) -> u64 {
         if self.plain == 0 { self.encrypted } else { 0 }
     }
 }
@@ -82,7 +81,8 @@ impl Server {
 
     /// Records a request announced on a request plane: the frontend's id and, if known, the engine's.
     pub fn announced(&mut self, subject: &str, context: &str, rid: Option<&str>) {
-        self.streams.insert(subject, Named::new(subject, context, rid), MAX_WAITING);
+        let named = Named { subject: subject.to_owned(), context: context.to_owned(), rid: rid.map(str::to_owned) };
+        self.streams.insert(subject, named, MAX_WAITING);
     }
 
     /// Records the engine's id of the request `context`, from the worker's log. Call this before the request's first token.
@@ -138,43 +138,86 @@ impl Server {
         let mut ready = self.texts.ready().peekable();
         while let Some(carried) = ready.next() {
             let delivery = Delivery {
-                rid,
-                tokens: carried.tokens,
-                mode: Mode::Incremental,
                 completion_tokens: Some(carried.completion_tokens),
                 finished: finished && ready.peek().is_none(),
                 response: if whole { Response::Whole } else { Response::Text },
                 without_text: carried.without_text,
+                ..of_new_tokens(rid, carried.tokens)
             };
             sink.emit(What::Delivered(delivery));
         }
     }
+
+    /// Whether deliveries are observable. They are not if all traffic is encrypted or carries text only.
+    pub fn shows_deliveries(&self) -> bool {
+        let by_tls = self.tls.is_some_and(|tls| tls.hidden() > 0);
+        let hidden = self.text_only > 0 || by_tls || self.unreadable.iter().any(|(why, _)| why.hides_responses());
+        !hidden || self.deliveries > 0
+    }
+
+    /// Describes the traffic that was not observable, with counts.
+    pub fn degraded(&self) -> Vec<String> {
+        let hidden = self.unreadable.iter().filter(|(why, _)| why.hides_responses());
+        let mut degraded: Vec<String> = hidden
+            .map(|(why, times)| {
+                let more = match why {
+                    Unreadable::Tls => "; run with --tls".to_owned(),
+                    Unreadable::Grpc => format!(" ({} messages)", self.grpc_messages),
+                    _ => String::new(),
+                };
+                format!("egress: cannot read the deliveries of {times} connections or responses: {why}{more}")
+            })
+            .collect();
+        if let Some(hidden) = self.tls.map(Tls::hidden).filter(|hidden| *hidden > 0) {
+            degraded.push(format!(
+                "egress: cannot read the deliveries of {hidden} connections: another library than OpenSSL encrypts them"
+            ));
+        }
+        if self.text_only > 0 {
+            degraded.push(format!(
+                "egress: {} responses carried text without token ids; their number of delivered tokens is not observable",
+                self.text_only
+            ));
+        }
+        degraded.extend(self.texts.differences.degraded());
+        if self.texts.evicted > 0 {
+            degraded.push(format!(
+                "egress: the text of {} requests was evicted to free memory; their responses are not judged",
+                self.texts.evicted
+            ));
+        }
+        let content = &self.content;
+        if content.ambiguous + content.unknown > 0 {
+            degraded.push(format!(
+                "egress: by content, {} response streams to a frontend match several requests of the engine and {} match none; {} requests were evicted to free memory",
+                content.ambiguous, content.unknown, content.evicted
+            ));
+        }
+        if self.unnamed > 0 {
+            degraded.push(format!(
+                "egress: {} response streams to a frontend do not identify their request of the engine: each is judged only by its own sums",
+                self.unnamed
+            ));
+        }
+        degraded
+    }
+}
+
+/// Delivery of this number of new tokens in an event of a stream.
+fn of_new_tokens(rid: &str, tokens: u32) -> Delivery<'_> {
+    let (mode, response) = (Mode::Incremental, Response::Streamed);
+    Delivery { rid, tokens, mode, completion_tokens: None, finished: false, response, without_text: 0 }
 }
 
 /// Delivery of an event that lists the ids of its new tokens.
 pub(super) fn listed<'a>(completion: &'a Completion<'_>, tokens: u32) -> Delivery<'a> {
-    Delivery {
-        rid: &completion.rid,
-        tokens,
-        mode: Mode::Incremental,
-        completion_tokens: None,
-        finished: completion.finished,
-        response: if completion.whole { Response::Whole } else { Response::Streamed },
-        without_text: 0,
-    }
+    let response = if completion.whole { Response::Whole } else { Response::Streamed };
+    Delivery { finished: completion.finished, response, ..of_new_tokens(&completion.rid, tokens) }
 }
 
 /// Delivery for the first event of a text-only response.
 pub(super) fn text_only(rid: &str) -> Delivery<'_> {
-    Delivery {
-        rid,
-        tokens: 0,
-        mode: Mode::Cumulative,
-        completion_tokens: None,
-        finished: false,
-        response: Response::Text,
-        without_text: 0,
-    }
+    Delivery { mode: Mode::Cumulative, response: Response::Text, ..of_new_tokens(rid, 0) }
 }
 
 /// Output mode shown by an event with `tokens` ids that states `count`, where `before` is the previous count. Returns `None` if both modes

@@ -30,12 +30,6 @@ impl Events {
         self.bound(limit, &mut emit);
     }
 
-    /// Discards the incomplete event.
-    pub(super) fn clear(&mut self) {
-        self.buffer.clear();
-        self.skipping = false;
-    }
-
     /// Whether an event is incomplete.
     pub(super) fn is_inside(&self) -> bool {
         self.skipping || !self.buffer.trim_ascii().is_empty()

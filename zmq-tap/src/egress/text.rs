@@ -5,7 +5,6 @@
 //! tokenizer gives their text.
 
 mod arguments;
-mod differences;
 mod sent_text;
 mod tool_calls;
 
@@ -14,11 +13,9 @@ use std::sync::Arc;
 use trace::HopId;
 use trace::event::{Chunk, Frame, Kind, ToolCalls, UnjudgedReason};
 
-use self::differences::Differences;
 pub use self::sent_text::{Detokenize, TokenStream};
-use self::sent_text::{Part, SentText, most_tokens};
+use self::sent_text::{Difference, Part, SentText, most_tokens};
 use self::tool_calls::Calls;
-pub(super) use self::tool_calls::ObservedCalls;
 use super::digest::Digest;
 use super::recent::Recent;
 
@@ -73,7 +70,6 @@ pub struct Texts {
     pub detokenizer: Option<Arc<dyn Detokenize>>,
     /// Number of requests evicted because a limit was reached.
     pub evicted: u64,
-    /// Whether any frame had text.
     has_text: bool,
     /// Responses whose text is not the text that was sent.
     pub(super) differences: Differences,
@@ -81,26 +77,58 @@ pub struct Texts {
     ready: Vec<Carried>,
 }
 
-/// One request.
+/// Numbers of responses by their first difference from the text that was sent.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Differences {
+    /// Numbers by [`Difference`].
+    counts: [u64; 4],
+    /// The first of them that is not [`Difference::Elsewhere`]: its request, and the number of tokens before the difference.
+    first: Option<(String, u32)>,
+}
+
+impl Differences {
+    fn add(&mut self, difference: Difference, rid: &str, tokens: u32) {
+        self.counts[difference as usize] += 1;
+        if difference != Difference::Elsewhere && self.first.is_none() {
+            self.first = Some((rid.to_owned(), tokens));
+        }
+    }
+
+    pub(super) fn degraded(&self) -> Vec<String> {
+        let [missing, repeated, changed, elsewhere] = self.counts;
+        let mut degraded = Vec::new();
+        if let Some((rid, tokens)) = &self.first {
+            degraded.push(format!(
+                "egress: the text of {} responses is not the text that was sent: missing in {missing}, repeated in {repeated}, changed in {changed}; their later tokens are not judged; first: request {rid} after token {tokens}",
+                missing + repeated + changed
+            ));
+        }
+        if elsewhere > 0 {
+            degraded.push(format!(
+                "egress: {elsewhere} responses carried text in tool calls or other fields; their later tokens are not judged"
+            ));
+        }
+        degraded
+    }
+}
+
 #[derive(Clone, Debug)]
 struct Compared {
-    /// `None` once a part of it is unknown: a chunk was missed, or an event had other text.
+    /// `None` once a part of it is unknown, such as a missed chunk.
     sent: Option<SentText>,
     /// Deliveries after missing text, until it is clear that the text does not come later.
     held: Vec<Carried>,
     /// Whether the response had other text.
     differs: bool,
-    /// Text since the first difference.
+    /// The response since the first difference, after which it is not compared event by event.
     unmatched: Option<Box<Unmatched>>,
 }
 
-/// Text since the first difference between a response and the text that was sent.
-#[derive(Clone, Debug)]
+/// A response since its first difference from the text that was sent.
+#[derive(Clone, Debug, Default)]
 struct Unmatched {
-    sent: SentText,
-    /// Tool calls since then.
     calls: Calls,
-    /// Bytes of content and reasoning since then.
+    /// Bytes of content and reasoning.
     carried: u64,
 }
 
@@ -117,9 +145,8 @@ pub(super) struct Carried {
 impl Compared {
     /// Number of bytes kept.
     fn bytes(&self) -> usize {
-        let unmatched = self.unmatched.as_ref();
-        self.sent.as_ref().map_or(0, SentText::bytes)
-            + unmatched.map_or(0, |unmatched| unmatched.sent.bytes() + unmatched.calls.bytes())
+        let calls = self.unmatched.as_ref().map_or(0, |unmatched| unmatched.calls.bytes);
+        self.sent.as_ref().map_or(0, SentText::bytes) + calls
     }
 
     /// Stops the comparison.
@@ -128,9 +155,9 @@ impl Compared {
         (self.sent, self.unmatched) = (None, None);
     }
 
-    /// Text that is compared, event by event or at the end.
-    fn compared(&mut self) -> Option<&mut SentText> {
-        self.sent.as_mut().or(self.unmatched.as_mut().map(|unmatched| &mut unmatched.sent))
+    /// Text that is compared event by event.
+    fn by_event(&self) -> Option<&SentText> {
+        self.sent.as_ref().filter(|_| self.unmatched.is_none())
     }
 }
 
@@ -148,7 +175,7 @@ impl Texts {
     /// Records that frames were missed. Requests whose chunks have no counts may lack some from here on.
     pub fn missed(&mut self) {
         for request in self.requests.values.values_mut() {
-            if request.compared().is_some_and(|sent| !sent.counted) {
+            if request.sent.as_ref().is_some_and(|sent| !sent.counted) {
                 self.bytes -= request.bytes();
                 request.doubt();
             }
@@ -159,9 +186,7 @@ impl Texts {
         let rid = chunk.rid;
         let detokenizer = self.detokenizer.as_deref();
         if let Some(request) = self.requests.values.get_mut(rid) {
-            let Some(sent) = request.compared().filter(|sent| sent.hop == hop) else {
-                return;
-            };
+            let Some(sent) = request.sent.as_mut().filter(|sent| sent.hop == hop) else { return };
             let before = sent.bytes();
             if sent.add(chunk, detokenizer) {
                 self.bytes += sent.bytes() - before;
@@ -190,7 +215,7 @@ impl Texts {
 
     /// Whether the text of this request is compared.
     pub(super) fn compares(&self, rid: &str) -> bool {
-        self.requests.values.get(rid).is_some_and(|request| request.sent.is_some())
+        self.requests.values.get(rid).is_some_and(|request| request.by_event().is_some())
     }
 
     /// Compares an event of a response. Returns its number of tokens, or `None` if it is unknown. Text that is missing before an event is lost
@@ -203,17 +228,17 @@ impl Texts {
         all_observed: bool,
     ) -> Option<u32> {
         let request = self.requests.values.get_mut(rid)?;
-        let sent = request.sent.as_mut()?;
+        let sent = request.sent.as_mut().filter(|_| request.unmatched.is_none())?;
         if !all_observed && !sent.begins {
             // Neither its first chunk nor the first event is known.
             self.doubt(rid);
             return None;
         }
         let may_skip = all_observed && sent.begins && (self.exact || text.completion);
-        let (bytes, begin) = (sent.bytes(), sent.tokens_carried());
+        let (bytes, begin) = (sent.bytes(), sent.carried.tokens);
         let compared = sent.compare(text, finished, may_skip);
         self.bytes -= bytes - sent.bytes();
-        let completion_tokens = sent.tokens_carried();
+        let completion_tokens = sent.carried.tokens;
         let Part { tokens, without_text } = match compared {
             Ok(part) => part,
             Err(difference) => {
@@ -242,8 +267,7 @@ impl Texts {
     /// Ends the comparison of a response that ended without an event that finishes it. Returns the number of its last tokens.
     pub(super) fn ended(&mut self, rid: &str, all_observed: bool) -> Option<u32> {
         let request = self.requests.values.get(rid)?;
-        let unfinished = request.sent.as_ref()?.is_pending() || !request.held.is_empty();
-        if !unfinished {
+        if request.by_event()?.pending.is_empty() && request.held.is_empty() {
             return None;
         }
         self.carried(rid, &ChoiceText::default(), true, all_observed)
@@ -251,21 +275,17 @@ impl Texts {
 
     /// Stops the comparison by event for a request. Its tool calls are compared with the rest of its text when the response ends.
     pub(super) fn collect(&mut self, rid: &str, text: &ChoiceText<'_>) {
-        let Some(request) = self.requests.values.get_mut(rid) else {
-            return;
-        };
+        let Some(request) = self.requests.values.get_mut(rid) else { return };
         request.held.clear();
-        if let Some(sent) = request.sent.take() {
-            request.unmatched = Some(Box::new(Unmatched { sent, calls: Calls::default(), carried: 0 }));
-        }
-        let Some(unmatched) = request.unmatched.as_deref_mut() else {
+        if request.sent.is_none() {
             return;
-        };
+        }
+        let unmatched = request.unmatched.get_or_insert_default();
         unmatched.carried += text.pieces().map(Digest::len).sum::<u64>();
         if !text.tool_calls.is_empty() {
-            self.bytes -= unmatched.calls.bytes();
+            self.bytes -= unmatched.calls.bytes;
             unmatched.calls.add(text.tool_calls);
-            self.bytes += unmatched.calls.bytes();
+            self.bytes += unmatched.calls.bytes;
         }
     }
 
@@ -285,15 +305,15 @@ impl Texts {
             return (false, Err(unknown));
         };
         self.bytes -= request.bytes();
-        let unmatched = request.unmatched.as_deref_mut().filter(|unmatched| whole && unmatched.sent.begins);
-        let tool_calls = unmatched.map(|unmatched| unmatched.sent.judge(&unmatched.calls, unmatched.carried));
+        let compared = request.sent.as_mut().filter(|sent| whole && sent.begins).zip(request.unmatched);
+        let tool_calls = compared.map(|(sent, unmatched)| sent.judge(&unmatched.calls, unmatched.carried));
         (request.differs, tool_calls.unwrap_or(Err(unknown)))
     }
 
     fn evicted(&mut self, evicted: Option<Compared>) {
-        if let Some(mut request) = evicted {
+        if let Some(request) = evicted {
             self.bytes -= request.bytes();
-            self.evicted += u64::from(request.compared().is_some());
+            self.evicted += u64::from(request.sent.is_some());
         }
     }
 }

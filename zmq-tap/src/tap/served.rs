@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 
 use trace::MonoNs;
-use trace::event::{Event, Frame};
+use trace::event::{AnswerEnd, Event, Frame};
 
 use crate::decode::ReadResponseId;
-use crate::egress::{Closing, Limits, Reader, Server};
+use crate::egress::{Limits, Reader, Server};
 use crate::relay::Direction;
 
 /// All connections of one pair. The relay limits their number.
@@ -46,8 +46,8 @@ impl Served {
     /// Processes the end of a connection. If neither side ended it, the relay did, and the outcome of the last response is unknown.
     pub(super) fn closed(&mut self, lane: u32, at: MonoNs, first: Option<Direction>, sink: &mut dyn FnMut(&Event<'_>)) {
         if let (Some(mut reader), Some(first)) = (self.connections.remove(&lane), first) {
-            let closing = Closing { by_client: Some(first == Direction::Forward), unacknowledged: None };
-            reader.closed(at, closing, &mut self.server, sink);
+            let end = if first == Direction::Forward { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
+            reader.closed(at, end, None, &mut self.server, sink);
         }
     }
 }

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use trace::MonoNs;
-use trace::event::What;
-use zmq_tap::egress::{Closing, Limits, Reader, Requests, Server};
+use trace::event::{AnswerEnd, What};
+use zmq_tap::egress::{Limits, Reader, Requests, Server};
 
 use super::{damaged, recording};
 
@@ -45,26 +45,21 @@ impl Pair {
     }
 
     fn worker(&mut self, at: u64, bytes: &[u8]) {
-        let waits = &mut self.waits;
-        self.worker.feed(MonoNs(at), bytes, true, &mut self.server, &mut |event| {
-            keep(waits, event.what);
-        });
+        let Self { server, worker, waits, .. } = self;
+        worker.feed(MonoNs(at), bytes, true, server, &mut |event| keep(waits, event.what));
     }
 
     fn frontend(&mut self, at: u64, bytes: &[u8]) {
-        let waits = &mut self.waits;
-        self.frontend.feed(MonoNs(at), bytes, true, &mut self.server, &mut |event| match event.what {
+        let Self { server, frontend, waits, .. } = self;
+        frontend.feed(MonoNs(at), bytes, true, server, &mut |event| match event.what {
             What::FrontendWait(_) => keep(waits, event.what),
             other => panic!("a frontend's response is no delivery: {other:?}"),
         });
     }
 
     fn closed(&mut self, at: u64) {
-        let closing = Closing { by_client: Some(true), unacknowledged: None };
-        let waits = &mut self.waits;
-        self.frontend.closed(MonoNs(at), closing, &mut self.server, &mut |event| {
-            keep(waits, event.what);
-        });
+        let Self { server, frontend, waits, .. } = self;
+        frontend.closed(MonoNs(at), AnswerEnd::ClientLeft, None, server, &mut |event| keep(waits, event.what));
     }
 
     /// Reason in the only line about waits.

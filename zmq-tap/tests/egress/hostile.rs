@@ -1,14 +1,14 @@
-//! Arbitrary bytes and damaged recordings must not cause panics or unbounded work.
+//! Arbitrary bytes and damaged recordings must not cause panics or unbounded work. Splits of recordings must not change their events.
 
 use proptest::prelude::*;
+use trace::event::AnswerEnd;
 use zmq_tap::egress::{Limits, Unreadable};
 
 use super::{Connection, damaged, recorded};
 
-fn any_bytes() -> impl Strategy<Value = Vec<u8>> {
-    let all: Vec<_> =
-        recorded("").into_iter().chain(recorded("dynamo")).chain(recorded("http2")).map(|(_, bytes)| bytes).collect();
-    (0..all.len()).prop_map(move |place| all[place].clone())
+fn any_bytes(folders: &[&str]) -> impl Strategy<Value = Vec<u8>> {
+    let all: Vec<_> = folders.iter().flat_map(|folder| recorded(folder)).map(|(_, bytes)| bytes).collect();
+    prop::sample::select(all)
 }
 
 proptest! {
@@ -22,12 +22,20 @@ proptest! {
     }
 
     #[test]
-    fn damaged_recordings_never_panic(bytes in damaged(any_bytes(), 12), lengths in prop::collection::vec(1_usize..900, 1..9)) {
+    fn damaged_recordings_never_panic(bytes in damaged(any_bytes(&["", "dynamo", "http2"]), 12), lengths in prop::collection::vec(1_usize..900, 1..9)) {
         let mut connection = Connection::new(None);
         connection.pieces(&bytes, &lengths);
         connection.missed();
         connection.pieces(&bytes, &lengths);
         connection.closed(true);
+    }
+
+    #[test]
+    fn events_are_independent_of_read_boundaries(bytes in prop_oneof![any_bytes(&[""]), any_bytes(&["dynamo"])], lengths in prop::collection::vec(1_usize..400, 1..20)) {
+        let (mut whole, mut cut) = (Connection::new(None), Connection::new(None));
+        whole.feed(&bytes, true);
+        cut.pieces(&bytes, &lengths);
+        prop_assert_eq!(cut.events, whole.events);
     }
 }
 
@@ -59,4 +67,19 @@ fn a_connection_of_unknown_protocol_is_abandoned() {
     }
     assert_eq!(connection.server.unreadable, [(Unreadable::Unknown, 1)]);
     assert!(connection.reader.is_unreadable());
+}
+
+#[test]
+fn a_piece_of_a_body_that_looks_like_a_head_does_not_end_it() {
+    let mut connection = Connection::new(None);
+    let json = r#"{"output_ids":[1],"meta_info":{"id":"a","finish_reason":null,"completion_tokens":1}}"#;
+    for (kind, pieces) in [("text/plain", ["0123456789", "HTTP/1.1 20"].as_slice()), ("application/json", &[json])] {
+        let length: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let head = format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n");
+        for piece in [&*head].iter().chain(pieces) {
+            connection.feed(piece.as_bytes(), true);
+        }
+    }
+    assert_eq!(connection.answers(), [("a".to_owned(), Some(1), Some(1), AnswerEnd::Whole)]);
+    assert!(connection.server.unreadable.is_empty());
 }

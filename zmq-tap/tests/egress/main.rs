@@ -17,7 +17,7 @@ use proptest::sample::Index;
 use trace::engine::Mode;
 use trace::event::{AnswerEnd, Chunk, Event, Frame, IdColumn, Kind, What};
 use trace::{FrameId, HopId, MonoNs};
-use zmq_tap::egress::{Closing, Limits, Reader, Server};
+use zmq_tap::egress::{Limits, Reader, Server};
 
 /// Fixtures with the extension `.bin` in a folder below `fixtures/egress`.
 fn recorded(folder: &str) -> Vec<(String, Vec<u8>)> {
@@ -56,14 +56,8 @@ type Answers = Vec<(String, Option<u32>, Option<u32>, AnswerEnd)>;
 
 /// Passes frame `n`, with one chunk of text, to the server's side.
 fn send_text(server: &mut Server, n: u32, chunk: Chunk<'_>) {
-    server.texts.sent(&Frame {
-        id: FrameId { hop: HopId(0), lane: 0, seq: u64::from(n) },
-        bytes: 0,
-        forwarded: None,
-        kind: Kind::Text,
-        ids: IdColumn::Delta,
-        chunks: &[chunk],
-    });
+    let (id, kind, ids) = (FrameId::new(HopId(0), 0, n.into()), Kind::Text, IdColumn::Delta);
+    server.texts.sent(&Frame { id, bytes: 0, forwarded: None, kind, ids, chunks: &[chunk] });
 }
 
 /// An event of a connection, in owned form.
@@ -89,9 +83,7 @@ impl Connection {
 
     fn feed(&mut self, bytes: &[u8], begins: bool) {
         let events = &mut self.events;
-        self.reader.feed(MonoNs(1), bytes, begins, &mut self.server, &mut |event| {
-            events.push(own(event));
-        });
+        self.reader.feed(MonoNs(1), bytes, begins, &mut self.server, &mut |event| events.push(own(event)));
     }
 
     fn missed(&mut self) {
@@ -100,10 +92,9 @@ impl Connection {
     }
 
     fn closed(&mut self, by_client: bool) {
-        let (closing, events) = (Closing { by_client: Some(by_client), unacknowledged: None }, &mut self.events);
-        self.reader.closed(MonoNs(1), closing, &mut self.server, &mut |event| {
-            events.push(own(event));
-        });
+        let end = if by_client { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
+        let events = &mut self.events;
+        self.reader.closed(MonoNs(1), end, None, &mut self.server, &mut |event| events.push(own(event)));
     }
 
     fn answers(&self) -> Answers {

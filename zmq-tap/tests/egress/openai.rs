@@ -145,6 +145,12 @@ fn connection() -> Connection {
     connection
 }
 
+/// The connection after these events of a response.
+fn observed(mut connection: Connection, events: &[String]) -> Connection {
+    connection.feed(&writes(events).concat(), true);
+    connection
+}
+
 fn delivered(rid: &str, tokens: u32, finished: bool) -> Observed {
     Observed::Delivered(rid.to_owned(), tokens, None, finished, Mode::Incremental)
 }
@@ -165,8 +171,7 @@ fn responses(asked: Asked) -> [(&'static str, Vec<String>); 2] {
 fn ids_log_probabilities_and_continuous_usage_count_the_tokens_of_each_event() {
     for asked in [Asked::Ids, Asked::Logprobs, Asked::Usage] {
         for (id, events) in responses(asked) {
-            let (mut connection, rid) = (connection(), format!("0_{id}"));
-            connection.feed(&writes(&events).concat(), true);
+            let (connection, rid) = (observed(connection(), &events), format!("0_{id}"));
             let expected = [
                 delivered(&rid, 1, false),
                 delivered(&rid, 3, false),
@@ -182,8 +187,7 @@ fn ids_log_probabilities_and_continuous_usage_count_the_tokens_of_each_event() {
 #[test]
 fn a_response_without_any_count_is_text() {
     for (id, events) in responses(Asked::Nothing) {
-        let (mut connection, rid) = (connection(), format!("0_{id}"));
-        connection.feed(&writes(&events).concat(), true);
+        let (connection, rid) = (observed(connection(), &events), format!("0_{id}"));
         let text = Observed::Delivered(rid.clone(), 0, None, false, Mode::Cumulative);
         assert_eq!(connection.events, [text, answered(&rid, None, Some(5))], "{id}");
         assert_eq!(connection.server.text_only, 1);
@@ -195,8 +199,7 @@ fn a_response_without_any_count_is_text() {
 fn counts_of_an_engine_that_is_not_known_to_be_exact_are_ignored() {
     for asked in [Asked::Logprobs, Asked::Usage] {
         for (id, events) in responses(asked) {
-            let mut connection = Connection::new(None);
-            connection.feed(&writes(&events).concat(), true);
+            let connection = observed(Connection::new(None), &events);
             let text = Observed::Delivered(id.to_owned(), 0, None, false, Mode::Cumulative);
             assert_eq!(connection.events, [text, answered(id, None, Some(5))], "{asked:?} {id}");
         }
@@ -260,12 +263,10 @@ fn text_is_counted_by_the_text_that_was_sent() {
 /// SGLang 0.5.9 names the last choice in the events that finish the others.
 #[test]
 fn a_response_without_a_finishing_event_ends_with_its_last_tokens() {
-    let mut connection = sent(&["a", ""]);
-    connection.feed(&writes(&[delta("content", "a")]).concat(), true);
+    let connection = observed(sent(&["a", ""]), &[delta("content", "a")]);
     let expected = [counted(2, 2, false), counted(2, 4, true), answered(CHAT, Some(4), None)];
     assert_eq!(connection.events, expected);
-    let mut connection = sent(&["a", "b"]);
-    connection.feed(&writes(&[delta("content", "a")]).concat(), true);
+    let connection = observed(sent(&["a", "b"]), &[delta("content", "a")]);
     let unknown = Observed::Delivered(CHAT.to_owned(), 0, None, false, Mode::Cumulative);
     let expected = [counted(2, 2, false), unknown, answered(CHAT, None, None)];
     assert_eq!(connection.events, expected);
@@ -281,9 +282,8 @@ fn other_text_leaves_the_rest_unjudged_with_the_reason() {
         (delta("content", "d"), "missing in 0, repeated in 0, changed in 1"),
         (delta("function_call", "b"), "tool calls or other fields"),
     ] {
-        let mut connection = sent(&["a", "b", "c"]);
         let events = [delta("content", "a"), event, delta("content", "c"), stop()];
-        connection.feed(&writes(&events).concat(), true);
+        let connection = observed(sent(&["a", "b", "c"]), &events);
         let expected = [counted(2, 2, false), unknown.clone(), answered(CHAT, None, None)];
         assert_eq!(connection.events, expected, "{reason}");
         let degraded = connection.server.degraded();
@@ -309,8 +309,7 @@ fn each_choice_has_its_own_continuous_usage() {
         events.extend([chat(Asked::Usage, a), chat(Asked::Usage, b)]);
     }
     events.push(total(CHAT, 12));
-    let mut connection = connection();
-    connection.feed(&writes(&events).concat(), true);
+    let connection = observed(connection(), &events);
     let (a, b) = (format!("0_{CHAT}"), format!("1_{CHAT}"));
     let expected = [
         delivered(&a, 1, false),
@@ -331,8 +330,7 @@ fn an_echoed_prompt_is_not_counted_as_output() {
         r#"{{"id":"{TEXT}","choices":[{{"index":0,"text":"a tok","logprobs":{{"text_offset":[0,1],"token_logprobs":[null,-0.5],"tokens":["a"," tok"],"top_logprobs":[null,{{" tok":-0.5}}]}},"finish_reason":null}}]}}"#
     );
     let last = completion(Asked::Logprobs, steps(0, &[1])[0]);
-    let mut connection = connection();
-    connection.feed(&writes(&[echo, last]).concat(), true);
+    let connection = observed(connection(), &[echo, last]);
     let rid = format!("0_{TEXT}");
     let text = Observed::Delivered(rid.clone(), 0, None, false, Mode::Cumulative);
     assert_eq!(connection.events, [text, answered(&rid, None, None)]);
@@ -344,15 +342,13 @@ fn a_last_event_without_text_and_count_ends_a_counted_response() {
     let last = format!(r#"{{"id":"{TEXT}","choices":[{{"index":0,"text":"","finish_reason":"stop"}}]}}"#);
     let step = Step { finished: false, ..steps(0, &[1])[0] };
     for asked in [Asked::Ids, Asked::Logprobs] {
-        let mut connection = connection();
-        connection.feed(&writes(&[completion(asked, step), last.clone()]).concat(), true);
+        let connection = observed(connection(), &[completion(asked, step), last.clone()]);
         let rid = format!("0_{TEXT}");
         let expected = [delivered(&rid, 1, false), delivered(&rid, 0, true), answered(&rid, Some(1), None)];
         assert_eq!(connection.events, expected, "{asked:?}");
     }
     // If no earlier event was counted, it may also be a token without text.
-    let mut connection = connection();
-    connection.feed(&writes(&[last]).concat(), true);
+    let connection = observed(connection(), &[last]);
     assert_eq!(connection.server.text_only, 1);
 }
 
@@ -361,9 +357,8 @@ fn log_probabilities_of_a_chat_prove_no_loss() {
     // vLLM writes none for text that a parser removes.
     let total = format!(r#"{{"id":"{CHAT}","choices":[]{}}}"#, usage(Asked::Usage, 9));
     let steps = steps(0, &[3, 2]);
-    let mut connection = connection();
     let events = [chat(Asked::Logprobs, steps[0]), chat(Asked::Logprobs, steps[1]), total];
-    connection.feed(&writes(&events).concat(), true);
+    let connection = observed(connection(), &events);
     let rid = format!("0_{CHAT}");
     let expected = [delivered(&rid, 3, false), delivered(&rid, 2, true), answered(&rid, None, Some(9))];
     assert_eq!(connection.events, expected);

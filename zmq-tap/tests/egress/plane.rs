@@ -1,6 +1,5 @@
 //! Dynamo's response plane, recorded from real runtimes: one token per chunk, errors, and a client that stops.
 
-use proptest::prelude::*;
 use trace::event::AnswerEnd;
 
 use super::{Connection, Observed, recorded, recording};
@@ -58,19 +57,4 @@ fn a_removed_chunk_is_a_loss() {
     connection.feed(&without, true);
     let answers = connection.answers();
     assert!(matches!(&answers[..], [(_, Some(4), Some(5), AnswerEnd::Whole)]), "{answers:?}");
-}
-
-proptest! {
-    #![proptest_config(ProptestConfig::with_cases(96))]
-
-    #[test]
-    fn events_are_independent_of_read_boundaries(place: prop::sample::Index, lengths in prop::collection::vec(1_usize..200, 1..20)) {
-        let all = recorded("dynamo");
-        let (name, bytes) = place.get(&all);
-        let mut whole = Connection::new(None);
-        whole.feed(bytes, true);
-        let mut cut = Connection::new(None);
-        cut.pieces(bytes, &lengths);
-        prop_assert_eq!(&cut.events, &whole.events, "{}", name);
-    }
 }

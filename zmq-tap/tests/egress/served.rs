@@ -101,15 +101,6 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
     #[test]
-    fn events_are_independent_of_read_boundaries((name, bytes) in any_recorded(), lengths in prop::collection::vec(1_usize..400, 1..20)) {
-        let mut whole = Connection::new(None);
-        whole.feed(&bytes, true);
-        let mut cut = Connection::new(None);
-        cut.pieces(&bytes, &lengths);
-        prop_assert_eq!(&cut.events, &whole.events, "{}", name);
-    }
-
-    #[test]
     fn a_gap_loses_events_and_invents_none((name, bytes) in any_recorded(), from: prop::sample::Index, length in 1_usize..900) {
         let from = from.index(bytes.len());
         let to = bytes.len().min(from + length);

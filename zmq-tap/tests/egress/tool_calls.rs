@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use serde::Deserialize;
 use serde_json::Value;
 use trace::MonoNs;
-use trace::event::{Answer, Chunk, Event, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason, What};
-use zmq_tap::egress::{Closing, Limits, Reader, Server};
+use trace::event::{Answer, AnswerEnd, Chunk, Event, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason, What};
+use zmq_tap::egress::{Limits, Reader, Server};
 
 use super::send_text;
 
@@ -78,8 +78,7 @@ fn answered(server: &mut Server, bytes: &str, begins: bool) -> Option<ToolCalls>
         }
     };
     reader.feed(MonoNs(1), bytes.as_bytes(), begins, server, &mut observe);
-    let closing = Closing { by_client: Some(true), unacknowledged: None };
-    reader.closed(MonoNs(2), closing, server, &mut observe);
+    reader.closed(MonoNs(2), AnswerEnd::ClientLeft, None, server, &mut observe);
     found
 }
 

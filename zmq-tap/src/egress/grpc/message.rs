@@ -75,7 +75,6 @@ impl Output<'_> {
         complete.then(|| u32::try_from(count).ok())?
     }
 
-    /// Whether both have the same request.
     pub(super) fn is_of(&self, other: &Self) -> bool {
         self.rid == other.rid
     }

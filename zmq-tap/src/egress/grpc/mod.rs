@@ -6,7 +6,7 @@ use memchr::memmem;
 
 use super::Unreadable;
 use super::event::{Emit, Item, body, event};
-use super::framed::{Found, Framed, Length};
+use super::framed::Framed;
 use message::{Message, Output};
 
 /// Size of a message's prefix: a flag for compression, and the length.
@@ -24,7 +24,6 @@ pub(super) struct Messages {
     undecided: Vec<u8>,
     /// Number of messages in `undecided`.
     waiting: u32,
-    /// Number of messages.
     count: u64,
     /// Number of unread messages that may have output.
     unread: u64,
@@ -49,8 +48,7 @@ pub(super) fn begins(start: &[u8], frame: Option<u32>) -> Option<bool> {
         return Some(false);
     }
     let (prefix, message) = start.split_first_chunk::<PREFIX>()?;
-    let [_, size @ ..] = *prefix;
-    let size = u32::from_be_bytes(size);
+    let size = length(*prefix);
     let fits = frame.is_none_or(|frame| size.checked_add(PREFIX as u32) == Some(frame));
     if !fits || size == 0 {
         return Some(false);
@@ -59,23 +57,14 @@ pub(super) fn begins(start: &[u8], frame: Option<u32>) -> Option<bool> {
 }
 
 impl Messages {
-    /// Starts the next body.
-    pub(super) fn clear(&mut self) {
-        *self = Self::default();
-    }
-
     /// Parses a piece of the body. Messages longer than `limit` bytes are skipped.
     pub(super) fn feed(&mut self, mut piece: &[u8], limit: usize, emit: &mut Emit<'_>) {
-        let length = |prefix: &[u8; PREFIX]| {
-            let length = length(*prefix);
-            Ok(if length > PREFIX + limit { Length::Skipped(length as u64) } else { Length::Kept(length) })
-        };
         let mut framed = std::mem::take(&mut self.framed);
-        while let Ok(Some(found)) = framed.next(&mut piece, length) {
+        while let Ok(Some(found)) = framed.next(&mut piece, limit, |prefix| Ok(length(*prefix).into())) {
             self.count += 1;
             match found {
-                Found::Message(prefix, message) => self.message(*prefix, message, limit, emit),
-                Found::TooLong => emit(Item::Undecoded),
+                Some((prefix, message)) => self.message(*prefix, message, limit, emit),
+                None => emit(Item::Undecoded),
             }
         }
         self.framed = framed;
@@ -132,8 +121,7 @@ impl Messages {
         true
     }
 
-    /// Processes the end of the body.
-    pub(super) fn end(&mut self, emit: &mut Emit<'_>) {
+    pub(super) fn end(mut self, emit: &mut Emit<'_>) {
         if self.waiting > 0 {
             // Of text that has as many bytes as tokens, the same is reported as of complete ids.
             self.field = if self.is_complete() { Field::Ids } else { Field::Text };
@@ -148,7 +136,6 @@ impl Messages {
         if self.begun && !self.ended {
             emit(Item::Failed);
         }
-        self.clear();
     }
 
     /// Whether the undecided messages, read as ids of one request, have as many as they claim, either new ones or all so far.
@@ -171,9 +158,10 @@ impl Messages {
     fn undecided(&self) -> impl Iterator<Item = Output<'_>> {
         let mut rest = &self.undecided[..];
         std::iter::from_fn(move || {
+            let (prefix, behind) = rest.split_first_chunk()?;
             let message;
-            (message, rest) = split(rest)?;
-            match Message::parse(&message[PREFIX..]) {
+            (message, rest) = behind.split_at_checked(length(*prefix) as usize)?;
+            match Message::parse(message) {
                 Message::Output(output) => Some(output),
                 _ => None,
             }
@@ -194,12 +182,7 @@ impl Messages {
     }
 }
 
-/// Length of a message with this prefix, including the prefix.
-fn length([_, length @ ..]: [u8; PREFIX]) -> usize {
-    usize::try_from(u32::from_be_bytes(length)).map_or(usize::MAX, |length| length.saturating_add(PREFIX))
-}
-
-/// Splits off the first message with its prefix, if it is complete.
-fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    bytes.split_at_checked(length(*bytes.first_chunk()?))
+/// Length of the message behind this prefix.
+fn length([_, length @ ..]: [u8; PREFIX]) -> u32 {
+    u32::from_be_bytes(length)
 }

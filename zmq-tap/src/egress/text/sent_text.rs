@@ -8,7 +8,6 @@ use trace::HopId;
 use trace::event::{Chunk, Finish, ToolCalls, UnjudgedReason};
 
 use super::ChoiceText;
-use super::differences::Difference;
 use super::tool_calls::{Calls, Sent};
 use crate::egress::digest::Digest;
 
@@ -39,18 +38,18 @@ pub struct TokenStream {
 }
 
 /// Text of one request.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct SentText {
     /// Hop of the text. A router forwards it on another one.
     pub(super) hop: HopId,
     /// Ends of the chunks that no response has carried yet.
-    pending: VecDeque<End>,
+    pub(super) pending: VecDeque<End>,
     /// Their text.
     text: VecDeque<u8>,
     /// End of the last chunk.
     last: End,
     /// End of the text that the response has carried.
-    carried: End,
+    pub(super) carried: End,
     /// Text of the last event.
     event: Digest,
     /// Why the last chunk has ended the request.
@@ -65,9 +64,22 @@ pub(super) struct SentText {
 
 /// A position in the output of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct End {
+pub(super) struct End {
     text: Digest,
-    tokens: u32,
+    pub(super) tokens: u32,
+}
+
+/// First difference of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Difference {
+    /// Text is missing before an event or at the end, or comes later.
+    Missing,
+    /// The text of an event is repeated.
+    Repeated,
+    /// An event has other text.
+    Changed,
+    /// A field such as tool calls contains text in another form.
+    Elsewhere,
 }
 
 /// Chunks that one event carries.
@@ -89,33 +101,12 @@ impl SentText {
     /// Begins with this chunk. In a format without counts, the first one states the prompt's length, if any does.
     pub(super) fn new(hop: HopId, first: &Chunk<'_>) -> Self {
         let counted = first.completion_tokens.is_some();
-        Self {
-            hop,
-            begins: counted || first.prompt_tokens.is_some(),
-            counted,
-            tokens: None,
-            pending: VecDeque::new(),
-            text: VecDeque::new(),
-            last: End::default(),
-            carried: End::default(),
-            event: Digest::default(),
-            finish: None,
-        }
+        Self { hop, begins: counted || first.prompt_tokens.is_some(), counted, ..Self::default() }
     }
 
     /// Number of bytes kept.
     pub(super) fn bytes(&self) -> usize {
         self.pending.len() * size_of::<End>() + self.text.len()
-    }
-
-    /// Whether any chunk is kept.
-    pub(super) fn is_pending(&self) -> bool {
-        !self.pending.is_empty()
-    }
-
-    /// Number of tokens up to the end of the text that the response has carried.
-    pub(super) fn tokens_carried(&self) -> u32 {
-        self.carried.tokens
     }
 
     /// Adds the next chunk. Returns false if a chunk before it was missed, its text is unknown, or a limit is reached.

@@ -17,16 +17,15 @@ fn sent(chunks: &[(u32, &str)]) -> Texts {
     for (new, text) in chunks {
         count += new;
         let chunk = Chunk { listed: Some(*new), text: Some(text), ..chunk("a", count) };
-        texts.sent(&Frame {
-            id: FrameId { hop: HopId(0), lane: 0, seq: 0 },
-            bytes: 0,
-            forwarded: None,
-            kind: Kind::Text,
-            ids: IdColumn::Delta,
-            chunks: &[chunk],
-        });
+        send(&mut texts, Kind::Text, IdColumn::Delta, chunk);
     }
     texts
+}
+
+/// Sends a frame with this chunk.
+fn send(texts: &mut Texts, kind: Kind, ids: IdColumn, chunk: Chunk<'_>) {
+    let id = FrameId::new(HopId(0), 0, 0);
+    texts.sent(&Frame { id, bytes: 0, forwarded: None, kind, ids, chunks: &[chunk] });
 }
 
 fn content(text: &str) -> ChoiceText<'static> {
@@ -260,14 +259,7 @@ fn sent_ids(frames: &[&[i64]], finish: Finish, begins: bool) -> Texts {
             finish: (at + 1 == frames.len()).then_some(finish),
             ..Chunk::new("a")
         };
-        texts.sent(&Frame {
-            id: FrameId { hop: HopId(0), lane: 0, seq: at as u64 },
-            bytes: 0,
-            forwarded: None,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Uncounted,
-            chunks: &[chunk],
-        });
+        send(&mut texts, Kind::TokenIds, IdColumn::Uncounted, chunk);
     }
     texts
 }

@@ -4,11 +4,9 @@
 //! text, such as reasoning, is not taken for a call. Other forms (XML, Python) are not compared.
 
 mod absent;
-mod observed;
 
 use std::ops::Range;
 
-pub(in crate::egress) use self::observed::ObservedCalls;
 use serde::Deserialize;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
 
@@ -31,7 +29,8 @@ const PARSED: usize = 4;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Calls {
     found: Vec<Call>,
-    bytes: usize,
+    /// Number of bytes kept.
+    pub(super) bytes: usize,
     /// Whether they exceed a limit, or their form is unknown.
     unknown: bool,
 }
@@ -75,11 +74,6 @@ pub(super) struct Sent<'a> {
 }
 
 impl Calls {
-    /// Number of bytes kept.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes
-    }
-
     /// Appends the `tool_calls` of an event or a body.
     pub(super) fn add(&mut self, json: &str) {
         let Ok(elements) = serde_json::from_str::<Vec<Element>>(json) else {
@@ -139,22 +133,17 @@ impl Calls {
         let found = self.found.iter().zip(objects).enumerate().map(|(place, (call, object))| {
             // The end of the call, which is behind its arguments, may not have been generated.
             let is_cut = place == last && sent.finish == Some(Finish::Length);
-            let (object, comparison) = if budget.is_exceeded() {
-                (None, Comparison::new(ToolCallOutcome::Unjudged))
-            } else {
-                call.compare(object.clone(), sent.text, is_cut, budget)
-            };
+            let comparison = call.compare(object.as_ref(), sent.text, is_cut, budget);
             let reason = match (comparison.outcome, budget.is_exceeded()) {
                 (ToolCallOutcome::Unjudged, true) => Some(UnjudgedReason::Unreadable),
                 (ToolCallOutcome::Unjudged, false) => Some(UnjudgedReason::Differs),
                 _ => None,
             };
-            (object, comparison, reason)
+            (place, comparison, reason)
         });
         // The first of the worst.
-        let (place, worst) =
-            found.enumerate().reduce(|worst, next| if next.1.1.outcome > worst.1.1.outcome { next } else { worst })?;
-        let (object, Comparison { outcome, parts }, reason) = worst;
+        let worst = found.reduce(|worst, next| if next.1.outcome > worst.1.outcome { next } else { worst });
+        let (place, Comparison { outcome, parts }, reason) = worst?;
         let call = &self.found[place];
         Some(ToolCalls {
             calls: self.found.len() as u32,
@@ -164,7 +153,7 @@ impl Calls {
             reason,
             finish: sent.finish,
             events: call.ends.len() as u32,
-            part: object.and_then(|object| sent.part(&object, &parts, call)),
+            part: objects[place].as_ref().and_then(|object| sent.part(object, &parts, call)),
         })
     }
 
@@ -211,17 +200,11 @@ impl Call {
         [self.event_behind(first), self.event_before(last).0]
     }
 
-    fn compare(
-        &self,
-        object: Option<Range<usize>>,
-        text: &str,
-        is_cut: bool,
-        budget: &mut Budget,
-    ) -> (Option<Range<usize>>, Comparison) {
-        let Some(object) = object else {
+    fn compare(&self, object: Option<&Range<usize>>, text: &str, is_cut: bool, budget: &mut Budget) -> Comparison {
+        let Some(object) = object.filter(|_| !budget.is_exceeded()) else {
             let is_json = budget.take(self.arguments.len() * PARSED) && arguments::value(&self.arguments).is_some();
             let outcome = if is_json { ToolCallOutcome::Rewritten } else { ToolCallOutcome::Unjudged };
-            return (None, Comparison::new(outcome));
+            return Comparison::new(outcome);
         };
         let sent = &text[object.clone()];
         let mut comparison = arguments::compare(&self.arguments, sent, object_end(sent).is_some(), budget);
@@ -229,11 +212,11 @@ impl Call {
             comparison = arguments::compare(&self.arguments, sent, false, budget);
         }
         // The arguments may be those of another call, which a parser left out.
-        let is_of_another = comparison.outcome.is_damaged() && self.is_of_another(&object, text, budget);
+        let is_of_another = comparison.outcome.is_damaged() && self.is_of_another(object, text, budget);
         if is_of_another || budget.is_exceeded() {
             comparison = Comparison::new(ToolCallOutcome::Unjudged);
         }
-        (Some(object), comparison)
+        comparison
     }
 
     /// Whether another object of the text has these arguments, or too many would have to be compared.
@@ -310,10 +293,10 @@ fn object_behind(name: &str, text: &str, may_end: bool, budget: &mut Budget) -> 
             last = last.or(Some(at));
             continue;
         };
-        let end = match object_end(&text[start..]) {
-            Some(end) => start + end,
-            None if may_end && is_open(&text[start..]) => text.len(),
-            None => return None,
+        let end = match scan(&text[start..]) {
+            Ok(end) => start + end,
+            Err(Endless::Open) if may_end => text.len(),
+            Err(_) => return None,
         };
         return last.is_none_or(|last| last < end).then_some((at, start..end));
     }
@@ -361,43 +344,35 @@ fn arguments_behind(text: &str) -> Option<usize> {
 
 /// Length of the JSON object at the begin of `text`; `None` if it is incomplete or invalid.
 fn object_end(text: &str) -> Option<usize> {
-    match scan(text) {
-        Scan::Ends(end) => Some(end),
-        Scan::Open | Scan::Invalid => None,
-    }
+    scan(text).ok()
 }
 
-/// Whether `text` ends inside the object at its begin.
-fn is_open(text: &str) -> bool {
-    scan(text) == Scan::Open
-}
-
-#[derive(Debug, PartialEq, Eq)]
-enum Scan {
-    Ends(usize),
+/// Why a JSON object has no end.
+enum Endless {
     Open,
     Invalid,
 }
 
-fn scan(text: &str) -> Scan {
+/// Length of the JSON object at the begin of `text`.
+fn scan(text: &str) -> Result<usize, Endless> {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for (at, byte) in text.bytes().enumerate() {
         match byte {
             _ if escaped => escaped = false,
             // Outside of a string: the object is itself part of a string.
-            b'\\' if !in_string => return Scan::Invalid,
+            b'\\' if !in_string => return Err(Endless::Invalid),
             b'\\' => escaped = true,
             b'"' => in_string = !in_string,
             _ if in_string => {}
             b'{' | b'[' => depth += 1,
-            b'}' | b']' if depth == 1 => return Scan::Ends(at + 1),
+            b'}' | b']' if depth == 1 => return Ok(at + 1),
             b'}' | b']' => depth = depth.saturating_sub(1),
             // Markup.
-            b'<' => return Scan::Invalid,
+            b'<' => return Err(Endless::Invalid),
             _ => {}
         }
     }
-    Scan::Open
+    Err(Endless::Open)
 }
 
 #[cfg(test)]

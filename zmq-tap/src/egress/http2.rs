@@ -1,32 +1,46 @@
 //! Parser for HTTP/2 responses in the bytes that a server writes: the bodies of several streams, interleaved.
 
-mod fields;
-mod frame;
-
 use std::collections::BTreeMap;
+use std::fmt;
+
+use loona_hpack::Decoder;
 
 use super::event::{Emit, Item};
-use super::grpc;
-use super::payload::{Content, Payload};
+use super::grpc::{self, Messages};
+use super::payload::Payload;
+use super::sse::Events;
 use super::{Limits, Unreadable};
-use fields::{Fields, Response};
-use frame::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, Frames, HEADERS, Head, PADDED, PRIORITY, PUSH_PROMISE, RST_STREAM,
-    SETTINGS, Step,
-};
+
+/// Size of a frame's header: RFC 9113, section 4.1.
+const HEAD: usize = 9;
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const PUSH_PROMISE: u8 = 5;
+const CONTINUATION: u8 = 9;
+
+const END_STREAM: u8 = 1;
+const END_HEADERS: u8 = 4;
+const PADDED: u8 = 8;
+const PRIORITY: u8 = 0x20;
 
 /// Longest fields in bytes by which a connection is recognised after its start. Those of a response are much shorter.
 const LONGEST_JOINED: u32 = 1 << 10;
 
 /// The responses of one connection.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Connection {
     limits: Limits,
-    frames: Frames,
+    /// The first `known` bytes of an incomplete header.
+    head: [u8; HEAD],
+    known: usize,
+    /// The current frame.
     frame: Option<Head>,
     /// Number of padding bytes at the end of the current frame; `None` before it is known.
     padding: Option<u32>,
-    /// Number of payload bytes of the current frame that were not consumed.
+    /// Number of bytes left of the current frame's payload.
     left: u32,
     fields: Fields,
     /// An incomplete block of fields.
@@ -66,6 +80,43 @@ impl Body {
     }
 }
 
+/// Header of a frame.
+#[derive(Clone, Copy, Debug)]
+struct Head {
+    /// Size of the payload in bytes.
+    length: u32,
+    kind: u8,
+    flags: u8,
+    /// Stream, or 0 for the connection.
+    stream: u32,
+}
+
+impl Head {
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let [a, b, c, kind, flags, stream @ ..] = bytes.first_chunk::<HEAD>()?;
+        Some(Self {
+            length: u32::from_be_bytes([0, *a, *b, *c]),
+            kind: *kind,
+            flags: *flags,
+            stream: u32::from_be_bytes(*stream) & 0x7fff_ffff,
+        })
+    }
+
+    fn has(&self, flag: u8) -> bool {
+        self.flags & flag != 0
+    }
+
+    /// Whether a server may send it. Clients open the streams with odd numbers.
+    fn is_valid(&self) -> bool {
+        match self.kind {
+            DATA | HEADERS | PUSH_PROMISE | CONTINUATION => self.stream % 2 == 1,
+            RST_STREAM => self.stream != 0 && self.length == 4,
+            SETTINGS => self.stream == 0 && self.length.is_multiple_of(6),
+            _ => true,
+        }
+    }
+}
+
 /// Whether the connection of a server begins with these bytes; `None` if they are too few.
 pub(super) fn begins(bytes: &[u8]) -> Option<bool> {
     // A SETTINGS frame that acknowledges nothing.
@@ -84,7 +135,7 @@ pub(super) fn continues(bytes: &[u8]) -> Option<bool> {
         let kind = bytes.get(3).is_none_or(|kind| matches!(*kind, DATA | HEADERS));
         return if bytes.first() == Some(&0) && kind { None } else { Some(false) };
     };
-    let payload = &bytes[frame::HEAD..];
+    let payload = &bytes[HEAD..];
     let (flags, event) = (head.flags & !END_STREAM, b"data:");
     match head.kind {
         _ if !head.is_valid() || bytes[0] != 0 => Some(false),
@@ -103,17 +154,7 @@ pub(super) fn continues(bytes: &[u8]) -> Option<bool> {
 impl Connection {
     /// `from_start`: the first byte is the first of the connection. Otherwise it is the first of a frame.
     pub(super) fn new(limits: Limits, from_start: bool) -> Self {
-        Self {
-            limits,
-            frames: Frames::default(),
-            frame: None,
-            padding: None,
-            left: 0,
-            fields: Fields::new(from_start),
-            block: Block::default(),
-            streams: BTreeMap::new(),
-            fresh: false,
-        }
+        Self { limits, fields: Fields::new(from_start), ..Self::default() }
     }
 
     /// Parses the next bytes of the connection. Emits each element behind its stream. After an error, no further byte can be read.
@@ -122,26 +163,39 @@ impl Connection {
             emit(Item::Stream(stream));
             emit(item);
         };
-        while let Some(step) = self.frames.next(&mut input) {
-            let valid = match step {
-                Step::Head(head) => self.begin(head),
-                Step::Payload(piece) => self.payload(piece, &mut emit),
-                Step::End => self.end(&mut emit),
+        loop {
+            let head = if let Some(head) = self.frame {
+                head
+            } else {
+                let (piece, rest) = input.split_at(input.len().min(HEAD - self.known));
+                self.head[self.known..][..piece.len()].copy_from_slice(piece);
+                (self.known, input) = (self.known + piece.len(), rest);
+                let Some(head) = Head::parse(&self.head[..self.known]) else { return Ok(()) };
+                self.begin(head).ok_or(Unreadable::Frames)?
             };
-            valid.ok_or(Unreadable::Frames)?;
+            if self.left > 0 {
+                if input.is_empty() {
+                    return Ok(());
+                }
+                let (piece, rest) = input.split_at(input.len().min(self.left as usize));
+                input = rest;
+                self.payload(head, piece, &mut emit).ok_or(Unreadable::Frames)?;
+            }
+            if self.left == 0 {
+                self.end(head, &mut emit).ok_or(Unreadable::Frames)?;
+            }
         }
-        Ok(())
     }
 
     /// Processes the header of a frame; `None` if it is invalid here.
-    fn begin(&mut self, head: Head) -> Option<()> {
+    fn begin(&mut self, head: Head) -> Option<Head> {
         // Nothing may interrupt a block of fields.
         let continues = head.kind == CONTINUATION && head.stream == self.block.stream;
         if !head.is_valid() || self.block.open != continues {
             return None;
         }
         let padded = matches!(head.kind, DATA | HEADERS | PUSH_PROMISE) && head.has(PADDED);
-        (self.frame, self.left, self.fresh) = (Some(head), head.length, true);
+        (self.frame, self.known, self.left, self.fresh) = (Some(head), 0, head.length, true);
         self.padding = (!padded).then_some(0);
         if matches!(head.kind, HEADERS | PUSH_PROMISE) {
             let promised = head.kind == PUSH_PROMISE;
@@ -154,12 +208,11 @@ impl Connection {
                 (false, false) => 0,
             };
         }
-        Some(())
+        Some(head)
     }
 
     /// Processes a piece of the current frame; `None` if the padding exceeds the frame.
-    fn payload(&mut self, mut piece: &[u8], emit: &mut dyn FnMut(u32, Item<'_>)) -> Option<()> {
-        let head = self.frame?;
+    fn payload(&mut self, head: Head, mut piece: &[u8], emit: &mut dyn FnMut(u32, Item<'_>)) -> Option<()> {
         let padding = if let Some(padding) = self.padding {
             padding
         } else {
@@ -172,7 +225,7 @@ impl Connection {
         self.left -= piece.len() as u32;
         let piece = &piece[..piece.len().min(content as usize)];
         match head.kind {
-            DATA => self.data(head.stream, piece, emit),
+            DATA => self.data(head, piece, emit),
             HEADERS | PUSH_PROMISE | CONTINUATION => {
                 let skipped = self.block.skip.min(piece.len());
                 self.block.skip -= skipped;
@@ -185,8 +238,8 @@ impl Connection {
         Some(())
     }
 
-    fn end(&mut self, emit: &mut dyn FnMut(u32, Item<'_>)) -> Option<()> {
-        let head = self.frame.take()?;
+    fn end(&mut self, head: Head, emit: &mut dyn FnMut(u32, Item<'_>)) -> Option<()> {
+        self.frame = None;
         // The length of the padding is missing.
         self.padding?;
         match head.kind {
@@ -211,22 +264,18 @@ impl Connection {
         } else {
             self.fields.read(&self.block.bytes)
         };
-        if promised || response == Response::Informational {
-            return;
-        }
-        // Unknown fields that end a stream of which nothing was observed may be trailers.
-        let trailers = self.streams.contains_key(&stream) || response == Response::Unknown && ends_stream;
-        if !trailers {
+        let (body, unreadable) = match response {
+            _ if promised => return,
+            Response::Informational => return,
+            Response::Final(payload, unreadable) => (Some(Body::Known(payload)), unreadable),
+            // They may be trailers if they end a stream of which nothing was observed.
+            Response::Unknown => ((!ends_stream).then(|| Body::unknown(true)), None),
+        };
+        if let Some(body) = body.filter(|_| !self.streams.contains_key(&stream)) {
             emit(stream, Item::Began);
-            let body = match response {
-                Response::Final(content, unreadable) => {
-                    if let Some(why) = unreadable {
-                        emit(stream, Item::Unreadable(why));
-                    }
-                    Body::Known(Payload::new(content))
-                }
-                _ => Body::unknown(true),
-            };
+            if let Some(why) = unreadable {
+                emit(stream, Item::Unreadable(why));
+            }
             self.open(stream, body);
         }
         if ends_stream {
@@ -241,15 +290,12 @@ impl Connection {
         self.streams.insert(stream, body);
     }
 
-    fn data(&mut self, stream: u32, piece: &[u8], emit: &mut dyn FnMut(u32, Item<'_>)) {
-        let fresh = std::mem::take(&mut self.fresh);
+    fn data(&mut self, head: Head, piece: &[u8], emit: &mut dyn FnMut(u32, Item<'_>)) {
+        let (stream, fresh) = (head.stream, std::mem::take(&mut self.fresh));
         if !self.streams.contains_key(&stream) {
             self.open(stream, Body::unknown(false));
         }
-        let frame = self.frame.map(|head| head.length);
-        let Some(body) = self.streams.get_mut(&stream) else {
-            return;
-        };
+        let Some(body) = self.streams.get_mut(&stream) else { return };
         let (whole, start) = match body {
             Body::Known(payload) => return payload.feed(piece, &self.limits, &mut |item| emit(stream, item)),
             Body::Unknown { whole, start } => (*whole, start),
@@ -262,28 +308,89 @@ impl Connection {
         start.extend_from_slice(piece);
         let events = b"data:";
         // In the middle of a body, only a frame that is one message shows where messages begin.
-        let grpc = grpc::begins(start, frame.filter(|_| !whole));
-        let content = match start.first() {
+        let grpc = grpc::begins(start, (!whole).then_some(head.length));
+        let mut payload = match start.first() {
             None => return,
-            _ if start.starts_with(events) => Content::Events,
+            _ if start.starts_with(events) => Payload::Events(Events::default()),
             _ if events.starts_with(start) || grpc.is_none() => return,
-            _ if grpc == Some(true) => Content::Grpc,
-            Some(b'{' | b'[') if whole => Content::Json,
+            _ if grpc == Some(true) => Payload::Grpc(Messages::default()),
+            Some(b'{' | b'[') if whole => Payload::Json(Vec::new()),
             _ if whole => {
                 emit(stream, Item::Unreadable(Unreadable::Fields));
-                Content::Other
+                Payload::Other
             }
             _ => return start.clear(),
         };
-        let (mut payload, start) = (Payload::new(content), std::mem::take(start));
-        payload.feed(&start, &self.limits, &mut |item| emit(stream, item));
+        payload.feed(start, &self.limits, &mut |item| emit(stream, item));
         *body = Body::Known(payload);
     }
 
     fn ended(&mut self, stream: u32, emit: &mut dyn FnMut(u32, Item<'_>)) {
         match self.streams.remove(&stream) {
-            Some(Body::Known(mut payload)) => payload.end(&self.limits, &mut |item| emit(stream, item)),
+            Some(Body::Known(payload)) => payload.end(&self.limits, &mut |item| emit(stream, item)),
             Some(Body::Unknown { .. }) | None => emit(stream, Item::Ended),
         }
+    }
+}
+
+/// Largest table of earlier fields in bytes. Clients usually permit 4 KiB.
+const MAX_TABLE: usize = 64 << 10;
+
+/// Fields of a response that decide how its body is read.
+enum Response {
+    /// Another response of the same stream follows.
+    Informational,
+    /// Parser of the body, and why it cannot be read.
+    Final(Payload, Option<Unreadable>),
+    /// The fields cannot be decompressed.
+    Unknown,
+}
+
+/// Decoder of one connection's header fields. Their compression refers to earlier ones, so it needs all of them.
+#[derive(Default)]
+struct Fields(Option<Decoder<'static>>);
+
+impl fmt::Debug for Fields {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Fields").field(&self.0.is_some()).finish()
+    }
+}
+
+impl Fields {
+    /// `from_start`: every field of the connection will be observed.
+    fn new(from_start: bool) -> Self {
+        Self(from_start.then(|| {
+            let mut decoder = Decoder::new();
+            decoder.set_max_allowed_table_size(MAX_TABLE);
+            decoder
+        }))
+    }
+
+    /// Records that a field block was not observed completely.
+    fn missed(&mut self) {
+        self.0 = None;
+    }
+
+    /// Decompresses a block of fields.
+    fn read(&mut self, block: &[u8]) -> Response {
+        let Some(decoder) = &mut self.0 else {
+            return Response::Unknown;
+        };
+        let (mut kind, mut compressed, mut informational) = (None, false, false);
+        let read = decoder.decode_with_cb(block, |name, value| match &*name {
+            b":status" => informational = value.starts_with(b"1"),
+            b"content-type" => kind = Some(value.into_owned()),
+            b"content-encoding" => compressed = !value.eq_ignore_ascii_case(b"identity"),
+            _ => {}
+        });
+        if read.is_err() {
+            self.missed();
+            return Response::Unknown;
+        }
+        if informational {
+            return Response::Informational;
+        }
+        let (payload, unreadable) = Payload::of(kind.as_deref(), compressed);
+        Response::Final(payload, unreadable)
     }
 }

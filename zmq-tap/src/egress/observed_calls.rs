@@ -1,14 +1,14 @@
 //! Tool calls in the observed part of a response, for responses that cannot be compared with the engine's text.
 
-use std::fmt;
-
 use serde::Deserialize;
-use serde::de::{Deserializer, SeqAccess, Visitor};
+use serde_json::Deserializer;
 use trace::event::{ToolCallOutcome, ToolCalls, UnjudgedReason};
+
+use super::fields::fold;
 
 /// Number of tool calls and events, counted without keeping any text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::egress) struct ObservedCalls {
+pub(super) struct ObservedCalls {
     /// Index of the first call; `None` without any.
     first: Option<u32>,
     /// Highest index of a call.
@@ -17,44 +17,23 @@ pub(in crate::egress) struct ObservedCalls {
     events: u32,
 }
 
-/// Indices of the calls in one event: the first, and the highest.
-struct Indices(Option<[u32; 2]>);
-
 #[derive(Deserialize)]
 struct Element {
     #[serde(default)]
     index: Option<u32>,
 }
 
-impl<'de> Deserialize<'de> for Indices {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> Visitor<'de> for List {
-            type Value = Indices;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a list of tool calls")
-            }
-
-            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Indices, A::Error> {
-                let (mut found, mut place): (Option<[u32; 2]>, u32) = (None, 0);
-                while let Some(element) = items.next_element::<Element>()? {
-                    let index = element.index.unwrap_or(place);
-                    found = Some(found.map_or([index; 2], |[first, last]| [first, last.max(index)]));
-                    place = place.saturating_add(1);
-                }
-                Ok(Indices(found))
-            }
-        }
-        deserializer.deserialize_seq(List)
-    }
-}
-
 impl ObservedCalls {
     /// Counts the `tool_calls` of an event or a body. Those of an unknown form count as the first call.
-    pub(in crate::egress) fn add(&mut self, json: &str) {
-        let indices = serde_json::from_str::<Indices>(json).ok();
-        let [first, last] = indices.and_then(|indices| indices.0).unwrap_or_default();
+    pub(super) fn add(&mut self, json: &str) {
+        let list = &mut Deserializer::from_str(json);
+        // The first and the highest index so far, and the place of the next call.
+        let indices = fold(list, (None, 0_u32), |(found, place): (Option<[u32; 2]>, _), element: Element| {
+            let index = element.index.unwrap_or(place);
+            let found = found.map_or([index; 2], |[first, last]| [first, last.max(index)]);
+            (Some(found), place.saturating_add(1))
+        });
+        let [first, last] = indices.ok().and_then(|(found, _)| found).unwrap_or_default();
         self.last = self.last.max(last);
         if *self.first.get_or_insert(first) == first {
             self.events = self.events.saturating_add(1);
@@ -62,7 +41,7 @@ impl ObservedCalls {
     }
 
     /// Describes the calls as unjudged. `None` without any.
-    pub(in crate::egress) fn unjudged(self, reason: UnjudgedReason) -> Option<ToolCalls> {
+    pub(super) fn unjudged(self, reason: UnjudgedReason) -> Option<ToolCalls> {
         Some(ToolCalls {
             call: self.first?.saturating_add(1),
             calls: self.last.saturating_add(1),
