@@ -15,16 +15,11 @@
 //! The process must have one thread, since capabilities and Landlock belong to threads. Steps that failed are listed in
 //! [`Outcome::missing`] and are not errors: the commands must work on old kernels too.
 
-mod apply;
 mod caps;
 mod files;
-mod outcome;
 mod plan;
 mod seccomp;
 mod syscalls;
-mod user;
 
-pub use apply::refuse_programs;
-pub use outcome::{Missing, Outcome};
-pub use plan::{Capabilities, Plan, PortAccess, Work};
-pub use user::{UNPRIVILEGED, can_drop_root};
+pub use caps::{UNPRIVILEGED, can_drop_root};
+pub use plan::{Capabilities, Outcome, Plan, PortAccess, Work, refuse_programs};
