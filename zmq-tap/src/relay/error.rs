@@ -8,9 +8,9 @@ use super::endpoint::Endpoint;
 /// Error that prevents a relay from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// No pair, or more than 32,767 pairs.
-    #[error("{0} pairs of endpoints: 1 to 32,767 are supported")]
-    Pairs(usize),
+    /// More than 32,767 pairs.
+    #[error("too many pairs of endpoints: at most 32,767 are supported")]
+    Pairs,
     /// Listener and upstream are the same endpoint.
     #[error(
         "{0} is both the listener and the upstream, so the relay would connect to itself: listen on another endpoint"

@@ -4,9 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
-use super::SpliceError;
-use super::folder::Folder;
 use super::note::Move;
+use super::{Folder, SpliceError};
 use crate::relay::RelayError;
 use crate::relay::claim::{Identity, Note, is_listening};
 

@@ -4,8 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use super::SpliceError;
-use super::folder::Folder;
+use super::{Folder, SpliceError};
 use crate::zmtp::{Command, Mark, Scanner};
 
 /// Maximum wait for the listener's part of the handshake, which an I/O thread sends.
