@@ -15,11 +15,13 @@
 //! The process must have one thread, since capabilities and Landlock belong to threads. Steps that failed are listed in
 //! [`Outcome::missing`] and are not errors: the commands must work on old kernels too.
 
+mod apply;
 mod caps;
 mod files;
 mod plan;
 mod seccomp;
 mod syscalls;
 
+pub use apply::{Outcome, refuse_programs};
 pub use caps::{UNPRIVILEGED, can_drop_root};
-pub use plan::{Capabilities, Outcome, Plan, PortAccess, Work, refuse_programs};
+pub use plan::{Capabilities, Plan, PortAccess, Work};

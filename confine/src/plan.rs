@@ -1,12 +1,9 @@
-//! The rights that a command needs. All others are dropped.
+//! The rights that a command needs.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use rustix::process::{Resource, Rlimit, setrlimit};
-use rustix::thread::{CapabilitySet, set_no_new_privs};
-
-use crate::{caps, files, seccomp};
+use rustix::thread::CapabilitySet;
 
 /// Capabilities that the process keeps, with the kernel's names.
 pub type Capabilities = CapabilitySet;
@@ -84,75 +81,4 @@ impl Plan {
         let written_directly = path.metadata().is_ok_and(|metadata| !replaceable(metadata.file_type()));
         self.write.push(if written_directly { path } else { folder }.to_owned());
     }
-
-    /// Drops all other rights. This cannot be undone.
-    pub fn apply(&self) -> Outcome {
-        let mut outcome = Outcome {
-            missing: Vec::new(),
-            kept: Capabilities::empty(),
-            unprivileged: false,
-            landlock: false,
-            seccomp: false,
-        };
-        let missing = &mut outcome.missing;
-        let mut note = |text: String| missing.push(format!("confinement: {text}"));
-        let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-        if threads > 1 {
-            note(format!("{threads} threads were started earlier and keep their capabilities and file access"));
-        }
-        let rules = files::Rules::of(self);
-        // A crash must not write memory to a disk.
-        if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
-            note(format!("cannot disable core dumps: {error}"));
-        }
-        match caps::drop_capabilities(self) {
-            Ok((kept, user)) => {
-                outcome.kept = kept;
-                outcome.unprivileged = user == Some(Ok(()));
-                if let Some(Err(error)) = user {
-                    note(format!("still running as root with write access to its files: {error}"));
-                }
-            }
-            Err(error) => note(format!("cannot drop capabilities: {error}")),
-        }
-        // Landlock and seccomp require it.
-        if let Err(error) = set_no_new_privs(true) {
-            note(format!("cannot set no_new_privs: {error}"));
-            return outcome;
-        }
-        if !self.work.observes_processes() {
-            match rules.restrict() {
-                Ok(()) => outcome.landlock = true,
-                Err(why) => note(format!(
-                    "file access is not restricted: {why}; this needs Linux 5.13 or later with landlock in lsm="
-                )),
-            }
-        }
-        match seccomp::install(self.work) {
-            Ok(()) => outcome.seccomp = true,
-            Err(why) => note(format!("system calls are not filtered: {why}")),
-        }
-        outcome
-    }
-}
-
-/// Result of [`Plan::apply`].
-#[derive(Clone, Debug)]
-pub struct Outcome {
-    /// Steps that failed, and why.
-    pub missing: Vec<String>,
-    /// Remaining capabilities.
-    pub kept: Capabilities,
-    /// Whether root's user id was changed to [`UNPRIVILEGED`](crate::UNPRIVILEGED).
-    pub unprivileged: bool,
-    /// Whether files are confined.
-    pub landlock: bool,
-    /// Whether system calls are filtered.
-    pub seccomp: bool,
-}
-
-/// Refuses to load eBPF programs from now on, for all threads of a process with [`Work::Probe`]. The programs that it has loaded can still
-/// be attached.
-pub fn refuse_programs() -> Result<(), String> {
-    seccomp::install_final().map_err(|why| format!("confinement: eBPF programs can still be loaded: {why}"))
 }

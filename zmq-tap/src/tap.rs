@@ -119,7 +119,9 @@ impl Tap {
             served: Vec::new(),
             delivers: false,
         };
-        hops.into_iter().for_each(|hop| tap.push(hop));
+        for hop in hops {
+            tap.push(hop);
+        }
         if tap.served.iter().flatten().count() + 1 == tap.served.len() {
             // The only ZMQ hop must end at the process that responds to the clients.
             tap.hops.iter_mut().step_by(2).for_each(|only| only.only = true);
@@ -335,18 +337,13 @@ impl Tap {
 
     /// Sets the ends of the hop that listens at `listen`, replacing those derived from its messages, and announces the change immediately.
     pub fn name(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
-        let directions = [(Direction::Forward, ends.to_owned()), (Direction::Backward, ends.reversed())];
-        for pair in 0..self.hops.len() / 2 {
-            for (direction, ends) in &directions {
-                let id = hop_id(pair as u16, *direction);
-                let hop = &mut self.hops[usize::from(id.0)];
-                if hop.hop.pair.listen != *listen || hop.ends == *ends {
-                    continue;
-                }
-                hop.ends.clone_from(ends);
-                hop.named = true;
-                if std::mem::take(&mut hop.announced) {
-                    self.announce(id, at, sink);
+        let (context, directions) = ((self.delivers, self.formats), [ends.to_owned(), ends.reversed()]);
+        for ((id, tapped), ends) in (0_u16..).zip(&mut self.hops).zip(directions.iter().cycle()) {
+            if tapped.hop.pair.listen == *listen && tapped.ends != *ends {
+                tapped.ends.clone_from(ends);
+                tapped.named = true;
+                if std::mem::take(&mut tapped.announced) {
+                    tapped.announce(HopId(id), at, context, sink);
                 }
             }
         }

@@ -21,12 +21,13 @@ use super::socket::Socket;
 use super::thread::Signal;
 
 /// Binds the listener of a pair. Returns also its actual endpoint, since the kernel may choose the TCP port, and the claim of a socket file.
-pub(super) fn bind(Pair { listen, upstream }: &Pair) -> Result<(OwnedFd, Endpoint, Option<Claim>), RelayError> {
+pub(super) fn bind(pair: &Pair) -> Result<(OwnedFd, Endpoint, Option<Claim>), RelayError> {
+    let Pair { listen, upstream } = pair;
     if listen == upstream {
         return Err(RelayError::Itself(listen.clone()));
     }
     if listen.speaks_http() != upstream.speaks_http() {
-        return Err(RelayError::Mixed { listen: listen.clone(), upstream: upstream.clone() });
+        return Err(RelayError::Mixed(pair.clone()));
     }
     let bound = match listen {
         Endpoint::Path(path) => {
@@ -45,7 +46,7 @@ pub(super) fn bind(Pair { listen, upstream }: &Pair) -> Result<(OwnedFd, Endpoin
     match bound {
         Ok((listener, actual)) => Ok((listener, actual, None)),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(RelayError::InUse(listen.clone())),
-        Err(source) => Err(RelayError::Bind { endpoint: listen.clone(), source }),
+        Err(error) => Err(RelayError::Bind(listen.clone(), error)),
     }
 }
 

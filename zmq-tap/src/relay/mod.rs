@@ -124,9 +124,7 @@ impl Relay {
     pub fn add(&mut self, pair: Pair, listener: OwnedFd, gate: Signal) -> Result<(), RelayError> {
         let index = u16::try_from(self.listening.len()).ok().filter(|index| *index < MAX_PAIRS);
         let (index, listen) = (index.ok_or(RelayError::Pairs)?, pair.listen.clone());
-        if let Err(source) = self.listener_sender.send(&listener) {
-            return Err(RelayError::Bind { endpoint: listen, source });
-        }
+        self.listener_sender.send(&listener).map_err(|error| RelayError::Bind(listen.clone(), error))?;
         self.added.send(Route { index, pair, gate }).map_err(|_| RelayError::Stopped)?;
         self.listening.push(listen);
         Ok(())

@@ -27,40 +27,23 @@ pub use socket_type::socket_type;
 #[derive(Debug, thiserror::Error)]
 pub enum SpliceError {
     /// The folder of the sockets cannot be opened or read.
-    #[error("cannot open the folder {}: {source}; it must exist, and be writable for tokengap's user", .path.display())]
-    Folder {
-        /// Path of the folder.
-        path: PathBuf,
-        /// Error from the operating system.
-        source: io::Error,
-    },
+    #[error("cannot open the folder {}: {}; it must exist, and be writable for tokengap's user", .0.display(), .1)]
+    Folder(PathBuf, #[source] io::Error),
     /// A name that a note file cannot represent.
     #[error("{0:?} is not a plain file name: tokengap moves sockets only within their folder")]
     Name(String),
     /// No socket file has this name.
     #[error("{} is not a socket: nothing was moved", .0.display())]
     NotASocket(PathBuf),
-    /// A file operation failed.
-    #[error("cannot {what} {}: {source}", .path.display())]
-    File {
-        /// The operation that failed.
-        what: &'static str,
-        /// The file it was applied to.
-        path: PathBuf,
-        /// Error from the operating system.
-        source: io::Error,
-    },
+    /// This operation on a file failed.
+    #[error("cannot {} {}: {}", .0, .1.display(), .2)]
+    File(&'static str, PathBuf, #[source] io::Error),
     /// The note cannot be used, or another tokengap holds it.
     #[error(transparent)]
     Note(#[from] RelayError),
-    /// The engine's socket is not at the path it was moved to.
-    #[error("{} is not where tokengap moved it; {} was not changed", .aside.display(), .path.display())]
-    Gone {
-        /// Original path of the socket.
-        path: PathBuf,
-        /// Path that it was moved to.
-        aside: PathBuf,
-    },
+    /// The engine's socket with this original path is not at the second path, which it was moved to.
+    #[error("{} is not where tokengap moved it; {} was not changed", .1.display(), .0.display())]
+    Gone(PathBuf, PathBuf),
 }
 
 /// A folder of sockets, in any mount namespace reachable through `/proc/PID/root`. It is held open, so that files are found in it even if
@@ -77,7 +60,7 @@ impl Folder {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         match rustix::fs::open(path, flags, Mode::empty()) {
             Ok(fd) => Ok(Self { fd: Arc::new(fd), shown: shown.to_owned() }),
-            Err(errno) => Err(SpliceError::Folder { path: shown.to_owned(), source: errno.into() }),
+            Err(errno) => Err(SpliceError::Folder(shown.to_owned(), errno.into())),
         }
     }
 

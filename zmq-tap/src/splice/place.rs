@@ -34,7 +34,7 @@ impl Place {
             return Err(SpliceError::Name(name.into()));
         }
         let path = folder.at(name);
-        let failed = |what, source| SpliceError::File { what, path: folder.shown(name), source };
+        let failed = |what, error| SpliceError::File(what, folder.shown(name), error);
         let found = fs::symlink_metadata(&path).map_err(|source| failed("examine", source))?;
         if !found.file_type().is_socket() {
             return Err(SpliceError::NotASocket(folder.shown(name)));
@@ -122,15 +122,11 @@ impl Place {
         let result = if !self.has_identity(&self.moved.aside, Some(&self.moved.engine)) || (occupied && !self.is_held())
         {
             self.close();
-            Err(SpliceError::Gone { path: self.shown(), aside: self.folder.shown(&self.moved.aside) })
+            Err(SpliceError::Gone(self.shown(), self.folder.shown(&self.moved.aside)))
         } else {
-            fs::rename(&aside, &path).map_err(|source| SpliceError::File {
-                what: "put back",
-                path: self.shown(),
-                source,
-            })
+            fs::rename(&aside, &path).map_err(|error| SpliceError::File("put back", self.shown(), error))
         };
-        if result.is_ok() || matches!(result, Err(SpliceError::Gone { .. })) {
+        if result.is_ok() || matches!(result, Err(SpliceError::Gone(..))) {
             self.remove_leftovers();
             self.note.remove();
         }

@@ -158,7 +158,7 @@ fn a_missing_server_is_refused_immediately() {
 fn http_and_zmq_endpoints_cannot_be_paired() {
     let pair = Pair { listen: endpoint("http://127.0.0.1:*"), upstream: endpoint("tcp://127.0.0.1:1") };
     let refusal = Relay::start(vec![pair], Options::default()).expect_err("refused");
-    assert!(matches!(refusal, RelayError::Mixed { .. }), "{refusal}");
+    assert!(matches!(refusal, RelayError::Mixed(_)), "{refusal}");
 }
 
 /// Events of the tap for one connection on which the server sends `response` and closes.
