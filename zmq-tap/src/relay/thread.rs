@@ -1,8 +1,7 @@
 //! The relay thread and its file table.
 //!
 //! A descriptor must be closed in the table where its number is valid. The thread drops the sockets that it creates and the listeners that
-//! it receives.
-//! The runtime, which other threads wake, is created before the tables separate and is returned.
+//! it receives. The runtime, which other threads wake, is created before the tables separate and is returned.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
