@@ -1,8 +1,8 @@
 //! Dropping all rights that a plan does not name.
 
 use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::thread::set_no_new_privs;
 
-use crate::outcome::{Missing, Outcome};
 use crate::plan::{Capabilities, Plan};
 use crate::{caps, files, seccomp};
 
@@ -16,39 +16,65 @@ impl Plan {
             landlock: false,
             seccomp: false,
         };
+        let missing = &mut outcome.missing;
+        let mut note = |text: String| missing.push(format!("confinement: {text}"));
         let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
         if threads > 1 {
-            outcome.missing.push(Missing::Threads(threads));
+            note(format!("{threads} threads were started earlier and keep their capabilities and file access"));
         }
         let rules = files::Rules::of(self);
-        let none = Rlimit { current: Some(0), maximum: Some(0) };
-        if let Err(error) = setrlimit(Resource::Core, none) {
-            outcome.missing.push(Missing::Cores(error));
+        // A crash must not write memory to a disk.
+        if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
+            note(format!("cannot disable core dumps: {error}"));
         }
-        match caps::drop_capabilities(self, &mut outcome.missing) {
-            Ok((kept, unprivileged)) => (outcome.kept, outcome.unprivileged) = (kept, unprivileged),
-            Err(error) => outcome.missing.push(Missing::Capabilities(error)),
+        match caps::drop_capabilities(self) {
+            Ok((kept, user)) => {
+                outcome.kept = kept;
+                outcome.unprivileged = user == Some(Ok(()));
+                if let Some(Err(error)) = user {
+                    note(format!("still running as root with write access to its files: {error}"));
+                }
+            }
+            Err(error) => note(format!("cannot drop capabilities: {error}")),
         }
-        if let Err(error) = rustix::thread::set_no_new_privs(true) {
-            outcome.missing.push(Missing::NewPrivileges(error));
+        // Landlock and seccomp require it.
+        if let Err(error) = set_no_new_privs(true) {
+            note(format!("cannot set no_new_privs: {error}"));
             return outcome;
         }
         if !self.work.observes_processes() {
             match rules.restrict() {
                 Ok(()) => outcome.landlock = true,
-                Err(reason) => outcome.missing.push(Missing::Landlock(reason)),
+                Err(why) => note(format!(
+                    "file access is not restricted: {why}; this needs Linux 5.13 or later with landlock in lsm="
+                )),
             }
         }
         match seccomp::install(self.work) {
             Ok(()) => outcome.seccomp = true,
-            Err(reason) => outcome.missing.push(Missing::Seccomp(reason)),
+            Err(why) => note(format!("system calls are not filtered: {why}")),
         }
         outcome
     }
 }
 
+/// Result of [`Plan::apply`].
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Steps that failed, and why.
+    pub missing: Vec<String>,
+    /// Remaining capabilities.
+    pub kept: Capabilities,
+    /// Whether root's user id was changed to [`UNPRIVILEGED`](crate::UNPRIVILEGED).
+    pub unprivileged: bool,
+    /// Whether files are confined.
+    pub landlock: bool,
+    /// Whether system calls are filtered.
+    pub seccomp: bool,
+}
+
 /// Refuses to load eBPF programs from now on, for all threads of a process with [`Work::Probe`](crate::Work::Probe). The programs that it
 /// has loaded can still be attached.
-pub fn refuse_programs() -> Result<(), Missing> {
-    seccomp::install_final().map_err(Missing::Programs)
+pub fn refuse_programs() -> Result<(), String> {
+    seccomp::install_final().map_err(|why| format!("confinement: eBPF programs can still be loaded: {why}"))
 }

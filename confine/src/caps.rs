@@ -1,15 +1,17 @@
-//! Dropping of capabilities.
+//! Dropping of capabilities, and change of root's user id to one that owns no files and no other processes.
+
+use std::path::PathBuf;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::{Errno, Result};
+use rustix::process::{Gid, Uid, geteuid};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities,
+    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid,
 };
 
-use crate::outcome::Missing;
 use crate::plan::{Capabilities, Plan};
-use crate::user;
 
 /// Bypasses file permissions. Kept if a named file needs it.
 const BYPASS_PERMISSIONS: Capabilities = CapabilitySet::DAC_OVERRIDE;
@@ -17,16 +19,16 @@ const BYPASS_PERMISSIONS: Capabilities = CapabilitySet::DAC_OVERRIDE;
 const CAPABILITY_BITS: u32 = 64;
 
 /// Drops all capabilities except those that `plan` keeps or its files need, and changes the user if planned. Returns the remaining
-/// capabilities and whether the user changed.
-pub(crate) fn drop_capabilities(plan: &Plan, missing: &mut Vec<Missing>) -> Result<(Capabilities, bool)> {
+/// capabilities and the result of a planned change of the user.
+pub(crate) fn drop_capabilities(plan: &Plan) -> Result<(Capabilities, Option<Result<()>>)> {
     let permitted = capabilities(None)?.permitted;
     if permitted.is_empty() {
-        return Ok((permitted, false));
+        return Ok((permitted, None));
     }
     let mut keep = plan.keep & permitted;
     if plan.unprivileged {
         // Another process writes its files, see `Plan::unprivileged`.
-        keep |= user::READ_ALL & permitted;
+        keep |= READ_ALL & permitted;
     } else if permitted.contains(BYPASS_PERMISSIONS) && !files_accessible_without_capabilities(plan)? {
         keep |= BYPASS_PERMISSIONS;
     }
@@ -46,19 +48,16 @@ pub(crate) fn drop_capabilities(plan: &Plan, missing: &mut Vec<Missing>) -> Resu
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error),
     }
-    let user_change = plan.unprivileged.then(user::drop_root);
-    if let Some(Err(error)) = user_change {
-        missing.push(Missing::User(error));
-    }
+    let user_change = plan.unprivileged.then(drop_root);
     set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: Capabilities::empty() })?;
-    Ok((keep, user_change == Some(Ok(()))))
+    Ok((keep, user_change))
 }
 
 /// Whether all named files can be accessed without capabilities, tested with none in effect.
 fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
     let before = capabilities(None)?;
     set_capabilities(None, CapabilitySets { effective: Capabilities::empty(), ..before })?;
-    let accessible = |path: &std::path::PathBuf, access| {
+    let accessible = |path: &PathBuf, access| {
         // A missing file is reported when it is opened.
         !matches!(accessat(CWD, path, access, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
     };
@@ -66,4 +65,34 @@ fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
         && plan.write.iter().all(|path| accessible(path, Access::WRITE_OK));
     set_capabilities(None, before)?;
     Ok(all_accessible)
+}
+
+/// User and group id of a process that dropped root. No distribution assigns it. `nobody` (65534) would share its id with other programs.
+pub const UNPRIVILEGED: u32 = 65_533;
+
+/// Capabilities to change the ids, and to read files of other users afterwards.
+const NEEDED: [(CapabilitySet, &str); 3] =
+    [(CapabilitySet::SETUID, "SETUID"), (CapabilitySet::SETGID, "SETGID"), (READ_ALL, "DAC_READ_SEARCH")];
+/// Replaces the access that root has to its own files.
+const READ_ALL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
+
+/// Whether this process runs as root and can change to [`UNPRIVILEGED`]. The error names the capability that it lacks.
+pub fn can_drop_root() -> std::result::Result<bool, &'static str> {
+    if !geteuid().is_root() {
+        return Ok(false);
+    }
+    let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    match NEEDED.iter().find(|(needed, _)| !has.contains(*needed)) {
+        Some((_, name)) => Err(name),
+        None => Ok(true),
+    }
+}
+
+/// Changes the user and group ids of this thread and leaves all groups. Permitted capabilities stay, effective ones do not.
+fn drop_root() -> Result<()> {
+    let (user, group) = (Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED));
+    set_keep_capabilities(true)?;
+    set_thread_groups(&[])?;
+    set_thread_res_gid(group, group, group)?;
+    set_thread_res_uid(user, user, user)
 }

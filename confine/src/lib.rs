@@ -18,13 +18,10 @@
 mod apply;
 mod caps;
 mod files;
-mod outcome;
 mod plan;
 mod seccomp;
 mod syscalls;
-mod user;
 
-pub use apply::refuse_programs;
-pub use outcome::{Missing, Outcome};
+pub use apply::{Outcome, refuse_programs};
+pub use caps::{UNPRIVILEGED, can_drop_root};
 pub use plan::{Capabilities, Plan, PortAccess, Work};
-pub use user::{UNPRIVILEGED, can_drop_root};

@@ -14,7 +14,7 @@ use seccompiler::{
 use crate::plan::Work;
 use crate::syscalls::{
     ALWAYS, FORBIDDEN, FORBIDDEN_FOR_FILES, FORBIDDEN_LEGACY, FORBIDDEN_UNLESS_MOVE, FORBIDDEN_UNLESS_PROBE, MOVES,
-    PROCESSES, SOCKET_OPTIONS, SOCKETS,
+    PROCESSES, SOCKETS,
 };
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -35,21 +35,23 @@ const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 
 /// Installs both filters on all threads.
 pub(crate) fn install(work: Work) -> Result<(), String> {
-    let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
     let refused = match work {
         Work::Files => SeccompAction::KillProcess,
         // Traffic passes through the process, or it observes a target: the caller reports the refused call, and the run continues.
         Work::Network | Work::Probe | Work::Move => SeccompAction::Errno(libc::EPERM as u32),
     };
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
-    let build = |rules: BuildResult<Rules>, otherwise, matched| -> BuildResult<BpfProgram> {
-        SeccompFilter::new(rules?, otherwise, matched, arch)?.try_into()
-    };
-    let forbidden = build(forbidden(work), SeccompAction::Allow, refused).map_err(|error| error.to_string())?;
-    let permitted = build(permitted(work), unknown, SeccompAction::Allow).map_err(|error| error.to_string())?;
+    let forbidden = compile(forbidden(work), SeccompAction::Allow, refused)?;
+    let permitted = compile(permitted(work), unknown, SeccompAction::Allow)?;
     // The second filter forbids installing filters, so it comes last.
-    apply_filter_all_threads(&forbidden).map_err(|error| error.to_string())?;
-    apply_filter_all_threads(&permitted).map_err(|error| error.to_string())
+    [forbidden, permitted].iter().try_for_each(|program| apply_filter_all_threads(program).map_err(|e| e.to_string()))
+}
+
+/// Compiles a filter with the results for calls that match none of the rules, and for calls that match one.
+fn compile(rules: BuildResult<Rules>, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram, String> {
+    let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
+    let filter = rules.and_then(|rules| SeccompFilter::new(rules, otherwise, matched, arch));
+    filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())
 }
 
 /// Commands of `bpf` that use programs and maps of this process. All others are refused by [`install_final`]: loading programs, which could
@@ -66,21 +68,17 @@ const OWN_BPF_COMMANDS: [u64; 7] = [
 
 /// Installs a further filter on all threads, which refuses `bpf` other than [`OWN_BPF_COMMANDS`], and further filters.
 pub(crate) fn install_final() -> Result<(), String> {
-    let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
-    let build = || -> BuildResult<BpfProgram> {
+    let others = || -> BuildResult<Rules> {
         let others = OWN_BPF_COMMANDS.iter().map(|&command| SeccompCondition::new(0, Dword, Ne, command));
         let others = SeccompRule::new(others.collect::<BuildResult<_>>()?)?;
-        let rules = Rules::from([(libc::SYS_bpf, vec![others]), (libc::SYS_seccomp, Vec::new())]);
-        let refused = SeccompAction::Errno(libc::EPERM as u32);
-        SeccompFilter::new(rules, SeccompAction::Allow, refused, arch)?.try_into()
+        Ok(Rules::from([(libc::SYS_bpf, vec![others]), (libc::SYS_seccomp, Vec::new())]))
     };
-    let program = build().map_err(|error| error.to_string())?;
+    let program = compile(others(), SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?;
     apply_filter_all_threads(&program).map_err(|error| error.to_string())
 }
 
 /// Rules of the forbidden calls.
 fn forbidden(work: Work) -> BuildResult<Rules> {
-    let mut rules = Rules::new();
     let mut all: Vec<&[c_long]> = vec![FORBIDDEN, FORBIDDEN_LEGACY];
     if work == Work::Files {
         all.push(FORBIDDEN_FOR_FILES);
@@ -91,9 +89,7 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
     if work != Work::Move {
         all.push(FORBIDDEN_UNLESS_MOVE);
     }
-    for call in all.concat() {
-        rules.insert(call, Vec::new());
-    }
+    let mut rules: Rules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
     // Connections are queried in the network namespace of a target. No other kind of namespace is entered.
     let other_namespaces = match work {
         Work::Probe | Work::Move => vec![SeccompRule::new(vec![SeccompCondition::new(1, Dword, Ne, NETWORK)?])?],
@@ -114,9 +110,7 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
 
 /// Rules of the permitted calls.
 fn permitted(work: Work) -> BuildResult<Rules> {
-    let mut rules = Rules::new();
     let mut all: Vec<&[c_long]> = ALWAYS.to_vec();
-    all.push(SOCKET_OPTIONS);
     if work != Work::Files {
         all.push(SOCKETS);
     }
@@ -125,14 +119,10 @@ fn permitted(work: Work) -> BuildResult<Rules> {
     }
     if work.observes_processes() {
         all.push(PROCESSES);
+    }
+    let mut rules: Rules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
+    if work.observes_processes() {
         rules.insert(libc::SYS_setns, vec![argument_equals(1, NETWORK)?]);
-    }
-    for call in all.concat() {
-        rules.insert(call, Vec::new());
-    }
-    // The other filter checks their arguments.
-    for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_ioctl, libc::SYS_clone] {
-        rules.insert(call, Vec::new());
     }
     if work == Work::Probe {
         // For `install_final`. Filters can only remove rights.

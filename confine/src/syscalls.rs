@@ -183,7 +183,8 @@ const LEGACY: &[c_long] = &[
 const LEGACY: &[c_long] = &[];
 
 /// Calls that all kinds of work need.
-pub(crate) const ALWAYS: &[&[c_long]] = &[MEMORY, THREADS, SIGNALS, TIME, FILES, POLLING, SELF_QUERIES, LEGACY];
+pub(crate) const ALWAYS: [&[c_long]; 10] =
+    [MEMORY, THREADS, SIGNALS, TIME, FILES, POLLING, SELF_QUERIES, LEGACY, SOCKET_OPTIONS, CHECKED];
 
 /// Sockets. The arguments of `socket` are checked for the address family.
 pub(crate) const SOCKETS: &[c_long] = &[
@@ -199,7 +200,10 @@ pub(crate) const SOCKETS: &[c_long] = &[
 ];
 
 /// Options of sockets. A library may also query them for other descriptors.
-pub(crate) const SOCKET_OPTIONS: &[c_long] = &[libc::SYS_getsockopt, libc::SYS_setsockopt];
+const SOCKET_OPTIONS: &[c_long] = &[libc::SYS_getsockopt, libc::SYS_setsockopt];
+
+/// Calls whose arguments the filter of forbidden calls checks.
+const CHECKED: &[c_long] = &[libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_ioctl, libc::SYS_clone];
 
 /// Observation of other processes.
 pub(crate) const PROCESSES: &[c_long] = &[

@@ -294,6 +294,36 @@ impl Fixture<'_> {
     fn path_of(&self, name: &str) -> PathBuf {
         self.folder.join(name)
     }
+
+    /// Status lines of this process and of a thread started later, as the kernel reports them.
+    fn status(&self) -> io::Result<()> {
+        let limits = fs::read_to_string("/proc/self/limits")?;
+        let core_limit = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
+        let core_limit: Vec<&str> = core_limit.expect("a line").split_whitespace().take(2).collect();
+        assert_eq!(core_limit, ["0", "0"], "core dumps are disabled and cannot be enabled again");
+        let thread = std::thread::spawn(|| fs::read_to_string("/proc/thread-self/status"));
+        for status in [fs::read_to_string("/proc/self/status")?, thread.join().expect("the thread ended")?] {
+            let of = |name: &str| {
+                let line = status.lines().find_map(|line| line.strip_prefix(name));
+                line.unwrap_or_default().trim_start_matches(':').trim().to_owned()
+            };
+            assert_eq!((of("NoNewPrivs").as_str(), of("Seccomp").as_str()), ("1", "2"));
+            let (none, kept) = (0, self.kept.bits());
+            for (set, expected) in
+                [("CapInh", none), ("CapPrm", kept), ("CapEff", kept), ("CapBnd", kept), ("CapAmb", none)]
+            {
+                assert_eq!(u64::from_str_radix(&of(set), 16).ok(), Some(expected), "{set}");
+            }
+            for ids in ["Uid", "Gid"] {
+                let ids = of(ids);
+                assert!(ids.split_whitespace().all(|id| id.parse() == Ok(self.user)), "{ids}");
+            }
+            if self.user == UNPRIVILEGED {
+                assert_eq!(of("Groups"), "");
+            }
+        }
+        Ok(())
+    }
 }
 
 fn listen_at(path: &Path) -> io::Result<()> {
@@ -340,37 +370,5 @@ fn raw_syscall(number: libc::c_long, arguments: [libc::c_long; 6]) -> io::Result
     } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
-    }
-}
-
-impl Fixture<'_> {
-    /// Status lines of this process and of a thread started later, as the kernel reports them.
-    fn status(&self) -> io::Result<()> {
-        let limits = fs::read_to_string("/proc/self/limits")?;
-        let core_limit = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
-        let core_limit: Vec<&str> = core_limit.expect("a line").split_whitespace().take(2).collect();
-        assert_eq!(core_limit, ["0", "0"], "core dumps are disabled and cannot be enabled again");
-        let thread = std::thread::spawn(|| fs::read_to_string("/proc/thread-self/status"));
-        for status in [fs::read_to_string("/proc/self/status")?, thread.join().expect("the thread ended")?] {
-            let of = |name: &str| {
-                let line = status.lines().find_map(|line| line.strip_prefix(name));
-                line.unwrap_or_default().trim_start_matches(':').trim().to_owned()
-            };
-            assert_eq!((of("NoNewPrivs").as_str(), of("Seccomp").as_str()), ("1", "2"));
-            let (none, kept) = (0, self.kept.bits());
-            for (set, expected) in
-                [("CapInh", none), ("CapPrm", kept), ("CapEff", kept), ("CapBnd", kept), ("CapAmb", none)]
-            {
-                assert_eq!(u64::from_str_radix(&of(set), 16).ok(), Some(expected), "{set}");
-            }
-            for ids in ["Uid", "Gid"] {
-                let ids = of(ids);
-                assert!(ids.split_whitespace().all(|id| id.parse() == Ok(self.user)), "{ids}");
-            }
-            if self.user == UNPRIVILEGED {
-                assert_eq!(of("Groups"), "");
-            }
-        }
-        Ok(())
     }
 }

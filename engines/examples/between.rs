@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use engines::sglang::wire::{Decoder, Limits};
 use zeromq::{PullSocket, PushSocket, Socket as _, SocketRecv as _, SocketSend as _};
-use zmq_tap::relay::{Observation, Options, Pair, Payload, Relay, lower_priority};
+use zmq_tap::relay::{Observed, Options, Pair, Payload, Relay, lower_priority};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -33,12 +33,12 @@ fn relay(listen: &str, upstream: &str, decode: bool) -> Result<(), Box<dyn Error
         let _ = lower_priority();
         let (mut decoder, mut seen, mut open) = (Decoder::new(Limits::default()), 0_u64, 0_u32);
         loop {
-            match observations.poll() {
-                Some(Observation::Frame { payload: Payload::Whole(bytes), .. }) => {
+            match observations.poll().map(|observation| observation.what) {
+                Some(Observed::Frame { payload: Payload::Whole(bytes), .. }) => {
                     seen += u64::from(!decode || decoder.decode(&bytes).is_ok());
                 }
-                Some(Observation::Opened { .. }) => open += 1,
-                Some(Observation::Closed { .. }) => {
+                Some(Observed::Opened(_)) => open += 1,
+                Some(Observed::Closed { .. }) => {
                     open -= 1;
                     // The thread stays, so that its CPU time can be read.
                     if open == 0 {

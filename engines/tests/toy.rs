@@ -183,7 +183,7 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
         Export::new(export::Format::Otlp, export::Options::default(), config(), &opening, &mut out).expect("a vector");
     let (mut frames, until) = (0, Instant::now() + Duration::from_secs(20));
     while frames < messages.len() && Instant::now() < until {
-        tap.poll(64, &mut |event, _| {
+        tap.poll(64, &mut |event| {
             frames += usize::from(matches!(event.what, What::Sent(_)));
             export.event(event).expect("a vector");
         });

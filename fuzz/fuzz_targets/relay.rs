@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{LazyLock, Mutex};
 
 use libfuzzer_sys::fuzz_target;
-use zmq_tap::relay::{Direction, Observation, Options, Pair, Payload, Relay};
+use zmq_tap::relay::{Direction, Observed, Options, Pair, Payload, Relay};
 use zmq_tap::zmtp::{Mark, Scanner};
 
 struct Bench {
@@ -73,11 +73,11 @@ fn messages(bytes: &[u8]) -> Option<Vec<Vec<u8>>> {
 fn reported(relay: &Relay) -> [Vec<(u64, Payload)>; 2] {
     let mut reported = [Vec::new(), Vec::new()];
     loop {
-        match relay.poll() {
-            Some(Observation::Frame { direction, bytes, payload, .. }) => {
+        match relay.poll().map(|observation| observation.what) {
+            Some(Observed::Frame { direction, bytes, payload, .. }) => {
                 reported[usize::from(direction == Direction::Backward)].push((bytes, payload));
             }
-            Some(Observation::Closed { .. }) => return reported,
+            Some(Observed::Closed { .. }) => return reported,
             Some(_) => {}
             None => std::thread::yield_now(),
         }

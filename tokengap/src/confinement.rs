@@ -101,7 +101,7 @@ pub(crate) fn relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint
                 plan.keep |= Capabilities::DAC_OVERRIDE;
             }
             Endpoint::Abstract(_) => {}
-            Endpoint::Tcp { port, .. } | Endpoint::Http { port, .. } => listen(plan, *port),
+            Endpoint::Tcp { port, .. } => listen(plan, *port),
         }
     }
     for upstream in upstreams {
@@ -109,7 +109,7 @@ pub(crate) fn relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint
             // The socket may be created later by an engine of another user.
             Endpoint::Path(_) => plan.keep |= Capabilities::DAC_OVERRIDE,
             Endpoint::Abstract(_) => plan.abstract_sockets = true,
-            Endpoint::Tcp { port, .. } | Endpoint::Http { port, .. } => plan.ports.push(PortAccess::Connect(*port)),
+            Endpoint::Tcp { port, .. } => plan.ports.push(PortAccess::Connect(*port)),
         }
     }
 }

@@ -75,7 +75,7 @@ impl LiveSource for TapSource {
             sink(&Event::new(MonoNs::now(), What::Engine(engine.event())));
         }
         let known = self.engine.as_ref().map(|(engine, _)| engine.event()).unwrap_or_default();
-        let mut complete = |event: &Event<'_>, _: &[u8]| match event.what {
+        let mut complete = |event: &Event<'_>| match event.what {
             What::Engine(found) => sink(&Event::new(event.at, What::Engine(completed(known, found)))),
             _ => sink(event),
         };

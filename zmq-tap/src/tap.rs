@@ -1,23 +1,23 @@
 //! The tap as a source: the relay's observations, decoded into events.
 
-mod served;
 mod tapped;
 
-use std::os::unix::net::UnixListener;
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use trace::event::{Capabilities, Engine, Event, Frame, Missed, MissedCause, Undecoded, What};
+use trace::event::{AnswerEnd, Capabilities, Engine, Event, Frame, Missed, Undecoded, What};
 use trace::path::Ends;
 use trace::{FrameId, HopId, MonoNs, fault};
 
-use crate::decode::{Decoders, Format};
+use crate::decode::{Decoders, Format, ReadResponseId};
+use crate::egress::{Limits, Reader, Server};
 use crate::relay::{
-    Counters, Direction, Endpoint, Gate, Observation, Observations, Options, Pair, Payload, Relay, RelayError, Stats,
-    Unread,
+    Counters, Direction, Endpoint, Observation, Observations, Observed, Options, Pair, Payload, Relay, RelayError,
+    Signal, Stats, Unread,
 };
 
-use served::Served;
 use tapped::Tapped;
 
 /// A pair of endpoints, with advance knowledge of the hop between them.
@@ -99,73 +99,52 @@ fn count(forms: &mut Vec<Form>, seen: Form) {
     }
 }
 
-/// State for the clients of a pair that speaks HTTP.
-fn serves(hop: &TapHop) -> Option<Served> {
-    hop.pair.listen.speaks_http().then(Served::default)
-}
-
 impl Tap {
-    /// Binds every listener and starts to relay.
+    /// Binds every listener and starts to relay. [`Tap::add`] adds further hops.
     pub fn start(hops: Vec<TapHop>, options: Options) -> Result<Self, RelayError> {
-        let (limit, formats) = (options.max_frame_bytes, options.formats);
-        let mut tapped: Vec<Tapped> = hops.iter().flat_map(Tapped::both).collect();
-        let served: Vec<Option<Served>> = hops.iter().map(serves).collect();
-        if served.iter().flatten().count() + 1 == served.len() {
-            // The only ZMQ hop must end at the process that responds to the clients.
-            tapped.iter_mut().step_by(2).for_each(|only| only.only = true);
-        }
-        let relay = Relay::start(hops.into_iter().map(|hop| hop.pair).collect(), options)?;
-        Ok(Self::on(relay, (formats, limit), tapped, served))
-    }
-
-    /// Starts without hops; [`Tap::add`] adds them.
-    pub fn waiting(options: Options) -> Result<Self, RelayError> {
-        let (limit, formats) = (options.max_frame_bytes, options.formats);
-        Ok(Self::on(Relay::waiting(options)?, (formats, limit), Vec::new(), Vec::new()))
-    }
-
-    /// Adds a hop whose listener is already bound. Connections wait at `gate` before the relay connects them to the upstream.
-    pub fn add(&mut self, hop: TapHop, listener: UnixListener, gate: Gate) -> Result<(), RelayError> {
-        let Some(relay) = &mut self.relay else {
-            return Err(RelayError::Stopped);
-        };
-        let (both, served) = (Tapped::both(&hop), serves(&hop));
-        relay.add(hop.pair, listener, gate)?;
-        if served.is_some() {
-            self.delivers = true;
-            self.decoders.keep_text();
-        }
-        self.hops.extend(both);
-        self.served.push(served);
-        Ok(())
-    }
-
-    fn on(
-        relay: Relay,
-        (formats, max_frame_bytes): (&'static [Format], u64),
-        hops: Vec<Tapped>,
-        served: Vec<Option<Served>>,
-    ) -> Self {
-        let longest = usize::try_from(max_frame_bytes).unwrap_or(usize::MAX);
-        let mut decoders = Decoders::new(formats, longest);
-        let delivers = served.iter().any(Option::is_some);
-        if delivers {
-            decoders.keep_text();
-        }
-        Self {
+        let formats = options.formats;
+        let longest = usize::try_from(options.max_frame_bytes).unwrap_or(usize::MAX);
+        let relay = Relay::start(hops.iter().map(|hop| hop.pair.clone()).collect(), options)?;
+        let mut tap = Self {
             observations: relay.observations(),
             counters: relay.counters(),
             relay: Some(relay),
             closing: None,
             formats,
-            decoders,
-            hops,
+            decoders: Decoders::new(formats, longest),
+            hops: Vec::new(),
             schema: None,
             forms: Vec::new(),
             unread: Vec::new(),
-            delivers,
-            served,
+            served: Vec::new(),
+            delivers: false,
+        };
+        for hop in hops {
+            tap.push(hop);
         }
+        if tap.served.iter().flatten().count() + 1 == tap.served.len() {
+            // The only ZMQ hop must end at the process that responds to the clients.
+            tap.hops.iter_mut().step_by(2).for_each(|only| only.only = true);
+        }
+        Ok(tap)
+    }
+
+    /// Adds a hop whose listener is already bound. Its connections wait for `gate` before the relay connects them to the upstream.
+    pub fn add(&mut self, hop: TapHop, listener: OwnedFd, gate: Signal) -> Result<(), RelayError> {
+        let relay = self.relay.as_mut().ok_or(RelayError::Stopped)?;
+        relay.add(hop.pair.clone(), listener, gate)?;
+        self.push(hop);
+        Ok(())
+    }
+
+    fn push(&mut self, hop: TapHop) {
+        let served = hop.pair.listen.speaks_http().then(Served::default);
+        if served.is_some() {
+            self.delivers = true;
+            self.decoders.keep_text();
+        }
+        self.served.push(served);
+        self.hops.extend(Tapped::both(hop));
     }
 
     /// Listening endpoint of each pair; empty once the tap has been stopped.
@@ -178,9 +157,8 @@ impl Tap {
         self.decoders.keep_ids();
     }
 
-    /// Converts at most `limit` observations into events. The first event of each frame comes with the bytes of its first part. Returns the
-    /// number of observations. Never waits.
-    pub fn poll(&mut self, limit: usize, sink: &mut dyn FnMut(&Event<'_>, &[u8])) -> usize {
+    /// Converts at most `limit` observations into events. Returns the number of observations. Never waits.
+    pub fn poll(&mut self, limit: usize, sink: &mut dyn FnMut(&Event<'_>)) -> usize {
         let mut done = 0;
         while done < limit
             && let Some(observation) = self.observations.poll()
@@ -193,7 +171,7 @@ impl Tap {
     }
 
     /// Announces hops into the tokenizer again if the observability of deliveries has changed.
-    fn announce_deliveries(&mut self, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
+    fn announce_deliveries(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
         let seen = self.served.iter().flatten().any(|served| served.server.shows_deliveries());
         if std::mem::replace(&mut self.delivers, seen) == seen {
             return;
@@ -241,42 +219,35 @@ impl Tap {
         &self.forms
     }
 
-    fn translate(&mut self, observation: Observation, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
-        match observation {
-            Observation::Frame { pair, direction, lane, seq, read_at, written_at, bytes, payload } => {
-                let id = FrameId { hop: hop_id(pair, direction), lane, seq };
-                self.frame(id, [read_at, written_at], bytes, &payload, sink);
-            }
-            Observation::Passed { pair, lane, at, bytes } => {
-                if let Some(served) = self.served(pair) {
-                    served.passed(lane, at, &bytes, &mut |event| sink(event, &[]));
-                }
-            }
-            Observation::HeldUp { pair, lane } => {
-                if let Some(served) = self.served(pair) {
-                    served.short_writes(lane);
-                }
-            }
-            Observation::Lost { pair, direction, lane, count, cause } => match self.served(pair) {
-                Some(served) => served.missed(lane, MonoNs::now(), &mut |event| sink(event, &[])),
-                None => self.lost(hop_id(pair, direction), MonoNs::now(), count, cause, sink),
-            },
-            Observation::Opened { pair, at, .. } => {
-                // The direction of messages is not known in advance for a hop without a name.
-                let id = hop_id(pair, Direction::Forward);
-                if self.served(pair).is_none() && self.hops[usize::from(id.0)].hop.ends.is_some() {
-                    self.announce(id, at, sink);
-                }
-            }
-            Observation::Refused { pair } => {
-                let tapped = &mut self.hops[usize::from(hop_id(pair, Direction::Forward).0)];
+    fn translate(&mut self, observation: Observation, sink: &mut dyn FnMut(&Event<'_>)) {
+        let Observation { pair, lane, what } = observation;
+        // The direction of messages is not known in advance for a hop without a name.
+        let forward = hop_id(pair, Direction::Forward);
+        match what {
+            Observed::Refused => {
+                let tapped = &mut self.hops[usize::from(forward.0)];
                 if tapped.refused == 0 {
                     let upstream = &tapped.hop.pair.upstream;
                     tracing::warn!("a connection was closed because nothing is listening on {upstream}");
                 }
                 tapped.refused += 1;
             }
-            Observation::Rejected { pair, direction } => {
+            what if let Some(served) = &mut self.served[usize::from(pair)] => served.observed(lane, what, sink),
+            Observed::Frame { direction, seq, read_at, written_at, bytes, payload } => {
+                let id = FrameId { hop: hop_id(pair, direction), lane, seq };
+                self.frame(id, [read_at, written_at], bytes, &payload, sink);
+            }
+            Observed::Lost { direction, count, cause } => {
+                let (hop, at) = (hop_id(pair, direction), MonoNs::now());
+                self.announce(hop, at, sink);
+                sink(&Event { at, what: What::Missed(Missed { hop: Some(hop), count, cause }) });
+            }
+            Observed::Opened(at) => {
+                if self.hops[usize::from(forward.0)].hop.ends.is_some() {
+                    self.announce(forward, at, sink);
+                }
+            }
+            Observed::Rejected(direction) => {
                 let tapped = &mut self.hops[usize::from(hop_id(pair, direction).0)];
                 tapped.rejected += 1;
                 if tapped.rejected == 1
@@ -285,19 +256,10 @@ impl Tap {
                     tracing::warn!("{rejection}");
                 }
             }
-            Observation::Unread { pair, direction, why, .. } => self.warn_unreadable(hop_id(pair, direction), &why),
-            Observation::Closed { pair, lane, at, first, why, .. } => {
-                if let Some(served) = self.served(pair) {
-                    served.closed(lane, at, first, &mut |event| sink(event, &[]));
-                } else {
-                    tracing::info!(pair, lane, "connection closed: {why}");
-                }
-            }
+            Observed::Unread(direction, why) => self.warn_unreadable(hop_id(pair, direction), &why),
+            Observed::Closed { why, .. } => tracing::info!(pair, lane, "connection closed: {why}"),
+            Observed::Passed { .. } | Observed::HeldUp => {}
         }
-    }
-
-    fn served(&mut self, pair: u16) -> Option<&mut Served> {
-        self.served.get_mut(usize::from(pair))?.as_mut()
     }
 
     /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason.
@@ -317,14 +279,14 @@ impl Tap {
         [at, forwarded]: [MonoNs; 2],
         bytes: u64,
         payload: &Payload,
-        sink: &mut dyn FnMut(&Event<'_>, &[u8]),
+        sink: &mut dyn FnMut(&Event<'_>),
     ) {
         let (tapped, formats) = (&mut self.hops[usize::from(id.hop.0)], self.formats);
         let context = (self.delivers, formats);
-        let undecoded = |tapped: &mut Tapped, why: &str, sink: &mut dyn FnMut(&Event<'_>, &[u8])| {
+        let undecoded = |tapped: &mut Tapped, why: &str, sink: &mut dyn FnMut(&Event<'_>)| {
             tapped.announce(id.hop, at, context, sink);
             let undecoded = Undecoded { id, bytes, forwarded: Some(forwarded), reason: why };
-            sink(&Event::new(at, What::Undecoded(undecoded)), &[]);
+            sink(&Event::new(at, What::Undecoded(undecoded)));
         };
         let (one, several): ([&[u8]; 1], Vec<&[u8]>);
         let parts = match payload {
@@ -357,7 +319,7 @@ impl Tap {
                 waiter: shape.waiter,
                 ..Engine::default()
             };
-            sink(&Event { at, what: What::Engine(engine) }, &[]);
+            sink(&Event { at, what: What::Engine(engine) });
         }
         count(&mut self.forms, Form { class: shape.class, codec: shape.codec, schema: shape.schema, frames: 1 });
         let frame = Frame { id, bytes, forwarded: Some(forwarded), kind: shape.kind, ids: shape.ids, chunks };
@@ -365,47 +327,73 @@ impl Tap {
         for served in self.served.iter_mut().flatten() {
             served.sent(&frame, read);
         }
-        sink(&Event { at, what: What::Sent(frame) }, parts.first().copied().unwrap_or_default());
+        sink(&Event { at, what: What::Sent(frame) });
         // Clocks of two machines are not comparable.
         let is_local = matches!(tapped.hop.pair.listen, Endpoint::Path(_) | Endpoint::Abstract(_));
         if let Some(wait) = batch.send_wait(id.hop, at).filter(|_| is_local) {
-            sink(&Event { at, what: What::SendWait(wait) }, &[]);
+            sink(&Event { at, what: What::SendWait(wait) });
         }
     }
 
-    fn lost(
-        &mut self,
-        hop: HopId,
-        at: MonoNs,
-        count: u64,
-        cause: MissedCause,
-        sink: &mut dyn FnMut(&Event<'_>, &[u8]),
-    ) {
-        self.announce(hop, at, sink);
-        sink(&Event { at, what: What::Missed(Missed { hop: Some(hop), count, cause }) }, &[]);
-    }
-
     /// Sets the ends of the hop that listens at `listen`, replacing those derived from its messages, and announces the change immediately.
-    pub fn name(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
-        let directions = [(Direction::Forward, ends.to_owned()), (Direction::Backward, ends.reversed())];
-        for pair in 0..self.hops.len() / 2 {
-            for (direction, ends) in &directions {
-                let id = hop_id(pair as u16, *direction);
-                let hop = &mut self.hops[usize::from(id.0)];
-                if hop.hop.pair.listen != *listen || hop.ends == *ends {
-                    continue;
-                }
-                hop.ends.clone_from(ends);
-                hop.named = true;
-                if std::mem::take(&mut hop.announced) {
-                    self.announce(id, at, sink);
+    pub fn name(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
+        let (context, directions) = ((self.delivers, self.formats), [ends.to_owned(), ends.reversed()]);
+        for ((id, tapped), ends) in (0_u16..).zip(&mut self.hops).zip(directions.iter().cycle()) {
+            if tapped.hop.pair.listen == *listen && tapped.ends != *ends {
+                tapped.ends.clone_from(ends);
+                tapped.named = true;
+                if std::mem::take(&mut tapped.announced) {
+                    tapped.announce(HopId(id), at, context, sink);
                 }
             }
         }
     }
 
-    fn announce(&mut self, hop: HopId, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>, &[u8])) {
+    fn announce(&mut self, hop: HopId, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
         self.hops[usize::from(hop.0)].announce(hop, at, (self.delivers, self.formats), sink);
+    }
+}
+
+/// Connections of clients to one HTTP server. Bytes that the relay passes to them become deliveries. The relay limits their number.
+#[derive(Debug, Default)]
+struct Served {
+    server: Server,
+    connections: HashMap<u32, Reader>,
+}
+
+impl Served {
+    /// Records the requests and the text of a frame. `read` is for engines whose responses show other ids.
+    fn sent(&mut self, frame: &Frame<'_>, read: Option<ReadResponseId>) {
+        if let Some(read) = read {
+            self.server.response_ids.sent(read, frame.chunks);
+        }
+        self.server.texts.sent(frame);
+    }
+
+    /// Processes an observation of connection `lane`.
+    fn observed(&mut self, lane: u32, what: Observed, sink: &mut dyn FnMut(&Event<'_>)) {
+        let new = || Reader::new(Limits::default());
+        match what {
+            Observed::Passed { at, bytes } => {
+                // The relay does not know where the server's writes begin.
+                let begins = false;
+                self.connections.entry(lane).or_insert_with(new).feed(at, &bytes, begins, &mut self.server, sink);
+            }
+            Observed::HeldUp => self.connections.entry(lane).or_insert_with(new).short_writes(),
+            Observed::Lost { .. } => self.connections.entry(lane).or_insert_with(new).missed(MonoNs::now(), sink),
+            // If neither side ended the connection, the relay did, and the outcome of the last response is unknown.
+            Observed::Closed { at, first, .. } => {
+                if let (Some(mut reader), Some(first)) = (self.connections.remove(&lane), first) {
+                    let end = match first {
+                        Direction::Forward => AnswerEnd::ClientLeft,
+                        Direction::Backward => AnswerEnd::ServerLeft,
+                    };
+                    reader.closed(at, end, None, &mut self.server, sink);
+                }
+            }
+            // The first response announces itself, and HTTP has no frames.
+            _ => {}
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use zeromq::{PullSocket, RouterSocket, Socket};
-use zmq_tap::relay::{Endpoint, Gate, Observation, Options, Pair, Relay};
+use zmq_tap::relay::{Endpoint, Observed, Options, Pair, Relay, Signal};
 use zmq_tap::splice::{Folder, Place, Restored, SpliceError, restore, socket_type};
 
 const NAME: &str = "tmpk3v_0qz7";
@@ -106,7 +106,7 @@ fn an_engine_that_listens_again_keeps_its_new_socket() {
     let rebound = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens again");
     assert!(!place.is_held());
     let error = place.give_back().expect_err("the path is taken");
-    assert!(matches!(error, SpliceError::Gone { .. }), "{error}");
+    assert!(matches!(error, SpliceError::Gone(..)), "{error}");
     assert!(reaches(&folder, &rebound));
     assert_eq!(names(&folder), [NAME]);
 }
@@ -125,7 +125,7 @@ fn files_that_are_not_sockets_are_not_touched() {
     for name in ["", "../x", "a\nb"] {
         assert!(matches!(Place::take(&opened, name), Err(SpliceError::Name(_))));
     }
-    assert!(matches!(Place::take(&opened, "absent"), Err(SpliceError::File { .. })));
+    assert!(matches!(Place::take(&opened, "absent"), Err(SpliceError::File(..))));
     assert_eq!(names(&folder), ["link", "target"]);
     let error = Folder::open(&target, &target).expect_err("no folder");
     assert!(error.to_string().contains("cannot open the folder"), "{error}");
@@ -208,26 +208,26 @@ fn sockets_of_a_running_tokengap_and_files_of_others_are_not_touched() {
 }
 
 /// A relay in the engine's place, with the option `ask_to_leave`.
-fn spliced_relay(opened: &Folder, gate: &Gate) -> (Relay, Place) {
+fn spliced_relay(opened: &Folder, gate: &Signal) -> (Relay, Place) {
     let (listener, place) = Place::take(opened, NAME).expect("spliced");
     let options = Options { ask_to_leave: true, ..Options::default() };
-    let mut relay = Relay::waiting(options).expect("started");
+    let mut relay = Relay::start(Vec::new(), options).expect("started");
     let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
-    relay.add(pair, listener, gate.clone()).expect("added");
+    relay.add(pair, listener.into(), gate.clone()).expect("added");
     (relay, place)
 }
 
 #[test]
 fn connections_wait_at_a_closed_gate() {
     let (folder, opened, engine) = engine();
-    let gate = Gate::closed();
+    let gate = Signal::default();
     let (relay, place) = spliced_relay(&opened, &gate);
     let mut sender = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
     sender.write_all(b"early").expect("written");
     engine.set_nonblocking(true).expect("set");
     std::thread::sleep(Duration::from_millis(50));
     assert!(engine.accept().is_err(), "not connected to the engine yet");
-    gate.let_through();
+    gate.send();
     engine.set_nonblocking(false).expect("set");
     let (mut received, _) = engine.accept().expect("connected");
     let mut bytes = [0; 5];
@@ -241,12 +241,12 @@ fn connections_wait_at_a_closed_gate() {
 #[test]
 fn a_sender_that_disconnects_on_request_loses_nothing() {
     let (folder, opened, engine) = engine();
-    let (relay, place) = spliced_relay(&opened, &Gate::open());
+    let (relay, place) = spliced_relay(&opened, &Signal::sent());
     let mut sender = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
     let (mut received, _) = engine.accept().expect("connected");
     let began = Instant::now();
     // Until the relay is connected to the engine, no bytes are relayed, and a ZMQ peer has not received a greeting.
-    while !matches!(relay.poll(), Some(Observation::Opened { .. })) {
+    while !relay.poll().is_some_and(|observation| matches!(observation.what, Observed::Opened(_))) {
         assert!(began.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -266,7 +266,7 @@ fn a_sender_that_disconnects_on_request_loses_nothing() {
 #[test]
 fn a_sender_that_does_not_disconnect_is_cut_off() {
     let (folder, opened, engine) = engine();
-    let (relay, place) = spliced_relay(&opened, &Gate::open());
+    let (relay, place) = spliced_relay(&opened, &Signal::sent());
     let _connected = UnixStream::connect(folder.path().join(NAME)).expect("accepted");
     let (_received, _) = engine.accept().expect("connected");
     let began = Instant::now();

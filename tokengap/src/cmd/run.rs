@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         confine(args, folder.path());
         signals.to(&child).context("cannot pass signals on")?;
         let options = Options { formats: engines::FORMATS, ..Options::default() };
-        let tap = Tap::waiting(options).context("the relay did not start")?;
+        let tap = Tap::start(Vec::new(), options).context("the relay did not start")?;
         Run::start(tap, child.clone(), &folder, guard)
     });
     let source = match started {

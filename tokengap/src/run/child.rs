@@ -59,7 +59,7 @@ fn ignored() -> u64 {
 pub(crate) struct Child {
     name: String,
     pid: u32,
-    process: Mutex<(std::process::Child, Option<ExitStatus>)>,
+    process: Mutex<std::process::Child>,
 }
 
 impl Child {
@@ -77,7 +77,7 @@ impl Child {
         Ok(Arc::new(Self {
             name: format!("{} ({})", name.display(), process.id()),
             pid: process.id(),
-            process: Mutex::new((process, None)),
+            process: Mutex::new(process),
         }))
     }
 
@@ -96,18 +96,14 @@ impl Child {
     }
 
     fn status(&self) -> Option<ExitStatus> {
-        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        if process.1.is_none() {
-            process.1 = process.0.try_wait().ok().flatten();
-        }
-        process.1
+        self.process.lock().unwrap_or_else(PoisonError::into_inner).try_wait().ok().flatten()
     }
 
     /// Sends a signal unless the child has exited, because its pid may have been reused.
     fn signal(&self, signal: Signal) {
-        let process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
-        if process.1.is_none() {
-            let _ = kill_process(Pid::from_child(&process.0), signal);
+        let mut process = self.process.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(None) = process.try_wait() {
+            let _ = kill_process(Pid::from_child(&process), signal);
         }
     }
 

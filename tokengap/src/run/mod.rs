@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
 use trace::{Event, MonoNs};
-use zmq_tap::relay::{Endpoint, Gate, Pair};
+use zmq_tap::relay::{Endpoint, Pair, Signal};
 use zmq_tap::splice::Place;
 use zmq_tap::tap::{Tap, TapHop};
 
@@ -65,7 +65,7 @@ impl Run {
                 MoverEvent::Moved(listener, place) => {
                     let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
                     let hop = TapHop { endpoint: Some(pair.listen.to_string()), ..TapHop::new(pair) };
-                    match self.tap.tap_mut().add(hop, listener, Gate::open()) {
+                    match self.tap.tap_mut().add(hop, listener.into(), Signal::sent()) {
                         Ok(()) => {
                             self.moved += 1;
                             // An engine that listens again gives up its previous socket.
@@ -78,7 +78,7 @@ impl Run {
                 MoverEvent::Engine(engine) => self.tap.set_engine(*engine),
                 MoverEvent::Hop(listen, ends) => {
                     let listen = Endpoint::Path(listen);
-                    self.tap.tap_mut().name(&listen, ends, MonoNs::now(), &mut |event, _| sink(event));
+                    self.tap.tap_mut().name(&listen, ends, MonoNs::now(), sink);
                 }
                 MoverEvent::Bypass(message) => {
                     tracing::warn!("{message}");

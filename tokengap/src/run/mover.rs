@@ -1,7 +1,6 @@
 //! Watches the child's folder for sockets, replaces each one immediately, and looks for connections that bypass the relay.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -314,21 +313,11 @@ impl SocketWatch {
 }
 
 /// Returns whether `pid` is `ancestor` or one of its descendants.
-fn descends(mut pid: u32, ancestor: u32) -> bool {
-    let parent = |pid: u32| -> io::Result<Option<u32>> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("PPid:"));
-        Ok(line.and_then(|parent| parent.trim().parse().ok()))
+fn descends(pid: u32, ancestor: u32) -> bool {
+    let parent = |pid: &u32| -> Option<u32> {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
     };
     // Deeper than any process tree.
-    for _ in 0..1_000 {
-        if pid == ancestor {
-            return true;
-        }
-        match parent(pid) {
-            Ok(Some(parent)) if parent > 0 => pid = parent,
-            _ => return false,
-        }
-    }
-    false
+    std::iter::successors(Some(pid), parent).take(1_000).any(|pid| pid == ancestor)
 }

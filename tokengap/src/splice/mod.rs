@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
 use trace::Event;
 use trace::path::Ends;
-use zmq_tap::relay::{Endpoint, Gate, Options, Pair};
+use zmq_tap::relay::{Endpoint, Options, Pair, Signal};
 use zmq_tap::splice::Place;
 use zmq_tap::tap::{Tap, TapHop};
 
@@ -111,9 +111,10 @@ impl Prepared {
 
     /// Moves everything, or restores everything and returns the reason.
     pub(crate) fn execute(self, options: &Options, guard: Guard) -> anyhow::Result<Splice> {
-        let mut tap = Tap::waiting(Options { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
+        let mut tap =
+            Tap::start(Vec::new(), Options { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
         let mut places = Vec::new();
-        let gate = Gate::closed();
+        let gate = Signal::default();
         for one in &self.planned {
             let (listener, place) = Place::take(&one.open()?, &one.file)?;
             let pair = Pair { listen: Endpoint::Path(one.bound.clone()), upstream: Endpoint::Path(place.aside()) };
@@ -123,7 +124,7 @@ impl Prepared {
                 ..TapHop::new(pair)
             };
             places.push(place);
-            tap.add(hop, listener, gate.clone())?;
+            tap.add(hop, listener.into(), gate.clone())?;
         }
         if let Ok(witness) = &self.witness {
             witness.mark();
@@ -147,7 +148,7 @@ impl Prepared {
             );
         }
         let caught_up = caught_up(&self.planned);
-        gate.let_through();
+        gate.send();
         if !caught_up {
             let doubt = "a receiver never became idle: chunks of the old and the new connection may be reordered";
             doubts.push(doubt.into());
@@ -159,19 +160,8 @@ impl Prepared {
         }
         let outage = last_cut.elapsed();
         let mut tap = TapSource::new(tap);
-        tap.set_engine(self.engine);
-        Ok(Splice {
-            tap,
-            places,
-            planned: self.planned,
-            connections: self.live.len(),
-            rate: self.rate,
-            witness: self.witness,
-            outage,
-            doubts,
-            state: State::Running,
-            _guard: guard,
-        })
+        tap.set_engine(self.engine.clone());
+        Ok(Splice { tap, places, moved: self, outage, doubts, state: State::Running, _guard: guard })
     }
 
     /// Returns whether all old connections are closed. Then everything they carried is in the receivers' inboxes.
@@ -228,10 +218,7 @@ enum State {
 pub(crate) struct Splice {
     tap: TapSource,
     places: Vec<Place>,
-    planned: Vec<Planned>,
-    connections: usize,
-    rate: Option<Rate>,
-    witness: Result<Witness, String>,
+    moved: Prepared,
     /// Time from cutting the last connection until all had reconnected.
     pub(crate) outage: Duration,
     pub(crate) doubts: Vec<String>,
@@ -242,12 +229,12 @@ pub(crate) struct Splice {
 impl Splice {
     /// Results of the witness, or the reason why there are none.
     pub(crate) fn seen(&self) -> Result<Seen, &str> {
-        self.witness.as_ref().map(Witness::seen).map_err(String::as_str)
+        self.moved.witness.as_ref().map(Witness::seen).map_err(String::as_str)
     }
 
     /// Waits for receivers and restores the sockets, on a separate thread because it can take seconds.
     fn restore(&mut self) -> State {
-        let (places, planned) = (std::mem::take(&mut self.places), self.planned.clone());
+        let (places, planned) = (std::mem::take(&mut self.places), self.moved.planned.clone());
         let all = move || {
             let mut doubts = Vec::new();
             if !caught_up(&planned) {
@@ -268,7 +255,7 @@ impl Splice {
         self.state = match state {
             State::Returning(thread) if thread.is_finished() => {
                 self.doubts.extend(thread.join().unwrap_or_default());
-                if let Ok(witness) = &self.witness {
+                if let Ok(witness) = &self.moved.witness {
                     witness.mark();
                 }
                 State::Settling(Instant::now() + SETTLE)
@@ -290,15 +277,15 @@ impl About for Splice {
 
     fn wire(&self) -> Option<Value> {
         let mut wire = self.tap.wire()?;
-        let hops = self.planned.iter().map(|one| json!({"name": one.name(), "endpoint": one.endpoint()}));
+        let hops = self.moved.planned.iter().map(|one| json!({"name": one.name(), "endpoint": one.endpoint()}));
         let continuity = self.seen().ok().map(|seen| {
             json!({"messages_received": seen.received, "requests_across": seen.crossed, "messages_unread": seen.unread,
                    "broken": seen.broken})
         });
         wire["splice"] = json!({
             "hops": hops.collect::<Vec<_>>(),
-            "connections": self.connections,
-            "messages_per_second": self.rate.map(|rate| rate.per_second),
+            "connections": self.moved.live.len(),
+            "messages_per_second": self.moved.rate.map(|rate| rate.per_second),
             "moved_in_ms": self.outage.as_millis() as u64,
             "continuity": continuity,
             "doubts": self.doubts,
@@ -309,11 +296,8 @@ impl About for Splice {
     fn degraded(&self) -> Vec<String> {
         let mut degraded = self.tap.degraded();
         degraded.extend(self.doubts.iter().cloned());
-        match &self.witness {
-            Ok(witness) => {
-                let broken = witness.seen().broken;
-                degraded.extend(broken.into_iter().map(|what| format!("across the move: {what}")));
-            }
+        match self.seen() {
+            Ok(seen) => degraded.extend(seen.broken.into_iter().map(|what| format!("across the move: {what}"))),
             Err(why) => degraded.push(format!("cannot check whether the move lost frames: {why}")),
         }
         degraded

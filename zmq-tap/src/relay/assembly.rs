@@ -8,22 +8,14 @@ use trace::MonoNs;
 use super::observation::{NotKept, Unread};
 use crate::zmtp::{Command, Mark, Pending};
 
-/// A message that has been read completely.
+/// A message that has been read completely. Positions are stream offsets.
 #[derive(Debug)]
 pub(super) struct Message {
-    /// Stream offset of the first byte after the message.
-    pub(super) end: u64,
     pub(super) read_at: MonoNs,
     /// Length in bytes without headers.
     pub(super) bytes: u64,
-    pub(super) parts: Result<Parts, NotKept>,
-}
-
-/// Positions of a message's parts, in stream offsets.
-#[derive(Debug)]
-pub(super) enum Parts {
-    One(Range<u64>),
-    Several(Vec<Range<u64>>),
+    pub(super) last_part: Range<u64>,
+    pub(super) earlier_parts: Result<Vec<Range<u64>>, NotKept>,
 }
 
 /// Messages of one direction, built from marks.
@@ -68,10 +60,15 @@ impl Assembly {
                 if !kept {
                     self.discard(NotKept::Budget);
                 }
-                if more {
-                    self.part(span.body..span.end);
-                } else {
-                    self.complete(span.body..span.end, read_at);
+                let part = span.body..span.end;
+                if !more {
+                    let earlier_parts = self.not_kept.map_or_else(|| Ok(std::mem::take(&mut self.parts)), Err);
+                    self.done.push_back(Message { read_at, bytes: self.bytes, last_part: part, earlier_parts });
+                    self.reset();
+                } else if self.parts.len() + 1 >= self.max_parts {
+                    self.discard(NotKept::TooManyParts);
+                } else if self.not_kept.is_none() {
+                    self.parts.push(part);
                 }
             }
             Mark::Opaque(why) => self.unread.push(why.into()),
@@ -81,7 +78,7 @@ impl Assembly {
             }
             Mark::Synced { .. } => self.reset(),
             Mark::Command(Command::Error, _) => self.rejected = true,
-            Mark::Greeting(_) | Mark::Command(..) => {}
+            Mark::Command(..) => {}
         }
     }
 
@@ -101,30 +98,6 @@ impl Assembly {
             self.discard(NotKept::TooLarge);
         }
         self.not_kept.is_none()
-    }
-
-    fn part(&mut self, part: Range<u64>) {
-        if self.parts.len() + 1 >= self.max_parts {
-            self.discard(NotKept::TooManyParts);
-        }
-        if self.not_kept.is_none() {
-            self.parts.push(part);
-        }
-    }
-
-    fn complete(&mut self, last: Range<u64>, read_at: MonoNs) {
-        let end = last.end;
-        let parts = match self.not_kept {
-            Some(why) => Err(why),
-            None if self.parts.is_empty() => Ok(Parts::One(last)),
-            None => {
-                let mut parts = std::mem::take(&mut self.parts);
-                parts.push(last);
-                Ok(Parts::Several(parts))
-            }
-        };
-        self.done.push_back(Message { end, read_at, bytes: self.bytes, parts });
-        self.reset();
     }
 
     fn reset(&mut self) {

@@ -17,19 +17,15 @@ use super::error::RelayError;
 /// Identity of a file at its creation. The kernel reuses inode numbers, so the modification time is part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Identity {
-    device: u64,
-    inode: u64,
-    created: (i64, i64),
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// Seconds and nanoseconds.
+    pub(crate) created: (i64, i64),
 }
 
 impl Identity {
     pub(crate) fn of(metadata: &Metadata) -> Self {
         Self { device: metadata.dev(), inode: metadata.ino(), created: (metadata.mtime(), metadata.mtime_nsec()) }
-    }
-
-    #[cfg(test)]
-    pub(crate) fn new(device: u64, inode: u64, created: (i64, i64)) -> Self {
-        Self { device, inode, created }
     }
 
     /// The fields as a note stores them.
@@ -72,12 +68,16 @@ impl Claim {
     /// file `upstream` cannot connect here either.
     pub(super) fn listen(path: &Path, upstream: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
         let endpoint = Endpoint::Path(path.to_owned());
-        let failed = |source| RelayError::Bind { endpoint: endpoint.clone(), source };
-        let found = found(path).map_err(failed)?;
+        let failed = |error| RelayError::Bind(endpoint.clone(), error);
+        let found = match fs::symlink_metadata(path) {
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed(error)),
+        };
         if let Some(metadata) = &found
             && !metadata.file_type().is_socket()
         {
-            return Err(RelayError::NotASocket { path: path.to_owned(), what: kind(metadata.file_type()) });
+            return Err(RelayError::NotASocket(path.to_owned(), kind(metadata.file_type())));
         }
         let mut note = Note::lock_own(path, found.is_none())?;
         if let Some(metadata) = &found {
@@ -108,7 +108,7 @@ impl Claim {
         claim
             .note
             .write(&claim.identity.written())
-            .map_err(|source| RelayError::Note { path: claim.note.path.clone(), source })?;
+            .map_err(|error| RelayError::Note(claim.note.path.clone(), error))?;
         Ok((listener, claim))
     }
 }
@@ -145,26 +145,25 @@ impl Note {
         let mut path = socket.as_os_str().to_owned();
         path.push(".tokengap");
         let path = PathBuf::from(path);
-        let failed = |error: Errno| RelayError::Note { path: path.clone(), source: error.into() };
+        let failed = |error: Errno| RelayError::Note(path.clone(), error.into());
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let flags = if create { flags | OFlags::CREATE } else { flags };
         // A tokengap that stops removes its note, so the locked file may have left the folder. Then try again.
         for _ in 0..8 {
-            let file: File = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
-                Ok(file) => file.into(),
+            let note = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
+                Ok(file) => Self { path: path.clone(), file: file.into() },
                 Err(Errno::NOENT) if !create => return Ok(None),
                 Err(error) => return Err(failed(error)),
             };
-            let trusted = !only_own || is_own(&file);
-            if !trusted && is_in_place(&file, &path) {
+            let trusted = !only_own || note.is_own();
+            if !trusted && note.is_in_place() {
                 return Err(RelayError::ForeignNote(path));
             }
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            match flock(&note.file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => return Err(RelayError::InUseByTokengap(Endpoint::Path(socket.to_owned()))),
                 Err(error) => return Err(failed(error)),
             }
-            let note = Self { path: path.clone(), file };
             if trusted && note.is_in_place() {
                 return Ok(Some(note));
             }
@@ -173,7 +172,10 @@ impl Note {
     }
 
     fn is_in_place(&self) -> bool {
-        is_in_place(&self.file, &self.path)
+        match (self.file.metadata(), fs::symlink_metadata(&self.path)) {
+            (Ok(open), Ok(found)) => open.is_file() && (open.dev(), open.ino()) == (found.dev(), found.ino()),
+            _ => false,
+        }
     }
 
     fn identifies(&mut self, identity: &Identity) -> bool {
@@ -190,7 +192,8 @@ impl Note {
 
     /// Whether only tokengap's own user can have created it.
     pub(crate) fn is_own(&self) -> bool {
-        is_own(&self.file)
+        let own = rustix::process::geteuid().as_raw();
+        self.file.metadata().is_ok_and(|found| found.uid() == own && found.nlink() == 1)
     }
 
     /// Replaces the text of the note.
@@ -221,26 +224,6 @@ fn bind(path: &Path, upstream: Option<&Path>) -> io::Result<UnixListener> {
         return Err(error);
     }
     Ok(listener)
-}
-
-fn is_in_place(file: &File, path: &Path) -> bool {
-    match (file.metadata(), fs::symlink_metadata(path)) {
-        (Ok(open), Ok(found)) => open.is_file() && (open.dev(), open.ino()) == (found.dev(), found.ino()),
-        _ => false,
-    }
-}
-
-fn is_own(file: &File) -> bool {
-    let own = rustix::process::geteuid().as_raw();
-    file.metadata().is_ok_and(|found| found.uid() == own && found.nlink() == 1)
-}
-
-fn found(path: &Path) -> io::Result<Option<Metadata>> {
-    match fs::symlink_metadata(path) {
-        Ok(metadata) => Ok(Some(metadata)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 fn kind(file: FileType) -> &'static str {

@@ -8,66 +8,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Shared;
 use super::endpoint::{Endpoint, Pair};
 use super::journal::Journal;
-use super::observation::{Direction, Ending, Observation};
+use super::observation::{Direction, Ending, Observation, Observed};
 use super::pump::{End, pump};
 use super::responses::ByteWatch;
 use super::socket::Socket;
-use super::thread::Stop;
+use super::thread::Signal;
 use super::watch::{Observer, Watch};
 use super::window::Window;
 
-/// A gate in front of an upstream, shared by its opener and the relay. Connections accepted before it opens wait there. It opens once.
-#[derive(Clone, Debug)]
-pub struct Gate(Arc<watch::Sender<bool>>);
-
-impl Gate {
-    /// Creates an open gate.
-    pub fn open() -> Self {
-        Self(Arc::new(watch::Sender::new(true)))
-    }
-
-    /// Creates a gate that is closed until [`Gate::let_through`].
-    pub fn closed() -> Self {
-        Self(Arc::new(watch::Sender::new(false)))
-    }
-
-    /// Opens the gate.
-    pub fn let_through(&self) {
-        self.0.send_replace(true);
-    }
-
-    /// Waits until the gate is open.
-    async fn wait(&self) {
-        // `wait_for` fails only when every sender is dropped, and `self` is one.
-        let _ = self.0.subscribe().wait_for(|open| *open).await;
-    }
-}
-
-/// A pair with the gate its connections wait at.
+/// A pair, and the signal that its connections wait for before they are connected to the upstream.
 #[derive(Debug)]
 pub(super) struct Route {
-    index: u16,
+    pub(super) index: u16,
     pub(super) pair: Pair,
-    gate: Gate,
-}
-
-impl Route {
-    pub(super) fn new(index: u16, pair: Pair, gate: Gate) -> Self {
-        Self { index, pair, gate }
-    }
+    pub(super) gate: Signal,
 }
 
 /// Relays one accepted connection until it ends.
-pub(super) async fn serve(shared: Arc<Shared>, route: Arc<Route>, lane: u32, accepted: Socket, mut stop: Stop) {
+pub(super) async fn serve(shared: Arc<Shared>, route: Arc<Route>, lane: u32, accepted: Socket, stop: Signal) {
     let patience = shared.options.connect_patience;
     let connected = async {
-        route.gate.wait().await;
+        route.gate.received().await;
         dial(&route.pair.upstream, &accepted, patience).await
     };
     let dialled = tokio::select! {
@@ -80,14 +46,14 @@ pub(super) async fn serve(shared: Arc<Shared>, route: Arc<Route>, lane: u32, acc
             // Reply with a reset, as the server's own host does when nothing listens on the port.
             accepted.reset_on_close();
         }
-        let _ = shared.observations.push(Observation::Refused { pair: route.index });
+        let _ = shared.observations.push(Observation { pair: route.index, lane, what: Observed::Refused });
         return;
     };
     let journal = Journal::open(shared, route.index, lane);
     let (ending, first) = if route.pair.upstream.speaks_http() {
-        both_ways(&journal, &accepted, &dialled, &mut stop, ByteWatch::new).await
+        both_ways(&journal, &accepted, &dialled, &stop, ByteWatch::new).await
     } else {
-        both_ways(&journal, &accepted, &dialled, &mut stop, Watch::new).await
+        both_ways(&journal, &accepted, &dialled, &stop, Watch::new).await
     };
     // Close the sockets before reporting the end, so that an observer of the end finds them gone.
     drop((accepted, dialled));
@@ -99,7 +65,7 @@ async fn both_ways<W: Observer>(
     journal: &Arc<Journal>,
     accepted: &Socket,
     upstream: &Socket,
-    stop: &mut Stop,
+    stop: &Signal,
     observer: impl Fn(Arc<Journal>, Direction) -> W,
 ) -> (Ending, Option<Direction>) {
     let window = || Window::new(journal.shared.pool.clone(), journal.shared.options.buffer_bytes);
@@ -226,7 +192,7 @@ async fn connect(endpoint: &Endpoint) -> io::Result<Socket> {
             let address = OsString::from_vec([b"\0", name.as_bytes()].concat());
             Socket::unix(UnixStream::connect(address).await?)
         }
-        Endpoint::Tcp { host, port } | Endpoint::Http { host, port } => {
+        Endpoint::Tcp { host, port, .. } => {
             let host = host.as_deref().unwrap_or("127.0.0.1");
             Socket::tcp(TcpStream::connect((host, *port)).await?)
         }

@@ -1,7 +1,7 @@
 //! Endpoints in the notation of ZMQ, and HTTP servers as URLs.
 
+use std::borrow::Cow;
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -17,16 +17,11 @@ pub enum Endpoint {
     Abstract(String),
     /// TCP.
     Tcp {
+        /// Carries HTTP instead of ZMTP.
+        http: bool,
         /// Host name, IPv4 address, or IPv6 address without brackets; `None` is every IPv4 interface (`*`).
         host: Option<String>,
         /// Port; when listening, 0 lets the kernel choose (`*`).
-        port: u16,
-    },
-    /// TCP that carries HTTP instead of ZMTP; `host` and `port` as in `Tcp`.
-    Http {
-        /// As in `Tcp`.
-        host: Option<String>,
-        /// As in `Tcp`.
         port: u16,
     },
 }
@@ -34,7 +29,7 @@ pub enum Endpoint {
 impl Endpoint {
     /// Whether this endpoint carries HTTP instead of ZMTP.
     pub fn speaks_http(&self) -> bool {
-        matches!(self, Self::Http { .. })
+        matches!(self, Self::Tcp { http: true, .. })
     }
 }
 
@@ -49,86 +44,60 @@ pub struct Pair {
 
 /// Why a text is not an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum EndpointError {
-    /// No transport, or one that the relay does not support.
-    #[error("{0:?} is not an endpoint: write ipc:///path, ipc://@name, tcp://host:port or http://host:port")]
-    Transport(String),
-    /// `ipc://` without a path, or with a wildcard.
-    #[error("{0:?} has no path: use the engine's socket path, for example ipc:///tmp/tmpab12cd")]
-    NoPath(String),
-    /// Longer than a socket address allows.
-    #[error("{0:?} is too long for a socket: {1} bytes exceed the limit of {LONGEST_PATH}")]
-    TooLong(String, usize),
-    /// The port is missing or not a number.
-    #[error(
-        "{0:?} has no port: write tcp://host:port or http://host:port, and an IPv6 address in brackets: tcp://[::1]:5555"
-    )]
-    Port(String),
-    /// A source address or interface name, where only addresses are supported.
-    #[error("{0:?}: use an address, not an interface or a source address")]
-    Interface(String),
-    /// An encrypted endpoint, which the relay cannot read.
-    #[error(
-        "{0:?}: encrypted traffic cannot be read; put the relay behind the proxy that terminates TLS, and write http://host:port"
-    )]
-    Tls(String),
-    /// A URL with more than a host and a port.
-    #[error("{0:?} has a path, but the relay passes all paths: write http://host:port")]
-    Url(String),
-}
+#[error("{0:?}{1}")]
+pub struct EndpointError(String, Cow<'static, str>);
+
+const NO_PORT: &str =
+    " has no port: write tcp://host:port or http://host:port, and an IPv6 address in brackets: tcp://[::1]:5555";
 
 impl FromStr for Endpoint {
     type Err = EndpointError;
 
     fn from_str(text: &str) -> Result<Self, EndpointError> {
-        if let Some(path) = text.strip_prefix("ipc://") {
-            return ipc(text, path);
-        }
-        if text.starts_with("https://") {
-            return Err(EndpointError::Tls(text.into()));
-        }
-        if let Some(server) = text.strip_prefix("http://") {
+        parse(text).map_err(|why| EndpointError(text.into(), why))
+    }
+}
+
+fn parse(text: &str) -> Result<Endpoint, Cow<'static, str>> {
+    match text.split_once("://") {
+        Some(("ipc", path)) => ipc(path),
+        Some(("tcp", address)) => tcp(false, address),
+        Some(("http", server)) => {
             let server = server.strip_suffix('/').unwrap_or(server);
             if server.contains(['/', '?', '#', '@']) {
-                return Err(EndpointError::Url(text.into()));
+                return Err(" has a path, but the relay passes all paths: write http://host:port".into());
             }
-            let (host, port) = tcp(text, server)?;
-            return Ok(Self::Http { host, port });
+            tcp(true, server)
         }
-        let Some(address) = text.strip_prefix("tcp://") else {
-            return Err(EndpointError::Transport(text.into()));
-        };
-        let (host, port) = tcp(text, address)?;
-        Ok(Self::Tcp { host, port })
+        Some(("https", _)) => {
+            Err(": encrypted traffic cannot be read; put the relay behind the proxy that terminates TLS, and write http://host:port".into())
+        }
+        _ => Err(" is not an endpoint: write ipc:///path, ipc://@name, tcp://host:port or http://host:port".into()),
     }
 }
 
-fn tcp(text: &str, address: &str) -> Result<(Option<String>, u16), EndpointError> {
-    let no_port = || EndpointError::Port(text.into());
+fn tcp(http: bool, address: &str) -> Result<Endpoint, Cow<'static, str>> {
     if address.contains(';') {
-        return Err(EndpointError::Interface(text.into()));
+        return Err(": use an address, not an interface or a source address".into());
     }
-    let (host, port) = address.rsplit_once(':').ok_or_else(no_port)?;
-    let port = match port {
-        "*" => 0,
-        digits => digits.parse().map_err(|_| no_port())?,
-    };
+    let (host, port) = address.rsplit_once(':').ok_or(NO_PORT)?;
+    let port = if port == "*" { 0 } else { port.parse().map_err(|_| NO_PORT)? };
     let host = match host.strip_prefix('[') {
-        Some(v6) => Some(v6.strip_suffix(']').ok_or_else(no_port)?),
+        Some(v6) => Some(v6.strip_suffix(']').ok_or(NO_PORT)?.to_owned()),
         None if host == "*" => None,
         // The end of a bare IPv6 address is ambiguous.
-        None if host.is_empty() || host.contains(':') => return Err(no_port()),
-        None => Some(host),
+        None if host.is_empty() || host.contains(':') => return Err(NO_PORT.into()),
+        None => Some(host.to_owned()),
     };
-    Ok((host.map(str::to_owned), port))
+    Ok(Endpoint::Tcp { http, host, port })
 }
 
-fn ipc(text: &str, path: &str) -> Result<Endpoint, EndpointError> {
+fn ipc(path: &str) -> Result<Endpoint, Cow<'static, str>> {
     let length = path.len();
-    if path.is_empty() || path == "*" || path == "@" {
-        Err(EndpointError::NoPath(text.into()))
+    if matches!(path, "" | "*" | "@") {
+        Err(" has no path: use the engine's socket path, for example ipc:///tmp/tmpab12cd".into())
     } else if length > LONGEST_PATH {
-        Err(EndpointError::TooLong(text.into(), length))
+        Err(format!(" is too long for a socket: {length} bytes exceed the limit of {LONGEST_PATH}").into())
     } else if let Some(name) = path.strip_prefix('@') {
         Ok(Endpoint::Abstract(name.into()))
     } else {
@@ -139,18 +108,18 @@ fn ipc(text: &str, path: &str) -> Result<Endpoint, EndpointError> {
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Path(path) => write!(f, "ipc://{}", String::from_utf8_lossy(path.as_os_str().as_bytes())),
+            Self::Path(path) => write!(f, "ipc://{}", path.display()),
             Self::Abstract(name) => write!(f, "ipc://@{name}"),
-            Self::Tcp { host, port } => address(f, "tcp", host.as_deref(), *port),
-            Self::Http { host, port } => address(f, "http", host.as_deref(), *port),
+            Self::Tcp { http, host, port } => {
+                let scheme = if *http { "http" } else { "tcp" };
+                match host {
+                    Some(v6) if v6.contains(':') => write!(f, "{scheme}://[{v6}]:")?,
+                    host => write!(f, "{scheme}://{}:", host.as_deref().unwrap_or("*"))?,
+                }
+                if *port == 0 { f.write_str("*") } else { write!(f, "{port}") }
+            }
         }
     }
-}
-
-fn address(f: &mut fmt::Formatter<'_>, scheme: &str, host: Option<&str>, port: u16) -> fmt::Result {
-    let (open, close) = if host.is_some_and(|h| h.contains(':')) { ("[", "]") } else { ("", "") };
-    write!(f, "{scheme}://{open}{}{close}:", host.unwrap_or("*"))?;
-    if port == 0 { f.write_str("*") } else { write!(f, "{port}") }
 }
 
 #[cfg(test)]

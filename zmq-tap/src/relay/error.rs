@@ -3,27 +3,22 @@
 use std::io;
 use std::path::PathBuf;
 
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Pair};
 
 /// Error that prevents a relay from starting.
 #[derive(Debug, thiserror::Error)]
 pub enum RelayError {
-    /// No pair, or more than 32,767 pairs.
-    #[error("{0} pairs of endpoints: 1 to 32,767 are supported")]
-    Pairs(usize),
+    /// More than 32,767 pairs.
+    #[error("too many pairs of endpoints: at most 32,767 are supported")]
+    Pairs,
     /// Listener and upstream are the same endpoint.
     #[error(
         "{0} is both the listener and the upstream, so the relay would connect to itself: listen on another endpoint"
     )]
     Itself(Endpoint),
     /// One side speaks HTTP, the other ZMQ.
-    #[error("{listen} and {upstream} do not match: use http:// for both or for neither")]
-    Mixed {
-        /// Address to listen at.
-        listen: Endpoint,
-        /// Address to connect to.
-        upstream: Endpoint,
-    },
+    #[error("{} and {} do not match: use http:// for both or for neither", .0.listen, .0.upstream)]
+    Mixed(Pair),
     /// A process already listens there.
     #[error(
         "{0} is in use by another listener: move that listener to another endpoint and use it as the upstream, or listen elsewhere"
@@ -38,30 +33,15 @@ pub enum RelayError {
     /// The note's path holds another user's file, or a file with a second name.
     #[error("{} belongs to another user or has a second name, so tokengap neither trusts nor overwrites it: remove it, or listen in a folder that only you may write to", .0.display())]
     ForeignNote(PathBuf),
-    /// The path holds something other than a socket.
-    #[error("{} is {what}, not a socket: remove it or listen elsewhere", .path.display())]
-    NotASocket {
-        /// Path of the file.
-        path: PathBuf,
-        /// Type of the file, for example "a symbolic link".
-        what: &'static str,
-    },
+    /// The path holds something other than a socket, such as "a symbolic link".
+    #[error("{} is {}, not a socket: remove it or listen elsewhere", .0.display(), .1)]
+    NotASocket(PathBuf, &'static str),
     /// The note next to the socket cannot be written. A later start recognises tokengap's own socket by it.
-    #[error("cannot write {}: {source}; the folder must be writable for the relay's user", .path.display())]
-    Note {
-        /// Path of the note.
-        path: PathBuf,
-        /// Error from the operating system.
-        source: io::Error,
-    },
+    #[error("cannot write {}: {}; the folder must be writable for the relay's user", .0.display(), .1)]
+    Note(PathBuf, #[source] io::Error),
     /// The operating system refuses to listen there.
-    #[error("cannot listen at {endpoint}: {source}")]
-    Bind {
-        /// Address to listen at.
-        endpoint: Endpoint,
-        /// Error from the operating system.
-        source: io::Error,
-    },
+    #[error("cannot listen at {0}: {1}")]
+    Bind(Endpoint, #[source] io::Error),
     /// A pair was added after the relay had stopped.
     #[error("the relay has been stopped")]
     Stopped,

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::close;
@@ -76,7 +76,7 @@ pub(super) fn handover() -> io::Result<(ListenerSender, ListenerReceiver)> {
 }
 
 impl ListenerSender {
-    pub(super) fn send(&self, listener: &UnixListener) -> io::Result<()> {
+    pub(super) fn send(&self, listener: &impl AsFd) -> io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
         let files = [listener.as_fd()];
@@ -88,22 +88,23 @@ impl ListenerSender {
 
 impl ListenerReceiver {
     /// Returns the next listener, or an error if none was sent.
-    pub(super) fn receive(&self) -> io::Result<UnixListener> {
+    pub(super) fn receive(&self) -> io::Result<OwnedFd> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
         recvmsg(&self.0, &mut [IoSliceMut::new(&mut byte)], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
-        let file: Option<OwnedFd> = rights.drain().find_map(|message| match message {
+        let file = rights.drain().find_map(|message| match message {
             RecvAncillaryMessage::ScmRights(mut files) => files.next(),
             _ => None,
         });
-        file.map(UnixListener::from)
-            .ok_or_else(|| io::Error::other("no listener was passed: the limit of open files is reached"))
+        file.ok_or_else(|| io::Error::other("no listener was passed: the limit of open files is reached"))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixListener;
+
     use super::*;
 
     #[test]
@@ -120,7 +121,7 @@ mod tests {
             assert_eq!(own(number).is_some(), separated.is_err(), "no other file is open");
             separated_channel.0.send(()).expect("received");
             go.1.recv().expect("sent");
-            let listener = receiver.receive();
+            let listener = receiver.receive().map(UnixListener::from);
             let shown = listener.as_ref().ok().and_then(|listener| own(listener.as_raw_fd()));
             (separated, shown, listener.map(|listener| listener.local_addr()))
         });

@@ -8,69 +8,58 @@ use trace::MonoNs;
 use trace::event::MissedCause;
 
 use super::Shared;
-use super::observation::{Direction, Ending, Observation};
+use super::observation::{Direction, Ending, Observation, Observed};
 
 /// Reporter for one connection. Dropping it reports that the connection is closed.
 #[derive(Debug)]
 pub(super) struct Journal {
     pub(super) shared: Arc<Shared>,
-    pub(super) pair: u16,
-    pub(super) lane: u32,
+    pair: u16,
+    lane: u32,
     opened: MonoNs,
     announced: AtomicBool,
-    cut_short: AtomicBool,
     ending: Mutex<Option<(Ending, Option<Direction>)>>,
 }
 
 impl Journal {
     pub(super) fn open(shared: Arc<Shared>, pair: u16, lane: u32) -> Arc<Self> {
-        let journal = Self {
-            shared,
-            pair,
-            lane,
-            opened: MonoNs::now(),
-            announced: AtomicBool::new(false),
-            cut_short: AtomicBool::new(false),
-            ending: Mutex::new(None),
-        };
+        let (announced, ending) = (AtomicBool::new(false), Mutex::new(None));
+        let journal = Self { shared, pair, lane, opened: MonoNs::now(), announced, ending };
         journal.announce();
         Arc::new(journal)
+    }
+
+    fn observation(&self, what: Observed) -> Observation {
+        Observation { pair: self.pair, lane: self.lane, what }
     }
 
     /// Reports once that the connection opened. Returns false if the queue is full.
     fn announce(&self) -> bool {
         if !self.announced.load(Ordering::Relaxed) {
-            let opened = Observation::Opened { pair: self.pair, lane: self.lane, at: self.opened };
+            let opened = self.observation(Observed::Opened(self.opened));
             self.announced.store(self.shared.observations.push(opened).is_ok(), Ordering::Relaxed);
         }
         self.announced.load(Ordering::Relaxed)
     }
 
     /// Queues an observation, or returns it if the queue is full.
-    pub(super) fn push(&self, observation: Observation) -> Result<(), Observation> {
+    pub(super) fn push(&self, what: Observed) -> Result<(), Observation> {
+        let observation = self.observation(what);
         if self.announce() { self.shared.observations.push(observation) } else { Err(observation) }
     }
 
     /// Queues a rare observation that must not be lost. If the queue is full, it is queued after all frames.
-    pub(super) fn push_rare(&self, observation: Observation) {
-        let Err(observation) = self.push(observation) else {
+    pub(super) fn push_rare(&self, what: Observed) {
+        let Err(observation) = self.push(what) else {
             return;
         };
-        if !self.announced.swap(true, Ordering::Relaxed) {
-            self.push_late(Observation::Opened { pair: self.pair, lane: self.lane, at: self.opened });
+        let opened = self.observation(Observed::Opened(self.opened));
+        let opened = (!self.announced.swap(true, Ordering::Relaxed)).then_some(opened);
+        for late in opened.into_iter().chain([observation]) {
+            if !self.shared.observations.push_late(late) {
+                self.shared.counters.unreported.add(1);
+            }
         }
-        self.push_late(observation);
-    }
-
-    fn push_late(&self, observation: Observation) {
-        if !self.shared.observations.push_late(observation) {
-            self.shared.counters.unreported.add(1);
-        }
-    }
-
-    pub(super) fn record_cut(&self) {
-        self.cut_short.store(true, Ordering::Relaxed);
-        self.shared.counters.cut_short.add(1);
     }
 
     /// Sets the cause of the connection's end and the side that ended first.
@@ -82,19 +71,9 @@ impl Journal {
 impl Drop for Journal {
     fn drop(&mut self) {
         let recorded = self.ending.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let (why, first) = recorded.unwrap_or(if std::thread::panicking() {
-            (Ending::Panicked, None)
-        } else {
-            (Ending::Stopped, None)
-        });
-        self.push_rare(Observation::Closed {
-            pair: self.pair,
-            lane: self.lane,
-            at: MonoNs::now(),
-            cut_short: self.cut_short.load(Ordering::Relaxed),
-            first,
-            why,
-        });
+        let unrecorded = if std::thread::panicking() { Ending::Panicked } else { Ending::Stopped };
+        let (why, first) = recorded.unwrap_or((unrecorded, None));
+        self.push_rare(Observed::Closed { at: MonoNs::now(), first, why });
     }
 }
 
@@ -112,17 +91,18 @@ impl Reporter {
         Self { journal, direction, unreported: 0 }
     }
 
-    /// Queues an observation, behind the number of earlier ones that were not queued. `None` stands for bytes that were not kept. Returns
-    /// false if it is not queued.
-    pub(super) fn report(&mut self, observation: Option<Observation>) -> bool {
-        let queued = observation.is_some_and(|observation| {
+    /// Queues an observation, behind the number of earlier ones that were not queued. `None` stands for bytes that were not kept.
+    pub(super) fn report(&mut self, what: Option<Observed>) {
+        let queued = what.is_some_and(|what| {
             if self.unreported > 0 && self.journal.push(self.lost(self.unreported, MissedCause::QueueFull)).is_ok() {
                 self.unreported = 0;
             }
-            self.unreported == 0 && self.journal.push(observation).is_ok()
+            self.unreported == 0 && self.journal.push(what).is_ok()
         });
-        self.unreported += u64::from(!queued);
-        queued
+        if !queued {
+            self.unreported += 1;
+            self.journal.shared.counters.dropped.add(1);
+        }
     }
 
     /// Queues a loss, which must itself not be lost.
@@ -132,8 +112,8 @@ impl Reporter {
         }
     }
 
-    fn lost(&self, count: u64, cause: MissedCause) -> Observation {
-        Observation::Lost { pair: self.journal.pair, direction: self.direction, lane: self.journal.lane, count, cause }
+    fn lost(&self, count: u64, cause: MissedCause) -> Observed {
+        Observed::Lost { direction: self.direction, count, cause }
     }
 
     /// Counts relayed bytes.
@@ -144,9 +124,10 @@ impl Reporter {
             Direction::Backward => counters.bytes_backward.add(bytes as u64),
         }
     }
+}
 
-    /// Reports what is still unreported at the end.
-    pub(super) fn end(&self) {
+impl Drop for Reporter {
+    fn drop(&mut self) {
         self.report_lost(self.unreported, MissedCause::QueueFull);
     }
 }
@@ -165,8 +146,11 @@ mod tests {
             panic!("on purpose");
         });
         assert!(task.join().is_err());
-        assert!(matches!(shared.observations.poll(), Some(Observation::Opened { pair: 3, lane: 7, .. })));
-        let last = shared.observations.poll();
-        assert!(matches!(last, Some(Observation::Closed { lane: 7, why: Ending::Panicked, .. })), "{last:?}");
+        let polled = || shared.observations.poll();
+        assert!(matches!(polled(), Some(Observation { pair: 3, lane: 7, what: Observed::Opened(_) })));
+        let last = polled();
+        let closed =
+            matches!(last, Some(Observation { lane: 7, what: Observed::Closed { why: Ending::Panicked, .. }, .. }));
+        assert!(closed, "{last:?}");
     }
 }

@@ -1,97 +1,85 @@
 //! The listener for the senders of one pair.
 
 use std::io;
-use std::net::{Ipv4Addr, TcpListener as StdTcpListener};
+use std::net::TcpListener as StdTcpListener;
+use std::os::fd::OwnedFd;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as UnixAddr, UnixListener as StdUnixListener};
+use std::os::unix::net::{SocketAddr, UnixListener as StdUnixListener};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustix::io::ioctl_fionbio;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 
 use super::Shared;
 use super::claim::Claim;
 use super::connection::{self, Route};
-use super::endpoint::Endpoint;
+use super::endpoint::{Endpoint, Pair};
 use super::error::RelayError;
 use super::socket::Socket;
-use super::thread::Stop;
+use super::thread::Signal;
 
-/// A listening socket; a socket file comes with its claim.
+/// Binds the listener of a pair. Returns also its actual endpoint, since the kernel may choose the TCP port, and the claim of a socket file.
+pub(super) fn bind(pair: &Pair) -> Result<(OwnedFd, Endpoint, Option<Claim>), RelayError> {
+    let Pair { listen, upstream } = pair;
+    if listen == upstream {
+        return Err(RelayError::Itself(listen.clone()));
+    }
+    if listen.speaks_http() != upstream.speaks_http() {
+        return Err(RelayError::Mixed(pair.clone()));
+    }
+    let bound = match listen {
+        Endpoint::Path(path) => {
+            let upstream = if let Endpoint::Path(path) = upstream { Some(path.as_path()) } else { None };
+            let (listener, claim) = Claim::listen(path, upstream)?;
+            return Ok((listener.into(), listen.clone(), Some(claim)));
+        }
+        Endpoint::Abstract(name) => SocketAddr::from_abstract_name(name)
+            .and_then(|address| Ok((StdUnixListener::bind_addr(&address)?.into(), listen.clone()))),
+        Endpoint::Tcp { http, host, port } => StdTcpListener::bind((host.as_deref().unwrap_or("0.0.0.0"), *port))
+            .and_then(|listener| {
+                let port = listener.local_addr()?.port();
+                Ok((listener.into(), Endpoint::Tcp { http: *http, host: host.clone(), port }))
+            }),
+    };
+    match bound {
+        Ok((listener, actual)) => Ok((listener, actual, None)),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(RelayError::InUse(listen.clone())),
+        Err(error) => Err(RelayError::Bind(listen.clone(), error)),
+    }
+}
+
+/// A listening socket.
 #[derive(Debug)]
 pub(super) enum Listener {
-    Unix(UnixListener, Option<Claim>),
+    Unix(UnixListener),
     Tcp(TcpListener),
 }
 
 impl Listener {
-    /// Binds a listener. Returns the actual endpoint, since the kernel may choose the TCP port. Needs a runtime's context.
-    pub(super) fn bind(endpoint: &Endpoint, upstream: &Endpoint) -> Result<(Self, Endpoint), RelayError> {
-        let failed = |source: io::Error| match source.kind() {
-            io::ErrorKind::AddrInUse => RelayError::InUse(endpoint.clone()),
-            _ => RelayError::Bind { endpoint: endpoint.clone(), source },
-        };
-        match endpoint {
-            Endpoint::Path(path) => {
-                let upstream = match upstream {
-                    Endpoint::Path(path) => Some(path.as_path()),
-                    _ => None,
-                };
-                let (listener, claim) = Claim::listen(path, upstream)?;
-                Ok((Self::unix(listener, Some(claim)).map_err(failed)?, endpoint.clone()))
-            }
-            Endpoint::Abstract(name) => {
-                let listener = UnixAddr::from_abstract_name(name).and_then(|at| StdUnixListener::bind_addr(&at));
-                let bound = listener.and_then(|listener| Self::unix(listener, None));
-                Ok((bound.map_err(failed)?, endpoint.clone()))
-            }
-            Endpoint::Tcp { host, port } => {
-                let (bound, port) = Self::tcp(host.as_deref(), *port).map_err(failed)?;
-                let host = host.clone();
-                Ok((bound, Endpoint::Tcp { host, port }))
-            }
-            Endpoint::Http { host, port } => {
-                let (bound, port) = Self::tcp(host.as_deref(), *port).map_err(failed)?;
-                let host = host.clone();
-                Ok((bound, Endpoint::Http { host, port }))
-            }
-        }
-    }
-
-    /// Wraps a listener that the caller has bound. Needs a runtime's context.
-    pub(super) fn from_bound(listener: StdUnixListener) -> io::Result<Self> {
-        Self::unix(listener, None)
-    }
-
-    fn unix(listener: StdUnixListener, claim: Option<Claim>) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        Ok(Self::Unix(UnixListener::from_std(listener)?, claim))
-    }
-
-    fn tcp(host: Option<&str>, port: u16) -> io::Result<(Self, u16)> {
-        let listener = match host {
-            Some(host) => StdTcpListener::bind((host, port)),
-            None => StdTcpListener::bind((Ipv4Addr::UNSPECIFIED, port)),
-        }?;
-        listener.set_nonblocking(true)?;
-        let port = listener.local_addr()?.port();
-        Ok((Self::Tcp(TcpListener::from_std(listener)?), port))
+    /// Wraps the bound listener of `endpoint`. Needs a runtime's context.
+    pub(super) fn new(bound: OwnedFd, endpoint: &Endpoint) -> io::Result<Self> {
+        ioctl_fionbio(&bound, true)?;
+        Ok(match endpoint {
+            Endpoint::Path(_) | Endpoint::Abstract(_) => Self::Unix(UnixListener::from_std(bound.into())?),
+            Endpoint::Tcp { .. } => Self::Tcp(TcpListener::from_std(bound.into())?),
+        })
     }
 
     async fn accept(&self) -> io::Result<Socket> {
         match self {
-            Self::Unix(listener, _) => Socket::unix(listener.accept().await?.0),
+            Self::Unix(listener) => Socket::unix(listener.accept().await?.0),
             Self::Tcp(listener) => Socket::tcp(listener.accept().await?.0),
         }
     }
 }
 
 /// Accepts connections of one pair until the relay stops, then waits for open connections to end.
-pub(super) async fn serve(shared: Arc<Shared>, route: Route, mut listener: Listener, mut stop: Stop) {
+pub(super) async fn serve(shared: Arc<Shared>, route: Route, listener: Listener, stop: Signal) {
     let route = Arc::new(route);
     let mut connections = JoinSet::new();
-    let (connection_stop, mut lane) = (stop.clone(), 0);
+    let mut lane = 0;
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
@@ -100,7 +88,7 @@ pub(super) async fn serve(shared: Arc<Shared>, route: Route, mut listener: Liste
                         continue;
                     }
                     let slot = ConnectionSlot(shared.clone());
-                    let served = connection::serve(shared.clone(), route.clone(), lane, socket, connection_stop.clone());
+                    let served = connection::serve(shared.clone(), route.clone(), lane, socket, stop.clone());
                     connections.spawn(async move {
                         let _slot = slot;
                         served.await;
@@ -117,10 +105,6 @@ pub(super) async fn serve(shared: Arc<Shared>, route: Route, mut listener: Liste
             Some(ended) = connections.join_next() => record_panic(&shared, &ended),
             () = stop.received() => break,
         }
-    }
-    if let Listener::Unix(_, claim) = &mut listener {
-        // Remove the socket file before closing the listener, so that no peer finds a file that refuses connections.
-        drop(claim.take());
     }
     drop(listener);
     while let Some(ended) = connections.join_next().await {

@@ -2,12 +2,12 @@
 //! (docs/internals/RELAY.md).
 //!
 //! ```no_run
-//! use zmq_tap::relay::{Observation, Options, Pair, Relay};
+//! use zmq_tap::relay::{Observed, Options, Pair, Relay};
 //!
 //! let pair = Pair { listen: "ipc:///tmp/tapped".parse()?, upstream: "ipc:///tmp/tokenizer".parse()? };
 //! let relay = Relay::start(vec![pair], Options::default())?;
 //! while let Some(observation) = relay.poll() {
-//!     if let Observation::Frame { seq, bytes, .. } = observation {
+//!     if let Observed::Frame { seq, bytes, .. } = observation.what {
 //!         println!("frame {seq}: {bytes} bytes");
 //!     }
 //! }
@@ -35,29 +35,28 @@ mod thread;
 mod watch;
 mod window;
 
-use std::os::unix::net::UnixListener;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
-pub use connection::Gate;
 pub use endpoint::{Endpoint, EndpointError, Pair};
 pub use error::RelayError;
-pub use observation::{Direction, Ending, NotKept, Observation, Payload, Unread};
+pub use observation::{Direction, Ending, NotKept, Observation, Observed, Payload, Unread};
 pub use options::Options;
 pub use queue::Observations;
 pub use stats::Stats;
-pub use thread::lower_priority;
+pub use thread::{Signal, lower_priority};
 
+use claim::Claim;
 use connection::Route;
 use files::{ListenerReceiver, ListenerSender};
 use listener::Listener;
 use pool::Pool;
 pub(crate) use stats::Counters;
-
-use thread::{Stop, Stopper, Thread, stop_signal};
+use thread::Thread;
 
 /// Time beyond `Options::drain` before remaining connections are cut.
 const GRACE: Duration = Duration::from_millis(500);
@@ -90,60 +89,45 @@ impl Shared {
 #[derive(Debug)]
 pub struct Relay {
     shared: Arc<Shared>,
-    stop: Stopper,
+    stop: Signal,
     thread: Option<Thread>,
     listening: Vec<Endpoint>,
-    /// Pairs that join the running relay. Their listeners arrive through the [`ListenerReceiver`].
+    /// Socket files that the relay made.
+    claims: Vec<Claim>,
+    /// Pairs for the relay's thread. Their listeners arrive through the [`ListenerReceiver`].
     added: UnboundedSender<Route>,
     listener_sender: ListenerSender,
-    pairs: usize,
 }
 
 impl Relay {
-    /// Binds every listener before it returns, then relays on a separate thread.
+    /// Binds the listeners of these pairs before it returns, and relays on a separate thread. [`Relay::add`] adds further pairs.
     pub fn start(pairs: Vec<Pair>, options: Options) -> Result<Self, RelayError> {
-        if pairs.is_empty() {
-            return Err(RelayError::Pairs(0));
-        }
-        Self::begin(pairs, options)
-    }
-
-    /// Starts a relay without pairs; [`Relay::add`] adds them.
-    pub fn waiting(options: Options) -> Result<Self, RelayError> {
-        Self::begin(Vec::new(), options)
-    }
-
-    /// Adds a pair whose listener is already bound. Connections wait at `gate` before the relay connects them to the upstream. Returns the
-    /// index of the pair.
-    #[expect(clippy::needless_pass_by_value, reason = "the caller is done with the listener")]
-    pub fn add(&mut self, pair: Pair, listener: UnixListener, gate: Gate) -> Result<u16, RelayError> {
-        // Each pair takes two hop ids of 16 bits.
-        let index = u16::try_from(self.pairs).ok().filter(|index| *index < MAX_PAIRS);
-        let index = index.ok_or(RelayError::Pairs(self.pairs + 1))?;
-        self.listener_sender
-            .send(&listener)
-            .map_err(|source| RelayError::Bind { endpoint: pair.listen.clone(), source })?;
-        self.added.send(Route::new(index, pair, gate)).map_err(|_| RelayError::Stopped)?;
-        self.pairs += 1;
-        Ok(index)
-    }
-
-    fn begin(pairs: Vec<Pair>, options: Options) -> Result<Self, RelayError> {
-        let options = options.at_least_minimum();
-        if pairs.len() > usize::from(MAX_PAIRS) {
-            return Err(RelayError::Pairs(pairs.len()));
-        }
-        let count = pairs.len();
-        let shared = Shared::new(options);
-        let (stop, stopped) = stop_signal();
+        let bound: Vec<_> = pairs.iter().map(listener::bind).collect::<Result<_, _>>()?;
+        let shared = Shared::new(options.at_least_minimum());
+        let stop = Signal::default();
         let (added, joining) = unbounded_channel();
         let (listener_sender, listener_receiver) = files::handover().map_err(RelayError::Thread)?;
-        let task_shared = shared.clone();
-        let work = async move |listeners, listener_receiver: &ListenerReceiver| {
-            run(task_shared, listeners, joining, listener_receiver, stopped).await;
-        };
-        let (thread, listening) = Thread::start(listener_receiver, move || bind(pairs), work)?;
-        Ok(Self { shared, stop, thread: Some(thread), listening, added, listener_sender, pairs: count })
+        let (task_shared, task_stop) = (shared.clone(), stop.clone());
+        let work = async move |receiver: &ListenerReceiver| run(task_shared, joining, receiver, task_stop).await;
+        let thread = Some(Thread::start(listener_receiver, work).map_err(RelayError::Thread)?);
+        let (listening, claims) = (Vec::new(), Vec::new());
+        let mut relay = Self { shared, stop, thread, listening, claims, added, listener_sender };
+        for (Pair { upstream, .. }, (listener, listen, claim)) in pairs.into_iter().zip(bound) {
+            relay.claims.extend(claim);
+            relay.add(Pair { listen, upstream }, listener, Signal::sent())?;
+        }
+        Ok(relay)
+    }
+
+    /// Adds a pair whose listener is already bound. Its connections wait for `gate` before the relay connects them to the upstream.
+    #[expect(clippy::needless_pass_by_value, reason = "the caller is done with the listener")]
+    pub fn add(&mut self, pair: Pair, listener: OwnedFd, gate: Signal) -> Result<(), RelayError> {
+        let index = u16::try_from(self.listening.len()).ok().filter(|index| *index < MAX_PAIRS);
+        let (index, listen) = (index.ok_or(RelayError::Pairs)?, pair.listen.clone());
+        self.listener_sender.send(&listener).map_err(|error| RelayError::Bind(listen.clone(), error))?;
+        self.added.send(Route { index, pair, gate }).map_err(|_| RelayError::Stopped)?;
+        self.listening.push(listen);
+        Ok(())
     }
 
     /// Actual listening endpoint of each pair, with any port that the kernel chose.
@@ -179,6 +163,8 @@ impl Relay {
     }
 
     fn end(&mut self) {
+        // Remove the socket files before closing the listeners, so that no peer finds a file that refuses connections.
+        self.claims.clear();
         self.stop.send();
         if let Some(thread) = self.thread.take() {
             thread.join();
@@ -192,44 +178,19 @@ impl Drop for Relay {
     }
 }
 
-/// Pairs with their listeners.
-type Bound = Vec<(Route, Listener)>;
-
-/// Binds every listener and returns also the endpoint of each. Needs a runtime's context.
-fn bind(pairs: Vec<Pair>) -> Result<(Bound, Vec<Endpoint>), RelayError> {
-    let mut bound = (Vec::new(), Vec::new());
-    for (index, pair) in (0_u16..).zip(pairs) {
-        if pair.listen == pair.upstream {
-            return Err(RelayError::Itself(pair.listen));
-        }
-        if pair.listen.speaks_http() != pair.upstream.speaks_http() {
-            let Pair { listen, upstream } = pair;
-            return Err(RelayError::Mixed { listen, upstream });
-        }
-        let (listener, actual) = Listener::bind(&pair.listen, &pair.upstream)?;
-        bound.0.push((Route::new(index, pair, Gate::open()), listener));
-        bound.1.push(actual);
-    }
-    Ok(bound)
-}
-
 async fn run(
     shared: Arc<Shared>,
-    listeners: Bound,
     mut joining: UnboundedReceiver<Route>,
     listener_receiver: &ListenerReceiver,
-    mut stop: Stop,
+    stop: Signal,
 ) {
     let mut pairs = JoinSet::new();
-    for (route, listener) in listeners {
-        pairs.spawn(listener::serve(shared.clone(), route, listener, stop.clone()));
-    }
     loop {
         let route = tokio::select! {
             Some(route) = joining.recv() => route,
             () = stop.received() => break,
         };
-        match listener_receiver.receive().and_then(Listener::from_bound) {
+        match listener_receiver.receive().and_then(|bound| Listener::new(bound, &route.pair.listen)) {
             Ok(listener) => drop(pairs.spawn(listener::serve(shared.clone(), route, listener, stop.clone()))),
             Err(error) => tracing::error!(listen = %route.pair.listen, "cannot be relayed: {error}"),
         }

@@ -17,28 +17,26 @@ pub enum Direction {
     Backward,
 }
 
-/// One observation. The observations of one connection are in order: `Opened` first, `Closed` last.
+/// One observation. The observations of one connection are in order: [`Observed::Opened`] first, [`Observed::Closed`] last.
 #[derive(Clone, Debug)]
-pub enum Observation {
-    /// A connection was established through to its upstream.
-    Opened {
-        /// Index of the pair.
-        pair: u16,
-        /// Number of the connection within its pair.
-        lane: u32,
-        /// Time of the event.
-        at: MonoNs,
-    },
-    /// Both directions of a connection have ended.
+pub struct Observation {
+    /// Index of the pair.
+    pub pair: u16,
+    /// Number of the connection within its pair.
+    pub lane: u32,
+    /// Content of the observation.
+    pub what: Observed,
+}
+
+/// Content of an observation.
+#[derive(Clone, Debug)]
+pub enum Observed {
+    /// The connection was established through to its upstream at this time.
+    Opened(MonoNs),
+    /// Both directions of the connection have ended.
     Closed {
-        /// Index of the pair.
-        pair: u16,
-        /// Number of the connection within its pair.
-        lane: u32,
         /// Time of the event.
         at: MonoNs,
-        /// A direction ended inside a message, so its receiver has only a part of that message.
-        cut_short: bool,
         /// The side whose stream ended or failed first: `Forward` is the connecting side. `None`: neither did.
         first: Option<Direction>,
         /// Cause of the end.
@@ -46,12 +44,8 @@ pub enum Observation {
     },
     /// A whole message was relayed.
     Frame {
-        /// Index of the pair.
-        pair: u16,
         /// Direction of the message.
         direction: Direction,
-        /// Number of the connection within its pair.
-        lane: u32,
         /// Number of the message within its lane and direction, from 0. Commands do not count; messages without a `Frame` do.
         seq: u64,
         /// Time when the read that returned its last byte finished.
@@ -66,55 +60,23 @@ pub enum Observation {
     /// Bytes from an HTTP server were relayed to its client. All bytes of a connection are reported in order, except those that a `Lost`
     /// reports.
     Passed {
-        /// Index of the pair.
-        pair: u16,
-        /// Number of the connection within its pair.
-        lane: u32,
         /// Time when the client's socket accepted them.
         at: MonoNs,
         /// The bytes.
         bytes: Bytes,
     },
     /// The client's socket accepted none or only a part of the bytes, so the server's data waits.
-    HeldUp {
-        /// Index of the pair.
-        pair: u16,
-        /// Number of the connection within its pair.
-        lane: u32,
-    },
-    /// A connection was closed because its upstream did not accept.
-    Refused {
-        /// Index of the pair.
-        pair: u16,
-    },
-    /// A peer refused the connection with the ZMTP command `ERROR`, for example because of its address.
-    Rejected {
-        /// Index of the pair.
-        pair: u16,
-        /// Direction of the command.
-        direction: Direction,
-    },
-    /// A stream cannot be read. Its bytes are copied anyway.
-    Unread {
-        /// Index of the pair.
-        pair: u16,
-        /// Direction of the stream.
-        direction: Direction,
-        /// Number of the connection within its pair.
-        lane: u32,
-        /// Time when this became known.
-        at: MonoNs,
-        /// Reason.
-        why: Unread,
-    },
+    HeldUp,
+    /// The connection was closed because its upstream did not accept.
+    Refused,
+    /// The peer that sends in this direction refused the connection with the ZMTP command `ERROR`, for example because of its address.
+    Rejected(Direction),
+    /// The stream of this direction cannot be read. Its bytes are copied anyway.
+    Unread(Direction, Unread),
     /// Messages were relayed without a `Frame`, or HTTP bytes without a `Passed`. Emitted before the lane's next `Frame` or `Passed`.
     Lost {
-        /// Index of the pair.
-        pair: u16,
         /// Direction of the messages.
         direction: Direction,
-        /// Number of the connection within its pair.
-        lane: u32,
         /// Number of messages, or of stretches of bytes. For [`MissedCause::Unframed`] it counts stretches, because the messages in them
         /// cannot be counted.
         count: u64,

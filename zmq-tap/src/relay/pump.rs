@@ -57,7 +57,7 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Observer, 
             }
             Ok(count) => count,
             Err(error) if is_retryable(&error) => {
-                window.settle(watch.keep().from);
+                window.settle(watch.keep().start);
                 continue;
             }
             Err(error) => return source_failed(&error, to, watch),
@@ -84,7 +84,7 @@ pub(super) async fn pump(from: &Socket, to: &Socket, watch: &mut impl Observer, 
                 Err(error) => return End::Sink(error.kind()),
             }
         }
-        window.settle(watch.keep().from);
+        window.settle(watch.keep().start);
         since_yield += count;
         if since_yield >= YIELD_BYTES {
             since_yield = 0;

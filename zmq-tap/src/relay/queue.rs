@@ -29,14 +29,9 @@ impl Observations {
         self.frames.pop().or_else(|| self.poll_late())
     }
 
-    /// Number of waiting observations.
-    pub fn len(&self) -> usize {
-        self.frames.len() + self.late_len.load(Ordering::Acquire)
-    }
-
     /// Whether no observation waits.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.frames.is_empty() && self.late_len.load(Ordering::Acquire) == 0
     }
 
     fn poll_late(&self) -> Option<Observation> {

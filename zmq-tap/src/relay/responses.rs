@@ -6,9 +6,10 @@ use std::sync::Arc;
 use trace::MonoNs;
 
 use super::journal::{Journal, Reporter};
-use super::observation::{Direction, Observation};
+use super::observation::{Direction, Observed};
 use super::watch::Observer;
-use super::window::{Keep, Window};
+use super::window::Window;
+use crate::zmtp::Pending;
 
 /// Observer of one direction of an HTTP connection.
 #[derive(Debug)]
@@ -30,9 +31,9 @@ impl ByteWatch {
 }
 
 impl Observer for ByteWatch {
-    fn keep(&mut self) -> Keep {
+    fn keep(&mut self) -> Pending {
         // Nothing is kept after it is written: the reader of the observations joins events that span several writes.
-        Keep { from: u64::MAX, frame_end: None }
+        Pending { start: u64::MAX, frame_end: None }
     }
 
     fn forget(&mut self) {}
@@ -44,35 +45,21 @@ impl Observer for ByteWatch {
     fn wrote(&mut self, window: &mut Window, count: usize, at: MonoNs) {
         self.reporter.count(count);
         self.relayed = true;
-        if !self.is_reported() {
-            return;
-        }
-        let (pair, lane) = (self.reporter.journal.pair, self.reporter.journal.lane);
-        let passed = self.kept.then(|| {
-            let (_, bytes) = window.cut(window.written());
-            Observation::Passed { pair, lane, at, bytes }
-        });
-        if !self.reporter.report(passed) {
-            self.reporter.journal.shared.counters.ranges_unreported.add(1);
+        if self.is_reported() {
+            let passed = self.kept.then(|| Observed::Passed { at, bytes: window.cut(window.written()).1 });
+            self.reporter.report(passed);
         }
     }
 
     fn short_writes(&mut self) {
         if self.is_reported() {
-            let journal = &self.reporter.journal;
             // Deliveries do not depend on this observation, so it may be dropped.
-            let _ = journal.push(Observation::HeldUp { pair: journal.pair, lane: journal.lane });
+            let _ = self.reporter.journal.push(Observed::HeldUp);
         }
     }
 
     fn has_relayed(&self) -> bool {
         // A client that is gone needs no more data, and a reset reports its end to the server.
         self.is_reported() && self.relayed
-    }
-}
-
-impl Drop for ByteWatch {
-    fn drop(&mut self) {
-        self.reporter.end();
     }
 }

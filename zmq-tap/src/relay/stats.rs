@@ -45,20 +45,8 @@ counters! {
     frames_forward,
     /// Messages relayed from upstreams to connecting sides.
     frames_backward,
-    /// Messages relayed whose bytes were not kept: too large, too many parts, or the budget was used up.
-    frames_not_kept,
-    /// Messages relayed whose observation was dropped because the queue was full.
-    frames_dropped,
-    /// Ranges of bytes from HTTP servers that were relayed without an observation, because the queue was full or the budget was used up.
-    ranges_unreported,
-    /// Messages that were read completely but that the other side failed to accept.
-    frames_undelivered,
-    /// Directions that ended inside a message.
-    cut_short,
-    /// Directions that cannot be read at all: encrypted, an old protocol, or not ZMTP.
-    opaque,
-    /// Times that framing was lost inside a stream.
-    garbage,
+    /// Messages, or ranges of bytes from HTTP servers, whose observation was dropped because the queue was full, or the budget used up.
+    dropped,
     /// Openings, closings and losses that were not reported.
     unreported,
     /// Bytes currently allocated for reads and observations.

@@ -1,11 +1,10 @@
 //! The relay thread and its file table.
 //!
-//! A descriptor must be closed in the table where its number is valid. Sockets and listeners are created on the thread and dropped there.
-//! The runtime, which other threads wake, is created before the tables separate and is returned.
+//! A descriptor must be closed in the table where its number is valid. The thread drops the sockets that it creates and the listeners that
+//! it receives. The runtime, which other threads wake, is created before the tables separate and is returned.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::sync_channel;
 use std::thread::JoinHandle;
 
 use tokio::runtime::Runtime;
@@ -14,8 +13,6 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::GRACE;
-use super::endpoint::Endpoint;
-use super::error::RelayError;
 use super::files::{ListenerReceiver, separate};
 
 /// Objects that are valid in both file tables.
@@ -30,45 +27,24 @@ struct Transferred {
 pub(super) struct Thread(JoinHandle<Option<Transferred>>);
 
 impl Thread {
-    /// Starts the thread, which runs `bind` and then `work` in the context of its runtime. Returns once all listeners are bound.
-    pub(super) fn start<B>(
+    /// Starts the thread, which runs `work` in its runtime.
+    pub(super) fn start(
         listener_receiver: ListenerReceiver,
-        bind: impl FnOnce() -> Result<(B, Vec<Endpoint>), RelayError> + Send + 'static,
-        work: impl AsyncFnOnce(B, &ListenerReceiver) + Send + 'static,
-    ) -> Result<(Self, Vec<Endpoint>), RelayError> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(RelayError::Thread)?;
-        let (sender, receiver) = sync_channel(1);
+        work: impl AsyncFnOnce(&ListenerReceiver) + Send + 'static,
+    ) -> io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let transferred = Transferred { runtime, listener_receiver };
-        let thread = std::thread::Builder::new()
-            .name("tokengap-relay".into())
-            .spawn(move || {
-                if let Err(error) = separate(&transferred.listener_receiver) {
-                    tracing::debug!("the relay shares its files with the other threads: {error}");
-                }
-                let relayed = catch_unwind(AssertUnwindSafe(|| {
-                    let context = transferred.runtime.enter();
-                    let bound = bind().map(|(bound, listening)| (sender.send(Ok(listening)), bound));
-                    drop(context);
-                    match bound {
-                        Ok((_, bound)) => transferred.runtime.block_on(work(bound, &transferred.listener_receiver)),
-                        Err(error) => drop(sender.send(Err(error))),
-                    }
-                }));
-                if relayed.is_err() {
-                    tracing::error!("the relay's thread panicked");
-                }
-                transferred.drain()
-            })
-            .map_err(RelayError::Thread)?;
-        let thread = Self(thread);
-        match receiver.recv() {
-            Ok(Ok(listening)) => Ok((thread, listening)),
-            Ok(Err(error)) => {
-                thread.join();
-                Err(error)
+        let thread = std::thread::Builder::new().name("tokengap-relay".into()).spawn(move || {
+            if let Err(error) = separate(&transferred.listener_receiver) {
+                tracing::debug!("the relay shares its files with the other threads: {error}");
             }
-            Err(_) => Err(RelayError::Thread(io::Error::other("it ended before it was listening"))),
-        }
+            let work = || transferred.runtime.block_on(work(&transferred.listener_receiver));
+            if catch_unwind(AssertUnwindSafe(work)).is_err() {
+                tracing::error!("the relay's thread panicked");
+            }
+            transferred.drain()
+        })?;
+        Ok(Self(thread))
     }
 
     /// Waits until the thread ends.
@@ -101,29 +77,25 @@ impl Transferred {
     }
 }
 
-/// Sender of the stop signal.
-#[derive(Debug)]
-pub(super) struct Stopper(watch::Sender<bool>);
+/// A signal that is sent once. Clones share it, and any number of tasks can wait for it.
+#[derive(Clone, Debug, Default)]
+pub struct Signal(watch::Sender<bool>);
 
-/// Receiver of the stop signal.
-#[derive(Clone, Debug)]
-pub(super) struct Stop(watch::Receiver<bool>);
+impl Signal {
+    /// Creates a signal that is already sent.
+    pub fn sent() -> Self {
+        Self(watch::Sender::new(true))
+    }
 
-pub(super) fn stop_signal() -> (Stopper, Stop) {
-    let (sender, receiver) = watch::channel(false);
-    (Stopper(sender), Stop(receiver))
-}
-
-impl Stopper {
-    pub(super) fn send(&self) {
+    /// Sends the signal.
+    pub fn send(&self) {
         self.0.send_replace(true);
     }
-}
 
-impl Stop {
-    /// Returns once the signal is sent, or the sender is dropped.
-    pub(super) async fn received(&mut self) {
-        let _ = self.0.wait_for(|stop| *stop).await;
+    /// Waits until the signal is sent.
+    pub(super) async fn received(&self) {
+        // `wait_for` fails only when every sender is dropped, and `self` is one.
+        let _ = self.0.subscribe().wait_for(|sent| *sent).await;
     }
 }
 

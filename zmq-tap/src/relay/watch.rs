@@ -6,16 +6,16 @@ use bytes::Bytes;
 use trace::MonoNs;
 use trace::event::MissedCause;
 
-use super::assembly::{Assembly, Message, Parts};
+use super::assembly::{Assembly, Message};
 use super::journal::{Journal, Reporter};
-use super::observation::{Direction, NotKept, Observation, Payload, Unread};
-use super::window::{Keep, Window};
-use crate::zmtp::{Opaque, Scanner};
+use super::observation::{Direction, NotKept, Observed, Payload, Unread};
+use super::window::Window;
+use crate::zmtp::{Opaque, Pending, Scanner};
 
 /// Observer of the bytes of one direction while they are copied. It neither delays nor changes them.
 pub(super) trait Observer {
     /// Bytes that the window must keep for the incomplete message.
-    fn keep(&mut self) -> Keep;
+    fn keep(&mut self) -> Pending;
 
     /// Notes that the window could not keep those bytes.
     fn forget(&mut self);
@@ -48,7 +48,7 @@ impl Watch {
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
         let options = &journal.shared.options;
         let assembly = Assembly::new(options.max_frame_bytes, options.max_parts);
-        let scanner = Scanner::from_greeting().seeking_up_to(options.max_frame_bytes).expecting(options.formats);
+        let scanner = Scanner::from_greeting().recovering(options.formats, options.max_frame_bytes);
         Self { reporter: Reporter::new(journal, direction), scanner, assembly, seq: 0, unreadable: false }
     }
 
@@ -59,41 +59,26 @@ impl Watch {
             let (start, end) = (part.start.checked_sub(base)?, part.end.checked_sub(base)?);
             (end <= bytes.len() as u64 && start <= end).then(|| bytes.slice(start as usize..end as usize))
         };
-        let payload = match message.parts {
-            Ok(Parts::One(part)) => cut(part).map(Payload::Whole).ok_or(NotKept::Budget),
-            Ok(Parts::Several(parts)) => {
-                parts.into_iter().map(cut).collect::<Option<_>>().map(Payload::Multipart).ok_or(NotKept::Budget)
+        let payload = match message.earlier_parts {
+            Ok(earlier) if earlier.is_empty() => cut(message.last_part).map(Payload::Whole),
+            Ok(earlier) => {
+                earlier.into_iter().chain([message.last_part]).map(cut).collect::<Option<_>>().map(Payload::Multipart)
             }
-            Err(why) => Err(why),
+            Err(why) => Some(Payload::NotKept(why)),
         };
-        let journal = &self.reporter.journal;
-        if payload.is_err() {
-            journal.shared.counters.frames_not_kept.add(1);
-        }
-        let frame = Observation::Frame {
-            pair: journal.pair,
+        self.reporter.report(Some(Observed::Frame {
             direction: self.reporter.direction,
-            lane: journal.lane,
             seq,
             read_at: message.read_at,
             written_at,
             bytes: message.bytes,
-            payload: payload.unwrap_or_else(Payload::NotKept),
-        };
-        if !self.reporter.report(Some(frame)) {
-            self.reporter.journal.shared.counters.frames_dropped.add(1);
-        }
+            payload: payload.unwrap_or(Payload::NotKept(NotKept::Budget)),
+        }));
     }
 
-    fn push_unread(&mut self, why: Unread, at: MonoNs) {
+    fn push_unread(&mut self, why: Unread) {
         self.unreadable = true;
-        let Reporter { journal, direction, .. } = &self.reporter;
-        match why {
-            Unread::Opaque(_) => journal.shared.counters.opaque.add(1),
-            Unread::Garbage(_) => journal.shared.counters.garbage.add(1),
-        }
-        let (pair, lane, direction) = (journal.pair, journal.lane, *direction);
-        journal.push_rare(Observation::Unread { pair, direction, lane, at, why });
+        self.reporter.journal.push_rare(Observed::Unread(self.reporter.direction, why));
         // A peer that does not speak ZMTP had no messages to lose. A stretch that stays unframed was reported when it began.
         if !matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed)) {
             self.reporter.report_lost(1, MissedCause::Unframed);
@@ -102,13 +87,9 @@ impl Watch {
 }
 
 impl Observer for Watch {
-    fn keep(&mut self) -> Keep {
-        match self.scanner.pending() {
-            Some(pending) if self.assembly.is_kept(pending) => {
-                Keep { from: pending.start, frame_end: pending.frame_end }
-            }
-            _ => Keep { from: self.scanner.position(), frame_end: None },
-        }
+    fn keep(&mut self) -> Pending {
+        let pending = self.scanner.pending().filter(|pending| self.assembly.is_kept(*pending));
+        pending.unwrap_or(Pending { start: self.scanner.position(), frame_end: None })
     }
 
     fn forget(&mut self) {
@@ -124,22 +105,21 @@ impl Observer for Watch {
             self.forget();
         }
         for why in std::mem::take(&mut self.assembly.unread) {
-            self.push_unread(why, at);
+            self.push_unread(why);
         }
         if std::mem::take(&mut self.assembly.rejected) {
-            let Reporter { journal, direction, .. } = &self.reporter;
-            journal.push_rare(Observation::Rejected { pair: journal.pair, direction: *direction });
+            self.reporter.journal.push_rare(Observed::Rejected(self.reporter.direction));
         }
     }
 
     fn wrote(&mut self, window: &mut Window, count: usize, at: MonoNs) {
         self.reporter.count(count);
         let written = window.written();
-        let count = self.assembly.done.iter().take_while(|message| message.end <= written).count();
+        let count = self.assembly.done.iter().take_while(|message| message.last_part.end <= written).count();
         let Some(last) = count.checked_sub(1).and_then(|last| self.assembly.done.get(last)) else {
             return;
         };
-        let (base, bytes) = window.cut(last.end);
+        let (base, bytes) = window.cut(last.last_part.end);
         for _ in 0..count {
             let Some(message) = self.assembly.done.pop_front() else {
                 return;
@@ -160,11 +140,7 @@ impl Observer for Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        let journal = &self.reporter.journal;
-        journal.shared.counters.frames_undelivered.add(self.assembly.done.len() as u64);
-        self.reporter.end();
         if self.scanner.pending().is_some() {
-            journal.record_cut();
             self.reporter.report_lost(1, MissedCause::CutShort);
         }
     }

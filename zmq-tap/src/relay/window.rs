@@ -6,15 +6,7 @@ use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
 
 use super::pool::{Block, Pool};
-
-/// Requirements of the incomplete message, in stream offsets.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Keep {
-    /// First byte that is still needed.
-    pub(super) from: u64,
-    /// End of the current frame, once its header is complete.
-    pub(super) frame_end: Option<u64>,
-}
+use crate::zmtp::Pending;
 
 /// Bytes `base..end` of a stream, of which `..written` have been relayed.
 #[derive(Debug)]
@@ -45,10 +37,10 @@ impl Window {
         self.buffer / 4
     }
 
-    /// Ensures space for a read, contiguous with the kept bytes. Returns false if the budget is exhausted. Then the kept bytes are
+    /// Ensures space for a read, contiguous with the kept bytes, which begin at `keep.start`. Returns false if the budget is exhausted. Then the kept bytes are
     /// discarded, and the next read starts inside a message.
-    pub(super) fn reserve(&mut self, keep: Keep) -> bool {
-        self.forget(keep.from);
+    pub(super) fn reserve(&mut self, keep: Pending) -> bool {
+        self.forget(keep.start);
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
         let spare = self.block.as_ref().map_or(0, Block::spare_bytes);
         let unbudgeted = self.block.as_ref().is_some_and(Block::is_unbudgeted);
@@ -163,7 +155,7 @@ mod tests {
     fn copied(length: u64, before: usize) -> usize {
         let pool = Arc::new(Pool::new(1 << 20, 64 << 20, Arc::new(Counters::default())));
         let mut window = Window::new(pool, 128 << 10);
-        assert!(window.reserve(Keep { from: 0, frame_end: None }));
+        assert!(window.reserve(Pending { start: 0, frame_end: None }));
         window.spare().put_bytes(1, before);
         let appended = window.appended(before).len();
         window.wrote(appended);
@@ -172,7 +164,7 @@ mod tests {
         while window.end < end {
             let kept = (window.end - from) as usize;
             let place = window.block.as_ref().map(|block| block.bytes.as_ptr());
-            assert!(window.reserve(Keep { from, frame_end: Some(end) }));
+            assert!(window.reserve(Pending { start: from, frame_end: Some(end) }));
             let moved = window.block.as_ref().map(|block| block.bytes.as_ptr()) != place;
             copied += if moved { kept } else { 0 };
             let mut spare = window.spare();

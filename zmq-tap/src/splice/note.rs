@@ -62,8 +62,8 @@ mod tests {
     use super::*;
 
     fn identity() -> impl Strategy<Value = Identity> {
-        (any::<u64>(), any::<u64>(), any::<i64>(), 0..1_000_000_000_i64)
-            .prop_map(|(device, inode, s, ns)| Identity::new(device, inode, (s, ns)))
+        (any::<u64>(), any::<u64>(), (any::<i64>(), 0..1_000_000_000_i64))
+            .prop_map(|(device, inode, created)| Identity { device, inode, created })
     }
 
     proptest! {

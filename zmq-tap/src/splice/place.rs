@@ -5,16 +5,13 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid, chownat, renameat_with};
 
-use super::SpliceError;
-use super::folder::Folder;
 use super::note::{Move, aside};
+use super::{Folder, SpliceError};
 use crate::relay::claim::{Identity, Note};
-
-pub use super::note::is_ours;
 
 /// Limit of earlier sockets moved aside under one name. Each restart of an engine leaves at most one.
 const MAX_ASIDE: u32 = 1_000;
@@ -37,7 +34,7 @@ impl Place {
             return Err(SpliceError::Name(name.into()));
         }
         let path = folder.at(name);
-        let failed = |what, source| SpliceError::File { what, path: folder.shown(name), source };
+        let failed = |what, error| SpliceError::File(what, folder.shown(name), error);
         let found = fs::symlink_metadata(&path).map_err(|source| failed("examine", source))?;
         if !found.file_type().is_socket() {
             return Err(SpliceError::NotASocket(folder.shown(name)));
@@ -90,18 +87,13 @@ impl Place {
     }
 
     /// Current path of the engine's own socket; valid in this process only.
-    pub fn aside(&self) -> std::path::PathBuf {
+    pub fn aside(&self) -> PathBuf {
         self.folder.at(&self.moved.aside)
     }
 
     /// Original path of the socket, as the engine knows it.
-    pub fn shown(&self) -> std::path::PathBuf {
+    pub fn shown(&self) -> PathBuf {
         self.folder.shown(&self.name)
-    }
-
-    /// Name of the socket in its folder.
-    pub fn name(&self) -> &str {
-        &self.name
     }
 
     /// Whether the path still leads to tokengap's socket. A restarted engine removes that file and binds its own.
@@ -130,15 +122,11 @@ impl Place {
         let result = if !self.has_identity(&self.moved.aside, Some(&self.moved.engine)) || (occupied && !self.is_held())
         {
             self.close();
-            Err(SpliceError::Gone { path: self.shown(), aside: self.folder.shown(&self.moved.aside) })
+            Err(SpliceError::Gone(self.shown(), self.folder.shown(&self.moved.aside)))
         } else {
-            fs::rename(&aside, &path).map_err(|source| SpliceError::File {
-                what: "put back",
-                path: self.shown(),
-                source,
-            })
+            fs::rename(&aside, &path).map_err(|error| SpliceError::File("put back", self.shown(), error))
         };
-        if result.is_ok() || matches!(result, Err(SpliceError::Gone { .. })) {
+        if result.is_ok() || matches!(result, Err(SpliceError::Gone(..))) {
             self.remove_leftovers();
             self.note.remove();
         }

@@ -4,9 +4,8 @@ use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
-use super::SpliceError;
-use super::folder::Folder;
 use super::note::Move;
+use super::{Folder, SpliceError};
 use crate::relay::RelayError;
 use crate::relay::claim::{Identity, Note, is_listening};
 
@@ -67,7 +66,7 @@ fn decide(name: Found, aside: Found) -> Step {
 /// Reverses every move that a note in `folder` records and whose tokengap has exited. The operation is idempotent. It changes only sockets
 /// that a note of the current user identifies by device, inode and time of creation, and follows no links.
 pub fn restore(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
-    let failed = |source| SpliceError::Folder { path: folder.shown(""), source };
+    let failed = |error| SpliceError::Folder(folder.shown(""), error);
     let mut restored = Vec::new();
     for entry in fs::read_dir(folder.path()).map_err(failed)?.take(MAX_FILES) {
         let file = entry.map_err(failed)?.file_name();

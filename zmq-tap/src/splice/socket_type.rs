@@ -4,8 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use super::SpliceError;
-use super::folder::Folder;
+use super::{Folder, SpliceError};
 use crate::zmtp::{Command, Mark, Scanner};
 
 /// Maximum wait for the listener's part of the handshake, which an I/O thread sends.
@@ -17,11 +16,8 @@ const LONGEST: usize = 4096;
 ///
 /// Reads it from the handshake on a new connection, and leaves before that connection is a peer of the socket.
 pub fn socket_type(folder: &Folder, name: &str) -> Result<String, SpliceError> {
-    handshake(folder, name).map_err(|source| SpliceError::File {
-        what: "read the ZMQ socket type of",
-        path: folder.shown(name),
-        source,
-    })
+    let failed = |error| SpliceError::File("read the ZMQ socket type of", folder.shown(name), error);
+    handshake(folder, name).map_err(failed)
 }
 
 fn handshake(folder: &Folder, name: &str) -> io::Result<String> {

@@ -27,21 +27,18 @@ pub(super) struct Tapped {
 }
 
 impl Tapped {
-    pub(super) fn both(hop: &TapHop) -> [Self; 2] {
-        [Self::new(hop, Direction::Forward), Self::new(hop, Direction::Backward)]
+    /// Both directions of a hop: forward and backward.
+    pub(super) fn both(hop: TapHop) -> [Self; 2] {
+        let backward = TapHop { origin: false, last: false, also: Capabilities::default(), ..hop.clone() };
+        [Self::new(hop, Direction::Forward), Self::new(backward, Direction::Backward)]
     }
 
-    fn new(hop: &TapHop, direction: Direction) -> Self {
-        let mut hop = hop.clone();
-        let forward = hop.ends.clone();
-        let named = forward.is_some();
-        let forward = forward.unwrap_or_else(|| Ends::from("connector->upstream").to_owned());
+    fn new(hop: TapHop, direction: Direction) -> Self {
+        let named = hop.ends.is_some();
+        let forward = hop.ends.clone().unwrap_or_else(|| Ends::from("connector->upstream").to_owned());
         let (endpoint, ends) = match direction {
             Direction::Forward => (hop.pair.upstream.to_string(), forward),
-            Direction::Backward => {
-                (hop.origin, hop.last, hop.also) = (false, false, Capabilities::default());
-                (hop.pair.listen.to_string(), forward.reversed())
-            }
+            Direction::Backward => (hop.pair.listen.to_string(), forward.reversed()),
         };
         let endpoint = hop.endpoint.clone().unwrap_or(endpoint);
         Self {
@@ -80,7 +77,7 @@ impl Tapped {
         id: HopId,
         at: MonoNs,
         (delivers, formats): (bool, &[Format]),
-        sink: &mut dyn FnMut(&Event<'_>, &[u8]),
+        sink: &mut dyn FnMut(&Event<'_>),
     ) {
         if self.announced {
             return;
@@ -94,6 +91,6 @@ impl Tapped {
         };
         let TapHop { worker, origin, last, .. } = self.hop;
         let hop = Hop { id, ends: self.ends.as_str(), endpoint: &self.endpoint, worker, origin, last, capabilities };
-        sink(&Event { at, what: What::Hop(hop) }, &[]);
+        sink(&Event { at, what: What::Hop(hop) });
     }
 }

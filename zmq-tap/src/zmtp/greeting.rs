@@ -12,40 +12,17 @@ pub(super) const V2_LENGTH: usize = 12;
 const DECIDING_BYTE: usize = 12;
 
 /// Framing that a greeting selects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Version {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
     /// ZMTP 2.0: no commands; the first frame is the identity.
     V2,
     /// ZMTP 3.x.
-    V3 {
-        /// Minor version: 0 or 1.
-        minor: u8,
-    },
+    V3,
 }
 
-/// The security mechanism of a ZMTP 3 greeting.
+/// Name of the security mechanism in a ZMTP 3 greeting, padded with zeros.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mechanism {
-    /// None.
-    Null,
-    /// User name and password; messages are not encrypted.
-    Plain,
-    /// Encrypted.
-    Curve,
-    /// May be encrypted.
-    Gssapi,
-    /// A name that the ZMTP specifications do not define.
-    Other([u8; 20]),
-}
-
-/// A peer's greeting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Greeting {
-    /// Framing of the bytes after the greeting.
-    pub version: Version,
-    /// Security mechanism of the bytes after the greeting.
-    pub mechanism: Mechanism,
-}
+pub struct Mechanism([u8; 20]);
 
 /// Why a stream cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -74,8 +51,9 @@ pub(super) struct GreetingReader {
 /// Result of reading the greeting up to the current byte.
 pub(super) enum Step {
     More,
-    /// The greeting is complete. The second field is a byte of the next frame, if one was needed to decide.
-    Complete(Greeting, Option<u8>),
+    /// The greeting is complete: its framing, a mechanism that may hide the messages, and a byte of the next frame, if one was needed to
+    /// decide.
+    Complete(Version, Option<Mechanism>, Option<u8>),
     Invalid(Opaque),
 }
 
@@ -97,53 +75,27 @@ impl GreetingReader {
             // An even last byte of the signature is the flag byte of a long ZMTP 1.0 frame (libzmq makes the same test).
             (10, last) if last & 1 == 0 => Step::Invalid(Opaque::Version1),
             (11, 0) => Step::Invalid(Opaque::Version1),
-            (V2_LENGTH, _) if self.bytes[10] < 3 => Step::Complete(v2(), None),
-            (filled, 0) if filled == DECIDING_BYTE + 1 => Step::Complete(v2(), Some(0)),
+            (V2_LENGTH, _) if self.bytes[10] < 3 => Step::Complete(Version::V2, None, None),
+            (filled, 0) if filled == DECIDING_BYTE + 1 => Step::Complete(Version::V2, None, Some(0)),
             (V3_LENGTH, _) => {
-                let mechanism = Mechanism::named(&self.bytes[12..32]);
-                Step::Complete(Greeting { version: Version::V3 { minor: self.bytes[11] }, mechanism }, None)
+                let mechanism = Mechanism(std::array::from_fn(|index| self.bytes[12 + index]));
+                // NULL has no protection, and PLAIN protects only the handshake.
+                let hides = !matches!(mechanism.name(), b"NULL" | b"PLAIN");
+                Step::Complete(Version::V3, hides.then_some(mechanism), None)
             }
             _ => Step::More,
         }
     }
 }
 
-fn v2() -> Greeting {
-    Greeting { version: Version::V2, mechanism: Mechanism::Null }
-}
-
 impl Mechanism {
-    /// Parses the 20 zero-padded octets of the greeting.
-    fn named(octets: &[u8]) -> Self {
-        let end = octets.iter().position(|&byte| byte == 0).unwrap_or(octets.len());
-        match &octets[..end] {
-            b"NULL" => Self::Null,
-            b"PLAIN" => Self::Plain,
-            b"CURVE" => Self::Curve,
-            b"GSSAPI" => Self::Gssapi,
-            name => {
-                let mut padded = [0; 20];
-                let length = name.len().min(padded.len());
-                padded[..length].copy_from_slice(&name[..length]);
-                Self::Other(padded)
-            }
-        }
-    }
-
-    /// Whether a third party can read the messages.
-    pub(super) fn is_clear(self) -> bool {
-        matches!(self, Self::Null | Self::Plain)
+    fn name(&self) -> &[u8] {
+        self.0.split(|byte| *byte == 0).next().unwrap_or_default()
     }
 }
 
 impl fmt::Display for Mechanism {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Null => f.write_str("NULL"),
-            Self::Plain => f.write_str("PLAIN"),
-            Self::Curve => f.write_str("CURVE"),
-            Self::Gssapi => f.write_str("GSSAPI"),
-            Self::Other(name) => write!(f, "{}", name.trim_ascii_end().escape_ascii()),
-        }
+        write!(f, "{}", self.name().trim_ascii_end().escape_ascii())
     }
 }

@@ -1,4 +1,4 @@
-//! Frame headers: one flag byte, then the length in one byte or in eight (RFC 23, "framing"; ZMTP 2.0 is identical).
+//! Frame headers: one flag byte, then the length in one byte or in eight (RFC 23, "framing"; ZMTP 2.0 is identical). Names of commands.
 
 use super::greeting::Version;
 
@@ -43,7 +43,7 @@ pub(super) fn read(bytes: &[u8], version: Version) -> Result<Option<Header>, Gar
     let Some(&flags) = bytes.first() else { return Ok(None) };
     let known = match version {
         Version::V2 => MORE | LONG,
-        Version::V3 { .. } => MORE | LONG | COMMAND,
+        Version::V3 => MORE | LONG | COMMAND,
     };
     let command = is_command(flags);
     let more = flags & MORE != 0;
@@ -62,4 +62,43 @@ pub(super) fn read(bytes: &[u8], version: Version) -> Result<Option<Header>, Gar
         return Err(Garbage::Length(length));
     }
     Ok(Some(Header { more, command, length, size: LONGEST }))
+}
+
+/// A command, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Ends the handshake; carries the socket type.
+    Ready,
+    /// The peer refuses the connection.
+    Error,
+    /// Heartbeat, or the reply to one.
+    Heartbeat,
+    /// Any other name, or the identity frame that opens a ZMTP 2.0 stream.
+    Other,
+}
+
+/// The first bytes of a command's body: the length of its name, and as much of the name as distinguishes the commands above.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Name {
+    buffer: [u8; 6],
+    filled: usize,
+}
+
+impl Name {
+    /// Appends bytes from the front of `bytes` until the buffer is full.
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        let space = &mut self.buffer[self.filled..];
+        let added = bytes.len().min(space.len());
+        space[..added].copy_from_slice(&bytes[..added]);
+        self.filled += added;
+    }
+
+    pub(super) fn command(&self) -> Command {
+        match &self.buffer[..self.filled] {
+            b"\x05READY" => Command::Ready,
+            b"\x05ERROR" => Command::Error,
+            [4, b'P', b'I' | b'O', b'N', b'G', ..] => Command::Heartbeat,
+            _ => Command::Other,
+        }
+    }
 }

@@ -4,16 +4,13 @@
 //! first byte fed. A length that a peer claims is only counted down and allocates nothing. Sources: RFC 23 and 37 (ZMTP 3.0, 3.1), RFC 15
 //! (ZMTP 2.0), and the output of libzmq 4.2 to 4.3.
 
-mod anchor;
-mod command;
 mod greeting;
 mod header;
 mod reader;
 mod scanner;
 mod seek;
 
-pub use command::Command;
-pub use greeting::{Greeting, Mechanism, Opaque, Version};
-pub use header::Garbage;
+pub use greeting::{Mechanism, Opaque};
+pub use header::{Command, Garbage};
 pub use reader::{Element, Frame, FrameReader, Framing};
 pub use scanner::{Mark, Pending, Scanner, Span};

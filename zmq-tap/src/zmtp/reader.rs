@@ -148,7 +148,6 @@ impl Assembly {
                 self.lose(element);
                 self.framing = Framing::Unreadable(why);
             }
-            Mark::Greeting(_) => {}
         }
     }
 

@@ -1,8 +1,7 @@
 //! The scanner, which turns bytes into marks.
 
-use super::command::{Command, Name};
-use super::greeting::{Greeting, GreetingReader, Opaque, Step, V2_LENGTH, Version};
-use super::header::{self, Garbage, Header};
+use super::greeting::{GreetingReader, Opaque, Step, V2_LENGTH, Version};
+use super::header::{self, Command, Garbage, Header, Name};
 use super::seek::Seeker;
 use crate::decode::Format;
 
@@ -20,8 +19,6 @@ pub struct Span {
 /// An element of the stream, emitted when its last byte is fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// The peer's greeting.
-    Greeting(Greeting),
     /// A complete command (or a ZMTP 2.0 identity).
     Command(Command, Span),
     /// A complete message frame.
@@ -80,14 +77,14 @@ enum State {
 const NO_HEADER: State = State::Header { buffer: [0; header::LONGEST], filled: 0 };
 
 impl Scanner {
-    /// Default of [`Scanner::seeking_up_to`], in bytes. Longer frames are not used to find a boundary again.
+    /// Default length in bytes of the longest frame that may prove a boundary.
     pub const SEEK_LONGEST: u64 = 16 << 20;
 
     /// Creates a scanner for a stream from its first byte.
     pub fn from_greeting() -> Self {
         Self {
             at: 0,
-            version: Version::V3 { minor: 1 },
+            version: Version::V3,
             message: None,
             state: State::Greeting(GreetingReader::new()),
             seek_longest: Self::SEEK_LONGEST,
@@ -115,21 +112,10 @@ impl Scanner {
         self.state = State::Seeking(Seeker::from_boundary(self.at, self.seek_longest, self.formats));
     }
 
-    /// Sets the formats whose messages may prove a boundary again after garbage.
+    /// Sets the formats whose messages may prove a boundary again after garbage, and the length in bytes of the longest such message.
     #[must_use]
-    pub fn expecting(mut self, formats: &'static [Format]) -> Self {
-        self.formats = formats;
-        self
-    }
-
-    /// Sets the length in bytes of the longest frame that may prove a boundary.
-    #[must_use]
-    pub fn seeking_up_to(mut self, longest: u64) -> Self {
-        self.seek_longest = longest;
-        if let State::Seeking(_) = self.state {
-            self.state = State::Seeking(Seeker::new(self.at, longest, self.formats));
-        }
-        self
+    pub fn recovering(self, formats: &'static [Format], seek_longest: u64) -> Self {
+        Self { seek_longest, formats, ..self }
     }
 
     /// Number of bytes fed.
@@ -186,17 +172,13 @@ impl Scanner {
         match step {
             Step::More => {}
             Step::Invalid(why) => self.close(why, mark),
-            Step::Complete(greeting, next) => {
-                self.version = greeting.version;
-                mark(Mark::Greeting(greeting));
-                if !greeting.mechanism.is_clear() {
-                    self.close(Opaque::Encrypted(greeting.mechanism), mark);
-                } else if let Some(first) = next {
-                    let mut buffer = [0; header::LONGEST];
-                    buffer[0] = first;
-                    self.state = State::Header { buffer, filled: 1 };
-                } else {
-                    self.state = NO_HEADER;
+            Step::Complete(version, hides, next) => {
+                self.version = version;
+                let mut buffer = [0; header::LONGEST];
+                buffer[0] = next.unwrap_or_default();
+                self.state = State::Header { buffer, filled: usize::from(next.is_some()) };
+                if let Some(mechanism) = hides {
+                    self.close(Opaque::Encrypted(mechanism), mark);
                 }
             }
         }
@@ -261,7 +243,7 @@ impl Scanner {
         self.state = NO_HEADER;
         // A ZMTP 2.0 stream's first frame is its sender's identity.
         if self.version == Version::V2 && span.header == V2_LENGTH as u64 {
-            mark(Mark::Command(Command::Identity, span));
+            mark(Mark::Command(Command::Other, span));
         } else if header.command {
             mark(Mark::Command(name.command(), span));
         } else {

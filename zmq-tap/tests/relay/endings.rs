@@ -1,16 +1,18 @@
 //! Ends of senders, of receivers and of the relay, in the middle of a message or stream.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use trace::event::MissedCause;
-use zmq_tap::relay::{Ending, Endpoint, Observation, Options, Pair, Payload, Relay, Unread};
+use zmq_tap::relay::{Direction, Ending, Observed, Options, Payload, Unread};
 use zmq_tap::tap::{Tap, TapHop};
 use zmq_tap::zmtp::{Garbage, Opaque};
 
-use crate::support::{Bench, eventually, fill, handshake, message, noise, pair, read_all, write_all};
+use crate::support::{
+    Bench, eventually, fill, handshake, message, noise, pair, read, read_all, stream, through, write_all,
+};
 
 #[test]
 fn a_sender_that_dies_mid_frame_truncates_only_its_own_lane() {
@@ -18,20 +20,19 @@ fn a_sender_that_dies_mid_frame_truncates_only_its_own_lane() {
     let upstream = bench.upstream();
     let (mut dying, dying_peer) = bench.through(&upstream);
     let (mut healthy, mut other) = bench.through(&upstream);
-    let complete = [handshake(), message(&noise(1, 5_000))].concat();
+    let complete = stream([noise(1, 5_000)]);
     dying.write_all(&[&complete[..], &message(&noise(2, 90_000))[..40_000]].concat()).expect("written");
     drop(dying);
     assert_eq!(read_all(dying_peer).len(), complete.len() + 40_000, "all received bytes are relayed");
     healthy.write_all(&complete).expect("written");
-    let mut received = vec![0; complete.len()];
-    other.read_exact(&mut received).expect("relayed");
+    read(&mut other, complete.len());
     let (mut frames, mut cut) = ([0, 0], 0);
-    bench.watch(|observation| {
-        match observation {
-            Observation::Frame { lane, .. } => frames[lane as usize] += 1,
-            Observation::Lost { lane: 0, count, cause: MissedCause::CutShort, .. } => cut += count,
-            Observation::Closed { lane, cut_short, .. } => assert_eq!((lane, cut_short), (0, true)),
-            Observation::Opened { .. } => {}
+    bench.watch(|lane, what| {
+        match (lane, what) {
+            (_, Observed::Frame { .. }) => frames[lane as usize] += 1,
+            (0, Observed::Lost { count, cause: MissedCause::CutShort, .. }) => cut += count,
+            (0, Observed::Closed { .. }) => assert_eq!(cut, 1),
+            (_, Observed::Opened(_)) => {}
             other => panic!("{other:?}"),
         }
         frames == [1, 1] && bench.relay.stats().connections_open == 1 && bench.relay.observations().is_empty()
@@ -50,15 +51,14 @@ fn garbage_is_relayed_and_affects_no_other_connection() {
     assert_eq!(read_all(other), b"GET / HTTP/1.1\r\n\r\n");
     // Garbage after valid frames makes the following frames of this lane unreadable until framing is found again.
     healthy.write_all(&[&handshake()[..], &message(b"one"), &[0xf3; 300], &message(b"two")].concat()).expect("written");
-    let mut received = vec![0; handshake().len() + 5 + 300 + 5];
-    healthy_peer.read_exact(&mut received).expect("relayed");
+    read(&mut healthy_peer, handshake().len() + 5 + 300 + 5);
     let mut unread = Vec::new();
     let mut lost = Vec::new();
-    bench.watch(|observation| {
-        match observation {
-            Observation::Unread { lane, why, .. } => unread.push((lane, why)),
-            Observation::Lost { lane, count, cause, .. } => lost.push((lane, count, cause)),
-            Observation::Frame { payload, .. } => assert!(matches!(payload, Payload::Whole(body) if body == "one")),
+    bench.watch(|lane, what| {
+        match what {
+            Observed::Unread(_, why) => unread.push((lane, why)),
+            Observed::Lost { count, cause, .. } => lost.push((lane, count, cause)),
+            Observed::Frame { payload, .. } => assert!(matches!(payload, Payload::Whole(body) if body == "one")),
             _ => {}
         }
         unread.len() == 2 && !lost.is_empty()
@@ -76,17 +76,17 @@ fn an_encrypted_stream_is_relayed_and_reported() {
     stream[12..17].copy_from_slice(b"CURVE");
     stream.extend_from_slice(&noise(1, 5_000));
     sender.write_all(&stream).expect("written");
-    let mut received = vec![0; stream.len()];
-    receiver.read_exact(&mut received).expect("relayed");
-    assert!(received == stream);
-    bench.watch(|observation| match observation {
-        Observation::Unread { why, .. } => {
-            assert_eq!(why.to_string(), "encrypted by CURVE");
-            true
+    assert!(read(&mut receiver, stream.len()) == stream);
+    drop(sender);
+    drop(receiver);
+    let mut unread = Vec::new();
+    bench.watch(|_, what| {
+        if let Observed::Unread(direction, why) = &what {
+            unread.push((*direction, why.to_string()));
         }
-        _ => false,
+        matches!(what, Observed::Closed { .. })
     });
-    assert_eq!(bench.relay.stats().opaque, 1);
+    assert_eq!(unread, [(Direction::Forward, "encrypted by CURVE".to_owned())]);
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_refused_handshake_is_named() {
     drop(receiver);
     assert_eq!(read_all(sender), refusal);
     eventually("the refusal is named", || {
-        tap.poll(64, &mut |_, _| {});
+        tap.poll(64, &mut |_| {});
         let named = format!("the receiver at {} refused 1 ZMTP handshakes", pair(folder.path()).upstream);
         tap.degraded().iter().any(|line| line.starts_with(&named))
     });
@@ -113,19 +113,20 @@ fn a_refused_handshake_is_named() {
 fn an_upstream_may_start_late() {
     let bench = Bench::new();
     let sender = bench.sender();
-    let writing = write_all(sender, [handshake(), message(b"early")].concat());
+    let sent = stream([b"early".to_vec()]);
+    let writing = write_all(sender, sent.clone());
     std::thread::sleep(Duration::from_millis(300));
     let upstream = bench.upstream();
     let receiver = upstream.accept().expect("the relay has not given up").0;
     drop(writing.join().expect("written"));
-    assert_eq!(read_all(receiver), [handshake(), message(b"early")].concat());
+    assert_eq!(read_all(receiver), sent);
 }
 
 #[test]
 fn a_sender_that_finishes_before_the_upstream_starts_loses_nothing() {
     let bench = Bench::new();
     let mut sender = bench.sender();
-    let sent = [handshake(), message(b"early")].concat();
+    let sent = stream([b"early".to_vec()]);
     sender.write_all(&sent).expect("written");
     sender.shutdown(Shutdown::Write).expect("half closed");
     std::thread::sleep(Duration::from_millis(300));
@@ -161,23 +162,12 @@ fn an_upstream_may_restart() {
     let (sender, receiver) = bench.through(&upstream);
     drop(write_all(sender, message(b"again")).join().expect("written"));
     assert_eq!(read_all(receiver), message(b"again"));
-    bench.watch(|observation| matches!(observation, Observation::Closed { lane: 1, .. }));
-}
-
-/// A relay between two streams over TCP.
-fn over_tcp() -> (Relay, TcpStream, TcpStream) {
-    let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let to: Endpoint = format!("tcp://{}", upstream.local_addr().expect("bound")).parse().expect("an endpoint");
-    let listen = "tcp://127.0.0.1:*".parse().expect("an endpoint");
-    let relay = Relay::start(vec![Pair { listen, upstream: to }], Options::default()).expect("the relay starts");
-    let Endpoint::Tcp { port, .. } = relay.listening()[0] else { panic!("{:?}", relay.listening()) };
-    let sender = TcpStream::connect(("127.0.0.1", port)).expect("accepted");
-    (relay, sender, upstream.accept().expect("connected").0)
+    bench.watch(|lane, what| lane == 1 && matches!(what, Observed::Closed { .. }));
 }
 
 #[test]
 fn a_reset_is_forwarded_over_tcp() {
-    let (relay, mut sender, receiver) = over_tcp();
+    let (relay, mut sender, receiver) = through("tcp", Options::default());
     sender.write_all(&handshake()).expect("written");
     eventually("the bytes are at the receiver", || relay.stats().bytes_forward == handshake().len() as u64);
     // Closing a socket with unread bytes sends a reset.
@@ -186,19 +176,17 @@ fn a_reset_is_forwarded_over_tcp() {
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     eventually("the reset is reported", || {
         std::iter::from_fn(|| relay.poll()).any(|observation| {
-            matches!(
-                observation,
-                Observation::Closed { why: Ending::Upstream(std::io::ErrorKind::ConnectionReset), .. }
-            )
+            let reset = std::io::ErrorKind::ConnectionReset;
+            matches!(observation.what, Observed::Closed { why: Ending::Upstream(why), .. } if why == reset)
         })
     });
 }
 
 #[test]
 fn messages_before_a_reset_of_the_sender_are_delivered() {
-    let (relay, mut sender, mut receiver) = over_tcp();
+    let (relay, mut sender, mut receiver) = through("tcp", Options::default());
     receiver.write_all(b"unread by the sender").expect("written");
-    let stream = [handshake(), message(&noise(1, 200_000))].concat();
+    let stream = stream([noise(1, 200_000)]);
     sender.write_all(&stream).expect("written");
     eventually("the relay has them", || relay.stats().frames_forward == 1);
     eventually("the answer arrived", || relay.stats().bytes_backward == 20);
@@ -213,7 +201,7 @@ fn stopping_drains_accepted_bytes() {
     let bench = Bench::new();
     let (mut sender, receiver) = bench.connect();
     // As much as the kernel and the relay buffer while the receiver does not read.
-    let stream = [handshake(), message(&noise(1, 4 << 20))].concat();
+    let stream = stream([noise(1, 4 << 20)]);
     let sent = fill(&mut sender, &stream);
     let reading = std::thread::spawn(move || read_all(receiver));
     let observations = bench.relay.observations();
@@ -222,8 +210,10 @@ fn stopping_drains_accepted_bytes() {
     assert!(received == stream[..sent], "sent {sent}, received {}", received.len());
     assert_eq!((stats.connections_open, stats.bytes_forward), (0, sent as u64));
     assert!(sender.write(b"x").is_err(), "the sender is disconnected");
-    let last = std::iter::from_fn(|| observations.poll()).last();
-    assert!(matches!(last, Some(Observation::Closed { why: Ending::Stopped, cut_short: true, .. })), "{last:?}");
+    let observed: Vec<_> = std::iter::from_fn(|| observations.poll()).map(|observation| observation.what).collect();
+    let is_cut = |what: &Observed| matches!(what, Observed::Lost { cause: MissedCause::CutShort, .. });
+    assert_eq!(observed.iter().filter(|what| is_cut(what)).count(), 1, "{observed:?}");
+    assert!(matches!(observed.last(), Some(Observed::Closed { why: Ending::Stopped, .. })), "{observed:?}");
 }
 
 #[test]

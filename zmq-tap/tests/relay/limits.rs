@@ -1,36 +1,35 @@
 //! Limits: reaching one must be reported, and the relay must continue to copy.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 use trace::event::MissedCause;
-use zmq_tap::relay::{NotKept, Observation, Options, Payload};
+use zmq_tap::relay::{NotKept, Observed, Options, Payload};
 
-use crate::support::{Bench, eventually, fill, handshake, is_whole_message, message, noise, part, read_all, write_all};
+use crate::support::{
+    Bench, eventually, fill, handshake, is_whole_message, message, noise, part, read, read_all, stream, write_all,
+};
 
 #[test]
 fn a_full_queue_loses_observations_and_no_bytes() {
     let bench = Bench::with(Options { queue_frames: 10, ..Options::default() });
     let (mut sender, mut receiver) = bench.connect();
-    let burst: Vec<u8> =
-        std::iter::once(handshake()).chain((0..200).map(|n| message(&noise(n, 900)))).flatten().collect();
+    let burst = stream((0..200).map(|n| noise(n, 900)));
     sender.write_all(&burst).expect("written");
-    let mut received = vec![0; burst.len()];
-    receiver.read_exact(&mut received).expect("relayed");
-    assert!(received == burst);
+    assert!(read(&mut receiver, burst.len()) == burst);
     eventually("all are relayed", || bench.relay.stats().frames_forward == 200);
-    let dropped = bench.relay.stats().frames_dropped;
+    let dropped = bench.relay.stats().dropped;
     assert_eq!(dropped, 200 - 9, "ten slots, one of them used by the opening");
     // Once there is room, the loss is reported before the next frame, and sequence numbers continue as if nothing were lost.
     while bench.relay.poll().is_some() {}
     sender.write_all(&message(b"after")).expect("written");
     let mut lost = 0;
-    bench.watch(|observation| match observation {
-        Observation::Lost { count, cause: MissedCause::QueueFull, .. } => {
+    bench.watch(|_, what| match what {
+        Observed::Lost { count, cause: MissedCause::QueueFull, .. } => {
             lost += count;
             false
         }
-        Observation::Frame { seq, .. } => {
+        Observed::Frame { seq, .. } => {
             assert_eq!((seq, lost), (200, dropped));
             true
         }
@@ -44,25 +43,25 @@ fn a_connection_that_opens_and_closes_while_the_queue_is_full_is_reported() {
     let upstream = bench.upstream();
     for _ in 0..3 {
         let (mut sender, receiver) = bench.through(&upstream);
-        sender.write_all(&[handshake(), message(b"one"), message(b"two")].concat()).expect("written");
+        sender.write_all(&stream([b"one".to_vec(), b"two".to_vec()])).expect("written");
         drop(sender);
         read_all(receiver);
     }
     eventually("all three have ended", || bench.relay.stats().connections_open == 0);
     let (mut opened, mut closed, mut frames, mut lost) = (0, 0, 0, 0);
     while let Some(observation) = bench.relay.poll() {
-        match observation {
-            Observation::Opened { lane, .. } => {
-                assert_eq!(lane, opened);
+        match observation.what {
+            Observed::Opened(_) => {
+                assert_eq!(observation.lane, opened);
                 opened += 1;
             }
-            Observation::Closed { lane, .. } => {
-                assert_eq!(lane, closed);
+            Observed::Closed { .. } => {
+                assert_eq!(observation.lane, closed);
                 closed += 1;
             }
-            Observation::Frame { .. } => frames += 1,
-            Observation::Lost { count, .. } => lost += count,
-            _ => panic!("{observation:?}"),
+            Observed::Frame { .. } => frames += 1,
+            Observed::Lost { count, .. } => lost += count,
+            other => panic!("{other:?}"),
         }
     }
     assert_eq!((opened, closed, frames + lost), (3, 3, 6));
@@ -84,8 +83,8 @@ fn a_message_above_the_limit_is_relayed_without_being_stored() {
     let reading = std::thread::spawn(move || read_all(receiver));
     write_all(sender, stream.concat());
     let mut payloads = Vec::new();
-    bench.watch(|observation| {
-        if let Observation::Frame { payload, .. } = observation {
+    bench.watch(|_, what| {
+        if let Observed::Frame { payload, .. } = what {
             payloads.push(payload);
         }
         payloads.len() == 5
@@ -105,22 +104,21 @@ fn unread_observations_stay_within_the_budget() {
     let bench = Bench::with(options);
     let upstream = bench.upstream();
     let (sender, receiver) = bench.through(&upstream);
-    let stream: Vec<u8> =
-        std::iter::once(handshake()).chain((0..200).map(|n| message(&noise(n, 50_000)))).flatten().collect();
+    let sent = stream((0..200).map(|n| noise(n, 50_000)));
     let reading = std::thread::spawn(move || read_all(receiver));
-    write_all(sender, stream.clone()).join().expect("written");
-    assert!(reading.join().expect("the reader ends") == stream);
+    write_all(sender, sent.clone()).join().expect("written");
+    assert!(reading.join().expect("the reader ends") == sent);
     let stats = bench.relay.stats();
     assert!(stats.held_bytes <= budget as u64, "{stats:?}");
     assert_eq!(stats.frames_forward, 200);
     let (mut kept, mut not_kept) = (0, 0);
     while let Some(observation) = bench.relay.poll() {
-        match observation {
-            Observation::Frame { seq, payload: Payload::Whole(body), .. } => {
+        match observation.what {
+            Observed::Frame { seq, payload: Payload::Whole(body), .. } => {
                 assert!(body == noise(seq, 50_000));
                 kept += 1;
             }
-            Observation::Frame { payload, .. } => {
+            Observed::Frame { payload, .. } => {
                 assert_eq!(payload, Payload::NotKept(NotKept::Budget));
                 not_kept += 1;
             }
@@ -132,8 +130,8 @@ fn unread_observations_stay_within_the_budget() {
     // The budget is available again.
     let (sender, receiver) = bench.through(&upstream);
     std::thread::spawn(move || read_all(receiver));
-    let _sender = write_all(sender, [handshake(), message(&noise(7, 50_000))].concat());
-    bench.watch(|observation| is_whole_message(&observation));
+    let _sender = write_all(sender, stream([noise(7, 50_000)]));
+    bench.watch(|_, what| is_whole_message(&what));
 }
 
 #[test]
@@ -141,13 +139,13 @@ fn a_reader_that_keeps_up_needs_few_blocks() {
     let bench = Bench::new();
     let (sender, receiver) = bench.connect();
     let frames = 2_000;
-    let stream = [handshake(), message(&noise(1, 60_000)).repeat(frames)].concat();
+    let sent = [handshake(), message(&noise(1, 60_000)).repeat(frames)].concat();
     let reading = std::thread::spawn(move || read_all(receiver).len());
-    let length = stream.len();
-    write_all(sender, stream);
+    let length = sent.len();
+    write_all(sender, sent);
     let mut seen = 0;
-    bench.watch(|observation| {
-        seen += usize::from(is_whole_message(&observation));
+    bench.watch(|_, what| {
+        seen += usize::from(is_whole_message(&what));
         seen == frames
     });
     assert_eq!(reading.join().expect("the reader ends"), length);
@@ -171,13 +169,12 @@ fn a_claimed_gibibyte_allocates_nothing() {
     }
     let expected = handshake().len() + 9 + 11;
     for (_, receiver) in &mut streams {
-        let mut received = vec![0; expected];
-        receiver.read_exact(&mut received).expect("relayed");
+        read(receiver, expected);
     }
     let (sender, receiver) = bench.through(&upstream);
     std::thread::spawn(move || read_all(receiver));
-    let _sender = write_all(sender, [handshake(), message(&noise(1, 300_000))].concat());
-    bench.watch(|observation| is_whole_message(&observation));
+    let _sender = write_all(sender, stream([noise(1, 300_000)]));
+    bench.watch(|_, what| is_whole_message(&what));
     assert!(bench.relay.stats().held_bytes <= 22 << 20, "{:?}", bench.relay.stats());
 }
 
@@ -195,9 +192,7 @@ fn a_stalled_receiver_blocks_the_sender() {
     assert!(sent <= limit, "the relay accepted {sent} bytes; the limit is {limit}");
     let (rest, mut writer) = (stream[sent..].to_vec(), sender.try_clone().expect("cloned"));
     let writing = std::thread::spawn(move || writer.write_all(&rest));
-    let mut received = vec![0; stream.len()];
-    receiver.read_exact(&mut received).expect("the relay continues");
-    assert!(received == stream);
+    assert!(read(&mut receiver, stream.len()) == stream, "the relay continues");
     writing.join().expect("the writer ends").expect("written");
 }
 

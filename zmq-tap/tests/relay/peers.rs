@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use zeromq::{DealerSocket, PullSocket, PushSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
-use zmq_tap::relay::{Direction, Observation, Options, Pair, Payload, Relay};
+use zmq_tap::relay::{Direction, Observed, Options, Payload, Relay};
 
-use crate::support::{Bench, PATIENCE, noise};
+use crate::support::{Bench, PATIENCE, noise, server};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
@@ -57,8 +57,8 @@ fn many_senders_reach_one_receiver_through_one_listener() {
     }
     // The reported messages must equal the sent ones. Each lane is one sender, in its order.
     let mut reported: BTreeMap<u32, Vec<Vec<u8>>> = BTreeMap::new();
-    bench.watch(|observation| {
-        if let Observation::Frame { lane, seq, payload: Payload::Whole(body), direction, .. } = observation {
+    bench.watch(|lane, what| {
+        if let Observed::Frame { seq, payload: Payload::Whole(body), direction, .. } = what {
             let lane_messages = reported.entry(lane).or_default();
             assert_eq!((seq, direction), (lane_messages.len() as u64, Direction::Forward));
             lane_messages.push(body.to_vec());
@@ -89,8 +89,8 @@ fn the_side_that_connects_may_be_the_receiver() {
         }
     }));
     let mut seen = 0;
-    bench.watch(|observation| {
-        if let Observation::Frame { direction, seq, .. } = observation {
+    bench.watch(|_, what| {
+        if let Observed::Frame { direction, seq, .. } = what {
             assert_eq!((direction, seq), (Direction::Backward, seen));
             seen += 1;
         }
@@ -101,13 +101,16 @@ fn the_side_that_connects_may_be_the_receiver() {
 
 #[test]
 fn requests_and_replies_are_relayed_over_tcp_as_multipart_messages() {
-    let bench = over_tcp();
+    // A port that was free a moment ago. No other test here binds fixed port numbers.
+    let (_, pair) = server("tcp");
+    let upstream = pair.upstream.to_string();
+    let relay = Relay::start(vec![pair], Options::default()).expect("the relay starts");
     let requests = 10;
     runtime().block_on(with_timeout(async {
         let mut router = RouterSocket::new();
-        router.bind(&bench.upstream).await.expect("bound");
+        router.bind(&upstream).await.expect("bound");
         let mut dealer = DealerSocket::new();
-        dealer.connect(&bench.listen).await.expect("connected");
+        dealer.connect(&relay.listening()[0].to_string()).await.expect("connected");
         for n in 0..requests {
             let mut request = ZmqMessage::from(numbered(1, n));
             request.push_back("more".into());
@@ -121,8 +124,8 @@ fn requests_and_replies_are_relayed_over_tcp_as_multipart_messages() {
     let mut reported = (0, 0);
     let until = std::time::Instant::now() + PATIENCE;
     while reported != (requests, requests) && std::time::Instant::now() < until {
-        match bench.relay.poll() {
-            Some(Observation::Frame { direction, payload: Payload::Multipart(parts), .. }) => {
+        match relay.poll().map(|observation| observation.what) {
+            Some(Observed::Frame { direction, payload: Payload::Multipart(parts), .. }) => {
                 assert_eq!((parts.len(), &parts[1][..]), (2, &b"more"[..]));
                 if direction == Direction::Forward {
                     reported.0 += 1;
@@ -130,26 +133,9 @@ fn requests_and_replies_are_relayed_over_tcp_as_multipart_messages() {
                     reported.1 += 1;
                 }
             }
-            Some(Observation::Frame { payload, .. }) => panic!("{payload:?}"),
+            Some(Observed::Frame { payload, .. }) => panic!("{payload:?}"),
             _ => std::thread::sleep(Duration::from_millis(1)),
         }
     }
     assert_eq!(reported, (requests, requests));
-}
-
-struct Tcp {
-    relay: Relay,
-    listen: String,
-    upstream: String,
-}
-
-fn over_tcp() -> Tcp {
-    // A port that was free a moment ago. No other test here binds fixed port numbers.
-    let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|bound| bound.local_addr()).expect("a port").port();
-    let upstream = format!("tcp://127.0.0.1:{port}");
-    let listen = "tcp://127.0.0.1:*".parse().expect("an endpoint");
-    let pair = Pair { listen, upstream: upstream.parse().expect("an endpoint") };
-    let relay = Relay::start(vec![pair], Options::default()).expect("the relay starts");
-    let listen = relay.listening()[0].to_string();
-    Tcp { relay, listen, upstream }
 }

@@ -1,12 +1,13 @@
 //! Shared test helpers: relays in temporary folders, ZMTP bytes, and waiting with a timeout.
 
 use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use zmq_tap::relay::{Observation, Options, Pair, Payload, Relay};
+use zmq_tap::relay::{Endpoint, Observed, Options, Pair, Payload, Relay};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -53,12 +54,12 @@ impl Bench {
         (sender, upstream.accept().expect("the relay connects").0)
     }
 
-    /// Polls until `is_done` returns true.
-    pub(crate) fn watch(&self, mut is_done: impl FnMut(Observation) -> bool) {
+    /// Polls until `is_done` returns true for a connection's number and its observation.
+    pub(crate) fn watch(&self, mut is_done: impl FnMut(u32, Observed) -> bool) {
         let until = Instant::now() + PATIENCE;
         loop {
             while let Some(observation) = self.relay.poll() {
-                if is_done(observation) {
+                if is_done(observation.lane, observation.what) {
                     return;
                 }
             }
@@ -73,8 +74,35 @@ impl Bench {
 }
 
 pub(crate) fn pair(folder: &Path) -> Pair {
-    let at = |name: &str| format!("ipc://{}", folder.join(name).display()).parse().expect("an endpoint");
+    let at = |name: &str| endpoint(&format!("ipc://{}", folder.join(name).display()));
     Pair { listen: at("in.sock"), upstream: at("out.sock") }
+}
+
+pub(crate) fn endpoint(text: &str) -> Endpoint {
+    text.parse().expect("an endpoint")
+}
+
+/// A server on a free port, and a pair for it with another free port. `scheme` is `tcp` or `http`.
+pub(crate) fn server(scheme: &str) -> (TcpListener, Pair) {
+    let server = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let upstream = endpoint(&format!("{scheme}://{}", server.local_addr().expect("bound")));
+    (server, Pair { listen: endpoint(&format!("{scheme}://127.0.0.1:*")), upstream })
+}
+
+/// Connects to a TCP endpoint of the relay.
+pub(crate) fn client(listening: &Endpoint) -> TcpStream {
+    let Endpoint::Tcp { port, .. } = listening else { panic!("{listening}") };
+    let client = TcpStream::connect(("127.0.0.1", *port)).expect("accepted");
+    client.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");
+    client
+}
+
+/// A relay with one TCP client connected through to the server.
+pub(crate) fn through(scheme: &str, options: Options) -> (Relay, TcpStream, TcpStream) {
+    let (server, pair) = server(scheme);
+    let relay = Relay::start(vec![pair], options).expect("the relay starts");
+    let client = client(&relay.listening()[0]);
+    (relay, client, server.accept().expect("connected").0)
 }
 
 pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
@@ -85,8 +113,20 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-pub(crate) fn is_whole_message(observation: &Observation) -> bool {
-    matches!(observation, Observation::Frame { payload: Payload::Whole(_), .. })
+pub(crate) fn is_whole_message(what: &Observed) -> bool {
+    matches!(what, Observed::Frame { payload: Payload::Whole(_), .. })
+}
+
+/// A handshake and messages with these bodies.
+pub(crate) fn stream(bodies: impl IntoIterator<Item = Vec<u8>>) -> Vec<u8> {
+    std::iter::once(handshake()).chain(bodies.into_iter().map(|body| message(&body))).flatten().collect()
+}
+
+/// The next `length` bytes of a stream.
+pub(crate) fn read(stream: &mut impl Read, length: usize) -> Vec<u8> {
+    let mut received = vec![0; length];
+    stream.read_exact(&mut received).expect("relayed");
+    received
 }
 
 /// Bytes that a ZMTP 3.1 PUSH socket sends before its first message.
