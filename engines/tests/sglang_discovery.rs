@@ -5,7 +5,7 @@
 use engines::DISCOVERED;
 use engines::sglang::discover::role;
 use probe_user::discover::fake::{self, FakeProcess};
-use probe_user::discover::{Blind, Carries, Confidence, Engine, PickError, Role, RoleSpec, RoleWords, Topology};
+use probe_user::discover::{Blind, Carries, Confidence, Engine, PickError, Role, RoleSpec, Topology, role_words};
 use trace::path::Ends;
 
 const SERVER: &str = "python3 -m sglang.launch_server";
@@ -146,7 +146,7 @@ fn a_named_engine_is_preferred_over_unnamed_ones() {
         engines: discover(processes, links),
         ..Topology::default()
     };
-    assert_eq!(engines(&[], &[]).pick(&[]), Err(PickError::None(RoleWords::default())));
+    assert_eq!(engines(&[], &[]).pick(&[]), Err(PickError::None(String::new())));
 
     let unnamed = [10, 11, 12, 13].map(FakeProcess::unnamed);
     let two_pairs = [(0, 1, "ipc:///a"), (2, 3, "ipc:///b")];
@@ -209,10 +209,7 @@ fn the_table_shows_two_engines_and_an_unobserved_process() {
         [(0, 2, "ipc:///tmp/tmpk3v_0qz7"), (3, 5, "tcp://127.0.0.1:30233"), (4, 5, "tcp://127.0.0.1:30233")];
     let topology = Topology {
         engines: discover(&processes, &connected),
-        blind: vec![Blind::NoRole {
-            pid: 40,
-            roles: RoleWords::of(DISCOVERED.iter().flat_map(|engine| engine.roles())),
-        }],
+        blind: vec![Blind::NoRole { pid: 40, roles: role_words(DISCOVERED) }],
         ..Topology::default()
     };
     let shown = topology.to_string();

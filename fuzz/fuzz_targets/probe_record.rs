@@ -24,7 +24,6 @@ fuzz_target!(|bytes: &[u8]| {
             socket: SocketId { pid: record.header.target, address: record.header.socket },
             tid: record.header.tid,
             seq: record.header.seq,
-            cpu: None,
             wakeup: None,
         };
         let message =

@@ -13,21 +13,12 @@ use std::time::Duration;
 
 use probe_user::discover::{Function, InnerServer, Role};
 use probe_user::egress::{CAPTURE, Serves};
-use probe_user::empty_probes::{EmptyProbes, Traps};
+use probe_user::empty_probes::{self, Traps};
 use probe_user::{Capture, Observation, Options, Probe, Target};
 
 /// Only the probes of messages.
-const MESSAGES: Options = Options {
-    ring_bytes: 8 << 20,
-    wake_bytes: 0,
-    processed: false,
-    refused: true,
-    scheduler: false,
-    polls: false,
-    tls: false,
-    every_call: false,
-    diagnostics: false,
-};
+const MESSAGES: Options =
+    Options { ring_bytes: 8 << 20, processed: false, scheduler: false, polls: false, tls: false, every_call: false };
 const KIB: u32 = 1 << 10;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -80,8 +71,7 @@ fn socket_reads(pid: u32) -> Result<Probe, Box<dyn Error>> {
     let server =
         InnerServer { role: Role::new(0, "receiver", Function::Receiver), is_extension: |_| false, methods: &[] };
     probe.observe_inner_server(pid, server);
-    let capture = Capture { sent: 0, received: 0 };
-    probe.add(&[Target { pid, capture }])?;
+    probe.add(&[Target { pid, capture: Capture::default() }])?;
     Ok(probe)
 }
 
@@ -90,13 +80,12 @@ fn writes(pid: u32, options: Options) -> Result<Probe, Box<dyn Error>> {
     let mut probe = Probe::attach(&[], options)?;
     let (written, read) = (CAPTURE, 0);
     probe.serve(pid, Serves { written, read })?;
-    let capture = Capture { sent: 0, received: 0 };
-    probe.add(&[Target { pid, capture }])?;
+    probe.add(&[Target { pid, capture: Capture::default() }])?;
     Ok(probe)
 }
 
 fn empty(pid: u32, traps: Traps) -> Result<(), Box<dyn Error>> {
-    let _probes = EmptyProbes::attach(pid, traps)?;
+    let _probes = empty_probes::attach(pid, traps)?;
     println!("attached");
     std::io::stdin().read_to_end(&mut Vec::new())?;
     println!("0 0");

@@ -4,7 +4,6 @@
 //! loads the object. A field that this kernel lacks is [`Offsets::ABSENT`].
 
 use std::collections::HashMap;
-use std::path::PathBuf;
 
 use probe_ebpf::Offsets;
 
@@ -28,13 +27,8 @@ const ALIASES: u32 = 32;
 #[derive(Debug, thiserror::Error)]
 pub enum BtfError {
     /// The file cannot be read.
-    #[error("read {}: {source}; a kernel with CONFIG_DEBUG_INFO_BTF has it, where /sys is mounted", path.display())]
-    Read {
-        /// Path of the file.
-        path: PathBuf,
-        /// Error from the operating system.
-        source: std::io::Error,
-    },
+    #[error("read {VMLINUX}: {0}; a kernel with CONFIG_DEBUG_INFO_BTF has it, where /sys is mounted")]
+    Read(std::io::Error),
     /// Not BTF in this machine's byte order.
     #[error("not BTF: {0}")]
     Malformed(&'static str),
@@ -58,12 +52,12 @@ impl Btf {
         let data = std::fs::read(VMLINUX)
             // In a root without /sys, fall back to the root of PID 1.
             .or_else(|error| std::fs::read(format!("/proc/1/root{VMLINUX}")).map_err(|_| error))
-            .map_err(|source| BtfError::Read { path: PathBuf::from(VMLINUX), source })?;
+            .map_err(BtfError::Read)?;
         Self::parse(data)
     }
 
     /// Parses BTF in the kernel's export format.
-    pub fn parse(data: Vec<u8>) -> Result<Self, BtfError> {
+    pub(crate) fn parse(data: Vec<u8>) -> Result<Self, BtfError> {
         let mut btf = Self { data, types: vec![0], strings: (0, 0), structs: HashMap::new() };
         if btf.data.get(..2) != Some(&MAGIC.to_ne_bytes()) {
             return Err(BtfError::Malformed("wrong magic or byte order"));
@@ -92,7 +86,7 @@ impl Btf {
     }
 
     /// Byte offset of `path` (members joined by dots) in `struct name`.
-    pub fn offset(&self, name: &str, path: &str) -> Option<u32> {
+    pub(crate) fn offset(&self, name: &str, path: &str) -> Option<u32> {
         let mut id = *self.structs.get(name.as_bytes())?;
         let mut bits = 0_u32;
         for member in path.split('.') {
@@ -117,7 +111,7 @@ impl Btf {
     }
 
     /// Whether parameter `index` of kernel function `name` is a pointer to `struct of`.
-    pub fn takes(&self, name: &str, index: usize, of: &str) -> bool {
+    pub(crate) fn takes(&self, name: &str, index: usize, of: &str) -> bool {
         let is_function = |at: usize| {
             let kind = self.kind(at).map(|(kind, _)| kind);
             kind == Some(FUNC) && self.word(at).is_some_and(|label| self.string(label) == name.as_bytes())

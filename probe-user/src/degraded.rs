@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::capability::{Capability, Feature, Permissions};
 use crate::examine::filter::{self, Call};
-use crate::examine::setting;
+use crate::examine::{lockdown, ptrace_scope};
 use crate::place::Place;
 
 /// An unavailable feature.
@@ -20,6 +20,7 @@ pub struct Degraded {
 
 /// Why a feature is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the comment of a variant describes its fields")]
 pub enum Missing {
     /// The process lacks these capabilities.
     Capabilities(Vec<Capability>),
@@ -32,12 +33,7 @@ pub enum Missing {
     /// Kernel lockdown prevents programs from reading kernel memory.
     Lockdown,
     /// The kernel is older than the feature requires.
-    Kernel {
-        /// Required version.
-        needs: (u32, u32),
-        /// Running version.
-        runs: (u32, u32),
-    },
+    Kernel { needs: (u32, u32), runs: (u32, u32) },
     /// The kernel has no BTF, or a required field is missing from it.
     KernelTypes(String),
     /// The process has no libzmq mapped.
@@ -74,7 +70,6 @@ impl Degraded {
         self.remedy_at(Place::here())
     }
 
-    /// Remedy in another environment.
     fn remedy_at(&self, place: Place) -> String {
         match &self.missing {
             Missing::Capabilities(_) => place.grant(self.feature.needs(Permissions::here().kernel())),
@@ -108,7 +103,10 @@ impl fmt::Display for Degraded {
         }
         write!(f, "{} (", self.feature.without())?;
         match &self.missing {
-            Missing::Capabilities(lacking) => write!(f, "missing CAP_{}", names(lacking, ", CAP_"))?,
+            Missing::Capabilities(lacking) => {
+                let names: Vec<String> = lacking.iter().map(ToString::to_string).collect();
+                write!(f, "missing {}", names.join(", "))?;
+            }
             Missing::UserNamespace => write!(f, "capabilities of a user namespace do not allow tracing")?,
             Missing::Filtered(calls) => write!(f, "a seccomp filter blocks {}", names_of(calls).join(", "))?,
             Missing::PtraceScope => write!(f, "kernel.yama.ptrace_scope is 3")?,
@@ -132,10 +130,10 @@ fn known_cause(feature: Feature) -> Option<Missing> {
     if !calls.is_empty() {
         return Some(Missing::Filtered(calls));
     }
-    if !feature.is_in_kernel() && setting::ptrace_scope() == Some(3) {
+    if !feature.is_in_kernel() && ptrace_scope() == Some(3) {
         return Some(Missing::PtraceScope);
     }
-    let locked = feature.is_in_kernel() && setting::lockdown().as_deref() == Some("confidentiality");
+    let locked = feature.is_in_kernel() && lockdown().as_deref() == Some("confidentiality");
     locked.then_some(Missing::Lockdown)
 }
 
@@ -146,10 +144,6 @@ fn names_of(calls: &[Call]) -> Vec<&'static str> {
 /// Shortens the error: the verifier's log can have thousands of lines.
 fn first_words(error: &str) -> String {
     error.lines().next().unwrap_or_default().chars().take(300).collect()
-}
-
-fn names(capabilities: &[Capability], between: &str) -> String {
-    capabilities.iter().map(|c| c.name()).collect::<Vec<_>>().join(between)
 }
 
 #[cfg(test)]
@@ -164,8 +158,8 @@ mod tests {
             missing: Missing::Capabilities(vec![Capability::SysAdmin]),
         };
         assert_eq!(degraded.to_string(), "pid 7: frames are not observed: no gap, no backlog (missing CAP_SYS_ADMIN)");
-        let needs = names(Feature::Messages.needs(Permissions::here().kernel()), " --cap-add ");
-        assert_eq!(degraded.remedy_at(Place::Docker), format!("docker run --user 0 --cap-add {needs}"));
+        let needs = Feature::Messages.needs(Permissions::here().kernel());
+        assert_eq!(degraded.remedy_at(Place::Docker), Place::Docker.grant(needs));
     }
 
     #[test]

@@ -11,7 +11,6 @@ use crate::capability::{Feature, Permissions};
 use crate::degraded::Degraded;
 use crate::library;
 use crate::load::{self, Settings};
-use crate::probe::Options;
 use crate::probe::batches::{messages, polls};
 use crate::probe_points::Known;
 
@@ -29,26 +28,11 @@ pub enum Traps {
     All,
 }
 
-/// Error of setting empty probes.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot set probes in process {pid}: {why}; this needs the same privileges as observing frames")]
-pub struct EmptyProbesError {
-    pid: u32,
-    why: String,
-}
-
-/// Empty probes in one process, detached when dropped.
-#[derive(Debug)]
-pub struct EmptyProbes {
-    _links: Vec<Link>,
-}
-
-impl EmptyProbes {
-    /// Attaches to process `pid`.
-    pub fn attach(pid: u32, traps: Traps) -> Result<Self, EmptyProbesError> {
-        let links = set(pid, traps);
-        links.map(|links| Self { _links: links }).map_err(|error| EmptyProbesError { pid, why: error.to_string() })
-    }
+/// Attaches empty probes to process `pid`. Dropping the result detaches them.
+pub fn attach(pid: u32, traps: Traps) -> Result<Vec<Box<dyn Send>>, String> {
+    let failed =
+        |why| format!("cannot set probes in process {pid}: {why}; this needs the same privileges as observing frames");
+    set(pid, traps).map_err(failed)
 }
 
 fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> {
@@ -61,7 +45,7 @@ fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> 
         let (send, recv) = (probe_points.entry("zmq_msg_send")?, probe_points.entry("zmq_msg_recv")?);
         let batches = match (traps, probe_points.received) {
             (Traps::ProbePoints, Some(done)) => vec![batch(false, [send, done.at])],
-            (Traps::All, _) => messages(&library, &probe_points, 0, &Options::default())?,
+            (Traps::All, _) => messages(&library, &probe_points, 0, true)?,
             _ => vec![batch(false, [send, recv]), batch(true, [recv])],
         };
         for batch in batches {
@@ -91,15 +75,10 @@ fn emptied(batch: Batch) -> Batch {
     Batch { program: NOTHING, ..batch }
 }
 
-/// Error of setting a uprobe on this program.
-#[derive(Debug, thiserror::Error)]
-#[error("{}; {}", .0, .0.remedy())]
-pub struct OwnError(pub Degraded);
-
 /// Sets and removes a uprobe on a function of this program. Returns true if a multi-uprobe link was used (Linux 6.6 and later), and false
 /// for a perf event.
-pub fn own_uprobe() -> Result<bool, OwnError> {
-    attach_to_self().map_err(|error| OwnError(Degraded::explain(Feature::Messages, None, Permissions::here(), error)))
+pub fn own_uprobe() -> Result<bool, Degraded> {
+    attach_to_self().map_err(|error| Degraded::explain(Feature::Messages, None, Permissions::here(), error))
 }
 
 fn attach_to_self() -> Result<bool, Box<dyn std::error::Error>> {

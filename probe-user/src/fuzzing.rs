@@ -1,6 +1,6 @@
 //! Entry points for the fuzzers (`fuzz/`) to otherwise private parsers; absent from regular builds.
 
-use crate::discover::sock::diag;
+use crate::discover::diag;
 use crate::discover::{FlagName, Flags};
 use crate::probe_points::{ProbePoints, method};
 use crate::proc::{maps, net, stat, strings};

@@ -16,37 +16,30 @@ use crate::peers::Holder;
 /// Time that a sender's socket must be empty before the sender is disconnected.
 const QUIET: Duration = Duration::from_micros(150);
 
-/// Error of disconnecting a sender.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct DisconnectError(String);
-
 /// Duplicates the socket into this process. The connection stays open until both are closed.
-fn duplicate_socket(holder: Holder) -> Result<OwnedFd, DisconnectError> {
+fn duplicate_socket(holder: Holder) -> Result<OwnedFd, String> {
     let Holder { pid, fd } = holder;
     let id = Pid::from_raw(pid as i32).ok_or(Errno::SRCH);
     let process = id.and_then(|id| rustix::process::pidfd_open(id, PidfdFlags::empty()));
-    let process =
-        process.map_err(|errno| DisconnectError(format!("cannot open process {pid}: {errno}; it may have exited")))?;
+    let process = process.map_err(|errno| format!("cannot open process {pid}: {errno}; it may have exited"))?;
     let duplicated = rustix::process::pidfd_getfd(&process, fd as ForeignRawFd, PidfdGetfdFlags::empty());
     let refused = |errno| format!("cannot copy descriptor {fd} of process {pid}: {errno}; run with CAP_SYS_PTRACE");
-    duplicated.map_err(|errno| DisconnectError(refused(errno)))
+    duplicated.map_err(refused)
 }
 
 /// Tests whether `holder`'s socket can be duplicated. Changes nothing.
-pub fn check(holder: Holder) -> Result<(), DisconnectError> {
+pub fn check(holder: Holder) -> Result<(), String> {
     duplicate_socket(holder).map(drop)
 }
 
 /// Waits until `holder`'s socket is empty, at most for `patience`, and makes the process close the connection. `inode` must be the socket's
 /// inode. Returns the time of the shutdown.
-pub fn disconnect(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, DisconnectError> {
+pub fn disconnect(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, String> {
     let socket = duplicate_socket(holder)?;
     let Holder { pid, fd } = holder;
     let is_expected = rustix::fs::fstat(&socket).is_ok_and(|found| found.st_ino == inode);
     if !is_expected {
-        let changed = format!("descriptor {fd} of process {pid} now refers to another socket: try again");
-        return Err(DisconnectError(changed));
+        return Err(format!("descriptor {fd} of process {pid} now refers to another socket: try again"));
     }
     let began = Instant::now();
     let mut quiet_since = began;
@@ -58,15 +51,15 @@ pub fn disconnect(holder: Holder, inode: u64, patience: Duration) -> Result<Inst
             break;
         }
         if now - began >= patience {
-            return Err(DisconnectError(format!(
+            return Err(format!(
                 "process {pid} never had an empty socket for {QUIET:?} within {patience:?}: its receiver does not keep up, or the load is too high; try again with less traffic"
-            )));
+            ));
         }
     }
     // The duplicated descriptor closes on return; while it is open, the connection outlives the sender's own descriptor.
     let shut = rustix::net::shutdown(&socket, Shutdown::Read);
     let refused = |errno| format!("cannot shut down reading on descriptor {fd} of process {pid}: {errno}");
-    shut.map_err(|errno| DisconnectError(refused(errno)))?;
+    shut.map_err(refused)?;
     Ok(Instant::now())
 }
 
@@ -111,7 +104,7 @@ mod tests {
         sender.write_all(b"not received").unwrap();
         let (holder, inode) = of(&sender);
         let error = disconnect(holder, inode, Duration::from_millis(20)).unwrap_err();
-        assert!(error.to_string().contains("never had an empty socket for 150µs within 20ms"), "{error}");
+        assert!(error.contains("never had an empty socket for 150µs within 20ms"), "{error}");
         sender.set_nonblocking(true).unwrap();
         assert_eq!(
             sender.read(&mut [0; 8]).unwrap_err().kind(),
@@ -122,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_missing_descriptor_or_process_is_named() {
-        let error = |pid, fd| check(Holder { pid, fd }).unwrap_err().to_string();
+        let error = |pid, fd| check(Holder { pid, fd }).unwrap_err();
         assert!(error(0, 0).starts_with("cannot open process 0"));
         let message = error(std::process::id(), 1_000_000);
         assert!(message.starts_with("cannot copy descriptor 1000000"), "{message}");
@@ -133,6 +126,6 @@ mod tests {
         let (sender, _receiver) = UnixStream::pair().unwrap();
         let (holder, inode) = of(&sender);
         let error = disconnect(holder, inode + 1, Duration::from_secs(1)).unwrap_err();
-        assert!(error.to_string().contains("now refers to another socket"), "{error}");
+        assert!(error.contains("now refers to another socket"), "{error}");
     }
 }

@@ -34,7 +34,7 @@ pub mod queue;
 pub use capability::{Capability, Feature, Permissions};
 pub use degraded::{Degraded, Missing};
 pub use matcher::{FrameRef, Matcher};
-pub use observation::{Call, CpuTimes, Message, Observation, SocketId};
+pub use observation::{Call, Message, Observation, SocketId};
 pub use place::Place;
 pub use probe::{Options, Probe, ProbeError, Target};
 pub use probe_ebpf::{Capture, Loss};

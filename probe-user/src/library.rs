@@ -8,7 +8,7 @@ use crate::discover::libzmq::{self, open};
 use crate::discover::{InnerServer, LibZmq, Release};
 use crate::probe_points::Known;
 use crate::proc::maps::{self, MappedFile};
-use crate::proc::{ProcDir, ProcRoot, ReadError};
+use crate::proc::{ProcDir, ReadError};
 
 /// Maximum size of `/proc/PID/maps` in bytes, enough for tens of thousands of mapped files.
 const LONGEST_MAPS: usize = 16 << 20;
@@ -54,7 +54,7 @@ fn named(pid: u32, is_it: impl Fn(&[u8]) -> bool) -> Result<Vec<Library>, ReadEr
 }
 
 fn mapped(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {
-    let process = ProcRoot::new("/proc").process(pid)?;
+    let process = ProcDir::of(pid)?;
     let files = maps::files(&process.read("maps", LONGEST_MAPS)?);
     Ok((process, files))
 }
@@ -76,10 +76,8 @@ fn of_pyzmq(file: &MappedFile, files: &[MappedFile]) -> bool {
 /// How the probe can attach to a libzmq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeSupport {
-    /// A receive is observed at a single point with its socket and message; otherwise at entry and return.
-    pub receives: bool,
-    /// A refused send is observed at a single point.
-    pub refused: bool,
+    /// A receive and a refused send are each observed at a single point; otherwise at entry and return.
+    pub single_points: bool,
     /// Whether its release has the known message layout (4.2.5 to 4.3.5); `None` if the file name does not contain the release.
     pub layout: Option<bool>,
 }
@@ -93,8 +91,7 @@ pub fn understood(libzmq: &LibZmq) -> Result<CodeSupport, String> {
     }
     let known = |release: Release| ([4, 2, 5]..=[4, 3, 5]).contains(&release.number);
     Ok(CodeSupport {
-        receives: probe_points.received.is_some(),
-        refused: probe_points.refused.is_some(),
+        single_points: probe_points.received.is_some() && probe_points.refused.is_some(),
         layout: libzmq.release.map(known),
     })
 }

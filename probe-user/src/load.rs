@@ -16,47 +16,33 @@ pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/
 #[cfg(target_arch = "aarch64")]
 pub(crate) static OBJECT: &[u8] = aya::include_bytes_aligned!("../../probe-ebpf/object/tokengap-aarch64.bpf.o");
 
-/// Settings of the object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// Size of the ring in bytes: a power of 2, at least a page.
     pub(crate) ring_bytes: u32,
-    /// Number of pending bytes at which the reader is woken; 0 for never.
-    pub(crate) wake_bytes: u32,
     /// Offsets of fields in kernel structs.
     pub(crate) offsets: Offsets,
     /// Account for thread times; required by the scheduler and the poll programs.
     pub(crate) accounting: bool,
     /// Offsets of fields for observing serving processes.
     pub(crate) places: Places,
-    /// Enable logging in the programs.
-    pub(crate) diagnostics: bool,
 }
 
 impl Settings {
-    /// Settings for empty probes.
     pub(crate) fn bare() -> Self {
-        Self {
-            ring_bytes: 64 << 10,
-            wake_bytes: 0,
-            offsets: Offsets::NONE,
-            accounting: false,
-            places: Places::default(),
-            diagnostics: false,
-        }
+        Self { ring_bytes: 64 << 10, offsets: Offsets::NONE, accounting: false, places: Places::default() }
     }
 }
 
 /// Creates the maps and prepares the programs without loading them.
 pub(crate) fn load(settings: Settings) -> Result<Ebpf, aya::EbpfError> {
     let (device, inode) = namespace();
-    let log_level = if settings.diagnostics { u8::MAX } else { 0 };
     EbpfLoader::new()
         .override_global("OFFSETS", &Plain(settings.offsets), true)
         .override_global("PLACES", &Plain(settings.places), true)
-        .override_global("WAKE_BYTES", &settings.wake_bytes, true)
         .override_global("ACCOUNTING", &u32::from(settings.accounting), true)
-        .override_global(aya_log::LEVEL, &log_level, true)
+        // No log messages, which nothing reads.
+        .override_global("AYA_LOG_LEVEL", &0_u8, true)
         .override_global("NAMESPACE_DEV", &device, true)
         .override_global("NAMESPACE_INO", &inode, true)
         .map_max_entries("RECORDS", settings.ring_bytes)

@@ -13,17 +13,6 @@ pub struct SocketId {
     pub address: u64,
 }
 
-/// Times of a thread since the attach, from the scheduler's tracepoints.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CpuTimes {
-    /// Nanoseconds on a CPU.
-    pub on_ns: u64,
-    /// Nanoseconds runnable without a CPU.
-    pub wait_ns: u64,
-    /// Nanoseconds asleep.
-    pub blocked_ns: u64,
-}
-
 /// An observed libzmq call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -35,8 +24,6 @@ pub struct Call {
     pub tid: u32,
     /// Number of the message on this socket in this direction, counted from 0 at the attach. Lost records leave gaps.
     pub seq: u64,
-    /// The thread's times so far; `None` when the scheduler is not observed.
-    pub cpu: Option<CpuTimes>,
     /// Number of polls by the thread that may have slept; messages of one wakeup share it. `None` when not observed.
     pub wakeup: Option<u64>,
 }
@@ -57,6 +44,7 @@ pub struct Message<'a> {
 
 /// One observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the comment of a variant describes its fields")]
 pub enum Observation<'a> {
     /// A message entered the sender's socket.
     Sent(Message<'a>),
@@ -69,22 +57,9 @@ pub enum Observation<'a> {
     /// The method returned that was passed the message with this number: the server in the process has taken it.
     Returned(Call),
     /// A serving process wrote to a client's socket, or that socket changed state; or a process read a ZMTP connection without libzmq.
-    Egress {
-        /// Process id.
-        pid: u32,
-        /// The event.
-        record: Record<'a>,
-    },
+    Egress { pid: u32, record: Record<'a> },
     /// Observations were lost since the last report.
-    Lost {
-        /// Cause of the loss.
-        cause: Loss,
-        /// Number of lost observations.
-        count: u64,
-    },
+    Lost { cause: Loss, count: u64 },
     /// A watched process ended.
-    Exited {
-        /// Process id.
-        pid: u32,
-    },
+    Exited { pid: u32 },
 }

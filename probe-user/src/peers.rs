@@ -6,9 +6,9 @@ use std::path::Path;
 use crate::cpu;
 use crate::discover::DiagError;
 use crate::discover::ReadError;
-use crate::discover::sock::connection;
-use crate::discover::sock::diag::Diag;
-use crate::proc::{ProcDir, ProcRoot};
+use crate::discover::connection;
+use crate::discover::diag::Diag;
+use crate::proc::{ProcDir, pids};
 
 /// Maximum number of sockets, of processes and of descriptors listed.
 const MAX_ENTRIES: usize = 262_144;
@@ -43,11 +43,7 @@ impl Peers {
 
     /// Queries the network namespace of process `pid`. Needs `CAP_SYS_ADMIN` if it differs from the current one.
     pub fn of(pid: u32) -> Result<Self, DiagError> {
-        let root = ProcRoot::new("/proc");
-        let process = |pid| root.process(pid).map_err(DiagError::Enter);
-        let (target, own) = (process(pid)?, process(std::process::id())?);
-        let namespace = |of: &ProcDir| of.namespace("net").map_err(DiagError::Enter);
-        if namespace(&target)? == namespace(&own)? { Self::here() } else { Diag::inside(&target).map(Self) }
+        ProcDir::of(pid).map_err(DiagError::Enter).and_then(|process| Diag::of(&process)).map(Self)
     }
 
     /// Connections to the listener that was bound to `path`, even if its file has been moved.
@@ -71,12 +67,11 @@ impl Peers {
 /// Processes that hold these sockets; after a fork, several may hold one. Omits processes that may not be inspected.
 pub fn holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
     let mut holders: HashMap<u64, Vec<Holder>> = HashMap::new();
-    let root = ProcRoot::new("/proc");
-    let Ok((pids, _)) = root.pids(MAX_ENTRIES) else {
+    let Ok((pids, _)) = pids(MAX_ENTRIES) else {
         return holders;
     };
     for pid in pids {
-        let Ok((sockets, _)) = root.process(pid).and_then(|process| process.sockets(MAX_ENTRIES)) else {
+        let Ok((sockets, _)) = ProcDir::of(pid).and_then(|process| process.sockets(MAX_ENTRIES)) else {
             continue;
         };
         for (fd, inode) in sockets.into_iter().filter(|(_, inode)| inodes.contains(inode)) {
@@ -89,8 +84,7 @@ pub fn holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
 /// Whether thread `tid` of process `pid` sleeps in a poll. An event loop with messages in its inbox never does. Needs the permission to
 /// trace the process, and a kernel with `/proc/PID/task/TID/syscall`.
 pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
-    let process = ProcRoot::new("/proc").process(pid)?;
-    let text = process.read(&format!("task/{tid}/syscall"), 4096)?;
+    let text = ProcDir::of(pid)?.read(&format!("task/{tid}/syscall"), 4096)?;
     Ok(cpu::polls(&String::from_utf8_lossy(&text)))
 }
 

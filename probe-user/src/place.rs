@@ -81,28 +81,22 @@ impl Place {
 
     /// How to grant these capabilities, to a process that runs as root: in a container, other users do not receive them.
     pub fn grant(self, capabilities: &[Capability]) -> String {
-        let names = |between: &str| {
-            let names: Vec<&str> = capabilities.iter().map(|c| c.name()).collect();
-            names.join(between)
-        };
-        let full = |between: &str| {
-            let names: Vec<String> = capabilities.iter().map(ToString::to_string).collect();
+        let list = |prefix: &str, between: &str| {
+            let names: Vec<String> = capabilities.iter().map(|c| format!("{prefix}{}", c.name())).collect();
             names.join(between)
         };
         match self {
             // After `cargo install`, root's PATH lacks the folder of the program.
             Self::Host => format!(
                 "sudo $(command -v tokengap), or: setcap {}+ep $(command -v tokengap)",
-                full(",").to_ascii_lowercase()
+                list("CAP_", ",").to_ascii_lowercase()
             ),
-            Self::Unit => format!("in [Service]: AmbientCapabilities={}", full(" ")),
-            Self::Docker | Self::Podman => {
-                format!("{} run --user 0 --cap-add {}", self.word(), names(" --cap-add "))
-            }
+            Self::Unit => format!("in [Service]: AmbientCapabilities={}", list("CAP_", " ")),
+            Self::Docker | Self::Podman => format!("{} run --user 0{}", self.word(), list(" --cap-add ", "")),
             Self::Kubernetes => format!(
                 "securityContext: {{ runAsUser: 0, capabilities: {{ add: [{}] }} }}; or kubectl debug POD -it \
                  --profile=sysadmin --target=CONTAINER --image=IMAGE",
-                names(", ")
+                list("", ", ")
             ),
         }
     }
@@ -117,7 +111,6 @@ impl Place {
         }
     }
 
-    /// How to leave the user namespace.
     pub(crate) const fn host_users(self) -> &'static str {
         match self {
             Self::Host => "run it outside the user namespace, as root of the host",

@@ -8,12 +8,12 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 
-use crate::discover::sock::diag::Diag;
-use crate::discover::{DiagError, ReadError};
+use crate::discover::diag::Diag;
+use crate::discover::{DiagError, End, ReadError};
+use crate::proc::ProcDir;
 use crate::proc::net::{self, TcpState};
-use crate::proc::{ProcDir, ProcRoot};
 
-pub use crate::discover::sock::diag::Depth;
+pub use crate::discover::diag::Depth;
 
 /// Maximum number of TCP sockets of a network namespace that are searched.
 const TCP_SOCKETS: usize = 262_144;
@@ -22,39 +22,19 @@ const TCP_SOCKETS: usize = 262_144;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QueueError {
     /// The process's network namespace cannot be identified.
-    #[error("cannot enter the network namespace of process {pid}: {error}; run as its owner or with CAP_SYS_PTRACE")]
-    Namespace {
-        /// Process id.
-        pid: u32,
-        /// Reason.
-        error: ReadError,
-    },
+    #[error("cannot enter the network namespace of process {0}: {1}; run as its owner or with CAP_SYS_PTRACE")]
+    Namespace(u32, ReadError),
     /// The namespace's TCP sockets cannot be listed.
-    #[error("cannot list the TCP sockets of process {pid}: {error}")]
-    List {
-        /// Process id.
-        pid: u32,
-        /// Reason.
-        error: ReadError,
-    },
+    #[error("cannot list the TCP sockets of process {0}: {1}")]
+    List(u32, ReadError),
     /// The kernel cannot be asked about the sockets of the process.
-    #[error("sockets of process {pid}: {error}{}", remedy(*.error))]
-    Diag {
-        /// Process id.
-        pid: u32,
-        /// Reason.
-        error: DiagError,
-    },
-    /// The process holds a socket that the kernel does not report in its network namespace.
+    #[error("sockets of process {0}: {1}{remedy}", remedy = remedy(*.1))]
+    Diag(u32, DiagError),
+    /// The process holds this socket, which the kernel does not report in its network namespace.
     #[error(
-        "socket {inode} of process {pid} was not found in the process's network namespace; it belongs to another one or is disconnected"
+        "socket {1} of process {0} was not found in the process's network namespace; it belongs to another one or is disconnected"
     )]
-    Elsewhere {
-        /// Process id.
-        pid: u32,
-        /// Inode of the socket.
-        inode: u64,
-    },
+    Elsewhere(u32, u64),
 }
 
 fn remedy(error: DiagError) -> &'static str {
@@ -64,18 +44,6 @@ fn remedy(error: DiagError) -> &'static str {
     }
 }
 
-/// A socket of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Socket {
-    /// Process id.
-    pub pid: u32,
-    /// Its descriptor in the process.
-    pub fd: u32,
-    /// Inode, which identifies the socket in `/proc/net` and `sock_diag`.
-    pub inode: u64,
-}
-
-/// How to query a socket.
 #[derive(Clone, Copy, Debug)]
 enum Query {
     /// In the network namespace with this inode.
@@ -89,33 +57,18 @@ enum Query {
 /// Reader of the queues of sockets in any number of processes.
 #[derive(Debug, Default)]
 pub struct Queues {
-    /// By network namespace: the netlink socket and whether the kernel reports TCP sockets, or why there is no netlink socket.
-    networks: HashMap<u64, Result<Network, DiagError>>,
+    /// By network namespace: the netlink socket, or why there is none.
+    networks: HashMap<u64, Result<Diag, DiagError>>,
     /// Result of finding each socket.
-    sockets: HashMap<Socket, Result<Query, QueueError>>,
+    sockets: HashMap<End, Result<Query, QueueError>>,
     /// Addresses of the TCP sockets of one network namespace by inode, as last listed. Listing takes milliseconds, and a process may have
     /// hundreds of sockets.
     listed: (u64, HashMap<u64, (SocketAddr, SocketAddr)>),
 }
 
-#[derive(Debug)]
-struct Network {
-    diag: Diag,
-    tcp: Result<(), DiagError>,
-}
-
-impl Network {
-    fn open(process: &ProcDir, is_own: bool) -> Result<Self, DiagError> {
-        let diag = if is_own { Diag::here() } else { Diag::inside(process) }?;
-        diag.has_unix()?;
-        let tcp = diag.has_tcp();
-        Ok(Self { diag, tcp })
-    }
-}
-
 impl Queues {
     /// Forgets all sockets except these, and gives those that could not be read another try.
-    pub fn retain(&mut self, is_used: impl Fn(&Socket) -> bool) {
+    pub fn retain(&mut self, is_used: impl Fn(&End) -> bool) {
         self.sockets.retain(|socket, found| found.is_ok() && is_used(socket));
         let sockets = &self.sockets;
         self.networks.retain(|&network, opened| {
@@ -125,7 +78,7 @@ impl Queues {
     }
 
     /// Queued bytes at `socket`; `None` if it is closed. The first call for a socket finds it, which takes longer for TCP.
-    pub fn depth(&mut self, socket: Socket) -> Result<Option<Depth>, QueueError> {
+    pub fn depth(&mut self, socket: End) -> Result<Option<Depth>, QueueError> {
         let found = if let Some(found) = self.sockets.get(&socket) {
             *found
         } else {
@@ -135,11 +88,8 @@ impl Queues {
         };
         let queried = match found? {
             Query::Gone => return Ok(None),
-            Query::Unix(net, inode) => (net, self.network(net).and_then(|network| network.diag.unix_depth(inode))),
-            Query::Tcp(net, ends) => {
-                let depth = |network: &Network| network.diag.tcp_depth(socket.inode, ends);
-                (net, self.network(net).and_then(depth))
-            }
+            Query::Unix(net, inode) => (net, self.network(net).and_then(|diag| diag.unix_depth(inode))),
+            Query::Tcp(net, ends) => (net, self.network(net).and_then(|diag| diag.tcp_depth(socket.inode, ends))),
         };
         let ended = match queried {
             (_, Ok(Some(depth))) => return Ok(Some(depth)),
@@ -147,56 +97,48 @@ impl Queues {
             (net, Err(error)) => {
                 // A late reply must not be read as the next one.
                 self.networks.remove(&net);
-                Err(QueueError::Diag { pid: socket.pid, error })
+                Err(QueueError::Diag(socket.pid, error))
             }
         };
         self.sockets.insert(socket, ended);
         ended.map(|_| None)
     }
 
-    fn network(&self, net: u64) -> Result<&Network, DiagError> {
+    fn network(&self, net: u64) -> Result<&Diag, DiagError> {
         let gone = DiagError::Enter(ReadError::Gone);
         self.networks.get(&net).map_or(Err(gone), |opened| opened.as_ref().map_err(|&error| error))
     }
 
-    /// Determines how to query `socket`.
-    fn find(&mut self, socket: Socket) -> Result<Query, QueueError> {
-        let Socket { pid, inode, .. } = socket;
-        let root = ProcRoot::new("/proc");
-        let namespace = |pid| {
-            let process = root.process(pid)?;
-            let net = process.namespace("net")?;
-            Ok((process, net))
-        };
-        let (process, net) = match namespace(pid) {
+    fn find(&mut self, socket: End) -> Result<Query, QueueError> {
+        let End { pid, inode, .. } = socket;
+        let (net, process) = match ProcDir::of(pid).and_then(|process| Ok((process.namespace("net")?, process))) {
             Ok(found) => found,
             Err(ReadError::Gone) => return Ok(Query::Gone),
-            Err(error) => return Err(QueueError::Namespace { pid, error }),
+            Err(error) => return Err(QueueError::Namespace(pid, error)),
         };
-        let refused = |error| QueueError::Diag { pid, error };
+        let refused = |error| QueueError::Diag(pid, error);
         if let Entry::Vacant(new) = self.networks.entry(net) {
-            let is_own = namespace(std::process::id()).is_ok_and(|(_, own)| own == net);
-            new.insert(Network::open(&process, is_own));
+            new.insert(Diag::of(&process).and_then(|diag| diag.has_unix().map(|()| diag)));
         }
-        let network = self.network(net).map_err(refused)?;
+        let diag = self.network(net).map_err(refused)?;
         // Inodes of sockets have 32 bits.
         if let Ok(inode) = u32::try_from(inode)
-            && network.diag.unix_depth(inode).map_err(refused)?.is_some()
+            && diag.unix_depth(inode).map_err(refused)?.is_some()
         {
             return Ok(Query::Unix(net, inode));
         }
         if self.listed.0 != net || !self.listed.1.contains_key(&inode) {
-            self.listed = (net, list(&process).map_err(|error| QueueError::List { pid, error })?);
+            self.listed = (net, list(&process).map_err(|error| QueueError::List(pid, error))?);
         }
         if let Some(&ends) = self.listed.1.get(&inode) {
-            let network = self.network(net).map_err(refused)?;
-            network.tcp.map_err(refused)?;
-            if network.diag.tcp_depth(inode, ends).map_err(refused)?.is_some() {
+            let diag = self.network(net).map_err(refused)?;
+            diag.has_tcp().map_err(refused)?;
+            if diag.tcp_depth(inode, ends).map_err(refused)?.is_some() {
                 return Ok(Query::Tcp(net, ends));
             }
         }
         if has_socket(socket) {
-            return Err(QueueError::Elsewhere { pid, inode });
+            return Err(QueueError::Elsewhere(pid, inode));
         }
         Ok(Query::Gone)
     }
@@ -218,7 +160,7 @@ fn list(process: &ProcDir) -> Result<HashMap<u64, (SocketAddr, SocketAddr)>, Rea
 }
 
 /// Whether the process still holds the socket. False if that cannot be read.
-fn has_socket(socket: Socket) -> bool {
+fn has_socket(socket: End) -> bool {
     let link = std::fs::read_link(format!("/proc/{}/fd/{}", socket.pid, socket.fd));
     link.is_ok_and(|link| link.as_os_str() == format!("socket:[{}]", socket.inode).as_str())
 }
@@ -226,17 +168,15 @@ fn has_socket(socket: Socket) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::discover::toy::SOURCE;
     use std::io::{Read as _, Write as _};
     use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
     use std::os::fd::{AsFd, AsRawFd as _};
     use std::os::unix::net::UnixStream;
 
-    fn of(socket: impl AsFd) -> Socket {
-        Socket {
-            pid: std::process::id(),
-            fd: socket.as_fd().as_raw_fd() as u32,
-            inode: rustix::fs::fstat(&socket).unwrap().st_ino,
-        }
+    fn of(socket: impl AsFd) -> End {
+        let inode = rustix::fs::fstat(&socket).unwrap().st_ino;
+        End { pid: std::process::id(), fd: socket.as_fd().as_raw_fd() as u32, inode, role: SOURCE }
     }
 
     fn received(queues: &mut Queues, socket: impl AsFd) -> Option<u64> {
@@ -291,7 +231,7 @@ mod tests {
         assert!(queues.depth(socket).unwrap().is_some());
         drop(from);
         assert_eq!(queues.depth(socket), Ok(None));
-        let ended = Socket { pid: u32::MAX, ..socket };
+        let ended = End { pid: u32::MAX, ..socket };
         assert_eq!(queues.depth(ended), Ok(None));
     }
 
@@ -311,7 +251,7 @@ mod tests {
         if let Ok((tid, (mut from, to))) = receiver.recv().unwrap() {
             let mut queues = Queues::default();
             from.write_all(&[7; 6000]).unwrap();
-            let inside = Socket { pid: tid, ..of(&to) };
+            let inside = End { pid: tid, ..of(&to) };
             assert_eq!(queues.depth(inside).unwrap().unwrap().receive_bytes, Some(6000));
             let error = queues.depth(of(&to)).unwrap_err();
             assert!(matches!(error, QueueError::Elsewhere { .. }), "{error}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use engines::DISCOVERED;
 use probe_user::discover::{Options, RoleSpec, Topology, Watcher};
 
-pub(crate) const PYZMQ: &str = "27.1.0";
+const PYZMQ: &str = "27.1.0";
 pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/discover/peer.py");
 
 /// Path of a Python with pyzmq, installed once. Returns `None`, with a message, if that is not possible.
@@ -132,6 +132,8 @@ pub(crate) fn until<T>(watcher: &mut Watcher, mut done: impl FnMut(&Topology) ->
         }
         assert!(Instant::now() < end, "not found:\n{}", watcher.topology());
         std::thread::sleep(Duration::from_millis(20));
-        watcher.poll().expect("procfs is mounted");
+        let before = watcher.topology().engines.clone();
+        let changed = watcher.poll().expect("procfs is mounted");
+        assert!(changed || before == watcher.topology().engines, "every change is reported");
     }
 }

@@ -5,6 +5,7 @@ use std::process::{Command, Stdio};
 
 use engines::sglang::discover::role::TOKENIZER;
 use probe_user::discover::{Blind, Engine};
+use probe_user::library::understood;
 
 use crate::base;
 use crate::peers::{Peer, SCRIPT, python, skipped, until, watcher};
@@ -136,9 +137,7 @@ fn an_engine_in_a_container_is_seen_from_the_host() {
     let engine = until(&mut watcher(&[]), |t| t.engines.iter().find(own).cloned());
     let main = engine.with_role(TOKENIZER).next().unwrap();
     assert_eq!(main.ns_pids, [main.id.pid, 1]);
-    assert_eq!(main.parent, peer.pid(), "unshare");
-    assert!(main.libzmq.as_ref().unwrap().functions.is_some());
-    assert!(!engine.processes.iter().any(|p| p.pyzmq.is_none()));
+    assert!(understood(main.libzmq.as_ref().unwrap()).is_ok());
 }
 
 #[test]

@@ -1,31 +1,14 @@
 //! Tests of changes while a watcher runs.
 
-use std::time::{Duration, Instant};
-
 use engines::sglang::discover::role::{SCHEDULER, TOKENIZER};
-use probe_user::discover::{Change, Process, RoleSource, Watcher};
+use probe_user::discover::{Role, RoleSource, Topology};
 
 use crate::base;
 use crate::peers::{Peer, until, watcher};
 
-/// Polls until `select` selects a change. Ignores changes of other processes on this machine.
-fn next<T>(watcher: &mut Watcher, mut select: impl FnMut(Change) -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(20);
-    loop {
-        let changes = watcher.poll().unwrap();
-        if let Some(found) = changes.into_iter().find_map(&mut select) {
-            return found;
-        }
-        assert!(Instant::now() < end, "it never changed:\n{}", watcher.topology());
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-fn added(watcher: &mut Watcher, pid: u32) -> Process {
-    next(watcher, |change| match change {
-        Change::Added(process) if process.id.pid == pid => Some(*process),
-        _ => None,
-    })
+/// Role of a process of an engine.
+fn role(topology: &Topology, pid: u32) -> Option<Role> {
+    topology.engine_of(pid)?.process(pid).map(|process| process.role)
 }
 
 #[test]
@@ -42,25 +25,17 @@ fn processes_join_leave_and_return() {
         return;
     };
     let pid = push.pid();
-    assert_eq!(added(&mut watcher, pid).role, SCHEDULER);
+    assert_eq!(until(&mut watcher, |t| role(t, pid)), SCHEDULER);
 
     push.kill();
-    let left = next(&mut watcher, |change| match change {
-        Change::Exited(process) if process.id.pid == pid => Some(*process),
-        _ => None,
-    });
-    assert_eq!(left.role, SCHEDULER);
+    until(&mut watcher, |t| role(t, pid).is_none().then_some(()));
     let engine = watcher.topology().engine_of(pull.pid()).expect("its role outlives the exit of its neighbour");
     assert_eq!(engine.process(pull.pid()).unwrap().role, TOKENIZER);
 
     let Some(again) = Peer::start(&["push", &endpoint]) else {
         return;
     };
-    let (old, new) = next(&mut watcher, |change| match change {
-        Change::Replaced { old, new } if new.id.pid == again.pid() => Some((*old, *new)),
-        _ => None,
-    });
-    assert_eq!((old.id.pid, new.role), (pid, SCHEDULER));
+    assert_eq!(until(&mut watcher, |t| role(t, again.pid())), SCHEDULER);
 }
 
 #[test]
@@ -77,7 +52,7 @@ fn a_worker_that_sets_its_title_late_is_recognised() {
     assert!(watcher.topology().engine_of(late.pid()).is_none());
     late.send_go();
     late.read_reply();
-    let process = added(&mut watcher, late.pid());
+    let process = until(&mut watcher, |t| t.engine_of(late.pid())?.process(late.pid()).cloned());
     assert_eq!((process.role, process.role_source), (SCHEDULER, RoleSource::Title));
     assert_eq!((process.rank.tp, process.title.as_str()), (Some(0), "sglang::scheduler_TP0"));
 }
@@ -93,7 +68,7 @@ fn a_reconnection_is_noticed() {
         return;
     };
     let mut watcher = watcher(&[]);
-    let inode = |t: &probe_user::discover::Topology| t.engine_of(push.pid())?.hops.first()?.from.map(|end| end.inode);
+    let inode = |t: &Topology| t.engine_of(push.pid())?.hops.first()?.from.map(|end| end.inode);
     let first = until(&mut watcher, inode);
     pull.kill();
     let Some(_pull) = Peer::start(&["pull", &endpoint]) else {

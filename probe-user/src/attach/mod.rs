@@ -3,13 +3,10 @@
 mod multi;
 
 use std::num::NonZeroU32;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread;
 
-use aya::programs::fentry::FEntryLink;
-use aya::programs::raw_trace_point::RawTracePointLink;
-use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeLink, UProbeScope};
+use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
 use aya::programs::{FEntry, ProgramError, RawTracePoint, UProbe};
 use aya::{Btf, Ebpf};
 use probe_ebpf::Cookie;
@@ -34,7 +31,6 @@ pub(crate) const EGRESS_READS: Tracepoint = ("egress_received", "sock_recv_lengt
 /// Reads of ZMTP connections without libzmq (Linux 6.5 and later).
 pub(crate) const ZMTP_READS: Tracepoint = ("zmtp_read", "sock_recv_length");
 
-/// Error of attaching a program.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
     #[error(transparent)]
@@ -55,13 +51,7 @@ pub(crate) enum AttachError {
 const DETACHERS: usize = 32;
 
 /// An attached program. Dropping it detaches, which takes a kernel grace period: see [`detach`].
-#[derive(Debug)]
-pub(crate) enum Link {
-    Multi(#[expect(dead_code, reason = "held for its drop")] OwnedFd),
-    Uprobe(#[expect(dead_code, reason = "held for its drop")] UProbeLink),
-    RawTracepoint(#[expect(dead_code, reason = "held for its drop")] RawTracePointLink),
-    Fentry(#[expect(dead_code, reason = "held for its drop")] FEntryLink),
-}
+pub(crate) type Link = Box<dyn Send>;
 
 /// Detaches links in parallel. For each link the kernel waits until no CPU can still run its program; waits that begin together end
 /// together.
@@ -90,7 +80,6 @@ pub(crate) struct Batch {
     pub(crate) points: Points,
 }
 
-/// Mechanism for attaching uprobes.
 #[derive(Debug)]
 pub(crate) enum AttachMethod {
     /// One link per batch (Linux 6.6 and later).
@@ -136,7 +125,7 @@ impl AttachMethod {
         match self {
             Self::Multi(multi) => {
                 let link = multi.attach(batch.program, batch.returns, path, pid.get(), &batch.points)?;
-                Ok(vec![Link::Multi(link)])
+                Ok(vec![Box::new(link) as Link])
             }
             Self::Perf(_) => Ok(one_by_one(ebpf, batch, path, pid)?),
         }
@@ -151,7 +140,7 @@ fn one_by_one(ebpf: &mut Ebpf, batch: &Batch, path: &Path, pid: NonZeroU32) -> R
         let point =
             UProbeAttachPoint { location: UProbeAttachLocation::AbsoluteOffset(*offset), cookie: Some(cookie.0) };
         let id = program.attach(point, path, UProbeScope::OneProcess(pid))?;
-        links.push(Link::Uprobe(program.take_link(id)?));
+        links.push(Box::new(program.take_link(id)?) as Link);
     }
     Ok(links)
 }
@@ -164,7 +153,7 @@ pub(crate) fn kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachError> {
         let program: &mut FEntry = program(ebpf, name)?;
         loaded(program.load(function, &types))?;
         let id = program.attach()?;
-        links.push(Link::Fentry(program.take_link(id)?));
+        links.push(Box::new(program.take_link(id)?) as Link);
     }
     Ok(links)
 }
@@ -187,7 +176,6 @@ pub(crate) fn egress(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, Pro
     Ok(links)
 }
 
-/// Loads the program of a tracepoint, without attaching it.
 pub(crate) fn load(ebpf: &mut Ebpf, (name, _): Tracepoint) -> Result<(), ProgramError> {
     let program: &mut RawTracePoint = program(ebpf, name)?;
     loaded(program.load())
@@ -200,7 +188,7 @@ pub(crate) fn tracepoints(ebpf: &mut Ebpf, points: &[Tracepoint]) -> Result<Vec<
         let program: &mut RawTracePoint = program(ebpf, name)?;
         loaded(program.load())?;
         let id = program.attach(tracepoint)?;
-        links.push(Link::RawTracepoint(program.take_link(id)?));
+        links.push(Box::new(program.take_link(id)?) as Link);
     }
     Ok(links)
 }

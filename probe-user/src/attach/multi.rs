@@ -27,7 +27,6 @@ const BPF_PROG_TYPE_KPROBE: u32 = 2;
 const BPF_TRACE_UPROBE_MULTI: u32 = 48;
 const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
 
-/// Error of attaching programs this way.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MultiError {
     #[error("the embedded object: {0}")]
@@ -38,7 +37,6 @@ pub(crate) enum MultiError {
     Attach { places: usize, path: String, source: io::Error },
 }
 
-/// Programs by name.
 #[derive(Debug)]
 pub(crate) struct Multi {
     programs: HashMap<&'static str, Program>,

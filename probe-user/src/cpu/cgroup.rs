@@ -4,23 +4,12 @@ use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
-/// Scheduling periods of a cgroup over an interval. All its processes share them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Throttle {
-    /// Number of periods (100 ms by default) with runnable threads.
-    pub periods: u64,
-    /// Number of periods in which the limit was reached.
-    pub throttled: u64,
-    /// Nanoseconds in which its run queues were throttled, summed over CPUs.
-    pub throttled_ns: u64,
-}
-
 #[derive(Debug)]
 pub(super) struct Cgroup {
     /// Content of `/proc/PID/cgroup`.
     text: String,
     file: File,
-    last: Throttle,
+    last_ns: u64,
 }
 
 impl Cgroup {
@@ -28,8 +17,8 @@ impl Cgroup {
     pub(super) fn of(pid: u32) -> Option<Self> {
         let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
         let file = candidates(&text).into_iter().find_map(|path| File::open(path).ok())?;
-        let last = read(&file)?;
-        Some(Self { text, file, last })
+        let (_, last_ns) = read(&file)?;
+        Some(Self { text, file, last_ns })
     }
 
     /// Whether the process is still in this cgroup.
@@ -37,15 +26,12 @@ impl Cgroup {
         fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text == self.text)
     }
 
-    /// Increase since the last call; `None` when the limit is gone or nothing has been counted yet.
-    pub(super) fn since_last(&mut self) -> Option<Throttle> {
-        let now = read(&self.file)?;
-        let last = std::mem::replace(&mut self.last, now);
-        (now.periods > 0).then(|| Throttle {
-            periods: now.periods.saturating_sub(last.periods),
-            throttled: now.throttled.saturating_sub(last.throttled),
-            throttled_ns: now.throttled_ns.saturating_sub(last.throttled_ns),
-        })
+    /// Nanoseconds in which its run queues were throttled since the last call, summed over CPUs. `None` when the limit is gone or nothing
+    /// has been counted yet.
+    pub(super) fn since_last(&mut self) -> Option<u64> {
+        let (periods, now_ns) = read(&self.file)?;
+        let last_ns = std::mem::replace(&mut self.last_ns, now_ns);
+        (periods > 0).then(|| now_ns.saturating_sub(last_ns))
     }
 }
 
@@ -73,13 +59,14 @@ fn candidates(text: &str) -> Vec<PathBuf> {
     candidates.into_iter().map(|place| place.join("cpu.stat")).collect()
 }
 
-fn read(file: &File) -> Option<Throttle> {
+fn read(file: &File) -> Option<(u64, u64)> {
     let mut text = [0; 2048];
     let n = file.read_at(&mut text, 0).ok()?;
     parse(std::str::from_utf8(&text[..n]).ok()?)
 }
 
-fn parse(text: &str) -> Option<Throttle> {
+/// Number of scheduling periods with runnable threads, and throttled nanoseconds.
+fn parse(text: &str) -> Option<(u64, u64)> {
     let value = |key: &str| {
         let line = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
         line?.trim().parse::<u64>().ok()
@@ -88,7 +75,7 @@ fn parse(text: &str) -> Option<Throttle> {
         Some(micros) => micros.saturating_mul(1000),
         None => value("throttled_time")?,
     };
-    Some(Throttle { periods: value("nr_periods")?, throttled: value("nr_throttled")?, throttled_ns })
+    Some((value("nr_periods")?, throttled_ns))
 }
 
 #[cfg(test)]
@@ -99,7 +86,7 @@ mod tests {
     fn cpu_stat_of_both_cgroup_versions_parses() {
         let second =
             "usage_usec 90\nuser_usec 60\nsystem_usec 30\nnr_periods 20\nnr_throttled 3\nthrottled_usec 51000\n";
-        assert_eq!(parse(second), Some(Throttle { periods: 20, throttled: 3, throttled_ns: 51_000_000 }));
+        assert_eq!(parse(second), Some((20, 51_000_000)));
         let first = "nr_periods 20\nnr_throttled 3\nthrottled_time 51000000\n";
         assert_eq!(parse(first), parse(second));
         // The root cgroup has no limit.

@@ -19,22 +19,11 @@ pub(crate) use thread::wants_cpu;
 
 pub use away::Away;
 pub(crate) use away::polls;
-pub use cgroup::Throttle;
 
 /// Number of samples between searches for new threads.
 const REFRESH: u32 = 10;
 /// Interval at which the process's cgroup is looked up again, just below that of samples at rest.
 const CGROUP_EVERY_NS: u64 = 900_000_000;
-
-/// Error of sampling a process.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot list the threads of process {pid} in /proc/{pid}/task: {source}; the process may have exited")]
-pub struct CpuError {
-    /// Process id.
-    pub pid: u32,
-    /// Error from the operating system.
-    pub source: std::io::Error,
-}
 
 /// Times of one thread over one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,10 +47,9 @@ pub struct Sample {
     pub interval_ns: u64,
     /// Threads that existed during the whole interval, sorted by id.
     pub threads: Vec<ThreadUse>,
-    /// Throttling by the cgroup's CPU limit; `None` without a limit or if the cgroup cannot be read.
-    pub throttle: Option<Throttle>,
-    /// Number of threads beyond the end of the sampler's range, which were not sampled.
-    pub passed_over: usize,
+    /// Nanoseconds in which the cgroup's run queues were throttled by its CPU limit, summed over CPUs; `None` without a limit or if the
+    /// cgroup cannot be read.
+    pub throttled_ns: Option<u64>,
 }
 
 /// Sampler of one process.
@@ -70,7 +58,6 @@ pub struct Sampler {
     pid: u32,
     range: Range<usize>,
     threads: BTreeMap<u32, Known>,
-    passed_over: usize,
     cgroup: Option<Cgroup>,
     cgroup_found: MonoNs,
     at: MonoNs,
@@ -105,12 +92,11 @@ impl Known {
 
 impl Sampler {
     /// Samples the threads at `range` in this order: the main thread and libzmq's own threads, then others, each by id.
-    pub fn new(pid: u32, range: Range<usize>) -> Result<Self, CpuError> {
+    pub fn new(pid: u32, range: Range<usize>) -> Result<Self, String> {
         let mut sampler = Self {
             pid,
             range,
             threads: BTreeMap::new(),
-            passed_over: 0,
             cgroup: Cgroup::of(pid),
             cgroup_found: MonoNs::now(),
             at: MonoNs::now(),
@@ -121,7 +107,7 @@ impl Sampler {
     }
 
     /// Times since the last sample, or since the start. Call this about every 100 ms.
-    pub fn sample(&mut self) -> Result<Sample, CpuError> {
+    pub fn sample(&mut self) -> Result<Sample, String> {
         self.refresh_in -= 1;
         if self.refresh_in == 0 {
             self.refresh_in = REFRESH;
@@ -146,8 +132,8 @@ impl Sampler {
             known.last = times;
             true
         });
-        let throttle = self.cgroup.as_mut().and_then(Cgroup::since_last);
-        Ok(Sample { at: now, interval_ns, threads: used, throttle, passed_over: self.passed_over })
+        let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::since_last);
+        Ok(Sample { at: now, interval_ns, threads: used, throttled_ns })
     }
 
     /// The process may be moved to another cgroup during sampling.
@@ -157,9 +143,13 @@ impl Sampler {
         }
     }
 
-    fn find_threads(&mut self) -> Result<(), CpuError> {
+    fn find_threads(&mut self) -> Result<(), String> {
         let pid = self.pid;
-        let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|source| CpuError { pid, source })?;
+        let listed = fs::read_dir(format!("/proc/{pid}/task")).map_err(|error| {
+            format!(
+                "cannot list the threads of process {pid} in /proc/{pid}/task: {error}; the process may have exited"
+            )
+        })?;
         let tids = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let mut found: Vec<(bool, u32, String)> = tids
             .map(|tid| {
@@ -168,15 +158,13 @@ impl Sampler {
             })
             .collect();
         found.sort_unstable();
-        self.passed_over = found.len().saturating_sub(self.range.end);
         for (_, tid, name) in found.into_iter().take(self.range.end).skip(self.range.start) {
             if let Some(known) = self.threads.get_mut(&tid) {
                 known.name = name;
             } else if let Some(source) = Source::of(pid, tid)
                 && let Some(last) = source.read()
             {
-                let known = Known { source, name, last, ahead_ns: 0 };
-                self.threads.insert(tid, known);
+                self.threads.insert(tid, Known { source, name, last, ahead_ns: 0 });
             }
         }
         Ok(())
@@ -238,13 +226,12 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_limit_is_observed_and_reported() {
+    fn the_thread_limit_is_observed() {
         let waiting: Vec<_> =
             (0..3).map(|_| std::thread::spawn(|| std::thread::park_timeout(Duration::from_secs(1)))).collect();
         let mut sampler = Sampler::new(std::process::id(), 0..1).unwrap();
         let sample = sampler.sample().unwrap();
         assert_eq!(sample.threads.iter().map(|t| t.tid).collect::<Vec<_>>(), [std::process::id()]);
-        assert!(sample.passed_over >= 3);
         for thread in waiting {
             thread.thread().unpark();
             thread.join().unwrap();
@@ -253,6 +240,6 @@ mod tests {
 
     #[test]
     fn a_missing_process_is_an_error() {
-        assert!(Sampler::new(u32::MAX, 0..1).unwrap_err().to_string().contains("/proc/4294967295/task"));
+        assert!(Sampler::new(u32::MAX, 0..1).unwrap_err().contains("/proc/4294967295/task"));
     }
 }

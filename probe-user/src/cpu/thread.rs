@@ -15,37 +15,32 @@ pub(super) struct Times {
 
 /// Source of a thread's times.
 #[derive(Debug)]
-pub(super) enum Source {
-    /// `schedstat`: on-CPU and run-queue wait in nanoseconds.
-    Schedstat(File),
-    /// `stat`: user and system time in clock ticks, for kernels without schedstat.
-    Stat { file: File, tick_ns: u64 },
+pub(super) struct Source {
+    file: File,
+    /// Unit of the times in `stat`, for kernels without `schedstat`.
+    tick_ns: Option<u64>,
 }
 
 impl Source {
     pub(super) fn of(pid: u32, tid: u32) -> Option<Self> {
         let open = |name: &str| File::open(format!("/proc/{pid}/task/{tid}/{name}")).ok();
         if let Some(file) = open("schedstat") {
-            let source = Self::Schedstat(file);
+            let source = Self { file, tick_ns: None };
             // All zeros mean that CONFIG_SCHED_INFO is present but switched off, or that the thread has never run.
             if source.read().is_some_and(|times| times != Times { on_ns: 0, wait_ns: Some(0) }) {
                 return Some(source);
             }
         }
         let hertz = rustix::param::clock_ticks_per_second().max(1);
-        Some(Self::Stat { file: open("stat")?, tick_ns: 1_000_000_000 / hertz })
+        Some(Self { file: open("stat")?, tick_ns: Some(1_000_000_000 / hertz) })
     }
 
     /// Current times; `None` when the thread has exited.
     pub(super) fn read(&self) -> Option<Times> {
         let mut text = [0; 1024];
-        let (file, tick_ns) = match self {
-            Self::Schedstat(file) => (file, None),
-            Self::Stat { file, tick_ns } => (file, Some(*tick_ns)),
-        };
-        let n = file.read_at(&mut text, 0).ok().filter(|n| *n > 0)?;
+        let n = self.file.read_at(&mut text, 0).ok().filter(|n| *n > 0)?;
         let text = std::str::from_utf8(&text[..n]).ok()?;
-        match tick_ns {
+        match self.tick_ns {
             None => schedstat(text),
             Some(tick_ns) => of_stat(text, tick_ns),
         }

@@ -145,7 +145,7 @@ fn releases<'a>(
     mut all: impl Iterator<Item = &'a Candidate>,
 ) -> Vec<PackageRelease> {
     let hosts_engines = |known: &&PackageRelease| known.engine.roles().is_empty();
-    let mut found: Vec<PackageRelease> = main.installed.engines.iter().filter(hosts_engines).cloned().collect();
+    let mut found: Vec<PackageRelease> = main.installed.0.iter().filter(hosts_engines).cloned().collect();
     let own_release = kind.and_then(|kind| {
         let of = |c: &Candidate| c.installed.release(kind).cloned();
         of(main).or_else(|| all.find_map(of))

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::degraded::Part;
 use super::launch::{self, Flags, Program};
-use super::libzmq::{self, LibZmq, Libraries};
+use super::libzmq::{self, LibZmq};
 use super::package::{self, Installed, Interpreter};
 use super::python_version::PythonVersion;
 use super::recognise::{EngineKind, Launcher, RoleWithSource};
@@ -29,7 +29,6 @@ pub(crate) struct Candidate {
     pub(crate) id: ProcessId,
     pub(crate) ns_pids: Vec<u32>,
     pub(crate) parent: u32,
-    pub(crate) group: u32,
     pub(crate) title: String,
     /// Role given by the user, the title or the command. Inference adds others.
     pub(crate) stated: Option<RoleWithSource>,
@@ -54,7 +53,6 @@ pub(crate) struct Candidate {
     pub(crate) libzmq_error: Option<(PathBuf, ReadError)>,
 }
 
-/// Result of an examination.
 #[derive(Debug)]
 pub(crate) enum Examined {
     /// Currently not recognisable as part of an engine.
@@ -76,7 +74,6 @@ pub(crate) fn examine(
     by_hand: Option<&RoleSpec>,
     is_parent: bool,
     engines: &[EngineKind],
-    libraries: &mut Libraries,
 ) -> Result<Examined, ReadError> {
     let argv = strings(&process.read("cmdline", ARGUMENTS)?);
     let Stated { role: stated, titled, launcher } = Stated::of(&argv, by_hand, engines);
@@ -108,7 +105,6 @@ pub(crate) fn examine(
         id: ProcessId { pid: process.pid, start_time: stat.start_time },
         ns_pids: stat::ns_pids(&status),
         parent: stat.parent,
-        group: stat.group,
         title: title(&argv, stat, titled.is_some(), launcher),
         stated,
         rank: titled.map(|(_, rank)| rank).unwrap_or_default(),
@@ -134,7 +130,7 @@ pub(crate) fn examine(
         candidate.allowed(Part::Environment, process.read("environ", ARGUMENTS)).and_then(|e| environment(&e, engines));
     candidate.net_ns = candidate.allowed(Part::Namespaces, process.namespace("net"));
     if let Some(file) = zmq {
-        let (lib, error) = libraries.learn(&process, file);
+        let (lib, error) = libzmq::learn(&process, file);
         candidate.libzmq = Some(lib);
         candidate.libzmq_error = error.map(|e| (file.path.clone(), e));
     }
@@ -214,15 +210,12 @@ impl Candidate {
         Process {
             id: self.id,
             ns_pids: self.ns_pids.clone(),
-            parent: self.parent,
-            group: self.group,
             role,
             role_source,
             rank: self.rank,
             title: self.title.clone(),
             libzmq: self.libzmq.clone(),
             python: self.python.clone(),
-            pyzmq: self.installed.pyzmq.clone(),
             io_threads: self.io_threads.clone(),
             connects_to_clients: self.connects_to_clients,
             inner_server: self.inner_server,
@@ -300,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_title_on_screen_never_shows_arguments() {
-        let stat = Stat { comm: "python3".into(), state: 'S', parent: 1, group: 1, start_time: 1, kernel: false };
+        let stat = Stat { comm: "python3".into(), state: 'S', parent: 1, start_time: 1, kernel: false };
         let argv: Vec<String> = ["python3", "/srv/race.py", "--api-key", "secret"].map(str::to_owned).into();
         assert_eq!(title(&argv, &stat, false, None), "python3 race.py");
         assert_eq!(title(&argv, &stat, false, Launcher::of(&["toy-serve".into()], &[TOY])), "toy-serve");
@@ -309,12 +302,12 @@ mod tests {
 
     #[test]
     fn an_unrelated_process_is_skipped() {
-        let me = || crate::proc::ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let me = || ProcDir::of(std::process::id()).unwrap();
         let stat = Stat::parse(&me().read("stat", 4096).unwrap()).unwrap();
-        let examined = examine(me(), &stat, None, true, &[TOY], &mut Libraries::default()).unwrap();
+        let examined = examine(me(), &stat, None, true, &[TOY]).unwrap();
         assert!(matches!(examined, Examined::Other));
         let spec = RoleSpec { pid: std::process::id(), role: Some(SOURCE) };
-        let named = examine(me(), &stat, Some(&spec), false, &[TOY], &mut Libraries::default()).unwrap();
+        let named = examine(me(), &stat, Some(&spec), false, &[TOY]).unwrap();
         let Examined::Candidate(named, _) = named else { panic!("a process set with --pid is always a candidate") };
         assert_eq!(named.stated, Some((SOURCE, RoleSource::Hand)));
         assert_eq!(named.ns_pids.first(), Some(&std::process::id()));

@@ -3,8 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use super::role::RoleWords;
-use super::sock::diag::DiagError;
+use super::diag::DiagError;
 use crate::capability::{Capability, Permissions};
 use crate::place::Place;
 use crate::proc::ReadError;
@@ -45,64 +44,26 @@ impl Part {
 
 /// A single piece of missing information.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the comment of a variant describes its fields")]
 pub enum Blind {
-    /// Parts of engine processes cannot be read.
-    Unreadable {
-        /// The parts.
-        parts: Vec<Part>,
-        /// The processes.
-        pids: Vec<u32>,
-        /// Missing capabilities; empty if all usual ones are present (a hardened kernel may still refuse).
-        missing: Vec<Capability>,
-    },
+    /// Parts of engine processes cannot be read. `missing` is empty if all usual capabilities are present; a hardened kernel may still refuse.
+    Unreadable { parts: Vec<Part>, pids: Vec<u32>, missing: Vec<Capability> },
     /// Other users' Python processes without a known title; an engine among them is missed.
-    Unexamined {
-        /// Number of processes.
-        count: usize,
-        /// Missing capabilities.
-        missing: Vec<Capability>,
-    },
+    Unexamined { count: usize, missing: Vec<Capability> },
     /// The mapped libzmq file could not be opened, so it cannot be probed.
-    LibZmq {
-        /// Process id.
-        pid: u32,
-        /// Path of the file, as the process sees it.
-        path: PathBuf,
-        /// Error of opening it.
-        error: ReadError,
-    },
+    LibZmq { pid: u32, path: PathBuf, error: ReadError },
     /// The Unix sockets of a network namespace could not be listed with their peers, so hops there have only one known end.
-    Peers {
-        /// Processes in that namespace.
-        pids: Vec<u32>,
-        /// Error of listing them.
-        error: DiagError,
-    },
+    Peers { pids: Vec<u32>, error: DiagError },
     /// Only the processes of the current container are visible, and no engine is among them.
     OwnPidNamespace,
     /// `/proc` is mounted with `hidepid`, so other users' processes are not listed.
     HiddenPids,
     /// A limit was reached, and the rest was not examined.
-    Limit {
-        /// Kind of items.
-        what: &'static str,
-        /// The limit.
-        limit: usize,
-    },
+    Limit { what: &'static str, limit: usize },
     /// The role of a process that the user named could not be determined.
-    NoRole {
-        /// Process id.
-        pid: u32,
-        /// Names of the roles.
-        roles: RoleWords,
-    },
+    NoRole { pid: u32, roles: String },
     /// The engine passes its output on within one process, and no known extension that receives it is loaded.
-    NoZmqOutput {
-        /// Its main process.
-        pid: u32,
-        /// The environment variable that sets this.
-        variable: String,
-    },
+    NoZmqOutput { pid: u32, variable: String },
 }
 
 impl fmt::Display for Blind {
@@ -127,9 +88,7 @@ impl fmt::Display for Blind {
                     path.display()
                 )
             }
-            Self::Peers { pids, error } => {
-                write!(f, "the peers of {} are unknown: {error}", Pids(pids))
-            }
+            Self::Peers { pids, error } => write!(f, "the peers of {} are unknown: {error}", Pids(pids)),
             Self::OwnPidNamespace => f.write_str("only processes of this container are visible, and none is an engine"),
             Self::HiddenPids => f.write_str("/proc is mounted with hidepid: other users' processes are not listed"),
             Self::Limit { what, limit } => write!(f, "more than {limit} {what}: the rest was skipped"),

@@ -68,24 +68,20 @@ impl FakeProcess {
         let libzmq = LibZmq {
             path: "/opt/venv/lib/python3.12/site-packages/pyzmq.libs/libzmq-7b073b3d.so.5.2.5".into(),
             open_at: None,
-            dev: (0xfe, 0),
-            inode: 1052,
             release: "4.3.5".parse().ok(),
-            functions: None,
         };
         let title = if titled.is_some() { &self.argv[0] } else { "python engine.py" };
         Candidate {
             id: ProcessId { pid: self.pid, start_time: u64::from(self.pid) },
             ns_pids: vec![self.pid],
             parent: self.parent,
-            group: 1,
             title: title.into(),
             stated: role,
             rank: titled.map(|(_, rank)| rank).unwrap_or_default(),
             launcher,
             flags: Flags::parse(&self.argv, engines.iter().flat_map(|engine| engine.flags())),
             libzmq: Some(libzmq),
-            installed: Installed { engines: installed.collect(), pyzmq: None },
+            installed: Installed(installed.collect()),
             inner_server: candidate::inner_server(engines, self.mapped.iter().map(Path::new)),
             ..Candidate::default()
         }

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use super::candidate::{self, Candidate, Examined};
-use super::libzmq::Libraries;
 use super::recognise::{Engines, RoleWithSource};
 use super::spec::RoleSpec;
 use super::topology::ProcessId;
+use crate::proc::ProcDir;
 use crate::proc::stat::Stat;
-use crate::proc::{ProcDir, ProcRoot};
 
 /// Minimum and maximum interval between examinations of a process. Within these limits, it is a quarter of the process's age. A worker
 /// needs time to load before it sets its title and opens its sockets.
@@ -20,12 +19,10 @@ const SAME: Duration = Duration::from_secs(30);
 /// Within these limits, the interval is a quarter of the time since it became a parent.
 const PARENT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-/// All examined processes.
 #[derive(Debug, Default)]
 pub(crate) struct Known {
     engines: Engines,
     processes: HashMap<u32, Entry>,
-    libraries: Libraries,
 }
 
 #[derive(Debug)]
@@ -48,29 +45,29 @@ impl Known {
     }
 
     /// Updates the cache for the listed pids. Returns whether the set of candidates or the information about one has changed.
-    pub(crate) fn update(&mut self, root: &ProcRoot, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
+    pub(crate) fn update(&mut self, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
         let before = (self.state(), self.frontends());
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.processes.retain(|pid, _| listed.contains(pid));
         let parents = self.parents();
         for &pid in pids {
-            if !self.processes.get_mut(&pid).is_some_and(|known| known.is_current(root, pid)) {
-                self.examine(root, pid, by_hand, parents.contains(&pid));
+            if !self.processes.get_mut(&pid).is_some_and(|known| known.is_current(pid)) {
+                self.examine(pid, by_hand, parents.contains(&pid));
             }
         }
         for pid in self.parents() {
             if self.processes.get_mut(&pid).is_some_and(Entry::is_due_as_parent) {
-                self.examine(root, pid, by_hand, true);
+                self.examine(pid, by_hand, true);
             }
         }
         before != (self.state(), self.frontends())
     }
 
     /// Examines a process again; removes it if it has exited.
-    fn examine(&mut self, root: &ProcRoot, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
+    fn examine(&mut self, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
         let previous = self.processes.remove(&pid);
         let spec = by_hand.iter().find(|spec| spec.pid == pid);
-        if let Some(mut entry) = self.entry(root, pid, spec, is_parent) {
+        if let Some(mut entry) = self.entry(pid, spec, is_parent) {
             if let Some(previous) = previous {
                 entry.remember(previous);
             }
@@ -79,13 +76,13 @@ impl Known {
     }
 
     /// Examines a process; `None` when it has exited.
-    fn entry(&mut self, root: &ProcRoot, pid: u32, by_hand: Option<&RoleSpec>, is_parent: bool) -> Option<Entry> {
-        let process = root.process(pid).ok()?;
+    fn entry(&mut self, pid: u32, by_hand: Option<&RoleSpec>, is_parent: bool) -> Option<Entry> {
+        let process = ProcDir::of(pid).ok()?;
         let stat = running(&process)?;
         let state = if stat.kernel {
             Examined::Other
         } else {
-            candidate::examine(process, &stat, by_hand, is_parent, self.engines, &mut self.libraries).ok()?
+            candidate::examine(process, &stat, by_hand, is_parent, self.engines).ok()?
         };
         let is_complete = match &state {
             Examined::Candidate(candidate, _) => candidate.stated.is_some() && candidate.libzmq.is_some(),
@@ -162,12 +159,10 @@ impl Known {
         self.processes.values().filter(|entry| matches!(entry.state, Examined::Refused)).count()
     }
 
-    /// Whether any process was too large to examine.
     pub(crate) fn has_too_large(&self) -> bool {
         self.processes.values().any(|entry| matches!(entry.state, Examined::TooLarge))
     }
 
-    /// Whether the pid has been examined.
     pub(crate) fn has(&self, pid: u32) -> bool {
         self.processes.contains_key(&pid)
     }
@@ -175,14 +170,14 @@ impl Known {
 
 impl Entry {
     /// Whether it is the same process, examined recently enough.
-    fn is_current(&mut self, root: &ProcRoot, pid: u32) -> bool {
+    fn is_current(&mut self, pid: u32) -> bool {
         if self.examine_after.is_some_and(|after| self.examined.elapsed() >= after) {
             return false;
         }
         let stat = match &self.state {
             Examined::Candidate(_, process) => running(process),
             _ if self.checked_at.elapsed() < SAME => return true,
-            _ => root.process(pid).ok().and_then(|process| running(&process)),
+            _ => ProcDir::of(pid).ok().and_then(|process| running(&process)),
         };
         self.checked_at = Instant::now();
         // `setproctitle` also changes the name, and so does executing another program.
@@ -230,7 +225,6 @@ fn running(process: &ProcDir) -> Option<Stat> {
     Stat::parse(&process.read("stat", 4096).ok()?).filter(|stat| stat.state != 'Z')
 }
 
-/// Time since a process started.
 fn age(start_time: u64) -> Duration {
     // USER_HZ: the unit in /proc/PID/stat is a hundredth of a second on every architecture.
     let started = Duration::from_millis(start_time.saturating_mul(10));
@@ -248,24 +242,22 @@ mod tests {
 
     #[test]
     fn a_process_given_by_pid_is_cached_until_it_exits() {
-        let root = ProcRoot::new("/proc");
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let pid = child.id();
         let by_hand = [RoleSpec { pid, role: Some(SOURCE) }];
         let mut known = Known::new(&[TOY]);
-        assert!(known.update(&root, &[pid], &by_hand));
-        assert!(!known.update(&root, &[pid], &by_hand));
+        assert!(known.update(&[pid], &by_hand));
+        assert!(!known.update(&[pid], &by_hand));
         assert_eq!(known.candidates().len(), 1);
         child.kill().unwrap();
         child.wait().unwrap();
         // The pid is still listed, like that of a zombie or a reused pid.
-        assert!(known.update(&root, &[pid], &by_hand));
+        assert!(known.update(&[pid], &by_hand));
         assert!(known.candidates().is_empty());
     }
 
     #[test]
     fn a_frontend_is_known_until_it_exits() {
-        let root = ProcRoot::new("/proc");
         let command = |name| {
             let mut command = std::process::Command::new("sleep");
             let child = command.arg0(name).arg("60").spawn().unwrap();
@@ -278,19 +270,19 @@ mod tests {
         let (mut frontend, mut other) = (command("toy-frontend"), command("toy-other"));
         let (pid, pids) = (frontend.id(), [frontend.id(), other.id()]);
         let mut known = Known::new(&[TOY]);
-        assert!(known.update(&root, &pids, &[]));
+        assert!(known.update(&pids, &[]));
         assert_eq!(known.frontends().iter().map(|id| id.pid).collect::<Vec<_>>(), [pid]);
         for child in [&mut frontend, &mut other] {
             child.kill().unwrap();
             child.wait().unwrap();
         }
-        assert!(known.update(&root, &[], &[]));
+        assert!(known.update(&[], &[]));
         assert!(known.frontends().is_empty());
     }
 
     #[test]
     fn the_current_process_is_young() {
-        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let me = ProcDir::of(std::process::id()).unwrap();
         assert!(age(running(&me).unwrap().start_time) < Duration::from_hours(1));
     }
 }

@@ -1,25 +1,14 @@
-//! The libzmq that a process has mapped: its file, release and functions.
+//! The libzmq that a process has mapped: its file and release.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use memchr::memmem;
-use object::{Object, ObjectSymbol};
 
 use super::release::Release;
 use crate::proc::maps::MappedFile;
 use crate::proc::{ProcDir, ReadError};
-
-/// Functions that may be probed. pyzmq sends with `zmq_msg_send` and receives with `zmq_msg_recv`; other clients may use `zmq_send` and
-/// `zmq_recv`. `zmq_getsockopt` marks the previous message as processed.
-pub const FUNCTIONS: [&str; 6] = ["zmq_msg_send", "zmq_msg_recv", "zmq_send", "zmq_recv", "zmq_getsockopt", "zmq_poll"];
-
-/// Maximum file size; libzmq has about 1 MB.
-const LARGEST: usize = 64 << 20;
-/// Maximum number of cached libzmq files, each of which is parsed once.
-const REMEMBERED: usize = 256;
 
 /// A mapped libzmq.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,14 +18,8 @@ pub struct LibZmq {
     /// Path where this process can open the mapped file itself: below `/proc/PID/root`, or in `/proc/PID/map_files` if it was replaced on
     /// disk. `None` when neither is permitted.
     pub open_at: Option<PathBuf>,
-    /// Device number in the mapping; on overlayfs it differs from the one in `stat`.
-    pub dev: (u32, u32),
-    /// Inode. Together with `dev` it shows whether two processes share the file, and therefore a uprobe.
-    pub inode: u64,
     /// Release derived from the file name (`libzmq-2f02442c.so.5.2.5` is 4.3.5).
     pub release: Option<Release>,
-    /// The functions of [`FUNCTIONS`] that it exports; `None` when the file could not be read.
-    pub functions: Option<Vec<&'static str>>,
 }
 
 /// Selects the mapped files that contain libzmq by their names: a separate library (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
@@ -50,38 +33,13 @@ pub(crate) fn mapped(files: &[MappedFile]) -> Vec<&MappedFile> {
     found
 }
 
-/// Cache of exported functions, by device and inode of the file.
-#[derive(Debug, Default)]
-pub(crate) struct Libraries(HashMap<((u32, u32), u64), Vec<&'static str>>);
-
-impl Libraries {
-    /// Opens and parses the mapped libzmq. The error explains why [`LibZmq::open_at`] or `functions` is `None`.
-    pub(crate) fn learn(&mut self, process: &ProcDir, file: &MappedFile) -> (LibZmq, Option<ReadError>) {
-        let mut lib = LibZmq {
-            path: file.path.clone(),
-            open_at: None,
-            dev: file.dev,
-            inode: file.inode,
-            release: release(&String::from_utf8_lossy(file.name())),
-            functions: None,
-        };
-        let error = self.open_and_parse(process, file, &mut lib).err();
-        (lib, error)
-    }
-
-    fn open_and_parse(&mut self, process: &ProcDir, file: &MappedFile, lib: &mut LibZmq) -> Result<(), ReadError> {
-        let (at, opened) = open(process, file)?;
-        lib.open_at = Some(at);
-        let key = (file.dev, file.inode);
-        if !self.0.contains_key(&key) {
-            let parsed = functions(&crate::proc::read_to_limit(opened, LARGEST)?);
-            if self.0.len() >= REMEMBERED {
-                self.0.clear();
-            }
-            self.0.insert(key, parsed);
-        }
-        lib.functions = self.0.get(&key).cloned();
-        Ok(())
+/// Describes the mapped libzmq. The error explains why [`LibZmq::open_at`] is `None`.
+pub(crate) fn learn(process: &ProcDir, file: &MappedFile) -> (LibZmq, Option<ReadError>) {
+    let release = release(&String::from_utf8_lossy(file.name()));
+    let lib = |open_at| LibZmq { path: file.path.clone(), open_at, release };
+    match open(process, file) {
+        Ok((at, _)) => (lib(Some(at)), None),
+        Err(error) => (lib(None), Some(error)),
     }
 }
 
@@ -106,16 +64,6 @@ pub(crate) fn open(process: &ProcDir, file: &MappedFile) -> Result<(PathBuf, Fil
     }
 }
 
-/// The functions of [`FUNCTIONS`] that an ELF image exports; none if it is not an ELF image.
-fn functions(image: &[u8]) -> Vec<&'static str> {
-    let Ok(elf) = object::File::parse(image) else {
-        return Vec::new();
-    };
-    let defined: Vec<&str> =
-        elf.dynamic_symbols().filter(|s| !s.is_undefined()).filter_map(|s| s.name().ok()).collect();
-    FUNCTIONS.into_iter().filter(|name| defined.contains(name)).collect()
-}
-
 /// Release for the ABI version in a file name: libzmq 4.2.x is 5.1.x, and 4.3.x is 5.2.x (see its `configure.ac`).
 fn release(name: &str) -> Option<Release> {
     let (_, abi) = name.split_once(".so.")?;
@@ -129,7 +77,7 @@ fn release(name: &str) -> Option<Release> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proc::{ProcRoot, maps};
+    use crate::proc::maps;
 
     #[test]
     fn the_file_name_gives_the_release() {
@@ -147,20 +95,11 @@ mod tests {
 
     #[test]
     fn a_mapped_file_is_opened_through_the_process() {
-        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let me = ProcDir::of(std::process::id()).unwrap();
         let files = maps::files(&me.read("maps", 1 << 24).unwrap());
         let exe = std::env::current_exe().unwrap();
         let mapped = files.iter().find(|f| f.path == exe).unwrap();
-        let (at, _) = open(&me, mapped).unwrap();
-        assert_eq!(std::fs::metadata(at).unwrap().ino(), mapped.inode);
-        // A test program exports no ZMQ function.
-        let (lib, error) = Libraries::default().learn(&me, mapped);
-        assert_eq!((lib.functions, error), (Some(vec![]), None));
-    }
-
-    #[test]
-    fn a_file_that_is_not_elf_has_no_exports() {
-        assert!(functions(b"#!/bin/sh\n").is_empty());
-        assert!(functions(b"\x7fELF").is_empty());
+        let (lib, error) = learn(&me, mapped);
+        assert_eq!((std::fs::metadata(lib.open_at.unwrap()).unwrap().ino(), error), (mapped.inode, None));
     }
 }

@@ -3,18 +3,16 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::candidate::Candidate;
+use super::connection::{self, Connection};
 use super::degraded::{Blind, Part};
-use super::sock::connection::{self, Connection};
-use super::sock::diag::{Diag, DiagError};
+use super::diag::{Diag, DiagError};
 use crate::proc::net::{self, TcpSocket};
 use crate::proc::{ProcDir, ReadError};
 
-/// Limits of one scan of the sockets.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) descriptors: usize,
-    pub(crate) sockets: usize,
-}
+/// Maximum number of descriptors read in one process.
+pub(crate) const MAX_DESCRIPTORS: usize = 65_536;
+/// Maximum number of sockets listed per network namespace and family.
+const MAX_SOCKETS: usize = 262_144;
 
 /// One end of a connection. `candidate` is an index into the list of candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,13 +40,6 @@ pub(crate) struct Found {
     pub(crate) refused: BTreeMap<Part, Vec<u32>>,
 }
 
-/// A network namespace, whose sockets are listed once.
-struct Network<'a> {
-    members: Vec<usize>,
-    /// A process through which the namespace is accessed.
-    through: &'a ProcDir,
-}
-
 /// Netlink sockets by network namespace, kept so that each namespace is entered only once.
 pub(crate) type Diags = HashMap<u64, Diag>;
 
@@ -56,22 +47,16 @@ pub(crate) type Diags = HashMap<u64, Diag>;
 pub(crate) type Sockets = Result<(Vec<(u32, u64)>, bool), ReadError>;
 
 /// Finds all connections between candidates. `processes` and `sockets` are parallel to `candidates`.
-pub(crate) fn find(
-    candidates: &[&Candidate],
-    processes: &[&ProcDir],
-    sockets: &[Sockets],
-    own_net: Option<u64>,
-    diags: &mut Diags,
-    limits: Limits,
-) -> Found {
+pub(crate) fn find(candidates: &[&Candidate], processes: &[&ProcDir], sockets: &[Sockets], diags: &mut Diags) -> Found {
     let Found { mut links, mut blind, mut refused } = Found::default();
     let mut holders: HashMap<u64, OpenSocket> = HashMap::new();
-    let mut networks: BTreeMap<u64, Network<'_>> = BTreeMap::new();
-    for (candidate, ((about, process), sockets)) in candidates.iter().zip(processes).zip(sockets).enumerate() {
+    // By network namespace, whose sockets are listed once: its members, the first of which gives access.
+    let mut networks: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (candidate, (about, sockets)) in candidates.iter().zip(sockets).enumerate() {
         match sockets {
             Ok((sockets, more)) => {
                 if *more {
-                    limit(&mut blind, "descriptors in one process", limits.descriptors);
+                    limit(&mut blind, "descriptors in one process", MAX_DESCRIPTORS);
                 }
                 for &(fd, inode) in sockets {
                     let socket = OpenSocket { candidate, fd, inode };
@@ -87,21 +72,22 @@ pub(crate) fn find(
             Err(_) => continue,
         }
         if let Some(net) = about.net_ns {
-            networks.entry(net).or_insert(Network { members: Vec::new(), through: process }).members.push(candidate);
+            networks.entry(net).or_default().push(candidate);
         }
     }
     let hidden = refused.contains_key(&Part::Descriptors);
     diags.retain(|net, _| networks.contains_key(net));
-    for (net, network) in &networks {
-        let mut connections = tcp(network.through, limits, &mut blind);
-        match unix(*net, network.through, own_net, diags, limits, &mut blind) {
+    for (net, members) in &networks {
+        let through = processes[members[0]];
+        let mut connections = tcp(through, &mut blind);
+        match unix(*net, through, diags, &mut blind) {
             Ok(found) => connections.extend(found),
             Err(error) => {
                 // The remainder of an incomplete answer must not be read as the next one.
                 diags.remove(net);
-                let pids = network.members.iter().map(|&m| candidates[m].id.pid).collect();
+                let pids = members.iter().map(|&m| candidates[m].id.pid).collect();
                 blind.push(Blind::Peers { pids, error });
-                connections.extend(accepted_only(network.through, limits));
+                connections.extend(accepted_only(through));
             }
         }
         links.extend(connections.into_iter().filter_map(|c| link(c, &holders, hidden)));
@@ -127,42 +113,33 @@ fn link(connection: Connection, holders: &HashMap<u64, OpenSocket>, hidden: bool
     Some(Link { acceptor, endpoint: connection.endpoint, connector })
 }
 
-fn unix(
-    net: u64,
-    through: &ProcDir,
-    own_net: Option<u64>,
-    diags: &mut Diags,
-    limits: Limits,
-    blind: &mut Vec<Blind>,
-) -> Result<Vec<Connection>, DiagError> {
+fn unix(net: u64, through: &ProcDir, diags: &mut Diags, blind: &mut Vec<Blind>) -> Result<Vec<Connection>, DiagError> {
     let diag = match diags.entry(net) {
         std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-        std::collections::hash_map::Entry::Vacant(new) => {
-            new.insert(if own_net == Some(net) { Diag::here()? } else { Diag::inside(through)? })
-        }
+        std::collections::hash_map::Entry::Vacant(new) => new.insert(Diag::of(through)?),
     };
-    let (sockets, more) = diag.unix_sockets(limits.sockets)?;
+    let (sockets, more) = diag.unix_sockets(MAX_SOCKETS)?;
     if more {
-        limit(blind, "Unix sockets in one network namespace", limits.sockets);
+        limit(blind, "Unix sockets in one network namespace", MAX_SOCKETS);
     }
     Ok(connection::unix(&sockets))
 }
 
-fn accepted_only(through: &ProcDir, limits: Limits) -> Vec<Connection> {
-    let text = through.read("net/unix", limits.sockets.saturating_mul(128)).unwrap_or_default();
-    connection::unix_one_sided(&net::unix(&text, limits.sockets).0)
+fn accepted_only(through: &ProcDir) -> Vec<Connection> {
+    let text = through.read("net/unix", MAX_SOCKETS.saturating_mul(128)).unwrap_or_default();
+    connection::unix_one_sided(&net::unix(&text, MAX_SOCKETS).0)
 }
 
-fn tcp(through: &ProcDir, limits: Limits, blind: &mut Vec<Blind>) -> Vec<Connection> {
+fn tcp(through: &ProcDir, blind: &mut Vec<Blind>) -> Vec<Connection> {
     let mut sockets: Vec<TcpSocket> = Vec::new();
-    for table in net::tcp_tables(through, limits.sockets) {
+    for table in net::tcp_tables(through, MAX_SOCKETS) {
         let (found, more) = match table {
             Err(ReadError::TooLong(_)) => (Vec::new(), true),
             // Without IPv6, or without a network, there are no such sockets.
             table => table.unwrap_or_default(),
         };
         if more {
-            limit(blind, "TCP sockets in one network namespace", limits.sockets);
+            limit(blind, "TCP sockets in one network namespace", MAX_SOCKETS);
         }
         sockets.extend(found);
     }

@@ -4,7 +4,7 @@
 //! and commands if possible, otherwise from parents and connections. Unreadable information yields a [`Blind`] with the missing capability,
 //! never an error.
 //!
-//! [`discover`] scans once, and [`Watcher`] scans repeatedly:
+//! A [`Watcher`] scans once, and again at every poll:
 //!
 //! ```no_run
 //! use probe_user::discover::{Options, Watcher};
@@ -14,16 +14,17 @@
 //! for process in engine.on_token_path() {
 //!     println!("{} {} {:?}", process.id.pid, process.role, process.libzmq);
 //! }
-//! for change in watcher.poll()? {
-//!     println!("{change:?}");
+//! if watcher.poll()? {
+//!     println!("{}", watcher.topology());
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 mod assemble;
 mod candidate;
-mod change;
+pub(crate) mod connection;
 mod degraded;
+pub(crate) mod diag;
 #[cfg(feature = "fake")]
 pub mod fake;
 mod hop;
@@ -39,7 +40,6 @@ mod release;
 mod role;
 mod route;
 mod setting;
-pub(crate) mod sock;
 mod spec;
 mod table;
 mod tokenizer;
@@ -48,42 +48,34 @@ mod watch;
 mod wires;
 pub use crate::proc::ReadError;
 pub use assemble::connected;
-pub use change::Change;
 pub use degraded::{Blind, Part};
+pub use diag::DiagError;
 pub use hop::{Carries, Confidence, End, HopSeen};
 pub use launch::{FlagName, Flags, Program, program};
-pub use libzmq::{FUNCTIONS, LibZmq};
+pub use libzmq::LibZmq;
 pub use python_version::PythonVersion;
+#[cfg(test)]
+pub(crate) use recognise::toy;
 pub use recognise::{
     Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, InnerServer, Launcher, Node, Package, PackageRelease,
-    Reading, Recognise, RoleWithSource, Settings, Wire,
+    Reading, Recognise, RoleWithSource, Settings, Wire, role_words,
 };
-pub use release::{NoRelease, Release, Stage};
-pub use role::{Function, Rank, Role, RoleSource, RoleWords, UnknownRole};
+pub use release::{Release, Stage};
+pub use role::{Function, Rank, Role, RoleSource};
 pub use route::Route;
 pub use setting::{Origin, Setting};
-pub use sock::diag::DiagError;
-pub use spec::{RoleSpec, RoleSpecError};
-use std::path::PathBuf;
+pub use spec::RoleSpec;
 use std::time::Duration;
 pub use topology::{Engine, PickError, Process, ProcessId, Topology};
 pub use watch::Watcher;
 
-/// Scope and limits of discovery.
+/// Scope of discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Engines to recognise.
     pub engines: Engines,
-    /// Mount point of procfs; the host's procfs may be mounted elsewhere.
-    pub proc_root: PathBuf,
     /// Processes named by the user.
     pub named: Vec<RoleSpec>,
-    /// Maximum number of processes listed.
-    pub max_processes: usize,
-    /// Maximum number of descriptors read in one process.
-    pub max_descriptors: usize,
-    /// Maximum number of sockets listed per network namespace and family.
-    pub max_sockets: usize,
     /// Interval at which [`Watcher::poll`] lists sockets while the processes are unchanged.
     pub rewire: Duration,
 }
@@ -91,42 +83,20 @@ pub struct Options {
 impl Options {
     /// Looks for these engines among the processes in `/proc`.
     pub fn new(engines: Engines) -> Self {
-        Self {
-            engines,
-            proc_root: "/proc".into(),
-            named: Vec::new(),
-            max_processes: 65_536,
-            max_descriptors: 65_536,
-            max_sockets: 262_144,
-            rewire: Duration::from_secs(5),
-        }
+        Self { engines, named: Vec::new(), rewire: Duration::from_secs(5) }
     }
-}
-
-/// Scans once.
-pub fn discover(options: Options) -> Result<Topology, DiscoverError> {
-    Ok(Watcher::new(options)?.topology().clone())
 }
 
 /// Error that prevents discovery.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the comment of a variant describes its fields")]
 pub enum DiscoverError {
     /// No procfs is mounted.
-    #[error("cannot list {path} ({error}): mount procfs there")]
-    Proc {
-        /// Path that was tried.
-        path: String,
-        /// Error of listing it.
-        error: ReadError,
-    },
-    /// A process that the user named does not exist.
+    #[error("cannot list /proc ({0}): mount procfs there")]
+    Proc(ReadError),
+    /// A process that the user named does not exist. `outside` are the local ids of processes that have this id inside their containers.
     #[error("--pid {pid}: there is no such process here{}", inside(.outside))]
-    NoSuchProcess {
-        /// Process id as given.
-        pid: u32,
-        /// Local ids of processes that have this id inside their containers.
-        outside: Vec<u32>,
-    },
+    NoSuchProcess { pid: u32, outside: Vec<u32> },
 }
 
 fn inside(outside: &[u32]) -> String {

@@ -3,31 +3,28 @@
 use super::degraded::{Blind, Part};
 use crate::capability::Permissions;
 use crate::examine::namespace::Kind;
-use crate::proc::ProcRoot;
+use crate::proc::ProcDir;
 
-/// This process.
 #[derive(Debug)]
 pub(crate) struct Own {
-    /// Pid in the given procfs; `None` if that belongs to a pid namespace without this process.
+    /// Pid in the mounted procfs; `None` if that belongs to a pid namespace without this process.
     pub(crate) pid: Option<u32>,
-    pub(crate) net_ns: Option<u64>,
     pub(crate) permissions: Permissions,
     in_initial_pid_ns: bool,
     hidepid: bool,
 }
 
 impl Own {
-    pub(crate) fn read(root: &ProcRoot) -> Self {
-        let link = std::fs::read_link(root.path().join("self")).ok();
+    pub(crate) fn read() -> Self {
+        let link = std::fs::read_link("/proc/self").ok();
         let pid = link.and_then(|l| l.to_str()?.parse().ok());
-        let process = pid.and_then(|pid| root.process(pid).ok());
+        let process = pid.and_then(|pid| ProcDir::of(pid).ok());
         let mounts = process.as_ref().and_then(|p| p.read("mountinfo", 4 << 20).ok()).unwrap_or_default();
         Self {
             pid,
-            net_ns: process.as_ref().and_then(|p| p.namespace("net").ok()),
             permissions: Permissions::here(),
             in_initial_pid_ns: process.as_ref().and_then(|p| p.namespace("pid").ok()) == Some(Kind::Pid.initial()),
-            hidepid: hides_pids(&String::from_utf8_lossy(&mounts), &root.path().to_string_lossy()),
+            hidepid: hides_pids(&String::from_utf8_lossy(&mounts)),
         }
     }
 
@@ -48,9 +45,9 @@ impl Own {
     }
 }
 
-/// Whether the procfs mounted at `mount_point` hides other users' processes.
-fn hides_pids(mountinfo: &str, mount_point: &str) -> bool {
-    mountinfo.lines().filter(|line| line.split(' ').nth(4) == Some(mount_point)).any(|line| {
+/// Whether the procfs mounted at `/proc` hides other users' processes.
+fn hides_pids(mountinfo: &str) -> bool {
+    mountinfo.lines().filter(|line| line.split(' ').nth(4) == Some("/proc")).any(|line| {
         let options = line.rsplit(' ').next().unwrap_or_default();
         let hidden = options.split(',').find_map(|option| option.strip_prefix("hidepid="));
         hidden.is_some_and(|value| !matches!(value, "0" | "off"))
@@ -63,32 +60,22 @@ mod tests {
 
     #[test]
     fn the_current_process_is_found() {
-        let own = Own::read(&ProcRoot::new("/proc"));
-        assert_eq!(own.pid, Some(std::process::id()));
-        assert!(own.net_ns.is_some());
+        assert_eq!(Own::read().pid, Some(std::process::id()));
     }
 
     #[test]
     fn hidden_pids_are_detected_from_the_mount() {
-        let line = |options: &str| {
-            format!("22 26 0:21 / /proc rw,nosuid,nodev,noexec,relatime shared:13 - proc proc {options}")
+        let hides = |at: &str, options: &str| {
+            hides_pids(&format!("22 26 0:21 / {at} rw,nosuid,nodev,noexec,relatime shared:13 - proc proc {options}"))
         };
-        assert!(hides_pids(&line("rw,hidepid=invisible"), "/proc"));
-        assert!(hides_pids(&line("rw,hidepid=2"), "/proc"));
-        assert!(!hides_pids(&line("rw,hidepid=0"), "/proc"));
-        assert!(!hides_pids(&line("rw"), "/proc"));
-        assert!(!hides_pids(&line("rw,hidepid=2"), "/host/proc"));
+        assert!(hides("/proc", "rw,hidepid=invisible") && hides("/proc", "rw,hidepid=2"));
+        assert!(!hides("/proc", "rw,hidepid=0") && !hides("/proc", "rw"));
+        assert!(!hides("/host/proc", "rw,hidepid=2"));
     }
 
     #[test]
     fn a_container_without_an_engine_is_reported_only_when_nothing_was_found() {
-        let own = Own {
-            pid: Some(1),
-            net_ns: None,
-            permissions: Permissions::here(),
-            in_initial_pid_ns: false,
-            hidepid: false,
-        };
+        let own = Own { in_initial_pid_ns: false, hidepid: false, ..Own::read() };
         assert_eq!(own.blind_spots(0, false), [Blind::OwnPidNamespace]);
         assert_eq!(own.blind_spots(0, true), []);
     }

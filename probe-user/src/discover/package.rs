@@ -56,12 +56,9 @@ pub(crate) fn search_path(interpreter: Interpreter<'_>) -> Vec<PathBuf> {
     dirs
 }
 
-/// Releases of the engines' packages and of pyzmq, each from the first directory that contains it.
+/// Releases of the engines' packages, each from the first directory that contains it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Installed {
-    pub(crate) engines: Vec<PackageRelease>,
-    pub(crate) pyzmq: Option<Setting<String>>,
-}
+pub(crate) struct Installed(pub(crate) Vec<PackageRelease>);
 
 impl Installed {
     pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf], engines: &[EngineKind]) -> Self {
@@ -71,23 +68,21 @@ impl Installed {
                 continue;
             };
             let names: Vec<&str> = names.iter().filter_map(|n| n.to_str()).collect();
-            let lookup = |package: &str| from_metadata(process, dir, &names, package);
             for &engine in engines {
                 if found.release(engine).is_none()
                     && let Some(package) = engine.package()
-                    && let Some(release) =
-                        lookup(package.name).or_else(|| from_source(process, dir, &names, package.source))
+                    && let Some(release) = from_metadata(process, dir, &names, package.name)
+                        .or_else(|| from_source(process, dir, &names, package.source))
                 {
-                    found.engines.push(PackageRelease { engine, release });
+                    found.0.push(PackageRelease { engine, release });
                 }
             }
-            found.pyzmq = found.pyzmq.or_else(|| lookup("pyzmq"));
         }
         found
     }
 
     pub(crate) fn release(&self, engine: EngineKind) -> Option<&PackageRelease> {
-        self.engines.iter().find(|known| known.engine == engine)
+        self.0.iter().find(|known| known.engine == engine)
     }
 }
 
@@ -146,7 +141,6 @@ mod tests {
     fn a_virtual_environment_takes_precedence_over_its_base_interpreter() {
         let files = [MappedFile {
             path: "/opt/venv/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5".into(),
-            dev: (0, 0),
             inode: 1,
             deleted: false,
             range: (0, 1),
@@ -183,15 +177,11 @@ mod tests {
         std::fs::create_dir(&metadata).unwrap();
         std::fs::write(metadata.join("METADATA"), "Metadata-Version: 2.1\nName: toy\nVersion: 0.5.9\n\nVersion: 7\n")
             .unwrap();
-        std::fs::create_dir(dir.path().join("pyzmq-26.4.0.dist-info")).unwrap();
-        std::fs::create_dir(dir.path().join("pyzmq-27.0.0.dist-info")).unwrap();
-        let me = crate::proc::ProcRoot::new("/proc").process(std::process::id()).unwrap();
-        let found = Installed::find(&me, &[dir.path().to_owned()], &[TOY]);
-        assert_eq!(
-            found.release(TOY).map(|known| known.release.clone()),
-            Some(Setting::new("0.5.9".into(), Origin::File(metadata.join("METADATA"))))
-        );
-        assert_eq!(found.pyzmq, None, "two releases in one directory are ambiguous");
+        let me = ProcDir::of(std::process::id()).unwrap();
+        let release = || Some(Installed::find(&me, &[dir.path().to_owned()], &[TOY]).release(TOY)?.release.clone());
+        assert_eq!(release(), Some(Setting::new("0.5.9".into(), Origin::File(metadata.join("METADATA")))));
+        std::fs::create_dir(dir.path().join("toy_engine-0.6.0.dist-info")).unwrap();
+        assert_eq!(release(), None, "two releases in one directory are ambiguous");
     }
 
     #[test]

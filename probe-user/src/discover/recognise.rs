@@ -169,6 +169,17 @@ impl fmt::Debug for EngineKind {
 /// Registry of known engines. Where a process matches several, the first decides.
 pub type Engines = &'static [EngineKind];
 
+/// Names of the roles of these engines, each once, for error messages.
+pub fn role_words(engines: Engines) -> String {
+    let mut words: Vec<&str> = Vec::new();
+    for role in engines.iter().flat_map(|engine| engine.roles()) {
+        if !words.contains(&role.word()) {
+            words.push(role.word());
+        }
+    }
+    words.join(", ")
+}
+
 /// The Python package of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Package {

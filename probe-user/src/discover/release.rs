@@ -42,15 +42,10 @@ impl Release {
     }
 }
 
-/// Error for a text that does not begin with a release number.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a release number such as 0.5.9 or 0.4.6.post4")]
-pub struct NoRelease(String);
-
 impl FromStr for Release {
-    type Err = NoRelease;
+    type Err = ();
 
-    fn from_str(text: &str) -> Result<Self, NoRelease> {
+    fn from_str(text: &str) -> Result<Self, ()> {
         let mut rest = text.trim();
         rest = rest.strip_prefix('v').unwrap_or(rest);
         let mut number = [0; 3];
@@ -61,7 +56,7 @@ impl FromStr for Release {
                     _ => break,
                 }
             }
-            let (n, after) = leading_number(rest).ok_or_else(|| NoRelease(text.to_owned()))?;
+            let (n, after) = leading_number(rest).ok_or(())?;
             (*part, rest) = (n, after);
         }
         let counted = |prefix: &str| leading_number(rest.strip_prefix(prefix)?).map(|(n, _)| n);

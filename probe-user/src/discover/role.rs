@@ -78,37 +78,6 @@ impl fmt::Display for Role {
     }
 }
 
-/// Names of the roles of all known engines, for error messages.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct RoleWords(Vec<&'static str>);
-
-impl RoleWords {
-    /// Names of these roles, each once.
-    pub fn of<'a>(roles: impl IntoIterator<Item = &'a Role>) -> Self {
-        let mut words: Vec<&'static str> = Vec::new();
-        for role in roles {
-            if !words.contains(&role.word) {
-                words.push(role.word);
-            }
-        }
-        Self(words)
-    }
-}
-
-impl fmt::Display for RoleWords {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.join(", "))
-    }
-}
-
-/// Error for an unknown role name.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not a role; use one of {roles}")]
-pub struct UnknownRole {
-    pub(crate) text: String,
-    pub(crate) roles: RoleWords,
-}
-
 /// Source of a role, from the most to the least reliable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RoleSource {

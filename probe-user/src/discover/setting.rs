@@ -21,35 +21,16 @@ impl<T> Setting<T> {
 
 /// Source of a fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the comment of a variant describes its fields")]
 pub enum Origin {
-    /// An argument of a process's command line.
-    Argument {
-        /// Process id.
-        pid: u32,
-        /// The argument as written.
-        argument: String,
-    },
+    /// An argument of a process's command line, as written.
+    Argument { pid: u32, argument: String },
     /// The command line has no such argument, so the release's default applies.
-    NoArgument {
-        /// Process id.
-        pid: u32,
-        /// The argument that changes the default.
-        argument: &'static str,
-    },
-    /// A variable in a process's initial environment. Later changes by the process are not visible.
-    Environment {
-        /// Process id.
-        pid: u32,
-        /// The variable as `NAME=value`.
-        variable: String,
-    },
+    NoArgument { pid: u32, argument: &'static str },
+    /// A variable in a process's initial environment, as `NAME=value`. Later changes by the process are not visible.
+    Environment { pid: u32, variable: String },
     /// The environment has no such variable, so the release's default applies.
-    NoVariable {
-        /// Process id.
-        pid: u32,
-        /// The variable that changes the default.
-        variable: &'static str,
-    },
+    NoVariable { pid: u32, variable: &'static str },
     /// A file of the installed package, at its path in the process's root.
     File(PathBuf),
     /// The path or name of a mapped file.

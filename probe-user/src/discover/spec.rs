@@ -1,7 +1,7 @@
 //! Parsing of `--pid PID` and `--pid PID=ROLE`.
 
-use super::recognise::EngineKind;
-use super::role::{Role, RoleWords, UnknownRole};
+use super::recognise::{EngineKind, Engines, role_words};
+use super::role::Role;
 
 /// A process named by the user, optionally with its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,43 +12,27 @@ pub struct RoleSpec {
     pub role: Option<Role>,
 }
 
-/// Error of parsing a `--pid` argument.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RoleSpecError {
-    /// The part before `=` is not a pid.
-    #[error("`{0}` is not a pid: use --pid 4711, or --pid 4711=scheduler to set the process's role")]
-    Pid(String),
-    /// The part after `=` is not a role.
-    #[error("--pid {pid}: {source}")]
-    Role {
-        /// The pid in the argument.
-        pid: u32,
-        /// The unknown role.
-        source: UnknownRole,
-    },
-}
-
 impl RoleSpec {
     /// Parses an argument. Roles have the names that `engines` give them, and underscores are accepted for dashes.
-    pub fn parse(text: &str, engines: &[EngineKind]) -> Result<Self, RoleSpecError> {
+    pub fn parse(text: &str, engines: Engines) -> Result<Self, String> {
         let (pid, role) = text.split_once('=').map_or((text, None), |(pid, role)| (pid, Some(role)));
         let number = pid.trim().parse().ok().filter(|&pid| pid > 0);
-        let pid = number.ok_or_else(|| RoleSpecError::Pid(pid.to_owned()))?;
-        let role =
-            role.map(|role| named(role, engines)).transpose().map_err(|source| RoleSpecError::Role { pid, source })?;
-        Ok(Self { pid, role })
+        let pid = number.ok_or_else(|| {
+            format!("`{pid}` is not a pid: use --pid 4711, or --pid 4711=scheduler to set the process's role")
+        })?;
+        let named = |role: &str| {
+            let unknown = || format!("--pid {pid}: `{role}` is not a role; use one of {}", role_words(engines));
+            named(role, engines).ok_or_else(unknown)
+        };
+        Ok(Self { pid, role: role.map(named).transpose()? })
     }
 }
 
-fn named(text: &str, engines: &[EngineKind]) -> Result<Role, UnknownRole> {
+fn named(text: &str, engines: &[EngineKind]) -> Option<Role> {
     let word = text.trim().to_ascii_lowercase().replace('_', "-");
-    let in_engine = |engine: &EngineKind| {
+    engines.iter().find_map(|engine| {
         let mut roles = engine.roles().iter().copied();
         roles.find(|role| role.word() == word).or_else(|| engine.alias(&word))
-    };
-    engines.iter().find_map(in_engine).ok_or_else(|| UnknownRole {
-        text: text.to_owned(),
-        roles: RoleWords::of(engines.iter().flat_map(|engine| engine.roles())),
     })
 }
 
@@ -68,7 +52,7 @@ mod tests {
 
     #[test]
     fn errors_include_the_correct_form() {
-        let message = |text: &str| RoleSpec::parse(text, &[TOY]).unwrap_err().to_string();
+        let message = |text: &str| RoleSpec::parse(text, &[TOY]).unwrap_err();
         assert!(message("scheduler").starts_with("`scheduler` is not a pid: use --pid 4711"));
         assert!(message("0").starts_with("`0` is not a pid"));
         assert!(message("scheduler=4711").starts_with("`scheduler` is not a pid"));

@@ -17,7 +17,7 @@ impl Watcher {
     pub fn tokenizer(&self, engine: &Engine) -> Result<Vec<u8>, String> {
         let kind = engine.kind.ok_or("the engine is not known")?;
         for process in &engine.processes {
-            let Ok(dir) = self.root.process(process.id.pid) else {
+            let Ok(dir) = ProcDir::of(process.id.pid) else {
                 continue;
             };
             let argv = strings(&dir.read("cmdline", ARGUMENTS).unwrap_or_default());
@@ -65,7 +65,6 @@ fn hub(variables: &[String]) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proc::ProcRoot;
 
     #[test]
     fn the_hub_cache_is_where_its_library_looks() {
@@ -83,7 +82,7 @@ mod tests {
     fn a_tokenizer_is_read_from_a_directory_and_a_missing_one_is_named() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(FILE), "{}").unwrap();
-        let own = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let own = ProcDir::of(std::process::id()).unwrap();
         assert_eq!(read(&own, folder.path().to_str().unwrap()), Ok(b"{}".to_vec()));
         let missing = read(&own, "/no/such/model").unwrap_err();
         assert_eq!(missing, "/no/such/model/tokenizer.json: not there");

@@ -7,7 +7,7 @@ use super::hop::{Carries, HopSeen};
 use super::libzmq::LibZmq;
 use super::python_version::PythonVersion;
 use super::recognise::{EngineKind, Launcher, PackageRelease, Settings};
-use super::role::{Rank, Role, RoleSource, RoleWords};
+use super::role::{Rank, Role, RoleSource};
 use super::setting::Setting;
 use super::spec::RoleSpec;
 
@@ -21,7 +21,7 @@ pub struct Topology {
     /// Unavailable information, with causes and remedies.
     pub blind: Vec<Blind>,
     /// Names of the roles for `--pid PID=ROLE`.
-    pub roles: RoleWords,
+    pub roles: String,
 }
 
 /// Processes that work on the same requests.
@@ -29,7 +29,7 @@ pub struct Topology {
 pub struct Engine {
     /// Processes in the order of the token path, then by rank and pid.
     pub processes: Vec<Process>,
-    /// One hop per connection; see [`HopSeen::name`].
+    /// One hop per connection.
     pub hops: Vec<HopSeen>,
     /// Program that started it; `None` for a custom launcher.
     pub launcher: Option<Launcher>,
@@ -58,10 +58,6 @@ pub struct Process {
     /// Pids from the current pid namespace inwards; the last is the pid that the process itself sees. A single entry means that it is in
     /// the current namespace.
     pub ns_pids: Vec<u32>,
-    /// Pid of its parent.
-    pub parent: u32,
-    /// Process group.
-    pub group: u32,
     /// Role.
     pub role: Role,
     /// Source of the role.
@@ -74,8 +70,6 @@ pub struct Process {
     pub libzmq: Option<LibZmq>,
     /// Version of the interpreter.
     pub python: Option<Setting<PythonVersion>>,
-    /// pyzmq release on its import path.
-    pub pyzmq: Option<Setting<String>>,
     /// Ids of libzmq's I/O threads (`ZMQbg/IO/0`); empty before the first socket, or if they have other names.
     pub io_threads: Vec<u32>,
     /// The program whose runtime it has mapped, if that connects to clients instead of listening for them.
@@ -137,18 +131,14 @@ impl Engine {
 
 /// Why an engine cannot be chosen automatically.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the comment of a variant describes its fields")]
 pub enum PickError {
     /// No engine was found.
     #[error("no engine was found: start it first, or name its processes with --pid PID=ROLE ({0})")]
-    None(RoleWords),
-    /// The processes named by the user belong to no engine, but engines run.
+    None(String),
+    /// The process `named` by the user belongs to no engine, but an engine with the main process `engine` runs.
     #[error("process {named} belongs to no engine, but process {engine} does: leave out --pid, or use --pid {engine}")]
-    Elsewhere {
-        /// Process named by the user.
-        named: u32,
-        /// Main process of an engine that was found.
-        engine: u32,
-    },
+    Elsewhere { named: u32, engine: u32 },
     /// Several engines were found.
     #[error("found {0} engines: choose one with --pid and the pid of any of its processes")]
     Several(usize),
@@ -178,6 +168,11 @@ impl Topology {
             several if named.is_empty() => Err(PickError::Several(several.len())),
             several => Err(PickError::Unconnected(several.len())),
         }
+    }
+
+    /// Processes of all engines.
+    pub fn processes(&self) -> impl Iterator<Item = &Process> {
+        self.engines.iter().flat_map(|engine| &engine.processes)
     }
 
     /// The engine with this process.

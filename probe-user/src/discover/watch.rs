@@ -7,15 +7,15 @@ use super::DiscoverError;
 use super::Options;
 use super::assemble;
 use super::candidate::{self, Candidate};
-use super::change::{Change, Departed};
 use super::degraded::{Blind, Part};
 use super::known::Known;
-use super::links::{self, Diags, Limits, Sockets};
+use super::links::{self, Diags, MAX_DESCRIPTORS, Sockets};
 use super::own::Own;
-use super::role::RoleWords;
+use super::recognise::role_words;
 use super::topology::Topology;
-use crate::proc::{ProcDir, ProcRoot, stat};
+use crate::proc::{ProcDir, pids, stat};
 
+const MAX_PROCESSES: usize = 65_536;
 /// How many times [`Options::rewire`] passes between scans of the kernel's tables while no candidate opens or closes a socket.
 /// Only a connection that was being established at the last scan can then be new.
 const UNCHANGED: u32 = 6;
@@ -24,12 +24,10 @@ const UNCHANGED: u32 = 6;
 #[derive(Debug)]
 pub struct Watcher {
     options: Options,
-    pub(super) root: ProcRoot,
     own: Own,
     known: Known,
     diags: Diags,
     topology: Topology,
-    departed: Departed,
     /// Sockets of the candidates at the last listing, and its time.
     sockets: Vec<Sockets>,
     listed_at: Option<Instant>,
@@ -40,17 +38,12 @@ pub struct Watcher {
 impl Watcher {
     /// Scans once; [`Self::topology`] then has the result.
     pub fn new(options: Options) -> Result<Self, DiscoverError> {
-        let root = ProcRoot::new(&options.proc_root);
-        let engines = options.engines;
-        let own = Own::read(&root);
         let mut watcher = Self {
+            own: Own::read(),
+            known: Known::new(options.engines),
             options,
-            root,
-            own,
-            known: Known::new(engines),
             diags: Diags::new(),
             topology: Topology::default(),
-            departed: Departed::default(),
             sockets: Vec::new(),
             listed_at: None,
             wired_at: None,
@@ -71,49 +64,46 @@ impl Watcher {
     }
 
     /// Scans again. Costs a directory listing and a short read per engine process. Examines new processes, and lists the processes'
-    /// sockets when the processes have changed or [`Options::rewire`] has passed. Scans the kernel's tables when the sockets differ.
-    pub fn poll(&mut self) -> Result<Vec<Change>, DiscoverError> {
+    /// sockets when the processes have changed or [`Options::rewire`] has passed. Scans the kernel's tables when the sockets differ. Returns
+    /// whether engines or frontends have changed.
+    pub fn poll(&mut self) -> Result<bool, DiscoverError> {
         let (pids, more) = self.pids()?;
-        let changed = self.known.update(&self.root, &pids, &self.options.named);
+        let changed = self.known.update(&pids, &self.options.named);
         let is_recent = |at: Option<Instant>, time| at.is_some_and(|at| at.elapsed() < time);
         if !changed && is_recent(self.listed_at, self.options.rewire) {
-            return Ok(Vec::new());
+            return Ok(false);
         }
         self.listed_at = Some(Instant::now());
         let sockets = self.known.candidates().into_iter();
-        let sockets: Vec<Sockets> = sockets.map(|(_, process)| process.sockets(self.options.max_descriptors)).collect();
+        let sockets: Vec<Sockets> = sockets.map(|(_, process)| process.sockets(MAX_DESCRIPTORS)).collect();
         let same = std::mem::replace(&mut self.sockets, sockets) == self.sockets;
         if !changed && same && is_recent(self.wired_at, self.options.rewire * UNCHANGED) {
-            return Ok(Vec::new());
+            return Ok(false);
         }
         self.wired_at = Some(Instant::now());
         let mut topology = self.scan_sockets();
         if more {
-            topology.blind.push(Blind::Limit { what: "processes", limit: self.options.max_processes });
+            topology.blind.push(Blind::Limit { what: "processes", limit: MAX_PROCESSES });
         }
-        let changes = self.departed.changes(&self.topology, &topology);
-        self.topology = topology;
-        Ok(changes)
+        let before = std::mem::replace(&mut self.topology, topology);
+        Ok(before.engines != self.topology.engines || before.frontends != self.topology.frontends)
     }
 
     fn pids(&self) -> Result<(Vec<u32>, bool), DiscoverError> {
-        let listed = self.root.pids(self.options.max_processes);
-        let path = || self.root.path().display().to_string();
-        let (mut pids, more) = listed.map_err(|error| DiscoverError::Proc { path: path(), error })?;
+        let (mut pids, more) = pids(MAX_PROCESSES).map_err(DiscoverError::Proc)?;
         pids.retain(|&pid| Some(pid) != self.own.pid);
         Ok((pids, more))
     }
 
     /// Scans sockets, and infers roles and engines.
     fn scan_sockets(&mut self) -> Topology {
-        let limits = Limits { descriptors: self.options.max_descriptors, sockets: self.options.max_sockets };
         let (candidates, processes): (Vec<&Candidate>, Vec<&ProcDir>) = self.known.candidates().into_iter().unzip();
-        let mut found = links::find(&candidates, &processes, &self.sockets, self.own.net_ns, &mut self.diags, limits);
+        let mut found = links::find(&candidates, &processes, &self.sockets, &mut self.diags);
         // After the socket scan, so that every connected process has its I/O threads as well.
         self.known.find_io_threads();
         let candidates: Vec<&Candidate> = self.known.candidates().into_iter().map(|(candidate, _)| candidate).collect();
         let (engines, roles) = assemble::engines(self.options.engines, &candidates, &found.links, &mut found.blind);
-        let role_words = RoleWords::of(self.options.engines.iter().flat_map(|engine| engine.roles()));
+        let roles_known = role_words(self.options.engines);
         for (candidate, role) in candidates.iter().zip(&roles) {
             let pid = candidate.id.pid;
             for part in &candidate.refused {
@@ -122,7 +112,7 @@ impl Watcher {
             match (role, candidate.libzmq_error.clone()) {
                 (Some(_), Some((path, error))) => found.blind.push(Blind::LibZmq { pid, path, error }),
                 (None, _) if self.options.named.iter().any(|spec| spec.pid == pid) => {
-                    found.blind.push(Blind::NoRole { pid, roles: role_words.clone() });
+                    found.blind.push(Blind::NoRole { pid, roles: roles_known.clone() });
                 }
                 _ => {}
             }
@@ -135,7 +125,7 @@ impl Watcher {
         blind.extend(self.own.blind_spots(self.known.refused(), !engines.is_empty()));
         let roles: Vec<_> = candidates.iter().map(|c| c.id).zip(roles).collect();
         self.known.keep_roles(&roles);
-        Topology { engines, frontends: self.known.frontends(), blind, roles: role_words }
+        Topology { engines, frontends: self.known.frontends(), blind, roles: roles_known }
     }
 
     /// Groups refused parts by processes, so that each group is reported once.
@@ -158,7 +148,7 @@ impl Watcher {
     fn pids_outside(&self, pid: u32) -> Result<Vec<u32>, DiscoverError> {
         let (mut pids, _) = self.pids()?;
         pids.retain(|&outside| {
-            let status = self.root.process(outside).and_then(|process| process.read("status", 64 << 10));
+            let status = ProcDir::of(outside).and_then(|process| process.read("status", 64 << 10));
             let ns_pids = stat::ns_pids(&status.unwrap_or_default());
             ns_pids.len() > 1 && ns_pids.last() == Some(&pid)
         });

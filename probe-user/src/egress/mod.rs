@@ -13,7 +13,7 @@ pub use probe_ebpf::egress::{Head, Kind, Record, Serves};
 pub use track::{Step, Track};
 
 use crate::discover::ReadError;
-use crate::proc::ProcRoot;
+use crate::proc::ProcDir;
 use crate::proc::net::{TcpSocket, TcpState, tcp_tables};
 
 /// Default capture limit of one write in bytes. A server normally writes one event at a time; a backlog may be written in one call.
@@ -27,7 +27,7 @@ const MAX_SOCKETS: usize = 65_536;
 
 /// Local ports of the TCP sockets that `pid` listens on, sorted.
 pub fn listening(pid: u32) -> Result<Vec<u16>, ReadError> {
-    let process = ProcRoot::new("/proc").process(pid)?;
+    let process = ProcDir::of(pid)?;
     let own_inodes: HashSet<u64> = process.sockets(MAX_SOCKETS)?.0.into_iter().map(|(_, inode)| inode).collect();
     let mut ports = Vec::new();
     // Kernels without IPv6 lack the second table.

@@ -56,21 +56,11 @@ impl Call {
         (returned < 0).then(std::io::Error::last_os_error).and_then(|error| Errno::from_io_error(&error))
     }
 
-    /// Tries the system call.
-    pub fn attempt(self) -> Attempt {
-        let errno = self.errno();
+    /// Tries the system call. Returns the error with which it was refused before the kernel checked its arguments.
+    pub fn refusal(self) -> Option<i32> {
         let refused = [Errno::PERM, Errno::ACCESS, Errno::NOSYS];
-        Attempt { call: self, refused: errno.filter(|errno| refused.contains(errno)).map(Errno::raw_os_error) }
+        self.errno().filter(|errno| refused.contains(errno)).map(Errno::raw_os_error)
     }
-}
-
-/// Result of trying a system call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Attempt {
-    /// The system call.
-    pub call: Call,
-    /// Error with which the call was refused before the kernel checked its arguments.
-    pub refused: Option<i32>,
 }
 
 /// Refused calls, if a seccomp filter is active. Without a filter, a refusal is due to capabilities and reported elsewhere.
@@ -78,8 +68,7 @@ pub fn refused() -> Vec<Call> {
     if mode() != Some(Mode::Filter) {
         return Vec::new();
     }
-    let attempts = Call::ALL.into_iter().map(Call::attempt);
-    attempts.filter(|a| a.refused.is_some()).map(|a| a.call).collect()
+    Call::ALL.into_iter().filter(|call| call.refusal().is_some()).collect()
 }
 
 /// Seccomp mode of a process.
@@ -113,7 +102,7 @@ mod tests {
             return eprintln!("SKIPPED: this process is filtered");
         }
         for call in [Call::PerfEventOpen, Call::PidfdGetfd, Call::ProcessVmReadv] {
-            assert_eq!(call.attempt().refused, None, "{call:?}");
+            assert_eq!(call.refusal(), None, "{call:?}");
         }
         assert_eq!(Call::PidfdGetfd.errno(), Some(Errno::BADF));
         assert_eq!(Call::ProcessVmReadv.errno(), None);

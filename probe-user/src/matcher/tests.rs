@@ -13,7 +13,7 @@ fn sender(i: usize) -> SocketId {
 }
 
 fn message(socket: SocketId, seq: u64, at: u64, payload: &[u8]) -> Message<'_> {
-    let call = Call { at: MonoNs(at), socket, tid: 1, seq, cpu: None, wakeup: None };
+    let call = Call { at: MonoNs(at), socket, tid: 1, seq, wakeup: None };
     Message { call, bytes: payload.len() as u64, more: false, payload }
 }
 
@@ -237,7 +237,6 @@ fn identical_frames_of_two_lanes_shift_nothing() {
     assert_eq!(matcher.lanes().map(|lane| lane.sent - lane.received).sum::<u64>(), 0);
 }
 
-/// The largest sequence number must not cause an overflow.
 #[test]
 fn the_largest_sequence_number_does_not_overflow() {
     let mut matcher = Matcher::default();

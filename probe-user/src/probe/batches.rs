@@ -2,14 +2,13 @@
 
 use probe_ebpf::{Cookie, ProbePoint};
 
-use super::Options;
 use crate::attach::{Batch, Points};
 use crate::library::Library;
-use crate::probe_points::{Point, ProbePoints, ProbePointsError};
+use crate::probe_points::{ProbePoints, ProbePointsError};
 
 /// Uprobe programs, each of which may be attached at many addresses with one link.
 pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
-/// The same with those of [`Options::tls`].
+/// The same with those of [`super::Options::tls`].
 pub(crate) const WITH_TLS: [&str; 6] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT, TLS_ENTERED, TLS_RETURNED];
 
 const ZMQ: &str = "zmq";
@@ -24,20 +23,20 @@ pub(crate) fn messages(
     library: &Library,
     probe_points: &ProbePoints,
     target: u32,
-    options: &Options,
+    processed: bool,
 ) -> Result<Vec<Batch>, ProbePointsError> {
     let (mut entries, mut returns) = (Points::new(), Points::new());
     let at = |probe_point| Cookie::new(probe_point, target);
     let (recv, send) = (probe_points.entry("zmq_msg_recv")?, probe_points.entry("zmq_msg_send")?);
     if let Some(done) = probe_points.received {
         let cookie = Cookie::received(target, done.socket, done.message);
-        if let Some(waits) = probe_points.waits.filter(|_| options.processed) {
+        if let Some(waits) = probe_points.waits.filter(|_| processed) {
             // A receive that does not wait never reaches `waits`, so its completion marks the previous message as processed.
             entries.push((done.at, cookie.and_processed()));
             entries.push((waits.at, Cookie::within(ProbePoint::Waits, target, waits.socket)));
         } else {
             entries.push((done.at, cookie));
-            if options.processed {
+            if processed {
                 entries.push((recv, at(ProbePoint::Recv)));
             }
         }
@@ -45,35 +44,28 @@ pub(crate) fn messages(
         entries.push((recv, at(ProbePoint::Recv).and_return()));
         returns.push((recv, at(ProbePoint::RecvReturn)));
     }
-    match probe_points.refused.filter(|_| options.refused) {
-        None if options.refused => {
-            entries.push((send, at(ProbePoint::Send).and_return()));
-            returns.push((send, at(ProbePoint::SendReturn)));
-        }
-        refused => {
-            entries.push((send, at(ProbePoint::Send)));
-            let cookie_of = |refused: Point| (refused.at, Cookie::within(ProbePoint::Refused, target, refused.socket));
-            entries.extend(refused.map(cookie_of));
-        }
+    if let Some(refused) = probe_points.refused {
+        entries.push((send, at(ProbePoint::Send)));
+        entries.push((refused.at, Cookie::within(ProbePoint::Refused, target, refused.socket)));
+    } else {
+        entries.push((send, at(ProbePoint::Send).and_return()));
+        returns.push((send, at(ProbePoint::SendReturn)));
     }
-    if options.processed {
+    if processed {
         entries.push(match probe_points.option_request {
             Some(request) => (request.at, Cookie::within(ProbePoint::OptionAsked, target, request.socket)),
             None => (probe_points.entry("zmq_getsockopt")?, at(ProbePoint::Option)),
         });
     }
     if library.buffers {
-        let recv = probe_points.entry("zmq_recv")?;
-        entries.push((recv, at(ProbePoint::BufferRecv).and_return()));
-        returns.push((recv, at(ProbePoint::BufferRecvReturn)));
-        for symbol in ["zmq_send", "zmq_send_const"] {
-            let send = probe_points.entry(symbol)?;
-            if options.refused {
-                entries.push((send, at(ProbePoint::BufferSend).and_return()));
-                returns.push((send, at(ProbePoint::SendReturn)));
-            } else {
-                entries.push((send, at(ProbePoint::BufferSend)));
-            }
+        for (symbol, entered, returned) in [
+            ("zmq_recv", ProbePoint::BufferRecv, ProbePoint::BufferRecvReturn),
+            ("zmq_send", ProbePoint::BufferSend, ProbePoint::SendReturn),
+            ("zmq_send_const", ProbePoint::BufferSend, ProbePoint::SendReturn),
+        ] {
+            let entry = probe_points.entry(symbol)?;
+            entries.push((entry, at(entered).and_return()));
+            returns.push((entry, at(returned)));
         }
     }
     Ok(batches([(ZMQ, false, entries), (ZMQ_RETURNED, true, returns)]))

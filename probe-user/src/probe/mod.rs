@@ -2,7 +2,6 @@
 
 pub(crate) mod batches;
 mod losses;
-mod options;
 mod read;
 mod serving;
 mod zmtp_reads;
@@ -15,7 +14,6 @@ use std::time::{Duration, Instant};
 use aya::Ebpf;
 use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
-use aya_log::EbpfLogger;
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread, Watched};
 use rustix::process::{Pid, PidfdFlags};
 
@@ -36,12 +34,61 @@ use losses::Losses;
 use serving::Serving;
 use zmtp_reads::ZmtpReads;
 
-pub use options::{Options, ProbeError, Target};
-
 /// Interval of checks for losses and exited processes, both of which are rare.
 const HOUSEKEEPING: Duration = Duration::from_millis(100);
 /// Interval of checks for losses while there are no records.
 const AT_REST: Duration = Duration::from_secs(1);
+
+/// A process to observe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Process id in the current pid namespace.
+    pub pid: u32,
+    /// Capture limits for its messages.
+    pub capture: Capture,
+}
+
+/// Features to attach, and their limits.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each probe is enabled independently")]
+pub struct Options {
+    /// Size of the ring between kernel and reader in bytes, rounded up to a power of 2. Records that do not fit are counted as lost.
+    pub ring_bytes: u32,
+    /// Observe when a received frame has been processed: a trap per `zmq_getsockopt` and per receive of the target.
+    pub processed: bool,
+    /// Observe thread states: 0.1 us per context switch of any process.
+    pub scheduler: bool,
+    /// Observe wakeups and the time outside of polls: a trap and possibly a return probe per poll of the target.
+    pub polls: bool,
+    /// Observe the plain bytes that serving processes pass to OpenSSL: two traps per write of the target.
+    pub tls: bool,
+    /// Observe writes of serving processes at the return of every system call, as needed before Linux 6.5, instead of at socket writes.
+    pub every_call: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { ring_bytes: 8 << 20, processed: true, scheduler: true, polls: true, tls: false, every_call: false }
+    }
+}
+
+/// Error that prevents any probe.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the comment of a variant describes its fields")]
+pub enum ProbeError {
+    /// Probes are not permitted or not possible here.
+    #[error("{}; {}", .0, .0.remedy())]
+    Unavailable(Degraded),
+    /// More processes than one probe supports ([`probe_ebpf::MAX_TARGETS`]).
+    #[error("cannot watch {requested} processes, the limit is {limit}: choose some with --pid")]
+    TooManyTargets { requested: usize, limit: u32 },
+    /// A map of the loaded object could not be used.
+    #[error("cannot use the probe's map {name}: {source}; the embedded object is from another build")]
+    Map { name: &'static str, source: Box<MapError> },
+    /// Waiting for records failed.
+    #[error("cannot wait for records: {0}")]
+    Wait(#[source] std::io::Error),
+}
 
 /// An attached probe. Dropping it detaches everything.
 pub struct Probe {
@@ -53,33 +100,21 @@ pub struct Probe {
     libraries: Known,
     targets: Vec<Slot>,
     global: Vec<Link>,
-    /// Thread states are observed. If not, they are `None` in every observation.
-    scheduler: bool,
     /// The scheduler programs also observe which threads sleep in a poll.
     sleeps: bool,
-    polls: Polls,
+    /// Polls are counted at the kernel's functions for all targets, otherwise at libc's in each target.
+    polls_in_kernel: bool,
     degraded: Vec<Degraded>,
     permissions: Permissions,
     options: Options,
-    diagnostics: Option<EbpfLogger<ToTracing>>,
     serving: Serving,
     zmtp: ZmtpReads,
     /// Processes that pass their messages to a server inside them.
     inner_servers: std::collections::HashMap<u32, InnerServer>,
     kept_at: Instant,
-    /// Time of the last check for losses.
     counted_at: Instant,
     /// Records were read since then.
     busy: bool,
-}
-
-/// Functions at which polls are counted.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Polls {
-    /// The kernel's, for all targets.
-    Kernel,
-    /// libc's, in each target.
-    Libc,
 }
 
 /// Entry for a target in the kernel side's arrays.
@@ -115,11 +150,9 @@ impl Probe {
         let ring_bytes = options.ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two();
         let settings = Settings {
             ring_bytes,
-            wake_bytes: options.wake_bytes,
             offsets,
             accounting: options.scheduler || options.polls,
             places: places.clone().unwrap_or_default(),
-            diagnostics: options.diagnostics,
         };
         let mut ebpf = load::load(settings).map_err(|error| {
             ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, chain(&error)))
@@ -129,12 +162,6 @@ impl Probe {
         let records = map(&mut ebpf, "RECORDS", RingBuf::try_from)?;
         let losses = map(&mut ebpf, "LOSSES", Losses::new)?;
         let watched = map(&mut ebpf, "WATCHED", Array::try_from)?;
-        let diagnostics = if options.diagnostics {
-            // The object may have no log.
-            EbpfLogger::init_with_logger(&mut ebpf, ToTracing).ok()
-        } else {
-            None
-        };
         let mut probe = Self {
             ebpf,
             records,
@@ -144,14 +171,12 @@ impl Probe {
             libraries: Known::default(),
             targets: Vec::new(),
             global: Vec::new(),
-            scheduler: false,
             sleeps: false,
-            polls: Polls::Libc,
+            polls_in_kernel: false,
             degraded,
             permissions,
             options,
-            diagnostics,
-            serving: Serving::new(places.map(|_| ())),
+            serving: Serving { unplaced: places.err(), ..Serving::default() },
             zmtp: ZmtpReads::default(),
             inner_servers: std::collections::HashMap::new(),
             kept_at: Instant::now(),
@@ -208,8 +233,8 @@ impl Probe {
         &self.degraded
     }
 
-    /// Passes new observations to `emit`, oldest first, and returns their number. If there are none, waits up to `patience`. A few
-    /// milliseconds suffice, since only [`Options::wake_bytes`] wakes the reader earlier.
+    /// Passes new observations to `emit`, oldest first, and returns their number. If there are none, waits up to `patience`, since
+    /// records do not wake the reader.
     pub fn poll(&mut self, patience: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let mut seen = self.drain(&mut emit)?;
         if seen == 0 && !patience.is_zero() {
@@ -218,9 +243,6 @@ impl Probe {
         }
         if self.kept_at.elapsed() >= HOUSEKEEPING {
             self.kept_at = Instant::now();
-            if let Some(diagnostics) = &mut self.diagnostics {
-                diagnostics.flush();
-            }
             if self.busy || self.counted_at.elapsed() >= AT_REST {
                 seen += self.losses.report_new(&Loss::ALL, &mut emit).map_err(wrong("LOSSES"))?;
                 (self.busy, self.counted_at) = (false, Instant::now());
@@ -253,7 +275,6 @@ impl Probe {
                 match attach::tracepoints(&mut self.ebpf, &attach::SCHEDULER) {
                     Ok(links) => {
                         self.global.extend(links);
-                        self.scheduler = true;
                         self.sleeps = offsets.call != Offsets::ABSENT;
                     }
                     Err(error) => self.add_degraded(Feature::Scheduler, None, &error),
@@ -267,11 +288,16 @@ impl Probe {
             match attach::kernel_polls(&mut self.ebpf) {
                 Ok(links) => {
                     self.global.extend(links);
-                    self.polls = Polls::Kernel;
+                    self.polls_in_kernel = true;
                 }
                 Err(error) => tracing::debug!("polls are counted by uprobes on libc: {}", chain(&error)),
             }
         }
+    }
+
+    /// Entry of a process that is observed.
+    fn index_of(&self, pid: u32) -> Option<usize> {
+        self.targets.iter().position(|slot| slot.pid == pid && !slot.free)
     }
 
     /// Assigns an entry to the process. Its sends are not observed yet.
@@ -321,7 +347,6 @@ impl Probe {
         .map_err(wrong("TARGETS"))
     }
 
-    /// A hash map of the loaded object.
     fn table<K: Pod, V: Pod>(&mut self, name: &'static str) -> Result<HashMap<&mut MapData, K, V>, ProbeError> {
         let map = self.ebpf.map_mut(name).ok_or_else(|| unknown(name));
         map.and_then(HashMap::try_from).map_err(wrong(name))
@@ -332,8 +357,7 @@ impl Probe {
         // Before libzmq, so that the delivery of every received frame is observed.
         self.attach_tls(index);
         if self.options.polls {
-            self.targets[index].polls =
-                self.polls == Polls::Kernel || self.uprobes(Feature::Polls, index, library::libc(pid));
+            self.targets[index].polls = self.polls_in_kernel || self.uprobes(Feature::Polls, index, library::libc(pid));
         }
         if let Some(server) = self.inner_servers.get(&pid).copied() {
             if let Err(error) = self.attach_method(index, &server) {
@@ -342,7 +366,7 @@ impl Probe {
             return;
         }
         match library::libzmq(pid) {
-            Ok(found) if found.is_empty() && self.zmtp.observes(pid) => {}
+            Ok(found) if found.is_empty() && self.zmtp.sockets.contains_key(&pid) => {}
             Ok(found) if found.is_empty() => {
                 self.degraded.push(Degraded { feature: Feature::Messages, pid: Some(pid), missing: Missing::Libzmq });
             }
@@ -377,7 +401,7 @@ impl Probe {
         let batches = match feature {
             Feature::Polls => batches::polls(&probe_points, target, !self.sleeps)?,
             Feature::Tls => batches::tls(&probe_points, target)?,
-            _ => batches::messages(library, &probe_points, target, &self.options)?,
+            _ => batches::messages(library, &probe_points, target, self.options.processed)?,
         };
         self.attach_batches(index, &batches, &library.path)
     }
@@ -393,7 +417,6 @@ impl Probe {
         Ok(links)
     }
 
-    /// Attaches to the method of a server inside the process.
     fn attach_method(&mut self, index: usize, server: &InnerServer) -> Result<(), AttachError> {
         let path = library::extension(self.targets[index].pid, server)?.ok_or(AttachError::NoExtension)?;
         let entry = method::of_library(&path, server.methods)?;
@@ -438,22 +461,4 @@ fn no_types(what: String) -> Degraded {
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |words, cause| format!("{words}: {cause}"))
-}
-
-/// Forwards log messages of the kernel side (`aya-log`) to `tracing`.
-struct ToTracing;
-
-impl log::Log for ToTracing {
-    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &log::Record<'_>) {
-        match record.level() {
-            log::Level::Error | log::Level::Warn => tracing::warn!(target: "probe", "{}", record.args()),
-            _ => tracing::debug!(target: "probe", "{}", record.args()),
-        }
-    }
-
-    fn flush(&self) {}
 }

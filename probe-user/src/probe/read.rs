@@ -9,7 +9,7 @@ use trace::MonoNs;
 use super::losses::UNRECORDED;
 use super::{HOUSEKEEPING, Probe, ProbeError, Slot};
 use crate::attach;
-use crate::observation::{Call, CpuTimes, Message, Observation, SocketId};
+use crate::observation::{Call, Message, Observation, SocketId};
 use crate::plain::Plain;
 
 impl Probe {
@@ -31,7 +31,7 @@ impl Probe {
             } else if let Some(record) = Record::parse(&item)
                 && let Some(target) = self.targets.get(record.header.target as usize)
             {
-                emit(observation(&record, target, self.scheduler));
+                emit(observation(&record, target));
                 count += 1;
             }
         }
@@ -91,7 +91,7 @@ impl Probe {
         let pid = slot.pid;
         // The id may be reused by another process. An error means that it is already gone from the map.
         let _ = self.update_targets(pid, None);
-        self.serving.forget(pid);
+        self.serving.serves.remove(&pid);
         self.release_zmtp(pid);
         self.inner_servers.remove(&pid);
         self.forget_threads(index as u32);
@@ -112,14 +112,13 @@ impl Probe {
     }
 }
 
-fn observation<'a>(record: &Record<'a>, target: &Slot, scheduler: bool) -> Observation<'a> {
-    let Header { at_ns, socket, seq, bytes, on_ns, wait_ns, blocked_ns, wakeup, tid, more, .. } = record.header;
+fn observation<'a>(record: &Record<'a>, target: &Slot) -> Observation<'a> {
+    let Header { at_ns, socket, seq, bytes, wakeup, tid, more, .. } = record.header;
     let call = Call {
         at: MonoNs(at_ns),
         socket: SocketId { pid: target.pid, address: socket },
         tid,
         seq,
-        cpu: scheduler.then_some(CpuTimes { on_ns, wait_ns, blocked_ns }),
         wakeup: target.polls.then_some(wakeup),
     };
     let message = Message { call, bytes, more: more != 0, payload: record.payload };

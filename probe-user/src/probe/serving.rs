@@ -6,7 +6,7 @@ use aya::maps::Array;
 use probe_ebpf::Capture;
 use probe_ebpf::egress::{Serves, Stream, TlsConnection};
 
-use super::{Probe, ProbeError, Slot, Target, unknown, wrong};
+use super::{Probe, ProbeError, Target, unknown, wrong};
 use crate::attach::{self, Link};
 use crate::capability::Feature;
 use crate::degraded::{Degraded, Missing};
@@ -15,26 +15,15 @@ use crate::library;
 use crate::load;
 use crate::plain::Plain;
 
-/// State of the observation of serving processes.
+#[derive(Default)]
 pub(super) struct Serving {
     /// Capture limits by process.
-    serves: HashMap<u32, Serves>,
-    links: Vec<Link>,
+    pub(super) serves: HashMap<u32, Serves>,
+    pub(super) links: Vec<Link>,
     /// Links of the read programs, once any process needs them.
-    reads: Vec<Link>,
+    pub(super) reads: Vec<Link>,
     /// Reason why writes cannot be observed.
     pub(super) unplaced: Option<String>,
-}
-
-impl Serving {
-    pub(super) fn new(placed: Result<(), String>) -> Self {
-        Self { serves: HashMap::new(), links: Vec::new(), reads: Vec::new(), unplaced: placed.err() }
-    }
-
-    /// Forgets a process that has exited, since its id may be reused.
-    pub(super) fn forget(&mut self, pid: u32) {
-        self.serves.remove(&pid);
-    }
 }
 
 impl Probe {
@@ -61,8 +50,7 @@ impl Probe {
             }
         }
         self.serving.serves.insert(pid, serves);
-        let known = |(_, slot): &(usize, &Slot)| slot.pid == pid && !slot.free;
-        if let Some((index, _)) = self.targets.iter().enumerate().find(known) {
+        if let Some(index) = self.index_of(pid) {
             self.update_serving(pid, index as u32)?;
             self.attach_tls(index);
         }

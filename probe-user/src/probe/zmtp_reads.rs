@@ -10,19 +10,11 @@ use crate::capability::Feature;
 use crate::egress::CAPTURE_READ;
 use crate::plain::Plain;
 
-/// State of the observation.
 #[derive(Default)]
 pub(super) struct ZmtpReads {
     /// Inodes of the observed sockets by process.
-    sockets: HashMap<u32, BTreeSet<u64>>,
+    pub(super) sockets: HashMap<u32, BTreeSet<u64>>,
     links: Vec<Link>,
-}
-
-impl ZmtpReads {
-    /// Whether reads of the process are observed.
-    pub(super) fn observes(&self, pid: u32) -> bool {
-        self.sockets.contains_key(&pid)
-    }
 }
 
 impl Probe {
@@ -43,7 +35,7 @@ impl Probe {
             }
         }
         let before = self.zmtp.sockets.insert(pid, inodes.clone()).unwrap_or_default();
-        if let Some(index) = self.targets.iter().position(|slot| slot.pid == pid && !slot.free) {
+        if let Some(index) = self.index_of(pid) {
             self.forget_zmtp(before.difference(inodes))?;
             self.register_zmtp(index as u32, inodes.difference(&before))?;
         }
@@ -65,7 +57,6 @@ impl Probe {
         self.register_zmtp(index, sockets.iter())
     }
 
-    /// Forgets a process that has exited.
     pub(super) fn release_zmtp(&mut self, pid: u32) {
         let sockets = self.zmtp.sockets.remove(&pid).unwrap_or_default();
         // An error means that there is no such map, and thus no entry.

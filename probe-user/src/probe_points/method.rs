@@ -49,7 +49,6 @@ pub(crate) fn find(image: &[u8], methods: &[&str]) -> Result<Option<u64>, object
     })
 }
 
-/// A loaded segment.
 struct Segment<'a> {
     address: u64,
     bytes: &'a [u8],
@@ -69,7 +68,6 @@ impl<'a> Segment<'a> {
         })
     }
 
-    /// Bytes from an address on.
     fn from(&self, address: u64) -> Option<&'a [u8]> {
         self.bytes.get(usize::try_from(address.checked_sub(self.address)?).ok()?..)
     }

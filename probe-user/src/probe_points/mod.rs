@@ -21,7 +21,6 @@ const LARGEST: u64 = 64 << 20;
 /// Maximum number of cached libraries; a cached file is read once for all processes that map it.
 const REMEMBERED: usize = 64;
 
-/// Functions to probe.
 const FUNCTIONS: [&str; 12] = [
     "zmq_msg_send",
     "zmq_msg_recv",
@@ -37,7 +36,6 @@ const FUNCTIONS: [&str; 12] = [
     "SSL_free",
 ];
 
-/// Error of finding a library's functions.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProbePointsError {
     #[error("read {path}: {source}")]
@@ -77,7 +75,6 @@ impl ProbePoints {
         found.map(|(_, entry)| *entry).ok_or_else(|| ProbePointsError::Missing { path: self.path.clone(), symbol })
     }
 
-    /// Parses an ELF image.
     pub(crate) fn of(path: String, image: &[u8]) -> Result<Self, ProbePointsError> {
         let elf = match object::File::parse(image) {
             Ok(elf) => elf,
@@ -157,7 +154,6 @@ fn read(path: &Path, file: File) -> Result<Vec<u8>, ProbePointsError> {
 pub(crate) struct Known(HashMap<(u64, u64), Arc<ProbePoints>>);
 
 impl Known {
-    /// Probe points in the library at `path`.
     pub(crate) fn of(&mut self, path: &Path) -> Result<Arc<ProbePoints>, ProbePointsError> {
         let failed = |source| ProbePointsError::Read { path: path.display().to_string(), source };
         let file = File::open(path).map_err(failed)?;

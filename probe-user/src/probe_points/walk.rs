@@ -16,7 +16,6 @@ use probe_ebpf::{Kept, Register};
 /// Maximum number of instructions examined in one function.
 const FAR: usize = 400;
 
-/// Value of a register or a stack word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Value {
     Unknown,
@@ -29,7 +28,6 @@ pub(super) enum Value {
 }
 
 impl Value {
-    /// Size in memory in bytes.
     const fn size(self) -> i64 {
         if matches!(self, Self::Number(_)) { 4 } else { 8 }
     }
@@ -209,7 +207,6 @@ impl State {
         self.slots.remove(&top).unwrap_or(Value::Unknown)
     }
 
-    /// The state after a call.
     pub(super) fn called(mut self) -> Self {
         self.clobber();
         self
@@ -278,7 +275,6 @@ impl State {
         self.registers[8..12].fill(Value::Unknown);
     }
 
-    /// Updates the state for `instruction`.
     pub(super) fn step(&mut self, instruction: &Instruction) {
         if instruction.rflags_modified() != 0 {
             self.compared = None;
@@ -335,7 +331,6 @@ impl State {
         }
     }
 
-    /// Handles a 64-bit move.
     fn moves(&mut self, instruction: &Instruction) {
         let place = self.place(instruction);
         let from = match (instruction.op1_kind(), place) {

@@ -3,12 +3,13 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Read;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlinkat};
 use rustix::io::Errno;
+use rustix::path::Arg;
 
 /// Maximum size of one read from /proc.
 const PIECE: usize = 4096;
@@ -49,52 +50,32 @@ impl From<std::io::Error> for ReadError {
     }
 }
 
-/// A mounted procfs: `/proc`, or the host's procfs mounted elsewhere.
-#[derive(Clone, Debug)]
-pub(crate) struct ProcRoot(PathBuf);
-
-impl ProcRoot {
-    /// Uses the procfs mounted at `path`.
-    pub(crate) fn new(path: impl Into<PathBuf>) -> Self {
-        Self(path.into())
-    }
-
-    /// Mount point.
-    pub(crate) fn path(&self) -> &Path {
-        &self.0
-    }
-
-    /// Lists at most `limit` pids. The flag tells whether there are more.
-    pub(crate) fn pids(&self, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
-        let dir = openat(CWD, &self.0, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        numbers(dir, limit)
-    }
-
-    /// Opens a process's directory. Later reads reach this process, or fail once it has exited.
-    pub(crate) fn process(&self, pid: u32) -> Result<ProcDir, ReadError> {
-        let path = self.0.join(pid.to_string());
-        let dir = openat(CWD, &path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        Ok(ProcDir { pid, path, dir })
-    }
+/// Lists at most `limit` pids. The flag tells whether there are more.
+pub(crate) fn pids(limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
+    numbers(open_dir(CWD, "/proc")?, limit)
 }
 
-/// The directory of one process.
 #[derive(Debug)]
 pub(crate) struct ProcDir {
-    /// Pid in the procfs that it was opened in.
     pub(crate) pid: u32,
     pub(crate) path: PathBuf,
     dir: OwnedFd,
 }
 
 impl ProcDir {
+    /// Opens a process's directory. Later reads reach this process, or fail once it has exited.
+    pub(crate) fn of(pid: u32) -> Result<Self, ReadError> {
+        let path = PathBuf::from(format!("/proc/{pid}"));
+        let dir = open_dir(CWD, &path)?;
+        Ok(Self { pid, path, dir })
+    }
+
     /// Reads a whole file of at most `limit` bytes.
     pub(crate) fn read(&self, name: &str, limit: usize) -> Result<Vec<u8>, ReadError> {
         let fd = openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
         read_to_limit(File::from(fd), limit)
     }
 
-    /// Reads a symbolic link.
     pub(crate) fn link(&self, name: &str) -> Result<PathBuf, ReadError> {
         let target = readlinkat(&self.dir, name, Vec::with_capacity(128))?;
         Ok(PathBuf::from(std::ffi::OsString::from_vec(target.into_bytes())))
@@ -113,8 +94,7 @@ impl ProcDir {
 
     /// Numeric names in one of its directories (`fd`, `task`), at most `limit`. The flag tells whether there are more.
     pub(crate) fn numbers(&self, name: &str, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
-        let dir = openat(&self.dir, name, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        numbers(dir, limit)
+        numbers(open_dir(&self.dir, name)?, limit)
     }
 
     /// Its sockets as descriptor and inode. Reads at most `limit` descriptors; the flag tells whether there are more.
@@ -164,6 +144,10 @@ impl ProcDir {
     }
 }
 
+fn open_dir(at: impl AsFd, path: impl Arg) -> Result<OwnedFd, ReadError> {
+    Ok(openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
+}
+
 /// Opens a located file. Never opens a device or pipe of a container, since merely opening one may have side effects.
 fn open_if_regular(located: &OwnedFd) -> Result<File, ReadError> {
     if FileType::from_raw_mode(fstat(located)?.st_mode) != FileType::RegularFile {
@@ -173,7 +157,7 @@ fn open_if_regular(located: &OwnedFd) -> Result<File, ReadError> {
     Ok(File::from(openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
 }
 
-pub(crate) fn read_to_limit(file: File, limit: usize) -> Result<Vec<u8>, ReadError> {
+fn read_to_limit(file: File, limit: usize) -> Result<Vec<u8>, ReadError> {
     // Use the largest size of one read from /proc. With every further read the kernel searches for its position again, in socket tables
     // from the start.
     let mut bytes = Vec::with_capacity(PIECE.min(limit));
@@ -208,7 +192,7 @@ mod tests {
 
     #[test]
     fn reads_the_current_process() {
-        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let me = ProcDir::of(std::process::id()).unwrap();
         assert_eq!(me.link("exe").unwrap(), std::env::current_exe().unwrap());
         assert!(me.namespace("net").unwrap() > 0);
         assert_eq!(me.read("cmdline", 1), Err(ReadError::TooLong(1)));
@@ -219,7 +203,7 @@ mod tests {
     fn finds_its_own_socket() {
         let (a, _b) = std::os::unix::net::UnixStream::pair().unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&a) as u32;
-        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let me = ProcDir::of(std::process::id()).unwrap();
         let (sockets, more) = me.sockets(100_000).unwrap();
         assert!(sockets.iter().any(|&(socket_fd, inode)| socket_fd == fd && inode > 0));
         assert!(!more);
@@ -228,14 +212,14 @@ mod tests {
     #[test]
     fn reads_of_an_exited_process_fail_as_gone() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let dir = ProcRoot::new("/proc").process(child.id()).unwrap();
+        let dir = ProcDir::of(child.id()).unwrap();
         child.wait().unwrap();
         assert_eq!(dir.read("stat", 4096), Err(ReadError::Gone));
     }
 
     #[test]
     fn only_regular_files_are_opened() {
-        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let me = ProcDir::of(std::process::id()).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "Version: 0.5.9\n").unwrap();
         assert_eq!(me.read_in_root(file.path(), 100).unwrap(), b"Version: 0.5.9\n");
@@ -251,7 +235,7 @@ mod tests {
         std::os::unix::fs::symlink("/secret", folder.path().join("link")).unwrap();
         // A directory with its own `root` entry represents a process with a different root.
         std::os::unix::fs::symlink(folder.path(), folder.path().join("root")).unwrap();
-        let dir = openat(CWD, folder.path(), OFlags::RDONLY | OFlags::DIRECTORY, Mode::empty()).unwrap();
+        let dir = open_dir(CWD, folder.path()).unwrap();
         let process = ProcDir { pid: 1, path: folder.path().to_owned(), dir };
         assert_eq!(process.read_in_root(Path::new("/link"), 100).unwrap(), b"inside");
         assert_eq!(process.read_in_root(Path::new("/../../../link"), 100).unwrap(), b"inside");

@@ -10,8 +10,6 @@ use std::path::{Path, PathBuf};
 pub(crate) struct MappedFile {
     /// Path in the process's mount namespace.
     pub(crate) path: PathBuf,
-    /// Device, major and minor. On overlayfs it differs from the device in `stat`.
-    pub(crate) dev: (u32, u32),
     pub(crate) inode: u64,
     /// Whether the file was unlinked or replaced after it was mapped.
     pub(crate) deleted: bool,
@@ -20,7 +18,6 @@ pub(crate) struct MappedFile {
 }
 
 impl MappedFile {
-    /// Last component of the path.
     pub(crate) fn name(&self) -> &[u8] {
         self.path.file_name().map_or(b"", OsStrExt::as_bytes)
     }
@@ -48,7 +45,7 @@ fn file(line: &[u8], is_new: &mut impl FnMut(((u32, u32), u64)) -> bool) -> Opti
     }
     let name = &line[slash..];
     let (name, deleted) = name.strip_suffix(b" (deleted)").map_or((name, false), |path| (path, true));
-    Some(MappedFile { path: PathBuf::from(OsString::from_vec(unescape(name))), dev, inode, deleted, range })
+    Some(MappedFile { path: PathBuf::from(OsString::from_vec(unescape(name))), inode, deleted, range })
 }
 
 /// Unescapes a path: the kernel writes a newline as `\012` and escapes nothing else.
@@ -114,7 +111,7 @@ mod tests {
             ]
         );
         let zmq = &files[1];
-        assert_eq!((zmq.dev, zmq.inode, zmq.deleted), ((0xfe, 0), 3_459_512, false));
+        assert_eq!((zmq.inode, zmq.deleted), (3_459_512, false));
         assert_eq!(zmq.range, (0x7f58_a9a2_c000, 0x7f58_a9a3_e000));
         assert!(files[2].deleted);
     }

@@ -9,7 +9,7 @@ pub(crate) mod net;
 pub(crate) mod stat;
 
 pub use dir::ReadError;
-pub(crate) use dir::{ProcDir, ProcRoot, read_to_limit};
+pub(crate) use dir::{ProcDir, pids};
 
 /// The strings in a NUL-separated file (`cmdline`, `environ`), without the padding after a rewritten title.
 pub(crate) fn strings(bytes: &[u8]) -> Vec<String> {

@@ -34,9 +34,12 @@ pub(crate) fn tcp_tables(
 
 /// Parses at most `limit` sockets of one table; the flag tells whether there are more. Skips invalid lines.
 pub(crate) fn tcp(text: &[u8], limit: usize) -> (Vec<TcpSocket>, bool) {
-    let mut sockets = text.split(|&b| b == b'\n').skip(1).filter_map(tcp_line);
-    let found = sockets.by_ref().take(limit).collect();
-    (found, sockets.next().is_some())
+    table(text, limit, tcp_line)
+}
+
+fn table<T>(text: &[u8], limit: usize, parse: fn(&[u8]) -> Option<T>) -> (Vec<T>, bool) {
+    let mut sockets = text.split(|&b| b == b'\n').skip(1).filter_map(parse);
+    (sockets.by_ref().take(limit).collect(), sockets.next().is_some())
 }
 
 fn tcp_line(line: &[u8]) -> Option<TcpSocket> {
@@ -85,9 +88,7 @@ pub(crate) struct UnixSocket {
 
 /// Named stream sockets in `/proc/net/unix`, at most `limit`; the flag tells whether there are more.
 pub(crate) fn unix(text: &[u8], limit: usize) -> (Vec<UnixSocket>, bool) {
-    let mut sockets = text.split(|&b| b == b'\n').skip(1).filter_map(unix_line);
-    let found = sockets.by_ref().take(limit).collect();
-    (found, sockets.next().is_some())
+    table(text, limit, unix_line)
 }
 
 /// Parses a line such as `ffff9738: 00000002 00000000 00010000 0001 01 53111 /tmp/tmpabcdefgh`. The name may contain spaces.

@@ -8,10 +8,8 @@ pub(crate) struct Stat {
     /// State letter: `R`, `S`, `Z`, ...
     pub(crate) state: char,
     pub(crate) parent: u32,
-    pub(crate) group: u32,
     /// Clock ticks from boot to its start. Together with the pid it identifies a process uniquely.
     pub(crate) start_time: u64,
-    /// Whether it is a kernel thread.
     pub(crate) kernel: bool,
 }
 
@@ -29,7 +27,6 @@ impl Stat {
             comm: String::from_utf8_lossy(comm).into_owned(),
             state: fields.first()?.chars().next()?,
             parent: u32::try_from(number(4)?).ok()?,
-            group: u32::try_from(number(5)?).ok()?,
             start_time: number(22)?,
             kernel: number(9)? & PF_KTHREAD != 0,
         })
@@ -42,7 +39,6 @@ pub(crate) fn fields(stat: &[u8]) -> Option<impl Iterator<Item = &str>> {
     Some(std::str::from_utf8(&stat[close + 1..]).ok()?.split_ascii_whitespace())
 }
 
-/// State letter in a stat line.
 pub(crate) fn state(stat: &[u8]) -> Option<char> {
     fields(stat)?.next()?.chars().next()
 }
@@ -70,14 +66,8 @@ mod tests {
 
     #[test]
     fn reads_a_titled_child() {
-        let expected = Stat {
-            comm: "sglang::schedul".into(),
-            state: 'S',
-            parent: 11541,
-            group: 11538,
-            start_time: 132_856,
-            kernel: false,
-        };
+        let expected =
+            Stat { comm: "sglang::schedul".into(), state: 'S', parent: 11541, start_time: 132_856, kernel: false };
         assert_eq!(Stat::parse(SCHEDULER), Some(expected));
     }
 

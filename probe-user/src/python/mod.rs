@@ -7,7 +7,6 @@
 mod process;
 mod tally;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -15,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 use trace::MonoNs;
+use trace::report::SamplingCost;
 
 use crate::capability::{Feature, Permissions};
 use crate::degraded::Degraded;
@@ -27,26 +27,10 @@ const QUEUE: usize = 256;
 const TRIES: u32 = 5;
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Sampling rate and reporting interval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Samples per second, 1 to [`Options::MAX_HERTZ`].
-    pub hertz: u32,
-    /// Length of one report; useful values are 100 ms to 1 s.
-    pub interval: Duration,
-    /// Maximum number of functions per thread and interval. Functions that are innermost least often are omitted.
-    pub functions: usize,
-}
-
-impl Options {
-    /// Limit of the rate: a sample takes some hundred microseconds, so a higher rate leaves no pause between samples.
-    pub const MAX_HERTZ: u32 = 1_000;
-
-    /// Samples `hertz` times a second and reports twice a second.
-    pub fn at(hertz: u32) -> Self {
-        Self { hertz: hertz.clamp(1, Self::MAX_HERTZ), interval: Duration::from_millis(500), functions: 256 }
-    }
-}
+/// Length of one report.
+const INTERVAL: Duration = Duration::from_millis(500);
+/// Limit of the rate: a sample takes some hundred microseconds, so a higher rate leaves no pause between samples.
+const MAX_HERTZ: u32 = 1_000;
 
 /// Samples of a process over one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,60 +45,39 @@ pub struct Interval {
     pub threads: Vec<ThreadStacks>,
 }
 
-/// Cost and failures of sampling.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
-    /// Number of processes read.
-    pub processes: u64,
-    /// Number of samples, each of all stacks of a process.
-    pub readings: u64,
-    /// Number of samples that failed, usually because a stack changed during the read.
-    pub failed: u64,
-    /// Number of samples skipped because earlier ones took too long.
-    pub late: u64,
-    /// Number of intervals that were not polled in time.
-    pub dropped: u64,
-    /// CPU time of the sampling thread in nanoseconds.
-    pub cpu_ns: u64,
-}
-
-/// State shared with the sampling thread.
 #[derive(Debug, Default)]
 struct Shared {
-    stop: AtomicBool,
-    processes: AtomicU64,
-    readings: AtomicU64,
-    failed: AtomicU64,
-    late: AtomicU64,
-    dropped: AtomicU64,
-    cpu_ns: AtomicU64,
+    stop: bool,
+    cost: SamplingCost,
     /// Processes that are not opened yet.
-    new: Mutex<Vec<u32>>,
-    refused: Mutex<Vec<Degraded>>,
-    notes: Mutex<Vec<String>>,
+    new: Vec<u32>,
+    refused: Vec<Degraded>,
+    notes: Vec<String>,
 }
 
 /// Samples the stacks of some processes until dropped.
 #[derive(Debug)]
 pub struct PythonStacks {
-    shared: Arc<Shared>,
+    shared: Arc<Mutex<Shared>>,
     intervals: Receiver<Interval>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl PythonStacks {
-    /// Starts the sampling thread. [`Self::add`] adds processes. Fails only if no thread can be started.
-    pub fn start(options: Options) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+    /// Starts a thread that takes up to `hertz` samples a second. [`Self::add`] adds processes. Fails only if no thread can be started.
+    pub fn start(hertz: u32) -> std::io::Result<Self> {
+        let hertz = hertz.clamp(1, MAX_HERTZ);
+        let cost = SamplingCost { hertz, ..SamplingCost::default() };
+        let shared = Arc::new(Mutex::new(Shared { cost, ..Shared::default() }));
         let (sender, intervals) = sync_channel(QUEUE);
-        let reading = Reading { options, shared: Arc::clone(&shared), sender, readers: Vec::new() };
-        let thread = thread::Builder::new().name("python-stacks".into()).spawn(move || reading.run())?;
+        let reading = Reading { shared: Arc::clone(&shared), sender, readers: Vec::new() };
+        let thread = thread::Builder::new().name("python-stacks".into()).spawn(move || reading.run(hertz))?;
         Ok(Self { shared, intervals, thread: Some(thread) })
     }
 
     /// Also samples the process `pid`, from the next sample on.
     pub fn add(&self, pid: u32) {
-        lock(&self.shared.new).push(pid);
+        lock(&self.shared).new.push(pid);
     }
 
     /// Passes the intervals since the last call to `each`. Never waits.
@@ -125,33 +88,24 @@ impl PythonStacks {
     }
 
     /// Cost and failures so far.
-    pub fn stats(&self) -> Stats {
-        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        let shared = &*self.shared;
-        Stats {
-            processes: of(&shared.processes),
-            readings: of(&shared.readings),
-            failed: of(&shared.failed),
-            late: of(&shared.late),
-            dropped: of(&shared.dropped),
-            cpu_ns: of(&shared.cpu_ns),
-        }
+    pub fn cost(&self) -> SamplingCost {
+        lock(&self.shared).cost
     }
 
     /// Processes that cannot be read, each with its cause and remedy.
     pub fn refused(&self) -> Vec<Degraded> {
-        lock(&self.shared.refused).clone()
+        lock(&self.shared).refused.clone()
     }
 
     /// Limitations of the processes that are read.
     pub fn notes(&self) -> Vec<String> {
-        lock(&self.shared.notes).clone()
+        lock(&self.shared).notes.clone()
     }
 }
 
 impl Drop for PythonStacks {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Relaxed);
+        lock(&self.shared).stop = true;
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has already been printed, and costs only its samples.
             let _ = thread.join();
@@ -163,10 +117,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// State of the sampling thread.
 struct Reading {
-    options: Options,
-    shared: Arc<Shared>,
+    shared: Arc<Mutex<Shared>>,
     sender: SyncSender<Interval>,
     readers: Vec<Candidate>,
 }
@@ -180,28 +132,26 @@ struct Candidate {
 }
 
 impl Reading {
-    fn run(mut self) {
-        let period = Duration::from_secs(1) / self.options.hertz.max(1);
+    fn run(mut self, hertz: u32) {
+        let period = Duration::from_secs(1) / hertz;
         let mut next = Instant::now();
         let mut last_report = (Instant::now(), MonoNs::now());
-        while !self.shared.stop.load(Ordering::Relaxed) {
+        while !lock(&self.shared).stop {
             self.open_due();
-            for candidate in &mut self.readers {
-                if let Some(reader) = &mut candidate.reader {
-                    self.shared.readings.fetch_add(1, Ordering::Relaxed);
-                    if reader.read().is_err() {
-                        self.shared.failed.fetch_add(1, Ordering::Relaxed);
-                    }
-                }
+            for reader in self.readers.iter_mut().filter_map(|candidate| candidate.reader.as_mut()) {
+                let failed = reader.read().is_err();
+                let cost = &mut lock(&self.shared).cost;
+                cost.readings += 1;
+                cost.failed += u64::from(failed);
             }
-            if last_report.0.elapsed() >= self.options.interval {
+            if last_report.0.elapsed() >= INTERVAL {
                 self.send_report(&mut last_report);
             }
             next += period;
             let now = Instant::now();
             if let Some(behind) = now.checked_duration_since(next) {
-                let missed = behind.as_nanos() / period.as_nanos().max(1);
-                self.shared.late.fetch_add(missed as u64, Ordering::Relaxed);
+                let missed = behind.as_nanos() / period.as_nanos();
+                lock(&self.shared).cost.late += missed as u64;
                 next = now;
             } else {
                 thread::sleep(next - now);
@@ -209,10 +159,9 @@ impl Reading {
         }
     }
 
-    /// Opens the processes that are due for an attempt.
     fn open_due(&mut self) {
         let now = Instant::now();
-        let new = std::mem::take(&mut *lock(&self.shared.new));
+        let new = std::mem::take(&mut lock(&self.shared).new);
         self.readers.extend(new.into_iter().map(|pid| Candidate { pid, reader: None, tries: 0, next_try: now }));
         let shared = &self.shared;
         self.readers.retain_mut(|candidate| {
@@ -221,8 +170,9 @@ impl Reading {
             }
             match Reader::open(candidate.pid) {
                 Ok(reader) => {
-                    shared.processes.fetch_add(1, Ordering::Relaxed);
-                    lock(&shared.notes).extend(reader.note());
+                    let mut shared = lock(shared);
+                    shared.cost.processes += 1;
+                    shared.notes.extend(reader.note());
                     candidate.reader = Some(reader);
                     true
                 }
@@ -235,7 +185,8 @@ impl Reading {
                     // Retrying does not help against a missing capability.
                     let permanent = candidate.tries >= TRIES || !permissions.lacks(feature).is_empty();
                     if permanent {
-                        lock(&shared.refused).push(Degraded::explain(feature, Some(candidate.pid), permissions, why));
+                        let refused = Degraded::explain(feature, Some(candidate.pid), permissions, why);
+                        lock(shared).refused.push(refused);
                     }
                     !permanent
                 }
@@ -248,23 +199,22 @@ impl Reading {
         let at = MonoNs::now();
         let interval_ns = at.since(last_report.1);
         *last_report = (Instant::now(), at);
-        let (sender, shared, limit) = (&self.sender, &self.shared, self.options.functions);
+        let (sender, shared) = (&self.sender, &self.shared);
         self.readers.retain_mut(|candidate| {
             let Some(reader) = &mut candidate.reader else {
                 return true;
             };
-            let threads = reader.take_stacks(limit);
+            let threads = reader.take_stacks();
             if !threads.is_empty() {
                 let interval = Interval { pid: candidate.pid, at, interval_ns, threads };
                 if let Err(TrySendError::Full(_)) = sender.try_send(interval) {
-                    shared.dropped.fetch_add(1, Ordering::Relaxed);
+                    lock(shared).cost.dropped += 1;
                 }
             }
             reader.is_alive()
         });
         let spent = clock_gettime(ClockId::ThreadCPUTime);
-        let cpu_ns = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
-        shared.cpu_ns.store(cpu_ns, Ordering::Relaxed);
+        lock(shared).cost.cpu_ns = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
     }
 }
 
@@ -274,7 +224,7 @@ mod tests {
 
     #[test]
     fn a_non_python_process_is_rejected_with_a_reason_and_an_exited_one_is_removed() {
-        let stacks = PythonStacks::start(Options::at(50)).unwrap();
+        let stacks = PythonStacks::start(50).unwrap();
         stacks.add(u32::MAX >> 1);
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         stacks.add(child.id());
@@ -287,6 +237,6 @@ mod tests {
         let refused = stacks.refused();
         assert_eq!(refused.len(), 1, "{refused:?}");
         assert_eq!((refused[0].pid, refused[0].feature), (Some(child.id()), Feature::PythonStacks));
-        assert_eq!(stacks.stats().processes, 0);
+        assert_eq!(stacks.cost().processes, 0);
     }
 }

@@ -15,7 +15,6 @@ use crate::proc::stat::ns_pids;
 /// Minimum interval between lookups of a container's thread ids while one is unknown.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Why a process is not read.
 #[derive(Debug)]
 pub(super) enum Unreadable {
     /// The process has exited.
@@ -35,7 +34,6 @@ pub(super) struct Reader {
 impl Reader {
     /// Finds the interpreter in the process's memory and reads it once.
     pub(super) fn open(pid: u32) -> Result<Self, Unreadable> {
-        let is_alive = || Path::new("/proc").join(pid.to_string()).exists();
         let config = Config {
             blocking: LockingStrategy::NonBlocking,
             native: false,
@@ -56,7 +54,7 @@ impl Reader {
         });
         match opened {
             Ok(spy) => Ok(Self { pid, threads: Threads::of(pid), spy, tallies: BTreeMap::new() }),
-            Err(_) if !is_alive() => Err(Unreadable::Gone),
+            Err(_) if !is_alive(pid) => Err(Unreadable::Gone),
             Err(error) => Err(Unreadable::Refused(format!("{error:#}"))),
         }
     }
@@ -77,12 +75,10 @@ impl Reader {
         (self.spy.version.major, self.spy.version.minor) >= (3, 11)
     }
 
-    /// Whether the process still exists.
     pub(super) fn is_alive(&self) -> bool {
-        Path::new("/proc").join(self.pid.to_string()).exists()
+        is_alive(self.pid)
     }
 
-    /// Reads all stacks once.
     pub(super) fn read(&mut self) -> Result<(), ()> {
         let stacks = self.spy.get_stack_traces().map_err(|error| {
             tracing::trace!("stacks of {}: {error:#}", self.pid);
@@ -120,11 +116,14 @@ impl Reader {
         self.tallies.entry(tid).or_default().add(functions, holds_gil);
     }
 
-    /// Returns and resets the counts.
-    pub(super) fn take_stacks(&mut self, limit: usize) -> Vec<ThreadStacks> {
+    pub(super) fn take_stacks(&mut self) -> Vec<ThreadStacks> {
         let tallies = std::mem::take(&mut self.tallies);
-        tallies.into_iter().map(|(tid, tally)| tally.finish(tid, limit)).collect()
+        tallies.into_iter().map(|(tid, tally)| tally.finish(tid)).collect()
     }
+}
+
+fn is_alive(pid: u32) -> bool {
+    Path::new("/proc").join(pid.to_string()).exists()
 }
 
 /// Mapping of thread ids from the process's pid namespace to the current one.

@@ -5,6 +5,9 @@ use std::collections::{HashMap, HashSet};
 /// Maximum length of a name. Longer names are invalid or too long to display.
 const LONGEST: usize = 120;
 
+/// Maximum number of functions per thread and interval. Those that are innermost least often are omitted.
+const FUNCTIONS: usize = 256;
+
 /// A Python function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Function {
@@ -76,11 +79,11 @@ impl Tally {
         }
     }
 
-    /// Returns the counts of at most `limit` functions, preferring those that are innermost most often.
-    pub(super) fn finish(self, tid: u32, limit: usize) -> ThreadStacks {
+    /// Returns the counts of at most [`FUNCTIONS`] functions.
+    pub(super) fn finish(self, tid: u32) -> ThreadStacks {
         let mut functions: Vec<(Function, Hits)> = self.functions.into_iter().collect();
         functions.sort_by(|(a, x), (b, y)| (y.own, y.total, a).cmp(&(x.own, x.total, b)));
-        functions.truncate(limit);
+        functions.truncate(FUNCTIONS);
         ThreadStacks { tid, samples: self.samples, functions }
     }
 }
@@ -100,7 +103,7 @@ mod tests {
         tally.add(Some(stack(&["main"])), false);
         tally.add(None, false);
         tally.add(Some(Vec::new()), false);
-        let stacks = tally.finish(7, 8);
+        let stacks = tally.finish(7);
         assert_eq!((stacks.tid, stacks.samples), (7, 4));
         let of = |name: &str| stacks.functions.iter().find(|(function, _)| function.function == name).map(|f| f.1);
         let hits = |total, own, gil| Some(Hits { total, own, gil });
@@ -113,9 +116,9 @@ mod tests {
         let function = Function::new("f\u{1b}[31m", &"x".repeat(1_000));
         assert_eq!((function.function.as_str(), function.file.len()), ("f[31m", LONGEST));
         let mut tally = Tally::default();
-        for n in 0..100 {
+        for n in 0..300 {
             tally.add(Some(stack(&[&format!("f{n}")])), false);
         }
-        assert_eq!(tally.finish(7, 8).functions.len(), 8);
+        assert_eq!(tally.finish(7).functions.len(), FUNCTIONS);
     }
 }

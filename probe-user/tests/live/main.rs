@@ -17,6 +17,7 @@ use probe_user::egress::{CAPTURE, Kind, Serves};
 use probe_user::matcher::{FrameRef, How, Misses};
 use probe_user::{Call, Capture, Feature, Loss, Matcher, Message, Observation, Options, Permissions, Probe, Target};
 use serde_json::Value;
+use trace::MonoNs;
 
 const PYZMQ: &str = "27.1.0";
 const OLDER_PYZMQ: &str = "25.1.2";
@@ -275,9 +276,17 @@ fn each_frame_is_processed_before_the_next_receive() {
     puller.order("receive 400");
     pusher.order("send 200 2000 100 0");
     watch(&mut probe, &mut log, |log| log.received.len() >= 200);
+    let thread = |probe: &Probe| {
+        let threads = probe.threads().expect("the map exists");
+        let (on, wait, blocked) =
+            threads.iter().find(|(_, t)| t.tid == puller.pid).expect("it polls").1.at(MonoNs::now().0);
+        (MonoNs::now(), on + wait + blocked)
+    };
+    let (begin, spent_before) = thread(&probe);
     // At this point the receiver has no message and sleeps.
     pusher.order("send 200 2000 100 200");
     watch(&mut probe, &mut log, |log| log.received.len() >= 400 && log.processed.len() >= 399);
+    let (end, spent_after) = thread(&probe);
     drop(probe);
     // A frame counts as processed at the next receive, and after the last frame there is none.
     assert_eq!((log.received.len(), log.processed.len()), (400, 399));
@@ -286,10 +295,7 @@ fn each_frame_is_processed_before_the_next_receive() {
         assert!(call.at >= log.received[i].call.at && call.at <= log.received[i + 1].call.at);
     }
     let (first, last) = (log.received[0].call, log.received[399].call);
-    let cpu = |call: Call| call.cpu.expect("the scheduler is observed");
-    let (a, b) = (cpu(first), cpu(last));
-    let spent = (b.on_ns - a.on_ns) + (b.wait_ns - a.wait_ns) + (b.blocked_ns - a.blocked_ns);
-    let between = last.at.since(first.at);
+    let (spent, between) = (spent_after - spent_before, end.since(begin));
     assert!(spent.abs_diff(between) < between / 100 + 100_000, "{spent} ns accounted for in {between} ns");
     assert!(last.wakeup > first.wakeup, "the event loop polled in between");
 }

@@ -56,12 +56,12 @@ fn observed(probe: &mut Probe, inode: u64, track: &mut Track, at_least: usize) -
 }
 
 /// Reads everything that `from` sends, by each system call in turn.
-fn every_call(mut from: impl Write, to: OwnedFd) {
+fn every_call(mut from: impl Write, to: &OwnedFd) {
     let inode = inode(&to);
     let mut probe = observe(inode, 8 << 20);
     let mut sent = Vec::new();
     for n in 0..200_usize {
-        let piece: Vec<u8> = (0..1 + n * 173).map(|byte| (byte + n) as u8).collect();
+        let piece: Vec<u8> = (0..=n * 173).map(|byte| (byte + n) as u8).collect();
         from.write_all(&piece).expect("space in the socket");
         sent.extend_from_slice(&piece);
         let (mut left, mut buffer) = (piece.len(), vec![0; 64 << 10]);
@@ -91,10 +91,10 @@ fn every_byte_read_from_a_registered_socket_is_observed() {
         return;
     }
     let (from, to) = UnixStream::pair().expect("two sockets");
-    every_call(from, to.into());
+    every_call(from, &to.into());
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let from = TcpStream::connect(listener.local_addr().expect("an address")).expect("the listener accepts");
-    every_call(from, listener.accept().expect("a connection").0.into());
+    every_call(from, &listener.accept().expect("a connection").0.into());
 }
 
 #[test]

@@ -15,7 +15,6 @@ use super::lanes::{Lanes, Sink};
 
 /// Number of threads sampled often: the main thread, libzmq's and the next few, which move frames.
 const THREADS_OF_THE_PATH: usize = 8;
-/// Maximum number of threads sampled per process.
 const MAX_THREADS: usize = 256;
 const EVERY: Duration = Duration::from_millis(100);
 /// Interval for the other threads and event loops, and for the threads on the path while no frames flow.
@@ -23,11 +22,11 @@ const SLOWER: Duration = Duration::from_secs(1);
 /// Interval for the other threads and event loops while no frames flow.
 const AT_REST: Duration = Duration::from_secs(5);
 
-/// Samplers of all watched processes.
 #[derive(Default)]
 pub(super) struct CpuWatch {
     processes: Vec<Watched>,
-    polls: Polls,
+    /// Poll counters of event loops at the previous sample.
+    polls: HashMap<ThreadId, Polled>,
     sampled: Option<Instant>,
     sampled_all: Option<Instant>,
 }
@@ -44,13 +43,12 @@ impl CpuWatch {
     /// Adds a process, or returns why it cannot be sampled.
     pub(super) fn add(&mut self, process: &Process) -> Result<(), String> {
         let pid = process.id.pid;
-        let sampler = |places| Sampler::new(pid, places).map_err(|error| error.to_string());
         self.processes.push(Watched {
             role: process.role.word(),
             pid,
             io_threads: process.io_threads.clone(),
-            path: sampler(0..THREADS_OF_THE_PATH)?,
-            others: sampler(THREADS_OF_THE_PATH..MAX_THREADS)?,
+            path: Sampler::new(pid, 0..THREADS_OF_THE_PATH)?,
+            others: Sampler::new(pid, THREADS_OF_THE_PATH..MAX_THREADS)?,
         });
         Ok(())
     }
@@ -71,7 +69,7 @@ impl CpuWatch {
         if slower {
             self.sampled_all = Some(now);
         }
-        let polls = if slower { self.polls.update(probe) } else { HashMap::new() };
+        let polls = if slower { poll_uses(&mut self.polls, probe) } else { HashMap::new() };
         // The reason why a receiver is not running is read only while frames wait for it.
         let oldest = lanes.oldest_waiting();
         let late = oldest.is_some_and(|sent| MonoNs::now().since(sent) >= EVERY.as_nanos() as u64);
@@ -130,7 +128,7 @@ impl Watched {
                 interval_ns: sample.interval_ns,
                 on_ns: thread.on_ns,
                 wait_ns: thread.wait_ns,
-                throttled_ns: sample.throttle.map(|throttle| throttle.throttled_ns),
+                throttled_ns: sample.throttled_ns,
                 poll: polls.get(&id).copied(),
                 away: away.as_ref().map(|away| event::Away { state: away.state, place: &away.place }),
             };
@@ -144,12 +142,6 @@ fn is_idle(thread: &ThreadUse, interval_ns: u64) -> bool {
     thread.on_ns.saturating_add(thread.wait_ns.unwrap_or(0)) < interval_ns / 2
 }
 
-/// Poll counters of event loops at the previous sample.
-#[derive(Default)]
-struct Polls {
-    last: HashMap<ThreadId, Polled>,
-}
-
 #[derive(Clone, Copy)]
 struct Polled {
     at: MonoNs,
@@ -157,27 +149,25 @@ struct Polled {
     wakeups: u64,
 }
 
-impl Polls {
-    /// Difference to the previous sample. Leaves out threads that only use `poll`, whose return is not observed.
-    fn update(&mut self, probe: &Probe) -> HashMap<ThreadId, PollUse> {
-        let at = MonoNs::now();
-        let threads = probe.threads().unwrap_or_else(|error| {
-            tracing::debug!("cannot read the threads' polls: {error}");
-            Vec::new()
-        });
-        let now: HashMap<ThreadId, Polled> = threads
-            .into_iter()
-            .filter(|(_, thread)| thread.epolls > 0)
-            .map(|(pid, thread)| {
-                let inside = if thread.polling == 1 { at.0.saturating_sub(thread.poll_ns) } else { 0 };
-                let polled = Polled { at, inside_ns: thread.polled_ns + inside, wakeups: thread.waits };
-                (ThreadId { pid, tid: thread.tid }, polled)
-            })
-            .collect();
-        let before = std::mem::replace(&mut self.last, now);
-        let added = |(id, now): (&ThreadId, &Polled)| Some((*id, now.since(before.get(id)?)));
-        self.last.iter().filter_map(added).collect()
-    }
+/// Difference to the `last` sample, which is replaced. Leaves out threads that only use `poll`, whose return is not observed.
+fn poll_uses(last: &mut HashMap<ThreadId, Polled>, probe: &Probe) -> HashMap<ThreadId, PollUse> {
+    let at = MonoNs::now();
+    let threads = probe.threads().unwrap_or_else(|error| {
+        tracing::debug!("cannot read the threads' polls: {error}");
+        Vec::new()
+    });
+    let now: HashMap<ThreadId, Polled> = threads
+        .into_iter()
+        .filter(|(_, thread)| thread.epolls > 0)
+        .map(|(pid, thread)| {
+            let inside = if thread.polling == 1 { at.0.saturating_sub(thread.poll_ns) } else { 0 };
+            let polled = Polled { at, inside_ns: thread.polled_ns + inside, wakeups: thread.waits };
+            (ThreadId { pid, tid: thread.tid }, polled)
+        })
+        .collect();
+    let before = std::mem::replace(last, now);
+    let added = |(id, now): (&ThreadId, &Polled)| Some((*id, now.since(before.get(id)?)));
+    last.iter().filter_map(added).collect()
 }
 
 impl Polled {

@@ -10,7 +10,7 @@ use trace::MonoNs;
 use trace::event::{Event, Missed, MissedCause, What};
 use trace::report::SamplingCost;
 
-use super::hopids::HopIds;
+use super::paths::HopIds;
 use super::{Attach, AttachOptions};
 use crate::confinement;
 
@@ -43,10 +43,8 @@ enum State {
     Watching(Box<Attach>),
 }
 
-/// Search for an engine.
 struct Waiting {
     since: Instant,
-    /// Time of the next search.
     next_search: Instant,
     watcher: Option<Watcher>,
     /// Processes found by the last search, and when that set was first seen.
@@ -110,7 +108,6 @@ impl Follow {
         }
     }
 
-    /// Searches for an engine if a search is due.
     fn wait(&mut self) {
         let State::Waiting(waiting) = &mut self.state else {
             return;

@@ -27,7 +27,6 @@ pub(super) struct Lanes {
     /// Message format of the engine, once known.
     carries: SocketFormat,
     pub(super) paths: Paths,
-    /// Time of the last send.
     sent_at: Option<MonoNs>,
     /// The last frame sent by each process: its socket, number on the socket, hop and time.
     last_sent: HashMap<u32, (SocketId, u64, HopId, MonoNs)>,
@@ -78,22 +77,18 @@ impl Lanes {
         if from.sends_requests() {
             return;
         }
-        let (seq, bytes, payload) = match self.multiparts.sent(message, name) {
-            Part::Whole(number) => (number, message.bytes, complete_payload(message).map(Parts::One)),
+        let (seq, bytes, first, parts) = match self.multiparts.sent(message, name) {
+            Part::Whole(number) => (number, message.bytes, complete_payload(message), 1),
             Part::Incomplete => return,
-            Part::Last(whole) => (whole.number, whole.bytes, whole.first_part().map(Parts::Several)),
+            Part::Last(whole) => (whole.number, whole.bytes, whole.first_part(), 2),
         };
         let lane = name.lane as usize;
         let generation = self.paths.ids.generation;
         let frame_id = |hop| FrameId::new(hop, generation, seq);
         let decoders = &mut self.decoders;
-        let decoded = payload.ok_or("cut-by-capture").and_then(|parts| {
-            let decoded = match parts {
-                Parts::One(whole) => decoders.decode(&mut self.carries, &[whole]),
-                // Parts after the first hold raw arrays, which no decoder reads.
-                Parts::Several(first) => decoders.decode(&mut self.carries, &[first, &[]]),
-            };
-            decoded.map_err(|why| why.reason)
+        let decoded = first.ok_or("cut-by-capture").and_then(|first| {
+            // Parts after the first hold raw arrays, which no decoder reads.
+            decoders.decode(&mut self.carries, &[first, &[]][..parts]).map_err(|why| why.reason)
         });
         let batch = match decoded {
             Ok(batch) => batch,
@@ -130,7 +125,6 @@ impl Lanes {
         }
     }
 
-    /// Processes the exit of a process.
     pub(super) fn exited(&mut self, pid: u32, sink: Sink<'_>) {
         self.last_sent.remove(&pid);
         self.paths.exited(pid, MonoNs::now(), sink);
@@ -273,13 +267,6 @@ impl Lanes {
         let frame = batch.frame(id, message.bytes);
         sink(&Event::new(at, What::Received(Received { id, wakeup, by, frame: Some(frame) })));
     }
-}
-
-/// Captured parts of a message.
-enum Parts<'m> {
-    One(&'m [u8]),
-    /// The first of several.
-    Several(&'m [u8]),
 }
 
 /// Bytes of the message, if they were captured completely.

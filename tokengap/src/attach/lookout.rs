@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::Duration;
 
-use probe_user::discover::{Change, Topology, Watcher};
+use probe_user::discover::{Topology, Watcher};
 
 /// Interval between searches for new workers and exits.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
@@ -13,7 +13,7 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Known processes, and the thread that looks for changes. Dropping this value ends the thread.
 pub(super) struct DiscoveryThread {
     topology: Topology,
-    updates: Receiver<(Vec<Change>, Topology)>,
+    updates: Receiver<Topology>,
     _stop: Sender<()>,
 }
 
@@ -31,24 +31,25 @@ impl DiscoveryThread {
         &self.topology
     }
 
-    /// Changes since the last call. Never blocks.
-    pub(super) fn take_changes(&mut self) -> Vec<Change> {
-        let mut all = Vec::new();
-        while let Ok((changes, topology)) = self.updates.try_recv() {
-            all.extend(changes);
-            self.topology = topology;
+    /// Updates the processes, and returns whether they or their connections have changed since the last call. Never blocks.
+    pub(super) fn update(&mut self) -> bool {
+        let Some(topology) = self.updates.try_iter().last() else {
+            return false;
+        };
+        let before = std::mem::replace(&mut self.topology, topology);
+        for process in before.processes().filter(|p| self.topology.processes().all(|now| now.id != p.id)) {
+            tracing::info!("{} {} has ended", process.role, process.id.pid);
         }
-        all
+        true
     }
 }
 
-fn poll_loop(mut watcher: Watcher, sender: &Sender<(Vec<Change>, Topology)>, stopped: &Receiver<()>) {
+fn poll_loop(mut watcher: Watcher, sender: &Sender<Topology>, stopped: &Receiver<()>) {
     while stopped.recv_timeout(POLL_INTERVAL) == Err(RecvTimeoutError::Timeout) {
-        let frontends = watcher.topology().frontends.clone();
         match watcher.poll() {
-            Ok(changes) if changes.is_empty() && watcher.topology().frontends == frontends => {}
-            Ok(changes) => {
-                if sender.send((changes, watcher.topology().clone())).is_err() {
+            Ok(false) => {}
+            Ok(true) => {
+                if sender.send(watcher.topology().clone()).is_err() {
                     return;
                 }
             }

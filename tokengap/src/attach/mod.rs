@@ -4,7 +4,6 @@ mod cpu;
 mod egress;
 mod follow;
 mod frontends;
-mod hopids;
 mod lanes;
 mod lookout;
 mod multipart;
@@ -27,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use probe_user::discover::{Change, Engine, Process, Watcher};
+use probe_user::discover::{Engine, Process, Watcher};
 use probe_user::egress::Kind;
 use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
@@ -142,7 +141,7 @@ impl Attach {
             None if options.egress => egress.find_tokenizer(&watcher, &engine),
             None => {}
         }
-        let mut newcomers = LateProcesses::new();
+        let mut newcomers = LateProcesses::default();
         let serving = engine.processes.iter().filter(|_| options.egress);
         let served = serving.map(|process| newcomers.serve(process, &mut egress, probe, &engine));
         let refusals = served.filter_map(|served| Some(format!("egress: {}", served.err()?)));
@@ -217,10 +216,7 @@ impl Attach {
 
     /// Returns whether all watched processes have exited, or all processes if none is watched.
     fn has_ended(&self) -> bool {
-        let there = |p: &Process| {
-            let engines = &self.lookout.topology().engines;
-            engines.iter().any(|e| e.process(p.id.pid).is_some_and(|now| now.id == p.id))
-        };
+        let there = |p: &Process| self.lookout.topology().processes().any(|now| now.id == p.id);
         // Nothing is probed until a server inside a process is loaded.
         let watched = |p: &&Process| self.probed.is_empty() || self.probed.contains(&p.id.pid);
         !self.engine.processes.iter().filter(watched).any(there)
@@ -261,15 +257,8 @@ impl Attach {
         }
     }
 
-    /// Processes new workers and exits.
     fn poll_topology(&mut self) {
-        let changes = self.lookout.take_changes();
-        for change in &changes {
-            if let Change::Exited(process) = change {
-                tracing::info!("{} {} has ended", process.role, process.id.pid);
-            }
-        }
-        if !changes.is_empty() {
+        if self.lookout.update() {
             self.rewire();
         }
         self.newcomers.serve_again(&mut self.egress, &mut self.probe, &self.engine);

@@ -43,7 +43,6 @@ pub(super) enum Part<'m> {
     Last(&'m Multipart),
 }
 
-/// Multipart messages of all sockets.
 #[derive(Debug, Default)]
 pub(super) struct Multiparts {
     /// Last multipart message of each sending socket.
@@ -91,7 +90,6 @@ impl Later {
 }
 
 impl Multiparts {
-    /// Enters a sent part.
     pub(super) fn sent(&mut self, message: &Message<'_>, name: FrameRef) -> Part<'_> {
         let socket = message.call.socket;
         let continues =

@@ -18,7 +18,7 @@ const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 const NAMED: usize = 8;
 
 /// New processes, until all observations from before they were watched have been read.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct LateProcesses {
     /// Connections have changed, and the hops are not updated yet.
     rewired: bool,
@@ -28,29 +28,16 @@ pub(super) struct LateProcesses {
     served: BTreeSet<u32>,
     /// Tokenizers that served no clients when checked, and when checking started.
     unserved: Vec<(Process, Instant)>,
-    last_check: Instant,
+    last_check: Option<Instant>,
     /// All processes watched only since some time after the attach.
     all: BTreeSet<u32>,
 }
 
 impl LateProcesses {
-    pub(super) fn new() -> Self {
-        Self {
-            rewired: false,
-            watched: BTreeSet::new(),
-            served: BTreeSet::new(),
-            unserved: Vec::new(),
-            last_check: Instant::now(),
-            all: BTreeSet::new(),
-        }
-    }
-
-    /// Requests an update of the hops.
     pub(super) fn rewired(&mut self) {
         self.rewired = true;
     }
 
-    /// Marks a process as probed.
     pub(super) fn watched(&mut self, pid: u32) {
         self.watched.insert(pid);
         self.all.insert(pid);
@@ -72,17 +59,16 @@ impl LateProcesses {
         Ok(())
     }
 
-    /// Takes the processes whose writes are newly observed.
     pub(super) fn take_served(&mut self) -> BTreeSet<u32> {
         std::mem::take(&mut self.served)
     }
 
     /// Checks tokenizers again that served no clients before.
     pub(super) fn serve_again(&mut self, egress: &mut Egress, probe: &mut Probe, engine: &Engine) {
-        if self.last_check.elapsed() < RETRY_INTERVAL {
+        if self.last_check.is_some_and(|at| at.elapsed() < RETRY_INTERVAL) {
             return;
         }
-        self.last_check = Instant::now();
+        self.last_check = Some(Instant::now());
         self.unserved.retain(|(_, since)| since.elapsed() < SERVES_WITHIN);
         let served = &mut self.served;
         self.unserved.retain(|(process, _)| match egress.serve(probe, process, engine) {

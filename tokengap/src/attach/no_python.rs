@@ -8,7 +8,6 @@ use trace::report::SamplingCost;
 use super::lanes::Sink;
 use crate::advice::missing;
 
-/// Has no value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum PythonOptions {}
 
@@ -18,7 +17,6 @@ impl PythonOptions {
     }
 }
 
-/// Has no value.
 pub(super) enum PythonWatch {}
 
 impl PythonWatch {

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use anyhow::Context;
 use probe_user::Degraded;
 use probe_user::discover::Process;
-use probe_user::python::{Function, Hits, Interval, Options, PythonStacks, ThreadStacks};
+use probe_user::python::{Function, Hits, Interval, PythonStacks, ThreadStacks};
 use trace::ThreadId;
 use trace::event::{Event, StackSample, What};
 use trace::report::SamplingCost;
@@ -15,7 +15,6 @@ use super::lanes::Sink;
 /// Options set by the user.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PythonOptions {
-    /// Samples per second.
     hertz: u32,
     /// Sample every process of the engine instead of only those that serve clients, and the main process.
     every_role: bool,
@@ -40,7 +39,7 @@ impl PythonWatch {
     pub(super) fn start(options: PythonOptions) -> anyhow::Result<Self> {
         Ok(Self {
             options,
-            stacks: PythonStacks::start(Options::at(options.hertz)).context("cannot start a thread to read stacks")?,
+            stacks: PythonStacks::start(options.hertz).context("cannot start a thread to read stacks")?,
             roles: HashMap::new(),
         })
     }
@@ -64,16 +63,7 @@ impl PythonWatch {
     }
 
     pub(super) fn cost(&self) -> SamplingCost {
-        let stats = self.stacks.stats();
-        SamplingCost {
-            hertz: self.options.hertz,
-            processes: stats.processes as u32,
-            readings: stats.readings,
-            failed: stats.failed,
-            late: stats.late,
-            dropped: stats.dropped,
-            cpu_ns: stats.cpu_ns,
-        }
+        self.stacks.cost()
     }
 
     /// Processes that cannot be sampled.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
 
 use probe_user::discover::{End, Engine};
-use probe_user::queue::{Depth, Queues, Socket};
+use probe_user::queue::{Depth, Queues};
 use trace::MonoNs;
 use trace::event::{Event, QueueSample, What};
 
@@ -19,7 +19,6 @@ const MAX_CONNECTIONS: usize = 256;
 /// Sender and receiver of a connection, if known.
 type Ends = (Option<End>, Option<End>);
 
-/// Sockets of all hops.
 #[derive(Default)]
 pub(super) struct QueueWatch {
     /// Both ends of each connection, by hop name.
@@ -49,7 +48,7 @@ impl QueueWatch {
             }
         }
         let ends = self.hops.values().flatten();
-        let used: HashSet<Socket> = ends.flat_map(|&(from, to)| [from, to]).flatten().map(socket).collect();
+        let used: HashSet<End> = ends.flat_map(|&(from, to)| [from, to]).flatten().collect();
         self.sockets.retain(|socket| used.contains(socket));
     }
 
@@ -76,16 +75,11 @@ impl QueueWatch {
     }
 
     fn depth(&mut self, end: End) -> Option<Depth> {
-        self.sockets.depth(socket(end)).unwrap_or_else(|error| {
+        self.sockets.depth(end).unwrap_or_else(|error| {
             self.refused.get_or_insert_with(|| error.to_string());
             None
         })
     }
-}
-
-fn socket(end: End) -> Socket {
-    let End { pid, fd, inode, .. } = end;
-    Socket { pid, fd, inode }
 }
 
 fn add(sum: &mut Option<u64>, one: Option<u64>) {

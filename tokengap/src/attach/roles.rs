@@ -7,13 +7,17 @@ use trace::event::Kind;
 use trace::path;
 
 /// Role of a process on the path, and its rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
     role: Option<Role>,
     rank: Option<u16>,
 }
 
 impl Part {
+    fn of(role: Option<Role>) -> Self {
+        Self { role, rank: None }
+    }
+
     /// Word for the role in hop names.
     pub(super) fn word(self) -> &'static str {
         self.role.map_or(path::UNKNOWN, |role| role.word())
@@ -85,7 +89,7 @@ impl Roles {
 
     /// Role of an unwatched process that sends `kind`.
     pub(super) fn unwatched_sender(&self, kind: Kind) -> Part {
-        Part { role: self.sender_of(kind), rank: None }
+        Part::of(self.sender_of(kind))
     }
 
     fn sender_of(&self, kind: Kind) -> Option<Role> {
@@ -94,8 +98,7 @@ impl Roles {
 
     /// Adds a process found by discovery.
     pub(super) fn learn(&mut self, process: &Process) {
-        let role = Some(process.role);
-        self.parts.insert(process.id.pid, Part { role, rank: None });
+        self.parts.insert(process.id.pid, Part::of(Some(process.role)));
         self.inner.extend(process.inner_role().map(|role| (process.id.pid, role)));
     }
 
@@ -106,7 +109,6 @@ impl Roles {
         self.connected.retain(|(from, to, _)| *from != pid && *to != pid);
     }
 
-    /// Processes with this role.
     pub(super) fn with_role(&self, part: Part) -> BTreeSet<u32> {
         let alike = |(pid, other): (&u32, &Part)| (other.role == part.role).then_some(*pid);
         self.parts.iter().filter_map(alike).collect()
@@ -150,8 +152,7 @@ impl Roles {
     /// candidates with one role, only the role is known. `received` are receivers of the sender's other sockets, which are excluded.
     pub(super) fn presumed_receiver(&self, pid: u32, kind: Kind, received: &BTreeSet<u32>) -> Presumed {
         if let Some(role) = self.inner.get(&pid).copied() {
-            let role = Some(role);
-            return Presumed::By(Receiver { part: Part { role, rank: None }, pid: Some(pid) });
+            return Presumed::By(Receiver { part: Part::of(Some(role)), pid: Some(pid) });
         }
         let pids: BTreeSet<u32> = self.of_sender(pid).map(|place| place.1).collect();
         let reached: Vec<(u32, Role)> = pids.iter().filter_map(|&pid| Some((pid, self.of(pid).role?))).collect();
@@ -181,27 +182,27 @@ impl Roles {
             [] if known > 0 => Presumed::Another,
             [(pid, _)] => Presumed::By(Receiver { part: self.of(*pid), pid: Some(*pid) }),
             [(_, role), others @ ..] if others.iter().all(|(_, other)| other == role) => {
-                Presumed::By(Receiver { part: Part { role: Some(*role), rank: None }, pid: None })
+                Presumed::By(Receiver { part: Part::of(Some(*role)), pid: None })
             }
             _ => Presumed::Unknown,
         }
     }
 
     pub(super) fn of(&self, pid: u32) -> Part {
-        self.parts.get(&pid).copied().unwrap_or(Part { role: None, rank: None })
+        self.parts.get(&pid).copied().unwrap_or_default()
     }
 
     /// Role of a process that sends `kind`; deduced from the message if discovery does not know it.
     pub(super) fn sender(&mut self, pid: u32, kind: Kind) -> Part {
         let known = self.sender_of(kind);
-        let part = self.parts.entry(pid).or_insert(Part { role: None, rank: None });
+        let part = self.parts.entry(pid).or_default();
         part.role = part.role.or(known);
         *part
     }
 
     /// Role of a process that receives `kind`; deduced from the message if discovery does not know it.
     pub(super) fn receiver(&mut self, pid: u32, kind: Kind) -> Part {
-        let part = self.parts.entry(pid).or_insert(Part { role: None, rank: None });
+        let part = self.parts.entry(pid).or_default();
         if !kind.is_control() {
             part.role = part.role.or_else(|| self.engine?.receiver());
         }
@@ -218,10 +219,7 @@ impl Roles {
 impl Roles {
     /// Builds roles from processes and connections (sender first), for tests.
     pub(super) fn with_parts(parts: &[(u32, Role)], connected: &[(u32, u32)]) -> Self {
-        let part = |&(pid, role)| {
-            let role = Some(role);
-            (pid, Part { role, rank: None })
-        };
+        let part = |&(pid, role)| (pid, Part::of(Some(role)));
         let place = |&(from, to)| (from, to, format!("ipc:///{to}"));
         Self {
             engine: engines::DISCOVERED.first().copied(),

@@ -48,7 +48,6 @@ impl Observability {
         self.served.insert(pid, at);
     }
 
-    /// Removes an exited process.
     pub(super) fn forget(&mut self, pid: u32) {
         self.watched.remove(&pid);
         self.served.remove(&pid);

@@ -113,17 +113,14 @@ impl SocketReads {
         changed
     }
 
-    /// Whether reads of the process are observed.
     pub(super) fn observes(&self, pid: u32) -> bool {
         self.connections.keys().any(|(of, _)| *of == pid)
     }
 
-    /// Number of observed connections.
     pub(super) fn connections(&self) -> usize {
         self.connections.len()
     }
 
-    /// Forgets an exited process.
     pub(super) fn exited(&mut self, pid: u32) {
         self.connections.retain(|(of, _), _| *of != pid);
         self.lost.retain(|((_, to), _)| *to != pid);
@@ -140,7 +137,7 @@ impl SocketReads {
         let socket = SocketId { pid, address: inode };
         let mut element = |element: Element<'_>| match element {
             Element::Frame(frame) => {
-                let call = Call { at, socket, tid: record.head.tid, seq: *seq, cpu: None, wakeup: None };
+                let call = Call { at, socket, tid: record.head.tid, seq: *seq, wakeup: None };
                 *seq += 1;
                 let message = Message { call, bytes: frame.bytes, more: frame.more, payload: frame.payload };
                 lanes.received(&message, sink) && frame.bytes >= MIN_PROOF
@@ -268,7 +265,6 @@ mod tests {
                 socket: SocketId { pid: SENDER, address: 1 },
                 tid: SENDER,
                 seq: self.sent,
-                cpu: None,
                 wakeup: None,
             };
             let message = Message { call, bytes: body.len() as u64, more: false, payload: &body };

@@ -66,7 +66,6 @@ impl From<&Blind> for Reason {
     }
 }
 
-/// Result for one feature.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,

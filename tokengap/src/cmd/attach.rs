@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use probe_user::discover::{self, Engine, PickError, RoleSpec, RoleSpecError, Topology, Watcher};
+use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher};
 use probe_user::{Feature, Options, Permissions};
 
 use session::Signals;
@@ -126,7 +126,7 @@ pub(super) fn processes(named: &[RoleSpec]) -> anyhow::Result<Watcher> {
 }
 
 /// Parses the argument of `--pid`.
-pub(super) fn role_spec(text: &str) -> Result<RoleSpec, RoleSpecError> {
+pub(super) fn role_spec(text: &str) -> Result<RoleSpec, String> {
     RoleSpec::parse(text, engines::DISCOVERED)
 }
 

@@ -136,7 +136,8 @@ impl Prepared {
                 Err(error) => {
                     // Senders that were already disconnected wait at the gate, and will find the engine's own socket again.
                     drop(places);
-                    return Err(error).context("a connection could not be moved, so everything was restored");
+                    return Err(anyhow::Error::msg(error))
+                        .context("a connection could not be moved, so everything was restored");
                 }
             }
         }

@@ -28,7 +28,6 @@ fn message(pid: u32, seq: u64, bytes: &[u8]) -> Message<'_> {
             socket: SocketId { pid, address: 0x1000 },
             tid: pid,
             seq,
-            cpu: None,
             wakeup: None,
         },
         bytes: bytes.len() as u64,
@@ -37,11 +36,16 @@ fn message(pid: u32, seq: u64, bytes: &[u8]) -> Message<'_> {
     }
 }
 
-#[test]
-fn a_sequence_gap_is_reported_once_before_the_next_frame() {
+/// Lanes of an engine whose process 2 is watched.
+fn lanes(engine: &str) -> Lanes {
     let mut sight = Observability::new(false, false);
     sight.watch(2, MonoNs(0));
-    let mut lanes = Lanes::new(Roles::new(engines::DISCOVERED.first().copied()), sight);
+    Lanes::new(Roles::new(engines::DISCOVERED.iter().find(|kind| kind.name() == engine).copied()), sight)
+}
+
+#[test]
+fn a_sequence_gap_is_reported_once_before_the_next_frame() {
+    let mut lanes = lanes("sglang");
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut events = Vec::new();
     let mut enter = |event: &Event<'_>| {
@@ -73,10 +77,7 @@ fn the_parts_of_a_message_are_one_frame() {
         include_bytes!("../../../../engines/fixtures/vllm/0.11.2/prompt_logprobs.0"),
         include_bytes!("../../../../engines/fixtures/vllm/0.11.2/prompt_logprobs.1"),
     ];
-    let vllm = engines::DISCOVERED.iter().find(|kind| kind.name() == "vllm");
-    let mut sight = Observability::new(false, false);
-    sight.watch(2, MonoNs(0));
-    let mut lanes = Lanes::new(Roles::new(vllm.copied()), sight);
+    let mut lanes = lanes("vllm");
     let mut events = Vec::new();
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut enter = |event: &Event<'_>| {
@@ -108,9 +109,7 @@ fn the_parts_of_a_message_are_one_frame() {
 
 #[test]
 fn lanes_flow_while_a_message_waits_and_shortly_after_the_last() {
-    let mut sight = Observability::new(false, false);
-    sight.watch(2, MonoNs(0));
-    let mut lanes = Lanes::new(Roles::new(engines::DISCOVERED.first().copied()), sight);
+    let mut lanes = lanes("sglang");
     assert!(!lanes.flows());
     for seq in 0..2 {
         lanes.sent(&message(1, seq, &frame(seq)), &mut |_| {});
@@ -163,7 +162,7 @@ impl Engine {
 
     fn call(&mut self, pid: u32, socket: u64, seq: u64) -> Call {
         self.now += 1_000_000;
-        Call { at: MonoNs(self.now), socket: SocketId { pid, address: socket }, tid: pid, seq, cpu: None, wakeup: None }
+        Call { at: MonoNs(self.now), socket: SocketId { pid, address: socket }, tid: pid, seq, wakeup: None }
     }
 
     fn send(&mut self, socket: u64, seq: u64) {

@@ -6,7 +6,7 @@ use probe_user::discover::{Engine, Process, Setting};
 use probe_user::empty_probes::own_uprobe;
 use probe_user::examine::filter::{self, Call, Mode};
 use probe_user::examine::namespace::{Kind, clock_offset_ns};
-use probe_user::examine::setting;
+use probe_user::examine::{lockdown, setting};
 use probe_user::library::understood;
 use probe_user::{Capability, Feature, Permissions};
 use rustix::process::{Resource, getrlimit};
@@ -26,7 +26,7 @@ fn fact(name: impl Into<String>, value: impl Into<Option<String>>) -> Fact {
 /// Facts that are independent of the engine.
 pub(super) fn machine() -> Vec<Fact> {
     let mut facts = vec![
-        fact("kernel", setting::read("/proc/sys/kernel/osrelease")),
+        fact("kernel", setting("/proc/sys/kernel/osrelease")),
         fact("kernel types (BTF)", types()),
         fact("uprobes", uprobes()),
         fact("capabilities", capabilities()),
@@ -42,9 +42,9 @@ pub(super) fn machine() -> Vec<Fact> {
         ("kernel.perf_event_paranoid", "/proc/sys/kernel/perf_event_paranoid"),
         ("kernel.yama.ptrace_scope", "/proc/sys/kernel/yama/ptrace_scope"),
     ] {
-        facts.push(fact(name, setting::read(path)));
+        facts.push(fact(name, setting(path)));
     }
-    facts.push(fact("lockdown", setting::lockdown()));
+    facts.push(fact("lockdown", lockdown()));
     facts.push(fact("locked memory", memory()));
     facts.push(fact("cgroups", cgroups().map(str::to_owned)));
     facts
@@ -71,7 +71,7 @@ fn uprobes() -> String {
     match own_uprobe() {
         Ok(true) => "set on tokengap itself, with one link for multiple probe points".to_owned(),
         Ok(false) => "set on tokengap itself, with one perf event per probe point".to_owned(),
-        Err(error) => error.0.to_string(),
+        Err(error) => error.to_string(),
     }
 }
 
@@ -100,10 +100,9 @@ fn clock() -> Option<String> {
 fn seccomp() -> Option<String> {
     let tried: Vec<String> = Call::ALL
         .into_iter()
-        .map(Call::attempt)
-        .map(|attempt| match attempt.refused {
-            None => format!("{} is allowed", attempt.call.name()),
-            Some(errno) => format!("{} is refused (os error {errno})", attempt.call.name()),
+        .map(|call| match call.refusal() {
+            None => format!("{} is allowed", call.name()),
+            Some(errno) => format!("{} is refused (os error {errno})", call.name()),
         })
         .collect();
     let mode = match filter::mode()? {
@@ -164,7 +163,7 @@ fn libzmq(process: &Process) -> Option<String> {
     let release = library.release.as_ref().map_or("of unknown release".to_owned(), ToString::to_string);
     let what = match understood(library) {
         Ok(code) => {
-            let places = if code.receives && code.refused { "code supported" } else { "probed at entries and returns" };
+            let places = if code.single_points { "code supported" } else { "probed at entries and returns" };
             let layout = match code.layout {
                 Some(true) => "known message layout",
                 Some(false) => "unknown message layout",
@@ -184,5 +183,5 @@ fn inside(process: &Process) -> Option<String> {
 
 fn limit(process: &Process) -> Option<String> {
     let sample = Sampler::new(process.id.pid, 0..1).and_then(|mut sampler| sampler.sample()).ok()?;
-    sample.throttle.map(|_| "cpu.stat of its cgroup is readable".to_owned())
+    sample.throttled_ns.map(|_| "cpu.stat of its cgroup is readable".to_owned())
 }

@@ -53,11 +53,7 @@ pub(super) fn on_ourselves() -> Vec<Row> {
             probe.degraded().iter().filter(|d| d.feature == feature).map(Reason::from).collect();
         let tried = match feature {
             Feature::Messages | Feature::Processed | Feature::Polls | Feature::Tls => {
-                if let Err(error) = &uprobe {
-                    let Degraded { missing, .. } = error.0.clone();
-                    let pid = None;
-                    reasons.push((&Degraded { feature, pid, missing }).into());
-                }
+                reasons.extend(uprobe.as_ref().err().map(|own| Reason::from(&Degraded { feature, ..own.clone() })));
                 "a uprobe on tokengap itself"
             }
             Feature::Scheduler => "raw tracepoints of the scheduler",

@@ -13,14 +13,8 @@ pub(super) fn run(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     let load = Load { count: if long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..Load::STEADY };
     let wanted = u64::from(load.count * load.connections);
     // Exactly one record per message on either side.
-    let options = Options {
-        ring_bytes: 64 << 10,
-        processed: false,
-        refused: false,
-        scheduler: false,
-        polls: false,
-        ..Options::default()
-    };
+    let options =
+        Options { ring_bytes: 64 << 10, processed: false, scheduler: false, polls: false, ..Options::default() };
     let mut pair = Pair::start(load, dir)?;
     let mut probe = pair.attach(options)?;
     pair.sender.go()?;

@@ -3,6 +3,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
 use netlink_packet_core::{
@@ -85,8 +86,14 @@ impl Diag {
         Ok(Self(fd))
     }
 
-    /// Opens one in the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace.
-    pub(crate) fn inside(process: &ProcDir) -> Result<Self, DiagError> {
+    /// Opens one in the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace if it is not the current one.
+    pub(crate) fn of(process: &ProcDir) -> Result<Self, DiagError> {
+        let own = std::fs::metadata("/proc/self/ns/net").map(|own| own.ino()).ok();
+        let net = process.namespace("net").map_err(DiagError::Enter)?;
+        if own == Some(net) { Self::here() } else { Self::inside(process) }
+    }
+
+    fn inside(process: &ProcDir) -> Result<Self, DiagError> {
         let namespace = process.open_namespace("net").map_err(DiagError::Enter)?;
         // Entering a namespace changes the thread permanently, so a temporary thread does it.
         let enter = move || {
@@ -302,7 +309,6 @@ pub(crate) fn parse(datagram: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use std::os::linux::net::SocketAddrExt as _;
-    use std::os::unix::fs::MetadataExt;
     use std::os::unix::net::{UnixListener, UnixStream};
 
     use netlink_packet_core::Emitable as _;
@@ -310,7 +316,6 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::proc::ProcRoot;
 
     fn inode(socket: impl std::os::fd::AsFd) -> u32 {
         let file = std::fs::File::from(socket.as_fd().try_clone_to_owned().unwrap());
@@ -343,7 +348,7 @@ mod tests {
 
     #[test]
     fn entering_the_current_namespace_gives_a_socket_or_a_reason() {
-        let me = ProcRoot::new("/proc").process(std::process::id()).unwrap();
+        let me = ProcDir::of(std::process::id()).unwrap();
         match Diag::inside(&me) {
             Ok(diag) => assert!(diag.unix_sockets(100_000).is_ok()),
             Err(e) => assert_eq!(e, DiagError::Enter(ReadError::Denied)),
