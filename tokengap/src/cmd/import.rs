@@ -8,7 +8,6 @@ use anyhow::{Context, bail};
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use trace::import::{Import, Options, Stats};
-use trace::ledger::Limits;
 use trace::record::{Anchor, Header, RecordError, RecordOptions, Recorder};
 use trace::report::ReportInput;
 use trace::words::{bytes, count, plural};
@@ -17,7 +16,7 @@ use trace::{Analysis, Config, MonoNs};
 use crate::args::{LimitArgs, ReportArgs};
 use crate::cmd::report::ReportOutput;
 use crate::progress::Progress;
-use crate::{args, confinement};
+use crate::{app, args, confinement};
 
 /// Analyse an engine's log files: shows where first tokens waited, according to the engine's own log lines.
 ///
@@ -56,10 +55,6 @@ pub(crate) struct Args {
     #[command(flatten)]
     report_output: ReportOutput,
 
-    /// Maximum number of live requests followed. Beyond it, the oldest are evicted and counted.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = args::at_least_one)]
-    max_live: usize,
-
     #[command(flatten)]
     limits: LimitArgs,
 
@@ -92,7 +87,7 @@ fn import(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let (events, path) = (plural(report.own.events, "event"), path.display());
     errln!("tokengap: {events} written to {path} ({})", bytes(written.bytes));
-    Ok(args.report_output.verdict(&report))
+    Ok(app::verdict(report.worst(), args.report_output.fail_on))
 }
 
 /// Reads all files, and writes a recording if requested.
@@ -106,8 +101,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
         ..Options::default()
     };
     let mut import = Import::open(&args.paths, engines::LOGS, options)?;
-    let limits = args.limits.on(Limits { live_rids: args.max_live, ..Limits::default() });
-    let config = Config { limits, engines: engines::FACTS };
+    let config = Config { limits: args.limits.limits(), engines: engines::FACTS };
     let mut analysis = Analysis::new(config);
     let (mut recorder, mut failed, mut next_tick) = (None, None, None);
     let mut progress = Progress::of("importing");
