@@ -151,7 +151,9 @@ impl Table {
         let Checks { made, failed, messages, outcome } = checks;
         let verdict = if failed.is_empty() { "ok" } else { "FAIL" };
         println!("{name:<20} {seconds:>5.1}s {made:>4} {verdict:<4} {outcome}");
-        failed.iter().for_each(|line| println!("    {line}"));
+        for line in failed {
+            println!("    {line}");
+        }
         let _ = writeln!(self.rows, "| {name} | {what} | {outcome} |");
         self.failed += u32::from(!failed.is_empty());
         self.made += made;

@@ -31,7 +31,9 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
         let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
         let (at, what) = (reports.now(), join.engine());
         analysis.apply(&Event { at, what });
-        hops.iter().for_each(|hop| analysis.apply(&announcement(hop, at)));
+        for hop in hops {
+            analysis.apply(&announcement(hop, at));
+        }
         // The turn of a tap, the join and the analysis.
         let mut turn = |all: bool| {
             while let Some(report) = reports.next() {
