@@ -250,12 +250,14 @@ mod tests {
     fn a_recording_of_an_import_gives_the_same_report() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("run.tgap");
-        let (analysis, input, recorder) = read(&args(&[LOG, "--record", &path.to_string_lossy()])).expect("read");
+        let line = args(&[LOG, "--max-finished", "2", "--record", &path.to_string_lossy()]);
+        let (analysis, input, recorder) = read(&line).expect("read");
         let report = analysis.report(&input);
         recorder.expect("made").finish(&input).expect("finished");
         let recording = trace::record::Recording::open(&path).expect("opened");
         let (replayed, closing) = trace::record::analyse(&recording, engines::FACTS, &mut |_, _| {}).expect("replayed");
         let mut replayed = replayed.report(&closing);
+        assert_eq!(recording.header().config.limits.finished_kept, 2);
         // Wall-clock times derive from the header's anchor, which is the epoch itself.
         assert_eq!(recording.header().anchor, Anchor::default());
         replayed.window_wall_ns = report.window_wall_ns;
