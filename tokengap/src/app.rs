@@ -33,7 +33,7 @@ pub(crate) fn run(source: impl LiveSource, args: &LiveArgs) -> anyhow::Result<Ex
 
 /// Runs `source` as [`run`] does, and returns the report.
 pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Signals) -> anyhow::Result<Report> {
-    let config = Config { limits: args.limits(), engines: engines::FACTS };
+    let config = Config { limits: args.limits.limits(), engines: engines::FACTS };
     let files = args.record.files();
     if files.payload == Payload::Tokens {
         source.keep_ids();
@@ -82,13 +82,12 @@ pub(crate) fn print_message(message: &str) {
 /// Prints the report and returns the exit code for `--fail-on`.
 pub(crate) fn conclude(report: &Report, outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
     output::write(None, &text(report, outcome.json)?, false)?;
-    let failed = outcome.fail_on.is_some_and(|min| has_finding_of(report, min));
-    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    Ok(verdict(report.worst(), outcome.fail_on))
 }
 
-/// Returns whether the report has a finding of at least this severity.
-pub(crate) fn has_finding_of(report: &Report, min: Severity) -> bool {
-    report.worst() >= Some(min)
+/// Exit code for `--fail-on`, with the severity of the worst finding.
+pub(crate) fn verdict(worst: Option<Severity>, fail_on: Option<Severity>) -> ExitCode {
+    ExitCode::from(u8::from(fail_on.is_some_and(|min| worst >= Some(min))))
 }
 
 /// Reads the configuration again and applies the settings that can change during a run.

@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory as _, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use tui::theme::Palette;
 
 use crate::cmd;
@@ -75,63 +75,49 @@ pub(crate) fn with_similar_flag(mut error: clap::Error, command: &clap::Command,
     error
 }
 
-#[derive(Subcommand)]
-enum Command {
-    #[cfg(target_os = "linux")]
-    Attach(cmd::attach::Args),
-    #[cfg(target_os = "linux")]
-    Demo(cmd::demo::Args),
-    Replay(cmd::replay::Args),
-    Decode(cmd::decode::Args),
-    Export(cmd::export::Args),
-    Diff(cmd::diff::Args),
-    #[cfg(target_os = "linux")]
-    Doctor(cmd::doctor::Args),
-    Report(cmd::report::Args),
-    Import(cmd::import::Args),
-    #[cfg(target_os = "linux")]
-    Tap(cmd::tap::Args),
-    Watch(cmd::watch::Args),
-    #[cfg(target_os = "linux")]
-    Run(cmd::run::Args),
-    #[cfg(target_os = "linux")]
-    Splice(cmd::splice::Args),
-    #[cfg(target_os = "linux")]
-    Guard(guard::Args),
-    #[cfg(target_os = "linux")]
-    Broker(cmd::broker::Args),
-    Generate(cmd::generate::Args),
+/// Defines the commands, in the order of the help, by the modules with their flags and their execution.
+macro_rules! commands {
+    ($($(#[$system:meta])? $command:ident($($module:ident)::+),)+) => {
+        #[derive(Subcommand)]
+        enum Command {
+            $($(#[$system])? $command($($module)::+::Args),)+
+        }
+
+        impl Cli {
+            pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
+                match self.command {
+                    $($(#[$system])? Command::$command(args) => $($module)::+::run(&args),)+
+                }
+            }
+        }
+    };
 }
 
-impl Cli {
-    pub(crate) fn run(self) -> anyhow::Result<ExitCode> {
-        match self.command {
-            #[cfg(target_os = "linux")]
-            Command::Attach(args) => cmd::attach::run(&args),
-            #[cfg(target_os = "linux")]
-            Command::Demo(args) => cmd::demo::run(args),
-            Command::Replay(args) => cmd::replay::run(&args),
-            Command::Decode(args) => cmd::decode::run(&args),
-            Command::Export(args) => cmd::export::run(&args),
-            Command::Report(args) => cmd::report::run(&args),
-            Command::Diff(args) => cmd::diff::run(&args),
-            #[cfg(target_os = "linux")]
-            Command::Doctor(args) => cmd::doctor::run(&args),
-            Command::Import(args) => cmd::import::run(&args),
-            #[cfg(target_os = "linux")]
-            Command::Tap(args) => cmd::tap::run(&args),
-            Command::Watch(args) => cmd::watch::run(&args),
-            #[cfg(target_os = "linux")]
-            Command::Run(args) => cmd::run::run(&args),
-            #[cfg(target_os = "linux")]
-            Command::Splice(args) => cmd::splice::run(&args),
-            #[cfg(target_os = "linux")]
-            Command::Guard(args) => guard::run(&args),
-            #[cfg(target_os = "linux")]
-            Command::Broker(args) => cmd::broker::run(&args),
-            Command::Generate(args) => cmd::generate::run(&args, Self::command()),
-        }
-    }
+commands! {
+    #[cfg(target_os = "linux")]
+    Attach(cmd::attach),
+    #[cfg(target_os = "linux")]
+    Demo(cmd::demo),
+    Replay(cmd::replay),
+    Decode(cmd::decode),
+    Export(cmd::export),
+    Diff(cmd::diff),
+    #[cfg(target_os = "linux")]
+    Doctor(cmd::doctor),
+    Report(cmd::report),
+    Import(cmd::import),
+    #[cfg(target_os = "linux")]
+    Tap(cmd::tap),
+    Watch(cmd::watch),
+    #[cfg(target_os = "linux")]
+    Run(cmd::run),
+    #[cfg(target_os = "linux")]
+    Splice(cmd::splice),
+    #[cfg(target_os = "linux")]
+    Guard(guard),
+    #[cfg(target_os = "linux")]
+    Broker(cmd::broker),
+    Generate(cmd::generate),
 }
 
 /// Colour theme requested by the user.
@@ -161,6 +147,8 @@ impl Theme {
 
 #[cfg(test)]
 mod tests {
+    use clap::CommandFactory as _;
+
     use super::*;
 
     #[test]

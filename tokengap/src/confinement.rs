@@ -1,33 +1,24 @@
 //! Privileges and access that each command drops before it reads untrusted input, and those it keeps.
 
-use std::path::Path;
-#[cfg(target_os = "linux")]
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-#[cfg(target_os = "linux")]
 use confine::{Capabilities, Plan, PortAccess, Work};
-#[cfg(target_os = "linux")]
+use probe_user::{Capability, Feature, Permissions};
 use zmq_tap::relay::Endpoint;
 
-#[cfg(target_os = "linux")]
-use crate::{
-    args::LiveArgs,
-    broker::{self, Results, or_working_folder},
-};
+use crate::args::LiveArgs;
+use crate::broker::{self, Results, or_working_folder};
 
 /// Set by `--no-confine`.
 static OFF: AtomicBool = AtomicBool::new(false);
 
 /// Ports below require `CAP_NET_BIND_SERVICE`.
-#[cfg(target_os = "linux")]
 const FIRST_FREE_PORT: u16 = 1_024;
 /// Proxy variables, which the OTLP client also reads.
-#[cfg(target_os = "linux")]
 const PROXIES: [&str; 6] = ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
 
 /// Capabilities to move other users' sockets and restore them, and to end a child that has changed its user.
-#[cfg(target_os = "linux")]
 pub(crate) const MOVING: Capabilities =
     Capabilities::CHOWN.union(Capabilities::FOWNER).union(Capabilities::DAC_OVERRIDE).union(Capabilities::KILL);
 
@@ -38,7 +29,6 @@ pub(crate) fn disable() {
 }
 
 /// Confines a command that only processes files: it reads `read` and creates `make`, without access to the network or other processes.
-#[cfg(target_os = "linux")]
 pub(crate) fn files(read: &[&Path], make: &[Option<&Path>]) {
     let mut plan = Plan::new(Work::Files);
     // `-` is standard input or output.
@@ -48,12 +38,7 @@ pub(crate) fn files(read: &[&Path], make: &[Option<&Path>]) {
     apply(&plan);
 }
 
-/// Confinement is only available on Linux.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn files(_read: &[&Path], _make: &[Option<&Path>]) {}
-
 /// Confines `tokengap watch`: it connects to `ports`, reads `key` and creates `make`.
-#[cfg(target_os = "linux")]
 pub(crate) fn watching(ports: impl Iterator<Item = u16>, key: Option<&Path>, make: &[Option<&Path>]) {
     let mut plan = Plan::new(Work::Network);
     plan.ports.extend(ports.map(PortAccess::Connect));
@@ -62,12 +47,7 @@ pub(crate) fn watching(ports: impl Iterator<Item = u16>, key: Option<&Path>, mak
     apply(&plan);
 }
 
-/// Confinement is only available on Linux.
-#[cfg(not(target_os = "linux"))]
-pub(crate) fn watching(_ports: impl Iterator<Item = u16>, _key: Option<&Path>, _make: &[Option<&Path>]) {}
-
 /// Access that every live run with `args` needs: its files, its feed, its metrics and the working folder of the screen.
-#[cfg(target_os = "linux")]
 pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
     let mut plan = Plan::new(work);
     let results = results(args);
@@ -92,7 +72,6 @@ pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
 }
 
 /// Adds the access for a relay that listens on `listens` and connects to `upstreams`.
-#[cfg(target_os = "linux")]
 pub(crate) fn relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint]) {
     for listen_at in listens {
         match listen_at {
@@ -115,7 +94,6 @@ pub(crate) fn relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint
 }
 
 /// Files that a live run with `args` may write.
-#[cfg(target_os = "linux")]
 fn results(args: &LiveArgs) -> Results {
     let named = args.record.record.iter().chain(&args.record.hindsight_file);
     let ring_folders = args.record.hindsight_file.iter().filter_map(|ring| ring.parent().map(Path::to_owned));
@@ -133,7 +111,6 @@ fn results(args: &LiveArgs) -> Results {
 }
 
 /// Confines `attach`: as root it changes to a user without files, and another process creates the files of its results.
-#[cfg(target_os = "linux")]
 pub(crate) fn attach(args: &LiveArgs) {
     let mut plan = live(Work::Probe, args);
     plan.keep |= probes();
@@ -155,7 +132,6 @@ pub(crate) fn attach(args: &LiveArgs) {
 }
 
 /// Refuses to load further eBPF programs, once those of the probe are loaded.
-#[cfg(target_os = "linux")]
 pub(crate) fn refuse_programs() {
     if OFF.load(Ordering::Relaxed) {
         return;
@@ -166,9 +142,7 @@ pub(crate) fn refuse_programs() {
 }
 
 /// Capabilities that probes on other processes need (docs/internals/PROBE.md).
-#[cfg(target_os = "linux")]
 pub(crate) fn probes() -> Capabilities {
-    use probe_user::{Capability, Feature, Permissions};
     let kernel = Permissions::here().kernel();
     let needs = Feature::ALL.iter().flat_map(|feature| feature.needs(kernel));
     let mut keep = needs.fold(Capabilities::empty(), |all, need| all | Capabilities::from_bits_retain(1 << need.bit()));
@@ -178,7 +152,6 @@ pub(crate) fn probes() -> Capabilities {
     keep | Capabilities::from_bits_retain(1 << Capability::SysAdmin.bit())
 }
 
-#[cfg(target_os = "linux")]
 fn listen(plan: &mut Plan, port: u16) {
     plan.ports.push(PortAccess::Listen(port));
     if (1..FIRST_FREE_PORT).contains(&port) {
@@ -186,7 +159,6 @@ fn listen(plan: &mut Plan, port: u16) {
     }
 }
 
-#[cfg(target_os = "linux")]
 fn port(url: &str) -> Option<u16> {
     let url: ureq::http::Uri = url.parse().ok()?;
     url.port_u16().or(match url.scheme_str() {
@@ -197,7 +169,6 @@ fn port(url: &str) -> Option<u16> {
 }
 
 /// Drops everything that `plan` does not keep.
-#[cfg(target_os = "linux")]
 pub(crate) fn apply(plan: &Plan) {
     if OFF.load(Ordering::Relaxed) {
         return;

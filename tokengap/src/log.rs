@@ -1,10 +1,24 @@
-//! The log on standard error.
+//! Messages and the log on standard error. File names and received text may be hostile, so terminal control sequences are removed.
 
 use std::sync::OnceLock;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{fmt, registry, reload};
+
+/// Like [`eprint!`], without control characters and bidirectional or invisible characters.
+macro_rules! err {
+    ($($words:tt)*) => {
+        ::std::eprint!("{}", ::trace::report::hostile::lines(&::std::format!($($words)*)))
+    };
+}
+
+/// Like [`eprintln!`], without control characters and bidirectional or invisible characters.
+macro_rules! errln {
+    ($($words:tt)*) => {
+        ::std::eprintln!("{}", ::trace::report::hostile::lines(&::std::format!($($words)*)))
+    };
+}
 
 /// Changes the log filter once the log is initialised.
 static CHANGE: OnceLock<Box<dyn Fn(Targets) + Send + Sync>> = OnceLock::new();

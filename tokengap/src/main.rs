@@ -3,7 +3,7 @@
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "code for live sources is unused on other systems"))]
 
 #[macro_use]
-mod stderr;
+mod log;
 
 mod advice;
 mod app;
@@ -15,6 +15,7 @@ mod broker;
 mod cli;
 mod cmd;
 mod config;
+#[cfg(target_os = "linux")]
 mod confinement;
 #[cfg(target_os = "linux")]
 mod demo;
@@ -23,7 +24,6 @@ mod documents;
 #[cfg(target_os = "linux")]
 mod guard;
 mod headless;
-mod log;
 mod output;
 mod progress;
 #[cfg(target_os = "linux")]
@@ -45,6 +45,16 @@ use anyhow::Context;
 use clap::Parser;
 use clap::{CommandFactory, FromArgMatches};
 use signal_hook::consts::SIGXFSZ;
+
+/// Only Linux has a confinement.
+#[cfg(not(target_os = "linux"))]
+mod confinement {
+    use std::path::Path;
+
+    pub(crate) fn disable() {}
+    pub(crate) fn files(_: &[&Path], _: &[Option<&Path>]) {}
+    pub(crate) fn watching(_: impl Iterator<Item = u16>, _: Option<&Path>, _: &[Option<&Path>]) {}
+}
 
 fn main() -> ExitCode {
     session::own::start();

@@ -14,26 +14,18 @@ const MOMENT: Duration = Duration::from_millis(300);
 pub(crate) struct Progress {
     what: &'static str,
     began: Instant,
-    quiet: bool,
     bar: Option<ProgressBar>,
 }
 
 impl Progress {
     /// Creates a bar labelled `what`, one word such as `exporting`.
     pub(crate) fn of(what: &'static str) -> Self {
-        Self { what, began: Instant::now(), quiet: false, bar: None }
-    }
-
-    /// Creates no bar, for work that writes to the same terminal.
-    pub(crate) fn none() -> Self {
-        let mut progress = Self::of("");
-        progress.quiet = true;
-        progress
+        Self { what, began: Instant::now(), bar: None }
     }
 
     /// Reports `done` of `all` bytes.
     pub(crate) fn at(&mut self, done: u64, all: u64) {
-        if self.quiet || (self.bar.is_none() && self.began.elapsed() < MOMENT) {
+        if self.bar.is_none() && self.began.elapsed() < MOMENT {
             return;
         }
         let bar = self.bar.get_or_insert_with(|| {

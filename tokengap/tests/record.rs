@@ -1,27 +1,51 @@
-//! The real binary records a run, and the recording gives the same report as the run.
+//! The real binary records a run. The recording gives the same report as the run; after a failure of the disk or of a process, the run
+//! continues, written data remains readable, and reports name the missing part.
 
-use std::path::{Path, PathBuf};
+use std::io::Read as _;
+use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tempfile::TempDir;
 
-fn tokengap(folder: &Path, args: &[&str]) -> Output {
-    let run = Command::new(env!("CARGO_BIN_EXE_tokengap")).current_dir(folder).args(args).output();
-    run.expect("tokengap runs")
+const TOKENGAP: &str = env!("CARGO_BIN_EXE_tokengap");
+
+fn folder() -> TempDir {
+    tempfile::tempdir().expect("a folder")
 }
 
-/// The report, without the resource use of the process.
+fn tokengap(folder: &Path, args: &[&str]) -> Output {
+    Command::new(TOKENGAP).current_dir(folder).args(args).output().expect("tokengap runs")
+}
+
+/// Runs a shell command in `folder`; `$T` is tokengap.
+fn shell(folder: &Path, line: &str) -> Output {
+    Command::new("sh").current_dir(folder).env("T", TOKENGAP).args(["-c", line]).output().expect("sh runs")
+}
+
+/// Report of a successful run.
 fn report(output: &Output) -> Value {
-    assert!(output.status.success(), "{}", stderr(output));
-    let mut report: Value = serde_json::from_slice(&output.stdout).expect("a report");
-    let own = report["self"].as_object_mut().expect("its own part");
-    assert!(own.remove("cpu_ns").is_some() && own.remove("rss_bytes").is_some());
-    report
+    assert!(output.status.success(), "{}: {}", output.status, stderr(output));
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stderr(output)))
+}
+
+fn replayed(folder: &Path, file: &str) -> Value {
+    report(&tokengap(folder, &["replay", file, "--json"]))
 }
 
 fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Degradations in the report.
+fn degraded(report: &Value) -> Vec<&str> {
+    let degraded = report["self"]["degraded"].as_array().expect("a list");
+    degraded.iter().filter_map(Value::as_str).collect()
+}
+
+fn chunks(report: &Value) -> u64 {
+    report["chunks"]["sent"].as_u64().expect("chunks")
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -31,17 +55,77 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
+/// A demo in a folder of its own, killed on drop.
+struct Running {
+    demo: Child,
+    folder: TempDir,
+}
+
+impl Running {
+    fn start(folder: TempDir, args: &str) -> Self {
+        let mut demo = Command::new(TOKENGAP);
+        demo.current_dir(folder.path()).args(["demo", "--json"]).args(args.split(' '));
+        let demo = demo.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("tokengap runs");
+        Self { demo, folder }
+    }
+
+    /// Waits for a minute at most.
+    fn wait<T>(&self, what: &str, found: impl Fn() -> Option<T>) -> T {
+        let end = Instant::now() + Duration::from_mins(1);
+        loop {
+            if let Some(found) = found() {
+                return found;
+            }
+            assert!(Instant::now() < end, "{what}: {:?}", names(self.folder.path()));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn signal(&self, name: &str) {
+        let kill = Command::new("kill").args([name, &self.demo.id().to_string()]).status();
+        assert!(kill.expect("kill runs").success());
+    }
+
+    /// Waits for a complete dump, and checks that it has chunks.
+    fn check_dump(&self) {
+        let is_dump = |name: &String| name.starts_with("tokengap-hindsight-");
+        let dump = self.wait("no dump was written", || names(self.folder.path()).into_iter().find(is_dump));
+        let report = replayed(self.folder.path(), &dump);
+        assert!(chunks(&report) > 0, "{report}");
+    }
+
+    /// Its report, once it has ended.
+    fn report(&mut self) -> Value {
+        let mut out = Vec::new();
+        self.demo.stdout.as_mut().expect("piped").read_to_end(&mut out).expect("it is read");
+        assert!(self.demo.wait().expect("it ends").success());
+        serde_json::from_slice(&out).expect("a report")
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have exited already.
+        let _ = self.demo.kill();
+        let _ = self.demo.wait();
+    }
+}
+
 #[test]
 fn a_replay_gives_the_same_report_as_the_live_run() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder();
     for scenario in ["race", "router"] {
         let file = format!("{scenario}.tgap");
         let live =
             tokengap(folder.path(), &["demo", "--scenario", scenario, "--json", "--duration", "2s", "--record", &file]);
         assert!(stderr(&live).contains(&format!("recorded to {file}")), "{}", stderr(&live));
-        let live = report(&live);
-        assert!(live["chunks"]["sent"].as_u64() > Some(100), "{live}");
-        let replayed = report(&tokengap(folder.path(), &["replay", &file, "--json"]));
+        let mut reports = [report(&live), replayed(folder.path(), &file)];
+        for report in &mut reports {
+            let own = report["self"].as_object_mut().expect("its own part");
+            assert!(own.remove("cpu_ns").is_some() && own.remove("rss_bytes").is_some());
+        }
+        let [live, replayed] = reports;
+        assert!(chunks(&live) > 100, "{live}");
         for (part, value) in live.as_object().expect("parts") {
             assert_eq!(&replayed[part], value, "{scenario}: {part}");
         }
@@ -50,7 +134,7 @@ fn a_replay_gives_the_same_report_as_the_live_run() {
 
 #[test]
 fn existing_files_are_replaced_only_with_force() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder();
     std::fs::write(folder.path().join("run.tgap"), "mine").expect("written");
     let demo = ["demo", "--json", "--duration", "1s", "--record", "run.tgap"];
     let refused = tokengap(folder.path(), &demo);
@@ -65,82 +149,26 @@ fn existing_files_are_replaced_only_with_force() {
     assert!(tokengap(folder.path(), &["replay", "run.tgap"]).status.success());
 }
 
-/// A demo with a hindsight ring, killed on drop.
-struct DemoWithRing {
-    demo: Child,
-    folder: tempfile::TempDir,
-}
-
-impl DemoWithRing {
-    fn start(args: &[&str]) -> Self {
-        let folder = tempfile::tempdir().expect("a folder");
-        let demo = Command::new(env!("CARGO_BIN_EXE_tokengap"))
-            .current_dir(folder.path())
-            .args(["demo", "--json", "--duration", "60s", "--hindsight", "8MiB"])
-            .args(args)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("tokengap runs");
-        Self { demo, folder }
-    }
-
-    fn signal(&self, name: &str) {
-        let kill = Command::new("kill").args([name, &self.demo.id().to_string()]).status();
-        assert!(kill.expect("kill runs").success());
-    }
-
-    /// Waits for a complete dump.
-    fn dump(&self) -> PathBuf {
-        let end = Instant::now() + Duration::from_mins(1);
-        loop {
-            let dumps = names(self.folder.path()).into_iter().find(|n| n.starts_with("tokengap-hindsight-"));
-            if let Some(dump) = dumps {
-                return self.folder.path().join(dump);
-            }
-            assert!(Instant::now() < end, "no dump was written: {:?}", names(self.folder.path()));
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    fn check_has_chunks(&self, file: &Path) {
-        let output = tokengap(self.folder.path(), &["replay", &file.to_string_lossy(), "--json"]);
-        let report = report(&output);
-        assert!(report["chunks"]["sent"].as_u64() > Some(0), "{report}");
-    }
-}
-
-impl Drop for DemoWithRing {
-    fn drop(&mut self) {
-        // It may have exited already.
-        let _ = self.demo.kill();
-        let _ = self.demo.wait();
-    }
-}
-
 #[test]
 fn hindsight_is_dumped_on_a_signal_and_the_ring_removed_at_the_end() {
-    let mut run = DemoWithRing::start(&["--scenario", "healthy"]);
+    let mut run = Running::start(folder(), "--scenario healthy --duration 60s --hindsight 8MiB");
     std::thread::sleep(Duration::from_secs(3));
     run.signal("-USR1");
-    let dump = run.dump();
-    run.check_has_chunks(&dump);
+    run.check_dump();
     run.signal("-INT");
-    assert!(run.demo.wait().expect("it ends").success());
+    run.report();
     let left: Vec<String> = names(run.folder.path());
     assert!(left.iter().all(|n| n.starts_with("tokengap-hindsight-")), "{left:?}");
 }
 
 #[test]
 fn hindsight_is_dumped_automatically_when_tokens_are_lost() {
-    let run = DemoWithRing::start(&["--scenario", "race"]);
-    let dump = run.dump();
-    run.check_has_chunks(&dump);
+    Running::start(folder(), "--scenario race --duration 60s --hindsight 8MiB").check_dump();
 }
 
 #[test]
 fn token_ids_are_recorded_and_exported_only_on_request() {
-    let folder = tempfile::tempdir().expect("a folder");
+    let folder = folder();
     let demo = |file: &str, more: &[&str]| {
         let args = ["demo", "--json", "--duration", "1s", "--record", file];
         report(&tokengap(folder.path(), &[&args[..], more].concat()));
@@ -159,4 +187,109 @@ fn token_ids_are_recorded_and_exported_only_on_request() {
     assert_eq!(ids(&events("lengths.tgap", "lengths")), 0);
     assert_eq!(ids(&events("tokens.tgap", "lengths")), 0, "export needs its own --payload tokens");
     assert!(ids(&events("tokens.tgap", "tokens")) > 100);
+}
+
+#[test]
+fn cpu_time_spent_before_exec_is_not_counted() {
+    let folder = folder();
+    let burn = "i=0; while [ $i -lt 1000000 ]; do i=$((i+1)); done; cut -d' ' -f14,15 /proc/$$/stat >&2";
+    let output = shell(folder.path(), &format!("{burn}; exec \"$T\" demo --duration 200ms --json"));
+    let ticks = String::from_utf8_lossy(&output.stderr);
+    let ticks = ticks.lines().next().expect("user and system time").split(' ');
+    let burnt: u64 = ticks.map(|n| n.parse::<u64>().expect("clock ticks")).sum();
+    let own = report(&output)["self"]["cpu_ns"].as_u64().expect("CPU time");
+    assert!(own < burnt * 10_000_000, "{own} ns, and {burnt} ticks of 10 ms were used before");
+}
+
+/// Checks that the live run observed everything and reports why its recording ended, and that the recording contains the beginning and
+/// reports the missing end.
+fn ended_early(folder: &Path, live: &Output, why: &str) {
+    let live = report(live);
+    let truth = live["demo"]["truth"]["chunks"].as_u64();
+    assert_eq!(Some(chunks(&live)), truth, "the run was disturbed");
+    let lines = degraded(&live);
+    let recording_ended =
+        lines.iter().find(|line| line.starts_with("recording stopped: ") || line.starts_with("recording: "));
+    assert!(recording_ended.is_some_and(|line| line.contains(why)), "{lines:?}");
+    let replayed = replayed(folder, "run.tgap");
+    assert!((1..chunks(&live)).contains(&chunks(&replayed)), "{} of {}", chunks(&replayed), chunks(&live));
+    let lines = degraded(&replayed);
+    assert!(lines.iter().any(|line| line.contains("it ended before the run")), "{lines:?}");
+}
+
+#[test]
+fn a_file_size_limit_ends_only_the_recording() {
+    let folder = folder();
+    let demo = "ulimit -f 40; exec \"$T\" demo --scenario race --json --duration 6s --record run.tgap";
+    ended_early(folder.path(), &shell(folder.path(), demo), "File too large");
+}
+
+#[test]
+fn a_full_disk_ends_only_the_recording() {
+    let folder = folder();
+    // A small disk, unmounted when the shell exits. If mounting is not permitted, the test of the size limit covers the case.
+    let small = "mkdir disk && mount -t tmpfs -o size=32k none disk";
+    let unshare = |line: &str| {
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--mount", "sh", "-c", line]);
+        command.current_dir(folder.path()).env("T", TOKENGAP).output()
+    };
+    if !unshare(&format!("{small} && rmdir disk || umount disk && rmdir disk"))
+        .is_ok_and(|tried| tried.status.success())
+    {
+        eprintln!("not run: no small disk can be mounted here");
+        return;
+    }
+    let demo = "\"$T\" demo --scenario race --json --duration 6s --record disk/run.tgap && cp disk/run.tgap .";
+    let live = unshare(&format!("{small} && {demo}")).expect("unshare runs");
+    ended_early(folder.path(), &live, "No space left on device");
+}
+
+#[test]
+fn recording_and_ring_are_readable_after_sigkill() {
+    let args = "--scenario race --duration 60s --record run.tgap --hindsight 8MiB --hindsight-file ring.tgap";
+    let mut run = Running::start(folder(), args);
+    let folder = run.folder.path().to_owned();
+    let length = |name: &str| folder.join(name).metadata().map_or(0, |file| file.len());
+    run.wait("the recording does not grow", || (length("run.tgap") >= 30_000).then_some(()));
+    run.demo.kill().expect("killed");
+    run.demo.wait().expect("it is gone");
+    assert_eq!(length("ring.tgap"), 8 << 20);
+    // Simulates a kill in the middle of the last write.
+    let bytes = std::fs::read(folder.join("run.tgap")).expect("the recording");
+    std::fs::write(folder.join("cut.tgap"), &bytes[..bytes.len() - 7]).expect("written");
+    let mut seen = Vec::new();
+    for (name, problem) in [
+        ("run.tgap", Some("it was not closed")),
+        ("cut.tgap", Some("its last block is truncated")),
+        ("ring.tgap", None),
+    ] {
+        let replayed = replayed(&folder, name);
+        let lines = degraded(&replayed);
+        if let Some(problem) = problem {
+            assert!(lines.iter().any(|line| line.contains(problem)), "{name}: {lines:?}");
+        }
+        seen.push(chunks(&replayed));
+        let exported = tokengap(&folder, &["export", name, "--format", "csv"]);
+        assert!(exported.status.success());
+        let requests = String::from_utf8_lossy(&exported.stdout).lines().count() as u64;
+        assert_eq!(requests, 1 + replayed["requests"]["seen"].as_u64().expect("requests"), "{name}");
+    }
+    assert!(seen[0] > seen[1] && seen[1] > 0 && seen[2] > 0, "{seen:?}");
+}
+
+#[test]
+fn a_run_continues_when_its_output_folder_is_removed() {
+    let folder = folder();
+    let kept = folder.path().join("kept");
+    std::fs::create_dir(&kept).expect("a folder");
+    let args = "--scenario race --duration 5s --record kept/run.tgap --hindsight 8MiB --hindsight-file kept/ring.tgap";
+    let mut run = Running::start(folder, args);
+    run.wait("nothing is recorded", || kept.join("run.tgap").exists().then_some(()));
+    std::thread::sleep(Duration::from_secs(1));
+    std::fs::remove_dir_all(&kept).expect("removed");
+    let live = run.report();
+    assert_eq!(Some(chunks(&live)), live["demo"]["truth"]["chunks"].as_u64());
+    let lines = degraded(&live);
+    assert!(lines.iter().any(|line| line.contains("kept/run.tgap was removed")), "{lines:?}");
 }

@@ -2,19 +2,13 @@
 
 mod bench;
 mod dist;
-mod docs;
-mod document;
 mod e2e;
-mod ebpf;
 mod faults;
 mod fixtures;
 mod fuzz;
 mod healthy;
-mod schemas;
 mod script;
 mod scripted;
-mod soak;
-mod validate;
 
 use clap::{Parser, Subcommand};
 
@@ -32,7 +26,7 @@ enum Command {
     /// Build the static program and pack it: archive, Debian package, checksums
     Dist(dist::Options),
     /// Run every command shown in the documentation
-    Docs(docs::Options),
+    Docs(scripted::Docs),
     /// Run the real engine through the tap and under attach, and compare the report with the engine's own counts
     E2e(e2e::Options),
     /// Prepare the harness of the real engine: virtual environment and unpacked releases
@@ -54,48 +48,48 @@ enum Command {
     #[command(hide = true)]
     KernelObjects,
     /// Update the tables of message layouts
-    Schemas(schemas::Args),
+    Schemas(scripted::Schemas),
     /// Build the kernel side of the probe, or check that the objects in the repository match its source
-    Ebpf(ebpf::Args),
+    Ebpf(scripted::Ebpf),
     /// Open the HTML report in headless Chromium: light, dark, narrow, on paper
     Pages(scripted::Pages),
     /// Run the release binary in an empty root and in containers, at every privilege level
-    Pod(scripted::Pod),
+    Pod(scripted::Released),
     /// Capture the screens of docs/reference/gallery.md from the demo, in tmux
     Screens(scripted::Screens),
     /// Use all features at once for a long time, and check resource use and counts
-    Soak(soak::Options),
+    Soak(scripted::Soak),
     /// Compare the report with the data of a real Prometheus and a real OpenTelemetry collector
-    Telemetry(scripted::Telemetry),
+    Telemetry(scripted::Tested),
     /// Run the systemd unit next to a real engine, under a separate systemd instance
-    Unit(scripted::Unit),
+    Unit(scripted::Released),
     /// Read the exports with third-party tools
-    Validate(validate::Options),
+    Validate(scripted::Validate),
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
-        Command::Bench(what) => bench::run(&what),
+        Command::Bench(options) => bench::run(&options),
         Command::Dist(options) => dist::run(&options),
-        Command::Docs(options) => docs::run(&options),
+        Command::Docs(options) => scripted::docs(&options),
         Command::E2e(options) => e2e::run(&options),
         Command::Engine(options) => e2e::prepare(&options),
         Command::Faults(options) => faults::run(&options),
-        Command::Fixtures(args) => fixtures::run(&args),
+        Command::Fixtures(options) => fixtures::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Healthy(options) => healthy::run(&options),
         Command::Install(options) => scripted::install(&options),
-        Command::KernelObjects => e2e::kernel::list(),
+        Command::KernelObjects => faults::kernel::list(),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
-        Command::Schemas(args) => schemas::run(&args),
-        Command::Ebpf(args) => ebpf::run(&args),
+        Command::Schemas(options) => scripted::schemas(&options),
+        Command::Ebpf(options) => scripted::ebpf(&options),
         Command::Pages(options) => scripted::pages(&options),
         Command::Pod(options) => scripted::pod(&options),
         Command::Screens(options) => scripted::screens(&options),
-        Command::Soak(options) => soak::run(&options),
+        Command::Soak(options) => scripted::soak(&options),
         Command::Telemetry(options) => scripted::telemetry(&options),
         Command::Unit(options) => scripted::unit(&options),
-        Command::Validate(options) => validate::run(&options),
+        Command::Validate(options) => scripted::validate(&options),
     }
 }
 

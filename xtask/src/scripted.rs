@@ -1,27 +1,79 @@
-//! Commands that test a program or the release with one Python script of this folder.
+//! Commands that prepare programs and run one script of this folder.
 
 use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::dist;
-use crate::e2e::setup::prepare;
-use crate::script::{in_pid_namespace, python, run, succeed, tokengap};
+use crate::e2e::setup::{harness, prepare};
+use crate::script::{in_pid_namespace, output, python, root, run, succeed, tokengap, write_document};
 
-/// SGLang release of the engine to observe.
+/// SGLang release of the engine to observe, as in `soak.py`.
 const RELEASE: &str = "0.5.23";
 const SYSTEMD: &str = "/usr/lib/systemd/systemd";
+
+#[derive(clap::Args)]
+pub(crate) struct Tested {
+    /// The tokengap program [default: a release build of this tree]
+    #[arg(long, value_name = "FILE")]
+    binary: Option<PathBuf>,
+}
+
+impl Tested {
+    fn program(&self) -> Result<PathBuf> {
+        tokengap(self.binary.as_deref())
+    }
+}
+
+/// `cargo xtask telemetry`: a real Prometheus scrapes the demo, and a real collector receives its pushes. Both must match the report
+/// (docs/reference/metrics.md). Alerting rules and dashboard are evaluated against that Prometheus.
+pub(crate) fn telemetry(tested: &Tested) -> Result<()> {
+    run("telemetry/check.py", [tested.program()?])
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Docs {
+    #[command(flatten)]
+    tested: Tested,
+    /// Check only this page
+    #[arg(long, value_name = "FILE")]
+    only: Option<PathBuf>,
+}
+
+/// `cargo xtask docs`: runs every command in the documentation, in a folder per page, unless the page gives a reason not to.
+/// `tokengap/src/documents` checks that their flags exist.
+pub(crate) fn docs(options: &Docs) -> Result<()> {
+    check_documents()?;
+    let mut check = python("docs/check.py")?;
+    check.arg("run").arg(options.tested.program()?).arg(RELEASE).args(&options.only);
+    if !rustix::process::geteuid().is_root() {
+        return succeed(&mut check);
+    }
+    prepare(&[RELEASE])?;
+    in_pid_namespace(&check)
+}
+
+/// Checks that run no command: links, comments of blocks, and whether every shown `cargo xtask` command exists.
+fn check_documents() -> Result<()> {
+    let shown = output(python("docs/check.py")?.arg("list"))?;
+    ensure!(shown.lines().count() > 10, "the pages show too few commands: {shown}");
+    for line in shown.lines() {
+        let (_, command) = line.split_once("cargo xtask ").context("not a `cargo xtask` command")?;
+        let words = std::iter::once("cargo xtask").chain(command.split_whitespace());
+        crate::understood(words).with_context(|| line.to_owned())?;
+    }
+    Ok(())
+}
 
 #[derive(clap::Args)]
 pub(crate) struct Pages {
     /// Folder for pages and screenshots
     #[arg(long, value_name = "FOLDER", default_value = "target/pages")]
     output: PathBuf,
-
-    /// The tokengap program [default: a release build of this tree]
-    #[arg(long, value_name = "FILE")]
-    binary: Option<PathBuf>,
-
+    #[command(flatten)]
+    tested: Tested,
     /// Browser to use
     #[arg(long, value_name = "FILE", default_value = "chromium")]
     browser: PathBuf,
@@ -29,21 +81,7 @@ pub(crate) struct Pages {
 
 /// `cargo xtask pages`: opens the HTML report of demo runs in headless Chromium: light, dark, narrow and on paper.
 pub(crate) fn pages(options: &Pages) -> Result<()> {
-    let binary = tokengap(options.binary.as_deref())?;
-    run("pages/check.py", [&binary, &options.output, &options.browser])
-}
-
-#[derive(clap::Args)]
-pub(crate) struct Telemetry {
-    /// The tokengap program [default: a release build of this tree]
-    #[arg(long, value_name = "FILE")]
-    binary: Option<PathBuf>,
-}
-
-/// `cargo xtask telemetry`: a real Prometheus scrapes the demo, and a real collector receives its pushes. Both must match the report
-/// (docs/reference/metrics.md). Alerting rules and dashboard are evaluated against that Prometheus.
-pub(crate) fn telemetry(options: &Telemetry) -> Result<()> {
-    run("telemetry/check.py", [tokengap(options.binary.as_deref())?])
+    run("pages/check.py", [&options.tested.program()?, &options.output, &options.browser])
 }
 
 #[derive(clap::Args)]
@@ -51,17 +89,76 @@ pub(crate) struct Screens {
     /// Write only the README's picture
     #[arg(long)]
     only_picture: bool,
-
-    /// The tokengap program [default: a release build of this tree]
-    #[arg(long, value_name = "FILE")]
-    binary: Option<PathBuf>,
+    #[command(flatten)]
+    tested: Tested,
 }
 
 /// `cargo xtask screens`: captures demo screens in tmux for docs/reference/gallery.md and other pages.
 pub(crate) fn screens(options: &Screens) -> Result<()> {
     let mut take = python("screens/take.py")?;
-    take.arg(tokengap(options.binary.as_deref())?);
-    succeed(take.args(options.only_picture.then_some("picture")))
+    succeed(take.arg(options.tested.program()?).args(options.only_picture.then_some("picture")))
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Validate {
+    /// The recording to export [default: a few seconds of the demo]
+    recording: Option<PathBuf>,
+    #[command(flatten)]
+    tested: Tested,
+    /// Also take a screenshot of the trace in Perfetto's UI, with the system's Chromium
+    #[arg(long, value_name = "FILE")]
+    picture: Option<PathBuf>,
+    /// Read only the Parquet export, which the program must have
+    #[arg(long)]
+    parquet: bool,
+}
+
+/// `cargo xtask validate`: reads the output of `tokengap export` with third-party programs (docs/reference/exports.md).
+pub(crate) fn validate(options: &Validate) -> Result<()> {
+    ensure!(
+        options.parquet || output(Command::new("node").arg("--version")).is_ok(),
+        "Perfetto's trace processor needs Node: install nodejs (Debian: apt-get install nodejs)"
+    );
+    let (mut check, folder) = (python("validate/check.py")?, tempfile::tempdir()?);
+    check.arg(options.tested.program()?).arg(folder.path());
+    for (flag, file) in [("--recording", &options.recording), ("--picture", &options.picture)] {
+        if let Some(file) = file {
+            check.arg(flag).arg(std::path::absolute(file)?);
+        }
+    }
+    succeed(check.args(options.parquet.then_some("--parquet")))
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Soak {
+    /// Duration, such as 90s, 20m or 1h.
+    #[arg(long = "for", value_name = "T", default_value = "1h", value_parser = duration)]
+    time: Duration,
+    /// The tokengap program [default: built from this workspace].
+    #[arg(long, value_name = "FILE")]
+    tokengap: Option<PathBuf>,
+    /// Write the results to docs/internals/RELIABILITY.md.
+    #[arg(long)]
+    write: bool,
+}
+
+fn duration(text: &str) -> Result<Duration> {
+    let span: jiff::SignedDuration = text.parse().context("expected a duration such as 90s, 20m or 1h")?;
+    Ok(Duration::try_from(span)?)
+}
+
+/// `cargo xtask soak`: runs all features at once for an hour (`engine/e2e/soak.py`).
+pub(crate) fn soak(options: &Soak) -> Result<()> {
+    prepare(&[RELEASE])?;
+    let table = tempfile::NamedTempFile::new()?;
+    let mut soak = harness("engine.e2e.soak");
+    soak.args(["--seconds", &options.time.as_secs_f64().to_string(), "--tokengap"]);
+    soak.arg(tokengap(options.tokengap.as_deref())?);
+    succeed(soak.arg("--table").arg(table.path())).context("resource use grew, or counts do not match")?;
+    if options.write {
+        write_document("internals/RELIABILITY.md", "Soak", &std::fs::read_to_string(table.path())?)?;
+    }
+    Ok(())
 }
 
 #[derive(clap::Args)]
@@ -81,7 +178,7 @@ pub(crate) fn install(options: &Install) -> Result<()> {
 }
 
 #[derive(clap::Args)]
-pub(crate) struct Pod {
+pub(crate) struct Released {
     /// The static program [default: the result of `cargo xtask dist`]
     #[arg(long, value_name = "FILE")]
     program: Option<PathBuf>,
@@ -89,29 +186,72 @@ pub(crate) struct Pod {
 
 /// `cargo xtask pod`: runs the release binary alone in a root folder, and in containers next to a running engine at every privilege
 /// level of a pod. Prints the table of docs/install.md.
-pub(crate) fn pod(options: &Pod) -> Result<()> {
+pub(crate) fn pod(options: &Released) -> Result<()> {
     let program = dist::program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "containers need root");
     prepare(&[RELEASE])?;
     // The pod: engine and containers share a PID namespace in which nothing else runs. All of them exit with it.
     let mut check = python("pod/check.py")?;
-    check.arg(program).args([RELEASE, env!("CARGO_PKG_VERSION")]);
-    in_pid_namespace(&check)
-}
-
-#[derive(clap::Args)]
-pub(crate) struct Unit {
-    /// The program that the unit starts [default: the result of `cargo xtask dist`]
-    #[arg(long, value_name = "FILE")]
-    program: Option<PathBuf>,
+    in_pid_namespace(check.arg(program).args([RELEASE, env!("CARGO_PKG_VERSION")]))
 }
 
 /// `cargo xtask unit`: a real systemd, as PID 1 of its own namespaces, runs the systemd unit next to a real engine. The unit is started
 /// before the engine, reloaded, killed and stopped, and the engine restarts.
-pub(crate) fn unit(options: &Unit) -> Result<()> {
+pub(crate) fn unit(options: &Released) -> Result<()> {
     let program = dist::program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "namespaces and mounts need root");
     ensure!(Path::new(SYSTEMD).exists(), "cannot find {SYSTEMD}");
     prepare(&[RELEASE])?;
-    run("unit/check.py", [program.as_path(), Path::new(RELEASE)])
+    run("unit/check.py", [program.as_os_str(), RELEASE.as_ref()])
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Schemas {
+    /// Read every release again, including those in the tables
+    #[arg(long)]
+    all: bool,
+    /// Write nothing; fail if a table would change
+    #[arg(long)]
+    check: bool,
+}
+
+/// `cargo xtask schemas`: updates the tables of message layouts from released wheels.
+pub(crate) fn schemas(options: &Schemas) -> Result<()> {
+    for (script, table) in [("schemas.py", "sglang/wire/schemas.txt"), ("layouts.py", "vllm/layouts.txt")] {
+        let mut update = python(script)?;
+        update.arg(root().join("engines/src").join(table));
+        succeed(update.args(options.all.then_some("--all")).args(options.check.then_some("--check")))?;
+    }
+    Ok(())
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Ebpf {
+    /// Lint, build elsewhere, and fail if the result differs from the objects in the repository
+    #[arg(long)]
+    check: bool,
+    /// Folder for the objects
+    #[arg(long, value_name = "DIR", default_value = "probe-ebpf/object", conflicts_with = "check")]
+    out: PathBuf,
+}
+
+/// `cargo xtask ebpf`: builds the kernel side of the probe. The objects are in the repository, so that other builds do not need the BPF
+/// toolchain.
+pub(crate) fn ebpf(options: &Ebpf) -> Result<()> {
+    let mut build = Command::new(root().join("xtask/src/ebpf/build.sh"));
+    succeed(build.args(options.check.then_some("--check")).arg(&options.out))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn documentation_links_and_commands_are_valid() -> Result<()> {
+        if output(Command::new("python3").arg("--version")).is_err() {
+            eprintln!("SKIPPED: reading the documentation needs python3");
+            return Ok(());
+        }
+        check_documents()
+    }
 }

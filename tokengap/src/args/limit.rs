@@ -11,8 +11,16 @@ pub(crate) struct Limit {
     value: usize,
 }
 
-#[derive(clap::Args, Clone, Debug, Default)]
+#[derive(clap::Args, Clone, Debug)]
 pub(crate) struct LimitArgs {
+    /// Maximum number of live requests followed. Beyond it, the oldest are evicted and counted.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = super::at_least_one, help_heading = super::TUNING)]
+    max_live: usize,
+
+    /// Maximum number of finished requests kept in detail. Older ones remain in the totals.
+    #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept, help_heading = super::TUNING)]
+    max_finished: usize,
+
     #[arg(long = "limit", value_name = "NAME=N", value_parser = limit, help_heading = super::TUNING, help = SHORT, long_help = long())]
     limits: Vec<Limit>,
 }
@@ -20,8 +28,8 @@ pub(crate) struct LimitArgs {
 const SHORT: &str = "Set a memory limit; repeatable. --help lists them";
 
 impl LimitArgs {
-    /// Replaces this limit in `limits`.
-    pub(crate) fn on(&self, mut limits: Limits) -> Limits {
+    pub(crate) fn limits(&self) -> Limits {
+        let mut limits = Limits { live_rids: self.max_live, finished_kept: self.max_finished, ..Limits::default() };
         for limit in &self.limits {
             limit.bound.set(&mut limits, limit.value);
         }
@@ -59,10 +67,10 @@ mod tests {
 
     #[test]
     fn limits_use_the_names_of_the_report() {
-        let given =
-            LimitArgs { limits: vec![limit("lossy_requests=3").expect("known"), limit("token_ids=5").expect("known")] };
-        let limits = given.on(Limits::default());
+        let given = ["lossy_requests=3", "token_ids=5"].map(|text| limit(text).expect("known"));
+        let limits = LimitArgs { max_live: 6, max_finished: 7, limits: given.into() }.limits();
         assert_eq!((limits.lossy_requests, limits.token_ids), (3, 5));
+        assert_eq!((limits.live_rids, limits.finished_kept), (6, 7));
         assert_eq!(limits.lost_ranges, Limits::default().lost_ranges);
         for (wrong, why) in [
             ("hops", "for example"),

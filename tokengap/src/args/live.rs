@@ -5,10 +5,9 @@ use std::time::Duration;
 
 use clap::Args;
 use trace::detect::Severity;
-use trace::ledger::Limits;
 use tui::{DEFAULT_MOMENTS, FINISHED_SHOWN, Saved};
 
-use super::{FeedArgs, LimitArgs, RecordArgs, TUNING, TelemetryArgs, at_least_one, duration, severity};
+use super::{FeedArgs, LimitArgs, RecordArgs, TUNING, TelemetryArgs, duration, severity};
 use crate::headless;
 
 /// Flags of every live source.
@@ -45,22 +44,8 @@ pub(crate) struct LiveArgs {
     #[command(flatten)]
     pub(crate) screen: ScreenArgs,
 
-    /// Maximum number of live requests followed. Beyond it, the oldest are evicted and counted.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = at_least_one, help_heading = TUNING)]
-    pub(crate) max_live: usize,
-
-    /// Maximum number of finished requests kept in detail. Older ones remain in the totals.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept, help_heading = TUNING)]
-    pub(crate) max_finished: usize,
-
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
-}
-
-impl LiveArgs {
-    pub(crate) fn limits(&self) -> Limits {
-        self.limits.on(Limits { live_rids: self.max_live, finished_kept: self.max_finished, ..Limits::default() })
-    }
 }
 
 /// Result of a run: the screen, or the report that is printed without it, and the exit code.

@@ -40,14 +40,13 @@ pub(crate) struct Args {
 /// Default duration without a terminal, where no key can end the demo.
 const HEADLESS_DURATION: Duration = Duration::from_secs(10);
 
-pub(crate) fn run(mut args: Args) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut plan = confinement::live(Work::Network, &args.live);
     // The demo creates its socket folder in one of these.
     plan.write.extend([std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from(".")]);
     confinement::apply(&plan);
-    if args.live.outcome.is_headless() {
-        args.live.duration.get_or_insert(HEADLESS_DURATION);
-    }
+    let default = args.live.outcome.is_headless().then_some(HEADLESS_DURATION);
+    let live = LiveArgs { duration: args.live.duration.or(default), ..args.live.clone() };
     let demo = Demo::start(args.scenario, args.seed, args.workers, args.phase)?;
-    app::run(demo, &args.live)
+    app::run(demo, &live)
 }

@@ -74,8 +74,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Format::Markdown => diff.to_markdown(),
     };
     args.output.write(&text)?;
-    let failed = args.fail_on_worse && diff.worse();
-    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    Ok(ExitCode::from(u8::from(args.fail_on_worse && diff.worse())))
 }
 
 fn name(path: &Path) -> String {

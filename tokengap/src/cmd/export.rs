@@ -14,7 +14,7 @@ use trace::export::{self, Format};
 use trace::record::{Payload, Recording};
 
 use crate::advice::missing;
-use crate::args::{Tokens, nanoseconds};
+use crate::args::{OutputArgs, Tokens, nanoseconds};
 use crate::progress::Progress;
 use crate::{args, confinement, output};
 
@@ -23,6 +23,7 @@ use crate::{args, confinement, output};
 /// docs/reference/exports.md describes each format, with example queries. Text is never written; token ids only with --payload tokens.
 #[derive(clap::Args)]
 #[command(
+    mut_arg("output", |arg| arg.help("Output file, written completely or not at all; gzip if its name ends in .gz. Default, or with -: standard output")),
     after_help = "Examples:\n  tokengap export run.tgap --format perfetto -o trace.json.gz    (open it at ui.perfetto.dev)\n  tokengap export run.tgap --format csv | head"
 )]
 pub(crate) struct Args {
@@ -34,13 +35,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FORMAT", value_parser = format())]
     format: Format,
 
-    /// Output file, written completely or not at all; gzip if its name ends in .gz. Default, or with -: standard output.
-    #[arg(short, long, value_name = "OUT")]
-    output: Option<PathBuf>,
-
-    /// Replace OUT if it exists.
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    output: OutputArgs,
 
     /// Only this request. Repeatable.
     #[arg(long = "rid", value_name = "RID")]
@@ -77,7 +73,7 @@ fn format() -> impl TypedValueParser<Value = Format> {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    confinement::files(&[&args.file], &[args.output.as_deref()]);
+    confinement::files(&[&args.file], &[args.output.file()]);
     ensure!(
         args.format != Format::Events || args.slow_only.is_none(),
         "--slow-only does not work with --format events, which writes events before a request's gap is known: use --rid"
@@ -96,9 +92,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(missing) = recording.missing() {
         errln!("tokengap: {}: {missing}", args.file.display());
     }
-    if let Some(path) = output::named(args.output.as_deref()) {
-        let mut target = output::Target::open(path, args.force)?;
-        let progress = Progress::of("exporting");
+    if let Some(path) = output::named(args.output.file()) {
+        let mut target = output::Target::open(path, args.output.force)?;
+        let progress = Some(Progress::of("exporting"));
         if zipped(path) {
             let mut gzip = GzEncoder::new(target.writer(), Compression::default());
             write(&recording, args, &mut gzip, progress)?;
@@ -109,7 +105,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         target.finish()?;
     } else {
         let out = io::stdout().lock();
-        let progress = if out.is_terminal() { Progress::none() } else { Progress::of("exporting") };
+        let progress = (!out.is_terminal()).then(|| Progress::of("exporting"));
         write(&recording, args, out, progress)?;
     }
     Ok(ExitCode::SUCCESS)
@@ -118,7 +114,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Refuses an output that no reader of Parquet could read.
 fn parquet(args: &Args) -> anyhow::Result<()> {
     ensure!(cfg!(feature = "parquet"), "cannot write Parquet: {}", missing("parquet"));
-    let path = output::named(args.output.as_deref());
+    let path = output::named(args.output.file());
     ensure!(path.is_some() || !io::stdout().is_terminal(), "Parquet is binary: name the output file with -o");
     ensure!(!path.is_some_and(zipped), "Parquet is compressed already: name OUT without .gz");
     Ok(())
@@ -133,7 +129,7 @@ fn range(args: &Args) -> Option<RangeInclusive<u64>> {
     (from.is_some() || to.is_some()).then(|| from.unwrap_or(0)..=to.unwrap_or(u64::MAX))
 }
 
-fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Progress) -> anyhow::Result<()> {
+fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Option<Progress>) -> anyhow::Result<()> {
     let options = export::Options {
         rids: args.rids.clone(),
         slow_ns: args.slow_only.map(nanoseconds),
@@ -148,7 +144,9 @@ fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Prog
         if let Some(error) = damaged {
             errln!("tokengap: {error}");
         }
-        progress.at(done, all);
+        if let Some(progress) = &mut progress {
+            progress.at(done, all);
+        }
     })?;
     Ok(())
 }

@@ -8,6 +8,8 @@ use anyhow::Context;
 use clap::Command;
 use clap_complete::Shell;
 
+use crate::config;
+
 /// Write completions for a shell, or man pages.
 #[derive(clap::Args)]
 #[command(
@@ -43,7 +45,8 @@ impl What {
     }
 }
 
-pub(crate) fn run(args: &Args, mut command: Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let mut command = config::command();
     if let Some(dir) = &args.output {
         std::fs::create_dir_all(dir)
             .and_then(|()| into(dir, args.what, command))
@@ -75,7 +78,8 @@ mod tests {
     fn made(what: What) -> Vec<(String, String)> {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let args = Args { what, output: Some(dir.path().join("new")) };
-        run(&args, crate::cli::Cli::command()).expect("it is written");
+        config::define(crate::cli::Cli::command);
+        run(&args).expect("it is written");
         let mut files: Vec<_> = std::fs::read_dir(dir.path().join("new"))
             .expect("the folder was made")
             .map(|entry| entry.expect("it is listed"))

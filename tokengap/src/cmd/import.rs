@@ -8,7 +8,6 @@ use anyhow::{Context, bail};
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use trace::import::{Import, Options, Stats};
-use trace::ledger::Limits;
 use trace::record::{Anchor, Header, RecordError, RecordOptions, Recorder};
 use trace::report::ReportInput;
 use trace::words::{bytes, count, plural};
@@ -17,7 +16,7 @@ use trace::{Analysis, Config, MonoNs};
 use crate::args::{LimitArgs, ReportArgs};
 use crate::cmd::report::ReportOutput;
 use crate::progress::Progress;
-use crate::{args, confinement};
+use crate::{app, args, confinement};
 
 /// Analyse an engine's log files: shows where first tokens waited, according to the engine's own log lines.
 ///
@@ -56,10 +55,6 @@ pub(crate) struct Args {
     #[command(flatten)]
     report_output: ReportOutput,
 
-    /// Maximum number of live requests followed. Beyond it, the oldest are evicted and counted.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = args::at_least_one)]
-    max_live: usize,
-
     #[command(flatten)]
     limits: LimitArgs,
 
@@ -92,7 +87,7 @@ fn import(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let (events, path) = (plural(report.own.events, "event"), path.display());
     errln!("tokengap: {events} written to {path} ({})", bytes(written.bytes));
-    Ok(args.report_output.verdict(&report))
+    Ok(app::verdict(report.worst(), args.report_output.fail_on))
 }
 
 /// Reads all files, and writes a recording if requested.
@@ -106,8 +101,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
         ..Options::default()
     };
     let mut import = Import::open(&args.paths, engines::LOGS, options)?;
-    let limits = args.limits.on(Limits { live_rids: args.max_live, ..Limits::default() });
-    let config = Config { limits, engines: engines::FACTS };
+    let config = Config { limits: args.limits.limits(), engines: engines::FACTS };
     let mut analysis = Analysis::new(config);
     let (mut recorder, mut failed, mut next_tick) = (None, None, None);
     let mut progress = Progress::of("importing");
@@ -256,12 +250,14 @@ mod tests {
     fn a_recording_of_an_import_gives_the_same_report() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("run.tgap");
-        let (analysis, input, recorder) = read(&args(&[LOG, "--record", &path.to_string_lossy()])).expect("read");
+        let line = args(&[LOG, "--max-finished", "2", "--record", &path.to_string_lossy()]);
+        let (analysis, input, recorder) = read(&line).expect("read");
         let report = analysis.report(&input);
         recorder.expect("made").finish(&input).expect("finished");
         let recording = trace::record::Recording::open(&path).expect("opened");
         let (replayed, closing) = trace::record::analyse(&recording, engines::FACTS, &mut |_, _| {}).expect("replayed");
         let mut replayed = replayed.report(&closing);
+        assert_eq!(recording.header().config.limits.finished_kept, 2);
         // Wall-clock times derive from the header's anchor, which is the epoch itself.
         assert_eq!(recording.header().anchor, Anchor::default());
         replayed.window_wall_ns = report.window_wall_ns;

@@ -8,7 +8,7 @@ use trace::report::{Clock, Report};
 
 use crate::args::{OutputArgs, ReportArgs};
 use crate::cmd::saved;
-use crate::{args, confinement};
+use crate::{app, args, confinement};
 
 /// Summarise a finished run as text, JSON, Markdown for an issue, or one HTML page for an incident.
 ///
@@ -39,7 +39,7 @@ pub(crate) struct ReportOutput {
 
     /// Exit with status 1 if a finding has at least this severity.
     #[arg(long, value_name = "SEVERITY", value_parser = args::severity)]
-    fail_on: Option<Severity>,
+    pub(crate) fail_on: Option<Severity>,
 
     /// Time zone for times of day, for example Europe/Berlin. Default: UTC.
     #[arg(long, value_name = "ZONE", value_parser = zone)]
@@ -75,13 +75,7 @@ impl ReportOutput {
             Format::Html => report.to_html(&clock),
         };
         self.output.write(&text)?;
-        Ok(self.verdict(report))
-    }
-
-    /// Exit code for `--fail-on`.
-    pub(crate) fn verdict(&self, report: &Report) -> ExitCode {
-        let failed = self.fail_on.is_some_and(|min| report.worst() >= Some(min));
-        if failed { ExitCode::from(1) } else { ExitCode::SUCCESS }
+        Ok(app::verdict(report.worst(), self.fail_on))
     }
 }
 

@@ -98,14 +98,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some((_, path)) = &command_output {
         errln!("tokengap: the output of the command is in {}", path.display());
     }
-    if code == 0 && app::saw_nothing(&report) {
+    if code != 0 {
+        return Ok(ExitCode::from(code));
+    }
+    if app::saw_nothing(&report) {
         bail!(
             "nothing was relayed: {} created no socket in its directory for temporary files (TMPDIR), or sent nothing",
             child.name()
         );
     }
-    let failed = args.live.outcome.fail_on.is_some_and(|min| app::has_finding_of(&report, min));
-    Ok(ExitCode::from(if code == 0 { u8::from(failed) } else { code }))
+    Ok(app::verdict(report.worst(), args.live.outcome.fail_on))
 }
 
 /// Restricts the process to the access needed once the child runs.

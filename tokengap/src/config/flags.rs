@@ -20,43 +20,32 @@ fn is_settable(arg: &Arg) -> bool {
     arg.get_long().is_some() && does && !about_the_file && !arg.is_hide_set()
 }
 
-/// Finds the flag of a subcommand with this long name.
-pub(super) fn find(command: &Command, section: &str, long: &str) -> Option<Arg> {
-    settable(command, section).into_iter().find(|arg| arg.get_long() == Some(long))
+/// Long name of a flag, without its dashes.
+pub(super) fn long(arg: &Arg) -> &str {
+    arg.get_long().unwrap_or_default()
 }
 
 /// Command-line words that set the flag to the value; none if it is off.
 pub(super) fn of(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
-    let flag = format!("--{}", arg.get_long().unwrap_or_default());
-    let wants = |what: &str| format!("{} must be {what}, not {}", &flag[2..], a(value));
-    match arg.get_action() {
-        ArgAction::SetTrue => match value.as_bool() {
-            Some(true) => Ok(vec![flag.into()]),
-            Some(false) => Ok(Vec::new()),
-            None => Err(wants("true or false")),
-        },
-        ArgAction::Count => match value.as_integer() {
+    let flag = format!("--{}", long(arg));
+    let wants = |what: &str| format!("{} must be {what}, not {}", long(arg), a(value));
+    let word = |value: &Value, expected: &str| match value {
+        Value::String(text) => Ok(format!("{flag}={}", text.value()).into()),
+        Value::Integer(number) => Ok(format!("{flag}={}", number.value()).into()),
+        Value::Float(number) => Ok(format!("{flag}={}", number.value()).into()),
+        _ => Err(wants(expected)),
+    };
+    match (arg.get_action(), value) {
+        (ArgAction::SetTrue, Value::Boolean(on)) => Ok(on.value().then(|| flag.into()).into_iter().collect()),
+        (ArgAction::SetTrue, _) => Err(wants("true or false")),
+        (ArgAction::Count, _) => match value.as_integer() {
             Some(n @ 0..=255) => Ok(vec![flag.into(); n as usize]),
             _ => Err(wants("a number from 0 to 255")),
         },
-        ArgAction::Append => match value {
-            Value::Array(several) => {
-                several.iter().map(|one| word(&flag, one).ok_or_else(|| wants("a list of values"))).collect()
-            }
-            one => Ok(vec![word(&flag, one).ok_or_else(|| wants("a list of values"))?]),
-        },
-        _ => Ok(vec![word(&flag, value).ok_or_else(|| wants("a string or a number"))?]),
+        (ArgAction::Append, Value::Array(several)) => several.iter().map(|one| word(one, "a list of values")).collect(),
+        (ArgAction::Append, one) => Ok(vec![word(one, "a list of values")?]),
+        _ => Ok(vec![word(value, "a string or a number")?]),
     }
-}
-
-fn word(flag: &str, value: &Value) -> Option<OsString> {
-    let text = match value {
-        Value::String(text) => text.value().clone(),
-        Value::Integer(n) => n.value().to_string(),
-        Value::Float(x) => x.value().to_string(),
-        Value::Boolean(_) | Value::Datetime(_) | Value::Array(_) | Value::InlineTable(_) => return None,
-    };
-    Some(format!("{flag}={text}").into())
 }
 
 fn a(value: &Value) -> &'static str {
@@ -69,11 +58,6 @@ fn a(value: &Value) -> &'static str {
         Value::Array(_) => "a list",
         Value::InlineTable(_) => "a table",
     }
-}
-
-/// `; did you mean X?` with the most similar of the known names, if any is similar.
-pub(super) fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
-    closest(name, known).map_or_else(String::new, |known| format!("; did you mean {known}?"))
 }
 
 /// The most similar of the known names, if any is similar.

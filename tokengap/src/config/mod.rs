@@ -15,7 +15,7 @@ use clap::{ArgMatches, Command};
 
 use file::File;
 pub(crate) use flags::{closest, effective};
-pub(crate) use reload::{Configured, define};
+pub(crate) use reload::{Configured, command, define};
 
 /// Adds the flags of the configuration file, if the command line names one. An invalid command line is returned unchanged, so that clap
 /// reports the error.
@@ -40,13 +40,13 @@ fn requested_file(command: &Command, line: &[OsString]) -> Option<(String, ArgMa
 /// Inserts the flags of `text` after the subcommand's name in `line`.
 fn with_file(
     command: &Command,
-    line: Vec<OsString>,
+    mut line: Vec<OsString>,
     section: &str,
     matches: &ArgMatches,
     path: &Path,
     text: &str,
 ) -> anyhow::Result<Vec<OsString>> {
-    let file = File::parse(path, text)?;
+    let file = File { path, text };
     let mut flags = Vec::new();
     for entry in file.entries(command, section)? {
         let on_command_line = matches.value_source(entry.arg.get_id().as_str()) == Some(ValueSource::CommandLine);
@@ -59,9 +59,8 @@ fn with_file(
         }
     }
     let at = line.iter().position(|word| word == section).map_or(line.len(), |at| at + 1);
-    let mut full_line = line;
-    full_line.splice(at..at, flags);
-    Ok(full_line)
+    line.splice(at..at, flags);
+    Ok(line)
 }
 
 /// Checks with clap whether the flag accepts the value.

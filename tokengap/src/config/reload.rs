@@ -20,7 +20,8 @@ pub(crate) fn define(command: fn() -> Command) {
     DEFINITION.get_or_init(|| command);
 }
 
-fn command() -> Command {
+/// Definition of the command line.
+pub(crate) fn command() -> Command {
     DEFINITION.get().map_or_else(|| Command::new("tokengap"), |command| command())
 }
 
@@ -65,15 +66,15 @@ fn difference(old: &str, new: &str) -> String {
     let name = |line: &str| line.trim_start_matches("# ").split(' ').next().unwrap_or_default().to_owned();
     let names = changed.map(|(_, new)| name(new));
     let (now, later): (Vec<String>, Vec<String>) = names.partition(|name| LIVE.contains(&name.as_str()));
-    let list = |names: &[String]| names.join(", ");
-    match (now.as_slice(), later.as_slice()) {
-        ([], []) => "configuration reloaded: no changes".into(),
-        (now, []) => format!("configuration reloaded: changed {}", list(now)),
-        ([], later) => format!("! configuration reloaded: {} will change at the next start", list(later)),
-        (now, later) => {
-            format!("! configuration reloaded: changed {}; {} will change at the next start", list(now), list(later))
-        }
+    let mut parts = Vec::new();
+    if !now.is_empty() {
+        parts.push(format!("changed {}", now.join(", ")));
     }
+    if !later.is_empty() {
+        parts.push(format!("{} will change at the next start", later.join(", ")));
+    }
+    let (mark, parts) = (if later.is_empty() { "" } else { "! " }, parts.join("; "));
+    format!("{mark}configuration reloaded: {}", if parts.is_empty() { "no changes" } else { &parts })
 }
 
 #[cfg(test)]

@@ -127,64 +127,48 @@ mod tests {
     use super::super::Scenario;
     use super::*;
 
-    const MS: u64 = 1_000_000;
-
-    fn join() -> Join {
-        Join::new(Scenario::Race.script())
-    }
-
     fn frame(seq: u64) -> FrameId {
         FrameId { hop: HopId(0), lane: 0, seq }
     }
 
-    fn sent(seq: u64, at: u64) -> Event<'static> {
-        Event::new(MonoNs(at), What::Sent(Frame::token_ids(frame(seq), 5, &[])))
-    }
-
-    fn received(seq: u64, at: u64) -> PeerEvent {
-        PeerEvent { at: MonoNs(at), did: PeerAction::Received { id: frame(seq), wakeup: 1 } }
-    }
-
-    /// Formats a sent frame as `+seq`, a received one as `-seq`, with the time in milliseconds.
-    fn note(event: &Event<'_>) -> String {
-        match &event.what {
-            What::Sent(frame) => format!("+{} {}", frame.id.seq, event.at.0 / MS),
-            What::Received(received) => format!("-{} {}", received.id.seq, event.at.0 / MS),
-            other => format!("{other:?}"),
+    /// A frame is `+seq` when sent and `-seq` when received; times are in milliseconds. The join gets each report or frame in turn, and
+    /// `settle` at each time without either.
+    #[test]
+    fn reports_are_interleaved_with_frames_by_time_and_follow_their_frame() {
+        for (given, expected) in [
+            // Its frame has not been seen yet when the report settles.
+            ("-7@100 200 +7@99 200", "200 idle +7@99 -7@100 200 settled"),
+            // At 40 ms the tap may still report an earlier frame than the one received at 31 ms.
+            ("-1@11 -2@31 +1@10 +2@20 +3@30 40 51", "+1@10 -1@11 +2@20 +3@30 40 idle -2@31 51 settled"),
+            // A report of an unseen frame does not block later ones.
+            ("-0@100 -1@101 +1@99 3000", "+1@99 -1@101 3000 settled"),
+        ] {
+            let (mut join, mut notes) = (Join::new(Scenario::Race.script()), Vec::new());
+            for step in given.split(' ') {
+                let (what, at) = step.split_once('@').unwrap_or(("", step));
+                let at = MonoNs(at.parse::<u64>().expect("a time") * 1_000_000);
+                let note = |notes: &mut Vec<String>, event: &Event<'_>| {
+                    let ms = event.at.0 / 1_000_000;
+                    notes.push(match &event.what {
+                        What::Sent(frame) => format!("+{}@{ms}", frame.id.seq),
+                        What::Received(received) => format!("-{}@{ms}", received.id.seq),
+                        other => format!("{other:?}"),
+                    });
+                };
+                let id = || frame(what[1..].parse().expect("a number"));
+                match what.chars().next() {
+                    Some('-') => join.add_report(PeerEvent { at, did: PeerAction::Received { id: id(), wakeup: 1 } }),
+                    Some(_) => {
+                        let sent = Event::new(at, What::Sent(Frame::token_ids(id(), 5, &[])));
+                        join.seen(&sent, &mut |event| note(&mut notes, event));
+                    }
+                    None => {
+                        let any = join.settle(at, false, &mut |event| note(&mut notes, event));
+                        notes.push(format!("{step} {}", if any { "settled" } else { "idle" }));
+                    }
+                }
+            }
+            assert_eq!(notes.join(" "), expected);
         }
-    }
-
-    #[test]
-    fn a_report_is_emitted_after_its_frame() {
-        let (mut join, mut notes) = (join(), Vec::new());
-        join.add_report(received(7, 100 * MS));
-        assert!(!join.settle(MonoNs(200 * MS), false, &mut |e| notes.push(note(e))), "its frame has not been seen yet");
-        join.seen(&sent(7, 99 * MS), &mut |e| notes.push(note(e)));
-        join.settle(MonoNs(200 * MS), false, &mut |e| notes.push(note(e)));
-        assert_eq!(notes, ["+7 99", "-7 100"]);
-    }
-
-    #[test]
-    fn reports_are_interleaved_with_frames_by_time() {
-        let (mut join, mut notes) = (join(), Vec::new());
-        join.add_report(received(1, 11 * MS));
-        join.add_report(received(2, 31 * MS));
-        for (seq, at) in [(1, 10), (2, 20), (3, 30)] {
-            join.seen(&sent(seq, at * MS), &mut |e| notes.push(note(e)));
-        }
-        assert_eq!(notes, ["+1 10", "-1 11", "+2 20", "+3 30"]);
-        assert!(!join.settle(MonoNs(40 * MS), false, &mut |_| {}), "the tap may still report an earlier frame");
-        join.settle(MonoNs(51 * MS), false, &mut |e| notes.push(note(e)));
-        assert_eq!(notes[4..], ["-2 31"]);
-    }
-
-    #[test]
-    fn a_report_of_an_unseen_frame_does_not_block_later_ones() {
-        let (mut join, mut notes) = (join(), Vec::new());
-        join.add_report(received(0, 100 * MS));
-        join.add_report(received(1, 101 * MS));
-        join.seen(&sent(1, 99 * MS), &mut |e| notes.push(note(e)));
-        join.settle(MonoNs(3000 * MS), false, &mut |e| notes.push(note(e)));
-        assert_eq!(notes, ["+1 99", "-1 101"]);
     }
 }

@@ -7,7 +7,6 @@
 mod encode;
 mod join;
 mod peers;
-mod play;
 mod random;
 mod scenario;
 mod topology;
@@ -20,11 +19,13 @@ use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
 
 use anyhow::Context;
 use serde_json::Value;
 use session::{About, Flow, LiveSource};
 use tempfile::TempDir;
+use tokio::sync::oneshot;
 use trace::MonoNs;
 use trace::event::{Event, Missed, MissedCause, What};
 use zmq_tap::relay::{Options, Pair};
@@ -32,7 +33,6 @@ use zmq_tap::tap::{Tap, TapHop};
 
 use join::Join;
 use peers::{Network, Reports, Stage};
-use play::Play;
 pub(crate) use scenario::Scenario;
 use scenario::Script;
 use topology::HopPlan;
@@ -168,6 +168,60 @@ impl LiveSource for Demo {
 
     fn stop(&mut self) {
         self.stage.ending.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A simulation in progress.
+struct Play {
+    /// Dropped to end the simulation without waiting for work in flight.
+    end_signal: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<anyhow::Result<()>>>,
+}
+
+impl Play {
+    /// Binds and connects all sockets, then starts the peers.
+    fn start(stage: &Stage) -> anyhow::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .context("cannot start the demo's runtime")?;
+        let peers = runtime.block_on(stage.open())?;
+        let (end_signal, ended) = oneshot::channel();
+        let thread = thread::Builder::new()
+            .name("demo-peers".into())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        played = peers => played,
+                        _ = ended => Ok(()),
+                    }
+                })
+            })
+            .context("cannot start the demo's thread")?;
+        Ok(Self { end_signal: Some(end_signal), thread: Some(thread) })
+    }
+
+    /// Returns whether every client has received its last tokens, or a peer has failed.
+    fn is_over(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits for the thread and returns its result, once.
+    fn join(&mut self) -> anyhow::Result<()> {
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(played)) => played,
+            Some(Err(_)) => anyhow::bail!("the demo's peers crashed. Please report this bug."),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Play {
+    fn drop(&mut self) {
+        drop(self.end_signal.take());
+        if let Err(error) = self.join() {
+            tracing::error!("{error:#}");
+        }
     }
 }
 

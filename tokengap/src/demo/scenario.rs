@@ -64,8 +64,8 @@ pub(super) struct Script {
     /// Phases that alternate, each for [`Self::phase`].
     pub(super) phases: &'static [Phase],
     pub(super) phase: Duration,
-    /// Pauses of the tokenizer, as caused by garbage collection or by tokenizing a long prompt on the event loop.
-    pub(super) pauses: Option<Pauses>,
+    /// Whether the tokenizer pauses, as for garbage collection or to tokenize a long prompt on the event loop.
+    pub(super) pauses: bool,
 }
 
 /// Number of processes per role.
@@ -117,7 +117,6 @@ pub(super) struct Load {
     pub(super) open: usize,
     /// New requests per second.
     pub(super) arrivals: f64,
-    pub(super) prompt: Lengths,
     pub(super) answer: Lengths,
     /// Maximum number of tokens per request and step (above 1 for speculative decoding).
     pub(super) burst: u32,
@@ -145,15 +144,6 @@ pub(super) struct Phase {
     pub(super) cost: Cost,
 }
 
-/// Pauses of the tokenizer's event loop.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pauses {
-    /// Mean time between pauses.
-    pub(super) every: Duration,
-    pub(super) min: Duration,
-    pub(super) max: Duration,
-}
-
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
@@ -167,7 +157,8 @@ const fn cost(per_frame: u64, per_chunk: u64) -> Cost {
 /// Cost that causes no waits.
 const LIGHT: Cost = cost(40, 8);
 
-const PROMPT: Lengths = Lengths { min: 8, median: 400.0, sigma: 1.2, max: 8000 };
+/// Lengths of all prompts.
+pub(super) const PROMPT: Lengths = Lengths { min: 8, median: 400.0, sigma: 1.2, max: 8000 };
 const ANSWER: Lengths = Lengths { min: 4, median: 80.0, sigma: 0.7, max: 600 };
 
 /// Easily keeps up, and delivers all tokens so far.
@@ -196,7 +187,6 @@ impl Scenario {
             running: 64,
             open: 128,
             arrivals: 45.0,
-            prompt: PROMPT,
             answer: ANSWER,
             burst: 1,
             aborts: 0.02,
@@ -215,7 +205,7 @@ impl Scenario {
                 waiter_turns: Some(1),
                 phases: &[QUICK],
                 phase: ms(1000),
-                pauses: None,
+                pauses: false,
             },
             Self::SkipTokenizer => Script { route: DIRECT, phases: &[DELTAS], ..Self::Healthy.description() },
             // As in the original report: a token every 13 ms, and up to 850 open requests.
@@ -231,7 +221,7 @@ impl Scenario {
                 load: Load { step: ms(10), running: 96, arrivals: 80.0, burst: 4, ..load },
                 waiter_turns: Some(3),
                 phases: &[DELTAS],
-                pauses: Some(Pauses { every: ms(700), min: ms(40), max: ms(150) }),
+                pauses: true,
                 ..Self::Healthy.description()
             },
             Self::Merge => Script {

@@ -98,20 +98,8 @@ fn search(what: &str, output: &[u8]) {
     assert!(!contains_an_id(&text), "{what} contains a token id:\n{text}");
 }
 
-/// Outputs of a run, by destination.
-struct Outputs {
-    log_and_report: Vec<u8>,
-    metrics: Vec<u8>,
-    /// Bodies of pushed requests.
-    pushed: Vec<u8>,
-    /// All topics of the feed, as received by a subscriber.
-    published: Vec<u8>,
-    /// Report and log of a watcher.
-    watcher: Vec<u8>,
-}
-
-/// Runs a tap with the flags `more` in `folder`, and sends it the messages and a client's request and response.
-fn tap(folder: &Path, more: &[&str]) -> Outputs {
+/// Runs a tap with the flags `more` in `folder`, sends it the messages and a client's request and response, and searches its outputs.
+fn tap(folder: &Path, more: &[&str]) {
     let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
     let (listen, metrics, publish, clients) = (port(), port(), port(), port());
     let (collector, server) = (outlets::Collector::start(), outlets::server());
@@ -162,34 +150,20 @@ fn tap(folder: &Path, more: &[&str]) -> Outputs {
         assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
         [ended.stdout, ended.stderr].concat()
     };
-    let outputs = Outputs {
-        log_and_report: all(child),
-        metrics: scraped,
-        watcher: all(watcher),
-        pushed: collector.bodies(),
-        published: subscriber.join().expect("it reads to the end"),
-    };
+    let (tap, watcher, pushed) = (all(child), all(watcher), collector.bodies());
+    // All topics of the feed, as received by a subscriber.
+    let published = subscriber.join().expect("it reads to the end");
     for (what, output, word) in [
-        ("the report", &outputs.log_and_report, RID),
-        ("metrics", &outputs.metrics, "tokengap_requests_seen_total"),
-        ("pushed telemetry", &outputs.pushed, RID),
-        ("the feed", &outputs.published, RID),
-        ("the watcher's report", &outputs.watcher, RID),
-        ("the comparison of tool calls", &outputs.log_and_report, "damaged-tool-calls"),
+        ("the report", &tap, RID),
+        ("metrics", &scraped, "tokengap_requests_seen_total"),
+        ("pushed telemetry", &pushed, RID),
+        ("the feed", &published, RID),
+        ("the watcher's report", &watcher, RID),
+        ("the comparison of tool calls", &tap, "damaged-tool-calls"),
     ] {
         let text = String::from_utf8_lossy(output);
         assert!(text.contains(word), "{what} is empty, so the search proves nothing: {text}");
-    }
-    outputs
-}
-
-impl Outputs {
-    fn search(&self) {
-        search("the tap", &self.log_and_report);
-        search("metrics", &self.metrics);
-        search("pushed telemetry", &self.pushed);
-        search("the feed", &self.published);
-        search("a watcher", &self.watcher);
+        search(what, output);
     }
 }
 
@@ -217,7 +191,7 @@ fn search_recordings(folder: &Path) {
 #[test]
 fn no_text_token_id_or_secret_leaks() {
     let folder = tempfile::tempdir().expect("a folder");
-    tap(folder.path(), &[]).search();
+    tap(folder.path(), &[]);
     search_recordings(folder.path());
     if let Some(shown) = outlets::screen(folder.path(), &tokengap()) {
         let text = String::from_utf8_lossy(&shown);
@@ -231,7 +205,7 @@ fn no_text_token_id_or_secret_leaks() {
 #[test]
 fn payload_tokens_exports_ids_only_on_a_second_request() {
     let folder = tempfile::tempdir().expect("a folder");
-    tap(folder.path(), &["--payload", "tokens"]).search();
+    tap(folder.path(), &["--payload", "tokens"]);
     search_recordings(folder.path());
     let mut export = tokengap();
     export.current_dir(folder.path());

@@ -30,7 +30,7 @@ class Block:
 
 
 def blocks(text):
-    """All `sh` blocks of a page. `tokengap/tests/cli.rs` checks `console` blocks, which show output.
+    """All `sh` blocks of a page. `tokengap/tests/commands.rs` checks `console` blocks, which show output.
 
     >>> blocks("<!-- first: a -->\\n<!-- run: together -->\\n```sh\\ntokengap tap \\\\\\n --upstream b   # why\\n# nothing\\ntokengap watch x\\n```\\n")
     [Block(line=3, commands=['tokengap tap --upstream b', 'tokengap watch x'], reason='', first='a', how='together')]

@@ -2,11 +2,7 @@
 //! the counts of the engine's processes. `engine/e2e` contains the rows, `engine/real` those of a real server. This command prepares the
 //! programs.
 
-pub(crate) mod check;
-pub(crate) mod kernel;
 pub(crate) mod plain_relay;
-pub(crate) mod process;
-pub(crate) mod real;
 pub(crate) mod setup;
 
 use std::path::{Path, PathBuf};
@@ -14,10 +10,12 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::script::{succeed, tokengap};
+use crate::script::{root, succeed, tokengap};
 
 /// Releases that `cargo xtask engine` unpacks by default.
 const RELEASES: &str = include_str!("../../../engine/releases.txt");
+/// Releases of the real servers. The rows run with the Python of the first.
+const REAL_RELEASES: [&str; 2] = ["0.5.9", "0.5.23"];
 
 /// Options of `cargo xtask e2e`.
 #[derive(clap::Args, Debug)]
@@ -81,7 +79,7 @@ pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
 /// Runs `cargo xtask e2e`.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.real {
-        return real::run(options);
+        return real(options);
     }
     setup::prepare(&[])?;
     let mut rows = setup::harness("engine.e2e");
@@ -96,6 +94,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     rows.args(options.quick.then_some("--quick"));
     rows.args(options.readers.then_some("--readers"));
     rows.args(["--jobs", &options.jobs.to_string()]);
+    succeed(pass_on(&mut rows, options)?)
+}
+
+/// `cargo xtask e2e --real`: the rows of `engine/real`, on a real SGLang server with its model on the CPU. Installs missing packages.
+fn real(options: &Options) -> Result<()> {
+    let mut pythons =
+        REAL_RELEASES.iter().map(|release| setup::installed("sglang", release)).collect::<Result<Vec<_>>>()?;
+    let mut rows = Command::new(pythons.swap_remove(0));
+    rows.args(["-m", "engine.real", "--tokengap"]).arg(tokengap(options.tokengap.as_deref())?);
+    rows.arg("--home").arg(setup::servers("sglang")?).current_dir(root());
+    rows.args(options.quick.then_some("--quick"));
     succeed(pass_on(&mut rows, options)?)
 }
 

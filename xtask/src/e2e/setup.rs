@@ -105,3 +105,26 @@ fn unpack(packages: &[&str], release: &str, target: &Path) -> Result<()> {
     fs::rename(unpacked.keep(), target)?;
     Ok(())
 }
+
+/// Installs the packages of a server unless they are there. Returns their Python.
+pub(crate) fn installed(engine: &str, release: &str) -> Result<PathBuf> {
+    let servers = servers(engine)?;
+    let script = match engine {
+        "vllm" => "engine/vllm/install.sh",
+        _ => "engine/real/install.sh",
+    };
+    succeed(Command::new(root().join(script)).arg(&servers).arg(release))
+        .with_context(|| format!("cannot install the packages of {engine} {release}"))?;
+    Ok(servers.join(format!("venv-{release}/bin/python")))
+}
+
+/// Folder of an engine's packages, shared by all checkouts because they need 9 GB.
+pub(super) fn servers(engine: &str) -> Result<PathBuf> {
+    let variable = format!("TOKENGAP_{}", engine.to_uppercase());
+    if let Some(folder) = std::env::var_os(&variable) {
+        return Ok(folder.into());
+    }
+    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+    let cache = cache.or_else(|| Some(Path::new(&std::env::var_os("HOME")?).join(".cache")));
+    Ok(cache.with_context(|| format!("neither {variable} nor HOME is set"))?.join("tokengap").join(engine))
+}

@@ -1,24 +1,22 @@
 //! `cargo xtask faults`: injects faults around tokengap between real peers that keep their own counts. docs/internals/FAULTS.md has the
 //! results. Faults of the relay are in `engine/e2e/faults.py`; those of the probe are here, because they call it as a library.
 
+pub(crate) mod kernel;
 mod peers;
 mod probe;
 
-use std::fmt::Write as _;
+use std::fmt::{Debug, Write as _};
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use probe_user::{Capability, Permissions};
 use serde::Deserialize;
 
-use self::peers::Arrived;
-use crate::document;
-use crate::e2e::check::Checks;
-use crate::e2e::kernel::refusal;
 use crate::e2e::setup::{harness, prepare};
-use crate::script::{root, tokengap, tokengap_with_faults};
+use crate::script::{tokengap, tokengap_with_faults, write_document};
 
 /// Options of `cargo xtask faults`.
 #[derive(clap::Args, Debug)]
@@ -37,16 +35,27 @@ pub(crate) struct Options {
     write: bool,
 }
 
-/// Result of one fault of the probe.
-struct Seen {
+/// Comparisons of expected values with the observed ones, and what else the table shows of a fault.
+#[derive(Debug, Default, Deserialize)]
+struct Checks {
+    /// Number of comparisons, and those that failed or the error that ended the row.
+    made: u32,
+    failed: Vec<String>,
     /// Number of messages whose arrival was checked.
     messages: u64,
     outcome: String,
 }
 
-impl Seen {
-    fn of(arrived: &Arrived, outcome: String) -> Self {
-        Self { messages: arrived.messages(), outcome }
+impl Checks {
+    fn equal<T: PartialEq + Debug>(&mut self, what: &str, expected: &T, got: &T) {
+        self.made += 1;
+        if expected != got {
+            self.failed.push(format!("{what}: expected {expected:?}, got {got:?}"));
+        }
+    }
+
+    fn holds(&mut self, what: &str, got: bool) {
+        self.equal(what, &true, &got);
     }
 }
 
@@ -56,11 +65,8 @@ struct Row {
     name: String,
     what: String,
     seconds: f64,
-    /// Number of comparisons, and those that failed or the error that ended the row.
-    made: u32,
-    failed: Vec<String>,
-    messages: u64,
-    outcome: String,
+    #[serde(flatten)]
+    checks: Checks,
 }
 
 /// The table, printed as rows finish.
@@ -94,7 +100,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
             "`cargo xtask faults{long}`: {summary}.\n\n| fault | done | result |\n|---|---|---|\n{}",
             table.rows
         );
-        document::write(root(), "internals/FAULTS.md", "Faults", &text)?;
+        write_document("internals/FAULTS.md", "Faults", &text)?;
     }
     Ok(())
 }
@@ -116,40 +122,41 @@ fn relay(options: &Options, table: &mut Table) -> Result<()> {
 }
 
 fn probe(options: &Options, table: &mut Table) -> Result<()> {
-    if let Some(why) = refusal() {
-        println!("SKIPPED: {} faults of the probe: {why}", probe::FAULTS.len());
+    let here = Permissions::here();
+    if !here.has(Capability::SysAdmin) || !here.has(Capability::SysPtrace) {
+        println!(
+            "SKIPPED: {} faults of the probe: needs root, or CAP_SYS_ADMIN and CAP_SYS_PTRACE",
+            probe::FAULTS.len()
+        );
         return Ok(());
     }
     let only = options.only.as_deref().unwrap_or_default();
-    for fault in probe::FAULTS.iter().filter(|fault| fault.name.contains(only)) {
+    for (name, what, fault) in probe::FAULTS.iter().filter(|(name, ..)| name.contains(only)) {
         let (started, mut checks) = (Instant::now(), Checks::default());
         let dir = tempfile::tempdir().context("making a folder")?;
-        let seen = (fault.run)(options.long, dir.path(), &mut checks).unwrap_or_else(|error| {
-            checks.mismatches.push(format!("{error:#}"));
-            Seen { messages: 0, outcome: "did not complete".into() }
-        });
-        table.add(&Row {
-            name: fault.name.into(),
-            what: fault.what.into(),
-            seconds: started.elapsed().as_secs_f64(),
-            made: checks.made,
-            failed: checks.mismatches,
-            messages: seen.messages,
-            outcome: seen.outcome,
-        });
+        let endpoint = format!("ipc://{}", dir.path().join("hop").display());
+        if let Err(error) = fault(options.long, &endpoint, &mut checks) {
+            checks.failed.push(format!("{error:#}"));
+            checks.outcome = "did not complete".into();
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        table.add(&Row { name: (*name).into(), what: (*what).into(), seconds, checks });
     }
     Ok(())
 }
 
 impl Table {
     fn add(&mut self, row: &Row) {
-        let Row { name, what, outcome, .. } = row;
-        let verdict = if row.failed.is_empty() { "ok" } else { "FAIL" };
-        println!("{name:<20} {:>5.1}s {:>4} {verdict:<4} {outcome}", row.seconds, row.made);
-        row.failed.iter().for_each(|line| println!("    {line}"));
+        let Row { name, what, seconds, checks } = row;
+        let Checks { made, failed, messages, outcome } = checks;
+        let verdict = if failed.is_empty() { "ok" } else { "FAIL" };
+        println!("{name:<20} {seconds:>5.1}s {made:>4} {verdict:<4} {outcome}");
+        for line in failed {
+            println!("    {line}");
+        }
         let _ = writeln!(self.rows, "| {name} | {what} | {outcome} |");
-        self.failed += u32::from(!row.failed.is_empty());
-        self.made += row.made;
-        self.messages += row.messages;
+        self.failed += u32::from(!failed.is_empty());
+        self.made += made;
+        self.messages += messages;
     }
 }

@@ -1,18 +1,18 @@
 //! Real libzmq peers (`engine/e2e/peer.py`) and their counts of sent and received messages.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::path::Path;
-use std::process::Command;
-use std::time::Duration;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::e2e::check::Checks;
-use crate::e2e::process::Process;
+use super::Checks;
 use crate::e2e::setup::python;
 use crate::script::root;
 
@@ -39,15 +39,16 @@ impl Load {
     pub(super) const STEADY: Self = Self { first: 0, connections: 4, count: 0, rate: 10_000, sizes: "mixed" };
 }
 
-/// A process with PUSH sockets.
-pub(super) struct Sender(Process);
-
-/// A process with a PULL socket.
-pub(super) struct Receiver(Process);
+/// A process with PUSH sockets, or one with a PULL socket. It is killed and reaped when dropped.
+pub(super) struct Peer {
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+}
 
 /// One side's counts of one connection.
-#[derive(Debug, Deserialize)]
-pub(super) struct Side {
+#[derive(Debug, PartialEq, Eq, Deserialize)]
+struct Side {
     count: u64,
     bytes: u64,
     digest: String,
@@ -59,7 +60,7 @@ pub(super) struct Side {
 }
 
 /// Counts of one process by connection.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Deserialize)]
 struct Sides {
     connections: BTreeMap<u32, Side>,
     #[serde(default)]
@@ -68,85 +69,114 @@ struct Sides {
     strange: u64,
 }
 
-impl Sender {
+impl Peer {
     /// Starts a sender that connects to `endpoint`, and waits until it is ready.
-    pub(super) fn start(name: &str, endpoint: &str, load: Load, dir: &Path) -> Result<Self> {
-        let mut command = peer("send", endpoint);
-        command.args(["--sizes", load.sizes]);
+    pub(super) fn sender(endpoint: &str, load: Load) -> Result<Self> {
         let numbers = [
             ("--first", load.first),
             ("--connections", load.connections),
             ("--count", load.count),
             ("--rate", load.rate),
         ];
-        for (option, number) in numbers {
-            command.args([option, &number.to_string()]);
+        let numbers = numbers.map(|(option, number)| format!("{option}={number}"));
+        Self::start(peer("send", endpoint).args(["--sizes", load.sizes]).args(numbers))
+    }
+
+    fn start(command: &mut Command) -> Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("starting peer.py")?;
+        let stdin = child.stdin.take().context("no standard input")?;
+        let stdout = BufReader::new(child.stdout.take().context("no standard output")?);
+        let (sender, lines) = channel();
+        thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        let peer = Self { child, stdin, lines };
+        peer.line("READY", STARTUP)?;
+        Ok(peer)
+    }
+
+    /// Waits for a line of standard output that begins with `word`; returns the rest of the line.
+    fn line(&self, word: &str, patience: Duration) -> Result<String> {
+        let until = Instant::now() + patience;
+        loop {
+            let line = self.lines.recv_timeout(until.saturating_duration_since(Instant::now()));
+            let line = line.with_context(|| format!("peer {} did not print {word}", self.pid()))?;
+            if let Some(rest) = line.strip_prefix(word) {
+                return Ok(rest.to_owned());
+            }
         }
-        let mut process = Process::start(name, command, dir)?;
-        process.line("READY", STARTUP)?;
-        Ok(Self(process))
+    }
+
+    fn totals(&self) -> Result<Sides> {
+        serde_json::from_str(&self.line("DONE", FINISH)?).context("a peer's totals")
+    }
+
+    fn write_line(&mut self, word: &str) -> Result<()> {
+        writeln!(self.stdin, "{word}").with_context(|| format!("sending {word} to peer {}", self.pid()))
     }
 
     pub(super) fn go(&mut self) -> Result<()> {
-        self.0.write_line("go")
+        self.write_line("go")
     }
 
     pub(super) fn pid(&self) -> u32 {
-        self.0.pid()
+        self.child.id()
     }
 
     pub(super) fn signal(&self, signal: Signal) -> Result<()> {
-        self.0.signal(signal)
+        kill_process(Pid::from_child(&self.child), signal)
+            .with_context(|| format!("sending {signal:?} to peer {}", self.pid()))
     }
 
     /// Makes the process exec itself with the same process id, and waits until it is ready.
     pub(super) fn become_another(&mut self) -> Result<()> {
-        self.0.write_line("exec")?;
-        self.0.line("READY", STARTUP).map(drop)
-    }
-
-    /// Sends SIGKILL.
-    pub(super) fn kill(self) -> Result<()> {
-        self.0.signal(Signal::KILL)?;
-        self.0.end(STARTUP).map(drop)
-    }
-
-    /// Stops the process once everything is sent.
-    fn end(mut self) -> Result<Sides> {
-        // Ignore errors: a sender that has sent its count has exited, but its totals are available.
-        let _ = self.0.write_line("end");
-        serde_json::from_str(&self.0.line("DONE", FINISH)?).context("a sender's totals")
+        self.write_line("exec")?;
+        self.line("READY", STARTUP).map(drop)
     }
 }
 
-impl Receiver {
-    /// Starts a receiver that binds `endpoint`.
-    pub(super) fn start(endpoint: &str, dir: &Path) -> Result<Self> {
-        let mut process = Process::start("receiver", peer("receive", endpoint), dir)?;
-        process.line("READY", STARTUP)?;
-        Ok(Self(process))
+impl Drop for Peer {
+    fn drop(&mut self) {
+        // Both fail only if the process has already exited and been reaped.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A sender connected directly to its receiver.
+pub(super) struct Pair {
+    pub(super) receiver: Peer,
+    pub(super) sender: Peer,
+}
+
+impl Pair {
+    /// Starts both processes; the sender waits for a command.
+    pub(super) fn start(load: Load, endpoint: &str) -> Result<Self> {
+        let receiver = Peer::start(&mut peer("receive", endpoint))?;
+        Ok(Self { receiver, sender: Peer::sender(endpoint, load)? })
     }
 
-    pub(super) fn pid(&self) -> u32 {
-        self.0.pid()
+    pub(super) fn pids(&self) -> [u32; 2] {
+        [self.receiver.pid(), self.sender.pid()]
     }
 
-    /// Stops the sender, waits until all sent messages have arrived or no more arrive, and compares both sides.
-    pub(super) fn end(mut self, sender: Sender, checks: &mut Checks) -> Result<Arrived> {
-        let sent = sender.end()?.connections;
+    /// Stops the sender once everything is sent, waits until all messages have arrived or no more arrive, and compares both sides.
+    /// Describes the messages that arrived unchanged.
+    pub(super) fn end(mut self, checks: &mut Checks) -> Result<String> {
+        // Ignore errors: a sender that has sent its count has exited, but its totals are available.
+        let _ = self.sender.write_line("end");
+        let sent = self.sender.totals()?.connections;
         let counts: BTreeMap<_, _> = sent.iter().map(|(number, sent)| (number, sent.count)).collect();
-        self.0.write_line(&format!("end {}", json!(counts)))?;
-        let received: Sides = serde_json::from_str(&self.0.line("DONE", FINISH)?).context("the receiver's totals")?;
+        self.receiver.write_line(&format!("end {}", json!(counts)))?;
+        let received = self.receiver.totals()?;
         // Other senders to the same endpoint were killed, but this one lost nothing.
         checks.equal("messages with a wrong hash", &0, &received.corrupt);
         checks.equal("messages that were never sent", &0, &received.strange);
         for (number, sent) in &sent {
-            let of = |side: &Side| (side.count, side.bytes, side.digest.clone(), side.repeated, side.backwards);
-            let got = received.connections.get(number).map(of);
-            let what = format!("messages, bytes, digest, repeated and out of order on connection {number}");
-            checks.equal(&what, &Some(of(sent)), &got);
+            checks.equal(&format!("connection {number}"), &Some(sent), &received.connections.get(number));
         }
-        Ok(Arrived(sent))
+        let messages = sent.values().map(|sent| sent.count).sum();
+        let megabytes = sent.values().map(|sent| sent.bytes).sum::<u64>() as f64 / 1e6;
+        checks.messages = messages;
+        Ok(format!("{messages} messages, {megabytes:.0} MB, {} connections", sent.len()))
     }
 }
 
@@ -154,22 +184,4 @@ fn peer(role: &str, endpoint: &str) -> Command {
     let mut command = Command::new(python());
     command.arg(root().join("engine/e2e/peer.py")).args([role, endpoint]);
     command
-}
-
-/// Messages that arrived unchanged.
-#[derive(Debug)]
-pub(super) struct Arrived(BTreeMap<u32, Side>);
-
-impl Arrived {
-    pub(super) fn messages(&self) -> u64 {
-        self.0.values().map(|sent| sent.count).sum()
-    }
-}
-
-impl fmt::Display for Arrived {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let megabytes = self.0.values().map(|sent| sent.bytes).sum::<u64>() as f64 / 1e6;
-        let (messages, connections) = (self.messages(), self.0.len());
-        write!(f, "{messages} messages, {megabytes:.0} MB, {connections} connections")
-    }
 }

@@ -4,7 +4,7 @@
 mod judge;
 
 use std::collections::BTreeMap;
-use std::fmt;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -12,8 +12,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use self::judge::{Response, Verdict};
-use crate::e2e::real;
-use crate::e2e::setup::{prepare, prepare_vllm};
+use crate::e2e::setup::{installed, prepare, prepare_vllm};
 use crate::script::root;
 
 /// Engines and versions.
@@ -53,30 +52,28 @@ pub(crate) struct Options {
 
 /// Runs `cargo xtask healthy`.
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let mut accused = options.accused.as_ref().map(std::fs::File::create).transpose()?;
-    let mut table = Table::default();
+    let mut accused = options.accused.as_ref().map(File::create).transpose()?;
+    let mut rows = Vec::new();
     if let Some([engine, version]) = options.read.as_deref() {
-        judge(engine, version, std::io::stdin().lock(), &mut table, &mut accused)?;
+        rows.push(judge(engine, version, std::io::stdin().lock(), &mut accused)?);
     } else {
         let wanted = RELEASES.iter().filter(|(engine, version)| format!("{engine} {version}").contains(&options.only));
         for (engine, version) in wanted {
             let mut served = serve(engine, version, options)?.spawn().context("starting engine.healthy")?;
             let lines = BufReader::new(served.stdout.take().context("no output of engine.healthy")?);
-            judge(engine, version, lines, &mut table, &mut accused)?;
+            rows.push(judge(engine, version, lines, &mut accused)?);
             ensure!(served.wait()?.success(), "cannot serve the responses of {engine} {version}");
         }
     }
-    println!("{table}");
-    ensure!(table.accused() == 0, "healthy responses were accused");
+    print(&rows);
+    ensure!(rows.iter().all(|row| row.accused.is_empty()), "healthy responses were accused");
     Ok(())
 }
 
 /// The command that prints the responses of a release.
 fn serve(engine: &str, version: &str, options: &Options) -> Result<Command> {
-    let installed = INSTALLED.iter().find(|(name, _)| *name == engine);
-    let (_, newest) = installed.context("unknown engine")?;
-    let python = real::installed(engine, newest)?;
-    let mut serve = Command::new(python);
+    let (_, newest) = INSTALLED.iter().find(|(name, _)| *name == engine).context("unknown engine")?;
+    let mut serve = Command::new(installed(engine, newest)?);
     serve.args(["-W", "ignore", "-m", "engine.healthy", engine, version]);
     serve.args([options.seed.to_string(), options.count.to_string()]);
     serve.current_dir(root()).stdout(Stdio::piped());
@@ -92,35 +89,25 @@ fn serve(engine: &str, version: &str, options: &Options) -> Result<Command> {
     Ok(serve)
 }
 
-fn judge(
-    engine: &str,
-    version: &str,
-    lines: impl BufRead,
-    table: &mut Table,
-    accused: &mut Option<std::fs::File>,
-) -> Result<()> {
-    let row = table.row(format!("{engine} {version}"));
+fn judge(engine: &str, version: &str, lines: impl BufRead, accused: &mut Option<File>) -> Result<Row> {
+    let mut row = Row { release: format!("{engine} {version}"), ..Row::default() };
     for line in lines.lines() {
         let line = line?;
         let response: Response = serde_json::from_str(&line)?;
         let verdicts = response.judge(engine, version);
-        if let Some(file) = accused
-            && let Some(first) =
-                verdicts.iter().find(|verdict| matches!(verdict, Verdict::Accused(_) | Verdict::Changed))
-        {
-            writeln!(file, "{{\"release\":\"{engine} {version}\",\"verdict\":\"{first:?}\",\"response\":{line}}}")?;
+        let is_accused = |verdict: &&Verdict| matches!(verdict, Verdict::Accused(_) | Verdict::Changed);
+        if let (Some(file), Some(first)) = (&mut *accused, verdicts.iter().find(is_accused)) {
+            writeln!(file, "{{\"release\":\"{}\",\"verdict\":\"{first:?}\",\"response\":{line}}}", row.release)?;
         }
         row.enter(&response, verdicts);
     }
-    Ok(())
+    Ok(row)
 }
 
-/// Results by release, in their order.
-#[derive(Debug, Default)]
-struct Table(Vec<(String, Row)>);
-
+/// Results of a release.
 #[derive(Debug, Default)]
 struct Row {
+    release: String,
     responses: u64,
     tokens: u64,
     equal: u64,
@@ -130,18 +117,6 @@ struct Row {
     changed: BTreeMap<String, u64>,
     /// Findings that no response deserves.
     accused: BTreeMap<&'static str, u64>,
-}
-
-impl Table {
-    fn row(&mut self, release: String) -> &mut Row {
-        self.0.push((release, Row::default()));
-        &mut self.0.last_mut().expect("a row was added").1
-    }
-
-    /// Number of wrong findings.
-    fn accused(&self) -> u64 {
-        self.0.iter().flat_map(|(_, row)| row.accused.values()).sum()
-    }
 }
 
 impl Row {
@@ -160,34 +135,20 @@ impl Row {
     }
 }
 
-impl fmt::Display for Table {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(
-            f,
-            "| release | responses | tokens | text equal | calls equal | unjudged | changed by its parser | accused |"
-        )?;
-        writeln!(f, "|---|--:|--:|--:|--:|--:|--:|--:|")?;
-        let sum = |counts: &BTreeMap<&'static str, u64>| counts.values().sum::<u64>();
-        for (release, row) in &self.0 {
-            writeln!(
-                f,
-                "| {release} | {} | {} | {} | {} | {} | {} | {} |",
-                row.responses,
-                row.tokens,
-                row.equal,
-                row.equal_calls,
-                sum(&row.unjudged),
-                row.changed.values().sum::<u64>(),
-                sum(&row.accused),
-            )?;
-        }
-        for (release, row) in &self.0 {
-            writeln!(
-                f,
-                "\n{release}: unjudged {:?}; changed by {:?}; accused {:?}",
-                row.unjudged, row.changed, row.accused
-            )?;
-        }
-        Ok(())
+fn print(rows: &[Row]) {
+    println!(
+        "| release | responses | tokens | text equal | calls equal | unjudged | changed by its parser | accused |"
+    );
+    println!("|---|--:|--:|--:|--:|--:|--:|--:|");
+    let sum = |counts: &BTreeMap<&'static str, u64>| counts.values().sum::<u64>();
+    for Row { release, responses, tokens, equal, equal_calls, unjudged, changed, accused } in rows {
+        let (unjudged, changed, accused) = (sum(unjudged), changed.values().sum::<u64>(), sum(accused));
+        println!(
+            "| {release} | {responses} | {tokens} | {equal} | {equal_calls} | {unjudged} | {changed} | {accused} |"
+        );
     }
+    for Row { release, unjudged, changed, accused, .. } in rows {
+        println!("\n{release}: unjudged {unjudged:?}; changed by {changed:?}; accused {accused:?}");
+    }
+    println!();
 }

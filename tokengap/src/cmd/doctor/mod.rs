@@ -2,16 +2,16 @@
 
 mod facts;
 mod row;
-mod table;
 mod tried;
 
+use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use probe_user::Place;
 use probe_user::discover::{Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
 
-use crate::attach::{Row, State};
+use crate::attach::{Reason, Row, State};
 use crate::cmd::attach::{choose, processes, role_spec};
 use crate::output;
 use facts::Fact;
@@ -57,11 +57,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         _ => Some(choose(watcher.topology(), &args.pid)?),
     };
     let diagnosis = diagnose(watcher, engine, args.attach);
-    if args.json {
-        output::write(None, &format!("{}\n", serde_json::to_string_pretty(&diagnosis)?), false)?;
-    } else {
-        output::write(None, &table::text(&diagnosis), false)?;
-    }
+    let json = || serde_json::to_string_pretty(&diagnosis).map(|json| json + "\n");
+    output::write(None, &if args.json { json()? } else { text(&diagnosis) }, false)?;
     let well = diagnosis.features.iter().all(|row| row.state == State::Works);
     Ok(ExitCode::from(u8::from(!well)))
 }
@@ -86,4 +83,44 @@ fn diagnose(watcher: Watcher, engine: Option<Engine>, attach: bool) -> Diagnosis
     }
     features.extend([row::tap(), row::recording()]);
     Diagnosis { schema: "tokengap.doctor/1", place: Place::here().word(), pids, features, facts }
+}
+
+const NAME: usize = 14;
+const STATE: usize = 9;
+
+/// Table of features, then each reason once with its fix, then the facts.
+fn text(diagnosis: &Diagnosis) -> String {
+    let mut out = format!("tokengap {} {}", env!("CARGO_PKG_VERSION"), Place::here().words());
+    match &diagnosis.pids {
+        Some(pids) => {
+            let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
+            let _ = writeln!(out, ", engine of pids {}\n", pids.join(", "));
+        }
+        None => out.push_str(", without an engine\n\n"),
+    }
+    for row in &diagnosis.features {
+        let _ = writeln!(out, "{:NAME$} {:STATE$} {}", row.name, row.state.word(), row.tried);
+    }
+    let mut printed: Vec<&Reason> = Vec::new();
+    for row in diagnosis.features.iter().filter(|row| row.state != State::Works) {
+        for reason in &row.reasons {
+            if printed.contains(&reason) {
+                continue;
+            }
+            if printed.is_empty() {
+                out.push('\n');
+            }
+            printed.push(reason);
+            let _ = writeln!(out, "{}: {}", row.name, reason.why);
+            if let Some(fix) = &reason.fix {
+                let _ = writeln!(out, "    {fix}");
+            }
+        }
+    }
+    out.push('\n');
+    let widest = diagnosis.facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
+    for fact in &diagnosis.facts {
+        let _ = writeln!(out, "{:widest$}  {}", fact.name, fact.value.as_deref().unwrap_or("not known"));
+    }
+    out
 }

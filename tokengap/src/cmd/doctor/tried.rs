@@ -51,6 +51,7 @@ pub(super) fn on_ourselves() -> Vec<Row> {
     let row = |feature: Feature| {
         let mut reasons: Vec<Reason> =
             probe.degraded().iter().filter(|d| d.feature == feature).map(Reason::from).collect();
+        let lacking = |missing| Reason::from(&Degraded { feature, pid: None, missing });
         let tried = match feature {
             Feature::Messages | Feature::Processed | Feature::Polls | Feature::Tls => {
                 reasons.extend(uprobe.as_ref().err().map(|own| Reason::from(&Degraded { feature, ..own.clone() })));
@@ -67,11 +68,10 @@ pub(super) fn on_ourselves() -> Vec<Row> {
             }
             Feature::Queues | Feature::PythonStacks => "capabilities only; --try tests a running engine",
         };
-        let lacking = permissions.lacks(feature);
+        let capabilities = permissions.lacks(feature);
         // Reading one's own memory always works; that of another user's process needs capabilities.
-        if reasons.is_empty() && !lacking.is_empty() {
-            let (pid, missing) = (None, Missing::Capabilities(lacking));
-            reasons.push((&Degraded { feature, pid, missing }).into());
+        if reasons.is_empty() && !capabilities.is_empty() {
+            reasons.push(lacking(Missing::Capabilities(capabilities)));
         }
         Row::of(feature.name(), tried, reasons)
     };

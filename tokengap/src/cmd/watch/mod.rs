@@ -15,12 +15,11 @@ use serde::Serialize;
 use session::sink::Sink;
 use session::{Observer, RunOptions, Running, Session, Signals};
 use trace::Config;
-use trace::ledger::Limits;
 use trace::report::Report;
 use tui::{RunView, Screen};
 
 use self::pod::Pod;
-use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, TUNING, at_least_one, duration, read_key, size};
+use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, TUNING, duration, read_key, size};
 use crate::headless::Progress;
 use crate::{app, confinement};
 
@@ -65,14 +64,7 @@ pub(crate) struct Args {
     #[command(flatten)]
     screen: ScreenArgs,
 
-    /// Maximum number of live requests followed per source, unless the source has a lower limit.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = at_least_one, help_heading = TUNING)]
-    max_live: usize,
-
-    /// Maximum number of finished requests kept in detail per source, unless the source has a lower limit.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept, help_heading = TUNING)]
-    max_finished: usize,
-
+    // A lower limit of the source takes precedence.
     #[command(flatten)]
     limits: LimitArgs,
 
@@ -99,12 +91,6 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!("no traffic was received from {}", args.endpoints.join(", "));
     }
     Ok(code)
-}
-
-impl Args {
-    fn ledger(&self) -> Limits {
-        self.limits.on(Limits { live_rids: self.max_live, finished_kept: self.max_finished, ..Limits::default() })
-    }
 }
 
 /// Result of one run.
@@ -138,7 +124,7 @@ fn watch(args: &Args, sources: Vec<WatchOptions>, screen: Option<Screen>) -> any
         screen.watch(watchers.len());
         Rc::new(RefCell::new(screen))
     });
-    let config = Config { limits: args.ledger(), engines: engines::FACTS };
+    let config = Config { limits: args.limits.limits(), engines: engines::FACTS };
     let pod = |(place, watcher)| {
         let observer: Box<dyn Observer> = match &screen {
             Some(screen) => Box::new(RunView(Rc::clone(screen), place)),
@@ -180,8 +166,7 @@ fn conclude(watched: &[Watched], outcome: OutcomeArgs) -> anyhow::Result<ExitCod
     }
     out.flush()?;
     let worst = watched.iter().filter_map(|one| one.report.worst()).max();
-    let failed = outcome.fail_on.is_some_and(|min| worst >= Some(min));
-    Ok(if failed { ExitCode::from(1) } else { ExitCode::SUCCESS })
+    Ok(app::verdict(worst, outcome.fail_on))
 }
 
 /// Parses `tcp://HOST:PORT`.

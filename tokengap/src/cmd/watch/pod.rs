@@ -136,7 +136,7 @@ impl Pod {
             broken: false,
             stopped: false,
             gaps: 0,
-            limits: args.ledger(),
+            limits: args.limits.limits(),
             record: if several { record.map(|path| recording_path(&path, watcher.address())) } else { record },
             options: RecordOptions {
                 max_bytes: args.record_max_size,

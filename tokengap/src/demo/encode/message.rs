@@ -1,12 +1,78 @@
 //! A scheduler step as a message: `BatchTokenIDOutput` from the scheduler, `BatchStrOutput` from the detokenizer.
 
-use super::layout::{Class, Release};
+use std::sync::LazyLock;
+
+use engines::sglang::wire::fields;
+
 use super::pickle::Pickler;
 
 const IO_STRUCT: &str = "sglang.srt.managers.io_struct";
 const TIME_STATS: (&str, &str) = ("sglang.srt.observability.req_time_stats", "SchedulerReqTimeStats");
 /// Read offset of the detokenizer, which is the length of the prompt tail in a first chunk.
 pub(in crate::demo) const READ_OFFSET: usize = 5;
+
+/// A release whose output the demo can write. The frames differ: the second release has no timing columns, the third packs token ids into
+/// `array('q')`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::demo) enum Release {
+    /// Last release whose waiters keep only one chunk.
+    V0_5_9,
+    /// First release whose waiters merge queued chunks.
+    V0_5_10,
+    /// Has several detokenizers behind a router.
+    V0_5_13,
+}
+
+/// Values of `sglang.__version__`.
+const VERSIONS: [&str; 3] = ["0.5.9", "0.5.10", "0.5.13"];
+
+/// Class of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::demo) enum Class {
+    TokenIds,
+    Text,
+}
+
+const CLASSES: [&str; 2] = ["BatchTokenIDOutput", "BatchStrOutput"];
+
+/// By release and class.
+static FIELDS: LazyLock<[[&[&str]; 2]; 3]> = LazyLock::new(|| {
+    VERSIONS.map(|version| CLASSES.map(|class| fields(class, version).expect("the table has this release")))
+});
+
+const LOAD: [&str; 4] = ["dp_rank", "timestamp", "num_running_reqs", "num_waiting_reqs"];
+const LOAD_REST: [&str; 6] =
+    ["max_total_num_tokens", "token_usage", "gen_throughput", "cache_hit_rate", "utilization", "max_running_requests"];
+
+impl Release {
+    pub(in crate::demo) fn version(self) -> &'static str {
+        VERSIONS[self as usize]
+    }
+
+    /// Returns whether token ids are `array('q')` instead of lists.
+    fn packs_ids(self) -> bool {
+        self == Self::V0_5_13
+    }
+
+    /// Returns whether the detokenizer copies the scheduler's load into its own batches.
+    fn text_carries_load(self) -> bool {
+        self != Self::V0_5_13
+    }
+
+    /// Fields of a batch.
+    fn fields(self, class: Class) -> &'static [&'static str] {
+        FIELDS[self as usize][class as usize]
+    }
+
+    /// Fields of `GetLoadsReqOutput` up to the first that is `None` on a server without metrics.
+    fn load_fields(self) -> [&'static [&'static str]; 3] {
+        let tokens: &[_] = match self {
+            Self::V0_5_9 | Self::V0_5_10 => &["num_used_tokens"],
+            Self::V0_5_13 => &["num_waiting_uncached_tokens", "num_used_tokens", "num_total_tokens"],
+        };
+        [&LOAD, tokens, &LOAD_REST]
+    }
+}
 
 /// Entry of one request in a batch.
 #[derive(Clone, Copy, Debug, Default)]
@@ -18,9 +84,9 @@ pub(in crate::demo) struct Row<'a> {
     /// Set on the last chunk.
     pub(in crate::demo) finish: Option<Finish>,
     /// Last ids of the prompt, which precede the new ids in `decode_ids`. Empty except in a first chunk.
-    pub(in crate::demo) prompt_tail: &'a [u32],
+    pub(in crate::demo) prompt_tail: &'a [i64],
     /// New token ids.
-    pub(in crate::demo) ids: &'a [u32],
+    pub(in crate::demo) ids: &'a [i64],
     /// Text of the ids; unused in the scheduler's batches.
     pub(in crate::demo) text: &'a str,
     /// Length of the prompt.
@@ -35,26 +101,17 @@ pub(in crate::demo) enum Finish {
     /// `{"type": "length", "length": N}`
     Length(u32),
     /// `{"type": "stop", "matched": id}`
-    Stop(u32),
+    Stop(i64),
     /// `{"type": "abort", ..}`: the client disconnected.
     Abort,
 }
 
-/// Encodes a `BatchTokenIDOutput`. `split` marks a request extracted from a batch by the router, which omits empty columns.
-pub(in crate::demo) fn token_batch(release: Release, rows: &[Row<'_>], split: bool) -> Vec<u8> {
-    batch(release, Class::TokenIds, rows, split)
-}
-
-/// Encodes a `BatchStrOutput`; `split` as in [`token_batch`].
-pub(in crate::demo) fn text_batch(release: Release, rows: &[Row<'_>], split: bool) -> Vec<u8> {
-    batch(release, Class::Text, rows, split)
-}
-
-fn batch(release: Release, class: Class, rows: &[Row<'_>], split: bool) -> Vec<u8> {
+/// Encodes a batch. `split` marks a request extracted from a batch by the router, which omits empty columns.
+pub(in crate::demo) fn batch(release: Release, class: Class, rows: &[Row<'_>], split: bool) -> Vec<u8> {
     let mut pickler = Pickler::new();
     let columns =
         Columns { release, rows, split, load: !split && (class == Class::TokenIds || release.text_carries_load()) };
-    pickler.instance((IO_STRUCT, class.name()), |p| {
+    pickler.instance((IO_STRUCT, CLASSES[class as usize]), |p| {
         p.dict(|p| {
             for field in release.fields(class) {
                 p.text(field);
@@ -94,11 +151,11 @@ impl Columns<'_> {
             }),
             "decode_ids" => self.each(p, |p, row| self.ids(p, &[row.prompt_tail, row.ids].concat())),
             "output_ids" => self.each(p, |p, row| self.ids(p, row.ids)),
-            "read_offsets" => self.each(p, |p, _| p.int(READ_OFFSET as u32)),
+            "read_offsets" => self.each(p, |p, _| p.int(READ_OFFSET as i64)),
             "skip_special_tokens" | "spaces_between_special_tokens" => self.each(p, |p, _| p.boolean(true)),
             "no_stop_trim" => self.each(p, |p, _| p.boolean(false)),
-            "prompt_tokens" => self.each(p, |p, row| p.int(row.prompt_tokens)),
-            "completion_tokens" => self.each(p, |p, row| p.int(row.completion_tokens)),
+            "prompt_tokens" => self.each(p, |p, row| p.int(row.prompt_tokens.into())),
+            "completion_tokens" => self.each(p, |p, row| p.int(row.completion_tokens.into())),
             "cached_tokens" | "reasoning_tokens" | "retraction_counts" | "dp_ranks" => self.each(p, |p, _| p.int(0)),
             "queue_time" | "forward_entry_time" => self.each(p, |p, _| p.float(0.0)),
             "prefill_launch_delay" | "prefill_launch_latency" | "prefill_finished_ts" | "cached_tokens_details" => {
@@ -116,7 +173,7 @@ impl Columns<'_> {
         p.list(self.rows, cell);
     }
 
-    fn ids(&self, p: &mut Pickler, ids: &[u32]) {
+    fn ids(&self, p: &mut Pickler, ids: &[i64]) {
         if self.release.packs_ids() {
             p.array(ids);
         } else {
@@ -153,7 +210,7 @@ fn finish(p: &mut Pickler, finish: Option<Finish>) {
             Finish::Length(length) => {
                 p.interned("length");
                 p.interned("length");
-                p.int(length);
+                p.int(length.into());
             }
             Finish::Stop(id) => {
                 p.interned("stop");

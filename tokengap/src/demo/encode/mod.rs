@@ -1,6 +1,5 @@
 //! Messages of the simulated engines, in the exact encoding of specific releases of SGLang and vLLM.
 
-mod layout;
 mod message;
 mod pickle;
 mod vllm;
@@ -9,8 +8,7 @@ use engines::sglang::wire::Limits;
 use trace::MonoNs;
 use zmq_tap::decode::{Decode, Format};
 
-pub(super) use layout::Release;
-pub(super) use message::{Finish, READ_OFFSET, Row, text_batch, token_batch};
+pub(super) use message::{Class, Finish, READ_OFFSET, Release, Row, batch};
 pub(super) use vllm::Stats;
 
 /// The engine that the peers simulate.
@@ -48,7 +46,7 @@ impl Engine {
     /// Message of one step. Only vLLM's contains `stats` and the time.
     pub(in crate::demo) fn step(self, rows: &[Row<'_>], stats: Stats) -> Vec<u8> {
         match self {
-            Self::Sglang(release) => token_batch(release, rows, false),
+            Self::Sglang(release) => batch(release, Class::TokenIds, rows, false),
             Self::Vllm => vllm::outputs(rows, Some(stats), MonoNs::now().0 as f64 / 1e9),
         }
     }

@@ -54,7 +54,7 @@ impl Pickler {
     }
 
     /// Writes an int in the shortest encoding of those needed for token ids and counts.
-    pub(in crate::demo) fn int(&mut self, value: u32) {
+    pub(in crate::demo) fn int(&mut self, value: i64) {
         if let Ok(byte) = u8::try_from(value) {
             self.out.extend_from_slice(&[b'K', byte]);
         } else if let Ok(short) = u16::try_from(value) {
@@ -62,7 +62,7 @@ impl Pickler {
             self.out.extend_from_slice(&short.to_le_bytes());
         } else {
             self.out.push(b'J');
-            self.out.extend_from_slice(&value.to_le_bytes());
+            self.out.extend_from_slice(&(value as i32).to_le_bytes());
         }
     }
 
@@ -123,7 +123,7 @@ impl Pickler {
     }
 
     /// Writes `array('q', ids)` as `array.__reduce_ex__` does: machine format 12 is signed 64-bit little endian.
-    pub(in crate::demo) fn array(&mut self, ids: &[u32]) {
+    pub(in crate::demo) fn array(&mut self, ids: &[i64]) {
         let known = self.array;
         let memo = match known {
             Some(memo) => {
@@ -146,19 +146,12 @@ impl Pickler {
             self.text("q");
         }
         self.int(12);
-        self.bytes_of(ids);
+        self.sized(b'C', b'B', ids.len() as u32 * 8);
+        self.out.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
+        self.memoize();
         self.out.push(b't');
         self.memoize();
         self.out.push(b'R');
-        self.memoize();
-    }
-
-    fn bytes_of(&mut self, ids: &[u32]) {
-        let length = ids.len() * 8;
-        self.sized(b'C', b'B', length as u32);
-        for id in ids {
-            self.out.extend_from_slice(&i64::from(*id).to_le_bytes());
-        }
         self.memoize();
     }
 

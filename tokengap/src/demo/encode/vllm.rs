@@ -38,7 +38,7 @@ fn output(p: &mut Packer, row: &Row<'_>) {
     p.array(19);
     p.text(row.rid);
     p.array(row.ids.len());
-    row.ids.iter().for_each(|&id| p.int(id.into()));
+    row.ids.iter().for_each(|&id| p.int(id as u64));
     p.nils(3); // new_logprobs, new_prompt_logprobs_tensors, pooling_output
     match row.finish {
         None => p.nils(1),
@@ -59,73 +59,23 @@ fn output(p: &mut Packer, row: &Row<'_>) {
 }
 
 fn prefill_stats(p: &mut Packer, prompt_tokens: u32) {
-    let cached =
-        ["num_cached_tokens", "num_local_cached_tokens", "num_external_cached_tokens", "num_cache_creation_tokens"];
-    p.map(2 + cached.len());
-    for name in ["num_prompt_tokens", "num_computed_tokens"] {
-        p.text(name);
-        p.int(prompt_tokens.into());
-    }
-    for name in cached {
-        p.text(name);
-        p.int(0);
-    }
+    let text = "num_prompt_tokens PROMPT num_computed_tokens PROMPT num_cached_tokens 0 num_local_cached_tokens 0 \
+                num_external_cached_tokens 0 num_cache_creation_tokens 0";
+    p.map(6);
+    p.fields(&text.replace("PROMPT", &prompt_tokens.to_string()));
 }
 
 /// Writes `SchedulerStats`. The values that no screen shows are those of the recorded message.
-fn scheduler_stats(p: &mut Packer, stats: Stats) {
+fn scheduler_stats(p: &mut Packer, Stats { running, waiting, step }: Stats) {
     p.map(18);
-    for (name, value) in [
-        ("num_running_reqs", stats.running as u64),
-        ("num_waiting_reqs", stats.waiting as u64),
-        ("num_skipped_waiting_reqs", 0),
-    ] {
-        p.text(name);
-        p.int(value);
-    }
-    p.text("num_kv_fetch_reqs_by_stage");
-    p.map(0);
-    for (name, value) in [("step_counter", stats.step), ("current_wave", 1)] {
-        p.text(name);
-        p.int(value);
-    }
-    p.text("kv_cache_usage");
-    p.float(0.421_875);
-    p.text("iteration_details");
-    p.nils(1);
-    p.text("prefix_cache_stats");
-    p.map(8);
-    p.text("reset");
-    p.boolean(false);
-    for (name, value) in [
-        ("requests", 2),
-        ("queries", 64),
-        ("hits", 16),
-        ("preempted_requests", 0),
-        ("preempted_queries", 0),
-        ("preempted_hits", 0),
-    ] {
-        p.text(name);
-        p.int(value);
-    }
-    p.text("hits_by_source");
-    p.map(0);
-    p.text("connector_prefix_cache_stats");
-    p.nils(1);
-    p.text("kv_cache_eviction_events");
-    p.array(0);
-    for name in ["spec_decoding_stats", "kv_connector_stats", "ec_connector_stats"] {
-        p.text(name);
-        p.nils(1);
-    }
-    for name in ["waiting_lora_adapters", "running_lora_adapters"] {
-        p.text(name);
-        p.map(0);
-    }
-    for name in ["cudagraph_stats", "perf_stats"] {
-        p.text(name);
-        p.nils(1);
-    }
+    p.fields(&format!(
+        "num_running_reqs {running} num_waiting_reqs {waiting} num_skipped_waiting_reqs 0 num_kv_fetch_reqs_by_stage {{0 \
+         step_counter {step} current_wave 1 kv_cache_usage 0.421875 iteration_details - \
+         prefix_cache_stats {{8 reset false requests 2 queries 64 hits 16 preempted_requests 0 preempted_queries 0 \
+         preempted_hits 0 hits_by_source {{0 \
+         connector_prefix_cache_stats - kv_cache_eviction_events [0 spec_decoding_stats - kv_connector_stats - \
+         ec_connector_stats - waiting_lora_adapters {{0 running_lora_adapters {{0 cudagraph_stats - perf_stats -"
+    ));
 }
 
 /// Writes msgpack in the shortest encodings, as `msgspec` does. Writing into memory cannot fail.
@@ -144,10 +94,6 @@ impl Packer {
         self.0.extend(std::iter::repeat_n(0xc0, count));
     }
 
-    fn boolean(&mut self, value: bool) {
-        let _ = encode::write_bool(&mut self.0, value);
-    }
-
     fn float(&mut self, value: f64) {
         let _ = encode::write_f64(&mut self.0, value);
     }
@@ -158,5 +104,22 @@ impl Packer {
 
     fn text(&mut self, text: &str) {
         let _ = encode::write_str(&mut self.0, text);
+    }
+
+    /// Writes names with their values: a number, `false`, `-` for nil, `{N` for a map of the next N fields, `[N` for an array.
+    fn fields(&mut self, text: &str) {
+        let mut words = text.split(' ');
+        while let (Some(name), Some(value)) = (words.next(), words.next()) {
+            self.text(name);
+            let (form, length) = value.split_at(1);
+            match (form, length.parse(), value.parse()) {
+                ("{", Ok(length), _) => self.map(length),
+                ("[", Ok(length), _) => self.array(length),
+                ("-", ..) => self.nils(1),
+                ("f", ..) => self.0.push(0xc2),
+                (_, _, Ok(number)) => self.int(number),
+                _ => self.float(value.parse().unwrap_or_default()),
+            }
+        }
     }
 }

@@ -39,19 +39,17 @@ impl Clock {
 
     /// Length of a pause due now; zero if none is.
     pub(super) fn pause(&mut self) -> Duration {
-        match self.script.pauses {
-            Some(pauses) if Instant::now() >= self.next_pause => {
-                self.plan_pause();
-                let (min, max) = (pauses.min.as_micros() as u32, pauses.max.as_micros() as u32);
-                Duration::from_micros(u64::from(self.random.between(min, max)))
-            }
-            _ => Duration::ZERO,
+        if !self.script.pauses || Instant::now() < self.next_pause {
+            return Duration::ZERO;
         }
+        self.plan_pause();
+        Duration::from_micros(self.random.between(40_000, 150_000).into())
     }
 
+    /// Plans the next pause, 700 ms later on average.
     fn plan_pause(&mut self) {
-        if let Some(pauses) = self.script.pauses {
-            self.next_pause = Instant::now() + Duration::from_secs_f64(self.random.wait(pauses.every.as_secs_f64()));
+        if self.script.pauses {
+            self.next_pause = Instant::now() + Duration::from_secs_f64(self.random.wait(0.7));
         }
     }
 }

@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use bytes::Bytes;
-use engines::sglang::wire::{Batch, Decoder, Limits};
-use trace::event::{self, Kind};
+use engines::sglang::wire::{Decoder, Limits};
+use trace::event::{self, Chunk, Kind};
 
 use super::Stage;
 use super::clock::Busy;
 use super::network::{Inbox, Outlet};
 use super::report::PeerAction;
-use crate::demo::encode::{Engine, Finish, Release, Row, text_batch, token_batch};
+use crate::demo::encode::{Class, Engine, Finish, Release, Row, batch};
 use crate::demo::topology::detokenizer_of;
 
 /// Index of the outlet, and the message to send.
@@ -72,21 +72,21 @@ impl Forwarder {
         decoder: &mut Decoder,
         message: &Bytes,
     ) -> anyhow::Result<(u32, Vec<Outgoing>)> {
-        let batch = decoder.decode(message).context("a demo peer cannot read a frame")?;
+        let decoded = decoder.decode(message).context("a demo peer cannot read a frame")?;
         anyhow::ensure!(
-            batch.shape().kind == Kind::TokenIds,
+            decoded.shape().kind == Kind::TokenIds,
             "a {} where the scheduler's output was expected",
-            batch.shape().class
+            decoded.shape().class
         );
-        let content = Content::of(&batch)?;
-        let rows: Vec<_> = (0..batch.chunks().len()).map(|i| content.row(&batch, i)).collect();
+        let texts: Vec<_> = decoded.chunks().iter().map(|chunk| text_of(chunk.ids)).collect();
+        let rows: Vec<_> = decoded.chunks().iter().zip(&texts).map(|(chunk, text)| row(chunk, text)).collect();
         let outgoing = match &self.role {
             Role::Router(outlets) => rows
                 .iter()
                 .map(|row| {
                     let stray = self.stage.script.strays.is_some_and(|every| is_misrouted(row, every));
                     let to = detokenizer_of(row.worker.unwrap_or_default(), outlets.len()) + usize::from(stray);
-                    (to % outlets.len(), token_batch(release, &[*row], true))
+                    (to % outlets.len(), batch(release, Class::TokenIds, &[*row], true))
                 })
                 .collect(),
             Role::Detokenizer(workers) if workers.len() > 1 => rows
@@ -94,10 +94,10 @@ impl Forwarder {
                 .map(|row| {
                     let to = workers.iter().position(|(worker, _)| Some(&**worker) == row.worker);
                     let alone = Row { worker: None, ..*row };
-                    Ok((to.context("chunk for an unknown worker")?, text_batch(release, &[alone], true)))
+                    Ok((to.context("chunk for an unknown worker")?, batch(release, Class::Text, &[alone], true)))
                 })
                 .collect::<anyhow::Result<_>>()?,
-            Role::Detokenizer(_) => vec![(0, text_batch(release, &rows, false))],
+            Role::Detokenizer(_) => vec![(0, batch(release, Class::Text, &rows, false))],
         };
         Ok((rows.len() as u32, outgoing))
     }
@@ -115,40 +115,23 @@ fn is_misrouted(row: &Row<'_>, every: u32) -> bool {
     row.completion_tokens >= 10 && crc32fast::hash(row.rid.as_bytes()).is_multiple_of(every)
 }
 
-/// Ids and texts of a batch, borrowed by its rows.
-struct Content {
-    ids: Vec<Vec<u32>>,
-    texts: Vec<String>,
-}
-
-impl Content {
-    fn of(batch: &Batch<'_>) -> anyhow::Result<Self> {
-        let ids = batch.chunks().iter();
-        let ids = ids
-            .map(|chunk| chunk.ids.iter().map(|id| Ok(u32::try_from(*id)?)).collect())
-            .collect::<anyhow::Result<Vec<Vec<u32>>>>()?;
-        let texts = ids.iter().map(|ids| text_of(ids)).collect();
-        Ok(Self { ids, texts })
-    }
-
-    fn row<'a>(&'a self, batch: &Batch<'a>, i: usize) -> Row<'a> {
-        let chunk = batch.chunks()[i];
-        let completion_tokens = chunk.completion_tokens.unwrap_or(0);
-        let finish = chunk.finish.map(|finish| match (finish, self.ids[i].last()) {
-            (event::Finish::Abort, _) => Finish::Abort,
-            (event::Finish::Stop, Some(&last)) => Finish::Stop(last),
-            _ => Finish::Length(completion_tokens),
-        });
-        Row {
-            rid: chunk.rid,
-            worker: chunk.worker,
-            finish,
-            ids: &self.ids[i],
-            text: &self.texts[i],
-            prompt_tokens: chunk.prompt_tokens.unwrap_or(0),
-            completion_tokens,
-            ..Row::default()
-        }
+/// A chunk as it is sent on, with its text.
+fn row<'a>(chunk: &Chunk<'a>, text: &'a str) -> Row<'a> {
+    let completion_tokens = chunk.completion_tokens.unwrap_or(0);
+    let finish = chunk.finish.map(|finish| match (finish, chunk.ids.last()) {
+        (event::Finish::Abort, _) => Finish::Abort,
+        (event::Finish::Stop, Some(&last)) => Finish::Stop(last),
+        _ => Finish::Length(completion_tokens),
+    });
+    Row {
+        rid: chunk.rid,
+        worker: chunk.worker,
+        finish,
+        ids: chunk.ids,
+        text,
+        prompt_tokens: chunk.prompt_tokens.unwrap_or(0),
+        completion_tokens,
+        ..Row::default()
     }
 }
 
@@ -156,7 +139,7 @@ impl Content {
 const WORDS: &str = "the of and to in is that for it as with was on are by this token stream schedule latency request between \
                      measured throughput";
 
-fn text_of(ids: &[u32]) -> String {
+fn text_of(ids: &[i64]) -> String {
     let words: Vec<&str> = WORDS.split(' ').collect();
     ids.iter().flat_map(|id| [" ", words[*id as usize % words.len()]]).collect()
 }

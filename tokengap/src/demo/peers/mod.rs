@@ -25,7 +25,7 @@ use super::topology::{self, HopPlan, Receiver};
 use super::truth::{Account, DemoTruth};
 use forwarder::{Forwarder, Role};
 #[cfg(test)]
-pub(super) use memory::Memory;
+pub(super) use memory::{Memory, Sent};
 pub(super) use network::Network;
 use network::Outlet;
 pub(super) use report::{PeerAction, PeerEvent, Reports};
@@ -49,13 +49,6 @@ pub(super) struct Stage {
     pub(super) ending: Arc<AtomicBool>,
 }
 
-/// Peers whose sockets are bound and connected.
-pub(super) struct Peers {
-    account: Account,
-    schedulers: JoinSet<anyhow::Result<()>>,
-    others: JoinSet<anyhow::Result<()>>,
-}
-
 impl Stage {
     /// An arrangement of peers with its sockets in `folder`. The same seed gives the same requests.
     pub(super) fn new(script: Script, seed: u64, folder: &Path, reports: Reports, network: Network) -> Self {
@@ -68,8 +61,8 @@ impl Stage {
         DemoTruth { scenario: self.script.name.clone(), seed: self.seed, truth: self.account.truth() }
     }
 
-    /// Binds every inbox, connects, and starts the peers.
-    pub(super) async fn open(&self) -> anyhow::Result<Peers> {
+    /// Binds every inbox, connects, and starts the peers. The inner future lasts until every client has received its last tokens.
+    pub(super) async fn open(&self) -> anyhow::Result<impl Future<Output = anyhow::Result<()>> + Send + use<>> {
         let mut random = Random::new(self.seed);
         let mut inboxes = Vec::with_capacity(self.hops.len());
         for hop in &self.hops {
@@ -102,7 +95,25 @@ impl Stage {
             let clients = Clients::new(self.script.load, workers.clone(), random.fork());
             schedulers.spawn(Scheduler { stage: self.clone(), clients, outlet }.run());
         }
-        Ok(Peers { account: self.account.clone(), schedulers, others })
+        let account = self.account.clone();
+        Ok(async move {
+            let all_served = async {
+                while let Some(ended) = schedulers.join_next().await {
+                    ended.context("a demo scheduler failed")??;
+                }
+                while account.open() > 0 {
+                    tokio::time::sleep(POLL_INTERVAL).await;
+                }
+                Ok(())
+            };
+            // The others run as long as messages arrive; one that returns has failed.
+            tokio::select! {
+                served = all_served => served,
+                failed = others.join_next() => {
+                    failed.context("the demo has no peers")?.context("a demo peer ended early")?
+                }
+            }
+        })
     }
 
     fn hops_to(&self, receiver: Receiver) -> impl Iterator<Item = &HopPlan> {
@@ -116,27 +127,5 @@ impl Stage {
             outlets.push((hop.listen.as_str().into(), self.network.connect(hop).await?));
         }
         Ok(outlets)
-    }
-}
-
-impl Peers {
-    /// Runs until every client has received its last tokens.
-    pub(super) async fn play(mut self) -> anyhow::Result<()> {
-        let all_served = async {
-            while let Some(ended) = self.schedulers.join_next().await {
-                ended.context("a demo scheduler failed")??;
-            }
-            while self.account.open() > 0 {
-                tokio::time::sleep(POLL_INTERVAL).await;
-            }
-            Ok(())
-        };
-        // The others run as long as messages arrive; one that returns has failed.
-        tokio::select! {
-            served = all_served => served,
-            failed = self.others.join_next() => {
-                failed.context("the demo has no peers")?.context("a demo peer ended early")?
-            }
-        }
     }
 }

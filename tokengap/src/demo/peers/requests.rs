@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::demo::encode::{Finish, READ_OFFSET};
 use crate::demo::random::Random;
-use crate::demo::scenario::{Lengths, Load, Requests};
+use crate::demo::scenario::{Lengths, Load, PROMPT, Requests};
 
 /// Upper bound of token ids (size of a common vocabulary).
 const VOCABULARY: u32 = 151_643;
@@ -17,7 +17,7 @@ pub(super) struct Request {
     /// `http_worker_ipc`, if there are several tokenizer workers.
     pub(super) worker: Option<Arc<str>>,
     pub(super) prompt_tokens: u32,
-    pub(super) prompt_tail: [u32; READ_OFFSET],
+    pub(super) prompt_tail: [i64; READ_OFFSET],
     /// Tokens generated so far.
     pub(super) generated: u32,
     /// Number of tokens at which it ends.
@@ -37,9 +37,9 @@ enum Ending {
 
 impl Request {
     /// Appends the tokens of the next step to `ids`, at most `burst`. Returns the finish reason with the last one.
-    pub(super) fn step(&mut self, burst: u32, last_step: bool, ids: &mut Vec<u32>) -> Option<Finish> {
+    pub(super) fn step(&mut self, burst: u32, last_step: bool, ids: &mut Vec<i64>) -> Option<Finish> {
         let count = self.random.between(1, burst).min(self.target - self.generated);
-        ids.extend((0..count).map(|_| self.random.between(0, VOCABULARY - 1)));
+        ids.extend((0..count).map(|_| token(&mut self.random)));
         self.generated += count;
         if self.generated < self.target && !last_step {
             return None;
@@ -50,11 +50,6 @@ impl Request {
             (Ending::Stop, Some(&last)) if self.generated == self.target => Finish::Stop(last),
             _ => Finish::Length(self.generated),
         })
-    }
-
-    /// Returns whether it has no token yet.
-    pub(super) fn is_new(&self) -> bool {
-        self.generated == 0
     }
 }
 
@@ -126,14 +121,18 @@ impl Clients {
         Request {
             rid: rid.into(),
             worker: worker.map(|worker| Arc::clone(&self.workers[worker])),
-            prompt_tokens: length(self.load.prompt, &mut random),
-            prompt_tail: std::array::from_fn(|_| random.between(0, VOCABULARY - 1)),
+            prompt_tokens: length(PROMPT, &mut random),
+            prompt_tail: std::array::from_fn(|_| token(&mut random)),
             generated: 0,
             target,
             ending,
             random,
         }
     }
+}
+
+fn token(random: &mut Random) -> i64 {
+    random.between(0, VOCABULARY - 1).into()
 }
 
 fn length(lengths: Lengths, random: &mut Random) -> u32 {

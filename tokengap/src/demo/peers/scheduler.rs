@@ -59,7 +59,7 @@ impl Scheduler {
         let steps: Vec<_> = running
             .iter_mut()
             .map(|request| {
-                let (new, from) = (request.is_new(), ids.len());
+                let (new, from) = (request.generated == 0, ids.len());
                 if new {
                     account.request();
                 }

@@ -127,7 +127,7 @@ mod tests {
 
     use super::super::{Network, Reports};
     use super::*;
-    use crate::demo::encode::{Finish, Release, Row, token_batch};
+    use crate::demo::encode::{Class, Finish, Release, Row, batch};
     use crate::demo::scenario::{Cost, Scenario, Script};
     use crate::demo::truth::{Account, Truth};
 
@@ -152,7 +152,7 @@ mod tests {
             };
             let rows: Vec<_> = rids.iter().map(|rid| row(rid)).collect();
             let id = FrameId { hop: HopId(0), lane: 0, seq: step.into() };
-            inbox.push(id, token_batch(Release::V0_5_9, &rows, false).into());
+            inbox.push(id, batch(Release::V0_5_9, Class::TokenIds, &rows, false).into());
         }
         inbox
     }
@@ -161,7 +161,7 @@ mod tests {
         let free = Phase { cost: Cost::default(), ..Scenario::Race.script().phases[0] };
         let phases = Vec::leak(vec![free]);
         let script =
-            Script { waiter, waiter_turns: Some(waiter_turns), phases, pauses: None, ..Scenario::Race.script() };
+            Script { waiter, waiter_turns: Some(waiter_turns), phases, pauses: false, ..Scenario::Race.script() };
         let stage = Stage::new(script, 1, Path::new("/demo"), Reports::new(), Network::Sockets);
         let account = stage.account.clone();
         let tokenizer = Tokenizer::new(stage, queued(&account), Random::new(1));

@@ -8,10 +8,9 @@ use tokio::time::{Instant, sleep};
 use trace::event::{Capabilities, Event, Frame, Hop, What};
 use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
-use zmq_tap::decode::Decode;
 
 use super::super::join::Join;
-use super::super::peers::{Memory, Network, Reports, Stage};
+use super::super::peers::{Memory, Network, Reports, Sent, Stage};
 use super::super::scenario::Script;
 use super::super::topology::HopPlan;
 use super::super::truth::DemoTruth;
@@ -27,24 +26,47 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
         let reports = Reports::at_times_of(clock());
         let memory = Memory::new(reports.clone());
         let stage = Stage::new(script, SEED, Path::new("/demo"), reports, Network::Memory(memory.clone()));
-        let mut watch = Watch::new(&stage, memory);
+        let Stage { script, hops, reports, .. } = &stage;
+        let (mut join, mut decoder) = (Join::new(script.clone()), script.engine.decoder());
+        let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
+        let (at, what) = (reports.now(), join.engine());
+        analysis.apply(&Event { at, what });
+        for hop in hops {
+            analysis.apply(&announcement(hop, at));
+        }
+        // The turn of a tap, the join and the analysis.
+        let mut turn = |all: bool| {
+            while let Some(report) = reports.next() {
+                join.add_report(report);
+            }
+            assert_eq!(reports.take_dropped(), 0, "reports that found no room");
+            let mut apply = |event: &Event<'_>| analysis.apply(event);
+            while let Some(Sent { at, id, message }) = memory.next() {
+                let batch = decoder.decode(&[&message]).expect("the peers' own frames");
+                let what = What::Sent(Frame { forwarded: Some(at), ..batch.frame(id, message.len() as u64) });
+                join.seen(&Event { at, what }, &mut apply);
+            }
+            let now = reports.now();
+            join.settle(now, all, &mut apply);
+            analysis.tick(now);
+        };
         let watched = async {
             let start = Instant::now();
             loop {
                 sleep(TURN).await;
-                watch.turn(false);
+                turn(false);
                 stage.ending.store(start.elapsed() >= time, Ordering::Relaxed);
             }
         };
         tokio::select! {
             biased;
-            played = async { stage.open().await?.play().await } => played.expect("the peers play"),
+            played = async { stage.open().await?.await } => played.expect("the peers play"),
             () = watched => {}
         }
-        watch.turn(true);
+        turn(true);
         let truth = stage.truth();
         let input = ReportInput { demo: serde_json::to_value(&truth).ok(), ..ReportInput::of("demo") };
-        (watch.analysis.report(&input), truth)
+        (analysis.report(&input), truth)
     })
 }
 
@@ -56,48 +78,6 @@ fn clock() -> impl Fn() -> MonoNs + Send + Sync {
         let next = |last: u64| Some(now.max(last + 1_000));
         let last = last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         MonoNs(now.max(last.unwrap_or_default() + 1_000))
-    }
-}
-
-/// The tap, the join and the analysis.
-struct Watch {
-    memory: Memory,
-    reports: Reports,
-    join: Join,
-    decoder: Box<dyn Decode>,
-    analysis: Analysis,
-}
-
-impl Watch {
-    fn new(stage: &Stage, memory: Memory) -> Self {
-        let Stage { script, hops, reports, .. } = stage;
-        let join = Join::new(script.clone());
-        let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
-        let (at, what) = (reports.now(), join.engine());
-        analysis.apply(&Event { at, what });
-        for hop in hops {
-            analysis.apply(&announcement(hop, at));
-        }
-        Self { memory, reports: reports.clone(), join, decoder: script.engine.decoder(), analysis }
-    }
-
-    fn turn(&mut self, all: bool) {
-        while let Some(report) = self.reports.next() {
-            self.join.add_report(report);
-        }
-        assert_eq!(self.reports.take_dropped(), 0, "reports that found no room");
-        let Self { memory, join, decoder, analysis, .. } = self;
-        let mut apply = |event: &Event<'_>| analysis.apply(event);
-        while let Some(sent) = memory.next() {
-            let at = sent.at;
-            let batch = decoder.decode(&[&sent.message]).expect("the peers' own frames");
-            let frame = batch.frame(sent.id, sent.message.len() as u64);
-            let what = What::Sent(Frame { forwarded: Some(at), ..frame });
-            join.seen(&Event { at, what }, &mut apply);
-        }
-        let now = self.reports.now();
-        join.settle(now, all, &mut apply);
-        self.analysis.tick(now);
     }
 }
 

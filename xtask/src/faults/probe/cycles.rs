@@ -1,28 +1,28 @@
 //! Attaches and detaches under traffic, repeatedly and of two probes at once.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use probe_user::Options;
 
-use super::{Checks, Counts, Load, Objects, Pair, Seen};
+use super::{Checks, Counts, Load, Objects, Pair, attach};
 
-/// Allowed memory growth over all cycles in KiB, for allocator slack. A leak of one page a cycle would be 2,000 in 500 cycles.
-const MAX_KIB: u64 = 1_500;
+/// Resources of a process and their allowed growth over all cycles. Memory has allocator slack: a leak of one page a cycle would be 2,000
+/// KiB in 500 cycles.
+const RESOURCES: [(&str, u64); 4] = [("open files", 0), ("threads", 0), ("mappings", 19), ("KiB", 1_499)];
 
 /// Repeated attach, observe and detach. Neither side may leak resources.
-pub(super) fn run(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+pub(super) fn run(long: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
     let cycles = if long { 500 } else { 50 };
     let load = Load { rate: 2_000, sizes: "small", ..Load::STEADY };
-    let mut pair = Pair::start(load, dir)?;
+    let mut pair = Pair::start(load, endpoint)?;
     pair.sender.go()?;
     let own = std::process::id();
     let mut before = Vec::new();
     let (mut counts, mut objects, mut blind) = (Counts::default(), Objects::default(), 0);
     for cycle in 0..cycles {
-        let mut probe = pair.attach(Options::default())?;
+        let mut probe = attach(&pair.pids(), Options::default())?;
         objects.add(own)?;
         let mut this = Counts::default();
         this.read_for(&mut probe, Duration::from_millis(40))?;
@@ -37,7 +37,7 @@ pub(super) fn run(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
         if cycle == 4 {
             let [receiver, sender] = pair.pids();
             for (name, pid) in [("tokengap", own), ("receiver", receiver), ("sender", sender)] {
-                before.push((name, pid, Resources::of(pid)?));
+                before.push((name, pid, resources(pid)?));
             }
         }
     }
@@ -46,26 +46,22 @@ pub(super) fn run(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
     objects.check_freed(checks);
     let mut grown = Vec::new();
     for (name, pid, before) in before {
-        let after = Resources::of(pid)?;
+        let after = resources(pid)?;
         // Allow fewer, because the kernel may still be removing links of the previous probe at the first reading.
-        let bounds = [
-            ("open files", before.files, after.files, 0),
-            ("threads", before.threads, after.threads, 0),
-            ("mappings", before.mappings, after.mappings, 19),
-            ("KiB", before.memory, after.memory, MAX_KIB - 1),
-        ];
-        for (what, before, after, slack) in bounds {
+        for ((what, slack), (before, after)) in RESOURCES.into_iter().zip(before.into_iter().zip(after)) {
             let claim = format!("{what} of the {name} do not grow ({before}, then {after})");
             checks.holds(&claim, after <= before + slack);
         }
-        grown.push(format!("{name} {} KiB", after.memory.saturating_sub(before.memory)));
+        grown.push(format!("{name} {} KiB", after[3].saturating_sub(before[3])));
     }
     let arrived = pair.end(checks)?;
-    Ok(Seen::of(&arrived, format!("{cycles} cycles, {objects}, all freed; growth: {}; {arrived}", grown.join(", "))))
+    let grown = grown.join(", ");
+    checks.outcome = format!("{cycles} cycles, {objects}, all freed; growth: {grown}; {arrived}");
+    Ok(())
 }
 
 /// Two probes on the same processes: each observes everything, and detaching one does not affect the other.
-pub(super) fn together(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+pub(super) fn together(long: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
     let load = Load {
         count: if long { 50_000 } else { 2_500 },
         connections: 2,
@@ -75,8 +71,9 @@ pub(super) fn together(long: bool, dir: &Path, checks: &mut Checks) -> Result<Se
         ..Load::STEADY
     };
     let wanted = u64::from(load.count * load.connections);
-    let mut pair = Pair::start(load, dir)?;
-    let (mut remaining, mut detached) = (pair.attach(Options::default())?, pair.attach(Options::default())?);
+    let mut pair = Pair::start(load, endpoint)?;
+    let (mut remaining, mut detached) =
+        (attach(&pair.pids(), Options::default())?, attach(&pair.pids(), Options::default())?);
     let (mut of_one, mut of_other) = (Counts::default(), Counts::default());
     pair.sender.go()?;
     while of_other.received < wanted / 2 {
@@ -93,36 +90,20 @@ pub(super) fn together(long: bool, dir: &Path, checks: &mut Checks) -> Result<Se
     checks.equal("records lost by the detached probe", &(0, 0), &(of_other.lost, of_other.overflowed));
     drop(remaining);
     let arrived = pair.end(checks)?;
-    Ok(Seen::of(
-        &arrived,
-        format!("{arrived}; one probe observed all of them, the other {} until it detached", of_other.received),
-    ))
+    let received = of_other.received;
+    checks.outcome = format!("{arrived}; one probe observed all of them, the other {received} until it detached");
+    Ok(())
 }
 
-/// Resources held by a process, from `/proc`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Resources {
-    /// Resident memory in KiB.
-    memory: u64,
-    files: u64,
-    threads: u64,
-    /// Number of memory mappings.
-    mappings: u64,
-}
-
-impl Resources {
-    fn of(pid: u32) -> Result<Self> {
-        let proc = Path::new("/proc").join(pid.to_string());
-        let status = fs::read_to_string(proc.join("status")).with_context(|| format!("reading /proc/{pid}/status"))?;
-        let number = |name: &str| -> u64 {
-            let line = status.lines().find_map(|line| line.strip_prefix(name));
-            line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
-        };
-        Ok(Self {
-            memory: number("VmRSS:"),
-            files: fs::read_dir(proc.join("fd"))?.count() as u64,
-            threads: number("Threads:"),
-            mappings: fs::read_to_string(proc.join("maps"))?.lines().count() as u64,
-        })
-    }
+/// [`RESOURCES`] held by a process, from `/proc`.
+fn resources(pid: u32) -> Result<[u64; 4]> {
+    let proc = format!("/proc/{pid}");
+    let status = fs::read_to_string(format!("{proc}/status")).with_context(|| format!("reading {proc}/status"))?;
+    let number = |name: &str| -> u64 {
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    };
+    let files = fs::read_dir(format!("{proc}/fd"))?.count() as u64;
+    let mappings = fs::read_to_string(format!("{proc}/maps"))?.lines().count() as u64;
+    Ok([files, number("Threads:"), mappings, number("VmRSS:")])
 }

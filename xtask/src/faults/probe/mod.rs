@@ -1,86 +1,34 @@
 //! Faults of the probe and its targets: targets must keep working, and no tokengap objects may remain in them or in the kernel.
 
 mod cycles;
-mod overflow;
 mod targets;
 
-use std::path::Path;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use probe_user::{Capture, Loss, Observation, Options, Probe, Target};
 
-use super::Seen;
-use super::peers::{Arrived, Load, Receiver, Sender};
-use crate::e2e::check::Checks;
-use crate::e2e::kernel::Objects;
+use super::Checks;
+use super::kernel::Objects;
+use super::peers::{Load, Pair, Peer};
 
-/// One row of the table.
-pub(super) struct Fault {
-    pub(super) name: &'static str,
-    /// Description of the fault.
-    pub(super) what: &'static str,
-    /// The first argument asks for an overnight load.
-    pub(super) run: fn(bool, &Path, &mut Checks) -> Result<Seen>,
-}
+/// Name, description, and the function. Its first argument asks for an overnight load, the second is the endpoint to use.
+type Fault = (&'static str, &'static str, fn(bool, &str, &mut Checks) -> Result<()>);
 
 /// All faults, in the order of the table.
 pub(super) const FAULTS: &[Fault] = &[
-    Fault { name: "attached and detached", what: "50 times (500 with --long) under traffic", run: cycles::run },
-    Fault {
-        name: "target dies at attach",
-        what: "SIGKILL for a sender at every stage of an attach; a new one replaces it",
-        run: targets::dies,
-    },
-    Fault {
-        name: "target execs",
-        what: "the sender execs another program with the same process id; attached again",
-        run: targets::execs,
-    },
-    Fault {
-        name: "target stopped",
-        what: "SIGSTOP for the sender before the attach, SIGCONT after it",
-        run: targets::stopped,
-    },
-    Fault { name: "target frozen", what: "the same with the cgroup freezer", run: targets::in_freezer },
-    Fault {
-        name: "two at once",
-        what: "two probes on the same processes; one detaches under traffic",
-        run: cycles::together,
-    },
-    Fault { name: "ring overflow", what: "a ring buffer of 64 KiB that is not read for a while", run: overflow::run },
+    ("attached and detached", "50 times (500 with --long) under traffic", cycles::run),
+    ("target dies at attach", "SIGKILL for a sender at every stage of an attach; a new one replaces it", targets::dies),
+    ("target execs", "the sender execs another program with the same process id; attached again", targets::execs),
+    ("target stopped", "SIGSTOP for the sender before the attach, SIGCONT after it", targets::stopped),
+    ("target frozen", "the same with the cgroup freezer", targets::in_freezer),
+    ("two at once", "two probes on the same processes; one detaches under traffic", cycles::together),
+    ("ring overflow", "a ring buffer of 64 KiB that is not read for a while", overflow),
 ];
 
 /// Bytes captured of each message.
 const CAPTURE: Capture = Capture { sent: 4096, received: 4096 };
-
-/// A sender connected directly to its receiver.
-struct Pair {
-    receiver: Receiver,
-    sender: Sender,
-}
-
-impl Pair {
-    /// Starts both processes; the sender waits for a command.
-    fn start(load: Load, dir: &Path) -> Result<Self> {
-        let endpoint = format!("ipc://{}", dir.join("hop").display());
-        Ok(Self { receiver: Receiver::start(&endpoint, dir)?, sender: Sender::start("sender", &endpoint, load, dir)? })
-    }
-
-    fn pids(&self) -> [u32; 2] {
-        [self.receiver.pid(), self.sender.pid()]
-    }
-
-    /// Attaches to both processes.
-    fn attach(&self, options: Options) -> Result<Probe> {
-        attach(&self.pids(), options)
-    }
-
-    /// Stops both processes, and checks that everything arrived.
-    fn end(self, checks: &mut Checks) -> Result<Arrived> {
-        self.receiver.end(self.sender, checks)
-    }
-}
 
 fn attach(pids: &[u32], options: Options) -> Result<Probe> {
     let targets: Vec<_> = pids.iter().map(|pid| Target { pid: *pid, capture: CAPTURE }).collect();
@@ -130,4 +78,45 @@ impl Counts {
         }
         Ok(())
     }
+}
+
+/// A full ring buffer: every dropped record is counted, and later messages are reported again.
+fn overflow(long: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
+    let load = Load { count: if long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..Load::STEADY };
+    let wanted = u64::from(load.count * load.connections);
+    // Exactly one record per message on either side.
+    let options = Options {
+        ring_bytes: 64 << 10,
+        processed: false,
+        scheduler: false,
+        polls: false,
+        ..Options::default()
+    };
+    let mut pair = Pair::start(load, endpoint)?;
+    let mut probe = attach(&pair.pids(), options)?;
+    pair.sender.go()?;
+    let mut counts = Counts::default();
+    // Read rarely, so that the ring buffer often alternates between full and empty.
+    let both = |counts: &Counts| counts.sent + counts.received + counts.overflowed;
+    for _ in 0..3_000 {
+        thread::sleep(Duration::from_millis(20));
+        counts.read_for(&mut probe, Duration::from_millis(1))?;
+        if both(&counts) >= 2 * wanted {
+            break;
+        }
+    }
+    // Loss counters are read every 100 ms.
+    counts.read_for(&mut probe, Duration::from_millis(300))?;
+    checks.equal(
+        "records received or counted as dropped, one per sent and per received message",
+        &(2 * wanted),
+        &both(&counts),
+    );
+    checks.equal("lost for another reason", &0, &counts.lost);
+    checks.holds("the ring buffer was full", counts.overflowed > wanted / 10);
+    drop(probe);
+    pair.end(checks)?;
+    let (received, dropped) = (counts.sent + counts.received, counts.overflowed);
+    checks.outcome = format!("{received} received and {dropped} counted as dropped, of {} in total", 2 * wanted);
+    Ok(())
 }

@@ -9,34 +9,31 @@ use anyhow::{Context, Result};
 use probe_user::{Options, Probe, Target};
 use rustix::process::Signal;
 
-use super::{CAPTURE, Checks, Counts, Load, Objects, Pair, Seen, Sender, attach};
+use super::{CAPTURE, Checks, Counts, Load, Objects, Pair, Peer, attach};
 
 /// A load with a known count, so that every record can be accounted for.
 const COUNTED: Load = Load { count: 2_000, connections: 2, rate: 4_000, sizes: "small", ..Load::STEADY };
 
 /// Kills a sender at varying times during attach while the same probe observes the receiver throughout.
-pub(super) fn dies(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+pub(super) fn dies(long: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
     let rounds = if long { 100 } else { 10 };
     let endless = Load { count: 0, ..COUNTED };
-    let mut pair = Pair::start(endless, dir)?;
+    let mut pair = Pair::start(endless, endpoint)?;
     pair.sender.go()?;
-    let endpoint = format!("ipc://{}", dir.join("hop").display());
     let own = std::process::id();
     let (mut objects, mut counts, mut refused) = (Objects::default(), Counts::default(), 0);
     let mut probe = attach(&[pair.receiver.pid()], Options::default())?;
     for round in 0..rounds {
-        let name = format!("victim{round}");
-        let load = Load { first: 100 + round * 10, ..endless };
-        let mut victim = Sender::start(&name, &endpoint, load, dir)?;
+        let mut victim = Peer::sender(endpoint, Load { first: 100 + round * 10, ..endless })?;
         victim.go()?;
         let pid = victim.pid();
         let killer = thread::spawn(move || {
             thread::sleep(Duration::from_millis(u64::from(round) * 80 / u64::from(rounds)));
-            victim.kill()
+            drop(victim);
         });
         // Whether killed before, during or after attach, the result is an error or a reported exit.
         refused += u32::from(probe.add(&[Target { pid, capture: CAPTURE }]).is_err());
-        killer.join().expect("the killer thread does not panic")?;
+        killer.join().expect("the killer thread does not panic");
         counts.read_for(&mut probe, Duration::from_millis(150))?;
         objects.add(own)?;
     }
@@ -45,37 +42,38 @@ pub(super) fn dies(long: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> 
     drop(probe);
     objects.check_freed(checks);
     let arrived = pair.end(checks)?;
-    Ok(Seen::of(&arrived, format!("{rounds} rounds, {} exits reported; the other sender: {arrived}", counts.exited)))
+    checks.outcome = format!("{rounds} rounds, {} exits reported; the other sender: {arrived}", counts.exited);
+    Ok(())
 }
 
 /// A process loses its probes on exec. After a second attach, all its messages are observed.
-pub(super) fn execs(_: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
-    let mut pair = Pair::start(COUNTED, dir)?;
-    let mut probe = pair.attach(Options::default())?;
+pub(super) fn execs(_: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
+    let mut pair = Pair::start(COUNTED, endpoint)?;
+    let mut probe = attach(&pair.pids(), Options::default())?;
     pair.sender.become_another()?;
     let mut counts = Counts::default();
     counts.read_for(&mut probe, Duration::from_millis(200))?;
     drop(probe);
-    let mut probe = pair.attach(Options::default())?;
+    let mut probe = attach(&pair.pids(), Options::default())?;
     pair.sender.go()?;
     all_reported(&mut probe, checks)?;
     drop(probe);
-    let arrived = pair.end(checks)?;
-    Ok(Seen::of(&arrived, format!("{arrived}, each observed at both ends")))
+    checks.outcome = pair.end(checks)? + ", each observed at both ends";
+    Ok(())
 }
 
 /// SIGSTOP before the attach and SIGCONT after it.
-pub(super) fn stopped(_: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
-    let set_frozen = |sender: &Sender, freeze| sender.signal(if freeze { Signal::STOP } else { Signal::CONT });
-    frozen(&set_frozen, dir, checks)
+pub(super) fn stopped(_: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
+    let set_frozen = |sender: &Peer, freeze| sender.signal(if freeze { Signal::STOP } else { Signal::CONT });
+    frozen(&set_frozen, endpoint, checks)
 }
 
 /// Checks that attaching to a frozen process takes no longer than usual, and that its later messages are observed.
-fn frozen(freeze: &dyn Fn(&Sender, bool) -> Result<()>, dir: &Path, checks: &mut Checks) -> Result<Seen> {
-    let mut pair = Pair::start(COUNTED, dir)?;
+fn frozen(freeze: &dyn Fn(&Peer, bool) -> Result<()>, endpoint: &str, checks: &mut Checks) -> Result<()> {
+    let mut pair = Pair::start(COUNTED, endpoint)?;
     freeze(&pair.sender, true)?;
     let begun = Instant::now();
-    let probe = pair.attach(Options::default());
+    let probe = attach(&pair.pids(), Options::default());
     let attach_time = begun.elapsed();
     freeze(&pair.sender, false)?;
     let mut probe = probe?;
@@ -90,15 +88,10 @@ fn frozen(freeze: &dyn Fn(&Sender, bool) -> Result<()>, dir: &Path, checks: &mut
     let detach_time = begun.elapsed();
     freeze(&pair.sender, false)?;
     checks.holds(&format!("detaching from a frozen process does not wait ({detach_time:?})"), detach_time < limit);
-    let arrived = pair.end(checks)?;
-    Ok(Seen::of(
-        &arrived,
-        format!(
-            "attached in {} ms, detached in {} ms; {arrived}, each observed at both ends",
-            attach_time.as_millis(),
-            detach_time.as_millis()
-        ),
-    ))
+    let (attached, detached, arrived) = (attach_time.as_millis(), detach_time.as_millis(), pair.end(checks)?);
+    checks.outcome =
+        format!("attached in {attached} ms, detached in {detached} ms; {arrived}, each observed at both ends");
+    Ok(())
 }
 
 /// A cgroup for freezing its processes.
@@ -149,16 +142,19 @@ impl Drop for Freezer {
     }
 }
 
-pub(super) fn in_freezer(_: bool, dir: &Path, checks: &mut Checks) -> Result<Seen> {
+pub(super) fn in_freezer(_: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
     match Freezer::make() {
         Ok(freezer) => {
-            let set_frozen = |sender: &Sender, freeze: bool| {
+            let set_frozen = |sender: &Peer, freeze: bool| {
                 freezer.write("cgroup.procs", &sender.pid().to_string())?;
                 freezer.write(freezer.file, freezer.words[usize::from(!freeze)])
             };
-            frozen(&set_frozen, dir, checks)
+            frozen(&set_frozen, endpoint, checks)
         }
-        Err(why) => Ok(Seen { messages: 0, outcome: format!("SKIPPED: {why}") }),
+        Err(why) => {
+            checks.outcome = format!("SKIPPED: {why}");
+            Ok(())
+        }
     }
 }
 

@@ -1,4 +1,5 @@
-//! Fuzzing seeds that need the project's own Rust code: blocks and states of the recordings in `trace/fixtures`.
+//! `cargo xtask fuzz`: fuzzes every parser with libFuzzer, starting from real messages. `fuzz/run.py` builds and runs the targets. This
+//! command generates the seeds that need the project's own Rust code: blocks and states of the recordings in `trace/fixtures`.
 
 use std::fs;
 use std::path::Path;
@@ -6,6 +7,52 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use trace::record::{BlockPacker, BlockWriter, Payload, Record, Recording};
 use trace::{Analysis, Config};
+
+use crate::script::{self, root};
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Run only this target; repeatable
+    #[arg(long, value_name = "NAME")]
+    target: Vec<String>,
+    /// Seconds to run each target; 600 for a nightly run
+    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    time: u64,
+    /// Number of targets to run at once
+    #[arg(long, value_name = "N", default_value_t = std::thread::available_parallelism().map_or(2, usize::from))]
+    jobs: usize,
+    /// libFuzzer's random seed, to repeat a run; 0 picks a new seed for each run
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u32,
+    /// Build the targets without running them
+    #[arg(long)]
+    no_run: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.no_run {
+        return script::run("../../fuzz/run.py", ["build"]);
+    }
+    let root = root();
+    let wanted = |target: &str| options.target.is_empty() || options.target.iter().any(|name| name == target);
+    if wanted("block") {
+        keep(root, "block", &blocks(root)?)?;
+    }
+    if wanted("feed") {
+        keep(root, "feed", &states(root)?)?;
+    }
+    let numbers = [options.time, options.jobs as u64, u64::from(options.seed)].map(|number| number.to_string());
+    script::run("../../fuzz/run.py", numbers.iter().chain(&options.target))
+}
+
+fn keep(root: &Path, target: &str, seeds: &[Vec<u8>]) -> Result<()> {
+    let dir = root.join("target/fuzz/seeds").join(target);
+    fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
+    for (index, seed) in seeds.iter().enumerate() {
+        fs::write(dir.join(format!("{index:04}")), seed)?;
+    }
+    Ok(())
+}
 
 /// Passes every record of the recorded fixtures to `each`.
 fn replay(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>) -> Result<()> {
@@ -24,7 +71,7 @@ fn replay(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>) -> Resul
 }
 
 /// Columns of small blocks, prefixed with their record and chunk counts.
-pub(super) fn blocks(root: &Path) -> Result<Vec<Vec<u8>>> {
+fn blocks(root: &Path) -> Result<Vec<Vec<u8>>> {
     const RECORDS: usize = 40;
     let (mut writer, mut packer) = (BlockWriter::new(Payload::Tokens), BlockPacker::new()?);
     let (mut seeds, mut count) = (Vec::new(), 0);
@@ -52,7 +99,7 @@ pub(super) fn blocks(root: &Path) -> Result<Vec<Vec<u8>>> {
 }
 
 /// States of analyses at the start of a run, prefixed with the target's mode and chunk size.
-pub(super) fn states(root: &Path) -> Result<Vec<Vec<u8>>> {
+fn states(root: &Path) -> Result<Vec<Vec<u8>>> {
     const LONGEST: usize = 12 << 10;
     let (mut analysis, mut seeds) = (Analysis::new(Config::default()), Vec::new());
     replay(root, |record| {

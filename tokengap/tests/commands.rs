@@ -1,9 +1,10 @@
-//! User errors with files, addresses and processes: each message names the operation, the object and the next step.
+//! Commands of the real binary: the documented ones, user errors with files, addresses and processes, and privileges.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
+use std::time::Duration;
 
 const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/fixtures/recordings/2.0-demo-race.tgap");
 /// Advice for a name that does not exist.
@@ -23,6 +24,7 @@ fn prepare(folder: &Path) {
     fs::set_permissions(folder.join("closed.tgap"), Permissions::from_mode(0o000)).expect("closed");
 }
 
+/// Each message names the operation, the object and the next step.
 #[test]
 fn user_errors_name_the_object_and_the_next_step() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -115,5 +117,59 @@ fn file_names_and_reports_cannot_inject_escape_sequences() {
         let output = program.output().expect("it runs");
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(text.contains("]0;x") && !text.contains(['\u{1b}', '\u{7}', '\u{202e}']), "{command}: {text:?}");
+    }
+}
+
+/// Compares the output of the command lines of the README and of `tests/cmd`.
+#[test]
+fn documented_commands_print_the_documented_output() {
+    // Paths in the documents are relative to the repository root.
+    std::env::set_current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).expect("the workspace's root");
+    trycmd::TestCases::new().case("README.md").case("tokengap/tests/cmd/*.md");
+}
+
+/// CPython must accept every recorded pickle that tokengap accepts, and read the same requests from it.
+#[test]
+fn cpython_reads_the_recorded_messages_as_we_do() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let out = Command::new("python3")
+        .arg(root.join("fuzz/agree.py"))
+        .arg(env!("CARGO_BIN_EXE_tokengap"))
+        .arg(root.join("zmq-tap/fixtures/messages"))
+        .output();
+    let Ok(out) = out else {
+        eprintln!("SKIPPED: there is no python3 to compare with");
+        return;
+    };
+    let stdout = String::from_utf8_lossy(&out.stdout);
+    assert!(out.status.success(), "{stdout}{}", String::from_utf8_lossy(&out.stderr));
+    assert!(stdout.contains("0 of them with invalid strings and 0 with rejected calls"), "{stdout}");
+}
+
+/// A command that waits for the first byte of its file has already dropped all privileges.
+#[test]
+fn privileges_are_dropped_before_the_first_byte_is_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("started").success());
+    for command in ["decode", "report", "replay"] {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tokengap"))
+            .args([command.as_ref(), pipe.as_os_str()])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("started");
+        // It blocks in `open` until a writer opens the pipe.
+        let confined = (0..200).any(|_| {
+            std::thread::sleep(Duration::from_millis(20));
+            let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
+            let limits = fs::read_to_string(format!("/proc/{}/limits", child.id())).unwrap_or_default();
+            let cores = limits.lines().find_map(|line| line.strip_prefix("Max core file size"));
+            let cores = cores.is_some_and(|limits| limits.split_whitespace().take(2).all(|limit| limit == "0"));
+            status.contains("NoNewPrivs:\t1") && status.contains("Seccomp:\t2") && cores
+        });
+        let waits = child.try_wait().expect("asked").is_none();
+        child.kill().expect("ended");
+        child.wait().expect("reaped");
+        assert!(confined && waits, "{command}");
     }
 }

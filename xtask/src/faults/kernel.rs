@@ -1,4 +1,4 @@
-//! Kernel objects held for a process's probes, and the permission to create them.
+//! Kernel objects held for a process's probes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,31 +12,17 @@ use aya::maps::loaded_maps;
 use aya::programs::{loaded_links, loaded_programs};
 use serde::Serialize;
 
-use super::check::Checks;
-
-/// Reason why attach cannot work here; `None` if it can. Capability bits are from include/uapi/linux/capability.h.
-pub(crate) fn refusal() -> Option<String> {
-    const SYS_ADMIN: u64 = 1 << 21;
-    const SYS_PTRACE: u64 = 1 << 19;
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let effective = status
-        .lines()
-        .find_map(|line| line.strip_prefix("CapEff:"))
-        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0);
-    let wanted = SYS_ADMIN | SYS_PTRACE;
-    (effective & wanted != wanted).then(|| "needs root, or CAP_SYS_ADMIN and CAP_SYS_PTRACE".into())
-}
+use super::Checks;
 
 /// Ids of programs, links and maps, by kind. The kernel does not reuse an id soon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Objects(BTreeMap<&'static str, BTreeSet<u32>>);
+pub(super) struct Objects(BTreeMap<&'static str, BTreeSet<u32>>);
 
 const KINDS: [(&str, &str); 3] = [("programs", "prog_id:"), ("links", "link_id:"), ("maps", "map_id:")];
 
 impl Objects {
     /// Adds the objects that a process holds open.
-    pub(crate) fn add(&mut self, pid: u32) -> Result<()> {
+    pub(super) fn add(&mut self, pid: u32) -> Result<()> {
         let folder = Path::new("/proc").join(pid.to_string()).join("fdinfo");
         for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
             // A descriptor may be closed during the scan.
@@ -65,7 +51,7 @@ impl Objects {
     }
 
     /// Checks that the kernel frees all of them shortly after their last use.
-    pub(crate) fn check_freed(&self, checks: &mut Checks) {
+    pub(super) fn check_freed(&self, checks: &mut Checks) {
         let until = Instant::now() + Duration::from_secs(10);
         while self.present() > 0 && Instant::now() < until {
             thread::sleep(Duration::from_millis(50));
