@@ -7,11 +7,11 @@ mod state;
 pub mod theme;
 mod view;
 
-pub use screen::{Options, RunView, Screen};
+pub use screen::{RunView, Screen};
 pub use state::journal::DEFAULT_MOMENTS;
 pub use state::past::Past;
 pub use state::refresh::FINISHED_SHOWN;
-pub use state::ui::Saved;
+pub use state::ui::{Options, Saved};
 
 /// The picker of a source.
 pub mod pick {

@@ -4,13 +4,28 @@ use std::sync::OnceLock;
 
 use ratatui::style::{Color, Modifier, Style};
 
-use crate::state::flags::Flag;
-use crate::state::health::Health;
+use crate::state::flags::{Flag, Health};
 
-/// Normal text.
-pub(crate) const PLAIN: Style = Style::new();
-/// Important text.
-pub(crate) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+/// Style of text by its meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ink {
+    Plain,
+    /// Important text.
+    Strong,
+    /// Less important text.
+    Dim,
+    /// Headings and labels.
+    Head,
+    Selected,
+    /// Search matches. Uses no colour, so that they are visible on the selected line too.
+    Found,
+    /// A time series.
+    Series,
+    Health(Health),
+    /// Health of the whole run, always bold.
+    Verdict(Health),
+    Flag(Flag),
+}
 
 /// The user's choice, set before a screen opens.
 static CHOSEN: OnceLock<Option<Palette>> = OnceLock::new();
@@ -95,54 +110,32 @@ impl Theme {
         }
     }
 
-    /// Less important text.
-    pub(crate) fn dim(self) -> Style {
-        match self.palette {
-            Palette::Dark => Style::new().fg(Color::Indexed(245)),
-            Palette::Light => Style::new().fg(Color::Indexed(242)),
-            Palette::Sixteen | Palette::Mono => Style::new().add_modifier(Modifier::DIM),
+    pub(crate) fn style(self, ink: Ink) -> Style {
+        let plain = Style::new();
+        let bold = Modifier::BOLD;
+        match (ink, self.palette) {
+            (Ink::Plain, _) => plain,
+            (Ink::Strong, _) => plain.add_modifier(bold),
+            (Ink::Dim | Ink::Health(Health::Unknown), Palette::Dark) => plain.fg(Color::Indexed(245)),
+            (Ink::Dim | Ink::Health(Health::Unknown), Palette::Light) => plain.fg(Color::Indexed(242)),
+            (Ink::Dim | Ink::Health(Health::Unknown), _) => plain.add_modifier(Modifier::DIM),
+            (Ink::Head, _) => self.colour(117, 25, Color::Cyan).add_modifier(bold),
+            (Ink::Selected, Palette::Dark) => plain.bg(Color::Indexed(237)).add_modifier(bold),
+            (Ink::Selected, Palette::Light) => plain.bg(Color::Indexed(253)).add_modifier(bold),
+            (Ink::Selected, _) => plain.add_modifier(Modifier::REVERSED),
+            (Ink::Found, _) => plain.add_modifier(bold | Modifier::UNDERLINED),
+            (Ink::Series, _) => self.colour(74, 31, Color::Cyan),
+            (Ink::Health(Health::Good), _) => self.colour(114, 28, Color::Green),
+            (Ink::Health(Health::Info), _) => self.colour(117, 25, Color::Blue),
+            (Ink::Health(Health::Warning), _) => self.colour(221, 130, Color::Yellow).add_modifier(bold),
+            (Ink::Health(Health::Critical), _) => self.colour(203, 160, Color::Red).add_modifier(bold),
+            (Ink::Verdict(health), _) => self.style(Ink::Health(health)).add_modifier(bold),
+            (Ink::Flag(flag), _) => self.style(Ink::Health(match flag {
+                Flag::Loss | Flag::Dropped | Flag::ToolCall => Health::Critical,
+                Flag::DropPredicted | Flag::Stall | Flag::Gap | Flag::Inflated => Health::Warning,
+                Flag::Aborted | Flag::Retracted => Health::Info,
+            })),
         }
-    }
-
-    /// Headings and labels.
-    pub(crate) fn head(self) -> Style {
-        self.colour(117, 25, Color::Cyan).add_modifier(Modifier::BOLD)
-    }
-
-    pub(crate) fn selected(self) -> Style {
-        match self.palette {
-            Palette::Dark => Style::new().bg(Color::Indexed(237)).add_modifier(Modifier::BOLD),
-            Palette::Light => Style::new().bg(Color::Indexed(253)).add_modifier(Modifier::BOLD),
-            Palette::Sixteen | Palette::Mono => Style::new().add_modifier(Modifier::REVERSED),
-        }
-    }
-
-    /// Search matches. Uses no colour, so that they are visible on the selected line too.
-    pub(crate) fn found() -> Style {
-        Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)
-    }
-
-    /// A time series.
-    pub(crate) fn line(self) -> Style {
-        self.colour(74, 31, Color::Cyan)
-    }
-
-    pub(crate) fn health(self, health: Health) -> Style {
-        match health {
-            Health::Unknown => self.dim(),
-            Health::Good => self.colour(114, 28, Color::Green),
-            Health::Info => self.colour(117, 25, Color::Blue),
-            Health::Warning => self.colour(221, 130, Color::Yellow).add_modifier(Modifier::BOLD),
-            Health::Critical => self.colour(203, 160, Color::Red).add_modifier(Modifier::BOLD),
-        }
-    }
-
-    pub(crate) fn flag(self, flag: Flag) -> Style {
-        self.health(match flag {
-            Flag::Loss | Flag::Dropped | Flag::ToolCall => Health::Critical,
-            Flag::DropPredicted | Flag::Stall | Flag::Gap | Flag::Inflated => Health::Warning,
-            Flag::Aborted | Flag::Retracted => Health::Info,
-        })
     }
 
     /// Symbol of a health state, distinguishable without colour.

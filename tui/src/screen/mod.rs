@@ -14,8 +14,8 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
-use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
+use anyhow::Context;
+use ratatui::crossterm::event::Event as Input;
 use session::idle;
 use session::own;
 use session::sink::Past as _;
@@ -26,30 +26,18 @@ use trace::{Analysis, Event, MonoNs};
 use crate::keys;
 use crate::log::LogHold;
 use crate::state::Model;
-use crate::state::action::{Action, Effect};
+use crate::state::action::{Action, Effect, Tab};
 use crate::state::journal::Journal;
 use crate::state::model::RunValues;
 use crate::state::past::Past;
 use crate::state::pods::PodLine;
-use crate::state::tab::Tab;
-use crate::state::ui::{Saved, Ui};
+use crate::state::ui::{Options, Ui};
 use crate::theme::{Environment, Theme};
 use crate::view::{self, Hits};
 
 use changes::ChangeTracker;
 use export::Exports;
 use terminal::Terminal;
-
-/// Limits of the state kept per run, and the saved filters.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Maximum number of moments of chunks kept for the view of one request.
-    pub journal: usize,
-    /// Maximum number of finished requests in the table.
-    pub rows: usize,
-    /// Saved filters.
-    pub filters: Vec<Saved>,
-}
 
 /// Interval of key reads.
 const KEYS: Duration = Duration::from_millis(10);
@@ -113,7 +101,7 @@ struct Cost {
 
 impl Screen {
     /// Takes over the terminal.
-    pub fn open(keep: &Options) -> anyhow::Result<Self> {
+    pub fn open(options: &Options) -> anyhow::Result<Self> {
         let now = Instant::now();
         let log_hold = LogHold::begin();
         let terminal = Terminal::open().context("cannot take over the terminal; --headless runs without one")?;
@@ -121,7 +109,7 @@ impl Screen {
             terminal,
             _log_hold: log_hold,
             theme: Theme::of(&Environment::read()),
-            ui: Ui { rows: keep.rows, journal: keep.journal, saved: keep.filters.clone(), ..Ui::default() },
+            ui: Ui { options: options.clone(), ..Ui::default() },
             hits: Hits::default(),
             cost: Cost { since: now, cpu_ns: own::cpu_ns(), share: None },
             next_keys: now,
@@ -134,7 +122,7 @@ impl Screen {
             notice: 0,
             exports: Exports::default(),
             draws: Distribution::default(),
-            views: vec![View::new(keep.journal)],
+            views: vec![View::new(options.journal)],
             shown: 0,
             pods: Vec::new(),
         })
@@ -147,7 +135,7 @@ impl Screen {
 
     /// Prepares for `runs` watched runs and shows the first.
     pub fn watch(&mut self, runs: usize) {
-        self.views.resize_with(runs, || View::new(self.ui.journal));
+        self.views.resize_with(runs, || View::new(self.ui.options.journal));
         self.pods = vec![PodLine::default(); runs];
     }
 
@@ -181,35 +169,13 @@ impl Screen {
 
     fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
         for _ in 0..INPUTS_A_TURN {
-            ensure!(!terminal::is_closed(), "the terminal was closed");
-            if !event::poll(Duration::ZERO).context("cannot read the terminal")? {
-                break;
-            }
-            match event::read().context("cannot read the terminal")? {
-                Input::Key(key) if key.kind != KeyEventKind::Release => {
-                    if let Some(action) = keys::action(&key, &self.ui) {
-                        self.act(action, run);
-                    }
-                }
-                Input::Mouse(mouse) => self.click(mouse, run),
-                Input::Resize(..) => self.stale = true,
-                _ => {}
+            let Some(input) = terminal::read(Duration::ZERO)? else { break };
+            self.stale |= matches!(input, Input::Resize(..));
+            if let Some(action) = terminal::action(&input, &self.hits, 3, |key| keys::action(key, &self.ui)) {
+                self.act(action, run);
             }
         }
         Ok(())
-    }
-
-    fn click(&mut self, mouse: MouseEvent, run: &Run<'_>) {
-        match mouse.kind {
-            MouseEventKind::ScrollUp => self.act(Action::Move(-3), run),
-            MouseEventKind::ScrollDown => self.act(Action::Move(3), run),
-            MouseEventKind::Down(MouseButton::Left) => {
-                if let Some(action) = self.hits.at(mouse.column, mouse.row) {
-                    self.act(action, run);
-                }
-            }
-            _ => {}
-        }
     }
 
     fn act(&mut self, action: Action, run: &Run<'_>) {
@@ -224,7 +190,6 @@ impl Screen {
         }
         match effect {
             None => {}
-            Some(Effect::Quit) => self.commands.push_back(ScreenCommand::End),
             Some(Effect::Command(command)) => self.commands.push_back(command),
             Some(Effect::Run(run)) => self.switch_to(run),
             Some(Effect::Copy(rid)) => {
@@ -245,7 +210,7 @@ impl Screen {
         if now >= self.next_keep {
             self.next_keep = now + KEEP_INTERVAL;
             let view = &mut self.views[self.shown];
-            let found = view.model.findings.iter().map(|f| f.rid.as_str()).filter(|rid| !rid.is_empty());
+            let found = view.model.findings.iter().map(|f| f.verdict.rid.as_str()).filter(|rid| !rid.is_empty());
             let chosen = self.ui.selected.iter().chain(&self.ui.pins).map(String::as_str);
             view.journal.keep(&found.chain(chosen).collect::<Vec<_>>());
         }
@@ -285,7 +250,7 @@ impl Screen {
         model.wall_start_ns = started.map(|(wall, start)| wall.wall_ns_at(start));
         if rows {
             // A filter searches all requests that the ledger holds.
-            let max_rows = if self.ui.filter.is_empty() { self.ui.rows } else { usize::MAX };
+            let max_rows = if self.ui.filter.is_empty() { self.ui.options.rows } else { usize::MAX };
             model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
         }
     }
@@ -389,7 +354,7 @@ impl Observer for RunView {
 
     fn restart(&mut self) {
         let mut screen = self.0.borrow_mut();
-        screen.views[self.1] = View::new(screen.ui.journal);
+        screen.views[self.1] = View::new(screen.ui.options.journal);
         if self.1 == screen.shown {
             screen.ui.back = 0;
             screen.refresh_now();

@@ -4,13 +4,11 @@ use std::ops::ControlFlow;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
-use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEventKind};
+use anyhow::Context;
 
 use super::terminal::{self, Terminal};
 use crate::keys;
 use crate::log::LogHold;
-use crate::state::action::Action;
 use crate::state::pick::{Offer, Pick};
 use crate::theme::{Environment, Theme};
 use crate::view;
@@ -48,20 +46,8 @@ pub fn pick(offers: Vec<Offer>, found: &Receiver<Found>) -> anyhow::Result<Optio
                 .context("cannot draw on the terminal")?;
             pick.page = hits.page;
         }
-        ensure!(!terminal::is_closed(), "the terminal was closed");
-        if !event::poll(WAIT).context("cannot read the terminal")? {
-            continue;
-        }
-        let action = match event::read().context("cannot read the terminal")? {
-            Input::Key(key) if key.kind != KeyEventKind::Release => keys::picking(&key),
-            Input::Mouse(mouse) => match mouse.kind {
-                MouseEventKind::ScrollUp => Some(Action::Move(-1)),
-                MouseEventKind::ScrollDown => Some(Action::Move(1)),
-                MouseEventKind::Down(MouseButton::Left) => hits.at(mouse.column, mouse.row),
-                _ => None,
-            },
-            _ => None,
-        };
+        let Some(input) = terminal::read(WAIT)? else { continue };
+        let action = terminal::action(&input, &hits, 1, keys::picking);
         if let Some(ControlFlow::Break(chosen)) = action.map(|action| pick.apply(action)) {
             return Ok(chosen);
         }

@@ -4,7 +4,7 @@ use session::units::{count, duration};
 use trace::MonoNs;
 use trace::engine::EngineState;
 use trace::event::ToolCalls;
-use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request};
+use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request, Summary};
 use trace::report::{explain_tool_calls, ids, places};
 
 use super::flags::Flag;
@@ -27,9 +27,12 @@ pub(crate) struct Kept {
 }
 
 impl Kept {
-    pub(super) fn of(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Self {
-        let tool_calls = ledger.tool_calls().find(rid).copied();
-        let frontend = ledger.frontend().find(rid).cloned();
+    pub(super) fn of(ledger: &Ledger, request: Option<&Request>, summary: Option<&Summary>, rid: &str) -> Self {
+        let known = Self {
+            tool_calls: ledger.tool_calls().find(rid).copied(),
+            frontend: ledger.frontend().find(rid).cloned(),
+            ..Self::default()
+        };
         if let Some(request) = request {
             return Self {
                 first: (request.sent_first, request.received_first),
@@ -37,20 +40,16 @@ impl Kept {
                 confirmed: request.losses().cloned(),
                 predicted: request.predicted().cloned(),
                 itl: request.itl(),
-                tool_calls,
-                frontend,
+                ..known
             };
         }
-        let summary = ledger.finished().rev().find(|s| &*s.rid == rid);
         let lossy = ledger.lossy().rev().find(|lossy| &*lossy.rid == rid);
         Self {
-            first: (None, None),
             delivered_first: summary.and_then(|s| s.delivered_first),
             confirmed: lossy.and_then(|l| l.confirmed.as_deref().cloned()),
             predicted: lossy.and_then(|l| l.predicted.as_deref().cloned()),
             itl: summary.map(|s| s.itl).unwrap_or_default(),
-            tool_calls,
-            frontend,
+            ..known
         }
     }
 }

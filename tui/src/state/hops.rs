@@ -1,14 +1,14 @@
 //! Converts hops into lines, in the order of the path.
 
-use trace::detect::attribution;
 use trace::detect::thresholds::{BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, GAP_WARNING_NS};
+use trace::detect::{Finding, Severity, attribution};
 use trace::ledger::{Group, Hop, Ledger};
 use trace::path::{self, Ends};
 use trace::report::Spread;
 use trace::stats::Distribution;
 
-use super::health::Health;
-use super::model::{CLASSES, FindingLine, HopLine, Member};
+use super::flags::Health;
+use super::model::{CLASSES, HopLine, Member};
 use super::request::HopEnds;
 
 /// Maximum number of reasons for undecoded frames shown per hop.
@@ -17,10 +17,10 @@ const REASONS: usize = 4;
 const MEMBERS: usize = 64;
 
 /// Hops grouped by name, starting at the scheduler.
-pub(crate) fn read(ledger: &Ledger, findings: &[FindingLine]) -> Vec<HopLine> {
+pub(crate) fn read(ledger: &Ledger, findings: &[Finding]) -> Vec<HopLine> {
     let found = |name: &str| {
-        let here = findings.iter().filter(|f| f.active && f.hop == name && f.health >= Health::Warning);
-        here.map(|f| f.health).max().unwrap_or_default()
+        let here = findings.iter().filter(|f| f.active && f.verdict.hop == name).map(|f| f.verdict.severity);
+        here.filter(|severity| *severity >= Severity::Warning).max().map_or(Health::Unknown, Health::from)
     };
     let lines = ledger.groups().iter().enumerate().filter_map(|(place, group)| {
         let members: Vec<&Hop> = ledger.members(place).collect();

@@ -124,21 +124,7 @@ impl Journal {
                 let key = self.keys.hash_one(delivered.rid);
                 self.push(Moment { at, key, seq: 0, lane: 0, tokens: delivered.tokens, end, hop: HopId(0), kind });
             }
-            What::Engine(_)
-            | What::Hop(_)
-            | What::SendWait(_)
-            | What::Processed(_)
-            | What::Missed(_)
-            | What::Undecoded(_)
-            | What::Cpu(_)
-            | What::Queue(_)
-            | What::Stack(_)
-            | What::Stage(_)
-            | What::LoggedState(_)
-            | What::Merged(_)
-            | What::Delivered(_)
-            | What::Answered(_)
-            | What::FrontendWait(_) => {}
+            _ => {}
         }
     }
 

@@ -90,8 +90,6 @@ impl Pick {
             Action::Pick(place) => self.walk_to(place),
             Action::Move(by) => self.walk_to(self.at.saturating_add_signed(by)),
             Action::Page(by) => self.walk_to(self.at.saturating_add_signed(by * page)),
-            Action::Home => self.walk_to(0),
-            Action::End => self.walk_to(usize::MAX),
             _ => {}
         }
         ControlFlow::Continue(())
@@ -125,7 +123,7 @@ mod tests {
         assert_eq!(pick.selected().map(|o| &*o.title), Some("race"));
         pick.offer([demos(), vec![offer(Kind::Engine, "sglang")]].concat());
         assert_eq!(pick.selected().map(|o| &*o.title), Some("sglang"), "the first offer is selected by default");
-        assert_eq!(pick.apply(Action::End), CONTINUE);
+        assert_eq!(pick.apply(Action::Move(isize::MAX)), CONTINUE);
         pick.offer(demos());
         assert_eq!(pick.selected().map(|o| &*o.title), Some("backlog"));
         assert_eq!(pick.apply(Action::Open), ControlFlow::Break(Some(vec!["backlog".into()])));

@@ -3,18 +3,21 @@
 use std::collections::BTreeSet;
 
 use trace::Analysis;
-use trace::ledger::{Ledger, Request, Summary};
+use trace::detect::Severity;
+use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
+use trace::event::Finish;
+use trace::ledger::{Ledger, Numbers, Request, Summary};
 use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens, bar};
 
 use super::evidence::Kept;
-use super::health::{Health, Verdict};
+use super::flags::{Flag, Flags, Health, Verdict};
 use super::journal::Journal;
 use super::model::{GapLine, Model, RunValues};
 use super::past::{flow, merged_predicted};
 use super::pods::{Brief, sum};
 use super::request::Detail;
-use super::row_context::{RowContext, new_row};
-use super::{findings, hops, threads};
+use super::row::{Life, Row};
+use super::{hops, threads};
 
 /// Default number of finished requests in the table; the report counts all of them.
 pub const FINISHED_SHOWN: usize = 2_000;
@@ -23,9 +26,9 @@ impl Model {
     /// Updates everything except rows and detail.
     pub(crate) fn refresh(&mut self, analysis: &Analysis, run: RunValues) {
         let ledger = analysis.ledger();
-        let start = ledger.started().unwrap_or_default();
         self.engine = engine(ledger);
-        self.running_ns = ledger.now().since(start);
+        self.started = ledger.started().unwrap_or_default();
+        self.running_ns = ledger.now().since(self.started);
         self.flow = flow(ledger);
         self.requests = Requests::of(ledger);
         self.tokens = Tokens::of(ledger);
@@ -33,7 +36,8 @@ impl Model {
         self.chunks = Chunks::of(ledger);
         self.merged_predicted = merged_predicted(ledger, &self.chunks);
         self.itl = Itl::of(ledger);
-        self.findings = findings::read(analysis, start);
+        self.findings = analysis.findings_now().sorted().into_iter().cloned().collect();
+        self.findings.sort_by_key(|finding| !finding.active);
         self.hops = hops::read(ledger, &self.findings);
         self.path = bar::segments(&analysis.path());
         self.threads = threads::read(ledger);
@@ -49,10 +53,10 @@ impl Model {
     /// over newer ones.
     pub(crate) fn refresh_rows(&mut self, analysis: &Analysis, finished_shown: usize, pins: &BTreeSet<String>) {
         let ledger = analysis.ledger();
-        let context = RowContext::new(analysis);
+        let context = RowContext::new(ledger);
         self.table.clear();
         for request in ledger.requests() {
-            context.request(request, ledger, self.table.next());
+            context.request(request, self.table.next());
         }
         let finished = ledger.finished();
         let kept = ledger.finished_count();
@@ -87,28 +91,30 @@ impl Model {
     /// Updates the detail of one request.
     pub(crate) fn refresh_detail(&mut self, analysis: &Analysis, journal: &Journal, rid: &str) {
         let ledger = analysis.ledger();
-        let context = RowContext::new(analysis);
+        let context = RowContext::new(ledger);
         let request = ledger.request(rid);
-        let row = match request {
-            Some(request) => Some(new_row(|row| context.request(request, ledger, row))),
-            None => ledger
-                .finished()
-                .rev()
-                .find(|s| &*s.rid == rid)
-                .or_else(|| self.pinned.get(rid))
-                .map(|summary| new_row(|row| context.summary(summary, row))),
-        };
-        let kept = Kept::of(ledger, request, rid);
+        let find = || ledger.finished().rev().find(|s| &*s.rid == rid).or_else(|| self.pinned.get(rid));
+        let summary = if request.is_some() { None } else { find() };
+        let mut row = (request.is_some() || summary.is_some()).then(Row::default);
+        match (request, summary, &mut row) {
+            (Some(request), _, Some(row)) => context.request(request, row),
+            (_, Some(summary), Some(row)) => context.summary(summary, row),
+            _ => {}
+        }
+        let kept = Kept::of(ledger, request, summary, rid);
         let detail = Detail::build(rid, &journal.story(rid), row, &hops::ends(ledger), ledger.engine(), kept);
         self.detail = Some(detail);
     }
 
     fn verdict_now(&self) -> Verdict {
-        if let Some(worst) = self.findings.iter().find(|f| f.active && f.health > Health::Info) {
-            return Verdict { health: worst.health, text: worst.summary.clone() };
-        }
-        if let Some(past) = self.findings.iter().find(|f| f.health > Health::Info) {
-            return Verdict { health: Health::Info, text: format!("now quiet; earlier: {}", past.summary) };
+        // Active findings come first.
+        if let Some(worst) = self.findings.iter().find(|finding| finding.verdict.severity > Severity::Info) {
+            let (summary, severity) = (&worst.verdict.summary, worst.verdict.severity);
+            return if worst.active {
+                Verdict { health: severity.into(), text: summary.clone() }
+            } else {
+                Verdict { health: Health::Info, text: format!("now quiet; earlier: {summary}") }
+            };
         }
         if self.chunks.sent == 0 {
             return Verdict { health: Health::Unknown, text: "no tokens observed yet".into() };
@@ -141,6 +147,67 @@ impl Brief {
     }
 }
 
+/// Values shared by all rows of one refresh.
+struct RowContext<'a> {
+    ledger: &'a Ledger,
+    observes_gaps: bool,
+    keeps_last: bool,
+}
+
+impl<'a> RowContext<'a> {
+    fn new(ledger: &'a Ledger) -> Self {
+        Self { ledger, observes_gaps: ledger.observes_gaps(), keeps_last: ledger.predicts_drops() }
+    }
+
+    fn request(&self, from: &Request, row: &mut Row) {
+        let now = self.ledger.now();
+        // The scheduler can finish a request whose first token has not been received. That wait matters most.
+        let waiting_since = from.waiting_since().filter(|_| self.observes_gaps);
+        let mut numbers = self.ledger.numbers(from);
+        let life = match numbers.finish {
+            Some(Finish::Abort) => Life::Aborted,
+            _ if waiting_since.is_some() => Life::Waiting,
+            Some(_) => Life::Done,
+            None => Life::Live,
+        };
+        if numbers.finish.is_none() || waiting_since.is_some() {
+            numbers.last_at = now;
+        }
+        numbers.gap_ns = numbers.gap_ns.or(waiting_since.map(|at| now.since(at)));
+        let stalled = self.ledger.is_stalled(from, now, STALLED_NS);
+        self.write(row, &from.rid, life, numbers, stalled);
+    }
+
+    fn summary(&self, from: &Summary, row: &mut Row) {
+        let life = match from.finish {
+            Some(Finish::Abort) => Life::Aborted,
+            Some(_) => Life::Done,
+            None => Life::Orphaned,
+        };
+        self.write(row, &from.rid, life, from.numbers, false);
+    }
+
+    /// Sets every field of the row.
+    fn write(&self, row: &mut Row, rid: &str, life: Life, numbers: Numbers, stalled: bool) {
+        row.rid.clear();
+        row.rid.push_str(rid);
+        (row.life, row.numbers, row.flags) = (life, numbers, Flags::default());
+        for (flag, holds) in [
+            (Flag::Loss, row.wire_missing > 0),
+            (Flag::Dropped, row.dropped.is_some_and(|d| d > 0)),
+            (Flag::ToolCall, row.damaged_call),
+            (Flag::DropPredicted, self.keeps_last && row.bursts),
+            (Flag::Stall, stalled),
+            (Flag::Gap, row.gap_ns.is_some_and(|g| g >= GAP_WARNING_NS)),
+            (Flag::Inflated, row.inflated),
+            (Flag::Aborted, row.life == Life::Aborted),
+            (Flag::Retracted, row.retractions > 0),
+        ] {
+            row.flags.set(flag, holds);
+        }
+    }
+}
+
 fn engine(ledger: &Ledger) -> String {
     use trace::engine::{Mode, Waiter};
     let state = ledger.engine();
@@ -159,7 +226,7 @@ fn engine(ledger: &Ledger) -> String {
 
 fn gap(ledger: &Ledger) -> GapLine {
     let now = ledger.now();
-    let aborted = |r: &&Request| r.finish == Some(trace::event::Finish::Abort);
+    let aborted = |r: &&Request| r.finish == Some(Finish::Abort);
     let waits = ledger.requests().filter(|r| !aborted(r)).filter_map(Request::waiting_since);
     let open = waits.fold((0, 0), |(n, longest), at| (n + 1, now.since(at).max(longest)));
     GapLine {
@@ -174,15 +241,11 @@ fn gap(ledger: &Ledger) -> GapLine {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use trace::event::Finish;
 
-    use super::super::flags::Flag;
     use super::super::query::Query;
-    use super::super::row::{Life, Row};
     use super::super::table::Sort;
     use super::*;
     use crate::state::scene::{MS, Scene};
-    use session::units::count;
 
     /// If such requests appeared as done, they would hide the backlog.
     #[test]
@@ -289,12 +352,12 @@ mod tests {
             let finding = model.findings.iter().find(|f| f.kind == "dropped-chunks");
             prop_assert_eq!(finding.is_some(), lost > 0);
             if let Some(finding) = finding {
-                let evidence = |name: &str| finding.evidence.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
-                prop_assert_eq!(evidence("tokens lost"), Some(count(lost)));
-                prop_assert_eq!(evidence("chunks dropped"), model.chunks.dropped_confirmed.map(count));
+                let evidence = |name: &str| finding.verdict.evidence.get(name)?.as_u64();
+                prop_assert_eq!(evidence("tokens_lost"), Some(lost));
+                prop_assert_eq!(evidence("chunks_dropped"), model.chunks.dropped_confirmed);
                 let harmed = rows.iter().filter(|row| row.tokens_lost > Some(0)).count();
-                prop_assert_eq!(evidence("requests"), Some(count(harmed as u64)));
-                prop_assert_eq!(&model.verdict.text, &finding.summary);
+                prop_assert_eq!(evidence("requests"), Some(harmed as u64));
+                prop_assert_eq!(&model.verdict.text, &finding.verdict.summary);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use session::ScreenCommand;
 use session::playback::{Play, PlaybackState, Position, Speed};
 use session::sink::{Past as _, Writing, Written};
 use trace::event::{
@@ -391,7 +392,7 @@ fn a_click_on_the_playback_bar_seeks() {
     on_terminal((80, 24), |frame| hits = draw(&fixture.model, &fixture.ui, theme, frame));
     let places: Vec<u64> = (0..80)
         .filter_map(|x| match hits.at(x, 22) {
-            Some(Action::Play(Play::To(ns))) => Some(ns),
+            Some(Action::Command(ScreenCommand::Play(Play::To(ns)))) => Some(ns),
             _ => None,
         })
         .collect();
