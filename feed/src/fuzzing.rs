@@ -1,4 +1,4 @@
-//! Entry points for the fuzz targets in `fuzz/`; compiled only with the `fuzzing` feature.
+//! Entry points for the fuzz targets in `fuzz/`, which the tests also use.
 
 use bytes::Bytes;
 use serde_bytes::ByteBuf;
@@ -10,7 +10,7 @@ use crate::zmtp::{Input, LIMITS, Role, opening, parse};
 
 /// Encodes a start message that carries `state`, which may be arbitrary bytes.
 pub fn start(state: Vec<u8>) -> Vec<u8> {
-    let image = Image::unpacked(state).pack().expect("bytes can be packed");
+    let image = Image(state).pack().expect("bytes can be packed");
     let start = Start {
         tokengap: "0.1.0".into(),
         source: "tap".into(),
@@ -38,12 +38,11 @@ pub fn connection(bytes: &[u8], piece: usize, publisher: bool) {
     let opened = [&opening(peer)[..], bytes].concat();
     for bytes in [bytes, &opened] {
         let (whole, error) = parse(role, bytes, bytes.len().max(1));
-        for frames in whole.iter().filter_map(|input| match input {
-            Input::Message(frames) => Some(frames),
-            _ => None,
-        }) {
-            assert!(frames.len() <= LIMITS.frames);
-            assert!(frames.iter().map(Bytes::len).sum::<usize>() <= LIMITS.message);
+        for input in &whole {
+            if let Input::Message(frames) = input {
+                assert!(frames.len() <= LIMITS.frames);
+                assert!(frames.iter().map(Bytes::len).sum::<usize>() <= LIMITS.message);
+            }
         }
         assert_eq!(parse(role, bytes, piece), (whole, error));
     }

@@ -276,9 +276,7 @@ mod tests {
 
         #[test]
         fn corrupted_start_messages_never_panic(at in any::<prop::sample::Index>(), to in any::<u8>()) {
-            let image = Image::of(&Analysis::new(Config::default())).unwrap().pack().unwrap();
-            let start = Start { image: Some(ByteBuf::from(image)), ..Start::default() };
-            let mut bytes = message(Kind::Start, &start);
+            let mut bytes = crate::fuzzing::start(Image::of(&Analysis::new(Config::default())).unwrap().0);
             let at = at.index(bytes.len());
             bytes[at] = to;
             let _ = Message::read(&bytes);

@@ -53,7 +53,6 @@ impl Source {
             now: 1_000 * MS,
             seq: 0,
         };
-        let capabilities = Capabilities::SENT;
         source.emit(What::Hop(Hop {
             id: HopId(0),
             ends: "scheduler->tokenizer".into(),
@@ -61,7 +60,7 @@ impl Source {
             worker: None,
             origin: true,
             last: true,
-            capabilities,
+            capabilities: Capabilities::SENT,
         }));
         source
     }
@@ -121,9 +120,29 @@ impl Source {
             down: Vec::new(),
         }
     }
+
+    /// A watcher that has received its first state.
+    pub(crate) fn joined(&mut self, key: Option<Key>) -> Watched {
+        let mut watched = self.watch(key);
+        watched.wait_until("the first state", Some(self), |w| w.analysis.is_some());
+        watched
+    }
+
+    /// Ends the run. Checks that the watchers receive its end and have the same state.
+    pub(crate) fn finish(self, watchers: &mut [&mut Watched]) -> Published {
+        let (publisher, analysis) = (self.publisher, self.analysis);
+        let input = ReportInput { cpu_ns: Some(7), ..ReportInput::of("model") };
+        let expected = report(&analysis);
+        let finishing = thread::spawn(move || publisher.finish(&analysis, &input));
+        for watched in watchers {
+            watched.wait_until("the end", None, |w| w.ended);
+            assert_eq!(watched.analysis.as_ref().map(report).as_ref(), Some(&expected));
+        }
+        finishing.join().expect("the end")
+    }
 }
 
-pub(crate) fn report(of: &Analysis) -> String {
+fn report(of: &Analysis) -> String {
     of.report(&ReportInput::of("model")).to_json()
 }
 
@@ -190,8 +209,4 @@ impl Watched {
             self.receive();
         }
     }
-}
-
-pub(crate) fn finish(publisher: Publisher, analysis: &Analysis) -> Published {
-    publisher.finish(analysis, &ReportInput { cpu_ns: Some(7), ..ReportInput::of("model") })
 }
