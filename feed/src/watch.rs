@@ -55,21 +55,14 @@ impl Watcher {
     /// Watches all sources on one thread.
     pub fn start(all: Vec<WatchOptions>) -> io::Result<Vec<Self>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let (mut watchers, mut tasks) = (Vec::new(), Vec::new());
+        let (mut watchers, mut tasks) = (Vec::new(), tokio::task::JoinSet::new());
         for options in all {
             let (sender, events) = channel(MESSAGES);
             watchers.push(Self { address: options.address.clone(), events });
-            tasks.push((options, sender));
+            tasks.spawn_on(async move { follow(&options, &sender).await }, runtime.handle());
         }
-        thread::Builder::new().name("watch".into()).spawn(move || {
-            runtime.block_on(async {
-                let mut running = tokio::task::JoinSet::new();
-                for (options, sender) in tasks {
-                    running.spawn(async move { follow(&options, &sender).await });
-                }
-                while running.join_next().await.is_some() {}
-            });
-        })?;
+        let run = move || runtime.block_on(async { while tasks.join_next().await.is_some() {} });
+        thread::Builder::new().name("watch".into()).spawn(run)?;
         Ok(watchers)
     }
 

@@ -37,7 +37,7 @@ pub(super) async fn serve(
     let opened = timeout(options.patience, open(stream, options, &mut zmtp, queue)).await;
     let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "its request took too long");
     let (incoming, outgoing) = opened.map_err(timed_out)??;
-    shared.joined(queue);
+    shared.queues().push(Arc::clone(queue));
     tokio::select! {
         ended = listen(incoming, &mut zmtp, queue) => ended,
         ended = speak(outgoing, queue) => ended,

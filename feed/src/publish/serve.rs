@@ -104,7 +104,7 @@ impl Sender {
                 Ok(packed) => {
                     let block = Block { block: ByteBuf::from(&packed[..]) };
                     self.send(Topic::Stream, Kind::Block, to_vec_named(&block));
-                    if self.shared.demand().events {
+                    if self.shared.any(|queue| queue.wants(Topic::Events)) {
                         let events = self.events.of(&packed);
                         self.send(Topic::Events, Kind::Events, Ok(events));
                     }
@@ -176,7 +176,7 @@ impl Sender {
 
     fn failed(&self, error: &io::Error) {
         self.shared.report_problem(format!("feed: cannot encode a message: {error}"));
-        self.shared.queues().iter().for_each(|q| q.skip());
+        self.shared.skip();
     }
 }
 

@@ -218,7 +218,7 @@ impl Screen {
             return;
         }
         let rows =
-            matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.views[self.shown].model.table.count() == 0;
+            matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.views[self.shown].model.table.used == 0;
         // The whole frame must show one instant: if a large table is not due, neither is the rest.
         if rows && now < self.next_rows {
             return;

@@ -26,10 +26,7 @@ pub(crate) fn read(ledger: &Ledger, findings: &[Finding]) -> Vec<HopLine> {
         let members: Vec<&Hop> = ledger.members(place).collect();
         (!members.is_empty()).then(|| line(ledger, found(&group.name), (group, &members)))
     });
-    let mut lines: Vec<HopLine> = lines.collect();
-    let hops: Vec<Ends<Box<str>>> = lines.iter().map(|l| l.ends.clone()).collect();
-    lines.sort_by_key(|l| path::depth(&hops, &l.ends.from));
-    lines
+    in_path_order(lines, |line| &line.ends)
 }
 
 /// Both ends of every hop, in the order of the path.
@@ -39,10 +36,14 @@ pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
         ends: ledger.groups()[hop.group].ends.clone(),
         observes_received: hop.capabilities().received,
     });
-    let mut ends: Vec<HopEnds> = ends.collect();
-    let hops: Vec<Ends<Box<str>>> = ends.iter().map(|e| e.ends.clone()).collect();
-    ends.sort_by_key(|e| path::depth(&hops, &e.ends.from));
-    ends
+    in_path_order(ends, |hop| &hop.ends)
+}
+
+fn in_path_order<T>(of: impl Iterator<Item = T>, ends: fn(&T) -> &Ends<Box<str>>) -> Vec<T> {
+    let mut list: Vec<T> = of.collect();
+    let hops: Vec<Ends<Box<str>>> = list.iter().map(|one| ends(one).clone()).collect();
+    list.sort_by_key(|one| path::depth(&hops, &ends(one).from));
+    list
 }
 
 fn line(ledger: &Ledger, found: Health, (group, members): (&Group, &[&Hop])) -> HopLine {

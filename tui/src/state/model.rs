@@ -78,12 +78,10 @@ impl Model {
 /// First-token gap over the last ten seconds and over the whole run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GapLine {
-    /// Set if both sends and receives are observable, which a gap requires.
-    pub(crate) seen: bool,
     pub(crate) window: Option<Spread>,
     pub(crate) whole: Option<Spread>,
     pub(crate) worst_rid: String,
-    /// Number of requests waiting for their first token, and the longest such wait.
+    /// Number of requests waiting for their first token, and the longest such wait; `None` unless sends and receives are observable.
     pub(crate) open: Option<(u64, u64)>,
 }
 

@@ -35,8 +35,10 @@ pub struct Offer {
 /// Offered sources and the current selection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pick {
-    offers: Vec<Offer>,
-    at: usize,
+    /// All sources, ordered by group.
+    pub(crate) offers: Vec<Offer>,
+    /// Index of the selected one.
+    pub(crate) at: usize,
     /// Set once the user moves the cursor. From then on the selection survives changes of the list.
     moved: bool,
     /// Set once the first search for engines has finished.
@@ -58,19 +60,9 @@ impl Pick {
         (self.offers, self.at) = (offers, found.unwrap_or(0));
     }
 
-    /// All sources, ordered by group.
-    pub(crate) fn offers(&self) -> &[Offer] {
-        &self.offers
-    }
-
     /// Selected source.
     pub(crate) fn selected(&self) -> Option<&Offer> {
         self.offers.get(self.at)
-    }
-
-    /// Index of the selected source.
-    pub(crate) fn at(&self) -> usize {
-        self.at
     }
 
     /// Applies `action`. Breaks with the chosen command, or without one if the user quits.

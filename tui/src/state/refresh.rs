@@ -123,7 +123,7 @@ impl Model {
             Some(gap) => {
                 format!("tokens are flowing; the longest first-token gap was {}", session::units::duration(gap.max))
             }
-            None if self.gap.seen => "tokens are flowing; no first token has been received yet".into(),
+            None if self.gap.open.is_some() => "tokens are flowing; no first token has been received yet".into(),
             None => "tokens are flowing; receives are not observed, so the gap is unknown".into(),
         };
         Verdict { health: Health::Good, text }
@@ -230,7 +230,6 @@ fn gap(ledger: &Ledger) -> GapLine {
     let waits = ledger.requests().filter(|r| !aborted(r)).filter_map(Request::waiting_since);
     let open = waits.fold((0, 0), |(n, longest), at| (n + 1, now.since(at).max(longest)));
     GapLine {
-        seen: ledger.observes_gaps(),
         window: Spread::recent(ledger.gap(), now),
         whole: Spread::of(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|w| w.rid.to_string()).unwrap_or_default(),

@@ -38,23 +38,11 @@ impl Scene {
         for (id, &(name, capabilities)) in hops.iter().enumerate() {
             let (origin, last) = (id == 0, name.ends_with("->tokenizer"));
             let id = HopId(id as u16);
-            scene.emit(
-                0,
-                What::Hop(Hop {
-                    id,
-                    ends: name.into(),
-                    endpoint: "ipc:///tmp/t",
-                    worker: None,
-                    origin,
-                    last,
-                    capabilities,
-                }),
-            );
+            let (ends, endpoint) = (name.into(), "ipc:///tmp/t");
+            scene.emit(0, What::Hop(Hop { id, ends, endpoint, worker: None, origin, last, capabilities }));
         }
-        scene.emit(
-            0,
-            What::Engine(Engine { version: Some("0.5.9"), mode: Some(Mode::Incremental), ..Engine::default() }),
-        );
+        let engine = Engine { version: Some("0.5.9"), mode: Some(Mode::Incremental), ..Engine::default() };
+        scene.emit(0, What::Engine(engine));
         scene
     }
 

@@ -26,10 +26,11 @@ impl Default for Sort {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Row>,
-    used: usize,
+    /// Number of rows, shown or not.
+    pub(crate) used: usize,
     /// Rows that pass the filter: pinned ones first and sorted, the others unsorted.
     shown: Vec<Entry>,
-    pinned: usize,
+    pub(crate) pinned: usize,
     sort: Sort,
     /// Parameters that `shown` was built with; `None` if rows have changed since.
     made_for: Option<(Query, Sort, BTreeSet<String>)>,
@@ -135,16 +136,6 @@ impl Table {
         self.shown.len()
     }
 
-    /// Number of rows, shown or not.
-    pub(crate) fn count(&self) -> usize {
-        self.used
-    }
-
-    /// Number of pinned rows among the shown ones.
-    pub(crate) fn pinned(&self) -> usize {
-        self.pinned
-    }
-
     /// Position of `rid` among the shown rows; the first one if a rid was used twice.
     pub(crate) fn place(&self, rid: &str) -> Option<usize> {
         let start = start(rid);
@@ -199,7 +190,7 @@ mod tests {
         let filter = Query::parse("gap>1ns").expect("a filter");
         table.arrange(&filter, sort, &BTreeSet::from(["a".to_owned()]));
         assert_eq!(shown(&table), ["a", "b", "c", "d"]);
-        assert_eq!((table.pinned(), table.place("c"), table.worst().map(|r| &*r.rid)), (1, Some(2), Some("b")));
+        assert_eq!((table.pinned, table.place("c"), table.worst().map(|r| &*r.rid)), (1, Some(2), Some("b")));
     }
 
     proptest! {
@@ -234,7 +225,7 @@ mod tests {
         table.clear();
         *table.next() = Row { rid: "z".into(), ..Row::default() };
         table.arrange(&Query::default(), Sort::default(), &BTreeSet::new());
-        assert_eq!((shown(&table), table.count(), table.place("b")), (vec!["z"], 1, None));
+        assert_eq!((shown(&table), table.used, table.place("b")), (vec!["z"], 1, None));
         assert_eq!(table.worst(), None);
     }
 }

@@ -44,10 +44,10 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let gap = &model.gap;
     pad.text(1, y, "first-token gap", Ink::Head);
-    if !gap.seen {
+    let Some(waiting) = gap.open else {
         pad.text(18, y, "not observed: needs the sends and receives of frames", Ink::Dim);
         return y + 1;
-    }
+    };
     pad.numbers((18, y), (9, 8), ["p50", "p90", "p99", "max", "requests"], Ink::Dim);
     for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
         let y = y + 1 + row as u16;
@@ -62,10 +62,10 @@ fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
             pad.text(65, y, &format!("max: {}", gap.worst_rid), Ink::Dim);
         }
     }
-    let waiting = match gap.open {
-        Some((0, _)) | None => "no first token is waiting now".to_owned(),
-        Some((1, longest)) => format!("1 first token is waiting, for {}", duration(longest)),
-        Some((n, longest)) => format!("{} first tokens are waiting, the longest for {}", count(n), duration(longest)),
+    let waiting = match waiting {
+        (0, _) => "no first token is waiting now".to_owned(),
+        (1, longest) => format!("1 first token is waiting, for {}", duration(longest)),
+        (n, longest) => format!("{} first tokens are waiting, the longest for {}", count(n), duration(longest)),
     };
     pad.text(3, y + 3, &waiting, Ink::Plain);
     y + 4

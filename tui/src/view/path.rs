@@ -39,9 +39,7 @@ impl Arrow {
 
 /// Draws the path from row `y` on. Returns the next free row.
 pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    let place = |one: &HopLine| model.hops.iter().position(|hop| hop.name == one.name);
-    let drawn = |one: &HopLine| Arrow { place: place(one), ..hop(one) };
-    let mut arrows: Vec<Arrow> = in_line(&model.hops).into_iter().map(drawn).collect();
+    let mut arrows: Vec<Arrow> = in_line(&model.hops).into_iter().map(|(place, one)| hop(place, one)).collect();
     let Some(last) = arrows.last() else {
         pad.text(1, y, "no hop observed yet", Ink::Dim);
         return y + 1;
@@ -92,19 +90,19 @@ fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
 }
 
 /// Hops that form a chain from the first one on. The Hops tab shows all hops.
-fn in_line(hops: &[HopLine]) -> Vec<&HopLine> {
-    let mut left: Vec<&HopLine> = hops.iter().collect();
-    let mut line: Vec<&HopLine> = Vec::new();
+fn in_line(hops: &[HopLine]) -> Vec<(usize, &HopLine)> {
+    let mut left: Vec<(usize, &HopLine)> = hops.iter().enumerate().collect();
+    let mut line = Vec::new();
     let mut at = hops.first().map(|h| &*h.ends.from);
-    while let Some(place) = left.iter().position(|h| Some(&*h.ends.from) == at) {
-        let hop = left.remove(place);
+    while let Some(next) = left.iter().position(|(_, hop)| Some(&*hop.ends.from) == at) {
+        let (place, hop) = left.remove(next);
         at = Some(&hop.ends.to);
-        line.push(hop);
+        line.push((place, hop));
     }
     line
 }
 
-fn hop(hop: &HopLine) -> Arrow {
+fn hop(place: usize, hop: &HopLine) -> Arrow {
     let workers = if hop.members.len() > 1 { format!(" x{}", hop.members.len()) } else { String::new() };
     let wait = match (hop.queue_wait, hop.relay) {
         (Some(spread), _) => format!("wait p99 {} (run)", duration(spread.p99)),
@@ -121,7 +119,7 @@ fn hop(hop: &HopLine) -> Arrow {
         lines.swap(0, 1);
         lines[0].push_str(&hop.oldest_ns.map(|ns| format!(" {}", duration(ns))).unwrap_or_default());
     }
-    Arrow { place: None, ends: hop.ends.clone(), health: hop.health, lines }
+    Arrow { place: Some(place), ends: hop.ends.clone(), health: hop.health, lines }
 }
 
 fn client(model: &Model, from: &str) -> Arrow {

@@ -50,7 +50,7 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
     let lines = lines(pick);
     let rows = height - 5;
     pad.hits.page = rows.into();
-    let place = |line: &Line<'_>| matches!(line, Line::Offer(place, _) if *place == pick.at());
+    let place = |line: &Line<'_>| matches!(line, Line::Offer(place, _) if *place == pick.at);
     let selected = lines.iter().position(place).unwrap_or(0);
     let top = (selected + 2).saturating_sub(rows.into());
     for (row, line) in lines.iter().skip(top).take(rows.into()).enumerate() {
@@ -64,7 +64,7 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
                 let width = title_width(pick, offer.kind).min(pad.width() / 2);
                 pad.fit(3, y, width, &offer.title, Ink::Strong);
                 pad.text(3 + width + 2, y, &offer.note, Ink::Plain);
-                pad.list_row(y, *place, *place == pick.at());
+                pad.list_row(y, *place, *place == pick.at);
             }
         }
     }
@@ -83,19 +83,19 @@ pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
 
 /// Width of the widest title in a group, for aligning the notes.
 fn title_width(pick: &Pick, kind: Kind) -> u16 {
-    let titles = pick.offers().iter().filter(|o| o.kind == kind);
+    let titles = pick.offers.iter().filter(|o| o.kind == kind);
     titles.map(|o| o.title.chars().count()).max().unwrap_or(0) as u16
 }
 
 fn lines(pick: &Pick) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
     for kind in Kind::ALL {
-        if kind == Kind::Published && pick.offers().iter().all(|o| o.kind != kind) {
+        if kind == Kind::Published && pick.offers.iter().all(|o| o.kind != kind) {
             continue;
         }
         lines.push(Line::Head(kind));
         let before = lines.len();
-        let of_kind = pick.offers().iter().enumerate().filter(|(_, o)| o.kind == kind);
+        let of_kind = pick.offers.iter().enumerate().filter(|(_, o)| o.kind == kind);
         lines.extend(of_kind.map(|(place, offer)| Line::Offer(place, offer)));
         if lines.len() == before {
             lines.push(Line::None(match kind {

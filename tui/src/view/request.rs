@@ -106,17 +106,18 @@ fn stages(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
         pad.text(3, y + 1, "the journal no longer contains them", Ink::Dim);
         return y + 2;
     }
-    let (first, last) = (detail.stages[0].at, detail.stages[detail.stages.len() - 1].at);
+    let (first, last) = (detail.stages[0].0, detail.stages[detail.stages.len() - 1].0);
     let whole = last.since(first).max(1);
     let bar = pad.width().saturating_sub(85).min(60);
     let mut before = first;
-    for (row, stage) in detail.stages.iter().enumerate() {
+    for (row, (at, what)) in detail.stages.iter().enumerate() {
         let y = y + 1 + row as u16;
-        let (at, step) = (stage.at.since(first), stage.at.since(before));
-        before = stage.at;
+        let step = at.since(before);
+        before = *at;
+        let at = at.since(first);
         pad.number(1, y, 8, &duration(at), Ink::Strong);
         pad.number(10, y, 9, &format!("+{}", duration(step)), Ink::Dim);
-        pad.text(21, y, &stage.what, Ink::Plain);
+        pad.text(21, y, what, Ink::Plain);
         if bar > 0 {
             let cells = |ns: u64| (u128::from(ns) * u128::from(bar) / u128::from(whole)) as usize;
             let lead = cells(at - step);
@@ -133,11 +134,11 @@ fn tracks(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     let width = pad.width().saturating_sub(LABEL + 3);
     pad.rule(y, &format!("chunks over {}", duration(last.since(first))));
     let rows = (detail.tracks.len() as u16).min(pad.height().saturating_sub(y + 1 + LIST));
-    for (row, track) in detail.tracks.iter().take(rows.into()).enumerate() {
+    for (row, (label, ticks)) in detail.tracks.iter().take(rows.into()).enumerate() {
         let y = y + 1 + row as u16;
-        pad.fit(1, y, LABEL, &track.label, Ink::Head);
+        pad.fit(1, y, LABEL, label, Ink::Head);
         let mut cells = vec![None; width.into()];
-        for &(at, sign) in &track.ticks {
+        for &(at, sign) in ticks {
             let place = u128::from(at.since(first)) * u128::from(width.saturating_sub(1))
                 / u128::from(last.since(first).max(1));
             let cell: &mut Option<char> = &mut cells[place as usize];

@@ -38,7 +38,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let rows = pad.height().saturating_sub(2);
     pad.hits.page = rows.into();
     if model.table.visible_count() == 0 {
-        let why = if model.table.count() == 0 {
+        let why = if model.table.used == 0 {
             "no request observed yet"
         } else {
             "no request matches the filter; Esc clears it"
@@ -52,7 +52,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     for (line, row) in (0..rows).zip(shown) {
         let place = top + usize::from(line);
         let y = 2 + line;
-        row_line(pad, y, &columns, row, place < model.table.pinned());
+        row_line(pad, y, &columns, row, place < model.table.pinned);
         pad.list_row(y, place, selected == Some(place));
         mark(pad, y, &columns, row, ui);
     }
@@ -60,7 +60,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 
 fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let mut text =
-        format!("{} of {} requests", count(model.table.visible_count() as u64), count(model.table.count() as u64));
+        format!("{} of {} requests", count(model.table.visible_count() as u64), count(model.table.used as u64));
     if model.rows_left_out > 0 {
         text = format!(
             "{text} ({} older finished ones are in the totals; --rows {} is reached)",

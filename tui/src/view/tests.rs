@@ -59,10 +59,14 @@ impl Fixture {
         }
     }
 
-    fn drawn(&self, (width, height): (u16, u16), locale: &str) -> String {
-        let surroundings = Environment { no_color: true, locale: locale.into(), ..Environment::default() };
-        let theme = Theme::of(&surroundings);
-        on_terminal((width, height), |frame| drop(draw(&self.model, &self.ui, theme, frame)))
+    fn drawn(&self, size: (u16, u16), locale: &str) -> String {
+        on_terminal(size, |frame| drop(draw(&self.model, &self.ui, theme(locale), frame)))
+    }
+
+    fn hits(&self) -> Hits {
+        let mut hits = Hits::default();
+        on_terminal((80, 24), |frame| hits = draw(&self.model, &self.ui, theme("C"), frame));
+        hits
     }
 
     fn snapshot(&self, name: &str) {
@@ -70,6 +74,10 @@ impl Fixture {
             insta::assert_snapshot!(format!("{name}_{}x{}", size.0, size.1), self.drawn(size, "C.UTF-8"));
         }
     }
+}
+
+fn theme(locale: &str) -> Theme {
+    Theme::of(&Environment { no_color: true, locale: locale.into(), ..Environment::default() })
 }
 
 /// Text content of a terminal of this size.
@@ -199,6 +207,7 @@ fn one_request_matches_its_snapshots() {
 fn a_damaged_tool_call_is_explained_on_the_request_screen() {
     let mut fixture = race();
     fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
+    let (tokens, events) = ([3, 4], [3, 4]);
     let calls = ToolCalls {
         calls: 2,
         absent: 0,
@@ -207,14 +216,7 @@ fn a_damaged_tool_call_is_explained_on_the_request_screen() {
         reason: None,
         finish: Some(Finish::Stop),
         events: 7,
-        part: Some(ArgumentsPart {
-            at: 10,
-            chars: 5,
-            tokens: [3, 4],
-            whole_chunks: true,
-            events: [3, 4],
-            whole_events: true,
-        }),
+        part: Some(ArgumentsPart { at: 10, chars: 5, tokens, whole_chunks: true, events, whole_events: true }),
     };
     let unjudged =
         ToolCalls { outcome: ToolCallOutcome::Unjudged, reason: Some(UnjudgedReason::Missed), part: None, ..calls };
@@ -237,11 +239,8 @@ fn the_wait_in_a_frontend_is_on_the_request_screen() {
     let mut fixture = race();
     fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
     let detail = fixture.model.detail.as_mut().expect("a request");
-    detail.kept.frontend = Some(FrontendResponse {
-        rid: detail.rid.as_str().into(),
-        first_token_ns: Some(2_000_000_000),
-        last_token_ns: None,
-    });
+    let (rid, first_token_ns) = (detail.rid.as_str().into(), Some(2_000_000_000));
+    detail.kept.frontend = Some(FrontendResponse { rid, first_token_ns, last_token_ns: None });
     fixture.snapshot("request_frontend");
 }
 
@@ -336,12 +335,7 @@ fn the_start_menu_matches_its_snapshots() {
         offer(Kind::Demo, "backlog", "tokens wait", &["demo", "--scenario", "backlog"]),
     ];
     pick.offer(offers.clone());
-    let show = |pick: &Pick, (width, height): (u16, u16)| {
-        let surroundings = Environment { no_color: true, locale: "C.UTF-8".into(), ..Environment::default() };
-        on_terminal((width, height), |frame| {
-            drop(pick::draw(pick, Theme::of(&surroundings), frame));
-        })
-    };
+    let show = |pick: &Pick, size| on_terminal(size, |frame| drop(pick::draw(pick, theme("C.UTF-8"), frame)));
     insta::assert_snapshot!("pick_80x24", show(&pick, (80, 24)));
     let engine = ["attach", "--pid", "4711"];
     offers.push(offer(Kind::Engine, "SGLang 0.5.9", "attach to its 3 processes", &engine));
@@ -386,10 +380,7 @@ fn a_replay_matches_its_snapshots() {
 
 #[test]
 fn a_click_on_the_playback_bar_seeks() {
-    let fixture = replay();
-    let mut hits = Hits::default();
-    let theme = Theme::of(&Environment::default());
-    on_terminal((80, 24), |frame| hits = draw(&fixture.model, &fixture.ui, theme, frame));
+    let hits = replay().hits();
     let places: Vec<u64> = (0..80)
         .filter_map(|x| match hits.at(x, 22) {
             Some(Action::Command(ScreenCommand::Play(Play::To(ns)))) => Some(ns),
@@ -439,10 +430,7 @@ fn without_utf8_only_ascii_is_drawn() {
 fn clicks_on_tabs_and_rows_map_to_actions() {
     let mut fixture = race();
     fixture.press(&[Action::Go(Tab::Requests)]);
-    let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal in memory");
-    let mut hits = Hits::default();
-    let theme = Theme::of(&Environment::default());
-    terminal.draw(|frame| hits = draw(&fixture.model, &fixture.ui, theme, frame)).expect("drawn");
+    let hits = fixture.hits();
     assert_eq!(hits.at(12, 0), Some(Action::Go(Tab::Overview)));
     assert_eq!((hits.at(5, 4), hits.at(5, 5), hits.at(5, 1)), (Some(Action::Pick(0)), Some(Action::Pick(1)), None));
 }
