@@ -1,4 +1,5 @@
 //! Entry points for the fuzz targets in `fuzz/`, which the tests also use.
+#![allow(clippy::missing_panics_doc, reason = "a panic is a failed check")]
 
 use bytes::Bytes;
 use serde_bytes::ByteBuf;
@@ -18,17 +19,13 @@ pub fn start(state: Vec<u8>) -> Vec<u8> {
         image: Some(ByteBuf::from(image)),
         ..Start::default()
     };
-    let head = Head {
-        schema: SCHEMA.into(),
-        kind: Kind::Start,
-        pod: "pod".into(),
-        instance: "00".into(),
-        seq: 1,
-        mono_ns: 1,
-        wall_ns: 1,
-    };
     let start = rmp_serde::to_vec_named(&start).expect("a start can be written");
-    encode(&head, &start).expect("a message can be written")
+    encode(&head(Kind::Start), &start).expect("a message can be written")
+}
+
+pub(crate) fn head(kind: Kind) -> Head {
+    let (schema, pod, instance) = (SCHEMA.into(), "pod-7".into(), "00ff".into());
+    Head { schema, kind, pod, instance, seq: 3, mono_ns: 5, wall_ns: 7 }
 }
 
 /// Feeds a connection's bytes whole and in pieces: both must give the same result and stay within the limits.

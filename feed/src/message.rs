@@ -215,26 +215,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn head(kind: Kind) -> Head {
-        Head {
-            schema: SCHEMA.into(),
-            kind,
-            pod: "pod-7".into(),
-            instance: "00ff".into(),
-            seq: 3,
-            mono_ns: 5,
-            wall_ns: 7,
-        }
-    }
+    use crate::fuzzing::head;
 
     fn message(kind: Kind, body: &impl Serialize) -> Vec<u8> {
         encode(&head(kind), &rmp_serde::to_vec_named(body).unwrap()).unwrap()
     }
 
     fn block(block: &[u8]) -> Block {
-        let block = ByteBuf::from(block);
-        Block { block }
+        Block { block: ByteBuf::from(block) }
     }
 
     #[test]

@@ -87,10 +87,7 @@ async fn follow(options: &WatchOptions, events: &Sender<WatchEvent>) {
         if reached {
             pause = FIRST_PAUSE;
         }
-        let why = match ended {
-            Ok(()) => "the source closed the connection".to_owned(),
-            Err(error) => error.to_string(),
-        };
+        let why = ended.map_or_else(|error| error.to_string(), |()| "the source closed the connection".to_owned());
         if events.send(WatchEvent::Down(why)).await.is_err() {
             return;
         }
@@ -158,12 +155,7 @@ fn closed(error: io::Error, keyed: bool) -> io::Error {
     if !matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe) {
         return error;
     }
-    io::Error::new(
-        error.kind(),
-        if keyed {
-            "the source closed the connection during the handshake: it has a different key, no key, or too many watchers (--feed-watchers)"
-        } else {
-            "the source closed the connection during the handshake: it requires a key (--feed-key) or has too many watchers (--feed-watchers)"
-        },
-    )
+    let reason = if keyed { "has a different key, no key, or" } else { "requires a key (--feed-key) or has" };
+    let why = "the source closed the connection during the handshake";
+    io::Error::new(error.kind(), format!("{why}: it {reason} too many watchers (--feed-watchers)"))
 }

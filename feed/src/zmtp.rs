@@ -112,14 +112,12 @@ pub fn message(frames: &[&[u8]]) -> Bytes {
     out.freeze()
 }
 
-/// Encodes the reply to a ping.
 pub(crate) fn pong(context: &[u8]) -> Bytes {
     let mut out = BytesMut::new();
     frame(&mut out, COMMAND, &[b"\x04PONG", context].concat());
     out.freeze()
 }
 
-/// Encodes a subscription.
 pub(crate) fn subscription(topic: &str) -> Bytes {
     message(&[&[b"\x01", topic.as_bytes()].concat()])
 }

@@ -72,12 +72,10 @@ impl Queue {
         true
     }
 
-    /// Whether the watcher subscribes to the topic.
     pub(super) fn wants(&self, topic: Topic) -> bool {
         self.inner().wants(topic)
     }
 
-    /// Whether the watcher has any subscription.
     pub(super) fn is_subscribed(&self) -> bool {
         !self.inner().topics.is_empty()
     }

@@ -24,7 +24,6 @@ use crate::zmtp;
 /// Time limit for emptying the queues at the end.
 const LAST: Duration = Duration::from_millis(1_500);
 
-/// Serves until the run ends.
 pub(super) async fn serve(
     listener: TcpListener,
     options: PublishOptions,
@@ -55,7 +54,7 @@ pub(super) async fn serve(
             },
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => {
-                    let Some(evicted) = make_room(&mut open, options.watchers) else {
+                    let Ok(evicted) = make_room(&mut open, options.watchers) else {
                         shared.refuse(format_args!("{from}: the limit of {} watchers is reached (--feed-watchers)", options.watchers));
                         continue;
                     };
@@ -221,18 +220,18 @@ struct Connection {
 }
 
 /// Makes room for a new connection among the `open` ones, which are in the order of their age. At the limit, the oldest one without a
-/// subscription is closed and its peer returned; `None` if all have subscriptions.
-fn make_room(open: &mut Vec<Connection>, limit: usize) -> Option<Option<SocketAddr>> {
+/// subscription is closed and its peer returned; an error if all have subscriptions.
+fn make_room(open: &mut Vec<Connection>, limit: usize) -> Result<Option<SocketAddr>, ()> {
     open.retain(|connection| !connection.task.is_finished());
     if open.iter().filter(|connection| connection.queue.is_subscribed()).count() >= limit {
-        return None;
+        return Err(());
     }
     if open.len() < limit {
-        return Some(None);
+        return Ok(None);
     }
     // This peer has not joined, and its task does not run before the abort takes effect: no other state refers to it.
-    let unsubscribed = open.iter().position(|connection| !connection.queue.is_subscribed())?;
+    let unsubscribed = open.iter().position(|connection| !connection.queue.is_subscribed()).ok_or(())?;
     let oldest = open.remove(unsubscribed);
     oldest.task.abort();
-    Some(Some(oldest.from))
+    Ok(Some(oldest.from))
 }

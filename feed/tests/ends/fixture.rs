@@ -53,15 +53,8 @@ impl Source {
             now: 1_000 * MS,
             seq: 0,
         };
-        source.emit(What::Hop(Hop {
-            id: HopId(0),
-            ends: "scheduler->tokenizer".into(),
-            endpoint: "ipc:///tmp/t",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities: Capabilities::SENT,
-        }));
+        let (id, ends, capabilities) = (HopId(0), "scheduler->tokenizer".into(), Capabilities::SENT);
+        source.emit(What::Hop(Hop { id, ends, endpoint: "", worker: None, origin: true, last: true, capabilities }));
         source
     }
 
@@ -75,16 +68,9 @@ impl Source {
     pub(crate) fn step(&mut self, frames: u64) {
         for _ in 0..frames {
             let rids: Vec<String> = (0..64).map(|n| format!("{n:x}{:030x}", self.seq / 100)).collect();
-            let completion = (self.seq % 100 + 1) as u32;
-            let chunks: Vec<Chunk<'_>> = rids
-                .iter()
-                .map(|rid| Chunk {
-                    listed: Some(1),
-                    completion_tokens: Some(completion),
-                    prompt_tokens: Some(10),
-                    ..Chunk::new(rid)
-                })
-                .collect();
+            let (completion_tokens, prompt_tokens) = (Some((self.seq % 100 + 1) as u32), Some(10));
+            let chunk = |rid| Chunk { listed: Some(1), completion_tokens, prompt_tokens, ..Chunk::new(rid) };
+            let chunks: Vec<Chunk<'_>> = rids.iter().map(|rid| chunk(rid)).collect();
             let id = FrameId::new(HopId(0), 0, self.seq);
             self.seq += 1;
             self.now += MS;

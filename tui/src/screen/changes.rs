@@ -11,7 +11,6 @@ use session::{Run, Stage};
 /// Maximum time without a refresh. Applies even if the run's clock does not advance, because tokengap's resource use is shown too.
 const MAX_AGE: Duration = Duration::from_millis(1_500);
 
-/// State at the last refresh.
 #[derive(Default)]
 pub(super) struct ChangeTracker {
     /// Number of events of all runs, without samples, which arrive ten times a second regardless of traffic.

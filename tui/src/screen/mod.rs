@@ -32,7 +32,7 @@ use crate::state::model::RunValues;
 use crate::state::past::Past;
 use crate::state::pods::PodLine;
 use crate::state::ui::{Options, Ui};
-use crate::theme::{Environment, Theme};
+use crate::theme::Theme;
 use crate::view::{self, Hits};
 
 use changes::ChangeTracker;
@@ -108,7 +108,7 @@ impl Screen {
         Ok(Self {
             terminal,
             _log_hold: log_hold,
-            theme: Theme::of(&Environment::read()),
+            theme: Theme::detect(),
             ui: Ui { options: options.clone(), ..Ui::default() },
             hits: Hits::default(),
             cost: Cost { since: now, cpu_ns: own::cpu_ns(), share: None },
@@ -229,7 +229,6 @@ impl Screen {
         }
     }
 
-    /// Refreshes the model to the current state.
     fn read(&mut self, run: &Run<'_>, rows: bool) {
         let values = RunValues {
             source: run.about.kind().to_owned(),

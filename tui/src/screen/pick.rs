@@ -10,7 +10,7 @@ use super::terminal::{self, Terminal};
 use crate::keys;
 use crate::log::LogHold;
 use crate::state::pick::{Offer, Pick};
-use crate::theme::{Environment, Theme};
+use crate::theme::Theme;
 use crate::view;
 
 /// Maximum wait for a key before the sources are updated.
@@ -32,7 +32,7 @@ pub fn pick(offers: Vec<Offer>, found: &Receiver<Found>) -> anyhow::Result<Optio
     let _log_hold = LogHold::begin();
     let mut terminal =
         Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
-    let theme = Theme::of(&Environment::read());
+    let theme = Theme::detect();
     loop {
         if let Some(latest) = found.try_iter().last() {
             pick.looked = true;

@@ -37,7 +37,6 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Takes over the terminal.
     pub(super) fn open() -> io::Result<Self> {
         let outlet = Outlet::start(io::stdout())?;
         let busy = outlet.busy();

@@ -75,50 +75,39 @@ fn named(losses: Option<&Losses>) -> String {
 
 /// Each flag of the request with its evidence.
 pub(super) fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)> {
+    row.flags.iter().map(|flag| (flag, why(flag, row, engine, kept))).collect()
+}
+
+fn why(flag: Flag, row: &Row, engine: &EngineState, kept: &Kept) -> String {
     let of = |n: Option<u32>| count(n.unwrap_or(0).into());
     let (source, receiver) = (engine.facts().source(), engine.facts().receiver());
-    row.flags
-        .iter()
-        .map(|flag| {
-            let why = match flag {
-                Flag::Gap => match row.life {
-                    Life::Waiting => format!(
-                        "the {source} sent its first token {} ago and the {receiver} has not received it",
-                        duration(row.gap_ns.unwrap_or(0))
-                    ),
-                    _ => format!(
-                        "its first token waited {} between {source} and {receiver}",
-                        duration(row.gap_ns.unwrap_or(0))
-                    ),
-                },
-                Flag::Dropped => format!(
-                    "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
-                    of(row.tokens_lost),
-                    of(row.dropped),
-                    named(kept.confirmed.as_ref())
-                ),
-                Flag::ToolCall => kept.tool_calls.as_ref().map_or_else(|| flag.what().to_owned(), explain_tool_calls),
-                Flag::DropPredicted => format!(
-                    "several of its chunks were received in one wakeup, and {} keeps only the last{}",
-                    engine.title(),
-                    named(kept.predicted.as_ref())
-                ),
-                Flag::Loss => format!(
-                    "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
-                    count(row.wire_missing.into())
-                ),
-                Flag::Stall => "it is unfinished and has had no new token for long".into(),
-                Flag::Inflated => {
-                    "its frames list all tokens so far instead of new ones: sums count tokens repeatedly".into()
-                }
-                Flag::Aborted => format!("it was aborted by the client, the {source} or an error"),
-                Flag::Retracted => {
-                    format!("the {source} removed it from the batch {} times to free memory", row.retractions)
-                }
-            };
-            (flag, why)
-        })
-        .collect()
+    let gap = duration(row.gap_ns.unwrap_or(0));
+    match flag {
+        Flag::Gap if row.life == Life::Waiting => {
+            format!("the {source} sent its first token {gap} ago and the {receiver} has not received it")
+        }
+        Flag::Gap => format!("its first token waited {gap} between {source} and {receiver}"),
+        Flag::Dropped => format!(
+            "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
+            of(row.tokens_lost),
+            of(row.dropped),
+            named(kept.confirmed.as_ref())
+        ),
+        Flag::ToolCall => kept.tool_calls.as_ref().map_or_else(|| flag.what().to_owned(), explain_tool_calls),
+        Flag::DropPredicted => format!(
+            "several of its chunks were received in one wakeup, and {} keeps only the last{}",
+            engine.title(),
+            named(kept.predicted.as_ref())
+        ),
+        Flag::Loss => format!(
+            "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
+            count(row.wire_missing.into())
+        ),
+        Flag::Stall => flag.what().to_owned(),
+        Flag::Inflated => format!("{}: sums count tokens repeatedly", flag.what()),
+        Flag::Aborted => format!("it was aborted by the client, the {source} or an error"),
+        Flag::Retracted => format!("the {source} removed it from the batch {} times to free memory", row.retractions),
+    }
 }
 
 #[cfg(test)]

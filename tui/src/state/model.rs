@@ -58,7 +58,6 @@ pub(crate) struct Model {
     pub(crate) stacks: Vec<StackLine>,
     /// Playback position of a recording; `None` for live sources.
     pub(crate) position: Option<Position>,
-    /// Files being written about the run.
     pub(crate) writing: Writing,
     /// Runs published by other tokengap processes, and the index of the shown one; empty for other sources.
     pub(crate) pods: Vec<PodLine>,

@@ -68,7 +68,6 @@ impl fmt::Display for SyntaxError {
     }
 }
 
-/// Help text of the filter language.
 pub(crate) fn help() -> impl Iterator<Item = (&'static str, String)> {
     let names: Vec<&str> = numbers().map(|(.., on_screen)| on_screen.head).collect();
     let numbers = format!("numbers: {}", names.join(" "));
@@ -111,7 +110,6 @@ impl Query {
         })
     }
 
-    /// Returns whether the row matches.
     pub(crate) fn matches(&self, row: &Row) -> bool {
         self.terms.iter().all(|term| term.test.holds(row) != term.negated)
     }

@@ -88,7 +88,6 @@ impl Model {
         }
     }
 
-    /// Updates the detail of one request.
     pub(crate) fn refresh_detail(&mut self, analysis: &Analysis, journal: &Journal, rid: &str) {
         let ledger = analysis.ledger();
         let context = RowContext::new(ledger);
@@ -246,6 +245,13 @@ mod tests {
     use super::*;
     use crate::state::scene::{MS, Scene};
 
+    /// Rows of the table in its default order, with up to `shown` finished requests.
+    fn rows<'a>(model: &'a mut Model, scene: &Scene, shown: usize, pins: &BTreeSet<String>) -> Vec<&'a Row> {
+        model.refresh_rows(&scene.analysis, shown, pins);
+        model.table.arrange(&Query::default(), Sort::default(), pins);
+        model.table.visible_at(0..model.table.visible_count())
+    }
+
     /// If such requests appeared as done, they would hide the backlog.
     #[test]
     fn a_finished_request_with_unreceived_frames_is_waiting() {
@@ -254,17 +260,13 @@ mod tests {
         scene.finish(10 * MS, &[("a", 1, 2)], Finish::Stop);
         scene.tick(5_000 * MS);
         let mut model = Model::default();
-        model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
-        model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
-        let row = model.table.visible(0).expect("a row");
+        let row = rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0];
         assert_eq!(
             (row.life, row.gap_ns, row.last_at.since(row.first_at), row.flags.has(Flag::Gap)),
             (Life::Waiting, Some(5_000 * MS), 5_000 * MS, true)
         );
         scene.receive(6_000 * MS, 0, 1);
-        model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
-        model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
-        assert_eq!(model.table.visible(0).map(|row| row.life), Some(Life::Done));
+        assert_eq!(rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0].life, Life::Done);
     }
 
     #[test]
@@ -288,9 +290,7 @@ mod tests {
         assert_eq!(scene.analysis.ledger().finished().count(), 6, "all are over");
         let pins = BTreeSet::from(["r1".to_owned()]);
         let mut model = Model::default();
-        model.refresh_rows(&scene.analysis, 3, &pins);
-        model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
-        let mut rids: Vec<&str> = model.table.visible_at(0..9).iter().map(|r| r.rid.as_str()).collect();
+        let mut rids: Vec<&str> = rows(&mut model, &scene, 3, &pins).iter().map(|r| r.rid.as_str()).collect();
         rids.sort_unstable();
         assert_eq!(rids, ["r0", "r1", "r5"]);
         assert_eq!((model.rows_left_out, model.rows_evicted), (3, 0));
@@ -309,9 +309,9 @@ mod tests {
             (1..9).for_each(|n| scene.tick(at + n * 60_000 * MS));
             model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &pins);
         }
-        model.table.arrange(&Query::default(), Sort::default(), &pins);
-        let rids: Vec<&str> = model.table.visible_at(0..9).iter().map(|r| r.rid.as_str()).collect();
-        assert_eq!((rids[0], rids.len(), model.rows_evicted), ("r0", 3, 2));
+        let rows = rows(&mut model, &scene, FINISHED_SHOWN, &pins);
+        assert_eq!((&*rows[0].rid, rows.len()), ("r0", 3));
+        assert_eq!(model.rows_evicted, 2);
     }
 
     proptest! {
@@ -338,9 +338,8 @@ mod tests {
             }
             let mut model = Model::default();
             model.refresh(&scene.analysis, RunValues::default());
-            model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
-            model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
-            let rows = model.table.visible_at(0..model.table.visible_count());
+            let rows: Vec<Row> =
+                rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new()).into_iter().cloned().collect();
             let sum = |of: fn(&Row) -> Option<u64>| rows.iter().filter_map(|row| of(row)).sum::<u64>();
             let lost = model.chunks.tokens_lost.unwrap_or(0);
             prop_assert_eq!(sum(|row| row.tokens_lost.map(u64::from)), lost);

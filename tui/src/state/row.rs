@@ -143,6 +143,7 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
+    use super::super::flags::Flag;
     use super::*;
 
     fn gap(ns: u64) -> Row {
@@ -152,10 +153,9 @@ mod tests {
 
     #[test]
     fn equally_unhealthy_requests_sort_live_first_and_aborted_last() {
-        use super::super::flags::Flag;
         let row = |life, lost, aborted| {
-            let mut row =
-                Row { life, numbers: Numbers { tokens_lost: Some(lost), ..Numbers::default() }, ..Row::default() };
+            let numbers = Numbers { tokens_lost: Some(lost), ..Numbers::default() };
+            let mut row = Row { life, numbers, ..Row::default() };
             row.flags.set(Flag::Dropped, true);
             row.flags.set(Flag::Aborted, aborted);
             row
@@ -173,7 +173,6 @@ mod tests {
 
     #[test]
     fn an_aborted_request_does_not_outrank_a_live_one_without_flags() {
-        use super::super::flags::Flag;
         let mut aborted = Row { life: Life::Aborted, ..gap(9) };
         aborted.flags.set(Flag::Aborted, true);
         assert!(aborted.severity() < Row::default().severity());

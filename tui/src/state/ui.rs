@@ -82,7 +82,6 @@ pub(crate) struct Ui {
     /// Set once the user selects a request; until then the first row of the table is selected.
     pub(crate) chosen: bool,
     pub(crate) sort: Sort,
-    /// Active filter.
     pub(crate) filter: Query,
     pub(crate) pins: BTreeSet<String>,
     pub(crate) follow: bool,

@@ -65,10 +65,7 @@ impl Window {
     /// Describes the span shown in `columns`: start and end on the run's clock and by the wall clock.
     pub(super) fn words(self, columns: u16, model: &Model) -> String {
         let [from, to] = self.ends(columns, model);
-        let wall = match model.wall_start_ns {
-            Some(start) => wall(start + from).zip(wall(start + to)),
-            None => None,
-        };
+        let wall = model.wall_start_ns.and_then(|start| wall(start + from).zip(wall(start + to)));
         let wall = wall.map_or_else(String::new, |(from, to)| format!(" ({from} to {to})"));
         format!("{} to {}{wall}, maximum of each {} s", clock(from), clock(to), self.step)
     }

@@ -20,20 +20,17 @@ pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) {
         lines.push(("", String::new(), ""));
     }
     lines.extend(BINDINGS.iter().map(|b| (b.shown, b.what.into(), b.place_name())));
-    lines.push(("", String::new(), ""));
-    lines.push(("filter", "matches".into(), ""));
+    let head = |key, what: &str| [("", String::new(), ""), (key, what.into(), "")];
+    lines.extend(head("filter", "matches"));
     lines.extend(query::help().map(|(term, what)| (term, what, "")));
-    lines.push(("", String::new(), ""));
     let mut health = Health::ALL.map(|health| format!("{} {}", pad.theme.sign(health), health.word()));
     health.rotate_left(1);
-    lines.push(("signs", format!("{}   - not observed", health.join("   ")), ""));
+    lines.extend(head("signs", &format!("{}   - not observed", health.join("   "))));
     let fates = Fate::ALL.map(|fate| format!("{} {}", fate.sign(), fate.word()));
     lines.push(("chunks", fates.join("   "), ""));
-    lines.push(("", String::new(), ""));
-    lines.push(("flags", "flags of a request, worst first".into(), ""));
+    lines.extend(head("flags", "flags of a request, worst first"));
     lines.extend(Flag::ALL.map(|flag| (flag.word(), flag.what().into(), "")));
-    lines.push(("", String::new(), ""));
-    lines.push(("columns", "of a request".into(), ""));
+    lines.extend(head("columns", "of a request"));
     let columns = Column::all().map(Column::on_screen);
     lines.extend(columns.map(|column| (column.head, column.about.into(), "")));
     lines.push(("TTFT", "is not a column because the arrival of a request is not observed".into(), ""));

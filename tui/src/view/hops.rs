@@ -145,9 +145,9 @@ fn processing(hop: &HopLine, spread: &dyn Fn(Option<Spread>) -> String) -> Strin
 
 /// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
 fn kernel(hop: &HopLine) -> String {
-    let inbox = known(hop.inbox_max, |frames| format!(", {} frames in the inbox at most", count(frames)));
+    let inbox = |frames| format!(", {} frames in the inbox at most", count(frames));
     known(hop.kernel_bytes, |(now, max)| format!("{} now, {} at most", bytes(now), bytes(max)))
-        + if hop.inbox_max.is_some() { &inbox } else { "" }
+        + &hop.inbox_max.map_or_else(String::new, inbox)
 }
 
 fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {

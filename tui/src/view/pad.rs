@@ -208,12 +208,11 @@ fn clean(text: &str) -> std::borrow::Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::theme::Environment;
 
     fn drawn(draw: impl FnOnce(&mut Pad<'_>)) -> Vec<String> {
         let area = Rect::new(0, 0, 10, 3);
         let mut buffer = Buffer::empty(area);
-        let theme = Theme::of(&Environment::default());
+        let theme = Theme::of(None, |_| String::new());
         draw(&mut Pad { buffer: &mut buffer, area, theme, hits: &mut Hits::default() });
         buffer.content.chunks(10).map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect()).collect()
     }

@@ -8,7 +8,6 @@ use crate::state::pick::{Kind, Offer, Pick};
 use crate::theme::{Ink, Theme};
 
 const KEYS: &str = "Up Down choose   Enter run   ? help   q quit   (tokengap --help has every command)";
-/// Text of the help.
 const HELP: [(&str, &str); 9] = [
     ("Up Down j k", "choose; PgUp PgDn Home End move faster"),
     ("Enter", "run the selection; a second click does the same"),
@@ -21,14 +20,12 @@ const HELP: [(&str, &str); 9] = [
     ("demos", "need no engine, no root and no GPU"),
 ];
 
-/// A line of the list.
 enum Line<'a> {
     Head(Kind),
     Offer(usize, &'a Offer),
     None(&'static str),
 }
 
-/// Draws the whole screen.
 pub(crate) fn draw(pick: &Pick, theme: Theme, frame: &mut Frame<'_>) -> Hits {
     let mut hits = Hits::default();
     let mut pad = Pad::new(frame, theme, &mut hits);

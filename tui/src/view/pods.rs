@@ -64,7 +64,6 @@ fn numbers(pad: &mut Pad<'_>, y: u16, brief: &Brief, missed: u64) {
     pad.number(end, y, WIDE, &count(missed), ink);
 }
 
-/// Draws details of the selected run.
 fn detail(pad: &mut Pad<'_>, y: u16, pod: &PodLine) {
     let verdict = &pod.brief.verdict;
     let x = pad.text(1, y, verdict.health.word(), Ink::Health(verdict.health));

@@ -27,7 +27,7 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         };
         let head = format!("{}{mark}", column.on_screen().head);
         let ink = if sorted { Ink::Head } else { Ink::Dim };
-        if left_aligned(column) {
+        if column.number().is_none() {
             pad.fit(x, 1, width, &head, ink);
         } else {
             pad.number(x, 1, width, &head, ink);
@@ -52,9 +52,8 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     for (line, row) in (0..rows).zip(shown) {
         let place = top + usize::from(line);
         let y = 2 + line;
-        row_line(pad, y, &columns, row, place < model.table.pinned);
+        row_line(pad, y, &columns, (row, place < model.table.pinned), ui);
         pad.list_row(y, place, selected == Some(place));
-        mark(pad, y, &columns, row, ui);
     }
 }
 
@@ -108,16 +107,12 @@ fn fitting(width: u16, sorted: Column) -> Vec<(Column, u16)> {
     fit
 }
 
-fn left_aligned(column: Column) -> bool {
-    column.number().is_none()
-}
-
 /// First visible row such that the selected one is visible, in the middle if possible.
 fn first_shown(selected: usize, count: usize, rows: usize) -> usize {
     selected.saturating_sub(rows / 2).min(count.saturating_sub(rows))
 }
 
-fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, pinned: bool) {
+fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], (row, pinned): (&Row, bool), ui: &Ui) {
     if pinned {
         pad.text(0, y, "*", Ink::Head);
     }
@@ -127,6 +122,7 @@ fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, pin
             Column::Flags => flags(pad, x, y, width, row),
             Column::Rid => {
                 pad.fit(x, y, width, &row.rid, Ink::Plain);
+                mark(pad, x, y, width, row, ui);
             }
             Column::State => {
                 let ink = if row.life == Life::Waiting { Ink::Strong } else { Ink::Plain };
@@ -142,23 +138,16 @@ fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, pin
 }
 
 /// Highlights the part of the row's rid that the filter matches.
-fn mark(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, ui: &Ui) {
-    let mut x = 2;
-    for &(column, width) in columns {
-        if column == Column::Rid {
-            let rid = row.rid.to_ascii_lowercase();
-            for part in ui.filter.parts() {
-                if let Some(from) = rid.find(part)
-                    && let Some(text) = row.rid.get(from..from + part.len())
-                    && rid.is_ascii()
-                    && from + part.len() <= usize::from(width)
-                {
-                    pad.text(x + from as u16, y, text, Ink::Found);
-                }
-            }
-            return;
+fn mark(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &Row, ui: &Ui) {
+    let rid = row.rid.to_ascii_lowercase();
+    for part in ui.filter.parts() {
+        if let Some(from) = rid.find(part)
+            && let Some(text) = row.rid.get(from..from + part.len())
+            && rid.is_ascii()
+            && from + part.len() <= usize::from(width)
+        {
+            pad.text(x + from as u16, y, text, Ink::Found);
         }
-        x += width + 1;
     }
 }
 

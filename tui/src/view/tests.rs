@@ -19,7 +19,6 @@ use crate::state::query::Query;
 use crate::state::refresh::FINISHED_SHOWN;
 use crate::state::scene::{MS, Scene};
 use crate::state::table::Sort;
-use crate::theme::Environment;
 
 const SIZES: [(u16, u16); 2] = [(80, 24), (200, 50)];
 
@@ -77,7 +76,7 @@ impl Fixture {
 }
 
 fn theme(locale: &str) -> Theme {
-    Theme::of(&Environment { no_color: true, locale: locale.into(), ..Environment::default() })
+    Theme::of(None, |name| if ["NO_COLOR", "LANG"].contains(&name) { locale.to_owned() } else { String::new() })
 }
 
 /// Text content of a terminal of this size.
@@ -178,9 +177,7 @@ fn requests_match_their_snapshots() {
     fixture.press(&[Action::Go(Tab::Requests)]);
     fixture.snapshot("requests");
     fixture.press(&[Action::Move(2), Action::Pin, Action::Filter]);
-    for c in "gap>1s drpo>0".chars() {
-        fixture.press(&[Action::Type(c)]);
-    }
+    fixture.press(&"gap>1s drpo>0".chars().map(Action::Type).collect::<Vec<_>>());
     fixture.snapshot("requests_filter_mistake");
     fixture.press(&[Action::EraseAll, Action::Type('0'), Action::Accept, Action::Sort(1), Action::Reverse]);
     fixture.snapshot("requests_filtered");
@@ -368,9 +365,7 @@ fn a_replay_matches_its_snapshots() {
     let mut fixture = replay();
     fixture.snapshot("replay");
     fixture.press(&[Action::Time]);
-    for c in "1:2x".chars() {
-        fixture.press(&[Action::Type(c)]);
-    }
+    fixture.press(&"1:2x".chars().map(Action::Type).collect::<Vec<_>>());
     let position = fixture.model.position.as_mut().expect("a replay");
     (position.doing, position.since_ns) = (PlaybackState::Paused, Some(5_000 * MS));
     fixture.snapshot("replay_time");
