@@ -13,9 +13,7 @@ pub(crate) enum Place {
     Everywhere,
     /// On these tabs, with their name in the help.
     On(&'static [Tab], &'static str),
-    /// During a live run.
     Live,
-    /// During playback of a recording.
     Replay,
     /// While watching runs of other tokengap processes.
     Watch,

@@ -15,7 +15,7 @@ pub use state::ui::{Options, Saved};
 
 /// The picker of a source.
 pub mod pick {
-    pub use crate::screen::pick::{Found, pick};
+    pub use crate::screen::{Found, pick};
     pub use crate::state::pick::{Kind, Offer};
 }
 

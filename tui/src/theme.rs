@@ -10,16 +10,13 @@ use crate::state::flags::{Flag, Health};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ink {
     Plain,
-    /// Important text.
     Strong,
-    /// Less important text.
     Dim,
     /// Headings and labels.
     Head,
     Selected,
     /// Search matches. Uses no colour, so that they are visible on the selected line too.
     Found,
-    /// A time series.
     Series,
     Health(Health),
     /// Health of the whole run, always bold.

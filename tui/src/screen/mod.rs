@@ -1,4 +1,4 @@
-//! Live screen: an observer that reads keys, refreshes the model and draws.
+//! Live screen: an observer that reads keys, refreshes the model and draws; and the picker, which runs before any source.
 //!
 //! It never delays the source. Keys are read every 10 ms. The model is refreshed at most 5 times a second, and less often if that is
 //! expensive or nothing is new. A separate thread writes to the terminal; a slow terminal skips frames.
@@ -6,12 +6,13 @@
 mod changes;
 mod export;
 mod outlet;
-pub(crate) mod pick;
 mod terminal;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::rc::Rc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
@@ -30,6 +31,7 @@ use crate::state::action::{Action, Effect, Tab};
 use crate::state::journal::Journal;
 use crate::state::model::RunValues;
 use crate::state::past::Past;
+use crate::state::pick::{Offer, Pick};
 use crate::state::pods::PodLine;
 use crate::state::ui::{Options, Ui};
 use crate::theme::Theme;
@@ -39,6 +41,8 @@ use changes::ChangeTracker;
 use export::Exports;
 use terminal::Terminal;
 
+/// Maximum wait of the picker for a key before it updates the sources.
+const WAIT: Duration = Duration::from_millis(100);
 /// Interval of key reads.
 const KEYS: Duration = Duration::from_millis(10);
 /// Refresh interval without key presses.
@@ -80,7 +84,6 @@ pub struct Screen {
     pods: Vec<PodLine>,
 }
 
-/// Screen state of one run.
 struct View {
     model: Model,
     journal: Journal,
@@ -394,4 +397,42 @@ fn degraded(run: &Run<'_>) -> Vec<String> {
     let mut all = (run.degraded)();
     all.extend(LogHold::newest().map(|(line, lines)| format!("log ({lines} lines, shown at the end): {line}")));
     all
+}
+
+/// Result of a search.
+pub struct Found {
+    /// All sources.
+    pub offers: Vec<Offer>,
+    /// Places that could not be searched.
+    pub blind: Vec<String>,
+}
+
+/// Shows `offers`, then those that `found` sends, until the user chooses or quits. Returns the chosen command. Restores the terminal
+/// afterwards.
+pub fn pick(offers: Vec<Offer>, found: &Receiver<Found>) -> anyhow::Result<Option<Vec<String>>> {
+    let mut pick = Pick::default();
+    pick.offer(offers);
+    let _log_hold = LogHold::begin();
+    let mut terminal =
+        Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
+    let theme = Theme::detect();
+    loop {
+        if let Some(latest) = found.try_iter().last() {
+            pick.looked = true;
+            pick.blind = latest.blind;
+            pick.offer(latest.offers);
+        }
+        let mut hits = Hits::default();
+        if terminal.is_ready() {
+            terminal
+                .draw(|frame| hits = view::pick::draw(&pick, theme, frame))
+                .context("cannot draw on the terminal")?;
+            pick.page = hits.page;
+        }
+        let Some(input) = terminal::read(WAIT)? else { continue };
+        let action = terminal::action(&input, &hits, 1, keys::picking);
+        if let Some(ControlFlow::Break(chosen)) = action.map(|action| pick.apply(action)) {
+            return Ok(chosen);
+        }
+    }
 }

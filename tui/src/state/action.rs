@@ -61,7 +61,6 @@ pub(crate) enum Action {
     Turn(isize),
     /// Move the selection, or scroll if there is none. `isize::MIN` moves to the first item, `isize::MAX` to the last.
     Move(isize),
-    /// Move by a page.
     Page(isize),
     /// Open details of the selected item.
     Open,
@@ -91,7 +90,6 @@ pub(crate) enum Action {
     Export,
     ExportAs(ExportAs),
     CopyRid,
-    /// Pass the request to the run.
     Command(ScreenCommand),
     /// Start typing a time to seek to.
     Time,
@@ -122,13 +120,11 @@ pub(crate) enum Effect {
     Copy(String),
     /// Export to a file and show its name.
     Export(ExportAs),
-    /// Pass the request to the run.
     Command(ScreenCommand),
     /// Show this one of the watched runs.
     Run(usize),
 }
 
-/// Export format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExportAs {
     Html,

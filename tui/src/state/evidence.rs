@@ -20,7 +20,6 @@ pub(crate) struct Kept {
     pub(crate) predicted: Option<Losses>,
     /// Inter-token latency at both ends.
     pub(crate) itl: ItlEnds,
-    /// Tool calls of its response.
     pub(crate) tool_calls: Option<ToolCalls>,
     /// Waits of its response in a frontend.
     pub(crate) frontend: Option<FrontendResponse>,
@@ -68,8 +67,8 @@ fn named(losses: Option<&Losses>) -> String {
         ("places", places(losses.ranges.iter().map(|range| range.tokens), RANGES, losses.unlisted)),
         ("ids", ids(losses.ranges.iter().flat_map(|range| &range.ids), RANGES)),
     ];
-    let listed = parts.iter().filter(|(_, what)| !what.is_empty());
-    let listed: Vec<String> = listed.map(|(name, what)| format!("{name} {what}")).collect();
+    let listed = parts.iter().filter(|(_, what)| !what.is_empty()).map(|(name, what)| format!("{name} {what}"));
+    let listed: Vec<String> = listed.collect();
     format!(" ({})", listed.join("; "))
 }
 

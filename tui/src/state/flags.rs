@@ -54,9 +54,7 @@ labelled! {
         Gap = "GAP",
         /// Tokens are counted more than once.
         Inflated = "INFLATE",
-        /// The request was aborted.
         Aborted = "ABORT",
-        /// The scheduler retracted the request.
         Retracted = "RETRACT",
     }
 }

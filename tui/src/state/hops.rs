@@ -24,7 +24,7 @@ pub(crate) fn read(ledger: &Ledger, findings: &[Finding]) -> Vec<HopLine> {
     };
     let lines = ledger.groups().iter().enumerate().filter_map(|(place, group)| {
         let members: Vec<&Hop> = ledger.members(place).collect();
-        (!members.is_empty()).then(|| line(ledger, found(&group.name), (group, &members)))
+        (!members.is_empty()).then(|| line(ledger, found(&group.name), (place, group, &members)))
     });
     in_path_order(lines, |line| &line.ends)
 }
@@ -46,16 +46,15 @@ fn in_path_order<T>(of: impl Iterator<Item = T>, ends: fn(&T) -> &Ends<Box<str>>
     list
 }
 
-fn line(ledger: &Ledger, found: Health, (group, members): (&Group, &[&Hop])) -> HopLine {
+fn line(ledger: &Ledger, found: Health, (place, group, members): (usize, &Group, &[&Hop])) -> HopLine {
     let now = ledger.now();
     let sum = |count: fn(&trace::ledger::HopCounts) -> u64| members.iter().map(|h| count(&h.counts)).sum();
     let capabilities =
         |stage: fn(&trace::event::Capabilities) -> bool| members.iter().any(|h| stage(&h.capabilities()));
     let receives = capabilities(|s| s.received);
     let oldest_ns = members.iter().filter_map(|h| h.oldest_waiting()).min().map(|at| now.since(at));
-    let place = members.first().map(|hop| hop.group);
-    let reasons = place.map(|place| ledger.undecoded_by_reason(place)).unwrap_or_default();
-    let mut reasons: Vec<(String, u64)> = reasons.into_iter().map(|(why, n)| (why.to_owned(), n)).collect();
+    let reasons = ledger.undecoded_by_reason(place).into_iter();
+    let mut reasons: Vec<(String, u64)> = reasons.map(|(why, n)| (why.to_owned(), n)).collect();
     reasons.sort_by_key(|r| std::cmp::Reverse(r.1));
     reasons.truncate(REASONS);
     let wakeup = members.iter().map(|h| h.counts.wakeup_frames_max).max().unwrap_or(0);

@@ -41,7 +41,6 @@ enum Kind {
     Delivered(Mode),
 }
 
-/// Fixed-size ring of moments.
 #[derive(Debug)]
 pub(crate) struct Journal {
     moments: VecDeque<Moment>,

@@ -60,7 +60,6 @@ impl Pick {
         (self.offers, self.at) = (offers, found.unwrap_or(0));
     }
 
-    /// Selected source.
     pub(crate) fn selected(&self) -> Option<&Offer> {
         self.offers.get(self.at)
     }

@@ -97,7 +97,6 @@ impl Query {
         Ok(Self { text: text.trim_matches(' ').to_owned(), terms })
     }
 
-    /// Returns whether every row matches.
     pub(crate) fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }

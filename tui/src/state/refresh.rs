@@ -340,7 +340,7 @@ mod tests {
             model.refresh(&scene.analysis, RunValues::default());
             let rows: Vec<Row> =
                 rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new()).into_iter().cloned().collect();
-            let sum = |of: fn(&Row) -> Option<u64>| rows.iter().filter_map(|row| of(row)).sum::<u64>();
+            let sum = |of: fn(&Row) -> Option<u64>| rows.iter().filter_map(of).sum::<u64>();
             let lost = model.chunks.tokens_lost.unwrap_or(0);
             prop_assert_eq!(sum(|row| row.tokens_lost.map(u64::from)), lost);
             prop_assert_eq!(Some(sum(|row| row.dropped.map(u64::from))), model.chunks.dropped_confirmed);

@@ -30,7 +30,6 @@ pub(crate) struct ChunkLine {
     pub(crate) tool_call: Option<ToolCallOutcome>,
 }
 
-/// Contents of the detail view.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Detail {
     pub(crate) rid: String,
@@ -52,7 +51,6 @@ pub(crate) struct Detail {
     pub(crate) since: Option<MonoNs>,
 }
 
-/// A hop and its ends.
 #[derive(Clone, Debug)]
 pub(crate) struct HopEnds {
     pub(crate) id: HopId,

@@ -11,7 +11,6 @@ use super::flags::Flags;
 pub(crate) type Key = (u8, u8, u64, u64);
 
 labelled! {
-    /// Life cycle state of a request.
     #[derive(Default, PartialOrd, Ord)]
     pub(crate) Life {
         /// The scheduler has sent the first token, but the tokenizer has not received it.
@@ -27,7 +26,6 @@ labelled! {
     }
 }
 
-/// One request in the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Row {
     pub(crate) rid: String,
@@ -81,7 +79,6 @@ impl Column {
         }
     }
 
-    /// Head, width and explanation.
     pub(crate) fn on_screen(self) -> OnScreen {
         let text = |head, width, need, about| OnScreen { head, about, width, need, emphasis: Emphasis::None };
         let number = self.number().and_then(|number| number.on_screen);

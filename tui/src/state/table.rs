@@ -7,7 +7,6 @@ use std::ops::Range;
 use super::query::Query;
 use super::row::{Column, Key, Row};
 
-/// Sort order of the request table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sort {
     pub(crate) column: Column,
@@ -131,7 +130,6 @@ impl Table {
         all.map(|entry| &self.rows[entry.row as usize]).collect()
     }
 
-    /// Number of shown rows.
     pub(crate) fn visible_count(&self) -> usize {
         self.shown.len()
     }

@@ -19,13 +19,10 @@ pub(crate) enum Dialog {
     None,
     /// Key help, with the scroll offset in lines.
     Help(usize),
-    /// Filter being typed.
     Filter(String),
-    /// Time being typed.
     Time(String),
     /// Search text of the command palette, and the index of the selected match.
     Palette(String, usize),
-    /// List of export formats.
     Export,
 }
 
@@ -71,7 +68,6 @@ pub struct Options {
     pub filters: Vec<Saved>,
 }
 
-/// State of the user interface.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent setting of the user")]
 pub(crate) struct Ui {

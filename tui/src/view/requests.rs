@@ -58,20 +58,14 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 }
 
 fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let mut text =
-        format!("{} of {} requests", count(model.table.visible_count() as u64), count(model.table.used as u64));
-    if model.rows_left_out > 0 {
-        text = format!(
-            "{text} ({} older finished ones are in the totals; --rows {} is reached)",
-            count(model.rows_left_out + model.rows_evicted),
-            ui.options.rows
-        );
-    } else if model.rows_evicted > 0 {
-        text = format!(
-            "{text} ({} older finished ones were evicted: only their totals remain)",
-            count(model.rows_evicted)
-        );
-    }
+    let older = count(model.rows_left_out + model.rows_evicted);
+    let note = match (model.rows_left_out, model.rows_evicted) {
+        (0, 0) => String::new(),
+        (0, _) => format!(" ({older} older finished ones were evicted: only their totals remain)"),
+        _ => format!(" ({older} older finished ones are in the totals; --rows {} is reached)", ui.options.rows),
+    };
+    let [shown, all] = [model.table.visible_count(), model.table.used].map(|rows| count(rows as u64));
+    let text = format!("{shown} of {all} requests{note}");
     let mut x = pad.text(1, 0, &text, Ink::Plain);
     if !ui.filter.is_empty() {
         x = pad.text(x + 2, 0, &format!("filter: {}", ui.filter.text), Ink::Head);
