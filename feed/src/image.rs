@@ -32,7 +32,7 @@ pub enum ImageError {
 
 /// Serialized state, not yet compressed.
 #[derive(Debug)]
-pub struct Image(Vec<u8>);
+pub struct Image(pub(crate) Vec<u8>);
 
 impl Image {
     /// Serializes any state, such as the analysis or the screen's history.
@@ -42,12 +42,6 @@ impl Image {
             return Err(ImageError::TooLarge(bytes.len()));
         }
         Ok(Self(bytes))
-    }
-
-    /// Wraps bytes that need not be a valid state.
-    #[cfg(feature = "fuzzing")]
-    pub(crate) fn unpacked(bytes: Vec<u8>) -> Self {
-        Self(bytes)
     }
 
     /// Compresses the image for sending.

@@ -1,5 +1,6 @@
 //! The key shared by source and watchers.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::{fmt, io};
 
@@ -29,7 +30,7 @@ impl Key {
             |error: io::Error| io::Error::new(error.kind(), format!("cannot read the key in {shown}: {error}"));
         let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{shown} {why}"));
         let meta = std::fs::metadata(path).map_err(failed)?;
-        if is_open(&meta) {
+        if meta.mode() & 0o077 != 0 {
             return Err(refused(
                 "is readable by other users: run chmod 600 on it, and create a new key if it may have been read",
             ));
@@ -50,17 +51,6 @@ fn parse(text: &str) -> Option<Key> {
     let digits: Vec<u8> = text.chars().map(|c| c.to_digit(16).map(|d| d as u8)).collect::<Option<_>>()?;
     let bytes: Vec<u8> = digits.chunks(2).map(|pair| pair[0] << 4 | pair.get(1).unwrap_or(&0)).collect();
     (digits.len() == 64).then(|| bytes.try_into().ok().map(Key))?
-}
-
-#[cfg(unix)]
-fn is_open(meta: &std::fs::Metadata) -> bool {
-    use std::os::unix::fs::MetadataExt;
-    meta.mode() & 0o077 != 0
-}
-
-#[cfg(not(unix))]
-fn is_open(_: &std::fs::Metadata) -> bool {
-    false
 }
 
 #[cfg(test)]

@@ -13,7 +13,6 @@ use crate::key::Key;
 use crate::noise::{Opener, PIECE, Sealer, handshake};
 use crate::zmtp::Role;
 
-/// Bytes per read.
 const READ: usize = 64 * 1024;
 
 /// Reading half of a connection.
@@ -37,17 +36,13 @@ pub(crate) async fn open(
     stall: Duration,
 ) -> io::Result<(Incoming, Outgoing)> {
     stream.set_nodelay(true)?;
-    let (opener, sealer) = match key {
-        Some(key) => {
-            let (opener, sealer) = handshake(&mut stream, key, role).await?;
-            (Some(opener), Some(sealer))
-        }
-        None => (None, None),
+    let ciphers = match key {
+        Some(key) => Some(handshake(&mut stream, key, role).await?),
+        None => None,
     };
+    let (opener, sealer) = ciphers.unzip();
     let (read, write) = stream.into_split();
-    let incoming = Incoming { stream: read, opener };
-    let outgoing = Outgoing { stream: write, sealer, stall };
-    Ok((incoming, outgoing))
+    Ok((Incoming { stream: read, opener }, Outgoing { stream: write, sealer, stall }))
 }
 
 impl Incoming {

@@ -215,26 +215,14 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-
-    fn head(kind: Kind) -> Head {
-        Head {
-            schema: SCHEMA.into(),
-            kind,
-            pod: "pod-7".into(),
-            instance: "00ff".into(),
-            seq: 3,
-            mono_ns: 5,
-            wall_ns: 7,
-        }
-    }
+    use crate::fuzzing::head;
 
     fn message(kind: Kind, body: &impl Serialize) -> Vec<u8> {
         encode(&head(kind), &rmp_serde::to_vec_named(body).unwrap()).unwrap()
     }
 
     fn block(block: &[u8]) -> Block {
-        let block = ByteBuf::from(block);
-        Block { block }
+        Block { block: ByteBuf::from(block) }
     }
 
     #[test]
@@ -276,9 +264,7 @@ mod tests {
 
         #[test]
         fn corrupted_start_messages_never_panic(at in any::<prop::sample::Index>(), to in any::<u8>()) {
-            let image = Image::of(&Analysis::new(Config::default())).unwrap().pack().unwrap();
-            let start = Start { image: Some(ByteBuf::from(image)), ..Start::default() };
-            let mut bytes = message(Kind::Start, &start);
+            let mut bytes = crate::fuzzing::start(Image::of(&Analysis::new(Config::default())).unwrap().0);
             let at = at.index(bytes.len());
             bytes[at] = to;
             let _ = Message::read(&bytes);

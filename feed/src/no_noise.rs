@@ -10,10 +10,7 @@ use crate::zmtp::Role;
 
 pub(crate) const PIECE: usize = 1;
 
-/// Has no value.
 pub(crate) enum Opener {}
-
-/// Has no value.
 pub(crate) enum Sealer {}
 
 pub(crate) async fn handshake(_: &mut TcpStream, _: &Key, _: Role) -> io::Result<(Opener, Sealer)> {

@@ -45,17 +45,16 @@ pub(crate) async fn handshake(stream: &mut TcpStream, key: &Key, role: Role) -> 
         .psk(0, key.bytes())
         .and_then(|b| b.prologue(SCHEMA.as_bytes()))
         .map_err(io::Error::other)?;
-    let state = if role == Role::Publisher {
-        let mut state = builder.build_responder().map_err(io::Error::other)?;
-        receive(stream, &mut state).await?;
-        send(stream, &mut state).await?;
-        state
-    } else {
-        let mut state = builder.build_initiator().map_err(io::Error::other)?;
-        send(stream, &mut state).await?;
-        receive(stream, &mut state).await?;
-        state
-    };
+    let replies = role == Role::Publisher;
+    let state = if replies { builder.build_responder() } else { builder.build_initiator() };
+    let mut state = state.map_err(io::Error::other)?;
+    for receives in [replies, !replies] {
+        if receives {
+            receive(stream, &mut state).await?;
+        } else {
+            send(stream, &mut state).await?;
+        }
+    }
     let state = Arc::new(state.into_stateless_transport_mode().map_err(io::Error::other)?);
     let opener = Opener { state: Arc::clone(&state), nonce: 0, sealed: BytesMut::new(), plain: vec![0; LONGEST] };
     let sealer = Sealer { state, nonce: 0, sealed: Vec::new() };
@@ -103,11 +102,11 @@ impl Opener {
             return Ok(None);
         }
         let sealed = self.sealed.split_to(2 + length);
+        let invalid = |what| io::Error::new(io::ErrorKind::InvalidData, what);
         let opened = self.state.read_message(self.nonce, &sealed[2..], &mut self.plain);
-        let opened =
-            opened.map_err(|_| io::Error::new(io::ErrorKind::InvalidData, "a message was altered in transit"))?;
+        let opened = opened.map_err(|_| invalid("a message was altered in transit"))?;
         if opened == 0 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "an empty message"));
+            return Err(invalid("an empty message"));
         }
         self.nonce += 1;
         inbox.extend_from_slice(&self.plain[..opened]);

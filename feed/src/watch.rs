@@ -55,21 +55,14 @@ impl Watcher {
     /// Watches all sources on one thread.
     pub fn start(all: Vec<WatchOptions>) -> io::Result<Vec<Self>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build()?;
-        let (mut watchers, mut tasks) = (Vec::new(), Vec::new());
+        let (mut watchers, mut tasks) = (Vec::new(), tokio::task::JoinSet::new());
         for options in all {
             let (sender, events) = channel(MESSAGES);
             watchers.push(Self { address: options.address.clone(), events });
-            tasks.push((options, sender));
+            tasks.spawn_on(async move { follow(&options, &sender).await }, runtime.handle());
         }
-        thread::Builder::new().name("watch".into()).spawn(move || {
-            runtime.block_on(async {
-                let mut running = tokio::task::JoinSet::new();
-                for (options, sender) in tasks {
-                    running.spawn(async move { follow(&options, &sender).await });
-                }
-                while running.join_next().await.is_some() {}
-            });
-        })?;
+        let run = move || runtime.block_on(async { while tasks.join_next().await.is_some() {} });
+        thread::Builder::new().name("watch".into()).spawn(run)?;
         Ok(watchers)
     }
 
@@ -94,10 +87,7 @@ async fn follow(options: &WatchOptions, events: &Sender<WatchEvent>) {
         if reached {
             pause = FIRST_PAUSE;
         }
-        let why = match ended {
-            Ok(()) => "the source closed the connection".to_owned(),
-            Err(error) => error.to_string(),
-        };
+        let why = ended.map_or_else(|error| error.to_string(), |()| "the source closed the connection".to_owned());
         if events.send(WatchEvent::Down(why)).await.is_err() {
             return;
         }
@@ -165,12 +155,7 @@ fn closed(error: io::Error, keyed: bool) -> io::Error {
     if !matches!(error.kind(), UnexpectedEof | ConnectionReset | BrokenPipe) {
         return error;
     }
-    io::Error::new(
-        error.kind(),
-        if keyed {
-            "the source closed the connection during the handshake: it has a different key, no key, or too many watchers (--feed-watchers)"
-        } else {
-            "the source closed the connection during the handshake: it requires a key (--feed-key) or has too many watchers (--feed-watchers)"
-        },
-    )
+    let reason = if keyed { "has a different key, no key, or" } else { "requires a key (--feed-key) or has" };
+    let why = "the source closed the connection during the handshake";
+    io::Error::new(error.kind(), format!("{why}: it {reason} too many watchers (--feed-watchers)"))
 }

@@ -1,10 +1,10 @@
 //! Key table, from which bindings, help and hints are generated.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
-use session::playback::Play;
+use session::ScreenCommand::{self, Play};
+use session::playback::Play as Playback;
 
-use crate::state::action::{Action, ExportAs};
-use crate::state::tab::Tab;
+use crate::state::action::{Action, ExportAs, Tab};
 use crate::state::ui::{Dialog, Ui};
 
 /// Context in which a binding applies.
@@ -13,9 +13,7 @@ pub(crate) enum Place {
     Everywhere,
     /// On these tabs, with their name in the help.
     On(&'static [Tab], &'static str),
-    /// During a live run.
     Live,
-    /// During playback of a recording.
     Replay,
     /// While watching runs of other tokengap processes.
     Watch,
@@ -23,7 +21,7 @@ pub(crate) enum Place {
 
 #[derive(Debug)]
 pub(crate) struct Binding {
-    place: Place,
+    pub(crate) place: Place,
     keys: &'static [(KeyCode, KeyModifiers)],
     /// Keys as shown in the help.
     pub(crate) shown: &'static str,
@@ -81,8 +79,8 @@ pub(crate) const BINDINGS: &[Binding] = &[
     on(LISTS, &[(KeyCode::Down, NONE), (KeyCode::Char('j'), NONE)], "Down j", Action::Move(1), "down", ""),
     on(LISTS, &[(KeyCode::PageUp, NONE), (KeyCode::Char('u'), CTRL)], "PgUp C-u", Action::Page(-1), "a page up", ""),
     on(LISTS, &[(KeyCode::PageDown, NONE), (KeyCode::Char('d'), CTRL)], "PgDn C-d", Action::Page(1), "a page down", ""),
-    on(LISTS, &[(KeyCode::Home, NONE), (KeyCode::Char('g'), NONE)], "Home g", Action::Home, "to the first", ""),
-    on(LISTS, &[(KeyCode::End, NONE), (KeyCode::Char('G'), NONE)], "End G", Action::End, "to the last", ""),
+    on(LISTS, &[(KeyCode::Home, NONE), (KeyCode::Char('g'), NONE)], "Home g", Action::Move(isize::MIN), "to the first", ""),
+    on(LISTS, &[(KeyCode::End, NONE), (KeyCode::Char('G'), NONE)], "End G", Action::Move(isize::MAX), "to the last", ""),
     on(Place::Everywhere, &chars::<'/'>(), "/", Action::Filter, "filter requests: gap>1s drop>0 rid:5b92 state:live", "filter"),
     on(REQUESTS, &chars::<'<'>(), "<", Action::Sort(-1), "sort by the column to the left", "sort"),
     on(REQUESTS, &chars::<'>'>(), ">", Action::Sort(1), "sort by the column to the right", "sort"),
@@ -98,18 +96,18 @@ pub(crate) const BINDINGS: &[Binding] = &[
     on(ONE, &chars::<'n'>(), "n", Action::Seek(1), "to the next chunk that was lost or merged", "next lost"),
     on(ONE, &chars::<'N'>(), "N", Action::Seek(-1), "to the previous one", "next lost"),
     on(Place::Everywhere, &chars::<'p'>(), "p", Action::Pause, "pause the view of a live run, or playback of a recording", "pause"),
-    on(Place::Live, &chars::<'r'>(), "r", Action::Record, "start or stop a recording in this folder", ""),
-    on(Place::Live, &chars::<'d'>(), "d", Action::Dump, "save the hindsight ring (--hindsight)", ""),
+    on(Place::Live, &chars::<'r'>(), "r", Action::Command(ScreenCommand::Record), "start or stop a recording in this folder", ""),
+    on(Place::Live, &chars::<'d'>(), "d", Action::Command(ScreenCommand::Dump), "save the hindsight ring (--hindsight)", ""),
     on(Place::Watch, &chars::<'['>(), "[", Action::NextRun(-1), "to the previous pod", "pod"),
     on(Place::Watch, &chars::<']'>(), "]", Action::NextRun(1), "to the next pod", "pod"),
-    on(Place::Replay, &chars::<'['>(), "[", Action::Play(Play::Speed(-1)), "play slower", "speed"),
-    on(Place::Replay, &chars::<']'>(), "]", Action::Play(Play::Speed(1)), "play faster; the last step has no speed limit", "speed"),
-    on(Place::Replay, &chars::<','>(), ",", Action::Play(Play::Skip(-10)), "ten seconds back", "10 s"),
-    on(Place::Replay, &chars::<'.'>(), ".", Action::Play(Play::Skip(10)), "ten seconds forward", "10 s"),
-    on(Place::Replay, &chars::<'f'>(), "f", Action::Play(Play::Finding(true)), "to the start of the next finding", "finding"),
-    on(Place::Replay, &chars::<'F'>(), "F", Action::Play(Play::Finding(false)), "to the start of the previous finding", "finding"),
-    on(Place::Replay, &chars::<'0'>(), "0", Action::Play(Play::To(0)), "to the start", ""),
-    on(Place::Replay, &chars::<'$'>(), "$", Action::Play(Play::End), "to the end", ""),
+    on(Place::Replay, &chars::<'['>(), "[", Action::Command(Play(Playback::Speed(-1))), "play slower", "speed"),
+    on(Place::Replay, &chars::<']'>(), "]", Action::Command(Play(Playback::Speed(1))), "play faster; the last step has no speed limit", "speed"),
+    on(Place::Replay, &chars::<','>(), ",", Action::Command(Play(Playback::Skip(-10))), "ten seconds back", "10 s"),
+    on(Place::Replay, &chars::<'.'>(), ".", Action::Command(Play(Playback::Skip(10))), "ten seconds forward", "10 s"),
+    on(Place::Replay, &chars::<'f'>(), "f", Action::Command(Play(Playback::Finding(true))), "to the start of the next finding", "finding"),
+    on(Place::Replay, &chars::<'F'>(), "F", Action::Command(Play(Playback::Finding(false))), "to the start of the previous finding", "finding"),
+    on(Place::Replay, &chars::<'0'>(), "0", Action::Command(Play(Playback::To(0))), "to the start", ""),
+    on(Place::Replay, &chars::<'$'>(), "$", Action::Command(Play(Playback::End)), "to the end", ""),
     on(Place::Replay, &chars::<'t'>(), "t", Action::Time, "to a time: 1:23, 90s, 2m", "go to"),
     on(Place::Everywhere, &chars::<'e'>(), "e", Action::Export, "write the report as HTML or JSON, or a trace for Perfetto", "export"),
     on(Place::Everywhere, &chars::<':'>(), ":", Action::Palette, "find an action by name", ""),
@@ -129,18 +127,8 @@ impl Binding {
         }
     }
 
-    /// Returns whether it applies only during playback.
-    pub(crate) fn is_for_replay(&self) -> bool {
-        self.place == Place::Replay
-    }
-
-    #[cfg(test)]
-    pub(crate) fn keys(&self) -> &'static [(KeyCode, KeyModifiers)] {
-        self.keys
-    }
-
     /// Names the tabs on which it applies.
-    pub(crate) fn place(&self) -> &'static str {
+    pub(crate) fn place_name(&self) -> &'static str {
         match self.place {
             Place::Everywhere => "everywhere",
             Place::On(_, name) => name,
@@ -154,16 +142,35 @@ impl Binding {
 /// Action of a key in the current state.
 pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
     match ui.dialog {
-        Dialog::Filter(..) | Dialog::Time(..) => return typing(key),
-        // Under the help, only keys that scroll or close it are active.
-        Dialog::Help(_) => return reading(key),
-        Dialog::Palette(ref words, at) => return finding(key, words, at, ui),
-        Dialog::Export => return Some(exporting(key)),
-        Dialog::None => {}
+        Dialog::Filter(_) | Dialog::Time(_) => typing(key),
+        Dialog::Help(_) => reading(key),
+        Dialog::Palette(ref words, at) => finding(key, words, at, ui),
+        Dialog::Export => Some(exporting(key)),
+        Dialog::None => bound(key, |binding| binding.applies(ui)),
     }
+}
+
+/// Action of the first binding for this key among the `active` ones.
+fn bound(key: &KeyEvent, active: impl Fn(&Binding) -> bool) -> Option<Action> {
     // Terminals report `?` or `G` with or without SHIFT; the character already implies it.
     let modifiers = if matches!(key.code, KeyCode::Char(_)) { key.modifiers - SHIFT } else { key.modifiers };
-    BINDINGS.iter().find(|b| b.applies(ui) && b.keys.contains(&(key.code, modifiers))).map(|b| b.action)
+    BINDINGS.iter().find(|b| active(b) && b.keys.contains(&(key.code, modifiers))).map(|b| b.action)
+}
+
+/// Action of a key in the help, where only keys that scroll or close it are active.
+fn reading(key: &KeyEvent) -> Option<Action> {
+    match picking(key)? {
+        Action::Quit if key.code == KeyCode::Char('q') => Some(Action::Back),
+        Action::Open | Action::Help => Some(Action::Back),
+        Action::Move(isize::MIN | isize::MAX) => None,
+        action => Some(action),
+    }
+}
+
+/// Action of a key in the picker, which is a list of its own.
+pub(crate) fn picking(key: &KeyEvent) -> Option<Action> {
+    use Action::{Back, Help, Move, Open, Page, Quit};
+    bound(key, |binding| matches!(binding.action, Back | Help | Move(_) | Open | Page(_) | Quit))
 }
 
 /// An entry of the command palette.
@@ -182,13 +189,13 @@ pub(crate) fn found(words: &str, ui: &Ui) -> Vec<Entry> {
     let actions = BINDINGS.iter().filter(possible).map(|b| Entry {
         shown: b.shown,
         what: b.what.to_owned(),
-        place: b.place(),
+        place: b.place_name(),
         action: match b.place {
             Place::On(tabs, _) if !b.applies(ui) => Action::In(tabs[0], &b.action),
             _ => b.action,
         },
     });
-    let filters = ui.saved.iter().enumerate().map(|(place, saved)| Entry {
+    let filters = ui.options.filters.iter().enumerate().map(|(place, saved)| Entry {
         shown: "",
         what: format!("filter @{}: {}", saved.name, saved.query.text),
         place: "",
@@ -204,8 +211,8 @@ pub(crate) fn found(words: &str, ui: &Ui) -> Vec<Entry> {
 
 fn finding(key: &KeyEvent, words: &str, at: usize, ui: &Ui) -> Option<Action> {
     match key.code {
-        KeyCode::Up => Some(Action::Choose(-1)),
-        KeyCode::Down => Some(Action::Choose(1)),
+        KeyCode::Up => Some(Action::Move(-1)),
+        KeyCode::Down => Some(Action::Move(1)),
         KeyCode::Enter => {
             let mut found = found(words, ui);
             let at = at.min(found.len().checked_sub(1)?);
@@ -222,36 +229,6 @@ fn exporting(key: &KeyEvent) -> Action {
         KeyCode::Char('p') => Action::ExportAs(ExportAs::Perfetto),
         _ => Action::Back,
     }
-}
-
-/// Keys that move in the help and in the picker.
-fn moving(key: &KeyEvent) -> Option<Action> {
-    Some(match key.code {
-        KeyCode::Char('c') if key.modifiers.contains(CTRL) => Action::Quit,
-        KeyCode::Up | KeyCode::Char('k') => Action::Move(-1),
-        KeyCode::Down | KeyCode::Char('j') => Action::Move(1),
-        KeyCode::PageUp => Action::Page(-1),
-        KeyCode::PageDown => Action::Page(1),
-        KeyCode::Esc => Action::Back,
-        _ => return None,
-    })
-}
-
-fn reading(key: &KeyEvent) -> Option<Action> {
-    let closes = matches!(key.code, KeyCode::Char('?' | 'q') | KeyCode::Enter);
-    if closes { Some(Action::Back) } else { moving(key) }
-}
-
-/// Action of a key in the picker.
-pub(crate) fn picking(key: &KeyEvent) -> Option<Action> {
-    Some(match key.code {
-        KeyCode::Char('q') => Action::Quit,
-        KeyCode::Char('?') => Action::Help,
-        KeyCode::Home | KeyCode::Char('g') => Action::Home,
-        KeyCode::End | KeyCode::Char('G') => Action::End,
-        KeyCode::Enter => Action::Open,
-        _ => return moving(key),
-    })
 }
 
 fn typing(key: &KeyEvent) -> Option<Action> {
@@ -304,7 +281,7 @@ mod tests {
     fn capitals_and_signs_match_with_or_without_shift() {
         let ui = Ui { tab: Tab::Requests, ..Ui::default() };
         for modifiers in [NONE, SHIFT] {
-            assert_eq!(action(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui), Some(Action::End));
+            assert_eq!(action(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui), Some(Action::Move(isize::MAX)));
             assert_eq!(action(&KeyEvent::new(KeyCode::Char('?'), modifiers), &ui), Some(Action::Help));
         }
     }

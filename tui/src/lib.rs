@@ -7,15 +7,15 @@ mod state;
 pub mod theme;
 mod view;
 
-pub use screen::{Options, RunView, Screen};
+pub use screen::{RunView, Screen};
 pub use state::journal::DEFAULT_MOMENTS;
 pub use state::past::Past;
 pub use state::refresh::FINISHED_SHOWN;
-pub use state::ui::Saved;
+pub use state::ui::{Options, Saved};
 
 /// The picker of a source.
 pub mod pick {
-    pub use crate::screen::pick::{Found, pick};
+    pub use crate::screen::{Found, pick};
     pub use crate::state::pick::{Kind, Offer};
 }
 

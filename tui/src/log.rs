@@ -5,7 +5,6 @@ use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use trace::report::hostile::lines;
-use tracing_subscriber::fmt::MakeWriter;
 
 /// Maximum number of buffered lines; older ones are only counted.
 const MAX_LINES: usize = 500;
@@ -18,9 +17,6 @@ struct Buffer {
     lines: VecDeque<String>,
     evicted: u64,
 }
-
-/// Creates writers for `tracing_subscriber`.
-pub struct Writer;
 
 /// Holds back log lines; dropping it writes them to stderr.
 pub(crate) struct LogHold(());
@@ -60,30 +56,22 @@ fn buffer() -> MutexGuard<'static, Buffer> {
     BUFFER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<'a> MakeWriter<'a> for Writer {
-    type Writer = Line;
-
-    fn make_writer(&'a self) -> Line {
-        Line
-    }
-}
-
 /// Writer of one formatted line; `tracing_subscriber` writes each line in one call.
 pub struct Line;
 
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let line = lines(&String::from_utf8_lossy(bytes));
         let mut buffer = buffer();
         if !buffer.holding {
             drop(buffer);
-            std::io::stderr().write_all(lines(&String::from_utf8_lossy(bytes)).as_bytes())?;
-            return Ok(bytes.len());
+            return std::io::stderr().write_all(line.as_bytes()).map(|()| bytes.len());
         }
         if buffer.lines.len() == MAX_LINES {
             buffer.lines.pop_front();
             buffer.evicted += 1;
         }
-        buffer.lines.push_back(lines(&String::from_utf8_lossy(bytes)));
+        buffer.lines.push_back(line);
         Ok(bytes.len())
     }
 

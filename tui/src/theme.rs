@@ -4,13 +4,25 @@ use std::sync::OnceLock;
 
 use ratatui::style::{Color, Modifier, Style};
 
-use crate::state::flags::Flag;
-use crate::state::health::Health;
+use crate::state::flags::{Flag, Health};
 
-/// Normal text.
-pub(crate) const PLAIN: Style = Style::new();
-/// Important text.
-pub(crate) const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
+/// Style of text by its meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ink {
+    Plain,
+    Strong,
+    Dim,
+    /// Headings and labels.
+    Head,
+    Selected,
+    /// Search matches. Uses no colour, so that they are visible on the selected line too.
+    Found,
+    Series,
+    Health(Health),
+    /// Health of the whole run, always bold.
+    Verdict(Health),
+    Flag(Flag),
+}
 
 /// The user's choice, set before a screen opens.
 static CHOSEN: OnceLock<Option<Palette>> = OnceLock::new();
@@ -41,48 +53,27 @@ pub(crate) struct Theme {
     pub(crate) ascii: bool,
 }
 
-/// Environment that describes the terminal.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Environment {
-    pub(crate) chosen: Option<Palette>,
-    pub(crate) no_color: bool,
-    pub(crate) term: String,
-    pub(crate) colorterm: String,
-    /// `COLORFGBG`, as set by rxvt and others: foreground;background.
-    pub(crate) colorfgbg: String,
-    /// First non-empty value of `LC_ALL`, `LC_CTYPE` and `LANG`.
-    pub(crate) locale: String,
-}
-
-impl Environment {
-    pub(crate) fn read() -> Self {
-        let var = |name: &str| std::env::var(name).unwrap_or_default();
-        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(var).into_iter().find(|v| !v.is_empty());
-        Self {
-            chosen: CHOSEN.get().copied().flatten(),
-            no_color: !var("NO_COLOR").is_empty(),
-            term: var("TERM"),
-            colorterm: var("COLORTERM"),
-            colorfgbg: var("COLORFGBG"),
-            locale: locale.unwrap_or_default(),
-        }
-    }
-}
-
 impl Theme {
-    /// Selects the theme for this environment. If the background is unknown, uses the terminal's own 16 colours.
-    pub(crate) fn of(surroundings: &Environment) -> Self {
-        let locale = surroundings.locale.to_lowercase();
-        let ascii = !(locale.contains("utf-8") || locale.contains("utf8")) || surroundings.term == "linux";
-        let many = surroundings.term.contains("256color") || !surroundings.colorterm.is_empty();
-        let ground = surroundings.colorfgbg.rsplit(';').next().and_then(|n| n.parse::<u8>().ok());
+    /// Theme of this process's terminal, with the user's choice.
+    pub(crate) fn detect() -> Self {
+        Self::of(CHOSEN.get().copied().flatten(), |name| std::env::var(name).unwrap_or_default())
+    }
+
+    /// Selects the theme for these environment variables. If the background is unknown, uses the terminal's own 16 colours.
+    pub(crate) fn of(chosen: Option<Palette>, var: impl Fn(&str) -> String) -> Self {
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(&var).into_iter().find(|v| !v.is_empty());
+        let (locale, term) = (locale.unwrap_or_default().to_lowercase(), var("TERM"));
+        let ascii = !(locale.contains("utf-8") || locale.contains("utf8")) || term == "linux";
+        let many = term.contains("256color") || !var("COLORTERM").is_empty();
+        // As set by rxvt and others: foreground;background.
+        let ground = var("COLORFGBG").rsplit(';').next().and_then(|n| n.parse::<u8>().ok());
         let found = match ground {
-            _ if surroundings.no_color || ["dumb", "vt100", "vt220"].contains(&&*surroundings.term) => Palette::Mono,
+            _ if !var("NO_COLOR").is_empty() || ["dumb", "vt100", "vt220"].contains(&&*term) => Palette::Mono,
             Some(7 | 15) if many => Palette::Light,
             Some(_) if many => Palette::Dark,
             _ => Palette::Sixteen,
         };
-        Self { palette: surroundings.chosen.unwrap_or(found), ascii }
+        Self { palette: chosen.unwrap_or(found), ascii }
     }
 
     /// This colour: an index of 256 on a dark and on a light background, and one of 16.
@@ -95,54 +86,32 @@ impl Theme {
         }
     }
 
-    /// Less important text.
-    pub(crate) fn dim(self) -> Style {
-        match self.palette {
-            Palette::Dark => Style::new().fg(Color::Indexed(245)),
-            Palette::Light => Style::new().fg(Color::Indexed(242)),
-            Palette::Sixteen | Palette::Mono => Style::new().add_modifier(Modifier::DIM),
+    pub(crate) fn style(self, ink: Ink) -> Style {
+        let plain = Style::new();
+        let bold = Modifier::BOLD;
+        match (ink, self.palette) {
+            (Ink::Plain, _) => plain,
+            (Ink::Strong, _) => plain.add_modifier(bold),
+            (Ink::Dim | Ink::Health(Health::Unknown), Palette::Dark) => plain.fg(Color::Indexed(245)),
+            (Ink::Dim | Ink::Health(Health::Unknown), Palette::Light) => plain.fg(Color::Indexed(242)),
+            (Ink::Dim | Ink::Health(Health::Unknown), _) => plain.add_modifier(Modifier::DIM),
+            (Ink::Head, _) => self.colour(117, 25, Color::Cyan).add_modifier(bold),
+            (Ink::Selected, Palette::Dark) => plain.bg(Color::Indexed(237)).add_modifier(bold),
+            (Ink::Selected, Palette::Light) => plain.bg(Color::Indexed(253)).add_modifier(bold),
+            (Ink::Selected, _) => plain.add_modifier(Modifier::REVERSED),
+            (Ink::Found, _) => plain.add_modifier(bold | Modifier::UNDERLINED),
+            (Ink::Series, _) => self.colour(74, 31, Color::Cyan),
+            (Ink::Health(Health::Good), _) => self.colour(114, 28, Color::Green),
+            (Ink::Health(Health::Info), _) => self.colour(117, 25, Color::Blue),
+            (Ink::Health(Health::Warning), _) => self.colour(221, 130, Color::Yellow).add_modifier(bold),
+            (Ink::Health(Health::Critical), _) => self.colour(203, 160, Color::Red).add_modifier(bold),
+            (Ink::Verdict(health), _) => self.style(Ink::Health(health)).add_modifier(bold),
+            (Ink::Flag(flag), _) => self.style(Ink::Health(match flag {
+                Flag::Loss | Flag::Dropped | Flag::ToolCall => Health::Critical,
+                Flag::DropPredicted | Flag::Stall | Flag::Gap | Flag::Inflated => Health::Warning,
+                Flag::Aborted | Flag::Retracted => Health::Info,
+            })),
         }
-    }
-
-    /// Headings and labels.
-    pub(crate) fn head(self) -> Style {
-        self.colour(117, 25, Color::Cyan).add_modifier(Modifier::BOLD)
-    }
-
-    pub(crate) fn selected(self) -> Style {
-        match self.palette {
-            Palette::Dark => Style::new().bg(Color::Indexed(237)).add_modifier(Modifier::BOLD),
-            Palette::Light => Style::new().bg(Color::Indexed(253)).add_modifier(Modifier::BOLD),
-            Palette::Sixteen | Palette::Mono => Style::new().add_modifier(Modifier::REVERSED),
-        }
-    }
-
-    /// Search matches. Uses no colour, so that they are visible on the selected line too.
-    pub(crate) fn found() -> Style {
-        Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED)
-    }
-
-    /// A time series.
-    pub(crate) fn line(self) -> Style {
-        self.colour(74, 31, Color::Cyan)
-    }
-
-    pub(crate) fn health(self, health: Health) -> Style {
-        match health {
-            Health::Unknown => self.dim(),
-            Health::Good => self.colour(114, 28, Color::Green),
-            Health::Info => self.colour(117, 25, Color::Blue),
-            Health::Warning => self.colour(221, 130, Color::Yellow).add_modifier(Modifier::BOLD),
-            Health::Critical => self.colour(203, 160, Color::Red).add_modifier(Modifier::BOLD),
-        }
-    }
-
-    pub(crate) fn flag(self, flag: Flag) -> Style {
-        self.health(match flag {
-            Flag::Loss | Flag::Dropped | Flag::ToolCall => Health::Critical,
-            Flag::DropPredicted | Flag::Stall | Flag::Gap | Flag::Inflated => Health::Warning,
-            Flag::Aborted | Flag::Retracted => Health::Info,
-        })
     }
 
     /// Symbol of a health state, distinguishable without colour.
@@ -168,28 +137,36 @@ impl Theme {
 mod tests {
     use super::*;
 
-    fn palette(term: &str, colorfgbg: &str, no_color: bool) -> (Palette, bool) {
-        let (term, colorfgbg) = (term.to_owned(), colorfgbg.to_owned());
-        let surroundings =
-            Environment { no_color, term, colorfgbg, locale: "C.UTF-8".into(), ..Environment::default() };
-        (Theme::of(&surroundings).palette, Theme::of(&surroundings).ascii)
+    fn theme(chosen: Option<Palette>, term: &str, colorfgbg: &str, no_color: &str) -> (Palette, bool) {
+        let var = |name: &str| match name {
+            "TERM" => term,
+            "COLORFGBG" => colorfgbg,
+            "NO_COLOR" => no_color,
+            "LANG" => "C.UTF-8",
+            _ => "",
+        };
+        let theme = Theme::of(chosen, |name| var(name).to_owned());
+        (theme.palette, theme.ascii)
     }
 
     #[test]
     fn colours_follow_the_terminal_environment() {
-        assert_eq!(palette("xterm-256color", "0;15", false), (Palette::Light, false));
-        assert_eq!(palette("xterm-256color", "15;default;0", false), (Palette::Dark, false));
-        assert_eq!(palette("xterm-256color", "", false), (Palette::Sixteen, false));
-        assert_eq!(palette("xterm-256color", "15;0", true), (Palette::Mono, false));
-        assert_eq!(palette("linux", "", false), (Palette::Sixteen, true));
-        assert!(Theme::of(&Environment::default()).ascii);
+        for (term, colorfgbg, no_color, expected) in [
+            ("xterm-256color", "0;15", "", (Palette::Light, false)),
+            ("xterm-256color", "15;default;0", "", (Palette::Dark, false)),
+            ("xterm-256color", "", "", (Palette::Sixteen, false)),
+            ("xterm-256color", "15;0", "1", (Palette::Mono, false)),
+            ("linux", "", "", (Palette::Sixteen, true)),
+        ] {
+            assert_eq!(theme(None, term, colorfgbg, no_color), expected);
+        }
+        assert!(Theme::of(None, |_| String::new()).ascii);
     }
 
     #[test]
     fn a_chosen_theme_overrides_the_terminal_environment() {
         for chosen in [Palette::Dark, Palette::Light, Palette::Mono] {
-            let surroundings = Environment { chosen: Some(chosen), no_color: true, ..Environment::default() };
-            assert_eq!(Theme::of(&surroundings).palette, chosen);
+            assert_eq!(theme(Some(chosen), "", "", "1").0, chosen);
         }
     }
 

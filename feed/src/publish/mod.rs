@@ -21,6 +21,7 @@ use trace::record::{BlockWriter, Header};
 use trace::report::ReportInput;
 use trace::{Analysis, Event, MonoNs};
 
+use self::queue::Flow;
 use self::shared::{Job, Shared, State};
 use crate::image::{Image, ImageError};
 use crate::key::Key;
@@ -208,7 +209,7 @@ impl Publisher {
     /// Sends the end of the run and waits briefly for delivery. Watchers that are behind get the last state first.
     pub fn finish(mut self, analysis: &Analysis, input: &ReportInput) -> Published {
         self.send_block();
-        let followed = self.shared.is_followed();
+        let followed = self.shared.any(|queue| queue.flow() != Flow::None);
         let (done, is_done) = channel();
         let mut end = Job::End(Box::new(self.state(analysis, input, followed)), done);
         let until = Instant::now() + LAST;

@@ -22,7 +22,6 @@ const KEEPALIVE: Duration = Duration::from_secs(10);
 /// Kernel send buffer of a watcher, on top of its queue. The kernel's default grows to megabytes.
 const KERNEL_BUFFER: usize = 256 << 10;
 
-/// Serves one connection until it ends.
 pub(super) async fn serve(
     stream: TcpStream,
     options: &PublishOptions,
@@ -37,7 +36,7 @@ pub(super) async fn serve(
     let opened = timeout(options.patience, open(stream, options, &mut zmtp, queue)).await;
     let timed_out = |_| io::Error::new(io::ErrorKind::TimedOut, "its request took too long");
     let (incoming, outgoing) = opened.map_err(timed_out)??;
-    shared.joined(queue);
+    shared.queues().push(Arc::clone(queue));
     tokio::select! {
         ended = listen(incoming, &mut zmtp, queue) => ended,
         ended = speak(outgoing, queue) => ended,
@@ -69,7 +68,6 @@ async fn open(
     Ok((incoming, outgoing))
 }
 
-/// Processes the watcher's commands.
 fn process_input(zmtp: &mut Zmtp, queue: &Queue) -> io::Result<()> {
     let refused = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     while let Some(input) = zmtp.next_input().map_err(|e| refused(e.to_string()))? {

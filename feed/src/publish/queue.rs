@@ -72,12 +72,10 @@ impl Queue {
         true
     }
 
-    /// Whether the watcher subscribes to the topic.
     pub(super) fn wants(&self, topic: Topic) -> bool {
         self.inner().wants(topic)
     }
 
-    /// Whether the watcher has any subscription.
     pub(super) fn is_subscribed(&self) -> bool {
         !self.inner().topics.is_empty()
     }
@@ -90,8 +88,7 @@ impl Queue {
     pub(super) fn skip(&self) {
         let mut inner = self.inner();
         if inner.flow == Flow::Receives {
-            inner.dropped += 1;
-            inner.flow = inner.after_gap();
+            inner.gap();
         }
     }
 
@@ -100,10 +97,7 @@ impl Queue {
         let mut inner = self.inner();
         match inner.flow {
             Flow::Receives if inner.fits(message, self.limit) => self.push(inner, message),
-            Flow::Receives => {
-                inner.dropped += 1;
-                inner.flow = inner.after_gap();
-            }
+            Flow::Receives => inner.gap(),
             Flow::Behind => inner.dropped += 1,
             Flow::Waits | Flow::None => {}
         }
@@ -141,8 +135,7 @@ impl Queue {
     }
 
     fn push(&self, mut inner: MutexGuard<'_, Inner>, message: &Bytes) {
-        inner.bytes += message.len();
-        inner.waiting.push_back(message.clone());
+        inner.push(message);
         drop(inner);
         self.changed.notify_one();
     }
@@ -153,10 +146,7 @@ impl Queue {
         let mut inner = self.inner();
         let state = state.filter(|_| matches!(inner.flow, Flow::Waits | Flow::Behind));
         let end = end.filter(|_| inner.flow != Flow::None);
-        for message in [state, end].into_iter().flatten() {
-            inner.bytes += message.len();
-            inner.waiting.push_back(message.clone());
-        }
+        [state, end].into_iter().flatten().for_each(|message| inner.push(message));
         inner.ended = true;
         drop(inner);
         self.changed.notify_one();
@@ -193,13 +183,20 @@ impl Inner {
         self.topics.iter().any(|prefix| topic.name().as_bytes().starts_with(prefix))
     }
 
+    fn push(&mut self, message: &Bytes) {
+        self.bytes += message.len();
+        self.waiting.push_back(message.clone());
+    }
+
     /// A message longer than the queue fits when the queue is empty.
     fn fits(&self, message: &Bytes, limit: usize) -> bool {
         self.waiting.is_empty() || self.bytes + message.len() <= limit
     }
 
-    fn after_gap(&self) -> Flow {
-        if self.waiting.is_empty() { Flow::Waits } else { Flow::Behind }
+    /// Drops a message of the stream.
+    fn gap(&mut self) {
+        self.dropped += 1;
+        self.flow = if self.waiting.is_empty() { Flow::Waits } else { Flow::Behind };
     }
 }
 

@@ -1,6 +1,5 @@
 //! The feed's thread: accepts watchers, encodes the run's jobs, and queues them for the watchers.
 
-use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -25,7 +24,6 @@ use crate::zmtp;
 /// Time limit for emptying the queues at the end.
 const LAST: Duration = Duration::from_millis(1_500);
 
-/// Serves until the run ends.
 pub(super) async fn serve(
     listener: TcpListener,
     options: PublishOptions,
@@ -40,7 +38,7 @@ pub(super) async fn serve(
     let mut sender =
         Sender { shared: Arc::clone(&shared), packer, events: EventBodies::default(), seq: [0; Topic::ALL.len()] };
     let (options, mut peers) = (Arc::new(options), JoinSet::new());
-    let mut connections = Connections::new(options.watchers);
+    let mut open = Vec::new();
     loop {
         tokio::select! {
             job = jobs.recv() => match job {
@@ -56,11 +54,11 @@ pub(super) async fn serve(
             },
             accepted = listener.accept() => match accepted {
                 Ok((stream, from)) => {
-                    if connections.is_full() {
+                    let Ok(evicted) = make_room(&mut open, options.watchers) else {
                         shared.refuse(format_args!("{from}: the limit of {} watchers is reached (--feed-watchers)", options.watchers));
                         continue;
-                    }
-                    if let Some(oldest) = connections.evict_for_new() {
+                    };
+                    if let Some(oldest) = evicted {
                         shared.refuse(format_args!("{oldest}: replaced by a newer connection before it sent its request (--feed-watchers)"));
                     }
                     let queue = Arc::new(Queue::new(options.queue_bytes));
@@ -74,7 +72,7 @@ pub(super) async fn serve(
                             Err(error) => tracing::info!("feed: the watcher at {from}: {error}"),
                         }
                     });
-                    connections.add(from, queue, task);
+                    open.push(Connection { from, queue, task });
                 }
                 Err(error) => {
                     // Probably out of file descriptors: pause, or the same error would repeat at once.
@@ -86,6 +84,9 @@ pub(super) async fn serve(
         }
     }
 }
+
+/// A message's body as msgpack.
+type Body = Result<Vec<u8>, rmp_serde::encode::Error>;
 
 struct Sender {
     shared: Arc<Shared>,
@@ -102,7 +103,7 @@ impl Sender {
                 Ok(packed) => {
                     let block = Block { block: ByteBuf::from(&packed[..]) };
                     self.send(Topic::Stream, Kind::Block, to_vec_named(&block));
-                    if self.shared.demand().events {
+                    if self.shared.any(|queue| queue.wants(Topic::Events)) {
                         let events = self.events.of(&packed);
                         self.send(Topic::Events, Kind::Events, Ok(events));
                     }
@@ -126,7 +127,7 @@ impl Sender {
     fn end(&mut self, last: State) {
         let closing = last.closing.clone();
         let state = self.state(last);
-        let end = self.message(Topic::Stream, Kind::End, to_vec_named(&About { closing }));
+        let end = self.next(Topic::Stream, Kind::End, to_vec_named(&About { closing }));
         for queue in &*self.shared.queues() {
             queue.end(state.as_ref(), end.as_ref());
         }
@@ -145,18 +146,11 @@ impl Sender {
             image: packed(state.image),
             history: packed(state.history),
         };
-        let head = self.shared.head(Kind::Start, self.seq[Topic::Stream as usize]);
-        match to_vec_named(&start).and_then(|body| message::encode(&head, &body)) {
-            Ok(bytes) => Some(zmtp::message(&[Topic::Stream.name().as_bytes(), &bytes])),
-            Err(error) => {
-                self.failed(&io::Error::other(error));
-                None
-            }
-        }
+        self.message(Topic::Stream, Kind::Start, to_vec_named(&start))
     }
 
-    fn send(&mut self, topic: Topic, kind: Kind, body: Result<Vec<u8>, rmp_serde::encode::Error>) {
-        if let Some(message) = self.message(topic, kind, body) {
+    fn send(&mut self, topic: Topic, kind: Kind, body: Body) {
+        if let Some(message) = self.next(topic, kind, body) {
             for queue in &*self.shared.queues() {
                 match topic {
                     Topic::Stream => queue.stream(&message),
@@ -166,22 +160,22 @@ impl Sender {
         }
     }
 
-    fn message(&mut self, topic: Topic, kind: Kind, body: Result<Vec<u8>, rmp_serde::encode::Error>) -> Option<Bytes> {
-        let seq = &mut self.seq[topic as usize];
-        *seq += 1;
-        let head = self.shared.head(kind, *seq);
-        match body.and_then(|body| message::encode(&head, &body)) {
-            Ok(bytes) => Some(zmtp::message(&[topic.name().as_bytes(), &bytes])),
-            Err(error) => {
-                self.failed(&io::Error::other(error));
-                None
-            }
-        }
+    /// Encodes a message with the next number.
+    fn next(&mut self, topic: Topic, kind: Kind, body: Body) -> Option<Bytes> {
+        self.seq[topic as usize] += 1;
+        self.message(topic, kind, body)
+    }
+
+    fn message(&self, topic: Topic, kind: Kind, body: Body) -> Option<Bytes> {
+        let head = self.shared.head(kind, self.seq[topic as usize]);
+        let encoded = body.and_then(|body| message::encode(&head, &body)).map_err(io::Error::other);
+        let bytes = encoded.inspect_err(|error| self.failed(error)).ok()?;
+        Some(zmtp::message(&[topic.name().as_bytes(), &bytes]))
     }
 
     fn failed(&self, error: &io::Error) {
         self.shared.report_problem(format!("feed: cannot encode a message: {error}"));
-        self.shared.queues().iter().for_each(|q| q.skip());
+        self.shared.skip();
     }
 }
 
@@ -219,42 +213,25 @@ impl EventBodies {
     }
 }
 
-/// All connections, the oldest first. Those without a subscription are closed in favour of new ones.
-struct Connections {
-    limit: usize,
-    open: VecDeque<Connection>,
-}
-
 struct Connection {
     from: SocketAddr,
     queue: Arc<Queue>,
     task: AbortHandle,
 }
 
-impl Connections {
-    fn new(limit: usize) -> Self {
-        Self { limit, open: VecDeque::new() }
+/// Makes room for a new connection among the `open` ones, which are in the order of their age. At the limit, the oldest one without a
+/// subscription is closed and its peer returned; an error if all have subscriptions.
+fn make_room(open: &mut Vec<Connection>, limit: usize) -> Result<Option<SocketAddr>, ()> {
+    open.retain(|connection| !connection.task.is_finished());
+    if open.iter().filter(|connection| connection.queue.is_subscribed()).count() >= limit {
+        return Err(());
     }
-
-    /// Whether the limit is reached by watchers with subscriptions.
-    fn is_full(&mut self) -> bool {
-        self.open.retain(|connection| !connection.task.is_finished());
-        self.open.iter().filter(|connection| connection.queue.is_subscribed()).count() >= self.limit
+    if open.len() < limit {
+        return Ok(None);
     }
-
-    /// Closes the oldest connection without a subscription if the limit is reached. Returns its peer.
-    fn evict_for_new(&mut self) -> Option<SocketAddr> {
-        if self.open.len() < self.limit {
-            return None;
-        }
-        // This peer has not joined, and its task does not run before the abort takes effect: no other state refers to it.
-        let unsubscribed = self.open.iter().position(|connection| !connection.queue.is_subscribed())?;
-        let oldest = self.open.remove(unsubscribed)?;
-        oldest.task.abort();
-        Some(oldest.from)
-    }
-
-    fn add(&mut self, from: SocketAddr, queue: Arc<Queue>, task: AbortHandle) {
-        self.open.push_back(Connection { from, queue, task });
-    }
+    // This peer has not joined, and its task does not run before the abort takes effect: no other state refers to it.
+    let unsubscribed = open.iter().position(|connection| !connection.queue.is_subscribed()).ok_or(())?;
+    let oldest = open.remove(unsubscribed);
+    oldest.task.abort();
+    Ok(Some(oldest.from))
 }

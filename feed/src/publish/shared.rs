@@ -36,12 +36,10 @@ pub(super) struct State {
 
 /// Data that some watcher needs.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is needed or not, independently")]
 pub(super) struct Demand {
     /// A state to start from.
     pub(super) start: bool,
     pub(super) blocks: bool,
-    pub(super) events: bool,
     pub(super) reports: bool,
 }
 
@@ -105,27 +103,25 @@ impl Shared {
         self.queues().iter().for_each(|q| q.skip());
     }
 
-    pub(super) fn joined(&self, queue: &Arc<Queue>) {
-        self.queues().push(Arc::clone(queue));
-    }
-
     pub(super) fn left(&self, queue: &Arc<Queue>) {
         self.queues().retain(|q| !Arc::ptr_eq(q, queue));
         self.dropped_before.fetch_add(queue.dropped(), Ordering::Relaxed);
     }
 
+    /// Whether this holds for any watcher.
+    pub(super) fn any(&self, is: impl Fn(&Queue) -> bool) -> bool {
+        self.queues().iter().any(|queue| is(queue))
+    }
+
     /// Data that the current watchers need.
     pub(super) fn demand(&self) -> Demand {
-        let queues = self.queues();
-        let any = |is: &dyn Fn(&Queue) -> bool| queues.iter().any(|q| is(q));
-        let events = any(&|q| q.wants(Topic::Events));
-        let receives = any(&|q| q.flow() == Flow::Receives);
+        let events = self.any(|q| q.wants(Topic::Events));
+        let receives = self.any(|q| q.flow() == Flow::Receives);
         Demand {
             // Watchers of events alone need no state, but blocks have to flow: request a start while no stream is active.
-            start: any(&|q| q.flow() == Flow::Waits) || events && !receives,
+            start: self.any(|q| q.flow() == Flow::Waits) || events && !receives,
             blocks: receives || events,
-            events,
-            reports: any(&|q| q.wants(Topic::Report)),
+            reports: self.any(|q| q.wants(Topic::Report)),
         }
     }
 
@@ -135,11 +131,6 @@ impl Shared {
         if refused.is_power_of_two() {
             tracing::warn!("feed: refused {why}; {refused} in total");
         }
-    }
-
-    /// Whether any watcher subscribes to the stream.
-    pub(super) fn is_followed(&self) -> bool {
-        self.queues().iter().any(|q| q.flow() != Flow::None)
     }
 
     pub(super) fn head(&self, kind: Kind, seq: u64) -> Head {

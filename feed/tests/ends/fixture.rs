@@ -53,16 +53,8 @@ impl Source {
             now: 1_000 * MS,
             seq: 0,
         };
-        let capabilities = Capabilities::SENT;
-        source.emit(What::Hop(Hop {
-            id: HopId(0),
-            ends: "scheduler->tokenizer".into(),
-            endpoint: "ipc:///tmp/t",
-            worker: None,
-            origin: true,
-            last: true,
-            capabilities,
-        }));
+        let (id, ends, capabilities) = (HopId(0), "scheduler->tokenizer".into(), Capabilities::SENT);
+        source.emit(What::Hop(Hop { id, ends, endpoint: "", worker: None, origin: true, last: true, capabilities }));
         source
     }
 
@@ -76,16 +68,9 @@ impl Source {
     pub(crate) fn step(&mut self, frames: u64) {
         for _ in 0..frames {
             let rids: Vec<String> = (0..64).map(|n| format!("{n:x}{:030x}", self.seq / 100)).collect();
-            let completion = (self.seq % 100 + 1) as u32;
-            let chunks: Vec<Chunk<'_>> = rids
-                .iter()
-                .map(|rid| Chunk {
-                    listed: Some(1),
-                    completion_tokens: Some(completion),
-                    prompt_tokens: Some(10),
-                    ..Chunk::new(rid)
-                })
-                .collect();
+            let (completion_tokens, prompt_tokens) = (Some((self.seq % 100 + 1) as u32), Some(10));
+            let chunk = |rid| Chunk { listed: Some(1), completion_tokens, prompt_tokens, ..Chunk::new(rid) };
+            let chunks: Vec<Chunk<'_>> = rids.iter().map(|rid| chunk(rid)).collect();
             let id = FrameId::new(HopId(0), 0, self.seq);
             self.seq += 1;
             self.now += MS;
@@ -121,9 +106,29 @@ impl Source {
             down: Vec::new(),
         }
     }
+
+    /// A watcher that has received its first state.
+    pub(crate) fn joined(&mut self, key: Option<Key>) -> Watched {
+        let mut watched = self.watch(key);
+        watched.wait_until("the first state", Some(self), |w| w.analysis.is_some());
+        watched
+    }
+
+    /// Ends the run. Checks that the watchers receive its end and have the same state.
+    pub(crate) fn finish(self, watchers: &mut [&mut Watched]) -> Published {
+        let (publisher, analysis) = (self.publisher, self.analysis);
+        let input = ReportInput { cpu_ns: Some(7), ..ReportInput::of("model") };
+        let expected = report(&analysis);
+        let finishing = thread::spawn(move || publisher.finish(&analysis, &input));
+        for watched in watchers {
+            watched.wait_until("the end", None, |w| w.ended);
+            assert_eq!(watched.analysis.as_ref().map(report).as_ref(), Some(&expected));
+        }
+        finishing.join().expect("the end")
+    }
 }
 
-pub(crate) fn report(of: &Analysis) -> String {
+fn report(of: &Analysis) -> String {
     of.report(&ReportInput::of("model")).to_json()
 }
 
@@ -190,8 +195,4 @@ impl Watched {
             self.receive();
         }
     }
-}
-
-pub(crate) fn finish(publisher: Publisher, analysis: &Analysis) -> Published {
-    publisher.finish(analysis, &ReportInput { cpu_ns: Some(7), ..ReportInput::of("model") })
 }

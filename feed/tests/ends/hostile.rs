@@ -5,9 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "encryption")]
-use feed::Key;
-use feed::PublishOptions;
+use feed::{Key, PublishOptions};
 
 use crate::fixture::{Source, Watched, options};
 
@@ -39,11 +37,17 @@ fn is_ended(peer: &mut TcpStream) -> bool {
     !read.is_err_and(|error| matches!(error.kind(), WouldBlock | TimedOut))
 }
 
+/// A peer that sends a greeting and READY as a SUB socket, then `request`.
+fn subscriber(source: &Source, request: &[u8]) -> TcpStream {
+    let mut peer = connect(source.publisher.status().address);
+    peer.write_all(&[&opening(), request].concat()).expect("written");
+    peer
+}
+
 /// A source with one watcher.
 fn watched(options: PublishOptions) -> (Source, Watched) {
     let mut source = Source::new(options);
-    let mut watched = source.watch(None);
-    watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    let watched = source.joined(None);
     (source, watched)
 }
 
@@ -58,27 +62,22 @@ fn assert_records_arrive(source: &mut Source, watched: &mut Watched) {
 fn invalid_peers_are_rejected_and_use_no_slot() {
     let mut source = Source::new(options(None));
     let address = source.publisher.status().address;
+    let opening = opening();
+    let greeting = &opening[..64];
     let garbage: [&[u8]; 5] = [
         b"GET / HTTP/1.1\r\n\r\n",
         &[0xff; 4_096],
         &[0; 4_096],
         // A greeting, then a frame of 2^63 bytes.
-        &[
-            &[0xff, 0, 0, 0, 0, 0, 0, 0, 1, 0x7f, 3, 0][..],
-            b"NULL\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0",
-            &[0; 32],
-            &[2, 0x80, 0, 0, 0, 0, 0, 0, 0],
-        ]
-        .concat(),
+        &[greeting, &[2, 0x80, 0, 0, 0, 0, 0, 0, 0]].concat(),
         b"",
     ];
     for bytes in garbage {
-        let mut peer = TcpStream::connect(address).expect("a connection");
+        let mut peer = connect(address);
         peer.write_all(bytes).ok();
         if bytes.is_empty() {
             peer.shutdown(Shutdown::Write).expect("half closed");
         }
-        peer.set_read_timeout(Some(Duration::from_secs(10))).expect("set");
         let begun = Instant::now();
         let mut received = Vec::new();
         // The source closes the connection at once, or after `patience`.
@@ -89,18 +88,14 @@ fn invalid_peers_are_rejected_and_use_no_slot() {
     assert_eq!(source.publisher.status().watchers, 0);
     // A peer that closed the connection itself does not count as refused.
     assert_eq!(source.publisher.status().refused, 4);
-    let mut watched = source.watch(None);
-    watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    let _watched = source.joined(None);
     assert_eq!(source.publisher.status().watchers, 1);
 }
 
 #[test]
 fn connections_are_limited() {
     let mut source = Source::new(options(None));
-    let mut all: Vec<Watched> = (0..3).map(|_| source.watch(None)).collect();
-    for watched in &mut all {
-        watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
-    }
+    let mut all: Vec<Watched> = (0..3).map(|_| source.joined(None)).collect();
     let mut fourth = source.watch(None);
     fourth.wait_until("the refusal", Some(&mut source), |w| !w.down.is_empty());
     assert!(fourth.analysis.is_none() && fourth.down[0].contains("--feed-watchers"), "{:?}", fourth.down);
@@ -109,27 +104,25 @@ fn connections_are_limited() {
     fourth.wait_until("a free slot", Some(&mut source), |w| w.analysis.is_some());
 }
 
-#[test]
-fn an_idle_client_does_not_block_others() {
-    let mut source = Source::new(PublishOptions { patience: SOON, ..options(None) });
+fn idle_clients_do_not_block_others(key: Option<Key>) {
+    let mut source = Source::new(PublishOptions { patience: SOON, ..options(key.clone()) });
     let mut idle: Vec<TcpStream> = (0..20).map(|_| connect(source.publisher.status().address)).collect();
     let begun = Instant::now();
-    let mut watched = source.watch(None);
-    watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    let watched = source.joined(key);
     assert!(begun.elapsed() < SOON && watched.down.is_empty(), "{:?}", watched.down);
+    assert!(source.publisher.status().refused >= 17, "{:?}", source.publisher.status());
     assert!(is_ended(&mut idle[0]), "the oldest idle connection is closed");
+}
+
+#[test]
+fn an_idle_client_does_not_block_others() {
+    idle_clients_do_not_block_others(None);
 }
 
 #[cfg(feature = "encryption")]
 #[test]
 fn an_idle_client_without_the_key_does_not_block_others() {
-    let key = Key::new([9; 32]);
-    let mut source = Source::new(PublishOptions { patience: SOON, ..options(Some(key.clone())) });
-    let _silent: Vec<TcpStream> = (0..20).map(|_| connect(source.publisher.status().address)).collect();
-    let mut watched = source.watch(Some(key));
-    watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
-    assert!(watched.down.is_empty(), "{:?}", watched.down);
-    assert!(source.publisher.status().refused >= 17, "{:?}", source.publisher.status());
+    idle_clients_do_not_block_others(Some(Key::new([9; 32])));
 }
 
 #[test]
@@ -163,8 +156,7 @@ fn excessive_requests_are_rejected() {
         b"\x05\x01\x05",
     ];
     for (done, request) in (1..).zip(invalid) {
-        let mut peer = connect(source.publisher.status().address);
-        peer.write_all(&[&opening(), request].concat()).expect("written");
+        let mut peer = subscriber(&source, request);
         assert!(is_ended(&mut peer), "{request:?}");
         let end = Instant::now() + SOON;
         while source.publisher.status().refused < done {
@@ -179,8 +171,7 @@ fn excessive_requests_are_rejected() {
 #[test]
 fn a_busy_client_does_not_block_others() {
     let (mut source, mut watched) = watched(options(None));
-    let mut peer = connect(source.publisher.status().address);
-    peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("written");
+    let mut peer = subscriber(&source, SUBSCRIPTION);
     peer.set_write_timeout(Some(Duration::from_millis(50))).expect("set");
     let request = [b"\0\x07\x01stream\0\x07\0stream".as_slice(), b"\x04\x09\x04PING\0\x0aab"].concat().repeat(500);
     let (begun, mut ended) = (Instant::now(), false);
@@ -203,10 +194,7 @@ fn a_busy_client_does_not_block_others() {
 fn a_watcher_that_never_reads_is_disconnected_after_its_queue_is_full() {
     let stall = Duration::from_millis(700);
     let (mut source, mut watched) = watched(PublishOptions { stall, queue_bytes: 4 << 20, ..options(None) });
-    let mut stalled: Vec<TcpStream> = (0..2).map(|_| connect(source.publisher.status().address)).collect();
-    for peer in &mut stalled {
-        peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("written");
-    }
+    let _stalled = [(); 2].map(|()| subscriber(&source, SUBSCRIPTION));
     let begun = Instant::now();
     while source.publisher.status().refused < 2 {
         assert!(begun.elapsed() < 2 * SOON, "{:?}", source.publisher.status());
@@ -224,8 +212,7 @@ fn a_watcher_that_never_reads_is_disconnected_after_its_queue_is_full() {
 #[test]
 fn a_half_closed_peer_is_disconnected() {
     let (mut source, mut watched) = watched(options(None));
-    let mut peer = connect(source.publisher.status().address);
-    peer.write_all(&[&opening(), SUBSCRIPTION].concat()).expect("written");
+    let mut peer = subscriber(&source, SUBSCRIPTION);
     peer.shutdown(Shutdown::Write).expect("half closed");
     assert!(is_ended(&mut peer));
     assert_records_arrive(&mut source, &mut watched);

@@ -8,31 +8,22 @@ use std::time::Duration;
 
 use feed::Key;
 
-use fixture::{Source, Watched, finish, options, report};
+use fixture::{Source, Watched, options};
 
 fn watch_to_the_end(key: Option<&Key>) {
     let mut source = Source::new(options(key.cloned()));
     (0..50).for_each(|_| source.step(20));
-    let mut early = source.watch(key.cloned());
-    early.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    let mut early = source.joined(key.cloned());
     for _ in 0..30 {
         source.step(20);
         thread::sleep(Duration::from_millis(5));
         early.receive();
     }
-    let mut late = source.watch(key.cloned());
-    late.wait_until("the state for the late watcher", Some(&mut source), |w| w.analysis.is_some());
+    let mut late = source.joined(key.cloned());
     early.receive();
     assert_eq!(source.publisher.status().watchers, 2);
-    let (publisher, analysis) = (source.publisher, source.analysis);
-    let expected = report(&analysis);
-    let finishing = thread::spawn(move || finish(publisher, &analysis));
-    for watched in [&mut early, &mut late] {
-        watched.wait_until("the end", None, |w| w.ended);
-        assert_eq!((watched.starts, watched.reader.lost()), (1, 0));
-        assert_eq!(watched.analysis.as_ref().map(report).as_ref(), Some(&expected));
-    }
-    assert_eq!(finishing.join().expect("the end").dropped, 0);
+    assert_eq!(source.finish(&mut [&mut early, &mut late]).dropped, 0);
+    assert_eq!([early, late].map(|watched| (watched.starts, watched.reader.lost())), [(1, 0); 2]);
 }
 
 #[test]
@@ -64,8 +55,7 @@ fn a_watcher_with_a_wrong_or_missing_key_gets_only_the_reason() {
 /// A watcher that has stopped reading and whose source has dropped messages. It can only receive the latest records with a new state.
 fn lagging_watcher() -> (Source, Watched) {
     let mut source = Source::new(options(None));
-    let mut watched = source.watch(None);
-    watched.wait_until("the first state", Some(&mut source), |w| w.analysis.is_some());
+    let watched = source.joined(None);
     let mut steps = 0;
     while source.publisher.status().dropped == 0 {
         source.send_incompressible();
@@ -85,12 +75,7 @@ fn a_stalled_watcher_is_skipped_and_catches_up() {
     let (mut source, mut watched) = lagging_watcher();
     watched.wait_until("the next state", Some(&mut source), |w| w.starts >= 2);
     assert!(watched.reader.lost() > 0, "the gap is counted");
-    let (publisher, analysis) = (source.publisher, source.analysis);
-    let expected = report(&analysis);
-    let finishing = thread::spawn(move || finish(publisher, &analysis));
-    watched.wait_until("the end", None, |w| w.ended);
-    assert_eq!(watched.analysis.as_ref().map(report), Some(expected));
-    assert!(finishing.join().expect("the end").dropped > 0);
+    assert!(source.finish(&mut [&mut watched]).dropped > 0);
 }
 
 /// Without the end message, a watcher that runs without a time limit would wait for ever.
@@ -98,13 +83,8 @@ fn a_stalled_watcher_is_skipped_and_catches_up() {
 fn a_lagging_watcher_receives_the_last_state_and_the_end() {
     let (source, mut watched) = lagging_watcher();
     assert_eq!(watched.starts, 1);
-    let expected = report(&source.analysis);
-    let (publisher, analysis) = (source.publisher, source.analysis);
-    let finishing = thread::spawn(move || finish(publisher, &analysis));
-    watched.wait_until("the end", None, |w| w.ended);
+    assert!(source.finish(&mut [&mut watched]).dropped > 0);
     // Without a CPU for long, it may lag again behind a new state.
     assert!(watched.starts >= 2, "{} states", watched.starts);
-    assert_eq!(watched.analysis.as_ref().map(report), Some(expected));
     assert!(watched.reader.lost() > 0, "the gap is counted");
-    assert!(finishing.join().expect("the end").dropped > 0);
 }

@@ -1,20 +1,25 @@
 //! Key sequences of a user, and their results.
 
+use std::collections::BTreeMap;
+
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use session::ScreenCommand;
 use session::playback::Play;
+use trace::MonoNs;
+use trace::detect::{Finding, Severity, Verdict};
 use trace::ledger::Numbers;
 
 use crate::keys;
 use crate::state::Model;
-use crate::state::action::{Action, Effect, ExportAs};
+use crate::state::action::{Action, Effect, ExportAs, Tab};
 use crate::state::flags::Flag;
 use crate::state::history::Sample;
-use crate::state::model::{FindingLine, HopLine};
+use crate::state::model::HopLine;
 use crate::state::row::{Column, Row};
-use crate::state::tab::Tab;
 use crate::state::table::Sort;
 use crate::state::ui::{Dialog, Saved, Ui, ZOOM};
+
+const END: Option<Effect> = Some(Effect::Command(ScreenCommand::End));
 
 /// A model with three requests and two findings, and its user interface state.
 struct Fixture {
@@ -22,19 +27,34 @@ struct Fixture {
     ui: Ui,
 }
 
+fn row(rid: &str, gap: u64, flag: Flag) -> Row {
+    let mut row =
+        Row { rid: rid.into(), numbers: Numbers { gap_ns: Some(gap), ..Numbers::default() }, ..Row::default() };
+    row.flags.set(flag, true);
+    row
+}
+
+fn finding(rid: &str, began: u64) -> Finding {
+    let verdict = Verdict {
+        severity: Severity::Warning,
+        hop: String::new(),
+        rid: rid.into(),
+        since: None,
+        summary: String::new(),
+        evidence: BTreeMap::new(),
+        advice: None,
+        weight: 0,
+    };
+    Finding { kind: "", began: MonoNs(began), active: false, verdict }
+}
+
 impl Fixture {
     fn new() -> Self {
         let mut model = Model::default();
         for (rid, gap, flag) in [("aaa", 1, Flag::Gap), ("bbb", 9, Flag::Dropped), ("ccc", 5, Flag::Gap)] {
-            let mut row =
-                Row { rid: rid.into(), numbers: Numbers { gap_ns: Some(gap), ..Numbers::default() }, ..Row::default() };
-            row.flags.set(flag, true);
-            *model.table.next() = row;
+            *model.table.next() = row(rid, gap, flag);
         }
-        model.findings = vec![
-            FindingLine { rid: "ccc".into(), ..FindingLine::default() },
-            FindingLine { at_ns: 20_000_000_000, ..FindingLine::default() },
-        ];
+        model.findings = vec![finding("ccc", 0), finding("", 20_000_000_000)];
         for second in 0..100 {
             model.past.history.enter(second, Sample::default());
         }
@@ -48,34 +68,48 @@ impl Fixture {
         self.ui.settle(&self.model);
     }
 
-    fn key(&mut self, code: KeyCode) -> Option<Effect> {
-        let action = keys::action(&KeyEvent::new(code, KeyModifiers::NONE), &self.ui)?;
+    fn apply(&mut self, action: Action) -> Option<Effect> {
         let effect = self.ui.apply(action, &self.model);
         self.update();
         effect
     }
 
-    fn type_in(&mut self, text: &str) {
-        for c in text.chars() {
-            self.key(KeyCode::Char(c));
-        }
+    fn key(&mut self, code: KeyCode) -> Option<Effect> {
+        let action = keys::action(&KeyEvent::new(code, KeyModifiers::NONE), &self.ui)?;
+        self.apply(action)
+    }
+
+    /// Presses the keys of `text`, in which a newline is Enter, `\x1b` Esc and `\x08` Backspace. Returns the effect of the last one.
+    fn press(&mut self, text: &str) -> Option<Effect> {
+        let code = |c| match c {
+            '\n' => KeyCode::Enter,
+            '\x1b' => KeyCode::Esc,
+            '\x08' => KeyCode::Backspace,
+            c => KeyCode::Char(c),
+        };
+        text.chars().fold(None, |_, c| self.key(code(c)))
     }
 
     fn selected(&self) -> &str {
         self.ui.selected.as_deref().unwrap_or("")
+    }
+
+    /// Second at which the time series end.
+    fn end(&self) -> u64 {
+        self.ui.time_end(&self.model)
     }
 }
 
 #[test]
 fn the_worst_request_is_first_and_enter_opens_it() {
     let mut fixture = Fixture::new();
-    fixture.type_in("2");
+    fixture.press("2");
     assert_eq!((fixture.ui.tab, fixture.selected()), (Tab::Requests, "bbb"));
-    fixture.type_in("j");
+    fixture.press("j");
     assert_eq!(fixture.selected(), "ccc");
-    fixture.key(KeyCode::Enter);
+    fixture.press("\n");
     assert_eq!(fixture.ui.tab, Tab::Request);
-    fixture.key(KeyCode::Esc);
+    fixture.press("\x1b");
     assert_eq!((fixture.ui.tab, fixture.selected()), (Tab::Requests, "ccc"));
     fixture.key(KeyCode::End);
     assert_eq!(fixture.selected(), "aaa");
@@ -86,117 +120,109 @@ fn the_worst_request_is_first_and_enter_opens_it() {
 #[test]
 fn a_filter_is_typed_corrected_applied_and_cleared() {
     let mut fixture = Fixture::new();
-    fixture.type_in("/drpo>0");
-    assert!(matches!(&fixture.ui.dialog, Dialog::Filter(text, Some(wrong)) if text == "drpo>0" && wrong.at == 0));
-    fixture.key(KeyCode::Enter);
-    assert!(matches!(fixture.ui.dialog, Dialog::Filter(..)), "a mistake is not applied");
-    for _ in 0.."drpo>0".len() {
-        fixture.key(KeyCode::Backspace);
-    }
-    fixture.type_in("gap>4ns q");
-    fixture.key(KeyCode::Backspace);
-    fixture.key(KeyCode::Enter);
+    fixture.press("/drpo>0");
+    assert_eq!(fixture.ui.dialog, Dialog::Filter("drpo>0".into()));
+    assert_eq!(fixture.ui.typed_filter("drpo>0").err().map(|wrong| wrong.at), Some(0));
+    fixture.press("\n");
+    assert!(matches!(fixture.ui.dialog, Dialog::Filter(_)), "a mistake is not applied");
+    fixture.press(&"\x08".repeat("drpo>0".len()));
+    fixture.press("gap>4ns q\x08\n");
     assert_eq!((fixture.ui.dialog == Dialog::None, &*fixture.ui.filter.text), (true, "gap>4ns"));
     assert_eq!((fixture.model.table.visible_count(), fixture.selected()), (2, "bbb"));
-    fixture.key(KeyCode::Esc);
+    fixture.press("\x1b");
     assert_eq!((fixture.model.table.visible_count(), &*fixture.ui.filter.text), (3, ""));
 }
 
 #[test]
 fn a_pinned_request_stays_on_top_of_any_order() {
     let mut fixture = Fixture::new();
-    fixture.type_in("2G ");
+    fixture.press("2G ");
     assert_eq!((fixture.selected(), fixture.model.table.place("aaa")), ("aaa", Some(0)));
-    fixture.type_in("<s>");
+    fixture.press("<s>");
     assert_eq!(fixture.model.table.place("aaa"), Some(0));
-    fixture.type_in(" ");
+    fixture.press(" ");
     assert!(fixture.ui.pins.is_empty());
 }
 
 #[test]
 fn following_keeps_the_worst_selected_until_the_reader_moves() {
     let mut fixture = Fixture::new();
-    fixture.type_in("2w");
+    fixture.press("2w");
     assert_eq!(fixture.selected(), "bbb");
     fixture.model.table.clear();
-    let mut row = Row { rid: "zzz".into(), ..Row::default() };
-    row.flags.set(Flag::Loss, true);
-    *fixture.model.table.next() = row;
+    *fixture.model.table.next() = row("zzz", 0, Flag::Loss);
     fixture.update();
     assert_eq!(fixture.selected(), "zzz");
-    fixture.type_in("k");
+    fixture.press("k");
     assert!(!fixture.ui.follow);
 }
 
 #[test]
 fn enter_on_a_finding_opens_its_request_or_its_time() {
     let mut fixture = Fixture::new();
-    fixture.type_in("5");
-    fixture.key(KeyCode::Enter);
+    fixture.press("5\n");
     assert_eq!((fixture.ui.tab, fixture.selected()), (Tab::Request, "ccc"));
-    fixture.type_in("5j");
-    fixture.key(KeyCode::Enter);
-    assert_eq!((fixture.ui.tab, fixture.ui.time_end(&fixture.model)), (Tab::Overview, 25));
+    fixture.press("5j\n");
+    assert_eq!((fixture.ui.tab, fixture.end()), (Tab::Overview, 25));
 }
 
 #[test]
 fn a_paused_view_is_frozen_and_can_be_scrolled_in_time() {
     let mut fixture = Fixture::new();
-    fixture.type_in("p");
+    fixture.press("p");
     fixture.model.past.history.enter(150, Sample::default());
-    assert_eq!(fixture.ui.time_end(&fixture.model), 99);
-    fixture.type_in("-h");
-    assert_eq!((ZOOM[fixture.ui.zoom], fixture.ui.time_end(&fixture.model)), (2, 89));
-    fixture.type_in("lp");
-    assert_eq!((fixture.ui.paused, fixture.ui.time_end(&fixture.model)), (None, 150));
-    fixture.type_in("++++++++");
+    assert_eq!(fixture.end(), 99);
+    fixture.press("-h");
+    assert_eq!((ZOOM[fixture.ui.zoom], fixture.end()), (2, 89));
+    fixture.press("lp");
+    assert_eq!((fixture.ui.paused, fixture.end()), (None, 150));
+    fixture.press("++++++++");
     assert_eq!(ZOOM[fixture.ui.zoom], 1);
 }
 
 #[test]
 fn help_captures_keys_until_it_is_closed() {
     let mut fixture = Fixture::new();
-    fixture.type_in("2?j");
+    fixture.press("2?jG");
     assert_eq!((&fixture.ui.dialog, fixture.selected()), (&Dialog::Help(1), "bbb"));
-    assert_eq!(fixture.key(KeyCode::Char('q')), None);
+    assert_eq!(fixture.press("q"), None);
     assert_eq!(fixture.ui.dialog, Dialog::None);
-    assert_eq!(fixture.key(KeyCode::Char('q')), Some(Effect::Quit));
+    assert_eq!(fixture.press("q"), END);
 }
 
 #[test]
 fn exports_copies_and_quitting_are_returned_as_effects() {
     let mut fixture = Fixture::new();
-    fixture.type_in("e");
+    fixture.press("e");
     assert_eq!(fixture.ui.dialog, Dialog::Export);
-    assert_eq!(fixture.key(KeyCode::Char('h')), Some(Effect::Export(ExportAs::Html)));
+    assert_eq!(fixture.press("h"), Some(Effect::Export(ExportAs::Html)));
     assert_eq!(fixture.ui.dialog, Dialog::None);
-    fixture.type_in("2");
-    assert_eq!(fixture.key(KeyCode::Char('y')), Some(Effect::Copy("bbb".into())));
+    assert_eq!(fixture.press("2y"), Some(Effect::Copy("bbb".into())));
     let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     assert_eq!(keys::action(&ctrl_c, &fixture.ui), Some(Action::Quit));
 }
 
 #[test]
 fn playback_keys_work_only_in_a_replay() {
-    let play = |play| Some(Effect::Command(ScreenCommand::Play(play)));
+    let command = |command| Some(Effect::Command(command));
     let mut fixture = Fixture::new();
-    assert_eq!(fixture.key(KeyCode::Char('f')), None);
-    assert_eq!(fixture.key(KeyCode::Char('r')), Some(Effect::Command(ScreenCommand::Record)));
-    assert_eq!(fixture.key(KeyCode::Char('d')), Some(Effect::Command(ScreenCommand::Dump)));
+    assert_eq!(fixture.press("f"), None);
+    assert_eq!(fixture.press("r"), command(ScreenCommand::Record));
+    assert_eq!(fixture.press("d"), command(ScreenCommand::Dump));
     fixture.ui.replay = true;
-    assert_eq!(fixture.key(KeyCode::Char('r')), None, "a recording is not recorded");
-    for (key, command) in [
-        ('p', Play::Toggle),
-        (']', Play::Speed(1)),
-        ('[', Play::Speed(-1)),
-        (',', Play::Skip(-10)),
-        ('.', Play::Skip(10)),
-        ('f', Play::Finding(true)),
-        ('F', Play::Finding(false)),
-        ('0', Play::To(0)),
-        ('$', Play::End),
+    assert_eq!(fixture.press("r"), None, "a recording is not recorded");
+    for (key, play) in [
+        ("p", Play::Toggle),
+        ("]", Play::Speed(1)),
+        ("[", Play::Speed(-1)),
+        (",", Play::Skip(-10)),
+        (".", Play::Skip(10)),
+        ("f", Play::Finding(true)),
+        ("F", Play::Finding(false)),
+        ("0", Play::To(0)),
+        ("$", Play::End),
     ] {
-        assert_eq!(fixture.key(KeyCode::Char(key)), play(command), "{key}");
+        assert_eq!(fixture.press(key), command(ScreenCommand::Play(play)), "{key}");
     }
     assert_eq!(fixture.ui.paused, None, "the recording pauses, not the view");
 }
@@ -205,30 +231,22 @@ fn playback_keys_work_only_in_a_replay() {
 fn a_typed_time_is_sought() {
     let mut fixture = Fixture::new();
     fixture.ui.replay = true;
-    fixture.type_in("t1:2x");
-    assert_eq!(fixture.ui.dialog, Dialog::Time("1:2x".into(), false));
-    assert_eq!(fixture.key(KeyCode::Enter), None);
-    fixture.key(KeyCode::Backspace);
-    assert_eq!(fixture.key(KeyCode::Enter), Some(Effect::Command(ScreenCommand::Play(Play::To(62_000_000_000)))));
+    assert_eq!(fixture.press("t1:2x\n"), None);
+    assert_eq!(fixture.ui.dialog, Dialog::Time("1:2x".into()));
+    assert_eq!(fixture.press("\x08\n"), Some(Effect::Command(ScreenCommand::Play(Play::To(62_000_000_000)))));
     assert_eq!(fixture.ui.dialog, Dialog::None);
-    fixture.type_in("t");
-    fixture.key(KeyCode::Esc);
+    fixture.press("t\x1b");
     assert_eq!(fixture.ui.dialog, Dialog::None);
 }
 
 #[test]
 fn no_key_panics_on_an_empty_screen() {
-    let model = Model::default();
-    let mut ui = Ui::default();
+    let mut fixture = Fixture { model: Model::default(), ui: Ui::default() };
     for tab in Tab::ALL {
-        for binding in keys::BINDINGS {
-            for &(code, modifiers) in binding.keys() {
-                ui.tab = tab;
-                ui.dialog = Dialog::None;
-                if let Some(action) = keys::action(&KeyEvent::new(code, modifiers), &ui) {
-                    ui.apply(action, &model);
-                    ui.settle(&model);
-                }
+        for &(code, modifiers) in keys::BINDINGS.iter().flat_map(|binding| binding.keys) {
+            (fixture.ui.tab, fixture.ui.dialog) = (tab, Dialog::None);
+            if let Some(action) = keys::action(&KeyEvent::new(code, modifiers), &fixture.ui) {
+                fixture.apply(action);
             }
         }
     }
@@ -237,16 +255,21 @@ fn no_key_panics_on_an_empty_screen() {
 #[test]
 fn the_palette_finds_an_action_by_its_words_and_executes_it() {
     let mut fixture = Fixture::new();
-    fixture.type_in(":sort right");
+    fixture.press(":sort right");
     assert_eq!(keys::found("sort right", &fixture.ui).len(), 1);
     let before = fixture.ui.sort.column;
-    fixture.key(KeyCode::Enter);
+    fixture.press("\n");
     let state = (fixture.ui.tab, fixture.ui.sort.column, &fixture.ui.dialog);
     assert_eq!(state, (Tab::Requests, before.step(1), &Dialog::None));
-    fixture.type_in(":no such action");
-    assert_eq!(fixture.key(KeyCode::Enter), None);
+    fixture.press(":sort");
+    fixture.key(KeyCode::Down);
+    fixture.key(KeyCode::Down);
+    fixture.key(KeyCode::Up);
+    assert_eq!(fixture.ui.dialog, Dialog::Palette("sort".into(), 1));
+    fixture.press("\x1b:no such action");
+    assert_eq!(fixture.press("\n"), None);
     assert!(matches!(fixture.ui.dialog, Dialog::Palette(..)), "no match, no effect");
-    fixture.key(KeyCode::Esc);
+    fixture.press("\x1b");
     assert_eq!(fixture.ui.dialog, Dialog::None);
 }
 
@@ -254,21 +277,17 @@ fn the_palette_finds_an_action_by_its_words_and_executes_it() {
 fn the_palette_lists_every_applicable_action() {
     let fixture = Fixture::new();
     let other_places = ["in a replay", "in watch"];
-    let all = keys::BINDINGS.iter().filter(|b| !other_places.contains(&b.place())).count();
+    let all = keys::BINDINGS.iter().filter(|b| !other_places.contains(&b.place_name())).count();
     assert_eq!(keys::found("", &fixture.ui).len(), all - 1, "all but the list itself");
 }
 
 #[test]
 fn a_saved_filter_is_applied_by_name() {
     let mut fixture = Fixture::new();
-    fixture.ui.saved = vec![Saved::parse("slow=gap>4ns").expect("a filter")];
-    fixture.type_in("/@slow");
-    assert_eq!(fixture.ui.dialog, Dialog::Filter("@slow".into(), None));
-    fixture.key(KeyCode::Enter);
+    fixture.ui.options.filters = vec![Saved::parse("slow=gap>4ns").expect("a filter")];
+    fixture.press("/@slow\n");
     assert_eq!((&*fixture.ui.filter.text, fixture.model.table.visible_count()), ("gap>4ns", 2));
-    fixture.key(KeyCode::Esc);
-    fixture.type_in(":@slow");
-    fixture.key(KeyCode::Enter);
+    fixture.press("\x1b:@slow\n");
     assert_eq!(fixture.model.table.visible_count(), 2);
 }
 
@@ -277,23 +296,21 @@ fn quitting_during_a_recording_asks_once() {
     let mut fixture = Fixture::new();
     fixture.model.run.doing = "live";
     fixture.model.writing.recording = Some(session::sink::Written::default());
-    assert_eq!(fixture.key(KeyCode::Char('q')), None);
+    assert_eq!(fixture.press("q"), None);
     assert!(fixture.ui.message.as_deref().is_some_and(|text| text.contains("q again")));
-    fixture.type_in("1");
-    assert_eq!(fixture.key(KeyCode::Char('q')), None, "another key cancels quitting");
-    assert_eq!(fixture.key(KeyCode::Char('q')), Some(Effect::Quit));
+    assert_eq!(fixture.press("1q"), None, "another key cancels quitting");
+    assert_eq!(fixture.press("q"), END);
 }
 
 #[test]
 fn a_click_on_a_header_sorts_a_second_reverses_and_s_resets() {
     let mut fixture = Fixture::new();
-    let sort = |fixture: &mut Fixture| {
-        fixture.ui.apply(Action::SortBy(Column::headed("gap")), &fixture.model);
-        (fixture.ui.sort.column, fixture.ui.sort.descending)
-    };
-    assert_eq!(sort(&mut fixture), (Column::headed("gap"), true));
-    assert_eq!(sort(&mut fixture), (Column::headed("gap"), false));
-    fixture.type_in("2S");
+    let column = Column::headed("gap");
+    for descending in [true, false] {
+        fixture.apply(Action::SortBy(column));
+        assert_eq!(fixture.ui.sort, Sort { column, descending });
+    }
+    fixture.press("2S");
     assert_eq!(fixture.ui.sort, Sort::default());
 }
 
@@ -303,24 +320,21 @@ fn enter_on_a_hop_opens_its_finding_and_back() {
     for name in ["scheduler->router", "router->tokenizer"] {
         fixture.model.hops.push(HopLine { name: name.into(), ..HopLine::default() });
     }
-    fixture.model.findings[1].hop = "router->tokenizer".into();
-    fixture.type_in("4j");
-    fixture.key(KeyCode::Enter);
+    fixture.model.findings[1].verdict.hop = "router->tokenizer".into();
+    fixture.press("4j\n");
     assert_eq!((fixture.ui.tab, fixture.ui.place(Tab::Findings)), (Tab::Findings, 1));
     fixture.ui.places[Tab::Hops as usize] = 0;
-    fixture.key(KeyCode::Enter);
+    fixture.press("\n");
     assert_eq!((fixture.ui.tab, fixture.ui.place(Tab::Hops)), (Tab::Hops, 1));
-    fixture.type_in("k");
-    fixture.key(KeyCode::Enter);
+    fixture.press("k\n");
     assert_eq!(fixture.ui.tab, Tab::Requests, "no finding about this hop");
 }
 
 #[test]
 fn a_click_on_a_plot_moves_the_end_of_the_time_axis() {
     let mut fixture = Fixture::new();
-    assert_eq!(fixture.ui.apply(Action::At(40), &fixture.model), None);
-    assert_eq!(fixture.ui.time_end(&fixture.model), 40);
+    assert_eq!(fixture.apply(Action::At(40)), None);
+    assert_eq!(fixture.end(), 40);
     fixture.ui.replay = true;
-    let to = fixture.ui.apply(Action::At(40), &fixture.model);
-    assert_eq!(to, Some(Effect::Command(ScreenCommand::Play(Play::To(40_000_000_000)))));
+    assert_eq!(fixture.apply(Action::At(40)), Some(Effect::Command(ScreenCommand::Play(Play::To(40_000_000_000)))));
 }

@@ -11,7 +11,6 @@ use session::{Run, Stage};
 /// Maximum time without a refresh. Applies even if the run's clock does not advance, because tokengap's resource use is shown too.
 const MAX_AGE: Duration = Duration::from_millis(1_500);
 
-/// State at the last refresh.
 #[derive(Default)]
 pub(super) struct ChangeTracker {
     /// Number of events of all runs, without samples, which arrive ten times a second regardless of traffic.
@@ -20,15 +19,8 @@ pub(super) struct ChangeTracker {
     shown: Option<(Shown, Instant)>,
 }
 
-#[derive(PartialEq)]
-struct Shown {
-    events: u64,
-    second: u64,
-    /// Active findings, which can start and end by time alone.
-    active: usize,
-    stage: Stage,
-    position: Option<Position>,
-}
+/// Events, second of the run, active findings, which can start and end by time alone, and progress.
+type Shown = (u64, u64, usize, Stage, Option<Position>);
 
 impl ChangeTracker {
     pub(super) fn count(&mut self, event: &Event<'_>) {
@@ -44,13 +36,9 @@ impl ChangeTracker {
     /// Returns whether anything is new since the last time it returned true.
     pub(super) fn needs_refresh(&mut self, run: &Run<'_>, now: Instant) -> bool {
         let ledger = run.analysis.ledger();
-        let shown = Shown {
-            events: self.events,
-            second: ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000,
-            active: run.analysis.findings().iter().filter(|finding| finding.active).count(),
-            stage: run.stage,
-            position: run.about.position(),
-        };
+        let second = ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000;
+        let active = run.analysis.findings().iter().filter(|finding| finding.active).count();
+        let shown = (self.events, second, active, run.stage, run.about.position());
         let same = |(before, at): &(Shown, Instant)| *before == shown && now - *at < MAX_AGE;
         if self.shown.as_ref().is_some_and(same) {
             return false;
@@ -102,11 +90,8 @@ mod tests {
         scene.tick(500 * MS);
         assert!(!needs_refresh(&mut changes, &scene.analysis, now));
         let event = |what| Event { at: MonoNs(0), what };
-        changes.count(&event(What::Queue(QueueSample {
-            hop: "scheduler->tokenizer",
-            receive_bytes: Some(1),
-            send_bytes: None,
-        })));
+        let sample = QueueSample { hop: "scheduler->tokenizer", receive_bytes: Some(1), send_bytes: None };
+        changes.count(&event(What::Queue(sample)));
         assert!(!needs_refresh(&mut changes, &scene.analysis, now), "a sample");
         let id = FrameId::new(HopId(0), 0, 0);
         changes.count(&event(What::Processed(id)));

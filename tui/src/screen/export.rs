@@ -85,7 +85,6 @@ fn write(what: &str, kind: &str, text: &str) -> anyhow::Result<String> {
     Ok(format!("wrote the {what} so far to {name}"))
 }
 
-/// Creates a file with a unique name.
 fn new(what: &str, kind: &str) -> anyhow::Result<(String, File)> {
     let second = trace::clock::wall_ns() / 1_000_000_000;
     for copy in 0..100 {

@@ -1,4 +1,4 @@
-//! Live screen: an observer that reads keys, refreshes the model and draws.
+//! Live screen: an observer that reads keys, refreshes the model and draws; and the picker, which runs before any source.
 //!
 //! It never delays the source. Keys are read every 10 ms. The model is refreshed at most 5 times a second, and less often if that is
 //! expensive or nothing is new. A separate thread writes to the terminal; a slow terminal skips frames.
@@ -6,16 +6,17 @@
 mod changes;
 mod export;
 mod outlet;
-pub(crate) mod pick;
 mod terminal;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::rc::Rc;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
-use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
+use anyhow::Context;
+use ratatui::crossterm::event::Event as Input;
 use session::idle;
 use session::own;
 use session::sink::Past as _;
@@ -26,31 +27,22 @@ use trace::{Analysis, Event, MonoNs};
 use crate::keys;
 use crate::log::LogHold;
 use crate::state::Model;
-use crate::state::action::{Action, Effect};
+use crate::state::action::{Action, Effect, Tab};
 use crate::state::journal::Journal;
 use crate::state::model::RunValues;
 use crate::state::past::Past;
+use crate::state::pick::{Offer, Pick};
 use crate::state::pods::PodLine;
-use crate::state::tab::Tab;
-use crate::state::ui::{Saved, Ui};
-use crate::theme::{Environment, Theme};
+use crate::state::ui::{Options, Ui};
+use crate::theme::Theme;
 use crate::view::{self, Hits};
 
 use changes::ChangeTracker;
 use export::Exports;
 use terminal::Terminal;
 
-/// Limits of the state kept per run, and the saved filters.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Maximum number of moments of chunks kept for the view of one request.
-    pub journal: usize,
-    /// Maximum number of finished requests in the table.
-    pub rows: usize,
-    /// Saved filters.
-    pub filters: Vec<Saved>,
-}
-
+/// Maximum wait of the picker for a key before it updates the sources.
+const WAIT: Duration = Duration::from_millis(100);
 /// Interval of key reads.
 const KEYS: Duration = Duration::from_millis(10);
 /// Refresh interval without key presses.
@@ -92,7 +84,6 @@ pub struct Screen {
     pods: Vec<PodLine>,
 }
 
-/// Screen state of one run.
 struct View {
     model: Model,
     journal: Journal,
@@ -113,15 +104,15 @@ struct Cost {
 
 impl Screen {
     /// Takes over the terminal.
-    pub fn open(keep: &Options) -> anyhow::Result<Self> {
+    pub fn open(options: &Options) -> anyhow::Result<Self> {
         let now = Instant::now();
         let log_hold = LogHold::begin();
         let terminal = Terminal::open().context("cannot take over the terminal; --headless runs without one")?;
         Ok(Self {
             terminal,
             _log_hold: log_hold,
-            theme: Theme::of(&Environment::read()),
-            ui: Ui { rows: keep.rows, journal: keep.journal, saved: keep.filters.clone(), ..Ui::default() },
+            theme: Theme::detect(),
+            ui: Ui { options: options.clone(), ..Ui::default() },
             hits: Hits::default(),
             cost: Cost { since: now, cpu_ns: own::cpu_ns(), share: None },
             next_keys: now,
@@ -134,7 +125,7 @@ impl Screen {
             notice: 0,
             exports: Exports::default(),
             draws: Distribution::default(),
-            views: vec![View::new(keep.journal)],
+            views: vec![View::new(options.journal)],
             shown: 0,
             pods: Vec::new(),
         })
@@ -147,7 +138,7 @@ impl Screen {
 
     /// Prepares for `runs` watched runs and shows the first.
     pub fn watch(&mut self, runs: usize) {
-        self.views.resize_with(runs, || View::new(self.ui.journal));
+        self.views.resize_with(runs, || View::new(self.ui.options.journal));
         self.pods = vec![PodLine::default(); runs];
     }
 
@@ -181,35 +172,13 @@ impl Screen {
 
     fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
         for _ in 0..INPUTS_A_TURN {
-            ensure!(!terminal::is_closed(), "the terminal was closed");
-            if !event::poll(Duration::ZERO).context("cannot read the terminal")? {
-                break;
-            }
-            match event::read().context("cannot read the terminal")? {
-                Input::Key(key) if key.kind != KeyEventKind::Release => {
-                    if let Some(action) = keys::action(&key, &self.ui) {
-                        self.act(action, run);
-                    }
-                }
-                Input::Mouse(mouse) => self.click(mouse, run),
-                Input::Resize(..) => self.stale = true,
-                _ => {}
+            let Some(input) = terminal::read(Duration::ZERO)? else { break };
+            self.stale |= matches!(input, Input::Resize(..));
+            if let Some(action) = terminal::action(&input, &self.hits, 3, |key| keys::action(key, &self.ui)) {
+                self.act(action, run);
             }
         }
         Ok(())
-    }
-
-    fn click(&mut self, mouse: MouseEvent, run: &Run<'_>) {
-        match mouse.kind {
-            MouseEventKind::ScrollUp => self.act(Action::Move(-3), run),
-            MouseEventKind::ScrollDown => self.act(Action::Move(3), run),
-            MouseEventKind::Down(MouseButton::Left) => {
-                if let Some(action) = self.hits.at(mouse.column, mouse.row) {
-                    self.act(action, run);
-                }
-            }
-            _ => {}
-        }
     }
 
     fn act(&mut self, action: Action, run: &Run<'_>) {
@@ -224,7 +193,6 @@ impl Screen {
         }
         match effect {
             None => {}
-            Some(Effect::Quit) => self.commands.push_back(ScreenCommand::End),
             Some(Effect::Command(command)) => self.commands.push_back(command),
             Some(Effect::Run(run)) => self.switch_to(run),
             Some(Effect::Copy(rid)) => {
@@ -245,7 +213,7 @@ impl Screen {
         if now >= self.next_keep {
             self.next_keep = now + KEEP_INTERVAL;
             let view = &mut self.views[self.shown];
-            let found = view.model.findings.iter().map(|f| f.rid.as_str()).filter(|rid| !rid.is_empty());
+            let found = view.model.findings.iter().map(|f| f.verdict.rid.as_str()).filter(|rid| !rid.is_empty());
             let chosen = self.ui.selected.iter().chain(&self.ui.pins).map(String::as_str);
             view.journal.keep(&found.chain(chosen).collect::<Vec<_>>());
         }
@@ -253,7 +221,7 @@ impl Screen {
             return;
         }
         let rows =
-            matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.views[self.shown].model.table.count() == 0;
+            matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.views[self.shown].model.table.used == 0;
         // The whole frame must show one instant: if a large table is not due, neither is the rest.
         if rows && now < self.next_rows {
             return;
@@ -264,7 +232,6 @@ impl Screen {
         }
     }
 
-    /// Refreshes the model to the current state.
     fn read(&mut self, run: &Run<'_>, rows: bool) {
         let values = RunValues {
             source: run.about.kind().to_owned(),
@@ -285,7 +252,7 @@ impl Screen {
         model.wall_start_ns = started.map(|(wall, start)| wall.wall_ns_at(start));
         if rows {
             // A filter searches all requests that the ledger holds.
-            let max_rows = if self.ui.filter.is_empty() { self.ui.rows } else { usize::MAX };
+            let max_rows = if self.ui.filter.is_empty() { self.ui.options.rows } else { usize::MAX };
             model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
         }
     }
@@ -389,7 +356,7 @@ impl Observer for RunView {
 
     fn restart(&mut self) {
         let mut screen = self.0.borrow_mut();
-        screen.views[self.1] = View::new(screen.ui.journal);
+        screen.views[self.1] = View::new(screen.ui.options.journal);
         if self.1 == screen.shown {
             screen.ui.back = 0;
             screen.refresh_now();
@@ -430,4 +397,42 @@ fn degraded(run: &Run<'_>) -> Vec<String> {
     let mut all = (run.degraded)();
     all.extend(LogHold::newest().map(|(line, lines)| format!("log ({lines} lines, shown at the end): {line}")));
     all
+}
+
+/// Result of a search.
+pub struct Found {
+    /// All sources.
+    pub offers: Vec<Offer>,
+    /// Places that could not be searched.
+    pub blind: Vec<String>,
+}
+
+/// Shows `offers`, then those that `found` sends, until the user chooses or quits. Returns the chosen command. Restores the terminal
+/// afterwards.
+pub fn pick(offers: Vec<Offer>, found: &Receiver<Found>) -> anyhow::Result<Option<Vec<String>>> {
+    let mut pick = Pick::default();
+    pick.offer(offers);
+    let _log_hold = LogHold::begin();
+    let mut terminal =
+        Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
+    let theme = Theme::detect();
+    loop {
+        if let Some(latest) = found.try_iter().last() {
+            pick.looked = true;
+            pick.blind = latest.blind;
+            pick.offer(latest.offers);
+        }
+        let mut hits = Hits::default();
+        if terminal.is_ready() {
+            terminal
+                .draw(|frame| hits = view::pick::draw(&pick, theme, frame))
+                .context("cannot draw on the terminal")?;
+            pick.page = hits.page;
+        }
+        let Some(input) = terminal::read(WAIT)? else { continue };
+        let action = terminal::action(&input, &hits, 1, keys::picking);
+        if let Some(ControlFlow::Break(chosen)) = action.map(|action| pick.apply(action)) {
+            return Ok(chosen);
+        }
+    }
 }

@@ -30,13 +30,10 @@ impl Busy {
     /// Waits a limited time until the frame is written. Returns whether it was.
     pub(super) fn wait(&self) -> bool {
         let end = Instant::now() + LAST_FRAME;
-        while self.is_set() {
-            if Instant::now() >= end {
-                return false;
-            }
+        while self.is_set() && Instant::now() < end {
             thread::sleep(POLL_INTERVAL);
         }
-        true
+        !self.is_set()
     }
 }
 

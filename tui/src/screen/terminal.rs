@@ -6,16 +6,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::{Context, ensure};
 use ratatui::Frame;
 use ratatui::backend::CrosstermBackend;
 use ratatui::crossterm::cursor::{Hide, Show};
-use ratatui::crossterm::event::{DisableMouseCapture, EnableMouseCapture};
+use ratatui::crossterm::event::{
+    self, DisableMouseCapture, EnableMouseCapture, Event as Input, KeyEvent, KeyEventKind, MouseButton, MouseEventKind,
+};
 use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use ratatui::crossterm::{execute, queue};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::outlet::{Busy, Outlet};
+use crate::state::action::Action;
+use crate::view::Hits;
 
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -32,7 +37,6 @@ pub(super) struct Terminal {
 }
 
 impl Terminal {
-    /// Takes over the terminal.
     pub(super) fn open() -> io::Result<Self> {
         let outlet = Outlet::start(io::stdout())?;
         let busy = outlet.busy();
@@ -91,14 +95,36 @@ pub(super) fn wait(time: Duration) -> bool {
     poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&timeout)).is_ok_and(|ready| ready > 0)
 }
 
-/// Returns whether the terminal has been closed. Must be checked before every read, because crossterm would loop forever at the end of
-/// input.
-pub(super) fn is_closed() -> bool {
+/// Waits at most `time` for an input and returns it. Fails if the terminal has been closed, because crossterm would loop forever at the
+/// end of input.
+pub(super) fn read(time: Duration) -> anyhow::Result<Option<Input>> {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
     let now = Timespec::default();
-    poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
-        && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL)
+    let is_closed = poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
+        && fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL);
+    ensure!(!is_closed, "the terminal was closed");
+    let input = event::poll(time).and_then(|ready| ready.then(event::read).transpose());
+    input.context("cannot read the terminal")
+}
+
+/// Action of an input: `key` interprets keys, and a turn of the wheel moves by `step`.
+pub(super) fn action(
+    input: &Input,
+    hits: &Hits,
+    step: isize,
+    key: impl FnOnce(&KeyEvent) -> Option<Action>,
+) -> Option<Action> {
+    match input {
+        Input::Key(pressed) if pressed.kind != KeyEventKind::Release => key(pressed),
+        Input::Mouse(mouse) => match mouse.kind {
+            MouseEventKind::ScrollUp => Some(Action::Move(-step)),
+            MouseEventKind::ScrollDown => Some(Action::Move(step)),
+            MouseEventKind::Down(MouseButton::Left) => hits.at(mouse.column, mouse.row),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 /// Restores the terminal. Further calls do nothing.

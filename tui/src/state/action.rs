@@ -1,10 +1,56 @@
-//! Meaning of keys and clicks, and the resulting work for the run loop.
+//! Tabs, the meaning of keys and clicks, and the resulting work for the run loop.
 
 use session::ScreenCommand;
-use session::playback::Play;
 
+use super::Model;
 use super::row::Column;
-use super::tab::Tab;
+
+labelled! {
+    /// A tab. To add one, add it here with a title, and draw it in `view::draw_tab`.
+    #[derive(Default)]
+    pub(crate) Tab {
+        #[default]
+        Overview = "Overview",
+        Requests = "Requests",
+        Request = "Request",
+        Hops = "Hops",
+        Findings = "Findings",
+        /// Exists only if the source observes threads.
+        Cpu = "CPU",
+        /// Exists only when watching runs of other tokengap processes.
+        Pods = "Pods",
+    }
+}
+
+impl Tab {
+    /// Returns whether the tab has anything to show.
+    pub(crate) fn exists(self, model: &Model) -> bool {
+        match self {
+            Self::Cpu => model.threads.is_some(),
+            Self::Pods => !model.pods.is_empty(),
+            _ => true,
+        }
+    }
+
+    /// Number of items in its list.
+    pub(super) fn items(self, model: &Model) -> usize {
+        match self {
+            Self::Overview => 0,
+            Self::Requests => model.table.visible_count(),
+            Self::Request => model.detail.as_ref().map_or(0, |detail| detail.chunks.len()),
+            Self::Hops => model.hops.len(),
+            Self::Findings => model.findings.len(),
+            Self::Cpu => model.threads.as_ref().map_or(0, Vec::len),
+            Self::Pods => model.pods.len(),
+        }
+    }
+
+    pub(super) fn step(self, by: isize, model: &Model) -> Self {
+        let all: Vec<Self> = Self::ALL.into_iter().filter(|t| t.exists(model)).collect();
+        let at = all.iter().position(|t| *t == self).unwrap_or(0);
+        all[(at as isize + by).rem_euclid(all.len() as isize) as usize]
+    }
+}
 
 /// A user action. Applied by [`super::ui::Ui::apply`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,12 +59,9 @@ pub(crate) enum Action {
     Go(Tab),
     /// Switch to a later (positive) or earlier tab.
     Turn(isize),
-    /// Move the selection, or scroll if there is none.
+    /// Move the selection, or scroll if there is none. `isize::MIN` moves to the first item, `isize::MAX` to the last.
     Move(isize),
-    /// Move by a page.
     Page(isize),
-    Home,
-    End,
     /// Open details of the selected item.
     Open,
     /// Close a dialog, clear the filter, or go back; the first that applies.
@@ -45,15 +88,9 @@ pub(crate) enum Action {
     Scroll(isize),
     /// Open the list of export formats.
     Export,
-    /// Export in this format.
     ExportAs(ExportAs),
     CopyRid,
-    /// Start or stop a recording of the run.
-    Record,
-    /// Dump the hindsight ring into a recording.
-    Dump,
-    /// Control playback of a recording.
-    Play(Play),
+    Command(ScreenCommand),
     /// Start typing a time to seek to.
     Time,
     /// Show a later (positive) or earlier run in the list of watched runs.
@@ -62,12 +99,9 @@ pub(crate) enum Action {
     OpenAt(Tab, usize),
     /// Go to this second of the run.
     At(u64),
-    /// Open the command palette.
     Palette,
     /// Perform the action on this tab.
     In(Tab, &'static Action),
-    /// Move the selection in the palette.
-    Choose(isize),
     /// Activate the saved filter with this index.
     Saved(usize),
     /// Select the visible row with this index, counted from the top of the table.
@@ -82,18 +116,15 @@ pub(crate) enum Action {
 /// Work that an action requires from the run loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    Quit,
     /// Copy the text to the clipboard of the user's terminal.
     Copy(String),
     /// Export to a file and show its name.
     Export(ExportAs),
-    /// Pass the request to the run.
     Command(ScreenCommand),
     /// Show this one of the watched runs.
     Run(usize),
 }
 
-/// Export format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExportAs {
     Html,

@@ -4,7 +4,7 @@ use session::units::{count, duration};
 use trace::MonoNs;
 use trace::engine::EngineState;
 use trace::event::ToolCalls;
-use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request};
+use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request, Summary};
 use trace::report::{explain_tool_calls, ids, places};
 
 use super::flags::Flag;
@@ -20,16 +20,18 @@ pub(crate) struct Kept {
     pub(crate) predicted: Option<Losses>,
     /// Inter-token latency at both ends.
     pub(crate) itl: ItlEnds,
-    /// Tool calls of its response.
     pub(crate) tool_calls: Option<ToolCalls>,
     /// Waits of its response in a frontend.
     pub(crate) frontend: Option<FrontendResponse>,
 }
 
 impl Kept {
-    pub(super) fn of(ledger: &Ledger, request: Option<&Request>, rid: &str) -> Self {
-        let tool_calls = ledger.tool_calls().find(rid).copied();
-        let frontend = ledger.frontend().find(rid).cloned();
+    pub(super) fn of(ledger: &Ledger, request: Option<&Request>, summary: Option<&Summary>, rid: &str) -> Self {
+        let known = Self {
+            tool_calls: ledger.tool_calls().find(rid).copied(),
+            frontend: ledger.frontend().find(rid).cloned(),
+            ..Self::default()
+        };
         if let Some(request) = request {
             return Self {
                 first: (request.sent_first, request.received_first),
@@ -37,20 +39,16 @@ impl Kept {
                 confirmed: request.losses().cloned(),
                 predicted: request.predicted().cloned(),
                 itl: request.itl(),
-                tool_calls,
-                frontend,
+                ..known
             };
         }
-        let summary = ledger.finished().rev().find(|s| &*s.rid == rid);
         let lossy = ledger.lossy().rev().find(|lossy| &*lossy.rid == rid);
         Self {
-            first: (None, None),
             delivered_first: summary.and_then(|s| s.delivered_first),
             confirmed: lossy.and_then(|l| l.confirmed.as_deref().cloned()),
             predicted: lossy.and_then(|l| l.predicted.as_deref().cloned()),
             itl: summary.map(|s| s.itl).unwrap_or_default(),
-            tool_calls,
-            frontend,
+            ..known
         }
     }
 }
@@ -69,57 +67,46 @@ fn named(losses: Option<&Losses>) -> String {
         ("places", places(losses.ranges.iter().map(|range| range.tokens), RANGES, losses.unlisted)),
         ("ids", ids(losses.ranges.iter().flat_map(|range| &range.ids), RANGES)),
     ];
-    let listed = parts.iter().filter(|(_, what)| !what.is_empty());
-    let listed: Vec<String> = listed.map(|(name, what)| format!("{name} {what}")).collect();
+    let listed = parts.iter().filter(|(_, what)| !what.is_empty()).map(|(name, what)| format!("{name} {what}"));
+    let listed: Vec<String> = listed.collect();
     format!(" ({})", listed.join("; "))
 }
 
 /// Each flag of the request with its evidence.
 pub(super) fn evidence(row: &Row, engine: &EngineState, kept: &Kept) -> Vec<(Flag, String)> {
+    row.flags.iter().map(|flag| (flag, why(flag, row, engine, kept))).collect()
+}
+
+fn why(flag: Flag, row: &Row, engine: &EngineState, kept: &Kept) -> String {
     let of = |n: Option<u32>| count(n.unwrap_or(0).into());
     let (source, receiver) = (engine.facts().source(), engine.facts().receiver());
-    row.flags
-        .iter()
-        .map(|flag| {
-            let why = match flag {
-                Flag::Gap => match row.life {
-                    Life::Waiting => format!(
-                        "the {source} sent its first token {} ago and the {receiver} has not received it",
-                        duration(row.gap_ns.unwrap_or(0))
-                    ),
-                    _ => format!(
-                        "its first token waited {} between {source} and {receiver}",
-                        duration(row.gap_ns.unwrap_or(0))
-                    ),
-                },
-                Flag::Dropped => format!(
-                    "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
-                    of(row.tokens_lost),
-                    of(row.dropped),
-                    named(kept.confirmed.as_ref())
-                ),
-                Flag::ToolCall => kept.tool_calls.as_ref().map_or_else(|| flag.what().to_owned(), explain_tool_calls),
-                Flag::DropPredicted => format!(
-                    "several of its chunks were received in one wakeup, and {} keeps only the last{}",
-                    engine.title(),
-                    named(kept.predicted.as_ref())
-                ),
-                Flag::Loss => format!(
-                    "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
-                    count(row.wire_missing.into())
-                ),
-                Flag::Stall => "it is unfinished and has had no new token for long".into(),
-                Flag::Inflated => {
-                    "its frames list all tokens so far instead of new ones: sums count tokens repeatedly".into()
-                }
-                Flag::Aborted => format!("it was aborted by the client, the {source} or an error"),
-                Flag::Retracted => {
-                    format!("the {source} removed it from the batch {} times to free memory", row.retractions)
-                }
-            };
-            (flag, why)
-        })
-        .collect()
+    let gap = duration(row.gap_ns.unwrap_or(0));
+    match flag {
+        Flag::Gap if row.life == Life::Waiting => {
+            format!("the {source} sent its first token {gap} ago and the {receiver} has not received it")
+        }
+        Flag::Gap => format!("its first token waited {gap} between {source} and {receiver}"),
+        Flag::Dropped => format!(
+            "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
+            of(row.tokens_lost),
+            of(row.dropped),
+            named(kept.confirmed.as_ref())
+        ),
+        Flag::ToolCall => kept.tool_calls.as_ref().map_or_else(|| flag.what().to_owned(), explain_tool_calls),
+        Flag::DropPredicted => format!(
+            "several of its chunks were received in one wakeup, and {} keeps only the last{}",
+            engine.title(),
+            named(kept.predicted.as_ref())
+        ),
+        Flag::Loss => format!(
+            "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
+            count(row.wire_missing.into())
+        ),
+        Flag::Stall => flag.what().to_owned(),
+        Flag::Inflated => format!("{}: sums count tokens repeatedly", flag.what()),
+        Flag::Aborted => format!("it was aborted by the client, the {source} or an error"),
+        Flag::Retracted => format!("the {source} removed it from the batch {} times to free memory", row.retractions),
+    }
 }
 
 #[cfg(test)]

@@ -110,10 +110,6 @@ mod tests {
 
     use super::*;
 
-    fn fates_of(chunks: &[ChunkSeen], deliveries: &[DeliverySeen], lost: [Option<&Losses>; 2]) -> Vec<Fate> {
-        fates(chunks, deliveries, lost, Fate::Waiting)
-    }
-
     fn losses(places: &[u32], unlisted: u64) -> Losses {
         let range = |place: &u32| LostRange { tokens: [*place; 2], chunks: Some([*place; 2]), ids: Vec::new() };
         Losses {
@@ -144,7 +140,7 @@ mod tests {
             (Some(losses(&[4], 0)), Fate::Unknown),
             (None, Fate::Unknown),
         ] {
-            let found = fates_of(&chunks, &deliveries, [confirmed.as_ref(), None]);
+            let found = fates(&chunks, &deliveries, [confirmed.as_ref(), None], Fate::Waiting);
             assert_eq!((found[0], found[1]), (Fate::Delivered, second), "{confirmed:?}");
             assert_eq!(found[2..], rest);
         }
@@ -154,16 +150,16 @@ mod tests {
     fn predictions_come_from_the_ledger_and_apply_only_without_deliveries() {
         let chunks = [chunk(1, 1), chunk(2, 2), chunk(3, 2)];
         let predicted = losses(&[2], 0);
-        let found = fates_of(&chunks, &[], [None, Some(&predicted)]);
+        let found = fates(&chunks, &[], [None, Some(&predicted)], Fate::Waiting);
         assert_eq!(found, [Fate::Received, Fate::DropPredicted, Fate::Received]);
-        assert_eq!(fates_of(&chunks, &[], [None, None])[1], Fate::Received);
-        assert_eq!(fates_of(&chunks, &[delivery(1, 1)], [None, Some(&predicted)])[1], Fate::Received);
+        assert_eq!(fates(&chunks, &[], [None, None], Fate::Waiting)[1], Fate::Received);
+        assert_eq!(fates(&chunks, &[delivery(1, 1)], [None, Some(&predicted)], Fate::Waiting)[1], Fate::Received);
     }
 
     #[test]
     fn a_cumulative_delivery_covers_all_earlier_chunks() {
         let chunks = [chunk(1, 1), chunk(2, 1)];
         let cumulative = DeliverySeen { mode: Mode::Cumulative, ..delivery(2, 2) };
-        assert_eq!(fates_of(&chunks, &[cumulative], [None, None]), [Fate::Delivered, Fate::Merged]);
+        assert_eq!(fates(&chunks, &[cumulative], [None, None], Fate::Waiting), [Fate::Delivered, Fate::Merged]);
     }
 }

@@ -1,4 +1,41 @@
-//! Flags that mark problems of a request in its table row.
+//! Health of what the screen shows, and flags that mark problems of a request in its table row.
+
+use trace::detect::Severity;
+
+labelled! {
+    /// Health of a component, in ascending order of severity.
+    #[derive(Default, PartialOrd, Ord)]
+    pub(crate) Health {
+        /// No statement is possible.
+        #[default]
+        Unknown = "unknown",
+        /// No problem found.
+        Good = "ok",
+        /// Worth knowing.
+        Info = "info",
+        /// Worth investigating.
+        Warning = "WARNING",
+        /// Affects users.
+        Critical = "CRITICAL",
+    }
+}
+
+impl From<Severity> for Health {
+    fn from(severity: Severity) -> Self {
+        match severity {
+            Severity::Info => Self::Info,
+            Severity::Warning => Self::Warning,
+            Severity::Critical => Self::Critical,
+        }
+    }
+}
+
+/// The most severe current finding.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Verdict {
+    pub(crate) health: Health,
+    pub(crate) text: String,
+}
 
 labelled! {
     /// A problem of a request, worst first, in the order of the flag column.
@@ -17,9 +54,7 @@ labelled! {
         Gap = "GAP",
         /// Tokens are counted more than once.
         Inflated = "INFLATE",
-        /// The request was aborted.
         Aborted = "ABORT",
-        /// The scheduler retracted the request.
         Retracted = "RETRACT",
     }
 }
@@ -38,11 +73,6 @@ impl Flag {
             Self::Aborted => "it was aborted by the client, the engine or an error",
             Self::Retracted => "the engine removed it from the batch to free memory",
         }
-    }
-
-    /// Finds the flag with this label, ignoring case.
-    pub(crate) fn parse(word: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|f| f.word().eq_ignore_ascii_case(word))
     }
 
     fn bit(self) -> u16 {
@@ -94,6 +124,5 @@ mod tests {
         }
         assert!(loss.weight() > rest.weight());
         assert_eq!(rest.iter().next(), Some(Flag::Dropped));
-        assert!(Flag::ALL.iter().all(|f| Flag::parse(&f.word().to_lowercase()) == Some(*f)));
     }
 }

@@ -14,7 +14,6 @@ pub(crate) struct Sample {
     pub(crate) tokens: f64,
     /// Frames sent by the scheduler per second.
     pub(crate) frames: f64,
-    /// Live requests.
     pub(crate) live: f64,
     /// Frames sent but not received, over all hops.
     pub(crate) backlog: Option<f64>,

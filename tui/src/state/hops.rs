@@ -1,14 +1,14 @@
 //! Converts hops into lines, in the order of the path.
 
-use trace::detect::attribution;
 use trace::detect::thresholds::{BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, GAP_WARNING_NS};
+use trace::detect::{Finding, Severity, attribution};
 use trace::ledger::{Group, Hop, Ledger};
 use trace::path::{self, Ends};
 use trace::report::Spread;
 use trace::stats::Distribution;
 
-use super::health::Health;
-use super::model::{CLASSES, FindingLine, HopLine, Member};
+use super::flags::Health;
+use super::model::{CLASSES, HopLine, Member};
 use super::request::HopEnds;
 
 /// Maximum number of reasons for undecoded frames shown per hop.
@@ -17,19 +17,16 @@ const REASONS: usize = 4;
 const MEMBERS: usize = 64;
 
 /// Hops grouped by name, starting at the scheduler.
-pub(crate) fn read(ledger: &Ledger, findings: &[FindingLine]) -> Vec<HopLine> {
+pub(crate) fn read(ledger: &Ledger, findings: &[Finding]) -> Vec<HopLine> {
     let found = |name: &str| {
-        let here = findings.iter().filter(|f| f.active && f.hop == name && f.health >= Health::Warning);
-        here.map(|f| f.health).max().unwrap_or_default()
+        let here = findings.iter().filter(|f| f.active && f.verdict.hop == name).map(|f| f.verdict.severity);
+        here.filter(|severity| *severity >= Severity::Warning).max().map_or(Health::Unknown, Health::from)
     };
     let lines = ledger.groups().iter().enumerate().filter_map(|(place, group)| {
         let members: Vec<&Hop> = ledger.members(place).collect();
-        (!members.is_empty()).then(|| line(ledger, found(&group.name), (group, &members)))
+        (!members.is_empty()).then(|| line(ledger, found(&group.name), (place, group, &members)))
     });
-    let mut lines: Vec<HopLine> = lines.collect();
-    let hops: Vec<Ends<Box<str>>> = lines.iter().map(|l| l.ends.clone()).collect();
-    lines.sort_by_key(|l| path::depth(&hops, &l.ends.from));
-    lines
+    in_path_order(lines, |line| &line.ends)
 }
 
 /// Both ends of every hop, in the order of the path.
@@ -39,22 +36,25 @@ pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
         ends: ledger.groups()[hop.group].ends.clone(),
         observes_received: hop.capabilities().received,
     });
-    let mut ends: Vec<HopEnds> = ends.collect();
-    let hops: Vec<Ends<Box<str>>> = ends.iter().map(|e| e.ends.clone()).collect();
-    ends.sort_by_key(|e| path::depth(&hops, &e.ends.from));
-    ends
+    in_path_order(ends, |hop| &hop.ends)
 }
 
-fn line(ledger: &Ledger, found: Health, (group, members): (&Group, &[&Hop])) -> HopLine {
+fn in_path_order<T>(of: impl Iterator<Item = T>, ends: fn(&T) -> &Ends<Box<str>>) -> Vec<T> {
+    let mut list: Vec<T> = of.collect();
+    let hops: Vec<Ends<Box<str>>> = list.iter().map(|one| ends(one).clone()).collect();
+    list.sort_by_key(|one| path::depth(&hops, &ends(one).from));
+    list
+}
+
+fn line(ledger: &Ledger, found: Health, (place, group, members): (usize, &Group, &[&Hop])) -> HopLine {
     let now = ledger.now();
     let sum = |count: fn(&trace::ledger::HopCounts) -> u64| members.iter().map(|h| count(&h.counts)).sum();
     let capabilities =
         |stage: fn(&trace::event::Capabilities) -> bool| members.iter().any(|h| stage(&h.capabilities()));
     let receives = capabilities(|s| s.received);
     let oldest_ns = members.iter().filter_map(|h| h.oldest_waiting()).min().map(|at| now.since(at));
-    let place = members.first().map(|hop| hop.group);
-    let reasons = place.map(|place| ledger.undecoded_by_reason(place)).unwrap_or_default();
-    let mut reasons: Vec<(String, u64)> = reasons.into_iter().map(|(why, n)| (why.to_owned(), n)).collect();
+    let reasons = ledger.undecoded_by_reason(place).into_iter();
+    let mut reasons: Vec<(String, u64)> = reasons.map(|(why, n)| (why.to_owned(), n)).collect();
     reasons.sort_by_key(|r| std::cmp::Reverse(r.1));
     reasons.truncate(REASONS);
     let wakeup = members.iter().map(|h| h.counts.wakeup_frames_max).max().unwrap_or(0);

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use session::playback::Position;
 use session::sink::Writing;
+use trace::MonoNs;
+use trace::detect::Finding;
 use trace::ledger::Summary;
 use trace::path::Ends;
 use trace::report::bar::Segment;
 use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens};
 use trace::stats::PerSecond;
 
-use super::health::{Health, Verdict};
+use super::flags::{Health, Verdict};
 use super::past::Past;
 use super::pods::PodLine;
 use super::request::Detail;
@@ -23,7 +25,8 @@ pub(crate) struct Model {
     pub(crate) run: RunValues,
     /// Version and mode of the engine, as text.
     pub(crate) engine: String,
-    /// Time since the first event.
+    /// Time of the first event, and the time since.
+    pub(crate) started: MonoNs,
     pub(crate) running_ns: u64,
     pub(crate) verdict: Verdict,
     /// Current rates of the scheduler's sends.
@@ -47,14 +50,14 @@ pub(crate) struct Model {
     /// Summaries of finished pinned requests by rid, kept for when the ledger has evicted them.
     pub(crate) pinned: BTreeMap<String, Summary>,
     pub(crate) detail: Option<Detail>,
-    pub(crate) findings: Vec<FindingLine>,
+    /// Active findings first, then by severity.
+    pub(crate) findings: Vec<Finding>,
     /// Threads of the engine; `None` if threads are not observed.
     pub(crate) threads: Option<Vec<ThreadLine>>,
     /// Functions the threads ran in, by role; empty if no stacks are sampled.
     pub(crate) stacks: Vec<StackLine>,
     /// Playback position of a recording; `None` for live sources.
     pub(crate) position: Option<Position>,
-    /// Files being written about the run.
     pub(crate) writing: Writing,
     /// Runs published by other tokengap processes, and the index of the shown one; empty for other sources.
     pub(crate) pods: Vec<PodLine>,
@@ -64,15 +67,20 @@ pub(crate) struct Model {
     pub(crate) wall_start_ns: Option<u64>,
 }
 
+impl Model {
+    /// Start of the finding, relative to the start of the run.
+    pub(crate) fn at_ns(&self, finding: &Finding) -> u64 {
+        finding.began.since(self.started)
+    }
+}
+
 /// First-token gap over the last ten seconds and over the whole run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct GapLine {
-    /// Set if both sends and receives are observable, which a gap requires.
-    pub(crate) seen: bool,
     pub(crate) window: Option<Spread>,
     pub(crate) whole: Option<Spread>,
     pub(crate) worst_rid: String,
-    /// Number of requests waiting for their first token, and the longest such wait.
+    /// Number of requests waiting for their first token, and the longest such wait; `None` unless sends and receives are observable.
     pub(crate) open: Option<(u64, u64)>,
 }
 
@@ -127,23 +135,6 @@ pub(crate) struct Member {
     pub(crate) backlog: Option<u64>,
     /// Share of the run during which it was processing a frame.
     pub(crate) busy: Option<f64>,
-}
-
-/// A finding as shown on the screen.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct FindingLine {
-    pub(crate) kind: String,
-    pub(crate) health: Health,
-    /// Set if the latest detector run reported it again.
-    pub(crate) active: bool,
-    /// Start of the finding, relative to the start of the run.
-    pub(crate) at_ns: u64,
-    pub(crate) summary: String,
-    pub(crate) hop: String,
-    pub(crate) rid: String,
-    /// Evidence as pairs of name and formatted value.
-    pub(crate) evidence: Vec<(String, String)>,
-    pub(crate) advice: Option<String>,
 }
 
 /// Values of the run that the analysis does not know, and missed observations.

@@ -103,9 +103,8 @@ impl Past {
 
     /// Adds the current second of each shown thread to its history.
     fn remember_threads(&mut self, ledger: &Ledger, second: u64) {
-        const SECOND_NS: u64 = 1_000_000_000;
         let now = ledger.now();
-        let from = MonoNs(now.0.saturating_sub(SECOND_NS));
+        let from = MonoNs(now.0.saturating_sub(1_000_000_000));
         let shown = threads::read(ledger).unwrap_or_default();
         self.threads.retain(|id, _| shown.iter().any(|t| t.id == *id));
         let threads = ledger.threads().iter().filter(|t| shown.iter().any(|s| s.id == t.id));

@@ -35,8 +35,10 @@ pub struct Offer {
 /// Offered sources and the current selection.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pick {
-    offers: Vec<Offer>,
-    at: usize,
+    /// All sources, ordered by group.
+    pub(crate) offers: Vec<Offer>,
+    /// Index of the selected one.
+    pub(crate) at: usize,
     /// Set once the user moves the cursor. From then on the selection survives changes of the list.
     moved: bool,
     /// Set once the first search for engines has finished.
@@ -58,19 +60,8 @@ impl Pick {
         (self.offers, self.at) = (offers, found.unwrap_or(0));
     }
 
-    /// All sources, ordered by group.
-    pub(crate) fn offers(&self) -> &[Offer] {
-        &self.offers
-    }
-
-    /// Selected source.
     pub(crate) fn selected(&self) -> Option<&Offer> {
         self.offers.get(self.at)
-    }
-
-    /// Index of the selected source.
-    pub(crate) fn at(&self) -> usize {
-        self.at
     }
 
     /// Applies `action`. Breaks with the chosen command, or without one if the user quits.
@@ -90,8 +81,6 @@ impl Pick {
             Action::Pick(place) => self.walk_to(place),
             Action::Move(by) => self.walk_to(self.at.saturating_add_signed(by)),
             Action::Page(by) => self.walk_to(self.at.saturating_add_signed(by * page)),
-            Action::Home => self.walk_to(0),
-            Action::End => self.walk_to(usize::MAX),
             _ => {}
         }
         ControlFlow::Continue(())
@@ -125,7 +114,7 @@ mod tests {
         assert_eq!(pick.selected().map(|o| &*o.title), Some("race"));
         pick.offer([demos(), vec![offer(Kind::Engine, "sglang")]].concat());
         assert_eq!(pick.selected().map(|o| &*o.title), Some("sglang"), "the first offer is selected by default");
-        assert_eq!(pick.apply(Action::End), CONTINUE);
+        assert_eq!(pick.apply(Action::Move(isize::MAX)), CONTINUE);
         pick.offer(demos());
         assert_eq!(pick.selected().map(|o| &*o.title), Some("backlog"));
         assert_eq!(pick.apply(Action::Open), ControlFlow::Break(Some(vec!["backlog".into()])));

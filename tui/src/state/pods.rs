@@ -1,6 +1,6 @@
 //! Watched runs of other tokengap processes: one line each, and their sum.
 
-use super::health::Verdict;
+use super::flags::Verdict;
 
 labelled! {
     /// State of the connection to a source.
@@ -80,7 +80,7 @@ pub(super) fn sum(of: impl Iterator<Item = Option<u64>>) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::state::health::Health;
+    use crate::state::flags::Health;
 
     fn pod(name: &str, tokens_per_s: f64, gap_p99: Option<u64>, health: Health) -> PodLine {
         let verdict = Verdict { health, text: "as it is".into() };

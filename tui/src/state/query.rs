@@ -68,7 +68,6 @@ impl fmt::Display for SyntaxError {
     }
 }
 
-/// Help text of the filter language.
 pub(crate) fn help() -> impl Iterator<Item = (&'static str, String)> {
     let names: Vec<&str> = numbers().map(|(.., on_screen)| on_screen.head).collect();
     let numbers = format!("numbers: {}", names.join(" "));
@@ -98,7 +97,6 @@ impl Query {
         Ok(Self { text: text.trim_matches(' ').to_owned(), terms })
     }
 
-    /// Returns whether every row matches.
     pub(crate) fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
@@ -111,17 +109,14 @@ impl Query {
         })
     }
 
-    /// Returns whether the row matches.
     pub(crate) fn matches(&self, row: &Row) -> bool {
         self.terms.iter().all(|term| term.test.holds(row) != term.negated)
     }
 }
 
 fn term(word: &str, at: usize) -> Result<Term, SyntaxError> {
-    let (negated, body) = match word.strip_prefix('-') {
-        Some(rest) => (true, rest),
-        None => (false, word),
-    };
+    let body = word.strip_prefix('-').unwrap_or(word);
+    let negated = body.len() < word.len();
     let at = at + usize::from(negated);
     if body.is_empty() {
         return Err(SyntaxError { at, what: "missing term after the minus sign".into() });
@@ -137,15 +132,15 @@ fn term(word: &str, at: usize) -> Result<Term, SyntaxError> {
     }
     let test = match name.to_lowercase().as_str() {
         "rid" => Test::Rid(value.to_lowercase()),
-        "state" => Test::State(state(value, value_at)?),
-        "flag" => Test::Flag(flag(value, value_at)?),
+        "state" => Test::State(labelled(value, value_at, "state", &Life::ALL, Life::word)?),
+        "flag" => Test::Flag(labelled(value, value_at, "flag", &Flag::ALL, Flag::word)?),
         lower => {
             let head = ALIASES.iter().find(|alias| alias.0 == lower).map_or(lower, |alias| alias.1);
             let (_, column, _) = numbers()
                 .find(|(.., on_screen)| on_screen.head == head)
                 .ok_or_else(|| SyntaxError { at, what: unknown(name) })?;
-            let parse = if column.is_duration { duration } else { number };
-            Test::Number(column.of, holds, parse(value, value_at)?)
+            let units = if column.is_duration { DURATION } else { COUNT };
+            Test::Number(column.of, holds, measured(value, value_at, units)?)
         }
     };
     if !matches!((&test, sign), (Test::Number(..), _) | (_, "=" | ":")) {
@@ -163,36 +158,34 @@ fn unknown(name: &str) -> String {
     format!("unknown name {name:?}; use one of {}", names.join(" "))
 }
 
-fn state(value: &str, at: usize) -> Result<Life, SyntaxError> {
-    Life::ALL.into_iter().find(|l| l.word().eq_ignore_ascii_case(value)).ok_or_else(|| SyntaxError {
-        at,
-        what: format!("{value:?} is not a state: use one of {}", Life::ALL.map(Life::word).join(" ")),
+/// The one of `all` with this label, ignoring case.
+fn labelled<T: Copy>(
+    value: &str,
+    at: usize,
+    name: &str,
+    all: &[T],
+    word: fn(T) -> &'static str,
+) -> Result<T, SyntaxError> {
+    all.iter().copied().find(|one| word(*one).eq_ignore_ascii_case(value)).ok_or_else(|| {
+        let words: Vec<&str> = all.iter().map(|one| word(*one)).collect();
+        SyntaxError { at, what: format!("{value:?} is not a {name}: use one of {}", words.join(" ")) }
     })
 }
 
-fn flag(value: &str, at: usize) -> Result<Flag, SyntaxError> {
-    Flag::parse(value).ok_or_else(|| SyntaxError {
-        at,
-        what: format!("{value:?} is not a flag: use one of {}", Flag::ALL.map(Flag::word).join(" ")),
-    })
-}
+/// Units of counts and of durations, and an example of each.
+const COUNT: (&[(&str, f64)], &str) = (&[("", 1.0), ("k", 1e3), ("m", 1e6)], "a count, for example 0, 250 or 10k");
+const DURATION: (&[(&str, f64)], &str) = (
+    &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 6e10), ("h", 3.6e12)],
+    "a duration, for example 250ms, 1s or 2m",
+);
 
-fn number(value: &str, at: usize) -> Result<u64, SyntaxError> {
-    const UNITS: [(&str, f64); 3] = [("", 1.0), ("k", 1e3), ("m", 1e6)];
-    measured(value, at, &UNITS, "expected a count, for example 0, 250 or 10k")
-}
-
-fn duration(value: &str, at: usize) -> Result<u64, SyntaxError> {
-    const UNITS: [(&str, f64); 6] = [("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 6e10), ("h", 3.6e12)];
-    measured(value, at, &UNITS, "expected a duration, for example 250ms, 1s or 2m")
-}
-
-fn measured(value: &str, at: usize, units: &[(&str, f64)], meant: &str) -> Result<u64, SyntaxError> {
+fn measured(value: &str, at: usize, (units, meant): (&[(&str, f64)], &str)) -> Result<u64, SyntaxError> {
+    let wrong = |at| SyntaxError { at, what: format!("expected {meant}") };
     let digits = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
     let (amount, unit) = value.split_at(digits);
-    let amount: f64 = amount.parse().map_err(|_| SyntaxError { at, what: meant.to_owned() })?;
-    let scale = units.iter().find(|u| u.0.eq_ignore_ascii_case(unit));
-    let scale = scale.ok_or_else(|| SyntaxError { at: at + digits, what: meant.to_owned() })?.1;
+    let amount: f64 = amount.parse().map_err(|_| wrong(at))?;
+    let (_, scale) =
+        units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).ok_or_else(|| wrong(at + digits))?;
     Ok((amount * scale).round() as u64)
 }
 
@@ -256,6 +249,9 @@ mod tests {
             "worker:1",
         ] {
             assert!(passes(text), "{text:?}");
+        }
+        for flag in Flag::ALL {
+            assert_eq!(passes(&format!("flag:{}", flag.word().to_lowercase())), flag == Flag::Gap);
         }
         for text in ["gap>2s", "-5b92", "state:done", "drop=0 5b92", "flag:wire-loss", "worker:0"] {
             assert!(!passes(text), "{text:?}");

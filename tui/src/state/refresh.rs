@@ -3,18 +3,21 @@
 use std::collections::BTreeSet;
 
 use trace::Analysis;
-use trace::ledger::{Ledger, Request, Summary};
+use trace::detect::Severity;
+use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
+use trace::event::Finish;
+use trace::ledger::{Ledger, Numbers, Request, Summary};
 use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens, bar};
 
 use super::evidence::Kept;
-use super::health::{Health, Verdict};
+use super::flags::{Flag, Flags, Health, Verdict};
 use super::journal::Journal;
 use super::model::{GapLine, Model, RunValues};
 use super::past::{flow, merged_predicted};
 use super::pods::{Brief, sum};
 use super::request::Detail;
-use super::row_context::{RowContext, new_row};
-use super::{findings, hops, threads};
+use super::row::{Life, Row};
+use super::{hops, threads};
 
 /// Default number of finished requests in the table; the report counts all of them.
 pub const FINISHED_SHOWN: usize = 2_000;
@@ -23,9 +26,9 @@ impl Model {
     /// Updates everything except rows and detail.
     pub(crate) fn refresh(&mut self, analysis: &Analysis, run: RunValues) {
         let ledger = analysis.ledger();
-        let start = ledger.started().unwrap_or_default();
         self.engine = engine(ledger);
-        self.running_ns = ledger.now().since(start);
+        self.started = ledger.started().unwrap_or_default();
+        self.running_ns = ledger.now().since(self.started);
         self.flow = flow(ledger);
         self.requests = Requests::of(ledger);
         self.tokens = Tokens::of(ledger);
@@ -33,7 +36,8 @@ impl Model {
         self.chunks = Chunks::of(ledger);
         self.merged_predicted = merged_predicted(ledger, &self.chunks);
         self.itl = Itl::of(ledger);
-        self.findings = findings::read(analysis, start);
+        self.findings = analysis.findings_now().sorted().into_iter().cloned().collect();
+        self.findings.sort_by_key(|finding| !finding.active);
         self.hops = hops::read(ledger, &self.findings);
         self.path = bar::segments(&analysis.path());
         self.threads = threads::read(ledger);
@@ -49,10 +53,10 @@ impl Model {
     /// over newer ones.
     pub(crate) fn refresh_rows(&mut self, analysis: &Analysis, finished_shown: usize, pins: &BTreeSet<String>) {
         let ledger = analysis.ledger();
-        let context = RowContext::new(analysis);
+        let context = RowContext::new(ledger);
         self.table.clear();
         for request in ledger.requests() {
-            context.request(request, ledger, self.table.next());
+            context.request(request, self.table.next());
         }
         let finished = ledger.finished();
         let kept = ledger.finished_count();
@@ -84,31 +88,32 @@ impl Model {
         }
     }
 
-    /// Updates the detail of one request.
     pub(crate) fn refresh_detail(&mut self, analysis: &Analysis, journal: &Journal, rid: &str) {
         let ledger = analysis.ledger();
-        let context = RowContext::new(analysis);
+        let context = RowContext::new(ledger);
         let request = ledger.request(rid);
-        let row = match request {
-            Some(request) => Some(new_row(|row| context.request(request, ledger, row))),
-            None => ledger
-                .finished()
-                .rev()
-                .find(|s| &*s.rid == rid)
-                .or_else(|| self.pinned.get(rid))
-                .map(|summary| new_row(|row| context.summary(summary, row))),
-        };
-        let kept = Kept::of(ledger, request, rid);
+        let find = || ledger.finished().rev().find(|s| &*s.rid == rid).or_else(|| self.pinned.get(rid));
+        let summary = if request.is_some() { None } else { find() };
+        let mut row = (request.is_some() || summary.is_some()).then(Row::default);
+        match (request, summary, &mut row) {
+            (Some(request), _, Some(row)) => context.request(request, row),
+            (_, Some(summary), Some(row)) => context.summary(summary, row),
+            _ => {}
+        }
+        let kept = Kept::of(ledger, request, summary, rid);
         let detail = Detail::build(rid, &journal.story(rid), row, &hops::ends(ledger), ledger.engine(), kept);
         self.detail = Some(detail);
     }
 
     fn verdict_now(&self) -> Verdict {
-        if let Some(worst) = self.findings.iter().find(|f| f.active && f.health > Health::Info) {
-            return Verdict { health: worst.health, text: worst.summary.clone() };
-        }
-        if let Some(past) = self.findings.iter().find(|f| f.health > Health::Info) {
-            return Verdict { health: Health::Info, text: format!("now quiet; earlier: {}", past.summary) };
+        // Active findings come first.
+        if let Some(worst) = self.findings.iter().find(|finding| finding.verdict.severity > Severity::Info) {
+            let (summary, severity) = (&worst.verdict.summary, worst.verdict.severity);
+            return if worst.active {
+                Verdict { health: severity.into(), text: summary.clone() }
+            } else {
+                Verdict { health: Health::Info, text: format!("now quiet; earlier: {summary}") }
+            };
         }
         if self.chunks.sent == 0 {
             return Verdict { health: Health::Unknown, text: "no tokens observed yet".into() };
@@ -117,7 +122,7 @@ impl Model {
             Some(gap) => {
                 format!("tokens are flowing; the longest first-token gap was {}", session::units::duration(gap.max))
             }
-            None if self.gap.seen => "tokens are flowing; no first token has been received yet".into(),
+            None if self.gap.open.is_some() => "tokens are flowing; no first token has been received yet".into(),
             None => "tokens are flowing; receives are not observed, so the gap is unknown".into(),
         };
         Verdict { health: Health::Good, text }
@@ -141,6 +146,67 @@ impl Brief {
     }
 }
 
+/// Values shared by all rows of one refresh.
+struct RowContext<'a> {
+    ledger: &'a Ledger,
+    observes_gaps: bool,
+    keeps_last: bool,
+}
+
+impl<'a> RowContext<'a> {
+    fn new(ledger: &'a Ledger) -> Self {
+        Self { ledger, observes_gaps: ledger.observes_gaps(), keeps_last: ledger.predicts_drops() }
+    }
+
+    fn request(&self, from: &Request, row: &mut Row) {
+        let now = self.ledger.now();
+        // The scheduler can finish a request whose first token has not been received. That wait matters most.
+        let waiting_since = from.waiting_since().filter(|_| self.observes_gaps);
+        let mut numbers = self.ledger.numbers(from);
+        let life = match numbers.finish {
+            Some(Finish::Abort) => Life::Aborted,
+            _ if waiting_since.is_some() => Life::Waiting,
+            Some(_) => Life::Done,
+            None => Life::Live,
+        };
+        if numbers.finish.is_none() || waiting_since.is_some() {
+            numbers.last_at = now;
+        }
+        numbers.gap_ns = numbers.gap_ns.or(waiting_since.map(|at| now.since(at)));
+        let stalled = self.ledger.is_stalled(from, now, STALLED_NS);
+        self.write(row, &from.rid, life, numbers, stalled);
+    }
+
+    fn summary(&self, from: &Summary, row: &mut Row) {
+        let life = match from.finish {
+            Some(Finish::Abort) => Life::Aborted,
+            Some(_) => Life::Done,
+            None => Life::Orphaned,
+        };
+        self.write(row, &from.rid, life, from.numbers, false);
+    }
+
+    /// Sets every field of the row.
+    fn write(&self, row: &mut Row, rid: &str, life: Life, numbers: Numbers, stalled: bool) {
+        row.rid.clear();
+        row.rid.push_str(rid);
+        (row.life, row.numbers, row.flags) = (life, numbers, Flags::default());
+        for (flag, holds) in [
+            (Flag::Loss, row.wire_missing > 0),
+            (Flag::Dropped, row.dropped.is_some_and(|d| d > 0)),
+            (Flag::ToolCall, row.damaged_call),
+            (Flag::DropPredicted, self.keeps_last && row.bursts),
+            (Flag::Stall, stalled),
+            (Flag::Gap, row.gap_ns.is_some_and(|g| g >= GAP_WARNING_NS)),
+            (Flag::Inflated, row.inflated),
+            (Flag::Aborted, row.life == Life::Aborted),
+            (Flag::Retracted, row.retractions > 0),
+        ] {
+            row.flags.set(flag, holds);
+        }
+    }
+}
+
 fn engine(ledger: &Ledger) -> String {
     use trace::engine::{Mode, Waiter};
     let state = ledger.engine();
@@ -159,11 +225,10 @@ fn engine(ledger: &Ledger) -> String {
 
 fn gap(ledger: &Ledger) -> GapLine {
     let now = ledger.now();
-    let aborted = |r: &&Request| r.finish == Some(trace::event::Finish::Abort);
+    let aborted = |r: &&Request| r.finish == Some(Finish::Abort);
     let waits = ledger.requests().filter(|r| !aborted(r)).filter_map(Request::waiting_since);
     let open = waits.fold((0, 0), |(n, longest), at| (n + 1, now.since(at).max(longest)));
     GapLine {
-        seen: ledger.observes_gaps(),
         window: Spread::recent(ledger.gap(), now),
         whole: Spread::of(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|w| w.rid.to_string()).unwrap_or_default(),
@@ -174,15 +239,18 @@ fn gap(ledger: &Ledger) -> GapLine {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use trace::event::Finish;
 
-    use super::super::flags::Flag;
     use super::super::query::Query;
-    use super::super::row::{Life, Row};
     use super::super::table::Sort;
     use super::*;
     use crate::state::scene::{MS, Scene};
-    use session::units::count;
+
+    /// Rows of the table in its default order, with up to `shown` finished requests.
+    fn rows<'a>(model: &'a mut Model, scene: &Scene, shown: usize, pins: &BTreeSet<String>) -> Vec<&'a Row> {
+        model.refresh_rows(&scene.analysis, shown, pins);
+        model.table.arrange(&Query::default(), Sort::default(), pins);
+        model.table.visible_at(0..model.table.visible_count())
+    }
 
     /// If such requests appeared as done, they would hide the backlog.
     #[test]
@@ -192,17 +260,13 @@ mod tests {
         scene.finish(10 * MS, &[("a", 1, 2)], Finish::Stop);
         scene.tick(5_000 * MS);
         let mut model = Model::default();
-        model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
-        model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
-        let row = model.table.visible(0).expect("a row");
+        let row = rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0];
         assert_eq!(
             (row.life, row.gap_ns, row.last_at.since(row.first_at), row.flags.has(Flag::Gap)),
             (Life::Waiting, Some(5_000 * MS), 5_000 * MS, true)
         );
         scene.receive(6_000 * MS, 0, 1);
-        model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
-        model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
-        assert_eq!(model.table.visible(0).map(|row| row.life), Some(Life::Done));
+        assert_eq!(rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0].life, Life::Done);
     }
 
     #[test]
@@ -226,9 +290,7 @@ mod tests {
         assert_eq!(scene.analysis.ledger().finished().count(), 6, "all are over");
         let pins = BTreeSet::from(["r1".to_owned()]);
         let mut model = Model::default();
-        model.refresh_rows(&scene.analysis, 3, &pins);
-        model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
-        let mut rids: Vec<&str> = model.table.visible_at(0..9).iter().map(|r| r.rid.as_str()).collect();
+        let mut rids: Vec<&str> = rows(&mut model, &scene, 3, &pins).iter().map(|r| r.rid.as_str()).collect();
         rids.sort_unstable();
         assert_eq!(rids, ["r0", "r1", "r5"]);
         assert_eq!((model.rows_left_out, model.rows_evicted), (3, 0));
@@ -247,9 +309,9 @@ mod tests {
             (1..9).for_each(|n| scene.tick(at + n * 60_000 * MS));
             model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &pins);
         }
-        model.table.arrange(&Query::default(), Sort::default(), &pins);
-        let rids: Vec<&str> = model.table.visible_at(0..9).iter().map(|r| r.rid.as_str()).collect();
-        assert_eq!((rids[0], rids.len(), model.rows_evicted), ("r0", 3, 2));
+        let rows = rows(&mut model, &scene, FINISHED_SHOWN, &pins);
+        assert_eq!((&*rows[0].rid, rows.len()), ("r0", 3));
+        assert_eq!(model.rows_evicted, 2);
     }
 
     proptest! {
@@ -276,10 +338,9 @@ mod tests {
             }
             let mut model = Model::default();
             model.refresh(&scene.analysis, RunValues::default());
-            model.refresh_rows(&scene.analysis, FINISHED_SHOWN, &BTreeSet::new());
-            model.table.arrange(&Query::default(), Sort::default(), &BTreeSet::default());
-            let rows = model.table.visible_at(0..model.table.visible_count());
-            let sum = |of: fn(&Row) -> Option<u64>| rows.iter().filter_map(|row| of(row)).sum::<u64>();
+            let rows: Vec<Row> =
+                rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new()).into_iter().cloned().collect();
+            let sum = |of: fn(&Row) -> Option<u64>| rows.iter().filter_map(of).sum::<u64>();
             let lost = model.chunks.tokens_lost.unwrap_or(0);
             prop_assert_eq!(sum(|row| row.tokens_lost.map(u64::from)), lost);
             prop_assert_eq!(Some(sum(|row| row.dropped.map(u64::from))), model.chunks.dropped_confirmed);
@@ -289,12 +350,12 @@ mod tests {
             let finding = model.findings.iter().find(|f| f.kind == "dropped-chunks");
             prop_assert_eq!(finding.is_some(), lost > 0);
             if let Some(finding) = finding {
-                let evidence = |name: &str| finding.evidence.iter().find(|(n, _)| n == name).map(|(_, v)| v.clone());
-                prop_assert_eq!(evidence("tokens lost"), Some(count(lost)));
-                prop_assert_eq!(evidence("chunks dropped"), model.chunks.dropped_confirmed.map(count));
+                let evidence = |name: &str| finding.verdict.evidence.get(name)?.as_u64();
+                prop_assert_eq!(evidence("tokens_lost"), Some(lost));
+                prop_assert_eq!(evidence("chunks_dropped"), model.chunks.dropped_confirmed);
                 let harmed = rows.iter().filter(|row| row.tokens_lost > Some(0)).count();
-                prop_assert_eq!(evidence("requests"), Some(count(harmed as u64)));
-                prop_assert_eq!(&model.verdict.text, &finding.summary);
+                prop_assert_eq!(evidence("requests"), Some(harmed as u64));
+                prop_assert_eq!(&model.verdict.text, &finding.verdict.summary);
             }
         }
     }

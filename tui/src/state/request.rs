@@ -13,13 +13,6 @@ use super::flags::Flag;
 use super::journal::{ChunkSeen, RequestHistory};
 use super::row::Row;
 
-/// A point on the request's path, with its name in the engine's logs, if any.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stage {
-    pub(crate) what: String,
-    pub(crate) at: MonoNs,
-}
-
 /// An observed chunk of the first hop, followed through all hops.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkLine {
@@ -37,23 +30,17 @@ pub(crate) struct ChunkLine {
     pub(crate) tool_call: Option<ToolCallOutcome>,
 }
 
-/// A row of ticks on a shared time axis.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Track {
-    pub(crate) label: String,
-    pub(crate) ticks: Vec<(MonoNs, char)>,
-}
-
-/// Contents of the detail view.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Detail {
     pub(crate) rid: String,
     /// `None` if the ledger has evicted the request.
     pub(crate) row: Option<Row>,
-    pub(crate) stages: Vec<Stage>,
+    /// Points on the request's path, with their names in the engine's logs, if any.
+    pub(crate) stages: Vec<(MonoNs, String)>,
     /// Breakdown of the time to first token.
     pub(crate) time: Vec<Segment>,
-    pub(crate) tracks: Vec<Track>,
+    /// Rows of ticks on a shared time axis, each with its label.
+    pub(crate) tracks: Vec<(String, Vec<(MonoNs, char)>)>,
     pub(crate) chunks: Vec<ChunkLine>,
     /// Roles that receive the chunks, in the order of the path.
     pub(crate) path: Vec<String>,
@@ -64,7 +51,6 @@ pub(crate) struct Detail {
     pub(crate) since: Option<MonoNs>,
 }
 
-/// A hop and its ends.
 #[derive(Clone, Debug)]
 pub(crate) struct HopEnds {
     pub(crate) id: HopId,
@@ -120,12 +106,9 @@ impl Detail {
 
     /// First and last time of all ticks and stages.
     pub(crate) fn span(&self) -> Option<(MonoNs, MonoNs)> {
-        let ticks = self.tracks.iter().flat_map(|t| &t.ticks).map(|t| t.0);
-        let times = ticks.chain(self.stages.iter().map(|s| s.at));
-        times.fold(None, |span, at| match span {
-            None => Some((at, at)),
-            Some((first, last)) => Some((at.min(first), at.max(last))),
-        })
+        let ticks = self.tracks.iter().flat_map(|(_, ticks)| ticks).map(|tick| tick.0);
+        let times = || ticks.clone().chain(self.stages.iter().map(|stage| stage.0));
+        times().min().zip(times().max())
     }
 }
 
@@ -242,7 +225,12 @@ fn time(legs: &[Leg<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
     gathered(parts.into_iter())
 }
 
-fn stages(legs: &[Leg<'_>], story: &RequestHistory, delivered: Option<MonoNs>, names: &StageNames) -> Vec<Stage> {
+fn stages(
+    legs: &[Leg<'_>],
+    story: &RequestHistory,
+    delivered: Option<MonoNs>,
+    names: &StageNames,
+) -> Vec<(MonoNs, String)> {
     let logged_as = |name: &str| {
         if name.is_empty() { String::new() } else { format!(" ({name})") }
     };
@@ -251,40 +239,41 @@ fn stages(legs: &[Leg<'_>], story: &RequestHistory, delivered: Option<MonoNs>, n
         let (origin, last, ends) = (place == 0, place + 1 == legs.len(), &leg.hop.ends);
         if let Some(at) = leg.sent {
             let log_name = logged_as(if origin { names.first_sent } else { "" });
-            stages.push(Stage { what: format!("{} sent its first chunk{log_name}", ends.from), at });
+            stages.push((at, format!("{} sent its first chunk{log_name}", ends.from)));
         }
         if let Some(at) = leg.received {
             let log_name = logged_as(if last { names.first_received } else { "" });
-            stages.push(Stage { what: format!("{} received it{log_name}", ends.to), at });
+            stages.push((at, format!("{} received it{log_name}", ends.to)));
         }
     }
     if let Some(at) = delivered {
-        stages.push(Stage {
-            what: format!("first tokens accepted for the client{}", logged_as(names.first_delivered)),
-            at,
-        });
+        stages.push((at, format!("first tokens accepted for the client{}", logged_as(names.first_delivered))));
     }
     if let Some(at) = story.deliveries.last().filter(|_| story.deliveries.len() > 1).map(|d| d.at) {
-        stages.push(Stage { what: "latest tokens accepted for the client".into(), at });
+        stages.push((at, "latest tokens accepted for the client".into()));
     }
-    stages.sort_by_key(|s| s.at);
+    stages.sort_by_key(|stage| stage.0);
     stages
 }
 
-fn tracks(legs: &[Leg<'_>], hops: &[HopEnds], story: &RequestHistory, fates: &[Fate]) -> Vec<Track> {
+fn tracks(
+    legs: &[Leg<'_>],
+    hops: &[HopEnds],
+    story: &RequestHistory,
+    fates: &[Fate],
+) -> Vec<(String, Vec<(MonoNs, char)>)> {
     let mut tracks = Vec::new();
     for (place, leg) in hops.iter().filter_map(|hop| legs.iter().enumerate().find(|(_, leg)| leg.hop.id == hop.id)) {
         let sign = |chunk: usize| if place == 0 { fates[chunk].sign() } else { '|' };
         let sent = leg.chunks.iter().enumerate().filter_map(|(at, c)| Some((c.sent?, sign(at)))).collect();
-        tracks.push(Track { label: format!("{} sent", leg.hop.ends.from), ticks: sent });
+        tracks.push((format!("{} sent", leg.hop.ends.from), sent));
         if leg.hop.observes_received {
             let received = leg.chunks.iter().filter_map(|c| Some((c.received?, '|'))).collect();
-            tracks.push(Track { label: format!("{} received", leg.hop.ends.to), ticks: received });
+            tracks.push((format!("{} received", leg.hop.ends.to), received));
         }
     }
     if !story.deliveries.is_empty() {
-        let ticks = story.deliveries.iter().map(|d| (d.at, '|')).collect();
-        tracks.push(Track { label: "client".into(), ticks });
+        tracks.push(("client".into(), story.deliveries.iter().map(|d| (d.at, '|')).collect()));
     }
     tracks
 }
@@ -349,6 +338,8 @@ mod tests {
     /// Expected pattern behind a detokenizer: each of its receives has its own wakeup, while those of the tokenizer share one.
     #[test]
     fn a_chunk_is_followed_through_every_hop_to_the_wakeup_that_drops_it() {
+        let (at, mode) = (MonoNs(600 * MS), trace::engine::Mode::Incremental);
+        let delivery = |end| DeliverySeen { at, mode, tokens: 1, end: Some(end) };
         let story = RequestHistory {
             chunks: vec![
                 seen(0, 1, [0, 1], 10),
@@ -358,14 +349,7 @@ mod tests {
                 seen(0, 3, [500, 501], 12),
                 seen(1, 3, [502, 503], 78),
             ],
-            deliveries: [2, 3]
-                .map(|end| DeliverySeen {
-                    at: MonoNs(600 * MS),
-                    mode: trace::engine::Mode::Incremental,
-                    tokens: 1,
-                    end: Some(end),
-                })
-                .to_vec(),
+            deliveries: [2, 3].map(delivery).to_vec(),
             since: None,
         };
         let lost = LostRange { tokens: [1, 1], chunks: Some([1, 1]), ids: Vec::new() };

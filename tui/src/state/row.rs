@@ -11,7 +11,6 @@ use super::flags::Flags;
 pub(crate) type Key = (u8, u8, u64, u64);
 
 labelled! {
-    /// Life cycle state of a request.
     #[derive(Default, PartialOrd, Ord)]
     pub(crate) Life {
         /// The scheduler has sent the first token, but the tokenizer has not received it.
@@ -27,7 +26,6 @@ labelled! {
     }
 }
 
-/// One request in the table.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Row {
     pub(crate) rid: String,
@@ -81,7 +79,6 @@ impl Column {
         }
     }
 
-    /// Head, width and explanation.
     pub(crate) fn on_screen(self) -> OnScreen {
         let text = |head, width, need, about| OnScreen { head, about, width, need, emphasis: Emphasis::None };
         let number = self.number().and_then(|number| number.on_screen);
@@ -143,6 +140,7 @@ impl Row {
 
 #[cfg(test)]
 mod tests {
+    use super::super::flags::Flag;
     use super::*;
 
     fn gap(ns: u64) -> Row {
@@ -152,10 +150,9 @@ mod tests {
 
     #[test]
     fn equally_unhealthy_requests_sort_live_first_and_aborted_last() {
-        use super::super::flags::Flag;
         let row = |life, lost, aborted| {
-            let mut row =
-                Row { life, numbers: Numbers { tokens_lost: Some(lost), ..Numbers::default() }, ..Row::default() };
+            let numbers = Numbers { tokens_lost: Some(lost), ..Numbers::default() };
+            let mut row = Row { life, numbers, ..Row::default() };
             row.flags.set(Flag::Dropped, true);
             row.flags.set(Flag::Aborted, aborted);
             row
@@ -173,7 +170,6 @@ mod tests {
 
     #[test]
     fn an_aborted_request_does_not_outrank_a_live_one_without_flags() {
-        use super::super::flags::Flag;
         let mut aborted = Row { life: Life::Aborted, ..gap(9) };
         aborted.flags.set(Flag::Aborted, true);
         assert!(aborted.severity() < Row::default().severity());

@@ -8,12 +8,9 @@ use super::journal::{DEFAULT_MOMENTS, Journal};
 
 pub(crate) const MS: u64 = 1_000_000;
 
-type Observer = Box<dyn FnMut(&Event<'_>)>;
-
 pub(crate) struct Scene {
     pub(crate) analysis: Analysis,
     pub(crate) journal: Journal,
-    pub(crate) observer: Option<Observer>,
     seq: Vec<u64>,
 }
 
@@ -34,27 +31,15 @@ impl Scene {
     pub(crate) fn new(hops: &[(&str, Capabilities)]) -> Self {
         let analysis = Analysis::new(trace::Config { engines: engines::FACTS, ..trace::Config::default() });
         let journal = Journal::new(DEFAULT_MOMENTS);
-        let mut scene = Self { analysis, journal, observer: None, seq: vec![0; hops.len()] };
+        let mut scene = Self { analysis, journal, seq: vec![0; hops.len()] };
         for (id, &(name, capabilities)) in hops.iter().enumerate() {
             let (origin, last) = (id == 0, name.ends_with("->tokenizer"));
             let id = HopId(id as u16);
-            scene.emit(
-                0,
-                What::Hop(Hop {
-                    id,
-                    ends: name.into(),
-                    endpoint: "ipc:///tmp/t",
-                    worker: None,
-                    origin,
-                    last,
-                    capabilities,
-                }),
-            );
+            let (ends, endpoint) = (name.into(), "ipc:///tmp/t");
+            scene.emit(0, What::Hop(Hop { id, ends, endpoint, worker: None, origin, last, capabilities }));
         }
-        scene.emit(
-            0,
-            What::Engine(Engine { version: Some("0.5.9"), mode: Some(Mode::Incremental), ..Engine::default() }),
-        );
+        let engine = Engine { version: Some("0.5.9"), mode: Some(Mode::Incremental), ..Engine::default() };
+        scene.emit(0, What::Engine(engine));
         scene
     }
 
@@ -62,9 +47,6 @@ impl Scene {
         let event = Event { at: MonoNs(at), what };
         self.analysis.apply(&event);
         self.journal.observe(&event);
-        if let Some(observer) = &mut self.observer {
-            observer(&event);
-        }
     }
 
     /// Sends the next frame on the first hop, with (rid, listed, `completion_tokens`) for each chunk.

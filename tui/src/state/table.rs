@@ -7,7 +7,6 @@ use std::ops::Range;
 use super::query::Query;
 use super::row::{Column, Key, Row};
 
-/// Sort order of the request table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sort {
     pub(crate) column: Column,
@@ -26,10 +25,11 @@ impl Default for Sort {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Row>,
-    used: usize,
+    /// Number of rows, shown or not.
+    pub(crate) used: usize,
     /// Rows that pass the filter: pinned ones first and sorted, the others unsorted.
     shown: Vec<Entry>,
-    pinned: usize,
+    pub(crate) pinned: usize,
     sort: Sort,
     /// Parameters that `shown` was built with; `None` if rows have changed since.
     made_for: Option<(Query, Sort, BTreeSet<String>)>,
@@ -130,19 +130,8 @@ impl Table {
         all.map(|entry| &self.rows[entry.row as usize]).collect()
     }
 
-    /// Number of shown rows.
     pub(crate) fn visible_count(&self) -> usize {
         self.shown.len()
-    }
-
-    /// Number of rows, shown or not.
-    pub(crate) fn count(&self) -> usize {
-        self.used
-    }
-
-    /// Number of pinned rows among the shown ones.
-    pub(crate) fn pinned(&self) -> usize {
-        self.pinned
     }
 
     /// Position of `rid` among the shown rows; the first one if a rid was used twice.
@@ -199,7 +188,7 @@ mod tests {
         let filter = Query::parse("gap>1ns").expect("a filter");
         table.arrange(&filter, sort, &BTreeSet::from(["a".to_owned()]));
         assert_eq!(shown(&table), ["a", "b", "c", "d"]);
-        assert_eq!((table.pinned(), table.place("c"), table.worst().map(|r| &*r.rid)), (1, Some(2), Some("b")));
+        assert_eq!((table.pinned, table.place("c"), table.worst().map(|r| &*r.rid)), (1, Some(2), Some("b")));
     }
 
     proptest! {
@@ -234,7 +223,7 @@ mod tests {
         table.clear();
         *table.next() = Row { rid: "z".into(), ..Row::default() };
         table.arrange(&Query::default(), Sort::default(), &BTreeSet::new());
-        assert_eq!((shown(&table), table.count(), table.place("b")), (vec!["z"], 1, None));
+        assert_eq!((shown(&table), table.used, table.place("b")), (vec!["z"], 1, None));
         assert_eq!(table.worst(), None);
     }
 }

@@ -7,10 +7,9 @@ use session::playback::Play;
 use session::units;
 
 use super::Model;
-use super::action::{Action, Effect};
+use super::action::{Action, Effect, Tab};
 use super::query::{Query, SyntaxError};
 use super::row::Column;
-use super::tab::Tab;
 use super::table::Sort;
 
 /// Dialog over the tab that receives the keys.
@@ -20,13 +19,10 @@ pub(crate) enum Dialog {
     None,
     /// Key help, with the scroll offset in lines.
     Help(usize),
-    /// Filter being typed, and the current syntax error.
-    Filter(String, Option<SyntaxError>),
-    /// Time being typed, and whether it is valid so far.
-    Time(String, bool),
+    Filter(String),
+    Time(String),
     /// Search text of the command palette, and the index of the selected match.
     Palette(String, usize),
-    /// List of export formats.
     Export,
 }
 
@@ -61,7 +57,17 @@ const FILTER_CHARS: usize = 200;
 /// Maximum number of pinned rows.
 const PINS: usize = 16;
 
-/// State of the user interface.
+/// Limits of the state kept per run, and the saved filters.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Maximum number of moments of chunks kept for the view of one request.
+    pub journal: usize,
+    /// Maximum number of finished requests in the table.
+    pub rows: usize,
+    /// Saved filters.
+    pub filters: Vec<Saved>,
+}
+
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent setting of the user")]
 pub(crate) struct Ui {
@@ -72,7 +78,6 @@ pub(crate) struct Ui {
     /// Set once the user selects a request; until then the first row of the table is selected.
     pub(crate) chosen: bool,
     pub(crate) sort: Sort,
-    /// Active filter.
     pub(crate) filter: Query,
     pub(crate) pins: BTreeSet<String>,
     pub(crate) follow: bool,
@@ -92,11 +97,7 @@ pub(crate) struct Ui {
     pub(crate) sought: bool,
     /// Number of rows per page, updated by the view after every draw.
     pub(crate) page: usize,
-    /// Limits of finished rows and of journal moments, shown when reached.
-    pub(crate) rows: usize,
-    pub(crate) journal: usize,
-    /// Named filters.
-    pub(crate) saved: Vec<Saved>,
+    pub(crate) options: Options,
     /// Set after the first quit key while a recording is being written. The next one quits.
     pub(crate) leaving: bool,
     /// Message about the last action, shown until the next key.
@@ -109,7 +110,7 @@ impl Ui {
         self.message = None;
         let asked_to_quit = std::mem::take(&mut self.leaving);
         if matches!(self.dialog, Dialog::Palette(..) | Dialog::Export)
-            && !matches!(action, Action::Type(_) | Action::Erase | Action::EraseAll | Action::Choose(_) | Action::Back)
+            && !matches!(action, Action::Type(_) | Action::Erase | Action::EraseAll | Action::Move(_) | Action::Back)
         {
             self.dialog = Dialog::None;
         }
@@ -120,7 +121,7 @@ impl Ui {
                     "a recording is in progress: press q again to stop and close it, any other key to continue",
                 );
             }
-            Action::Quit => return Some(Effect::Quit),
+            Action::Quit => return Some(Effect::Command(ScreenCommand::End)),
             Action::Go(tab) if !tab.exists(model) => self.show_message(match tab {
                 Tab::Pods => "this screen shows one run; tokengap watch shows several",
                 _ => "this source does not observe threads; attach does",
@@ -133,8 +134,6 @@ impl Ui {
             Action::Turn(by) => self.go(self.tab.step(by, model)),
             Action::Move(by) => self.walk(by, model),
             Action::Page(by) => self.walk(by * self.page.max(2) as isize, model),
-            Action::Home => self.walk(isize::MIN / 2, model),
-            Action::End => self.walk(isize::MAX / 2, model),
             Action::Open if self.tab == Tab::Pods => {
                 self.go(Tab::Overview);
                 return Some(Effect::Run(self.place(Tab::Pods)));
@@ -144,7 +143,7 @@ impl Ui {
             Action::Help => self.dialog = Dialog::Help(0),
             Action::Filter => {
                 self.go(Tab::Requests);
-                self.dialog = Dialog::Filter(self.filter.text.clone(), None);
+                self.dialog = Dialog::Filter(self.filter.text.clone());
             }
             Action::Sort(by) => self.sort.column = self.sort.column.step(by),
             Action::SortBy(column) if column == self.sort.column => self.sort.descending = !self.sort.descending,
@@ -159,10 +158,8 @@ impl Ui {
             Action::Pin => self.pin(),
             Action::Pause if self.replay => return Some(Effect::Command(ScreenCommand::Play(Play::Toggle))),
             Action::Pause => self.pause(model),
-            Action::Record => return Some(Effect::Command(ScreenCommand::Record)),
-            Action::Dump => return Some(Effect::Command(ScreenCommand::Dump)),
-            Action::Play(play) => return Some(Effect::Command(ScreenCommand::Play(play))),
-            Action::Time => self.dialog = Dialog::Time(String::new(), false),
+            Action::Command(command) => return Some(Effect::Command(command)),
+            Action::Time => self.dialog = Dialog::Time(String::new()),
             Action::Zoom(by) => self.zoom = self.zoom.saturating_add_signed(by).min(ZOOM.len() - 1),
             Action::Scroll(by) => self.scroll(by, model),
             Action::Export => self.dialog = Dialog::Export,
@@ -172,22 +169,16 @@ impl Ui {
                 return Some(Effect::Command(ScreenCommand::Play(Play::To(second * 1_000_000_000))));
             }
             Action::At(second) => {
-                let newest = model.past.history.newest();
-                self.paused = Some(self.paused.unwrap_or(newest));
-                self.back = self.paused.unwrap_or(newest).saturating_sub(second);
+                let end = *self.paused.get_or_insert(model.past.history.newest());
+                self.back = end.saturating_sub(second);
             }
             Action::Palette => self.dialog = Dialog::Palette(String::new(), 0),
             Action::In(tab, action) => {
                 self.go(tab);
                 return self.apply(*action, model);
             }
-            Action::Choose(by) => {
-                if let Dialog::Palette(_, at) = &mut self.dialog {
-                    *at = at.saturating_add_signed(by);
-                }
-            }
             Action::Saved(place) => {
-                if let Some(saved) = self.saved.get(place).cloned() {
+                if let Some(saved) = self.options.filters.get(place).cloned() {
                     self.go(Tab::Requests);
                     self.filter_by(saved.query);
                 }
@@ -267,7 +258,7 @@ impl Ui {
     }
 
     fn walk(&mut self, by: isize, model: &Model) {
-        if let Dialog::Help(at) = &mut self.dialog {
+        if let Dialog::Help(at) | Dialog::Palette(_, at) = &mut self.dialog {
             *at = at.saturating_add_signed(by);
         } else if self.tab == Tab::Requests {
             self.follow = false;
@@ -331,7 +322,7 @@ impl Ui {
     /// Opens the finding about the hop, or the requests sorted by gap if there is none.
     fn open_hop(&mut self, model: &Model) {
         let Some(hop) = model.hops.get(self.place(Tab::Hops)) else { return };
-        if let Some(place) = model.findings.iter().position(|finding| finding.hop == hop.name) {
+        if let Some(place) = model.findings.iter().position(|finding| finding.verdict.hop == hop.name) {
             self.open_at(Tab::Findings, place);
         } else {
             self.sort = Sort { column: Column::headed("gap"), descending: true };
@@ -343,17 +334,17 @@ impl Ui {
     /// Opens the finding's request, else its hop, else its time in the overview.
     fn jump(&mut self, model: &Model) {
         let Some(finding) = model.findings.get(self.place(Tab::Findings)) else { return };
-        let hop = model.hops.iter().position(|hop| hop.name == finding.hop);
-        if let Some(place) = hop.filter(|_| finding.rid.is_empty()) {
+        let (rid, hop) = (&finding.verdict.rid, &finding.verdict.hop);
+        if !rid.is_empty() {
+            self.follow = false;
+            self.open_request(Some(rid.clone()));
+        } else if let Some(place) = model.hops.iter().position(|line| line.name == *hop) {
             self.open_at(Tab::Hops, place);
-        } else if finding.rid.is_empty() {
+        } else {
             let end = self.paused.unwrap_or(model.past.history.newest());
-            self.back = end.saturating_sub(finding.at_ns / 1_000_000_000 + ZOOM[self.zoom] * SCROLL);
+            self.back = end.saturating_sub(model.at_ns(finding) / 1_000_000_000 + ZOOM[self.zoom] * SCROLL);
             self.back = self.back.min(model.past.history.depth());
             self.go(Tab::Overview);
-        } else {
-            self.follow = false;
-            self.open_request(Some(finding.rid.clone()));
         }
     }
 
@@ -383,13 +374,10 @@ impl Ui {
     }
 
     fn pause(&mut self, model: &Model) {
-        self.paused = match self.paused {
-            Some(_) => {
-                self.back = 0;
-                None
-            }
-            None => Some(model.past.history.newest()),
-        };
+        match self.paused.take() {
+            Some(_) => self.back = 0,
+            None => self.paused = Some(model.past.history.newest()),
+        }
     }
 
     fn scroll(&mut self, by: isize, model: &Model) {
@@ -400,25 +388,19 @@ impl Ui {
 
     fn edit(&mut self, change: impl FnOnce(&mut String)) {
         match &mut self.dialog {
-            Dialog::Filter(text, mistake) => {
-                change(text);
-                *mistake = self
-                    .saved
-                    .iter()
-                    .all(|s| text.strip_prefix('@') != Some(&s.name))
-                    .then(|| Query::parse(text).err())
-                    .flatten();
-            }
-            Dialog::Time(text, is_time) => {
-                change(text);
-                *is_time = units::moment(text).is_some();
-            }
+            Dialog::Filter(text) | Dialog::Time(text) => change(text),
             Dialog::Palette(text, at) => {
                 change(text);
                 *at = 0;
             }
             Dialog::None | Dialog::Help(_) | Dialog::Export => {}
         }
+    }
+
+    /// Parses a typed filter, or finds the saved one that it names.
+    pub(crate) fn typed_filter(&self, text: &str) -> Result<Query, SyntaxError> {
+        let saved = self.options.filters.iter().find(|saved| text.trim().strip_prefix('@') == Some(&saved.name));
+        saved.map_or_else(|| Query::parse(text), |saved| Ok(saved.query.clone()))
     }
 
     fn filter_by(&mut self, query: Query) {
@@ -428,15 +410,12 @@ impl Ui {
     }
 
     fn accept(&mut self) -> Option<Effect> {
-        match &mut self.dialog {
-            Dialog::Filter(text, mistake) => {
-                let saved = self.saved.iter().find(|s| text.trim().strip_prefix('@') == Some(&s.name));
-                match saved.map_or_else(|| Query::parse(text), |saved| Ok(saved.query.clone())) {
-                    Ok(query) => self.filter_by(query),
-                    Err(wrong) => *mistake = Some(wrong),
-                }
+        match &self.dialog {
+            Dialog::Filter(text) => {
+                let query = self.typed_filter(text).ok()?;
+                self.filter_by(query);
             }
-            Dialog::Time(text, _) => {
+            Dialog::Time(text) => {
                 let to = units::moment(text)?;
                 self.dialog = Dialog::None;
                 return Some(Effect::Command(ScreenCommand::Play(Play::To(to))));

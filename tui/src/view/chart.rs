@@ -1,18 +1,15 @@
 //! Bar charts over time, a few rows high.
 
-use ratatui::layout::Rect;
-use ratatui::style::Style;
 use session::units::clock;
 
-use super::Hits;
 use super::pad::Pad;
 use super::position::wall;
 use crate::state::Model;
 use crate::state::action::Action;
-use crate::state::health::Health;
+use crate::state::flags::Health;
 use crate::state::history::{History, Metric};
 use crate::state::ui::{Ui, ZOOM};
-use crate::theme::STRONG;
+use crate::theme::Ink;
 
 const BLOCKS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 const ASCII: [&str; 9] = [" ", ".", ".", ":", ":", "i", "i", "|", "|"];
@@ -68,10 +65,7 @@ impl Window {
     /// Describes the span shown in `columns`: start and end on the run's clock and by the wall clock.
     pub(super) fn words(self, columns: u16, model: &Model) -> String {
         let [from, to] = self.ends(columns, model);
-        let wall = match model.wall_start_ns {
-            Some(start) => wall(start + from).zip(wall(start + to)),
-            None => None,
-        };
+        let wall = model.wall_start_ns.and_then(|start| wall(start + from).zip(wall(start + to)));
         let wall = wall.map_or_else(String::new, |(from, to)| format!(" ({from} to {to})"));
         format!("{} to {}{wall}, maximum of each {} s", clock(from), clock(to), self.step)
     }
@@ -84,26 +78,23 @@ impl Window {
     }
 
     /// Makes each of `columns` clickable, in the area from `(x, y)` on, `rows` high. A click jumps to the second of the column.
-    pub(super) fn hits<T: Copy>(
+    pub(super) fn clicks<T: Copy>(
         self,
-        pad: &Pad<'_>,
+        pad: &mut Pad<'_>,
         (x, y): (u16, u16),
         (columns, rows): (u16, u16),
         history: &History<T>,
-        hits: &mut Hits,
     ) {
         let slots = u64::from(self.slots(history, columns));
         let first = (self.end + 1).saturating_sub(slots * self.step);
         for column in 0..columns {
             let slot = u64::from(column) * slots / u64::from(columns);
-            let area = Rect::new(pad.area().x + x + column, pad.area().y + y, 1, rows);
-            hits.add(area, Action::At(first + slot * self.step));
+            pad.click((x + column, y), (1, rows), Action::At(first + slot * self.step));
         }
     }
 
     /// Draws a time axis below `columns` from `x` on: both ends, and the middle if there is room.
     pub(super) fn axis(self, pad: &mut Pad<'_>, (x, y): (u16, u16), columns: u16, model: &Model) {
-        let style = pad.theme().dim();
         let [from, to] = self.ends(columns, model);
         let label = |ns: u64| {
             let wall = model.wall_start_ns.and_then(|start| wall(start + ns));
@@ -111,17 +102,16 @@ impl Window {
         };
         let texts = [from, u64::midpoint(from, to), to].map(label);
         let [first, middle, last] = texts.each_ref().map(|text| text.chars().count() as u16);
-        pad.text(x, y, &texts[0], style);
+        pad.text(x, y, &texts[0], Ink::Dim);
         if columns >= 3 * (first + middle + last) {
-            pad.text(x + columns / 2 - middle / 2, y, &texts[1], style);
+            pad.text(x + columns / 2 - middle / 2, y, &texts[1], Ink::Dim);
         }
-        pad.text((x + columns).saturating_sub(last), y, &texts[2], style);
+        pad.text((x + columns).saturating_sub(last), y, &texts[2], Ink::Dim);
     }
 }
 
 /// Draws `line` into all rows of the pad. An unobserved column stays blank; a zero is a dot.
 pub(super) fn draw<T: Copy>(pad: &mut Pad<'_>, line: &Line<'_, T>, history: &History<T>, window: Window) {
-    let theme = pad.theme();
     let rows = pad.height();
     if rows == 0 {
         return;
@@ -129,29 +119,28 @@ pub(super) fn draw<T: Copy>(pad: &mut Pad<'_>, line: &Line<'_, T>, history: &His
     let width = columns(pad.width());
     let values = window.values(history, line.metric, width);
     let top = values.iter().flatten().copied().fold(0.0, f64::max);
-    pad.fit(1, rows - 1, LABEL, line.label, theme.head());
+    pad.fit(1, rows - 1, LABEL, line.label, Ink::Head);
     if values.iter().all(Option::is_none) {
-        pad.text(LABEL + 1, rows - 1, "not observed here", theme.dim());
+        pad.text(LABEL + 1, rows - 1, "not observed here", Ink::Dim);
         return;
     }
-    let style = if line.health >= Health::Warning { theme.health(line.health) } else { theme.line() };
-    bars(pad, LABEL + 1, &values, style);
+    let ink = if line.health >= Health::Warning { Ink::Health(line.health) } else { Ink::Series };
+    bars(pad, LABEL + 1, &values, ink);
     let now = values.last().copied().flatten();
-    pad.number(pad.width() - SCALE - 1, rows - 1, SCALE, &now.map_or_else(|| "-".into(), line.show), STRONG);
+    pad.number(pad.width() - SCALE - 1, rows - 1, SCALE, &now.map_or_else(|| "-".into(), line.show), Ink::Strong);
     if rows > 1 {
-        pad.number(pad.width() - SCALE - 1, 0, SCALE, &format!("max {}", (line.show)(top)), theme.dim());
+        pad.number(pad.width() - SCALE - 1, 0, SCALE, &format!("max {}", (line.show)(top)), Ink::Dim);
     }
 }
 
 /// Draws a bar for each value into all rows of the pad, from column `x` on. The largest bar fills the height.
-pub(super) fn bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], style: Style) {
-    let theme = pad.theme();
+pub(super) fn bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], ink: Ink) {
     let rows = pad.height();
     if rows == 0 {
         return;
     }
     let top = values.iter().flatten().copied().fold(0.0, f64::max);
-    let levels = theme.pick(BLOCKS, ASCII);
+    let levels = pad.theme.pick(BLOCKS, ASCII);
     for (place, value) in values.iter().enumerate() {
         let Some(value) = value else { continue };
         let x = x + place as u16;
@@ -162,12 +151,12 @@ pub(super) fn bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], style: Sty
             0
         };
         if filled == 0 {
-            pad.text(x, rows - 1, theme.pick("·", "_"), theme.dim());
+            pad.text(x, rows - 1, pad.theme.pick("·", "_"), Ink::Dim);
         }
         for row in 0..rows {
             let level = filled.saturating_sub(row * 8).min(8);
             if level > 0 {
-                pad.text(x, rows - 1 - row, levels[usize::from(level)], style);
+                pad.text(x, rows - 1 - row, levels[usize::from(level)], ink);
             }
         }
     }

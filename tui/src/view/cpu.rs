@@ -3,16 +3,15 @@
 use session::units::{count, known};
 use trace::report::StackLine;
 
-use super::Hits;
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use crate::state::Model;
-use crate::state::health::Health;
+use crate::state::action::Tab;
+use crate::state::flags::Health;
 use crate::state::history::{Metric, ThreadSample};
-use crate::state::tab::Tab;
 use crate::state::threads::{Shares, ThreadLine};
 use crate::state::ui::Ui;
-use crate::theme::{PLAIN, STRONG};
+use crate::theme::Ink;
 
 /// Cells of a bar that represents one full core.
 const BAR: usize = 40;
@@ -25,16 +24,15 @@ const BARS: u16 = 82;
 const BOUND: f64 = 0.90;
 const STARVED: f64 = 0.10;
 
-pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
-    let theme = pad.theme();
+pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let threads = model.threads.as_deref().unwrap_or_default();
-    pad.text(1, 0, "last 10 s of each thread; * marks threads that receive frames", theme.dim());
-    pad.text(3, 1, "role", theme.dim());
-    pad.text(16, 1, "thread", theme.dim());
-    pad.numbers((28, 1), (7, 7), ["tid", "runs", "waits", "quota", "asleep"], theme.dim());
+    pad.text(1, 0, "last 10 s of each thread; * marks threads that receive frames", Ink::Dim);
+    pad.text(3, 1, "role", Ink::Dim);
+    pad.text(16, 1, "thread", Ink::Dim);
+    pad.numbers((28, 1), (7, 7), ["tid", "runs", "waits", "quota", "asleep"], Ink::Dim);
     let max_rows = (pad.height().saturating_sub(2) / 2).max(4);
     let selected = ui.place(Tab::Cpu);
-    let y = hits.list((pad, 2), threads, (selected, max_rows), |pad, y, _, thread| line(pad, y, thread));
+    let y = pad.list(2, threads, (selected, max_rows), |pad, y, _, thread| line(pad, y, thread));
     if let Some(thread) = threads.get(selected) {
         // With stack samples, the function table gets the space of the charts.
         let table = model.stacks.iter().find(|t| t.role == thread.role).or(model.stacks.first());
@@ -48,12 +46,11 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 
 /// Draws the functions in which the threads of a role ran.
 fn functions(pad: &mut Pad<'_>, y: u16, table: &StackLine) {
-    let theme = pad.theme();
     let title =
         format!("{}: functions in {} running stacks of {} read", table.role, count(table.running), count(table.stacks));
     pad.rule(y, &title);
-    pad.numbers((1, y + 1), (8, 7), ["own", "total", "GIL", "growing"], theme.dim());
-    pad.text(35, y + 1, "function", theme.dim());
+    pad.numbers((1, y + 1), (8, 7), ["own", "total", "GIL", "growing"], Ink::Dim);
+    pad.text(35, y + 1, "function", Ink::Dim);
     let percent = |share: f64| format!("{:.1}%", share * 100.0);
     for (row, stacks) in table.functions.iter().enumerate() {
         let y = y + 2 + row as u16;
@@ -66,9 +63,9 @@ fn functions(pad: &mut Pad<'_>, y: u16, table: &StackLine) {
             known(stacks.all.gil, percent),
             known(stacks.growing, |share| percent(share.own)),
         ];
-        pad.numbers((1, y), (8, 7), cells, PLAIN);
-        let x = pad.text(35, y, &stacks.function, STRONG);
-        pad.text(x + 2, y, &stacks.file, theme.dim());
+        pad.numbers((1, y), (8, 7), cells, Ink::Plain);
+        let x = pad.text(35, y, &stacks.function, Ink::Strong);
+        pad.text(x + 2, y, &stacks.file, Ink::Dim);
     }
 }
 
@@ -99,26 +96,25 @@ fn over_time(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, mode
 }
 
 fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) -> u16 {
-    let theme = pad.theme();
     let mark = if thread.receives { "*" } else { " " };
-    pad.fit(3, y, 12, &format!("{mark}{}", thread.role), STRONG);
-    pad.fit(16, y, 12, &thread.name, PLAIN);
-    pad.number(28, y, 7, &thread.id.tid.to_string(), PLAIN);
+    pad.fit(3, y, 12, &format!("{mark}{}", thread.role), Ink::Strong);
+    pad.fit(16, y, 12, &thread.name, Ink::Plain);
+    pad.number(28, y, 7, &thread.id.tid.to_string(), Ink::Plain);
     let Some(shares) = &thread.recent else {
-        pad.text(1, y, theme.sign(Health::Unknown), theme.dim());
-        pad.text(36, y, "not sampled in the last 10 s", theme.dim());
+        pad.text(1, y, pad.theme.sign(Health::Unknown), Ink::Dim);
+        pad.text(36, y, "not sampled in the last 10 s", Ink::Dim);
         return y + 1;
     };
     let (health, verdict) = verdict(shares);
-    pad.text(1, y, theme.sign(health), theme.health(health));
+    pad.text(1, y, pad.theme.sign(health), Ink::Health(health));
     let percent = |s: Option<f64>| known(s, |s| format!("{:.1}%", s * 100.0));
     let cells = [Some(shares.running), shares.waiting, shares.throttled, shares.blocked].map(percent);
-    pad.numbers((35, y), (7, 7), cells, PLAIN);
-    pad.text(VERDICT, y, verdict, theme.health(health));
+    pad.numbers((35, y), (7, 7), cells, Ink::Plain);
+    pad.text(VERDICT, y, verdict, Ink::Health(health));
     let cells = |s: f64| (s.clamp(0.0, 1.0) * BAR as f64).round() as usize;
-    let x = pad.text(BARS, y, &theme.pick("█", "#").repeat(cells(shares.running)), theme.line());
+    let x = pad.text(BARS, y, &pad.theme.pick("█", "#").repeat(cells(shares.running)), Ink::Series);
     let lack = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);
-    pad.text(x, y, &theme.pick("░", "-").repeat(cells(lack)), theme.health(Health::Warning));
+    pad.text(x, y, &pad.theme.pick("░", "-").repeat(cells(lack)), Ink::Health(Health::Warning));
     y + 1
 }
 

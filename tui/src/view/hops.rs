@@ -3,36 +3,34 @@
 use session::units::{bytes, count, duration, known, rate};
 use trace::report::Spread;
 
-use super::Hits;
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use crate::state::Model;
-use crate::state::health::Health;
+use crate::state::action::Tab;
+use crate::state::flags::Health;
 use crate::state::history::{HopSample, Metric};
 use crate::state::model::{CLASSES, HopLine};
-use crate::state::tab::Tab;
 use crate::state::ui::Ui;
-use crate::theme::{PLAIN, STRONG};
+use crate::theme::Ink;
 
 /// Cells of the longest histogram bar.
 const BAR: u16 = 24;
 /// Rows of one time series, including its heading.
 const TREND_ROWS: u16 = 9;
 
-pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
-    let theme = pad.theme();
+pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if model.hops.is_empty() {
-        pad.text(2, 1, "no hop observed yet", theme.dim());
+        pad.text(2, 1, "no hop observed yet", Ink::Dim);
         return;
     }
     let columns = Columns::of(model, pad.width());
-    pad.text(3, 0, "hop", theme.dim());
+    pad.text(3, 0, "hop", Ink::Dim);
     for (x, column) in columns.places() {
-        pad.number(x, 0, CELL, COLUMNS[column].0, theme.dim());
+        pad.number(x, 0, CELL, COLUMNS[column].0, Ink::Dim);
     }
     let max = (pad.height() / 3).max(4);
     let selected = ui.place(Tab::Hops);
-    let y = hits.list((pad, 1), &model.hops, (selected, max), |pad, y, place, hop| {
+    let y = pad.list(1, &model.hops, (selected, max), |pad, y, place, hop| {
         line(pad, y, hop, &columns);
         if place == selected && hop.members.len() > 1 { members(pad, y + 1, hop) } else { y + 1 }
     });
@@ -86,12 +84,11 @@ impl Columns {
 }
 
 fn line(pad: &mut Pad<'_>, y: u16, hop: &HopLine, columns: &Columns) {
-    let theme = pad.theme();
-    pad.text(1, y, theme.sign(hop.health), theme.health(hop.health));
-    let name = format!("{}{}{}", hop.ends.from, theme.pick("→", ">"), hop.ends.to);
-    pad.fit(3, y, columns.name, &name, STRONG);
+    pad.text(1, y, pad.theme.sign(hop.health), Ink::Health(hop.health));
+    let name = format!("{}{}{}", hop.ends.from, pad.theme.pick("→", ">"), hop.ends.to);
+    pad.fit(3, y, columns.name, &name, Ink::Strong);
     for (x, column) in columns.places() {
-        pad.number(x, y, CELL, &COLUMNS[column].1(hop), PLAIN);
+        pad.number(x, y, CELL, &COLUMNS[column].1(hop), Ink::Plain);
     }
 }
 
@@ -101,18 +98,10 @@ pub(super) fn worst(model: &Model) -> Option<&HopLine> {
 }
 
 fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
-    let theme = pad.theme();
-    pad.rule(0, &format!("{} {} {}", hop.ends.from, theme.pick("→", "->"), hop.ends.to));
+    pad.rule(0, &format!("{} {} {}", hop.ends.from, pad.theme.pick("→", "->"), hop.ends.to));
     let spread = |s: Option<Spread>| {
-        known(s, |s| {
-            format!(
-                "p50 {}  p90 {}  p99 {}  max {}",
-                duration(s.p50),
-                duration(s.p90),
-                duration(s.p99),
-                duration(s.max)
-            )
-        })
+        let quantile = |(name, ns): (&str, u64)| format!("{name} {}", duration(ns));
+        known(s, |s| [("p50", s.p50), ("p90", s.p90), ("p99", s.p99), ("max", s.max)].map(quantile).join("  "))
     };
     let mut facts = vec![
         ("passed", format!("{} frames  {} chunks  {}", count(hop.frames), count(hop.chunks), bytes(hop.bytes))),
@@ -128,20 +117,15 @@ fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
     }
     let mut y = 1;
     for (name, text) in &facts {
-        let x = pad.fit(1, y, 14, name, theme.head()).max(15);
-        let not_observed = text == "-";
-        pad.text(
-            x,
-            y,
-            if not_observed { "not observed here" } else { text },
-            if not_observed { theme.dim() } else { PLAIN },
-        );
+        let x = pad.fit(1, y, 14, name, Ink::Head).max(15);
+        let (text, ink) = if text == "-" { ("not observed here", Ink::Dim) } else { (&**text, Ink::Plain) };
+        pad.text(x, y, text, ink);
         y += 1;
     }
     if hop.undecoded > 0 {
         let why: Vec<String> = hop.reasons.iter().map(|(why, n)| format!("{why} {}", count(*n))).collect();
         let text = format!("cannot decode {} frames: {}", count(hop.undecoded), why.join(", "));
-        pad.text(1, y, &text, theme.health(Health::Warning));
+        pad.text(1, y, &text, Ink::Health(Health::Warning));
         y += 1;
     }
     let wide = pad.width() >= 120;
@@ -161,14 +145,13 @@ fn processing(hop: &HopLine, spread: &dyn Fn(Option<Spread>) -> String) -> Strin
 
 /// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
 fn kernel(hop: &HopLine) -> String {
-    let inbox = known(hop.inbox_max, |frames| format!(", {} frames in the inbox at most", count(frames)));
+    let inbox = |frames| format!(", {} frames in the inbox at most", count(frames));
     known(hop.kernel_bytes, |(now, max)| format!("{} now, {} at most", bytes(now), bytes(max)))
-        + if hop.inbox_max.is_some() { &inbox } else { "" }
+        + &hop.inbox_max.map_or_else(String::new, inbox)
 }
 
 fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
-    let theme = pad.theme();
-    pad.text(1, y, "frames by queue wait", theme.head());
+    pad.text(1, y, "frames by queue wait", Ink::Head);
     let max = hop.queue_wait_classes.iter().copied().max().unwrap_or(0).max(1);
     for (row, &frames) in hop.queue_wait_classes.iter().enumerate() {
         let y = y + 1 + row as u16;
@@ -176,18 +159,17 @@ fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
             Some(&bound) => format!("<{}", duration(bound)),
             None => "more".into(),
         };
-        pad.number(1, y, 8, &label, theme.dim());
+        pad.number(1, y, 8, &label, Ink::Dim);
         let cells = (u128::from(frames) * u128::from(BAR) / u128::from(max)) as usize;
-        let bar = theme.pick("█", "#").repeat(cells.max(usize::from(frames > 0)));
+        let bar = pad.theme.pick("█", "#").repeat(cells.max(usize::from(frames > 0)));
         let health = if row >= 5 { Health::Warning } else { Health::Good };
-        let x = pad.text(10, y, &bar, theme.health(health));
-        pad.text(x + 1, y, &count(frames), PLAIN);
+        let x = pad.text(10, y, &bar, Ink::Health(health));
+        pad.text(x + 1, y, &count(frames), Ink::Plain);
     }
 }
 
 /// Time series of the hop, right of the histogram: backlog, and if there is room queue wait and rate.
 fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &Ui) {
-    let theme = pad.theme();
     let Some(history) = model.past.hops.get(&hop.name) else {
         return;
     };
@@ -207,16 +189,15 @@ fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &
         let max = format!(" max {} ", (line.show)(top));
         let title_width = columns.saturating_sub(max.len() as u16);
         let title = format!("{}, {}", line.label, window.words(columns, model));
-        pad.fit(x, y, title_width, &title, theme.head());
-        pad.right(y, &max, theme.dim());
+        pad.fit(x, y, title_width, &title, Ink::Head);
+        pad.right(y, &max, Ink::Dim);
         let height = pad.height().saturating_sub(y + 1).min(TREND_ROWS - 1);
-        chart::bars(&mut pad.below(y + 1, height), x, &values, theme.line());
+        chart::bars(&mut pad.below(y + 1, height), x, &values, Ink::Series);
     }
 }
 
 /// Draws one branch per receiving worker below the hop. Returns the next free row.
 fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
-    let theme = pad.theme();
     let total = hop.members.iter().map(|m| m.chunks).sum::<u64>().max(1);
     let max_lines = usize::from(pad.height().saturating_sub(y) / 3);
     let shown = hop.members.len().min(max_lines);
@@ -224,7 +205,7 @@ fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
         let y = y + row as u16;
         let more = hop.members.len() - shown;
         let last = row + 1 == shown;
-        let branch = if last { theme.pick("└", "`") } else { theme.pick("├", "|") };
+        let branch = if last { pad.theme.pick("└", "`") } else { pad.theme.pick("├", "|") };
         let share = 100.0 * member.chunks as f64 / total as f64;
         let name = format!("{branch} {}", known(member.worker, |w| format!("worker {w}")));
         let more = if last && more > 0 { format!("(and {more} more)  ") } else { String::new() };
@@ -235,9 +216,9 @@ fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
             known(member.backlog, count),
             known(member.busy, |busy| format!("{:.0}%", 100.0 * busy))
         );
-        let x = pad.fit(3, y, 14, &name, STRONG).max(16);
-        let x = pad.text(x, y, &numbers, PLAIN);
-        pad.text(x, y, &member.endpoint, theme.dim());
+        let x = pad.fit(3, y, 14, &name, Ink::Strong).max(16);
+        let x = pad.text(x, y, &numbers, Ink::Plain);
+        pad.text(x, y, &member.endpoint, Ink::Dim);
     }
     y + shown as u16
 }

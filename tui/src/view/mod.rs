@@ -16,106 +16,53 @@ mod requests;
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use ratatui::style::Modifier;
-use session::units::{bytes, clock, count, duration, known};
+use session::units::{self, bytes, clock, count, duration, known};
 use trace::stats::Spread;
 
-use crate::keys::BINDINGS;
+use crate::keys::{BINDINGS, Place};
 use crate::state::Model;
-use crate::state::action::Action;
-use crate::state::health::Health;
-use crate::state::tab::Tab;
+use crate::state::action::{Action, Tab};
+use crate::state::flags::Health;
 use crate::state::ui::{Dialog, Ui};
-use crate::theme::{PLAIN, STRONG, Theme};
+use crate::theme::{Ink, Theme};
+pub(crate) use pad::Hits;
 use pad::Pad;
 
 /// Smallest supported screen, in columns and rows.
 pub(crate) const SMALLEST: (u16, u16) = (80, 24);
 
-/// Clickable areas of the screen, and the page size of the list.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Hits {
-    /// Areas, each with the action of a click in it.
-    areas: Vec<(Rect, Action)>,
-    /// Visible rows of the list.
-    pub(crate) page: usize,
-}
-
-impl Hits {
-    /// Action of a click at `(x, y)`.
-    pub(crate) fn at(&self, x: u16, y: u16) -> Option<Action> {
-        self.areas.iter().find(|(area, _)| area.contains((x, y).into())).map(|a| a.1)
-    }
-
-    fn add(&mut self, area: Rect, action: Action) {
-        self.areas.push((area, action));
-    }
-
-    /// Draws the part of a list that includes the selected item, at most `rows` of its items. `draw` draws an item in a row and returns the
-    /// next free row.
-    fn list<T>(
-        &mut self,
-        (pad, mut y): (&mut Pad<'_>, u16),
-        items: &[T],
-        (selected, rows): (usize, u16),
-        draw: impl Fn(&mut Pad<'_>, u16, usize, &T) -> u16,
-    ) -> u16 {
-        let top = selected.saturating_sub(usize::from(rows) - 1);
-        self.page = rows.into();
-        for (place, item) in items.iter().enumerate().skip(top).take(rows.into()) {
-            let row = y;
-            y = draw(pad, row, place, item);
-            self.add_row(pad, row, place, place == selected);
-        }
-        y
-    }
-
-    /// Makes line `y` a row of a list: a click picks it, and the selected one is marked.
-    fn add_row(&mut self, pad: &mut Pad<'_>, y: u16, place: usize, selected: bool) {
-        if selected {
-            pad.row_style(y, pad.theme().selected());
-        }
-        self.add(pad.row(y), Action::Pick(place));
-    }
-}
-
 pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) -> Hits {
     let area = frame.area();
     let mut hits = Hits::default();
-    let mut pad = Pad::new(frame.buffer_mut(), area, theme);
+    let mut pad = Pad::new(frame, theme, &mut hits);
     if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
         too_small(&mut pad, model);
         return hits;
     }
     let [bar, verdict, body, own, bottom] = rows(area);
-    tab_bar(&mut pad.part(bar), model, ui, &mut hits);
-    verdict_line(&mut pad.part(verdict), model, theme);
-    draw_tab(&mut pad.part(body), model, ui, &mut hits);
+    tab_bar(&mut pad.part(bar), model, ui);
+    verdict_line(&mut pad.part(verdict), model);
+    let tab = &mut pad.part(body);
+    match ui.tab {
+        Tab::Overview => overview::draw(tab, model, ui),
+        Tab::Requests => requests::draw(tab, model, ui),
+        Tab::Request => request::draw(tab, model, ui),
+        Tab::Hops => hops::draw(tab, model, ui),
+        Tab::Findings => findings::draw(tab, model, ui),
+        Tab::Cpu => cpu::draw(tab, model, ui),
+        Tab::Pods => pods::draw(tab, model, ui),
+    }
     match &model.position {
-        Some(position) => position::draw(&mut pad.part(own), model, position, &mut hits),
+        Some(position) => position::draw(&mut pad.part(own), model, position),
         None => own_line(&mut pad.part(own), model),
     }
     hint_line(&mut pad.part(bottom), ui);
-    if let Dialog::Help(scrolled) = ui.dialog {
-        hits = Hits { page: help::draw(&mut pad.part(body), scrolled, ui), ..Hits::default() };
-    }
-    if let Dialog::Palette(words, at) = &ui.dialog {
-        hits = Hits::default();
-        help::palette(&mut pad.part(body), words, *at, ui);
+    match &ui.dialog {
+        Dialog::Help(scrolled) => help::draw(&mut pad.part(body), *scrolled, ui),
+        Dialog::Palette(words, at) => help::palette(&mut pad.part(body), words, *at, ui),
+        _ => {}
     }
     hits
-}
-
-fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
-    match ui.tab {
-        Tab::Overview => overview::draw(pad, model, ui, hits),
-        Tab::Requests => requests::draw(pad, model, ui, hits),
-        Tab::Request => request::draw(pad, model, ui, hits),
-        Tab::Hops => hops::draw(pad, model, ui, hits),
-        Tab::Findings => findings::draw(pad, model, ui, hits),
-        Tab::Cpu => cpu::draw(pad, model, ui, hits),
-        Tab::Pods => pods::draw(pad, model, ui, hits),
-    }
 }
 
 /// Splits the screen into tab bar, verdict, tab, status line and key hints.
@@ -127,39 +74,40 @@ fn rows(area: Rect) -> [Rect; 5] {
 
 /// Replacement for the tabs on small screens: verdict, worst hop, and the size that is required.
 fn too_small(pad: &mut Pad<'_>, model: &Model) {
-    let (area, theme) = (pad.area(), pad.theme());
-    verdict_line(pad, model, theme);
+    verdict_line(pad, model);
     if let Some(hop) = hops::worst(model) {
         let text = format!(
             "{} {}{}{} backlog {}, oldest {}",
-            theme.sign(hop.health),
+            pad.theme.sign(hop.health),
             hop.ends.from,
-            theme.pick("→", ">"),
+            pad.theme.pick("→", ">"),
             hop.ends.to,
             known(hop.backlog, count),
             known(hop.oldest_ns, duration)
         );
-        pad.fit(1, 1, area.width.saturating_sub(1), &text, theme.health(hop.health));
+        pad.text(1, 1, &text, Ink::Health(hop.health));
     }
     let text = format!(
         "needs {}x{}; this is {}x{}: enlarge it, or press q to quit",
-        SMALLEST.0, SMALLEST.1, area.width, area.height
+        SMALLEST.0,
+        SMALLEST.1,
+        pad.width(),
+        pad.height()
     );
-    pad.fit(1, 2, area.width.saturating_sub(1), &text, theme.dim());
+    pad.text(1, 2, &text, Ink::Dim);
 }
 
-fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
-    let theme = pad.theme();
-    let mut x = pad.text(1, 0, "tokengap", theme.head()) + 1;
+fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+    let mut x = pad.text(1, 0, "tokengap", Ink::Head) + 1;
     for (place, tab) in Tab::ALL.into_iter().enumerate().filter(|t| t.1.exists(model)) {
         let label = format!(" {} {}", place + 1, tab.word());
-        let style = if tab == ui.tab { theme.selected() } else { theme.dim() };
-        let end = pad.text(x, 0, &label, style);
-        hits.add(Rect::new(pad.area().x + x, pad.area().y, end - x, 1), Action::Go(tab));
+        let ink = if tab == ui.tab { Ink::Selected } else { Ink::Dim };
+        let end = pad.text(x, 0, &label, ink);
+        pad.click((x, 0), (end - x, 1), Action::Go(tab));
         x = end;
     }
     let state = if ui.paused.is_some() { "PAUSED" } else { model.run.doing };
-    let style = if ui.paused.is_some() { theme.selected() } else { theme.dim() };
+    let ink = if ui.paused.is_some() { Ink::Selected } else { Ink::Dim };
     let time = clock(model.running_ns);
     let state = if model.position.is_some() { "replay" } else { state };
     let watched = model.pods.get(model.pod);
@@ -171,57 +119,51 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     let full = format!(" {source} {state} {time} ");
     let fits = usize::from(x) + full.len() <= usize::from(pad.width());
     let right = if fits { full } else { format!(" {state} {time} ") };
-    pad.right(0, &right, style);
+    pad.right(0, &right, ink);
 }
 
-fn verdict_line(pad: &mut Pad<'_>, model: &Model, theme: Theme) {
+fn verdict_line(pad: &mut Pad<'_>, model: &Model) {
     let verdict = &model.verdict;
-    let style = theme.health(verdict.health);
-    let x = pad.text(
-        1,
-        0,
-        &format!("{} {}", theme.sign(verdict.health), verdict.health.word()),
-        style.add_modifier(Modifier::BOLD),
-    );
-    pad.text(x + 2, 0, &verdict.text, STRONG);
+    let health = format!("{} {}", pad.theme.sign(verdict.health), verdict.health.word());
+    let x = pad.text(1, 0, &health, Ink::Verdict(verdict.health));
+    pad.text(x + 2, 0, &verdict.text, Ink::Strong);
 }
 
 /// Draws tokengap's resource use and missed observations; always visible.
 fn own_line(pad: &mut Pad<'_>, model: &Model) {
-    let (theme, own) = (pad.theme(), &model.run);
+    let own = &model.run;
     let cpu = known(own.cpu, |c| format!("{:.1}%", c * 100.0));
     let label = if model.run.source == "demo" { "self+demo" } else { "self" };
     let cost = format!("{label}: cpu {cpu}  rss {}  ", known(own.rss_bytes, bytes));
     let x = writing(pad, 1, model);
-    let mut x = pad.text(x, 0, &cost, theme.dim());
+    let mut x = pad.text(x, 0, &cost, Ink::Dim);
     for (word, n) in [("missed", own.missed), ("undecoded", own.undecoded)] {
-        let style = if n > 0 { theme.health(Health::Warning) } else { theme.dim() };
-        x = pad.text(x, 0, &format!("{word} {}  ", count(n)), style);
+        let ink = if n > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
+        x = pad.text(x, 0, &format!("{word} {}  ", count(n)), ink);
     }
     if let Some(first) = own.degraded.first() {
         let more =
             if own.degraded.len() > 1 { format!(" (and {} more: 5)", own.degraded.len() - 1) } else { String::new() };
-        pad.text(x, 0, &format!("! degraded: {first}{more}"), theme.health(Health::Warning));
+        pad.text(x, 0, &format!("! degraded: {first}{more}"), Ink::Health(Health::Warning));
     } else if x + (model.engine.chars().count() as u16) < pad.width() {
-        pad.right(0, &format!("{} ", model.engine), theme.dim());
+        pad.right(0, &format!("{} ", model.engine), Ink::Dim);
     }
 }
 
 /// Draws the outputs being written, with their dropped records.
-fn writing(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
-    let (theme, writing) = (pad.theme(), &model.writing);
+fn writing(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
+    let writing = &model.writing;
     let recording =
         writing.recording.as_ref().map(|to| ("REC", format!("{} {}", to.name, bytes(to.bytes)), to.dropped, 0));
     let ring = writing.ring.as_ref().map(|to| ("ring", bytes(to.bytes), to.dropped, 0));
     let feed = writing.feed.as_ref();
     let feed = feed.map(|to| ("feed", format!("{} {} watching", to.address, to.watchers), to.dropped, to.refused));
-    let mut x = x;
     for (sign, text, dropped, refused) in [recording, ring, feed].into_iter().flatten() {
-        x = pad.text(x, 0, sign, theme.health(Health::Info));
-        x = pad.text(x + 1, 0, &text, PLAIN);
+        x = pad.text(x, 0, sign, Ink::Health(Health::Info));
+        x = pad.text(x + 1, 0, &text, Ink::Plain);
         for (n, what) in [(dropped, "dropped"), (refused, "refused")] {
             if n > 0 {
-                x = pad.text(x + 1, 0, &format!("({} {what})", count(n)), theme.health(Health::Warning));
+                x = pad.text(x + 1, 0, &format!("({} {what})", count(n)), Ink::Health(Health::Warning));
             }
         }
         x += 2;
@@ -231,46 +173,47 @@ fn writing(pad: &mut Pad<'_>, x: u16, model: &Model) -> u16 {
 
 /// Draws the inter-token latency at the client beside that of the engine, `x` cells behind the edge. Returns the next row.
 fn itl(pad: &mut Pad<'_>, y: u16, x: u16, [client, engine]: [Option<Spread>; 2]) -> u16 {
-    let theme = pad.theme();
     let quantiles = |itl: Option<Spread>| known(itl, |s| [s.p50, s.p90, s.p99].map(duration).join("/"));
-    let x = pad.text(1, y, "itl", theme.head()) + x - 1;
-    let x = pad.text(x, y, &format!("client {}", quantiles(client)), PLAIN);
+    let x = pad.text(1, y, "itl", Ink::Head) + x - 1;
+    let x = pad.text(x, y, &format!("client {}", quantiles(client)), Ink::Plain);
     let engine = format!("engine {}  (p50/p90/p99)", quantiles(engine));
-    pad.text(x + 2, y, &engine, theme.dim());
+    pad.text(x + 2, y, &engine, Ink::Dim);
     y + 1
 }
 
 fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
-    let theme = pad.theme();
-    let saved: Vec<String> = ui.saved.iter().map(|saved| format!("@{}", saved.name)).collect();
+    let saved: Vec<String> = ui.options.filters.iter().map(|saved| format!("@{}", saved.name)).collect();
     // Title, typed text, and what to do.
     let dialog = match &ui.dialog {
-        Dialog::Time(text, true) => Some(("go to: ", text, "Enter: go   Esc: cancel".into())),
-        Dialog::Time(text, false) => Some(("go to: ", text, "a time from the start: 1:23, 90s, 2m".into())),
-        Dialog::Palette(words, _) => Some((":", words, "Up Down: choose   Enter: run   Esc: cancel".into())),
-        Dialog::Filter(text, Some(wrong)) => Some(("filter: ", text, format!("! {wrong}"))),
-        Dialog::Filter(text, None) if saved.is_empty() => {
-            Some(("filter: ", text, "Enter: apply   Esc: cancel   (syntax: see the help, ?)".into()))
+        Dialog::Time(text) if units::moment(text).is_some() => {
+            Some(("go to: ", text, "Enter: go   Esc: cancel".into()))
         }
-        Dialog::Filter(text, None) => {
-            Some(("filter: ", text, format!("Enter: apply   Esc: cancel   {}", saved.join(" "))))
+        Dialog::Time(text) => Some(("go to: ", text, "a time from the start: 1:23, 90s, 2m".into())),
+        Dialog::Palette(words, _) => Some((":", words, "Up Down: choose   Enter: run   Esc: cancel".into())),
+        Dialog::Filter(text) => {
+            let hint = match ui.typed_filter(text) {
+                Err(wrong) => format!("! {wrong}"),
+                Ok(_) if saved.is_empty() => "Enter: apply   Esc: cancel   (syntax: see the help, ?)".into(),
+                Ok(_) => format!("Enter: apply   Esc: cancel   {}", saved.join(" ")),
+            };
+            Some(("filter: ", text, hint))
         }
         Dialog::Export => {
-            let x = pad.text(1, 0, "write: ", theme.head());
-            pad.text(x, 0, "h HTML report   j JSON report   p trace for Perfetto   Esc: cancel", PLAIN);
+            let x = pad.text(1, 0, "write: ", Ink::Head);
+            pad.text(x, 0, "h HTML report   j JSON report   p trace for Perfetto   Esc: cancel", Ink::Plain);
             return;
         }
         Dialog::None | Dialog::Help(_) => None,
     };
     if let Some((title, typed, hint)) = dialog {
-        let x = pad.text(1, 0, title, theme.head());
-        let x = pad.text(x, 0, &format!("{typed}{}", theme.pick("▏", "_")), STRONG);
-        let style = if hint.starts_with('!') { theme.health(Health::Warning) } else { theme.dim() };
-        pad.text(x + 1, 0, &hint, style);
+        let x = pad.text(1, 0, title, Ink::Head);
+        let x = pad.text(x, 0, &format!("{typed}{}", pad.theme.pick("▏", "_")), Ink::Strong);
+        let ink = if hint.starts_with('!') { Ink::Health(Health::Warning) } else { Ink::Dim };
+        pad.text(x + 1, 0, &hint, ink);
         return;
     }
     if let Some(message) = &ui.message {
-        pad.text(1, 0, message, theme.head());
+        pad.text(1, 0, message, Ink::Head);
         return;
     }
     // Help and quit stay visible; the other hints are cut first.
@@ -286,8 +229,8 @@ fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
     };
     let mut x = 1;
     for (keys, hint) in rest.into_iter().take_while(fits).chain(always_shown) {
-        x = pad.text(x, 0, &keys, theme.head());
-        x = pad.text(x + 1, 0, hint, theme.dim()) + 2;
+        x = pad.text(x, 0, &keys, Ink::Head);
+        x = pad.text(x + 1, 0, hint, Ink::Dim) + 2;
     }
 }
 
@@ -296,7 +239,7 @@ fn hints(ui: &Ui) -> Vec<(String, &'static str)> {
     let mut hints: Vec<(String, &'static str)> = Vec::new();
     // During playback of a recording, its keys come first.
     let (first, rest): (Vec<_>, Vec<_>) =
-        BINDINGS.iter().filter(|b| !b.hint.is_empty() && b.applies(ui)).partition(|b| b.is_for_replay());
+        BINDINGS.iter().filter(|b| !b.hint.is_empty() && b.applies(ui)).partition(|b| b.place == Place::Replay);
     for binding in first.into_iter().chain(rest) {
         let key = binding.shown.split(' ').next().unwrap_or(binding.shown);
         match hints.iter_mut().find(|(_, hint)| *hint == binding.hint) {

@@ -4,23 +4,22 @@ use session::units::{clock, count, duration, known, rate};
 use trace::report::Spread;
 
 use super::chart::{self, Line, Window};
+use super::itl;
 use super::pad::Pad;
 use super::path;
-use super::{Hits, itl};
 use crate::state::Model;
-use crate::state::action::Action;
-use crate::state::health::Health;
+use crate::state::action::{Action, Tab};
+use crate::state::flags::Health;
 use crate::state::history::Sample;
-use crate::state::tab::Tab;
 use crate::state::ui::Ui;
-use crate::theme::{PLAIN, STRONG};
+use crate::theme::Ink;
 
 /// Maximum number of rows of one time series.
 const CHART_ROWS: u16 = 4;
 /// Findings listed below the time series if there is room.
 const FINDINGS: u16 = 8;
 
-pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
+pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let roomy = pad.height() >= 30;
     let mut y = u16::from(roomy);
     y = gap(pad, y, model);
@@ -32,70 +31,68 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     }
     y = consumer(pad, y, model);
     y += 1;
-    y = path::draw(pad, y, model, hits);
+    y = path::draw(pad, y, model);
     y = path::shares(pad, y, "time (run)", &model.path);
     y += u16::from(roomy || pad.height() - y > 6);
     let listed = if roomy { (model.findings.len() as u16).min(FINDINGS) + 2 } else { 0 };
-    y = lines(pad, y, listed, (model, ui), hits);
+    y = lines(pad, y, listed, (model, ui));
     if roomy && !model.findings.is_empty() {
-        findings(pad, y + 1, model, hits);
+        findings(pad, y + 1, model);
     }
 }
 
 fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    let theme = pad.theme();
     let gap = &model.gap;
-    pad.text(1, y, "first-token gap", theme.head());
-    if !gap.seen {
-        pad.text(18, y, "not observed: needs the sends and receives of frames", theme.dim());
+    pad.text(1, y, "first-token gap", Ink::Head);
+    let Some(waiting) = gap.open else {
+        pad.text(18, y, "not observed: needs the sends and receives of frames", Ink::Dim);
         return y + 1;
-    }
-    pad.numbers((18, y), (9, 8), ["p50", "p90", "p99", "max", "requests"], theme.dim());
+    };
+    pad.numbers((18, y), (9, 8), ["p50", "p90", "p99", "max", "requests"], Ink::Dim);
     for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
         let y = y + 1 + row as u16;
-        pad.text(3, y, name, PLAIN);
+        pad.text(3, y, name, Ink::Plain);
         let Some(Spread { count: n, p50, p90, p99, max }) = spread else {
-            pad.text(22, y, "none", theme.dim());
+            pad.text(22, y, "none", Ink::Dim);
             continue;
         };
-        pad.numbers((18, y), (9, 8), [p50, p90, p99, max].map(duration), STRONG);
-        pad.number(18 + 4 * 9, y, 8, &count(n), PLAIN);
+        pad.numbers((18, y), (9, 8), [p50, p90, p99, max].map(duration), Ink::Strong);
+        pad.number(18 + 4 * 9, y, 8, &count(n), Ink::Plain);
         if row == 1 && !gap.worst_rid.is_empty() {
-            pad.text(65, y, &format!("max: {}", gap.worst_rid), theme.dim());
+            pad.text(65, y, &format!("max: {}", gap.worst_rid), Ink::Dim);
         }
     }
-    let waiting = match gap.open {
-        Some((0, _)) | None => "no first token is waiting now".to_owned(),
-        Some((1, longest)) => format!("1 first token is waiting, for {}", duration(longest)),
-        Some((n, longest)) => format!("{} first tokens are waiting, the longest for {}", count(n), duration(longest)),
+    let waiting = match waiting {
+        (0, _) => "no first token is waiting now".to_owned(),
+        (1, longest) => format!("1 first token is waiting, for {}", duration(longest)),
+        (n, longest) => format!("{} first tokens are waiting, the longest for {}", count(n), duration(longest)),
     };
-    pad.text(3, y + 3, &waiting, PLAIN);
+    pad.text(3, y + 3, &waiting, Ink::Plain);
     y + 4
 }
 
 fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    let theme = pad.theme();
     let (flow, requests, tokens, chunks) = (&model.flow, &model.requests, &model.tokens, &model.chunks);
-    let x = pad.text(1, y, "flow", theme.head());
+    let x = pad.text(1, y, "flow", Ink::Head);
     let frames = if pad.width() >= 100 { format!("{} frames/s  ", rate(flow.frames)) } else { String::new() };
     let now = format!("{} tok/s  {frames}{} live", rate(flow.tokens), count(requests.live));
-    let x = pad.text(x + 5, y, &now, STRONG);
+    let x = pad.text(x + 5, y, &now, Ink::Strong);
     let sums = format!(
         "of {}, {} finished upstream, {} aborted",
         count(requests.seen),
         count(requests.finished),
         count(requests.aborted)
     );
-    pad.text(x + 1, y, &sums, theme.dim());
+    pad.text(x + 1, y, &sums, Ink::Dim);
 
-    let x = pad.text(1, y + 1, "tokens", theme.head());
+    let x = pad.text(1, y + 1, "tokens", Ink::Head);
     let reached = format!(
         "{} sent  {} received  {} delivered",
         count(tokens.sent),
         known(tokens.received, count),
         known(tokens.delivered, count)
     );
-    let mut x = pad.text(x + 3, y + 1, &reached, PLAIN);
+    let mut x = pad.text(x + 3, y + 1, &reached, Ink::Plain);
     if let Some(lost) = chunks.tokens_lost {
         x = alarm(pad, x + 2, y + 1, lost, &format!("{} lost", count(lost)));
     }
@@ -103,26 +100,29 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         alarm(pad, x + 2, y + 1, 1, &format!("{} missing on the wire", count(tokens.missing_on_wire)));
     }
 
-    let x = pad.text(1, y + 2, "chunks", theme.head());
-    let x =
-        pad.text(x + 3, y + 2, &format!("{} sent  {} merged", count(chunks.sent), known(chunks.merged, count)), PLAIN);
+    let x = pad.text(1, y + 2, "chunks", Ink::Head);
+    let x = pad.text(
+        x + 3,
+        y + 2,
+        &format!("{} sent  {} merged", count(chunks.sent), known(chunks.merged, count)),
+        Ink::Plain,
+    );
     let dropped = chunks.dropped_confirmed.unwrap_or(0);
     let x = alarm(pad, x + 2, y + 2, dropped, &format!("{} dropped", known(chunks.dropped_confirmed, count)));
     let predicted = format!("({} predicted from wakeups)", known(chunks.dropped_predicted, count));
-    pad.text(x + 1, y + 2, &predicted, theme.dim());
+    pad.text(x + 1, y + 2, &predicted, Ink::Dim);
     y + 3
 }
 
 /// Draws how the thread that receives tokens spends its time, if threads are observed.
 fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    let theme = pad.theme();
     let last = model.hops.last().map(|hop| &*hop.ends.to);
     let mut receiving = model.threads.iter().flatten().filter(|t| t.receives && Some(&*t.role) == last);
     let Some((thread, shares)) = receiving.find_map(|t| Some((t, t.recent?))) else {
         return y;
     };
     let share = |s: Option<f64>| known(s, |s| format!("{:.0}%", s * 100.0));
-    let x = pad.text(1, y, &thread.role, theme.head());
+    let x = pad.text(1, y, &thread.role, Ink::Head);
     let text = format!(
         "{} running  {} starved of CPU  {} throttled  {} asleep",
         share(Some(shares.running)),
@@ -130,22 +130,21 @@ fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         share(shares.throttled),
         share(shares.blocked)
     );
-    pad.text(x + 1, y, &text, PLAIN);
+    pad.text(x + 1, y, &text, Ink::Plain);
     y + 1
 }
 
 /// Draws `text`, highlighted as critical if `n` is not 0.
 fn alarm(pad: &mut Pad<'_>, x: u16, y: u16, n: u64, text: &str) -> u16 {
-    let theme = pad.theme();
     if n > 0 {
-        let x = pad.text(x, y, theme.sign(Health::Critical), theme.health(Health::Critical));
-        pad.text(x + 1, y, text, theme.health(Health::Critical))
+        let x = pad.text(x, y, pad.theme.sign(Health::Critical), Ink::Health(Health::Critical));
+        pad.text(x + 1, y, text, Ink::Health(Health::Critical))
     } else {
-        pad.text(x, y, text, PLAIN)
+        pad.text(x, y, text, Ink::Plain)
     }
 }
 
-fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, (model, ui): (&Model, &Ui), hits: &mut Hits) -> u16 {
+fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, (model, ui): (&Model, &Ui)) -> u16 {
     let window = Window::of(model, ui);
     let columns = chart::columns(pad.width());
     pad.rule(y, &window.words(columns, model));
@@ -169,7 +168,7 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, (model, ui): (&Model, &Ui), h
         chart::draw(&mut pad.below(at, rows), line, &model.past.history, window);
         at += rows;
     }
-    window.hits(pad, (chart::LEFT, y + 1), (columns, at - y - 1), &model.past.history, hits);
+    window.clicks(pad, (chart::LEFT, y + 1), (columns, at - y - 1), &model.past.history);
     if at + reserved < pad.height() {
         window.axis(pad, (chart::LEFT, at), columns, model);
         at += 1;
@@ -177,14 +176,15 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, (model, ui): (&Model, &Ui), h
     at
 }
 
-fn findings(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) {
-    let theme = pad.theme();
+fn findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
     pad.rule(y, "findings");
     for (row, finding) in model.findings.iter().take(FINDINGS.into()).enumerate() {
         let y = y + 1 + row as u16;
-        hits.add(pad.row(y), Action::OpenAt(Tab::Findings, row));
-        let style = if finding.active { theme.health(finding.health) } else { theme.dim() };
-        pad.text(1, y, &format!("{} {:<9}", theme.sign(finding.health), finding.health.word()), style);
-        pad.text(13, y, &format!("since {:<7} {}", clock(finding.at_ns), finding.summary), PLAIN);
+        pad.click((0, y), (pad.width(), 1), Action::OpenAt(Tab::Findings, row));
+        let health = Health::from(finding.verdict.severity);
+        let ink = if finding.active { Ink::Health(health) } else { Ink::Dim };
+        pad.text(1, y, &format!("{} {:<9}", pad.theme.sign(health), health.word()), ink);
+        let since = clock(model.at_ns(finding));
+        pad.text(13, y, &format!("since {since:<7} {}", finding.verdict.summary), Ink::Plain);
     }
 }

@@ -1,70 +1,109 @@
-//! Drawing surface for a part of the screen: clipped text, columns, rules.
+//! Drawing surface for a part of the screen: clipped text, columns, rules, clickable areas.
 
+use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
-use ratatui::style::Style;
+use ratatui::widgets::{Clear, Widget};
 
-use crate::theme::Theme;
+use crate::state::action::Action;
+use crate::theme::{Ink, Theme};
+
+/// Clickable areas of the screen, and the page size of the list.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hits {
+    /// Areas, each with the action of a click in it.
+    areas: Vec<(Rect, Action)>,
+    /// Visible rows of the list.
+    pub(crate) page: usize,
+}
+
+impl Hits {
+    /// Action of a click at `(x, y)`.
+    pub(crate) fn at(&self, x: u16, y: u16) -> Option<Action> {
+        self.areas.iter().find(|(area, _)| area.contains((x, y).into())).map(|a| a.1)
+    }
+}
 
 /// A rectangle of the buffer with its own coordinates.
-pub(crate) struct Pad<'a> {
+pub(super) struct Pad<'a> {
     buffer: &'a mut Buffer,
     area: Rect,
-    theme: Theme,
+    pub(super) theme: Theme,
+    pub(super) hits: &'a mut Hits,
 }
 
 impl<'a> Pad<'a> {
-    pub(crate) fn new(buffer: &'a mut Buffer, area: Rect, theme: Theme) -> Self {
-        let area = area.intersection(*buffer.area());
-        Self { buffer, area, theme }
+    pub(super) fn new(frame: &'a mut Frame<'_>, theme: Theme, hits: &'a mut Hits) -> Self {
+        let area = frame.area();
+        Self { buffer: frame.buffer_mut(), area, theme, hits }
     }
 
     /// A part of the pad, given in screen coordinates.
-    pub(crate) fn part(&mut self, area: Rect) -> Pad<'_> {
+    pub(super) fn part(&mut self, area: Rect) -> Pad<'_> {
         let area = area.intersection(self.area);
-        Pad { buffer: self.buffer, area, theme: self.theme }
+        Pad { buffer: self.buffer, area, theme: self.theme, hits: self.hits }
     }
 
     /// Rows from `y` on, at most `height`, given in pad coordinates.
-    pub(crate) fn below(&mut self, y: u16, height: u16) -> Pad<'_> {
+    pub(super) fn below(&mut self, y: u16, height: u16) -> Pad<'_> {
         let y = y.min(self.area.height);
         let height = height.min(self.area.height - y);
         self.part(Rect { y: self.area.y + y, height, ..self.area })
     }
 
-    pub(crate) fn area(&self) -> Rect {
-        self.area
+    /// Makes an area clickable, given in pad coordinates.
+    pub(super) fn click(&mut self, (x, y): (u16, u16), (width, height): (u16, u16), action: Action) {
+        self.hits.areas.push((Rect::new(self.area.x + x, self.area.y + y, width, height), action));
     }
 
-    /// Area of a row, in screen coordinates.
-    pub(crate) fn row(&self, y: u16) -> Rect {
-        Rect { y: self.area.y + y, height: 1, ..self.area }
+    /// Draws the part of a list that includes the selected item, at most `rows` of its items. `draw` draws an item in a row and returns the
+    /// next free row.
+    pub(super) fn list<T>(
+        &mut self,
+        mut y: u16,
+        items: &[T],
+        (selected, rows): (usize, u16),
+        draw: impl Fn(&mut Pad<'_>, u16, usize, &T) -> u16,
+    ) -> u16 {
+        let top = selected.saturating_sub(usize::from(rows) - 1);
+        self.hits.page = rows.into();
+        for (place, item) in items.iter().enumerate().skip(top).take(rows.into()) {
+            let row = y;
+            y = draw(self, row, place, item);
+            self.list_row(row, place, place == selected);
+        }
+        y
     }
 
-    pub(crate) fn width(&self) -> u16 {
+    /// Makes line `y` a row of a list: a click picks it, and the selected one is marked.
+    pub(super) fn list_row(&mut self, y: u16, place: usize, selected: bool) {
+        if selected {
+            self.row_style(y, Ink::Selected);
+        }
+        self.click((0, y), (self.area.width, 1), Action::Pick(place));
+    }
+
+    pub(super) fn width(&self) -> u16 {
         self.area.width
     }
 
-    pub(crate) fn height(&self) -> u16 {
+    pub(super) fn height(&self) -> u16 {
         self.area.height
     }
 
-    pub(crate) fn theme(&self) -> Theme {
-        self.theme
-    }
-
     /// Writes from `x` to at most the right edge. Returns the next free column.
-    pub(crate) fn text(&mut self, x: u16, y: u16, text: &str, style: Style) -> u16 {
-        self.fit(x, y, self.area.width.saturating_sub(x), text, style)
+    pub(super) fn text(&mut self, x: u16, y: u16, text: &str, ink: Ink) -> u16 {
+        self.fit(x, y, self.area.width.saturating_sub(x), text, ink)
     }
 
     /// Writes into `width` cells from `x`. Clipped text ends in an ellipsis.
-    pub(crate) fn fit(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) -> u16 {
+    pub(super) fn fit(&mut self, x: u16, y: u16, width: u16, text: &str, ink: Ink) -> u16 {
         if y >= self.area.height || x >= self.area.width {
             return x;
         }
         let width = width.min(self.area.width - x);
         let (x0, y0) = (self.area.x + x, self.area.y + y);
+        let style = self.theme.style(ink);
         if text.bytes().all(is_plain) {
             let received = (text.len() as u64).min(width.into()) as u16;
             for (x, byte) in (x0..x0 + received).zip(text.bytes()) {
@@ -86,58 +125,50 @@ impl<'a> Pad<'a> {
     }
 
     /// Writes right-aligned into `width` cells from `x`.
-    pub(crate) fn number(&mut self, x: u16, y: u16, width: u16, text: &str, style: Style) {
+    pub(super) fn number(&mut self, x: u16, y: u16, width: u16, text: &str, ink: Ink) {
         let received = text.chars().count().min(width.into()) as u16;
-        self.fit(x + width - received, y, received, text, style);
+        self.fit(x + width - received, y, received, text, ink);
     }
 
     /// Writes each cell right-aligned into `width` cells, one every `pitch` cells from `x`.
-    pub(crate) fn numbers(
+    pub(super) fn numbers(
         &mut self,
         (x, y): (u16, u16),
         (pitch, width): (u16, u16),
         cells: impl IntoIterator<Item = impl AsRef<str>>,
-        style: Style,
+        ink: Ink,
     ) {
         for (x, text) in (x..).step_by(pitch.into()).zip(cells) {
-            self.number(x, y, width, text.as_ref(), style);
+            self.number(x, y, width, text.as_ref(), ink);
         }
     }
 
     /// Writes right-aligned at the edge of the pad.
-    pub(crate) fn right(&mut self, y: u16, text: &str, style: Style) {
+    pub(super) fn right(&mut self, y: u16, text: &str, ink: Ink) {
         let received = (text.chars().count() as u16).min(self.area.width);
-        self.text(self.area.width - received, y, text, style);
+        self.text(self.area.width - received, y, text, ink);
     }
 
-    /// Sets the style of a row.
-    pub(crate) fn row_style(&mut self, y: u16, style: Style) {
+    pub(super) fn row_style(&mut self, y: u16, ink: Ink) {
         if y < self.area.height {
-            self.buffer.set_style(self.row(y), style);
+            self.buffer.set_style(Rect { y: self.area.y + y, height: 1, ..self.area }, self.theme.style(ink));
         }
     }
 
-    /// Clears the pad.
-    pub(crate) fn clear(&mut self) {
-        for y in 0..self.area.height {
-            for x in 0..self.area.width {
-                if let Some(cell) = self.buffer.cell_mut((self.area.x + x, self.area.y + y)) {
-                    cell.reset();
-                }
-            }
-        }
+    pub(super) fn clear(&mut self) {
+        Clear.render(self.area, self.buffer);
     }
 
     /// Draws a heading with a rule to the right edge.
-    pub(crate) fn rule(&mut self, y: u16, title: &str) {
-        let x = self.text(1, y, title, self.theme.head()) + 1;
+    pub(super) fn rule(&mut self, y: u16, title: &str) {
+        let x = self.text(1, y, title, Ink::Head) + 1;
         let rest = usize::from(self.area.width.saturating_sub(x + 1));
         let line = self.theme.pick("─", "-").repeat(rest);
-        self.text(x, y, &line, self.theme.dim());
+        self.text(x, y, &line, Ink::Dim);
     }
 
     /// Writes word-wrapped text from row `y` on, at most `rows` rows. Returns the row after the last one.
-    pub(crate) fn paragraph(&mut self, x: u16, y: u16, rows: u16, text: &str, style: Style) -> u16 {
+    pub(super) fn paragraph(&mut self, x: u16, y: u16, rows: u16, text: &str, ink: Ink) -> u16 {
         let width = usize::from(self.area.width.saturating_sub(x + 1)).max(1);
         let mut line = String::new();
         let mut at = y;
@@ -146,7 +177,7 @@ impl<'a> Pad<'a> {
                 if at + 1 >= y + rows {
                     break;
                 }
-                self.text(x, at, &line, style);
+                self.text(x, at, &line, ink);
                 line.clear();
                 at += 1;
             }
@@ -155,7 +186,7 @@ impl<'a> Pad<'a> {
             }
             line.push_str(word);
         }
-        self.text(x, at, &line, style);
+        self.text(x, at, &line, ink);
         at + 1
     }
 }
@@ -177,24 +208,22 @@ fn clean(text: &str) -> std::borrow::Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::theme::Environment;
 
     fn drawn(draw: impl FnOnce(&mut Pad<'_>)) -> Vec<String> {
         let area = Rect::new(0, 0, 10, 3);
         let mut buffer = Buffer::empty(area);
-        draw(&mut Pad::new(&mut buffer, area, Theme::of(&Environment::default())));
-        (0..3)
-            .map(|y| (0..10).filter_map(|x| buffer.cell((x, y))).map(ratatui::buffer::Cell::symbol).collect())
-            .collect()
+        let theme = Theme::of(None, |_| String::new());
+        draw(&mut Pad { buffer: &mut buffer, area, theme, hits: &mut Hits::default() });
+        buffer.content.chunks(10).map(|row| row.iter().map(ratatui::buffer::Cell::symbol).collect()).collect()
     }
 
     #[test]
     fn truncated_text_is_marked_and_stays_inside_its_cells() {
         let rows = drawn(|pad| {
-            pad.fit(0, 0, 5, "abcdefgh", Style::new());
-            pad.number(0, 1, 6, "42", Style::new());
-            pad.text(0, 2, "a\x1b[2Jb", Style::new());
-            pad.text(50, 50, "lost", Style::new());
+            pad.fit(0, 0, 5, "abcdefgh", Ink::Plain);
+            pad.number(0, 1, 6, "42", Ink::Plain);
+            pad.text(0, 2, "a\x1b[2Jb", Ink::Plain);
+            pad.text(50, 50, "lost", Ink::Plain);
         });
         assert_eq!(rows, ["abcd~     ", "    42    ", "a?[2Jb    "]);
     }
@@ -202,7 +231,7 @@ mod tests {
     #[test]
     fn a_paragraph_wraps_at_spaces_and_stops_at_its_line_limit() {
         let rows = drawn(|pad| {
-            assert_eq!(pad.paragraph(0, 0, 2, "one two three four five", Style::new()), 2);
+            assert_eq!(pad.paragraph(0, 0, 2, "one two three four five", Ink::Plain), 2);
         });
         assert_eq!(rows, ["one two   ", "three     ", "          "]);
     }

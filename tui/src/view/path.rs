@@ -1,20 +1,17 @@
 //! The path from left to right, each hop with its rate, backlog and queue wait; a list if the screen is too narrow. The breakdown of time
 //! on it in one line.
 
-use ratatui::layout::Rect;
 use session::units::{count, duration, known, rate};
 use trace::path::Ends;
 use trace::report::bar::{self, Segment};
 use trace::words::percent;
 
-use super::Hits;
 use super::pad::Pad;
 use crate::state::Model;
-use crate::state::action::Action;
-use crate::state::health::Health;
+use crate::state::action::{Action, Tab};
+use crate::state::flags::Health;
 use crate::state::model::HopLine;
-use crate::state::tab::Tab;
-use crate::theme::{PLAIN, STRONG};
+use crate::theme::Ink;
 
 /// Minimum width of an arrow with its numbers.
 const ARROW: u16 = 15;
@@ -41,77 +38,71 @@ impl Arrow {
 }
 
 /// Draws the path from row `y` on. Returns the next free row.
-pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model, hits: &mut Hits) -> u16 {
-    let theme = pad.theme();
-    let place = |one: &HopLine| model.hops.iter().position(|hop| hop.name == one.name);
-    let drawn = |one: &HopLine| Arrow { place: place(one), ..hop(one) };
-    let mut arrows: Vec<Arrow> = in_line(&model.hops).into_iter().map(drawn).collect();
+pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    let mut arrows: Vec<Arrow> = in_line(&model.hops).into_iter().map(|(place, one)| hop(place, one)).collect();
     let Some(last) = arrows.last() else {
-        pad.text(1, y, "no hop observed yet", theme.dim());
+        pad.text(1, y, "no hop observed yet", Ink::Dim);
         return y + 1;
     };
     arrows.push(client(model, &last.ends.to));
     let names: u16 = arrows.iter().map(|a| width(&a.ends.from)).sum::<u16>() + width("client");
     let spare = pad.width().saturating_sub(2 + names);
     let arrow = spare / arrows.len() as u16;
-    if arrow < ARROW { list(pad, y, &arrows, hits) } else { row(pad, y, &arrows, arrow.min(2 * ARROW), hits) }
+    if arrow < ARROW { list(pad, y, &arrows) } else { row(pad, y, &arrows, arrow.min(2 * ARROW)) }
 }
 
-fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16, hits: &mut Hits) -> u16 {
-    let theme = pad.theme();
+fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16) -> u16 {
     let mut x = 1;
     for arrow in arrows {
         let begin = x;
-        x = pad.text(x, y, &arrow.ends.from, STRONG);
-        let style = theme.health(arrow.health);
-        let line = theme.pick("─", "-").repeat(usize::from(length) - 3);
-        let sign = theme.sign(arrow.health);
-        pad.text(x + 1, y, &format!("{line}{}", theme.pick("▶", ">")), style);
+        x = pad.text(x, y, &arrow.ends.from, Ink::Strong);
+        let ink = Ink::Health(arrow.health);
+        let line = pad.theme.pick("─", "-").repeat(usize::from(length) - 3);
+        let sign = pad.theme.sign(arrow.health);
+        pad.text(x + 1, y, &format!("{line}{}", pad.theme.pick("▶", ">")), ink);
         for (row, text) in arrow.lines.iter().enumerate() {
             let lead = if row == 0 { format!("{sign} ") } else { "  ".into() };
-            let style = if row == 0 { style } else { PLAIN };
-            pad.fit(x + 1, y + 1 + row as u16, length - 1, &format!("{lead}{text}"), style);
+            let ink = if row == 0 { ink } else { Ink::Plain };
+            pad.fit(x + 1, y + 1 + row as u16, length - 1, &format!("{lead}{text}"), ink);
         }
         x += length;
-        let area = Rect::new(pad.area().x + begin, pad.area().y + y, x - begin, ROWS);
-        hits.add(area, arrow.opens());
+        pad.click((begin, y), (x - begin, ROWS), arrow.opens());
     }
-    pad.text(x, y, "client", STRONG);
+    pad.text(x, y, "client", Ink::Strong);
     y + ROWS
 }
 
-fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], hits: &mut Hits) -> u16 {
-    let theme = pad.theme();
+fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
     let widest = arrows.iter().map(|a| width(&a.ends.from) + width(&a.ends.to) + 4).max().unwrap_or(0);
     let column = (pad.width().saturating_sub(widest + 6)) / 3;
     for (row, arrow) in arrows.iter().enumerate() {
         let y = y + row as u16;
-        hits.add(pad.row(y), arrow.opens());
-        let style = theme.health(arrow.health);
-        pad.text(1, y, theme.sign(arrow.health), style);
-        pad.text(3, y, &format!("{} {} {}", arrow.ends.from, theme.pick("─▶", "->"), arrow.ends.to), STRONG);
+        pad.click((0, y), (pad.width(), 1), arrow.opens());
+        let ink = Ink::Health(arrow.health);
+        pad.text(1, y, pad.theme.sign(arrow.health), ink);
+        pad.text(3, y, &format!("{} {} {}", arrow.ends.from, pad.theme.pick("─▶", "->"), arrow.ends.to), Ink::Strong);
         for (place, text) in arrow.lines.iter().enumerate() {
-            let style = if place == 0 { style } else { PLAIN };
-            pad.fit(widest + 5 + place as u16 * column, y, column.saturating_sub(1), text, style);
+            let ink = if place == 0 { ink } else { Ink::Plain };
+            pad.fit(widest + 5 + place as u16 * column, y, column.saturating_sub(1), text, ink);
         }
     }
     y + arrows.len() as u16
 }
 
 /// Hops that form a chain from the first one on. The Hops tab shows all hops.
-fn in_line(hops: &[HopLine]) -> Vec<&HopLine> {
-    let mut left: Vec<&HopLine> = hops.iter().collect();
-    let mut line: Vec<&HopLine> = Vec::new();
+fn in_line(hops: &[HopLine]) -> Vec<(usize, &HopLine)> {
+    let mut left: Vec<(usize, &HopLine)> = hops.iter().enumerate().collect();
+    let mut line = Vec::new();
     let mut at = hops.first().map(|h| &*h.ends.from);
-    while let Some(place) = left.iter().position(|h| Some(&*h.ends.from) == at) {
-        let hop = left.remove(place);
+    while let Some(next) = left.iter().position(|(_, hop)| Some(&*hop.ends.from) == at) {
+        let (place, hop) = left.remove(next);
         at = Some(&hop.ends.to);
-        line.push(hop);
+        line.push((place, hop));
     }
     line
 }
 
-fn hop(hop: &HopLine) -> Arrow {
+fn hop(place: usize, hop: &HopLine) -> Arrow {
     let workers = if hop.members.len() > 1 { format!(" x{}", hop.members.len()) } else { String::new() };
     let wait = match (hop.queue_wait, hop.relay) {
         (Some(spread), _) => format!("wait p99 {} (run)", duration(spread.p99)),
@@ -128,7 +119,7 @@ fn hop(hop: &HopLine) -> Arrow {
         lines.swap(0, 1);
         lines[0].push_str(&hop.oldest_ns.map(|ns| format!(" {}", duration(ns))).unwrap_or_default());
     }
-    Arrow { place: None, ends: hop.ends.clone(), health: hop.health, lines }
+    Arrow { place: Some(place), ends: hop.ends.clone(), health: hop.health, lines }
 }
 
 fn client(model: &Model, from: &str) -> Arrow {
@@ -160,23 +151,22 @@ fn width(text: &str) -> u16 {
 
 /// Draws the breakdown and returns the next free row. Draws nothing without parts.
 pub(super) fn shares(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment]) -> u16 {
-    let theme = pad.theme();
     if parts.is_empty() {
         return y;
     }
-    let signs = theme.pick(["█", "▒", "░"], ["#", "=", "-"]);
-    let sign_and_style = |place: usize| (signs[place % 3], [theme.line(), theme.head(), theme.dim()][place % 3]);
-    let mut x = pad.text(1, y, title, theme.head()) + 1;
+    let signs = pad.theme.pick(["█", "▒", "░"], ["#", "=", "-"]);
+    let sign_and_ink = |place: usize| (signs[place % 3], [Ink::Series, Ink::Head, Ink::Dim][place % 3]);
+    let mut x = pad.text(1, y, title, Ink::Head) + 1;
     for (place, cells) in bar::cells(parts, SHARES).into_iter().enumerate() {
-        let (sign, style) = sign_and_style(place);
-        x = pad.text(x, y, &sign.repeat(cells), style);
+        let (sign, ink) = sign_and_ink(place);
+        x = pad.text(x, y, &sign.repeat(cells), ink);
     }
     let mut parts: Vec<(usize, &Segment)> = parts.iter().enumerate().collect();
     parts.sort_by(|a, b| b.1.share.total_cmp(&a.1.share));
     for (place, part) in parts {
-        let (sign, style) = sign_and_style(place);
-        x = pad.text(x + 1, y, sign, style);
-        x = pad.text(x + 1, y, &format!("{} {}", percent(part.share), part.name), PLAIN);
+        let (sign, ink) = sign_and_ink(place);
+        x = pad.text(x + 1, y, sign, ink);
+        x = pad.text(x + 1, y, &format!("{} {}", percent(part.share), part.name), Ink::Plain);
     }
     y + 1
 }

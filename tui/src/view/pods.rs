@@ -2,14 +2,13 @@
 
 use session::units::{count, duration, known, rate};
 
-use super::Hits;
 use super::pad::Pad;
 use crate::state::Model;
-use crate::state::health::Health;
+use crate::state::action::Tab;
+use crate::state::flags::Health;
 use crate::state::pods::{Brief, Link, PodLine};
-use crate::state::tab::Tab;
 use crate::state::ui::Ui;
-use crate::theme::{PLAIN, STRONG};
+use crate::theme::Ink;
 
 /// Width of the name, and first cells of the state and number columns.
 const NAME: usize = 24;
@@ -17,21 +16,20 @@ const STATE: u16 = 28;
 const NUMBERS: u16 = 42;
 const WIDE: u16 = 9;
 
-pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
-    let theme = pad.theme();
-    pad.text(3, 0, "pod", theme.dim());
-    pad.text(STATE, 0, "state", theme.dim());
+pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+    pad.text(3, 0, "pod", Ink::Dim);
+    pad.text(STATE, 0, "state", Ink::Dim);
     let heads = ["token/s", "live", "gap p99", "backlog", "tok lost", "missed"];
-    pad.numbers((NUMBERS, 0), (WIDE, WIDE), heads, theme.dim());
+    pad.numbers((NUMBERS, 0), (WIDE, WIDE), heads, Ink::Dim);
     let max_rows = pad.height().saturating_sub(8).max(2);
     let selected = ui.place(Tab::Pods);
-    let y = hits.list((pad, 1), &model.pods, (selected, max_rows), |pad, y, place, pod| {
+    let y = pad.list(1, &model.pods, (selected, max_rows), |pad, y, place, pod| {
         line(pad, y, pod, place == model.pod);
         y + 1
     });
     let all = Brief::all(&model.pods);
     let missed = model.pods.iter().map(|p| p.missed).sum();
-    pad.text(3, y, &format!("all {}", model.pods.len()), STRONG);
+    pad.text(3, y, &format!("all {}", model.pods.len()), Ink::Strong);
     numbers(pad, y, &all, missed);
     if let Some(pod) = model.pods.get(selected) {
         detail(pad, y + 2, pod);
@@ -39,22 +37,20 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
 }
 
 fn line(pad: &mut Pad<'_>, y: u16, pod: &PodLine, shown: bool) {
-    let theme = pad.theme();
     let health = pod.brief.verdict.health;
-    pad.text(1, y, theme.sign(health), theme.health(health));
+    pad.text(1, y, pad.theme.sign(health), Ink::Health(health));
     let name: String = pod.name.chars().take(NAME).collect();
-    pad.text(3, y, &name, if shown { STRONG } else { PLAIN });
+    pad.text(3, y, &name, if shown { Ink::Strong } else { Ink::Plain });
     let state = format!("{} {}", pod.link.word(), duration(pod.since_ns));
-    let style = match pod.link {
-        Link::Live | Link::Ended => theme.dim(),
-        Link::Away | Link::Silent | Link::Lost => theme.health(Health::Warning),
+    let ink = match pod.link {
+        Link::Live | Link::Ended => Ink::Dim,
+        Link::Away | Link::Silent | Link::Lost => Ink::Health(Health::Warning),
     };
-    pad.text(STATE, y, &state, style);
+    pad.text(STATE, y, &state, ink);
     numbers(pad, y, &pod.brief, pod.missed);
 }
 
 fn numbers(pad: &mut Pad<'_>, y: u16, brief: &Brief, missed: u64) {
-    let theme = pad.theme();
     let cells = [
         rate(brief.tokens_per_s),
         count(brief.live),
@@ -63,23 +59,21 @@ fn numbers(pad: &mut Pad<'_>, y: u16, brief: &Brief, missed: u64) {
         known(brief.tokens_lost, count),
     ];
     let end = NUMBERS + cells.len() as u16 * WIDE;
-    pad.numbers((NUMBERS, y), (WIDE, WIDE), cells, PLAIN);
-    let style = if missed > 0 { theme.health(Health::Warning) } else { theme.dim() };
-    pad.number(end, y, WIDE, &count(missed), style);
+    pad.numbers((NUMBERS, y), (WIDE, WIDE), cells, Ink::Plain);
+    let ink = if missed > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
+    pad.number(end, y, WIDE, &count(missed), ink);
 }
 
-/// Draws details of the selected run.
 fn detail(pad: &mut Pad<'_>, y: u16, pod: &PodLine) {
-    let theme = pad.theme();
     let verdict = &pod.brief.verdict;
-    let x = pad.text(1, y, verdict.health.word(), theme.health(verdict.health));
-    pad.text(x + 2, y, &verdict.text, STRONG);
+    let x = pad.text(1, y, verdict.health.word(), Ink::Health(verdict.health));
+    pad.text(x + 2, y, &verdict.text, Ink::Strong);
     if !pod.why.is_empty() {
-        pad.text(1, y + 1, &pod.why, theme.health(Health::Warning));
+        pad.text(1, y + 1, &pod.why, Ink::Health(Health::Warning));
     }
     if pod.missed > 0 {
         let text =
             format!("{} records missed: lost between the run and this screen, not in the engine", count(pod.missed));
-        pad.text(1, y + 2, &text, theme.dim());
+        pad.text(1, y + 2, &text, Ink::Dim);
     }
 }

@@ -4,18 +4,17 @@ use session::units::{count, duration, known};
 use trace::event::ToolCallOutcome;
 use trace::report::explain_tool_calls;
 
+use super::itl;
 use super::pad::Pad;
 use super::path;
-use super::{Hits, itl};
 use crate::state::Model;
+use crate::state::action::Tab;
 use crate::state::fate::Fate;
-use crate::state::flags::Flag;
-use crate::state::health::Health;
+use crate::state::flags::{Flag, Health};
 use crate::state::request::{ChunkLine, Detail};
 use crate::state::row::Row;
-use crate::state::tab::Tab;
 use crate::state::ui::Ui;
-use crate::theme::{PLAIN, STRONG};
+use crate::theme::Ink;
 
 /// Cells reserved for the labels of the tracks.
 const LABEL: u16 = 19;
@@ -24,10 +23,9 @@ const LIST: u16 = 6;
 /// Maximum number of rows for the explanation of a tool call.
 const TOOL_CALL: u16 = 6;
 
-pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
-    let theme = pad.theme();
+pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let Some(detail) = &model.detail else {
-        pad.text(2, 1, "no request is selected: choose one in Requests (2)", theme.dim());
+        pad.text(2, 1, "no request is selected: choose one in Requests (2)", Ink::Dim);
         return;
     };
     let mut y = head(pad, detail);
@@ -37,27 +35,26 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     }
     y = frontend(pad, y, detail);
     for (flag, why) in &detail.evidence {
-        let x = pad.text(1, y, flag.word(), theme.flag(*flag));
+        let x = pad.text(1, y, flag.word(), Ink::Flag(*flag));
         let lines = if *flag == Flag::ToolCall { TOOL_CALL } else { 2 };
-        y = pad.paragraph(x + 1, y, lines, why, PLAIN);
+        y = pad.paragraph(x + 1, y, lines, why, Ink::Plain);
     }
     y = tool_calls(pad, y, detail);
     y = stages(pad, y, detail);
     y = tracks(pad, y, detail);
-    chunks(pad, y, detail, ui, hits);
+    chunks(pad, y, detail, ui);
 }
 
 fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
-    let theme = pad.theme();
-    let x = pad.text(1, 0, "rid ", theme.head());
-    let x = pad.text(x, 0, &detail.rid, STRONG) + 2;
+    let x = pad.text(1, 0, "rid ", Ink::Head);
+    let x = pad.text(x, 0, &detail.rid, Ink::Strong) + 2;
     match &detail.row {
         None => {
-            pad.text(x, 0, "the ledger has evicted this request", theme.dim());
+            pad.text(x, 0, "the ledger has evicted this request", Ink::Dim);
         }
         Some(row) => {
-            let x = pad.text(x, 0, row.life.word(), STRONG);
-            pad.text(x + 2, 0, &sums(row), PLAIN);
+            let x = pad.text(x, 0, row.life.word(), Ink::Strong);
+            pad.text(x + 2, 0, &sums(row), Ink::Plain);
         }
     }
     1
@@ -65,30 +62,29 @@ fn head(pad: &mut Pad<'_>, detail: &Detail) -> u16 {
 
 /// Draws what became of the response's tool calls, unless the evidence for a flag has it.
 fn tool_calls(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
-    let theme = pad.theme();
     let Some(calls) = &detail.kept.tool_calls else { return y };
     if detail.evidence.iter().any(|(flag, _)| *flag == Flag::ToolCall) {
         return y;
     }
-    let style = match calls.outcome {
-        outcome if outcome.is_damaged() => theme.health(Health::Critical),
-        ToolCallOutcome::Unfinished | ToolCallOutcome::Unjudged => theme.health(Health::Warning),
-        _ => PLAIN,
+    let ink = match calls.outcome {
+        outcome if outcome.is_damaged() => Ink::Health(Health::Critical),
+        ToolCallOutcome::Unfinished | ToolCallOutcome::Unjudged => Ink::Health(Health::Warning),
+        _ => Ink::Plain,
     };
-    let x = pad.text(1, y, "tool calls ", theme.head());
-    pad.paragraph(x, y, TOOL_CALL, &explain_tool_calls(calls), style)
+    let x = pad.text(1, y, "tool calls ", Ink::Head);
+    pad.paragraph(x, y, TOOL_CALL, &explain_tool_calls(calls), ink)
 }
 
 /// Draws how long the response waited in a frontend, if known.
 fn frontend(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
     let Some(waits) = &detail.kept.frontend else { return y };
-    let x = pad.text(1, y, "frontend ", pad.theme().head());
+    let x = pad.text(1, y, "frontend ", Ink::Head);
     let text = format!(
         "first token waited {}, last token {}, after the worker wrote them",
         known(waits.first_token_ns, duration),
         known(waits.last_token_ns, duration)
     );
-    pad.text(x, y, &text, PLAIN);
+    pad.text(x, y, &text, Ink::Plain);
     y + 1
 }
 
@@ -105,57 +101,56 @@ fn sums(row: &Row) -> String {
 }
 
 fn stages(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
-    let theme = pad.theme();
     pad.rule(y, "stages");
     if detail.stages.is_empty() {
-        pad.text(3, y + 1, "the journal no longer contains them", theme.dim());
+        pad.text(3, y + 1, "the journal no longer contains them", Ink::Dim);
         return y + 2;
     }
-    let (first, last) = (detail.stages[0].at, detail.stages[detail.stages.len() - 1].at);
+    let (first, last) = (detail.stages[0].0, detail.stages[detail.stages.len() - 1].0);
     let whole = last.since(first).max(1);
     let bar = pad.width().saturating_sub(85).min(60);
     let mut before = first;
-    for (row, stage) in detail.stages.iter().enumerate() {
+    for (row, (at, what)) in detail.stages.iter().enumerate() {
         let y = y + 1 + row as u16;
-        let (at, step) = (stage.at.since(first), stage.at.since(before));
-        before = stage.at;
-        pad.number(1, y, 8, &duration(at), STRONG);
-        pad.number(10, y, 9, &format!("+{}", duration(step)), theme.dim());
-        pad.text(21, y, &stage.what, PLAIN);
+        let step = at.since(before);
+        before = *at;
+        let at = at.since(first);
+        pad.number(1, y, 8, &duration(at), Ink::Strong);
+        pad.number(10, y, 9, &format!("+{}", duration(step)), Ink::Dim);
+        pad.text(21, y, what, Ink::Plain);
         if bar > 0 {
             let cells = |ns: u64| (u128::from(ns) * u128::from(bar) / u128::from(whole)) as usize;
             let lead = cells(at - step);
             let filled = cells(at).saturating_sub(lead).max(usize::from(step > 0));
-            let text = format!("{}{}", " ".repeat(lead), theme.pick("━", "=").repeat(filled));
-            pad.fit(83, y, bar, &text, theme.line());
+            let text = format!("{}{}", " ".repeat(lead), pad.theme.pick("━", "=").repeat(filled));
+            pad.fit(83, y, bar, &text, Ink::Series);
         }
     }
     y + 1 + detail.stages.len() as u16
 }
 
 fn tracks(pad: &mut Pad<'_>, y: u16, detail: &Detail) -> u16 {
-    let theme = pad.theme();
     let Some((first, last)) = detail.span() else { return y };
     let width = pad.width().saturating_sub(LABEL + 3);
     pad.rule(y, &format!("chunks over {}", duration(last.since(first))));
     let rows = (detail.tracks.len() as u16).min(pad.height().saturating_sub(y + 1 + LIST));
-    for (row, track) in detail.tracks.iter().take(rows.into()).enumerate() {
+    for (row, (label, ticks)) in detail.tracks.iter().take(rows.into()).enumerate() {
         let y = y + 1 + row as u16;
-        pad.fit(1, y, LABEL, &track.label, theme.head());
+        pad.fit(1, y, LABEL, label, Ink::Head);
         let mut cells = vec![None; width.into()];
-        for &(at, sign) in &track.ticks {
+        for &(at, sign) in ticks {
             let place = u128::from(at.since(first)) * u128::from(width.saturating_sub(1))
                 / u128::from(last.since(first).max(1));
             let cell: &mut Option<char> = &mut cells[place as usize];
             *cell = Some(cell.map_or(sign, |there| more_severe(there, sign)));
         }
         for (x, cell) in cells.into_iter().enumerate() {
-            let (text, style) = match cell {
-                None => (theme.pick('·', ' '), theme.dim()),
-                Some('|') => (theme.pick('│', '|'), theme.line()),
-                Some(sign) => (sign, theme.health(alarm(sign))),
+            let (text, ink) = match cell {
+                None => (pad.theme.pick('·', ' '), Ink::Dim),
+                Some('|') => (pad.theme.pick('│', '|'), Ink::Series),
+                Some(sign) => (sign, Ink::Health(alarm(sign))),
             };
-            pad.text(LABEL + 2 + x as u16, y, text.encode_utf8(&mut [0; 4]), style);
+            pad.text(LABEL + 2 + x as u16, y, text.encode_utf8(&mut [0; 4]), ink);
         }
     }
     y + 1 + rows
@@ -175,12 +170,11 @@ fn alarm(sign: char) -> Health {
     }
 }
 
-fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) {
-    let theme = pad.theme();
+fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui) {
     let rows = pad.height().saturating_sub(y + 2);
-    hits.page = rows.into();
+    pad.hits.page = rows.into();
     let reach = match detail.since {
-        Some(_) => format!("; older ones were evicted (--journal {} is reached)", ui.journal),
+        Some(_) => format!("; older ones were evicted (--journal {} is reached)", ui.options.journal),
         None => String::new(),
     };
     pad.rule(
@@ -198,8 +192,8 @@ fn chunks(pad: &mut Pad<'_>, y: u16, detail: &Detail, ui: &Ui, hits: &mut Hits) 
     };
     let columns =
         ["chunk", "sent at"].into_iter().chain(waits.iter().map(String::as_str)).chain(["tokens", "up to", "wakeup"]);
-    pad.numbers((1, y + 1), (pitch, 8), columns, theme.dim());
-    pad.text(1 + (5 + hops) * pitch, y + 1, "outcome", theme.dim());
+    pad.numbers((1, y + 1), (pitch, 8), columns, Ink::Dim);
+    pad.text(1 + (5 + hops) * pitch, y + 1, "outcome", Ink::Dim);
     let top = ui.place(Tab::Request).min(detail.chunks.len().saturating_sub(rows.into()));
     let start = detail.span().map(|s| s.0);
     for row in 0..rows {
@@ -222,7 +216,6 @@ fn chunk_line(
     place: usize,
     (chunk, start): (&ChunkLine, Option<trace::MonoNs>),
 ) {
-    let theme = pad.theme();
     let waits = chunk.waits.iter().map(|wait| known(*wait, duration));
     let cells = [count(place as u64 + 1), known(chunk.sent.zip(start), |(at, start)| duration(at.since(start)))]
         .into_iter()
@@ -232,23 +225,23 @@ fn chunk_line(
             known(chunk.end.map(u64::from), count),
             known(chunk.wakeup.map(u64::from), |n| n.to_string()),
         ]);
-    pad.numbers((1, y), (pitch, 8), cells, PLAIN);
-    let style = match chunk.fate {
-        Fate::Dropped => theme.health(Health::Critical),
-        Fate::DropPredicted | Fate::Merged | Fate::Unknown => theme.health(Health::Warning),
-        Fate::Delivered => theme.health(Health::Good),
-        Fate::Sent | Fate::Waiting | Fate::Received => PLAIN,
+    pad.numbers((1, y), (pitch, 8), cells, Ink::Plain);
+    let ink = match chunk.fate {
+        Fate::Dropped => Ink::Health(Health::Critical),
+        Fate::DropPredicted | Fate::Merged | Fate::Unknown => Ink::Health(Health::Warning),
+        Fate::Delivered => Ink::Health(Health::Good),
+        Fate::Sent | Fate::Waiting | Fate::Received => Ink::Plain,
     };
-    let x = pad.text(1 + (5 + chunk.waits.len() as u16) * pitch, y, chunk.fate.word(), style);
+    let x = pad.text(1 + (5 + chunk.waits.len() as u16) * pitch, y, chunk.fate.word(), ink);
     if let Some((next, later)) = chunk.followed {
         let text = format!("chunk {} received {} later", count(next as u64), duration(later));
         if x + 2 + text.len() as u16 <= pad.width() {
-            pad.text(x + 2, y, &text, theme.dim());
+            pad.text(x + 2, y, &text, Ink::Dim);
         }
     }
     if let Some(outcome) = chunk.tool_call {
         let text = format!("tool call: {}", outcome.as_str());
-        let style = theme.health(if outcome.is_damaged() { Health::Critical } else { Health::Warning });
-        pad.text(x + 2, y, &text, style);
+        let ink = Ink::Health(if outcome.is_damaged() { Health::Critical } else { Health::Warning });
+        pad.text(x + 2, y, &text, ink);
     }
 }

@@ -1,24 +1,20 @@
 //! Requests tab. Only the visible rows are formatted.
 
-use ratatui::layout::Rect;
-use ratatui::style::Style;
 use session::units::{count, duration, known};
 use trace::columns::{self, COLUMNS, Emphasis, OnScreen};
 
-use super::Hits;
 use super::pad::Pad;
 use crate::state::Model;
 use crate::state::action::Action;
-use crate::state::health::Health;
+use crate::state::flags::Health;
 use crate::state::row::{Column, Life, Row};
 use crate::state::ui::Ui;
-use crate::theme::{PLAIN, STRONG, Theme};
+use crate::theme::Ink;
 
 /// Width of a complete rid of 32 hex digits, used if there is room.
 const WHOLE_RID: u16 = 32;
 
-pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
-    let theme = pad.theme();
+pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let columns = fitting(pad.width(), ui.sort.column);
     title(pad, model, ui);
     let mut x = 2;
@@ -26,29 +22,28 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
         let sorted = column == ui.sort.column;
         let mark = match (sorted, ui.sort.descending) {
             (false, _) => "",
-            (true, true) => theme.pick("▼", "v"),
-            (true, false) => theme.pick("▲", "^"),
+            (true, true) => pad.theme.pick("▼", "v"),
+            (true, false) => pad.theme.pick("▲", "^"),
         };
         let head = format!("{}{mark}", column.on_screen().head);
-        let style = if sorted { theme.head() } else { theme.dim() };
-        if left_aligned(column) {
-            pad.fit(x, 1, width, &head, style);
+        let ink = if sorted { Ink::Head } else { Ink::Dim };
+        if column.number().is_none() {
+            pad.fit(x, 1, width, &head, ink);
         } else {
-            pad.number(x, 1, width, &head, style);
+            pad.number(x, 1, width, &head, ink);
         }
-        let area = Rect::new(pad.area().x + x, pad.area().y + 1, width, 1);
-        hits.add(area, Action::SortBy(column));
+        pad.click((x, 1), (width, 1), Action::SortBy(column));
         x += width + 1;
     }
     let rows = pad.height().saturating_sub(2);
-    hits.page = rows.into();
+    pad.hits.page = rows.into();
     if model.table.visible_count() == 0 {
-        let why = if model.table.count() == 0 {
+        let why = if model.table.used == 0 {
             "no request observed yet"
         } else {
             "no request matches the filter; Esc clears it"
         };
-        pad.text(2, 3, why, theme.dim());
+        pad.text(2, 3, why, Ink::Dim);
         return;
     }
     let selected = ui.selected.as_ref().and_then(|rid| model.table.place(rid));
@@ -57,34 +52,26 @@ pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui, hits: &mut Hits) {
     for (line, row) in (0..rows).zip(shown) {
         let place = top + usize::from(line);
         let y = 2 + line;
-        row_line(pad, y, &columns, row, place < model.table.pinned());
-        hits.add_row(pad, y, place, selected == Some(place));
-        mark(pad, y, &columns, row, ui);
+        row_line(pad, y, &columns, (row, place < model.table.pinned), ui);
+        pad.list_row(y, place, selected == Some(place));
     }
 }
 
 fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let theme = pad.theme();
-    let mut text =
-        format!("{} of {} requests", count(model.table.visible_count() as u64), count(model.table.count() as u64));
-    if model.rows_left_out > 0 {
-        text = format!(
-            "{text} ({} older finished ones are in the totals; --rows {} is reached)",
-            count(model.rows_left_out + model.rows_evicted),
-            ui.rows
-        );
-    } else if model.rows_evicted > 0 {
-        text = format!(
-            "{text} ({} older finished ones were evicted: only their totals remain)",
-            count(model.rows_evicted)
-        );
-    }
-    let mut x = pad.text(1, 0, &text, PLAIN);
+    let older = count(model.rows_left_out + model.rows_evicted);
+    let note = match (model.rows_left_out, model.rows_evicted) {
+        (0, 0) => String::new(),
+        (0, _) => format!(" ({older} older finished ones were evicted: only their totals remain)"),
+        _ => format!(" ({older} older finished ones are in the totals; --rows {} is reached)", ui.options.rows),
+    };
+    let [shown, all] = [model.table.visible_count(), model.table.used].map(|rows| count(rows as u64));
+    let text = format!("{shown} of {all} requests{note}");
+    let mut x = pad.text(1, 0, &text, Ink::Plain);
     if !ui.filter.is_empty() {
-        x = pad.text(x + 2, 0, &format!("filter: {}", ui.filter.text), theme.head());
+        x = pad.text(x + 2, 0, &format!("filter: {}", ui.filter.text), Ink::Head);
     }
     if ui.follow {
-        pad.text(x + 2, 0, "following the worst", theme.head());
+        pad.text(x + 2, 0, "following the worst", Ink::Head);
     }
 }
 
@@ -114,34 +101,30 @@ fn fitting(width: u16, sorted: Column) -> Vec<(Column, u16)> {
     fit
 }
 
-fn left_aligned(column: Column) -> bool {
-    column.number().is_none()
-}
-
 /// First visible row such that the selected one is visible, in the middle if possible.
 fn first_shown(selected: usize, count: usize, rows: usize) -> usize {
     selected.saturating_sub(rows / 2).min(count.saturating_sub(rows))
 }
 
-fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, pinned: bool) {
-    let theme = pad.theme();
+fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], (row, pinned): (&Row, bool), ui: &Ui) {
     if pinned {
-        pad.text(0, y, "*", theme.head());
+        pad.text(0, y, "*", Ink::Head);
     }
     let mut x = 2;
     for &(column, width) in columns {
         match column {
             Column::Flags => flags(pad, x, y, width, row),
             Column::Rid => {
-                pad.fit(x, y, width, &row.rid, PLAIN);
+                pad.fit(x, y, width, &row.rid, Ink::Plain);
+                mark(pad, x, y, width, row, ui);
             }
             Column::State => {
-                let style = if row.life == Life::Waiting { STRONG } else { PLAIN };
-                pad.fit(x, y, width, row.life.word(), style);
+                let ink = if row.life == Life::Waiting { Ink::Strong } else { Ink::Plain };
+                pad.fit(x, y, width, row.life.word(), ink);
             }
             Column::Number(place) => {
-                let (text, style) = cell(row, &COLUMNS[place], theme);
-                pad.number(x, y, width, &text, style);
+                let (text, ink) = cell(row, &COLUMNS[place]);
+                pad.number(x, y, width, &text, ink);
             }
         }
         x += width + 1;
@@ -149,46 +132,37 @@ fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, pin
 }
 
 /// Highlights the part of the row's rid that the filter matches.
-fn mark(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], row: &Row, ui: &Ui) {
-    let style = Theme::found();
-    let mut x = 2;
-    for &(column, width) in columns {
-        if column == Column::Rid {
-            let rid = row.rid.to_ascii_lowercase();
-            for part in ui.filter.parts() {
-                if let Some(from) = rid.find(part)
-                    && let Some(text) = row.rid.get(from..from + part.len())
-                    && rid.is_ascii()
-                    && from + part.len() <= usize::from(width)
-                {
-                    pad.text(x + from as u16, y, text, style);
-                }
-            }
-            return;
+fn mark(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &Row, ui: &Ui) {
+    let rid = row.rid.to_ascii_lowercase();
+    for part in ui.filter.parts() {
+        if let Some(from) = rid.find(part)
+            && let Some(text) = row.rid.get(from..from + part.len())
+            && rid.is_ascii()
+            && from + part.len() <= usize::from(width)
+        {
+            pad.text(x + from as u16, y, text, Ink::Found);
         }
-        x += width + 1;
     }
 }
 
-fn cell(row: &Row, column: &columns::Column, theme: Theme) -> (String, Style) {
+fn cell(row: &Row, column: &columns::Column) -> (String, Ink) {
     let number = (column.of)(row);
-    let style = match column.on_screen.map(|on_screen| on_screen.emphasis) {
-        Some(Emphasis::Problem) if number.is_some_and(|n| n > 0) => theme.health(Health::Critical),
-        Some(Emphasis::Strong) => STRONG,
-        _ => PLAIN,
+    let ink = match column.on_screen.map(|on_screen| on_screen.emphasis) {
+        Some(Emphasis::Problem) if number.is_some_and(|n| n > 0) => Ink::Health(Health::Critical),
+        Some(Emphasis::Strong) => Ink::Strong,
+        _ => Ink::Plain,
     };
-    (known(number, if column.is_duration { duration } else { count }), style)
+    (known(number, if column.is_duration { duration } else { count }), ink)
 }
 
 fn flags(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &Row) {
-    let theme = pad.theme();
     let end = x + width;
     let mut at = x;
     for flag in row.flags.iter() {
         if at >= end {
             break;
         }
-        at = pad.fit(at, y, end - at, flag.word(), theme.flag(flag)) + 1;
+        at = pad.fit(at, y, end - at, flag.word(), Ink::Flag(flag)) + 1;
     }
 }
 

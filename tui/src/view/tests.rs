@@ -2,6 +2,7 @@
 
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
+use session::ScreenCommand;
 use session::playback::{Play, PlaybackState, Position, Speed};
 use session::sink::{Past as _, Writing, Written};
 use trace::event::{
@@ -18,7 +19,6 @@ use crate::state::query::Query;
 use crate::state::refresh::FINISHED_SHOWN;
 use crate::state::scene::{MS, Scene};
 use crate::state::table::Sort;
-use crate::theme::Environment;
 
 const SIZES: [(u16, u16); 2] = [(80, 24), (200, 50)];
 
@@ -58,10 +58,14 @@ impl Fixture {
         }
     }
 
-    fn drawn(&self, (width, height): (u16, u16), locale: &str) -> String {
-        let surroundings = Environment { no_color: true, locale: locale.into(), ..Environment::default() };
-        let theme = Theme::of(&surroundings);
-        on_terminal((width, height), |frame| drop(draw(&self.model, &self.ui, theme, frame)))
+    fn drawn(&self, size: (u16, u16), locale: &str) -> String {
+        on_terminal(size, |frame| drop(draw(&self.model, &self.ui, theme(locale), frame)))
+    }
+
+    fn hits(&self) -> Hits {
+        let mut hits = Hits::default();
+        on_terminal((80, 24), |frame| hits = draw(&self.model, &self.ui, theme("C"), frame));
+        hits
     }
 
     fn snapshot(&self, name: &str) {
@@ -69,6 +73,10 @@ impl Fixture {
             insta::assert_snapshot!(format!("{name}_{}x{}", size.0, size.1), self.drawn(size, "C.UTF-8"));
         }
     }
+}
+
+fn theme(locale: &str) -> Theme {
+    Theme::of(None, |name| if ["NO_COLOR", "LANG"].contains(&name) { locale.to_owned() } else { String::new() })
 }
 
 /// Text content of a terminal of this size.
@@ -169,9 +177,7 @@ fn requests_match_their_snapshots() {
     fixture.press(&[Action::Go(Tab::Requests)]);
     fixture.snapshot("requests");
     fixture.press(&[Action::Move(2), Action::Pin, Action::Filter]);
-    for c in "gap>1s drpo>0".chars() {
-        fixture.press(&[Action::Type(c)]);
-    }
+    fixture.press(&"gap>1s drpo>0".chars().map(Action::Type).collect::<Vec<_>>());
     fixture.snapshot("requests_filter_mistake");
     fixture.press(&[Action::EraseAll, Action::Type('0'), Action::Accept, Action::Sort(1), Action::Reverse]);
     fixture.snapshot("requests_filtered");
@@ -198,6 +204,7 @@ fn one_request_matches_its_snapshots() {
 fn a_damaged_tool_call_is_explained_on_the_request_screen() {
     let mut fixture = race();
     fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
+    let (tokens, events) = ([3, 4], [3, 4]);
     let calls = ToolCalls {
         calls: 2,
         absent: 0,
@@ -206,14 +213,7 @@ fn a_damaged_tool_call_is_explained_on_the_request_screen() {
         reason: None,
         finish: Some(Finish::Stop),
         events: 7,
-        part: Some(ArgumentsPart {
-            at: 10,
-            chars: 5,
-            tokens: [3, 4],
-            whole_chunks: true,
-            events: [3, 4],
-            whole_events: true,
-        }),
+        part: Some(ArgumentsPart { at: 10, chars: 5, tokens, whole_chunks: true, events, whole_events: true }),
     };
     let unjudged =
         ToolCalls { outcome: ToolCallOutcome::Unjudged, reason: Some(UnjudgedReason::Missed), part: None, ..calls };
@@ -236,11 +236,8 @@ fn the_wait_in_a_frontend_is_on_the_request_screen() {
     let mut fixture = race();
     fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
     let detail = fixture.model.detail.as_mut().expect("a request");
-    detail.kept.frontend = Some(FrontendResponse {
-        rid: detail.rid.as_str().into(),
-        first_token_ns: Some(2_000_000_000),
-        last_token_ns: None,
-    });
+    let (rid, first_token_ns) = (detail.rid.as_str().into(), Some(2_000_000_000));
+    detail.kept.frontend = Some(FrontendResponse { rid, first_token_ns, last_token_ns: None });
     fixture.snapshot("request_frontend");
 }
 
@@ -335,12 +332,7 @@ fn the_start_menu_matches_its_snapshots() {
         offer(Kind::Demo, "backlog", "tokens wait", &["demo", "--scenario", "backlog"]),
     ];
     pick.offer(offers.clone());
-    let show = |pick: &Pick, (width, height): (u16, u16)| {
-        let surroundings = Environment { no_color: true, locale: "C.UTF-8".into(), ..Environment::default() };
-        on_terminal((width, height), |frame| {
-            drop(pick::draw(pick, Theme::of(&surroundings), frame));
-        })
-    };
+    let show = |pick: &Pick, size| on_terminal(size, |frame| drop(pick::draw(pick, theme("C.UTF-8"), frame)));
     insta::assert_snapshot!("pick_80x24", show(&pick, (80, 24)));
     let engine = ["attach", "--pid", "4711"];
     offers.push(offer(Kind::Engine, "SGLang 0.5.9", "attach to its 3 processes", &engine));
@@ -373,9 +365,7 @@ fn a_replay_matches_its_snapshots() {
     let mut fixture = replay();
     fixture.snapshot("replay");
     fixture.press(&[Action::Time]);
-    for c in "1:2x".chars() {
-        fixture.press(&[Action::Type(c)]);
-    }
+    fixture.press(&"1:2x".chars().map(Action::Type).collect::<Vec<_>>());
     let position = fixture.model.position.as_mut().expect("a replay");
     (position.doing, position.since_ns) = (PlaybackState::Paused, Some(5_000 * MS));
     fixture.snapshot("replay_time");
@@ -385,13 +375,10 @@ fn a_replay_matches_its_snapshots() {
 
 #[test]
 fn a_click_on_the_playback_bar_seeks() {
-    let fixture = replay();
-    let mut hits = Hits::default();
-    let theme = Theme::of(&Environment::default());
-    on_terminal((80, 24), |frame| hits = draw(&fixture.model, &fixture.ui, theme, frame));
+    let hits = replay().hits();
     let places: Vec<u64> = (0..80)
         .filter_map(|x| match hits.at(x, 22) {
-            Some(Action::Play(Play::To(ns))) => Some(ns),
+            Some(Action::Command(ScreenCommand::Play(Play::To(ns)))) => Some(ns),
             _ => None,
         })
         .collect();
@@ -438,10 +425,7 @@ fn without_utf8_only_ascii_is_drawn() {
 fn clicks_on_tabs_and_rows_map_to_actions() {
     let mut fixture = race();
     fixture.press(&[Action::Go(Tab::Requests)]);
-    let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("a terminal in memory");
-    let mut hits = Hits::default();
-    let theme = Theme::of(&Environment::default());
-    terminal.draw(|frame| hits = draw(&fixture.model, &fixture.ui, theme, frame)).expect("drawn");
+    let hits = fixture.hits();
     assert_eq!(hits.at(12, 0), Some(Action::Go(Tab::Overview)));
     assert_eq!((hits.at(5, 4), hits.at(5, 5), hits.at(5, 1)), (Some(Action::Pick(0)), Some(Action::Pick(1)), None));
 }
