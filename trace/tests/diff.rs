@@ -118,6 +118,7 @@ fn a_missing_comparison_has_a_reason() {
     b.series = None;
     let diff = compare(&a, &b);
     assert!(diff.measures.is_empty() && diff.verdict.starts_with("NOT ENOUGH DATA"), "{}", diff.to_text());
+    assert!(diff.to_text().contains("no time slots: no event was observed"), "{}", diff.to_text());
 }
 
 #[test]

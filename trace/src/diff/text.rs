@@ -59,7 +59,7 @@ fn legs(out: &mut String, wait: &WaitShift) {
 fn side_line(side: &Side) -> String {
     let slots = match side.slot_ns {
         Some(ns) => format!("{} of {} under load", plural(side.slots as u64, "slot"), duration(ns)),
-        None => String::from("no time slots: written by a version without them"),
+        None => String::from("no time slots: no event was observed"),
     };
     format!("{}: {}, {}, {slots}", side.name, side.what, duration(side.window_ns))
 }

@@ -97,7 +97,7 @@ pub struct Report {
     pub stages: Option<stages::StageReport>,
     /// Python functions of the engine by role; `null` when no stacks were sampled.
     pub stacks: Option<Vec<StackLine>>,
-    /// Time series of the run.
+    /// Time series of the run; `null` before the first event.
     pub series: Option<Series>,
     /// Findings, worst first.
     pub findings: Vec<FindingLine>,

@@ -18,7 +18,7 @@ const HEIGHT: f64 = 190.0;
 /// All charts, or the reason why there are none.
 pub(super) fn over_time(report: &Report, clock: &Clock) -> Markup {
     let Some(series) = report.series.as_ref().filter(|s| s.len() > 1) else {
-        return html! { p { "No time series: the capture is too short or the report too old." } };
+        return html! { p { "No time series: the capture is too short." } };
     };
     let time_series = TimeSeries { report, series, clock };
     html! {
