@@ -88,11 +88,6 @@ impl Analysis {
         &self.ledger
     }
 
-    /// Time series of the run, slot by slot.
-    pub fn time_series(&self) -> &TimeSeries {
-        &self.time_series
-    }
-
     /// Findings so far, worst first.
     pub fn findings(&self) -> Vec<&Finding> {
         self.findings.sorted()

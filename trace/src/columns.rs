@@ -27,7 +27,7 @@ pub struct OnScreen {
     pub about: &'static str,
     /// Width in cells; 0 if only filters have the number.
     pub width: u16,
-    /// Narrow screens show only the columns with the lowest numbers.
+    /// Narrow screens show only the columns with the lowest numbers; 255 if only filters have the number.
     pub need: u8,
     /// How the screen draws it.
     pub emphasis: Emphasis,
@@ -52,85 +52,47 @@ const fn duration(name: &'static str, of: Number) -> Column {
     Column { is_duration: true, ..count(name, of) }
 }
 
-impl Column {
-    const fn on_screen(self, head: &'static str, width: u16, need: u8, about: &'static str) -> Self {
-        let on_screen = Some(OnScreen { head, about, width, need, emphasis: Emphasis::None });
-        Self { on_screen, ..self }
-    }
-
-    const fn in_filters(self, name: &'static str) -> Self {
-        self.on_screen(name, 0, u8::MAX, "")
-    }
-
-    const fn drawn(mut self, emphasis: Emphasis) -> Self {
-        if let Some(on_screen) = &mut self.on_screen {
-            on_screen.emphasis = emphasis;
-        }
-        self
-    }
-
-    const fn not_exported(self) -> Self {
-        Self { name: None, ..self }
-    }
+/// Defines the list of columns; those on the screen with head, width, need, emphasis and explanation.
+macro_rules! columns {
+    ($($column:expr $(=> $head:literal $width:literal $need:literal $emphasis:ident $about:literal)?;)+) => {
+        /// All columns, from left to right.
+        pub static COLUMNS: &[Column] = &[$(Column {
+            $(on_screen: Some(OnScreen {
+                head: $head, about: $about, width: $width, need: $need, emphasis: Emphasis::$emphasis,
+            }),)?
+            ..$column
+        }),+];
+    };
 }
 
-/// All columns, from left to right.
-pub static COLUMNS: [Column; 21] = [
-    duration("age_ns", |n| Some(n.last_at.since(n.first_at))).not_exported().on_screen(
-        "age",
-        7,
-        9,
-        "time since it was first observed, or until it ended",
-    ),
+columns! {
+    Column { name: None, ..duration("", |n| Some(n.last_at.since(n.first_at))) }
+        => "age" 7 9 None "time since it was first observed, or until it ended";
     duration("gap_ns", |n| n.gap_ns)
-        .on_screen(
-            "gap",
-            7,
-            2,
-            "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits",
-        )
-        .drawn(Emphasis::Strong),
-    duration("longest_silence_ns", |n| n.silence_ns).on_screen(
-        "silence",
-        7,
-        11,
-        "longest time between two chunks sent by the scheduler",
-    ),
-    count("tokens_sent", |n| Some(n.tokens_sent.into())).on_screen("sent", 6, 7, "tokens that the scheduler sent"),
-    count("tokens_received", |n| n.tokens_received.map(u64::from)).on_screen(
-        "recv",
-        6,
-        10,
-        "tokens received by the tokenizer",
-    ),
-    count("tokens_delivered", |n| n.tokens_delivered.map(u64::from)).on_screen(
-        "deliv",
-        6,
-        8,
-        "tokens delivered to the client",
-    ),
-    count("chunks_sent", |n| Some(n.chunks_sent.into())).on_screen("chunks", 6, 12, "chunks that the scheduler sent"),
-    count("chunks_merged", |n| n.merged.map(u64::from)).on_screen(
-        "merged",
-        6,
-        6,
-        "chunks delivered merged with a later one",
-    ),
+        => "gap" 7 2 Strong "first-token gap: received by the tokenizer minus sent by the scheduler; still growing while it waits";
+    duration("longest_silence_ns", |n| n.silence_ns)
+        => "silence" 7 11 None "longest time between two chunks sent by the scheduler";
+    count("tokens_sent", |n| Some(n.tokens_sent.into())) => "sent" 6 7 None "tokens that the scheduler sent";
+    count("tokens_received", |n| n.tokens_received.map(u64::from))
+        => "recv" 6 10 None "tokens received by the tokenizer";
+    count("tokens_delivered", |n| n.tokens_delivered.map(u64::from))
+        => "deliv" 6 8 None "tokens delivered to the client";
+    count("chunks_sent", |n| Some(n.chunks_sent.into())) => "chunks" 6 12 None "chunks that the scheduler sent";
+    count("chunks_merged", |n| n.merged.map(u64::from))
+        => "merged" 6 6 None "chunks delivered merged with a later one";
     count("chunks_dropped", |n| n.dropped.map(u64::from))
-        .on_screen("drop", 5, 4, "chunks dropped: later ones were delivered, these were not")
-        .drawn(Emphasis::Problem),
+        => "drop" 5 4 Problem "chunks dropped: later ones were delivered, these were not";
     count("tokens_lost", |n| n.tokens_lost.map(u64::from))
-        .on_screen("lost", 5, 5, "lost tokens: those of dropped chunks")
-        .drawn(Emphasis::Problem),
-    count("worker", |n| n.worker.map(u64::from)).on_screen("worker", 7, 13, "tokenizer worker of the request"),
-    count("prompt_tokens", |n| n.prompt_tokens.map(u64::from)).in_filters("prompt"),
-    count("retractions", |n| Some(n.retractions.into())).in_filters("retract"),
-    count("cached_tokens", |n| n.cached_tokens.map(u64::from)),
-    count("tokens_missing_on_wire", |n| Some(n.wire_missing.into())),
-    duration("itl_client_p50_ns", |n| n.itl.delivered.map(|itl| itl.p50)),
-    duration("itl_client_p90_ns", |n| n.itl.delivered.map(|itl| itl.p90)),
-    duration("itl_client_p99_ns", |n| n.itl.delivered.map(|itl| itl.p99)),
-    duration("itl_sent_p50_ns", |n| n.itl.sent.map(|itl| itl.p50)),
-    duration("itl_sent_p90_ns", |n| n.itl.sent.map(|itl| itl.p90)),
-    duration("itl_sent_p99_ns", |n| n.itl.sent.map(|itl| itl.p99)),
-];
+        => "lost" 5 5 Problem "lost tokens: those of dropped chunks";
+    count("worker", |n| n.worker.map(u64::from)) => "worker" 7 13 None "tokenizer worker of the request";
+    count("prompt_tokens", |n| n.prompt_tokens.map(u64::from)) => "prompt" 0 0xff None "";
+    count("retractions", |n| Some(n.retractions.into())) => "retract" 0 0xff None "";
+    count("cached_tokens", |n| n.cached_tokens.map(u64::from));
+    count("tokens_missing_on_wire", |n| Some(n.wire_missing.into()));
+    duration("itl_client_p50_ns", |n| n.itl.delivered.map(|itl| itl.p50));
+    duration("itl_client_p90_ns", |n| n.itl.delivered.map(|itl| itl.p90));
+    duration("itl_client_p99_ns", |n| n.itl.delivered.map(|itl| itl.p99));
+    duration("itl_sent_p50_ns", |n| n.itl.sent.map(|itl| itl.p50));
+    duration("itl_sent_p90_ns", |n| n.itl.sent.map(|itl| itl.p90));
+    duration("itl_sent_p99_ns", |n| n.itl.sent.map(|itl| itl.p99));
+}

@@ -24,7 +24,7 @@ pub mod record;
 pub mod report;
 pub mod stats;
 pub mod storage;
-pub mod time_series;
+mod time_series;
 pub mod words;
 
 pub use analysis::{Analysis, Config};

@@ -1,6 +1,6 @@
 //! Comparisons of runs with known differences: the false-positive rate of equal runs, and detection of a real change.
 
-use trace::diff::{Diff, Options, Verdict};
+use trace::diff::{Compared, Diff, Options, Verdict};
 use trace::engine::Mode;
 use trace::event::{Capabilities, Event, Hop, What};
 use trace::report::{Report, ReportInput, Series, Spread, SpreadSeries};
@@ -66,6 +66,11 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     report
 }
 
+/// The measure with this name.
+fn measure<'d>(diff: &'d Diff, name: &str) -> &'d Compared {
+    diff.measures.iter().find(|m| m.name == name).expect("a line")
+}
+
 fn compare(a: &Report, b: &Report) -> Diff {
     Diff::of(("before", a), ("after", b), &Options::default())
 }
@@ -85,10 +90,9 @@ fn a_change_is_detected_in_both_directions() {
     for seed in 0..20 {
         let (a, b) = (run(seed, 1.0, Mode::Cumulative), run(seed + 100, 2.0, Mode::Incremental));
         let (forward, reverse) = (compare(&a, &b), compare(&b, &a));
-        let of = |diff: &Diff, name: &str| diff.measures.iter().find(|m| m.name == name).map(|m| m.verdict);
-        assert_eq!(of(&forward, "tokens sent"), Some(Verdict::Better), "{}", forward.to_text());
-        assert_eq!(of(&forward, "gap, p99"), Some(Verdict::Worse), "{}", forward.to_text());
-        assert_eq!(of(&reverse, "tokens sent"), Some(Verdict::Worse));
+        assert_eq!(measure(&forward, "tokens sent").verdict, Verdict::Better, "{}", forward.to_text());
+        assert_eq!(measure(&forward, "gap, p99").verdict, Verdict::Worse, "{}", forward.to_text());
+        assert_eq!(measure(&reverse, "tokens sent").verdict, Verdict::Worse);
         assert!(forward.worse() && forward.patterns[0].title == "incremental output was enabled");
         assert_eq!(reverse.patterns[0].title, "incremental output was disabled");
     }
@@ -102,7 +106,7 @@ fn a_missing_comparison_has_a_reason() {
     series.gap_ns = None;
     series.requests.begun[6..].fill(0);
     let diff = compare(&a, &b);
-    let gap = diff.measures.iter().find(|m| m.name == "gap, p99").expect("a line");
+    let gap = measure(&diff, "gap, p99");
     assert_eq!(gap.verdict, Verdict::NotComparable);
     assert_eq!(gap.note.as_deref(), Some("the second run does not observe it"));
     let sent = &diff.measures[0];
@@ -114,6 +118,7 @@ fn a_missing_comparison_has_a_reason() {
     b.series = None;
     let diff = compare(&a, &b);
     assert!(diff.measures.is_empty() && diff.verdict.starts_with("NOT ENOUGH DATA"), "{}", diff.to_text());
+    assert!(diff.to_text().contains("no time slots: no event was observed"), "{}", diff.to_text());
 }
 
 #[test]
@@ -167,8 +172,7 @@ fn fixed_losses_outweigh_newly_merged_chunks() {
 fn merging_in_every_slot_of_a_short_run_is_a_regression() {
     let (a, b) = lossy_and_merging(7);
     let diff = compare(&a, &b);
-    let merged = diff.measures.iter().find(|m| m.name == "chunks merged");
-    assert_eq!(merged.map(|m| m.verdict), Some(Verdict::Worse), "{}", diff.to_text());
+    assert_eq!(measure(&diff, "chunks merged").verdict, Verdict::Worse, "{}", diff.to_text());
 }
 
 #[test]
@@ -180,9 +184,7 @@ fn a_large_difference_in_a_short_run_is_not_within_noise() {
         report.series.as_mut().expect("slots").chunks.merged = Some(column);
     }
     let diff = compare(&a, &b);
-    let merged = diff.measures.iter().find(|m| m.name == "chunks merged");
-    let merged = merged.expect("a line");
-    assert_ne!(merged.verdict, Verdict::WithinNoise, "{}", diff.to_text());
+    assert_ne!(measure(&diff, "chunks merged").verdict, Verdict::WithinNoise, "{}", diff.to_text());
 }
 
 #[test]
@@ -195,8 +197,7 @@ fn a_growing_wait_in_a_short_run_is_not_called_unchanged() {
         series.gap_ns.as_mut().expect("gaps").p99 = p99;
     }
     let diff = compare(&a, &b);
-    let gap = diff.measures.iter().find(|m| m.name == "gap, p99").expect("a line");
-    assert_eq!(gap.verdict, Verdict::NotEnoughData, "{}", diff.to_text());
+    assert_eq!(measure(&diff, "gap, p99").verdict, Verdict::NotEnoughData, "{}", diff.to_text());
     assert!(diff.verdict.starts_with("NOT ENOUGH DATA: "), "{}", diff.verdict);
 }
 
@@ -223,9 +224,8 @@ fn inter_token_latency_is_compared_above_a_thousand_tokens() {
         b.itl_ns.delivered_by_token = spread(tokens, 400_000_000);
         (a.itl_ns.sent_by_token, b.itl_ns.sent_by_token) = (spread(5_000, 60_000_000), spread(5_000, 60_000_000));
         let diff = compare(&a, &b);
-        let of = |name: &str| diff.measures.iter().find(|m| m.name == name).map(|m| m.verdict);
-        let itl = [of("ITL at clients, p99"), of("ITL of the engine, p99")];
-        assert_eq!(itl, [Some(verdict), Some(Verdict::WithinNoise)], "{}", diff.to_text());
+        let itl = ["ITL at clients, p99", "ITL of the engine, p99"].map(|name| measure(&diff, name).verdict);
+        assert_eq!(itl, [verdict, Verdict::WithinNoise], "{}", diff.to_text());
     }
 }
 

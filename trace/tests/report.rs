@@ -117,39 +117,26 @@ fn sends_seen() -> Report {
     run.analysis.report(&ReportInput { degraded, ..ReportInput::of("tap") })
 }
 
+/// Every field exists, and those that a relay alone cannot observe are null. Text fits a terminal.
 #[test]
-fn everything_seen_as_json() {
-    // The series has a slot for each second; it has its own tests.
-    insta::assert_snapshot!(Report { series: None, ..everything_seen() }.to_json());
-}
-
-#[test]
-fn everything_seen_as_text() {
-    insta::assert_snapshot!(everything_seen().to_text());
-}
-
-/// Every field exists, and those that a relay alone cannot observe are null.
-#[test]
-fn sends_seen_as_json() {
-    insta::assert_snapshot!(sends_seen().to_json());
-}
-
-#[test]
-fn sends_seen_as_text() {
-    insta::assert_snapshot!(sends_seen().to_text());
-}
-
-#[test]
-fn nothing_seen_as_text() {
-    insta::assert_snapshot!(Analysis::new(engine::config()).report(&ReportInput::of("tap")).to_text());
-}
-
-#[test]
-fn text_lines_fit_a_terminal() {
-    for report in [everything_seen(), sends_seen()] {
+fn reports_equal_their_snapshots() {
+    let (everything, sends) = (everything_seen(), sends_seen());
+    for report in [&everything, &sends] {
         let text = report.to_text();
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
+    let nothing = Analysis::new(engine::config()).report(&ReportInput::of("tap"));
+    insta::assert_snapshot!("everything_seen_as_text", everything.to_text());
+    insta::assert_snapshot!("sends_seen_as_json", sends.to_json());
+    insta::assert_snapshot!("sends_seen_as_text", sends.to_text());
+    insta::assert_snapshot!("nothing_seen_as_text", nothing.to_text());
+    let start = 1_763_712_000_000_000_000;
+    // The series has a slot for each second; it has its own tests.
+    let mut dated = Report { series: None, ..everything };
+    insta::assert_snapshot!("everything_seen_as_json", dated.to_json());
+    dated.window_wall_ns = Some([start, start + dated.window_ns[1]]);
+    let zone = jiff::tz::TimeZone::fixed(jiff::tz::offset(1));
+    insta::assert_snapshot!("everything_seen_as_markdown", dated.to_markdown(&Clock::of(&dated, Some(zone))));
 }
 
 #[test]
@@ -235,15 +222,6 @@ fn markdown_and_text_neutralise_mentions_and_control_characters() {
     // Text between backticks is not markup.
     let outside: String = markdown.split('`').step_by(2).collect();
     assert!(!outside.contains("<script") && !markdown.contains("**since** @here"), "{markdown}");
-}
-
-#[test]
-fn everything_seen_as_markdown() {
-    let mut report = everything_seen();
-    let start = 1_763_712_000_000_000_000;
-    report.window_wall_ns = Some([start, start + report.window_ns[1]]);
-    let zone = jiff::tz::TimeZone::fixed(jiff::tz::offset(1));
-    insta::assert_snapshot!(report.to_markdown(&Clock::of(&report, Some(zone))));
 }
 
 #[test]

@@ -84,11 +84,7 @@ impl Traffic {
 
 /// The frames as chunks that borrow their request ids.
 pub(crate) fn chunks(frames: &[Vec<Part>]) -> Vec<Vec<Chunk<'_>>> {
-    let mut all = Vec::new();
-    for parts in frames {
-        all.push(parts.iter().map(Part::chunk).collect());
-    }
-    all
+    frames.iter().map(|parts| parts.iter().map(Part::chunk).collect()).collect()
 }
 
 /// Receiver of events.
@@ -97,32 +93,20 @@ pub(crate) trait Sink {
     fn tick(&mut self, now: MonoNs);
 }
 
-impl Sink for Analysis {
-    fn event(&mut self, event: &Event<'_>) {
-        self.apply(event);
-    }
-    fn tick(&mut self, now: MonoNs) {
-        Analysis::tick(self, now);
-    }
+macro_rules! sinks {
+    ($($sink:ident: $event:ident),+) => {$(
+        impl Sink for $sink {
+            fn event(&mut self, event: &Event<'_>) {
+                $sink::$event(self, event);
+            }
+            fn tick(&mut self, now: MonoNs) {
+                $sink::tick(self, now);
+            }
+        }
+    )+};
 }
 
-impl Sink for Recorder {
-    fn event(&mut self, event: &Event<'_>) {
-        Recorder::event(self, event);
-    }
-    fn tick(&mut self, now: MonoNs) {
-        Recorder::tick(self, now);
-    }
-}
-
-impl Sink for BlockWriter {
-    fn event(&mut self, event: &Event<'_>) {
-        BlockWriter::event(self, event);
-    }
-    fn tick(&mut self, now: MonoNs) {
-        BlockWriter::tick(self, now);
-    }
-}
+sinks! { Analysis: apply, Recorder: event, BlockWriter: event }
 
 /// Numbers and times the frames on their way through the hops.
 #[derive(Clone, Copy)]

@@ -4,14 +4,11 @@
 //! of the change (`rank`). A change counts if it is beyond noise over all measures and large enough to matter. Without slots there is no
 //! verdict, and the note says why.
 
-mod markdown;
 mod measure;
 mod outcome;
 mod pattern;
 mod rank;
-mod samples;
 mod text;
-mod verdict;
 mod wait;
 
 use serde::{Deserialize, Serialize};
@@ -62,7 +59,6 @@ pub struct Diff {
     /// Conclusion in one sentence.
     pub verdict: String,
     /// Outcome for each problem that users notice, most severe first; empty without measures.
-    #[serde(default)]
     pub outcomes: Vec<Outcome>,
     /// Description of the method.
     pub method: String,
@@ -75,7 +71,6 @@ pub struct Diff {
     /// Known patterns that match the change.
     pub patterns: Vec<Pattern>,
     /// Wait of a chunk in both runs; `null` if one of them did not observe it.
-    #[serde(default)]
     pub wait: Option<WaitShift>,
     /// Measures in the order of the path.
     pub measures: Vec<Compared>,
@@ -216,9 +211,9 @@ impl Diff {
         }
         Self {
             schema: SCHEMA.to_owned(),
-            verdict: verdict::verdict(&outcomes, &measures, &patterns),
+            verdict: outcome::verdict(&outcomes, &measures, &patterns),
             outcomes,
-            method: verdict::method(options),
+            method: outcome::method(options),
             options: *options,
             a: side_a,
             b: side_b,
@@ -248,7 +243,7 @@ impl Diff {
 
     /// Renders Markdown.
     pub fn to_markdown(&self) -> String {
-        markdown::render(self)
+        text::markdown(self)
     }
 }
 
@@ -258,6 +253,6 @@ fn side(name: &str, report: &Report) -> Side {
         what: format!("{} of {}", report.source.kind, crate::report::brief::engine(report)),
         window_ns: report.window_ns[1],
         slot_ns: report.series.as_ref().map(|s| s.slot_ns),
-        slots: report.series.as_ref().map_or(0, |s| samples::loaded(s).len()),
+        slots: report.series.as_ref().map_or(0, |s| measure::loaded(s).len()),
     }
 }

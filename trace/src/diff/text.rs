@@ -1,11 +1,14 @@
-//! The comparison for a terminal.
+//! The comparison for a terminal, and as Markdown for an issue.
 
 use std::fmt::Write as _;
 
-use super::{Compared, Diff, Options, Side, WaitShift};
-use crate::report::hostile::lines;
+use super::{Compared, Diff, LegShift, Options, Side, WaitShift};
+use crate::report::hostile::{lines, markdown as escaped};
+use crate::report::markdown::table;
+use crate::report::table::Kind::{Number, Text};
+use crate::report::table::Table;
 use crate::report::wrap;
-use crate::words::{duration, plural};
+use crate::words::{duration, known, plural};
 
 /// Width of the name column.
 const NAME: usize = 44;
@@ -53,10 +56,10 @@ fn legs(out: &mut String, wait: &WaitShift) {
     let _ = writeln!(out);
 }
 
-pub(super) fn side_line(side: &Side) -> String {
+fn side_line(side: &Side) -> String {
     let slots = match side.slot_ns {
         Some(ns) => format!("{} of {} under load", plural(side.slots as u64, "slot"), duration(ns)),
-        None => String::from("no time slots: written by a version without them"),
+        None => String::from("no time slots: no event was observed"),
     };
     format!("{}: {}, {}, {slots}", side.name, side.what, duration(side.window_ns))
 }
@@ -73,4 +76,53 @@ fn line(out: &mut String, measure: &Compared, options: &Options) {
         let _ = write!(out, "\n      B - A lies between {low} and {high} ({})", options.confidence());
     }
     let _ = writeln!(out);
+}
+
+pub(super) fn markdown(diff: &Diff) -> String {
+    let mut out = format!("## {}\n\n", escaped(&diff.verdict));
+    for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
+        let _ = writeln!(out, "- **{letter}** {}", escaped(&side_line(side)));
+    }
+    for pattern in &diff.patterns {
+        let _ = writeln!(out, "- **{}** {}", escaped(&pattern.title), escaped(&pattern.summary));
+    }
+    if let Some(wait) = &diff.wait {
+        let _ = writeln!(out, "- **{}**", escaped(&wait.summary));
+        out.push('\n');
+        let cell = |leg: &LegShift, n: usize| escaped(&leg.cells()[n]);
+        let legs = Table::new(
+            &wait.legs,
+            [
+                ("where a chunk's time goes, mean", Text, &|leg| cell(leg, 0)),
+                ("A", Number, &|leg| cell(leg, 1)),
+                ("share", Number, &|leg| cell(leg, 2)),
+                ("B", Number, &|leg| cell(leg, 3)),
+                ("share", Number, &|leg| cell(leg, 4)),
+            ],
+        );
+        table(&mut out, &legs);
+    }
+    let heading = format!("{} interval of B - A", diff.options.confidence());
+    let verdict = |measure: &Compared| {
+        let bold = if measure.verdict.counts() { "**" } else { "" };
+        let note = measure.note.as_ref().map_or_else(String::new, |note| format!(": {}", escaped(note)));
+        format!("{bold}{}{bold}{note}", measure.verdict.as_str())
+    };
+    let measures = Table::new(
+        &diff.measures,
+        [
+            ("measure, mean of slots", Text, &|m| escaped(&m.name)),
+            ("A", Number, &|m| m.unit.value(m.a)),
+            ("B", Number, &|m| m.unit.value(m.b)),
+            ("change", Number, &|m| m.change_text()),
+            (&heading, Number, &|m| {
+                known(m.interval, |[low, high]| format!("{} to {}", m.unit.signed(low), m.unit.signed(high)))
+            }),
+            ("verdict", Text, &verdict),
+        ],
+    );
+    out.push('\n');
+    table(&mut out, &measures);
+    let _ = writeln!(out, "\n{}", escaped(&diff.method));
+    out
 }

@@ -21,9 +21,6 @@ impl<'w> Csv<'w> {
 
 impl Exporter for Csv<'_> {
     fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
-        if !context.options.wants(request.summary) {
-            return Ok(());
-        }
         let mut number = itoa::Buffer::new();
         for cell in cells(request, context) {
             match cell {

@@ -10,7 +10,6 @@ use crate::event::{Event, What};
 use crate::ledger::{Request, Summary};
 use crate::report::Report;
 
-/// Tracks the live requests of an analysis for an exporter.
 pub(super) struct Follow {
     lives: LiveRequests,
     pub(super) clock: Clock,
@@ -83,7 +82,7 @@ impl Follow {
         let life = self.lives.close(summary);
         let request = Closed { summary, life: &life, open };
         let (from, to) = stage::span(&request);
-        if self.in_range(from, to) {
+        if self.options.wants(summary) && self.in_range(from, to) {
             exporter.closed(&request, &self.context(analysis))?;
         }
         Ok(())

@@ -1,9 +1,20 @@
 //! JSON written directly into a buffer. Fields keep their order, and `serde_json` escapes text.
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use serde::Serialize;
 use serde_json::Value;
+
+use crate::detect::Severity;
+use crate::engine::{Mode, Waiter};
+use crate::event::{AnswerEnd, AwayState, Finish, Kind, MissedCause, ThreadPart, ToolCallOutcome};
+
+/// A value of a field.
+pub(super) trait Json {
+    fn write(&self, buf: &mut Vec<u8>);
+}
 
 /// Appends any serializable value.
 fn push(buf: &mut Vec<u8>, value: &(impl Serialize + ?Sized)) {
@@ -26,38 +37,76 @@ fn push_text(buf: &mut Vec<u8>, text: &str) {
     }
 }
 
-fn push_int(buf: &mut Vec<u8>, n: u64) {
-    buf.extend_from_slice(itoa::Buffer::new().format(n).as_bytes());
+macro_rules! values {
+    ($buf:ident, $value:ident: $push:expr; $($type:ty),+) => {$(
+        impl Json for $type {
+            #[inline]
+            fn write(&self, $buf: &mut Vec<u8>) {
+                let $value = self;
+                $push;
+            }
+        }
+    )+};
+}
+
+values! { buf, value: push(buf, value); u8, u16, u32, u64, f64, bool, [i64], Vec<u64>, Vec<f64>, BTreeMap<String, Value> }
+values! { buf, value: push_text(buf, value); str, String, Box<str>, Cow<'_, str> }
+values! {
+    buf, value: push_text(buf, value.as_str());
+    AnswerEnd, AwayState, Finish, Kind, MissedCause, Mode, Severity, ThreadPart, ToolCallOutcome, Waiter
+}
+
+impl<T: Json + ?Sized> Json for &T {
+    fn write(&self, buf: &mut Vec<u8>) {
+        (**self).write(buf);
+    }
+}
+
+impl<T: Json> Json for Option<T> {
+    fn write(&self, buf: &mut Vec<u8>) {
+        match self {
+            Some(value) => value.write(buf),
+            None => buf.extend_from_slice(b"null"),
+        }
+    }
+}
+
+/// Separates the next field or element from the previous one.
+fn separate(buf: &mut Vec<u8>) {
+    if !matches!(buf.last(), None | Some(b'{' | b'[')) {
+        buf.push(b',');
+    }
 }
 
 /// An object under construction. Field names are constants that need no escaping.
-pub(super) struct Object<'a> {
-    buf: &'a mut Vec<u8>,
-    empty: bool,
+pub(super) struct Object<'a>(&'a mut Vec<u8>);
+
+/// Adds fields of a value under their own names.
+macro_rules! fields {
+    ($object:expr, $of:expr, $($name:ident),+) => {{ $($object.put(stringify!($name), &$of.$name);)+ }};
 }
 
+pub(super) use fields;
+
 impl<'a> Object<'a> {
-    /// Writes one object.
     pub(super) fn write(buf: &'a mut Vec<u8>, fill: impl FnOnce(&mut Object<'_>)) {
         buf.push(b'{');
-        fill(&mut Object { buf, empty: true });
+        fill(&mut Object(buf));
         buf.push(b'}');
     }
 
     /// Encodes fields of an object for [`Self::append`].
     pub(super) fn fields(fill: impl FnOnce(&mut Object<'_>)) -> Vec<u8> {
         let mut buf = Vec::new();
-        fill(&mut Object { buf: &mut buf, empty: true });
+        fill(&mut Object(&mut buf));
         buf
     }
 
     /// Adds fields encoded by [`Self::fields`].
     pub(super) fn append(&mut self, fields: &[u8]) -> &mut Self {
         if !fields.is_empty() {
-            if !std::mem::replace(&mut self.empty, false) {
-                self.buf.push(b',');
-            }
-            self.buf.extend_from_slice(fields);
+            separate(self.0);
+            self.0.extend_from_slice(fields);
         }
         self
     }
@@ -65,65 +114,41 @@ impl<'a> Object<'a> {
     #[inline]
     fn key(&mut self, name: &str) {
         // Reserve space for most values as well.
-        self.buf.reserve(name.len() + 32);
-        if !std::mem::replace(&mut self.empty, false) {
-            self.buf.push(b',');
+        self.0.reserve(name.len() + 32);
+        separate(self.0);
+        self.0.push(b'"');
+        self.0.extend_from_slice(name.as_bytes());
+        self.0.extend_from_slice(b"\":");
+    }
+
+    /// Adds a field; `null` for `None`.
+    #[inline]
+    pub(super) fn put(&mut self, name: &str, value: impl Json) -> &mut Self {
+        self.key(name);
+        value.write(self.0);
+        self
+    }
+
+    /// Adds a field that is absent for `None`.
+    pub(super) fn known(&mut self, name: &str, value: Option<impl Json>) -> &mut Self {
+        if let Some(value) = value {
+            self.put(name, value);
         }
-        self.buf.push(b'"');
-        self.buf.extend_from_slice(name.as_bytes());
-        self.buf.extend_from_slice(b"\":");
-    }
-
-    pub(super) fn text(&mut self, name: &str, value: &str) -> &mut Self {
-        self.key(name);
-        push_text(self.buf, value);
-        self
-    }
-
-    /// Adds a constant string, which needs no escaping.
-    pub(super) fn word(&mut self, name: &str, value: &'static str) -> &mut Self {
-        self.key(name);
-        self.buf.push(b'"');
-        self.buf.extend_from_slice(value.as_bytes());
-        self.buf.push(b'"');
-        self
-    }
-
-    pub(super) fn int(&mut self, name: &str, value: impl Into<u64>) -> &mut Self {
-        self.key(name);
-        push_int(self.buf, value.into());
         self
     }
 
     /// Adds an integer as a string, as OTLP/JSON requires for 64 bits.
     pub(super) fn int_text(&mut self, name: &str, value: u64) -> &mut Self {
-        self.key(name);
-        self.buf.push(b'"');
-        push_int(self.buf, value);
-        self.buf.push(b'"');
-        self
-    }
-
-    pub(super) fn flag(&mut self, name: &str, value: bool) -> &mut Self {
-        self.key(name);
-        self.buf.extend_from_slice(if value { b"true" } else { b"false" });
-        self
-    }
-
-    pub(super) fn float(&mut self, name: &str, value: f64) -> &mut Self {
-        self.key(name);
-        push(self.buf, &value);
-        self
+        self.put(name, itoa::Buffer::new().format(value))
     }
 
     /// Adds nanoseconds as microseconds with up to three decimals.
     pub(super) fn micros(&mut self, name: &str, ns: u64) -> &mut Self {
-        self.key(name);
-        push_int(self.buf, ns / 1_000);
+        self.put(name, ns / 1_000);
         let rest = ns % 1_000;
         if rest > 0 {
             let digits = [b'.', b'0' + (rest / 100) as u8, b'0' + (rest / 10 % 10) as u8, b'0' + (rest % 10) as u8];
-            self.buf.extend_from_slice(&digits);
+            self.0.extend_from_slice(&digits);
         }
         self
     }
@@ -131,117 +156,53 @@ impl<'a> Object<'a> {
     /// Adds a number as a hex string, as in `"0x1f"`.
     pub(super) fn hex(&mut self, name: &str, value: u64) -> &mut Self {
         self.key(name);
-        self.buf.extend_from_slice(b"\"0x");
-        let digits = (u64::BITS - value.leading_zeros()).div_ceil(4).max(1);
-        for place in (0..digits).rev() {
-            self.buf.push(b"0123456789abcdef"[(value >> (4 * place) & 15) as usize]);
-        }
-        self.buf.push(b'"');
-        self
-    }
-
-    /// `null` when there is none.
-    pub(super) fn maybe_int(&mut self, name: &str, value: Option<impl Into<u64>>) -> &mut Self {
-        match value {
-            Some(value) => self.int(name, value),
-            None => self.null(name),
-        }
-    }
-
-    /// `null` when there is none.
-    pub(super) fn maybe_text(&mut self, name: &str, value: Option<&str>) -> &mut Self {
-        match value {
-            Some(value) => self.text(name, value),
-            None => self.null(name),
-        }
-    }
-
-    fn null(&mut self, name: &str) -> &mut Self {
-        self.key(name);
-        self.buf.extend_from_slice(b"null");
-        self
-    }
-
-    /// Absent when there is none.
-    pub(super) fn known_int(&mut self, name: &str, value: Option<impl Into<u64>>) -> &mut Self {
-        if let Some(value) = value {
-            self.int(name, value);
-        }
-        self
-    }
-
-    /// Absent when there is none.
-    pub(super) fn known_text(&mut self, name: &str, value: Option<&str>) -> &mut Self {
-        if let Some(value) = value {
-            self.text(name, value);
-        }
-        self
-    }
-
-    pub(super) fn value(&mut self, name: &str, value: &(impl Serialize + ?Sized)) -> &mut Self {
-        self.key(name);
-        push(self.buf, value);
+        // Writing to a vector cannot fail.
+        let _ = write!(self.0, "\"{value:#x}\"");
         self
     }
 
     /// Adds a value with a name that may need escaping.
-    pub(super) fn named(&mut self, name: &str, value: &Value) -> &mut Self {
-        if !std::mem::replace(&mut self.empty, false) {
-            self.buf.push(b',');
-        }
-        push(self.buf, name);
-        self.buf.push(b':');
-        push(self.buf, value);
-        self
+    pub(super) fn named(&mut self, name: &str, value: &Value) {
+        separate(self.0);
+        push(self.0, name);
+        self.0.push(b':');
+        push(self.0, value);
     }
 
     pub(super) fn object(&mut self, name: &str, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
         self.key(name);
-        Object::write(self.buf, fill);
+        Object::write(self.0, fill);
         self
     }
 
     pub(super) fn array(&mut self, name: &str, fill: impl FnOnce(&mut Array<'_>)) -> &mut Self {
         self.key(name);
-        Array::write(self.buf, fill);
+        self.0.push(b'[');
+        fill(&mut Array(self.0));
+        self.0.push(b']');
         self
     }
 }
 
-/// An array of objects under construction.
-pub(super) struct Array<'a> {
-    buf: &'a mut Vec<u8>,
-    empty: bool,
-}
+pub(super) struct Array<'a>(&'a mut Vec<u8>);
 
 impl Array<'_> {
-    fn write(buf: &mut Vec<u8>, fill: impl FnOnce(&mut Array<'_>)) {
-        buf.push(b'[');
-        fill(&mut Array { buf, empty: true });
-        buf.push(b']');
-    }
-
     pub(super) fn object(&mut self, fill: impl FnOnce(&mut Object<'_>)) -> &mut Self {
-        if !std::mem::replace(&mut self.empty, false) {
-            self.buf.push(b',');
-        }
-        Object::write(self.buf, fill);
+        separate(self.0);
+        Object::write(self.0, fill);
         self
     }
 
     /// Adds elements to those written to `buf` by earlier calls.
     pub(super) fn append<T>(buf: &mut Vec<u8>, fill: impl FnOnce(&mut Array<'_>) -> T) -> T {
-        let empty = buf.is_empty();
-        fill(&mut Array { buf, empty })
+        fill(&mut Array(buf))
     }
 
     /// Adds elements encoded by [`Self::append`].
     pub(super) fn encoded(&mut self, elements: &[u8]) {
         if !elements.is_empty() {
-            if !std::mem::replace(&mut self.empty, false) {
-                self.buf.push(b',');
-            }
-            self.buf.extend_from_slice(elements);
+            separate(self.0);
+            self.0.extend_from_slice(elements);
         }
     }
 }
@@ -317,16 +278,16 @@ mod tests {
     #[test]
     fn fields_keep_their_order_and_none_is_null() {
         let line = written(|o| {
-            o.text("rid", "a\"b\n").int("n", 7_u32).maybe_int("none", None::<u64>);
+            o.put("rid", "a\"b\n").put("n", 7_u32).put("none", None::<u64>);
             o.micros("ts", 12_345_006).micros("whole", 5_000).int_text("wall", 18);
             o.object("args", |a| {
-                a.flag("on", true).float("share", 0.5);
+                a.put("on", true).put("share", 0.5);
             });
             o.array("list", |l| {
                 l.object(|_| {}).object(|_| {});
             });
             let more = Object::fields(|o| {
-                o.int("a", 1_u32).int("b", 2_u32);
+                o.put("a", 1_u32).put("b", 2_u32);
             });
             o.append(&more).append(&[]);
         });
@@ -348,7 +309,7 @@ mod tests {
         #[test]
         fn any_text_and_number_round_trips(text: String, name: String, n: u64, ns in 0_u64..1 << 60) {
             let line = written(|o| {
-                o.text("text", &text).int("n", n).micros("us", ns).hex("hex", n);
+                o.put("text", &text).put("n", n).micros("us", ns).hex("hex", n);
                 o.named(&name, &Value::Null);
             });
             let read: serde_json::Map<String, Value> = serde_json::from_str(&line).expect("JSON");

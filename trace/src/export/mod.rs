@@ -3,12 +3,10 @@
 //! An [`Export`] has its own [`Analysis`], so requests, losses and findings equal those of the report. Output is
 //! streamed, and the analysis's limits bound the memory. docs/reference/exports.md describes the formats.
 
-mod clock;
 mod csv;
 mod events;
 mod follow;
 mod json;
-mod life;
 mod lives;
 mod opening;
 mod otlp;
@@ -16,7 +14,6 @@ mod otlp;
 mod parquet;
 mod pending;
 mod perfetto;
-mod recorded;
 mod row;
 mod span_id;
 mod stage;
@@ -26,16 +23,16 @@ use std::ops::RangeInclusive;
 
 pub use self::opening::Opening;
 pub use self::otlp::{LiveSpans, Resource, metrics_data};
-pub use self::recorded::recorded;
 
-use self::clock::Clock;
 use self::follow::Follow;
-use self::life::{LiveRequest, OnHop};
-use self::lives::LiveRequests;
+use self::lives::{LiveRequest, LiveRequests, OnHop};
+use self::opening::Clock;
 use crate::analysis::{Analysis, Config};
 use crate::clock::{Anchor, MonoNs};
+use crate::engine::Engines;
 use crate::event::Event;
 use crate::ledger::{Ledger, Limits, Summary};
+use crate::record::{ReadError, Record, Recording};
 use crate::report::{Report, ReportInput};
 use crate::words::names;
 
@@ -149,7 +146,7 @@ trait Exporter {
         Ok(())
     }
 
-    /// Called once per request when it is complete, regardless of the options.
+    /// Called once for each selected request when it is complete.
     fn closed(&mut self, _request: &Closed<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
@@ -220,4 +217,55 @@ impl<'w> Export<'w> {
         self.follow.finish(&self.analysis, &report, &mut *self.exporter)?;
         Ok(report)
     }
+}
+
+/// Writes all of `recording`. Calls `progress` with the number of bytes processed, and for each unreadable part that is skipped.
+pub fn recorded(
+    recording: &Recording,
+    engines: Engines,
+    format: Format,
+    options: Options,
+    out: impl io::Write,
+    progress: &mut dyn FnMut(u64, Option<&ReadError>),
+) -> io::Result<()> {
+    let header = recording.header();
+    let opening = look_ahead(recording)?;
+    let config = Config { engines, ..header.config };
+    let mut export = Export::new(format, options, config, &opening, out)?;
+    let mut reader = recording.reader();
+    let mut done = reader.offset();
+    loop {
+        match reader.next() {
+            Ok(Some(Record::Event(event))) => export.event(&event)?,
+            Ok(Some(Record::Tick(now))) => export.tick(now)?,
+            Ok(Some(Record::Anchor(anchor))) => export.anchor(anchor),
+            Ok(Some(Record::Closing(_))) => {}
+            Ok(None) => break,
+            Err(error @ ReadError::Damaged { .. }) => progress(reader.offset(), Some(&error)),
+            Err(error) => return Err(io::Error::other(error)),
+        }
+        if done != reader.offset() {
+            done = reader.offset();
+            progress(done, None);
+        }
+    }
+    export.finish(&recording.input())?;
+    Ok(())
+}
+
+/// Reads the recording's first seconds for the names of processes.
+fn look_ahead(recording: &Recording) -> io::Result<Opening> {
+    let header = recording.header();
+    let mut opening = Opening::new(&header.source, &header.tokengap, header.anchor);
+    let mut reader = recording.reader();
+    loop {
+        match reader.next() {
+            Ok(Some(Record::Event(event))) if !opening.learn(&event) => break,
+            // Damage is reported when it is reached during writing.
+            Ok(Some(_)) | Err(ReadError::Damaged { .. }) => {}
+            Ok(None) => break,
+            Err(error) => return Err(io::Error::other(error)),
+        }
+    }
+    Ok(opening)
 }

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use super::clock::Clock;
 use crate::clock::{Anchor, MonoNs};
 use crate::event::{Event, ThreadPart, What};
 use crate::id::ThreadId;
@@ -18,8 +17,10 @@ const PROCESSES: usize = 1_024;
 /// Data from the start of a capture.
 #[derive(Clone, Debug)]
 pub struct Opening {
-    source: String,
-    tokengap: String,
+    /// Source: `demo`, `tap`, `attach`, ...
+    pub(super) source: String,
+    /// Version of tokengap that recorded it.
+    pub(super) tokengap: String,
     anchor: Anchor,
     start: Option<MonoNs>,
     /// Main threads by role.
@@ -51,16 +52,6 @@ impl Opening {
         true
     }
 
-    /// Source: `demo`, `tap`, `attach`, ...
-    pub(super) fn source(&self) -> &str {
-        &self.source
-    }
-
-    /// Version of tokengap that recorded it.
-    pub(super) fn tokengap(&self) -> &str {
-        &self.tokengap
-    }
-
     /// Clock with its origin at the earliest event, as in the report.
     pub(super) fn clock(&self) -> Clock {
         Clock { start: self.start.unwrap_or(self.anchor.mono), anchor: self.anchor }
@@ -72,5 +63,37 @@ impl Opening {
             [one] => Some(*one),
             _ => None,
         }
+    }
+}
+
+/// Converts the engine's clock to time since the capture's start and to wall time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    pub(super) start: MonoNs,
+    /// Relation of both clocks, updated during the capture because wall time may be adjusted.
+    pub(super) anchor: Anchor,
+}
+
+impl Clock {
+    /// Nanoseconds since the start of the capture.
+    pub(super) fn at(&self, at: MonoNs) -> u64 {
+        at.since(self.start)
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    pub(super) fn wall(&self, at: MonoNs) -> u64 {
+        self.anchor.wall_ns_at(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_and_after_the_anchor_are_converted() {
+        let clock = Clock { start: MonoNs(100), anchor: Anchor { mono: MonoNs(150), wall_ns: 1_000_000 } };
+        assert_eq!((clock.at(MonoNs(130)), clock.at(MonoNs(90))), (30, 0));
+        assert_eq!((clock.wall(MonoNs(130)), clock.wall(MonoNs(170))), (999_980, 1_000_020));
     }
 }

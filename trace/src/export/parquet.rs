@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::sync::Arc;
 
 use parquet::basic::{Compression, LogicalType, Repetition, TimeUnit, Type as Physical, ZstdLevel};
-use parquet::data_type::{BoolType, ByteArray, ByteArrayType, Int64Type};
+use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, Int64Type};
 use parquet::errors::{ParquetError, Result};
 use parquet::file::metadata::KeyValue;
 use parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -63,9 +63,6 @@ impl<'w> Parquet<'w> {
 
 impl Exporter for Parquet<'_> {
     fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
-        if !context.options.wants(request.summary) {
-            return Ok(());
-        }
         let recording = self.recording.as_deref().map(|name| Cell::Text(name.into()));
         let of_all = [recording, Some(Cell::Moment(self.start_ns))].into_iter();
         for (column, cell) in self.columns.iter_mut().zip(of_all.chain(cells(request, context))) {
@@ -123,22 +120,23 @@ impl Column {
     fn write(&mut self, to: &mut SerializedColumnWriter<'_>) -> Result<()> {
         let levels = Some(&*self.levels);
         match &mut self.values {
-            Values::Text(values) => {
-                to.typed::<ByteArrayType>().write_batch(values, levels, None)?;
-                values.clear();
-            }
-            Values::Number(values) => {
-                to.typed::<Int64Type>().write_batch(values, levels, None)?;
-                values.clear();
-            }
-            Values::Flag(values) => {
-                to.typed::<BoolType>().write_batch(values, levels, None)?;
-                values.clear();
-            }
+            Values::Text(values) => batch::<ByteArrayType>(to, values, levels)?,
+            Values::Number(values) => batch::<Int64Type>(to, values, levels)?,
+            Values::Flag(values) => batch::<BoolType>(to, values, levels)?,
         }
         self.levels.clear();
         Ok(())
     }
+}
+
+fn batch<T: DataType>(
+    to: &mut SerializedColumnWriter<'_>,
+    values: &mut Vec<T::T>,
+    levels: Option<&[i16]>,
+) -> Result<()> {
+    to.typed::<T>().write_batch(values, levels, None)?;
+    values.clear();
+    Ok(())
 }
 
 fn write_group(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [Column]) -> Result<()> {
@@ -161,8 +159,8 @@ fn file(columns: &[(&str, Kind)], opening: &Opening) -> Result<SerializedFileWri
         .set_statistics_enabled(EnabledStatistics::Chunk)
         .set_offset_index_disabled(true)
         .set_key_value_metadata(Some(vec![
-            about("tokengap.version", opening.tokengap()),
-            about("tokengap.source", opening.source()),
+            about("tokengap.version", &opening.tokengap),
+            about("tokengap.source", &opening.source),
         ]))
         .build();
     let fields = columns.iter().map(|(name, kind)| field(name, *kind)).collect::<Result<_>>()?;

@@ -75,7 +75,9 @@ impl Pending {
 
     /// Requests affected by a stage of the frame.
     pub(super) fn marks(&self, id: FrameId) -> &[Mark] {
-        self.find(id).map_or(&[], |frame| &frame.marks)
+        let frames = self.lanes.get(&(id.hop, id.lane)).map(|lane| &lane.frames);
+        let frame = frames.and_then(|frames| frames.get(frames.binary_search_by_key(&id.seq, |f| f.seq).ok()?));
+        frame.map_or(&[], |frame| &frame.marks)
     }
 
     /// Marks a frame as received. A lane keeps its order, so earlier frames were received too, unobserved.
@@ -109,11 +111,5 @@ impl Pending {
         if let Some(early) = self.early.iter_mut().find(|e| e.id == id) {
             early.processed = Some(at);
         }
-    }
-
-    fn find(&self, id: FrameId) -> Option<&Waiting> {
-        let frames = &self.lanes.get(&(id.hop, id.lane))?.frames;
-        let place = frames.binary_search_by_key(&id.seq, |f| f.seq).ok()?;
-        frames.get(place)
     }
 }

@@ -20,7 +20,6 @@ pub(super) enum Kind {
     Moment,
 }
 
-/// An observed value.
 pub(super) enum Cell<'a> {
     Text(Cow<'a, str>),
     Number(u64),
@@ -55,13 +54,11 @@ static FIELDS: [(&str, Kind, Value); 17] = [
     ("slowest_hop_wait_ns", Kind::Number, |r, c| Some(Number(slowest(r, c)?.0))),
 ];
 
-/// Name and type of each column.
 pub(super) fn columns() -> impl Iterator<Item = (&'static str, Kind)> {
     let numbers = COLUMNS.iter().filter_map(|column| Some((column.name?, Kind::Number)));
     FIELDS.iter().map(|(name, kind, _)| (*name, *kind)).chain(numbers)
 }
 
-/// Value of each column.
 pub(super) fn cells<'a>(
     request: &'a Closed<'a>,
     context: &'a ExportContext<'a>,

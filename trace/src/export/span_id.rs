@@ -4,8 +4,6 @@
 //! digits (a UUID) can be a trace id. Behind Dynamo 0.8.0 to 1.5.0 with tracing it *is* the W3C trace id of the request.
 //! Such a rid is used unchanged, so that the spans join those of the frontend.
 
-use std::fmt::Write;
-
 pub(super) struct TraceId {
     /// 32 lower-case hex digits, not all zero.
     pub(super) hex: String,
@@ -49,10 +47,7 @@ impl SpanIds {
     /// Next span id: 16 hex digits, not all zero.
     pub(super) fn next(&mut self) -> String {
         self.given += 1;
-        let mut id = String::with_capacity(16);
-        // Writing to a string cannot fail.
-        let _ = write!(id, "{:016x}", mix(self.seed.wrapping_add(self.given)).max(1));
-        id
+        format!("{:016x}", mix(self.seed.wrapping_add(self.given)).max(1))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use super::life::LiveRequest;
+use super::lives::LiveRequest;
 use super::{Closed, OnHop};
 use crate::clock::MonoNs;
 use crate::id::FrameId;
@@ -40,7 +40,6 @@ pub(super) enum Kind {
     Streaming,
 }
 
-/// Start and end of a request's span.
 pub(super) fn span(request: &Closed<'_>) -> (MonoNs, MonoNs) {
     let first = request.summary.first_at;
     let began = request.life.hops.iter().filter_map(|h| h.first.began()).min();
@@ -65,7 +64,6 @@ pub(super) fn first_delivery(summary: &Summary) -> Option<u64> {
     Some(summary.delivered_first?.since(summary.received_first?))
 }
 
-/// Observed stages of a request.
 pub(super) fn stages<'a>(request: &Closed<'_>, ledger: &'a Ledger) -> Vec<Stage<'a>> {
     let (begin, end) = span(request);
     let (summary, life) = (request.summary, request.life);

@@ -15,6 +15,7 @@ pub struct LostRange {
     /// share an entry.
     pub chunks: Option<[u32; 2]>,
     /// One id per token; empty if not recorded, or dropped at the limit.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ids: Vec<i64>,
 }
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::definition as n;
 use super::family::Families;
-use super::names as n;
 use super::{Family, HOPS, Histogram, ROLES, Value};
 use crate::MonoNs;
 use crate::detect::attribution::Attribution;
@@ -35,7 +35,12 @@ pub struct Pushed {
 }
 
 /// Collects all observable metrics. `findings` must be current.
-pub fn collect(ledger: &Ledger, findings: &Findings, attribution: &Attribution<'_>, input: &Input<'_>) -> Vec<Family> {
+pub(crate) fn collect(
+    ledger: &Ledger,
+    findings: &Findings,
+    attribution: &Attribution<'_>,
+    input: &Input<'_>,
+) -> Vec<Family> {
     let mut f = Families::new();
     run(&mut f, ledger, input);
     requests(&mut f, ledger);

@@ -4,14 +4,11 @@
 mod collect;
 mod definition;
 mod family;
-mod histogram;
-mod names;
 
-pub use collect::{Input, Pushed, collect};
-pub use definition::{Definition, Kind, Unit};
-pub use family::{Family, Point, Value};
-pub use histogram::{COUNTS, DURATIONS_NS, Histogram};
-pub use names::ALL;
+pub(crate) use collect::collect;
+pub use collect::{Input, Pushed};
+pub use definition::{ALL, Definition, Kind, Unit};
+pub use family::{Family, Histogram, Point, Value};
 
 /// Maximum number of hop names as labels. Others are left out and counted in `tokengap_self_labels_left_out`.
 pub const HOPS: usize = 64;

@@ -1,9 +1,15 @@
-//! Text shared by all forms of the report.
+//! Text shared by all forms of the report: sentences, lines of limited width, and times of the capture: relative to its start and, if the
+//! wall clock is known, absolute.
 
-use super::Report;
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::{Gap, Report, Requests};
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
-use crate::words;
+use crate::words::{self, count, duration, known};
 
 /// Summary of the worst finding in one sentence.
 pub(crate) fn verdict(report: &Report) -> String {
@@ -28,6 +34,28 @@ pub(crate) fn engine(report: &Report) -> String {
         None => "",
     };
     format!("{} {release}{mode}", source.engine)
+}
+
+/// Text for a value that no source observed.
+pub(super) fn unknown() -> String {
+    String::from("not observed")
+}
+
+/// Numbers of requests: `12 seen, 9 finished, 1 aborted, 2 live`.
+pub(super) fn requests(requests: &Requests) -> String {
+    format!("{} seen, {}", count(requests.seen), outcomes(requests))
+}
+
+/// Requests by outcome: `9 finished, 1 aborted, 2 live`.
+pub(super) fn outcomes(requests: &Requests) -> String {
+    let [finished, aborted, live] = [requests.finished, requests.aborted, requests.live].map(count);
+    format!("{finished} finished, {aborted} aborted, {live} live")
+}
+
+/// The gap's quantiles.
+pub(super) fn quantiles(gap: &Gap) -> String {
+    let [p50, p90, p99, max] = [gap.p50, gap.p90, gap.p99, gap.max].map(|ns| known(ns, duration));
+    format!("median {p50}, p90 {p90}, p99 {p99}, max {max}")
 }
 
 /// Whether the release is known to drop chunks, if the release is known.
@@ -82,4 +110,95 @@ pub(crate) fn degraded(report: &Report) -> impl Iterator<Item = String> + '_ {
 pub(crate) fn limits_reached(report: &Report) -> impl Iterator<Item = (&str, u64, u64)> {
     let reached = report.limits.iter().filter(|(_, line)| line.reached > 0);
     reached.map(|(name, line)| (name.as_str(), line.limit, line.reached))
+}
+
+/// Maximum line width.
+const WIDTH: usize = 100;
+
+/// Writes a row with its name in the first column.
+pub(super) fn row(out: &mut String, name: &str, text: &str) {
+    wrap(out, text, &format!("{name:<14}"), &" ".repeat(14));
+}
+
+/// Breaks at spaces; a longer word stays whole.
+pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
+    let mut column = first.chars().count();
+    out.push_str(first);
+    let mut begun = false;
+    let mut words = text.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        // A number stays on the line of its unit.
+        let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
+        let length = word.chars().count() + unit.map_or(0, |u| u.len() + 1);
+        if begun && column + 1 + length > WIDTH {
+            let _ = write!(out, "\n{rest}");
+            column = rest.chars().count();
+            begun = false;
+        }
+        if begun {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        if let Some(unit) = unit {
+            out.push(' ');
+            out.push_str(unit);
+        }
+        column += length;
+        begun = true;
+    }
+    out.push('\n');
+}
+
+/// How to format times.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    /// Start of the capture.
+    start: Option<Timestamp>,
+    zone: TimeZone,
+}
+
+impl Clock {
+    /// The report's clock, in UTC or the zone given.
+    pub fn of(report: &Report, zone: Option<TimeZone>) -> Self {
+        let start = report.window_wall_ns.and_then(|[from, _]| Timestamp::from_nanosecond(from.into()).ok());
+        Self { start, zone: zone.unwrap_or(TimeZone::UTC) }
+    }
+
+    /// Date and time of `at_ns` after the start, with time zone: `2026-11-21 07:20:03.120 UTC`; `None` if unknown.
+    pub fn wall(&self, at_ns: u64) -> Option<String> {
+        self.format(at_ns, "%Y-%m-%d %H:%M:%S%.3f %Z")
+    }
+
+    /// Hours, minutes and seconds.
+    pub fn time_of_day(&self, at_ns: u64) -> Option<String> {
+        self.format(at_ns, "%H:%M:%S")
+    }
+
+    /// Relative and absolute time: `12.300 s (2026-11-21 07:20:03.120 UTC)`.
+    pub fn both(&self, at_ns: u64) -> String {
+        match self.wall(at_ns) {
+            Some(wall) => format!("{wall} ({} into the capture)", duration(at_ns)),
+            None => format!("{} into the capture", duration(at_ns)),
+        }
+    }
+
+    fn format(&self, at_ns: u64, format: &str) -> Option<String> {
+        let at = self.start?.as_nanosecond().checked_add(at_ns.into())?;
+        let at = Timestamp::from_nanosecond(at).ok()?.to_zoned(self.zone.clone());
+        Some(at.strftime(format).to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_wrap_at_spaces_and_keep_their_indent() {
+        let mut out = String::new();
+        wrap(&mut out, &"word ".repeat(40), "name  ", "      ");
+        assert!(out.lines().count() > 1 && out.lines().all(|l| l.len() <= WIDTH));
+        assert!(out.lines().skip(1).all(|l| l.starts_with("      word")));
+    }
 }

@@ -76,8 +76,7 @@ impl ReportInput {
     }
 }
 
-/// Builds the report of the run so far.
-pub fn build(
+pub(crate) fn build(
     ledger: &Ledger,
     time_series: &TimeSeries,
     findings: &Findings,
@@ -241,7 +240,7 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
         frames_forwarded: capabilities(|s| s.forwarded).then(|| sum(|h| h.counts.frames_forwarded)),
         frames_received: received.then(|| sum(|h| h.counts.frames_received)),
         chunks,
-        tokens: Some(sum(|h| h.counts.tokens)),
+        tokens: sum(|h| h.counts.tokens),
         bytes: sum(|h| h.counts.bytes),
         frames_per_s: per_second(frames),
         chunks_per_s: per_second(chunks),
@@ -264,8 +263,8 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
             .collect(),
         busy: busy(ledger, members.iter().copied(), window_ns),
         imbalance: imbalance(&members),
-        rids_moved: Some(group.moved.rids),
-        out_of_order: Some(group.out_of_order.rids),
+        rids_moved: group.moved.rids,
+        out_of_order: group.out_of_order.rids,
         workers: (members.len() > 1).then(|| members.iter().map(|h| worker(ledger, h, chunks, window_ns)).collect()),
         lanes: lanes(&members, chunks),
     })
@@ -300,7 +299,7 @@ fn lanes(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
 fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
     let (counts, capabilities) = (hop.counts, hop.capabilities());
     WorkerLine {
-        tokens: Some(counts.tokens),
+        tokens: counts.tokens,
         share: share(counts.chunks, chunks),
         queue_wait_ns: Spread::of_tally(&hop.queue_wait()),
         busy: busy(ledger, std::iter::once(hop), window_ns),

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::brief::row;
 use super::hostile::plain;
-use super::wrap::row;
 use super::{Report, Spread};
 use crate::ledger::Ledger;
 use crate::words::{duration, plural};
@@ -36,19 +36,13 @@ impl FrontendCounts {
     /// One sentence for each kind of token.
     pub(super) fn lines(&self) -> Vec<String> {
         let kinds = [("first", self.first_token_ns), ("last", self.last_token_ns)];
-        let known = kinds.into_iter().filter_map(|(which, waits)| Some((which, waits?)));
-        known
-            .map(|(which, waits)| {
-                format!(
-                    "{which} tokens wait: median {}, p90 {}, p99 {}, max {} over {}",
-                    duration(waits.p50),
-                    duration(waits.p90),
-                    duration(waits.p99),
-                    duration(waits.max),
-                    plural(waits.count, "response"),
-                )
-            })
-            .collect()
+        let line = |(which, waits): (&str, Option<Spread>)| {
+            let Spread { count, p50, p90, p99, max } = waits?;
+            let [p50, p90, p99, max] = [p50, p90, p99, max].map(duration);
+            let responses = plural(count, "response");
+            Some(format!("{which} tokens wait: median {p50}, p90 {p90}, p99 {p99}, max {max} over {responses}"))
+        };
+        kinds.into_iter().filter_map(line).collect()
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ledger::{self, Ledger, Request};
+use crate::ledger::{self, Ledger, LostRange, Request};
 
 /// Maximum number of requests listed, worst first.
 const LIMIT: usize = 1_000;
@@ -39,23 +39,11 @@ pub struct LossLine {
     /// Chunks lost.
     pub chunks: u64,
     /// Missing positions in the output.
-    pub ranges: Vec<RangeLine>,
+    pub ranges: Vec<LostRange>,
     /// Part of `tokens` in none of the ranges, because the number of ranges is limited.
     pub tokens_unlisted: u64,
     /// Finish reason; `null` if no frame has one.
     pub finish: Option<String>,
-}
-
-/// Range of consecutive tokens.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RangeLine {
-    /// First and last position in the output (1-based).
-    pub tokens: [u32; 2],
-    /// First and last chunk that held them (1-based); `null` where several ranges were joined to save memory.
-    pub chunks: Option<[u32; 2]>,
-    /// Token ids; absent unless token payloads are captured.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub ids: Vec<i64>,
 }
 
 /// Converts the losses kept by the ledger.
@@ -96,17 +84,11 @@ fn list(
             tokens_delivered: tokens_delivered.map(u64::from),
             tokens: lost.tokens,
             chunks: lost.chunks,
-            ranges: lost.ranges.iter().map(RangeLine::of).collect(),
+            ranges: lost.ranges.clone(),
             tokens_unlisted: lost.unlisted,
             finish: finish.map(|finish| finish.as_str().to_owned()),
         })
         .collect()
-}
-
-impl RangeLine {
-    fn of(range: &ledger::LostRange) -> Self {
-        Self { tokens: range.tokens, chunks: range.chunks, ids: range.ids.clone() }
-    }
 }
 
 impl LossLine {

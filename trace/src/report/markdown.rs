@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::hostile::{markdown, markdown_code};
-use super::table::Kind::{self, Hop, Number, Rid, Text};
+use super::table::Kind::{Hop, Number, Rid, Text};
 use super::table::{self, Table};
 use super::{Clock, FrontendCounts, Report, bar, brief};
 use crate::words::{count, duration, known, plural, share};
@@ -22,33 +22,25 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
     slowest(&mut out, report);
     path(&mut out, report);
     if let Some(hops) = table::hops(report) {
-        section(&mut out, "Hops", &hops);
+        section(&mut out, "Hops", hops);
     }
     if let Some(cpu) = table::cpu(report) {
-        section(&mut out, "CPU", &cpu);
+        section(&mut out, "CPU", cpu);
     }
     for role in report.stacks.iter().flatten() {
         let heading = format!("Python functions of {}", markdown(&role.role));
-        section(&mut out, &heading, &table::functions(role, LIMIT));
+        section(&mut out, &heading, table::functions(role, LIMIT));
     }
     if let Some(worst) = report.stages.as_ref().and_then(|log| log.slowest.first()) {
         let heading = format!("Worst request by the engine's log: {}", markdown_code(&worst.rid));
-        section(&mut out, &heading, &table::stages(worst, clock));
+        section(&mut out, &heading, table::stages(worst, clock));
     }
     own(&mut out, report);
     out
 }
 
-fn not_observed() -> String {
-    String::from("not observed")
-}
-
-/// Writes a table. Columns are aligned by their kind; cells are escaped already.
-pub(crate) fn table<const N: usize>(
-    out: &mut String,
-    columns: [(&str, Kind); N],
-    rows: impl IntoIterator<Item = [String; N]>,
-) {
+/// Writes a table of cells that are escaped already. Columns are aligned by their kind.
+pub(crate) fn table<const N: usize>(out: &mut String, Table { columns, rows }: &Table<'_, N>) {
     let _ = writeln!(out, "| {} |", columns.map(|(name, _)| name).join(" | "));
     let _ = writeln!(out, "|{}|", columns.map(|(_, kind)| if kind == Number { "--:" } else { "---" }).join("|"));
     for row in rows {
@@ -56,16 +48,16 @@ pub(crate) fn table<const N: usize>(
     }
 }
 
-/// Writes a heading and its table.
-fn section<const N: usize>(out: &mut String, heading: &str, of: &Table<N>) {
-    let escape = |(cell, (_, kind)): (&String, (&str, Kind))| match kind {
-        Text => markdown(cell),
-        Rid | Hop => markdown_code(cell),
-        Number => cell.clone(),
-    };
+fn section<const N: usize>(out: &mut String, heading: &str, mut of: Table<'_, N>) {
+    for (cell, (_, kind)) in of.rows.iter_mut().flat_map(|row| row.iter_mut().zip(of.columns)) {
+        match kind {
+            Text => *cell = markdown(cell),
+            Rid | Hop => *cell = markdown_code(cell),
+            Number => {}
+        }
+    }
     let _ = writeln!(out, "### {heading}\n");
-    let rows = of.rows.iter().map(|row| std::array::from_fn(|n| escape((&row[n], of.columns[n]))));
-    table(out, of.columns, rows);
+    table(out, &of);
     out.push('\n');
 }
 
@@ -74,25 +66,8 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
     if let Some(worst) = report.findings.first() {
         let _ = writeln!(out, "- **since** {}", clock.both(worst.at_ns));
     }
-    let r = &report.requests;
-    let _ = writeln!(
-        out,
-        "- **requests** {} seen, {} finished, {} aborted, {} live, in {}",
-        count(r.seen),
-        count(r.finished),
-        count(r.aborted),
-        count(r.live),
-        duration(report.window_ns[1])
-    );
-    let gap = report.gap_ns.as_ref().map_or_else(not_observed, |g| {
-        format!(
-            "median {}, p90 {}, p99 {}, max {}",
-            known(g.p50, duration),
-            known(g.p90, duration),
-            known(g.p99, duration),
-            known(g.max, duration)
-        )
-    });
+    let _ = writeln!(out, "- **requests** {}, in {}", brief::requests(&report.requests), duration(report.window_ns[1]));
+    let gap = report.gap_ns.as_ref().map_or_else(brief::unknown, brief::quantiles);
     let _ = writeln!(out, "- **gap** {gap}");
     let c = &report.chunks;
     let lost = match (c.dropped_confirmed, c.dropped_predicted) {
@@ -103,21 +78,15 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
             share(n, c.sent)
         ),
         (None, Some(n)) => format!("{} chunks predicted; deliveries were not observed", count(n)),
-        (None, None) => not_observed(),
+        (None, None) => brief::unknown(),
     };
     let _ = writeln!(out, "- **lost** {lost}");
     let itl = &report.itl_ns;
     if let (Some(client), Some(sent)) = (itl.delivered_by_token, itl.sent_by_token) {
-        let _ = writeln!(
-            out,
-            "- **inter-token latency** p50 {}, p90 {}, p99 {} at the client; {}, {}, {} as the engine sent",
-            duration(client.p50),
-            duration(client.p90),
-            duration(client.p99),
-            duration(sent.p50),
-            duration(sent.p90),
-            duration(sent.p99)
-        );
+        let [p50, p90, p99] = [client.p50, client.p90, client.p99].map(duration);
+        let sent = [sent.p50, sent.p90, sent.p99].map(duration).join(", ");
+        let at_client = format!("p50 {p50}, p90 {p90}, p99 {p99} at the client");
+        let _ = writeln!(out, "- **inter-token latency** {at_client}; {sent} as the engine sent");
     }
     for line in report.frontend.iter().flat_map(FrontendCounts::lines) {
         let _ = writeln!(out, "- **frontend** {line}");
@@ -151,7 +120,6 @@ fn findings(out: &mut String, report: &Report, clock: &Clock) {
     }
 }
 
-/// Tool calls of responses.
 fn tool_calls(out: &mut String, report: &Report) {
     let Some(calls) = &report.tool_calls else { return };
     let _ = writeln!(out, "### Tool calls of responses: {}\n", calls.summary());
@@ -161,11 +129,10 @@ fn tool_calls(out: &mut String, report: &Report) {
     out.push('\n');
 }
 
-/// Proven losses by request.
 fn lossy(out: &mut String, report: &Report) {
     if let Some(list) = report.losses.confirmed.as_ref().filter(|list| !list.lines.is_empty()) {
         let heading = format!("Lost tokens, confirmed: {}", plural(list.requests, "request"));
-        section(out, &heading, &table::losses(list, LIMIT, LIMIT));
+        section(out, &heading, table::losses(list, LIMIT, LIMIT));
     }
 }
 
@@ -173,36 +140,25 @@ fn slowest(out: &mut String, report: &Report) {
     if report.gap_ns.is_none() || report.slowest.is_empty() {
         return;
     }
-    let columns = [
-        ("Request", Text),
-        ("First sent", Number),
-        ("Gap", Number),
-        ("First received", Number),
-        ("Tokens sent", Number),
-        ("Lost", Number),
-        ("Finish", Text),
-    ];
-    let rows = report.slowest.iter().take(LIMIT).map(|line| {
+    let worst = Table::new(
+        report.slowest.iter().take(LIMIT),
         [
-            markdown_code(&line.rid),
-            known(line.first_sent_ns, duration),
-            known(line.gap_ns, duration),
-            known(line.first_received_ns, duration),
-            count(line.tokens_sent),
-            known(line.tokens_lost, count),
-            markdown(line.finish.as_deref().unwrap_or("-")),
-        ]
-    });
-    out.push_str("### Worst requests\n\n");
-    table(out, columns, rows);
-    out.push('\n');
+            ("Request", Rid, &|line| line.rid.clone()),
+            ("First sent", Number, &|line| known(line.first_sent_ns, duration)),
+            ("Gap", Number, &|line| known(line.gap_ns, duration)),
+            ("First received", Number, &|line| known(line.first_received_ns, duration)),
+            ("Tokens sent", Number, &|line| count(line.tokens_sent)),
+            ("Lost", Number, &|line| known(line.tokens_lost, count)),
+            ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").to_owned()),
+        ],
+    );
+    section(out, "Worst requests", worst);
 }
 
-/// Attribution of first tokens' and chunks' time.
 fn path(out: &mut String, report: &Report) {
     if let Some(bar) = bar::line(&report.path, BAR) {
         let heading = format!("Where the time goes\n\n{}", markdown_code(&bar));
-        section(out, &heading, &table::path(&report.path));
+        section(out, &heading, table::path(&report.path));
     }
 }
 

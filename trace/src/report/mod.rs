@@ -10,18 +10,14 @@ mod html;
 mod losses;
 pub(crate) mod markdown;
 mod modes;
-mod moment;
 mod path;
-mod path_text;
 mod series;
 mod slowest;
 mod stacks;
 pub mod stages;
-mod stages_text;
 pub(crate) mod table;
 mod text;
 mod tool_calls;
-mod wrap;
 
 use std::collections::BTreeMap;
 
@@ -31,18 +27,19 @@ use serde_json::Value;
 pub use crate::detect::attribution::{LegKind, ThreadState};
 pub use crate::ledger::ItlEnds;
 pub use crate::stats::Spread;
-pub use build::{ReportInput, build};
+pub use brief::Clock;
+pub(crate) use brief::wrap;
+pub use build::ReportInput;
+pub(crate) use build::build;
 pub use frontend::FrontendCounts;
-pub use losses::{LossLine, LossList, Losses, RangeLine, ids, places};
+pub use losses::{LossLine, LossList, Losses, ids, places};
 pub use modes::{ModeLine, Modes};
-pub use moment::Clock;
 pub use path::LegLine;
 pub(crate) use path::legs;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::SlowLine;
 pub use stacks::{SamplingCost, StackFunctionLine, StackLine, StackShare};
 pub use tool_calls::{ToolCallCounts, ToolCallLine, explain_tool_calls};
-pub(crate) use wrap::wrap;
 
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
@@ -62,7 +59,6 @@ pub struct Report {
     /// Start and end on the observed machine's `CLOCK_MONOTONIC`. All other times are relative to the start.
     pub window_mono_ns: [u64; 2],
     /// Start and end since the Unix epoch, by that machine's wall clock; `null` if unknown.
-    #[serde(default)]
     pub window_wall_ns: Option<[u64; 2]>,
     /// Requests by outcome.
     pub requests: Requests,
@@ -74,22 +70,20 @@ pub struct Report {
     pub slowest: Vec<SlowLine>,
     /// Chunks by outcome.
     pub chunks: Chunks,
-    /// Lost tokens by request; empty in reports of versions without this field.
-    #[serde(default)]
+    /// Lost tokens by request.
     pub losses: Losses,
     /// Responses to clients; absent if the end of none was observed.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub answers: Option<AnswerCounts>,
     /// Responses with tool calls; absent without any.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<ToolCallCounts>,
     /// Waits of responses in a frontend; absent if none is known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub frontend: Option<FrontendCounts>,
     /// Time between chunks of one request.
     pub itl_ns: Itl,
-    /// Output modes and their cost; empty in reports of versions without this field.
-    #[serde(default)]
+    /// Output modes and their cost.
     pub modes: Modes,
     /// Hops; hops of the same name are one entry.
     pub hops: Vec<HopLine>,
@@ -99,13 +93,11 @@ pub struct Report {
     /// CPU by thread.
     pub cpu: Option<Vec<CpuLine>>,
     /// Data from the engine's own log; absent if none was read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub stages: Option<stages::StageReport>,
     /// Python functions of the engine by role; `null` when no stacks were sampled.
-    #[serde(default)]
     pub stacks: Option<Vec<StackLine>>,
-    /// Time series of the run; `null` in reports of versions without this field.
-    #[serde(default)]
+    /// Time series of the run; `null` before the first event.
     pub series: Option<Series>,
     /// Findings, worst first.
     pub findings: Vec<FindingLine>,
@@ -115,7 +107,7 @@ pub struct Report {
     /// Memory limits and how often each was reached.
     pub limits: BTreeMap<String, LimitLine>,
     /// Ground truth of the demo.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub demo: Option<Value>,
 }
 
@@ -167,7 +159,6 @@ pub struct Source {
     /// Codecs and schemas reported by the source.
     pub wire: Option<Value>,
     /// First release that drops no queued chunk, if earlier ones do.
-    #[serde(default)]
     pub drops_fixed_in: Option<String>,
 }
 
@@ -202,7 +193,6 @@ pub struct Tokens {
     /// Delivered, each counted once; `null` if every response carries text only.
     pub delivered: Option<u64>,
     /// Sent to the tokenizer for text-only responses. Their delivery is unknown, and `delivered` excludes them.
-    #[serde(default)]
     pub uncounted: Option<u64>,
     /// Missing on the wire, from the streams' own counts.
     pub missing_on_wire: u64,
@@ -224,7 +214,6 @@ pub struct Gap {
     /// Request with the maximum; empty if there is none.
     pub max_rid: String,
     /// Non-empty buckets of the distribution: start, end (exclusive), number of requests.
-    #[serde(default)]
     pub classes: Vec<[u64; 3]>,
 }
 
@@ -281,10 +270,8 @@ pub struct Itl {
     /// Between deliveries of one request.
     pub delivered: Option<Spread>,
     /// By token, between sends: inter-token latency of the engine.
-    #[serde(default)]
     pub sent_by_token: Option<Spread>,
     /// By token, between deliveries: inter-token latency at the client.
-    #[serde(default)]
     pub delivered_by_token: Option<Spread>,
 }
 
@@ -301,9 +288,8 @@ pub struct HopLine {
     pub frames_received: Option<u64>,
     /// Chunks in the frames.
     pub chunks: u64,
-    /// New tokens in them, from the streams' own counts; `null` in reports of versions without this field.
-    #[serde(default)]
-    pub tokens: Option<u64>,
+    /// New tokens in them, from the streams' own counts.
+    pub tokens: u64,
     /// Bytes of the frames.
     pub bytes: u64,
     /// Frames per second over the window.
@@ -317,10 +303,8 @@ pub struct HopLine {
     /// Queue wait: received minus sent.
     pub queue_wait_ns: Option<Spread>,
     /// Non-empty buckets of the queue wait: start, end (exclusive), number of frames.
-    #[serde(default)]
     pub queue_wait_classes: Vec<[u64; 3]>,
     /// Wait of the content in the sender: see [`crate::event::SendWait`]. `null` if messages have no timestamp and are sent through libzmq.
-    #[serde(default)]
     pub send_wait_ns: Option<Spread>,
     /// Forwarded minus sent: the time inside the relay.
     pub relay_ns: Option<Spread>,
@@ -339,22 +323,18 @@ pub struct HopLine {
     /// Undecodable frames, by reason.
     pub undecoded: BTreeMap<String, u64>,
     /// Share of the window in which a receiver was processing a frame, mean over receivers; `null` if not observed.
-    #[serde(default)]
     pub busy: Option<f64>,
     /// Ratio of the busiest receiver's chunks to their mean: 1 is even; `null` with a single receiver.
-    #[serde(default)]
     pub imbalance: Option<f64>,
-    /// Requests with chunks at more than one receiver; `null` in reports of versions without this field.
-    #[serde(default)]
-    pub rids_moved: Option<u64>,
-    /// Chunks received after a later one of their request; `null` in reports of versions without this field.
-    #[serde(default)]
-    pub out_of_order: Option<u64>,
+    /// Requests with chunks at more than one receiver.
+    pub rids_moved: u64,
+    /// Chunks received after a later one of their request.
+    pub out_of_order: u64,
     /// The individual hops, if there are several.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub workers: Option<Vec<WorkerLine>>,
     /// Individual connections, the 64 busiest first, if a receiver has several senders.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub lanes: Option<Vec<LaneLine>>,
 }
 
@@ -378,17 +358,13 @@ pub struct LaneLine {
 /// One of several hops of a name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerLine {
-    /// New tokens sent to it; `null` in reports of versions without this field.
-    #[serde(default)]
-    pub tokens: Option<u64>,
+    /// New tokens sent to it.
+    pub tokens: u64,
     /// Share of the line's chunks, from 0 to 1.
-    #[serde(default)]
     pub share: Option<f64>,
     /// Queue wait (received minus sent) in buckets of an eighth; `null` if receives are not observed.
-    #[serde(default)]
     pub queue_wait_ns: Option<Spread>,
     /// Share of the window in which its receiver was processing a frame.
-    #[serde(default)]
     pub busy: Option<f64>,
     /// Index of the receiver in its group.
     pub worker: Option<u16>,
@@ -416,10 +392,8 @@ pub struct CpuLine {
     /// Thread id.
     pub tid: u32,
     /// Name of the thread in the kernel.
-    #[serde(default)]
     pub name: String,
     /// Whether it receives frames from a hop.
-    #[serde(default)]
     pub receives: bool,
     /// Time on a CPU.
     pub on_cpu: Option<f64>,
@@ -428,10 +402,8 @@ pub struct CpuLine {
     /// Time throttled by a cgroup quota.
     pub throttled: Option<f64>,
     /// Time outside the poll of its event loop.
-    #[serde(default)]
     pub away_from_poll: Option<f64>,
     /// Idle polls of its event loop per second.
-    #[serde(default)]
     pub wakeups_per_s: Option<f64>,
 }
 
@@ -476,7 +448,7 @@ pub struct Own {
     /// Targets that could not be attached, each with its fix.
     pub degraded: Vec<Value>,
     /// Cost of reading Python stacks; absent when none were read.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub sampling: Option<SamplingCost>,
 }
 

@@ -19,25 +19,19 @@ pub struct LegLine {
     /// Share of the means of all legs, from 0 to 1.
     pub share: f64,
     /// The same over the last ten seconds of the run.
-    #[serde(default)]
     pub recent_share: Option<f64>,
     /// Mean over requests' first chunks in nanoseconds, including those still waiting at the end; `null` if there are none.
-    #[serde(default)]
     pub first_token_mean_ns: Option<u64>,
     /// Share of the time of all first chunks on all legs, from 0 to 1; `null` if there are none.
-    #[serde(default)]
     pub first_token_share: Option<f64>,
     /// The same over the last ten seconds of the run.
-    #[serde(default)]
     pub recent_first_token_share: Option<f64>,
     /// Share of the window in which the process was processing a frame or outside its event loop's poll, mean over its siblings; `null` if
     /// not observed.
     pub busy: Option<f64>,
     /// State of the receiving thread while frames waited for it; `null` for a process.
-    #[serde(default)]
     pub thread: Option<ThreadState>,
     /// Receiver with most of the wait, if one stands out.
-    #[serde(default)]
     pub worker: Option<String>,
 }
 
@@ -48,7 +42,6 @@ impl LegLine {
     }
 }
 
-/// Legs in path order.
 pub(crate) fn legs(attribution: &Attribution<'_>) -> Vec<LegLine> {
     attribution.legs.iter().map(line).collect()
 }

@@ -23,13 +23,10 @@ pub struct SlowLine {
     /// Chunks sent by the scheduler.
     pub chunks_sent: u64,
     /// Time when its first tokens were accepted for its client.
-    #[serde(default)]
     pub first_delivered_ns: Option<u64>,
     /// Tokens delivered; `null` if deliveries are not observed.
-    #[serde(default)]
     pub tokens_delivered: Option<u64>,
     /// Its inter-token latency at both ends, by token; quantiles are accurate to 6 %.
-    #[serde(default)]
     pub itl_ns: ItlEnds,
     /// Chunks proven dropped between the tokenizer and its client.
     pub dropped: Option<u64>,
@@ -45,44 +42,29 @@ pub(super) fn slowest(ledger: &Ledger, limit: usize, (from, to): (MonoNs, MonoNs
     if limit == 0 {
         return Vec::new();
     }
-    let live = ledger.requests().map(Record::Live);
-    let over = ledger.finished().map(Record::Over);
-    let mut ranked: Vec<(Option<u64>, Record<'_>)> = live.chain(over).map(|r| (r.wait(to), r)).collect();
-    let worst_first = |a: &(Option<u64>, Record<'_>), b: &(Option<u64>, Record<'_>)| {
-        b.0.cmp(&a.0).then_with(|| a.1.rid().cmp(b.1.rid()))
-    };
+    let wait = |r: &Request| r.gap_ns.or_else(|| Some(to.since(r.waiting_since()?)));
+    let live = ledger.requests().map(|request| (wait(request), &*request.rid, Record::Live(request)));
+    let over = ledger.finished().map(|summary| (summary.gap_ns, &*summary.rid, Record::Over(summary)));
+    let mut ranked: Vec<Ranked<'_>> = live.chain(over).collect();
+    let worst_first = |a: &Ranked<'_>, b: &Ranked<'_>| (b.0, a.1).cmp(&(a.0, b.1));
     if limit < ranked.len() {
         ranked.select_nth_unstable_by(limit, worst_first);
         ranked.truncate(limit);
     }
     ranked.sort_unstable_by(worst_first);
-    let lines = ranked.iter().map(|(_, record)| match *record {
-        Record::Live(request) => SlowLine::new(&request.rid, &ledger.numbers(request), from),
-        Record::Over(summary) => SlowLine::new(&summary.rid, summary, from),
+    let lines = ranked.into_iter().map(|(_, rid, record)| match record {
+        Record::Live(request) => SlowLine::new(rid, &ledger.numbers(request), from),
+        Record::Over(summary) => SlowLine::new(rid, summary, from),
     });
     lines.collect()
 }
 
-/// A request, kept in full or as a summary.
+/// Wait, rid and record of a request.
+type Ranked<'l> = (Option<u64>, &'l str, Record<'l>);
+
 enum Record<'l> {
     Live(&'l Request),
     Over(&'l Summary),
-}
-
-impl Record<'_> {
-    fn rid(&self) -> &str {
-        match self {
-            Self::Live(request) => &request.rid,
-            Self::Over(summary) => &summary.rid,
-        }
-    }
-
-    fn wait(&self, to: MonoNs) -> Option<u64> {
-        match self {
-            Self::Live(request) => request.gap_ns.or_else(|| Some(to.since(request.waiting_since()?))),
-            Self::Over(summary) => summary.gap_ns,
-        }
-    }
 }
 
 impl SlowLine {

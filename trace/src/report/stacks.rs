@@ -114,7 +114,6 @@ fn share(hits: Hits, of: StackCounts, gil_observed: bool) -> StackShare {
     }
 }
 
-/// Renders the profile as text.
 pub(super) fn text(out: &mut String, lines: &[StackLine], cost: Option<&SamplingCost>) {
     for line in lines {
         let head = format!("PYTHON FUNCTIONS OF THE {}", line.role.to_uppercase());

@@ -1,12 +1,15 @@
 //! The report as text: verdict, numbers, advice, then unobserved stages.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::Value;
 
+use super::brief::{row, wrap};
 use super::hostile::{lines, plain};
-use super::wrap::{row, wrap};
-use super::{Chunks, HopLine, LossLine, LossList, ModeLine, Report, Spread, brief, path_text, stacks};
+use super::{
+    Chunks, HopLine, LegKind, LossLine, LossList, ModeLine, Report, Spread, ThreadState, bar, brief, stacks, stages,
+};
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, known, percent, plural};
 
@@ -14,6 +17,11 @@ use crate::words::{bytes, count, duration, known, percent, plural};
 const LOSSY: usize = 5;
 /// Maximum number of ranges and ids per request.
 const RANGES: usize = 12;
+/// Maximum number of workers and connections per line; the JSON lists more.
+const MEMBERS: usize = 16;
+const LEG: usize = 38;
+/// Width of the bar in cells.
+const BAR: usize = 40;
 
 pub(super) fn render(report: &Report) -> String {
     let mut out = String::new();
@@ -23,9 +31,9 @@ pub(super) fn render(report: &Report) -> String {
     losses(&mut out, report);
     super::tool_calls::render(&mut out, report);
     slowest(&mut out, report);
-    super::stages_text::render(&mut out, report);
+    stages::render(&mut out, report);
     hops(&mut out, report);
-    path_text::render(&mut out, report);
+    path(&mut out, report);
     cpu(&mut out, report);
     if let Some(lines) = &report.stacks {
         stacks::text(&mut out, lines, report.own.sampling.as_ref());
@@ -66,13 +74,7 @@ fn head(out: &mut String, report: &Report) {
 
 fn numbers(out: &mut String, report: &Report) {
     let r = &report.requests;
-    let mut line = format!(
-        "{} seen, {} finished, {} aborted, {} live",
-        count(r.seen),
-        count(r.finished),
-        count(r.aborted),
-        count(r.live)
-    );
+    let mut line = brief::requests(r);
     for (n, what) in [(r.joined_late, "joined late"), (r.overwritten, "overwritten"), (r.orphaned, "orphaned")] {
         if n > 0 {
             let _ = write!(line, ", {} {what}", count(n));
@@ -84,31 +86,20 @@ fn numbers(out: &mut String, report: &Report) {
     row(out, "requests", &line);
     if !report.is_log_only() {
         let t = &report.tokens;
-        row(
-            out,
-            "tokens",
-            &format!(
-                "{} sent, {} received, {} delivered{}",
-                count(t.sent),
-                known(t.received, count),
-                known(t.delivered, count),
-                uncounted(t.uncounted)
-            ),
-        );
+        let (sent, received, delivered) = (count(t.sent), known(t.received, count), known(t.delivered, count));
+        // These tokens are not among the delivered ones.
+        let uncounted = t.uncounted.filter(|&tokens| tokens > 0);
+        let uncounted = uncounted.map_or_else(String::new, |tokens| format!(", {} sent as text only", count(tokens)));
+        row(out, "tokens", &format!("{sent} sent, {received} received, {delivered} delivered{uncounted}"));
         row(out, "chunks", &chunks(&report.chunks));
-        for (n, line) in modes(report).iter().enumerate() {
-            row(out, if n == 0 { "ids" } else { "" }, line);
+        // Cost of each mode: one line per hop, and one for clients; none if no ids crossed.
+        let modes = report.modes.hops.iter().map(mode_of_hop).chain(report.modes.client.as_ref().map(mode_of_client));
+        for (n, line) in modes.enumerate() {
+            row(out, if n == 0 { "ids" } else { "" }, &line);
         }
     }
     if let Some(gap) = &report.gap_ns {
-        let quantiles = format!(
-            "median {}, p90 {}, p99 {}, max {}",
-            known(gap.p50, duration),
-            known(gap.p90, duration),
-            known(gap.p99, duration),
-            known(gap.max, duration)
-        );
-        row(out, "gap", &format!("{quantiles} over {} requests", count(gap.count)));
+        row(out, "gap", &format!("{} over {} requests", brief::quantiles(gap), count(gap.count)));
         if !gap.max_rid.is_empty() {
             row(out, "", &format!("worst: {}", gap.max_rid));
         }
@@ -118,28 +109,14 @@ fn numbers(out: &mut String, report: &Report) {
         [("itl sent", itl.sent_by_token, itl.sent), ("itl client", itl.delivered_by_token, itl.delivered)]
     {
         if let Some(itl) = by_token.or(by_chunk) {
-            let between = by_chunk.map_or(itl.max, |chunks| chunks.max);
-            row(
-                out,
-                name,
-                &format!(
-                    "median {}, p90 {}, p99 {} by token; up to {} between chunks",
-                    duration(itl.p50),
-                    duration(itl.p90),
-                    duration(itl.p99),
-                    duration(between)
-                ),
-            );
+            let [p50, p90, p99] = [itl.p50, itl.p90, itl.p99].map(duration);
+            let between = duration(by_chunk.map_or(itl.max, |chunks| chunks.max));
+            let line = format!("median {p50}, p90 {p90}, p99 {p99} by token; up to {between} between chunks");
+            row(out, name, &line);
         }
     }
     super::frontend::rows(out, report);
     let _ = writeln!(out);
-}
-
-/// Tokens excluded from the delivered ones.
-fn uncounted(tokens: Option<u64>) -> String {
-    let tokens = tokens.filter(|&tokens| tokens > 0);
-    tokens.map_or_else(String::new, |tokens| format!(", {} sent as text only", count(tokens)))
 }
 
 fn chunks(c: &Chunks) -> String {
@@ -155,13 +132,6 @@ fn chunks(c: &Chunks) -> String {
         }
     }
     line
-}
-
-/// Cost of each mode: one line per hop, and one for clients; none if no ids crossed.
-fn modes(report: &Report) -> Vec<String> {
-    let modes = &report.modes;
-    let hops = modes.hops.iter().map(mode_of_hop);
-    hops.chain(modes.client.as_ref().map(mode_of_client)).collect()
 }
 
 fn mode_of_hop(line: &ModeLine) -> String {
@@ -235,7 +205,6 @@ fn loss(line: &LossLine) -> String {
     text
 }
 
-/// All slowest requests of the report.
 fn slowest(out: &mut String, report: &Report) {
     // If gaps are not observed, no request is known to be slow. Requests from the log follow stage by stage.
     if report.gap_ns.is_none() || report.slowest.is_empty() || report.is_log_only() {
@@ -318,14 +287,87 @@ fn detail(out: &mut String, hop: &HopLine) {
     if let Some(busy) = hop.busy {
         parts.push(format!("receiver busy for {}", percent(busy)));
     }
-    parts.extend(path_text::behind(hop));
+    parts.extend(behind(hop));
     if let Some(lanes) = &hop.lanes {
         parts.push(format!("{} connections", lanes.len()));
     }
     if !parts.is_empty() {
         wrap(out, &parts.join(", "), "  ", "  ");
     }
-    path_text::members(out, hop);
+    members(out, hop);
+}
+
+fn path(out: &mut String, report: &Report) {
+    if report.path.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "{:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  THREAD",
+        "WHERE A CHUNK'S TIME GOES", "MEAN", "P50", "P99", "SHARE", "BUSY"
+    );
+    for leg in &report.path {
+        let name = match leg.kind {
+            LegKind::Wait => plain(&leg.name),
+            LegKind::Inside => format!("  inside the {}", plain(&leg.name)),
+            LegKind::WaitAndInside => format!("  before and inside the {}", plain(&leg.name)),
+        };
+        let name: String = name.chars().take(LEG).collect();
+        let _ = writeln!(
+            out,
+            "{name:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  {}",
+            duration(leg.mean_ns),
+            known(leg.ns, |ns| duration(ns.p50)),
+            known(leg.ns, |ns| duration(ns.p99)),
+            percent(leg.share),
+            known(leg.busy, percent),
+            leg.thread.map_or("", ThreadState::as_str),
+        );
+    }
+    if let Some(bar) = bar::line(&report.path, BAR) {
+        wrap(out, &bar, "first tokens  ", "              ");
+    }
+    let _ = writeln!(out);
+}
+
+/// Number of receivers of a line with several hops; hops to the same endpoint count once.
+pub(super) fn behind(hop: &HopLine) -> Option<String> {
+    let hops = hop.workers.as_ref()?;
+    let unknown = hops.iter().filter(|h| h.worker.is_none() && h.endpoint.is_empty());
+    let places: BTreeSet<_> = hops.iter().map(|h| (h.worker, h.endpoint.as_str())).collect();
+    let known = places.iter().filter(|place| **place != (None, ""));
+    Some(match unknown.count() + known.count() {
+        1 => format!("{} sockets send into one", hops.len()),
+        workers => format!("{workers} workers"),
+    })
+}
+
+/// Renders the load of each worker of a line and of each connection into it.
+fn members(out: &mut String, hop: &HopLine) {
+    for worker in hop.workers.iter().flatten().take(MEMBERS) {
+        let name = worker.worker.map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
+        let mut parts = vec![load(worker.chunks, worker.tokens, worker.share)];
+        if let Some(max) = worker.backlog_max_frames {
+            parts.push(format!("backlog up to {}", count(max)));
+        }
+        if let Some(queue_wait) = &worker.queue_wait_ns {
+            parts.push(format!("queue wait {} (p99 {})", duration(queue_wait.p50), duration(queue_wait.p99)));
+        }
+        if let Some(busy) = worker.busy {
+            parts.push(format!("busy for {}", percent(busy)));
+        }
+        wrap(out, &format!("{name}: {}", parts.join(", ")), "  ", "    ");
+    }
+    for lane in hop.lanes.iter().flatten().take(MEMBERS) {
+        let into = lane.worker.map_or_else(String::new, |n| format!(" into worker {n}"));
+        let load = load(lane.chunks, lane.tokens, lane.share);
+        wrap(out, &format!("connection {}{into}: {load}", lane.lane), "  ", "    ");
+    }
+}
+
+fn load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
+    let share = share.map_or_else(String::new, |share| format!("{} of chunks: ", percent(share)));
+    format!("{share}{} with {} tokens", count(chunks), count(tokens))
 }
 
 fn cpu(out: &mut String, report: &Report) {

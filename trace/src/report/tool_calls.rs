@@ -6,8 +6,8 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use super::Report;
+use super::brief::wrap;
 use super::hostile::plain;
-use super::wrap::wrap;
 use crate::clock::MonoNs;
 use crate::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
 use crate::ledger::Ledger;
@@ -28,7 +28,6 @@ pub struct ToolCallCounts {
     /// Responses that were not compared, or whose arguments differ without proof of a loss.
     pub unjudged: u64,
     /// The same by reason.
-    #[serde(default)]
     pub unjudged_by_reason: BTreeMap<UnjudgedReason, u64>,
     /// Responses that lack a call of the engine's text.
     pub absent: u64,
@@ -135,7 +134,6 @@ pub fn explain_tool_calls(calls: &ToolCalls) -> String {
     }
 }
 
-/// Explains why responses are not judged.
 fn why(reason: UnjudgedReason) -> &'static str {
     match reason {
         UnjudgedReason::Differs => "the difference proves no loss",

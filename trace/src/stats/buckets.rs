@@ -15,7 +15,6 @@ const fn class_of(ns: u64) -> usize {
     ((doubling as usize) << FINE) + (ns >> doubling) as usize
 }
 
-/// Bucket of a duration.
 pub(super) fn class(ns: u64) -> usize {
     class_of(ns).min(CLASSES - 1)
 }
@@ -89,12 +88,15 @@ pub struct Tally {
 impl Tally {
     /// Adds a duration in nanoseconds `times` times.
     pub fn record(&mut self, ns: u64, times: u32) {
-        let class = class(ns) as u16;
+        self.enter(class(ns) as u16, times);
+        self.max = self.max.max(ns);
+    }
+
+    fn enter(&mut self, class: u16, times: u32) {
         match self.counts.binary_search_by_key(&class, |c| c.0) {
             Ok(at) => self.counts[at].1 = self.counts[at].1.saturating_add(times),
             Err(at) => self.counts.insert(at, (class, times)),
         }
-        self.max = self.max.max(ns);
     }
 
     /// Number of durations.
@@ -121,12 +123,7 @@ impl Tally {
 
     /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Self) {
-        for &(class, count) in &other.counts {
-            match self.counts.binary_search_by_key(&class, |c| c.0) {
-                Ok(at) => self.counts[at].1 = self.counts[at].1.saturating_add(count),
-                Err(at) => self.counts.insert(at, (class, count)),
-            }
-        }
+        other.counts.iter().for_each(|&(class, count)| self.enter(class, count));
         self.max = self.max.max(other.max);
     }
 }

@@ -1,13 +1,12 @@
 //! Histograms of durations: the whole run with three significant digits, the last ten seconds with two.
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Serialize, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Tally, WINDOW_NS, buckets};
+use super::sum::Slices;
+use super::{Tally, buckets};
 use crate::clock::MonoNs;
 
-const SLICES: usize = 5;
-const SLICE_NS: u64 = WINDOW_NS / SLICES as u64;
 /// Longer durations are recorded as one hour.
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
@@ -17,15 +16,40 @@ pub struct Distribution {
     inner: Option<Box<Inner>>,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(from = "Image")]
+#[derive(Debug, Default, Serialize, Deserialize)]
 struct Inner {
-    whole: Histogram<u64>,
+    whole: Digits<3>,
     max: u64,
     sum: u128,
-    slices: [Histogram<u64>; SLICES],
-    /// Number of the time slice in each histogram.
-    held: [u64; SLICES],
+    slices: Slices<Digits<2>>,
+}
+
+/// A histogram with this number of significant digits; serialized as values with their counts.
+#[derive(Debug)]
+struct Digits<const N: u8>(Histogram<u64>);
+
+impl<const N: u8> Default for Digits<N> {
+    fn default() -> Self {
+        let histogram = Histogram::new_with_bounds(1, LONGEST_NS, N);
+        Self(histogram.expect("the bounds are constants that the histogram accepts"))
+    }
+}
+
+impl<const N: u8> Serialize for Digits<N> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let values = self.0.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value()));
+        values.collect::<Vec<_>>().serialize(to)
+    }
+}
+
+impl<'de, const N: u8> Deserialize<'de> for Digits<N> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let mut histogram = Self::default();
+        for (value, count) in Vec::<(u64, u64)>::deserialize(from)? {
+            histogram.0.saturating_record_n(value, count);
+        }
+        Ok(histogram)
+    }
 }
 
 impl Distribution {
@@ -36,35 +60,24 @@ impl Distribution {
 
     /// Adds a duration `times` times.
     pub fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
-        let inner = self.inner.get_or_insert_with(|| {
-            let slices = std::array::from_fn(|_| histogram(2));
-            Box::new(Inner { whole: histogram(3), max: 0, sum: 0, slices, held: [0; SLICES] })
-        });
+        let inner = self.inner.get_or_insert_default();
         inner.max = inner.max.max(ns);
         inner.sum += u128::from(ns) * u128::from(times);
-        inner.whole.saturating_record_n(ns, times);
-        let slice = at.0 / SLICE_NS;
-        let place = (slice % SLICES as u64) as usize;
-        if inner.held[place] != slice {
-            // A late value from an older slice must not clear a newer one.
-            if inner.held[place] > slice {
-                return;
-            }
-            inner.held[place] = slice;
-            inner.slices[place].reset();
+        inner.whole.0.saturating_record_n(ns, times);
+        if let Some(slice) = inner.slices.at(at, |slice| slice.0.reset()) {
+            slice.0.saturating_record_n(ns, times);
         }
-        inner.slices[place].saturating_record_n(ns, times);
     }
 
     /// Number of values.
     pub fn count(&self) -> u64 {
-        self.inner.as_ref().map_or(0, |i| i.whole.len())
+        self.inner.as_ref().map_or(0, |i| i.whole.0.len())
     }
 
     /// Value of `quantile` (0 to 1), in nanoseconds; `None` without values.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let inner = self.inner.as_ref()?;
-        Some(inner.whole.value_at_quantile(quantile).min(inner.max))
+        Some(inner.whole.0.value_at_quantile(quantile).min(inner.max))
     }
 
     /// The exact maximum; `None` without values.
@@ -80,7 +93,7 @@ impl Distribution {
     /// Cumulative counts for rising `bounds`. A value within a thousandth of a bound may count on either side.
     pub fn at_most(&self, bounds: &[u64]) -> Vec<u64> {
         let mut counts = vec![0; bounds.len()];
-        for value in self.inner.iter().flat_map(|i| i.whole.iter_recorded()) {
+        for value in self.inner.iter().flat_map(|i| i.whole.0.iter_recorded()) {
             if let Some(count) = counts.get_mut(bounds.partition_point(|&bound| bound < value.value_iterated_to())) {
                 *count += value.count_since_last_iteration();
             }
@@ -96,13 +109,13 @@ impl Distribution {
     /// Number of values above `ns`.
     pub fn above(&self, ns: u64) -> u64 {
         let Some(inner) = &self.inner else { return 0 };
-        inner.whole.len() - inner.whole.count_between(0, ns.min(LONGEST_NS))
+        inner.whole.0.len() - inner.whole.0.count_between(0, ns.min(LONGEST_NS))
     }
 
     /// Non-empty buckets of about an eighth, in order: start, end (exclusive), count.
     pub fn classes(&self) -> Vec<[u64; 3]> {
         let mut classes: Vec<(usize, u64)> = Vec::new();
-        for value in self.inner.iter().flat_map(|i| i.whole.iter_recorded()) {
+        for value in self.inner.iter().flat_map(|i| i.whole.0.iter_recorded()) {
             let class = buckets::class(value.value_iterated_to());
             match classes.last_mut() {
                 Some(last) if last.0 == class => last.1 += value.count_since_last_iteration(),
@@ -118,14 +131,10 @@ impl Distribution {
 
     /// Histogram of the last ten seconds before `now`, for a live view.
     pub fn recent(&self, now: MonoNs) -> Histogram<u64> {
-        let mut sum = histogram(2);
-        let Some(inner) = &self.inner else { return sum };
-        let newest = now.0 / SLICE_NS;
-        for (slice, held) in inner.slices.iter().zip(inner.held) {
-            if newest.saturating_sub(held) < SLICES as u64 {
-                // Adding histograms of equal bounds cannot fail.
-                let _ = sum.add(slice);
-            }
+        let Digits(mut sum) = Digits::<2>::default();
+        for slice in self.inner.iter().flat_map(|inner| inner.slices.recent(now)) {
+            // Adding histograms of equal bounds cannot fail.
+            let _ = sum.add(&slice.0);
         }
         sum
     }
@@ -175,58 +184,6 @@ impl Spread {
     }
 }
 
-/// Serialized form of [`Inner`]: values with their counts.
-#[derive(Serialize, Deserialize)]
-struct Image {
-    whole: Vec<(u64, u64)>,
-    max: u64,
-    /// High and low half.
-    sum: [u64; 2],
-    slices: [Vec<(u64, u64)>; SLICES],
-    held: [u64; SLICES],
-}
-
-impl Serialize for Inner {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        Image::from(self).serialize(to)
-    }
-}
-
-impl From<&Inner> for Image {
-    fn from(inner: &Inner) -> Self {
-        let values = |of: &Histogram<u64>| -> Vec<_> {
-            let recorded = of.iter_recorded();
-            recorded.map(|v| (v.value_iterated_to(), v.count_at_value())).collect()
-        };
-        Self {
-            whole: values(&inner.whole),
-            max: inner.max,
-            sum: [(inner.sum >> 64) as u64, inner.sum as u64],
-            slices: inner.slices.each_ref().map(values),
-            held: inner.held,
-        }
-    }
-}
-
-impl From<Image> for Inner {
-    fn from(image: Image) -> Self {
-        let entered = |digits, values: &[(u64, u64)]| {
-            let mut histogram = histogram(digits);
-            for &(value, count) in values {
-                histogram.saturating_record_n(value, count);
-            }
-            histogram
-        };
-        Self {
-            whole: entered(3, &image.whole),
-            max: image.max,
-            sum: u128::from(image.sum[0]) << 64 | u128::from(image.sum[1]),
-            slices: image.slices.each_ref().map(|slice| entered(2, slice)),
-            held: image.held,
-        }
-    }
-}
-
 /// Pending duration with its count. All requests in a scheduler step continue from the previous step, so most chunks of a frame have the
 /// same duration.
 #[derive(Debug, Default)]
@@ -252,10 +209,6 @@ impl Run {
             self.times = 0;
         }
     }
-}
-
-fn histogram(digits: u8) -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LONGEST_NS, digits).expect("the bounds are constants that the histogram accepts")
 }
 
 #[cfg(test)]

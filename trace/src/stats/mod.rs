@@ -11,7 +11,7 @@ pub use buckets::{Buckets, Tally};
 pub(crate) use distribution::Run;
 pub use distribution::{Distribution, Spread};
 pub use rate::{PerSecond, Rate};
-pub use series::{Series, Slot};
+pub(crate) use series::{Series, Slot};
 pub use sum::{Sum, WindowedSum};
 pub use trend::Trend;
 

@@ -4,15 +4,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
 
-/// Content of a slot.
-pub trait Slot {
+pub(crate) trait Slot {
     /// Merges the following slot into this one.
     fn join(&mut self, next: Self);
 }
 
 /// Closed slots, with the bounds of the current one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Series<S> {
+pub(crate) struct Series<S> {
     begun: MonoNs,
     width_ns: u64,
     max: usize,
@@ -21,37 +20,33 @@ pub struct Series<S> {
 
 impl<S: Slot> Series<S> {
     /// Starts at `begun` with slots of `width_ns`; keeps at most `most` of them (an even number, at least 2).
-    pub fn new(begun: MonoNs, width_ns: u64, max: usize) -> Self {
+    pub(crate) fn new(begun: MonoNs, width_ns: u64, max: usize) -> Self {
         Self { begun, width_ns: width_ns.max(1), max: (max - max % 2).max(2), slots: Vec::new() }
     }
 
-    /// Start of the first slot.
-    pub fn begun(&self) -> MonoNs {
+    pub(crate) fn begun(&self) -> MonoNs {
         self.begun
     }
 
-    /// Length of a slot in nanoseconds.
-    pub fn width_ns(&self) -> u64 {
+    pub(crate) fn width_ns(&self) -> u64 {
         self.width_ns
     }
 
     /// Closed slots, oldest first.
-    pub fn slots(&self) -> &[S] {
+    pub(crate) fn slots(&self) -> &[S] {
         &self.slots
     }
 
-    /// Start of the current slot.
-    pub fn running_from(&self) -> MonoNs {
+    pub(crate) fn running_from(&self) -> MonoNs {
         MonoNs(self.begun.0.saturating_add(self.width_ns.saturating_mul(self.slots.len() as u64)))
     }
 
-    /// End of the current slot.
-    pub fn due(&self) -> MonoNs {
+    pub(crate) fn due(&self) -> MonoNs {
         MonoNs(self.running_from().0.saturating_add(self.width_ns))
     }
 
     /// Closes the current slot with its content and adds empty slots up to `now`. Joining two empty slots must give an empty slot.
-    pub fn close(&mut self, now: MonoNs, running: S, mut empty: impl FnMut() -> S) {
+    pub(crate) fn close(&mut self, now: MonoNs, running: S, mut empty: impl FnMut() -> S) {
         self.push(running);
         // A long silence adds no more slots than are kept.
         while now.0 >= self.end() && self.end() < u64::MAX {

@@ -31,13 +31,40 @@ impl Sum {
     }
 }
 
+/// Values over the last ten seconds, in slices of two.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Slices<T> {
+    values: [T; SLICES],
+    /// Number of the time slice in each value.
+    held: [u64; SLICES],
+}
+
+impl<T> Slices<T> {
+    /// Value of the slice at `at`, cleared if it held an older slice. `None` if it holds a newer one, which a late observation must not clear.
+    pub(super) fn at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
+        let slice = at.0 / SLICE_NS;
+        let place = (slice % SLICES as u64) as usize;
+        let (value, held) = (&mut self.values[place], &mut self.held[place]);
+        if *held < slice {
+            *held = slice;
+            clear(value);
+        }
+        (*held == slice).then_some(value)
+    }
+
+    /// Values of the last ten seconds before `now`.
+    pub(super) fn recent(&self, now: MonoNs) -> impl Iterator<Item = &T> {
+        let newest = now.0 / SLICE_NS;
+        let recent = move |(_, held): &(&T, u64)| newest.saturating_sub(*held) < SLICES as u64;
+        self.values.iter().zip(self.held).filter(recent).map(|(value, _)| value)
+    }
+}
+
 /// A [`Sum`] over the run and over the last ten seconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct WindowedSum {
     whole: Sum,
-    slices: [Sum; SLICES],
-    /// Number of the time slice in each sum.
-    held: [u64; SLICES],
+    slices: Slices<Sum>,
 }
 
 impl WindowedSum {
@@ -45,16 +72,9 @@ impl WindowedSum {
     pub fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
         let more = Sum { count: times, ns: u128::from(ns) * u128::from(times) };
         self.whole.add(more);
-        let slice = at.0 / SLICE_NS;
-        let place = (slice % SLICES as u64) as usize;
-        // An observation that arrives late must not clear a newer slice.
-        if self.held[place] > slice {
-            return;
+        if let Some(slice) = self.slices.at(at, |slice| *slice = Sum::default()) {
+            slice.add(more);
         }
-        if self.held[place] < slice {
-            (self.held[place], self.slices[place]) = (slice, Sum::default());
-        }
-        self.slices[place].add(more);
     }
 
     /// Sum over the run.
@@ -64,13 +84,8 @@ impl WindowedSum {
 
     /// Sum over the last ten seconds before `now`.
     pub fn recent(&self, now: MonoNs) -> Sum {
-        let newest = now.0 / SLICE_NS;
         let mut sum = Sum::default();
-        for (slice, held) in self.slices.iter().zip(self.held) {
-            if newest.saturating_sub(held) < SLICES as u64 {
-                sum.add(*slice);
-            }
-        }
+        self.slices.recent(now).for_each(|slice| sum.add(*slice));
         sum
     }
 }

@@ -100,30 +100,7 @@ proptest! {
     fn spans_are_nested_and_flows_have_both_ends(ops in ops(), live_rids in 1_usize..8) {
         let (text, report) = export_ops(Format::Perfetto, &ops, live_rids);
         let events: Vec<Value> = serde_json::from_str(&text).expect("one JSON array");
-        let mut open: HashMap<&str, Vec<&str>> = HashMap::new();
-        let mut requests = 0;
-        for event in &events {
-            let Some(id) = event["id2"]["local"].as_str() else { continue };
-            let name = event["name"].as_str().expect("a name");
-            let stack = open.entry(id).or_default();
-            match event["ph"].as_str() {
-                Some("b") => {
-                    requests += u64::from(stack.is_empty());
-                    stack.push(name);
-                }
-                Some("e") => prop_assert_eq!(stack.pop(), Some(name)),
-                _ => {}
-            }
-        }
-        prop_assert!(open.values().all(Vec::is_empty));
-        prop_assert_eq!(requests, report.requests.seen);
-        let times = |flow: &str| -> HashMap<String, f64> {
-            let ends = events.iter().filter(|e| e[flow] == true);
-            let time = |e: &Value| (e["bind_id"].to_string(), e["ts"].as_f64().expect("a time"));
-            ends.map(time).collect()
-        };
-        let starts = times("flow_out");
-        prop_assert!(times("flow_in").keys().all(|id| starts.contains_key(id)));
+        prop_assert_eq!(super::perfetto::check(&events), report.requests.seen);
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! Lost tokens in a recording. Counts show their positions; their values need recorded token ids.
 
 use trace::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, What};
+use trace::ledger::LostRange;
 use trace::record::{Payload, Recorder, Recording, analyse};
-use trace::report::{Losses, RangeLine, ReportInput};
+use trace::report::{Losses, ReportInput};
 use trace::{Analysis, FrameId, HopId, MonoNs};
 
 use super::{Folder, header, options};
@@ -53,14 +54,14 @@ fn live_and_replayed(payload: Payload) -> (Losses, Losses) {
     (analysis.report(&input).losses, replayed.report(&replayed_input).losses)
 }
 
-fn ranges(losses: &Losses) -> Vec<RangeLine> {
+fn ranges(losses: &Losses) -> Vec<LostRange> {
     let list = losses.confirmed.as_ref().expect("deliveries are observed");
     list.lines.iter().flat_map(|line| line.ranges.clone()).collect()
 }
 
 #[test]
 fn positions_are_always_recorded_and_ids_only_on_request() {
-    let range = |tokens, chunks, ids: &[i64]| RangeLine { tokens, chunks: Some(chunks), ids: ids.to_vec() };
+    let range = |tokens, chunks, ids: &[i64]| LostRange { tokens, chunks: Some(chunks), ids: ids.to_vec() };
     let (live, replayed) = live_and_replayed(Payload::Tokens);
     let ids: Vec<i64> = (151_001..=151_010).collect();
     assert_eq!(ranges(&live), [range([1, 4], [1, 2], &ids[..4]), range([7, 10], [4, 5], &ids[6..])]);

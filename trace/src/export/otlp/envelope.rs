@@ -61,17 +61,11 @@ impl Resource {
     }
 }
 
-/// `TracesData`.
-pub(super) fn traces(o: &mut Object<'_>, resource: &Resource, spans: impl FnOnce(&mut Array<'_>)) {
-    wrap(o, ["resourceSpans", "scopeSpans", "spans"], resource, spans);
-}
+/// Names of the lists in `TracesData` and `MetricsData`, from outside.
+pub(super) const TRACES: [&str; 3] = ["resourceSpans", "scopeSpans", "spans"];
+pub(super) const METRICS: [&str; 3] = ["resourceMetrics", "scopeMetrics", "metrics"];
 
-/// `MetricsData`.
-pub(super) fn metrics(o: &mut Object<'_>, resource: &Resource, metrics: impl FnOnce(&mut Array<'_>)) {
-    wrap(o, ["resourceMetrics", "scopeMetrics", "metrics"], resource, metrics);
-}
-
-fn wrap(
+pub(super) fn wrap(
     o: &mut Object<'_>,
     [outer, scopes, inner]: [&str; 3],
     resource: &Resource,
@@ -83,9 +77,9 @@ fn wrap(
             o.array(scopes, |list| {
                 list.object(|o| {
                     o.object("scope", |o| {
-                        o.text("name", "tokengap").text("version", &resource.tokengap);
+                        o.put("name", "tokengap").put("version", &resource.tokengap);
                     });
-                    o.array(inner, items).text("schemaUrl", CONVENTIONS);
+                    o.array(inner, items).put("schemaUrl", CONVENTIONS);
                 });
             });
         });
@@ -94,13 +88,13 @@ fn wrap(
 
 pub(super) fn attribute(list: &mut Array<'_>, key: &str, value: impl FnOnce(&mut Object<'_>)) {
     list.object(|o| {
-        o.text("key", key).object("value", value);
+        o.put("key", key).object("value", value);
     });
 }
 
 pub(super) fn text(list: &mut Array<'_>, key: &str, value: &str) {
     attribute(list, key, |v| {
-        v.text("stringValue", value);
+        v.put("stringValue", value);
     });
 }
 
@@ -114,6 +108,6 @@ pub(super) fn int(list: &mut Array<'_>, key: &str, value: Option<impl Into<u64>>
 
 pub(super) fn flag(list: &mut Array<'_>, key: &str, value: bool) {
     attribute(list, key, |v| {
-        v.flag("boolValue", value);
+        v.put("boolValue", value);
     });
 }

@@ -1,6 +1,6 @@
 //! Metrics: all families with their points, cumulative since the start of the run.
 
-use super::envelope::{self, Resource, text};
+use super::envelope::{METRICS, Resource, text, wrap};
 use crate::export::json::{Array, Object};
 use crate::metrics::{Family, Kind, Point, Value};
 
@@ -11,7 +11,7 @@ const CUMULATIVE: u64 = 2;
 pub fn metrics_data(families: &[Family], resource: &Resource, times: [u64; 2]) -> (Vec<u8>, u64) {
     let mut out = Vec::new();
     Object::write(&mut out, |o| {
-        envelope::metrics(o, resource, |list| {
+        wrap(o, METRICS, resource, |list| {
             for family in families {
                 list.object(|o| one(o, family, times));
             }
@@ -22,7 +22,7 @@ pub fn metrics_data(families: &[Family], resource: &Resource, times: [u64; 2]) -
 
 fn one(o: &mut Object<'_>, family: &Family, [from, to]: [u64; 2]) {
     let of = family.definition;
-    o.text("name", of.name).text("description", of.help).text("unit", of.unit.ucum());
+    o.put("name", of.name).put("description", of.help).put("unit", of.unit.ucum());
     let data = match of.kind {
         Kind::Counter => "sum",
         Kind::Gauge => "gauge",
@@ -42,10 +42,10 @@ fn one(o: &mut Object<'_>, family: &Family, [from, to]: [u64; 2]) {
             }
         });
         if of.kind != Kind::Gauge {
-            o.int("aggregationTemporality", CUMULATIVE);
+            o.put("aggregationTemporality", CUMULATIVE);
         }
         if of.kind == Kind::Counter {
-            o.flag("isMonotonic", true);
+            o.put("isMonotonic", true);
         }
     });
 }
@@ -61,16 +61,16 @@ fn labels(a: &mut Array<'_>, names: &[&str], point: &Point) {
 fn value(o: &mut Object<'_>, value: &Value) {
     match value {
         Value::Int(n) => {
-            o.int("asInt", *n);
+            o.put("asInt", *n);
         }
         Value::Float(x) => {
-            o.float("asDouble", *x);
+            o.put("asDouble", *x);
         }
         Value::Histogram(h) => {
             let counts: Vec<u64> = h.classes().collect();
             let bounds: Vec<f64> = h.at_most.iter().map(|class| class.0).collect();
-            o.int("count", h.count).float("sum", h.sum);
-            o.value("bucketCounts", &counts).value("explicitBounds", &bounds);
+            o.put("count", h.count).put("sum", h.sum);
+            o.put("bucketCounts", &counts).put("explicitBounds", &bounds);
         }
     }
 }

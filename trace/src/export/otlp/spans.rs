@@ -9,7 +9,7 @@ use crate::clock::MonoNs;
 use crate::detect::{Finding, Severity};
 use crate::event::Finish;
 use crate::export::json::{Array, Object};
-use crate::export::life::{Note, NoteKind};
+use crate::export::lives::{Note, NoteKind};
 use crate::export::span_id::{SpanIds, TraceId};
 use crate::export::stage::{self, Kind, Stage};
 use crate::export::{Clock, Closed, ExportContext};
@@ -29,16 +29,14 @@ pub(super) fn request(spans: &mut Array<'_>, request: &Closed<'_>, context: &Exp
     let root = ids.next();
     let stages = stage::stages(request, context.ledger);
     spans.object(|o| {
-        o.text("traceId", &trace.hex).text("spanId", &root).int("flags", 1_u64);
-        o.text("name", "request").int("kind", SERVER);
-        times(o, span, context.clock);
+        head(o, (&trace, &root, None), ("request", SERVER), span, context.clock);
         o.array("attributes", |a| request_attributes(a, request, &trace, context));
         o.array("events", |list| {
             for note in &request.life.notes {
                 note_event(list, note, context);
             }
         });
-        o.int("droppedEventsCount", request.life.notes_left_out);
+        o.put("droppedEventsCount", request.life.notes_left_out);
         status(o, request);
     });
     let mut above: Vec<String> = vec![root];
@@ -46,10 +44,8 @@ pub(super) fn request(spans: &mut Array<'_>, request: &Closed<'_>, context: &Exp
         above.truncate(stage.depth + 1);
         let id = ids.next();
         spans.object(|o| {
-            o.text("traceId", &trace.hex).text("spanId", &id);
-            o.text("parentSpanId", above.last().map_or("", |id| id)).int("flags", 1_u64);
-            o.text("name", &stage.name).int("kind", INTERNAL);
-            times(o, (stage.from, stage.to), context.clock);
+            let ids = (&trace, &*id, above.last());
+            head(o, ids, (&stage.name, INTERNAL), (stage.from, stage.to), context.clock);
             o.array("attributes", |a| stage_attributes(a, stage, context));
         });
         above.push(id);
@@ -64,15 +60,13 @@ pub(super) fn capture(spans: &mut Array<'_>, source: &str, report: &Report, cloc
     let trace = TraceId::of_capture(source, began);
     let id = SpanIds::of(&trace, began).next();
     spans.object(|o| {
-        o.text("traceId", &trace.hex).text("spanId", &id).int("flags", 1_u64);
-        o.text("name", "capture").int("kind", INTERNAL);
-        times(o, (from, to), clock);
+        head(o, (&trace, &id, None), ("capture", INTERNAL), (from, to), clock);
         o.array("attributes", |a| totals(a, report));
         o.array("events", |list| {
             for finding in &report.findings {
                 list.object(|o| {
                     let at = MonoNs(from.0.saturating_add(finding.at_ns));
-                    o.int_text("timeUnixNano", clock.wall(at)).text("name", &finding.kind);
+                    o.int_text("timeUnixNano", clock.wall(at)).put("name", &finding.kind);
                     o.array("attributes", |a| {
                         let verdict_fields = (finding.severity, finding.summary.as_str(), finding.rid.as_str());
                         finding_attributes(a, verdict_fields, finding.hop.as_deref(), &finding.evidence);
@@ -84,7 +78,6 @@ pub(super) fn capture(spans: &mut Array<'_>, source: &str, report: &Report, cloc
     1
 }
 
-/// Time interval in which a finding was active.
 pub(super) struct Episode {
     pub(super) from: MonoNs,
     pub(super) to: MonoNs,
@@ -106,10 +99,7 @@ pub(super) fn finding(
     let id = SpanIds::of(&trace, began.wrapping_add(place)).next();
     let verdict = &finding.verdict;
     spans.object(|o| {
-        o.text("traceId", &trace.hex).text("spanId", &id);
-        o.text("parentSpanId", &parent).int("flags", 1_u64);
-        o.text("name", finding.kind).int("kind", INTERNAL);
-        times(o, (episode.from, episode.to), clock);
+        head(o, (&trace, &id, Some(&parent)), (finding.kind, INTERNAL), (episode.from, episode.to), clock);
         o.array("attributes", |a| {
             text(a, "tokengap.finding.state", if episode.over { "over" } else { "began" });
             let verdict_fields = (verdict.severity, verdict.summary.as_str(), verdict.rid.as_str());
@@ -118,7 +108,7 @@ pub(super) fn finding(
         });
         if verdict.severity == Severity::Critical {
             o.object("status", |s| {
-                s.int("code", ERROR).text("message", &verdict.summary);
+                s.put("code", ERROR).put("message", &verdict.summary);
             });
         }
     });
@@ -133,7 +123,7 @@ fn evidence(list: &mut Array<'_>, name: &str, value: &Value) {
         Value::Number(number) => match (number.as_u64(), number.as_f64()) {
             (Some(value), _) => int(list, &key, Some(value)),
             (None, Some(value)) => attribute(list, &key, |v| {
-                v.float("doubleValue", value);
+                v.put("doubleValue", value);
             }),
             (None, None) => text(list, &key, &number.to_string()),
         },
@@ -160,9 +150,16 @@ fn finding_attributes(
     }
 }
 
-fn times(o: &mut Object<'_>, (from, to): (MonoNs, MonoNs), clock: &Clock) {
-    o.int_text("startTimeUnixNano", clock.wall(from));
-    o.int_text("endTimeUnixNano", clock.wall(to));
+fn head(
+    o: &mut Object<'_>,
+    (trace, id, parent): (&TraceId, &str, Option<&String>),
+    (name, kind): (&str, u64),
+    (from, to): (MonoNs, MonoNs),
+    clock: &Clock,
+) {
+    o.put("traceId", &trace.hex).put("spanId", id).known("parentSpanId", parent).put("flags", 1_u64);
+    o.put("name", name).put("kind", kind);
+    o.int_text("startTimeUnixNano", clock.wall(from)).int_text("endTimeUnixNano", clock.wall(to));
 }
 
 fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, context: &ExportContext<'_>) {
@@ -177,7 +174,7 @@ fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, 
             v.object("arrayValue", |o| {
                 o.array("values", |list| {
                     list.object(|o| {
-                        o.text("stringValue", finish.as_str());
+                        o.put("stringValue", finish.as_str());
                     });
                 });
             });
@@ -234,7 +231,7 @@ fn note_event(list: &mut Array<'_>, note: &Note, context: &ExportContext<'_>) {
             NoteKind::FirstReceived => "first_token_received",
             NoteKind::Dropped { .. } => "dropped",
         };
-        o.text("name", name).array("attributes", |a| match &note.what {
+        o.put("name", name).array("attributes", |a| match &note.what {
             NoteKind::Stage { by, tokens, pending, .. } => {
                 text(a, "tokengap.by", by);
                 int(a, "tokengap.tokens", *tokens);
@@ -267,7 +264,7 @@ fn status(o: &mut Object<'_>, request: &Closed<'_>) {
         _ => return,
     };
     o.object("status", |s| {
-        s.int("code", ERROR).text("message", &message);
+        s.put("code", ERROR).put("message", &message);
     });
 }
 

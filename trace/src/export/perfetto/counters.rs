@@ -60,7 +60,7 @@ impl Perfetto<'_> {
         let values = [peaked.then_some(peak), (before != Some(last.1)).then_some(last)];
         for (at, frames) in values.into_iter().flatten() {
             self.counter(HOPS, &name, context.clock.at(at), |args| {
-                args.int("frames", frames);
+                args.put("frames", frames);
             });
         }
     }
@@ -81,7 +81,7 @@ impl Perfetto<'_> {
         let observed = context.ledger.observes_gaps().then_some(("waiting for the first token", waiting));
         for (name, requests) in [("requests in flight", requests.0)].into_iter().chain(observed) {
             self.counter(REQUESTS, name, context.clock.at(now), |args| {
-                args.int("requests", requests as u64);
+                args.put("requests", requests as u64);
             });
         }
     }
@@ -91,15 +91,15 @@ impl Perfetto<'_> {
         let track = self.thread(sample.thread, sample.role, sample.name);
         let percent = |ns: u64, of: u64| 100.0 * ns as f64 / of.max(1) as f64;
         self.counter(track, &format!("CPU % {} {}", sample.name, track.tid), ts, |args| {
-            args.float("on", percent(sample.on_ns, sample.interval_ns));
+            args.put("on", percent(sample.on_ns, sample.interval_ns));
             for (name, ns) in [("waiting", sample.wait_ns), ("throttled", sample.throttled_ns)] {
                 if let Some(ns) = ns {
-                    args.float(name, percent(ns, sample.interval_ns));
+                    args.put(name, percent(ns, sample.interval_ns));
                 }
             }
             if let Some(poll) = sample.poll {
                 let away = poll.interval_ns.saturating_sub(poll.polled_ns);
-                args.float("away_from_poll", percent(away, poll.interval_ns));
+                args.put("away_from_poll", percent(away, poll.interval_ns));
             }
         });
     }
@@ -107,11 +107,11 @@ impl Perfetto<'_> {
     /// Draws the state of an engine process from its own log.
     pub(super) fn logged_state(&mut self, ts: u64, state: &LoggedState<'_>) {
         self.counter(LOG, &format!("logged by {}", state.by), ts, |args| {
-            args.known_int("states", state.states).known_int("rids", state.rids);
-            args.known_int("recv_wait_ns", state.recv_wait_ns).known_int("more", state.more);
+            args.known("states", state.states).known("rids", state.rids);
+            args.known("recv_wait_ns", state.recv_wait_ns).known("more", state.more.map(u64::from));
             for (name, share) in [("cpu %", state.cpu), ("cpu_system %", state.cpu_system)] {
                 if let Some(share) = share {
-                    args.float(name, 100.0 * share);
+                    args.put(name, 100.0 * share);
                 }
             }
         });

@@ -55,13 +55,12 @@ impl Perfetto<'_> {
         if context.ledger.hop(id.hop).is_some_and(|h| h.shows.received) {
             self.frames.wait(id, sent);
         }
-        let hop = context.ledger.hop_name(id.hop);
         self.out.object(|o| {
             head(o, "X", track, "send", context.clock.at(at));
-            o.micros("dur", 0).word("cat", "frame").hex("bind_id", flow(id)).flag("flow_out", true);
+            o.micros("dur", 0).put("cat", "frame").hex("bind_id", flow(id)).put("flow_out", true);
             o.object("args", |args| {
-                args.text("hop", &hop).int("lane", id.lane).int("seq", id.seq);
-                args.int("bytes", sent.bytes).int("chunks", sent.chunks).text("kind", frame.kind.as_str());
+                args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
+                args.put("bytes", sent.bytes).put("chunks", sent.chunks).put("kind", frame.kind);
             });
         });
         let Some(forwarded) = frame.forwarded else { return };
@@ -71,12 +70,12 @@ impl Perfetto<'_> {
         let (from, to) = self.frames.place(track, arrival, forwarded);
         self.out.object(|o| {
             head(o, "X", track, "relay", context.clock.at(from));
-            o.micros("dur", to.since(from)).word("cat", "frame");
+            o.micros("dur", to.since(from)).put("cat", "frame");
             if from == arrival {
-                o.hex("bind_id", flow(id)).flag("flow_in", true).flag("flow_out", true);
+                o.hex("bind_id", flow(id)).put("flow_in", true).put("flow_out", true);
             }
             o.object("args", |args| {
-                args.int("lane", id.lane).int("seq", id.seq).int("bytes", frame.bytes);
+                args.put("lane", id.lane).put("seq", id.seq).put("bytes", frame.bytes);
             });
         });
     }
@@ -123,19 +122,19 @@ impl Perfetto<'_> {
         let observes_processed = context.ledger.hop(id.hop).is_some_and(|h| h.shows.processed);
         self.out.object(|o| {
             head(o, "X", track, "receive", context.clock.at(from));
-            o.micros("dur", to.since(from)).word("cat", "frame").hex("bind_id", flow(id));
+            o.micros("dur", to.since(from)).put("cat", "frame").hex("bind_id", flow(id));
             if open.sent.is_some() {
-                o.flag("flow_in", true);
+                o.put("flow_in", true);
             }
-            o.flag("flow_out", true).object("args", |args| {
-                args.text("hop", &context.ledger.hop_name(id.hop)).int("lane", id.lane).int("seq", id.seq);
+            o.put("flow_out", true).object("args", |args| {
+                args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
                 if let Some(sent) = open.sent {
-                    args.int("queue_wait_ns", open.at.since(sent.at));
-                    args.int("bytes", sent.bytes).int("chunks", sent.chunks);
+                    args.put("queue_wait_ns", open.at.since(sent.at));
+                    args.put("bytes", sent.bytes).put("chunks", sent.chunks);
                 }
-                args.known_int("wakeup", open.wakeup);
+                args.known("wakeup", open.wakeup);
                 if observes_processed {
-                    args.flag("processed", processed);
+                    args.put("processed", processed);
                 }
             });
         });

@@ -10,10 +10,9 @@ mod tracks;
 
 use std::io;
 
-use super::json::{Object, Stream};
+use super::json::{Object, Stream, fields};
 use super::{Closed, ExportContext, Exporter, Opening};
 use crate::clock::MonoNs;
-use crate::engine::{Mode, Waiter};
 use crate::event::{Event, What};
 use crate::report::Report;
 use counters::Counters;
@@ -34,8 +33,8 @@ impl<'w> Perfetto<'w> {
         perfetto.name_fixed_tracks();
         let clock = opening.clock();
         perfetto.instant(tracks::FINDINGS, "capture", 0, |args| {
-            args.text("source", opening.source()).text("tokengap", opening.tokengap());
-            args.int("wall_ns", clock.wall(clock.start));
+            fields!(args, opening, source, tokengap);
+            args.put("wall_ns", clock.wall(clock.start));
         });
         perfetto
     }
@@ -47,11 +46,9 @@ impl Exporter for Perfetto<'_> {
         let ts = context.clock.at(at);
         let wants = |rid| context.options.wants_rid(rid);
         match &event.what {
-            What::Engine(engine) => self.instant(tracks::LOG, "engine", ts, |args| {
-                args.maybe_text("version", engine.version);
-                args.maybe_text("mode", engine.mode.map(Mode::as_str));
-                args.maybe_text("waiter", engine.waiter.map(Waiter::as_str));
-            }),
+            What::Engine(engine) => {
+                self.instant(tracks::LOG, "engine", ts, |args| fields!(args, engine, version, mode, waiter));
+            }
             What::Sent(frame) => {
                 self.frame_sent(at, frame, context);
                 self.chunks_sent(at, frame, context);
@@ -64,34 +61,34 @@ impl Exporter for Perfetto<'_> {
             What::Processed(id) => self.frame_processed(at, *id, context),
             What::Delivered(delivery) if !delivery.is_uncounted() => self.delivered(at, delivery, context),
             What::Undecoded(frame) => self.instant(tracks::MISSED, "frame undecoded", ts, |args| {
-                args.text("hop", &ledger.hop_name(frame.id.hop)).int("lane", frame.id.lane);
-                args.int("seq", frame.id.seq).int("bytes", frame.bytes).text("reason", frame.reason);
+                args.put("hop", ledger.hop_name(frame.id.hop));
+                fields!(args, frame.id, lane, seq);
+                fields!(args, frame, bytes, reason);
             }),
             What::Cpu(sample) => self.cpu(ts, sample),
             What::Queue(sample) => {
                 self.counter(tracks::HOPS, &format!("kernel queue {}", sample.hop), ts, |args| {
-                    args.known_int("receive_bytes", sample.receive_bytes).known_int("send_bytes", sample.send_bytes);
+                    args.known("receive_bytes", sample.receive_bytes).known("send_bytes", sample.send_bytes);
                 });
             }
             What::Stack(sample) if !sample.function.is_empty() => {
                 let track = self.thread(sample.thread, sample.role, "");
                 self.instant(track, sample.function, ts, |args| {
-                    args.text("file", sample.file).int("interval_ns", sample.interval_ns);
-                    args.int("samples", sample.samples).int("total", sample.total).int("own", sample.own);
-                    args.known_int("gil", sample.gil);
+                    fields!(args, sample, file, interval_ns, samples, total, own);
+                    args.known("gil", sample.gil);
                 });
             }
             What::Stage(stage) if wants(stage.rid) => self.instant(tracks::LOG, stage.name, ts, |args| {
-                args.text("rid", stage.rid).text("by", stage.by);
-                args.known_int("tokens", stage.tokens).known_int("pending", stage.pending);
+                args.put("rid", stage.rid).put("by", stage.by);
+                args.known("tokens", stage.tokens).known("pending", stage.pending);
             }),
             What::LoggedState(state) => self.logged_state(ts, state),
-            What::Merged(merged) if wants(merged.rid) => self.instant(tracks::LOG, "chunks merged", ts, |args| {
-                args.text("rid", merged.rid).int("chunks", merged.chunks).text("by", merged.by);
-            }),
+            What::Merged(merged) if wants(merged.rid) => {
+                self.instant(tracks::LOG, "chunks merged", ts, |args| fields!(args, merged, rid, chunks, by));
+            }
             What::Missed(lost) => self.instant(tracks::MISSED, "observations missed", ts, |args| {
-                args.int("count", lost.count).text("cause", lost.cause.as_str());
-                args.known_text("hop", lost.hop.map(|hop| ledger.hop_name(hop)).as_deref());
+                fields!(args, lost, count, cause);
+                args.known("hop", lost.hop.map(|hop| ledger.hop_name(hop)));
             }),
             // An answer is drawn on its request's own row after that has ended.
             What::Hop(_)
@@ -123,13 +120,13 @@ impl Exporter for Perfetto<'_> {
         for finding in &report.findings {
             let ts = context.clock.at(MonoNs(from.0.saturating_add(finding.at_ns)));
             self.instant(tracks::FINDINGS, &finding.kind, ts, |args| {
-                args.text("severity", finding.severity.as_str()).text("summary", &finding.summary);
-                args.known_text("rid", Some(&*finding.rid).filter(|rid| !rid.is_empty()));
-                args.known_text("hop", finding.hop.as_deref());
+                fields!(args, finding, severity, summary);
+                args.known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
+                args.known("hop", finding.hop.as_ref());
                 for (name, value) in &finding.evidence {
                     args.named(name, value);
                 }
-                args.known_text("advice", finding.advice.as_deref());
+                args.known("advice", finding.advice.as_ref());
             });
         }
         self.out.finish()
@@ -140,13 +137,12 @@ impl Perfetto<'_> {
     fn instant(&mut self, track: Track, name: &str, ts: u64, args: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
             head(o, "i", track, name, ts);
-            o.word("s", "t").object("args", args);
+            o.put("s", "t").object("args", args);
         });
     }
 }
 
-/// Writes the fields common to all events.
 fn head(o: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts: u64) {
-    o.word("ph", phase).int("pid", track.pid).int("tid", track.tid);
-    o.text("name", name).micros("ts", ts);
+    o.put("ph", phase).put("pid", track.pid).put("tid", track.tid);
+    o.put("name", name).micros("ts", ts);
 }

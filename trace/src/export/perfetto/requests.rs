@@ -4,9 +4,9 @@ use super::frames::flow;
 use super::tracks::REQUESTS;
 use super::{Perfetto, head};
 use crate::clock::MonoNs;
-use crate::event::{Delivery, Finish, Frame, Kind as Message};
+use crate::event::{Delivery, Frame, Kind as Message};
 use crate::export::json::{Object, Stream};
-use crate::export::life::{LiveRequest, Note, NoteKind};
+use crate::export::lives::{LiveRequest, Note, NoteKind};
 use crate::export::stage::{self, Kind, Stage};
 use crate::export::{Closed, ExportContext};
 
@@ -23,20 +23,19 @@ impl Perfetto<'_> {
             self.out.object(|o| {
                 local_id(o.append(&same), life, context);
                 o.object("args", |args| {
-                    args.known_int("completion_tokens", chunk.completion_tokens);
-                    args.known_text("finish", chunk.finish.map(Finish::as_str));
+                    args.known("completion_tokens", chunk.completion_tokens);
+                    args.known("finish", chunk.finish);
                 });
             });
         }
     }
 
-    /// Draws a delivery as a point on the row of its request.
     pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>, context: &ExportContext<'_>) {
         let always = delivery.finished || context.lives.lost_now().is_some();
         if let Some(life) = shows(0, always, context) {
             Row { out: &mut self.out, life, context }.point("delivered", at, |args| {
-                args.int("tokens", delivery.tokens).word("mode", delivery.mode.as_str());
-                args.known_int("completion_tokens", delivery.completion_tokens);
+                args.put("tokens", delivery.tokens).put("mode", delivery.mode);
+                args.known("completion_tokens", delivery.completion_tokens);
             });
         }
     }
@@ -57,10 +56,7 @@ fn shows<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<
 
 /// Draws a closed request. One in flight at the end of the capture gets a mark.
 pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &ExportContext<'_>) {
-    let (summary, life) = (request.summary, request.life);
-    if !context.options.wants(summary) {
-        return;
-    }
+    let life = request.life;
     let (from, to) = stage::span(request);
     let mut row = Row { out, life, context };
     row.event("b", &life.rid, from, |o| {
@@ -73,10 +69,10 @@ pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &Expor
             if let Some(frame) = stage.frame {
                 // The arrow starts at the frame's receive.
                 if stage.kind == Kind::Processing {
-                    o.hex("bind_id", flow(frame)).flag("flow_in", true);
+                    o.hex("bind_id", flow(frame)).put("flow_in", true);
                 }
                 o.object("args", |args| {
-                    args.int("hop_id", frame.hop.0).int("lane", frame.lane).int("seq", frame.seq);
+                    args.put("hop_id", frame.hop.0).put("lane", frame.lane).put("seq", frame.seq);
                 });
             }
         });
@@ -94,21 +90,19 @@ pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &Expor
 
 fn facts(args: &mut Object<'_>, request: &Closed<'_>, context: &ExportContext<'_>) {
     let (s, life) = (request.summary, request.life);
-    args.text("rid", &s.rid).text("state", request.state());
-    args.known_text("finish", s.finish.map(Finish::as_str));
-    args.int("tokens_sent", s.tokens_sent).int("chunks_sent", s.chunks_sent);
-    args.known_int("worker", s.worker);
-    args.known_int("prompt_tokens", s.prompt_tokens).known_int("cached_tokens", s.cached_tokens);
-    args.known_int("gap_ns", s.gap_ns).known_int("last_gap_ns", stage::last_gap(life, context.ledger));
-    args.known_int("longest_silence_ns", s.silence_ns);
-    args.known_int("tokens_delivered", s.tokens_delivered).known_int("chunks_merged", s.merged);
-    args.known_int("chunks_dropped", s.dropped).known_int("tokens_lost", s.tokens_lost);
-    args.known_int("first_token_delivery_ns", stage::first_delivery(s));
-    args.known_int("itl_client_p99_ns", s.itl.delivered.map(|itl| itl.p99));
-    args.known_int("itl_sent_p99_ns", s.itl.sent.map(|itl| itl.p99));
+    args.put("rid", &s.rid).put("state", request.state());
+    args.known("finish", s.finish);
+    args.put("tokens_sent", s.tokens_sent).put("chunks_sent", s.chunks_sent).known("worker", s.worker);
+    args.known("prompt_tokens", s.prompt_tokens).known("cached_tokens", s.cached_tokens);
+    args.known("gap_ns", s.gap_ns).known("last_gap_ns", stage::last_gap(life, context.ledger));
+    args.known("longest_silence_ns", s.silence_ns);
+    args.known("tokens_delivered", s.tokens_delivered).known("chunks_merged", s.merged);
+    args.known("chunks_dropped", s.dropped).known("tokens_lost", s.tokens_lost);
+    args.known("first_token_delivery_ns", stage::first_delivery(s));
+    args.known("itl_client_p99_ns", s.itl.delivered.map(|itl| itl.p99));
+    args.known("itl_sent_p99_ns", s.itl.sent.map(|itl| itl.p99));
 }
 
-/// Row of a request.
 struct Row<'a, 'w, 'c> {
     out: &'a mut Stream<'w>,
     life: &'a LiveRequest,
@@ -147,16 +141,16 @@ impl Row<'_, '_, '_> {
         };
         self.point(name, note.at, |args| match &note.what {
             NoteKind::Merged { chunks, .. } => {
-                args.int("chunks", *chunks);
+                args.put("chunks", chunks);
             }
             NoteKind::Answered { end, short_writes, .. } => {
-                args.text("end", end.as_str()).int("short_writes", *short_writes);
+                args.put("end", end).put("short_writes", short_writes);
             }
             NoteKind::Stage { by, .. } => {
-                args.text("by", by);
+                args.put("by", by);
             }
             NoteKind::Dropped { chunks, tokens } => {
-                args.int("chunks", *chunks).int("tokens", *tokens);
+                args.put("chunks", chunks).put("tokens", tokens);
             }
             NoteKind::FirstReceived => {}
         });
@@ -166,7 +160,7 @@ impl Row<'_, '_, '_> {
 /// Writes the name and time of an event on a row.
 fn moment(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, context: &ExportContext<'_>) {
     head(o, phase, REQUESTS, name, context.clock.at(at));
-    o.word("cat", "request");
+    o.put("cat", "request");
 }
 
 /// Writes the row of an event. With a global id instead of a process-local one, Perfetto draws the row outside the process.
@@ -174,9 +168,9 @@ fn local_id(o: &mut Object<'_>, life: &LiveRequest, context: &ExportContext<'_>)
     o.object("id2", |id| {
         if life.again {
             // Two live requests with one rid need a row each.
-            id.text("local", &format!("{} from {}", life.rid, context.clock.at(life.first_at)));
+            id.put("local", format!("{} from {}", life.rid, context.clock.at(life.first_at)));
         } else {
-            id.text("local", &life.rid);
+            id.put("local", &life.rid);
         }
     });
 }

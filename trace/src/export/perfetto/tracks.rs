@@ -4,6 +4,7 @@ use hashbrown::{HashMap, HashSet};
 
 use super::Perfetto;
 use crate::export::Opening;
+use crate::export::json::Object;
 use crate::id::{HopId, ThreadId};
 use crate::ledger::Ledger;
 
@@ -149,26 +150,23 @@ impl Perfetto<'_> {
 
     fn name_process(&mut self, pid: u32, name: &str, place: u32) {
         self.tracks.processes.insert(pid);
-        self.out.object(|o| {
-            o.text("ph", "M").int("pid", pid).text("name", "process_name");
-            o.object("args", |args| {
-                args.text("name", name);
-            });
+        self.metadata(pid, None, "process_name", |args| {
+            args.put("name", name);
         });
-        self.out.object(|o| {
-            o.text("ph", "M").int("pid", pid).text("name", "process_sort_index");
-            o.object("args", |args| {
-                args.int("sort_index", place);
-            });
+        self.metadata(pid, None, "process_sort_index", |args| {
+            args.put("sort_index", place);
         });
     }
 
     fn name_thread(&mut self, track: Track, name: &str) {
+        self.metadata(track.pid, Some(track.tid), "thread_name", |args| {
+            args.put("name", name);
+        });
+    }
+
+    fn metadata(&mut self, pid: u32, tid: Option<u32>, name: &str, args: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
-            o.text("ph", "M").int("pid", track.pid).int("tid", track.tid).text("name", "thread_name");
-            o.object("args", |args| {
-                args.text("name", name);
-            });
+            o.put("ph", "M").put("pid", pid).known("tid", tid).put("name", name).object("args", args);
         });
     }
 }

@@ -1,17 +1,15 @@
 //! The report as one HTML file for an incident, without scripts or external resources. Request ids may hold anything, so all text is
 //! escaped, and the page's policy forbids scripts and loading.
 
-mod engine;
-mod over_time;
+mod charts;
 mod plot;
-mod requests;
-mod spread;
 mod tables;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
+use super::brief::{self, unknown as not_observed};
 use super::hostile::lines;
-use super::{Clock, FindingLine, Report, Spread, brief};
+use super::{Clock, FindingLine, Report, Spread};
 use crate::words::{count, duration, share};
 
 const STYLE: &str = include_str!("style.css");
@@ -39,15 +37,15 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
                     (facts(report))
                     (section("Findings", Some(findings(report, clock))))
                     (section("Where the time goes", tables::path(report)))
-                    (section("Worst requests", requests::table(report, clock)))
+                    (section("Worst requests", tables::slowest(report, clock)))
                     (section("Lost tokens", Some(tables::losses(report))))
                     (section("Cost of the streaming mode", tables::modes(report)))
-                    (section("How long tokens waited", Some(spread::drawings(report))))
-                    (section("Over time", Some(over_time::drawings(report, clock))))
+                    (section("How long tokens waited", Some(charts::waits(report))))
+                    (section("Over time", Some(charts::over_time(report, clock))))
                     (section("Hops", super::table::hops(report).map(tables::draw)))
                     (section("CPU", super::table::cpu(report).map(tables::draw)))
-                    (section("Python functions of the engine", engine::functions(report)))
-                    (section("The engine's own log", engine::log(report, clock)))
+                    (section("Python functions of the engine", tables::functions(report)))
+                    (section("The engine's own log", tables::log(report, clock)))
                     (section("Limits and cost of the observation", Some(tables::own(report))))
                     footer {
                         "Made by tokengap from a " (report.schema) " report. Contains only numbers about requests and tokens: no prompt, no text, "
@@ -95,10 +93,6 @@ fn head(report: &Report, clock: &Clock, verdict: &str) -> Markup {
     }
 }
 
-fn not_observed() -> String {
-    String::from("not observed")
-}
-
 /// Key numbers, each with the total it is part of.
 fn facts(report: &Report) -> Markup {
     let fact = |name: &str, value: String, note: String| {
@@ -109,7 +103,6 @@ fn facts(report: &Report) -> Markup {
     let p99 = |of: Option<Spread>| of.map_or_else(not_observed, |s| duration(s.p99));
     let percent = |share: Option<f64>| share.map_or_else(not_observed, crate::words::percent);
     let (requests, tokens, chunks, itl) = (&report.requests, &report.tokens, &report.chunks, &report.itl_ns);
-    let outcomes = [(requests.finished, "finished"), (requests.aborted, "aborted"), (requests.live, "live")];
     let gap = report.gap_ns.as_ref();
     let backlog = report.hops.iter().filter_map(|h| Some((h.backlog_max_frames?, &h.name)));
     let backlog = backlog.max();
@@ -117,11 +110,7 @@ fn facts(report: &Report) -> Markup {
     let busiest = receivers.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));
     html! {
         dl.facts {
-            (fact(
-                "Requests",
-                count(requests.seen),
-                outcomes.map(|(n, outcome)| format!("{} {outcome}", count(n))).join(", "),
-            ))
+            (fact("Requests", count(requests.seen), brief::outcomes(requests)))
             (fact(
                 "Gap, median",
                 time(gap.and_then(|g| g.p50)),

@@ -76,12 +76,10 @@ fn round_step(step: f64) -> f64 {
     steps.into_iter().find(|&n| n >= step * 0.999).unwrap_or(10.0 * decade)
 }
 
-/// A coordinate.
 pub(super) fn at(n: f64) -> String {
     format!("{n:.1}")
 }
 
-/// One chart.
 pub(super) struct Plot {
     x: Axis,
     y: Axis,

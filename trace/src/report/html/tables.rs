@@ -1,21 +1,20 @@
-//! Tables: attribution of time, losses with their proof, the cost of the streaming mode, and missed observations.
+//! Tables: attribution of time, the slowest requests, losses with their proof, the cost of the streaming mode, missed observations, and data
+//! from inside the engine.
 
 use maud::{Markup, Render, html};
 
-use super::super::table::Kind::{self, Hop, Number};
+use super::super::table::Kind::{self, Hop, Number, Rid, Text};
 use super::super::table::{self as report_table, Table};
-use super::super::{LossList, Report, bar, brief};
+use super::super::{Clock, LossList, ModeLine, Report, SlowLine, Spread, bar, brief};
+use super::plot::at;
 use crate::words::{bytes, count, duration, known, percent, plural, share};
 
 /// Renders a table that scrolls sideways if it is wider than the page. Values that are text are escaped.
-pub(super) fn table<R: Render, const N: usize>(
-    columns: [(&str, Kind); N],
-    rows: impl IntoIterator<Item = [R; N]>,
-) -> Markup {
+pub(super) fn draw<R: Render, const N: usize>(Table { columns, rows }: Table<'_, N, R>) -> Markup {
     let class = |kind: Kind| match kind {
-        Kind::Text => None,
+        Text => None,
         Number => Some("n"),
-        Kind::Rid => Some("rid"),
+        Rid => Some("rid"),
         Hop => Some("hop"),
     };
     html! {
@@ -40,11 +39,6 @@ pub(super) fn table<R: Render, const N: usize>(
             }
         }
     }
-}
-
-/// Renders a table of the report.
-pub(super) fn draw<const N: usize>(of: Table<N>) -> Markup {
-    table(of.columns, of.rows)
 }
 
 /// Colours of segments; further ones share the last.
@@ -155,33 +149,24 @@ fn affected_requests(list: &LossList, heading: &str) -> Markup {
 /// Ids and bytes on each hop, with the cost of the other mode.
 pub(super) fn modes(report: &Report) -> Option<Markup> {
     let modes = &report.modes;
-    let columns = [
-        ("Where", Hop),
-        ("Tokens", Number),
-        ("Ids listed", Number),
-        ("Repeats", Number),
-        ("Bytes", Number),
-        ("Bytes per token", Number),
-        ("New ids only, estimate", Number),
-        ("All ids so far, estimate", Number),
-    ];
-    let mut lines = modes.hops.iter().chain(&modes.client).peekable();
-    lines.peek()?;
-    let rows = lines.map(|line| {
+    let lines: Vec<&ModeLine> = modes.hops.iter().chain(&modes.client).collect();
+    lines.first()?;
+    let table = Table::new(
+        lines,
         [
-            line.name.clone(),
-            count(line.tokens),
-            count(line.ids),
-            count(line.ids_repeated),
-            known(line.bytes, bytes),
-            known(line.bytes_per_token, |n| format!("{n:.0}")),
-            known(line.bytes_if_incremental_estimate, bytes),
-            known(line.bytes_if_cumulative_estimate, bytes),
-        ]
-    });
+            ("Where", Hop, &|line| line.name.clone()),
+            ("Tokens", Number, &|line| count(line.tokens)),
+            ("Ids listed", Number, &|line| count(line.ids)),
+            ("Repeats", Number, &|line| count(line.ids_repeated)),
+            ("Bytes", Number, &|line| known(line.bytes, bytes)),
+            ("Bytes per token", Number, &|line| known(line.bytes_per_token, |n| format!("{n:.0}"))),
+            ("New ids only, estimate", Number, &|line| known(line.bytes_if_incremental_estimate, bytes)),
+            ("All ids so far, estimate", Number, &|line| known(line.bytes_if_cumulative_estimate, bytes)),
+        ],
+    );
     Some(html! {
         p.dim { "Estimates assume " (modes.bytes_per_id) " bytes per id." }
-        (table(columns, rows))
+        (draw(table))
     })
 }
 
@@ -207,4 +192,122 @@ pub(super) fn own(report: &Report) -> Markup {
             }
         }
     }
+}
+
+/// Size of the drawing beside each row.
+const WIDTH: f64 = 220.0;
+
+/// Requests with the longest waits, each drawn on the time axis of the run.
+pub(super) fn slowest(report: &Report, clock: &Clock) -> Option<Markup> {
+    let window = report.window_ns[1].max(1);
+    let drawn = format!("From first send to first receive, of {}", duration(window));
+    let sent = |ns: u64| match clock.time_of_day(ns) {
+        Some(time) => format!("{time} ({})", duration(ns)),
+        None => duration(ns),
+    };
+    let table = Table::new(
+        &report.slowest,
+        [
+            ("Request", Rid, &|line| line.rid.render()),
+            ("Gap", Number, &|line| line.gap_ns.map_or_else(|| waits(line, window), duration).render()),
+            (&drawn, Text, &|line| drawing(line, window)),
+            ("First sent", Number, &|line| known(line.first_sent_ns, sent).render()),
+            ("Tokens sent", Number, &|line| count(line.tokens_sent).render()),
+            ("Received", Number, &|line| known(line.tokens_received, count).render()),
+            ("Lost", Number, &|line| known(line.tokens_lost, count).render()),
+            ("Inter-token p50, p90, p99: client", Number, &|line| itl(line.itl_ns.delivered).render()),
+            ("Engine", Number, &|line| itl(line.itl_ns.sent).render()),
+            ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").render()),
+        ],
+    );
+    (!report.slowest.is_empty()).then(|| draw(table))
+}
+
+fn itl(itl: Option<Spread>) -> String {
+    known(itl, |s| [s.p50, s.p90, s.p99].map(duration).join(", "))
+}
+
+/// For a request whose first token has not been received.
+fn waits(line: &SlowLine, window: u64) -> String {
+    match (line.first_sent_ns, line.first_received_ns) {
+        (Some(sent), None) => format!("over {}", duration(window.saturating_sub(sent))),
+        _ => String::from("-"),
+    }
+}
+
+fn drawing(line: &SlowLine, window: u64) -> Markup {
+    let x = |ns: u64| 3.0 + (ns.min(window) as f64 / window as f64) * (WIDTH - 6.0);
+    let label = match (line.first_sent_ns.map(duration), line.first_received_ns.map(duration)) {
+        (Some(sent), Some(received)) => format!("first sent at {sent}, first received at {received}"),
+        (Some(sent), None) => format!("first sent at {sent}, receive not observed"),
+        (None, Some(received)) => format!("first received at {received}, send not observed"),
+        (None, None) => return "not observed".render(),
+    };
+    html! {
+        svg viewBox={ "0 0 " (WIDTH) " 18" } style={ "width:" (WIDTH) "px" } role="img" aria-label=(label) {
+            title { (label) }
+            path.grid d={ "M0 9H" (WIDTH) } {}
+            @if let Some(sent) = line.first_sent_ns {
+                @let (from, to) = (x(sent), x(line.first_received_ns.unwrap_or(window)));
+                rect.wait x=(at(from)) y="4" width=(at((to - from).max(1.5))) height="10" rx="2" {}
+                path.axis d={ "M" (at(from)) " 1v16" } {}
+            }
+            @if let Some(received) = line.first_received_ns {
+                circle.event cx=(at(x(received))) cy="9" r="2.6" {}
+            }
+        }
+    }
+}
+
+/// Maximum number of functions and pairs of stages listed; the JSON has more.
+const LIMIT: usize = 12;
+/// Maximum number of requests shown stage by stage.
+const TABLES: usize = 5;
+
+pub(super) fn functions(report: &Report) -> Option<Markup> {
+    let roles = report.stacks.as_ref()?;
+    Some(html! {
+        @for role in roles {
+            h3 { (role.role) }
+            p.dim { (plural(role.running, "stack")) " of running threads, of " (count(role.stacks)) " read" }
+            (draw(report_table::functions(role, LIMIT)))
+        }
+    })
+}
+
+/// Stages of requests, named by the engine.
+pub(super) fn log(report: &Report, clock: &Clock) -> Option<Markup> {
+    let log = report.stages.as_ref()?;
+    let pairs = Table::new(
+        log.between.iter().take(LIMIT),
+        [
+            ("From", Text, &|pair| pair.from.clone()),
+            ("To", Text, &|pair| pair.to.clone()),
+            ("Requests", Number, &|pair| count(pair.ns.count)),
+            ("p50", Number, &|pair| duration(pair.ns.p50)),
+            ("p99", Number, &|pair| duration(pair.ns.p99)),
+            ("max", Number, &|pair| duration(pair.ns.max)),
+        ],
+    );
+    Some(html! {
+        p {
+            (plural(log.logged, "stage")) " of " (plural(log.requests, "request"))
+            ", by the engine's own clock; not observed on a socket."
+        }
+        @if let Some(with) = &log.gap_with_states {
+            p {
+                "Gaps and the receiver's number of request states correlate with " (format!("{:.2}", with.spearman))
+                " (Spearman's rank correlation, " (plural(with.n, "request")) ")."
+            }
+        }
+        @for stages in log.slowest.iter().take(TABLES) {
+            h3.rid { (stages.rid) }
+            p.dim { "gap " (duration(stages.gap_ns)) }
+            (draw(report_table::stages(stages, clock)))
+        }
+        @if !log.between.is_empty() {
+            h3 { "From stage to stage" }
+            (draw(pairs))
+        }
+    })
 }
