@@ -6,14 +6,14 @@ use std::fmt::Write as _;
 
 use super::consumer::rounded;
 use super::thresholds::{CPU_BOUND_SHARE, GAP_WARNING_NS, LATE_NS, gap_severity};
-use super::{DetectContext, Severity, Verdict, advice};
+use super::{DetectContext, Severity, Verdicts, advice};
 use crate::ledger::stages::LoggedProcess;
 use crate::words::{count, duration, percent};
 
 /// A process that waits at least this long for a message is idle.
 const IDLE_WAIT_NS: u64 = 5_000_000;
 
-pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
     let busiest = context
         .ledger
         .stages()
@@ -40,7 +40,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     }
     let severity = gap_severity(worst_ns).unwrap_or(Severity::Warning);
     let states = process.states_at(context.now);
-    let verdict = Verdict::new(severity, summary(process, cpu, recv_wait, states, (waiting, oldest_ns)))
+    out.add(severity, summary(process, cpu, recv_wait, states, (waiting, oldest_ns)))
         .weight(u64::from(states.unwrap_or(0)).max(waiting))
         .with("by", "the engine's log")
         .with("process", &*process.by)
@@ -54,7 +54,6 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         .with_known("states", states)
         .with_known("recv_wait_p50_ns", recv_wait)
         .with_known("more_ready", process.more_share().map(rounded));
-    found.push(verdict);
 }
 
 fn summary(
@@ -84,63 +83,4 @@ fn summary(
     }
     text.push_str(if recv_wait.is_some() { ": it is CPU-bound, not I/O-bound" } else { "" });
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::scene::{SECOND, Scene};
-    use super::*;
-    use crate::engine::example;
-    use crate::event::{LoggedState, Stage, What};
-    use crate::ledger::Limits;
-
-    fn stage(rid: &'static str, name: &'static str) -> What<'static> {
-        What::Stage(Stage::new(rid, name, ""))
-    }
-
-    /// A log of 850 waiting requests, with this CPU use and this wait for a message.
-    fn verdicts(cpu: f64, recv_wait_ns: u64, now: u64) -> Vec<Verdict> {
-        let mut scene = Scene::empty(example::ENGINES, Limits::default());
-        let logged = |what| What::LoggedState(LoggedState { by: "tokenizer", ..what });
-        for (at, what) in [
-            (0, stage("a", "first_output_stream")),
-            (0, stage("b", "first_output_stream")),
-            (
-                8 * SECOND,
-                logged(LoggedState {
-                    states: Some(850),
-                    rids: Some(15),
-                    recv_wait_ns: Some(recv_wait_ns),
-                    more: Some(true),
-                    ..LoggedState::default()
-                }),
-            ),
-            (9 * SECOND, logged(LoggedState { states: Some(1_024), cpu: Some(cpu), ..LoggedState::default() })),
-            (9 * SECOND, stage("a", "tokenizer_first_token")),
-        ] {
-            scene.apply(at, what);
-        }
-        scene.check(check, now)
-    }
-
-    #[test]
-    fn a_busy_process_with_queued_work_is_cpu_bound() {
-        let found = verdicts(2.25, 200_000, 10 * SECOND);
-        assert_eq!(found[0].severity, Severity::Critical);
-        assert!(
-            found[0].summary.contains("225 % of a core with 1,024 request states and 1 request waiting for"),
-            "{}",
-            found[0].summary
-        );
-        assert!(found[0].summary.ends_with("it is CPU-bound, not I/O-bound"));
-        assert_eq!(found[0].evidence["by"], "the engine's log");
-        assert_eq!(found[0].evidence["waiting_requests"], 1);
-    }
-
-    #[test]
-    fn idle_or_waiting_processes_and_stale_log_lines_are_not_reported() {
-        assert!(verdicts(0.3, 200_000, 10 * SECOND).is_empty());
-        assert!(verdicts(2.25, 40_000_000, 10 * SECOND).is_empty());
-        assert!(verdicts(2.25, 200_000, 60 * SECOND).is_empty());
-    }
 }

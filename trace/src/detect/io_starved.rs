@@ -2,12 +2,12 @@
 
 use super::consumer::{Late, SUSPENDED, late, rounded};
 use super::thresholds::STARVED_SHARE;
-use super::{DetectContext, Verdict};
+use super::{DetectContext, Verdicts};
 use crate::event::ThreadPart;
 use crate::ledger::{Thread, TimeUse};
 use crate::words::percent;
 
-pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
     for one in late(context) {
         // A consumer that never sleeps is itself the cause.
         let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
@@ -29,14 +29,12 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             one.meanwhile(),
             asleep.map_or_else(String::new, percent),
         );
-        found.push(
-            one.verdict(context, summary)
-                .with("io_pid", id.pid)
-                .with("io_tid", id.tid)
-                .with("io_on_cpu", rounded(spent.share(spent.on_ns)))
-                .with("io_run_wait", rounded(share))
-                .advice("other threads have its CPU: do not pin the process to fewer CPUs than it has busy threads"),
-        );
+        one.report(context, out, summary)
+            .with("io_pid", id.pid)
+            .with("io_tid", id.tid)
+            .with("io_on_cpu", rounded(spent.share(spent.on_ns)))
+            .with("io_run_wait", rounded(share))
+            .advice("other threads have its CPU: do not pin the process to fewer CPUs than it has busy threads");
     }
 }
 
@@ -51,30 +49,4 @@ pub(super) fn starved<'a>(context: &DetectContext<'a>, one: &Late<'a>) -> Option
             Some((thread, spent, spent.share(spent.starved_ns()?)))
         })
         .max_by(|a, b| a.2.total_cmp(&b.2))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::scene::{MS, SECOND, Scene};
-    use super::*;
-
-    #[test]
-    fn a_starved_io_thread_is_reported_when_the_consumer_sleeps() {
-        let late_with = |consumer, io| {
-            let mut scene = Scene::skip_path();
-            scene.send(0, &[]);
-            scene.receive_by(MS, 0, 7);
-            for n in 1..40 {
-                scene.send(n * 100 * MS, &[]);
-                scene.cpu(n * 100 * MS, 7, consumer);
-                scene.cpu(n * 100 * MS, 9, io);
-            }
-            scene.check(check, 4 * SECOND)
-        };
-        let found = late_with([10, 10, 0], [5, 90, 0]);
-        assert_eq!(found[0].evidence["io_tid"], 9);
-        assert_eq!(found[0].evidence["io_run_wait"], 0.9);
-        assert!(late_with([95, 3, 0], [5, 90, 0]).is_empty(), "the consumer is busy itself");
-        assert!(late_with([10, 10, 0], [5, 2, 0]).is_empty());
-    }
 }

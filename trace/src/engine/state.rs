@@ -73,7 +73,6 @@ impl EngineState {
         self.turnaround.is_none_or(|turnaround| turns < u64::from(turnaround))
     }
 
-    /// Whether the id belongs to one of the server's own health checks.
     #[inline]
     pub(crate) fn is_health_check(&self, rid: &str) -> bool {
         let prefix = self.health_check_prefix;

@@ -1,7 +1,6 @@
 //! State of the receivers' threads and sockets.
 
 use super::hop::{BurstPosition, Receiver};
-use super::timeline::TimeUse;
 use super::{AwayTimes, Hop, Ledger, Thread, Waits};
 use crate::clock::MonoNs;
 use crate::event::{CpuSample, QueueSample};
@@ -33,13 +32,7 @@ impl Ledger {
                 |by| by == sample.thread,
             );
             if receives && hop.oldest_waiting().is_some_and(|oldest| oldest <= begun) {
-                hop.while_waiting = hop.while_waiting.plus(TimeUse {
-                    interval_ns: sample.interval_ns,
-                    on_ns: sample.on_ns,
-                    wait_ns: sample.wait_ns,
-                    throttled_ns: sample.throttled_ns,
-                    processing_ns: 0,
-                });
+                hop.while_waiting = hop.while_waiting.plus(sample.into());
                 hop.away = hop.away.plus(AwayTimes::of_sample(sample));
             }
         }

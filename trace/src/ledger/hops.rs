@@ -95,8 +95,8 @@ impl Hops {
     }
 
     pub(crate) fn waited_to_send(&mut self, at: MonoNs, wait: SendWait) {
-        if let Some(hop) = self.by_id.get(&wait.hop).and_then(|&place| self.all.get(place)) {
-            self.groups[hop.group].send_wait.record(at, wait.ns);
+        if let Some(group) = self.get(wait.hop).map(|hop| hop.group) {
+            self.groups[group].send_wait.record(at, wait.ns);
         }
     }
 
@@ -111,8 +111,7 @@ impl Hops {
 
     /// Whether no observation of the hop was missed since the stream's last chunk.
     pub(crate) fn observed_all_since(&self, stream: &Stream) -> bool {
-        let hop = self.of(stream);
-        hop.is_some_and(|hop| hop.epoch == stream.epoch)
+        self.of(stream).is_some_and(|hop| hop.epoch == stream.epoch)
     }
 
     /// Number of frames with chunks that the stream's connection carried after its last chunk, up to
@@ -150,7 +149,7 @@ impl Hops {
 
     /// Tokenizer worker at the end of these streams; `None` if there is only one, or none is known yet.
     pub(crate) fn worker_of(&self, streams: &[Stream]) -> Option<u16> {
-        let hops = streams.iter().rev().filter_map(|s| self.all.get(*self.by_id.get(&s.hop)?));
+        let hops = streams.iter().rev().filter_map(|stream| self.of(stream));
         hops.filter(|hop| hop.last).find_map(|hop| hop.worker)
     }
 

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::limits::push_bounded;
-use super::ticket::Ticket;
 use crate::clock::MonoNs;
+use crate::id::Ticket;
 
 /// Number of send times kept: enough for [`Facts::unstreamed_tokens`](crate::engine::Facts::unstreamed_tokens) of every engine.
 pub(crate) const RECENT_SENDS: usize = 50;

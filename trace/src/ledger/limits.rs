@@ -194,12 +194,6 @@ impl Deref for CountedLimits {
     }
 }
 
-impl From<Limits> for CountedLimits {
-    fn from(set: Limits) -> Self {
-        Self { set, times: BTreeMap::new() }
-    }
-}
-
 impl CountedLimits {
     /// Counts that the limit with this name was reached.
     pub(crate) fn reached(&mut self, name: &'static str) {
@@ -235,7 +229,7 @@ mod tests {
     fn the_reached_limit_is_that_of_one_request_or_that_of_all() {
         let set = Limits { in_flight_per_rid: 2, in_flight: 4, ..Limits::default() };
         for (own, all, reached) in [(1, 3, None), (2, 3, Some("in_flight_per_rid")), (1, 4, Some("in_flight"))] {
-            let mut limits = CountedLimits::from(set);
+            let mut limits = CountedLimits { set, ..CountedLimits::default() };
             assert_eq!(limits.has_room(own, all), reached.is_none());
             let counted = limits.list().filter(|limit| limit.times > 0);
             assert!(counted.map(|limit| (limit.name, limit.times)).eq(reached.map(|name| (name, 1))));

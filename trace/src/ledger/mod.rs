@@ -15,10 +15,8 @@ mod early;
 mod finished;
 mod frame;
 mod frontend;
-mod health;
 mod hop;
 mod hops;
-mod in_process;
 mod invariant;
 mod kernel;
 mod lane;
@@ -34,9 +32,9 @@ mod stream;
 mod sums;
 mod table;
 #[cfg(test)]
+#[path = "../../tests/common/path.rs"]
 mod test_path;
 mod threads;
-mod ticket;
 mod timeline;
 mod tool_calls;
 mod totals;
@@ -73,7 +71,6 @@ use serde::{Deserialize, Serialize};
 
 use self::early::EarlyDeliveries;
 use self::finished::FinishedRequests;
-use self::health::HealthChecks;
 use self::hops::Hops;
 use self::lane::{Load, PendingChunk};
 use self::limits::CountedLimits;
@@ -82,11 +79,11 @@ use self::shared::Predecessor;
 use self::stacks::Stacks;
 use self::table::Table;
 use self::threads::Threads;
-pub(crate) use self::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Engines, Mode, Waiter};
 use crate::event::{Event, Missed, MissedCause, Undecoded, What};
 use crate::id::HopId;
+pub(crate) use crate::id::Ticket;
 use crate::stats::{Buckets, Distribution};
 
 /// Caps a number from an event, so that sums of hostile values cannot overflow.
@@ -94,6 +91,9 @@ fn capped(number: u64) -> u64 {
     const MAX: u64 = 1 << 40;
     number.min(MAX)
 }
+
+/// Wait of a first token between scheduler and tokenizer that causes a warning, in nanoseconds.
+pub const GAP_WARNING_NS: u64 = 1_000_000_000;
 
 /// Worst observed wait of a first token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,8 +122,6 @@ pub struct Ledger {
     hops: Hops,
     table: Table,
     finished: FinishedRequests,
-    /// Minimum first-token wait of a notable request, in nanoseconds; `None` if no wait makes one notable.
-    slow_ns: Option<u64>,
     /// Finished requests that lost tokens, oldest first. Kept longer than the others.
     lossy: VecDeque<Lossy>,
     /// Finished requests kept briefly to recognise duplicates, by the time they are closed.
@@ -149,7 +147,8 @@ pub struct Ledger {
     /// The same per token: divided by the number of tokens, and counted once for each.
     itl_sent_by_token: Distribution,
     itl_delivered_by_token: Distribution,
-    health: HealthChecks,
+    /// Hashes of the ids of recent health checks.
+    health_checks: VecDeque<u64>,
     started: Option<MonoNs>,
     now: MonoNs,
     pending_frames: usize,
@@ -183,7 +182,9 @@ pub struct Ledger {
 impl Ledger {
     /// An empty ledger.
     pub fn new(limits: Limits) -> Self {
-        Self { limits: limits.into(), checked: true, ..Self::default() }
+        let mut ledger = Self { checked: true, ..Self::default() };
+        ledger.limits.set = limits;
+        ledger
     }
 
     /// Enters an event. Allocates nothing for a chunk of a known request.
@@ -261,12 +262,6 @@ impl Ledger {
     /// Whether all indices of a deserialized snapshot are valid.
     pub(crate) fn is_sound(&self) -> bool {
         self.hops.is_sound() && self.threads.is_sound() && self.waits.is_sound(self.hops.groups.len())
-    }
-
-    /// Sets the minimum first-token wait of a notable request.
-    #[must_use]
-    pub(crate) fn slow_from(self, ns: u64) -> Self {
-        Self { slow_ns: Some(ns), ..self }
     }
 
     /// Sets the known engines.
@@ -367,7 +362,7 @@ impl Ledger {
     /// it.
     pub fn is_notable(&self, of: &Summary) -> bool {
         let lost = of.tokens_lost.unwrap_or(0) > 0 || of.wire_missing > 0 || of.damaged_call;
-        lost || (of.bursts && self.predicts_drops()) || of.gap_ns.zip(self.slow_ns).is_some_and(|(ns, slow)| ns >= slow)
+        lost || (of.bursts && self.predicts_drops()) || of.gap_ns >= Some(GAP_WARNING_NS)
     }
 
     /// Whether a burst predicts a loss: deliveries are not observed, and the engine keeps only the last of several chunks.

@@ -212,7 +212,13 @@ impl Ledger {
         let by = self.hops.all[receive.place].ends.to;
         if let Some(request) = self.table.get_mut(chunk.ticket) {
             let first = chunk.nth == 1;
-            self.hops.processing_stages.received(request, by, (chunk.end, first), receive.at, &mut self.limits);
+            self.hops.processing_stages.received(
+                &mut request.in_process,
+                by,
+                (chunk.end, first),
+                receive.at,
+                &mut self.limits,
+            );
         }
     }
 

@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use super::delivery_tracker::{DeliveryTracker, Fates};
 use super::hop::BurstPosition;
-use super::in_process::InProcess;
 use super::limits::CountedLimits;
 use super::losses::{LossStore, Losses, Lossy, LostRange};
+use super::processing_stage::InProcess;
 use super::stages::Marks;
 use super::stream::Stream;
 use crate::clock::MonoNs;

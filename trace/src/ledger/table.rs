@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::lane::PendingChunk;
 use super::request::Request;
-use super::ticket::Ticket;
 use crate::clock::MonoNs;
+use crate::id::Ticket;
 
 /// Number of records prefetched before they are processed. Their cache misses overlap, and that many records fit in the L1 cache.
 pub(super) const AHEAD: usize = 32;
@@ -36,7 +36,7 @@ pub(crate) struct Table {
     hand: usize,
     /// Total length of all rids, in bytes.
     #[serde(skip)]
-    rid_bytes: usize,
+    pub(super) rid_bytes: usize,
 }
 
 /// Serialized part of a table. The index is rebuilt.
@@ -76,11 +76,6 @@ impl TryFrom<Serialized> for Table {
 impl Table {
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
-    }
-
-    /// Total length of all rids, in bytes.
-    pub(crate) fn rid_bytes(&self) -> usize {
-        self.rid_bytes
     }
 
     pub(crate) fn slots(&self) -> usize {

@@ -86,13 +86,7 @@ impl Thread {
         }
         self.part = Some(sample.part);
         self.last_at = at;
-        self.sums = self.sums.plus(TimeUse {
-            interval_ns: sample.interval_ns,
-            on_ns: sample.on_ns,
-            wait_ns: sample.wait_ns,
-            throttled_ns: sample.throttled_ns,
-            processing_ns: 0,
-        });
+        self.sums = self.sums.plus(sample.into());
         self.timeline.push(at, self.sums, keep_ns, kept);
         self.absences.enter(at, sample);
         if let Some(more) = sample.poll {

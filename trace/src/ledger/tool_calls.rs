@@ -75,16 +75,7 @@ mod tests {
     #[test]
     fn healthy_responses_do_not_evict_damaged_ones() {
         let mut responses = ToolCallResponses::default();
-        let calls = |outcome| ToolCalls {
-            calls: 1,
-            absent: 0,
-            call: 1,
-            outcome,
-            reason: None,
-            finish: None,
-            events: 1,
-            part: None,
-        };
+        let calls = |outcome| ToolCalls { outcome, ..ToolCalls::default() };
         responses.enter("cut", MonoNs(1), calls(ToolCallOutcome::Missing));
         for n in 0..=KEPT {
             responses.enter(&n.to_string(), MonoNs(2), calls(ToolCallOutcome::Complete));
