@@ -35,8 +35,7 @@ pub(super) fn growing(context: &DetectContext<'_>, out: &mut Verdicts) {
         );
         out.add(severity, summary)
             .hop(&group.name)
-            .weight(group.backlog)
-            .with("backlog_frames", group.backlog)
+            .weighed("backlog_frames", group.backlog)
             .with("backlog_frames_before", from)
             .with("seconds", seconds)
             .with("oldest_waiting_ns", waited)
@@ -71,9 +70,8 @@ pub(super) fn burst(context: &DetectContext<'_>, out: &mut Verdicts) {
         }
         out.add(Severity::Info, summary)
             .hop(&group.name)
-            .weight(max)
             .with("wakeups_ended", group.wakeups.count())
-            .with("frames_max", max)
+            .weighed("frames_max", max)
             .with_known("frames_p50", group.wakeups.quantile(0.5))
             .with_known("frames_p99", group.wakeups.quantile(0.99))
             .with_known("away_from_poll", away.map(rounded));

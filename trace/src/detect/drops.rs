@@ -35,9 +35,8 @@ pub(super) fn dropped(context: &DetectContext<'_>, out: &mut Verdicts) {
     let from_text = (totals.tokens.lost_from_text > 0).then_some(totals.tokens.lost_from_text);
     out.add(severity, summary)
         .affected("requests", seen)
-        .weight(fates.tokens_lost)
         .with("chunks_dropped", fates.dropped)
-        .with("tokens_lost", fates.tokens_lost)
+        .weighed("tokens_lost", fates.tokens_lost)
         .with("worst_tokens_lost", seen.amount)
         .with_known("tokens_lost_from_text", from_text)
         .advice(advice);
@@ -57,9 +56,8 @@ pub(super) fn short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
     );
     out.add(Severity::Critical, summary)
         .affected("responses", seen)
-        .weight(lost)
         .with("responses_whole", answers.judged_alone)
-        .with("tokens_lost", lost)
+        .weighed("tokens_lost", lost)
         .with("worst_tokens_lost", seen.amount)
         .advice(advice::dropped(context.ledger.engine()));
 }
@@ -85,8 +83,7 @@ pub(super) fn predicted(context: &DetectContext<'_>, out: &mut Verdicts) {
     );
     out.add(severity, summary)
         .affected("requests", &totals.bursts)
-        .weight(totals.predicted.dropped)
-        .with("chunks_dropped_predicted", totals.predicted.dropped)
+        .weighed("chunks_dropped_predicted", totals.predicted.dropped)
         .with("burst_max", totals.predicted.burst_max)
         .advice(advice::dropped(context.ledger.engine()));
 }

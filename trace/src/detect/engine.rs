@@ -15,8 +15,7 @@ pub(super) fn ended(context: &DetectContext<'_>, out: &mut Verdicts) {
     };
     out.add(Severity::Warning, summary)
         .since(totals.engine_ended)
-        .weight(totals.engine_ends)
-        .with("times", totals.engine_ends)
+        .weighed("times", totals.engine_ends)
         .advice("read the engine's log for the reason; --follow watches the next engine");
 }
 
@@ -29,8 +28,7 @@ pub(super) fn failed(context: &DetectContext<'_>, out: &mut Verdicts) {
     let summary = format!("the {source} reported that it failed, with {}", plural(live, "live request"));
     out.add(Severity::Critical, summary)
         .since(Some(at))
-        .weight(live)
-        .with("live_requests", live)
+        .weighed("live_requests", live)
         .advice("read the engine's log for the error and restart the engine: it makes no more tokens");
 }
 
@@ -57,8 +55,7 @@ pub(super) fn stalled(context: &DetectContext<'_>, out: &mut Verdicts) {
     );
     out.add(Severity::Warning, summary)
         .rid(worst_rid)
-        .weight(stalled)
-        .with("requests", stalled)
+        .weighed("requests", stalled)
         .with("retracted_before", retracted)
         .with("longest_ns", worst_ns)
         .advice(format!("the {} retracted them, or they ended without a frame on this hop", context.facts().source()));

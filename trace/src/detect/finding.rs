@@ -93,6 +93,11 @@ impl Verdict {
         self
     }
 
+    /// Adds a number that is also the weight.
+    pub(super) fn weighed(&mut self, name: &str, number: u64) -> &mut Self {
+        self.weight(number).with(name, number)
+    }
+
     pub(super) fn weight(&mut self, weight: u64) -> &mut Self {
         self.weight = weight;
         self

@@ -59,7 +59,7 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
     };
     let bottleneck = context.attribution.bottleneck();
     let _ = write!(summary, "; {}", context.attribution.first_token_words());
-    let waits = ledger.waits();
+    let waits = &ledger.waits;
     // The tokenizer thread's activity explains only waits for the tokenizer.
     let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));
     if explained {

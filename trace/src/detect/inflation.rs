@@ -28,8 +28,7 @@ pub(super) fn summed(context: &DetectContext<'_>, out: &mut Verdicts) {
     );
     out.add(Severity::Warning, summary)
             .affected("requests", &summed.seen)
-            .weight(summed.counted)
-            .with("tokens_counted", summed.counted)
+            .weighed("tokens_counted", summed.counted)
             .with("tokens_made", summed.made)
             .advice("use a request's last count, not the sum of all counts: usage, billing and limits based on the sum are wrong");
 }
@@ -44,8 +43,7 @@ fn inflation(out: &mut Verdicts, severity: Severity, of: &Inflation, subject: &s
     );
     out.add(severity, summary)
         .affected("requests", &of.seen)
-        .weight(of.counted)
-        .with("tokens_counted", of.counted)
+        .weighed("tokens_counted", of.counted)
         .with("tokens_made", of.made)
         .with("ratio", ratio)
         .with("confirmed", confirmed)

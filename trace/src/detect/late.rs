@@ -34,8 +34,7 @@ pub(super) fn send(context: &DetectContext<'_>, out: &mut Verdicts) {
         let verdict = out
             .add(severity, summary)
             .hop(&group.name)
-            .weight(worst)
-            .with("send_wait_max_ns", worst)
+            .weighed("send_wait_max_ns", worst)
             .with("send_wait_p50_ns", median)
             .advice(context.facts().late_send());
         let recent = group.send_wait.recent(context.now).max();
@@ -53,7 +52,7 @@ pub(super) fn delivery(context: &DetectContext<'_>, out: &mut Verdicts) {
     if receives && !engine.queues_after_receive() {
         return;
     }
-    let waits = ledger.delivery_wait();
+    let waits = &ledger.delivery_wait;
     let first = ledger.worst_delivery_wait();
     let first_ns = first.map_or(0, |worst| worst.ns);
     let (sent_ns, delivered_ns) = (ledger.itl_sent().max().unwrap_or(0), ledger.itl_delivered().max().unwrap_or(0));

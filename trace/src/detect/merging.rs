@@ -43,8 +43,7 @@ pub(super) fn merged(context: &DetectContext<'_>, out: &mut Verdicts) {
     }
     out.add(severity, summary)
         .affected("requests", seen)
-        .weight(chunks)
-        .with("chunks", chunks)
+        .weighed("chunks", chunks)
         .with("confirmed", confirmed)
         .with("tokens_per_event", mean)
         .advice(advice::merging(context.facts()));
@@ -75,8 +74,7 @@ pub(super) fn would_drop(context: &DetectContext<'_>, out: &mut Verdicts) {
     );
     out.add(Severity::Info, summary)
         .affected("requests", seen)
-        .weight(chunks)
-        .with("chunks", chunks)
+        .weighed("chunks", chunks)
         .with("confirmed", confirmed)
         .advice(advice::would_drop(engine));
 }

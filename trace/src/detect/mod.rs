@@ -6,13 +6,11 @@ mod backlog;
 mod consumer;
 mod consumer_away;
 mod consumer_cpu;
-mod consumer_logged;
 mod drops;
 mod engine;
 mod finding;
 mod gap;
 mod inflation;
-mod io_starved;
 mod late;
 mod merging;
 mod own;
@@ -96,11 +94,11 @@ pub const ALL: &[Detector] = &[
     detector("consumer-stopped", Worst, |context, out| consumer_away::check(context, out, &[Stopped, Traced])),
     detector("consumer-frozen", Worst, |context, out| consumer_away::check(context, out, &[Frozen])),
     detector("consumer-blocked", Worst, |context, out| consumer_away::check(context, out, &[Blocked])),
-    detector("consumer-cpu-bound", Worst, consumer_cpu::check),
-    detector("consumer-cpu-logged", Worst, consumer_logged::check),
+    detector("consumer-cpu-bound", Worst, consumer_cpu::observed),
+    detector("consumer-cpu-logged", Worst, consumer_cpu::logged),
     detector("consumer-throttled", Worst, consumer::throttled),
     detector("consumer-starved", Worst, consumer::starved),
-    detector("io-thread-starved", Worst, io_starved::check),
+    detector("io-thread-starved", Worst, consumer_away::io_starved),
     detector("consumer-asleep", Worst, |context, out| consumer_away::check(context, out, &[Polling, Asleep])),
     detector("dropped-chunks-predicted", Latest, drops::predicted),
     detector("inflation", Latest, inflation::inflated),

@@ -39,8 +39,7 @@ pub(super) fn undecoded(context: &DetectContext<'_>, out: &mut Verdicts) {
         out.add(severity, summary)
             .hop(&group.name)
             .since(context.ledger.totals().undecoded_since)
-            .weight(undecoded)
-            .with("frames_undecoded", undecoded)
+            .weighed("frames_undecoded", undecoded)
             .with("frames", frames)
             .with("most_frequent_reason", often)
             .advice("save one such frame and run `tokengap decode` on it");

@@ -20,8 +20,7 @@ pub(super) fn loss(context: &DetectContext<'_>, out: &mut Verdicts) {
     );
     out.add(severity, summary)
         .affected("requests", seen)
-        .weight(*missing)
-        .with("tokens_missing", *missing)
+        .weighed("tokens_missing", *missing)
         .with("worst_tokens_missing", seen.amount)
         .advice("frames were lost before this hop: look for a restarted process or a reset connection");
 }
@@ -39,8 +38,7 @@ pub(super) fn arithmetic(context: &DetectContext<'_>, out: &mut Verdicts) {
     );
     out.add(Severity::Info, summary)
         .affected("requests", seen)
-        .weight(*chunks)
-        .with("chunks", *chunks)
+        .weighed("chunks", *chunks)
         .with("most_extra_ids", seen.amount);
 }
 

@@ -1,7 +1,7 @@
 //! State of the receivers' threads and sockets.
 
 use super::hop::{BurstPosition, Receiver};
-use super::{AwayTimes, Hop, Ledger, Thread, Waits};
+use super::{AwayTimes, Hop, Ledger, Thread};
 use crate::clock::MonoNs;
 use crate::event::{CpuSample, QueueSample};
 use crate::id::ThreadId;
@@ -112,10 +112,5 @@ impl Ledger {
     /// Thread with that id.
     pub fn thread(&self, id: ThreadId) -> Option<&Thread> {
         self.threads.get(id)
-    }
-
-    /// Time use of the receiving threads while first tokens waited for them.
-    pub fn waits(&self) -> &Waits {
-        &self.waits
     }
 }

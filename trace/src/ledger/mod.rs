@@ -65,7 +65,7 @@ pub use totals::{
     AffectedRequests, Answers, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts, TokenCounts,
     Totals,
 };
-pub use waits::{WaitBreakdown, Waits};
+pub(crate) use waits::WaitBreakdown;
 
 use serde::{Deserialize, Serialize};
 
@@ -79,6 +79,7 @@ use self::shared::Predecessor;
 use self::stacks::Stacks;
 use self::table::Table;
 use self::threads::Threads;
+use self::waits::Waits;
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Engines, Mode, Waiter};
 use crate::event::{Event, Missed, MissedCause, Undecoded, What};
@@ -134,11 +135,10 @@ pub struct Ledger {
     gap_slot: Buckets,
     worst_gap: WorstGap,
     /// First delivery minus first receive, over streamed requests; minus first send if receives are not observed.
-    #[serde(default)]
-    delivery_wait: Distribution,
-    #[serde(default)]
+    pub(crate) delivery_wait: Distribution,
     worst_delivery_wait: WorstGap,
-    waits: Waits,
+    /// Time use of the receiving threads while first tokens waited for them.
+    pub(crate) waits: Waits,
     threads: Threads,
     stacks: Stacks,
     stages: Stages,
@@ -158,19 +158,15 @@ pub struct Ledger {
     #[serde(skip)]
     checked: bool,
     /// Previous requests with a reused rid that had not ended, keyed by the request that has the rid now.
-    #[serde(default)]
     predecessors: BTreeMap<Ticket, Predecessor>,
     /// Rids that several live requests shared. Later requests with one of them are not judged.
-    #[serde(default)]
     shared_rids: BTreeSet<Box<str>>,
     /// Time of the last eviction of a request at the limit.
     forgot: Option<MonoNs>,
     /// Incremented whenever deliveries may have been missed.
     delivery_epoch: u32,
     early: EarlyDeliveries,
-    #[serde(default)]
     tool_calls: ToolCallResponses,
-    #[serde(default)]
     frontend: FrontendWaits,
     #[serde(skip)]
     scratch: Vec<PendingChunk>,
@@ -293,18 +289,13 @@ impl Ledger {
         self.table.get(self.table.find(rid)?)
     }
 
-    /// Whether no observation of the request's hops was missed since its last chunks. Otherwise its silence proves nothing.
-    fn observed_all_since(&self, request: &Request) -> bool {
-        request.streams.iter().all(|stream| self.hops.observed_all_since(stream))
-    }
-
     /// Whether the request is unfinished and has produced no token for `ns`. Requests known only from the engine's log have no observed
     /// tokens, and one with missed observations since its last chunk may have continued unobserved.
     pub fn is_stalled(&self, request: &Request, now: MonoNs, ns: u64) -> bool {
         request.finish.is_none()
             && now.since(request.last_at) >= ns
             && !request.streams.is_empty()
-            && self.observed_all_since(request)
+            && request.streams.iter().all(|stream| self.hops.observed_all_since(stream))
             && !self.may_hold_tokens_back(request)
     }
 
@@ -448,13 +439,8 @@ impl Ledger {
         (self.gap.count() > 0).then_some(&self.worst_gap)
     }
 
-    /// First delivery minus first receive, over streamed requests; minus first send if receives are not observed.
-    pub fn delivery_wait(&self) -> &Distribution {
-        &self.delivery_wait
-    }
-
-    /// Worst of [`Self::delivery_wait`]; `None` if none was observed.
-    pub fn worst_delivery_wait(&self) -> Option<&WorstGap> {
+    /// Worst of `delivery_wait`; `None` if none was observed.
+    pub(crate) fn worst_delivery_wait(&self) -> Option<&WorstGap> {
         (self.delivery_wait.count() > 0).then_some(&self.worst_delivery_wait)
     }
 
