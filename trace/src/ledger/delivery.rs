@@ -38,7 +38,6 @@ impl Ledger {
             delivery.completion_tokens = None;
         }
         let Some(ticket) = self.table.find(delivery.rid) else {
-            self.totals.deliveries_unmatched += 1;
             self.early.keep(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };

@@ -104,8 +104,6 @@ pub(crate) struct Outcome {
     pub(crate) missed: bool,
     /// Tokens new to the client.
     pub(crate) new: u32,
-    /// Tokens that the client already had.
-    pub(crate) repeated: u32,
 }
 
 /// Delivery tracker of one request.
@@ -144,10 +142,8 @@ pub(crate) struct DeliveryTracker {
     /// Its consumer has counted more tokens than were generated.
     pub(crate) inflated: bool,
     /// Another live request has its rid, so it is not judged.
-    #[serde(default)]
     pub(crate) shared: bool,
     /// Until this time, a delivery may belong to the previous request with its rid.
-    #[serde(default)]
     pub(crate) previous_until: MonoNs,
     /// Its response carries text only, so deliveries of its tokens are not observed.
     pub(crate) text: bool,
@@ -290,7 +286,11 @@ impl DeliveryTracker {
             }
             // The last event of a response with text shows which text is missing before it, even without new text.
             (Mode::Incremental, Some(to)) if delivery.tokens == 0 && delivery.response != Response::Text => {
-                self.by_position(delivery, to, broken).unwrap_or_else(|| self.doubtful())
+                self.by_position(delivery, to, broken).unwrap_or_else(|| {
+                    // The delivered chunk was not observed, so the next delivery proves no drop either.
+                    self.doubt = true;
+                    Outcome::default()
+                })
             }
             (Mode::Incremental, Some(to)) => self.range(delivery, to, broken),
         };
@@ -304,7 +304,6 @@ impl DeliveryTracker {
         let claimed = u64::from(delivery.tokens);
         self.claimed = if delivery.mode == Mode::Cumulative { claimed } else { self.claimed + claimed };
         outcome.missed |= missed;
-        outcome.repeated = delivery.tokens.saturating_sub(outcome.new);
         self.finished |= delivery.finished;
         self.fates.add(outcome.fates);
         outcome
@@ -488,12 +487,6 @@ impl DeliveryTracker {
         }
         self.doubt = true;
         Outcome { fates, ..Outcome::default() }
-    }
-
-    /// The delivered chunk was not observed, so the next delivery proves no drop either.
-    fn doubtful(&mut self) -> Outcome {
-        self.doubt = true;
-        Outcome::default()
     }
 
     /// Enters a delivery without a count: it covers chunks in order, by their tokens alone. It proves no loss.

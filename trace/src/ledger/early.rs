@@ -10,7 +10,6 @@ use super::Ledger;
 use super::limits::push_bounded;
 use crate::clock::MonoNs;
 
-/// Maximum number of early deliveries kept.
 const KEPT: usize = 256;
 /// Maximum delay of a first chunk's report behind a delivery, in nanoseconds.
 const PATIENCE_NS: u64 = 1_000_000_000;
@@ -27,7 +26,6 @@ struct Early {
     to: u32,
 }
 
-/// Most recent early deliveries.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct EarlyDeliveries {
     deliveries: VecDeque<Early>,

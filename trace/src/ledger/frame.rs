@@ -40,7 +40,6 @@ pub(super) struct Seen {
 /// Totals over the chunks of one frame, added after its last chunk.
 #[derive(Default)]
 pub(super) struct Sums {
-    /// New tokens.
     pub(super) tokens: u64,
     /// Chunks that the scheduler sent, and tokens in them.
     pub(super) origin: [u64; 2],

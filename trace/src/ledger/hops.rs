@@ -36,7 +36,6 @@ pub struct Group {
     /// Queue waits in the current time slot.
     pub(crate) queue_wait_slot: Buckets,
     /// Wait of the content in the sender: see [`SendWait`].
-    #[serde(default)]
     pub send_wait: Distribution,
     /// Forwarded minus sent.
     pub relay: Distribution,
@@ -81,7 +80,6 @@ pub(crate) struct Hops {
     pub(crate) any_origin: bool,
     pub(crate) any_last: bool,
     /// Receives are or were observed on some hop.
-    #[serde(default)]
     pub(crate) any_received: bool,
     /// Deliveries are or were observed on some hop.
     pub(crate) any_delivered: bool,
@@ -104,7 +102,6 @@ impl Hops {
         self.all.get(*self.by_id.get(&id)?)
     }
 
-    /// The hop of a stream.
     pub(crate) fn of(&self, stream: &Stream) -> Option<&Hop> {
         self.get(stream.hop)
     }

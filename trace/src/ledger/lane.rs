@@ -11,11 +11,9 @@ use crate::id::Ticket;
 /// Number of send times kept: enough for [`Facts::unstreamed_tokens`](crate::engine::Facts::unstreamed_tokens) of every engine.
 pub(crate) const RECENT_SENDS: usize = 50;
 
-/// A chunk in a queued frame.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct PendingChunk {
     pub(crate) ticket: Ticket,
-    /// New tokens in the chunk.
     pub(crate) tokens: u32,
     /// The stream's count after it, which identifies it when it is forwarded.
     pub(crate) end: u32,
@@ -23,14 +21,11 @@ pub(crate) struct PendingChunk {
     pub(crate) nth: u32,
     /// The request's first chunk into the tokenizer.
     pub(crate) first: bool,
-    /// Whether it is the request's finishing chunk.
     pub(crate) last: bool,
 }
 
-/// Content of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Load {
-    /// Number of chunks.
     pub(crate) chunks: u32,
     /// Bytes of the frame, up to 4 GiB.
     pub(crate) bytes: u32,
@@ -62,7 +57,6 @@ pub(crate) struct PendingFrame {
     load: Load,
 }
 
-/// A connection.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Lane {
     frames: VecDeque<PendingFrame>,
@@ -76,7 +70,6 @@ pub(crate) struct Lane {
     pub(crate) last_at: MonoNs,
     pub(crate) counts: LaneCounts,
     /// Send times of the last [`RECENT_SENDS`] frames with chunks, oldest first.
-    #[serde(default)]
     sends: VecDeque<MonoNs>,
 }
 

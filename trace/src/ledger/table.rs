@@ -84,7 +84,9 @@ impl Table {
 
     pub(crate) fn find(&self, rid: &str) -> Option<Ticket> {
         let hash = self.hasher.hash_one(rid);
-        let slot = *self.by_rid.find(hash, |&slot| self.slots[slot as usize].is(rid))?;
+        let is_mapped = |request: &Request| request.mapped && &*request.rid == rid;
+        let slot =
+            *self.by_rid.find(hash, |&slot| self.slots[slot as usize].request.as_ref().is_some_and(is_mapped))?;
         Some(self.ticket(slot))
     }
 
@@ -129,14 +131,13 @@ impl Table {
 
     /// Unmaps the record's rid, so that another request can use it. The record stays.
     pub(crate) fn unmap(&mut self, ticket: Ticket) {
-        let Some(request) = self.get_mut(ticket).filter(|r| r.mapped) else {
+        let mapped = self.get(ticket).filter(|request| request.mapped);
+        let Some(hash) = mapped.map(|request| self.hasher.hash_one(&*request.rid)) else {
             return;
         };
-        request.mapped = false;
-        let hash = {
-            let rid = self.slots[ticket.slot as usize].request.as_ref().map_or("", |r| &r.rid);
-            self.hasher.hash_one(rid)
-        };
+        if let Some(request) = self.get_mut(ticket) {
+            request.mapped = false;
+        }
         if let Ok(entry) = self.by_rid.find_entry(hash, |&slot| slot == ticket.slot) {
             entry.remove();
         }
@@ -206,12 +207,6 @@ impl Table {
 
     fn ticket(&self, slot: u32) -> Ticket {
         Ticket { slot, age: self.slots[slot as usize].age }
-    }
-}
-
-impl Slot {
-    fn is(&self, rid: &str) -> bool {
-        self.request.as_ref().is_some_and(|r| r.mapped && &*r.rid == rid)
     }
 }
 

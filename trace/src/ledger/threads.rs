@@ -26,19 +26,16 @@ pub struct Thread {
     pub name: Box<str>,
     /// Function of the thread in its process; `None` before the first sample.
     pub part: Option<ThreadPart>,
-    /// Whether it has received frames.
     receives: bool,
     /// When it asked for the next frame; `None` after it receives one.
     pub(crate) asked: Option<MonoNs>,
     /// Its current burst of receives, over all hops.
-    #[serde(default)]
     pub(crate) burst: Burst,
     last_at: MonoNs,
     pub(crate) sums: TimeUse,
     /// Its event loop's polling over the run; `None` if not observed.
     pub poll: Option<PollUse>,
     pub(crate) timeline: Timeline,
-    #[serde(default)]
     absences: Absences,
 }
 

@@ -18,7 +18,6 @@ pub struct ToolCallResponses {
     /// Number of responses by outcome.
     pub outcomes: BTreeMap<ToolCallOutcome, u64>,
     /// Number of unjudged responses by reason.
-    #[serde(default)]
     pub unjudged: BTreeMap<UnjudgedReason, u64>,
     /// Responses whose arguments the serving process damaged; the amount is in characters.
     pub damaged: AffectedRequests,

@@ -52,11 +52,8 @@ pub(super) enum Entered {
         /// Name of the previous stage and the time since, in nanoseconds; `None` for the first stage.
         after: Option<(u8, u64)>,
     },
-    /// A later stage was logged first.
     Earlier,
-    /// The stage is a duplicate.
     Repeat,
-    /// The request has too many stages.
     NoRoom,
 }
 
