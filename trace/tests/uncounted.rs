@@ -40,7 +40,9 @@ fn delivered(observed_frames: u64, deliveries: &[(u32, Option<u32>)]) -> (Fates,
 }
 
 fn deliver(mut path: Path, deliveries: &[(u32, Option<u32>)]) -> (Fates, Report) {
-    deliveries.iter().for_each(|&(tokens, count)| path.deliver(tokens, count, false));
+    for &(tokens, count) in deliveries {
+        path.deliver(tokens, count, false);
+    }
     (path.ledger().totals().chunks.fates, path.analysis.report(&ReportInput::of("tap")))
 }
 
