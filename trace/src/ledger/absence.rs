@@ -41,13 +41,11 @@ impl AwayTimes {
         *sum = sum.saturating_add(ns);
     }
 
-    /// Contribution of a sample: the time asleep in its interval counts for the state at its end.
-    pub(crate) fn of_sample(sample: &CpuSample<'_>) -> Self {
-        let mut times = Self::default();
+    /// Enters a sample: the time asleep in its interval counts for the state at its end.
+    pub(super) fn enter(&mut self, sample: &CpuSample<'_>) {
         if let Some(away) = sample.away {
-            times.add(away.state, asleep_ns(sample));
+            self.add(away.state, asleep_ns(sample));
         }
-        times
     }
 }
 

@@ -28,8 +28,7 @@ impl Ledger {
         let mut ticket = if self.table.is_mapped(prefetched) {
             prefetched
         } else {
-            let found = self.table.find(chunk.rid);
-            found.unwrap_or_else(|| self.admit(chunk.rid, seen.at))
+            self.table.find(chunk.rid).unwrap_or_else(|| self.admit(chunk.rid, seen.at))
         };
         if lists_all_counted_ids(chunk) {
             if self.begins_new_request(ticket, seen) {
@@ -185,7 +184,7 @@ impl Ledger {
         }
         let new = self.admit(rid, seen.at);
         let before = match before {
-            Some(stream) => Some(Predecessor::new(ticket, stream)),
+            Some(stream) => Some(Predecessor { ticket, stream }),
             None => self.predecessors.get(&ticket).cloned(),
         };
         if let Some(before) = before {
@@ -377,10 +376,7 @@ impl Ledger {
 
     /// Enters an `AbortReq`: the request was aborted in the queue and may not be known yet.
     pub(super) fn abort_request(&mut self, at: MonoNs, rid: &str) {
-        let ticket = match self.table.find(rid) {
-            Some(ticket) => ticket,
-            None => self.admit(rid, at),
-        };
+        let ticket = self.table.find(rid).unwrap_or_else(|| self.admit(rid, at));
         let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else {
             return;
         };

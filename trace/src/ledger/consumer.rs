@@ -1,7 +1,7 @@
 //! State of the receivers' threads and sockets.
 
 use super::hop::{BurstPosition, Receiver};
-use super::{AwayTimes, Hop, Ledger, Thread};
+use super::{Hop, Ledger, Thread};
 use crate::clock::MonoNs;
 use crate::event::{CpuSample, QueueSample};
 use crate::id::ThreadId;
@@ -33,7 +33,7 @@ impl Ledger {
             );
             if receives && hop.oldest_waiting().is_some_and(|oldest| oldest <= begun) {
                 hop.while_waiting = hop.while_waiting.plus(sample.into());
-                hop.away = hop.away.plus(AwayTimes::of_sample(sample));
+                hop.away.enter(sample);
             }
         }
     }

@@ -92,7 +92,7 @@ impl Ledger {
     /// Subtracts a removed lane of the hop at `place` from the totals of queued frames.
     fn forget_lane(&mut self, place: usize, lane: &Lane) {
         let hop = &mut self.hops.all[place];
-        self.pending_frames -= lane.waiting();
+        self.pending_frames -= lane.frames.len();
         self.pending_chunks -= lane.chunks.len();
         hop.counts.backlog -= lane.backlog();
         self.hops.groups[hop.group].backlog -= lane.backlog();

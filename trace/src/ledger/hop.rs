@@ -207,7 +207,7 @@ impl Hop {
 
     /// When the oldest queued frame was sent; `None` if none is queued.
     pub fn oldest_waiting(&self) -> Option<MonoNs> {
-        self.lanes.values().filter_map(Lane::oldest).min()
+        self.lanes.values().filter_map(|lane| Some(lane.frames.front()?.at)).min()
     }
 
     /// Chunks and bytes of the queued frames; `None` if some were evicted at a limit.

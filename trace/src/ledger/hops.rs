@@ -232,7 +232,7 @@ impl Hops {
         if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
             return None;
         }
-        let quietest = hop.lanes.iter().min_by_key(|(_, l)| (l.waiting(), l.last_at)).map(|(&id, _)| id)?;
+        let quietest = hop.lanes.iter().min_by_key(|(_, l)| (l.frames.len(), l.last_at)).map(|(&id, _)| id)?;
         hop.lanes.remove(&quietest)
     }
 }

@@ -59,7 +59,7 @@ pub(crate) struct PendingFrame {
 
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Lane {
-    frames: VecDeque<PendingFrame>,
+    pub(super) frames: VecDeque<PendingFrame>,
     pub(crate) chunks: VecDeque<PendingChunk>,
     /// Queued frames evicted at a limit, all older than those in `frames`.
     evicted: u64,
@@ -122,11 +122,6 @@ impl Lane {
         (self.evicted == 0).then(|| self.frames.iter().fold((0, 0), sum))
     }
 
-    /// Number of queued frames, excluding evicted ones.
-    pub(crate) fn waiting(&self) -> usize {
-        self.frames.len()
-    }
-
     /// Number of queued frames, including evicted ones.
     pub(crate) fn backlog(&self) -> u64 {
         self.frames.len() as u64 + self.evicted
@@ -135,11 +130,6 @@ impl Lane {
     /// Sequence number of the oldest queued frame that is not evicted.
     pub(crate) fn first_waiting(&self) -> Option<u64> {
         self.frames.front().map(|f| f.seq)
-    }
-
-    /// When the oldest queued frame was sent.
-    pub(crate) fn oldest(&self) -> Option<MonoNs> {
-        self.frames.front().map(|f| f.at)
     }
 
     /// Evicts the oldest frame and returns its chunks.

@@ -25,16 +25,12 @@ const SHARED_RIDS: usize = 1024;
 /// Previous request with the same rid, not known to have ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Predecessor {
-    ticket: Ticket,
+    pub(super) ticket: Ticket,
     /// Its stream on the hop where the next request began.
-    stream: Stream,
+    pub(super) stream: Stream,
 }
 
 impl Predecessor {
-    pub(crate) fn new(ticket: Ticket, stream: Stream) -> Self {
-        Self { ticket, stream }
-    }
-
     fn continues(&self, seen: &Seen, chunk: &Chunk<'_>, epoch: u32) -> bool {
         let mut stream = self.stream.clone();
         let mixed = stream.count.may_mix_requests();

@@ -125,11 +125,7 @@ impl Threads {
 
     /// Enters a sample. Keeps the last `kept` samples of a thread. Returns `false` at the limit of threads.
     pub(crate) fn sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize, limit: usize) -> bool {
-        let thread = self.admit(sample.thread, at, limit);
-        thread.is_some_and(|thread| {
-            thread.enter(at, sample, kept);
-            true
-        })
+        self.admit(sample.thread, at, limit).map(|thread| thread.enter(at, sample, kept)).is_some()
     }
 
     /// Marks a thread as a receiver of frames and returns it; `None` at the limit of threads.

@@ -22,10 +22,7 @@ impl Ledger {
         };
         stages.counts.sends += u64::from(stage.name == names.first_sent);
         stages.counts.receives += u64::from(stage.name == names.first_received);
-        let ticket = match self.table.find(stage.rid) {
-            Some(ticket) => ticket,
-            None => self.admit(stage.rid, at),
-        };
+        let ticket = self.table.find(stage.rid).unwrap_or_else(|| self.admit(stage.rid, at));
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
