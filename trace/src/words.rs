@@ -4,7 +4,7 @@
 macro_rules! names {
     ($($type:ident { $($variant:ident = $name:literal),+ $(,)? })+) => {$(
         impl $type {
-            /// All variants, in the order of their numbers.
+            /// All variants.
             pub const ALL: &[Self] = &[$(Self::$variant),+];
 
             /// Name in outputs.
