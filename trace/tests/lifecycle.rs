@@ -167,10 +167,12 @@ fn an_abort_is_counted_once_by_message_or_by_frame() {
 fn health_checks_are_counted_separately() {
     let mut path = text();
     for hop in 0..2 {
-        send(&mut path, hop, "HEALTH_CHECK_1768600000.1", 1, 1, Some(Finish::Length));
+        for rid in ["HEALTH_CHECK_1768600000.1", "HEALTH_CHECK_1768600010.1"] {
+            send(&mut path, hop, rid, 1, 1, Some(Finish::Length));
+        }
     }
     let totals = path.ledger().totals();
-    assert_eq!(totals.requests.health_checks, 1);
+    assert_eq!(totals.requests.health_checks, 2);
     assert_eq!(totals.requests.seen, 0);
     assert_eq!(totals.chunks.sent, 0);
 }

@@ -1,4 +1,4 @@
-//! What tokengap itself could not read, observe or keep.
+//! Frames that tokengap cannot decode, observations that it missed, and memory limits that it reached.
 
 use super::{DetectContext, Severity, Verdicts};
 use crate::ledger::MissedCounts;

@@ -1,4 +1,4 @@
-//! Findings about the engine's end, and about what tokengap could not read, observe or keep.
+//! Findings about the engine's end, and about frames and observations that tokengap lacks.
 
 use super::{SECOND, Scene};
 use crate::clock::MonoNs;
