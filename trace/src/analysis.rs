@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
 use crate::detect::attribution::Attribution;
-use crate::detect::{DetectContext, Finding, Findings, thresholds};
+use crate::detect::{DetectContext, Finding, Findings};
 use crate::engine::Engines;
 use crate::event::Event;
 use crate::fault;
@@ -42,7 +42,7 @@ impl Analysis {
     pub fn new(config: Config) -> Self {
         let Config { limits, engines } = config;
         Self {
-            ledger: Ledger::new(limits).slow_from(thresholds::GAP_WARNING_NS).of_engines(engines),
+            ledger: Ledger::new(limits).of_engines(engines),
             time_series: TimeSeries::new(limits.series_slots),
             findings: Findings::default(),
             checked_at: None,

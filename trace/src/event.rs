@@ -411,11 +411,6 @@ pub enum AwayState {
     Asleep,
 }
 
-impl AwayState {
-    /// All states, in the order of their numbers.
-    pub const ALL: [Self; 6] = [Self::Stopped, Self::Traced, Self::Frozen, Self::Blocked, Self::Polling, Self::Asleep];
-}
-
 /// Part of a thread in its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -34,3 +34,15 @@ pub struct ThreadId {
     /// Id of the thread; equal to `pid` for the main thread.
     pub tid: u32,
 }
+
+/// Handle of a request's record in the ledger. `age` distinguishes successive records in one slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) struct Ticket {
+    pub(crate) slot: u32,
+    pub(crate) age: u32,
+}
+
+impl Ticket {
+    /// Handle of no record.
+    pub(crate) const NONE: Self = Self { slot: u32::MAX, age: 0 };
+}

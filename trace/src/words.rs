@@ -1,9 +1,12 @@
 //! Numbers formatted for people, and names of enum variants.
 
-/// Defines `as_str`, the name of each variant in outputs.
+/// Defines `ALL`, and `as_str`, the name of each variant in outputs.
 macro_rules! names {
     ($($type:ident { $($variant:ident = $name:literal),+ $(,)? })+) => {$(
         impl $type {
+            /// All variants.
+            pub const ALL: &[Self] = &[$(Self::$variant),+];
+
             /// Name in outputs.
             pub const fn as_str(self) -> &'static str {
                 match self {

@@ -177,34 +177,28 @@ fn simulate(path: &Path, slow: Option<Slow>) -> Analysis {
     analysis
 }
 
-fn at_start(what: What<'_>) -> Event<'_> {
-    Event { at: MonoNs(0), what }
-}
-
 fn announce(analysis: &mut Analysis, path: &Path) {
-    analysis.apply(&at_start(What::Engine(Engine {
+    let mut apply = |what: What<'_>| analysis.apply(&Event { at: MonoNs(0), what });
+    apply(What::Engine(Engine {
         version: Some("0.5.23"),
         mode: Some(Mode::Incremental),
         waiter: Some(Waiter::Merges),
         turnaround: Some(3),
         ..Engine::default()
-    })));
+    }));
     let mut id = 0;
     for (position, &(_, workers)) in path.iter().enumerate() {
         for worker in 0..workers {
             let name = name(path, position);
             let endpoint = format!("ipc:///tmp/{id}");
-            analysis.apply(&at_start(What::Hop(Hop {
+            let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED;
+            apply(What::Hop(Hop {
                 endpoint: &endpoint,
                 worker: (workers > 1).then_some(worker as u16),
                 origin: position == 0,
                 last: position + 1 == path.len(),
-                ..Hop::new(
-                    HopId(id),
-                    name.as_str(),
-                    Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED,
-                )
-            })));
+                ..Hop::new(HopId(id), name.as_str(), capabilities)
+            }));
             id += 1;
         }
     }

@@ -2,87 +2,47 @@
 
 #[path = "common/engine.rs"]
 mod engine;
+#[path = "common/path.rs"]
+mod path;
 
-use trace::event::{
-    Capabilities, Chunk, Event, Finish, Frame, Hop, IdColumn, Kind, Missed, MissedCause, Received, What,
-};
+use path::Path;
+use trace::event::{Capabilities, Chunk, Finish, Frame, IdColumn, Kind, Missed, MissedCause, Received, What};
 use trace::ledger::{Limits, RequestCounts};
-use trace::{Analysis, Config, FrameId, HopId, MonoNs};
+use trace::{Config, FrameId, HopId};
 
 const SECOND: u64 = 1_000_000_000;
 
-struct Path {
-    analysis: Analysis,
-    now: u64,
-    seqs: [u64; 4],
+/// scheduler -> detokenizer -> tokenizer, with sends and receives observed.
+fn text() -> Path {
+    let mut path = Path::new(engine::config());
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+    path.announce(0, "scheduler->detokenizer", [true, false], capabilities);
+    path.announce(1, "detokenizer->tokenizer", [false, true], capabilities);
+    path
 }
 
-impl Path {
-    /// scheduler -> detokenizer -> tokenizer, with sends and receives observed.
-    fn text() -> Self {
-        let mut path = Self::bare(engine::config());
-        let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
-        path.announce(0, "scheduler->detokenizer", true, false, capabilities);
-        path.announce(1, "detokenizer->tokenizer", false, true, capabilities);
-        path
-    }
+/// One hop at an unknown position, with only sends observed.
+fn relay() -> Path {
+    let mut path = Path::new(engine::config());
+    path.announce(0, "a->b", [false, false], Capabilities::SENT);
+    path
+}
 
-    /// One hop at an unknown position, with only sends observed.
-    fn relay() -> Self {
-        let mut path = Self::bare(engine::config());
-        path.announce(0, "a->b", false, false, Capabilities::SENT);
-        path
-    }
+fn send(path: &mut Path, hop: u16, rid: &str, listed: u32, completion: u32, finish: Option<Finish>) -> FrameId {
+    path.send(hop, IdColumn::Delta, &[chunk(rid, listed, completion, finish)])
+}
 
-    fn bare(config: Config) -> Self {
-        Self { analysis: Analysis::new(config), now: SECOND, seqs: [0; 4] }
-    }
+fn cumulative(path: &mut Path, rid: &str, completion: u32, finish: Option<Finish>) {
+    path.send(0, IdColumn::Cumulative, &[chunk(rid, completion, completion, finish)]);
+}
 
-    fn announce(&mut self, id: u16, name: &str, origin: bool, last: bool, capabilities: Capabilities) {
-        self.apply(What::Hop(Hop { origin, last, ..Hop::new(HopId(id), name, capabilities) }));
-    }
+fn abort_req(path: &mut Path, hop: u16, rid: &str) {
+    let abort = Chunk { finish: Some(Finish::Abort), ..Chunk::new(rid) };
+    path.frame(hop, Kind::Abort, IdColumn::Absent, &[abort]);
+}
 
-    fn apply(&mut self, what: What<'_>) {
-        self.analysis.apply(&Event::new(MonoNs(self.now), what));
-    }
-
-    fn frame(&mut self, hop: u16, kind: Kind, ids: IdColumn, chunk: Chunk<'_>) -> FrameId {
-        self.now += 1_000_000;
-        let seq = &mut self.seqs[usize::from(hop)];
-        let id = FrameId::new(HopId(hop), 0, *seq);
-        *seq += 1;
-        self.apply(What::Sent(Frame { id, bytes: 900, forwarded: None, kind, ids, chunks: &[chunk] }));
-        id
-    }
-
-    fn send(&mut self, hop: u16, rid: &str, listed: u32, completion: u32, finish: Option<Finish>) -> FrameId {
-        self.frame(hop, Kind::TokenIds, IdColumn::Delta, chunk(rid, listed, completion, finish))
-    }
-
-    fn cumulative(&mut self, rid: &str, completion: u32, finish: Option<Finish>) {
-        self.frame(0, Kind::TokenIds, IdColumn::Cumulative, chunk(rid, completion, completion, finish));
-    }
-
-    fn abort_req(&mut self, hop: u16, rid: &str) {
-        let abort = Chunk { listed: None, completion_tokens: None, ..chunk(rid, 0, 0, Some(Finish::Abort)) };
-        self.frame(hop, Kind::Abort, IdColumn::Absent, abort);
-    }
-
-    fn receive(&mut self, id: FrameId) {
-        self.now += 1_000_000;
-        self.apply(What::Received(Received::new(id)));
-    }
-
-    fn wait(&mut self, seconds: u64) {
-        for _ in 0..seconds * 10 {
-            self.now += SECOND / 10;
-            self.analysis.tick(MonoNs(self.now));
-        }
-    }
-
-    fn requests(&self) -> RequestCounts {
-        self.analysis.ledger().totals().requests
-    }
+fn requests(path: &Path) -> RequestCounts {
+    path.ledger().totals().requests
 }
 
 fn chunk(rid: &str, listed: u32, completion: u32, finish: Option<Finish>) -> Chunk<'_> {
@@ -93,75 +53,75 @@ const STOP: Option<Finish> = Some(Finish::Stop);
 
 #[test]
 fn a_gap_spans_all_hops_and_a_request_counts_once() {
-    let mut path = Path::text();
-    let first = path.send(0, "a", 1, 1, None);
+    let mut path = text();
+    let first = send(&mut path, 0, "a", 1, 1, None);
     path.receive(first);
     path.now += 2 * SECOND;
-    let text = path.send(1, "a", 1, 1, None);
+    let text = send(&mut path, 1, "a", 1, 1, None);
     path.now += 3 * SECOND;
     path.receive(text);
-    let ledger = path.analysis.ledger();
+    let ledger = path.ledger();
     assert_eq!(ledger.worst_gap().map(|g| (&*g.rid, g.ns)), Some(("a", 5 * SECOND + 3_000_000)));
     assert_eq!(ledger.totals().chunks.sent, 1);
     assert_eq!(ledger.totals().chunks.received, 1);
     assert_eq!(ledger.totals().tokens.sent, 1);
-    assert_eq!(path.requests().seen, 1);
+    assert_eq!(requests(&path).seen, 1);
 }
 
 #[test]
 fn a_request_ends_after_its_last_receive() {
-    let mut path = Path::text();
+    let mut path = text();
     for hop in 0..2 {
-        path.send(hop, "a", 1, 1, STOP);
+        send(&mut path, hop, "a", 1, 1, STOP);
     }
     path.wait(60);
-    assert_eq!((path.analysis.ledger().remembered(), path.requests().settling), (1, 1));
+    assert_eq!((path.ledger().remembered(), requests(&path).settling), (1, 1));
     path.receive(FrameId::new(HopId(1), 0, 0));
     path.wait(3);
-    let ledger = path.analysis.ledger();
+    let ledger = path.ledger();
     assert_eq!(ledger.remembered(), 0);
     assert_eq!(ledger.finished_count(), 1);
-    assert_eq!(path.requests().settling, 0);
+    assert_eq!(requests(&path).settling, 0);
     assert_eq!(ledger.worst_gap().map(|g| g.ns / SECOND), Some(60));
 }
 
 #[test]
 fn a_rid_reused_after_its_end_is_a_new_request() {
-    let mut path = Path::relay();
+    let mut path = relay();
     for wait in [0, 5, 0] {
         path.wait(wait);
-        path.send(0, "same", 1, 1, None);
-        path.send(0, "same", 2, 3, STOP);
+        send(&mut path, 0, "same", 1, 1, None);
+        send(&mut path, 0, "same", 2, 3, STOP);
     }
-    let counts = path.requests();
+    let counts = requests(&path);
     assert_eq!((counts.seen, counts.finished, counts.overwritten), (3, 3, 0));
-    assert_eq!(path.analysis.ledger().totals().wire_loss.1, 0);
+    assert_eq!(path.ledger().totals().wire_loss.1, 0);
 }
 
 /// The first request is first observed on the second hop, as when observation begins late. If the second request continued its
 /// record, the second request's lost frame would count as a loss on both hops.
 #[test]
 fn a_rid_reused_at_the_scheduler_is_a_new_request_on_every_hop() {
-    let mut path = Path::text();
-    path.send(1, "a", 1, 1, None);
-    path.send(0, "a", 0, 1, STOP);
-    path.send(1, "a", 0, 1, STOP);
+    let mut path = text();
+    send(&mut path, 1, "a", 1, 1, None);
+    send(&mut path, 0, "a", 0, 1, STOP);
+    send(&mut path, 1, "a", 0, 1, STOP);
     for hop in 0..2 {
-        path.send(hop, "a", 1, 1, None);
-        path.send(hop, "a", 1, 3, None);
+        send(&mut path, hop, "a", 1, 1, None);
+        send(&mut path, hop, "a", 1, 3, None);
     }
-    assert_eq!(path.analysis.ledger().totals().wire_loss.1, 1);
-    assert_eq!(path.requests().seen, 2);
+    assert_eq!(path.ledger().totals().wire_loss.1, 1);
+    assert_eq!(requests(&path).seen, 2);
 }
 
 #[test]
 fn a_repeated_finish_ends_one_request() {
-    let mut path = Path::relay();
-    path.cumulative("a", 1, None);
-    path.cumulative("a", 2, STOP);
-    path.cumulative("a", 2, STOP);
+    let mut path = relay();
+    cumulative(&mut path, "a", 1, None);
+    cumulative(&mut path, "a", 2, STOP);
+    cumulative(&mut path, "a", 2, STOP);
     path.wait(10);
-    let totals = path.analysis.ledger().totals();
+    let totals = path.ledger().totals();
     assert_eq!(totals.requests.seen, 1);
     assert_eq!(totals.requests.finished, 1);
     assert_eq!(totals.chunks.repeats, 1);
@@ -170,19 +130,19 @@ fn a_repeated_finish_ends_one_request() {
 
 #[test]
 fn a_rid_overwritten_in_flight_makes_two_requests_on_every_hop() {
-    let mut path = Path::text();
+    let mut path = text();
     for completion in 1..=3 {
-        path.send(0, "a", 1, completion, None);
+        send(&mut path, 0, "a", 1, completion, None);
     }
-    path.send(1, "a", 1, 1, None);
-    path.send(0, "a", 1, 1, None);
+    send(&mut path, 1, "a", 1, 1, None);
+    send(&mut path, 0, "a", 1, 1, None);
     // The detokenizer's remaining chunks of the old request, then the new one.
-    path.send(1, "a", 1, 2, None);
-    path.send(1, "a", 1, 3, None);
-    path.send(1, "a", 1, 1, None);
-    path.send(0, "a", 1, 2, STOP);
-    path.send(1, "a", 1, 2, STOP);
-    let totals = path.analysis.ledger().totals();
+    send(&mut path, 1, "a", 1, 2, None);
+    send(&mut path, 1, "a", 1, 3, None);
+    send(&mut path, 1, "a", 1, 1, None);
+    send(&mut path, 0, "a", 1, 2, STOP);
+    send(&mut path, 1, "a", 1, 2, STOP);
+    let totals = path.ledger().totals();
     assert_eq!(totals.requests.seen, 2);
     assert_eq!(totals.requests.overwritten, 1);
     assert_eq!(totals.requests.finished, 1);
@@ -191,76 +151,78 @@ fn a_rid_overwritten_in_flight_makes_two_requests_on_every_hop() {
 
 #[test]
 fn an_abort_is_counted_once_by_message_or_by_frame() {
-    let mut path = Path::text();
-    path.abort_req(1, "queued");
-    path.abort_req(1, "queued");
-    path.send(0, "running", 1, 1, None);
-    path.send(0, "running", 0, 1, Some(Finish::Abort));
-    path.send(1, "running", 0, 1, Some(Finish::Abort));
-    let counts = path.requests();
+    let mut path = text();
+    abort_req(&mut path, 1, "queued");
+    abort_req(&mut path, 1, "queued");
+    send(&mut path, 0, "running", 1, 1, None);
+    send(&mut path, 0, "running", 0, 1, Some(Finish::Abort));
+    send(&mut path, 1, "running", 0, 1, Some(Finish::Abort));
+    let counts = requests(&path);
     assert_eq!((counts.seen, counts.aborted, counts.finished), (2, 2, 1));
     path.wait(3);
-    assert!(path.analysis.ledger().request("queued").is_none());
+    assert!(path.ledger().request("queued").is_none());
 }
 
 #[test]
 fn health_checks_are_counted_separately() {
-    let mut path = Path::text();
+    let mut path = text();
     for hop in 0..2 {
-        path.send(hop, "HEALTH_CHECK_1768600000.1", 1, 1, Some(Finish::Length));
+        for rid in ["HEALTH_CHECK_1768600000.1", "HEALTH_CHECK_1768600010.1"] {
+            send(&mut path, hop, rid, 1, 1, Some(Finish::Length));
+        }
     }
-    let totals = path.analysis.ledger().totals();
-    assert_eq!(totals.requests.health_checks, 1);
+    let totals = path.ledger().totals();
+    assert_eq!(totals.requests.health_checks, 2);
     assert_eq!(totals.requests.seen, 0);
     assert_eq!(totals.chunks.sent, 0);
 }
 
 #[test]
 fn a_prefill_server_has_no_losses() {
-    let mut path = Path::relay();
+    let mut path = relay();
     for _ in 0..3 {
-        path.send(0, "a", 0, 1, Some(Finish::Length));
-        path.send(0, "b", 1, 1, Some(Finish::Length));
+        send(&mut path, 0, "a", 0, 1, Some(Finish::Length));
+        send(&mut path, 0, "b", 1, 1, Some(Finish::Length));
     }
-    let totals = path.analysis.ledger().totals();
+    let totals = path.ledger().totals();
     assert_eq!((totals.wire_loss.1, totals.anomalies.1), (0, 0));
 }
 
 #[test]
 fn a_silent_request_is_orphaned_and_freed() {
     let limits = Limits { orphan_after_ns: 5 * SECOND, ..Limits::default() };
-    let mut path = Path::bare(Config { limits, ..engine::config() });
-    path.announce(0, "a->b", true, false, Capabilities::SENT);
-    path.send(0, "a", 1, 1, None);
+    let mut path = Path::new(Config { limits, ..engine::config() });
+    path.announce(0, "a->b", [true, false], Capabilities::SENT);
+    send(&mut path, 0, "a", 1, 1, None);
     path.wait(4);
-    assert_eq!(path.analysis.ledger().remembered(), 1);
+    assert_eq!(path.ledger().remembered(), 1);
     path.wait(3);
-    assert_eq!((path.analysis.ledger().remembered(), path.requests().orphaned), (0, 1));
+    assert_eq!((path.ledger().remembered(), requests(&path).orphaned), (0, 1));
 }
 
 #[test]
 fn frames_with_unobserved_sends_are_counted() {
-    let mut path = Path::bare(engine::config());
-    path.announce(0, "scheduler->tokenizer", true, true, Capabilities::RECEIVED);
+    let mut path = Path::new(engine::config());
+    path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::RECEIVED);
     for seq in 0..3_u32 {
         let id = FrameId::new(HopId(0), 0, u64::from(seq));
         let chunks = [chunk("a", 1, seq + 1, None)];
         let frame = Frame::token_ids(id, 900, &chunks);
         path.apply(What::Received(Received { frame: Some(frame), ..Received::new(id) }));
     }
-    let ledger = path.analysis.ledger();
+    let ledger = path.ledger();
     assert_eq!((ledger.totals().tokens.sent, ledger.totals().tokens.received), (3, 3));
     assert!(!ledger.observes_gaps() && ledger.gap().count() == 0, "a gap needs both ends");
 }
 
 #[test]
 fn a_receive_may_be_observed_before_its_send() {
-    let mut path = Path::text();
+    let mut path = text();
     let id = FrameId::new(HopId(1), 0, 0);
-    path.send(0, "a", 1, 1, None);
+    send(&mut path, 0, "a", 1, 1, None);
     path.receive(id);
-    path.send(1, "a", 1, 1, None);
-    let ledger = path.analysis.ledger();
+    send(&mut path, 1, "a", 1, 1, None);
+    let ledger = path.ledger();
     assert_eq!(ledger.totals().tokens.received, 1);
     assert_eq!(ledger.groups()[1].backlog, 0);
     assert_eq!(ledger.gap().count(), 1);
@@ -271,26 +233,26 @@ fn a_receive_may_be_observed_before_its_send() {
 #[test]
 fn a_single_chunk_request_has_a_first_send_on_a_long_observed_connection() {
     let absent = |rid, completion, finish| Chunk { listed: None, ..chunk(rid, 0, completion, finish) };
-    let mut path = Path::text();
-    path.frame(0, Kind::TokenIds, IdColumn::Absent, absent("early", 80, Some(Finish::Length)));
+    let mut path = text();
+    path.send(0, IdColumn::Absent, &[absent("early", 80, Some(Finish::Length))]);
     for n in 1..=50 {
-        path.frame(0, Kind::TokenIds, IdColumn::Absent, absent("stream", n, None));
+        path.send(0, IdColumn::Absent, &[absent("stream", n, None)]);
     }
-    path.frame(0, Kind::TokenIds, IdColumn::Absent, absent("unary", 80, Some(Finish::Length)));
-    let sent_first = |rid| path.analysis.ledger().request(rid).and_then(|request| request.sent_first).is_some();
+    path.send(0, IdColumn::Absent, &[absent("unary", 80, Some(Finish::Length))]);
+    let sent_first = |rid| path.ledger().request(rid).and_then(|request| request.sent_first).is_some();
     assert_eq!([sent_first("early"), sent_first("stream"), sent_first("unary")], [false, true, true]);
 }
 
 #[test]
 fn no_wait_is_reported_if_the_receive_may_have_been_missed() {
-    let mut path = Path::bare(engine::config());
+    let mut path = Path::new(engine::config());
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
-    path.announce(0, "scheduler->tokenizer", true, true, capabilities);
-    path.send(0, "a", 1, 1, None);
-    let waits = |path: &Path, rid: &str| path.analysis.ledger().request(rid).unwrap().waiting_since().is_some();
+    path.announce(0, "scheduler->tokenizer", [true, true], capabilities);
+    send(&mut path, 0, "a", 1, 1, None);
+    let waits = |path: &Path, rid: &str| path.ledger().request(rid).unwrap().waiting_since().is_some();
     assert!(waits(&path, "a"));
     path.apply(What::Missed(Missed::new(None, 3, MissedCause::QueueFull)));
-    let b = path.send(0, "b", 1, 1, None);
+    let b = send(&mut path, 0, "b", 1, 1, None);
     assert_eq!((waits(&path, "a"), waits(&path, "b")), (false, true));
     path.receive(b);
     assert!(!waits(&path, "b"));
@@ -298,17 +260,17 @@ fn no_wait_is_reported_if_the_receive_may_have_been_missed() {
 
 #[test]
 fn frames_sent_before_the_receiver_is_identified_have_a_gap() {
-    let mut path = Path::bare(engine::config());
+    let mut path = Path::new(engine::config());
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
-    path.announce(0, "scheduler->?", true, false, capabilities);
-    path.announce(1, "scheduler->?", true, false, capabilities);
-    let a = path.send(0, "a", 1, 1, None);
-    let b = path.send(1, "b", 1, 1, None);
-    path.announce(0, "scheduler->worker", true, true, capabilities);
-    path.announce(1, "scheduler->detokenizer", true, false, capabilities);
+    path.announce(0, "scheduler->?", [true, false], capabilities);
+    path.announce(1, "scheduler->?", [true, false], capabilities);
+    let a = send(&mut path, 0, "a", 1, 1, None);
+    let b = send(&mut path, 1, "b", 1, 1, None);
+    path.announce(0, "scheduler->worker", [true, true], capabilities);
+    path.announce(1, "scheduler->detokenizer", [true, false], capabilities);
     path.receive(a);
     path.receive(b);
-    let ledger = path.analysis.ledger();
+    let ledger = path.ledger();
     let gap = |rid| ledger.request(rid).and_then(|request| request.gap_ns);
     assert_eq!((gap("a"), gap("b")), (Some(2_000_000), None));
     assert_eq!(ledger.totals().chunks.received, 1);
@@ -319,23 +281,23 @@ fn frames_sent_before_the_receiver_is_identified_have_a_gap() {
 
 #[test]
 fn an_engine_exit_clears_the_backlog_and_the_next_engine_continues_the_counts() {
-    let mut path = Path::text();
-    let first = path.send(0, "a", 1, 1, None);
+    let mut path = text();
+    let first = send(&mut path, 0, "a", 1, 1, None);
     path.receive(first);
-    path.send(0, "a", 1, 2, None);
-    path.send(0, "b", 1, 1, None);
-    let backlog = |path: &Path| path.analysis.ledger().groups()[0].backlog;
+    send(&mut path, 0, "a", 1, 2, None);
+    send(&mut path, 0, "b", 1, 1, None);
+    let backlog = |path: &Path| path.ledger().groups()[0].backlog;
     assert_eq!(backlog(&path), 2);
     path.apply(What::Missed(Missed::new(None, 0, MissedCause::Ended)));
     assert_eq!(backlog(&path), 0);
-    assert_eq!(path.analysis.ledger().hops()[0].oldest_waiting(), None);
-    assert_eq!(path.analysis.ledger().totals().missed.reported(), 0, "nothing was missed");
+    assert_eq!(path.ledger().hops()[0].oldest_waiting(), None);
+    assert_eq!(path.ledger().totals().missed.reported(), 0, "nothing was missed");
     let next = FrameId::new(HopId(0), 1, 0);
     path.now += SECOND;
     path.apply(What::Sent(Frame::token_ids(next, 900, &[chunk("c", 1, 1, Some(Finish::Stop))])));
     assert_eq!(backlog(&path), 1);
     path.receive(next);
     assert_eq!(backlog(&path), 0);
-    assert_eq!(path.analysis.ledger().totals().chunks.sent, 4);
-    assert_eq!(path.analysis.ledger().totals().missed.unannounced, 0);
+    assert_eq!(path.ledger().totals().chunks.sent, 4);
+    assert_eq!(path.ledger().totals().missed.unannounced, 0);
 }

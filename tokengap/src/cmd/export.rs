@@ -65,9 +65,9 @@ pub(crate) struct Args {
 
 /// Parser of `--format`: the names of all formats.
 fn format() -> impl TypedValueParser<Value = Format> {
-    let values = Format::ALL.map(|format| PossibleValue::new(format.as_str()).help(format.about()));
+    let values = Format::ALL.iter().map(|format| PossibleValue::new(format.as_str()).help(format.about()));
     PossibleValuesParser::new(values).map(|name| {
-        let named = Format::ALL.into_iter().find(|format| format.as_str() == name);
+        let named = Format::ALL.iter().copied().find(|format| format.as_str() == name);
         named.expect("only names of formats are accepted")
     })
 }

@@ -377,29 +377,3 @@ pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns:
     }
     (count > 0 && window_ns > 0).then(|| sum / f64::from(count))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::super::scene::{MS, SECOND, Scene};
-    use super::*;
-    use crate::event::{CpuSample, PollUse, What};
-    use crate::id::ThreadId;
-
-    /// A tokenizer that writes to its clients is processing no frame, but it is busy: its time outside the poll counts.
-    #[test]
-    fn time_away_from_the_poll_is_busy_time() {
-        let mut scene = Scene::skip_path();
-        scene.send(0, &[]);
-        scene.receive_by(MS, 0, 7);
-        let busy_share = |scene: &Scene| busy(&scene.ledger, scene.ledger.hops().iter(), SECOND);
-        assert_eq!(busy_share(&scene), Some(0.0));
-        let sample = CpuSample {
-            name: "python3",
-            wait_ns: Some(0),
-            poll: Some(PollUse { interval_ns: SECOND, polled_ns: 690 * MS, wakeups: 9 }),
-            ..CpuSample::new(ThreadId { pid: 7, tid: 7 }, "tokenizer", SECOND, 300 * MS)
-        };
-        scene.apply(SECOND, What::Cpu(sample));
-        assert_eq!(busy_share(&scene), Some(0.31));
-    }
-}

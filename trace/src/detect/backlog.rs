@@ -1,13 +1,16 @@
-//! Frames that pile up between send and receive.
+//! Frames that wait on a hop.
 
-use super::thresholds::{BACKLOG_CRITICAL_FRAMES, BACKLOG_FRAMES, LATE_NS};
-use super::{DetectContext, Severity, Verdict, advice};
-use crate::words::{duration, plural};
+use super::consumer::rounded;
+use super::thresholds::{BACKLOG_CRITICAL_FRAMES, BACKLOG_FRAMES, BURST_FRAMES, LATE_NS};
+use super::{DetectContext, Severity, Verdicts, advice};
+use crate::ledger::Hop;
+use crate::words::{count, duration, percent, plural};
 
 /// Seconds during which the backlog must not have fallen.
 const SECONDS: usize = 3;
 
-pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+/// Frames that pile up between send and receive.
+pub(super) fn growing(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.groups().iter().enumerate() {
         let Some((seconds, from, to)) = group.trend.rising() else {
             continue;
@@ -15,7 +18,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         if to < BACKLOG_FRAMES || seconds < SECONDS {
             continue;
         }
-        let oldest = context.ledger.members(place).filter_map(crate::ledger::Hop::oldest_waiting).min();
+        let oldest = context.ledger.members(place).filter_map(Hop::oldest_waiting).min();
         let waited = oldest.map_or(0, |at| context.now.since(at));
         // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
         if waited < LATE_NS {
@@ -30,56 +33,53 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             seconds,
             duration(waited),
         );
-        found.push(
-            Verdict::new(severity, summary)
-                .hop(&group.name)
-                .weight(group.backlog)
-                .with("backlog_frames", group.backlog)
-                .with("backlog_frames_before", from)
-                .with("seconds", seconds)
-                .with("oldest_waiting_ns", waited)
-                .advice(advice::of_hop(context.facts(), &context.attribution, &group.name)),
-        );
+        out.add(severity, summary)
+            .hop(&group.name)
+            .weighed("backlog_frames", group.backlog)
+            .with("backlog_frames_before", from)
+            .with("seconds", seconds)
+            .with("oldest_waiting_ns", waited)
+            .advice(advice::of_hop(context.facts(), &context.attribution, &group.name));
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::scene::{MS, SECOND, Scene};
-    use super::*;
-
-    #[test]
-    fn only_a_growing_backlog_is_reported() {
-        let mut scene = Scene::skip_path();
-        for second in 0..5 {
-            for n in 0..30 {
-                scene.send(second * SECOND + n, &[]);
-            }
-            scene.tick(second * SECOND + 100);
+/// Frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. Information only: other
+/// detectors measure whether tokens wait or are lost.
+pub(super) fn burst(context: &DetectContext<'_>, out: &mut Verdicts) {
+    for (place, group) in context.ledger.groups().iter().enumerate() {
+        // Includes the wakeup still in progress.
+        let max = context.ledger.members(place).map(|h| h.counts.wakeup_frames_max).max();
+        let max = u64::from(max.unwrap_or(0));
+        if max < BURST_FRAMES {
+            continue;
         }
-        let found = scene.check(check, 5 * SECOND);
-        assert_eq!(found[0].severity, Severity::Warning);
-        assert_eq!(&*found[0].hop, "scheduler->tokenizer");
-        for second in 5..70 {
-            scene.tick(second * SECOND);
+        let frames = plural(max, "frame");
+        let mut summary = match (group.wakeups.quantile(0.5), group.wakeups.quantile(0.99)) {
+            (Some(median), Some(p99)) => format!(
+                "up to {frames} of {} are received in one wakeup (median {}, p99 {})",
+                group.name,
+                count(median),
+                count(p99),
+            ),
+            _ => format!("{frames} of {} were received in one wakeup that has not ended", group.name),
+        };
+        let away = away_from_poll(context, place);
+        if let Some(share) = away {
+            summary += ": the receiver's event loop is away from its poll ";
+            summary += &percent(share);
         }
-        assert!(scene.check(check, 70 * SECOND).is_empty());
+        out.add(Severity::Info, summary)
+            .hop(&group.name)
+            .with("wakeups_ended", group.wakeups.count())
+            .weighed("frames_max", max)
+            .with_known("frames_p50", group.wakeups.quantile(0.5))
+            .with_known("frames_p99", group.wakeups.quantile(0.99))
+            .with_known("away_from_poll", away.map(rounded));
     }
+}
 
-    #[test]
-    fn a_short_queue_spike_is_not_a_backlog() {
-        let mut scene = Scene::skip_path();
-        let mut seq = 0;
-        for second in 0..5_u64 {
-            for _ in 0..90 + second {
-                scene.send(second * SECOND, &[]);
-            }
-            scene.tick(second * SECOND + 100);
-            assert!(scene.check(check, second * SECOND + 100).is_empty());
-            for _ in 0..90 + second {
-                scene.receive(second * SECOND + MS, seq);
-                seq += 1;
-            }
-        }
-    }
+/// Share of the run that receivers of the line spent outside their polls; the largest one.
+fn away_from_poll(context: &DetectContext<'_>, place: usize) -> Option<f64> {
+    let polls = context.ledger.members(place).filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll);
+    polls.map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64).max_by(f64::total_cmp)
 }

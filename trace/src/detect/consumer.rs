@@ -1,8 +1,8 @@
-//! Code shared by the consumer detectors: the threads that keep frames waiting now. A verdict needs queued frames and covers the wait of
-//! the oldest one. A busy thread that keeps up is not a problem.
+//! The threads that keep frames waiting now. A verdict on a consumer needs queued frames and covers the wait of the oldest one. A busy
+//! thread that keeps up is not a problem.
 
-use super::thresholds::{BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, LATE_NS};
-use super::{DetectContext, Severity, Verdict};
+use super::thresholds::{BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, LATE_NS, STARVED_SHARE, THROTTLED_SHARE};
+use super::{DetectContext, Severity, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
 use crate::ledger::{AwayTimes, Group, Thread, TimeUse};
@@ -53,31 +53,36 @@ impl Late<'_> {
         )
     }
 
-    /// Builds a verdict with the evidence common to all consumer detectors.
-    pub(super) fn verdict(&self, context: &DetectContext<'_>, summary: String) -> Verdict {
+    /// Adds a verdict with the evidence common to all consumer detectors.
+    pub(super) fn report<'v>(
+        &self,
+        context: &DetectContext<'_>,
+        out: &'v mut Verdicts,
+        summary: String,
+    ) -> &'v mut Verdict {
         let severity =
             Severity::critical_if(self.frames >= BACKLOG_CRITICAL_FRAMES || self.waited_ns >= GAP_CRITICAL_NS);
         let (spent, id) = (&self.spent, self.thread.id);
         let share = |ns: Option<u64>| ns.map(|ns| rounded(spent.share(ns)));
-        let mut verdict = Verdict::new(severity, summary)
+        let verdict = out
+            .add(severity, summary)
             .hop(&self.group.name)
             .since(Some(self.from))
-            .weight(self.waited_ns)
             .with("role", &*self.thread.role)
             .with("pid", id.pid)
             .with("tid", id.tid)
             .with("interval_ns", spent.interval_ns)
             .with("on_cpu", rounded(spent.share(spent.on_ns)))
             .with("waiting_frames", self.frames)
-            .with("oldest_waiting_ns", self.waited_ns)
+            .weighed("oldest_waiting_ns", self.waited_ns)
             .with_known("run_wait", share(spent.starved_ns()))
             .with_known("throttled", share(spent.throttled_ns()))
             .with_known("blocked", share(spent.blocked_ns()))
             .with_known("kernel_bytes_max", self.group.kernel.max_between(self.from, context.now));
-        for state in AwayState::ALL {
+        for &state in AwayState::ALL {
             let share = rounded(spent.share(self.away.of(state)));
             if share > 0.0 && state != AwayState::Blocked {
-                verdict = verdict.with(state.as_str(), share);
+                verdict.with(state.as_str(), share);
             }
         }
         verdict
@@ -123,14 +128,14 @@ pub(super) fn late<'a>(context: &DetectContext<'a>) -> Vec<Late<'a>> {
     late
 }
 
-/// Keeps the worst consumer of each line by `share`, if its share is at least `least`.
+/// The slowest late consumer of each line whose `share` is at least `min`, with its share.
 pub(super) fn worst_of_each_line<'a>(
-    late: Vec<Late<'a>>,
+    context: &DetectContext<'a>,
     min: f64,
     share: impl Fn(&Late<'_>) -> Option<f64>,
 ) -> Vec<(Late<'a>, f64)> {
     let mut worst: Vec<(Late<'a>, f64)> = Vec::new();
-    for one in late {
+    for one in late(context) {
         let Some(share) = share(&one).filter(|s| *s >= min) else {
             continue;
         };
@@ -144,14 +149,14 @@ pub(super) fn worst_of_each_line<'a>(
 }
 
 /// Reports the worst consumer of each line that spends at least `min` of its time as `state` says.
-pub(super) fn report_waits(
+fn report_waits(
     context: &DetectContext<'_>,
-    found: &mut Vec<Verdict>,
+    out: &mut Verdicts,
     min: f64,
     share: impl Fn(&Late<'_>) -> Option<f64>,
     (state, advice): (&str, &str),
 ) {
-    for (one, share) in worst_of_each_line(late(context), min, share) {
+    for (one, share) in worst_of_each_line(context, min, share) {
         let summary = format!(
             "{} {state} {} of the time {} ({} running; {})",
             one.describe_thread(),
@@ -160,7 +165,7 @@ pub(super) fn report_waits(
             percent(one.spent.share(one.spent.on_ns)),
             rest(&one.spent),
         );
-        found.push(one.verdict(context, summary).advice(advice));
+        one.report(context, out, summary).advice(advice);
     }
 }
 
@@ -182,4 +187,21 @@ pub(super) fn rest(spent: &TimeUse) -> String {
         }
     }
     parts.join(", ")
+}
+
+/// A runnable consumer that gets no CPU because other threads have it.
+pub(super) fn starved(context: &DetectContext<'_>, out: &mut Verdicts) {
+    // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
+    // when it ends, so a period in progress looks like waiting for a CPU.
+    let starved = |one: &Late<'_>| {
+        let suspended = one.away.sum(&SUSPENDED).max(one.spent.throttled_ns().unwrap_or(0));
+        one.spent.starved_ns().filter(|ns| *ns > suspended).map(|ns| one.spent.share(ns))
+    };
+    report_waits(context, out, STARVED_SHARE, starved, ("waits for a CPU", advice::STARVED));
+}
+
+/// A consumer that cannot run because its container's CPU quota is used up.
+pub(super) fn throttled(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let throttled = |one: &Late<'_>| one.spent.throttled_ns().map(|ns| one.spent.share(ns));
+    report_waits(context, out, THROTTLED_SHARE, throttled, ("is throttled by its CPU limit", advice::THROTTLED));
 }

@@ -1,9 +1,11 @@
-//! A consumer that is not running while frames wait for it, with the reason: stopped, frozen, blocked in a system call, or asleep.
+//! A consumer that is not running while frames wait for it, with the reason: stopped, frozen, blocked in a system call, asleep, or without
+//! frames from an I/O thread.
 
-use super::consumer::{Late, SUSPENDED, late, worst_of_each_line};
+use super::consumer::{Late, SUSPENDED, late, rounded, worst_of_each_line};
 use super::thresholds::{BURST_FRAMES, STARVED_SHARE};
-use super::{DetectContext, Verdict, advice, io_starved};
-use crate::event::AwayState;
+use super::{DetectContext, Verdicts, advice};
+use crate::event::{AwayState, ThreadPart};
+use crate::ledger::{Thread, TimeUse};
 use crate::words::percent;
 
 /// Samples shorter than this in total do not show why a thread is away.
@@ -11,24 +13,8 @@ const SHORTEST_NS: u64 = 200_000_000;
 /// Minimum share of time to report a blocked or sleeping thread. A smaller share is enough for a stopped or frozen one.
 const MIN_SHARE: f64 = 0.5;
 
-pub(super) fn stopped(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    check(context, found, &[AwayState::Stopped, AwayState::Traced]);
-}
-
-pub(super) fn frozen(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    check(context, found, &[AwayState::Frozen]);
-}
-
-pub(super) fn blocked(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    check(context, found, &[AwayState::Blocked]);
-}
-
-pub(super) fn asleep(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    check(context, found, &[AwayState::Polling, AwayState::Asleep]);
-}
-
 /// Reports consumers that are not running in one of these states.
-fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>, states: &[AwayState]) {
+pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {
     let allowed_to_run = !states.iter().any(|state| SUSPENDED.contains(state));
     let threshold = if allowed_to_run { MIN_SHARE } else { STARVED_SHARE };
     let share = |one: &Late<'_>| {
@@ -36,102 +22,78 @@ fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>, states: &[AwaySt
         let judged = one.spent.interval_ns >= SHORTEST_NS && !excused;
         judged.then(|| one.spent.share(one.away.sum(states)))
     };
-    for (one, share) in worst_of_each_line(late(context), threshold, share) {
-        found.push(verdict(context, &one, states, share));
+    for (one, share) in worst_of_each_line(context, threshold, share) {
+        let longest = states.iter().copied().max_by_key(|state| one.away.of(*state));
+        let state = longest.unwrap_or(states[0]);
+        let place = one.thread.away_in(state, one.from, context.now);
+        let does = match state {
+            AwayState::Stopped => String::from("is stopped by a signal"),
+            AwayState::Traced => String::from("is stopped by a debugger"),
+            AwayState::Frozen => String::from("is in a frozen cgroup"),
+            AwayState::Blocked => format!("is blocked in {place}"),
+            AwayState::Polling => format!("sleeps in its poll ({place})"),
+            AwayState::Asleep if place.is_empty() => String::from("sleeps"),
+            AwayState::Asleep => format!("sleeps in the kernel ({place})"),
+        };
+        let summary = format!("{} {does} {} of the time {}", one.describe_thread(), percent(share), one.meanwhile());
+        let away_in = (!place.is_empty()).then_some(place);
+        one.report(context, out, summary)
+            .with("away", state.as_str())
+            .with_known("away_in", away_in)
+            .advice(advice::away(state, place));
     }
-}
-
-fn verdict(context: &DetectContext<'_>, one: &Late<'_>, states: &[AwayState], share: f64) -> Verdict {
-    let longest = states.iter().copied().max_by_key(|state| one.away.of(*state));
-    let state = longest.unwrap_or(states[0]);
-    let place = one.thread.away_in(state, one.from, context.now);
-    let does = match state {
-        AwayState::Stopped => String::from("is stopped by a signal"),
-        AwayState::Traced => String::from("is stopped by a debugger"),
-        AwayState::Frozen => String::from("is in a frozen cgroup"),
-        AwayState::Blocked => format!("is blocked in {place}"),
-        AwayState::Polling => format!("sleeps in its poll ({place})"),
-        AwayState::Asleep if place.is_empty() => String::from("sleeps"),
-        AwayState::Asleep => format!("sleeps in the kernel ({place})"),
-    };
-    let summary = format!("{} {does} {} of the time {}", one.describe_thread(), percent(share), one.meanwhile());
-    let away_in = (!place.is_empty()).then_some(place);
-    let verdict = one.verdict(context, summary).with("away", state.as_str()).with_known("away_in", away_in);
-    verdict.advice(advice::away(state, place))
 }
 
 /// Whether there is another explanation. A few waiting frames beside an idle thread may only be missed receives. A consumer whose I/O
 /// thread lacks a CPU has nothing to wake up for.
 fn is_excused(context: &DetectContext<'_>, one: &Late<'_>) -> bool {
-    let io = io_starved::starved(context, one);
+    let io = starved_io_thread(context, one);
     one.frames < BURST_FRAMES || io.is_some_and(|(.., share)| share >= STARVED_SHARE)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::scene::{MS, SECOND, Scene};
-    use super::super::{Check, consumer_starved};
-    use super::*;
-
-    /// Scene in which a tokenizer thread is late for four seconds, with these CPU shares, this state and `frames` waiting frames.
-    fn late_with(frames: u64, shares: [u64; 3], state: AwayState, place: &'static str) -> Scene {
-        let mut scene = Scene::skip_path();
-        scene.send(0, &[]);
-        scene.receive_by(MS, 0, 7);
-        for n in 1..40 {
-            if n <= frames {
-                scene.send(n * 100 * MS, &[]);
-            }
-            scene.away(n * 100 * MS, 7, shares, (state, place));
+/// libzmq I/O threads without a CPU: frames wait on their way into the inbox although the consumer has time for them.
+pub(super) fn io_starved(context: &DetectContext<'_>, out: &mut Verdicts) {
+    for one in late(context) {
+        // A consumer that never sleeps is itself the cause.
+        let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
+        let suspended = one.spent.share(one.away.sum(&SUSPENDED));
+        if asleep.is_none_or(|share| share - suspended < STARVED_SHARE) {
+            continue;
         }
-        scene
+        let Some((thread, spent, share)) =
+            starved_io_thread(context, &one).filter(|(.., share)| *share >= STARVED_SHARE)
+        else {
+            continue;
+        };
+        let id = thread.id;
+        let summary = format!(
+            "libzmq's I/O thread {} of the {} ({}/{}) waits for a CPU {} of the time {}, and the consumer sleeps {}",
+            thread.name,
+            thread.role,
+            id.pid,
+            id.tid,
+            percent(share),
+            one.meanwhile(),
+            asleep.map_or_else(String::new, percent),
+        );
+        one.report(context, out, summary)
+            .with("io_pid", id.pid)
+            .with("io_tid", id.tid)
+            .with("io_on_cpu", rounded(spent.share(spent.on_ns)))
+            .with("io_run_wait", rounded(share))
+            .advice("other threads have its CPU: do not pin the process to fewer CPUs than it has busy threads");
     }
+}
 
-    /// Verdicts of the four states, with their kinds.
-    fn found(scene: &Scene) -> Vec<(&'static str, Verdict)> {
-        let states: [(_, Check); 4] =
-            [("stopped", stopped), ("frozen", frozen), ("blocked", blocked), ("asleep", asleep)];
-        let of = |(kind, check)| scene.check(check, 4 * SECOND).into_iter().map(move |v| (kind, v));
-        states.into_iter().flat_map(of).collect()
-    }
-
-    #[test]
-    fn each_off_cpu_state_has_its_own_finding_and_fix() {
-        use AwayState::{Blocked, Frozen, Polling, Stopped, Traced};
-        for (state, place, kind, does, fix) in [
-            (Stopped, "", "stopped", "stopped by a signal", "kill -CONT"),
-            (Traced, "", "stopped", "stopped by a debugger", "detach"),
-            (Frozen, "", "frozen", "frozen cgroup", "cgroup.freeze"),
-            (Blocked, "fsync", "blocked", "blocked in fsync", "disk"),
-            (Polling, "epoll_wait", "asleep", "(epoll_wait)", "py-spy dump"),
-        ] {
-            let found = found(&late_with(39, [1, 1, 0], state, place));
-            let [(found_kind, verdict)] = &*found else {
-                panic!("{state:?}: {found:?}");
-            };
-            assert_eq!(*found_kind, kind, "{state:?}");
-            assert!(verdict.summary.contains(does), "{}", verdict.summary);
-            let advice = verdict.advice.as_deref().unwrap();
-            assert!(advice.contains(fix), "{advice}");
-            assert_eq!(verdict.evidence["away"], state.as_str());
-        }
-    }
-
-    #[test]
-    fn a_stopped_thread_is_not_reported_as_starved() {
-        let scene = late_with(39, [20, 30, 0], AwayState::Stopped, "");
-        assert!(scene.check(consumer_starved::check, 4 * SECOND).is_empty());
-        let scene = late_with(39, [20, 60, 0], AwayState::Polling, "epoll_wait");
-        assert_eq!(scene.check(consumer_starved::check, 4 * SECOND).len(), 1);
-        assert!(found(&scene).is_empty());
-    }
-
-    #[test]
-    fn an_idle_thread_is_not_blamed_for_a_frame_with_an_unobserved_receive() {
-        for (state, place) in [(AwayState::Polling, "epoll_wait"), (AwayState::Blocked, "futex")] {
-            assert!(found(&late_with(1, [1, 0, 0], state, place)).is_empty());
-        }
-        let stopped = found(&late_with(1, [1, 0, 0], AwayState::Stopped, ""));
-        assert_eq!(stopped[0].0, "stopped", "a stopped thread is always reported");
-    }
+/// The I/O thread at either end of the line that waits most for a CPU.
+fn starved_io_thread<'a>(context: &DetectContext<'a>, one: &Late<'a>) -> Option<(&'a Thread, TimeUse, f64)> {
+    let sender = &*one.group.ends.from;
+    let is_endpoint = |t: &&Thread| t.id.pid == one.thread.id.pid || *t.role == *sender;
+    let io = context.ledger.threads().iter().filter(|t| t.part == Some(ThreadPart::Io));
+    io.filter(is_endpoint)
+        .filter_map(|thread| {
+            let spent = thread.between(one.from, context.now)?;
+            Some((thread, spent, spent.share(spent.starved_ns()?)))
+        })
+        .max_by(|a, b| a.2.total_cmp(&b.2))
 }

@@ -1,15 +1,17 @@
-//! A CPU-bound consumer: its thread computes all the time while frames wait.
+//! A CPU-bound consumer: its thread computes all the time while frames wait, or the engine logs that it does.
 
 use std::fmt::Write as _;
 
-use super::consumer::{late, rounded, worst_of_each_line};
-use super::thresholds::CPU_BOUND_SHARE;
-use super::{DetectContext, Verdict, advice};
+use super::consumer::{Late, rounded, worst_of_each_line};
+use super::thresholds::{CPU_BOUND_SHARE, GAP_WARNING_NS, LATE_NS, gap_severity};
+use super::{DetectContext, Severity, Verdicts, advice};
 use crate::ledger::StackFunction;
-use crate::words::{bytes, duration, percent};
+use crate::words::{bytes, count, duration, percent, plural};
 
 /// With fewer stack samples of a running thread, a share is not significant.
 const SAMPLES: u64 = 20;
+/// A process that waits at least this long for a message is idle.
+const IDLE_WAIT_NS: u64 = 5_000_000;
 
 /// Whether the function writes parts of an HTTP response: uvicorn's `RequestResponseCycle.send`, of either parser.
 fn writes_response(function: &StackFunction) -> bool {
@@ -27,10 +29,9 @@ fn writes_share(context: &DetectContext<'_>, role: &str) -> Option<f64> {
     })
 }
 
-pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
-    let min = CPU_BOUND_SHARE;
-    let on_cpu = |one: &super::consumer::Late<'_>| Some(one.spent.share(one.spent.on_ns));
-    for (one, share) in worst_of_each_line(late(context), min, on_cpu) {
+pub(super) fn observed(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let on_cpu = |one: &Late<'_>| Some(one.spent.share(one.spent.on_ns));
+    for (one, share) in worst_of_each_line(context, CPU_BOUND_SHARE, on_cpu) {
         let mut summary =
             format!("{} is on CPU {} of the time {}", one.describe_thread(), percent(share), one.meanwhile());
         let recv_wait = one.group.recv_wait.quantile(0.5);
@@ -56,95 +57,75 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             _ => advice::own_work(engine, role),
         };
         let processing = one.spent.share(one.spent.processing_ns);
-        found.push(
-            one.verdict(context, summary)
-                .with("process_cpus", rounded(one.process_cpus(context)))
-                .with("processing", rounded(processing))
-                .with_known("http_writes", writes.map(rounded))
-                .with_known("recv_wait_p50_ns", recv_wait)
-                .advice(advice),
-        );
+        one.report(context, out, summary)
+            .with("process_cpus", rounded(one.process_cpus(context)))
+            .with("processing", rounded(processing))
+            .with_known("http_writes", writes.map(rounded))
+            .with_known("recv_wait_p50_ns", recv_wait)
+            .advice(advice);
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::scene::{MS, SECOND, Scene};
-    use super::*;
-
-    #[test]
-    fn only_a_thread_that_computes_while_frames_wait_is_cpu_bound() {
-        let mut scene = Scene::skip_path();
-        for n in 0..20 {
-            scene.send(n * 100 * MS, &[]);
-            scene.receive_by(n * 100 * MS + MS, n, 7);
-            scene.cpu((n + 1) * 100 * MS, 7, [95, 3, 0]);
-        }
-        assert!(scene.check(check, 2 * SECOND).is_empty(), "no frame is queued");
-        for n in 20..60 {
-            scene.send(n * 100 * MS, &[]);
-            scene.cpu((n + 1) * 100 * MS, 7, [95, 3, 0]);
-            scene.kernel((n + 1) * 100 * MS, 0);
-        }
-        let found = scene.check(check, 6 * SECOND);
-        assert_eq!(found[0].evidence["on_cpu"], 0.95);
-        assert_eq!(found[0].evidence["waiting_frames"], 40);
-        assert_eq!(&*found[0].hop, "scheduler->tokenizer");
-        assert!(found[0].summary.contains("libzmq's own queue"), "{}", found[0].summary);
+/// A CPU-bound consumer according to the engine's log, which reports high CPU use while requests wait. No thread or queue is observed here. The
+/// log's CPU figures cover the whole process.
+pub(super) fn logged(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let busiest = context
+        .ledger
+        .stages()
+        .processes()
+        .iter()
+        .filter_map(|process| Some((process, process.cpu_at(context.now)?)))
+        .filter(|(_, cpu)| *cpu >= CPU_BOUND_SHARE)
+        .max_by(|a, b| a.1.total_cmp(&b.1));
+    let Some((process, cpu)) = busiest else { return };
+    // It mostly waits for messages, so its own work is not the limit.
+    let recv_wait = process.recv_wait.quantile(0.5);
+    if recv_wait.is_some_and(|ns| ns >= IDLE_WAIT_NS) {
+        return;
     }
-
-    #[test]
-    fn the_share_of_http_writes_is_reported_where_stacks_show_it() {
-        let late_with = |writing: u32, file| {
-            let mut scene = Scene::skip_path();
-            for n in 1..60 {
-                scene.send(n * 100 * MS, &[]);
-                scene.cpu(n * 100 * MS, 7, [97, 3, 0]);
-                if n == 40 {
-                    scene.receive_by(n * 100 * MS, 0, 7);
-                }
-                if n % 5 == 0 {
-                    scene.stack(n * 100 * MS, ("RequestResponseCycle.send", file), writing);
-                    scene.stack(
-                        n * 100 * MS,
-                        ("TokenizerManager._handle", "engine/managers/tokenizer_manager.py"),
-                        50 - writing,
-                    );
-                }
-            }
-            scene.check(check, 6 * SECOND).remove(0)
-        };
-        let uvicorn = "uvicorn/protocols/http/httptools_impl.py";
-        let found = late_with(30, uvicorn);
-        assert_eq!(found.evidence["http_writes"], 0.6);
-        assert!(found.summary.contains("60 % of its stack samples were writing HTTP responses"), "{}", found.summary);
-        let advice = found.advice.expect("every verdict has advice");
-        assert!(advice.contains("writing HTTP responses"), "{advice}");
-        let found = late_with(10, uvicorn);
-        assert_eq!(found.evidence["http_writes"], 0.2);
-        assert!(!found.advice.expect("advice").contains("HTTP"));
-        let found = late_with(30, "another/client.py");
-        assert_eq!(found.evidence["http_writes"], 0.0);
-        assert!(!found.summary.contains("HTTP"), "{}", found.summary);
+    let waits = context
+        .ledger
+        .requests()
+        .filter_map(|r| Some(context.now.since(r.waiting_since()?)))
+        .filter(|&ns| ns >= LATE_NS);
+    let (waiting, oldest_ns) = waits.fold((0, 0), |(n, oldest), ns| (n + 1, u64::max(oldest, ns)));
+    let worst_ns = context.ledger.worst_gap().map_or(0, |w| w.ns).max(oldest_ns);
+    if worst_ns < GAP_WARNING_NS && (waiting > 0 || context.ledger.observes_gaps()) {
+        return;
     }
-
-    #[test]
-    fn a_consumer_without_observed_receives_is_judged_only_if_unique() {
-        let mut scene = Scene::skip_path();
-        for n in 1..40 {
-            scene.send(n * 100 * MS, &[]);
-            scene.cpu(n * 100 * MS, 7, [97, 3, 0]);
-            scene.cpu(n * 100 * MS, 9, [1, 0, 0]);
-        }
-        let found = scene.check(check, 4 * SECOND);
-        assert_eq!((found.len(), &found[0].evidence["tid"]), (1, &7.into()));
+    let severity = gap_severity(worst_ns).unwrap_or(Severity::Warning);
+    let states = process.states_at(context.now);
+    let mut summary = format!("the engine logs that {} uses {} of a core", process.by, percent(cpu));
+    if let Some(states) = states {
+        let _ = write!(summary, " with {} request states", count(states.into()));
     }
-
-    #[test]
-    fn a_sleeping_or_starved_thread_is_not_cpu_bound() {
-        for shares in [[10, 5, 0], [40, 55, 0]] {
-            let scene = Scene::late_consumer(shares);
-            assert!(scene.check(check, 4 * SECOND).is_empty());
-        }
+    if waiting > 0 {
+        let _ = write!(
+            summary,
+            " and {} waiting for the first token, the longest for {}",
+            plural(waiting, "request"),
+            duration(oldest_ns)
+        );
     }
+    if let Some(ns) = recv_wait {
+        let _ = write!(summary, "; it waits {} for each message", duration(ns));
+    }
+    if let Some(share) = process.more_share() {
+        let _ = write!(summary, ", {} of which have more ready behind them", percent(share));
+    }
+    summary.push_str(if recv_wait.is_some() { ": it is CPU-bound, not I/O-bound" } else { "" });
+    out.add(severity, summary)
+        .weight(u64::from(states.unwrap_or(0)).max(waiting))
+        .with("by", "the engine's log")
+        .with("process", &*process.by)
+        .with("process_cpus", rounded(cpu))
+        .with("waiting_requests", waiting)
+        .with("oldest_waiting_ns", oldest_ns)
+        .advice(format!(
+            "{}; attach to see which functions it spends its time in",
+            advice::own_work(context.facts(), context.facts().receiver())
+        ))
+        .with_known("states", states)
+        .with_known("recv_wait_p50_ns", recv_wait)
+        .with_known("more_ready", process.more_share().map(rounded));
 }

@@ -1,12 +1,13 @@
-//! Chunks that never reached their client: proven by deliveries, or predicted from wakeups.
+//! Tokens that never reached their client: chunks dropped, as deliveries prove or wakeups predict, and damaged arguments of tool calls.
 
-use super::{DetectContext, Severity, Verdict, advice};
+use super::{DetectContext, Severity, Verdicts, advice};
+use crate::event::ToolCallOutcome;
 use crate::words::{count, plural, share};
 
 /// Share of dropped chunks that is critical.
 const CRITICAL_SHARE: f64 = 0.001;
 
-pub(super) fn dropped(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+pub(super) fn dropped(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let (fates, seen) = (totals.chunks.fates, &totals.drops);
     if fates.tokens_lost == 0 {
@@ -32,20 +33,17 @@ pub(super) fn dropped(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         plural(seen.rids, "request"),
     );
     let from_text = (totals.tokens.lost_from_text > 0).then_some(totals.tokens.lost_from_text);
-    let verdict = Verdict::new(severity, summary)
-        .affected(seen)
-        .weight(fates.tokens_lost)
-        .with("requests", seen.rids)
+    out.add(severity, summary)
+        .affected("requests", seen)
         .with("chunks_dropped", fates.dropped)
-        .with("tokens_lost", fates.tokens_lost)
+        .weighed("tokens_lost", fates.tokens_lost)
         .with("worst_tokens_lost", seen.amount)
         .with_known("tokens_lost_from_text", from_text)
         .advice(advice);
-    found.push(verdict);
 }
 
 /// Responses matched to no frame: the count claimed by the last event against the tokens carried.
-pub(super) fn short_answers(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+pub(super) fn short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
     let (seen, lost) = (&answers.judged_alone_lost, answers.judged_alone_tokens_lost);
     if lost == 0 {
@@ -56,19 +54,15 @@ pub(super) fn short_answers(context: &DetectContext<'_>, found: &mut Vec<Verdict
         plural(lost, "token"),
         plural(seen.rids, "response"),
     );
-    found.push(
-        Verdict::new(Severity::Critical, summary)
-            .affected(seen)
-            .weight(lost)
-            .with("responses", seen.rids)
-            .with("responses_whole", answers.judged_alone)
-            .with("tokens_lost", lost)
-            .with("worst_tokens_lost", seen.amount)
-            .advice(advice::dropped(context.ledger.engine())),
-    );
+    out.add(Severity::Critical, summary)
+        .affected("responses", seen)
+        .with("responses_whole", answers.judged_alone)
+        .weighed("tokens_lost", lost)
+        .with("worst_tokens_lost", seen.amount)
+        .advice(advice::dropped(context.ledger.engine()));
 }
 
-pub(super) fn predicted(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+pub(super) fn predicted(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     // If deliveries are observed, they decide instead of the prediction.
     if totals.predicted.dropped == 0 || context.ledger.observes_deliveries() {
@@ -87,111 +81,59 @@ pub(super) fn predicted(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         plural(totals.predicted.dropped, "chunk"),
         count(totals.chunks.received),
     );
-    found.push(
-        Verdict::new(severity, summary)
-            .affected(&totals.bursts)
-            .weight(totals.predicted.dropped)
-            .with("requests", totals.bursts.rids)
-            .with("chunks_dropped_predicted", totals.predicted.dropped)
-            .with("burst_max", totals.predicted.burst_max)
-            .advice(advice::dropped(context.ledger.engine())),
-    );
+    out.add(severity, summary)
+        .affected("requests", &totals.bursts)
+        .weighed("chunks_dropped_predicted", totals.predicted.dropped)
+        .with("burst_max", totals.predicted.burst_max)
+        .advice(advice::dropped(context.ledger.engine()));
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::scene::Scene;
-    use super::*;
-    use crate::event::{Answer, Capabilities, Delivery, Hop, Response, What};
-    use crate::id::HopId;
-
-    #[test]
-    fn text_left_out_is_not_blamed_on_the_waiter() {
-        let mut scene = Scene::delivering();
-        for n in 1..=4 {
-            scene.send(n, &[("a", 1, n as u32)]);
-        }
-        let delivery = Delivery { finished: true, response: Response::Text, ..Delivery::new("a", 1, Some(4)) };
-        scene.apply(8, What::Delivered(delivery));
-        let found = scene.check(dropped, 9);
-        assert_eq!(found[0].evidence["tokens_lost_from_text"], found[0].evidence["tokens_lost"]);
-        let advice = found[0].advice.as_deref().expect("advice");
-        assert!(advice.contains("middleware") && !advice.contains("0.5.10"), "{advice}");
+pub(super) fn damaged_tool_calls(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let responses = context.ledger.tool_calls();
+    let (seen, by_parser) = (&responses.damaged, responses.damaged_by_parser);
+    if seen.rids == 0 {
+        return;
     }
-
-    #[test]
-    fn predicted_drops_need_a_shared_wakeup_and_are_not_confirmed() {
-        let mut scene = Scene::skip_path();
-        scene.send(0, &[("a", 1, 1), ("b", 1, 1)]);
-        scene.send(1, &[("a", 1, 2)]);
-        scene.receive_in_wakeup(2, 0, 7);
-        assert!(scene.check(predicted, 3).is_empty());
-        scene.receive_in_wakeup(3, 1, 7);
-        let found = scene.check(predicted, 4);
-        assert_eq!(found[0].evidence["chunks_dropped_predicted"], 1);
-        assert!(found[0].advice.as_deref().is_some_and(|a| a.contains("0.5.10")));
-        assert!(scene.check(dropped, 4).is_empty());
-    }
-
-    #[test]
-    fn predicted_drops_without_affected_ids_are_informational() {
-        let mut scene = Scene::skip_path();
-        scene.send(0, &[("a", 1, 1)]);
-        scene.send(1, &[("a", 1, 2)]);
-        scene.receive_in_wakeup(2, 0, 7);
-        scene.receive_in_wakeup(3, 1, 7);
-        assert_eq!(scene.check(predicted, 4)[0].severity, Severity::Warning);
-        scene.apply(
-            5,
-            What::Hop(Hop {
-                id: HopId(1),
-                ends: "detokenizer->tokenizer".into(),
-                endpoint: "ipc:///tmp/d",
-                worker: None,
-                origin: false,
-                last: true,
-                capabilities: Capabilities::default(),
-            }),
-        );
-        assert_eq!(scene.check(predicted, 6)[0].severity, Severity::Info);
-    }
-
-    #[test]
-    fn no_drop_is_predicted_for_a_response_without_gaps() {
-        for response in [Response::Text, Response::Whole] {
-            let mut scene = Scene::skip_path();
-            (1..=4).for_each(|n| scene.send(n, &[("a", 1, n as u32)]));
-            scene.receive_in_wakeup(5, 0, 7);
-            scene.receive_in_wakeup(6, 1, 7);
-            assert_eq!(scene.check(predicted, 7).len(), 1);
-            scene.respond(8, response, "a", u32::from(response == Response::Whole) * 4);
-            scene.receive_in_wakeup(9, 2, 8);
-            scene.receive_in_wakeup(10, 3, 8);
-            assert!(scene.check(predicted, 11).is_empty(), "{response:?}");
-        }
-    }
-
-    #[test]
-    fn a_short_response_of_an_untracked_request_is_reported() {
-        let mut scene = Scene::skip_path();
-        let answer = |rid, tokens| Answer::new(rid, Some(tokens), Some(8));
-        scene.apply(1, What::Answered(answer("whole", 8)));
-        assert!(scene.check(short_answers, 2).is_empty());
-        scene.apply(3, What::Answered(answer("short", 5)));
-        let found = scene.check(short_answers, 4);
-        assert_eq!(&*found[0].rid, "short");
-        assert_eq!(found[0].evidence["tokens_lost"], 3);
-    }
-
-    #[test]
-    fn observed_deliveries_confirm_drops() {
-        let mut scene = Scene::delivering();
-        for n in 1..=3 {
-            scene.send(n, &[("a", 1, n as u32)]);
-        }
-        scene.deliver(5, "a", 1, 3, false);
-        let found = scene.check(dropped, 6);
-        assert_eq!(found[0].severity, Severity::Critical);
-        assert_eq!(found[0].evidence["tokens_lost"], 2);
-    }
+    let all: u64 = responses.outcomes.values().sum();
+    let of = |outcome| responses.outcomes.get(&outcome).copied().unwrap_or_default();
+    let (missing, repeated, swapped, garbled) = (
+        of(ToolCallOutcome::Missing),
+        of(ToolCallOutcome::Repeated),
+        of(ToolCallOutcome::Swapped),
+        of(ToolCallOutcome::Garbled),
+    );
+    let kinds = [
+        (missing, "missing text"),
+        (repeated, "repeated text"),
+        (swapped, "swapped text"),
+        (garbled, "cut characters"),
+    ];
+    let kinds = kinds.iter().filter(|(n, _)| *n > 0);
+    let kinds: Vec<_> = kinds.map(|(n, kind)| format!("{kind} in {}", count(*n))).collect();
+    let summary = format!(
+        "the arguments of tool calls in {} of {} are not those that the engine sent: {}",
+        count(seen.rids),
+        plural(all, "response"),
+        kinds.join(", "),
+    );
+    let place = "the request screen has the place";
+    let events = "the serving process loses, repeats or reorders chunks or events";
+    let parser = "its tool-call parser changes the arguments";
+    let advice = if by_parser == 0 {
+        format!("{events}; {place}")
+    } else if by_parser == seen.rids {
+        format!("{parser} within chunks and events; {place}")
+    } else {
+        format!("in {} {parser} within chunks and events; in the others {events}; {place}", count(by_parser))
+    };
+    out.add(Severity::Warning, summary)
+        .affected("responses", seen)
+        .weight(seen.rids)
+        .with("responses_missing", missing)
+        .with("responses_repeated", repeated)
+        .with("responses_swapped", swapped)
+        .with("responses_garbled", garbled)
+        .with("responses_by_parser", by_parser)
+        .with("worst_characters", seen.amount)
+        .advice(advice);
 }

@@ -12,10 +12,11 @@ use crate::ledger::AffectedRequests;
 use crate::words::names;
 
 /// How bad a finding is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
     /// Information only.
+    #[default]
     Info,
     /// Needs attention.
     Warning,
@@ -28,14 +29,13 @@ names! {
 }
 
 impl Severity {
-    /// Critical, or else a warning.
     pub(super) fn critical_if(critical: bool) -> Self {
         if critical { Self::Critical } else { Self::Warning }
     }
 }
 
 /// Result of one detector run for one place.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Verdict {
     /// Severity.
     pub severity: Severity,
@@ -56,60 +56,62 @@ pub struct Verdict {
 }
 
 impl Verdict {
-    pub(super) fn new(severity: Severity, summary: String) -> Self {
-        Self {
-            severity,
-            hop: String::new(),
-            rid: String::new(),
-            since: None,
-            summary,
-            evidence: BTreeMap::new(),
-            advice: None,
-            weight: 0,
-        }
-    }
-
-    pub(super) fn hop(mut self, hop: &str) -> Self {
+    pub(super) fn hop(&mut self, hop: &str) -> &mut Self {
         hop.clone_into(&mut self.hop);
         self
     }
 
-    pub(super) fn rid(mut self, rid: &str) -> Self {
+    pub(super) fn rid(&mut self, rid: &str) -> &mut Self {
         rid.clone_into(&mut self.rid);
         self
     }
 
-    /// Sets the worst affected request and the start of the problem.
-    pub(super) fn affected(self, seen: &AffectedRequests) -> Self {
-        self.rid(&seen.worst).since(seen.since)
+    /// Sets the worst affected request and the start of the problem. Adds the number of occurrences under this name.
+    pub(super) fn affected(&mut self, name: &str, seen: &AffectedRequests) -> &mut Self {
+        self.rid(&seen.worst).since(seen.since).with(name, seen.rids)
     }
 
-    pub(super) fn since(mut self, since: Option<MonoNs>) -> Self {
+    pub(super) fn since(&mut self, since: Option<MonoNs>) -> &mut Self {
         self.since = since;
         self
     }
 
-    pub(super) fn with(mut self, name: &str, value: impl Into<Value>) -> Self {
+    pub(super) fn with(&mut self, name: &str, value: impl Into<Value>) -> &mut Self {
         self.evidence.insert(name.to_owned(), value.into());
         self
     }
 
-    /// Adds a number if it is known.
-    pub(super) fn with_known(self, name: &str, value: Option<impl Into<Value>>) -> Self {
+    pub(super) fn with_known(&mut self, name: &str, value: Option<impl Into<Value>>) -> &mut Self {
         match value {
             Some(value) => self.with(name, value),
             None => self,
         }
     }
 
-    pub(super) fn advice(mut self, advice: impl Into<String>) -> Self {
+    pub(super) fn advice(&mut self, advice: impl Into<String>) -> &mut Self {
         self.advice = Some(advice.into());
         self
     }
 
-    pub(super) fn weight(mut self, weight: u64) -> Self {
+    /// Adds a number that is also the weight.
+    pub(super) fn weighed(&mut self, name: &str, number: u64) -> &mut Self {
+        self.weight(number).with(name, number)
+    }
+
+    pub(super) fn weight(&mut self, weight: u64) -> &mut Self {
         self.weight = weight;
         self
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Verdicts(pub(super) Vec<Verdict>);
+
+impl Verdicts {
+    pub(super) fn add(&mut self, severity: Severity, summary: String) -> &mut Verdict {
+        let place = self.0.len();
+        self.0.push(Verdict { severity, summary, ..Verdict::default() });
+        &mut self.0[place]
     }
 }
 
@@ -145,13 +147,13 @@ pub struct Findings {
 impl Findings {
     /// Runs every detector.
     pub fn update(&mut self, context: &DetectContext<'_>) {
-        let mut found = Vec::new();
+        let mut found = Verdicts::default();
         for detector in ALL {
             (detector.check)(context, &mut found);
             for finding in self.list.iter_mut().filter(|f| f.kind == detector.kind) {
                 finding.active = false;
             }
-            for verdict in found.drain(..) {
+            for verdict in found.0.drain(..) {
                 self.enter(detector, verdict, context.now);
             }
         }
@@ -197,7 +199,7 @@ mod tests {
     const LASTING: Detector = detector("merged-chunks", Keep::Latest, |_, _| {});
 
     fn verdict(severity: Severity, weight: u64) -> Verdict {
-        Verdict::new(severity, String::new()).hop("a->b").weight(weight)
+        Verdict { severity, hop: "a->b".to_owned(), weight, ..Verdict::default() }
     }
 
     #[test]
@@ -206,7 +208,7 @@ mod tests {
         findings.enter(&PASSING, verdict(Severity::Warning, 10), MonoNs(5));
         findings.enter(&PASSING, verdict(Severity::Critical, 20), MonoNs(6));
         findings.enter(&PASSING, verdict(Severity::Warning, 90), MonoNs(7));
-        findings.enter(&PASSING, verdict(Severity::Warning, 90).hop("b->c"), MonoNs(7));
+        findings.enter(&PASSING, Verdict { hop: "b->c".to_owned(), ..verdict(Severity::Warning, 90) }, MonoNs(7));
         let list = findings.sorted();
         assert_eq!(list.len(), 2, "one finding per kind and hop");
         assert_eq!(list[0].verdict.severity, Severity::Critical);

@@ -6,12 +6,12 @@ use serde_json::json;
 
 use super::consumer::{rest, rounded};
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
-use super::{DetectContext, Verdict, advice};
+use super::{DetectContext, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
 use crate::ledger::WaitBreakdown;
 use crate::words::{count, duration, percent, plural};
 
-pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     if !ledger.observes_gaps() {
         return;
@@ -59,13 +59,14 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     };
     let bottleneck = context.attribution.bottleneck();
     let _ = write!(summary, "; {}", context.attribution.first_token_words());
-    let waits = ledger.waits();
+    let waits = &ledger.waits;
     // The tokenizer thread's activity explains only waits for the tokenizer.
     let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));
     if explained {
         let _ = write!(summary, "; meanwhile {}", meanwhile(&waits.total));
     }
-    let mut verdict = Verdict::new(severity, summary)
+    let verdict = out
+        .add(severity, summary)
         .rid(rid)
         .since(Some(MonoNs(since)))
         .weight(worst)
@@ -75,7 +76,7 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
         .with("oldest_waiting_ns", oldest_ns)
         .advice(advice::first_token(ledger.engine().facts(), bottleneck));
     if let Some(leg) = bottleneck {
-        verdict = verdict
+        verdict
             .hop(leg.name)
             .with("bottleneck", leg.words())
             .with("bottleneck_share", rounded(leg.first_token[0].share))
@@ -84,21 +85,20 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     }
     // Before any receive, there is no distribution of gaps.
     if gap.count() > 0 {
-        verdict = verdict
+        verdict
             .with("p50_ns", quantile(0.5))
             .with("p90_ns", quantile(0.9))
             .with("p99_ns", quantile(0.99))
             .with("max_ns", worst_received);
     }
     if waits.total.requests > 0 {
-        verdict = verdict.with("judged_requests", waits.total.requests);
-        verdict = causes(verdict, "judged", &waits.total);
+        verdict.with("judged_requests", waits.total.requests);
+        causes(verdict, "judged", &waits.total);
     }
     // A wait still in progress has no attribution yet.
     if let Some((_, worst)) = waits.worst.as_ref().filter(|(of, _)| **of == *rid) {
-        verdict = causes(verdict, "worst", worst);
+        causes(verdict, "worst", worst);
     }
-    found.push(verdict);
 }
 
 /// Describes what the receiving thread did.
@@ -114,9 +114,9 @@ fn meanwhile(what: &WaitBreakdown) -> String {
 }
 
 /// Adds the breakdown as evidence, each name prefixed with `of`.
-fn causes(verdict: Verdict, of: &str, what: &WaitBreakdown) -> Verdict {
+fn causes(verdict: &mut Verdict, of: &str, what: &WaitBreakdown) {
     let spent = &what.spent;
-    let numbers = [
+    for (name, number) in [
         ("gap_ns", Some(what.gap_ns)),
         ("upstream_ns", Some(what.upstream_ns)),
         ("kernel_bytes_max", what.kernel_bytes_max),
@@ -126,28 +126,7 @@ fn causes(verdict: Verdict, of: &str, what: &WaitBreakdown) -> Verdict {
         ("run_wait_ns", spent.starved_ns()),
         ("throttled_ns", spent.throttled_ns()),
         ("blocked_ns", spent.blocked_ns()),
-    ];
-    numbers.into_iter().fold(verdict, |verdict, (name, number)| verdict.with_known(&format!("{of}_{name}"), number))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::Severity;
-    use super::super::scene::{MS, SECOND, Scene};
-    use super::*;
-
-    #[test]
-    fn gap_severity_follows_its_length_and_ongoing_waits_count() {
-        let mut scene = Scene::skip_path();
-        scene.send(0, &[("a", 1, 1)]);
-        scene.receive(500 * MS, 0);
-        assert!(scene.check(check, SECOND).is_empty());
-        scene.send(SECOND, &[("b", 1, 1)]);
-        let waiting = scene.check(check, 3 * SECOND);
-        assert_eq!((waiting[0].severity, &*waiting[0].rid), (Severity::Warning, "b"));
-        scene.receive(8 * SECOND, 1);
-        let late = scene.check(check, 8 * SECOND);
-        assert_eq!(late[0].severity, Severity::Critical);
-        assert_eq!(late[0].evidence["requests_above_warning"], 1);
+    ] {
+        verdict.with_known(&format!("{of}_{name}"), number);
     }
 }

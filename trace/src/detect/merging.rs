@@ -1,14 +1,16 @@
-//! Merged chunks: no token is lost, but the client sees bursts.
+//! Chunks that are not delivered separately: merged with, or replaced by, a later one.
 
 use std::fmt::Write as _;
 
-use super::{DetectContext, Severity, Verdict, advice};
+use super::{DetectContext, Severity, Verdicts, advice};
+use crate::engine::Waiter;
 use crate::words::{plural, share};
 
 /// Share of merged chunks that causes a warning.
 const WARNING_SHARE: f64 = 0.05;
 
-pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+/// Merged chunks: no token is lost, but the client sees bursts.
+pub(super) fn merged(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let confirmed = context.ledger.observes_deliveries();
     // Chunks replaced by a cumulative delivery are reported by `would-drop`.
@@ -39,64 +41,40 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
     if let Some(mean) = mean {
         let _ = write!(summary, ": {mean:.1} tokens per event on average");
     }
-    found.push(
-        Verdict::new(severity, summary)
-            .affected(seen)
-            .weight(chunks)
-            .with("requests", seen.rids)
-            .with("chunks", chunks)
-            .with("confirmed", confirmed)
-            .with("tokens_per_event", mean)
-            .advice(advice::merging(context.facts())),
-    );
+    out.add(severity, summary)
+        .affected("requests", seen)
+        .weighed("chunks", chunks)
+        .with("confirmed", confirmed)
+        .with("tokens_per_event", mean)
+        .advice(advice::merging(context.facts()));
 }
 
-#[cfg(test)]
-mod tests {
-    use super::super::scene::Scene;
-    use super::*;
-    use crate::event::Response;
-
-    #[test]
-    fn merged_deliveries_are_reported_as_merged_not_lost() {
-        let mut scene = Scene::delivering();
-        scene.send(0, &[("a", 1, 1)]);
-        scene.deliver(1, "a", 1, 1, false);
-        assert!(scene.check(check, 2).is_empty());
-        scene.send(3, &[("a", 1, 2)]);
-        scene.send(4, &[("a", 1, 3)]);
-        scene.deliver(5, "a", 2, 3, false);
-        let found = scene.check(check, 6);
-        assert_eq!(found[0].evidence["chunks"], 1);
-        assert_eq!(found[0].evidence["confirmed"], true);
-        assert_eq!(found[0].evidence["tokens_per_event"], 2.0);
-        assert!(found[0].summary.ends_with("in bursts: 2.0 tokens per event on average"), "{}", found[0].summary);
+/// Chunks replaced by a later one in cumulative mode. Nothing is lost, but the same engine would lose them in incremental mode.
+pub(super) fn would_drop(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let totals = context.ledger.totals();
+    let engine = context.ledger.engine();
+    if engine.waiter != Some(Waiter::KeepsLast) {
+        return;
     }
-
-    #[test]
-    fn a_non_streaming_response_is_not_reported_as_merging() {
-        let mut scene = Scene::delivering();
-        (1..=3).for_each(|n| scene.send(n, &[("a", 1, n as u32)]));
-        scene.respond(5, Response::Whole, "a", 3);
-        assert!(scene.check(check, 6).is_empty());
-        let fates = scene.ledger.totals().chunks.fates;
-        assert_eq!((fates.delivered, fates.merged), (3, 0));
-        assert_eq!(scene.ledger.balances(), Ok(()));
+    let confirmed = context.ledger.observes_deliveries();
+    let (chunks, of, seen) = if confirmed {
+        (totals.replaced.0, totals.chunks.tracked, &totals.replaced.1)
+    } else {
+        (totals.predicted.replaced, totals.chunks.received, &totals.bursts)
+    };
+    if chunks == 0 {
+        return;
     }
-
-    #[test]
-    fn chunks_of_a_text_only_response_are_unjudged_and_its_tokens_unknown() {
-        let mut scene = Scene::delivering();
-        scene.send(1, &[("a", 1, 1)]);
-        scene.respond(2, Response::Text, "a", 0);
-        scene.send(3, &[("a", 1, 2)]);
-        let totals = scene.ledger.totals();
-        assert_eq!((totals.chunks.fates.unjudged, totals.tokens.uncounted), (2, 2));
-        assert_eq!((scene.ledger.undelivered(), scene.ledger.tokens_delivered()), (0, None));
-        assert_eq!(scene.ledger.request("a").expect("it is live").fates(), None);
-        scene.send(4, &[("b", 1, 1)]);
-        scene.deliver(5, "b", 1, 1, false);
-        assert_eq!(scene.ledger.tokens_delivered(), Some(1));
-        assert_eq!(scene.ledger.balances(), Ok(()));
-    }
+    let summary = format!(
+        "{} ({}) of {} replaced by later ones{}: harmless in cumulative mode, but their tokens would be lost in incremental mode",
+        plural(chunks, "chunk"),
+        share(chunks, of),
+        plural(seen.rids, "request"),
+        if confirmed { "" } else { " (predicted)" },
+    );
+    out.add(Severity::Info, summary)
+        .affected("requests", seen)
+        .weighed("chunks", chunks)
+        .with("confirmed", confirmed)
+        .advice(advice::would_drop(engine));
 }

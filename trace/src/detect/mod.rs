@@ -1,51 +1,35 @@
-//! Detectors: one file each, each a pure function of the ledger's state.
+//! Detectors: each a pure function of the ledger's state.
 
 mod advice;
-mod arithmetic;
 pub mod attribution;
 mod backlog;
-mod burst;
 mod consumer;
 mod consumer_away;
 mod consumer_cpu;
-mod consumer_logged;
-mod consumer_starved;
-mod consumer_throttled;
-mod damaged_tool_calls;
 mod drops;
-mod engine_ended;
-mod engine_failed;
+mod engine;
 mod finding;
 mod gap;
 mod inflation;
-mod io_starved;
-mod late_delivery;
-mod late_frontend;
-mod late_send;
-mod limit;
+mod late;
 mod merging;
-mod missed_observations;
-mod mode_mix;
-mod order;
-mod server_threads;
-mod stalled;
+mod own;
 pub mod thresholds;
-mod undecoded;
-mod wire_loss;
-mod worker_change;
+mod wire;
 mod worker_imbalance;
-mod would_drop;
 
 #[cfg(test)]
-mod scene;
+mod tests;
 
 use Keep::{Latest, LatestOfAllHops, Worst};
 use attribution::Attribution;
+use finding::Verdicts;
 pub use finding::{Finding, Findings, Severity, Verdict};
 pub(crate) use worker_imbalance::imbalance;
 
 use crate::clock::MonoNs;
 use crate::engine::Facts;
+use crate::event::AwayState::{Asleep, Blocked, Frozen, Polling, Stopped, Traced};
 use crate::ledger::Ledger;
 
 /// Input of a detector.
@@ -65,7 +49,6 @@ impl<'a> DetectContext<'a> {
         Self { ledger, attribution: Attribution::of(ledger), now }
     }
 
-    /// Facts about the engine.
     fn facts(&self) -> &'a dyn Facts {
         self.ledger.engine().facts()
     }
@@ -81,7 +64,7 @@ pub struct Detector {
 }
 
 /// Adds a verdict for each place with the problem.
-type Check = fn(&DetectContext<'_>, &mut Vec<Verdict>);
+type Check = fn(&DetectContext<'_>, &mut Verdicts);
 
 /// Verdict that a finding shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,37 +85,37 @@ const fn detector(kind: &'static str, keep: Keep, check: Check) -> Detector {
 pub const ALL: &[Detector] = &[
     detector("dropped-chunks", Latest, drops::dropped),
     detector("short-answers", Latest, drops::short_answers),
-    detector("damaged-tool-calls", Latest, damaged_tool_calls::check),
-    detector("wire-loss", Latest, wire_loss::check),
+    detector("damaged-tool-calls", Latest, drops::damaged_tool_calls),
+    detector("wire-loss", Latest, wire::loss),
     detector("first-token-gap", LatestOfAllHops, gap::check),
-    detector("late-delivery", Latest, late_delivery::check),
-    detector("late-send", Latest, late_send::check),
-    detector("late-frontend", Latest, late_frontend::check),
-    detector("consumer-stopped", Worst, consumer_away::stopped),
-    detector("consumer-frozen", Worst, consumer_away::frozen),
-    detector("consumer-blocked", Worst, consumer_away::blocked),
-    detector("consumer-cpu-bound", Worst, consumer_cpu::check),
-    detector("consumer-cpu-logged", Worst, consumer_logged::check),
-    detector("consumer-throttled", Worst, consumer_throttled::check),
-    detector("consumer-starved", Worst, consumer_starved::check),
-    detector("io-thread-starved", Worst, io_starved::check),
-    detector("consumer-asleep", Worst, consumer_away::asleep),
+    detector("late-delivery", Latest, late::delivery),
+    detector("late-send", Latest, late::send),
+    detector("late-frontend", Latest, late::frontend),
+    detector("consumer-stopped", Worst, |context, out| consumer_away::check(context, out, &[Stopped, Traced])),
+    detector("consumer-frozen", Worst, |context, out| consumer_away::check(context, out, &[Frozen])),
+    detector("consumer-blocked", Worst, |context, out| consumer_away::check(context, out, &[Blocked])),
+    detector("consumer-cpu-bound", Worst, consumer_cpu::observed),
+    detector("consumer-cpu-logged", Worst, consumer_cpu::logged),
+    detector("consumer-throttled", Worst, consumer::throttled),
+    detector("consumer-starved", Worst, consumer::starved),
+    detector("io-thread-starved", Worst, consumer_away::io_starved),
+    detector("consumer-asleep", Worst, |context, out| consumer_away::check(context, out, &[Polling, Asleep])),
     detector("dropped-chunks-predicted", Latest, drops::predicted),
     detector("inflation", Latest, inflation::inflated),
     detector("summed-counts", Latest, inflation::summed),
-    detector("backlog-growing", Worst, backlog::check),
-    detector("rid-changed-worker", Latest, worker_change::check),
-    detector("out-of-order", Latest, order::check),
+    detector("backlog-growing", Worst, backlog::growing),
+    detector("rid-changed-worker", Latest, wire::worker_change),
+    detector("out-of-order", Latest, wire::order),
     detector("worker-imbalance", Latest, worker_imbalance::check),
-    detector("merged-chunks", Latest, merging::check),
-    detector("would-drop", Latest, would_drop::check),
-    detector("burst", Latest, burst::check),
-    detector("engine-ended", Latest, engine_ended::check),
-    detector("engine-failed", Latest, engine_failed::check),
-    detector("stalled-stream", Worst, stalled::check),
-    detector("mode-mix", Latest, mode_mix::check),
-    detector("wire-arithmetic", Latest, arithmetic::check),
-    detector("undecoded", Latest, undecoded::check),
-    detector("missed-observations", Latest, missed_observations::check),
-    detector("limit-reached", Latest, limit::check),
+    detector("merged-chunks", Latest, merging::merged),
+    detector("would-drop", Latest, merging::would_drop),
+    detector("burst", Latest, backlog::burst),
+    detector("engine-ended", Latest, engine::ended),
+    detector("engine-failed", Latest, engine::failed),
+    detector("stalled-stream", Worst, engine::stalled),
+    detector("mode-mix", Latest, inflation::mode_mix),
+    detector("wire-arithmetic", Latest, wire::arithmetic),
+    detector("undecoded", Latest, own::undecoded),
+    detector("missed-observations", Latest, own::missed),
+    detector("limit-reached", Latest, own::limit),
 ];

@@ -1,12 +1,11 @@
 //! Thresholds that several detectors or the screen share. One that only a single detector reads is a constant in its file.
 
 use super::Severity;
+pub use crate::ledger::GAP_WARNING_NS;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Wait of a first token between scheduler and tokenizer that causes a warning, in nanoseconds.
-pub const GAP_WARNING_NS: u64 = SECOND;
-/// Wait that is critical, in nanoseconds.
+/// Wait of a first token between scheduler and tokenizer that is critical, in nanoseconds.
 pub const GAP_CRITICAL_NS: u64 = 5 * SECOND;
 /// Minimum size of a backlog, in frames.
 pub const BACKLOG_FRAMES: u64 = 64;

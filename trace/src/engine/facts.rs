@@ -7,10 +7,14 @@ use super::{Mode, Waiter};
 /// Facts about one engine. The defaults describe an unknown engine.
 pub trait Facts: fmt::Debug + Sync {
     /// Name in reports, metrics and exports, in lower case.
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &'static str {
+        "unknown"
+    }
 
     /// Name in sentences.
-    fn title(&self) -> &'static str;
+    fn title(&self) -> &'static str {
+        "the engine"
+    }
 
     /// Behaviour of a release or of a range such as `0.5.12..0.5.14`; empty where it is unknown or the releases differ.
     fn behaviour(&self, _version: &str) -> Behaviour {
@@ -171,15 +175,7 @@ impl StageNames {
 #[derive(Debug)]
 struct Unknown;
 
-impl Facts for Unknown {
-    fn name(&self) -> &'static str {
-        "unknown"
-    }
-
-    fn title(&self) -> &'static str {
-        "the engine"
-    }
-}
+impl Facts for Unknown {}
 
 impl PartialEq for dyn Facts {
     fn eq(&self, other: &Self) -> bool {

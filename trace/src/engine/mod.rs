@@ -4,13 +4,11 @@
 #[path = "../../tests/common/engine.rs"]
 pub(crate) mod example;
 mod facts;
-mod state;
 mod version;
 
 use serde::{Deserialize, Serialize};
 
 pub use facts::{Behaviour, Drops, Engines, Facts, OutputModeRule, StageNames};
-pub use state::{Engine, EngineState};
 pub use version::{BadVersion, Version, VersionRange};
 
 use crate::words::names;
@@ -40,4 +38,136 @@ pub enum Waiter {
 names! {
     Mode { Incremental = "incremental", Cumulative = "cumulative" }
     Waiter { KeepsLast = "keeps-last", YieldsAll = "yields-all", Merges = "merges" }
+}
+
+/// Known properties of the engine. `None` means unknown, never a guess.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Engine<'a> {
+    /// Name of the engine, in lower case.
+    pub name: Option<&'a str>,
+    /// Release, for example `0.5.9`; a range such as `0.5.12..0.5.13` if only the wire format is known.
+    pub version: Option<&'a str>,
+    /// Whether the tokenizer passes new or cumulative output to its waiters.
+    pub mode: Option<Mode>,
+    /// How a waiter processes several queued chunks.
+    pub waiter: Option<Waiter>,
+    /// Event-loop iterations from waking a waiter until it runs: 3 on CPython up to 3.11, where `asyncio.wait_for` creates a task, and 1
+    /// from 3.12 on. More if the consumer yields again. Measured: docs/internals/WIRE.md.
+    pub turnaround: Option<u8>,
+}
+
+/// Known properties of the engine, completed from its release.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EngineState {
+    /// Name of the engine, if a source named it.
+    pub name: Option<Box<str>>,
+    /// Release or range of releases.
+    pub version: Option<Box<str>>,
+    /// Output that the tokenizer passes to its waiters.
+    pub mode: Option<Mode>,
+    /// How a waiter processes several queued chunks.
+    pub waiter: Option<Waiter>,
+    /// Event-loop iterations from waking a waiter until it runs.
+    pub turnaround: Option<u8>,
+    #[serde(skip)]
+    known: Engines,
+    #[serde(skip)]
+    facts: &'static dyn Facts,
+    /// Copied from `facts`, because it is compared with the id of every chunk.
+    #[serde(skip)]
+    health_check_prefix: &'static str,
+    #[serde(skip)]
+    behaviour: Behaviour,
+}
+
+impl EngineState {
+    /// The known engines.
+    pub fn known(&self) -> Engines {
+        self.known
+    }
+
+    /// Facts about the engine.
+    pub fn facts(&self) -> &'static dyn Facts {
+        self.facts
+    }
+
+    /// Behaviour of the release.
+    pub fn behaviour(&self) -> &Behaviour {
+        &self.behaviour
+    }
+
+    /// Name of the engine in sentences, with its release if known.
+    pub fn title(&self) -> String {
+        let title = self.facts.title();
+        self.version.as_deref().map_or_else(|| title.to_owned(), |version| format!("{title} {version}"))
+    }
+
+    /// Whether a woken waiter has not run yet when the frame `frames` positions later in the same wakeup is received. With an unknown
+    /// turnaround, assumes that it waits for the whole wakeup.
+    pub fn still_waits(&self, frames: u32) -> bool {
+        let turns = u64::from(frames) * self.facts.turns_per_message();
+        self.turnaround.is_none_or(|turnaround| turns < u64::from(turnaround))
+    }
+
+    #[inline]
+    pub(crate) fn is_health_check(&self, rid: &str) -> bool {
+        let prefix = self.health_check_prefix;
+        // Comparing the first byte avoids a call for nearly every id.
+        rid.as_bytes().first() == prefix.as_bytes().first() && !prefix.is_empty() && rid.starts_with(prefix)
+    }
+
+    /// Sets the known engines and restores the fields that are not serialized.
+    pub(crate) fn resolve(&mut self, known: Engines) {
+        self.known = known;
+        self.facts = known.facts(self.name.as_deref());
+        self.health_check_prefix = self.facts.health_check_prefix();
+        self.behaviour = self.version.as_deref().map(|version| self.facts.behaviour(version)).unwrap_or_default();
+    }
+
+    pub(crate) fn set(&mut self, announced: &Engine<'_>) {
+        let Engine { name, version, mode, waiter, turnaround } = *announced;
+        (self.name, self.version) = (name.map(Into::into), version.map(Into::into));
+        self.resolve(self.known);
+        self.mode = mode.or(self.behaviour.mode());
+        self.waiter = waiter.or(self.behaviour.waiter);
+        self.turnaround = turnaround;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> EngineState {
+        let mut state = EngineState::default();
+        state.resolve(example::ENGINES);
+        state
+    }
+
+    #[test]
+    fn unset_fields_default_to_the_behaviour_of_the_release() {
+        let mut state = example();
+        state.set(&Engine { version: Some(example::DROPS), mode: Some(Mode::Incremental), ..Engine::default() });
+        assert_eq!(state.mode, Some(Mode::Incremental));
+        assert_eq!(state.waiter, Some(Waiter::KeepsLast));
+        state.set(&Engine { waiter: Some(Waiter::Merges), ..Engine::default() });
+        assert_eq!(state.mode, None);
+        assert_eq!(state.waiter, Some(Waiter::Merges));
+        assert_eq!(state.version, None);
+    }
+
+    #[test]
+    fn an_engine_outside_the_registry_has_no_facts() {
+        let mut state = example();
+        state.set(&Engine { name: Some("another"), version: Some(example::DROPS), ..Engine::default() });
+        assert_eq!((state.facts().name(), state.waiter), ("unknown", None));
+        assert!(!state.is_health_check("") && !state.is_health_check("HEALTH_CHECK_1"));
+    }
+
+    #[test]
+    fn health_checks_are_recognised_by_their_prefix() {
+        let state = example();
+        assert!(state.is_health_check("HEALTH_CHECK_1700000000.5"));
+        assert!(!state.is_health_check("5b920f43") && !state.is_health_check("H") && !state.is_health_check(""));
+    }
 }

@@ -6,7 +6,7 @@ use super::Finish;
 use crate::words::names;
 
 /// Tool calls of one response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCalls {
     /// Number of tool calls in the response; of an unjudged one, in the observed part.
     pub calls: u32,
@@ -54,10 +54,11 @@ impl ToolCalls {
 }
 
 /// Result of comparing the arguments of a tool call with the engine's text, from the best to the worst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToolCallOutcome {
     /// They are the JSON value that the engine sent.
+    #[default]
     Complete,
     /// They are complete JSON, and the engine's text has another form (XML, Python).
     Rewritten,

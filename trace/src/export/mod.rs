@@ -56,9 +56,6 @@ names! {
 }
 
 impl Format {
-    /// All formats.
-    pub const ALL: [Self; 5] = [Self::Perfetto, Self::Otlp, Self::Events, Self::Csv, Self::Parquet];
-
     /// Description for users.
     pub fn about(self) -> &'static str {
         match self {

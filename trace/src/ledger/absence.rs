@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::limits::push_bounded;
+use super::timeline::TimeUse;
 use crate::clock::MonoNs;
 use crate::event::{AwayState, CpuSample};
 
@@ -40,19 +41,16 @@ impl AwayTimes {
         *sum = sum.saturating_add(ns);
     }
 
-    /// Contribution of a sample: the time asleep in its interval counts for the state at its end.
-    pub(crate) fn of_sample(sample: &CpuSample<'_>) -> Self {
-        let mut times = Self::default();
+    /// Enters a sample: the time asleep in its interval counts for the state at its end.
+    pub(super) fn enter(&mut self, sample: &CpuSample<'_>) {
         if let Some(away) = sample.away {
-            times.add(away.state, asleep_ns(sample));
+            self.add(away.state, asleep_ns(sample));
         }
-        times
     }
 }
 
 fn asleep_ns(sample: &CpuSample<'_>) -> u64 {
-    let wanted = sample.on_ns.saturating_add(sample.wait_ns.unwrap_or(0));
-    sample.interval_ns.saturating_sub(wanted)
+    sample.interval_ns.saturating_sub(TimeUse::from(sample).wanted_ns())
 }
 
 /// Consecutive samples with the same state and place.
@@ -145,7 +143,7 @@ mod tests {
         assert_eq!(absences.0.len(), 1);
         let times = absences.between(MonoNs(1_000 * MS), MonoNs(2_000 * MS));
         assert_eq!(times.of(AwayState::Stopped), 1_000 * MS);
-        assert_eq!(times.sum(&AwayState::ALL), 1_000 * MS);
+        assert_eq!(times.sum(AwayState::ALL), 1_000 * MS);
     }
 
     #[test]

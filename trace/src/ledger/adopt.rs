@@ -4,12 +4,10 @@ use super::Ledger;
 use super::arithmetic::Evidence;
 use super::delivery_tracker::{DeliveryTracker, Entry};
 use super::lane::PendingChunk;
-use super::ticket::Ticket;
 use crate::event;
-use crate::id::HopId;
+use crate::id::{HopId, Ticket};
 
 impl Ledger {
-    /// Applies the announcement of a hop.
     pub(super) fn announced(&mut self, announced: &event::Hop<'_>) {
         let before: Vec<(bool, bool)> = self.hops.all.iter().map(|hop| (hop.tracks_deliveries, hop.open)).collect();
         let known = self.hops.all.iter().find(|hop| hop.id == announced.id);
@@ -112,7 +110,7 @@ impl Ledger {
         let early = self.early.of(&request.rid, stream.first_at);
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
         tracker.incomplete |= !stream.whole();
-        let known = tracker.entered() + waiting.len() as u64;
+        let known = tracker.entered + waiting.len() as u64;
         let passed = u64::from(stream.chunks).saturating_sub(known);
         if passed > 0 {
             tracker.skip(passed);
@@ -149,23 +147,24 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use crate::Config;
     use crate::event::{Capabilities, Chunk, IdColumn};
-    use crate::ledger::test_path::TestPath;
-    use crate::ledger::{Fates, Limits};
+    use crate::ledger::Fates;
+    use crate::ledger::test_path::Path;
 
     /// Three chunks sent, `received` of them received before the receiver is known to be the tokenizer, and one delivery of the third.
-    fn fates(before: &str, received: u64) -> (Fates, u64) {
+    fn fates(before: &str, received: usize) -> (Fates, u64) {
         let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
-        let mut path = TestPath::new(Limits::default());
-        let send = |path: &mut TestPath, count| path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, count)]);
+        let mut path = Path::new(Config::default());
+        let send = |path: &mut Path, count| path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, count)]);
         path.announce(0, before, [false, false], capabilities);
-        (1..=3).for_each(|count| send(&mut path, count));
-        (0..received).for_each(|seq| path.receive(seq));
+        let frames = [1, 2, 3].map(|count| send(&mut path, count));
+        frames.into_iter().take(received).for_each(|id| path.receive(id));
         path.announce(0, "detokenizer->tokenizer", [false, true], capabilities | Capabilities::DELIVERED);
-        path.deliver(3, false);
+        path.deliver(1, Some(3), false);
         send(&mut path, 4);
-        path.deliver(4, false);
-        (path.ledger.totals().chunks.fates, path.ledger.undelivered())
+        path.deliver(1, Some(4), false);
+        (path.ledger().totals().chunks.fates, path.ledger().undelivered())
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Lifecycle of request records: creation, closing and eviction.
 
 use super::request::{Closed, Summary};
-use super::ticket::Ticket;
 use super::{Ledger, Lossy};
 use crate::clock::MonoNs;
 use crate::event::Finish;
+use crate::id::Ticket;
 
 /// Minimum number of slots examined per tick. A larger table is examined in steps of its length divided by `ROUND`.
 const STEPS: usize = 256;
@@ -53,7 +53,7 @@ impl Ledger {
     pub(super) fn admit(&mut self, rid: &str, at: MonoNs) -> Ticket {
         while self.table.len() >= self.limits.live_rids.max(1) && self.make_room("live_rids") {}
         let limit = self.limits.rid_bytes / 2;
-        while self.table.rid_bytes() + rid.len() > limit && self.make_room("rid_bytes") {}
+        while self.table.rid_bytes + rid.len() > limit && self.make_room("rid_bytes") {}
         self.totals.requests.seen += 1;
         let ticket = self.table.insert(rid, at);
         if !self.shared_rids.is_empty()
@@ -173,13 +173,13 @@ impl Ledger {
             Closed::Evicted => self.totals.requests.evicted += 1,
             _ => {}
         }
-        self.hops.processing_stages.forget(&request);
+        self.hops.processing_stages.forget(&request.in_process);
         self.predecessors.remove(&ticket);
         if request.streams.iter().any(|stream| stream.count.listed_all()) {
             self.add_shared_rid(request.rid.clone());
         }
         if let Some(tracker) = &request.tracker {
-            self.totals.chunks.undelivered += tracker.in_flight();
+            self.totals.chunks.undelivered += tracker.chunks;
             tracker.release(&mut self.shelf);
         }
         if let Some(lossy) = request.take_losses() {
@@ -197,69 +197,57 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use crate::Config;
     use crate::MonoNs;
     use crate::event::{Capabilities, Chunk, IdColumn};
     use crate::ledger::Limits;
-    use crate::ledger::test_path::TestPath;
+    use crate::ledger::test_path::Path;
 
-    /// A scheduler whose chunks list all ids so far, and a ledger limited to two requests.
-    struct Crowd {
-        path: TestPath,
-        claim: IdColumn,
-        frames: u64,
+    fn path(limits: Limits) -> Path {
+        let mut path = Path { step_ns: 5, ..Path::new(Config { limits, ..Config::default() }) };
+        path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::RECEIVED);
+        path
     }
 
-    impl Crowd {
-        fn new(claim: IdColumn) -> Self {
-            let mut path = TestPath::new(Limits { live_rids: 2, ..Limits::default() });
-            path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::RECEIVED);
-            Self { path, claim, frames: 0 }
-        }
+    /// Sends a frame with chunks of (rid, count so far), which list all ids so far, and receives it 5 ns later.
+    fn pass(path: &mut Path, claim: IdColumn, chunks: &[(&str, u32)]) {
+        let chunks: Vec<Chunk<'_>> = chunks.iter().map(|&(rid, count)| Chunk::counted(rid, count, count)).collect();
+        let id = path.send(0, claim, &chunks);
+        path.receive(id);
+    }
 
-        /// Sends a frame with chunks of (rid, count so far) and receives it 5 ns later.
-        fn pass(&mut self, at: u64, chunks: &[(&str, u32)]) {
-            let chunks: Vec<Chunk<'_>> = chunks.iter().map(|&(rid, count)| Chunk::counted(rid, count, count)).collect();
-            self.path.now = at;
-            self.path.send(0, self.claim, &chunks);
-            self.path.now = at + 5;
-            self.path.receive(self.frames);
-            self.frames += 1;
-        }
-
-        fn gap(&self, rid: &str) -> Option<u64> {
-            self.path.ledger.request(rid).expect("it lives").gap_ns
-        }
+    fn gap(path: &Path, rid: &str) -> Option<u64> {
+        path.ledger().request(rid).expect("it lives").gap_ns
     }
 
     #[test]
     fn rid_memory_is_bounded_in_bytes() {
-        let mut crowd = Crowd::new(IdColumn::Cumulative);
-        crowd.path.ledger.limits.set = Limits { rid_bytes: 10_000, ..Limits::default() };
+        let mut path = path(Limits { rid_bytes: 10_000, ..Limits::default() });
         for n in 0..100 {
             let rid = format!("{n:04000}");
-            crowd.pass(n * 10, &[(&rid, 1)]);
+            pass(&mut path, IdColumn::Cumulative, &[(&rid, 1)]);
         }
-        assert_eq!(crowd.path.ledger.remembered(), 1, "a limit of 10,000 bytes fits one request");
-        assert_eq!(crowd.path.ledger.finished_count(), 1);
-        let degraded: Vec<String> = crowd.path.ledger.degraded().collect();
+        assert_eq!(path.ledger().remembered(), 1, "a limit of 10,000 bytes fits one request");
+        assert_eq!(path.ledger().finished_count(), 1);
+        let degraded: Vec<String> = path.ledger().degraded().collect();
         assert_eq!(degraded, ["limit rid_bytes = 10000 was reached 99 times: the oldest entries were evicted"]);
     }
 
     #[test]
     fn an_evicted_request_does_not_restart_with_a_later_chunk() {
         for claim in [IdColumn::Cumulative, IdColumn::Undecided] {
-            let mut crowd = Crowd::new(claim);
-            crowd.pass(0, &[("a", 1)]);
-            crowd.pass(10, &[("b", 3)]);
-            assert_eq!((crowd.gap("a"), crowd.gap("b")), (Some(5), Some(5)));
+            let mut path = path(Limits { live_rids: 2, ..Limits::default() });
+            pass(&mut path, claim, &[("a", 1)]);
+            pass(&mut path, claim, &[("b", 3)]);
+            assert_eq!((gap(&path, "a"), gap(&path, "b")), (Some(5), Some(5)));
             // In one frame, c evicts the record of a, and then a evicts that of b.
-            crowd.pass(20, &[("c", 1), ("a", 2)]);
-            assert_eq!((crowd.gap("c"), crowd.gap("a")), (Some(5), None), "{claim:?}");
+            pass(&mut path, claim, &[("c", 1), ("a", 2)]);
+            assert_eq!((gap(&path, "c"), gap(&path, "a")), (Some(5), None), "{claim:?}");
             // A request silent for the orphan timeout does not resume.
-            let later = 20 + crowd.path.ledger.limits.orphan_after_ns + 1;
-            crowd.path.ledger.tick(MonoNs(later));
-            crowd.pass(later, &[("d", 2)]);
-            assert_eq!(crowd.gap("d"), Some(5));
+            path.now += Limits::default().orphan_after_ns;
+            path.analysis.tick(MonoNs(path.now));
+            pass(&mut path, claim, &[("d", 2)]);
+            assert_eq!(gap(&path, "d"), Some(5));
         }
     }
 }

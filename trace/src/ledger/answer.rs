@@ -61,9 +61,7 @@ impl Ledger {
             answers.judged_alone_lost.enter(at, answer.rid, lost, true);
         }
     }
-}
 
-impl Ledger {
     /// Marks the request with a damaged tool call, which may have closed before its response ended.
     fn mark_damaged_call(&mut self, rid: &str) {
         if let Some(request) = self.table.find(rid).and_then(|ticket| self.table.get_mut(ticket)) {
@@ -97,15 +95,15 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::event::{Capabilities, Chunk, Delivery, Event, Finish, Frame, Hop, ToolCallOutcome, ToolCalls, What};
-    use crate::id::{FrameId, HopId};
-    use crate::ledger::{Answers, Limits};
+    use crate::Config;
+    use crate::event::{Capabilities, Chunk, Finish, IdColumn, ToolCallOutcome, ToolCalls, What};
+    use crate::ledger::Answers;
+    use crate::ledger::test_path::Path;
 
     fn answer(tokens: Option<u32>, claimed: Option<u32>, end: AnswerEnd) -> Answers {
-        let mut ledger = Ledger::new(Limits::default());
-        let answer = Answer { end, ..Answer::new("5b920f43", tokens, claimed) };
-        ledger.apply(&Event::new(MonoNs(5), What::Answered(answer)));
-        ledger.totals().answers.clone()
+        let mut path = Path::new(Config::default());
+        path.apply(What::Answered(Answer { end, ..Answer::new("5b920f43", tokens, claimed) }));
+        path.ledger().totals().answers.clone()
     }
 
     #[test]
@@ -118,67 +116,47 @@ mod tests {
 
     #[test]
     fn a_response_that_ends_after_its_request_is_evicted_is_judged_once() {
-        let mut ledger = Ledger::new(Limits::default());
-        let mut now = 0;
-        let mut apply = |what: What<'_>| {
-            now += 10_000_000_000;
-            ledger.apply(&Event { at: MonoNs(now), what });
-            ledger.tick(MonoNs(now));
-            ledger.totals().answers.judged_alone_tokens_lost
-        };
-        let capabilities = Capabilities::SENT | Capabilities::DELIVERED;
-        apply(What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities)));
+        let mut path = Path::new(Config::default());
+        path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::DELIVERED);
         for count in 1..=3 {
             let chunk = Chunk { finish: (count == 3).then_some(Finish::Length), ..Chunk::counted("a", 1, count) };
-            apply(What::Sent(Frame::token_ids(FrameId::new(HopId(0), 0, u64::from(count) - 1), 1, &[chunk])));
+            path.send(0, IdColumn::Delta, &[chunk]);
         }
-        for count in [2, 3] {
-            apply(What::Delivered(Delivery { finished: count == 3, ..Delivery::new("a", 1, Some(count)) }));
-        }
-        let ended = apply(What::Answered(Answer::new("a", Some(2), Some(3))));
-        assert_eq!(ended, 0);
+        path.deliver(1, Some(2), false);
+        path.deliver(1, Some(3), true);
+        path.wait(3);
+        assert_eq!(path.ledger().remembered(), 0);
+        path.apply(What::Answered(Answer::new("a", Some(2), Some(3))));
+        assert_eq!(path.ledger().totals().answers.judged_alone_tokens_lost, 0);
     }
 
     #[test]
     fn a_damaged_tool_call_marks_only_its_own_request() {
-        let mut ledger = Ledger::new(Limits::default());
-        let mut now = 0;
+        let mut path = Path::new(Config::default());
+        path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT);
+        let send = |path: &mut Path, count, finish| {
+            path.send(0, IdColumn::Delta, &[Chunk { finish, ..Chunk::counted("a", 1, count) }]);
+            path.wait(10);
+        };
+        let damage = |path: &mut Path| {
+            let calls = ToolCalls { outcome: ToolCallOutcome::Missing, ..ToolCalls::default() };
+            path.apply(What::Answered(Answer { tool_calls: Some(calls), ..Answer::new("a", None, None) }));
+        };
         // Whether the finished requests and the live one are marked.
-        let mut apply = |what: What<'_>| -> Vec<bool> {
-            now += 10_000_000_000;
-            ledger.apply(&Event { at: MonoNs(now), what });
-            ledger.tick(MonoNs(now));
-            let finished = ledger.finished().map(|summary| summary.damaged_call);
-            finished.chain(ledger.request("a").map(|request| request.damaged_call)).collect()
+        let marked = |path: &Path| -> Vec<bool> {
+            let finished = path.ledger().finished().map(|summary| summary.damaged_call);
+            finished.chain(path.ledger().request("a").map(|request| request.damaged_call)).collect()
         };
-        let damaged = || {
-            let calls = ToolCalls {
-                calls: 1,
-                absent: 0,
-                call: 1,
-                outcome: ToolCallOutcome::Missing,
-                reason: None,
-                finish: None,
-                events: 2,
-                part: None,
-            };
-            What::Answered(Answer { tool_calls: Some(calls), ..Answer::new("a", None, None) })
-        };
-        let chunk = |completion_tokens, finish| Chunk {
-            listed: Some(1),
-            completion_tokens: Some(completion_tokens),
-            finish,
-            ..Chunk::new("a")
-        };
-        let id = |seq| FrameId::new(HopId(0), 0, seq);
-        apply(What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", Capabilities::SENT)));
-        let ended = [chunk(1, Some(Finish::Stop))];
-        assert_eq!(apply(What::Sent(Frame::token_ids(id(0), 1, &ended))), [false]);
-        assert_eq!(apply(damaged()), [true]);
-        let (first, last) = ([chunk(1, None)], [chunk(2, Some(Finish::Stop))]);
-        assert_eq!(apply(What::Sent(Frame::token_ids(id(1), 1, &first))), [true, false]);
-        assert_eq!(apply(damaged()), [true, true]);
-        assert_eq!(apply(What::Sent(Frame::token_ids(id(2), 1, &last))), [true, true]);
+        send(&mut path, 1, Some(Finish::Stop));
+        assert_eq!(marked(&path), [false]);
+        damage(&mut path);
+        assert_eq!(marked(&path), [true]);
+        send(&mut path, 1, None);
+        assert_eq!(marked(&path), [true, false]);
+        damage(&mut path);
+        assert_eq!(marked(&path), [true, true]);
+        send(&mut path, 2, Some(Finish::Stop));
+        assert_eq!(marked(&path), [true, true]);
     }
 
     #[test]

@@ -8,9 +8,9 @@ use super::lane::PendingChunk;
 use super::request::Request;
 use super::shared::{self, Predecessor};
 use super::stream::Stream;
-use super::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::event::{Chunk, Finish, IdColumn};
+use crate::id::Ticket;
 
 impl Ledger {
     /// Enters one chunk and returns its request. `prefetched` is the prefetched record of its rid.
@@ -22,14 +22,13 @@ impl Ledger {
         }
         if self.engine.is_health_check(chunk.rid) {
             sums.untracked_chunks += 1;
-            self.totals.requests.health_checks += u64::from(self.health.is_new(chunk.rid));
+            self.count_health_check(chunk.rid);
             return Ticket::NONE;
         }
         let mut ticket = if self.table.is_mapped(prefetched) {
             prefetched
         } else {
-            let found = self.table.find(chunk.rid);
-            found.unwrap_or_else(|| self.admit(chunk.rid, seen.at))
+            self.table.find(chunk.rid).unwrap_or_else(|| self.admit(chunk.rid, seen.at))
         };
         if lists_all_counted_ids(chunk) {
             if self.begins_new_request(ticket, seen) {
@@ -185,7 +184,7 @@ impl Ledger {
         }
         let new = self.admit(rid, seen.at);
         let before = match before {
-            Some(stream) => Some(Predecessor::new(ticket, stream)),
+            Some(stream) => Some(Predecessor { ticket, stream }),
             None => self.predecessors.get(&ticket).cloned(),
         };
         if let Some(before) = before {
@@ -287,28 +286,22 @@ impl Ledger {
         let count = chunk.completion_tokens.or(summed.then_some(end));
         if seen.last {
             let tokens = if matches!(step.verdict, Verdict::Loss { .. }) { step.carried } else { step.new };
-            self.scratch.push(PendingChunk {
-                ticket,
-                tokens,
-                end,
-                nth,
-                first: first && whole && !ambiguous(),
-                last: chunk.finish.is_some(),
-            });
+            let (first, last) = (first && whole && !ambiguous(), chunk.finish.is_some());
+            self.scratch.push(PendingChunk { ticket, tokens, end, nth, first, last });
         }
         if let Some(count) = count {
             if seen.between {
-                self.scratch.push(PendingChunk {
-                    ticket,
-                    tokens: step.new,
-                    end: count,
-                    nth,
-                    first: false,
-                    last: false,
-                });
+                let tokens = step.new;
+                self.scratch.push(PendingChunk { ticket, tokens, end: count, nth, first: false, last: false });
             }
             if seen.sent && !origin {
-                self.hops.processing_stages.sent_on(request, at, count, seen.at, &mut self.limits);
+                self.hops.processing_stages.sent_on(
+                    (&request.streams, &mut request.in_process),
+                    at,
+                    count,
+                    seen.at,
+                    &mut self.limits,
+                );
             }
         }
         if seen.tracks_deliveries && step.verdict != Verdict::Repeat {
@@ -383,10 +376,7 @@ impl Ledger {
 
     /// Enters an `AbortReq`: the request was aborted in the queue and may not be known yet.
     pub(super) fn abort_request(&mut self, at: MonoNs, rid: &str) {
-        let ticket = match self.table.find(rid) {
-            Some(ticket) => ticket,
-            None => self.admit(rid, at),
-        };
+        let ticket = self.table.find(rid).unwrap_or_else(|| self.admit(rid, at));
         let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else {
             return;
         };

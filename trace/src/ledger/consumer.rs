@@ -1,8 +1,7 @@
 //! State of the receivers' threads and sockets.
 
 use super::hop::{BurstPosition, Receiver};
-use super::timeline::TimeUse;
-use super::{AwayTimes, Hop, Ledger, Thread, Waits};
+use super::{Hop, Ledger, Thread};
 use crate::clock::MonoNs;
 use crate::event::{CpuSample, QueueSample};
 use crate::id::ThreadId;
@@ -33,14 +32,8 @@ impl Ledger {
                 |by| by == sample.thread,
             );
             if receives && hop.oldest_waiting().is_some_and(|oldest| oldest <= begun) {
-                hop.while_waiting = hop.while_waiting.plus(TimeUse {
-                    interval_ns: sample.interval_ns,
-                    on_ns: sample.on_ns,
-                    wait_ns: sample.wait_ns,
-                    throttled_ns: sample.throttled_ns,
-                    processing_ns: 0,
-                });
-                hop.away = hop.away.plus(AwayTimes::of_sample(sample));
+                hop.while_waiting = hop.while_waiting.plus(sample.into());
+                hop.away.enter(sample);
             }
         }
     }
@@ -119,10 +112,5 @@ impl Ledger {
     /// Thread with that id.
     pub fn thread(&self, id: ThreadId) -> Option<&Thread> {
         self.threads.get(id)
-    }
-
-    /// Time use of the receiving threads while first tokens waited for them.
-    pub fn waits(&self) -> &Waits {
-        &self.waits
     }
 }

@@ -5,10 +5,10 @@ use super::arithmetic::Evidence;
 use super::delivery_tracker::DeliveryTracker;
 use super::shared::late_until;
 use super::stream::Stream;
-use super::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
+use crate::id::Ticket;
 
 /// Number of excess tokens that a consumer may count without a finding. They are ids of the prompt's tail, and one id that a release
 /// repeats in an aborted request's last chunk.
@@ -38,7 +38,6 @@ impl Ledger {
             delivery.completion_tokens = None;
         }
         let Some(ticket) = self.table.find(delivery.rid) else {
-            self.totals.deliveries_unmatched += 1;
             self.early.keep(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };

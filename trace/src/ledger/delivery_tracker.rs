@@ -2,6 +2,12 @@
 //!
 //! Chunks enter in the order they were sent, each with the count it ends at. A delivery of `n` tokens ending at count `C` covers `(C-n,
 //! C]`. Earlier tokens that were never delivered are lost, because deliveries of one request never go back.
+//!
+//! The id column of an imprecise chunk does not show its own tokens. It lists all ids so far, none, or an unknown selection. Its count grows
+//! by its own tokens and by those of preceding chunks that were missed or lost. A delivery of such chunks contains a run of consecutive ones
+//! that ends with the last covered one. The run must be able to carry exactly the delivered tokens, which gives it a minimum and a maximum
+//! length. Chunks before the longest run are dropped. Of each imprecise chunk among them, only the last token is proven lost. Chunks between
+//! the shortest and the longest run are unjudged.
 
 use std::collections::VecDeque;
 
@@ -20,7 +26,6 @@ pub(crate) struct Entry {
     pub(crate) end: u32,
     /// Reported count. Below `end` while a retracted request recomputes; 0 if any merged entry did.
     pub(crate) counted: u32,
-    /// Tokens it carries.
     pub(crate) tokens: u32,
     /// Tokens before or between its own that never reached its hop.
     pub(crate) missing: u32,
@@ -30,11 +35,21 @@ pub(crate) struct Entry {
     pub(crate) nth: u32,
     /// Number of its ids in the tracker's `ids`: equal to `tokens`, or 0.
     pub(crate) ids: u32,
-    /// Its id column does not show its own tokens: only the growth of its count is known. It carries the last of those tokens, in unknown
-    /// number; others may belong to an unobserved or lost chunk.
+    /// Only the growth of its count is known: see the module's comment.
     pub(crate) imprecise: bool,
     /// Its count does not continue from an observed chunk: observations between the previous entry and this one were missed.
     pub(crate) after_gap: bool,
+}
+
+impl Entry {
+    /// Minimum and maximum number of tokens that it carries. `finishes`: it may be the request's last chunk.
+    fn carries(&self, finishes: bool) -> (u32, u32) {
+        if !self.imprecise {
+            return (self.tokens, self.tokens);
+        }
+        // Only a request's last chunk may carry none.
+        (self.tokens.min(u32::from(!finishes)), self.tokens)
+    }
 }
 
 /// Outcomes of chunks. Every chunk is counted in exactly one field, or is still in flight.
@@ -80,7 +95,6 @@ impl Fates {
     }
 }
 
-/// Effect of one delivery.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     pub(crate) fates: Fates,
@@ -90,8 +104,6 @@ pub(crate) struct Outcome {
     pub(crate) missed: bool,
     /// Tokens new to the client.
     pub(crate) new: u32,
-    /// Tokens that the client already had.
-    pub(crate) repeated: u32,
 }
 
 /// Delivery tracker of one request.
@@ -103,10 +115,10 @@ pub(crate) struct DeliveryTracker {
     ids: VecDeque<i64>,
     /// Ids of the most recently removed entry.
     gone: Vec<i64>,
-    /// Chunks in `in_flight`.
-    chunks: u64,
+    /// Chunks in `in_flight`: sent and not delivered.
+    pub(super) chunks: u64,
     /// Chunks entered so far.
-    entered: u64,
+    pub(super) entered: u64,
     /// Number of entries whose count runs behind because a retracted request recomputes.
     behind: u32,
     /// The count delivered so far.
@@ -130,16 +142,12 @@ pub(crate) struct DeliveryTracker {
     /// Its consumer has counted more tokens than were generated.
     pub(crate) inflated: bool,
     /// Another live request has its rid, so it is not judged.
-    #[serde(default)]
     pub(crate) shared: bool,
     /// Until this time, a delivery may belong to the previous request with its rid.
-    #[serde(default)]
     pub(crate) previous_until: MonoNs,
     /// Its response carries text only, so deliveries of its tokens are not observed.
     pub(crate) text: bool,
 }
-
-mod imprecise;
 
 impl DeliveryTracker {
     /// `early`: the count reached by a delivery that was reported before its first chunk.
@@ -189,16 +197,6 @@ impl DeliveryTracker {
     pub(crate) fn balances(&self) -> bool {
         let counted: u64 = self.in_flight.iter().map(|entry| u64::from(entry.chunks)).sum();
         counted == self.chunks && self.entered == self.fates.chunks() + self.chunks
-    }
-
-    /// Chunks sent and not delivered.
-    pub(crate) fn in_flight(&self) -> u64 {
-        self.chunks
-    }
-
-    /// Chunks entered so far.
-    pub(crate) fn entered(&self) -> u64 {
-        self.entered
     }
 
     /// The count delivered so far.
@@ -289,7 +287,11 @@ impl DeliveryTracker {
             }
             // The last event of a response with text shows which text is missing before it, even without new text.
             (Mode::Incremental, Some(to)) if delivery.tokens == 0 && delivery.response != Response::Text => {
-                self.by_position(delivery, to, broken).unwrap_or_else(|| self.doubtful())
+                self.by_position(delivery, to, broken).unwrap_or_else(|| {
+                    // The delivered chunk was not observed, so the next delivery proves no drop either.
+                    self.doubt = true;
+                    Outcome::default()
+                })
             }
             (Mode::Incremental, Some(to)) => self.range(delivery, to, broken),
         };
@@ -303,7 +305,6 @@ impl DeliveryTracker {
         let claimed = u64::from(delivery.tokens);
         self.claimed = if delivery.mode == Mode::Cumulative { claimed } else { self.claimed + claimed };
         outcome.missed |= missed;
-        outcome.repeated = delivery.tokens.saturating_sub(outcome.new);
         self.finished |= delivery.finished;
         self.fates.add(outcome.fates);
         outcome
@@ -367,6 +368,65 @@ impl DeliveryTracker {
         Outcome { fates, lost: ranges, new: self.advance(to, delivery.tokens), ..Outcome::default() }
     }
 
+    /// Whether covered tokens before `from` are undelivered and some covered chunk is imprecise.
+    fn is_imprecise_before(&self, from: u32, to: u32) -> bool {
+        let start = |e: &Entry| e.end.saturating_sub(e.tokens).max(self.delivered_to);
+        let covered = || self.in_flight.iter().take_while(|e| e.end <= to);
+        covered().any(|e| e.imprecise) && covered().any(|e| e.tokens > 0 && start(e) < from)
+    }
+
+    /// Like [`Self::range`], for imprecise chunks that do not all fit into the delivery.
+    fn enter_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
+        // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
+        // The last covered entry is then not the end of the delivery.
+        let gap = self.covered_to(to).is_some_and(|end| end < to);
+        let broken = broken || gap;
+        let mut covered = self.in_flight.iter().take_while(|e| e.end <= to).count();
+        while covered > 1 && may_follow(&self.in_flight[covered - 1], to, true, delivery.finished) {
+            covered -= 1;
+        }
+        let (fewest, max) = (!broken).then(|| self.carriers(covered, delivery)).flatten().unwrap_or((1, covered));
+        let (mut fates, mut carrier) = (Fates::default(), false);
+        let mut lost = Vec::new();
+        for left in (1..=covered).rev() {
+            let Some(entry) = self.pop_front() else { break };
+            let chunks = u64::from(entry.chunks);
+            if left <= fewest {
+                fates.inside(&entry, self.delivered_to, &mut carrier);
+            } else if left <= max || entry.tokens == 0 || entry.end <= self.delivered_to {
+                fates.unjudged += chunks;
+            } else {
+                let shown = if entry.imprecise { 1 } else { entry.tokens };
+                let before = entry.end.saturating_sub(shown).max(self.delivered_to);
+                fates.dropped += chunks;
+                fates.tokens_lost += u64::from(entry.end - before);
+                lost.push(self.range_of(&entry, before, entry.end));
+            }
+        }
+        // The match is uncertain, so the next delivery may follow unobserved chunks.
+        self.doubt = gap || (self.incomplete && fewest < max);
+        Outcome { fates, lost, new: self.advance(to, delivery.tokens), ..Outcome::default() }
+    }
+
+    /// Minimum and maximum number of chunks that can carry exactly the delivered tokens, counted back from the last of the first
+    /// `covered` entries. `None` if no number can, or if an entry's own chunks are ambiguous.
+    fn carriers(&self, covered: usize, delivery: &Delivery<'_>) -> Option<(usize, usize)> {
+        let (mut min, mut max, mut found) = (0_u32, 0_u32, None);
+        for (before, entry) in self.in_flight.iter().take(covered).rev().enumerate() {
+            // The run may begin with any chunk of an entry that holds several.
+            if entry.chunks > 1 || entry.missing > 0 {
+                return None;
+            }
+            let (low, high) = entry.carries(before == 0 && delivery.finished);
+            (min, max) = (min.saturating_add(low), max.saturating_add(high));
+            if min <= delivery.tokens && delivery.tokens <= max {
+                let (fewest, _) = found.unwrap_or((before + 1, 0));
+                found = Some((fewest, before + 1));
+            }
+        }
+        found
+    }
+
     /// End of the last in-flight chunk that a delivery up to `to` may contain.
     fn covered_to(&self, to: u32) -> Option<u32> {
         self.in_flight.iter().map(|e| e.end).rfind(|&end| end <= to)
@@ -428,12 +488,6 @@ impl DeliveryTracker {
         }
         self.doubt = true;
         Outcome { fates, ..Outcome::default() }
-    }
-
-    /// The delivered chunk was not observed, so the next delivery proves no drop either.
-    fn doubtful(&mut self) -> Outcome {
-        self.doubt = true;
-        Outcome::default()
     }
 
     /// Enters a delivery without a count: it covers chunks in order, by their tokens alone. It proves no loss.

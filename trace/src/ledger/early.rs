@@ -1,17 +1,20 @@
-//! Deliveries reported before the first chunk of their request. Sources guarantee no order between connections.
+//! Ids remembered for a short time: of deliveries reported before the first chunk of their request, because sources guarantee no order
+//! between connections, and of health checks.
 
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use serde::{Deserialize, Serialize};
 
+use super::Ledger;
 use super::limits::push_bounded;
 use crate::clock::MonoNs;
 
-/// Maximum number of early deliveries kept.
 const KEPT: usize = 256;
 /// Maximum delay of a first chunk's report behind a delivery, in nanoseconds.
 const PATIENCE_NS: u64 = 1_000_000_000;
+/// Number of health checks remembered, to count each once over its chunks and hops. They are seconds apart.
+const HEALTH_CHECKS: usize = 64;
 
 /// A delivery of a request that was not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,7 +26,6 @@ struct Early {
     to: u32,
 }
 
-/// Most recent early deliveries.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct EarlyDeliveries {
     deliveries: VecDeque<Early>,
@@ -50,10 +52,21 @@ impl EarlyDeliveries {
 }
 
 /// The same in every process, because a serialized ledger may continue in another one.
-pub(super) fn hash(rid: &str) -> u64 {
+fn hash(rid: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     rid.hash(&mut hasher);
     hasher.finish()
+}
+
+impl Ledger {
+    /// Counts a health check of the server, unless it was seen recently. Health checks are never judged.
+    pub(super) fn count_health_check(&mut self, rid: &str) {
+        let hash = hash(rid);
+        if !self.health_checks.contains(&hash) {
+            push_bounded(&mut self.health_checks, hash, HEALTH_CHECKS);
+            self.totals.requests.health_checks += 1;
+        }
+    }
 }
 
 #[cfg(test)]

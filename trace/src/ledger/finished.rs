@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 
 use super::request::Summary;
 
-/// Kept summaries.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct FinishedRequests {
     /// Notable ones, each older than every recent one; oldest first.

@@ -40,7 +40,6 @@ pub(super) struct Seen {
 /// Totals over the chunks of one frame, added after its last chunk.
 #[derive(Default)]
 pub(super) struct Sums {
-    /// New tokens.
     pub(super) tokens: u64,
     /// Chunks that the scheduler sent, and tokens in them.
     pub(super) origin: [u64; 2],
@@ -93,7 +92,7 @@ impl Ledger {
     /// Subtracts a removed lane of the hop at `place` from the totals of queued frames.
     fn forget_lane(&mut self, place: usize, lane: &Lane) {
         let hop = &mut self.hops.all[place];
-        self.pending_frames -= lane.waiting();
+        self.pending_frames -= lane.frames.len();
         self.pending_chunks -= lane.chunks.len();
         hop.counts.backlog -= lane.backlog();
         self.hops.groups[hop.group].backlog -= lane.backlog();

@@ -28,10 +28,6 @@ pub struct HopCounts {
     pub frames_forwarded: u64,
     /// Frames received by the application.
     pub frames_received: u64,
-    /// Of those, frames whose receive was not observed but follows from a later receive on the same lane.
-    pub receives_inferred: u64,
-    /// Frames processed by the application.
-    pub frames_processed: u64,
     /// Chunks inside the frames.
     pub chunks: u64,
     /// New tokens inside them, by the streams' own counts.
@@ -133,7 +129,6 @@ pub struct Hop {
     /// Stages currently observed.
     pub(crate) shows: Capabilities,
     /// Stages observed at any time.
-    #[serde(default)]
     pub(crate) capabilities: Capabilities,
     /// Its chunks are entered into delivery trackers.
     pub(crate) tracks_deliveries: bool,
@@ -148,7 +143,6 @@ pub struct Hop {
     /// Traffic on the hop.
     pub counts: HopCounts,
     /// Number of undecoded frames by reason.
-    #[serde(default)]
     pub(crate) undecoded: BTreeMap<String, u64>,
     pub(crate) lanes: HashMap<u32, Lane>,
     pub(crate) early: VecDeque<EarlyReceive>,
@@ -164,14 +158,11 @@ pub struct Hop {
     /// Time of the receiving thread while frames waited for it.
     pub while_waiting: TimeUse,
     /// Why the receiving thread did not run in that time.
-    #[serde(default)]
     pub away: AwayTimes,
     wakeup: Option<(u64, u32)>,
     /// Its receiver's burst, used if the receiving thread is not observed.
-    #[serde(default)]
     pub(crate) burst: Burst,
     /// When its receiver finished processing the last frame; `None` after the next receive. Used if the receiving thread is not observed.
-    #[serde(default)]
     pub(crate) asked: Option<MonoNs>,
 }
 
@@ -216,7 +207,7 @@ impl Hop {
 
     /// When the oldest queued frame was sent; `None` if none is queued.
     pub fn oldest_waiting(&self) -> Option<MonoNs> {
-        self.lanes.values().filter_map(Lane::oldest).min()
+        self.lanes.values().filter_map(|lane| Some(lane.frames.front()?.at)).min()
     }
 
     /// Chunks and bytes of the queued frames; `None` if some were evicted at a limit.

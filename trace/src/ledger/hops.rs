@@ -36,7 +36,6 @@ pub struct Group {
     /// Queue waits in the current time slot.
     pub(crate) queue_wait_slot: Buckets,
     /// Wait of the content in the sender: see [`SendWait`].
-    #[serde(default)]
     pub send_wait: Distribution,
     /// Forwarded minus sent.
     pub relay: Distribution,
@@ -81,7 +80,6 @@ pub(crate) struct Hops {
     pub(crate) any_origin: bool,
     pub(crate) any_last: bool,
     /// Receives are or were observed on some hop.
-    #[serde(default)]
     pub(crate) any_received: bool,
     /// Deliveries are or were observed on some hop.
     pub(crate) any_delivered: bool,
@@ -95,8 +93,8 @@ impl Hops {
     }
 
     pub(crate) fn waited_to_send(&mut self, at: MonoNs, wait: SendWait) {
-        if let Some(hop) = self.by_id.get(&wait.hop).and_then(|&place| self.all.get(place)) {
-            self.groups[hop.group].send_wait.record(at, wait.ns);
+        if let Some(group) = self.get(wait.hop).map(|hop| hop.group) {
+            self.groups[group].send_wait.record(at, wait.ns);
         }
     }
 
@@ -104,15 +102,13 @@ impl Hops {
         self.all.get(*self.by_id.get(&id)?)
     }
 
-    /// The hop of a stream.
     pub(crate) fn of(&self, stream: &Stream) -> Option<&Hop> {
         self.get(stream.hop)
     }
 
     /// Whether no observation of the hop was missed since the stream's last chunk.
     pub(crate) fn observed_all_since(&self, stream: &Stream) -> bool {
-        let hop = self.of(stream);
-        hop.is_some_and(|hop| hop.epoch == stream.epoch)
+        self.of(stream).is_some_and(|hop| hop.epoch == stream.epoch)
     }
 
     /// Number of frames with chunks that the stream's connection carried after its last chunk, up to
@@ -150,7 +146,7 @@ impl Hops {
 
     /// Tokenizer worker at the end of these streams; `None` if there is only one, or none is known yet.
     pub(crate) fn worker_of(&self, streams: &[Stream]) -> Option<u16> {
-        let hops = streams.iter().rev().filter_map(|s| self.all.get(*self.by_id.get(&s.hop)?));
+        let hops = streams.iter().rev().filter_map(|stream| self.of(stream));
         hops.filter(|hop| hop.last).find_map(|hop| hop.worker)
     }
 
@@ -236,7 +232,7 @@ impl Hops {
         if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
             return None;
         }
-        let quietest = hop.lanes.iter().min_by_key(|(_, l)| (l.waiting(), l.last_at)).map(|(&id, _)| id)?;
+        let quietest = hop.lanes.iter().min_by_key(|(_, l)| (l.frames.len(), l.last_at)).map(|(&id, _)| id)?;
         hop.lanes.remove(&quietest)
     }
 }

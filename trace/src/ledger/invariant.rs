@@ -29,7 +29,7 @@ impl Ledger {
         if let Some(tracker) = trackers().find(|tracker| !tracker.balances()) {
             return Err(format!("chunks of a request: {tracker:?}"));
         }
-        let in_flight: u64 = trackers().map(|tracker| tracker.in_flight()).sum();
+        let in_flight: u64 = trackers().map(|tracker| tracker.chunks).sum();
         let settled = chunks.fates.chunks() + in_flight + chunks.undelivered;
         equal("chunks expected and their fates", chunks.tracked, settled)?;
         let waiting: u64 = self.hops.all.iter().map(|hop| hop.counts.backlog).sum();

@@ -5,17 +5,15 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use super::limits::push_bounded;
-use super::ticket::Ticket;
 use crate::clock::MonoNs;
+use crate::id::Ticket;
 
 /// Number of send times kept: enough for [`Facts::unstreamed_tokens`](crate::engine::Facts::unstreamed_tokens) of every engine.
 pub(crate) const RECENT_SENDS: usize = 50;
 
-/// A chunk in a queued frame.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct PendingChunk {
     pub(crate) ticket: Ticket,
-    /// New tokens in the chunk.
     pub(crate) tokens: u32,
     /// The stream's count after it, which identifies it when it is forwarded.
     pub(crate) end: u32,
@@ -23,14 +21,11 @@ pub(crate) struct PendingChunk {
     pub(crate) nth: u32,
     /// The request's first chunk into the tokenizer.
     pub(crate) first: bool,
-    /// Whether it is the request's finishing chunk.
     pub(crate) last: bool,
 }
 
-/// Content of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Load {
-    /// Number of chunks.
     pub(crate) chunks: u32,
     /// Bytes of the frame, up to 4 GiB.
     pub(crate) bytes: u32,
@@ -62,10 +57,9 @@ pub(crate) struct PendingFrame {
     load: Load,
 }
 
-/// A connection.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Lane {
-    frames: VecDeque<PendingFrame>,
+    pub(super) frames: VecDeque<PendingFrame>,
     pub(crate) chunks: VecDeque<PendingChunk>,
     /// Queued frames evicted at a limit, all older than those in `frames`.
     evicted: u64,
@@ -76,7 +70,6 @@ pub(crate) struct Lane {
     pub(crate) last_at: MonoNs,
     pub(crate) counts: LaneCounts,
     /// Send times of the last [`RECENT_SENDS`] frames with chunks, oldest first.
-    #[serde(default)]
     sends: VecDeque<MonoNs>,
 }
 
@@ -129,11 +122,6 @@ impl Lane {
         (self.evicted == 0).then(|| self.frames.iter().fold((0, 0), sum))
     }
 
-    /// Number of queued frames, excluding evicted ones.
-    pub(crate) fn waiting(&self) -> usize {
-        self.frames.len()
-    }
-
     /// Number of queued frames, including evicted ones.
     pub(crate) fn backlog(&self) -> u64 {
         self.frames.len() as u64 + self.evicted
@@ -142,11 +130,6 @@ impl Lane {
     /// Sequence number of the oldest queued frame that is not evicted.
     pub(crate) fn first_waiting(&self) -> Option<u64> {
         self.frames.front().map(|f| f.seq)
-    }
-
-    /// When the oldest queued frame was sent.
-    pub(crate) fn oldest(&self) -> Option<MonoNs> {
-        self.frames.front().map(|f| f.at)
     }
 
     /// Evicts the oldest frame and returns its chunks.

@@ -6,87 +6,75 @@ use std::ops::Deref;
 
 use serde::{Deserialize, Serialize};
 
-/// Memory limits and timeouts of the ledger. With the defaults the records stay below 128 MiB.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Limits {
-    /// Request records at a time, including those that wait for their last receive or delivery.
-    pub live_rids: usize,
-    /// Summaries kept of finished requests. The oldest is evicted first; requests that lost tokens or were slow are evicted last.
-    pub finished_kept: usize,
-    /// Bytes of rids, which clients choose: half for live requests, half for summaries. The eviction order is that of those two limits.
-    pub rid_bytes: usize,
-    /// Hops; frames on further ones are ignored.
-    pub hops: usize,
-    /// Connections per hop; the one silent longest is evicted.
-    pub lanes_per_hop: usize,
-    /// Frames sent and not yet received, over all hops.
-    pub pending_frames: usize,
-    /// Chunks inside those frames.
-    pub pending_chunks: usize,
-    /// Receives observed before their sends, per hop.
-    pub early_receives: usize,
-    /// Chunks of one request sent and not yet delivered; beyond this, neighbours share an entry.
-    pub in_flight_per_rid: usize,
-    /// The same over all requests.
-    pub in_flight: usize,
-    /// Chunks of one request inside one process between two hops, with only one of receive and send known; the oldest is evicted.
-    pub in_process_per_rid: usize,
-    /// The same over all requests.
-    pub in_process: usize,
-    /// Ranges of lost tokens kept per request, and of predicted ones; further ones are only counted.
-    pub lost_ranges_per_rid: usize,
-    /// The same over all requests; the oldest finished requests are evicted first.
-    pub lost_ranges: usize,
-    /// Finished requests that lost tokens; the oldest is evicted first.
-    pub lossy_requests: usize,
-    /// Token ids kept of undelivered and lost chunks, if ids are recorded.
-    pub token_ids: usize,
-    /// Threads of the engine.
-    pub threads: usize,
-    /// Functions per role in stack samples; the rarest is evicted first.
-    pub stack_functions: usize,
-    /// CPU samples kept of each thread that receives frames: ten minutes.
-    pub samples_per_receiver: usize,
-    /// Time slots of the run. When all are used, neighbours are merged, which doubles the length of a slot.
-    pub series_slots: usize,
-    /// A request without a chunk for this long is removed as an orphan, in nanoseconds.
-    pub orphan_after_ns: u64,
-    /// A finished request waits this long for its last receives and deliveries, in nanoseconds.
-    pub settle_ns: u64,
-    /// A settled request is kept this long, so that a repeated finish is recognised, in nanoseconds.
-    pub linger_ns: u64,
+/// Defines the limits, each with its default and, if it is a [`Bound`], the name of the limited resource.
+macro_rules! limits {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr $(, $about:literal)?;)*) => {
+        /// Memory limits and timeouts of the ledger. With the defaults the records stay below 128 MiB.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+        #[serde(default)]
+        pub struct Limits {
+            $($(#[$doc])* pub $name: $type,)*
+        }
+
+        impl Default for Limits {
+            fn default() -> Self {
+                Self { $($name: $default,)* }
+            }
+        }
+
+        /// All memory limits except `live_rids` and `finished_kept`, which have their own flags in every command.
+        pub const BOUNDS: &[Bound] =
+            &[$($(Bound { name: stringify!($name), about: $about, at: |limits| &mut limits.$name },)?)*];
+    };
 }
 
-impl Default for Limits {
-    fn default() -> Self {
-        const SECOND: u64 = 1_000_000_000;
-        Self {
-            live_rids: 100_000,
-            finished_kept: 20_000,
-            rid_bytes: 32 << 20,
-            hops: 1_024,
-            lanes_per_hop: 1_024,
-            pending_frames: 524_288,
-            pending_chunks: 2_097_152,
-            early_receives: 4_096,
-            in_flight_per_rid: 4_096,
-            in_flight: 1_048_576,
-            in_process_per_rid: 256,
-            in_process: 262_144,
-            lost_ranges_per_rid: 256,
-            lost_ranges: 262_144,
-            lossy_requests: 10_000,
-            token_ids: 1_048_576,
-            threads: 4_096,
-            stack_functions: 512,
-            samples_per_receiver: 6_000,
-            series_slots: 600,
-            orphan_after_ns: 600 * SECOND,
-            settle_ns: 120 * SECOND,
-            linger_ns: 2 * SECOND,
-        }
-    }
+limits! {
+    /// Request records at a time, including those that wait for their last receive or delivery.
+    live_rids: usize = 100_000;
+    /// Summaries kept of finished requests. The oldest is evicted first; requests that lost tokens or were slow are evicted last.
+    finished_kept: usize = 20_000;
+    /// Bytes of rids, which clients choose: half for live requests, half for summaries. The eviction order is that of those two limits.
+    rid_bytes: usize = 32 << 20, "bytes of request ids kept in memory";
+    /// Hops; frames on further ones are ignored.
+    hops: usize = 1_024, "hops";
+    /// Connections per hop; the one silent longest is evicted.
+    lanes_per_hop: usize = 1_024, "connections of one hop";
+    /// Frames sent and not yet received, over all hops.
+    pending_frames: usize = 524_288, "frames sent and not yet received";
+    /// Chunks inside those frames.
+    pending_chunks: usize = 2_097_152, "chunks in frames sent and not yet received";
+    /// Receives observed before their sends, per hop.
+    early_receives: usize = 4_096, "receives observed before their sends, of one hop";
+    /// Chunks of one request sent and not yet delivered; beyond this, neighbours share an entry.
+    in_flight_per_rid: usize = 4_096, "chunks sent and not yet delivered, of one request";
+    /// The same over all requests.
+    in_flight: usize = 1_048_576, "chunks sent and not yet delivered, of all requests";
+    /// Chunks of one request inside one process between two hops, with only one of receive and send known; the oldest is evicted.
+    in_process_per_rid: usize = 256, "chunks inside one process between two hops, of one request";
+    /// The same over all requests.
+    in_process: usize = 262_144, "chunks inside processes between two hops, of all requests";
+    /// Ranges of lost tokens kept per request, and of predicted ones; further ones are only counted.
+    lost_ranges_per_rid: usize = 256, "ranges of lost tokens of one request";
+    /// The same over all requests; the oldest finished requests are evicted first.
+    lost_ranges: usize = 262_144, "the same of all requests";
+    /// Finished requests that lost tokens; the oldest is evicted first.
+    lossy_requests: usize = 10_000, "finished requests with lost tokens";
+    /// Token ids kept of undelivered and lost chunks, if ids are recorded.
+    token_ids: usize = 1_048_576, "token ids kept of undelivered and lost chunks";
+    /// Threads of the engine.
+    threads: usize = 4_096, "threads of the engine";
+    /// Functions per role in stack samples; the rarest is evicted first.
+    stack_functions: usize = 512, "sampled functions of one role";
+    /// CPU samples kept of each thread that receives frames: ten minutes.
+    samples_per_receiver: usize = 6_000, "CPU samples of one receiving thread";
+    /// Time slots of the run. When all are used, neighbours are merged, which doubles the length of a slot.
+    series_slots: usize = 600, "slots of the run's time series";
+    /// A request without a chunk for this long is removed as an orphan, in nanoseconds.
+    orphan_after_ns: u64 = 600_000_000_000;
+    /// A finished request waits this long for its last receives and deliveries, in nanoseconds.
+    settle_ns: u64 = 120_000_000_000;
+    /// A settled request is kept this long, so that a repeated finish is recognised, in nanoseconds.
+    linger_ns: u64 = 2_000_000_000;
 }
 
 impl Limits {
@@ -112,34 +100,6 @@ pub struct Bound {
     pub about: &'static str,
     at: fn(&mut Limits) -> &mut usize,
 }
-
-macro_rules! bounds {
-    ($($name:ident: $about:literal,)*) => {
-        &[$(Bound { name: stringify!($name), about: $about, at: |limits| &mut limits.$name }),*]
-    };
-}
-
-/// All memory limits except `live_rids` and `finished_kept`, which have their own flags in every command.
-pub const BOUNDS: &[Bound] = bounds! {
-    rid_bytes: "bytes of request ids kept in memory",
-    hops: "hops",
-    lanes_per_hop: "connections of one hop",
-    pending_frames: "frames sent and not yet received",
-    pending_chunks: "chunks in frames sent and not yet received",
-    early_receives: "receives observed before their sends, of one hop",
-    in_flight_per_rid: "chunks sent and not yet delivered, of one request",
-    in_flight: "chunks sent and not yet delivered, of all requests",
-    in_process_per_rid: "chunks inside one process between two hops, of one request",
-    in_process: "chunks inside processes between two hops, of all requests",
-    lost_ranges_per_rid: "ranges of lost tokens of one request",
-    lost_ranges: "the same of all requests",
-    lossy_requests: "finished requests with lost tokens",
-    token_ids: "token ids kept of undelivered and lost chunks",
-    threads: "threads of the engine",
-    stack_functions: "sampled functions of one role",
-    samples_per_receiver: "CPU samples of one receiving thread",
-    series_slots: "slots of the run's time series",
-};
 
 impl Bound {
     /// Limit with that name.
@@ -194,12 +154,6 @@ impl Deref for CountedLimits {
     }
 }
 
-impl From<Limits> for CountedLimits {
-    fn from(set: Limits) -> Self {
-        Self { set, times: BTreeMap::new() }
-    }
-}
-
 impl CountedLimits {
     /// Counts that the limit with this name was reached.
     pub(crate) fn reached(&mut self, name: &'static str) {
@@ -235,7 +189,7 @@ mod tests {
     fn the_reached_limit_is_that_of_one_request_or_that_of_all() {
         let set = Limits { in_flight_per_rid: 2, in_flight: 4, ..Limits::default() };
         for (own, all, reached) in [(1, 3, None), (2, 3, Some("in_flight_per_rid")), (1, 4, Some("in_flight"))] {
-            let mut limits = CountedLimits::from(set);
+            let mut limits = CountedLimits { set, ..CountedLimits::default() };
             assert_eq!(limits.has_room(own, all), reached.is_none());
             let counted = limits.list().filter(|limit| limit.times > 0);
             assert!(counted.map(|limit| (limit.name, limit.times)).eq(reached.map(|name| (name, 1))));

@@ -20,14 +20,8 @@ pub struct LostRange {
 }
 
 impl LostRange {
-    /// Number of tokens.
-    pub fn len(&self) -> u64 {
+    fn token_count(&self) -> u64 {
         u64::from(self.tokens[1] - self.tokens[0]) + 1
-    }
-
-    /// Always false: a range has at least one token.
-    pub fn is_empty(&self) -> bool {
-        false
     }
 
     /// Appends `next` if it continues this range and has the same kind of details. Returns whether it did.
@@ -64,14 +58,14 @@ pub struct Losses {
 impl Losses {
     /// Enters a range. One that does not extend the last range needs `fits`. Returns whether it was added as a new range.
     fn enter(&mut self, range: LostRange, fits: bool) -> bool {
-        self.tokens += range.len();
+        self.tokens += range.token_count();
         if self.ranges.last_mut().is_some_and(|last| last.extend(&range)) {
             return false;
         }
         if fits {
             self.ranges.push(range);
         } else {
-            self.unlisted += range.len();
+            self.unlisted += range.token_count();
         }
         fits
     }
@@ -132,12 +126,10 @@ pub struct Lossy {
 }
 
 impl Lossy {
-    /// Number of ranges held.
     pub(crate) fn ranges(&self) -> usize {
         both(self.confirmed.as_deref(), self.predicted.as_deref(), |l| l.ranges.len())
     }
 
-    /// Number of ids held.
     pub(crate) fn ids(&self) -> usize {
         both(self.confirmed.as_deref(), self.predicted.as_deref(), Losses::ids)
     }

@@ -15,10 +15,8 @@ mod early;
 mod finished;
 mod frame;
 mod frontend;
-mod health;
 mod hop;
 mod hops;
-mod in_process;
 mod invariant;
 mod kernel;
 mod lane;
@@ -34,9 +32,9 @@ mod stream;
 mod sums;
 mod table;
 #[cfg(test)]
+#[path = "../../tests/common/path.rs"]
 mod test_path;
 mod threads;
-mod ticket;
 mod timeline;
 mod tool_calls;
 mod totals;
@@ -67,13 +65,12 @@ pub use totals::{
     AffectedRequests, Answers, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts, TokenCounts,
     Totals,
 };
-pub use waits::{WaitBreakdown, Waits};
+pub(crate) use waits::WaitBreakdown;
 
 use serde::{Deserialize, Serialize};
 
 use self::early::EarlyDeliveries;
 use self::finished::FinishedRequests;
-use self::health::HealthChecks;
 use self::hops::Hops;
 use self::lane::{Load, PendingChunk};
 use self::limits::CountedLimits;
@@ -82,11 +79,12 @@ use self::shared::Predecessor;
 use self::stacks::Stacks;
 use self::table::Table;
 use self::threads::Threads;
-pub(crate) use self::ticket::Ticket;
+use self::waits::Waits;
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Engines, Mode, Waiter};
 use crate::event::{Event, Missed, MissedCause, Undecoded, What};
 use crate::id::HopId;
+pub(crate) use crate::id::Ticket;
 use crate::stats::{Buckets, Distribution};
 
 /// Caps a number from an event, so that sums of hostile values cannot overflow.
@@ -94,6 +92,9 @@ fn capped(number: u64) -> u64 {
     const MAX: u64 = 1 << 40;
     number.min(MAX)
 }
+
+/// Wait of a first token between scheduler and tokenizer that causes a warning, in nanoseconds.
+pub const GAP_WARNING_NS: u64 = 1_000_000_000;
 
 /// Worst observed wait of a first token.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -122,8 +123,6 @@ pub struct Ledger {
     hops: Hops,
     table: Table,
     finished: FinishedRequests,
-    /// Minimum first-token wait of a notable request, in nanoseconds; `None` if no wait makes one notable.
-    slow_ns: Option<u64>,
     /// Finished requests that lost tokens, oldest first. Kept longer than the others.
     lossy: VecDeque<Lossy>,
     /// Finished requests kept briefly to recognise duplicates, by the time they are closed.
@@ -136,11 +135,10 @@ pub struct Ledger {
     gap_slot: Buckets,
     worst_gap: WorstGap,
     /// First delivery minus first receive, over streamed requests; minus first send if receives are not observed.
-    #[serde(default)]
-    delivery_wait: Distribution,
-    #[serde(default)]
+    pub(crate) delivery_wait: Distribution,
     worst_delivery_wait: WorstGap,
-    waits: Waits,
+    /// Time use of the receiving threads while first tokens waited for them.
+    pub(crate) waits: Waits,
     threads: Threads,
     stacks: Stacks,
     stages: Stages,
@@ -149,7 +147,8 @@ pub struct Ledger {
     /// The same per token: divided by the number of tokens, and counted once for each.
     itl_sent_by_token: Distribution,
     itl_delivered_by_token: Distribution,
-    health: HealthChecks,
+    /// Hashes of the ids of recent health checks.
+    health_checks: VecDeque<u64>,
     started: Option<MonoNs>,
     now: MonoNs,
     pending_frames: usize,
@@ -159,19 +158,15 @@ pub struct Ledger {
     #[serde(skip)]
     checked: bool,
     /// Previous requests with a reused rid that had not ended, keyed by the request that has the rid now.
-    #[serde(default)]
     predecessors: BTreeMap<Ticket, Predecessor>,
     /// Rids that several live requests shared. Later requests with one of them are not judged.
-    #[serde(default)]
     shared_rids: BTreeSet<Box<str>>,
     /// Time of the last eviction of a request at the limit.
     forgot: Option<MonoNs>,
     /// Incremented whenever deliveries may have been missed.
     delivery_epoch: u32,
     early: EarlyDeliveries,
-    #[serde(default)]
     tool_calls: ToolCallResponses,
-    #[serde(default)]
     frontend: FrontendWaits,
     #[serde(skip)]
     scratch: Vec<PendingChunk>,
@@ -183,7 +178,9 @@ pub struct Ledger {
 impl Ledger {
     /// An empty ledger.
     pub fn new(limits: Limits) -> Self {
-        Self { limits: limits.into(), checked: true, ..Self::default() }
+        let mut ledger = Self { checked: true, ..Self::default() };
+        ledger.limits.set = limits;
+        ledger
     }
 
     /// Enters an event. Allocates nothing for a chunk of a known request.
@@ -263,12 +260,6 @@ impl Ledger {
         self.hops.is_sound() && self.threads.is_sound() && self.waits.is_sound(self.hops.groups.len())
     }
 
-    /// Sets the minimum first-token wait of a notable request.
-    #[must_use]
-    pub(crate) fn slow_from(self, ns: u64) -> Self {
-        Self { slow_ns: Some(ns), ..self }
-    }
-
     /// Sets the known engines.
     #[must_use]
     pub(crate) fn of_engines(mut self, engines: Engines) -> Self {
@@ -298,18 +289,13 @@ impl Ledger {
         self.table.get(self.table.find(rid)?)
     }
 
-    /// Whether no observation of the request's hops was missed since its last chunks. Otherwise its silence proves nothing.
-    fn observed_all_since(&self, request: &Request) -> bool {
-        request.streams.iter().all(|stream| self.hops.observed_all_since(stream))
-    }
-
     /// Whether the request is unfinished and has produced no token for `ns`. Requests known only from the engine's log have no observed
     /// tokens, and one with missed observations since its last chunk may have continued unobserved.
     pub fn is_stalled(&self, request: &Request, now: MonoNs, ns: u64) -> bool {
         request.finish.is_none()
             && now.since(request.last_at) >= ns
             && !request.streams.is_empty()
-            && self.observed_all_since(request)
+            && request.streams.iter().all(|stream| self.hops.observed_all_since(stream))
             && !self.may_hold_tokens_back(request)
     }
 
@@ -367,7 +353,7 @@ impl Ledger {
     /// it.
     pub fn is_notable(&self, of: &Summary) -> bool {
         let lost = of.tokens_lost.unwrap_or(0) > 0 || of.wire_missing > 0 || of.damaged_call;
-        lost || (of.bursts && self.predicts_drops()) || of.gap_ns.zip(self.slow_ns).is_some_and(|(ns, slow)| ns >= slow)
+        lost || (of.bursts && self.predicts_drops()) || of.gap_ns >= Some(GAP_WARNING_NS)
     }
 
     /// Whether a burst predicts a loss: deliveries are not observed, and the engine keeps only the last of several chunks.
@@ -453,13 +439,8 @@ impl Ledger {
         (self.gap.count() > 0).then_some(&self.worst_gap)
     }
 
-    /// First delivery minus first receive, over streamed requests; minus first send if receives are not observed.
-    pub fn delivery_wait(&self) -> &Distribution {
-        &self.delivery_wait
-    }
-
-    /// Worst of [`Self::delivery_wait`]; `None` if none was observed.
-    pub fn worst_delivery_wait(&self) -> Option<&WorstGap> {
+    /// Worst of `delivery_wait`; `None` if none was observed.
+    pub(crate) fn worst_delivery_wait(&self) -> Option<&WorstGap> {
         (self.delivery_wait.count() > 0).then_some(&self.worst_delivery_wait)
     }
 

@@ -3,11 +3,12 @@
 //! A chunk is identified by its request and its cumulative token count, which both frames contain. Different threads report receives and
 //! sends, so either may come first, and several of one kind may come before any of the other.
 
+use std::collections::VecDeque;
+
 use serde::{Deserialize, Serialize};
 
-use super::in_process::{InProcess, Side};
 use super::limits::CountedLimits;
-use super::request::Request;
+use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::stats::{Distribution, WindowedSum};
 
@@ -43,6 +44,53 @@ impl ProcessingStage {
     }
 }
 
+/// Side of a chunk's processing stage whose time is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+enum Side {
+    Received,
+    SentOn,
+}
+
+/// One request at one role: unmatched times of its chunks, all of the same side.
+///
+/// A request's chunks are received and sent on in order, so an entry older than a matched one will never be matched.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct InProcess {
+    role: u16,
+    side: Side,
+    /// Cumulative token count and time of each.
+    waiting: VecDeque<(u32, MonoNs)>,
+}
+
+impl InProcess {
+    /// Receive time of the oldest chunk that `role` has not forwarded yet.
+    pub(crate) fn since(&self, role: u16) -> Option<MonoNs> {
+        let oldest = self.waiting.front().filter(|_| self.role == role && self.side == Side::Received)?;
+        Some(oldest.1)
+    }
+
+    /// Returns the time of the other side for the chunk of `count` tokens, if it is known.
+    fn pair(&mut self, side: Side, count: u32, at: MonoNs) -> Option<MonoNs> {
+        if self.side != side {
+            while self.waiting.front().is_some_and(|&(tokens, _)| tokens < count) {
+                self.waiting.pop_front();
+            }
+            let matched = self.waiting.pop_front_if(|&mut (tokens, _)| tokens == count);
+            if matched.is_some() || !self.waiting.is_empty() {
+                // All waiting chunks are later ones, so this chunk's other time was missed.
+                return matched.map(|(_, other)| other);
+            }
+            self.side = side;
+        }
+        if self.waiting.back().is_some_and(|&(tokens, _)| tokens > count) {
+            // The count has restarted.
+            self.waiting.clear();
+        }
+        self.waiting.push_back((count, at));
+        None
+    }
+}
+
 /// All roles in hop names.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct ProcessingStages {
@@ -72,18 +120,18 @@ impl ProcessingStages {
     /// Records the send of the chunk with count `count` on the hop of stream `on`. The time since its receive counts for the sending role.
     pub(crate) fn sent_on(
         &mut self,
-        request: &mut Request,
+        (streams, in_process): (&[Stream], &mut Vec<InProcess>),
         on: usize,
         count: u32,
         at: MonoNs,
         limits: &mut CountedLimits,
     ) {
-        let stream = &request.streams[on];
+        let stream = &streams[on];
         let (by, first) = (stream.ends.from, stream.chunks == 1 && stream.whole());
         let Some(processing_stage) = self.all.get_mut(usize::from(by)) else {
             return;
         };
-        let Some(incoming) = request.streams.iter().find(|s| s.ends.to == by) else {
+        let Some(incoming) = streams.iter().find(|s| s.ends.to == by) else {
             return;
         };
         if first && incoming.whole() {
@@ -92,7 +140,7 @@ impl ProcessingStages {
             processing_stage.through_sum.record_n(at, ns, 1);
         }
         if processing_stage.shows_receives {
-            let received = pair(&mut self.waiting, request, by, (Side::SentOn, count, at), limits);
+            let received = pair(&mut self.waiting, in_process, by, (Side::SentOn, count, at), limits);
             if let Some(received) = received.filter(|&received| received <= at) {
                 processing_stage.inside(at, at.since(received), first);
             }
@@ -102,7 +150,7 @@ impl ProcessingStages {
     /// Records the receive of the chunk with count `count` by role `to`, which forwards it. `first`: it is the request's first chunk.
     pub(crate) fn received(
         &mut self,
-        request: &mut Request,
+        in_process: &mut Vec<InProcess>,
         to: u16,
         (count, first): (u32, bool),
         at: MonoNs,
@@ -111,15 +159,15 @@ impl ProcessingStages {
         let Some(processing_stage) = self.all.get_mut(usize::from(to)) else {
             return;
         };
-        let sent = pair(&mut self.waiting, request, to, (Side::Received, count, at), limits);
+        let sent = pair(&mut self.waiting, in_process, to, (Side::Received, count, at), limits);
         if let Some(sent) = sent.filter(|&sent| sent >= at) {
             processing_stage.inside(sent, sent.since(at), first);
         }
     }
 
     /// Removes a closed request's times from the total.
-    pub(crate) fn forget(&mut self, request: &Request) {
-        let waiting: usize = request.in_process.iter().map(InProcess::waiting).sum();
+    pub(crate) fn forget(&mut self, in_process: &[InProcess]) {
+        let waiting: usize = in_process.iter().map(|role| role.waiting.len()).sum();
         self.waiting = self.waiting.saturating_sub(waiting);
     }
 }
@@ -127,56 +175,58 @@ impl ProcessingStages {
 /// Records the time of one side of a chunk; returns the other if it is known.
 fn pair(
     all_waiting: &mut usize,
-    request: &mut Request,
+    in_process: &mut Vec<InProcess>,
     role: u16,
     (side, count, at): (Side, u32, MonoNs),
     limits: &mut CountedLimits,
 ) -> Option<MonoNs> {
-    let place = request.in_process.iter().position(|p| p.role == role).unwrap_or_else(|| {
-        request.in_process.push(InProcess::new(role, side));
-        request.in_process.len() - 1
+    let place = in_process.iter().position(|p| p.role == role).unwrap_or_else(|| {
+        in_process.push(InProcess { role, side, waiting: VecDeque::new() });
+        in_process.len() - 1
     });
-    let in_process = &mut request.in_process[place];
-    let before = in_process.waiting();
+    let in_process = &mut in_process[place];
+    let before = in_process.waiting.len();
     let other = in_process.pair(side, count, at);
-    if in_process.waiting() > limits.in_process_per_rid
-        || (in_process.waiting() > before && *all_waiting >= limits.in_process)
+    if in_process.waiting.len() > limits.in_process_per_rid
+        || (in_process.waiting.len() > before && *all_waiting >= limits.in_process)
     {
-        in_process.forget();
+        in_process.waiting.pop_front();
         limits.reached("in_process");
     }
-    *all_waiting = (*all_waiting + in_process.waiting()).saturating_sub(before);
+    *all_waiting = (*all_waiting + in_process.waiting.len()).saturating_sub(before);
     other
 }
 
 #[cfg(test)]
 mod tests {
     use super::ProcessingStage;
+    use crate::Config;
     use crate::event::{Capabilities, Chunk, IdColumn};
+    use crate::id::{FrameId, HopId};
     use crate::ledger::Limits;
-    use crate::ledger::test_path::TestPath;
+    use crate::ledger::test_path::Path;
 
     /// A router between two hops; receives on the first may be observed.
-    fn router(received: bool, limits: Limits) -> TestPath {
-        let mut path = TestPath::new(limits);
+    fn router(received: bool, limits: Limits) -> Path {
+        let mut path = Path { step_ns: 0, ..Path::new(Config { limits, ..Config::default() }) };
         path.announce(0, "scheduler->router", [true, false], Capabilities { received, ..Capabilities::SENT });
         path.announce(1, "router->worker", [false, true], Capabilities::SENT);
         path
     }
 
     /// Sends token `number` of request `a` on `hop`.
-    fn send(path: &mut TestPath, at: u64, hop: u16, number: u32) {
+    fn send(path: &mut Path, at: u64, hop: u16, number: u32) {
         path.now = at;
         path.send(hop, IdColumn::Delta, &[Chunk::counted("a", 1, number)]);
     }
 
-    fn receive(path: &mut TestPath, at: u64, number: u32) {
+    fn receive(path: &mut Path, at: u64, number: u32) {
         path.now = at;
-        path.receive(u64::from(number) - 1);
+        path.receive(FrameId::new(HopId(0), 0, u64::from(number) - 1));
     }
 
-    fn stage(path: &TestPath) -> &ProcessingStage {
-        path.ledger.processing_stages().iter().find(|p| p.role == "router").expect("the router")
+    fn stage(path: &Path) -> &ProcessingStage {
+        path.ledger().processing_stages().iter().find(|p| p.role == "router").expect("the router")
     }
 
     #[test]
@@ -221,7 +271,7 @@ mod tests {
         }
         assert_eq!(stage(&path).inside.count(), 5);
         assert_eq!(stage(&path).inside_sum.whole().ns, 15);
-        assert_eq!(path.ledger.hops.processing_stages.waiting, 0);
+        assert_eq!(path.ledger().hops.processing_stages.waiting, 0);
     }
 
     #[test]
@@ -238,7 +288,7 @@ mod tests {
         }
         assert_eq!(stage(&path).inside.count(), 3);
         assert_eq!(stage(&path).inside_sum.whole().ns, 60);
-        let reached = path.ledger.limits();
+        let reached = path.ledger().limits();
         assert!(reached.iter().any(|l| (l.name, l.times) == ("in_process", 2)), "{reached:?}");
     }
 

@@ -22,7 +22,6 @@ fn waiter_is_pending(called: BurstPosition, now: BurstPosition, engine: &EngineS
 struct Receive {
     /// Time of the receive, or of its detection if it was not observed.
     at: MonoNs,
-    /// Index of the hop.
     place: usize,
     position: Option<BurstPosition>,
     /// When the frame was sent on this hop.
@@ -83,7 +82,6 @@ impl Ledger {
             return;
         };
         let hop = &mut self.hops.all[place];
-        hop.counts.frames_processed += 1;
         hop.asked = Some(at);
         let (by, processing) = (hop.by, hop.processed(id).map(|received| at.since(received)));
         if let Some(ns) = processing {
@@ -154,7 +152,6 @@ impl Ledger {
         self.hops.groups[hop.group].backlog -= evicted;
         if overtaken {
             hop.counts.frames_received += evicted;
-            hop.counts.receives_inferred += evicted;
         }
         loop {
             let hop = &mut self.hops.all[place];
@@ -170,7 +167,6 @@ impl Ledger {
                 return Some(frame.at);
             }
             hop.counts.frames_received += 1;
-            hop.counts.receives_inferred += 1;
             self.receive_scratch(Receive { at, place, position: None, sent: None, seen: false });
         }
     }
@@ -212,7 +208,13 @@ impl Ledger {
         let by = self.hops.all[receive.place].ends.to;
         if let Some(request) = self.table.get_mut(chunk.ticket) {
             let first = chunk.nth == 1;
-            self.hops.processing_stages.received(request, by, (chunk.end, first), receive.at, &mut self.limits);
+            self.hops.processing_stages.received(
+                &mut request.in_process,
+                by,
+                (chunk.end, first),
+                receive.at,
+                &mut self.limits,
+            );
         }
     }
 

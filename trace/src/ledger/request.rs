@@ -7,9 +7,9 @@ use smallvec::SmallVec;
 
 use super::delivery_tracker::{DeliveryTracker, Fates};
 use super::hop::BurstPosition;
-use super::in_process::InProcess;
 use super::limits::CountedLimits;
 use super::losses::{LossStore, Losses, Lossy, LostRange};
+use super::processing_stage::InProcess;
 use super::stages::Marks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
@@ -27,7 +27,6 @@ pub struct Request {
     pub(crate) mapped: bool,
     /// The receive of its first chunk was missed, or its time was.
     pub(crate) first_receive_missed: bool,
-    /// Its engine has ended.
     pub(crate) after_engine_end: bool,
     /// Its final chunk has left the tokenizer's inbox.
     pub(crate) final_received: bool,
@@ -44,10 +43,8 @@ pub struct Request {
     /// Several of its chunks were received in one wakeup.
     pub(crate) burst_seen: bool,
     /// Its response loses no tokens when its waiter skips chunks: it carries text, or one body at the end.
-    #[serde(default)]
     pub(crate) lossless: bool,
     /// The arguments of its tool calls are not those that the engine sent.
-    #[serde(default)]
     pub(crate) damaged_call: bool,
     /// How it ended; `None` while it is live.
     pub finish: Option<Finish>,
@@ -88,15 +85,12 @@ pub struct Request {
     /// Tokens delivered; only meaningful if deliveries are observed.
     pub tokens_delivered: u32,
     /// Number of live requests with its rid, once it was shared; 1 after the others have ended. 0 if never shared.
-    #[serde(default)]
     pub(crate) sharing: u8,
     /// When its first tokens were accepted for its client, if that was observed.
     pub delivered_first: Option<MonoNs>,
-    /// Stages in the engine's log.
     pub(crate) marks: Option<Box<Marks>>,
     /// Losses proven by deliveries.
     pub(crate) losses: Option<Box<Losses>>,
-    /// Predicted losses.
     pub(crate) predicted: Option<Box<Losses>>,
 }
 
@@ -298,7 +292,6 @@ pub struct Numbers {
     /// Several of its chunks were received in one wakeup.
     pub bursts: bool,
     /// The arguments of its tool calls are not those that the engine sent.
-    #[serde(default)]
     pub damaged_call: bool,
     /// Inter-token latency at both ends; empty if deliveries are not observed.
     pub itl: ItlEnds,
@@ -311,8 +304,6 @@ pub struct Numbers {
 pub(crate) enum Closed {
     /// Ended or overwritten, and its last receives and deliveries have arrived or are no longer waited for.
     Over,
-    /// Silent for too long.
     Orphaned,
-    /// Evicted at a limit.
     Evicted,
 }

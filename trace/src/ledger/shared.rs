@@ -11,10 +11,10 @@ use super::Ledger;
 use super::arithmetic::{Evidence, Step, Verdict};
 use super::frame::Seen;
 use super::stream::Stream;
-use super::ticket::Ticket;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Chunk, Delivery};
+use crate::id::Ticket;
 
 /// How long after the last chunk of a rid's previous request a delivery may still belong to it, in nanoseconds.
 const LATE_NS: u64 = 5_000_000_000;
@@ -25,16 +25,12 @@ const SHARED_RIDS: usize = 1024;
 /// Previous request with the same rid, not known to have ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Predecessor {
-    ticket: Ticket,
+    pub(super) ticket: Ticket,
     /// Its stream on the hop where the next request began.
-    stream: Stream,
+    pub(super) stream: Stream,
 }
 
 impl Predecessor {
-    pub(crate) fn new(ticket: Ticket, stream: Stream) -> Self {
-        Self { ticket, stream }
-    }
-
     fn continues(&self, seen: &Seen, chunk: &Chunk<'_>, epoch: u32) -> bool {
         let mut stream = self.stream.clone();
         let mixed = stream.count.may_mix_requests();
@@ -181,123 +177,108 @@ impl Ledger {
 
 #[cfg(test)]
 mod tests {
+    use crate::Config;
     use crate::event::{Capabilities, Chunk, Finish, IdColumn};
-    use crate::ledger::Limits;
-    use crate::ledger::test_path::TestPath;
+    use crate::ledger::test_path::Path;
 
     /// Two schedulers that send to one tokenizer with observed deliveries.
-    struct Engine(TestPath);
+    fn engine() -> Path {
+        let mut engine = Path::new(Config::default());
+        (0..2).for_each(|id| name(&mut engine, id, "scheduler->tokenizer"));
+        engine
+    }
 
-    impl Engine {
-        fn new() -> Self {
-            let mut engine = Self(TestPath::new(Limits::default()));
-            (0..2).for_each(|id| engine.name(id, "scheduler->tokenizer"));
-            engine
-        }
+    fn name(engine: &mut Path, id: u16, name: &str) {
+        let last = !name.ends_with('?');
+        engine.announce(id, name, [true, last], Capabilities { delivered: last, ..Capabilities::SENT });
+    }
 
-        fn name(&mut self, id: u16, name: &str) {
-            let last = !name.ends_with('?');
-            self.0.announce(
-                id,
-                name,
-                [true, last],
-                Capabilities { sent: true, delivered: last, ..Capabilities::default() },
-            );
-        }
+    /// Sends and delivers a chunk with one token and the cumulative count `count`.
+    fn pass(engine: &mut Path, hop: u16, count: u32, last: bool) {
+        send(engine, hop, count, last);
+        engine.deliver(1, Some(count), last);
+    }
 
-        /// Sends and delivers a chunk with one token and the cumulative count `count`.
-        fn pass(&mut self, hop: u16, count: u32, last: bool) {
-            self.send(hop, count, last);
-            self.deliver(count, last);
-        }
+    fn send(engine: &mut Path, hop: u16, count: u32, last: bool) {
+        let chunk = Chunk { finish: last.then_some(Finish::Length), ..Chunk::counted("a", 1, count) };
+        engine.send(hop, IdColumn::Delta, &[chunk]);
+    }
 
-        fn send(&mut self, hop: u16, count: u32, last: bool) {
-            let chunk = Chunk { finish: last.then_some(Finish::Length), ..Chunk::counted("a", 1, count) };
-            self.0.now += 1_000_000;
-            self.0.send(hop, IdColumn::Delta, &[chunk]);
-        }
-
-        fn deliver(&mut self, count: u32, finished: bool) {
-            self.0.now += 1_000_000;
-            self.0.deliver(count, finished);
-        }
-
-        /// Requests seen, finished and shared; tokens sent and delivered; tokens reported lost on the wire and by drops, anomalies, and
-        /// requests reported out of order or moved.
-        fn counts(&self) -> ([u64; 3], [u64; 2], [u64; 4]) {
-            let totals = self.0.ledger.totals();
-            let requests = totals.requests;
-            let lines = self.0.ledger.groups().iter();
-            let misplaced = lines.map(|line| line.out_of_order.rids + line.moved.rids).sum();
-            (
-                [requests.seen, requests.finished, requests.shared],
-                [totals.tokens.sent, totals.tokens.delivered],
-                [totals.wire_loss.1, totals.chunks.fates.tokens_lost, totals.anomalies.1, misplaced],
-            )
-        }
+    /// Requests seen, finished and shared; tokens sent and delivered; tokens reported lost on the wire and by drops, anomalies, and
+    /// requests reported out of order or moved.
+    fn counts(engine: &Path) -> ([u64; 3], [u64; 2], [u64; 4]) {
+        let totals = engine.ledger().totals();
+        let requests = totals.requests;
+        let lines = engine.ledger().groups().iter();
+        let misplaced = lines.map(|line| line.out_of_order.rids + line.moved.rids).sum();
+        (
+            [requests.seen, requests.finished, requests.shared],
+            [totals.tokens.sent, totals.tokens.delivered],
+            [totals.wire_loss.1, totals.chunks.fates.tokens_lost, totals.anomalies.1, misplaced],
+        )
     }
 
     #[test]
     fn two_live_requests_with_one_rid_are_unjudged() {
         for (first, second) in [(57, 1), (3, 1)] {
-            let mut engine = Engine::new();
-            (1..=first).for_each(|count| engine.pass(0, count, false));
+            let mut engine = engine();
+            (1..=first).for_each(|count| pass(&mut engine, 0, count, false));
             for number in 0..20 {
-                engine.pass(0, second + number, number == 19);
-                engine.pass(0, first + 1 + number, number == 19);
+                pass(&mut engine, 0, second + number, number == 19);
+                pass(&mut engine, 0, first + 1 + number, number == 19);
             }
             let tokens = u64::from(first) + 40;
-            assert_eq!(engine.counts(), ([2, 2, 1], [tokens, tokens], [0; 4]), "{first} tokens before");
-            assert_eq!(engine.0.ledger.degraded().count(), 1);
+            assert_eq!(counts(&engine), ([2, 2, 1], [tokens, tokens], [0; 4]), "{first} tokens before");
+            assert_eq!(engine.ledger().degraded().count(), 1);
         }
     }
 
     #[test]
     fn chunks_in_flight_when_a_rid_is_reused_are_not_reported_as_lost() {
-        let mut engine = Engine::new();
-        (1..=5).for_each(|count| engine.send(0, count, false));
-        engine.send(0, 1, false);
-        (1..=5).for_each(|count| engine.deliver(count, false));
-        engine.send(0, 6, false);
-        engine.deliver(1, false);
-        engine.deliver(6, false);
-        assert_eq!(engine.counts().2, [0; 4]);
+        let mut engine = engine();
+        (1..=5).for_each(|count| send(&mut engine, 0, count, false));
+        send(&mut engine, 0, 1, false);
+        (1..=5).for_each(|count| engine.deliver(1, Some(count), false));
+        send(&mut engine, 0, 6, false);
+        engine.deliver(1, Some(1), false);
+        engine.deliver(1, Some(6), false);
+        assert_eq!(counts(&engine).2, [0; 4]);
     }
 
     #[test]
     fn a_second_request_with_the_rid_on_another_connection_is_detected() {
-        let mut engine = Engine::new();
-        (1..=9).for_each(|count| engine.pass(0, count, false));
+        let mut engine = engine();
+        (1..=9).for_each(|count| pass(&mut engine, 0, count, false));
         for count in 1..=5 {
-            engine.pass(1, count, count == 5);
-            engine.pass(0, 9 + count, count == 5);
+            pass(&mut engine, 1, count, count == 5);
+            pass(&mut engine, 0, 9 + count, count == 5);
         }
-        assert_eq!(engine.counts(), ([2, 2, 1], [19, 19], [0; 4]));
+        assert_eq!(counts(&engine), ([2, 2, 1], [19, 19], [0; 4]));
     }
 
     #[test]
     fn a_rid_reused_after_a_silent_end_is_judged() {
-        let mut engine = Engine::new();
-        (1..=5).for_each(|count| engine.pass(0, count, false));
-        engine.0.now += 6_000_000_000;
-        (1..=3).for_each(|count| engine.send(0, count, false));
-        engine.deliver(1, false);
-        engine.deliver(3, false);
-        engine.send(0, 5, false);
-        assert_eq!(engine.counts().0, [2, 0, 0]);
-        assert_eq!(engine.counts().2[..2], [1, 1], "token 4 was lost on the wire, token 2 was dropped after it");
+        let mut engine = engine();
+        (1..=5).for_each(|count| pass(&mut engine, 0, count, false));
+        engine.now += 6_000_000_000;
+        (1..=3).for_each(|count| send(&mut engine, 0, count, false));
+        engine.deliver(1, Some(1), false);
+        engine.deliver(1, Some(3), false);
+        send(&mut engine, 0, 5, false);
+        assert_eq!(counts(&engine).0, [2, 0, 0]);
+        assert_eq!(counts(&engine).2[..2], [1, 1], "token 4 was lost on the wire, token 2 was dropped after it");
     }
 
     #[test]
     fn a_rid_reused_on_another_scheduler_is_another_request_even_before_receivers_are_known() {
-        let mut engine = Engine::new();
-        engine.name(0, "scheduler->?");
-        engine.name(1, "scheduler->?");
-        (1..=3).for_each(|count| engine.send(0, count, count == 3));
-        engine.name(0, "scheduler->tokenizer");
-        engine.name(1, "scheduler->tokenizer");
-        (1..=3).for_each(|count| engine.deliver(count, count == 3));
-        (1..=3).for_each(|count| engine.pass(1, count, count == 3));
-        assert_eq!(engine.counts(), ([2, 2, 0], [6, 6], [0; 4]));
+        let mut engine = engine();
+        name(&mut engine, 0, "scheduler->?");
+        name(&mut engine, 1, "scheduler->?");
+        (1..=3).for_each(|count| send(&mut engine, 0, count, count == 3));
+        name(&mut engine, 0, "scheduler->tokenizer");
+        name(&mut engine, 1, "scheduler->tokenizer");
+        (1..=3).for_each(|count| engine.deliver(1, Some(count), count == 3));
+        (1..=3).for_each(|count| pass(&mut engine, 1, count, count == 3));
+        assert_eq!(counts(&engine), ([2, 2, 0], [6, 6], [0; 4]));
     }
 }

@@ -9,27 +9,12 @@ use crate::clock::MonoNs;
 /// Minimum number of chunks for a sum of counts to be significant; sums of fewer may match by coincidence.
 const CHUNKS: u32 = 4;
 
-impl Request {
-    /// Returns the number of generated tokens if `claimed` is the sum of all counts on one of the request's first `before` hops.
+impl Totals {
+    /// Whether `claimed` is the sum of all counts on one of the request's first `before` hops. If so, records it.
     ///
     /// Only those hops precede the claiming process. A claim that does not exceed the count of some hop is a plain count. If a request
     /// changes its worker, the sum of its counts at the first one can equal a later count at the second. Hops with missed observations
     /// are ignored, because a matching sum there may be a coincidence.
-    fn summed(&self, hops: &Hops, claimed: u32, before: usize) -> Option<u64> {
-        let streams = || self.streams.iter().take(before);
-        let made = streams().map(|stream| stream.count.high).max()?;
-        // The claiming process received its counts on an earlier hop, not on a parallel one of the same name.
-        let line = self.streams.get(before).map(|claiming| claiming.group);
-        let sums = |stream: &super::Stream| {
-            let summed = stream.chunks >= CHUNKS && u64::from(claimed) == stream.sum;
-            summed && line != Some(stream.group) && hops.observed_all_since(stream)
-        };
-        (claimed > made && streams().any(sums)).then_some(made.into())
-    }
-}
-
-impl Totals {
-    /// Whether a process behind the request's first `before` hops claims the sum of its counts. If so, records it.
     pub(super) fn summed_up(
         &mut self,
         at: MonoNs,
@@ -38,13 +23,21 @@ impl Totals {
         claimed: u32,
         before: usize,
     ) -> bool {
-        let Some(made) = request.summed(hops, claimed, before) else {
+        let streams = || request.streams.iter().take(before);
+        let made = streams().map(|stream| stream.count.high).max();
+        // The claiming process received its counts on an earlier hop, not on a parallel one of the same name.
+        let line = request.streams.get(before).map(|claiming| claiming.group);
+        let sums = |stream: &super::Stream| {
+            let summed = stream.chunks >= CHUNKS && u64::from(claimed) == stream.sum;
+            summed && line != Some(stream.group) && hops.observed_all_since(stream)
+        };
+        let Some(made) = made.filter(|&made| claimed > made && streams().any(sums)) else {
             return false;
         };
         let new_rid = !std::mem::replace(&mut request.sums_up, true);
         if new_rid {
             self.summed.counted += u64::from(claimed);
-            self.summed.made += made;
+            self.summed.made += u64::from(made);
         }
         self.summed.seen.enter(at, &request.rid, claimed.into(), new_rid);
         true

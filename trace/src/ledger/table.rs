@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::lane::PendingChunk;
 use super::request::Request;
-use super::ticket::Ticket;
 use crate::clock::MonoNs;
+use crate::id::Ticket;
 
 /// Number of records prefetched before they are processed. Their cache misses overlap, and that many records fit in the L1 cache.
 pub(super) const AHEAD: usize = 32;
@@ -36,7 +36,7 @@ pub(crate) struct Table {
     hand: usize,
     /// Total length of all rids, in bytes.
     #[serde(skip)]
-    rid_bytes: usize,
+    pub(super) rid_bytes: usize,
 }
 
 /// Serialized part of a table. The index is rebuilt.
@@ -78,18 +78,15 @@ impl Table {
         self.slots.len() - self.free.len()
     }
 
-    /// Total length of all rids, in bytes.
-    pub(crate) fn rid_bytes(&self) -> usize {
-        self.rid_bytes
-    }
-
     pub(crate) fn slots(&self) -> usize {
         self.slots.len()
     }
 
     pub(crate) fn find(&self, rid: &str) -> Option<Ticket> {
         let hash = self.hasher.hash_one(rid);
-        let slot = *self.by_rid.find(hash, |&slot| self.slots[slot as usize].is(rid))?;
+        let is_mapped = |request: &Request| request.mapped && &*request.rid == rid;
+        let slot =
+            *self.by_rid.find(hash, |&slot| self.slots[slot as usize].request.as_ref().is_some_and(is_mapped))?;
         Some(self.ticket(slot))
     }
 
@@ -134,14 +131,13 @@ impl Table {
 
     /// Unmaps the record's rid, so that another request can use it. The record stays.
     pub(crate) fn unmap(&mut self, ticket: Ticket) {
-        let Some(request) = self.get_mut(ticket).filter(|r| r.mapped) else {
+        let mapped = self.get(ticket).filter(|request| request.mapped);
+        let Some(hash) = mapped.map(|request| self.hasher.hash_one(&*request.rid)) else {
             return;
         };
-        request.mapped = false;
-        let hash = {
-            let rid = self.slots[ticket.slot as usize].request.as_ref().map_or("", |r| &r.rid);
-            self.hasher.hash_one(rid)
-        };
+        if let Some(request) = self.get_mut(ticket) {
+            request.mapped = false;
+        }
         if let Ok(entry) = self.by_rid.find_entry(hash, |&slot| slot == ticket.slot) {
             entry.remove();
         }
@@ -211,12 +207,6 @@ impl Table {
 
     fn ticket(&self, slot: u32) -> Ticket {
         Ticket { slot, age: self.slots[slot as usize].age }
-    }
-}
-
-impl Slot {
-    fn is(&self, rid: &str) -> bool {
-        self.request.as_ref().is_some_and(|r| r.mapped && &*r.rid == rid)
     }
 }
 

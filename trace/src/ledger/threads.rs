@@ -26,19 +26,16 @@ pub struct Thread {
     pub name: Box<str>,
     /// Function of the thread in its process; `None` before the first sample.
     pub part: Option<ThreadPart>,
-    /// Whether it has received frames.
     receives: bool,
     /// When it asked for the next frame; `None` after it receives one.
     pub(crate) asked: Option<MonoNs>,
     /// Its current burst of receives, over all hops.
-    #[serde(default)]
     pub(crate) burst: Burst,
     last_at: MonoNs,
     pub(crate) sums: TimeUse,
     /// Its event loop's polling over the run; `None` if not observed.
     pub poll: Option<PollUse>,
     pub(crate) timeline: Timeline,
-    #[serde(default)]
     absences: Absences,
 }
 
@@ -86,13 +83,7 @@ impl Thread {
         }
         self.part = Some(sample.part);
         self.last_at = at;
-        self.sums = self.sums.plus(TimeUse {
-            interval_ns: sample.interval_ns,
-            on_ns: sample.on_ns,
-            wait_ns: sample.wait_ns,
-            throttled_ns: sample.throttled_ns,
-            processing_ns: 0,
-        });
+        self.sums = self.sums.plus(sample.into());
         self.timeline.push(at, self.sums, keep_ns, kept);
         self.absences.enter(at, sample);
         if let Some(more) = sample.poll {
@@ -134,11 +125,7 @@ impl Threads {
 
     /// Enters a sample. Keeps the last `kept` samples of a thread. Returns `false` at the limit of threads.
     pub(crate) fn sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize, limit: usize) -> bool {
-        let thread = self.admit(sample.thread, at, limit);
-        thread.is_some_and(|thread| {
-            thread.enter(at, sample, kept);
-            true
-        })
+        self.admit(sample.thread, at, limit).map(|thread| thread.enter(at, sample, kept)).is_some()
     }
 
     /// Marks a thread as a receiver of frames and returns it; `None` at the limit of threads.

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use serde::{Deserialize, Serialize};
 
 use crate::clock::MonoNs;
+use crate::event::CpuSample;
 
 /// Time use of a thread over an interval, in nanoseconds. `None`: not observable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -19,6 +20,13 @@ pub struct TimeUse {
     pub throttled_ns: Option<u64>,
     /// From receiving a frame to asking for the next one.
     pub processing_ns: u64,
+}
+
+impl From<&CpuSample<'_>> for TimeUse {
+    fn from(sample: &CpuSample<'_>) -> Self {
+        let CpuSample { interval_ns, on_ns, wait_ns, throttled_ns, .. } = *sample;
+        Self { interval_ns, on_ns, wait_ns, throttled_ns, processing_ns: 0 }
+    }
 }
 
 impl TimeUse {

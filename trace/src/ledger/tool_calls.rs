@@ -18,7 +18,6 @@ pub struct ToolCallResponses {
     /// Number of responses by outcome.
     pub outcomes: BTreeMap<ToolCallOutcome, u64>,
     /// Number of unjudged responses by reason.
-    #[serde(default)]
     pub unjudged: BTreeMap<UnjudgedReason, u64>,
     /// Responses whose arguments the serving process damaged; the amount is in characters.
     pub damaged: AffectedRequests,
@@ -75,16 +74,7 @@ mod tests {
     #[test]
     fn healthy_responses_do_not_evict_damaged_ones() {
         let mut responses = ToolCallResponses::default();
-        let calls = |outcome| ToolCalls {
-            calls: 1,
-            absent: 0,
-            call: 1,
-            outcome,
-            reason: None,
-            finish: None,
-            events: 1,
-            part: None,
-        };
+        let calls = |outcome| ToolCalls { outcome, ..ToolCalls::default() };
         responses.enter("cut", MonoNs(1), calls(ToolCallOutcome::Missing));
         for n in 0..=KEPT {
             responses.enter(&n.to_string(), MonoNs(2), calls(ToolCallOutcome::Complete));

@@ -46,7 +46,6 @@ pub struct RequestCounts {
     /// The rid was reused by another request while this one was in flight.
     pub overwritten: u64,
     /// Began while another live request had the rid, so neither is judged.
-    #[serde(default)]
     pub shared: u64,
     /// Removed after a long silence.
     pub orphaned: u64,
@@ -76,7 +75,6 @@ pub struct ChunkCounts {
     /// Not delivered before their request was closed.
     pub undelivered: u64,
     /// Delivered chunks in responses that do not stream.
-    #[serde(default)]
     pub unstreamed: u64,
     /// Repeats of an earlier finish.
     pub repeats: u64,
@@ -92,10 +90,8 @@ pub struct TokenCounts {
     /// Delivered, each counted once.
     pub delivered: u64,
     /// Sent to the tokenizer for text-only responses, where the number of delivered tokens is unknown.
-    #[serde(default)]
     pub uncounted: u64,
     /// Of the lost tokens, those of responses that carry text only.
-    #[serde(default)]
     pub lost_from_text: u64,
 }
 
@@ -235,7 +231,6 @@ pub struct Totals {
     /// Chunks.
     pub chunks: ChunkCounts,
     /// Chunks without a readable request id.
-    #[serde(default)]
     pub unnamed: u64,
     /// Predictions from wakeups.
     pub predicted: Predictions,
@@ -266,8 +261,6 @@ pub struct Totals {
     pub deliveries: (u64, u64),
     /// Finished responses.
     pub answers: Answers,
-    /// Deliveries without a known request.
-    pub deliveries_unmatched: u64,
     /// Observations missed by tokengap.
     pub missed: MissedCounts,
     /// Frames that could not be decoded.
@@ -279,7 +272,6 @@ pub struct Totals {
     /// Time of the last one.
     pub engine_ended: Option<MonoNs>,
     /// Time at which an engine first reported that it failed, and the number of requests that were live then.
-    #[serde(default)]
     pub engine_failed: Option<(MonoNs, u64)>,
 }
 

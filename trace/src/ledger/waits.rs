@@ -37,7 +37,7 @@ pub(crate) struct Wait {
 
 /// Waits, with the receiving thread's time use during them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct WaitBreakdown {
+pub(crate) struct WaitBreakdown {
     /// Number of requests.
     pub requests: u64,
     /// Sum of their gaps, in nanoseconds.
@@ -52,7 +52,7 @@ pub struct WaitBreakdown {
 
 /// All waits of the run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Waits {
+pub(crate) struct Waits {
     pending: VecDeque<Wait>,
     /// Sum of all judged waits.
     pub total: WaitBreakdown,

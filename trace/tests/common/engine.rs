@@ -26,25 +26,6 @@ pub(crate) const FIRST_SENT: &str = "first_output_stream";
 /// Stage at which the tokenizer processes a request's first output.
 pub(crate) const FIRST_RECEIVED: &str = "tokenizer_first_token";
 
-/// Stages of the example's logs.
-pub(crate) const STAGES: StageNames = StageNames {
-    first_sent: FIRST_SENT,
-    first_received: FIRST_RECEIVED,
-    first_delivered: "first_token_received",
-    ends: &["request_finished", "decode_finished"],
-    order: &[
-        "request_received",
-        "transfer_done",
-        "waiting_to_running",
-        "first_token_generated",
-        FIRST_SENT,
-        FIRST_RECEIVED,
-        "first_token_received",
-        "decode_finished",
-        "request_finished",
-    ],
-};
-
 impl Facts for Example {
     fn name(&self) -> &'static str {
         "example"
@@ -84,7 +65,23 @@ impl Facts for Example {
     }
 
     fn stages(&self) -> &'static StageNames {
-        &STAGES
+        &StageNames {
+            first_sent: FIRST_SENT,
+            first_received: FIRST_RECEIVED,
+            first_delivered: "first_token_received",
+            ends: &["request_finished", "decode_finished"],
+            order: &[
+                "request_received",
+                "transfer_done",
+                "waiting_to_running",
+                "first_token_generated",
+                FIRST_SENT,
+                FIRST_RECEIVED,
+                "first_token_received",
+                "decode_finished",
+                "request_finished",
+            ],
+        }
     }
 
     fn relief(&self, _role: &str) -> &'static str {

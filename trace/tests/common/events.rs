@@ -3,6 +3,7 @@
 use proptest::collection::vec;
 use proptest::option::{of, weighted};
 use proptest::prelude::*;
+use proptest::sample::select;
 use proptest::string::string_regex;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
@@ -12,6 +13,13 @@ use trace::event::{
 };
 use trace::record::Record;
 use trace::{FrameId, HopId, MonoNs, ThreadId};
+
+/// Strategy for a struct, from a strategy for each field.
+macro_rules! any {
+    ($type:ident { $($field:ident: $strategy:expr),+ $(,)? }) => {
+        ($($strategy,)+).prop_map(|($($field,)+)| $type { $($field),+ })
+    };
+}
 
 fn leak(text: String) -> &'static str {
     Box::leak(text.into_boxed_str())
@@ -23,7 +31,7 @@ fn text() -> impl Strategy<Value = &'static str> {
     let pattern = |pattern| string_regex(pattern).expect("a pattern");
     let rid = pattern("[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}");
     prop_oneof![
-        6 => prop::sample::select(vec!["a", "b", "c", "", "HEALTH_CHECK_1", "20cba755fa2c4d6aa1e2b0c1d2e3f405"]),
+        6 => select(vec!["a", "b", "c", "", "HEALTH_CHECK_1", "20cba755fa2c4d6aa1e2b0c1d2e3f405"]),
         1 => rid.prop_map(leak),
         1 => pattern("\\PC{0,40}").prop_map(leak),
     ]
@@ -37,68 +45,52 @@ fn large() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0_u64..1000, 1 => any::<u64>(), 1 => Just(u64::MAX)]
 }
 
+fn hop_id() -> impl Strategy<Value = HopId> {
+    prop_oneof![8 => 0_u16..3, 1 => any::<u16>()].prop_map(HopId)
+}
+
 fn id() -> impl Strategy<Value = FrameId> {
-    let hop = prop_oneof![8 => 0_u16..3, 1 => any::<u16>()];
     let lane = prop_oneof![8 => 0_u32..2, 1 => any::<u32>()];
     // Mostly so small that a receive finds its send.
-    let seq = prop_oneof![2 => 0_u64..12, 1 => large()];
-    (hop, lane, seq).prop_map(|(hop, lane, seq)| FrameId::new(HopId(hop), lane, seq))
+    any!(FrameId { hop: hop_id(), lane: lane, seq: prop_oneof![2 => 0_u64..12, 1 => large()] })
 }
 
 fn thread() -> impl Strategy<Value = ThreadId> {
-    (small(), small()).prop_map(|(pid, tid)| ThreadId { pid, tid })
-}
-
-fn finish() -> impl Strategy<Value = Finish> {
-    prop::sample::select(vec![Finish::Length, Finish::Stop, Finish::Abort, Finish::Other])
-}
-
-fn mode() -> impl Strategy<Value = Mode> {
-    prop::sample::select(vec![Mode::Incremental, Mode::Cumulative])
+    any!(ThreadId { pid: small(), tid: small() })
 }
 
 fn chunk() -> impl Strategy<Value = Chunk<'static>> {
-    let counts = (of(small()), of(small()), of(small()), of(small()), of(small()));
     let ids = prop_oneof![3 => Just(vec![]), 1 => vec(any::<i64>(), 0..5)];
-    let finish = prop_oneof![6 => Just(None), 1 => finish().prop_map(Some)];
-    (text(), counts, finish, of(text()), ids).prop_map(
-        |(rid, (listed, completion_tokens, prompt_tokens, cached_tokens, retractions), finish, worker, ids)| Chunk {
-            listed,
-            completion_tokens,
-            prompt_tokens,
-            cached_tokens,
-            finish,
-            retractions,
-            worker,
-            ids: ids.leak(),
-            ..Chunk::new(rid)
-        },
-    )
+    any!(Chunk {
+        rid: text(),
+        listed: of(small()),
+        completion_tokens: of(small()),
+        prompt_tokens: of(small()),
+        cached_tokens: of(small()),
+        finish: weighted(0.15, select(Finish::ALL)),
+        retractions: of(small()),
+        worker: of(text()),
+        ids: ids.prop_map(|ids| &*ids.leak()),
+        text: Just(None),
+    })
 }
 
 fn frame() -> impl Strategy<Value = Frame<'static>> {
-    let kind = prop::sample::select(vec![
-        Kind::TokenIds,
-        Kind::Text,
-        Kind::Embedding,
-        Kind::Multimodal,
-        Kind::Abort,
-        Kind::Control,
-    ]);
-    let ids = prop::sample::select(vec![
+    let columns = vec![
         IdColumn::Delta,
         IdColumn::Cumulative,
         IdColumn::DeltaAfterPromptTail,
         IdColumn::Absent,
         IdColumn::Undecided,
-    ]);
-    (id(), large(), kind, ids, vec(chunk(), 0..6)).prop_map(|(id, bytes, kind, ids, chunks)| Frame {
-        id,
-        bytes,
-        forwarded: None,
-        kind,
-        ids,
-        chunks: chunks.leak(),
+        IdColumn::Uncounted,
+    ];
+    any!(Frame {
+        id: id(),
+        bytes: large(),
+        forwarded: Just(None),
+        kind: select(Kind::ALL),
+        ids: select(columns),
+        chunks: vec(chunk(), 0..6).prop_map(|chunks| &*chunks.leak()),
     })
 }
 
@@ -107,186 +99,147 @@ fn forwarded() -> impl Strategy<Value = Option<MonoNs>> {
 }
 
 fn hop() -> impl Strategy<Value = Hop<'static>> {
-    let id = prop_oneof![8 => 0_u16..3, 1 => any::<u16>()];
-    (id, text(), text(), of(any::<u16>()), any::<[bool; 7]>()).prop_map(|(id, name, endpoint, worker, flags)| Hop {
-        id: HopId(id),
-        ends: name.into(),
-        endpoint,
-        worker,
-        origin: flags[0],
-        last: flags[1],
-        capabilities: Capabilities {
-            sent: flags[2],
-            forwarded: flags[3],
-            received: flags[4],
-            processed: flags[5],
-            delivered: flags[6],
-        },
+    let capabilities = any!(Capabilities {
+        sent: any::<bool>(),
+        forwarded: any::<bool>(),
+        received: any::<bool>(),
+        processed: any::<bool>(),
+        delivered: any::<bool>(),
+    });
+    any!(Hop {
+        id: hop_id(),
+        ends: text().prop_map(Into::into),
+        endpoint: text(),
+        worker: of(any::<u16>()),
+        origin: any::<bool>(),
+        last: any::<bool>(),
+        capabilities: capabilities,
     })
 }
 
 fn cpu() -> impl Strategy<Value = CpuSample<'static>> {
-    let part = prop::sample::select(vec![ThreadPart::Main, ThreadPart::Io, ThreadPart::Other]);
-    let poll = of((large(), large(), large()));
-    let times = (large(), large(), of(large()), of(large()));
-    let away = of((prop::sample::select(AwayState::ALL.to_vec()), text()));
-    (thread(), text(), text(), part, times, poll, away).prop_map(
-        |(thread, role, name, part, (interval_ns, on_ns, wait_ns, throttled_ns), poll, away)| CpuSample {
-            thread,
-            role,
-            name,
-            part,
-            interval_ns,
-            on_ns,
-            wait_ns,
-            throttled_ns,
-            poll: poll.map(|(interval_ns, polled_ns, wakeups)| PollUse { interval_ns, polled_ns, wakeups }),
-            away: away.map(|(state, place)| Away { state, place }),
-        },
-    )
+    any!(CpuSample {
+        thread: thread(),
+        role: text(),
+        name: text(),
+        part: select(ThreadPart::ALL),
+        interval_ns: large(),
+        on_ns: large(),
+        wait_ns: of(large()),
+        throttled_ns: of(large()),
+        poll: of(any!(PollUse { interval_ns: large(), polled_ns: large(), wakeups: large() })),
+        away: of(any!(Away { state: select(AwayState::ALL), place: text() })),
+    })
 }
 
 fn stacks() -> impl Strategy<Value = StackSample<'static>> {
-    (thread(), text(), text(), text(), large(), [small(), small(), small()], of(small())).prop_map(
-        |(thread, role, function, file, interval_ns, [samples, total, own], gil)| StackSample {
-            thread,
-            role,
-            function,
-            file,
-            interval_ns,
-            samples,
-            total,
-            own,
-            gil,
-        },
-    )
+    any!(StackSample {
+        thread: thread(),
+        role: text(),
+        function: text(),
+        file: text(),
+        interval_ns: large(),
+        samples: small(),
+        total: small(),
+        own: small(),
+        gil: of(small()),
+    })
 }
 
 fn logged_state() -> impl Strategy<Value = LoggedState<'static>> {
-    let share = of(prop::num::f64::NORMAL | prop::num::f64::ZERO);
-    (text(), of(small()), of(small()), of(large()), of(any::<bool>()), share.clone(), share).prop_map(
-        |(by, states, rids, recv_wait_ns, more, cpu, cpu_system)| LoggedState {
-            by,
-            states,
-            rids,
-            recv_wait_ns,
-            more,
-            cpu,
-            cpu_system,
-        },
-    )
+    let share = || of(prop::num::f64::NORMAL | prop::num::f64::ZERO);
+    any!(LoggedState {
+        by: text(),
+        states: of(small()),
+        rids: of(small()),
+        recv_wait_ns: of(large()),
+        more: of(any::<bool>()),
+        cpu: share(),
+        cpu_system: share(),
+    })
+}
+
+fn delivery() -> impl Strategy<Value = Delivery<'static>> {
+    any!(Delivery {
+        rid: text(),
+        tokens: small(),
+        mode: select(Mode::ALL),
+        completion_tokens: of(small()),
+        finished: prop::bool::weighted(0.2),
+        response: select(vec![Response::Streamed, Response::Whole, Response::Text]),
+        without_text: prop_oneof![9 => Just(0), 1 => any::<u32>()],
+    })
 }
 
 fn answer() -> impl Strategy<Value = Answer<'static>> {
-    let end =
-        prop::sample::select(vec![AnswerEnd::Whole, AnswerEnd::ClientLeft, AnswerEnd::ServerLeft, AnswerEnd::Unknown]);
-    (text(), of(small()), of(small()), end, small(), of(large()), of(tool_calls())).prop_map(
-        |(rid, tokens, completion_tokens, end, short_writes, unacknowledged, tool_calls)| Answer {
-            rid,
-            tokens,
-            completion_tokens,
-            end,
-            short_writes,
-            unacknowledged,
-            tool_calls,
-        },
-    )
+    any!(Answer {
+        rid: text(),
+        tokens: of(small()),
+        completion_tokens: of(small()),
+        end: select(AnswerEnd::ALL),
+        short_writes: small(),
+        unacknowledged: of(large()),
+        tool_calls: of(tool_calls()),
+    })
 }
 
 fn tool_calls() -> impl Strategy<Value = ToolCalls> {
-    let outcome = prop::sample::select(vec![
-        ToolCallOutcome::Complete,
-        ToolCallOutcome::Rewritten,
-        ToolCallOutcome::Unfinished,
-        ToolCallOutcome::Unjudged,
-        ToolCallOutcome::Absent,
-        ToolCallOutcome::Garbled,
-        ToolCallOutcome::Swapped,
-        ToolCallOutcome::Repeated,
-        ToolCallOutcome::Missing,
-    ]);
-    let reason = prop::sample::select(vec![
-        UnjudgedReason::Differs,
-        UnjudgedReason::Missed,
-        UnjudgedReason::EndedEarly,
-        UnjudgedReason::NoText,
-        UnjudgedReason::Unreadable,
-    ]);
-    let finish = prop::sample::select(vec![Finish::Length, Finish::Stop, Finish::Abort, Finish::Other]);
-    let ends = (any::<bool>(), [small(), small()], any::<bool>());
-    let part = (small(), small(), [small(), small()], ends);
-    let part = part.prop_map(|(at, chars, tokens, (whole_chunks, events, whole_events))| ArgumentsPart {
-        at,
-        chars,
-        tokens,
-        whole_chunks,
-        events,
-        whole_events,
+    let part = any!(ArgumentsPart {
+        at: small(),
+        chars: small(),
+        tokens: [small(), small()],
+        whole_chunks: any::<bool>(),
+        events: [small(), small()],
+        whole_events: any::<bool>(),
     });
-    let counts = (1..=u32::MAX, small(), small(), small());
-    let outcome = (outcome, of(reason));
-    (counts, outcome, of(finish), of(part)).prop_map(
-        |((calls, absent, call, events), (outcome, reason), finish, part)| ToolCalls {
-            calls,
-            absent,
-            call,
-            outcome,
-            reason,
-            finish,
-            events,
-            part,
-        },
-    )
+    any!(ToolCalls {
+        calls: 1..=u32::MAX,
+        absent: small(),
+        call: small(),
+        outcome: select(ToolCallOutcome::ALL),
+        reason: of(select(UnjudgedReason::ALL)),
+        finish: of(select(Finish::ALL)),
+        events: small(),
+        part: of(part),
+    })
 }
 
 /// Any observation.
 pub(crate) fn what() -> impl Strategy<Value = What<'static>> {
-    let waiter = prop::sample::select(vec![Waiter::KeepsLast, Waiter::YieldsAll, Waiter::Merges]);
-    let engine = (of(text()), of(text()), of(mode()), of(waiter), of(any::<u8>()));
-    let response = prop::sample::select(vec![Response::Streamed, Response::Whole, Response::Text]);
-    let delivery = (text(), small(), mode(), of(small()), prop::bool::weighted(0.2), response);
-    let causes = vec![
-        MissedCause::QueueFull,
-        MissedCause::Unframed,
-        MissedCause::TooLarge,
-        MissedCause::CutShort,
-        MissedCause::Ended,
-    ];
-    let missed = (of(any::<u16>()), large(), prop::sample::select(causes));
+    let engine = any!(Engine {
+        name: of(text()),
+        version: of(text()),
+        mode: of(select(Mode::ALL)),
+        waiter: of(select(Waiter::ALL)),
+        turnaround: of(any::<u8>()),
+    });
+    let undecoded = any!(Undecoded { id: id(), bytes: large(), forwarded: forwarded(), reason: text() });
+    let queue = any!(QueueSample { hop: text(), receive_bytes: of(large()), send_bytes: of(large()) });
+    let stage = any!(Stage { rid: text(), name: text(), by: text(), tokens: of(small()), pending: of(small()) });
+    let wait = any!(FrontendWait { rid: text(), first_token_ns: of(large()), last_token_ns: of(large()) });
+    let missed =
+        any!(Missed { hop: of(any::<u16>().prop_map(HopId)), count: large(), cause: select(MissedCause::ALL) });
     prop_oneof![
-        1 => engine.prop_map(|(name, version, mode, waiter, turnaround)| {
-            What::Engine(Engine { name, version, mode, waiter, turnaround })
-        }),
+        1 => engine.prop_map(What::Engine),
         1 => hop().prop_map(What::Hop),
         8 => (frame(), forwarded()).prop_map(|(frame, forwarded)| What::Sent(Frame { forwarded, ..frame })),
-        1 => (any::<u16>(), large()).prop_map(|(hop, ns)| What::SendWait(SendWait { hop: HopId(hop), ns })),
+        1 => any!(SendWait { hop: any::<u16>().prop_map(HopId), ns: large() }).prop_map(What::SendWait),
         6 => (id(), of(large()), of(thread()), of(frame()), any::<bool>()).prop_map(|(id, wakeup, by, frame, same)| {
             let frame = frame.map(|f| Frame { id: if same { id } else { f.id }, ..f });
             What::Received(Received { id, wakeup, by, frame })
         }),
         2 => id().prop_map(What::Processed),
-        5 => (delivery, prop_oneof![9 => Just(0), 1 => any::<u32>()]).prop_map(|(delivery, without_text)| {
-            let (rid, tokens, mode, completion_tokens, finished, response) = delivery;
-            What::Delivered(Delivery { rid, tokens, mode, completion_tokens, finished, response, without_text })
-        }),
-        1 => (id(), large(), text(), forwarded()).prop_map(|(id, bytes, reason, forwarded)| {
-            What::Undecoded(Undecoded { forwarded, ..Undecoded::new(id, bytes, reason) })
-        }),
+        5 => delivery().prop_map(What::Delivered),
+        1 => undecoded.prop_map(What::Undecoded),
         1 => cpu().prop_map(What::Cpu),
-        1 => (text(), of(large()), of(large())).prop_map(|(hop, receive_bytes, send_bytes)| {
-            What::Queue(QueueSample { hop, receive_bytes, send_bytes })
-        }),
+        1 => queue.prop_map(What::Queue),
         1 => stacks().prop_map(What::Stack),
-        1 => (text(), text(), text(), of(small()), of(small())).prop_map(|(rid, name, by, tokens, pending)| {
-            What::Stage(Stage { rid, name, by, tokens, pending })
-        }),
+        1 => stage.prop_map(What::Stage),
         1 => logged_state().prop_map(What::LoggedState),
         1 => answer().prop_map(What::Answered),
-        1 => (text(), of(large()), of(large())).prop_map(|(rid, first_token_ns, last_token_ns)| {
-            What::FrontendWait(FrontendWait { rid, first_token_ns, last_token_ns })
-        }),
-        1 => (text(), small(), text()).prop_map(|(rid, chunks, by)| What::Merged(Merged { rid, chunks, by })),
-        1 => missed.prop_map(|(hop, count, cause)| What::Missed(Missed { hop: hop.map(HopId), count, cause })),
+        1 => wait.prop_map(What::FrontendWait),
+        1 => any!(Merged { rid: text(), chunks: small(), by: text() }).prop_map(What::Merged),
+        1 => missed.prop_map(What::Missed),
     ]
 }
 

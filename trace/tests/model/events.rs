@@ -25,7 +25,6 @@ pub(crate) struct Part {
     pub(crate) nth: u32,
 }
 
-/// Id of the token at a position.
 pub(crate) fn id_at(position: u32) -> i64 {
     i64::from(position) + 150_000
 }
@@ -54,7 +53,6 @@ pub(crate) fn bytes(chunks: usize) -> u64 {
 }
 
 impl OwnedEvent {
-    /// Passes the event to `receiver`.
     pub(crate) fn pass_to(&self, at: u64, mut receiver: impl FnMut(&Event<'_>)) {
         let mut emit = |what: What<'_>| receiver(&Event { at: MonoNs(at), what });
         let forwarded = Some(MonoNs(at + RELAY_NS));

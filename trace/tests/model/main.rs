@@ -97,7 +97,6 @@ fn counts(report: &Report) -> Counts {
     }
 }
 
-/// Checks that a run causes no false findings.
 fn no_false_findings(shape: Shape, steps: &[Step]) -> TestCaseResult {
     let world = World::run(shape, steps);
     check_no_false_findings(&world, &analyse(&world.events, Config::default())?)
@@ -120,7 +119,7 @@ fn check_no_false_findings(world: &World, analysis: &Analysis) -> TestCaseResult
     let limit = truth.tokens_missing_on_wire * if counted_again { 3 } else { 1 };
     prop_assert!(reported.tokens_missing_on_wire <= limit, "{reported:?} {truth:?}");
     // After the settle time, a finished request stops waiting for its last receives and deliveries.
-    let inexact = evicted || world.now() > Limits::default().settle_ns;
+    let inexact = evicted || world.now > Limits::default().settle_ns;
     // After an eviction, a later chunk can pass for the first of a new request. So can a chunk of a reused rid whose column does
     // not show its own tokens.
     let inexact = inexact || (world.incomplete && world.shape.rids_reused && !world.shape.column.shows_tokens());
@@ -166,7 +165,7 @@ fn check_no_false_findings(world: &World, analysis: &Analysis) -> TestCaseResult
         prop_assert!(possible || !has_finding(&report, kind), "{kind}: {:?}", report.findings);
     }
     for finding in report.findings.iter().filter(|finding| finding.kind == "stalled-stream") {
-        let silent = |request: &RequestTruth| !request.finished && world.now() - request.last_at >= 30 * SECOND;
+        let silent = |request: &RequestTruth| !request.finished && world.now - request.last_at >= 30 * SECOND;
         // The finding keeps the worst case, which may have ended since.
         let was_silent = finding.at_ns > 0 || requests_with_rid(world, &finding.rid).any(silent);
         prop_assert!(was_silent, "{finding:?}");
@@ -475,7 +474,6 @@ fn tokens_are_counted_exactly_at_the_in_flight_limit() {
     assert_eq!((reported.tokens_delivered, reported.in_flight), (2, 0));
 }
 
-/// Limits under which no request expires.
 fn no_expiry() -> Limits {
     Limits { orphan_after_ns: u64::MAX, settle_ns: u64::MAX, linger_ns: u64::MAX, ..Limits::default() }
 }

@@ -32,7 +32,6 @@ impl Policy {
 /// The path from the schedulers to the tokenizer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Path {
-    /// One hop.
     #[default]
     Direct,
     /// Through a detokenizer.
@@ -44,20 +43,16 @@ pub(crate) enum Path {
 /// Content of the token id column, and its declaration in the layout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Column {
-    /// New ids.
     #[default]
     New,
-    /// All ids so far.
     All,
     /// New ids or all ids, with a layout that does not say which.
     NewUndeclared,
     AllUndeclared,
-    /// No ids.
     Absent,
 }
 
 impl Column {
-    /// Declaration of the layout.
     pub(crate) fn declared(self) -> IdColumn {
         match self {
             Self::New => IdColumn::Delta,
@@ -119,13 +114,9 @@ pub(crate) enum Visibility {
 pub(crate) enum Observation {
     /// Sends and receives of frames on the hops at this position of the path.
     Frames(usize),
-    /// Receives only.
     Receives(usize),
-    /// Content of frames.
     Content(usize),
-    /// Deliveries.
     Deliveries,
-    /// Ends of responses.
     Answers,
 }
 
@@ -133,30 +124,54 @@ pub(crate) enum Observation {
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// A scheduler sends a frame: (request, new tokens, whether it finishes) each.
-    Send { rank: u32, parts: Vec<(usize, u32, bool)> },
+    Send {
+        rank: u32,
+        parts: Vec<(usize, u32, bool)>,
+    },
     /// An intermediate process receives frames and forwards each. `hop` selects one of the connections with queued frames.
-    Forward { hop: usize, frames: u8 },
+    Forward {
+        hop: usize,
+        frames: u8,
+    },
     /// A tokenizer receives frames of a connection in one wakeup.
-    Receive { lane: usize, frames: u8 },
+    Receive {
+        lane: usize,
+        frames: u8,
+    },
     /// The waiter of a request wakes and serves its client.
-    Serve { request: usize },
+    Serve {
+        request: usize,
+    },
     /// A client disconnects: its waiter ends, and the scheduler aborts the request with its next chunk.
-    Disconnect { request: usize },
+    Disconnect {
+        request: usize,
+    },
     /// A scheduler retracts a request and computes its tokens again.
-    Retract { request: usize },
-    /// A request is aborted in the queue.
-    AbortQueued { rank: u32 },
+    Retract {
+        request: usize,
+    },
+    AbortQueued {
+        rank: u32,
+    },
     /// The next frame of a scheduler is lost before it enters the hop.
-    LoseFrame { rank: u32 },
+    LoseFrame {
+        rank: u32,
+    },
     /// The next `count` observations of a kind are missed. The source reports that at once, or with its next observation of the hop.
-    Miss { kind: Observation, count: u8, at_once: bool },
+    Miss {
+        kind: Observation,
+        count: u8,
+        at_once: bool,
+    },
     /// Observation of a tokenizer worker starts or stops, or the worker can no longer be identified.
-    SetVisibility { worker: u16, visibility: Visibility },
+    SetVisibility {
+        worker: u16,
+        visibility: Visibility,
+    },
     /// The engine restarts and loses all frames and requests.
     Restart,
     /// Time advances, in milliseconds.
     Wait(u32),
-    /// The analysis gets a tick.
     Tick,
 }
 
@@ -267,7 +282,6 @@ fn missed_observation() -> BoxedStrategy<Step> {
     (kind, 1_u8..6, any::<bool>()).prop_map(|(kind, count, at_once)| Step::Miss { kind, count, at_once }).boxed()
 }
 
-/// Changes in which tokenizers are observed.
 fn visibility_change() -> BoxedStrategy<Step> {
     let visibility = prop::sample::select(vec![Visibility::Observed, Visibility::Unobserved, Visibility::Unidentified]);
     (0_u16..3, visibility).prop_map(|(worker, visibility)| Step::SetVisibility { worker, visibility }).boxed()
@@ -281,7 +295,6 @@ pub(crate) fn visibility_changes() -> impl Strategy<Value = Vec<Step>> {
     )
 }
 
-/// Schedules of a healthy server.
 pub(crate) fn healthy() -> impl Strategy<Value = Vec<Step>> {
     vec(prop_oneof![20 => ordinary(), 1 => unusual()], 1..250)
 }
@@ -298,7 +311,6 @@ pub(crate) fn lossy() -> impl Strategy<Value = Vec<Step>> {
     vec(prop_oneof![20 => ordinary(), 1 => unusual(), 1 => lose], 1..250)
 }
 
-/// Server faults: retractions, lost frames, restarts.
 fn server_fault() -> BoxedStrategy<Step> {
     prop_oneof![
         3 => request().prop_map(|request| Step::Retract { request }),
@@ -313,7 +325,6 @@ pub(crate) fn faulty() -> impl Strategy<Value = Vec<Step>> {
     vec(prop_oneof![24 => ordinary(), 1 => unusual(), 1 => server_fault()], 1..250)
 }
 
-/// Schedules with server faults and missed observations.
 pub(crate) fn faulty_with_misses() -> impl Strategy<Value = Vec<Step>> {
     vec(prop_oneof![24 => ordinary(), 1 => unusual(), 1 => server_fault(), 2 => missed_observation()], 1..250)
 }

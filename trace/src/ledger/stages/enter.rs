@@ -1,20 +1,17 @@
 //! Entry of log data into the ledger: finds the request of each stage and pairs first sends with receives.
 
-use super::marks::{Entered, Mark};
+use super::marks::{Entered, Mark, offer};
 use super::{AWAITED, PAIRS};
 use crate::clock::MonoNs;
 use crate::event::{Finish, LoggedState, Merged, Stage};
+use crate::id::Ticket;
 use crate::ledger::Ledger;
 use crate::ledger::limits::push_bounded;
-use crate::ledger::ticket::Ticket;
 
 impl Ledger {
     pub(in crate::ledger) fn staged(&mut self, at: MonoNs, stage: &Stage<'_>) {
         if self.engine.is_health_check(stage.rid) {
-            if self.health.is_new(stage.rid) {
-                self.totals.requests.health_checks += 1;
-            }
-            return;
+            return self.count_health_check(stage.rid);
         }
         let names = self.engine.facts().stages();
         let stages = &mut self.stages;
@@ -25,10 +22,7 @@ impl Ledger {
         };
         stages.counts.sends += u64::from(stage.name == names.first_sent);
         stages.counts.receives += u64::from(stage.name == names.first_received);
-        let ticket = match self.table.find(stage.rid) {
-            Some(ticket) => ticket,
-            None => self.admit(stage.rid, at),
-        };
+        let ticket = self.table.find(stage.rid).unwrap_or_else(|| self.admit(stage.rid, at));
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
@@ -112,7 +106,7 @@ impl Ledger {
             }
         }
         if let Some(gap) = request.gap_ns {
-            stages.slowest.offer(&request.rid, gap, marks);
+            offer(&mut stages.slowest, &request.rid, gap, marks);
         }
         if let Some((by, sent)) = overtaking {
             self.overtaken(by, sent);

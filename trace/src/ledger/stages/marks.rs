@@ -7,6 +7,8 @@ use crate::clock::MonoNs;
 
 /// Maximum number of stages kept per request.
 const LIMIT: usize = 32;
+/// Maximum number of requests kept with their stages after their records are closed: those with the worst gaps.
+const SLOWEST: usize = 16;
 /// Two logs of one process agree on a stage's time to the microsecond; two servers differ by more than this, in nanoseconds.
 const SAME_NS: u64 = 1_000_000;
 
@@ -50,11 +52,8 @@ pub(super) enum Entered {
         /// Name of the previous stage and the time since, in nanoseconds; `None` for the first stage.
         after: Option<(u8, u64)>,
     },
-    /// A later stage was logged first.
     Earlier,
-    /// The stage is a duplicate.
     Repeat,
-    /// The request has too many stages.
     NoRoom,
 }
 
@@ -103,4 +102,36 @@ impl Marks {
         }
         gaps
     }
+}
+
+/// A request with a long gap.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slow {
+    /// The engine's request id, as logged.
+    pub rid: Box<str>,
+    /// From its first send to its first receive, in nanoseconds.
+    pub gap_ns: u64,
+    /// All its logged stages.
+    pub marks: Marks,
+}
+
+/// Enters a request into the list of those with the worst gaps, or updates it with new data.
+pub(super) fn offer(slowest: &mut Vec<Slow>, rid: &str, gap_ns: u64, marks: &Marks) {
+    let full = slowest.len() >= SLOWEST;
+    if full && slowest.last().is_some_and(|min| min.gap_ns > gap_ns) {
+        return;
+    }
+    if let Some(known) = slowest.iter_mut().find(|s| *s.rid == *rid) {
+        if known.gap_ns > gap_ns {
+            return;
+        }
+        known.gap_ns = gap_ns;
+        known.marks = marks.clone();
+    } else {
+        if full {
+            slowest.pop();
+        }
+        slowest.push(Slow { rid: rid.into(), gap_ns, marks: marks.clone() });
+    }
+    slowest.sort_by(|a, b| b.gap_ns.cmp(&a.gap_ns).then_with(|| a.rid.cmp(&b.rid)));
 }

@@ -6,12 +6,10 @@ mod enter;
 mod logged_processes;
 mod marks;
 mod rank;
-mod slowest;
 
 pub use logged_processes::{LoggedProcess, States};
-pub use marks::{Mark, Marks};
+pub use marks::{Mark, Marks, Slow};
 pub use rank::Correlation;
-pub use slowest::Slow;
 
 use std::collections::VecDeque;
 
@@ -20,10 +18,9 @@ use serde::{Deserialize, Serialize};
 
 use self::logged_processes::LoggedProcesses;
 use self::rank::Pairs;
-use self::slowest::Slowest;
 use super::Ledger;
-use super::ticket::Ticket;
 use crate::clock::MonoNs;
+use crate::id::Ticket;
 use crate::stats::Distribution;
 
 /// Maximum number of stage names, and of logging processes. Stages beyond that are only counted.
@@ -41,7 +38,7 @@ pub struct Stages {
     between: HashMap<(u8, u8), Distribution>,
     logged_processes: LoggedProcesses,
     gaps: Pairs,
-    slowest: Slowest,
+    slowest: Vec<Slow>,
     /// First sends without a logged receive yet, by sender, in order.
     awaited: HashMap<u8, VecDeque<(MonoNs, Ticket)>>,
     /// Requests with a logged receive of the first token, oldest first. The oldest is evicted first.
@@ -136,7 +133,7 @@ impl Stages {
 
     /// Requests with the worst gaps, worst first.
     pub fn slowest(&self) -> &[Slow] {
-        &self.slowest.0
+        &self.slowest
     }
 
     /// Processes that log their state.

@@ -37,7 +37,6 @@ impl World {
         position + 1 == self.positions()
     }
 
-    /// Sends a frame into a hop.
     pub(super) fn send(&mut self, hop: HopId, lane: u32, kind: Kind, parts: Rc<[Part]>) {
         let position = self.position(hop);
         let name = self.hop_name(position);

@@ -48,7 +48,6 @@ impl World {
         !self.unobserved.contains_key(&self.hop_of(request))
     }
 
-    /// Starts or stops observation of a tokenizer.
     pub(super) fn set_visibility(&mut self, worker: u16, visibility: Visibility) {
         let hop = self.hop_of(usize::from(worker % self.workers()));
         if visibility == Visibility::Observed {

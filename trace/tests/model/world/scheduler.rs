@@ -36,7 +36,6 @@ impl World {
             running.sent = running.sent.max(running.generated);
             running.finished = finish;
             let request = &mut self.requests[running.request];
-            request.generated = running.sent;
             request.finished |= finish;
             request.last_at = self.now;
             parts.push(Part {
@@ -84,7 +83,6 @@ impl World {
         for part in parts {
             self.counts.tokens_missing_on_wire += u64::from(part.tokens);
             let request = &mut self.requests[part.request];
-            request.lost_on_wire.extend(part.positions());
             request.lost_since += u64::from(part.tokens);
             if part.finish.is_some() {
                 // Otherwise the tokenizer and the client would wait forever.

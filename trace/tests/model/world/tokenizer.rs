@@ -77,7 +77,6 @@ impl World {
             if policy == Policy::KeepsLast && part.tokens > 0 {
                 counts.dropped += 1;
                 counts.tokens_lost += u64::from(part.tokens);
-                request.chunks_dropped += 1;
                 request.dropped.extend(part.positions().map(|position| (position, part.nth)));
             } else {
                 counts.merged += 1;

@@ -1,42 +1,47 @@
 //! Small scenes for the detectors' tests: short calls for events.
 
-use super::{Check, DetectContext, Severity, Verdict};
+mod consumers;
+mod engine;
+mod tokens;
+mod waits;
+
+use super::{ALL, DetectContext, Severity, Verdict, Verdicts};
 use crate::clock::MonoNs;
 use crate::engine::{Engines, Mode, example};
 use crate::event::{
-    Away, AwayState, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Frame, Hop, IdColumn, Kind, Missed,
-    MissedCause, QueueSample, Received, Response, StackSample, ThreadPart, Undecoded, What,
+    Away, AwayState, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Frame, Hop, Kind, Missed, MissedCause,
+    QueueSample, Received, Response, StackSample, ThreadPart, Undecoded, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::ledger::{Ledger, Limits};
 
-pub(super) const MS: u64 = 1_000_000;
-pub(super) const SECOND: u64 = 1_000 * MS;
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
 
-pub(super) struct Scene {
-    pub(super) ledger: Ledger,
+struct Scene {
+    ledger: Ledger,
     /// Next sequence number of each hop.
     next: Vec<u64>,
 }
 
 impl Scene {
     /// No hop and no announced engine.
-    pub(super) fn empty(engines: Engines, limits: Limits) -> Self {
+    fn empty(engines: Engines, limits: Limits) -> Self {
         Self { ledger: Ledger::new(limits).of_engines(engines), next: Vec::new() }
     }
 
     /// A 0.5.9 engine in incremental mode, with the scheduler sending directly to the tokenizer.
-    pub(super) fn skip_path() -> Self {
+    fn skip_path() -> Self {
         Self::skip_path_with(Limits::default())
     }
 
-    pub(super) fn skip_path_with(limits: Limits) -> Self {
+    fn skip_path_with(limits: Limits) -> Self {
         let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::PROCESSED;
         Self::empty(example::ENGINES, limits).with_hop(capabilities)
     }
 
     /// A tokenizer thread with these shares of its time (see [`Self::cpu`]) that received only the first of 40 frames.
-    pub(super) fn late_consumer(shares: [u64; 3]) -> Self {
+    fn late_consumer(shares: [u64; 3]) -> Self {
         let mut scene = Self::skip_path();
         scene.send(0, &[]);
         scene.receive_by(MS, 0, 7);
@@ -48,13 +53,13 @@ impl Scene {
     }
 
     /// The same engine with deliveries observed.
-    pub(super) fn delivering() -> Self {
+    fn delivering() -> Self {
         let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
         Self::empty(example::ENGINES, Limits::default()).with_hop(capabilities)
     }
 
     /// Adds the hop and announces the release.
-    pub(super) fn with_hop(mut self, capabilities: Capabilities) -> Self {
+    fn with_hop(mut self, capabilities: Capabilities) -> Self {
         let name = "scheduler->tokenizer";
         self.hop(Hop { endpoint: "ipc:///tmp/t", ..Hop::only(HopId(0), name, capabilities) });
         let engine = Engine { version: Some(example::DROPS), mode: Some(Mode::Incremental), ..Engine::default() };
@@ -63,12 +68,12 @@ impl Scene {
     }
 
     /// Detokenizers behind a router, with one connection to each.
-    pub(super) fn workers(count: u16) -> Self {
+    fn workers(count: u16) -> Self {
         Self::behind_router((0..count).map(|worker| (Some(worker), "")))
     }
 
     /// Hops to receivers at these endpoints, without worker numbers.
-    pub(super) fn receivers_at(endpoints: &[&str]) -> Self {
+    fn receivers_at(endpoints: &[&str]) -> Self {
         Self::behind_router(endpoints.iter().map(|endpoint| (None, *endpoint)))
     }
 
@@ -86,7 +91,7 @@ impl Scene {
         self.apply(0, What::Hop(hop));
     }
 
-    pub(super) fn apply(&mut self, at: u64, what: What<'_>) {
+    fn apply(&mut self, at: u64, what: What<'_>) {
         self.ledger.apply(&Event { at: MonoNs(at), what });
     }
 
@@ -100,21 +105,13 @@ impl Scene {
         FrameId::new(HopId(hop), 0, *next - 1)
     }
 
-    /// The engine reports that it failed.
-    pub(super) fn fail(&mut self, at: u64) {
-        let frame = Frame {
-            id: self.next(0),
-            bytes: 16,
-            forwarded: None,
-            kind: Kind::Failed,
-            ids: IdColumn::Absent,
-            chunks: &[],
-        };
-        self.apply(at, What::Sent(frame));
+    fn fail(&mut self, at: u64) {
+        let frame = Frame::token_ids(self.next(0), 16, &[]);
+        self.apply(at, What::Sent(Frame { kind: Kind::Failed, ..frame }));
     }
 
     /// Sends the next frame; each chunk is (rid, listed, `completion_tokens`).
-    pub(super) fn send(&mut self, at: u64, chunks: &[(&str, u32, u32)]) {
+    fn send(&mut self, at: u64, chunks: &[(&str, u32, u32)]) {
         let chunks: Vec<Chunk<'_>> =
             chunks.iter().map(|&(rid, listed, completion)| Chunk::counted(rid, listed, completion)).collect();
         let id = self.next(0);
@@ -122,17 +119,24 @@ impl Scene {
     }
 
     /// Sends a worker a frame with one new token of a request.
-    pub(super) fn send_to(&mut self, worker: u16, at: u64, rid: &str, completion: u32) {
+    fn send_to(&mut self, worker: u16, at: u64, rid: &str, completion: u32) {
         self.send_chunk(worker, at, Chunk::counted(rid, 1, completion));
     }
 
-    pub(super) fn send_chunk(&mut self, worker: u16, at: u64, chunk: Chunk<'_>) {
+    /// Sends a worker one frame for each of these counts of a request.
+    fn stream(&mut self, worker: u16, rid: &str, counts: std::ops::RangeInclusive<u32>) {
+        for count in counts {
+            self.send_to(worker, count.into(), rid, count);
+        }
+    }
+
+    fn send_chunk(&mut self, worker: u16, at: u64, chunk: Chunk<'_>) {
         let id = self.next(worker);
         self.apply(at, What::Sent(Frame::token_ids(id, 900, &[chunk])));
     }
 
     /// A tokenizer thread receives the frame.
-    pub(super) fn receive_by(&mut self, at: u64, seq: u64, tid: u32) {
+    fn receive_by(&mut self, at: u64, seq: u64, tid: u32) {
         let by = Some(ThreadId { pid: 7, tid });
         let id = Self::id(seq);
         self.apply(at, What::Received(Received { by, ..Received::new(id) }));
@@ -140,12 +144,12 @@ impl Scene {
     }
 
     /// CPU sample of a tokenizer thread over the last 100 ms: on a CPU, waiting for a CPU, cgroup throttled, in milliseconds.
-    pub(super) fn cpu(&mut self, at: u64, tid: u32, shares: [u64; 3]) {
+    fn cpu(&mut self, at: u64, tid: u32, shares: [u64; 3]) {
         self.sample(at, tid, shares, None);
     }
 
     /// The same sample of a thread that is not running at its end.
-    pub(super) fn away(&mut self, at: u64, tid: u32, shares: [u64; 3], (state, place): (AwayState, &str)) {
+    fn away(&mut self, at: u64, tid: u32, shares: [u64; 3], (state, place): (AwayState, &str)) {
         self.sample(at, tid, shares, Some(Away { state, place }));
     }
 
@@ -162,7 +166,7 @@ impl Scene {
     }
 
     /// Fifty stack samples of thread 7 over half a second, `within` of them in this function.
-    pub(super) fn stack(&mut self, at: u64, (function, file): (&str, &str), within: u32) {
+    fn stack(&mut self, at: u64, (function, file): (&str, &str), within: u32) {
         let sample = StackSample {
             thread: ThreadId { pid: 7, tid: 7 },
             role: "tokenizer",
@@ -178,62 +182,57 @@ impl Scene {
     }
 
     /// Sets the bytes in the kernel queue.
-    pub(super) fn kernel(&mut self, at: u64, bytes: u64) {
+    fn kernel(&mut self, at: u64, bytes: u64) {
         let sample = QueueSample { hop: "scheduler->tokenizer", receive_bytes: Some(bytes), send_bytes: None };
         self.apply(at, What::Queue(sample));
     }
 
-    pub(super) fn receive(&mut self, at: u64, seq: u64) {
+    fn receive(&mut self, at: u64, seq: u64) {
         self.apply(at, What::Received(Received::new(Self::id(seq))));
     }
 
-    pub(super) fn receive_in_wakeup(&mut self, at: u64, seq: u64, wakeup: u64) {
+    fn receive_in_wakeup(&mut self, at: u64, seq: u64, wakeup: u64) {
         self.apply(at, What::Received(Received::in_wakeup(Self::id(seq), wakeup)));
         self.apply(at, What::Processed(Self::id(seq)));
     }
 
-    pub(super) fn deliver(&mut self, at: u64, rid: &str, tokens: u32, completion: u32, finished: bool) {
+    fn deliver(&mut self, at: u64, rid: &str, tokens: u32, completion: u32, finished: bool) {
         self.deliver_as(at, Mode::Incremental, rid, tokens, completion, finished);
     }
 
-    pub(super) fn deliver_as(&mut self, at: u64, mode: Mode, rid: &str, tokens: u32, completion: u32, finished: bool) {
+    fn deliver_as(&mut self, at: u64, mode: Mode, rid: &str, tokens: u32, completion: u32, finished: bool) {
         self.apply(at, What::Delivered(Delivery { mode, finished, ..Delivery::new(rid, tokens, Some(completion)) }));
     }
 
     /// A response of this kind delivers all its `tokens` at once.
-    pub(super) fn respond(&mut self, at: u64, response: Response, rid: &str, tokens: u32) {
-        self.apply(
-            at,
-            What::Delivered(Delivery {
-                finished: tokens > 0,
-                response,
-                ..Delivery::new(rid, tokens, (tokens > 0).then_some(tokens))
-            }),
-        );
+    fn respond(&mut self, at: u64, response: Response, rid: &str, tokens: u32) {
+        let delivery = Delivery::new(rid, tokens, (tokens > 0).then_some(tokens));
+        self.apply(at, What::Delivered(Delivery { finished: tokens > 0, response, ..delivery }));
     }
 
     /// Skips the next `count` frames and reports them as missed.
-    pub(super) fn lose(&mut self, count: u64) {
+    fn lose(&mut self, count: u64) {
         self.next[0] += count;
         self.apply(0, What::Missed(Missed::new(Some(HopId(0)), count, MissedCause::QueueFull)));
     }
 
-    pub(super) fn send_undecodable(&mut self, worker: u16, at: u64, reason: &str) {
+    fn send_undecodable(&mut self, worker: u16, at: u64, reason: &str) {
         let id = self.next(worker);
         self.apply(at, What::Undecoded(Undecoded::new(id, 10, reason)));
     }
 
-    pub(super) fn tick(&mut self, now: u64) {
+    fn tick(&mut self, now: u64) {
         self.ledger.tick(MonoNs(now));
     }
 
-    pub(super) fn check(&self, check: Check, now: u64) -> Vec<Verdict> {
-        let mut found = Vec::new();
-        check(&DetectContext::at(&self.ledger, MonoNs(now)), &mut found);
-        for verdict in &found {
+    fn check(&self, kind: &str, now: u64) -> Vec<Verdict> {
+        let detector = ALL.iter().find(|detector| detector.kind == kind).expect("a detector");
+        let mut found = Verdicts::default();
+        (detector.check)(&DetectContext::at(&self.ledger, MonoNs(now)), &mut found);
+        for verdict in &found.0 {
             let harmless = verdict.severity == Severity::Info;
             assert!(harmless || verdict.advice.is_some(), "no action for {verdict:?}");
         }
-        found
+        found.0
     }
 }

@@ -1,0 +1,175 @@
+//! Tokens that wait outside the hops: in the process that generated them, in their receiver, or in a frontend.
+
+use super::thresholds::{GAP_WARNING_NS, gap_severity};
+use super::{DetectContext, Verdict, Verdicts, advice};
+use crate::clock::MonoNs;
+use crate::stats::Distribution;
+use crate::words::{duration, percent, plural};
+
+/// A pause at the client that is this many times as long as the engine's longest pause is not caused by the engine.
+const UNEXPLAINED: u64 = 4;
+/// Longest time before a check over which the use of threads is compared: samples are kept for little longer.
+const WINDOW_NS: u64 = 10_000_000_000;
+/// Minimum share of time that is mentioned.
+const BUSY: f64 = 0.05;
+
+/// Tokens that wait in the process that generated them: by its own timestamps, or by the time in the call that sends them.
+pub(super) fn send(context: &DetectContext<'_>, out: &mut Verdicts) {
+    for group in context.ledger.groups() {
+        let worst = group.send_wait.max().unwrap_or(0);
+        // If even the shortest wait is long, the engine's clock differs (a time namespace), and the waits are not real.
+        let shortest = group.send_wait.quantile(0.0).unwrap_or(0);
+        let severity = gap_severity(worst);
+        let Some(severity) = severity.filter(|_| shortest < GAP_WARNING_NS / 2) else {
+            continue;
+        };
+        let source = context.facts().source();
+        let median = group.send_wait.quantile(0.5).unwrap_or(0);
+        let summary = format!(
+            "tokens wait up to {} in the {source} before they are sent (median {}, {})",
+            duration(worst),
+            duration(median),
+            plural(group.send_wait.count(), "message"),
+        );
+        let verdict = out
+            .add(severity, summary)
+            .hop(&group.name)
+            .weighed("send_wait_max_ns", worst)
+            .with("send_wait_p50_ns", median)
+            .advice(context.facts().late_send());
+        let recent = group.send_wait.recent(context.now).max();
+        if recent >= GAP_WARNING_NS {
+            add_busiest(verdict, context, recent);
+        }
+    }
+}
+
+/// Tokens that wait in a receiver after it received them, where a receive does not end a wait or is not observed.
+pub(super) fn delivery(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let ledger = context.ledger;
+    let engine = ledger.engine().facts();
+    let receives = ledger.observes_receives();
+    if receives && !engine.queues_after_receive() {
+        return;
+    }
+    let waits = &ledger.delivery_wait;
+    let first = ledger.worst_delivery_wait();
+    let first_ns = first.map_or(0, |worst| worst.ns);
+    let (sent_ns, delivered_ns) = (ledger.itl_sent().max().unwrap_or(0), ledger.itl_delivered().max().unwrap_or(0));
+    // A wait on a hop before the receive is reported by the findings about that hop.
+    let on_hop_ns = ledger.groups().iter().filter_map(|group| group.queue_wait.max()).max().unwrap_or(0);
+    let explained_ns = sent_ns.saturating_mul(UNEXPLAINED).max(on_hop_ns.saturating_mul(2));
+    let silence_ns = if delivered_ns > explained_ns { delivered_ns } else { 0 };
+    let worst = first_ns.max(silence_ns);
+    let Some(severity) = gap_severity(worst) else {
+        return;
+    };
+    let receiver = engine.receiver();
+    let place = if receives {
+        format!("in the {receiver} after it received them")
+    } else {
+        format!("between the {} and the client's connection", engine.source())
+    };
+    let mut parts = Vec::new();
+    if first_ns >= GAP_WARNING_NS {
+        parts.push(format!(
+            "first tokens wait up to {} {place} (median {}, {})",
+            duration(first_ns),
+            duration(waits.quantile(0.5).unwrap_or(0)),
+            plural(waits.count(), "request"),
+        ));
+    }
+    if silence_ns >= GAP_WARNING_NS {
+        parts.push(format!(
+            "responses stall for up to {} and continue in a burst, while the {} sends new tokens at least every {}",
+            duration(silence_ns),
+            engine.source(),
+            duration(sent_ns),
+        ));
+    }
+    let verdict = out
+        .add(severity, parts.join("; "))
+        .weight(worst)
+        .with("requests", waits.count())
+        .with("first_token_max_ns", first_ns)
+        .with("stall_max_ns", delivered_ns)
+        .with("engine_itl_max_ns", sent_ns)
+        .advice(if receives {
+            format!(
+                "responses are written only after all queued messages are processed, so the whole queue delays each of them; if its \
+                 event loop is busy, {}",
+                advice::own_work(engine, receiver)
+            )
+        } else {
+            engine.late_inside().to_owned()
+        });
+    if let Some(first) = first.filter(|first| first.ns == worst) {
+        verdict.rid(&first.rid);
+    }
+    if !receives {
+        add_busiest(verdict, context, waits.recent(context.now).max().max(silence_ns));
+    }
+}
+
+/// Tokens that wait in a frontend after the engine's server wrote them to it.
+pub(super) fn frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let waits = context.ledger.frontend();
+    let Some(severity) = gap_severity(waits.worst.ns) else {
+        return;
+    };
+    let parts = [("first", &waits.first_token), ("last", &waits.last_token)];
+    let late = parts.iter().filter(|(_, waits)| longest(waits) >= GAP_WARNING_NS);
+    let late = late.map(|(which, waits)| {
+        format!(
+            "{which} tokens wait up to {} (median {}, {})",
+            duration(longest(waits)),
+            duration(waits.quantile(0.5).unwrap_or(0)),
+            plural(waits.count(), "response"),
+        )
+    });
+    let summary = format!("in the frontend, {} after the worker wrote them", late.collect::<Vec<_>>().join(" and "));
+    out.add(severity, summary)
+            .rid(&waits.worst.rid)
+            .weight(waits.worst.ns)
+            .with("responses", waits.responses)
+            .with("first_token_max_ns", waits.first_token.max())
+            .with("last_token_max_ns", waits.last_token.max())
+            .advice(
+                "the worker and its clients' connections are not the cause: give the frontend CPUs, or start more frontends",
+            );
+}
+
+fn longest(waits: &Distribution) -> u64 {
+    waits.max().unwrap_or(0)
+}
+
+/// Adds the thread of a server inside the process that generates tokens that was busiest in the last `wait_ns` before the check, because it
+/// may delay the others. Unchanged if there is no such server.
+pub(super) fn add_busiest(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
+    let names = context.facts().server_threads();
+    let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(WINDOW_NS)));
+    let threads = context.ledger.threads().iter();
+    let threads = threads.filter(|thread| names.iter().any(|begin| thread.name.starts_with(begin)));
+    let busiest = threads
+        .filter_map(|thread| Some((&*thread.name, thread.between(from, context.now)?)))
+        .max_by_key(|(_, spent)| spent.wanted_ns());
+    let Some((name, spent)) = busiest else { return };
+    let running = spent.share(spent.on_ns);
+    let waiting = spent.wait_ns.map(|ns| spent.share(ns));
+    let waited = waiting.filter(|share| *share >= BUSY);
+    let use_of_time = match waited {
+        None if running < BUSY => format!("no thread of the server ran more than {} of that time", percent(BUSY)),
+        None => format!("the server's busiest thread, {name}, ran {} of that time", percent(running)),
+        Some(waited) => format!(
+            "the server's busiest thread, {name}, ran {} of that time and waited for a CPU {}",
+            percent(running),
+            percent(waited)
+        ),
+    };
+    verdict.summary.push_str("; ");
+    verdict.summary.push_str(&use_of_time);
+    verdict
+        .with("busiest_thread", name)
+        .with("busiest_thread_running", running)
+        .with("busiest_thread_waiting", waiting);
+}

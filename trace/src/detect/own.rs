@@ -1,0 +1,104 @@
+//! Frames that tokengap cannot decode, observations that it missed, and memory limits that it reached.
+
+use super::{DetectContext, Severity, Verdicts};
+use crate::ledger::MissedCounts;
+use crate::words::{count, plural, share};
+
+/// Share of undecoded frames that causes a warning.
+const WARNING_SHARE: f64 = 0.001;
+/// Share that is critical, because the rest of the report cannot be trusted.
+const CRITICAL_SHARE: f64 = 0.05;
+
+/// Frames that could not be decoded.
+pub(super) fn undecoded(context: &DetectContext<'_>, out: &mut Verdicts) {
+    for (place, group) in context.ledger.groups().iter().enumerate() {
+        let (mut undecoded, mut frames) = (0, 0);
+        for counts in context.ledger.members(place).map(|hop| hop.counts) {
+            undecoded += counts.undecoded;
+            frames += counts.frames_sent.max(counts.frames_received);
+        }
+        if undecoded == 0 {
+            continue;
+        }
+        let part = undecoded as f64 / frames.max(1) as f64;
+        let severity = if part >= CRITICAL_SHARE {
+            Severity::Critical
+        } else if part >= WARNING_SHARE {
+            Severity::Warning
+        } else {
+            Severity::Info
+        };
+        let reasons = context.ledger.undecoded_by_reason(place);
+        let often = reasons.iter().max_by_key(|(_, n)| **n).map_or("", |(reason, _)| reason);
+        let summary = format!(
+            "cannot decode {} ({}) on {}; most common reason: {often}",
+            plural(undecoded, "frame"),
+            share(undecoded, frames),
+            group.name,
+        );
+        out.add(severity, summary)
+            .hop(&group.name)
+            .since(context.ledger.totals().undecoded_since)
+            .weighed("frames_undecoded", undecoded)
+            .with("frames", frames)
+            .with("most_frequent_reason", often)
+            .advice("save one such frame and run `tokengap decode` on it");
+    }
+}
+
+/// Observations that tokengap missed: never a loss in the engine.
+pub(super) fn missed(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let missed = context.ledger.totals().missed;
+    let all = missed.reported().saturating_add(missed.unannounced);
+    if all == 0 {
+        return;
+    }
+    let summary = format!(
+        "tokengap missed {} observations; traffic is not affected, but counts of frames and chunks are too low",
+        count(all),
+    );
+    out.add(Severity::Warning, summary)
+        .since(missed.since)
+        .weight(all)
+        .with("queue_full", missed.queue_full)
+        .with("unframed", missed.unframed)
+        .with("too_large", missed.too_large)
+        .with("cut_short", missed.cut_short)
+        .with("unannounced", missed.unannounced)
+        .advice(advice(&missed));
+}
+
+/// Advice for the most frequent cause.
+fn advice(missed: &MissedCounts) -> &'static str {
+    let causes = [
+        (missed.queue_full, "tokengap had too little CPU: give it a core, or a larger --ring"),
+        (missed.unframed, "start tokengap before the engine connects: it joined in the middle of a frame"),
+        (missed.too_large, "raise --capture: frames exceed the capture limit"),
+        (missed.cut_short, "read the engine's log: connections ended inside a frame"),
+        (missed.unannounced, "give tokengap a core, or a larger --ring: frames passed without a record"),
+    ];
+    let max = causes.into_iter().max_by_key(|(n, _)| *n);
+    max.map_or("", |(_, advice)| advice)
+}
+
+/// Memory limits of tokengap that were reached.
+pub(super) fn limit(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let limits = context.ledger.limits();
+    let reached: Vec<_> = limits.iter().filter(|l| l.times > 0).collect();
+    let Some(worst) = reached.iter().max_by_key(|l| l.times) else {
+        return;
+    };
+    let summary = format!(
+        "the memory limit {} of {} was reached {} times",
+        worst.name,
+        count(worst.limit as u64),
+        count(worst.times),
+    );
+    let verdict = out.add(Severity::Warning, summary).weight(reached.iter().map(|l| l.times).sum()).advice(format!(
+        "raise it with --limit {}=N if you need the evicted entries; each entry costs memory",
+        worst.name
+    ));
+    for limit in reached {
+        verdict.with(limit.name, limit.times);
+    }
+}

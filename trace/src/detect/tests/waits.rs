@@ -1,0 +1,319 @@
+//! Findings about tokens that wait, and about uneven load.
+
+use super::{MS, SECOND, Scene};
+use crate::clock::MonoNs;
+use crate::detect::attribution::busy;
+use crate::detect::late::add_busiest;
+use crate::detect::{DetectContext, Severity, Verdict};
+use crate::engine::{Engines, Facts};
+use crate::event::{Capabilities, CpuSample, Delivery, FrontendWait, PollUse, Response, SendWait, ThreadPart, What};
+use crate::id::{HopId, ThreadId};
+use crate::ledger::Limits;
+
+/// A tokenizer that writes to its clients is processing no frame, but it is busy: its time outside the poll counts.
+#[test]
+fn time_away_from_the_poll_is_busy_time() {
+    let mut scene = Scene::skip_path();
+    scene.send(0, &[]);
+    scene.receive_by(MS, 0, 7);
+    let busy_share = |scene: &Scene| busy(&scene.ledger, scene.ledger.hops().iter(), SECOND);
+    assert_eq!(busy_share(&scene), Some(0.0));
+    let sample = CpuSample {
+        name: "python3",
+        wait_ns: Some(0),
+        poll: Some(PollUse { interval_ns: SECOND, polled_ns: 690 * MS, wakeups: 9 }),
+        ..CpuSample::new(ThreadId { pid: 7, tid: 7 }, "tokenizer", SECOND, 300 * MS)
+    };
+    scene.apply(SECOND, What::Cpu(sample));
+    assert_eq!(busy_share(&scene), Some(0.31));
+}
+
+#[test]
+fn gap_severity_follows_its_length_and_ongoing_waits_count() {
+    let mut scene = Scene::skip_path();
+    scene.send(0, &[("a", 1, 1)]);
+    scene.receive(500 * MS, 0);
+    assert!(scene.check("first-token-gap", SECOND).is_empty());
+    scene.send(SECOND, &[("b", 1, 1)]);
+    let waiting = scene.check("first-token-gap", 3 * SECOND);
+    assert_eq!((waiting[0].severity, &*waiting[0].rid), (Severity::Warning, "b"));
+    scene.receive(8 * SECOND, 1);
+    let late = scene.check("first-token-gap", 8 * SECOND);
+    assert_eq!(late[0].severity, Severity::Critical);
+    assert_eq!(late[0].evidence["requests_above_warning"], 1);
+}
+
+#[test]
+fn only_a_growing_backlog_is_reported() {
+    let mut scene = Scene::skip_path();
+    for second in 0..5 {
+        for n in 0..30 {
+            scene.send(second * SECOND + n, &[]);
+        }
+        scene.tick(second * SECOND + 100);
+    }
+    let found = scene.check("backlog-growing", 5 * SECOND);
+    assert_eq!(found[0].severity, Severity::Warning);
+    assert_eq!(&*found[0].hop, "scheduler->tokenizer");
+    for second in 5..70 {
+        scene.tick(second * SECOND);
+    }
+    assert!(scene.check("backlog-growing", 70 * SECOND).is_empty());
+}
+
+#[test]
+fn a_short_queue_spike_is_not_a_backlog() {
+    let mut scene = Scene::skip_path();
+    let mut seq = 0;
+    for second in 0..5_u64 {
+        for _ in 0..90 + second {
+            scene.send(second * SECOND, &[]);
+        }
+        scene.tick(second * SECOND + 100);
+        assert!(scene.check("backlog-growing", second * SECOND + 100).is_empty());
+        for _ in 0..90 + second {
+            scene.receive(second * SECOND + MS, seq);
+            seq += 1;
+        }
+    }
+}
+
+#[test]
+fn bursts_are_reported_from_a_minimum_of_frames_per_wakeup() {
+    let mut scene = Scene::skip_path();
+    for n in 0..7 {
+        scene.send(n, &[]);
+    }
+    for n in 0..7 {
+        scene.receive_in_wakeup(10 + n, n, 1);
+    }
+    assert!(scene.check("burst", 20).is_empty());
+    let mut endless = Scene::skip_path();
+    for n in 0..8 {
+        endless.send(n, &[]);
+        endless.receive_in_wakeup(n + 10, n, 1);
+    }
+    let found = endless.check("burst", 20);
+    assert_eq!(found[0].severity, Severity::Info);
+    assert_eq!(found[0].evidence.get("frames_p50"), None);
+    for n in 7..57 {
+        scene.send(n * MS, &[]);
+        scene.receive_in_wakeup(n * MS + 1, n, n);
+    }
+    for n in 57..77 {
+        scene.send(n * MS, &[]);
+    }
+    for n in 57..77 {
+        scene.receive_in_wakeup(80 * MS + n, n, 100);
+    }
+    let found = scene.check("burst", 90 * MS);
+    assert_eq!(found[0].severity, Severity::Info);
+    assert_eq!(found[0].evidence["frames_max"], 20);
+    assert_eq!(found[0].evidence["frames_p50"], 1);
+}
+
+fn sent(scene: &mut Scene, at: u64, ns: u64) -> Vec<Verdict> {
+    scene.send(at, &[]);
+    scene.apply(at, What::SendWait(SendWait { hop: HopId(0), ns }));
+    scene.check("late-send", at)
+}
+
+#[test]
+fn a_clock_that_differs_is_not_a_wait() {
+    let mut scene = Scene::skip_path();
+    for second in 20..30 {
+        assert!(sent(&mut scene, second * SECOND, 12 * SECOND).is_empty());
+    }
+}
+
+#[test]
+fn a_message_that_is_sent_long_after_its_timestamp_is_reported() {
+    let mut scene = Scene::skip_path();
+    assert!(sent(&mut scene, SECOND, MS).is_empty());
+    let found = sent(&mut scene, 20 * SECOND, 12 * SECOND);
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].severity, Severity::Critical);
+    assert_eq!(found[0].evidence["send_wait_max_ns"], 12 * SECOND);
+}
+
+#[derive(Debug)]
+struct Queueing;
+
+impl Facts for Queueing {
+    fn queues_after_receive(&self) -> bool {
+        true
+    }
+
+    fn server_threads(&self) -> &'static [&'static str] {
+        &["taker", "shard-"]
+    }
+}
+
+const QUEUEING: Engines = Engines(&[&Queueing]);
+
+/// One request with a token every 10 ms, each received at once, but the last one this many milliseconds later. They are delivered at these
+/// times in milliseconds.
+fn received_late(engines: Engines, late: u64, delivered_at: &[(u64, u32)]) -> Vec<Verdict> {
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
+    let deliveries = delivered_at.iter().map(|&(at, tokens)| (at, Delivery::new("a", tokens, None)));
+    delivered(engines, capabilities, late, deliveries)
+}
+
+fn delivered<'d>(
+    engines: Engines,
+    capabilities: Capabilities,
+    late: u64,
+    deliveries: impl IntoIterator<Item = (u64, Delivery<'d>)>,
+) -> Vec<Verdict> {
+    let mut scene = Scene::empty(engines, Limits::default()).with_hop(capabilities);
+    for seq in 0..10 {
+        let at = (1 + seq) * 10 * MS;
+        scene.send(at, &[("a", 1, seq as u32 + 1)]);
+        if capabilities.received {
+            scene.receive(at + 1 + if seq == 9 { late * MS } else { 0 }, seq);
+        }
+    }
+    for (at, delivery) in deliveries {
+        scene.apply(at * MS, What::Delivered(delivery));
+    }
+    scene.check("late-delivery", 60 * SECOND)
+}
+
+#[test]
+fn a_late_first_token_and_a_stall_are_reported() {
+    let late = received_late(QUEUEING, 0, &[(20_000, 10)]);
+    assert_eq!((late.len(), &*late[0].rid), (1, "a"));
+    let summary = &late[0].summary;
+    assert!(summary.starts_with("first tokens wait up to 19.990 s in the receiver"), "{summary}");
+    let stalled = received_late(QUEUEING, 0, &[(20, 1), (15_020, 9)]);
+    let summary = &stalled[0].summary;
+    assert!(summary.starts_with("responses stall for up to 15.000 s"), "{summary}");
+}
+
+#[test]
+fn a_wait_from_the_send_is_reported_where_receives_are_not_observed() {
+    let capabilities = Capabilities::SENT | Capabilities::DELIVERED;
+    let late = [(20_000, Delivery::new("a", 10, None))];
+    let found = delivered(Engines::default(), capabilities, 0, late);
+    let summary = &found[0].summary;
+    let expected = "first tokens wait up to 19.990 s between the sender and the client's connection";
+    assert!(summary.starts_with(expected), "{summary}");
+}
+
+#[test]
+fn a_response_with_one_body_waits_for_no_reader() {
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
+    let whole = Delivery { finished: true, response: Response::Whole, ..Delivery::new("a", 10, Some(10)) };
+    for capabilities in [capabilities, Capabilities::SENT | Capabilities::DELIVERED] {
+        assert!(delivered(QUEUEING, capabilities, 0, [(20_000, whole)]).is_empty());
+    }
+}
+
+#[test]
+fn a_stall_that_a_wait_on_the_hop_explains_is_not_reported() {
+    assert!(received_late(QUEUEING, 8_000, &[(20, 1), (8_020, 1), (15_020, 8)]).is_empty());
+}
+
+#[test]
+fn prompt_deliveries_and_engines_without_such_a_queue_are_not_reported() {
+    assert!(received_late(QUEUEING, 0, &[(20, 1), (50, 9)]).is_empty());
+    assert!(received_late(Engines::default(), 0, &[(20_000, 10)]).is_empty());
+}
+
+fn frontend(first_token_ns: Option<u64>, last_token_ns: Option<u64>) -> Vec<Verdict> {
+    let mut scene = Scene::skip_path();
+    let wait = FrontendWait { rid: "a", first_token_ns, last_token_ns };
+    scene.apply(20 * SECOND, What::FrontendWait(wait));
+    scene.check("late-frontend", 21 * SECOND)
+}
+
+#[test]
+fn a_long_wait_is_reported_with_its_request() {
+    let found = frontend(Some(110 * SECOND), Some(2 * MS));
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].severity, Severity::Critical);
+    assert_eq!(&*found[0].rid, "a");
+    assert_eq!(
+        found[0].summary,
+        "in the frontend, first tokens wait up to 110.000 s (median 110.000 s, 1 response) after the worker wrote them"
+    );
+}
+
+#[test]
+fn short_and_unknown_waits_are_not_reported() {
+    assert!(frontend(Some(900 * MS), None).is_empty());
+    assert!(frontend(None, None).is_empty());
+}
+
+/// The finding about a wait of 3 s, with these shares of it on a CPU and waiting for one, in percent.
+fn busiest(threads: &[(&str, u64, u64)]) -> Verdict {
+    let mut scene = Scene::empty(QUEUEING, Limits::default());
+    for second in 1..=3 {
+        for (tid, &(name, on, wait)) in (1..).zip(threads) {
+            let sample = CpuSample {
+                name,
+                part: ThreadPart::Other,
+                wait_ns: Some(wait * SECOND / 100),
+                ..CpuSample::new(ThreadId { pid: 1, tid }, "sender", SECOND, on * SECOND / 100)
+            };
+            scene.apply(second * SECOND, What::Cpu(sample));
+        }
+    }
+    let mut verdict = Verdict { summary: "late".to_owned(), ..Verdict::default() };
+    add_busiest(&mut verdict, &DetectContext::at(&scene.ledger, MonoNs(3 * SECOND)), 3 * SECOND);
+    verdict
+}
+
+#[test]
+fn the_busiest_thread_of_the_server_is_named() {
+    let verdict = busiest(&[("taker", 2, 0), ("shard-0", 10, 1), ("shard-1", 20, 70), ("main", 99, 0)]);
+    assert_eq!(
+        verdict.summary,
+        "late; the server's busiest thread, shard-1, ran 20 % of that time and waited for a CPU 70 %"
+    );
+    assert_eq!(verdict.evidence["busiest_thread"], serde_json::Value::from("shard-1"));
+    let held = busiest(&[("taker", 2, 0), ("shard-0", 1, 1)]);
+    assert_eq!(held.summary, "late; no thread of the server ran more than 5 % of that time");
+    assert_eq!(busiest(&[("main", 99, 0)]).summary, "late");
+}
+
+#[test]
+fn an_overloaded_worker_is_reported_and_an_even_pair_is_not() {
+    let mut even = Scene::workers(2);
+    for n in 0..600 {
+        even.send_to((n % 2) as u16, n, &format!("{n}"), 1);
+    }
+    assert!(even.check("worker-imbalance", SECOND).is_empty());
+    let mut uneven = Scene::workers(4);
+    for n in 0..1_200 {
+        uneven.send_to(u16::from(n % 4 == 0) * (n / 4 % 3 + 1) as u16, n, &format!("{n}"), 1);
+    }
+    let found = uneven.check("worker-imbalance", SECOND);
+    let evidence = &found[0].evidence;
+    assert_eq!((found.len(), &evidence["busiest_worker"]), (1, &0.into()));
+    assert_eq!(evidence["imbalance"], 3.0);
+    assert_eq!(evidence["workers_idle"], 0);
+    assert_eq!(found[0].severity, Severity::Warning, "900 frames wait for it");
+}
+
+#[test]
+fn sockets_with_one_endpoint_count_as_one_receiver() {
+    let mut one = Scene::receivers_at(&["ipc:///tmp/tokenizer", "ipc:///tmp/tokenizer"]);
+    let mut two = Scene::receivers_at(&["ipc:///tmp/tokenizer", "ipc:///tmp/other"]);
+    let mut unknown = Scene::receivers_at(&["", ""]);
+    for n in 0..1_200 {
+        for scene in [&mut one, &mut two, &mut unknown] {
+            scene.send_to(0, n, &format!("{n}"), 1);
+        }
+    }
+    assert!(one.check("worker-imbalance", SECOND).is_empty(), "both sockets send to one receiver");
+    for scene in [&mut two, &mut unknown] {
+        let found = scene.check("worker-imbalance", SECOND);
+        assert_eq!(found[0].evidence["workers"], 2);
+        assert_eq!(found[0].evidence["workers_idle"], 1);
+    }
+    two.send_undecodable(1, 2_000, "truncated");
+    assert!(two.check("worker-imbalance", SECOND).is_empty(), "its one frame held no chunk");
+    let nameless = &unknown.check("worker-imbalance", SECOND)[0].summary;
+    assert!(nameless.starts_with("one receiver of 2 on "), "{nameless}");
+}

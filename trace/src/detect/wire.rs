@@ -1,0 +1,82 @@
+//! Chunks on a hop: with missing tokens, with inconsistent counts, out of order, or on several connections.
+
+use super::{DetectContext, Severity, Verdicts};
+use crate::words::plural;
+
+/// Number of missing tokens that is critical.
+const CRITICAL_TOKENS: u64 = 16;
+
+/// Tokens that never crossed a hop, computed from the streams' own counts.
+pub(super) fn loss(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let (seen, missing) = &context.ledger.totals().wire_loss;
+    if seen.rids == 0 {
+        return;
+    }
+    let severity = Severity::critical_if(*missing >= CRITICAL_TOKENS);
+    let summary = format!(
+        "{} of {} missing on the wire: completion_tokens increased by more than the chunks list",
+        plural(*missing, "token"),
+        plural(seen.rids, "request"),
+    );
+    out.add(severity, summary)
+        .affected("requests", seen)
+        .weighed("tokens_missing", *missing)
+        .with("worst_tokens_missing", seen.amount)
+        .advice("frames were lost before this hop: look for a restarted process or a reset connection");
+}
+
+/// Chunks that list more tokens than possible, without a known reason.
+pub(super) fn arithmetic(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let (seen, chunks) = &context.ledger.totals().anomalies;
+    if seen.rids == 0 {
+        return;
+    }
+    let summary = format!(
+        "{} of {} list more ids than completion_tokens increased by",
+        plural(*chunks, "chunk"),
+        plural(seen.rids, "request"),
+    );
+    out.add(Severity::Info, summary)
+        .affected("requests", seen)
+        .weighed("chunks", *chunks)
+        .with("most_extra_ids", seen.amount);
+}
+
+/// Chunks of a request that were received in a different order than generated.
+pub(super) fn order(context: &DetectContext<'_>, out: &mut Verdicts) {
+    for group in context.ledger.groups() {
+        let late = &group.out_of_order;
+        if late.rids == 0 {
+            continue;
+        }
+        let summary =
+            format!("{} on {} arrived after a later one of the same request", plural(late.rids, "chunk"), group.name);
+        out.add(Severity::Warning, summary)
+            .hop(&group.name)
+            .affected("chunks", late)
+            .with("tokens_behind_max", late.amount)
+            .advice("ZMQ preserves order only within a connection: the request's chunks were sent on two");
+    }
+}
+
+/// A request whose chunks went to two workers of one line.
+pub(super) fn worker_change(context: &DetectContext<'_>, out: &mut Verdicts) {
+    for group in context.ledger.groups() {
+        let moved = &group.moved;
+        if moved.rids == 0 {
+            continue;
+        }
+        let summary = format!(
+            "chunks of {} went to more than one receiver on {}: a detokenizer without the start of a request decodes it wrongly, and order between receivers is not guaranteed",
+            plural(moved.rids, "request"),
+            group.name,
+        );
+        out.add(Severity::Warning, summary)
+                .hop(&group.name)
+                .affected("changes", moved)
+                .with("chunks_out_of_order", group.out_of_order.rids)
+                .advice(
+                    "the router selects by the tokenizer worker's endpoint (or by the rid): look for a worker restart or a change in the number of workers while requests were running",
+                );
+    }
+}
