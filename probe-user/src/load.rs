@@ -37,12 +37,12 @@ impl Settings {
 /// Creates the maps and prepares the programs without loading them.
 pub(crate) fn load(settings: Settings) -> Result<Ebpf, aya::EbpfError> {
     let (device, inode) = namespace();
+    let log_level = if shows_kernel_log() { u8::MAX } else { 0 };
     EbpfLoader::new()
         .override_global("OFFSETS", &Plain(settings.offsets), true)
         .override_global("PLACES", &Plain(settings.places), true)
         .override_global("ACCOUNTING", &u32::from(settings.accounting), true)
-        // No log messages, which nothing reads.
-        .override_global("AYA_LOG_LEVEL", &0_u8, true)
+        .override_global(aya_log::LEVEL, &log_level, true)
         .override_global("NAMESPACE_DEV", &device, true)
         .override_global("NAMESPACE_INO", &inode, true)
         .map_max_entries("RECORDS", settings.ring_bytes)
@@ -55,4 +55,27 @@ pub(crate) fn namespace() -> (u64, u64) {
         .ok()
         .filter(|m| m.ino() != Kind::Pid.initial())
         .map_or((0, 0), |m| (m.dev(), m.ino()))
+}
+
+/// Whether the log shows messages of the kernel side. Decided when the object is loaded.
+pub(crate) fn shows_kernel_log() -> bool {
+    tracing::enabled!(target: "probe", tracing::Level::DEBUG)
+}
+
+/// Forwards log messages of the kernel side (`aya-log`) to `tracing`.
+pub(crate) struct KernelLog;
+
+impl log::Log for KernelLog {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        match record.level() {
+            log::Level::Error | log::Level::Warn => tracing::warn!(target: "probe", "{}", record.args()),
+            _ => tracing::debug!(target: "probe", "{}", record.args()),
+        }
+    }
+
+    fn flush(&self) {}
 }

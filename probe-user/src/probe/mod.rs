@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use aya::Ebpf;
 use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
+use aya_log::EbpfLogger;
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread, Watched};
 use rustix::process::{Pid, PidfdFlags};
 
@@ -24,7 +25,7 @@ use crate::degraded::{Degraded, Missing};
 use crate::discover::{InnerServer, ReadError};
 use crate::egress::places;
 use crate::library::{self, Library};
-use crate::load::{self, Settings};
+use crate::load::{self, KernelLog, Settings};
 use crate::observation::Observation;
 use crate::plain::Plain;
 use crate::probe_points::{Known, method};
@@ -107,6 +108,7 @@ pub struct Probe {
     degraded: Vec<Degraded>,
     permissions: Permissions,
     options: Options,
+    kernel_log: Option<EbpfLogger<KernelLog>>,
     serving: Serving,
     zmtp: ZmtpReads,
     /// Processes that pass their messages to a server inside them.
@@ -162,6 +164,9 @@ impl Probe {
         let records = map(&mut ebpf, "RECORDS", RingBuf::try_from)?;
         let losses = map(&mut ebpf, "LOSSES", Losses::new)?;
         let watched = map(&mut ebpf, "WATCHED", Array::try_from)?;
+        // An object may be built without a log.
+        let kernel_log =
+            load::shows_kernel_log().then(|| EbpfLogger::init_with_logger(&mut ebpf, KernelLog).ok()).flatten();
         let mut probe = Self {
             ebpf,
             records,
@@ -176,6 +181,7 @@ impl Probe {
             degraded,
             permissions,
             options,
+            kernel_log,
             serving: Serving { unplaced: places.err(), ..Serving::default() },
             zmtp: ZmtpReads::default(),
             inner_servers: std::collections::HashMap::new(),
@@ -243,6 +249,9 @@ impl Probe {
         }
         if self.kept_at.elapsed() >= HOUSEKEEPING {
             self.kept_at = Instant::now();
+            if let Some(log) = &mut self.kernel_log {
+                log.flush();
+            }
             if self.busy || self.counted_at.elapsed() >= AT_REST {
                 seen += self.losses.report_new(&Loss::ALL, &mut emit).map_err(wrong("LOSSES"))?;
                 (self.busy, self.counted_at) = (false, Instant::now());

@@ -35,8 +35,10 @@ mod thread;
 mod watch;
 mod window;
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -57,6 +59,9 @@ use listener::Listener;
 use pool::Pool;
 pub(crate) use stats::Counters;
 use thread::Thread;
+
+/// A pair for the relay's thread, which answers whether it listens.
+type Joining = (Route, Sender<io::Result<()>>);
 
 /// Time beyond `Options::drain` before remaining connections are cut.
 const GRACE: Duration = Duration::from_millis(500);
@@ -95,7 +100,7 @@ pub struct Relay {
     /// Socket files that the relay made.
     claims: Vec<Claim>,
     /// Pairs for the relay's thread. Their listeners arrive through the [`ListenerReceiver`].
-    added: UnboundedSender<Route>,
+    added: UnboundedSender<Joining>,
     listener_sender: ListenerSender,
 }
 
@@ -125,7 +130,10 @@ impl Relay {
         let index = u16::try_from(self.listening.len()).ok().filter(|index| *index < MAX_PAIRS);
         let (index, listen) = (index.ok_or(RelayError::Pairs)?, pair.listen.clone());
         self.listener_sender.send(&listener).map_err(|error| RelayError::Bind(listen.clone(), error))?;
-        self.added.send(Route { index, pair, gate }).map_err(|_| RelayError::Stopped)?;
+        let (ready, is_ready) = channel();
+        self.added.send((Route { index, pair, gate }, ready)).map_err(|_| RelayError::Stopped)?;
+        let registered = is_ready.recv().map_err(|_| RelayError::Stopped)?;
+        registered.map_err(|error| RelayError::Bind(listen.clone(), error))?;
         self.listening.push(listen);
         Ok(())
     }
@@ -180,19 +188,22 @@ impl Drop for Relay {
 
 async fn run(
     shared: Arc<Shared>,
-    mut joining: UnboundedReceiver<Route>,
+    mut joining: UnboundedReceiver<Joining>,
     listener_receiver: &ListenerReceiver,
     stop: Signal,
 ) {
     let mut pairs = JoinSet::new();
     loop {
-        let route = tokio::select! {
-            Some(route) = joining.recv() => route,
+        let (route, ready) = tokio::select! {
+            Some(joining) = joining.recv() => joining,
             () = stop.received() => break,
         };
         match listener_receiver.receive().and_then(|bound| Listener::new(bound, &route.pair.listen)) {
-            Ok(listener) => drop(pairs.spawn(listener::serve(shared.clone(), route, listener, stop.clone()))),
-            Err(error) => tracing::error!(listen = %route.pair.listen, "cannot be relayed: {error}"),
+            Ok(listener) => {
+                pairs.spawn(listener::serve(shared.clone(), route, listener, stop.clone()));
+                let _ = ready.send(Ok(()));
+            }
+            Err(error) => drop(ready.send(Err(error))),
         }
     }
     let all = async { while pairs.join_next().await.is_some() {} };

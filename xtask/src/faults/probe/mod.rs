@@ -85,13 +85,8 @@ fn overflow(long: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
     let load = Load { count: if long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..Load::STEADY };
     let wanted = u64::from(load.count * load.connections);
     // Exactly one record per message on either side.
-    let options = Options {
-        ring_bytes: 64 << 10,
-        processed: false,
-        scheduler: false,
-        polls: false,
-        ..Options::default()
-    };
+    let options =
+        Options { ring_bytes: 64 << 10, processed: false, scheduler: false, polls: false, ..Options::default() };
     let mut pair = Pair::start(load, endpoint)?;
     let mut probe = attach(&pair.pids(), options)?;
     pair.sender.go()?;
