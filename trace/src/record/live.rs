@@ -1,5 +1,6 @@
 //! Blocks of a run for feed subscribers instead of a file. A block is a section of a recording, including its header.
 
+use std::fmt::Display;
 use std::io;
 
 use super::Record;
@@ -126,19 +127,18 @@ impl BlockReader {
     ///
     /// [`What::Missed`]: crate::event::What::Missed
     pub fn read(&mut self, bytes: &[u8], give: &mut dyn FnMut(Record<'_>)) -> Result<(), BadBlock> {
-        let bad = |why: &str| BadBlock(why.to_owned());
-        let malformed = |error: Malformed| BadBlock(error.to_string());
-        let (head, packed) = bytes.split_first_chunk::<SECTION_HEADER>().ok_or_else(|| bad("it is truncated"))?;
+        let bad = |why: &dyn Display| BadBlock(why.to_string());
+        let malformed = |error: Malformed| bad(&error);
+        let (head, packed) = bytes.split_first_chunk::<SECTION_HEADER>().ok_or_else(|| bad(&"it is truncated"))?;
         let section = Section::of(head).filter(|s| s.kind == kind::BLOCK);
-        let section = section.ok_or_else(|| bad("its header was altered"))?;
+        let section = section.ok_or_else(|| bad(&"its header was altered"))?;
         if packed.len() != section.packed as usize || crc32fast::hash(packed) != section.crc {
-            return Err(bad("its checksum does not match"));
+            return Err(bad(&"its checksum does not match"));
         }
         if self.expected.is_some_and(|at| section.first_record < at) {
             return Ok(());
         }
-        let unpacked = self.scratch.unpack(packed, section.raw);
-        unpacked.map_err(|error| BadBlock(error.to_string()))?;
+        self.scratch.unpack(packed, section.raw).map_err(|error| bad(&error))?;
         let begins = self.expected.is_none();
         let missed = self.go_on(section.first_record);
         self.expected = Some(section.first_record.saturating_add(section.content.records.into()));

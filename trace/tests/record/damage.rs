@@ -7,8 +7,7 @@ use proptest::prelude::*;
 use trace::event::What;
 use trace::record::{OpenError, ReadError, Record, Recording};
 
-use super::traffic::traffic;
-use super::{Folder, events, options, record};
+use super::{Folder, events, open, options, record, traffic};
 
 /// Reads all readable events and checks that each was written, in order. Returns their number and that of damaged blocks.
 fn read(path: &Path, inputs: &[Record<'_>]) -> Result<(usize, usize, Option<String>), OpenError> {
@@ -43,12 +42,11 @@ fn read(path: &Path, inputs: &[Record<'_>]) -> Result<(usize, usize, Option<Stri
 
 #[test]
 fn a_file_truncated_at_any_byte_opens_up_to_its_last_complete_block() {
-    let folder = Folder::new();
+    let (folder, file) = Folder::with_run();
     let inputs = traffic(40, 6, 9);
-    let file = folder.file("run.tgap");
     record(&file, &inputs, options(300));
     let bytes = fs::read(&file).expect("a file");
-    let recording = Recording::open(&file).expect("a recording");
+    let recording = open(&file);
     assert!(recording.is_indexed() && recording.missing().is_none() && recording.blocks().len() > 4);
     let first = recording.blocks()[0].offset;
     let truncated = folder.file("truncated.tgap");
@@ -73,9 +71,8 @@ fn a_file_truncated_at_any_byte_opens_up_to_its_last_complete_block() {
 
 #[test]
 fn any_changed_byte_is_detected_or_harmless() {
-    let folder = Folder::new();
+    let (folder, file) = Folder::with_run();
     let inputs = traffic(24, 5, 7);
-    let file = folder.file("run.tgap");
     record(&file, &inputs, options(300));
     let bytes = fs::read(&file).expect("a file");
     let changed = folder.file("changed.tgap");
@@ -95,14 +92,13 @@ fn any_changed_byte_is_detected_or_harmless() {
 
 #[test]
 fn an_unclosed_recording_reports_missing_data() {
-    let folder = Folder::new();
-    let file = folder.file("run.tgap");
+    let (_folder, file) = Folder::with_run();
     record(&file, &traffic(40, 6, 9), options(300));
     let bytes = fs::read(&file).expect("a file");
-    let blocks = Recording::open(&file).expect("a recording").blocks().to_vec();
+    let blocks = open(&file).blocks().to_vec();
     let last = blocks.last().expect("blocks");
     fs::write(&file, &bytes[..(last.offset + last.bytes) as usize - 10]).expect("a shorter file");
-    let recording = Recording::open(&file).expect("a recording");
+    let recording = open(&file);
     let missing = recording.missing().expect("something is missing").to_string();
     assert!(missing.contains("its last block is truncated") && missing.contains("it was not closed"), "{missing}");
     assert!(!recording.is_indexed() && recording.blocks() == &blocks[..blocks.len() - 1]);
@@ -126,8 +122,7 @@ proptest! {
         inputs in events::inputs(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
     ) {
-        let folder = Folder::new();
-        let file = folder.file("run.tgap");
+        let (_folder, file) = Folder::with_run();
         record(&file, &inputs, options(400));
         let mut bytes = fs::read(&file).expect("a file");
         for (index, value) in changes {

@@ -6,6 +6,8 @@ use trace::detect::Severity;
 use trace::record::{Recording, analyse};
 use trace::report::{HopLine, Report, ThreadState};
 
+use super::{Folder, open};
+
 /// Report of a complete recording in format 2.0.
 fn report(name: &str) -> Report {
     report_of(&format!("2.0-{name}.tgap"))
@@ -13,7 +15,7 @@ fn report(name: &str) -> Report {
 
 fn report_of(file: &str) -> Report {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings");
-    let recording = Recording::open(folder.join(file)).expect("it opens");
+    let recording = open(folder.join(file));
     assert!(recording.is_indexed() && recording.missing().is_none());
     let (analysis, input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("it reads");
     let report = analysis.report(&input);
@@ -100,8 +102,7 @@ fn a_stopped_tokenizer_of_a_real_server_is_reported_as_stopped() {
 
 #[test]
 fn another_major_version_is_refused_with_its_number() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("run.tgap");
+    let (_folder, file) = Folder::with_run();
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings/2.0-demo-race.tgap");
     let mut bytes = std::fs::read(fixture).expect("it is read");
     for (major, expected) in [(1, "format 1.0"), (3, "format 3.0")] {

@@ -4,8 +4,7 @@ use std::fs;
 
 use trace::record::{Pending, Record, RecordError, RecordOptions, Recorder, Recording};
 
-use super::traffic::traffic;
-use super::{Folder, closing, feed, header, options};
+use super::{Folder, closing, feed, header, open, options, traffic};
 
 const SIZE: u64 = 4 << 20;
 
@@ -32,12 +31,12 @@ fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
     let inputs = noise();
     feed(&mut ring, &inputs);
-    let summary = ring.dump(&dumped, &closing(), false).and_then(Pending::wait).expect("a dump");
+    let summary = ring.dump(&dumped, &closing()).and_then(Pending::wait).expect("a dump");
     assert!(ring.status().bytes > 2 * SIZE, "it wrapped: {} bytes", ring.status().bytes);
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
     // Reads the file while the ring is open, as after a crash.
-    let live = Recording::open(&file).expect("a ring opens");
-    let dump = Recording::open(&dumped).expect("a recording");
+    let live = open(&file);
+    let dump = open(&dumped);
     assert!(dump.is_indexed() && dump.closing() == Some(&closing()));
     let ((from, mut dump_records), (live_from, live_records)) = (records(&dump), records(&live));
     assert!(dump_records.pop().is_some_and(|last| last.starts_with("Closing")));
@@ -64,7 +63,7 @@ fn the_ring_of_a_killed_run_is_not_overwritten() {
     let force = RecordOptions { force: true, ..options(100_000) };
     let mut ring = Recorder::ring(&file, SIZE, &header(), force).expect("replaced");
     assert!(matches!(
-        ring.dump(&folder.file("none.tgap"), &closing(), false).and_then(Pending::wait),
+        ring.dump(&folder.file("none.tgap"), &closing()).and_then(Pending::wait),
         Err(RecordError::Empty)
     ));
     assert!(!folder.file("none.tgap").exists());

@@ -82,30 +82,19 @@ impl Missing {
 
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut parts = Vec::new();
-        if self.records_before > 0 {
-            let records = words::plural(self.records_before, "record");
-            parts.push(format!("{records} of the run precede it"));
-        }
-        if self.records_between > 0 {
-            let records = words::plural(self.records_between, "record");
-            parts.push(format!("{records} between its blocks are lost"));
-        }
-        if self.cut_bytes > 0 {
-            parts.push(format!("its last block is truncated: {} are unreadable", words::bytes(self.cut_bytes)));
-        }
-        if self.damaged_bytes > 0 {
-            parts.push(format!("{} are damaged", words::bytes(self.damaged_bytes)));
-        }
-        if self.unfinished {
-            parts.push("it was not closed: observations after its last block are missing".to_owned());
-        }
-        if self.continued {
-            parts.push("it continues in the next file".to_owned());
-        }
-        if self.stopped {
-            parts.push("it ended before the run because of its size limit or the disk".to_owned());
-        }
+        let records = |n| words::plural(n, "record");
+        let parts = [
+            (self.records_before > 0).then(|| format!("{} of the run precede it", records(self.records_before))),
+            (self.records_between > 0)
+                .then(|| format!("{} between its blocks are lost", records(self.records_between))),
+            (self.cut_bytes > 0)
+                .then(|| format!("its last block is truncated: {} are unreadable", words::bytes(self.cut_bytes))),
+            (self.damaged_bytes > 0).then(|| format!("{} are damaged", words::bytes(self.damaged_bytes))),
+            self.unfinished.then(|| "it was not closed: observations after its last block are missing".into()),
+            self.continued.then(|| "it continues in the next file".into()),
+            self.stopped.then(|| "it ended before the run because of its size limit or the disk".into()),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
         f.write_str(&parts.join("; "))
     }
 }
@@ -114,7 +103,7 @@ impl fmt::Display for Missing {
 #[derive(Debug)]
 pub struct Recording {
     path: PathBuf,
-    file: File,
+    pub(super) file: File,
     header: Header,
     blocks: Vec<BlockInfo>,
     anchors: Vec<Anchor>,
@@ -132,7 +121,7 @@ impl Recording {
         let file = File::open(&path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
         if !meta.is_file() {
-            return Err(OpenError::NotARecording { path });
+            return Err(OpenError::NotARecording(path));
         }
         let bytes = meta.len();
         let (preamble, run, begin, header) = begin(&file, &path, bytes)?;
@@ -237,10 +226,6 @@ impl Recording {
     pub fn is_indexed(&self) -> bool {
         self.indexed
     }
-
-    pub(super) fn file(&self) -> &File {
-        &self.file
-    }
 }
 
 /// Reads the start of a file. Returns its preamble, run id, offset of the sections, and header.
@@ -254,7 +239,7 @@ fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, He
     let expected = Preamble::new(false).to_bytes();
     // Even a file truncated within its first bytes can be recognised as a recording.
     if there == 0 || first[..there.min(8)] != expected[..there.min(8)] {
-        return Err(OpenError::NotARecording { path: path() });
+        return Err(OpenError::NotARecording(path()));
     }
     let preamble = Preamble::of(&first).filter(|_| bytes >= min);
     let preamble = preamble.ok_or_else(|| OpenError::NoHeader { path: path(), bytes: min })?;

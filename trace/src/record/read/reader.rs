@@ -114,7 +114,7 @@ impl Reader<'_> {
         let begins = missed > 0 || (self.expected.is_none() && block.first_record > 0);
         self.expected.get_or_insert(block.first_record);
         self.next += 1;
-        let loaded = load(self.recording.file(), block, &mut self.packed);
+        let loaded = load(&self.recording.file, block, &mut self.packed);
         let (path, offset) = (self.recording.path(), block.offset);
         let section = loaded.map_err(|error| ReadError::Io { path: path.to_owned(), offset, error })?;
         let section = section.ok_or_else(|| self.damaged(&"its checksum does not match"))?;

@@ -6,6 +6,9 @@ use super::super::codec::{Columns, Content};
 use super::super::section::{SECTION_HEADER, Section, kind};
 use crate::clock::Anchor;
 
+/// Compression level of files.
+pub(super) const LEVEL: i32 = 3;
+
 /// A closed block, not compressed yet, so that another thread can compress it.
 #[derive(Debug)]
 pub struct OpenBlock {
@@ -24,11 +27,6 @@ impl OpenBlock {
     /// Number of chunks.
     pub fn chunks(&self) -> u32 {
         self.content.chunks
-    }
-
-    /// Number of its first record.
-    pub fn first_record(&self) -> u64 {
-        self.first_record
     }
 }
 
@@ -56,19 +54,19 @@ impl Packer {
             anchor: block.anchor,
             ..Section::default()
         };
-        self.raw.clear();
-        block.columns.join(&mut self.raw);
-        self.packed.clear();
-        self.packed.reserve(zstd::zstd_safe::compress_bound(self.raw.len()));
-        self.zstd.compress_to_buffer(&self.raw, &mut self.packed)?;
-        section.raw = self.raw.len() as u32;
-        let sealed = seal(&mut section, &self.packed, &mut self.section);
-        Ok((section, sealed))
+        let mut raw = std::mem::take(&mut self.raw);
+        raw.clear();
+        block.columns.join(&mut raw);
+        let packed = self.bytes(&raw, &mut section).map(|_| ());
+        self.raw = raw;
+        packed.map(|()| (section, &*self.section))
     }
 
     /// Like [`Self::block`], for any bytes.
     pub(in crate::record) fn bytes(&mut self, bytes: &[u8], section: &mut Section) -> io::Result<&[u8]> {
-        self.packed = self.zstd.compress(bytes)?;
+        self.packed.clear();
+        self.packed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
+        self.zstd.compress_to_buffer(bytes, &mut self.packed)?;
         section.raw = bytes.len() as u32;
         Ok(seal(section, &self.packed, &mut self.section))
     }
