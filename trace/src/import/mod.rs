@@ -75,11 +75,8 @@ pub enum ImportError {
         source: std::io::Error,
     },
     /// There is no file to read.
-    #[error("no log file in {paths}; .pkl, .pstats and .tgap files are skipped")]
-    NoFiles {
-        /// Searched paths.
-        paths: String,
-    },
+    #[error("no log file in {0}; .pkl, .pstats and .tgap files are skipped")]
+    NoFiles(String),
     /// Too many files.
     #[error("more than {limit} files in {paths}; name fewer, or raise --max-files")]
     TooManyFiles {
