@@ -108,7 +108,7 @@ impl Sink {
     /// Updates the limits for dumping the ring.
     pub fn retune(&mut self, rules: Rules) {
         if let Some(ring) = &mut self.ring {
-            ring.retune(rules);
+            ring.onset.rules = rules;
         }
     }
 
@@ -162,7 +162,7 @@ impl Sink {
                 recording.recorder.event(event);
             }
             if let Some(ring) = &mut sink.ring {
-                ring.event(event);
+                ring.recorder.event(event);
             }
             if let Some(feed) = &mut sink.feed {
                 feed.event(event);
@@ -180,8 +180,7 @@ impl Sink {
                 recording.recorder.tick(now);
             }
             if let Some(ring) = &mut sink.ring {
-                ring.tick(now);
-                let onset = ring.onset(now, analysis, input);
+                let onset = ring.tick(now, analysis, input);
                 sink.message = onset.or_else(|| ring.take_message()).or(sink.message.take());
             }
             if let Some(feed) = &mut sink.feed {

@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use ratatui::crossterm::event::{self, Event as Input, KeyEventKind, MouseButton, MouseEvent, MouseEventKind};
-use session::idle;
 use session::own;
 use session::sink::Past as _;
 use session::{Observer, Run, ScreenCommand, Stage};
@@ -366,7 +365,7 @@ impl Screen {
 
     fn sleep(&mut self, time: Duration) {
         // A frame skipped because the terminal was busy is drawn soon.
-        let time = if self.stale { time.min(idle::SHORT) } else { time };
+        let time = if self.stale { time.min(session::SHORT_SLEEP) } else { time };
         if self.commands.is_empty() && terminal::wait(time) {
             self.next_keys = Instant::now();
         }
