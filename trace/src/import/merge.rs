@@ -72,19 +72,14 @@ impl Import {
         self.open_due();
         let lagging = (0..self.active.len()).min_by_key(|&at| self.active[at].frontier_ns);
         let Some(at) = lagging else {
-            while let Some(due) = self.queued.pop_before(u64::MAX) {
-                self.pass(&due, sink);
-            }
+            self.pass_before(u64::MAX, sink);
             return false;
         };
         let source = &mut self.active[at];
         if !self.reader.turn(source, TURN, &mut self.queued) {
             self.active.swap_remove(at);
         }
-        let horizon = self.horizon();
-        while let Some(due) = self.queued.pop_before(horizon) {
-            self.pass(&due, sink);
-        }
+        self.pass_before(self.horizon(), sink);
         while self.queued.len() > self.options.held_lines {
             let Some(early) = self.queued.pop_before(u64::MAX) else {
                 break;
@@ -122,6 +117,12 @@ impl Import {
                 }
                 Err(error) => self.reader.stats.skip(format!("{}: {error}", source.file.path.display())),
             }
+        }
+    }
+
+    fn pass_before(&mut self, horizon_ns: u64, sink: &mut dyn FnMut(&Event<'_>)) {
+        while let Some(due) = self.queued.pop_before(horizon_ns) {
+            self.pass(&due, sink);
         }
     }
 

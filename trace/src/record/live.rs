@@ -58,12 +58,12 @@ impl BlockWriter {
 
     /// Number of the next record.
     pub fn next_record(&self) -> u64 {
-        self.records + u64::from(self.encoder.records())
+        self.records + u64::from(self.encoder.content.records)
     }
 
     /// Closes the block and starts the next one; `None` if the block is empty.
     pub fn close(&mut self) -> Option<OpenBlock> {
-        if self.encoder.is_empty() {
+        if self.encoder.content.records == 0 {
             return None;
         }
         let (columns, content) = self.encoder.close(Columns::default());
@@ -145,10 +145,10 @@ impl BlockReader {
         let lost = (missed > 0).then(|| Missed::new(None, missed, MissedCause::QueueFull));
         let block = self.scratch.decode(&section.content, begins || missed > 0, lost);
         let mut block = block.map_err(malformed)?;
-        while let Some(record) = block.next().map_err(malformed)? {
-            give(record);
+        while block.advance().map_err(malformed)? {
+            block.last().into_iter().for_each(&mut *give);
         }
-        self.unknown += block.unknown();
+        self.unknown += block.unknown;
         Ok(())
     }
 }

@@ -85,7 +85,8 @@ fn the_ring_continues_after_a_failed_dump() {
     let mut ring = Recorder::ring(&folder.file("ring"), 4 << 20, &header(), options(10_000)).expect("a ring");
     feed(&mut ring, &inputs);
     let failed = ring.dump(&folder.file("missing/dump.tgap"), &closing()).and_then(Pending::wait);
-    assert!(matches!(failed, Err(RecordError::Io { what: "create", .. })), "{failed:?}");
+    let error = failed.expect_err("no such folder").to_string();
+    assert!(error.starts_with("cannot create "), "{error}");
     let dumped = ring.dump(&folder.file("dump.tgap"), &closing()).and_then(Pending::wait).expect("a dump");
     assert_eq!(dumped.records, inputs.len() as u64);
     ring.finish(&closing()).expect("finished");

@@ -99,14 +99,6 @@ fn a_reader_can_start_at_any_block() {
 }
 
 #[test]
-fn system_errors_are_reported() {
-    let folder = Folder::new();
-    let error =
-        Recorder::create(&folder.file("no/such/folder/run.tgap"), &header(), options(100)).expect_err("no folder");
-    assert!(error.to_string().starts_with("cannot create "), "{error}");
-}
-
-#[test]
 fn token_ids_are_recorded_only_on_request() {
     use trace::event::{Chunk, Event, Frame};
     use trace::record::{Header, Payload};

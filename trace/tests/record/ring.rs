@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use trace::record::{Pending, Record, RecordError, RecordOptions, Recorder, Recording};
+use trace::record::{Pending, RecordError, RecordOptions, Recorder, Recording};
 
 use super::{Folder, closing, feed, header, open, options, traffic};
 
@@ -18,18 +18,14 @@ fn records(recording: &Recording) -> (u64, Vec<String>) {
     (recording.blocks()[0].first_record, records)
 }
 
-/// Poorly compressible data, so that the ring wraps several times.
-fn noise() -> Vec<Record<'static>> {
-    traffic(6_000, 200, 2)
-}
-
 #[test]
 fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     let folder = Folder::new();
     let (file, dumped) = (folder.file("ring"), folder.file("dump.tgap"));
     let mut ring = Recorder::ring(&file, SIZE, &header(), options(100_000)).expect("a ring");
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
-    let inputs = noise();
+    // Poorly compressible data, so that the ring wraps several times.
+    let inputs = traffic(6_000, 200, 2);
     feed(&mut ring, &inputs);
     let summary = ring.dump(&dumped, &closing()).and_then(Pending::wait).expect("a dump");
     assert!(ring.status().bytes > 2 * SIZE, "it wrapped: {} bytes", ring.status().bytes);

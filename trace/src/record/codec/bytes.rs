@@ -188,24 +188,24 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn round_trip(n: u64, s: i64, m: Option<u64>, v: Option<u32>, e: Option<u32>) {
+    fn round_trip(number: u64, signed: i64, maybe: Option<u64>, near: Option<u32>, expected: Option<u32>) {
         let mut column = Vec::new();
-        column.number(n);
-        column.signed(s);
-        column.maybe(m);
-        column.near(true, &mut { v }, e).expect("it is written");
-        let (mut cursor, mut near) = (Cursor::new(&column), None);
-        assert_eq!(cursor.number(), Ok(n));
-        assert_eq!(cursor.signed(), Ok(s));
-        assert_eq!(cursor.maybe(), Ok(m));
-        assert_eq!(cursor.near(true, &mut near, e), Ok(()));
-        assert!(near == v && cursor.is_empty());
+        column.number(number);
+        column.signed(signed);
+        column.maybe(maybe);
+        column.near(true, &mut { near }, expected).expect("it is written");
+        let (mut cursor, mut read) = (Cursor::new(&column), None);
+        assert_eq!(cursor.number(), Ok(number));
+        assert_eq!(cursor.signed(), Ok(signed));
+        assert_eq!(cursor.maybe(), Ok(maybe));
+        assert_eq!(cursor.near(true, &mut read, expected), Ok(()));
+        assert!(read == near && cursor.is_empty());
     }
 
     proptest! {
         #[test]
-        fn numbers_round_trip(n in any::<u64>(), s in any::<i64>(), m in any::<Option<u64>>(), v in any::<Option<u32>>(), e in any::<Option<u32>>()) {
-            round_trip(n, s, m, v, e);
+        fn numbers_round_trip(number: u64, signed: i64, maybe: Option<u64>, near: Option<u32>, expected: Option<u32>) {
+            round_trip(number, signed, maybe, near, expected);
         }
 
         #[test]

@@ -98,16 +98,11 @@ pub(in crate::record) struct DecodedBlock<'b> {
     last: Option<Record<'b>>,
     /// Chunks of the last record.
     chunks: Vec<Chunk<'b>>,
-    unknown: u64,
+    /// Number of records of unknown kinds skipped so far.
+    pub(in crate::record) unknown: u64,
 }
 
 impl<'b> DecodedBlock<'b> {
-    /// Reads the next record; `None` at the end.
-    pub(in crate::record) fn next(&mut self) -> Result<Option<Record<'_>>, Malformed> {
-        self.advance()?;
-        Ok(self.last())
-    }
-
     /// The record that [`Self::advance`] read.
     pub(in crate::record) fn last(&self) -> Option<Record<'_>> {
         let mut record = self.last?;
@@ -117,11 +112,6 @@ impl<'b> DecodedBlock<'b> {
             frame.chunks = &self.chunks;
         }
         Some(record)
-    }
-
-    /// Number of records of unknown kinds skipped so far.
-    pub(in crate::record) fn unknown(&self) -> u64 {
-        self.unknown
     }
 
     /// Reads the next record into [`Self::last`]. Returns `false` at the end.
@@ -336,10 +326,10 @@ mod tests {
             let (mut scratch, mut given) = (Scratch::default(), 0);
             columns.join(&mut scratch.raw);
             let mut block = scratch.decode(&content, false, None).expect("columns");
-            while block.next().expect("the block is whole").is_some() {
+            while block.advance().expect("the block is whole") {
                 given += 1;
             }
-            (block.unknown(), given)
+            (block.unknown, given)
         };
         assert_eq!(read(&columns), (0, 2));
         let cause = columns.rare.last_mut().expect("the cause is its last byte");

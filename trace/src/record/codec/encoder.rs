@@ -38,7 +38,8 @@ pub(in crate::record) struct Encoder {
     links: Links,
     /// Whether token ids are written.
     tokens: bool,
-    content: Content,
+    /// Content of the block so far.
+    pub(in crate::record) content: Content,
     /// Number of token ids in the block.
     ids: usize,
     standing: Standing,
@@ -50,16 +51,6 @@ pub(in crate::record) struct Encoder {
 impl Encoder {
     pub(in crate::record) fn new(payload: Payload) -> Self {
         Self { tokens: payload == Payload::Tokens, ..Self::default() }
-    }
-
-    /// Whether the block has no records.
-    pub(in crate::record) fn is_empty(&self) -> bool {
-        self.content.records == 0
-    }
-
-    /// Time of the block's first record.
-    pub(in crate::record) fn began(&self) -> MonoNs {
-        self.content.from
     }
 
     /// Whether the block must be closed: it has reached `bytes`, or the limit of a reader's memory.
@@ -125,11 +116,6 @@ impl Encoder {
         self.links.clear();
         (self.ids, self.last) = (0, 0);
         (full, std::mem::take(&mut self.content))
-    }
-
-    /// Number of records in the block so far.
-    pub(in crate::record) fn records(&self) -> u32 {
-        self.content.records
     }
 
     /// Starts a record. The first record starts the block.

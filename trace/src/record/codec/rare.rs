@@ -255,7 +255,9 @@ macro_rules! options {
         impl Field<'_> for Option<$type> {
             fn write(&self, to: &mut Writing<'_>) {
                 self.is_some().write(to);
-                self.iter().for_each(|value| value.write(to));
+                if let Some(value) = self {
+                    value.write(to);
+                }
             }
 
             fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
@@ -266,7 +268,9 @@ macro_rules! options {
     (last: $($type:ty;)+) => {$(
         impl<'b> Field<'b> for Option<$type> {
             fn write(&self, to: &mut Writing<'_>) {
-                self.iter().for_each(|value| value.write(to));
+                if let Some(value) = self {
+                    value.write(to);
+                }
             }
 
             fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
@@ -289,14 +293,16 @@ impl Field<'_> for ToolCalls {
         self.part.map(|part| part.at).write(to);
         if let Some(part) = self.part {
             part.chars.write(to);
-            part.tokens.iter().for_each(|place| place.write(to));
+            part.tokens[0].write(to);
+            part.tokens[1].write(to);
             part.whole_chunks.write(to);
         }
         // From 2.7 on.
         self.absent.write(to);
         self.events.write(to);
         if let Some(part) = self.part {
-            part.events.iter().for_each(|event| event.write(to));
+            part.events[0].write(to);
+            part.events[1].write(to);
             part.whole_events.write(to);
         }
         // From 2.8 on.

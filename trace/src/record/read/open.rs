@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -126,7 +125,7 @@ impl Recording {
         let bytes = meta.len();
         let (preamble, run, begin, header) = begin(&file, &path, bytes)?;
         let mut missing = Missing::default();
-        let index = if preamble.ring { None } else { by_index(&file, run, bytes).map_err(failed)? };
+        let index = if preamble.ring { None } else { by_index(&file, run, bytes) };
         let indexed = index.is_some();
         let mut sections = if let Some(sections) = index {
             sections
@@ -268,46 +267,40 @@ fn payload(file: &File, at: u64, section: &Section) -> Option<Vec<u8>> {
 }
 
 /// Sections listed in the file's index; `None` without a valid index.
-fn by_index(file: &File, run: u64, bytes: u64) -> io::Result<Option<Vec<(u64, Section)>>> {
+fn by_index(file: &File, run: u64, bytes: u64) -> Option<Vec<(u64, Section)>> {
     const ENTRY: usize = 8 + SECTION_HEADER;
     let mut trailer = [0; TRAILER];
-    let Some(at) = bytes.checked_sub(TRAILER as u64) else {
-        return Ok(None);
+    let at = bytes.checked_sub(TRAILER as u64)?;
+    file.read_exact_at(&mut trailer, at).ok()?;
+    let index = index_of(&trailer).filter(|&index| index < at)?;
+    let head = section(file, run, index, at).ok()??;
+    if head.kind != kind::INDEX || index + head.length() != at {
+        return None;
+    }
+    let entries = zstd::bulk::decompress(&payload(file, index, &head)?, head.raw.min(PAYLOAD) as usize).ok()?;
+    let (entries, []) = entries.as_chunks::<ENTRY>() else {
+        return None;
     };
-    file.read_exact_at(&mut trailer, at)?;
-    let Some(index) = index_of(&trailer).filter(|&index| index < at) else {
-        return Ok(None);
-    };
-    let Some(head) = section(file, run, index, at)?.filter(|s| s.kind == kind::INDEX && index + s.length() == at)
-    else {
-        return Ok(None);
-    };
-    let entries =
-        payload(file, index, &head).and_then(|p| zstd::bulk::decompress(&p, head.raw.min(PAYLOAD) as usize).ok());
-    let Some(entries) = entries.filter(|e| e.len() % ENTRY == 0) else {
-        return Ok(None);
-    };
-    let mut sections = Vec::with_capacity(entries.len() / ENTRY + 1);
+    let mut sections = Vec::with_capacity(entries.len() + 1);
     let mut after = 0;
-    for entry in entries.chunks_exact(ENTRY) {
-        let (offset, head) = entry.split_at(8);
-        let offset = u64::from_le_bytes(offset.try_into().unwrap_or_default());
-        let head = head.try_into().ok().and_then(Section::of);
-        let Some(head) = head.filter(|s| s.run == run && offset >= after && offset + s.length() <= index) else {
-            return Ok(None);
-        };
-        after = offset + head.length();
+    for entry in entries {
+        let (offset, head) = entry.split_first_chunk()?;
+        let offset = u64::from_le_bytes(*offset);
+        let head = Section::of(head.try_into().ok()?)?;
+        let end = offset.checked_add(head.length())?;
+        if head.run != run || offset < after || end > index {
+            return None;
+        }
+        after = end;
         sections.push((offset, head));
     }
     // The end section is between the last block and the index. The first block may be anywhere before it.
     if sections.is_empty() {
-        let first = section(file, run, PREAMBLE as u64, index)?;
+        let first = section(file, run, PREAMBLE as u64, index).ok()?;
         after = PREAMBLE as u64 + first.map_or(0, |s| s.length());
     }
-    if let Some(end) = section(file, run, after, index)?.filter(|s| s.kind == kind::END) {
-        sections.push((after, end));
-    }
-    Ok(Some(sections))
+    sections.extend(section(file, run, after, index).ok()?.filter(|s| s.kind == kind::END).map(|end| (after, end)));
+    Some(sections)
 }
 
 /// Keeps a ring's consecutive blocks up to the newest. Older blocks before a gap are leftovers.

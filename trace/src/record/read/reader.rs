@@ -101,7 +101,7 @@ impl Reader<'_> {
             self.block = Some(block);
             return Ok(true);
         }
-        self.unknown += block.borrow_dependent().unknown();
+        self.unknown += block.borrow_dependent().unknown;
         let done = &self.recording.blocks()[self.next - 1];
         (self.expected, self.seq) = (Some(done.next_record()), done.seq);
         self.scratch = block.into_owner().into_inner();

@@ -56,7 +56,6 @@ pub(super) struct Files {
     part: Part,
     index: Vec<(u64, Section)>,
     before: VecDeque<Part>,
-    buffer: Vec<u8>,
 }
 
 impl Files {
@@ -72,7 +71,6 @@ impl Files {
             part: Part::new(path, bytes),
             index: Vec::new(),
             before: VecDeque::new(),
-            buffer: Vec::new(),
         })
     }
 
@@ -126,9 +124,7 @@ impl Files {
     fn section<T: Serialize>(&mut self, kind: u8, content: &T) -> io::Result<()> {
         let json = serde_json::to_vec(content)?;
         let mut section = Section { kind, raw: json.len() as u32, run: self.run, seq: self.seq, ..Section::default() };
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let written = self.append(seal(&mut section, &json, &mut buffer));
-        self.buffer = buffer;
+        let written = self.append(seal(&mut section, &json, &mut Vec::new()));
         self.seq += u64::from(written.is_ok());
         written
     }
@@ -264,9 +260,8 @@ fn begin(file: &mut File, header: &Header, run: u64, ring: bool) -> io::Result<u
     let json = serde_json::to_vec(header)?;
     let mut section =
         Section { kind: kind::HEADER, raw: json.len() as u32, run, anchor: header.anchor, ..Section::default() };
-    let mut buffer = Vec::new();
     file.write_all(&Preamble::new(ring).to_bytes())?;
-    file.write_all(seal(&mut section, &json, &mut buffer))?;
+    file.write_all(seal(&mut section, &json, &mut Vec::new()))?;
     Ok(PREAMBLE as u64 + section.length())
 }
 

@@ -156,7 +156,7 @@ impl Recorder {
     pub fn status(&self) -> Status {
         Status {
             bytes: self.shared.bytes.load(Ordering::Relaxed),
-            records: self.records + u64::from(self.encoder.records()),
+            records: self.records + u64::from(self.encoder.content.records),
             dropped: self.shared.dropped.load(Ordering::Relaxed),
             stopped: self.shared.stopped.get().cloned(),
         }
@@ -167,7 +167,7 @@ impl Recorder {
     }
 
     fn close_if_due(&mut self, now: MonoNs) {
-        let old = now.since(self.encoder.began()) >= self.options.block_ns;
+        let old = now.since(self.encoder.content.from) >= self.options.block_ns;
         if old || self.encoder.is_full(self.options.block_bytes) {
             let job = self.close();
             self.submit(job);
@@ -224,7 +224,7 @@ impl Recorder {
     ) -> Result<Pending, RecordError> {
         let deadline = Instant::now() + PATIENCE;
         let until = patient.then_some(deadline);
-        if !self.encoder.is_empty() {
+        if self.encoder.content.records > 0 {
             let block = self.close();
             self.push(block, until)?;
         }
@@ -256,7 +256,7 @@ impl Recorder {
 impl Drop for Recorder {
     /// Hands over the last block if the run ends without `finish`.
     fn drop(&mut self) {
-        if !self.encoder.is_empty() && !self.has_stopped() {
+        if self.encoder.content.records > 0 && !self.has_stopped() {
             let job = self.close();
             self.submit(job);
         }
