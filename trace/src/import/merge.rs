@@ -155,16 +155,14 @@ impl Import {
             0 => String::new(),
             n => format!("; {} of a known form without a time", plural(n, "line")),
         };
-        let first = stats.first_unknown.as_ref();
+        let first = stats.first_unknown.as_ref().map_or_else(String::new, |shape| {
+            format!("; the first unknown line, with possible prompt text removed: {shape}")
+        });
         let known: Vec<_> = self.reader.recogniser.engines.iter().map(|engine| engine.summary()).collect();
-        Err(ImportError::NothingRecognised {
-            lines: stats.lines,
-            files: plural(stats.files, "file"),
-            known: known.join("; "),
-            undated,
-            first: first.map_or_else(String::new, |shape| {
-                format!("; the first unknown line, with possible prompt text removed: {shape}")
-            }),
-        })
+        let (files, known) = (plural(stats.files, "file"), known.join("; "));
+        Err(ImportError::NothingRecognised(format!(
+            "{} lines in {files} and none of a known form ({known}){undated}{first}",
+            stats.lines
+        )))
     }
 }

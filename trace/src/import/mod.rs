@@ -85,18 +85,7 @@ pub enum ImportError {
         /// Searched paths.
         paths: String,
     },
-    /// No line has a known form.
-    #[error("{lines} lines in {files} and none of a known form ({known}){undated}{first}")]
-    NothingRecognised {
-        /// Lines read.
-        lines: u64,
-        /// `1 file`, `12 files`.
-        files: String,
-        /// The known forms.
-        known: String,
-        /// `; 12 lines of a known form have no time`, or empty.
-        undated: String,
-        /// Shape of the first unknown line, without possible prompt text; or empty.
-        first: String,
-    },
+    /// No line has a known form: the message, with the known forms.
+    #[error("{0}")]
+    NothingRecognised(String),
 }

@@ -1,20 +1,17 @@
 //! Blocks of a run for feed subscribers instead of a file. A block is a section of a recording, including its header.
 
 use std::fmt::Display;
-use std::io;
 
 use super::Record;
 use super::codec::{Columns, Encoder, Malformed, Scratch};
 use super::header::Payload;
 use super::section::{SECTION_HEADER, Section, kind};
-use super::write::{OpenBlock, Packer};
+use super::write::OpenBlock;
 use crate::clock::{Anchor, MonoNs};
 use crate::event::{Event, Missed, MissedCause};
 
 /// Size in bytes at which a block is closed, however little time it covers.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Compression level. A feed block covers only 0.1 s, so a higher level saves too little.
-const LEVEL: i32 = 1;
 
 /// Collects records into blocks.
 #[derive(Debug)]
@@ -70,21 +67,6 @@ impl BlockWriter {
         let first_record = self.records;
         self.records += u64::from(content.records);
         Some(OpenBlock { columns, content, first_record, anchor: Anchor::now() })
-    }
-}
-
-/// Compresses blocks and reuses its buffers.
-pub struct BlockPacker(Packer);
-
-impl BlockPacker {
-    /// Allocates the buffers.
-    pub fn new() -> io::Result<Self> {
-        Ok(Self(Packer::new(LEVEL)?))
-    }
-
-    /// Compresses a block and returns its bytes.
-    pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
-        Ok(self.0.block(block, 0, 0)?.1)
     }
 }
 

@@ -89,22 +89,18 @@ fn write(text: &str, columns: &mut Columns<Vec<u8>>) {
 
 /// Decodes 32 hex digits, or the 36 characters of a UUID with hyphens.
 fn hex(text: &[u8]) -> Option<[u8; 16]> {
-    let grouped = match text.len() {
-        32 => false,
-        36 => true,
+    let hyphens: &[usize] = match text.len() {
+        32 => &[],
+        36 => &[8, 13, 18, 23],
         _ => return None,
     };
+    if hyphens.iter().any(|&at| text[at] != b'-') {
+        return None;
+    }
+    let mut digits = (0..text.len()).filter(|at| !hyphens.contains(at)).map(|at| digit(text[at]));
     let mut bytes = [0; 16];
-    let mut at = 0;
-    for (place, byte) in bytes.iter_mut().enumerate() {
-        if grouped && GROUPS.contains(&place) {
-            if text[at] != b'-' {
-                return None;
-            }
-            at += 1;
-        }
-        *byte = digit(text[at])? << 4 | digit(text[at + 1])?;
-        at += 2;
+    for byte in &mut bytes {
+        *byte = digits.next()?? << 4 | digits.next()??;
     }
     Some(bytes)
 }

@@ -73,12 +73,6 @@ pub struct Missing {
     pub stopped: bool,
 }
 
-impl Missing {
-    fn any(&self) -> bool {
-        *self != Self::default()
-    }
-}
-
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let records = |n| words::plural(n, "record");
@@ -213,7 +207,7 @@ impl Recording {
 
     /// Missing parts of the recording; `None` if complete.
     pub fn missing(&self) -> Option<Missing> {
-        self.missing.any().then_some(self.missing)
+        (self.missing != Missing::default()).then_some(self.missing)
     }
 
     /// Its blocks, in order.

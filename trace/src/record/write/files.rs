@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::super::error::RecordError;
 use super::super::header::{End, Header, Why};
 use super::super::section::{PREAMBLE, Preamble, SECTION_HEADER, Section, kind, trailer};
-use super::pack::{LEVEL, Packer, seal};
+use super::pack::{BlockPacker, LEVEL, seal};
 use super::{RecordOptions, Summary};
 use crate::report::ReportInput;
 use crate::storage;
@@ -159,7 +159,7 @@ impl Files {
         }
         let mut section = Section { kind: kind::INDEX, run: self.run, seq: self.seq, ..Section::default() };
         let at = self.part.bytes;
-        let mut packer = Packer::new(LEVEL)?;
+        let mut packer = BlockPacker::of_level(LEVEL)?;
         self.append(packer.bytes(&entries, &mut section)?)?;
         self.append(&trailer(at))
     }

@@ -9,8 +9,7 @@ mod worker;
 use std::path::PathBuf;
 
 pub use files::is_part_of;
-pub use pack::OpenBlock;
-pub(super) use pack::Packer;
+pub use pack::{BlockPacker, OpenBlock};
 pub use recorder::{Pending, Recorder};
 
 /// Options of a recording. The defaults are for live runs.

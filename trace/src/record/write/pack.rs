@@ -8,6 +8,8 @@ use crate::clock::Anchor;
 
 /// Compression level of files.
 pub(super) const LEVEL: i32 = 3;
+/// Compression level of a feed. Its blocks cover only 0.1 s, so a higher level saves too little.
+const FEED_LEVEL: i32 = 1;
 
 /// A closed block, not compressed yet, so that another thread can compress it.
 #[derive(Debug)]
@@ -30,21 +32,31 @@ impl OpenBlock {
     }
 }
 
-/// Compresses payloads and reuses its buffers.
-pub(in crate::record) struct Packer {
+/// Compresses blocks and reuses its buffers.
+pub struct BlockPacker {
     zstd: zstd::bulk::Compressor<'static>,
     raw: Vec<u8>,
     packed: Vec<u8>,
     section: Vec<u8>,
 }
 
-impl Packer {
-    pub(in crate::record) fn new(level: i32) -> io::Result<Self> {
+impl BlockPacker {
+    /// Allocates the buffers for the blocks of a feed.
+    pub fn new() -> io::Result<Self> {
+        Self::of_level(FEED_LEVEL)
+    }
+
+    /// Compresses a block of a feed and returns its bytes.
+    pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
+        Ok(self.block(block, 0, 0)?.1)
+    }
+
+    pub(super) fn of_level(level: i32) -> io::Result<Self> {
         Ok(Self { zstd: zstd::bulk::Compressor::new(level)?, raw: Vec::new(), packed: Vec::new(), section: Vec::new() })
     }
 
     /// Compresses a block, section `seq` of the run. Returns its header, and header and payload as bytes.
-    pub(in crate::record) fn block(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<(Section, &[u8])> {
+    pub(super) fn block(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<(Section, &[u8])> {
         let mut section = Section {
             kind: kind::BLOCK,
             run,

@@ -14,7 +14,7 @@ use super::super::codec::{Columns, Encoder};
 use super::super::error::{PATIENCE, RecordError};
 use super::super::header::Header;
 use super::files::Files;
-use super::pack::{LEVEL, OpenBlock, Packer};
+use super::pack::{BlockPacker, LEVEL, OpenBlock};
 use super::ring::Ring;
 use super::worker::{Job, Shared, Store, Worker};
 use super::{RecordOptions, Status, Summary};
@@ -104,7 +104,7 @@ impl Recorder {
         let shared = Arc::new(Shared { path: path.to_owned(), ..Shared::default() });
         let worker = Worker {
             store,
-            packer: Packer::new(LEVEL).map_err(failed)?,
+            packer: BlockPacker::of_level(LEVEL).map_err(failed)?,
             run,
             shared: Arc::clone(&shared),
             empties: emptied,

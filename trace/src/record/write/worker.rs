@@ -10,7 +10,7 @@ use super::super::error::RecordError;
 use super::super::header::Why;
 use super::Summary;
 use super::files::{Files, Refused};
-use super::pack::{OpenBlock, Packer};
+use super::pack::{BlockPacker, OpenBlock};
 use super::ring::Ring;
 use crate::report::ReportInput;
 
@@ -57,7 +57,7 @@ pub(super) enum Store {
 
 pub(super) struct Worker {
     pub(super) store: Store,
-    pub(super) packer: Packer,
+    pub(super) packer: BlockPacker,
     pub(super) run: u64,
     pub(super) shared: Arc<Shared>,
     pub(super) empties: Sender<Columns<Vec<u8>>>,
