@@ -3,13 +3,11 @@
 //! This crate parses no flags, prints nothing and draws nothing.
 
 mod about;
-pub mod idle;
 mod observer;
 pub mod own;
 pub mod playback;
 mod replay;
 mod run;
-mod service;
 mod session;
 mod signals;
 pub mod sink;
@@ -20,7 +18,7 @@ pub mod units;
 pub use about::About;
 pub use observer::{NoObserver, Observer, Run, ScreenCommand, Stage};
 pub use replay::Playback;
-pub use run::{RunOptions, Running, run};
+pub use run::{RunOptions, Running, SHORT_SLEEP, run};
 pub use session::Session;
 pub use signals::Signals;
 pub use source::{Flow, LiveSource, Source};

@@ -115,15 +115,16 @@ enum Target {
 pub(crate) struct Player {
     first: MonoNs,
     last: MonoNs,
-    at: MonoNs,
+    pub(crate) at: MonoNs,
     speed: Speed,
     playing: bool,
-    ended: bool,
+    /// The whole recording has been played.
+    pub(crate) ended: bool,
     target: Option<Target>,
     /// Real time and recorded time from which the current speed is measured.
     clock_base: (Instant, MonoNs),
     /// Set to seek backwards: replay from an earlier block up to this time.
-    restart: Option<MonoNs>,
+    pub(crate) restart: Option<MonoNs>,
     since: Option<MonoNs>,
 }
 
@@ -162,11 +163,6 @@ impl Player {
         self.at = self.last;
     }
 
-    /// Returns whether the whole recording has been played.
-    pub(crate) fn has_ended(&self) -> bool {
-        self.ended
-    }
-
     /// Starts playing from the beginning, or from `since`.
     pub(crate) fn begin(&mut self, since: Option<MonoNs>) {
         self.at = since.unwrap_or(self.first);
@@ -180,11 +176,6 @@ impl Player {
         let played = self.at.since(self.clock_base.1) as f64 / self.speed.factor();
         let due = self.clock_base.0 + Duration::from_nanos(played as u64);
         self.target.is_some() || (self.playing && due <= now)
-    }
-
-    /// Takes the target of a pending backward seek.
-    pub(crate) fn take_restart(&mut self) -> Option<MonoNs> {
-        self.restart.take()
     }
 
     /// Returns whether the next finding is sought.
@@ -202,12 +193,8 @@ impl Player {
             Play::Toggle => self.playing = !self.playing,
             Play::Speed(by) => self.speed = self.speed.step(by),
             Play::Skip(seconds) => {
-                let by = seconds.unsigned_abs() * SECOND_NS;
-                self.go_to(MonoNs(if seconds < 0 {
-                    self.at.0.saturating_sub(by)
-                } else {
-                    self.at.0.saturating_add(by)
-                }));
+                let by = seconds.saturating_mul(SECOND_NS as i64);
+                self.go_to(MonoNs(self.at.0.saturating_add_signed(by)));
             }
             Play::To(ns) => self.go_to(MonoNs(self.first.0.saturating_add(ns))),
             Play::End => self.target = (!self.ended).then_some(Target::End),
@@ -237,10 +224,6 @@ impl Player {
             },
             since_ns: self.since.map(|since| since.since(self.first)),
         }
-    }
-
-    pub(crate) fn at(&self) -> MonoNs {
-        self.at
     }
 
     fn go_to(&mut self, to: MonoNs) {
@@ -322,13 +305,13 @@ mod tests {
         player.reached(second(120));
         assert_eq!(doing(&player), (20, PlaybackState::Playing));
         player.execute(Play::Skip(-15), &[]);
-        assert_eq!(player.take_restart(), Some(second(105)));
+        assert_eq!(player.restart.take(), Some(second(105)));
         player.begin(None);
         assert_eq!(doing(&player), (0, PlaybackState::Seeking));
         player.reached(second(105));
         assert_eq!(doing(&player), (5, PlaybackState::Playing));
         player.execute(Play::Skip(-1_000), &[]);
-        assert_eq!(player.take_restart(), Some(second(100)), "not before the start");
+        assert_eq!(player.restart.take(), Some(second(100)), "not before the start");
     }
 
     #[test]
@@ -342,7 +325,7 @@ mod tests {
         player.pause();
         assert_eq!(doing(&player), (30, PlaybackState::Paused));
         player.execute(Play::Finding(false), &[second(105), second(112), second(130)]);
-        assert_eq!(player.take_restart(), Some(second(112)));
+        assert_eq!(player.restart.take(), Some(second(112)));
     }
 
     #[test]
@@ -354,7 +337,7 @@ mod tests {
         player.execute(Play::Finding(true), &[]);
         assert_eq!(doing(&player).1, PlaybackState::Ended);
         player.execute(Play::Toggle, &[]);
-        assert!(player.has_ended());
-        assert_eq!(player.take_restart(), Some(second(100)));
+        assert!(player.ended);
+        assert_eq!(player.restart.take(), Some(second(100)));
     }
 }

@@ -47,7 +47,7 @@ impl<'r> Playback<'r> {
 
     /// Returns whether the whole recording has been played.
     pub fn has_ended(&self) -> bool {
-        self.player.has_ended()
+        self.player.ended
     }
 
     /// Plays from an earlier block on, in order to reach `to`.
@@ -79,11 +79,11 @@ impl<'r> Playback<'r> {
 
 impl Source for Playback<'_> {
     fn poll(&mut self, session: &mut Session) -> Flow {
-        if let Some(to) = self.player.take_restart() {
+        if let Some(to) = self.player.restart.take() {
             self.restart(to);
             session.restart(self.recording.header().config);
         }
-        if self.stopped || self.player.has_ended() {
+        if self.stopped || self.player.ended {
             return Flow::Ended;
         }
         if !self.player.is_due(Instant::now()) {
@@ -146,7 +146,7 @@ impl About for Playback<'_> {
     }
 
     fn position(&self) -> Option<Position> {
-        let wall_ns = self.recording.wall_ns(self.player.at());
+        let wall_ns = self.recording.wall_ns(self.player.at);
         Some(self.player.position(Some(wall_ns)))
     }
 

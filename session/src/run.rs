@@ -3,17 +3,23 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
+use sd_notify::NotifyState;
 use trace::MonoNs;
 
-use crate::idle::IdleTimer;
 use crate::observer::{ScreenCommand, Stage};
-use crate::service::{self, Watchdog};
 use crate::session::Session;
 use crate::signals::Signals;
 use crate::source::{Flow, Source};
 
 /// Interval of ticks for time-dependent detectors.
 const TICK: Duration = Duration::from_millis(100);
+/// Sleep between messages. Shorter than the frame interval of a busy engine, but long compared to a wake-up.
+pub const SHORT_SLEEP: Duration = Duration::from_millis(4);
+/// Sleep after a quiet period: the tick interval, so that such a run wakes only for ticks. Observations are queued meanwhile: the probe's
+/// ring buffer and the relay's queue hold several hundred milliseconds of a busy engine. A key ends the sleep.
+const LONG_SLEEP: Duration = TICK;
+/// Idle time after which sleeps become long.
+const QUIET: Duration = Duration::from_millis(500);
 /// Time for a source to drain after it was asked to end.
 const DRAIN: Duration = Duration::from_secs(40);
 
@@ -30,9 +36,9 @@ pub struct RunOptions<'a> {
 /// Polls the sources until all have ended, `options.duration` is over, an observer ends the run or a signal arrives.
 pub fn run(runs: &mut [Running<'_>], signals: &Signals, options: RunOptions<'_>) {
     signals.reloads(options.reload.is_some());
-    service::ready();
+    notify(&[NotifyState::Ready]);
     poll(runs, signals, options);
-    service::stopping();
+    notify(&[NotifyState::Stopping]);
 }
 
 fn poll(runs: &mut [Running<'_>], signals: &Signals, mut options: RunOptions<'_>) {
@@ -52,11 +58,11 @@ fn poll(runs: &mut [Running<'_>], signals: &Signals, mut options: RunOptions<'_>
             watchdog.tick(now);
         }
         if let Some(reload) = options.reload.as_mut().filter(|_| signals.take_reload()) {
-            service::reloading();
+            notify_reloading();
             for run in &mut *runs {
                 reload(run.session);
             }
-            service::ready();
+            notify(&[NotifyState::Ready]);
         }
         let dumps = signals.take_dump();
         let mut stays = false;
@@ -151,6 +157,57 @@ impl<'a> Running<'a> {
     }
 }
 
+/// Start of the current idle period.
+#[derive(Default)]
+struct IdleTimer(Option<Instant>);
+
+impl IdleTimer {
+    /// Ends the idle period.
+    fn end(&mut self) {
+        self.0 = None;
+    }
+
+    /// Length of the next sleep while idle: short between messages, longer after a quiet period.
+    fn length(&mut self, now: Instant) -> Duration {
+        let since = *self.0.get_or_insert(now);
+        if now - since < QUIET { SHORT_SLEEP } else { LONG_SLEEP }
+    }
+}
+
+/// Sends keep-alive messages, twice per watchdog interval of the service manager.
+struct Watchdog {
+    every: Option<Duration>,
+    next: Instant,
+}
+
+impl Watchdog {
+    fn new() -> Self {
+        Self { every: sd_notify::watchdog_enabled().map(|max| max / 2), next: Instant::now() }
+    }
+
+    fn tick(&mut self, now: Instant) {
+        if let Some(every) = self.every.filter(|_| now >= self.next) {
+            self.next = now + every;
+            notify(&[NotifyState::Watchdog]);
+        }
+    }
+}
+
+fn notify_reloading() {
+    // systemd rejects a reload notification without the time.
+    match NotifyState::monotonic_usec_now() {
+        Ok(now) => notify(&[NotifyState::Reloading, now]),
+        Err(error) => tracing::warn!("cannot notify the service manager of the reload: {error}"),
+    }
+}
+
+/// Notifies the service manager; does nothing without one.
+fn notify(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!("cannot notify the service manager: {error}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
@@ -189,6 +246,16 @@ mod tests {
         fn is_in_the_path(&self) -> bool {
             self.in_the_path
         }
+    }
+
+    #[test]
+    fn sleeps_become_long_only_after_a_quiet_period() {
+        let (mut idle_timer, start) = (IdleTimer::default(), Instant::now());
+        assert_eq!(idle_timer.length(start), SHORT_SLEEP);
+        assert_eq!(idle_timer.length(start + SHORT_SLEEP), SHORT_SLEEP);
+        assert_eq!(idle_timer.length(start + QUIET), LONG_SLEEP);
+        idle_timer.end();
+        assert_eq!(idle_timer.length(start + QUIET + LONG_SLEEP), SHORT_SLEEP);
     }
 
     #[test]

@@ -29,6 +29,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         stream.frames(&chunks(&traffic.second()), &mut recorder);
     }
     let summary = recorder.finish(&ReportInput::default())?;
-    println!("{}", summary.chunks);
+    println!("{} records", summary.records);
     Ok(())
 }

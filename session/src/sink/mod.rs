@@ -62,18 +62,11 @@ pub struct Sink {
     /// Whether the run is observed on another machine.
     elsewhere: bool,
     options: RecordOptions,
-    recording: Option<Recording>,
+    recording: Option<Recorder>,
     ring: Option<Ring>,
     feed: Option<Publisher>,
     trouble: Vec<String>,
     message: Option<String>,
-}
-
-/// A recording in progress.
-struct Recording {
-    recorder: Recorder,
-    /// Set once its unexpected end has been reported.
-    reported: bool,
 }
 
 impl Sink {
@@ -108,7 +101,7 @@ impl Sink {
     /// Updates the limits for dumping the ring.
     pub fn retune(&mut self, rules: Rules) {
         if let Some(ring) = &mut self.ring {
-            ring.retune(rules);
+            ring.onset.rules = rules;
         }
     }
 
@@ -123,16 +116,16 @@ impl Sink {
     /// Continues the recording from a state received from another process, `missed` records after the last written one.
     pub fn resume(&mut self, analysis: &Analysis, missed: u64) {
         self.guarded(|sink| {
-            let Some(recording) = &mut sink.recording else {
+            let Some(recorder) = &mut sink.recording else {
                 return;
             };
             if missed > 0 {
-                recording.recorder.event(&Event::new(
+                recorder.event(&Event::new(
                     analysis.ledger().now(),
                     What::Missed(Missed::new(None, missed, MissedCause::QueueFull)),
                 ));
             }
-            preamble::write(analysis.ledger(), &mut |event| recording.recorder.event(event));
+            preamble::write(analysis.ledger(), &mut |event| recorder.event(event));
         });
     }
 
@@ -147,8 +140,7 @@ impl Sink {
 
     /// Starts a recording.
     pub fn record(&mut self, path: &Path) -> Result<(), RecordError> {
-        let recorder = Recorder::create(path, &self.header, self.options)?;
-        self.recording = Some(Recording { recorder, reported: false });
+        self.recording = Some(Recorder::create(path, &self.header, self.options)?);
         Ok(())
     }
 
@@ -158,11 +150,11 @@ impl Sink {
             return;
         }
         self.guarded(|sink| {
-            if let Some(recording) = &mut sink.recording {
-                recording.recorder.event(event);
+            if let Some(recorder) = &mut sink.recording {
+                recorder.event(event);
             }
             if let Some(ring) = &mut sink.ring {
-                ring.event(event);
+                ring.recorder.event(event);
             }
             if let Some(feed) = &mut sink.feed {
                 feed.event(event);
@@ -176,12 +168,11 @@ impl Sink {
             return;
         }
         self.guarded(|sink| {
-            if let Some(recording) = &mut sink.recording {
-                recording.recorder.tick(now);
+            if let Some(recorder) = &mut sink.recording {
+                recorder.tick(now);
             }
             if let Some(ring) = &mut sink.ring {
-                ring.tick(now);
-                let onset = ring.onset(now, analysis, input);
+                let onset = ring.tick(now, analysis, input);
                 sink.message = onset.or_else(|| ring.take_message()).or(sink.message.take());
             }
             if let Some(feed) = &mut sink.feed {
@@ -211,11 +202,7 @@ impl Sink {
         }
         match self.record(&path) {
             Ok(()) => {
-                self.guarded(|sink| {
-                    if let Some(recording) = &mut sink.recording {
-                        preamble::write(analysis.ledger(), &mut |event| recording.recorder.event(event));
-                    }
-                });
+                self.resume(analysis, 0);
                 format!("recording to {}; press r to stop", path.display())
             }
             Err(error) => format!("! cannot record: {error}"),
@@ -235,9 +222,8 @@ impl Sink {
 
     /// Outputs being written now.
     pub fn writing(&self) -> Writing {
-        let recording = self.recording.as_ref().map(|r| &r.recorder);
         Writing {
-            recording: recording.map(|recorder| written(recorder.path(), &recorder.status())),
+            recording: self.recording.as_ref().map(|recorder| written(recorder.path(), &recorder.status())),
             ring: self.ring.as_ref().map(Ring::written),
             feed: self.feed.as_ref().map(Publisher::status),
         }
@@ -274,7 +260,8 @@ impl Sink {
 
     /// Closes the recording.
     fn close(&mut self, input: &ReportInput) -> Option<String> {
-        let Recording { recorder, reported } = self.recording.take()?;
+        let recorder = self.recording.take()?;
+        let reported = recorder.status().stopped.is_some_and(|why| self.trouble.contains(&why));
         let path = recorder.path().to_owned();
         Some(match catch_unwind(AssertUnwindSafe(|| recorder.finish(input))) {
             Ok(Ok(summary)) => {
@@ -293,11 +280,8 @@ impl Sink {
 
     /// Detects a recording that stopped by itself: size limit, full disk, vanished mount.
     fn watch(&mut self) {
-        let Some(recording) = self.recording.as_mut().filter(|r| !r.reported) else {
-            return;
-        };
-        if let Some(why) = recording.recorder.status().stopped {
-            recording.reported = true;
+        let stopped = self.recording.as_ref().and_then(|recorder| recorder.status().stopped);
+        if let Some(why) = stopped.filter(|why| !self.trouble.contains(why)) {
             let message = self.note(why);
             self.message = Some(message);
         }

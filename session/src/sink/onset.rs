@@ -22,7 +22,7 @@ pub struct Rules {
 /// Detects findings that start.
 #[derive(Debug)]
 pub(super) struct Onset {
-    rules: Rules,
+    pub(super) rules: Rules,
     last: Option<MonoNs>,
     /// Kind and hop of findings that have already triggered a dump.
     known: HashSet<(&'static str, String)>,
@@ -32,10 +32,6 @@ pub(super) struct Onset {
 impl Onset {
     pub(super) fn new(rules: Rules) -> Self {
         Self { rules, last: None, known: HashSet::new(), due: None }
-    }
-
-    pub(super) fn retune(&mut self, rules: Rules) {
-        self.rules = rules;
     }
 
     /// Checks the findings and returns the reason for a dump that is due now. `copies` counts the existing dumps.
@@ -123,7 +119,7 @@ mod tests {
             }
         }
         assert_eq!(written, [5, 70]);
-        onset.retune(rules(Some(60), Some(3)));
+        onset.rules = rules(Some(60), Some(3));
         assert_eq!(onset.check(second(300), [&drops], &|| 2), None);
         assert!(onset.check(second(305), [&drops], &|| 2).is_some());
         assert_eq!(onset.check(second(400), [&drops], &|| 3), None, "an earlier run's count");

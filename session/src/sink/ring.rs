@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use trace::record::{Header, Pending, RecordError, RecordOptions, Recorder, Summary};
 use trace::report::ReportInput;
-use trace::{Analysis, Event, MonoNs};
+use trace::{Analysis, MonoNs};
 
 use super::onset::{Onset, Rules};
 use super::{Written, written};
@@ -26,10 +26,10 @@ pub struct RingOptions {
 
 /// A ring, and the conditions for dumping it.
 pub(super) struct Ring {
-    recorder: Recorder,
+    pub(super) recorder: Recorder,
     /// Set if the user named the file, which then remains after a clean end.
     named: bool,
-    onset: Onset,
+    pub(super) onset: Onset,
     /// Dumps in progress, with their path and reason.
     dumps: Vec<(Pending, PathBuf, String)>,
 }
@@ -49,25 +49,14 @@ impl Ring {
         })
     }
 
-    pub(super) fn retune(&mut self, rules: Rules) {
-        self.onset.retune(rules);
-    }
-
-    pub(super) fn event(&mut self, event: &Event<'_>) {
-        self.recorder.event(event);
-    }
-
-    pub(super) fn tick(&mut self, now: MonoNs) {
-        self.recorder.tick(now);
-    }
-
-    /// Starts a dump if one is due, and returns a message.
-    pub(super) fn onset(
+    /// Writes a tick, and starts a dump if one is due, and returns a message.
+    pub(super) fn tick(
         &mut self,
         now: MonoNs,
         analysis: &Analysis,
         closing: &dyn Fn() -> ReportInput,
     ) -> Option<String> {
+        self.recorder.tick(now);
         let (path, dumps) = (self.recorder.path(), &self.dumps);
         let copies = || copies(path) + dumps.iter().filter(|(_, to, _)| !to.exists()).count();
         let why = self.onset.check(now, analysis.findings(), &copies)?;
@@ -78,7 +67,7 @@ impl Ring {
     pub(super) fn dump(&mut self, why: &str, closing: &ReportInput) -> String {
         let second = trace::clock::wall_ns() / 1_000_000_000;
         let to = self.recorder.path().with_file_name(format!("{COPY}{second}.tgap"));
-        match self.recorder.dump(&to, closing, false) {
+        match self.recorder.dump(&to, closing) {
             Ok(dumping) => {
                 let message = format!("hindsight: writing {} ({why})", to.display());
                 self.dumps.push((dumping, to, why.to_owned()));

@@ -93,12 +93,6 @@ impl Endpoint {
     }
 }
 
-/// A connection in progress.
-struct Served {
-    got_request: Arc<AtomicBool>,
-    task: AbortHandle,
-}
-
 async fn accept(
     listener: StdListener,
     client: MetricsClient,
@@ -106,7 +100,8 @@ async fn accept(
     refused: &Arc<Refused>,
 ) -> std::io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    let mut served: VecDeque<Served> = VecDeque::new();
+    // Connections in progress: whether each has sent a request, and its task.
+    let mut served: VecDeque<(Arc<AtomicBool>, AbortHandle)> = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -117,12 +112,12 @@ async fn accept(
                 continue;
             }
         };
-        served.retain(|one| !one.task.is_finished());
+        served.retain(|(_, task)| !task.is_finished());
         if served.len() >= bounds.connections {
             // An idle client must not block one that sends a request.
-            let silent = served.iter().position(|one| !one.got_request.load(Ordering::Relaxed));
-            if let Some(oldest) = served.remove(silent.unwrap_or(0)) {
-                oldest.task.abort();
+            let silent = served.iter().position(|(got_request, _)| !got_request.load(Ordering::Relaxed));
+            if let Some((_, oldest)) = served.remove(silent.unwrap_or(0)) {
+                oldest.abort();
                 refused.displaced.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -135,7 +130,7 @@ async fn accept(
                 refused.failed.fetch_add(1, Ordering::Relaxed);
             }
         });
-        served.push_back(Served { got_request, task: task.abort_handle() });
+        served.push_back((got_request, task.abort_handle()));
     }
 }
 
@@ -175,21 +170,19 @@ async fn answer(request: Request<Incoming>, mut client: MetricsClient) -> Result
     };
     let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
     Ok(match encode(families.to_vec(), accept.unwrap_or_default()) {
-        Ok(exposition) => {
-            let mut response = Response::new(exposition.body);
-            let content_type = HeaderValue::from_static(exposition.content_type);
-            response.headers_mut().insert(CONTENT_TYPE, content_type);
-            response
-        }
+        Ok((content_type, body)) => response(StatusCode::OK, content_type, body),
         Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode metrics: {error}\n")),
     })
 }
 
 fn plain(status: StatusCode, text: &str) -> Response<String> {
-    let mut response = Response::new(text.to_owned());
+    response(status, "text/plain; charset=utf-8", text.to_owned())
+}
+
+fn response(status: StatusCode, content_type: &'static str, body: String) -> Response<String> {
+    let mut response = Response::new(body);
     *response.status_mut() = status;
-    let content_type = HeaderValue::from_static("text/plain; charset=utf-8");
-    response.headers_mut().insert(CONTENT_TYPE, content_type);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
 

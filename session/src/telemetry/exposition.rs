@@ -8,14 +8,8 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit as Base};
 use trace::metrics::{Family, Kind, Point, Unit, Value};
 
-/// Response to a scrape.
-pub(super) struct Exposition {
-    pub(super) content_type: &'static str,
-    pub(super) body: String,
-}
-
-/// Encodes `families`, as `OpenMetrics` if `accept` contains it.
-pub(super) fn encode(families: Vec<Family>, accept: &str) -> Result<Exposition, fmt::Error> {
+/// Encodes `families`, as `OpenMetrics` if `accept` contains it. Returns the content type and the body.
+pub(super) fn encode(families: Vec<Family>, accept: &str) -> Result<(&'static str, String), fmt::Error> {
     let counters: Vec<String> = families
         .iter()
         .filter(|family| family.definition.kind == Kind::Counter)
@@ -26,9 +20,9 @@ pub(super) fn encode(families: Vec<Family>, accept: &str) -> Result<Exposition, 
     let mut body = String::new();
     text::encode(&mut body, &registry)?;
     Ok(if accept.contains("application/openmetrics-text") {
-        Exposition { content_type: "application/openmetrics-text; version=1.0.0; charset=utf-8", body }
+        ("application/openmetrics-text; version=1.0.0; charset=utf-8", body)
     } else {
-        Exposition { content_type: "text/plain; version=0.0.4; charset=utf-8", body: older(&body, &counters) }
+        ("text/plain; version=0.0.4; charset=utf-8", older(&body, &counters))
     })
 }
 
@@ -129,9 +123,9 @@ mod tests {
 
     #[test]
     fn open_metrics_text_has_units_and_eof() {
-        let exposition =
+        let (content_type, body) =
             encode(sample_families(), "application/openmetrics-text;version=1.0.0,text/plain;q=0.5").expect("text");
-        assert!(exposition.content_type.starts_with("application/openmetrics-text"));
+        assert!(content_type.starts_with("application/openmetrics-text"));
         for line in [
             "# TYPE tokengap_requests_aborted counter",
             "tokengap_requests_aborted_total 7",
@@ -143,17 +137,17 @@ mod tests {
             "tokengap_gap_seconds_bucket{le=\"+Inf\"} 3",
             "tokengap_gap_seconds_sum 1.5",
         ] {
-            assert!(exposition.body.lines().any(|l| l == line), "{line}\n{}", exposition.body);
+            assert!(body.lines().any(|l| l == line), "{line}\n{body}");
         }
-        assert!(exposition.body.ends_with("# EOF\n"));
+        assert!(body.ends_with("# EOF\n"));
     }
 
     #[test]
     fn prometheus_text_has_full_counter_names_and_no_units() {
-        let exposition = encode(sample_families(), "*/*").expect("text");
-        assert_eq!(exposition.content_type, "text/plain; version=0.0.4; charset=utf-8");
-        assert!(exposition.body.contains("# TYPE tokengap_requests_aborted_total counter\n"), "{}", exposition.body);
-        assert!(exposition.body.contains("# TYPE tokengap_gap_seconds histogram\n"), "{}", exposition.body);
-        assert!(!exposition.body.contains("# UNIT") && !exposition.body.contains("# EOF"), "{}", exposition.body);
+        let (content_type, body) = encode(sample_families(), "*/*").expect("text");
+        assert_eq!(content_type, "text/plain; version=0.0.4; charset=utf-8");
+        assert!(body.contains("# TYPE tokengap_requests_aborted_total counter\n"), "{body}");
+        assert!(body.contains("# TYPE tokengap_gap_seconds histogram\n"), "{body}");
+        assert!(!body.contains("# UNIT") && !body.contains("# EOF"), "{body}");
     }
 }

@@ -28,7 +28,6 @@ pub(super) struct Body {
 #[derive(Debug, Default)]
 struct State {
     waiting: VecDeque<Body>,
-    bytes: usize,
     /// Start of the current minute of spans, and their bytes since then.
     minute: Option<(Instant, u64)>,
     /// Set while a body is being sent.
@@ -71,16 +70,14 @@ impl Queue {
                 return;
             }
             state.minute = Some((since, bytes + body.json.len() as u64));
-        } else if let Some(place) = state.waiting.iter().position(|b| b.signal == Signal::Metrics)
-            && let Some(old) = state.waiting.remove(place)
-        {
-            state.bytes -= old.json.len();
+        } else {
+            state.waiting.retain(|waiting| waiting.signal != Signal::Metrics);
         }
-        if state.bytes + body.json.len() > self.max {
+        let bytes: usize = state.waiting.iter().map(|waiting| waiting.json.len()).sum();
+        if bytes + body.json.len() > self.max {
             state.give_up(body.signal, body.items, "the queue is full (--otlp-queue)");
             return;
         }
-        state.bytes += body.json.len();
         state.waiting.push_back(body);
         self.changed.notify_all();
     }
@@ -90,7 +87,6 @@ impl Queue {
         let mut state = self.state();
         loop {
             if let Some(body) = state.waiting.pop_front() {
-                state.bytes -= body.json.len();
                 state.sending = true;
                 return Some(body);
             }
@@ -146,7 +142,6 @@ impl Queue {
         for body in std::mem::take(&mut state.waiting) {
             state.give_up(body.signal, body.items, "the run ended before they were accepted");
         }
-        state.bytes = 0;
     }
 
     pub(super) fn pushed(&self) -> Pushed {

@@ -27,12 +27,6 @@ pub(super) struct Sender {
     headers: Vec<(String, String)>,
 }
 
-/// A failed attempt, to be repeated after a pause, which the receiver may specify.
-struct Failed {
-    pause: Option<Duration>,
-    why: String,
-}
-
 impl Sender {
     /// Creates a sender to the receiver at `url`, given without `/v1/traces`.
     pub(super) fn new(url: &str, environment: &Environment) -> anyhow::Result<Self> {
@@ -70,7 +64,7 @@ impl Sender {
         loop {
             match self.try_once(body) {
                 Ok((rejected, why)) => return queue.sent(body, rejected, &why),
-                Err(Failed { pause: named, why }) => {
+                Err((named, why)) => {
                     let wait = named.unwrap_or(pause).min(PATIENCE);
                     if queue.is_closed() || body.since.elapsed() + wait > PATIENCE {
                         return queue.sent(body, body.items, &why);
@@ -83,8 +77,9 @@ impl Sender {
         }
     }
 
-    /// Number of items that the receiver rejected, and the reason.
-    fn try_once(&self, body: &Body) -> Result<(u64, String), Failed> {
+    /// Number of items that the receiver rejected, and the reason. An attempt that failed is repeated after a pause, which the receiver may
+    /// specify.
+    fn try_once(&self, body: &Body) -> Result<(u64, String), (Option<Duration>, String)> {
         let path = match body.signal {
             Signal::Traces => "v1/traces",
             Signal::Metrics => "v1/metrics",
@@ -95,7 +90,7 @@ impl Sender {
             request = request.header(name, value);
         }
         let sent = request.send(&body.json);
-        let mut response = sent.map_err(|error| Failed { pause: None, why: format!("{to}: {error}") })?;
+        let mut response = sent.map_err(|error| (None, format!("{to}: {error}")))?;
         let status = response.status();
         let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
         let after = after.and_then(|text| retry_after(text, jiff::Timestamp::now()));
@@ -113,7 +108,7 @@ impl Sender {
             StatusCode::SERVICE_UNAVAILABLE,
             StatusCode::GATEWAY_TIMEOUT,
         ];
-        if retryable.contains(&status) { Err(Failed { pause: after, why }) } else { Ok((body.items, why)) }
+        if retryable.contains(&status) { Err((after, why)) } else { Ok((body.items, why)) }
     }
 }
 

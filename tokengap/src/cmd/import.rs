@@ -73,7 +73,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn import(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.report_output.output.force) {
-        return Err(RecordError::Exists { path: path.clone() }.into());
+        return Err(RecordError::Exists(path.clone()).into());
     }
     let (analysis, input, recorder) = read(args)?;
     let report = analysis.report(&input);

@@ -117,7 +117,7 @@ fn raw(frames: &[Vec<Part>]) -> Vec<u8> {
 
 fn zstd_write(path: &Path, seconds: &[Vec<u8>]) {
     let mut file = File::create(path).expect("a file");
-    let mut zstd = zstd::bulk::Compressor::new(RecordOptions::default().level).expect("a compressor");
+    let mut zstd = zstd::bulk::Compressor::new(3).expect("a compressor");
     for second in seconds {
         let packed = zstd.compress(second).expect("compressed bytes");
         for number in [packed.len() as u64, second.len() as u64, crc32fast::hash(&packed).into()] {

@@ -57,13 +57,7 @@ impl Clock {
         let rest = rest.strip_prefix(b"T").or_else(|| rest.strip_prefix(b" "))?;
         let (time, rest) = clock_time(rest)?;
         let (offset, rest) = offset(rest);
-        let minute = (year, month, day, time.hour, time.minute, offset);
-        let stamp = Stamp {
-            wall_ns: self.begin(minute)?.checked_add(time.second * SECOND_NS + time.fraction)?,
-            coarse: time.coarse,
-            zone_assumed: offset.is_none(),
-            year_assumed: false,
-        };
+        let stamp = self.stamp((year, month, day), &time, offset)?;
         Some((stamp, rest))
     }
 
@@ -77,14 +71,14 @@ impl Clock {
         let (time, rest) = clock_time(rest.strip_prefix(b" ")?)?;
         // A month after the current one belongs to the previous year.
         let year = self.year.0 - i16::from(month > self.year.1);
-        let minute = (u64::try_from(year).ok()?, month as u64, day, time.hour, time.minute, None);
-        let stamp = Stamp {
-            wall_ns: self.begin(minute)?.checked_add(time.second * SECOND_NS + time.fraction)?,
-            coarse: time.coarse,
-            zone_assumed: true,
-            year_assumed: true,
-        };
-        Some((stamp, rest))
+        let stamp = self.stamp((u64::try_from(year).ok()?, month as u64, day), &time, None)?;
+        Some((Stamp { year_assumed: true, ..stamp }, rest))
+    }
+
+    fn stamp(&mut self, (year, month, day): (u64, u64, u64), time: &Time, offset: Option<i32>) -> Option<Stamp> {
+        let begin = self.begin((year, month, day, time.hour, time.minute, offset))?;
+        let wall_ns = begin.checked_add(time.second * SECOND_NS + time.fraction)?;
+        Some(Stamp { wall_ns, coarse: time.coarse, zone_assumed: offset.is_none(), year_assumed: false })
     }
 
     /// Start of the minute, since the epoch.
@@ -136,15 +130,9 @@ fn clock_time(text: &[u8]) -> Option<(Time, &[u8])> {
 /// Parses `Z`, ` UTC`, `+01:00`, `+0100`, `-08` to seconds east of UTC.
 fn offset(text: &[u8]) -> (Option<i32>, &[u8]) {
     let trimmed = text.strip_prefix(b" ").unwrap_or(text);
-    for name in [&b"UTC"[..], b"GMT"] {
-        if let Some(rest) = trimmed.strip_prefix(name) {
-            return (Some(0), rest);
-        }
-    }
-    if let Some(rest) = text.strip_prefix(b"Z") {
-        return (Some(0), rest);
-    }
-    signed_offset(trimmed).map_or((None, text), |(seconds, rest)| (Some(seconds), rest))
+    let named = trimmed.strip_prefix(b"UTC").or_else(|| trimmed.strip_prefix(b"GMT"));
+    let utc = named.or_else(|| text.strip_prefix(b"Z")).map(|rest| (0, rest));
+    utc.or_else(|| signed_offset(trimmed)).map_or((None, text), |(seconds, rest)| (Some(seconds), rest))
 }
 
 fn signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {

@@ -42,9 +42,8 @@ pub(super) fn better(outer: Option<Stamp>, own: Option<Stamp>) -> Option<Stamp> 
         return own.or(outer);
     };
     let imprecise = own.coarse || own.zone_assumed;
-    let same_time = outer.wall_ns.saturating_add(1_000_000_000).saturating_sub(own.wall_ns)
-        <= PASSED_ON_NS + 1_000_000_000
-        && outer.wall_ns.saturating_add(1_000_000_000) >= own.wall_ns;
+    let times = own.wall_ns.saturating_sub(1_000_000_000)..=own.wall_ns.saturating_add(PASSED_ON_NS);
+    let same_time = times.contains(&outer.wall_ns);
     let use_outer = imprecise && (own.zone_assumed || same_time) && !outer.zone_assumed;
     Some(if use_outer { outer } else { own })
 }

@@ -57,7 +57,7 @@ pub(super) fn gather(paths: &[PathBuf], options: &Options, stats: &mut Stats) ->
         }
     }
     if found.is_empty() {
-        return Err(ImportError::NoFiles { paths: all() });
+        return Err(ImportError::NoFiles(all()));
     }
     Ok(found.into_values().collect())
 }

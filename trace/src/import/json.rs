@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer as _, IgnoredAny, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
@@ -38,9 +38,14 @@ impl<'l> Record<'l> {
     /// Parses an object; `uses` decides about its fields. `None` if the message is something else.
     pub(super) fn read(message: &'l str, uses: &dyn Fn(&str) -> Field) -> Option<Self> {
         let mut record = Self::default();
-        let mut json = serde_json::Deserializer::from_str(message);
-        let parsed = message.starts_with('{') && Fill(&mut record, uses).deserialize(&mut json).is_ok();
-        (parsed && json.end().is_ok()).then_some(record)
+        record.fill(message, uses)?;
+        Some(record)
+    }
+
+    fn fill(&mut self, json: &'l str, uses: &dyn Fn(&str) -> Field) -> Option<()> {
+        let mut parser = serde_json::Deserializer::from_str(json.starts_with('{').then_some(json)?);
+        parser.deserialize_map(Fill(self, uses)).ok()?;
+        parser.end().ok()
     }
 
     /// Whether the object contains the field.
@@ -79,37 +84,14 @@ fn text(json: &str) -> Option<Cow<'_, str>> {
     serde_json::from_str::<Text<'_>>(json).ok().map(|text| text.0)
 }
 
-/// Fills a record from an object; ignores any other value.
+/// Fills a record from an object.
 struct Fill<'r, 'l>(&'r mut Record<'l>, &'r dyn Fn(&str) -> Field);
-
-impl<'l> DeserializeSeed<'l> for Fill<'_, 'l> {
-    type Value = ();
-
-    fn deserialize<D: Deserializer<'l>>(self, json: D) -> Result<(), D::Error> {
-        json.deserialize_any(self)
-    }
-}
-
-macro_rules! ignored {
-    ($($visit:ident($($of:ty)?)),*) => {
-        $(fn $visit<E>(self, $(_: $of)?) -> Result<(), E> {
-            Ok(())
-        })*
-    };
-}
 
 impl<'l> Visitor<'l> for Fill<'_, 'l> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a value")
-    }
-
-    ignored!(visit_unit(), visit_bool(bool), visit_i64(i64), visit_u64(u64), visit_f64(f64), visit_str(&str));
-
-    fn visit_seq<A: SeqAccess<'l>>(self, mut items: A) -> Result<(), A::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(())
+        f.write_str("an object")
     }
 
     fn visit_map<A: MapAccess<'l>>(self, mut map: A) -> Result<(), A::Error> {
@@ -124,7 +106,8 @@ impl<'l> Visitor<'l> for Fill<'_, 'l> {
             match used {
                 Field::Skipped => drop(map.next_value::<IgnoredAny>()?),
                 Field::Value => record.fields.push((key, map.next_value::<&RawValue>()?.get())),
-                Field::Object => map.next_value_seed(Fill(record, uses))?,
+                // Any other value has no fields.
+                Field::Object => drop(record.fill(map.next_value::<&RawValue>()?.get(), uses)),
             }
         }
         Ok(())

@@ -85,19 +85,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns its bytes a few at a time.
-    struct Dripping(Vec<u8>, usize, usize);
-
-    impl Read for Dripping {
-        fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-            let left = &self.0[self.1..];
-            let n = left.len().min(into.len()).min(self.2);
-            into[..n].copy_from_slice(&left[..n]);
-            self.1 += n;
-            Ok(n)
-        }
-    }
-
     fn all(mut lines: Lines) -> (Vec<(Vec<u8>, bool)>, u64) {
         let mut found = Vec::new();
         while let Some(line) = lines.next().unwrap() {
@@ -125,7 +112,8 @@ mod tests {
             if wanted.last().is_some_and(|l| l.0.is_empty()) {
                 wanted.pop();
             }
-            let from = BufReader::new(Dripping(text.clone(), 0, drip));
+            // Its buffer has a few bytes at a time.
+            let from = BufReader::with_capacity(drip, io::Cursor::new(text.clone()));
             let (found, bytes) = all(Lines::of(Box::new(from), longest));
             prop_assert_eq!(found, wanted);
             prop_assert_eq!(bytes, text.len() as u64);

@@ -72,19 +72,14 @@ impl Import {
         self.open_due();
         let lagging = (0..self.active.len()).min_by_key(|&at| self.active[at].frontier_ns);
         let Some(at) = lagging else {
-            while let Some(due) = self.queued.pop_before(u64::MAX) {
-                self.pass(&due, sink);
-            }
+            self.pass_before(u64::MAX, sink);
             return false;
         };
         let source = &mut self.active[at];
         if !self.reader.turn(source, TURN, &mut self.queued) {
             self.active.swap_remove(at);
         }
-        let horizon = self.horizon();
-        while let Some(due) = self.queued.pop_before(horizon) {
-            self.pass(&due, sink);
-        }
+        self.pass_before(self.horizon(), sink);
         while self.queued.len() > self.options.held_lines {
             let Some(early) = self.queued.pop_before(u64::MAX) else {
                 break;
@@ -125,6 +120,12 @@ impl Import {
         }
     }
 
+    fn pass_before(&mut self, horizon_ns: u64, sink: &mut dyn FnMut(&Event<'_>)) {
+        while let Some(due) = self.queued.pop_before(horizon_ns) {
+            self.pass(&due, sink);
+        }
+    }
+
     fn pass(&mut self, due: &[Queued], sink: &mut dyn FnMut(&Event<'_>)) {
         for queued in due {
             self.reader.stats.late += u64::from(queued.at_ns < self.passed_ns);
@@ -154,16 +155,14 @@ impl Import {
             0 => String::new(),
             n => format!("; {} of a known form without a time", plural(n, "line")),
         };
-        let first = stats.first_unknown.as_ref();
+        let first = stats.first_unknown.as_ref().map_or_else(String::new, |shape| {
+            format!("; the first unknown line, with possible prompt text removed: {shape}")
+        });
         let known: Vec<_> = self.reader.recogniser.engines.iter().map(|engine| engine.summary()).collect();
-        Err(ImportError::NothingRecognised {
-            lines: stats.lines,
-            files: plural(stats.files, "file"),
-            known: known.join("; "),
-            undated,
-            first: first.map_or_else(String::new, |shape| {
-                format!("; the first unknown line, with possible prompt text removed: {shape}")
-            }),
-        })
+        let (files, known) = (plural(stats.files, "file"), known.join("; "));
+        Err(ImportError::NothingRecognised(format!(
+            "{} lines in {files} and none of a known form ({known}){undated}{first}",
+            stats.lines
+        )))
     }
 }

@@ -75,11 +75,8 @@ pub enum ImportError {
         source: std::io::Error,
     },
     /// There is no file to read.
-    #[error("no log file in {paths}; .pkl, .pstats and .tgap files are skipped")]
-    NoFiles {
-        /// Searched paths.
-        paths: String,
-    },
+    #[error("no log file in {0}; .pkl, .pstats and .tgap files are skipped")]
+    NoFiles(String),
     /// Too many files.
     #[error("more than {limit} files in {paths}; name fewer, or raise --max-files")]
     TooManyFiles {
@@ -88,18 +85,7 @@ pub enum ImportError {
         /// Searched paths.
         paths: String,
     },
-    /// No line has a known form.
-    #[error("{lines} lines in {files} and none of a known form ({known}){undated}{first}")]
-    NothingRecognised {
-        /// Lines read.
-        lines: u64,
-        /// `1 file`, `12 files`.
-        files: String,
-        /// The known forms.
-        known: String,
-        /// `; 12 lines of a known form have no time`, or empty.
-        undated: String,
-        /// Shape of the first unknown line, without possible prompt text; or empty.
-        first: String,
-    },
+    /// No line has a known form: the message, with the known forms.
+    #[error("{0}")]
+    NothingRecognised(String),
 }

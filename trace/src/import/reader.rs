@@ -52,26 +52,20 @@ impl Reader {
             return false;
         };
         let before = lines.text_bytes;
-        let mut more = true;
-        for _ in 0..limit {
-            match lines.next() {
-                Ok(Some(line)) => {
-                    self.stats.lines += 1;
-                    self.stats.cut += u64::from(line.cut);
-                    self.line(line.text, source, queue);
-                }
-                Ok(None) => {
-                    more = false;
-                    break;
-                }
-                Err(error) => {
-                    let path = source.file.path.display();
-                    self.stats.breaks(format!("{path}: {error} after {} bytes of text", lines.text_bytes));
-                    more = false;
-                    break;
-                }
+        let more = (0..limit).all(|_| match lines.next() {
+            Ok(Some(line)) => {
+                self.stats.lines += 1;
+                self.stats.cut += u64::from(line.cut);
+                self.line(line.text, source, queue);
+                true
             }
-        }
+            Ok(None) => false,
+            Err(error) => {
+                let path = source.file.path.display();
+                self.stats.breaks(format!("{path}: {error} after {} bytes of text", lines.text_bytes));
+                false
+            }
+        });
         self.stats.bytes += lines.text_bytes - before;
         source.lines = Some(lines);
         more
@@ -90,7 +84,7 @@ impl Reader {
         let own = record.time().and_then(|time| source.clock.read(time.as_bytes()));
         let stamp = better(opened.stamp, own.map(|own| own.0));
         let recogniser = Arc::clone(&self.recogniser);
-        let mut sink = self.sink(source, queue, stamp, "");
+        let mut sink = Sink { reader: self, source, queue, stamp, rank: "", dated: false };
         if let Some(found) = recogniser.record(&record, &mut |item| sink.take(item)) {
             sink.count(found);
         } else if let Some(message) = record.message() {
@@ -113,21 +107,11 @@ impl Reader {
         line: &[u8],
     ) {
         let recogniser = Arc::clone(&self.recogniser);
-        let mut sink = self.sink(source, queue, stamp, rank);
+        let mut sink = Sink { reader: self, source, queue, stamp, rank, dated: false };
         match recogniser.read(message, stamp.map(|s| s.wall_ns), &mut |item| sink.take(item)) {
             Some(found) => sink.count(found),
             None => self.unknown(line),
         }
-    }
-
-    fn sink<'s>(
-        &'s mut self,
-        source: &'s mut Source,
-        queue: &'s mut Queue,
-        stamp: Option<Stamp>,
-        rank: &'s str,
-    ) -> Sink<'s> {
-        Sink { reader: self, source, queue, stamp, rank, dated: false }
     }
 
     fn unknown(&mut self, line: &[u8]) {

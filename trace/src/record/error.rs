@@ -2,22 +2,20 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How long the end of a recording waits for the disk.
+pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Errors of writing a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
     /// The file already exists.
-    #[error("{path} already exists; choose another file, or use --force to replace it")]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{0} already exists; choose another file, or use --force to replace it")]
+    Exists(PathBuf),
     /// The path exists and is not a plain file.
-    #[error("{path} is not a regular file; choose another file")]
-    NotAFile {
-        /// Path of the existing file.
-        path: PathBuf,
-    },
+    #[error("{0} is not a regular file; choose another file")]
+    NotAFile(PathBuf),
     /// An I/O error.
     #[error("cannot {what} {path}: {error}")]
     Io {
@@ -30,11 +28,8 @@ pub enum RecordError {
         error: io::Error,
     },
     /// The file was deleted during the recording, so its data is lost.
-    #[error("{path} was removed while it was being written: nothing was saved")]
-    Removed {
-        /// Path of the deleted file.
-        path: PathBuf,
-    },
+    #[error("{0} was removed while it was being written: nothing was saved")]
+    Removed(PathBuf),
     /// The ring cannot hold its own header and a block.
     #[error("a ring of {size} bytes is too small; the minimum is {min}")]
     TooSmall {
@@ -47,13 +42,8 @@ pub enum RecordError {
     #[error("{0}")]
     Stopped(String),
     /// The disk did not answer in time; the file may lack its end.
-    #[error("{path}: no response from the disk for {seconds} s; its last blocks may be missing")]
-    Silent {
-        /// The file.
-        path: PathBuf,
-        /// Time waited, in seconds.
-        seconds: u64,
-    },
+    #[error("{0}: no response from the disk for {s} s; its last blocks may be missing", s = PATIENCE.as_secs())]
+    Silent(PathBuf),
     /// The ring has no data yet.
     #[error("the ring is still empty")]
     Empty,
@@ -63,7 +53,7 @@ impl RecordError {
     pub(super) fn io(what: &'static str, path: &Path, error: io::Error) -> Self {
         let path = path.to_owned();
         match error.kind() {
-            io::ErrorKind::AlreadyExists => Self::Exists { path },
+            io::ErrorKind::AlreadyExists => Self::Exists(path),
             _ => Self::Io { what, path, error },
         }
     }
@@ -82,11 +72,8 @@ pub enum OpenError {
         error: io::Error,
     },
     /// The file does not start with the magic number of recordings.
-    #[error("{path} is not a tokengap recording; use a file written by --record or --hindsight")]
-    NotARecording {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error("{0} is not a tokengap recording; use a file written by --record or --hindsight")]
+    NotARecording(PathBuf),
     /// The file ends before its first block, or its header is damaged.
     #[error(
         "{path} is truncated or damaged in its first {bytes} bytes and cannot be read; if it is a copy, copy it again"

@@ -2,7 +2,7 @@
 
 use super::codec::Content;
 use super::section::{Section, kind};
-use super::write::Packer;
+use super::write::BlockPacker;
 
 /// Builds a block around arbitrary `columns`, with a valid header and checksum, so that a reader decodes them.
 pub fn block(columns: &[u8], records: u16, chunks: u16) -> Vec<u8> {
@@ -11,6 +11,6 @@ pub fn block(columns: &[u8], records: u16, chunks: u16) -> Vec<u8> {
         content: Content { records: records.into(), chunks: chunks.into(), ..Content::default() },
         ..Section::default()
     };
-    let mut packer = Packer::new(1).expect("a compressor");
+    let mut packer = BlockPacker::new().expect("a compressor");
     packer.bytes(columns, &mut section).expect("bytes can be packed").to_vec()
 }

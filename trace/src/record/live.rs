@@ -1,19 +1,17 @@
 //! Blocks of a run for feed subscribers instead of a file. A block is a section of a recording, including its header.
 
-use std::io;
+use std::fmt::Display;
 
 use super::Record;
 use super::codec::{Columns, Encoder, Malformed, Scratch};
 use super::header::Payload;
 use super::section::{SECTION_HEADER, Section, kind};
-use super::write::{OpenBlock, Packer};
+use super::write::OpenBlock;
 use crate::clock::{Anchor, MonoNs};
 use crate::event::{Event, Missed, MissedCause};
 
 /// Size in bytes at which a block is closed, however little time it covers.
 const BLOCK_BYTES: usize = 1 << 20;
-/// Compression level. A feed block covers only 0.1 s, so a higher level saves too little.
-const LEVEL: i32 = 1;
 
 /// Collects records into blocks.
 #[derive(Debug)]
@@ -57,33 +55,18 @@ impl BlockWriter {
 
     /// Number of the next record.
     pub fn next_record(&self) -> u64 {
-        self.records + u64::from(self.encoder.records())
+        self.records + u64::from(self.encoder.content.records)
     }
 
     /// Closes the block and starts the next one; `None` if the block is empty.
     pub fn close(&mut self) -> Option<OpenBlock> {
-        if self.encoder.is_empty() {
+        if self.encoder.content.records == 0 {
             return None;
         }
         let (columns, content) = self.encoder.close(Columns::default());
         let first_record = self.records;
         self.records += u64::from(content.records);
         Some(OpenBlock { columns, content, first_record, anchor: Anchor::now() })
-    }
-}
-
-/// Compresses blocks and reuses its buffers.
-pub struct BlockPacker(Packer);
-
-impl BlockPacker {
-    /// Allocates the buffers.
-    pub fn new() -> io::Result<Self> {
-        Ok(Self(Packer::new(LEVEL)?))
-    }
-
-    /// Compresses a block and returns its bytes.
-    pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
-        Ok(self.0.block(block, 0, 0)?.1)
     }
 }
 
@@ -126,29 +109,28 @@ impl BlockReader {
     ///
     /// [`What::Missed`]: crate::event::What::Missed
     pub fn read(&mut self, bytes: &[u8], give: &mut dyn FnMut(Record<'_>)) -> Result<(), BadBlock> {
-        let bad = |why: &str| BadBlock(why.to_owned());
-        let malformed = |error: Malformed| BadBlock(error.to_string());
-        let (head, packed) = bytes.split_first_chunk::<SECTION_HEADER>().ok_or_else(|| bad("it is truncated"))?;
+        let bad = |why: &dyn Display| BadBlock(why.to_string());
+        let malformed = |error: Malformed| bad(&error);
+        let (head, packed) = bytes.split_first_chunk::<SECTION_HEADER>().ok_or_else(|| bad(&"it is truncated"))?;
         let section = Section::of(head).filter(|s| s.kind == kind::BLOCK);
-        let section = section.ok_or_else(|| bad("its header was altered"))?;
+        let section = section.ok_or_else(|| bad(&"its header was altered"))?;
         if packed.len() != section.packed as usize || crc32fast::hash(packed) != section.crc {
-            return Err(bad("its checksum does not match"));
+            return Err(bad(&"its checksum does not match"));
         }
         if self.expected.is_some_and(|at| section.first_record < at) {
             return Ok(());
         }
-        let unpacked = self.scratch.unpack(packed, section.raw);
-        unpacked.map_err(|error| BadBlock(error.to_string()))?;
+        self.scratch.unpack(packed, section.raw).map_err(|error| bad(&error))?;
         let begins = self.expected.is_none();
         let missed = self.go_on(section.first_record);
         self.expected = Some(section.first_record.saturating_add(section.content.records.into()));
         let lost = (missed > 0).then(|| Missed::new(None, missed, MissedCause::QueueFull));
         let block = self.scratch.decode(&section.content, begins || missed > 0, lost);
         let mut block = block.map_err(malformed)?;
-        while let Some(record) = block.next().map_err(malformed)? {
-            give(record);
+        while block.advance().map_err(malformed)? {
+            block.last().into_iter().for_each(&mut *give);
         }
-        self.unknown += block.unknown();
+        self.unknown += block.unknown;
         Ok(())
     }
 }

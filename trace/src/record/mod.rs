@@ -15,9 +15,9 @@ mod write;
 
 pub use error::{OpenError, ReadError, RecordError};
 pub use header::{Header, Payload};
-pub use live::{BadBlock, BlockPacker, BlockReader, BlockWriter};
+pub use live::{BadBlock, BlockReader, BlockWriter};
 pub use read::{BlockInfo, Missing, Reader, Recording, analyse};
-pub use write::{OpenBlock, Pending, RecordOptions, Recorder, Status, Summary, is_part_of};
+pub use write::{BlockPacker, OpenBlock, Pending, RecordOptions, Recorder, Status, Summary, is_part_of};
 
 pub use crate::clock::Anchor;
 use crate::clock::MonoNs;

@@ -29,7 +29,8 @@ fn leak(text: String) -> &'static str {
 fn text() -> impl Strategy<Value = &'static str> {
     // Parsed once: a pattern passed as text would be parsed again for every string.
     let pattern = |pattern| string_regex(pattern).expect("a pattern");
-    let rid = pattern("[0-9a-f]{32}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}");
+    // Rids, and texts that nearly are.
+    let rid = pattern("[0-9a-f]{31,33}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-g-]{36}");
     prop_oneof![
         6 => select(vec!["a", "b", "c", "", "HEALTH_CHECK_1", "20cba755fa2c4d6aa1e2b0c1d2e3f405"]),
         1 => rid.prop_map(leak),

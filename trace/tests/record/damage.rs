@@ -5,10 +5,9 @@ use std::path::Path;
 
 use proptest::prelude::*;
 use trace::event::What;
-use trace::record::{OpenError, ReadError, Record, Recording};
+use trace::record::{BlockInfo, OpenError, ReadError, Record, Recording};
 
-use super::traffic::traffic;
-use super::{Folder, events, options, record};
+use super::{Folder, events, open, options, record, traffic};
 
 /// Reads all readable events and checks that each was written, in order. Returns their number and that of damaged blocks.
 fn read(path: &Path, inputs: &[Record<'_>]) -> Result<(usize, usize, Option<String>), OpenError> {
@@ -43,26 +42,34 @@ fn read(path: &Path, inputs: &[Record<'_>]) -> Result<(usize, usize, Option<Stri
 
 #[test]
 fn a_file_truncated_at_any_byte_opens_up_to_its_last_complete_block() {
-    let folder = Folder::new();
+    let (folder, file) = Folder::with_run();
     let inputs = traffic(40, 6, 9);
-    let file = folder.file("run.tgap");
     record(&file, &inputs, options(300));
     let bytes = fs::read(&file).expect("a file");
-    let recording = Recording::open(&file).expect("a recording");
+    let recording = open(&file);
     assert!(recording.is_indexed() && recording.missing().is_none() && recording.blocks().len() > 4);
-    let first = recording.blocks()[0].offset;
+    let (first, last) = (recording.blocks()[0].offset, recording.blocks().last().expect("blocks"));
     let truncated = folder.file("truncated.tgap");
     for length in 0..bytes.len() as u64 {
         fs::write(&truncated, &bytes[..length as usize]).expect("a shorter file");
-        let blocks = recording.blocks().iter().take_while(|b| b.offset + b.bytes <= length);
-        let complete: u32 = blocks.map(|b| b.records).sum();
+        let intact = recording.blocks().partition_point(|b| b.offset + b.bytes <= length);
+        let intact = &recording.blocks()[..intact];
+        let complete: u32 = intact.iter().map(|b| b.records).sum();
         match read(&truncated, &inputs) {
             Ok((read, damaged, missing)) => {
                 assert_eq!((read, damaged), (complete as usize, 0), "truncated at {length}");
+                let missing = missing.unwrap_or_default();
                 assert!(
-                    missing.is_some() || length + 20 > bytes.len() as u64 || complete as usize == inputs.len(),
+                    !missing.is_empty() || length + 20 > bytes.len() as u64 || complete as usize == inputs.len(),
                     "truncated at {length}"
                 );
+                let is_in = |block: &BlockInfo| (1..block.bytes).contains(&length.saturating_sub(block.offset));
+                let reason = "its last block is truncated";
+                assert!(!recording.blocks().iter().any(is_in) || missing.contains(reason), "{length}: {missing}");
+                let is_unclosed = length <= last.offset + last.bytes;
+                assert!(!is_unclosed || missing.contains("it was not closed"), "{length}: {missing}");
+                let truncated = open(&truncated);
+                assert!(!truncated.is_indexed() && truncated.blocks() == intact, "truncated at {length}");
             }
             Err(OpenError::NotARecording { .. }) => assert_eq!(length, 0),
             Err(OpenError::NoHeader { .. }) => assert!(length < first),
@@ -73,9 +80,8 @@ fn a_file_truncated_at_any_byte_opens_up_to_its_last_complete_block() {
 
 #[test]
 fn any_changed_byte_is_detected_or_harmless() {
-    let folder = Folder::new();
+    let (folder, file) = Folder::with_run();
     let inputs = traffic(24, 5, 7);
-    let file = folder.file("run.tgap");
     record(&file, &inputs, options(300));
     let bytes = fs::read(&file).expect("a file");
     let changed = folder.file("changed.tgap");
@@ -91,21 +97,6 @@ fn any_changed_byte_is_detected_or_harmless() {
             );
         }
     }
-}
-
-#[test]
-fn an_unclosed_recording_reports_missing_data() {
-    let folder = Folder::new();
-    let file = folder.file("run.tgap");
-    record(&file, &traffic(40, 6, 9), options(300));
-    let bytes = fs::read(&file).expect("a file");
-    let blocks = Recording::open(&file).expect("a recording").blocks().to_vec();
-    let last = blocks.last().expect("blocks");
-    fs::write(&file, &bytes[..(last.offset + last.bytes) as usize - 10]).expect("a shorter file");
-    let recording = Recording::open(&file).expect("a recording");
-    let missing = recording.missing().expect("something is missing").to_string();
-    assert!(missing.contains("its last block is truncated") && missing.contains("it was not closed"), "{missing}");
-    assert!(!recording.is_indexed() && recording.blocks() == &blocks[..blocks.len() - 1]);
 }
 
 #[test]
@@ -126,8 +117,7 @@ proptest! {
         inputs in events::inputs(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..20),
     ) {
-        let folder = Folder::new();
-        let file = folder.file("run.tgap");
+        let (_folder, file) = Folder::with_run();
         record(&file, &inputs, options(400));
         let mut bytes = fs::read(&file).expect("a file");
         for (index, value) in changes {

@@ -3,10 +3,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use trace::record::{Pending, RecordError, RecordOptions, Recorder, Recording};
+use trace::record::{Pending, RecordError, RecordOptions, Recorder};
 
-use super::traffic::traffic;
-use super::{Folder, closing, feed, header, options};
+use super::{Folder, closing, feed, header, open, options, traffic};
 
 /// Waits until the writer thread stops, and returns the reason.
 fn wait_until_stopped(recorder: &Recorder) -> String {
@@ -39,42 +38,41 @@ fn a_recording_stops_with_a_reason_when_its_folder_is_removed() {
 
 #[test]
 fn finishing_a_removed_recording_is_an_error() {
-    let folder = Folder::new();
-    let file = folder.file("run.tgap");
+    let (_folder, file) = Folder::with_run();
     let recorder = Recorder::create(&file, &header(), options(400)).expect("a new file");
     fs::remove_file(&file).expect("removed");
     let result = recorder.finish(&closing());
-    assert!(matches!(result, Err(RecordError::Removed { path }) if path == file));
+    assert!(matches!(result, Err(RecordError::Removed(path)) if path == file));
 }
 
 #[test]
 fn a_moved_recording_continues() {
-    let folder = Folder::new();
+    let (folder, file) = Folder::with_run();
     let inputs = traffic(200, 20, 9);
-    let mut recorder = Recorder::create(&folder.file("run.tgap"), &header(), options(400)).expect("a new file");
+    let mut recorder = Recorder::create(&file, &header(), options(400)).expect("a new file");
     feed(&mut recorder, &inputs);
-    fs::rename(folder.file("run.tgap"), folder.file("moved.tgap")).expect("moved");
+    fs::rename(&file, folder.file("moved.tgap")).expect("moved");
     feed(&mut recorder, &inputs);
     let summary = recorder.finish(&closing()).expect("finished");
     assert_eq!(summary.stopped, None);
-    let recording = Recording::open(folder.file("moved.tgap")).expect("a recording");
+    let recording = open(folder.file("moved.tgap"));
     assert_eq!(recording.records(), 2 * inputs.len() as u64);
     assert!(recording.missing().is_none());
 }
 
 #[test]
 fn the_current_file_is_closed_if_the_next_one_cannot_be_created() {
-    let folder = Folder::new();
+    let (folder, file) = Folder::with_run();
     let rotating = RecordOptions { max_bytes: Some(20_000), rotate: Some(3), ..options(400) };
     fs::write(folder.file("run.1.tgap"), "previous content").expect("a file");
-    let mut recorder = Recorder::create(&folder.file("run.tgap"), &header(), rotating).expect("a new file");
+    let mut recorder = Recorder::create(&file, &header(), rotating).expect("a new file");
     feed(&mut recorder, &traffic(2_000, 20, 9));
     let reason = wait_until_stopped(&recorder);
     assert!(reason.contains("run.1.tgap already exists"), "{reason}");
     recorder.finish(&closing()).expect("the run ends normally");
     let content = fs::read(folder.file("run.1.tgap")).expect("still there");
     assert_eq!(content, b"previous content");
-    let recording = Recording::open(folder.file("run.tgap")).expect("a recording");
+    let recording = open(&file);
     let missing = recording.missing().expect("it ended early");
     assert!(recording.is_indexed() && recording.records() > 0);
     assert!(missing.stopped && !missing.continued && !missing.unfinished, "{missing:?}");
@@ -86,9 +84,10 @@ fn the_ring_continues_after_a_failed_dump() {
     let inputs = traffic(500, 20, 9);
     let mut ring = Recorder::ring(&folder.file("ring"), 4 << 20, &header(), options(10_000)).expect("a ring");
     feed(&mut ring, &inputs);
-    let failed = ring.dump(&folder.file("missing/dump.tgap"), &closing(), false).and_then(Pending::wait);
-    assert!(matches!(failed, Err(RecordError::Io { what: "create", .. })), "{failed:?}");
-    let dumped = ring.dump(&folder.file("dump.tgap"), &closing(), false).and_then(Pending::wait).expect("a dump");
+    let failed = ring.dump(&folder.file("missing/dump.tgap"), &closing()).and_then(Pending::wait);
+    let error = failed.expect_err("no such folder").to_string();
+    assert!(error.starts_with("cannot create "), "{error}");
+    let dumped = ring.dump(&folder.file("dump.tgap"), &closing()).and_then(Pending::wait).expect("a dump");
     assert_eq!(dumped.records, inputs.len() as u64);
     ring.finish(&closing()).expect("finished");
 }

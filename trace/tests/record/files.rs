@@ -5,15 +5,13 @@ use std::os::unix::fs::PermissionsExt;
 
 use trace::MonoNs;
 use trace::event::What;
-use trace::record::{Record, RecordError, RecordOptions, Recorder, Recording};
+use trace::record::{Record, RecordError, RecordOptions, Recorder};
 
-use super::traffic::traffic;
-use super::{Folder, closing, compare, header, options, record};
+use super::{Folder, closing, compare, header, open, options, record, traffic};
 
 #[test]
 fn a_recording_is_private_and_overwrites_only_with_force() {
-    let folder = Folder::new();
-    let file = folder.file("run.tgap");
+    let (folder, file) = Folder::with_run();
     fs::write(&file, "previous content").expect("a file");
     let refused = Recorder::create(&file, &header(), options(100));
     assert!(matches!(refused, Err(RecordError::Exists { .. })));
@@ -29,8 +27,7 @@ fn a_recording_is_private_and_overwrites_only_with_force() {
 
 #[test]
 fn a_symlink_is_never_followed() {
-    let folder = Folder::new();
-    let link = folder.file("run.tgap");
+    let (folder, link) = Folder::with_run();
     std::os::unix::fs::symlink(folder.file("elsewhere"), &link).expect("a link");
     for force in [false, true] {
         let options = RecordOptions { force, ..options(100) };
@@ -42,22 +39,20 @@ fn a_symlink_is_never_followed() {
 
 #[test]
 fn a_recording_stops_at_the_size_limit_with_a_reason() {
-    let folder = Folder::new();
-    let file = folder.file("run.tgap");
+    let (_folder, file) = Folder::with_run();
     let small = RecordOptions { max_bytes: Some(20_000), ..options(400) };
     let summary = record(&file, &traffic(2_000, 20, 9), small);
     let reason = summary.stopped.expect("it stopped");
     assert!(reason.contains("size limit of 20000 bytes"), "{reason}");
     assert!(fs::metadata(&file).expect("a file").len() <= 20_000);
-    let recording = Recording::open(&file).expect("a recording");
+    let recording = open(&file);
     assert!(recording.is_indexed() && recording.missing().is_some_and(|m| m.stopped));
     assert_eq!(recording.records(), summary.records);
 }
 
 #[test]
 fn each_rotated_file_opens_on_its_own() {
-    let folder = Folder::new();
-    let file = folder.file("run.tgap");
+    let (folder, file) = Folder::with_run();
     let rotating = RecordOptions { max_bytes: Some(20_000), rotate: Some(3), ..options(400) };
     let inputs = traffic(2_000, 20, 9);
     let summary = record(&file, &inputs, rotating);
@@ -65,7 +60,7 @@ fn each_rotated_file_opens_on_its_own() {
     assert_eq!(fs::read_dir(folder.0.path()).expect("a folder").count(), 3, "older ones are removed");
     let mut next = None;
     for (index, part) in summary.files.iter().enumerate() {
-        let recording = Recording::open(part).expect("a recording");
+        let recording = open(part);
         let first = recording.blocks()[0].first_record;
         assert!(next.is_none_or(|next| next == first), "files are contiguous");
         next = Some(first + recording.records());
@@ -83,11 +78,10 @@ fn each_rotated_file_opens_on_its_own() {
 
 #[test]
 fn a_reader_can_start_at_any_block() {
-    let folder = Folder::new();
-    let file = folder.file("run.tgap");
+    let (_folder, file) = Folder::with_run();
     let inputs = traffic(200, 20, 9);
     record(&file, &inputs, options(2_000));
-    let recording = Recording::open(&file).expect("a recording");
+    let recording = open(&file);
     let (from, to) = recording.span().expect("not empty");
     assert_eq!((from, to > MonoNs(2_000_000_000)), (MonoNs(0), true));
     for (block, info) in recording.blocks().iter().enumerate().skip(1) {
@@ -105,20 +99,11 @@ fn a_reader_can_start_at_any_block() {
 }
 
 #[test]
-fn system_errors_are_reported() {
-    let folder = Folder::new();
-    let error =
-        Recorder::create(&folder.file("no/such/folder/run.tgap"), &header(), options(100)).expect_err("no folder");
-    assert!(error.to_string().starts_with("cannot create "), "{error}");
-}
-
-#[test]
 fn token_ids_are_recorded_only_on_request() {
     use trace::event::{Chunk, Event, Frame};
     use trace::record::{Header, Payload};
     use trace::{FrameId, HopId};
-    let folder = Folder::new();
-    let file = folder.file("run.tgap");
+    let (_folder, file) = Folder::with_run();
     let lengths = Header { payload: Payload::Lengths, ..header() };
     let mut recorder = Recorder::create(&file, &lengths, options(100)).expect("a new file");
     let chunk = Chunk { listed: Some(2), completion_tokens: Some(2), ids: &[9_906, 1_917], ..Chunk::new("a") };
@@ -127,7 +112,7 @@ fn token_ids_are_recorded_only_on_request() {
     let (at, with_ids, without_ids) = (MonoNs(1), [chunk], [Chunk { ids: &[], ..chunk }]);
     recorder.event(&Event::new(at, frame(&with_ids)));
     recorder.finish(&closing()).expect("finished");
-    let recording = Recording::open(&file).expect("a recording");
+    let recording = open(&file);
     let what = frame(&without_ids);
     let mut reader = recording.reader();
     let record = reader.next().expect("an intact block");

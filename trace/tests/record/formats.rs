@@ -6,14 +6,12 @@ use trace::detect::Severity;
 use trace::record::{Recording, analyse};
 use trace::report::{HopLine, Report, ThreadState};
 
+use super::{Folder, open};
+
 /// Report of a complete recording in format 2.0.
 fn report(name: &str) -> Report {
-    report_of(&format!("2.0-{name}.tgap"))
-}
-
-fn report_of(file: &str) -> Report {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings");
-    let recording = Recording::open(folder.join(file)).expect("it opens");
+    let recording = open(folder.join(format!("2.0-{name}.tgap")));
     assert!(recording.is_indexed() && recording.missing().is_none());
     let (analysis, input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("it reads");
     let report = analysis.report(&input);
@@ -82,7 +80,7 @@ fn tokens_lost_by_the_real_engine_are_confirmed() {
 
 #[test]
 fn a_stopped_tokenizer_of_a_real_server_is_reported_as_stopped() {
-    let report = report_of("2.0-stopped-0.5.9.tgap");
+    let report = report("stopped-0.5.9");
     // Counted by the clients: 166 streams of 10,607 tokens, of which 1,196 never arrived.
     assert_eq!((report.requests.seen, report.tokens.sent), (166, 10_607));
     assert_eq!(report.chunks.tokens_lost, Some(1_196));
@@ -100,8 +98,7 @@ fn a_stopped_tokenizer_of_a_real_server_is_reported_as_stopped() {
 
 #[test]
 fn another_major_version_is_refused_with_its_number() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let file = folder.path().join("run.tgap");
+    let (_folder, file) = Folder::with_run();
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings/2.0-demo-race.tgap");
     let mut bytes = std::fs::read(fixture).expect("it is read");
     for (major, expected) in [(1, "format 1.0"), (3, "format 3.0")] {

@@ -2,11 +2,11 @@
 
 use proptest::prelude::*;
 use trace::event::What;
-use trace::record::{BlockPacker, BlockReader, BlockWriter, Payload, Record, Recording};
+use trace::record::{BlockPacker, BlockReader, BlockWriter, Payload, Record};
 use trace::report::ReportInput;
 use trace::{Analysis, Config};
 
-use super::traffic::traffic;
+use super::{open, traffic};
 
 fn write(blocks: &mut BlockWriter, input: &Record<'_>) {
     match input {
@@ -78,7 +78,7 @@ fn a_snapshot_of_a_real_run_continues_like_the_run() {
             continue;
         }
         runs += 1;
-        let recording = Recording::open(&file).expect("a recording");
+        let recording = open(&file);
         let (mut records, mut reader) = (0_u64, recording.reader());
         while reader.next().expect("an intact block").is_some() {
             records += 1;

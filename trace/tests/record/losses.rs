@@ -2,11 +2,11 @@
 
 use trace::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, What};
 use trace::ledger::LostRange;
-use trace::record::{Payload, Recorder, Recording, analyse};
+use trace::record::{Payload, Recorder, analyse};
 use trace::report::{Losses, ReportInput};
 use trace::{Analysis, FrameId, HopId, MonoNs};
 
-use super::{Folder, header, options};
+use super::{Folder, header, open, options};
 
 const RID: &str = "9f1c2a77d1f84f0b8a53c6b0f2de4417";
 
@@ -42,14 +42,13 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
 
 /// Losses reported by the live run and by a replay of its recording.
 fn live_and_replayed(payload: Payload) -> (Losses, Losses) {
-    let folder = Folder::new();
-    let file = folder.file("run.tgap");
+    let (_folder, file) = Folder::with_run();
     let header = trace::record::Header { payload, ..header() };
     let mut recorder = Recorder::create(&file, &header, options(3_000)).expect("a new file");
     let analysis = live(&mut recorder, payload == Payload::Tokens);
     let input = ReportInput::of("model");
     recorder.finish(&input).expect("finished");
-    let recording = Recording::open(&file).expect("a recording");
+    let recording = open(&file);
     let (replayed, replayed_input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("readable");
     (analysis.report(&input).losses, replayed.report(&replayed_input).losses)
 }

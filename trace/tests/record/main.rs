@@ -12,14 +12,14 @@ mod live;
 mod losses;
 mod replay;
 mod ring;
-mod round_trip;
-mod traffic;
 
 use std::path::{Path, PathBuf};
 
-use trace::MonoNs;
+use proptest::prelude::*;
+use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, Received, What};
 use trace::record::{Anchor, Header, Payload, Record, RecordOptions, Recorder, Recording};
 use trace::report::ReportInput;
+use trace::{FrameId, HopId, MonoNs};
 
 /// A temporary directory, removed on drop.
 struct Folder(tempfile::TempDir);
@@ -32,6 +32,17 @@ impl Folder {
     fn file(&self, name: &str) -> PathBuf {
         self.0.path().join(name)
     }
+
+    /// A new folder, and the path of a recording in it.
+    fn with_run() -> (Self, PathBuf) {
+        let folder = Self::new();
+        let file = folder.file("run.tgap");
+        (folder, file)
+    }
+}
+
+fn open(path: impl AsRef<Path>) -> Recording {
+    Recording::open(path).expect("a recording")
 }
 
 fn header() -> Header {
@@ -69,7 +80,7 @@ fn record(path: &Path, inputs: &[Record<'_>], options: RecordOptions) -> trace::
 
 /// Reads the recording and compares it with `inputs`; returns the number of matches.
 fn compare(path: &Path, inputs: &[Record<'_>]) -> usize {
-    let recording = Recording::open(path).expect("a recording");
+    let recording = open(path);
     let mut reader = recording.reader();
     let (mut at, closing) = (0, closing());
     for expected in inputs.iter().copied().chain([Record::Closing(&closing)]) {
@@ -79,4 +90,68 @@ fn compare(path: &Path, inputs: &[Record<'_>]) -> usize {
     assert_eq!(reader.next().expect("an intact block"), None);
     assert_eq!(reader.unknown(), 0);
     at - 1
+}
+
+const MS: u64 = 1_000_000;
+
+fn rid(n: u64) -> &'static str {
+    let text = format!("{:016x}{:016x}", n.wrapping_mul(0x9e37_79b9_7f4a_7c15), n.wrapping_mul(0xd134_2543_de82_ef95));
+    Box::leak(text.into_boxed_str())
+}
+
+fn event(at: u64, what: What<'static>) -> Record<'static> {
+    Record::Event(Event { at: MonoNs(at), what })
+}
+
+/// Simulated engine output, each frame received shortly after its send: `frames` frames of `requests` overlapping requests with `tokens`
+/// tokens each, one frame every 10 ms, with a tick after every tenth.
+fn traffic(frames: u64, requests: u64, tokens: u32) -> Vec<Record<'static>> {
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+    let mut inputs = vec![event(
+        0,
+        What::Hop(Hop { endpoint: "ipc:///tmp/tokens", ..Hop::only(HopId(0), "scheduler->tokenizer", capabilities) }),
+    )];
+    let mut slots: Vec<(&'static str, u32)> = (0..requests).map(|n| (rid(n), n as u32 % tokens)).collect();
+    let mut started = requests;
+    for seq in 0..frames {
+        let at = (seq + 1) * 10 * MS + seq * 7_919 % 1_000;
+        let mut chunks = Vec::new();
+        for slot in &mut slots {
+            slot.1 += 1;
+            let finish = slot.1 >= tokens;
+            chunks.push(Chunk {
+                listed: Some(1),
+                completion_tokens: Some(slot.1),
+                prompt_tokens: Some(1_024),
+                cached_tokens: Some(0),
+                finish: finish.then_some(Finish::Stop),
+                retractions: Some(0),
+                ..Chunk::new(slot.0)
+            });
+            if finish {
+                *slot = (rid(started), 0);
+                started += 1;
+            }
+        }
+        let id = FrameId::new(HopId(0), 0, seq);
+        let received = Received::in_wakeup(id, seq);
+        inputs.push(event(at, What::Sent(Frame::token_ids(id, 24_000 + seq % 7, chunks.leak()))));
+        inputs.push(event(at + MS + seq * 104_729 % 500_000, What::Received(received)));
+        if seq % 10 == 9 {
+            inputs.push(Record::Tick(MonoNs(at + 2 * MS)));
+        }
+    }
+    inputs
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_event_survives_a_round_trip(inputs in events::inputs(), block in prop::sample::select(vec![1, 200, 1 << 20])) {
+        let (_folder, file) = Folder::with_run();
+        let summary = record(&file, &inputs, options(block));
+        prop_assert_eq!((summary.records, summary.dropped), (inputs.len() as u64, 0));
+        prop_assert_eq!(compare(&file, &inputs), inputs.len());
+    }
 }

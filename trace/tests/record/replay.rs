@@ -1,16 +1,14 @@
 //! A recording's report equals the live run's report.
 
 use trace::Analysis;
-use trace::record::{Recorder, Recording, analyse};
+use trace::record::{Recorder, analyse};
 use trace::report::ReportInput;
 
-use super::traffic::traffic;
-use super::{Folder, header, options};
+use super::{Folder, header, open, options, traffic};
 
 #[test]
 fn a_replay_gives_the_report_of_the_live_run() {
-    let folder = Folder::new();
-    let file = folder.file("run.tgap");
+    let (_folder, file) = Folder::with_run();
     let mut header = header();
     header.config.limits.live_rids = 30;
     let mut analysis = Analysis::new(header.config);
@@ -30,7 +28,7 @@ fn a_replay_gives_the_report_of_the_live_run() {
         ..ReportInput::of("model")
     };
     recorder.finish(&input).expect("finished");
-    let recording = Recording::open(&file).expect("a recording");
+    let recording = open(&file);
     let mut steps = Vec::new();
     let (replayed, replayed_input) = analyse(&recording, crate::engine::ENGINES, &mut |done, total| {
         steps.push((done, total));
@@ -45,14 +43,13 @@ fn a_replay_gives_the_report_of_the_live_run() {
 
 #[test]
 fn a_damaged_block_is_skipped_and_reported() {
-    let folder = Folder::new();
-    let file = folder.file("run.tgap");
+    let (_folder, file) = Folder::with_run();
     super::record(&file, &traffic(500, 40, 23), options(3_000));
-    let block = Recording::open(&file).expect("a recording").blocks()[2];
+    let block = open(&file).blocks()[2];
     let mut bytes = std::fs::read(&file).expect("a file");
     bytes[(block.offset + block.bytes - 5) as usize] ^= 4;
     std::fs::write(&file, bytes).expect("a changed file");
-    let recording = Recording::open(&file).expect("a recording");
+    let recording = open(&file);
     let (analysis, input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("readable");
     let report = analysis.report(&input);
     assert_eq!(report.own.events_missed, u64::from(block.records));

@@ -2,10 +2,9 @@
 
 use std::fs;
 
-use trace::record::{Pending, Record, RecordError, RecordOptions, Recorder, Recording};
+use trace::record::{Pending, RecordError, RecordOptions, Recorder, Recording};
 
-use super::traffic::traffic;
-use super::{Folder, closing, feed, header, options};
+use super::{Folder, closing, feed, header, open, options, traffic};
 
 const SIZE: u64 = 4 << 20;
 
@@ -19,25 +18,21 @@ fn records(recording: &Recording) -> (u64, Vec<String>) {
     (recording.blocks()[0].first_record, records)
 }
 
-/// Poorly compressible data, so that the ring wraps several times.
-fn noise() -> Vec<Record<'static>> {
-    traffic(6_000, 200, 2)
-}
-
 #[test]
 fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     let folder = Folder::new();
     let (file, dumped) = (folder.file("ring"), folder.file("dump.tgap"));
     let mut ring = Recorder::ring(&file, SIZE, &header(), options(100_000)).expect("a ring");
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
-    let inputs = noise();
+    // Poorly compressible data, so that the ring wraps several times.
+    let inputs = traffic(6_000, 200, 2);
     feed(&mut ring, &inputs);
-    let summary = ring.dump(&dumped, &closing(), false).and_then(Pending::wait).expect("a dump");
+    let summary = ring.dump(&dumped, &closing()).and_then(Pending::wait).expect("a dump");
     assert!(ring.status().bytes > 2 * SIZE, "it wrapped: {} bytes", ring.status().bytes);
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
     // Reads the file while the ring is open, as after a crash.
-    let live = Recording::open(&file).expect("a ring opens");
-    let dump = Recording::open(&dumped).expect("a recording");
+    let live = open(&file);
+    let dump = open(&dumped);
     assert!(dump.is_indexed() && dump.closing() == Some(&closing()));
     let ((from, mut dump_records), (live_from, live_records)) = (records(&dump), records(&live));
     assert!(dump_records.pop().is_some_and(|last| last.starts_with("Closing")));
@@ -64,7 +59,7 @@ fn the_ring_of_a_killed_run_is_not_overwritten() {
     let force = RecordOptions { force: true, ..options(100_000) };
     let mut ring = Recorder::ring(&file, SIZE, &header(), force).expect("replaced");
     assert!(matches!(
-        ring.dump(&folder.file("none.tgap"), &closing(), false).and_then(Pending::wait),
+        ring.dump(&folder.file("none.tgap"), &closing()).and_then(Pending::wait),
         Err(RecordError::Empty)
     ));
     assert!(!folder.file("none.tgap").exists());

@@ -17,7 +17,6 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use ratatui::crossterm::event::Event as Input;
-use session::idle;
 use session::own;
 use session::sink::Past as _;
 use session::{Observer, Run, ScreenCommand, Stage};
@@ -333,7 +332,7 @@ impl Screen {
 
     fn sleep(&mut self, time: Duration) {
         // A frame skipped because the terminal was busy is drawn soon.
-        let time = if self.stale { time.min(idle::SHORT) } else { time };
+        let time = if self.stale { time.min(session::SHORT_SLEEP) } else { time };
         if self.commands.is_empty() && terminal::wait(time) {
             self.next_keys = Instant::now();
         }

@@ -12,8 +12,6 @@ pub(super) trait Put {
     fn signed(&mut self, value: i64);
     /// Appends an optional number.
     fn maybe(&mut self, value: Option<u64>);
-    /// Appends an optional number as its difference from `expected`.
-    fn near(&mut self, value: Option<u32>, expected: Option<u32>);
 }
 
 impl Put for Vec<u8> {
@@ -36,11 +34,6 @@ impl Put for Vec<u8> {
             Some(value) => self.number(value + 1),
         }
     }
-
-    fn near(&mut self, value: Option<u32>, expected: Option<u32>) {
-        let distance = value.map(|value| i64::from(value) - i64::from(expected.unwrap_or(0)));
-        self.maybe(distance.map(zigzag));
-    }
 }
 
 /// Encoding of 2^64, which represents `Some(u64::MAX)`.
@@ -53,6 +46,7 @@ pub(in crate::record) struct Cursor<'a> {
 }
 
 const SHORT: Malformed = Malformed("a column ends too early");
+const LONG: Malformed = Malformed("a count has more than 32 bits");
 
 impl<'a> Cursor<'a> {
     pub(in crate::record) fn new(bytes: &'a [u8]) -> Self {
@@ -112,18 +106,71 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    pub(super) fn near(&mut self, expected: Option<u32>) -> Result<Option<u32>, Malformed> {
-        let Some(distance) = self.maybe()? else {
-            return Ok(None);
-        };
-        let value = i64::from(expected.unwrap_or(0)).checked_add(unzigzag(distance));
-        let value = value.and_then(|value| u32::try_from(value).ok());
-        value.map(Some).ok_or(Malformed("a count has more than 32 bits"))
-    }
-
     /// Reads a number that must fit 32 bits: a count or an index.
     pub(super) fn small(&mut self) -> Result<u32, Malformed> {
-        u32::try_from(self.number()?).map_err(|_| Malformed("a count has more than 32 bits"))
+        u32::try_from(self.number()?).map_err(|_| LONG)
+    }
+}
+
+/// An enum with numeric codes.
+pub(super) trait Code: Copy {
+    fn code(self) -> u8;
+    fn of(code: u8) -> Result<Self, Malformed>;
+}
+
+/// A column in one direction. Each function writes a field, or replaces it with the field read. A field that is as expected takes no bytes.
+pub(super) trait Fields {
+    /// An optional number, as its difference from the expected one.
+    fn near(&mut self, differs: bool, value: &mut Option<u32>, expected: Option<u32>) -> Result<(), Malformed>;
+    fn index(&mut self, differs: bool, value: &mut u32, expected: u32) -> Result<(), Malformed>;
+    fn code<T: Code>(&mut self, differs: bool, value: &mut T, expected: T) -> Result<(), Malformed>;
+}
+
+/// Never fails.
+impl Fields for Vec<u8> {
+    fn near(&mut self, differs: bool, value: &mut Option<u32>, expected: Option<u32>) -> Result<(), Malformed> {
+        if differs {
+            let distance = value.map(|value| i64::from(value) - i64::from(expected.unwrap_or(0)));
+            self.maybe(distance.map(zigzag));
+        }
+        Ok(())
+    }
+
+    fn index(&mut self, differs: bool, value: &mut u32, _: u32) -> Result<(), Malformed> {
+        if differs {
+            self.number((*value).into());
+        }
+        Ok(())
+    }
+
+    fn code<T: Code>(&mut self, differs: bool, value: &mut T, _: T) -> Result<(), Malformed> {
+        if differs {
+            self.push(value.code());
+        }
+        Ok(())
+    }
+}
+
+impl Fields for Cursor<'_> {
+    fn near(&mut self, differs: bool, value: &mut Option<u32>, expected: Option<u32>) -> Result<(), Malformed> {
+        *value = expected;
+        if differs {
+            let near = |distance| i64::from(expected.unwrap_or(0)).checked_add(unzigzag(distance));
+            let read =
+                self.maybe()?.map(|distance| near(distance).and_then(|value| u32::try_from(value).ok()).ok_or(LONG));
+            *value = read.transpose()?;
+        }
+        Ok(())
+    }
+
+    fn index(&mut self, differs: bool, value: &mut u32, expected: u32) -> Result<(), Malformed> {
+        *value = if differs { self.small()? } else { expected };
+        Ok(())
+    }
+
+    fn code<T: Code>(&mut self, differs: bool, value: &mut T, expected: T) -> Result<(), Malformed> {
+        *value = if differs { T::of(self.byte()?)? } else { expected };
+        Ok(())
     }
 }
 
@@ -141,42 +188,36 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn round_trip(number: u64, signed: i64, maybe: Option<u64>, near: Option<u32>, expected: Option<u32>) {
+        let mut column = Vec::new();
+        column.number(number);
+        column.signed(signed);
+        column.maybe(maybe);
+        column.near(true, &mut { near }, expected).expect("it is written");
+        let (mut cursor, mut read) = (Cursor::new(&column), None);
+        assert_eq!(cursor.number(), Ok(number));
+        assert_eq!(cursor.signed(), Ok(signed));
+        assert_eq!(cursor.maybe(), Ok(maybe));
+        assert_eq!(cursor.near(true, &mut read, expected), Ok(()));
+        assert!(read == near && cursor.is_empty());
+    }
+
     proptest! {
         #[test]
-        fn numbers_round_trip(n in any::<u64>(), s in any::<i64>(), m in any::<Option<u64>>(), v in any::<Option<u32>>(), e in any::<Option<u32>>()) {
-            let mut column = Vec::new();
-            column.number(n);
-            column.signed(s);
-            column.maybe(m);
-            column.near(v, e);
-            let mut cursor = Cursor::new(&column);
-            prop_assert_eq!(cursor.number(), Ok(n));
-            prop_assert_eq!(cursor.signed(), Ok(s));
-            prop_assert_eq!(cursor.maybe(), Ok(m));
-            prop_assert_eq!(cursor.near(e), Ok(v));
-            prop_assert!(cursor.is_empty());
+        fn numbers_round_trip(number: u64, signed: i64, maybe: Option<u64>, near: Option<u32>, expected: Option<u32>) {
+            round_trip(number, signed, maybe, near, expected);
         }
 
         #[test]
         fn any_bytes_decode_or_are_rejected(bytes in prop::collection::vec(any::<u8>(), 0..30)) {
             let mut cursor = Cursor::new(&bytes);
-            while cursor.number().is_ok() && cursor.maybe().is_ok() && cursor.near(Some(7)).is_ok() {}
+            while cursor.number().is_ok() && cursor.maybe().is_ok() && cursor.near(true, &mut None, Some(7)).is_ok() {}
         }
     }
 
     #[test]
     fn the_largest_numbers_round_trip() {
-        let mut column = Vec::new();
-        column.maybe(Some(u64::MAX));
-        column.maybe(Some(u64::MAX - 1));
-        column.signed(i64::MIN);
-        column.near(Some(u32::MAX), Some(0));
-        column.near(Some(0), Some(u32::MAX));
-        let mut cursor = Cursor::new(&column);
-        assert_eq!(cursor.maybe(), Ok(Some(u64::MAX)));
-        assert_eq!(cursor.maybe(), Ok(Some(u64::MAX - 1)));
-        assert_eq!(cursor.signed(), Ok(i64::MIN));
-        assert_eq!(cursor.near(Some(0)), Ok(Some(u32::MAX)));
-        assert_eq!(cursor.near(Some(u32::MAX)), Ok(Some(0)));
+        round_trip(u64::MAX, i64::MIN, Some(u64::MAX), Some(u32::MAX), Some(0));
+        round_trip(0, i64::MAX, Some(u64::MAX - 1), Some(0), Some(u32::MAX));
     }
 }

@@ -16,14 +16,15 @@ pub(super) struct Link<S> {
     pub(super) text: u32,
     next: u32,
     /// It has ended, so it is not expected again.
-    finished: bool,
+    pub(super) finished: bool,
     pub(super) state: S,
 }
 
 /// Current position of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
-    last: u32,
+    /// Last request of the stream.
+    pub(super) last: u32,
     /// Predicted request that did not follow because a new one was inserted before it.
     missed: u32,
 }
@@ -34,49 +35,28 @@ impl Default for Place {
     }
 }
 
-impl Place {
-    /// Last request of the stream.
-    pub(super) fn last(self) -> u32 {
-        self.last
-    }
-}
-
 /// All requests of a block, in all streams. Writer and reader keep identical state.
 #[derive(Debug)]
-pub(super) struct Chain<S> {
-    links: Vec<Link<S>>,
-}
+pub(super) struct Chain<S>(pub(super) Vec<Link<S>>);
 
 impl<S> Default for Chain<S> {
     fn default() -> Self {
-        Self { links: Vec::new() }
+        Self(Vec::new())
     }
 }
 
 impl<S> Chain<S> {
-    pub(super) fn clear(&mut self) {
-        self.links.clear();
-    }
-
-    pub(super) fn len(&self) -> u32 {
-        self.links.len() as u32
-    }
-
     pub(super) fn get(&self, at: u32) -> Option<&Link<S>> {
-        self.links.get(at as usize)
+        self.0.get(at as usize)
     }
 
-    pub(super) fn state(&mut self, at: u32) -> &mut S {
-        &mut self.links[at as usize].state
+    pub(super) fn link(&mut self, at: u32) -> &mut Link<S> {
+        &mut self.0[at as usize]
     }
 
     pub(super) fn push(&mut self, text: u32, state: S) -> u32 {
-        self.links.push(Link { text, next: NONE, finished: false, state });
-        self.links.len() as u32 - 1
-    }
-
-    pub(super) fn set_finished(&mut self, at: u32, finished: bool) {
-        self.links[at as usize].finished = finished;
+        self.0.push(Link { text, next: NONE, finished: false, state });
+        self.0.len() as u32 - 1
     }
 
     /// Predicted next request if the order is unchanged.
@@ -99,7 +79,7 @@ impl<S> Chain<S> {
 
     /// Advances the stream to request `actual`, where `expected` was predicted.
     pub(super) fn advance(&mut self, place: &mut Place, expected: u32, actual: u32) {
-        if let Some(last) = self.links.get_mut(place.last as usize) {
+        if let Some(last) = self.0.get_mut(place.last as usize) {
             last.next = actual;
         }
         if actual != expected {
@@ -110,19 +90,4 @@ impl<S> Chain<S> {
 }
 
 /// Maps a stream and the text index of a rid to the request's link.
-#[derive(Debug, Default)]
-pub(super) struct Links(HashMap<(u32, u32), u32>);
-
-impl Links {
-    pub(super) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    pub(super) fn find(&self, stream: u32, text: u32) -> Option<u32> {
-        self.0.get(&(stream, text)).copied()
-    }
-
-    pub(super) fn insert(&mut self, stream: u32, text: u32, at: u32) {
-        self.0.insert((stream, text), at);
-    }
-}
+pub(super) type Links = HashMap<(u32, u32), u32>;

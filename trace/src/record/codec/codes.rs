@@ -1,16 +1,10 @@
 //! Numeric codes of event enums. A code never changes its meaning; new variants get new codes.
 
-use super::bytes::Malformed;
+use super::bytes::{Code, Malformed};
 use crate::engine::{Mode, Waiter};
 use crate::event::{
     AnswerEnd, AwayState, Finish, IdColumn, Kind, MissedCause, Response, ThreadPart, ToolCallOutcome, UnjudgedReason,
 };
-
-/// An enum with numeric codes.
-pub(super) trait Code: Sized {
-    fn code(self) -> u8;
-    fn of(code: u8) -> Result<Self, Malformed>;
-}
 
 macro_rules! codes {
     ($($type:ident { $($word:ident = $code:literal),* $(,)? })*) => {$(

@@ -2,15 +2,17 @@
 
 use std::io;
 
-use super::block::{Content, DecodedBlock, State};
-use super::bytes::{Malformed, unzigzag};
+use super::bytes::{Code, Cursor, Malformed, unzigzag};
+use super::chain::NONE;
+use super::chunk::{CHUNKS, IDS, KNOWN, NEW, NEW_HERE, Predictor};
 use super::codes::op;
 use super::columns::Columns;
 use super::lane::Step;
 use super::rare::RareReader;
 use super::text::{Arena, Reading};
+use super::{Content, State};
 use crate::clock::{Anchor, MonoNs};
-use crate::event::{Event, Frame, Missed, Received, What};
+use crate::event::{Chunk, Event, Frame, IdColumn, Kind, Missed, Received, What};
 use crate::id::{FrameId, ThreadId};
 use crate::record::Record;
 
@@ -74,13 +76,33 @@ impl Scratch {
     }
 }
 
-impl<'b> DecodedBlock<'b> {
-    /// Reads the next record; `None` at the end.
-    pub(in crate::record) fn next(&mut self) -> Result<Option<Record<'_>>, Malformed> {
-        self.advance()?;
-        Ok(self.last())
-    }
+/// A block being decoded: its columns, the state of their predictions, and its last record.
+pub(in crate::record) struct DecodedBlock<'b> {
+    state: &'b mut State,
+    columns: Columns<Cursor<'b>>,
+    texts: Reading<'b>,
+    /// Token ids not yet assigned to chunks.
+    ids: &'b [i64],
+    /// Remaining chunks and records of the numbers in the block's header.
+    chunks_left: u32,
+    records_left: u32,
+    /// Earliest time in the block: the time of events that are not its records.
+    from: MonoNs,
+    /// Records missing before the block, not reported yet.
+    missed: Option<Missed>,
+    /// Whether the standing data is wanted.
+    standing: bool,
+    /// Time of the last record.
+    at: u64,
+    /// Last record, without its chunks.
+    last: Option<Record<'b>>,
+    /// Chunks of the last record.
+    chunks: Vec<Chunk<'b>>,
+    /// Number of records of unknown kinds skipped so far.
+    pub(in crate::record) unknown: u64,
+}
 
+impl<'b> DecodedBlock<'b> {
     /// The record that [`Self::advance`] read.
     pub(in crate::record) fn last(&self) -> Option<Record<'_>> {
         let mut record = self.last?;
@@ -90,11 +112,6 @@ impl<'b> DecodedBlock<'b> {
             frame.chunks = &self.chunks;
         }
         Some(record)
-    }
-
-    /// Number of records of unknown kinds skipped so far.
-    pub(in crate::record) fn unknown(&self) -> u64 {
-        self.unknown
     }
 
     /// Reads the next record into [`Self::last`]. Returns `false` at the end.
@@ -207,11 +224,92 @@ impl<'b> DecodedBlock<'b> {
         };
         Ok(Received { id, wakeup, by, frame })
     }
+
+    /// Reads the next frame, and its chunks into [`Self::chunks`].
+    fn frame(&mut self, lane: u32, id: FrameId) -> Result<Frame<'b>, Malformed> {
+        let form = self.columns.form.byte()?;
+        let stream = self.state.lanes.get(lane);
+        let bytes = stream.bytes.wrapping_add(self.columns.bytes.signed()? as u64);
+        let count = i64::from(stream.count).checked_add(self.columns.count.signed()?);
+        let count = count.filter(|n| (0..=CHUNKS as i64).contains(n));
+        let count = count.ok_or(Malformed("more chunks than a frame can have"))? as u32;
+        self.chunks_left =
+            self.chunks_left.checked_sub(count).ok_or(Malformed("more chunks than the block's header states"))?;
+        stream.bytes = bytes;
+        stream.count = count;
+        let (mut place, mut first) = (stream.place, stream.first);
+        let (mut followed, mut plain) = (None, None);
+        let mut chunks = std::mem::take(&mut self.chunks);
+        chunks.clear();
+        for _ in 0..count {
+            let chain = &mut self.state.chain;
+            let expected = chain.expected(place);
+            let at = if run(&mut followed, &mut self.columns.whose)? {
+                expected
+            } else {
+                let (text, known) = read_request(&mut self.columns.whose, &mut self.texts, place.last)?;
+                known.unwrap_or_else(|| chain.push(text, Predictor::after(&first)))
+            };
+            let text = chain.get(at).ok_or(Malformed("reference to an unknown request"))?.text;
+            chain.advance(&mut place, expected, at);
+            let link = chain.link(at);
+            let predictor = &mut link.state;
+            let flags = if run(&mut plain, &mut self.columns.shape)? { 0 } else { self.columns.shape.byte()? };
+            let (mut chunk, mut worker) = (Chunk::new(self.texts.get(text)?), 0);
+            predictor.fields(flags, &mut self.columns, &mut chunk, &mut worker)?;
+            if let Some(id) = worker.checked_sub(1) {
+                chunk.worker = Some(self.texts.named(id)?);
+            }
+            let has_ids = predictor.ids != (flags & IDS != 0);
+            if has_ids {
+                let listed = i64::from(chunk.listed.unwrap_or(0));
+                let n = listed.checked_add(self.columns.id_count.signed()?);
+                let n = n.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0);
+                let split = n.and_then(|n| self.ids.split_at_checked(n));
+                (chunk.ids, self.ids) = split.ok_or(Malformed("reference to unknown ids"))?;
+            }
+            let new = !predictor.begun;
+            predictor.update(&chunk, worker, has_ids);
+            if new {
+                first = *predictor;
+            }
+            link.finished = chunk.finish.is_some();
+            chunks.push(chunk);
+        }
+        let stream = self.state.lanes.get(lane);
+        (stream.place, stream.first) = (place, first);
+        self.chunks = chunks;
+        Ok(Frame { id, bytes, forwarded: None, kind: Kind::of(form >> 4)?, ids: IdColumn::of(form & 15)?, chunks: &[] })
+    }
+}
+
+/// Consumes one item of a run. Returns `false` at its end, where an exception follows.
+#[inline]
+fn run(left: &mut Option<u64>, column: &mut Cursor<'_>) -> Result<bool, Malformed> {
+    let n = match *left {
+        Some(n) => n,
+        None => column.number()?,
+    };
+    *left = n.checked_sub(1);
+    Ok(n > 0)
+}
+
+/// Reads the request after a run: the text index of a new request, or the link of a known one.
+fn read_request(column: &mut Cursor<'_>, texts: &mut Reading<'_>, last: u32) -> Result<(u32, Option<u32>), Malformed> {
+    match column.number()? {
+        NEW => Ok((texts.new_place()?, None)),
+        NEW_HERE => Ok((column.small()?, None)),
+        distance => {
+            let at = i64::from(if last == NONE { 0 } else { last }).checked_add(unzigzag(distance - KNOWN));
+            let at = at.and_then(|at| u32::try_from(at).ok());
+            Ok((NONE, Some(at.ok_or(Malformed("reference to an unknown request"))?)))
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::block::Encoder;
+    use super::super::Encoder;
     use super::*;
     use crate::event::{Missed, MissedCause};
     use crate::record::Payload;
@@ -228,10 +326,10 @@ mod tests {
             let (mut scratch, mut given) = (Scratch::default(), 0);
             columns.join(&mut scratch.raw);
             let mut block = scratch.decode(&content, false, None).expect("columns");
-            while block.next().expect("the block is whole").is_some() {
+            while block.advance().expect("the block is whole") {
                 given += 1;
             }
-            (block.unknown(), given)
+            (block.unknown, given)
         };
         assert_eq!(read(&columns), (0, 2));
         let cause = columns.rare.last_mut().expect("the cause is its last byte");

@@ -1,12 +1,22 @@
 //! Deliveries: one record each. A delivery as predicted takes one byte in addition to its time.
 
-use super::bytes::{Cursor, Malformed, Put};
+use super::bytes::{Cursor, Fields, Malformed, Put};
 use super::chain::{Chain, Link, Links, NONE, Place};
-use super::codes::Code;
 use super::columns::Columns;
 use super::text::{Reading, Texts};
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
+
+/// Flags of mispredicted fields.
+const WHOSE: u8 = 1;
+const TOKENS: u8 = 1 << 1;
+const MODE: u8 = 1 << 2;
+const COMPLETION: u8 = 1 << 3;
+const FINISHED: u8 = 1 << 4;
+/// The response is not streamed with token ids: its kind follows.
+const RESPONSE: u8 = 1 << 5;
+/// The number of chunks without text follows.
+const WITHOUT_TEXT: u8 = 1 << 6;
 
 /// State after the last delivery of one request.
 #[derive(Clone, Copy, Debug)]
@@ -60,7 +70,7 @@ impl Default for Deliveries {
 
 impl Deliveries {
     pub(super) fn clear(&mut self) {
-        self.chain.clear();
+        self.chain.0.clear();
         self.place = Place::default();
         self.mode = Mode::Incremental;
     }
@@ -79,49 +89,33 @@ impl Deliveries {
         let at = if known.is_some_and(|link| texts.is(link.text, delivery.rid)) {
             expected
         } else {
-            flags |= flags::WHOSE;
+            flags |= WHOSE;
             let (text, new) = texts.place(delivery.rid, columns);
-            let known = if new { None } else { links.find(NONE, text) };
+            let known = if new { None } else { links.get(&(NONE, text)).copied() };
             known.unwrap_or_else(|| {
                 let at = self.chain.push(text, DeliveryState::default());
-                links.insert(NONE, text, at);
+                links.insert((NONE, text), at);
                 at
             })
         };
-        let Some(&Link { text, state: given, .. }) = self.chain.get(at) else {
-            return false;
-        };
+        let Link { text, state: given, .. } = *self.chain.link(at);
         let completion = given.completion();
         let tokens = given.tokens(delivery.mode, delivery.completion_tokens);
         let mark = |differs: bool, field: u8| if differs { field } else { 0 };
-        flags |= mark(delivery.tokens != tokens, flags::TOKENS)
-            | mark(delivery.mode != self.mode, flags::MODE)
-            | mark(delivery.completion_tokens != completion, flags::COMPLETION)
-            | mark(delivery.finished, flags::FINISHED)
-            | mark(delivery.response != Response::Streamed, flags::RESPONSE)
-            | mark(delivery.without_text != 0, flags::WITHOUT_TEXT);
+        flags |= mark(delivery.tokens != tokens, TOKENS)
+            | mark(delivery.mode != self.mode, MODE)
+            | mark(delivery.completion_tokens != completion, COMPLETION)
+            | mark(delivery.finished, FINISHED)
+            | mark(delivery.response != Response::Streamed, RESPONSE)
+            | mark(delivery.without_text != 0, WITHOUT_TEXT);
         if flags != 0 {
             let column = &mut columns.delivery;
             column.push(flags);
-            if flags & flags::WHOSE != 0 {
+            if flags & WHOSE != 0 {
                 column.number(u64::from(text));
                 column.number(u64::from(at));
             }
-            if flags & flags::MODE != 0 {
-                column.push(delivery.mode.code());
-            }
-            if flags & flags::COMPLETION != 0 {
-                column.near(delivery.completion_tokens, completion);
-            }
-            if flags & flags::TOKENS != 0 {
-                column.near(Some(delivery.tokens), Some(tokens));
-            }
-            if flags & flags::RESPONSE != 0 {
-                column.push(delivery.response.code());
-            }
-            if flags & flags::WITHOUT_TEXT != 0 {
-                column.number(u64::from(delivery.without_text));
-            }
+            self.fields(flags, given, column, &mut { *delivery }).expect("a column in memory takes every field");
         }
         self.take(expected, at, delivery);
         flags == 0
@@ -136,67 +130,47 @@ impl Deliveries {
         let flags = if predicted { 0 } else { column.byte()? };
         let expected = self.chain.expected(self.place);
         let mut at = expected;
-        if flags & flags::WHOSE != 0 {
+        if flags & WHOSE != 0 {
             let text = column.small()?;
             texts.named(text)?;
             at = column.small()?;
-            if at == self.chain.len() {
+            if at as usize == self.chain.0.len() {
                 self.chain.push(text, DeliveryState::default());
             }
         }
         let link = self.chain.get(at);
         let &Link { text, state: given, .. } = link.ok_or(Malformed("delivery without a request"))?;
-        let mut mode = self.mode;
-        if flags & flags::MODE != 0 {
-            mode = Mode::of(column.byte()?)?;
-        }
-        let mut completion_tokens = given.completion();
-        if flags & flags::COMPLETION != 0 {
-            completion_tokens = column.near(completion_tokens)?;
-        }
-        let mut tokens = given.tokens(mode, completion_tokens);
-        if flags & flags::TOKENS != 0 {
-            let near = column.near(Some(tokens))?;
-            tokens = near.ok_or(Malformed("a delivery without a count"))?;
-        }
-        let mut response = Response::Streamed;
-        if flags & flags::RESPONSE != 0 {
-            response = Response::of(column.byte()?)?;
-        }
-        let mut without_text = 0;
-        if flags & flags::WITHOUT_TEXT != 0 {
-            without_text = column.small()?;
-        }
-        let delivery = Delivery {
-            rid: texts.get(text)?,
-            tokens,
-            mode,
-            completion_tokens,
-            finished: flags & flags::FINISHED != 0,
-            response,
-            without_text,
-        };
+        let mut delivery = Delivery::new(texts.get(text)?, 0, None);
+        self.fields(flags, given, column, &mut delivery)?;
         self.take(expected, at, &delivery);
         Ok(delivery)
     }
 
+    /// Writes or reads the fields of a delivery, except its rid. Those without a flag are as predicted.
+    fn fields(
+        &self,
+        flags: u8,
+        given: DeliveryState,
+        column: &mut impl Fields,
+        delivery: &mut Delivery<'_>,
+    ) -> Result<(), Malformed> {
+        let differs = |field: u8| flags & field != 0;
+        column.code(differs(MODE), &mut delivery.mode, self.mode)?;
+        column.near(differs(COMPLETION), &mut delivery.completion_tokens, given.completion())?;
+        let expected = given.tokens(delivery.mode, delivery.completion_tokens);
+        let mut tokens = Some(delivery.tokens);
+        column.near(differs(TOKENS), &mut tokens, Some(expected))?;
+        delivery.tokens = tokens.ok_or(Malformed("a delivery without a count"))?;
+        delivery.finished = differs(FINISHED);
+        column.code(differs(RESPONSE), &mut delivery.response, Response::Streamed)?;
+        column.index(differs(WITHOUT_TEXT), &mut delivery.without_text, 0)
+    }
+
     fn take(&mut self, expected: u32, at: u32, delivery: &Delivery<'_>) {
         self.mode = delivery.mode;
-        self.chain.state(at).take(delivery);
         self.chain.advance(&mut self.place, expected, at);
-        self.chain.set_finished(at, delivery.finished);
+        let link = self.chain.link(at);
+        link.state.take(delivery);
+        link.finished = delivery.finished;
     }
-}
-
-/// Flags of mispredicted fields.
-mod flags {
-    pub(super) const WHOSE: u8 = 1;
-    pub(super) const TOKENS: u8 = 1 << 1;
-    pub(super) const MODE: u8 = 1 << 2;
-    pub(super) const COMPLETION: u8 = 1 << 3;
-    pub(super) const FINISHED: u8 = 1 << 4;
-    /// The response is not streamed with token ids: its kind follows.
-    pub(super) const RESPONSE: u8 = 1 << 5;
-    /// The number of chunks without text follows.
-    pub(super) const WITHOUT_TEXT: u8 = 1 << 6;
 }

@@ -1,15 +1,19 @@
 //! Encodes records into the columns of a block. In steady state nothing is allocated: tables and columns keep their capacity.
 
-use super::block::{Content, Encoder};
-use super::bytes::{Put, zigzag};
+use serde::{Deserialize, Serialize};
+
+use super::bytes::{Code, Put, zigzag};
+use super::chain::{Links, NONE};
+use super::chunk::{CHUNKS, KNOWN, NEW, NEW_HERE, Predictor};
 use super::codes::op;
 use super::columns::Columns;
-use super::frame::CHUNKS;
 use super::lane::Step;
 use super::rare::Writing;
+use super::text::Texts;
+use super::{Content, State};
 use crate::clock::{Anchor, MonoNs};
 use crate::event::{Event, Frame, Missed, MissedCause, Received, What};
-use crate::id::FrameId;
+use crate::id::{FrameId, HopId};
 use crate::record::header::Payload;
 
 /// Maximum encoded size of an event. A larger event is dropped, and its loss is recorded.
@@ -22,19 +26,31 @@ const _: () = assert!(EVENT_BYTES / CHUNK_BYTES <= CHUNKS);
 const BLOCK_CHUNKS: u32 = 4 << 20;
 const BLOCK_IDS: usize = 1 << 20;
 
+/// Maximum number of hops kept; equal to the ledger's default limit.
+const HOPS: usize = 1_024;
+
+/// The block being written: its columns, with the state of their predictions.
+#[derive(Debug, Default)]
+pub(in crate::record) struct Encoder {
+    state: State,
+    columns: Columns<Vec<u8>>,
+    texts: Texts,
+    links: Links,
+    /// Whether token ids are written.
+    tokens: bool,
+    /// Content of the block so far.
+    pub(in crate::record) content: Content,
+    /// Number of token ids in the block.
+    ids: usize,
+    standing: Standing,
+    fields: Vec<u8>,
+    /// Time of the last record.
+    last: u64,
+}
+
 impl Encoder {
     pub(in crate::record) fn new(payload: Payload) -> Self {
         Self { tokens: payload == Payload::Tokens, ..Self::default() }
-    }
-
-    /// Whether the block has no records.
-    pub(in crate::record) fn is_empty(&self) -> bool {
-        self.content.records == 0
-    }
-
-    /// Time of the block's first record.
-    pub(in crate::record) fn began(&self) -> MonoNs {
-        self.content.from
     }
 
     /// Whether the block must be closed: it has reached `bytes`, or the limit of a reader's memory.
@@ -102,11 +118,6 @@ impl Encoder {
         (full, std::mem::take(&mut self.content))
     }
 
-    /// Number of records in the block so far.
-    pub(in crate::record) fn records(&self) -> u32 {
-        self.content.records
-    }
-
     /// Starts a record. The first record starts the block.
     fn begin(&mut self, op: u8, at: u64) {
         let (content, now) = (&mut self.content, MonoNs(at));
@@ -164,6 +175,95 @@ impl Encoder {
         }
     }
 
+    fn frame(&mut self, lane: u32, frame: &Frame<'_>) {
+        let columns = &mut self.columns;
+        let stream = self.state.lanes.get(lane);
+        let count = frame.chunks.len() as u32;
+        columns.form.push(frame.kind.code() << 4 | frame.ids.code());
+        columns.bytes.signed(frame.bytes.wrapping_sub(stream.bytes) as i64);
+        columns.count.signed(i64::from(count) - i64::from(stream.count));
+        stream.bytes = frame.bytes;
+        stream.count = count;
+        let (mut place, mut first) = (stream.place, stream.first);
+        let (mut followed, mut plain) = (0_u64, 0_u64);
+        for chunk in frame.chunks {
+            let expected = self.state.chain.expected(place);
+            let at = match self.state.chain.get(expected) {
+                Some(link) if self.texts.is(link.text, chunk.rid) => {
+                    followed += 1;
+                    expected
+                }
+                _ => {
+                    self.columns.whose.number(followed);
+                    followed = 0;
+                    self.write_request(lane, chunk.rid, place.last, &first)
+                }
+            };
+            self.state.chain.advance(&mut place, expected, at);
+            let link = self.state.chain.link(at);
+            let predictor = &mut link.state;
+            let worker = match chunk.worker {
+                None => 0,
+                Some(worker) if predictor.worker > 0 && self.texts.is(predictor.worker - 1, worker) => predictor.worker,
+                Some(worker) => self.texts.place(worker, &mut self.columns).0 + 1,
+            };
+            let ids = if self.tokens { chunk.ids } else { &[] };
+            let flags = predictor.differences(chunk, worker, !ids.is_empty());
+            if flags == 0 {
+                plain += 1;
+            } else {
+                self.columns.shape.number(plain);
+                self.columns.shape.push(flags);
+                plain = 0;
+                let fields = predictor.fields(flags, &mut self.columns, &mut { *chunk }, &mut { worker });
+                fields.expect("a column in memory takes every field");
+            }
+            if !ids.is_empty() {
+                let listed = i64::from(chunk.listed.unwrap_or(0));
+                self.columns.id_count.signed(ids.len() as i64 - listed);
+                for &id in ids {
+                    self.columns.ids.signed(id);
+                }
+                self.ids += ids.len();
+            }
+            let new = !predictor.begun;
+            predictor.update(chunk, worker, !ids.is_empty());
+            if new {
+                first = *predictor;
+            }
+            link.finished = chunk.finish.is_some();
+        }
+        if followed > 0 {
+            self.columns.whose.number(followed);
+        }
+        if plain > 0 {
+            self.columns.shape.number(plain);
+        }
+        let stream = self.state.lanes.get(lane);
+        (stream.place, stream.first) = (place, first);
+        self.content.chunks += count;
+    }
+
+    /// Writes the request of a chunk that does not belong to the predicted request.
+    fn write_request(&mut self, lane: u32, rid: &str, last: u32, first: &Predictor) -> u32 {
+        let (text, new) = self.texts.place(rid, &mut self.columns);
+        let known = if new { None } else { self.links.get(&(lane, text)).copied() };
+        if let Some(at) = known {
+            let distance = i64::from(at) - i64::from(if last == NONE { 0 } else { last });
+            self.columns.whose.number(KNOWN + zigzag(distance));
+            return at;
+        }
+        if new {
+            self.columns.whose.number(NEW);
+        } else {
+            self.columns.whose.number(NEW_HERE);
+            self.columns.whose.number(u64::from(text));
+        }
+        let at = self.state.chain.push(text, Predictor::after(first));
+        self.links.insert((lane, text), at);
+        at
+    }
+
     fn rare(&mut self, at: u64, what: &What<'_>) {
         let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut self.fields);
         let Some(op) = writing.what(what) else {
@@ -187,6 +287,44 @@ impl Encoder {
             writing.end(true);
         }
     }
+}
+
+/// Standing data: last announcement of the engine and of each hop, as msgpack. Every block begins with it, so that a reader can start at any
+/// block.
+#[derive(Debug, Default)]
+struct Standing {
+    engine: Option<Vec<u8>>,
+    hops: Vec<(HopId, Vec<u8>)>,
+}
+
+impl Standing {
+    fn update(&mut self, what: &What<'_>) {
+        match what {
+            What::Engine(engine) => self.engine = Some(own(engine)),
+            What::Hop(hop) => {
+                if let Some(known) = self.hops.iter_mut().find(|known| known.0 == hop.id) {
+                    known.1 = own(hop);
+                } else if self.hops.len() < HOPS {
+                    self.hops.push((hop.id, own(hop)));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// All standing data. The engine is first, because the meaning of frames depends on it.
+    fn events(&self) -> impl Iterator<Item = What<'_>> {
+        let engine = self.engine.iter().map(|engine| What::Engine(borrowed(engine)));
+        engine.chain(self.hops.iter().map(|(_, hop)| What::Hop(borrowed(hop))))
+    }
+}
+
+fn own(event: &impl Serialize) -> Vec<u8> {
+    rmp_serde::to_vec(event).expect("memory takes every event")
+}
+
+fn borrowed<'a, T: Deserialize<'a>>(own: &'a [u8]) -> T {
+    rmp_serde::from_slice(own).expect("an event of this process")
 }
 
 /// The loss to record instead of an event that could exceed the size limit of an event.

@@ -20,7 +20,7 @@ pub(super) enum Step {
 const STEPS: usize = 4;
 
 /// Values of the last frames of one lane.
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Lane {
     hop: HopId,
     number: u32,
@@ -37,17 +37,7 @@ pub(super) struct Lane {
 
 impl Lane {
     fn new(id: FrameId) -> Self {
-        Self {
-            hop: id.hop,
-            number: id.lane,
-            next: [id.seq; STEPS],
-            bytes: 0,
-            count: 0,
-            place: Place::default(),
-            first: Predictor::default(),
-            wakeup: 0,
-            by: None,
-        }
+        Self { hop: id.hop, number: id.lane, next: [id.seq; STEPS], ..Self::default() }
     }
 }
 

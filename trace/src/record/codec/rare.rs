@@ -1,8 +1,8 @@
 //! Rare records: fields in sequence after their length and their number of new texts. New fields are only added at the end of a record; a
 //! reader skips fields it does not know.
 
-use super::bytes::{Cursor, Malformed, Put};
-use super::codes::{Code, op};
+use super::bytes::{Code, Cursor, Malformed, Put};
+use super::codes::op;
 use super::columns::Columns;
 use super::text::{Reading, Texts};
 use crate::clock::MonoNs;
@@ -18,29 +18,19 @@ trait Field<'b>: Sized {
     fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed>;
 }
 
-/// The fields of each kind of record, in the order in which they are written.
+/// Kinds of records.
 macro_rules! records {
-    ($($op:ident $variant:ident $type:ident { $($field:ident),+ $(,)? })+) => {
+    ($($op:ident $variant:ident)+) => {
         impl Writing<'_> {
             /// Writes the fields of a rare record and returns its kind; `None` for a columnar one.
             pub(super) fn what(&mut self, what: &What<'_>) -> Option<u8> {
-                Some(match what {
+                match what {
                     $(What::$variant(record) => {
-                        $(record.$field.write(self);)+
-                        op::$op
+                        record.write(self);
+                        Some(op::$op)
                     })+
-                    What::Engine(engine) => {
-                        engine.write(self);
-                        op::ENGINE
-                    }
-                    What::Hop(hop) => {
-                        hop.write(self);
-                        op::HOP
-                    }
-                    What::Sent(_) | What::Received(_) | What::Processed(_) | What::Delivered(_) => {
-                        return None;
-                    }
-                })
+                    What::Sent(_) | What::Received(_) | What::Processed(_) | What::Delivered(_) => None,
+                }
             }
         }
 
@@ -48,9 +38,7 @@ macro_rules! records {
             /// Reads a record of that kind; `None` if the kind is unknown.
             pub(super) fn what(&mut self, kind: u8) -> Result<Option<What<'b>>, Malformed> {
                 Ok(Some(match kind {
-                    $(op::$op => What::$variant($type { $($field: Field::read(self)?),+ }),)+
-                    op::ENGINE => What::Engine(Field::read(self)?),
-                    op::HOP => What::Hop(Field::read(self)?),
+                    $(op::$op => What::$variant(Field::read(self)?),)+
                     _ => return Ok(None),
                 }))
             }
@@ -59,17 +47,54 @@ macro_rules! records {
 }
 
 records! {
-    UNDECODED Undecoded Undecoded { id, bytes, reason, forwarded }
-    SEND_WAIT SendWait SendWait { hop, ns }
-    CPU Cpu CpuSample { thread, role, name, part, interval_ns, on_ns, wait_ns, throttled_ns, poll, away }
-    QUEUE Queue QueueSample { hop, receive_bytes, send_bytes }
-    HOT Stack StackSample { thread, role, function, file, interval_ns, samples, total, own, gil }
-    STAGE Stage Stage { rid, name, by, tokens, pending }
-    LOGGED_STATE LoggedState LoggedState { by, states, rids, recv_wait_ns, more, cpu, cpu_system }
-    MERGED Merged Merged { rid, chunks, by }
-    ANSWERED Answered Answer { rid, tokens, completion_tokens, end, short_writes, unacknowledged, tool_calls }
-    FRONTEND_WAIT FrontendWait FrontendWait { rid, first_token_ns, last_token_ns }
-    LOST Missed Missed { hop, count, cause }
+    ENGINE Engine
+    HOP Hop
+    UNDECODED Undecoded
+    SEND_WAIT SendWait
+    CPU Cpu
+    QUEUE Queue
+    HOT Stack
+    STAGE Stage
+    LOGGED_STATE LoggedState
+    MERGED Merged
+    ANSWERED Answered
+    FRONTEND_WAIT FrontendWait
+    LOST Missed
+}
+
+/// Structs, field by field in the order of writing.
+macro_rules! structs {
+    ($($type:ty { $($field:tt),+ })+) => {$(
+        impl<'b> Field<'b> for $type {
+            fn write(&self, to: &mut Writing<'_>) {
+                $(self.$field.write(to);)+
+            }
+
+            fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
+                Ok(Self { $($field: Field::read(from)?),+ })
+            }
+        }
+    )+};
+}
+
+structs! {
+    Undecoded<'b> { id, bytes, reason, forwarded }
+    SendWait { hop, ns }
+    CpuSample<'b> { thread, role, name, part, interval_ns, on_ns, wait_ns, throttled_ns, poll, away }
+    QueueSample<'b> { hop, receive_bytes, send_bytes }
+    StackSample<'b> { thread, role, function, file, interval_ns, samples, total, own, gil }
+    Stage<'b> { rid, name, by, tokens, pending }
+    LoggedState<'b> { by, states, rids, recv_wait_ns, more, cpu, cpu_system }
+    Merged<'b> { rid, chunks, by }
+    Answer<'b> { rid, tokens, completion_tokens, end, short_writes, unacknowledged, tool_calls }
+    FrontendWait<'b> { rid, first_token_ns, last_token_ns }
+    Missed { hop, count, cause }
+    Away<'b> { state, place }
+    PollUse { interval_ns, polled_ns, wakeups }
+    FrameId { hop, lane, seq }
+    ThreadId { pid, tid }
+    HopId { 0 }
+    MonoNs { 0 }
 }
 
 /// A record being written.
@@ -120,14 +145,6 @@ impl<'b> RareReader<'b> {
         self.fields.number()
     }
 
-    fn flag(&mut self) -> Result<bool, Malformed> {
-        Ok(self.fields.byte()? != 0)
-    }
-
-    fn maybe_code<T: Code>(&mut self) -> Result<Option<T>, Malformed> {
-        Option::<u8>::read(self)?.map(T::of).transpose()
-    }
-
     /// Reads a record of `standing`, which starts with its kind.
     pub(super) fn standing(&mut self) -> Result<Option<What<'b>>, Malformed> {
         let kind = self.fields.byte()?;
@@ -166,28 +183,6 @@ fn sized<T: TryFrom<u64>>(number: u64) -> Result<T, Malformed> {
     T::try_from(number).map_err(|_| Malformed("a number is too large for its field"))
 }
 
-/// Structs, field by field.
-macro_rules! structs {
-    ($($type:ident { $($field:tt),+ })+) => {$(
-        impl Field<'_> for $type {
-            fn write(&self, to: &mut Writing<'_>) {
-                $(self.$field.write(to);)+
-            }
-
-            fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-                Ok(Self { $($field: Field::read(from)?),+ })
-            }
-        }
-    )+};
-}
-
-structs! {
-    HopId { 0 }
-    FrameId { hop, lane, seq }
-    ThreadId { pid, tid }
-    PollUse { interval_ns, polled_ns, wakeups }
-}
-
 impl<'b> Field<'b> for &'b str {
     fn write(&self, to: &mut Writing<'_>) {
         let (place, new) = to.texts.place(self, to.columns);
@@ -201,7 +196,7 @@ impl<'b> Field<'b> for &'b str {
     }
 }
 
-impl<T: Code + Copy> Field<'_> for T {
+impl<T: Code> Field<'_> for T {
     fn write(&self, to: &mut Writing<'_>) {
         to.fields.push(self.code());
     }
@@ -211,178 +206,164 @@ impl<T: Code + Copy> Field<'_> for T {
     }
 }
 
-impl Field<'_> for Option<HopId> {
+impl Field<'_> for bool {
     fn write(&self, to: &mut Writing<'_>) {
-        self.map(|hop| hop.0).write(to);
+        to.fields.push(u8::from(*self));
     }
 
     fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-        Ok(Option::<u16>::read(from)?.map(HopId))
+        Ok(from.fields.byte()? != 0)
     }
 }
 
-impl Field<'_> for Option<bool> {
+impl Field<'_> for f64 {
     fn write(&self, to: &mut Writing<'_>) {
-        self.map(u8::from).write(to);
+        to.fields.extend_from_slice(&self.to_bits().to_le_bytes());
     }
 
     fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-        Ok(Option::<u8>::read(from)?.map(|flag| flag != 0))
-    }
-}
-
-impl Field<'_> for Option<PollUse> {
-    fn write(&self, to: &mut Writing<'_>) {
-        to.fields.push(u8::from(self.is_some()));
-        if let Some(poll) = self {
-            poll.write(to);
-        }
-    }
-
-    fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-        from.flag()?.then(|| Field::read(from)).transpose()
-    }
-}
-
-impl Field<'_> for Option<f64> {
-    fn write(&self, to: &mut Writing<'_>) {
-        to.fields.push(u8::from(self.is_some()));
-        if let Some(share) = self {
-            to.fields.extend_from_slice(&share.to_bits().to_le_bytes());
-        }
-    }
-
-    fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-        if !from.flag()? {
-            return Ok(None);
-        }
         let bytes = from.fields.bytes(8)?.try_into();
         let bytes = bytes.map_err(|_| Malformed("a share is cut short"))?;
-        Ok(Some(f64::from_bits(u64::from_le_bytes(bytes))))
+        Ok(Self::from_bits(u64::from_le_bytes(bytes)))
     }
 }
 
-/// The last field of its record, omitted if unknown.
-impl Field<'_> for Option<ToolCalls> {
+impl<T: Code> Field<'_> for Option<T> {
     fn write(&self, to: &mut Writing<'_>) {
-        let Some(calls) = self else { return };
-        calls.calls.write(to);
-        calls.call.write(to);
-        calls.outcome.write(to);
-        to.fields.maybe(calls.finish.map(|finish| finish.code().into()));
-        calls.part.map(|part| part.at).write(to);
-        if let Some(part) = calls.part {
+        self.map(T::code).write(to);
+    }
+
+    fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
+        Option::<u8>::read(from)?.map(T::of).transpose()
+    }
+}
+
+/// Optional values: written as an optional number, after a flag, or, as the last of their record, omitted if unknown.
+macro_rules! options {
+    (numbers: $($type:ty as $number:ty: $to:expr, $of:expr;)+) => {$(
+        impl Field<'_> for Option<$type> {
+            fn write(&self, to: &mut Writing<'_>) {
+                self.map($to).write(to);
+            }
+
+            fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
+                Ok(Option::<$number>::read(from)?.map($of))
+            }
+        }
+    )+};
+    (flagged: $($type:ty;)+) => {$(
+        impl Field<'_> for Option<$type> {
+            fn write(&self, to: &mut Writing<'_>) {
+                self.is_some().write(to);
+                if let Some(value) = self {
+                    value.write(to);
+                }
+            }
+
+            fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
+                bool::read(from)?.then(|| Field::read(from)).transpose()
+            }
+        }
+    )+};
+    (last: $($type:ty;)+) => {$(
+        impl<'b> Field<'b> for Option<$type> {
+            fn write(&self, to: &mut Writing<'_>) {
+                if let Some(value) = self {
+                    value.write(to);
+                }
+            }
+
+            fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
+                (!from.fields.is_empty()).then(|| Field::read(from)).transpose()
+            }
+        }
+    )+};
+}
+
+options! { numbers: HopId as u16: |hop| hop.0, HopId; bool as u8: u8::from, |flag| flag != 0; }
+options! { flagged: PollUse; f64; }
+options! { last: MonoNs; &'b str; Away<'b>; ToolCalls; }
+
+impl Field<'_> for ToolCalls {
+    fn write(&self, to: &mut Writing<'_>) {
+        self.calls.write(to);
+        self.call.write(to);
+        self.outcome.write(to);
+        self.finish.write(to);
+        self.part.map(|part| part.at).write(to);
+        if let Some(part) = self.part {
             part.chars.write(to);
             part.tokens[0].write(to);
             part.tokens[1].write(to);
-            u8::from(part.whole_chunks).write(to);
+            part.whole_chunks.write(to);
         }
         // From 2.7 on.
-        calls.absent.write(to);
-        calls.events.write(to);
-        if let Some(part) = calls.part {
+        self.absent.write(to);
+        self.events.write(to);
+        if let Some(part) = self.part {
             part.events[0].write(to);
             part.events[1].write(to);
-            u8::from(part.whole_events).write(to);
+            part.whole_events.write(to);
         }
         // From 2.8 on.
-        to.fields.maybe(calls.reason.map(|reason| reason.code().into()));
+        self.reason.write(to);
     }
 
     fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-        if from.fields.is_empty() {
-            return Ok(None);
-        }
-        let mut calls = ToolCalls {
+        let mut calls = Self {
             calls: Field::read(from)?,
             absent: 0,
             call: Field::read(from)?,
             outcome: Field::read(from)?,
             reason: None,
-            finish: from.maybe_code()?,
+            finish: Field::read(from)?,
             events: 0,
-            part: match Field::read(from)? {
-                None => None,
-                Some(at) => Some(ArgumentsPart {
-                    at,
-                    chars: Field::read(from)?,
-                    tokens: [Field::read(from)?, Field::read(from)?],
-                    whole_chunks: from.flag()?,
-                    events: [0, 0],
-                    whole_events: false,
-                }),
-            },
+            part: None,
         };
+        if let Some(at) = Field::read(from)? {
+            calls.part = Some(ArgumentsPart {
+                at,
+                chars: Field::read(from)?,
+                tokens: [Field::read(from)?, Field::read(from)?],
+                whole_chunks: Field::read(from)?,
+                events: [0, 0],
+                whole_events: false,
+            });
+        }
         if !from.fields.is_empty() {
             (calls.absent, calls.events) = (Field::read(from)?, Field::read(from)?);
             if let Some(part) = &mut calls.part {
                 part.events = [Field::read(from)?, Field::read(from)?];
-                part.whole_events = from.flag()?;
+                part.whole_events = Field::read(from)?;
             }
         }
         calls.reason = if from.fields.is_empty() {
             (calls.outcome == ToolCallOutcome::Unjudged).then_some(UnjudgedReason::Differs)
         } else {
-            from.maybe_code()?
+            Field::read(from)?
         };
-        Ok(Some(calls))
-    }
-}
-
-/// The last field of its record, omitted if unknown.
-impl Field<'_> for Option<MonoNs> {
-    fn write(&self, to: &mut Writing<'_>) {
-        if let Some(at) = self {
-            at.0.write(to);
-        }
-    }
-
-    fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-        let known = !from.fields.is_empty();
-        known.then(|| Field::read(from).map(MonoNs)).transpose()
-    }
-}
-
-/// The last field of its record, omitted if unknown.
-impl<'b> Field<'b> for Option<Away<'b>> {
-    fn write(&self, to: &mut Writing<'_>) {
-        if let Some(away) = self {
-            away.state.write(to);
-            away.place.write(to);
-        }
-    }
-
-    fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
-        if from.fields.is_empty() {
-            return Ok(None);
-        }
-        let (state, place) = (Field::read(from)?, Field::read(from)?);
-        Ok(Some(Away { state, place }))
+        Ok(calls)
     }
 }
 
 impl<'b> Field<'b> for Engine<'b> {
     fn write(&self, to: &mut Writing<'_>) {
-        to.fields.push(u8::from(self.version.is_some()));
+        self.version.is_some().write(to);
         self.version.unwrap_or("").write(to);
-        self.mode.map(Code::code).write(to);
-        self.waiter.map(Code::code).write(to);
+        self.mode.write(to);
+        self.waiter.write(to);
         self.turnaround.write(to);
-        // Omitted if unknown.
-        if let Some(name) = self.name {
-            name.write(to);
-        }
+        self.name.write(to);
     }
 
     fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
-        let known = from.flag()?;
-        let version = Field::read(from)?;
+        let known = bool::read(from)?;
         Ok(Self {
-            version: Some(version).filter(|_| known),
-            mode: from.maybe_code()?,
-            waiter: from.maybe_code()?,
+            version: Some(Field::read(from)?).filter(|_| known),
+            mode: Field::read(from)?,
+            waiter: Field::read(from)?,
             turnaround: Field::read(from)?,
-            name: (!from.fields.is_empty()).then(|| Field::read(from)).transpose()?,
+            name: Field::read(from)?,
         })
     }
 }

@@ -89,32 +89,24 @@ fn write(text: &str, columns: &mut Columns<Vec<u8>>) {
 
 /// Decodes 32 hex digits, or the 36 characters of a UUID with hyphens.
 fn hex(text: &[u8]) -> Option<[u8; 16]> {
-    let grouped = match text.len() {
-        32 => false,
-        36 => true,
+    let hyphens: &[usize] = match text.len() {
+        32 => &[],
+        36 => &[8, 13, 18, 23],
         _ => return None,
     };
+    if hyphens.iter().any(|&at| text[at] != b'-') {
+        return None;
+    }
+    let mut digits = (0..text.len()).filter(|at| !hyphens.contains(at)).map(|at| digit(text[at]));
     let mut bytes = [0; 16];
-    let mut at = 0;
-    for (place, byte) in bytes.iter_mut().enumerate() {
-        if grouped && GROUPS.contains(&place) {
-            if text[at] != b'-' {
-                return None;
-            }
-            at += 1;
-        }
-        *byte = digit(text[at])? << 4 | digit(text[at + 1])?;
-        at += 2;
+    for byte in &mut bytes {
+        *byte = digits.next()?? << 4 | digits.next()??;
     }
     Some(bytes)
 }
 
 fn digit(c: u8) -> Option<u8> {
-    match c {
-        b'0'..=b'9' => Some(c - b'0'),
-        b'a'..=b'f' => Some(c - b'a' + 10),
-        _ => None,
-    }
+    char::from(c).to_digit(16).filter(|_| !c.is_ascii_uppercase()).map(|digit| digit as u8)
 }
 
 impl Arena {
@@ -184,29 +176,6 @@ impl<'b> Reading<'b> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
-
-    fn round_trip(texts: &[String]) -> Result<(), TestCaseError> {
-        let (mut writer, mut columns) = (Texts::default(), Columns::default());
-        let places: Vec<u32> = texts.iter().map(|t| writer.place(t, &mut columns).0).collect();
-        let mut joined = Vec::new();
-        columns.join(&mut joined);
-        let mut read = Arena::default();
-        let mut columns = Columns::split(&joined).map_err(|e| TestCaseError::fail(e.to_string()))?;
-        read.fill(&mut columns).map_err(|e| TestCaseError::fail(e.to_string()))?;
-        for (text, place) in texts.iter().zip(places) {
-            prop_assert_eq!(read.get(place), Some(text.as_str()));
-            prop_assert!(writer.is(place, text));
-        }
-        Ok(())
-    }
-
-    proptest! {
-        #[test]
-        fn texts_round_trip(texts in prop::collection::vec("[0-9a-f]{31,33}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-g-]{36}|\\PC{0,40}", 0..20)) {
-            round_trip(&texts)?;
-        }
-    }
 
     #[test]
     fn a_uuid_is_stored_in_sixteen_bytes() {

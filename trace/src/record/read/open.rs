@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -74,38 +73,21 @@ pub struct Missing {
     pub stopped: bool,
 }
 
-impl Missing {
-    fn any(&self) -> bool {
-        *self != Self::default()
-    }
-}
-
 impl fmt::Display for Missing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut parts = Vec::new();
-        if self.records_before > 0 {
-            let records = words::plural(self.records_before, "record");
-            parts.push(format!("{records} of the run precede it"));
-        }
-        if self.records_between > 0 {
-            let records = words::plural(self.records_between, "record");
-            parts.push(format!("{records} between its blocks are lost"));
-        }
-        if self.cut_bytes > 0 {
-            parts.push(format!("its last block is truncated: {} are unreadable", words::bytes(self.cut_bytes)));
-        }
-        if self.damaged_bytes > 0 {
-            parts.push(format!("{} are damaged", words::bytes(self.damaged_bytes)));
-        }
-        if self.unfinished {
-            parts.push("it was not closed: observations after its last block are missing".to_owned());
-        }
-        if self.continued {
-            parts.push("it continues in the next file".to_owned());
-        }
-        if self.stopped {
-            parts.push("it ended before the run because of its size limit or the disk".to_owned());
-        }
+        let records = |n| words::plural(n, "record");
+        let parts = [
+            (self.records_before > 0).then(|| format!("{} of the run precede it", records(self.records_before))),
+            (self.records_between > 0)
+                .then(|| format!("{} between its blocks are lost", records(self.records_between))),
+            (self.cut_bytes > 0)
+                .then(|| format!("its last block is truncated: {} are unreadable", words::bytes(self.cut_bytes))),
+            (self.damaged_bytes > 0).then(|| format!("{} are damaged", words::bytes(self.damaged_bytes))),
+            self.unfinished.then(|| "it was not closed: observations after its last block are missing".into()),
+            self.continued.then(|| "it continues in the next file".into()),
+            self.stopped.then(|| "it ended before the run because of its size limit or the disk".into()),
+        ];
+        let parts: Vec<String> = parts.into_iter().flatten().collect();
         f.write_str(&parts.join("; "))
     }
 }
@@ -114,7 +96,7 @@ impl fmt::Display for Missing {
 #[derive(Debug)]
 pub struct Recording {
     path: PathBuf,
-    file: File,
+    pub(super) file: File,
     header: Header,
     blocks: Vec<BlockInfo>,
     anchors: Vec<Anchor>,
@@ -132,12 +114,12 @@ impl Recording {
         let file = File::open(&path).map_err(failed)?;
         let meta = file.metadata().map_err(failed)?;
         if !meta.is_file() {
-            return Err(OpenError::NotARecording { path });
+            return Err(OpenError::NotARecording(path));
         }
         let bytes = meta.len();
         let (preamble, run, begin, header) = begin(&file, &path, bytes)?;
         let mut missing = Missing::default();
-        let index = if preamble.ring { None } else { by_index(&file, run, bytes).map_err(failed)? };
+        let index = if preamble.ring { None } else { by_index(&file, run, bytes) };
         let indexed = index.is_some();
         let mut sections = if let Some(sections) = index {
             sections
@@ -225,7 +207,7 @@ impl Recording {
 
     /// Missing parts of the recording; `None` if complete.
     pub fn missing(&self) -> Option<Missing> {
-        self.missing.any().then_some(self.missing)
+        (self.missing != Missing::default()).then_some(self.missing)
     }
 
     /// Its blocks, in order.
@@ -236,10 +218,6 @@ impl Recording {
     /// Whether the blocks come from the file's index, not from a scan.
     pub fn is_indexed(&self) -> bool {
         self.indexed
-    }
-
-    pub(super) fn file(&self) -> &File {
-        &self.file
     }
 }
 
@@ -254,7 +232,7 @@ fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, He
     let expected = Preamble::new(false).to_bytes();
     // Even a file truncated within its first bytes can be recognised as a recording.
     if there == 0 || first[..there.min(8)] != expected[..there.min(8)] {
-        return Err(OpenError::NotARecording { path: path() });
+        return Err(OpenError::NotARecording(path()));
     }
     let preamble = Preamble::of(&first).filter(|_| bytes >= min);
     let preamble = preamble.ok_or_else(|| OpenError::NoHeader { path: path(), bytes: min })?;
@@ -283,46 +261,40 @@ fn payload(file: &File, at: u64, section: &Section) -> Option<Vec<u8>> {
 }
 
 /// Sections listed in the file's index; `None` without a valid index.
-fn by_index(file: &File, run: u64, bytes: u64) -> io::Result<Option<Vec<(u64, Section)>>> {
+fn by_index(file: &File, run: u64, bytes: u64) -> Option<Vec<(u64, Section)>> {
     const ENTRY: usize = 8 + SECTION_HEADER;
     let mut trailer = [0; TRAILER];
-    let Some(at) = bytes.checked_sub(TRAILER as u64) else {
-        return Ok(None);
+    let at = bytes.checked_sub(TRAILER as u64)?;
+    file.read_exact_at(&mut trailer, at).ok()?;
+    let index = index_of(&trailer).filter(|&index| index < at)?;
+    let head = section(file, run, index, at).ok()??;
+    if head.kind != kind::INDEX || index + head.length() != at {
+        return None;
+    }
+    let entries = zstd::bulk::decompress(&payload(file, index, &head)?, head.raw.min(PAYLOAD) as usize).ok()?;
+    let (entries, []) = entries.as_chunks::<ENTRY>() else {
+        return None;
     };
-    file.read_exact_at(&mut trailer, at)?;
-    let Some(index) = index_of(&trailer).filter(|&index| index < at) else {
-        return Ok(None);
-    };
-    let Some(head) = section(file, run, index, at)?.filter(|s| s.kind == kind::INDEX && index + s.length() == at)
-    else {
-        return Ok(None);
-    };
-    let entries =
-        payload(file, index, &head).and_then(|p| zstd::bulk::decompress(&p, head.raw.min(PAYLOAD) as usize).ok());
-    let Some(entries) = entries.filter(|e| e.len() % ENTRY == 0) else {
-        return Ok(None);
-    };
-    let mut sections = Vec::with_capacity(entries.len() / ENTRY + 1);
+    let mut sections = Vec::with_capacity(entries.len() + 1);
     let mut after = 0;
-    for entry in entries.chunks_exact(ENTRY) {
-        let (offset, head) = entry.split_at(8);
-        let offset = u64::from_le_bytes(offset.try_into().unwrap_or_default());
-        let head = head.try_into().ok().and_then(Section::of);
-        let Some(head) = head.filter(|s| s.run == run && offset >= after && offset + s.length() <= index) else {
-            return Ok(None);
-        };
-        after = offset + head.length();
+    for entry in entries {
+        let (offset, head) = entry.split_first_chunk()?;
+        let offset = u64::from_le_bytes(*offset);
+        let head = Section::of(head.try_into().ok()?)?;
+        let end = offset.checked_add(head.length())?;
+        if head.run != run || offset < after || end > index {
+            return None;
+        }
+        after = end;
         sections.push((offset, head));
     }
     // The end section is between the last block and the index. The first block may be anywhere before it.
     if sections.is_empty() {
-        let first = section(file, run, PREAMBLE as u64, index)?;
+        let first = section(file, run, PREAMBLE as u64, index).ok()?;
         after = PREAMBLE as u64 + first.map_or(0, |s| s.length());
     }
-    if let Some(end) = section(file, run, after, index)?.filter(|s| s.kind == kind::END) {
-        sections.push((after, end));
-    }
-    Ok(Some(sections))
+    sections.extend(section(file, run, after, index).ok()?.filter(|s| s.kind == kind::END).map(|end| (after, end)));
+    Some(sections)
 }
 
 /// Keeps a ring's consecutive blocks up to the newest. Older blocks before a gap are leftovers.

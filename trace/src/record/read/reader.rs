@@ -101,7 +101,7 @@ impl Reader<'_> {
             self.block = Some(block);
             return Ok(true);
         }
-        self.unknown += block.borrow_dependent().unknown();
+        self.unknown += block.borrow_dependent().unknown;
         let done = &self.recording.blocks()[self.next - 1];
         (self.expected, self.seq) = (Some(done.next_record()), done.seq);
         self.scratch = block.into_owner().into_inner();
@@ -114,7 +114,7 @@ impl Reader<'_> {
         let begins = missed > 0 || (self.expected.is_none() && block.first_record > 0);
         self.expected.get_or_insert(block.first_record);
         self.next += 1;
-        let loaded = load(self.recording.file(), block, &mut self.packed);
+        let loaded = load(&self.recording.file, block, &mut self.packed);
         let (path, offset) = (self.recording.path(), block.offset);
         let section = loaded.map_err(|error| ReadError::Io { path: path.to_owned(), offset, error })?;
         let section = section.ok_or_else(|| self.damaged(&"its checksum does not match"))?;

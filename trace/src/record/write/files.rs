@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::super::error::RecordError;
 use super::super::header::{End, Header, Why};
 use super::super::section::{PREAMBLE, Preamble, SECTION_HEADER, Section, kind, trailer};
-use super::pack::{Packer, seal};
+use super::pack::{BlockPacker, LEVEL, seal};
 use super::{RecordOptions, Summary};
 use crate::report::ReportInput;
 use crate::storage;
@@ -26,9 +26,7 @@ const END_BYTES: u64 = 8 << 10;
 pub(super) enum Refused {
     /// The file reached its size limit.
     Full(u64),
-    /// The file was deleted.
-    Removed,
-    Failed(io::Error),
+    Failed(RecordError),
 }
 
 /// A file, and what it contains so far.
@@ -38,12 +36,11 @@ struct Part {
     bytes: u64,
     blocks: u64,
     records: u64,
-    chunks: u64,
 }
 
 impl Part {
     fn new(path: &Path, bytes: u64) -> Self {
-        Self { path: path.to_owned(), bytes, blocks: 0, records: 0, chunks: 0 }
+        Self { path: path.to_owned(), bytes, blocks: 0, records: 0 }
     }
 }
 
@@ -53,12 +50,12 @@ pub(super) struct Files {
     options: RecordOptions,
     header: Header,
     run: u64,
-    seq: u64,
+    /// Number of the next section within the run.
+    pub(super) seq: u64,
     file: File,
     part: Part,
     index: Vec<(u64, Section)>,
     before: VecDeque<Part>,
-    buffer: Vec<u8>,
 }
 
 impl Files {
@@ -74,7 +71,6 @@ impl Files {
             part: Part::new(path, bytes),
             index: Vec::new(),
             before: VecDeque::new(),
-            buffer: Vec::new(),
         })
     }
 
@@ -82,14 +78,10 @@ impl Files {
         &self.part.path
     }
 
-    pub(super) fn next_seq(&self) -> u64 {
-        self.seq
-    }
-
     /// Appends a sealed block. Returns by how many bytes the files grew.
     pub(super) fn block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, Refused> {
         if is_removed(&self.file) {
-            return Err(Refused::Removed);
+            return Err(Refused::Failed(RecordError::Removed(self.part.path.clone())));
         }
         let mut grown = 0;
         if let Some(max) = self.options.max_bytes {
@@ -98,15 +90,11 @@ impl Files {
                 if self.options.rotate.is_none() {
                     return Err(Refused::Full(max));
                 }
-                grown += self.rotate().map_err(|error| {
-                    Refused::Failed(match error {
-                        RecordError::Io { error, .. } => error,
-                        other => io::Error::other(other.to_string()),
-                    })
-                })?;
+                grown += self.rotate().map_err(Refused::Failed)?;
             }
         }
-        self.append(sealed).map_err(Refused::Failed)?;
+        let appended = self.append(sealed);
+        appended.map_err(|error| Refused::Failed(RecordError::io("write to", &self.part.path, error)))?;
         let offset = self.part.bytes - section.length();
         if self.index.len() < INDEXED {
             self.index.push((offset, section));
@@ -114,7 +102,6 @@ impl Files {
         self.seq = section.seq + 1;
         self.part.blocks += 1;
         self.part.records += u64::from(section.content.records);
-        self.part.chunks += u64::from(section.content.chunks);
         Ok(grown + section.length())
     }
 
@@ -137,9 +124,7 @@ impl Files {
     fn section<T: Serialize>(&mut self, kind: u8, content: &T) -> io::Result<()> {
         let json = serde_json::to_vec(content)?;
         let mut section = Section { kind, raw: json.len() as u32, run: self.run, seq: self.seq, ..Section::default() };
-        let mut buffer = std::mem::take(&mut self.buffer);
-        let written = self.append(seal(&mut section, &json, &mut buffer));
-        self.buffer = buffer;
+        let written = self.append(seal(&mut section, &json, &mut Vec::new()));
         self.seq += u64::from(written.is_ok());
         written
     }
@@ -147,7 +132,7 @@ impl Files {
     /// Ends the current file with its end section, index and trailer, and waits until all is on disk.
     pub(super) fn end(&mut self, why: Why, dropped: u64, closing: Option<&ReportInput>) -> Result<(), RecordError> {
         if is_removed(&self.file) {
-            return Err(RecordError::Removed { path: self.part.path.clone() });
+            return Err(RecordError::Removed(self.part.path.clone()));
         }
         let begun = self.part.bytes;
         let written = self.end_sections(&End { why, dropped, closing: closing.cloned() });
@@ -174,7 +159,7 @@ impl Files {
         }
         let mut section = Section { kind: kind::INDEX, run: self.run, seq: self.seq, ..Section::default() };
         let at = self.part.bytes;
-        let mut packer = Packer::new(self.options.level)?;
+        let mut packer = BlockPacker::of_level(LEVEL)?;
         self.append(packer.bytes(&entries, &mut section)?)?;
         self.append(&trailer(at))
     }
@@ -209,7 +194,6 @@ impl Files {
             files: parts().map(|part| part.path.clone()).collect(),
             bytes: sum(|part| part.bytes),
             records: sum(|part| part.records),
-            chunks: sum(|part| part.chunks),
             dropped: 0,
             stopped: None,
         }
@@ -249,7 +233,7 @@ pub(super) fn create(
 ) -> Result<(File, u64), RecordError> {
     let there = fs::symlink_metadata(path).ok();
     if there.as_ref().is_some_and(|there| !there.is_file()) {
-        return Err(RecordError::NotAFile { path: path.to_owned() });
+        return Err(RecordError::NotAFile(path.to_owned()));
     }
     let replaced = force && there.is_some();
     let mut name = OsString::from(".");
@@ -276,9 +260,8 @@ fn begin(file: &mut File, header: &Header, run: u64, ring: bool) -> io::Result<u
     let json = serde_json::to_vec(header)?;
     let mut section =
         Section { kind: kind::HEADER, raw: json.len() as u32, run, anchor: header.anchor, ..Section::default() };
-    let mut buffer = Vec::new();
     file.write_all(&Preamble::new(ring).to_bytes())?;
-    file.write_all(seal(&mut section, &json, &mut buffer))?;
+    file.write_all(seal(&mut section, &json, &mut Vec::new()))?;
     Ok(PREAMBLE as u64 + section.length())
 }
 

@@ -9,8 +9,7 @@ mod worker;
 use std::path::PathBuf;
 
 pub use files::is_part_of;
-pub use pack::OpenBlock;
-pub(super) use pack::Packer;
+pub use pack::{BlockPacker, OpenBlock};
 pub use recorder::{Pending, Recorder};
 
 /// Options of a recording. The defaults are for live runs.
@@ -26,16 +25,10 @@ pub struct RecordOptions {
     pub block_bytes: usize,
     /// Time span at which a block is closed, in nanoseconds. A crash can lose this much.
     pub block_ns: u64,
-    /// Maximum number of closed blocks waiting for the disk. Further ones are dropped and counted, unless `wait` is set.
-    pub queue_blocks: usize,
-    /// The caller waits for space in the queue instead of dropping blocks. Only for sources that may block.
+    /// The caller waits for the disk when the queue of blocks is full, instead of dropping blocks. Only for sources that may block.
     pub wait: bool,
-    /// Compression level of zstd.
-    pub level: i32,
     /// Interval between readings of both clocks, in nanoseconds; `None` if event times are not from this machine's clock.
     pub anchor_every_ns: Option<u64>,
-    /// How long `finish` waits for the disk, in seconds.
-    pub patience_s: u64,
 }
 
 impl Default for RecordOptions {
@@ -47,11 +40,8 @@ impl Default for RecordOptions {
             force: false,
             block_bytes: 1 << 20,
             block_ns: SECOND,
-            queue_blocks: 16,
             wait: false,
-            level: 3,
             anchor_every_ns: Some(60 * SECOND),
-            patience_s: 30,
         }
     }
 }
@@ -85,8 +75,6 @@ pub struct Summary {
     pub bytes: u64,
     /// Number of records.
     pub records: u64,
-    /// Number of chunks.
-    pub chunks: u64,
     /// Number of dropped records.
     pub dropped: u64,
     /// Reason why it ended before the run, as text.

@@ -6,6 +6,11 @@ use super::super::codec::{Columns, Content};
 use super::super::section::{SECTION_HEADER, Section, kind};
 use crate::clock::Anchor;
 
+/// Compression level of files.
+pub(super) const LEVEL: i32 = 3;
+/// Compression level of a feed. Its blocks cover only 0.1 s, so a higher level saves too little.
+const FEED_LEVEL: i32 = 1;
+
 /// A closed block, not compressed yet, so that another thread can compress it.
 #[derive(Debug)]
 pub struct OpenBlock {
@@ -25,28 +30,33 @@ impl OpenBlock {
     pub fn chunks(&self) -> u32 {
         self.content.chunks
     }
-
-    /// Number of its first record.
-    pub fn first_record(&self) -> u64 {
-        self.first_record
-    }
 }
 
-/// Compresses payloads and reuses its buffers.
-pub(in crate::record) struct Packer {
+/// Compresses blocks and reuses its buffers.
+pub struct BlockPacker {
     zstd: zstd::bulk::Compressor<'static>,
     raw: Vec<u8>,
     packed: Vec<u8>,
     section: Vec<u8>,
 }
 
-impl Packer {
-    pub(in crate::record) fn new(level: i32) -> io::Result<Self> {
+impl BlockPacker {
+    /// Allocates the buffers for the blocks of a feed.
+    pub fn new() -> io::Result<Self> {
+        Self::of_level(FEED_LEVEL)
+    }
+
+    /// Compresses a block of a feed and returns its bytes.
+    pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
+        Ok(self.block(block, 0, 0)?.1)
+    }
+
+    pub(super) fn of_level(level: i32) -> io::Result<Self> {
         Ok(Self { zstd: zstd::bulk::Compressor::new(level)?, raw: Vec::new(), packed: Vec::new(), section: Vec::new() })
     }
 
     /// Compresses a block, section `seq` of the run. Returns its header, and header and payload as bytes.
-    pub(in crate::record) fn block(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<(Section, &[u8])> {
+    pub(super) fn block(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<(Section, &[u8])> {
         let mut section = Section {
             kind: kind::BLOCK,
             run,
@@ -56,19 +66,19 @@ impl Packer {
             anchor: block.anchor,
             ..Section::default()
         };
-        self.raw.clear();
-        block.columns.join(&mut self.raw);
-        self.packed.clear();
-        self.packed.reserve(zstd::zstd_safe::compress_bound(self.raw.len()));
-        self.zstd.compress_to_buffer(&self.raw, &mut self.packed)?;
-        section.raw = self.raw.len() as u32;
-        let sealed = seal(&mut section, &self.packed, &mut self.section);
-        Ok((section, sealed))
+        let mut raw = std::mem::take(&mut self.raw);
+        raw.clear();
+        block.columns.join(&mut raw);
+        let packed = self.bytes(&raw, &mut section).map(|_| ());
+        self.raw = raw;
+        packed.map(|()| (section, &*self.section))
     }
 
     /// Like [`Self::block`], for any bytes.
     pub(in crate::record) fn bytes(&mut self, bytes: &[u8], section: &mut Section) -> io::Result<&[u8]> {
-        self.packed = self.zstd.compress(bytes)?;
+        self.packed.clear();
+        self.packed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
+        self.zstd.compress_to_buffer(bytes, &mut self.packed)?;
         section.raw = bytes.len() as u32;
         Ok(seal(section, &self.packed, &mut self.section))
     }

@@ -11,10 +11,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::codec::{Columns, Encoder};
-use super::super::error::RecordError;
+use super::super::error::{PATIENCE, RecordError};
 use super::super::header::Header;
 use super::files::Files;
-use super::pack::{OpenBlock, Packer};
+use super::pack::{BlockPacker, LEVEL, OpenBlock};
 use super::ring::Ring;
 use super::worker::{Job, Shared, Store, Worker};
 use super::{RecordOptions, Status, Summary};
@@ -23,6 +23,8 @@ use crate::event::Event;
 use crate::fault;
 use crate::report::ReportInput;
 
+/// Maximum number of closed blocks waiting for the disk. Further ones are dropped and counted, unless the caller may wait.
+const QUEUE_BLOCKS: usize = 16;
 /// Interval between attempts to hand over a job at the end.
 const RETRY_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -45,9 +47,8 @@ pub struct Recorder {
 pub struct Pending {
     answer: Receiver<Result<Summary, RecordError>>,
     deadline: Instant,
-    /// Requested file, and how long its end is waited for.
+    /// Requested file.
     path: PathBuf,
-    seconds: u64,
     shared: Arc<Shared>,
 }
 
@@ -65,7 +66,7 @@ impl Pending {
     pub fn wait(self) -> Result<Summary, RecordError> {
         match self.answer.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
             Ok(done) => done,
-            Err(RecvTimeoutError::Timeout) => Err(RecordError::Silent { path: self.path, seconds: self.seconds }),
+            Err(RecvTimeoutError::Timeout) => Err(RecordError::Silent(self.path)),
             Err(RecvTimeoutError::Disconnected) => Err(self.shared.crashed()),
         }
     }
@@ -98,12 +99,12 @@ impl Recorder {
         options: RecordOptions,
     ) -> Result<Self, RecordError> {
         let failed = |error| RecordError::io("start writing to", path, error);
-        let (jobs, inbox) = sync_channel(options.queue_blocks.max(1));
+        let (jobs, inbox) = sync_channel(QUEUE_BLOCKS);
         let (emptied, empties) = channel();
-        let shared = Arc::new(Shared::new(path));
+        let shared = Arc::new(Shared { path: path.to_owned(), ..Shared::default() });
         let worker = Worker {
             store,
-            packer: Packer::new(options.level).map_err(failed)?,
+            packer: BlockPacker::of_level(LEVEL).map_err(failed)?,
             run,
             shared: Arc::clone(&shared),
             empties: emptied,
@@ -155,18 +156,18 @@ impl Recorder {
     pub fn status(&self) -> Status {
         Status {
             bytes: self.shared.bytes.load(Ordering::Relaxed),
-            records: self.records + u64::from(self.encoder.records()),
+            records: self.records + u64::from(self.encoder.content.records),
             dropped: self.shared.dropped.load(Ordering::Relaxed),
-            stopped: self.shared.stopped(),
+            stopped: self.shared.stopped.get().cloned(),
         }
     }
 
     fn has_stopped(&self) -> bool {
-        self.shared.has_stopped.load(Ordering::Relaxed)
+        self.shared.stopped.get().is_some()
     }
 
     fn close_if_due(&mut self, now: MonoNs) {
-        let old = now.since(self.encoder.began()) >= self.options.block_ns;
+        let old = now.since(self.encoder.content.from) >= self.options.block_ns;
         if old || self.encoder.is_full(self.options.block_bytes) {
             let job = self.close();
             self.submit(job);
@@ -189,23 +190,22 @@ impl Recorder {
         };
         match submitted {
             Err(TrySendError::Full(Job::Block(block))) => {
-                let records = u64::from(block.content.records);
-                self.shared.dropped.fetch_add(records, Ordering::Relaxed);
+                self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
                 self.spare = Some(block.columns);
             }
             // Jobs that need a reply use `push` instead.
             Ok(()) | Err(TrySendError::Full(_)) => {}
             Err(TrySendError::Disconnected(_)) => {
-                self.shared.stop(format!("recording stopped: {}", self.shared.crash()));
+                self.shared.stop(&self.shared.crash());
             }
         }
     }
 
     /// Copies a ring to a recording, on the ring's own thread. The ring continues meanwhile; records that do not fit in its queue are dropped
     /// and counted.
-    pub fn dump(&mut self, to: &Path, closing: &ReportInput, force: bool) -> Result<Pending, RecordError> {
+    pub fn dump(&mut self, to: &Path, closing: &ReportInput) -> Result<Pending, RecordError> {
         let (path, closing) = (to.to_owned(), Box::new(closing.clone()));
-        self.request(to.to_owned(), false, |reply| Job::Dump { to: path, force, closing, reply })
+        self.request(to.to_owned(), false, |reply| Job::Dump { to: path, closing, reply })
     }
 
     /// Writes the remaining data, the closing section and the index, and waits until they are on disk. The file of a ring keeps its form. A
@@ -222,16 +222,15 @@ impl Recorder {
         patient: bool,
         job: impl FnOnce(Sender<Result<Summary, RecordError>>) -> Job,
     ) -> Result<Pending, RecordError> {
-        let seconds = self.options.patience_s;
-        let deadline = Instant::now() + Duration::from_secs(seconds);
+        let deadline = Instant::now() + PATIENCE;
         let until = patient.then_some(deadline);
-        if !self.encoder.is_empty() {
+        if self.encoder.content.records > 0 {
             let block = self.close();
             self.push(block, until)?;
         }
         let (reply, answer) = channel();
         self.push(job(reply), until)?;
-        Ok(Pending { answer, deadline, path, seconds, shared: Arc::clone(&self.shared) })
+        Ok(Pending { answer, deadline, path, shared: Arc::clone(&self.shared) })
     }
 
     fn push(&self, mut job: Job, deadline: Option<Instant>) -> Result<(), RecordError> {
@@ -244,11 +243,9 @@ impl Recorder {
                 }
                 Err(TrySendError::Full(back)) => {
                     if let Job::Block(block) = back {
-                        let records = u64::from(block.content.records);
-                        self.shared.dropped.fetch_add(records, Ordering::Relaxed);
+                        self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
                     }
-                    let (path, seconds) = (self.path().to_owned(), self.options.patience_s);
-                    return Err(RecordError::Silent { path, seconds });
+                    return Err(RecordError::Silent(self.path().to_owned()));
                 }
                 Err(TrySendError::Disconnected(_)) => return Err(self.shared.crashed()),
             }
@@ -259,7 +256,7 @@ impl Recorder {
 impl Drop for Recorder {
     /// Hands over the last block if the run ends without `finish`.
     fn drop(&mut self) {
-        if !self.encoder.is_empty() && !self.has_stopped() {
+        if self.encoder.content.records > 0 && !self.has_stopped() {
             let job = self.close();
             self.submit(job);
         }

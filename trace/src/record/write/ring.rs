@@ -21,11 +21,12 @@ use crate::storage;
 pub(super) const MIN_SIZE: u64 = 4 << 20;
 
 pub(super) struct Ring {
-    path: PathBuf,
+    pub(super) path: PathBuf,
     file: File,
     header: Header,
     run: u64,
-    seq: u64,
+    /// Number of the next block within the run.
+    pub(super) seq: u64,
     /// Offset of the first block, and end of the file.
     begin: u64,
     size: u64,
@@ -62,14 +63,6 @@ impl Ring {
         })
     }
 
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn next_seq(&self) -> u64 {
-        self.seq
-    }
-
     pub(super) fn block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, Refused> {
         let length = section.length();
         if self.begin + length > self.size {
@@ -85,7 +78,8 @@ impl Ring {
         while self.blocks.front().is_some_and(|&(offset, _)| (from..to).contains(&offset)) {
             self.blocks.pop_front();
         }
-        self.file.write_all_at(sealed, from).map_err(Refused::Failed)?;
+        let written = self.file.write_all_at(sealed, from);
+        written.map_err(|error| Refused::Failed(RecordError::io("write to", &self.path, error)))?;
         self.blocks.push_back((from, section));
         self.seq = section.seq + 1;
         self.at = to;
@@ -93,18 +87,11 @@ impl Ring {
     }
 
     /// Copies the content of the ring to a recording.
-    pub(super) fn dump(
-        &self,
-        to: &Path,
-        closing: &ReportInput,
-        dropped: u64,
-        force: bool,
-    ) -> Result<Summary, RecordError> {
+    pub(super) fn dump(&self, to: &Path, closing: &ReportInput, dropped: u64) -> Result<Summary, RecordError> {
         if self.blocks.is_empty() {
             return Err(RecordError::Empty);
         }
-        let options = RecordOptions { force, ..RecordOptions::default() };
-        let mut files = Files::create(to, &self.header, self.run, options)?;
+        let mut files = Files::create(to, &self.header, self.run, RecordOptions::default())?;
         let copied = self.copy(&mut files).and_then(|()| files.end(Why::Dumped, dropped, Some(closing)));
         match copied {
             Ok(()) => Ok(Summary { dropped, ..files.summary() }),
@@ -123,11 +110,7 @@ impl Ring {
             read.map_err(|error| RecordError::io("read", &self.path, error))?;
             match files.block(section, &sealed) {
                 Ok(_) => {}
-                Err(Refused::Failed(error)) => return Err(RecordError::io("write to", files.path(), error)),
-                Err(Refused::Removed) => {
-                    let path = files.path().to_owned();
-                    return Err(RecordError::Removed { path });
-                }
+                Err(Refused::Failed(error)) => return Err(error),
                 Err(Refused::Full(_)) => break,
             }
         }
@@ -138,12 +121,10 @@ impl Ring {
         let synced = self.file.sync_all();
         synced.map_err(|error| RecordError::io("finish", &self.path, error))?;
         sync_folder(&self.path);
-        let sum = |of: fn(&Section) -> u32| self.blocks.iter().map(|(_, s)| u64::from(of(s))).sum();
         Ok(Summary {
             files: vec![self.path.clone()],
             bytes: self.size,
-            records: sum(|s| s.content.records),
-            chunks: sum(|s| s.content.chunks),
+            records: self.blocks.iter().map(|(_, section)| u64::from(section.content.records)).sum(),
             dropped,
             stopped: None,
         })

@@ -1,16 +1,16 @@
 //! Thread that compresses and writes. Only this thread waits for the disk.
 
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use super::super::codec::Columns;
 use super::super::error::RecordError;
 use super::super::header::Why;
 use super::Summary;
 use super::files::{Files, Refused};
-use super::pack::{OpenBlock, Packer};
+use super::pack::{BlockPacker, OpenBlock};
 use super::ring::Ring;
 use crate::report::ReportInput;
 
@@ -18,48 +18,34 @@ use crate::report::ReportInput;
 #[expect(clippy::large_enum_variant, reason = "nearly all are blocks; boxing them would allocate for each")]
 pub(super) enum Job {
     Block(OpenBlock),
-    Dump { to: PathBuf, force: bool, closing: Box<ReportInput>, reply: Sender<Result<Summary, RecordError>> },
+    Dump { to: PathBuf, closing: Box<ReportInput>, reply: Sender<Result<Summary, RecordError>> },
     Finish { closing: Box<ReportInput>, reply: Sender<Result<Summary, RecordError>> },
 }
 
 /// State shared by both threads.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Shared {
     /// Requested path.
     pub(super) path: PathBuf,
     pub(super) bytes: AtomicU64,
     pub(super) dropped: AtomicU64,
-    pub(super) has_stopped: AtomicBool,
-    stopped: Mutex<Option<String>>,
+    /// Reason why the recording ended before the run.
+    pub(super) stopped: OnceLock<String>,
 }
 
 impl Shared {
-    pub(super) fn new(path: &Path) -> Self {
-        Self {
-            path: path.to_owned(),
-            bytes: AtomicU64::new(0),
-            dropped: AtomicU64::new(0),
-            has_stopped: AtomicBool::new(false),
-            stopped: Mutex::new(None),
-        }
-    }
-
     pub(super) fn crash(&self) -> String {
         format!("the thread that writes {} crashed. Please report this bug.", self.path.display())
     }
 
     /// Error of a request that the worker did not answer.
     pub(super) fn crashed(&self) -> RecordError {
-        RecordError::Stopped(self.stopped().unwrap_or_else(|| self.crash()))
+        RecordError::Stopped(self.stopped.get().cloned().unwrap_or_else(|| self.crash()))
     }
 
-    pub(super) fn stopped(&self) -> Option<String> {
-        self.stopped.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    pub(super) fn stop(&self, why: String) {
-        *self.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-        self.has_stopped.store(true, Ordering::Release);
+    pub(super) fn stop(&self, why: &str) {
+        // The first reason counts.
+        self.stopped.set(format!("recording stopped: {why}")).ok();
     }
 }
 
@@ -69,25 +55,9 @@ pub(super) enum Store {
     Ring(Ring),
 }
 
-impl Store {
-    fn path(&self) -> &Path {
-        match self {
-            Self::Files(files) => files.path(),
-            Self::Ring(ring) => ring.path(),
-        }
-    }
-
-    fn next_seq(&self) -> u64 {
-        match self {
-            Self::Files(files) => files.next_seq(),
-            Self::Ring(ring) => ring.next_seq(),
-        }
-    }
-}
-
 pub(super) struct Worker {
     pub(super) store: Store,
-    pub(super) packer: Packer,
+    pub(super) packer: BlockPacker,
     pub(super) run: u64,
     pub(super) shared: Arc<Shared>,
     pub(super) empties: Sender<Columns<Vec<u8>>>,
@@ -98,16 +68,16 @@ impl Worker {
         while let Ok(job) = jobs.recv() {
             match job {
                 Job::Block(block) => {
-                    if !self.shared.has_stopped.load(Ordering::Acquire) {
+                    if self.shared.stopped.get().is_none() {
                         self.block(&block);
                     }
                     // If the caller has ended, the buffer is not needed.
                     self.empties.send(block.columns).ok();
                 }
-                Job::Dump { to, force, closing, reply } => {
+                Job::Dump { to, closing, reply } => {
                     let dropped = self.shared.dropped.load(Ordering::Relaxed);
                     let dumped = match &self.store {
-                        Store::Ring(ring) => ring.dump(&to, &closing, dropped, force),
+                        Store::Ring(ring) => ring.dump(&to, &closing, dropped),
                         Store::Files(_) => Err(RecordError::Empty),
                     };
                     reply.send(dumped).ok();
@@ -122,56 +92,49 @@ impl Worker {
 
     fn block(&mut self, block: &OpenBlock) {
         crate::fault::here("writer");
-        let (section, sealed) = match self.packer.block(block, self.run, self.store.next_seq()) {
+        let (path, seq) = match &self.store {
+            Store::Files(files) => (files.path(), files.seq),
+            Store::Ring(ring) => (&*ring.path, ring.seq),
+        };
+        let (section, sealed) = match self.packer.block(block, self.run, seq) {
             Ok(packed) => packed,
             Err(error) => {
-                return self.stop(&format!("cannot compress a block for {}: {error}", self.store.path().display()));
+                return self.shared.stop(&format!("cannot compress a block for {}: {error}", path.display()));
             }
         };
         let written = match &mut self.store {
             Store::Files(files) => files.block(section, sealed),
             Store::Ring(ring) => ring.block(section, sealed),
         };
-        match written {
-            Ok(bytes) => {
+        let dropped = &self.shared.dropped;
+        match (written, &mut self.store) {
+            (Ok(bytes), _) => {
                 self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
             }
-            Err(Refused::Full(max)) => match &mut self.store {
-                Store::Files(files) => {
-                    let path = files.path().display().to_string();
-                    let dropped = self.shared.dropped.load(Ordering::Relaxed);
-                    let ended = files.end(Why::Full, dropped, None);
-                    let how = ended.err().map(|error| format!("; {error}")).unwrap_or_default();
-                    self.stop(&format!("{path} has reached its size limit of {max} bytes{how}"));
-                }
-                // The block is larger than the whole ring; the next one may fit.
-                Store::Ring(_) => {
-                    let records = u64::from(block.content.records);
-                    self.shared.dropped.fetch_add(records, Ordering::Relaxed);
-                }
-            },
-            Err(Refused::Removed) => {
-                let path = self.store.path().to_owned();
-                self.stop(&RecordError::Removed { path }.to_string());
+            // The block is larger than the whole ring; the next one may fit.
+            (Err(Refused::Full(_)), Store::Ring(_)) => {
+                dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
             }
-            Err(Refused::Failed(error)) => {
-                let path = self.store.path().display().to_string();
-                if let Store::Files(files) = &mut self.store {
+            (Err(Refused::Full(max)), Store::Files(files)) => {
+                let ended = files.end(Why::Full, dropped.load(Ordering::Relaxed), None);
+                let how = ended.err().map(|error| format!("; {error}")).unwrap_or_default();
+                let path = files.path().display();
+                self.shared.stop(&format!("{path} has reached its size limit of {max} bytes{how}"));
+            }
+            (Err(Refused::Failed(error @ RecordError::Removed(_))), _) => self.shared.stop(&error.to_string()),
+            (Err(Refused::Failed(error)), store) => {
+                if let Store::Files(files) = store {
                     // Removing the last block may have freed space for an index. Without one, the file is scanned.
-                    files.end(Why::Full, self.shared.dropped.load(Ordering::Relaxed), None).ok();
+                    files.end(Why::Full, dropped.load(Ordering::Relaxed), None).ok();
                 }
-                self.stop(&format!("cannot write to {path}: {error}; earlier blocks are intact"));
+                self.shared.stop(&format!("{error}; earlier blocks are intact"));
             }
         }
     }
 
-    fn stop(&self, why: &str) {
-        self.shared.stop(format!("recording stopped: {why}"));
-    }
-
     fn finish(&mut self, closing: &ReportInput) -> Result<Summary, RecordError> {
         let dropped = self.shared.dropped.load(Ordering::Relaxed);
-        let stopped = self.shared.stopped();
+        let stopped = self.shared.stopped.get().cloned();
         match &mut self.store {
             Store::Ring(ring) => ring.finish(dropped),
             Store::Files(files) => {
