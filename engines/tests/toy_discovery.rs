@@ -143,6 +143,6 @@ fn its_roles_are_accepted_on_the_command_line() {
     let read = |text: &str| RoleSpec::parse(text, ENGINES).map(|spec| spec.role);
     assert_eq!(read("7=fan"), Ok(Some(FAN)));
     assert_eq!(read("7=model"), Ok(Some(MODEL)));
-    let message = read("7=modem").unwrap_err().to_string();
+    let message = read("7=modem").unwrap_err();
     assert!(message.contains("`modem` is not a role") && message.ends_with("model, fan, web"), "{message}");
 }

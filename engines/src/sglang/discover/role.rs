@@ -110,7 +110,7 @@ mod tests {
         }
         assert_eq!(read("Dynamo"), Ok(Some(TOKENIZER)));
         assert_eq!(read("tokenizer_worker"), Ok(Some(WORKER)));
-        let message = read("tokeniser").unwrap_err().to_string();
+        let message = read("tokeniser").unwrap_err();
         assert!(message.contains("`tokeniser` is not a role; use one of scheduler, dp-controller"), "{message}");
     }
 
