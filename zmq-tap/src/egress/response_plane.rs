@@ -92,7 +92,7 @@ impl Frames {
         let length = |prefix: &[u8; PREFIX]| {
             let [header, body] = lengths(prefix);
             let is_valid = header <= LONGEST_HEADER && u32::try_from(body).is_ok();
-            is_valid.then_some(header + body).ok_or(Unreadable::Frames)
+            is_valid.then(|| header + body).ok_or(Unreadable::Frames)
         };
         let mut framed = std::mem::take(&mut self.framed);
         while !self.ended
