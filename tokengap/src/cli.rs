@@ -21,7 +21,7 @@ pub(crate) struct Cli {
     #[command(subcommand)]
     command: Command,
 
-    /// Log more to stderr (-v, -vv).
+    /// Log more to stderr (-v, -vv). -vv shows also what the eBPF programs log, if it is given at the start.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub(crate) verbose: u8,
 
