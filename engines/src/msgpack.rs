@@ -112,6 +112,16 @@ pub(crate) fn string(b: &[u8], at: usize) -> Option<(&[u8], usize)> {
     }
 }
 
+/// The text in `bytes`. A text from an engine is nearly always ASCII, which is much faster to validate.
+#[allow(unsafe_code)]
+pub(crate) fn utf8(bytes: &[u8]) -> Option<&str> {
+    if bytes.is_ascii() {
+        // SAFETY: ASCII is UTF-8.
+        return Some(unsafe { str::from_utf8_unchecked(bytes) });
+    }
+    str::from_utf8(bytes).ok()
+}
+
 /// Reads a big-endian length of 1, 2 or 4 bytes (`width` 0, 1, 2).
 fn length(b: &[u8], at: usize, width: u8) -> Option<(usize, usize)> {
     Some(match width {

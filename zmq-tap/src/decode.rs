@@ -137,6 +137,11 @@ impl<'a> Decoded<'a> {
         &self.chunks
     }
 
+    /// Removes the token ids from the entries.
+    pub fn hide_ids(&mut self) {
+        self.chunks.iter_mut().for_each(|chunk| chunk.ids = &[]);
+    }
+
     /// The message as a frame of `bytes` bytes that no relay forwards.
     pub fn frame(&self, id: FrameId, bytes: u64) -> Frame<'_> {
         let Shape { kind, ids, .. } = self.shape;
@@ -155,14 +160,6 @@ impl Drop for Decoded<'_> {
 pub fn recycle<'to>(mut chunks: Vec<Chunk<'_>>) -> Vec<Chunk<'to>> {
     chunks.clear();
     chunks.into_iter().map(|_| unreachable!("the vector was cleared")).collect()
-}
-
-/// Passes on a frame without token ids, which were only needed before. The memory of its chunks returns to `spare`.
-pub fn without_ids(frame: &Frame<'_>, spare: &mut Vec<Chunk<'static>>, pass: impl FnOnce(Frame<'_>)) {
-    let mut chunks: Vec<Chunk<'_>> = recycle(std::mem::take(spare));
-    chunks.extend(frame.chunks.iter().map(|chunk| Chunk { ids: &[], ..*chunk }));
-    pass(Frame { chunks: &chunks, ..*frame });
-    *spare = recycle(chunks);
 }
 
 /// One decoder of each known engine.
@@ -208,28 +205,5 @@ impl Decoders {
             carries.0 = Some(place);
         }
         Ok(decoded)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_chunks_of_a_frame_without_ids_reuse_their_memory() {
-        let chunk = Chunk { listed: Some(2), ids: &[1, 2], ..Chunk::new("a") };
-        let frame = Frame {
-            id: FrameId { hop: HopId(0), lane: 0, seq: 0 },
-            bytes: 9,
-            forwarded: None,
-            kind: Kind::TokenIds,
-            ids: IdColumn::Uncounted,
-            chunks: &[chunk],
-        };
-        let mut spare = Vec::with_capacity(256);
-        without_ids(&frame, &mut spare, |frame| {
-            assert_eq!(frame.chunks, [Chunk { ids: &[], ..chunk }]);
-        });
-        assert!(spare.is_empty() && spare.capacity() == 256);
     }
 }

@@ -1,13 +1,12 @@
 //! Decoder of vLLM's messages: `EngineCoreOutputs` in msgpack, one array for each request. Further parts hold raw arrays, which are not read.
 
-use ascii::AsciiStr;
 use trace::MonoNs;
 use trace::event::{Chunk, Finish, IdColumn, Kind};
 use zmq_tap::decode::{Decoded, Shape, recycle};
 
 use super::NAME;
 use super::layout::{Columns, Envelope, Layout, TABLE, envelope};
-use crate::msgpack::{Head, head, skip, string};
+use crate::msgpack::{Head, head, skip, string, utf8};
 use crate::undecoded::Undecoded;
 
 /// Complete message of an engine that dies.
@@ -250,11 +249,7 @@ impl Rows<'_, '_> {
             if rid.len() > TEXT {
                 return Err(Undecoded::Limit { limit: "text", value: TEXT });
             }
-            // An id is nearly always ASCII, which is much faster to validate.
-            let rid = match AsciiStr::from_ascii(rid) {
-                Ok(rid) => rid.as_str(),
-                Err(_) => str::from_utf8(rid).map_err(|_| column(b, at, "request_id", row, "not UTF-8"))?,
-            };
+            let rid = utf8(rid).ok_or_else(|| column(b, at, "request_id", row, "not UTF-8"))?;
             let (new, end) = match one_id(&b[next..]).filter(|_| self.ids.is_none()) {
                 Some(length) => (1, next + length),
                 None => self.new_ids(next, row)?,

@@ -10,7 +10,7 @@ use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Trac
 use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::engine::Mode;
-use trace::event::{Frame, Kind as FrameKind};
+use trace::event::{Event, Frame, Kind as FrameKind, What};
 use zmq_tap::decode::ReadResponseId;
 use zmq_tap::egress::{Detokenize, Limits, Reader, Server, Tls};
 
@@ -147,18 +147,22 @@ impl Egress {
         self.server.texts.missed();
     }
 
-    /// Returns whether deliveries are matched with the help of frames.
-    pub(super) fn follows_frames(&self) -> bool {
-        self.serves
-    }
-
     /// Returns whether the text of frames is compared with that of responses.
     pub(super) fn compares_text(&self) -> bool {
         self.serves && self.plane.is_none()
     }
 
-    /// Records a frame before it reaches the process that responds.
-    pub(super) fn sent(&mut self, frame: &Frame<'_>) {
+    /// Processes an event about a sent frame before it reaches the process that responds.
+    pub(super) fn event(&mut self, event: &Event<'_>) {
+        match &event.what {
+            _ if !self.serves => {}
+            What::Sent(frame) => self.sent(frame),
+            What::Undecoded(_) | What::Missed(_) => self.missed(),
+            _ => {}
+        }
+    }
+
+    fn sent(&mut self, frame: &Frame<'_>) {
         if self.compares_text() {
             self.server.texts.sent(frame);
         }
@@ -320,7 +324,7 @@ mod tests {
         let (worker, frontend, mut answers) = (1, 2, 0);
         let mut egress = Egress::new(None, false, None);
         egress.frontends.observed.insert(frontend);
-        let mut count = |event: &trace::Event<'_>| answers += usize::from(matches!(event.what, What::Answered(_)));
+        let mut count = |event: &Event<'_>| answers += usize::from(matches!(event.what, What::Answered(_)));
         // A write that is reported after the end of its connection registers the address again.
         egress.enter(worker, &record(Kind::Wrote, 1, b"}"), &mut count);
         let mut opened = record(Kind::State, 0, b"");

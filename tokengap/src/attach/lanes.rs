@@ -40,6 +40,8 @@ pub(super) struct Lanes {
     pub(super) senderless: u64,
     /// Missed messages that gaps in socket numbering have revealed, but that the kernel side's counter does not include yet.
     ahead: u64,
+    /// Events of frames include token ids, if the decoders keep them.
+    pub(super) shows_ids: bool,
 }
 
 /// The engine whose messages have this layout, with a range of its releases.
@@ -63,16 +65,21 @@ impl Lanes {
             wire: event::Engine::default(),
             senderless: 0,
             ahead: 0,
+            shows_ids: false,
         }
     }
 
-    /// Processes a message that entered a socket.
-    pub(super) fn sent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
+    /// Processes a message that entered a socket. `follow` gets events about its frame first, with all token ids.
+    pub(super) fn sent(&mut self, message: &Message<'_>, follow: Sink<'_>, sink: Sink<'_>) {
+        let both: Sink<'_> = &mut |event| {
+            follow(event);
+            sink(event);
+        };
         self.sent_at = Some(message.call.at);
         let before = self.matcher.misses().lost_sent;
         let name = self.matcher.sent(message);
         let missed = self.matcher.misses().lost_sent - before;
-        self.report_missed(name.lane, missed, message.call.at, sink);
+        self.report_missed(name.lane, missed, message.call.at, both);
         let (at, from) = (message.call.at, self.paths.roles.of(message.call.socket.pid));
         if from.sends_requests() {
             return;
@@ -90,13 +97,13 @@ impl Lanes {
             // Parts after the first hold raw arrays, which no decoder reads.
             decoders.decode(&mut self.carries, &[first, &[]][..parts]).map_err(|why| why.reason)
         });
-        let batch = match decoded {
+        let mut batch = match decoded {
             Ok(batch) => batch,
             Err(reason) => {
                 if let Some(known) = self.paths.of_lane(lane) {
                     let id = frame_id(known.id);
                     let what = What::Undecoded(Undecoded::new(id, bytes, reason));
-                    sink(&Event { at, what });
+                    both(&Event { at, what });
                 }
                 return;
             }
@@ -107,6 +114,10 @@ impl Lanes {
         }
         if let Some(known) = self.paths.sent(lane, (message.call.socket, kind, !batch.chunks().is_empty()), at, sink) {
             let hop = known.id;
+            follow(&Event::new(at, What::Sent(batch.frame(frame_id(hop), bytes))));
+            if !self.shows_ids {
+                batch.hide_ids();
+            }
             sink(&Event::new(at, What::Sent(batch.frame(frame_id(hop), bytes))));
             if let Some(wait) = batch.send_wait(hop, at) {
                 sink(&Event::new(at, What::SendWait(wait)));
@@ -230,7 +241,8 @@ impl Lanes {
         if self.paths.roles.watches_a_sender() {
             return;
         }
-        let Some(Ok(batch)) = complete_payload(message).map(|bytes| self.decoders.decode(&mut self.carries, &[bytes]))
+        let Some(Ok(mut batch)) =
+            complete_payload(message).map(|bytes| self.decoders.decode(&mut self.carries, &[bytes]))
         else {
             return;
         };
@@ -264,6 +276,9 @@ impl Lanes {
             (id, 0)
         };
         let id = FrameId::new(hop, self.paths.ids.generation, seq);
+        if !self.shows_ids {
+            batch.hide_ids();
+        }
         let frame = batch.frame(id, message.bytes);
         sink(&Event::new(at, What::Received(Received { id, wakeup, by, frame: Some(frame) })));
     }

@@ -32,9 +32,9 @@ use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
 use trace::MonoNs;
-use trace::event::{self, Chunk, Event, Missed, MissedCause, What};
+use trace::event::{self, Event, Missed, MissedCause, What};
 use trace::report::SamplingCost;
-use zmq_tap::decode::{Format, without_ids};
+use zmq_tap::decode::Format;
 use zmq_tap::egress::Detokenize;
 
 use crate::confinement;
@@ -90,10 +90,6 @@ pub(crate) struct Attach {
     newcomers: LateProcesses,
     /// Properties from the wire that the last engine event was based on.
     reported: Option<event::Engine<'static>>,
-    /// Set if events should include token ids.
-    ids_requested: bool,
-    /// Allocation for the chunks of a frame without token ids.
-    spare: Vec<Chunk<'static>>,
     stopping: bool,
     /// Observations dropped because the ring buffer was full.
     overflowed: u64,
@@ -187,8 +183,6 @@ impl Attach {
             probed,
             newcomers,
             reported: None,
-            ids_requested: false,
-            spare: Vec::new(),
             stopping: false,
             overflowed: 0,
             degraded,
@@ -413,7 +407,7 @@ impl About for Attach {
 
 impl LiveSource for Attach {
     fn keep_ids(&mut self) {
-        self.ids_requested = true;
+        self.lanes.shows_ids = true;
         self.lanes.decoders.keep_ids();
     }
 
@@ -438,12 +432,11 @@ impl LiveSource for Attach {
         self.egress.tls(&self.probe);
         let (lanes, egress, overflowed) = (&mut self.lanes, &mut self.egress, &mut self.overflowed);
         let reads = &mut self.reads;
-        let (ids_requested, spare) = (self.ids_requested, &mut self.spare);
         let seen = self.probe.poll(Duration::ZERO, |observation| {
             if let Observation::Lost { cause: Loss::RingFull, count } = observation {
                 *overflowed += count;
             }
-            enter(lanes, (egress, reads), &observation, (!ids_requested).then_some(&mut *spare), sink);
+            enter(lanes, (egress, reads), &observation, sink);
         });
         self.egress.ignore(&mut self.probe);
         self.newcomers.settle(&mut self.lanes, &mut self.reads, sink);
@@ -464,32 +457,15 @@ impl LiveSource for Attach {
     }
 }
 
-/// Emits the events of an observation. Without `spare`, the events of frames include token ids.
+/// Emits the events of an observation.
 fn enter(
     lanes: &mut Lanes,
     (egress, reads): (&mut Egress, &mut SocketReads),
     observation: &Observation<'_>,
-    mut spare: Option<&mut Vec<Chunk<'static>>>,
     sink: Sink<'_>,
 ) {
     match observation {
-        Observation::Sent(message) if egress.follows_frames() => lanes.sent(message, &mut |event| match &event.what {
-            What::Sent(frame) => {
-                egress.sent(frame);
-                match spare.as_deref_mut().filter(|_| egress.needs_ids()) {
-                    Some(spare) => without_ids(frame, spare, |frame| {
-                        sink(&Event { at: event.at, what: What::Sent(frame) });
-                    }),
-                    None => sink(event),
-                }
-            }
-            What::Undecoded(_) | What::Missed(_) => {
-                egress.missed();
-                sink(event);
-            }
-            _ => sink(event),
-        }),
-        Observation::Sent(message) => lanes.sent(message, sink),
+        Observation::Sent(message) => lanes.sent(message, &mut |event| egress.event(event), sink),
         Observation::Unsent(call) => lanes.unsent(call),
         Observation::Returned(call) => lanes.returned(call, sink),
         Observation::Received(message) => {

@@ -269,7 +269,7 @@ mod tests {
             };
             let message = Message { call, bytes: body.len() as u64, more: false, payload: &body };
             self.sent += 1;
-            self.lanes.sent(&message, &mut |event| self.analysis.apply(event));
+            self.lanes.sent(&message, &mut |_| {}, &mut |event| self.analysis.apply(event));
             let mut wire = vec![2];
             wire.extend((body.len() as u64).to_be_bytes());
             wire.extend(body);

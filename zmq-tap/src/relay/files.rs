@@ -7,16 +7,14 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::close;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
     recvmsg, sendmsg,
 };
 
 /// Faults raised by the thread itself, which must not be blocked.
-const FAULTS: [Signal; 7] =
-    [Signal::SIGSEGV, Signal::SIGBUS, Signal::SIGILL, Signal::SIGFPE, Signal::SIGTRAP, Signal::SIGSYS, Signal::SIGABRT];
+const FAULTS: [libc::c_int; 7] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
 /// Highest number of standard input, output and error.
 const STANDARD: i32 = 2;
@@ -34,15 +32,27 @@ fn unshare() -> io::Result<()> {
     }
 }
 
+/// Blocks all signals but [`FAULTS`] in the calling thread.
+#[allow(unsafe_code)]
+fn block_signals() -> io::Result<()> {
+    let mut blocked = MaybeUninit::uninit();
+    // SAFETY: `sigfillset` initialises the set, which the other calls only access.
+    let error = unsafe {
+        libc::sigfillset(blocked.as_mut_ptr());
+        for fault in FAULTS {
+            libc::sigdelset(blocked.as_mut_ptr(), fault);
+        }
+        libc::pthread_sigmask(libc::SIG_BLOCK, blocked.as_ptr(), std::ptr::null_mut())
+    };
+    if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
+}
+
 /// Gives the calling thread, and threads that it starts, a separate file table. The table keeps, under their numbers, the standard streams,
 /// the runtime's event files and the socket of `receiver`. A container may refuse the call; then nothing has changed but the signal mask.
+#[allow(unsafe_code)]
 pub(super) fn separate(receiver: &ListenerReceiver) -> io::Result<()> {
     // Signal handlers write to pipes by number. In the new table that number may become a peer's socket.
-    let mut blocked = SigSet::all();
-    for fault in FAULTS {
-        blocked.remove(fault);
-    }
-    blocked.thread_block()?;
+    block_signals()?;
     unshare()?;
     // A file that another thread closes must really close, so this table must not keep it open.
     let open = fs::read_dir("/proc/thread-self/fd")?.flatten();
@@ -54,7 +64,8 @@ pub(super) fn separate(receiver: &ListenerReceiver) -> io::Result<()> {
     for file in open {
         if file > STANDARD && file != receiver.0.as_raw_fd() {
             // The list includes the descriptor of the folder it was read from, which is closed by now.
-            let _ = close(file);
+            // SAFETY: nothing in this table uses the file. Its owner uses the other table.
+            unsafe { libc::close(file) };
         }
     }
     Ok(())

@@ -1,7 +1,6 @@
 //! Conversion of a message's columns into chunks. Every column is validated as it is read, and one invalid column rejects the whole
 //! message.
 
-use ascii::AsciiStr;
 use trace::event::{Chunk, Finish};
 
 use super::arena::Node;
@@ -9,6 +8,7 @@ use super::doc::Doc;
 use super::part::{Item, Small};
 use super::schema::Columns;
 use super::{Limits, Undecoded, tokens};
+use crate::msgpack::utf8;
 
 /// The columns of one message.
 pub(super) struct Table<'a, 'x> {
@@ -254,11 +254,7 @@ impl<'a> Table<'a, '_> {
         if text.len() > self.limits.text {
             return Err(Undecoded::Limit { limit: "text", value: self.limits.text });
         }
-        // The text is nearly always ASCII, which is much faster to validate.
-        match AsciiStr::from_ascii(text) {
-            Ok(text) => Ok(text.as_str()),
-            Err(_) => std::str::from_utf8(text).map_err(|_| self.bad_value(field, row, "not UTF-8")),
-        }
+        utf8(text).ok_or_else(|| self.bad_value(field, row, "not UTF-8"))
     }
 
     /// The value of a field; `None` when the layout lacks the field or its value is `None`.

@@ -58,7 +58,7 @@ fn a_sequence_gap_is_reported_once_before_the_next_frame() {
         }
     };
     for seq in [0, 4] {
-        lanes.sent(&message(1, seq, &frame(seq)), &mut enter);
+        lanes.sent(&message(1, seq, &frame(seq)), &mut |_| {}, &mut enter);
     }
     for seq in [0, 1, 4] {
         lanes.received(&message(2, seq, &frame(seq)), &mut enter);
@@ -96,7 +96,7 @@ fn the_parts_of_a_message_are_one_frame() {
         };
         (0..6).map(of)
     };
-    parts(1).for_each(|part| lanes.sent(&part, &mut enter));
+    parts(1).for_each(|part| lanes.sent(&part, &mut |_| {}, &mut enter));
     parts(2).for_each(|part| assert!(lanes.received(&part, &mut enter)));
     let bytes = PARTS.iter().map(|part| part.len() as u64).sum();
     let sent = [0, 1, 2].map(|seq| ("sent", seq, bytes, events[0].3));
@@ -108,11 +108,38 @@ fn the_parts_of_a_message_are_one_frame() {
 }
 
 #[test]
+fn token_ids_are_in_events_only_if_requested() {
+    for shows_ids in [false, true] {
+        let lanes = || {
+            let mut lanes = lanes("sglang");
+            lanes.decoders.keep_ids();
+            lanes.shows_ids = shows_ids;
+            lanes
+        };
+        let has_ids = |event: &Event<'_>| {
+            let frame = match &event.what {
+                What::Sent(frame) => frame,
+                What::Received(received) => received.frame.as_ref()?,
+                _ => return None,
+            };
+            Some(frame.chunks.iter().all(|chunk| !chunk.ids.is_empty()))
+        };
+        let (mut followed, mut emitted) = (Vec::new(), Vec::new());
+        let bytes = frame(0);
+        let follow = &mut |event: &Event<'_>| followed.extend(has_ids(event));
+        lanes().sent(&message(1, 0, &bytes), follow, &mut |event| emitted.extend(has_ids(event)));
+        // From a sender that is not watched.
+        lanes().received(&message(2, 0, &bytes), &mut |event| emitted.extend(has_ids(event)));
+        assert_eq!((followed, emitted), (vec![true], vec![shows_ids; 2]));
+    }
+}
+
+#[test]
 fn lanes_flow_while_a_message_waits_and_shortly_after_the_last() {
     let mut lanes = lanes("sglang");
     assert!(!lanes.flows());
     for seq in 0..2 {
-        lanes.sent(&message(1, seq, &frame(seq)), &mut |_| {});
+        lanes.sent(&message(1, seq, &frame(seq)), &mut |_| {}, &mut |_| {});
     }
     lanes.received(&message(2, 0, &frame(0)), &mut |_| {});
     assert!(lanes.flows(), "a waiting message counts regardless of age");
@@ -121,7 +148,7 @@ fn lanes_flow_while_a_message_waits_and_shortly_after_the_last() {
     let bytes = frame(2);
     let mut now = message(1, 2, &bytes);
     now.call.at = MonoNs::now();
-    lanes.sent(&now, &mut |_| {});
+    lanes.sent(&now, &mut |_| {}, &mut |_| {});
     lanes.received(&message(2, 2, &bytes), &mut |_| {});
     assert!(lanes.flows());
 }
@@ -169,7 +196,7 @@ impl Engine {
         let bytes = Self::frame(b'0' + socket as u8, seq);
         let call = self.call(SCHEDULER, socket, seq);
         let analysis = &mut self.analysis;
-        self.lanes.sent(&of(call, &bytes), &mut |event| analysis.apply(event));
+        self.lanes.sent(&of(call, &bytes), &mut |_| {}, &mut |event| analysis.apply(event));
     }
 
     fn receive(&mut self, pid: u32, socket: u64, seq: u64, number: u64) {
