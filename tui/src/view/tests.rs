@@ -5,12 +5,13 @@ use ratatui::backend::TestBackend;
 use session::ScreenCommand;
 use session::playback::{Play, PlaybackState, Position, Speed};
 use session::sink::{Past as _, Writing, Written};
+use trace::engine::{Drops, Engines, Facts};
 use trace::event::{
-    Answer, ArgumentsPart, Capabilities, CpuSample, Finish, Received, StackSample, ToolCallOutcome, ToolCalls,
-    UnjudgedReason, What,
+    Answer, ArgumentsPart, Capabilities, CpuSample, Engine, Finish, Hop, Received, StackSample, ToolCallOutcome,
+    ToolCalls, UnjudgedReason, What,
 };
 use trace::ledger::FrontendResponse;
-use trace::{FrameId, HopId, ThreadId};
+use trace::{Analysis, Config, FrameId, HopId, ThreadId};
 
 use super::*;
 use crate::state::journal::Journal;
@@ -459,4 +460,44 @@ fn ten_thousand_requests_are_sorted_filtered_and_drawn() {
         (10_000, Some(Some(9_999 * MS)))
     );
     assert!(fixture.drawn((80, 24), "C.UTF-8").contains("00000000000000…"));
+}
+
+#[derive(Debug)]
+struct Toy;
+
+impl Facts for Toy {
+    fn name(&self) -> &'static str {
+        "toy"
+    }
+
+    fn title(&self) -> &'static str {
+        "Toy"
+    }
+
+    fn drops(&self) -> Option<Drops> {
+        Some(Drops { fixed_in: "2.0", flag: "--toy-incremental" })
+    }
+}
+
+#[test]
+fn an_engine_defined_in_this_file_is_shown() {
+    let mut scene = Scene::delivering();
+    scene.analysis = Analysis::new(Config { engines: Engines(&[&Toy]), ..Config::default() });
+    let capabilities = Capabilities::SENT | Capabilities::DELIVERED;
+    let hop = Hop { origin: true, last: true, ..Hop::new(HopId(0), "model->web", capabilities) };
+    scene.emit(0, What::Hop(hop));
+    scene.emit(0, What::Engine(Engine { name: Some("toy"), version: Some("1.0"), ..Engine::default() }));
+    for count in 1..=60 {
+        scene.send(u64::from(count) * 100 * MS, &[("a", 1, count)]);
+        if count != 30 {
+            scene.deliver(u64::from(count) * 100 * MS + MS, "a", 1, count);
+        }
+    }
+    let mut fixture = Fixture::of(scene);
+    fixture.refresh();
+    let overview = fixture.drawn((200, 50), "C");
+    assert!(overview.contains("Toy 1.0") && overview.contains("> web"), "{overview}");
+    fixture.press(&[Action::Go(Tab::Findings)]);
+    let findings = fixture.drawn((200, 50), "C");
+    assert!(findings.contains("2.0") && findings.contains("--toy-incremental"), "{findings}");
 }
