@@ -1,4 +1,4 @@
-//! What the ledger knows about one request, and its evidence for the flags.
+//! A request's record in the ledger, and its evidence for the flags.
 
 use session::units::{count, duration};
 use trace::MonoNs;
@@ -10,7 +10,7 @@ use trace::report::{explain_tool_calls, ids, places};
 use super::flags::Flag;
 use super::row::{Life, Row};
 
-/// What the ledger knows about a request, live or finished.
+/// The ledger's record of a request, live or finished.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Kept {
     /// First send and first receive, which the ledger keeps longer than the journal.

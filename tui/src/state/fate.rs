@@ -45,7 +45,7 @@ impl Fate {
     }
 }
 
-/// Returns the fate of each chunk, in the order sent; `idle` if its receive was not observed. The ledger decides what is lost.
+/// Returns the fate of each chunk, in the order sent; `idle` if its receive was not observed. The ledger decides which tokens are lost.
 pub(crate) fn fates(
     chunks: &[ChunkSeen],
     deliveries: &[DeliverySeen],

@@ -29,7 +29,7 @@ pub(super) enum Refused {
     Failed(RecordError),
 }
 
-/// A file, and what it contains so far.
+/// A file and counts of its content so far.
 #[derive(Debug)]
 struct Part {
     path: PathBuf,
