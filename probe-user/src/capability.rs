@@ -138,7 +138,7 @@ impl Feature {
         match self {
             Self::Messages => ("frames", (5, 15), "frames are not observed: no gap, no backlog"),
             Self::Processed => ("processed", (5, 15), "the time when a frame is processed is unknown"),
-            Self::Scheduler => ("thread states", (5, 8), "consumer thread states are only sampled every 100 ms"),
+            Self::Scheduler => ("thread states", (5, 15), "consumer thread states are only sampled every 100 ms"),
             Self::Polls => {
                 let without = "frames per wakeup and time away from the poll are unknown: no drop can be predicted";
                 ("wakeups", (5, 15), without)
@@ -164,6 +164,8 @@ pub struct Permissions {
     kernel: (u32, u32),
     /// The process is in a separate user namespace, where its effective capabilities do not apply outside.
     mapped: bool,
+    /// Uprobes are attached by perf events although the kernel's version has multi-uprobe links.
+    perf_events: bool,
 }
 
 impl Permissions {
@@ -177,7 +179,13 @@ impl Permissions {
             bounding: set("CapBnd:").unwrap_or(0),
             kernel: version(&release).unwrap_or((0, 0)),
             mapped: Kind::User.is_initial() == Some(false),
+            perf_events: false,
         }
+    }
+
+    /// The same permissions on a kernel whose multi-uprobe links are unusable, so that uprobes need perf events.
+    pub(crate) fn with_perf_events(self) -> Self {
+        Self { perf_events: true, ..self }
     }
 
     /// Whether a user namespace invalidates the capabilities for the kernel.
@@ -203,7 +211,9 @@ impl Permissions {
 
     /// Capabilities that `feature` requires and this process lacks.
     pub fn lacks(&self, feature: Feature) -> Vec<Capability> {
-        feature.needs(self.kernel).iter().copied().filter(|c| !self.has(*c)).collect()
+        // The last version without these links.
+        let kernel = if self.perf_events { self.kernel.min((6, 5)) } else { self.kernel };
+        feature.needs(kernel).iter().copied().filter(|c| !self.has(*c)).collect()
     }
 }
 
@@ -225,12 +235,13 @@ mod tests {
 
     #[test]
     fn sys_admin_implies_bpf_and_perfmon_but_not_ptrace() {
-        let admin = Permissions { effective: 1 << 21, bounding: 0, mapped: false, kernel: (6, 1) };
+        let admin = Permissions { effective: 1 << 21, bounding: 0, mapped: false, perf_events: false, kernel: (6, 1) };
         assert!(admin.lacks(Feature::Scheduler).is_empty());
         assert_eq!(admin.lacks(Feature::Messages), [Capability::SysPtrace]);
-        let none = Permissions { effective: 0, bounding: 0, mapped: false, kernel: (6, 1) };
+        let none = Permissions { effective: 0, kernel: (6, 1), ..admin };
         assert_eq!(none.lacks(Feature::Polls), Feature::Polls.needs((6, 1)));
-        let newer = Permissions { effective: 1 << 38 | 1 << 39 | 1 << 19, bounding: 0, mapped: false, kernel: (6, 6) };
+        let newer = Permissions { effective: 1 << 38 | 1 << 39 | 1 << 19, kernel: (6, 6), ..admin };
         assert!(newer.lacks(Feature::Messages).is_empty());
+        assert_eq!(newer.with_perf_events().lacks(Feature::Messages), [Capability::SysAdmin]);
     }
 }

@@ -72,7 +72,11 @@ impl Degraded {
 
     fn remedy_at(&self, place: Place) -> String {
         match &self.missing {
-            Missing::Capabilities(_) => place.grant(self.feature.needs(Permissions::here().kernel())),
+            Missing::Capabilities(lacking) => {
+                let needs = self.feature.needs(Permissions::here().kernel());
+                let others = lacking.iter().filter(|capability| !needs.contains(capability));
+                place.grant(&needs.iter().chain(others).copied().collect::<Vec<_>>())
+            }
             Missing::UserNamespace => place.host_users().to_owned(),
             Missing::Filtered(calls) => place.unfiltered(&names_of(calls)),
             Missing::PtraceScope => {
@@ -141,6 +145,12 @@ fn names_of(calls: &[Call]) -> Vec<&'static str> {
     calls.iter().map(|call| call.name()).collect()
 }
 
+/// The error and its causes in one line, each once: some errors repeat their cause.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string);
+    causes.fold(error.to_string(), |line, cause| if line.contains(&cause) { line } else { format!("{line}: {cause}") })
+}
+
 /// Shortens the error: the verifier's log can have thousands of lines.
 fn first_words(error: &str) -> String {
     error.lines().next().unwrap_or_default().chars().take(300).collect()
@@ -155,11 +165,31 @@ mod tests {
         let degraded = Degraded {
             feature: Feature::Messages,
             pid: Some(7),
-            missing: Missing::Capabilities(vec![Capability::SysAdmin]),
+            missing: Missing::Capabilities(vec![Capability::SysPtrace]),
         };
-        assert_eq!(degraded.to_string(), "pid 7: frames are not observed: no gap, no backlog (missing CAP_SYS_ADMIN)");
+        assert_eq!(degraded.to_string(), "pid 7: frames are not observed: no gap, no backlog (missing CAP_SYS_PTRACE)");
         let needs = Feature::Messages.needs(Permissions::here().kernel());
         assert_eq!(degraded.remedy_at(Place::Docker), Place::Docker.grant(needs));
+    }
+
+    #[test]
+    fn the_remedy_also_grants_capabilities_that_only_this_kernel_requires() {
+        let missing = Missing::Capabilities(vec![Capability::SysAdmin]);
+        let degraded = Degraded { feature: Feature::Queues, pid: None, missing };
+        let granted = [Capability::SysPtrace, Capability::DacReadSearch, Capability::SysAdmin];
+        assert_eq!(degraded.remedy_at(Place::Docker), Place::Docker.grant(&granted));
+    }
+
+    #[test]
+    fn a_cause_that_the_error_already_names_is_not_repeated() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot attach to {path}: {source}")]
+        struct Refused {
+            path: &'static str,
+            source: std::io::Error,
+        }
+        let error = Refused { path: "libzmq.so", source: std::io::Error::from_raw_os_error(22) };
+        assert_eq!(with_causes(&error), "cannot attach to libzmq.so: Invalid argument (os error 22)");
     }
 
     #[test]

@@ -54,6 +54,11 @@ pub trait LiveSource: About {
 
     /// Makes events carry token ids. Called before the first event if ids may be recorded.
     fn keep_ids(&mut self);
+
+    /// Why nothing could be observed. A run that then observed nothing ends with this error instead of an empty report.
+    fn failure(&self) -> Option<String> {
+        None
+    }
 }
 
 impl<T: LiveSource> Source for T {

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use session::sink::Sink;
 use session::telemetry::Telemetry;
 use session::{LiveSource, Observer, RunOptions, Running, Session, Signals};
@@ -31,7 +31,7 @@ pub(crate) fn run(source: impl LiveSource, args: &LiveArgs) -> anyhow::Result<Ex
     conclude(&watch(source, args, &signals)?, args.outcome)
 }
 
-/// Runs `source` as [`run`] does, and returns the report.
+/// Runs `source` as [`run`] does, and returns the report. Fails if the source could observe nothing.
 pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Signals) -> anyhow::Result<Report> {
     let config = Config { limits: args.limits.limits(), engines: engines::FACTS };
     let files = args.record.files();
@@ -71,6 +71,11 @@ pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Sign
     let report = session.finish(&source, &print_message);
     let before = signals.seen();
     args.telemetry.linger(|| signals.seen() > before);
+    if let Some(failure) = source.failure()
+        && saw_nothing(&report)
+    {
+        bail!(failure);
+    }
     Ok(report)
 }
 

@@ -173,3 +173,21 @@ fn privileges_are_dropped_before_the_first_byte_is_read() {
         assert!(confined && waits, "{command}");
     }
 }
+
+/// A process that cannot be observed is an error, not an empty report.
+#[test]
+fn an_attach_that_observes_no_process_fails() {
+    let mut idle = Command::new("sleep").arg("60").spawn().expect("started");
+    let out = Command::new(env!("CARGO_BIN_EXE_tokengap"))
+        .args(["attach", "--headless", "--duration", "1s", "--pid", &format!("{}=scheduler", idle.id())])
+        .output()
+        .expect("started");
+    idle.kill().expect("ended");
+    idle.wait().expect("reaped");
+    let stderr = String::from_utf8_lossy(&out.stderr);
+    assert_eq!((out.status.code(), out.stdout.len()), (Some(2), 0), "{stderr}");
+    // Without privileges, no probe can be loaded at all.
+    let refused =
+        ["cannot attach the probe", "no process of the engine is observed: none of its processes has loaded libzmq"];
+    assert!(refused.iter().any(|refused| stderr.contains(refused)), "{stderr}");
+}

@@ -11,6 +11,7 @@ use aya::programs::{FEntry, ProgramError, RawTracePoint, UProbe};
 use aya::{Btf, Ebpf};
 use probe_ebpf::Cookie;
 
+use crate::degraded::with_causes;
 use crate::discover::ReadError;
 use crate::probe_points::ProbePointsError;
 
@@ -94,7 +95,7 @@ impl AttachMethod {
         match Multi::load(ebpf, programs) {
             Ok(multi) => Self::Multi(multi),
             Err(error) => {
-                tracing::debug!("one perf event per probe point: {error}");
+                tracing::debug!("one perf event per probe point: {}", with_causes(&error));
                 Self::Perf(programs)
             }
         }

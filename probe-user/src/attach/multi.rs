@@ -6,7 +6,7 @@
 #![expect(unsafe_code, reason = "bpf(2) has no safe wrapper that knows this attach type")]
 
 use std::collections::{HashMap, HashSet};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
@@ -33,6 +33,12 @@ pub(crate) enum MultiError {
     Object(String),
     #[error("cannot load {name} for multiple probe points: {source}")]
     Load { name: &'static str, source: io::Error },
+    #[error("the kernel has no multi-uprobe links (Linux 6.6)")]
+    NoLinks,
+    #[error(
+        "the kernel's multi-uprobe links observe only the main thread of a process (fixed in Linux 6.6.33 and 6.10)"
+    )]
+    MainThreadOnly,
     #[error("cannot attach to {places} probe points of {path}: {source}")]
     Attach { places: usize, path: String, source: io::Error },
 }
@@ -69,7 +75,7 @@ fn unknown(name: &str) -> MultiError {
 
 impl Multi {
     /// Prepares the programs with these names for the maps of `ebpf`, all of which must still be present there. Loads the first one to test
-    /// kernel support; the others load at their first attach.
+    /// kernel support ([`check_links`]); the others load at their first attach.
     pub(crate) fn load(ebpf: &Ebpf, names: &[&'static str]) -> Result<Self, MultiError> {
         let wrong = |error: &dyn std::error::Error| MultiError::Object(error.to_string());
         let mut object = Object::parse(load::OBJECT).map_err(|e| wrong(&e))?;
@@ -92,7 +98,7 @@ impl Multi {
         });
         let mut programs: HashMap<_, _> = programs.collect::<Result<_, MultiError>>()?;
         if let Some(first) = names.first().and_then(|name| programs.get_mut(name)) {
-            first.load()?;
+            check_links(first.load()?)?;
         }
         Ok(Self { programs })
     }
@@ -114,25 +120,55 @@ impl Multi {
         let failed = |source| MultiError::Attach { places: points.len(), path: path.display().to_string(), source };
         let program = self.programs.get_mut(name).ok_or_else(|| unknown(name))?.load()?;
         let file = CString::new(path.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
-        let offsets: Vec<u64> = points.iter().map(|(offset, _)| *offset).collect();
-        let cookies: Vec<u64> = points.iter().map(|(_, cookie)| cookie.0).collect();
-        let attribute = LinkCreate {
-            program: program.as_raw_fd() as u32,
-            target: 0,
-            attach_type: BPF_TRACE_UPROBE_MULTI,
-            flags: 0,
-            path: file.as_ptr() as u64,
-            offsets: offsets.as_ptr() as u64,
-            counters: 0,
-            cookies: cookies.as_ptr() as u64,
-            count: points.len() as u32,
-            multi_flags: if returns { BPF_F_UPROBE_MULTI_RETURN } else { 0 },
-            pid,
-            reserved: 0,
-        };
-        // SAFETY: path, offsets and cookies outlive the call, and `count` is the length of both arrays.
-        unsafe { bpf(BPF_LINK_CREATE, &attribute) }.map_err(failed)
+        create_link(program, returns, &file, pid, points).map_err(failed)
     }
+}
+
+/// Tests with links that must fail whether the kernel supports links for multiple probe points, as libbpf does. A successful load proves
+/// nothing: before 6.6 the kernel does not check the attach type of a program of this kind.
+fn check_links(program: &OwnedFd) -> Result<(), MultiError> {
+    const NO_PROCESS: u32 = u32::MAX;
+    let point = [(0, Cookie(0))];
+    let refusal = |pid| create_link(program, false, c"/", pid, &point).err().and_then(|error| error.raw_os_error());
+    judge_refusals(refusal(0), refusal(NO_PROCESS))
+}
+
+/// Interprets the errors of links to a folder, the second one in an impossible process.
+fn judge_refusals(folder: Option<i32>, impossible_process: Option<i32>) -> Result<(), MultiError> {
+    match (folder, impossible_process) {
+        // A folder cannot be probed, and the process is checked before the file.
+        (Some(libc::EBADF), Some(libc::EINVAL)) => Ok(()),
+        // The first kernels with these links compare the id with that of a thread, and look it up after the file.
+        (Some(libc::EBADF), _) => Err(MultiError::MainThreadOnly),
+        _ => Err(MultiError::NoLinks),
+    }
+}
+
+fn create_link(
+    program: &OwnedFd,
+    returns: bool,
+    file: &CStr,
+    pid: u32,
+    points: &[(u64, Cookie)],
+) -> io::Result<OwnedFd> {
+    let offsets: Vec<u64> = points.iter().map(|(offset, _)| *offset).collect();
+    let cookies: Vec<u64> = points.iter().map(|(_, cookie)| cookie.0).collect();
+    let attribute = LinkCreate {
+        program: program.as_raw_fd() as u32,
+        target: 0,
+        attach_type: BPF_TRACE_UPROBE_MULTI,
+        flags: 0,
+        path: file.as_ptr() as u64,
+        offsets: offsets.as_ptr() as u64,
+        counters: 0,
+        cookies: cookies.as_ptr() as u64,
+        count: points.len() as u32,
+        multi_flags: if returns { BPF_F_UPROBE_MULTI_RETURN } else { 0 },
+        pid,
+        reserved: 0,
+    };
+    // SAFETY: path, offsets and cookies outlive the call, and `count` is the length of both arrays.
+    unsafe { bpf(BPF_LINK_CREATE, &attribute) }
 }
 
 /// `link_create` in `union bpf_attr`, up to the end of `uprobe_multi`.
@@ -215,4 +251,22 @@ fn descriptor(map: &Map) -> Option<RawFd> {
         return None;
     };
     Some(data.fd().as_fd().as_raw_fd())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_without_usable_links_are_recognised() {
+        assert!(judge_refusals(Some(libc::EBADF), Some(libc::EINVAL)).is_ok());
+        // Linux 5.15 to 6.5 load the program and refuse every link.
+        let before = judge_refusals(Some(libc::EINVAL), Some(libc::EINVAL));
+        assert!(matches!(before, Err(MultiError::NoLinks)));
+        // Linux 6.6 as released.
+        let first = judge_refusals(Some(libc::EBADF), Some(libc::EBADF));
+        assert!(matches!(first, Err(MultiError::MainThreadOnly)));
+        // A link that should have failed.
+        assert!(matches!(judge_refusals(None, None), Err(MultiError::NoLinks)));
+    }
 }

@@ -21,7 +21,7 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::attach::{self, AttachError, AttachMethod, Batch, Link};
 use crate::btf::{Btf, VMLINUX};
 use crate::capability::{Feature, Permissions};
-use crate::degraded::{Degraded, Missing};
+use crate::degraded::{Degraded, Missing, with_causes};
 use crate::discover::{InnerServer, ReadError};
 use crate::egress::places;
 use crate::library::{self, Library};
@@ -136,7 +136,7 @@ struct Slot {
 impl Probe {
     /// Attaches to `targets`, which may already be running. [`Probe::degraded`] lists the features that could not be attached.
     pub fn attach(targets: &[Target], options: Options) -> Result<Self, ProbeError> {
-        let permissions = Permissions::here();
+        let mut permissions = Permissions::here();
         let mut degraded = Vec::new();
         let (offsets, places, has_timeouts) = match Btf::running() {
             Ok(btf) => {
@@ -157,10 +157,13 @@ impl Probe {
             places: places.clone().unwrap_or_default(),
         };
         let mut ebpf = load::load(settings).map_err(|error| {
-            ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, chain(&error)))
+            ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, with_causes(&error)))
         })?;
         let programs: &'static [&'static str] = if options.tls { &WITH_TLS } else { &UPROBES };
         let way = AttachMethod::of(&ebpf, programs);
+        if let AttachMethod::Perf(_) = way {
+            permissions = permissions.with_perf_events();
+        }
         let records = map(&mut ebpf, "RECORDS", RingBuf::try_from)?;
         let losses = map(&mut ebpf, "LOSSES", Losses::new)?;
         let watched = map(&mut ebpf, "WATCHED", Array::try_from)?;
@@ -299,7 +302,7 @@ impl Probe {
                     self.global.extend(links);
                     self.polls_in_kernel = true;
                 }
-                Err(error) => tracing::debug!("polls are counted by uprobes on libc: {}", chain(&error)),
+                Err(error) => tracing::debug!("polls are counted by uprobes on libc: {}", with_causes(&error)),
             }
         }
     }
@@ -435,7 +438,7 @@ impl Probe {
     }
 
     fn add_degraded(&mut self, feature: Feature, pid: Option<u32>, error: &dyn std::error::Error) {
-        let new = Degraded::explain(feature, pid, self.permissions, chain(error));
+        let new = Degraded::explain(feature, pid, self.permissions, with_causes(error));
         if !self.degraded.contains(&new) {
             self.degraded.push(new);
         }
@@ -464,10 +467,4 @@ fn wrong(name: &'static str) -> impl FnOnce(MapError) -> ProbeError {
 
 fn no_types(what: String) -> Degraded {
     Degraded { feature: Feature::Scheduler, pid: None, missing: Missing::KernelTypes(what) }
-}
-
-/// The error and its causes in one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source());
-    causes.fold(error.to_string(), |words, cause| format!("{words}: {cause}"))
 }

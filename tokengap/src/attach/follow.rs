@@ -131,7 +131,15 @@ impl Follow {
     fn attach(&mut self, watcher: Watcher, engine: Engine) {
         let State::Waiting(waiting) = &self.state else { return };
         let since = waiting.since;
-        match Attach::with(&mut self.probe, watcher, engine, self.options.clone()) {
+        let attached = Attach::with(&mut self.probe, watcher, engine, self.options.clone());
+        let attached = attached.and_then(|attach| match attach.refusal() {
+            Some(refusal) => {
+                self.probe = Some(attach.into_probe());
+                Err(anyhow::Error::msg(refusal))
+            }
+            None => Ok(attach),
+        });
+        match attached {
             Ok(mut attach) => {
                 attach.lanes.paths.ids = self.ids.clone();
                 if self.keep_ids {
@@ -217,6 +225,13 @@ impl About for Follow {
 }
 
 impl LiveSource for Follow {
+    fn failure(&self) -> Option<String> {
+        match self.watched() {
+            Some(attach) => attach.failure(),
+            None => self.refused.clone(),
+        }
+    }
+
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         let State::Watching(attach) = &mut self.state else {
             if self.stopping {

@@ -237,6 +237,28 @@ impl Attach {
         })
     }
 
+    /// Why the frames of no process are observed. `None` if those of one are, and while processes may still load what is probed.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        if self.probed.is_empty() && self.options.named.is_empty() {
+            return None;
+        }
+        self.unobserved()
+    }
+
+    /// Why the frames of no process are observed at this moment.
+    fn unobserved(&self) -> Option<String> {
+        if self.sides().any(|(_, by)| by.is_some()) {
+            return None;
+        }
+        let refused = self.probe.degraded().iter().find(|degraded| degraded.feature == Feature::Messages);
+        let why = match refused {
+            Some(degraded) => format!("{degraded}; {}", degraded.remedy()),
+            None => "none of its processes has loaded libzmq; check the pids, or wait for the engine with --follow"
+                .to_owned(),
+        };
+        Some(format!("no process of the engine is observed: {why}"))
+    }
+
     /// Number of processes with probes attached.
     pub(crate) fn watched(&self) -> usize {
         self.probed.len()
@@ -406,6 +428,10 @@ impl About for Attach {
 }
 
 impl LiveSource for Attach {
+    fn failure(&self) -> Option<String> {
+        self.unobserved()
+    }
+
     fn keep_ids(&mut self) {
         self.lanes.shows_ids = true;
         self.lanes.decoders.keep_ids();

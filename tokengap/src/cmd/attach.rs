@@ -109,6 +109,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Handle signals before announcing the attach, so that an interrupt right after it still prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
     let mut attach = Attach::start(watcher, engine, options)?;
+    if let Some(refusal) = attach.refusal() {
+        bail!(refusal);
+    }
     attach.refuse_programs();
     for (process, by) in attach.sides() {
         let (role, pid, by) = (process.role, process.id.pid, by.unwrap_or("nothing"));
