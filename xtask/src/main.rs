@@ -44,6 +44,8 @@ enum Command {
     /// Copy bytes between endpoints without analysis, as a baseline
     #[command(hide = true)]
     PlainRelay(e2e::plain_relay::Options),
+    /// Boot other kernels in QEMU, run tokengap in each, and write the table of docs/reference/coverage.md
+    Kernels(scripted::Kernels),
     /// Print the ids of all BPF programs, links and maps
     #[command(hide = true)]
     KernelObjects,
@@ -80,6 +82,7 @@ fn main() -> anyhow::Result<()> {
         Command::Healthy(options) => healthy::run(&options),
         Command::Install(options) => scripted::install(&options),
         Command::KernelObjects => faults::kernel::list(),
+        Command::Kernels(options) => scripted::kernels(&options),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(options) => scripted::schemas(&options),
         Command::Ebpf(options) => scripted::ebpf(&options),

@@ -206,6 +206,48 @@ pub(crate) fn unit(options: &Released) -> Result<()> {
 }
 
 #[derive(clap::Args)]
+pub(crate) struct Kernels {
+    /// Boot only kernels whose line in xtask/src/kernels/kernels.txt contains this
+    #[arg(long, value_name = "TEXT", default_value = "")]
+    only: String,
+    /// Static program for x86-64 [default: the result of `cargo xtask dist`]
+    #[arg(long, value_name = "FILE")]
+    program: Option<PathBuf>,
+    /// Static program for ARM64, built by `cargo xtask dist --target aarch64-unknown-linux-musl` [default: no ARM64]
+    #[arg(long, value_name = "FILE")]
+    arm64: Option<PathBuf>,
+    /// The probe's test program, which also runs on each x86-64 kernel: target/debug/deps/live-*
+    #[arg(long, value_name = "FILE")]
+    tests: Option<PathBuf>,
+    /// Folder for the results as JSON; the table includes earlier results in it
+    #[arg(long, value_name = "DIR", default_value = "target/kernels/results")]
+    results: PathBuf,
+    /// Write the table to docs/reference/coverage.md
+    #[arg(long)]
+    write: bool,
+}
+
+/// The last release whose waiters keep only one of several queued chunks, so that tokens are lost.
+const LOSSY_RELEASE: &str = "0.5.9";
+
+/// `cargo xtask kernels`: boots kernels of Debian packages in QEMU and compares tokengap's reports there with the engine's own counts.
+pub(crate) fn kernels(options: &Kernels) -> Result<()> {
+    ensure!(rustix::process::geteuid().is_root(), "the machines share this one's files, which needs root");
+    prepare(&[LOSSY_RELEASE])?;
+    let absent = || Ok(PathBuf::from("-"));
+    let given = |file: &Option<PathBuf>| file.as_deref().map_or_else(absent, |file| dist::program(Some(file)));
+    let table = tempfile::NamedTempFile::new()?;
+    let mut check = python("kernels/check.py")?;
+    check.arg(dist::program(options.program.as_deref())?).arg(given(&options.arm64)?).arg(given(&options.tests)?);
+    check.args([LOSSY_RELEASE, "--only", &options.only, "--table"]).arg(table.path());
+    succeed(check.arg("--results").arg(&options.results))?;
+    if options.write {
+        write_document("reference/coverage.md", "Kernels", &std::fs::read_to_string(table.path())?)?;
+    }
+    Ok(())
+}
+
+#[derive(clap::Args)]
 pub(crate) struct Schemas {
     /// Read every release again, including those in the tables
     #[arg(long)]

@@ -1,0 +1,138 @@
+"""Boots kernels and writes the table of features by kernel.
+
+usage: check.py X86 ARM64 TEST RELEASE [--only TEXT] [--table FILE] [--results FOLDER]
+X86 and ARM64 are static programs; `-` omits an architecture. TEST is the probe's test program for x86-64, or `-`.
+"""
+
+import argparse
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+HERE = Path(__file__).parent
+PROJECT = HERE.parents[2]
+# An emulated ARM64 machine needs a minute for an import of the engine.
+LIMIT_SECONDS = 3600
+ROWS = [
+    ("frames, tokens, gap", "root: frames"),
+    ("losses, deliveries", "root: losses"),
+    ("thread states", "root: thread states"),
+    ("wakeups", "root: wakeups"),
+    ("kernel queues", "root: kernel queues"),
+    ("socket reads", "doctor: socket reads"),
+    ("as a user with capabilities", "user: frames"),
+    ("demo", "demo"),
+    ("tests of the probe", "tests"),
+]
+
+
+def kernels() -> list[list[str]]:
+    lines = (HERE / "kernels.txt").read_text().splitlines()
+    return [line.split() for line in lines if line and not line.startswith("#")]
+
+
+def boot(kernel: list[str], program: Path, release: str, test: str) -> dict | None:
+    """Results of one kernel; `None` if it is not served, or did not come up."""
+    architecture, suite, package = kernel
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        shutil.copy(program, out / "tokengap")
+        if test != "-" and architecture == "amd64":
+            shutil.copy(test, out / "live")
+        here = architecture == "amd64"
+        project = PROJECT if here else Path("/project")
+        python = PROJECT / ".venv-engine/bin/python" if here else "python3"
+        path = f"{project}:{project}/xtask/src/kernels" + ("" if here else ":/opt/py")
+        # The shared folder does not allow other users to run files.
+        command = (
+            f"cp /run/out/tokengap /tmp && chmod 755 /tmp/tokengap && cd {project} && PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={path} "
+            f"{python} xtask/src/kernels/inside.py /tmp/tokengap {release} {project}/.engine /run/out/result.json"
+            + (" /run/out/live" if (out / "live").exists() else "")
+        )
+        arguments = ["-a", architecture, "-s", suite, "-t", str(LIMIT_SECONDS), "-o", folder, package, command]
+        done = subprocess.run([HERE / "boot.sh", *arguments])
+        result = out / "result.json"
+        if not result.exists():
+            print(f"SKIPPED: {' '.join(kernel)}: boot.sh ended with {done.returncode}", flush=True)
+            return None
+        return json.loads(result.read_text())
+
+
+def column(result: dict) -> str:
+    version = ".".join(result["kernel"].split(".")[:2])
+    return f"{version} {'ARM64' if result['machine'] == 'aarch64' else 'x86-64'}"
+
+
+def table(results: list[dict]) -> str:
+    """A row for each feature and a column for each kernel. Reasons are numbered notes."""
+    notes: list[str] = []
+
+    def cell(result: dict, key: str) -> str:
+        found = result["cells"].get(key)
+        # A run that was refused has no further numbers.
+        if found is None:
+            refused = result["cells"].get(key.split(":")[0] + ": frames")
+            if refused is None or refused["state"] != "refused":
+                return "not run"
+            found = refused
+        if found["state"] == "works":
+            return "works"
+        if found["note"] not in notes:
+            notes.append(found["note"])
+        return f"{found['state']} ({notes.index(found['note']) + 1})"
+
+    lines = ["| | " + " | ".join(column(result) for result in results) + " |", "|---" * (len(results) + 1) + "|"]
+    for name, key in ROWS:
+        lines.append(f"| {name} | " + " | ".join(cell(result, key) for result in results) + " |")
+    lines.append("| capabilities of that user | " + " | ".join(f"`{result['capabilities']}`" for result in results) + " |")
+    lines.append("")
+    lines += [f"{number}. {note}" for number, note in enumerate(notes, 1)]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("x86")
+    parser.add_argument("arm64")
+    parser.add_argument("test")
+    parser.add_argument("release")
+    parser.add_argument("--only", default="", help="only kernels whose line contains this")
+    parser.add_argument("--table", type=Path, help="file for the table")
+    parser.add_argument("--results", type=Path, help="folder for the results as JSON, from which --table also takes kernels not run")
+    options = parser.parse_args()
+    results = {}
+    if options.results:
+        options.results.mkdir(parents=True, exist_ok=True)
+        for file in options.results.glob("*.json"):
+            results[file.stem] = json.loads(file.read_text())
+    wrong = []
+    for kernel in kernels():
+        program = options.x86 if kernel[0] == "amd64" else options.arm64
+        if program == "-" or options.only not in " ".join(kernel):
+            continue
+        print(f"==== {' '.join(kernel)}", flush=True)
+        result = boot(kernel, Path(program), options.release, options.test)
+        if result is None:
+            continue
+        name = "-".join(kernel)
+        results[name] = result
+        if options.results:
+            (options.results / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
+        for key, cell in result["cells"].items():
+            print(f"{column(result)}: {key}: {cell['state']}: {cell['note']}", flush=True)
+            if cell["state"] == "wrong":
+                wrong.append(f"{column(result)}: {key}")
+    ordered = [results["-".join(kernel)] for kernel in kernels() if "-".join(kernel) in results]
+    if ordered and options.table:
+        options.table.write_text(table(ordered))
+    if wrong:
+        print("wrong: " + "; ".join(wrong))
+    print(f"{len(ordered)} passed, 0 failed" if ordered and not wrong else f"{len(ordered)} kernels, {len(wrong)} wrong")
+    return 1 if wrong or not ordered else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,156 @@
+"""Runs in a booted kernel: the features of tokengap there, compared with the truth of the demo and of the engine harness.
+
+usage: inside.py PROGRAM RELEASE ENGINES RESULT [TEST]    as root; RESULT is a JSON file; TEST is the probe's test program
+
+Emulation makes every process slow. Counts are compared exactly; times only with the stamps around the engine's own calls.
+"""
+
+import argparse
+import dataclasses
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from engine.e2e import attach, losses, session
+from engine.e2e.checks import Checks
+from engine.e2e.rows import consumer
+from engine.e2e.session import Engine, Run, Session, Setting, Watch
+
+# Limits of the harness: importing the engine takes minutes in an emulated machine.
+session.STARTUP = session.ATTACHING = 600
+session.DEADLINE = 900
+# Emulated unpickling delays the harness's stamp after a receive by several milliseconds.
+attach.TOLERANCE_NS = 30_000_000
+SETTING = Setting(**consumer("--stream-output", http=True))
+SETTING = dataclasses.replace(SETTING, plan=SETTING.plan | dict(requests=24, tokens=50))
+# Documented in docs/install.md.
+USER = "1000"
+CAPABILITIES = {True: "bpf,perfmon,sys_ptrace,dac_read_search", False: "sys_admin,sys_ptrace,dac_read_search"}
+FIRST_WITH_LINKS = (6, 6)
+
+Cell = dict[str, str]
+
+
+def works(note: str = "") -> Cell:
+    return {"state": "works", "note": note}
+
+
+def other(state: str, reason: str) -> Cell:
+    return {"state": state, "note": reason}
+
+
+def kernel_version() -> tuple[int, ...]:
+    return tuple(int(number) for number in re.findall(r"\d+", platform.release())[:2])
+
+
+def doctor(program: Path) -> dict[str, Cell]:
+    """Each feature with doctor's own word and reason."""
+    done = subprocess.run([program, "doctor", "--json"], capture_output=True, text=True)
+    diagnosis = json.loads(done.stdout)
+    words = {"works": "works", "degraded": "degraded", "missing": "refused"}
+    cells = {}
+    for row in diagnosis["features"]:
+        reasons = "; ".join(reason["why"] for reason in row["reasons"])
+        cells[row["name"]] = other(words[row["state"]], reasons)
+    facts = {fact["name"]: fact["value"] for fact in diagnosis["facts"]}
+    cells["probe points"] = works(str(facts.get("uprobes")))
+    return cells
+
+
+def demo(program: Path) -> Cell:
+    """The demo's report against its peers' counts."""
+    command = [program, *"demo --scenario race --headless --json --duration 5s".split()]
+    report = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    truth, chunks = report["demo"]["truth"], report["chunks"]
+    pairs = [
+        ("requests", truth["requests"], report["requests"]["seen"]),
+        ("chunks", truth["chunks"], chunks["sent"]),
+        ("tokens", truth["tokens"], report["tokens"]["sent"]),
+        ("tokens lost", truth["tokens_lost"], chunks["tokens_lost"]),
+    ]
+    wrong = [f"{what}: {expected} expected, {reported} reported" for what, expected, reported in pairs if expected != reported]
+    return other("wrong", "; ".join(wrong)) if wrong else works(f"{truth['tokens']} tokens, {truth['tokens_lost']} lost")
+
+
+def attached(options, under: tuple[str, ...]) -> dict[str, Cell]:
+    """The real TokenizerManager with HTTP clients under attach: every count, loss and gap."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        checks = Checks()
+        run = Run(options, Engine(options.release), "kernel", Path(folder), checks)
+        try:
+            running = Session(run, SETTING, None)
+            watch = Watch(run, running.receiver.pid, under=under)
+            running.go()
+            outcome = running.finish()
+            outcome.report = watch.report()
+        except RuntimeError as error:
+            return {"frames": other("refused", str(error).strip().splitlines()[-1])}
+        finally:
+            run.close()
+    report = outcome.report
+    attach.totals(checks, outcome)
+    attach.hops(checks, outcome)
+    gaps = attach.requests(checks, outcome)
+    cells = {"frames": verdict(checks, f"{report['tokens']['received']} tokens; {gaps}")}
+    delivered = Checks()
+    losses.delivered(delivered, outcome)
+    losses.confirmed(delivered, outcome)
+    cells["losses"] = verdict(delivered, f"{report['chunks']['tokens_lost']} tokens lost")
+    hop = report["hops"][0]
+    # A number that only the feature gives.
+    numbers = {
+        "thread states": next((thread["run_wait"] for thread in report["cpu"] if thread["run_wait"] is not None), None),
+        "wakeups": hop["wakeup_frames_max"],
+        "kernel queues": hop["kernel_bytes_max"],
+    }
+    reasons = "; ".join(report["self"]["degraded"])
+    for name, number in numbers.items():
+        cells[name] = other("no number", reasons) if number is None else works()
+    return cells
+
+
+def verdict(checks: Checks, note: str) -> Cell:
+    return other("wrong", "; ".join(checks.failed[:3])) if checks.failed else works(note)
+
+
+def live_tests(test: Path) -> Cell:
+    """The probe's own tests as root."""
+    done = subprocess.run([test, "--test-threads=1"], capture_output=True, text=True, timeout=3600)
+    counts = re.search(r"(\d+) passed; (\d+) failed", done.stdout)
+    if not counts:
+        return other("refused", (done.stdout + done.stderr).strip().splitlines()[-1])
+    failed = re.findall(r"^test (\S+) \.\.\. FAILED", done.stdout, re.MULTILINE)
+    return other("wrong", f"failed: {', '.join(failed)}") if failed else works(f"{counts[1]} tests")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("tokengap", type=Path)
+    parser.add_argument("release")
+    parser.add_argument("engines", type=Path)
+    parser.add_argument("result", type=Path)
+    parser.add_argument("test", type=Path, nargs="?")
+    options = parser.parse_args()
+    options.python, options.xtask = Path(sys.executable), None
+    cells = {f"doctor: {name}": cell for name, cell in doctor(options.tokengap).items()}
+    cells["demo"] = demo(options.tokengap)
+    root = attached(options, ())
+    cells |= {f"root: {name}": cell for name, cell in root.items()}
+    granted = CAPABILITIES[kernel_version() >= FIRST_WITH_LINKS]
+    listed = ",".join(f"+{name}" for name in granted.split(","))
+    under = ("setpriv", "--reuid", USER, "--regid", USER, "--clear-groups", "--inh-caps", listed, "--ambient-caps", listed)
+    cells |= {f"user: {name}": cell for name, cell in attached(options, under).items()}
+    if options.test:
+        cells["tests"] = live_tests(options.test)
+    machine = {"kernel": platform.release(), "machine": platform.machine(), "capabilities": granted}
+    options.result.write_text(json.dumps({**machine, "cells": cells}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
