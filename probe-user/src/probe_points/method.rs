@@ -3,12 +3,10 @@
 //! Such a library is stripped and exports only its module's initialiser. `PyO3` keeps a table of each class's methods, in read-only data with
 //! relocations: function, name and its length with the final zero, documentation and its length, flags. The relocations name the function.
 
-use std::fs::File;
-use std::path::Path;
-
 use object::{Object as _, ObjectSegment as _, SegmentFlags, elf};
 
 use super::{ProbePointsError, read};
+use crate::library::Library;
 
 /// Offsets in a table entry from the pointer to the name.
 const FUNCTION: u64 = 8;
@@ -17,13 +15,12 @@ const FLAGS: u64 = 32;
 /// `METH_FASTCALL | METH_KEYWORDS`: the function gets an array of the arguments.
 const FAST_WITH_KEYWORDS: u32 = 0x82;
 
-/// File offset of the only method with one of these names in the library at `path`.
-pub(crate) fn of_library(path: &Path, methods: &'static [&'static str]) -> Result<u64, ProbePointsError> {
-    let shown = || path.display().to_string();
-    let open = |source| ProbePointsError::Read { path: shown(), source };
-    let image = read(path, File::open(path).map_err(open)?)?;
-    let found = find(&image, methods).map_err(|source| ProbePointsError::Elf { path: shown(), source })?;
-    found.ok_or_else(|| ProbePointsError::NoMethod { path: shown(), methods })
+/// File offset of the only method with one of these names in the library.
+pub(crate) fn of_library(library: &Library, methods: &'static [&'static str]) -> Result<u64, ProbePointsError> {
+    let path = || library.path.display().to_string();
+    let image = read(library)?;
+    let found = find(&image, methods).map_err(|source| ProbePointsError::Elf { path: path(), source })?;
+    found.ok_or_else(|| ProbePointsError::NoMethod { path: path(), methods })
 }
 
 /// File offset of the method. `None` if there is none, or more than one.

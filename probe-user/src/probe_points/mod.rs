@@ -5,10 +5,6 @@ pub(crate) mod method;
 mod walk;
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
@@ -16,8 +12,11 @@ use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
 pub(crate) use find::{Point, Received};
 use walk::Code64;
 
+use crate::discover::ReadError;
+use crate::library::Library;
+
 /// Maximum file size. libzmq and libssl have about 1 MB, libc 2 MB, and an extension module with libzmq linked in a few.
-const LARGEST: u64 = 64 << 20;
+const LARGEST: usize = 64 << 20;
 /// Maximum number of cached libraries; a cached file is read once for all processes that map it.
 const REMEMBERED: usize = 64;
 
@@ -38,8 +37,8 @@ const FUNCTIONS: [&str; 12] = [
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProbePointsError {
-    #[error("read {path}: {source}")]
-    Read { path: String, source: std::io::Error },
+    #[error("cannot read {path}: {source}")]
+    Read { path: String, source: ReadError },
     #[error("{path} is not a library for this machine: {source}")]
     Elf { path: String, source: object::Error },
     #[error("{path} is larger than {LARGEST} bytes")]
@@ -141,12 +140,12 @@ fn code<'a>(elf: &object::File<'a>, address: u64) -> Option<Loaded<'a>> {
 }
 
 /// Reads a library's file of at most [`LARGEST`] bytes.
-fn read(path: &Path, file: File) -> Result<Vec<u8>, ProbePointsError> {
-    let path = || path.display().to_string();
-    let mut image = Vec::new();
-    let read = file.take(LARGEST + 1).read_to_end(&mut image);
-    read.map_err(|source| ProbePointsError::Read { path: path(), source })?;
-    if image.len() as u64 > LARGEST { Err(ProbePointsError::Large { path: path() }) } else { Ok(image) }
+fn read(library: &Library) -> Result<Vec<u8>, ProbePointsError> {
+    let path = || library.path.display().to_string();
+    library.file.read(LARGEST).map_err(|source| match source {
+        ReadError::TooLong(_) => ProbePointsError::Large { path: path() },
+        source => ProbePointsError::Read { path: path(), source },
+    })
 }
 
 /// Cache of parsed libraries, by device and inode.
@@ -154,15 +153,12 @@ fn read(path: &Path, file: File) -> Result<Vec<u8>, ProbePointsError> {
 pub(crate) struct Known(HashMap<(u64, u64), Arc<ProbePoints>>);
 
 impl Known {
-    pub(crate) fn of(&mut self, path: &Path) -> Result<Arc<ProbePoints>, ProbePointsError> {
-        let failed = |source| ProbePointsError::Read { path: path.display().to_string(), source };
-        let file = File::open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        let key = (metadata.dev(), metadata.ino());
+    pub(crate) fn of(&mut self, library: &Library) -> Result<Arc<ProbePoints>, ProbePointsError> {
+        let key = (library.file.device, library.file.inode);
         if let Some(known) = self.0.get(&key) {
             return Ok(Arc::clone(known));
         }
-        let probe_points = Arc::new(ProbePoints::of(path.display().to_string(), &read(path, file)?)?);
+        let probe_points = Arc::new(ProbePoints::of(library.path.display().to_string(), &read(library)?)?);
         if self.0.len() == REMEMBERED {
             self.0.clear();
         }
