@@ -1,15 +1,16 @@
 //! Selection of the instructions to probe in a library.
 
 mod find;
+mod image;
 pub(crate) mod method;
 mod walk;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
-
 pub(crate) use find::{Point, Received};
+pub(crate) use image::ImageError;
+use image::{Export, Image};
 use walk::Code64;
 
 use crate::discover::ReadError;
@@ -39,8 +40,8 @@ const FUNCTIONS: [&str; 12] = [
 pub(crate) enum ProbePointsError {
     #[error("cannot read {path}: {source}")]
     Read { path: String, source: ReadError },
-    #[error("{path} is not a library for this machine: {source}")]
-    Elf { path: String, source: object::Error },
+    #[error("cannot analyse {path}: {source}")]
+    Image { path: String, source: ImageError },
     #[error("{path} is larger than {LARGEST} bytes")]
     Large { path: String },
     #[error("{path} does not export {symbol}")]
@@ -75,24 +76,18 @@ impl ProbePoints {
     }
 
     pub(crate) fn of(path: String, image: &[u8]) -> Result<Self, ProbePointsError> {
-        let elf = match object::File::parse(image) {
-            Ok(elf) => elf,
-            Err(source) => return Err(ProbePointsError::Elf { path, source }),
-        };
+        let failed = |source| ProbePointsError::Image { path: path.clone(), source };
+        let image = Image::parse(image).map_err(failed)?;
+        let exports = image.exports(&FUNCTIONS).map_err(failed)?;
         let mut probe_points = Self { path, ..Self::default() };
         let mut writes = [None; 2];
-        for symbol in elf.dynamic_symbols().filter(|symbol| !symbol.is_undefined()) {
-            let known = symbol.name().ok().and_then(|name| FUNCTIONS.into_iter().find(|known| *known == name));
-            let Some(name) = known else { continue };
-            let Some(code) = code(&elf, symbol.address()) else {
-                continue;
-            };
+        for Export { name, address: first } in exports {
             // A symbol may have several versions; use the first.
             if probe_points.functions.iter().any(|(known, _)| *known == name) {
                 continue;
             }
+            let Some(code) = code(&image, first) else { continue };
             let in_file = |address: u64| address.wrapping_sub(code.text.at).wrapping_add(code.offset);
-            let first = symbol.address();
             let entry = if cfg!(target_arch = "x86_64") { find::entry(code.text, first) } else { first };
             probe_points.functions.push((name, in_file(entry)));
             if !cfg!(target_arch = "x86_64") {
@@ -113,7 +108,7 @@ impl ProbePoints {
             }
         }
         if let [Some(write), Some(write_ex)] = writes
-            && let Some(code) = code(&elf, write_ex)
+            && let Some(code) = code(&image, write_ex)
         {
             let inner = find::tls_write(code.text, write, write_ex);
             probe_points.tls_write = inner.map(|inner| {
@@ -132,11 +127,9 @@ struct Loaded<'a> {
 }
 
 /// Segment that contains `address`.
-fn code<'a>(elf: &object::File<'a>, address: u64) -> Option<Loaded<'a>> {
-    let segment = elf
-        .segments()
-        .find(|segment| (segment.address()..segment.address().saturating_add(segment.size())).contains(&address))?;
-    Some(Loaded { text: Code64 { bytes: segment.data().ok()?, at: segment.address() }, offset: segment.file_range().0 })
+fn code<'a>(image: &Image<'a>, address: u64) -> Option<Loaded<'a>> {
+    let segment = image.segments.iter().find(|segment| segment.contains(address))?;
+    Some(Loaded { text: Code64 { bytes: segment.bytes, at: segment.address }, offset: segment.offset })
 }
 
 /// Reads a library's file of at most [`LARGEST`] bytes.
