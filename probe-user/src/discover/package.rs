@@ -10,6 +10,8 @@ use super::setting::{Origin, Setting};
 use crate::proc::ProcDir;
 use crate::proc::maps::{MappedFile, site_packages};
 
+/// Maximum number of directories of `PYTHONPATH`.
+const PYTHON_PATH: usize = 64;
 /// Maximum number of entries read in one package directory.
 const ENTRIES: usize = 50_000;
 /// Maximum size of `METADATA`, which contains the README after its headers.
@@ -41,6 +43,7 @@ pub(crate) fn search_path(interpreter: Interpreter<'_>) -> Vec<PathBuf> {
         None => dirs.extend(i.cwd.map(Path::to_owned)),
     }
     let python_path = i.python_path.unwrap_or_default().split(':').filter(|entry| !entry.is_empty());
+    let python_path = python_path.take(PYTHON_PATH);
     dirs.extend(python_path.filter_map(|entry| absolute(Path::new(entry))));
     dirs.extend(site_packages(i.files));
     if let Some(PythonVersion { major, minor }) = i.version {
