@@ -3,7 +3,7 @@
 //! `/proc/PID/root`, `cwd`, `exe` and the entries of `fd` are not among them: each leads to a file that the process chose.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::Errno;
@@ -17,7 +17,9 @@ const TEXT: usize = 16 << 20;
 /// Opens a file of the kernel. Refuses to follow a link that leads to a file of a process.
 pub fn open(path: impl AsRef<Path>) -> Result<File, ReadError> {
     let path = path.as_ref();
-    if !["/proc", "/sys"].iter().any(|folder| path.starts_with(folder)) {
+    let is_below = ["/proc", "/sys"].iter().any(|folder| path.starts_with(folder));
+    // The path of a cgroup outside the current namespace begins with `..`.
+    if !is_below || path.components().any(|part| part == Component::ParentDir) {
         return Err(ReadError::Os(Errno::XDEV));
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -53,6 +55,8 @@ mod tests {
         for path in ["/proc/self/root/etc/passwd", "/proc/self/cwd/Cargo.toml", "/proc/self/exe", "/proc/self/fd/0"] {
             assert_eq!(read_text(path), Err(ReadError::Os(Errno::LOOP)), "{path}");
         }
-        assert_eq!(read_text("/etc/passwd"), Err(ReadError::Os(Errno::XDEV)));
+        for path in ["/etc/passwd", "/sys/fs/cgroup/../../../etc/passwd", "proc/self/status"] {
+            assert_eq!(read_text(path), Err(ReadError::Os(Errno::XDEV)), "{path}");
+        }
     }
 }

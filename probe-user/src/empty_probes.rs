@@ -84,7 +84,7 @@ pub fn own_uprobe() -> Result<bool, Degraded> {
 fn attach_to_self() -> Result<bool, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load(Settings::bare())?;
     let mut way = AttachMethod::of(&ebpf, &[NOTHING]);
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let maps = foreign::kernel::read_text("/proc/self/maps")?;
     let address = attach_to_self as *const () as u64;
     let offset = offset(&maps, address).ok_or("/proc/self/maps does not show this program")?;
     let id = NonZeroU32::new(std::process::id()).ok_or("this process has no id")?;
