@@ -9,6 +9,8 @@
 //!   opening or reading one may block or have effects.
 //! - [`kernel`]: the opposite, files that only the kernel makes, in `/proc` and `/sys`.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod descriptor;
 mod error;
 pub mod kernel;

@@ -41,7 +41,7 @@ fn read(process: &ProcDir, name: &str) -> Result<Vec<u8>, String> {
     };
     let variables = strings(&process.read("environ", ARGUMENTS).unwrap_or_default());
     let model = hub(&variables).join(format!("models--{}", name.replace('/', "--")));
-    let revision = root.read(&model.join("refs/main"), 1 << 10);
+    let revision = root.read(model.join("refs/main"), 1 << 10);
     let revision = revision.map_err(|_| missing)?;
     let revision = String::from_utf8_lossy(&revision);
     let cached = model.join("snapshots").join(revision.trim()).join(FILE);
