@@ -14,8 +14,8 @@ pub enum ReadError {
     /// Longer than the limit for this file.
     #[error("longer than {0} bytes")]
     TooLong(usize),
-    /// More files of this kind than the limit.
-    #[error("more than {0}")]
+    /// More files than the limit in place of one.
+    #[error("more than {0} files in place of one")]
     TooMany(usize),
     /// A device, pipe or directory in place of a regular file.
     #[error("not a regular file")]

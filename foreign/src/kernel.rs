@@ -5,7 +5,7 @@
 use std::fs::File;
 use std::path::{Component, Path};
 
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use crate::ReadError;
@@ -23,7 +23,12 @@ pub fn open(path: impl AsRef<Path>) -> Result<File, ReadError> {
         return Err(ReadError::Os(Errno::XDEV));
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    Ok(File::from(openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS)?))
+    match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
+        // Seccomp profiles of old container runtimes refuse the call. A plain open may follow a link of a process in the middle of the
+        // path, so callers must not take these paths from a process.
+        Err(Errno::NOSYS | Errno::PERM) => Ok(File::from(openat(CWD, path, flags | OFlags::NOFOLLOW, Mode::empty())?)),
+        opened => Ok(File::from(opened?)),
+    }
 }
 
 /// Reads a file of the kernel of at most `limit` bytes.
