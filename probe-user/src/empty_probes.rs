@@ -41,7 +41,7 @@ fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> 
     let id = NonZeroU32::new(pid).ok_or("no process has this id")?;
     let (mut links, mut known) = (Vec::new(), Known::default());
     for library in library::libzmq(pid)? {
-        let probe_points = known.of(&library)?;
+        let probe_points = known.of(&library.file, &library.path)?;
         let (send, recv) = (probe_points.entry("zmq_msg_send")?, probe_points.entry("zmq_msg_recv")?);
         let batches = match (traps, probe_points.received) {
             (Traps::ProbePoints, Some(done)) => vec![batch(false, [send, done.at])],
@@ -57,7 +57,7 @@ fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> 
     }
     if traps == Traps::All {
         for library in library::libc(pid)? {
-            for batch in polls(&*known.of(&library)?, 0, false)? {
+            for batch in polls(&*known.of(&library.file, &library.path)?, 0, false)? {
                 links.extend(way.attach(&mut ebpf, &emptied(batch), &library.file.path(), id)?);
             }
         }

@@ -102,7 +102,7 @@ pub fn understood(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> {
     let (process, files) = mapped(pid).map_err(|error| format!("cannot read its mapped files: {error}"))?;
     let file = files.iter().find(|file| file.path == libzmq.path).ok_or("it is no longer mapped")?;
     let library = open_library(&process, file).map_err(|error| format!("cannot open its file: {error}"))?;
-    let probe_points = Known::default().of(&library).map_err(|error| error.to_string())?;
+    let probe_points = Known::default().of(&library.file, &library.path).map_err(|error| error.to_string())?;
     for symbol in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
         probe_points.entry(symbol).map_err(|error| error.to_string())?;
     }

@@ -408,7 +408,7 @@ impl Probe {
     }
 
     fn attach_library(&mut self, feature: Feature, index: usize, library: &Library) -> Result<Vec<Link>, AttachError> {
-        let (probe_points, target) = (self.libraries.of(library)?, index as u32);
+        let (probe_points, target) = (self.libraries.of(&library.file, &library.path)?, index as u32);
         let batches = match feature {
             Feature::Polls => batches::polls(&probe_points, target, !self.sleeps)?,
             Feature::Tls => batches::tls(&probe_points, target)?,
@@ -432,7 +432,7 @@ impl Probe {
 
     fn attach_method(&mut self, index: usize, server: &InnerServer) -> Result<(), AttachError> {
         let library = library::extension(self.targets[index].pid, server)?.ok_or(AttachError::NoExtension)?;
-        let entry = method::of_library(&library, server.methods)?;
+        let entry = method::of_library(&library.file, &library.path, server.methods)?;
         let links = self.attach_batches(index, &batches::method(entry, index as u32), &library)?;
         self.targets[index].links.extend(links);
         Ok(())

@@ -4,10 +4,12 @@
 //! relocations: function, name and its length with the final zero, documentation and its length, flags. The relocations name the function.
 
 use std::collections::{HashMap, HashSet};
+use std::path::Path;
+
+use foreign::RegularFile;
 
 use super::image::{Image, NAMES, Segment, check};
 use super::{ImageError, ProbePointsError, read};
-use crate::library::Library;
 
 /// Offsets in a table entry from the pointer to the name.
 const FUNCTION: u64 = 8;
@@ -16,10 +18,14 @@ const FLAGS: u64 = 32;
 /// `METH_FASTCALL | METH_KEYWORDS`: the function gets an array of the arguments.
 const FAST_WITH_KEYWORDS: u32 = 0x82;
 
-/// File offset of the only method with one of these names in the library.
-pub(crate) fn of_library(library: &Library, methods: &'static [&'static str]) -> Result<u64, ProbePointsError> {
-    let path = || library.path.display().to_string();
-    let image = read(library)?;
+/// File offset of the only method with one of these names in an open library. The path is for messages only.
+pub(crate) fn of_library(
+    file: &RegularFile,
+    path: &Path,
+    methods: &'static [&'static str],
+) -> Result<u64, ProbePointsError> {
+    let image = read(file, path)?;
+    let path = || path.display().to_string();
     let found = find(&image, methods).map_err(|source| ProbePointsError::Image { path: path(), source })?;
     found.ok_or_else(|| ProbePointsError::NoMethod { path: path(), methods })
 }

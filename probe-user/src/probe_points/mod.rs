@@ -6,7 +6,10 @@ pub(crate) mod method;
 mod walk;
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::sync::Arc;
+
+use foreign::RegularFile;
 
 pub(crate) use find::{Point, Received};
 pub(crate) use image::ImageError;
@@ -14,7 +17,6 @@ use image::{Export, Image};
 use walk::Code64;
 
 use crate::discover::ReadError;
-use crate::library::Library;
 
 /// Maximum file size. libzmq and libssl have about 1 MB, libc 2 MB, and an extension module with libzmq linked in a few.
 const LARGEST: usize = 64 << 20;
@@ -133,9 +135,9 @@ fn code<'a>(image: &Image<'a>, address: u64) -> Option<Loaded<'a>> {
 }
 
 /// Reads a library's file of at most [`LARGEST`] bytes.
-fn read(library: &Library) -> Result<Vec<u8>, ProbePointsError> {
-    let path = || library.path.display().to_string();
-    library.file.read(LARGEST).map_err(|source| match source {
+fn read(file: &RegularFile, path: &Path) -> Result<Vec<u8>, ProbePointsError> {
+    let path = || path.display().to_string();
+    file.read(LARGEST).map_err(|source| match source {
         ReadError::TooLong(_) => ProbePointsError::Large { path: path() },
         source => ProbePointsError::Read { path: path(), source },
     })
@@ -146,12 +148,13 @@ fn read(library: &Library) -> Result<Vec<u8>, ProbePointsError> {
 pub(crate) struct Known(HashMap<(u64, u64), Arc<ProbePoints>>);
 
 impl Known {
-    pub(crate) fn of(&mut self, library: &Library) -> Result<Arc<ProbePoints>, ProbePointsError> {
-        let key = (library.file.device, library.file.inode);
+    /// Probe points of an open library. The path is for messages only.
+    pub(crate) fn of(&mut self, file: &RegularFile, path: &Path) -> Result<Arc<ProbePoints>, ProbePointsError> {
+        let key = (file.device, file.inode);
         if let Some(known) = self.0.get(&key) {
             return Ok(Arc::clone(known));
         }
-        let probe_points = Arc::new(ProbePoints::of(library.path.display().to_string(), &read(library)?)?);
+        let probe_points = Arc::new(ProbePoints::of(path.display().to_string(), &read(file, path)?)?);
         if self.0.len() == REMEMBERED {
             self.0.clear();
         }

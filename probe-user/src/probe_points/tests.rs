@@ -179,10 +179,10 @@ fn a_constant_argument_decides_a_branch() {
 fn the_c_library_of_this_process_is_found() {
     let libraries = crate::library::libc(std::process::id()).unwrap();
     let mut known = Known::default();
-    let probe_points = known.of(&libraries[0]).unwrap();
+    let probe_points = known.of(&libraries[0].file, &libraries[0].path).unwrap();
     assert!(probe_points.entry("poll").is_ok() && probe_points.entry("epoll_wait").is_ok());
     assert!(probe_points.entry("zmq_recv").unwrap_err().to_string().contains("does not export zmq_recv"));
-    assert!(std::sync::Arc::ptr_eq(&probe_points, &known.of(&libraries[0]).unwrap()));
+    assert!(std::sync::Arc::ptr_eq(&probe_points, &known.of(&libraries[0].file, &libraries[0].path).unwrap()));
 }
 
 #[test]
