@@ -1,6 +1,7 @@
 //! `tokengap`: where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "code for live sources is unused on other systems"))]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 #[macro_use]
 mod log;
@@ -27,8 +28,10 @@ mod headless;
 mod output;
 mod progress;
 #[cfg(target_os = "linux")]
+#[allow(clippy::disallowed_methods, reason = "files of the kernel only: /proc/PID/status and comm")]
 mod run;
 #[cfg(target_os = "linux")]
+#[allow(clippy::disallowed_methods, reason = "files of the kernel only: /proc/PID/task/TID/status")]
 mod splice;
 #[cfg(target_os = "linux")]
 mod tap;

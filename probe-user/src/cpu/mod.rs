@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
 
+use foreign::kernel;
 use trace::MonoNs;
 
 use cgroup::Cgroup;
@@ -153,7 +154,7 @@ impl Sampler {
         let tids = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let mut found: Vec<(bool, u32, String)> = tids
             .map(|tid| {
-                let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+                let name = kernel::read_text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
                 (tid != pid && !name.starts_with("ZMQbg"), tid, name.trim_end().to_owned())
             })
             .collect();

@@ -67,7 +67,6 @@ impl FakeProcess {
         });
         let libzmq = LibZmq {
             path: "/opt/venv/lib/python3.12/site-packages/pyzmq.libs/libzmq-7b073b3d.so.5.2.5".into(),
-            open_at: None,
             release: "4.3.5".parse().ok(),
         };
         let title = if titled.is_some() { &self.argv[0] } else { "python engine.py" };

@@ -120,6 +120,7 @@ fn confine(args: &Args, folder: &Path) {
 }
 
 /// Creates the log file for the command's output while the screen is active.
+#[expect(clippy::disallowed_methods, reason = "creates a new file")]
 fn log(args: &Args) -> anyhow::Result<(File, PathBuf)> {
     let by_default = || std::env::temp_dir().join(format!("tokengap-run-{}.log", std::process::id()));
     let path = args.output.clone().unwrap_or_else(by_default);

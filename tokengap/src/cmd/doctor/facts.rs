@@ -161,7 +161,7 @@ fn observed_by(process: &Process) -> Option<String> {
 fn libzmq(process: &Process) -> Option<String> {
     let library = process.libzmq.as_ref()?;
     let release = library.release.as_ref().map_or("of unknown release".to_owned(), ToString::to_string);
-    let what = match understood(library) {
+    let what = match understood(process.id.pid, library) {
         Ok(code) => {
             let places = if code.single_points { "code supported" } else { "probed at entries and returns" };
             let layout = match code.layout {
