@@ -9,6 +9,7 @@ use session::{LiveSource, Observer, RunOptions, Running, Session, Signals};
 use trace::Config;
 use trace::detect::Severity;
 use trace::record::Payload;
+use trace::report::hostile::EscapeForm;
 use trace::report::{HopLine, Report};
 use tui::Screen;
 
@@ -86,7 +87,7 @@ pub(crate) fn print_message(message: &str) {
 
 /// Prints the report and returns the exit code for `--fail-on`.
 pub(crate) fn conclude(report: &Report, outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
-    output::write(None, &text(report, outcome.json)?, false)?;
+    output::write(None, &text(report, outcome.json)?, form(outcome.json), false)?;
     Ok(verdict(report.worst(), outcome.fail_on))
 }
 
@@ -104,6 +105,11 @@ fn reload(session: &mut Session, configured: &mut Configured) {
         }
         Err(error) => session.notify(format!("! configuration not reloaded: {error:#}")),
     }
+}
+
+/// How a result with or without `--json` is escaped.
+pub(crate) fn form(json: bool) -> EscapeForm {
+    if json { EscapeForm::Json } else { EscapeForm::Text }
 }
 
 /// The report as it is printed.

@@ -1,5 +1,7 @@
 //! `tokengap`: where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 
+// Everything printed passes `output` or `log`, which escape it.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "code for live sources is unused on other systems"))]
 
 #[macro_use]
@@ -45,6 +47,7 @@ use anyhow::Context;
 use clap::Parser;
 use clap::{CommandFactory, FromArgMatches};
 use signal_hook::consts::SIGXFSZ;
+use trace::report::hostile::{EscapeForm, indented};
 
 /// Only Linux has a confinement.
 #[cfg(not(target_os = "linux"))]
@@ -62,7 +65,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            errln!("tokengap: {}", advice::line(&error));
+            errln!("tokengap: {}", indented(&advice::line(&error)));
             ExitCode::from(2)
         }
     }
@@ -102,7 +105,7 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     if let Some((section, of)) = matches.subcommand()
         && of.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
     {
-        print!("{}", config::effective(&command, section, of));
+        output::write(None, &config::effective(&command, section, of), EscapeForm::Text, false)?;
         return Ok(None);
     }
     Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())))
