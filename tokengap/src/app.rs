@@ -43,12 +43,12 @@ pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Sign
     if let Some(feed) = args.feed.options()? {
         sink.publish(feed, Box::<tui::Past>::default())?;
     }
-    let telemetry = Telemetry::open(args.telemetry.metrics, args.telemetry.push().as_ref(), source.kind())?;
+    let telemetry = Telemetry::open(args.telemetry.endpoint()?, args.telemetry.push().as_ref(), source.kind())?;
     if let Some(bound) = telemetry.bound() {
         errln!("tokengap: metrics at http://{bound}/metrics");
-        if !bound.ip().is_loopback() {
+        if args.telemetry.insecure && !bound.ip().is_loopback() {
             errln!(
-                "tokengap: metrics have no authentication: anyone who can reach {bound} can read them (numbers and hop names, no request ids)"
+                "tokengap: metrics have no authentication (--insecure): anyone who can reach {bound} can read them (numbers and hop names, no request ids)"
             );
         }
     }
