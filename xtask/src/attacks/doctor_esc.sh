@@ -52,10 +52,12 @@ search 'attach' attach --pid "$scheduler=scheduler" --pid "$tokenizer=tokenizer"
 search 'splice' splice --pid "$scheduler" --headless
 # A note that any user can plant in /tmp, here private to this script.
 mount -t tmpfs -o mode=1777 tmpfs /tmp
-touch "/tmp/note${escapes}.tokengap"
+setpriv --reuid 1000 --regid 1000 --clear-groups flock "/tmp/note${escapes}.tokengap" sleep 60 &
+pids+=($!)
+sleep 0.5
 search 'splice --restore' splice --restore
-search 'splice --restore FILE' splice --restore "/tmp/note${escapes}.tokengap"
+grep -q 'in use' stdout || { echo 'BROKEN: splice --restore does not list the note, so nothing was tested'; exit 1; }
+search 'mistake on the command line' splice --restore "/tmp/note${escapes}.tokengap"
 search 'report of a missing file' report "missing${escapes}"
-umount /tmp
 [ -z "$raw" ] || { echo "BROKEN: raw escapes in$raw"; exit 1; }
 echo held
