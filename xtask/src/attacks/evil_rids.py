@@ -22,7 +22,7 @@ EVIL = [
     '"><script>alert(1)</script>', "';alert(1)//", "</script><img src=x onerror=alert(1)>", 'a"} 1\nevil_metric 1', "\u202eabc",
     "\u2066x", "{{7*7}}", "${jndi:x}", "`id`", "|x|y|", "[x](javascript:alert(1))", "<!--", "\\u003cscript\\u003e", "a,b;c", "%s%n",
     "\x9b31m", "\u2028x", "=1" * 3, "＝1+1", "＋1", "－1", "＠x", "﹢cmd", "﹣1", "﹫x", "﹦1", " =1+1", "\u00a0=1", "\u3000＝1",
-    "'=1+1", "\x00a", "x" * 4000,
+    "'=1+1", "x\nFORGED: all is well", "\x00a", "x" * 4000,
 ]
 HOP = "a<b>\"\x1b[31m->=x"
 FORMULA = re.compile(r"[\s\u200b\ufeff]*[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20\ufe62\ufe63\ufe66\ufe6b]")
@@ -105,6 +105,9 @@ for name, written in outputs.items():
     text = written.decode("utf-8", "replace")
     if raw := RAW.search(text):
         faults.append(f"{name} has a raw {raw[0]!r}")
+    # In HTML a line break is a space.
+    if name != "report html" and re.search("^FORGED", text, re.MULTILINE):
+        faults.append(f"{name} has a line of the attacker")
     if "<script>alert" in text and name in ("report html", "report markdown"):
         faults.append(f"{name} has a script")
     if "<img src=x" in text and name in ("report html", "report markdown"):
