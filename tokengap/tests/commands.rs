@@ -73,7 +73,7 @@ fn user_errors_name_the_object_and_the_next_step() {
             ),
             (
                 "demo --metrics 0.0.0.0:9464 --token-file nowhere LIVE",
-                vec!["cannot read the token in nowhere", "no such file"],
+                vec!["cannot read the token in nowhere", NOT_FOUND],
             ),
             (
                 "demo --metrics 192.0.2.1:9464 --insecure LIVE",
