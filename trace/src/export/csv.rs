@@ -79,6 +79,9 @@ mod tests {
 
     use super::*;
 
+    /// White space, control characters and invisible ones.
+    const SKIPPED: &str = "[\\s\\p{Cc}\\u{200b}-\\u{200f}\\u{202a}-\\u{202e}\\u{2060}\\u{feff}]{0,3}";
+
     #[test]
     fn rids_are_not_interpreted_as_formulas() {
         for rid in ["=HYPERLINK(\"http://x\")", "@SUM(A1)", "+1", "-1", " =1", "\u{a0}=1", "\u{3000}＝1", "﹢1"] {
@@ -94,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_cell_of_text_is_a_formula(space in "[\\s\\p{C}]{0,3}", start in 0..FORMULA_STARTS.len(), rest: String) {
+        fn no_cell_of_text_is_a_formula(space in SKIPPED, start in 0..FORMULA_STARTS.len(), rest: String) {
             let text = format!("{space}{}{rest}", FORMULA_STARTS[start]);
             let cell = safe(&text);
             prop_assert!(cell.starts_with('\''));

@@ -63,9 +63,16 @@ fn is_active(c: char) -> bool {
     is_control || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Whether all bytes are printable ASCII, tabs and line feeds, as nearly all output is.
+fn is_plain_text(bytes: &[u8]) -> bool {
+    // Counts over all bytes instead of stopping early, so that the compiler can vectorise the loop.
+    let is_plain = |byte: &&u8| matches!(byte, b'\t' | b'\n' | b' '..=b'~');
+    bytes.iter().filter(is_plain).count() == bytes.len()
+}
+
 /// Escapes finished output. Borrows it if nothing needs escaping.
 pub fn output(text: &str, form: EscapeForm) -> Cow<'_, str> {
-    if !text.chars().any(is_active) {
+    if is_plain_text(text.as_bytes()) || !text.chars().any(is_active) {
         return text.into();
     }
     let mut out = String::with_capacity(text.len());
@@ -100,9 +107,7 @@ impl<W: Write> EscapingWriter<W> {
 
 impl<W: Write> Write for EscapingWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // Counts over all bytes instead of stopping early, so that the compiler can vectorise the loop.
-        let is_plain_text = |byte: &&u8| matches!(byte, b'\t' | b'\n' | b' '..=b'~');
-        if self.partial.is_empty() && bytes.iter().filter(is_plain_text).count() == bytes.len() {
+        if self.partial.is_empty() && is_plain_text(bytes) {
             return self.out.write(bytes);
         }
         let mut whole = std::mem::take(&mut self.partial);
