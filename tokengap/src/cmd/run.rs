@@ -92,7 +92,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = watched?;
     let text = app::text(&report, args.live.outcome.json)?;
     match &args.report {
-        Some(path) => output::write(Some(path), &text, args.live.record.force).inspect_err(|_| err!("{text}"))?,
+        Some(path) => output::write(Some(path), &text, app::form(args.live.outcome.json), args.live.record.force)
+            .inspect_err(|_| err!("{text}"))?,
         None => err!("{text}"),
     }
     if let Some((_, path)) = &command_output {

@@ -114,7 +114,8 @@ pub struct Report {
 impl Report {
     /// Renders one JSON document.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
+        let json = serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
+        hostile::output(&json, hostile::EscapeForm::Json).into_owned()
     }
 
     /// Renders text of at most 100 columns.

@@ -10,10 +10,11 @@ use std::process::ExitCode;
 use probe_user::Place;
 use probe_user::discover::{Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
+use trace::report::hostile::line;
 
 use crate::attach::{Reason, Row, State};
 use crate::cmd::attach::{choose, processes, role_spec};
-use crate::output;
+use crate::{app, output};
 use facts::Fact;
 
 /// Show which features work on this machine, and the command that enables each of the others.
@@ -58,7 +59,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let diagnosis = diagnose(watcher, engine, args.attach);
     let json = || serde_json::to_string_pretty(&diagnosis).map(|json| json + "\n");
-    output::write(None, &if args.json { json()? } else { text(&diagnosis) }, false)?;
+    let text = if args.json { json()? } else { text(&diagnosis) };
+    output::write(None, &text, app::form(args.json), false)?;
     let well = diagnosis.features.iter().all(|row| row.state == State::Works);
     Ok(ExitCode::from(u8::from(!well)))
 }
@@ -99,7 +101,7 @@ fn text(diagnosis: &Diagnosis) -> String {
         None => out.push_str(", without an engine\n\n"),
     }
     for row in &diagnosis.features {
-        let _ = writeln!(out, "{:NAME$} {:STATE$} {}", row.name, row.state.word(), row.tried);
+        let _ = writeln!(out, "{:NAME$} {:STATE$} {}", row.name, row.state.word(), line(&row.tried));
     }
     let mut printed: Vec<&Reason> = Vec::new();
     for row in diagnosis.features.iter().filter(|row| row.state != State::Works) {
@@ -111,16 +113,17 @@ fn text(diagnosis: &Diagnosis) -> String {
                 out.push('\n');
             }
             printed.push(reason);
-            let _ = writeln!(out, "{}: {}", row.name, reason.why);
+            let _ = writeln!(out, "{}: {}", row.name, line(&reason.why));
             if let Some(fix) = &reason.fix {
-                let _ = writeln!(out, "    {fix}");
+                let _ = writeln!(out, "    {}", line(fix));
             }
         }
     }
     out.push('\n');
     let widest = diagnosis.facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
     for fact in &diagnosis.facts {
-        let _ = writeln!(out, "{:widest$}  {}", fact.name, fact.value.as_deref().unwrap_or("not known"));
+        let value = line(fact.value.as_deref().unwrap_or("not known"));
+        let _ = writeln!(out, "{:widest$}  {value}", line(&fact.name));
     }
     out
 }
