@@ -8,6 +8,7 @@ mod consumer_away;
 mod consumer_cpu;
 mod drops;
 mod engine;
+mod engine_silent;
 mod finding;
 mod gap;
 mod inflation;
@@ -88,6 +89,7 @@ pub const ALL: &[Detector] = &[
     detector("damaged-tool-calls", Latest, drops::damaged_tool_calls),
     detector("wire-loss", Latest, wire::loss),
     detector("first-token-gap", LatestOfAllHops, gap::check),
+    detector("engine-silent", Worst, engine_silent::check),
     detector("late-delivery", Latest, late::delivery),
     detector("late-send", Latest, late::send),
     detector("late-frontend", Latest, late::frontend),
