@@ -86,6 +86,8 @@ const fn detector(kind: &'static str, keep: Keep, check: Check) -> Detector {
 pub const ALL: &[Detector] = &[
     detector("dropped-chunks", Latest, drops::dropped),
     detector("short-answers", Latest, drops::short_answers),
+    detector("repeated-ids", Latest, drops::repeated_ids),
+    detector("unfinished-responses", Latest, drops::lacking_end),
     detector("damaged-tool-calls", Latest, drops::damaged_tool_calls),
     detector("wire-loss", Latest, wire::loss),
     detector("first-token-gap", LatestOfAllHops, gap::check),
