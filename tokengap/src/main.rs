@@ -24,6 +24,8 @@ mod documents;
 #[cfg(target_os = "linux")]
 mod guard;
 mod headless;
+#[cfg(target_os = "linux")]
+mod open_files;
 mod output;
 mod progress;
 #[cfg(target_os = "linux")]

@@ -14,7 +14,11 @@ use crate::app;
 use crate::args::{LiveArgs, TUNING};
 use crate::attach::{Attach, AttachOptions, Follow, PythonOptions};
 use crate::confinement;
+use crate::open_files;
 use crate::tokenizer;
+
+/// Open files of discovery and the probe: one per candidate process, and several per probed one.
+pub(crate) const DISCOVERY_FILES: u64 = 65_536;
 
 /// Watch a running engine without touching it: eBPF probes on libzmq show each frame sent, received and processed.
 ///
@@ -124,6 +128,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Finds the processes of engines, and those `named` by the user.
 pub(super) fn processes(named: &[RoleSpec]) -> anyhow::Result<Watcher> {
+    open_files::raise_limit(DISCOVERY_FILES);
     let options = discover::Options { named: named.to_vec(), ..discover::Options::new(engines::DISCOVERED) };
     Watcher::new(options).context("cannot look for the engine's processes")
 }
@@ -136,7 +141,10 @@ pub(super) fn role_spec(text: &str) -> Result<RoleSpec, String> {
 /// Selects the engine: that of the named processes, the only one running, or the user's choice from a list.
 pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Engine> {
     match topology.pick(named) {
-        Ok(engine) => Ok(engine.clone()),
+        Ok(engine) => {
+            report_other_candidates(topology, engine);
+            Ok(engine.clone())
+        }
         // The named processes may not be connected yet. The user knows that they belong together.
         Err(PickError::Unconnected(_)) => Ok(only(topology, named)),
         Err(PickError::Several(_)) if std::io::stdin().is_terminal() => ask(topology),
@@ -162,9 +170,20 @@ fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
     engine
 }
 
+/// Prints the processes that look like a part of an engine but are not connected to any.
+fn report_other_candidates(topology: &Topology, engine: &Engine) {
+    let pids = topology.candidate_pids();
+    let others: Vec<u32> = pids.into_iter().filter(|pid| engine.process(*pid).is_none()).collect();
+    if let [first, ..] = others.as_slice() {
+        let count = others.len();
+        errln!("tokengap: candidates without a connection, not watched: {count} processes (first pid {first})");
+    }
+}
+
 fn ask(topology: &Topology) -> anyhow::Result<Engine> {
-    let answer = answer(&format!("{topology}\nWhich engine? [1-{}]", topology.engines.len()))?;
-    let picked = answer.parse::<usize>().ok().and_then(|n| topology.engines.get(n.checked_sub(1)?));
+    let engines: Vec<&Engine> = topology.confirmed().collect();
+    let answer = answer(&format!("{topology}\nWhich engine? [1-{}]", engines.len()))?;
+    let picked = answer.parse::<usize>().ok().and_then(|n| engines.get(n.checked_sub(1)?).copied());
     picked.cloned().with_context(|| format!("{answer:?} is not one of the listed numbers"))
 }
 
