@@ -32,6 +32,8 @@ mod progress;
 mod run;
 #[cfg(target_os = "linux")]
 mod splice;
+#[cfg(all(target_os = "linux", feature = "python-stacks"))]
+mod stacks;
 #[cfg(target_os = "linux")]
 mod tap;
 #[cfg(target_os = "linux")]

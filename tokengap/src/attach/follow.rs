@@ -201,6 +201,10 @@ impl About for Follow {
         self.watched()?.sampling()
     }
 
+    fn cost(&self) -> (Option<u64>, Option<u64>) {
+        super::own_cost(self.options.python.as_ref())
+    }
+
     fn degraded(&self) -> Vec<String> {
         let mut degraded = self.watched().map(About::degraded).unwrap_or_default();
         let away = match &self.state {

@@ -30,7 +30,7 @@ use probe_user::discover::{Engine, Process, Watcher};
 use probe_user::egress::Kind;
 use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
-use session::{About, Flow, LiveSource};
+use session::{About, Flow, LiveSource, own};
 use trace::MonoNs;
 use trace::event::{self, Event, Missed, MissedCause, What};
 use trace::report::SamplingCost;
@@ -168,7 +168,7 @@ impl Attach {
         degraded.extend(watcher.topology().blind.iter().map(trial::with_remedy));
         degraded.extend(cpu::clocks());
         let lookout = DiscoveryThread::start(watcher).context("cannot start a thread that looks for new workers")?;
-        let python = options.python.map(PythonWatch::start).transpose()?;
+        let python = options.python.clone().map(PythonWatch::start);
         let mut attach = Self {
             lookout,
             probe: loaded.take().context(refused)?,
@@ -385,6 +385,10 @@ impl About for Attach {
         self.python.as_ref().map(PythonWatch::cost)
     }
 
+    fn cost(&self) -> (Option<u64>, Option<u64>) {
+        own_cost(self.options.python.as_ref())
+    }
+
     fn degraded(&self) -> Vec<String> {
         let without = self.probe.degraded().iter();
         let mut degraded: Vec<String> = without.map(|d| format!("{d}; {}", d.remedy())).collect();
@@ -481,6 +485,13 @@ impl LiveSource for Attach {
     fn stop(&mut self) {
         self.stopping = true;
     }
+}
+
+/// CPU time and memory of tokengap, with those of the process that reads stacks.
+fn own_cost(python: Option<&PythonOptions>) -> (Option<u64>, Option<u64>) {
+    let cpu_ns = own::cpu_ns() + python.map_or(0, PythonOptions::cpu_ns);
+    let rss_bytes = own::rss_bytes().map(|own| own + python.and_then(PythonOptions::rss_bytes).unwrap_or(0));
+    (Some(cpu_ns), rss_bytes)
 }
 
 /// Emits the events of an observation.

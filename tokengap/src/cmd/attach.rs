@@ -85,7 +85,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    fn options(&self) -> anyhow::Result<AttachOptions> {
+    fn options(&self, python: Option<PythonOptions>) -> anyhow::Result<AttachOptions> {
         Ok(AttachOptions {
             named: self.pid.iter().map(|spec| spec.pid).collect(),
             capture: self.capture,
@@ -93,14 +93,15 @@ impl Args {
             logs: self.worker_log.clone(),
             tokenizer: self.tokenizer.as_deref().map(tokenizer::read).transpose()?,
             probe: Options { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..Options::default() },
-            python: self.python_stacks.map(|hertz| PythonOptions::new(hertz, self.python_stacks_all)).transpose()?,
+            python,
         })
     }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let python = args.python_stacks.map(|hertz| PythonOptions::start(hertz, args.python_stacks_all)).transpose()?;
     confinement::attach(&args.live);
-    let options = args.options()?;
+    let options = args.options(python)?;
     if args.follow {
         return app::run(Follow::new(options), &args.live);
     }
