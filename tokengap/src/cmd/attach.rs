@@ -12,7 +12,7 @@ use session::Signals;
 
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
-use crate::attach::{Attach, AttachOptions, Follow, PythonOptions};
+use crate::attach::{Attach, AttachOptions, Follow, PythonOptions, StartUp, Unattached};
 use crate::confinement;
 use crate::open_files;
 use crate::tokenizer;
@@ -105,15 +105,26 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.follow {
         return app::run(Follow::new(options), &args.live);
     }
-    let watcher = processes(&args.pid)?;
-    let engine = choose(watcher.topology(), &args.pid)?;
+    // Before discovery, which may take long, and before the attach is announced, so that an interrupt prints a report.
+    let signals = Signals::install().context("cannot listen for signals")?;
+    let start_up = StartUp::new(&signals, args.live.duration);
+    let named = args.pid.clone();
+    let Some(watcher) = start_up.wait(move || processes(&named))? else {
+        return end_early(args, &signals, "the search for the engine's processes");
+    };
+    // It may ask the user, who may take long.
+    let topology = watcher.topology().clone();
+    let named = args.pid.clone();
+    let Some(engine) = StartUp::new(&signals, None).wait(move || choose(&topology, &named))? else {
+        return end_early(args, &signals, "the choice of an engine");
+    };
     if let Some(side) = &engine.settings.disaggregation {
         let (word, sends) = (side.value.word, side.value.sends);
         errln!("tokengap: this is the {word} server of a pair ({}); it sends {sends}", side.origin);
     }
-    // Handle signals before announcing the attach, so that an interrupt right after it still prints a report.
-    let signals = Signals::install().context("cannot listen for signals")?;
-    let mut attach = Attach::start(watcher, engine, options)?;
+    let Some(mut attach) = start_up.wait(move || Attach::start(watcher, engine, options))? else {
+        return end_early(args, &signals, "the attach to the engine's processes");
+    };
     if let Some(refusal) = attach.refusal() {
         bail!(refusal);
     }
@@ -124,6 +135,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     errln!("tokengap: attached to {} processes", attach.watched());
     let report = app::watch(attach, &args.live, &signals)?;
+    app::conclude(&report, args.live.outcome)
+}
+
+/// Reports a run that ended before it observed an engine.
+fn end_early(args: &Args, signals: &Signals, unfinished: &'static str) -> anyhow::Result<ExitCode> {
+    let report = app::watch(Unattached { unfinished }, &args.live, signals)?;
     app::conclude(&report, args.live.outcome)
 }
 
