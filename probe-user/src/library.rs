@@ -6,8 +6,8 @@ use foreign::RegularFile;
 use memchr::memmem;
 
 use crate::discover::libzmq::{self, open};
-use crate::discover::{InnerServer, LibZmq, Release};
-use crate::probe_points::Known;
+use crate::discover::{EngineKind, InnerServer, LibZmq, Release};
+use crate::probe_points::{Known, method};
 use crate::proc::maps::{self, MappedFile};
 use crate::proc::{ProcDir, ReadError};
 
@@ -86,6 +86,30 @@ fn of_pyzmq(file: &MappedFile, files: &[MappedFile]) -> bool {
     };
     let module = "/zmq/backend/";
     has(file, module) || has(file, "/pyzmq.libs/") && files.iter().any(|file| has(file, module))
+}
+
+/// Reads the libraries that probes need before a process is probed. The first read of a file may take long, or for ever on a file system
+/// that does not answer.
+#[derive(Debug, Default)]
+pub struct LibraryReader(Known);
+
+impl LibraryReader {
+    /// Reads the libraries of this process. Those that cannot be read are reported when the process is probed.
+    pub fn read(&mut self, pid: u32, inner_server: Option<EngineKind>) {
+        let found = [libzmq(pid), libc(pid), libssl(pid)];
+        for library in found.into_iter().flatten().flatten() {
+            if let Err(error) = self.0.of(&library.path) {
+                tracing::debug!("pid {pid}: {error}");
+            }
+        }
+        let server = inner_server.and_then(|engine| engine.inner_server());
+        if let Some(server) = server
+            && let Ok(Some(path)) = extension(pid, &server)
+            && let Err(error) = method::of_library(&path, server.methods)
+        {
+            tracing::debug!("pid {pid}: {error}");
+        }
+    }
 }
 
 /// How the probe can attach to a libzmq.

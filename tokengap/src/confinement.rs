@@ -132,6 +132,18 @@ pub(crate) fn attach(args: &LiveArgs) {
     apply(&plan);
 }
 
+/// Confines the process that reads Python stacks: it reads the memory of other processes, and nothing else.
+#[cfg(feature = "python-stacks")]
+pub(crate) fn stacks() {
+    let mut plan = Plan::new(Work::Memory);
+    let kernel = Permissions::here().kernel();
+    for need in Feature::PythonStacks.needs(kernel) {
+        plan.keep |= Capabilities::from_bits_retain(1 << need.bit());
+    }
+    plan.unprivileged = confine::can_drop_root() == Ok(true);
+    apply(&plan);
+}
+
 /// Refuses to load further eBPF programs, once those of the probe are loaded.
 pub(crate) fn refuse_programs() {
     if OFF.load(Ordering::Relaxed) {

@@ -27,6 +27,8 @@ mod documents;
 #[cfg(target_os = "linux")]
 mod guard;
 mod headless;
+#[cfg(target_os = "linux")]
+mod open_files;
 mod output;
 mod progress;
 #[cfg(target_os = "linux")]
@@ -35,6 +37,8 @@ mod run;
 #[cfg(target_os = "linux")]
 #[allow(clippy::disallowed_methods, reason = "files of the kernel only: /proc/PID/task/TID/status")]
 mod splice;
+#[cfg(all(target_os = "linux", feature = "python-stacks"))]
+mod stacks;
 #[cfg(target_os = "linux")]
 mod tap;
 #[cfg(target_os = "linux")]

@@ -101,5 +101,5 @@ pub fn discover(engines: Engines, processes: &[FakeProcess], connected: &[(usize
         })
         .collect();
     let candidates: Vec<&Candidate> = candidates.iter().collect();
-    assemble::engines(engines, &candidates, &links, &mut Vec::new()).0
+    assemble::engines(engines, &candidates, &links, &[], &mut Vec::new()).0
 }

@@ -2,7 +2,7 @@
 
 use probe_user::btf::Btf;
 use probe_user::cpu::Sampler;
-use probe_user::discover::{Engine, Process, Setting};
+use probe_user::discover::{Engine, Process, Setting, Topology};
 use probe_user::empty_probes::own_uprobe;
 use probe_user::examine::filter::{self, Call, Mode};
 use probe_user::examine::namespace::{Kind, clock_offset_ns};
@@ -119,6 +119,16 @@ fn memory() -> String {
         Some(bytes) => format!("{bytes} bytes"),
         None => "unlimited".to_owned(),
     }
+}
+
+/// Processes that look like a part of an engine but have no connection to another role.
+pub(super) fn candidates(topology: &Topology) -> Option<Fact> {
+    const SHOWN: usize = 16;
+    let pids = topology.candidate_pids();
+    let shown: Vec<String> = pids.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = pids.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!pids.is_empty()).then(|| fact("candidates without a connection", format!("pids {}{more}", shown.join(", "))))
 }
 
 /// Facts about this engine.

@@ -54,7 +54,7 @@ pub(crate) struct Diagnosis {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watcher = processes(&args.pid)?;
     let engine = match watcher.topology().pick(&args.pid) {
-        Err(PickError::None(_)) => None,
+        Err(PickError::None(_) | PickError::Unconfirmed(_)) => None,
         _ => Some(choose(watcher.topology(), &args.pid)?),
     };
     let diagnosis = diagnose(watcher, engine, args.attach);
@@ -68,6 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn diagnose(watcher: Watcher, engine: Option<Engine>, attach: bool) -> Diagnosis {
     let mut facts = facts::machine();
     facts.extend(engine.iter().flat_map(facts::engine));
+    facts.extend(facts::candidates(watcher.topology()));
     let mut features = vec![row::engine(engine.as_ref(), watcher.topology())];
     let pids = engine.as_ref().map(|engine| {
         let mut pids: Vec<u32> = engine.processes.iter().map(|process| process.id.pid).collect();
