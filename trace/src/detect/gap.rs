@@ -69,6 +69,8 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
     if explained {
         let _ = write!(summary, "; meanwhile {}", meanwhile(&waits.total));
     }
+    let facts = ledger.engine().facts();
+    let advice = if is_logged { advice::logged_first_token(facts) } else { advice::first_token(facts, bottleneck) };
     let verdict = out
         .add(severity, summary)
         .rid(rid)
@@ -78,10 +80,7 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
         .with("requests_above_warning", over)
         .with("waiting_now", waiting)
         .with("oldest_waiting_ns", oldest_ns)
-        .advice(match is_logged {
-            true => advice::logged_first_token(ledger.engine().facts()),
-            false => advice::first_token(ledger.engine().facts(), bottleneck),
-        });
+        .advice(advice);
     if is_logged {
         verdict.with("by", "the engine's log");
     }
