@@ -15,7 +15,8 @@ cp "$library" libzmq.so.5 && chmod 644 libzmq.so.5
 setpriv --reuid 1000 --regid 1000 --clear-groups ./many x "$work/libzmq.so.5" 1500 120 none . >many.out 2>&1 &
 pids+=($!)
 for _ in $(seq 100); do
-  [ "$(ls -d /proc/[0-9]* | wc -l)" -gt 1490 ] && break
+  processes=(/proc/[0-9]*)
+  [ "${#processes[@]}" -gt 1490 ] && break
   sleep 0.2
 done
 "$python" "$here/engine.py" 110 "$work/e.sock" >engine 2>&1 &

@@ -29,15 +29,15 @@ sleep 3
 "$python" "$here/engine.py" 100 "$work/e.sock" >engine 2>&1 &
 pids+=($!)
 sleep 2
-read -r _ scheduler tokenizer < <(grep PIDS engine)
-timeout -k 2 60 "$tokengap" attach --headless --json --duration 3s >attach 2>attach.err </dev/null ||
+read -r _ scheduler _ < <(grep PIDS engine)
+timeout -k 2 60 "$tokengap" attach --headless --json --duration 3s >attach.json 2>attach.err </dev/null ||
   broken "attach: $(tail -1 attach.err)"
 grep -q "frames of scheduler $scheduler" attach.err || broken 'attach does not watch the real engine'
 grep -q "frames of scheduler $pretender" attach.err && broken 'attach watches the pretender'
 grep -q 'candidates without a connection' attach.err || broken 'attach does not mention the candidates'
-timeout -k 2 60 "$tokengap" doctor --json >doctor 2>doctor.err </dev/null
+timeout -k 2 60 "$tokengap" doctor --json >doctor.json 2>doctor.err </dev/null
 [ $? -le 1 ] || broken "doctor: $(tail -1 doctor.err)"
-"$python" -c 'import json,sys; d=json.load(open("doctor")); sys.exit(d["pids"] is None or int(sys.argv[1]) not in d["pids"] or int(sys.argv[2]) in d["pids"])' "$scheduler" "$pretender" ||
+"$python" -c 'import json,sys; d=json.load(open("doctor.json")); sys.exit(d["pids"] is None or int(sys.argv[1]) not in d["pids"] or int(sys.argv[2]) in d["pids"])' "$scheduler" "$pretender" ||
   broken 'doctor did not test the real engine'
 wait "$follow"
 status=$?
