@@ -10,6 +10,7 @@ mod drops;
 mod engine;
 mod finding;
 mod gap;
+mod health_check;
 mod inflation;
 mod late;
 mod merging;
@@ -87,6 +88,7 @@ pub const ALL: &[Detector] = &[
     detector("short-answers", Latest, drops::short_answers),
     detector("damaged-tool-calls", Latest, drops::damaged_tool_calls),
     detector("wire-loss", Latest, wire::loss),
+    detector("health-check-failed", Worst, health_check::failed),
     detector("first-token-gap", LatestOfAllHops, gap::check),
     detector("late-delivery", Latest, late::delivery),
     detector("late-send", Latest, late::send),

@@ -1,6 +1,6 @@
 //! Counters of recognised and unrecognised lines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -32,8 +32,16 @@ pub struct Stats {
     pub undated: u64,
     /// Lines truncated at the length limit.
     pub cut: u64,
-    /// Known lines whose timestamp has no time zone.
+    /// Known records that share a line with an earlier one.
+    pub joined: u64,
+    /// Known lines with durations that cannot be; only the time of their end is used.
+    pub impossible: u64,
+    /// Known lines whose timestamp has no time zone, and none follows from the file.
     pub zone_assumed: u64,
+    /// Known lines whose timestamp has no time zone, and which were read at the offset that the file's own times show.
+    pub zone_derived: u64,
+    /// Those offsets: `+08:00`.
+    pub offsets: BTreeSet<String>,
     /// Known lines whose timestamp has no year.
     pub year_assumed: u64,
     /// Known lines whose timestamp has whole seconds only.

@@ -7,7 +7,7 @@ mod logged_processes;
 mod marks;
 mod rank;
 
-pub use logged_processes::{LoggedProcess, States};
+pub use logged_processes::{LoggedProcess, LoggedSilence, States};
 pub use marks::{Mark, Marks, Slow};
 pub use rank::Correlation;
 
