@@ -228,7 +228,7 @@ fn the_offset_of_local_times_follows_from_the_epoch_fields() {
     let run = posted(name);
     assert_eq!((run.report.requests.seen, window_ms(&run)), (2, 13_200));
     assert_eq!((run.stats.zone_derived, run.stats.zone_assumed), (4, 0));
-    assert_eq!(run.stats.offsets.iter().map(String::as_str).collect::<Vec<_>>(), ["+08"]);
+    assert_eq!(run.stats.offsets.iter().map(String::as_str).collect::<Vec<_>>(), ["UTC+08"]);
     assert_eq!(max_ms(&run, "prefill_finished", "first_token"), Some(11_450.0));
     // A file of the same host that shows no offset follows the other one.
     let folder = tempfile::tempdir().unwrap();

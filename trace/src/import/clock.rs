@@ -268,7 +268,7 @@ mod tests {
     fn read(text: &str) -> Option<(String, String)> {
         let zone = TimeZone::fixed(jiff::tz::offset(-8));
         let (stamp, rest) = Clock::new(zone, 2026, 1).read(text.as_bytes())?;
-        let at = jiff::Timestamp::from_nanosecond(i128::from(stamp.wall_ns)).ok()?;
+        let at = Timestamp::from_nanosecond(i128::from(stamp.wall_ns)).ok()?;
         Some((at.to_string(), String::from_utf8_lossy(rest).into_owned()))
     }
 
@@ -347,7 +347,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_instant_round_trips(seconds in 1_000_000_000_i64..4_000_000_000, micros in 0_u32..1_000_000, minutes in -14 * 60..14 * 60_i32) {
-            let at = jiff::Timestamp::new(seconds, micros as i32 * 1_000).unwrap();
+            let at = Timestamp::new(seconds, micros as i32 * 1_000).unwrap();
             let offset = Offset::from_seconds(minutes * 60).unwrap();
             let text = format!("{} x", at.display_with_offset(offset));
             let (stamp, rest) = Clock::new(TimeZone::UTC, 2026, 1).read(text.as_bytes()).unwrap();

@@ -8,8 +8,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use jiff::tz::Offset;
-
 use super::ImportError;
 use super::Options;
 use super::files;
@@ -26,19 +24,13 @@ use crate::words::plural;
 const TURN: usize = 512;
 
 /// Reads timestamps without a zone at the offset that each file shows. A file that shows none gets the offset of the others, if they agree.
-fn derive_offsets(
-    sources: &mut [Source],
-    engines: &'static [&'static dyn LogLines],
-    options: &Options,
-    stats: &mut Stats,
-) {
+fn derive_offsets(sources: &mut [Source], engines: &'static [&'static dyn LogLines], options: &Options) {
     let mut reader = Reader::new(engines, Stats::default(), 0, false);
     let mut offsets = BTreeSet::new();
     for source in &mut *sources {
         source.derive_offset(&mut reader, options);
         offsets.extend(source.clock.derived_offset());
     }
-    stats.offsets.extend(offsets.iter().filter_map(|&seconds| Some(Offset::from_seconds(seconds).ok()?.to_string())));
     let mut offsets = offsets.into_iter();
     let (Some(only), None, None) = (offsets.next(), offsets.next(), &options.zone) else { return };
     for source in sources.iter_mut().filter(|source| source.clock.derived_offset().is_none()) {
@@ -72,7 +64,7 @@ impl Import {
         let first = &files[0].label;
         let several = files.iter().any(|f| f.label != *first);
         let mut sources: Vec<Source> = files.into_iter().map(|file| Source::new(file, &options)).collect();
-        derive_offsets(&mut sources, engines, &options, &mut stats);
+        derive_offsets(&mut sources, engines, &options);
         let mut waiting = Vec::new();
         for mut source in sources {
             match source.probe(&options) {

@@ -34,6 +34,8 @@ pub(super) struct Reader {
     pub(super) stats: Stats,
     pub(super) recogniser: Arc<Recogniser>,
     pub(super) unread: UnreadLines,
+    /// Offset that was last added to the statistics, in seconds east of UTC.
+    noted_offset: Option<i32>,
     /// Number of records of known forms, with or without usable content.
     records: u64,
     rids: Rids,
@@ -53,6 +55,7 @@ impl Reader {
             stats,
             recogniser: Arc::new(Recogniser::new(engines)),
             unread: UnreadLines::new(engines),
+            noted_offset: None,
             records: 0,
             rids: Rids::new(rids),
             rooms: Rooms::new(rids / ROOMS_PER_RID),
@@ -292,7 +295,14 @@ impl<'s, 't> Sink<'s, 't> {
                 self.target.source.clock.derive_offset(&stamp, self.last_stated_ns);
             }
             stats.zone_assumed += u64::from(stamp.zone_assumed);
-            stats.zone_derived += u64::from(stamp.zone_derived);
+            if stamp.zone_derived {
+                stats.zone_derived += 1;
+                let offset = self.target.source.clock.derived_offset();
+                if let Some(seconds) = offset.filter(|_| self.reader.noted_offset != offset) {
+                    self.reader.noted_offset = offset;
+                    stats.note_offset(seconds);
+                }
+            }
             stats.year_assumed += u64::from(stamp.year_assumed);
             stats.whole_seconds += u64::from(stamp.coarse);
         }

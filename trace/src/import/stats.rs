@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::tz::Offset;
 use serde::Serialize;
 
 /// Maximum number of reasons kept.
@@ -40,7 +41,7 @@ pub struct Stats {
     pub zone_assumed: u64,
     /// Known lines whose timestamp has no time zone, and which were read at the offset that the file's own times show.
     pub zone_derived: u64,
-    /// Those offsets: `+08:00`.
+    /// Those offsets: `UTC+08`.
     pub offsets: BTreeSet<String>,
     /// Known lines whose timestamp has no year.
     pub year_assumed: u64,
@@ -71,6 +72,13 @@ impl Stats {
     /// Lines of known forms.
     pub fn known(&self) -> u64 {
         self.forms.values().sum()
+    }
+
+    /// Adds an offset that a file shows, in seconds east of UTC.
+    pub(super) fn note_offset(&mut self, seconds: i32) {
+        if let Ok(offset) = Offset::from_seconds(seconds) {
+            self.offsets.insert(format!("UTC{offset}"));
+        }
     }
 
     pub(super) fn skip(&mut self, what: String) {
