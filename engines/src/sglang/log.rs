@@ -150,11 +150,13 @@ fn tok(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<()
     Ok(())
 }
 
-/// Parses `4f1c.., merging 27 queued chunks into one. ..` (0.5.10 and later).
+/// Parses `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later) and `4f1c.., draining 2 queued chunks. ..` (nightly builds
+/// before 0.5.10).
 fn backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let (rid, tail) = rest.split_once(", merging ").ok_or(Malformed)?;
+    let (rid, tail) = rest.split_once(", coalescing ").or_else(|| rest.split_once(", draining ")).ok_or(Malformed)?;
     let rid = Rid::read(rid).ok_or(Malformed)?;
-    let chunks = tail.split(' ').next().and_then(|n| n.parse().ok()).ok_or(Malformed)?;
+    let (chunks, _) = tail.split_once(" queued chunks").ok_or(Malformed)?;
+    let chunks = chunks.parse().map_err(|_| Malformed)?;
     let merged = Merged { rid: rid.text, chunks, by: "tokenizer" };
     sink(&Item { wall_ns: None, cut: rid.cut, what: Logged::Merged(merged) });
     Ok(())
