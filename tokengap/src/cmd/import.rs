@@ -185,7 +185,7 @@ fn notes(stats: &Stats, args: &Args) -> Vec<String> {
         (stats.whole_seconds, String::from("have times in whole seconds: intervals are accurate to one second only")),
         (stats.malformed, String::from("begin like a known form but continue differently")),
         (stats.undated, String::from("have a known form but no timestamp: skipped")),
-        (stats.cut, String::from("were longer than 64 KiB and truncated")),
+        (stats.cut, String::from("were longer than 1 MiB and truncated")),
         (stats.late, String::from("were too late to be sorted (--reorder)")),
         (stats.passed_early, String::from("were processed early because the sort buffer was full (--max-held)")),
         (stats.rids_ambiguous, String::from("have a truncated rid that matches several: kept separate")),
