@@ -9,6 +9,9 @@ const HEAD: usize = 96;
 /// A timestamp must start after at most this many words.
 const PREFIX_WORDS: usize = 4;
 
+/// Texts that begin a message, so that times after them are not the line's.
+const MESSAGE: [&[u8]; 2] = [b"rid=", b"obj="];
+
 /// Parts of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opened<'l> {
@@ -55,7 +58,7 @@ fn head<'l>(text: &'l str, clock: &mut Clock) -> Option<Opened<'l>> {
     for (at, &byte) in bytes.iter().enumerate().take(HEAD) {
         // These characters start the message, so the prefix has ended.
         words += usize::from(byte == b' ');
-        if words > PREFIX_WORDS || byte == b'{' || bytes[at..].starts_with(b"rid=") {
+        if words > PREFIX_WORDS || byte == b'{' || MESSAGE.iter().any(|begin| bytes[at..].starts_with(begin)) {
             return None;
         }
         let may_begin = byte.is_ascii_digit() || byte.is_ascii_uppercase();
@@ -127,6 +130,9 @@ mod tests {
             assert_eq!(opened(line), (Some(at.into()), rank.into(), message.into()), "{line}");
         }
         assert_eq!(opened("no stamp at all"), (None, String::new(), "no stamp at all".into()));
+        let message = "Finish: obj=GenerateReqInput(received_time=1766581510.1, rid='a')";
+        let found = opened(&format!("[2026-01-18 07:55:00] {message}"));
+        assert_eq!(found, (Some("2026-01-18T15:55:00Z".into()), String::new(), message.into()));
         assert_eq!(
             opened("Receive: rid=a 2026-01-18T07:55:00Z").0,
             None,

@@ -70,7 +70,10 @@ fn trace_lines_are_recognised() {
 #[test]
 fn engine_lines_are_recognised() {
     for (line, chunks) in [
-        ("Streaming backlog: rid=4f1c, coalescing 27 queued chunks into one. This may inflate P99 ITL for affected requests.", 27),
+        (
+            "Streaming backlog: rid=4f1c, coalescing 27 queued chunks into one. This may inflate P99 ITL for affected requests.",
+            27,
+        ),
         ("Streaming backlog: rid=4f1c, draining 2 queued chunks. This may inflate P99 TBT for affected requests.", 2),
     ] {
         assert_eq!(read(line).1, [format!("tokenizer: 4f1c merged {chunks}")], "{line}");
