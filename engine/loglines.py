@@ -4,10 +4,11 @@
 
 writes OUT/<release>.log (the server's log), OUT/<release>.requests.log (`--log-requests --log-requests-format json`, if the release
 supports it) and OUT/sglang-request-metrics-*.log (`--export-metrics-to-file`). Requests, tokens and times are invented; every format is
-the release's.
+the release's. The first request streams, the second does not. All clocks stand at one time, so that a release writes the same bytes again.
 """
 
 import asyncio
+import datetime
 import logging
 import os
 import sys
@@ -20,6 +21,32 @@ from .scheduler import Scheduler
 from .tokenizer import Tokenizer
 
 RIDS = ("4f1c0d6e8a5b4c53b0a7f6d2c1e9a801", "b92f1e00c3d44e5fa6b7c8d9e0f10213")
+
+NOW = 1795246510.5
+
+
+class StoppedDate(datetime.datetime):
+    """A date whose clock stands."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return cls.fromtimestamp(NOW, tz)
+
+
+def stop_clocks() -> None:
+    """Stops the clocks of this process. Before the release is imported, because it keeps the difference between two clocks."""
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    time.time = lambda: NOW
+    time.time_ns = lambda: int(NOW * 1e9)
+    time.perf_counter = lambda: 1000.0
+
+
+def stop_dates() -> None:
+    """Stops the dates of the release's modules. In them only: libraries compare types with the real class."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("sglang.") and getattr(module, "datetime", None) is datetime.datetime:
+            module.datetime = StoppedDate
 
 
 def configure(release: Release, path: Path) -> None:
@@ -35,7 +62,8 @@ def configure(release: Release, path: Path) -> None:
 
 
 def request(release: Release, rid: str):
-    return release.io.GenerateReqInput(rid=rid, text="a prompt that must not be copied", sampling_params={"n": 1})
+    stream = rid == RIDS[0]
+    return release.io.GenerateReqInput(rid=rid, text="a prompt that must not be copied", sampling_params={"n": 1}, stream=stream)
 
 
 def outcome(release: Release, rid: str, number: int) -> dict:
@@ -75,6 +103,7 @@ def request_logs(release: Release, out: Path) -> None:
     if not release.has("sglang.srt.utils.request_logger"):
         return
     module = release.module("sglang.srt.utils.request_logger")
+    stop_dates()
     for form, targets in (("text", None), ("json", [str(out / "requests")])):
         logger = module.RequestLogger(True, 2, form, targets)
         if form == "text":
@@ -91,7 +120,9 @@ def request_metrics(release: Release, out: Path) -> None:
     for name in ("sglang.srt.managers.request_metrics_exporter", "sglang.srt.observability.request_metrics_exporter"):
         if not release.has(name):
             continue
-        exporter = release.module(name).FileRequestMetricsExporter(
+        module = release.module(name)
+        stop_dates()
+        exporter = module.FileRequestMetricsExporter(
             Settings(export_metrics_to_file_dir=str(out)), {"text", "input_ids"}, {"text", "output_ids"}
         )
 
@@ -135,7 +166,7 @@ def tokenizer_lines(release: Release) -> None:
 def main() -> None:
     version, out = sys.argv[1], Path(sys.argv[2])
     out.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("TZ", "UTC")
+    stop_clocks()
     release = Release(version)
     configure(release, out / f"{version}.log")
     for write in (tokenizer_lines, time_stats):

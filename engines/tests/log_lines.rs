@@ -1,5 +1,7 @@
 //! Imports of complete engine logs: real log lines of several releases, exact report numbers, and any split into files.
 
+#[path = "log_lines/posted.rs"]
+mod posted;
 #[path = "log_lines/wrappers.rs"]
 mod wrappers;
 
@@ -91,10 +93,22 @@ fn log_lines_of_real_releases_are_recognised() {
     let merged = stages.merged.unwrap();
     assert_eq!((merged.times, merged.chunks, merged.max), (1, 27, 27));
     assert_eq!((run.report.requests.seen, run.report.requests.finished), (2, 2));
-    // The release computed both from one clock: prefill finished 0.25 s and the first token came 11.7 s after the start.
-    let stages = of("sglang-0.5.23/0.5.23.requests.log").report.stages.unwrap();
-    let wait = stages.between.iter().find(|b| (&*b.from, &*b.to) == ("prefill_finished", "first_token"));
-    assert!(wait.unwrap().ns.max.abs_diff(11_450_000_000) < 2_000_000, "{wait:?}");
+    // The release computed both from one clock: prefill finished 0.25 s and the first token came 11.7 s after the start. The first of the
+    // two requests streams.
+    for name in ["0.5.23.log", "0.5.23.requests.log", "sglang-request-metrics-20261121_07.log", ""] {
+        let run = of(&format!("sglang-0.5.23/{name}"));
+        let gap = run.report.gap_ns.as_ref().unwrap();
+        assert_eq!(gap.count, 1, "{name}");
+        assert!(gap.max.unwrap().abs_diff(11_450_000_000) < 2_000_000, "{name}: {gap:?}");
+        let worst = run.report.findings.first().unwrap();
+        assert_eq!((&*worst.kind, worst.severity), ("first-token-gap", trace::detect::Severity::Critical), "{name}");
+    }
+    let run = of("sglang-0.5.23/0.5.23.requests.log");
+    assert_eq!(run.report.slowest.iter().filter(|line| line.gap_ns.is_some()).count(), 1);
+    // Up to 0.5.9, the response is the first event with a time at the tokenizer.
+    let gap = of("sglang-0.5.9").report.gap_ns.unwrap();
+    assert_eq!(gap.count, 1);
+    assert!(gap.max.unwrap().abs_diff(11_500_000_000) < 2_000_000, "{gap:?}");
 
     let run = of("sglang-0.5.9");
     assert_eq!((run.stats.unknown, run.stats.malformed, run.stats.undated), (0, 0, 0));

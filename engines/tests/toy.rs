@@ -44,6 +44,7 @@ impl Facts for Toy {
             first_sent: "sent",
             first_received: "received",
             first_delivered: "delivered",
+            discarded: "discarded",
             ends: &[],
             order: &["sent", "received"],
         }

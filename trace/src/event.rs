@@ -483,6 +483,9 @@ pub struct Stage<'a> {
     pub tokens: Option<u32>,
     /// Requests or messages queued behind it (`pending`).
     pub pending: Option<u32>,
+    /// Wait of a streamed request's first output between scheduler and receiver, if one line has the times of both ends. Only on the
+    /// stage that ends the wait.
+    pub gap_ns: Option<u64>,
 }
 
 /// State of an engine process, from its own log.

@@ -1,12 +1,12 @@
-//! `cargo xtask fixtures`: records the decoder's test messages from the real engine.
+//! `cargo xtask fixtures`: records test messages and log lines from the real engine, or compares a sample with what was recorded.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::ensure;
+use anyhow::{Context as _, Result, ensure};
 
-use crate::e2e::setup::{prepare, python};
-use crate::script::{root, succeed};
+use crate::e2e::setup::{harness, prepare, python};
+use crate::script::{self, root, succeed};
 
 /// Cases, and the folders recorded with them; msgpack has a folder of its own. `small` leaves out the large cases. `core` covers every other
 /// layout of `BatchTokenIDOutput`, and one release before and after each change in the meaning of its ids.
@@ -21,8 +21,18 @@ const RECORDINGS: [(&str, &str); 3] = [
     ),
 ];
 
+/// Releases whose log lines are recorded.
+const LOGS: [&str; 3] = ["0.4.6.post4", "0.5.9", "0.5.23"];
+/// Release that is recorded again by `--check`, because the end-to-end tests need it too.
+const SAMPLE: &str = "0.5.23";
+const MESSAGES_FOLDER: &str = "zmq-tap/fixtures/messages";
+const LOGS_FOLDER: &str = "engines/tests/logs";
+
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Record one release again and compare it with the project's files, byte by byte
+    #[arg(long, conflicts_with_all = ["out", "releases"])]
+    check: bool,
     /// Record into this folder instead of the project's
     #[arg(long)]
     out: Option<PathBuf>,
@@ -30,8 +40,11 @@ pub(crate) struct Args {
     releases: Vec<String>,
 }
 
-pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
-    let out = args.out.clone().unwrap_or_else(|| root().join("zmq-tap/fixtures/messages"));
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if args.check {
+        return check_sample();
+    }
+    let out = args.out.clone().unwrap_or_else(|| root().join(MESSAGES_FOLDER));
     ensure!(
         args.out.is_some() || args.releases.is_empty(),
         "a selection of releases needs --out, so that the project's fixtures are not mixed"
@@ -44,16 +57,56 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
         recordings.extend(names.split(' ').map(|name| (name.to_owned(), *extent)));
     }
     for (name, extent) in recordings {
-        let (release, folder) = (name.trim_end_matches("-msgpack"), out.join(&name));
-        prepare(&[release])?;
-        eprintln!("recording {}", folder.display());
-        let mut record = Command::new(python());
-        record.arg(root().join("zmq-tap/fixtures/record.py")).arg(release).arg(&folder).arg(extent);
-        record.env("PYTHONPATH", root()).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(root());
-        if name != release {
-            record.env("SGLANG_USE_PICKLE_IPC", "0");
-        }
-        succeed(&mut record)?;
+        record_messages(&name, extent, &out)?;
     }
+    if args.out.is_none() {
+        for release in LOGS {
+            record_logs(release, &root().join(LOGS_FOLDER))?;
+        }
+        script::run("recorded.py", ["--seal", MESSAGES_FOLDER, LOGS_FOLDER])?;
+    }
+    Ok(())
+}
+
+/// Records the messages of a release, or with the suffix `-msgpack` its msgpack messages, into the folder of that name.
+fn record_messages(name: &str, extent: &str, out: &Path) -> Result<()> {
+    let (release, folder) = (name.trim_end_matches("-msgpack"), out.join(name));
+    prepare(&[release])?;
+    eprintln!("recording {}", folder.display());
+    let mut record = Command::new(python());
+    record.arg(root().join("zmq-tap/fixtures/record.py")).arg(release).arg(&folder).arg(extent);
+    record.env("PYTHONPATH", root()).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(root());
+    if name != release {
+        record.env("SGLANG_USE_PICKLE_IPC", "0");
+    }
+    succeed(&mut record)
+}
+
+/// Records the log lines of a release.
+fn record_logs(release: &str, out: &Path) -> Result<()> {
+    prepare(&[release])?;
+    let folder = out.join(format!("sglang-{release}"));
+    eprintln!("recording {}", folder.display());
+    succeed(harness("engine.loglines").arg(release).arg(&folder).env("PYTHONDONTWRITEBYTECODE", "1"))
+}
+
+fn check_sample() -> Result<()> {
+    let again = tempfile::tempdir()?;
+    let (messages, logs) = (again.path().join("messages"), again.path().join("logs"));
+    let msgpack = format!("{SAMPLE}-msgpack");
+    for name in [SAMPLE, &msgpack] {
+        record_messages(name, "all", &messages)?;
+        compare_folders(&messages.join(name), &root().join(MESSAGES_FOLDER).join(name))?;
+    }
+    record_logs(SAMPLE, &logs)?;
+    let name = format!("sglang-{SAMPLE}");
+    compare_folders(&logs.join(&name), &root().join(LOGS_FOLDER).join(&name))
+}
+
+/// Fails, and names the files, unless both folders have the same files with the same bytes.
+fn compare_folders(again: &Path, recorded: &Path) -> Result<()> {
+    succeed(Command::new("diff").args(["--recursive", "--brief"]).arg(again).arg(recorded))
+        .with_context(|| format!("{} is not what SGLang {SAMPLE} writes", recorded.display()))?;
+    println!("{}: equal byte by byte", recorded.display());
     Ok(())
 }

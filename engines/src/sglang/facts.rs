@@ -17,6 +17,7 @@ const STAGES: StageNames = StageNames {
     first_sent: "first_output_stream",
     first_received: "tokenizer_first_token",
     first_delivered: "first_token_received",
+    discarded: "output_after_state_deleted",
     ends: &["completion", "decode_completion", "request_finished", "decode_finished", "finish_logged"],
     order: &[
         "request_received",
@@ -144,6 +145,13 @@ impl Facts for SgLang {
 
     fn drops(&self) -> Option<Drops> {
         Some(Drops { fixed_in: DROPS_FIXED_IN, flag: "--stream-output" })
+    }
+
+    /// Up to 0.5.19, the tokenizer may delete the state of a request whose client disconnected, and then sends no abort, because the state is
+    /// missing (sgl-project/sglang#36333, fixed by #35255).
+    fn abandons(&self) -> &'static str {
+        "fixed in SGLang 0.5.20 (pull request 35255): before it, the abort of a request whose client disconnected may never reach the \
+         scheduler, and `/abort_request` has no effect; until then, limit `max_tokens`, or restart the server to free its slots"
     }
 
     /// The `OpenAI` endpoints cut new text by the length of the text before: chats in 0.5.10, completions up to 0.5.16.

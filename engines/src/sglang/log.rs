@@ -4,10 +4,12 @@
 //! "Tokenizer Backpressure Bug (Decode TTFT)". All other forms come from the releases' own code (see docs/reference/import.md).
 
 mod health;
+mod python;
+mod request;
 mod time_stats;
 
 use trace::event::{LoggedState, Merged, Stage};
-use trace::import::text::{count, epoch_ns, millis, number, value};
+use trace::import::text::{count, millis, number, value};
 use trace::import::{Field, Form, Item, LogLines, Logged, Malformed, Record, Rid, Unread};
 
 /// SGLang's log lines.
@@ -22,8 +24,8 @@ const FORMS: &[Form] = &[
     ("Streaming backlog: rid=", "streaming-backlog", backlog),
     ("Req Time Stats(rid=", "time-stats", time_stats::read),
     ("ReqTimeStats(rid=", "time-stats", time_stats::read),
-    ("Receive: obj=", "request-received", receive),
-    ("Finish: obj=", "request-finished", finish),
+    ("Receive: obj=", "request-received", request::receive),
+    ("Finish: obj=", "request-finished", request::finish),
     ("Received output for rid=", "state-deleted", deleted),
     (
         "Health check failed. Server couldn't get a response from detokenizer for last ",
@@ -50,23 +52,6 @@ const BENCHMARK: Unread = Unread {
     advice: "it has no time of a single request; `tokengap attach` during a benchmark shows where its requests waited",
 };
 
-/// Time fields of a finished request (seconds since the epoch), with the stage and the process of each.
-const TIMES: [(&str, &str, &str); 9] = [
-    (ARRIVAL, "request_received", "tokenizer"),
-    ("request_sent_to_scheduler_ts", "request_sent_to_scheduler", "tokenizer"),
-    ("api_server_dispatch_finish_ts", "api_server_dispatch_finish", "tokenizer"),
-    ("forward_entry_time", "forward_entry", "scheduler"),
-    ("prefill_finished_ts", "prefill_finished", "scheduler"),
-    ("prefill_finished_time", "prefill_finished", "scheduler"),
-    ("response_sent_to_client_ts", "response_sent_to_client", "tokenizer"),
-    ("decode_finished_ts", "decode_finished", "tokenizer"),
-    ("request_finished_ts", "request_finished", "tokenizer"),
-];
-const ARRIVAL: &str = "request_received_ts";
-/// Seconds from its arrival to its first token at the tokenizer (0.5.10 and later).
-const FIRST_TOKEN: &str = "first_token_latency";
-const TOKENS: &str = "completion_tokens";
-
 impl LogLines for Log {
     fn name(&self) -> &'static str {
         super::NAME
@@ -90,35 +75,16 @@ impl LogLines for Log {
     }
 
     fn record_marks(&self) -> &'static [&'static str] {
-        &["\"request.received\"", "\"request.finished\"", "\"request_parameters\""]
+        request::RECORD_MARKS
     }
 
     fn field(&self, name: &str) -> Field {
-        match name {
-            "out" | "meta_info" => Field::Object,
-            "event" | "rid" | "id" | "request_parameters" | FIRST_TOKEN | TOKENS => Field::Value,
-            _ if TIMES.iter().any(|time| time.0 == name) => Field::Value,
-            _ => Field::Skipped,
-        }
+        request::field(name)
     }
 
     /// Parses a line of the request logger or of the request metrics.
     fn record(&self, record: &Record<'_>, sink: &mut dyn FnMut(&Item<'_>)) -> Option<Result<&'static str, Malformed>> {
-        let (form, logged) = match record.text("event").as_deref() {
-            Some("request.received") => ("request-received", Some("receive_logged")),
-            Some("request.finished") => ("request-finished", Some("finish_logged")),
-            _ if record.has("request_parameters") => ("request-metrics", None),
-            _ => return None,
-        };
-        let rid = record.text("rid").or_else(|| record.text("id"));
-        let Some(rid) = rid.as_deref().and_then(Rid::read) else {
-            return Some(Err(Malformed));
-        };
-        if let Some(name) = logged {
-            sink(&stage(rid, Stage::new(rid.text, name, "tokenizer")));
-        }
-        times(rid, |key| record.number(key), sink);
-        Some(Ok(form))
+        request::record(record, sink)
     }
 }
 
@@ -185,55 +151,16 @@ fn tok(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<()
     Ok(())
 }
 
-/// Parses `4f1c.., merging 27 queued chunks into one. ..` (0.5.10 and later).
+/// Parses `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later) and `4f1c.., draining 2 queued chunks. ..` (nightly builds
+/// before 0.5.10).
 fn backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let (rid, tail) = rest.split_once(", merging ").ok_or(Malformed)?;
+    let (rid, tail) = rest.split_once(", coalescing ").or_else(|| rest.split_once(", draining ")).ok_or(Malformed)?;
     let rid = Rid::read(rid).ok_or(Malformed)?;
-    let chunks = tail.split(' ').next().and_then(|n| n.parse().ok()).ok_or(Malformed)?;
+    let (chunks, _) = tail.split_once(" queued chunks").ok_or(Malformed)?;
+    let chunks = chunks.parse().map_err(|_| Malformed)?;
     let merged = Merged { rid: rid.text, chunks, by: "tokenizer" };
     sink(&Item { wall_ns: None, cut: rid.cut, what: Logged::Merged(merged) });
     Ok(())
-}
-
-/// Parses `GenerateReqInput(received_time=None, rid='4f1c..', text='..`. Only numbers precede the rid, and nothing after it is
-/// read. A text would be in quotes, so the first quote of the line must be the rid's.
-fn request<'l>(rest: &'l str, name: &str, sink: &mut dyn FnMut(&Item<'_>)) -> Result<Rid<'l>, Malformed> {
-    let quote = rest.find(['\'', '"']).filter(|&at| rest[..at].ends_with("rid="));
-    let rid = quote.and_then(|at| Rid::read(rest[at + 1..].split(['\'', '"']).next()?));
-    let rid = rid.ok_or(Malformed)?;
-    sink(&stage(rid, Stage::new(rid.text, name, "tokenizer")));
-    Ok(rid)
-}
-
-fn receive(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    request(rest, "receive_logged", sink).map(drop)
-}
-
-/// Like [`request`], followed by `, out={'text': .., 'meta_info': {..}}`. No output text can follow the last `'meta_info': `.
-fn finish(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let rid = request(rest, "finish_logged", sink)?;
-    if let Some(at) = rest.rfind("'meta_info': {") {
-        times(rid, |key| number(&rest[at..], &format!("'{key}': ")), sink);
-    }
-    Ok(())
-}
-
-/// Passes the times of a finished request to `sink`; `number` is the value of a field.
-fn times(rid: Rid<'_>, number: impl Fn(&str) -> Option<f64>, sink: &mut dyn FnMut(&Item<'_>)) {
-    let tokens = number(TOKENS).filter(|tokens| (0.0..4e9).contains(tokens));
-    let mut emit = |name, by, seconds: Option<f64>| {
-        let ends = matches!(name, "request_finished" | "decode_finished");
-        let reached =
-            Stage { tokens: tokens.filter(|_| ends).map(|tokens| tokens as u32), ..Stage::new(rid.text, name, by) };
-        if let Some(wall_ns) = seconds.and_then(epoch_ns) {
-            sink(&Item { wall_ns: Some(wall_ns), ..stage(rid, reached) });
-        }
-    };
-    for (key, name, by) in TIMES {
-        emit(name, by, number(key));
-    }
-    let first = number(ARRIVAL).zip(number(FIRST_TOKEN));
-    emit("first_token", "tokenizer", first.map(|(arrival, latency)| arrival + latency));
 }
 
 /// Parses `'4f1c..' but the state was deleted in TokenizerManager.`.

@@ -199,7 +199,7 @@ fn notes(stats: &Stats, args: &Args) -> Vec<String> {
             String::from("have durations that cannot be, such as one since 1970: only the time of their end is used"),
         ),
         (stats.undated, String::from("have a known form but no timestamp: skipped")),
-        (stats.cut, String::from("were longer than 64 KiB and truncated")),
+        (stats.cut, String::from("were longer than 1 MiB and truncated")),
         (stats.late, String::from("were too late to be sorted (--reorder)")),
         (stats.passed_early, String::from("were processed early because the sort buffer was full (--max-held)")),
         (stats.rids_ambiguous, String::from("have a truncated rid that matches several: kept separate")),

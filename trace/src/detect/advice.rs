@@ -70,6 +70,15 @@ pub(super) fn first_token(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> S
     }
 }
 
+/// For first tokens that wait according to the engine's log, which does not show where.
+pub(super) fn logged_first_token(engine: &dyn Facts) -> String {
+    const ATTACH: &str = "`tokengap attach` on the running server shows what holds them up";
+    match engine.relief(engine.receiver()) {
+        "" => ATTACH.to_owned(),
+        relief => format!("{ATTACH}; if the {} is CPU-bound, {relief}", engine.receiver()),
+    }
+}
+
 /// For chunks merged into the delivery of a later one.
 pub(super) fn merging(engine: &dyn Facts) -> String {
     format!(

@@ -58,6 +58,10 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
         _ => (oldest_rid, context.now.0.saturating_sub(oldest_ns)),
     };
     let bottleneck = context.attribution.bottleneck();
+    let is_logged = context.attribution.legs.is_empty();
+    if ledger.stages().counts.timed_gaps > 0 {
+        summary.push_str("; by times in the engine's log, counted from the end of prefill");
+    }
     let _ = write!(summary, "; {}", context.attribution.first_token_words());
     let waits = &ledger.waits;
     // The tokenizer thread's activity explains only waits for the tokenizer.
@@ -74,7 +78,13 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
         .with("requests_above_warning", over)
         .with("waiting_now", waiting)
         .with("oldest_waiting_ns", oldest_ns)
-        .advice(advice::first_token(ledger.engine().facts(), bottleneck));
+        .advice(match is_logged {
+            true => advice::logged_first_token(ledger.engine().facts()),
+            false => advice::first_token(ledger.engine().facts(), bottleneck),
+        });
+    if is_logged {
+        verdict.with("by", "the engine's log");
+    }
     if let Some(leg) = bottleneck {
         verdict
             .hop(leg.name)

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::{DetectContext, Severity, Verdicts, advice};
 use crate::engine::Waiter;
-use crate::words::{plural, share};
+use crate::words::{count, plural, share};
 
 /// Share of merged chunks that causes a warning.
 const WARNING_SHARE: f64 = 0.05;
@@ -23,7 +23,7 @@ pub(super) fn merged(context: &DetectContext<'_>, out: &mut Verdicts) {
         (merged, totals.chunks.received, &totals.bursts)
     };
     if chunks == 0 {
-        return;
+        return merged_by_log(context, out);
     }
     let heavy = chunks as f64 >= WARNING_SHARE * of as f64;
     let severity = if heavy { Severity::Warning } else { Severity::Info };
@@ -46,6 +46,28 @@ pub(super) fn merged(context: &DetectContext<'_>, out: &mut Verdicts) {
         .weighed("chunks", chunks)
         .with("confirmed", confirmed)
         .with("tokens_per_event", mean)
+        .advice(advice::merging(context.facts()));
+}
+
+/// Merged chunks according to the engine's log. It names no total, and a merge is only logged if many chunks were queued.
+fn merged_by_log(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let merged = &context.ledger.stages().merged;
+    if merged.times == 0 || context.ledger.observes_receives() {
+        return;
+    }
+    let summary = format!(
+        "the engine logs that it merged {} in {}, up to {} at once: no token is lost, but tokens arrive in bursts",
+        plural(merged.chunks, "queued chunk"),
+        if merged.times == 1 { String::from("one delivery") } else { format!("{} deliveries", count(merged.times)) },
+        merged.max,
+    );
+    out.add(Severity::Warning, summary)
+        .rid(&merged.most_rid)
+        .since(merged.since)
+        .weighed("chunks", merged.chunks)
+        .with("by", "the engine's log")
+        .with("deliveries", merged.times)
+        .with("largest", merged.max)
         .advice(advice::merging(context.facts()));
 }
 

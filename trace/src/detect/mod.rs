@@ -1,5 +1,6 @@
 //! Detectors: each a pure function of the ledger's state.
 
+mod abandoned;
 mod advice;
 pub mod attribution;
 mod backlog;
@@ -105,6 +106,7 @@ pub const ALL: &[Detector] = &[
     detector("dropped-chunks-predicted", Latest, drops::predicted),
     detector("inflation", Latest, inflation::inflated),
     detector("summed-counts", Latest, inflation::summed),
+    detector("abandoned-requests", Latest, abandoned::logged),
     detector("backlog-growing", Worst, backlog::growing),
     detector("rid-changed-worker", Latest, wire::worker_change),
     detector("out-of-order", Latest, wire::order),

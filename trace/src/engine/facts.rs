@@ -104,6 +104,11 @@ pub trait Facts: fmt::Debug + Sync {
         None
     }
 
+    /// Cause and cure of requests that the scheduler continues after the receiver has deleted them; empty if unknown.
+    fn abandons(&self) -> &'static str {
+        ""
+    }
+
     /// Releases that leave out text of responses in incremental mode, if all of `version` do.
     fn cuts_text(&self, _version: &str) -> Option<Drops> {
         None
@@ -166,6 +171,8 @@ pub struct StageNames {
     pub first_received: &'static str,
     /// Stage at which a request's first output is accepted for its client.
     pub first_delivered: &'static str,
+    /// Stage at which the receiver throws an output away, because it has deleted the request.
+    pub discarded: &'static str,
     /// Stages that end a request.
     pub ends: &'static [&'static str],
     /// Known stages, in the order in which a request passes them.
@@ -174,7 +181,8 @@ pub struct StageNames {
 
 impl StageNames {
     /// No known stage.
-    pub const NONE: Self = Self { first_sent: "", first_received: "", first_delivered: "", ends: &[], order: &[] };
+    pub const NONE: Self =
+        Self { first_sent: "", first_received: "", first_delivered: "", discarded: "", ends: &[], order: &[] };
 
     /// Position of a stage in the order that requests pass them; `None` for unknown stages.
     pub fn place_of(&self, stage: &str) -> Option<usize> {

@@ -129,7 +129,7 @@ impl<'a> CpuSample<'a> {
 impl<'a> Stage<'a> {
     /// A stage without counts.
     pub const fn new(rid: &'a str, name: &'a str, by: &'a str) -> Self {
-        Self { rid, name, by, tokens: None, pending: None }
+        Self { rid, name, by, tokens: None, pending: None, gap_ns: None }
     }
 }
 

@@ -141,7 +141,7 @@ impl Exporter for Events<'_> {
             }),
             What::Stage(stage) if context.options.wants_rid(stage.rid) => self.line("stage", at, context, |o| {
                 o.put("rid", stage.rid).put("stage", stage.name);
-                fields!(o, stage, by, tokens, pending);
+                fields!(o, stage, by, tokens, pending, gap_ns);
             }),
             What::LoggedState(state) => self.line("logged_state", at, context, |o| {
                 fields!(o, state, by, states, rids, recv_wait_ns, more, cpu, cpu_system);

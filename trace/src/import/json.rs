@@ -33,7 +33,7 @@ struct Text<'l>(#[serde(borrow)] Cow<'l, str>);
 
 impl<'l> Record<'l> {
     /// Parses an object; `uses` decides about its fields. `None` if the message is something else.
-    pub(super) fn read(message: &'l str, uses: &dyn Fn(&str) -> Field) -> Option<Self> {
+    pub fn read(message: &'l str, uses: &dyn Fn(&str) -> Field) -> Option<Self> {
         let mut record = Self::default();
         record.fill(message, uses)?;
         Some(record)
@@ -53,6 +53,21 @@ impl<'l> Record<'l> {
     /// Value of a field that is a string.
     pub fn text(&self, field: &str) -> Option<Cow<'l, str>> {
         text(self.value(field)?)
+    }
+
+    /// Values of a field that is a string or a list of strings.
+    pub fn texts(&self, field: &str) -> Vec<Cow<'l, str>> {
+        let Some(json) = self.value(field) else { return Vec::new() };
+        match text(json) {
+            Some(text) => vec![text],
+            None => serde_json::from_str::<Vec<Text<'l>>>(json)
+                .map_or_else(|_| Vec::new(), |texts| texts.into_iter().map(|text| text.0).collect()),
+        }
+    }
+
+    /// Value of a field that is true or false.
+    pub fn flag(&self, field: &str) -> Option<bool> {
+        self.value(field)?.parse().ok()
     }
 
     /// Value of a field that is a number.

@@ -1,4 +1,4 @@
-//! Lines of a plain or compressed file, truncated at a limit.
+//! Lines of a plain or compressed file, truncated at a limit. Lines that a container runtime split are joined.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,7 +8,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
 
+use super::parts::{Joined, Parts};
+
 const BUFFER: usize = 128 * 1024;
+/// Memory of a longer line is freed before the next one, because there may be many open files.
+const USUAL_LINE: usize = 128 * 1024;
 /// Maximum window of a zstd frame: 2^27 bytes, as `zstd` itself accepts without `--long`.
 const ZSTD_WINDOW_LOG: u32 = 27;
 
@@ -23,6 +27,7 @@ pub(super) struct Line<'b> {
 pub(super) struct Lines {
     from: Box<dyn BufRead>,
     line: Vec<u8>,
+    parts: Parts,
     longest: usize,
     /// Bytes of text returned so far.
     pub(super) text_bytes: u64,
@@ -59,12 +64,28 @@ impl Lines {
     }
 
     fn of(from: Box<dyn BufRead>, longest: usize) -> Self {
-        Self { from, line: Vec::new(), longest, text_bytes: 0 }
+        Self { from, line: Vec::new(), parts: Parts::default(), longest, text_bytes: 0 }
     }
 
     /// Returns the next line; `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
+        let joined = loop {
+            if !self.read_line()? {
+                break self.parts.unfinished();
+            }
+            match self.parts.enter(without_end(&self.line), self.longest) {
+                Joined::Whole => return Ok(Some(limited(without_end(&self.line), self.longest))),
+                Joined::Pending => {}
+                Joined::Complete(stream) => break Some(stream),
+            }
+        };
+        Ok(joined.map(|stream| limited(self.parts.line(stream), self.longest)))
+    }
+
+    /// Reads the next line of the file, and returns whether there was one.
+    fn read_line(&mut self) -> io::Result<bool> {
         self.line.clear();
+        self.line.shrink_to(USUAL_LINE);
         // A line of the maximum length, with its end.
         let limit = self.longest as u64 + 2;
         let mut got = self.from.by_ref().take(limit).read_until(b'\n', &mut self.line)? as u64;
@@ -72,11 +93,17 @@ impl Lines {
             got += self.from.skip_until(b'\n')? as u64;
         }
         self.text_bytes += got;
-        let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
-        let text = text.strip_suffix(b"\r").unwrap_or(text);
-        let line = Line { text: &text[..text.len().min(self.longest)], cut: text.len() > self.longest };
-        Ok((got > 0).then_some(line))
+        Ok(got > 0)
     }
+}
+
+fn without_end(line: &[u8]) -> &[u8] {
+    let text = line.strip_suffix(b"\n").unwrap_or(line);
+    text.strip_suffix(b"\r").unwrap_or(text)
+}
+
+fn limited(text: &[u8], longest: usize) -> Line<'_> {
+    Line { text: &text[..text.len().min(longest)], cut: text.len() > longest }
 }
 
 #[cfg(test)]

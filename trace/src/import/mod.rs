@@ -9,6 +9,7 @@ mod files;
 mod json;
 mod lines;
 mod merge;
+mod parts;
 mod queue;
 mod reader;
 mod recognise;
@@ -59,7 +60,7 @@ impl Default for Options {
             year: None,
             window_ns: 120_000_000_000,
             held_lines: 500_000,
-            line_bytes: 64 * 1024,
+            line_bytes: 1024 * 1024,
             files: 10_000,
             open_files: 256,
             rids: 262_144,

@@ -69,6 +69,7 @@ impl Facts for Example {
             first_sent: FIRST_SENT,
             first_received: FIRST_RECEIVED,
             first_delivered: "first_token_received",
+            discarded: "output_discarded",
             ends: &["request_finished", "decode_finished"],
             order: &[
                 "request_received",

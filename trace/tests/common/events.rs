@@ -217,7 +217,14 @@ pub(crate) fn what() -> impl Strategy<Value = What<'static>> {
     });
     let undecoded = any!(Undecoded { id: id(), bytes: large(), forwarded: forwarded(), reason: text() });
     let queue = any!(QueueSample { hop: text(), receive_bytes: of(large()), send_bytes: of(large()) });
-    let stage = any!(Stage { rid: text(), name: text(), by: text(), tokens: of(small()), pending: of(small()) });
+    let stage = any!(Stage {
+        rid: text(),
+        name: text(),
+        by: text(),
+        tokens: of(small()),
+        pending: of(small()),
+        gap_ns: of(large()),
+    });
     let wait = any!(FrontendWait { rid: text(), first_token_ns: of(large()), last_token_ns: of(large()) });
     let missed =
         any!(Missed { hop: of(any::<u16>().prop_map(HopId)), count: large(), cause: select(MissedCause::ALL) });

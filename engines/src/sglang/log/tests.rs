@@ -71,8 +71,15 @@ fn trace_lines_are_recognised() {
 
 #[test]
 fn engine_lines_are_recognised() {
-    let line = "Streaming backlog: rid=4f1c, merging 27 queued chunks into one. This may inflate P99 ITL for affected requests.";
-    assert_eq!(read(line).1, ["tokenizer: 4f1c merged 27"]);
+    for (line, chunks) in [
+        (
+            "Streaming backlog: rid=4f1c, coalescing 27 queued chunks into one. This may inflate P99 ITL for affected requests.",
+            27,
+        ),
+        ("Streaming backlog: rid=4f1c, draining 2 queued chunks. This may inflate P99 TBT for affected requests.", 2),
+    ] {
+        assert_eq!(read(line).1, [format!("tokenizer: 4f1c merged {chunks}")], "{line}");
+    }
     let line = "Received output for rid='4f1c' but the state was deleted in TokenizerManager.";
     assert_eq!(read(line).1, ["tokenizer: 4f1c output_after_state_deleted None None"]);
     let line = "Req Time Stats(rid=4f1c, input len=12, output len=30, type=unified): queue_duration=1.50ms, \
@@ -134,7 +141,7 @@ fn incomplete_lines_are_malformed_and_unknown_lines_ignored() {
         "[TRACE disagg]",
         "[TRACE disagg] rid=",
         "[TRACE disagg] rid=a",
-        "Streaming backlog: rid=a, merging many",
+        "Streaming backlog: rid=a, coalescing many",
         "Finish: obj=(rid='",
         "Receive: obj=GenerateReqInput(rid=None, text='x', y=(rid='evil'))",
         "Req Time Stats(rid=",
@@ -158,7 +165,7 @@ proptest! {
             "[TRACE disagg] rid=20cba755... first_output_stream stage=x output_len=1 pending=2",
             "[TRACE disagg] output_send batch_rids=[a, b]",
             "[TOK recv] type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True",
-            "Streaming backlog: rid=a, merging 27 queued chunks into one.",
+            "Streaming backlog: rid=a, coalescing 27 queued chunks into one.",
             "Req Time Stats(rid=a, output len=30, type=unified): queue_duration=1ms, forward_duration=4ms, entry_time=1768722900.1",
             "Receive: obj=GenerateReqInput(rid='a')",
             "Finish: obj=GenerateReqInput(rid='a'), out={'meta_info': {'request_received_ts': 1768722900.1}}",

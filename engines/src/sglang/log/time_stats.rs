@@ -34,13 +34,13 @@ pub(super) fn read(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<
     let (head, tail) = rest.split_once("): ").ok_or(Malformed)?;
     let mut words = head.split(',');
     let rid = words.next().and_then(Rid::read).ok_or(Malformed)?;
-    let request = Fields::of(words);
+    let request = LineFields::of(words);
     let role = match request.get(&["type"]).ok_or(Malformed)? {
         "prefill" => Role::Prefill,
         "decode" => Role::Decode,
         _ => Role::Unified,
     };
-    let times = Fields::of(tail.split_ascii_whitespace());
+    let times = LineFields::of(tail.split_ascii_whitespace());
     enter_half(&request, rid, role, sink);
     let tokens = request.get(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
     let end = match role {
@@ -75,12 +75,12 @@ pub(super) fn read(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<
 const FIELDS: usize = 16;
 
 /// `key=value` and `key(value)` fields, without the punctuation around them.
-struct Fields<'l> {
+struct LineFields<'l> {
     pairs: [(&'l str, &'l str); FIELDS],
     len: usize,
 }
 
-impl<'l> Fields<'l> {
+impl<'l> LineFields<'l> {
     fn of(words: impl Iterator<Item = &'l str>) -> Self {
         let mut fields = Self { pairs: [("", ""); FIELDS], len: 0 };
         for word in words {
@@ -121,7 +121,7 @@ impl<'l> Fields<'l> {
 }
 
 /// Both servers of a pair log the same `bootstrap_room`; 0 belongs to health checks.
-fn enter_half(request: &Fields<'_>, rid: Rid<'_>, role: Role, sink: &mut dyn FnMut(&Item<'_>)) {
+fn enter_half(request: &LineFields<'_>, rid: Rid<'_>, role: Role, sink: &mut dyn FnMut(&Item<'_>)) {
     let room = request.get(&["bootstrap_room"]).and_then(|room| room.parse().ok()).filter(|&room| room != 0);
     if let Some(room) = room.filter(|_| role != Role::Unified && !rid.cut) {
         let half = Half { rid: rid.text, room, is_decode: role == Role::Decode };
@@ -130,12 +130,12 @@ fn enter_half(request: &Fields<'_>, rid: Rid<'_>, role: Role, sink: &mut dyn FnM
 }
 
 /// Wall time at which the first phase began.
-fn begin_ns(times: &Fields<'_>) -> Option<u64> {
+fn begin_ns(times: &LineFields<'_>) -> Option<u64> {
     times.number(&["bootstrap_done_time", "entry_time", "start_time", "start"]).and_then(epoch_ns)
 }
 
 /// Stage at which the first phase began. 0.5.16 and later omit the bootstrap if its start is unset.
-fn first_stage(times: &Fields<'_>, role: Role) -> &'static str {
+fn first_stage(times: &LineFields<'_>, role: Role) -> &'static str {
     match role {
         Role::Unified => "wait_queue_entry",
         Role::Prefill if times.get(&["bootstrap_done_time"]).is_some() => "prefill_wait_queue_entry",
@@ -145,7 +145,7 @@ fn first_stage(times: &Fields<'_>, role: Role) -> &'static str {
 }
 
 /// Phases of a request in order, by the names of all releases.
-fn phases(times: &Fields<'_>, role: Role) -> Result<Vec<Phase>, Impossible> {
+fn phases(times: &LineFields<'_>, role: Role) -> Result<Vec<Phase>, Impossible> {
     // The start is unset, so the durations that count from it are none.
     if times.number(&["start_time", "start"]) == Some(0.0) {
         return Err(Impossible);
@@ -181,7 +181,7 @@ fn phases(times: &Fields<'_>, role: Role) -> Result<Vec<Phase>, Impossible> {
 
 /// Bootstrap and allocation, which end at these stages, or both in one.
 fn enter_bootstrap(
-    times: &Fields<'_>,
+    times: &LineFields<'_>,
     whole_ns: Option<u64>,
     [bootstrapped, allocated]: [&'static str; 2],
     phases: &mut Vec<Phase>,

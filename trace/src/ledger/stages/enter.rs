@@ -33,6 +33,9 @@ impl Ledger {
             stages.counts.requests += 1;
             Box::default()
         });
+        if stage.name == names.discarded {
+            stages.abandoned.enter(&request.rid, at, &mut marks.discarded);
+        }
         let mark = Mark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
         let chain = self.engine.facts().stage_chains().iter().find(|chain| chain.contains(&stage.name));
         let before_in_chain = chain.map(|chain| {
@@ -61,12 +64,42 @@ impl Ledger {
         }
         // Observed frames give more precise send and receive times than a log.
         if request.streams.is_empty() {
+            if let Some(gap_ns) = stage.gap_ns {
+                self.enter_timed_gap(ticket, mark, gap_ns);
+            }
             self.enter_logged_gap(ticket, at, stage, by);
         }
         if names.ends.contains(&stage.name) && self.table.get(ticket).is_some_and(|r| r.finish.is_none()) {
             self.totals.requests.finished += 1;
             self.finish(ticket, at, Finish::Other);
         }
+    }
+
+    /// Enters a gap whose both ends are in one line.
+    fn enter_timed_gap(&mut self, ticket: Ticket, received: Mark, gap_ns: u64) {
+        let stages = &mut self.stages;
+        let Some(request) = self.table.get_mut(ticket) else { return };
+        let Some(marks) = &mut request.marks else { return };
+        let first_sent = stages.names.known(self.engine.facts().stages().first_sent);
+        // Ends that are logged one by one are more precise, and a request that is logged twice has one gap.
+        let is_staged = marks.list.iter().any(|mark| Some(mark.name) == first_sent);
+        if is_staged || request.gap_ns.is_some() {
+            return;
+        }
+        stages.counts.timed_gaps += 1;
+        request.gap_ns = Some(gap_ns);
+        request.sent_first = Some(MonoNs(received.at.0.saturating_sub(gap_ns)));
+        request.received_first = Some(received.at);
+        push_bounded(&mut stages.passed, ticket, AWAITED);
+        self.gap.record(received.at, gap_ns);
+        self.worst_gap.enter(received.at, &request.rid, gap_ns);
+        if let Some(states) = stages.logged_processes.states(stages.by.get(received.by), received.at) {
+            stages.gaps.push(gap_ns, states);
+            for mark in marks.list.iter_mut().filter(|mark| **mark == received) {
+                mark.states = Some(states);
+            }
+        }
+        offer(&mut stages.slowest, &request.rid, gap_ns, marks);
     }
 
     /// Pairs a request's first send with its first receive, whichever is logged last.

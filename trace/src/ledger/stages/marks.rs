@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
+use super::abandoned::Discarded;
 use crate::clock::MonoNs;
 
 /// Maximum number of stages kept per request.
@@ -33,6 +34,7 @@ pub struct Marks {
     pub(super) list: SmallVec<[Mark; 6]>,
     /// Bit mask of the stages whose gap is already computed.
     judged: u32,
+    pub(super) discarded: Discarded,
 }
 
 /// A first send and its receive.

@@ -2,11 +2,13 @@
 //!
 //! tokengap cannot verify this data. Gaps of requests whose frames were not observed are taken from it.
 
+mod abandoned;
 mod enter;
 mod logged_processes;
 mod marks;
 mod rank;
 
+pub use abandoned::{AbandonedRequest, AbandonedRequests};
 pub use logged_processes::{LoggedProcess, LoggedSilence, States};
 pub use marks::{Mark, Marks, Slow};
 pub use rank::Correlation;
@@ -47,6 +49,8 @@ pub struct Stages {
     pub counts: StageCounts,
     /// Merged chunks in the engine's log.
     pub merged: MergedCounts,
+    /// Requests whose outputs the receiver throws away.
+    pub abandoned: AbandonedRequests,
 }
 
 /// Names, identified by their index.
@@ -93,6 +97,8 @@ pub struct StageCounts {
     pub sends: u64,
     /// Number of logged first receives.
     pub receives: u64,
+    /// Number of gaps whose both ends are in one line.
+    pub timed_gaps: u64,
 }
 
 /// Merged chunks in the engine's log. It logs only merges of 20 chunks or more, so these are lower bounds.
@@ -123,7 +129,7 @@ impl Stages {
 
     /// Whether both ends of gaps are logged, even if for different requests.
     pub fn observes_gaps(&self) -> bool {
-        self.counts.sends > 0 && self.counts.receives > 0
+        (self.counts.sends > 0 && self.counts.receives > 0) || self.counts.timed_gaps > 0
     }
 
     /// Time from one stage to the next of the same request, in the order they happened: from, to, durations.

@@ -45,6 +45,25 @@ fn the_gap_is_exact_for_any_order_of_log_lines() {
 }
 
 #[test]
+fn a_gap_in_one_line_counts_once_and_after_logged_ends() {
+    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+    let log_gap = |ledger: &mut Ledger, at: u64, rid: &str, by: &str| {
+        let stage = Stage { gap_ns: Some(7_000 * MS), ..Stage::new(rid, "first_token", by) };
+        ledger.apply(&Event::new(MonoNs(at), What::Stage(stage)));
+    };
+    log_gap(&mut ledger, 9_000 * MS, "a", "tokenizer (server.log)");
+    log_gap(&mut ledger, 9_500 * MS, "a", "tokenizer (requests.log)");
+    assert!(ledger.observes_gaps());
+    assert_eq!((ledger.gap().count(), ledger.worst_gap().map(|gap| gap.ns)), (1, Some(7_000 * MS)));
+    assert_eq!(ledger.request("a").and_then(|request| request.sent_first), Some(MonoNs(2_000 * MS)));
+    assert_eq!(ledger.stages().slowest()[0].gap_ns, 7_000 * MS);
+    log_stage(&mut ledger, 10_000 * MS, "b", FIRST_SENT, "scheduler");
+    log_stage(&mut ledger, 13_000 * MS, "b", FIRST_RECEIVED, "tokenizer");
+    log_gap(&mut ledger, 13_000 * MS, "b", "tokenizer");
+    assert_eq!((ledger.gap().count(), ledger.request("b").and_then(|b| b.gap_ns)), (2, Some(3_000 * MS)));
+}
+
+#[test]
 fn a_request_on_two_servers_has_two_gaps_and_reports_the_worse() {
     let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
     for (at, name, by) in [

@@ -83,7 +83,7 @@ structs! {
     CpuSample<'b> { thread, role, name, part, interval_ns, on_ns, wait_ns, throttled_ns, poll, away }
     QueueSample<'b> { hop, receive_bytes, send_bytes }
     StackSample<'b> { thread, role, function, file, interval_ns, samples, total, own, gil }
-    Stage<'b> { rid, name, by, tokens, pending }
+    Stage<'b> { rid, name, by, tokens, pending, gap_ns }
     LoggedState<'b> { by, states, rids, recv_wait_ns, more, cpu, cpu_system, unanswered_since }
     Merged<'b> { rid, chunks, by }
     Answer<'b> { rid, tokens, completion_tokens, end, short_writes, unacknowledged, tool_calls }

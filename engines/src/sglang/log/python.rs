@@ -1,0 +1,127 @@
+//! Objects as Python's `repr` writes them. Strings are skipped whole, so that a prompt cannot imitate a field.
+
+/// Fields of `Class(name=value, ..)`, each with its value as Python wrote it. Ends at the closing bracket, or where the line is cut.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fields<'l> {
+    rest: &'l str,
+}
+
+impl<'l> Fields<'l> {
+    /// Fields of the object at the start of the text; `None` if there is none.
+    pub(super) fn of(text: &'l str) -> Option<Self> {
+        let (class, rest) = text.split_once('(')?;
+        is_name(class).then_some(Self { rest })
+    }
+
+    /// Text after the object; `None` before its end was reached, or if the line is cut.
+    pub(super) fn after(&self) -> Option<&'l str> {
+        self.rest.strip_prefix(')')
+    }
+}
+
+impl<'l> Iterator for Fields<'l> {
+    type Item = (&'l str, &'l str);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let (name, rest) = self.rest.split_once('=').filter(|(name, _)| is_name(name))?;
+        let (value, after) = rest.split_at(value_length(rest)?);
+        self.rest = after.strip_prefix(", ").unwrap_or(after);
+        Some((name, value))
+    }
+}
+
+/// Strings of a value, without their quotes: of one string, or of a list of strings.
+pub(super) fn strings(value: &str) -> impl Iterator<Item = &str> {
+    let mut rest = value;
+    std::iter::from_fn(move || {
+        let begin = rest.find(['\'', '"'])?;
+        let length = string_length(&rest.as_bytes()[begin..])?;
+        let string = &rest[begin + 1..begin + length - 1];
+        rest = &rest[begin + length..];
+        Some(string)
+    })
+}
+
+fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+/// Length of the value at the start of the text, up to the comma or bracket after it; `None` if it is cut.
+fn value_length(text: &str) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let (mut depth, mut at) = (0_u32, 0);
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'\'' | b'"' => at += string_length(&bytes[at..])? - 1,
+            b'(' | b'[' | b'{' => depth += 1,
+            b',' if depth == 0 => return Some(at),
+            b')' | b']' | b'}' if depth == 0 => return Some(at),
+            b')' | b']' | b'}' => depth -= 1,
+            _ => {}
+        }
+        at += 1;
+    }
+    None
+}
+
+/// Length of the string at the start of the text, with its quotes; `None` if it is cut.
+fn string_length(text: &[u8]) -> Option<usize> {
+    let quote = *text.first()?;
+    let mut at = 1;
+    loop {
+        at += text.get(at..)?.iter().position(|&byte| byte == quote || byte == b'\\')?;
+        if text[at] == quote {
+            return Some(at + 1);
+        }
+        at += 2;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn fields_are_read_around_strings_and_brackets() {
+        let text = r#"Req(a=1, text='it\'s (, b=9', c="x', rid='evil'" ... 'y', d=[1, {'k': (2,)}], e=None), out={}"#;
+        let mut fields = Fields::of(text).unwrap();
+        let found: Vec<_> = fields.by_ref().collect();
+        assert_eq!(
+            found,
+            [
+                ("a", "1"),
+                ("text", r"'it\'s (, b=9'"),
+                ("c", r#""x', rid='evil'" ... 'y'"#),
+                ("d", "[1, {'k': (2,)}]"),
+                ("e", "None")
+            ]
+        );
+        assert_eq!(fields.after(), Some(", out={}"));
+        assert_eq!(Fields::of("no object").map(|_| ()), None);
+        let mut cut = Fields::of("Req(a=1, text='cut off").unwrap();
+        assert_eq!((cut.by_ref().count(), cut.after()), (1, None));
+    }
+
+    #[test]
+    fn strings_of_lists_are_read() {
+        assert_eq!(strings(r"['a', 'b,c',None]").collect::<Vec<_>>(), ["a", "b,c"]);
+        assert_eq!(strings("'a'").collect::<Vec<_>>(), ["a"]);
+        assert_eq!(strings("None").count() + strings("'cut").count(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn reading_any_object_never_panics(text: String, inside in "[a-z='\",\\\\()\\[\\]é ]{0,60}") {
+            for text in [text, format!("A({inside}")] {
+                if let Some(mut fields) = Fields::of(&text) {
+                    for (_, value) in fields.by_ref() {
+                        let _ = strings(value).count();
+                    }
+                    let _ = fields.after();
+                }
+            }
+        }
+    }
+}

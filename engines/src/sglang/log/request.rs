@@ -1,0 +1,150 @@
+//! Lines about whole requests: `Receive:` and `Finish:` of the request logger, its JSON records, and those of the metrics exporter.
+
+use std::borrow::Cow;
+
+use trace::event::Stage;
+use trace::import::text::{epoch_ns, number, value};
+use trace::import::{Field, Item, Malformed, Record, Rid};
+
+use super::python::{Fields, strings};
+use super::stage;
+
+/// Time fields of a finished request (seconds since the epoch), with the stage and the process of each.
+const TIMES: [(&str, &str, &str); 9] = [
+    (ARRIVAL, "request_received", "tokenizer"),
+    ("request_sent_to_scheduler_ts", "request_sent_to_scheduler", "tokenizer"),
+    ("api_server_dispatch_finish_ts", "api_server_dispatch_finish", "tokenizer"),
+    ("forward_entry_time", "forward_entry", "scheduler"),
+    ("prefill_finished_ts", PREFILL_FINISHED, "scheduler"),
+    ("prefill_finished_time", PREFILL_FINISHED, "scheduler"),
+    ("response_sent_to_client_ts", RESPONSE_SENT, "tokenizer"),
+    ("decode_finished_ts", "decode_finished", "tokenizer"),
+    ("request_finished_ts", "request_finished", "tokenizer"),
+];
+const ARRIVAL: &str = "request_received_ts";
+/// Seconds from its arrival to its first token at the tokenizer (0.5.10 and later).
+const FIRST_TOKEN_LATENCY: &str = "first_token_latency";
+const TOKENS: &str = "completion_tokens";
+const FIRST_TOKEN: &str = "first_token";
+const PREFILL_FINISHED: &str = "prefill_finished";
+const RESPONSE_SENT: &str = "response_sent_to_client";
+const STREAM: &str = "stream";
+/// The exporter's copy of the request: a JSON object in a string.
+const PARAMETERS: &str = "request_parameters";
+
+/// Texts in the JSON records.
+pub(super) const RECORD_MARKS: &[&str] = &["\"request.received\"", "\"request.finished\"", "\"request_parameters\""];
+
+/// Use of a field of the JSON records.
+pub(super) fn field(name: &str) -> Field {
+    match name {
+        "out" | "meta_info" | "obj" => Field::Object,
+        "event" | "rid" | "id" | PARAMETERS | STREAM | FIRST_TOKEN_LATENCY | TOKENS => Field::Value,
+        _ if TIMES.iter().any(|time| time.0 == name) => Field::Value,
+        _ => Field::Skipped,
+    }
+}
+
+/// Parses a JSON record.
+pub(super) fn record(record: &Record<'_>, sink: &mut dyn FnMut(&Item<'_>)) -> Option<Result<&'static str, Malformed>> {
+    let (form, logged) = match record.text("event").as_deref() {
+        Some("request.received") => ("request-received", Some("receive_logged")),
+        Some("request.finished") => ("request-finished", Some("finish_logged")),
+        _ if record.has(PARAMETERS) => ("request-metrics", None),
+        _ => return None,
+    };
+    let id = record.text("id");
+    let mut rids = record.texts("rid");
+    if rids.is_empty() {
+        rids.extend(id.clone());
+    }
+    let Some(named) = named(rids.iter().map(Cow::as_ref), id.as_deref()) else {
+        return Some(Err(Malformed));
+    };
+    if let Some(name) = logged {
+        log_each(&named, name, sink);
+    }
+    let is_streamed = match record.text(PARAMETERS) {
+        None => record.flag(STREAM),
+        Some(parameters) => Record::read(&parameters, &field).and_then(|request| request.flag(STREAM)),
+    };
+    if let [rid] = *named {
+        pass_times(rid, is_streamed, |key| record.number(key), sink);
+    }
+    Some(Ok(form))
+}
+
+/// Parses `GenerateReqInput(received_time=None, rid='4f1c..', text='..`, or with the fields in another order.
+pub(super) fn receive(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
+    let (_, rids) = Fields::of(rest).and_then(|mut fields| fields.find(|field| field.0 == "rid")).ok_or(Malformed)?;
+    log_each(&named(strings(rids), None).ok_or(Malformed)?, "receive_logged", sink);
+    Ok(())
+}
+
+/// Like [`receive`], followed by `, out={'text': .., 'meta_info': {..}}`. No output text can follow the last `'meta_info': `.
+pub(super) fn finish(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
+    let mut fields = Fields::of(rest).ok_or(Malformed)?;
+    let (mut rids, mut is_streamed) = (None, None);
+    for (name, value) in fields.by_ref() {
+        match name {
+            "rid" => rids = Some(value),
+            STREAM => is_streamed = (value == "True").then_some(true).or((value == "False").then_some(false)),
+            _ => {}
+        }
+    }
+    let out = fields.after();
+    let meta = out.and_then(|out| Some(&out[out.rfind("'meta_info': {")?..]));
+    let id = meta.and_then(|meta| Rid::read(value(meta, "'id': ")?));
+    let named = named(strings(rids.ok_or(Malformed)?), id.map(|id| id.text)).ok_or(Malformed)?;
+    log_each(&named, "finish_logged", sink);
+    if let ([rid], Some(meta)) = (&*named, meta) {
+        pass_times(*rid, is_streamed, |key| number(meta, &format!("'{key}': ")), sink);
+    }
+    Ok(())
+}
+
+/// The requests of a line: that of the output, if the line has an output of one of several. `None` if no rid is readable.
+fn named<'l>(rids: impl Iterator<Item = &'l str>, id: Option<&str>) -> Option<Vec<Rid<'l>>> {
+    let all: Vec<Rid<'l>> = rids.filter_map(Rid::read).collect();
+    let of_output = all.iter().find(|rid| all.len() > 1 && Some(rid.text) == id).copied();
+    let named = of_output.map_or(all, |rid| vec![rid]);
+    (!named.is_empty()).then_some(named)
+}
+
+fn log_each(rids: &[Rid<'_>], name: &str, sink: &mut dyn FnMut(&Item<'_>)) {
+    for &rid in rids {
+        sink(&stage(rid, Stage::new(rid.text, name, "tokenizer")));
+    }
+}
+
+/// Passes the times of a finished request to `sink`; `number` is the value of a field.
+fn pass_times(
+    rid: Rid<'_>,
+    is_streamed: Option<bool>,
+    number: impl Fn(&str) -> Option<f64>,
+    sink: &mut dyn FnMut(&Item<'_>),
+) {
+    let tokens = number(TOKENS).filter(|tokens| (0.0..4e9).contains(tokens));
+    let first_token = number(ARRIVAL).zip(number(FIRST_TOKEN_LATENCY));
+    let first_token = first_token.and_then(|(arrival, latency)| epoch_ns(arrival + latency));
+    let times = TIMES.map(|(key, name, by)| (name, by, number(key).and_then(epoch_ns)));
+    let prefill_finished =
+        times.iter().find(|time| time.0 == PREFILL_FINISHED && time.2.is_some()).and_then(|time| time.2);
+    // Of a request that does not stream, the first output holds many tokens, and the response is sent at its end.
+    let prefill_finished = prefill_finished.filter(|_| is_streamed == Some(true));
+    let mut emit = |name, by, wall_ns: Option<u64>| {
+        let Some(wall_ns) = wall_ns else { return };
+        let is_end = matches!(name, "request_finished" | "decode_finished");
+        let ends_gap = name == FIRST_TOKEN || (name == RESPONSE_SENT && first_token.is_none());
+        let reached = Stage {
+            tokens: tokens.filter(|_| is_end).map(|tokens| tokens as u32),
+            gap_ns: prefill_finished.filter(|_| ends_gap).map(|sent| wall_ns.saturating_sub(sent)),
+            ..Stage::new(rid.text, name, by)
+        };
+        sink(&Item { wall_ns: Some(wall_ns), ..stage(rid, reached) });
+    };
+    for (name, by, wall_ns) in times {
+        emit(name, by, wall_ns);
+    }
+    emit(FIRST_TOKEN, "tokenizer", first_token);
+}

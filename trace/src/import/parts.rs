@@ -1,0 +1,245 @@
+//! Joins the parts of lines that a container runtime split: the tags `P` and `F` of CRI logs, and Docker's JSON records without a line end.
+
+use memchr::memmem;
+
+/// A shorter line is never the first part: runtimes split at 16 KiB.
+const SHORTEST_FIRST: usize = 1024;
+/// Docker's buffer: a part that is not the last has exactly this length.
+const DOCKER_PART: usize = 16 * 1024;
+const DOCKER_BEGIN: &[u8] = b"{\"log\":\"";
+const DOCKER_STREAM: &[u8] = b"\",\"stream\":\"std";
+
+/// A line as the runtime wrote it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Part<'l> {
+    /// 0 for the process's standard output, 1 for its standard error.
+    stream: usize,
+    /// What the runtime wrote before the process's text.
+    prefix: &'l [u8],
+    text: &'l [u8],
+    suffix: &'l [u8],
+    is_last: bool,
+}
+
+/// What to do with a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Joined {
+    /// Use the line itself.
+    Whole,
+    /// Read on: the line is a part of a longer one.
+    Pending,
+    /// Use the joined line of this stream.
+    Complete(usize),
+}
+
+/// Parts of unfinished lines, by stream. A joined line is cut at the length limit.
+#[derive(Debug, Default)]
+pub(super) struct Parts {
+    lines: [Vec<u8>; 2],
+    /// Whether the line in [`lines`](Self::lines) was passed on.
+    used: Option<usize>,
+}
+
+impl Parts {
+    pub(super) fn enter(&mut self, line: &[u8], longest: usize) -> Joined {
+        self.clear_used();
+        let is_idle = self.lines.iter().all(Vec::is_empty);
+        if is_idle && line.len() < SHORTEST_FIRST {
+            return Joined::Whole;
+        }
+        let Some(part) = cri(line).or_else(|| docker(line)) else { return Joined::Whole };
+        let joined = &mut self.lines[part.stream];
+        if joined.is_empty() {
+            if part.is_last {
+                return Joined::Whole;
+            }
+            joined.extend_from_slice(part.prefix);
+        }
+        joined.extend_from_slice(&part.text[..part.text.len().min((longest + 1).saturating_sub(joined.len()))]);
+        if !part.is_last {
+            return Joined::Pending;
+        }
+        joined.extend_from_slice(part.suffix);
+        self.used = Some(part.stream);
+        Joined::Complete(part.stream)
+    }
+
+    /// A line whose last part is missing at the end of the file.
+    pub(super) fn unfinished(&mut self) -> Option<usize> {
+        self.clear_used();
+        self.used = self.lines.iter().position(|line| !line.is_empty());
+        self.used
+    }
+
+    pub(super) fn line(&self, stream: usize) -> &[u8] {
+        &self.lines[stream]
+    }
+
+    /// Frees the line that was passed on, because long lines are rare.
+    fn clear_used(&mut self) {
+        if let Some(stream) = self.used.take() {
+            self.lines[stream] = Vec::new();
+        }
+    }
+}
+
+/// Parses `2026-11-21T07:35:22.000Z stderr P text`.
+fn cri(line: &[u8]) -> Option<Part<'_>> {
+    const LONGEST_STAMP: usize = 40;
+    let blank = line.iter().take(LONGEST_STAMP).position(|&byte| byte == b' ')?;
+    let rest = &line[blank + 1..];
+    let stream = stream(rest)?;
+    let tags = rest[b"stdout".len()..].strip_prefix(b" ")?;
+    let end = tags.iter().take(LONGEST_STAMP).position(|&byte| byte == b' ')?;
+    let is_last = match tags[..end].split(|&byte| byte == b':').next()? {
+        b"F" => true,
+        b"P" => false,
+        _ => return None,
+    };
+    let text = &tags[end + 1..];
+    Some(Part { stream, prefix: &line[..line.len() - text.len()], text, suffix: b"", is_last })
+}
+
+/// Parses `{"log":"text","stream":"stderr","time":".."}`.
+fn docker(line: &[u8]) -> Option<Part<'_>> {
+    let log = line.strip_prefix(DOCKER_BEGIN)?;
+    let end = memmem::rfind(log, DOCKER_STREAM)?;
+    let (text, suffix) = log.split_at(end);
+    let stream = stream(&suffix[DOCKER_STREAM.len() - b"std".len()..])?;
+    // Collectors write records of the same form without line ends.
+    let is_last = ends_line(text) || decoded_length(text) != DOCKER_PART;
+    Some(Part { stream, prefix: DOCKER_BEGIN, text, suffix, is_last })
+}
+
+fn stream(text: &[u8]) -> Option<usize> {
+    [&b"stdout"[..], b"stderr"].iter().position(|name| text.starts_with(name))
+}
+
+/// Whether a JSON string ends in an escaped line end.
+fn ends_line(json: &[u8]) -> bool {
+    let Some(rest) = json.strip_suffix(b"n") else { return false };
+    rest.iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
+}
+
+/// Bytes that Docker read for this JSON string, which has a replacement character for each byte that was not UTF-8.
+fn decoded_length(json: &[u8]) -> usize {
+    let (mut length, mut at) = (0, 0);
+    while let Some(&byte) = json.get(at) {
+        let code = (byte == b'\\' && json.get(at + 1) == Some(&b'u')).then(|| json.get(at + 2..at + 6)).flatten();
+        let code = code.and_then(|digits| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
+        let (decoded, step) = match code {
+            Some(0xfffd) => (1, 6),
+            Some(code) => (char::from_u32(code).map_or(1, char::len_utf8), 6),
+            None if byte == b'\\' => (1, 2),
+            None => (1, 1),
+        };
+        length += decoded;
+        at += step;
+    }
+    length
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Lines of the text as readers get them.
+    fn joined(lines: &[Vec<u8>], longest: usize) -> Vec<Vec<u8>> {
+        let mut parts = Parts::default();
+        let mut found = Vec::new();
+        for line in lines {
+            match parts.enter(line, longest) {
+                Joined::Whole => found.push(line.clone()),
+                Joined::Pending => {}
+                Joined::Complete(stream) => found.push(parts.line(stream).to_vec()),
+            }
+        }
+        while let Some(stream) = parts.unfinished() {
+            found.push(parts.line(stream).to_vec());
+        }
+        found
+    }
+
+    fn long(letter: char) -> String {
+        letter.to_string().repeat(SHORTEST_FIRST)
+    }
+
+    #[test]
+    fn parts_of_a_cri_line_are_joined_by_stream() {
+        let [a, b, c] = ['a', 'b', 'c'].map(long);
+        let lines = [
+            format!("2026-11-21T07:35:22.1Z stderr P {a}"),
+            format!("2026-11-21T07:35:22.2Z stdout P {b}"),
+            String::from("2026-11-21T07:35:22.3Z stderr P:x more"),
+            String::from("no runtime wrote this"),
+            String::from("2026-11-21T07:35:22.4Z stderr F end"),
+            String::from("2026-11-21T07:35:22.5Z stderr F short"),
+            format!("2026-11-21T07:35:22.6Z stderr P {c}"),
+        ]
+        .map(String::into_bytes);
+        let wanted = [
+            String::from("no runtime wrote this"),
+            format!("2026-11-21T07:35:22.1Z stderr P {a}moreend"),
+            String::from("2026-11-21T07:35:22.5Z stderr F short"),
+            format!("2026-11-21T07:35:22.2Z stdout P {b}"),
+            format!("2026-11-21T07:35:22.6Z stderr P {c}"),
+        ]
+        .map(String::into_bytes);
+        assert_eq!(joined(&lines, 1 << 20), wanted);
+    }
+
+    /// The records of a text, written as Docker does.
+    fn docker_records(text: &str) -> Vec<Vec<u8>> {
+        let parts = text.as_bytes().chunks(DOCKER_PART);
+        parts
+            .map(|part| {
+                let text = serde_json::to_string(&String::from_utf8_lossy(part)).unwrap();
+                format!("{{\"log\":{text},\"stream\":\"stderr\",\"time\":\"2026-11-21T07:35:22.5Z\"}}").into_bytes()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn parts_of_a_docker_record_are_joined() {
+        let text = format!("Finish: \"{}\\n{}\u{1}\n", "x".repeat(20_000), "y".repeat(30_000));
+        let records = docker_records(&text);
+        assert_eq!(records.len(), 4);
+        let found = joined(&records, 1 << 20);
+        assert_eq!(found.len(), 1);
+        let record: serde_json::Value = serde_json::from_slice(&found[0]).unwrap();
+        assert_eq!(record["log"], text);
+        // A collector's records without line ends stay apart.
+        let lines = [r#"{"log":"a","stream":"stderr"}"#, r#"{"log":"b","stream":"stderr"}"#]
+            .map(|line| line.as_bytes().to_vec());
+        assert_eq!(joined(&lines, 1 << 20), lines);
+    }
+
+    #[test]
+    fn a_joined_line_is_cut_at_the_limit() {
+        let part = |tag| format!("2026-11-21T07:35:22.1Z stderr {tag} {}", "x".repeat(5_000)).into_bytes();
+        let mut lines: Vec<_> = (0..100).map(|_| part("P")).collect();
+        lines.push(part("F"));
+        let found = joined(&lines, 20_000);
+        assert_eq!((found.len(), found[0].len()), (1, 20_001), "one byte more shows that it is cut");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn parts_of_any_lines_lose_no_line(tags in proptest::collection::vec((0_usize..4, 0_usize..3_000), 0..40)) {
+            let lines: Vec<Vec<u8>> = (tags.iter())
+                .map(|(form, length)| {
+                    let head = ["t stderr P ", "t stderr F ", "t stdout P ", ""][*form];
+                    format!("{head}{}", "z".repeat(*length)).into_bytes()
+                })
+                .collect();
+            let all = |lines: &[Vec<u8>]| lines.iter().flatten().filter(|&&byte| byte == b'z').count();
+            proptest::prop_assert_eq!(all(&joined(&lines, 1 << 20)), all(&lines));
+        }
+
+        #[test]
+        fn parsing_any_part_never_panics(line: Vec<u8>, json: String) {
+            let _ = cri(&line);
+            let _ = docker(format!("{{\"log\":\"{json}\",\"stream\":\"stdout\"}}").as_bytes());
+        }
+    }
+}

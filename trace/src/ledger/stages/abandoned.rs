@@ -1,0 +1,122 @@
+//! Requests that the scheduler continues although the receiver deleted them: their client left, or they were aborted.
+
+use serde::{Deserialize, Serialize};
+
+use crate::clock::MonoNs;
+
+/// Outputs for so long after the first discarded one show that no abort arrived. An abort in progress takes a step or two; SGLang sends it two
+/// seconds after the client left.
+const ABANDONED_NS: u64 = 5_000_000_000;
+/// Maximum number of abandoned requests kept with their numbers: those discarded for longest.
+const LONGEST: usize = 16;
+
+/// Discarded outputs of one request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Discarded {
+    outputs: u64,
+    since: Option<MonoNs>,
+    is_abandoned: bool,
+}
+
+/// Requests whose outputs were discarded for longer than an abort takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AbandonedRequests {
+    /// Number of requests.
+    pub requests: u64,
+    /// Number of their discarded outputs.
+    pub outputs: u64,
+    /// First discarded output.
+    pub since: Option<MonoNs>,
+    longest: Vec<AbandonedRequest>,
+}
+
+/// An abandoned request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AbandonedRequest {
+    /// The engine's request id, as logged.
+    pub rid: Box<str>,
+    /// First discarded output.
+    pub since: MonoNs,
+    /// Latest discarded output.
+    pub last: MonoNs,
+    /// Number of discarded outputs.
+    pub outputs: u64,
+}
+
+impl AbandonedRequest {
+    /// Time from the first to the latest discarded output.
+    pub fn length_ns(&self) -> u64 {
+        self.last.since(self.since)
+    }
+}
+
+impl AbandonedRequests {
+    /// The requests discarded for longest, longest first.
+    pub fn longest(&self) -> &[AbandonedRequest] {
+        &self.longest
+    }
+
+    /// Enters a discarded output of a request.
+    pub(super) fn enter(&mut self, rid: &str, at: MonoNs, discarded: &mut Discarded) {
+        discarded.outputs += 1;
+        let since = discarded.since.map_or(at, |since| since.min(at));
+        discarded.since = Some(since);
+        if at.since(since) < ABANDONED_NS && !discarded.is_abandoned {
+            return;
+        }
+        let new_outputs = if discarded.is_abandoned { 1 } else { discarded.outputs };
+        self.requests += u64::from(!discarded.is_abandoned);
+        self.outputs += new_outputs;
+        self.since = Some(self.since.map_or(since, |first| first.min(since)));
+        discarded.is_abandoned = true;
+        self.keep_longest(AbandonedRequest { rid: rid.into(), since, last: at, outputs: discarded.outputs });
+    }
+
+    fn keep_longest(&mut self, request: AbandonedRequest) {
+        if let Some(known) = self.longest.iter_mut().find(|known| known.rid == request.rid) {
+            *known = AbandonedRequest { last: known.last.max(request.last), ..request };
+        } else if self.longest.len() < LONGEST {
+            self.longest.push(request);
+        } else if let Some(shortest) = self.longest.last_mut().filter(|last| last.length_ns() < request.length_ns()) {
+            *shortest = request;
+        } else {
+            return;
+        }
+        self.longest.sort_by_key(|request| std::cmp::Reverse(request.length_ns()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn discard(all: &mut AbandonedRequests, rid: &str, seconds: &[u64]) {
+        let mut discarded = Discarded::default();
+        for second in seconds {
+            all.enter(rid, MonoNs(second * SECOND), &mut discarded);
+        }
+    }
+
+    #[test]
+    fn outputs_during_an_abort_are_no_abandoned_request() {
+        let mut all = AbandonedRequests::default();
+        discard(&mut all, "aborted", &[10, 10, 11, 12, 14]);
+        assert_eq!(all, AbandonedRequests::default());
+        discard(&mut all, "abandoned", &[10, 10, 15, 16]);
+        assert_eq!((all.requests, all.outputs, all.since), (1, 4, Some(MonoNs(10 * SECOND))));
+        let kept = &all.longest()[0];
+        assert_eq!((&*kept.rid, kept.length_ns(), kept.outputs), ("abandoned", 6 * SECOND, 4));
+    }
+
+    #[test]
+    fn the_longest_of_many_are_kept_and_all_are_counted() {
+        let mut all = AbandonedRequests::default();
+        for n in 0..1_000_u64 {
+            discard(&mut all, &format!("r{n}"), &[n, n + 5 + n % 100]);
+        }
+        assert_eq!((all.requests, all.outputs, all.longest().len()), (1_000, 2_000, LONGEST));
+        assert!(all.longest().iter().all(|kept| kept.length_ns() >= 103 * SECOND));
+    }
+}
