@@ -17,6 +17,8 @@ pub enum Work {
     Network,
     /// Observes other processes with BPF, perf events, `/proc` and reads of their memory. Signals none of them.
     Probe,
+    /// Reads the memory of other processes and their files in `/proc`, and nothing else of them. Without sockets, except those it has.
+    Memory,
     /// Like `Probe`, for a command that starts a program or moves sockets: also duplicates descriptors of processes, signals processes and
     /// changes owners of files.
     Move,
@@ -24,7 +26,7 @@ pub enum Work {
 
 impl Work {
     pub(crate) const fn observes_processes(self) -> bool {
-        matches!(self, Self::Probe | Self::Move)
+        matches!(self, Self::Probe | Self::Memory | Self::Move)
     }
 }
 

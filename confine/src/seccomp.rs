@@ -13,8 +13,8 @@ use seccompiler::{
 
 use crate::plan::Work;
 use crate::syscalls::{
-    ALWAYS, FORBIDDEN, FORBIDDEN_FOR_FILES, FORBIDDEN_LEGACY, FORBIDDEN_UNLESS_MOVE, FORBIDDEN_UNLESS_PROBE, MOVES,
-    PROCESSES, SOCKETS,
+    ALWAYS, FORBIDDEN, FORBIDDEN_FOR_FILES, FORBIDDEN_FOR_MEMORY, FORBIDDEN_LEGACY, FORBIDDEN_UNLESS_MOVE,
+    FORBIDDEN_UNLESS_PROBE, MEMORY_OF_OTHERS, MOVES, PROCESSES, SOCKETS,
 };
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -38,7 +38,7 @@ pub(crate) fn install(work: Work) -> Result<(), String> {
     let refused = match work {
         Work::Files => SeccompAction::KillProcess,
         // Traffic passes through the process, or it observes a target: the caller reports the refused call, and the run continues.
-        Work::Network | Work::Probe | Work::Move => SeccompAction::Errno(libc::EPERM as u32),
+        Work::Network | Work::Probe | Work::Memory | Work::Move => SeccompAction::Errno(libc::EPERM as u32),
     };
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     let forbidden = compile(forbidden(work), SeccompAction::Allow, refused)?;
@@ -80,11 +80,14 @@ pub(crate) fn install_final() -> Result<(), String> {
 /// Rules of the forbidden calls.
 fn forbidden(work: Work) -> BuildResult<Rules> {
     let mut all: Vec<&[c_long]> = vec![FORBIDDEN, FORBIDDEN_LEGACY];
-    if work == Work::Files {
+    if matches!(work, Work::Files | Work::Memory) {
         all.push(FORBIDDEN_FOR_FILES);
     }
     if !work.observes_processes() {
         all.push(FORBIDDEN_UNLESS_PROBE);
+    }
+    if work == Work::Memory {
+        all.push(FORBIDDEN_FOR_MEMORY);
     }
     if work != Work::Move {
         all.push(FORBIDDEN_UNLESS_MOVE);
@@ -93,7 +96,7 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
     // Connections are queried in the network namespace of a target. No other kind of namespace is entered.
     let other_namespaces = match work {
         Work::Probe | Work::Move => vec![SeccompRule::new(vec![SeccompCondition::new(1, Dword, Ne, NETWORK)?])?],
-        Work::Files | Work::Network => Vec::new(),
+        Work::Files | Work::Network | Work::Memory => Vec::new(),
     };
     rules.insert(libc::SYS_setns, other_namespaces);
     // New processes, and executable memory.
@@ -111,17 +114,20 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
 /// Rules of the permitted calls.
 fn permitted(work: Work) -> BuildResult<Rules> {
     let mut all: Vec<&[c_long]> = ALWAYS.to_vec();
-    if work != Work::Files {
+    let has_sockets = !matches!(work, Work::Files | Work::Memory);
+    if has_sockets {
         all.push(SOCKETS);
     }
     if work == Work::Move {
         all.push(MOVES);
     }
-    if work.observes_processes() {
-        all.push(PROCESSES);
+    match work {
+        Work::Probe | Work::Move => all.push(PROCESSES),
+        Work::Memory => all.push(MEMORY_OF_OTHERS),
+        Work::Files | Work::Network => {}
     }
     let mut rules: Rules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
-    if work.observes_processes() {
+    if matches!(work, Work::Probe | Work::Move) {
         rules.insert(libc::SYS_setns, vec![argument_equals(1, NETWORK)?]);
     }
     if work == Work::Probe {
@@ -139,7 +145,7 @@ fn permitted(work: Work) -> BuildResult<Rules> {
     if work != Work::Move {
         rules.insert(libc::SYS_kill, vec![argument_equals(0, own_pid)?]);
     }
-    if work != Work::Files {
+    if has_sockets {
         let mut families = vec![libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
         // getaddrinfo queries the machine's addresses, and probes query sockets.
         families.push(libc::AF_NETLINK);

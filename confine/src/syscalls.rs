@@ -216,6 +216,9 @@ pub(crate) const PROCESSES: &[c_long] = &[
     libc::SYS_inotify_rm_watch,
 ];
 
+/// Reads of the memory of other processes.
+pub(crate) const MEMORY_OF_OTHERS: &[c_long] = &[libc::SYS_process_vm_readv];
+
 /// Waiting for other processes, signals to them, their descriptors, and owners of files.
 pub(crate) const MOVES: &[c_long] = &[
     libc::SYS_pidfd_getfd,
@@ -308,9 +311,12 @@ pub(crate) const FORBIDDEN_LEGACY: &[c_long] = &[];
 pub(crate) const FORBIDDEN_FOR_FILES: &[c_long] =
     &[libc::SYS_socket, libc::SYS_connect, libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4];
 
-/// Calls that only [`crate::Work::Probe`] and [`crate::Work::Move`] make.
+/// Calls that only work on other processes makes.
 pub(crate) const FORBIDDEN_UNLESS_PROBE: &[c_long] =
     &[libc::SYS_bpf, libc::SYS_perf_event_open, libc::SYS_pidfd_open, libc::SYS_process_vm_readv];
+
+/// Calls on other processes that [`crate::Work::Memory`] never makes.
+pub(crate) const FORBIDDEN_FOR_MEMORY: &[c_long] = &[libc::SYS_bpf, libc::SYS_perf_event_open, libc::SYS_pidfd_open];
 
 /// Calls that only [`crate::Work::Move`] makes.
 pub(crate) const FORBIDDEN_UNLESS_MOVE: &[c_long] =

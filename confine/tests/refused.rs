@@ -33,6 +33,22 @@ const KINDS: [(&str, Work, bool); 5] = [
     ("move", Work::Move, false),
 ];
 
+/// The process that reads Python stacks, and the attempts that it is allowed. All others are refused.
+const MEMORY_KIND: (&str, Work, bool) = ("unprivileged memory", Work::Memory, true);
+const ALLOWED_FOR_MEMORY: [&str; 10] = [
+    "check the process status",
+    "read the input",
+    "start a thread",
+    "catch a panic",
+    "read a missing file",
+    "signal itself",
+    "unshare its descriptor table",
+    "read a secret",
+    READS_MEMORY,
+    READS_MEMORY_BY_CALL,
+];
+const MEMORY_CAPABILITIES: Capabilities = Capabilities::SYS_PTRACE.union(Capabilities::DAC_READ_SEARCH);
+
 /// Capabilities that `attach` keeps.
 const ATTACH_CAPABILITIES: Capabilities = Capabilities::SYS_PTRACE
     .union(Capabilities::DAC_READ_SEARCH)
@@ -41,6 +57,7 @@ const ATTACH_CAPABILITIES: Capabilities = Capabilities::SYS_PTRACE
     .union(Capabilities::PERFMON);
 
 const READS_MEMORY: &str = "open the memory of another process for reading";
+const READS_MEMORY_BY_CALL: &str = "read the memory of another process";
 const WRITES_MEMORY: &str = "open the memory of another process for writing";
 const USES_MAP: &str = "use an eBPF map";
 const LOADS_PROGRAM: &str = "load an eBPF program";
@@ -144,6 +161,10 @@ const ATTEMPTS: &[Attempt] = {
         // A file that only root may write: the memory of a root process.
         (READS_MEMORY, OTHER_FILES, |_| File::open(memory_of_another()).map(drop)),
         (WRITES_MEMORY, OTHER_FILES_OF_ROOT, |_| OpenOptions::new().write(true).open(memory_of_another()).map(drop)),
+        (READS_MEMORY_BY_CALL, ONLY_OBSERVERS, |_| {
+            // Read 0 bytes, which the kernel confirms if the call is permitted.
+            raw_syscall(libc::SYS_process_vm_readv, [1, 0, 0, 0, 0, 0])
+        }),
         // `attach` loads its programs first, and then refuses further ones.
         (USES_MAP, ONLY_OBSERVERS, |_| bpf(1)),
         (LOADS_PROGRAM, [Killed, Refused, Allowed, Refused, Allowed], |_| bpf(5)),
@@ -182,7 +203,7 @@ fn main() -> ExitCode {
     if let [marker, work, attempt, folder, port] = line.as_slice()
         && marker == "--attempt"
     {
-        let &(_, work, drops_root) = KINDS.iter().find(|kind| kind.0 == work).expect("a kind");
+        let &(_, work, drops_root) = KINDS.iter().chain([&MEMORY_KIND]).find(|kind| kind.0 == work).expect("a kind");
         return attempt_confined(work, drops_root, attempt, Path::new(folder), port.parse().expect("a port"));
     }
     let (mut failed, mut attempts) = (0, 0);
@@ -191,7 +212,9 @@ fn main() -> ExitCode {
         println!("SKIPPED: attempts that need root");
     }
     for &(attempt, results, _) in ATTEMPTS {
-        for ((name, _, drops_root), expected) in KINDS.iter().zip(results) {
+        let of_memory =
+            if ALLOWED_FOR_MEMORY.contains(&attempt) { AttemptResult::Allowed } else { AttemptResult::Refused };
+        for ((name, _, drops_root), expected) in KINDS.iter().zip(results).chain([(&MEMORY_KIND, of_memory)]) {
             if (*drops_root || ROOT_ONLY.contains(&attempt)) && !is_root {
                 continue;
             }
@@ -250,15 +273,19 @@ fn attempt_confined(work: Work, drops_root: bool, attempt: &str, folder: &Path, 
     plan.make(&folder.join("out/new"));
     plan.make(&folder.join("stale/socket"));
     let is_root = rustix::process::geteuid().is_root();
-    let observes = matches!(work, Work::Probe | Work::Move);
-    let kept = if observes && is_root { ATTACH_CAPABILITIES } else { Capabilities::empty() };
+    let observes = matches!(work, Work::Probe | Work::Memory | Work::Move);
+    let kept = match work {
+        Work::Memory if is_root => MEMORY_CAPABILITIES,
+        Work::Probe | Work::Move if is_root => ATTACH_CAPABILITIES,
+        _ => Capabilities::empty(),
+    };
     plan.keep = kept;
     let outcome = plan.apply();
     assert_eq!(outcome.unprivileged, drops_root, "{outcome:?}");
     assert!(outcome.seccomp, "{outcome:?}");
     assert_eq!(outcome.landlock, !observes, "{outcome:?}");
     assert!(outcome.missing.is_empty(), "{outcome:?}");
-    if drops_root {
+    if drops_root && work == Work::Probe {
         confine::refuse_programs().expect("a further filter");
         confine::refuse_programs().expect_err("no filter after the final one");
     }

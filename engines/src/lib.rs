@@ -1,6 +1,8 @@
 //! The supported LLM engines, one module for each. The other crates name no engine: each defines the small trait that it needs, and the
 //! engines implement them.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 #[cfg(target_os = "linux")]
 pub mod dynamo;
 #[cfg(all(test, target_os = "linux"))]

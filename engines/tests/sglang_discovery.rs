@@ -166,6 +166,39 @@ fn a_named_engine_is_preferred_over_unnamed_ones() {
 }
 
 #[test]
+fn a_title_without_a_connection_does_not_hide_an_engine() {
+    let topology = |processes: &[FakeProcess], links: &[(usize, usize, &str)]| Topology {
+        engines: discover(processes, links),
+        ..Topology::default()
+    };
+    let processes = [
+        FakeProcess::titled(5, "sglang::scheduler"),
+        FakeProcess::launched(6, "python -m sglang.launch_server --model-path x"),
+        FakeProcess::titled(20, "sglang::scheduler_TP0").child_of(21),
+        FakeProcess::unnamed(21),
+    ];
+    let found = topology(&processes, &[(2, 3, "ipc:///a")]);
+    assert_eq!(found.candidate_pids(), [5, 6]);
+    assert_eq!(found.confirmed().count(), 1);
+    assert!(found.pick(&[]).unwrap().process(20).is_some());
+    let by_hand = RoleSpec { pid: 5, role: None };
+    assert!(found.pick(&[by_hand]).unwrap().process(5).is_some(), "the user may name a candidate");
+    let shown = found.to_string();
+    assert!(shown.contains("engine 1: ") && !shown.contains("engine 2: "), "{shown}");
+    assert!(shown.contains("candidates without a connection"), "{shown}");
+
+    // An unnamed engine with a hop is one, too.
+    let unnamed = [FakeProcess::titled(5, "sglang::scheduler"), FakeProcess::unnamed(30), FakeProcess::unnamed(31)];
+    let found = topology(&unnamed, &[(1, 2, "ipc:///b")]);
+    assert!(found.pick(&[]).unwrap().process(30).is_some());
+
+    let alone = topology(&processes[..1], &[]);
+    assert!(alone.pick(&[]).unwrap().process(5).is_some(), "the only candidate may be an engine that is starting");
+    let several = topology(&processes[..2], &[]);
+    assert_eq!(several.pick(&[]), Err(PickError::Unconfirmed(vec![5, 6])));
+}
+
+#[test]
 fn senders_into_one_socket_are_lanes_of_one_hop() {
     let processes = [
         FakeProcess::titled(10, "sglang::scheduler_DP0_TP0").child_of(14),

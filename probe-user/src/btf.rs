@@ -5,11 +5,14 @@
 
 use std::collections::HashMap;
 
+use foreign::{ForeignRoot, ReadError};
 use probe_ebpf::Offsets;
 
 /// Type information of the running kernel (5.4 and later with `CONFIG_DEBUG_INFO_BTF`).
 pub(crate) const VMLINUX: &str = "/sys/kernel/btf/vmlinux";
 
+/// Maximum size of the type information. Kernels have 5 to 30 MB.
+const LARGEST: usize = 256 << 20;
 const MAGIC: u16 = 0xeb9f;
 const HEADER: usize = 24;
 const TYPE: usize = 12;
@@ -28,7 +31,7 @@ const ALIASES: u32 = 32;
 pub enum BtfError {
     /// The file cannot be read.
     #[error("read {VMLINUX}: {0}; a kernel with CONFIG_DEBUG_INFO_BTF has it, where /sys is mounted")]
-    Read(std::io::Error),
+    Read(ReadError),
     /// Not BTF in this machine's byte order.
     #[error("not BTF: {0}")]
     Malformed(&'static str),
@@ -49,9 +52,11 @@ pub struct Btf {
 impl Btf {
     /// Reads the BTF of the running kernel. Takes about 5 ms, and 6 MB until dropped.
     pub fn running() -> Result<Self, BtfError> {
-        let data = std::fs::read(VMLINUX)
+        let data = foreign::kernel::read(VMLINUX, LARGEST)
             // In a root without /sys, fall back to the root of PID 1.
-            .or_else(|error| std::fs::read(format!("/proc/1/root{VMLINUX}")).map_err(|_| error))
+            .or_else(|error| {
+                ForeignRoot::of_process(1).and_then(|root| root.read_sysfs(VMLINUX, LARGEST)).map_err(|_| error)
+            })
             .map_err(BtfError::Read)?;
         Self::parse(data)
     }

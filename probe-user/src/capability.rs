@@ -1,7 +1,8 @@
 //! Capabilities of this process, and requirements of each feature of the probe.
 
 use std::fmt;
-use std::fs;
+
+use foreign::kernel;
 
 use crate::examine::filter::Call;
 use crate::examine::namespace::Kind;
@@ -171,9 +172,9 @@ pub struct Permissions {
 impl Permissions {
     /// Reads the permissions of the calling process. A permission that `/proc` does not show counts as missing.
     pub fn here() -> Self {
-        let status = fs::read("/proc/self/status").unwrap_or_default();
+        let status = kernel::read("/proc/self/status", 64 << 10).unwrap_or_default();
         let set = |name| u64::from_str_radix(field(&status, name)?, 16).ok();
-        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        let release = kernel::read_text("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             effective: set("CapEff:").unwrap_or(0),
             bounding: set("CapBnd:").unwrap_or(0),

@@ -41,7 +41,7 @@ fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> 
     let id = NonZeroU32::new(pid).ok_or("no process has this id")?;
     let (mut links, mut known) = (Vec::new(), Known::default());
     for library in library::libzmq(pid)? {
-        let probe_points = known.of(&library.path)?;
+        let probe_points = known.of(&library.file, &library.path)?;
         let (send, recv) = (probe_points.entry("zmq_msg_send")?, probe_points.entry("zmq_msg_recv")?);
         let batches = match (traps, probe_points.received) {
             (Traps::ProbePoints, Some(done)) => vec![batch(false, [send, done.at])],
@@ -49,7 +49,7 @@ fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> 
             _ => vec![batch(false, [send, recv]), batch(true, [recv])],
         };
         for batch in batches {
-            links.extend(way.attach(&mut ebpf, &emptied(batch), &library.path, id)?);
+            links.extend(way.attach(&mut ebpf, &emptied(batch), &library.file.path(), id)?);
         }
     }
     if links.is_empty() {
@@ -57,8 +57,8 @@ fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> 
     }
     if traps == Traps::All {
         for library in library::libc(pid)? {
-            for batch in polls(&*known.of(&library.path)?, 0, false)? {
-                links.extend(way.attach(&mut ebpf, &emptied(batch), &library.path, id)?);
+            for batch in polls(&*known.of(&library.file, &library.path)?, 0, false)? {
+                links.extend(way.attach(&mut ebpf, &emptied(batch), &library.file.path(), id)?);
             }
         }
     }
@@ -84,7 +84,7 @@ pub fn own_uprobe() -> Result<bool, Degraded> {
 fn attach_to_self() -> Result<bool, Box<dyn std::error::Error>> {
     let mut ebpf: Ebpf = load::load(Settings::bare())?;
     let mut way = AttachMethod::of(&ebpf, &[NOTHING]);
-    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let maps = foreign::kernel::read_text("/proc/self/maps")?;
     let address = attach_to_self as *const () as u64;
     let offset = offset(&maps, address).ok_or("/proc/self/maps does not show this program")?;
     let id = NonZeroU32::new(std::process::id()).ok_or("this process has no id")?;

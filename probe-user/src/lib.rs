@@ -5,6 +5,8 @@
 //! The targets are neither modified nor stopped. Every link belongs to this process, so the kernel detaches all of them when it ends, for
 //! any reason.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod attach;
 pub mod btf;
 pub mod capability;

@@ -1,22 +1,28 @@
-//! The libzmq, libc and libssl files that a process has mapped, as paths valid in this process, and whether a libzmq's code is understood.
+//! The libzmq, libc and libssl files that a process has mapped, held open, and whether a libzmq's code is understood.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
+use foreign::RegularFile;
 use memchr::memmem;
 
 use crate::discover::libzmq::{self, open};
-use crate::discover::{InnerServer, LibZmq, Release};
-use crate::probe_points::Known;
+use crate::discover::{EngineKind, InnerServer, LibZmq, Release};
+use crate::probe_points::{Known, method};
 use crate::proc::maps::{self, MappedFile};
 use crate::proc::{ProcDir, ReadError};
 
 /// Maximum size of `/proc/PID/maps` in bytes, enough for tens of thousands of mapped files.
 const LONGEST_MAPS: usize = 16 << 20;
 
+/// Maximum number of files that a process may have mapped in place of one library. Each is held open.
+const LARGEST_SET: usize = 8;
+
 /// A library that a process has mapped.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct Library {
-    /// Path that is valid in this process.
+    /// The mapped file itself.
+    pub(crate) file: RegularFile,
+    /// Its path in the process's own root, for messages only.
     pub(crate) path: PathBuf,
     /// Whether plain buffers may be sent or received through it (`zmq_send`). pyzmq always uses messages (`zmq_msg_send`).
     pub(crate) buffers: bool,
@@ -25,9 +31,12 @@ pub(crate) struct Library {
 /// The mapped files that contain libzmq.
 pub(crate) fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
     let (process, files) = mapped(pid)?;
-    let buffers = |file: &MappedFile| !of_pyzmq(file, &files);
-    let found = libzmq::mapped(&files).into_iter();
-    found.map(|file| library(&process, file, buffers(file))).collect()
+    let mut libraries = open_all(&process, &libzmq::mapped(&files))?;
+    for library in &mut libraries {
+        let file = files.iter().find(|file| file.path == library.path);
+        library.buffers = file.is_none_or(|file| !of_pyzmq(file, &files));
+    }
+    Ok(libraries)
 }
 
 /// The mapped C library: glibc's `libc.so.6` (`libc-2.31.so` before 2.34) or musl's `ld-musl-<machine>.so.1`.
@@ -36,10 +45,10 @@ pub(crate) fn libc(pid: u32) -> Result<Vec<Library>, ReadError> {
 }
 
 /// The mapped extension of an engine's inner server.
-pub(crate) fn extension(pid: u32, server: &InnerServer) -> Result<Option<PathBuf>, ReadError> {
+pub(crate) fn extension(pid: u32, server: &InnerServer) -> Result<Option<Library>, ReadError> {
     let (process, files) = mapped(pid)?;
     let found = files.iter().find(|file| (server.is_extension)(&file.path));
-    found.map(|file| Ok(open(&process, file)?.0)).transpose()
+    found.map(|file| open_library(&process, file)).transpose()
 }
 
 /// The mapped files of OpenSSL: `libssl.so.3` from a distribution, `libssl-<hash>.so.3` from a wheel.
@@ -49,8 +58,8 @@ pub(crate) fn libssl(pid: u32) -> Result<Vec<Library>, ReadError> {
 
 fn named(pid: u32, is_it: impl Fn(&[u8]) -> bool) -> Result<Vec<Library>, ReadError> {
     let (process, files) = mapped(pid)?;
-    let found = files.iter().filter(|file| is_it(file.name()));
-    found.map(|file| library(&process, file, false)).collect()
+    let found: Vec<&MappedFile> = files.iter().filter(|file| is_it(file.name())).collect();
+    open_all(&process, &found)
 }
 
 fn mapped(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {
@@ -59,9 +68,15 @@ fn mapped(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {
     Ok((process, files))
 }
 
-fn library(process: &ProcDir, file: &MappedFile, buffers: bool) -> Result<Library, ReadError> {
-    let (path, _) = open(process, file)?;
-    Ok(Library { path, buffers })
+fn open_all(process: &ProcDir, files: &[&MappedFile]) -> Result<Vec<Library>, ReadError> {
+    if files.len() > LARGEST_SET {
+        return Err(ReadError::TooMany(LARGEST_SET));
+    }
+    files.iter().map(|file| open_library(process, file)).collect()
+}
+
+fn open_library(process: &ProcDir, file: &MappedFile) -> Result<Library, ReadError> {
+    Ok(Library { file: open(process, file)?, path: file.path.clone(), buffers: false })
 }
 
 /// Whether only pyzmq uses this file: it is in the wheel's `pyzmq.libs`, or linked into its module, and the module is loaded.
@@ -73,6 +88,30 @@ fn of_pyzmq(file: &MappedFile, files: &[MappedFile]) -> bool {
     has(file, module) || has(file, "/pyzmq.libs/") && files.iter().any(|file| has(file, module))
 }
 
+/// Reads the libraries that probes need before a process is probed. The first read of a file may take long, or for ever on a file system
+/// that does not answer.
+#[derive(Debug, Default)]
+pub struct LibraryReader(Known);
+
+impl LibraryReader {
+    /// Reads the libraries of this process. Those that cannot be read are reported when the process is probed.
+    pub fn read(&mut self, pid: u32, inner_server: Option<EngineKind>) {
+        let found = [libzmq(pid), libc(pid), libssl(pid)];
+        for library in found.into_iter().flatten().flatten() {
+            if let Err(error) = self.0.of(&library.path) {
+                tracing::debug!("pid {pid}: {error}");
+            }
+        }
+        let server = inner_server.and_then(|engine| engine.inner_server());
+        if let Some(server) = server
+            && let Ok(Some(path)) = extension(pid, &server)
+            && let Err(error) = method::of_library(&path, server.methods)
+        {
+            tracing::debug!("pid {pid}: {error}");
+        }
+    }
+}
+
 /// How the probe can attach to a libzmq.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeSupport {
@@ -82,10 +121,12 @@ pub struct CodeSupport {
     pub layout: Option<bool>,
 }
 
-/// Analyses the library's code. The error names a missing file or symbol.
-pub fn understood(libzmq: &LibZmq) -> Result<CodeSupport, String> {
-    let path: &Path = libzmq.open_at.as_deref().ok_or("no permission to open its file")?;
-    let probe_points = Known::default().of(path).map_err(|error| error.to_string())?;
+/// Analyses the code of a libzmq that process `pid` has mapped. The error names a missing file or symbol.
+pub fn understood(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> {
+    let (process, files) = mapped(pid).map_err(|error| format!("cannot read its mapped files: {error}"))?;
+    let file = files.iter().find(|file| file.path == libzmq.path).ok_or("it is no longer mapped")?;
+    let library = open_library(&process, file).map_err(|error| format!("cannot open its file: {error}"))?;
+    let probe_points = Known::default().of(&library.file, &library.path).map_err(|error| error.to_string())?;
     for symbol in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
         probe_points.entry(symbol).map_err(|error| error.to_string())?;
     }
@@ -129,6 +170,6 @@ mod tests {
     #[test]
     fn the_c_library_of_this_process_can_be_opened() {
         let found = libc(std::process::id()).expect("our own maps are readable");
-        assert!(!found.is_empty() && found.iter().all(|library| library.path.exists()));
+        assert!(!found.is_empty() && found.iter().all(|library| library.file.size_bytes > 0));
     }
 }

@@ -25,7 +25,7 @@ impl Place {
     pub fn here() -> Self {
         static HERE: OnceLock<Place> = OnceLock::new();
         *HERE.get_or_init(|| {
-            let read = |name: &str| std::fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+            let read = |name: &str| foreign::kernel::read_text(format!("/proc/self/{name}")).unwrap_or_default();
             Self::of(
                 |name| std::env::var_os(name).is_some(),
                 |path| Path::new(path).exists(),

@@ -9,6 +9,7 @@ use session::{LiveSource, Observer, RunOptions, Running, Session, Signals};
 use trace::Config;
 use trace::detect::Severity;
 use trace::record::Payload;
+use trace::report::hostile::EscapeForm;
 use trace::report::{HopLine, Report};
 use tui::Screen;
 
@@ -42,12 +43,12 @@ pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Sign
     if let Some(feed) = args.feed.options()? {
         sink.publish(feed, Box::<tui::Past>::default())?;
     }
-    let telemetry = Telemetry::open(args.telemetry.metrics, args.telemetry.push().as_ref(), source.kind())?;
+    let telemetry = Telemetry::open(args.telemetry.endpoint()?, args.telemetry.push().as_ref(), source.kind())?;
     if let Some(bound) = telemetry.bound() {
         errln!("tokengap: metrics at http://{bound}/metrics");
-        if !bound.ip().is_loopback() {
+        if args.telemetry.insecure && !bound.ip().is_loopback() {
             errln!(
-                "tokengap: metrics have no authentication: anyone who can reach {bound} can read them (numbers and hop names, no request ids)"
+                "tokengap: metrics have no authentication (--insecure): anyone who can reach {bound} can read them (numbers and hop names, no request ids)"
             );
         }
     }
@@ -86,7 +87,7 @@ pub(crate) fn print_message(message: &str) {
 
 /// Prints the report and returns the exit code for `--fail-on`.
 pub(crate) fn conclude(report: &Report, outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
-    output::write(None, &text(report, outcome.json)?, false)?;
+    output::write(None, &text(report, outcome.json)?, form(outcome.json), false)?;
     Ok(verdict(report.worst(), outcome.fail_on))
 }
 
@@ -104,6 +105,11 @@ fn reload(session: &mut Session, configured: &mut Configured) {
         }
         Err(error) => session.notify(format!("! configuration not reloaded: {error:#}")),
     }
+}
+
+/// How a result with or without `--json` is escaped.
+pub(crate) fn form(json: bool) -> EscapeForm {
+    if json { EscapeForm::Json } else { EscapeForm::Text }
 }
 
 /// The report as it is printed.

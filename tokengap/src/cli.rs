@@ -117,6 +117,8 @@ commands! {
     Guard(guard),
     #[cfg(target_os = "linux")]
     Broker(cmd::broker),
+    #[cfg(all(target_os = "linux", feature = "python-stacks"))]
+    Stacks(cmd::stacks),
     Generate(cmd::generate),
 }
 

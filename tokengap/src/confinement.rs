@@ -57,6 +57,7 @@ pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
     let configuration = args.config.as_deref().and_then(Path::parent);
     plan.read.extend(configuration.map(|folder| or_working_folder(folder).to_owned()));
     plan.read.extend(args.feed.feed_key.clone());
+    plan.read.extend(args.telemetry.token_file.clone());
     for address in args.feed.publish.iter().chain(&args.telemetry.metrics) {
         listen(&mut plan, address.port());
     }
@@ -128,6 +129,18 @@ pub(crate) fn attach(args: &LiveArgs) {
     if let Some(why) = why {
         tracing::info!("confinement: still running as root: {why}");
     }
+    apply(&plan);
+}
+
+/// Confines the process that reads Python stacks: it reads the memory of other processes, and nothing else.
+#[cfg(feature = "python-stacks")]
+pub(crate) fn stacks() {
+    let mut plan = Plan::new(Work::Memory);
+    let kernel = Permissions::here().kernel();
+    for need in Feature::PythonStacks.needs(kernel) {
+        plan.keep |= Capabilities::from_bits_retain(1 << need.bit());
+    }
+    plan.unprivileged = confine::can_drop_root() == Ok(true);
     apply(&plan);
 }
 

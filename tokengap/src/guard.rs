@@ -12,6 +12,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use zmq_tap::splice::{Folder, Restored, restore};
 
+use crate::output;
+
 /// Message of the guard once it is watching.
 const READY: &[u8] = b"watching\n";
 
@@ -93,7 +95,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let folders: Vec<Folder> = args.folder.iter().map(|path| Folder::open(path, path)).collect::<Result<_, _>>()?;
     let child = args.child.and_then(|pid| Pid::from_raw(pid as i32));
     let child = child.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
-    std::io::stdout().write_all(READY)?;
+    output::raw_stdout().write_all(READY)?;
     let mut message = String::new();
     let _ = std::io::stdin().read_to_string(&mut message);
     if !message.is_empty() {

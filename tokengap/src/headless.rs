@@ -1,9 +1,10 @@
 //! Runs without a screen: the reason, and the lines that the run prints instead.
 
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use session::{Observer, Run, ScreenCommand, Stage};
+
+use crate::output;
 
 /// Returns whether stdout is a terminal that can show the screen.
 pub(crate) fn has_terminal() -> bool {
@@ -12,7 +13,7 @@ pub(crate) fn has_terminal() -> bool {
 
 /// Reason why no screen can be drawn; `None` if it can.
 fn no_terminal() -> Option<String> {
-    if !std::io::stdout().is_terminal() {
+    if !output::is_terminal() {
         return Some(String::from("standard output is not a terminal"));
     }
     match std::env::var_os("TERM") {

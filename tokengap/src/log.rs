@@ -1,7 +1,10 @@
 //! Messages and the log on standard error. File names and received text may be hostile, so terminal control sequences are removed.
 
+use std::fmt::Arguments;
+use std::io::Write as _;
 use std::sync::OnceLock;
 
+use trace::report::hostile::lines;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{fmt, registry, reload};
@@ -9,15 +12,21 @@ use tracing_subscriber::{fmt, registry, reload};
 /// Like [`eprint!`], without control characters and bidirectional or invisible characters.
 macro_rules! err {
     ($($words:tt)*) => {
-        ::std::eprint!("{}", ::trace::report::hostile::lines(&::std::format!($($words)*)))
+        $crate::log::print_message(::std::format_args!($($words)*))
     };
 }
 
 /// Like [`eprintln!`], without control characters and bidirectional or invisible characters.
 macro_rules! errln {
     ($($words:tt)*) => {
-        ::std::eprintln!("{}", ::trace::report::hostile::lines(&::std::format!($($words)*)))
+        $crate::log::print_message(::std::format_args!("{}\n", ::std::format_args!($($words)*)))
     };
+}
+
+/// Prints a message for the macros above.
+pub(crate) fn print_message(message: Arguments<'_>) {
+    // An error cannot be reported if standard error is closed.
+    let _ = std::io::stderr().write_all(lines(&message.to_string()).as_bytes());
 }
 
 /// Changes the log filter once the log is initialised.

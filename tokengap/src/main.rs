@@ -1,6 +1,9 @@
 //! `tokengap`: where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 
+// Everything printed passes `output` or `log`, which escape it.
+#![deny(clippy::print_stdout, clippy::print_stderr)]
 #![cfg_attr(not(target_os = "linux"), allow(dead_code, reason = "code for live sources is unused on other systems"))]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 #[macro_use]
 mod log;
@@ -24,12 +27,18 @@ mod documents;
 #[cfg(target_os = "linux")]
 mod guard;
 mod headless;
+#[cfg(target_os = "linux")]
+mod open_files;
 mod output;
 mod progress;
 #[cfg(target_os = "linux")]
+#[allow(clippy::disallowed_methods, reason = "files of the kernel only: /proc/PID/status and comm")]
 mod run;
 #[cfg(target_os = "linux")]
+#[allow(clippy::disallowed_methods, reason = "files of the kernel only: /proc/PID/task/TID/status")]
 mod splice;
+#[cfg(all(target_os = "linux", feature = "python-stacks"))]
+mod stacks;
 #[cfg(target_os = "linux")]
 mod tap;
 #[cfg(target_os = "linux")]
@@ -45,6 +54,7 @@ use anyhow::Context;
 use clap::Parser;
 use clap::{CommandFactory, FromArgMatches};
 use signal_hook::consts::SIGXFSZ;
+use trace::report::hostile::{self, EscapeForm, indented};
 
 /// Only Linux has a confinement.
 #[cfg(not(target_os = "linux"))]
@@ -62,7 +72,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            errln!("tokengap: {}", advice::line(&error));
+            errln!("tokengap: {}", indented(&advice::line(&error)));
             ExitCode::from(2)
         }
     }
@@ -98,14 +108,25 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
     config::define(cli::Cli::command);
     let line = config::resolve(&command, std::env::args_os().collect())?;
     let parsed = cli::with_short_help(command.clone()).try_get_matches_from(&line);
-    let matches = parsed.unwrap_or_else(|error| cli::with_similar_flag(error, &command, &line).exit());
+    let matches = parsed.unwrap_or_else(|error| exit_with(&cli::with_similar_flag(error, &command, &line)));
     if let Some((section, of)) = matches.subcommand()
         && of.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
     {
-        print!("{}", config::effective(&command, section, of));
+        output::write(None, &config::effective(&command, section, of), EscapeForm::Text, false)?;
         return Ok(None);
     }
-    Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())))
+    Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| exit_with(&error))))
+}
+
+/// Ends with the help, or with a mistake on the command line, which may contain names of files as from `*`.
+fn exit_with(error: &clap::Error) -> ! {
+    let text = error.render().to_string();
+    if *hostile::output(&text, EscapeForm::Text) == *text {
+        error.exit();
+    }
+    // Without colours, which are control characters themselves.
+    err!("{text}");
+    std::process::exit(error.exit_code());
 }
 
 /// A closed pipe is not an error: the reader (`tokengap ... | head`) has all it wants.

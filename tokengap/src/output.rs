@@ -1,16 +1,19 @@
 //! Destination of a command's result: standard output, a pipe, a device, or a file.
 //!
+//! Results contain strings that other processes choose, so everything is escaped here once more.
+//!
 //! Files appear complete or not at all. They are readable by the owner only, because they contain rids and endpoints, and replace existing
 //! files only on request. Symbolic links are not followed, because anyone who can write to the folder could plant one.
 
 use std::fs::{File, OpenOptions, Permissions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, StdoutLock, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
+use trace::report::hostile::{self, EscapeForm, EscapingWriter};
 
 /// Mode of new files.
 const OWNER_ONLY: u32 = 0o600;
@@ -22,10 +25,27 @@ pub(crate) fn named(path: Option<&Path>) -> Option<&Path> {
     path.filter(|path| !STANDARD.iter().any(|standard| *path == Path::new(standard)))
 }
 
+/// Standard output.
+pub(crate) fn stdout(form: EscapeForm) -> EscapingWriter<StdoutLock<'static>> {
+    EscapingWriter::new(raw_stdout(), form)
+}
+
+/// Standard output for data that is escaped already, or that no other process chose.
+#[expect(clippy::disallowed_methods, reason = "the only access to standard output outside the screen")]
+pub(crate) fn raw_stdout() -> StdoutLock<'static> {
+    io::stdout().lock()
+}
+
+/// Whether standard output is a terminal.
+pub(crate) fn is_terminal() -> bool {
+    raw_stdout().is_terminal()
+}
+
 /// Writes `text` to `path`, or to standard output without a path.
-pub(crate) fn write(path: Option<&Path>, text: &str, force: bool) -> anyhow::Result<()> {
+pub(crate) fn write(path: Option<&Path>, text: &str, form: EscapeForm, force: bool) -> anyhow::Result<()> {
+    let text = &*hostile::output(text, form);
     let Some(path) = named(path) else {
-        let mut out = io::stdout().lock();
+        let mut out = raw_stdout();
         out.write_all(text.as_bytes())?;
         out.flush()?;
         return Ok(());
@@ -102,6 +122,10 @@ fn linked(path: &Path) -> anyhow::Result<File> {
     Ok(through(path, OFlags::empty())?)
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a result that the user named; a link in another user's folder was refused"
+)]
 fn through(path: &Path, flags: OFlags) -> io::Result<File> {
     OpenOptions::new().write(true).custom_flags(flags.bits() as i32).open(path)
 }
@@ -124,14 +148,14 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("report.html");
         for text in ["first", "second"] {
-            write(Some(&path), text, true).expect("written");
+            write(Some(&path), text, EscapeForm::Text, true).expect("written");
             assert_eq!(std::fs::read_to_string(&path).expect("read"), text);
         }
-        let error = write(Some(&path), "third", false).expect_err("it exists");
+        let error = write(Some(&path), "third", EscapeForm::Text, false).expect_err("it exists");
         assert!(error.to_string().contains("--force"), "{error:#}");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "second");
         assert_eq!(folder.path().read_dir().expect("listed").count(), 1, "no temporary file remains");
-        let error = write(Some(&folder.path().join("no/such")), "x", false).expect_err("no folder");
+        let error = write(Some(&folder.path().join("no/such")), "x", EscapeForm::Text, false).expect_err("no folder");
         assert!(format!("{error:#}").contains("cannot write"), "{error:#}");
     }
 
@@ -163,7 +187,7 @@ mod tests {
             std::os::unix::fs::symlink(to, &link).expect("linked");
             std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("set");
             for force in [false, true] {
-                let error = write(Some(&link), "x", force).expect_err("refused");
+                let error = write(Some(&link), "x", EscapeForm::Text, force).expect_err("refused");
                 assert!(format!("{error:#}").contains("symbolic link"), "{error:#}");
             }
             assert_eq!(std::fs::read_link(&link).expect("still there"), to);

@@ -67,7 +67,18 @@ fn user_errors_name_the_object_and_the_next_step() {
             ("demo --config gone LIVE", vec!["--config gone: cannot read the file: ", NOT_FOUND]),
             ("demo --record gone/x LIVE", vec!["cannot create gone/x: ", NOT_FOUND]),
             ("demo --record dir LIVE", vec!["dir is not a regular file", "choose another"]),
-            ("demo --metrics 192.0.2.1:9464 LIVE", vec!["cannot serve metrics at 192.0.2.1:9464", "choose another"]),
+            (
+                "demo --metrics 0.0.0.0:9464 LIVE",
+                vec!["0.0.0.0:9464 is reachable from other machines", "--token-file FILE", "--insecure"],
+            ),
+            (
+                "demo --metrics 0.0.0.0:9464 --token-file nowhere LIVE",
+                vec!["cannot read the token in nowhere", NOT_FOUND],
+            ),
+            (
+                "demo --metrics 192.0.2.1:9464 --insecure LIVE",
+                vec!["cannot serve metrics at 192.0.2.1:9464", "choose another"],
+            ),
             ("watch gone LIVE", vec!["\"gone\" is not an address to connect to", "expected an address like tcp://"]),
             (
                 "tap --listen tcp://192.0.2.1:5999 --upstream tcp://127.0.0.1:1 LIVE",

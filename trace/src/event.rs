@@ -309,8 +309,33 @@ pub struct Answer<'a> {
     pub short_writes: u32,
     /// Bytes accepted for the client but unacknowledged when the connection ended; `None` while it stays open.
     pub unacknowledged: Option<u64>,
+    /// Its content by its own words; `None` for a response that is not read event by event over HTTP.
+    pub content: Option<AnswerContent>,
     /// Its tool calls; `None` without any.
     pub tool_calls: Option<ToolCalls>,
+}
+
+/// What one request's part of an HTTP response shows about itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct AnswerContent {
+    /// Endpoint, by the form of its events.
+    pub form: AnswerForm,
+    /// Number of events with text or tokens.
+    pub events: u32,
+    /// Maximum number of tokens in one event, by its ids or by the growth of its usage; `None` if no event shows its tokens.
+    pub event_tokens_max: Option<u32>,
+    /// A stream that was written to its end, with neither a finish reason nor `[DONE]`.
+    pub lacks_end: bool,
+}
+
+/// Form of the events of a response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerForm {
+    /// The engine's own endpoint, with `meta_info`.
+    Generate,
+    /// `/v1/completions` or `/v1/chat/completions`.
+    OpenAi,
 }
 
 /// How a response ended.

@@ -175,6 +175,7 @@ fn hostile() -> Report {
     let name = "<script>alert(1)</script>\"'`|@here\n# x\u{202e}\u{1b}[2J";
     let finding = &mut report.findings[0];
     for text in [
+        &mut report.verdict,
         &mut report.source.kind,
         &mut report.source.engine,
         &mut report.slowest[0].rid,

@@ -1,5 +1,7 @@
 //! The terminal screen of a run: its state, its drawing and its keys. An observer of a [`session`] that knows neither sources nor flags.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod keys;
 pub mod log;
 mod screen;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use trace::report::hostile::lines;
+use trace::report::hostile::{indented, lines};
 
 /// Maximum number of buffered lines; older ones are only counted.
 const MAX_LINES: usize = 500;
@@ -61,7 +61,7 @@ pub struct Line;
 
 impl Write for Line {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let line = lines(&String::from_utf8_lossy(bytes));
+        let line = lines(&indented(&String::from_utf8_lossy(bytes)));
         let mut buffer = buffer();
         if !buffer.holding {
             drop(buffer);

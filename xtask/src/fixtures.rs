@@ -1,5 +1,6 @@
 //! `cargo xtask fixtures`: records test messages and log lines from the real engine, or compares a sample with what was recorded.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -60,10 +61,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         record_messages(&name, extent, &out)?;
     }
     if args.out.is_none() {
+        let mut sealed = vec![String::from("--seal"), MESSAGES_FOLDER.to_owned()];
         for release in LOGS {
             record_logs(release, &root().join(LOGS_FOLDER))?;
+            sealed.push(format!("{LOGS_FOLDER}/sglang-{release}"));
         }
-        script::run("recorded.py", ["--seal", MESSAGES_FOLDER, LOGS_FOLDER])?;
+        script::run("recorded.py", sealed)?;
     }
     Ok(())
 }
@@ -87,6 +90,10 @@ fn record_logs(release: &str, out: &Path) -> Result<()> {
     prepare(&[release])?;
     let folder = out.join(format!("sglang-{release}"));
     eprintln!("recording {}", folder.display());
+    // The release appends to a file of request metrics.
+    if folder.is_dir() {
+        fs::remove_dir_all(&folder)?;
+    }
     succeed(harness("engine.loglines").arg(release).arg(&folder).env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 

@@ -1,5 +1,6 @@
 //! `cargo xtask`: development tasks of the project, one file per command.
 
+mod attacks;
 mod bench;
 mod dist;
 mod e2e;
@@ -21,6 +22,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Attack the program with every script of the security review, and expect each attack to fail
+    Attacks(attacks::AttackOptions),
     /// Measure performance relative to peers in the same run
     Bench(bench::Bench),
     /// Build the static program and pack it: archive, Debian package, checksums
@@ -71,6 +74,7 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().command {
+        Command::Attacks(options) => attacks::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Dist(options) => dist::run(&options),
         Command::Docs(options) => scripted::docs(&options),

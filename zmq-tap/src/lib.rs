@@ -7,6 +7,8 @@
 //! - [`egress`]: reader of responses to clients
 //! - [`splice`]: takeover of a socket that is in use
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod decode;
 pub mod egress;
 #[cfg(target_os = "linux")]

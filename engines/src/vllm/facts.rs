@@ -51,6 +51,12 @@ impl Facts for Vllm {
         true
     }
 
+    /// Its chat endpoint writes no event for tokens that a parser of tool calls or reasoning holds back (seen in 2025, vLLM issue 27482).
+    fn unlisted_ids(&self) -> &'static str {
+        "vLLM's parsers of tool calls and reasoning hold tokens back, and the ids of tokens without an event of their own are \
+         listed in none: count by `usage`, not by `token_ids`, or read the ids from a request without these parsers"
+    }
+
     /// All messages are taken out of ZMQ before any response is written.
     fn queues_after_receive(&self) -> bool {
         true

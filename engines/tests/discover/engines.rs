@@ -36,8 +36,7 @@ fn assert_has_the_wheels_libzmq(process: &Process) {
     let lib = process.libzmq.as_ref().expect("libzmq is mapped");
     assert_eq!(lib.release, Some(Release::new(4, 3, 5)));
     assert!(lib.path.to_string_lossy().contains("/pyzmq.libs/libzmq-"), "{}", lib.path.display());
-    assert!(std::fs::metadata(lib.open_at.as_ref().unwrap()).unwrap().len() > 100_000);
-    assert!(understood(lib).is_ok());
+    assert!(understood(process.id.pid, lib).is_ok());
     assert_eq!(process.io_threads.len(), 2, "Context(2)");
     let python = process.python.as_ref().unwrap().value;
     assert_eq!(python.major, 3);

@@ -137,7 +137,7 @@ fn an_engine_in_a_container_is_seen_from_the_host() {
     let engine = until(&mut watcher(&[]), |t| t.engines.iter().find(own).cloned());
     let main = engine.with_role(TOKENIZER).next().unwrap();
     assert_eq!(main.ns_pids, [main.id.pid, 1]);
-    assert!(understood(main.libzmq.as_ref().unwrap()).is_ok());
+    assert!(understood(main.id.pid, main.libzmq.as_ref().unwrap()).is_ok());
 }
 
 #[test]

@@ -1,7 +1,8 @@
 //! The feed's thread: accepts watchers, encodes the run's jobs, and queues them for the watchers.
 
+use std::collections::HashMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -219,8 +220,23 @@ struct Connection {
     task: AbortHandle,
 }
 
-/// Makes room for a new connection among the `open` ones, which are in the order of their age. At the limit, the oldest one without a
-/// subscription is closed and its peer returned; an error if all have subscriptions.
+impl Connection {
+    fn is_pending(&self) -> bool {
+        !self.queue.is_subscribed()
+    }
+
+    /// Address of the peer, or its network of 64 bits, of which one machine can use every address.
+    fn source(&self) -> IpAddr {
+        match self.from.ip().to_canonical() {
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+            address @ IpAddr::V4(_) => address,
+        }
+    }
+}
+
+/// Makes room for a new connection among the `open` ones, which are in the order of their age. At the limit, one without a subscription is
+/// closed and its peer returned; an error if all have subscriptions. It is the oldest of the source with most of them, so that a flood from
+/// one source displaces only itself.
 fn make_room(open: &mut Vec<Connection>, limit: usize) -> Result<Option<SocketAddr>, ()> {
     open.retain(|connection| !connection.task.is_finished());
     if open.iter().filter(|connection| connection.queue.is_subscribed()).count() >= limit {
@@ -229,9 +245,15 @@ fn make_room(open: &mut Vec<Connection>, limit: usize) -> Result<Option<SocketAd
     if open.len() < limit {
         return Ok(None);
     }
+    let mut pending_by_source: HashMap<IpAddr, usize> = HashMap::new();
+    for connection in open.iter().filter(|connection| connection.is_pending()) {
+        *pending_by_source.entry(connection.source()).or_default() += 1;
+    }
+    let most = pending_by_source.values().copied().max().ok_or(())?;
+    let is_of_busiest =
+        |connection: &Connection| connection.is_pending() && pending_by_source[&connection.source()] == most;
     // This peer has not joined, and its task does not run before the abort takes effect: no other state refers to it.
-    let unsubscribed = open.iter().position(|connection| !connection.queue.is_subscribed()).ok_or(())?;
-    let oldest = open.remove(unsubscribed);
+    let oldest = open.remove(open.iter().position(is_of_busiest).ok_or(())?);
     oldest.task.abort();
     Ok(Some(oldest.from))
 }

@@ -115,6 +115,29 @@ fn idle_clients_do_not_block_others(key: Option<Key>) {
 }
 
 #[test]
+fn a_flood_from_one_address_does_not_displace_the_handshake_of_another() {
+    let options = PublishOptions { address: SocketAddr::from(([0_u16; 8], 0)), patience: SOON, ..options(None) };
+    if std::net::TcpListener::bind(options.address).is_err() || std::net::TcpListener::bind("[::1]:0").is_err() {
+        println!("SKIPPED: no IPv6, so there is no second address");
+        return;
+    }
+    let source = Source::new(options);
+    let port = source.publisher.status().address.port();
+    let mut slow = connect(SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], port)));
+    // Each connection is accepted before the next one, so that the order of their age is known.
+    let mut flood = Vec::new();
+    for _ in 0..20 {
+        let mut peer = connect(SocketAddr::from(([127, 0, 0, 1], port)));
+        peer.read_exact(&mut [0; 10]).expect("the source's greeting");
+        flood.push(peer);
+    }
+    assert!(is_ended(&mut flood[0]), "the flood displaces itself");
+    slow.write_all(&opening()).expect("written");
+    let mut greeting_and_ready = [0; 64 + 5];
+    slow.read_exact(&mut greeting_and_ready).expect("the slow peer's handshake goes on");
+}
+
+#[test]
 fn an_idle_client_does_not_block_others() {
     idle_clients_do_not_block_others(None);
 }

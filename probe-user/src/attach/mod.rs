@@ -40,12 +40,21 @@ pub(crate) enum AttachError {
     Library(#[from] ReadError),
     #[error("the extension of its server is not mapped")]
     NoExtension,
+    #[error("{path}")]
+    At { path: String, source: Box<Self> },
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
     Multi(#[from] MultiError),
     #[error(transparent)]
     Types(#[from] aya::BtfError),
+}
+
+impl AttachError {
+    /// Names the library in which a program could not be attached.
+    pub(crate) fn at(path: &Path, source: Self) -> Self {
+        Self::At { path: path.display().to_string(), source: Box::new(source) }
+    }
 }
 
 /// Maximum number of threads that detach links in parallel.
@@ -115,7 +124,7 @@ impl AttachMethod {
         }
     }
 
-    /// Attaches a batch to process `pid`, which has the library at `path` mapped.
+    /// Attaches a batch to process `pid`, which has the library at `path` mapped: the path of an open descriptor, so that no other file is reached.
     pub(crate) fn attach(
         &mut self,
         ebpf: &mut Ebpf,

@@ -39,8 +39,8 @@ pub(crate) enum MultiError {
         "the kernel's multi-uprobe links observe only the main thread of a process (fixed in Linux 6.6.33 and 6.10)"
     )]
     MainThreadOnly,
-    #[error("cannot attach to {places} probe points of {path}: {source}")]
-    Attach { places: usize, path: String, source: io::Error },
+    #[error("cannot attach to {places} probe points: {source}")]
+    Attach { places: usize, source: io::Error },
 }
 
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Multi {
         pid: u32,
         points: &[(u64, Cookie)],
     ) -> Result<OwnedFd, MultiError> {
-        let failed = |source| MultiError::Attach { places: points.len(), path: path.display().to_string(), source };
+        let failed = |source| MultiError::Attach { places: points.len(), source };
         let program = self.programs.get_mut(name).ok_or_else(|| unknown(name))?.load()?;
         let file = CString::new(path.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
         create_link(program, returns, &file, pid, points).map_err(failed)

@@ -1,8 +1,8 @@
 //! Why a thread does not run: stopped, frozen, or asleep in a system call.
 
-use std::fs;
 use std::path::Path;
 
+use foreign::kernel;
 use trace::event::AwayState;
 
 use super::cgroup::groups;
@@ -23,7 +23,7 @@ pub struct Away {
 impl Away {
     /// Reads the thread's state from `/proc`; `None` when it is running, runnable or has exited.
     pub fn of(pid: u32, tid: u32) -> Option<Self> {
-        let read = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
+        let read = |name: &str| kernel::read_text(format!("/proc/{pid}/task/{tid}/{name}"));
         let state_char = stat::state(read("stat").ok()?.as_bytes())?;
         let nowhere = |state| Some(Self { state, place: String::new() });
         match state_char {
@@ -49,12 +49,12 @@ impl Away {
 
 /// Whether the cgroup freezer has frozen the process: `cgroup.events` of version 2, `freezer.state` of version 1.
 fn is_frozen(pid: u32) -> bool {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    let text = kernel::read_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let mount = Path::new("/sys/fs/cgroup");
     groups(&text).any(|(controllers, path)| {
         let inside = path.trim_start_matches('/');
         let has_line = |base: &Path, file: &str, word: &str| {
-            let text = fs::read_to_string(base.join(inside).join(file)).unwrap_or_default();
+            let text = kernel::read_text(base.join(inside).join(file)).unwrap_or_default();
             text.lines().any(|line| line.trim() == word)
         };
         if controllers.is_empty() {
@@ -148,6 +148,7 @@ const OLDER: &[(libc::c_long, &str)] = &[];
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 

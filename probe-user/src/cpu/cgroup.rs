@@ -1,8 +1,10 @@
 //! Throttling of a process by its CPU limit: `cpu.stat` of its cgroup, in version 1 or 2.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
+
+use foreign::kernel;
 
 #[derive(Debug)]
 pub(super) struct Cgroup {
@@ -15,15 +17,15 @@ pub(super) struct Cgroup {
 impl Cgroup {
     /// The cgroup of `pid`; `None` if it is not visible from here (another cgroup namespace) or has no limit to report.
     pub(super) fn of(pid: u32) -> Option<Self> {
-        let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let file = candidates(&text).into_iter().find_map(|path| File::open(path).ok())?;
+        let text = kernel::read_text(format!("/proc/{pid}/cgroup")).ok()?;
+        let file = candidates(&text).into_iter().find_map(|path| kernel::open(path).ok())?;
         let (_, last_ns) = read(&file)?;
         Some(Self { text, file, last_ns })
     }
 
     /// Whether the process is still in this cgroup.
     pub(super) fn contains(&self, pid: u32) -> bool {
-        fs::read_to_string(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text == self.text)
+        kernel::read_text(format!("/proc/{pid}/cgroup")).is_ok_and(|text| text == self.text)
     }
 
     /// Nanoseconds in which its run queues were throttled since the last call, summed over CPUs. `None` when the limit is gone or nothing

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Range;
 
+use foreign::kernel;
 use trace::MonoNs;
 
 use cgroup::Cgroup;
@@ -22,6 +23,8 @@ pub(crate) use away::polls;
 
 /// Number of samples between searches for new threads.
 const REFRESH: u32 = 10;
+/// Maximum number of threads whose names are read.
+const MAX_LISTED: usize = 4_096;
 /// Interval at which the process's cgroup is looked up again, just below that of samples at rest.
 const CGROUP_EVERY_NS: u64 = 900_000_000;
 
@@ -150,10 +153,12 @@ impl Sampler {
                 "cannot list the threads of process {pid} in /proc/{pid}/task: {error}; the process may have exited"
             )
         })?;
+        // The names of the first ones decide which threads are sampled.
+        let listed = listed.take(MAX_LISTED);
         let tids = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
         let mut found: Vec<(bool, u32, String)> = tids
             .map(|tid| {
-                let name = fs::read_to_string(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
+                let name = kernel::read_text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
                 (tid != pid && !name.starts_with("ZMQbg"), tid, name.trim_end().to_owned())
             })
             .collect();

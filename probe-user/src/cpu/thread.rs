@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::unix::fs::FileExt as _;
 
+use foreign::kernel;
+
 use crate::proc::stat;
 
 /// Nanoseconds since the thread started.
@@ -23,7 +25,7 @@ pub(super) struct Source {
 
 impl Source {
     pub(super) fn of(pid: u32, tid: u32) -> Option<Self> {
-        let open = |name: &str| File::open(format!("/proc/{pid}/task/{tid}/{name}")).ok();
+        let open = |name: &str| kernel::open(format!("/proc/{pid}/task/{tid}/{name}")).ok();
         if let Some(file) = open("schedstat") {
             let source = Self { file, tick_ns: None };
             // All zeros mean that CONFIG_SCHED_INFO is present but switched off, or that the thread has never run.
@@ -52,7 +54,9 @@ impl Source {
 pub(crate) fn wants_cpu(pid: u32, tid: u32) -> bool {
     // The state follows a name of at most 64 bytes.
     let mut text = [0; 128];
-    let read = File::open(format!("/proc/{pid}/task/{tid}/stat")).and_then(|mut file| file.read(&mut text));
+    let read = kernel::open(format!("/proc/{pid}/task/{tid}/stat"))
+        .map_err(Into::into)
+        .and_then(|mut file: File| file.read(&mut text));
     stat::state(&text[..read.unwrap_or(0)]) == Some('R')
 }
 

@@ -8,11 +8,12 @@ use super::recognise::{EngineKind, Evidence, Node, PackageRelease, Reading, Role
 use super::topology::{Engine, Process};
 use super::wires;
 
-/// Returns the engines, and the role of each candidate (`None` if it belongs to no engine).
+/// Returns the engines, and the role of each candidate (`None` if it belongs to no engine). `unread` are pids whose sockets are unknown.
 pub(crate) fn engines(
     known: &[EngineKind],
     candidates: &[&Candidate],
     links: &[Link],
+    unread: &[u32],
     blind: &mut Vec<Blind>,
 ) -> (Vec<Engine>, Vec<Option<RoleWithSource>>) {
     let index = |pid: u32| candidates.iter().position(|c| c.id.pid == pid);
@@ -48,7 +49,7 @@ pub(crate) fn engines(
     let groups = connected(candidates.len(), exchanging.chain(related));
     let mut engines: Vec<Engine> = Vec::new();
     for group in &groups {
-        let found = engine(known, group, candidates, &roles, links, &readings, blind);
+        let mut found = engine(known, group, candidates, &roles, links, &readings, blind);
         if found.processes.is_empty() {
             continue;
         }
@@ -56,6 +57,7 @@ pub(crate) fn engines(
         // are gone.
         let output = found.hops.iter().any(|hop| hop.carries == Carries::Output);
         let left_alone = found.hops.is_empty() && group.iter().any(|&i| candidates[i].last_role.is_some());
+        found.is_confirmed = is_confirmed(&found, unread);
         if output || left_alone || found.is_named() {
             engines.push(found);
         } else {
@@ -65,8 +67,15 @@ pub(crate) fn engines(
         }
     }
     let oldest = |e: &Engine| e.processes.iter().map(|p| p.id.start_time).min();
-    engines.sort_by_key(|e| (!e.is_named(), oldest(e)));
+    engines.sort_by_key(|e| (!e.is_confirmed, !e.is_named(), oldest(e)));
     (engines, roles)
+}
+
+/// See [`Engine::is_confirmed`].
+fn is_confirmed(engine: &Engine, unread: &[u32]) -> bool {
+    let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
+    let is_unread = engine.processes.iter().any(|process| unread.contains(&process.id.pid));
+    !engine.hops.is_empty() || has_inner_server || engine.settings.avoids_zmq.is_some() || is_unread
 }
 
 fn engine(

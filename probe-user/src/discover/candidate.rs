@@ -63,16 +63,29 @@ pub(crate) enum Examined {
     TooLarge,
     /// A frontend without libzmq.
     Frontend,
+    /// A possible process of an engine beyond the limits of [`Room`].
+    LeftOut,
     /// A possible process of an engine. Its directory is held open, so reads reach that process, or fail once it has exited.
     Candidate(Box<Candidate>, ProcDir),
 }
 
-/// Examines a process. `by_hand`: the user named it; `is_parent`: it started a process of an engine.
+/// Whether further candidates are kept. Each costs a descriptor and a scan of its sockets, and any user can start processes that look
+/// like candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Processes that have libzmq, and nothing else of an engine.
+    pub(crate) has_unnamed: bool,
+    /// Processes with a title or command of an engine.
+    pub(crate) has_stated: bool,
+}
+
+/// Examines a process. `by_hand`: the user named it; `is_parent`: it started a process of an engine. Both are kept without `room`.
 pub(crate) fn examine(
     process: ProcDir,
     stat: &Stat,
     by_hand: Option<&RoleSpec>,
     is_parent: bool,
+    room: Room,
     engines: &[EngineKind],
 ) -> Result<Examined, ReadError> {
     let argv = strings(&process.read("cmdline", ARGUMENTS)?);
@@ -99,6 +112,10 @@ pub(crate) fn examine(
     let zmq = libzmq::mapped(&files).into_iter().next();
     if zmq.is_none() && !named && refused.is_empty() {
         return Ok(if is_frontend { Examined::Frontend } else { Examined::Other });
+    }
+    let has_room = if stated.is_some() { room.has_stated } else { room.has_unnamed };
+    if by_hand.is_none() && !is_parent && !has_room {
+        return Ok(Examined::LeftOut);
     }
     let status = process.read("status", 64 << 10)?;
     let mut candidate = Candidate {
@@ -304,10 +321,11 @@ mod tests {
     fn an_unrelated_process_is_skipped() {
         let me = || ProcDir::of(std::process::id()).unwrap();
         let stat = Stat::parse(&me().read("stat", 4096).unwrap()).unwrap();
-        let examined = examine(me(), &stat, None, true, &[TOY]).unwrap();
+        let room = Room { has_unnamed: false, has_stated: false };
+        let examined = examine(me(), &stat, None, true, room, &[TOY]).unwrap();
         assert!(matches!(examined, Examined::Other));
         let spec = RoleSpec { pid: std::process::id(), role: Some(SOURCE) };
-        let named = examine(me(), &stat, Some(&spec), false, &[TOY]).unwrap();
+        let named = examine(me(), &stat, Some(&spec), false, room, &[TOY]).unwrap();
         let Examined::Candidate(named, _) = named else { panic!("a process set with --pid is always a candidate") };
         assert_eq!(named.stated, Some((SOURCE, RoleSource::Hand)));
         assert_eq!(named.ns_pids.first(), Some(&std::process::id()));

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use rustix::io::Errno;
+
 use super::diag::DiagError;
 use crate::capability::{Capability, Permissions};
 use crate::place::Place;
@@ -42,6 +44,11 @@ impl Part {
     }
 }
 
+/// Whether this process, or the machine, has no descriptor left. Then nothing is known about the file.
+pub(crate) fn is_out_of_descriptors(error: ReadError) -> bool {
+    matches!(error, ReadError::Os(Errno::MFILE | Errno::NFILE))
+}
+
 /// A single piece of missing information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the comment of a variant describes its fields")]
@@ -60,6 +67,10 @@ pub enum Blind {
     HiddenPids,
     /// A limit was reached, and the rest was not examined.
     Limit { what: &'static str, limit: usize },
+    /// Further processes may belong to an engine, which are not observed: the limits of processes without and with a stated role.
+    LeftOut { count: usize, unnamed: usize, stated: usize },
+    /// This process ran out of file descriptors, of which it may have `limit`.
+    OutOfDescriptors { limit: Option<u64> },
     /// The role of a process that the user named could not be determined.
     NoRole { pid: u32, roles: String },
     /// The engine passes its output on within one process, and no known extension that receives it is loaded.
@@ -73,7 +84,7 @@ impl fmt::Display for Blind {
                 let (files, unknown): (Vec<_>, Vec<_>) =
                     parts.iter().map(|part| (part.facts().0, part.facts().1)).unzip();
                 let (files, unknown) = (files.join(","), unknown.join(", "));
-                write!(f, "/proc/PID/{{{files}}} of {} may not be read: {unknown} unknown", Pids(pids))
+                write!(f, "/proc/PID/{{{files}}} of {} may not be read: {unknown} unknown", DisplayPids(pids))
             }
             Self::Unexamined { count, .. } => {
                 write!(
@@ -88,10 +99,21 @@ impl fmt::Display for Blind {
                     path.display()
                 )
             }
-            Self::Peers { pids, error } => write!(f, "the peers of {} are unknown: {error}", Pids(pids)),
+            Self::Peers { pids, error } => write!(f, "the peers of {} are unknown: {error}", DisplayPids(pids)),
             Self::OwnPidNamespace => f.write_str("only processes of this container are visible, and none is an engine"),
             Self::HiddenPids => f.write_str("/proc is mounted with hidepid: other users' processes are not listed"),
             Self::Limit { what, limit } => write!(f, "more than {limit} {what}: the rest was skipped"),
+            Self::LeftOut { count, unnamed, stated } => write!(
+                f,
+                "{count} processes were left out of the search: at most {unnamed} that have libzmq but no sign of an engine, and {stated} with a title or command of one, are examined"
+            ),
+            Self::OutOfDescriptors { limit } => {
+                let limit = limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
+                write!(
+                    f,
+                    "processes could not be examined: tokengap has too many open files (limit {limit}), so new workers may be missed"
+                )
+            }
             Self::NoRole { pid, .. } => {
                 write!(f, "pid {pid}: its role is not known from its title, command or sockets")
             }
@@ -106,6 +128,19 @@ impl fmt::Display for Blind {
 }
 
 impl Blind {
+    /// Whether this is a limit of the search, which may be reached at any time.
+    pub fn is_limit(&self) -> bool {
+        matches!(self, Self::Limit { .. } | Self::LeftOut { .. } | Self::OutOfDescriptors { .. })
+    }
+
+    /// Whether both are the same limit, with other numbers.
+    pub fn is_same_limit(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Limit { what, .. }, Self::Limit { what: other, .. }) => what == other,
+            _ => std::mem::discriminant(self) == std::mem::discriminant(other),
+        }
+    }
+
     /// Remedy as a line to copy; `None` if there is none.
     pub fn remedy(&self) -> Option<String> {
         match self {
@@ -117,6 +152,8 @@ impl Blind {
             Self::Peers { error: DiagError::Refused(_), .. } => Some("modprobe unix_diag".into()),
             Self::OwnPidNamespace => Some(Place::here().same_processes().to_owned()),
             Self::HiddenPids => Some("run as root, or mount -o remount,hidepid=0 /proc".into()),
+            Self::LeftOut { .. } => Some("name the engine's processes with --pid, which are always examined".into()),
+            Self::OutOfDescriptors { .. } => Some("ulimit -n 65536, or LimitNOFILE=65536 in a systemd unit".into()),
             Self::Peers { .. } | Self::Limit { .. } | Self::NoZmqOutput { .. } => None,
             Self::NoRole { pid, roles } => Some(format!("--pid {pid}=ROLE (one of {roles})")),
         }
@@ -131,9 +168,9 @@ fn capabilities(missing: &[Capability]) -> Option<String> {
 }
 
 /// Process ids for display: `pid 7`, `pids 7, 8 and 3 more`.
-struct Pids<'a>(&'a [u32]);
+pub(crate) struct DisplayPids<'a>(pub(crate) &'a [u32]);
 
-impl fmt::Display for Pids<'_> {
+impl fmt::Display for DisplayPids<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const SHOWN: usize = 4;
         let shown: Vec<String> = self.0.iter().take(SHOWN).map(u32::to_string).collect();

@@ -67,7 +67,6 @@ impl FakeProcess {
         });
         let libzmq = LibZmq {
             path: "/opt/venv/lib/python3.12/site-packages/pyzmq.libs/libzmq-7b073b3d.so.5.2.5".into(),
-            open_at: None,
             release: "4.3.5".parse().ok(),
         };
         let title = if titled.is_some() { &self.argv[0] } else { "python engine.py" };
@@ -102,5 +101,5 @@ pub fn discover(engines: Engines, processes: &[FakeProcess], connected: &[(usize
         })
         .collect();
     let candidates: Vec<&Candidate> = candidates.iter().collect();
-    assemble::engines(engines, &candidates, &links, &mut Vec::new()).0
+    assemble::engines(engines, &candidates, &links, &[], &mut Vec::new()).0
 }

@@ -3,12 +3,15 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-use super::candidate::{self, Candidate, Examined};
+use rustix::process::{Resource, getrlimit};
+
+use super::candidate::{self, Candidate, Examined, Room};
+use super::degraded::{Blind, is_out_of_descriptors};
 use super::recognise::{Engines, RoleWithSource};
 use super::spec::RoleSpec;
 use super::topology::ProcessId;
-use crate::proc::ProcDir;
 use crate::proc::stat::Stat;
+use crate::proc::{ProcDir, ReadError};
 
 /// Minimum and maximum interval between examinations of a process. Within these limits, it is a quarter of the process's age. A worker
 /// needs time to load before it sets its title and opens its sockets.
@@ -19,10 +22,55 @@ const SAME: Duration = Duration::from_secs(30);
 /// Within these limits, the interval is a quarter of the time since it became a parent.
 const PARENT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
-#[derive(Debug, Default)]
+/// Maximum number of candidates without and with a stated role. Processes that the user named and parents of an engine's processes are
+/// kept beyond it.
+const MAX_UNNAMED: usize = 256;
+const MAX_STATED: usize = 4096;
+
+/// Numbers of candidates, or limits of them.
+#[derive(Clone, Copy, Debug, Default)]
+struct CandidateCounts {
+    unnamed: usize,
+    stated: usize,
+}
+
+impl CandidateCounts {
+    /// The count of candidates of this kind; `None` for a process that is no candidate.
+    fn count_mut(&mut self, state: &Examined) -> Option<&mut usize> {
+        match state {
+            Examined::Candidate(candidate, _) if candidate.stated.is_some() => Some(&mut self.stated),
+            Examined::Candidate(..) => Some(&mut self.unnamed),
+            _ => None,
+        }
+    }
+
+    fn add(&mut self, state: &Examined) {
+        if let Some(count) = self.count_mut(state) {
+            *count += 1;
+        }
+    }
+
+    fn remove(&mut self, state: &Examined) {
+        if let Some(count) = self.count_mut(state) {
+            *count -= 1;
+        }
+    }
+
+    /// Limits that leave a quarter of this process's descriptors for everything else.
+    fn for_descriptors(limit: Option<u64>) -> Self {
+        let limit = limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+        Self { unnamed: MAX_UNNAMED.min(limit / 4), stated: MAX_STATED.min(limit / 2) }
+    }
+}
+
+#[derive(Debug)]
 pub(crate) struct Known {
     engines: Engines,
     processes: HashMap<u32, Entry>,
+    limits: CandidateCounts,
+    kept: CandidateCounts,
+    /// The last update ran out of descriptors.
+    lacks_descriptors: bool,
 }
 
 #[derive(Debug)]
@@ -41,18 +89,28 @@ struct Entry {
 impl Known {
     /// Creates an empty cache that recognises these engines.
     pub(crate) fn new(engines: Engines) -> Self {
-        Self { engines, ..Self::default() }
+        let limits = CandidateCounts::for_descriptors(getrlimit(Resource::Nofile).current);
+        Self { engines, processes: HashMap::new(), limits, kept: CandidateCounts::default(), lacks_descriptors: false }
     }
 
     /// Updates the cache for the listed pids. Returns whether the set of candidates or the information about one has changed.
     pub(crate) fn update(&mut self, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
-        let before = (self.state(), self.frontends());
+        let before = (self.state(), self.frontends(), self.has_limits());
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.processes.retain(|pid, _| listed.contains(pid));
+        self.kept = CandidateCounts::default();
+        for entry in self.processes.values() {
+            self.kept.add(&entry.state);
+        }
+        self.lacks_descriptors = false;
         let parents = self.parents();
-        for &pid in pids {
-            if !self.processes.get_mut(&pid).is_some_and(|known| known.is_current(pid)) {
-                self.examine(pid, by_hand, parents.contains(&pid));
+        // First, so that no other process takes the descriptor of a process that the user named.
+        let named = by_hand.iter().map(|spec| spec.pid).filter(|pid| listed.contains(pid));
+        for pid in named.chain(pids.iter().copied()) {
+            match self.processes.get_mut(&pid).map(|known| known.is_current(pid)) {
+                Some(Ok(true)) => {}
+                Some(Err(error)) if is_out_of_descriptors(error) => self.lacks_descriptors = true,
+                _ => self.examine(pid, by_hand, parents.contains(&pid)),
             }
         }
         for pid in self.parents() {
@@ -60,29 +118,51 @@ impl Known {
                 self.examine(pid, by_hand, true);
             }
         }
-        before != (self.state(), self.frontends())
+        before != (self.state(), self.frontends(), self.has_limits())
     }
 
     /// Examines a process again; removes it if it has exited.
     fn examine(&mut self, pid: u32, by_hand: &[RoleSpec], is_parent: bool) {
         let previous = self.processes.remove(&pid);
+        if let Some(previous) = &previous {
+            self.kept.remove(&previous.state);
+        }
         let spec = by_hand.iter().find(|spec| spec.pid == pid);
-        if let Some(mut entry) = self.entry(pid, spec, is_parent) {
-            if let Some(previous) = previous {
-                entry.remember(previous);
+        let entry = match self.entry(pid, spec, is_parent) {
+            Ok(Some(mut entry)) => {
+                if let Some(previous) = previous {
+                    entry.remember(previous);
+                }
+                Some(entry)
             }
+            // Whether it is still the same process is not known. The next update tries again.
+            Err(error) if is_out_of_descriptors(error) => {
+                self.lacks_descriptors = true;
+                previous
+            }
+            Ok(None) | Err(_) => None,
+        };
+        if let Some(entry) = entry {
+            self.kept.add(&entry.state);
             self.processes.insert(pid, entry);
         }
     }
 
+    /// Whether further candidates of each kind are kept.
+    fn room(&self) -> Room {
+        Room { has_unnamed: self.kept.unnamed < self.limits.unnamed, has_stated: self.kept.stated < self.limits.stated }
+    }
+
     /// Examines a process; `None` when it has exited.
-    fn entry(&mut self, pid: u32, by_hand: Option<&RoleSpec>, is_parent: bool) -> Option<Entry> {
-        let process = ProcDir::of(pid).ok()?;
-        let stat = running(&process)?;
+    fn entry(&self, pid: u32, by_hand: Option<&RoleSpec>, is_parent: bool) -> Result<Option<Entry>, ReadError> {
+        let process = ProcDir::of(pid)?;
+        let Some(stat) = running(&process)? else {
+            return Ok(None);
+        };
         let state = if stat.kernel {
             Examined::Other
         } else {
-            candidate::examine(process, &stat, by_hand, is_parent, self.engines).ok()?
+            candidate::examine(process, &stat, by_hand, is_parent, self.room(), self.engines)?
         };
         let is_complete = match &state {
             Examined::Candidate(candidate, _) => candidate.stated.is_some() && candidate.libzmq.is_some(),
@@ -90,7 +170,7 @@ impl Known {
         };
         let examine_after = (age(stat.start_time) / 4).clamp(EXAMINE.0, EXAMINE.1);
         let now = Instant::now();
-        Some(Entry {
+        Ok(Some(Entry {
             start_time: stat.start_time,
             comm: stat.comm,
             checked_at: now,
@@ -98,7 +178,7 @@ impl Known {
             parent_since: None,
             examine_after: (!is_complete).then_some(examine_after),
             state,
-        })
+        }))
     }
 
     /// Parents of the processes with a stated role.
@@ -163,6 +243,25 @@ impl Known {
         self.processes.values().any(|entry| matches!(entry.state, Examined::TooLarge))
     }
 
+    /// Limits of the search that were reached. `has_unread_sockets`: sockets could not be listed for lack of descriptors.
+    pub(crate) fn limits(&self, has_unread_sockets: bool) -> Vec<Blind> {
+        let left_out = self.processes.values().filter(|entry| matches!(entry.state, Examined::LeftOut)).count();
+        let CandidateCounts { unnamed, stated } = self.limits;
+        let mut limits = Vec::new();
+        if left_out > 0 {
+            limits.push(Blind::LeftOut { count: left_out, unnamed, stated });
+        }
+        if self.lacks_descriptors || has_unread_sockets {
+            limits.push(Blind::OutOfDescriptors { limit: getrlimit(Resource::Nofile).current });
+        }
+        limits
+    }
+
+    /// Which limits were reached: processes left out, and descriptors.
+    fn has_limits(&self) -> [bool; 2] {
+        [self.processes.values().any(|entry| matches!(entry.state, Examined::LeftOut)), self.lacks_descriptors]
+    }
+
     pub(crate) fn has(&self, pid: u32) -> bool {
         self.processes.contains_key(&pid)
     }
@@ -170,18 +269,18 @@ impl Known {
 
 impl Entry {
     /// Whether it is the same process, examined recently enough.
-    fn is_current(&mut self, pid: u32) -> bool {
+    fn is_current(&mut self, pid: u32) -> Result<bool, ReadError> {
         if self.examine_after.is_some_and(|after| self.examined.elapsed() >= after) {
-            return false;
+            return Ok(false);
         }
         let stat = match &self.state {
-            Examined::Candidate(_, process) => running(process),
-            _ if self.checked_at.elapsed() < SAME => return true,
-            _ => ProcDir::of(pid).ok().and_then(|process| running(&process)),
+            Examined::Candidate(_, process) => running(process)?,
+            _ if self.checked_at.elapsed() < SAME => return Ok(true),
+            _ => ProcDir::of(pid).and_then(|process| running(&process))?,
         };
         self.checked_at = Instant::now();
         // `setproctitle` also changes the name, and so does executing another program.
-        stat.is_some_and(|stat| stat.start_time == self.start_time && stat.comm == self.comm)
+        Ok(stat.is_some_and(|stat| stat.start_time == self.start_time && stat.comm == self.comm))
     }
 
     /// The identity of this process if it is a frontend.
@@ -189,7 +288,7 @@ impl Entry {
         let is_frontend = match &self.state {
             Examined::Frontend => true,
             Examined::Candidate(candidate, _) => candidate.is_frontend,
-            Examined::Other | Examined::Refused | Examined::TooLarge => false,
+            Examined::Other | Examined::Refused | Examined::TooLarge | Examined::LeftOut => false,
         };
         let start_time = self.start_time;
         is_frontend.then_some(ProcessId { pid, start_time })
@@ -211,7 +310,7 @@ impl Entry {
         let since = *self.parent_since.get_or_insert_with(Instant::now);
         match self.state {
             Examined::Candidate(..) => false,
-            Examined::Refused => true,
+            Examined::Refused | Examined::LeftOut => true,
             Examined::Other | Examined::TooLarge | Examined::Frontend => {
                 let due = (since.elapsed() / 4).clamp(PARENT.0, PARENT.1);
                 self.examined.elapsed() >= due
@@ -220,9 +319,9 @@ impl Entry {
     }
 }
 
-/// Reads the process's state; `None` if it has exited. A zombie counts as exited.
-fn running(process: &ProcDir) -> Option<Stat> {
-    Stat::parse(&process.read("stat", 4096).ok()?).filter(|stat| stat.state != 'Z')
+/// Reads the process's state; `None` if it is a zombie, which counts as exited.
+fn running(process: &ProcDir) -> Result<Option<Stat>, ReadError> {
+    Ok(Stat::parse(&process.read("stat", 4096)?).filter(|stat| stat.state != 'Z'))
 }
 
 fn age(start_time: u64) -> Duration {
@@ -280,9 +379,56 @@ mod tests {
         assert!(known.frontends().is_empty());
     }
 
+    /// Starts a process that maps a file with the name of libzmq, without any sign of an engine.
+    fn idle_with_libzmq(folder: &std::path::Path) -> std::process::Child {
+        let library = folder.join("libzmq.so.5");
+        let _ = std::fs::copy("/bin/sleep", &library).unwrap();
+        let child = std::process::Command::new(&library).arg("60").spawn().unwrap();
+        while std::fs::read(format!("/proc/{}/cmdline", child.id())).unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        child
+    }
+
+    #[test]
+    fn processes_without_a_sign_of_an_engine_are_limited_and_a_named_one_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut first = idle_with_libzmq(folder.path());
+        let program = folder.path().join("libzmq.so.5");
+        let start = || std::process::Command::new(&program).arg("60").spawn().unwrap();
+        let mut others = [start(), start(), start()];
+        let pids: Vec<u32> = std::iter::once(first.id()).chain(others.iter().map(std::process::Child::id)).collect();
+        for pid in &pids {
+            while !std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap().contains("libzmq") {
+                std::thread::yield_now();
+            }
+        }
+        let mut known = Known::new(&[TOY]);
+        known.limits = CandidateCounts { unnamed: 2, stated: 2 };
+        let named = [RoleSpec { pid: pids[3], role: Some(SOURCE) }];
+        known.update(&pids, &named);
+        let kept: Vec<u32> = known.candidates().iter().map(|(candidate, _)| candidate.id.pid).collect();
+        let limits = known.limits(false);
+        for child in std::iter::once(&mut first).chain(&mut others) {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(kept.len(), 3, "{kept:?}");
+        assert!(kept.contains(&pids[3]), "{kept:?}");
+        assert_eq!(limits, [Blind::LeftOut { count: 1, unnamed: 2, stated: 2 }]);
+    }
+
+    #[test]
+    fn candidates_leave_descriptors_for_other_uses() {
+        let few = CandidateCounts::for_descriptors(Some(1024));
+        assert!(few.unnamed + few.stated <= 1024 * 3 / 4, "{few:?}");
+        let unlimited = CandidateCounts::for_descriptors(None);
+        assert_eq!((unlimited.unnamed, unlimited.stated), (MAX_UNNAMED, MAX_STATED));
+    }
+
     #[test]
     fn the_current_process_is_young() {
         let me = ProcDir::of(std::process::id()).unwrap();
-        assert!(age(running(&me).unwrap().start_time) < Duration::from_hours(1));
+        assert!(age(running(&me).unwrap().unwrap().start_time) < Duration::from_hours(1));
     }
 }

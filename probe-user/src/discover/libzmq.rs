@@ -1,9 +1,8 @@
 //! The libzmq that a process has mapped: its file and release.
 
-use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
+use foreign::{ExpectedFile, RegularFile};
 use memchr::memmem;
 
 use super::release::Release;
@@ -15,9 +14,6 @@ use crate::proc::{ProcDir, ReadError};
 pub struct LibZmq {
     /// Path inside the process's mount namespace.
     pub path: PathBuf,
-    /// Path where this process can open the mapped file itself: below `/proc/PID/root`, or in `/proc/PID/map_files` if it was replaced on
-    /// disk. `None` when neither is permitted.
-    pub open_at: Option<PathBuf>,
     /// Release derived from the file name (`libzmq-2f02442c.so.5.2.5` is 4.3.5).
     pub release: Option<Release>,
 }
@@ -33,34 +29,20 @@ pub(crate) fn mapped(files: &[MappedFile]) -> Vec<&MappedFile> {
     found
 }
 
-/// Describes the mapped libzmq. The error explains why [`LibZmq::open_at`] is `None`.
+/// Describes the mapped libzmq, with the error if its file cannot be opened.
 pub(crate) fn learn(process: &ProcDir, file: &MappedFile) -> (LibZmq, Option<ReadError>) {
     let release = release(&String::from_utf8_lossy(file.name()));
-    let lib = |open_at| LibZmq { path: file.path.clone(), open_at, release };
-    match open(process, file) {
-        Ok((at, _)) => (lib(Some(at)), None),
-        Err(error) => (lib(None), Some(error)),
-    }
+    (LibZmq { path: file.path.clone(), release }, open(process, file).err())
 }
 
 /// Opens the mapped file itself: by its path if that still has the same inode, otherwise through `map_files`.
-pub(crate) fn open(process: &ProcDir, file: &MappedFile) -> Result<(PathBuf, File), ReadError> {
-    let by_path = process.open_in_root(&file.path).and_then(|opened| {
-        // The device is not compared, since overlayfs shows different ones in `maps` and `stat`.
-        let same = !file.deleted && opened.metadata()?.ino() == file.inode;
-        same.then_some(opened).ok_or(ReadError::Gone)
-    });
+pub(crate) fn open(process: &ProcDir, file: &MappedFile) -> Result<RegularFile, ReadError> {
+    // The device is not compared, since overlayfs shows different ones in `maps` and `stat`.
+    let same = ExpectedFile { inode: Some(file.inode), ..ExpectedFile::ANY };
+    let by_path = if file.deleted { Err(ReadError::Gone) } else { process.open_in_root(&file.path, same) };
     match by_path {
-        Ok(opened) => {
-            let inside = file.path.strip_prefix("/").unwrap_or(&file.path);
-            Ok((process.path.join("root").join(inside), opened))
-        }
-        Err(ReadError::Denied) => Err(ReadError::Denied),
-        Err(_) => {
-            let opened = process.open_mapped(file.range)?;
-            let at = process.path.join(format!("map_files/{:x}-{:x}", file.range.0, file.range.1));
-            Ok((at, opened))
-        }
+        Ok(_) | Err(ReadError::Denied) => by_path,
+        Err(_) => process.open_mapped(file.range),
     }
 }
 
@@ -99,7 +81,21 @@ mod tests {
         let files = maps::files(&me.read("maps", 1 << 24).unwrap());
         let exe = std::env::current_exe().unwrap();
         let mapped = files.iter().find(|f| f.path == exe).unwrap();
-        let (lib, error) = learn(&me, mapped);
-        assert_eq!((std::fs::metadata(lib.open_at.unwrap()).unwrap().ino(), error), (mapped.inode, None));
+        assert_eq!(learn(&me, mapped).1, None);
+        assert_eq!(open(&me, mapped).unwrap().inode, mapped.inode);
+    }
+
+    #[test]
+    fn a_path_with_another_inode_is_not_opened() {
+        let me = ProcDir::of(std::process::id()).unwrap();
+        let files = maps::files(&me.read("maps", 1 << 24).unwrap());
+        let exe = std::env::current_exe().unwrap();
+        let mapped = files.iter().find(|f| f.path == exe).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("libzmq.so.5");
+        std::fs::write(&path, "another file").unwrap();
+        let replaced = MappedFile { path, ..mapped.clone() };
+        // Without the right to use `map_files`, nothing is opened.
+        assert!(open(&me, &replaced).map_or(true, |opened| opened.inode == mapped.inode));
     }
 }

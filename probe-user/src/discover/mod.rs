@@ -91,12 +91,20 @@ impl Options {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[expect(missing_docs, reason = "the comment of a variant describes its fields")]
 pub enum DiscoverError {
-    /// No procfs is mounted.
-    #[error("cannot list /proc ({0}): mount procfs there")]
+    /// No procfs is mounted, or there is no descriptor left.
+    #[error("cannot list /proc ({0}): {remedy}", remedy = proc_remedy(*.0))]
     Proc(ReadError),
     /// A process that the user named does not exist. `outside` are the local ids of processes that have this id inside their containers.
     #[error("--pid {pid}: there is no such process here{}", inside(.outside))]
     NoSuchProcess { pid: u32, outside: Vec<u32> },
+}
+
+fn proc_remedy(error: ReadError) -> &'static str {
+    if degraded::is_out_of_descriptors(error) {
+        "raise the limit of open files (ulimit -n 65536)"
+    } else {
+        "mount procfs there"
+    }
 }
 
 fn inside(outside: &[u32]) -> String {

@@ -2,12 +2,16 @@
 
 use std::path::{Path, PathBuf};
 
+use foreign::ForeignRoot;
+
 use super::python_version::PythonVersion;
 use super::recognise::{EngineKind, PackageRelease};
 use super::setting::{Origin, Setting};
 use crate::proc::ProcDir;
 use crate::proc::maps::{MappedFile, site_packages};
 
+/// Maximum number of directories of `PYTHONPATH`.
+const PYTHON_PATH: usize = 64;
 /// Maximum number of entries read in one package directory.
 const ENTRIES: usize = 50_000;
 /// Maximum size of `METADATA`, which contains the README after its headers.
@@ -39,6 +43,7 @@ pub(crate) fn search_path(interpreter: Interpreter<'_>) -> Vec<PathBuf> {
         None => dirs.extend(i.cwd.map(Path::to_owned)),
     }
     let python_path = i.python_path.unwrap_or_default().split(':').filter(|entry| !entry.is_empty());
+    let python_path = python_path.take(PYTHON_PATH);
     dirs.extend(python_path.filter_map(|entry| absolute(Path::new(entry))));
     dirs.extend(site_packages(i.files));
     if let Some(PythonVersion { major, minor }) = i.version {
@@ -63,16 +68,19 @@ pub(crate) struct Installed(pub(crate) Vec<PackageRelease>);
 impl Installed {
     pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf], engines: &[EngineKind]) -> Self {
         let mut found = Self::default();
+        let Ok(root) = process.root() else {
+            return found;
+        };
         for dir in dirs {
-            let Ok(names) = process.names_in_root(dir, ENTRIES) else {
+            let Ok(names) = root.names(dir, ENTRIES) else {
                 continue;
             };
             let names: Vec<&str> = names.iter().filter_map(|n| n.to_str()).collect();
             for &engine in engines {
                 if found.release(engine).is_none()
                     && let Some(package) = engine.package()
-                    && let Some(release) = from_metadata(process, dir, &names, package.name)
-                        .or_else(|| from_source(process, dir, &names, package.source))
+                    && let Some(release) = from_metadata(&root, dir, &names, package.name)
+                        .or_else(|| from_source(&root, dir, &names, package.source))
                 {
                     found.0.push(PackageRelease { engine, release });
                 }
@@ -87,24 +95,24 @@ impl Installed {
 }
 
 /// Release in `NAME-RELEASE.dist-info/METADATA`. Ambiguous if one directory contains two for the same name.
-fn from_metadata(process: &ProcDir, dir: &Path, names: &[&str], package: &str) -> Option<Setting<String>> {
+fn from_metadata(root: &ForeignRoot, dir: &Path, names: &[&str], package: &str) -> Option<Setting<String>> {
     let mut matching = names.iter().filter(|name| dist_info(name).is_some_and(|(n, _)| n == package));
     let (Some(name), None) = (matching.next(), matching.next()) else {
         return None;
     };
     let file = dir.join(name).join("METADATA");
-    let text = process.read_in_root(&file, METADATA).ok();
+    let text = root.read(&file, METADATA).ok();
     let stated = text.as_deref().and_then(version_header);
     let version = stated.or_else(|| dist_info(name).map(|(_, version)| version.to_owned()))?;
     Some(Setting::new(version, Origin::File(file)))
 }
 
 /// Release of a source tree on the path that was never installed, from the first of its `files` that assigns one.
-fn from_source(process: &ProcDir, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
+fn from_source(root: &ForeignRoot, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
     files.iter().find_map(|file| {
         let folder = file.split('/').next()?;
         let file = names.contains(&folder).then(|| dir.join(file))?;
-        let text = process.read_in_root(&file, 64 << 10).ok()?;
+        let text = root.read(&file, 64 << 10).ok()?;
         Some(Setting::new(version_assignment(&String::from_utf8_lossy(&text))?, Origin::File(file)))
     })
 }

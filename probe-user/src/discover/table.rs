@@ -7,14 +7,23 @@ use super::topology::{Engine, Process, Topology};
 
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.engines.is_empty() {
+        if self.confirmed().next().is_none() {
             writeln!(f, "no engine found")?;
         }
-        for (i, engine) in self.engines.iter().enumerate() {
+        for (i, engine) in self.confirmed().enumerate() {
             if i > 0 {
                 writeln!(f)?;
             }
             writeln!(f, "engine {}: {engine}", i + 1)?;
+        }
+        for (i, candidate) in self.unconfirmed().enumerate() {
+            if i == 0 {
+                writeln!(
+                    f,
+                    "\ncandidates without a connection between two roles (an engine that is starting, or only a title):"
+                )?;
+            }
+            writeln!(f, "candidate: {candidate}")?;
         }
         if !self.blind.is_empty() && !self.engines.is_empty() {
             writeln!(f)?;

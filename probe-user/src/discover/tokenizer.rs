@@ -33,18 +33,19 @@ impl Watcher {
 fn read(process: &ProcDir, name: &str) -> Result<Vec<u8>, String> {
     let cwd = process.link("cwd").unwrap_or_else(|_| PathBuf::from("/"));
     let local = cwd.join(name).join(FILE);
-    let missing = match process.read_in_root(&local, TOKENIZER) {
+    let root = process.root().map_err(|error| format!("the root of process {}: {error}", process.pid))?;
+    let missing = match root.read(&local, TOKENIZER) {
         Ok(json) => return Ok(json),
         Err(error @ ReadError::Gone) => format!("{}: {error}", local.display()),
         Err(error) => return Err(format!("{}: {error}", local.display())),
     };
     let variables = strings(&process.read("environ", ARGUMENTS).unwrap_or_default());
     let model = hub(&variables).join(format!("models--{}", name.replace('/', "--")));
-    let revision = process.read_in_root(&model.join("refs/main"), 1 << 10);
+    let revision = root.read(model.join("refs/main"), 1 << 10);
     let revision = revision.map_err(|_| missing)?;
     let revision = String::from_utf8_lossy(&revision);
     let cached = model.join("snapshots").join(revision.trim()).join(FILE);
-    process.read_in_root(&cached, TOKENIZER).map_err(|error| format!("{}: {error}", cached.display()))
+    root.read(&cached, TOKENIZER).map_err(|error| format!("{}: {error}", cached.display()))
 }
 
 /// Cache of the Hub, as its client library finds it.

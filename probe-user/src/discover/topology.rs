@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::degraded::Blind;
+use super::degraded::{Blind, DisplayPids};
 use super::hop::{Carries, HopSeen};
 use super::libzmq::LibZmq;
 use super::python_version::PythonVersion;
@@ -39,6 +39,9 @@ pub struct Engine {
     pub releases: Vec<PackageRelease>,
     /// Settings that affect how tokens are sent.
     pub settings: Settings,
+    /// Whether more than titles and commands, which any process can choose, shows that this is an engine: a hop, a server inside a process,
+    /// or the settings of an engine that needs no hop. Also set if its sockets could not be read.
+    pub is_confirmed: bool,
 }
 
 /// A pid and start time, which together identify a process uniquely.
@@ -139,6 +142,12 @@ pub enum PickError {
     /// The process `named` by the user belongs to no engine, but an engine with the main process `engine` runs.
     #[error("process {named} belongs to no engine, but process {engine} does: leave out --pid, or use --pid {engine}")]
     Elsewhere { named: u32, engine: u32 },
+    /// Only processes whose titles or commands are those of an engine were found, without a connection between two roles.
+    #[error(
+        "no connected engine was found, only candidates without a connection: {}; if an engine is starting, use --follow or try again, or name its processes with --pid",
+        DisplayPids(.0)
+    )]
+    Unconfirmed(Vec<u32>),
     /// Several engines were found.
     #[error("found {0} engines: choose one with --pid and the pid of any of its processes")]
     Several(usize),
@@ -148,15 +157,17 @@ pub enum PickError {
 }
 
 impl Topology {
-    /// Chooses the engine to attach to: that of the processes `named` by the user. Without any, the only engine, or the only one with a
-    /// stated role.
+    /// Chooses the engine to attach to: that of the processes `named` by the user. Without any, the only confirmed engine, or the only one
+    /// of them with a stated role. An unconfirmed one is chosen only if there is no other.
     pub fn pick(&self, named: &[RoleSpec]) -> Result<&Engine, PickError> {
         let has_named = |e: &&Engine| named.iter().any(|spec| e.process(spec.pid).is_some());
         let by_hand: Vec<&Engine> = self.engines.iter().filter(has_named).collect();
-        let with_names: Vec<&Engine> = self.engines.iter().filter(|e| e.is_named()).collect();
-        let choice = match (named, with_names.as_slice()) {
-            ([], []) => self.engines.iter().collect(),
-            ([], _) => with_names,
+        let confirmed: Vec<&Engine> = self.confirmed().collect();
+        let with_names: Vec<&Engine> = confirmed.iter().copied().filter(|e| e.is_named()).collect();
+        let choice = match (named, with_names.as_slice(), confirmed.as_slice()) {
+            ([], [], []) => self.unconfirmed().collect(),
+            ([], [], _) => confirmed,
+            ([], ..) => with_names,
             _ => by_hand,
         };
         match choice.as_slice() {
@@ -165,9 +176,28 @@ impl Topology {
                 ([named, ..], Some(main)) => PickError::Elsewhere { named: named.pid, engine: main.id.pid },
                 _ => PickError::None(self.roles.clone()),
             }),
+            several if named.is_empty() && several.iter().all(|engine| !engine.is_confirmed) => {
+                Err(PickError::Unconfirmed(self.candidate_pids()))
+            }
             several if named.is_empty() => Err(PickError::Several(several.len())),
             several => Err(PickError::Unconnected(several.len())),
         }
+    }
+
+    /// Engines of which more is known than titles and commands.
+    pub fn confirmed(&self) -> impl Iterator<Item = &Engine> {
+        self.engines.iter().filter(|engine| engine.is_confirmed)
+    }
+
+    /// Processes that look like an engine but have no connection between two roles. An engine that is starting is among them, and so
+    /// is any process with such a title.
+    pub fn unconfirmed(&self) -> impl Iterator<Item = &Engine> {
+        self.engines.iter().filter(|engine| !engine.is_confirmed)
+    }
+
+    /// Pids of the unconfirmed engines.
+    pub fn candidate_pids(&self) -> Vec<u32> {
+        self.unconfirmed().flat_map(|engine| &engine.processes).map(|process| process.id.pid).collect()
     }
 
     /// Processes of all engines.

@@ -1,13 +1,13 @@
 //! Continuous discovery: detects new workers, restarts and exits, and examines only new processes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
 use super::DiscoverError;
 use super::Options;
 use super::assemble;
 use super::candidate::{self, Candidate};
-use super::degraded::{Blind, Part};
+use super::degraded::{Blind, Part, is_out_of_descriptors};
 use super::known::Known;
 use super::links::{self, Diags, MAX_DESCRIPTORS, Sockets};
 use super::own::Own;
@@ -65,7 +65,7 @@ impl Watcher {
 
     /// Scans again. Costs a directory listing and a short read per engine process. Examines new processes, and lists the processes'
     /// sockets when the processes have changed or [`Options::rewire`] has passed. Scans the kernel's tables when the sockets differ. Returns
-    /// whether engines or frontends have changed.
+    /// whether the topology has changed.
     pub fn poll(&mut self) -> Result<bool, DiscoverError> {
         let (pids, more) = self.pids()?;
         let changed = self.known.update(&pids, &self.options.named);
@@ -86,12 +86,17 @@ impl Watcher {
             topology.blind.push(Blind::Limit { what: "processes", limit: MAX_PROCESSES });
         }
         let before = std::mem::replace(&mut self.topology, topology);
-        Ok(before.engines != self.topology.engines || before.frontends != self.topology.frontends)
+        Ok(before != self.topology)
     }
 
     fn pids(&self) -> Result<(Vec<u32>, bool), DiscoverError> {
         let (mut pids, more) = pids(MAX_PROCESSES).map_err(DiscoverError::Proc)?;
         pids.retain(|&pid| Some(pid) != self.own.pid);
+        if more {
+            // Those that the user named are examined whatever the limit.
+            let listed: HashSet<u32> = pids.iter().copied().collect();
+            pids.extend(self.options.named.iter().map(|spec| spec.pid).filter(|pid| !listed.contains(pid)));
+        }
         Ok((pids, more))
     }
 
@@ -102,7 +107,11 @@ impl Watcher {
         // After the socket scan, so that every connected process has its I/O threads as well.
         self.known.find_io_threads();
         let candidates: Vec<&Candidate> = self.known.candidates().into_iter().map(|(candidate, _)| candidate).collect();
-        let (engines, roles) = assemble::engines(self.options.engines, &candidates, &found.links, &mut found.blind);
+        let with_sockets = candidates.iter().zip(&self.sockets);
+        let unread: Vec<u32> =
+            with_sockets.filter(|(_, found)| found.is_err()).map(|(about, _)| about.id.pid).collect();
+        let (engines, roles) =
+            assemble::engines(self.options.engines, &candidates, &found.links, &unread, &mut found.blind);
         let roles_known = role_words(self.options.engines);
         for (candidate, role) in candidates.iter().zip(&roles) {
             let pid = candidate.id.pid;
@@ -119,6 +128,8 @@ impl Watcher {
         }
         let mut blind = found.blind;
         blind.extend(self.unreadable(found.refused));
+        let lacks_descriptors = |sockets: &Sockets| sockets.as_ref().is_err_and(|error| is_out_of_descriptors(*error));
+        blind.extend(self.known.limits(self.sockets.iter().any(lacks_descriptors)));
         if self.known.has_too_large() {
             blind.push(Blind::Limit { what: "bytes of mappings in one process", limit: candidate::MAPS });
         }

@@ -3,8 +3,7 @@
 
 #![expect(unsafe_code, reason = "no safe wrapper makes calls with invalid arguments")]
 
-use std::fs;
-
+use foreign::kernel;
 use rustix::io::Errno;
 
 use crate::proc::stat::field;
@@ -84,7 +83,7 @@ pub enum Mode {
 
 /// Mode of the calling process; `None` if the kernel does not report it.
 pub fn mode() -> Option<Mode> {
-    match field(&fs::read("/proc/self/status").ok()?, "Seccomp:")? {
+    match field(&kernel::read("/proc/self/status", 64 << 10).ok()?, "Seccomp:")? {
         "0" => Some(Mode::Off),
         "1" => Some(Mode::Strict),
         "2" => Some(Mode::Filter),

@@ -3,11 +3,9 @@
 pub mod filter;
 pub mod namespace;
 
-use std::fs;
-
 /// Content of a settings file; `None` if it does not exist or may not be read.
 pub fn setting(path: &str) -> Option<String> {
-    Some(fs::read_to_string(path).ok()?.trim().to_owned())
+    Some(foreign::kernel::read_text(path).ok()?.trim().to_owned())
 }
 
 /// `kernel.yama.ptrace_scope`; 3 forbids all ptrace access to other processes, whatever the capabilities.

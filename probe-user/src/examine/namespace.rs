@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 
+use foreign::kernel;
+
 /// A kind of namespace whose initial instance has a fixed inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -42,7 +44,7 @@ impl Kind {
 
 /// Nanoseconds by which this process's `CLOCK_MONOTONIC` is ahead of kernel timestamps; `None` without time namespaces.
 pub fn clock_offset_ns() -> Option<i64> {
-    parse(&fs::read_to_string("/proc/self/timens_offsets").ok()?)
+    parse(&kernel::read_text("/proc/self/timens_offsets").ok()?)
 }
 
 fn parse(offsets: &str) -> Option<i64> {

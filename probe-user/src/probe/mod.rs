@@ -8,7 +8,6 @@ mod zmtp_reads;
 
 use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use aya::Ebpf;
@@ -409,30 +408,32 @@ impl Probe {
     }
 
     fn attach_library(&mut self, feature: Feature, index: usize, library: &Library) -> Result<Vec<Link>, AttachError> {
-        let (probe_points, target) = (self.libraries.of(&library.path)?, index as u32);
+        let (probe_points, target) = (self.libraries.of(&library.file, &library.path)?, index as u32);
         let batches = match feature {
             Feature::Polls => batches::polls(&probe_points, target, !self.sleeps)?,
             Feature::Tls => batches::tls(&probe_points, target)?,
             _ => batches::messages(library, &probe_points, target, self.options.processed)?,
         };
-        self.attach_batches(index, &batches, &library.path)
+        self.attach_batches(index, &batches, library)
     }
 
-    fn attach_batches(&mut self, index: usize, batches: &[Batch], path: &Path) -> Result<Vec<Link>, AttachError> {
+    fn attach_batches(&mut self, index: usize, batches: &[Batch], library: &Library) -> Result<Vec<Link>, AttachError> {
         let Some(pid) = NonZeroU32::new(self.targets[index].pid) else {
             return Ok(Vec::new());
         };
         let mut links = Vec::new();
         for batch in batches {
-            links.extend(self.way.attach(&mut self.ebpf, batch, path, pid)?);
+            // The kernel would resolve the library's own path again, and reach another file if the process has replaced it.
+            let attached = self.way.attach(&mut self.ebpf, batch, &library.file.path(), pid);
+            links.extend(attached.map_err(|source| AttachError::at(&library.path, source))?);
         }
         Ok(links)
     }
 
     fn attach_method(&mut self, index: usize, server: &InnerServer) -> Result<(), AttachError> {
-        let path = library::extension(self.targets[index].pid, server)?.ok_or(AttachError::NoExtension)?;
-        let entry = method::of_library(&path, server.methods)?;
-        let links = self.attach_batches(index, &batches::method(entry, index as u32), &path)?;
+        let library = library::extension(self.targets[index].pid, server)?.ok_or(AttachError::NoExtension)?;
+        let entry = method::of_library(&library.file, &library.path, server.methods)?;
+        let links = self.attach_batches(index, &batches::method(entry, index as u32), &library)?;
         self.targets[index].links.extend(links);
         Ok(())
     }

@@ -27,6 +27,8 @@ pub(crate) struct Point {
 const RCVTIMEO: i32 = 27;
 /// `ZMQ_EVENTS`, which pyzmq reads several times for each receive.
 const EVENTS: i32 = 15;
+/// Maximum number of functions to which `zmq_getsockopt` may pass an option. libzmq has two.
+const INNER: usize = 8;
 /// Receive flag: do not block.
 const DONTWAIT: i32 = 1;
 
@@ -123,7 +125,10 @@ pub(super) fn option_request(code: Code64<'_>, function: u64) -> Option<Point> {
         None::<()>
     });
     // The validity check of the socket is called first, with the option still in its register.
-    inner.into_iter().find_map(|inner| first_exclusive(code, inner, called(RCVTIMEO), called(EVENTS), passes_on))
+    inner
+        .into_iter()
+        .take(INNER)
+        .find_map(|inner| first_exclusive(code, inner, called(RCVTIMEO), called(EVENTS), passes_on))
 }
 
 /// Point where a blocking receive finds no message and repeatedly processes the socket's commands.

@@ -3,12 +3,13 @@
 //! Such a library is stripped and exports only its module's initialiser. `PyO3` keeps a table of each class's methods, in read-only data with
 //! relocations: function, name and its length with the final zero, documentation and its length, flags. The relocations name the function.
 
-use std::fs::File;
+use std::collections::{HashMap, HashSet};
 use std::path::Path;
 
-use object::{Object as _, ObjectSegment as _, SegmentFlags, elf};
+use foreign::RegularFile;
 
-use super::{ProbePointsError, read};
+use super::image::{Image, NAMES, Segment, check};
+use super::{ImageError, ProbePointsError, read};
 
 /// Offsets in a table entry from the pointer to the name.
 const FUNCTION: u64 = 8;
@@ -17,68 +18,44 @@ const FLAGS: u64 = 32;
 /// `METH_FASTCALL | METH_KEYWORDS`: the function gets an array of the arguments.
 const FAST_WITH_KEYWORDS: u32 = 0x82;
 
-/// File offset of the only method with one of these names in the library at `path`.
-pub(crate) fn of_library(path: &Path, methods: &'static [&'static str]) -> Result<u64, ProbePointsError> {
-    let shown = || path.display().to_string();
-    let open = |source| ProbePointsError::Read { path: shown(), source };
-    let image = read(path, File::open(path).map_err(open)?)?;
-    let found = find(&image, methods).map_err(|source| ProbePointsError::Elf { path: shown(), source })?;
-    found.ok_or_else(|| ProbePointsError::NoMethod { path: shown(), methods })
+/// File offset of the only method with one of these names in an open library. The path is for messages only.
+pub(crate) fn of_library(
+    file: &RegularFile,
+    path: &Path,
+    methods: &'static [&'static str],
+) -> Result<u64, ProbePointsError> {
+    let image = read(file, path)?;
+    let path = || path.display().to_string();
+    let found = find(&image, methods).map_err(|source| ProbePointsError::Image { path: path(), source })?;
+    found.ok_or_else(|| ProbePointsError::NoMethod { path: path(), methods })
 }
 
 /// File offset of the method. `None` if there is none, or more than one.
-pub(crate) fn find(image: &[u8], methods: &[&str]) -> Result<Option<u64>, object::Error> {
-    let file = object::File::parse(image)?;
-    let segments: Vec<Segment<'_>> = file.segments().filter_map(|segment| Segment::of(&segment)).collect();
-    let names: Vec<(u64, u64)> = methods.iter().flat_map(|method| places(&segments, method)).collect();
-    let relocations = || file.dynamic_relocations().into_iter().flatten();
-    let named = |addend: i64| names.iter().find(|(at, _)| *at == addend as u64);
-    let entries: Vec<(u64, u64)> = relocations()
-        .filter_map(|(at, relocation)| Some((at, named(relocation.addend())?.1)))
-        .filter(|(at, length)| is_entry(&segments, *at, *length))
-        .collect();
-    let function = |at: u64| entries.iter().any(|(name, _)| name.checked_sub(FUNCTION) == Some(at));
-    let mut functions: Vec<u64> = relocations()
-        .filter(|(at, _)| function(*at))
-        .filter_map(|(_, relocation)| in_file(&segments, relocation.addend() as u64))
-        .collect();
-    functions.dedup();
-    Ok(match functions.as_slice() {
-        [only] => Some(*only),
-        _ => None,
-    })
-}
-
-struct Segment<'a> {
-    address: u64,
-    bytes: &'a [u8],
-    /// Offset of its bytes in the file.
-    offset: u64,
-    executable: bool,
-}
-
-impl<'a> Segment<'a> {
-    fn of(segment: &object::Segment<'a, '_>) -> Option<Self> {
-        let executable = matches!(segment.flags(), SegmentFlags::Elf { p_flags } if p_flags & elf::PF_X != 0);
-        Some(Self {
-            address: segment.address(),
-            bytes: segment.data().ok()?,
-            offset: segment.file_range().0,
-            executable,
-        })
-    }
-
-    fn from(&self, address: u64) -> Option<&'a [u8]> {
-        self.bytes.get(usize::try_from(address.checked_sub(self.address)?).ok()?..)
-    }
+pub(crate) fn find(image: &[u8], methods: &[&str]) -> Result<Option<u64>, ImageError> {
+    let image = Image::parse(image)?;
+    let segments = &image.segments;
+    // One more than the limit, so that a file that exceeds it is refused.
+    let names: HashMap<u64, u64> = methods.iter().flat_map(|method| places(segments, method)).take(NAMES + 1).collect();
+    check("occurrences of a method's name", names.len(), NAMES)?;
+    let relocations = image.relocations()?;
+    let is_entry =
+        |&(at, addend): &(u64, u64)| names.get(&addend).is_some_and(|length| is_entry(segments, at, *length));
+    let functions_at: HashSet<u64> =
+        relocations.iter().filter(|found| is_entry(found)).filter_map(|(at, _)| at.checked_sub(FUNCTION)).collect();
+    let mut functions = relocations
+        .iter()
+        .filter(|(at, _)| functions_at.contains(at))
+        .filter_map(|(_, addend)| in_file(segments, *addend));
+    let first = functions.next();
+    Ok(first.filter(|first| functions.all(|other| other == *first)))
 }
 
 /// Addresses of a name that ends with a zero, each with the name's length.
 fn places<'s>(segments: &'s [Segment<'_>], method: &str) -> impl Iterator<Item = (u64, u64)> + use<'s> {
     let name = [method.as_bytes(), &[0]].concat();
-    let data = segments.iter().filter(|segment| !segment.executable);
+    let data = segments.iter().filter(|segment| !segment.is_executable);
     data.flat_map(move |segment| {
-        let found: Vec<usize> = memchr::memmem::find_iter(segment.bytes, &name).collect();
+        let found: Vec<usize> = memchr::memmem::find_iter(segment.bytes, &name).take(NAMES + 1).collect();
         let length = name.len() as u64;
         found.into_iter().map(move |at| (segment.address.wrapping_add(at as u64), length))
     })
@@ -96,10 +73,10 @@ fn is_entry(segments: &[Segment<'_>], name: u64, length: u64) -> bool {
 
 /// Offset in the file of code at an address.
 fn in_file(segments: &[Segment<'_>], address: u64) -> Option<u64> {
-    let mut code = segments.iter().filter(|segment| segment.executable);
+    let mut code = segments.iter().filter(|segment| segment.is_executable);
     code.find_map(|segment| {
         segment.from(address).filter(|bytes| !bytes.is_empty())?;
-        Some(address - segment.address + segment.offset)
+        Some((address - segment.address).wrapping_add(segment.offset))
     })
 }
 

@@ -1,23 +1,25 @@
 //! Selection of the instructions to probe in a library.
 
 mod find;
+mod image;
 pub(crate) mod method;
 mod walk;
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Read as _;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use object::{Object as _, ObjectSegment as _, ObjectSymbol as _};
+use foreign::RegularFile;
 
 pub(crate) use find::{Point, Received};
+pub(crate) use image::ImageError;
+use image::{Export, Image};
 use walk::Code64;
 
+use crate::discover::ReadError;
+
 /// Maximum file size. libzmq and libssl have about 1 MB, libc 2 MB, and an extension module with libzmq linked in a few.
-const LARGEST: u64 = 64 << 20;
+const LARGEST: usize = 64 << 20;
 /// Maximum number of cached libraries; a cached file is read once for all processes that map it.
 const REMEMBERED: usize = 64;
 
@@ -38,10 +40,10 @@ const FUNCTIONS: [&str; 12] = [
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProbePointsError {
-    #[error("read {path}: {source}")]
-    Read { path: String, source: std::io::Error },
-    #[error("{path} is not a library for this machine: {source}")]
-    Elf { path: String, source: object::Error },
+    #[error("cannot read {path}: {source}")]
+    Read { path: String, source: ReadError },
+    #[error("cannot analyse {path}: {source}")]
+    Image { path: String, source: ImageError },
     #[error("{path} is larger than {LARGEST} bytes")]
     Large { path: String },
     #[error("{path} does not export {symbol}")]
@@ -76,24 +78,18 @@ impl ProbePoints {
     }
 
     pub(crate) fn of(path: String, image: &[u8]) -> Result<Self, ProbePointsError> {
-        let elf = match object::File::parse(image) {
-            Ok(elf) => elf,
-            Err(source) => return Err(ProbePointsError::Elf { path, source }),
-        };
+        let failed = |source| ProbePointsError::Image { path: path.clone(), source };
+        let image = Image::parse(image).map_err(failed)?;
+        let exports = image.exports(&FUNCTIONS).map_err(failed)?;
         let mut probe_points = Self { path, ..Self::default() };
         let mut writes = [None; 2];
-        for symbol in elf.dynamic_symbols().filter(|symbol| !symbol.is_undefined()) {
-            let known = symbol.name().ok().and_then(|name| FUNCTIONS.into_iter().find(|known| *known == name));
-            let Some(name) = known else { continue };
-            let Some(code) = code(&elf, symbol.address()) else {
-                continue;
-            };
+        for Export { name, address: first } in exports {
             // A symbol may have several versions; use the first.
             if probe_points.functions.iter().any(|(known, _)| *known == name) {
                 continue;
             }
+            let Some(code) = code(&image, first) else { continue };
             let in_file = |address: u64| address.wrapping_sub(code.text.at).wrapping_add(code.offset);
-            let first = symbol.address();
             let entry = if cfg!(target_arch = "x86_64") { find::entry(code.text, first) } else { first };
             probe_points.functions.push((name, in_file(entry)));
             if !cfg!(target_arch = "x86_64") {
@@ -114,7 +110,7 @@ impl ProbePoints {
             }
         }
         if let [Some(write), Some(write_ex)] = writes
-            && let Some(code) = code(&elf, write_ex)
+            && let Some(code) = code(&image, write_ex)
         {
             let inner = find::tls_write(code.text, write, write_ex);
             probe_points.tls_write = inner.map(|inner| {
@@ -133,20 +129,18 @@ struct Loaded<'a> {
 }
 
 /// Segment that contains `address`.
-fn code<'a>(elf: &object::File<'a>, address: u64) -> Option<Loaded<'a>> {
-    let segment = elf
-        .segments()
-        .find(|segment| (segment.address()..segment.address().saturating_add(segment.size())).contains(&address))?;
-    Some(Loaded { text: Code64 { bytes: segment.data().ok()?, at: segment.address() }, offset: segment.file_range().0 })
+fn code<'a>(image: &Image<'a>, address: u64) -> Option<Loaded<'a>> {
+    let segment = image.segments.iter().find(|segment| segment.contains(address))?;
+    Some(Loaded { text: Code64 { bytes: segment.bytes, at: segment.address }, offset: segment.offset })
 }
 
 /// Reads a library's file of at most [`LARGEST`] bytes.
-fn read(path: &Path, file: File) -> Result<Vec<u8>, ProbePointsError> {
+fn read(file: &RegularFile, path: &Path) -> Result<Vec<u8>, ProbePointsError> {
     let path = || path.display().to_string();
-    let mut image = Vec::new();
-    let read = file.take(LARGEST + 1).read_to_end(&mut image);
-    read.map_err(|source| ProbePointsError::Read { path: path(), source })?;
-    if image.len() as u64 > LARGEST { Err(ProbePointsError::Large { path: path() }) } else { Ok(image) }
+    file.read(LARGEST).map_err(|source| match source {
+        ReadError::TooLong(_) => ProbePointsError::Large { path: path() },
+        source => ProbePointsError::Read { path: path(), source },
+    })
 }
 
 /// Cache of parsed libraries, by device and inode.
@@ -154,15 +148,13 @@ fn read(path: &Path, file: File) -> Result<Vec<u8>, ProbePointsError> {
 pub(crate) struct Known(HashMap<(u64, u64), Arc<ProbePoints>>);
 
 impl Known {
-    pub(crate) fn of(&mut self, path: &Path) -> Result<Arc<ProbePoints>, ProbePointsError> {
-        let failed = |source| ProbePointsError::Read { path: path.display().to_string(), source };
-        let file = File::open(path).map_err(failed)?;
-        let metadata = file.metadata().map_err(failed)?;
-        let key = (metadata.dev(), metadata.ino());
+    /// Probe points of an open library. The path is for messages only.
+    pub(crate) fn of(&mut self, file: &RegularFile, path: &Path) -> Result<Arc<ProbePoints>, ProbePointsError> {
+        let key = (file.device, file.inode);
         if let Some(known) = self.0.get(&key) {
             return Ok(Arc::clone(known));
         }
-        let probe_points = Arc::new(ProbePoints::of(path.display().to_string(), &read(path, file)?)?);
+        let probe_points = Arc::new(ProbePoints::of(path.display().to_string(), &read(file, path)?)?);
         if self.0.len() == REMEMBERED {
             self.0.clear();
         }

@@ -179,16 +179,60 @@ fn a_constant_argument_decides_a_branch() {
 fn the_c_library_of_this_process_is_found() {
     let libraries = crate::library::libc(std::process::id()).unwrap();
     let mut known = Known::default();
-    let probe_points = known.of(&libraries[0].path).unwrap();
+    let probe_points = known.of(&libraries[0].file, &libraries[0].path).unwrap();
     assert!(probe_points.entry("poll").is_ok() && probe_points.entry("epoll_wait").is_ok());
     assert!(probe_points.entry("zmq_recv").unwrap_err().to_string().contains("does not export zmq_recv"));
-    assert!(std::sync::Arc::ptr_eq(&probe_points, &known.of(&libraries[0].path).unwrap()));
+    assert!(std::sync::Arc::ptr_eq(&probe_points, &known.of(&libraries[0].file, &libraries[0].path).unwrap()));
 }
 
 #[test]
 fn a_file_that_is_not_a_library_is_rejected() {
     let error = ProbePoints::of("x".into(), b"#!/bin/sh\n").unwrap_err().to_string();
-    assert!(error.starts_with("x is not a library for this machine"), "{error}");
+    assert!(error.starts_with("cannot analyse x: not a library for this machine"), "{error}");
+}
+
+/// A library whose exported symbols all have the same name of `name_bytes`, without an end.
+fn endless_names(symbols: usize, name_bytes: usize) -> Vec<u8> {
+    const HEADERS: usize = 0x1000;
+    let mut file = vec![0; HEADERS];
+    file.resize(HEADERS + name_bytes, b'A');
+    let symbols_at = file.len();
+    file.resize(symbols_at + 24, 0);
+    let symbol: Vec<u8> =
+        [&1_u32.to_le_bytes()[..], &[0x12, 0, 1, 0], &0x1000_u64.to_le_bytes(), &16_u64.to_le_bytes()].concat();
+    file.extend(symbol.repeat(symbols));
+    let sections_at = file.len();
+    let mut put = |at: usize, value: &[u8]| {
+        file.resize(file.len().max(at + value.len()), 0);
+        file[at..at + value.len()].copy_from_slice(value);
+    };
+    put(0, b"\x7fELF\x02\x01\x01");
+    put(16, &[3, 0, 62, 0, 1, 0, 0, 0]);
+    put(40, &sections_at.to_le_bytes());
+    put(52, &[64, 0, 56, 0, 0, 0, 64, 0, 3, 0, 2, 0]);
+    // Sections: none, dynamic symbols, names.
+    let sections = [(11_u32, symbols_at, 24 * (symbols + 1), 2_u32), (3, HEADERS, name_bytes, 0)];
+    put(sections_at, &[0; 64]);
+    for (n, (kind, at, size, link)) in sections.into_iter().enumerate() {
+        let section_at = sections_at + 64 * (n + 1);
+        put(section_at, &[0; 64]);
+        put(section_at + 4, &kind.to_le_bytes());
+        put(section_at + 24, &at.to_le_bytes());
+        put(section_at + 32, &size.to_le_bytes());
+        put(section_at + 40, &link.to_le_bytes());
+        put(section_at + 56, &24_u64.to_le_bytes());
+    }
+    file
+}
+
+#[test]
+fn symbols_with_endless_names_are_refused_or_take_a_moment() {
+    let began = std::time::Instant::now();
+    let error = ProbePoints::of("x".into(), &endless_names(1_300_000, 1 << 20)).unwrap_err().to_string();
+    assert_eq!(error, "cannot analyse x: more than 131072 exported symbols, the limit");
+    let accepted = ProbePoints::of("x".into(), &endless_names(131_000, 8 << 20)).unwrap();
+    assert!(accepted.entry("zmq_msg_send").is_err());
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
 proptest! {

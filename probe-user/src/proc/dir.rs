@@ -1,54 +1,13 @@
 //! A process's directory in `/proc`, held open.
 
-use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Read;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{CWD, Dir, FileType, Mode, OFlags, ResolveFlags, fstat, openat, openat2, readlinkat};
-use rustix::io::Errno;
+use foreign::{ExpectedFile, ForeignRoot, ReadError, RegularFile, read_to_limit};
+use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
 use rustix::path::Arg;
-
-/// Maximum size of one read from /proc.
-const PIECE: usize = 4096;
-
-/// Error of reading a file in `/proc`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ReadError {
-    /// Permission denied: another user's process, or a hardened `/proc`.
-    #[error("not permitted")]
-    Denied,
-    /// The process or file does not exist, or no longer exists.
-    #[error("not there")]
-    Gone,
-    /// Longer than the limit for this file.
-    #[error("longer than {0} bytes")]
-    TooLong(usize),
-    /// A device, pipe or directory in place of a regular file.
-    #[error("not a regular file")]
-    NotRegular,
-    /// Any other error from the kernel.
-    #[error("{0}")]
-    Os(Errno),
-}
-
-impl From<Errno> for ReadError {
-    fn from(errno: Errno) -> Self {
-        match errno {
-            Errno::ACCESS | Errno::PERM => Self::Denied,
-            Errno::NOENT | Errno::SRCH | Errno::NOTDIR => Self::Gone,
-            other => Self::Os(other),
-        }
-    }
-}
-
-impl From<std::io::Error> for ReadError {
-    fn from(e: std::io::Error) -> Self {
-        Errno::from_io_error(&e).unwrap_or(Errno::IO).into()
-    }
-}
 
 /// Lists at most `limit` pids. The flag tells whether there are more.
 pub(crate) fn pids(limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
@@ -73,7 +32,7 @@ impl ProcDir {
     /// Reads a whole file of at most `limit` bytes.
     pub(crate) fn read(&self, name: &str, limit: usize) -> Result<Vec<u8>, ReadError> {
         let fd = openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        read_to_limit(File::from(fd), limit)
+        read_to_limit(&File::from(fd), limit)
     }
 
     pub(crate) fn link(&self, name: &str) -> Result<PathBuf, ReadError> {
@@ -110,59 +69,24 @@ impl ProcDir {
     }
 
     /// Opens a regular file by an absolute path in the process's own root.
-    pub(crate) fn open_in_root(&self, path: &Path) -> Result<File, ReadError> {
-        open_if_regular(&self.resolve_in_root(path, OFlags::PATH)?)
+    pub(crate) fn open_in_root(&self, path: &Path, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
+        self.root()?.open_regular(path, expected)
     }
 
     /// Opens a mapped file by its address range, even if it has been deleted. Needs `CAP_SYS_ADMIN`, or `CAP_CHECKPOINT_RESTORE` since
     /// Linux 5.9.
-    pub(crate) fn open_mapped(&self, (start, end): (u64, u64)) -> Result<File, ReadError> {
-        let name = format!("map_files/{start:x}-{end:x}");
-        open_if_regular(&openat(&self.dir, name, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+    pub(crate) fn open_mapped(&self, (start, end): (u64, u64)) -> Result<RegularFile, ReadError> {
+        RegularFile::open_at(&self.dir, format!("map_files/{start:x}-{end:x}"), ExpectedFile::ANY)
     }
 
-    /// Resolves a path inside the process's root. Symbolic links cannot leave it, so a container cannot make us read the host's files.
-    fn resolve_in_root(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, ReadError> {
-        let root = openat(&self.dir, "root", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        Ok(openat2(root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
-    }
-
-    /// Reads a file of at most `limit` bytes by its path in the process's own root.
-    pub(crate) fn read_in_root(&self, path: &Path, limit: usize) -> Result<Vec<u8>, ReadError> {
-        read_to_limit(self.open_in_root(path)?, limit)
-    }
-
-    /// Names in a directory of the process's own root, at most `limit`.
-    pub(crate) fn names_in_root(&self, path: &Path, limit: usize) -> Result<Vec<std::ffi::OsString>, ReadError> {
-        let dir = Dir::new(self.resolve_in_root(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
-        let mut names = Vec::new();
-        for entry in dir.take(limit) {
-            names.push(OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned());
-        }
-        Ok(names)
+    /// The process's own root.
+    pub(crate) fn root(&self) -> Result<ForeignRoot, ReadError> {
+        ForeignRoot::of_proc_dir(&self.dir)
     }
 }
 
 fn open_dir(at: impl AsFd, path: impl Arg) -> Result<OwnedFd, ReadError> {
     Ok(openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
-}
-
-/// Opens a located file. Never opens a device or pipe of a container, since merely opening one may have side effects.
-fn open_if_regular(located: &OwnedFd) -> Result<File, ReadError> {
-    if FileType::from_raw_mode(fstat(located)?.st_mode) != FileType::RegularFile {
-        return Err(ReadError::NotRegular);
-    }
-    let path = format!("/proc/self/fd/{}", located.as_raw_fd());
-    Ok(File::from(openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?))
-}
-
-fn read_to_limit(file: File, limit: usize) -> Result<Vec<u8>, ReadError> {
-    // Use the largest size of one read from /proc. With every further read the kernel searches for its position again, in socket tables
-    // from the start.
-    let mut bytes = Vec::with_capacity(PIECE.min(limit));
-    file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
-    if bytes.len() > limit { Err(ReadError::TooLong(limit)) } else { Ok(bytes) }
 }
 
 /// Numeric names in a directory, at most `limit`. The flag tells whether there are more.
@@ -215,30 +139,6 @@ mod tests {
         let dir = ProcDir::of(child.id()).unwrap();
         child.wait().unwrap();
         assert_eq!(dir.read("stat", 4096), Err(ReadError::Gone));
-    }
-
-    #[test]
-    fn only_regular_files_are_opened() {
-        let me = ProcDir::of(std::process::id()).unwrap();
-        let file = tempfile::NamedTempFile::new().unwrap();
-        std::fs::write(file.path(), "Version: 0.5.9\n").unwrap();
-        assert_eq!(me.read_in_root(file.path(), 100).unwrap(), b"Version: 0.5.9\n");
-        assert_eq!(me.read_in_root(Path::new("/dev/null"), 100), Err(ReadError::NotRegular));
-        assert_eq!(me.read_in_root(Path::new("/tmp"), 100), Err(ReadError::NotRegular));
-        assert_eq!(me.read_in_root(Path::new("/no/such/file"), 100), Err(ReadError::Gone));
-    }
-
-    #[test]
-    fn a_link_in_a_container_stays_in_it() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("secret"), "inside").unwrap();
-        std::os::unix::fs::symlink("/secret", folder.path().join("link")).unwrap();
-        // A directory with its own `root` entry represents a process with a different root.
-        std::os::unix::fs::symlink(folder.path(), folder.path().join("root")).unwrap();
-        let dir = open_dir(CWD, folder.path()).unwrap();
-        let process = ProcDir { pid: 1, path: folder.path().to_owned(), dir };
-        assert_eq!(process.read_in_root(Path::new("/link"), 100).unwrap(), b"inside");
-        assert_eq!(process.read_in_root(Path::new("/../../../link"), 100).unwrap(), b"inside");
     }
 
     #[test]

@@ -64,10 +64,16 @@ fn unescape(path: &[u8]) -> Vec<u8> {
     out
 }
 
+/// Maximum number of directories that [`site_packages`] returns. An environment has two or three.
+const PACKAGE_DIRECTORIES: usize = 16;
+
 /// The `site-packages` and `dist-packages` directories of mapped extension modules.
 pub(crate) fn site_packages(files: &[MappedFile]) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = Vec::new();
     for file in files {
+        if dirs.len() == PACKAGE_DIRECTORIES {
+            break;
+        }
         let is_packages_dir = |dir: &&Path| dir.ends_with("site-packages") || dir.ends_with("dist-packages");
         if let Some(dir) = file.path.ancestors().find(is_packages_dir)
             && !dirs.iter().any(|d| d == dir)

@@ -8,8 +8,8 @@ pub(crate) mod maps;
 pub(crate) mod net;
 pub(crate) mod stat;
 
-pub use dir::ReadError;
 pub(crate) use dir::{ProcDir, pids};
+pub use foreign::ReadError;
 
 /// The strings in a NUL-separated file (`cmdline`, `environ`), without the padding after a rewritten title.
 pub(crate) fn strings(bytes: &[u8]) -> Vec<String> {

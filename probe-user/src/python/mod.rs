@@ -3,6 +3,9 @@
 //!
 //! The reader is py-spy in its non-blocking mode, on a separate thread. A stack that changes during the read yields nothing and is counted.
 //! Results are delivered per interval through a bounded queue. Intervals that find the queue full are dropped and counted.
+//!
+//! py-spy maps files of the target. If their owner truncates one, the kernel ends the reading process by SIGBUS, so call this only in a
+//! process of its own.
 
 mod process;
 mod tally;
@@ -49,10 +52,26 @@ pub struct Interval {
 struct Shared {
     stop: bool,
     cost: SamplingCost,
-    /// Processes that are not opened yet.
-    new: Vec<u32>,
-    refused: Vec<Degraded>,
+    /// Processes to sample, if the list has changed.
+    wanted: Option<Vec<u32>>,
+    refused: Vec<Refusal>,
     notes: Vec<String>,
+}
+
+/// A process whose stacks cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Process id.
+    pub pid: u32,
+    /// Error of the reader.
+    pub reason: String,
+}
+
+impl Refusal {
+    /// The cause and its remedy, according to the permissions of this process.
+    pub fn explain(self) -> Degraded {
+        Degraded::explain(Feature::PythonStacks, Some(self.pid), Permissions::here(), self.reason)
+    }
 }
 
 /// Samples the stacks of some processes until dropped.
@@ -64,20 +83,20 @@ pub struct PythonStacks {
 }
 
 impl PythonStacks {
-    /// Starts a thread that takes up to `hertz` samples a second. [`Self::add`] adds processes. Fails only if no thread can be started.
+    /// Starts a thread that takes up to `hertz` samples a second, of the processes of [`Self::sample`]. Fails only if no thread can be started.
     pub fn start(hertz: u32) -> std::io::Result<Self> {
         let hertz = hertz.clamp(1, MAX_HERTZ);
         let cost = SamplingCost { hertz, ..SamplingCost::default() };
         let shared = Arc::new(Mutex::new(Shared { cost, ..Shared::default() }));
         let (sender, intervals) = sync_channel(QUEUE);
-        let reading = Reading { shared: Arc::clone(&shared), sender, readers: Vec::new() };
+        let reading = Reading { shared: Arc::clone(&shared), sender, readers: Vec::new(), wanted: Vec::new() };
         let thread = thread::Builder::new().name("python-stacks".into()).spawn(move || reading.run(hertz))?;
         Ok(Self { shared, intervals, thread: Some(thread) })
     }
 
-    /// Also samples the process `pid`, from the next sample on.
-    pub fn add(&self, pid: u32) {
-        lock(&self.shared).new.push(pid);
+    /// Samples exactly these processes, from the next sample on.
+    pub fn sample(&self, pids: &[u32]) {
+        lock(&self.shared).wanted = Some(pids.to_vec());
     }
 
     /// Passes the intervals since the last call to `each`. Never waits.
@@ -92,8 +111,8 @@ impl PythonStacks {
         lock(&self.shared).cost
     }
 
-    /// Processes that cannot be read, each with its cause and remedy.
-    pub fn refused(&self) -> Vec<Degraded> {
+    /// Processes that cannot be read.
+    pub fn refused(&self) -> Vec<Refusal> {
         lock(&self.shared).refused.clone()
     }
 
@@ -121,6 +140,8 @@ struct Reading {
     shared: Arc<Mutex<Shared>>,
     sender: SyncSender<Interval>,
     readers: Vec<Candidate>,
+    /// Processes of the last list.
+    wanted: Vec<u32>,
 }
 
 /// A process that is sampled, or will be once its interpreter is found.
@@ -161,8 +182,14 @@ impl Reading {
 
     fn open_due(&mut self) {
         let now = Instant::now();
-        let new = std::mem::take(&mut lock(&self.shared).new);
-        self.readers.extend(new.into_iter().map(|pid| Candidate { pid, reader: None, tries: 0, next_try: now }));
+        let wanted = lock(&self.shared).wanted.take();
+        if let Some(wanted) = wanted {
+            self.readers.retain(|candidate| wanted.contains(&candidate.pid));
+            // One that was refused or has exited is not tried again.
+            let new: Vec<u32> = wanted.iter().copied().filter(|pid| !self.wanted.contains(pid)).collect();
+            self.readers.extend(new.into_iter().map(|pid| Candidate { pid, reader: None, tries: 0, next_try: now }));
+            self.wanted = wanted;
+        }
         let shared = &self.shared;
         self.readers.retain_mut(|candidate| {
             if candidate.reader.is_some() || now < candidate.next_try {
@@ -185,8 +212,7 @@ impl Reading {
                     // Retrying does not help against a missing capability.
                     let permanent = candidate.tries >= TRIES || !permissions.lacks(feature).is_empty();
                     if permanent {
-                        let refused = Degraded::explain(feature, Some(candidate.pid), permissions, why);
-                        lock(shared).refused.push(refused);
+                        lock(shared).refused.push(Refusal { pid: candidate.pid, reason: why });
                     }
                     !permanent
                 }
@@ -225,16 +251,15 @@ mod tests {
     #[test]
     fn a_non_python_process_is_rejected_with_a_reason_and_an_exited_one_is_removed() {
         let stacks = PythonStacks::start(50).unwrap();
-        stacks.add(u32::MAX >> 1);
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        stacks.add(child.id());
+        stacks.sample(&[u32::MAX >> 1, child.id()]);
         let until = Instant::now() + Duration::from_secs(30);
         while stacks.refused().is_empty() && Instant::now() < until {
             thread::sleep(Duration::from_millis(20));
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        let refused = stacks.refused();
+        let refused: Vec<Degraded> = stacks.refused().into_iter().map(Refusal::explain).collect();
         assert_eq!(refused.len(), 1, "{refused:?}");
         assert_eq!((refused[0].pid, refused[0].feature), (Some(child.id()), Feature::PythonStacks));
         assert_eq!(stacks.cost().processes, 0);

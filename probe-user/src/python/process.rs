@@ -5,6 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use foreign::kernel;
 use py_spy::config::{LineNo, LockingStrategy};
 use py_spy::{Config, PythonSpy, StackTrace};
 
@@ -169,7 +170,7 @@ impl Threads {
 
 /// A task's id in its innermost pid namespace.
 fn inside(task: &Path) -> Option<u32> {
-    ns_pids(&fs::read(task.join("status")).ok()?).last().copied()
+    ns_pids(&kernel::read(task.join("status"), 64 << 10).ok()?).last().copied()
 }
 
 #[cfg(test)]

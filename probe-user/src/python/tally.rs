@@ -24,7 +24,7 @@ impl Function {
     }
 
     /// Creates a function. The names come from the target, so control characters are removed.
-    pub(super) fn new(function: &str, file: &str) -> Self {
+    pub fn new(function: &str, file: &str) -> Self {
         let plain = |text: &str| text.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
         Self { function: plain(function), file: plain(file) }
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use hyper::body::Incoming;
-use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -20,6 +20,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 
+use super::MetricsOptions;
+use super::access::AccessToken;
 use super::exposition::encode;
 use super::scrapes::{self, MetricsClient, MetricsPublisher};
 
@@ -39,26 +41,35 @@ pub(super) struct Bounds {
 pub(super) const BOUNDS: Bounds =
     Bounds { connections: 32, request_bytes: 16 * 1024, head: Duration::from_secs(5), whole: Duration::from_secs(30) };
 
-/// Connections closed before they received a response.
+/// Connections closed before they received a response, and requests without the token.
 #[derive(Debug, Default)]
 pub(super) struct Refused {
     /// Displaced by newer connections.
     displaced: AtomicU64,
     /// Over a size or time limit, or not HTTP.
     failed: AtomicU64,
+    /// Requests without the token.
+    unauthorized: AtomicU64,
 }
 
 impl Refused {
     /// Summary for the report.
-    pub(super) fn trouble(&self) -> Option<String> {
+    pub(super) fn trouble(&self) -> impl Iterator<Item = String> {
         let displaced = self.displaced.load(Ordering::Relaxed);
         let failed = self.failed.load(Ordering::Relaxed);
-        (displaced + failed > 0).then(|| {
+        let unauthorized = self.unauthorized.load(Ordering::Relaxed);
+        let closed = (displaced + failed > 0).then(|| {
             format!(
                 "metrics: connections closed without a response: {displaced} replaced by newer ones (limit {}), {failed} too slow, too long or not HTTP; check who can reach the address of --metrics",
                 BOUNDS.connections
             )
-        })
+        });
+        let unauthorized = (unauthorized > 0).then(|| {
+            format!(
+                "metrics: {unauthorized} requests without the token of --token-file were refused; check the scraper's `authorization`, and who can reach the address of --metrics"
+            )
+        });
+        closed.into_iter().chain(unauthorized)
     }
 }
 
@@ -70,8 +81,9 @@ pub(super) struct Endpoint {
 }
 
 impl Endpoint {
-    /// Starts to serve at `address`; port 0 selects a free one.
-    pub(super) fn serve(address: SocketAddr, bounds: Bounds) -> anyhow::Result<Self> {
+    /// Starts to serve.
+    pub(super) fn serve(options: MetricsOptions, bounds: Bounds) -> anyhow::Result<Self> {
+        let MetricsOptions { address, token } = options;
         let failed = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
         let listener = StdListener::bind(address).with_context(failed)?;
         listener.set_nonblocking(true).with_context(failed)?;
@@ -80,11 +92,11 @@ impl Endpoint {
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().with_context(failed)?;
         let (publisher, client) = scrapes::pair();
         let refused = Arc::<Refused>::default();
-        let for_thread = Arc::clone(&refused);
+        let access = Arc::new(Access { token, refused: Arc::clone(&refused) });
         thread::Builder::new()
             .name("metrics".into())
             .spawn(move || {
-                if let Err(error) = runtime.block_on(accept(listener, client, bounds, &for_thread)) {
+                if let Err(error) = runtime.block_on(accept(listener, client, bounds, &access)) {
                     tracing::warn!("metrics are no longer served: {error}");
                 }
             })
@@ -93,11 +105,17 @@ impl Endpoint {
     }
 }
 
+/// Decides which requests are answered, and counts the others.
+struct Access {
+    token: Option<AccessToken>,
+    refused: Arc<Refused>,
+}
+
 async fn accept(
     listener: StdListener,
     client: MetricsClient,
     bounds: Bounds,
-    refused: &Arc<Refused>,
+    access: &Arc<Access>,
 ) -> std::io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     // Connections in progress: whether each has sent a request, and its task.
@@ -118,16 +136,16 @@ async fn accept(
             let silent = served.iter().position(|(got_request, _)| !got_request.load(Ordering::Relaxed));
             if let Some((_, oldest)) = served.remove(silent.unwrap_or(0)) {
                 oldest.abort();
-                refused.displaced.fetch_add(1, Ordering::Relaxed);
+                access.refused.displaced.fetch_add(1, Ordering::Relaxed);
             }
         }
         let got_request = Arc::<AtomicBool>::default();
-        let (client, refused, request_flag) = (client.clone(), Arc::clone(refused), Arc::clone(&got_request));
+        let (client, access, request_flag) = (client.clone(), Arc::clone(access), Arc::clone(&got_request));
         let task = tokio::spawn(async move {
-            let ended = timeout(bounds.whole, serve_connection(stream, client, bounds, &request_flag)).await;
+            let ended = timeout(bounds.whole, serve_connection(stream, client, bounds, &request_flag, &access)).await;
             // A client that disconnects by itself is not counted.
             if ended.is_err() || ended.is_ok_and(|ended| ended.is_err_and(|e| e.is_timeout() || e.is_parse())) {
-                refused.failed.fetch_add(1, Ordering::Relaxed);
+                access.refused.failed.fetch_add(1, Ordering::Relaxed);
             }
         });
         served.push_back((got_request, task.abort_handle()));
@@ -139,6 +157,7 @@ async fn serve_connection(
     client: MetricsClient,
     bounds: Bounds,
     got_request: &AtomicBool,
+    access: &Access,
 ) -> hyper::Result<()> {
     http1::Builder::new()
         .timer(TokioTimer::new())
@@ -150,13 +169,25 @@ async fn serve_connection(
             TokioIo::new(stream),
             service_fn(|request| {
                 got_request.store(true, Ordering::Relaxed);
-                answer(request, client.clone())
+                answer(request, client.clone(), access)
             }),
         )
         .await
 }
 
-async fn answer(request: Request<Incoming>, mut client: MetricsClient) -> Result<Response<String>, Infallible> {
+async fn answer(
+    request: Request<Incoming>,
+    mut client: MetricsClient,
+    access: &Access,
+) -> Result<Response<String>, Infallible> {
+    let is_authorized = |token: &AccessToken| token.is_sent_in(request.headers().get(AUTHORIZATION));
+    if !access.token.as_ref().is_none_or(is_authorized) {
+        access.refused.unauthorized.fetch_add(1, Ordering::Relaxed);
+        let mut refusal =
+            plain(StatusCode::UNAUTHORIZED, "unauthorized: send the token of --token-file as a bearer token\n");
+        refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        return Ok(refusal);
+    }
     if ![Method::GET, Method::HEAD].contains(request.method()) {
         let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET /metrics\n");
         refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));

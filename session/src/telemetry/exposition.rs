@@ -1,5 +1,6 @@
 //! Metrics as text: `OpenMetrics` 1.0, or the older Prometheus text format if the client does not accept it.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -7,6 +8,7 @@ use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncod
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit as Base};
 use trace::metrics::{Family, Kind, Point, Unit, Value};
+use trace::report::hostile::{self, EscapeForm};
 
 /// Encodes `families`, as `OpenMetrics` if `accept` contains it. Returns the content type and the body.
 pub(super) fn encode(families: Vec<Family>, accept: &str) -> Result<(&'static str, String), fmt::Error> {
@@ -70,8 +72,9 @@ impl Collector for Families {
                 if of.labels.is_empty() {
                     value::<NoLabelSet>(&mut metric, of.kind, point)?;
                 } else {
-                    let labels: Vec<(&str, &str)> =
-                        (of.labels.iter().copied().zip(point.labels.iter().map(String::as_str))).collect();
+                    // The encoder escapes quotes and line breaks only.
+                    let values = point.labels.iter().map(|label| hostile::output(label, EscapeForm::Text));
+                    let labels: Vec<(&str, Cow<'_, str>)> = of.labels.iter().copied().zip(values).collect();
                     value::<NoLabelSet>(&mut metric.encode_family(&labels)?, of.kind, point)?;
                 }
             }

@@ -1,6 +1,7 @@
 //! Export of metrics and spans during a run: metrics on scrape, spans and metrics by push. A failure here, even a panic, is reported but
 //! does not affect the run.
 
+mod access;
 mod endpoint;
 mod environment;
 mod exposition;
@@ -16,12 +17,22 @@ use trace::metrics::{Family, Input, Pushed};
 use trace::report::{Report, ReportInput};
 use trace::{Analysis, Event, MonoNs};
 
+pub use access::AccessToken;
 use endpoint::Endpoint;
 use push::Push;
 pub use push::PushOptions;
 
 /// Version in metrics and spans.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Address and access of the metrics endpoint.
+#[derive(Clone, Debug)]
+pub struct MetricsOptions {
+    /// Address to listen on; port 0 selects a free one. The caller decides whether remote clients are allowed.
+    pub address: SocketAddr,
+    /// Token that every client must send; `None` serves all.
+    pub token: Option<AccessToken>,
+}
 
 /// All telemetry of a run.
 #[derive(Default)]
@@ -33,9 +44,9 @@ pub struct Telemetry {
 
 impl Telemetry {
     /// Opens the endpoint and the push. Called before the run, so that errors appear at once. `source` is the name in the report.
-    pub fn open(metrics: Option<SocketAddr>, push: Option<&PushOptions>, source: &str) -> anyhow::Result<Self> {
+    pub fn open(metrics: Option<MetricsOptions>, push: Option<&PushOptions>, source: &str) -> anyhow::Result<Self> {
         let push = push.map(|options| Push::open(options, source)).transpose()?;
-        let endpoint = metrics.map(|address| Endpoint::serve(address, endpoint::BOUNDS)).transpose()?;
+        let endpoint = metrics.map(|options| Endpoint::serve(options, endpoint::BOUNDS)).transpose()?;
         Ok(Self { endpoint, push, failed: None })
     }
 
@@ -79,7 +90,7 @@ impl Telemetry {
     /// Problems, for the report.
     pub fn trouble(&self) -> Vec<String> {
         let push = self.push.as_ref().and_then(|push| push.queue.trouble());
-        let refused = self.endpoint.as_ref().and_then(|endpoint| endpoint.refused.trouble());
+        let refused = self.endpoint.iter().flat_map(|endpoint| endpoint.refused.trouble());
         push.into_iter().chain(refused).chain(self.failed.clone()).collect()
     }
 

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use trace::detect::Severity;
+use trace::report::hostile::EscapeForm;
 
 pub(crate) use feed::{FeedArgs, read_key};
 pub(crate) use limit::LimitArgs;
@@ -37,8 +38,8 @@ impl OutputArgs {
         self.output.as_deref()
     }
 
-    pub(crate) fn write(&self, text: &str) -> anyhow::Result<()> {
-        output::write(self.file(), text, self.force)
+    pub(crate) fn write(&self, text: &str, form: EscapeForm) -> anyhow::Result<()> {
+        output::write(self.file(), text, form, self.force)
     }
 }
 

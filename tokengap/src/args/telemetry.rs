@@ -1,11 +1,13 @@
 //! Telemetry flags, shared by all live sources.
 
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::ensure;
 use clap::Args;
-use session::telemetry::PushOptions;
+use session::telemetry::{AccessToken, MetricsOptions, PushOptions};
 use trace::export::Options;
 
 use super::{duration, nanoseconds, size};
@@ -15,10 +17,19 @@ use super::{duration, nanoseconds, size};
 #[command(next_help_heading = "Metrics")]
 #[expect(clippy::doc_markdown, reason = "doc comments are the text of --help")]
 pub(crate) struct TelemetryArgs {
-    /// Serve metrics for Prometheus at http://ADDR/metrics. ADDR is HOST:PORT, or only PORT for the loopback address. There is
-    /// no authentication: numbers only, no request ids, no text.
+    /// Serve metrics for Prometheus at http://ADDR/metrics. ADDR is HOST:PORT, or only PORT for the loopback address.
+    /// Another address needs --token-file. Numbers only, no request ids, no text.
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) metrics: Option<SocketAddr>,
+
+    /// File with a token that clients must send as `Authorization: Bearer TOKEN`, as printed by `openssl rand -hex 32`. Other
+    /// users must not be able to read it.
+    #[arg(long, value_name = "FILE", requires = "metrics")]
+    pub(crate) token_file: Option<PathBuf>,
+
+    /// Serve metrics without a token to everybody who can reach the address of --metrics.
+    #[arg(long, requires = "metrics", conflicts_with = "token_file")]
+    pub(crate) insecure: bool,
 
     /// Keep serving the final metrics for this long after the run, so that the last scrape equals the report.
     #[arg(long, value_name = "T", value_parser = duration, requires = "metrics")]
@@ -52,6 +63,19 @@ pub(crate) struct TelemetryArgs {
 }
 
 impl TelemetryArgs {
+    /// Options of the endpoint; `None` if no metrics are served. Refuses an address that others reach without a token.
+    pub(crate) fn endpoint(&self) -> anyhow::Result<Option<MetricsOptions>> {
+        let Some(address) = self.metrics else {
+            return Ok(None);
+        };
+        ensure!(
+            address.ip().is_loopback() || self.token_file.is_some() || self.insecure,
+            "{address} is reachable from other machines: use --token-file FILE (`openssl rand -hex 32 > FILE; chmod 600 FILE`), or serve metrics on 127.0.0.1; --insecure serves everybody"
+        );
+        let token = self.token_file.as_deref().map(AccessToken::read).transpose()?;
+        Ok(Some(MetricsOptions { address, token }))
+    }
+
     /// Options of the push; `None` if nothing is pushed.
     pub(crate) fn push(&self) -> Option<PushOptions> {
         let slow_ns = (self.otlp_requests == Requests::Slow).then(|| nanoseconds(self.otlp_slower_than));
@@ -100,7 +124,35 @@ fn address(text: &str) -> Result<SocketAddr, String> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        telemetry: TelemetryArgs,
+    }
+
+    #[test]
+    fn metrics_beyond_loopback_need_a_token_or_consent() {
+        let open = |line: &[&str]| {
+            let args = Line::parse_from(["metrics"].iter().chain(line)).telemetry;
+            args.endpoint().map(|options| options.expect("--metrics").token.is_some()).map_err(|e| format!("{e:#}"))
+        };
+        let token = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(token.path(), "secret").expect("written");
+        let token = token.path().to_str().expect("UTF-8");
+        for address in ["0.0.0.0:0", "192.0.2.1:0", "[::]:0"] {
+            let refused = open(&["--metrics", address]).unwrap_err();
+            assert!(refused.contains("--token-file FILE") && refused.contains("--insecure"), "{refused}");
+            assert_eq!(open(&["--metrics", address, "--insecure"]), Ok(false));
+            assert_eq!(open(&["--metrics", address, "--token-file", token]), Ok(true));
+        }
+        assert_eq!(open(&["--metrics", "0"]), Ok(false));
+        assert_eq!(open(&["--metrics", "0", "--token-file", token]), Ok(true));
+        assert!(open(&["--metrics", "0", "--token-file", "/nowhere"]).is_err_and(|why| why.contains("/nowhere")));
+    }
 
     #[test]
     fn a_bare_port_binds_the_loopback_address() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use probe_user::Probe;
 use probe_user::discover::{Engine, EngineKind, Process, Topology, Watcher};
-use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track, listening};
+use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track};
 use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::engine::Mode;
@@ -16,8 +16,8 @@ use zmq_tap::egress::{Detokenize, Limits, Reader, Server, Tls};
 
 use super::frontends::FrontendWatch;
 use super::lanes::Sink;
+use super::log_thread::LogThread;
 use super::requests::RequestPlane;
-use super::submitted::Logs;
 use crate::tokenizer::{self, Reading};
 
 /// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
@@ -38,7 +38,7 @@ pub(super) struct Egress {
     response_id: Option<ReadResponseId>,
     /// Connections that the kernel side must ignore. The flag is true for a TLS connection.
     useless: Vec<(u64, bool)>,
-    logs: Logs,
+    logs: LogThread,
     /// Tokenizer of an engine whose messages carry no text, while it is being read.
     reading: Option<Reading>,
     /// Why there is no such tokenizer.
@@ -91,14 +91,19 @@ impl Egress {
         }
     }
 
-    /// Starts observing the writes of a process that answers clients; must run before its messages are observed. Returns whether they are
-    /// observed, or why they cannot be.
-    pub(super) fn serve(&mut self, probe: &mut Probe, process: &Process, engine: &Engine) -> Result<bool, String> {
+    /// Starts observing the writes of a process that answers clients and listens on `ports`; must run before its messages are observed.
+    /// Returns whether they are observed, or why they cannot be.
+    pub(super) fn serve(
+        &mut self,
+        probe: &mut Probe,
+        process: &Process,
+        ports: &[u16],
+        engine: &Engine,
+    ) -> Result<bool, String> {
         let pid = process.id.pid;
         if !process.answers_clients() {
             return Ok(false);
         }
-        let ports = listening(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))?;
         // A client process that has libzmq loaded but runs no libzmq threads looks like a peer. Its connection is HTTP.
         let speaks_zmq = |pid: u32| engine.process(pid).is_some_and(|process| !process.io_threads.is_empty());
         let of_zmq = |port: &u16| {
@@ -182,11 +187,9 @@ impl Egress {
 
     pub(super) fn read_logs(&mut self) {
         let (server, names) = (&mut self.server, &mut self.requests.names_rids);
-        self.logs.poll(|line| {
-            if let Some((context, rid)) = engines::DISCOVERED.iter().find_map(|engine| engine.ids_in_log(line)) {
-                server.submitted(context, rid);
-                *names = true;
-            }
+        self.logs.poll(|ids| {
+            server.submitted(&ids.context, &ids.rid);
+            *names = true;
         });
     }
 
@@ -288,6 +291,9 @@ impl Egress {
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded = self.server.degraded();
         degraded.extend(self.frontends.degraded(&self.server.frontends));
+        if self.logs.is_stalled() {
+            degraded.push("egress: a worker's log does not answer: requests may not be identified".to_owned());
+        }
         if let Some(why) = self.no_tokenizer.as_ref().filter(|_| self.plane.is_none() && self.server.text_only > 0) {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }

@@ -1,23 +1,31 @@
 //! Source of `tokengap attach --follow`: waits for an engine, watches it until it exits, and waits for the next one.
 
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use probe_user::Probe;
-use probe_user::discover::{self, Engine, ProcessId, Watcher};
+use probe_user::discover::{self, Engine, PickError, ProcessId, Topology, Watcher};
 use serde_json::Value;
 use session::{About, Flow, LiveSource};
 use trace::MonoNs;
 use trace::event::{Event, Missed, MissedCause, What};
 use trace::report::SamplingCost;
 
+use super::background::Background;
 use super::paths::HopIds;
 use super::{Attach, AttachOptions};
+use crate::cmd::attach::DISCOVERY_FILES;
 use crate::confinement;
+use crate::open_files;
 
 /// Interval between searches for an engine.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum wait for an engine whose processes still change or are not connected; they open their sockets one by one.
 const SETTLING: Duration = Duration::from_secs(20);
+/// Time after which the only processes that look like an engine are watched although no connection confirms it.
+const ALONE: Duration = Duration::from_secs(40);
 /// Delay before retrying after a failed attach.
 const RETRY_DELAY: Duration = Duration::from_secs(15);
 
@@ -39,33 +47,97 @@ pub(crate) struct Follow {
 }
 
 enum State {
-    Waiting(Box<Waiting>),
+    Waiting(Waiting),
+    Attaching(Attaching),
     Watching(Box<Attach>),
 }
 
+/// A complete engine, and the search that found it.
+struct FoundEngine {
+    watcher: Watcher,
+    engine: Engine,
+}
+
+/// Search for an engine, on a thread of its own. The thread ends with this value, unless it waits for a file.
 struct Waiting {
     since: Instant,
-    next_search: Instant,
-    watcher: Option<Watcher>,
-    /// Processes found by the last search, and when that set was first seen.
-    found: Option<(Vec<ProcessId>, Instant)>,
-    /// Obstacle, logged when it changes.
-    why: String,
+    found: Receiver<FoundEngine>,
+    /// Why there is none yet.
+    obstacle: Arc<Mutex<String>>,
+    _stop: Sender<()>,
+}
+
+/// An attach, on a thread of its own. If it fails, the probe comes back with the error.
+struct Attaching {
+    since: Instant,
+    attached: Background<Result<Attach, Box<FailedAttach>>>,
+}
+
+struct FailedAttach {
+    error: anyhow::Error,
+    probe: Option<Probe>,
 }
 
 impl Waiting {
-    fn begin(next_search: Instant) -> Self {
-        Self { since: Instant::now(), next_search, watcher: None, found: None, why: String::new() }
+    /// Begins to search after this delay.
+    fn begin(since: Instant, delay: Duration) -> Self {
+        let (sender, found) = channel();
+        let (stop, stopped) = channel();
+        let obstacle = Arc::<Mutex<String>>::default();
+        let shared = Arc::clone(&obstacle);
+        let search = move || EngineSearch::default().run(delay, &sender, &stopped, &shared);
+        if let Err(error) = thread::Builder::new().name("search".into()).spawn(search) {
+            *lock(&obstacle) = format!("cannot start a thread that looks for one: {error}");
+        }
+        Self { since, found, obstacle, _stop: stop }
+    }
+}
+
+fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
+    text.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// State of the search.
+#[derive(Default)]
+struct EngineSearch {
+    watcher: Option<Watcher>,
+    /// Processes found by the last search, and when that set was first seen.
+    found: Option<(Vec<ProcessId>, Instant)>,
+    /// The only candidates and since when, while there is no confirmed engine.
+    alone: Option<(Vec<ProcessId>, Instant)>,
+}
+
+impl EngineSearch {
+    fn run(mut self, delay: Duration, sender: &Sender<FoundEngine>, stopped: &Receiver<()>, obstacle: &Mutex<String>) {
+        let mut wait = delay;
+        while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+            wait = SEARCH_INTERVAL;
+            match self.search() {
+                Ok(Some(found)) => {
+                    // Nobody waits any more when the program ends.
+                    let _ = sender.send(found);
+                    return;
+                }
+                Ok(None) => {}
+                Err(why) => {
+                    let mut known = lock(obstacle);
+                    if *known != why {
+                        tracing::info!("waiting for an engine: {why}");
+                        *known = why;
+                    }
+                }
+            }
+        }
     }
 
     /// Returns an engine if a complete one is running.
-    fn search(&mut self) -> Result<Option<(Watcher, Engine)>, String> {
+    fn search(&mut self) -> Result<Option<FoundEngine>, String> {
         let mut watcher = match self.watcher.take() {
             Some(watcher) => watcher,
             None => Watcher::new(discover::Options::new(engines::DISCOVERED)).map_err(|e| e.to_string())?,
         };
         let polled = watcher.poll().map_err(|e| e.to_string());
-        let picked = polled.and_then(|_| watcher.topology().pick(&[]).cloned().map_err(|e| e.to_string()));
+        let picked = polled.and_then(|_| self.pick(watcher.topology()).map_err(|e| e.to_string()));
         let engine = match picked {
             Ok(engine) => engine,
             Err(why) => {
@@ -80,15 +152,37 @@ impl Waiting {
         };
         let complete = known && engine.on_token_path().next().is_some();
         if complete || first.elapsed() > SETTLING {
-            return Ok(Some((watcher, engine)));
+            return Ok(Some(FoundEngine { watcher, engine }));
         }
         (self.watcher, self.found) = (Some(watcher), Some((ids, first)));
         Ok(None)
+    }
+
+    /// The only confirmed engine. A title alone does not count, because any process can have it.
+    fn pick(&mut self, topology: &Topology) -> Result<Engine, PickError> {
+        let engine = topology.pick(&[])?;
+        if engine.is_confirmed {
+            self.alone = None;
+            return Ok(engine.clone());
+        }
+        let ids: Vec<ProcessId> = engine.processes.iter().map(|process| process.id).collect();
+        let since = match self.alone.take() {
+            Some((before, since)) if before == ids => since,
+            _ => Instant::now(),
+        };
+        self.alone = Some((ids, since));
+        // An engine whose receivers all run on other machines never has a hop here. libzmq starts its threads with the first socket.
+        let has_zmq_sockets = engine.processes.iter().any(|process| !process.io_threads.is_empty());
+        if has_zmq_sockets && since.elapsed() >= ALONE {
+            return Ok(engine.clone());
+        }
+        Err(PickError::Unconfirmed(topology.candidate_pids()))
     }
 }
 
 impl Follow {
     pub(crate) fn new(options: AttachOptions) -> Self {
+        open_files::raise_limit(DISCOVERY_FILES);
         // An error is reported when an engine is there.
         let probe = Probe::attach(&[], options.probe).ok().map(|mut probe| {
             probe.load_programs();
@@ -98,7 +192,7 @@ impl Follow {
         Self {
             options,
             probe,
-            state: State::Waiting(Box::new(Waiting::begin(Instant::now()))),
+            state: State::Waiting(Waiting::begin(Instant::now(), Duration::ZERO)),
             ids: HopIds::default(),
             keep_ids: false,
             stopping: false,
@@ -108,39 +202,43 @@ impl Follow {
         }
     }
 
+    /// Attaches to an engine once the search has found one.
     fn wait(&mut self) {
-        let State::Waiting(waiting) = &mut self.state else {
+        let State::Waiting(waiting) = &self.state else {
             return;
         };
-        if Instant::now() < waiting.next_search {
+        let since = waiting.since;
+        let Ok(FoundEngine { watcher, engine }) = waiting.found.try_recv() else {
             return;
-        }
-        waiting.next_search = Instant::now() + SEARCH_INTERVAL;
-        match waiting.search() {
-            Ok(Some((watcher, engine))) => self.attach(watcher, engine),
-            Ok(None) => {}
-            Err(why) => {
-                if waiting.why != why {
-                    tracing::info!("waiting for an engine: {why}");
-                    waiting.why = why;
+        };
+        let mut probe = self.probe.take();
+        let options = self.options.clone();
+        let attach = move || {
+            let attached = Attach::with(&mut probe, watcher, engine, options);
+            let attached = attached.and_then(|attach| match attach.refusal() {
+                Some(refusal) => {
+                    probe = Some(attach.into_probe());
+                    Err(anyhow::Error::msg(refusal))
                 }
-            }
+                None => Ok(attach),
+            });
+            attached.map_err(|error| Box::new(FailedAttach { error, probe }))
+        };
+        match Background::start(attach) {
+            Ok(attached) => self.state = State::Attaching(Attaching { since, attached }),
+            Err(error) => self.retry_later(since, format!("cannot start a thread that attaches: {error}")),
         }
     }
 
-    fn attach(&mut self, watcher: Watcher, engine: Engine) {
-        let State::Waiting(waiting) = &self.state else { return };
-        let since = waiting.since;
-        let attached = Attach::with(&mut self.probe, watcher, engine, self.options.clone());
-        let attached = attached.and_then(|attach| match attach.refusal() {
-            Some(refusal) => {
-                self.probe = Some(attach.into_probe());
-                Err(anyhow::Error::msg(refusal))
-            }
-            None => Ok(attach),
-        });
-        match attached {
-            Ok(mut attach) => {
+    /// Watches the engine once the attach is complete.
+    fn finish_attach(&mut self) {
+        let State::Attaching(Attaching { since, attached }) = &self.state else {
+            return;
+        };
+        let since = *since;
+        match attached.poll() {
+            None => {}
+            Some(Ok(Ok(mut attach))) => {
                 attach.lanes.paths.ids = self.ids.clone();
                 if self.keep_ids {
                     attach.keep_ids();
@@ -150,40 +248,47 @@ impl Follow {
                 tracing::info!("attached to {} processes", attach.watched());
                 self.state = State::Watching(Box::new(attach));
             }
-            Err(error) => {
-                let why = format!("{error:#}");
-                if self.refused.as_ref() != Some(&why) {
-                    tracing::warn!("{why}; trying again every {} s", RETRY_DELAY.as_secs());
-                }
-                self.refused = Some(why);
-                if let Some(probe) = &mut self.probe {
-                    probe.reset();
-                }
-                let mut waiting = Waiting::begin(Instant::now() + RETRY_DELAY);
-                waiting.since = since;
-                self.state = State::Waiting(Box::new(waiting));
+            Some(Ok(Err(failed))) => {
+                self.probe = failed.probe;
+                self.retry_later(since, format!("{:#}", failed.error));
             }
+            Some(Err(crashed)) => self.retry_later(since, crashed.to_string()),
         }
+    }
+
+    fn retry_later(&mut self, since: Instant, why: String) {
+        if self.refused.as_ref() != Some(&why) {
+            tracing::warn!("{why}; trying again every {} s", RETRY_DELAY.as_secs());
+        }
+        self.refused = Some(why);
+        if let Some(probe) = &mut self.probe {
+            probe.reset();
+        }
+        self.state = State::Waiting(Waiting::begin(since, RETRY_DELAY));
     }
 
     /// Handles the exit of the engine: frames queued on its hops were never received.
     fn end(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
-        let next = State::Waiting(Box::new(Waiting::begin(Instant::now())));
+        self.ended += 1;
+        tracing::warn!("the engine exited (exit {}); waiting for the next one", self.ended);
+        self.stop_watching(sink);
+    }
+
+    fn stop_watching(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
+        let next = State::Waiting(Waiting::begin(Instant::now(), Duration::ZERO));
         let State::Watching(attach) = std::mem::replace(&mut self.state, next) else {
             return;
         };
         self.ids = attach.lanes.paths.ids.clone();
         self.ids.generation += 1;
         self.probe = Some(attach.into_probe());
-        self.ended += 1;
-        tracing::warn!("the engine exited (exit {}); waiting for the next one", self.ended);
         sink(&Event::new(MonoNs::now(), What::Missed(Missed::new(None, 0, MissedCause::Ended))));
     }
 
     fn watched(&self) -> Option<&Attach> {
         match &self.state {
             State::Watching(attach) => Some(attach),
-            State::Waiting(_) => None,
+            State::Waiting(_) | State::Attaching(_) => None,
         }
     }
 }
@@ -201,10 +306,16 @@ impl About for Follow {
         self.watched()?.sampling()
     }
 
+    fn cost(&self) -> (Option<u64>, Option<u64>) {
+        super::own_cost(self.options.python.as_ref())
+    }
+
     fn degraded(&self) -> Vec<String> {
         let mut degraded = self.watched().map(About::degraded).unwrap_or_default();
         let away = match &self.state {
-            State::Waiting(waiting) => self.away + waiting.since.elapsed(),
+            State::Waiting(Waiting { since, .. }) | State::Attaching(Attaching { since, .. }) => {
+                self.away + since.elapsed()
+            }
             State::Watching(_) => self.away,
         };
         if self.ended > 0 {
@@ -214,10 +325,16 @@ impl About for Follow {
                 away.as_secs_f64()
             ));
         }
-        if let State::Waiting(waiting) = &self.state
-            && !waiting.why.is_empty()
-        {
-            degraded.push(format!("engine: no engine is watched: {}", waiting.why));
+        match &self.state {
+            State::Waiting(waiting) => {
+                let why = lock(&waiting.obstacle);
+                let why = if why.is_empty() { "the search for one has not finished" } else { &why };
+                degraded.push(format!("engine: no engine is watched: {why}"));
+            }
+            State::Attaching(_) => {
+                degraded.push("engine: no engine is watched: the attach to one has not finished".to_owned());
+            }
+            State::Watching(_) => {}
         }
         degraded.extend(self.refused.iter().cloned());
         degraded
@@ -238,6 +355,7 @@ impl LiveSource for Follow {
                 return Flow::Ended;
             }
             self.wait();
+            self.finish_attach();
             return Flow::Idle;
         };
         match attach.poll(sink) {
@@ -246,6 +364,11 @@ impl LiveSource for Follow {
             flow => {
                 if flow == Flow::Ended || attach.has_ended() {
                     self.end(sink);
+                } else if attach.is_superseded() {
+                    tracing::warn!(
+                        "a connected engine was found; the watched processes have no connection and are left"
+                    );
+                    self.stop_watching(sink);
                 }
                 Flow::Idle
             }
@@ -264,5 +387,51 @@ impl LiveSource for Follow {
         if let State::Watching(attach) = &mut self.state {
             attach.keep_ids();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engines::sglang::discover::role::SCHEDULER;
+    use probe_user::discover::{Process, Rank, RoleSource};
+
+    use super::*;
+
+    fn titled(pid: u32, io_threads: Vec<u32>) -> Engine {
+        let process = Process {
+            id: ProcessId { pid, start_time: 1 },
+            ns_pids: vec![pid],
+            role: SCHEDULER,
+            role_source: RoleSource::Title,
+            rank: Rank::default(),
+            title: "sglang::scheduler".to_owned(),
+            libzmq: None,
+            python: None,
+            io_threads,
+            connects_to_clients: None,
+            inner_server: None,
+        };
+        Engine { processes: vec![process], ..Engine::default() }
+    }
+
+    #[test]
+    fn a_title_is_never_followed_and_lone_zmq_sockets_only_after_a_while() {
+        let mut search = EngineSearch::default();
+        let mut picks_after_a_while = |engines: Vec<Engine>| {
+            let topology = Topology { engines, ..Topology::default() };
+            search.alone = None;
+            assert!(search.pick(&topology).is_err(), "not at once");
+            if let Some((_, since)) = &mut search.alone {
+                *since = since.checked_sub(ALONE).expect("the machine runs for longer");
+            }
+            search.pick(&topology).map(|engine| engine.processes[0].id.pid)
+        };
+        assert!(picks_after_a_while(vec![titled(5, Vec::new())]).is_err());
+        assert_eq!(picks_after_a_while(vec![titled(5, vec![6])]), Ok(5));
+        assert!(picks_after_a_while(vec![titled(5, vec![6]), titled(7, vec![8])]).is_err());
+
+        let confirmed = Engine { is_confirmed: true, ..titled(9, Vec::new()) };
+        let topology = Topology { engines: vec![confirmed, titled(5, vec![6])], ..Topology::default() };
+        assert_eq!(search.pick(&topology).map(|engine| engine.processes[0].id.pid), Ok(9));
     }
 }

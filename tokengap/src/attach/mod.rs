@@ -1,10 +1,12 @@
 //! Source of `tokengap attach`: discovery finds the processes, the probe observes them, [`lanes`] interprets the observations.
 
+mod background;
 mod cpu;
 mod egress;
 mod follow;
 mod frontends;
 mod lanes;
+mod log_thread;
 mod lookout;
 mod multipart;
 mod newcomers;
@@ -23,14 +25,14 @@ mod trial;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use probe_user::discover::{Engine, Process, Watcher};
 use probe_user::egress::Kind;
 use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, Target};
 use serde_json::{Value, json};
-use session::{About, Flow, LiveSource};
+use session::{About, Flow, LiveSource, own};
 use trace::MonoNs;
 use trace::event::{self, Event, Missed, MissedCause, What};
 use trace::report::SamplingCost;
@@ -39,20 +41,24 @@ use zmq_tap::egress::Detokenize;
 
 use crate::confinement;
 use crate::tap::completed;
+pub(crate) use background::{StartUp, Unattached};
 use cpu::CpuWatch;
 use egress::Egress;
 pub(crate) use follow::Follow;
 use lanes::{Lanes, Sink};
-use lookout::DiscoveryThread;
+use lookout::{DiscoveryThread, find_ports};
 use newcomers::LateProcesses;
 pub(crate) use python::PythonOptions;
 use python::PythonWatch;
-use queues::QueueWatch;
+use queues::{QueueProblems, QueueWatch};
 use roles::Roles;
 use sight::Observability;
 use socket_reads::SocketReads;
 use targets::{has_libzmq, observe_inner_servers, speaks_zmq, target, targets, without_libzmq};
 pub(crate) use trial::{Reason, Row, State};
+
+/// Time to read the ring buffer after the end, which a busy engine goes on filling.
+const DRAIN: Duration = Duration::from_millis(500);
 
 /// Options set by the user.
 #[derive(Clone, Debug, Default)]
@@ -90,7 +96,8 @@ pub(crate) struct Attach {
     newcomers: LateProcesses,
     /// Properties from the wire that the last engine event was based on.
     reported: Option<event::Engine<'static>>,
-    stopping: bool,
+    /// When the source was asked to end.
+    stopped_at: Option<Instant>,
     /// Observations dropped because the ring buffer was full.
     overflowed: u64,
     degraded: Vec<String>,
@@ -139,7 +146,10 @@ impl Attach {
         }
         let mut newcomers = LateProcesses::default();
         let serving = engine.processes.iter().filter(|_| options.egress);
-        let served = serving.map(|process| newcomers.serve(process, &mut egress, probe, &engine));
+        let served = serving.map(|process| {
+            let ports = process.answers_clients().then(|| find_ports(process.id.pid));
+            newcomers.serve(process, ports, &mut egress, probe, &engine)
+        });
         let refusals = served.filter_map(|served| Some(format!("egress: {}", served.err()?)));
         let refusals: Vec<String> = refusals.collect();
         for log in &options.logs {
@@ -165,17 +175,18 @@ impl Attach {
         if !options.probe.polls {
             degraded.push(format!("{} (--no-wakeups)", Feature::Polls.without()));
         }
-        degraded.extend(watcher.topology().blind.iter().map(trial::with_remedy));
+        let unavailable = watcher.topology().blind.iter().filter(|blind| !blind.is_limit());
+        degraded.extend(unavailable.map(trial::with_remedy));
         degraded.extend(cpu::clocks());
         let lookout = DiscoveryThread::start(watcher).context("cannot start a thread that looks for new workers")?;
-        let python = options.python.map(PythonWatch::start).transpose()?;
+        let python = options.python.clone().map(PythonWatch::start);
         let mut attach = Self {
             lookout,
             probe: loaded.take().context(refused)?,
             lanes: Lanes::new(roles, sight),
             egress,
             cpu: CpuWatch::default(),
-            queues: QueueWatch::default(),
+            queues: QueueWatch::start().context("cannot start a thread that reads the queues of sockets")?,
             reads,
             python,
             options,
@@ -183,7 +194,7 @@ impl Attach {
             probed,
             newcomers,
             reported: None,
-            stopping: false,
+            stopped_at: None,
             overflowed: 0,
             degraded,
         };
@@ -214,6 +225,14 @@ impl Attach {
         // Nothing is probed until a server inside a process is loaded.
         let watched = |p: &&Process| self.probed.is_empty() || self.probed.contains(&p.id.pid);
         !self.engine.processes.iter().filter(watched).any(there)
+    }
+
+    /// Returns whether no connection confirms that the watched processes are an engine, and another one is confirmed.
+    fn is_superseded(&self) -> bool {
+        let topology = self.lookout.topology();
+        let is_unconfirmed =
+            topology.unconfirmed().flat_map(|engine| &engine.processes).any(|process| self.knows(process));
+        is_unconfirmed && topology.confirmed().next().is_some()
     }
 
     /// Processes with probes attached, and how their frames are observed; `None` if they are not.
@@ -277,7 +296,7 @@ impl Attach {
         if self.lookout.update() {
             self.rewire();
         }
-        self.newcomers.serve_again(&mut self.egress, &mut self.probe, &self.engine);
+        self.newcomers.serve_again(&self.lookout, &mut self.egress, &mut self.probe, &self.engine);
         self.egress.watch_frontends(self.lookout.topology(), &self.engine, &mut self.probe);
     }
 
@@ -336,7 +355,13 @@ impl Attach {
     fn add_probe(&mut self, target: Target, process: &Process) {
         self.probed.insert(target.pid);
         if self.options.egress
-            && let Err(why) = self.newcomers.serve(process, &mut self.egress, &mut self.probe, &self.engine)
+            && let Err(why) = self.newcomers.serve(
+                process,
+                self.lookout.ports(process.id.pid),
+                &mut self.egress,
+                &mut self.probe,
+                &self.engine,
+            )
         {
             self.degraded.push(format!("egress: {why}"));
         }
@@ -385,10 +410,15 @@ impl About for Attach {
         self.python.as_ref().map(PythonWatch::cost)
     }
 
+    fn cost(&self) -> (Option<u64>, Option<u64>) {
+        own_cost(self.options.python.as_ref())
+    }
+
     fn degraded(&self) -> Vec<String> {
         let without = self.probe.degraded().iter();
         let mut degraded: Vec<String> = without.map(|d| format!("{d}; {}", d.remedy())).collect();
         degraded.extend(self.degraded.iter().cloned());
+        degraded.extend(self.lookout.degraded());
         degraded.extend(self.newcomers.degraded());
         for process in self.engine.processes.iter().filter(|p| p.inner_server.is_some()) {
             degraded.push(format!(
@@ -416,11 +446,10 @@ impl About for Attach {
                 self.overflowed, self.options.probe.ring_bytes
             ));
         }
-        if let Some(why) = &self.queues.refused {
-            degraded.push(format!("queues: {why}"));
-        }
-        if self.queues.left_out > 0 {
-            degraded.push(format!("queues: {} connections beyond the limit", self.queues.left_out));
+        let QueueProblems { left_out, refused } = self.queues.problems();
+        degraded.extend(refused.map(|why| format!("queues: {why}")));
+        if left_out > 0 {
+            degraded.push(format!("queues: {left_out} connections beyond the limit"));
         }
         degraded.extend(self.python.iter().flat_map(PythonWatch::degraded));
         degraded
@@ -444,7 +473,7 @@ impl LiveSource for Attach {
         if let Some(python) = &self.python {
             python.poll(sink);
         }
-        if !self.stopping {
+        if self.stopped_at.is_none() {
             self.poll_topology();
         }
         self.egress.read_logs();
@@ -468,7 +497,11 @@ impl LiveSource for Attach {
         self.newcomers.settle(&mut self.lanes, &mut self.reads, sink);
         self.lanes.paths.delivers(self.egress.capabilities(), MonoNs::now(), sink);
         match seen {
-            Ok(0) if self.stopping => Flow::Ended,
+            Ok(0) if self.stopped_at.is_some() => Flow::Ended,
+            Ok(_) if self.stopped_at.is_some_and(|at| at.elapsed() >= DRAIN) => {
+                self.degraded.push("end: observations that were still in the ring buffer were not read".to_owned());
+                Flow::Ended
+            }
             Ok(0) => Flow::Idle,
             Ok(_) => Flow::Busy,
             Err(error) => {
@@ -479,8 +512,15 @@ impl LiveSource for Attach {
     }
 
     fn stop(&mut self) {
-        self.stopping = true;
+        self.stopped_at.get_or_insert_with(Instant::now);
     }
+}
+
+/// CPU time and memory of tokengap, with those of the process that reads stacks.
+fn own_cost(python: Option<&PythonOptions>) -> (Option<u64>, Option<u64>) {
+    let cpu_ns = own::cpu_ns() + python.map_or(0, PythonOptions::cpu_ns);
+    let rss_bytes = own::rss_bytes().map(|own| own + python.and_then(PythonOptions::rss_bytes).unwrap_or(0));
+    (Some(cpu_ns), rss_bytes)
 }
 
 /// Emits the events of an observation.

@@ -9,6 +9,7 @@ use trace::MonoNs;
 
 use super::egress::Egress;
 use super::lanes::{Lanes, Sink};
+use super::lookout::{DiscoveryThread, Ports};
 use super::socket_reads::SocketReads;
 
 /// Time during which a tokenizer without a listening port is checked again; it opens the port once the model is loaded.
@@ -43,15 +44,21 @@ impl LateProcesses {
         self.all.insert(pid);
     }
 
-    /// Observes writes to clients if the process serves any. Tokenizers that do not serve yet are checked again later.
+    /// Observes writes to clients if the process serves any on its ports. Tokenizers that do not serve yet, or whose ports are not known yet,
+    /// are checked again later.
     pub(super) fn serve(
         &mut self,
         process: &Process,
+        ports: Option<Ports>,
         egress: &mut Egress,
         probe: &mut Probe,
         engine: &Engine,
     ) -> Result<(), String> {
-        if egress.serve(probe, process, engine)? {
+        let is_served = match ports {
+            Some(ports) => egress.serve(probe, process, &ports?, engine)?,
+            None => false,
+        };
+        if is_served {
             self.served.insert(process.id.pid);
         } else if process.answers_clients() {
             self.unserved.push((process.clone(), Instant::now()));
@@ -64,22 +71,34 @@ impl LateProcesses {
     }
 
     /// Checks tokenizers again that served no clients before.
-    pub(super) fn serve_again(&mut self, egress: &mut Egress, probe: &mut Probe, engine: &Engine) {
+    pub(super) fn serve_again(
+        &mut self,
+        lookout: &DiscoveryThread,
+        egress: &mut Egress,
+        probe: &mut Probe,
+        engine: &Engine,
+    ) {
         if self.last_check.is_some_and(|at| at.elapsed() < RETRY_INTERVAL) {
             return;
         }
         self.last_check = Some(Instant::now());
         self.unserved.retain(|(_, since)| since.elapsed() < SERVES_WITHIN);
         let served = &mut self.served;
-        self.unserved.retain(|(process, _)| match egress.serve(probe, process, engine) {
-            Ok(true) => {
-                served.insert(process.id.pid);
-                false
+        self.unserved.retain(|(process, _)| {
+            let Some(ports) = lookout.ports(process.id.pid) else {
+                return true;
+            };
+            match ports.and_then(|ports| egress.serve(probe, process, &ports, engine)) {
+                Ok(true) => {
+                    served.insert(process.id.pid);
+                    false
+                }
+                Ok(false) => true,
+                // The process has exited, or its sockets are no longer readable.
+                Err(_) => false,
             }
-            Ok(false) => true,
-            // The process has exited, or its sockets are no longer readable.
-            Err(_) => false,
         });
+        lookout.look_up_ports(self.unserved.iter().map(|(process, _)| process.id.pid));
     }
 
     /// Activates new processes once older observations have been read. Their receives and deliveries count from now on.

@@ -8,19 +8,27 @@ use trace::report::SamplingCost;
 use super::lanes::Sink;
 use crate::advice::missing;
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum PythonOptions {}
 
 impl PythonOptions {
-    pub(crate) fn new(_: u32, _: bool) -> anyhow::Result<Self> {
+    pub(crate) fn start(_: u32, _: bool) -> anyhow::Result<Self> {
         bail!("--python-stacks: {}", missing("python-stacks"))
+    }
+
+    pub(crate) fn rss_bytes(&self) -> Option<u64> {
+        match *self {}
+    }
+
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        match *self {}
     }
 }
 
 pub(super) enum PythonWatch {}
 
 impl PythonWatch {
-    pub(super) fn start(options: PythonOptions) -> anyhow::Result<Self> {
+    pub(super) fn start(options: PythonOptions) -> Self {
         match options {}
     }
 
@@ -33,6 +41,10 @@ impl PythonWatch {
     }
 
     pub(super) fn cost(&self) -> SamplingCost {
+        match *self {}
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
         match *self {}
     }
 

@@ -1,47 +1,54 @@
-//! Optional Python stack samples of the engine as events, taken on a separate thread.
+//! Optional Python stack samples of the engine as events, read by another process.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
 
-use anyhow::Context;
 use probe_user::Degraded;
 use probe_user::discover::Process;
-use probe_user::python::{Function, Hits, Interval, PythonStacks, ThreadStacks};
-use trace::ThreadId;
 use trace::event::{Event, StackSample, What};
 use trace::report::SamplingCost;
+use trace::{MonoNs, ThreadId};
 
 use super::lanes::Sink;
+use crate::stacks::{FunctionHits, StackReader, ThreadSamples};
 
-/// Options set by the user.
-#[derive(Clone, Copy, Debug)]
+/// Options set by the user, and the process that reads stacks.
+#[derive(Clone, Debug)]
 pub(crate) struct PythonOptions {
-    hertz: u32,
+    reader: Arc<StackReader>,
     /// Sample every process of the engine instead of only those that serve clients, and the main process.
     every_role: bool,
 }
 
 impl PythonOptions {
-    /// Fails in a build that has no sampler.
-    #[expect(clippy::unnecessary_wraps, reason = "as in a build without the sampler")]
-    pub(crate) fn new(hertz: u32, every_role: bool) -> anyhow::Result<Self> {
-        Ok(Self { hertz, every_role })
+    /// Starts the process that reads stacks, before this process gives up the right to start any. Fails in a build that has no sampler.
+    pub(crate) fn start(hertz: u32, every_role: bool) -> anyhow::Result<Self> {
+        Ok(Self { reader: Arc::new(StackReader::start(hertz)?), every_role })
+    }
+
+    /// Resident memory of the process that reads stacks.
+    pub(crate) fn rss_bytes(&self) -> Option<u64> {
+        self.reader.rss_bytes()
+    }
+
+    /// CPU time of the process that reads stacks.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        self.reader.cost().cpu_ns
     }
 }
 
-/// Stack samplers of the engine's processes.
+/// Stack samples of the engine's processes.
 pub(super) struct PythonWatch {
     options: PythonOptions,
-    stacks: PythonStacks,
+    /// Sampled processes with their roles.
     roles: HashMap<u32, &'static str>,
 }
 
 impl PythonWatch {
-    pub(super) fn start(options: PythonOptions) -> anyhow::Result<Self> {
-        Ok(Self {
-            options,
-            stacks: PythonStacks::start(options.hertz).context("cannot start a thread to read stacks")?,
-            roles: HashMap::new(),
-        })
+    /// Samples no process yet, and none of an earlier engine.
+    pub(super) fn start(options: PythonOptions) -> Self {
+        options.reader.sample([]);
+        Self { options, roles: HashMap::new() }
     }
 
     /// Starts sampling a process, if its role is selected.
@@ -49,53 +56,57 @@ impl PythonWatch {
         let role = process.role;
         let serves = role.answers_clients() || role.is_main();
         if (serves || self.options.every_role) && self.roles.insert(process.id.pid, role.word()).is_none() {
-            self.stacks.add(process.id.pid);
+            self.options.reader.sample(self.roles.keys().copied());
         }
     }
 
     pub(super) fn poll(&self, sink: Sink<'_>) {
-        self.stacks.poll(|interval| {
-            let role = self.roles.get(&interval.pid).copied().unwrap_or_default();
-            for thread in &interval.threads {
-                emit_samples(&interval, role, thread, sink);
+        self.options.reader.poll(|samples| {
+            // Others were taken of an earlier engine.
+            if let Some(role) = self.roles.get(&samples.pid) {
+                emit_samples(&samples, role, sink);
             }
         });
     }
 
     pub(super) fn cost(&self) -> SamplingCost {
-        self.stacks.cost()
+        self.options.reader.cost()
+    }
+
+    /// Whether no more samples are taken.
+    pub(super) fn has_ended(&self) -> bool {
+        self.options.reader.has_ended()
     }
 
     /// Processes that cannot be sampled.
     pub(super) fn refused(&self) -> Vec<Degraded> {
-        self.stacks.refused()
+        let pids: BTreeSet<u32> = self.roles.keys().copied().collect();
+        self.options.reader.refused(&pids)
     }
 
     pub(super) fn degraded(&self) -> Vec<String> {
         let refused = self.refused().into_iter().map(|d| format!("{d}; {}", d.remedy()));
-        refused.chain(self.stacks.notes()).collect()
+        refused.chain(self.options.reader.notes()).collect()
     }
 }
 
-fn emit_samples(interval: &Interval, role: &str, thread: &ThreadStacks, sink: Sink<'_>) {
-    let mut emit = |function: &str, file: &str, hits: Hits| {
+fn emit_samples(thread: &ThreadSamples, role: &str, sink: Sink<'_>) {
+    let mut emit = |hits: &FunctionHits| {
         let sample = StackSample {
-            thread: ThreadId { pid: interval.pid, tid: thread.tid },
+            thread: ThreadId { pid: thread.pid, tid: thread.tid },
             role,
-            function,
-            file,
-            interval_ns: interval.interval_ns,
+            function: &hits.function,
+            file: &hits.file,
+            interval_ns: thread.interval_ns,
             samples: thread.samples,
             total: hits.total,
             own: hits.own,
             gil: Some(hits.gil),
         };
-        sink(&Event::new(interval.at, What::Stack(sample)));
+        sink(&Event::new(MonoNs(thread.at_ns), What::Stack(sample)));
     };
     if thread.functions.is_empty() {
-        emit("", "", Hits::default());
+        emit(&FunctionHits { function: String::new(), file: String::new(), total: 0, own: 0, gil: 0 });
     }
-    for (Function { function, file }, hits) in &thread.functions {
-        emit(function, file, *hits);
-    }
+    thread.functions.iter().for_each(emit);
 }

@@ -1,6 +1,11 @@
-//! Kernel queue depths of each hop as events: the sockets found by discovery, every 100 ms while frames flow.
+//! Kernel queue depths of each hop as events: the sockets found by discovery, every 100 ms while frames flow. A thread of its own reads them,
+//! since the first read of a TCP socket searches all sockets of its network namespace.
 
 use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use probe_user::discover::{End, Engine};
@@ -19,27 +24,104 @@ const MAX_CONNECTIONS: usize = 256;
 /// Sender and receiver of a connection, if known.
 type Ends = (Option<End>, Option<End>);
 
-#[derive(Default)]
-pub(super) struct QueueWatch {
-    /// Both ends of each connection, by hop name.
-    hops: BTreeMap<String, Vec<Ends>>,
-    sockets: Queues,
-    sampled: Option<Instant>,
+/// Maximum number of readings that were not fetched yet; further ones are dropped.
+const QUEUE: usize = 4_096;
+
+/// Bytes in the queues of a hop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct QueueReading {
+    at: MonoNs,
+    hop: String,
+    receive_bytes: Option<u64>,
+    send_bytes: Option<u64>,
+}
+
+/// What the thread could not read.
+#[derive(Clone, Debug, Default)]
+pub(super) struct QueueProblems {
+    /// Number of connections beyond the limit.
     pub(super) left_out: usize,
     /// First error that prevented reading a socket.
     pub(super) refused: Option<String>,
 }
 
+/// State shared with the thread.
+#[derive(Debug, Default)]
+struct SharedState {
+    has_flows: AtomicBool,
+    problems: Mutex<QueueProblems>,
+}
+
+/// Samples of the queues of an engine. The thread ends with this value.
+pub(super) struct QueueWatch {
+    engines: Sender<Box<Engine>>,
+    readings: Receiver<QueueReading>,
+    shared: Arc<SharedState>,
+}
+
 impl QueueWatch {
+    pub(super) fn start() -> std::io::Result<Self> {
+        let (engines, rewired) = channel();
+        let (sender, readings) = sync_channel(QUEUE);
+        let shared = Arc::<SharedState>::default();
+        let state = Arc::clone(&shared);
+        thread::Builder::new().name("queues".into()).spawn(move || sample_queues(&rewired, &sender, &state))?;
+        Ok(Self { engines, readings, shared })
+    }
+
     /// Watches only the sockets of `engine` that carry output.
-    pub(super) fn rewire(&mut self, engine: &Engine) {
+    pub(super) fn rewire(&self, engine: &Engine) {
+        // Fails only if the thread has crashed, which was printed.
+        let _ = self.engines.send(Box::new(engine.clone()));
+    }
+
+    /// Emits the samples taken since the last call. Never waits.
+    pub(super) fn poll(&self, has_flows: bool, sink: Sink<'_>) {
+        self.shared.has_flows.store(has_flows, Ordering::Relaxed);
+        for QueueReading { at, hop, receive_bytes, send_bytes } in self.readings.try_iter().take(QUEUE) {
+            sink(&Event::new(at, What::Queue(QueueSample { hop: &hop, receive_bytes, send_bytes })));
+        }
+    }
+
+    pub(super) fn problems(&self) -> QueueProblems {
+        self.shared.problems.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn sample_queues(engines: &Receiver<Box<Engine>>, sender: &SyncSender<QueueReading>, shared: &SharedState) {
+    let mut sampler = QueueSampler::default();
+    loop {
+        match engines.recv_timeout(EVERY) {
+            Ok(engine) => sampler.rewire(&engine),
+            Err(RecvTimeoutError::Timeout) => {}
+            Err(RecvTimeoutError::Disconnected) => return,
+        }
+        sampler.poll(shared.has_flows.load(Ordering::Relaxed), &mut |reading| {
+            // Dropped if the reader of the ring is late: the next sample replaces it.
+            let _ = sender.try_send(reading);
+        });
+        *shared.problems.lock().unwrap_or_else(PoisonError::into_inner) = sampler.problems.clone();
+    }
+}
+
+#[derive(Default)]
+struct QueueSampler {
+    /// Both ends of each connection, by hop name.
+    hops: BTreeMap<String, Vec<Ends>>,
+    sockets: Queues,
+    sampled: Option<Instant>,
+    problems: QueueProblems,
+}
+
+impl QueueSampler {
+    fn rewire(&mut self, engine: &Engine) {
         self.hops.clear();
-        self.left_out = 0;
+        self.problems.left_out = 0;
         let mut watched = 0;
         for route in engine.routes() {
             for lane in &route.lanes {
                 if watched == MAX_CONNECTIONS {
-                    self.left_out += 1;
+                    self.problems.left_out += 1;
                     continue;
                 }
                 watched += 1;
@@ -53,8 +135,8 @@ impl QueueWatch {
     }
 
     /// Takes a sample if one is due.
-    pub(super) fn poll(&mut self, flows: bool, sink: Sink<'_>) {
-        let every = if flows { EVERY } else { AT_REST };
+    fn poll(&mut self, has_flows: bool, each: &mut dyn FnMut(QueueReading)) {
+        let every = if has_flows { EVERY } else { AT_REST };
         if self.sampled.is_some_and(|last| last.elapsed() < every) {
             return;
         }
@@ -67,8 +149,7 @@ impl QueueWatch {
                 add(&mut receive_bytes, to.and_then(|end| self.depth(end)?.receive_bytes));
             }
             if receive_bytes.or(send_bytes).is_some() {
-                let what = What::Queue(QueueSample { hop: name, receive_bytes, send_bytes });
-                sink(&Event::new(MonoNs::now(), what));
+                each(QueueReading { at: MonoNs::now(), hop: name.clone(), receive_bytes, send_bytes });
             }
         }
         self.hops = hops;
@@ -76,7 +157,7 @@ impl QueueWatch {
 
     fn depth(&mut self, end: End) -> Option<Depth> {
         self.sockets.depth(end).unwrap_or_else(|error| {
-            self.refused.get_or_insert_with(|| error.to_string());
+            self.problems.refused.get_or_insert_with(|| error.to_string());
             None
         })
     }
@@ -119,13 +200,9 @@ mod tests {
         }
     }
 
-    fn poll_samples(watch: &mut QueueWatch) -> Vec<(String, Option<u64>)> {
+    fn poll_samples(watch: &mut QueueSampler) -> Vec<(String, Option<u64>)> {
         let mut samples = Vec::new();
-        watch.poll(true, &mut |event| {
-            if let What::Queue(sample) = event.what {
-                samples.push((sample.hop.to_owned(), sample.receive_bytes));
-            }
-        });
+        watch.poll(true, &mut |reading| samples.push((reading.hop, reading.receive_bytes)));
         samples
     }
 
@@ -139,18 +216,39 @@ mod tests {
         let hops =
             pairs.iter().zip(carries).map(|((from, to), carries)| hop(from.as_raw_fd(), to.as_raw_fd(), carries));
         let engine = Engine { hops: hops.collect(), ..Engine::default() };
-        let mut watch = QueueWatch::default();
+        let mut watch = QueueSampler::default();
         watch.rewire(&engine);
         assert_eq!(poll_samples(&mut watch), [("scheduler->tokenizer".to_owned(), Some(2000))]);
         assert_eq!(poll_samples(&mut watch), [], "not again before its time");
     }
 
     #[test]
+    fn the_thread_samples_the_sockets_of_the_last_engine() {
+        let (mut from, to) = UnixStream::pair().unwrap();
+        from.write_all(&[7; 1000]).unwrap();
+        let hops = vec![hop(from.as_raw_fd(), to.as_raw_fd(), Carries::Output)];
+        let watch = QueueWatch::start().unwrap();
+        watch.rewire(&Engine { hops, ..Engine::default() });
+        let mut bytes = None;
+        let until = Instant::now() + Duration::from_secs(30);
+        while bytes.is_none() && Instant::now() < until {
+            watch.poll(true, &mut |event| {
+                if let What::Queue(sample) = event.what {
+                    bytes = sample.receive_bytes;
+                }
+            });
+            thread::sleep(Duration::from_millis(10));
+        }
+        assert_eq!(bytes, Some(1000));
+        assert_eq!(watch.problems().refused, None);
+    }
+
+    #[test]
     fn a_closed_socket_is_skipped_without_an_error() {
-        let mut watch = QueueWatch::default();
+        let mut watch = QueueSampler::default();
         let engine = Engine { hops: vec![hop(1_000_000, 1_000_001, Carries::Output)], ..Engine::default() };
         watch.rewire(&engine);
         assert_eq!(poll_samples(&mut watch), []);
-        assert_eq!(watch.refused, None);
+        assert_eq!(watch.problems.refused, None);
     }
 }

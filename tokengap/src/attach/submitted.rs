@@ -1,10 +1,10 @@
 //! Follows the log of a worker, which may be all that maps the engine's request ids to those of the frontend.
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use foreign::{ExpectedFile, ReadError, RegularFile};
 use probe_user::discover::Process;
 
 /// Maximum number of bytes read at once, and maximum line length.
@@ -14,45 +14,70 @@ const MAX_LINE: usize = 1 << 20;
 pub(super) struct Logs(Vec<Log>);
 
 struct Log {
-    path: PathBuf,
-    file: File,
+    source: LogSource,
+    file: RegularFile,
     /// Unfinished last line.
     line: Vec<u8>,
+}
+
+/// Where a log is found again after its rotation.
+#[derive(Clone, Debug)]
+enum LogSource {
+    /// A file that the user named.
+    Named(PathBuf),
+    /// Standard output or error of a process.
+    Stream { pid: u32, descriptor: u32 },
+}
+
+impl LogSource {
+    fn path(&self) -> PathBuf {
+        match self {
+            Self::Named(path) => path.clone(),
+            Self::Stream { pid, descriptor } => PathBuf::from(format!("/proc/{pid}/fd/{descriptor}")),
+        }
+    }
+
+    fn open(&self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
+        match self {
+            Self::Named(path) => RegularFile::open(path, expected),
+            Self::Stream { pid, descriptor } => RegularFile::open_by_process(*pid, *descriptor),
+        }
+    }
 }
 
 impl Logs {
     /// Follows a log from its current end.
     pub(super) fn follow(&mut self, path: &Path) -> std::io::Result<()> {
-        let mut file = File::open(path)?;
-        file.seek(SeekFrom::End(0))?;
-        self.0.push(Log { path: path.to_owned(), file, line: Vec::new() });
-        Ok(())
+        self.follow_source(LogSource::Named(path.to_owned())).map_err(Into::into)
     }
 
     /// Follows the standard output and error of a worker if they are regular files.
     pub(super) fn follow_output(&mut self, process: &Process) {
-        let mut known = Vec::new();
-        for stream in [1, 2] {
-            let path = PathBuf::from(format!("/proc/{}/fd/{stream}", process.id.pid));
-            let Some(found) = std::fs::metadata(&path).ok().filter(std::fs::Metadata::is_file) else {
-                continue;
-            };
-            let name = (found.dev(), found.ino());
-            if known.contains(&name) {
-                continue;
-            }
-            known.push(name);
-            if let Err(error) = self.follow(&path) {
-                tracing::info!("{} cannot be followed: {error}", path.display());
+        for descriptor in [1, 2] {
+            let source = LogSource::Stream { pid: process.id.pid, descriptor };
+            match self.follow_source(source.clone()) {
+                Ok(()) | Err(ReadError::NotRegular | ReadError::UnexpectedFileSystem) => {}
+                Err(error) => tracing::info!("{} cannot be followed: {error}", source.path().display()),
             }
         }
+    }
+
+    /// Follows a log from its current end, unless it is already followed.
+    fn follow_source(&mut self, source: LogSource) -> Result<(), ReadError> {
+        let file = source.open(ExpectedFile::ANY)?;
+        let is_known = |log: &Log| (log.file.device, log.file.inode) == (file.device, file.inode);
+        if !self.0.iter().any(is_known) {
+            file.file().seek(SeekFrom::End(0))?;
+            self.0.push(Log { source, file, line: Vec::new() });
+        }
+        Ok(())
     }
 
     /// Passes each new line to `handle_line`.
     pub(super) fn poll(&mut self, mut handle_line: impl FnMut(&str)) {
         for log in &mut self.0 {
             if let Err(error) = log.poll(&mut handle_line) {
-                tracing::debug!("{}: {error}", log.path.display());
+                tracing::debug!("{}: {error}", log.source.path().display());
             }
         }
     }
@@ -61,7 +86,7 @@ impl Logs {
 impl Log {
     fn poll(&mut self, handle_line: &mut impl FnMut(&str)) -> std::io::Result<()> {
         let before = self.line.len();
-        (&mut self.file).take(MAX_LINE as u64).read_to_end(&mut self.line)?;
+        self.file.file().take(MAX_LINE as u64).read_to_end(&mut self.line)?;
         if self.line.len() == before {
             return self.check_rotation();
         }
@@ -82,12 +107,14 @@ impl Log {
 
     /// Reopens a rotated log and rewinds a truncated one.
     fn check_rotation(&mut self) -> std::io::Result<()> {
-        let (opened, current) = (self.file.metadata()?, std::fs::metadata(&self.path)?);
-        if (opened.dev(), opened.ino()) != (current.dev(), current.ino()) {
-            self.file = File::open(&self.path)?;
+        let current = std::fs::metadata(self.source.path())?;
+        if (self.file.device, self.file.inode) != (current.dev(), current.ino()) {
+            // A link in place of the rotated file must not lead to a file of another user.
+            let same_owner = ExpectedFile { owner_uid: Some(self.file.owner_uid), ..ExpectedFile::ANY };
+            self.file = self.source.open(same_owner)?;
             self.line.clear();
-        } else if current.len() < self.file.stream_position()? {
-            self.file.rewind()?;
+        } else if current.len() < self.file.file().stream_position()? {
+            self.file.file().rewind()?;
             self.line.clear();
         }
         Ok(())
@@ -97,6 +124,8 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+
+    use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
     use super::*;
 
@@ -119,5 +148,26 @@ mod tests {
         poll(&mut logs);
         poll(&mut logs);
         assert_eq!(seen, ["the first line", "another"]);
+    }
+
+    #[test]
+    fn a_log_that_becomes_a_fifo_or_a_terminal_is_not_opened() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("worker.log");
+        std::fs::write(&path, "old\n").expect("a log");
+        let mut logs = Logs::default();
+        logs.follow(&path).expect("it is there");
+        for kind in [FileType::Fifo, FileType::CharacterDevice] {
+            std::fs::remove_file(&path).expect("removed");
+            // The null device: opening a terminal would make it the controlling one.
+            let made = mknodat(CWD, &path, kind, Mode::RUSR, makedev(1, 3));
+            if kind == FileType::CharacterDevice && made.is_err() {
+                return eprintln!("SKIPPED: a device cannot be made here");
+            }
+            made.expect("made");
+            logs.poll(|line| panic!("{line}"));
+            assert_eq!(logs.0[0].poll(&mut |_| ()).expect_err("refused").to_string(), "not a regular file");
+        }
+        assert!(logs.follow(&path).is_err());
     }
 }

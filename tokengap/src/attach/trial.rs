@@ -100,7 +100,8 @@ impl Attach {
             let mut see = |event: &Event<'_>| queues |= matches!(event.what, What::Queue(_));
             self.poll(&mut see);
             let read = self.sampling().is_none_or(|cost| cost.readings > cost.failed);
-            let settled = read || self.python.as_ref().is_some_and(|python| !python.refused().is_empty());
+            let settled =
+                read || self.python.as_ref().is_some_and(|python| python.has_ended() || !python.refused().is_empty());
             if settled && queues || Instant::now() >= until {
                 break;
             }
@@ -140,7 +141,7 @@ impl Attach {
                 (of_processes, format!("uprobes on the libc of {processes} processes"))
             }
             Feature::Queues => {
-                why.extend(self.queues.refused.iter().map(Reason::new));
+                why.extend(self.queues.problems().refused.iter().map(Reason::new));
                 if !queues && why.is_empty() {
                     self.blind(&mut why);
                 }

@@ -12,9 +12,13 @@ use session::Signals;
 
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
-use crate::attach::{Attach, AttachOptions, Follow, PythonOptions};
+use crate::attach::{Attach, AttachOptions, Follow, PythonOptions, StartUp, Unattached};
 use crate::confinement;
+use crate::open_files;
 use crate::tokenizer;
+
+/// Open files of discovery and the probe: one per candidate process, and several per probed one.
+pub(crate) const DISCOVERY_FILES: u64 = 65_536;
 
 /// Watch a running engine without touching it: eBPF probes on libzmq show each frame sent, received and processed.
 ///
@@ -81,7 +85,7 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    fn options(&self) -> anyhow::Result<AttachOptions> {
+    fn options(&self, python: Option<PythonOptions>) -> anyhow::Result<AttachOptions> {
         Ok(AttachOptions {
             named: self.pid.iter().map(|spec| spec.pid).collect(),
             capture: self.capture,
@@ -89,26 +93,38 @@ impl Args {
             logs: self.worker_log.clone(),
             tokenizer: self.tokenizer.as_deref().map(tokenizer::read).transpose()?,
             probe: Options { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..Options::default() },
-            python: self.python_stacks.map(|hertz| PythonOptions::new(hertz, self.python_stacks_all)).transpose()?,
+            python,
         })
     }
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let python = args.python_stacks.map(|hertz| PythonOptions::start(hertz, args.python_stacks_all)).transpose()?;
     confinement::attach(&args.live);
-    let options = args.options()?;
+    let options = args.options(python)?;
     if args.follow {
         return app::run(Follow::new(options), &args.live);
     }
-    let watcher = processes(&args.pid)?;
-    let engine = choose(watcher.topology(), &args.pid)?;
+    // Before discovery, which may take long, and before the attach is announced, so that an interrupt prints a report.
+    let signals = Signals::install().context("cannot listen for signals")?;
+    let start_up = StartUp::new(&signals, args.live.duration);
+    let named = args.pid.clone();
+    let Some(watcher) = start_up.wait(move || processes(&named))? else {
+        return end_early(args, &signals, "the search for the engine's processes");
+    };
+    // It may ask the user, who may take long.
+    let topology = watcher.topology().clone();
+    let named = args.pid.clone();
+    let Some(engine) = StartUp::new(&signals, None).wait(move || choose(&topology, &named))? else {
+        return end_early(args, &signals, "the choice of an engine");
+    };
     if let Some(side) = &engine.settings.disaggregation {
         let (word, sends) = (side.value.word, side.value.sends);
         errln!("tokengap: this is the {word} server of a pair ({}); it sends {sends}", side.origin);
     }
-    // Handle signals before announcing the attach, so that an interrupt right after it still prints a report.
-    let signals = Signals::install().context("cannot listen for signals")?;
-    let mut attach = Attach::start(watcher, engine, options)?;
+    let Some(mut attach) = start_up.wait(move || Attach::start(watcher, engine, options))? else {
+        return end_early(args, &signals, "the attach to the engine's processes");
+    };
     if let Some(refusal) = attach.refusal() {
         bail!(refusal);
     }
@@ -122,8 +138,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     app::conclude(&report, args.live.outcome)
 }
 
+/// Reports a run that ended before it observed an engine.
+fn end_early(args: &Args, signals: &Signals, unfinished: &'static str) -> anyhow::Result<ExitCode> {
+    let report = app::watch(Unattached { unfinished }, &args.live, signals)?;
+    app::conclude(&report, args.live.outcome)
+}
+
 /// Finds the processes of engines, and those `named` by the user.
 pub(super) fn processes(named: &[RoleSpec]) -> anyhow::Result<Watcher> {
+    open_files::raise_limit(DISCOVERY_FILES);
     let options = discover::Options { named: named.to_vec(), ..discover::Options::new(engines::DISCOVERED) };
     Watcher::new(options).context("cannot look for the engine's processes")
 }
@@ -136,7 +159,10 @@ pub(super) fn role_spec(text: &str) -> Result<RoleSpec, String> {
 /// Selects the engine: that of the named processes, the only one running, or the user's choice from a list.
 pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Engine> {
     match topology.pick(named) {
-        Ok(engine) => Ok(engine.clone()),
+        Ok(engine) => {
+            report_other_candidates(topology, engine);
+            Ok(engine.clone())
+        }
         // The named processes may not be connected yet. The user knows that they belong together.
         Err(PickError::Unconnected(_)) => Ok(only(topology, named)),
         Err(PickError::Several(_)) if std::io::stdin().is_terminal() => ask(topology),
@@ -162,9 +188,20 @@ fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
     engine
 }
 
+/// Prints the processes that look like a part of an engine but are not connected to any.
+fn report_other_candidates(topology: &Topology, engine: &Engine) {
+    let pids = topology.candidate_pids();
+    let others: Vec<u32> = pids.into_iter().filter(|pid| engine.process(*pid).is_none()).collect();
+    if let [first, ..] = others.as_slice() {
+        let count = others.len();
+        errln!("tokengap: candidates without a connection, not watched: {count} processes (first pid {first})");
+    }
+}
+
 fn ask(topology: &Topology) -> anyhow::Result<Engine> {
-    let answer = answer(&format!("{topology}\nWhich engine? [1-{}]", topology.engines.len()))?;
-    let picked = answer.parse::<usize>().ok().and_then(|n| topology.engines.get(n.checked_sub(1)?));
+    let engines: Vec<&Engine> = topology.confirmed().collect();
+    let answer = answer(&format!("{topology}\nWhich engine? [1-{}]", engines.len()))?;
+    let picked = answer.parse::<usize>().ok().and_then(|n| engines.get(n.checked_sub(1)?).copied());
     picked.cloned().with_context(|| format!("{answer:?} is not one of the listed numbers"))
 }
 

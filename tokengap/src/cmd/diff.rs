@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use trace::diff::{Diff, Options};
+use trace::report::hostile::EscapeForm;
 
 use crate::args::OutputArgs;
 use crate::cmd::saved;
@@ -68,12 +69,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let (a, b) = (saved::report(&args.a, SLOWEST)?, saved::report(&args.b, SLOWEST)?);
     let diff = Diff::of((&name(&args.a), &a), (&name(&args.b), &b), &options);
+    let form = if args.format == Format::Json { EscapeForm::Json } else { EscapeForm::Text };
     let text = match args.format {
         Format::Text => diff.to_text(),
         Format::Json => diff.to_json() + "\n",
         Format::Markdown => diff.to_markdown(),
     };
-    args.output.write(&text)?;
+    args.output.write(&text, form)?;
     Ok(ExitCode::from(u8::from(args.fail_on_worse && diff.worse())))
 }
 

@@ -1,6 +1,6 @@
 //! `tokengap export`: converts a recording into the formats of other tools.
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{IsTerminal, Write};
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -104,7 +104,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
         target.finish()?;
     } else {
-        let out = io::stdout().lock();
+        // The exporter escapes its output.
+        let out = output::raw_stdout();
         let progress = (!out.is_terminal()).then(|| Progress::of("exporting"));
         write(&recording, args, out, progress)?;
     }
@@ -115,7 +116,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn parquet(args: &Args) -> anyhow::Result<()> {
     ensure!(cfg!(feature = "parquet"), "cannot write Parquet: {}", missing("parquet"));
     let path = output::named(args.output.file());
-    ensure!(path.is_some() || !io::stdout().is_terminal(), "Parquet is binary: name the output file with -o");
+    ensure!(path.is_some() || !output::is_terminal(), "Parquet is binary: name the output file with -o");
     ensure!(!path.is_some_and(zipped), "Parquet is compressed already: name OUT without .gz");
     Ok(())
 }

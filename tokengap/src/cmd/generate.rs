@@ -8,7 +8,7 @@ use anyhow::Context;
 use clap::Command;
 use clap_complete::Shell;
 
-use crate::config;
+use crate::{config, output};
 
 /// Write completions for a shell, or man pages.
 #[derive(clap::Args)]
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(shell) => clap_complete::generate(shell, &mut command, "tokengap", &mut text),
             None => clap_mangen::Man::new(command).render(&mut text)?,
         }
-        std::io::stdout().lock().write_all(&text)?;
+        output::raw_stdout().write_all(&text)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -22,6 +22,8 @@ pub(crate) mod run;
 pub(crate) mod saved;
 #[cfg(target_os = "linux")]
 pub(crate) mod splice;
+#[cfg(all(target_os = "linux", feature = "python-stacks"))]
+pub(crate) mod stacks;
 #[cfg(target_os = "linux")]
 pub(crate) mod tap;
 pub(crate) mod watch;

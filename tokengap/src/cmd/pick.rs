@@ -64,6 +64,7 @@ fn engine(engine: &Engine) -> Option<Offer> {
 }
 
 /// Local runs whose command line contains the address they are published at.
+#[expect(clippy::disallowed_methods, reason = "/proc/PID/cmdline, a file of the kernel")]
 fn published() -> Vec<Offer> {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return Vec::new();

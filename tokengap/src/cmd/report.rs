@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use trace::detect::Severity;
+use trace::report::hostile::EscapeForm;
 use trace::report::{Clock, Report};
 
 use crate::args::{OutputArgs, ReportArgs};
@@ -68,13 +69,14 @@ impl ReportOutput {
     /// Writes `report` in the requested format and returns the exit code for `--fail-on`.
     pub(crate) fn write(&self, report: &Report) -> anyhow::Result<ExitCode> {
         let clock = Clock::of(report, self.zone.clone());
+        let form = if self.format == Format::Json { EscapeForm::Json } else { EscapeForm::Text };
         let text = match self.format {
             Format::Text => report.to_text(),
             Format::Json => report.to_json() + "\n",
             Format::Markdown => report.to_markdown(&clock),
             Format::Html => report.to_html(&clock),
         };
-        self.output.write(&text)?;
+        self.output.write(&text, form)?;
         Ok(app::verdict(report.worst(), self.fail_on))
     }
 }

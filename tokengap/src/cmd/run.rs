@@ -92,7 +92,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let report = watched?;
     let text = app::text(&report, args.live.outcome.json)?;
     match &args.report {
-        Some(path) => output::write(Some(path), &text, args.live.record.force).inspect_err(|_| err!("{text}"))?,
+        Some(path) => output::write(Some(path), &text, app::form(args.live.outcome.json), args.live.record.force)
+            .inspect_err(|_| err!("{text}"))?,
         None => err!("{text}"),
     }
     if let Some((_, path)) = &command_output {
@@ -120,6 +121,7 @@ fn confine(args: &Args, folder: &Path) {
 }
 
 /// Creates the log file for the command's output while the screen is active.
+#[expect(clippy::disallowed_methods, reason = "creates a new file")]
 fn log(args: &Args) -> anyhow::Result<(File, PathBuf)> {
     let by_default = || std::env::temp_dir().join(format!("tokengap-run-{}.log", std::process::id()));
     let path = args.output.clone().unwrap_or_else(by_default);

@@ -15,6 +15,7 @@ const LARGEST_JSON: u64 = 256 << 20;
 
 /// Report of `file`: parsed from JSON, or computed from a recording with at most `slowest` requests listed. `-` reads JSON from standard
 /// input.
+#[expect(clippy::disallowed_methods, reason = "a recording or report that the user named")]
 pub(crate) fn report(file: &Path, slowest: usize) -> anyhow::Result<Report> {
     let name = file.display();
     if file == Path::new("-") {

@@ -1,6 +1,6 @@
 //! `tokengap splice`: moves live hops of a running engine behind the relay, and back.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write as _};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -8,16 +8,17 @@ use anyhow::{Context, bail, ensure};
 use confine::Work;
 use probe_user::discover::RoleSpec;
 use session::Signals;
+use trace::report::hostile::{EscapeForm, line};
 use zmq_tap::relay::Options;
 use zmq_tap::splice::{Folder, Restored, restore};
 
-use crate::app;
 use crate::args::LiveArgs;
 use crate::cmd::attach::{answer, processes};
 use crate::confinement;
 use crate::guard::{Guard, describe};
 use crate::splice::{Prepared, SETTLE, Splice, folders, plan};
 use crate::tap::lower_priority;
+use crate::{app, output};
 
 /// Move live ipc hops of a running engine behind the relay, without a restart, and back at the end.
 ///
@@ -139,20 +140,19 @@ fn restore_sockets(args: &Args) -> anyhow::Result<ExitCode> {
         folders.push(std::env::temp_dir());
         folders.extend(args.pid.map(|pid| PathBuf::from(format!("/proc/{pid}/root/tmp"))));
     }
+    let mut out = output::stdout(EscapeForm::Text);
     let mut refused = false;
     let mut found = 0;
     for path in &folders {
         for restored in restore(&Folder::open(path, path)?)? {
             found += 1;
             refused |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
-            println!("{}", describe(&restored));
+            writeln!(out, "{}", line(&describe(&restored)))?;
         }
     }
     if found == 0 {
-        println!(
-            "no moved socket found in {}",
-            folders.iter().map(|f| f.display().to_string()).collect::<Vec<_>>().join(", ")
-        );
+        let searched: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();
+        writeln!(out, "{}", line(&format!("no moved socket found in {}", searched.join(", "))))?;
     }
     Ok(ExitCode::from(if refused { 2 } else { 0 }))
 }

@@ -4,7 +4,6 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use confine::Work;
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use trace::path::Ends;
 use zmq_tap::relay::{Endpoint, Options, Pair};
 use zmq_tap::tap::{Tap, TapHop};
@@ -14,6 +13,7 @@ use session::Signals;
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
 use crate::confinement;
+use crate::open_files;
 use crate::tap::{TapSource, lower_priority};
 
 /// File descriptors for purposes other than connections: recordings, libraries, the terminal.
@@ -70,7 +70,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::relay(&mut plan, &args.listen, &args.upstream);
     confinement::apply(&plan);
     let hops = hops(args)?;
-    allow_files(args.max_connections);
+    // Two per connection.
+    open_files::raise_limit(args.max_connections as u64 * 2 + OTHER_FILES);
     let options = Options {
         formats: engines::FORMATS,
         queue_frames: args.queue_frames,
@@ -129,18 +130,4 @@ fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
             ..TapHop::new(Pair { listen, upstream })
         })
         .collect())
-}
-
-/// Raises the soft limit of open files to two per connection, as far as the hard limit allows.
-fn allow_files(connections: usize) {
-    let now = getrlimit(Resource::Nofile);
-    let wanted = Some(connections as u64 * 2 + OTHER_FILES);
-    let limit = |max: Option<u64>| max.unwrap_or(u64::MAX);
-    let raised =
-        Rlimit { current: if limit(wanted) < limit(now.maximum) { wanted } else { now.maximum }, maximum: now.maximum };
-    if limit(now.current) < limit(raised.current)
-        && let Err(error) = setrlimit(Resource::Nofile, raised)
-    {
-        tracing::info!("cannot raise the limit of open files: {error}");
-    }
 }

@@ -19,6 +19,7 @@ pub(crate) use reload::{Configured, command, define};
 
 /// Adds the flags of the configuration file, if the command line names one. An invalid command line is returned unchanged, so that clap
 /// reports the error.
+#[expect(clippy::disallowed_methods, reason = "the user's own configuration")]
 pub(crate) fn resolve(command: &Command, line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     let Some((section, matches, path)) = requested_file(command, &line) else {
         return Ok(line);

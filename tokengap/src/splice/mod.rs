@@ -16,6 +16,7 @@ use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
 use trace::Event;
 use trace::path::Ends;
+use trace::report::hostile::line;
 use zmq_tap::relay::{Endpoint, Options, Pair, Signal};
 use zmq_tap::splice::Place;
 use zmq_tap::tap::{Tap, TapHop};
@@ -91,10 +92,9 @@ impl Prepared {
 
     /// Describes the planned move.
     pub(crate) fn describe(&self) -> String {
-        let receivers = self
-            .planned
-            .iter()
-            .map(|one| format!("  {}  {}, received by process {}\n", one.title(), one.endpoint(), one.receiver));
+        let receivers = self.planned.iter().map(|one| {
+            format!("  {}  {}, received by process {}\n", line(&one.title()), line(&one.endpoint()), one.receiver)
+        });
         let senders: BTreeSet<u32> = self.live.iter().map(|live| live.holder.pid).collect();
         let senders: Vec<String> = senders.iter().map(ToString::to_string).collect();
         let rate = match self.rate {

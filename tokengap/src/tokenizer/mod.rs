@@ -8,7 +8,11 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, anyhow};
+use foreign::{ExpectedFile, RegularFile};
 use zmq_tap::egress::Detokenize;
+
+/// Maximum size of a `tokenizer.json`. The largest known ones have 30 MB.
+const LARGEST: usize = 128 << 20;
 
 type Read = Result<Arc<dyn Detokenize>, String>;
 
@@ -17,8 +21,9 @@ pub(crate) type Reading = JoinHandle<Read>;
 
 /// Reads the tokenizer in this file.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Arc<dyn Detokenize>> {
-    let json = std::fs::read(path).map_err(anyhow::Error::from);
-    json.and_then(|json| parse(&json).map_err(|why| anyhow!(why)))
+    let json = RegularFile::open(path, ExpectedFile::ANY).and_then(|file| file.read(LARGEST));
+    json.map_err(anyhow::Error::from)
+        .and_then(|json| parse(&json).map_err(|why| anyhow!(why)))
         .with_context(|| format!("cannot read the tokenizer {}", path.display()))
 }
 

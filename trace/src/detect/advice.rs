@@ -111,6 +111,17 @@ pub(super) fn lost_from_text(engine: &EngineState) -> String {
     }
 }
 
+/// For tokens whose ids no event of an `OpenAI` response lists.
+pub(super) fn unlisted_ids(engine: &EngineState) -> String {
+    let facts = engine.facts_for_listed_ids();
+    match facts.unlisted_ids() {
+        "" => String::from(
+            "the events list fewer ids than the usage counts: the server's serving code or a parser left them out; compare with the text of the response",
+        ),
+        advice => advice.to_owned(),
+    }
+}
+
 /// For chunks that a waiter would drop in incremental mode.
 pub(super) fn would_drop(engine: &EngineState) -> String {
     let Some(drops) = engine.facts().drops() else {

@@ -49,17 +49,66 @@ pub(super) fn short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
     if lost == 0 {
         return;
     }
-    let summary = format!(
-        "{} lost in {}: each response carried fewer tokens than its last event counts",
-        plural(lost, "token"),
-        plural(seen.rids, "response"),
-    );
+    let responses = plural(seen.rids, "response");
+    let summary = if answers.openai_tokens_lost == lost {
+        format!("{} missing in the events of {responses}, by their last counts", plural(lost, "token id"))
+    } else {
+        format!(
+            "{} lost in {responses}: each response carried fewer tokens than its last event counts",
+            plural(lost, "token"),
+        )
+    };
     out.add(Severity::Critical, summary)
         .affected("responses", seen)
         .with("responses_whole", answers.judged_alone)
         .weighed("tokens_lost", lost)
         .with("worst_tokens_lost", seen.amount)
-        .advice(advice::dropped(context.ledger.engine()));
+        .advice(match answers.openai_tokens_lost {
+            0 => advice::dropped(context.ledger.engine()),
+            openai if openai == lost => advice::unlisted_ids(context.ledger.engine()),
+            openai => format!(
+                "{}; for {} of OpenAI endpoints: {}",
+                advice::dropped(context.ledger.engine()),
+                plural(openai, "token"),
+                advice::unlisted_ids(context.ledger.engine())
+            ),
+        });
+}
+
+/// Responses matched to no frame that list more ids than their last event counts.
+pub(super) fn repeated_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let answers = &context.ledger.totals().answers;
+    let (seen, repeated) = (&answers.judged_alone_repeated, answers.judged_alone_tokens_repeated);
+    if repeated == 0 {
+        return;
+    }
+    let summary = format!(
+        "the events of {} list {} more than their last event counts",
+        plural(seen.rids, "response"),
+        plural(repeated, "token id"),
+    );
+    out.add(Severity::Warning, summary)
+        .affected("responses", seen)
+        .weighed("tokens_repeated", repeated)
+        .with("worst_tokens_repeated", seen.amount)
+        .advice("events were written twice, or ids of other tokens are among them: look at the events of the worst response, and at retries in the server and its middleware");
+}
+
+/// Streams that were written to their end without saying that they end.
+pub(super) fn lacking_end(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let seen = &context.ledger.totals().answers.lacking_end;
+    if seen.rids == 0 {
+        return;
+    }
+    let summary = format!(
+        "{} ended with neither a finish reason nor [DONE]: their clients cannot tell a complete text from a cut one",
+        plural(seen.rids, "response"),
+    );
+    out.add(Severity::Warning, summary)
+        .affected("responses", seen)
+        .weight(seen.rids)
+        .with("worst_events", seen.amount)
+        .advice("the server's generator ended early: read its log for an exception or an abort of this request");
 }
 
 pub(super) fn predicted(context: &DetectContext<'_>, out: &mut Verdicts) {

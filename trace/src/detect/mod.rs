@@ -9,6 +9,7 @@ mod consumer_away;
 mod consumer_cpu;
 mod drops;
 mod engine;
+mod engine_silent;
 mod finding;
 mod gap;
 mod health_check;
@@ -87,10 +88,13 @@ const fn detector(kind: &'static str, keep: Keep, check: Check) -> Detector {
 pub const ALL: &[Detector] = &[
     detector("dropped-chunks", Latest, drops::dropped),
     detector("short-answers", Latest, drops::short_answers),
+    detector("repeated-ids", Latest, drops::repeated_ids),
+    detector("unfinished-responses", Latest, drops::lacking_end),
     detector("damaged-tool-calls", Latest, drops::damaged_tool_calls),
     detector("wire-loss", Latest, wire::loss),
     detector("health-check-failed", Worst, health_check::failed),
     detector("first-token-gap", LatestOfAllHops, gap::check),
+    detector("engine-silent", Worst, engine_silent::check),
     detector("late-delivery", Latest, late::delivery),
     detector("late-send", Latest, late::send),
     detector("late-frontend", Latest, late::frontend),

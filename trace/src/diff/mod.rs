@@ -17,7 +17,7 @@ pub use outcome::{Outcome, State};
 pub use pattern::Pattern;
 pub use wait::{LegShift, WaitShift};
 
-use crate::report::Report;
+use crate::report::{Report, hostile};
 use crate::words::{count, duration, names};
 
 /// Name of the schema in comparisons.
@@ -233,7 +233,8 @@ impl Diff {
 
     /// Renders one JSON document.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
+        let json = serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
+        hostile::output(&json, hostile::EscapeForm::Json).into_owned()
     }
 
     /// Renders plain text.
@@ -249,7 +250,7 @@ impl Diff {
 
 fn side(name: &str, report: &Report) -> Side {
     Side {
-        name: crate::report::hostile::plain(name),
+        name: hostile::plain(name),
         what: format!("{} of {}", report.source.kind, crate::report::brief::engine(report)),
         window_ns: report.window_ns[1],
         slot_ns: report.series.as_ref().map(|s| s.slot_ns),

@@ -68,6 +68,11 @@ pub trait Facts: fmt::Debug + Sync {
         None
     }
 
+    /// Advice for responses of its `OpenAI` endpoints that list fewer token ids than they count; empty if these list none.
+    fn unlisted_ids(&self) -> &'static str {
+        ""
+    }
+
     /// Whether the engine sends no finish reason for a request whose client disconnected or whose stop string matched. The end of the
     /// response then ends the request.
     fn ends_silently(&self) -> bool {
@@ -220,5 +225,12 @@ impl Engines {
             None => self.0.first(),
         };
         known.copied().unwrap_or_default()
+    }
+
+    /// The known engine whose `OpenAI` endpoints list token ids, if only one does.
+    pub fn listing_ids(self) -> Option<&'static dyn Facts> {
+        let mut listing = self.0.iter().filter(|engine| !engine.unlisted_ids().is_empty());
+        let only = listing.next()?;
+        listing.next().is_none().then_some(*only)
     }
 }

@@ -96,6 +96,14 @@ impl EngineState {
         &self.behaviour
     }
 
+    /// Facts about the engine of responses that list token ids on an `OpenAI` endpoint: such a response shows its engine if no source names it.
+    pub fn facts_for_listed_ids(&self) -> &'static dyn Facts {
+        if self.name.is_some() || self.version.is_some() {
+            return self.facts;
+        }
+        self.known.listing_ids().unwrap_or(self.facts)
+    }
+
     /// Name of the engine in sentences, with its release if known.
     pub fn title(&self) -> String {
         let title = self.facts.title();

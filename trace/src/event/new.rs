@@ -103,6 +103,7 @@ impl<'a> Answer<'a> {
             end: AnswerEnd::Whole,
             short_writes: 0,
             unacknowledged: None,
+            content: None,
             tool_calls: None,
         }
     }

@@ -6,6 +6,7 @@ use std::io;
 use super::row::{Cell, cells, columns};
 use super::{Closed, ExportContext, Exporter};
 use crate::report::Report;
+use crate::report::hostile::is_unprintable;
 
 pub(super) struct Csv<'w> {
     out: csv::Writer<Box<dyn io::Write + 'w>>,
@@ -48,12 +49,22 @@ fn plain(error: csv::Error) -> io::Error {
     }
 }
 
-/// Prefixes text that a spreadsheet would interpret as a formula with an apostrophe.
+/// Characters that begin a formula, in ASCII, full-width and small forms.
+const FORMULA_STARTS: [char; 12] = ['=', '+', '-', '@', '＝', '＋', '－', '＠', '﹢', '﹣', '﹫', '﹦'];
+
+/// Makes text one line, and prefixes text that a spreadsheet would interpret as a formula with an apostrophe. Some spreadsheets skip
+/// white space and invisible characters before a formula, or split a cell at a line break.
 fn safe(text: &str) -> Cow<'_, str> {
-    if text.starts_with(['=', '+', '-', '@', '\t', '\r']) {
-        Cow::Owned(format!("'{text}"))
-    } else {
-        Cow::Borrowed(text)
+    let is_skipped = |c: char| c.is_whitespace() || is_unprintable(c);
+    let is_formula = text.trim_start_matches(is_skipped).starts_with(FORMULA_STARTS);
+    let is_formula = is_formula || text.starts_with(['\t', '\r', '\n']);
+    match (is_formula, text.contains(is_unprintable)) {
+        (false, false) => text.into(),
+        (true, false) => format!("'{text}").into(),
+        (is_formula, true) => {
+            let cell: String = text.chars().map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).collect();
+            if is_formula { format!("'{cell}").into() } else { cell.into() }
+        }
     }
 }
 
@@ -64,13 +75,38 @@ fn date(wall_ns: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::safe;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// White space, control characters and invisible ones.
+    const SKIPPED: &str = "[\\s\\p{Cc}\\u{200b}-\\u{200f}\\u{202a}-\\u{202e}\\u{2060}\\u{feff}]{0,3}";
 
     #[test]
     fn rids_are_not_interpreted_as_formulas() {
-        for rid in ["=HYPERLINK(\"http://x\")", "@SUM(A1)", "+1", "-1", "\t=1"] {
+        for rid in ["=HYPERLINK(\"http://x\")", "@SUM(A1)", "+1", "-1", " =1", "\u{a0}=1", "\u{3000}＝1", "﹢1"] {
             assert_eq!(safe(rid), format!("'{rid}"));
         }
-        assert_eq!(safe("chatcmpl-1"), "chatcmpl-1");
+        for rid in ["\t=1", "\r1", "\n1", "\u{200b}=1", "\u{0}=1"] {
+            assert_eq!(safe(rid), format!("'\u{fffd}{}", rid.chars().skip(1).collect::<String>()));
+        }
+        for rid in ["chatcmpl-1", "a=1", "'=1", "", "cmpl 1-2"] {
+            assert_eq!(safe(rid), rid);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_cell_of_text_is_a_formula(space in SKIPPED, start in 0..FORMULA_STARTS.len(), rest: String) {
+            let text = format!("{space}{}{rest}", FORMULA_STARTS[start]);
+            let cell = safe(&text);
+            prop_assert!(cell.starts_with('\''));
+            prop_assert!(!cell.contains(is_unprintable));
+        }
+
+        #[test]
+        fn ordinary_text_is_unchanged(text in "[a-zA-Z0-9_.:/][ -~]{0,20}") {
+            prop_assert_eq!(safe(&text), text.as_str());
+        }
     }
 }

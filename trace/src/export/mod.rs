@@ -33,6 +33,7 @@ use crate::engine::Engines;
 use crate::event::Event;
 use crate::ledger::{Ledger, Limits, Summary};
 use crate::record::{ReadError, Record, Recording};
+use crate::report::hostile::{EscapeForm, EscapingWriter};
 use crate::report::{Report, ReportInput};
 use crate::words::names;
 
@@ -56,6 +57,15 @@ names! {
 }
 
 impl Format {
+    /// How output of this format is escaped; `None` for binary output.
+    fn escape_form(self) -> Option<EscapeForm> {
+        match self {
+            Self::Perfetto | Self::Otlp | Self::Events => Some(EscapeForm::Json),
+            Self::Csv => Some(EscapeForm::Text),
+            Self::Parquet => None,
+        }
+    }
+
     /// Description for users.
     pub fn about(self) -> &'static str {
         match self {
@@ -168,7 +178,10 @@ impl<'w> Export<'w> {
         opening: &Opening,
         out: impl io::Write + 'w,
     ) -> io::Result<Self> {
-        let out: Box<dyn io::Write + 'w> = Box::new(out);
+        let out: Box<dyn io::Write + 'w> = match format.escape_form() {
+            Some(form) => Box::new(EscapingWriter::new(out, form)),
+            None => Box::new(out),
+        };
         let exporter: Box<dyn Exporter + 'w> = match format {
             Format::Perfetto => Box::new(perfetto::Perfetto::new(out, opening)),
             Format::Otlp => Box::new(otlp::Otlp::new(out, opening)),

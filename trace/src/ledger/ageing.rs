@@ -44,6 +44,7 @@ impl Ledger {
             while hop.early.pop_front_if(|early| now.since(early.at) > EARLY_NS).is_some() {}
         }
         self.waits.age(now);
+        self.tick_engine_silences(now);
         for group in &mut self.hops.groups {
             group.trend.sample(now, group.backlog);
         }

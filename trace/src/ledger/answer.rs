@@ -2,7 +2,7 @@
 
 use super::Ledger;
 use crate::clock::MonoNs;
-use crate::event::{Answer, AnswerEnd, Finish};
+use crate::event::{Answer, AnswerEnd, AnswerForm, Finish};
 
 impl Ledger {
     pub(super) fn answered(&mut self, at: MonoNs, answer: &Answer<'_>) {
@@ -47,18 +47,35 @@ impl Ledger {
         }
         answers.short_writes += u64::from(answer.short_writes > 0);
         answers.uncounted += u64::from(answer.tokens.is_none());
+        answers.claiming += u64::from(answer.completion_tokens.is_some());
+        answers.tokens_claimed += answer.completion_tokens.map_or(0, u64::from);
+        if let Some(content) = &answer.content {
+            *answers.events.get_or_insert_default() += u64::from(content.events);
+            answers.event_tokens_max = answers.event_tokens_max.max(content.event_tokens_max);
+            if content.lacks_end {
+                answers.lacking_end.enter(at, answer.rid, content.events.into(), true);
+            }
+        }
         // A client that disconnected early did not wait for the rest.
         let (Some(tokens), Some(claimed), AnswerEnd::Whole, false) =
             (answer.tokens, answer.completion_tokens, answer.end, judged)
         else {
             return;
         };
+        let is_openai = answer.content.is_some_and(|content| content.form == AnswerForm::OpenAi);
         answers.judged_alone += 1;
         answers.judged_alone_tokens += u64::from(tokens);
         let lost = u64::from(claimed.saturating_sub(tokens));
         if lost > 0 {
             answers.judged_alone_tokens_lost += lost;
             answers.judged_alone_lost.enter(at, answer.rid, lost, true);
+            answers.openai_tokens_lost += if is_openai { lost } else { 0 };
+        }
+        // Other endpoints may list the end of the prompt before the first token.
+        let repeated = if is_openai { u64::from(tokens.saturating_sub(claimed)) } else { 0 };
+        if repeated > 0 {
+            answers.judged_alone_tokens_repeated += repeated;
+            answers.judged_alone_repeated.enter(at, answer.rid, repeated, true);
         }
     }
 
@@ -96,7 +113,7 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::Config;
-    use crate::event::{Capabilities, Chunk, Finish, IdColumn, ToolCallOutcome, ToolCalls, What};
+    use crate::event::{AnswerContent, Capabilities, Chunk, Finish, IdColumn, ToolCallOutcome, ToolCalls, What};
     use crate::ledger::Answers;
     use crate::ledger::test_path::Path;
 
@@ -112,6 +129,18 @@ mod tests {
         assert_eq!(answers.judged_alone_tokens_lost, 100);
         assert_eq!(answers.judged_alone_lost.rids, 1);
         assert_eq!(&*answers.judged_alone_lost.worst, "5b920f43");
+    }
+
+    #[test]
+    fn ids_beyond_the_count_are_repeats_only_where_each_event_lists_its_own() {
+        let repeated = |form| {
+            let mut path = Path::new(Config::default());
+            let content = AnswerContent { form, events: 7, event_tokens_max: Some(1), lacks_end: false };
+            path.apply(What::Answered(Answer { content: Some(content), ..Answer::new("5b920f43", Some(7), Some(4)) }));
+            let answers = &path.ledger().totals().answers;
+            (answers.judged_alone_tokens_repeated, answers.judged_alone_repeated.rids)
+        };
+        assert_eq!((repeated(AnswerForm::OpenAi), repeated(AnswerForm::Generate)), ((3, 1), (0, 0)));
     }
 
     #[test]

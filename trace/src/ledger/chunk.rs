@@ -3,6 +3,7 @@
 use super::Ledger;
 use super::arithmetic::{Evidence, Step, Verdict};
 use super::delivery_tracker::{DeliveryTracker, Entry};
+use super::engine_silence::is_streamed;
 use super::frame::{Seen, Sums};
 use super::lane::PendingChunk;
 use super::request::Request;
@@ -260,8 +261,18 @@ impl Ledger {
             if first && seen.sent && stream.whole() {
                 request.sent_first = Some(seen.at);
             }
+            if matches!(step.verdict, Verdict::Loss { .. }) {
+                self.silences.enter_wire_loss(stream.last_at);
+            }
             if !first && step.new > 0 && step.verdict != Verdict::Rebased {
                 let silence = seen.at.since(stream.last_at);
+                if seen.sent {
+                    let [chunks, count] = [stream.chunks, stream.count.high];
+                    let facts = self.engine.facts();
+                    self.silences.enter_tokens(seen.at, stream.last_at, step.new, || {
+                        is_streamed(chunks, count, facts.unstreamed_tokens())
+                    });
+                }
                 sums.itl.record_n(&mut self.itl_sent, seen.at, silence, 1);
                 let by_token = silence / u64::from(step.new);
                 sums.itl_by_token.record_n(&mut self.itl_sent_by_token, seen.at, by_token, step.new.into());

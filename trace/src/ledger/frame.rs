@@ -54,6 +54,7 @@ pub(super) struct Sums {
 impl Ledger {
     pub(super) fn sent(&mut self, at: MonoNs, frame: &Frame<'_>) {
         let Some(place) = self.place(at, frame.id) else { return };
+        self.end_engine_silence(at, place, frame.forwarded);
         self.scratch.clear();
         self.content(at, place, frame, true);
         let load = Load::of(frame.chunks.len(), frame.bytes);
@@ -76,6 +77,7 @@ impl Ledger {
         let hop = &mut self.hops.all[place];
         let missed = hop.lanes.entry(id.lane).or_default().seen(id.seq, at);
         if missed > 0 {
+            self.silences.void();
             hop.epoch += 1;
             self.delivery_epoch += u32::from(hop.tracks_deliveries);
             let reported_missed = missed.min(hop.reported_missed);
@@ -103,6 +105,7 @@ impl Ledger {
     pub(super) fn ended(&mut self, at: MonoNs) {
         self.totals.engine_ends += 1;
         self.totals.engine_ended = Some(at);
+        self.silences.void();
         for place in 0..self.hops.all.len() {
             let hop = &mut self.hops.all[place];
             hop.epoch += 1;

@@ -12,6 +12,7 @@ mod consumer;
 mod delivery;
 mod delivery_tracker;
 mod early;
+mod engine_silence;
 mod finished;
 mod frame;
 mod frontend;
@@ -46,6 +47,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub use absence::AwayTimes;
 pub use arithmetic::Evidence;
 pub use delivery_tracker::Fates;
+pub use engine_silence::{EngineSilence, EngineSilences};
 pub use frontend::{FrontendResponse, FrontendWaits};
 pub use hop::{Hop, HopCounts};
 pub use hops::Group;
@@ -147,6 +149,7 @@ pub struct Ledger {
     /// The same per token: divided by the number of tokens, and counted once for each.
     itl_sent_by_token: Distribution,
     itl_delivered_by_token: Distribution,
+    silences: EngineSilences,
     /// Hashes of the ids of recent health checks.
     health_checks: VecDeque<u64>,
     started: Option<MonoNs>,
@@ -217,6 +220,7 @@ impl Ledger {
         self.totals.undecoded += 1;
         self.scratch.clear();
         self.totals.undecoded_since.get_or_insert(at);
+        self.silences.void();
         let Some(place) = self.place(at, undecoded.id) else {
             return;
         };
@@ -239,6 +243,7 @@ impl Ledger {
 
     fn missed(&mut self, at: MonoNs, missed: &Missed) {
         let count = capped(missed.count);
+        self.silences.void();
         self.totals.missed.enter(at, missed.cause, count);
         let mut deliveries = missed.hop.is_none();
         for hop in self.hops.all.iter_mut().filter(|h| missed.hop.is_none_or(|id| id == h.id)) {

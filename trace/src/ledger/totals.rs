@@ -217,6 +217,22 @@ pub struct Answers {
     pub judged_alone_lost: AffectedRequests,
     /// Total of tokens claimed and not carried.
     pub judged_alone_tokens_lost: u64,
+    /// Of these, tokens of OpenAI endpoints, whose events list ids.
+    pub openai_tokens_lost: u64,
+    /// Responses of OpenAI endpoints that list more ids than their last event counts; the amount is in tokens.
+    pub judged_alone_repeated: AffectedRequests,
+    /// Total of ids listed beyond the count.
+    pub judged_alone_tokens_repeated: u64,
+    /// Streams written to their end without a finish reason and `[DONE]`; the amount is in events with text or tokens.
+    pub lacking_end: AffectedRequests,
+    /// Sum of the counts that last events claim.
+    pub tokens_claimed: u64,
+    /// Number of responses that claim a count.
+    pub claiming: u64,
+    /// Events with text or tokens; `None` before any HTTP response.
+    pub events: Option<u64>,
+    /// Maximum number of tokens in one event; `None` if no event shows its tokens.
+    pub event_tokens_max: Option<u32>,
 }
 
 /// All counters.

@@ -10,7 +10,7 @@ const SECTION: [u8; 4] = *b"\xf7tgs";
 
 /// Version of the format. A reader refuses any other `MAJOR`. It reads a later `MINOR` and skips unknown data.
 pub(super) const MAJOR: u16 = 2;
-pub(super) const MINOR: u16 = 8;
+pub(super) const MINOR: u16 = 9;
 
 pub(super) const PREAMBLE: usize = 16;
 pub(super) const SECTION_HEADER: usize = 88;

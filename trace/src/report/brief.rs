@@ -7,19 +7,8 @@ use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::{Gap, Report, Requests};
-use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
 use crate::words::{self, count, duration, known};
-
-/// Summary of the worst finding in one sentence.
-pub(crate) fn verdict(report: &Report) -> String {
-    match report.findings.first().filter(|worst| worst.severity > Severity::Info) {
-        Some(worst) => format!("{}: {}", worst.severity.as_str().to_uppercase(), worst.summary),
-        None if report.requests.seen == 0 => String::from("NOTHING OBSERVED: no request crossed the watched hops"),
-        None if report.findings.is_empty() => String::from("HEALTHY: no findings"),
-        None => String::from("HEALTHY: no warnings"),
-    }
-}
 
 /// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
 pub(crate) fn engine(report: &Report) -> String {

@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::frontend::frontend;
+use super::judged::{headline, judgements};
 use super::losses::losses;
 use super::series::series;
 use super::slowest::slowest;
@@ -86,8 +87,10 @@ pub(crate) fn build(
     ledger.debug_check();
     let (from, to) = input.window.unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
     let engine = ledger.engine();
-    Report {
+    let mut report = Report {
         schema: SCHEMA.to_owned(),
+        verdict: String::new(),
+        judged: judgements(ledger),
         source: Source {
             kind: input.kind.clone(),
             engine: engine.facts().name().to_owned(),
@@ -125,7 +128,9 @@ pub(crate) fn build(
             .map(|l| (l.name.to_owned(), LimitLine { limit: l.limit as u64, reached: l.times }))
             .collect(),
         demo: input.demo.clone(),
-    }
+    };
+    report.verdict = headline(&report);
+    report
 }
 
 impl Requests {
@@ -216,6 +221,12 @@ fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
         judged_alone: answers.judged_alone,
         judged_alone_tokens: answers.judged_alone_tokens,
         judged_alone_tokens_lost: answers.judged_alone_tokens_lost,
+        judged_alone_tokens_repeated: answers.judged_alone_tokens_repeated,
+        lacking_end: answers.lacking_end.rids,
+        claiming: answers.claiming,
+        tokens_claimed: answers.tokens_claimed,
+        events: answers.events,
+        event_tokens_max: answers.event_tokens_max,
     })
 }
 

@@ -1,4 +1,11 @@
-//! Escapes strings from the wire: request ids, class names and endpoints may hold anything a client sent.
+//! Escapes strings that other processes choose: request ids, class names, paths and endpoints may hold anything.
+//!
+//! A renderer makes each string one line with [`plain`] or [`line`]. All output passes an [`EscapingWriter`] in addition, so that a
+//! forgotten string cannot control a terminal.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, Write};
 
 /// Longer names are truncated visibly.
 const LONGEST: usize = 200;
@@ -12,14 +19,121 @@ pub fn plain(text: &str) -> String {
     out
 }
 
-fn is_unprintable(c: char) -> bool {
-    let is_invisible = matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+/// One line of any length: like [`plain`], with visible line breaks.
+pub fn line(text: &str) -> String {
+    lines(&text.replace('\n', "\\n"))
+}
+
+/// Whether `c` controls a terminal, reverses text or is invisible.
+pub fn is_unprintable(c: char) -> bool {
+    let is_invisible = matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
     c.is_control() || is_invisible || matches!(c, '\u{2028}' | '\u{2029}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Same for text of several lines, of any length.
 pub fn lines(text: &str) -> String {
     text.chars().map(|c| if is_unprintable(c) && c != '\n' { '\u{fffd}' } else { c }).collect()
+}
+
+/// Indents the lines after the first, so that a line break inside a message cannot pass for another message.
+pub fn indented(text: &str) -> Cow<'_, str> {
+    match text.split_once('\n') {
+        None | Some((_, "")) => text.into(),
+        Some(_) => {
+            let (body, end) = text.strip_suffix('\n').map_or((text, ""), |body| (body, "\n"));
+            let is_indented = body.lines().skip(1).all(|line| line.is_empty() || line.starts_with(' '));
+            if is_indented { text.into() } else { (body.replace('\n', "\n    ") + end).into() }
+        }
+    }
+}
+
+/// How an [`EscapingWriter`] escapes a character.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EscapeForm {
+    /// Text, CSV, Markdown and HTML: replaced by U+FFFD.
+    Text,
+    /// JSON, where such characters occur only in strings: `\u` and four digits, which a reader decodes to the same string.
+    Json,
+}
+
+/// Whether a terminal acts on `c`, or it changes the direction or the lines of text. Renderers also replace invisible characters, but put
+/// some into Markdown themselves.
+fn is_active(c: char) -> bool {
+    let is_control = c.is_control() && !matches!(c, '\n' | '\t');
+    is_control || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Whether all bytes are printable ASCII, tabs and line feeds, as nearly all output is.
+fn is_plain_text(bytes: &[u8]) -> bool {
+    // Counts over all bytes instead of stopping early, so that the compiler can vectorise the loop.
+    let is_plain = |byte: &&u8| matches!(byte, b'\t' | b'\n' | b' '..=b'~');
+    bytes.iter().filter(is_plain).count() == bytes.len()
+}
+
+/// Escapes finished output. Borrows it if nothing needs escaping.
+pub fn output(text: &str, form: EscapeForm) -> Cow<'_, str> {
+    if is_plain_text(text.as_bytes()) || !text.chars().any(is_active) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match form {
+            _ if !is_active(c) => out.push(c),
+            EscapeForm::Text => out.push('\u{fffd}'),
+            EscapeForm::Json => {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "\\u{:04x}", u32::from(c));
+            }
+        }
+    }
+    out.into()
+}
+
+/// Escapes everything that is written.
+#[derive(Debug)]
+pub struct EscapingWriter<W> {
+    out: W,
+    form: EscapeForm,
+    /// Beginning of a character that the next write completes.
+    partial: Vec<u8>,
+}
+
+impl<W: Write> EscapingWriter<W> {
+    /// Escapes what is written to `out`.
+    pub fn new(out: W, form: EscapeForm) -> Self {
+        Self { out, form, partial: Vec::new() }
+    }
+}
+
+impl<W: Write> Write for EscapingWriter<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.partial.is_empty() && is_plain_text(bytes) {
+            return self.out.write(bytes);
+        }
+        let mut whole = std::mem::take(&mut self.partial);
+        whole.extend_from_slice(bytes);
+        let mut text = String::with_capacity(whole.len());
+        let mut chunks = whole.utf8_chunks().peekable();
+        while let Some(chunk) = chunks.next() {
+            text.push_str(chunk.valid());
+            if chunks.peek().is_none() && is_beginning(chunk.invalid()) {
+                self.partial = chunk.invalid().to_vec();
+            } else if !chunk.invalid().is_empty() {
+                text.push('\u{fffd}');
+            }
+        }
+        self.out.write_all(output(&text, self.form).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// Whether more bytes can complete these to a character.
+fn is_beginning(bytes: &[u8]) -> bool {
+    std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none())
 }
 
 /// Escapes text or a cell of a Markdown page: no markup, no link, no mention of a user.
@@ -68,7 +182,54 @@ mod tests {
         assert_eq!(plain(&"x".repeat(1000)).chars().count(), LONGEST + 1);
     }
 
+    fn written(parts: &[&[u8]], form: EscapeForm) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut writer = EscapingWriter::new(&mut out, form);
+        for part in parts {
+            writer.write_all(part).expect("a vector");
+        }
+        out
+    }
+
+    #[test]
+    fn active_characters_are_escaped_wherever_a_write_ends() {
+        let hostile = "a\u{1b}[31m\u{9b}31m\u{7}\u{7f}\r\u{202e}x\n\ty\u{2060}";
+        for end in 0..hostile.len() {
+            let (start, rest) = hostile.as_bytes().split_at(end);
+            let text = written(&[start, rest], EscapeForm::Text);
+            assert_eq!(
+                String::from_utf8(text).expect("UTF-8"),
+                "a\u{fffd}[31m\u{fffd}31m\u{fffd}\u{fffd}\u{fffd}\u{fffd}x\n\ty\u{2060}"
+            );
+        }
+        assert_eq!(written(&[b"a\xff\x9bb"], EscapeForm::Text), "a\u{fffd}\u{fffd}b".as_bytes());
+    }
+
+    #[test]
+    fn a_message_cannot_contain_the_start_of_another() {
+        assert_eq!(line("a\ntokengap: b\u{1b}"), "a\\ntokengap: b\u{fffd}");
+        assert_eq!(indented("a\ntokengap: b\nc\n"), "a\n    tokengap: b\n    c\n");
+        assert_eq!(indented("found 2 engines:\n  1\n"), "found 2 engines:\n  1\n");
+        assert_eq!(indented("a\n"), "a\n");
+    }
+
     proptest! {
+        #[test]
+        fn escaped_json_is_the_same_value(text: String, end in 0_usize..64) {
+            let json = serde_json::to_vec(&text).expect("JSON");
+            let (start, rest) = json.split_at(end.min(json.len()));
+            let escaped = String::from_utf8(written(&[start, rest], EscapeForm::Json)).expect("UTF-8");
+            prop_assert!(!escaped.chars().any(is_active));
+            prop_assert_eq!(serde_json::from_str::<String>(&escaped).expect("JSON"), text);
+        }
+
+        #[test]
+        fn escaped_text_is_inactive(parts in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..8), 0..8)) {
+            let parts: Vec<&[u8]> = parts.iter().map(Vec::as_slice).collect();
+            let escaped = String::from_utf8(written(&parts, EscapeForm::Text)).expect("UTF-8");
+            prop_assert!(!escaped.chars().any(is_active));
+        }
+
         #[test]
         fn code_spans_cannot_be_closed_by_their_content(text in "[`|a ]{0,12}") {
             let code = markdown_code(&text);

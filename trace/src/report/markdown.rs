@@ -62,7 +62,7 @@ fn section<const N: usize>(out: &mut String, heading: &str, mut of: Table<'_, N>
 }
 
 fn head(out: &mut String, report: &Report, clock: &Clock) {
-    let _ = writeln!(out, "## {}\n", markdown(&brief::verdict(report)));
+    let _ = writeln!(out, "## {}\n", markdown(&report.verdict));
     if let Some(worst) = report.findings.first() {
         let _ = writeln!(out, "- **since** {}", clock.both(worst.at_ns));
     }

@@ -7,6 +7,7 @@ mod build;
 mod frontend;
 pub mod hostile;
 mod html;
+mod judged;
 mod losses;
 pub(crate) mod markdown;
 mod modes;
@@ -32,6 +33,7 @@ pub(crate) use brief::wrap;
 pub use build::ReportInput;
 pub(crate) use build::build;
 pub use frontend::FrontendCounts;
+pub use judged::{FaultKind, Judgement, judgements, not_judged};
 pub use losses::{LossLine, LossList, Losses, ids, places};
 pub use modes::{ModeLine, Modes};
 pub use path::LegLine;
@@ -52,6 +54,12 @@ pub const SCHEMA: &str = "tokengap.report/2";
 pub struct Report {
     /// [`SCHEMA`].
     pub schema: String,
+    /// Summary in one sentence, the first line of every other form.
+    #[serde(default)]
+    pub verdict: String,
+    /// Kinds of faults that the run could have shown.
+    #[serde(default)]
+    pub judged: Vec<Judgement>,
     /// Source of the observations.
     pub source: Source,
     /// Start and end of the capture.
@@ -114,7 +122,8 @@ pub struct Report {
 impl Report {
     /// Renders one JSON document.
     pub fn to_json(&self) -> String {
-        serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"))
+        let json = serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
+        hostile::output(&json, hostile::EscapeForm::Json).into_owned()
     }
 
     /// Renders text of at most 100 columns.
@@ -259,6 +268,24 @@ pub struct AnswerCounts {
     pub judged_alone_tokens: u64,
     /// Tokens claimed by their last events but not carried.
     pub judged_alone_tokens_lost: u64,
+    /// Token ids that they list beyond that claim (OpenAI endpoints).
+    #[serde(default)]
+    pub judged_alone_tokens_repeated: u64,
+    /// Streams written to their end with neither a finish reason nor `[DONE]`.
+    #[serde(default)]
+    pub lacking_end: u64,
+    /// Responses whose last event claims a number of tokens.
+    #[serde(default)]
+    pub claiming: u64,
+    /// Sum of these numbers.
+    #[serde(default)]
+    pub tokens_claimed: u64,
+    /// Events with text or tokens, of HTTP responses; `null` without any.
+    #[serde(default)]
+    pub events: Option<u64>,
+    /// Maximum number of tokens in one event; `null` if no event shows its tokens.
+    #[serde(default)]
+    pub event_tokens_max: Option<u32>,
 }
 
 /// Time between chunks with tokens of one request, by chunk and by token. By token, the time is divided by the tokens of the later chunk

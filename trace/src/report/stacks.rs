@@ -72,7 +72,7 @@ pub struct SamplingCost {
     pub late: u64,
     /// Intervals discarded because they were not fetched.
     pub dropped: u64,
-    /// CPU time of the sampling thread, part of `cpu_ns`.
+    /// CPU time of the process that reads stacks, part of `cpu_ns`.
     pub cpu_ns: u64,
 }
 

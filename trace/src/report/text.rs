@@ -8,7 +8,8 @@ use serde_json::Value;
 use super::brief::{row, wrap};
 use super::hostile::{lines, plain};
 use super::{
-    Chunks, HopLine, LegKind, LossLine, LossList, ModeLine, Report, Spread, ThreadState, bar, brief, stacks, stages,
+    AnswerCounts, Chunks, HopLine, LegKind, LossLine, LossList, ModeLine, Report, Spread, ThreadState, bar, brief,
+    stacks, stages,
 };
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, known, percent, plural};
@@ -65,8 +66,7 @@ fn truth(out: &mut String, report: &Report) {
 }
 
 fn head(out: &mut String, report: &Report) {
-    let verdict = brief::verdict(report);
-    wrap(out, &verdict, "", "  ");
+    wrap(out, &report.verdict, "", "  ");
     let engine = brief::engine(report);
     let _ = writeln!(out, "{} of {engine}, {}", report.source.kind, duration(report.window_ns[1]));
     let _ = writeln!(out);
@@ -97,6 +97,9 @@ fn numbers(out: &mut String, report: &Report) {
         for (n, line) in modes.enumerate() {
             row(out, if n == 0 { "ids" } else { "" }, &line);
         }
+    }
+    if let Some(answers) = &report.answers {
+        row(out, "responses", &responses(answers));
     }
     if let Some(gap) = &report.gap_ns {
         row(out, "gap", &format!("{} over {} requests", brief::quantiles(gap), count(gap.count)));
@@ -130,6 +133,36 @@ fn chunks(c: &Chunks) -> String {
         if let Some(n) = n {
             let _ = write!(line, ", {} {what}", count(n));
         }
+    }
+    line
+}
+
+/// Finished responses, and what they show about themselves.
+fn responses(answers: &AnswerCounts) -> String {
+    let mut line = format!("{} ended", count(answers.seen));
+    for (n, what) in [
+        (answers.client_left, "by their clients"),
+        (answers.server_left, "early by the server"),
+        (answers.short_writes, "with a client that read slowly"),
+        (answers.lacking_end, "without a finish reason"),
+    ] {
+        if n > 0 {
+            let _ = write!(line, ", {} {what}", count(n));
+        }
+    }
+    if answers.claiming > 0 {
+        let _ = write!(line, "; {} claim {}", count(answers.claiming), plural(answers.tokens_claimed, "token"));
+    }
+    if answers.judged_alone > 0 {
+        let listed = plural(answers.judged_alone_tokens, "token");
+        let _ = write!(line, "; {} judged by their own count carry {listed}", count(answers.judged_alone));
+    }
+    if let Some(events) = answers.events {
+        let events = if events == 0 { String::from("no event") } else { plural(events, "event") };
+        let _ = write!(line, "; {events} with content");
+    }
+    if let Some(max) = answers.event_tokens_max {
+        let _ = write!(line, ", up to {} in one", plural(max.into(), "token"));
     }
     line
 }

@@ -7,9 +7,10 @@ use proptest::sample::select;
 use proptest::string::string_regex;
 use trace::engine::{Mode, Waiter};
 use trace::event::{
-    Answer, AnswerEnd, ArgumentsPart, Away, AwayState, Capabilities, Chunk, CpuSample, Delivery, Engine, Event, Finish,
-    Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed, MissedCause, PollUse, QueueSample, Received,
-    Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, What,
+    Answer, AnswerContent, AnswerEnd, AnswerForm, ArgumentsPart, Away, AwayState, Capabilities, Chunk, CpuSample,
+    Delivery, Engine, Event, Finish, Frame, FrontendWait, Hop, IdColumn, Kind, LoggedState, Merged, Missed,
+    MissedCause, PollUse, QueueSample, Received, Response, SendWait, StackSample, Stage, ThreadPart, ToolCallOutcome,
+    ToolCalls, Undecoded, UnjudgedReason, What,
 };
 use trace::record::Record;
 use trace::{FrameId, HopId, MonoNs, ThreadId};
@@ -181,7 +182,17 @@ fn answer() -> impl Strategy<Value = Answer<'static>> {
         end: select(AnswerEnd::ALL),
         short_writes: small(),
         unacknowledged: of(large()),
+        content: of(answer_content()),
         tool_calls: of(tool_calls()),
+    })
+}
+
+fn answer_content() -> impl Strategy<Value = AnswerContent> {
+    any!(AnswerContent {
+        form: select(vec![AnswerForm::Generate, AnswerForm::OpenAi]),
+        events: small(),
+        event_tokens_max: of(small()),
+        lacks_end: any::<bool>(),
     })
 }
 

@@ -170,6 +170,15 @@ fn check_no_false_findings(world: &World, analysis: &Analysis) -> TestCaseResult
         let was_silent = finding.at_ns > 0 || requests_with_rid(world, &finding.rid).any(silent);
         prop_assert!(was_silent, "{finding:?}");
     }
+    for finding in report.findings.iter().filter(|finding| finding.kind == "engine-silent") {
+        let [at_ns, silence_ns] =
+            ["silence_at_ns", "silence_ns"].map(|name| finding.evidence[name].as_u64().expect("a time"));
+        let from = report.window_mono_ns[0] + at_ns;
+        let to = from + silence_ns;
+        // Frames lost on the wire were sent, too.
+        let sent = world.engine_sent_at.iter().find(|at| (from + RELAY_NS..to).contains(*at));
+        prop_assert!(sent.is_none(), "sent at {sent:?}: {finding:?}");
+    }
     check_gaps(world, analysis)
 }
 
@@ -248,6 +257,20 @@ fn shuffled(events: &[(u64, Option<OwnedEvent>)], swaps: &[usize]) -> Vec<(u64, 
         }
     }
     events
+}
+
+/// Adds the ticks of a live run: one every 100 ms.
+fn with_regular_ticks(events: &[(u64, Option<OwnedEvent>)]) -> Vec<(u64, Option<OwnedEvent>)> {
+    let mut ticked = Vec::new();
+    let mut next = events.first().map_or(0, |(at, _)| *at);
+    for event in events {
+        while next < event.0 {
+            ticked.push((next, None));
+            next += SECOND / 10;
+        }
+        ticked.push(event.clone());
+    }
+    ticked
 }
 
 /// Fixed seed, unless `TOKENGAP_MODEL_SEED` overrides it.
@@ -362,6 +385,19 @@ proptest! {
         let counted = |event: &OwnedEvent| matches!(event, OwnedEvent::Plain(What::Missed(Missed { count: 1.., .. })));
         let missed = world.events.iter().any(|(_, event)| event.as_ref().is_some_and(counted));
         prop_assert_eq!(report(&analysis).own.events_missed > 0, missed);
+    }
+
+    #[test]
+    fn only_an_engine_that_sends_nothing_is_called_silent(
+        shape in schedule::partly_observed(), steps in schedule::faulty_with_misses(), streams in 2_usize..5, pause_ms in 1_000_u32..4_000,
+    ) {
+        // Steady streams around the pause and the random steps, so that a silence can be judged at all.
+        let parts: Vec<_> = (40..40 + streams).map(|slot| (slot, 1, false)).collect();
+        let steady = |frames| (0..frames).flat_map(|_| [Step::Send { rank: 0, parts: parts.clone() }, Step::Wait(20)]);
+        let pause = [Step::Wait(pause_ms)];
+        let steps: Vec<_> = steady(20).chain(steps).chain(steady(20)).chain(pause).chain(steady(80)).collect();
+        let world = World::run(shape, &steps);
+        check_no_false_findings(&world, &analyse(&with_regular_ticks(&world.events), Config::default())?)?;
     }
 
     #[test]

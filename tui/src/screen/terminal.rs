@@ -1,5 +1,7 @@
 //! Takes over the terminal and restores it on every exit: end, error, panic, signal.
 
+#![expect(clippy::disallowed_methods, reason = "the screen draws cells, whose text `Pad` escapes")]
+
 use std::io::{self, IsTerminal, Write};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};

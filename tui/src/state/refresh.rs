@@ -7,7 +7,8 @@ use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Numbers, Request, Summary};
-use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens, bar};
+use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens, bar, judgements, not_judged};
+use trace::words::plural;
 
 use super::evidence::Kept;
 use super::flags::{Flag, Flags, Health, Verdict};
@@ -42,7 +43,7 @@ impl Model {
         self.path = bar::segments(&analysis.path());
         self.threads = threads::read(ledger);
         self.stacks = StackLine::all(ledger).unwrap_or_default();
-        self.verdict = self.verdict_now();
+        self.verdict = self.verdict_now(ledger);
         let totals = ledger.totals();
         let missed = totals.missed.reported() + totals.missed.unannounced;
         self.run = RunValues { missed, undecoded: totals.undecoded, ..run };
@@ -105,7 +106,7 @@ impl Model {
         self.detail = Some(detail);
     }
 
-    fn verdict_now(&self) -> Verdict {
+    fn verdict_now(&self, ledger: &Ledger) -> Verdict {
         // Active findings come first.
         if let Some(worst) = self.findings.iter().find(|finding| finding.verdict.severity > Severity::Info) {
             let (summary, severity) = (&worst.verdict.summary, worst.verdict.severity);
@@ -115,17 +116,23 @@ impl Model {
                 Verdict { health: Health::Info, text: format!("now quiet; earlier: {summary}") }
             };
         }
-        if self.chunks.sent == 0 {
+        let responses = ledger.totals().answers.seen;
+        if self.chunks.sent == 0 && responses == 0 {
             return Verdict { health: Health::Unknown, text: "no tokens observed yet".into() };
         }
         let text = match self.gap.whole {
+            _ if self.chunks.sent == 0 => format!("{} ended", plural(responses, "response")),
             Some(gap) => {
                 format!("tokens are flowing; the longest first-token gap was {}", session::units::duration(gap.max))
             }
             None if self.gap.open.is_some() => "tokens are flowing; no first token has been received yet".into(),
             None => "tokens are flowing; receives are not observed, so the gap is unknown".into(),
         };
-        Verdict { health: Health::Good, text }
+        // The report's headline says the same. A run that could not have shown a fault is not called good.
+        match not_judged(&judgements(ledger), false) {
+            None => Verdict { health: Health::Good, text },
+            Some(rest) => Verdict { health: Health::Info, text: format!("{text}; not judged: {rest}") },
+        }
     }
 }
 

@@ -4,6 +4,7 @@ use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::widgets::{Clear, Widget};
+use trace::report::hostile::is_unprintable;
 
 use crate::state::action::Action;
 use crate::theme::{Ink, Theme};
@@ -196,10 +197,10 @@ fn is_plain(byte: u8) -> bool {
     (b' '..=b'~').contains(&byte)
 }
 
-/// Replaces control characters: text from the wire may contain any, and they must not reach the terminal.
+/// Replaces characters that control the terminal, reverse text or are invisible: text from the wire may contain any.
 fn clean(text: &str) -> std::borrow::Cow<'_, str> {
-    if text.chars().any(char::is_control) {
-        text.chars().map(|c| if c.is_control() { '?' } else { c }).collect::<String>().into()
+    if text.contains(is_unprintable) {
+        text.chars().map(|c| if is_unprintable(c) { '?' } else { c }).collect::<String>().into()
     } else {
         text.into()
     }

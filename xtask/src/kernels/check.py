@@ -108,7 +108,7 @@ def main() -> int:
         options.results.mkdir(parents=True, exist_ok=True)
         for file in options.results.glob("*.json"):
             results[file.stem] = json.loads(file.read_text())
-    wrong = []
+    wrong, ran, skipped = [], 0, 0
     for kernel in kernels():
         program = options.x86 if kernel[0] == "amd64" else options.arm64
         if program == "-" or options.only not in " ".join(kernel):
@@ -116,7 +116,9 @@ def main() -> int:
         print(f"==== {' '.join(kernel)}", flush=True)
         result = boot(kernel, Path(program), options.release, options.test)
         if result is None:
+            skipped += 1
             continue
+        ran += 1
         name = "-".join(kernel)
         results[name] = result
         if options.results:
@@ -128,10 +130,11 @@ def main() -> int:
     ordered = [results["-".join(kernel)] for kernel in kernels() if "-".join(kernel) in results]
     if ordered and options.table:
         options.table.write_text(table(ordered))
-    if wrong:
-        print("wrong: " + "; ".join(wrong))
-    print(f"{len(ordered)} passed, 0 failed" if ordered and not wrong else f"{len(ordered)} kernels, {len(wrong)} wrong")
-    return 1 if wrong or not ordered else 0
+    for cell in wrong:
+        print(f"wrong: {cell}")
+    failed = len({cell.split(":")[0] for cell in wrong})
+    print(f"{ran - failed} passed, {failed} failed, {skipped} skipped")
+    return 1 if wrong or not ran else 0
 
 
 if __name__ == "__main__":

@@ -27,8 +27,10 @@ pub(super) enum Item<'a> {
     Subject(&'a str),
     /// An event of a response, for one request.
     Completion(Completion<'a>),
-    /// A readable event about no request: `[DONE]`, or that of another application.
+    /// A readable event about no request: that of another application.
     Other,
+    /// The last event of a stream, `[DONE]`.
+    Done,
     /// An event that could not be read, so its content is unknown.
     Undecoded,
     /// End of a complete response.
@@ -184,6 +186,9 @@ impl<'a> Body<'a> {
 
 /// Parses the data of one server-sent event.
 pub(super) fn event(json: &[u8]) -> Item<'_> {
+    if json.trim_ascii() == b"[DONE]" {
+        return Item::Done;
+    }
     if json.trim_ascii_start().first() != Some(&b'{') {
         return Item::Other;
     }
@@ -240,7 +245,8 @@ mod tests {
 
     #[test]
     fn events_without_a_request_are_distinguished_from_undecodable_ones() {
-        assert_eq!(event(b"[DONE]"), Item::Other);
+        assert_eq!(event(b"[DONE]"), Item::Done);
+        assert_eq!(event(b"[1]"), Item::Other);
         assert_eq!(event(br#"{"error":{"message":"no"}}"#), Item::Failed);
         assert_eq!(event(br#"{"text":"no"}"#), Item::Other);
         assert_eq!(event(br#"{"output_ids":[1,2"#), Item::Undecoded);

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use trace::event::{Answer, AnswerEnd, UnjudgedReason, What};
+use trace::event::{Answer, AnswerContent, AnswerEnd, AnswerForm, UnjudgedReason, What};
 
 use super::content::StreamTokens;
 use super::event::{Completion, Form, Item, Sink};
@@ -26,6 +26,8 @@ pub(super) struct Open {
     plane: bool,
     /// Its writes, for the wait in a frontend.
     writes: Writes,
+    /// Whether an event says that the response ends: a finish reason or `[DONE]`.
+    says_end: bool,
     /// How the response ended, if that is known before its connection ends.
     end: Option<AnswerEnd>,
 }
@@ -45,6 +47,28 @@ struct Part {
     /// Tokens of a stream that can only be matched by content.
     received: StreamTokens,
     calls: ObservedCalls,
+    content: Option<AnswerContent>,
+}
+
+impl Part {
+    /// Counts an event of an HTTP response. `before`: number of its tokens up to the previous event.
+    fn count_event(&mut self, completion: &Completion<'_>, before: Option<u32>) {
+        let form = match completion.form {
+            Form::OpenAi => AnswerForm::OpenAi,
+            Form::Generate => AnswerForm::Generate,
+            Form::ResponsePlane | Form::GrpcText => return,
+        };
+        let first = AnswerContent { form, events: 0, event_tokens_max: None, lacks_end: false };
+        let content = self.content.get_or_insert(first);
+        let grown = completion.so_far.zip(before).and_then(|(so_far, before)| so_far.checked_sub(before));
+        // All tokens so far are listed in the events of a cumulative response.
+        let listed = completion.tokens.filter(|_| form == AnswerForm::OpenAi);
+        let tokens = grown.or(listed);
+        // The text of the engine's own endpoint is not read.
+        let has_content = tokens > Some(0) || !completion.text.is_empty() || form == AnswerForm::Generate;
+        content.events = content.events.saturating_add(u32::from(has_content));
+        content.event_tokens_max = content.event_tokens_max.max(tokens.filter(|tokens| *tokens > 0));
+    }
 }
 
 impl Open {
@@ -71,6 +95,7 @@ impl Open {
             Item::Began => {
                 let short_writes = if self.begun { 0 } else { self.short_writes };
                 (self.begun, self.whole, self.short_writes) = (true, true, short_writes);
+                self.says_end = false;
                 self.parts.clear();
             }
             Item::Subject(subject) => {
@@ -86,6 +111,7 @@ impl Open {
                 self.forget();
                 sink.missed();
             }
+            Item::Done => self.says_end = true,
             Item::Unread(count) => server.grpc_messages += count,
             Item::Stream(_) | Item::Other => {}
             Item::Ended => {
@@ -104,6 +130,8 @@ impl Open {
     /// Processes an event, under the id that its request has on the hops.
     fn completion(&mut self, completion: Completion<'_>, limits: &Limits, server: &mut Server, sink: &mut Sink<'_>) {
         self.begun = true;
+        // A body is complete by its length.
+        self.says_end |= completion.finished || completion.whole;
         if self.plane {
             self.writes.enter(sink.at, &completion);
         }
@@ -253,6 +281,7 @@ impl Open {
         } else {
             part.tokens.saturating_add(new)
         };
+        part.count_event(completion, part.so_far);
         let stated = completion.so_far;
         part.partial |= completion.logprobs.is_some() && stated.is_none() && !completion.text.completion;
         part.so_far = stated.or_else(|| Some(part.so_far?.saturating_add(new)));
@@ -278,6 +307,7 @@ impl Open {
     fn end(&mut self, end: AnswerEnd, unacknowledged: Option<u64>, server: &mut Server, sink: &mut Sink<'_>) {
         let named = self.name.as_ref().is_some_and(|name| name.rid.is_some());
         let context = self.name.as_ref().map(|name| &*name.context);
+        let lacks_end = self.whole && end == AnswerEnd::Whole && !self.says_end;
         let mut writes = self.plane.then_some(self.writes);
         for part in &self.parts {
             // The events before the first frame named the response by the id that it shows. Its answer has the request's id.
@@ -327,6 +357,7 @@ impl Open {
                 end,
                 short_writes: self.short_writes,
                 unacknowledged,
+                content: part.content.map(|content| AnswerContent { lacks_end, ..content }),
                 tool_calls,
             };
             if counted {

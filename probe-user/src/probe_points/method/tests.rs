@@ -1,5 +1,6 @@
 //! A minimal library: a segment of names and table entries with relocations, and a segment of code.
 
+use object::elf;
 use proptest::prelude::*;
 
 use super::*;
@@ -85,6 +86,31 @@ fn other_uses_of_the_name_are_no_methods() {
     let words = [WORDS[0], WORDS[1], (second + LENGTH, 11), (second + FLAGS, 0x82)];
     let relocations = [RELOCATIONS[0], RELOCATIONS[1], (second - FUNCTION, METHOD + 0x20), (second, NAME)];
     no(&words, &relocations);
+}
+
+#[test]
+fn many_names_and_relocations_are_refused_or_take_a_moment() {
+    let began = std::time::Instant::now();
+    let mut image = library(&WORDS, &RELOCATIONS);
+    let relocations_at = image.len();
+    let (relocation, count) = ([ENTRY.to_le_bytes(), RELATIVE.to_le_bytes(), NAME.to_le_bytes()].concat(), 200_000);
+    image.extend(relocation.repeat(count));
+    let section_at = 0x400 + 64 * 2;
+    image[section_at + 24..section_at + 32].copy_from_slice(&relocations_at.to_le_bytes());
+    image[section_at + 32..section_at + 40].copy_from_slice(&(24 * count).to_le_bytes());
+    let segment_at = 64;
+    let mut with_names = |count: usize| {
+        let names_at = image.len();
+        image.extend(b"push_batch\0".repeat(count));
+        let bytes = (image.len() - names_at).to_le_bytes();
+        image[segment_at + 8..segment_at + 16].copy_from_slice(&names_at.to_le_bytes());
+        image[segment_at + 32..segment_at + 40].copy_from_slice(&bytes);
+        find(&image, &["push_batch"])
+    };
+    assert_eq!(with_names(NAMES), Ok(None));
+    let what = "occurrences of a method's name";
+    assert_eq!(with_names(NAMES + 1), Err(ImageError::TooMany { what, limit: NAMES }));
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
 proptest! {

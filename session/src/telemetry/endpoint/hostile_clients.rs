@@ -14,7 +14,12 @@ const QUICK: Bounds = Bounds { head: Duration::from_millis(400), whole: Duration
 const SOON: Duration = Duration::from_secs(10);
 
 fn endpoint(bounds: Bounds) -> Endpoint {
-    let endpoint = Endpoint::serve(SocketAddr::from(([127, 0, 0, 1], 0)), bounds).expect("a free port");
+    endpoint_with(None, bounds)
+}
+
+fn endpoint_with(token: Option<AccessToken>, bounds: Bounds) -> Endpoint {
+    let options = MetricsOptions { address: SocketAddr::from(([127, 0, 0, 1], 0)), token };
+    let endpoint = Endpoint::serve(options, bounds).expect("a free port");
     endpoint.publisher.publish(Vec::new(), true);
     endpoint
 }
@@ -66,6 +71,22 @@ fn is_closed(client: &mut Client) -> bool {
 }
 
 #[test]
+fn only_clients_with_the_token_get_a_response() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), "secret").expect("written");
+    let server = endpoint_with(Some(AccessToken::read(file.path()).expect("a token")), BOUNDS);
+    let scrape = |header: &str| server.ask(&format!("GET /metrics HTTP/1.1\r\nhost: x\r\n{header}\r\n"));
+    for wrong in ["", "authorization: Bearer guess\r\n", "authorization: Basic secret\r\n"] {
+        let refused = scrape(wrong);
+        assert!(refused.starts_with("HTTP/1.1 401 ") && refused.contains("www-authenticate: Bearer"), "{refused}");
+    }
+    let served = scrape("authorization: Bearer secret\r\n");
+    assert!(served.starts_with("HTTP/1.1 200 "), "{served}");
+    let trouble: Vec<String> = server.refused.trouble().collect();
+    assert!(matches!(&*trouble, [line] if line.starts_with("metrics: 3 requests without the token")), "{trouble:?}");
+}
+
+#[test]
 fn only_get_metrics_is_served() {
     let server = endpoint(BOUNDS);
     let metrics = server.ask(SCRAPE);
@@ -75,7 +96,7 @@ fn only_get_metrics_is_served() {
     assert!(other_path.starts_with("HTTP/1.1 404 "), "{other_path}");
     let posted = server.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
     assert!(posted.starts_with("HTTP/1.1 405 ") && posted.contains("allow: GET, HEAD"), "{posted}");
-    assert_eq!(server.refused.trouble(), None);
+    assert_eq!(server.refused.trouble().next(), None);
 }
 
 #[test]
@@ -96,7 +117,7 @@ fn oversized_and_malformed_heads_are_refused_and_counted() {
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
     }
     server.until("counted", |(_, failed)| failed == heads.len() as u64);
-    let problem = server.refused.trouble().expect("a report line");
+    let problem = server.refused.trouble().next().expect("a report line");
     assert!(problem.contains("0 replaced by newer ones") && problem.contains("4 too slow"), "{problem}");
 }
 
@@ -183,5 +204,5 @@ fn a_half_closed_client_is_answered() {
         client.shutdown(Shutdown::Both).ok();
     }
     server.answers_at_once(BOUNDS);
-    assert_eq!(server.refused.trouble(), None);
+    assert_eq!(server.refused.trouble().next(), None);
 }

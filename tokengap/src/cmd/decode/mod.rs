@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use zmq_tap::decode::LONGEST;
 
-use crate::{advice, confinement};
+use crate::{advice, app, confinement, output};
 
 /// Show the content of captured messages: class, codec, release, and the tokens, counts and finish reason of each request.
 ///
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
     confinement::files(&files, &[]);
     let mut reader = message::Reader::new(args.max_bytes);
-    let mut out = BufWriter::new(io::stdout().lock());
+    let mut out = BufWriter::new(output::stdout(app::form(args.json)));
     let mut code = ExitCode::SUCCESS;
     for file in &args.files {
         let name = if file.as_os_str() == "-" { "stdin".into() } else { file.display().to_string() };
@@ -98,6 +98,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Reads the message, up to one byte beyond the limit so that the decoder reports an oversized one.
+#[expect(clippy::disallowed_methods, reason = "a message that the user named")]
 fn read(file: &Path, max: usize) -> anyhow::Result<Vec<u8>> {
     let mut message = Vec::new();
     let max = (max as u64).saturating_add(1);

@@ -2,7 +2,7 @@
 
 use probe_user::btf::Btf;
 use probe_user::cpu::Sampler;
-use probe_user::discover::{Engine, Process, Setting};
+use probe_user::discover::{Engine, Process, Setting, Topology};
 use probe_user::empty_probes::own_uprobe;
 use probe_user::examine::filter::{self, Call, Mode};
 use probe_user::examine::namespace::{Kind, clock_offset_ns};
@@ -121,6 +121,16 @@ fn memory() -> String {
     }
 }
 
+/// Processes that look like a part of an engine but have no connection to another role.
+pub(super) fn candidates(topology: &Topology) -> Option<Fact> {
+    const SHOWN: usize = 16;
+    let pids = topology.candidate_pids();
+    let shown: Vec<String> = pids.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = pids.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    (!pids.is_empty()).then(|| fact("candidates without a connection", format!("pids {}{more}", shown.join(", "))))
+}
+
 /// Facts about this engine.
 pub(super) fn engine(engine: &Engine) -> Vec<Fact> {
     let mut facts = vec![
@@ -161,7 +171,7 @@ fn observed_by(process: &Process) -> Option<String> {
 fn libzmq(process: &Process) -> Option<String> {
     let library = process.libzmq.as_ref()?;
     let release = library.release.as_ref().map_or("of unknown release".to_owned(), ToString::to_string);
-    let what = match understood(library) {
+    let what = match understood(process.id.pid, library) {
         Ok(code) => {
             let places = if code.single_points { "code supported" } else { "probed at entries and returns" };
             let layout = match code.layout {

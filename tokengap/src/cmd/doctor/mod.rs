@@ -10,10 +10,11 @@ use std::process::ExitCode;
 use probe_user::Place;
 use probe_user::discover::{Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
+use trace::report::hostile::line;
 
 use crate::attach::{Reason, Row, State};
 use crate::cmd::attach::{choose, processes, role_spec};
-use crate::output;
+use crate::{app, output};
 use facts::Fact;
 
 /// Show which features work on this machine, and the command that enables each of the others.
@@ -53,12 +54,13 @@ pub(crate) struct Diagnosis {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watcher = processes(&args.pid)?;
     let engine = match watcher.topology().pick(&args.pid) {
-        Err(PickError::None(_)) => None,
+        Err(PickError::None(_) | PickError::Unconfirmed(_)) => None,
         _ => Some(choose(watcher.topology(), &args.pid)?),
     };
     let diagnosis = diagnose(watcher, engine, args.attach);
     let json = || serde_json::to_string_pretty(&diagnosis).map(|json| json + "\n");
-    output::write(None, &if args.json { json()? } else { text(&diagnosis) }, false)?;
+    let text = if args.json { json()? } else { text(&diagnosis) };
+    output::write(None, &text, app::form(args.json), false)?;
     let well = diagnosis.features.iter().all(|row| row.state == State::Works);
     Ok(ExitCode::from(u8::from(!well)))
 }
@@ -66,6 +68,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn diagnose(watcher: Watcher, engine: Option<Engine>, attach: bool) -> Diagnosis {
     let mut facts = facts::machine();
     facts.extend(engine.iter().flat_map(facts::engine));
+    facts.extend(facts::candidates(watcher.topology()));
     let mut features = vec![row::engine(engine.as_ref(), watcher.topology())];
     let pids = engine.as_ref().map(|engine| {
         let mut pids: Vec<u32> = engine.processes.iter().map(|process| process.id.pid).collect();
@@ -99,7 +102,7 @@ fn text(diagnosis: &Diagnosis) -> String {
         None => out.push_str(", without an engine\n\n"),
     }
     for row in &diagnosis.features {
-        let _ = writeln!(out, "{:NAME$} {:STATE$} {}", row.name, row.state.word(), row.tried);
+        let _ = writeln!(out, "{:NAME$} {:STATE$} {}", row.name, row.state.word(), line(&row.tried));
     }
     let mut printed: Vec<&Reason> = Vec::new();
     for row in diagnosis.features.iter().filter(|row| row.state != State::Works) {
@@ -111,16 +114,17 @@ fn text(diagnosis: &Diagnosis) -> String {
                 out.push('\n');
             }
             printed.push(reason);
-            let _ = writeln!(out, "{}: {}", row.name, reason.why);
+            let _ = writeln!(out, "{}: {}", row.name, line(&reason.why));
             if let Some(fix) = &reason.fix {
-                let _ = writeln!(out, "    {fix}");
+                let _ = writeln!(out, "    {}", line(fix));
             }
         }
     }
     out.push('\n');
     let widest = diagnosis.facts.iter().map(|fact| fact.name.len()).max().unwrap_or(0);
     for fact in &diagnosis.facts {
-        let _ = writeln!(out, "{:widest$}  {}", fact.name, fact.value.as_deref().unwrap_or("not known"));
+        let value = line(fact.value.as_deref().unwrap_or("not known"));
+        let _ = writeln!(out, "{:widest$}  {value}", line(&fact.name));
     }
     out
 }

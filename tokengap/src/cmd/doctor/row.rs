@@ -5,7 +5,7 @@ use std::os::unix::net::UnixListener;
 use anyhow::Context as _;
 use probe_user::Place;
 use probe_user::cpu::Sampler;
-use probe_user::discover::{End, Engine, Topology};
+use probe_user::discover::{End, Engine, PickError, Topology};
 use probe_user::handoff;
 use probe_user::peers::Holder;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
@@ -21,6 +21,10 @@ pub(super) fn engine(engine: Option<&Engine>, topology: &Topology) -> Row {
         Some(_) if reasons.is_empty() => State::Works,
         Some(_) => State::Degraded,
     };
+    let candidates = topology.candidate_pids();
+    if engine.is_none() && !candidates.is_empty() {
+        reasons.push(Reason::new(&PickError::Unconfirmed(candidates)));
+    }
     if engine.is_none() && reasons.is_empty() {
         reasons.push(Reason {
             why: "no engine was found".to_owned(),

@@ -21,7 +21,7 @@ pub(super) fn on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
     let options = AttachOptions {
         capture: LITTLE,
         egress: true,
-        python: PythonOptions::new(HERTZ, false).ok(),
+        python: PythonOptions::start(HERTZ, false).ok(),
         ..AttachOptions::default()
     };
     match Attach::start(watcher, engine, options) {

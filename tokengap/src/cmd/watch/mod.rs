@@ -21,7 +21,7 @@ use tui::{RunView, Screen};
 use self::pod::Pod;
 use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, TUNING, duration, read_key, size};
 use crate::headless::Progress;
-use crate::{app, confinement};
+use crate::{app, confinement, output};
 
 /// Watch runs that other tokengap processes publish (--publish): the same screen, for one pod or several.
 ///
@@ -152,7 +152,7 @@ fn conclude(watched: &[Watched], outcome: OutcomeArgs) -> anyhow::Result<ExitCod
     if let [one] = watched {
         return app::conclude(&one.report, outcome);
     }
-    let mut out = std::io::stdout().lock();
+    let mut out = output::stdout(app::form(outcome.json));
     if outcome.json {
         let (schema, pods) = (SCHEMA, watched);
         serde_json::to_writer(&mut out, &All { schema, pods }).map_err(std::io::Error::from)?;

@@ -2,6 +2,7 @@
 
 mod consumers;
 mod engine;
+mod silences;
 mod tokens;
 mod waits;
 

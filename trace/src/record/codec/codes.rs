@@ -3,7 +3,8 @@
 use super::bytes::{Code, Malformed};
 use crate::engine::{Mode, Waiter};
 use crate::event::{
-    AnswerEnd, AwayState, Finish, IdColumn, Kind, MissedCause, Response, ThreadPart, ToolCallOutcome, UnjudgedReason,
+    AnswerEnd, AnswerForm, AwayState, Finish, IdColumn, Kind, MissedCause, Response, ThreadPart, ToolCallOutcome,
+    UnjudgedReason,
 };
 
 macro_rules! codes {
@@ -37,6 +38,7 @@ codes! {
     ToolCallOutcome { Complete = 0, Rewritten = 1, Unfinished = 2, Unjudged = 3, Swapped = 4, Repeated = 5, Missing = 6, Absent = 7, Garbled = 8 }
     UnjudgedReason { Differs = 0, Missed = 1, EndedEarly = 2, NoText = 3, Unreadable = 4 }
     AnswerEnd { Whole = 0, ClientLeft = 1, ServerLeft = 2, Unknown = 3 }
+    AnswerForm { Generate = 0, OpenAi = 1 }
     MissedCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }
 }
 

@@ -7,8 +7,9 @@ use super::columns::Columns;
 use super::text::{Reading, Texts};
 use crate::clock::MonoNs;
 use crate::event::{
-    Answer, ArgumentsPart, Away, Capabilities, CpuSample, Engine, FrontendWait, Hop, LoggedState, Merged, Missed,
-    PollUse, QueueSample, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls, Undecoded, UnjudgedReason, What,
+    Answer, AnswerContent, AnswerEnd, ArgumentsPart, Away, Capabilities, CpuSample, Engine, FrontendWait, Hop,
+    LoggedState, Merged, Missed, PollUse, QueueSample, SendWait, StackSample, Stage, ToolCallOutcome, ToolCalls,
+    Undecoded, UnjudgedReason, What,
 };
 use crate::id::{FrameId, HopId, ThreadId};
 
@@ -86,7 +87,7 @@ structs! {
     Stage<'b> { rid, name, by, tokens, pending, gap_ns }
     LoggedState<'b> { by, states, rids, recv_wait_ns, more, cpu, cpu_system, unanswered_since }
     Merged<'b> { rid, chunks, by }
-    Answer<'b> { rid, tokens, completion_tokens, end, short_writes, unacknowledged, tool_calls }
+    AnswerContent { form, events, event_tokens_max, lacks_end }
     FrontendWait<'b> { rid, first_token_ns, last_token_ns }
     Missed { hop, count, cause }
     Away<'b> { state, place }
@@ -283,6 +284,37 @@ macro_rules! options {
 options! { numbers: HopId as u16: |hop| hop.0, HopId; bool as u8: u8::from, |flag| flag != 0; }
 options! { flagged: PollUse; f64; }
 options! { last: MonoNs; &'b str; Away<'b>; ToolCalls; }
+
+/// Added to the code of an answer's end if its content follows, from 2.9 on.
+const WITH_CONTENT: u8 = 0x80;
+
+impl<'b> Field<'b> for Answer<'b> {
+    fn write(&self, to: &mut Writing<'_>) {
+        self.rid.write(to);
+        self.tokens.write(to);
+        self.completion_tokens.write(to);
+        to.fields.push(self.end.code() | if self.content.is_some() { WITH_CONTENT } else { 0 });
+        self.short_writes.write(to);
+        self.unacknowledged.write(to);
+        if let Some(content) = &self.content {
+            content.write(to);
+        }
+        self.tool_calls.write(to);
+    }
+
+    fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
+        let mut answer = Answer::new(Field::read(from)?, Field::read(from)?, Field::read(from)?);
+        let end = from.fields.byte()?;
+        answer.end = AnswerEnd::of(end & !WITH_CONTENT)?;
+        answer.short_writes = Field::read(from)?;
+        answer.unacknowledged = Field::read(from)?;
+        if end & WITH_CONTENT != 0 {
+            answer.content = Some(Field::read(from)?);
+        }
+        answer.tool_calls = Field::read(from)?;
+        Ok(answer)
+    }
+}
 
 impl Field<'_> for ToolCalls {
     fn write(&self, to: &mut Writing<'_>) {

@@ -17,7 +17,6 @@ const STYLE: &str = include_str!("style.css");
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 
 pub(super) fn render(report: &Report, clock: &Clock) -> String {
-    let verdict = brief::verdict(report);
     let lost = report.losses.confirmed.iter().flat_map(|list| &list.lines);
     let named = lost.flat_map(|line| &line.ranges).any(|range| !range.ids.is_empty());
     let page = html! {
@@ -28,12 +27,12 @@ pub(super) fn render(report: &Report, clock: &Clock) -> String {
                 meta http-equiv="Content-Security-Policy" content=(POLICY);
                 meta name="viewport" content="width=device-width,initial-scale=1";
                 meta name="color-scheme" content="light dark";
-                title { "tokengap: " (verdict) }
+                title { "tokengap: " (report.verdict) }
                 style { (PreEscaped(STYLE)) }
             }
             body {
                 main {
-                    (head(report, clock, &verdict))
+                    (head(report, clock))
                     (facts(report))
                     (section("Findings", Some(findings(report, clock))))
                     (section("Where the time goes", tables::path(report)))
@@ -67,11 +66,11 @@ fn section(heading: &str, body: Option<Markup>) -> Markup {
     }
 }
 
-fn head(report: &Report, clock: &Clock, verdict: &str) -> Markup {
+fn head(report: &Report, clock: &Clock) -> Markup {
     let severity = match report.findings.first() {
         Some(worst) => worst.severity.as_str(),
-        None if report.requests.seen == 0 => "none",
-        None => "healthy",
+        None if report.judged.iter().all(|judgement| judgement.judged) => "healthy",
+        None => "none",
     };
     let window = report.window_ns[1];
     let length = duration(window);
@@ -83,7 +82,7 @@ fn head(report: &Report, clock: &Clock, verdict: &str) -> Markup {
     html! {
         header {
             h1 { "tokengap report: " (report.source.kind) " of " (engine) }
-            p.verdict.(severity) { (verdict) }
+            p.verdict.(severity) { (report.verdict) }
             p { b { "When" } " " (when) }
             @if let Some(worst) = report.findings.first() {
                 p { b { "Since" } " " (clock.both(worst.at_ns)) }

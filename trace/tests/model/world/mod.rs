@@ -146,6 +146,8 @@ pub(crate) struct World {
     pub(crate) frame_lost: bool,
     /// Some part of the run was not observed.
     pub(crate) incomplete: bool,
+    /// Times at which a scheduler sent a frame, observed or not.
+    pub(crate) engine_sent_at: Vec<u64>,
     /// Events of the source; `None` is a tick.
     pub(crate) events: Vec<(u64, Option<OwnedEvent>)>,
 }

@@ -52,6 +52,7 @@ impl World {
         if parts.is_empty() {
             return;
         }
+        self.engine_sent_at.push(self.now);
         // Without its first chunk, the second live request of a rid looks like a continuation of the first.
         let begins = parts.iter().any(|part| self.requests[part.request].first_sent.is_none());
         if !(self.shape.rids_shared && begins) && self.lossy_ranks.remove(&rank) {

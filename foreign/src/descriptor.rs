@@ -1,0 +1,85 @@
+//! The file that another process has open.
+
+use std::os::fd::AsRawFd as _;
+
+use rustix::fs::CWD;
+
+use crate::{ExpectedFile, ReadError, RegularFile, kernel};
+
+/// `O_PATH` in the octal flags of `fdinfo`: a process needs no right to a file for such a descriptor of it.
+const O_PATH: u32 = 0o10_000_000;
+
+/// Lines of `/proc/PID/fdinfo/FD` (`ino` since Linux 5.14). Inode and mount together identify a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct DescriptorInfo {
+    flags: u32,
+    mount_id: u64,
+    inode: u64,
+}
+
+impl DescriptorInfo {
+    fn parse(text: &str) -> Option<Self> {
+        let value =
+            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
+        Some(Self {
+            flags: u32::from_str_radix(value("flags")?, 8).ok()?,
+            mount_id: value("mnt_id")?.parse().ok()?,
+            inode: value("ino")?.parse().ok()?,
+        })
+    }
+
+    fn of(process: &str, descriptor: u32) -> Result<Self, ReadError> {
+        let text = kernel::read_text(format!("/proc/{process}/fdinfo/{descriptor}"))?;
+        Self::parse(&text).ok_or(ReadError::Replaced)
+    }
+}
+
+impl RegularFile {
+    /// Opens the regular file that process `pid` has open as `descriptor`. Refuses a descriptor of `O_PATH`, which a process may have of a
+    /// file that it must not read.
+    pub fn open_by_process(pid: u32, descriptor: u32) -> Result<Self, ReadError> {
+        let opened = Self::open_at(CWD, format!("/proc/{pid}/fd/{descriptor}"), ExpectedFile::ANY)?;
+        // Compared after the open, because the process can exchange the descriptor at any time.
+        let theirs = DescriptorInfo::of(&pid.to_string(), descriptor)?;
+        let ours = DescriptorInfo::of("self", opened.file().as_raw_fd() as u32)?;
+        if theirs.flags & O_PATH != 0 {
+            return Err(ReadError::Denied);
+        }
+        if (theirs.mount_id, theirs.inode) != (ours.mount_id, ours.inode) {
+            return Err(ReadError::Replaced);
+        }
+        Ok(opened)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use rustix::fs::{Mode, OFlags, openat};
+
+    use super::*;
+
+    #[test]
+    fn only_a_file_that_the_process_may_use_is_opened() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "log").unwrap();
+        let me = std::process::id();
+        let open =
+            |descriptor: &dyn std::os::fd::AsRawFd| RegularFile::open_by_process(me, descriptor.as_raw_fd() as u32);
+        let append = File::options().append(true).open(file.path()).unwrap();
+        assert_eq!(open(&append).unwrap().read(10), Ok(b"log".to_vec()));
+        let located = openat(CWD, file.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
+        assert_eq!(open(&located).err(), Some(ReadError::Denied));
+        let (_, pipe) = std::io::pipe().unwrap();
+        assert_eq!(open(&pipe).err(), Some(ReadError::NotRegular));
+        assert_eq!(RegularFile::open_by_process(me, 1 << 20).err(), Some(ReadError::Gone));
+    }
+
+    #[test]
+    fn fdinfo_parses() {
+        let info = DescriptorInfo::parse("pos:\t0\nflags:\t010000000\nmnt_id:\t25\nino:\t9\n").unwrap();
+        assert_eq!(info, DescriptorInfo { flags: O_PATH, mount_id: 25, inode: 9 });
+        assert_eq!(DescriptorInfo::parse("pos:\t0\nflags:\t02\n"), None);
+    }
+}

@@ -1,0 +1,59 @@
+//! Why a file was not opened or read.
+
+use rustix::io::Errno;
+
+/// Error of opening or reading a file of another process or of the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Permission denied: another user's process, or a hardened `/proc`.
+    #[error("not permitted")]
+    Denied,
+    /// The process or file does not exist, or no longer exists.
+    #[error("not there")]
+    Gone,
+    /// Longer than the limit for this file.
+    #[error("longer than {0} bytes")]
+    TooLong(usize),
+    /// More files than the limit in place of one.
+    #[error("more than {0} files in place of one")]
+    TooMany(usize),
+    /// A device, pipe or directory in place of a regular file.
+    #[error("not a regular file")]
+    NotRegular,
+    /// On another kind of file system than expected: a file of the kernel, such as `/proc/kmsg`, in place of one on a disk.
+    #[error("on an unexpected file system")]
+    UnexpectedFileSystem,
+    /// A file other than the expected one: another inode or owner.
+    #[error("another file has its name")]
+    Replaced,
+    /// Any other error from the kernel.
+    #[error("{0}")]
+    Os(Errno),
+}
+
+impl From<Errno> for ReadError {
+    fn from(errno: Errno) -> Self {
+        match errno {
+            Errno::ACCESS | Errno::PERM => Self::Denied,
+            Errno::NOENT | Errno::SRCH | Errno::NOTDIR => Self::Gone,
+            other => Self::Os(other),
+        }
+    }
+}
+
+impl From<std::io::Error> for ReadError {
+    fn from(error: std::io::Error) -> Self {
+        Errno::from_io_error(&error).unwrap_or(Errno::IO).into()
+    }
+}
+
+impl From<ReadError> for std::io::Error {
+    fn from(error: ReadError) -> Self {
+        match error {
+            ReadError::Os(errno) => errno.into(),
+            ReadError::Denied => Self::new(std::io::ErrorKind::PermissionDenied, error),
+            ReadError::Gone => Self::new(std::io::ErrorKind::NotFound, error),
+            other => Self::other(other),
+        }
+    }
+}

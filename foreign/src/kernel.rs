@@ -1,0 +1,67 @@
+//! Files that only the kernel makes, in `/proc` and `/sys`.
+//!
+//! `/proc/PID/root`, `cwd`, `exe` and the entries of `fd` are not among them: each leads to a file that the process chose.
+
+use std::fs::File;
+use std::path::{Component, Path};
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
+
+use crate::ReadError;
+use crate::regular::read_to_limit;
+
+/// Limit of [`read_text`]: `/proc/PID/mountinfo` of a machine with thousands of containers.
+const TEXT: usize = 16 << 20;
+
+/// Opens a file of the kernel. Refuses to follow a link that leads to a file of a process.
+pub fn open(path: impl AsRef<Path>) -> Result<File, ReadError> {
+    let path = path.as_ref();
+    let is_below = ["/proc", "/sys"].iter().any(|folder| path.starts_with(folder));
+    // The path of a cgroup outside the current namespace begins with `..`.
+    if !is_below || path.components().any(|part| part == Component::ParentDir) {
+        return Err(ReadError::Os(Errno::XDEV));
+    }
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    match openat2(CWD, path, flags, Mode::empty(), ResolveFlags::NO_MAGICLINKS) {
+        // Seccomp profiles of old container runtimes refuse the call. A plain open may follow a link of a process in the middle of the
+        // path, so callers must not take these paths from a process.
+        Err(Errno::NOSYS | Errno::PERM) => Ok(File::from(openat(CWD, path, flags | OFlags::NOFOLLOW, Mode::empty())?)),
+        opened => Ok(File::from(opened?)),
+    }
+}
+
+/// Reads a file of the kernel of at most `limit` bytes.
+pub fn read(path: impl AsRef<Path>, limit: usize) -> Result<Vec<u8>, ReadError> {
+    read_to_limit(&open(path)?, limit)
+}
+
+/// Reads a text of the kernel. Bytes that are not UTF-8, as a process's name may contain, are replaced.
+pub fn read_text(path: impl AsRef<Path>) -> Result<String, ReadError> {
+    let bytes = read(path, TEXT)?;
+    Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_the_kernel_are_read() {
+        let me = std::process::id();
+        assert!(read_text(format!("/proc/{me}/status")).unwrap().contains(&format!("Pid:\t{me}\n")));
+        assert!(read_text("/proc/self/status").unwrap().starts_with("Name:"));
+        assert_eq!(read("/proc/self/cmdline", 1), Err(ReadError::TooLong(1)));
+        assert_eq!(read_text("/proc/self/nothing"), Err(ReadError::Gone));
+    }
+
+    #[test]
+    fn no_link_leads_to_a_file_of_a_process() {
+        for path in ["/proc/self/root/etc/passwd", "/proc/self/cwd/Cargo.toml", "/proc/self/exe", "/proc/self/fd/0"] {
+            assert_eq!(read_text(path), Err(ReadError::Os(Errno::LOOP)), "{path}");
+        }
+        for path in ["/etc/passwd", "/sys/fs/cgroup/../../../etc/passwd", "proc/self/status"] {
+            assert_eq!(read_text(path), Err(ReadError::Os(Errno::XDEV)), "{path}");
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! A library's file as bytes that another user wrote: every table in it has a limit, so that no file takes more than a moment.
+
+use object::elf::{ProgramHeader64, Sym64};
+use object::read::elf::{ElfFile64, ProgramHeader as _, SectionHeader as _, Sym as _};
+use object::{Endianness, Object as _, elf};
+
+/// Maximum number of program headers. Libraries have about a dozen.
+const SEGMENTS: usize = 64;
+/// Maximum number of exported symbols. libc has 3,000, the largest extension modules some ten thousand.
+const SYMBOLS: usize = 1 << 17;
+/// Maximum number of relocations. An extension module of 60 MB has some hundred thousand.
+pub(super) const RELOCATIONS: usize = 1 << 21;
+/// Maximum number of occurrences of a method's name.
+pub(super) const NAMES: usize = 4096;
+
+/// Why a file is not analysed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ImageError {
+    #[error("not a library for this machine: {0}")]
+    Malformed(#[from] object::Error),
+    #[error("more than {limit} {what}, the limit")]
+    TooMany { what: &'static str, limit: usize },
+    #[error("segments that overlap")]
+    Overlap,
+}
+
+/// The parsed file.
+pub(super) struct Image<'a> {
+    elf: ElfFile64<'a>,
+    pub(super) segments: Vec<Segment<'a>>,
+}
+
+/// A segment that is loaded into memory.
+pub(super) struct Segment<'a> {
+    pub(super) address: u64,
+    pub(super) size: u64,
+    pub(super) bytes: &'a [u8],
+    /// Offset of its bytes in the file.
+    pub(super) offset: u64,
+    pub(super) is_executable: bool,
+}
+
+impl<'a> Segment<'a> {
+    fn of(header: &ProgramHeader64<Endianness>, endian: Endianness, file: &'a [u8]) -> Option<Self> {
+        (header.p_type(endian) == elf::PT_LOAD).then_some(())?;
+        Some(Self {
+            address: header.p_vaddr(endian),
+            size: header.p_memsz(endian),
+            bytes: header.data(endian, file).ok()?,
+            offset: header.p_offset(endian),
+            is_executable: header.p_flags(endian) & elf::PF_X != 0,
+        })
+    }
+
+    /// Its bytes from an address on.
+    pub(super) fn from(&self, address: u64) -> Option<&'a [u8]> {
+        self.bytes.get(usize::try_from(address.checked_sub(self.address)?).ok()?..)
+    }
+
+    pub(super) fn contains(&self, address: u64) -> bool {
+        (self.address..self.address.saturating_add(self.size)).contains(&address)
+    }
+}
+
+/// An exported function or variable.
+pub(super) struct Export {
+    pub(super) name: &'static str,
+    pub(super) address: u64,
+}
+
+impl<'a> Image<'a> {
+    pub(super) fn parse(file: &'a [u8]) -> Result<Self, ImageError> {
+        let elf = ElfFile64::<Endianness>::parse(file)?;
+        let headers = elf.elf_program_headers();
+        check("segments", headers.len(), SEGMENTS)?;
+        let segments: Vec<Segment<'a>> =
+            headers.iter().filter_map(|header| Segment::of(header, elf.endian(), file)).collect();
+        let loaded_bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
+        if loaded_bytes > file.len().saturating_mul(2) {
+            return Err(ImageError::Overlap);
+        }
+        Ok(Self { elf, segments })
+    }
+
+    /// The exports that have one of these names, in the order of the file.
+    pub(super) fn exports(&self, names: &[&'static str]) -> Result<Vec<Export>, ImageError> {
+        let table = self.elf.elf_dynamic_symbol_table();
+        check("exported symbols", table.len(), SYMBOLS)?;
+        let endian = self.elf.endian();
+        let strings = self.elf.elf_section_table().section(table.string_section());
+        let strings = strings.and_then(|section| section.data(endian, self.elf.data())).unwrap_or_default();
+        let export = |symbol: &Sym64<Endianness>| {
+            // Compared with each name in place: the end of a string may be as far away as the end of the file.
+            let text = strings.get(symbol.st_name(endian) as usize..)?;
+            let is_text =
+                |name: &&&str| text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0));
+            let name = names.iter().find(is_text)?;
+            let is_defined = !symbol.is_undefined(endian);
+            is_defined.then(|| Export { name, address: symbol.st_value(endian) })
+        };
+        Ok(table.iter().filter_map(export).collect())
+    }
+
+    /// Address and addend of each dynamic relocation.
+    pub(super) fn relocations(&self) -> Result<Vec<(u64, u64)>, ImageError> {
+        let all = self.elf.dynamic_relocations().into_iter().flatten();
+        let found: Vec<(u64, u64)> =
+            all.take(RELOCATIONS + 1).map(|(at, relocation)| (at, relocation.addend() as u64)).collect();
+        check("relocations", found.len(), RELOCATIONS)?;
+        Ok(found)
+    }
+}
+
+pub(super) fn check(what: &'static str, found: usize, limit: usize) -> Result<(), ImageError> {
+    if found > limit { Err(ImageError::TooMany { what, limit }) } else { Ok(()) }
+}

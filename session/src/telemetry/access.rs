@@ -1,0 +1,113 @@
+//! Access to the metrics: a token that every client sends.
+
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::{fmt, hint};
+
+use hyper::header::HeaderValue;
+
+/// Longest token file in bytes.
+const MAX_FILE_BYTES: u64 = 4_096;
+/// Mode bits of users who are neither the owner nor in the group. Kubernetes lets the pod's group read a secret.
+const OTHER_USERS: u32 = 0o007;
+
+/// A secret that clients send as `Authorization: Bearer TOKEN`.
+#[derive(Clone)]
+pub struct AccessToken(Box<[u8]>);
+
+impl fmt::Debug for AccessToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AccessToken(..)")
+    }
+}
+
+impl AccessToken {
+    /// Reads the token from a file that other users cannot read. Surrounding white space is ignored.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        let shown = path.display();
+        let failed =
+            |error: io::Error| io::Error::new(error.kind(), format!("cannot read the token in {shown}: {error}"));
+        let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown} {why}"));
+        let file = File::open(path).map_err(failed)?;
+        if file.metadata().map_err(failed)?.permissions().mode() & OTHER_USERS != 0 {
+            return Err(refused(
+                "is readable by other users: run chmod 600 on it, and create a new token if it may have been read",
+            ));
+        }
+        let mut text = Vec::new();
+        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
+        let token = text.trim_ascii();
+        if text.len() as u64 > MAX_FILE_BYTES {
+            Err(refused("is longer than 4096 bytes; create one with `openssl rand -hex 32`"))
+        } else if token.is_empty() {
+            Err(refused("is empty; create a token with `openssl rand -hex 32`"))
+        } else if !token.iter().all(u8::is_ascii_graphic) {
+            Err(refused("must contain one word of ASCII characters; create a token with `openssl rand -hex 32`"))
+        } else {
+            Ok(Self(token.into()))
+        }
+    }
+
+    /// Whether a request with this header has the token.
+    pub(super) fn is_sent_in(&self, authorization: Option<&HeaderValue>) -> bool {
+        let Some((scheme, token)) = authorization.and_then(|value| value.as_bytes().split_at_checked(7)) else {
+            return false;
+        };
+        scheme.eq_ignore_ascii_case(b"bearer ") && self.equals(token)
+    }
+
+    /// Compares in a time that depends on the length of the token only.
+    fn equals(&self, token: &[u8]) -> bool {
+        let pairs = self.0.iter().zip(token);
+        let difference = pairs.fold(0, |difference, (own, sent)| hint::black_box(difference | (own ^ sent)));
+        difference == 0 && self.0.len() == token.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+
+    use super::*;
+
+    fn read(text: &[u8], mode: u32) -> Result<AccessToken, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("token");
+        fs::write(&path, text).expect("written");
+        fs::set_permissions(&path, Permissions::from_mode(mode)).expect("set");
+        AccessToken::read(&path).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn a_token_is_one_word_in_a_file_that_others_cannot_read() {
+        for mode in [0o600, 0o400, 0o440] {
+            assert!(read(b"0123abc\n", mode).is_ok(), "{mode:o}");
+        }
+        for (text, mode, why) in [
+            (&b"0123abc\n"[..], 0o644, "chmod 600"),
+            (b" \n", 0o600, "is empty"),
+            (b"two words", 0o600, "one word"),
+            (&[b'a'; 5_000], 0o600, "4096"),
+        ] {
+            assert!(read(text, mode).is_err_and(|error| error.contains(why)), "{why}");
+        }
+        let missing = AccessToken::read(Path::new("/nowhere/token")).expect_err("missing");
+        assert!(missing.to_string().contains("cannot read the token in /nowhere/token"), "{missing}");
+    }
+
+    #[test]
+    fn only_the_whole_token_gives_access() {
+        let token = read(b"secret\n", 0o600).expect("a token");
+        let is_sent = |value: &'static str| token.is_sent_in(Some(&HeaderValue::from_static(value)));
+        assert!(is_sent("Bearer secret") && is_sent("bearer secret"));
+        for wrong in
+            ["", "secret", "Bearer", "Bearer ", "Bearer secre", "Bearer secretx", "Bearer Secret", "Basic  secret"]
+        {
+            assert!(!is_sent(wrong), "{wrong}");
+        }
+        assert!(!token.is_sent_in(None));
+        assert_eq!(format!("{token:?}"), "AccessToken(..)");
+    }
+}

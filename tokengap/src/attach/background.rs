@@ -1,0 +1,138 @@
+//! Work on files of other processes, which may never return: a file may be on a file system that does not answer. It runs on a thread that
+//! is abandoned when the program ends.
+
+use std::fmt;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use session::{About, Flow, LiveSource, Signals};
+use trace::event::Event;
+
+/// Interval of checks for signals.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Time that the start may take in addition to `--duration`, which counts from the attach.
+const START_TIME: Duration = Duration::from_secs(5);
+
+/// Work on a thread of its own.
+pub(crate) struct Background<T>(Receiver<T>);
+
+/// The work panicked, which has been printed.
+#[derive(Debug)]
+pub(crate) struct Crashed;
+
+impl fmt::Display for Crashed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a thread of tokengap crashed. Please report this bug.")
+    }
+}
+
+impl std::error::Error for Crashed {}
+
+impl<T: Send + 'static> Background<T> {
+    pub(crate) fn start(work: impl FnOnce() -> T + Send + 'static) -> std::io::Result<Self> {
+        let (sender, result) = channel();
+        let run = move || {
+            // Nobody waits any more when the program ends.
+            let _ = sender.send(work());
+        };
+        thread::Builder::new().name("background".into()).spawn(run)?;
+        Ok(Self(result))
+    }
+
+    /// The result, once there is one. Never waits.
+    pub(crate) fn poll(&self) -> Option<Result<T, Crashed>> {
+        match self.0.try_recv() {
+            Ok(result) => Some(Ok(result)),
+            Err(TryRecvError::Empty) => None,
+            Err(TryRecvError::Disconnected) => Some(Err(Crashed)),
+        }
+    }
+}
+
+/// Start of a run, which a signal or the end of `--duration` interrupts.
+pub(crate) struct StartUp<'a> {
+    signals: &'a Signals,
+    until: Option<Instant>,
+}
+
+impl<'a> StartUp<'a> {
+    pub(crate) fn new(signals: &'a Signals, duration: Option<Duration>) -> Self {
+        let until = duration.and_then(|duration| Instant::now().checked_add(duration.saturating_add(START_TIME)));
+        Self { signals, until }
+    }
+
+    /// Waits for the result of this work. `None` if the start was interrupted.
+    pub(crate) fn wait<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
+    ) -> anyhow::Result<Option<T>> {
+        let background = Background::start(work)?;
+        loop {
+            match background.0.recv_timeout(CHECK_INTERVAL) {
+                Ok(result) => return result.map(Some),
+                Err(RecvTimeoutError::Disconnected) => return Err(Crashed.into()),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            if self.signals.seen() > 0 || self.until.is_some_and(|until| Instant::now() >= until) {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// A run that ended before it observed an engine.
+pub(crate) struct Unattached {
+    /// What it was doing.
+    pub(crate) unfinished: &'static str,
+}
+
+impl About for Unattached {
+    fn kind(&self) -> &'static str {
+        "attach"
+    }
+
+    fn degraded(&self) -> Vec<String> {
+        vec![format!(
+            "engine: nothing was observed: the run ended before tokengap had finished {}; a file of a process may not answer",
+            self.unfinished
+        )]
+    }
+}
+
+impl LiveSource for Unattached {
+    fn poll(&mut self, _: &mut dyn FnMut(&Event<'_>)) -> Flow {
+        Flow::Ended
+    }
+
+    fn stop(&mut self) {}
+
+    fn keep_ids(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_that_never_returns_is_abandoned_at_the_end_of_the_duration() {
+        let signals = Signals::none();
+        let start_up = StartUp { signals: &signals, until: Some(Instant::now() + Duration::from_millis(50)) };
+        let begun = Instant::now();
+        let result = start_up.wait(|| {
+            thread::sleep(Duration::from_mins(10));
+            Ok(())
+        });
+        assert!(matches!(result, Ok(None)), "{result:?}");
+        assert!(begun.elapsed() < Duration::from_mins(1));
+        assert_eq!(start_up.wait(|| Ok(7)).unwrap(), Some(7));
+    }
+
+    #[test]
+    fn a_crash_of_the_work_is_an_error() {
+        let signals = Signals::none();
+        let start_up = StartUp::new(&signals, None);
+        let result = start_up.wait(|| -> anyhow::Result<()> { panic!("on purpose") });
+        assert!(result.unwrap_err().to_string().contains("crashed"));
+    }
+}

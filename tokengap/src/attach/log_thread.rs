@@ -1,0 +1,184 @@
+//! Reading of workers' logs on a thread of its own, since a log may be on a file system that does not answer.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use probe_user::discover::Process;
+
+use super::submitted::Logs;
+
+/// Maximum wait for the new lines. The line of a request is needed before its first token, which the ring may already hold.
+const PATIENCE: Duration = Duration::from_millis(20);
+/// Duration after which a log counts as one that does not answer.
+const STALLED: Duration = Duration::from_secs(5);
+/// Maximum number of ids that were read and not yet used. Reading waits when there are as many.
+const QUEUE: usize = 4_096;
+
+/// The ids of a request in a log: that of the frontend, and that of the engine.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct LoggedIds {
+    pub(super) context: String,
+    pub(super) rid: String,
+}
+
+enum LogCommand {
+    /// Follow this file, and answer whether it could be opened.
+    Follow(PathBuf, Sender<io::Result<()>>),
+    /// Follow the standard output and error of this process.
+    FollowOutput(Box<Process>),
+    /// Read all new lines.
+    Read,
+}
+
+enum LogMessage {
+    Ids(LoggedIds),
+    /// All lines of the last request were read.
+    Done,
+}
+
+/// The followed logs, once there are any. The thread ends with this value, unless it waits for a file.
+#[derive(Default)]
+pub(super) struct LogThread(Option<LogChannels>);
+
+struct LogChannels {
+    commands: Sender<LogCommand>,
+    messages: Receiver<LogMessage>,
+    /// When the thread did not answer the last request in time, until it does.
+    late_since: Option<Instant>,
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the thread that reads logs has ended")
+}
+
+impl LogThread {
+    /// Follows a log from its current end. Waits until it is open, so call this only before the ring is read.
+    pub(super) fn follow(&mut self, path: &Path) -> io::Result<()> {
+        let (answer, answered) = channel();
+        self.send(LogCommand::Follow(path.to_owned(), answer))?;
+        answered.recv().unwrap_or_else(|_| Err(ended()))
+    }
+
+    /// Follows the standard output and error of a worker if they are regular files.
+    pub(super) fn follow_output(&mut self, process: &Process) {
+        if let Err(error) = self.send(LogCommand::FollowOutput(Box::new(process.clone()))) {
+            tracing::info!("the output of process {} cannot be followed: {error}", process.id.pid);
+        }
+    }
+
+    fn send(&mut self, command: LogCommand) -> io::Result<()> {
+        if self.0.is_none() {
+            let (commands, received) = channel();
+            let (sender, messages) = sync_channel(QUEUE);
+            thread::Builder::new().name("logs".into()).spawn(move || read_logs(&received, &sender))?;
+            self.0 = Some(LogChannels { commands, messages, late_since: None });
+        }
+        let channels = self.0.as_ref().ok_or_else(ended)?;
+        channels.commands.send(command).map_err(|_| ended())
+    }
+
+    /// Passes the ids of new lines to `each`. Waits for them only briefly, and not at all while the thread waits for a file.
+    pub(super) fn poll(&mut self, each: impl FnMut(LoggedIds)) {
+        if let Some(channels) = &mut self.0 {
+            channels.poll(each);
+        }
+    }
+
+    /// Whether a log does not answer.
+    pub(super) fn is_stalled(&self) -> bool {
+        let late_since = self.0.as_ref().and_then(|channels| channels.late_since);
+        late_since.is_some_and(|since| since.elapsed() >= STALLED)
+    }
+}
+
+impl LogChannels {
+    fn poll(&mut self, mut each: impl FnMut(LoggedIds)) {
+        let is_late = self.late_since.is_some();
+        let until = Instant::now() + if is_late { Duration::ZERO } else { PATIENCE };
+        if !is_late && self.commands.send(LogCommand::Read).is_err() {
+            return;
+        }
+        loop {
+            match self.messages.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(LogMessage::Ids(ids)) => each(ids),
+                Ok(LogMessage::Done) => {
+                    self.late_since = None;
+                    return;
+                }
+                Err(_) => {
+                    self.late_since.get_or_insert_with(Instant::now);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+fn read_logs(commands: &Receiver<LogCommand>, sender: &SyncSender<LogMessage>) {
+    let mut logs = Logs::default();
+    for command in commands {
+        match command {
+            LogCommand::Follow(path, answer) => {
+                let _ = answer.send(logs.follow(&path));
+            }
+            LogCommand::FollowOutput(process) => logs.follow_output(&process),
+            LogCommand::Read => {
+                logs.poll(|line| {
+                    let found = engines::DISCOVERED.iter().find_map(|engine| engine.ids_in_log(line));
+                    if let Some((context, rid)) = found {
+                        let ids = LoggedIds { context: context.to_owned(), rid: rid.to_owned() };
+                        // Fails only at the end of the run.
+                        let _ = sender.send(LogMessage::Ids(ids));
+                    }
+                });
+                let _ = sender.send(LogMessage::Done);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Channels of a thread that is played by the test.
+    fn channels() -> (LogChannels, Receiver<LogCommand>, SyncSender<LogMessage>) {
+        let (commands, received) = channel();
+        let (sender, messages) = sync_channel(QUEUE);
+        (LogChannels { commands, messages, late_since: None }, received, sender)
+    }
+
+    #[test]
+    fn a_log_that_does_not_answer_is_waited_for_once() {
+        let (mut channels, received, sender) = channels();
+        channels.poll(|_| panic!("nothing was read"));
+        assert!(channels.late_since.is_some());
+        let begun = Instant::now();
+        for _ in 0..100 {
+            channels.poll(|_| panic!("nothing was read"));
+        }
+        assert!(begun.elapsed() < PATIENCE * 50, "{:?}", begun.elapsed());
+        assert_eq!(received.try_iter().count(), 1, "no further requests pile up");
+        sender.send(LogMessage::Ids(LoggedIds { context: "a".into(), rid: "b".into() })).unwrap();
+        sender.send(LogMessage::Done).unwrap();
+        let mut ids = Vec::new();
+        // A wait of zero may end before the second message.
+        while channels.late_since.is_some() {
+            channels.poll(|new| ids.push(new.rid));
+        }
+        assert_eq!(ids, ["b"]);
+    }
+
+    #[test]
+    fn lines_are_read_before_the_poll_returns() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let mut logs = LogThread::default();
+        logs.follow(file.path()).unwrap();
+        std::fs::write(file.path(), "no ids here\n").unwrap();
+        logs.poll(|_| panic!("no ids"));
+        assert!(logs.follow(Path::new("/no/such/log")).is_err());
+    }
+}

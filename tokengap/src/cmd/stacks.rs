@@ -1,0 +1,30 @@
+//! `tokengap stacks`: hidden command, started by [`crate::stacks`].
+
+use std::process::ExitCode;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use crate::{confinement, stacks};
+
+/// Reads Python stacks for the process at the other end of its standard input.
+#[derive(clap::Args)]
+#[command(hide = true)]
+pub(crate) struct Args {
+    /// Read stacks in this process; otherwise start one that does.
+    #[arg(long)]
+    reader: bool,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // It ends when tokengap does, which also receives these signals.
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        signal_hook::flag::register(signal, std::sync::Arc::default())?;
+    }
+    if args.reader {
+        confinement::stacks();
+        stacks::serve()?;
+    } else {
+        stacks::supervise()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,16 @@
+//! Limit of open files.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+/// Raises the soft limit of open files to `wanted`, as far as the hard limit allows.
+pub(crate) fn raise_limit(wanted: u64) {
+    let now = getrlimit(Resource::Nofile);
+    let limit = |max: Option<u64>| max.unwrap_or(u64::MAX);
+    let current = if wanted < limit(now.maximum) { Some(wanted) } else { now.maximum };
+    let raised = Rlimit { current, maximum: now.maximum };
+    if limit(now.current) < limit(raised.current)
+        && let Err(error) = setrlimit(Resource::Nofile, raised)
+    {
+        tracing::info!("cannot raise the limit of open files: {error}");
+    }
+}

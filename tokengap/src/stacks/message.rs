@@ -1,0 +1,249 @@
+//! Messages between tokengap and the process that reads stacks: one JSON value per line, of bounded length.
+//!
+//! The reading process parses memory that a target controls, so its messages are checked like any other input.
+
+use std::io::{self, BufRead, Read as _, Write};
+
+use probe_user::python::{Function, Hits, Refusal, ThreadStacks};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use trace::report::SamplingCost;
+
+/// Maximum length of a line. The samples of a thread with as many functions as are kept have a third of it.
+const MAX_LINE: usize = 1 << 20;
+/// Maximum number of functions, refusals and notes that are used of a message.
+const MAX_FUNCTIONS: usize = 256;
+const MAX_LINES: usize = 64;
+/// Maximum number of characters of a reason or a note.
+const MAX_TEXT: usize = 500;
+
+/// Request of tokengap: the complete list of processes to sample.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct StackRequest {
+    pub(super) hertz: u32,
+    pub(super) pids: Vec<u32>,
+}
+
+/// Message of the reading process, or of the process that starts it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum StackMessage {
+    Samples(ThreadSamples),
+    Status(ReaderStatus),
+    /// The reading process ended, for this reason.
+    Ended {
+        reason: String,
+        /// Another one is started.
+        is_restarted: bool,
+    },
+}
+
+/// Samples of one thread over one interval.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ThreadSamples {
+    pub(crate) pid: u32,
+    pub(crate) at_ns: u64,
+    pub(crate) interval_ns: u64,
+    pub(crate) tid: u32,
+    pub(crate) samples: u32,
+    pub(crate) functions: Vec<FunctionHits>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FunctionHits {
+    pub(crate) function: String,
+    pub(crate) file: String,
+    pub(crate) total: u32,
+    pub(crate) own: u32,
+    pub(crate) gil: u32,
+}
+
+impl ThreadSamples {
+    pub(super) fn new(pid: u32, at_ns: u64, interval_ns: u64, thread: ThreadStacks) -> Self {
+        let ThreadStacks { tid, samples, functions } = thread;
+        let hits =
+            |(Function { function, file }, Hits { total, own, gil })| FunctionHits { function, file, total, own, gil };
+        Self { pid, at_ns, interval_ns, tid, samples, functions: functions.into_iter().map(hits).collect() }
+    }
+
+    /// Bounds names and counts: a function cannot have more hits than its thread has samples.
+    fn bound(&mut self) {
+        self.functions.truncate(MAX_FUNCTIONS);
+        for hits in &mut self.functions {
+            let Function { function, file } = Function::new(&hits.function, &hits.file);
+            hits.function = function;
+            hits.file = file;
+            hits.total = hits.total.min(self.samples);
+            hits.own = hits.own.min(hits.total);
+            hits.gil = hits.gil.min(hits.own);
+        }
+    }
+}
+
+/// State of the reading process.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct ReaderStatus {
+    pub(super) cost: SamplingCost,
+    pub(super) rss_bytes: Option<u64>,
+    pub(super) refusals: Vec<RefusedProcess>,
+    pub(super) notes: Vec<String>,
+}
+
+/// A process whose stacks cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct RefusedProcess {
+    pub(super) pid: u32,
+    pub(super) reason: String,
+}
+
+impl From<Refusal> for RefusedProcess {
+    fn from(refusal: Refusal) -> Self {
+        Self { pid: refusal.pid, reason: refusal.reason }
+    }
+}
+
+fn bounded_text(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(MAX_TEXT).collect()
+}
+
+impl StackMessage {
+    /// Reads the next message; `None` at the end of the stream.
+    pub(super) fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
+        let mut message: Option<Self> = read_line(from)?;
+        match &mut message {
+            Some(Self::Samples(samples)) => samples.bound(),
+            Some(Self::Status(status)) => {
+                status.refusals.truncate(MAX_LINES);
+                for refused in &mut status.refusals {
+                    refused.reason = bounded_text(&refused.reason);
+                }
+                status.notes.truncate(MAX_LINES);
+                for note in &mut status.notes {
+                    *note = bounded_text(note);
+                }
+            }
+            Some(Self::Ended { reason, .. }) => *reason = bounded_text(reason),
+            None => {}
+        }
+        Ok(message)
+    }
+
+    pub(super) fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        write_line(self, to)
+    }
+}
+
+impl StackRequest {
+    /// Reads the next request; `None` at the end of the stream.
+    pub(super) fn read(from: &mut impl BufRead) -> io::Result<Option<Self>> {
+        read_line(from)
+    }
+
+    pub(super) fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        write_line(self, to)
+    }
+}
+
+/// Reads lines up to one that holds a value. Lines that hold none are skipped: a process that was ended leaves half of one.
+fn read_line<T: DeserializeOwned>(from: &mut impl BufRead) -> io::Result<Option<T>> {
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        if from.take(MAX_LINE as u64).read_until(b'\n', &mut line)? == 0 {
+            return Ok(None);
+        }
+        if let Ok(value) = serde_json::from_slice(&line) {
+            return Ok(Some(value));
+        }
+    }
+}
+
+/// Writes a value on a line of its own, whatever was written before.
+fn write_line(value: &impl Serialize, to: &mut impl Write) -> io::Result<()> {
+    let mut line = vec![b'\n'];
+    serde_json::to_writer(&mut line, value)?;
+    line.push(b'\n');
+    to.write_all(&line)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn functions() -> impl Strategy<Value = Vec<FunctionHits>> {
+        let function = ("[a-z_.<>]{0,40}", "[a-z/]{0,40}", 0..9_u32).prop_map(|(function, file, hits)| FunctionHits {
+            function,
+            file,
+            total: hits,
+            own: hits / 2,
+            gil: hits / 4,
+        });
+        proptest::collection::vec(function, 0..20)
+    }
+
+    proptest! {
+        #[test]
+        fn samples_round_trip_after_half_a_line(functions in functions(), torn in "[^\n]{0,40}", pid: u32, at_ns: u64) {
+            let sent = StackMessage::Samples(ThreadSamples { pid, at_ns, interval_ns: 1, tid: pid, samples: 9, functions });
+            let mut stream = torn.into_bytes();
+            sent.write(&mut stream).unwrap();
+            let mut from = stream.as_slice();
+            prop_assert_eq!(StackMessage::read(&mut from).unwrap(), Some(sent));
+            prop_assert_eq!(StackMessage::read(&mut from).unwrap(), None);
+        }
+
+        #[test]
+        fn arbitrary_bytes_yield_bounded_messages(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+            let mut from = bytes.as_slice();
+            while StackMessage::read(&mut from).unwrap().is_some() {}
+        }
+
+    }
+
+    proptest! {
+        // Each case has megabytes.
+        #![proptest_config(ProptestConfig::with_cases(8))]
+
+        #[test]
+        fn a_hostile_message_is_bounded(name in ".{0,200}", count in 200..300_usize, total: u32, own: u32, gil: u32) {
+            let hits = FunctionHits { function: name.clone(), file: name.clone(), total, own, gil };
+            let samples =
+                ThreadSamples { pid: 1, at_ns: 1, interval_ns: 1, tid: 1, samples: 50, functions: vec![hits; count] };
+            let status = ReaderStatus {
+                refusals: vec![RefusedProcess { pid: 1, reason: name.repeat(9) }; count],
+                notes: vec![name; count],
+                ..ReaderStatus::default()
+            };
+            let mut stream = Vec::new();
+            StackMessage::Samples(samples).write(&mut stream).unwrap();
+            StackMessage::Status(status).write(&mut stream).unwrap();
+            let mut from = stream.as_slice();
+            while let Some(message) = StackMessage::read(&mut from).unwrap() {
+                match message {
+                    StackMessage::Samples(samples) => {
+                        prop_assert!(samples.functions.len() <= MAX_FUNCTIONS);
+                        for hits in samples.functions {
+                            prop_assert!(hits.gil <= hits.own && hits.own <= hits.total && hits.total <= 50);
+                            prop_assert!(!hits.function.chars().any(char::is_control));
+                        }
+                    }
+                    StackMessage::Status(status) => {
+                        prop_assert!(status.notes.len() <= MAX_LINES && status.refusals.len() <= MAX_LINES);
+                        prop_assert!(status.notes.iter().all(|note| note.chars().count() <= MAX_TEXT));
+                    }
+                    StackMessage::Ended { .. } => prop_assert!(false, "not sent"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_without_end_is_skipped_in_pieces() {
+        let mut stream = vec![b'x'; 3 * MAX_LINE];
+        let sent = StackRequest { hertz: 50, pids: vec![7] };
+        sent.write(&mut stream).unwrap();
+        assert_eq!(StackRequest::read(&mut stream.as_slice()).unwrap(), Some(sent));
+    }
+}

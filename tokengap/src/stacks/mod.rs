@@ -1,0 +1,205 @@
+//! A process that reads Python stacks for `attach --python-stacks`.
+//!
+//! Reading maps files of the target, whose owner can truncate them at any time, and the kernel then ends the reading process by SIGBUS. So
+//! it is a child, which another child starts and starts again. Both are started before tokengap drops its rights, because afterwards it
+//! can start no process. The reading child drops all rights except to read other processes. Both end when tokengap does.
+
+mod message;
+mod serve;
+
+use std::collections::BTreeSet;
+use std::io::BufReader;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use anyhow::Context;
+use probe_user::Degraded;
+use probe_user::python::Refusal;
+use trace::report::SamplingCost;
+
+pub(crate) use message::{FunctionHits, ThreadSamples};
+use message::{ReaderStatus, StackMessage, StackRequest};
+pub(crate) use serve::{serve, supervise};
+
+/// Maximum number of undelivered thread samples.
+const QUEUE: usize = 4_096;
+
+/// Handle of the reading process.
+#[derive(Debug)]
+pub(crate) struct StackReader {
+    shared: Arc<Mutex<ReaderState>>,
+    samples: Mutex<Receiver<ThreadSamples>>,
+}
+
+#[derive(Debug)]
+struct ReaderState {
+    /// This side of the connection.
+    socket: UnixStream,
+    request: StackRequest,
+    status: ReaderStatus,
+    /// Cost of reading processes that have ended.
+    earlier: SamplingCost,
+    /// How often the reading process ended, and why it did last.
+    endings: u32,
+    last_ending: Option<String>,
+    is_over: bool,
+    /// Arguments of [`receive`] until its thread is started. A thread that was started before tokengap drops its rights would keep them.
+    unstarted: Option<UnstartedReceiver>,
+}
+
+#[derive(Debug)]
+struct UnstartedReceiver {
+    from: BufReader<UnixStream>,
+    sender: SyncSender<ThreadSamples>,
+}
+
+impl StackReader {
+    /// Starts the process, which samples nothing yet. Starts no thread, see `ReaderState::unstarted`.
+    pub(crate) fn start(hertz: u32) -> anyhow::Result<Self> {
+        let failed = "cannot start the process that reads Python stacks";
+        let (socket, child_end) = UnixStream::pair().context(failed)?;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("stacks").stdin(OwnedFd::from(child_end)).stdout(Stdio::null());
+        let started = command.spawn();
+        drop(command);
+        started.context(failed)?;
+        let from = BufReader::new(socket.try_clone().context(failed)?);
+        let (sender, samples) = sync_channel(QUEUE);
+        let state = ReaderState {
+            socket,
+            request: StackRequest { hertz, pids: Vec::new() },
+            status: ReaderStatus::default(),
+            earlier: SamplingCost::default(),
+            endings: 0,
+            last_ending: None,
+            is_over: false,
+            unstarted: Some(UnstartedReceiver { from, sender }),
+        };
+        let shared = Arc::new(Mutex::new(state));
+        Ok(Self { shared, samples: Mutex::new(samples) })
+    }
+
+    /// Samples exactly these processes.
+    pub(crate) fn sample(&self, pids: impl IntoIterator<Item = u32>) {
+        let mut state = lock(&self.shared);
+        if let Some(UnstartedReceiver { from, sender }) = state.unstarted.take() {
+            let shared = Arc::clone(&self.shared);
+            let receive = move || receive(from, &shared, &sender);
+            if let Err(error) = thread::Builder::new().name("stacks".into()).spawn(receive) {
+                state.is_over = true;
+                state.last_ending = Some(format!("an error (cannot start a thread that receives samples: {error})"));
+            }
+        }
+        state.request.pids = pids.into_iter().collect();
+        state.send_request();
+    }
+
+    /// Passes the samples since the last call to `each`. Never waits.
+    pub(crate) fn poll(&self, mut each: impl FnMut(ThreadSamples)) {
+        for samples in lock(&self.samples).try_iter().take(QUEUE) {
+            each(samples);
+        }
+    }
+
+    /// Cost so far.
+    pub(crate) fn cost(&self) -> SamplingCost {
+        let state = lock(&self.shared);
+        let now = state.status.cost;
+        let hertz = state.request.hertz;
+        SamplingCost { hertz, processes: now.processes.max(state.earlier.processes), ..sum(state.earlier, now) }
+    }
+
+    /// Resident memory of the process.
+    pub(crate) fn rss_bytes(&self) -> Option<u64> {
+        lock(&self.shared).status.rss_bytes
+    }
+
+    /// Processes among `pids` that cannot be read, each with its cause and remedy.
+    pub(crate) fn refused(&self, pids: &BTreeSet<u32>) -> Vec<Degraded> {
+        let state = lock(&self.shared);
+        let refused = state.status.refusals.iter().filter(|refused| pids.contains(&refused.pid));
+        refused.map(|refused| Refusal { pid: refused.pid, reason: refused.reason.clone() }.explain()).collect()
+    }
+
+    /// Whether the reading process has ended and is not started again.
+    pub(crate) fn has_ended(&self) -> bool {
+        lock(&self.shared).is_over
+    }
+
+    /// Limitations of the samples.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let state = lock(&self.shared);
+        let mut notes = state.status.notes.clone();
+        if let Some(reason) = &state.last_ending {
+            let times = if state.endings == 1 { "once".to_owned() } else { format!("{} times", state.endings) };
+            let what = if state.is_over {
+                "is not started again"
+            } else {
+                "was started again; samples in between are missing"
+            };
+            notes.push(format!(
+                "python stacks: the process that reads them ended {times}, last by {reason}, and {what}"
+            ));
+        } else if state.is_over {
+            notes.push("python stacks: the process that starts their reader has ended".to_owned());
+        }
+        notes
+    }
+}
+
+impl ReaderState {
+    fn send_request(&mut self) {
+        // After its end, `receive` reports the reason.
+        if let Err(error) = self.request.write(&mut self.socket) {
+            tracing::debug!("python stacks: {error}");
+        }
+    }
+
+    fn end_reader(&mut self, reason: String, is_restarted: bool) {
+        self.endings += 1;
+        self.last_ending = Some(reason);
+        self.is_over |= !is_restarted;
+        let ended = std::mem::take(&mut self.status);
+        self.earlier = SamplingCost { processes: ended.cost.processes, ..sum(self.earlier, ended.cost) };
+        self.status.refusals = ended.refusals;
+        if is_restarted {
+            self.send_request();
+        }
+    }
+}
+
+/// Receives messages until the end of the stream.
+fn receive(mut from: BufReader<UnixStream>, shared: &Mutex<ReaderState>, sender: &SyncSender<ThreadSamples>) {
+    while let Ok(Some(message)) = StackMessage::read(&mut from) {
+        match message {
+            StackMessage::Samples(samples) => {
+                if let Err(TrySendError::Full(_)) = sender.try_send(samples) {
+                    lock(shared).earlier.dropped += 1;
+                }
+            }
+            StackMessage::Status(status) => lock(shared).status = status,
+            StackMessage::Ended { reason, is_restarted } => lock(shared).end_reader(reason, is_restarted),
+        }
+    }
+    lock(shared).is_over = true;
+}
+
+fn sum(a: SamplingCost, b: SamplingCost) -> SamplingCost {
+    SamplingCost {
+        hertz: b.hertz,
+        processes: b.processes,
+        readings: a.readings.saturating_add(b.readings),
+        failed: a.failed.saturating_add(b.failed),
+        late: a.late.saturating_add(b.late),
+        dropped: a.dropped.saturating_add(b.dropped),
+        cpu_ns: a.cpu_ns.saturating_add(b.cpu_ns),
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,106 @@
+//! The reading process, and the process that starts it. Their standard input is a socket to tokengap.
+
+use std::io::{self, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use probe_user::python::PythonStacks;
+use rustix::stdio::stdin;
+
+use super::message::{ReaderStatus, StackMessage, StackRequest, ThreadSamples};
+
+/// Number of times that the reading process is started again.
+const RESTARTS: u32 = 3;
+const RESTART_DELAY: Duration = Duration::from_millis(500);
+/// Interval at which samples are passed on.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Interval of messages about cost and refusals.
+const STATUS_INTERVAL: Duration = Duration::from_millis(200);
+
+fn socket() -> io::Result<UnixStream> {
+    stdin().as_fd().try_clone_to_owned().map(UnixStream::from)
+}
+
+/// Starts the reading process, and starts it again if it crashes. Returns once tokengap has ended, or there were too many crashes.
+pub(crate) fn supervise() -> anyhow::Result<()> {
+    for start in 0..=RESTARTS {
+        let mut command = Command::new("/proc/self/exe");
+        command.args(["stacks", "--reader"]).stdin(OwnedFd::from(socket()?)).stdout(Stdio::null());
+        let status = command.status().context("cannot start the process that reads Python stacks")?;
+        if status.success() {
+            return Ok(());
+        }
+        let is_restarted = start < RESTARTS;
+        StackMessage::Ended { reason: describe(status), is_restarted }.write(&mut socket()?)?;
+        if is_restarted {
+            thread::sleep(RESTART_DELAY);
+        }
+    }
+    Ok(())
+}
+
+fn describe(status: ExitStatus) -> String {
+    match status.signal() {
+        Some(libc_sigbus) if libc_sigbus == rustix::process::Signal::BUS.as_raw() => {
+            "SIGBUS (a file of a sampled process was truncated while it was read)".to_owned()
+        }
+        Some(signal) => match signal_hook::low_level::signal_name(signal) {
+            Some(name) => name.to_owned(),
+            None => format!("signal {signal}"),
+        },
+        None => format!("an error ({status})"),
+    }
+}
+
+/// The reading process: samples the requested processes until tokengap ends.
+pub(crate) fn serve() -> anyhow::Result<()> {
+    let from = socket()?;
+    let (sender, requests) = channel();
+    thread::Builder::new().name("requests".into()).spawn(move || {
+        let mut from = BufReader::new(from);
+        while let Ok(Some(request)) = StackRequest::read(&mut from) {
+            if sender.send(request).is_err() {
+                break;
+            }
+        }
+        // tokengap has ended. A thread that waits for a file of a target must not outlive it.
+        std::process::exit(0);
+    })?;
+    send_samples(&requests, &mut socket()?)
+}
+
+fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyhow::Result<()> {
+    let first = requests.recv()?;
+    let stacks = PythonStacks::start(first.hertz).context("cannot start a thread to read stacks")?;
+    stacks.sample(&first.pids);
+    let mut reported_at: Option<Instant> = None;
+    loop {
+        if let Some(request) = requests.try_iter().last() {
+            stacks.sample(&request.pids);
+        }
+        let mut samples = Vec::new();
+        stacks.poll(|interval| {
+            for thread in interval.threads {
+                samples.push(ThreadSamples::new(interval.pid, interval.at.0, interval.interval_ns, thread));
+            }
+        });
+        for sample in samples {
+            StackMessage::Samples(sample).write(to)?;
+        }
+        if reported_at.is_none_or(|at| at.elapsed() >= STATUS_INTERVAL) {
+            reported_at = Some(Instant::now());
+            let mut cost = stacks.cost();
+            cost.cpu_ns = session::own::cpu_ns();
+            let refusals = stacks.refused().into_iter().map(Into::into).collect();
+            let status = ReaderStatus { cost, rss_bytes: session::own::rss_bytes(), refusals, notes: stacks.notes() };
+            StackMessage::Status(status).write(to)?;
+        }
+        thread::sleep(POLL_INTERVAL);
+    }
+}

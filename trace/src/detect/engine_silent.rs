@@ -1,0 +1,63 @@
+//! The engine sent nothing at all although several streams were open.
+
+use super::thresholds::gap_severity;
+use super::{DetectContext, Verdicts};
+use crate::ledger::EngineSilence;
+use crate::words::{count, duration, percent, plural};
+
+/// The longest silence so far, or the one that lasts.
+pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let silences = context.ledger.engine_silences();
+    let source = context.facts().source();
+    if let Some(current) = context.ledger.current_engine_silence(context.now) {
+        let summary = format!(
+            "the {source} has sent no frame for {} so far while {} are open (usual time between two chunks of a stream: {})",
+            duration(current.ns()),
+            plural(current.streams, "stream"),
+            duration(current.usual_ns),
+        );
+        report(context, &current, summary, out);
+    }
+    let Some(longest) = &silences.longest else {
+        return;
+    };
+    let mut summary = format!(
+        "the {source} sent no frame for {} while {} were open (usual time between two chunks of a stream: {})",
+        duration(longest.ns()),
+        plural(longest.streams, "stream"),
+        duration(longest.usual_ns),
+    );
+    if silences.count > 1 {
+        let all = format!("; {} such silences, {} in total", count(silences.count), duration(silences.total_ns));
+        summary.push_str(&all);
+    }
+    report(context, longest, summary, out);
+    if let Some(verdict) = out.0.last_mut() {
+        verdict.with("silences", silences.count).with("silences_total_ns", silences.total_ns);
+    }
+}
+
+fn report(context: &DetectContext<'_>, silence: &EngineSilence, mut summary: String, out: &mut Verdicts) {
+    let Some(severity) = gap_severity(silence.ns()) else {
+        return;
+    };
+    let source = context.facts().source();
+    let started = context.ledger.started().unwrap_or_default();
+    let running = silence.main_thread.map(|spent| spent.share(spent.on_ns));
+    if let Some(running) = running {
+        summary.push_str(&format!("; its main thread ran {} of that time", percent(running)));
+    }
+    out.add(severity, summary)
+        .hop(&silence.hop)
+        .since(Some(silence.from))
+        .weighed("silence_ns", silence.ns())
+        .with("silence_at_ns", silence.from.since(started))
+        .with("streams", silence.streams)
+        .with("usual_chunk_interval_ns", silence.usual_ns)
+        .with_known("main_thread_running", running)
+        .advice(format!(
+            "all streams paused together, so look at the {source} and not at one request: its process was stopped or \
+             debugged, or one step took this long (a long prefill, a compilation, a weight update or pause); read its log \
+             of that time, and while it lasts `py-spy dump`",
+        ));
+}

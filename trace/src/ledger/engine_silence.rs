@@ -1,0 +1,255 @@
+//! Silences of the engine: times in which it sent no frame at all although several streams were open.
+//!
+//! A silence is confirmed after its end, by what only a silent engine explains: streams with chunks before it go on after it, and without the
+//! tokens that a working engine would have made meanwhile. Frames that only arrived late (a blocked connection, a starved relay) bring these
+//! tokens at once. A time with missed observations, or in which tokengap itself did not run, proves nothing.
+
+use serde::{Deserialize, Serialize};
+
+use super::timeline::TimeUse;
+use super::{GAP_WARNING_NS, Ledger, Request};
+use crate::clock::MonoNs;
+use crate::event::ThreadPart;
+
+/// Shortest silence: clients notice a pause of this length.
+const MIN_NS: u64 = GAP_WARNING_NS;
+/// A silence is at least this many times as long as the usual time between two chunks of a stream, so that slow streams are none.
+const TIMES_USUAL: u64 = 10;
+/// One silent stream cannot be told from a slow request.
+const MIN_STREAMS: u64 = 2;
+/// Time between two ticks above which tokengap itself did not run.
+const OWN_STALL_NS: u64 = 500_000_000;
+/// Queued frames above which the receiver may have blocked the engine's sends.
+const BLOCKING_FRAMES: u64 = 64;
+/// Time after a silence in which its streams are counted.
+const RESUME_NS: u64 = 1_000_000_000;
+
+/// A time without any frame from the engine while streams were open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineSilence {
+    /// End of the last frame before it.
+    pub from: MonoNs,
+    /// Send of the first frame after it, or the present.
+    pub to: MonoNs,
+    /// Streams with a chunk before it that went on after it, or, while it lasts, that have not ended.
+    pub streams: u64,
+    /// Median time between two chunks of a stream before it.
+    pub usual_ns: u64,
+    /// Name of the hop that carried the first frame after it.
+    pub hop: Box<str>,
+    /// Time use of the busiest main thread of the engine's processes meanwhile; `None` if not sampled.
+    pub main_thread: Option<TimeUse>,
+}
+
+impl EngineSilence {
+    /// Its length.
+    pub fn ns(&self) -> u64 {
+        self.to.since(self.from)
+    }
+}
+
+/// Silences so far.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct EngineSilences {
+    /// Number of confirmed silences.
+    pub count: u64,
+    /// Their total length.
+    pub total_ns: u64,
+    /// The longest.
+    pub longest: Option<EngineSilence>,
+    /// End of the last frame; `None` if it is unknown.
+    last_frame: Option<MonoNs>,
+    last_tick: Option<MonoNs>,
+    ended: Option<EndedSilence>,
+}
+
+/// A silence that has ended and whose streams are being counted.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct EndedSilence {
+    silence: EngineSilence,
+    /// Tokens of its streams within [`Self::catch_up_ns`] after it.
+    tokens_after: u64,
+    /// Median time between two tokens of a stream before it.
+    usual_token_ns: u64,
+    is_confirmed: bool,
+}
+
+impl EndedSilence {
+    /// Time after the silence in which frames that were only held up arrive.
+    fn catch_up_ns(&self) -> u64 {
+        (self.silence.ns() / 10).min(RESUME_NS)
+    }
+
+    /// Whether its streams went on with less than half of the tokens that they make in such a time.
+    fn is_silence_of_engine(&self) -> bool {
+        let tokens_of_stream = self.silence.ns() / self.usual_token_ns.max(1);
+        let tokens = tokens_of_stream.saturating_mul(self.silence.streams);
+        self.silence.streams >= MIN_STREAMS && self.tokens_after < tokens / 2
+    }
+}
+
+impl EngineSilences {
+    /// Forgets the current silence: observations were missed.
+    pub(super) fn void(&mut self) {
+        (self.last_frame, self.ended) = (None, None);
+    }
+
+    /// Records a frame and returns the time of the last one, if the time between them is long.
+    fn enter_frame(&mut self, at: MonoNs, end: MonoNs) -> Option<MonoNs> {
+        let before = self.last_frame.replace(self.last_frame.map_or(end, |last| last.max(end)))?;
+        (at.since(before) >= MIN_NS).then_some(before)
+    }
+
+    /// Records tokens of a stream that was open at `last_at` and that the wire lost: what was sent meanwhile is unknown.
+    pub(super) fn enter_wire_loss(&mut self, last_at: MonoNs) {
+        self.ended.take_if(|ended| last_at <= ended.silence.from && !ended.is_confirmed);
+    }
+
+    /// Records new tokens of a stream whose last chunk was sent at `last_at`.
+    #[inline]
+    pub(super) fn enter_tokens(
+        &mut self,
+        at: MonoNs,
+        last_at: MonoNs,
+        tokens: u32,
+        is_streamed: impl FnOnce() -> bool,
+    ) {
+        let Some(ended) = &mut self.ended else { return };
+        let since_end = at.since(ended.silence.to);
+        if last_at <= ended.silence.from && since_end <= RESUME_NS {
+            ended.silence.streams += u64::from(is_streamed());
+        }
+        if since_end <= ended.catch_up_ns() {
+            ended.tokens_after += u64::from(tokens);
+        }
+    }
+
+    /// Advances time. Returns whether a silence waits for the time use of the engine's threads.
+    fn tick(&mut self, now: MonoNs) -> bool {
+        let before = self.last_tick.replace(now);
+        if before.is_some_and(|before| now.since(before) > OWN_STALL_NS) {
+            self.void();
+        }
+        let Some(ended) = &self.ended else { return false };
+        let since_end = now.since(ended.silence.to);
+        if since_end > RESUME_NS.max(ended.catch_up_ns()) && ended.is_confirmed {
+            self.ended = None;
+            return false;
+        }
+        since_end >= ended.catch_up_ns()
+    }
+
+    /// Counts the ended silence if the engine was silent, and keeps the longest.
+    fn confirm(&mut self, main_thread: Option<TimeUse>) {
+        let Some(ended) = self.ended.as_mut().filter(|ended| ended.is_silence_of_engine()) else { return };
+        if !std::mem::replace(&mut ended.is_confirmed, true) {
+            self.count += 1;
+            self.total_ns = self.total_ns.saturating_add(ended.silence.ns());
+            ended.silence.main_thread = main_thread;
+        }
+        if self.longest.as_ref().is_none_or(|longest| ended.silence.ns() >= longest.ns()) {
+            self.longest = Some(ended.silence.clone());
+        }
+    }
+}
+
+impl Ledger {
+    /// Records a frame on the hop at `place` before its chunks: the end of a silence, if the hop is the engine's.
+    pub(super) fn end_engine_silence(&mut self, at: MonoNs, place: usize, forwarded: Option<MonoNs>) {
+        let hop = &self.hops.all[place];
+        if self.hops.any_origin && !hop.origin {
+            return;
+        }
+        // While the relay cannot write, it does not read either.
+        let end = forwarded.map_or(at, |forwarded| forwarded.max(at));
+        let Some(from) = self.silences.enter_frame(at, end) else { return };
+        let hop = self.hops.groups[hop.group].name.as_str().into();
+        let (Some(usual_ns), Some(usual_token_ns)) =
+            (self.usual_silence_ns(at.since(from)), self.itl_sent_by_token.quantile(0.5))
+        else {
+            return;
+        };
+        let silence = EngineSilence { from, to: at, streams: 0, usual_ns, hop, main_thread: None };
+        self.silences.ended = Some(EndedSilence { silence, tokens_after: 0, usual_token_ns, is_confirmed: false });
+    }
+
+    /// Median time between two chunks of a stream. `None` if `silence_ns` is not far above it, or if sends may have been blocked or unseen.
+    fn usual_silence_ns(&self, silence_ns: u64) -> Option<u64> {
+        let usual_ns = self.itl_sent.quantile(0.5)?;
+        let is_blocked = self.hops.all.iter().any(|hop| hop.counts.backlog >= BLOCKING_FRAMES);
+        let is_far_above = silence_ns >= usual_ns.saturating_mul(TIMES_USUAL);
+        (is_far_above && !is_blocked && !self.has_unseen_hops()).then_some(usual_ns)
+    }
+
+    /// Whether frames crossed hops beyond the limit of hops.
+    fn has_unseen_hops(&self) -> bool {
+        self.limits.list().any(|limit| limit.name == "hops" && limit.times > 0)
+    }
+
+    /// Advances time for [`EngineSilences`].
+    pub(super) fn tick_engine_silences(&mut self, now: MonoNs) {
+        if self.silences.tick(now) {
+            let main_thread = self.silences.ended.as_ref().and_then(|ended| self.busiest_main_thread(&ended.silence));
+            self.silences.confirm(main_thread);
+        }
+    }
+
+    /// Time use of the busiest main thread of the processes that send on the silence's hop.
+    fn busiest_main_thread(&self, silence: &EngineSilence) -> Option<TimeUse> {
+        let group = &self.hops.groups[self.hops.group_named(&silence.hop)?];
+        let is_main = |role: &str, part| *role == *group.ends.from && part == Some(ThreadPart::Main);
+        let threads = self.threads.all.iter().filter(|thread| is_main(&thread.role, thread.part));
+        threads.filter_map(|thread| thread.between(silence.from, silence.to)).max_by_key(TimeUse::wanted_ns)
+    }
+
+    /// Confirmed silences of the engine.
+    pub fn engine_silences(&self) -> &EngineSilences {
+        &self.silences
+    }
+
+    /// The silence that lasts at `now`. `None` without one, or if the streams may have ended unobserved: without a frame, or because a relay
+    /// reports what it missed only with its next frame.
+    pub fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
+        let from = self.silences.last_frame.filter(|from| now.since(*from) >= MIN_NS)?;
+        if self.engine.facts().ends_silently() || self.hops.all.iter().any(|hop| hop.shows.forwarded) {
+            return None;
+        }
+        let usual_ns = self.usual_silence_ns(now.since(from))?;
+        // A stream that was silent for longer may have ended otherwise.
+        let active_since = MonoNs(from.0.saturating_sub(usual_ns.saturating_mul(TIMES_USUAL)));
+        let open = self.table.iter().filter(|request| self.is_streaming_since(request, active_since));
+        let silence = EngineSilence {
+            from,
+            to: now,
+            streams: open.count() as u64,
+            usual_ns,
+            hop: self.groups().iter().find(|group| self.is_engines(&group.name))?.name.as_str().into(),
+            main_thread: None,
+        };
+        let main_thread = self.busiest_main_thread(&silence);
+        (silence.streams >= MIN_STREAMS).then_some(EngineSilence { main_thread, ..silence })
+    }
+
+    /// Whether the hops of this name are the engine's.
+    fn is_engines(&self, name: &str) -> bool {
+        let mut hops = self.hops.all.iter().filter(|hop| hop.origin || !self.hops.any_origin);
+        hops.any(|hop| self.hops.groups[hop.group].name == name)
+    }
+
+    /// Whether the request is open and its stream had a chunk since then.
+    fn is_streaming_since(&self, request: &Request, since: MonoNs) -> bool {
+        let unstreamed = self.engine.facts().unstreamed_tokens();
+        request.mapped
+            && request.finish.is_none()
+            && !request.is_shared()
+            && request.last_at >= since
+            && request.streams.iter().any(|s| {
+                is_streamed(s.chunks, s.count.high, unstreamed) && self.hops.observed_all_since(s) && !s.finished()
+            })
+    }
+}
+
+/// Whether a stream with `chunks` chunks so far, which end at `count`, has more of them than one that is not streamed.
+pub(super) fn is_streamed(chunks: u32, count: u32, unstreamed_tokens: Option<u32>) -> bool {
+    chunks > 1 + unstreamed_tokens.map_or(0, |tokens| count / tokens.max(1))
+}

@@ -1,0 +1,261 @@
+//! `cargo xtask attacks`: runs every script of the security review, `NAME.sh` beside this file, and expects each attack to fail.
+//!
+//! A script is called as `NAME.sh TOKENGAP WORKDIR`, as root, in mount and PID namespaces of its own: it sees no engine of another
+//! script, and its processes end with it. `WORKDIR` is a fresh folder that every user can enter, `$ATTACKS_VENV` a Python environment
+//! with the packages of `requirements.txt`. The last line of its standard output is the outcome: `held` or `SKIPPED: reason` with exit
+//! status 0, `BROKEN: what happened` with 1. Everything else counts as broken, too. Other files in the folder are helpers of the scripts.
+
+use std::ffi::OsStr;
+use std::fmt::{self, Write as _};
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Mutex;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+
+use crate::script::{environment, root, tokengap};
+
+const FOLDER: &str = "xtask/src/attacks";
+/// Scripts that run at the same time.
+const WORKERS: usize = 2;
+const TIME_LIMIT: Duration = Duration::from_mins(3);
+/// Lines of a broken attack's output that are printed.
+const SHOWN_LINES: usize = 20;
+
+#[derive(clap::Args)]
+pub(crate) struct AttackOptions {
+    /// Attacks to run, without `.sh` [default: all]
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// The tokengap program [default: a release build of this tree]
+    #[arg(long, value_name = "FILE")]
+    tokengap: Option<PathBuf>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Outcome {
+    Held,
+    Skipped(String),
+    Broken(String),
+}
+
+impl Outcome {
+    /// Outcome of a script that ended, by the last line of its output.
+    fn of(status: ExitStatus, stdout: &str) -> Self {
+        let last = stdout.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        if !status.success() {
+            return Self::Broken(
+                last.strip_prefix("BROKEN: ").map_or_else(|| format!("{status}: {last}"), str::to_owned),
+            );
+        }
+        match last.strip_prefix("SKIPPED: ") {
+            Some(reason) => Self::Skipped(reason.to_owned()),
+            None if last == "held" => Self::Held,
+            None => Self::Broken(format!("the last line is neither `held` nor `SKIPPED: reason`: {last}")),
+        }
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held => write!(f, "held"),
+            Self::Skipped(reason) => write!(f, "SKIPPED: {reason}"),
+            Self::Broken(what) => write!(f, "BROKEN: {what}"),
+        }
+    }
+}
+
+#[derive(Default)]
+struct OutcomeCounts {
+    passed: usize,
+    failed: usize,
+    skipped: usize,
+}
+
+impl OutcomeCounts {
+    fn add(&mut self, outcome: &Outcome) {
+        *match outcome {
+            Outcome::Held => &mut self.passed,
+            Outcome::Skipped(_) => &mut self.skipped,
+            Outcome::Broken(_) => &mut self.failed,
+        } += 1;
+    }
+}
+
+/// Runs `cargo xtask attacks`.
+pub(crate) fn run(options: &AttackOptions) -> Result<()> {
+    ensure!(
+        rustix::process::geteuid().is_root(),
+        "attacks need root: they start processes of other users and containers"
+    );
+    let scripts = select_scripts(&options.names)?;
+    let program = tokengap(options.tokengap.as_deref())?;
+    let python = environment(&root().join(FOLDER).join("requirements.txt"))?;
+    let venv = python.ancestors().nth(2).context("the virtual environment has no folder")?;
+    check_searchable(venv)?;
+    let waiting = Mutex::new(scripts.iter());
+    let counts = Mutex::new(OutcomeCounts::default());
+    thread::scope(|scope| {
+        for _ in 0..WORKERS {
+            scope.spawn(|| {
+                while let Some(script) = next_script(&waiting) {
+                    let outcome =
+                        run_script(script, &program, venv).unwrap_or_else(|e| Outcome::Broken(format!("{e:#}")));
+                    counts.lock().expect("no worker panics").add(&outcome);
+                }
+            });
+        }
+    });
+    let OutcomeCounts { passed, failed, skipped } = counts.into_inner().expect("no worker panics");
+    println!("{passed} passed, {failed} failed, {skipped} skipped");
+    ensure!(failed == 0, "{failed} attacks succeeded or did not complete");
+    Ok(())
+}
+
+fn next_script<'a>(waiting: &Mutex<impl Iterator<Item = &'a PathBuf>>) -> Option<&'a PathBuf> {
+    waiting.lock().expect("no worker panics").next()
+}
+
+/// Scripts of these attacks, or of all of them.
+fn select_scripts(names: &[String]) -> Result<Vec<PathBuf>> {
+    let folder = root().join(FOLDER);
+    let mut scripts = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))? {
+        let path = entry?.path();
+        if path.extension() == Some(OsStr::new("sh")) && is_selected(&path, names) {
+            scripts.push(path);
+        }
+    }
+    scripts.sort();
+    for name in names {
+        ensure!(
+            scripts.iter().any(|path| is_named(path, name)),
+            "no attack is called {name}: {FOLDER}/{name}.sh is missing"
+        );
+    }
+    ensure!(!scripts.is_empty(), "{FOLDER} has no script");
+    Ok(scripts)
+}
+
+fn is_selected(script: &Path, names: &[String]) -> bool {
+    names.is_empty() || names.iter().any(|name| is_named(script, name))
+}
+
+fn is_named(script: &Path, name: &str) -> bool {
+    script.file_stem() == Some(OsStr::new(name))
+}
+
+/// Scripts use the virtual environment as users without rights.
+fn check_searchable(folder: &Path) -> Result<()> {
+    for ancestor in folder.ancestors() {
+        let mode =
+            fs::metadata(ancestor).with_context(|| format!("cannot read {}", ancestor.display()))?.permissions().mode();
+        ensure!(
+            mode & 0o001 != 0,
+            "other users cannot enter {}: move the project, or allow it (chmod o+x)",
+            ancestor.display()
+        );
+    }
+    Ok(())
+}
+
+/// Runs one script and prints its outcome, with the end of its output if it is broken.
+fn run_script(script: &Path, program: &Path, venv: &Path) -> Result<Outcome> {
+    let name = script.file_stem().unwrap_or_default().display();
+    let started = Instant::now();
+    let folder = tempfile::Builder::new().prefix("attack-").tempdir()?;
+    let work = folder.path().join("work");
+    fs::create_dir(&work)?;
+    for searched in [folder.path(), &work] {
+        fs::set_permissions(searched, Permissions::from_mode(0o755))?;
+    }
+    let output = ScriptOutput { stdout: folder.path().join("stdout"), stderr: folder.path().join("stderr") };
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "--", "bash"]);
+    command.arg(script).arg(program).arg(&work).env("ATTACKS_VENV", venv).current_dir(&work).stdin(Stdio::null());
+    command.stdout(File::create(&output.stdout)?).stderr(File::create(&output.stderr)?);
+    let mut child = command.spawn().context("cannot start unshare: install util-linux")?;
+    let outcome = match wait_within(&mut child, TIME_LIMIT)? {
+        Some(status) => Outcome::of(status, &read_text(&output.stdout)?),
+        None => Outcome::Broken(format!("did not end within {} s", TIME_LIMIT.as_secs())),
+    };
+    let end = if matches!(outcome, Outcome::Broken(_)) { output.end()? } else { String::new() };
+    // One call, so that the lines of scripts that run at the same time are not mixed.
+    println!("{name:<24} {:>5.1} s  {outcome}\n{end}", started.elapsed().as_secs_f64());
+    Ok(outcome)
+}
+
+/// Waits for the end of a process, and kills it after the limit.
+fn wait_within(child: &mut Child, limit: Duration) -> Result<Option<ExitStatus>> {
+    let until = Instant::now() + limit;
+    while Instant::now() < until {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    child.kill()?;
+    child.wait()?;
+    Ok(None)
+}
+
+/// Files with the output of one script.
+struct ScriptOutput {
+    stdout: PathBuf,
+    stderr: PathBuf,
+}
+
+impl ScriptOutput {
+    /// Last lines of both files, escaped.
+    fn end(&self) -> Result<String> {
+        let mut end = String::new();
+        for (stream, path) in [("stdout", &self.stdout), ("stderr", &self.stderr)] {
+            let text = read_text(path)?;
+            let lines: Vec<&str> = text.lines().collect();
+            for line in &lines[lines.len().saturating_sub(SHOWN_LINES)..] {
+                let _ = writeln!(end, "    {stream}: {}", line.escape_debug());
+            }
+        }
+        Ok(end)
+    }
+}
+
+fn read_text(path: &Path) -> Result<String> {
+    let bytes = fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt as _;
+
+    use super::*;
+
+    #[test]
+    fn only_a_script_that_says_so_has_held() {
+        let [success, failure] = [0, 1 << 8].map(ExitStatus::from_raw);
+        assert_eq!(Outcome::of(success, "trying\nheld\n\n"), Outcome::Held);
+        assert_eq!(Outcome::of(success, "SKIPPED: no cc\n"), Outcome::Skipped("no cc".to_owned()));
+        assert_eq!(Outcome::of(failure, "BROKEN: raw ESC\n"), Outcome::Broken("raw ESC".to_owned()));
+        for (status, stdout) in
+            [(success, ""), (success, "BROKEN: raw ESC"), (failure, "held"), (failure, "SKIPPED: no cc")]
+        {
+            assert!(matches!(Outcome::of(status, stdout), Outcome::Broken(_)), "{stdout}");
+        }
+    }
+
+    #[test]
+    fn every_attack_has_a_script_of_that_name() -> Result<()> {
+        assert!(select_scripts(&["no-such-attack".to_owned()]).is_err());
+        for script in select_scripts(&[])? {
+            let name = script.file_stem().and_then(OsStr::to_str).context("not UTF-8")?;
+            assert_eq!(select_scripts(&[name.to_owned()])?, std::slice::from_ref(&script));
+        }
+        Ok(())
+    }
+}
