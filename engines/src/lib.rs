@@ -10,6 +10,7 @@ mod fixture;
 mod msgpack;
 pub mod sglang;
 mod undecoded;
+mod unread;
 pub mod vllm;
 
 /// Facts about every engine for the analysis. The first is assumed where no source names the engine.
@@ -18,8 +19,8 @@ pub const FACTS: trace::engine::Engines = trace::engine::Engines(&[&sglang::SgLa
 /// Message format of every engine.
 pub const FORMATS: &[zmq_tap::decode::Format] = &[sglang::FORMAT, sglang::BATCHES, vllm::FORMAT];
 
-/// Log lines of every engine that logs times of requests.
-pub const LOGS: &[&dyn trace::import::LogLines] = &[&sglang::Log];
+/// Log lines of every engine that logs times of requests, and the logs that have none.
+pub const LOGS: &[&dyn trace::import::LogLines] = &[&sglang::Log, &unread::Logs];
 
 /// The engines that discovery recognises.
 #[cfg(target_os = "linux")]

@@ -522,7 +522,7 @@ pub struct LoggedState<'a> {
     pub states: Option<u32>,
     /// Number of requests in the message just received (`rids`).
     pub rids: Option<u32>,
-    /// Time it waited for that message.
+    /// Time it waited for that message, or has waited so far if `unanswered_since` is known.
     pub recv_wait_ns: Option<u64>,
     /// Whether more messages were ready behind it.
     pub more: Option<bool>,
@@ -530,6 +530,8 @@ pub struct LoggedState<'a> {
     pub cpu: Option<f64>,
     /// Kernel part of the CPU use, as a share of one core.
     pub cpu_system: Option<f64>,
+    /// Time of a health check that no message has answered so far.
+    pub unanswered_since: Option<MonoNs>,
 }
 
 /// Merged chunks of one request. No token is lost, but the client receives them late and in one burst.

@@ -18,7 +18,7 @@ const STAGES: StageNames = StageNames {
     first_received: "tokenizer_first_token",
     first_delivered: "first_token_received",
     discarded: "output_after_state_deleted",
-    ends: &["request_finished", "decode_finished", "finish_logged"],
+    ends: &["completion", "decode_completion", "request_finished", "decode_finished", "finish_logged"],
     order: &[
         "request_received",
         "receive_logged",
@@ -37,11 +37,31 @@ const STAGES: StageNames = StageNames {
         "first_token_received",
         "response_sent_to_client",
         "completion",
+        "decode_completion",
         "decode_finished",
         "request_finished",
         "finish_logged",
     ],
 };
+
+/// Stages of the two halves of a request: both servers receive it at once, so the halves overlap.
+const STAGE_CHAINS: &[&[&str]] = &[
+    &[
+        "prefill_bootstrap_queue_entry",
+        "prefill_bootstrap_done",
+        "prefill_wait_queue_entry",
+        "prefill_forward_entry",
+        "prefill_completion",
+    ],
+    &[
+        "decode_prealloc_queue_entry",
+        "decode_bootstrap_done",
+        "decode_transfer_queue_entry",
+        "decode_wait_queue_entry",
+        "decode_forward_entry",
+        "decode_completion",
+    ],
+];
 
 impl Facts for SgLang {
     fn name(&self) -> &'static str {
@@ -75,6 +95,14 @@ impl Facts for SgLang {
 
     fn stages(&self) -> &'static StageNames {
         &STAGES
+    }
+
+    fn stage_chains(&self) -> &'static [&'static [&'static str]] {
+        STAGE_CHAINS
+    }
+
+    fn checked_sender(&self) -> &'static str {
+        "detokenizer"
     }
 
     /// Only the Rust server's hop has such waits.

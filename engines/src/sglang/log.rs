@@ -3,12 +3,14 @@
 //! `[TRACE ..]` and `[TOK ..]` lines are in no release. They come from a patch whose output is public in the report
 //! "Tokenizer Backpressure Bug (Decode TTFT)". All other forms come from the releases' own code (see docs/reference/import.md).
 
+mod health;
 mod python;
 mod request;
+mod time_stats;
 
 use trace::event::{LoggedState, Merged, Stage};
-use trace::import::text::{count, epoch_ns, millis, number, value};
-use trace::import::{Field, Form, Item, LogLines, Logged, Malformed, Record, Rid};
+use trace::import::text::{count, millis, number, value};
+use trace::import::{Field, Form, Item, LogLines, Logged, Malformed, Record, Rid, Unread};
 
 /// SGLang's log lines.
 #[derive(Debug)]
@@ -20,12 +22,35 @@ const FORMS: &[Form] = &[
     ("[TOK recv]", "tok-recv", tok),
     ("[TOK ", "tok-other", tok),
     ("Streaming backlog: rid=", "streaming-backlog", backlog),
-    ("Req Time Stats(rid=", "time-stats", time_stats),
-    ("ReqTimeStats(rid=", "time-stats", time_stats),
+    ("Req Time Stats(rid=", "time-stats", time_stats::read),
+    ("ReqTimeStats(rid=", "time-stats", time_stats::read),
     ("Receive: obj=", "request-received", request::receive),
     ("Finish: obj=", "request-finished", request::finish),
     ("Received output for rid=", "state-deleted", deleted),
+    (
+        "Health check failed. Server couldn't get a response from detokenizer for last ",
+        "health-check-failed",
+        health::read,
+    ),
 ];
+
+/// What SGLang and its tools write besides.
+const UNREAD: &[Unread] = &[
+    Unread {
+        mark: "[RTRACE] ",
+        name: "[RTRACE] lines",
+        advice: "no release of SGLang writes them (pull request 31077); time stats and request logs of releases are read",
+    },
+    BENCHMARK,
+    Unread { mark: " TTFT (ms): ", ..BENCHMARK },
+    Unread { mark: " ITL (ms): ", ..BENCHMARK },
+    Unread { mark: " TPOT (ms): ", ..BENCHMARK },
+];
+const BENCHMARK: Unread = Unread {
+    mark: " Serving Benchmark Result ",
+    name: "a benchmark's summary",
+    advice: "it has no time of a single request; `tokengap attach` during a benchmark shows where its requests waited",
+};
 
 impl LogLines for Log {
     fn name(&self) -> &'static str {
@@ -33,11 +58,20 @@ impl LogLines for Log {
     }
 
     fn summary(&self) -> &'static str {
-        "[TRACE ..] and [TOK ..] lines, streaming backlog warnings, request logs, request metrics and time stats"
+        "[TRACE ..] and [TOK ..] lines, streaming backlog warnings, request logs, request metrics, time stats and \
+         failed health checks"
     }
 
     fn forms(&self) -> &'static [Form] {
         FORMS
+    }
+
+    fn has_free_text(&self, form: &str) -> bool {
+        matches!(form, "request-received" | "request-finished")
+    }
+
+    fn unread(&self) -> &'static [Unread] {
+        UNREAD
     }
 
     fn record_marks(&self) -> &'static [&'static str] {
@@ -126,35 +160,6 @@ fn backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Resul
     let chunks = chunks.parse().map_err(|_| Malformed)?;
     let merged = Merged { rid: rid.text, chunks, by: "tokenizer" };
     sink(&Item { wall_ns: None, cut: rid.cut, what: Logged::Merged(merged) });
-    Ok(())
-}
-
-/// Parses `.., input len=12, output len=30, type=unified): queue_duration=1.00ms, forward_duration=4.50ms, entry_time=1768722900.123`.
-///
-/// Logged when the scheduler has finished the request. Later releases log the wall time at which it started to wait. Earlier ones
-/// do not, so the durations count back from the line's own timestamp.
-fn time_stats(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let (head, tail) = rest.split_once("): ").ok_or(Malformed)?;
-    let rid = head.split(',').next().and_then(Rid::read).ok_or(Malformed)?;
-    let (queue, forward) = (millis(tail, "queue_duration="), millis(tail, "forward_duration="));
-    let unified = head.ends_with("type=unified");
-    let entry = number(tail, "entry_time=").and_then(epoch_ns).filter(|_| unified);
-    let spent = queue.zip(forward).map(|(q, f)| q.saturating_add(f));
-    let end = match (entry, spent) {
-        (Some(entry), Some(spent)) => Some(entry.saturating_add(spent)),
-        _ => line_ns,
-    };
-    let mut emit = |name, wall_ns, tokens| {
-        let reached = Stage { tokens, ..Stage::new(rid.text, name, "scheduler") };
-        sink(&Item { wall_ns, ..stage(rid, reached) });
-    };
-    if let (Some(end), Some(queue), Some(forward)) = (end, queue, forward) {
-        let entered = end.saturating_sub(forward);
-        emit("wait_queue_entry", Some(entered.saturating_sub(queue)), None);
-        emit("forward_entry", Some(entered), None);
-    }
-    let tokens = count(head, "output len=").or_else(|| count(head, "output_len="));
-    emit("completion", end, tokens);
     Ok(())
 }
 

@@ -105,7 +105,7 @@ fn lines_that_a_container_runtime_split_are_joined() {
 
 #[test]
 fn a_gap_in_the_fields_of_request_logs_is_found() {
-    let options = Options { zone: TimeZone::fixed(jiff::tz::offset(8)), ..Options::default() };
+    let options = Options { zone: Some(TimeZone::fixed(jiff::tz::offset(8))), ..Options::default() };
     let run = import(&[logs("posted/09-local-time-vs-epoch")], options).unwrap();
     let gap = run.report.gap_ns.as_ref().unwrap();
     assert_eq!((gap.count, run.report.requests.seen, run.report.requests.finished), (2, 2, 2));

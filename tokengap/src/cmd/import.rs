@@ -21,16 +21,17 @@ use crate::{app, args, confinement};
 /// Analyse an engine's log files: shows where first tokens waited, according to the engine's own log lines.
 ///
 /// Reads plain, gzip and zstd files, joins rotated files, searches folders recursively, and sorts lines by time. Recognises
-/// [TRACE ..] and [TOK ..] lines, streaming backlog warnings, request logs, request metrics and time stats (docs/reference/import.md).
+/// [TRACE ..] and [TOK ..] lines, streaming backlog warnings, request logs, request metrics, time stats and failed health checks (docs/reference/import.md).
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Log files, and folders with log files.
     #[arg(required = true, value_name = "PATH")]
     paths: Vec<PathBuf>,
 
-    /// Time zone of timestamps without one: an IANA name such as Europe/Berlin, an offset such as +01:00, or system.
-    #[arg(long, value_name = "ZONE", default_value = "UTC", value_parser = zone)]
-    timezone: TimeZone,
+    /// Time zone of timestamps without one: an IANA name such as Europe/Berlin, an offset such as +01:00, or system [default: the offset
+    /// that the files themselves show, or UTC].
+    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    timezone: Option<TimeZone>,
 
     /// Year of timestamps without one [default: the year of the file's last modification].
     #[arg(long, value_name = "YEAR", value_parser = clap::value_parser!(i16).range(1970..=2100))]
@@ -136,6 +137,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
     let end = analysis.ledger().now();
     tick(&mut analysis, recorder.as_mut(), end);
     let mut notes = notes(import.stats(), args);
+    notes.extend(import.unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
     if analysis.ledger().totals().requests.finished == 0 {
         notes.push(String::from(
             "log: no line for the end of a request; requests of its last ten minutes count as live",
@@ -178,12 +180,24 @@ fn notes(stats: &Stats, args: &Args) -> Vec<String> {
     )];
     let cut = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;
     let evicted = if cut > 0 { stats.rids_evicted } else { 0 };
-    let zone = args.timezone.iana_name().map_or_else(|| String::from("the given zone"), str::to_owned);
+    let zone = match &args.timezone {
+        Some(zone) => zone.iana_name().map_or_else(|| String::from("the given zone"), str::to_owned),
+        None => String::from("UTC"),
+    };
+    let offsets = stats.offsets.iter().map(String::as_str).collect::<Vec<_>>().join(" and ");
     for (n, what) in [
         (stats.zone_assumed, format!("have no time zone and were read as {zone} (--timezone)")),
+        (
+            stats.zone_derived,
+            format!("have no time zone and were read at {offsets}, which other times in the files show"),
+        ),
         (stats.year_assumed, String::from("have no year (--year)")),
         (stats.whole_seconds, String::from("have times in whole seconds: intervals are accurate to one second only")),
         (stats.malformed, String::from("begin like a known form but continue differently")),
+        (
+            stats.impossible,
+            String::from("have durations that cannot be, such as one since 1970: only the time of their end is used"),
+        ),
         (stats.undated, String::from("have a known form but no timestamp: skipped")),
         (stats.cut, String::from("were longer than 1 MiB and truncated")),
         (stats.late, String::from("were too late to be sorted (--reorder)")),

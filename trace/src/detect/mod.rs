@@ -12,6 +12,7 @@ mod engine;
 mod engine_silent;
 mod finding;
 mod gap;
+mod health_check;
 mod inflation;
 mod late;
 mod merging;
@@ -91,6 +92,7 @@ pub const ALL: &[Detector] = &[
     detector("unfinished-responses", Latest, drops::lacking_end),
     detector("damaged-tool-calls", Latest, drops::damaged_tool_calls),
     detector("wire-loss", Latest, wire::loss),
+    detector("health-check-failed", Worst, health_check::failed),
     detector("first-token-gap", LatestOfAllHops, gap::check),
     detector("engine-silent", Worst, engine_silent::check),
     detector("late-delivery", Latest, late::delivery),

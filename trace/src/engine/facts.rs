@@ -37,6 +37,17 @@ pub trait Facts: fmt::Debug + Sync {
         &StageNames::NONE
     }
 
+    /// Stages that one process passes in this order, while others of the same request may overlap. The time between two of them counts from
+    /// the one before it in the same list.
+    fn stage_chains(&self) -> &'static [&'static [&'static str]] {
+        &[]
+    }
+
+    /// Role whose silence the engine's own health check reports.
+    fn checked_sender(&self) -> &'static str {
+        "sender"
+    }
+
     /// How to relieve a CPU-bound process of this role, or any process for an empty role; empty if unknown.
     fn relief(&self, _role: &str) -> &'static str {
         ""

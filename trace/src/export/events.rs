@@ -145,6 +145,7 @@ impl Exporter for Events<'_> {
             }),
             What::LoggedState(state) => self.line("logged_state", at, context, |o| {
                 fields!(o, state, by, states, rids, recv_wait_ns, more, cpu, cpu_system);
+                o.put("unanswered_since_ns", state.unanswered_since.map(|at| context.clock.at(at)));
             }),
             What::Merged(merged) if context.options.wants_rid(merged.rid) => {
                 self.line("merged", at, context, |o| fields!(o, merged, rid, chunks, by));

@@ -1,11 +1,16 @@
 //! Timestamps of log lines.
 
+use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::{Offset, TimeZone};
 
 use super::text::{digits, exactly, fraction};
 
 const SECOND_NS: u64 = 1_000_000_000;
+/// Unit of time zone offsets, in seconds.
+const QUARTER_S: i32 = 900;
+/// A line is written within this time after the last event in it, in seconds.
+const WRITTEN_WITHIN_S: i32 = 300;
 
 /// Timestamp of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,8 +19,10 @@ pub(super) struct Stamp {
     pub(super) wall_ns: u64,
     /// The timestamp has whole seconds only.
     pub(super) coarse: bool,
-    /// The timestamp has no time zone.
+    /// The timestamp has no time zone, and the zone of the options is used.
     pub(super) zone_assumed: bool,
+    /// The timestamp has no time zone, and the offset that the file's own lines show is used.
+    pub(super) zone_derived: bool,
     /// The timestamp has no year.
     pub(super) year_assumed: bool,
 }
@@ -24,6 +31,8 @@ pub(super) struct Stamp {
 #[derive(Debug)]
 pub(super) struct Clock {
     zone: TimeZone,
+    /// Seconds east of UTC that the file's own lines show.
+    derived_offset: Option<i32>,
     /// Assumed year, and the month at that time.
     year: (i16, i8),
     /// Last parsed minute and its start, since consecutive lines are mostly from the same minute.
@@ -36,14 +45,50 @@ type Minute = (u64, u64, u64, u64, u64, Option<i32>);
 impl Clock {
     /// `year` and `month`: latest possible date of a timestamp without a year.
     pub(super) fn new(zone: TimeZone, year: i16, month: i8) -> Self {
-        Self { zone, year: (year, month), last: None }
+        Self { zone, derived_offset: None, year: (year, month), last: None }
+    }
+
+    /// Seconds east of UTC that the file's own lines show, if any does.
+    pub(super) fn derived_offset(&self) -> Option<i32> {
+        self.derived_offset
+    }
+
+    /// Reads timestamps without a zone at this offset, in seconds east of UTC, from now on.
+    pub(super) fn set_offset(&mut self, seconds: i32) {
+        if let Ok(offset) = Offset::from_seconds(seconds) {
+            (self.zone, self.derived_offset, self.last) = (TimeZone::fixed(offset), Some(seconds), None);
+        }
+    }
+
+    /// Derives the offset from a line whose timestamp has no zone, and which was written right after an event of known time.
+    pub(super) fn derive_offset(&mut self, stamp: &Stamp, event_ns: u64) {
+        // Equal times: the event's was counted back from the timestamp, and shows nothing.
+        if !(stamp.zone_assumed || stamp.zone_derived) || stamp.wall_ns == event_ns {
+            return;
+        }
+        let ahead_s = (i128::from(stamp.wall_ns) - i128::from(event_ns)).div_euclid(i128::from(SECOND_NS));
+        let Ok(written) = Timestamp::from_nanosecond(i128::from(stamp.wall_ns)) else { return };
+        let Ok(ahead_s) = i32::try_from(ahead_s) else { return };
+        let used_s = self.zone.to_offset(written).seconds();
+        let Some(shown_s) = used_s.checked_add(ahead_s) else { return };
+        let offset_s = (shown_s + QUARTER_S / 2).div_euclid(QUARTER_S) * QUARTER_S;
+        let is_written_after = (-1..=WRITTEN_WITHIN_S).contains(&(shown_s - offset_s));
+        if !is_written_after || !is_zone_offset(offset_s) {
+            return;
+        }
+        if offset_s == used_s {
+            // A zone with daylight saving time stays in use.
+            self.derived_offset = Some(offset_s);
+        } else {
+            self.set_offset(offset_s);
+        }
     }
 
     /// Parses a timestamp at the start of `text`; returns it with the rest.
     pub(super) fn read<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
         match text.first()? {
-            b'0'..=b'9' => self.date_first(text).or_else(|| epoch(text)),
-            b'A'..=b'Z' => self.syslog(text),
+            b'0'..=b'9' => self.date_first(text).or_else(|| self.day_first(text)).or_else(|| epoch(text)),
+            b'A'..=b'Z' => self.month_first(text),
             _ => None,
         }
     }
@@ -61,24 +106,44 @@ impl Clock {
         Some((stamp, rest))
     }
 
-    /// Parses `Jan 18 07:55:00`.
-    fn syslog<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
-        const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
-        let name = text.get(..3)?;
-        let month = MONTHS.chunks(3).position(|m| m == name)? as i8 + 1;
-        let rest = text[3..].strip_prefix(b" ")?;
+    /// Parses `18/Jan/2026:07:55:00 +0000`.
+    fn day_first<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
+        let (day, rest) = exactly(text, 2)?;
+        let (month, rest) = month(rest.strip_prefix(b"/")?)?;
+        let (year, rest) = exactly(rest.strip_prefix(b"/")?, 4)?;
+        let (time, rest) = clock_time(rest.strip_prefix(b":")?)?;
+        let (offset, rest) = offset(rest);
+        Some((self.stamp((year, month, day), &time, offset)?, rest))
+    }
+
+    /// Parses `Jan 18 07:55:00` and `Jan 18, 2026 @ 07:55:00.330`.
+    fn month_first<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
+        let (month, rest) = month(text)?;
+        let rest = rest.strip_prefix(b" ")?;
         let (day, rest) = digits(rest.strip_prefix(b" ").unwrap_or(rest), 2)?;
+        if let Some(dated) = rest.strip_prefix(b", ") {
+            let (year, rest) = exactly(dated, 4)?;
+            let (time, rest) = clock_time(rest.strip_prefix(b" @ ")?)?;
+            return Some((self.stamp((year, month, day), &time, None)?, rest));
+        }
         let (time, rest) = clock_time(rest.strip_prefix(b" ")?)?;
         // A month after the current one belongs to the previous year.
-        let year = self.year.0 - i16::from(month > self.year.1);
-        let stamp = self.stamp((u64::try_from(year).ok()?, month as u64, day), &time, None)?;
+        let year = self.year.0 - i16::from(month > u64::from(self.year.1.unsigned_abs()));
+        let stamp = self.stamp((u64::try_from(year).ok()?, month, day), &time, None)?;
         Some((Stamp { year_assumed: true, ..stamp }, rest))
     }
 
     fn stamp(&mut self, (year, month, day): (u64, u64, u64), time: &Time, offset: Option<i32>) -> Option<Stamp> {
         let begin = self.begin((year, month, day, time.hour, time.minute, offset))?;
         let wall_ns = begin.checked_add(time.second * SECOND_NS + time.fraction)?;
-        Some(Stamp { wall_ns, coarse: time.coarse, zone_assumed: offset.is_none(), year_assumed: false })
+        let is_derived = self.derived_offset.is_some();
+        Some(Stamp {
+            wall_ns,
+            coarse: time.coarse,
+            zone_assumed: offset.is_none() && !is_derived,
+            zone_derived: offset.is_none() && is_derived,
+            year_assumed: false,
+        })
     }
 
     /// Start of the minute, since the epoch.
@@ -100,6 +165,22 @@ impl Clock {
         self.last = Some((minute, begin));
         Some(begin)
     }
+}
+
+/// Parses the English abbreviation of a month to its number.
+fn month(text: &[u8]) -> Option<(u64, &[u8])> {
+    const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
+    let (name, rest) = text.split_at_checked(3)?;
+    let before = MONTHS.chunks(3).position(|month| month == name)?;
+    Some((before as u64 + 1, rest))
+}
+
+/// Whether clocks somewhere are set to this offset, in seconds east of UTC.
+fn is_zone_offset(seconds: i32) -> bool {
+    /// Those that are no whole hours, in minutes.
+    const PARTIAL: [i32; 13] = [-570, -210, -150, 210, 270, 330, 345, 390, 525, 570, 630, 765, 825];
+    let whole = seconds % 3_600 == 0 && (-12..=14).contains(&(seconds / 3_600));
+    whole || PARTIAL.contains(&(seconds / 60))
 }
 
 struct Time {
@@ -173,8 +254,8 @@ fn epoch(text: &[u8]) -> Option<(Stamp, &[u8])> {
     {
         return None;
     }
-    let stamp =
-        Stamp { wall_ns, coarse: unit == SECOND_NS && nanos.is_none(), zone_assumed: false, year_assumed: false };
+    let coarse = unit == SECOND_NS && nanos.is_none();
+    let stamp = Stamp { wall_ns, coarse, zone_assumed: false, zone_derived: false, year_assumed: false };
     Some((stamp, after))
 }
 
@@ -187,7 +268,7 @@ mod tests {
     fn read(text: &str) -> Option<(String, String)> {
         let zone = TimeZone::fixed(jiff::tz::offset(-8));
         let (stamp, rest) = Clock::new(zone, 2026, 1).read(text.as_bytes())?;
-        let at = jiff::Timestamp::from_nanosecond(i128::from(stamp.wall_ns)).ok()?;
+        let at = Timestamp::from_nanosecond(i128::from(stamp.wall_ns)).ok()?;
         Some((at.to_string(), String::from_utf8_lossy(rest).into_owned()))
     }
 
@@ -206,6 +287,8 @@ mod tests {
             ("Jan 18 07:55:00 host x", "2026-01-18T15:55:00Z", " host x"),
             ("Jan  8 07:55:00 host", "2026-01-08T15:55:00Z", " host"),
             ("Dec 31 07:55:00 host", "2025-12-31T15:55:00Z", " host"),
+            ("Jan 18, 2026 @ 07:55:00.804    x", "2026-01-18T15:55:00.804Z", "    x"),
+            ("18/Jan/2026:07:55:00 +0000 x", "2026-01-18T07:55:00Z", " x"),
             ("1768722900.330146 x", "2026-01-18T07:55:00.330146Z", " x"),
             ("1768722900 x", "2026-01-18T07:55:00Z", " x"),
             ("1768722900330 x", "2026-01-18T07:55:00.33Z", " x"),
@@ -227,6 +310,8 @@ mod tests {
             "12345 tokens",
             "99999999999 x",
             "Foo 18 07:55:00",
+            "Jan 18, 2026 07:55:00",
+            "18/Foo/2026:07:55:00",
             "1768722900abc",
             "0000-00-00 00:00:00",
         ] {
@@ -234,10 +319,35 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_line_written_after_a_known_time_shows_the_offset() {
+        let event_ns = 1_768_722_900_000_000_000;
+        for (stamp, offset_s) in [
+            ("2026-01-18 15:55:00.250", Some(28_800)),
+            ("2026-01-18 13:26:10", Some(19_800)),
+            ("2026-01-18 07:55:00", Some(0)),
+            ("2026-01-18 02:54:59.500", Some(-18_000)),
+            // No clock is set to 15 minutes, 16 minutes late is too late, and half a second early is not.
+            ("2026-01-18 08:10:00", None),
+            ("2026-01-18 15:39:00", None),
+            ("2026-01-18 16:02:00", None),
+            ("2026-01-19 15:55:00", None),
+            ("2026-01-18T15:55:00Z", None),
+        ] {
+            let mut clock = Clock::new(TimeZone::fixed(jiff::tz::offset(-3)), 2026, 1);
+            let (read, _) = clock.read(stamp.as_bytes()).unwrap();
+            clock.derive_offset(&read, event_ns);
+            assert_eq!(clock.derived_offset(), offset_s, "{stamp}");
+            let (again, _) = clock.read(stamp.as_bytes()).unwrap();
+            assert_eq!(again.zone_derived, offset_s.is_some(), "{stamp}");
+            assert!(offset_s.is_none() || again.wall_ns.abs_diff(event_ns) < 100_000_000_000, "{stamp}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_instant_round_trips(seconds in 1_000_000_000_i64..4_000_000_000, micros in 0_u32..1_000_000, minutes in -14 * 60..14 * 60_i32) {
-            let at = jiff::Timestamp::new(seconds, micros as i32 * 1_000).unwrap();
+            let at = Timestamp::new(seconds, micros as i32 * 1_000).unwrap();
             let offset = Offset::from_seconds(minutes * 60).unwrap();
             let text = format!("{} x", at.display_with_offset(offset));
             let (stamp, rest) = Clock::new(TimeZone::UTC, 2026, 1).read(text.as_bytes()).unwrap();

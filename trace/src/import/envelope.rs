@@ -1,4 +1,4 @@
-//! Prefix of a message: `kubectl logs --timestamps`, a container runtime's prefix, the logger's own timestamp.
+//! Text before a record: the timestamps of `kubectl logs --timestamps`, a container runtime or a collector, and the logger's own.
 
 use super::clock::{Clock, Stamp};
 
@@ -9,34 +9,87 @@ const HEAD: usize = 96;
 /// A timestamp must start after at most this many words.
 const PREFIX_WORDS: usize = 4;
 
-/// Texts that begin a message, so that times after them are not the line's.
-const MESSAGE: [&[u8]; 2] = [b"rid=", b"obj="];
+/// Timestamps are searched in this many bytes before a record.
+const BEFORE: usize = 1_024;
 
-/// Parts of a line.
+/// Timestamp and tag before a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Opened<'l> {
+pub(super) struct Prefix<'l> {
     pub(super) stamp: Option<Stamp>,
     /// `DP0 TP0`: tag that the engine's logger writes after its timestamp; empty if none.
     pub(super) rank: &'l str,
-    pub(super) message: &'l str,
 }
 
-/// Removes the timestamps from `line`.
-pub(super) fn open<'l>(line: &'l str, clock: &mut Clock) -> Opened<'l> {
+/// Parses the text before a record. The last date is the logger's own; an earlier timestamp comes from a collector.
+pub(super) fn read_prefix<'l>(before: &'l str, clock: &mut Clock) -> Prefix<'l> {
+    let own = last_date(before, clock);
+    let outer = match &own {
+        Some(own) if own.at == 0 => None,
+        Some(own) => first_stamp(&before[..own.at], clock),
+        None => first_stamp(before, clock),
+    };
+    let own_stamp = own.as_ref().map(|own| own.stamp);
+    Prefix { stamp: better(outer, own_stamp), rank: own.map_or("", |own| own.rank) }
+}
+
+/// First timestamp near the beginning of `text`.
+pub(super) fn first_stamp(text: &str, clock: &mut Clock) -> Option<Stamp> {
+    Some(head(text, clock)?.stamp)
+}
+
+/// A date in the text before a record.
+struct Dated<'l> {
+    stamp: Stamp,
+    /// Start of the date, or of the bracket around it.
+    at: usize,
+    rank: &'l str,
+}
+
+/// Finds the last timestamp that starts with a year.
+fn last_date<'l>(text: &'l str, clock: &mut Clock) -> Option<Dated<'l>> {
+    let bytes = text.as_bytes();
+    let mut at = bytes.len().saturating_sub(BEFORE);
+    let mut last = None;
+    while let Some(offset) = bytes[at..].iter().position(u8::is_ascii_digit) {
+        at += offset;
+        let opens = at == 0 || begins_word(bytes[at - 1]);
+        let is_dated = opens && matches!(bytes.get(at + 4), Some(b'-' | b'/'));
+        if let Some((stamp, rest)) = is_dated.then(|| clock.read(&bytes[at..])).flatten() {
+            let is_bracketed = at > 0 && bytes[at - 1] == b'[';
+            let after = &text[text.len() - rest.len()..];
+            let rank = if is_bracketed { rank(after).0 } else { "" };
+            last = Some(Dated { stamp, at: at - usize::from(is_bracketed), rank });
+            at = bytes.len() - rest.len();
+        } else {
+            let digits = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
+            at += digits;
+        }
+    }
+    last
+}
+
+/// Whether a timestamp may follow the byte.
+fn begins_word(byte: u8) -> bool {
+    matches!(byte, b' ' | b'[' | b'=' | b'"' | b'(' | b'\t' | b':' | b',' | b'|' | b'>')
+}
+
+/// A timestamp and the text behind it.
+struct Head<'l> {
+    stamp: Stamp,
+    rest: &'l str,
+}
+
+/// Timestamp of a line of any form: its logger's, or that of the collector in front of it.
+pub(super) fn line_stamp(line: &str, clock: &mut Clock) -> Option<Stamp> {
     let mut rest = line.trim_start();
     if rest.starts_with("[pod/")
         && let Some((_, after)) = rest.split_once("] ")
     {
         rest = after.trim_start();
     }
-    let Some(outer) = head(rest, clock) else {
-        return Opened { stamp: None, rank: "", message: rest };
-    };
-    let after = runtime(outer.message);
-    match head(after, clock) {
-        Some(inner) => Opened { stamp: better(outer.stamp, inner.stamp), ..inner },
-        None => Opened { message: after, ..outer },
-    }
+    let outer = head(rest, clock)?;
+    let own = head(without_runtime(outer.rest), clock).map(|own| own.stamp);
+    better(Some(outer.stamp), own)
 }
 
 /// Selects the more precise timestamp: the line's own, unless it is imprecise and the outer one is not.
@@ -51,8 +104,11 @@ pub(super) fn better(outer: Option<Stamp>, own: Option<Stamp>) -> Option<Stamp> 
     Some(if use_outer { outer } else { own })
 }
 
+/// Texts that begin a message, so that times behind them are not the line's.
+const MESSAGE: [&[u8]; 2] = [b"rid=", b"obj="];
+
 /// Finds a timestamp near the beginning, after `[`, a level or a key.
-fn head<'l>(text: &'l str, clock: &mut Clock) -> Option<Opened<'l>> {
+fn head<'l>(text: &'l str, clock: &mut Clock) -> Option<Head<'l>> {
     let bytes = text.as_bytes();
     let (mut begins, mut words) = (true, 0);
     for (at, &byte) in bytes.iter().enumerate().take(HEAD) {
@@ -64,21 +120,15 @@ fn head<'l>(text: &'l str, clock: &mut Clock) -> Option<Opened<'l>> {
         let may_begin = byte.is_ascii_digit() || byte.is_ascii_uppercase();
         if let Some((stamp, rest)) = (begins && may_begin).then(|| clock.read(&bytes[at..])).flatten() {
             let rest = &text[text.len() - rest.len()..];
-            let bracketed = at > 0 && bytes[at - 1] == b'[';
-            let (rank, message) = if bracketed { rank(rest) } else { ("", rest) };
-            return Some(Opened {
-                stamp: Some(stamp),
-                rank,
-                message: message.trim_start_matches([' ', ']', '"', '\t']),
-            });
+            return Some(Head { stamp, rest: rest.trim_start_matches([' ', ']', '"', '\t']) });
         }
-        begins = matches!(byte, b' ' | b'[' | b'=' | b'"' | b'(' | b'\t' | b':');
+        begins = begins_word(byte);
     }
     None
 }
 
 /// Removes `stdout F `, which container runtimes write.
-fn runtime(text: &str) -> &str {
+fn without_runtime(text: &str) -> &str {
     let stream = text.strip_prefix("stdout ").or_else(|| text.strip_prefix("stderr "));
     let tag = stream.and_then(|s| s.strip_prefix("F ").or_else(|| s.strip_prefix("P ")));
     tag.unwrap_or(text)
@@ -100,53 +150,72 @@ mod tests {
 
     use super::*;
 
-    fn opened(line: &str) -> (Option<String>, String, String) {
+    fn stamp_of(line: &str) -> Option<String> {
         let zone = TimeZone::fixed(jiff::tz::offset(-8));
-        let found = open(line, &mut Clock::new(zone, 2026, 1));
-        let at = |s: Stamp| jiff::Timestamp::from_nanosecond(i128::from(s.wall_ns)).unwrap().to_string();
-        (found.stamp.map(at), found.rank.into(), found.message.into())
+        let stamp = line_stamp(line, &mut Clock::new(zone, 2026, 1))?;
+        Some(jiff::Timestamp::from_nanosecond(i128::from(stamp.wall_ns)).unwrap().to_string())
     }
 
     #[test]
-    fn prefixes_are_removed() {
+    fn the_timestamp_of_a_line_follows_its_prefix() {
         for row in [
-            "2026-01-18T07:55:00.3Z [TOK recv] x | 2026-01-18T07:55:00.3Z | | [TOK recv] x",
-            "[2026-01-18 07:55:00 DP0 TP3] hello | 2026-01-18T15:55:00Z | DP0 TP3 | hello",
-            "[2026-01-18 07:55:00] hello [x] y | 2026-01-18T15:55:00Z | | hello [x] y",
-            "[2026-01-18 07:55:00.250] hello | 2026-01-18T15:55:00.25Z | | hello",
-            "INFO 2026-01-18 07:55:00,330 mod.py:12] hello | 2026-01-18T15:55:00.33Z | | mod.py:12] hello",
-            "time=\"2026-01-18T07:55:00Z\" hello | 2026-01-18T07:55:00Z | | hello",
+            "2026-01-18T07:55:00.3Z [TOK recv] x | 2026-01-18T07:55:00.3Z",
+            "[2026-01-18 07:55:00 DP0 TP3] hello | 2026-01-18T15:55:00Z",
+            "[2026-01-18 07:55:00] hello [x] y | 2026-01-18T15:55:00Z",
+            "[2026-01-18 07:55:00.250] hello | 2026-01-18T15:55:00.25Z",
+            "INFO 2026-01-18 07:55:00,330 mod.py:12] hello | 2026-01-18T15:55:00.33Z",
+            "time=\"2026-01-18T07:55:00Z\" hello | 2026-01-18T07:55:00Z",
             // The runtime's timestamp is more precise and has a zone.
-            "2026-01-18T07:55:00.4Z [2026-01-18 07:55:00 TP0] hi | 2026-01-18T07:55:00.4Z | TP0 | hi",
-            "2026-01-18T07:55:00.4Z stderr F [2026-01-18 07:55:00] hi | 2026-01-18T07:55:00.4Z | | hi",
+            "2026-01-18T07:55:00.4Z [2026-01-18 07:55:00 TP0] hi | 2026-01-18T07:55:00.4Z",
+            "2026-01-18T07:55:00.4Z stderr F [2026-01-18 07:55:00] hi | 2026-01-18T07:55:00.4Z",
             // The line's own timestamp is more precise.
-            "2026-01-18T07:55:00.4Z 2026-01-18T07:55:00.3999Z hi | 2026-01-18T07:55:00.3999Z | | hi",
-            "[pod/decode-0/main] 2026-01-18T07:55:00.3Z hi | 2026-01-18T07:55:00.3Z | | hi",
-            "Jan 18 07:55:00 node engine[12]: hi | 2026-01-18T15:55:00Z | | node engine[12]: hi",
+            "2026-01-18T07:55:00.4Z 2026-01-18T07:55:00.3999Z hi | 2026-01-18T07:55:00.3999Z",
+            "[pod/decode-0/main] 2026-01-18T07:55:00.3Z hi | 2026-01-18T07:55:00.3Z",
+            "Jan 18 07:55:00 node engine[12]: hi | 2026-01-18T15:55:00Z",
+            "[2026-01-18 07:55:00] Finish: obj=GenerateReqInput(received_time=1766581510.1, rid='a') | 2026-01-18T15:55:00Z",
         ] {
-            let [line, at, rank, message] = row.split('|').map(str::trim).collect::<Vec<_>>()[..] else {
-                panic!("{row}");
-            };
-            assert_eq!(opened(line), (Some(at.into()), rank.into(), message.into()), "{line}");
+            let (line, at) = row.split_once(" | ").unwrap();
+            assert_eq!(stamp_of(line).as_deref(), Some(at), "{line}");
         }
-        assert_eq!(opened("no stamp at all"), (None, String::new(), "no stamp at all".into()));
-        let message = "Finish: obj=GenerateReqInput(received_time=1766581510.1, rid='a')";
-        let found = opened(&format!("[2026-01-18 07:55:00] {message}"));
-        assert_eq!(found, (Some("2026-01-18T15:55:00Z".into()), String::new(), message.into()));
+        assert_eq!(stamp_of("no stamp at all"), None);
         assert_eq!(
-            opened("Receive: rid=a 2026-01-18T07:55:00Z").0,
+            stamp_of("Receive: rid=a 2026-01-18T07:55:00Z"),
             None,
-            "a timestamp inside the message is not the line's"
+            "a time inside the message is not the line's"
         );
+    }
+
+    #[test]
+    fn the_last_date_before_a_record_is_its_own() {
+        for (before, at, rank) in [
+            ("[2026-01-18 07:55:00 DP0 TP3] ", "2026-01-18T15:55:00Z", "DP0 TP3"),
+            ("2026-01-18T07:55:00.4Z stderr F [2026-01-18 07:55:00 TP0] ", "2026-01-18T07:55:00.4Z", "TP0"),
+            ("2026-01-18T07:55:00.4Z  INFO scheduler: ", "2026-01-18T07:55:00.4Z", ""),
+            ("Jan 18, 2026 @ 08:55:00.804    [2026-01-18 07:55:00] ", "2026-01-18T15:55:00Z", ""),
+            ("Jan 18, 2026 @ 08:55:00.804    ", "2026-01-18T16:55:00.804Z", ""),
+            ("18/Jan/2026:07:55:00 +0000 [2026-01-18 07:55:00] ", "2026-01-18T07:55:00Z", ""),
+            ("Decode batch, #queue-req: 4[2026-01-18 07:55:00 TP0] ", "2026-01-18T15:55:00Z", "TP0"),
+            ("100%|##| 4/4 [00:01<00:00][2026-01-18 07:55:00 TP0] ", "2026-01-18T15:55:00Z", "TP0"),
+            ("1768722900.25 gpu-node-01 sglang[4711]: [2026-01-18 07:55:00] ", "2026-01-18T07:55:00.25Z", ""),
+        ] {
+            let zone = TimeZone::fixed(jiff::tz::offset(-8));
+            let found = read_prefix(before, &mut Clock::new(zone, 2026, 1));
+            let stamp = found.stamp.unwrap();
+            let found_at = jiff::Timestamp::from_nanosecond(i128::from(stamp.wall_ns)).unwrap();
+            assert_eq!((found_at.to_string().as_str(), found.rank), (at, rank), "{before}");
+        }
+        let long = format!("{} {} [2026-01-18 07:55:00] ", "pod-name".repeat(20), "container".repeat(20));
+        assert!(read_prefix(&long, &mut Clock::new(TimeZone::UTC, 2026, 1)).stamp.is_some());
+        assert_eq!(read_prefix("request 1768722900 of 4711-22 ", &mut Clock::new(TimeZone::UTC, 2026, 1)).rank, "");
     }
 
     proptest! {
         #[test]
         fn parsing_any_line_never_panics(line: String, stamped in "\\[?2026-01-18[ T]07:5[0-9]:[0-5][0-9][^0-9]{0,40}") {
             let mut clock = Clock::new(TimeZone::UTC, 2026, 1);
-            let _ = open(&line, &mut clock);
-            let found = open(&stamped, &mut clock);
-            prop_assert!(found.stamp.is_some() || stamped.len() < 21);
+            let _ = (line_stamp(&line, &mut clock), read_prefix(&line, &mut clock));
+            let found = line_stamp(&stamped, &mut clock);
+            prop_assert!(found.is_some() || stamped.len() < 21);
         }
     }
 }

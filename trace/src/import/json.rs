@@ -1,4 +1,4 @@
-//! Lines that are one JSON object: a log collector's wrapper, a structured logger's line, or an engine's own record.
+//! An engine's own JSON records.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -9,9 +9,6 @@ use serde_json::value::RawValue;
 use smallvec::SmallVec;
 
 const TIMES: [&str; 4] = ["time", "ts", "timestamp", "@timestamp"];
-const MESSAGES: [&str; 3] = ["log", "msg", "message"];
-/// Field of a structured logger with further fields.
-const FIELDS: &str = "fields";
 
 /// Use of a field of a JSON object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -87,12 +84,6 @@ impl<'l> Record<'l> {
         let time = self.fields.iter().find(|known| TIMES.contains(&&*known.0.0));
         time.map(|known| known.1.trim_matches('"'))
     }
-
-    /// The logged message.
-    pub(super) fn message(&self) -> Option<Cow<'l, str>> {
-        let mut messages = self.fields.iter().filter(|known| MESSAGES.contains(&&*known.0.0));
-        messages.find_map(|known| text(known.1))
-    }
 }
 
 fn text(json: &str) -> Option<Cow<'_, str>> {
@@ -113,11 +104,7 @@ impl<'l> Visitor<'l> for Fill<'_, 'l> {
         let Self(record, uses) = self;
         while let Some(key) = map.next_key::<Text<'l>>()? {
             let field = &*key.0;
-            let used = match field {
-                FIELDS => Field::Object,
-                _ if TIMES.contains(&field) || MESSAGES.contains(&field) => Field::Value,
-                _ => uses(field),
-            };
+            let used = if TIMES.contains(&field) { Field::Value } else { uses(field) };
             match used {
                 Field::Skipped => drop(map.next_value::<IgnoredAny>()?),
                 Field::Value => record.fields.push((key, map.next_value::<&RawValue>()?.get())),

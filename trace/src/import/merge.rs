@@ -3,6 +3,7 @@
 //! Always reads the file that is furthest behind. Its statements are queued until every file is `window` ahead, so that late lines can be
 //! sorted. Files are opened when their first timestamp is near.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +22,21 @@ use crate::words::plural;
 
 /// Lines read from one file before another gets its turn.
 const TURN: usize = 512;
+
+/// Reads timestamps without a zone at the offset that each file shows. A file that shows none gets the offset of the others, if they agree.
+fn derive_offsets(sources: &mut [Source], engines: &'static [&'static dyn LogLines], options: &Options) {
+    let mut reader = Reader::new(engines, Stats::default(), 0, false);
+    let mut offsets = BTreeSet::new();
+    for source in &mut *sources {
+        source.derive_offset(&mut reader, options);
+        offsets.extend(source.clock.derived_offset());
+    }
+    let mut offsets = offsets.into_iter();
+    let (Some(only), None, None) = (offsets.next(), offsets.next(), &options.zone) else { return };
+    for source in sources.iter_mut().filter(|source| source.clock.derived_offset().is_none()) {
+        source.clock.set_offset(only);
+    }
+}
 
 /// An import in progress.
 pub struct Import {
@@ -47,10 +63,12 @@ impl Import {
         let bytes = files.iter().map(|f| f.bytes).sum();
         let first = &files[0].label;
         let several = files.iter().any(|f| f.label != *first);
+        let mut sources: Vec<Source> = files.into_iter().map(|file| Source::new(file, &options)).collect();
+        derive_offsets(&mut sources, engines, &options);
         let mut waiting = Vec::new();
-        for file in files {
-            match Source::probe(file, &options) {
-                Ok(source) => waiting.push(source),
+        for mut source in sources {
+            match source.probe(&options) {
+                Ok(()) => waiting.push(source),
                 Err(why) => stats.skip(why),
             }
         }
@@ -155,14 +173,23 @@ impl Import {
             0 => String::new(),
             n => format!("; {} of a known form without a time", plural(n, "line")),
         };
-        let first = stats.first_unknown.as_ref().map_or_else(String::new, |shape| {
+        let kinds = self.unread_kinds();
+        let first = stats.first_unknown.as_ref().filter(|_| kinds.is_empty()).map_or_else(String::new, |shape| {
             format!("; the first unknown line, with possible prompt text removed: {shape}")
         });
-        let known: Vec<_> = self.reader.recogniser.engines.iter().map(|engine| engine.summary()).collect();
+        let skipped: String = stats.skipped.iter().map(|why| format!("; skipped {why}")).collect();
+        let kinds: String = kinds.iter().map(|kind| format!("{kind}; ")).collect();
+        let summaries = self.reader.recogniser.engines.iter().map(|engine| engine.summary());
+        let known: Vec<_> = summaries.filter(|summary| !summary.is_empty()).collect();
         let (files, known) = (plural(stats.files, "file"), known.join("; "));
         Err(ImportError::NothingRecognised(format!(
-            "{} lines in {files} and none of a known form ({known}){undated}{first}",
+            "{kinds}{} lines in {files} and none of a known form ({known}){undated}{first}{skipped}",
             stats.lines
         )))
+    }
+
+    /// What the unknown lines are, if they are of a known kind: one sentence for each kind.
+    pub fn unread_kinds(&self) -> Vec<String> {
+        self.reader.unread.sentences()
     }
 }

@@ -14,10 +14,13 @@ mod queue;
 mod reader;
 mod recognise;
 mod rids;
+mod rooms;
 mod shape;
 mod source;
 mod stats;
+mod structure;
 pub mod text;
+mod unread;
 
 use std::path::PathBuf;
 
@@ -25,14 +28,15 @@ use jiff::tz::TimeZone;
 
 pub use json::{Field, Record};
 pub use merge::Import;
-pub use recognise::{Form, Item, LogLines, Logged, Malformed, Read, Rid};
+pub use recognise::{Form, Half, Item, LogLines, Logged, Malformed, Read, Rid, Unread};
 pub use stats::Stats;
 
 /// Options for reading log files.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Time zone of timestamps without one.
-    pub zone: TimeZone,
+    /// Time zone of timestamps without one; `None` takes the offset of other files, or else UTC. The offset that a file's own lines show
+    /// takes precedence.
+    pub zone: Option<TimeZone>,
     /// Year of timestamps without one; `None` takes it from the file's modification time.
     pub year: Option<i16>,
     /// Span of log time over which lines are sorted, in nanoseconds.
@@ -52,7 +56,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            zone: TimeZone::UTC,
+            zone: None,
             year: None,
             window_ns: 120_000_000_000,
             held_lines: 500_000,

@@ -2,6 +2,7 @@
 //! is sorted once when it is due.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::recognise::Logged;
 
@@ -18,7 +19,7 @@ pub(super) struct Queued {
     pub(super) by: u16,
     /// Index of the stage's name.
     pub(super) name: u16,
-    pub(super) rid: Box<str>,
+    pub(super) rid: Arc<str>,
     /// Whether the line truncates the rid.
     pub(super) cut: bool,
     pub(super) what: Logged<'static>,

@@ -3,26 +3,43 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use serde_json::value::RawValue;
+
 use super::clock::Stamp;
-use super::envelope::{self, better};
+use super::envelope::{better, first_stamp, read_prefix};
 use super::queue::{Queue, Queued};
-use super::recognise::{Found, Item, LogLines, Logged, Recogniser};
+use super::recognise::{Found, Item, LogLines, Logged, Mark, Recogniser};
 use super::rids::Rids;
+use super::rooms::Rooms;
 use super::shape::shape;
 use super::source::Source;
 use super::stats::Stats;
+use super::structure::{Content, Search, start_of_json, time_of_record};
 use super::text::clean;
+use super::unread::UnreadLines;
 use crate::clock::MonoNs;
 use crate::event::{Engine, Event, LoggedState, Merged, Stage, What};
 
 /// Maximum number of words kept per kind; further ones become [`OTHER`].
 const WORDS: usize = 512;
 const OTHER: &str = "other";
+/// Maximum depth of JSON texts inside strings of others.
+const JSON_IN_JSON: usize = 4;
+/// Maximum length of the bracket with a record's own timestamp, in bytes.
+const BRACKET: usize = 64;
+/// Rooms are kept only until both halves of a request are known.
+const ROOMS_PER_RID: usize = 4;
 
 pub(super) struct Reader {
     pub(super) stats: Stats,
     pub(super) recogniser: Arc<Recogniser>,
+    pub(super) unread: UnreadLines,
+    /// Offset that was last added to the statistics, in seconds east of UTC.
+    noted_offset: Option<i32>,
+    /// Number of records of known forms, with or without usable content.
+    records: u64,
     rids: Rids,
+    rooms: Rooms,
     names: Vec<Box<str>>,
     writers: Vec<Box<str>>,
     /// Whether there are several logs. If so, source names include the log's name.
@@ -37,7 +54,11 @@ impl Reader {
         Self {
             stats,
             recogniser: Arc::new(Recogniser::new(engines)),
+            unread: UnreadLines::new(engines),
+            noted_offset: None,
+            records: 0,
             rids: Rids::new(rids),
+            rooms: Rooms::new(rids / ROOMS_PER_RID),
             names: Vec::new(),
             writers: Vec::new(),
             several,
@@ -72,50 +93,92 @@ impl Reader {
     }
 
     fn line(&mut self, line: &[u8], source: &mut Source, queue: &mut Queue) {
-        if !self.recogniser.may_match(line) {
-            self.unknown(line);
-            return;
+        let before = self.records;
+        if let Some(mark) = self.recogniser.find(line) {
+            let text = clean(line);
+            // Colour codes and invalid characters before the mark move it.
+            let mark = if let Cow::Borrowed(_) = text { Some(mark) } else { self.recogniser.find(text.as_bytes()) };
+            self.read_text(&text, mark, None, JSON_IN_JSON, &mut Target { source, queue });
         }
-        let text = clean(line);
-        let opened = envelope::open(&text, &mut source.clock);
-        let Some(record) = self.recogniser.parse(opened.message) else {
-            return self.message(opened.message, opened.stamp, opened.rank, source, queue, line);
-        };
-        let own = record.time().and_then(|time| source.clock.read(time.as_bytes()));
-        let stamp = better(opened.stamp, own.map(|own| own.0));
-        let recogniser = Arc::clone(&self.recogniser);
-        let mut sink = Sink { reader: self, source, queue, stamp, rank: "", dated: false };
-        if let Some(found) = recogniser.record(&record, &mut |item| sink.take(item)) {
-            sink.count(found);
-        } else if let Some(message) = record.message() {
-            let message = clean(message.as_bytes());
-            let inner = envelope::open(&message, &mut source.clock);
-            let stamp = better(stamp, inner.stamp);
-            self.message(inner.message, stamp, inner.rank, source, queue, line);
-        } else {
-            self.message(opened.message, opened.stamp, opened.rank, source, queue, line);
+        match self.records - before {
+            0 => self.unknown(line),
+            records => self.stats.joined += records - 1,
         }
     }
 
-    fn message(
+    /// Reads the records of a text. `outer` is the timestamp that a collector added.
+    fn read_text(
         &mut self,
-        message: &str,
-        stamp: Option<Stamp>,
-        rank: &str,
-        source: &mut Source,
-        queue: &mut Queue,
-        line: &[u8],
+        text: &str,
+        mark: Option<Mark>,
+        outer: Option<Stamp>,
+        json_depth: usize,
+        target: &mut Target<'_>,
     ) {
+        let Some(mark) = mark else { return };
+        let start = if json_depth > 0 { start_of_json(text, mark.start) } else { None };
+        let Some(start) = start else { return self.read_lines(text, mark, outer, target) };
+        let stamp = better(outer, first_stamp(&text[..start], &mut target.source.clock));
+        let mut values = serde_json::Deserializer::from_str(&text[start..]).into_iter::<&RawValue>();
+        let mut read_bytes = 0;
+        while let Some(Ok(value)) = values.next() {
+            read_bytes = values.byte_offset();
+            self.read_json(value.get(), stamp, json_depth - 1, target);
+        }
+        // What follows is no JSON, or is cut.
+        let rest = if read_bytes == 0 { text } else { &text[start + read_bytes..] };
+        if let Some(mark) = self.recogniser.find(rest.as_bytes()) {
+            self.read_lines(rest, mark, stamp, target);
+        }
+    }
+
+    fn read_json(&mut self, json: &str, outer: Option<Stamp>, json_depth: usize, target: &mut Target<'_>) {
         let recogniser = Arc::clone(&self.recogniser);
-        let mut sink = Sink { reader: self, source, queue, stamp, rank, dated: false };
-        match recogniser.read(message, stamp.map(|s| s.wall_ns), &mut |item| sink.take(item)) {
-            Some(found) => sink.count(found),
-            None => self.unknown(line),
+        let clock = &mut target.source.clock;
+        let mut search = Search { recogniser: &recogniser, clock, found: Vec::new() };
+        search.value(json, 0);
+        for found in search.found {
+            let stamp = better(outer, found.stamp);
+            match found.content {
+                Content::Text(text) => {
+                    let text = clean(text.as_bytes());
+                    let mark = recogniser.find(text.as_bytes());
+                    self.read_text(&text, mark, stamp, json_depth, target);
+                }
+                Content::Record(record) => {
+                    let stamp = time_of_record(&record, stamp, &mut target.source.clock);
+                    let mut sink = Sink::new(self, target, stamp, "");
+                    if let Some(found) = recogniser.read_record(&record, &mut |item| sink.take(item)) {
+                        sink.count(found);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the records in a text that is no JSON, from the first mark on. Several processes that write to one pipe join lines.
+    fn read_lines(&mut self, text: &str, first: Mark, outer: Option<Stamp>, target: &mut Target<'_>) {
+        let recogniser = Arc::clone(&self.recogniser);
+        let (mut rest, mut next) = (text, Some(first));
+        while let Some(mark) = next {
+            // A JSON record that cannot be parsed: what follows may be a prompt.
+            let Some((_, form, read)) = mark.form else { return };
+            let prefix = read_prefix(&rest[..mark.start], &mut target.source.clock);
+            let stamp = better(outer, prefix.stamp);
+            let body = &rest[mark.end..];
+            let behind = if mark.has_free_text { None } else { recogniser.find(body.as_bytes()) };
+            let end = behind.as_ref().map_or(body.len(), |mark| start_of_record(body, mark.start));
+            let mut sink = Sink::new(self, target, stamp, prefix.rank);
+            let found = read(&body[..end], stamp.map(|s| s.wall_ns), &mut |item| sink.take(item));
+            sink.count(found.map(|()| (mark.engine, form)));
+            rest = &body[end..];
+            next = behind.map(|mark| Mark { start: mark.start - end, end: mark.end - end, ..mark });
         }
     }
 
     fn unknown(&mut self, line: &[u8]) {
         self.stats.unknown += 1;
+        self.unread.enter(line);
         if self.stats.first_unknown.is_none() && !line.trim_ascii().is_empty() {
             self.stats.first_unknown = Some(shape(&clean(line)));
         }
@@ -130,34 +193,66 @@ impl Reader {
         }
         let by = &*self.writers[usize::from(queued.by)];
         let rid = whole(queued, &mut self.rids, &mut self.stats);
+        let rid = match self.rooms.prefill_rid(&rid) {
+            Some(prefill) => Cow::Borrowed(prefill),
+            None => rid,
+        };
         let what = match queued.what {
             Logged::Stage(stage) => {
                 What::Stage(Stage { rid: &rid, name: &self.names[usize::from(queued.name)], by, ..stage })
             }
             Logged::State(state) => What::LoggedState(LoggedState { by, ..state }),
             Logged::Merged(merged) => What::Merged(Merged { rid: &rid, by, ..merged }),
+            // They are no events.
+            Logged::Half(_) | Logged::ImpossibleDurations => return,
         };
         sink(&Event::new(at, what));
     }
 }
 
-/// Destination of the statements of one line.
-struct Sink<'s> {
+/// Start of the record in a text whose mark is at `mark`, with the bracket of its timestamp: `[2026-01-18 07:55:00 TP0] `.
+fn start_of_record(text: &str, mark: usize) -> usize {
+    let Some(at) = text[..mark].rfind('[') else { return mark };
+    let is_stamp = mark - at <= BRACKET && text[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+    if is_stamp { at } else { mark }
+}
+
+/// The log that is read, and where its statements go.
+struct Target<'t> {
+    source: &'t mut Source,
+    queue: &'t mut Queue,
+}
+
+/// Destination of the statements of one record.
+struct Sink<'s, 't> {
     reader: &'s mut Reader,
-    source: &'s mut Source,
-    queue: &'s mut Queue,
+    target: &'s mut Target<'t>,
     stamp: Option<Stamp>,
     rank: &'s str,
     /// Whether any statement has a time.
-    dated: bool,
+    is_dated: bool,
+    /// Latest time that the record itself states.
+    last_stated_ns: u64,
+    /// Rid of the last statement.
+    rid: Option<Arc<str>>,
 }
 
-impl Sink<'_> {
+impl<'s, 't> Sink<'s, 't> {
+    fn new(reader: &'s mut Reader, target: &'s mut Target<'t>, stamp: Option<Stamp>, rank: &'s str) -> Self {
+        Self { reader, target, stamp, rank, is_dated: false, last_stated_ns: 0, rid: None }
+    }
+
     fn take(&mut self, item: &Item<'_>) {
+        match item.what {
+            Logged::Half(half) => return self.reader.rooms.enter(&half),
+            Logged::ImpossibleDurations => return self.reader.stats.impossible += 1,
+            _ => {}
+        }
+        self.last_stated_ns = self.last_stated_ns.max(item.wall_ns.unwrap_or(0));
         let Some(at_ns) = item.wall_ns.or(self.stamp.map(|s| s.wall_ns)) else {
             return;
         };
-        self.dated = true;
+        self.is_dated = true;
         let reader = &mut *self.reader;
         let (rid, name, role, what) = match item.what {
             Logged::Stage(stage) => {
@@ -166,19 +261,27 @@ impl Sink<'_> {
             }
             Logged::State(state) => ("", 0, state.by, Logged::State(LoggedState { by: "", ..state })),
             Logged::Merged(merged) => (merged.rid, 0, merged.by, Logged::Merged(Merged { rid: "", by: "", ..merged })),
+            Logged::Half(_) | Logged::ImpossibleDurations => return,
         };
-        if !rid.is_empty() && !item.cut {
-            reader.rids.note(rid, &mut reader.stats);
-        }
+        let rid = match self.rid.take() {
+            // All statements of most records are about one request.
+            Some(last) if *last == *rid => last,
+            _ if rid.is_empty() || item.cut => rid.into(),
+            _ => reader.rids.note(rid, &mut reader.stats),
+        };
+        self.rid = Some(Arc::clone(&rid));
+        let source = &mut *self.target.source;
         // The line's own timestamp advances the file; for records without one, the time of their event does.
         let line_ns = self.stamp.map_or(at_ns, |s| s.wall_ns);
-        self.source.frontier_ns = self.source.frontier_ns.max(line_ns);
-        let by = writer(&mut reader.writers, self.source, role, self.rank, reader.several);
-        self.queue.push(Queued { at_ns, by, name, rid: rid.into(), cut: item.cut && !rid.is_empty(), what });
+        source.frontier_ns = source.frontier_ns.max(line_ns);
+        let by = writer(&mut reader.writers, source, role, self.rank, reader.several);
+        let cut = item.cut && !rid.is_empty();
+        self.target.queue.push(Queued { at_ns, by, name, rid, cut, what });
     }
 
-    /// Counts the line.
+    /// Counts the record.
     fn count(self, found: Found) {
+        self.reader.records += 1;
         let stats = &mut self.reader.stats;
         let Ok((engine, form)) = found else {
             stats.malformed += 1;
@@ -186,9 +289,20 @@ impl Sink<'_> {
         };
         self.reader.engine.get_or_insert(engine);
         *stats.forms.entry(form).or_default() += 1;
-        stats.undated += u64::from(!self.dated);
+        stats.undated += u64::from(!self.is_dated);
         if let Some(stamp) = self.stamp {
+            if self.last_stated_ns > 0 {
+                self.target.source.clock.derive_offset(&stamp, self.last_stated_ns);
+            }
             stats.zone_assumed += u64::from(stamp.zone_assumed);
+            if stamp.zone_derived {
+                stats.zone_derived += 1;
+                let offset = self.target.source.clock.derived_offset();
+                if let Some(seconds) = offset.filter(|_| self.reader.noted_offset != offset) {
+                    self.reader.noted_offset = offset;
+                    stats.note_offset(seconds);
+                }
+            }
             stats.year_assumed += u64::from(stamp.year_assumed);
             stats.whole_seconds += u64::from(stamp.coarse);
         }

@@ -16,6 +16,16 @@ pub trait LogLines: Sync {
     /// Forms of text lines.
     fn forms(&self) -> &'static [Form];
 
+    /// Whether lines of this form contain prompts or outputs. Nothing behind the start of such a line counts as another record.
+    fn has_free_text(&self, _form: &str) -> bool {
+        false
+    }
+
+    /// Files that users also pass to `import` and that hold no readable lines, with what reads them instead.
+    fn unread(&self) -> &'static [Unread] {
+        &[]
+    }
+
     /// Texts in JSON records. A record that contains none of them is not read.
     fn record_marks(&self) -> &'static [&'static str] {
         &[]
@@ -43,6 +53,17 @@ pub type Form = (&'static str, &'static str, Read);
 /// Parser of a line after its mark. It gets the line's timestamp and passes the statements to the sink.
 pub type Read = fn(&str, Option<u64>, &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed>;
 
+/// A kind of file without readable lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unread {
+    /// Text that only its lines contain.
+    pub mark: &'static str,
+    /// Name, as in "12 lines of vLLM's log".
+    pub name: &'static str,
+    /// Why it is not read, and what to do instead.
+    pub advice: &'static str,
+}
+
 /// A line of a known form without usable content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
@@ -67,6 +88,21 @@ pub enum Logged<'l> {
     State(LoggedState<'l>),
     /// Chunks of a request were merged.
     Merged(Merged<'l>),
+    /// The line belongs to one half of a request that a prefill and a decode server share.
+    Half(Half<'l>),
+    /// The line has durations that cannot be: they are unknown.
+    ImpossibleDurations,
+}
+
+/// One half of a request that a prefill and a decode server share. Each server may have its own rid for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Half<'l> {
+    /// The server's rid.
+    pub rid: &'l str,
+    /// Number that both servers log for the request (`bootstrap_room`).
+    pub room: u64,
+    /// Whether it is the decode server's half.
+    pub is_decode: bool,
 }
 
 /// A request id, and whether the line truncates it.
@@ -95,52 +131,85 @@ impl<'l> Rid<'l> {
 /// Engine and form of a line.
 pub(super) type Found = Result<(&'static str, &'static str), Malformed>;
 
+/// A mark in a line.
+pub(super) struct Mark {
+    pub(super) start: usize,
+    pub(super) end: usize,
+    pub(super) engine: &'static str,
+    /// Form of the line; `None` for a mark of JSON records.
+    pub(super) form: Option<Form>,
+    /// Whether the rest of the line may be a prompt.
+    pub(super) has_free_text: bool,
+}
+
+/// A mark of an engine.
+struct EngineMark {
+    engine: &'static dyn LogLines,
+    form: Option<Form>,
+    has_free_text: bool,
+}
+
 /// Finds and reads messages.
 pub(super) struct Recogniser {
     pub(super) engines: &'static [&'static dyn LogLines],
     marks: AhoCorasick,
-    /// Engine and form of each mark; no form for those of JSON records.
-    forms: Vec<(&'static str, Option<Form>)>,
+    of_marks: Vec<EngineMark>,
+    record_marks: AhoCorasick,
 }
 
 impl Recogniser {
     pub(super) fn new(engines: &'static [&'static dyn LogLines]) -> Self {
-        let (mut marks, mut forms) = (Vec::new(), Vec::new());
-        for engine in engines {
-            marks.extend(engine.forms().iter().map(|form| form.0));
-            forms.extend(engine.forms().iter().map(|&form| (engine.name(), Some(form))));
-            marks.extend(engine.record_marks());
-            forms.resize(marks.len(), (engine.name(), None));
+        let (mut marks, mut record_marks, mut of_marks) = (Vec::new(), Vec::new(), Vec::new());
+        for &engine in engines {
+            for &form in engine.forms() {
+                marks.push(form.0);
+                of_marks.push(EngineMark { engine, form: Some(form), has_free_text: engine.has_free_text(form.1) });
+            }
+            for &mark in engine.record_marks() {
+                // A record inside a string has its quotes escaped.
+                let bare = mark.trim_matches('"');
+                marks.push(bare);
+                record_marks.push(bare);
+                of_marks.push(EngineMark { engine, form: None, has_free_text: true });
+            }
         }
-        // Only leftmost searches are vectorised.
-        let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(marks);
-        Self { engines, marks: built.expect("a few short constants make an automaton"), forms }
+        Self { engines, marks: searcher(marks), of_marks, record_marks: searcher(record_marks) }
     }
 
-    /// Parses a JSON object. `None` if the message is something else.
-    pub(super) fn parse<'l>(&self, message: &'l str) -> Option<Record<'l>> {
+    /// Parses an engine's own JSON record. `None` if the object is something else.
+    pub(super) fn parse_record<'l>(&self, json: &'l str) -> Option<Record<'l>> {
+        if !self.record_marks.is_match(json) {
+            return None;
+        }
         let field = |name: &str| self.engines.iter().map(|engine| engine.field(name)).max();
-        Record::read(message, &|name| field(name).unwrap_or(Field::Skipped))
+        let record = Record::read(json, &|name| field(name).unwrap_or(Field::Skipped))?;
+        self.read_record(&record, &mut |_| {}).is_some().then_some(record)
     }
 
-    /// Whether the line may have a known form. Fast, because most lines do not.
-    pub(super) fn may_match(&self, line: &[u8]) -> bool {
-        self.marks.is_match(line)
+    /// First mark in a text.
+    pub(super) fn find(&self, text: &[u8]) -> Option<Mark> {
+        let found = self.marks.find(text)?;
+        let of = &self.of_marks[found.pattern().as_usize()];
+        Some(Mark {
+            start: found.start(),
+            end: found.end(),
+            engine: of.engine.name(),
+            form: of.form,
+            has_free_text: of.has_free_text,
+        })
     }
 
-    /// Passes the content of the message to `sink`. `line_ns` is the line's timestamp. `None` if the form is unknown.
-    pub(super) fn read(&self, message: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Option<Found> {
-        let found = self.marks.find(message)?;
-        let (engine, form) = self.forms[found.pattern().as_usize()];
-        let (_, name, read) = form?;
-        Some(read(&message[found.end()..], line_ns, sink).map(|()| (engine, name)))
-    }
-
-    /// Like [`read`](Self::read), for an engine's own JSON record.
-    pub(super) fn record(&self, record: &Record<'_>, sink: &mut dyn FnMut(&Item<'_>)) -> Option<Found> {
+    /// Passes the content of an engine's own JSON record to `sink`. `None` if it is none.
+    pub(super) fn read_record(&self, record: &Record<'_>, sink: &mut dyn FnMut(&Item<'_>)) -> Option<Found> {
         self.engines.iter().find_map(|engine| {
             let found = engine.record(record, sink)?;
             Some(found.map(|form| (engine.name(), form)))
         })
     }
+}
+
+fn searcher(marks: Vec<&'static str>) -> AhoCorasick {
+    // Only leftmost searches are vectorised.
+    let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(marks);
+    built.expect("a few short constants make an automaton")
 }

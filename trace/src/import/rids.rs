@@ -23,10 +23,13 @@ impl Rids {
         Self { limit, ..Self::default() }
     }
 
-    /// Adds a complete rid.
-    pub(super) fn note(&mut self, rid: &str, stats: &mut Stats) {
-        if self.limit == 0 || self.known.contains(rid) {
-            return;
+    /// Adds a complete rid, and returns its shared text.
+    pub(super) fn note(&mut self, rid: &str, stats: &mut Stats) -> Arc<str> {
+        if self.limit == 0 {
+            return rid.into();
+        }
+        if let Some(known) = self.known.get(rid) {
+            return Arc::clone(known);
         }
         if self.order.len() >= self.limit
             && let Some(oldest) = self.order.pop_front()
@@ -42,7 +45,8 @@ impl Rids {
             sorted.insert(Arc::clone(&rid));
         }
         self.known.insert(Arc::clone(&rid));
-        self.order.push_back(rid);
+        self.order.push_back(Arc::clone(&rid));
+        rid
     }
 
     /// Returns the only complete rid with this prefix. If there is none or more than one, counts that and returns `None`.

@@ -1,20 +1,28 @@
 //! One log file: probed for its first timestamp, and opened when that time is reached.
 
 use std::fs;
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 
 use super::Options;
 use super::clock::Clock;
 use super::envelope;
 use super::files::LogFile;
 use super::lines::Lines;
+use super::queue::Queue;
+use super::reader::Reader;
 use super::text::clean;
 
 /// Maximum number of lines searched for a first timestamp.
 const PROBED: usize = 200;
+/// First line of a recording.
+const RECORDING: &[u8] = b"\x89TGAP";
+/// Text searched for a line that shows the offset of a file's timestamps, in bytes.
+const OFFSET_BYTES: u64 = 256 * 1024;
 
 pub(super) struct Source {
     pub(super) file: LogFile,
@@ -29,29 +37,62 @@ pub(super) struct Source {
 }
 
 impl Source {
+    pub(super) fn new(file: LogFile, options: &Options) -> Self {
+        let clock = clock(&file, options);
+        Self { file, first_ns: 0, frontier_ns: 0, clock, lines: None, writers: Vec::new() }
+    }
+
+    /// Whether the file may be read ahead: reading would consume data from a pipe.
+    fn is_regular(&self) -> bool {
+        fs::metadata(&self.file.path).is_ok_and(|m| m.is_file())
+    }
+
+    fn open_unread(&self, options: &Options) -> io::Result<Lines> {
+        Lines::open(&self.file.path, options.line_bytes, Arc::new(AtomicU64::new(0)))
+    }
+
+    /// Reads lines until one shows the offset of the file's timestamps.
+    pub(super) fn derive_offset(&mut self, reader: &mut Reader, options: &Options) {
+        if !self.is_regular() {
+            return;
+        }
+        // The import itself reports errors.
+        let Ok(lines) = self.open_unread(options) else { return };
+        self.lines = Some(lines);
+        let mut unused = Queue::new(options.window_ns);
+        let is_searched = |source: &Self| {
+            let is_long = source.lines.as_ref().is_none_or(|lines| lines.text_bytes >= OFFSET_BYTES);
+            is_long || source.clock.derived_offset().is_some()
+        };
+        while reader.turn(self, PROBED, &mut unused) && !is_searched(self) {}
+        self.lines = None;
+        self.frontier_ns = 0;
+        self.writers.clear();
+    }
+
     /// Reads a file's first lines. Returns the reason if it is not text.
-    pub(super) fn probe(file: LogFile, options: &Options) -> Result<Self, String> {
-        let mut clock = clock(&file, options);
-        let refuse = |why: &str| format!("{}: {why}", file.path.display());
-        let unread = Arc::new(AtomicU64::new(0));
-        let mut first_ns = 0;
-        // Reading ahead would consume data from a pipe.
-        if fs::metadata(&file.path).is_ok_and(|m| m.is_file()) {
-            let failed = |error: std::io::Error| refuse(&error.to_string());
-            let mut lines = Lines::open(&file.path, options.line_bytes, unread).map_err(failed)?;
-            for _ in 0..PROBED {
-                // An error is reported when the file is imported, after everything before the error.
-                let Ok(Some(line)) = lines.next() else { break };
-                if line.text.contains(&0) || line.text.starts_with(&[0x80]) {
-                    return Err(refuse("no text"));
-                }
-                if let Some(stamp) = envelope::open(&clean(line.text), &mut clock).stamp {
-                    first_ns = stamp.wall_ns;
-                    break;
-                }
+    pub(super) fn probe(&mut self, options: &Options) -> Result<(), String> {
+        if !self.is_regular() {
+            return Ok(());
+        }
+        let refuse = |why: &str| format!("{}: {why}", self.file.path.display());
+        let mut lines = self.open_unread(options).map_err(|error| refuse(&error.to_string()))?;
+        for _ in 0..PROBED {
+            // An error is reported when the file is imported, after everything before the error.
+            let Ok(Some(line)) = lines.next() else { break };
+            if line.text.starts_with(RECORDING) {
+                return Err(refuse("a recording: `tokengap report` reads it"));
+            }
+            if line.text.contains(&0) || line.text.starts_with(&[0x80]) {
+                return Err(refuse("no text"));
+            }
+            if let Some(stamp) = envelope::line_stamp(&clean(line.text), &mut self.clock) {
+                self.first_ns = stamp.wall_ns;
+                break;
             }
         }
-        Ok(Self { file, first_ns, frontier_ns: first_ns, clock, lines: None, writers: Vec::new() })
+        self.frontier_ns = self.first_ns;
+        Ok(())
     }
 }
 
@@ -59,9 +100,10 @@ impl Source {
 fn clock(file: &LogFile, options: &Options) -> Clock {
     let changed = fs::metadata(&file.path).and_then(|m| m.modified()).ok();
     let changed = changed.and_then(|at| Timestamp::try_from(at).ok()).unwrap_or_else(Timestamp::now);
-    let changed = changed.to_zoned(options.zone.clone());
+    let zone = options.zone.clone().unwrap_or(TimeZone::UTC);
+    let changed = changed.to_zoned(zone.clone());
     match options.year {
-        Some(year) => Clock::new(options.zone.clone(), year, 12),
-        None => Clock::new(options.zone.clone(), changed.year(), changed.month()),
+        Some(year) => Clock::new(zone, year, 12),
+        None => Clock::new(zone, changed.year(), changed.month()),
     }
 }

@@ -1,7 +1,8 @@
 //! Counters of recognised and unrecognised lines.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
+use jiff::tz::Offset;
 use serde::Serialize;
 
 /// Maximum number of reasons kept.
@@ -32,8 +33,16 @@ pub struct Stats {
     pub undated: u64,
     /// Lines truncated at the length limit.
     pub cut: u64,
-    /// Known lines whose timestamp has no time zone.
+    /// Known records that share a line with an earlier one.
+    pub joined: u64,
+    /// Known lines with durations that cannot be; only the time of their end is used.
+    pub impossible: u64,
+    /// Known lines whose timestamp has no time zone, and none follows from the file.
     pub zone_assumed: u64,
+    /// Known lines whose timestamp has no time zone, and which were read at the offset that the file's own times show.
+    pub zone_derived: u64,
+    /// Those offsets: `UTC+08`.
+    pub offsets: BTreeSet<String>,
     /// Known lines whose timestamp has no year.
     pub year_assumed: u64,
     /// Known lines whose timestamp has whole seconds only.
@@ -63,6 +72,13 @@ impl Stats {
     /// Lines of known forms.
     pub fn known(&self) -> u64 {
         self.forms.values().sum()
+    }
+
+    /// Adds an offset that a file shows, in seconds east of UTC.
+    pub(super) fn note_offset(&mut self, seconds: i32) {
+        if let Ok(offset) = Offset::from_seconds(seconds) {
+            self.offsets.insert(format!("UTC{offset}"));
+        }
     }
 
     pub(super) fn skip(&mut self, what: String) {

@@ -33,7 +33,10 @@ pub fn value<'l>(text: &'l str, key: &str) -> Option<&'l str> {
         let rest = &text[at + key.len()..];
         if !inside {
             let end = rest.find(|c: char| c.is_whitespace() || matches!(c, ',' | ';' | ')' | '}'));
-            return Some(&rest[..end.unwrap_or(rest.len())]).filter(|v| !v.is_empty());
+            let value = &rest[..end.unwrap_or(rest.len())];
+            // A quote behind the value belongs to the field of a CSV file that holds the line.
+            let value = if value.starts_with('"') { value } else { value.trim_end_matches('"') };
+            return Some(value).filter(|v| !v.is_empty());
         }
         from = at + key.len();
     }

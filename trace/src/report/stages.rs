@@ -361,7 +361,7 @@ fn pairs(out: &mut String, log: &StageReport) {
     }
     let pair = |b: &Between| format!("{} -> {}", b.from, b.to);
     let shown = &log.between[..log.between.len().min(PAIRS)];
-    let widest = shown.iter().map(|b| pair(b).chars().count()).max().unwrap_or(0).min(50);
+    let widest = shown.iter().map(|b| pair(b).chars().count()).max().unwrap_or(0).min(58);
     let _ =
         writeln!(out, "{:widest$}  {:>9} {:>10} {:>10} {:>10}", "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX");
     for between in shown {

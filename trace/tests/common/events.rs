@@ -158,6 +158,7 @@ fn logged_state() -> impl Strategy<Value = LoggedState<'static>> {
         more: of(any::<bool>()),
         cpu: share(),
         cpu_system: share(),
+        unanswered_since: of(large().prop_map(MonoNs)),
     })
 }
 

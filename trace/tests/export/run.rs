@@ -163,6 +163,7 @@ fn samples(enter: &mut impl FnMut(u64, What<'static>)) {
         more: Some(true),
         cpu: Some(2.25),
         cpu_system: None,
+        unanswered_since: None,
     };
     enter(START + 330 * MS, What::LoggedState(logged_state));
     let merged = Merged { rid: "request-4", chunks: 21, by: "tokenizer" };

@@ -33,6 +33,8 @@ AIMS = {
     "record.read": ("recording, chunks read per second", LEAST, 5, "M"),
     "record.open": ("opening an hour's recording and reading its middle by the index", MOST, 2000, "ms"),
     "export": ("Perfetto export: `json.dump` relative to tokengap including analysis", LEAST, 20, "times"),
+    "import.time": ("import of 1.5 million log lines relative to `grep -c`, CPU", MOST, 10, "times"),
+    "import.memory": ("the same", MOST, 128, "MiB"),
     "screen.draw": ("drawing the screen with 10,000 live requests", MOST, 2, "ms"),
     "screen.idle": ("the idle screen", MOST, 1, "% of a core"),
     "attach.1.cpu": ("attach and screen, 4,096 requests at 132,000 tokens per second", MOST, 10, "% of a core"),

@@ -12,6 +12,7 @@ import attach
 import common
 import export
 import library
+import logs
 import observers
 import relay
 import screen
@@ -26,6 +27,7 @@ ALL = {
     "relay": (relay.run, True),
     "attach": (attach.run, True),
     "export": (export.run, True),
+    "import": (logs.run, True),
     "screen": (screen.run, False),
     "probe": (observers.probe, False),
     "egress": (observers.egress, False),

@@ -14,6 +14,8 @@ fn read(message: &str) -> (Option<Result<&'static str, Malformed>>, Vec<String>)
             }
             Logged::Merged(merged) => format!("{}: {} merged {}", merged.by, merged.rid, merged.chunks),
             Logged::State(state) => format!("{state:?}"),
+            Logged::Half(half) => format!("{} in room {}, decode: {}", half.rid, half.room, half.is_decode),
+            Logged::ImpossibleDurations => String::from("impossible durations"),
         });
     };
     let form = FORMS.iter().filter_map(|form| Some((message.find(form.0)?, form)));
@@ -51,12 +53,12 @@ fn trace_lines_are_recognised() {
         (
             "[TOK recv] type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True",
             "tok-recv",
-            "LoggedState { by: \"tokenizer\", states: Some(850), rids: Some(15), recv_wait_ns: Some(200000), more: Some(true), cpu: None, cpu_system: None }",
+            "LoggedState { by: \"tokenizer\", states: Some(850), rids: Some(15), recv_wait_ns: Some(200000), more: Some(true), cpu: None, cpu_system: None, unanswered_since: None }",
         ),
         (
             "[TOK cpu_high] proc=225.0 sys=7.1 states=1024",
             "tok-other",
-            "LoggedState { by: \"tokenizer\", states: Some(1024), rids: None, recv_wait_ns: None, more: None, cpu: Some(2.25), cpu_system: None }",
+            "LoggedState { by: \"tokenizer\", states: Some(1024), rids: None, recv_wait_ns: None, more: None, cpu: Some(2.25), cpu_system: None, unanswered_since: None }",
         ),
     ] {
         assert_eq!(read(line), (Some(Ok(form)), vec![statements.to_owned()]), "{line}");
@@ -94,8 +96,27 @@ fn engine_lines_are_recognised() {
     let line = "Req Time Stats(rid=4f1c, bootstrap_room=7, input len=12, output len=30, type=decode): \
                 prealloc_queue_duration(5.00ms) = alloc_wait(0.00ms) + bootstrap(5.00ms) + other(0.00ms); \
                 transfer_duration=3.00ms; queue_duration=1000.00ms, forward_duration=2000.00ms, start=77.123";
-    assert_eq!(read(line).1[0], "2897000 scheduler: 4f1c wait_queue_entry None None");
-    assert_eq!(read(line).1[2], "2900000 scheduler: 4f1c completion Some(30) None");
+    assert_eq!(
+        read(line).1,
+        [
+            "4f1c in room 7, decode: true",
+            "2896992 scheduler: 4f1c decode_prealloc_queue_entry None None",
+            "2896997 scheduler: 4f1c decode_transfer_queue_entry None None",
+            "2897000 scheduler: 4f1c decode_wait_queue_entry None None",
+            "2898000 scheduler: 4f1c decode_forward_entry None None",
+            "2900000 scheduler: 4f1c decode_completion Some(30) None",
+        ]
+    );
+    // The line's timestamp is 07:55:00 UTC, and the times in it are those of UTC+8.
+    let line = "Health check failed. Server couldn't get a response from detokenizer for last 20 seconds. \
+                tic start time: 15:54:38. last_heartbeat time: 15:54:30";
+    assert_eq!(
+        read(line).1,
+        [
+            "LoggedState { by: \"tokenizer\", states: None, rids: None, recv_wait_ns: Some(30000000000), more: None, cpu: None, \
+          cpu_system: None, unanswered_since: Some(MonoNs(1768722878000000000)) }"
+        ]
+    );
 }
 
 #[test]
@@ -124,6 +145,7 @@ fn incomplete_lines_are_malformed_and_unknown_lines_ignored() {
         "Finish: obj=(rid='",
         "Receive: obj=GenerateReqInput(rid=None, text='x', y=(rid='evil'))",
         "Req Time Stats(rid=",
+        "Health check failed. Server couldn't get a response from detokenizer for last 20 seconds.",
         "[TOK recv] type=BatchTokenIDOutput",
     ] {
         assert_eq!(read(line).0, Some(Err(Malformed)), "{line}");

@@ -37,8 +37,14 @@ impl Ledger {
             stages.abandoned.enter(&request.rid, at, &mut marks.discarded);
         }
         let mark = Mark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
+        let chain = self.engine.facts().stage_chains().iter().find(|chain| chain.contains(&stage.name));
+        let before_in_chain = chain.map(|chain| {
+            let before = marks.list.iter().rev().find(|mark| chain.contains(&stages.names.get(mark.name)));
+            before.map(|before| (before.name, at.since(before.at)))
+        });
         match marks.enter(mark) {
             Entered::Last { after } => {
+                let after = before_in_chain.unwrap_or(after);
                 if let Some((from, ns)) = after.filter(|(from, _)| *from != name) {
                     let known = stages.between.len() < PAIRS || stages.between.contains_key(&(from, name));
                     if known {

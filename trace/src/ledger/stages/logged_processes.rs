@@ -10,6 +10,8 @@ use crate::stats::Distribution;
 const PROCESSES: usize = 64;
 /// Maximum age of a logged value that is still current, in nanoseconds.
 const FRESH_NS: u64 = 10_000_000_000;
+/// Health checks of one silence state the same last message, to a few seconds: their times are whole seconds.
+const CHECK_NS: u64 = 3_000_000_000;
 /// Maximum number of steps in a timeline. When all are used, neighbours are merged, which doubles their length.
 const STEPS: usize = 240;
 
@@ -34,6 +36,39 @@ pub struct LoggedProcess {
     pub cpu_max: Option<(MonoNs, f64)>,
     /// Last logged share of one core, and its time.
     pub cpu: Option<(MonoNs, f64)>,
+    /// Longest silence towards it that its health checks reported.
+    pub silence: Option<LoggedSilence>,
+}
+
+/// A silence that health checks reported: no message came, although each asked for one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoggedSilence {
+    /// Time of the last message before.
+    pub last_message: MonoNs,
+    /// Time of the first check without an answer.
+    pub since: MonoNs,
+    /// Time at which the last check gave up.
+    pub until: MonoNs,
+    /// Number of checks.
+    pub checks: u64,
+}
+
+impl LoggedSilence {
+    /// Joins the failed checks of one silence. `None` if a message came in between.
+    fn joined_with(self, later: Self) -> Option<Self> {
+        let is_same = self.last_message.0.abs_diff(later.last_message.0) <= CHECK_NS;
+        is_same.then(|| Self {
+            last_message: self.last_message.min(later.last_message),
+            since: self.since.min(later.since),
+            until: self.until.max(later.until),
+            checks: self.checks + later.checks,
+        })
+    }
+
+    /// Time from the first check without an answer until the last one gave up.
+    pub fn ns(&self) -> u64 {
+        self.until.since(self.since)
+    }
 }
 
 /// Maximum of `states` over time, in steps.
@@ -74,6 +109,15 @@ impl States {
 }
 
 impl LoggedProcess {
+    fn enter_silence(&mut self, at: MonoNs, since: MonoNs, wait_ns: Option<u64>) {
+        let last_message = wait_ns.map_or(since, |ns| MonoNs(at.0.saturating_sub(ns)));
+        let new = LoggedSilence { last_message, since, until: at, checks: 1 };
+        let joined = self.silence.and_then(|known| known.joined_with(new)).unwrap_or(new);
+        if self.silence.is_none_or(|known| joined.ns() >= known.ns()) {
+            self.silence = Some(joined);
+        }
+    }
+
     /// Its last logged `states`, if recent enough to be valid at `at`.
     pub fn states_at(&self, at: MonoNs) -> Option<u32> {
         let (logged, states) = self.last_states?;
@@ -112,7 +156,9 @@ impl LoggedProcesses {
             process.more.0 += 1;
             process.more.1 += u64::from(ready);
         }
-        if let Some(ns) = logged.recv_wait_ns {
+        if let Some(since) = logged.unanswered_since {
+            process.enter_silence(at, since, logged.recv_wait_ns);
+        } else if let Some(ns) = logged.recv_wait_ns {
             process.recv_wait.record(at, ns);
         }
         if let Some(states) = logged.states {
@@ -159,6 +205,24 @@ mod tests {
         assert_eq!(states.steps[777 / 8], Some(900));
         assert_eq!(states.max, Some((MonoNs(777 * SECOND), 900)));
         assert_eq!(states.steps.iter().flatten().filter(|&&s| s == 900).count(), 1);
+    }
+
+    #[test]
+    fn failed_health_checks_of_one_silence_are_joined() {
+        let mut processes = LoggedProcesses::default();
+        let mut check = |at: u64, last: u64| {
+            let unanswered_since = Some(MonoNs((at - 20) * SECOND));
+            let recv_wait_ns = Some((at - last) * SECOND);
+            let logged = LoggedState { by: "a", recv_wait_ns, unanswered_since, ..LoggedState::default() };
+            processes.enter(MonoNs(at * SECOND), &logged);
+        };
+        check(120, 90);
+        check(1_020, 990);
+        check(1_050, 991);
+        check(2_000, 1_979);
+        let silence = processes.0[0].silence.unwrap();
+        assert_eq!((silence.since, silence.until, silence.checks), (MonoNs(1_000 * SECOND), MonoNs(1_050 * SECOND), 2));
+        assert_eq!((silence.last_message, processes.0[0].recv_wait.count()), (MonoNs(990 * SECOND), 0));
     }
 
     #[test]

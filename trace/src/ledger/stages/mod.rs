@@ -9,7 +9,7 @@ mod marks;
 mod rank;
 
 pub use abandoned::{AbandonedRequest, AbandonedRequests};
-pub use logged_processes::{LoggedProcess, States};
+pub use logged_processes::{LoggedProcess, LoggedSilence, States};
 pub use marks::{Mark, Marks, Slow};
 pub use rank::Correlation;
 

@@ -85,7 +85,7 @@ structs! {
     QueueSample<'b> { hop, receive_bytes, send_bytes }
     StackSample<'b> { thread, role, function, file, interval_ns, samples, total, own, gil }
     Stage<'b> { rid, name, by, tokens, pending, gap_ns }
-    LoggedState<'b> { by, states, rids, recv_wait_ns, more, cpu, cpu_system }
+    LoggedState<'b> { by, states, rids, recv_wait_ns, more, cpu, cpu_system, unanswered_since }
     Merged<'b> { rid, chunks, by }
     AnswerContent { form, events, event_tokens_max, lacks_end }
     FrontendWait<'b> { rid, first_token_ns, last_token_ns }

@@ -1,0 +1,41 @@
+//! Failed health checks: the tokenizer received nothing from the detokenizer after a request that asks for one token.
+
+use trace::MonoNs;
+use trace::event::LoggedState;
+use trace::import::text::value;
+use trace::import::{Item, Logged, Malformed};
+
+const DAY_S: u64 = 86_400;
+/// All time zones are multiples of this, so that times of day within it compare across zones.
+const QUARTER_S: u64 = 900;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// Parses `20 seconds. tic start time: 05:49:14. last_heartbeat time: 05:42:53`. Both are local times of day.
+pub(super) fn read(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
+    let waited_s: u64 = rest.split(' ').next().and_then(|n| n.parse().ok()).ok_or(Malformed)?;
+    let asked_s = time_of_day_s(rest, "tic start time: ").ok_or(Malformed)?;
+    let last_message_s = time_of_day_s(rest, "last_heartbeat time: ").ok_or(Malformed)?;
+    let mut state = LoggedState { by: "tokenizer", ..LoggedState::default() };
+    if let Some(line_ns) = line_ns {
+        let line_s = line_ns / SECOND_NS;
+        let asked_ago_s = (line_s % QUARTER_S + QUARTER_S - asked_s % QUARTER_S) % QUARTER_S;
+        // A line that is that late, or another clock's: the wait in the line is certain.
+        let asked_ago_s = if asked_ago_s < waited_s { waited_s } else { asked_ago_s };
+        let silent_before_s = (asked_s + DAY_S - last_message_s) % DAY_S;
+        state.unanswered_since = Some(MonoNs(line_ns.saturating_sub(asked_ago_s * SECOND_NS)));
+        state.recv_wait_ns = Some((asked_ago_s + silent_before_s) * SECOND_NS);
+    }
+    sink(&Item { wall_ns: None, cut: false, what: Logged::State(state) });
+    Ok(())
+}
+
+/// Parses `05:49:14` behind `key` to seconds.
+fn time_of_day_s(text: &str, key: &str) -> Option<u64> {
+    let mut parts = value(text, key)?.trim_end_matches('.').split(':');
+    let mut seconds = 0;
+    for limit in [24, 60, 61] {
+        let part: u64 = parts.next()?.parse().ok().filter(|&part| part < limit)?;
+        seconds = seconds * 60 + part;
+    }
+    parts.next().is_none().then_some(seconds % DAY_S)
+}

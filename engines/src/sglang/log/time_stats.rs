@@ -1,0 +1,200 @@
+//! Time stats of a request (`--enable-request-time-stats-logging`), of a single server or one half of a prefill/decode pair.
+
+use trace::event::Stage;
+use trace::import::text::epoch_ns;
+use trace::import::{Half, Item, Logged, Malformed, Rid};
+
+use super::stage;
+
+/// A longer duration is a time by mistake: releases subtract an unset time, which is 0, from one since the epoch or since boot.
+const LONGEST_MS: f64 = 86_400_000.0;
+
+/// Role of the server that wrote the line.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Unified,
+    Prefill,
+    Decode,
+}
+
+/// A duration of the line, and the stage at its end.
+struct Phase {
+    ns: u64,
+    end: &'static str,
+}
+
+/// A duration that cannot be.
+struct Impossible;
+
+/// Parses `4f1c, input_len=12, output_len=30, type=unified): queue_duration=1.00ms, forward_duration=4.50ms, entry_time=1768722900.123`.
+///
+/// Logged when the scheduler has finished its part of the request. From 0.5.12 on, `entry_time` is the wall time at which the first phase
+/// began. Before, the line has none or another clock's, so the durations count back from the line's own timestamp.
+pub(super) fn read(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
+    let (head, tail) = rest.split_once("): ").ok_or(Malformed)?;
+    let mut words = head.split(',');
+    let rid = words.next().and_then(Rid::read).ok_or(Malformed)?;
+    let request = LineFields::of(words);
+    let role = match request.get(&["type"]).ok_or(Malformed)? {
+        "prefill" => Role::Prefill,
+        "decode" => Role::Decode,
+        _ => Role::Unified,
+    };
+    let times = LineFields::of(tail.split_ascii_whitespace());
+    enter_half(&request, rid, role, sink);
+    let tokens = request.get(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
+    let end = match role {
+        Role::Unified => "completion",
+        Role::Prefill => "prefill_completion",
+        Role::Decode => "decode_completion",
+    };
+    let mut emit = |name, wall_ns, tokens| {
+        let reached = Stage { tokens, ..Stage::new(rid.text, name, "scheduler") };
+        sink(&Item { wall_ns, ..stage(rid, reached) });
+    };
+    let Ok(phases) = phases(&times, role) else {
+        emit(end, line_ns, tokens);
+        sink(&Item { wall_ns: None, cut: rid.cut, what: Logged::ImpossibleDurations });
+        return Ok(());
+    };
+    let spent_ns = phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.ns));
+    let Some(begin_ns) = begin_ns(&times).or_else(|| line_ns?.checked_sub(spent_ns)) else {
+        emit(end, line_ns, tokens);
+        return Ok(());
+    };
+    emit(first_stage(&times, role), Some(begin_ns), None);
+    let mut at_ns = begin_ns;
+    for phase in &phases {
+        at_ns = at_ns.saturating_add(phase.ns);
+        emit(phase.end, Some(at_ns), tokens.filter(|_| phase.end == end));
+    }
+    Ok(())
+}
+
+/// Maximum number of fields read from a line; releases write up to 12.
+const FIELDS: usize = 16;
+
+/// `key=value` and `key(value)` fields, without the punctuation around them.
+struct LineFields<'l> {
+    pairs: [(&'l str, &'l str); FIELDS],
+    len: usize,
+}
+
+impl<'l> LineFields<'l> {
+    fn of(words: impl Iterator<Item = &'l str>) -> Self {
+        let mut fields = Self { pairs: [("", ""); FIELDS], len: 0 };
+        for word in words {
+            let word = word.trim_matches([' ', ',', ';', '"']);
+            let pair = word.split_once('=').or_else(|| word.strip_suffix(')')?.split_once('('));
+            let Some(pair) = pair.filter(|(key, _)| !key.is_empty()) else { continue };
+            if fields.len == FIELDS {
+                break;
+            }
+            fields.pairs[fields.len] = pair;
+            fields.len += 1;
+        }
+        fields
+    }
+
+    /// Value of the first of these keys that the line has.
+    fn get(&self, keys: &[&str]) -> Option<&'l str> {
+        let pairs = &self.pairs[..self.len];
+        keys.iter().find_map(|key| Some(pairs.iter().find(|pair| pair.0 == *key)?.1))
+    }
+
+    fn number(&self, keys: &[&str]) -> Option<f64> {
+        let value = self.get(keys)?;
+        let number: f64 = value.strip_suffix("ms").unwrap_or(value).parse().ok()?;
+        (number.is_finite() && number >= 0.0).then_some(number)
+    }
+
+    /// Duration under the first of these keys that the line has.
+    fn duration_ns(&self, keys: &[&str]) -> Result<Option<u64>, Impossible> {
+        if self.get(keys).is_none() {
+            return Ok(None);
+        }
+        match self.number(keys) {
+            Some(ms) if ms < LONGEST_MS => Ok(Some((ms * 1e6).round() as u64)),
+            _ => Err(Impossible),
+        }
+    }
+}
+
+/// Both servers of a pair log the same `bootstrap_room`; 0 belongs to health checks.
+fn enter_half(request: &LineFields<'_>, rid: Rid<'_>, role: Role, sink: &mut dyn FnMut(&Item<'_>)) {
+    let room = request.get(&["bootstrap_room"]).and_then(|room| room.parse().ok()).filter(|&room| room != 0);
+    if let Some(room) = room.filter(|_| role != Role::Unified && !rid.cut) {
+        let half = Half { rid: rid.text, room, is_decode: role == Role::Decode };
+        sink(&Item { wall_ns: None, cut: false, what: Logged::Half(half) });
+    }
+}
+
+/// Wall time at which the first phase began.
+fn begin_ns(times: &LineFields<'_>) -> Option<u64> {
+    times.number(&["bootstrap_done_time", "entry_time", "start_time", "start"]).and_then(epoch_ns)
+}
+
+/// Stage at which the first phase began. 0.5.16 and later omit the bootstrap if its start is unset.
+fn first_stage(times: &LineFields<'_>, role: Role) -> &'static str {
+    match role {
+        Role::Unified => "wait_queue_entry",
+        Role::Prefill if times.get(&["bootstrap_done_time"]).is_some() => "prefill_wait_queue_entry",
+        Role::Prefill => "prefill_bootstrap_queue_entry",
+        Role::Decode => "decode_prealloc_queue_entry",
+    }
+}
+
+/// Phases of a request in order, by the names of all releases.
+fn phases(times: &LineFields<'_>, role: Role) -> Result<Vec<Phase>, Impossible> {
+    // The start is unset, so the durations that count from it are none.
+    if times.number(&["start_time", "start"]) == Some(0.0) {
+        return Err(Impossible);
+    }
+    let mut phases = Vec::with_capacity(5);
+    match role {
+        Role::Unified => {}
+        Role::Prefill => {
+            let whole_ns = times.duration_ns(&["bootstrap_queue_duration"])?;
+            let stages = ["prefill_bootstrap_done", "prefill_wait_queue_entry"];
+            enter_bootstrap(times, whole_ns, stages, &mut phases)?;
+        }
+        Role::Decode => {
+            let whole_ns = times.duration_ns(&["prealloc_queue_duration", "prealloc_duration"])?;
+            let stages = ["decode_bootstrap_done", "decode_transfer_queue_entry"];
+            enter_bootstrap(times, whole_ns, stages, &mut phases)?;
+            let transfer_ns = times.duration_ns(&["transfer_duration"])?;
+            phases.extend(transfer_ns.map(|ns| Phase { ns, end: "decode_wait_queue_entry" }));
+        }
+    }
+    let queue_ns = times.duration_ns(&["queue_duration"])?.ok_or(Impossible)?;
+    // Later releases write 0 if the request never ran.
+    let forward_ns = times.duration_ns(&["forward_duration"])?.filter(|&ns| ns > 0).ok_or(Impossible)?;
+    let [forward_entry, completion] = match role {
+        Role::Unified => ["forward_entry", "completion"],
+        Role::Prefill => ["prefill_forward_entry", "prefill_completion"],
+        Role::Decode => ["decode_forward_entry", "decode_completion"],
+    };
+    phases.push(Phase { ns: queue_ns, end: forward_entry });
+    phases.push(Phase { ns: forward_ns, end: completion });
+    Ok(phases)
+}
+
+/// Bootstrap and allocation, which end at these stages, or both in one.
+fn enter_bootstrap(
+    times: &LineFields<'_>,
+    whole_ns: Option<u64>,
+    [bootstrapped, allocated]: [&'static str; 2],
+    phases: &mut Vec<Phase>,
+) -> Result<(), Impossible> {
+    let bootstrap_ns = times.duration_ns(&["bootstrap_duration", "bootstrap"])?;
+    // 0.5.5 to 0.5.9 write parts that they do not measure, with a rest.
+    let bootstrap_ns = bootstrap_ns.filter(|_| times.get(&["other"]).is_none());
+    let alloc_ns = times.duration_ns(&["alloc_wait_duration", "alloc_wait"])?;
+    if let (Some(bootstrap_ns), Some(alloc_ns)) = (bootstrap_ns, alloc_ns) {
+        phases.push(Phase { ns: bootstrap_ns, end: bootstrapped });
+        phases.push(Phase { ns: alloc_ns, end: allocated });
+    } else if let Some(ns) = bootstrap_ns.or(whole_ns) {
+        phases.push(Phase { ns, end: allocated });
+    }
+    Ok(())
+}

@@ -1,0 +1,30 @@
+//! The engine's own health check failed: according to its log, a process received nothing although the check asked for a message.
+
+use super::{DetectContext, Severity, Verdicts};
+use crate::words::{duration, plural};
+
+pub(super) fn failed(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let processes = context.ledger.stages().processes();
+    let silences = processes.iter().filter_map(|process| Some((process, process.silence?)));
+    let Some((process, silence)) = silences.max_by_key(|(_, silence)| silence.ns()) else { return };
+    let sender = context.facts().checked_sender();
+    let summary = format!(
+        "{} received nothing from the {sender} for at least {}, although {} asked for a response; its last message came {} before",
+        process.by,
+        duration(silence.ns()),
+        plural(silence.checks, "health check"),
+        duration(silence.since.since(silence.last_message)),
+    );
+    out.add(Severity::Critical, summary)
+        .since(Some(silence.since))
+        .weighed("silent_ns", silence.ns())
+        .with("by", "the engine's log")
+        .with("process", &*process.by)
+        .with("checks", silence.checks)
+        .with("since_last_message_ns", silence.until.since(silence.last_message))
+        .advice(format!(
+            "the log does not show which process froze: the {sender}, or the {} before it; while it lasts, `tokengap attach` shows the \
+             hop where messages wait and the state of each process",
+            context.facts().source()
+        ));
+}

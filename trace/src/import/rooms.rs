@@ -1,0 +1,104 @@
+//! Requests that a prefill and a decode server share: their halves are joined by the number that both log, if their rids differ.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+
+use super::recognise::Half;
+
+/// Halves of a request seen so far.
+#[derive(Debug, Default)]
+struct Halves {
+    prefill: Option<Box<str>>,
+    decode: Option<Box<str>>,
+}
+
+impl Halves {
+    /// Rid of the half's server.
+    fn of(&mut self, half: &Half<'_>) -> &mut Option<Box<str>> {
+        if half.is_decode { &mut self.decode } else { &mut self.prefill }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Rooms {
+    rooms: HashMap<u64, Halves>,
+    order: VecDeque<u64>,
+    /// Rid of the prefill server, by that of the decode server.
+    prefill_rids: HashMap<Box<str>, Box<str>>,
+    decode_order: VecDeque<Box<str>>,
+    limit: usize,
+}
+
+impl Rooms {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    /// Adds a half. A room that is used again belongs to the later request.
+    pub(super) fn enter(&mut self, half: &Half<'_>) {
+        if self.limit == 0 {
+            return;
+        }
+        if !self.rooms.contains_key(&half.room) {
+            if self.order.len() >= self.limit
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.rooms.remove(&oldest);
+            }
+            self.order.push_back(half.room);
+        }
+        let halves = self.rooms.entry(half.room).or_default();
+        if halves.of(half).as_ref().is_some_and(|known| **known != *half.rid) {
+            *halves = Halves::default();
+        }
+        *halves.of(half) = Some(half.rid.into());
+        let Halves { prefill: Some(prefill), decode: Some(decode) } = halves else { return };
+        if prefill == decode || self.prefill_rids.contains_key(decode) {
+            return;
+        }
+        if self.decode_order.len() >= self.limit
+            && let Some(oldest) = self.decode_order.pop_front()
+        {
+            self.prefill_rids.remove(&oldest);
+        }
+        self.decode_order.push_back(decode.clone());
+        self.prefill_rids.insert(decode.clone(), prefill.clone());
+    }
+
+    /// The prefill server's rid of a request, if this is the decode server's.
+    pub(super) fn prefill_rid(&self, rid: &str) -> Option<&str> {
+        if self.prefill_rids.is_empty() {
+            return None;
+        }
+        self.prefill_rids.get(rid).map(|prefill| &**prefill)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn enter(rooms: &mut Rooms, room: u64, rid: &str, is_decode: bool) {
+        rooms.enter(&Half { rid, room, is_decode });
+    }
+
+    #[test]
+    fn halves_are_joined_by_their_room() {
+        let mut rooms = Rooms::new(2);
+        enter(&mut rooms, 7, "p1", false);
+        enter(&mut rooms, 7, "d1", true);
+        enter(&mut rooms, 7, "p1", false);
+        assert_eq!((rooms.prefill_rid("d1"), rooms.prefill_rid("p1")), (Some("p1"), None));
+        enter(&mut rooms, 8, "same", true);
+        enter(&mut rooms, 8, "same", false);
+        assert_eq!(rooms.prefill_rid("same"), None);
+        enter(&mut rooms, 8, "later", true);
+        assert_eq!(rooms.prefill_rid("later"), None, "the room is used again");
+        for room in 9..11 {
+            enter(&mut rooms, room, &format!("p{room}"), false);
+            enter(&mut rooms, room, &format!("d{room}"), true);
+        }
+        assert_eq!((rooms.prefill_rid("d1"), rooms.prefill_rid("d10")), (None, Some("p10")), "the oldest was evicted");
+    }
+}
