@@ -78,7 +78,8 @@ pub(super) fn short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
 /// Responses matched to no frame that list more ids than their last event counts.
 pub(super) fn repeated_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
-    let (seen, repeated) = (&answers.judged_alone_repeated, answers.judged_alone_tokens_repeated);
+    let seen = &answers.judged_alone_repeated;
+    let repeated = answers.judged_alone_tokens_repeated;
     if repeated == 0 {
         return;
     }

@@ -1,5 +1,7 @@
 //! The engine sent nothing at all although several streams were open.
 
+use std::fmt::Write as _;
+
 use super::thresholds::gap_severity;
 use super::{DetectContext, Verdicts};
 use crate::ledger::EngineSilence;
@@ -28,8 +30,7 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
         duration(longest.usual_ns),
     );
     if silences.count > 1 {
-        let all = format!("; {} such silences, {} in total", count(silences.count), duration(silences.total_ns));
-        summary.push_str(&all);
+        let _ = write!(summary, "; {} such silences, {} in total", count(silences.count), duration(silences.total_ns));
     }
     report(context, longest, summary, out);
     if let Some(verdict) = out.0.last_mut() {
@@ -45,7 +46,7 @@ fn report(context: &DetectContext<'_>, silence: &EngineSilence, mut summary: Str
     let started = context.ledger.started().unwrap_or_default();
     let running = silence.main_thread.map(|spent| spent.share(spent.on_ns));
     if let Some(running) = running {
-        summary.push_str(&format!("; its main thread ran {} of that time", percent(running)));
+        let _ = write!(summary, "; its main thread ran {} of that time", percent(running));
     }
     out.add(severity, summary)
         .hop(&silence.hop)

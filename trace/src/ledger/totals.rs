@@ -217,9 +217,9 @@ pub struct Answers {
     pub judged_alone_lost: AffectedRequests,
     /// Total of tokens claimed and not carried.
     pub judged_alone_tokens_lost: u64,
-    /// Of these, tokens of OpenAI endpoints, whose events list ids.
+    /// Of these, tokens of `OpenAI` endpoints, whose events list ids.
     pub openai_tokens_lost: u64,
-    /// Responses of OpenAI endpoints that list more ids than their last event counts; the amount is in tokens.
+    /// Responses of `OpenAI` endpoints that list more ids than their last event counts; the amount is in tokens.
     pub judged_alone_repeated: AffectedRequests,
     /// Total of ids listed beyond the count.
     pub judged_alone_tokens_repeated: u64,

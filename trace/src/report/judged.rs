@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Report;
 use crate::detect::Severity;
-use crate::ledger::Ledger;
+use crate::ledger::{Hop, Ledger};
 use crate::words::{names, plural};
 
 /// Share of chunks with a known outcome below which losses count as not judged.
@@ -124,8 +124,8 @@ fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
 }
 
 fn unjudged_queues(ledger: &Ledger) -> Option<&'static str> {
-    let capabilities = ledger.hops().iter().map(|hop| hop.capabilities());
-    if capabilities.into_iter().any(|capabilities| capabilities.sent && capabilities.received) {
+    let has_both_ends = |hop: &Hop| hop.capabilities().sent && hop.capabilities().received;
+    if ledger.hops().iter().any(has_both_ends) {
         return None;
     }
     Some(without_frames(ledger, OF_LOG).unwrap_or("receives are not observed"))

@@ -268,7 +268,7 @@ pub struct AnswerCounts {
     pub judged_alone_tokens: u64,
     /// Tokens claimed by their last events but not carried.
     pub judged_alone_tokens_lost: u64,
-    /// Token ids that they list beyond that claim (OpenAI endpoints).
+    /// Token ids that they list beyond that claim (`OpenAI` endpoints).
     #[serde(default)]
     pub judged_alone_tokens_repeated: u64,
     /// Streams written to their end with neither a finish reason nor `[DONE]`.
