@@ -98,14 +98,14 @@ impl LibraryReader {
     pub fn read(&mut self, pid: u32, inner_server: Option<EngineKind>) {
         let found = [libzmq(pid), libc(pid), libssl(pid)];
         for library in found.into_iter().flatten().flatten() {
-            if let Err(error) = self.0.of(&library.path) {
+            if let Err(error) = self.0.of(&library.file, &library.path) {
                 tracing::debug!("pid {pid}: {error}");
             }
         }
         let server = inner_server.and_then(|engine| engine.inner_server());
         if let Some(server) = server
-            && let Ok(Some(path)) = extension(pid, &server)
-            && let Err(error) = method::of_library(&path, server.methods)
+            && let Ok(Some(library)) = extension(pid, &server)
+            && let Err(error) = method::of_library(&library.file, &library.path, server.methods)
         {
             tracing::debug!("pid {pid}: {error}");
         }
