@@ -10,6 +10,7 @@ use zmq_tap::tap::{Tap, TapHop};
 
 use session::Signals;
 
+use crate::account;
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
 use crate::confinement;
@@ -66,10 +67,15 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut plan = confinement::live(Work::Network, &args.live);
-    confinement::relay(&mut plan, &args.listen, &args.upstream);
-    confinement::apply(&plan);
     let hops = hops(args)?;
+    let account = if rustix::process::geteuid().is_root() {
+        account::of_endpoints(&args.listen, &args.upstream)?
+    } else {
+        account::own()
+    };
+    let mut plan = confinement::live_without_results(Work::Network, &args.live);
+    confinement::relay(&mut plan, &args.listen, &args.upstream);
+    confinement::apply_as(account, plan, &args.live)?;
     // Two per connection.
     open_files::raise_limit(args.max_connections as u64 * 2 + OTHER_FILES);
     let options = Options {

@@ -33,6 +33,10 @@ counters! {
     connections_refused,
     /// Connections closed because their upstream did not accept within `Options::connect_patience`.
     connections_unanswered,
+    /// Connections closed because the upstream's path led to a link, or to the socket of another user.
+    upstreams_distrusted,
+    /// Connections closed because tokengap's user may not connect to the upstream's socket.
+    upstreams_forbidden,
     /// Times that accepting failed (no file descriptors left, for example).
     accept_errors,
     /// Connections ended by a crash in tokengap.
