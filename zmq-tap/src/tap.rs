@@ -398,11 +398,21 @@ impl Served {
 
 /// Warnings about limits that the relay reached, with a remedy.
 fn limit_warnings(stats: &Stats) -> impl Iterator<Item = String> {
-    let Stats { accept_errors, connections_refused, upstreams_distrusted, upstreams_forbidden, panics, .. } = *stats;
+    let Stats {
+        accept_errors,
+        connections_refused,
+        upstreams_distrusted,
+        upstreams_forbidden,
+        reads_shortened,
+        panics,
+        ..
+    } = *stats;
     let accept_failures = format!(
         "relay: accepting connections failed {accept_errors} times, probably at the limit of open files: raise it (ulimit -n)"
     );
-    let refused = format!("relay: {connections_refused} connections were closed because --max-connections was reached");
+    let refused = format!(
+        "relay: {connections_refused} connections were closed because --max-connections, or the number that fits into --max-buffered, was reached"
+    );
     let crashes = format!("relay: {panics} connections were closed by a crash in tokengap. Please report this bug.");
     let distrusted = format!(
         "relay: {upstreams_distrusted} connections were closed because the upstream's path led to a link or to another user's socket; check who may write to its folder"
@@ -410,11 +420,15 @@ fn limit_warnings(stats: &Stats) -> impl Iterator<Item = String> {
     let forbidden = format!(
         "relay: {upstreams_forbidden} connections were closed because tokengap's user may not connect to the upstream's socket: run tokengap as the socket's owner"
     );
+    let shortened = format!(
+        "relay: {reads_shortened} reads were shortened because receivers that do not keep up hold most of --max-buffered; all bytes were relayed"
+    );
     let warnings = [
         (accept_errors, accept_failures),
         (connections_refused, refused),
         (upstreams_distrusted, distrusted),
         (upstreams_forbidden, forbidden),
+        (reads_shortened, shortened),
         (panics, crashes),
     ];
     warnings.into_iter().filter_map(|(count, warning)| (count > 0).then_some(warning))

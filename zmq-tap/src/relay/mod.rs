@@ -57,7 +57,7 @@ use claim::Claim;
 use connection::Route;
 use files::{ListenerReceiver, ListenerSender};
 use listener::Listener;
-use pool::Pool;
+use pool::{Pool, PoolLimits};
 pub(crate) use stats::Counters;
 use thread::Thread;
 use upstream::Upstream;
@@ -93,7 +93,14 @@ impl Shared {
         Arc::new(Self {
             // The end of a connection queues up to six observations: opened, closed, and two losses each way.
             observations: Arc::new(Observations::new(options.queue_frames, options.max_connections.saturating_mul(8))),
-            pool: Arc::new(Pool::new(options.block_bytes, options.budget_bytes, counters.clone())),
+            pool: Arc::new(Pool::new(
+                PoolLimits {
+                    block_bytes: options.block_bytes,
+                    budget_bytes: options.budget_bytes,
+                    shared_bytes: options.shared_bytes(),
+                },
+                counters.clone(),
+            )),
             counters,
             options,
         })
@@ -118,7 +125,7 @@ impl Relay {
     /// Binds the listeners of these pairs before it returns, and relays on a separate thread. [`Relay::add`] adds further pairs.
     pub fn start(pairs: Vec<Pair>, options: Options) -> Result<Self, RelayError> {
         let bound: Vec<_> = pairs.iter().map(listener::bind).collect::<Result<_, _>>()?;
-        let shared = Shared::new(options.at_least_minimum());
+        let shared = Shared::new(options.in_range());
         let stop = Signal::default();
         let (added, joining) = unbounded_channel();
         let (listener_sender, listener_receiver) = files::handover().map_err(RelayError::Thread)?;

@@ -51,6 +51,8 @@ counters! {
     frames_backward,
     /// Messages, or ranges of bytes from HTTP servers, whose observation was dropped because the queue was full, or the budget used up.
     dropped,
+    /// Reads that were shortened because connections held most of `Options::max_buffered_bytes`.
+    reads_shortened,
     /// Openings, closings and losses that were not reported.
     unreported,
     /// Bytes currently allocated for reads and observations.
