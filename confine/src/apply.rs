@@ -65,7 +65,7 @@ pub struct Outcome {
     pub missing: Vec<String>,
     /// Remaining capabilities.
     pub kept: Capabilities,
-    /// Whether root's user id was changed to [`UNPRIVILEGED`](crate::UNPRIVILEGED).
+    /// Whether root's user id was changed as planned.
     pub unprivileged: bool,
     /// Whether files are confined.
     pub landlock: bool,

@@ -11,6 +11,7 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid,
 };
 
+use crate::account::{Account, change_user};
 use crate::plan::{Capabilities, Plan};
 
 /// Bypasses file permissions. Kept if a named file needs it.
@@ -29,6 +30,11 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<(Capabilities, Option<Res
     if plan.unprivileged {
         // Another process writes its files, see `Plan::unprivileged`.
         keep |= READ_ALL & permitted;
+    } else if plan.account.is_some() {
+        keep -= BYPASS_PERMISSIONS;
+        if !plan.read.is_empty() {
+            keep |= READ_ALL & permitted;
+        }
     } else if permitted.contains(BYPASS_PERMISSIONS) && !files_accessible_without_capabilities(plan)? {
         keep |= BYPASS_PERMISSIONS;
     }
@@ -48,7 +54,10 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<(Capabilities, Option<Res
         Ok(()) | Err(Errno::INVAL) => {}
         Err(error) => return Err(error),
     }
-    let user_change = plan.unprivileged.then(drop_root);
+    let user_change = match plan.account {
+        Some(account) => Some(change_user(account)),
+        None => plan.unprivileged.then(drop_root),
+    };
     set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: Capabilities::empty() })?;
     Ok((keep, user_change))
 }
@@ -69,6 +78,11 @@ fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
 
 /// User and group id of a process that dropped root. No distribution assigns it. `nobody` (65534) would share its id with other programs.
 pub const UNPRIVILEGED: u32 = 65_533;
+
+/// An account that owns no files.
+pub fn account_without_files() -> Account {
+    Account { user: UNPRIVILEGED, group: UNPRIVILEGED }
+}
 
 /// Capabilities to change the ids, and to read files of other users afterwards.
 const NEEDED: [(CapabilitySet, &str); 3] =

@@ -5,7 +5,8 @@
 //! 1. Look up the files and ports that the command needs.
 //! 2. Disable core dumps, so that data of other processes stays in memory.
 //! 3. Remove all capabilities that are not kept from the bounding, ambient, inheritable, effective and permitted sets.
-//! 4. Change root's user id to one without files or processes, for a plan with [`Plan::unprivileged`].
+//! 4. Change root's user id to one without files or processes, for a plan with [`Plan::unprivileged`], or to
+//!    those of [`Plan::account`].
 //! 5. Set `no_new_privs`, so that no program started later regains them.
 //! 6. Landlock (Linux 5.13): files, TCP ports and abstract sockets. Landlock treats reading `/proc/PID` of another process as tracing it
 //!    and refuses that, so commands that watch processes do not use it ([`Work::Probe`], [`Work::Move`]).
@@ -15,6 +16,7 @@
 //! The process must have one thread, since capabilities and Landlock belong to threads. Steps that failed are listed in
 //! [`Outcome::missing`] and are not errors: the commands must work on old kernels too.
 
+mod account;
 mod apply;
 mod caps;
 mod files;
@@ -22,6 +24,7 @@ mod plan;
 mod seccomp;
 mod syscalls;
 
+pub use account::{Account, can_change_user};
 pub use apply::{Outcome, refuse_programs};
-pub use caps::{UNPRIVILEGED, can_drop_root};
+pub use caps::{UNPRIVILEGED, account_without_files, can_drop_root};
 pub use plan::{Capabilities, Plan, PortAccess, Work};

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::thread::CapabilitySet;
 
+use crate::account::Account;
+
 /// Capabilities that the process keeps, with the kernel's names.
 pub type Capabilities = CapabilitySet;
 
@@ -58,6 +60,10 @@ pub struct Plan {
     /// their memory; reading stays permitted. Check [`can_drop_root`](crate::can_drop_root) first. Files of the plan that are to be
     /// written must be opened by another process.
     pub unprivileged: bool,
+    /// Changes root's user and group to these, and leaves all other groups. Whether it is changed or not, only the permissions of this user
+    /// count for files: `DAC_OVERRIDE` is never kept. Files of the plan that are to be written must be opened by another process. Check
+    /// [`can_change_user`](crate::can_change_user) first.
+    pub account: Option<Account>,
 }
 
 impl Plan {
@@ -71,6 +77,7 @@ impl Plan {
             ports: Vec::new(),
             abstract_sockets: false,
             unprivileged: false,
+            account: None,
         }
     }
 

@@ -3,7 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use confine::{Capabilities, Plan, PortAccess, Work};
+use anyhow::{bail, ensure};
+use confine::{Account, Capabilities, Plan, PortAccess, Work};
 use probe_user::{Capability, Feature, Permissions};
 use zmq_tap::relay::Endpoint;
 
@@ -18,14 +19,15 @@ const FIRST_FREE_PORT: u16 = 1_024;
 /// Proxy variables, which the OTLP client also reads.
 const PROXIES: [&str; 6] = ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
 
-/// Capabilities to move other users' sockets and restore them, and to end a child that has changed its user.
-pub(crate) const MOVING: Capabilities =
-    Capabilities::CHOWN.union(Capabilities::FOWNER).union(Capabilities::DAC_OVERRIDE).union(Capabilities::KILL);
-
 /// Disables the confinement.
 pub(crate) fn disable() {
     OFF.store(true, Ordering::Relaxed);
     errln!("tokengap: --no-confine: an exploited defect gains all privileges of this user");
+}
+
+/// Whether `--no-confine` was given.
+pub(crate) fn is_disabled() -> bool {
+    OFF.load(Ordering::Relaxed)
 }
 
 /// Confines a command that only processes files: it reads `read` and creates `make`, without access to the network or other processes.
@@ -49,10 +51,19 @@ pub(crate) fn watching(ports: impl Iterator<Item = u16>, key: Option<&Path>, mak
 
 /// Access that every live run with `args` needs: its files, its feed, its metrics and the working folder of the screen.
 pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
-    let mut plan = Plan::new(work);
-    let results = results(args);
+    let mut plan = live_without_results(work, args);
+    allow_results(&mut plan, &results(args));
+    plan
+}
+
+fn allow_results(plan: &mut Plan, results: &Results) {
     results.file.iter().for_each(|path| plan.make(path));
     plan.write.extend(results.folder.iter().map(|folder| or_working_folder(folder).to_owned()));
+}
+
+/// Access of [`live`], without the files that the run writes.
+pub(crate) fn live_without_results(work: Work, args: &LiveArgs) -> Plan {
+    let mut plan = Plan::new(work);
     // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted files.
     let configuration = args.config.as_deref().and_then(Path::parent);
     plan.read.extend(configuration.map(|folder| or_working_folder(folder).to_owned()));
@@ -76,18 +87,14 @@ pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
 pub(crate) fn relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint]) {
     for listen_at in listens {
         match listen_at {
-            Endpoint::Path(path) => {
-                plan.make(path);
-                plan.keep |= Capabilities::DAC_OVERRIDE;
-            }
+            Endpoint::Path(path) => plan.make(path),
             Endpoint::Abstract(_) => {}
             Endpoint::Tcp { port, .. } => listen(plan, *port),
         }
     }
     for upstream in upstreams {
         match upstream {
-            // The socket may be created later by an engine of another user.
-            Endpoint::Path(_) => plan.keep |= Capabilities::DAC_OVERRIDE,
+            Endpoint::Path(_) => {}
             Endpoint::Abstract(_) => plan.abstract_sockets = true,
             Endpoint::Tcp { port, .. } => plan.ports.push(PortAccess::Connect(*port)),
         }
@@ -109,6 +116,54 @@ fn results(args: &LiveArgs) -> Results {
         results.folder.push(PathBuf::new());
     }
     results
+}
+
+/// Confines a relay with `plan`, which lacks the files of its results: they are added, or as root created by another process. The relay then
+/// has the rights of `account` only, or this fails.
+pub(crate) fn apply_as(account: Account, mut plan: Plan, args: &LiveArgs) -> anyhow::Result<()> {
+    if is_disabled() {
+        return Ok(());
+    }
+    let results = results(args);
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        allow_results(&mut plan, &results);
+    } else if !results.is_empty() {
+        broker::start(&results)?;
+    }
+    change_account(account, plan)
+}
+
+/// Confines this process with the rights of `account` only, or fails.
+pub(crate) fn change_account(account: Account, mut plan: Plan) -> anyhow::Result<()> {
+    if is_disabled() {
+        return Ok(());
+    }
+    let own_user = rustix::process::geteuid();
+    if account.user != own_user.as_raw() {
+        match confine::can_change_user() {
+            Ok(true) => {}
+            Ok(false) => bail!(
+                "the sockets belong to user {}, and tokengap runs as user {}: run it as user {0}, or use tokengap attach",
+                account.user,
+                own_user.as_raw()
+            ),
+            Err(lacking) => bail!(
+                "the sockets belong to user {}, and root without CAP_{lacking} cannot change to that user: run tokengap as user {0}, or add the capability",
+                account.user
+            ),
+        }
+    }
+    plan.account = Some(account);
+    apply(&plan);
+    // The user belongs to a thread.
+    let threads = std::fs::read_dir("/proc/self/task").map_or(0, Iterator::count);
+    ensure!(
+        rustix::process::geteuid().as_raw() == account.user && (threads == 1 || account.user == own_user.as_raw()),
+        "cannot change all {threads} threads to user {}, who owns the sockets: run tokengap as that user",
+        account.user
+    );
+    Ok(())
 }
 
 /// Confines `attach`: as root it changes to a user without files, and another process creates the files of its results.

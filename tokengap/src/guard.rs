@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
 
 use anyhow::{Context, bail};
+use confine::{Account, Plan, Work};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use zmq_tap::splice::{Folder, Restored, restore};
 
-use crate::output;
+use crate::{confinement, output};
 
 /// Message of the guard once it is watching.
 const READY: &[u8] = b"watching\n";
@@ -34,18 +35,31 @@ pub(crate) struct Cleanup<'a> {
 }
 
 impl Guard {
-    /// Starts a guard for sockets moved in `folders`, and returns once it is watching.
-    pub(crate) fn start(folders: &[PathBuf], afterwards: Option<Cleanup<'_>>) -> anyhow::Result<Self> {
+    /// Starts a guard for sockets moved in `folders`, and returns once it is watching. It takes the user and group of `account`.
+    pub(crate) fn start(
+        folders: &[Folder],
+        account: Option<Account>,
+        afterwards: Option<Cleanup<'_>>,
+    ) -> anyhow::Result<Self> {
         let mut command = Command::new("/proc/self/exe");
         command.arg("guard");
         for folder in folders {
-            command.arg("--folder").arg(folder);
+            // By descriptor, because the owner of the folder may exchange it for another.
+            folder.set_inheritable(true).context("cannot pass a folder to the guard")?;
+            command.arg("--folder").arg(folder.path()).arg("--shown").arg(folder.shown(""));
+        }
+        if let Some(Account { user, group }) = account {
+            command.arg("--user").arg(user.to_string()).arg("--group").arg(group.to_string());
         }
         if let Some(Cleanup { child, remove }) = afterwards {
             command.arg("--child").arg(child.to_string()).arg("--remove").arg(remove);
         }
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().context("cannot start the guard")?;
+        let started = command.spawn();
+        for folder in folders {
+            folder.set_inheritable(false).context("cannot take back a folder passed to the guard")?;
+        }
+        let mut process = started.context("cannot start the guard")?;
         let pipe = process.stdin.take();
         let mut message = [0; READY.len()];
         let watches = process.stdout.take().map(|mut out| out.read_exact(&mut message));
@@ -76,6 +90,18 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR")]
     folder: Vec<PathBuf>,
 
+    /// Path of each folder in messages.
+    #[arg(long, value_name = "DIR")]
+    shown: Vec<PathBuf>,
+
+    /// User that owns the sockets.
+    #[arg(long, value_name = "UID", requires = "group")]
+    user: Option<u32>,
+
+    /// Group of that user.
+    #[arg(long, value_name = "GID", requires = "user")]
+    group: Option<u32>,
+
     /// Wait for this process to end, then remove the folder of --remove.
     #[arg(long, value_name = "PID", requires = "remove")]
     child: Option<u32>,
@@ -91,8 +117,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, std::sync::Arc::default())?;
     }
-    // Open the folders now: `/proc/PID/root` of a target stays valid after its path changes.
-    let folders: Vec<Folder> = args.folder.iter().map(|path| Folder::open(path, path)).collect::<Result<_, _>>()?;
+    let folders = args.folder.iter().zip(&args.shown);
+    let folders: Vec<Folder> = folders.map(|(path, shown)| Folder::open(path, shown)).collect::<Result<_, _>>()?;
+    if let (Some(user), Some(group)) = (args.user, args.group) {
+        let plan = Plan::new(Work::Move);
+        confinement::change_account(Account { user, group }, plan)?;
+    }
     let child = args.child.and_then(|pid| Pid::from_raw(pid as i32));
     let child = child.and_then(|pid| pidfd_open(pid, PidfdFlags::empty()).ok());
     output::raw_stdout().write_all(READY)?;
@@ -103,8 +133,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     errln!("tokengap has exited; moving the engine's sockets back");
     for folder in &folders {
-        for restored in restore(folder)? {
-            errln!("tokengap: {}", describe(&restored));
+        for restored in restore(folder)?.iter().filter(|restored| !matches!(restored, Restored::OfAnother(_))) {
+            errln!("tokengap: {}", describe(restored));
         }
     }
     if let (Some(child), Some(folder)) = (child, &args.remove) {
@@ -124,5 +154,6 @@ pub(crate) fn describe(restored: &Restored) -> String {
         }
         Restored::Held(path) => format!("{}: in use by a running tokengap; stop it first", path.display()),
         Restored::Refused(path, why) => format!("{}: not changed: {why}", path.display()),
+        Restored::OfAnother(path) => format!("{}: not examined: its note belongs to another user", path.display()),
     }
 }

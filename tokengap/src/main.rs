@@ -8,6 +8,8 @@
 #[macro_use]
 mod log;
 
+#[cfg(target_os = "linux")]
+mod account;
 mod advice;
 mod app;
 mod args;

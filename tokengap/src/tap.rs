@@ -50,6 +50,9 @@ impl About for TapSource {
             "accept_errors": relay.accept_errors,
             "connections_refused": relay.connections_refused,
             "connections_unanswered": relay.connections_unanswered,
+            "upstreams_distrusted": relay.upstreams_distrusted,
+            "upstreams_forbidden": relay.upstreams_forbidden,
+            "reads_shortened": relay.reads_shortened,
             "bytes_forward": relay.bytes_forward,
             "bytes_backward": relay.bytes_backward,
         }}))

@@ -12,6 +12,8 @@
 pub mod decode;
 pub mod egress;
 #[cfg(target_os = "linux")]
+mod folder;
+#[cfg(target_os = "linux")]
 pub mod relay;
 #[cfg(target_os = "linux")]
 pub mod splice;

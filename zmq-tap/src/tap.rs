@@ -3,7 +3,6 @@
 mod tapped;
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -14,8 +13,8 @@ use trace::{FrameId, HopId, MonoNs, fault};
 use crate::decode::{Decoders, Format, ReadResponseId};
 use crate::egress::{Limits, Reader, Server};
 use crate::relay::{
-    Counters, Direction, Endpoint, Observation, Observations, Observed, Options, Pair, Payload, Relay, RelayError,
-    Signal, Stats, Unread,
+    Counters, Direction, Endpoint, Observation, Observations, Observed, Options, Pair, PairSockets, Payload, Relay,
+    RelayError, Signal, Stats, Unread,
 };
 
 use tapped::Tapped;
@@ -130,9 +129,9 @@ impl Tap {
     }
 
     /// Adds a hop whose listener is already bound. Its connections wait for `gate` before the relay connects them to the upstream.
-    pub fn add(&mut self, hop: TapHop, listener: OwnedFd, gate: Signal) -> Result<(), RelayError> {
+    pub fn add(&mut self, hop: TapHop, sockets: PairSockets, gate: Signal) -> Result<(), RelayError> {
         let relay = self.relay.as_mut().ok_or(RelayError::Stopped)?;
-        relay.add(hop.pair.clone(), listener, gate)?;
+        relay.add(hop.pair.clone(), sockets, gate)?;
         self.push(hop);
         Ok(())
     }
@@ -399,13 +398,39 @@ impl Served {
 
 /// Warnings about limits that the relay reached, with a remedy.
 fn limit_warnings(stats: &Stats) -> impl Iterator<Item = String> {
-    let Stats { accept_errors, connections_refused, panics, .. } = *stats;
+    let Stats {
+        accept_errors,
+        connections_refused,
+        upstreams_distrusted,
+        upstreams_forbidden,
+        reads_shortened,
+        panics,
+        ..
+    } = *stats;
     let accept_failures = format!(
         "relay: accepting connections failed {accept_errors} times, probably at the limit of open files: raise it (ulimit -n)"
     );
-    let refused = format!("relay: {connections_refused} connections were closed because --max-connections was reached");
+    let refused = format!(
+        "relay: {connections_refused} connections were closed because --max-connections, or the number that fits into --max-buffered, was reached"
+    );
     let crashes = format!("relay: {panics} connections were closed by a crash in tokengap. Please report this bug.");
-    let warnings = [(accept_errors, accept_failures), (connections_refused, refused), (panics, crashes)];
+    let distrusted = format!(
+        "relay: {upstreams_distrusted} connections were closed because the upstream's path led to a link or to another user's socket; check who may write to its folder"
+    );
+    let forbidden = format!(
+        "relay: {upstreams_forbidden} connections were closed because tokengap's user may not connect to the upstream's socket: run tokengap as the socket's owner"
+    );
+    let shortened = format!(
+        "relay: {reads_shortened} reads were shortened because receivers that do not keep up hold most of --max-buffered; all bytes were relayed"
+    );
+    let warnings = [
+        (accept_errors, accept_failures),
+        (connections_refused, refused),
+        (upstreams_distrusted, distrusted),
+        (upstreams_forbidden, forbidden),
+        (reads_shortened, shortened),
+        (panics, crashes),
+    ];
     warnings.into_iter().filter_map(|(count, warning)| (count > 0).then_some(warning))
 }
 

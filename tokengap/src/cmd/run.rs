@@ -8,12 +8,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use confine::Work;
+use confine::{Capabilities, Work};
 use zmq_tap::relay::Options;
 use zmq_tap::tap::Tap;
 
 use session::Signals;
 
+use crate::account;
 use crate::app;
 use crate::args::LiveArgs;
 use crate::confinement;
@@ -66,9 +67,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let output = command_output.as_ref().map(|(file, _)| file.try_clone()).transpose()?;
     let child = Child::start(&args.command, folder.path(), output)?;
     let afterwards = folder.is_own().then(|| Cleanup { child: child.pid(), remove: folder.path() });
-    let started = Guard::start(&[folder.path().to_owned()], afterwards).and_then(|guard| {
+    let started = Guard::start(std::slice::from_ref(&folder.held), None, afterwards).and_then(|guard| {
         // No other program starts after this point, and no output of the child has been read yet.
-        confine(args, folder.path());
+        confine(args, folder.path())?;
         signals.to(&child).context("cannot pass signals on")?;
         let options = Options { formats: engines::FORMATS, ..Options::default() };
         let tap = Tap::start(Vec::new(), options).context("the relay did not start")?;
@@ -112,12 +113,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Restricts the process to the access needed once the child runs.
-fn confine(args: &Args, folder: &Path) {
-    let mut plan = confinement::live(Work::Move, &args.live);
-    plan.keep |= confinement::probes() | confinement::MOVING;
+fn confine(args: &Args, folder: &Path) -> anyhow::Result<()> {
+    let mut plan = confinement::live_without_results(Work::Move, &args.live);
+    // To end a command that has changed its user.
+    plan.keep |= confinement::probes() | Capabilities::KILL;
     plan.write.push(folder.to_owned());
     args.report.iter().for_each(|report| plan.make(report));
-    confinement::apply(&plan);
+    confinement::apply_as(account::own(), plan, &args.live)
 }
 
 /// Creates the log file for the command's output while the screen is active.

@@ -5,25 +5,27 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
-use confine::Work;
+use confine::{Plan, Work};
 use probe_user::discover::RoleSpec;
 use session::Signals;
 use trace::report::hostile::{EscapeForm, line};
 use zmq_tap::relay::Options;
 use zmq_tap::splice::{Folder, Restored, restore};
 
+use crate::account;
 use crate::args::LiveArgs;
 use crate::cmd::attach::{answer, processes};
 use crate::confinement;
 use crate::guard::{Guard, describe};
-use crate::splice::{Prepared, SETTLE, Splice, folders, plan};
+use crate::splice::{Located, Prepared, SETTLE, Splice};
 use crate::tap::lower_priority;
 use crate::{app, output};
 
 /// Move live ipc hops of a running engine behind the relay, without a restart, and back at the end.
 ///
-/// Unlike attach, this interrupts the traffic: each sender must reconnect, which takes about 0.2 s. Refused above --max-rate. The
-/// sockets are restored on exit, on SIGTERM, and by a guard process if tokengap is killed. Docs: docs/relay.md.
+/// Unlike attach, this interrupts the traffic: each sender must reconnect, which takes about 0.2 s. Refused above --max-rate, and
+/// for an engine in another container. The sockets are restored on exit, on SIGTERM, and by a guard process if tokengap is killed.
+/// Docs: docs/relay.md.
 #[derive(clap::Args)]
 #[command(
     after_help = "Examples:\n  tokengap splice --pid 4711\n  tokengap splice --pid 4711 --hop 'scheduler->tokenizer' --yes --duration 1m --record run.tgap\n  tokengap splice --restore --pid 4711"
@@ -49,8 +51,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["hop", "yes"])]
     restore: bool,
 
-    /// With --restore: a directory of sockets to search. Repeatable; by default the folder for temporary files, here and in
-    /// the filesystem of --pid.
+    /// With --restore: a directory of sockets to search. Repeatable; by default the directory for temporary files. Only notes of
+    /// tokengap's own user count, or, as root, of the user of --pid.
     #[arg(long, value_name = "DIR", requires = "restore")]
     folder: Vec<PathBuf>,
 
@@ -72,12 +74,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let engine = watcher.topology().engine_of(pid);
     let engine =
         engine.with_context(|| format!("process {pid} belongs to no visible engine; tokengap attach lists them"))?;
-    let planned = plan(engine, args.hop.as_deref())?;
-    let guard = Guard::start(&folders(&planned), None)?;
-    // No other program starts after this point, and no message has been read yet.
-    let mut needs = confinement::live(Work::Move, &args.live);
-    needs.keep |= confinement::probes() | confinement::MOVING;
-    confinement::apply(&needs);
+    let located = Located::find(engine, args.hop.as_deref())?;
+    // The guard must have the user that writes the notes.
+    let account = if confinement::is_disabled() { account::own() } else { located.account };
+    let guard = Guard::start(&located.folders(), Some(account), None)?;
+    // No other program starts after this point, and no message has been read yet. From here on, sockets are reached with the engine's rights.
+    let mut needs = confinement::live_without_results(Work::Move, &args.live);
+    needs.keep |= confinement::probes();
+    confinement::apply_as(located.account, needs, &args.live)?;
+    let planned = located.movable()?;
     let prepared = Prepared::new(engine, planned)?;
     err!("tokengap: sockets to move behind the relay:\n{}", prepared.describe());
     if let Err(why) = &prepared.witness {
@@ -138,17 +143,33 @@ fn restore_sockets(args: &Args) -> anyhow::Result<ExitCode> {
     let mut folders = args.folder.clone();
     if folders.is_empty() {
         folders.push(std::env::temp_dir());
-        folders.extend(args.pid.map(|pid| PathBuf::from(format!("/proc/{pid}/root/tmp"))));
     }
+    let account = match args.pid {
+        Some(pid) => {
+            account::require_same_files(pid)?;
+            account::of_process(pid)?
+        }
+        None => account::own(),
+    };
+    confinement::change_account(account, Plan::new(Work::Move))?;
     let mut out = output::stdout(EscapeForm::Text);
     let mut refused = false;
     let mut found = 0;
+    let mut of_others = 0;
     for path in &folders {
-        for restored in restore(&Folder::open(path, path)?)? {
+        let folder = Folder::open(path, path).with_context(|| format!("cannot open the folder {}", path.display()))?;
+        for restored in restore(&folder)? {
+            if matches!(restored, Restored::OfAnother(_)) {
+                of_others += 1;
+                continue;
+            }
             found += 1;
             refused |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
             writeln!(out, "{}", line(&describe(&restored)))?;
         }
+    }
+    if of_others > 0 {
+        writeln!(out, "{of_others} notes of other users were not examined: run this command as their owner")?;
     }
     if found == 0 {
         let searched: Vec<String> = folders.iter().map(|folder| folder.display().to_string()).collect();

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use confine::Work;
 use trace::path::Ends;
 use zmq_tap::relay::{Endpoint, Options, Pair};
@@ -10,6 +10,7 @@ use zmq_tap::tap::{Tap, TapHop};
 
 use session::Signals;
 
+use crate::account;
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
 use crate::confinement;
@@ -60,22 +61,39 @@ pub(crate) struct Args {
     #[arg(long, value_name = "BYTES", default_value_t = Options::default().max_frame_bytes, help_heading = TUNING)]
     max_frame: u64,
 
+    /// Maximum bytes of all traffic in the relay, at least twice --queue-bytes. When receivers that do not keep up hold most of it, the relay
+    /// reads in smaller pieces, down to 4 KiB. Each connection needs 8 KiB of it.
+    #[arg(long, value_name = "BYTES", default_value_t = Options::default().max_buffered_bytes, help_heading = TUNING)]
+    max_buffered: usize,
+
     /// Maximum number of connections over all pairs. Beyond it, new ones are closed immediately and counted.
     #[arg(long, value_name = "N", default_value_t = Options::default().max_connections, help_heading = TUNING)]
     max_connections: usize,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut plan = confinement::live(Work::Network, &args.live);
-    confinement::relay(&mut plan, &args.listen, &args.upstream);
-    confinement::apply(&plan);
     let hops = hops(args)?;
+    ensure!(
+        args.queue_bytes <= args.max_buffered / 2,
+        "--queue-bytes {} exceeds half of --max-buffered {}: raise --max-buffered, because the traffic needs the other half",
+        args.queue_bytes,
+        args.max_buffered
+    );
+    let account = if rustix::process::geteuid().is_root() {
+        account::of_endpoints(&args.listen, &args.upstream)?
+    } else {
+        account::own()
+    };
+    let mut plan = confinement::live_without_results(Work::Network, &args.live);
+    confinement::relay(&mut plan, &args.listen, &args.upstream);
+    confinement::apply_as(account, plan, &args.live)?;
     // Two per connection.
     open_files::raise_limit(args.max_connections as u64 * 2 + OTHER_FILES);
     let options = Options {
         formats: engines::FORMATS,
         queue_frames: args.queue_frames,
         budget_bytes: args.queue_bytes,
+        max_buffered_bytes: args.max_buffered,
         max_frame_bytes: args.max_frame,
         max_connections: args.max_connections,
         ..Options::default()

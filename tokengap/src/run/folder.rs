@@ -21,28 +21,28 @@ impl Private {
     /// Opens the folder `named`, creating it if missing, and keeps it at the end. Without a name, creates a folder that is removed at the
     /// end.
     pub(crate) fn open(named: Option<&Path>) -> anyhow::Result<Self> {
-        let (path, own) = if let Some(path) = named {
+        if let Some(path) = named {
             let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
             made.with_context(|| format!("cannot create the folder {}", path.display()))?;
             let path = path.canonicalize()?;
-            let found = path.metadata()?;
+            let held = open(&path)?;
+            let found = held.metadata()?;
             let alone = found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0;
             ensure!(
                 alone,
                 "{} is writable by other users: tokengap trusts the sockets in it, so use a private folder (chmod 700)",
                 path.display()
             );
-            (path, None)
-        } else {
-            let own = tempfile::Builder::new()
-                .prefix("tokengap-run-")
-                .permissions(Permissions::from_mode(0o700))
-                .tempdir()
-                .context("cannot create a folder for the command's sockets")?;
-            (own.path().to_owned(), Some(own))
-        };
-        let held = Folder::open(&path, &path)?;
-        Ok(Self { path, held, own })
+            return Ok(Self { path, held, own: None });
+        }
+
+        let own = tempfile::Builder::new()
+            .prefix("tokengap-run-")
+            .permissions(Permissions::from_mode(0o700))
+            .tempdir()
+            .context("cannot create a folder for the command's sockets")?;
+        let path = own.path().to_owned();
+        Ok(Self { held: open(&path)?, path, own: Some(own) })
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -53,6 +53,10 @@ impl Private {
     pub(crate) fn is_own(&self) -> bool {
         self.own.is_some()
     }
+}
+
+fn open(path: &Path) -> anyhow::Result<Folder> {
+    Folder::open(path, path).with_context(|| format!("cannot open the folder {}", path.display()))
 }
 
 #[cfg(test)]

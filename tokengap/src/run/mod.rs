@@ -63,14 +63,21 @@ impl Run {
         for event in self.events.try_iter() {
             match event {
                 MoverEvent::Moved(listener, place) => {
+                    let sockets = match place.pair_sockets(listener) {
+                        Ok(sockets) => sockets,
+                        Err(error) => {
+                            self.bypasses.push(format!("{}: {error}", place.shown().display()));
+                            continue;
+                        }
+                    };
                     let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
                     let hop = TapHop { endpoint: Some(pair.listen.to_string()), ..TapHop::new(pair) };
-                    match self.tap.tap_mut().add(hop, listener.into(), Signal::sent()) {
+                    match self.tap.tap_mut().add(hop, sockets, Signal::sent()) {
                         Ok(()) => {
                             self.moved += 1;
                             // An engine that listens again gives up its previous socket.
                             self.places.retain(Place::is_held);
-                            self.places.push(place);
+                            self.places.push(*place);
                         }
                         Err(error) => self.bypasses.push(format!("{}: {error}", place.shown().display())),
                     }

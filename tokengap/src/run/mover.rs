@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,7 +39,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Message from the mover.
 pub(super) enum MoverEvent {
     /// A socket was replaced by the relay's.
-    Moved(UnixListener, Place),
+    Moved(UnixListener, Box<Place>),
     /// Traffic bypasses the relay, or bypassed it temporarily.
     Bypass(String),
     /// The engine that the child runs, if its properties have changed.
@@ -59,7 +59,7 @@ impl Mover {
         let failure = || format!("cannot watch {} for sockets", folder.path().display());
         let watch = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).with_context(failure)?;
         let appears = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR;
-        inotify::add_watch(&watch, folder.path(), appears).with_context(failure)?;
+        inotify::add_watch(&watch, folder.held.path(), appears).with_context(failure)?;
         let (sender, events) = channel();
         let socket_watch = SocketWatch {
             folder: folder.held.clone(),
@@ -173,7 +173,7 @@ impl SocketWatch {
     }
 
     fn scan_folder(&mut self) {
-        let Ok(entries) = std::fs::read_dir(&self.place) else {
+        let Ok(entries) = std::fs::read_dir(self.folder.path()) else {
             return;
         };
         for entry in entries.flatten() {
@@ -182,23 +182,22 @@ impl SocketWatch {
     }
 
     fn check_socket(&mut self, name: &str) {
-        let folder = self.folder.clone();
-        let inode = |name: &str| {
-            let found = std::fs::symlink_metadata(folder.at(name)).ok()?;
-            found.file_type().is_socket().then(|| found.ino())
-        };
-        let Some(found) = inode(name).filter(|_| !is_ours(name)) else {
+        if is_ours(name) {
+            return;
+        }
+        let Ok(socket) = Place::find_socket(&self.folder, name) else {
             return;
         };
         // The move itself triggers an event for the relay's own socket, which is ignored.
-        if self.sockets.get(name) == Some(&found) {
+        if self.sockets.get(name) == Some(&socket.metadata().ino()) {
             return;
         }
-        match Place::take(&self.folder, name) {
+        match Place::take(&self.folder, name, socket) {
             Ok((listener, place)) => {
-                self.sockets.insert(name.to_owned(), inode(name).unwrap_or_default());
+                let ours = Place::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
+                self.sockets.insert(name.to_owned(), ours.unwrap_or_default());
                 self.unnamed.push((name.to_owned(), place.aside(), 0));
-                let _ = self.sender.send(MoverEvent::Moved(listener, place));
+                let _ = self.sender.send(MoverEvent::Moved(listener, Box::new(place)));
                 self.moved = Some(Instant::now());
                 self.reconnect_bypassing_peers();
             }

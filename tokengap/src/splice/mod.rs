@@ -4,7 +4,6 @@ mod plan;
 mod witness;
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -23,7 +22,7 @@ use zmq_tap::tap::{Tap, TapHop};
 
 use crate::guard::Guard;
 use crate::tap::TapSource;
-pub(crate) use plan::{Planned, plan};
+pub(crate) use plan::{Located, Planned};
 pub(crate) use witness::{Rate, Seen, Witness, measure};
 
 /// Maximum wait for a sender to pause, and for a cut connection to close.
@@ -51,12 +50,6 @@ pub(crate) struct Prepared {
     pub(crate) witness: Result<Witness, String>,
     pub(crate) rate: Option<Rate>,
     engine: Engine,
-}
-
-/// Folders in which sockets will be moved.
-pub(crate) fn folders(planned: &[Planned]) -> Vec<PathBuf> {
-    let folders: BTreeSet<PathBuf> = planned.iter().map(|one| one.folder.clone()).collect();
-    folders.into_iter().collect()
 }
 
 impl Prepared {
@@ -116,7 +109,8 @@ impl Prepared {
         let mut places = Vec::new();
         let gate = Signal::default();
         for one in &self.planned {
-            let (listener, place) = Place::take(&one.open()?, &one.file)?;
+            let (listener, place) = Place::take(&one.folder, &one.file, one.socket.clone())?;
+            let sockets = place.pair_sockets(listener)?;
             let pair = Pair { listen: Endpoint::Path(one.bound.clone()), upstream: Endpoint::Path(place.aside()) };
             let hop = TapHop {
                 ends: one.name().map(|name| Ends::from(name).to_owned()),
@@ -124,7 +118,7 @@ impl Prepared {
                 ..TapHop::new(pair)
             };
             places.push(place);
-            tap.add(hop, listener.into(), gate.clone())?;
+            tap.add(hop, sockets, gate.clone())?;
         }
         if let Ok(witness) = &self.witness {
             witness.mark();

@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
+use confine::Account;
 use probe_user::discover::{Carries, Engine};
-use zmq_tap::splice::{Folder, socket_type};
+use zmq_tap::splice::{Folder, HeldFile, Place, socket_type};
+
+use crate::account;
 
 /// Type of the sockets that can be moved: their senders keep messages while they reconnect. A ROUTER discards messages for a peer that
 /// reconnects.
@@ -20,10 +23,12 @@ pub(crate) struct Planned {
     pub(crate) bound: PathBuf,
     /// Pid of the listening process.
     pub(crate) receiver: u32,
-    /// Path of its folder from here, across mount namespaces.
-    pub(crate) folder: PathBuf,
+    /// Its folder.
+    pub(crate) folder: Folder,
     /// File name of the socket in the folder.
     pub(crate) file: String,
+    /// The socket file.
+    pub(crate) socket: HeldFile,
 }
 
 impl Planned {
@@ -43,73 +48,119 @@ impl Planned {
     pub(crate) fn endpoint(&self) -> String {
         format!("ipc://{}", self.bound.display())
     }
-
-    pub(crate) fn open(&self) -> anyhow::Result<Folder> {
-        let shown = self.bound.parent().unwrap_or(Path::new("/"));
-        Ok(Folder::open(&self.folder, shown)?)
-    }
 }
 
-/// Listeners of `engine`'s token path, or only those of hops named `wanted`.
-pub(crate) fn plan(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Vec<Planned>> {
-    let mut listeners: BTreeMap<(u32, &str), Vec<String>> = BTreeMap::new();
-    let mut left = Vec::new();
-    for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
-        match hop.to {
-            Some(to) if !to.role.receives_output() => {}
-            Some(to) => listeners.entry((to.pid, &hop.endpoint)).or_default().push(hop.ends().to_string()),
-            None => left.push(format!("{}: its receiver is not visible", hop.endpoint)),
-        }
-    }
-    let mut planned = Vec::new();
-    for ((receiver, endpoint), mut names) in listeners {
-        names.sort_unstable();
-        names.dedup();
-        if wanted.is_some_and(|wanted| !names.iter().any(|name| name == wanted)) {
-            left.push(format!("{} ({endpoint}): not selected", names.join(", ")));
-            continue;
-        }
-        if engine.process(receiver).is_none_or(|process| process.libzmq.is_none()) {
-            left.push(format!(
-                "{endpoint}: process {receiver} has no libzmq, so its idleness is not observed; use tokengap attach"
-            ));
-            continue;
-        }
-        match endpoint.strip_prefix("ipc://") {
-            Some(path) if !path.starts_with('@') => {
-                let one = reach(names, Path::new(path), receiver)?;
-                match one.open().and_then(|folder| Ok(socket_type(&folder, &one.file)?)) {
-                    Ok(kind) if kind == MOVABLE => planned.push(one),
-                    Ok(kind) => {
-                        left.push(format!("{endpoint}: its socket type {kind} loses messages while peers reconnect"));
-                    }
-                    Err(why) => left.push(why.to_string()),
-                }
+/// Listeners of an engine's token path, with their files. No connection was made.
+#[derive(Debug)]
+pub(crate) struct Located {
+    found: Vec<Planned>,
+    /// Why other listeners of the engine are not moved.
+    left: Vec<String>,
+    /// User of the engine's receivers, who owns the sockets.
+    pub(crate) account: Account,
+}
+
+impl Located {
+    /// Finds the listeners of `engine`'s token path, or only those of hops named `wanted`.
+    pub(crate) fn find(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Self> {
+        let mut listeners: BTreeMap<(u32, &str), Vec<String>> = BTreeMap::new();
+        let mut left = Vec::new();
+        for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
+            match hop.to {
+                Some(to) if !to.role.receives_output() => {}
+                Some(to) => listeners.entry((to.pid, &hop.endpoint)).or_default().push(hop.ends().to_string()),
+                None => left.push(format!("{}: its receiver is not visible", hop.endpoint)),
             }
-            Some(_) => left.push(format!("{endpoint}: an abstract name has no file to move; use tokengap tap")),
-            None => left.push(format!("{endpoint}: only ipc sockets can be moved; use tokengap tap, or attach")),
         }
+        let mut found = Vec::new();
+        let mut accounts = Vec::new();
+        for ((receiver, endpoint), mut names) in listeners {
+            names.sort_unstable();
+            names.dedup();
+            if wanted.is_some_and(|wanted| !names.iter().any(|name| name == wanted)) {
+                left.push(format!("{} ({endpoint}): not selected", names.join(", ")));
+                continue;
+            }
+            if engine.process(receiver).is_none_or(|process| process.libzmq.is_none()) {
+                left.push(format!(
+                    "{endpoint}: process {receiver} has no libzmq, so its idleness is not observed; use tokengap attach"
+                ));
+                continue;
+            }
+            match endpoint.strip_prefix("ipc://") {
+                Some(path) if !path.starts_with('@') => {
+                    account::require_same_files(receiver)?;
+                    let account = account::of_process(receiver)?;
+                    match open_socket(names, Path::new(path), receiver, account) {
+                        Ok(one) => {
+                            found.push(one);
+                            accounts.push(account);
+                        }
+                        Err(why) => left.push(format!("{why:#}")),
+                    }
+                }
+                Some(_) => left.push(format!("{endpoint}: an abstract name has no file to move; use tokengap tap")),
+                None => left.push(format!("{endpoint}: only ipc sockets can be moved; use tokengap tap, or attach")),
+            }
+        }
+        let Some(&account) = accounts.first() else {
+            return nothing_to_move(&left);
+        };
+        ensure!(
+            accounts.iter().all(|other| *other == account),
+            "the engine's processes run as several users, and tokengap moves the sockets of one: use --hop, or tokengap attach"
+        );
+        Ok(Self { found, left, account })
     }
-    if planned.is_empty() {
-        let left = left.join("\n  ");
-        bail!("no hop to move{}{left}", if left.is_empty() { "" } else { ":\n  " });
+
+    /// Folders of the sockets.
+    pub(crate) fn folders(&self) -> Vec<Folder> {
+        self.found.iter().map(|one| one.folder.clone()).collect()
     }
-    for left in left {
-        errln!("tokengap: not changed: {left}");
+
+    /// Selects the listeners that can be moved. Connects to each, to read its socket type.
+    pub(crate) fn movable(self) -> anyhow::Result<Vec<Planned>> {
+        let Self { found, mut left, .. } = self;
+        let mut planned = Vec::new();
+        for one in found {
+            let endpoint = one.endpoint();
+            match socket_type(&one.socket) {
+                Ok(kind) if kind == MOVABLE => planned.push(one),
+                Ok(kind) => {
+                    left.push(format!("{endpoint}: its socket type {kind} loses messages while peers reconnect"));
+                }
+                Err(error) => left.push(format!("{endpoint}: cannot read its ZMQ socket type: {error}")),
+            }
+        }
+        if planned.is_empty() {
+            return nothing_to_move(&left);
+        }
+        for left in left {
+            errln!("tokengap: not changed: {left}");
+        }
+        Ok(planned)
     }
-    Ok(planned)
 }
 
-/// Locates the socket file that process `pid` bound as `path`.
-fn reach(names: Vec<String>, path: &Path, pid: u32) -> anyhow::Result<Planned> {
+fn nothing_to_move<T>(left: &[String]) -> anyhow::Result<T> {
+    let left = left.join("\n  ");
+    bail!("no hop to move{}{left}", if left.is_empty() { "" } else { ":\n  " })
+}
+
+/// Opens the socket file that process `pid` of user `account` bound as `path`.
+fn open_socket(names: Vec<String>, path: &Path, pid: u32, account: Account) -> anyhow::Result<Planned> {
     let parts = path.parent().zip(path.file_name().and_then(|name| name.to_str()));
     let (parent, file) = parts.with_context(|| format!("{} is not the name of a socket file", path.display()))?;
-    let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/mnt"));
-    let elsewhere = namespace(&pid.to_string()).ok() != namespace("self").ok();
-    let folder = match parent.strip_prefix("/") {
-        Ok(inner) if elsewhere => Path::new(&format!("/proc/{pid}/root")).join(inner),
-        Ok(_) => parent.to_owned(),
-        Err(_) => Path::new(&format!("/proc/{pid}/cwd")).join(parent),
-    };
-    Ok(Planned { names, bound: path.to_owned(), receiver: pid, folder, file: file.to_owned() })
+    let base = if parent.is_absolute() { "root" } else { "cwd" };
+    let folder = Folder::open_in_root(Path::new(&format!("/proc/{pid}/{base}/")), parent);
+    let folder = folder.with_context(|| format!("cannot open the folder {} of process {pid}", parent.display()))?;
+    let socket = Place::find_socket(&folder, file)?;
+    ensure!(
+        socket.owner() == account.user,
+        "{} belongs to user {}, and process {pid} runs as user {}",
+        path.display(),
+        socket.owner(),
+        account.user
+    );
+    Ok(Planned { names, bound: path.to_owned(), receiver: pid, folder, file: file.to_owned(), socket })
 }

@@ -1,18 +1,20 @@
 //! Ownership of a socket file. A note next to it (`PATH.tokengap`) records its device, inode and time of creation, and stays locked while
 //! tokengap runs. A later start can then tell a socket left by a killed tokengap from a socket that it must not touch.
 
-use std::fs::{self, File, FileType, Metadata, Permissions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, FileType, Metadata};
 use std::io::{self, Read, Seek, Write};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{FlockOperation, Mode, flock};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use super::endpoint::Endpoint;
 use super::error::RelayError;
+use crate::folder::{Folder, FolderEntry, HeldFile};
 
 /// Identity of a file at its creation. The kernel reuses inode numbers, so the modification time is part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,7 +53,7 @@ impl Identity {
 /// A socket file made by tokengap, with its note. Dropping it removes both, unless another file has replaced the socket.
 #[derive(Debug)]
 pub(super) struct Claim {
-    path: PathBuf,
+    entry: FolderEntry,
     identity: Identity,
     note: Note,
 }
@@ -59,7 +61,8 @@ pub(super) struct Claim {
 /// A note next to a socket file, locked while this process runs.
 #[derive(Debug)]
 pub(crate) struct Note {
-    path: PathBuf,
+    folder: Folder,
+    name: OsString,
     file: File,
 }
 
@@ -69,33 +72,29 @@ impl Claim {
     pub(super) fn listen(path: &Path, upstream: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
         let endpoint = Endpoint::Path(path.to_owned());
         let failed = |error| RelayError::Bind(endpoint.clone(), error);
-        let found = match fs::symlink_metadata(path) {
-            Ok(metadata) => Some(metadata),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-            Err(error) => return Err(failed(error)),
-        };
-        if let Some(metadata) = &found
-            && !metadata.file_type().is_socket()
+        let entry = FolderEntry::of_path(path).map_err(failed)?;
+        let found = entry.find_file().map_err(failed)?;
+        if let Some(found) = &found
+            && !found.is_socket()
         {
-            return Err(RelayError::NotASocket(path.to_owned(), kind(metadata.file_type())));
+            return Err(RelayError::NotASocket(path.to_owned(), kind(found.metadata().file_type())));
         }
-        let mut note = Note::lock_own(path, found.is_none())?;
-        if let Some(metadata) = &found {
-            let ours = note.as_mut().is_some_and(|note| note.identifies(&Identity::of(metadata)));
-            if is_listening(path).map_err(failed)? {
+        let mut note = Note::open(&entry.folder, &entry.name, found.is_none())?;
+        if let Some(found) = &found {
+            let ours = note.as_mut().is_some_and(|note| note.identifies(&Identity::of(found.metadata())));
+            if is_listening(found).map_err(failed)? {
                 return Err(RelayError::InUse(endpoint));
             }
             if !ours {
                 return Err(RelayError::Foreign(path.to_owned()));
             }
-            fs::remove_file(path).map_err(failed)?;
+            entry.folder.remove_file(&entry.name, found.metadata()).map_err(failed)?;
         }
         let Some(note) = note else {
             return Err(RelayError::Foreign(path.to_owned()));
         };
-        let created = bind(path, upstream).and_then(|listener| Ok((listener, fs::symlink_metadata(path)?)));
-        let (listener, metadata) = match created {
-            Ok(created) => created,
+        let bound = match bind(path, &entry, upstream) {
+            Ok(bound) => bound,
             Err(error) => {
                 note.remove();
                 return Err(match error.kind() {
@@ -104,78 +103,77 @@ impl Claim {
                 });
             }
         };
-        let claim = Self { path: path.to_owned(), identity: Identity::of(&metadata), note };
-        claim
-            .note
-            .write(&claim.identity.written())
-            .map_err(|error| RelayError::Note(claim.note.path.clone(), error))?;
-        Ok((listener, claim))
+        let claim = Self { entry, identity: Identity::of(bound.file.metadata()), note };
+        claim.note.write(&claim.identity.written()).map_err(|error| RelayError::Note(claim.note.shown(), error))?;
+        Ok((bound.listener, claim))
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        let still_ours = fs::symlink_metadata(&self.path).is_ok_and(|found| Identity::of(&found) == self.identity);
-        if still_ours {
-            let _ = fs::remove_file(&self.path);
+        if let Ok(Some(found)) = self.entry.find_file()
+            && Identity::of(found.metadata()) == self.identity
+        {
+            let _ = self.entry.folder.remove_file(&self.entry.name, found.metadata());
         }
         self.note.remove();
     }
 }
 
 impl Note {
-    /// Creates the note next to `socket`, or reuses one that a killed tokengap left.
-    pub(crate) fn create(socket: &Path) -> Result<Self, RelayError> {
-        let created = Self::lock_own(socket, true)?;
-        created.ok_or_else(|| RelayError::Foreign(socket.to_owned()))
+    /// Creates the note next to the socket `name`, or reuses one that a killed tokengap left.
+    pub(crate) fn create(folder: &Folder, name: &str) -> Result<Self, RelayError> {
+        let created = Self::open(folder, name.as_ref(), true)?;
+        created.ok_or_else(|| RelayError::Foreign(folder.shown(name)))
     }
 
-    /// Opens and locks the note next to `socket`, whichever user created it.
-    pub(crate) fn lock(socket: &Path) -> Result<Option<Self>, RelayError> {
-        Self::open(socket, false, false)
+    /// Opens and locks the note next to the socket `name`. Returns `None` if there is none.
+    pub(crate) fn lock(folder: &Folder, name: &str) -> Result<Option<Self>, RelayError> {
+        Self::open(folder, name.as_ref(), false)
     }
 
-    /// Opens and locks a note that is [`Self::is_own`]. Creates one if `create` is set and none exists. Refuses a file of another user, or
-    /// one with a second name, even if it is locked, and never writes to it.
-    fn lock_own(socket: &Path, create: bool) -> Result<Option<Self>, RelayError> {
-        Self::open(socket, create, true)
-    }
-
-    fn open(socket: &Path, create: bool, only_own: bool) -> Result<Option<Self>, RelayError> {
-        let mut path = socket.as_os_str().to_owned();
-        path.push(".tokengap");
-        let path = PathBuf::from(path);
-        let failed = |error: Errno| RelayError::Note(path.clone(), error.into());
-        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let flags = if create { flags | OFlags::CREATE } else { flags };
+    /// Opens and locks a note. Creates one if `create` is set and none exists. Refuses a file of another user, a link, or a file with a
+    /// second name: it is not opened for its content.
+    fn open(folder: &Folder, socket: &OsStr, create: bool) -> Result<Option<Self>, RelayError> {
+        let mut name = socket.to_owned();
+        name.push(".tokengap");
+        let shown = folder.shown(&name);
+        let failed = |error: io::Error| RelayError::Note(shown.clone(), error);
         // A tokengap that stops removes its note, so the locked file may have left the folder. Then try again.
         for _ in 0..8 {
-            let note = match rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR) {
-                Ok(file) => Self { path: path.clone(), file: file.into() },
-                Err(Errno::NOENT) if !create => return Ok(None),
-                Err(error) => return Err(failed(error)),
+            let file = match folder.find_file(&name).map_err(failed)? {
+                Some(found) if !is_own(found.metadata()) => return Err(RelayError::ForeignNote(shown)),
+                Some(found) => found.open_content().map_err(failed)?,
+                None if !create => return Ok(None),
+                None => match folder.create_file(&name) {
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                    created => created.map_err(failed)?,
+                },
             };
-            let trusted = !only_own || note.is_own();
-            if !trusted && note.is_in_place() {
-                return Err(RelayError::ForeignNote(path));
-            }
-            match flock(&note.file, FlockOperation::NonBlockingLockExclusive) {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => return Err(RelayError::InUseByTokengap(Endpoint::Path(socket.to_owned()))),
-                Err(error) => return Err(failed(error)),
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(RelayError::InUseByTokengap(Endpoint::Path(folder.shown(socket))));
+                }
+                Err(error) => return Err(failed(error.into())),
             }
-            if trusted && note.is_in_place() {
+            let note = Self { folder: folder.clone(), name: name.clone(), file };
+            if note.is_in_place() {
                 return Ok(Some(note));
             }
         }
-        Err(failed(Errno::AGAIN))
+        Err(failed(Errno::AGAIN.into()))
     }
 
     fn is_in_place(&self) -> bool {
-        match (self.file.metadata(), fs::symlink_metadata(&self.path)) {
-            (Ok(open), Ok(found)) => open.is_file() && (open.dev(), open.ino()) == (found.dev(), found.ino()),
+        match (self.file.metadata(), self.folder.find_file(&self.name)) {
+            (Ok(open), Ok(Some(found))) => found.is_same(&open) && is_own(&open),
             _ => false,
         }
+    }
+
+    fn shown(&self) -> PathBuf {
+        self.folder.shown(&self.name)
     }
 
     fn identifies(&mut self, identity: &Identity) -> bool {
@@ -190,12 +188,6 @@ impl Note {
         read.is_ok().then_some(text)
     }
 
-    /// Whether only tokengap's own user can have created it.
-    pub(crate) fn is_own(&self) -> bool {
-        let own = rustix::process::geteuid().as_raw();
-        self.file.metadata().is_ok_and(|found| found.uid() == own && found.nlink() == 1)
-    }
-
     /// Replaces the text of the note.
     pub(crate) fn write(&self, text: &str) -> io::Result<()> {
         self.file.set_len(0)?;
@@ -204,26 +196,45 @@ impl Note {
     }
 
     pub(crate) fn remove(&self) {
-        if self.is_in_place() {
-            let _ = fs::remove_file(&self.path);
+        if let Ok(open) = self.file.metadata() {
+            let _ = self.folder.remove_file(&self.name, &open);
         }
     }
 }
 
-/// Binds with at most the permissions of the socket file `upstream`. While `upstream` does not exist, others get no write permission.
-fn bind(path: &Path, upstream: Option<&Path>) -> io::Result<UnixListener> {
+/// Whether only tokengap's own user can have created this note.
+pub(crate) fn is_own(note: &Metadata) -> bool {
+    note.is_file() && note.uid() == rustix::process::geteuid().as_raw() && note.nlink() == 1
+}
+
+/// A listener and its socket file.
+struct BoundSocket {
+    listener: UnixListener,
+    file: HeldFile,
+}
+
+/// Binds `path`, which is `entry`, with at most the permissions of the socket file `upstream`. While `upstream` does not exist, others get no
+/// write permission.
+fn bind(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -> io::Result<BoundSocket> {
     let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
+    // By its path, since the kernel shows this name to tools that list sockets.
     let bound = UnixListener::bind(path);
     rustix::process::umask(umask);
     let listener = bound?;
+    let own_user = rustix::process::geteuid().as_raw();
+    // Whoever may write to the folder may have replaced the socket.
+    let file = entry.find_file()?.filter(|file| file.is_socket() && file.owner() == own_user);
+    let file = file.ok_or_else(|| io::Error::other("another process replaced the socket file"))?;
     let default_mode = 0o777 & !umask.bits();
-    let upstream = upstream.map(|path| fs::metadata(path).map_or(0o775, |found| found.permissions().mode()));
-    let mode = Permissions::from_mode(default_mode & upstream.unwrap_or(0o777));
-    if let Err(error) = fs::set_permissions(path, mode) {
-        let _ = fs::remove_file(path);
+    let upstream_mode = upstream.map(|path| match FolderEntry::of_path(path).and_then(|entry| entry.find_file()) {
+        Ok(Some(found)) if found.is_socket() => found.metadata().permissions().mode(),
+        _ => 0o775,
+    });
+    if let Err(error) = file.set_mode(default_mode & upstream_mode.unwrap_or(0o777)) {
+        let _ = entry.folder.remove_file(&entry.name, file.metadata());
         return Err(error);
     }
-    Ok(listener)
+    Ok(BoundSocket { listener, file })
 }
 
 fn kind(file: FileType) -> &'static str {
@@ -236,11 +247,11 @@ fn kind(file: FileType) -> &'static str {
     }
 }
 
-/// Whether a process listens there. Never blocks; a listener with a full queue counts as listening.
-pub(crate) fn is_listening(path: &Path) -> io::Result<bool> {
+/// Whether a process listens at a socket file. Never blocks; a listener with a full queue counts as listening.
+pub(crate) fn is_listening(socket: &HeldFile) -> io::Result<bool> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let probe = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    match connect(&probe, &SocketAddrUnix::new(path)?) {
+    match connect(&probe, &SocketAddrUnix::new(socket.path())?) {
         Ok(()) | Err(Errno::AGAIN | Errno::PROTOTYPE) => Ok(true),
         Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(false),
         Err(error) => Err(error.into()),
@@ -249,6 +260,8 @@ pub(crate) fn is_listening(path: &Path) -> io::Result<bool> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+
     use super::*;
 
     #[test]

@@ -18,6 +18,7 @@ use super::pump::{End, pump};
 use super::responses::ByteWatch;
 use super::socket::Socket;
 use super::thread::Signal;
+use super::upstream::{Upstream, UpstreamChanged};
 use super::watch::{Observer, Watch};
 use super::window::Window;
 
@@ -27,6 +28,7 @@ pub(super) struct Route {
     pub(super) index: u16,
     pub(super) pair: Pair,
     pub(super) gate: Signal,
+    pub(super) upstream: Upstream,
 }
 
 /// Relays one accepted connection until it ends.
@@ -34,20 +36,25 @@ pub(super) async fn serve(shared: Arc<Shared>, route: Arc<Route>, lane: u32, acc
     let patience = shared.options.connect_patience;
     let connected = async {
         route.gate.received().await;
-        dial(&route.pair.upstream, &accepted, patience).await
+        dial(&route, &accepted, patience).await
     };
     let dialled = tokio::select! {
         dialled = connected => dialled,
         () = stop.received() => return,
     };
-    let Some(dialled) = dialled else {
-        shared.counters.connections_unanswered.add(1);
-        if route.pair.upstream.speaks_http() {
-            // Reply with a reset, as the server's own host does when nothing listens on the port.
-            accepted.reset_on_close();
+    let dialled = match dialled {
+        Ok(dialled) => dialled,
+        Err(DialFailure::Distrusted) => return shared.counters.upstreams_distrusted.add(1),
+        Err(DialFailure::Forbidden) => return shared.counters.upstreams_forbidden.add(1),
+        Err(DialFailure::Unanswered) => {
+            shared.counters.connections_unanswered.add(1);
+            if route.pair.upstream.speaks_http() {
+                // Reply with a reset, as the server's own host does when nothing listens on the port.
+                accepted.reset_on_close();
+            }
+            let _ = shared.observations.push(Observation { pair: route.index, lane, what: Observed::Refused });
+            return;
         }
-        let _ = shared.observations.push(Observation { pair: route.index, lane, what: Observed::Refused });
-        return;
     };
     let journal = Journal::open(shared, route.index, lane);
     let (ending, first) = if route.pair.upstream.speaks_http() {
@@ -164,29 +171,48 @@ fn upstream_failure(forward: Option<End>, backward: Option<End>) -> Option<io::E
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connects, with retries for `patience`. An HTTP server that refuses is not retried, since its clients expect an immediate error. Returns
-/// `None` if no listener accepted, or if `peer` has disconnected.
-async fn dial(upstream: &Endpoint, peer: &Socket, patience: Duration) -> Option<Socket> {
+/// Why a connection to the upstream was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DialFailure {
+    /// No listener accepted, or the peer has disconnected.
+    Unanswered,
+    /// The file at the upstream's path is not the expected socket.
+    Distrusted,
+    /// This user may not connect to the upstream's socket.
+    Forbidden,
+}
+
+/// Connects, with retries for `patience`. An HTTP server that refuses is not retried, since its clients expect an immediate error.
+async fn dial(route: &Route, peer: &Socket, patience: Duration) -> Result<Socket, DialFailure> {
+    let upstream = &route.pair.upstream;
     let deadline = Instant::now() + patience;
     let mut pause = FIRST_PAUSE;
     loop {
-        match timeout_at(deadline, connect(upstream)).await {
-            Ok(Ok(socket)) => return Some(socket),
-            Ok(Err(error)) => tracing::debug!(%upstream, %error, "upstream does not accept"),
-            Err(_) => return None,
+        match timeout_at(deadline, connect(route)).await {
+            Ok(Ok(socket)) => return Ok(socket),
+            Ok(Err(error)) => {
+                tracing::debug!(%upstream, %error, "upstream does not accept");
+                if UpstreamChanged::is_cause(&error) {
+                    return Err(DialFailure::Distrusted);
+                }
+                if error.kind() == io::ErrorKind::PermissionDenied {
+                    return Err(DialFailure::Forbidden);
+                }
+            }
+            Err(_) => return Err(DialFailure::Unanswered),
         }
         let next = Instant::now() + pause;
         if upstream.speaks_http() || next >= deadline || peer.is_closed_by_peer().await {
-            return None;
+            return Err(DialFailure::Unanswered);
         }
         sleep_until(next).await;
         pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 
-async fn connect(endpoint: &Endpoint) -> io::Result<Socket> {
-    match endpoint {
-        Endpoint::Path(path) => Socket::unix(UnixStream::connect(path).await?),
+async fn connect(route: &Route) -> io::Result<Socket> {
+    match &route.pair.upstream {
+        Endpoint::Path(path) => Socket::unix(route.upstream.connect(path).await?),
         Endpoint::Abstract(name) => {
             // The kernel and tokio denote an abstract name by a leading zero byte.
             let address = OsString::from_vec([b"\0", name.as_bytes()].concat());

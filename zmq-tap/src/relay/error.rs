@@ -30,12 +30,15 @@ pub enum RelayError {
     /// A socket file of a dead process that was not a tokengap.
     #[error("{} is a socket without a listener that tokengap did not create: if its owner has exited, remove it with: rm '{}'", .0.display(), .0.display())]
     Foreign(PathBuf),
-    /// The note's path holds another user's file, or a file with a second name.
-    #[error("{} belongs to another user or has a second name, so tokengap neither trusts nor overwrites it: remove it, or listen in a folder that only you may write to", .0.display())]
+    /// The note's path holds another user's file, a file with a second name, or no regular file.
+    #[error("{} belongs to another user, has a second name or is no regular file, so tokengap neither trusts nor overwrites it: remove it, or listen in a folder that only you may write to", .0.display())]
     ForeignNote(PathBuf),
     /// The path holds something other than a socket, such as "a symbolic link".
     #[error("{} is {}, not a socket: remove it or listen elsewhere", .0.display(), .1)]
     NotASocket(PathBuf, &'static str),
+    /// The upstream's path leads to something other than a socket, or cannot be examined.
+    #[error("cannot connect to {}: {}", .0.display(), .1)]
+    Upstream(PathBuf, #[source] io::Error),
     /// The note next to the socket cannot be written. A later start recognises tokengap's own socket by it.
     #[error("cannot write {}: {}; the folder must be writable for the relay's user", .0.display(), .1)]
     Note(PathBuf, #[source] io::Error),

@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::iter;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -71,11 +72,23 @@ pub(super) fn separate(receiver: &ListenerReceiver) -> io::Result<()> {
     Ok(())
 }
 
-/// Sends listeners from one file table to another.
+/// Open files of a pair.
+#[derive(Debug)]
+pub struct PairSockets {
+    /// The bound listener.
+    pub listener: OwnedFd,
+    /// The upstream's socket file, open as `O_PATH`. Without it, each connection opens the upstream's path.
+    pub upstream: Option<OwnedFd>,
+}
+
+/// Most descriptors of one pair.
+const MAX_SOCKETS: usize = 2;
+
+/// Sends the files of pairs from one file table to another.
 #[derive(Debug)]
 pub(super) struct ListenerSender(UnixStream);
 
-/// Receives listeners, in the order in which they were sent.
+/// Receives the files of pairs, in the order in which they were sent.
 #[derive(Debug)]
 pub(super) struct ListenerReceiver(UnixStream);
 
@@ -87,10 +100,10 @@ pub(super) fn handover() -> io::Result<(ListenerSender, ListenerReceiver)> {
 }
 
 impl ListenerSender {
-    pub(super) fn send(&self, listener: &impl AsFd) -> io::Result<()> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    pub(super) fn send(&self, sockets: &PairSockets) -> io::Result<()> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
         let mut rights = SendAncillaryBuffer::new(&mut space);
-        let files = [listener.as_fd()];
+        let files: Vec<_> = iter::once(&sockets.listener).chain(&sockets.upstream).map(AsFd::as_fd).collect();
         rights.push(SendAncillaryMessage::ScmRights(&files));
         sendmsg(&self.0, &[IoSlice::new(&[0])], &mut rights, SendFlags::NOSIGNAL)?;
         Ok(())
@@ -98,17 +111,21 @@ impl ListenerSender {
 }
 
 impl ListenerReceiver {
-    /// Returns the next listener, or an error if none was sent.
-    pub(super) fn receive(&self) -> io::Result<OwnedFd> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    /// Returns the files of the next pair, or an error if none were sent.
+    pub(super) fn receive(&self) -> io::Result<PairSockets> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_SOCKETS))];
         let mut rights = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
         recvmsg(&self.0, &mut [IoSliceMut::new(&mut byte)], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
-        let file = rights.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        let mut files = rights.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(files) => Some(files),
             _ => None,
         });
-        file.ok_or_else(|| io::Error::other("no listener was passed: the limit of open files is reached"))
+        let mut files = files.next().into_iter().flatten();
+        let listener = files
+            .next()
+            .ok_or_else(|| io::Error::other("no listener was passed: the limit of open files is reached"))?;
+        Ok(PairSockets { listener, upstream: files.next() })
     }
 }
 
@@ -132,13 +149,15 @@ mod tests {
             assert_eq!(own(number).is_some(), separated.is_err(), "no other file is open");
             separated_channel.0.send(()).expect("received");
             go.1.recv().expect("sent");
-            let listener = receiver.receive().map(UnixListener::from);
+            let listener = receiver.receive().map(|sockets| UnixListener::from(sockets.listener));
             let shown = listener.as_ref().ok().and_then(|listener| own(listener.as_raw_fd()));
             (separated, shown, listener.map(|listener| listener.local_addr()))
         });
         separated_channel.1.recv().expect("the thread runs");
         let listener = UnixListener::bind(&path).expect("bound");
-        sender.send(&listener).expect("sent");
+        let sockets = PairSockets { listener: listener.try_clone().expect("cloned").into(), upstream: None };
+        sender.send(&sockets).expect("sent");
+        drop(sockets);
         go.0.send(()).expect("sent");
         let (separated, shown, address) = thread.join().expect("the thread ends");
         if let Err(error) = separated {

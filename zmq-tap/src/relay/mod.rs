@@ -32,11 +32,11 @@ mod responses;
 mod socket;
 mod stats;
 mod thread;
+mod upstream;
 mod watch;
 mod window;
 
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
@@ -46,6 +46,7 @@ use tokio::task::JoinSet;
 
 pub use endpoint::{Endpoint, EndpointError, Pair};
 pub use error::RelayError;
+pub use files::PairSockets;
 pub use observation::{Direction, Ending, NotKept, Observation, Observed, Payload, Unread};
 pub use options::Options;
 pub use queue::Observations;
@@ -56,12 +57,21 @@ use claim::Claim;
 use connection::Route;
 use files::{ListenerReceiver, ListenerSender};
 use listener::Listener;
-use pool::Pool;
+use pool::{Pool, PoolLimits};
 pub(crate) use stats::Counters;
 use thread::Thread;
+use upstream::Upstream;
 
-/// A pair for the relay's thread, which answers whether it listens.
-type Joining = (Route, Sender<io::Result<()>>);
+/// A pair for the relay's thread.
+#[derive(Debug)]
+struct Joining {
+    index: u16,
+    pair: Pair,
+    gate: Signal,
+    upstream: Upstream,
+    /// Receives whether the pair is listening.
+    ready: Sender<io::Result<()>>,
+}
 
 /// Time beyond `Options::drain` before remaining connections are cut.
 const GRACE: Duration = Duration::from_millis(500);
@@ -83,7 +93,14 @@ impl Shared {
         Arc::new(Self {
             // The end of a connection queues up to six observations: opened, closed, and two losses each way.
             observations: Arc::new(Observations::new(options.queue_frames, options.max_connections.saturating_mul(8))),
-            pool: Arc::new(Pool::new(options.block_bytes, options.budget_bytes, counters.clone())),
+            pool: Arc::new(Pool::new(
+                PoolLimits {
+                    block_bytes: options.block_bytes,
+                    budget_bytes: options.budget_bytes,
+                    shared_bytes: options.shared_bytes(),
+                },
+                counters.clone(),
+            )),
             counters,
             options,
         })
@@ -108,7 +125,7 @@ impl Relay {
     /// Binds the listeners of these pairs before it returns, and relays on a separate thread. [`Relay::add`] adds further pairs.
     pub fn start(pairs: Vec<Pair>, options: Options) -> Result<Self, RelayError> {
         let bound: Vec<_> = pairs.iter().map(listener::bind).collect::<Result<_, _>>()?;
-        let shared = Shared::new(options.at_least_minimum());
+        let shared = Shared::new(options.in_range());
         let stop = Signal::default();
         let (added, joining) = unbounded_channel();
         let (listener_sender, listener_receiver) = files::handover().map_err(RelayError::Thread)?;
@@ -117,21 +134,29 @@ impl Relay {
         let thread = Some(Thread::start(listener_receiver, work).map_err(RelayError::Thread)?);
         let (listening, claims) = (Vec::new(), Vec::new());
         let mut relay = Self { shared, stop, thread, listening, claims, added, listener_sender };
-        for (Pair { upstream, .. }, (listener, listen, claim)) in pairs.into_iter().zip(bound) {
+        for (Pair { upstream: address, .. }, (listener, listen, claim)) in pairs.into_iter().zip(bound) {
             relay.claims.extend(claim);
-            relay.add(Pair { listen, upstream }, listener, Signal::sent())?;
+            let upstream = Upstream::of(&address)?;
+            let sockets = PairSockets { listener, upstream: None };
+            relay.join(Pair { listen, upstream: address }, &sockets, upstream, Signal::sent())?;
         }
         Ok(relay)
     }
 
     /// Adds a pair whose listener is already bound. Its connections wait for `gate` before the relay connects them to the upstream.
-    #[expect(clippy::needless_pass_by_value, reason = "the caller is done with the listener")]
-    pub fn add(&mut self, pair: Pair, listener: OwnedFd, gate: Signal) -> Result<(), RelayError> {
+    #[expect(clippy::needless_pass_by_value, reason = "the caller is done with the sockets")]
+    pub fn add(&mut self, pair: Pair, sockets: PairSockets, gate: Signal) -> Result<(), RelayError> {
+        let upstream = if sockets.upstream.is_some() { Upstream::default() } else { Upstream::of(&pair.upstream)? };
+        self.join(pair, &sockets, upstream, gate)
+    }
+
+    fn join(&mut self, pair: Pair, sockets: &PairSockets, upstream: Upstream, gate: Signal) -> Result<(), RelayError> {
         let index = u16::try_from(self.listening.len()).ok().filter(|index| *index < MAX_PAIRS);
-        let (index, listen) = (index.ok_or(RelayError::Pairs)?, pair.listen.clone());
-        self.listener_sender.send(&listener).map_err(|error| RelayError::Bind(listen.clone(), error))?;
+        let index = index.ok_or(RelayError::Pairs)?;
+        let listen = pair.listen.clone();
+        self.listener_sender.send(sockets).map_err(|error| RelayError::Bind(listen.clone(), error))?;
         let (ready, is_ready) = channel();
-        self.added.send((Route { index, pair, gate }, ready)).map_err(|_| RelayError::Stopped)?;
+        self.added.send(Joining { index, pair, gate, upstream, ready }).map_err(|_| RelayError::Stopped)?;
         let registered = is_ready.recv().map_err(|_| RelayError::Stopped)?;
         registered.map_err(|error| RelayError::Bind(listen.clone(), error))?;
         self.listening.push(listen);
@@ -194,12 +219,17 @@ async fn run(
 ) {
     let mut pairs = JoinSet::new();
     loop {
-        let (route, ready) = tokio::select! {
+        let Joining { index, pair, gate, upstream, ready } = tokio::select! {
             Some(joining) = joining.recv() => joining,
             () = stop.received() => break,
         };
-        match listener_receiver.receive().and_then(|bound| Listener::new(bound, &route.pair.listen)) {
-            Ok(listener) => {
+        let received = listener_receiver.receive().and_then(|sockets| {
+            let listener = Listener::new(sockets.listener, &pair.listen)?;
+            Ok((listener, sockets.upstream))
+        });
+        match received {
+            Ok((listener, held)) => {
+                let route = Route { index, pair, gate, upstream: upstream.held(held) };
                 pairs.spawn(listener::serve(shared.clone(), route, listener, stop.clone()));
                 let _ = ready.send(Ok(()));
             }

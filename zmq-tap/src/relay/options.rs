@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::decode::Format;
 
+/// Smallest read. Every direction of every connection has memory for it.
+pub(super) const LEAST_READ: usize = 4 << 10;
+
 /// Limits of a relay. All have defaults.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -13,6 +16,9 @@ pub struct Options {
     pub queue_frames: usize,
     /// Memory for bytes in flight and for bytes that observations refer to. Beyond it frames are copied without being kept. Default 64 MiB.
     pub budget_bytes: usize,
+    /// Memory for all bytes in flight, of which `budget_bytes` also serve observations. Each connection has two reads of 4 KiB of it; the
+    /// rest is shared by connections whose receivers do not keep up. When it runs out, reads become shorter, down to 4 KiB. Default 256 MiB.
+    pub max_buffered_bytes: usize,
     /// Length of the longest message whose bytes are kept. Default 16 MiB.
     pub max_frame_bytes: u64,
     /// Maximum number of parts of a message that is kept. Default 64.
@@ -41,6 +47,7 @@ impl Default for Options {
             formats: &[],
             queue_frames: 16_384,
             budget_bytes: 64 << 20,
+            max_buffered_bytes: 256 << 20,
             max_frame_bytes: 16 << 20,
             max_parts: 64,
             buffer_bytes: 128 << 10,
@@ -54,13 +61,21 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Raises limits that are too small to the least value that works.
-    pub(super) fn at_least_minimum(mut self) -> Self {
+    /// Raises limits that are too small to the least value that works, and lowers those that do not fit into `max_buffered_bytes`.
+    pub(super) fn in_range(mut self) -> Self {
         self.queue_frames = self.queue_frames.max(1);
-        self.buffer_bytes = self.buffer_bytes.max(4 << 10);
+        self.buffer_bytes = self.buffer_bytes.max(LEAST_READ);
         self.block_bytes = self.block_bytes.max(self.buffer_bytes);
-        self.max_connections = self.max_connections.max(1);
+        self.budget_bytes = self.budget_bytes.min(self.max_buffered_bytes / 2);
+        let fitting_connections = (self.max_buffered_bytes - self.budget_bytes) / (2 * LEAST_READ);
+        self.max_connections = self.max_connections.min(fitting_connections).max(1);
         self.max_parts = self.max_parts.max(1);
         self
+    }
+
+    /// Memory beyond the least reads that connections share.
+    pub(super) fn shared_bytes(&self) -> usize {
+        let reserved = self.budget_bytes.saturating_add(self.max_connections.saturating_mul(2 * LEAST_READ));
+        self.max_buffered_bytes.saturating_sub(reserved)
     }
 }

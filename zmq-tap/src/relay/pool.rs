@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::BytesMut;
 
+use super::options::LEAST_READ;
 use super::stats::Counters;
 
 /// Number of retired blocks still in use to check before a block is allocated.
@@ -16,12 +17,38 @@ const RETIRED_CHECKS: usize = 4;
 /// Number of unbudgeted blocks kept for reuse.
 const MAX_UNBUDGETED: usize = 4;
 
+/// Part of the free shared memory that one read may use. The memory then never runs out, and reads shrink gradually.
+const SHARE: usize = 64;
+
 /// Memory for reads; `bytes` shrinks from its front as messages are split off.
 #[derive(Debug)]
 pub(super) struct Block {
     pub(super) bytes: BytesMut,
-    /// Allocated bytes; 0 for a block outside the budget.
+    /// Allocated bytes.
     size: usize,
+    origin: Origin,
+}
+
+/// The memory that a block belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Budget,
+    /// Outside the budget. A whole block has the size that was asked for.
+    Shared {
+        is_whole: bool,
+    },
+}
+
+/// Limits of a pool.
+#[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_field_names, reason = "the unit is a part of a number's name")]
+pub(super) struct PoolLimits {
+    /// Size of a regular block.
+    pub(super) block_bytes: usize,
+    /// Limit of all regular blocks.
+    pub(super) budget_bytes: usize,
+    /// Limit of the blocks outside the budget, apart from `LEAST_READ` bytes of each.
+    pub(super) shared_bytes: usize,
 }
 
 impl Block {
@@ -31,7 +58,7 @@ impl Block {
     }
 
     pub(super) fn is_unbudgeted(&self) -> bool {
-        self.size == 0
+        self.origin != Origin::Budget
     }
 
     /// Makes the whole block available again if nothing refers to any of it.
@@ -45,8 +72,7 @@ impl Block {
 #[derive(Debug)]
 pub(super) struct Pool {
     blocks: Mutex<Blocks>,
-    block: usize,
-    budget: usize,
+    limits: PoolLimits,
     counters: Arc<Counters>,
 }
 
@@ -60,16 +86,18 @@ struct Blocks {
     unbudgeted: Vec<Block>,
     /// Size in bytes of all blocks, including those that connections hold.
     allocated: usize,
+    /// Size in bytes of all blocks outside the budget that connections hold, apart from `LEAST_READ` bytes of each.
+    shared: usize,
 }
 
 impl Pool {
-    pub(super) fn new(block: usize, budget: usize, counters: Arc<Counters>) -> Self {
-        Self { blocks: Mutex::default(), block, budget, counters }
+    pub(super) fn new(limits: PoolLimits, counters: Arc<Counters>) -> Self {
+        Self { blocks: Mutex::default(), limits, counters }
     }
 
     /// Size of a regular block in bytes.
     pub(super) fn block_bytes(&self) -> usize {
-        self.block
+        self.limits.block_bytes
     }
 
     /// Returns an empty block with space for at least `needed` bytes, or `None` if the budget is exhausted.
@@ -83,36 +111,48 @@ impl Pool {
         if let Some(index) = blocks.open.iter().rposition(|block| block.spare_bytes() >= needed) {
             return Some(blocks.open.remove(index));
         }
-        let size = needed.max(self.block);
-        if blocks.allocated + size > self.budget {
+        let size = needed.max(self.limits.block_bytes);
+        if blocks.allocated + size > self.limits.budget_bytes {
             // Reuse first: freeing and reallocating a block costs a page fault for each of its pages.
             if let Some(block) = blocks.unused(needed) {
                 return Some(block);
             }
             blocks.free_unused();
-            if blocks.allocated + size > self.budget {
+            if blocks.allocated + size > self.limits.budget_bytes {
                 return None;
             }
         }
         blocks.allocated += size;
         self.counters.held_bytes.set(blocks.allocated as u64);
-        Some(Block { bytes: BytesMut::with_capacity(size), size })
+        Some(Block { bytes: BytesMut::with_capacity(size), size, origin: Origin::Budget })
     }
 
-    /// Returns an empty block outside the budget, for a connection that must continue when the budget is exhausted.
-    pub(super) fn unbudgeted(&self, needed: usize) -> Block {
+    /// Returns an empty block outside the budget, for a connection that must continue when the budget is exhausted. It has `wanted` bytes, or
+    /// fewer, but at least `LEAST_READ`, if other connections hold most of the memory.
+    pub(super) fn unbudgeted(&self, wanted: usize) -> Block {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut bytes = blocks.unbudgeted.pop().map_or_else(BytesMut::new, |block| block.bytes);
-        bytes.reserve(needed);
-        Block { bytes, size: 0 }
+        let free = self.limits.shared_bytes.saturating_sub(blocks.shared);
+        let shared = wanted.saturating_sub(LEAST_READ).min(free / SHARE);
+        blocks.shared += shared;
+        let size = LEAST_READ + shared;
+        let is_whole = size >= wanted;
+        let mut bytes = BytesMut::new();
+        if is_whole {
+            bytes = blocks.unbudgeted.pop().map_or(bytes, |block| block.bytes);
+        } else {
+            self.counters.reads_shortened.add(1);
+        }
+        bytes.reserve(size);
+        Block { bytes, size, origin: Origin::Shared { is_whole } }
     }
 
     /// Returns a block to the pool and discards its content.
     pub(super) fn release(&self, mut block: Block, min_spare: usize) {
         block.bytes.clear();
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        if block.is_unbudgeted() {
-            if blocks.unbudgeted.len() < MAX_UNBUDGETED {
+        if let Origin::Shared { is_whole } = block.origin {
+            blocks.shared -= block.size - LEAST_READ;
+            if is_whole && blocks.unbudgeted.len() < MAX_UNBUDGETED {
                 blocks.unbudgeted.push(block);
             }
         } else if block.spare_bytes() >= min_spare {
@@ -172,7 +212,8 @@ mod tests {
 
     fn pool(block: usize, budget: usize) -> (Pool, Arc<Counters>) {
         let counters = Arc::new(Counters::default());
-        (Pool::new(block, budget, counters.clone()), counters)
+        let limits = PoolLimits { block_bytes: block, budget_bytes: budget, shared_bytes: 1 << 20 };
+        (Pool::new(limits, counters.clone()), counters)
     }
 
     #[test]
@@ -223,6 +264,20 @@ mod tests {
         let block = pool.acquire(1000).expect("one is free");
         assert_eq!(Some(block.bytes.as_ptr()), index);
         assert!(pool.acquire(1000).is_none(), "the others are in use");
+    }
+
+    #[test]
+    fn reads_shrink_before_the_shared_memory_runs_out() {
+        let (pool, counters) = pool(1024, 0);
+        let blocks: Vec<Block> = (0..4_000).map(|_| pool.unbudgeted(128 << 10)).collect();
+        let held: usize = blocks.iter().map(|block| block.spare_bytes() - LEAST_READ).sum();
+        assert!(held <= 1 << 20, "{held}");
+        assert!(blocks.iter().all(|block| block.spare_bytes() >= LEAST_READ));
+        assert!(counters.reads_shortened.get() > 3_000);
+        for block in blocks {
+            pool.release(block, 16);
+        }
+        assert_eq!(pool.unbudgeted(16 << 10).spare_bytes(), 16 << 10, "free again");
     }
 
     #[test]

@@ -33,6 +33,10 @@ counters! {
     connections_refused,
     /// Connections closed because their upstream did not accept within `Options::connect_patience`.
     connections_unanswered,
+    /// Connections closed because the upstream's path led to a link, or to the socket of another user.
+    upstreams_distrusted,
+    /// Connections closed because tokengap's user may not connect to the upstream's socket.
+    upstreams_forbidden,
     /// Times that accepting failed (no file descriptors left, for example).
     accept_errors,
     /// Connections ended by a crash in tokengap.
@@ -47,6 +51,8 @@ counters! {
     frames_backward,
     /// Messages, or ranges of bytes from HTTP servers, whose observation was dropped because the queue was full, or the budget used up.
     dropped,
+    /// Reads that were shortened because connections held most of `Options::max_buffered_bytes`.
+    reads_shortened,
     /// Openings, closings and losses that were not reported.
     unreported,
     /// Bytes currently allocated for reads and observations.

@@ -149,11 +149,13 @@ mod tests {
     use bytes::BufMut;
 
     use super::*;
+    use crate::relay::pool::PoolLimits;
     use crate::relay::stats::Counters;
 
     /// Fills a message of `length` bytes in full reads. Returns how many bytes were copied from block to block.
     fn copied(length: u64, before: usize) -> usize {
-        let pool = Arc::new(Pool::new(1 << 20, 64 << 20, Arc::new(Counters::default())));
+        let limits = PoolLimits { block_bytes: 1 << 20, budget_bytes: 64 << 20, shared_bytes: 64 << 20 };
+        let pool = Arc::new(Pool::new(limits, Arc::new(Counters::default())));
         let mut window = Window::new(pool, 128 << 10);
         assert!(window.reserve(Pending { start: 0, frame_end: None }));
         window.spare().put_bytes(1, before);

@@ -8,16 +8,12 @@ mod place;
 mod restore;
 mod socket_type;
 
-use std::ffi::OsStr;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-use rustix::fs::{Mode, OFlags};
+use std::path::PathBuf;
 
 use crate::relay::RelayError;
 
+pub use crate::folder::{Folder, HeldFile};
 pub use note::is_ours;
 pub use place::Place;
 pub use restore::{Restored, restore};
@@ -35,6 +31,9 @@ pub enum SpliceError {
     /// No socket file has this name.
     #[error("{} is not a socket: nothing was moved", .0.display())]
     NotASocket(PathBuf),
+    /// Another file has taken the place of the examined socket.
+    #[error("{} was replaced while tokengap examined it: nothing was moved; try again", .0.display())]
+    Replaced(PathBuf),
     /// This operation on a file failed.
     #[error("cannot {} {}: {}", .0, .1.display(), .2)]
     File(&'static str, PathBuf, #[source] io::Error),
@@ -44,40 +43,4 @@ pub enum SpliceError {
     /// The engine's socket with this original path is not at the second path, which it was moved to.
     #[error("{} is not where tokengap moved it; {} was not changed", .1.display(), .0.display())]
     Gone(PathBuf, PathBuf),
-}
-
-/// A folder of sockets, in any mount namespace reachable through `/proc/PID/root`. It is held open, so that files are found in it even if
-/// its path changes.
-#[derive(Clone, Debug)]
-pub struct Folder {
-    fd: Arc<OwnedFd>,
-    shown: PathBuf,
-}
-
-impl Folder {
-    /// Opens `path`. Errors and reports show it as `shown`.
-    pub fn open(path: &Path, shown: &Path) -> Result<Self, SpliceError> {
-        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        match rustix::fs::open(path, flags, Mode::empty()) {
-            Ok(fd) => Ok(Self { fd: Arc::new(fd), shown: shown.to_owned() }),
-            Err(errno) => Err(SpliceError::Folder(shown.to_owned(), errno.into())),
-        }
-    }
-
-    /// Path of the file `name`: short enough for a socket address, and valid in this process only.
-    pub fn at(&self, name: impl AsRef<OsStr>) -> PathBuf {
-        let mut path = self.path();
-        path.push(name.as_ref());
-        path
-    }
-
-    /// Path of the folder itself, valid in this process only.
-    fn path(&self) -> PathBuf {
-        format!("/proc/self/fd/{}", self.fd.as_raw_fd()).into()
-    }
-
-    /// Path of the file as its owner knows it.
-    pub fn shown(&self, name: impl AsRef<OsStr>) -> PathBuf {
-        self.shown.join(name.as_ref())
-    }
 }

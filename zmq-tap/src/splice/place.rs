@@ -1,17 +1,15 @@
 //! Takeover and restoration of the path of one socket file.
 
-use std::fs::{self, Permissions};
+use std::fs::Metadata;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
-
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Uid, chownat, renameat_with};
+use std::path::PathBuf;
 
 use super::note::{Move, aside};
-use super::{Folder, SpliceError};
-use crate::relay::claim::{Identity, Note};
+use super::{Folder, HeldFile, SpliceError};
+use crate::relay::PairSockets;
+use crate::relay::claim::{Identity, Note, is_listening};
 
 /// Limit of earlier sockets moved aside under one name. Each restart of an engine leaves at most one.
 const MAX_ASIDE: u32 = 1_000;
@@ -21,41 +19,48 @@ const MAX_ASIDE: u32 = 1_000;
 pub struct Place {
     folder: Folder,
     name: String,
+    /// The engine's socket, wherever its name leads.
+    engine: HeldFile,
     moved: Move,
     note: Note,
     restored: bool,
 }
 
 impl Place {
-    /// Listens at the path of the socket `name`, and moves that socket to [`Place::aside`], where it stays usable. Connected peers stay
-    /// connected to the engine; new connections reach tokengap.
-    pub fn take(folder: &Folder, name: &str) -> Result<(UnixListener, Self), SpliceError> {
+    /// Opens the socket `name` without connecting to it.
+    pub fn find_socket(folder: &Folder, name: &str) -> Result<HeldFile, SpliceError> {
         if name.is_empty() || name.contains(['/', '\n']) {
             return Err(SpliceError::Name(name.into()));
         }
-        let path = folder.at(name);
-        let failed = |what, error| SpliceError::File(what, folder.shown(name), error);
-        let found = fs::symlink_metadata(&path).map_err(|source| failed("examine", source))?;
-        if !found.file_type().is_socket() {
-            return Err(SpliceError::NotASocket(folder.shown(name)));
+        let found = folder.find_file(name).and_then(|found| found.ok_or_else(|| io::ErrorKind::NotFound.into()));
+        let found = found.map_err(|error| SpliceError::File("examine", folder.shown(name), error))?;
+        if found.is_socket() { Ok(found) } else { Err(SpliceError::NotASocket(folder.shown(name))) }
+    }
+
+    /// Listens at the path of the socket `name`, which must be `engine`, and moves that socket to [`Place::aside`], where it stays usable.
+    /// Connected peers stay connected to the engine; new connections reach tokengap.
+    pub fn take(folder: &Folder, name: &str, engine: HeldFile) -> Result<(UnixListener, Self), SpliceError> {
+        let found = Self::find_socket(folder, name)?;
+        if !found.is_same(engine.metadata()) {
+            return Err(SpliceError::Replaced(folder.shown(name)));
         }
-        let free = (1..=MAX_ASIDE)
-            .map(|number| aside(name, number))
-            .find(|aside| fs::symlink_metadata(folder.at(aside)).is_err());
+        let failed = |what, error| SpliceError::File(what, folder.shown(name), error);
+        let free =
+            (1..=MAX_ASIDE).map(|number| aside(name, number)).find(|aside| matches!(folder.find_file(aside), Ok(None)));
         let Some(aside) = free else {
             return Err(failed("find a name for moving aside", io::ErrorKind::AlreadyExists.into()));
         };
-        let note = Note::create(&path)?;
-        let engine = Identity::of(&found);
+        let note = Note::create(folder, name)?;
         let mut place = Self {
             folder: folder.clone(),
             name: name.into(),
-            moved: Move { engine, ours: None, aside },
+            moved: Move { engine: Identity::of(engine.metadata()), ours: None, aside },
+            engine,
             note,
             // Nothing is moved yet: until then, dropping `place` must not try to restore.
             restored: true,
         };
-        let created = place.listen(&found);
+        let created = place.listen();
         match created {
             Ok(listener) => {
                 place.restored = false;
@@ -70,20 +75,25 @@ impl Place {
     }
 
     /// Writes the note, binds the socket, copies the engine's owner and mode, and then exchanges the names.
-    fn listen(&mut self, engine: &fs::Metadata) -> Result<UnixListener, (&'static str, io::Error)> {
-        let ours = self.folder.at(&self.moved.aside);
+    fn listen(&mut self) -> Result<UnixListener, (&'static str, io::Error)> {
+        let aside = &self.moved.aside;
         let note = |error| ("write a note next to", error);
         self.note.write(&self.moved.written()).map_err(note)?;
-        let listener = UnixListener::bind(&ours).map_err(|error| ("listen next to", error))?;
-        let created = fs::symlink_metadata(&ours).map_err(|error| ("examine the new socket next to", error))?;
-        self.moved.ours = Some(Identity::of(&created));
+        let listener = UnixListener::bind(self.folder.at(aside)).map_err(|error| ("listen next to", error))?;
+        let created =
+            find_own_socket(&self.folder, aside).map_err(|error| ("examine the new socket next to", error))?;
+        self.moved.ours = Some(Identity::of(created.metadata()));
         self.note.write(&self.moved.written()).map_err(note)?;
-        copy_permissions(&ours, engine)
+        copy_permissions(&created, self.engine.metadata())
             .map_err(|error| ("create a socket with the same permissions next to", error))?;
         // One atomic step, so that a connecting peer finds either the engine's socket or tokengap's.
-        let engines = self.folder.at(&self.name);
-        renameat_with(CWD, &ours, CWD, &engines, RenameFlags::EXCHANGE).map_err(|errno| ("replace", errno.into()))?;
+        self.folder.exchange(&self.moved.aside, &self.name).map_err(|error| ("replace", error))?;
         Ok(listener)
+    }
+
+    /// Files for the relay, which connects to the engine's socket by its descriptor.
+    pub fn pair_sockets(&self, listener: UnixListener) -> io::Result<PairSockets> {
+        Ok(PairSockets { listener: listener.into(), upstream: Some(self.engine.to_descriptor()?) })
     }
 
     /// Current path of the engine's own socket; valid in this process only.
@@ -98,13 +108,13 @@ impl Place {
 
     /// Whether the path still leads to tokengap's socket. A restarted engine removes that file and binds its own.
     pub fn is_held(&self) -> bool {
-        self.has_identity(&self.name, self.moved.ours.as_ref())
+        self.find(&self.name, self.moved.ours.as_ref()).is_some()
     }
 
     /// Stops accepting new peers: they find no socket file, and retry.
     pub fn close(&self) {
-        if self.is_held() {
-            let _ = fs::remove_file(self.folder.at(&self.name));
+        if let Some(ours) = self.find(&self.name, self.moved.ours.as_ref()) {
+            let _ = self.folder.remove_file(&self.name, ours.metadata());
         }
     }
 
@@ -117,14 +127,14 @@ impl Place {
         if std::mem::replace(&mut self.restored, true) {
             return Ok(());
         }
-        let (path, aside) = (self.folder.at(&self.name), self.folder.at(&self.moved.aside));
-        let occupied = fs::symlink_metadata(&path).is_ok();
-        let result = if !self.has_identity(&self.moved.aside, Some(&self.moved.engine)) || (occupied && !self.is_held())
-        {
+        let is_occupied = !matches!(self.folder.find_file(&self.name), Ok(None));
+        let is_aside = self.find(&self.moved.aside, Some(&self.moved.engine)).is_some();
+        let result = if !is_aside || (is_occupied && !self.is_held()) {
             self.close();
             Err(SpliceError::Gone(self.shown(), self.folder.shown(&self.moved.aside)))
         } else {
-            fs::rename(&aside, &path).map_err(|error| SpliceError::File("put back", self.shown(), error))
+            let renamed = self.folder.rename(&self.moved.aside, &self.name);
+            renamed.map_err(|error| SpliceError::File("put back", self.shown(), error))
         };
         if result.is_ok() || matches!(result, Err(SpliceError::Gone(..))) {
             self.remove_leftovers();
@@ -135,18 +145,20 @@ impl Place {
 
     /// Removes the file aside if it is tokengap's socket, or an engine socket without a listener.
     fn remove_leftovers(&self) {
-        let aside = self.folder.at(&self.moved.aside);
-        let ours = self.has_identity(&self.moved.aside, self.moved.ours.as_ref());
-        let dead = self.has_identity(&self.moved.aside, Some(&self.moved.engine))
-            && matches!(crate::relay::claim::is_listening(&aside), Ok(false));
-        if ours || dead {
-            let _ = fs::remove_file(aside);
+        let aside = &self.moved.aside;
+        let dead = || {
+            let engine = self.find(aside, Some(&self.moved.engine))?;
+            matches!(is_listening(&engine), Ok(false)).then_some(engine)
+        };
+        if let Some(leftover) = self.find(aside, self.moved.ours.as_ref()).or_else(dead) {
+            let _ = self.folder.remove_file(aside, leftover.metadata());
         }
     }
 
-    fn has_identity(&self, name: &str, identity: Option<&Identity>) -> bool {
-        let found = fs::symlink_metadata(self.folder.at(name));
-        found.is_ok_and(|found| identity == Some(&Identity::of(&found)))
+    /// Opens the file `name` if it is the one with this identity.
+    fn find(&self, name: &str, identity: Option<&Identity>) -> Option<HeldFile> {
+        let found = self.folder.find_file(name).ok()??;
+        (identity? == &Identity::of(found.metadata())).then_some(found)
     }
 }
 
@@ -158,15 +170,18 @@ impl Drop for Place {
     }
 }
 
-/// Gives the socket file at `path` the owner and mode of `model`, so that the same peers may connect. An open descriptor ensures that both
-/// changes apply to one and the same file.
-fn copy_permissions(path: &Path, model: &fs::Metadata) -> io::Result<()> {
-    let opened = rustix::fs::open(path, OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
-    let now = fs::symlink_metadata(path)?;
+/// Opens the socket that was just bound. Whoever may write to the folder may have replaced it.
+fn find_own_socket(folder: &Folder, name: &str) -> io::Result<HeldFile> {
+    let own_user = rustix::process::geteuid().as_raw();
+    let found = folder.find_file(name)?.filter(|found| found.is_socket() && found.owner() == own_user);
+    found.ok_or_else(|| io::Error::other("another process replaced it"))
+}
+
+/// Gives a socket file the owner and mode of `model`, so that the same peers may connect.
+fn copy_permissions(socket: &HeldFile, model: &Metadata) -> io::Result<()> {
+    let now = socket.metadata();
     if (now.uid(), now.gid()) != (model.uid(), model.gid()) {
-        let (uid, gid) = (Uid::from_raw(model.uid()), Gid::from_raw(model.gid()));
-        chownat(&opened, "", Some(uid), Some(gid), AtFlags::EMPTY_PATH)?;
+        socket.set_owner(model.uid(), model.gid())?;
     }
-    let by_descriptor = format!("/proc/self/fd/{}", opened.as_raw_fd());
-    fs::set_permissions(by_descriptor, Permissions::from_mode(model.mode() & 0o7777))
+    socket.set_mode(model.mode())
 }

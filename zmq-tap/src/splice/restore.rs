@@ -1,11 +1,10 @@
 //! Restoration after a crash: reads the notes and moves the recorded sockets back.
 
 use std::fs;
-use std::os::unix::fs::FileTypeExt;
 use std::path::PathBuf;
 
 use super::note::Move;
-use super::{Folder, SpliceError};
+use super::{Folder, HeldFile, SpliceError};
 use crate::relay::RelayError;
 use crate::relay::claim::{Identity, Note, is_listening};
 
@@ -25,6 +24,8 @@ pub enum Restored {
     Held(PathBuf),
     /// Nothing was changed, for the given reason.
     Refused(PathBuf, String),
+    /// The note belongs to another user, and was not read.
+    OfAnother(PathBuf),
 }
 
 /// The file found under a name.
@@ -82,26 +83,27 @@ pub fn restore(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
 
 /// Restores one socket. Returns `None` if the note does not describe a move.
 fn restore_one(folder: &Folder, name: &str) -> Option<Restored> {
-    let (path, shown) = (folder.at(name), folder.shown(name));
-    let mut note = match Note::lock(&path) {
+    let shown = folder.shown(name);
+    // Any user may leave a file of this name in a shared folder.
+    let own_user = rustix::process::geteuid().as_raw();
+    if folder.find_file(format!("{name}.tokengap")).ok()??.owner() != own_user {
+        return Some(Restored::OfAnother(shown));
+    }
+    let mut note = match Note::lock(folder, name) {
         Ok(note) => note?,
         Err(RelayError::InUseByTokengap(_)) => return Some(Restored::Held(shown)),
         Err(error) => return Some(Restored::Refused(shown, error.to_string())),
     };
     let moved = Move::read(&note.read()?, name)?;
-    if !note.is_own() {
-        let why = "its note belongs to another user: run this command as that user";
-        return Some(Restored::Refused(shown, why.into()));
-    }
-    let aside = folder.at(&moved.aside);
-    let step = decide(identify(&path, &moved), identify(&aside, &moved));
+    let (at_name, at_aside) = (Examined::open(folder, name, &moved), Examined::open(folder, &moved.aside, &moved));
+    let step = decide(at_name.found, at_aside.found);
     match step {
         Step::PutBack => {
-            if let Err(error) = fs::rename(&aside, &path) {
+            if let Err(error) = folder.rename(&moved.aside, name) {
                 return Some(Restored::Refused(shown, format!("cannot move it back: {error}")));
             }
         }
-        Step::Replaced if !matches!(is_listening(&aside), Ok(false)) => {
+        Step::Replaced if at_aside.may_be_listening() => {
             let why = format!(
                 "another socket has taken its place, and the engine still listens on {}",
                 folder.shown(&moved.aside).display()
@@ -109,14 +111,13 @@ fn restore_one(folder: &Folder, name: &str) -> Option<Restored> {
             return Some(Restored::Refused(shown, why));
         }
         Step::Clean { aside: false } => {}
-        Step::Replaced | Step::Clean { aside: true } => {
-            let _ = fs::remove_file(&aside);
-        }
-        Step::Forget { name: at_name, aside: at_aside } => {
-            for (ours, path) in [(at_name, &path), (at_aside, &aside)] {
-                if ours {
-                    let _ = fs::remove_file(path);
-                }
+        Step::Replaced | Step::Clean { aside: true } => at_aside.remove(folder, &moved.aside),
+        Step::Forget { name: is_at_name, aside: is_aside } => {
+            if is_at_name {
+                at_name.remove(folder, name);
+            }
+            if is_aside {
+                at_aside.remove(folder, &moved.aside);
             }
         }
     }
@@ -128,20 +129,38 @@ fn restore_one(folder: &Folder, name: &str) -> Option<Restored> {
     })
 }
 
-fn identify(path: &std::path::Path, moved: &Move) -> Found {
-    let Ok(found) = fs::symlink_metadata(path) else {
-        return Found::Missing;
-    };
-    let is = Identity::of(&found);
-    if is == moved.engine {
-        Found::Engine
-    } else if moved.ours.as_ref() == Some(&is)
-        || (moved.ours.is_none() && found.file_type().is_socket() && path.ends_with(&moved.aside))
-    {
-        // This socket was made just before its identity could be recorded: only tokengap uses this name.
-        Found::Ours
-    } else {
-        Found::Other
+/// A name in the folder, with the file that it leads to.
+struct Examined {
+    found: Found,
+    file: Option<HeldFile>,
+}
+
+impl Examined {
+    fn open(folder: &Folder, name: &str, moved: &Move) -> Self {
+        let Ok(Some(file)) = folder.find_file(name) else {
+            return Self { found: Found::Missing, file: None };
+        };
+        let is = Identity::of(file.metadata());
+        let found = if is == moved.engine {
+            Found::Engine
+        } else if moved.ours.as_ref() == Some(&is) || (moved.ours.is_none() && file.is_socket() && name == moved.aside)
+        {
+            // This socket was made just before its identity could be recorded: only tokengap uses this name.
+            Found::Ours
+        } else {
+            Found::Other
+        };
+        Self { found, file: Some(file) }
+    }
+
+    fn may_be_listening(&self) -> bool {
+        self.file.as_ref().is_some_and(|file| !matches!(is_listening(file), Ok(false)))
+    }
+
+    fn remove(&self, folder: &Folder, name: &str) {
+        if let Some(file) = &self.file {
+            let _ = folder.remove_file(name, file.metadata());
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use super::{Folder, SpliceError};
+use super::HeldFile;
 use crate::zmtp::{Command, Mark, Scanner};
 
 /// Maximum wait for the listener's part of the handshake, which an I/O thread sends.
@@ -12,16 +12,11 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Limit of the listener's part of the handshake in bytes.
 const LONGEST: usize = 4096;
 
-/// Returns the type of the ZMQ socket that listens on the file `name`, such as `PULL`.
+/// Returns the type of the ZMQ socket that listens on a socket file, such as `PULL`.
 ///
 /// Reads it from the handshake on a new connection, and leaves before that connection is a peer of the socket.
-pub fn socket_type(folder: &Folder, name: &str) -> Result<String, SpliceError> {
-    let failed = |error| SpliceError::File("read the ZMQ socket type of", folder.shown(name), error);
-    handshake(folder, name).map_err(failed)
-}
-
-fn handshake(folder: &Folder, name: &str) -> io::Result<String> {
-    let mut stream = UnixStream::connect(folder.at(name))?;
+pub fn socket_type(socket: &HeldFile) -> io::Result<String> {
+    let mut stream = UnixStream::connect(socket.path())?;
     let mut greeting = [0; 64];
     greeting[..16].copy_from_slice(b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL");
     stream.write_all(&greeting)?;

@@ -89,7 +89,7 @@ fn a_note_that_is_a_link_is_not_followed() {
     std::fs::write(&target, "precious").expect("written");
     std::os::unix::fs::symlink(&target, folder.path().join("in.sock.tokengap")).expect("linked");
     let error = start(folder.path()).expect_err("refused");
-    assert!(matches!(error, RelayError::Note(..)), "{error}");
+    assert!(matches!(error, RelayError::ForeignNote(_)), "{error}");
     assert_eq!(std::fs::read(&target).expect("still there"), b"precious");
 }
 
@@ -136,4 +136,20 @@ fn a_killed_relay_is_replaced() {
     assert_eq!(read_all(upstream.accept().expect("connected").0), message(b"after the restart"));
     relay.stop();
     assert!(!path.exists());
+}
+
+#[test]
+fn an_upstream_replaced_by_a_link_is_not_reached() {
+    let bench = Bench::new();
+    let engine = bench.upstream();
+    drop(bench.through(&engine));
+    let other = UnixListener::bind(bench.path("other")).expect("bound");
+    std::fs::rename(bench.path("out.sock"), bench.path("moved")).expect("renamed");
+    std::os::unix::fs::symlink("other", bench.path("out.sock")).expect("linked");
+    assert_eq!(read_all(bench.sender()), b"", "the connection is closed");
+    assert_eq!(bench.relay.stats().upstreams_distrusted, 1);
+    other.set_nonblocking(true).expect("set");
+    assert!(other.accept().is_err(), "the link is not followed");
+    std::fs::rename(bench.path("moved"), bench.path("out.sock")).expect("renamed back");
+    drop(bench.through(&engine));
 }

@@ -208,3 +208,29 @@ fn connections_above_the_limit_are_closed_immediately() {
     eventually("connections are closed", || bench.relay.stats().connections_open == 0);
     bench.through(&upstream);
 }
+
+#[test]
+fn reads_become_shorter_when_the_memory_of_the_relay_is_used_up() {
+    let options = Options { budget_bytes: 0, max_buffered_bytes: 64 << 10, max_connections: 4, ..Options::default() };
+    let bench = Bench::with(options);
+    let upstream = bench.upstream();
+    let (mut stalled, _unread) = bench.through(&upstream);
+    fill(&mut stalled, &noise(3, 8 << 20));
+    let (sender, receiver) = bench.through(&upstream);
+    let sent = noise(5, 2 << 20);
+    let reading = std::thread::spawn(move || read_all(receiver));
+    write_all(sender, sent.clone()).join().expect("written");
+    assert!(reading.join().expect("the reader ends") == sent, "the other connection continues");
+    let stats = bench.relay.stats();
+    assert!(stats.reads_shortened > 0, "{stats:?}");
+    assert_eq!(stats.held_bytes, 0, "{stats:?}");
+}
+
+#[test]
+fn only_connections_that_fit_into_the_memory_of_the_relay_are_accepted() {
+    let bench = Bench::with(Options { budget_bytes: 0, max_buffered_bytes: 16 << 10, ..Options::default() });
+    let upstream = bench.upstream();
+    let _connected = (bench.through(&upstream), bench.through(&upstream));
+    assert_eq!(read_all(bench.sender()), b"");
+    assert_eq!(bench.relay.stats().connections_refused, 1);
+}

@@ -11,7 +11,7 @@ use probe_user::peers::Holder;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 
 use crate::attach::{Reason, Row, State};
-use crate::splice::plan;
+use crate::splice::Located;
 
 /// Tests whether an engine is visible.
 pub(super) fn engine(engine: Option<&Engine>, topology: &Topology) -> Row {
@@ -48,11 +48,10 @@ pub(super) fn thread_times(engine: &Engine) -> Row {
 /// Tests whether hops can be moved behind the relay: the listeners are known, their folders writable, and a sender's socket can be
 /// borrowed.
 pub(super) fn splice(engine: &Engine) -> Row {
-    let opened = plan(engine, None).and_then(|planned| {
-        planned.iter().try_for_each(|planned| {
-            let folder = planned.folder.display();
-            accessat(CWD, &planned.folder, Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
-                .with_context(|| format!("cannot write to {folder}"))
+    let opened = Located::find(engine, None).and_then(|located| {
+        located.folders().iter().try_for_each(|folder| {
+            accessat(CWD, folder.path(), Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
+                .with_context(|| format!("cannot write to {}", folder.shown("").display()))
         })
     });
     let mut row = Row::of(

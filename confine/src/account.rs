@@ -1,0 +1,44 @@
+//! Change of root's user to the owner of the files that a command works on.
+
+use rustix::io::Result;
+use rustix::process::{Gid, Uid, geteuid};
+use rustix::thread::{
+    CapabilitySet, capabilities, set_keep_capabilities, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
+
+/// User and group of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Account {
+    /// User id.
+    pub user: u32,
+    /// Group id.
+    pub group: u32,
+}
+
+/// Capabilities to change the ids.
+const NEEDED: [(CapabilitySet, &str); 2] = [(CapabilitySet::SETUID, "SETUID"), (CapabilitySet::SETGID, "SETGID")];
+
+/// Whether this process runs as root and can change to any user. The error names the capability that it lacks.
+pub fn can_change_user() -> std::result::Result<bool, &'static str> {
+    if !geteuid().is_root() {
+        return Ok(false);
+    }
+    let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
+    match NEEDED.iter().find(|(needed, _)| !has.contains(*needed)) {
+        Some((_, name)) => Err(name),
+        None => Ok(true),
+    }
+}
+
+/// Changes the user and group ids of this thread and leaves all groups. Permitted capabilities stay, effective ones do not.
+pub(crate) fn change_user(account: Account) -> Result<()> {
+    if geteuid().as_raw() == account.user {
+        return Ok(());
+    }
+    let user = Uid::from_raw(account.user);
+    let group = Gid::from_raw(account.group);
+    set_keep_capabilities(true)?;
+    set_thread_groups(&[])?;
+    set_thread_res_gid(group, group, group)?;
+    set_thread_res_uid(user, user, user)
+}

@@ -1,0 +1,145 @@
+//! The user whose files a relay works on. A relay that root started takes this user before it opens a path or connects, because whoever owns a
+//! file may replace it by a link.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use confine::Account;
+use zmq_tap::relay::Endpoint;
+use zmq_tap::splice::Folder;
+
+const ROOT: u32 = 0;
+
+/// User and group of this process.
+pub(crate) fn own() -> Account {
+    Account { user: rustix::process::geteuid().as_raw(), group: rustix::process::getegid().as_raw() }
+}
+
+/// User and group of process `pid`.
+pub(crate) fn of_process(pid: u32) -> anyhow::Result<Account> {
+    let status = foreign::kernel::read_text(format!("/proc/{pid}/status"));
+    let status = status.with_context(|| format!("cannot read the user of process {pid}"))?;
+    parse_account(&status).with_context(|| format!("process {pid} runs with the rights of several users"))
+}
+
+/// User and group of a process whose real, effective, saved and file system ids are the same.
+fn parse_account(status: &str) -> Option<Account> {
+    let id = |name: &str| {
+        let mut ids = status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace();
+        let first = ids.next()?;
+        ids.all(|other| other == first).then(|| first.parse().ok()).flatten()
+    };
+    Some(Account { user: id("Uid:")?, group: id("Gid:")? })
+}
+
+/// Requires that `pid` has the same mounts and the same root folder as this process.
+pub(crate) fn require_same_files(pid: u32) -> anyhow::Result<()> {
+    let same = || -> io::Result<bool> {
+        let mounts = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/mnt"));
+        let root = |of: &str| std::fs::metadata(format!("/proc/{of}/root/")).map(|root| (root.dev(), root.ino()));
+        let pid = pid.to_string();
+        Ok(mounts(&pid)? == mounts("self")? && root(&pid)? == root("self")?)
+    };
+    let same = same().with_context(|| {
+        format!("cannot see the mounts of process {pid}: run tokengap as that process's user, or use tokengap attach")
+    })?;
+    ensure!(
+        same,
+        "process {pid} runs in another container or root folder: tokengap moves sockets only in its own, because a relay outside the container could be led to sockets of the host; run tokengap inside the container, or use tokengap attach"
+    );
+    Ok(())
+}
+
+/// User for a relay between these endpoints that root has started: the owner of the upstreams' sockets, else of the folders of socket files.
+/// Without socket files, a user without any files.
+#[expect(clippy::disallowed_methods, reason = "/etc/passwd, a file of root")]
+pub(crate) fn of_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
+    let path_of = |endpoint: &Endpoint| if let Endpoint::Path(path) = endpoint { Some(path.clone()) } else { None };
+    let upstream_paths: Vec<_> = upstreams.iter().filter_map(path_of).collect();
+    let paths: Vec<_> = listens.iter().filter_map(path_of).chain(upstream_paths.iter().cloned()).collect();
+    for path in &upstream_paths {
+        ensure!(
+            owners(path).is_some(),
+            "the folder of {} cannot be opened: create it first, because tokengap as root takes the user that owns it",
+            path.display()
+        );
+    }
+    let sockets: BTreeSet<u32> = upstream_paths.iter().filter_map(|path| owners(path)?.socket).collect();
+    let folders: BTreeSet<u32> =
+        paths.iter().filter_map(|path| Some(owners(path)?.folder)).filter(|owner| *owner != ROOT).collect();
+    let owners: Vec<u32> = if sockets.is_empty() { folders } else { sockets }.into_iter().collect();
+    let user = match *owners {
+        [] if paths.is_empty() => return Ok(confine::account_without_files()),
+        [] => ROOT,
+        [user] => user,
+        [first, second, ..] => bail!(
+            "the endpoints belong to several users, such as {first} and {second}, and tokengap does not relay between users as root: start one tokengap tap for each user, as that user"
+        ),
+    };
+    let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let group = primary_group(&passwd, user).unwrap_or(confine::account_without_files().group);
+    Ok(Account { user, group })
+}
+
+/// Owners of a socket file.
+struct SocketOwners {
+    folder: u32,
+    /// `None` if there is no such socket.
+    socket: Option<u32>,
+}
+
+/// Owners of the socket file `path` and of its folder, which must exist.
+fn owners(path: &Path) -> Option<SocketOwners> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = Folder::open(parent, parent).ok()?;
+    let socket = folder.find_file(path.file_name()?).ok()?.filter(zmq_tap::splice::HeldFile::is_socket);
+    Some(SocketOwners { folder: folder.metadata().ok()?.uid(), socket: socket.map(|socket| socket.owner()) })
+}
+
+/// Group of a user in the text of `/etc/passwd`. The group of a file is no evidence: its folder may determine it.
+fn primary_group(passwd: &str, user: u32) -> Option<u32> {
+    if user == ROOT {
+        return Some(ROOT);
+    }
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':').skip(2);
+        (fields.next()?.parse() == Ok(user)).then(|| fields.next()?.parse().ok()).flatten()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_user_of_a_process_is_read_from_its_status() {
+        let own_pid = std::process::id();
+        assert_eq!(of_process(own_pid).expect("readable"), own());
+        let status = "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nGid:\t7\t7\t7\t7\n";
+        assert_eq!(parse_account(status), Some(Account { user: 1000, group: 7 }));
+        assert_eq!(parse_account(&status.replace("1000\t7", "1000\t8").replace("7\t7\t7\t7", "7\t0\t7\t7")), None);
+        require_same_files(own_pid).expect("the same process");
+    }
+
+    #[test]
+    fn the_group_of_a_user_is_found() {
+        let passwd = "root:x:0:0:root:/root:/bin/sh\nbroken\nengine:x:1000:100::/:/bin/sh\n";
+        assert_eq!(primary_group(passwd, 1000), Some(100));
+        assert_eq!(primary_group(passwd, 7), None);
+        assert_eq!(primary_group("", 0), Some(0));
+    }
+
+    #[test]
+    fn endpoints_without_files_need_no_user() {
+        let endpoint = |text: &str| text.parse::<Endpoint>().expect("an endpoint");
+        let tcp = [endpoint("tcp://127.0.0.1:1"), endpoint("ipc://@name")];
+        let account = of_endpoints(&tcp, &tcp).expect("one user");
+        assert!(account.user != 0 && account.group != 0, "{account:?}");
+        let folder = tempfile::tempdir().expect("a folder");
+        let own_folder = [endpoint(&format!("ipc://{}/socket", folder.path().display()))];
+        assert_eq!(of_endpoints(&own_folder, &tcp).expect("one user").user, own().user);
+    }
+}
