@@ -5,10 +5,10 @@
 //! 1. Look up the files and ports that the command needs.
 //! 2. Disable core dumps, so that data of other processes stays in memory.
 //! 3. Remove all capabilities that are not kept from the bounding, ambient, inheritable, effective and permitted sets.
-//! 4. Change root's user id to one without files or processes, for a plan with [`Plan::unprivileged`].
+//! 4. Change root's user id to an unused one, which has no files and no other processes, for a plan with [`Plan::unprivileged`].
 //! 5. Set `no_new_privs`, so that no program started later regains them.
 //! 6. Landlock (Linux 5.13): files, TCP ports and abstract sockets. Landlock treats reading `/proc/PID` of another process as tracing it
-//!    and refuses that, so commands that watch processes do not use it ([`Work::Probe`], [`Work::Move`]).
+//!    and refuses that, so commands that watch processes do not use it ([`Work::Observe`], [`Work::Attach`], [`Work::Move`]).
 //! 7. seccomp: system calls. A call that this work never makes fails with `EPERM`, or ends the process if no traffic passes through it
 //!    ([`Work::Files`]). An unlisted call fails with `ENOSYS`, so that a libc falls back to an older one.
 //!
@@ -23,5 +23,5 @@ mod seccomp;
 mod syscalls;
 
 pub use apply::{Outcome, refuse_programs};
-pub use caps::{UNPRIVILEGED, can_drop_root};
+pub use caps::can_drop_root;
 pub use plan::{Capabilities, Plan, PortAccess, Work};
