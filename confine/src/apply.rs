@@ -1,21 +1,16 @@
 //! Dropping all rights that a plan does not name.
 
-use rustix::process::{Resource, Rlimit, setrlimit};
+use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::set_no_new_privs;
 
-use crate::plan::{Capabilities, Plan};
+use crate::plan::{Capabilities, Plan, Work};
 use crate::{caps, files, seccomp};
 
 impl Plan {
     /// Drops all other rights. This cannot be undone.
     pub fn apply(&self) -> Outcome {
-        let mut outcome = Outcome {
-            missing: Vec::new(),
-            kept: Capabilities::empty(),
-            unprivileged: false,
-            landlock: false,
-            seccomp: false,
-        };
+        let mut outcome =
+            Outcome { missing: Vec::new(), kept: Capabilities::empty(), user: None, landlock: false, seccomp: false };
         let missing = &mut outcome.missing;
         let mut note = |text: String| missing.push(format!("confinement: {text}"));
         let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
@@ -30,12 +25,19 @@ impl Plan {
         match caps::drop_capabilities(self) {
             Ok((kept, user)) => {
                 outcome.kept = kept;
-                outcome.unprivileged = user == Some(Ok(()));
-                if let Some(Err(error)) = user {
-                    note(format!("still running as root with write access to its files: {error}"));
+                match user {
+                    Some(Ok(id)) => outcome.user = Some(id),
+                    Some(Err(error)) => note(format!("still running as root with write access to its files: {error}")),
+                    None => {}
                 }
             }
             Err(error) => note(format!("cannot drop capabilities: {error}")),
+        }
+        // Its memory could otherwise be written to by a process with its user id, which then had its rights.
+        if self.work == Work::Attach
+            && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable)
+        {
+            note(format!("cannot protect the memory from processes of the same user: {error}"));
         }
         // Landlock and seccomp require it.
         if let Err(error) = set_no_new_privs(true) {
@@ -65,15 +67,15 @@ pub struct Outcome {
     pub missing: Vec<String>,
     /// Remaining capabilities.
     pub kept: Capabilities,
-    /// Whether root's user id was changed as planned.
-    pub unprivileged: bool,
+    /// The user and group id that root's was changed to.
+    pub user: Option<u32>,
     /// Whether files are confined.
     pub landlock: bool,
     /// Whether system calls are filtered.
     pub seccomp: bool,
 }
 
-/// Refuses to load eBPF programs from now on, for all threads of a process with [`Work::Probe`](crate::Work::Probe). The programs that it
+/// Refuses to load eBPF programs from now on, for all threads of a process with [`Work::Attach`](crate::Work::Attach). The programs that it
 /// has loaded can still be attached.
 pub fn refuse_programs() -> Result<(), String> {
     seccomp::install_final().map_err(|why| format!("confinement: eBPF programs can still be loaded: {why}"))

@@ -1,14 +1,15 @@
 //! Dropping of capabilities, and change of root's user id to one that owns no files and no other processes.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::ops::Range;
 use std::path::PathBuf;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::{Errno, Result};
-use rustix::process::{Gid, Uid, geteuid};
+use rustix::process::{Uid, geteuid, getpriority_user};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
-    remove_capability_from_bounding_set, set_capabilities, set_keep_capabilities, set_thread_groups,
-    set_thread_res_gid, set_thread_res_uid,
+    remove_capability_from_bounding_set, set_capabilities,
 };
 
 use crate::account::{Account, change_user};
@@ -20,8 +21,8 @@ const BYPASS_PERMISSIONS: Capabilities = CapabilitySet::DAC_OVERRIDE;
 const CAPABILITY_BITS: u32 = 64;
 
 /// Drops all capabilities except those that `plan` keeps or its files need, and changes the user if planned. Returns the remaining
-/// capabilities and the result of a planned change of the user.
-pub(crate) fn drop_capabilities(plan: &Plan) -> Result<(Capabilities, Option<Result<()>>)> {
+/// capabilities and the new user, if a change was planned.
+pub(crate) fn drop_capabilities(plan: &Plan) -> Result<(Capabilities, Option<Result<u32>>)> {
     let permitted = capabilities(None)?.permitted;
     if permitted.is_empty() {
         return Ok((permitted, None));
@@ -55,7 +56,7 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<(Capabilities, Option<Res
         Err(error) => return Err(error),
     }
     let user_change = match plan.account {
-        Some(account) => Some(change_user(account)),
+        Some(account) => Some(change_user(account).map(|()| account.user)),
         None => plan.unprivileged.then(drop_root),
     };
     set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: Capabilities::empty() })?;
@@ -76,12 +77,16 @@ fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
     Ok(all_accessible)
 }
 
-/// User and group id of a process that dropped root. No distribution assigns it. `nobody` (65534) would share its id with other programs.
-pub const UNPRIVILEGED: u32 = 65_533;
+/// First of the user ids that no distribution, service manager or container runtime assigns (systemd's `UIDS-GIDS`), and their number.
+const UNASSIGNED_USERS: Range<u32> = 1_879_048_192..2_147_352_576;
+/// Number of ids at the end of a small user namespace that are tried, and number of attempts to find an unused one.
+const LAST_USERS: u32 = 4_096;
+const ATTEMPTS: u32 = 64;
 
-/// An account that owns no files.
-pub fn account_without_files() -> Account {
-    Account { user: UNPRIVILEGED, group: UNPRIVILEGED }
+/// An account that owns no files and has no processes. `None` if the user namespace has none.
+pub fn unused_account() -> Option<Account> {
+    let id = unused_user(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())?;
+    Some(Account { user: id, group: id })
 }
 
 /// Capabilities to change the ids, and to read files of other users afterwards.
@@ -90,7 +95,7 @@ const NEEDED: [(CapabilitySet, &str); 3] =
 /// Replaces the access that root has to its own files.
 const READ_ALL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
-/// Whether this process runs as root and can change to [`UNPRIVILEGED`]. The error names the capability that it lacks.
+/// Whether this process runs as root and can change to an unused user. The error names the capability that it lacks.
 pub fn can_drop_root() -> std::result::Result<bool, &'static str> {
     if !geteuid().is_root() {
         return Ok(false);
@@ -102,11 +107,58 @@ pub fn can_drop_root() -> std::result::Result<bool, &'static str> {
     }
 }
 
-/// Changes the user and group ids of this thread and leaves all groups. Permitted capabilities stay, effective ones do not.
-fn drop_root() -> Result<()> {
-    let (user, group) = (Uid::from_raw(UNPRIVILEGED), Gid::from_raw(UNPRIVILEGED));
-    set_keep_capabilities(true)?;
-    set_thread_groups(&[])?;
-    set_thread_res_gid(group, group, group)?;
-    set_thread_res_uid(user, user, user)
+/// Changes the user and group ids of this thread to unused ones. Returns the new id.
+fn drop_root() -> Result<u32> {
+    let account = unused_account().ok_or(Errno::USERS)?;
+    change_user(account)?;
+    Ok(account.user)
+}
+
+/// A user id that no process has: a process could be traced and written to by another one with the same id.
+fn unused_user(uid_map: &str) -> Option<u32> {
+    let permitted = user_range(uid_map)?;
+    let is_unused = |user: &u32| getpriority_user(Uid::from_raw(*user)) == Err(Errno::SRCH);
+    let mut candidates = (0..ATTEMPTS).map(|_| {
+        // Random, because two processes in different PID namespaces may choose at the same time.
+        let random = RandomState::new().build_hasher().finish();
+        permitted.start + (random % u64::from(permitted.end - permitted.start)) as u32
+    });
+    candidates.find(is_unused)
+}
+
+/// The unassigned ids, or the last ones that a smaller user namespace maps. `uid_map` has lines of `inside outside count`.
+fn user_range(uid_map: &str) -> Option<Range<u32>> {
+    let mapped = uid_map.lines().filter_map(|line| {
+        let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
+        let first = numbers.next()?.ok()?;
+        let count = numbers.nth(1)?.ok()?;
+        Some(first..first.saturating_add(count))
+    });
+    let largest = mapped.max_by_key(|range| range.end - range.start)?;
+    if largest.start <= UNASSIGNED_USERS.start && UNASSIGNED_USERS.end <= largest.end {
+        return Some(UNASSIGNED_USERS);
+    }
+    // Not the very last ones, such as `nobody`.
+    let end = largest.end.checked_sub(16)?;
+    let start = end.saturating_sub(LAST_USERS).max(largest.start).max(1);
+    (start < end).then_some(start..end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_new_user_is_mapped_and_unused() {
+        assert_eq!(user_range("         0          0 4294967295\n"), Some(UNASSIGNED_USERS));
+        assert_eq!(user_range("0 100000 65536\n"), Some(61_424..65_520));
+        assert_eq!(user_range("0 1000 1\n1 100000 65536\n"), Some(61_425..65_521));
+        assert_eq!(user_range("0 1000 1\n"), None);
+        assert_eq!(user_range("garbage\n"), None);
+        let own_map = std::fs::read_to_string("/proc/self/uid_map").unwrap();
+        let user = unused_user(&own_map).unwrap();
+        assert_eq!(getpriority_user(Uid::from_raw(user)), Err(Errno::SRCH));
+        assert_ne!(Some(user), unused_user(&own_map), "two processes that start at once get different ones");
+        assert!(getpriority_user(geteuid()).is_ok(), "a used id is recognised");
+    }
 }

@@ -17,18 +17,26 @@ pub enum Work {
     Files,
     /// Like `Files`, with sockets, but without access to other processes.
     Network,
-    /// Observes other processes with BPF, perf events, `/proc` and reads of their memory. Signals none of them.
-    Probe,
+    /// Like `Network`, and reads the `/proc` entries of other processes. Uses eBPF maps that a process with
+    /// [`Self::Attach`] created. Signals and traces no process.
+    Observe,
+    /// Attaches eBPF programs to other processes, and enters their network namespaces, for a process with [`Self::Observe`].
+    Attach,
     /// Reads the memory of other processes and their files in `/proc`, and nothing else of them. Without sockets, except those it has.
     Memory,
-    /// Like `Probe`, for a command that starts a program or moves sockets: also duplicates descriptors of processes, signals processes and
-    /// changes owners of files.
+    /// Like `Observe` and `Attach`, for a command that starts a program or moves sockets: also duplicates descriptors of processes, signals
+    /// processes and changes owners of files.
     Move,
 }
 
 impl Work {
     pub(crate) const fn observes_processes(self) -> bool {
-        matches!(self, Self::Probe | Self::Memory | Self::Move)
+        matches!(self, Self::Observe | Self::Attach | Self::Memory | Self::Move)
+    }
+
+    /// Whether it creates eBPF programs and links, and enters network namespaces.
+    pub(crate) const fn attaches_programs(self) -> bool {
+        matches!(self, Self::Attach | Self::Move)
     }
 }
 
@@ -56,9 +64,9 @@ pub struct Plan {
     pub ports: Vec<PortAccess>,
     /// Permits connecting to abstract sockets of other processes.
     pub abstract_sockets: bool,
-    /// Changes root's user id to [`UNPRIVILEGED`](crate::UNPRIVILEGED), which may write no file of root or of the observed processes, nor
-    /// their memory; reading stays permitted. Check [`can_drop_root`](crate::can_drop_root) first. Files of the plan that are to be
-    /// written must be opened by another process.
+    /// Changes root's user id to one that no other process has, which may write no file of root or of the observed processes, nor their
+    /// memory. Check [`can_drop_root`](crate::can_drop_root) first. Files of the plan that are to be written must be opened by another
+    /// process.
     pub unprivileged: bool,
     /// Changes root's user and group to these, and leaves all other groups. Whether it is changed or not, only the permissions of this user
     /// count for files: `DAC_OVERRIDE` is never kept. Files of the plan that are to be written must be opened by another process. Check

@@ -13,8 +13,9 @@ use seccompiler::{
 
 use crate::plan::Work;
 use crate::syscalls::{
-    ALWAYS, FORBIDDEN, FORBIDDEN_FOR_FILES, FORBIDDEN_FOR_MEMORY, FORBIDDEN_LEGACY, FORBIDDEN_UNLESS_MOVE,
-    FORBIDDEN_UNLESS_PROBE, MEMORY_OF_OTHERS, MOVES, PROCESSES, SOCKETS,
+    ALWAYS, FORBIDDEN, FORBIDDEN_FOR_ATTACHER, FORBIDDEN_FOR_FILES, FORBIDDEN_FOR_MEMORY, FORBIDDEN_LEGACY,
+    FORBIDDEN_UNLESS_ATTACHER, FORBIDDEN_UNLESS_MOVE, FORBIDDEN_UNLESS_OBSERVER, MEMORY_OF_OTHERS, MOVES, PROCESSES,
+    SOCKETS,
 };
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -30,6 +31,32 @@ const OWNER_FCNTLS: [u64; 3] = [8, 10, 15];
 /// The same by `ioctl`: `FIOSETOWN` and `SIOCSPGRP`.
 const OWNER_IOCTLS: [u64; 2] = [0x8901, 0x8902];
 
+/// Permitted requests of `ioctl` on all kinds of descriptors. They inspect and configure terminals, and query or set bytes in queues, blocking
+/// and inheritance. All others are refused: with the right capability, some freeze or shut down a whole file system. The numbers are those
+/// of include/uapi/asm-generic/ioctls.h, since the types of the constants differ between C libraries.
+const IOCTLS: [u64; 16] = [
+    0x5401,      // TCGETS
+    0x5402,      // TCSETS
+    0x5403,      // TCSETSW
+    0x5404,      // TCSETSF
+    0x802c_542a, // TCGETS2
+    0x402c_542b, // TCSETS2
+    0x402c_542c, // TCSETSW2
+    0x402c_542d, // TCSETSF2
+    0x540b,      // TCFLSH
+    0x540f,      // TIOCGPGRP
+    0x5411,      // TIOCOUTQ, SIOCOUTQ
+    0x5413,      // TIOCGWINSZ
+    0x541b,      // FIONREAD, SIOCINQ
+    0x5421,      // FIONBIO
+    0x5450,      // FIONCLEX
+    0x5451,      // FIOCLEX
+];
+/// Requests for names of network interfaces in addresses: `SIOCGIFNAME` and `SIOCGIFINDEX`.
+const INTERFACE_IOCTLS: [u64; 2] = [0x8910, 0x8933];
+/// Requests to perf events: to enable, to disable, and to attach a program.
+const PERF_IOCTLS: [u64; 3] = [0x2400, 0x2401, 0x4004_2408];
+
 /// Kind of namespace that `setns` may enter.
 const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 
@@ -38,7 +65,7 @@ pub(crate) fn install(work: Work) -> Result<(), String> {
     let refused = match work {
         Work::Files => SeccompAction::KillProcess,
         // Traffic passes through the process, or it observes a target: the caller reports the refused call, and the run continues.
-        Work::Network | Work::Probe | Work::Memory | Work::Move => SeccompAction::Errno(libc::EPERM as u32),
+        _ => SeccompAction::Errno(libc::EPERM as u32),
     };
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
     let forbidden = compile(forbidden(work), SeccompAction::Allow, refused)?;
@@ -54,27 +81,36 @@ fn compile(rules: BuildResult<Rules>, otherwise: SeccompAction, matched: Seccomp
     filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())
 }
 
-/// Commands of `bpf` that use programs and maps of this process. All others are refused by [`install_final`]: loading programs, which could
-/// write to the memory of other processes, and opening programs and maps of others.
-const OWN_BPF_COMMANDS: [u64; 7] = [
+/// Commands of `bpf` on maps whose descriptor the process holds. They need no capability (before Linux 5.19 only if
+/// `kernel.unprivileged_bpf_disabled` is 0).
+const MAP_COMMANDS: [u64; 5] = [
     1,  // BPF_MAP_LOOKUP_ELEM
     2,  // BPF_MAP_UPDATE_ELEM
     3,  // BPF_MAP_DELETE_ELEM
     4,  // BPF_MAP_GET_NEXT_KEY
     15, // BPF_OBJ_GET_INFO_BY_FD
+];
+/// Commands of `bpf` that attach a loaded program whose descriptor the process holds.
+const LINK_COMMANDS: [u64; 2] = [
     17, // BPF_RAW_TRACEPOINT_OPEN
     28, // BPF_LINK_CREATE
 ];
 
-/// Installs a further filter on all threads, which refuses `bpf` other than [`OWN_BPF_COMMANDS`], and further filters.
+/// Installs a further filter on all threads. It refuses further filters, and `bpf` other than for own maps and loaded programs: loading
+/// programs, which could write to the memory of other processes, and opening programs and maps of others.
 pub(crate) fn install_final() -> Result<(), String> {
     let others = || -> BuildResult<Rules> {
-        let others = OWN_BPF_COMMANDS.iter().map(|&command| SeccompCondition::new(0, Dword, Ne, command));
-        let others = SeccompRule::new(others.collect::<BuildResult<_>>()?)?;
+        let others = bpf_other_than(&[MAP_COMMANDS.as_slice(), &LINK_COMMANDS].concat())?;
         Ok(Rules::from([(libc::SYS_bpf, vec![others]), (libc::SYS_seccomp, Vec::new())]))
     };
     let program = compile(others(), SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?;
     apply_filter_all_threads(&program).map_err(|error| error.to_string())
+}
+
+/// Rule that the command of `bpf` is none of `permitted`.
+fn bpf_other_than(permitted: &[u64]) -> BuildResult<SeccompRule> {
+    let is_other = permitted.iter().map(|&command| SeccompCondition::new(0, Dword, Ne, command));
+    SeccompRule::new(is_other.collect::<BuildResult<_>>()?)
 }
 
 /// Rules of the forbidden calls.
@@ -84,7 +120,16 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
         all.push(FORBIDDEN_FOR_FILES);
     }
     if !work.observes_processes() {
-        all.push(FORBIDDEN_UNLESS_PROBE);
+        all.push(FORBIDDEN_UNLESS_OBSERVER);
+    }
+    if !work.attaches_programs() {
+        all.push(FORBIDDEN_UNLESS_ATTACHER);
+    }
+    if work == Work::Attach {
+        all.push(FORBIDDEN_FOR_ATTACHER);
+    }
+    if work == Work::Observe {
+        all.push(MEMORY_OF_OTHERS);
     }
     if work == Work::Memory {
         all.push(FORBIDDEN_FOR_MEMORY);
@@ -94,11 +139,14 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
     }
     let mut rules: Rules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
     // Connections are queried in the network namespace of a target. No other kind of namespace is entered.
-    let other_namespaces = match work {
-        Work::Probe | Work::Move => vec![SeccompRule::new(vec![SeccompCondition::new(1, Dword, Ne, NETWORK)?])?],
-        Work::Files | Work::Network | Work::Memory => Vec::new(),
-    };
+    let mut other_namespaces = Vec::new();
+    if work.attaches_programs() {
+        other_namespaces.push(SeccompRule::new(vec![SeccompCondition::new(1, Dword, Ne, NETWORK)?])?);
+    }
     rules.insert(libc::SYS_setns, other_namespaces);
+    if work == Work::Observe {
+        rules.insert(libc::SYS_bpf, vec![bpf_other_than(&MAP_COMMANDS)?]);
+    }
     // New processes, and executable memory.
     rules.insert(libc::SYS_clone, vec![argument_has_flag(0, libc::CLONE_THREAD as u64, false)?]);
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
@@ -114,7 +162,7 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
 /// Rules of the permitted calls.
 fn permitted(work: Work) -> BuildResult<Rules> {
     let mut all: Vec<&[c_long]> = ALWAYS.to_vec();
-    let has_sockets = !matches!(work, Work::Files | Work::Memory);
+    let has_sockets = !matches!(work, Work::Files | Work::Attach | Work::Memory);
     if has_sockets {
         all.push(SOCKETS);
     }
@@ -122,20 +170,29 @@ fn permitted(work: Work) -> BuildResult<Rules> {
         all.push(MOVES);
     }
     match work {
-        Work::Probe | Work::Move => all.push(PROCESSES),
+        Work::Observe | Work::Attach => all.push(PROCESSES),
+        Work::Move => all.extend([PROCESSES, MEMORY_OF_OTHERS]),
         Work::Memory => all.push(MEMORY_OF_OTHERS),
         Work::Files | Work::Network => {}
     }
     let mut rules: Rules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
-    if matches!(work, Work::Probe | Work::Move) {
-        rules.insert(libc::SYS_setns, vec![argument_equals(1, NETWORK)?]);
+    let mut requests = IOCTLS.to_vec();
+    if work != Work::Files {
+        requests.extend(INTERFACE_IOCTLS);
     }
-    if work == Work::Probe {
+    if work.attaches_programs() {
+        rules.insert(libc::SYS_setns, vec![argument_equals(1, NETWORK)?]);
+        rules.insert(libc::SYS_perf_event_open, Vec::new());
+        requests.extend(PERF_IOCTLS);
+    }
+    let requests = requests.into_iter().map(|request| argument_equals(1, request));
+    rules.insert(libc::SYS_ioctl, requests.collect::<BuildResult<_>>()?);
+    if work == Work::Attach {
         // For `install_final`. Filters can only remove rights.
         rules.insert(libc::SYS_seccomp, vec![argument_equals(0, u64::from(libc::SECCOMP_SET_MODE_FILTER))?]);
     }
     let own_pid = u64::from(std::process::id());
-    let no_new_privs = (work == Work::Probe).then_some(libc::PR_SET_NO_NEW_PRIVS);
+    let no_new_privs = (work == Work::Attach).then_some(libc::PR_SET_NO_NEW_PRIVS);
     let prctl_options = PRCTL_OPTIONS.iter().chain(&no_new_privs).map(|&option| argument_equals(0, option as u64));
     rules.insert(libc::SYS_prctl, prctl_options.collect::<BuildResult<_>>()?);
     // Only its own limits and signals to itself. `clone3` passes its flags by pointer, where a filter cannot read them, so it fails and
@@ -145,10 +202,12 @@ fn permitted(work: Work) -> BuildResult<Rules> {
     if work != Work::Move {
         rules.insert(libc::SYS_kill, vec![argument_equals(0, own_pid)?]);
     }
-    if has_sockets {
-        let mut families = vec![libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
-        // getaddrinfo queries the machine's addresses, and probes query sockets.
-        families.push(libc::AF_NETLINK);
+    if has_sockets || work == Work::Attach {
+        // getaddrinfo queries the machine's addresses by netlink, and probes query sockets.
+        let mut families = vec![libc::AF_NETLINK];
+        if has_sockets {
+            families.extend([libc::AF_UNIX, libc::AF_INET, libc::AF_INET6]);
+        }
         let families = families.into_iter().map(|family| argument_equals(0, family as u64));
         rules.insert(libc::SYS_socket, families.collect::<BuildResult<_>>()?);
     }

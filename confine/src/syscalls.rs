@@ -203,14 +203,12 @@ pub(crate) const SOCKETS: &[c_long] = &[
 const SOCKET_OPTIONS: &[c_long] = &[libc::SYS_getsockopt, libc::SYS_setsockopt];
 
 /// Calls whose arguments the filter of forbidden calls checks.
-const CHECKED: &[c_long] = &[libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_ioctl, libc::SYS_clone];
+const CHECKED: &[c_long] = &[libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_clone];
 
 /// Observation of other processes.
 pub(crate) const PROCESSES: &[c_long] = &[
     libc::SYS_bpf,
-    libc::SYS_perf_event_open,
     libc::SYS_pidfd_open,
-    libc::SYS_process_vm_readv,
     libc::SYS_inotify_init1,
     libc::SYS_inotify_add_watch,
     libc::SYS_inotify_rm_watch,
@@ -311,9 +309,22 @@ pub(crate) const FORBIDDEN_LEGACY: &[c_long] = &[];
 pub(crate) const FORBIDDEN_FOR_FILES: &[c_long] =
     &[libc::SYS_socket, libc::SYS_connect, libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4];
 
-/// Calls that only work on other processes makes.
-pub(crate) const FORBIDDEN_UNLESS_PROBE: &[c_long] =
-    &[libc::SYS_bpf, libc::SYS_perf_event_open, libc::SYS_pidfd_open, libc::SYS_process_vm_readv];
+/// Calls for the observation of other processes.
+pub(crate) const FORBIDDEN_UNLESS_OBSERVER: &[c_long] =
+    &[libc::SYS_bpf, libc::SYS_pidfd_open, libc::SYS_process_vm_readv];
+
+/// Calls that attach programs to processes. The commands of `bpf` and the namespaces of `setns` are checked.
+pub(crate) const FORBIDDEN_UNLESS_ATTACHER: &[c_long] = &[libc::SYS_perf_event_open];
+
+/// Calls that [`crate::Work::Attach`] never makes, unlike other observers. Its only sockets are of netlink.
+pub(crate) const FORBIDDEN_FOR_ATTACHER: &[c_long] = &[
+    libc::SYS_process_vm_readv,
+    libc::SYS_connect,
+    libc::SYS_bind,
+    libc::SYS_listen,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+];
 
 /// Calls on other processes that [`crate::Work::Memory`] never makes.
 pub(crate) const FORBIDDEN_FOR_MEMORY: &[c_long] = &[libc::SYS_bpf, libc::SYS_perf_event_open, libc::SYS_pidfd_open];

@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output};
 
-use confine::{Capabilities, Plan, PortAccess, UNPRIVILEGED, Work};
+use confine::{Capabilities, Plan, PortAccess, Work};
 use rustix::process::{Pid, Signal};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,18 +24,21 @@ enum AttemptResult {
 /// Chooses the process that is signalled when a descriptor becomes ready.
 const FIOSETOWN: libc::c_long = 0x8901;
 
-/// Kinds of process: their work, and whether they drop root.
-const KINDS: [(&str, Work, bool); 5] = [
-    ("files", Work::Files, false),
-    ("network", Work::Network, false),
-    ("probe", Work::Probe, false),
-    ("unprivileged probe", Work::Probe, true),
-    ("move", Work::Move, false),
+const FIFREEZE: libc::c_long = 0xc004_5877;
+const EXT4_IOC_SHUTDOWN: libc::c_long = 0x8004_587d;
+
+/// Kinds of process. Those of `attach` drop root.
+const KINDS: [(&str, Work); 5] = [
+    ("files", Work::Files),
+    ("network", Work::Network),
+    ("observe", Work::Observe),
+    ("attach", Work::Attach),
+    ("move", Work::Move),
 ];
 
 /// The process that reads Python stacks, and the attempts that it is allowed. All others are refused.
-const MEMORY_KIND: (&str, Work, bool) = ("unprivileged memory", Work::Memory, true);
-const ALLOWED_FOR_MEMORY: [&str; 10] = [
+const MEMORY_KIND: (&str, Work) = ("memory", Work::Memory);
+const ALLOWED_FOR_MEMORY: [&str; 11] = [
     "check the process status",
     "read the input",
     "start a thread",
@@ -46,10 +49,11 @@ const ALLOWED_FOR_MEMORY: [&str; 10] = [
     "read a secret",
     READS_MEMORY,
     READS_MEMORY_BY_CALL,
+    "query the size of a terminal",
 ];
-const MEMORY_CAPABILITIES: Capabilities = Capabilities::SYS_PTRACE.union(Capabilities::DAC_READ_SEARCH);
-
-/// Capabilities that `attach` keeps.
+/// Capabilities that a process of `attach` keeps to read other processes.
+const OBSERVE_CAPABILITIES: Capabilities = Capabilities::SYS_PTRACE.union(Capabilities::DAC_READ_SEARCH);
+/// Capabilities to attach programs.
 const ATTACH_CAPABILITIES: Capabilities = Capabilities::SYS_PTRACE
     .union(Capabilities::DAC_READ_SEARCH)
     .union(Capabilities::SYS_ADMIN)
@@ -62,21 +66,25 @@ const WRITES_MEMORY: &str = "open the memory of another process for writing";
 const USES_MAP: &str = "use an eBPF map";
 const LOADS_PROGRAM: &str = "load an eBPF program";
 const OPENS_MAP: &str = "open an eBPF map of another process";
+const ATTACHES: &str = "attach an eBPF program";
 /// Attempts whose result for other users depends on settings of the machine.
-const ROOT_ONLY: [&str; 5] = [READS_MEMORY, WRITES_MEMORY, USES_MAP, LOADS_PROGRAM, OPENS_MAP];
+const ROOT_ONLY: [&str; 6] = [READS_MEMORY, WRITES_MEMORY, USES_MAP, LOADS_PROGRAM, OPENS_MAP, ATTACHES];
 
-/// Attempts, each with its result under `Files`, `Network`, `Probe`, unprivileged `Probe` and `Move`.
+/// Attempts, each with its result under `Files`, `Network`, `Observe`, `Attach` and `Move`.
 type Attempt = (&'static str, [AttemptResult; 5], fn(&Fixture<'_>) -> io::Result<()>);
 
 const ATTEMPTS: &[Attempt] = {
     use AttemptResult::{Allowed, Killed, Refused};
     const EVERYWHERE: [AttemptResult; 5] = [Allowed; 5];
-    const NOT_FOR_FILES: [AttemptResult; 5] = [Killed, Allowed, Allowed, Allowed, Allowed];
     const ONLY_OBSERVERS: [AttemptResult; 5] = [Killed, Refused, Allowed, Allowed, Allowed];
     const ONLY_MOVE: [AttemptResult; 5] = [Killed, Refused, Refused, Refused, Allowed];
-    const WITH_FILES_OF_ROOT: [AttemptResult; 5] = [Allowed, Allowed, Allowed, Refused, Allowed];
+    const ATTACHERS: [AttemptResult; 5] = [Killed, Refused, Refused, Allowed, Allowed];
+    const SOCKETS: [AttemptResult; 5] = [Killed, Allowed, Allowed, Refused, Allowed];
+    const WITH_FILES_OF_ROOT: [AttemptResult; 5] = [Allowed, Allowed, Refused, Refused, Allowed];
+    const OTHER_PORTS: [AttemptResult; 5] = [Killed, Refused, Allowed, Refused, Allowed];
     const OTHER_FILES: [AttemptResult; 5] = [Refused, Refused, Allowed, Allowed, Allowed];
-    const OTHER_FILES_OF_ROOT: [AttemptResult; 5] = [Refused, Refused, Allowed, Refused, Allowed];
+    const OTHER_FILES_OF_ROOT: [AttemptResult; 5] = [Refused, Refused, Refused, Refused, Allowed];
+    const UNLISTED: [AttemptResult; 5] = [Refused; 5];
     const NEVER: [AttemptResult; 5] = [Killed, Refused, Refused, Refused, Refused];
     &[
         // Needed by all kinds of work.
@@ -115,10 +123,10 @@ const ATTEMPTS: &[Attempt] = {
             Ok(())
         }),
         // Depends on the kind of work.
-        ("listen on its port", NOT_FOR_FILES, |f| TcpListener::bind(("127.0.0.1", f.own_port)).map(drop)),
-        ("connect to its port", NOT_FOR_FILES, |f| TcpStream::connect(("127.0.0.1", f.port)).map(drop)),
-        ("listen on its socket", [Killed, Allowed, Allowed, Refused, Allowed], |f| listen_at(&f.path_of("out/socket"))),
-        ("replace a stale socket", [Killed, Allowed, Allowed, Refused, Allowed], |f| {
+        ("listen on its port", SOCKETS, |f| TcpListener::bind(("127.0.0.1", f.own_port)).map(drop)),
+        ("connect to its port", SOCKETS, |f| TcpStream::connect(("127.0.0.1", f.port)).map(drop)),
+        ("listen on its socket", [Killed, Allowed, Refused, Refused, Allowed], |f| listen_at(&f.path_of("out/socket"))),
+        ("replace a stale socket", [Killed, Allowed, Refused, Refused, Allowed], |f| {
             fs::write(f.path_of("stale/note"), "mine")?;
             fs::remove_file(f.path_of("stale/socket"))?;
             listen_at(&f.path_of("stale/socket"))
@@ -141,7 +149,7 @@ const ATTEMPTS: &[Attempt] = {
             with_invalid_descriptor(libc::SYS_pidfd_send_signal, [0; 5])
         }),
         ("change the owner of a file", ONLY_MOVE, |_| with_invalid_descriptor(libc::SYS_fchown, [0; 5])),
-        ("enter a network namespace", ONLY_OBSERVERS, |_| enter(libc::CLONE_NEWNET)),
+        ("enter a network namespace", ATTACHERS, |_| enter(libc::CLONE_NEWNET)),
         ("unshare its descriptor table", EVERYWHERE, |_| {
             raw_syscall(libc::SYS_close_range, [-1, -1, libc::CLOSE_RANGE_UNSHARE.into(), 0, 0, 0])
         }),
@@ -151,24 +159,30 @@ const ATTEMPTS: &[Attempt] = {
             OpenOptions::new().write(true).open(f.path_of("other/secret")).map(drop)
         }),
         ("remove another file", OTHER_FILES_OF_ROOT, |f| fs::remove_file(f.path_of("other/secret"))),
-        ("connect to another port", ONLY_OBSERVERS, |f| {
+        ("connect to another port", OTHER_PORTS, |f| {
             TcpStream::connect(("127.0.0.1", f.own_port)).map(drop).or_else(|error| match error.kind() {
                 io::ErrorKind::ConnectionRefused => Ok(()),
                 _ => Err(error),
             })
         }),
-        ("listen on another port", ONLY_OBSERVERS, |_| TcpListener::bind("127.0.0.1:0").map(drop)),
+        ("listen on another port", OTHER_PORTS, |_| TcpListener::bind("127.0.0.1:0").map(drop)),
         // A file that only root may write: the memory of a root process.
         (READS_MEMORY, OTHER_FILES, |_| File::open(memory_of_another()).map(drop)),
         (WRITES_MEMORY, OTHER_FILES_OF_ROOT, |_| OpenOptions::new().write(true).open(memory_of_another()).map(drop)),
-        (READS_MEMORY_BY_CALL, ONLY_OBSERVERS, |_| {
+        (READS_MEMORY_BY_CALL, ONLY_MOVE, |_| {
             // Read 0 bytes, which the kernel confirms if the call is permitted.
             raw_syscall(libc::SYS_process_vm_readv, [1, 0, 0, 0, 0, 0])
         }),
-        // `attach` loads its programs first, and then refuses further ones.
+        // The process that attaches has loaded its programs.
         (USES_MAP, ONLY_OBSERVERS, |_| bpf(1)),
-        (LOADS_PROGRAM, [Killed, Refused, Allowed, Refused, Allowed], |_| bpf(5)),
-        (OPENS_MAP, [Killed, Refused, Allowed, Refused, Allowed], |_| bpf(14)),
+        (LOADS_PROGRAM, [Killed, Refused, Refused, Refused, Allowed], |_| bpf(5)),
+        (OPENS_MAP, [Killed, Refused, Refused, Refused, Allowed], |_| bpf(14)),
+        (ATTACHES, ATTACHERS, |_| bpf(28)),
+        ("open a perf event", ATTACHERS, |_| match raw_syscall(libc::SYS_perf_event_open, [0, 0, -1, -1, 0, 0]) {
+            // A null attribute is not read.
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Ok(()),
+            other => other,
+        }),
         // Never.
         ("run a program", NEVER, |_| Command::new("/bin/true").status().map(drop)),
         ("change the user id", NEVER, |_| raw_syscall(libc::SYS_setuid, [0; 6])),
@@ -195,6 +209,13 @@ const ATTEMPTS: &[Attempt] = {
         ("signal another process through ioctl", NEVER, |_| {
             with_invalid_descriptor(libc::SYS_ioctl, [FIOSETOWN, 0, 0, 0, 0])
         }),
+        ("freeze a file system", UNLISTED, |_| with_invalid_descriptor(libc::SYS_ioctl, [FIFREEZE, 0, 0, 0, 0])),
+        ("shut down a file system", UNLISTED, |_| {
+            with_invalid_descriptor(libc::SYS_ioctl, [EXT4_IOC_SHUTDOWN, 0, 0, 0, 0])
+        }),
+        ("query the size of a terminal", EVERYWHERE, |_| {
+            with_invalid_descriptor(libc::SYS_ioctl, [libc::TIOCGWINSZ as libc::c_long, 0, 0, 0, 0])
+        }),
     ]
 };
 
@@ -203,8 +224,8 @@ fn main() -> ExitCode {
     if let [marker, work, attempt, folder, port] = line.as_slice()
         && marker == "--attempt"
     {
-        let &(_, work, drops_root) = KINDS.iter().chain([&MEMORY_KIND]).find(|kind| kind.0 == work).expect("a kind");
-        return attempt_confined(work, drops_root, attempt, Path::new(folder), port.parse().expect("a port"));
+        let &(_, work) = KINDS.iter().chain([&MEMORY_KIND]).find(|kind| kind.0 == work).expect("a kind");
+        return attempt_confined(work, attempt, Path::new(folder), port.parse().expect("a port"));
     }
     let (mut failed, mut attempts) = (0, 0);
     let is_root = rustix::process::geteuid().is_root();
@@ -214,8 +235,8 @@ fn main() -> ExitCode {
     for &(attempt, results, _) in ATTEMPTS {
         let of_memory =
             if ALLOWED_FOR_MEMORY.contains(&attempt) { AttemptResult::Allowed } else { AttemptResult::Refused };
-        for ((name, _, drops_root), expected) in KINDS.iter().zip(results).chain([(&MEMORY_KIND, of_memory)]) {
-            if (*drops_root || ROOT_ONLY.contains(&attempt)) && !is_root {
+        for ((name, work), expected) in KINDS.iter().zip(results).chain([(&MEMORY_KIND, of_memory)]) {
+            if (drops_root(*work) || ROOT_ONLY.contains(&attempt)) && !is_root {
                 continue;
             }
             attempts += 1;
@@ -259,33 +280,38 @@ fn run_attempt(work: &str, attempt: &str) -> Output {
         .expect("started")
 }
 
+/// Whether this kind of process changes root's user id.
+fn drops_root(work: Work) -> bool {
+    matches!(work, Work::Observe | Work::Attach | Work::Memory)
+}
+
 /// Runs the attempt in this process. Exit code 0: it succeeded; 1: it was refused.
-fn attempt_confined(work: Work, drops_root: bool, attempt: &str, folder: &Path, port: u16) -> ExitCode {
+fn attempt_confined(work: Work, attempt: &str, folder: &Path, port: u16) -> ExitCode {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let own_port = listener.local_addr().expect("bound").port();
     drop(listener);
     let mut plan = Plan {
         read: vec![folder.join("input/file")],
         ports: vec![PortAccess::Listen(own_port), PortAccess::Connect(port)],
-        unprivileged: drops_root,
+        unprivileged: drops_root(work),
         ..Plan::new(work)
     };
     plan.make(&folder.join("out/new"));
     plan.make(&folder.join("stale/socket"));
     let is_root = rustix::process::geteuid().is_root();
-    let observes = matches!(work, Work::Probe | Work::Memory | Work::Move);
+    let observes = matches!(work, Work::Observe | Work::Attach | Work::Memory | Work::Move);
     let kept = match work {
-        Work::Memory if is_root => MEMORY_CAPABILITIES,
-        Work::Probe | Work::Move if is_root => ATTACH_CAPABILITIES,
+        Work::Observe | Work::Memory if is_root => OBSERVE_CAPABILITIES,
+        Work::Attach | Work::Move if is_root => ATTACH_CAPABILITIES,
         _ => Capabilities::empty(),
     };
     plan.keep = kept;
     let outcome = plan.apply();
-    assert_eq!(outcome.unprivileged, drops_root, "{outcome:?}");
+    assert_eq!(outcome.user.is_some(), drops_root(work), "{outcome:?}");
     assert!(outcome.seccomp, "{outcome:?}");
     assert_eq!(outcome.landlock, !observes, "{outcome:?}");
     assert!(outcome.missing.is_empty(), "{outcome:?}");
-    if drops_root && work == Work::Probe {
+    if work == Work::Attach {
         confine::refuse_programs().expect("a further filter");
         confine::refuse_programs().expect_err("no filter after the final one");
     }
@@ -293,7 +319,8 @@ fn attempt_confined(work: Work, drops_root: bool, attempt: &str, folder: &Path, 
         folder,
         port,
         own_port,
-        user: if drops_root { UNPRIVILEGED } else { rustix::process::getuid().as_raw() },
+        user: outcome.user.unwrap_or_else(|| rustix::process::getuid().as_raw()),
+        drops_root: drops_root(work),
         kept,
     };
     let &(.., run) = ATTEMPTS.iter().find(|(name, ..)| *name == attempt).expect("an attempt");
@@ -314,6 +341,7 @@ struct Fixture<'a> {
     own_port: u16,
     /// Expected user id.
     user: u32,
+    drops_root: bool,
     kept: Capabilities,
 }
 
@@ -345,7 +373,8 @@ impl Fixture<'_> {
                 let ids = of(ids);
                 assert!(ids.split_whitespace().all(|id| id.parse() == Ok(self.user)), "{ids}");
             }
-            if self.user == UNPRIVILEGED {
+            if self.drops_root {
+                assert_ne!(self.user, 0);
                 assert_eq!(of("Groups"), "");
             }
         }

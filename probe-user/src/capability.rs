@@ -1,6 +1,7 @@
 //! Capabilities of this process, and requirements of each feature of the probe.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use foreign::kernel;
 
@@ -170,8 +171,14 @@ pub struct Permissions {
 }
 
 impl Permissions {
-    /// Reads the permissions of the calling process. A permission that `/proc` does not show counts as missing.
+    /// Permissions of the calling process at the first call. A process that passes the use of its capabilities to a helper, and then
+    /// drops them, calls this before. A permission that `/proc` does not show counts as missing.
     pub fn here() -> Self {
+        static HERE: OnceLock<Permissions> = OnceLock::new();
+        *HERE.get_or_init(Self::read)
+    }
+
+    fn read() -> Self {
         let status = kernel::read("/proc/self/status", 64 << 10).unwrap_or_default();
         let set = |name| u64::from_str_radix(field(&status, name)?, 16).ok();
         let release = kernel::read_text("/proc/sys/kernel/osrelease").unwrap_or_default();

@@ -6,13 +6,14 @@ use std::path::Path;
 use aya::Ebpf;
 use probe_ebpf::Cookie;
 
-use crate::attach::{AttachMethod, Batch, Link};
+use crate::attach::{AttachMethod, Link};
 use crate::capability::{Feature, Permissions};
 use crate::degraded::Degraded;
 use crate::library;
 use crate::load::{self, Settings};
 use crate::probe::batches::{messages, polls};
 use crate::probe_points::Known;
+use crate::programs::Batch;
 
 /// Name of a program that returns immediately.
 const NOTHING: &str = "nothing";

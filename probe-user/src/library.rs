@@ -12,7 +12,7 @@ use crate::proc::maps::{self, MappedFile};
 use crate::proc::{ProcDir, ReadError};
 
 /// Maximum size of `/proc/PID/maps` in bytes, enough for tens of thousands of mapped files.
-const LONGEST_MAPS: usize = 16 << 20;
+pub(crate) const LONGEST_MAPS: usize = 16 << 20;
 
 /// Maximum number of files that a process may have mapped in place of one library. Each is held open.
 const LARGEST_SET: usize = 8;
@@ -41,7 +41,11 @@ pub(crate) fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
 
 /// The mapped C library: glibc's `libc.so.6` (`libc-2.31.so` before 2.34) or musl's `ld-musl-<machine>.so.1`.
 pub(crate) fn libc(pid: u32) -> Result<Vec<Library>, ReadError> {
-    named(pid, |name| name == b"libc.so.6" || name.starts_with(b"libc-2.") || name.starts_with(b"ld-musl-"))
+    named(pid, is_libc_name)
+}
+
+pub(crate) fn is_libc_name(name: &[u8]) -> bool {
+    name == b"libc.so.6" || name.starts_with(b"libc-2.") || name.starts_with(b"ld-musl-")
 }
 
 /// The mapped extension of an engine's inner server.
@@ -53,7 +57,11 @@ pub(crate) fn extension(pid: u32, server: &InnerServer) -> Result<Option<Library
 
 /// The mapped files of OpenSSL: `libssl.so.3` from a distribution, `libssl-<hash>.so.3` from a wheel.
 pub(crate) fn libssl(pid: u32) -> Result<Vec<Library>, ReadError> {
-    named(pid, |name| name.starts_with(b"libssl") && memmem::find(name, b".so").is_some())
+    named(pid, is_libssl_name)
+}
+
+pub(crate) fn is_libssl_name(name: &[u8]) -> bool {
+    name.starts_with(b"libssl") && memmem::find(name, b".so").is_some()
 }
 
 fn named(pid: u32, is_it: impl Fn(&[u8]) -> bool) -> Result<Vec<Library>, ReadError> {

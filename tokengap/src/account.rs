@@ -12,6 +12,7 @@ use zmq_tap::relay::Endpoint;
 use zmq_tap::splice::Folder;
 
 const ROOT: u32 = 0;
+const NO_UNUSED_USER: &str = "this user namespace has no unused user: run tokengap as the user of the sockets instead of root";
 
 /// User and group of this process.
 pub(crate) fn own() -> Account {
@@ -72,7 +73,7 @@ pub(crate) fn of_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyh
         paths.iter().filter_map(|path| Some(owners(path)?.folder)).filter(|owner| *owner != ROOT).collect();
     let owners: Vec<u32> = if sockets.is_empty() { folders } else { sockets }.into_iter().collect();
     let user = match *owners {
-        [] if paths.is_empty() => return Ok(confine::account_without_files()),
+        [] if paths.is_empty() => return confine::unused_account().context(NO_UNUSED_USER),
         [] => ROOT,
         [user] => user,
         [first, second, ..] => bail!(
@@ -80,7 +81,10 @@ pub(crate) fn of_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyh
         ),
     };
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let group = primary_group(&passwd, user).unwrap_or(confine::account_without_files().group);
+    let group = match primary_group(&passwd, user) {
+        Some(group) => group,
+        None => confine::unused_account().context(NO_UNUSED_USER)?.group,
+    };
     Ok(Account { user, group })
 }
 

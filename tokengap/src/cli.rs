@@ -119,6 +119,8 @@ commands! {
     Broker(cmd::broker),
     #[cfg(all(target_os = "linux", feature = "python-stacks"))]
     Stacks(cmd::stacks),
+    #[cfg(target_os = "linux")]
+    Prober(cmd::prober),
     Generate(cmd::generate),
 }
 

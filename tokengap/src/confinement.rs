@@ -1,11 +1,14 @@
 //! Privileges and access that each command drops before it reads untrusted input, and those it keeps.
 
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use confine::{Account, Capabilities, Plan, PortAccess, Work};
-use probe_user::{Capability, Feature, Permissions};
+use probe_user::examine::{filter, setting};
+use probe_user::{Capability, Feature, Permissions, helper};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zmq_tap::relay::Endpoint;
 
 use crate::args::LiveArgs;
@@ -166,12 +169,18 @@ pub(crate) fn change_account(account: Account, mut plan: Plan) -> anyhow::Result
     Ok(())
 }
 
-/// Confines `attach`: as root it changes to a user without files, and another process creates the files of its results.
-pub(crate) fn attach(args: &LiveArgs) {
-    let mut plan = live(Work::Probe, args);
-    plan.keep |= probes();
+/// Confines `attach`. Other processes attach its probes and create the files of its results. As root it changes to a user without files.
+pub(crate) fn attach(args: &LiveArgs, prober_arguments: &[String]) -> anyhow::Result<()> {
+    if OFF.load(Ordering::Relaxed) {
+        return Ok(());
+    }
+    // What a feature lacks depends on the rights that tokengap was started with, not on those that remain here.
+    Permissions::here();
+    filter::refused();
+    start_prober(args, prober_arguments)?;
+    let mut plan = live(Work::Observe, args);
+    plan.keep |= reading();
     let why = match confine::can_drop_root() {
-        _ if OFF.load(Ordering::Relaxed) => None,
         Ok(false) => None,
         Err(lacking) => Some(format!("it lacks CAP_{lacking}")),
         Ok(true) => {
@@ -184,6 +193,30 @@ pub(crate) fn attach(args: &LiveArgs) {
     if let Some(why) = why {
         tracing::info!("confinement: still running as root: {why}");
     }
+    apply(&plan);
+    Ok(())
+}
+
+/// Starts the process that attaches probes for this one ([`probe_user::prober`]).
+fn start_prober(args: &LiveArgs, prober_arguments: &[String]) -> anyhow::Result<()> {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let (our_end, child_end) = pair.context("cannot create a socket pair")?;
+    let mut command = Command::new("/proc/self/exe");
+    // It would write over the screen.
+    if args.outcome.is_headless() && tracing::enabled!(tracing::Level::DEBUG) {
+        command.arg("-vv");
+    }
+    command.arg("prober").args(prober_arguments).stdin(child_end).stdout(Stdio::null());
+    command.spawn().context("cannot start the process that attaches probes")?;
+    helper::connect(our_end);
+    Ok(())
+}
+
+/// Confines the process that attaches probes. It must be able to load programs until [`refuse_programs`].
+pub(crate) fn prober() {
+    let mut plan = Plan::new(Work::Attach);
+    plan.keep = probes();
+    plan.unprivileged = confine::can_drop_root() == Ok(true);
     apply(&plan);
 }
 
@@ -209,7 +242,19 @@ pub(crate) fn refuse_programs() {
     }
 }
 
-/// Capabilities that probes on other processes need (docs/internals/PROBE.md).
+/// Capabilities to read other users' processes and their files, also deleted ones that are mapped.
+fn reading() -> Capabilities {
+    let keep = Capabilities::SYS_PTRACE | Capabilities::DAC_READ_SEARCH | Capabilities::CHECKPOINT_RESTORE;
+    if uses_maps_without_capability() { keep } else { keep | Capabilities::BPF }
+}
+
+/// Whether the kernel lets a process without capabilities use the maps whose descriptors it holds.
+fn uses_maps_without_capability() -> bool {
+    let is_disabled = setting("/proc/sys/kernel/unprivileged_bpf_disabled").is_none_or(|value| value != "0");
+    Permissions::here().kernel() >= (5, 19) || !is_disabled
+}
+
+/// Capabilities to attach probes to other processes (docs/internals/PROBE.md).
 pub(crate) fn probes() -> Capabilities {
     let kernel = Permissions::here().kernel();
     let needs = Feature::ALL.iter().flat_map(|feature| feature.needs(kernel));

@@ -6,14 +6,15 @@ use std::num::NonZeroU32;
 use std::path::Path;
 use std::thread;
 
+use aya::maps::{Map, MapData};
 use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope};
 use aya::programs::{FEntry, ProgramError, RawTracePoint, UProbe};
 use aya::{Btf, Ebpf};
-use probe_ebpf::Cookie;
 
 use crate::degraded::with_causes;
 use crate::discover::ReadError;
 use crate::probe_points::ProbePointsError;
+use crate::programs::{Batch, Refusal};
 
 use multi::{Multi, MultiError};
 
@@ -48,6 +49,8 @@ pub(crate) enum AttachError {
     Multi(#[from] MultiError),
     #[error(transparent)]
     Types(#[from] aya::BtfError),
+    #[error(transparent)]
+    Refused(#[from] Refusal),
 }
 
 impl AttachError {
@@ -76,18 +79,6 @@ pub(crate) fn detach(links: Vec<Link>) {
             let _ = thread::Builder::new().spawn_scoped(scope, move || drop(share));
         }
     });
-}
-
-/// Offsets in a library's file, each with its cookie.
-pub(crate) type Points = Vec<(u64, Cookie)>;
-
-/// A program with its probe points in one library.
-#[derive(Debug)]
-pub(crate) struct Batch {
-    pub(crate) program: &'static str,
-    /// Attach at the returns of the functions that begin at these offsets.
-    pub(crate) returns: bool,
-    pub(crate) points: Points,
 }
 
 #[derive(Debug)]
@@ -216,4 +207,21 @@ fn loaded(result: Result<(), ProgramError>) -> Result<(), ProgramError> {
         Err(ProgramError::AlreadyLoaded) => Ok(()),
         other => other,
     }
+}
+
+/// One of the probe's maps, of any type.
+pub(crate) fn map_data(map: &Map) -> Option<&MapData> {
+    let (Map::Array(data)
+    | Map::HashMap(data)
+    | Map::LruHashMap(data)
+    | Map::PerCpuArray(data)
+    | Map::PerCpuHashMap(data)
+    | Map::PerfEventArray(data)
+    | Map::ProgramArray(data)
+    | Map::RingBuf(data)
+    | Map::StackTraceMap(data)) = map
+    else {
+        return None;
+    };
+    Some(data)
 }

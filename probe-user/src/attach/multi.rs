@@ -13,11 +13,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use aya::Ebpf;
-use aya::maps::Map;
 use aya_obj::Object;
 use aya_obj::generated::bpf_insn;
 use probe_ebpf::Cookie;
 
+use super::map_data;
 use crate::load;
 
 // include/uapi/linux/bpf.h
@@ -81,8 +81,10 @@ impl Multi {
         let mut object = Object::parse(load::OBJECT).map_err(|e| wrong(&e))?;
         let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
         let maps = object.maps.clone();
-        let placed: Vec<_> =
-            maps.iter().filter_map(|(name, map)| Some((name.as_str(), descriptor(ebpf.map(name)?)?, map))).collect();
+        let placed: Vec<_> = maps
+            .iter()
+            .filter_map(|(name, map)| Some((name.as_str(), map_data(ebpf.map(name)?)?.fd().as_fd().as_raw_fd(), map)))
+            .collect();
         object.relocate_maps(placed.into_iter(), &text).map_err(|e| wrong(&e))?;
         object.relocate_calls(&text).map_err(|e| wrong(&e))?;
         let programs = names.iter().map(|name| {
@@ -234,23 +236,6 @@ unsafe fn bpf<T>(command: libc::c_int, attribute: &T) -> io::Result<OwnedFd> {
     }
     // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
-}
-
-/// Descriptor of one of the probe's maps, of any type.
-fn descriptor(map: &Map) -> Option<RawFd> {
-    let (Map::Array(data)
-    | Map::HashMap(data)
-    | Map::LruHashMap(data)
-    | Map::PerCpuArray(data)
-    | Map::PerCpuHashMap(data)
-    | Map::PerfEventArray(data)
-    | Map::ProgramArray(data)
-    | Map::RingBuf(data)
-    | Map::StackTraceMap(data)) = map
-    else {
-        return None;
-    };
-    Some(data.fd().as_fd().as_raw_fd())
 }
 
 #[cfg(test)]

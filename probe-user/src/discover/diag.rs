@@ -2,7 +2,7 @@
 //! and the queues of one socket (Linux 3.3).
 
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
+use crate::helper;
 use crate::proc::net::UnixSocket;
 use crate::proc::{ProcDir, ReadError};
 
@@ -94,10 +95,13 @@ impl Diag {
     }
 
     fn inside(process: &ProcDir) -> Result<Self, DiagError> {
+        if let Some(helper) = helper::connected() {
+            let opened = helper.diag_socket(process.pid);
+            return opened.map(Self).map_err(|_| DiagError::Enter(ReadError::Denied));
+        }
         let namespace = process.open_namespace("net").map_err(DiagError::Enter)?;
         // Entering a namespace changes the thread permanently, so a temporary thread does it.
         let enter = move || {
-            use std::os::fd::AsFd;
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|errno| DiagError::Enter(errno.into()))?;
             Self::here()
@@ -105,6 +109,11 @@ impl Diag {
         let thread = std::thread::Builder::new().name("netns".into()).spawn(enter);
         let joined = thread.map_err(|e| DiagError::Enter(e.into()))?.join();
         joined.unwrap_or(Err(DiagError::Socket(Errno::IO)))
+    }
+
+    /// Its descriptor, for another process.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 
     /// Lists listening and connected stream sockets, at most `limit`. The flag tells whether there are more.

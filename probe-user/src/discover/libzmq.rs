@@ -21,12 +21,16 @@ pub struct LibZmq {
 /// Selects the mapped files that contain libzmq by their names: a separate library (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
 /// distribution's `libzmq.so.5.2.5`), which extension modules only call, or else modules that may link it statically (`_zmq.abi3.so`).
 pub(crate) fn mapped(files: &[MappedFile]) -> Vec<&MappedFile> {
-    let zmq = |file: &&MappedFile| [&b"zmq"[..], b".so"].iter().all(|part| memmem::find(file.name(), part).is_some());
-    let mut found: Vec<&MappedFile> = files.iter().filter(zmq).collect();
+    let mut found: Vec<&MappedFile> = files.iter().filter(|file| is_libzmq_name(file.name())).collect();
     if found.iter().any(|file| file.name().starts_with(b"libzmq")) {
         found.retain(|file| file.name().starts_with(b"libzmq"));
     }
     found
+}
+
+/// Whether a file with this name may contain libzmq.
+pub(crate) fn is_libzmq_name(name: &[u8]) -> bool {
+    [&b"zmq"[..], b".so"].iter().all(|part| memmem::find(name, part).is_some())
 }
 
 /// Describes the mapped libzmq, with the error if its file cannot be opened.

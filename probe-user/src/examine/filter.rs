@@ -3,6 +3,8 @@
 
 #![expect(unsafe_code, reason = "no safe wrapper makes calls with invalid arguments")]
 
+use std::sync::OnceLock;
+
 use foreign::kernel;
 use rustix::io::Errno;
 
@@ -62,12 +64,17 @@ impl Call {
     }
 }
 
-/// Refused calls, if a seccomp filter is active. Without a filter, a refusal is due to capabilities and reported elsewhere.
+/// Calls that a seccomp filter refused at the first call of this function, before tokengap installs filters of its own. Without a filter,
+/// a refusal is due to capabilities and reported elsewhere.
 pub fn refused() -> Vec<Call> {
-    if mode() != Some(Mode::Filter) {
-        return Vec::new();
-    }
-    Call::ALL.into_iter().filter(|call| call.refusal().is_some()).collect()
+    static REFUSED: OnceLock<Vec<Call>> = OnceLock::new();
+    let examine = || {
+        if mode() != Some(Mode::Filter) {
+            return Vec::new();
+        }
+        Call::ALL.into_iter().filter(|call| call.refusal().is_some()).collect()
+    };
+    REFUSED.get_or_init(examine).clone()
 }
 
 /// Seccomp mode of a process.

@@ -2,21 +2,9 @@
 
 use probe_ebpf::{Cookie, ProbePoint};
 
-use crate::attach::{Batch, Points};
 use crate::library::Library;
 use crate::probe_points::{ProbePoints, ProbePointsError};
-
-/// Uprobe programs, each of which may be attached at many addresses with one link.
-pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
-/// The same with those of [`super::Options::tls`].
-pub(crate) const WITH_TLS: [&str; 6] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT, TLS_ENTERED, TLS_RETURNED];
-
-const ZMQ: &str = "zmq";
-const ZMQ_RETURNED: &str = "zmq_returned";
-const POLL_ENTERED: &str = "poll_entered";
-const POLL_LEFT: &str = "poll_left";
-const TLS_ENTERED: &str = "tls_entered";
-const TLS_RETURNED: &str = "tls_returned";
+use crate::programs::{Batch, POLL_ENTERED, POLL_LEFT, Points, TLS_ENTERED, TLS_RETURNED, ZMQ, ZMQ_RETURNED};
 
 /// Probe points in libzmq. Entries come before returns, so that no return lacks its entry.
 pub(crate) fn messages(

@@ -1,6 +1,7 @@
 //! A probe on running processes: attach, read, detach.
 
 pub(crate) mod batches;
+mod kernel;
 mod losses;
 mod read;
 mod serving;
@@ -10,26 +11,25 @@ use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use aya::Ebpf;
 use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
-use aya_log::EbpfLogger;
-use probe_ebpf::{Capture, Loss, MAX_TARGETS, Offsets, Thread, Watched};
+use probe_ebpf::{Capture, Loss, MAX_TARGETS, Thread, Watched};
 use rustix::process::{Pid, PidfdFlags};
 
-use crate::attach::{self, AttachError, AttachMethod, Batch, Link};
-use crate::btf::{Btf, VMLINUX};
+use crate::attach::AttachError;
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing, with_causes};
 use crate::discover::{InnerServer, ReadError};
-use crate::egress::places;
+use crate::kernel_side::{Maps, unknown_map};
 use crate::library::{self, Library};
-use crate::load::{self, KernelLog, Settings};
+use crate::load;
 use crate::observation::Observation;
+use crate::options::Options;
 use crate::plain::Plain;
 use crate::probe_points::{Known, method};
+use crate::programs::{Batch, Group, Refusal};
 
-use batches::{UPROBES, WITH_TLS};
+use kernel::{Kernel, LoadedKernel};
 use losses::Losses;
 use serving::Serving;
 use zmtp_reads::ZmtpReads;
@@ -46,30 +46,6 @@ pub struct Target {
     pub pid: u32,
     /// Capture limits for its messages.
     pub capture: Capture,
-}
-
-/// Features to attach, and their limits.
-#[derive(Clone, Copy, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each probe is enabled independently")]
-pub struct Options {
-    /// Size of the ring between kernel and reader in bytes, rounded up to a power of 2. Records that do not fit are counted as lost.
-    pub ring_bytes: u32,
-    /// Observe when a received frame has been processed: a trap per `zmq_getsockopt` and per receive of the target.
-    pub processed: bool,
-    /// Observe thread states: 0.1 us per context switch of any process.
-    pub scheduler: bool,
-    /// Observe wakeups and the time outside of polls: a trap and possibly a return probe per poll of the target.
-    pub polls: bool,
-    /// Observe the plain bytes that serving processes pass to OpenSSL: two traps per write of the target.
-    pub tls: bool,
-    /// Observe writes of serving processes at the return of every system call, as needed before Linux 6.5, instead of at socket writes.
-    pub every_call: bool,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self { ring_bytes: 8 << 20, processed: true, scheduler: true, polls: true, tls: false, every_call: false }
-    }
 }
 
 /// Error that prevents any probe.
@@ -92,14 +68,13 @@ pub enum ProbeError {
 
 /// An attached probe. Dropping it detaches everything.
 pub struct Probe {
-    ebpf: Ebpf,
+    kernel: Kernel,
+    maps: Maps,
     records: RingBuf<MapData>,
     losses: Losses,
     watched: Array<MapData, Plain<Watched>>,
-    way: AttachMethod,
     libraries: Known,
     targets: Vec<Slot>,
-    global: Vec<Link>,
     /// The scheduler programs also observe which threads sleep in a poll.
     sleeps: bool,
     /// Polls are counted at the kernel's functions for all targets, otherwise at libc's in each target.
@@ -107,7 +82,6 @@ pub struct Probe {
     degraded: Vec<Degraded>,
     permissions: Permissions,
     options: Options,
-    kernel_log: Option<EbpfLogger<KernelLog>>,
     serving: Serving,
     zmtp: ZmtpReads,
     /// Processes that pass their messages to a server inside them.
@@ -126,7 +100,6 @@ struct Slot {
     free: bool,
     /// Becomes readable when the process exits. `None` once the exit was reported, or if pidfds are refused.
     alive: Option<OwnedFd>,
-    links: Vec<Link>,
     polls: bool,
     /// The plain bytes of its TLS connections are observed.
     tls: bool,
@@ -136,62 +109,33 @@ impl Probe {
     /// Attaches to `targets`, which may already be running. [`Probe::degraded`] lists the features that could not be attached.
     pub fn attach(targets: &[Target], options: Options) -> Result<Self, ProbeError> {
         let mut permissions = Permissions::here();
-        let mut degraded = Vec::new();
-        let (offsets, places, has_timeouts) = match Btf::running() {
-            Ok(btf) => {
-                let timeouts = attach::KERNEL_POLLS.map(|(_, function, at)| btf.takes(function, at, "timespec64"));
-                let places = places(&btf).map_err(|error| error.to_string());
-                (btf.offsets(), places, timeouts == [true; 2])
-            }
-            Err(error) => {
-                degraded.push(no_types(error.to_string()));
-                (Offsets::NONE, Err(error.to_string()), false)
-            }
-        };
-        let ring_bytes = options.ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two();
-        let settings = Settings {
-            ring_bytes,
-            offsets,
-            accounting: options.scheduler || options.polls,
-            places: places.clone().unwrap_or_default(),
-        };
-        let mut ebpf = load::load(settings).map_err(|error| {
-            ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, with_causes(&error)))
+        let LoadedKernel { kernel, mut maps, facts } = Kernel::load(options).map_err(|refusal| {
+            ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, refusal))
         })?;
-        let programs: &'static [&'static str] = if options.tls { &WITH_TLS } else { &UPROBES };
-        let way = AttachMethod::of(&ebpf, programs);
-        if let AttachMethod::Perf(_) = way {
+        if facts.uses_perf_events {
             permissions = permissions.with_perf_events();
         }
-        let records = map(&mut ebpf, "RECORDS", RingBuf::try_from)?;
-        let losses = map(&mut ebpf, "LOSSES", Losses::new)?;
-        let watched = map(&mut ebpf, "WATCHED", Array::try_from)?;
-        // An object may be built without a log.
-        let kernel_log =
-            load::shows_kernel_log().then(|| EbpfLogger::init_with_logger(&mut ebpf, KernelLog).ok()).flatten();
         let mut probe = Self {
-            ebpf,
-            records,
-            losses,
-            watched,
-            way,
+            kernel,
+            records: map(&mut maps, "RECORDS", RingBuf::try_from)?,
+            losses: map(&mut maps, "LOSSES", Losses::new)?,
+            watched: map(&mut maps, "WATCHED", Array::try_from)?,
+            maps,
             libraries: Known::default(),
             targets: Vec::new(),
-            global: Vec::new(),
             sleeps: false,
             polls_in_kernel: false,
-            degraded,
+            degraded: Vec::new(),
             permissions,
             options,
-            kernel_log,
-            serving: Serving { unplaced: places.err(), ..Serving::default() },
+            serving: Serving::default(),
             zmtp: ZmtpReads::default(),
             inner_servers: std::collections::HashMap::new(),
             kept_at: Instant::now(),
             counted_at: Instant::now(),
             busy: true,
         };
-        probe.watch_everything(offsets, has_timeouts);
+        probe.watch_everything(facts.observes_sleep);
         probe.add(targets)?;
         Ok(probe)
     }
@@ -226,16 +170,6 @@ impl Probe {
         self.inner_servers.insert(pid, server);
     }
 
-    /// Loads the programs that further targets may need, so that this process can then give up the right to load programs. Programs
-    /// that cannot be loaded are reported when a target needs them.
-    pub fn load_programs(&mut self) {
-        if let Err(error) = self.way.load_all(&mut self.ebpf) {
-            tracing::debug!("cannot preload a uprobe program: {error}");
-        }
-        self.load_serving();
-        self.load_zmtp();
-    }
-
     /// Unavailable features, with remedies.
     pub fn degraded(&self) -> &[Degraded] {
         &self.degraded
@@ -251,9 +185,7 @@ impl Probe {
         }
         if self.kept_at.elapsed() >= HOUSEKEEPING {
             self.kept_at = Instant::now();
-            if let Some(log) = &mut self.kernel_log {
-                log.flush();
-            }
+            self.kernel.flush_log();
             if self.busy || self.counted_at.elapsed() >= AT_REST {
                 seen += self.losses.report_new(&Loss::ALL, &mut emit).map_err(wrong("LOSSES"))?;
                 (self.busy, self.counted_at) = (false, Instant::now());
@@ -265,7 +197,7 @@ impl Probe {
 
     /// Accounting of every thread seen so far, with the process ids of [`Target::pid`].
     pub fn threads(&self) -> Result<Vec<(u32, Thread)>, ProbeError> {
-        let threads = self.ebpf.map("THREADS").ok_or_else(|| unknown("THREADS"));
+        let threads = self.maps.get("THREADS").ok_or_else(|| unknown_map("THREADS"));
         let threads: HashMap<_, u32, Plain<Thread>> = threads.and_then(HashMap::try_from).map_err(wrong("THREADS"))?;
         let is_initial_namespace = load::namespace().1 == 0;
         // An entry may be replaced during the walk; the next walk includes it.
@@ -279,29 +211,19 @@ impl Probe {
         Ok(known.collect())
     }
 
-    /// Attaches the programs that serve all targets. `has_timeouts`: the kernel's poll functions have the parameters that its programs read.
-    fn watch_everything(&mut self, offsets: Offsets, has_timeouts: bool) {
+    /// Attaches the programs that serve all targets.
+    fn watch_everything(&mut self, observes_sleep: bool) {
         if self.options.scheduler {
-            if offsets.sched() {
-                match attach::tracepoints(&mut self.ebpf, &attach::SCHEDULER) {
-                    Ok(links) => {
-                        self.global.extend(links);
-                        self.sleeps = offsets.call != Offsets::ABSENT;
-                    }
-                    Err(error) => self.add_degraded(Feature::Scheduler, None, &error),
-                }
-            } else if self.degraded.is_empty() {
-                self.degraded.push(no_types(format!("{VMLINUX} lacks a field of task_struct")));
+            match self.kernel.attach_group(Group::Scheduler) {
+                Ok(()) => self.sleeps = observes_sleep,
+                Err(refusal) => self.degrade(Feature::Scheduler, None, refusal),
             }
         }
         // Without the scheduler programs, the time in a poll needs its return as well.
-        if self.options.polls && self.sleeps && has_timeouts {
-            match attach::kernel_polls(&mut self.ebpf) {
-                Ok(links) => {
-                    self.global.extend(links);
-                    self.polls_in_kernel = true;
-                }
-                Err(error) => tracing::debug!("polls are counted by uprobes on libc: {}", with_causes(&error)),
+        if self.options.polls && self.sleeps {
+            match self.kernel.attach_group(Group::KernelPolls) {
+                Ok(()) => self.polls_in_kernel = true,
+                Err(error) => tracing::debug!("polls are counted by uprobes on libc: {error}"),
             }
         }
     }
@@ -315,15 +237,7 @@ impl Probe {
     fn register(&mut self, target: Target) -> Result<usize, ProbeError> {
         let alive =
             Pid::from_raw(target.pid as i32).and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-        let slot = Slot {
-            pid: target.pid,
-            capture: target.capture,
-            free: false,
-            alive,
-            links: Vec::new(),
-            polls: false,
-            tls: false,
-        };
+        let slot = Slot { pid: target.pid, capture: target.capture, free: false, alive, polls: false, tls: false };
         let index = if let Some(free) = self.targets.iter().position(|slot| slot.free) {
             self.targets[free] = slot;
             free
@@ -359,7 +273,7 @@ impl Probe {
     }
 
     fn table<K: Pod, V: Pod>(&mut self, name: &'static str) -> Result<HashMap<&mut MapData, K, V>, ProbeError> {
-        let map = self.ebpf.map_mut(name).ok_or_else(|| unknown(name));
+        let map = self.maps.get_mut(name).ok_or_else(|| unknown_map(name));
         map.and_then(HashMap::try_from).map_err(wrong(name))
     }
 
@@ -397,45 +311,52 @@ impl Probe {
         let mut attached = false;
         for library in &libraries {
             match self.attach_library(feature, index, library) {
-                Ok(links) => {
-                    attached |= !links.is_empty();
-                    self.targets[index].links.extend(links);
-                }
+                Ok(()) => attached = true,
                 Err(error) => self.add_degraded(feature, Some(pid), &error),
             }
         }
         attached
     }
 
-    fn attach_library(&mut self, feature: Feature, index: usize, library: &Library) -> Result<Vec<Link>, AttachError> {
+    fn attach_library(&mut self, feature: Feature, index: usize, library: &Library) -> Result<(), AttachError> {
         let (probe_points, target) = (self.libraries.of(&library.file, &library.path)?, index as u32);
         let batches = match feature {
             Feature::Polls => batches::polls(&probe_points, target, !self.sleeps)?,
             Feature::Tls => batches::tls(&probe_points, target)?,
             _ => batches::messages(library, &probe_points, target, self.options.processed)?,
         };
-        self.attach_batches(index, &batches, library)
+        self.attach_batches(index, batches, library)
     }
 
-    fn attach_batches(&mut self, index: usize, batches: &[Batch], library: &Library) -> Result<Vec<Link>, AttachError> {
+    fn attach_batches(&mut self, index: usize, batches: Vec<Batch>, library: &Library) -> Result<(), AttachError> {
         let Some(pid) = NonZeroU32::new(self.targets[index].pid) else {
-            return Ok(Vec::new());
+            return Ok(());
         };
-        let mut links = Vec::new();
         for batch in batches {
             // The kernel would resolve the library's own path again, and reach another file if the process has replaced it.
-            let attached = self.way.attach(&mut self.ebpf, batch, &library.file.path(), pid);
-            links.extend(attached.map_err(|source| AttachError::at(&library.path, source))?);
+            let attached = self.kernel.attach_uprobes(index as u32, pid, batch, library.file.file());
+            attached.map_err(|refusal| AttachError::at(&library.path, refusal.into()))?;
         }
-        Ok(links)
+        Ok(())
     }
 
     fn attach_method(&mut self, index: usize, server: &InnerServer) -> Result<(), AttachError> {
         let library = library::extension(self.targets[index].pid, server)?.ok_or(AttachError::NoExtension)?;
         let entry = method::of_library(&library.file, &library.path, server.methods)?;
-        let links = self.attach_batches(index, &batches::method(entry, index as u32), &library)?;
-        self.targets[index].links.extend(links);
-        Ok(())
+        self.attach_batches(index, batches::method(entry, index as u32), &library)
+    }
+
+    /// Reports a refused part of the probe.
+    fn degrade(&mut self, feature: Feature, pid: Option<u32>, refusal: Refusal) {
+        match refusal {
+            Refusal::Kernel(_) => self.add_degraded(feature, pid, &refusal),
+            Refusal::Types(what) => {
+                let new = Degraded { feature, pid, missing: Missing::KernelTypes(what) };
+                if !self.degraded.contains(&new) {
+                    self.degraded.push(new);
+                }
+            }
+        }
     }
 
     fn add_degraded(&mut self, feature: Feature, pid: Option<u32>, error: &dyn std::error::Error) {
@@ -448,24 +369,14 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        let mut links = std::mem::take(&mut self.global);
-        links.extend(self.targets.iter_mut().flat_map(|slot| std::mem::take(&mut slot.links)));
-        attach::detach(links);
+        self.kernel.detach_targets();
     }
 }
 
-fn map<T>(ebpf: &mut Ebpf, name: &'static str, of: impl FnOnce(Map) -> Result<T, MapError>) -> Result<T, ProbeError> {
-    ebpf.take_map(name).ok_or_else(|| unknown(name)).and_then(of).map_err(wrong(name))
-}
-
-fn unknown(name: &str) -> MapError {
-    MapError::InvalidName { name: name.to_owned() }
+fn map<T>(maps: &mut Maps, name: &'static str, of: impl FnOnce(Map) -> Result<T, MapError>) -> Result<T, ProbeError> {
+    maps.remove(name).ok_or_else(|| unknown_map(name)).and_then(of).map_err(wrong(name))
 }
 
 fn wrong(name: &'static str) -> impl FnOnce(MapError) -> ProbeError {
     move |source| ProbeError::Map { name, source: Box::new(source) }
-}
-
-fn no_types(what: String) -> Degraded {
-    Degraded { feature: Feature::Scheduler, pid: None, missing: Missing::KernelTypes(what) }
 }

@@ -8,7 +8,6 @@ use trace::MonoNs;
 
 use super::losses::UNRECORDED;
 use super::{HOUSEKEEPING, Probe, ProbeError, Slot};
-use crate::attach;
 use crate::observation::{Call, Message, Observation, SocketId};
 use crate::plain::Plain;
 
@@ -57,10 +56,7 @@ impl Probe {
             if ended {
                 // Report the remaining records of the process before its exit, and none after it.
                 count += self.drain(emit)?;
-                let links = std::mem::take(&mut self.targets[index].links);
-                // Detach on another thread, because the ring fills in the meantime. If no thread can be started, the links are dropped
-                // here.
-                let _ = std::thread::Builder::new().spawn(move || attach::detach(links));
+                self.kernel.detach(index as u32);
                 let pid = self.release(index);
                 emit(Observation::Exited { pid });
                 count += 1;
@@ -71,9 +67,7 @@ impl Probe {
 
     /// Ends the observation of all targets, and drops records that were not read. The probe can then be used for other targets.
     pub fn reset(&mut self) {
-        let slots = self.targets.iter_mut();
-        let links = slots.flat_map(|slot| std::mem::take(&mut slot.links)).collect();
-        attach::detach(links);
+        self.kernel.detach_targets();
         for index in 0..self.targets.len() {
             if !self.targets[index].free {
                 self.release(index);

@@ -6,24 +6,24 @@ use aya::maps::Array;
 use probe_ebpf::Capture;
 use probe_ebpf::egress::{Serves, Stream, TlsConnection};
 
-use super::{Probe, ProbeError, Target, unknown, wrong};
-use crate::attach::{self, Link};
+use super::{Probe, ProbeError, Target, wrong};
 use crate::capability::Feature;
 use crate::degraded::{Degraded, Missing};
 use crate::egress::CAPTURE;
+use crate::kernel_side::unknown_map;
 use crate::library;
 use crate::load;
 use crate::plain::Plain;
+use crate::programs::Group;
 
 #[derive(Default)]
 pub(super) struct Serving {
     /// Capture limits by process.
     pub(super) serves: HashMap<u32, Serves>,
-    pub(super) links: Vec<Link>,
-    /// Links of the read programs, once any process needs them.
-    pub(super) reads: Vec<Link>,
-    /// Reason why writes cannot be observed.
-    pub(super) unplaced: Option<String>,
+    /// Writes are observed.
+    observes_writes: bool,
+    /// Reads are observed, once any process needs it.
+    observes_reads: bool,
 }
 
 impl Probe {
@@ -31,21 +31,16 @@ impl Probe {
     /// added, so that the deliveries of every received frame are observed. Returns whether writes are observable; if not,
     /// [`Probe::degraded`] has the reason.
     pub fn serve(&mut self, pid: u32, serves: Serves) -> Result<bool, ProbeError> {
-        if self.serving.links.is_empty() {
-            if self.lacks_places(Feature::Egress) {
+        if !self.serving.observes_writes {
+            if let Err(refusal) = self.kernel.attach_group(Group::Writes) {
+                self.degrade(Feature::Egress, None, refusal);
                 return Ok(false);
             }
-            match attach::egress(&mut self.ebpf, self.options.every_call) {
-                Ok(links) => self.serving.links = links,
-                Err(error) => {
-                    self.add_degraded(Feature::Egress, None, &error);
-                    return Ok(false);
-                }
-            }
+            self.serving.observes_writes = true;
         }
-        if serves.read > 0 && self.serving.reads.is_empty() {
-            match attach::tracepoints(&mut self.ebpf, &[attach::EGRESS_READS]) {
-                Ok(links) => self.serving.reads = links,
+        if serves.read > 0 && !self.serving.observes_reads {
+            match self.kernel.attach_group(Group::ClientReads) {
+                Ok(()) => self.serving.observes_reads = true,
                 Err(error) => tracing::debug!("requests from clients are not observed: {error}"),
             }
         }
@@ -69,7 +64,7 @@ impl Probe {
         Ok(true)
     }
 
-    /// Observes the plain bytes of a serving target's TLS connections if [`Options::tls`](super::Options::tls) requests it.
+    /// Observes the plain bytes of a serving target's TLS connections if [`Options::tls`](crate::Options::tls) requests it.
     pub(super) fn attach_tls(&mut self, index: usize) {
         let slot = &self.targets[index];
         let pid = slot.pid;
@@ -87,35 +82,6 @@ impl Probe {
     /// Returns whether the plain bytes of any target's TLS connections are observed.
     pub fn reads_tls(&self) -> bool {
         self.targets.iter().any(|slot| !slot.free && slot.tls)
-    }
-
-    /// Returns whether the kernel offsets for `feature` are missing, and reports it.
-    pub(super) fn lacks_places(&mut self, feature: Feature) -> bool {
-        let Some(why) = &self.serving.unplaced else {
-            return false;
-        };
-        let new = Degraded { feature, pid: None, missing: Missing::KernelTypes(why.clone()) };
-        if !self.degraded.contains(&new) {
-            self.degraded.push(new);
-        }
-        true
-    }
-
-    /// Loads the programs for further serving processes. Also attaches those for writes, because only an attach shows which ones the
-    /// kernel supports.
-    pub(super) fn load_serving(&mut self) {
-        if self.serving.unplaced.is_some() {
-            return;
-        }
-        if self.serving.links.is_empty() {
-            match attach::egress(&mut self.ebpf, self.options.every_call) {
-                Ok(links) => self.serving.links = links,
-                Err(error) => tracing::debug!("cannot observe responses to clients: {error}"),
-            }
-        }
-        if let Err(error) = attach::load(&mut self.ebpf, attach::EGRESS_READS) {
-            tracing::debug!("cannot observe requests from clients: {error}");
-        }
     }
 
     /// Stops observing a connection.
@@ -142,7 +108,7 @@ impl Probe {
 
     pub(super) fn update_serving(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let serves = self.serving.serves.get(&pid).copied().unwrap_or_default();
-        let map = self.ebpf.map_mut("SERVING").ok_or_else(|| unknown("SERVING"));
+        let map = self.maps.get_mut("SERVING").ok_or_else(|| unknown_map("SERVING"));
         let mut serving: Array<_, Plain<Serves>> = map.and_then(Array::try_from).map_err(wrong("SERVING"))?;
         serving.set(index, Plain(serves), 0).map_err(wrong("SERVING"))
     }

@@ -5,16 +5,16 @@ use std::collections::{BTreeSet, HashMap};
 use probe_ebpf::egress::{MAX_ZMTP, ZmtpConnection};
 
 use super::{Probe, ProbeError, wrong};
-use crate::attach::{self, Link};
 use crate::capability::Feature;
 use crate::egress::CAPTURE_READ;
 use crate::plain::Plain;
+use crate::programs::Group;
 
 #[derive(Default)]
 pub(super) struct ZmtpReads {
     /// Inodes of the observed sockets by process.
     pub(super) sockets: HashMap<u32, BTreeSet<u64>>,
-    links: Vec<Link>,
+    is_attached: bool,
 }
 
 impl Probe {
@@ -22,17 +22,12 @@ impl Probe {
     /// is added, so that the receipt of each observed send is observed too. Returns whether reads are observable; if not,
     /// [`Probe::degraded`] has the reason.
     pub fn read_zmtp(&mut self, pid: u32, inodes: &BTreeSet<u64>) -> Result<bool, ProbeError> {
-        if self.zmtp.links.is_empty() {
-            if self.lacks_places(Feature::SocketReads) {
+        if !self.zmtp.is_attached {
+            if let Err(refusal) = self.kernel.attach_group(Group::ZmtpReads) {
+                self.degrade(Feature::SocketReads, None, refusal);
                 return Ok(false);
             }
-            match attach::tracepoints(&mut self.ebpf, &[attach::ZMTP_READS]) {
-                Ok(links) => self.zmtp.links = links,
-                Err(error) => {
-                    self.add_degraded(Feature::SocketReads, None, &error);
-                    return Ok(false);
-                }
-            }
+            self.zmtp.is_attached = true;
         }
         let before = self.zmtp.sockets.insert(pid, inodes.clone()).unwrap_or_default();
         if let Some(index) = self.index_of(pid) {
@@ -40,15 +35,6 @@ impl Probe {
             self.register_zmtp(index as u32, inodes.difference(&before))?;
         }
         Ok(true)
-    }
-
-    /// Loads the program, so that none has to be loaded later.
-    pub(super) fn load_zmtp(&mut self) {
-        if self.serving.unplaced.is_none()
-            && let Err(error) = attach::load(&mut self.ebpf, attach::ZMTP_READS)
-        {
-            tracing::debug!("cannot observe reads without libzmq: {error}");
-        }
     }
 
     /// Passes the sockets of a process that has become the target `index` to the kernel side.

@@ -6,7 +6,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use foreign::{ExpectedFile, ForeignRoot, ReadError, RegularFile, read_to_limit};
-use rustix::fs::{CWD, Dir, Mode, OFlags, openat, readlinkat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat, openat, readlinkat, statat};
 use rustix::path::Arg;
 
 /// Lists at most `limit` pids. The flag tells whether there are more.
@@ -82,6 +82,11 @@ impl ProcDir {
     /// The process's own root.
     pub(crate) fn root(&self) -> Result<ForeignRoot, ReadError> {
         ForeignRoot::of_proc_dir(&self.dir)
+    }
+
+    /// Status of a mapped file, by its address range. Needs the same capabilities as [`Self::open_mapped`].
+    pub(crate) fn stat_mapped(&self, (start, end): (u64, u64)) -> Result<Stat, ReadError> {
+        Ok(statat(&self.dir, format!("map_files/{start:x}-{end:x}"), AtFlags::empty())?)
     }
 }
 

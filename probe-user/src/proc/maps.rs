@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
+use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
@@ -46,6 +47,41 @@ fn file(line: &[u8], is_new: &mut impl FnMut(((u32, u32), u64)) -> bool) -> Opti
     let name = &line[slash..];
     let (name, deleted) = name.strip_suffix(b" (deleted)").map_or((name, false), |path| (path, true));
     Some(MappedFile { path: PathBuf::from(OsString::from_vec(unescape(name))), inode, deleted, range })
+}
+
+/// An executable mapping of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ExecutableMapping<'a> {
+    /// Address range, which is the name of its entry in `map_files`.
+    pub(crate) range: (u64, u64),
+    /// Position in the file of its first byte.
+    pub(crate) offset: u64,
+    pub(crate) inode: u64,
+    /// Path as the kernel writes it.
+    pub(crate) path: &'a [u8],
+}
+
+impl ExecutableMapping<'_> {
+    /// Positions in the file that are mapped.
+    pub(crate) fn file_range(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.range.1.saturating_sub(self.range.0))
+    }
+}
+
+/// The executable mappings of files.
+pub(crate) fn executable_mappings(text: &[u8]) -> impl Iterator<Item = ExecutableMapping<'_>> {
+    text.split(|&b| b == b'\n').filter_map(|line| {
+        let slash = line.iter().position(|&b| b == b'/')?;
+        let head = std::str::from_utf8(&line[..slash]).ok()?;
+        let mut fields = head.split_ascii_whitespace();
+        let (start, end) = fields.next()?.split_once('-')?;
+        let is_executable = fields.next()?.as_bytes().get(2) == Some(&b'x');
+        let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
+        let inode = fields.nth(1)?.parse().ok()?;
+        let range = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+        let path = line[slash..].strip_suffix(b" (deleted)").unwrap_or(&line[slash..]);
+        is_executable.then_some(ExecutableMapping { range, offset, inode, path })
+    })
 }
 
 /// Unescapes a path: the kernel writes a newline as `\012` and escapes nothing else.
@@ -103,6 +139,14 @@ mod tests {
 ";
 
     #[test]
+    fn executable_mappings_have_their_file_range() {
+        let found: Vec<_> = executable_mappings(MAPS).collect();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert_eq!((found[0].inode, found[0].file_range()), (3_459_512, 0x12000..0x99000));
+        assert!(found[0].path.ends_with(b"/libzmq-2f02442c.so.5.2.5"));
+    }
+
+    #[test]
     fn each_mapped_file_is_listed_once() {
         let files = files(MAPS);
         let names: Vec<_> = files.iter().map(|f| String::from_utf8_lossy(f.name()).into_owned()).collect();
@@ -128,6 +172,13 @@ mod tests {
     }
 
     proptest! {
+        #[test]
+        fn arbitrary_lines_have_bounded_file_ranges(line in "[0-9a-f]{1,16}-[0-9a-f]{1,16} r-xp [0-9a-f]{1,16} .{0,40}") {
+            for mapping in executable_mappings(line.as_bytes()) {
+                prop_assert!(mapping.file_range().start == mapping.offset);
+            }
+        }
+
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
             files(&bytes);

@@ -17,7 +17,6 @@ use super::background::Background;
 use super::paths::HopIds;
 use super::{Attach, AttachOptions};
 use crate::cmd::attach::DISCOVERY_FILES;
-use crate::confinement;
 use crate::open_files;
 
 /// Interval between searches for an engine.
@@ -184,11 +183,7 @@ impl Follow {
     pub(crate) fn new(options: AttachOptions) -> Self {
         open_files::raise_limit(DISCOVERY_FILES);
         // An error is reported when an engine is there.
-        let probe = Probe::attach(&[], options.probe).ok().map(|mut probe| {
-            probe.load_programs();
-            confinement::refuse_programs();
-            probe
-        });
+        let probe = Probe::attach(&[], options.probe).ok();
         Self {
             options,
             probe,

@@ -39,7 +39,6 @@ use trace::report::SamplingCost;
 use zmq_tap::decode::Format;
 use zmq_tap::egress::Detokenize;
 
-use crate::confinement;
 use crate::tap::completed;
 pub(crate) use background::{StartUp, Unattached};
 use cpu::CpuWatch;
@@ -204,12 +203,6 @@ impl Attach {
         }
         attach.queues.rewire(&attach.engine);
         Ok(attach)
-    }
-
-    /// Refuses to load further eBPF programs, once those that new workers may need are loaded.
-    pub(crate) fn refuse_programs(&mut self) {
-        self.probe.load_programs();
-        confinement::refuse_programs();
     }
 
     /// The probe without targets, for the next engine.

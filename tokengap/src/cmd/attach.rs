@@ -13,6 +13,7 @@ use session::Signals;
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
 use crate::attach::{Attach, AttachOptions, Follow, PythonOptions, StartUp, Unattached};
+use crate::cmd::prober;
 use crate::confinement;
 use crate::open_files;
 use crate::tokenizer;
@@ -85,6 +86,10 @@ pub(crate) struct Args {
 }
 
 impl Args {
+    fn probe_options(&self) -> Options {
+        Options { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..Options::default() }
+    }
+
     fn options(&self, python: Option<PythonOptions>) -> anyhow::Result<AttachOptions> {
         Ok(AttachOptions {
             named: self.pid.iter().map(|spec| spec.pid).collect(),
@@ -92,7 +97,7 @@ impl Args {
             egress: !self.no_egress,
             logs: self.worker_log.clone(),
             tokenizer: self.tokenizer.as_deref().map(tokenizer::read).transpose()?,
-            probe: Options { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..Options::default() },
+            probe: self.probe_options(),
             python,
         })
     }
@@ -100,7 +105,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.python_stacks.map(|hertz| PythonOptions::start(hertz, args.python_stacks_all)).transpose()?;
-    confinement::attach(&args.live);
+    confinement::attach(&args.live, &prober::Args::of(&args.probe_options()))?;
     let options = args.options(python)?;
     if args.follow {
         return app::run(Follow::new(options), &args.live);
@@ -122,13 +127,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let (word, sends) = (side.value.word, side.value.sends);
         errln!("tokengap: this is the {word} server of a pair ({}); it sends {sends}", side.origin);
     }
-    let Some(mut attach) = start_up.wait(move || Attach::start(watcher, engine, options))? else {
+    let Some(attach) = start_up.wait(move || Attach::start(watcher, engine, options))? else {
         return end_early(args, &signals, "the attach to the engine's processes");
     };
     if let Some(refusal) = attach.refusal() {
         bail!(refusal);
     }
-    attach.refuse_programs();
     for (process, by) in attach.sides() {
         let (role, pid, by) = (process.role, process.id.pid, by.unwrap_or("nothing"));
         errln!("tokengap: frames of {role} {pid} are observed by {by}");

@@ -15,6 +15,8 @@ pub(crate) mod generate;
 pub(crate) mod import;
 #[cfg(target_os = "linux")]
 pub(crate) mod pick;
+#[cfg(target_os = "linux")]
+pub(crate) mod prober;
 pub(crate) mod replay;
 pub(crate) mod report;
 #[cfg(target_os = "linux")]

@@ -1,0 +1,79 @@
+//! Programs and maps of the embedded object, and what is attached where.
+
+use probe_ebpf::Cookie;
+
+use crate::degraded::with_causes;
+
+/// Uprobe programs, each of which may be attached at many addresses with one link.
+pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
+/// The same with those of [`crate::Options::tls`].
+pub(crate) const WITH_TLS: [&str; 6] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT, TLS_ENTERED, TLS_RETURNED];
+
+pub(crate) const ZMQ: &str = "zmq";
+pub(crate) const ZMQ_RETURNED: &str = "zmq_returned";
+pub(crate) const POLL_ENTERED: &str = "poll_entered";
+pub(crate) const POLL_LEFT: &str = "poll_left";
+pub(crate) const TLS_ENTERED: &str = "tls_entered";
+pub(crate) const TLS_RETURNED: &str = "tls_returned";
+
+/// Maps that the reader of the observations uses, in the order in which their descriptors are passed on.
+pub(crate) const MAPS: [&str; 9] =
+    ["RECORDS", "LOSSES", "WATCHED", "TARGETS", "SERVING", "THREADS", "STREAMS", "TLS", "ZMTP"];
+
+/// Programs that serve all targets and are attached together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Group {
+    /// Thread states.
+    Scheduler = 1,
+    /// Polls, at the kernel's own functions.
+    KernelPolls = 2,
+    /// Writes to clients.
+    Writes = 3,
+    /// Reads from clients.
+    ClientReads = 4,
+    /// Reads of ZMTP connections without libzmq.
+    ZmtpReads = 5,
+}
+
+impl Group {
+    pub(crate) const ALL: [Self; 5] =
+        [Self::Scheduler, Self::KernelPolls, Self::Writes, Self::ClientReads, Self::ZmtpReads];
+}
+
+/// Why a part of the probe cannot be attached.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Refusal {
+    /// The kernel, or the process that asks it, refused.
+    #[error("{0}")]
+    Kernel(String),
+    /// The kernel does not describe a type or field that the programs read.
+    #[error("{0}")]
+    Types(String),
+}
+
+impl Refusal {
+    pub(crate) fn of(error: &dyn std::error::Error) -> Self {
+        Self::Kernel(with_causes(error))
+    }
+}
+
+/// Offsets in a library's file, each with its cookie.
+pub(crate) type Points = Vec<(u64, Cookie)>;
+
+/// A program with its probe points in one library.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Batch {
+    pub(crate) program: &'static str,
+    /// Attach at the returns of the functions that begin at these offsets.
+    pub(crate) returns: bool,
+    pub(crate) points: Points,
+}
+
+/// Properties of the loaded programs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LoadedFacts {
+    /// The scheduler programs also observe which threads sleep in a poll.
+    pub(crate) observes_sleep: bool,
+    /// Uprobes are attached by perf events, which need other capabilities.
+    pub(crate) uses_perf_events: bool,
+}

@@ -1,0 +1,79 @@
+//! `tokengap prober`: hidden command, started by `attach`.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use probe_user::{Options, prober};
+use rustix::stdio::stdin;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use crate::confinement;
+
+/// Attaches eBPF programs for the process at the other end of its standard input.
+#[derive(clap::Args)]
+#[command(hide = true)]
+pub(crate) struct Args {
+    #[arg(long)]
+    ring: u32,
+
+    #[arg(long)]
+    no_wakeups: bool,
+
+    #[arg(long)]
+    tls: bool,
+}
+
+impl Args {
+    /// The arguments for `options`.
+    pub(crate) fn of(options: &Options) -> Vec<String> {
+        let mut arguments = vec![format!("--ring={}", options.ring_bytes)];
+        arguments.extend((!options.polls).then(|| "--no-wakeups".to_owned()));
+        arguments.extend(options.tls.then(|| "--tls".to_owned()));
+        arguments
+    }
+
+    fn options(&self) -> Options {
+        Options { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..Options::default() }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    confinement::prober();
+    // It ends when tokengap does, which also receives these signals and then completes its report.
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        signal_hook::flag::register(signal, std::sync::Arc::default())?;
+    }
+    prober::serve(stdin(), args.options(), is_extension, confinement::refuse_programs)
+        .context("cannot serve requests for probes")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the file contains a server that runs inside a process of an engine.
+fn is_extension(path: &Path) -> bool {
+    let mut servers = engines::DISCOVERED.iter().filter_map(|engine| engine.inner_server());
+    servers.any(|server| (server.is_extension)(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn the_prober_gets_the_options_of_attach() {
+        let default = Options::default();
+        for options in [default, Options { ring_bytes: 1 << 20, polls: false, tls: true, ..default }] {
+            let line = std::iter::once("prober".to_owned()).chain(Args::of(&options));
+            let parsed = Line::parse_from(line).args.options();
+            assert_eq!(format!("{parsed:?}"), format!("{options:?}"));
+        }
+    }
+}

@@ -1,0 +1,66 @@
+#!/bin/bash
+# A hijacked `attach` places a uprobe inside an instruction of another process, which overwrites a byte of its code.
+# usage: uprobe_patch.sh TOKENGAP WORKDIR
+set -u
+tokengap=$1 work=$2 here=$(dirname "$(readlink -f "$0")")
+. "$here/hijacked.bash"
+cat >victim.c <<'C'
+#include <stdio.h>
+#include <unistd.h>
+__attribute__((noinline)) int allowed(void){ int r; __asm__ volatile("movl $0x00002200,%0":"=a"(r)); return r & 0x8000; }  /* always 0 */
+int main(){ for(int i=0;i<600;i++){ usleep(100000); if(allowed()){ puts("allowed() returned true"); fflush(stdout); return 0; } } return 1; }
+C
+cc -O2 -no-pie -o victim victim.c || skip 'no C compiler'
+offset=$(python3 -c "print(open('victim','rb').read().index(bytes.fromhex('b800220000'))+2)")
+./victim >victim.out &
+victim=$!
+pids+=("$victim")
+start_attach
+programs=$(grep -l 'prog_type:.*2$' /proc/"$attach"/fdinfo/* 2>/dev/null | sed 's:.*/::' | tr '\n' ' ')
+echo "program descriptors of attach: ${programs:-none}"
+scratch=$(echo '9 0 4096 3 0x22 0xffffffffffffffff' | inject | sed 's/.*-> //')
+[[ $scratch =~ ^[0-9]+$ ]] || broken 'no memory could be mapped in attach, so nothing was tested'
+# Without a program descriptor, any number shows whether the call is refused before the kernel looks at it.
+for program in ${programs:-0 1 2}; do
+  python3 - "$scratch" "$program" "$offset" "$work/victim" <<'PYTHON' | inject
+import struct, sys
+memory, program, offset, path = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+data, offsets, cookies, at = path.encode() + b"\0", memory + 512, memory + 520, memory + 1024
+# Of every process that maps the file.
+attribute = struct.pack("<IIIIQQQQIIII", program, 0, 48, 0, memory, offsets, 0, cookies, 1, 0, 0, 0)
+print(f"poke {memory} {data.hex()}")
+print(f"poke {offsets} {struct.pack('<QQ', offset, 0).hex()}")
+print(f"poke {at} {attribute.hex()}")
+print(f"321 28 {at} {len(attribute)}")
+print(f"321 5 {at} {len(attribute)}")
+PYTHON
+done
+# The same as a request to the prober, through each socket of attach. It must be refused with a reason.
+sockets=$(for file in "/proc/$attach/fd"/*; do [[ $(readlink "$file") = socket:* ]] && echo "${file##*/}"; done)
+for socket in $sockets; do
+  python3 - "$scratch" "$socket" "$offset" "$work/victim" "$victim" <<'PYTHON' | DUMP=1 inject
+import struct, sys
+memory, socket, offset, path, pid = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
+polls, poll, file = 2, 11, 400
+request = struct.pack("<6I", 3, 0, pid, polls, 0, 1) + struct.pack("<QQ", offset, poll)
+request += b"\0" * (280 - len(request))
+data, vector, control, header = memory + 1024, memory + 1400, memory + 1432, memory + 1472
+print(f"257 0xffffffffffffff9c s:{path} 0 0")
+print(f"33 @0 {file}")
+print(f"poke {data} {request.hex()}")
+print(f"poke {vector} {struct.pack('<QQ', data, len(request)).hex()}")
+print(f"poke {control} {struct.pack('<QiiiI', 20, 1, 1, file, 0).hex()}")
+print(f"poke {header} {struct.pack('<QIIQQQQII', 0, 0, 0, vector, 1, control, 24, 0, 0).hex()}")
+print(f"46 {socket} {header} 0x4040")
+print(f"35 x:{struct.pack('<QQ', 0, 300_000_000).hex()} 0")
+print(f"45 {socket} x:{'00' * 520} 520 0x40 0 0")
+PYTHON
+done
+sleep 1
+grep -q true victim.out && broken 'the code of another process was changed by a uprobe'
+grep -E '^\[[0-9]+\] 321 ' injected | grep -qvE 'EPERM|ENOSYS' && broken 'bpf is not refused'
+grep -q '321 28' injected || broken 'no call was injected'
+# A version without a prober has no such reply.
+[ -z "$(pgrep -P "$attach" -f prober)" ] || grep -q "process $victim has neither" injected ||
+  broken 'the prober did not refuse a process without libzmq'
+echo held
