@@ -12,7 +12,8 @@ use zmq_tap::relay::Endpoint;
 use zmq_tap::splice::Folder;
 
 const ROOT: u32 = 0;
-const NO_UNUSED_USER: &str = "this user namespace has no unused user: run tokengap as the user of the sockets instead of root";
+const NO_UNUSED_USER: &str =
+    "this user namespace has no unused user: run tokengap as the user of the sockets instead of root";
 
 /// User and group of this process.
 pub(crate) fn own() -> Account {

@@ -12,6 +12,17 @@ const QUARTER_S: i32 = 900;
 /// A line is written within this time after the last event in it, in seconds.
 const WRITTEN_WITHIN_S: i32 = 300;
 
+/// Where the time zone of a timestamp comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ZoneSource {
+    /// The timestamp itself.
+    Stamp,
+    /// The offset that the file's own lines show.
+    File,
+    /// The options.
+    Options,
+}
+
 /// Timestamp of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
@@ -19,10 +30,7 @@ pub(super) struct Stamp {
     pub(super) wall_ns: u64,
     /// The timestamp has whole seconds only.
     pub(super) coarse: bool,
-    /// The timestamp has no time zone, and the zone of the options is used.
-    pub(super) zone_assumed: bool,
-    /// The timestamp has no time zone, and the offset that the file's own lines show is used.
-    pub(super) zone_derived: bool,
+    pub(super) zone: ZoneSource,
     /// The timestamp has no year.
     pub(super) year_assumed: bool,
 }
@@ -63,7 +71,7 @@ impl Clock {
     /// Derives the offset from a line whose timestamp has no zone, and which was written right after an event of known time.
     pub(super) fn derive_offset(&mut self, stamp: &Stamp, event_ns: u64) {
         // Equal times: the event's was counted back from the timestamp, and shows nothing.
-        if !(stamp.zone_assumed || stamp.zone_derived) || stamp.wall_ns == event_ns {
+        if stamp.zone == ZoneSource::Stamp || stamp.wall_ns == event_ns {
             return;
         }
         let ahead_s = (i128::from(stamp.wall_ns) - i128::from(event_ns)).div_euclid(i128::from(SECOND_NS));
@@ -140,8 +148,11 @@ impl Clock {
         Some(Stamp {
             wall_ns,
             coarse: time.coarse,
-            zone_assumed: offset.is_none() && !is_derived,
-            zone_derived: offset.is_none() && is_derived,
+            zone: match offset {
+                Some(_) => ZoneSource::Stamp,
+                None if is_derived => ZoneSource::File,
+                None => ZoneSource::Options,
+            },
             year_assumed: false,
         })
     }
@@ -255,7 +266,7 @@ fn epoch(text: &[u8]) -> Option<(Stamp, &[u8])> {
         return None;
     }
     let coarse = unit == SECOND_NS && nanos.is_none();
-    let stamp = Stamp { wall_ns, coarse, zone_assumed: false, zone_derived: false, year_assumed: false };
+    let stamp = Stamp { wall_ns, coarse, zone: ZoneSource::Stamp, year_assumed: false };
     Some((stamp, after))
 }
 
@@ -339,7 +350,7 @@ mod tests {
             clock.derive_offset(&read, event_ns);
             assert_eq!(clock.derived_offset(), offset_s, "{stamp}");
             let (again, _) = clock.read(stamp.as_bytes()).unwrap();
-            assert_eq!(again.zone_derived, offset_s.is_some(), "{stamp}");
+            assert_eq!(again.zone == ZoneSource::File, offset_s.is_some(), "{stamp}");
             assert!(offset_s.is_none() || again.wall_ns.abs_diff(event_ns) < 100_000_000_000, "{stamp}");
         }
     }

@@ -1,6 +1,6 @@
 //! Text before a record: the timestamps of `kubectl logs --timestamps`, a container runtime or a collector, and the logger's own.
 
-use super::clock::{Clock, Stamp};
+use super::clock::{Clock, Stamp, ZoneSource};
 
 /// Maximum delay of a container runtime in passing on a line, in nanoseconds.
 const PASSED_ON_NS: u64 = 5_000_000_000;
@@ -97,10 +97,10 @@ pub(super) fn better(outer: Option<Stamp>, own: Option<Stamp>) -> Option<Stamp> 
     let (Some(outer), Some(own)) = (outer, own) else {
         return own.or(outer);
     };
-    let imprecise = own.coarse || own.zone_assumed;
+    let imprecise = own.coarse || own.zone == ZoneSource::Options;
     let times = own.wall_ns.saturating_sub(1_000_000_000)..=own.wall_ns.saturating_add(PASSED_ON_NS);
     let same_time = times.contains(&outer.wall_ns);
-    let use_outer = imprecise && (own.zone_assumed || same_time) && !outer.zone_assumed;
+    let use_outer = imprecise && (own.zone == ZoneSource::Options || same_time) && outer.zone != ZoneSource::Options;
     Some(if use_outer { outer } else { own })
 }
 

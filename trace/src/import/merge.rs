@@ -177,8 +177,8 @@ impl Import {
         let first = stats.first_unknown.as_ref().filter(|_| kinds.is_empty()).map_or_else(String::new, |shape| {
             format!("; the first unknown line, with possible prompt text removed: {shape}")
         });
-        let skipped: String = stats.skipped.iter().map(|why| format!("; skipped {why}")).collect();
-        let kinds: String = kinds.iter().map(|kind| format!("{kind}; ")).collect();
+        let skipped = stats.skipped.iter().fold(String::new(), |text, why| text + "; skipped " + why);
+        let kinds = kinds.iter().fold(String::new(), |text, kind| text + kind + "; ");
         let summaries = self.reader.recogniser.engines.iter().map(|engine| engine.summary());
         let known: Vec<_> = summaries.filter(|summary| !summary.is_empty()).collect();
         let (files, known) = (plural(stats.files, "file"), known.join("; "));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use serde_json::value::RawValue;
 
-use super::clock::Stamp;
+use super::clock::{Stamp, ZoneSource};
 use super::envelope::{better, first_stamp, read_prefix};
 use super::queue::{Queue, Queued};
 use super::recognise::{Found, Item, LogLines, Logged, Mark, Recogniser};
@@ -294,8 +294,8 @@ impl<'s, 't> Sink<'s, 't> {
             if self.last_stated_ns > 0 {
                 self.target.source.clock.derive_offset(&stamp, self.last_stated_ns);
             }
-            stats.zone_assumed += u64::from(stamp.zone_assumed);
-            if stamp.zone_derived {
+            stats.zone_assumed += u64::from(stamp.zone == ZoneSource::Options);
+            if stamp.zone == ZoneSource::File {
                 stats.zone_derived += 1;
                 let offset = self.target.source.clock.derived_offset();
                 if let Some(seconds) = offset.filter(|_| self.reader.noted_offset != offset) {

@@ -22,7 +22,7 @@ impl Halves {
 
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
-    rooms: HashMap<u64, Halves>,
+    halves: HashMap<u64, Halves>,
     order: VecDeque<u64>,
     /// Rid of the prefill server, by that of the decode server.
     prefill_rids: HashMap<Box<str>, Box<str>>,
@@ -40,15 +40,15 @@ impl Rooms {
         if self.limit == 0 {
             return;
         }
-        if !self.rooms.contains_key(&half.room) {
+        if !self.halves.contains_key(&half.room) {
             if self.order.len() >= self.limit
                 && let Some(oldest) = self.order.pop_front()
             {
-                self.rooms.remove(&oldest);
+                self.halves.remove(&oldest);
             }
             self.order.push_back(half.room);
         }
-        let halves = self.rooms.entry(half.room).or_default();
+        let halves = self.halves.entry(half.room).or_default();
         if halves.of(half).as_ref().is_some_and(|known| **known != *half.rid) {
             *halves = Halves::default();
         }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::clock::{Clock, Stamp};
+use super::clock::{Clock, Stamp, ZoneSource};
 use super::envelope::better;
 use super::json::Record;
 use super::recognise::Recogniser;
@@ -29,7 +29,7 @@ pub(super) enum Content<'l> {
     /// A string that holds a known line.
     Text(Cow<'l, str>),
     /// An engine's own record.
-    Record(Record<'l>),
+    Record(Box<Record<'l>>),
 }
 
 /// Searches a JSON value for records.
@@ -93,7 +93,7 @@ impl<'l> Search<'_, 'l> {
     /// Searches an object. An engine's own record is not searched further, because it holds prompts.
     fn object(&mut self, json: &'l str, depth: usize) {
         if let Some(record) = self.recogniser.parse_record(json) {
-            return self.found.push(Found { content: Content::Record(record), stamp: None });
+            return self.found.push(Found { content: Content::Record(Box::new(record)), stamp: None });
         }
         let first = self.found.len();
         let mut times = Times::default();
@@ -127,7 +127,7 @@ struct Times {
 impl Times {
     fn enter(&mut self, kind: KeyKind, json: &str, clock: &mut Clock) {
         let Some(stamp) = whole_time(json, kind, clock) else { return };
-        let rank = (kind, stamp.zone_assumed, stamp.wall_ns);
+        let rank = (kind, stamp.zone == ZoneSource::Options, stamp.wall_ns);
         if self.best.as_ref().is_none_or(|best| rank < best.rank) {
             self.best = Some(Candidate { rank, stamp });
         }

@@ -14,6 +14,7 @@ use super::{Limits, Server};
 
 /// A response in progress.
 #[derive(Clone, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about the response")]
 pub(super) struct Open {
     parts: Vec<Part>,
     begun: bool,

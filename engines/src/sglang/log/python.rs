@@ -1,7 +1,7 @@
 //! Objects as Python's `repr` writes them. Strings are skipped whole, so that a prompt cannot imitate a field.
 
 /// Fields of `Class(name=value, ..)`, each with its value as Python wrote it. Ends at the closing bracket, or where the line is cut.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Fields<'l> {
     rest: &'l str,
 }
@@ -54,8 +54,7 @@ fn value_length(text: &str) -> Option<usize> {
         match byte {
             b'\'' | b'"' => at += string_length(&bytes[at..])? - 1,
             b'(' | b'[' | b'{' => depth += 1,
-            b',' if depth == 0 => return Some(at),
-            b')' | b']' | b'}' if depth == 0 => return Some(at),
+            b',' | b')' | b']' | b'}' if depth == 0 => return Some(at),
             b')' | b']' | b'}' => depth -= 1,
             _ => {}
         }
