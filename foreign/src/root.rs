@@ -6,10 +6,14 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2};
+use rustix::io::Errno;
 use rustix::path::Arg;
 
 use crate::regular::SYSFS;
 use crate::{ExpectedFile, ReadError, RegularFile};
+
+/// Attempts to resolve a path. Bounded, because any process may rename files all the time.
+const ATTEMPTS: usize = 32;
 
 /// The root directory of another process, held open. Absolute and `..` links of a path below it stay below it, and links of `/proc` are
 /// refused, so a container cannot make us open a file of the host.
@@ -59,7 +63,17 @@ impl ForeignRoot {
 
     fn resolve(&self, path: impl Arg, flags: OFlags) -> Result<OwnedFd, ReadError> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        Ok(openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)?)
+        path.into_with_c_str(|path| {
+            for _ in 1..ATTEMPTS {
+                match openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+                    // Something on this machine was renamed or mounted while the kernel resolved a `..`.
+                    Err(Errno::AGAIN) => {}
+                    result => return result,
+                }
+            }
+            openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+        })
+        .map_err(ReadError::from)
     }
 }
 
@@ -99,7 +113,7 @@ mod tests {
     #[test]
     fn a_link_to_a_process_or_a_device_is_not_opened() {
         let root = ForeignRoot::of_process(std::process::id()).unwrap();
-        assert_eq!(root.read("/proc/self/root/etc/passwd", 100).err(), Some(ReadError::Os(rustix::io::Errno::LOOP)));
+        assert_eq!(root.read("/proc/self/root/etc/passwd", 100).err(), Some(ReadError::Os(Errno::LOOP)));
         assert_eq!(root.read("/proc/self/status", 1 << 20), Err(ReadError::UnexpectedFileSystem));
         assert_eq!(root.read("/dev/zero", 100), Err(ReadError::NotRegular));
         assert_eq!(root.read_sysfs("/etc/passwd", 1 << 20), Err(ReadError::UnexpectedFileSystem));

@@ -2,6 +2,9 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+/// Open files of discovery and the probe: one per candidate process, and several per probed one.
+pub(crate) const DISCOVERY: u64 = 65_536;
+
 /// Raises the soft limit of open files to `wanted`, as far as the hard limit allows.
 pub(crate) fn raise_limit(wanted: u64) {
     let now = getrlimit(Resource::Nofile);

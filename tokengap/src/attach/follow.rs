@@ -16,7 +16,6 @@ use trace::report::SamplingCost;
 use super::background::Background;
 use super::paths::HopIds;
 use super::{Attach, AttachOptions};
-use crate::cmd::attach::DISCOVERY_FILES;
 use crate::open_files;
 
 /// Interval between searches for an engine.
@@ -181,7 +180,7 @@ impl EngineSearch {
 
 impl Follow {
     pub(crate) fn new(options: AttachOptions) -> Self {
-        open_files::raise_limit(DISCOVERY_FILES);
+        open_files::raise_limit(open_files::DISCOVERY);
         // An error is reported when an engine is there.
         let probe = Probe::attach(&[], options.probe).ok();
         Self {

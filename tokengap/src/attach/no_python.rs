@@ -28,6 +28,7 @@ impl PythonOptions {
 pub(super) enum PythonWatch {}
 
 impl PythonWatch {
+    #[expect(clippy::needless_pass_by_value, reason = "the signature of the real one")]
     pub(super) fn start(options: PythonOptions) -> Self {
         match options {}
     }

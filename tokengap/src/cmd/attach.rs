@@ -18,9 +18,6 @@ use crate::confinement;
 use crate::open_files;
 use crate::tokenizer;
 
-/// Open files of discovery and the probe: one per candidate process, and several per probed one.
-pub(crate) const DISCOVERY_FILES: u64 = 65_536;
-
 /// Watch a running engine without touching it: eBPF probes on libzmq show each frame sent, received and processed.
 ///
 /// Finds the engine's processes by itself. Needs root, or `CAP_SYS_ADMIN` and `CAP_SYS_PTRACE`.
@@ -150,7 +147,7 @@ fn end_early(args: &Args, signals: &Signals, unfinished: &'static str) -> anyhow
 
 /// Finds the processes of engines, and those `named` by the user.
 pub(super) fn processes(named: &[RoleSpec]) -> anyhow::Result<Watcher> {
-    open_files::raise_limit(DISCOVERY_FILES);
+    open_files::raise_limit(open_files::DISCOVERY);
     let options = discover::Options { named: named.to_vec(), ..discover::Options::new(engines::DISCOVERED) };
     Watcher::new(options).context("cannot look for the engine's processes")
 }

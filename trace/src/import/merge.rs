@@ -15,20 +15,22 @@ use super::lines::Lines;
 use super::queue::{Queue, Queued};
 use super::reader::Reader;
 use super::recognise::LogLines;
-use super::source::Source;
+use super::source::{PROBED, Source};
 use super::stats::Stats;
 use crate::event::Event;
 use crate::words::plural;
 
 /// Lines read from one file before another gets its turn.
 const TURN: usize = 512;
+/// Text searched for a line that shows the offset of a file's timestamps, in bytes.
+const OFFSET_BYTES: u64 = 256 * 1024;
 
 /// Reads timestamps without a zone at the offset that each file shows. A file that shows none gets the offset of the others, if they agree.
 fn derive_offsets(sources: &mut [Source], engines: &'static [&'static dyn LogLines], options: &Options) {
     let mut reader = Reader::new(engines, Stats::default(), 0, false);
     let mut offsets = BTreeSet::new();
     for source in &mut *sources {
-        source.derive_offset(&mut reader, options);
+        derive_offset(source, &mut reader, options);
         offsets.extend(source.clock.derived_offset());
     }
     let mut offsets = offsets.into_iter();
@@ -36,6 +38,25 @@ fn derive_offsets(sources: &mut [Source], engines: &'static [&'static dyn LogLin
     for source in sources.iter_mut().filter(|source| source.clock.derived_offset().is_none()) {
         source.clock.set_offset(only);
     }
+}
+
+/// Reads lines of a file until one shows the offset of its timestamps.
+fn derive_offset(source: &mut Source, reader: &mut Reader, options: &Options) {
+    if !source.is_regular() {
+        return;
+    }
+    // The import itself reports errors.
+    let Ok(lines) = source.open_unread(options) else { return };
+    source.lines = Some(lines);
+    let mut unused = Queue::new(options.window_ns);
+    let is_searched = |source: &Source| {
+        let is_long = source.lines.as_ref().is_none_or(|lines| lines.text_bytes >= OFFSET_BYTES);
+        is_long || source.clock.derived_offset().is_some()
+    };
+    while reader.turn(source, PROBED, &mut unused) && !is_searched(source) {}
+    source.lines = None;
+    source.frontier_ns = 0;
+    source.writers.clear();
 }
 
 /// An import in progress.

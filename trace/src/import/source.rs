@@ -13,16 +13,12 @@ use super::clock::Clock;
 use super::envelope;
 use super::files::LogFile;
 use super::lines::Lines;
-use super::queue::Queue;
-use super::reader::Reader;
 use super::text::clean;
 
 /// Maximum number of lines searched for a first timestamp.
-const PROBED: usize = 200;
+pub(super) const PROBED: usize = 200;
 /// First line of a recording.
 const RECORDING: &[u8] = b"\x89TGAP";
-/// Text searched for a line that shows the offset of a file's timestamps, in bytes.
-const OFFSET_BYTES: u64 = 256 * 1024;
 
 pub(super) struct Source {
     pub(super) file: LogFile,
@@ -43,31 +39,12 @@ impl Source {
     }
 
     /// Whether the file may be read ahead: reading would consume data from a pipe.
-    fn is_regular(&self) -> bool {
+    pub(super) fn is_regular(&self) -> bool {
         fs::metadata(&self.file.path).is_ok_and(|m| m.is_file())
     }
 
-    fn open_unread(&self, options: &Options) -> io::Result<Lines> {
+    pub(super) fn open_unread(&self, options: &Options) -> io::Result<Lines> {
         Lines::open(&self.file.path, options.line_bytes, Arc::new(AtomicU64::new(0)))
-    }
-
-    /// Reads lines until one shows the offset of the file's timestamps.
-    pub(super) fn derive_offset(&mut self, reader: &mut Reader, options: &Options) {
-        if !self.is_regular() {
-            return;
-        }
-        // The import itself reports errors.
-        let Ok(lines) = self.open_unread(options) else { return };
-        self.lines = Some(lines);
-        let mut unused = Queue::new(options.window_ns);
-        let is_searched = |source: &Self| {
-            let is_long = source.lines.as_ref().is_none_or(|lines| lines.text_bytes >= OFFSET_BYTES);
-            is_long || source.clock.derived_offset().is_some()
-        };
-        while reader.turn(self, PROBED, &mut unused) && !is_searched(self) {}
-        self.lines = None;
-        self.frontier_ns = 0;
-        self.writers.clear();
     }
 
     /// Reads a file's first lines. Returns the reason if it is not text.

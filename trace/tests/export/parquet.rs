@@ -48,7 +48,8 @@ fn values_equal_those_of_csv_with_the_recording_in_front() {
                 let expected: jiff::Timestamp = expected.parse().expect("a time");
                 assert_eq!(*at, expected.as_microsecond());
             } else {
-                assert_eq!(text(value), expected, "{name}");
+                // CSV is text that a terminal may show; Parquet keeps the value.
+                assert_eq!(text(value).replace('\n', "\u{fffd}"), expected, "{name}");
             }
         }
     }
