@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
+use memchr::memchr;
 
 use super::parts::{Joined, Parts};
 
@@ -25,12 +26,19 @@ pub(super) struct Line<'b> {
 }
 
 pub(super) struct Lines {
-    from: Box<dyn BufRead>,
-    line: Vec<u8>,
+    file: FileLines,
     parts: Parts,
     longest: usize,
     /// Bytes of text returned so far.
     pub(super) text_bytes: u64,
+}
+
+/// Lines as they are in the file. A line is lent from the reader's buffer if that holds all of it, and copied otherwise.
+struct FileLines {
+    from: Box<dyn BufRead>,
+    /// Length of the current line in the reader's buffer, with its end; 0 if it was copied.
+    lent_bytes: usize,
+    copied: Vec<u8>,
 }
 
 /// Counts bytes read from the disk.
@@ -64,36 +72,62 @@ impl Lines {
     }
 
     fn of(from: Box<dyn BufRead>, longest: usize) -> Self {
-        Self { from, line: Vec::new(), parts: Parts::default(), longest, text_bytes: 0 }
+        let file = FileLines { from, lent_bytes: 0, copied: Vec::new() };
+        Self { file, parts: Parts::default(), longest, text_bytes: 0 }
     }
 
     /// Returns the next line; `None` at the end.
     pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
         let joined = loop {
-            if !self.read_line()? {
+            // A line of the maximum length, with its end.
+            let line_bytes = self.file.advance(self.longest + 2)?;
+            if line_bytes == 0 {
                 break self.parts.unfinished();
             }
-            match self.parts.enter(without_end(&self.line), self.longest) {
-                Joined::Whole => return Ok(Some(limited(without_end(&self.line), self.longest))),
+            self.text_bytes += line_bytes;
+            match self.parts.enter(self.file.line()?, self.longest) {
+                Joined::Whole => return Ok(Some(limited(self.file.line()?, self.longest))),
                 Joined::Pending => {}
                 Joined::Complete(stream) => break Some(stream),
             }
         };
         Ok(joined.map(|stream| limited(self.parts.line(stream), self.longest)))
     }
+}
 
-    /// Reads the next line of the file, and returns whether there was one.
-    fn read_line(&mut self) -> io::Result<bool> {
-        self.line.clear();
-        self.line.shrink_to(USUAL_LINE);
-        // A line of the maximum length, with its end.
-        let limit = self.longest as u64 + 2;
-        let mut got = self.from.by_ref().take(limit).read_until(b'\n', &mut self.line)? as u64;
-        if got == limit && !self.line.ends_with(b"\n") {
+impl FileLines {
+    /// Goes to the next line and returns its length with its end; 0 after the last line. Skips the part of a line beyond `limit` bytes.
+    fn advance(&mut self, limit: usize) -> io::Result<u64> {
+        self.from.consume(std::mem::take(&mut self.lent_bytes));
+        self.copied.clear();
+        self.copied.shrink_to(USUAL_LINE);
+        let end = match self.from.fill_buf() {
+            Ok(buffer) => memchr(b'\n', &buffer[..buffer.len().min(limit)]),
+            // Copying repeats the read.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
+            Err(error) => return Err(error),
+        };
+        let Some(end) = end else { return self.copy_line(limit as u64) };
+        self.lent_bytes = end + 1;
+        Ok(self.lent_bytes as u64)
+    }
+
+    fn copy_line(&mut self, limit: u64) -> io::Result<u64> {
+        let mut got = self.from.by_ref().take(limit).read_until(b'\n', &mut self.copied)? as u64;
+        if got == limit && !self.copied.ends_with(b"\n") {
             got += self.from.skip_until(b'\n')? as u64;
         }
-        self.text_bytes += got;
-        Ok(got > 0)
+        Ok(got)
+    }
+
+    /// The current line without its end.
+    fn line(&mut self) -> io::Result<&[u8]> {
+        let line = match self.lent_bytes {
+            0 => &self.copied,
+            // The buffer is not empty, so this reads nothing.
+            lent => &self.from.fill_buf()?[..lent],
+        };
+        Ok(without_end(line))
     }
 }
 
