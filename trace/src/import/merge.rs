@@ -12,7 +12,7 @@ use super::ImportError;
 use super::Options;
 use super::files;
 use super::lines::Lines;
-use super::queue::{Queue, Queued};
+use super::queue::{DueSlot, Queue};
 use super::reader::Reader;
 use super::recognise::LogLines;
 use super::source::{PROBED, Source};
@@ -165,8 +165,8 @@ impl Import {
         }
     }
 
-    fn pass(&mut self, due: &[Queued], sink: &mut dyn FnMut(&Event<'_>)) {
-        for queued in due {
+    fn pass(&mut self, due: &DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
+        for queued in due.by_time() {
             self.reader.stats.late += u64::from(queued.at_ns < self.passed_ns);
             self.passed_ns = self.passed_ns.max(queued.at_ns);
             self.reader.emit(queued, sink);

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::recognise::Logged;
+use crate::event::LoggedState;
 
 /// Number of slots per window.
 const SLOTS: u64 = 64;
@@ -17,12 +17,21 @@ pub(super) struct Queued {
     pub(super) at_ns: u64,
     /// Index of the source.
     pub(super) by: u16,
-    /// Index of the stage's name.
-    pub(super) name: u16,
-    pub(super) rid: Arc<str>,
     /// Whether the line truncates the rid.
     pub(super) cut: bool,
-    pub(super) what: Logged<'static>,
+    pub(super) rid: Arc<str>,
+    pub(super) what: QueuedWhat,
+}
+
+/// What a queued statement says. Half a million may be queued, so it is small.
+#[derive(Debug)]
+pub(super) enum QueuedWhat {
+    /// A request reached the stage with this index of its name.
+    Stage { name: u16, tokens: Option<u32>, pending: Option<u32>, gap_ns: Option<u64> },
+    /// State of a process.
+    State(Box<LoggedState<'static>>),
+    /// Number of merged chunks.
+    Merged { chunks: u32 },
 }
 
 #[derive(Debug)]
@@ -30,6 +39,32 @@ pub(super) struct Queue {
     slot_ns: u64,
     slots: BTreeMap<u64, Vec<Queued>>,
     len: usize,
+}
+
+/// The statements of a slot that is due.
+#[derive(Debug)]
+pub(super) struct DueSlot {
+    entries: Vec<Queued>,
+    /// Time and index of each entry, in order. Sorting these moves less memory than sorting the entries.
+    order: Vec<(u64, u32)>,
+}
+
+impl DueSlot {
+    fn sort(entries: Vec<Queued>) -> Self {
+        let times = entries.iter().map(|queued| queued.at_ns);
+        let mut order: Vec<(u64, u32)> = times.zip(0..).collect();
+        order.sort_unstable();
+        Self { entries, order }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The statements by time. Those with equal times keep their reading order.
+    pub(super) fn by_time(&self) -> impl Iterator<Item = &Queued> {
+        self.order.iter().map(|&(_, index)| &self.entries[index as usize])
+    }
 }
 
 impl Queue {
@@ -46,15 +81,14 @@ impl Queue {
         self.slots.entry(queued.at_ns / self.slot_ns).or_default().push(queued);
     }
 
-    /// Removes and returns the earliest slot, sorted, if it ends by `horizon_ns`. Entries with equal times keep their reading order.
-    pub(super) fn pop_before(&mut self, horizon_ns: u64) -> Option<Vec<Queued>> {
+    /// Removes and returns the earliest slot, if it ends by `horizon_ns`.
+    pub(super) fn pop_before(&mut self, horizon_ns: u64) -> Option<DueSlot> {
         let first = self.slots.first_entry()?;
         if (first.key() + 1).saturating_mul(self.slot_ns) > horizon_ns {
             return None;
         }
-        let mut slot = first.remove();
-        slot.sort_by_key(|queued| queued.at_ns);
-        self.len -= slot.len();
-        Some(slot)
+        let due = DueSlot::sort(first.remove());
+        self.len -= due.len();
+        Some(due)
     }
 }

@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use super::clock::{Stamp, ZoneSource};
 use super::envelope::{better, first_stamp, read_prefix};
-use super::queue::{Queue, Queued};
+use super::queue::{Queue, Queued, QueuedWhat};
 use super::recognise::{Found, Item, LogLines, Logged, Mark, Recogniser};
 use super::rids::Rids;
 use super::rooms::Rooms;
@@ -198,13 +198,12 @@ impl Reader {
             None => rid,
         };
         let what = match queued.what {
-            Logged::Stage(stage) => {
-                What::Stage(Stage { rid: &rid, name: &self.names[usize::from(queued.name)], by, ..stage })
+            QueuedWhat::Stage { name, tokens, pending, gap_ns } => {
+                let name = &*self.names[usize::from(name)];
+                What::Stage(Stage { rid: &rid, name, by, tokens, pending, gap_ns })
             }
-            Logged::State(state) => What::LoggedState(LoggedState { by, ..state }),
-            Logged::Merged(merged) => What::Merged(Merged { rid: &rid, by, ..merged }),
-            // They are no events.
-            Logged::Half(_) | Logged::ImpossibleDurations => return,
+            QueuedWhat::State(ref state) => What::LoggedState(LoggedState { by, ..**state }),
+            QueuedWhat::Merged { chunks } => What::Merged(Merged { rid: &rid, by, chunks }),
         };
         sink(&Event::new(at, what));
     }
@@ -254,13 +253,14 @@ impl<'s, 't> Sink<'s, 't> {
         };
         self.is_dated = true;
         let reader = &mut *self.reader;
-        let (rid, name, role, what) = match item.what {
+        let (rid, role, what) = match item.what {
             Logged::Stage(stage) => {
                 let name = place(&mut reader.names, stage.name);
-                (stage.rid, name, stage.by, Logged::Stage(Stage { rid: "", name: "", by: "", ..stage }))
+                let Stage { rid, by, tokens, pending, gap_ns, .. } = stage;
+                (rid, by, QueuedWhat::Stage { name, tokens, pending, gap_ns })
             }
-            Logged::State(state) => ("", 0, state.by, Logged::State(LoggedState { by: "", ..state })),
-            Logged::Merged(merged) => (merged.rid, 0, merged.by, Logged::Merged(Merged { rid: "", by: "", ..merged })),
+            Logged::State(state) => ("", state.by, QueuedWhat::State(Box::new(LoggedState { by: "", ..state }))),
+            Logged::Merged(merged) => (merged.rid, merged.by, QueuedWhat::Merged { chunks: merged.chunks }),
             Logged::Half(_) | Logged::ImpossibleDurations => return,
         };
         let rid = match self.rid.take() {
@@ -276,7 +276,7 @@ impl<'s, 't> Sink<'s, 't> {
         source.frontier_ns = source.frontier_ns.max(line_ns);
         let by = writer(&mut reader.writers, source, role, self.rank, reader.several);
         let cut = item.cut && !rid.is_empty();
-        self.target.queue.push(Queued { at_ns, by, name, rid, cut, what });
+        self.target.queue.push(Queued { at_ns, by, cut, rid, what });
     }
 
     /// Counts the record.
