@@ -9,7 +9,7 @@ mod request;
 mod time_stats;
 
 use trace::event::{LoggedState, Merged, Stage};
-use trace::import::text::{count, millis, number, value};
+use trace::import::text::{count, millis, number, split_once, value};
 use trace::import::{Field, Form, Item, LogLines, Logged, Malformed, Record, Rid, Unread};
 
 /// SGLang's log lines.
@@ -154,9 +154,9 @@ fn tok(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<()
 /// Parses `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later) and `4f1c.., draining 2 queued chunks. ..` (nightly builds
 /// before 0.5.10).
 fn backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let (rid, tail) = rest.split_once(", coalescing ").or_else(|| rest.split_once(", draining ")).ok_or(Malformed)?;
+    let (rid, tail) = split_once(rest, ", coalescing ").or_else(|| split_once(rest, ", draining ")).ok_or(Malformed)?;
     let rid = Rid::read(rid).ok_or(Malformed)?;
-    let (chunks, _) = tail.split_once(" queued chunks").ok_or(Malformed)?;
+    let (chunks, _) = split_once(tail, " queued chunks").ok_or(Malformed)?;
     let chunks = chunks.parse().map_err(|_| Malformed)?;
     let merged = Merged { rid: rid.text, chunks, by: "tokenizer" };
     sink(&Item { wall_ns: None, cut: rid.cut, what: Logged::Merged(merged) });
@@ -165,7 +165,7 @@ fn backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Resul
 
 /// Parses `'4f1c..' but the state was deleted in TokenizerManager.`.
 fn deleted(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let (rid, _) = rest.split_once(" but the state was deleted").ok_or(Malformed)?;
+    let (rid, _) = split_once(rest, " but the state was deleted").ok_or(Malformed)?;
     let rid = Rid::read(rid).ok_or(Malformed)?;
     sink(&stage(rid, Stage::new(rid.text, "output_after_state_deleted", "tokenizer")));
     Ok(())

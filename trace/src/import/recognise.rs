@@ -3,6 +3,7 @@
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::json::{Field, Record};
+use super::text::trim_ascii_matches;
 use crate::event::{LoggedState, Merged, Stage};
 
 /// Log lines of an engine.
@@ -120,10 +121,12 @@ const LONGEST_RID: usize = 256;
 impl<'l> Rid<'l> {
     /// Parses a rid: bare, quoted, or truncated with `...`.
     pub fn read(word: &'l str) -> Option<Self> {
-        let word = word.trim_matches(|c| matches!(c, '\'' | '"' | ',' | ';' | ')' | ']' | '['));
+        let word = trim_ascii_matches(word, |byte| matches!(byte, b'\'' | b'"' | b',' | b';' | b')' | b']' | b'['));
         let text = word.trim_end_matches(['.', '…']);
         let cut = word[text.len()..].contains('…') || word[text.len()..].len() >= 2;
-        let valid = !text.is_empty() && text.len() <= LONGEST_RID && !text.contains(char::is_whitespace);
+        // Almost all rids are ASCII, which is checked without decoding characters.
+        let is_word = text.bytes().all(|byte| byte.is_ascii_graphic()) || !text.contains(char::is_whitespace);
+        let valid = !text.is_empty() && text.len() <= LONGEST_RID && is_word;
         (valid && text != "None").then_some(Self { text, cut })
     }
 }

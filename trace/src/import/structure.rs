@@ -63,7 +63,8 @@ pub(super) fn start_of_json(line: &str, mark: usize) -> Option<usize> {
     if line[blank..].starts_with(['{', '[']) && is_json_start(&line[blank..]) {
         return Some(blank);
     }
-    memchr::memmem::find(&line.as_bytes()[..mark], b"{\"")
+    let prefix = &line.as_bytes()[..mark];
+    memchr::memchr_iter(b'{', prefix).find(|&at| prefix.get(at + 1) == Some(&b'"'))
 }
 
 /// Whether the text starts like an object, or like an array of values: `[2026-01-18` is none.

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
-use memchr::{memchr, memmem};
+use memchr::{memchr, memchr_iter, memmem};
 
 /// Removes colour codes and replaces invalid UTF-8.
 pub(super) fn clean(line: &[u8]) -> Cow<'_, str> {
     if memchr(0x1b, line).is_none() {
-        return String::from_utf8_lossy(line);
+        // Checks several bytes at a time, unlike the lossy conversion.
+        return str::from_utf8(line).map_or_else(|_| String::from_utf8_lossy(line), Cow::Borrowed);
     }
     let mut plain = Vec::with_capacity(line.len());
     let mut rest = line;
@@ -22,6 +23,23 @@ pub(super) fn clean(line: &[u8]) -> Cow<'_, str> {
     }
     plain.extend_from_slice(rest);
     Cow::Owned(String::from_utf8_lossy(&plain).into_owned())
+}
+
+/// Removes ASCII characters that match from both ends.
+pub fn trim_ascii_matches(text: &str, is_match: impl Fn(u8) -> bool) -> &str {
+    let bytes = text.as_bytes();
+    let is_kept = |&byte: &u8| !byte.is_ascii() || !is_match(byte);
+    let Some(start) = bytes.iter().position(is_kept) else { return "" };
+    let end = bytes.iter().rposition(is_kept).map_or(start, |last| last + 1);
+    &text[start..end]
+}
+
+/// Like [`str::split_once`], which prepares a search for longer than it takes in a short text.
+pub fn split_once<'l>(text: &'l str, separator: &str) -> Option<(&'l str, &'l str)> {
+    let first = *separator.as_bytes().first()?;
+    let mut starts = memchr_iter(first, text.as_bytes());
+    let at = starts.find(|&at| text.as_bytes()[at..].starts_with(separator.as_bytes()))?;
+    Some((&text[..at], &text[at + separator.len()..]))
 }
 
 /// Value of `key` (which ends in `=` or `: `) as one word. The key must not be the end of a longer word.
@@ -108,6 +126,15 @@ mod tests {
         assert_eq!(number("proc=225.0 sys=7.1", "proc="), Some(225.0));
         assert_eq!(number("proc=inf", "proc="), None);
         assert_eq!(value("a= b=1", "a="), None);
+    }
+
+    #[test]
+    fn splitting_and_trimming_match_the_standard_library() {
+        for text in ["", ",", "a, b", "a,, b", "é, …, é", "\"'a'\",", "… "] {
+            assert_eq!(split_once(text, ", "), text.split_once(", "), "{text}");
+            let is_match = |byte| matches!(byte, b',' | b' ' | b'"');
+            assert_eq!(trim_ascii_matches(text, is_match), text.trim_matches([',', ' ', '"']), "{text}");
+        }
     }
 
     #[test]

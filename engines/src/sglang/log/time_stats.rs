@@ -1,7 +1,7 @@
 //! Time stats of a request (`--enable-request-time-stats-logging`), of a single server or one half of a prefill/decode pair.
 
 use trace::event::Stage;
-use trace::import::text::epoch_ns;
+use trace::import::text::{epoch_ns, split_once, trim_ascii_matches};
 use trace::import::{Half, Item, Logged, Malformed, Rid};
 
 use super::stage;
@@ -31,7 +31,7 @@ struct Impossible;
 /// Logged when the scheduler has finished its part of the request. From 0.5.12 on, `entry_time` is the wall time at which the first phase
 /// began. Before, the line has none or another clock's, so the durations count back from the line's own timestamp.
 pub(super) fn read(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let (head, tail) = rest.split_once("): ").ok_or(Malformed)?;
+    let (head, tail) = split_once(rest, "): ").ok_or(Malformed)?;
     let mut words = head.split(',');
     let rid = words.next().and_then(Rid::read).ok_or(Malformed)?;
     let request = LineFields::of(words);
@@ -84,8 +84,8 @@ impl<'l> LineFields<'l> {
     fn of(words: impl Iterator<Item = &'l str>) -> Self {
         let mut fields = Self { pairs: [("", ""); FIELDS], len: 0 };
         for word in words {
-            let word = word.trim_matches([' ', ',', ';', '"']);
-            let pair = word.split_once('=').or_else(|| word.strip_suffix(')')?.split_once('('));
+            let word = trim_ascii_matches(word, |byte| matches!(byte, b' ' | b',' | b';' | b'"'));
+            let pair = split_once(word, "=").or_else(|| word.strip_suffix(')')?.split_once('('));
             let Some(pair) = pair.filter(|(key, _)| !key.is_empty()) else { continue };
             if fields.len == FIELDS {
                 break;
