@@ -114,10 +114,9 @@ impl Ledger {
 
     /// Marks the request as finished. Its last receives and deliveries may be in flight.
     pub(super) fn finish(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
-        let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else {
+        if !self.table.finish(ticket, finish) {
             return;
-        };
-        request.finish = Some(finish);
+        }
         self.totals.requests.settling += 1;
         if self.settling.len() >= self.limits.live_rids.max(1)
             && let Some((_, oldest)) = self.settling.pop_front()

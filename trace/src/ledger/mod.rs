@@ -336,7 +336,7 @@ impl Ledger {
 
     /// Number of live requests: neither finished nor evicted.
     pub fn live(&self) -> u64 {
-        self.table.iter().filter(|r| r.mapped && r.finish.is_none()).count() as u64
+        self.table.live() as u64
     }
 
     /// Number of request records.

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::lane::PendingChunk;
 use super::request::Request;
 use crate::clock::MonoNs;
+use crate::event::Finish;
 use crate::id::Ticket;
 
 /// Number of records prefetched before they are processed. Their cache misses overlap, and that many records fit in the L1 cache.
@@ -33,6 +34,9 @@ pub(crate) struct Table {
     by_rid: HashTable<u32>,
     #[serde(skip)]
     hasher: DefaultHashBuilder,
+    /// Number of finished records that a rid maps to.
+    #[serde(skip)]
+    mapped_finished: usize,
     hand: usize,
     /// Total length of all rids, in bytes.
     #[serde(skip)]
@@ -62,7 +66,9 @@ impl TryFrom<Serialized> for Table {
         table.rid_bytes = table.iter().map(|request| request.rid.len()).sum();
         for slot in 0..table.slots.len() as u32 {
             let request = table.slots[slot as usize].request.as_ref();
-            if let Some(rid) = request.filter(|r| r.mapped).map(|r| r.rid.clone()) {
+            if let Some(request) = request.filter(|r| r.mapped) {
+                let rid = request.rid.clone();
+                table.mapped_finished += usize::from(request.finish.is_some());
                 if table.find(&rid).is_some() {
                     return Err("two records have one rid");
                 }
@@ -76,6 +82,22 @@ impl TryFrom<Serialized> for Table {
 impl Table {
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+
+    /// Number of unfinished records that a rid maps to.
+    pub(crate) fn live(&self) -> usize {
+        self.by_rid.len() - self.mapped_finished
+    }
+
+    /// Sets how a record ended. Returns whether it was unfinished.
+    pub(crate) fn finish(&mut self, ticket: Ticket, finish: Finish) -> bool {
+        let Some(request) = self.get_mut(ticket).filter(|request| request.finish.is_none()) else {
+            return false;
+        };
+        request.finish = Some(finish);
+        let is_mapped = request.mapped;
+        self.mapped_finished += usize::from(is_mapped);
+        true
     }
 
     pub(crate) fn slots(&self) -> usize {
@@ -137,6 +159,8 @@ impl Table {
         };
         if let Some(request) = self.get_mut(ticket) {
             request.mapped = false;
+            let is_finished = request.finish.is_some();
+            self.mapped_finished -= usize::from(is_finished);
         }
         if let Ok(entry) = self.by_rid.find_entry(hash, |&slot| slot == ticket.slot) {
             entry.remove();
@@ -237,6 +261,22 @@ mod tests {
         assert_eq!(new.slot, old.slot);
         assert!(table.get(old).is_none() && table.find("a").is_none());
         assert_eq!(table.get(new).map(|r| &*r.rid), Some("b"));
+    }
+
+    #[test]
+    fn finished_and_replaced_records_are_not_live() {
+        let mut table = Table::default();
+        let [a, b] = ["a", "b"].map(|rid| table.insert(rid, MonoNs(1)));
+        table.unmap(a);
+        table.insert("a", MonoNs(2));
+        assert_eq!(table.live(), 2);
+        assert!(table.finish(a, Finish::Other) && table.finish(b, Finish::Other) && !table.finish(b, Finish::Other));
+        assert_eq!(table.live(), 1);
+        let bytes = rmp_serde::to_vec(&table).unwrap();
+        assert_eq!(rmp_serde::from_slice::<Table>(&bytes).unwrap().live(), 1);
+        table.remove(a);
+        table.remove(b);
+        assert_eq!(table.live(), 1);
     }
 
     #[test]
