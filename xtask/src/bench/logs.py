@@ -48,10 +48,12 @@ def write_log(file, lines):
             out.write(f"[{stamp} TP0] {message}\n")
 
 
-def cost(*words):
+def cost(folder, *words):
     """CPU seconds and peak resident MiB."""
-    child = subprocess.Popen([str(word) for word in words], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, used = os.wait4(child.pid, 0)
+    # Into a file: `grep` that writes to /dev/null stops at the first match.
+    with (Path(folder) / "output").open("w") as output:
+        child = subprocess.Popen([str(word) for word in words], stdout=output, stderr=subprocess.DEVNULL)
+        _, status, used = os.wait4(child.pid, 0)
     if status:
         raise RuntimeError(f"{words} failed")
     return used.ru_utime + used.ru_stime, used.ru_maxrss / 1024
@@ -64,8 +66,8 @@ def run(quick):
         write_log(log, LINES // 10 if quick else LINES)
         ours, grep, peak = [], [], 0
         for _ in range(ROUNDS):
-            grep.append(cost("grep", "-c", "ReqTimeStats", log)[0])
-            spent, resident = cost(program, "import", log, "--format", "json")
+            grep.append(cost(folder, "grep", "-c", "ReqTimeStats", log)[0])
+            spent, resident = cost(folder, program, "import", log, "--format", "json")
             ours.append(spent)
             peak = max(peak, resident)
         megabytes = log.stat().st_size / 1e6
