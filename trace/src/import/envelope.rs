@@ -1,6 +1,7 @@
 //! Text before a record: the timestamps of `kubectl logs --timestamps`, a container runtime or a collector, and the logger's own.
 
 use super::clock::{Clock, Stamp, ZoneSource};
+use super::text::split_once;
 
 /// Maximum delay of a container runtime in passing on a line, in nanoseconds.
 const PASSED_ON_NS: u64 = 5_000_000_000;
@@ -137,7 +138,7 @@ fn without_runtime(text: &str) -> &str {
 /// Splits ` DP0 TP0] message`.
 fn rank(text: &str) -> (&str, &str) {
     const LONGEST: usize = 40;
-    match text.split_once(']') {
+    match split_once(text, "]") {
         Some((rank, message)) if rank.len() <= LONGEST && !rank.contains('[') => (rank.trim(), message),
         _ => ("", text),
     }

@@ -2,7 +2,7 @@
 //! is sorted once when it is due.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use crate::event::LoggedState;
 
@@ -19,7 +19,7 @@ pub(super) struct Queued {
     pub(super) by: u16,
     /// Whether the line truncates the rid.
     pub(super) cut: bool,
-    pub(super) rid: Arc<str>,
+    pub(super) rid: Rc<str>,
     pub(super) what: QueuedWhat,
 }
 

@@ -1,7 +1,7 @@
 //! Converts lines to queued statements, and statements to events.
 
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use serde_json::value::RawValue;
 
@@ -32,7 +32,7 @@ const ROOMS_PER_RID: usize = 4;
 
 pub(super) struct Reader {
     pub(super) stats: Stats,
-    pub(super) recogniser: Arc<Recogniser>,
+    pub(super) recogniser: Rc<Recogniser>,
     pub(super) unread: UnreadLines,
     /// Offset that was last added to the statistics, in seconds east of UTC.
     noted_offset: Option<i32>,
@@ -53,7 +53,7 @@ impl Reader {
     pub(super) fn new(engines: &'static [&'static dyn LogLines], stats: Stats, rids: usize, several: bool) -> Self {
         Self {
             stats,
-            recogniser: Arc::new(Recogniser::new(engines)),
+            recogniser: Rc::new(Recogniser::new(engines)),
             unread: UnreadLines::new(engines),
             noted_offset: None,
             records: 0,
@@ -133,7 +133,7 @@ impl Reader {
     }
 
     fn read_json(&mut self, json: &str, outer: Option<Stamp>, json_depth: usize, target: &mut Target<'_>) {
-        let recogniser = Arc::clone(&self.recogniser);
+        let recogniser = Rc::clone(&self.recogniser);
         let clock = &mut target.source.clock;
         let mut search = Search { recogniser: &recogniser, clock, found: Vec::new() };
         search.value(json, 0);
@@ -158,7 +158,7 @@ impl Reader {
 
     /// Reads the records in a text that is no JSON, from the first mark on. Several processes that write to one pipe join lines.
     fn read_lines(&mut self, text: &str, first: Mark, outer: Option<Stamp>, target: &mut Target<'_>) {
-        let recogniser = Arc::clone(&self.recogniser);
+        let recogniser = Rc::clone(&self.recogniser);
         let (mut rest, mut next) = (text, Some(first));
         while let Some(mark) = next {
             // A JSON record that cannot be parsed: what follows may be a prompt.
@@ -233,7 +233,7 @@ struct Sink<'s, 't> {
     /// Latest time that the record itself states.
     last_stated_ns: u64,
     /// Rid of the last statement.
-    rid: Option<Arc<str>>,
+    rid: Option<Rc<str>>,
 }
 
 impl<'s, 't> Sink<'s, 't> {
@@ -269,7 +269,7 @@ impl<'s, 't> Sink<'s, 't> {
             _ if rid.is_empty() || item.cut => rid.into(),
             _ => reader.rids.note(rid, &mut reader.stats),
         };
-        self.rid = Some(Arc::clone(&rid));
+        self.rid = Some(Rc::clone(&rid));
         let source = &mut *self.target.source;
         // The line's own timestamp advances the file; for records without one, the time of their event does.
         let line_ns = self.stamp.map_or(at_ns, |s| s.wall_ns);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::Bound;
-use std::sync::Arc;
+use std::rc::Rc;
 
 use hashbrown::HashSet;
 
@@ -11,10 +11,10 @@ use super::stats::Stats;
 /// Complete rids seen so far.
 #[derive(Debug, Default)]
 pub(super) struct Rids {
-    known: HashSet<Arc<str>>,
-    order: VecDeque<Arc<str>>,
+    known: HashSet<Rc<str>>,
+    order: VecDeque<Rc<str>>,
     /// Built when the first rid must be completed, since most logs truncate none.
-    sorted: Option<BTreeSet<Arc<str>>>,
+    sorted: Option<BTreeSet<Rc<str>>>,
     limit: usize,
 }
 
@@ -24,12 +24,12 @@ impl Rids {
     }
 
     /// Adds a complete rid, and returns its shared text.
-    pub(super) fn note(&mut self, rid: &str, stats: &mut Stats) -> Arc<str> {
+    pub(super) fn note(&mut self, rid: &str, stats: &mut Stats) -> Rc<str> {
         if self.limit == 0 {
             return rid.into();
         }
         if let Some(known) = self.known.get(rid) {
-            return Arc::clone(known);
+            return Rc::clone(known);
         }
         if self.order.len() >= self.limit
             && let Some(oldest) = self.order.pop_front()
@@ -40,12 +40,12 @@ impl Rids {
             }
             stats.rids_evicted += 1;
         }
-        let rid: Arc<str> = rid.into();
+        let rid: Rc<str> = rid.into();
         if let Some(sorted) = &mut self.sorted {
-            sorted.insert(Arc::clone(&rid));
+            sorted.insert(Rc::clone(&rid));
         }
-        self.known.insert(Arc::clone(&rid));
-        self.order.push_back(Arc::clone(&rid));
+        self.known.insert(Rc::clone(&rid));
+        self.order.push_back(Rc::clone(&rid));
         rid
     }
 
