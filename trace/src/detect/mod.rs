@@ -110,7 +110,7 @@ pub const ALL: &[Detector] = &[
     detector("dropped-chunks-predicted", Latest, drops::predicted),
     detector("inflation", Latest, inflation::inflated),
     detector("summed-counts", Latest, inflation::summed),
-    detector("abandoned-requests", Latest, abandoned::logged),
+    detector("abandoned-requests", Latest, abandoned::check),
     detector("backlog-growing", Worst, backlog::growing),
     detector("rid-changed-worker", Latest, wire::worker_change),
     detector("out-of-order", Latest, wire::order),

@@ -173,6 +173,7 @@ impl Ledger {
             Closed::Evicted => self.totals.requests.evicted += 1,
             _ => {}
         }
+        self.close_clientless(ticket, &request);
         self.hops.processing_stages.forget(&request.in_process);
         self.predecessors.remove(&ticket);
         if request.streams.iter().any(|stream| stream.count.listed_all()) {

@@ -45,6 +45,12 @@ impl Ledger {
             AnswerEnd::ClientLeft => answers.client_left += 1,
             AnswerEnd::ServerLeft => answers.server_left += 1,
         }
+        if answer.end == AnswerEnd::ClientLeft {
+            self.watch_clientless(answer.rid, at);
+        } else {
+            self.unwatch_clientless(answer.rid);
+        }
+        let answers = &mut self.totals.answers;
         answers.short_writes += u64::from(answer.short_writes > 0);
         answers.uncounted += u64::from(answer.tokens.is_none());
         answers.claiming += u64::from(answer.completion_tokens.is_some());

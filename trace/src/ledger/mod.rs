@@ -8,6 +8,7 @@ mod ageing;
 mod answer;
 mod arithmetic;
 mod chunk;
+mod clientless;
 mod consumer;
 mod delivery;
 mod delivery_tracker;
@@ -58,7 +59,7 @@ pub use losses::{Losses, Lossy, LostRange};
 pub use processing_stage::ProcessingStage;
 pub use request::{ItlEnds, Numbers, Request, Summary};
 pub use stacks::{Hits, StackCounts, StackFunction, StackRole};
-pub use stages::Stages;
+pub use stages::{AbandonedRequests, Stages};
 pub use stream::Stream;
 pub use threads::Thread;
 pub use timeline::TimeUse;
@@ -71,6 +72,7 @@ pub(crate) use waits::WaitBreakdown;
 
 use serde::{Deserialize, Serialize};
 
+use self::clientless::ClientlessRequests;
 use self::early::EarlyDeliveries;
 use self::finished::FinishedRequests;
 use self::hops::Hops;
@@ -144,6 +146,7 @@ pub struct Ledger {
     threads: Threads,
     stacks: Stacks,
     stages: Stages,
+    clientless: ClientlessRequests,
     itl_sent: Distribution,
     itl_delivered: Distribution,
     /// The same per token: divided by the number of tokens, and counted once for each.

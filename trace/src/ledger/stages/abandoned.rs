@@ -6,7 +6,7 @@ use crate::clock::MonoNs;
 
 /// Outputs for so long after the first discarded one show that no abort arrived. An abort in progress takes a step or two; SGLang sends it two
 /// seconds after the client left.
-const ABANDONED_NS: u64 = 5_000_000_000;
+pub(in crate::ledger) const ABANDONED_NS: u64 = 5_000_000_000;
 /// Maximum number of abandoned requests kept with their numbers: those discarded for longest.
 const LONGEST: usize = 16;
 
@@ -25,6 +25,8 @@ pub struct AbandonedRequests {
     pub requests: u64,
     /// Number of their discarded outputs.
     pub outputs: u64,
+    /// Number of tokens in them; `None` if a log is the source, which does not show it.
+    pub tokens: Option<u64>,
     /// First discarded output.
     pub since: Option<MonoNs>,
     longest: Vec<AbandonedRequest>,
@@ -41,6 +43,8 @@ pub struct AbandonedRequest {
     pub last: MonoNs,
     /// Number of discarded outputs.
     pub outputs: u64,
+    /// Number of tokens in them; `None` if a log is the source, which does not show it.
+    pub tokens: Option<u64>,
 }
 
 impl AbandonedRequest {
@@ -69,7 +73,19 @@ impl AbandonedRequests {
         self.outputs += new_outputs;
         self.since = Some(self.since.map_or(since, |first| first.min(since)));
         discarded.is_abandoned = true;
-        self.keep_longest(AbandonedRequest { rid: rid.into(), since, last: at, outputs: discarded.outputs });
+        let outputs = discarded.outputs;
+        self.keep_longest(AbandonedRequest { rid: rid.into(), since, last: at, outputs, tokens: None });
+    }
+
+    /// Adds an abandoned request with all its outputs.
+    pub(in crate::ledger) fn add(&mut self, request: AbandonedRequest) {
+        self.requests += 1;
+        self.outputs += request.outputs;
+        if let Some(tokens) = request.tokens {
+            *self.tokens.get_or_insert_default() += tokens;
+        }
+        self.since = Some(self.since.map_or(request.since, |first| first.min(request.since)));
+        self.keep_longest(request);
     }
 
     fn keep_longest(&mut self, request: AbandonedRequest) {

@@ -8,6 +8,7 @@ mod logged_processes;
 mod marks;
 mod rank;
 
+pub(super) use abandoned::ABANDONED_NS;
 pub use abandoned::{AbandonedRequest, AbandonedRequests};
 pub use logged_processes::{LoggedProcess, LoggedSilence, States};
 pub use marks::{Mark, Marks, Slow};
