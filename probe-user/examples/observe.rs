@@ -17,8 +17,15 @@ use probe_user::empty_probes::{self, Traps};
 use probe_user::{Capture, Observation, Options, Probe, Target};
 
 /// Only the probes of messages.
-const MESSAGES: Options =
-    Options { ring_bytes: 8 << 20, processed: false, scheduler: false, polls: false, tls: false, every_call: false };
+const MESSAGES: Options = Options {
+    ring_bytes: 8 << 20,
+    processed: false,
+    scheduler: false,
+    polls: false,
+    tls: false,
+    every_call: false,
+    perf_events: false,
+};
 const KIB: u32 = 1 << 10;
 
 fn main() -> Result<(), Box<dyn Error>> {

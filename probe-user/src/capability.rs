@@ -131,6 +131,18 @@ impl Feature {
         self.facts().1
     }
 
+    /// What the oldest supported kernel introduced: a function that programs call, a tracepoint, or a system call.
+    pub(crate) const fn kernel_feature(self) -> &'static str {
+        match self {
+            Self::Messages | Self::Processed | Self::Polls | Self::Tls => "bpf_get_attach_cookie",
+            Self::Scheduler => "bpf_task_pt_regs",
+            Self::Queues => "sock_diag",
+            Self::Egress => "the BPF ring buffer",
+            Self::SocketReads => "the tracepoint sock_recv_length",
+            Self::PythonStacks => "process_vm_readv",
+        }
+    }
+
     /// Consequence of not having the feature.
     pub const fn without(self) -> &'static str {
         self.facts().2

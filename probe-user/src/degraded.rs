@@ -116,7 +116,8 @@ impl fmt::Display for Degraded {
             Missing::PtraceScope => write!(f, "kernel.yama.ptrace_scope is 3")?,
             Missing::Lockdown => write!(f, "kernel lockdown is set to confidentiality")?,
             Missing::Kernel { needs, runs } => {
-                write!(f, "needs Linux {}.{}, this is {}.{}", needs.0, needs.1, runs.0, runs.1)?;
+                let feature = self.feature.kernel_feature();
+                write!(f, "needs {feature} of Linux {}.{}, this is {}.{}", needs.0, needs.1, runs.0, runs.1)?;
             }
             Missing::KernelTypes(what) => write!(f, "kernel types: {what}")?,
             Missing::Libzmq => write!(f, "libzmq is not loaded")?,

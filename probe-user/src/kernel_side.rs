@@ -64,7 +64,7 @@ impl KernelSide {
         };
         let mut ebpf = load::load(settings).map_err(|error| Refusal::of(&error))?;
         let programs: &'static [&'static str] = if options.tls { &WITH_TLS } else { &UPROBES };
-        let way = AttachMethod::of(&ebpf, programs);
+        let way = if options.perf_events { AttachMethod::Perf(programs) } else { AttachMethod::of(&ebpf, programs) };
         // An object may be built without a log.
         let kernel_log =
             load::shows_kernel_log().then(|| EbpfLogger::init_with_logger(&mut ebpf, KernelLog).ok()).flatten();

@@ -16,10 +16,20 @@ pub struct Options {
     pub tls: bool,
     /// Observe writes of serving processes at the return of every system call, as needed before Linux 6.5, instead of at socket writes.
     pub every_call: bool,
+    /// Attach each uprobe by a perf event of its own, as needed before Linux 6.6, instead of one link for many.
+    pub perf_events: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { ring_bytes: 8 << 20, processed: true, scheduler: true, polls: true, tls: false, every_call: false }
+        Self {
+            ring_bytes: 8 << 20,
+            processed: true,
+            scheduler: true,
+            polls: true,
+            tls: false,
+            every_call: false,
+            perf_events: false,
+        }
     }
 }

@@ -111,8 +111,12 @@ fn watch(probe: &mut Probe, log: &mut Log, done: impl Fn(&Log) -> bool) {
 }
 
 fn attach(peers: &[&Peer], capture: Capture) -> Probe {
+    attach_with(Options::default(), peers, capture)
+}
+
+fn attach_with(options: Options, peers: &[&Peer], capture: Capture) -> Probe {
     let targets: Vec<Target> = peers.iter().map(|peer| Target { pid: peer.pid, capture }).collect();
-    let probe = Probe::attach(&targets, Options::default()).expect("root may attach");
+    let probe = Probe::attach(&targets, options).expect("root may attach");
     assert_eq!(probe.degraded(), []);
     probe
 }
@@ -127,6 +131,20 @@ fn url(transport: &str, name: &str) -> String {
 
 /// One sender, one receiver, `count` messages of `size` bytes: each send, receipt and processing is observed and matched.
 fn one_hop(name: &str, transport: &str, pyzmq: &str, receiver: &[&str], sender: &[&str], count: usize, size: usize) {
+    one_hop_with(Options::default(), name, transport, pyzmq, receiver, sender, count, size);
+}
+
+#[expect(clippy::too_many_arguments, reason = "the parameters of a test")]
+fn one_hop_with(
+    options: Options,
+    name: &str,
+    transport: &str,
+    pyzmq: &str,
+    receiver: &[&str],
+    sender: &[&str],
+    count: usize,
+    size: usize,
+) {
     if !permitted() {
         return;
     }
@@ -140,7 +158,7 @@ fn one_hop(name: &str, transport: &str, pyzmq: &str, receiver: &[&str], sender: 
     puller.order("receive 5");
     puller.answer();
 
-    let mut probe = attach(&[&puller, &pusher], Capture { sent: 64 << 10, received: 4096 });
+    let mut probe = attach_with(options, &[&puller, &pusher], Capture { sent: 64 << 10, received: 4096 });
     let mut log = Log::default();
     puller.order(&format!("receive {count}"));
     pusher.order(&format!("send {count} {size} 200 5"));
@@ -189,6 +207,13 @@ fn an_asyncio_receiver_over_tcp() {
 #[test]
 fn a_uvloop_receiver() {
     one_hop("uvloop", "ipc", PYZMQ, &["--loop", "uvloop"], &[], 500, 2_800);
+}
+
+/// As before Linux 6.6, where the kernel has no link for many uprobes.
+#[test]
+fn one_perf_event_per_probe_point() {
+    let options = Options { perf_events: true, ..Options::default() };
+    one_hop_with(options, "perf", "ipc", PYZMQ, &["--loop", "asyncio"], &[], 300, 2_800);
 }
 
 #[test]
