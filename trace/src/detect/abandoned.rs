@@ -48,7 +48,8 @@ fn logged(context: &DetectContext<'_>, out: &mut Verdicts) {
 }
 
 fn longest_duration(abandoned: &AbandonedRequests) -> String {
-    duration(abandoned.longest().first().map_or(0, |longest| longest.length_ns()))
+    let Some(longest) = abandoned.longest().first() else { return duration(0) };
+    duration(longest.length_ns())
 }
 
 /// The requests abandoned for longest, by name.
