@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2034,SC2154,SC1091 # variables of hijacked.bash
 # A hijacked `attach` freezes or shuts down a file system, here a scratch one.
 # usage: freeze.sh TOKENGAP WORKDIR
 set -u

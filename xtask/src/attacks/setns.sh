@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2034,SC2154,SC1091 # variables of hijacked.bash
 # A hijacked `attach` enters a namespace, or gets a capability back.
 # usage: setns.sh TOKENGAP WORKDIR
 set -u

@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2034,SC2154,SC1091 # variables of hijacked.bash
 # A hijacked `attach` ends a process of root with a perf event that raises SIGTRAP.
 # usage: sigtrap.sh TOKENGAP WORKDIR
 set -u

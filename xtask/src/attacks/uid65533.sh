@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2034,SC2154,SC1091 # variables of hijacked.bash
 # A hijacked `attach` writes the memory of another process that has the same user id, such as one of a container that uses it too.
 # usage: uid65533.sh TOKENGAP WORKDIR
 set -u

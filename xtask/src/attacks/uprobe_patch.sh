@@ -1,4 +1,5 @@
 #!/bin/bash
+# shellcheck disable=SC2034,SC2154,SC1091 # variables of hijacked.bash
 # A hijacked `attach` places a uprobe inside an instruction of another process, which overwrites a byte of its code.
 # usage: uprobe_patch.sh TOKENGAP WORKDIR
 set -u

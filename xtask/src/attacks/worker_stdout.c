@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <pty.h>
-static void map(char*d,char*n){ char p[512]; snprintf(p,512,"%s/%s",d,n); int f=open(p,O_RDONLY); mmap(0,4096,PROT_READ|PROT_EXEC,MAP_PRIVATE,f,0); close(f); }
+static void map(char*d,char*n){ char p[512]; snprintf(p,512,"%s/%s",d,n); int f=open(p,O_RDONLY); struct stat s; fstat(f,&s); mmap(0,s.st_size,PROT_READ|PROT_EXEC,MAP_PRIVATE,f,0); close(f); }
 int main(int c,char**v){
   if(c<5){ char self[256]; ssize_t n=readlink("/proc/self/exe",self,255); self[n]=0; char*a[]={"python3","-m","dynamo.sglang","x",v[1],v[2],v[3],0}; execv(self,a); }
   char*D=v[4],*mode=v[5],p[512]; int secs=atoi(v[6]);
