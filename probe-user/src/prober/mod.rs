@@ -23,7 +23,8 @@ pub use check::IsExtension;
 /// Interval at which the kernel's log is shown, if it is.
 const LOG_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// Serves requests on `socket` until its other end is closed. Calls `drop_rights` once all programs are loaded.
+/// Serves requests on `socket` until its other end is closed. Calls `drop_rights` once all programs are loaded, unless uprobes need perf
+/// events.
 pub fn serve(
     socket: BorrowedFd<'_>,
     options: Options,
@@ -34,7 +35,11 @@ pub fn serve(
     if let Ok(kernel) = &mut server.kernel {
         kernel.load_programs();
     }
-    drop_rights();
+    // At every attach by a perf event, aya loads a program to test whether the kernel has cookies.
+    let loads_later = server.kernel.as_ref().is_ok_and(|kernel| kernel.facts().uses_perf_events);
+    if !loads_later {
+        drop_rights();
+    }
     let mut buffer = [0; REQUEST_BYTES];
     loop {
         server.wait(socket)?;

@@ -14,6 +14,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PROJECT = HERE.parents[2]
+# Oldest supported kernel. From it on, a refusal of these cells is a failure.
+SUPPORTED = (5, 15)
+REQUIRED = ("demo", "root: frames", "root: losses", "user: frames", "user: losses")
 # An emulated ARM64 machine needs a minute for an import of the engine.
 LIMIT_SECONDS = 3600
 ROWS = [
@@ -127,6 +130,10 @@ def main() -> int:
             print(f"{column(result)}: {key}: {cell['state']}: {cell['note']}", flush=True)
             if cell["state"] == "wrong":
                 wrong.append(f"{column(result)}: {key}")
+        version = tuple(int(number) for number in result["kernel"].split("-")[0].split(".")[:2])
+        for key in REQUIRED if version >= SUPPORTED else ():
+            if result["cells"].get(key, {"state": "not run"})["state"] != "works":
+                wrong.append(f"{column(result)}: {key} does not work")
     ordered = [results["-".join(kernel)] for kernel in kernels() if "-".join(kernel) in results]
     if ordered and options.table:
         options.table.write_text(table(ordered))
