@@ -89,8 +89,13 @@ impl Ledger {
 
     /// `None` if the request is not abandoned, or if that is unknown.
     fn abandoned(&self, watched: &WatchedRequest, request: &Request) -> Option<AbandonedRequest> {
-        let is_origin = |stream: &&super::Stream| self.hops.of(stream).is_some_and(|hop| hop.origin);
-        let last = request.streams.iter().filter(is_origin).map(|stream| stream.last_at).max()?;
+        let last = if self.hops.any_origin {
+            let is_origin = |stream: &&super::Stream| self.hops.of(stream).is_some_and(|hop| hop.origin);
+            request.streams.iter().filter(is_origin).map(|stream| stream.last_at).max()?
+        } else {
+            // A relay does not know where tokens begin: its first hop counts them.
+            request.streams.first()?.last_at
+        };
         // A rid in use twice, or a delivery since, may mean another client.
         let may_have_client = request.is_shared() || request.tokens_delivered > watched.tokens_delivered;
         let tokens = request.tokens_sent.saturating_sub(watched.tokens_sent);

@@ -95,12 +95,12 @@ make_root() {
   local deb wheel
   for deb in "$arm"/cache/archives/*.deb; do dpkg -x "$deb" "$arm/root"; done
   rm -r "$arm/cache"
-  mkdir -p "$arm"/root/{proc,sys,dev,run,tmp,mnt,var/tmp,root,opt/py,lib/modules,project}
+  mkdir -p "$arm"/root/{proc,sys,dev,run,tmp,mnt,var/tmp,root,usr/local/lib/python3.11/dist-packages,lib/modules,project}
   ln -sf dash "$arm/root/bin/sh"
   python3 -m pip download --quiet --only-binary=:all: --python-version 3.11 --implementation cp --platform manylinux_2_28_aarch64 \
     --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 --platform any --requirement "$project/engine/requirements.txt" \
     --dest "$arm/wheels"
-  for wheel in "$arm"/wheels/*.whl; do python3 -m zipfile -e "$wheel" "$arm/root/opt/py"; done
+  for wheel in "$arm"/wheels/*.whl; do python3 -m zipfile -e "$wheel" "$arm/root/usr/local/lib/python3.11/dist-packages"; done
   touch "$arm/done"
 }
 if [ "$arch" = arm64 ]; then

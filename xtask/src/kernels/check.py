@@ -48,7 +48,7 @@ def boot(kernel: list[str], program: Path, release: str, test: str) -> dict | No
         here = architecture == "amd64"
         project = PROJECT if here else Path("/project")
         python = PROJECT / ".venv-engine/bin/python" if here else "python3"
-        path = f"{project}:{project}/xtask/src/kernels" + ("" if here else ":/opt/py")
+        path = f"{project}:{project}/xtask/src/kernels"
         # The shared folder does not allow other users to run files.
         command = (
             f"cp /run/out/tokengap /tmp && chmod 755 /tmp/tokengap && cd {project} && PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={path} "
