@@ -322,6 +322,10 @@ class Lane:
         return run
 
 
+# Finding of a run in which the process of a role is stopped.
+STOPPED = {"tokenizer": "consumer-stopped", "detokenizer": "consumer-stopped", "scheduler": "engine-silent"}
+
+
 def stopped(role: str):
     """Stops the process of a role for three seconds under load."""
 
@@ -365,8 +369,8 @@ def rows(lane: Lane, home: Path, logs: Path, quick: bool) -> None:
         lane.row("0.5.9 incremental, two answers a request", lane.attached(server, answers, LOSES | SLOW))
         for seed, role in enumerate(["tokenizer", "detokenizer", "scheduler"], 3):
             # A stopped scheduler sends nothing, so no frame waits.
-            expected = None if role == "scheduler" else "consumer-stopped"
-            flags, allowed = [*many, "--seed", str(seed)], LOSES | SLOW | {"consumer-stopped"}
+            expected = STOPPED[role]
+            flags, allowed = [*many, "--seed", str(seed)], LOSES | SLOW | {"consumer-stopped", expected}
             row = lane.attached(server, flags, allowed, stopped(role), expected)
             lane.row(f"0.5.9 incremental, {role} stopped", row)
         lane.row("0.5.9 incremental, tap of HTTP", lane.tapped(server, [*few, "--seed", "15"]))
@@ -462,7 +466,7 @@ def soak(lane: Lane, home: Path, logs: Path, seconds: float, seed: int) -> None:
                 row = lane.attached(
                     server,
                     [*cumulative, *(str(word) for flag in drawn.items() for word in flag)],
-                    allowed | {"consumer-stopped"} if role else allowed,
+                    allowed | {"consumer-stopped", STOPPED[role]} if role else allowed,
                     stopped(role) if role else None,
                 )
                 lane.row(f"{release}, {role or 'nothing'} stopped, {summary}", row)
