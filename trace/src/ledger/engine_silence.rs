@@ -15,7 +15,7 @@ use crate::event::ThreadPart;
 const MIN_NS: u64 = GAP_WARNING_NS;
 /// A silence is at least this many times as long as the usual time between two chunks of a stream, so that slow streams are none.
 const TIMES_USUAL: u64 = 10;
-/// One silent stream cannot be told from a slow request.
+/// One silent stream looks the same as a slow request.
 const MIN_STREAMS: u64 = 2;
 /// Time between two ticks above which tokengap itself did not run.
 const OWN_STALL_NS: u64 = 500_000_000;
