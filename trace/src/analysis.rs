@@ -25,6 +25,9 @@ pub struct Config {
     /// Facts about engines; not serialized.
     #[serde(skip)]
     pub engines: Engines,
+    /// Number of recent events of chunks kept for [`Ledger::history`], 48 bytes each; not serialized.
+    #[serde(skip)]
+    pub chunk_history: usize,
 }
 
 /// State of a run. Its serialized form is an image: applying the same later events to it, with the same version of this crate, gives the
@@ -40,9 +43,9 @@ pub struct Analysis {
 impl Analysis {
     /// Creates an empty analysis.
     pub fn new(config: Config) -> Self {
-        let Config { limits, engines } = config;
+        let Config { limits, engines, chunk_history } = config;
         Self {
-            ledger: Ledger::new(limits).of_engines(engines),
+            ledger: Ledger::new(limits).of_engines(engines).with_history(chunk_history),
             time_series: TimeSeries::new(limits.series_slots),
             findings: Findings::default(),
             checked_at: None,

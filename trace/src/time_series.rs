@@ -179,10 +179,10 @@ fn passed(ledger: &Ledger) -> SlotCounts {
         tokens_sent: totals.tokens.sent,
         tokens_received: totals.tokens.received,
         tokens_delivered: totals.tokens.delivered,
-        tokens_lost: totals.chunks.fates.tokens_lost,
+        tokens_lost: totals.chunks.outcomes.tokens_lost,
         chunks_sent: totals.chunks.sent,
-        chunks_merged: totals.chunks.fates.merged,
-        chunks_dropped: totals.chunks.fates.dropped,
+        chunks_merged: totals.chunks.outcomes.merged,
+        chunks_dropped: totals.chunks.outcomes.dropped,
         dropped_predicted: totals.predicted.dropped,
         events_missed: totals.missed.reported(),
     }

@@ -6,7 +6,7 @@ mod path;
 use path::Path;
 use trace::engine::{Engines, Mode, Waiter};
 use trace::event::{Answer, AnswerEnd, Capabilities, Chunk, Engine, Finish, IdColumn, Missed, MissedCause, What};
-use trace::ledger::Fates;
+use trace::ledger::OutcomeCounts;
 use trace::report::{Report, ReportInput};
 use trace::{Config, HopId};
 
@@ -33,17 +33,17 @@ fn stream(path: &mut Path, listed: &[u32]) {
 }
 
 /// Sends a stream after `observed_frames` frames, and delivers these tokens with the counts that the response claims.
-fn delivered(observed_frames: u64, deliveries: &[(u32, Option<u32>)]) -> (Fates, Report) {
+fn delivered(observed_frames: u64, deliveries: &[(u32, Option<u32>)]) -> (OutcomeCounts, Report) {
     let mut path = after(observed_frames, Engines::default());
     stream(&mut path, &STREAM);
     deliver(path, deliveries)
 }
 
-fn deliver(mut path: Path, deliveries: &[(u32, Option<u32>)]) -> (Fates, Report) {
+fn deliver(mut path: Path, deliveries: &[(u32, Option<u32>)]) -> (OutcomeCounts, Report) {
     for &(tokens, count) in deliveries {
         path.deliver(tokens, count, false);
     }
-    (path.ledger().totals().chunks.fates, path.analysis.report(&ReportInput::of("tap")))
+    (path.ledger().totals().chunks.outcomes, path.analysis.report(&ReportInput::of("tap")))
 }
 
 const SILENT: Engines = Engines(&[&Silent]);

@@ -9,15 +9,15 @@ const CRITICAL_SHARE: f64 = 0.001;
 
 pub(super) fn dropped(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
-    let (fates, seen) = (totals.chunks.fates, &totals.drops);
-    if fates.tokens_lost == 0 {
+    let (outcomes, seen) = (totals.chunks.outcomes, &totals.drops);
+    if outcomes.tokens_lost == 0 {
         return;
     }
-    let judged = fates.delivered + fates.merged + fates.dropped;
-    let severity = Severity::critical_if(fates.dropped as f64 >= CRITICAL_SHARE * judged as f64);
+    let judged = outcomes.delivered + outcomes.merged + outcomes.dropped;
+    let severity = Severity::critical_if(outcomes.dropped as f64 >= CRITICAL_SHARE * judged as f64);
     let advice = match totals.tokens.lost_from_text {
         0 => advice::dropped(context.ledger.engine()),
-        text if text == fates.tokens_lost => advice::lost_from_text(context.ledger.engine()),
+        text if text == outcomes.tokens_lost => advice::lost_from_text(context.ledger.engine()),
         text => format!(
             "{}; for {} of them: {}",
             advice::dropped(context.ledger.engine()),
@@ -27,16 +27,16 @@ pub(super) fn dropped(context: &DetectContext<'_>, out: &mut Verdicts) {
     };
     let summary = format!(
         "{} never delivered: {} lost ({} of chunks) in {}",
-        plural(fates.dropped, "chunk"),
-        plural(fates.tokens_lost, "token"),
-        share(fates.dropped, judged),
+        plural(outcomes.dropped, "chunk"),
+        plural(outcomes.tokens_lost, "token"),
+        share(outcomes.dropped, judged),
         plural(seen.rids, "request"),
     );
     let from_text = (totals.tokens.lost_from_text > 0).then_some(totals.tokens.lost_from_text);
     out.add(severity, summary)
         .affected("requests", seen)
-        .with("chunks_dropped", fates.dropped)
-        .weighed("tokens_lost", fates.tokens_lost)
+        .with("chunks_dropped", outcomes.dropped)
+        .weighed("tokens_lost", outcomes.tokens_lost)
         .with("worst_tokens_lost", seen.amount)
         .with_known("tokens_lost_from_text", from_text)
         .advice(advice);

@@ -15,8 +15,8 @@ pub(super) fn merged(context: &DetectContext<'_>, out: &mut Verdicts) {
     let confirmed = context.ledger.observes_deliveries();
     // Chunks replaced by a cumulative delivery are reported by `would-drop`.
     let (chunks, of, seen) = if confirmed {
-        let merged = totals.chunks.fates.merged - totals.replaced.0;
-        let streamed = totals.chunks.tracked - totals.chunks.fates.unjudged - totals.chunks.unstreamed;
+        let merged = totals.chunks.outcomes.merged - totals.replaced.0;
+        let streamed = totals.chunks.tracked - totals.chunks.outcomes.unjudged - totals.chunks.unstreamed;
         (merged, streamed, &totals.merges)
     } else {
         let merged = totals.predicted.merged - totals.predicted.replaced;

@@ -305,9 +305,9 @@ impl LiveRequests {
         let at_place = self.of(delivery.rid, ledger.placed(delivery.rid));
         self.current.push(at_place);
         let request = ledger.request(delivery.rid);
-        let fates = request.and_then(Request::fates);
+        let outcomes = request.and_then(Request::outcomes);
         let first = request.and_then(|request| request.delivered_first);
-        let Some((life, fates)) = at_place.and_then(|place| self.slots[place].as_mut()).zip(fates) else {
+        let Some((life, outcomes)) = at_place.and_then(|place| self.slots[place].as_mut()).zip(outcomes) else {
             return;
         };
         life.points = life.points.saturating_add(1);
@@ -316,10 +316,10 @@ impl LiveRequests {
             life.note(at, NoteKind::FirstReceived);
         }
         life.last_delivered = Some(at);
-        let before = std::mem::replace(&mut life.dropped, (fates.dropped, fates.tokens_lost));
+        let before = std::mem::replace(&mut life.dropped, (outcomes.dropped, outcomes.tokens_lost));
         if life.dropped != before {
-            let chunks = fates.dropped.saturating_sub(before.0);
-            let tokens = fates.tokens_lost.saturating_sub(before.1);
+            let chunks = outcomes.dropped.saturating_sub(before.0);
+            let tokens = outcomes.tokens_lost.saturating_sub(before.1);
             life.note(at, NoteKind::Dropped { chunks, tokens });
             self.lost_now = Some((chunks, tokens));
         }

@@ -4,6 +4,7 @@ use super::Ledger;
 use super::arithmetic::Evidence;
 use super::delivery_tracker::{DeliveryTracker, Entry};
 use super::lane::PendingChunk;
+use super::outcome::UnjudgedCause;
 use crate::event;
 use crate::id::{HopId, Ticket};
 
@@ -66,7 +67,7 @@ impl Ledger {
     fn give_up_waiting(&mut self, id: HopId) {
         for ticket in self.table.tickets() {
             if self.table.get(ticket).is_some_and(|request| request.streams.iter().any(|stream| stream.hop == id)) {
-                self.stop_waiting(ticket);
+                self.stop_waiting(self.now, ticket, UnjudgedCause::UnobservedDeliveries);
             }
         }
     }
@@ -86,18 +87,19 @@ impl Ledger {
             // Lanes are unordered, and the chunks of one request may be in several.
             waiting.sort_unstable_by_key(|chunk| (chunk.ticket, chunk.nth));
         }
-        let mut judged = 0;
+        let mut entered = 0;
         for ticket in self.table.tickets() {
             let from = waiting.partition_point(|chunk| chunk.ticket < ticket);
             let to = waiting.partition_point(|chunk| chunk.ticket <= ticket);
-            judged += self.adopt_request(ticket, id, &waiting[from..to]);
+            entered += self.adopt_request(ticket, id, &waiting[from..to]);
         }
         self.totals.chunks.tracked += late;
-        self.totals.chunks.fates.unjudged += late.saturating_sub(judged);
+        // The others belong to closed requests.
+        self.totals.chunks.outcomes.unjudged += late.saturating_sub(entered);
         self.hops.all[place].tracked_chunks += late;
     }
 
-    /// Records the chunks of one request on hop `id`; `waiting` are those still queued. Returns how many its delivery tracker judges.
+    /// Records the chunks of one request on hop `id`; `waiting` are those still queued. Returns how many were entered.
     fn adopt_request(&mut self, ticket: Ticket, id: HopId, waiting: &[PendingChunk]) -> u64 {
         let Some(request) = self.table.get_mut(ticket) else {
             return 0;
@@ -112,10 +114,15 @@ impl Ledger {
         tracker.incomplete |= !stream.whole();
         let known = tracker.entered + waiting.len() as u64;
         let passed = u64::from(stream.chunks).saturating_sub(known);
+        let mut judged = Vec::new();
         if passed > 0 {
-            tracker.skip(passed);
+            // The first chunks passed before deliveries were observed.
+            let count = u32::try_from(passed).unwrap_or(u32::MAX);
+            judged.push(tracker.skip(id, 1, count, UnjudgedCause::UnobservedDeliveries));
         }
-        let (mut before, mut finished, mut judged) = (None, false, 0);
+        let mut entered = passed;
+        let mut before = None;
+        let mut finished = false;
         for chunk in waiting {
             // A repeated finish.
             if finished && chunk.tokens == 0 {
@@ -130,18 +137,22 @@ impl Ledger {
                 tokens: chunk.tokens,
                 missing: if on_wire { gap } else { 0 },
                 nth: chunk.nth,
+                hop: id,
                 imprecise: stream.count.evidence != Evidence::Delta,
                 after_gap: gap > 0 && !on_wire,
                 ..Entry::default()
             };
             let fits = self.limits.has_room(tracker.entries(), self.shelf.entries);
             tracker.release(&mut self.shelf);
-            self.totals.chunks.fates.add(tracker.push(entry, &[], fits));
+            judged.push(tracker.push(entry, &[], fits));
             tracker.hold(&mut self.shelf);
-            judged += 1;
+            entered += 1;
             (before, finished) = (Some(chunk.end), chunk.last);
         }
-        judged
+        for judged in judged {
+            self.enter_outcomes(self.now, ticket, &judged);
+        }
+        entered
     }
 }
 
@@ -149,11 +160,11 @@ impl Ledger {
 mod tests {
     use crate::Config;
     use crate::event::{Capabilities, Chunk, IdColumn};
-    use crate::ledger::Fates;
+    use crate::ledger::OutcomeCounts;
     use crate::ledger::test_path::Path;
 
     /// Three chunks sent, `received` of them received before the receiver is known to be the tokenizer, and one delivery of the third.
-    fn fates(before: &str, received: usize) -> (Fates, u64) {
+    fn outcomes(before: &str, received: usize) -> (OutcomeCounts, u64) {
         let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
         let mut path = Path::new(Config::default());
         let send = |path: &mut Path, count| path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, count)]);
@@ -164,22 +175,22 @@ mod tests {
         path.deliver(1, Some(3), false);
         send(&mut path, 4);
         path.deliver(1, Some(4), false);
-        (path.ledger().totals().chunks.fates, path.ledger().undelivered())
+        (path.ledger().totals().chunks.outcomes, path.ledger().undelivered())
     }
 
     #[test]
     fn chunks_queued_before_their_receiver_is_known_are_judged() {
-        let (fates, in_flight) = fates("detokenizer->?", 0);
-        assert_eq!((fates.dropped, fates.tokens_lost, fates.delivered), (2, 2, 2));
-        assert_eq!((fates.unjudged, in_flight), (0, 0));
+        let (counts, in_flight) = outcomes("detokenizer->?", 0);
+        assert_eq!((counts.dropped, counts.tokens_lost, counts.delivered), (2, 2, 2));
+        assert_eq!((counts.unjudged, in_flight), (0, 0));
     }
 
     #[test]
     fn chunks_received_before_their_receiver_is_known_are_unjudged() {
         for (before, received) in [("detokenizer->?", 3), ("detokenizer->proxy", 0)] {
-            let (fates, in_flight) = fates(before, received);
-            assert_eq!((fates.dropped, fates.tokens_lost), (0, 0), "{before}");
-            assert_eq!((fates.unjudged, fates.delivered, in_flight), (3, 1, 0), "{before}");
+            let (counts, in_flight) = outcomes(before, received);
+            assert_eq!((counts.dropped, counts.tokens_lost), (0, 0), "{before}");
+            assert_eq!((counts.unjudged, counts.delivered, in_flight), (3, 1, 0), "{before}");
         }
     }
 }

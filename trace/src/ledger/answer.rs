@@ -19,18 +19,18 @@ impl Ledger {
                     && r.tracker.as_ref().is_none_or(|tracker| tracker.delivered_to() == 0))
             }
             // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
-            None => self.totals.chunks.fates.delivered > 0,
+            None => self.totals.chunks.outcomes.delivered > 0,
         };
         // A counted delivery may carry no token: an empty finishing chunk.
         let delivered = request.is_some_and(|request| {
-            request.tokens_delivered > 0 || request.tracker.as_ref().is_some_and(|t| t.fates.delivered > 0)
+            request.tokens_delivered > 0 || request.tracker.as_ref().is_some_and(|t| t.outcomes.delivered > 0)
         });
         self.summed_up(at, answer.rid, answer.completion_tokens);
         if self.engine.facts().ends_silently() {
             self.end_by_response(at, answer);
         }
         if answer.tokens.is_none() && !delivered {
-            self.carries_text(answer.rid);
+            self.carries_text(at, answer.rid);
         }
         if let Some(calls) = answer.tool_calls {
             self.tool_calls.enter(answer.rid, at, calls);

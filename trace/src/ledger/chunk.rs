@@ -6,6 +6,7 @@ use super::delivery_tracker::{DeliveryTracker, Entry};
 use super::engine_silence::is_streamed;
 use super::frame::{Seen, Sums};
 use super::lane::PendingChunk;
+use super::outcome::{JudgedList, UnjudgedCause};
 use super::request::Request;
 use super::shared::{self, Predecessor};
 use super::stream::Stream;
@@ -315,6 +316,7 @@ impl Ledger {
                 );
             }
         }
+        let mut judged = JudgedList::default();
         if seen.tracks_deliveries && step.verdict != Verdict::Repeat {
             sums.tracked_chunks += 1;
             let tracker = request.tracker.get_or_insert_with(|| {
@@ -325,8 +327,14 @@ impl Ledger {
             });
             if count.is_none() || seen.unwatched || tracker.shared {
                 // Without a count it cannot be matched with a delivery, and an unwatched receiver reports none.
-                tracker.skip(1);
-                self.totals.chunks.fates.unjudged += 1;
+                let cause = if tracker.shared {
+                    UnjudgedCause::SharedRid
+                } else if seen.unwatched {
+                    UnjudgedCause::UnobservedDeliveries
+                } else {
+                    UnjudgedCause::NoCount
+                };
+                judged = tracker.skip(seen.hop, nth, 1, cause);
             } else {
                 tracker.arrives_on(request.streams[at].hop);
                 tracker.incomplete |= !whole;
@@ -343,6 +351,7 @@ impl Ledger {
                         _ => 0,
                     },
                     nth,
+                    hop: seen.hop,
                     ..Entry::default()
                 };
                 let ids = kept_ids(chunk, tokens, self.limits.token_ids.saturating_sub(self.shelf.ids));
@@ -352,10 +361,12 @@ impl Ledger {
                 let fits = self.limits.has_room(tracker.entries(), self.shelf.entries);
                 self.totals.tokens.uncounted += if tracker.text { u64::from(tokens) } else { 0 };
                 tracker.release(&mut self.shelf);
-                self.totals.chunks.fates.add(tracker.push(entry, ids, fits));
+                judged = tracker.push(entry, ids, fits);
                 tracker.hold(&mut self.shelf);
             }
         }
+        self.history.chunk(seen, chunk, nth);
+        self.enter_outcomes(seen.at, ticket, &judged);
         if let Some(finish) = chunk.finish {
             self.enter_end(ticket, seen.at, finish, origin);
         }

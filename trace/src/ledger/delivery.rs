@@ -3,6 +3,7 @@
 use super::Ledger;
 use super::arithmetic::Evidence;
 use super::delivery_tracker::DeliveryTracker;
+use super::outcome::UnjudgedCause;
 use super::shared::late_until;
 use super::stream::Stream;
 use crate::clock::MonoNs;
@@ -30,8 +31,9 @@ impl Ledger {
             return;
         }
         if delivery.is_uncounted() {
-            return self.carries_text(delivery.rid);
+            return self.carries_text(at, delivery.rid);
         }
+        self.history.delivered(at, delivery);
         let mut delivery = *delivery;
         if self.summed_up(at, delivery.rid, delivery.completion_tokens) {
             // A sum of counts is not a position in the output.
@@ -62,7 +64,7 @@ impl Ledger {
             }
             Box::new(tracker)
         });
-        let before = tracker.fates;
+        let before = tracker.outcomes;
         // A first delivery of all tokens so far is the same in either mode. Text is the growth in both.
         let same = delivery.completion_tokens == Some(delivery.tokens) && tracker.delivered_to() == 0;
         if !same && delivery.response != Response::Text {
@@ -74,31 +76,31 @@ impl Ledger {
         let repeated_all = repeats_all_tokens(&delivery, tracker.delivered_to());
         tracker.repeated_all = tracker.repeated_all.saturating_add(u8::from(repeated_all));
         tracker.release(&mut self.shelf);
-        let outcome = tracker.deliver(&delivery, self.delivery_epoch);
+        let result = tracker.deliver(&delivery, self.delivery_epoch);
+        let judged = result.judged.counts();
         tracker.hold(&mut self.shelf);
         if delivery.response == Response::Whole {
-            self.totals.chunks.unstreamed += outcome.fates.delivered;
+            self.totals.chunks.unstreamed += judged.delivered;
         }
         let totals = &mut self.totals;
-        totals.chunks.fates.add(outcome.fates);
-        totals.tokens.delivered += u64::from(outcome.new);
+        totals.tokens.delivered += u64::from(result.new);
         let count = delivery.completion_tokens.unwrap_or(0);
-        if outcome.new > 0 || !outcome.missed {
-            totals.delivered_ids.add(outcome.new, delivery.tokens, count);
+        if result.new > 0 || !result.missed {
+            totals.delivered_ids.add(result.new, delivery.tokens, count);
         }
-        request.tokens_delivered = request.tokens_delivered.saturating_add(outcome.new);
-        if outcome.missed {
+        request.tokens_delivered = request.tokens_delivered.saturating_add(result.new);
+        if result.missed {
             tracker.last_at = None;
         }
-        if outcome.new > 0 {
+        if result.new > 0 {
             if let Some(last) = tracker.last_at.replace(at) {
                 let silence = at.since(last);
-                let by_token = silence / u64::from(outcome.new);
+                let by_token = silence / u64::from(result.new);
                 self.itl_delivered.record(at, silence);
-                self.itl_delivered_by_token.record_n(at, by_token, outcome.new.into());
+                self.itl_delivered_by_token.record_n(at, by_token, result.new.into());
                 let itl = request.itl.get_or_insert_default();
-                itl.delivered.record(by_token, outcome.new);
-            } else if !tracker.incomplete && request.tokens_delivered == outcome.new {
+                itl.delivered.record(by_token, result.new);
+            } else if !tracker.incomplete && request.tokens_delivered == result.new {
                 request.delivered_first = Some(at);
                 let from = if self.hops.observes_receives() { request.received_first } else { request.sent_first };
                 // A response with one body waits for the last token.
@@ -109,28 +111,28 @@ impl Ledger {
                 }
             }
         }
-        if !outcome.lost.is_empty() {
+        if !result.lost.is_empty() {
             let losses = request.losses.get_or_insert_default();
-            losses.chunks += outcome.fates.dropped;
-            for range in outcome.lost {
+            losses.chunks += judged.dropped;
+            for range in result.lost {
                 self.shelf.keep(losses, range, &mut self.limits);
             }
         }
-        if outcome.fates.tokens_lost > 0 {
+        if judged.tokens_lost > 0 {
             if delivery.response == Response::Text {
-                totals.tokens.lost_from_text += outcome.fates.tokens_lost;
+                totals.tokens.lost_from_text += judged.tokens_lost;
             }
-            totals.drops.enter(at, &request.rid, tracker.fates.tokens_lost, before.tokens_lost == 0);
+            totals.drops.enter(at, &request.rid, tracker.outcomes.tokens_lost, before.tokens_lost == 0);
         }
-        if outcome.fates.merged > 0 {
+        if judged.merged > 0 {
             let sightings = match delivery.mode {
                 Mode::Incremental => &mut totals.merges,
                 Mode::Cumulative => {
-                    totals.replaced.0 += outcome.fates.merged;
+                    totals.replaced.0 += judged.merged;
                     &mut totals.replaced.1
                 }
             };
-            sightings.enter(at, &request.rid, tracker.fates.merged, before.merged == 0);
+            sightings.enter(at, &request.rid, tracker.outcomes.merged, before.merged == 0);
         }
         let mut made = u64::from(count).max(tracker.delivered_to());
         if delivery.completion_tokens.is_some() && !tracker.incomplete && tracker.claimed > made + SLACK {
@@ -141,23 +143,21 @@ impl Ledger {
             if summed && tracker.claimed > made + SLACK {
                 let inflation = &mut totals.claimed_inflation;
                 let new_rid = !std::mem::replace(&mut tracker.inflated, true);
-                let (counted, made) = if new_rid {
-                    (tracker.claimed, made)
-                } else {
-                    (u64::from(delivery.tokens), u64::from(outcome.new))
-                };
+                let (counted, made) =
+                    if new_rid { (tracker.claimed, made) } else { (u64::from(delivery.tokens), u64::from(result.new)) };
                 inflation.counted += counted;
                 inflation.made += made;
                 inflation.seen.enter(at, &request.rid, tracker.claimed, new_rid);
             }
         }
+        self.enter_outcomes(at, ticket, &result.judged);
         if delivery.finished {
             self.settle_if_finished(ticket, at);
         }
     }
 
     /// Marks the request's response as text only: the number of delivered tokens is unknown.
-    pub(super) fn carries_text(&mut self, rid: &str) {
+    pub(super) fn carries_text(&mut self, at: MonoNs, rid: &str) {
         let Some(ticket) = self.table.find(rid) else { return };
         let Some(request) = self.table.get_mut(ticket) else {
             return;
@@ -165,17 +165,18 @@ impl Ledger {
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, None)));
         if !std::mem::replace(&mut tracker.text, true) {
             self.totals.withdraw(request, &mut self.shelf);
-            self.totals.tokens.uncounted += self.stop_waiting(ticket);
+            self.totals.tokens.uncounted += self.stop_waiting(at, ticket, UnjudgedCause::TextOnly);
         }
     }
 
     /// Stops waiting for deliveries of the request's chunks in flight, which become unjudged. Returns the number of their tokens.
-    pub(super) fn stop_waiting(&mut self, ticket: Ticket) -> u64 {
+    pub(super) fn stop_waiting(&mut self, at: MonoNs, ticket: Ticket, cause: UnjudgedCause) -> u64 {
         let tracker = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut());
         let Some(tracker) = tracker else { return 0 };
         tracker.release(&mut self.shelf);
-        let (chunks, tokens) = tracker.give_up_waiting();
-        self.totals.chunks.fates.unjudged += chunks;
+        let tokens = tracker.tokens_in_flight();
+        let judged = tracker.give_up_waiting(cause);
+        self.enter_outcomes(at, ticket, &judged);
         tokens
     }
 }

@@ -11,8 +11,10 @@
 
 use std::collections::VecDeque;
 
-use super::losses::{LossStore, LostRange};
 use serde::{Deserialize, Serialize};
+
+use super::losses::{LossStore, LostRange};
+use super::outcome::{ChunkOutcome, JudgedChunks, JudgedList, OutcomeCounts, UnjudgedCause};
 
 use crate::clock::MonoNs;
 use crate::engine::Mode;
@@ -29,12 +31,14 @@ pub(crate) struct Entry {
     pub(crate) tokens: u32,
     /// Tokens before or between its own that never reached its hop.
     pub(crate) missing: u32,
-    /// Number of chunks; set by [`DeliveryTracker::push`], as are its ids.
+    /// Number of chunks, whose numbers follow each other; set by [`DeliveryTracker::push`], as are its ids.
     pub(crate) chunks: u32,
     /// Number of its first chunk within the request (1-based).
     pub(crate) nth: u32,
     /// Number of its ids in the tracker's `ids`: equal to `tokens`, or 0.
     pub(crate) ids: u32,
+    /// Hop on which it was sent.
+    pub(crate) hop: HopId,
     /// Only the growth of its count is known: see the module's comment.
     pub(crate) imprecise: bool,
     /// Its count does not continue from an observed chunk: observations between the previous entry and this one were missed.
@@ -50,54 +54,38 @@ impl Entry {
         // Only a request's last chunk may carry none.
         (self.tokens.min(u32::from(!finishes)), self.tokens)
     }
-}
 
-/// Outcomes of chunks. Every chunk is counted in exactly one field, or is still in flight.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fates {
-    /// Carried by a delivery: the first chunk in it, or every chunk in a response that does not stream.
-    pub delivered: u64,
-    /// Merged into another chunk's delivery.
-    pub merged: u64,
-    /// Proven dropped: their tokens are in no delivery.
-    pub dropped: u64,
-    /// Tokens in no delivery though later ones were delivered.
-    pub tokens_lost: u64,
-    /// Delivered or dropped, but unknown which: observations were missed, the response is text only, or counts are ambiguous.
-    pub unjudged: u64,
-}
-
-impl Fates {
-    pub(crate) fn add(&mut self, other: Self) {
-        self.delivered += other.delivered;
-        self.merged += other.merged;
-        self.dropped += other.dropped;
-        self.tokens_lost += other.tokens_lost;
-        self.unjudged += other.unjudged;
+    /// All its chunks, with one outcome.
+    fn judged(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
+        JudgedChunks { hop: self.hop, first: self.nth, count: self.chunks, outcome, tokens_lost }
     }
 
-    /// Chunks with a known or unjudged outcome: all that are not in flight.
-    pub fn chunks(&self) -> u64 {
-        self.delivered + self.merged + self.dropped + self.unjudged
+    fn unjudged(&self, cause: UnjudgedCause) -> JudgedChunks {
+        self.judged(ChunkOutcome::Unjudged(cause), 0)
     }
 
-    /// Counts the chunks of an entry inside a delivery: the delivery's first one as delivered, the others as merged. If deliveries up to
+    /// Enters its chunks as part of a delivery: the delivery's first one as delivered, the others as merged. If deliveries up to
     /// `delivered_to` had a part of the entry, it is unknown which of its chunks they carried.
-    fn inside(&mut self, entry: &Entry, delivered_to: u32, carrier: &mut bool) {
-        let chunks = u64::from(entry.chunks);
-        let first = !std::mem::replace(carrier, true);
-        if entry.chunks > 1 && entry.end.saturating_sub(entry.tokens) < delivered_to {
-            self.unjudged += chunks;
+    fn enter_carried(&self, delivered_to: u32, judged: &mut JudgedList, has_carrier: &mut bool) {
+        let is_first = !std::mem::replace(has_carrier, true);
+        if self.chunks > 1 && self.end.saturating_sub(self.tokens) < delivered_to {
+            judged.push(self.unjudged(UnjudgedCause::Ambiguous));
             return;
         }
-        self.delivered += u64::from(first);
-        self.merged += chunks - u64::from(first);
+        let delivered = u32::from(is_first);
+        judged.push(JudgedChunks { count: delivered, ..self.judged(ChunkOutcome::Delivered, 0) });
+        judged.push(JudgedChunks {
+            first: self.nth.wrapping_add(delivered),
+            count: self.chunks - delivered,
+            ..self.judged(ChunkOutcome::Merged, 0)
+        });
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Outcome {
-    pub(crate) fates: Fates,
+pub(crate) struct DeliveryResult {
+    /// Chunks whose outcome it shows.
+    pub(crate) judged: JudgedList,
     /// Token ranges that it proves lost.
     pub(crate) lost: Vec<LostRange>,
     /// Deliveries before it may have been missed.
@@ -132,8 +120,8 @@ pub(crate) struct DeliveryTracker {
     /// Some of the request's chunks or deliveries may have been missed.
     pub(crate) incomplete: bool,
     pub(crate) last_at: Option<MonoNs>,
-    /// Outcomes of this request's chunks so far.
-    pub(crate) fates: Fates,
+    /// This request's chunks so far, by outcome.
+    pub(crate) outcomes: OutcomeCounts,
     pub(crate) finished: bool,
     /// Tokens that a consumer counts by adding up the deliveries.
     pub(crate) claimed: u64,
@@ -175,28 +163,38 @@ impl DeliveryTracker {
     }
 
     /// Enters chunks whose deliveries cannot be recognised. Later deliveries may contain them.
-    pub(crate) fn skip(&mut self, chunks: u64) {
-        self.entered += chunks;
-        self.fates.unjudged += chunks;
+    pub(crate) fn skip(&mut self, hop: HopId, first: u32, count: u32, cause: UnjudgedCause) -> JudgedList {
+        self.entered += u64::from(count);
         self.doubts();
+        let mut judged = JudgedList::default();
+        judged.push(JudgedChunks { hop, first, count, outcome: ChunkOutcome::Unjudged(cause), tokens_lost: 0 });
+        self.outcomes.add(judged.counts());
+        judged
     }
 
-    /// Stops waiting for deliveries. Returns the number of chunks in flight, which become unjudged, and of their tokens.
-    pub(crate) fn give_up_waiting(&mut self) -> (u64, u64) {
-        let tokens = self.in_flight.iter().map(|entry| u64::from(entry.tokens)).sum();
-        let chunks = std::mem::take(&mut self.chunks);
-        self.in_flight.clear();
+    /// Number of tokens in flight.
+    pub(crate) fn tokens_in_flight(&self) -> u64 {
+        self.in_flight.iter().map(|entry| u64::from(entry.tokens)).sum()
+    }
+
+    /// Stops waiting for deliveries. Returns the chunks in flight, which become unjudged.
+    pub(crate) fn give_up_waiting(&mut self, cause: UnjudgedCause) -> JudgedList {
+        let mut judged = JudgedList::default();
+        for entry in self.in_flight.drain(..) {
+            judged.push(entry.unjudged(cause));
+        }
+        self.chunks = 0;
         self.ids.clear();
         self.behind = 0;
-        self.fates.unjudged += chunks;
         self.doubts();
-        (chunks, tokens)
+        self.outcomes.add(judged.counts());
+        judged
     }
 
     /// Whether every chunk entered is judged, unjudged or in flight.
     pub(crate) fn balances(&self) -> bool {
         let counted: u64 = self.in_flight.iter().map(|entry| u64::from(entry.chunks)).sum();
-        counted == self.chunks && self.entered == self.fates.chunks() + self.chunks
+        counted == self.chunks && self.entered == self.outcomes.chunks() + self.chunks
     }
 
     /// The count delivered so far.
@@ -221,9 +219,10 @@ impl DeliveryTracker {
         store.ids -= self.ids.len();
     }
 
-    /// Enters a chunk with the ids of its tokens, if kept. With `whole` false it shares an entry with its neighbour. Returns any immediate
-    /// outcome: its delivery may have been observed before its send.
-    pub(crate) fn push(&mut self, chunk: Entry, ids: &[i64], whole: bool) -> Fates {
+    /// Enters a chunk with the ids of its tokens, if kept. With `whole` false it shares an entry with its neighbour. Returns it if its outcome
+    /// is decided: its delivery may have been observed before its send.
+    pub(crate) fn push(&mut self, chunk: Entry, ids: &[i64], whole: bool) -> JudgedList {
+        let chunk = Entry { chunks: 1, ..chunk };
         let Entry { end, counted, tokens, .. } = chunk;
         self.entered += 1;
         let after_gap = chunk.after_gap && self.begun;
@@ -232,9 +231,11 @@ impl DeliveryTracker {
             self.delivered_to = self.delivered_to.max(end.saturating_sub(tokens));
         }
         if self.text || (tokens > 0 && end <= self.delivered_to && self.in_flight.is_empty()) {
-            let fates = Fates { unjudged: 1, ..Fates::default() };
-            self.fates.add(fates);
-            return fates;
+            let cause = if self.text { UnjudgedCause::TextOnly } else { UnjudgedCause::MissedObservations };
+            let mut judged = JudgedList::default();
+            judged.push(chunk.unjudged(cause));
+            self.outcomes.add(judged.counts());
+            return judged;
         }
         self.chunks += 1;
         match self.in_flight.back_mut() {
@@ -262,14 +263,14 @@ impl DeliveryTracker {
             _ => {
                 self.behind += u32::from(counted < end);
                 self.ids.extend(ids);
-                self.in_flight.push_back(Entry { chunks: 1, ids: ids.len() as u32, after_gap, ..chunk });
+                self.in_flight.push_back(Entry { ids: ids.len() as u32, after_gap, ..chunk });
             }
         }
-        Fates::default()
+        JudgedList::default()
     }
 
     /// Enters a delivery. `epoch` changes whenever deliveries may have been missed.
-    pub(crate) fn deliver(&mut self, delivery: &Delivery<'_>, epoch: u32) -> Outcome {
+    pub(crate) fn deliver(&mut self, delivery: &Delivery<'_>, epoch: u32) -> DeliveryResult {
         let missed = std::mem::replace(&mut self.epoch, epoch) != epoch;
         self.incomplete |= missed;
         // While counts run behind, a delivery may match an entry with the same count whose own delivery was missed.
@@ -279,7 +280,7 @@ impl DeliveryTracker {
         let mut reached = self.in_flight.iter().take_while(|entry| entry.end <= to);
         let gap = reached.any(|entry| entry.after_gap);
         let broken = std::mem::take(&mut self.doubt) || missed || ambiguous || gap;
-        let mut outcome = match (delivery.mode, delivery.completion_tokens) {
+        let mut result = match (delivery.mode, delivery.completion_tokens) {
             (Mode::Cumulative, to) => self.cover(to.unwrap_or(delivery.tokens), delivery.finished),
             (Mode::Incremental, None) => self.by_count(delivery.tokens),
             (Mode::Incremental, Some(to)) if self.behind > 0 => {
@@ -290,43 +291,48 @@ impl DeliveryTracker {
                 self.by_position(delivery, to, broken).unwrap_or_else(|| {
                     // The delivered chunk was not observed, so the next delivery proves no drop either.
                     self.doubt = true;
-                    Outcome::default()
+                    DeliveryResult::default()
                 })
             }
             (Mode::Incremental, Some(to)) => self.range(delivery, to, broken),
         };
         if delivery.response == Response::Whole {
             // A response that does not stream delivers once by design, so nothing counts as merged.
-            outcome.fates.delivered += std::mem::take(&mut outcome.fates.merged);
+            result.judged.deliver_merged(u64::MAX);
+        } else if delivery.without_text > 0 {
+            result.judged.deliver_merged(delivery.without_text.into());
         }
-        let with_others = u64::from(delivery.without_text).min(outcome.fates.merged);
-        outcome.fates.merged -= with_others;
-        outcome.fates.delivered += with_others;
         let claimed = u64::from(delivery.tokens);
         self.claimed = if delivery.mode == Mode::Cumulative { claimed } else { self.claimed + claimed };
-        outcome.missed |= missed;
+        result.missed |= missed;
         self.finished |= delivery.finished;
-        self.fates.add(outcome.fates);
-        outcome
+        self.outcomes.add(result.judged.counts());
+        result
     }
 
     /// Enters a cumulative delivery, which covers all in-flight chunks up to `to`.
-    fn cover(&mut self, to: u32, finished: bool) -> Outcome {
-        let (mut fates, mut carrier) = (Fates::default(), false);
+    fn cover(&mut self, to: u32, finished: bool) -> DeliveryResult {
+        let mut judged = JudgedList::default();
+        let mut has_carrier = false;
         while let Some(entry) = self.in_flight.front().copied().filter(|e| e.end <= to) {
-            if may_follow(&entry, to, carrier, finished) {
+            if may_follow(&entry, to, has_carrier, finished) {
                 break;
             }
             self.pop_front();
-            fates.inside(&entry, self.delivered_to, &mut carrier);
+            entry.enter_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
         // Earlier deliveries of a response joined late are unknown, so none of these tokens counts as new.
         let missed = self.incomplete && !self.begun;
-        Outcome { fates, new: self.advance(to, if missed { 0 } else { u32::MAX }), missed, ..Outcome::default() }
+        DeliveryResult {
+            judged,
+            new: self.advance(to, if missed { 0 } else { u32::MAX }),
+            missed,
+            ..DeliveryResult::default()
+        }
     }
 
     /// Enters an incremental delivery of tokens `(to-n, to]`. Earlier tokens still in flight are lost.
-    fn range(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
+    fn range(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
         let from = self.begin(to, delivery.tokens);
         if self.is_imprecise_before(from, to) {
             return self.enter_imprecise(delivery, to, broken);
@@ -335,37 +341,40 @@ impl DeliveryTracker {
         // the start of the delivery.
         let gap = self.covered_to(to).is_some_and(|end| end < to);
         let broken = broken || gap;
-        let (mut fates, mut carrier, mut inside) = (Fates::default(), false, 0_u32);
+        let mut judged = JudgedList::default();
+        let mut has_carrier = false;
+        let mut inside = 0_u32;
         let mut ranges = Vec::new();
         while let Some(entry) = self.in_flight.front().copied() {
-            let chunks = u64::from(entry.chunks);
             let start = entry.end.saturating_sub(entry.tokens).max(self.delivered_to);
-            if entry.end > to || may_follow(&entry, to, carrier, delivery.finished) {
+            if entry.end > to || may_follow(&entry, to, has_carrier, delivery.finished) {
                 break;
             }
             self.pop_front();
             if entry.tokens == 0 || start >= from {
                 inside = entry.tokens.saturating_add(inside);
-                fates.inside(&entry, self.delivered_to, &mut carrier);
+                entry.enter_carried(self.delivered_to, &mut judged, &mut has_carrier);
                 continue;
             }
             let lost = entry.end.min(from).saturating_sub(start);
             // An entry of several chunks shows how many tokens were lost, but not from which chunks.
             // If the wire also lost tokens among them, it does not show their positions either.
             let positions_unknown = entry.chunks > 1 && entry.missing > 0;
-            let fate = if broken || positions_unknown || (entry.chunks > 1 && entry.end > from) {
-                &mut fates.unjudged
+            let outcome = if broken {
+                ChunkOutcome::Unjudged(UnjudgedCause::MissedObservations)
+            } else if positions_unknown || (entry.chunks > 1 && entry.end > from) {
+                ChunkOutcome::Unjudged(UnjudgedCause::Ambiguous)
             } else {
-                &mut fates.dropped
+                ChunkOutcome::Dropped
             };
-            *fate += chunks;
-            if !broken && !positions_unknown && lost > 0 {
-                fates.tokens_lost += u64::from(lost);
+            let lost = if broken || positions_unknown { 0 } else { lost };
+            judged.push(entry.judged(outcome, lost));
+            if lost > 0 {
                 ranges.push(self.range_of(&entry, start, start + lost));
             }
         }
         self.doubt = (self.incomplete || gap) && inside != delivery.tokens;
-        Outcome { fates, lost: ranges, new: self.advance(to, delivery.tokens), ..Outcome::default() }
+        DeliveryResult { judged, lost: ranges, new: self.advance(to, delivery.tokens), ..DeliveryResult::default() }
     }
 
     /// Whether covered tokens before `from` are undelivered and some covered chunk is imprecise.
@@ -376,7 +385,7 @@ impl DeliveryTracker {
     }
 
     /// Like [`Self::range`], for imprecise chunks that do not all fit into the delivery.
-    fn enter_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Outcome {
+    fn enter_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
         // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
         // The last covered entry is then not the end of the delivery.
         let gap = self.covered_to(to).is_some_and(|end| end < to);
@@ -386,26 +395,26 @@ impl DeliveryTracker {
             covered -= 1;
         }
         let (fewest, max) = (!broken).then(|| self.carriers(covered, delivery)).flatten().unwrap_or((1, covered));
-        let (mut fates, mut carrier) = (Fates::default(), false);
+        let cause = if broken { UnjudgedCause::MissedObservations } else { UnjudgedCause::Ambiguous };
+        let mut judged = JudgedList::default();
+        let mut has_carrier = false;
         let mut lost = Vec::new();
         for left in (1..=covered).rev() {
             let Some(entry) = self.pop_front() else { break };
-            let chunks = u64::from(entry.chunks);
             if left <= fewest {
-                fates.inside(&entry, self.delivered_to, &mut carrier);
+                entry.enter_carried(self.delivered_to, &mut judged, &mut has_carrier);
             } else if left <= max || entry.tokens == 0 || entry.end <= self.delivered_to {
-                fates.unjudged += chunks;
+                judged.push(entry.unjudged(cause));
             } else {
                 let shown = if entry.imprecise { 1 } else { entry.tokens };
                 let before = entry.end.saturating_sub(shown).max(self.delivered_to);
-                fates.dropped += chunks;
-                fates.tokens_lost += u64::from(entry.end - before);
+                judged.push(entry.judged(ChunkOutcome::Dropped, entry.end - before));
                 lost.push(self.range_of(&entry, before, entry.end));
             }
         }
         // The match is uncertain, so the next delivery may follow unobserved chunks.
         self.doubt = gap || (self.incomplete && fewest < max);
-        Outcome { fates, lost, new: self.advance(to, delivery.tokens), ..Outcome::default() }
+        DeliveryResult { judged, lost, new: self.advance(to, delivery.tokens), ..DeliveryResult::default() }
     }
 
     /// Minimum and maximum number of chunks that can carry exactly the delivered tokens, counted back from the last of the first
@@ -445,7 +454,7 @@ impl DeliveryTracker {
     ///
     /// The last delivered chunk is found by its reported count. The number of tokens shows whether the delivery holds all chunks up to
     /// that one or that one alone. In the second case, the earlier ones are dropped.
-    fn by_position(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Option<Outcome> {
+    fn by_position(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Option<DeliveryResult> {
         let (mut sum, mut found) = (0_u32, None);
         for (at, entry) in self.in_flight.iter().enumerate() {
             sum = sum.saturating_add(entry.tokens);
@@ -455,44 +464,48 @@ impl DeliveryTracker {
             }
         }
         let (last, all) = found?;
-        let (mut fates, mut carrier, mut new) = (Fates::default(), false, 0_u32);
+        let mut judged = JudgedList::default();
+        let mut has_carrier = false;
+        let mut new = 0_u32;
         let mut lost = Vec::new();
         // An imprecise chunk may carry fewer tokens than assumed, so it is unknown whether earlier chunks were dropped.
         let imprecise = self.in_flight.iter().take(last + 1).any(|entry| entry.imprecise);
         for at in 0..=last {
             let Some(entry) = self.pop_front() else { break };
-            let chunks = u64::from(entry.chunks);
             let before = self.delivered_to;
             self.delivered_to = before.max(entry.end);
             if all || at == last || entry.tokens == 0 {
-                fates.inside(&entry, before, &mut carrier);
+                entry.enter_carried(before, &mut judged, &mut has_carrier);
                 new = entry.tokens.saturating_add(new);
-            } else if broken || imprecise {
-                fates.unjudged += chunks;
+            } else if broken {
+                judged.push(entry.unjudged(UnjudgedCause::MissedObservations));
+            } else if imprecise {
+                judged.push(entry.unjudged(UnjudgedCause::Ambiguous));
             } else {
-                fates.dropped += chunks;
-                fates.tokens_lost += u64::from(entry.tokens);
+                judged.push(entry.judged(ChunkOutcome::Dropped, entry.tokens));
                 lost.push(self.range_of(&entry, entry.end - entry.tokens.min(entry.end), entry.end));
             }
         }
         self.begun = true;
-        Some(Outcome { fates, lost, new, ..Outcome::default() })
+        Some(DeliveryResult { judged, lost, new, ..DeliveryResult::default() })
     }
 
     /// Counts run behind and the delivery matches no chunk, so a send was not observed. Chunks that it may have covered become unknown.
-    fn give_up(&mut self, to: u32) -> Outcome {
-        let mut fates = Fates::default();
+    fn give_up(&mut self, to: u32) -> DeliveryResult {
+        let mut judged = JudgedList::default();
         let count = self.in_flight.iter().rposition(|e| e.counted == to || e.end <= to).map_or(0, |at| at + 1);
-        for _ in 0..count {
-            fates.unjudged += self.pop_front().map_or(0, |e| u64::from(e.chunks));
+        for entry in std::iter::from_fn(|| self.pop_front()).take(count) {
+            judged.push(entry.unjudged(UnjudgedCause::MissedObservations));
         }
         self.doubt = true;
-        Outcome { fates, ..Outcome::default() }
+        DeliveryResult { judged, ..DeliveryResult::default() }
     }
 
     /// Enters a delivery without a count: it covers chunks in order, by their tokens alone. It proves no loss.
-    fn by_count(&mut self, tokens: u32) -> Outcome {
-        let (mut fates, mut carrier, mut covered) = (Fates::default(), false, 0_u32);
+    fn by_count(&mut self, tokens: u32) -> DeliveryResult {
+        let mut judged = JudgedList::default();
+        let mut has_carrier = false;
+        let mut covered = 0_u32;
         let mut to = self.delivered_to;
         while let Some(entry) = self.in_flight.front().copied() {
             let left = tokens - covered;
@@ -502,10 +515,10 @@ impl DeliveryTracker {
             self.pop_front();
             covered += entry.tokens;
             to = entry.end;
-            fates.inside(&entry, self.delivered_to, &mut carrier);
+            entry.enter_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
         self.advance(to, covered);
-        Outcome { fates, new: covered, ..Outcome::default() }
+        DeliveryResult { judged, new: covered, ..DeliveryResult::default() }
     }
 
     fn advance(&mut self, to: u32, at_most: u32) -> u32 {
@@ -537,8 +550,8 @@ impl DeliveryTracker {
 }
 
 /// Whether an empty chunk after the delivered tokens may still be delivered separately. Not if the delivery ends the request.
-fn may_follow(entry: &Entry, to: u32, carrier: bool, finished: bool) -> bool {
-    entry.end == to && entry.tokens == 0 && carrier && !finished
+fn may_follow(entry: &Entry, to: u32, has_carrier: bool, finished: bool) -> bool {
+    entry.end == to && entry.tokens == 0 && has_carrier && !finished
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::stats::Run;
 #[expect(clippy::struct_excessive_bools, reason = "each is one fact about the hop, read by its name")]
 pub(super) struct Seen {
     pub(super) at: MonoNs,
+    pub(super) frame: FrameId,
     pub(super) hop: HopId,
     pub(super) lane: u16,
     pub(super) group: usize,
@@ -130,6 +131,7 @@ impl Ledger {
         hop.counts.bytes += bytes;
         let seen = Seen {
             at,
+            frame: frame.id,
             hop: hop.id,
             lane: frame.id.lane as u16,
             group: hop.group,

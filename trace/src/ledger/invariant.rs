@@ -30,8 +30,8 @@ impl Ledger {
             return Err(format!("chunks of a request: {tracker:?}"));
         }
         let in_flight: u64 = trackers().map(|tracker| tracker.chunks).sum();
-        let settled = chunks.fates.chunks() + in_flight + chunks.undelivered;
-        equal("chunks expected and their fates", chunks.tracked, settled)?;
+        let settled = chunks.outcomes.chunks() + in_flight + chunks.undelivered;
+        equal("chunks expected and their outcomes", chunks.tracked, settled)?;
         let live = self.table.iter().filter(|request| request.mapped && request.finish.is_none()).count() as u64;
         equal("live requests, one by one and counted", live, self.live())?;
         let waiting: u64 = self.hops.all.iter().map(|hop| hop.counts.backlog).sum();

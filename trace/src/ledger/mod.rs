@@ -17,6 +17,7 @@ mod engine_silence;
 mod finished;
 mod frame;
 mod frontend;
+mod history;
 mod hop;
 mod hops;
 mod invariant;
@@ -24,6 +25,7 @@ mod kernel;
 mod lane;
 mod limits;
 mod losses;
+mod outcome;
 mod processing_stage;
 mod receive;
 mod request;
@@ -47,15 +49,16 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
 pub use arithmetic::Evidence;
-pub use delivery_tracker::Fates;
 pub use engine_silence::{EngineSilence, EngineSilences};
 pub use frontend::{FrontendResponse, FrontendWaits};
+pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, RequestHistory};
 pub use hop::{Hop, HopCounts};
 pub use hops::Group;
 pub use kernel::KernelQueue;
 pub use lane::LaneCounts;
 pub use limits::{BOUNDS, Bound, Limits, Reached};
 pub use losses::{Losses, Lossy, LostRange};
+pub use outcome::{ChunkOutcome, JudgedChunks, OutcomeCounts, UnjudgedCause};
 pub use processing_stage::ProcessingStage;
 pub use request::{ItlEnds, Numbers, Request, Summary};
 pub use stacks::{Hits, StackCounts, StackFunction, StackRole};
@@ -75,10 +78,12 @@ use serde::{Deserialize, Serialize};
 use self::clientless::ClientlessRequests;
 use self::early::EarlyDeliveries;
 use self::finished::FinishedRequests;
+use self::history::ChunkHistory;
 use self::hops::Hops;
 use self::lane::{Load, PendingChunk};
 use self::limits::CountedLimits;
 use self::losses::LossStore;
+use self::outcome::JudgedList;
 use self::shared::Predecessor;
 use self::stacks::Stacks;
 use self::table::Table;
@@ -179,6 +184,11 @@ pub struct Ledger {
     /// Requests touched by the last frame.
     #[serde(skip)]
     touched: Vec<Ticket>,
+    /// Chunks whose outcome the last event showed.
+    #[serde(skip)]
+    judged: Vec<(Ticket, JudgedChunks)>,
+    #[serde(skip)]
+    history: ChunkHistory,
 }
 
 impl Ledger {
@@ -197,6 +207,7 @@ impl Ledger {
         self.now = self.now.max(at);
         self.totals.events += 1;
         self.touched.clear();
+        self.judged.clear();
         match &event.what {
             What::Engine(engine) => self.engine.set(engine),
             What::Hop(hop) => self.announced(hop),
@@ -273,6 +284,35 @@ impl Ledger {
     pub(crate) fn of_engines(mut self, engines: Engines) -> Self {
         self.engine.resolve(engines);
         self
+    }
+
+    /// Keeps up to `moments` events of chunks, for [`Self::history`].
+    #[must_use]
+    pub(crate) fn with_history(mut self, moments: usize) -> Self {
+        self.history = ChunkHistory::new(moments);
+        self
+    }
+
+    /// Records the outcomes of chunks of one request. All counts of outcomes are sums of what passes here.
+    fn enter_outcomes(&mut self, at: MonoNs, ticket: Ticket, judged: &JudgedList) {
+        self.totals.chunks.outcomes.add(judged.counts());
+        let Some(request) = self.table.get(ticket) else {
+            return;
+        };
+        for &chunks in judged.iter() {
+            self.history.judged(at, &request.rid, chunks);
+            self.judged.push((ticket, chunks));
+        }
+    }
+
+    /// Chunks whose outcome the last event showed, with the rid of their request.
+    pub fn judged(&self) -> impl Iterator<Item = (&str, &JudgedChunks)> {
+        self.judged.iter().filter_map(|(ticket, chunks)| Some((&*self.table.get(*ticket)?.rid, chunks)))
+    }
+
+    /// Recent chunks and deliveries of a request, with the outcome of each chunk; empty unless [`crate::Config::chunk_history`] is set.
+    pub fn history(&self, rid: &str) -> RequestHistory {
+        self.history.of(rid)
     }
 
     /// Implements [`crate::Analysis::keep_within`].
@@ -500,7 +540,7 @@ impl Ledger {
     /// Chunks sent and not yet delivered, those of closed requests included.
     pub fn undelivered(&self) -> u64 {
         let chunks = self.totals.chunks;
-        chunks.tracked - chunks.fates.chunks()
+        chunks.tracked - chunks.outcomes.chunks()
     }
 
     /// Whether the hops of this name are the path's last: those into the tokenizer.

@@ -96,6 +96,7 @@ impl Ledger {
 
     pub(super) fn received(&mut self, at: MonoNs, received: &Received<'_>) {
         let id = received.id;
+        self.history.received(at, id, received.wakeup);
         let place = match &received.frame {
             Some(_) => self.place(at, id),
             None => self.hops.place(id.hop, self.limits.hops),

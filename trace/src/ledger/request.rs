@@ -5,10 +5,11 @@ use std::ops::Deref;
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-use super::delivery_tracker::{DeliveryTracker, Fates};
+use super::delivery_tracker::DeliveryTracker;
 use super::hop::BurstPosition;
 use super::limits::CountedLimits;
 use super::losses::{LossStore, Losses, Lossy, LostRange};
+use super::outcome::OutcomeCounts;
 use super::processing_stage::InProcess;
 use super::stages::Marks;
 use super::stream::Stream;
@@ -130,9 +131,9 @@ impl Request {
         self.tracker.as_deref().filter(|tracker| !tracker.text)
     }
 
-    /// Outcomes of its chunks; `None` if its deliveries are not observed.
-    pub fn fates(&self) -> Option<Fates> {
-        self.seen_tracker().map(|tracker| tracker.fates)
+    /// Number of its chunks by outcome; `None` if its deliveries are not observed.
+    pub fn outcomes(&self) -> Option<OutcomeCounts> {
+        self.seen_tracker().map(|tracker| tracker.outcomes)
     }
 
     /// Losses proven by deliveries; `None` if there are none.
@@ -182,7 +183,7 @@ impl Request {
     }
 
     pub(crate) fn numbers(&self, worker: Option<u16>, observes_receives: bool) -> Numbers {
-        let fates = self.fates();
+        let outcomes = self.outcomes();
         Numbers {
             first_at: self.first_at,
             last_at: self.last_at,
@@ -193,12 +194,12 @@ impl Request {
             silence_ns: self.silence_ns,
             tokens_sent: self.tokens_sent,
             tokens_received: observes_receives.then_some(self.tokens_received),
-            tokens_delivered: fates.map(|_| self.tokens_delivered),
-            tokens_lost: fates.map(|f| f.tokens_lost as u32),
+            tokens_delivered: outcomes.map(|_| self.tokens_delivered),
+            tokens_lost: outcomes.map(|counts| counts.tokens_lost as u32),
             wire_missing: self.wire_missing,
             chunks_sent: self.chunks_sent,
-            merged: fates.map(|f| f.merged as u32),
-            dropped: fates.map(|f| f.dropped as u32),
+            merged: outcomes.map(|counts| counts.merged as u32),
+            dropped: outcomes.map(|counts| counts.dropped as u32),
             prompt_tokens: self.prompt_tokens,
             cached_tokens: self.cached_tokens,
             finish: self.finish,

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::Ledger;
 use super::arithmetic::{Evidence, Step, Verdict};
 use super::frame::Seen;
+use super::outcome::UnjudgedCause;
 use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
@@ -126,7 +127,7 @@ impl Ledger {
             self.predecessors.remove(&ticket);
             if let Some(tracker) = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut()) {
                 tracker.shared = true;
-                self.stop_waiting(ticket);
+                self.stop_waiting(self.now, ticket, UnjudgedCause::SharedRid);
             }
         }
     }
@@ -214,7 +215,7 @@ mod tests {
         (
             [requests.seen, requests.finished, requests.shared],
             [totals.tokens.sent, totals.tokens.delivered],
-            [totals.wire_loss.1, totals.chunks.fates.tokens_lost, totals.anomalies.1, misplaced],
+            [totals.wire_loss.1, totals.chunks.outcomes.tokens_lost, totals.anomalies.1, misplaced],
         )
     }
 

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::delivery_tracker::Fates;
 use super::losses::LossStore;
+use super::outcome::OutcomeCounts;
 use super::request::Request;
 use crate::clock::MonoNs;
 use crate::event::MissedCause;
@@ -68,10 +68,10 @@ pub struct ChunkCounts {
     pub sent: u64,
     /// Received by the tokenizer.
     pub received: u64,
-    /// Tracked until delivery: each has one of the outcomes in `fates`, is in flight, or counts as undelivered.
+    /// Tracked until delivery: each has one of these `outcomes`, is in flight, or counts as undelivered.
     pub tracked: u64,
     /// Outcomes of the chunks.
-    pub fates: Fates,
+    pub outcomes: OutcomeCounts,
     /// Not delivered before their request was closed.
     pub undelivered: u64,
     /// Delivered chunks in responses that do not stream.

@@ -194,18 +194,18 @@ impl Chunks {
     /// Chunks so far.
     pub fn of(ledger: &Ledger) -> Self {
         let totals = ledger.totals();
-        let (counts, fates) = (totals.chunks, totals.chunks.fates);
+        let (counts, outcomes) = (totals.chunks, totals.chunks.outcomes);
         let delivered = ledger.observes_deliveries();
         Self {
             sent: counts.sent,
             received: ledger.observes_receives().then_some(counts.received),
-            delivered: delivered.then_some(fates.delivered),
-            merged: delivered.then_some(fates.merged),
+            delivered: delivered.then_some(outcomes.delivered),
+            merged: delivered.then_some(outcomes.merged),
             dropped_predicted: ledger.dropped_predicted(),
-            dropped_confirmed: delivered.then_some(fates.dropped),
-            tokens_lost: delivered.then_some(fates.tokens_lost),
+            dropped_confirmed: delivered.then_some(outcomes.dropped),
+            tokens_lost: delivered.then_some(outcomes.tokens_lost),
             in_flight: delivered.then(|| ledger.undelivered()),
-            unjudged: delivered.then_some(fates.unjudged),
+            unjudged: delivered.then_some(outcomes.unjudged),
         }
     }
 }

@@ -93,9 +93,9 @@ fn unjudged_gap(ledger: &Ledger) -> Option<&'static str> {
 
 fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
     let totals = ledger.totals();
-    let fates = totals.chunks.fates;
-    let judged = fates.chunks() - fates.unjudged;
-    if totals.answers.judged_alone > 0 || judged > 0 && judged as f64 >= JUDGED_SHARE * fates.chunks() as f64 {
+    let outcomes = totals.chunks.outcomes;
+    let judged = outcomes.chunks() - outcomes.unjudged;
+    if totals.answers.judged_alone > 0 || judged > 0 && judged as f64 >= JUDGED_SHARE * outcomes.chunks() as f64 {
         return None;
     }
     let of_frames = if ledger.observes_deliveries() {

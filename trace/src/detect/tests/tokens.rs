@@ -286,8 +286,8 @@ fn a_non_streaming_response_is_not_reported_as_merging() {
     scene.stream(0, "a", 1..=3);
     scene.respond(5, Response::Whole, "a", 3);
     assert!(scene.check("merged-chunks", 6).is_empty());
-    let fates = scene.ledger.totals().chunks.fates;
-    assert_eq!((fates.delivered, fates.merged), (3, 0));
+    let outcomes = scene.ledger.totals().chunks.outcomes;
+    assert_eq!((outcomes.delivered, outcomes.merged), (3, 0));
     assert_eq!(scene.ledger.balances(), Ok(()));
 }
 
@@ -298,9 +298,9 @@ fn chunks_of_a_text_only_response_are_unjudged_and_its_tokens_unknown() {
     scene.respond(2, Response::Text, "a", 0);
     scene.send(3, &[("a", 1, 2)]);
     let totals = scene.ledger.totals();
-    assert_eq!((totals.chunks.fates.unjudged, totals.tokens.uncounted), (2, 2));
+    assert_eq!((totals.chunks.outcomes.unjudged, totals.tokens.uncounted), (2, 2));
     assert_eq!((scene.ledger.undelivered(), scene.ledger.tokens_delivered()), (0, None));
-    assert_eq!(scene.ledger.request("a").expect("it is live").fates(), None);
+    assert_eq!(scene.ledger.request("a").expect("it is live").outcomes(), None);
     scene.send(4, &[("b", 1, 1)]);
     scene.deliver(5, "b", 1, 1, false);
     assert_eq!(scene.ledger.tokens_delivered(), Some(1));

@@ -1,0 +1,252 @@
+//! Ring of recent events of chunks over all requests, from which the history of one request is read. Other records keep only sums.
+//!
+//! Events are appended without any lookup. The history of a request is collected from the ring on demand.
+
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+
+use super::frame::Seen;
+use super::outcome::{ChunkOutcome, JudgedChunks};
+use crate::clock::MonoNs;
+use crate::engine::Mode;
+use crate::event::{Chunk, Delivery};
+use crate::id::{FrameId, HopId};
+
+/// Default capacity for a screen, in events (12 MiB).
+pub const DEFAULT_CHUNK_HISTORY: usize = 262_144;
+
+/// One chunk on one hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkRecord {
+    /// Hop that it crossed.
+    pub hop: HopId,
+    /// Number within the request on this hop (1-based).
+    pub number: u32,
+    /// `None` if the send was not observed.
+    pub sent: Option<MonoNs>,
+    /// `None` if the receive was not observed, or not yet.
+    pub received: Option<MonoNs>,
+    /// Wakeup that received the chunk, and the position of its frame in that wakeup.
+    pub wakeup: Option<(u32, u32)>,
+    /// Listed tokens.
+    pub tokens: u32,
+    /// `completion_tokens` after this chunk; `None` if the frame does not contain it.
+    pub end: Option<u32>,
+    /// What became of it, and when that was known; `None` while it is in flight, and on hops whose receiver delivers nothing.
+    pub outcome: Option<(MonoNs, ChunkOutcome)>,
+}
+
+/// One delivery to the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeliveryRecord {
+    /// When it was accepted for the client.
+    pub at: MonoNs,
+    /// Number of tokens.
+    pub tokens: u32,
+    /// `completion_tokens` after it.
+    pub end: Option<u32>,
+}
+
+/// Everything the ring holds about one request, in order of observation.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RequestHistory {
+    /// Its chunks on all hops.
+    pub chunks: Vec<ChunkRecord>,
+    /// Its deliveries.
+    pub deliveries: Vec<DeliveryRecord>,
+    /// Start of the known part, if earlier events were overwritten.
+    pub since: Option<MonoNs>,
+}
+
+/// An event of a chunk or of its frame.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    at: MonoNs,
+    /// Hash of the rid. Unused for [`Kind::Received`].
+    key: u64,
+    /// Sequence number of the frame in its lane. For outcomes: number of chunks.
+    seq: u64,
+    lane: u32,
+    /// Number of the chunk, or of the first one. For receives: position of the frame in its wakeup.
+    number: u32,
+    /// Listed or delivered tokens. For receives: the wakeup number, truncated to 32 bits.
+    tokens: u32,
+    /// `completion_tokens` after this event.
+    end: u32,
+    hop: HopId,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Sent,
+    /// A chunk in a frame whose send was not observed.
+    Carried,
+    /// A frame was received; `true` if its wakeup is known.
+    Received(bool),
+    Delivered(Mode),
+    Judged(ChunkOutcome),
+}
+
+/// Marks an absent count in `Moment::end`; a count of generated tokens never gets this high.
+const NO_COUNT: u32 = u32::MAX;
+
+#[derive(Debug, Default)]
+pub(super) struct ChunkHistory {
+    moments: VecDeque<Moment>,
+    limit: usize,
+    has_evicted: bool,
+    keys: RandomState,
+    /// Current wakeup of each hop, and the number of frames received in it.
+    wakeups: HashMap<HopId, (u64, u32)>,
+}
+
+impl ChunkHistory {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, ..Self::default() }
+    }
+
+    /// Enters a chunk at its send, or at its receive if the send was not observed.
+    pub(super) fn chunk(&mut self, seen: &Seen, chunk: &Chunk<'_>, number: u32) {
+        if self.limit == 0 {
+            return;
+        }
+        let FrameId { hop, lane, seq } = seen.frame;
+        self.push(Moment {
+            at: seen.at,
+            key: self.keys.hash_one(chunk.rid),
+            seq,
+            lane,
+            number,
+            tokens: chunk.listed.unwrap_or(0),
+            end: chunk.completion_tokens.unwrap_or(NO_COUNT),
+            hop,
+            kind: if seen.sent { Kind::Sent } else { Kind::Carried },
+        });
+    }
+
+    pub(super) fn received(&mut self, at: MonoNs, id: FrameId, wakeup: Option<u64>) {
+        if self.limit == 0 {
+            return;
+        }
+        let FrameId { hop, lane, seq } = id;
+        let number = wakeup.map_or(0, |wakeup| self.position_in_wakeup(hop, wakeup));
+        let tokens = wakeup.unwrap_or(0) as u32;
+        let kind = Kind::Received(wakeup.is_some());
+        self.push(Moment { at, key: 0, seq, lane, number, tokens, end: NO_COUNT, hop, kind });
+    }
+
+    pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
+        if self.limit == 0 {
+            return;
+        }
+        self.push(Moment {
+            at,
+            key: self.keys.hash_one(delivery.rid),
+            seq: 0,
+            lane: 0,
+            number: 0,
+            tokens: delivery.tokens,
+            end: delivery.completion_tokens.unwrap_or(NO_COUNT),
+            hop: HopId(0),
+            kind: Kind::Delivered(delivery.mode),
+        });
+    }
+
+    pub(super) fn judged(&mut self, at: MonoNs, rid: &str, chunks: JudgedChunks) {
+        if self.limit == 0 {
+            return;
+        }
+        self.push(Moment {
+            at,
+            key: self.keys.hash_one(rid),
+            seq: chunks.count.into(),
+            lane: 0,
+            number: chunks.first,
+            tokens: chunks.tokens_lost,
+            end: NO_COUNT,
+            hop: chunks.hop,
+            kind: Kind::Judged(chunks.outcome),
+        });
+    }
+
+    fn position_in_wakeup(&mut self, hop: HopId, wakeup: u64) -> u32 {
+        let last = self.wakeups.entry(hop).or_insert((wakeup, 0));
+        *last = if last.0 == wakeup { (wakeup, last.1 + 1) } else { (wakeup, 1) };
+        last.1
+    }
+
+    fn push(&mut self, moment: Moment) {
+        if self.moments.len() >= self.limit {
+            self.moments.pop_front();
+            self.has_evicted = true;
+        }
+        self.moments.push_back(moment);
+    }
+
+    /// Reads the history of one request in three passes: its chunks and deliveries, the receives of its frames, the outcomes of its chunks.
+    pub(super) fn of(&self, rid: &str) -> RequestHistory {
+        let key = self.keys.hash_one(rid);
+        let mut history = RequestHistory::default();
+        let mut by_frame: HashMap<FrameId, Vec<usize>> = HashMap::new();
+        let mut by_number: HashMap<(HopId, u32), usize> = HashMap::new();
+        for moment in self.moments.iter().filter(|moment| moment.key == key) {
+            let end = (moment.end != NO_COUNT).then_some(moment.end);
+            match moment.kind {
+                Kind::Sent | Kind::Carried => {
+                    let place = history.chunks.len();
+                    by_frame.entry(moment.frame()).or_default().push(place);
+                    by_number.insert((moment.hop, moment.number), place);
+                    history.chunks.push(ChunkRecord {
+                        hop: moment.hop,
+                        number: moment.number,
+                        sent: (moment.kind == Kind::Sent).then_some(moment.at),
+                        received: None,
+                        wakeup: None,
+                        tokens: moment.tokens,
+                        end,
+                        outcome: None,
+                    });
+                }
+                Kind::Delivered(_) => {
+                    history.deliveries.push(DeliveryRecord { at: moment.at, tokens: moment.tokens, end });
+                }
+                Kind::Received(_) | Kind::Judged(_) => {}
+            }
+        }
+        for moment in &self.moments {
+            let Kind::Received(is_known) = moment.kind else { continue };
+            for &place in by_frame.get(&moment.frame()).into_iter().flatten() {
+                history.chunks[place].received = Some(moment.at);
+                history.chunks[place].wakeup = is_known.then_some((moment.tokens, moment.number));
+            }
+        }
+        for moment in self.moments.iter().filter(|moment| moment.key == key) {
+            let Kind::Judged(outcome) = moment.kind else { continue };
+            for number in moment.number..moment.number.saturating_add(moment.seq as u32) {
+                if let Some(&place) = by_number.get(&(moment.hop, number)) {
+                    history.chunks[place].outcome = Some((moment.at, outcome));
+                }
+            }
+        }
+        let is_whole = history.chunks.first().is_some_and(|chunk| chunk.number == 1);
+        history.since = self.moments.front().filter(|_| self.has_evicted && !is_whole).map(|moment| moment.at);
+        history
+    }
+}
+
+impl Moment {
+    fn frame(&self) -> FrameId {
+        FrameId::new(self.hop, self.lane, self.seq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_moment_has_48_bytes() {
+        assert_eq!(size_of::<Moment>(), 48);
+    }
+}

@@ -1,0 +1,184 @@
+//! What became of chunks: the one place where a delivery's effect on each chunk is recorded. Counts are sums of it.
+
+use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
+
+use crate::id::HopId;
+use crate::words::names;
+
+/// What became of a chunk that was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChunkOutcome {
+    /// Carried by a delivery: the first chunk in it, or any chunk in a response that does not stream.
+    Delivered,
+    /// Merged into another chunk's delivery.
+    Merged,
+    /// Proven dropped: its tokens are in no delivery.
+    Dropped,
+    /// Delivered or dropped, but unknown which.
+    Unjudged(UnjudgedCause),
+}
+
+impl ChunkOutcome {
+    /// Name in exports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Delivered => "delivered",
+            Self::Merged => "merged",
+            Self::Dropped => "dropped",
+            Self::Unjudged(_) => "unjudged",
+        }
+    }
+}
+
+/// Why the outcome of a chunk is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum UnjudgedCause {
+    /// Chunks or deliveries before it were missed.
+    MissedObservations,
+    /// Deliveries of its hop are not observed yet, or no longer.
+    UnobservedDeliveries,
+    /// The response carries text only.
+    TextOnly,
+    /// Its message has no count of tokens.
+    NoCount,
+    /// Another live request has the same rid.
+    SharedRid,
+    /// The counts fit several outcomes.
+    Ambiguous,
+}
+
+names! {
+    UnjudgedCause {
+        MissedObservations = "missed-observations",
+        UnobservedDeliveries = "unobserved-deliveries",
+        TextOnly = "text-only",
+        NoCount = "no-count",
+        SharedRid = "shared-rid",
+        Ambiguous = "ambiguous",
+    }
+}
+
+/// Neighbouring chunks of one request on one hop, with the same outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct JudgedChunks {
+    /// Hop into the process that delivers.
+    pub hop: HopId,
+    /// Number of the first chunk within the request on this hop (1-based).
+    pub first: u32,
+    /// Number of chunks.
+    pub count: u32,
+    /// Their outcome.
+    pub outcome: ChunkOutcome,
+    /// Tokens of theirs that are in no delivery.
+    pub tokens_lost: u32,
+}
+
+/// Chunks of one request whose outcome one event shows, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct JudgedList(SmallVec<[JudgedChunks; 4]>);
+
+impl JudgedList {
+    /// Appends chunks. Extends the last range if they continue it.
+    pub(crate) fn push(&mut self, chunks: JudgedChunks) {
+        if chunks.count == 0 {
+            return;
+        }
+        if let Some(last) = self.0.last_mut()
+            && (last.hop, last.outcome) == (chunks.hop, chunks.outcome)
+            && last.first.wrapping_add(last.count) == chunks.first
+        {
+            last.count += chunks.count;
+            last.tokens_lost = last.tokens_lost.saturating_add(chunks.tokens_lost);
+        } else {
+            self.0.push(chunks);
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &JudgedChunks> {
+        self.0.iter()
+    }
+
+    /// Turns the first `most` merged chunks into delivered ones.
+    pub(crate) fn deliver_merged(&mut self, most: u64) {
+        let mut left = u32::try_from(most).unwrap_or(u32::MAX);
+        for chunks in std::mem::take(&mut self.0) {
+            let changed = if chunks.outcome == ChunkOutcome::Merged { left.min(chunks.count) } else { 0 };
+            left -= changed;
+            self.push(JudgedChunks { count: changed, outcome: ChunkOutcome::Delivered, ..chunks });
+            let rest =
+                JudgedChunks { first: chunks.first.wrapping_add(changed), count: chunks.count - changed, ..chunks };
+            self.push(rest);
+        }
+    }
+
+    /// Number of chunks by outcome.
+    pub(crate) fn counts(&self) -> OutcomeCounts {
+        let mut counts = OutcomeCounts::default();
+        for chunks in &self.0 {
+            let number = u64::from(chunks.count);
+            match chunks.outcome {
+                ChunkOutcome::Delivered => counts.delivered += number,
+                ChunkOutcome::Merged => counts.merged += number,
+                ChunkOutcome::Dropped => counts.dropped += number,
+                ChunkOutcome::Unjudged(_) => counts.unjudged += number,
+            }
+            counts.tokens_lost += u64::from(chunks.tokens_lost);
+        }
+        counts
+    }
+}
+
+/// Number of chunks by outcome. Every chunk is counted in exactly one field, or is still in flight.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OutcomeCounts {
+    /// [`ChunkOutcome::Delivered`].
+    pub delivered: u64,
+    /// [`ChunkOutcome::Merged`].
+    pub merged: u64,
+    /// [`ChunkOutcome::Dropped`].
+    pub dropped: u64,
+    /// Tokens in no delivery though later ones were delivered.
+    pub tokens_lost: u64,
+    /// [`ChunkOutcome::Unjudged`].
+    pub unjudged: u64,
+}
+
+impl OutcomeCounts {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.delivered += other.delivered;
+        self.merged += other.merged;
+        self.dropped += other.dropped;
+        self.tokens_lost += other.tokens_lost;
+        self.unjudged += other.unjudged;
+    }
+
+    /// Chunks with a known or unjudged outcome: all that are not in flight.
+    pub fn chunks(&self) -> u64 {
+        self.delivered + self.merged + self.dropped + self.unjudged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn chunks(first: u32, count: u32, outcome: ChunkOutcome) -> JudgedChunks {
+        JudgedChunks { hop: HopId(0), first, count, outcome, tokens_lost: 0 }
+    }
+
+    #[test]
+    fn merged_chunks_become_delivered_one_by_one() {
+        use ChunkOutcome::{Delivered, Dropped, Merged};
+        let mut list = JudgedList::default();
+        for judged in [chunks(1, 2, Dropped), chunks(3, 1, Delivered), chunks(4, 1, Merged), chunks(5, 3, Merged)] {
+            list.push(judged);
+        }
+        list.push(chunks(8, 0, Dropped));
+        list.deliver_merged(2);
+        let expected = [chunks(1, 2, Dropped), chunks(3, 3, Delivered), chunks(6, 2, Merged)];
+        assert_eq!(list.iter().copied().collect::<Vec<_>>(), expected);
+        assert_eq!(list.counts(), OutcomeCounts { delivered: 3, merged: 2, dropped: 2, ..OutcomeCounts::default() });
+    }
+}
