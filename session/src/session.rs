@@ -17,6 +17,7 @@ use crate::telemetry::Telemetry;
 pub struct Session {
     analysis: Analysis,
     engines: Engines,
+    chunk_history: usize,
     observer: Box<dyn Observer>,
     sink: Sink,
     telemetry: Telemetry,
@@ -34,6 +35,7 @@ impl Session {
         Self {
             analysis: Analysis::new(*config),
             engines: config.engines,
+            chunk_history: config.chunk_history,
             observer,
             sink,
             telemetry: Telemetry::default(),
@@ -83,16 +85,16 @@ impl Session {
         self.observer.tick(&self.analysis);
     }
 
-    /// Restarts the run with an empty state and `config`; the known engines stay.
+    /// Restarts the run with an empty state and `config`; the known engines and the size of the history stay.
     pub fn restart(&mut self, config: Config) {
-        let engines = self.engines;
-        self.analysis = Analysis::new(Config { engines, ..config });
+        let Self { engines, chunk_history, .. } = *self;
+        self.analysis = Analysis::new(Config { engines, chunk_history, ..config });
         self.observer.restart();
     }
 
     /// Continues from a state received from another process. `missed` records lie between it and the last processed one.
     pub fn take_over(&mut self, analysis: Analysis, missed: u64) {
-        self.analysis = analysis.with_engines(self.engines);
+        self.analysis = analysis.with_engines(self.engines).with_chunk_history(self.chunk_history);
         self.sink.resume(&self.analysis, missed);
     }
 

@@ -34,7 +34,11 @@ pub(crate) fn run(source: impl LiveSource, args: &LiveArgs) -> anyhow::Result<Ex
 
 /// Runs `source` as [`run`] does, and returns the report. Fails if the source could observe nothing.
 pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Signals) -> anyhow::Result<Report> {
-    let config = Config { limits: args.limits.limits(), engines: engines::FACTS };
+    let config = Config {
+        limits: args.limits.limits(),
+        engines: engines::FACTS,
+        chunk_history: args.screen.chunk_history(args.outcome),
+    };
     let files = args.record.files();
     if files.payload == Payload::Tokens {
         source.keep_ids();

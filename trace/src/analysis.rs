@@ -58,6 +58,12 @@ impl Analysis {
         Self { ledger: self.ledger.of_engines(engines), ..self }
     }
 
+    /// Sets [`Config::chunk_history`] of a deserialized image, which contains no history.
+    #[must_use]
+    pub fn with_chunk_history(self, moments: usize) -> Self {
+        Self { ledger: self.ledger.with_history(moments), ..self }
+    }
+
     /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
         fault::here("ledger");

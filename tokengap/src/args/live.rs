@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 use trace::detect::Severity;
-use tui::{DEFAULT_MOMENTS, FINISHED_SHOWN, Saved};
+use trace::ledger::DEFAULT_CHUNK_HISTORY;
+use tui::{FINISHED_SHOWN, Saved};
 
 use super::{FeedArgs, LimitArgs, RecordArgs, TUNING, TelemetryArgs, duration, severity};
 use crate::headless;
@@ -92,7 +93,7 @@ pub(crate) struct ScreenArgs {
     pub(crate) filters: Vec<Saved>,
 
     /// Maximum number of chunk timestamps kept for the request view, 48 bytes each; the oldest are evicted.
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_MOMENTS, help_heading = TUNING)]
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_CHUNK_HISTORY, help_heading = TUNING)]
     pub(crate) journal: usize,
 
     /// Maximum number of finished requests in the table. Older ones remain in the totals.
@@ -101,6 +102,11 @@ pub(crate) struct ScreenArgs {
 }
 
 impl ScreenArgs {
+    /// Number of events of chunks that the ledger keeps for the request view.
+    pub(crate) fn chunk_history(&self, outcome: OutcomeArgs) -> usize {
+        if outcome.is_headless() { 0 } else { self.journal }
+    }
+
     /// Settings of the screen.
     pub(crate) fn options(&self) -> tui::Options {
         tui::Options { journal: self.journal, rows: self.rows, filters: self.filters.clone() }

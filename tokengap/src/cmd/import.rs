@@ -102,7 +102,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
         ..Options::default()
     };
     let mut import = Import::open(&args.paths, engines::LOGS, options)?;
-    let config = Config { limits: args.limits.limits(), engines: engines::FACTS };
+    let config = Config { limits: args.limits.limits(), engines: engines::FACTS, ..Config::default() };
     let mut analysis = Analysis::new(config);
     let (mut recorder, mut failed, mut next_tick) = (None, None, None);
     let mut progress = Progress::of("importing");

@@ -57,7 +57,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut playback =
         Playback::new(&recording, args.speed).with_context(|| format!("{} contains no events", args.file.display()))?;
     let signals = Signals::install().context("cannot listen for signals")?;
-    let config = Config { engines: engines::FACTS, ..recording.header().config };
+    let config = Config {
+        engines: engines::FACTS,
+        chunk_history: args.screen.chunk_history(args.outcome),
+        ..recording.header().config
+    };
     let sink = Sink::none(&recording.header().source, &config);
     let screen = Box::new(Screen::open(&args.screen.options())?.observer());
     let mut session = Session::new(&config, screen, sink, args.report.slowest);

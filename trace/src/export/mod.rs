@@ -198,7 +198,7 @@ impl<'w> Export<'w> {
             ..config.limits
         };
         Ok(Self {
-            analysis: Analysis::new(Config { limits, ..config }),
+            analysis: Analysis::new(Config { limits, chunk_history: 0, ..config }),
             follow: Follow::new(opening.clock(), options),
             exporter,
         })

@@ -27,10 +27,10 @@ use crate::keys;
 use crate::log::LogHold;
 use crate::state::Model;
 use crate::state::action::{Action, Effect, Tab};
-use crate::state::journal::Journal;
 use crate::state::model::RunValues;
 use crate::state::past::Past;
 use crate::state::pick::{Offer, Pick};
+use crate::state::pinned::PinnedHistories;
 use crate::state::pods::PodLine;
 use crate::state::ui::{Options, Ui};
 use crate::theme::Theme;
@@ -83,15 +83,10 @@ pub struct Screen {
     pods: Vec<PodLine>,
 }
 
+#[derive(Default)]
 struct View {
     model: Model,
-    journal: Journal,
-}
-
-impl View {
-    fn new(journal: usize) -> Self {
-        Self { model: Model::default(), journal: Journal::new(journal) }
-    }
+    pinned: PinnedHistories,
 }
 
 /// CPU use of this process over the last second.
@@ -124,7 +119,7 @@ impl Screen {
             notice: 0,
             exports: Exports::default(),
             draws: Distribution::default(),
-            views: vec![View::new(options.journal)],
+            views: vec![View::default()],
             shown: 0,
             pods: Vec::new(),
         })
@@ -137,7 +132,7 @@ impl Screen {
 
     /// Prepares for `runs` watched runs and shows the first.
     pub fn watch(&mut self, runs: usize) {
-        self.views.resize_with(runs, || View::new(self.ui.options.journal));
+        self.views.resize_with(runs, View::default);
         self.pods = vec![PodLine::default(); runs];
     }
 
@@ -214,7 +209,7 @@ impl Screen {
             let view = &mut self.views[self.shown];
             let found = view.model.findings.iter().map(|f| f.verdict.rid.as_str()).filter(|rid| !rid.is_empty());
             let chosen = self.ui.selected.iter().chain(&self.ui.pins).map(String::as_str);
-            view.journal.keep(&found.chain(chosen).collect::<Vec<_>>());
+            view.pinned.keep(run.analysis.ledger(), &found.chain(chosen).collect::<Vec<_>>());
         }
         if self.ui.paused.is_some() {
             return;
@@ -262,14 +257,14 @@ impl Screen {
             return Ok(());
         }
         let begun = Instant::now();
-        let View { model, journal } = &mut self.views[self.shown];
+        let View { model, pinned } = &mut self.views[self.shown];
         model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         self.ui.settle(model);
         if self.ui.tab == Tab::Request {
             let shown = model.detail.as_ref().map(|d| d.rid.as_str());
             let fresh = refreshed && self.ui.paused.is_none();
             if let Some(rid) = self.ui.selected.clone().filter(|rid| fresh || shown != Some(rid)) {
-                model.refresh_detail(run.analysis, journal, &rid);
+                model.refresh_detail(run.analysis, pinned, &rid);
             }
         }
         if run.stage == Stage::Ending {
@@ -346,7 +341,6 @@ impl Observer for RunView {
     fn event(&mut self, event: &Event<'_>) {
         let mut screen = self.0.borrow_mut();
         screen.changes.count(event);
-        screen.views[self.1].journal.observe(event);
     }
 
     fn tick(&mut self, analysis: &Analysis) {
@@ -355,7 +349,7 @@ impl Observer for RunView {
 
     fn restart(&mut self) {
         let mut screen = self.0.borrow_mut();
-        screen.views[self.1] = View::new(screen.ui.options.journal);
+        screen.views[self.1] = View::default();
         if self.1 == screen.shown {
             screen.ui.back = 0;
             screen.refresh_now();

@@ -13,7 +13,7 @@ use super::row::{Life, Row};
 /// The ledger's record of a request, live or finished.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Kept {
-    /// First send and first receive, which the ledger keeps longer than the journal.
+    /// First send and first receive, which the ledger keeps longer than the history of chunks.
     pub(crate) first: (Option<MonoNs>, Option<MonoNs>),
     pub(crate) delivered_first: Option<MonoNs>,
     pub(crate) confirmed: Option<Losses>,

@@ -12,9 +12,9 @@ use trace::words::plural;
 
 use super::evidence::Kept;
 use super::flags::{Flag, Flags, Health, Verdict};
-use super::journal::Journal;
 use super::model::{GapLine, Model, RunValues};
 use super::past::{flow, merged_predicted};
+use super::pinned::PinnedHistories;
 use super::pods::{Brief, sum};
 use super::request::Detail;
 use super::row::{Life, Row};
@@ -89,7 +89,7 @@ impl Model {
         }
     }
 
-    pub(crate) fn refresh_detail(&mut self, analysis: &Analysis, journal: &Journal, rid: &str) {
+    pub(crate) fn refresh_detail(&mut self, analysis: &Analysis, pinned: &PinnedHistories, rid: &str) {
         let ledger = analysis.ledger();
         let context = RowContext::new(ledger);
         let request = ledger.request(rid);
@@ -102,7 +102,7 @@ impl Model {
             _ => {}
         }
         let kept = Kept::of(ledger, request, summary, rid);
-        let detail = Detail::build(rid, &journal.story(rid), row, &hops::ends(ledger), ledger.engine(), kept);
+        let detail = Detail::build(rid, &pinned.history(ledger, rid), row, &hops::ends(ledger), ledger.engine(), kept);
         self.detail = Some(detail);
     }
 

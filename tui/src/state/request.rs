@@ -2,15 +2,15 @@
 
 use trace::engine::{EngineState, StageNames};
 use trace::event::{ToolCallOutcome, ToolCalls};
+use trace::ledger::{ChunkRecord, Losses, RequestHistory};
 use trace::path::Ends;
 use trace::report::LegKind;
 use trace::report::bar::{Segment, gathered};
 use trace::{HopId, MonoNs};
 
 use super::evidence::{Kept, evidence};
-use super::fate::{Fate, fates};
+use super::fate::Fate;
 use super::flags::Flag;
-use super::journal::{ChunkSeen, RequestHistory};
 use super::row::Row;
 
 /// An observed chunk of the first hop, followed through all hops.
@@ -61,31 +61,25 @@ pub(crate) struct HopEnds {
 impl Detail {
     pub(crate) fn build(
         rid: &str,
-        story: &RequestHistory,
+        history: &RequestHistory,
         row: Option<Row>,
         hops: &[HopEnds],
         engine: &EngineState,
         kept: Kept,
     ) -> Self {
-        let legs = legs(story, hops, kept.first);
-        // Behind a detokenizer, deliveries correspond to chunks of the last hop. Chunks of the first hop have the same counts.
-        let of_origin = legs.first().map_or(&[][..], |leg| &leg.chunks);
-        let observes_received = legs.first().is_some_and(|leg| leg.hop.observes_received);
-        let idle = if observes_received { Fate::Waiting } else { Fate::Sent };
-        let losses = [kept.confirmed.as_ref(), kept.predicted.as_ref()];
-        let fates = fates(of_origin, &story.deliveries, losses, idle);
-        let mut chunks = lines(&legs, &fates);
+        let legs = legs(history, hops, kept.first);
+        let mut chunks = lines(&legs, kept.predicted.as_ref().filter(|_| history.deliveries.is_empty()));
         if let Some(calls) = &kept.tool_calls {
             mark_part(&mut chunks, calls);
         }
         Self {
             rid: rid.to_owned(),
             time: time(&legs, kept.delivered_first),
-            stages: stages(&legs, story, kept.delivered_first, engine.facts().stages()),
-            tracks: tracks(&legs, hops, story, &fates),
+            stages: stages(&legs, history, kept.delivered_first, engine.facts().stages()),
+            tracks: tracks(&legs, hops, history, &chunks),
             evidence: row.as_ref().map(|row| evidence(row, engine, &kept)).unwrap_or_default(),
             path: legs.iter().map(|leg| leg.hop.ends.to.to_string()).collect(),
-            since: story.since,
+            since: history.since,
             chunks,
             row,
             kept,
@@ -115,16 +109,16 @@ impl Detail {
 /// The request on one hop.
 struct Leg<'a> {
     hop: &'a HopEnds,
-    chunks: Vec<ChunkSeen>,
+    chunks: Vec<ChunkRecord>,
     /// First send and first receive.
     sent: Option<MonoNs>,
     received: Option<MonoNs>,
 }
 
 /// The hops that the chunks crossed, in the order of the path.
-fn legs<'a>(story: &RequestHistory, hops: &'a [HopEnds], first: (Option<MonoNs>, Option<MonoNs>)) -> Vec<Leg<'a>> {
+fn legs<'a>(history: &RequestHistory, hops: &'a [HopEnds], first: (Option<MonoNs>, Option<MonoNs>)) -> Vec<Leg<'a>> {
     let mut legs: Vec<Leg<'a>> = Vec::new();
-    for &chunk in &story.chunks {
+    for &chunk in &history.chunks {
         if let Some(leg) = legs.iter_mut().find(|leg| leg.hop.id == chunk.hop) {
             leg.chunks.push(chunk);
         } else if let Some(hop) = hops.iter().find(|hop| hop.id == chunk.hop) {
@@ -132,25 +126,27 @@ fn legs<'a>(story: &RequestHistory, hops: &'a [HopEnds], first: (Option<MonoNs>,
         }
     }
     let places = legs.len();
-    let in_journal = |at: Option<MonoNs>| at.filter(|_| story.since.is_none());
+    let in_hihistory = |at: Option<MonoNs>| at.filter(|_| history.since.is_none());
     for (place, leg) in legs.iter_mut().enumerate() {
         let (sent, received) = (leg.chunks.iter().find_map(|c| c.sent), leg.chunks.iter().find_map(|c| c.received));
-        leg.sent = in_journal(sent).or(first.0.filter(|_| place == 0));
-        leg.received = in_journal(received).or(first.1.filter(|_| place + 1 == places));
+        leg.sent = in_hihistory(sent).or(first.0.filter(|_| place == 0));
+        leg.received = in_hihistory(received).or(first.1.filter(|_| place + 1 == places));
     }
     legs
 }
 
 /// Follows each chunk of the first hop through all hops by token count. A process between two hops may merge chunks, so a chunk continues
-/// in the first one whose count is not below its own.
-fn lines(legs: &[Leg<'_>], fates: &[Fate]) -> Vec<ChunkLine> {
+/// in the first one whose count is not below its own. What became of that one became of the chunk.
+fn lines(legs: &[Leg<'_>], predicted: Option<&Losses>) -> Vec<ChunkLine> {
     let Some((origin, further)) = legs.split_first() else {
         return Vec::new();
     };
+    let idle = if origin.hop.observes_received { Fate::Waiting } else { Fate::Sent };
     let mut next = vec![0; further.len()];
-    let mut last: Vec<Option<ChunkSeen>> = Vec::new();
+    let mut last: Vec<Option<ChunkRecord>> = Vec::new();
     let mut lines: Vec<ChunkLine> = Vec::new();
-    for (place, (chunk, &fate)) in origin.chunks.iter().zip(fates).enumerate() {
+    let mut carrier = None;
+    for (place, chunk) in origin.chunks.iter().enumerate() {
         let mut hops_seen = vec![Some(*chunk)];
         for (leg, next) in further.iter().map(|leg| &leg.chunks).zip(&mut next) {
             while let (Some(seen), Some(end)) = (leg.get(*next), chunk.end)
@@ -158,12 +154,22 @@ fn lines(legs: &[Leg<'_>], fates: &[Fate]) -> Vec<ChunkLine> {
             {
                 *next += 1;
             }
-            let by_count = |seen: &ChunkSeen| seen.end.zip(chunk.end).is_some_and(|(seen, end)| seen >= end);
+            let by_count = |seen: &ChunkRecord| seen.end.zip(chunk.end).is_some_and(|(seen, end)| seen >= end);
             let by_place = || leg.get(place).filter(|seen| seen.end.is_none() || chunk.end.is_none());
             hops_seen.push(leg.get(*next).filter(|seen| by_count(seen)).or_else(by_place).copied());
         }
-        let wait = |seen: &Option<ChunkSeen>| seen.and_then(|seen| Some(seen.received?.since(seen.sent?)));
+        let wait = |seen: &Option<ChunkRecord>| seen.and_then(|seen| Some(seen.received?.since(seen.sent?)));
         let received = hops_seen.last().copied().flatten();
+        let judged = hops_seen.iter().rev().flatten().find(|seen| seen.outcome.is_some());
+        let mut fate = Fate::of_chunk(chunk, judged, predicted, idle);
+        // A process between two hops merged it into the same chunk as the one before.
+        let is_same_as_before = judged.is_some_and(|judged| {
+            let before: Option<(HopId, u32)> = carrier.replace((judged.hop, judged.number));
+            before == Some((judged.hop, judged.number))
+        });
+        if is_same_as_before && fate == Fate::Delivered {
+            fate = Fate::Merged;
+        }
         lines.push(ChunkLine {
             sent: chunk.sent,
             waits: hops_seen.iter().map(wait).collect(),
@@ -227,7 +233,7 @@ fn time(legs: &[Leg<'_>], delivered: Option<MonoNs>) -> Vec<Segment> {
 
 fn stages(
     legs: &[Leg<'_>],
-    story: &RequestHistory,
+    history: &RequestHistory,
     delivered: Option<MonoNs>,
     names: &StageNames,
 ) -> Vec<(MonoNs, String)> {
@@ -249,7 +255,7 @@ fn stages(
     if let Some(at) = delivered {
         stages.push((at, format!("first tokens accepted for the client{}", logged_as(names.first_delivered))));
     }
-    if let Some(at) = story.deliveries.last().filter(|_| story.deliveries.len() > 1).map(|d| d.at) {
+    if let Some(at) = history.deliveries.last().filter(|_| history.deliveries.len() > 1).map(|d| d.at) {
         stages.push((at, "latest tokens accepted for the client".into()));
     }
     stages.sort_by_key(|stage| stage.0);
@@ -259,12 +265,12 @@ fn stages(
 fn tracks(
     legs: &[Leg<'_>],
     hops: &[HopEnds],
-    story: &RequestHistory,
-    fates: &[Fate],
+    history: &RequestHistory,
+    lines: &[ChunkLine],
 ) -> Vec<(String, Vec<(MonoNs, char)>)> {
     let mut tracks = Vec::new();
     for (place, leg) in hops.iter().filter_map(|hop| legs.iter().enumerate().find(|(_, leg)| leg.hop.id == hop.id)) {
-        let sign = |chunk: usize| if place == 0 { fates[chunk].sign() } else { '|' };
+        let sign = |chunk: usize| if place == 0 { lines[chunk].fate.sign() } else { '|' };
         let sent = leg.chunks.iter().enumerate().filter_map(|(at, c)| Some((c.sent?, sign(at)))).collect();
         tracks.push((format!("{} sent", leg.hop.ends.from), sent));
         if leg.hop.observes_received {
@@ -272,8 +278,8 @@ fn tracks(
             tracks.push((format!("{} received", leg.hop.ends.to), received));
         }
     }
-    if !story.deliveries.is_empty() {
-        tracks.push(("client".into(), story.deliveries.iter().map(|d| (d.at, '|')).collect()));
+    if !history.deliveries.is_empty() {
+        tracks.push(("client".into(), history.deliveries.iter().map(|d| (d.at, '|')).collect()));
     }
     tracks
 }
@@ -281,22 +287,27 @@ fn tracks(
 #[cfg(test)]
 mod tests {
     use trace::event::ArgumentsPart;
-    use trace::ledger::{Losses, LostRange};
+    use trace::ledger::{ChunkOutcome, DeliveryRecord, UnjudgedCause};
 
     use super::*;
-    use crate::state::journal::DeliverySeen;
 
     const MS: u64 = 1_000_000;
 
-    fn seen(hop: u16, end: u32, [sent, received]: [u64; 2], wakeup: u32) -> ChunkSeen {
-        ChunkSeen {
+    fn seen(hop: u16, end: u32, [sent, received]: [u64; 2], wakeup: u32) -> ChunkRecord {
+        ChunkRecord {
             hop: HopId(hop),
+            number: end,
             sent: Some(MonoNs(sent * MS)),
             received: Some(MonoNs(received * MS)),
             wakeup: Some((wakeup, 1)),
             tokens: 1,
             end: Some(end),
+            outcome: None,
         }
+    }
+
+    fn judged(chunk: ChunkRecord, outcome: ChunkOutcome) -> ChunkRecord {
+        ChunkRecord { outcome: Some((MonoNs(600 * MS), outcome)), ..chunk }
     }
 
     fn ends(id: u16, from: &str, to: &str) -> HopEnds {
@@ -307,15 +318,18 @@ mod tests {
         [ends(0, "scheduler", "detokenizer"), ends(1, "detokenizer", "tokenizer")]
     }
 
-    fn lines_of(chunks: Vec<ChunkSeen>, fates: &[Fate]) -> Vec<ChunkLine> {
-        let story = RequestHistory { chunks, ..RequestHistory::default() };
-        lines(&legs(&story, &hops(), (None, None)), fates)
+    fn lines_of(chunks: Vec<ChunkRecord>) -> Vec<ChunkLine> {
+        let history = RequestHistory { chunks, ..RequestHistory::default() };
+        lines(&legs(&history, &hops(), (None, None)), None)
     }
 
     #[test]
     fn the_chunks_of_a_damaged_tool_call_are_found() {
-        let chunks = (1..=4).map(|end| seen(0, end, [0, 1], 1)).collect();
-        let mut chunks = lines_of(chunks, &[Fate::Delivered, Fate::Unknown, Fate::Unknown, Fate::Unknown]);
+        let outcome = |end| match end {
+            1 => ChunkOutcome::Delivered,
+            _ => ChunkOutcome::Unjudged(UnjudgedCause::TextOnly),
+        };
+        let mut chunks = lines_of((1..=4).map(|end| judged(seen(0, end, [0, 1], 1), outcome(end))).collect());
         let place =
             ArgumentsPart { at: 1, chars: 9, tokens: [2, 3], whole_chunks: true, events: [1, 2], whole_events: true };
         let calls = ToolCalls {
@@ -338,24 +352,20 @@ mod tests {
     /// Expected pattern behind a detokenizer: each of its receives has its own wakeup, while those of the tokenizer share one.
     #[test]
     fn a_chunk_is_followed_through_every_hop_to_the_wakeup_that_drops_it() {
-        let (at, mode) = (MonoNs(600 * MS), trace::engine::Mode::Incremental);
-        let delivery = |end| DeliverySeen { at, mode, tokens: 1, end: Some(end) };
-        let story = RequestHistory {
+        let delivery = |end| DeliveryRecord { at: MonoNs(600 * MS), tokens: 1, end: Some(end) };
+        let history = RequestHistory {
             chunks: vec![
                 seen(0, 1, [0, 1], 10),
-                seen(1, 1, [2, 465], 77),
+                judged(seen(1, 1, [2, 465], 77), ChunkOutcome::Dropped),
                 seen(0, 2, [10, 11], 11),
-                seen(1, 2, [12, 466], 77),
+                judged(seen(1, 2, [12, 466], 77), ChunkOutcome::Delivered),
                 seen(0, 3, [500, 501], 12),
-                seen(1, 3, [502, 503], 78),
+                judged(seen(1, 3, [502, 503], 78), ChunkOutcome::Delivered),
             ],
             deliveries: [2, 3].map(delivery).to_vec(),
             since: None,
         };
-        let lost = LostRange { tokens: [1, 1], chunks: Some([1, 1]), ids: Vec::new() };
-        let confirmed = Losses { ranges: vec![lost], chunks: 1, tokens: 1, unlisted: 0 };
-        let kept = Kept { confirmed: Some(confirmed), ..Kept::default() };
-        let detail = Detail::build("a", &story, None, &hops(), &EngineState::default(), kept);
+        let detail = Detail::build("a", &history, None, &hops(), &EngineState::default(), Kept::default());
         assert_eq!(detail.path, ["detokenizer", "tokenizer"]);
         let time: Vec<String> = detail.time.iter().map(|part| format!("{:.3} {}", part.share, part.name)).collect();
         assert_eq!(time, ["0.996 waiting on detokenizer->tokenizer", "0.004 elsewhere"]);
@@ -370,9 +380,11 @@ mod tests {
     #[test]
     fn merged_chunks_continue_in_the_next_chunk_sent() {
         let of_origin = (1..=3).map(|end| seen(0, end, [0, 1], 1));
-        let merged = [seen(1, 2, [2, 4], 5), seen(1, 3, [3, 9], 6)];
-        let lines = lines_of(of_origin.chain(merged).collect(), &[Fate::Delivered; 3]);
+        let merged = [seen(1, 2, [2, 4], 5), seen(1, 3, [3, 9], 6)].map(|chunk| judged(chunk, ChunkOutcome::Delivered));
+        let lines = lines_of(of_origin.chain(merged).collect());
         let waits: Vec<_> = lines.iter().map(|line| line.waits[1]).collect();
         assert_eq!(waits, [Some(2 * MS), Some(2 * MS), Some(6 * MS)]);
+        let fates: Vec<_> = lines.iter().map(|line| line.fate).collect();
+        assert_eq!(fates, [Fate::Delivered, Fate::Merged, Fate::Delivered]);
     }
 }

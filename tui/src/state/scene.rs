@@ -1,37 +1,54 @@
-//! A small run for tests, which feeds events into a real analysis and journal.
+//! A small run for tests, which feeds events into a real analysis.
 
 use trace::engine::Mode;
 use trace::event::{Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Received, What};
+use trace::ledger::DEFAULT_CHUNK_HISTORY;
 use trace::{Analysis, FrameId, HopId, MonoNs};
 
-use super::journal::{DEFAULT_MOMENTS, Journal};
+use super::pinned::PinnedHistories;
 
 pub(crate) const MS: u64 = 1_000_000;
 
 pub(crate) struct Scene {
     pub(crate) analysis: Analysis,
-    pub(crate) journal: Journal,
+    pub(crate) pinned: PinnedHistories,
     seq: Vec<u64>,
 }
 
 impl Scene {
     /// A 0.5.9 engine in incremental mode whose scheduler sends directly to the tokenizer; sends, receives and deliveries are observable.
     pub(crate) fn delivering() -> Self {
+        Self::delivering_with_history(DEFAULT_CHUNK_HISTORY)
+    }
+
+    /// Like [`Self::delivering`]; the ledger keeps this many events of chunks.
+    pub(crate) fn delivering_with_history(chunk_history: usize) -> Self {
         let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
-        Self::new(&[("scheduler->tokenizer", capabilities)])
+        Self::with_history(&[("scheduler->tokenizer", capabilities)], chunk_history)
     }
 
     /// Capabilities of a tap: sends and forwards, through a detokenizer.
     pub(crate) fn tapped() -> Self {
+        Self::tapped_with_history(DEFAULT_CHUNK_HISTORY)
+    }
+
+    /// Like [`Self::tapped`]; the ledger keeps this many events of chunks.
+    pub(crate) fn tapped_with_history(chunk_history: usize) -> Self {
         let capabilities = Capabilities::SENT | Capabilities::FORWARDED;
-        Self::new(&[("scheduler->detokenizer", capabilities), ("detokenizer->tokenizer", capabilities)])
+        let hops = [("scheduler->detokenizer", capabilities), ("detokenizer->tokenizer", capabilities)];
+        Self::with_history(&hops, chunk_history)
     }
 
     /// Creates hops in the order of the path: the first is the origin, the last goes to the tokenizer.
     pub(crate) fn new(hops: &[(&str, Capabilities)]) -> Self {
-        let analysis = Analysis::new(trace::Config { engines: engines::FACTS, ..trace::Config::default() });
-        let journal = Journal::new(DEFAULT_MOMENTS);
-        let mut scene = Self { analysis, journal, seq: vec![0; hops.len()] };
+        Self::with_history(hops, DEFAULT_CHUNK_HISTORY)
+    }
+
+    /// Creates hops like [`Self::new`]; the ledger keeps this many events of chunks.
+    pub(crate) fn with_history(hops: &[(&str, Capabilities)], chunk_history: usize) -> Self {
+        let config = trace::Config { engines: engines::FACTS, chunk_history, ..trace::Config::default() };
+        let mut scene =
+            Self { analysis: Analysis::new(config), pinned: PinnedHistories::default(), seq: vec![0; hops.len()] };
         for (id, &(name, capabilities)) in hops.iter().enumerate() {
             let (origin, last) = (id == 0, name.ends_with("->tokenizer"));
             let id = HopId(id as u16);
@@ -46,7 +63,6 @@ impl Scene {
     pub(crate) fn emit(&mut self, at: u64, what: What<'_>) {
         let event = Event { at: MonoNs(at), what };
         self.analysis.apply(&event);
-        self.journal.observe(&event);
     }
 
     /// Sends the next frame on the first hop, with (rid, listed, `completion_tokens`) for each chunk.

@@ -10,11 +10,11 @@ use trace::event::{
     Answer, ArgumentsPart, Capabilities, CpuSample, Engine, Finish, Hop, Received, StackSample, ToolCallOutcome,
     ToolCalls, UnjudgedReason, What,
 };
+use trace::ledger::DEFAULT_CHUNK_HISTORY;
 use trace::ledger::FrontendResponse;
 use trace::{Analysis, Config, FrameId, HopId, ThreadId};
 
 use super::*;
-use crate::state::journal::Journal;
 use crate::state::model::RunValues;
 use crate::state::query::Query;
 use crate::state::refresh::FINISHED_SHOWN;
@@ -48,7 +48,7 @@ impl Fixture {
         self.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
         self.ui.settle(&self.model);
         if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected.clone()) {
-            self.model.refresh_detail(&self.scene.analysis, &self.scene.journal, &rid);
+            self.model.refresh_detail(&self.scene.analysis, &self.scene.pinned, &rid);
         }
     }
 
@@ -130,7 +130,11 @@ fn race() -> Fixture {
 
 /// A run observed by a tap alone.
 fn tapped() -> Fixture {
-    let mut fixture = Fixture::of(Scene::tapped());
+    tapped_with_history(DEFAULT_CHUNK_HISTORY)
+}
+
+fn tapped_with_history(chunk_history: usize) -> Fixture {
+    let mut fixture = Fixture::of(Scene::tapped_with_history(chunk_history));
     for frame in 0..100u64 {
         let at = 1_000 * MS + frame * 50 * MS;
         fixture.scene.send_on(0, at, &[("5b92f00d", 1, frame as u32 + 1)], None);
@@ -196,9 +200,9 @@ fn one_request_matches_its_snapshots() {
     let mut tapped = tapped();
     tapped.press(&[Action::Go(Tab::Request)]);
     tapped.snapshot("request_tapped");
-    tapped.scene.journal = Journal::new(0);
-    tapped.update();
-    tapped.snapshot("request_evicted");
+    let mut evicted = tapped_with_history(0);
+    evicted.press(&[Action::Go(Tab::Request)]);
+    evicted.snapshot("request_evicted");
 }
 
 #[test]

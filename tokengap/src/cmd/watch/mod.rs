@@ -124,7 +124,11 @@ fn watch(args: &Args, sources: Vec<WatchOptions>, screen: Option<Screen>) -> any
         screen.watch(watchers.len());
         Rc::new(RefCell::new(screen))
     });
-    let config = Config { limits: args.limits.limits(), engines: engines::FACTS };
+    let config = Config {
+        limits: args.limits.limits(),
+        engines: engines::FACTS,
+        chunk_history: args.screen.chunk_history(args.outcome),
+    };
     let pod = |(place, watcher)| {
         let observer: Box<dyn Observer> = match &screen {
             Some(screen) => Box::new(RunView(Rc::clone(screen), place)),
