@@ -7,6 +7,7 @@ use super::{ExportContext, Exporter, Opening, Options};
 use crate::clock::MonoNs;
 use crate::event::{Capabilities, Event, Frame, What};
 use crate::id::{FrameId, HopId};
+use crate::ledger::ChunkOutcome;
 use crate::report::Report;
 
 /// Name of the schema, in the first line.
@@ -41,6 +42,22 @@ impl<'w> Events<'w> {
             o.put("at_ns", context.clock.at(at)).put("wall_ns", context.clock.wall(at));
             fill(o);
         });
+    }
+
+    /// Writes the chunks whose outcome the last event showed.
+    fn judged(&mut self, at: MonoNs, context: &ExportContext<'_>) {
+        for (rid, chunks) in context.ledger.judged().filter(|(rid, _)| context.options.wants_rid(rid)) {
+            let cause = match chunks.outcome {
+                ChunkOutcome::Unjudged(cause) => Some(cause),
+                ChunkOutcome::Delivered | ChunkOutcome::Merged | ChunkOutcome::Dropped => None,
+            };
+            self.line("judged", at, context, |o| {
+                hop_fields(o, chunks.hop, context);
+                o.put("rid", rid).put("chunk", chunks.first).put("chunks", chunks.count);
+                o.put("outcome", chunks.outcome.name()).put("unjudged_because", cause);
+                fields!(o, chunks, tokens_lost);
+            });
+        }
     }
 
     fn chunks(&mut self, seen_as: &'static str, at: MonoNs, of: &Frame<'_>, context: &ExportContext<'_>) {
@@ -156,6 +173,7 @@ impl Exporter for Events<'_> {
             }),
             What::Delivered(_) | What::Answered(_) | What::FrontendWait(_) | What::Stage(_) | What::Merged(_) => {}
         }
+        self.judged(at, context);
         self.out.written()
     }
 

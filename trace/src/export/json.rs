@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
 use crate::event::{AnswerEnd, AwayState, Finish, Kind, MissedCause, ThreadPart, ToolCallOutcome};
+use crate::ledger::UnjudgedCause;
 
 /// A value of a field.
 pub(super) trait Json {
@@ -53,7 +54,7 @@ values! { buf, value: push(buf, value); u8, u16, u32, u64, f64, bool, [i64], Vec
 values! { buf, value: push_text(buf, value); str, String, Box<str>, Cow<'_, str> }
 values! {
     buf, value: push_text(buf, value.as_str());
-    AnswerEnd, AwayState, Finish, Kind, MissedCause, Mode, Severity, ThreadPart, ToolCallOutcome, Waiter
+    AnswerEnd, AwayState, Finish, Kind, MissedCause, Mode, Severity, ThreadPart, ToolCallOutcome, UnjudgedCause, Waiter
 }
 
 impl<T: Json + ?Sized> Json for &T {

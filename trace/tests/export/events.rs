@@ -44,6 +44,15 @@ fn counts_match_the_report() {
     assert_eq!(end["chunks_sent"], report.chunks.sent);
     assert_eq!(end["chunks_dropped_confirmed"].as_u64(), report.chunks.dropped_confirmed);
     assert_eq!(end["requests_seen"], report.requests.seen);
+    for (outcome, in_report) in [
+        ("delivered", report.chunks.delivered),
+        ("merged", report.chunks.merged),
+        ("dropped", report.chunks.dropped_confirmed),
+        ("unjudged", report.chunks.unjudged),
+    ] {
+        let judged = of(&lines, "judged").into_iter().filter(|line| line["outcome"] == outcome);
+        assert_eq!(Some(judged.filter_map(|line| line["chunks"].as_u64()).sum()), in_report, "{outcome}");
+    }
     let delivered: u64 = of(&lines, "delivered").iter().filter_map(|d| d["tokens"].as_u64()).sum();
     assert_eq!(Some(delivered), report.tokens.delivered);
     let found: Vec<_> = of(&lines, "finding").iter().map(|f| f["at_ns"].as_u64()).collect();
