@@ -4,6 +4,8 @@
 mod labelled;
 
 pub(crate) mod action;
+#[cfg(test)]
+mod agreement;
 mod evidence;
 pub(crate) mod fate;
 pub(crate) mod flags;

@@ -1,0 +1,214 @@
+//! The request screen, all exports and the report tell the same of each chunk and request, on every recording in the repository.
+
+use std::collections::BTreeMap;
+use std::fmt::Debug;
+use std::path::Path;
+
+use serde_json::Value;
+use trace::event::{Delivery, Response, What};
+use trace::export::{Format, Options, recorded};
+use trace::ledger::{ChunkOutcome, Ledger};
+use trace::record::{Record, Recording};
+use trace::report::Report;
+use trace::{Analysis, Config};
+
+use super::fate::Fate;
+use super::model::Model;
+use super::pinned::PinnedHistories;
+use super::scene::{MS, Scene};
+
+/// Number of chunks of a request that were merged and dropped, and of its lost tokens; `None` if its deliveries are not observed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct RequestCounts {
+    merged: Option<u64>,
+    dropped: Option<u64>,
+    tokens_lost: Option<u64>,
+}
+
+/// A chunk on a hop: rid, hop and number.
+type ChunkName = (String, u64, u64);
+
+struct Replayed {
+    recording: Recording,
+    analysis: Analysis,
+    report: Report,
+}
+
+impl Replayed {
+    fn new(file: &Path) -> Self {
+        let recording = Recording::open(file).expect("a recording");
+        let config = Config { engines: engines::FACTS, chunk_history: 1 << 20, ..recording.header().config };
+        let mut analysis = Analysis::new(config);
+        let mut reader = recording.reader();
+        while let Some(record) = reader.next().expect("it is undamaged") {
+            match record {
+                Record::Event(event) => analysis.apply(&event),
+                Record::Tick(now) => analysis.tick(now),
+                Record::Anchor(_) | Record::Closing(_) => {}
+            }
+        }
+        let report = analysis.report(&recording.input());
+        Self { recording, analysis, report }
+    }
+
+    fn export(&self, format: Format) -> String {
+        let mut out = Vec::new();
+        let options = Options { chunks: u32::MAX, ..Options::default() };
+        recorded(&self.recording, engines::FACTS, format, options, &mut out, &mut |_, _| {}).expect("it is written");
+        String::from_utf8(out).expect("text")
+    }
+
+    fn ledger(&self) -> &Ledger {
+        self.analysis.ledger()
+    }
+
+    fn rids(&self) -> Vec<String> {
+        let live = self.ledger().requests().map(|request| request.rid.to_string());
+        live.chain(self.ledger().finished().map(|summary| summary.rid.to_string())).collect()
+    }
+}
+
+fn of_csv(text: &str) -> BTreeMap<String, RequestCounts> {
+    let mut lines = text.lines();
+    let head: Vec<&str> = lines.next().expect("a head").split(',').collect();
+    let column = |name: &str| head.iter().position(|column| *column == name).expect(name);
+    let [rid, merged, dropped, lost] = ["rid", "chunks_merged", "chunks_dropped", "tokens_lost"].map(column);
+    lines
+        .map(|line| {
+            // Quoted cells contain commas.
+            let mut is_quoted = false;
+            let at_comma = |c: char| {
+                is_quoted ^= c == '"';
+                c == ',' && !is_quoted
+            };
+            let cells: Vec<&str> = line.split(at_comma).collect();
+            let number = |place: usize| cells[place].parse().ok();
+            let counts = RequestCounts { merged: number(merged), dropped: number(dropped), tokens_lost: number(lost) };
+            (cells[rid].to_owned(), counts)
+        })
+        .collect()
+}
+
+fn of_otlp(text: &str) -> BTreeMap<String, RequestCounts> {
+    let mut all = BTreeMap::new();
+    for line in text.lines() {
+        let document: Value = serde_json::from_str(line).expect("JSON");
+        for span in document.pointer("/resourceSpans/0/scopeSpans/0/spans").and_then(Value::as_array).expect("spans") {
+            let attributes = span["attributes"].as_array().expect("attributes");
+            let value = |name: &str| attributes.iter().find(|a| a["key"] == name).map(|a| a["value"].clone());
+            let number = |name: &str| value(name).and_then(|value| value["intValue"].as_str()?.parse().ok());
+            if span["name"] == "request" {
+                let rid = value("gen_ai.response.id").expect("a rid")["stringValue"].as_str().expect("text").to_owned();
+                let counts = RequestCounts {
+                    merged: number("tokengap.chunks.merged"),
+                    dropped: number("tokengap.chunks.dropped"),
+                    tokens_lost: number("tokengap.tokens.lost"),
+                };
+                all.insert(rid, counts);
+            }
+        }
+    }
+    all
+}
+
+fn of_perfetto(text: &str) -> BTreeMap<String, RequestCounts> {
+    let events: Vec<Value> = serde_json::from_str(text).expect("JSON");
+    let facts = events.iter().map(|event| &event["args"]).filter(|args| args["state"].is_string());
+    facts
+        .map(|args| {
+            let counts = RequestCounts {
+                merged: args["chunks_merged"].as_u64(),
+                dropped: args["chunks_dropped"].as_u64(),
+                tokens_lost: args["tokens_lost"].as_u64(),
+            };
+            (args["rid"].as_str().expect("a rid").to_owned(), counts)
+        })
+        .collect()
+}
+
+/// Outcome of each chunk, by name, and the sums over each request.
+fn of_events(text: &str) -> (BTreeMap<ChunkName, String>, BTreeMap<String, RequestCounts>) {
+    let mut chunks = BTreeMap::new();
+    let mut counts: BTreeMap<String, RequestCounts> = BTreeMap::new();
+    for line in text.lines() {
+        let line: Value = serde_json::from_str(line).expect("JSON");
+        let number = |name: &str| line[name].as_u64().unwrap_or_else(|| panic!("{name} in {line}"));
+        if line["type"] != "judged" {
+            continue;
+        }
+        let rid = line["rid"].as_str().expect("a rid");
+        let outcome = line["outcome"].as_str().expect("an outcome");
+        for chunk in number("chunk")..number("chunk") + number("chunks") {
+            let before = chunks.insert((rid.to_owned(), number("hop_id"), chunk), outcome.to_owned());
+            assert_eq!(before, None, "chunk {chunk} of {rid} is judged once");
+        }
+        let sums = counts.entry(rid.to_owned()).or_default();
+        let merged = if outcome == "merged" { number("chunks") } else { 0 };
+        let dropped = if outcome == "dropped" { number("chunks") } else { 0 };
+        sums.merged = Some(sums.merged.unwrap_or(0) + merged);
+        sums.dropped = Some(sums.dropped.unwrap_or(0) + dropped);
+        sums.tokens_lost = Some(sums.tokens_lost.unwrap_or(0) + number("tokens_lost"));
+    }
+    (chunks, counts)
+}
+
+fn equal<T: PartialEq + Debug>(what: &str, one: &T, other: &T) {
+    assert_eq!(one, other, "{what}");
+}
+
+#[test]
+fn screen_exports_and_report_tell_the_same() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/fixtures/recordings");
+    let mut compared = 0;
+    for name in ["attach-0.5.9", "demo-race", "egress-0.5.9", "stopped-0.5.9", "tap-0.5.9"] {
+        let run = Replayed::new(&folder.join(format!("2.0-{name}.tgap")));
+        let csv = of_csv(&run.export(Format::Csv));
+        equal(name, &of_otlp(&run.export(Format::Otlp)), &csv);
+        equal(name, &of_perfetto(&run.export(Format::Perfetto)), &csv);
+        let (judged, sums) = of_events(&run.export(Format::Events));
+        let observes_deliveries = run.report.chunks.delivered.is_some();
+        assert_eq!(csv.len() as u64, run.report.requests.seen, "{name}");
+        let rids = run.rids();
+        assert_eq!(rids.len(), csv.len(), "{name}");
+        let mut model = Model::default();
+        for rid in &rids {
+            let counts = csv[rid];
+            if observes_deliveries {
+                equal(rid, &sums[rid], &counts);
+            }
+            model.refresh_detail(&run.analysis, &PinnedHistories::default(), rid);
+            let detail = model.detail.as_ref().expect("a detail");
+            let shown = |fate: Fate| detail.chunks.iter().filter(|chunk| chunk.fate == fate).count() as u64;
+            let on_screen = [shown(Fate::Merged), shown(Fate::Dropped)];
+            equal(rid, &on_screen, &[counts.merged.unwrap_or(0), counts.dropped.unwrap_or(0)]);
+            for chunk in run.ledger().history(rid).chunks {
+                let name = (rid.clone(), u64::from(chunk.hop.0), u64::from(chunk.number));
+                let outcome = chunk.outcome.map(|(_, outcome)| ChunkOutcome::name(outcome).to_owned());
+                equal(&format!("{name:?}"), &outcome, &judged.get(&name).cloned());
+                compared += 1;
+            }
+        }
+        let sum = |of: fn(&RequestCounts) -> Option<u64>| csv.values().filter_map(of).sum::<u64>();
+        let report = &run.report.chunks;
+        equal(name, &sum(|counts| counts.merged), &report.merged.unwrap_or(0));
+        equal(name, &sum(|counts| counts.dropped), &report.dropped_confirmed.unwrap_or(0));
+        equal(name, &sum(|counts| counts.tokens_lost), &report.tokens_lost.unwrap_or(0));
+    }
+    assert!(compared > 10_000, "{compared} chunks");
+}
+
+#[test]
+fn chunks_of_a_response_that_does_not_stream_are_delivered_everywhere() {
+    let mut scene = Scene::delivering();
+    scene.send(0, &[("a", 1, 1)]);
+    scene.send(MS, &[("a", 1, 2)]);
+    scene.send(2 * MS, &[("a", 1, 3)]);
+    let whole = Delivery { response: Response::Whole, finished: true, ..Delivery::new("a", 3, Some(3)) };
+    scene.emit(3 * MS, What::Delivered(whole));
+    let mut model = Model::default();
+    model.refresh_detail(&scene.analysis, &scene.pinned, "a");
+    let detail = model.detail.expect("a detail");
+    assert!(detail.chunks.iter().all(|chunk| chunk.fate == Fate::Delivered), "{:?}", detail.chunks);
+    let outcomes = scene.analysis.ledger().request("a").expect("it is live").outcomes().expect("they are observed");
+    assert_eq!((outcomes.delivered, outcomes.merged), (3, 0));
+}
