@@ -7,7 +7,7 @@ use super::pending::{Mark, Pending};
 use crate::clock::MonoNs;
 use crate::event::{AnswerEnd, Delivery, Event, Frame, Kind, Received, What};
 use crate::id::{FrameId, HopId};
-use crate::ledger::{Ledger, Request, Summary, Ticket};
+use crate::ledger::{ChunkOutcome, Ledger, Request, Summary, Ticket};
 
 /// Times of a chunk on one hop; `None` means "not observed".
 #[derive(Clone, Copy, Debug)]
@@ -82,8 +82,6 @@ pub(super) struct LiveRequest {
     pub(super) last_delivered: Option<MonoNs>,
     pub(super) notes: Vec<Note>,
     pub(super) notes_left_out: u32,
-    /// Chunks and tokens known to be lost so far.
-    pub(super) dropped: (u64, u64),
 }
 
 impl LiveRequest {
@@ -305,9 +303,9 @@ impl LiveRequests {
         let at_place = self.of(delivery.rid, ledger.placed(delivery.rid));
         self.current.push(at_place);
         let request = ledger.request(delivery.rid);
-        let outcomes = request.and_then(Request::outcomes);
         let first = request.and_then(|request| request.delivered_first);
-        let Some((life, outcomes)) = at_place.and_then(|place| self.slots[place].as_mut()).zip(outcomes) else {
+        let observed = request.and_then(Request::outcomes);
+        let Some((life, _)) = at_place.and_then(|place| self.slots[place].as_mut()).zip(observed) else {
             return;
         };
         life.points = life.points.saturating_add(1);
@@ -316,10 +314,13 @@ impl LiveRequests {
             life.note(at, NoteKind::FirstReceived);
         }
         life.last_delivered = Some(at);
-        let before = std::mem::replace(&mut life.dropped, (outcomes.dropped, outcomes.tokens_lost));
-        if life.dropped != before {
-            let chunks = outcomes.dropped.saturating_sub(before.0);
-            let tokens = outcomes.tokens_lost.saturating_sub(before.1);
+        let mut chunks = 0;
+        let mut tokens = 0;
+        for (_, judged) in ledger.judged().filter(|(_, judged)| judged.outcome == ChunkOutcome::Dropped) {
+            chunks += u64::from(judged.count);
+            tokens += u64::from(judged.tokens_lost);
+        }
+        if chunks > 0 {
             life.note(at, NoteKind::Dropped { chunks, tokens });
             self.lost_now = Some((chunks, tokens));
         }
