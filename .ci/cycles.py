@@ -33,10 +33,12 @@ def uses(text):
         yield from group(text, found.end(), head) if found[3] else [head]
 
 
-def edges(source):
-    """Yields triples (folder, user, used) of sibling modules."""
+def edges(source, others):
+    """Yields triples (folder, user, used) of sibling modules, without those in the folders of `others`."""
     texts, exports, tests = {}, {}, set()
     for file in source.rglob("*.rs"):
+        if any(other in file.parents and source in other.parents for other in others):
+            continue
         name = file.relative_to(source).with_suffix("").parts
         name = name[:-1] if name[-1] in ("mod", "lib", "main") else name
         text = re.sub(r"//[^\n]*", "", file.read_text())
@@ -68,10 +70,18 @@ def cycle(after):
     return {module: sorted(used & after.keys()) for module, used in sorted(after.items())}
 
 
+def roots():
+    """Yields the folder of each library or program. `crate::` in a program means the folder of its `main.rs`."""
+    for source in sorted(path for path in Path(".").glob("*/src") if len(sys.argv) < 2 or path.parts[0] in sys.argv[1:]):
+        yield source
+        yield from (file.parent for file in sorted(source.glob("*/main.rs")))
+
+
 wrong = False
-for source in sorted(path for path in Path(".").glob("*/src") if len(sys.argv) < 2 or path.parts[0] in sys.argv[1:]):
+programs = set(roots())
+for source in sorted(programs):
     folders = {}
-    for folder, user, used in edges(source):
+    for folder, user, used in edges(source, programs - {source}):
         folders.setdefault(folder, {}).setdefault(user, set()).add(used)
     for folder, after in sorted(folders.items()):
         for module, used in cycle(after).items():

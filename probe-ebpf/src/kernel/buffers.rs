@@ -13,7 +13,7 @@ use aya_ebpf::maps::PerCpuArray;
 use probe_ebpf::Loss;
 use probe_ebpf::egress::{Head, Places, SEGMENT};
 
-use crate::egress::kernel;
+use crate::fields::read_field;
 use crate::maps::{RECORDS, lost};
 
 #[map]
@@ -63,7 +63,7 @@ pub(crate) enum Shape {
 /// message call.
 #[inline(always)]
 pub(crate) fn shape(places: &Places, registers: u64, calls: [u32; 4]) -> Option<Shape> {
-    let number: u32 = kernel(registers, places.number)?;
+    let number: u32 = read_field(registers, places.number)?;
     let [single, vector, other_single, message] = calls;
     if number == single || number == other_single {
         Some(Shape::Single)
@@ -96,8 +96,8 @@ pub(crate) fn send(
     limit: u64,
     head: Head,
 ) -> Option<()> {
-    let place: u64 = kernel(registers, places.arguments[1])?;
-    let size: u64 = kernel(registers, places.arguments[2])?;
+    let place: u64 = read_field(registers, places.arguments[1])?;
+    let size: u64 = read_field(registers, places.arguments[2])?;
     let (vector, vectors) = if matches!(shape, Shape::Message) {
         // SAFETY: a read of the target's memory; a fault is an error value.
         let [vector, vectors] = unsafe { bpf_probe_read_user((place + VECTOR) as *const [u64; 2]) }.ok()?;

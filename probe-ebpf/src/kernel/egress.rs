@@ -8,8 +8,8 @@
 
 use aya_ebpf::Global;
 use aya_ebpf::bindings::BPF_RB_NO_WAKEUP;
+use aya_ebpf::helpers::bpf_get_current_pid_tgid;
 use aya_ebpf::helpers::generated::{bpf_get_current_task, bpf_get_current_task_btf, bpf_task_pt_regs};
-use aya_ebpf::helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel};
 use aya_ebpf::macros::{map, raw_tracepoint};
 use aya_ebpf::maps::{Array, LruHashMap};
 use aya_ebpf::programs::RawTracePointContext;
@@ -17,6 +17,7 @@ use probe_ebpf::egress::{CLOSE, Head, Kind, MARK, Places, Serves, Stream};
 use probe_ebpf::{Loss, MAX_TARGETS};
 
 use crate::buffers::{self, Repeat};
+use crate::fields::read_field;
 use crate::here;
 use crate::maps::{RECORDS, TARGETS, lost};
 
@@ -155,7 +156,7 @@ fn returned(call: &Returned, sock: Option<u64>) -> Option<()> {
     }
     let socket = match sock {
         Some(sock) => sock,
-        None => tcp(&places, kernel(registers, places.arguments[0])?)?,
+        None => tcp(&places, read_field(registers, places.arguments[0])?)?,
     };
     // SAFETY: copied immediately.
     match unsafe { STREAMS.get(socket) } {
@@ -196,9 +197,9 @@ pub(crate) fn egress_state(ctx: RawTracePointContext) -> i32 {
 
 #[inline(always)]
 fn head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
-    let written: u32 = kernel(socket, places.written).unwrap_or(0);
-    let consumed: u32 = kernel(socket, places.consumed).unwrap_or(0);
-    let acknowledged: u32 = kernel(socket, places.acknowledged).unwrap_or(0);
+    let written: u32 = read_field(socket, places.written).unwrap_or(0);
+    let consumed: u32 = read_field(socket, places.consumed).unwrap_or(0);
+    let acknowledged: u32 = read_field(socket, places.acknowledged).unwrap_or(0);
     Head {
         mark: MARK,
         at_ns: here::now(),
@@ -211,7 +212,10 @@ fn head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
         unacknowledged: written.wrapping_sub(acknowledged),
         target,
         tid: 0,
-        ports: [kernel(socket, places.local).unwrap_or(0), u16::from_be(kernel(socket, places.remote).unwrap_or(0))],
+        ports: [
+            read_field(socket, places.local).unwrap_or(0),
+            u16::from_be(read_field(socket, places.remote).unwrap_or(0)),
+        ],
         kind: kind as u8,
         before: 0,
         state: 0,
@@ -224,33 +228,26 @@ fn head(places: &Places, kind: Kind, target: u32, socket: u64) -> Head {
 fn tcp(places: &Places, descriptor: u32) -> Option<u64> {
     // SAFETY: a helper without arguments.
     let task = unsafe { bpf_get_current_task() };
-    let files: u64 = kernel(task, places.files)?;
-    let table: u64 = kernel(files, places.table)?;
-    let room: u32 = kernel(table, places.room)?;
+    let files: u64 = read_field(task, places.files)?;
+    let table: u64 = read_field(files, places.table)?;
+    let room: u32 = read_field(table, places.room)?;
     if descriptor >= room {
         return None;
     }
-    let descriptors: u64 = kernel(table, places.descriptors)?;
-    let file: u64 = kernel(descriptors + u64::from(descriptor) * 8, 0).filter(|file| *file != 0)?;
-    let inode: u64 = kernel(file, places.inode)?;
+    let descriptors: u64 = read_field(table, places.descriptors)?;
+    let file: u64 = read_field(descriptors + u64::from(descriptor) * 8, 0).filter(|file| *file != 0)?;
+    let inode: u64 = read_field(file, places.inode)?;
     if kernel::<u16>(inode, places.mode)? & S_IFMT != S_IFSOCK {
         return None;
     }
-    let socket: u64 = kernel(file, places.private)?;
-    let sock: u64 = kernel(socket, places.sock).filter(|sock| *sock != 0)?;
+    let socket: u64 = read_field(file, places.private)?;
+    let sock: u64 = read_field(socket, places.sock).filter(|sock| *sock != 0)?;
     is_tcp(places, sock)?.then_some(sock)
 }
 
 #[inline(always)]
 pub(crate) fn is_tcp(places: &Places, sock: u64) -> Option<bool> {
-    let family: u16 = kernel(sock, places.family)?;
-    let protocol: u16 = kernel(sock, places.protocol)?;
+    let family: u16 = read_field(sock, places.family)?;
+    let protocol: u16 = read_field(sock, places.protocol)?;
     Some((family == AF_INET || family == AF_INET6) && protocol == IPPROTO_TCP)
-}
-
-/// Reads a field of a kernel struct.
-#[inline(always)]
-pub(crate) fn kernel<T>(at: u64, offset: u32) -> Option<T> {
-    // SAFETY: a read of kernel memory; a fault is an error value.
-    unsafe { bpf_probe_read_kernel((at + u64::from(offset)) as *const T) }.ok()
 }

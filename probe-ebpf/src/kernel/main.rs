@@ -11,6 +11,7 @@
 mod body;
 mod buffers;
 mod egress;
+mod fields;
 mod here;
 mod maps;
 mod nothing;

@@ -3,12 +3,12 @@
 //! Raw tracepoints attach and detach in milliseconds, need no tracefs, and add about 0.1 us to a context switch of an
 //! unwatched process. Minimum kernel: 5.15 (`bpf_task_pt_regs`). The argument order is that of every release except 5.18.0.
 
-use aya_ebpf::helpers::bpf_probe_read_kernel;
 use aya_ebpf::helpers::generated::{bpf_get_current_task_btf, bpf_task_pt_regs};
 use aya_ebpf::macros::raw_tracepoint;
 use aya_ebpf::programs::RawTracePointContext;
 use probe_ebpf::{Offsets, Thread};
 
+use crate::fields::read_field;
 use crate::here;
 use crate::maps::{OFFSETS, TARGETS, THREADS};
 
@@ -76,6 +76,5 @@ fn field(at: u64, offset: u32) -> Option<u32> {
     if offset == Offsets::ABSENT {
         return None;
     }
-    // SAFETY: a read of kernel memory; a fault is an error value.
-    unsafe { bpf_probe_read_kernel((at + u64::from(offset)) as *const u32) }.ok()
+    read_field(at, offset)
 }

@@ -12,7 +12,8 @@ use probe_ebpf::Loss;
 use probe_ebpf::egress::{Head, Kind, MARK, MAX_ZMTP, ZmtpConnection};
 
 use crate::buffers::{self, Repeat};
-use crate::egress::{MSG_PEEK, PLACES, is_tcp, kernel};
+use crate::egress::{MSG_PEEK, PLACES, is_tcp};
+use crate::fields::read_field;
 use crate::here::{self, Caller};
 use crate::maps::{NAMESPACE_INO, RECORDS, TARGETS, lost};
 
@@ -38,10 +39,10 @@ fn read(sock: u64, result: i32) -> Option<()> {
         unsafe { TARGETS.get((bpf_get_current_pid_tgid() >> 32) as u32) }?;
     }
     let places = PLACES.load();
-    let socket: u64 = kernel(sock, places.socket)?;
-    let file: u64 = kernel(socket, places.file)?;
-    let inode: u64 = kernel(file, places.inode)?;
-    let number: u64 = kernel(inode, places.inode_number)?;
+    let socket: u64 = read_field(sock, places.socket)?;
+    let file: u64 = read_field(socket, places.file)?;
+    let inode: u64 = read_field(file, places.inode)?;
+    let number: u64 = read_field(inode, places.inode_number)?;
     let connection = ZMTP.get_ptr_mut(number)?;
     // SAFETY: a map value, checked for null. Only one thread at a time reads a byte stream in order.
     let ZmtpConnection { read, target, limit } = unsafe {
@@ -56,7 +57,7 @@ fn read(sock: u64, result: i32) -> Option<()> {
         asked: 0,
         from: 0,
         captured: 0,
-        written: if is_tcp(&places, sock)? { kernel(sock, places.consumed)? } else { read as u32 },
+        written: if is_tcp(&places, sock)? { read_field(sock, places.consumed)? } else { read as u32 },
         unacknowledged: 0,
         target,
         tid: Caller::of(target)?.tid,
