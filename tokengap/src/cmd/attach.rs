@@ -13,7 +13,7 @@ use session::Signals;
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
 use crate::attach::{Attach, AttachOptions, Follow, PythonOptions, StartUp, Unattached};
-use crate::cmd::prober;
+use crate::cmd::{opener, prober};
 use crate::confinement;
 use crate::open_files;
 use crate::tokenizer;
@@ -87,6 +87,13 @@ impl Args {
         Options { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..Options::default() }
     }
 
+    /// What the user named and `attach` may not be able to read itself.
+    fn opener(&self) -> opener::Args {
+        let named = self.live.config.iter().chain(&self.live.feed.feed_key).chain(&self.live.telemetry.token_file);
+        let file = named.chain(&self.worker_log).chain(&self.tokenizer).cloned().collect();
+        opener::Args { pid: self.pid.iter().map(|spec| spec.pid).collect(), file }
+    }
+
     fn options(&self, python: Option<PythonOptions>) -> anyhow::Result<AttachOptions> {
         Ok(AttachOptions {
             named: self.pid.iter().map(|spec| spec.pid).collect(),
@@ -102,7 +109,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.python_stacks.map(|hertz| PythonOptions::start(hertz, args.python_stacks_all)).transpose()?;
-    confinement::attach(&args.live, &prober::Args::of(&args.probe_options()))?;
+    confinement::attach(&args.live, &prober::Args::of(&args.probe_options()), &args.opener())?;
     let options = args.options(python)?;
     if args.follow {
         return app::run(Follow::new(options), &args.live);
