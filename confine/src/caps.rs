@@ -151,6 +151,6 @@ mod tests {
         let user = unused_user(&own_map).unwrap();
         assert_eq!(getpriority_user(Uid::from_raw(user)), Err(Errno::SRCH));
         assert_ne!(Some(user), unused_user(&own_map), "two processes that start at once get different ones");
-        assert!(getpriority_user(geteuid()).is_ok(), "a used id is recognised");
+        assert!(getpriority_user(rustix::process::geteuid()).is_ok(), "a used id is recognised");
     }
 }

@@ -15,7 +15,6 @@ use zmq_tap::relay::Endpoint;
 
 use crate::args::LiveArgs;
 use crate::broker::{self, Results, or_working_folder};
-use crate::cmd::opener;
 
 /// Set by `--no-confine`.
 static OFF: AtomicBool = AtomicBool::new(false);
@@ -172,19 +171,27 @@ pub(crate) fn change_account(account: Account, mut plan: Plan) -> anyhow::Result
     Ok(())
 }
 
+/// Options of the processes that `attach` starts.
+pub(crate) struct HelperOptions {
+    pub(crate) prober_arguments: Vec<String>,
+    /// Processes and files that the user named.
+    pub(crate) named_pids: Vec<u32>,
+    pub(crate) named_files: Vec<PathBuf>,
+}
+
 /// Confines `attach`. Other processes attach its probes, open the files of processes and create those of its results. As root it changes to a
 /// user without files. No capability remains, except one for a port below 1024 and those that an old kernel or a `/proc` with `hidepid`
 /// makes necessary.
-pub(crate) fn attach(args: &LiveArgs, prober_arguments: &[String], opened: &opener::Args) -> anyhow::Result<()> {
+pub(crate) fn attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
     if OFF.load(Ordering::Relaxed) {
         return Ok(());
     }
     // What a feature lacks depends on the rights that tokengap was started with, not on those that remain here.
     Permissions::here();
     filter::refused();
-    start_prober(args, prober_arguments)?;
+    start_prober(args, &helpers.prober_arguments)?;
     if has_capabilities() {
-        start_opener(args, opened)?;
+        start_opener(args, helpers)?;
     }
     let mut plan = live(Work::Observe, args);
     plan.keep |= needed_here();
@@ -215,18 +222,15 @@ fn start_prober(args: &LiveArgs, prober_arguments: &[String]) -> anyhow::Result<
 }
 
 /// Starts the process that opens files of other processes for this one ([`probe_user::opener`]).
-fn start_opener(args: &LiveArgs, opened: &opener::Args) -> anyhow::Result<()> {
+fn start_opener(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
     let mut command = Command::new("/proc/self/exe");
     show_log(&mut command, args);
-    command.arg("opener");
-    for pid in &opened.pid {
-        command.arg(format!("--pid={pid}"));
-    }
-    for file in &opened.file {
+    command.arg("opener").args(helpers.named_pids.iter().map(|pid| format!("--pid={pid}")));
+    for file in &helpers.named_files {
         command.arg("--file").arg(file);
     }
     let socket = spawn_with_socket(command, "the process that opens files of other processes")?;
-    opener_client::connect(socket, opened.file.clone());
+    opener_client::connect(socket, helpers.named_files.clone());
     Ok(())
 }
 

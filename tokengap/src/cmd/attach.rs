@@ -13,8 +13,8 @@ use session::Signals;
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
 use crate::attach::{Attach, AttachOptions, Follow, PythonOptions, StartUp, Unattached};
-use crate::cmd::{opener, prober};
-use crate::confinement;
+use crate::cmd::prober;
+use crate::confinement::{self, HelperOptions};
 use crate::open_files;
 use crate::tokenizer;
 
@@ -87,11 +87,13 @@ impl Args {
         Options { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..Options::default() }
     }
 
-    /// What the user named and `attach` may not be able to read itself.
-    fn opener(&self) -> opener::Args {
+    fn helper_options(&self) -> HelperOptions {
         let named = self.live.config.iter().chain(&self.live.feed.feed_key).chain(&self.live.telemetry.token_file);
-        let file = named.chain(&self.worker_log).chain(&self.tokenizer).cloned().collect();
-        opener::Args { pid: self.pid.iter().map(|spec| spec.pid).collect(), file }
+        HelperOptions {
+            prober_arguments: prober::Args::of(&self.probe_options()),
+            named_pids: self.pid.iter().map(|spec| spec.pid).collect(),
+            named_files: named.chain(&self.worker_log).chain(&self.tokenizer).cloned().collect(),
+        }
     }
 
     fn options(&self, python: Option<PythonOptions>) -> anyhow::Result<AttachOptions> {
@@ -109,7 +111,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.python_stacks.map(|hertz| PythonOptions::start(hertz, args.python_stacks_all)).transpose()?;
-    confinement::attach(&args.live, &prober::Args::of(&args.probe_options()), &args.opener())?;
+    confinement::attach(&args.live, &args.helper_options())?;
     let options = args.options(python)?;
     if args.follow {
         return app::run(Follow::new(options), &args.live);

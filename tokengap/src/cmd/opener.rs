@@ -11,16 +11,16 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use crate::{confinement, open_files};
 
 /// Opens files of processes for the process at the other end of its standard input.
-#[derive(clap::Args, Clone, Debug, Default, PartialEq, Eq)]
+#[derive(clap::Args)]
 #[command(hide = true)]
 pub(crate) struct Args {
     /// A process that the user named.
     #[arg(long)]
-    pub(crate) pid: Vec<u32>,
+    pid: Vec<u32>,
 
     /// A file that the user named.
     #[arg(long)]
-    pub(crate) file: Vec<PathBuf>,
+    file: Vec<PathBuf>,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
