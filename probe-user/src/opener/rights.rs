@@ -36,11 +36,16 @@ pub(super) fn account_of(status: &[u8]) -> Result<ProcessAccount, ReadError> {
 }
 
 /// Calls `open` with the rights of an account on files, and no capability for files. Where this process may not take other ids, `open` has
-/// its own. If the rights cannot be restored, the process ends.
+/// those of its own user; root keeps its capabilities too, since then the process that asks has stayed root as well. If the rights cannot be
+/// restored, the process ends.
 pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
     let before = capabilities(None)?;
     let own = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };
-    let takes_ids = before.effective.contains(CHANGE_IDS) && *account != own;
+    let can_take_ids = before.effective.contains(CHANGE_IDS);
+    if !can_take_ids && geteuid().is_root() {
+        return Ok(open());
+    }
+    let takes_ids = can_take_ids && *account != own;
     let taken = if takes_ids { take_ids(account) } else { Ok(()) };
     // After the ids, which change the effective set.
     let reduced = CapabilitySets { effective: before.permitted.difference(FILE_ACCESS), ..before };

@@ -324,7 +324,7 @@ impl CodedError {
             8 => ReadError::NotExamined,
             9 => ReadError::OpenerEnded,
             // Numbers of errors have 12 bits.
-            10 => ReadError::Os(Errno::from_raw_os_error(i32::try_from(limit & 0xfff).ok()?)),
+            10 => ReadError::Os(Errno::from_raw_os_error(i32::try_from(limit).ok().filter(|n| (1..4096).contains(n))?)),
             _ => return None,
         })
     }
