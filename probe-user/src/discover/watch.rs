@@ -106,7 +106,7 @@ impl Watcher {
             if found == Err(ReadError::OpenerEnded)
                 && let Some(index) = self.listed.iter().position(|id| *id == candidate.id)
             {
-                found = self.sockets[index].clone();
+                found.clone_from(&self.sockets[index]);
             }
             sockets.push(found);
             listed.push(candidate.id);

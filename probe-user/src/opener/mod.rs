@@ -58,7 +58,7 @@ pub struct Permitted {
 /// Serves the connections that `socket` brings until its other end is closed.
 pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
     let server = Arc::new(Server {
-        examined: ExaminedProcesses::new(permitted.engines, permitted.pids),
+        examined: ExaminedProcesses::new(permitted.engines, &permitted.pids),
         engines: permitted.engines,
         files: permitted.files,
         pace: Mutex::new(Pace { since: Instant::now(), requests: 0 }),

@@ -26,7 +26,8 @@ const ARGUMENTS: usize = 6 << 20;
 /// extension.
 pub(super) struct ExaminedProcesses {
     engines: Engines,
-    named: Vec<u32>,
+    /// Held open, so that no other process gets their inodes.
+    named: Vec<ProcDir>,
     /// The last program of each process that was found to be one.
     known: Mutex<HashMap<u32, ProgramOfProcess>>,
 }
@@ -40,16 +41,19 @@ struct ProgramOfProcess {
 }
 
 impl ExaminedProcesses {
-    pub(super) fn new(engines: Engines, named: Vec<u32>) -> Self {
+    /// `named` are the ids of processes that run now. Later ones with these ids are others.
+    pub(super) fn new(engines: Engines, named: &[u32]) -> Self {
+        let named = named.iter().filter_map(|pid| ProcDir::with_opener(*pid, None).ok()).collect();
         Self { engines, named, known: Mutex::default() }
     }
 
     pub(super) fn contain(&self, process: &ProcDir) -> Result<bool, ReadError> {
-        if self.named.contains(&process.pid) {
+        let inode = process.inode()?;
+        if self.named.iter().any(|named| named.inode() == Ok(inode)) {
             return Ok(true);
         }
         // Read first: if it executes another program meanwhile, that one is not remembered.
-        let program = ProgramOfProcess { inode: process.inode()?, path: process.link(ProcessLink::Program)? };
+        let program = ProgramOfProcess { inode, path: process.link(ProcessLink::Program)? };
         let is_known = |known: &HashMap<u32, ProgramOfProcess>| known.get(&process.pid) == Some(&program);
         if is_known(&self.known.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(true);

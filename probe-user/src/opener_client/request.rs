@@ -85,7 +85,7 @@ pub(crate) enum ProcessRequest {
     Mappings,
     /// `environ` (descriptor).
     Environment,
-    /// Its sockets, and whether it uses io_uring, of at most this many descriptors (content).
+    /// Its sockets, and whether it uses `io_uring`, of at most this many descriptors (content).
     Descriptors { limit: u32 },
     /// Path that a link leads to (content).
     Link(ProcessLink),
@@ -187,16 +187,18 @@ impl OpenRequest {
             METADATA_FILE => ProcessRequest::MetadataFile(path()),
             PACKAGE_NAMES => ProcessRequest::PackageNames(path()),
             // Standard output and error only.
-            OUTPUT => ProcessRequest::Output { descriptor: first_u32().filter(is_output)? },
-            OUTPUT_STATUS => ProcessRequest::OutputStatus { descriptor: first_u32().filter(is_output)? },
+            OUTPUT => ProcessRequest::Output { descriptor: first_u32().filter(|descriptor| is_output(*descriptor))? },
+            OUTPUT_STATUS => {
+                ProcessRequest::OutputStatus { descriptor: first_u32().filter(|descriptor| is_output(*descriptor))? }
+            }
             _ => return None,
         };
         Some(Self::Process(ProcessKey { pid, inode }, request))
     }
 }
 
-fn is_output(descriptor: &u32) -> bool {
-    (1..=2).contains(descriptor)
+fn is_output(descriptor: u32) -> bool {
+    (1..=2).contains(&descriptor)
 }
 
 #[derive(Default)]
@@ -335,11 +337,11 @@ impl CodedError {
 pub(crate) enum OpenDescriptor {
     /// A socket, with its inode.
     Socket { fd: u32, inode: u64 },
-    /// The process uses io_uring.
+    /// The process uses `io_uring`.
     IoUring,
 }
 
-/// Bytes of a descriptor in a message: number and inode, which is 0 for io_uring.
+/// Bytes of a descriptor in a message: number and inode, which is 0 for `io_uring`.
 const DESCRIPTOR_BYTES: usize = 12;
 
 pub(crate) fn descriptors_to_bytes(descriptors: &[OpenDescriptor]) -> Vec<u8> {
@@ -439,7 +441,7 @@ mod tests {
                     prop_assert!(fits(&path));
                 }
                 Some(OpenRequest::Process(_, ProcessRequest::Output { descriptor })) => {
-                    prop_assert!(is_output(&descriptor));
+                    prop_assert!(is_output(descriptor));
                 }
                 _ => {}
             }

@@ -134,7 +134,7 @@ impl ProcDir {
         }
     }
 
-    /// Its sockets, and whether it uses io_uring. Reads at most `limit` descriptors; the flag tells whether there are more.
+    /// Its sockets, and whether it uses `io_uring`. Reads at most `limit` descriptors; the flag tells whether there are more.
     pub(crate) fn descriptors(&self, limit: usize) -> Result<(Vec<OpenDescriptor>, bool), ReadError> {
         let limit_u32 = u32::try_from(limit).unwrap_or(u32::MAX);
         if let Some(opened) = self.ask(ProcessRequest::Descriptors { limit: limit_u32 }) {

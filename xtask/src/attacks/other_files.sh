@@ -51,6 +51,7 @@ expect() { # OUTCOME OPERATION PID FIRST SECOND [PATH]
   [ "$outcome" = "$1" ] || broken "request ${*:2}: $outcome, not $1"
 }
 expect opened $environment "$scheduler" 0 0
+expect opened $output "$scheduler" 1 0
 expect opened $metadata "$scheduler" 0 0 "$folder/good-1.0.dist-info/METADATA"
 expect denied $metadata "$scheduler" 0 0 "$folder/evil-1.0.dist-info/METADATA"
 expect denied $metadata "$scheduler" 0 0 "$folder/tokenizer.json"
