@@ -36,6 +36,7 @@ TARGETS = {
     "probe_record": ("records of the ring buffer, and their matcher", 4 << 10),
     "probe_points": ("any file as a library", 64 << 10),
     "proc": ("the kernel's process tables", 4 << 10),
+    "requests": ("requests to the processes with rights, and replies: parsed, encoded and parsed again", 5 << 10),
     "relay": ("the relay between two sockets: output against input, reported messages against a scanner", 16 << 10),
     "feed": ("a feed's messages and states; its connections whole against pieces", 16 << 10),
     "query": ("filters of the request table, against their single terms", 256),

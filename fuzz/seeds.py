@@ -80,6 +80,8 @@ def seeds():
         "probe_record": [record(1, 0, b) + record(3, 0, b) + record(4, 0, b"") + record(2, 1, b"") for b in short],
         "probe_points": libraries(),
         "proc": tables(),
+        # One of each operation, with and without a path.
+        "requests": [bytes([n]) + bytes(size - 1) + path for n in range(14) for size in (32, 280) for path in (b"", b"/a/b")],
         "relay": [bytes([40, 90, 200]) + GREETING + forth + GREETING + back for forth, back in pairs],
         "feed": [bytes([mode, 9]) + connection for mode in (2, 3)],
         "query": FILTERS,

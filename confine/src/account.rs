@@ -20,11 +20,16 @@ const NEEDED: [(CapabilitySet, &str); 2] = [(CapabilitySet::SETUID, "SETUID"), (
 
 /// Whether this process runs as root and can change to any user. The error names the capability that it lacks.
 pub fn can_change_user() -> std::result::Result<bool, &'static str> {
+    is_root_with(&NEEDED)
+}
+
+/// Whether this process runs as root. The error names the first of the `needed` capabilities that it lacks as root.
+pub(crate) fn is_root_with(needed: &[(CapabilitySet, &'static str)]) -> std::result::Result<bool, &'static str> {
     if !geteuid().is_root() {
         return Ok(false);
     }
     let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
-    match NEEDED.iter().find(|(needed, _)| !has.contains(*needed)) {
+    match needed.iter().find(|(needed, _)| !has.contains(*needed)) {
         Some((_, name)) => Err(name),
         None => Ok(true),
     }

@@ -34,7 +34,7 @@ impl Plan {
             Err(error) => note(format!("cannot drop capabilities: {error}")),
         }
         // Its memory could otherwise be written to by a process with its user id, which then had its rights.
-        if self.work == Work::Attach
+        if matches!(self.work, Work::Attach | Work::Open)
             && let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable)
         {
             note(format!("cannot protect the memory from processes of the same user: {error}"));

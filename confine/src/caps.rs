@@ -6,13 +6,13 @@ use std::path::PathBuf;
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use rustix::io::{Errno, Result};
-use rustix::process::{Uid, geteuid, getpriority_user};
+use rustix::process::{Uid, getpriority_user};
 use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, capability_is_in_bounding_set, clear_ambient_capability_set,
     remove_capability_from_bounding_set, set_capabilities,
 };
 
-use crate::account::{Account, change_user};
+use crate::account::{Account, change_user, is_root_with};
 use crate::plan::{Capabilities, Plan};
 
 /// Bypasses file permissions. Kept if a named file needs it.
@@ -29,8 +29,7 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<(Capabilities, Option<Res
     }
     let mut keep = plan.keep & permitted;
     if plan.unprivileged {
-        // Another process writes its files, see `Plan::unprivileged`.
-        keep |= READ_ALL & permitted;
+        // Other processes open its files, see `Plan::unprivileged`.
     } else if plan.account.is_some() {
         keep -= BYPASS_PERMISSIONS;
         if !plan.read.is_empty() {
@@ -89,7 +88,7 @@ pub fn unused_account() -> Option<Account> {
     Some(Account { user: id, group: id })
 }
 
-/// Capabilities to change the ids, and to read files of other users afterwards.
+/// Capabilities to change the ids, and to read files of other users afterwards, in this process or in one that it starts before.
 const NEEDED: [(CapabilitySet, &str); 3] =
     [(CapabilitySet::SETUID, "SETUID"), (CapabilitySet::SETGID, "SETGID"), (READ_ALL, "DAC_READ_SEARCH")];
 /// Replaces the access that root has to its own files.
@@ -97,14 +96,7 @@ const READ_ALL: CapabilitySet = CapabilitySet::DAC_READ_SEARCH;
 
 /// Whether this process runs as root and can change to an unused user. The error names the capability that it lacks.
 pub fn can_drop_root() -> std::result::Result<bool, &'static str> {
-    if !geteuid().is_root() {
-        return Ok(false);
-    }
-    let has = capabilities(None).map_or(CapabilitySet::empty(), |sets| sets.effective);
-    match NEEDED.iter().find(|(needed, _)| !has.contains(*needed)) {
-        Some((_, name)) => Err(name),
-        None => Ok(true),
-    }
+    is_root_with(&NEEDED)
 }
 
 /// Changes the user and group ids of this thread to unused ones. Returns the new id.
@@ -159,6 +151,6 @@ mod tests {
         let user = unused_user(&own_map).unwrap();
         assert_eq!(getpriority_user(Uid::from_raw(user)), Err(Errno::SRCH));
         assert_ne!(Some(user), unused_user(&own_map), "two processes that start at once get different ones");
-        assert!(getpriority_user(geteuid()).is_ok(), "a used id is recognised");
+        assert!(getpriority_user(rustix::process::geteuid()).is_ok(), "a used id is recognised");
     }
 }

@@ -9,7 +9,7 @@
 //!    those of [`Plan::account`].
 //! 5. Set `no_new_privs`, so that no program started later regains them.
 //! 6. Landlock (Linux 5.13): files, TCP ports and abstract sockets. Landlock treats reading `/proc/PID` of another process as tracing it
-//!    and refuses that, so commands that watch processes do not use it ([`Work::Observe`], [`Work::Attach`], [`Work::Move`]).
+//!    and refuses that, so commands that watch processes do not use it ([`Work::Observe`], [`Work::Attach`], [`Work::Open`], [`Work::Move`]).
 //! 7. seccomp: system calls. A call that this work never makes fails with `EPERM`, or ends the process if no traffic passes through it
 //!    ([`Work::Files`]). An unlisted call fails with `ENOSYS`, so that a libc falls back to an older one.
 //!

@@ -17,11 +17,14 @@ pub enum Work {
     Files,
     /// Like `Files`, with sockets, but without access to other processes.
     Network,
-    /// Like `Network`, and reads the `/proc` entries of other processes. Uses eBPF maps that a process with
+    /// Like `Network`, and reads the `/proc` entries of other processes that every user may read. Uses eBPF maps that a process with
     /// [`Self::Attach`] created. Signals and traces no process.
     Observe,
     /// Attaches eBPF programs to other processes, and enters their network namespaces, for a process with [`Self::Observe`].
     Attach,
+    /// Opens files of other processes with the rights of their users, for a process with [`Self::Observe`]. Without sockets, except those it
+    /// has.
+    Open,
     /// Reads the memory of other processes and their files in `/proc`, and nothing else of them. Without sockets, except those it has.
     Memory,
     /// Like `Observe` and `Attach`, for a command that starts a program or moves sockets: also duplicates descriptors of processes, signals
@@ -31,7 +34,7 @@ pub enum Work {
 
 impl Work {
     pub(crate) const fn observes_processes(self) -> bool {
-        matches!(self, Self::Observe | Self::Attach | Self::Memory | Self::Move)
+        matches!(self, Self::Observe | Self::Attach | Self::Open | Self::Memory | Self::Move)
     }
 
     /// Whether it creates eBPF programs and links, and enters network namespaces.
@@ -65,8 +68,8 @@ pub struct Plan {
     /// Permits connecting to abstract sockets of other processes.
     pub abstract_sockets: bool,
     /// Changes root's user id to one that no other process has, which may write no file of root or of the observed processes, nor their
-    /// memory. Check [`can_drop_root`](crate::can_drop_root) first. Files of the plan that are to be written must be opened by another
-    /// process.
+    /// memory. Check [`can_drop_root`](crate::can_drop_root) first. Files of the plan that are to be written, and with
+    /// [`Work::Observe`] those that only some users may read, must be opened by another process.
     pub unprivileged: bool,
     /// Changes root's user and group to these, and leaves all other groups. Whether it is changed or not, only the permissions of this user
     /// count for files: `DAC_OVERRIDE` is never kept. Files of the plan that are to be written must be opened by another process. Check

@@ -13,9 +13,9 @@ use seccompiler::{
 
 use crate::plan::Work;
 use crate::syscalls::{
-    ALWAYS, FORBIDDEN, FORBIDDEN_FOR_ATTACHER, FORBIDDEN_FOR_FILES, FORBIDDEN_FOR_MEMORY, FORBIDDEN_LEGACY,
-    FORBIDDEN_UNLESS_ATTACHER, FORBIDDEN_UNLESS_MOVE, FORBIDDEN_UNLESS_OBSERVER, MEMORY_OF_OTHERS, MOVES, PROCESSES,
-    SOCKETS,
+    ALWAYS, FORBIDDEN, FORBIDDEN_FOR_ATTACHER, FORBIDDEN_FOR_FILES, FORBIDDEN_FOR_READERS, FORBIDDEN_LEGACY,
+    FORBIDDEN_UNLESS_ATTACHER, FORBIDDEN_UNLESS_MOVE, FORBIDDEN_UNLESS_OBSERVER, FORBIDDEN_UNLESS_OPENER,
+    MEMORY_OF_OTHERS, MOVES, PROCESSES, SOCKETS,
 };
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
@@ -116,7 +116,7 @@ fn bpf_other_than(permitted: &[u64]) -> BuildResult<SeccompRule> {
 /// Rules of the forbidden calls.
 fn forbidden(work: Work) -> BuildResult<Rules> {
     let mut all: Vec<&[c_long]> = vec![FORBIDDEN, FORBIDDEN_LEGACY];
-    if matches!(work, Work::Files | Work::Memory) {
+    if matches!(work, Work::Files | Work::Open | Work::Memory) {
         all.push(FORBIDDEN_FOR_FILES);
     }
     if !work.observes_processes() {
@@ -131,8 +131,13 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
     if work == Work::Observe {
         all.push(MEMORY_OF_OTHERS);
     }
-    if work == Work::Memory {
-        all.push(FORBIDDEN_FOR_MEMORY);
+    if matches!(work, Work::Open | Work::Memory) {
+        all.push(FORBIDDEN_FOR_READERS);
+    }
+    if work == Work::Open {
+        all.push(MEMORY_OF_OTHERS);
+    } else {
+        all.push(FORBIDDEN_UNLESS_OPENER);
     }
     if work != Work::Move {
         all.push(FORBIDDEN_UNLESS_MOVE);
@@ -162,7 +167,7 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
 /// Rules of the permitted calls.
 fn permitted(work: Work) -> BuildResult<Rules> {
     let mut all: Vec<&[c_long]> = ALWAYS.to_vec();
-    let has_sockets = !matches!(work, Work::Files | Work::Attach | Work::Memory);
+    let has_sockets = !matches!(work, Work::Files | Work::Attach | Work::Open | Work::Memory);
     if has_sockets {
         all.push(SOCKETS);
     }
@@ -173,6 +178,7 @@ fn permitted(work: Work) -> BuildResult<Rules> {
         Work::Observe | Work::Attach => all.push(PROCESSES),
         Work::Move => all.extend([PROCESSES, MEMORY_OF_OTHERS]),
         Work::Memory => all.push(MEMORY_OF_OTHERS),
+        Work::Open => all.push(FORBIDDEN_UNLESS_OPENER),
         Work::Files | Work::Network => {}
     }
     let mut rules: Rules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();

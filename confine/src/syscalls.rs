@@ -262,10 +262,6 @@ pub(crate) const FORBIDDEN: &[c_long] = &[
     libc::SYS_setregid,
     libc::SYS_setresuid,
     libc::SYS_setresgid,
-    libc::SYS_setgroups,
-    libc::SYS_setfsuid,
-    libc::SYS_setfsgid,
-    libc::SYS_capset,
     libc::SYS_personality,
     libc::SYS_keyctl,
     libc::SYS_add_key,
@@ -326,8 +322,12 @@ pub(crate) const FORBIDDEN_FOR_ATTACHER: &[c_long] = &[
     libc::SYS_accept4,
 ];
 
-/// Calls on other processes that [`crate::Work::Memory`] never makes.
-pub(crate) const FORBIDDEN_FOR_MEMORY: &[c_long] = &[libc::SYS_bpf, libc::SYS_perf_event_open, libc::SYS_pidfd_open];
+/// Calls that only [`crate::Work::Open`] makes, to open a file with the rights of another user.
+pub(crate) const FORBIDDEN_UNLESS_OPENER: &[c_long] =
+    &[libc::SYS_setgroups, libc::SYS_setfsuid, libc::SYS_setfsgid, libc::SYS_capset];
+
+/// Calls on other processes that [`crate::Work::Memory`] and [`crate::Work::Open`] never make.
+pub(crate) const FORBIDDEN_FOR_READERS: &[c_long] = &[libc::SYS_bpf, libc::SYS_perf_event_open, libc::SYS_pidfd_open];
 
 /// Calls that only [`crate::Work::Move`] makes.
 pub(crate) const FORBIDDEN_UNLESS_MOVE: &[c_long] =

@@ -1,9 +1,10 @@
 //! A confined process tries each forbidden call, which must be refused, and each needed one, which must succeed. Without arguments this
 //! program is the test; with `--attempt` it is the confined process of one attempt.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -36,6 +37,20 @@ const KINDS: [(&str, Work); 5] = [
     ("move", Work::Move),
 ];
 
+/// The process that opens files for others, and the attempts that it is allowed. All others are refused.
+const OPEN_KIND: (&str, Work) = ("open", Work::Open);
+const ALLOWED_FOR_OPEN: [&str; 10] = [
+    "check the process status",
+    "read the input",
+    "start a thread",
+    "catch a panic",
+    "read a missing file",
+    "signal itself",
+    "unshare its descriptor table",
+    "read a secret",
+    READS_MEMORY,
+    "query the size of a terminal",
+];
 /// The process that reads Python stacks, and the attempts that it is allowed. All others are refused.
 const MEMORY_KIND: (&str, Work) = ("memory", Work::Memory);
 const ALLOWED_FOR_MEMORY: [&str; 11] = [
@@ -51,8 +66,8 @@ const ALLOWED_FOR_MEMORY: [&str; 11] = [
     READS_MEMORY_BY_CALL,
     "query the size of a terminal",
 ];
-/// Capabilities that a process of `attach` keeps to read other processes.
-const OBSERVE_CAPABILITIES: Capabilities = Capabilities::SYS_PTRACE.union(Capabilities::DAC_READ_SEARCH);
+/// Capabilities to read other processes.
+const READ_CAPABILITIES: Capabilities = Capabilities::SYS_PTRACE.union(Capabilities::DAC_READ_SEARCH);
 /// Capabilities to attach programs.
 const ATTACH_CAPABILITIES: Capabilities = Capabilities::SYS_PTRACE
     .union(Capabilities::DAC_READ_SEARCH)
@@ -82,7 +97,7 @@ const ATTEMPTS: &[Attempt] = {
     const SOCKETS: [AttemptResult; 5] = [Killed, Allowed, Allowed, Refused, Allowed];
     const WITH_FILES_OF_ROOT: [AttemptResult; 5] = [Allowed, Allowed, Refused, Refused, Allowed];
     const OTHER_PORTS: [AttemptResult; 5] = [Killed, Refused, Allowed, Refused, Allowed];
-    const OTHER_FILES: [AttemptResult; 5] = [Refused, Refused, Allowed, Allowed, Allowed];
+    const OTHER_FILES: [AttemptResult; 5] = [Refused, Refused, Refused, Allowed, Allowed];
     const OTHER_FILES_OF_ROOT: [AttemptResult; 5] = [Refused, Refused, Refused, Refused, Allowed];
     const UNLISTED: [AttemptResult; 5] = [Refused; 5];
     const NEVER: [AttemptResult; 5] = [Killed, Refused, Refused, Refused, Refused];
@@ -224,7 +239,7 @@ fn main() -> ExitCode {
     if let [marker, work, attempt, folder, port] = line.as_slice()
         && marker == "--attempt"
     {
-        let &(_, work) = KINDS.iter().chain([&MEMORY_KIND]).find(|kind| kind.0 == work).expect("a kind");
+        let &(_, work) = KINDS.iter().chain([&MEMORY_KIND, &OPEN_KIND]).find(|kind| kind.0 == work).expect("a kind");
         return attempt_confined(work, attempt, Path::new(folder), port.parse().expect("a port"));
     }
     let (mut failed, mut attempts) = (0, 0);
@@ -233,9 +248,10 @@ fn main() -> ExitCode {
         println!("SKIPPED: attempts that need root");
     }
     for &(attempt, results, _) in ATTEMPTS {
-        let of_memory =
-            if ALLOWED_FOR_MEMORY.contains(&attempt) { AttemptResult::Allowed } else { AttemptResult::Refused };
-        for ((name, work), expected) in KINDS.iter().zip(results).chain([(&MEMORY_KIND, of_memory)]) {
+        let of_memory = allowed_or_refused(ALLOWED_FOR_MEMORY.contains(&attempt));
+        let of_open = allowed_or_refused(ALLOWED_FOR_OPEN.contains(&attempt));
+        let others = [(&MEMORY_KIND, of_memory), (&OPEN_KIND, of_open)];
+        for ((name, work), expected) in KINDS.iter().zip(results).chain(others) {
             if (drops_root(*work) || ROOT_ONLY.contains(&attempt)) && !is_root {
                 continue;
             }
@@ -260,6 +276,10 @@ fn main() -> ExitCode {
     ExitCode::from(u8::from(failed > 0))
 }
 
+fn allowed_or_refused(is_allowed: bool) -> AttemptResult {
+    if is_allowed { AttemptResult::Allowed } else { AttemptResult::Refused }
+}
+
 fn run_attempt(work: &str, attempt: &str) -> Output {
     let folder = tempfile::tempdir().expect("a folder");
     for name in ["input", "out", "other", "stale"] {
@@ -268,6 +288,7 @@ fn run_attempt(work: &str, attempt: &str) -> Output {
     for name in ["input/file", "out/old", "other/secret"] {
         fs::write(folder.path().join(name), "precious").expect("written");
     }
+    fs::set_permissions(folder.path().join("other/secret"), Permissions::from_mode(0o600)).expect("changed");
     // Leave the socket file in place.
     drop(UnixListener::bind(folder.path().join("stale/socket")).expect("a socket"));
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -282,7 +303,7 @@ fn run_attempt(work: &str, attempt: &str) -> Output {
 
 /// Whether this kind of process changes root's user id.
 fn drops_root(work: Work) -> bool {
-    matches!(work, Work::Observe | Work::Attach | Work::Memory)
+    matches!(work, Work::Observe | Work::Attach | Work::Memory | Work::Open)
 }
 
 /// Runs the attempt in this process. Exit code 0: it succeeded; 1: it was refused.
@@ -299,9 +320,9 @@ fn attempt_confined(work: Work, attempt: &str, folder: &Path, port: u16) -> Exit
     plan.make(&folder.join("out/new"));
     plan.make(&folder.join("stale/socket"));
     let is_root = rustix::process::geteuid().is_root();
-    let observes = matches!(work, Work::Observe | Work::Attach | Work::Memory | Work::Move);
+    let observes = matches!(work, Work::Observe | Work::Attach | Work::Memory | Work::Open | Work::Move);
     let kept = match work {
-        Work::Observe | Work::Memory if is_root => OBSERVE_CAPABILITIES,
+        Work::Open | Work::Memory if is_root => READ_CAPABILITIES,
         Work::Attach | Work::Move if is_root => ATTACH_CAPABILITIES,
         _ => Capabilities::empty(),
     };

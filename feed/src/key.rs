@@ -1,5 +1,7 @@
 //! The key shared by source and watchers.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::{fmt, io};
@@ -25,17 +27,24 @@ impl Key {
 
     /// Reads a file of 64 hexadecimal digits that only its owner may read.
     pub fn read(path: &Path) -> io::Result<Self> {
+        Self::of_file(path, File::open(path))
+    }
+
+    /// Reads the key from the file that was opened at this path.
+    pub fn of_file(path: &Path, opened: io::Result<File>) -> io::Result<Self> {
         let shown = path.display();
         let failed =
             |error: io::Error| io::Error::new(error.kind(), format!("cannot read the key in {shown}: {error}"));
         let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{shown} {why}"));
-        let meta = std::fs::metadata(path).map_err(failed)?;
+        let file = opened.map_err(failed)?;
+        let meta = file.metadata().map_err(failed)?;
         if meta.mode() & 0o077 != 0 {
             return Err(refused(
                 "is readable by other users: run chmod 600 on it, and create a new key if it may have been read",
             ));
         }
-        let text = if meta.len() > FILE { String::new() } else { std::fs::read_to_string(path).map_err(failed)? };
+        let mut text = String::new();
+        file.take(FILE + 1).read_to_string(&mut text).map_err(failed)?;
         parse(text.trim()).ok_or_else(|| {
             refused("is not a key: it must contain 64 hexadecimal digits; create one with `openssl rand -hex 32`")
         })

@@ -1,10 +1,15 @@
 //! The file that another process has open.
 
-use std::os::fd::AsRawFd as _;
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd as _};
 
-use rustix::fs::CWD;
+use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::{ExpectedFile, ReadError, RegularFile, kernel};
+use crate::regular::read_to_limit;
+use crate::{ExpectedFile, ReadError, RegularFile};
+
+/// Maximum size of `fdinfo`. That of a file with locks has a line for each.
+const INFO: usize = 64 << 10;
 
 /// `O_PATH` in the octal flags of `fdinfo`: a process needs no right to a file for such a descriptor of it.
 const O_PATH: u32 = 0o10_000_000;
@@ -28,20 +33,21 @@ impl DescriptorInfo {
         })
     }
 
-    fn of(process: &str, descriptor: u32) -> Result<Self, ReadError> {
-        let text = kernel::read_text(format!("/proc/{process}/fdinfo/{descriptor}"))?;
-        Self::parse(&text).ok_or(ReadError::Replaced)
+    fn read(process: impl AsFd, path: &str) -> Result<Self, ReadError> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let text = read_to_limit(&File::from(openat(process, path, flags, Mode::empty())?), INFO)?;
+        Self::parse(&String::from_utf8_lossy(&text)).ok_or(ReadError::Replaced)
     }
 }
 
 impl RegularFile {
-    /// Opens the regular file that process `pid` has open as `descriptor`. Refuses a descriptor of `O_PATH`, which a process may have of a
-    /// file that it must not read.
-    pub fn open_by_process(pid: u32, descriptor: u32) -> Result<Self, ReadError> {
-        let opened = Self::open_at(CWD, format!("/proc/{pid}/fd/{descriptor}"), ExpectedFile::ANY)?;
+    /// Opens the regular file that the process whose directory in `/proc` is `process` has open as `descriptor`. Refuses a descriptor of
+    /// `O_PATH`, which a process may have of a file that it must not read.
+    pub fn open_by_process(process: impl AsFd, descriptor: u32) -> Result<Self, ReadError> {
+        let opened = Self::open_at(&process, format!("fd/{descriptor}"), ExpectedFile::ANY)?;
         // Compared after the open, because the process can exchange the descriptor at any time.
-        let theirs = DescriptorInfo::of(&pid.to_string(), descriptor)?;
-        let ours = DescriptorInfo::of("self", opened.file().as_raw_fd() as u32)?;
+        let theirs = DescriptorInfo::read(&process, &format!("fdinfo/{descriptor}"))?;
+        let ours = DescriptorInfo::read(CWD, &format!("/proc/self/fdinfo/{}", opened.file().as_raw_fd()))?;
         if theirs.flags & O_PATH != 0 {
             return Err(ReadError::Denied);
         }
@@ -54,26 +60,22 @@ impl RegularFile {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-
-    use rustix::fs::{Mode, OFlags, openat};
-
     use super::*;
 
     #[test]
     fn only_a_file_that_the_process_may_use_is_opened() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "log").unwrap();
-        let me = std::process::id();
+        let me = openat(CWD, "/proc/self", OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let open =
-            |descriptor: &dyn std::os::fd::AsRawFd| RegularFile::open_by_process(me, descriptor.as_raw_fd() as u32);
+            |descriptor: &dyn std::os::fd::AsRawFd| RegularFile::open_by_process(&me, descriptor.as_raw_fd() as u32);
         let append = File::options().append(true).open(file.path()).unwrap();
         assert_eq!(open(&append).unwrap().read(10), Ok(b"log".to_vec()));
         let located = openat(CWD, file.path(), OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).unwrap();
         assert_eq!(open(&located).err(), Some(ReadError::Denied));
         let (_, pipe) = std::io::pipe().unwrap();
         assert_eq!(open(&pipe).err(), Some(ReadError::NotRegular));
-        assert_eq!(RegularFile::open_by_process(me, 1 << 20).err(), Some(ReadError::Gone));
+        assert_eq!(RegularFile::open_by_process(&me, 1 << 20).err(), Some(ReadError::Gone));
     }
 
     #[test]

@@ -26,6 +26,12 @@ pub enum ReadError {
     /// A file other than the expected one: another inode or owner.
     #[error("another file has its name")]
     Replaced,
+    /// The process that opens files for this one does so only for processes of engines.
+    #[error("not a process of an engine")]
+    NotExamined,
+    /// The process that opens files for this one has exited.
+    #[error("the process that opens files for tokengap has exited")]
+    OpenerEnded,
     /// Any other error from the kernel.
     #[error("{0}")]
     Os(Errno),

@@ -116,13 +116,29 @@ impl RegularFile {
         if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino) {
             return Err(ReadError::Replaced);
         }
-        Ok(Self {
-            device: opened.st_dev,
-            inode: opened.st_ino,
-            owner_uid: opened.st_uid,
-            size_bytes: u64::try_from(opened.st_size).unwrap_or(0),
+        Ok(Self::of(file, &opened))
+    }
+
+    /// Checks a file that another process has opened for this one.
+    pub fn received(file: OwnedFd, expected: ExpectedFile) -> Result<Self, ReadError> {
+        let found = fstat(&file)?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+            return Err(ReadError::NotRegular);
+        }
+        if !expected.accepts(&found) {
+            return Err(ReadError::Replaced);
+        }
+        Ok(Self::of(file.into(), &found))
+    }
+
+    fn of(file: File, status: &Stat) -> Self {
+        Self {
+            device: status.st_dev,
+            inode: status.st_ino,
+            owner_uid: status.st_uid,
+            size_bytes: u64::try_from(status.st_size).unwrap_or(0),
             file,
-        })
+        }
     }
 
     /// Path by which the kernel reaches this file, however it is renamed. Valid while it is open, in this process only.

@@ -2,6 +2,8 @@
 
 use crate::discover::diag;
 use crate::discover::{FlagName, Flags};
+use crate::helper::request::{Request, parse_reply};
+use crate::opener_client::request::{OpenRequest, PIECE, ReplyPiece, descriptors_to_bytes, parse_descriptors};
 use crate::probe_points::{ProbePoints, method};
 use crate::proc::{maps, net, stat, strings};
 
@@ -22,4 +24,25 @@ pub fn tables(text: &[u8]) {
     let wanted = [FlagName::switch("--stream", "--s"), FlagName::value("--mode", "--m")];
     Flags::parse(&strings(text), &wanted);
     assert!(diag::parse(text) <= text.len() / 16, "every socket needs 16 bytes of input");
+}
+
+/// Parses `message` as each kind of request and reply of the processes with rights.
+pub fn requests(message: &[u8]) {
+    if let Some(request) = OpenRequest::parse(message) {
+        assert_eq!(OpenRequest::parse(&request.to_bytes()), Some(request), "an encoded request is the same");
+    }
+    if let Some(request) = Request::parse(message) {
+        assert_eq!(Request::parse(&request.to_bytes()), Some(request), "an encoded request is the same");
+    }
+    let _ = parse_reply(message);
+    if let Some(piece) = ReplyPiece::parse(message) {
+        let descriptors = parse_descriptors(&piece.content);
+        assert_eq!(
+            parse_descriptors(&descriptors_to_bytes(&descriptors)),
+            descriptors,
+            "encoded descriptors are the same"
+        );
+        let is_whole = piece.content.len() <= PIECE;
+        assert!(!is_whole || ReplyPiece::parse(&piece.to_bytes()) == Some(piece), "an encoded reply is the same");
+    }
 }

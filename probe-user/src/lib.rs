@@ -10,6 +10,7 @@
 mod attach;
 pub mod btf;
 pub mod capability;
+mod channel;
 pub mod cpu;
 pub mod degraded;
 pub mod discover;
@@ -25,6 +26,8 @@ pub mod library;
 mod load;
 pub mod matcher;
 pub mod observation;
+pub mod opener;
+pub mod opener_client;
 mod options;
 pub mod peers;
 pub mod place;
@@ -33,6 +36,7 @@ pub mod probe;
 mod probe_points;
 pub mod prober;
 mod proc;
+pub mod process_files;
 mod programs;
 #[cfg(feature = "python-stacks")]
 pub mod python;

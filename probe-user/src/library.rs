@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use foreign::RegularFile;
 use memchr::memmem;
 
-use crate::discover::libzmq::{self, open};
+use crate::discover::libzmq;
 use crate::discover::{EngineKind, InnerServer, LibZmq, Release};
 use crate::probe_points::{Known, method};
 use crate::proc::maps::{self, MappedFile};
@@ -72,7 +72,7 @@ fn named(pid: u32, is_it: impl Fn(&[u8]) -> bool) -> Result<Vec<Library>, ReadEr
 
 fn mapped(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {
     let process = ProcDir::of(pid)?;
-    let files = maps::files(&process.read("maps", LONGEST_MAPS)?);
+    let files = maps::files(&process.mappings(LONGEST_MAPS)?);
     Ok((process, files))
 }
 
@@ -84,7 +84,7 @@ fn open_all(process: &ProcDir, files: &[&MappedFile]) -> Result<Vec<Library>, Re
 }
 
 fn open_library(process: &ProcDir, file: &MappedFile) -> Result<Library, ReadError> {
-    Ok(Library { file: open(process, file)?, path: file.path.clone(), buffers: false })
+    Ok(Library { file: process.open_library(file)?, path: file.path.clone(), buffers: false })
 }
 
 /// Whether only pyzmq uses this file: it is in the wheel's `pyzmq.libs`, or linked into its module, and the module is loaded.

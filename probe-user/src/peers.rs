@@ -8,6 +8,7 @@ use crate::discover::DiagError;
 use crate::discover::ReadError;
 use crate::discover::connection;
 use crate::discover::diag::Diag;
+use crate::opener_client::request::ThreadFile;
 use crate::proc::{ProcDir, pids};
 
 /// Maximum number of sockets, of processes and of descriptors listed.
@@ -84,7 +85,7 @@ pub fn holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
 /// Whether thread `tid` of process `pid` sleeps in a poll. An event loop with messages in its inbox never does. Needs the permission to
 /// trace the process, and a kernel with `/proc/PID/task/TID/syscall`.
 pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
-    let text = ProcDir::of(pid)?.read(&format!("task/{tid}/syscall"), 4096)?;
+    let text = ProcDir::of(pid)?.thread_file(tid, ThreadFile::SystemCall)?;
     Ok(cpu::polls(&String::from_utf8_lossy(&text)))
 }
 

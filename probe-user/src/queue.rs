@@ -12,6 +12,7 @@ use crate::discover::diag::Diag;
 use crate::discover::{DiagError, End, ReadError};
 use crate::proc::ProcDir;
 use crate::proc::net::{self, TcpState};
+use crate::process_files::MAX_DESCRIPTORS;
 
 pub use crate::discover::diag::Depth;
 
@@ -111,7 +112,7 @@ impl Queues {
 
     fn find(&mut self, socket: End) -> Result<Query, QueueError> {
         let End { pid, inode, .. } = socket;
-        let (net, process) = match ProcDir::of(pid).and_then(|process| Ok((process.namespace("net")?, process))) {
+        let (net, process) = match ProcDir::of(pid).and_then(|process| Ok((process.network_namespace()?, process))) {
             Ok(found) => found,
             Err(ReadError::Gone) => return Ok(Query::Gone),
             Err(error) => return Err(QueueError::Namespace(pid, error)),
@@ -161,8 +162,8 @@ fn list(process: &ProcDir) -> Result<HashMap<u64, (SocketAddr, SocketAddr)>, Rea
 
 /// Whether the process still holds the socket. False if that cannot be read.
 fn has_socket(socket: End) -> bool {
-    let link = std::fs::read_link(format!("/proc/{}/fd/{}", socket.pid, socket.fd));
-    link.is_ok_and(|link| link.as_os_str() == format!("socket:[{}]", socket.inode).as_str())
+    let sockets = ProcDir::of(socket.pid).and_then(|process| process.sockets(MAX_DESCRIPTORS));
+    sockets.is_ok_and(|(sockets, _)| sockets.contains(&(socket.fd, socket.inode)))
 }
 
 #[cfg(test)]

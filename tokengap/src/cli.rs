@@ -121,6 +121,8 @@ commands! {
     Stacks(cmd::stacks),
     #[cfg(target_os = "linux")]
     Prober(cmd::prober),
+    #[cfg(target_os = "linux")]
+    Opener(cmd::opener),
     Generate(cmd::generate),
 }
 

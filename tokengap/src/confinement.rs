@@ -1,13 +1,15 @@
 //! Privileges and access that each command drops before it reads untrusted input, and those it keeps.
 
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail, ensure};
 use confine::{Account, Capabilities, Plan, PortAccess, Work};
+use probe_user::discover::hides_processes;
 use probe_user::examine::{filter, setting};
-use probe_user::{Capability, Feature, Permissions, helper};
+use probe_user::{Capability, Feature, Permissions, helper, opener_client};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zmq_tap::relay::Endpoint;
 
@@ -169,17 +171,30 @@ pub(crate) fn change_account(account: Account, mut plan: Plan) -> anyhow::Result
     Ok(())
 }
 
-/// Confines `attach`. Other processes attach its probes and create the files of its results. As root it changes to a user without files.
-pub(crate) fn attach(args: &LiveArgs, prober_arguments: &[String]) -> anyhow::Result<()> {
+/// Options of the processes that `attach` starts.
+pub(crate) struct HelperOptions {
+    pub(crate) prober_arguments: Vec<String>,
+    /// Processes and files that the user named.
+    pub(crate) named_pids: Vec<u32>,
+    pub(crate) named_files: Vec<PathBuf>,
+}
+
+/// Confines `attach`. Other processes attach its probes, open the files of processes and create those of its results. As root it changes to a
+/// user without files. No capability remains, except one for a port below 1024 and those that an old kernel or a `/proc` with `hidepid`
+/// makes necessary.
+pub(crate) fn attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
     if OFF.load(Ordering::Relaxed) {
         return Ok(());
     }
     // What a feature lacks depends on the rights that tokengap was started with, not on those that remain here.
     Permissions::here();
     filter::refused();
-    start_prober(args, prober_arguments)?;
+    start_prober(args, &helpers.prober_arguments)?;
+    if has_capabilities() {
+        start_opener(args, helpers)?;
+    }
     let mut plan = live(Work::Observe, args);
-    plan.keep |= reading();
+    plan.keep |= needed_here();
     let why = match confine::can_drop_root() {
         Ok(false) => None,
         Err(lacking) => Some(format!("it lacks CAP_{lacking}")),
@@ -199,23 +214,61 @@ pub(crate) fn attach(args: &LiveArgs, prober_arguments: &[String]) -> anyhow::Re
 
 /// Starts the process that attaches probes for this one ([`probe_user::prober`]).
 fn start_prober(args: &LiveArgs, prober_arguments: &[String]) -> anyhow::Result<()> {
-    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
-    let (our_end, child_end) = pair.context("cannot create a socket pair")?;
     let mut command = Command::new("/proc/self/exe");
-    // It would write over the screen.
+    show_log(&mut command, args);
+    command.arg("prober").args(prober_arguments);
+    helper::connect(spawn_with_socket(command, "the process that attaches probes")?);
+    Ok(())
+}
+
+/// Starts the process that opens files of other processes for this one ([`probe_user::opener`]).
+fn start_opener(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
+    let mut command = Command::new("/proc/self/exe");
+    show_log(&mut command, args);
+    command.arg("opener").args(helpers.named_pids.iter().map(|pid| format!("--pid={pid}")));
+    for file in &helpers.named_files {
+        command.arg("--file").arg(file);
+    }
+    let socket = spawn_with_socket(command, "the process that opens files of other processes")?;
+    opener_client::connect(socket, helpers.named_files.clone());
+    Ok(())
+}
+
+/// Shows the log of a process that is to be started, if this one shows its own and has no screen.
+fn show_log(command: &mut Command, args: &LiveArgs) {
     if args.outcome.is_headless() && tracing::enabled!(tracing::Level::DEBUG) {
         command.arg("-vv");
     }
-    command.arg("prober").args(prober_arguments).stdin(child_end).stdout(Stdio::null());
-    command.spawn().context("cannot start the process that attaches probes")?;
-    helper::connect(our_end);
-    Ok(())
+}
+
+/// Starts a process with a socket as its standard input. Returns the other end.
+fn spawn_with_socket(mut command: Command, what: &str) -> anyhow::Result<OwnedFd> {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let (our_end, child_end) = pair.context("cannot create a socket pair")?;
+    let started = command.stdin(child_end).stdout(Stdio::null()).spawn();
+    started.with_context(|| format!("cannot start {what}"))?;
+    Ok(our_end)
+}
+
+/// Whether this process has rights that its user has not.
+fn has_capabilities() -> bool {
+    rustix::thread::capabilities(None).is_ok_and(|sets| !sets.permitted.is_empty())
+}
+
+/// Confines the process that opens files of other processes.
+pub(crate) fn opener() {
+    let mut plan = Plan::new(Work::Open);
+    plan.keep = Capabilities::SYS_PTRACE | Capabilities::DAC_READ_SEARCH | Capabilities::CHECKPOINT_RESTORE;
+    // Files that a process chose are opened with the rights of its user.
+    plan.keep |= Capabilities::SETUID | Capabilities::SETGID;
+    plan.unprivileged = confine::can_drop_root() == Ok(true);
+    apply(&plan);
 }
 
 /// Confines the process that attaches probes. It must be able to load programs until [`refuse_programs`].
 pub(crate) fn prober() {
     let mut plan = Plan::new(Work::Attach);
-    plan.keep = probes();
+    plan.keep = probes() | Capabilities::DAC_READ_SEARCH;
     plan.unprivileged = confine::can_drop_root() == Ok(true);
     apply(&plan);
 }
@@ -224,6 +277,7 @@ pub(crate) fn prober() {
 #[cfg(feature = "python-stacks")]
 pub(crate) fn stacks() {
     let mut plan = Plan::new(Work::Memory);
+    plan.keep = Capabilities::DAC_READ_SEARCH;
     let kernel = Permissions::here().kernel();
     for need in Feature::PythonStacks.needs(kernel) {
         plan.keep |= Capabilities::from_bits_retain(1 << need.bit());
@@ -242,10 +296,19 @@ pub(crate) fn refuse_programs() {
     }
 }
 
-/// Capabilities to read other users' processes and their files, also deleted ones that are mapped.
-fn reading() -> Capabilities {
-    let keep = Capabilities::SYS_PTRACE | Capabilities::DAC_READ_SEARCH | Capabilities::CHECKPOINT_RESTORE;
-    if uses_maps_without_capability() { keep } else { keep | Capabilities::BPF }
+/// Capabilities that `attach` keeps on some machines.
+fn needed_here() -> Capabilities {
+    let mut keep = Capabilities::empty();
+    if !uses_maps_without_capability() {
+        keep |= Capabilities::BPF;
+    }
+    if hides_processes() {
+        tracing::info!(
+            "confinement: /proc is mounted with hidepid, so the right to trace processes is kept to list them"
+        );
+        keep |= Capabilities::SYS_PTRACE;
+    }
+    keep
 }
 
 /// Whether the kernel lets a process without capabilities use the maps whose descriptors it holds.

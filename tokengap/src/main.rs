@@ -29,6 +29,7 @@ mod documents;
 #[cfg(target_os = "linux")]
 mod guard;
 mod headless;
+mod named_file;
 #[cfg(target_os = "linux")]
 mod open_files;
 mod output;

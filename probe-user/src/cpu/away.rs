@@ -6,7 +6,8 @@ use foreign::kernel;
 use trace::event::AwayState;
 
 use super::cgroup::groups;
-use crate::proc::stat;
+use crate::opener_client::request::ThreadFile;
+use crate::proc::{ProcDir, stat};
 
 /// Kernel functions in which a thread of a frozen cgroup sleeps: version 2 (the second one if the first is inlined), version 1.
 const FROZEN_IN: [&str; 3] = ["do_freezer_trap", "get_signal", "__refrigerator"];
@@ -23,8 +24,8 @@ pub struct Away {
 impl Away {
     /// Reads the thread's state from `/proc`; `None` when it is running, runnable or has exited.
     pub fn of(pid: u32, tid: u32) -> Option<Self> {
-        let read = |name: &str| kernel::read_text(format!("/proc/{pid}/task/{tid}/{name}"));
-        let state_char = stat::state(read("stat").ok()?.as_bytes())?;
+        let text = kernel::read_text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
+        let state_char = stat::state(text.as_bytes())?;
         let nowhere = |state| Some(Self { state, place: String::new() });
         match state_char {
             'T' => return nowhere(AwayState::Stopped),
@@ -32,13 +33,15 @@ impl Away {
             'S' | 'D' | 'I' | 'P' => {}
             _ => return None,
         }
+        let process = ProcDir::of(pid).ok()?;
+        let read = |file| process.thread_file(tid, file).map(|text| String::from_utf8_lossy(&text).into_owned());
         // The kernel shows "0" when it hides the function.
-        let wchan = read("wchan").ok().filter(|name| name != "0").unwrap_or_default();
+        let wchan = read(ThreadFile::WaitFunction).ok().filter(|name| name != "0").unwrap_or_default();
         let unclear = state_char == 'D' || wchan.is_empty();
         if FROZEN_IN.contains(&&*wchan) || unclear && is_frozen(pid) {
             return nowhere(AwayState::Frozen);
         }
-        let call = read("syscall").ok().and_then(|line| call_of(&line));
+        let call = read(ThreadFile::SystemCall).ok().and_then(|line| call_of(&line));
         Some(match call {
             Some(call) if is_poll(&call) => Self { state: AwayState::Polling, place: call },
             Some(call) => Self { state: AwayState::Blocked, place: call },

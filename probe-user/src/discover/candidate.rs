@@ -12,6 +12,7 @@ use super::role::{Rank, Role, RoleSource};
 use super::setting::Setting;
 use super::spec::RoleSpec;
 use super::topology::{Process, ProcessId};
+use crate::opener_client::request::ProcessLink;
 use crate::proc::stat::Stat;
 use crate::proc::{ProcDir, ReadError, maps, stat, strings};
 
@@ -95,12 +96,13 @@ pub(crate) fn examine(
     let is_frontend = engines.iter().any(|engine| engine.is_frontend(&argv));
     let mut refused = Vec::new();
     let mut unread = None;
-    let files = match process.read("maps", MAPS) {
+    let files = match process.mappings(MAPS) {
         Ok(text) => maps::files(&text),
         Err(ReadError::Denied) if named || (is_parent && python) => {
             refused.push(Part::Maps);
             Vec::new()
         }
+        Err(ReadError::NotExamined) => return Ok(if is_frontend { Examined::Frontend } else { Examined::Other }),
         Err(ReadError::Denied) => return Ok(if python { Examined::Refused } else { Examined::Other }),
         Err(ReadError::TooLong(_)) if !named => return Ok(Examined::TooLarge),
         Err(ReadError::TooLong(limit)) => {
@@ -144,14 +146,14 @@ pub(crate) fn examine(
         ..Candidate::default()
     };
     candidate.environment =
-        candidate.allowed(Part::Environment, process.read("environ", ARGUMENTS)).and_then(|e| environment(&e, engines));
-    candidate.net_ns = candidate.allowed(Part::Namespaces, process.namespace("net"));
+        candidate.allowed(Part::Environment, process.environment(ARGUMENTS)).and_then(|e| environment(&e, engines));
+    candidate.net_ns = candidate.allowed(Part::Namespaces, process.network_namespace());
     if let Some(file) = zmq {
         let (lib, error) = libzmq::learn(&process, file);
         candidate.libzmq = Some(lib);
         candidate.libzmq_error = error.map(|e| (file.path.clone(), e));
     }
-    let exe = candidate.allowed(Part::Root, process.link("exe"));
+    let exe = candidate.allowed(Part::Root, process.link(ProcessLink::Program));
     let dirs = candidate.import_from(&process, &argv, &files, exe.as_deref());
     candidate.installed = Installed::find(&process, &dirs, engines);
     Ok(Examined::Candidate(Box::new(candidate), process))
@@ -204,7 +206,7 @@ impl Candidate {
         files: &[maps::MappedFile],
         exe: Option<&Path>,
     ) -> Vec<PathBuf> {
-        let cwd = process.link("cwd").ok();
+        let cwd = process.link(ProcessLink::WorkingFolder).ok();
         // The title replaces the command, so neither interpreter nor script is known.
         let argv = if matches!(self.stated, Some((_, RoleSource::Title))) { &[] } else { argv };
         package::search_path(Interpreter {
@@ -288,7 +290,7 @@ fn title(argv: &[String], stat: &Stat, titled: bool, launcher: Option<Launcher>)
 
 /// Threads that libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, and so on.
 pub(crate) fn io_threads(process: &ProcDir) -> Vec<u32> {
-    let (threads, _) = process.numbers("task", THREADS).unwrap_or_default();
+    let (threads, _) = process.threads(THREADS).unwrap_or_default();
     let io = |tid: &u32| process.read(&format!("task/{tid}/comm"), 64).is_ok_and(|name| name.starts_with(b"ZMQbg/IO"));
     threads.into_iter().filter(io).collect()
 }

@@ -49,6 +49,11 @@ pub(crate) fn is_out_of_descriptors(error: ReadError) -> bool {
     matches!(error, ReadError::Os(Errno::MFILE | Errno::NFILE))
 }
 
+/// Whether nothing is known about the file, because it could not be asked for.
+pub(crate) fn is_unknown(error: ReadError) -> bool {
+    is_out_of_descriptors(error) || error == ReadError::OpenerEnded
+}
+
 /// A single piece of missing information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the comment of a variant describes its fields")]
@@ -71,6 +76,8 @@ pub enum Blind {
     LeftOut { count: usize, unnamed: usize, stated: usize },
     /// This process ran out of file descriptors, of which it may have `limit`.
     OutOfDescriptors { limit: Option<u64> },
+    /// The process that opens files for this one has exited.
+    OpenerEnded,
     /// The role of a process that the user named could not be determined.
     NoRole { pid: u32, roles: String },
     /// The engine passes its output on within one process, and no known extension that receives it is loaded.
@@ -114,6 +121,9 @@ impl fmt::Display for Blind {
                     "processes could not be examined: tokengap has too many open files (limit {limit}), so new workers may be missed"
                 )
             }
+            Self::OpenerEnded => f.write_str(
+                "the process that opens files for tokengap has exited: new workers and changed connections are not observed",
+            ),
             Self::NoRole { pid, .. } => {
                 write!(f, "pid {pid}: its role is not known from its title, command or sockets")
             }
@@ -130,7 +140,7 @@ impl fmt::Display for Blind {
 impl Blind {
     /// Whether this is a limit of the search, which may be reached at any time.
     pub fn is_limit(&self) -> bool {
-        matches!(self, Self::Limit { .. } | Self::LeftOut { .. } | Self::OutOfDescriptors { .. })
+        matches!(self, Self::Limit { .. } | Self::LeftOut { .. } | Self::OutOfDescriptors { .. } | Self::OpenerEnded)
     }
 
     /// Whether both are the same limit, with other numbers.
@@ -155,6 +165,7 @@ impl Blind {
             Self::LeftOut { .. } => Some("name the engine's processes with --pid, which are always examined".into()),
             Self::OutOfDescriptors { .. } => Some("ulimit -n 65536, or LimitNOFILE=65536 in a systemd unit".into()),
             Self::Peers { .. } | Self::Limit { .. } | Self::NoZmqOutput { .. } => None,
+            Self::OpenerEnded => Some("start tokengap again".into()),
             Self::NoRole { pid, roles } => Some(format!("--pid {pid}=ROLE (one of {roles})")),
         }
     }

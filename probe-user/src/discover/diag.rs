@@ -90,7 +90,7 @@ impl Diag {
     /// Opens one in the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace if it is not the current one.
     pub(crate) fn of(process: &ProcDir) -> Result<Self, DiagError> {
         let own = std::fs::metadata("/proc/self/ns/net").map(|own| own.ino()).ok();
-        let net = process.namespace("net").map_err(DiagError::Enter)?;
+        let net = process.network_namespace().map_err(DiagError::Enter)?;
         if own == Some(net) { Self::here() } else { Self::inside(process) }
     }
 
@@ -99,7 +99,7 @@ impl Diag {
             let opened = helper.diag_socket(process.pid);
             return opened.map(Self).map_err(|_| DiagError::Enter(ReadError::Denied));
         }
-        let namespace = process.open_namespace("net").map_err(DiagError::Enter)?;
+        let namespace = process.open_network_namespace().map_err(DiagError::Enter)?;
         // Entering a namespace changes the thread permanently, so a temporary thread does it.
         let enter = move || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))

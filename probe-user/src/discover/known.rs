@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Resource, getrlimit};
 
 use super::candidate::{self, Candidate, Examined, Room};
-use super::degraded::{Blind, is_out_of_descriptors};
+use super::degraded::{Blind, is_out_of_descriptors, is_unknown};
 use super::recognise::{Engines, RoleWithSource};
 use super::spec::RoleSpec;
 use super::topology::ProcessId;
@@ -109,7 +109,7 @@ impl Known {
         for pid in named.chain(pids.iter().copied()) {
             match self.processes.get_mut(&pid).map(|known| known.is_current(pid)) {
                 Some(Ok(true)) => {}
-                Some(Err(error)) if is_out_of_descriptors(error) => self.lacks_descriptors = true,
+                Some(Err(error)) if is_unknown(error) => self.lacks_descriptors |= is_out_of_descriptors(error),
                 _ => self.examine(pid, by_hand, parents.contains(&pid)),
             }
         }
@@ -136,8 +136,8 @@ impl Known {
                 Some(entry)
             }
             // Whether it is still the same process is not known. The next update tries again.
-            Err(error) if is_out_of_descriptors(error) => {
-                self.lacks_descriptors = true;
+            Err(error) if is_unknown(error) => {
+                self.lacks_descriptors |= is_out_of_descriptors(error);
                 previous
             }
             Ok(None) | Err(_) => None,

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use foreign::{ExpectedFile, RegularFile};
 use memchr::memmem;
 
 use super::release::Release;
@@ -36,18 +35,7 @@ pub(crate) fn is_libzmq_name(name: &[u8]) -> bool {
 /// Describes the mapped libzmq, with the error if its file cannot be opened.
 pub(crate) fn learn(process: &ProcDir, file: &MappedFile) -> (LibZmq, Option<ReadError>) {
     let release = release(&String::from_utf8_lossy(file.name()));
-    (LibZmq { path: file.path.clone(), release }, open(process, file).err())
-}
-
-/// Opens the mapped file itself: by its path if that still has the same inode, otherwise through `map_files`.
-pub(crate) fn open(process: &ProcDir, file: &MappedFile) -> Result<RegularFile, ReadError> {
-    // The device is not compared, since overlayfs shows different ones in `maps` and `stat`.
-    let same = ExpectedFile { inode: Some(file.inode), ..ExpectedFile::ANY };
-    let by_path = if file.deleted { Err(ReadError::Gone) } else { process.open_in_root(&file.path, same) };
-    match by_path {
-        Ok(_) | Err(ReadError::Denied) => by_path,
-        Err(_) => process.open_mapped(file.range),
-    }
+    (LibZmq { path: file.path.clone(), release }, process.open_library(file).err())
 }
 
 /// Release for the ABI version in a file name: libzmq 4.2.x is 5.1.x, and 4.3.x is 5.2.x (see its `configure.ac`).
@@ -82,17 +70,17 @@ mod tests {
     #[test]
     fn a_mapped_file_is_opened_through_the_process() {
         let me = ProcDir::of(std::process::id()).unwrap();
-        let files = maps::files(&me.read("maps", 1 << 24).unwrap());
+        let files = maps::files(&me.mappings(1 << 24).unwrap());
         let exe = std::env::current_exe().unwrap();
         let mapped = files.iter().find(|f| f.path == exe).unwrap();
         assert_eq!(learn(&me, mapped).1, None);
-        assert_eq!(open(&me, mapped).unwrap().inode, mapped.inode);
+        assert_eq!(me.open_library(mapped).unwrap().inode, mapped.inode);
     }
 
     #[test]
     fn a_path_with_another_inode_is_not_opened() {
         let me = ProcDir::of(std::process::id()).unwrap();
-        let files = maps::files(&me.read("maps", 1 << 24).unwrap());
+        let files = maps::files(&me.mappings(1 << 24).unwrap());
         let exe = std::env::current_exe().unwrap();
         let mapped = files.iter().find(|f| f.path == exe).unwrap();
         let folder = tempfile::tempdir().unwrap();
@@ -100,6 +88,6 @@ mod tests {
         std::fs::write(&path, "another file").unwrap();
         let replaced = MappedFile { path, ..mapped.clone() };
         // Without the right to use `map_files`, nothing is opened.
-        assert!(open(&me, &replaced).map_or(true, |opened| opened.inode == mapped.inode));
+        assert!(me.open_library(&replaced).map_or(true, |opened| opened.inode == mapped.inode));
     }
 }

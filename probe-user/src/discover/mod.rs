@@ -48,11 +48,13 @@ mod watch;
 mod wires;
 pub use crate::proc::ReadError;
 pub use assemble::connected;
+pub(crate) use candidate::Stated;
 pub use degraded::{Blind, Part};
 pub use diag::DiagError;
 pub use hop::{Carries, Confidence, End, HopSeen};
 pub use launch::{FlagName, Flags, Program, program};
 pub use libzmq::LibZmq;
+pub use own::hides_processes;
 pub use python_version::PythonVersion;
 #[cfg(test)]
 pub(crate) use recognise::toy;

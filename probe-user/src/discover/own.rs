@@ -1,9 +1,12 @@
 //! Properties of this process that affect discovery: its namespaces and permissions.
 
+use std::os::unix::fs::MetadataExt as _;
+
+use foreign::kernel;
+
 use super::degraded::{Blind, Part};
 use crate::capability::Permissions;
 use crate::examine::namespace::Kind;
-use crate::proc::ProcDir;
 
 #[derive(Debug)]
 pub(crate) struct Own {
@@ -18,13 +21,11 @@ impl Own {
     pub(crate) fn read() -> Self {
         let link = std::fs::read_link("/proc/self").ok();
         let pid = link.and_then(|l| l.to_str()?.parse().ok());
-        let process = pid.and_then(|pid| ProcDir::of(pid).ok());
-        let mounts = process.as_ref().and_then(|p| p.read("mountinfo", 4 << 20).ok()).unwrap_or_default();
         Self {
             pid,
             permissions: Permissions::here(),
-            in_initial_pid_ns: process.as_ref().and_then(|p| p.namespace("pid").ok()) == Some(Kind::Pid.initial()),
-            hidepid: hides_pids(&String::from_utf8_lossy(&mounts)),
+            in_initial_pid_ns: std::fs::metadata("/proc/self/ns/pid").is_ok_and(|own| own.ino() == Kind::Pid.initial()),
+            hidepid: hides_processes(),
         }
     }
 
@@ -43,6 +44,11 @@ impl Own {
         }
         blind
     }
+}
+
+/// Whether `/proc` shows other users' processes only to who may trace them.
+pub fn hides_processes() -> bool {
+    kernel::read_text("/proc/self/mountinfo").is_ok_and(|mounts| hides_pids(&mounts))
 }
 
 /// Whether the procfs mounted at `/proc` hides other users' processes.

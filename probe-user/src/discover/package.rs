@@ -2,13 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
-use foreign::ForeignRoot;
-
 use super::python_version::PythonVersion;
 use super::recognise::{EngineKind, PackageRelease};
 use super::setting::{Origin, Setting};
-use crate::proc::ProcDir;
 use crate::proc::maps::{MappedFile, site_packages};
+use crate::proc::{ProcDir, ProcessRoot};
 
 /// Maximum number of directories of `PYTHONPATH`.
 const PYTHON_PATH: usize = 64;
@@ -72,7 +70,7 @@ impl Installed {
             return found;
         };
         for dir in dirs {
-            let Ok(names) = root.names(dir, ENTRIES) else {
+            let Ok(names) = root.package_names(dir, ENTRIES) else {
                 continue;
             };
             let names: Vec<&str> = names.iter().filter_map(|n| n.to_str()).collect();
@@ -95,7 +93,7 @@ impl Installed {
 }
 
 /// Release in `NAME-RELEASE.dist-info/METADATA`. Ambiguous if one directory contains two for the same name.
-fn from_metadata(root: &ForeignRoot, dir: &Path, names: &[&str], package: &str) -> Option<Setting<String>> {
+fn from_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], package: &str) -> Option<Setting<String>> {
     let mut matching = names.iter().filter(|name| dist_info(name).is_some_and(|(n, _)| n == package));
     let (Some(name), None) = (matching.next(), matching.next()) else {
         return None;
@@ -108,7 +106,7 @@ fn from_metadata(root: &ForeignRoot, dir: &Path, names: &[&str], package: &str) 
 }
 
 /// Release of a source tree on the path that was never installed, from the first of its `files` that assigns one.
-fn from_source(root: &ForeignRoot, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
+fn from_source(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
     files.iter().find_map(|file| {
         let folder = file.split('/').next()?;
         let file = names.contains(&folder).then(|| dir.join(file))?;

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::topology::Engine;
 use super::watch::Watcher;
+use crate::opener_client::request::ProcessLink;
 use crate::proc::{ProcDir, ReadError, strings};
 
 /// Maximum size of a command line, and of an environment.
@@ -31,7 +32,7 @@ impl Watcher {
 
 /// Reads the tokenizer of this name: a directory, or a model in the cache of the Hugging Face Hub.
 fn read(process: &ProcDir, name: &str) -> Result<Vec<u8>, String> {
-    let cwd = process.link("cwd").unwrap_or_else(|_| PathBuf::from("/"));
+    let cwd = process.link(ProcessLink::WorkingFolder).unwrap_or_else(|_| PathBuf::from("/"));
     let local = cwd.join(name).join(FILE);
     let root = process.root().map_err(|error| format!("the root of process {}: {error}", process.pid))?;
     let missing = match root.read(&local, TOKENIZER) {
@@ -39,9 +40,9 @@ fn read(process: &ProcDir, name: &str) -> Result<Vec<u8>, String> {
         Err(error @ ReadError::Gone) => format!("{}: {error}", local.display()),
         Err(error) => return Err(format!("{}: {error}", local.display())),
     };
-    let variables = strings(&process.read("environ", ARGUMENTS).unwrap_or_default());
+    let variables = strings(&process.environment(ARGUMENTS).unwrap_or_default());
     let model = hub(&variables).join(format!("models--{}", name.replace('/', "--")));
-    let revision = root.read(model.join("refs/main"), 1 << 10);
+    let revision = root.read(&model.join("refs/main"), 1 << 10);
     let revision = revision.map_err(|_| missing)?;
     let revision = String::from_utf8_lossy(&revision);
     let cached = model.join("snapshots").join(revision.trim()).join(FILE);

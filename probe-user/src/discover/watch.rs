@@ -12,8 +12,9 @@ use super::known::Known;
 use super::links::{self, Diags, MAX_DESCRIPTORS, Sockets};
 use super::own::Own;
 use super::recognise::role_words;
-use super::topology::Topology;
-use crate::proc::{ProcDir, pids, stat};
+use super::topology::{ProcessId, Topology};
+use crate::opener_client;
+use crate::proc::{ProcDir, ReadError, pids, stat};
 
 const MAX_PROCESSES: usize = 65_536;
 /// How many times [`Options::rewire`] passes between scans of the kernel's tables while no candidate opens or closes a socket.
@@ -31,6 +32,9 @@ pub struct Watcher {
     /// Sockets of the candidates at the last listing, and its time.
     sockets: Vec<Sockets>,
     listed_at: Option<Instant>,
+    /// Processes with these sockets.
+    listed: Vec<ProcessId>,
+    has_opener_ended: bool,
     /// Time of the last scan of the kernel's tables.
     wired_at: Option<Instant>,
 }
@@ -46,6 +50,8 @@ impl Watcher {
             topology: Topology::default(),
             sockets: Vec::new(),
             listed_at: None,
+            listed: Vec::new(),
+            has_opener_ended: false,
             wired_at: None,
         };
         watcher.poll()?;
@@ -68,16 +74,17 @@ impl Watcher {
     /// whether the topology has changed.
     pub fn poll(&mut self) -> Result<bool, DiscoverError> {
         let (pids, more) = self.pids()?;
-        let changed = self.known.update(&pids, &self.options.named);
+        let has_opener_ended = opener_client::has_ended();
+        let has_just_ended = has_opener_ended != self.has_opener_ended;
+        self.has_opener_ended = has_opener_ended;
+        let changed = self.known.update(&pids, &self.options.named) || has_just_ended;
         let is_recent = |at: Option<Instant>, time| at.is_some_and(|at| at.elapsed() < time);
         if !changed && is_recent(self.listed_at, self.options.rewire) {
             return Ok(false);
         }
         self.listed_at = Some(Instant::now());
-        let sockets = self.known.candidates().into_iter();
-        let sockets: Vec<Sockets> = sockets.map(|(_, process)| process.sockets(MAX_DESCRIPTORS)).collect();
-        let same = std::mem::replace(&mut self.sockets, sockets) == self.sockets;
-        if !changed && same && is_recent(self.wired_at, self.options.rewire * UNCHANGED) {
+        let is_same = self.list_sockets();
+        if !changed && is_same && is_recent(self.wired_at, self.options.rewire * UNCHANGED) {
             return Ok(false);
         }
         self.wired_at = Some(Instant::now());
@@ -87,6 +94,25 @@ impl Watcher {
         }
         let before = std::mem::replace(&mut self.topology, topology);
         Ok(before != self.topology)
+    }
+
+    /// Lists the sockets of the candidates. Returns whether they are the same as before.
+    fn list_sockets(&mut self) -> bool {
+        let mut sockets = Vec::new();
+        let mut listed = Vec::new();
+        for (candidate, process) in self.known.candidates() {
+            let mut found = process.sockets(MAX_DESCRIPTORS);
+            // The last known ones, so that an engine does not seem to lose its connections.
+            if found == Err(ReadError::OpenerEnded)
+                && let Some(index) = self.listed.iter().position(|id| *id == candidate.id)
+            {
+                found.clone_from(&self.sockets[index]);
+            }
+            sockets.push(found);
+            listed.push(candidate.id);
+        }
+        self.listed = listed;
+        std::mem::replace(&mut self.sockets, sockets) == self.sockets
     }
 
     fn pids(&self) -> Result<(Vec<u32>, bool), DiscoverError> {
@@ -133,6 +159,7 @@ impl Watcher {
         if self.known.has_too_large() {
             blind.push(Blind::Limit { what: "bytes of mappings in one process", limit: candidate::MAPS });
         }
+        blind.extend(self.has_opener_ended.then_some(Blind::OpenerEnded));
         blind.extend(self.own.blind_spots(self.known.refused(), !engines.is_empty()));
         let roles: Vec<_> = candidates.iter().map(|c| c.id).zip(roles).collect();
         self.known.keep_roles(&roles);

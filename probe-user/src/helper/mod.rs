@@ -3,12 +3,12 @@
 //!
 //! This is the side that asks; [`crate::prober`] is the helper.
 
-pub(crate) mod channel;
 pub(crate) mod request;
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use crate::channel;
 use crate::programs::{Batch, Group, LoadedFacts, Refusal};
 use request::{REPLY_BYTES, Request, parse_reply};
 

@@ -39,7 +39,7 @@ pub(super) fn check_batch(
         return Err(String::from("the library is not a regular file"));
     }
     let process = ProcDir::of(pid).map_err(|error| format!("process {pid}: {error}"))?;
-    let maps = process.read("maps", LONGEST_MAPS).map_err(|error| format!("mappings of process {pid}: {error}"))?;
+    let maps = process.mappings(LONGEST_MAPS).map_err(|error| format!("mappings of process {pid}: {error}"))?;
     // A probe inside an instruction would change it. Only programs that use ZeroMQ are exposed to that.
     if !executable_mappings(&maps).any(|mapping| is_library_of(ZMQ, mapping.path, is_extension)) {
         return Err(format!("process {pid} has neither libzmq nor an extension of an engine mapped"));

@@ -10,8 +10,8 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::channel;
 use crate::discover::diag::Diag;
-use crate::helper::channel;
 use crate::helper::request::{REQUEST_BYTES, Reply, Request, reply_to_bytes};
 use crate::kernel_side::KernelSide;
 use crate::options::Options;

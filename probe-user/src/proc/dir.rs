@@ -1,93 +1,302 @@
 //! A process's directory in `/proc`, held open.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use foreign::{ExpectedFile, ForeignRoot, ReadError, RegularFile, read_to_limit};
-use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat, openat, readlinkat, statat};
+use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::path::Arg;
+
+use super::maps::MappedFile;
+use crate::opener_client::request::{
+    OpenDescriptor, OpenRequest, ProcessKey, ProcessLink, ProcessRequest, ThreadFile, fits, parse_descriptors,
+};
+use crate::opener_client::{self, Opened, Opener};
+
+/// Maximum size of a file about a thread.
+const THREAD_FILE: usize = 4096;
 
 /// Lists at most `limit` pids. The flag tells whether there are more.
 pub(crate) fn pids(limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
     numbers(open_dir(CWD, "/proc")?, limit)
 }
 
+/// Files that every user may read are read here, all others through the opener, if there is one.
 #[derive(Debug)]
 pub(crate) struct ProcDir {
     pub(crate) pid: u32,
     pub(crate) path: PathBuf,
     dir: OwnedFd,
+    opener: Option<&'static Opener>,
 }
 
 impl ProcDir {
     /// Opens a process's directory. Later reads reach this process, or fail once it has exited.
     pub(crate) fn of(pid: u32) -> Result<Self, ReadError> {
+        Self::with_opener(pid, opener_client::connected())
+    }
+
+    /// Opens a process's directory, of which this opener opens the files that not every user may read.
+    pub(crate) fn with_opener(pid: u32, opener: Option<&'static Opener>) -> Result<Self, ReadError> {
         let path = PathBuf::from(format!("/proc/{pid}"));
         let dir = open_dir(CWD, &path)?;
-        Ok(Self { pid, path, dir })
+        Ok(Self { pid, path, dir, opener })
     }
 
-    /// Reads a whole file of at most `limit` bytes.
+    /// Inode of the directory, which no other process has while this one is open.
+    pub(crate) fn inode(&self) -> Result<u64, ReadError> {
+        Ok(fstat(&self.dir)?.st_ino)
+    }
+
+    /// Asks the opener; `None` without one.
+    fn ask(&self, request: ProcessRequest) -> Option<Result<Opened, ReadError>> {
+        let opener = self.opener?;
+        Some(
+            self.inode()
+                .and_then(|inode| opener.ask(&OpenRequest::Process(ProcessKey { pid: self.pid, inode }, request))),
+        )
+    }
+
+    /// Reads a whole file that every user may read, of at most `limit` bytes.
     pub(crate) fn read(&self, name: &str, limit: usize) -> Result<Vec<u8>, ReadError> {
-        let fd = openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
-        read_to_limit(&File::from(fd), limit)
+        read_to_limit(&File::from(self.open(name)?), limit)
     }
 
-    pub(crate) fn link(&self, name: &str) -> Result<PathBuf, ReadError> {
+    fn open(&self, name: &str) -> Result<OwnedFd, ReadError> {
+        Ok(openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    }
+
+    /// Opens the list of its mappings.
+    pub(crate) fn open_mappings(&self) -> Result<OwnedFd, ReadError> {
+        match self.ask(ProcessRequest::Mappings) {
+            Some(opened) => opened?.file(),
+            None => self.open("maps"),
+        }
+    }
+
+    /// Reads the list of its mappings, of at most `limit` bytes.
+    pub(crate) fn mappings(&self, limit: usize) -> Result<Vec<u8>, ReadError> {
+        read_to_limit(&File::from(self.open_mappings()?), limit)
+    }
+
+    /// Opens its environment.
+    pub(crate) fn open_environment(&self) -> Result<OwnedFd, ReadError> {
+        match self.ask(ProcessRequest::Environment) {
+            Some(opened) => opened?.file(),
+            None => self.open("environ"),
+        }
+    }
+
+    /// Reads its environment, of at most `limit` bytes.
+    pub(crate) fn environment(&self, limit: usize) -> Result<Vec<u8>, ReadError> {
+        read_to_limit(&File::from(self.open_environment()?), limit)
+    }
+
+    /// Path that a link leads to, in the process's own root.
+    pub(crate) fn link(&self, link: ProcessLink) -> Result<PathBuf, ReadError> {
+        match self.ask(ProcessRequest::Link(link)) {
+            Some(opened) => Ok(PathBuf::from(OsString::from_vec(opened?.content))),
+            None => self.read_link(link.name()),
+        }
+    }
+
+    fn read_link(&self, name: &str) -> Result<PathBuf, ReadError> {
         let target = readlinkat(&self.dir, name, Vec::with_capacity(128))?;
-        Ok(PathBuf::from(std::ffi::OsString::from_vec(target.into_bytes())))
+        Ok(PathBuf::from(OsString::from_vec(target.into_bytes())))
     }
 
-    /// Inode of one of its namespaces (`net`, `pid`, `mnt`).
-    pub(crate) fn namespace(&self, kind: &str) -> Result<u64, ReadError> {
-        let link = self.link(&format!("ns/{kind}"))?;
-        bracketed(link.as_os_str().as_bytes()).ok_or(ReadError::Gone)
+    /// Inode of its network namespace.
+    pub(crate) fn network_namespace(&self) -> Result<u64, ReadError> {
+        match self.ask(ProcessRequest::NetworkNamespace) {
+            Some(opened) => Ok(opened?.numbers[0]),
+            None => bracketed(self.read_link("ns/net")?.as_os_str().as_bytes()).ok_or(ReadError::Gone),
+        }
     }
 
-    /// Opens one of its namespaces for entering.
-    pub(crate) fn open_namespace(&self, kind: &str) -> Result<OwnedFd, ReadError> {
-        Ok(openat(&self.dir, format!("ns/{kind}"), OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
+    /// Opens its network namespace for entering.
+    pub(crate) fn open_network_namespace(&self) -> Result<OwnedFd, ReadError> {
+        self.open("ns/net")
     }
 
-    /// Numeric names in one of its directories (`fd`, `task`), at most `limit`. The flag tells whether there are more.
-    pub(crate) fn numbers(&self, name: &str, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
-        numbers(open_dir(&self.dir, name)?, limit)
+    /// Ids of its threads, at most `limit`. The flag tells whether there are more.
+    pub(crate) fn threads(&self, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
+        numbers(open_dir(&self.dir, "task")?, limit)
+    }
+
+    /// Reads a file about a thread that shows nothing without the right to trace it.
+    pub(crate) fn thread_file(&self, tid: u32, file: ThreadFile) -> Result<Vec<u8>, ReadError> {
+        match self.ask(ProcessRequest::ThreadFile { tid, file }) {
+            Some(opened) => Ok(opened?.content),
+            None => self.read(&format!("task/{tid}/{}", file.name()), THREAD_FILE),
+        }
+    }
+
+    /// Its sockets, and whether it uses `io_uring`. Reads at most `limit` descriptors; the flag tells whether there are more.
+    pub(crate) fn descriptors(&self, limit: usize) -> Result<(Vec<OpenDescriptor>, bool), ReadError> {
+        let limit_u32 = u32::try_from(limit).unwrap_or(u32::MAX);
+        if let Some(opened) = self.ask(ProcessRequest::Descriptors { limit: limit_u32 }) {
+            let opened = opened?;
+            return Ok((parse_descriptors(&opened.content), opened.numbers[0] != 0));
+        }
+        let (fds, more) = numbers(open_dir(&self.dir, "fd")?, limit)?;
+        // A descriptor that was closed since the listing is skipped.
+        let found = fds.into_iter().filter_map(|fd| describe(fd, &self.read_link(&format!("fd/{fd}")).ok()?));
+        Ok((found.collect(), more))
     }
 
     /// Its sockets as descriptor and inode. Reads at most `limit` descriptors; the flag tells whether there are more.
     pub(crate) fn sockets(&self, limit: usize) -> Result<(Vec<(u32, u64)>, bool), ReadError> {
-        let (fds, more) = self.numbers("fd", limit)?;
-        let sockets = fds.into_iter().filter_map(|fd| {
-            // A descriptor that was closed since the listing is skipped.
-            let target = self.link(&format!("fd/{fd}")).ok()?;
-            let name = target.as_os_str().as_bytes();
-            name.starts_with(b"socket:").then(|| bracketed(name)).flatten().map(|inode| (fd, inode))
+        let (descriptors, more) = self.descriptors(limit)?;
+        let sockets = descriptors.into_iter().filter_map(|descriptor| match descriptor {
+            OpenDescriptor::Socket { fd, inode } => Some((fd, inode)),
+            OpenDescriptor::IoUring => None,
         });
         Ok((sockets.collect(), more))
     }
 
-    /// Opens a regular file by an absolute path in the process's own root.
-    pub(crate) fn open_in_root(&self, path: &Path, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
-        self.root()?.open_regular(path, expected)
+    /// Opens a mapped library itself: by its path if that still has the same inode, otherwise through `map_files`.
+    pub(crate) fn open_library(&self, file: &MappedFile) -> Result<RegularFile, ReadError> {
+        // The device is not compared, since overlayfs shows different ones in `maps` and `stat`.
+        let same = ExpectedFile { inode: Some(file.inode), ..ExpectedFile::ANY };
+        let (start, end) = file.range;
+        if let Some(opened) = self.ask(ProcessRequest::Library { start, end }) {
+            return opened?.regular_file(same);
+        }
+        let by_path = if file.deleted { Err(ReadError::Gone) } else { self.own_root()?.open_regular(&file.path, same) };
+        match by_path {
+            Ok(_) | Err(ReadError::Denied) => by_path,
+            Err(_) => self.open_mapped(file.range),
+        }
     }
 
     /// Opens a mapped file by its address range, even if it has been deleted. Needs `CAP_SYS_ADMIN`, or `CAP_CHECKPOINT_RESTORE` since
     /// Linux 5.9.
-    pub(crate) fn open_mapped(&self, (start, end): (u64, u64)) -> Result<RegularFile, ReadError> {
+    fn open_mapped(&self, (start, end): (u64, u64)) -> Result<RegularFile, ReadError> {
         RegularFile::open_at(&self.dir, format!("map_files/{start:x}-{end:x}"), ExpectedFile::ANY)
     }
 
+    /// Opens the file that it has as standard output (1) or error (2).
+    pub(crate) fn open_output(&self, descriptor: u32) -> Result<RegularFile, ReadError> {
+        match self.ask(ProcessRequest::Output { descriptor }) {
+            Some(opened) => opened?.regular_file(ExpectedFile::ANY),
+            None => RegularFile::open_by_process(&self.dir, descriptor),
+        }
+    }
+
+    /// The file that it has as standard output (1) or error (2).
+    pub(crate) fn output_status(&self, descriptor: u32) -> Result<FileStatus, ReadError> {
+        match self.ask(ProcessRequest::OutputStatus { descriptor }) {
+            Some(opened) => Ok(FileStatus::from_numbers(opened?.numbers)),
+            None => Ok(FileStatus::of(&statat(&self.dir, format!("fd/{descriptor}"), AtFlags::empty())?)),
+        }
+    }
+
     /// The process's own root.
-    pub(crate) fn root(&self) -> Result<ForeignRoot, ReadError> {
+    pub(crate) fn root(&self) -> Result<ProcessRoot<'_>, ReadError> {
+        match self.opener {
+            Some(_) => Ok(ProcessRoot::Remote(self)),
+            None => self.own_root().map(ProcessRoot::Local),
+        }
+    }
+
+    fn own_root(&self) -> Result<ForeignRoot, ReadError> {
         ForeignRoot::of_proc_dir(&self.dir)
     }
 
-    /// Status of a mapped file, by its address range. Needs the same capabilities as [`Self::open_mapped`].
+    /// Status of a mapped file, by its address range. Needs `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`.
     pub(crate) fn stat_mapped(&self, (start, end): (u64, u64)) -> Result<Stat, ReadError> {
         Ok(statat(&self.dir, format!("map_files/{start:x}-{end:x}"), AtFlags::empty())?)
     }
+}
+
+impl AsFd for ProcDir {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+}
+
+/// Identity and size of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileStatus {
+    /// Device.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Size in bytes.
+    pub size_bytes: u64,
+}
+
+impl FileStatus {
+    pub(crate) fn of(status: &Stat) -> Self {
+        let size_bytes = u64::try_from(status.st_size).unwrap_or(0);
+        Self { device: status.st_dev, inode: status.st_ino, size_bytes }
+    }
+
+    pub(crate) const fn from_numbers([device, inode, size_bytes]: [u64; 3]) -> Self {
+        Self { device, inode, size_bytes }
+    }
+
+    pub(crate) const fn to_numbers(self) -> [u64; 3] {
+        [self.device, self.inode, self.size_bytes]
+    }
+}
+
+/// The root directory of a process, of which only files with the release of a package, tokenizers and names of packages are read.
+pub(crate) enum ProcessRoot<'a> {
+    /// Opened by this process.
+    Local(ForeignRoot),
+    /// Reached through the opener.
+    Remote(&'a ProcDir),
+}
+
+impl ProcessRoot<'_> {
+    /// Opens the regular file at a path in this root.
+    pub(crate) fn open_metadata(&self, path: &Path) -> Result<RegularFile, ReadError> {
+        match self {
+            Self::Local(root) => root.open_regular(path, ExpectedFile::ANY),
+            Self::Remote(process) => {
+                let request = ProcessRequest::MetadataFile(absolute(path)?);
+                process.ask(request).ok_or(ReadError::OpenerEnded)??.regular_file(ExpectedFile::ANY)
+            }
+        }
+    }
+
+    /// Reads a regular file of at most `limit` bytes.
+    pub(crate) fn read(&self, path: &Path, limit: usize) -> Result<Vec<u8>, ReadError> {
+        self.open_metadata(path)?.read(limit)
+    }
+
+    /// Names in a folder, of which at most `limit` are read. The opener returns only those of packages.
+    pub(crate) fn package_names(&self, folder: &Path, limit: usize) -> Result<Vec<OsString>, ReadError> {
+        match self {
+            Self::Local(root) => root.names(folder, limit),
+            Self::Remote(process) => {
+                let request = ProcessRequest::PackageNames(absolute(folder)?);
+                let opened = process.ask(request).ok_or(ReadError::OpenerEnded)??;
+                let names = opened.content.split(|&byte| byte == 0).filter(|name| !name.is_empty());
+                Ok(names.map(|name| OsStr::from_bytes(name).to_owned()).collect())
+            }
+        }
+    }
+}
+
+/// The path as one of a request. A relative one begins at the root.
+fn absolute(path: &Path) -> Result<PathBuf, ReadError> {
+    let path = Path::new("/").join(path);
+    if fits(&path) { Ok(path) } else { Err(ReadError::Gone) }
+}
+
+/// What a descriptor is, by the target of its link in `/proc/PID/fd`.
+fn describe(fd: u32, target: &Path) -> Option<OpenDescriptor> {
+    let name = target.as_os_str().as_bytes();
+    if name == b"anon_inode:[io_uring]" {
+        return Some(OpenDescriptor::IoUring);
+    }
+    let inode = name.starts_with(b"socket:").then(|| bracketed(name)).flatten()?;
+    Some(OpenDescriptor::Socket { fd, inode })
 }
 
 fn open_dir(at: impl AsFd, path: impl Arg) -> Result<OwnedFd, ReadError> {
@@ -122,8 +331,8 @@ mod tests {
     #[test]
     fn reads_the_current_process() {
         let me = ProcDir::of(std::process::id()).unwrap();
-        assert_eq!(me.link("exe").unwrap(), std::env::current_exe().unwrap());
-        assert!(me.namespace("net").unwrap() > 0);
+        assert_eq!(me.link(ProcessLink::Program).unwrap(), std::env::current_exe().unwrap());
+        assert!(me.network_namespace().unwrap() > 0);
         assert_eq!(me.read("cmdline", 1), Err(ReadError::TooLong(1)));
         assert_eq!(me.read("no-such-file", 1), Err(ReadError::Gone));
     }

@@ -8,7 +8,8 @@ pub(crate) mod maps;
 pub(crate) mod net;
 pub(crate) mod stat;
 
-pub(crate) use dir::{ProcDir, pids};
+pub use dir::FileStatus;
+pub(crate) use dir::{ProcDir, ProcessRoot, pids};
 pub use foreign::ReadError;
 
 /// The strings in a NUL-separated file (`cmdline`, `environ`), without the padding after a rewritten title.

@@ -26,11 +26,16 @@ impl fmt::Debug for AccessToken {
 impl AccessToken {
     /// Reads the token from a file that other users cannot read. Surrounding white space is ignored.
     pub fn read(path: &Path) -> io::Result<Self> {
+        Self::of_file(path, File::open(path))
+    }
+
+    /// Reads the token from the file that was opened at this path.
+    pub fn of_file(path: &Path, opened: io::Result<File>) -> io::Result<Self> {
         let shown = path.display();
         let failed =
             |error: io::Error| io::Error::new(error.kind(), format!("cannot read the token in {shown}: {error}"));
         let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown} {why}"));
-        let file = File::open(path).map_err(failed)?;
+        let file = opened.map_err(failed)?;
         if file.metadata().map_err(failed)?.permissions().mode() & OTHER_USERS != 0 {
             return Err(refused(
                 "is readable by other users: run chmod 600 on it, and create a new token if it may have been read",

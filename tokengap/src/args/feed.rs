@@ -10,6 +10,7 @@ use feed::{Key, PublishOptions};
 
 use super::{at_least_one, size};
 use crate::advice::missing;
+use crate::named_file;
 
 /// The flags of a feed, the same on every live source.
 #[derive(Args, Clone, Debug)]
@@ -81,7 +82,7 @@ impl FeedArgs {
 /// Reads the key of `--feed-key`.
 pub(crate) fn read_key(path: &Path) -> anyhow::Result<Key> {
     ensure!(cfg!(feature = "encryption"), "--feed-key: {}", missing("encryption"));
-    Ok(Key::read(path)?)
+    Ok(Key::of_file(path, named_file::open(path))?)
 }
 
 /// Host name of the machine.

@@ -10,6 +10,8 @@ use clap::Args;
 use session::telemetry::{AccessToken, MetricsOptions, PushOptions};
 use trace::export::Options;
 
+use crate::named_file;
+
 use super::{duration, nanoseconds, size};
 
 /// Flags for exporting metrics and spans during the run.
@@ -72,7 +74,8 @@ impl TelemetryArgs {
             address.ip().is_loopback() || self.token_file.is_some() || self.insecure,
             "{address} is reachable from other machines: use --token-file FILE (`openssl rand -hex 32 > FILE; chmod 600 FILE`), or serve metrics on 127.0.0.1; --insecure serves everybody"
         );
-        let token = self.token_file.as_deref().map(AccessToken::read).transpose()?;
+        let read = |path: &PathBuf| AccessToken::of_file(path, named_file::open(path));
+        let token = self.token_file.as_ref().map(read).transpose()?;
         Ok(Some(MetricsOptions { address, token }))
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use probe_user::discover::{Engine, Process};
 use probe_user::egress::{Record, Step, Track};
+use probe_user::process_files::uses_io_uring;
 use probe_user::{Call, Message, Probe, SocketId};
 use trace::MonoNs;
 use zmq_tap::zmtp::{Element, FrameReader, Framing};
@@ -15,17 +16,6 @@ use super::sight::{Observability, Pair};
 const MAX_CONNECTIONS: usize = 1024;
 /// Length of the shortest frame whose content proves that frames begin where presumed.
 const MIN_PROOF: u64 = 8;
-
-/// Whether the process reads sockets without system calls of its own.
-fn uses_io_uring(pid: u32) -> bool {
-    let Ok(mut descriptors) = std::fs::read_dir(format!("/proc/{pid}/fd")) else {
-        return false;
-    };
-    descriptors.any(|descriptor| {
-        let target = descriptor.and_then(|descriptor| std::fs::read_link(descriptor.path()));
-        target.is_ok_and(|target| target.as_os_str() == "anon_inode:[io_uring]")
-    })
-}
 
 /// All connections of an engine that are read without libzmq.
 #[derive(Default)]

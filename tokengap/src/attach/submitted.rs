@@ -1,11 +1,11 @@
 //! Follows the log of a worker, which may be all that maps the engine's request ids to those of the frontend.
 
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use foreign::{ExpectedFile, ReadError, RegularFile};
 use probe_user::discover::Process;
+use probe_user::process_files::{self, FileStatus};
 
 /// Maximum number of bytes read at once, and maximum line length.
 const MAX_LINE: usize = 1 << 20;
@@ -39,8 +39,15 @@ impl LogSource {
 
     fn open(&self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
         match self {
-            Self::Named(path) => RegularFile::open(path, expected),
-            Self::Stream { pid, descriptor } => RegularFile::open_by_process(*pid, *descriptor),
+            Self::Named(path) => process_files::open_named_regular(path, expected),
+            Self::Stream { pid, descriptor } => process_files::open_output(*pid, *descriptor),
+        }
+    }
+
+    fn status(&self) -> Result<FileStatus, ReadError> {
+        match self {
+            Self::Named(path) => process_files::named_status(path),
+            Self::Stream { pid, descriptor } => process_files::output_status(*pid, *descriptor),
         }
     }
 }
@@ -107,13 +114,13 @@ impl Log {
 
     /// Reopens a rotated log and rewinds a truncated one.
     fn check_rotation(&mut self) -> std::io::Result<()> {
-        let current = std::fs::metadata(self.source.path())?;
-        if (self.file.device, self.file.inode) != (current.dev(), current.ino()) {
+        let current = self.source.status()?;
+        if (self.file.device, self.file.inode) != (current.device, current.inode) {
             // A link in place of the rotated file must not lead to a file of another user.
             let same_owner = ExpectedFile { owner_uid: Some(self.file.owner_uid), ..ExpectedFile::ANY };
             self.file = self.source.open(same_owner)?;
             self.line.clear();
-        } else if current.len() < self.file.file().stream_position()? {
+        } else if current.size_bytes < self.file.file().stream_position()? {
             self.file.file().rewind()?;
             self.line.clear();
         }

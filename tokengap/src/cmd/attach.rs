@@ -14,7 +14,7 @@ use crate::app;
 use crate::args::{LiveArgs, TUNING};
 use crate::attach::{Attach, AttachOptions, Follow, PythonOptions, StartUp, Unattached};
 use crate::cmd::prober;
-use crate::confinement;
+use crate::confinement::{self, HelperOptions};
 use crate::open_files;
 use crate::tokenizer;
 
@@ -87,6 +87,15 @@ impl Args {
         Options { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..Options::default() }
     }
 
+    fn helper_options(&self) -> HelperOptions {
+        let named = self.live.config.iter().chain(&self.live.feed.feed_key).chain(&self.live.telemetry.token_file);
+        HelperOptions {
+            prober_arguments: prober::Args::of(&self.probe_options()),
+            named_pids: self.pid.iter().map(|spec| spec.pid).collect(),
+            named_files: named.chain(&self.worker_log).chain(&self.tokenizer).cloned().collect(),
+        }
+    }
+
     fn options(&self, python: Option<PythonOptions>) -> anyhow::Result<AttachOptions> {
         Ok(AttachOptions {
             named: self.pid.iter().map(|spec| spec.pid).collect(),
@@ -102,7 +111,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let python = args.python_stacks.map(|hertz| PythonOptions::start(hertz, args.python_stacks_all)).transpose()?;
-    confinement::attach(&args.live, &prober::Args::of(&args.probe_options()))?;
+    confinement::attach(&args.live, &args.helper_options())?;
     let options = args.options(python)?;
     if args.follow {
         return app::run(Follow::new(options), &args.live);

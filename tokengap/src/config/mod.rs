@@ -13,19 +13,20 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
+use crate::named_file;
+
 use file::File;
 pub(crate) use flags::{closest, effective};
 pub(crate) use reload::{Configured, command, define};
 
 /// Adds the flags of the configuration file, if the command line names one. An invalid command line is returned unchanged, so that clap
 /// reports the error.
-#[expect(clippy::disallowed_methods, reason = "the user's own configuration")]
 pub(crate) fn resolve(command: &Command, line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     let Some((section, matches, path)) = requested_file(command, &line) else {
         return Ok(line);
     };
-    let text =
-        std::fs::read_to_string(&path).with_context(|| format!("--config {}: cannot read the file", path.display()))?;
+    let text = named_file::open(&path).and_then(std::io::read_to_string);
+    let text = text.with_context(|| format!("--config {}: cannot read the file", path.display()))?;
     with_file(command, line, &section, &matches, &path, &text)
 }
 

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
 use anyhow::{Context, anyhow};
-use foreign::{ExpectedFile, RegularFile};
+use foreign::ExpectedFile;
+use probe_user::process_files::open_named_regular;
 use zmq_tap::egress::Detokenize;
 
 /// Maximum size of a `tokenizer.json`. The largest known ones have 30 MB.
@@ -21,7 +22,7 @@ pub(crate) type Reading = JoinHandle<Read>;
 
 /// Reads the tokenizer in this file.
 pub(crate) fn read(path: &Path) -> anyhow::Result<Arc<dyn Detokenize>> {
-    let json = RegularFile::open(path, ExpectedFile::ANY).and_then(|file| file.read(LARGEST));
+    let json = open_named_regular(path, ExpectedFile::ANY).and_then(|file| file.read(LARGEST));
     json.map_err(anyhow::Error::from)
         .and_then(|json| parse(&json).map_err(|why| anyhow!(why)))
         .with_context(|| format!("cannot read the tokenizer {}", path.display()))

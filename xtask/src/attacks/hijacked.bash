@@ -9,9 +9,13 @@ broken() { echo "BROKEN: $1"; exit 1; }
 cd "$work" || exit 1
 [ "$(uname -m)" = x86_64 ] || skip 'the injected system calls are of x86-64'
 cc -O1 -o inj "$here/inj.c" 2>/dev/null || skip 'no C compiler'
-# Starts an engine and an attach to it. Sets $attach to the process that reads the engine's messages.
+# Starts an engine, as user $engine_user, and an attach to it. Sets $attach to the process that reads the engine's messages.
+engine_user=0
 start_attach() {
-  "$python" "$here/engine.py" 60 "$work/e.sock" >engine 2>&1 &
+  mkdir -p sockets
+  chown "$engine_user" sockets
+  setpriv --reuid "$engine_user" --regid "$engine_user" --clear-groups \
+    "$python" "$here/engine.py" 60 "$work/sockets/e.sock" >engine 2>&1 &
   pids+=($!)
   for _ in $(seq 100); do grep -q PIDS engine && break; sleep 0.1; done
   read -r _ scheduler tokenizer < <(grep PIDS engine)

@@ -10,10 +10,8 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-use crate::programs::MAPS;
-
-/// Maximum number of descriptors in a message.
-const MAX_DESCRIPTORS: usize = MAPS.len();
+/// Maximum number of descriptors in a message: one for each map of the probe.
+const MAX_DESCRIPTORS: usize = 9;
 
 pub(crate) fn send(socket: BorrowedFd<'_>, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     retry_on_intr(|| {

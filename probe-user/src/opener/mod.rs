@@ -1,0 +1,262 @@
+//! The opener process of [`crate::opener_client`]: opens files of processes on request, for a process that may not.
+//!
+//! It reads the content of no file that another process wrote. Of the kernel's texts it uses the ids in `status`, and the names and
+//! addresses in `maps` and `cmdline` that decide whether a process belongs to an engine. Paths that a process chose are resolved in the
+//! process's own root with the rights of its user. It ends with its peer.
+
+mod rights;
+mod rules;
+
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use foreign::{ExpectedFile, ReadError, RegularFile};
+use rustix::fs::stat;
+use rustix::io::Errno;
+
+use crate::channel;
+use crate::discover::Engines;
+use crate::opener_client::CONNECT;
+use crate::opener_client::request::{
+    OpenRequest, PIECE, ProcessKey, ProcessRequest, REQUEST_BYTES, ReplyPiece, descriptors_to_bytes,
+};
+use crate::proc::{FileStatus, ProcDir, maps};
+
+use rules::{ExaminedProcesses, is_library, is_metadata_file, is_package_name};
+
+/// Maximum number of connections. Each has a thread, since a file may not answer for ever.
+const MAX_CONNECTIONS: usize = 16;
+/// Maximum number of requests a second; further ones wait.
+const MAX_REQUESTS: u32 = 20_000;
+const PACE_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of descriptors of a process that are listed.
+const MAX_DESCRIPTORS: usize = 65_536;
+/// Maximum number of names read in a folder of packages, and the maximum size of those returned.
+const MAX_NAMES: usize = 50_000;
+const MAX_NAME_BYTES: usize = 4 << 20;
+/// Maximum size of `/proc/PID/maps` and `status`.
+const MAPPINGS: usize = 64 << 20;
+const STATUS: usize = 64 << 10;
+
+/// What the opener may open.
+#[derive(Clone, Debug)]
+pub struct Permitted {
+    /// Engines whose processes are examined.
+    pub engines: Engines,
+    /// Processes that the user named.
+    pub pids: Vec<u32>,
+    /// Files that the user named.
+    pub files: Vec<PathBuf>,
+}
+
+/// Serves the connections that `socket` brings until its other end is closed.
+pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
+    let server = Arc::new(Server {
+        examined: ExaminedProcesses::new(permitted.engines, &permitted.pids),
+        engines: permitted.engines,
+        files: permitted.files,
+        pace: Mutex::new(Pace { since: Instant::now(), requests: 0 }),
+    });
+    let connections = Arc::new(AtomicUsize::new(0));
+    let mut buffer = [0; CONNECT.len()];
+    loop {
+        let mut received = match channel::receive(socket, &mut buffer) {
+            Ok(received) if received.bytes == 0 => return Ok(()),
+            // A longer message brings no connection.
+            Err(Errno::MSGSIZE) => continue,
+            received => received?,
+        };
+        let (Some(connection), true) = (received.descriptors.pop(), received.descriptors.is_empty()) else {
+            continue;
+        };
+        if connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
+            connections.fetch_sub(1, Ordering::Relaxed);
+            continue;
+        }
+        let (server, counted) = (Arc::clone(&server), Arc::clone(&connections));
+        let serve = move || {
+            if let Err(error) = server.serve_connection(&connection) {
+                tracing::debug!("a connection of the opener ended: {error}");
+            }
+            counted.fetch_sub(1, Ordering::Relaxed);
+        };
+        if thread::Builder::new().name("opener".into()).spawn(serve).is_err() {
+            connections.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+struct Server {
+    examined: ExaminedProcesses,
+    engines: Engines,
+    files: Vec<PathBuf>,
+    pace: Mutex<Pace>,
+}
+
+/// Requests of the current interval.
+struct Pace {
+    since: Instant,
+    requests: u32,
+}
+
+impl Pace {
+    /// Counts a request. Returns how long it must wait.
+    fn delay(&mut self) -> Option<Duration> {
+        if self.since.elapsed() >= PACE_INTERVAL {
+            *self = Self { since: Instant::now(), requests: 0 };
+        }
+        self.requests += 1;
+        (self.requests > MAX_REQUESTS).then(|| PACE_INTERVAL.saturating_sub(self.since.elapsed()))
+    }
+}
+
+/// Answer to a request.
+#[derive(Default)]
+struct Answer {
+    numbers: [u64; 3],
+    content: Vec<u8>,
+    file: Option<OwnedFd>,
+}
+
+impl Answer {
+    fn file(file: impl Into<OwnedFd>) -> Self {
+        Self { file: Some(file.into()), ..Self::default() }
+    }
+
+    fn content(content: Vec<u8>) -> Self {
+        Self { content, ..Self::default() }
+    }
+
+    fn numbers(numbers: [u64; 3]) -> Self {
+        Self { numbers, ..Self::default() }
+    }
+}
+
+impl Server {
+    fn serve_connection(&self, connection: &OwnedFd) -> io::Result<()> {
+        let mut buffer = vec![0; REQUEST_BYTES];
+        loop {
+            let received = channel::receive(connection.as_fd(), &mut buffer)?;
+            if received.bytes == 0 {
+                return Ok(());
+            }
+            let delay = self.pace.lock().unwrap_or_else(PoisonError::into_inner).delay();
+            if let Some(delay) = delay {
+                thread::sleep(delay);
+            }
+            let Some(request) = OpenRequest::parse(&buffer[..received.bytes]) else {
+                return Err(io::ErrorKind::InvalidData.into());
+            };
+            reply(connection.as_fd(), self.answer(&request))?;
+        }
+    }
+
+    fn answer(&self, request: &OpenRequest) -> Result<Answer, ReadError> {
+        match request {
+            OpenRequest::Process(process, request) => self.answer_about(*process, request),
+            OpenRequest::Named(index) => {
+                Ok(Answer::file(RegularFile::open(self.named(*index)?, ExpectedFile::ANY)?.into_file()))
+            }
+            OpenRequest::NamedStatus(index) => {
+                Ok(Answer::numbers(FileStatus::of(&stat(self.named(*index)?)?).to_numbers()))
+            }
+        }
+    }
+
+    fn named(&self, index: u32) -> Result<&PathBuf, ReadError> {
+        self.files.get(index as usize).ok_or(ReadError::Denied)
+    }
+
+    fn answer_about(&self, key: ProcessKey, request: &ProcessRequest) -> Result<Answer, ReadError> {
+        let process = ProcDir::with_opener(key.pid, None)?;
+        // Another process has the id now.
+        if process.inode()? != key.inode {
+            return Err(ReadError::Gone);
+        }
+        if !self.examined.contain(&process)? {
+            return Err(ReadError::NotExamined);
+        }
+        Ok(match request {
+            ProcessRequest::Mappings => Answer::file(process.open_mappings()?),
+            ProcessRequest::Environment => Answer::file(process.open_environment()?),
+            ProcessRequest::Descriptors { limit } => {
+                let (descriptors, more) = process.descriptors(MAX_DESCRIPTORS.min(*limit as usize))?;
+                Answer { numbers: [more.into(), 0, 0], ..Answer::content(descriptors_to_bytes(&descriptors)) }
+            }
+            ProcessRequest::Link(link) => Answer::content(process.link(*link)?.as_os_str().as_bytes().to_vec()),
+            ProcessRequest::NetworkNamespace => Answer::numbers([process.network_namespace()?, 0, 0]),
+            ProcessRequest::ThreadFile { tid, file } => Answer::content(process.thread_file(*tid, *file)?),
+            _ => return self.answer_as_its_user(&process, request),
+        })
+    }
+
+    /// Answers a request about files that the process chose.
+    fn answer_as_its_user(&self, process: &ProcDir, request: &ProcessRequest) -> Result<Answer, ReadError> {
+        let account = rights::account_of(&process.read("status", STATUS)?)?;
+        let open = |open: &dyn Fn() -> Result<RegularFile, ReadError>| {
+            Ok(Answer::file(rights::with_rights_of(&account, open)??.into_file()))
+        };
+        match request {
+            ProcessRequest::Library { start, end } => {
+                let files = maps::files(&process.mappings(MAPPINGS)?);
+                let file = files.iter().find(|file| file.range == (*start, *end)).ok_or(ReadError::Gone)?;
+                if !is_library(file, self.engines) {
+                    return Err(ReadError::Denied);
+                }
+                open(&|| process.open_library(file))
+            }
+            ProcessRequest::MetadataFile(path) => {
+                if !is_metadata_file(path, self.engines) {
+                    return Err(ReadError::Denied);
+                }
+                open(&|| process.root()?.open_metadata(path))
+            }
+            ProcessRequest::PackageNames(folder) => {
+                let names = rights::with_rights_of(&account, || process.root()?.package_names(folder, MAX_NAMES))??;
+                let mut content = Vec::new();
+                for name in names.iter().map(|name| name.as_bytes()) {
+                    if is_package_name(name, self.engines) && content.len() + name.len() < MAX_NAME_BYTES {
+                        content.extend_from_slice(name);
+                        content.push(0);
+                    }
+                }
+                Ok(Answer::content(content))
+            }
+            ProcessRequest::Output { descriptor } => open(&|| process.open_output(*descriptor)),
+            ProcessRequest::OutputStatus { descriptor } => {
+                let status = rights::with_rights_of(&account, || process.output_status(*descriptor))??;
+                Ok(Answer::numbers(status.to_numbers()))
+            }
+            _ => Err(ReadError::Denied),
+        }
+    }
+}
+
+/// Sends an answer in as many messages as it needs, the descriptor with the first.
+fn reply(connection: BorrowedFd<'_>, answer: Result<Answer, ReadError>) -> io::Result<()> {
+    let answer = match answer {
+        Ok(answer) => answer,
+        Err(error) => return Ok(channel::send(connection, &ReplyPiece::single(Err(error)).to_bytes(), &[])?),
+    };
+    let mut rest = answer.content.as_slice();
+    let mut file = answer.file.as_ref().map(|file| file.as_fd());
+    loop {
+        let (content, after) = rest.split_at(rest.len().min(PIECE));
+        rest = after;
+        let piece =
+            ReplyPiece { result: Ok(()), is_last: rest.is_empty(), numbers: answer.numbers, content: content.to_vec() };
+        channel::send(connection, &piece.to_bytes(), file.take().as_slice())?;
+        if piece.is_last {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,115 @@
+//! Rights of the user of another process.
+
+use foreign::ReadError;
+use rustix::io::Errno;
+use rustix::process::{Gid, getegid, geteuid};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
+
+/// Capabilities that permit to open files of all users.
+const FILE_ACCESS: CapabilitySet = CapabilitySet::DAC_READ_SEARCH.union(CapabilitySet::DAC_OVERRIDE);
+/// Capabilities to take the ids of another user.
+const CHANGE_IDS: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID);
+
+/// User and groups with which a process opens files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ProcessAccount {
+    user: u32,
+    group: u32,
+    groups: Vec<u32>,
+}
+
+/// User and groups of the process with this `status`. Refuses one that has the rights of several users: a process of a user may execute a
+/// program with the rights of root at any time.
+pub(super) fn account_of(status: &[u8]) -> Result<ProcessAccount, ReadError> {
+    let text = String::from_utf8_lossy(status);
+    let numbers = |name: &str| -> Option<Vec<u32>> {
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        line.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
+    };
+    let same = |name: &str| {
+        let ids = numbers(name)?;
+        let first = *ids.first()?;
+        ids.iter().all(|id| *id == first).then_some(first)
+    };
+    let account = || Some(ProcessAccount { user: same("Uid")?, group: same("Gid")?, groups: numbers("Groups")? });
+    account().ok_or(ReadError::Denied)
+}
+
+/// Calls `open` with the rights of an account on files, and no capability for files. Where this process may not take other ids, `open` has
+/// those of its own user; root keeps its capabilities too, since then the process that asks has stayed root as well. If the rights cannot be
+/// restored, the process ends.
+pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
+    let before = capabilities(None)?;
+    let own = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };
+    let can_take_ids = before.effective.contains(CHANGE_IDS);
+    if !can_take_ids && geteuid().is_root() {
+        return Ok(open());
+    }
+    let takes_ids = can_take_ids && *account != own;
+    let taken = if takes_ids { take_ids(account) } else { Ok(()) };
+    // After the ids, which change the effective set.
+    let reduced = CapabilitySets { effective: before.permitted.difference(FILE_ACCESS), ..before };
+    let opened = taken.and_then(|()| set_capabilities(None, reduced)).map(|()| open());
+    let restored = if takes_ids { take_ids(&own) } else { Ok(()) };
+    if let Err(error) = restored.and_then(|()| set_capabilities(None, before)) {
+        tracing::error!("the opener cannot take its own rights again: {error}");
+        std::process::exit(1);
+    }
+    opened.map_err(ReadError::from)
+}
+
+/// Takes the groups of an account, and its user and group for access to files, for this thread.
+fn take_ids(account: &ProcessAccount) -> Result<(), Errno> {
+    let groups: Vec<Gid> = account.groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    set_thread_groups(&groups)?;
+    set_file_ids(account.user, account.group)
+}
+
+#[expect(unsafe_code, reason = "rustix has no wrapper for these system calls")]
+fn set_file_ids(user: u32, group: u32) -> Result<(), Errno> {
+    // The calls return the id before; for an invalid one they change nothing.
+    const INVALID: u32 = u32::MAX;
+    // SAFETY: both calls take a number and change only the credentials of this thread.
+    let now = unsafe {
+        libc::setfsgid(group);
+        libc::setfsuid(user);
+        [libc::setfsuid(INVALID), libc::setfsgid(INVALID)]
+    };
+    if now == [user.cast_signed(), group.cast_signed()] { Ok(()) } else { Err(Errno::PERM) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    const STATUS: &str =
+        "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nGid:\t100\t100\t100\t100\nFDSize:\t64\nGroups:\t4 100 \n";
+
+    #[test]
+    fn ids_are_those_of_one_user() {
+        let account = ProcessAccount { user: 1000, group: 100, groups: vec![4, 100] };
+        assert_eq!(account_of(STATUS.as_bytes()), Ok(account));
+        // A program that gets root's rights from its file.
+        let setuid = STATUS.replace("1000\t1000\t1000\n", "0\t0\t0\n");
+        assert_eq!(account_of(setuid.as_bytes()), Err(ReadError::Denied));
+        assert_eq!(account_of(b"Name:\tx\n"), Err(ReadError::Denied));
+    }
+
+    #[test]
+    fn files_of_root_are_not_opened_with_the_rights_of_another_user() {
+        if !geteuid().is_root() {
+            return eprintln!("SKIPPED: changing the user needs root");
+        }
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_permissions(std::fs::Permissions::from_mode(0o600)).unwrap();
+        let account = ProcessAccount { user: 1000, group: 100, groups: vec![4] };
+        let read = || std::fs::read(file.path()).map_err(|error| error.kind());
+        let as_other = with_rights_of(&account, read).unwrap();
+        assert_eq!(as_other, Err(std::io::ErrorKind::PermissionDenied));
+        let as_root = ProcessAccount { user: 0, group: 0, groups: Vec::new() };
+        assert_eq!(with_rights_of(&as_root, read), Ok(Ok(Vec::new())));
+        assert_eq!(read(), Ok(Vec::new()));
+    }
+}

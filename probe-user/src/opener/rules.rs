@@ -1,0 +1,131 @@
+//! Processes and files that are opened: those that discovery examines.
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use foreign::ReadError;
+
+use crate::discover::libzmq::is_libzmq_name;
+use crate::discover::{Engines, Stated};
+use crate::library::{is_libc_name, is_libssl_name};
+use crate::opener_client::request::ProcessLink;
+use crate::proc::maps::{MappedFile, executable_mappings};
+use crate::proc::{ProcDir, strings};
+
+use super::MAPPINGS;
+
+/// Maximum number of processes that are remembered.
+const MAX_REMEMBERED: usize = 16_384;
+/// Maximum size of a command line.
+const ARGUMENTS: usize = 6 << 20;
+
+/// Processes that discovery examines: named by the user, with a title or command of an engine, or executing code of libzmq or an engine's
+/// extension.
+pub(super) struct ExaminedProcesses {
+    engines: Engines,
+    /// Held open, so that no other process gets their inodes.
+    named: Vec<ProcDir>,
+    /// The last program of each process that was found to be one.
+    known: Mutex<HashMap<u32, ProgramOfProcess>>,
+}
+
+#[derive(PartialEq, Eq)]
+struct ProgramOfProcess {
+    /// Inode of its directory in `/proc`.
+    inode: u64,
+    /// It may execute another program at any time.
+    path: PathBuf,
+}
+
+impl ExaminedProcesses {
+    /// `named` are the ids of processes that run now. Later ones with these ids are others.
+    pub(super) fn new(engines: Engines, named: &[u32]) -> Self {
+        let named = named.iter().filter_map(|pid| ProcDir::with_opener(*pid, None).ok()).collect();
+        Self { engines, named, known: Mutex::default() }
+    }
+
+    pub(super) fn contain(&self, process: &ProcDir) -> Result<bool, ReadError> {
+        let inode = process.inode()?;
+        if self.named.iter().any(|named| named.inode() == Ok(inode)) {
+            return Ok(true);
+        }
+        // Read first: if it executes another program meanwhile, that one is not remembered.
+        let program = ProgramOfProcess { inode, path: process.link(ProcessLink::Program)? };
+        let is_known = |known: &HashMap<u32, ProgramOfProcess>| known.get(&process.pid) == Some(&program);
+        if is_known(&self.known.lock().unwrap_or_else(PoisonError::into_inner)) {
+            return Ok(true);
+        }
+        if !self.is_stated(process) && !self.has_library(process)? {
+            return Ok(false);
+        }
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_REMEMBERED {
+            known.clear();
+        }
+        known.insert(process.pid, program);
+        Ok(true)
+    }
+
+    fn is_stated(&self, process: &ProcDir) -> bool {
+        let argv = strings(&process.read("cmdline", ARGUMENTS).unwrap_or_default());
+        Stated::of(&argv, None, self.engines).role.is_some() || self.engines.iter().any(|e| e.is_frontend(&argv))
+    }
+
+    fn has_library(&self, process: &ProcDir) -> Result<bool, ReadError> {
+        let maps = process.mappings(MAPPINGS)?;
+        Ok(executable_mappings(&maps).any(|mapping| {
+            let path = Path::new(OsStr::from_bytes(mapping.path));
+            path.file_name().is_some_and(|name| is_libzmq_name(name.as_bytes())) || is_extension(path, self.engines)
+        }))
+    }
+}
+
+fn is_extension(path: &Path, engines: Engines) -> bool {
+    let mut servers = engines.iter().filter_map(|engine| engine.inner_server());
+    servers.any(|server| (server.is_extension)(path))
+}
+
+/// Whether a mapped file is one of the libraries that are probed.
+pub(super) fn is_library(file: &MappedFile, engines: Engines) -> bool {
+    let name = file.name();
+    is_libzmq_name(name) || is_libc_name(name) || is_libssl_name(name) || is_extension(&file.path, engines)
+}
+
+/// Whether a path names a file that states the release of a package or of a model, or a tokenizer.
+pub(super) fn is_metadata_file(path: &Path, engines: Engines) -> bool {
+    let folder_name = path.parent().and_then(Path::file_name).map_or(&b""[..], OsStr::as_bytes);
+    let is_of_package = path.ends_with("METADATA") && folder_name.ends_with(DIST_INFO);
+    let model_name = path.ancestors().nth(2).and_then(Path::file_name).map_or(&b""[..], OsStr::as_bytes);
+    let is_of_model = path.ends_with("refs/main") && model_name.starts_with(b"models--");
+    let is_tokenizer = path.ends_with("tokenizer.json") || is_of_model;
+    let mut packages = engines.iter().filter_map(|engine| engine.package());
+    is_of_package || is_tokenizer || packages.any(|package| package.source.iter().any(|file| path.ends_with(file)))
+}
+
+const DIST_INFO: &[u8] = b".dist-info";
+
+/// Whether a name in a folder of packages is needed to find the release of an engine.
+pub(super) fn is_package_name(name: &[u8], engines: Engines) -> bool {
+    let mut sources = engines.iter().filter_map(|engine| engine.package()).flat_map(|package| package.source);
+    name.ends_with(DIST_INFO) || sources.any(|file| file.split('/').next().is_some_and(|top| top.as_bytes() == name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::discover::toy::TOY;
+
+    #[test]
+    fn only_metadata_and_tokenizers_are_opened() {
+        let is_opened = |path: &str| is_metadata_file(Path::new(path), &[TOY]);
+        assert!(is_opened("/usr/lib/toy-1.0.dist-info/METADATA") && is_opened("/m/tokenizer.json"));
+        assert!(is_opened("/hub/models--a--b/refs/main") && !is_opened("/a/refs/main"));
+        for path in ["/etc/shadow", "/METADATA", "/root/METADATA", "/a.dist-info/RECORD", "/m/my-tokenizer.json", "/"] {
+            assert!(!is_opened(path), "{path}");
+        }
+        assert!(is_package_name(b"toy-1.0.dist-info", &[TOY]) && !is_package_name(b".ssh", &[TOY]));
+    }
+}

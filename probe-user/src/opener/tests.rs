@@ -1,0 +1,134 @@
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::*;
+use crate::discover::toy::TOY;
+use crate::opener_client::Opener;
+use crate::opener_client::request::{OpenDescriptor, ProcessLink, ThreadFile};
+
+/// Starts an opener on a thread of this process.
+fn start(pids: &[u32], files: &[&Path]) -> &'static Opener {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let (ours, theirs) = pair.unwrap();
+    let files: Vec<PathBuf> = files.iter().map(|file| file.to_path_buf()).collect();
+    let permitted = Permitted { engines: &[TOY], pids: pids.to_vec(), files: files.clone() };
+    thread::spawn(move || serve(theirs.as_fd(), permitted));
+    Box::leak(Box::new(Opener::new(ours, files)))
+}
+
+#[test]
+fn a_process_is_the_same_through_the_opener() {
+    let me = std::process::id();
+    let opener = start(&[me], &[]);
+    let remote = ProcDir::with_opener(me, Some(opener)).unwrap();
+    let local = ProcDir::with_opener(me, None).unwrap();
+    let libraries = |process: &ProcDir| maps::files(&process.mappings(MAPPINGS).unwrap());
+    assert_eq!(libraries(&remote), libraries(&local));
+    assert_eq!(remote.environment(1 << 20), local.environment(1 << 20));
+    for link in ProcessLink::ALL {
+        assert_eq!(remote.link(link), local.link(link));
+    }
+    assert_eq!(remote.network_namespace(), local.network_namespace());
+    let (held, _end) = std::os::unix::net::UnixStream::pair().unwrap();
+    let inode = rustix::fs::fstat(&held).unwrap().st_ino;
+    let (descriptors, more) = remote.descriptors(1 << 16).unwrap();
+    let is_held = |descriptor: &OpenDescriptor| matches!(descriptor, OpenDescriptor::Socket { inode: found, .. } if *found == inode);
+    assert!(descriptors.iter().any(is_held) && !more);
+    assert!(remote.descriptors(1).unwrap().1);
+    let libc = libraries(&local).into_iter().find(|file| crate::library::is_libc_name(file.name())).unwrap();
+    let opened = remote.open_library(&libc).unwrap();
+    assert_eq!(opened.inode, libc.inode);
+    let own_program = libraries(&local).into_iter().find(|file| file.path == std::env::current_exe().unwrap()).unwrap();
+    assert_eq!(remote.open_library(&own_program).err(), Some(ReadError::Denied), "no library that is probed");
+    assert!(remote.thread_file(me, ThreadFile::WaitFunction).is_ok());
+}
+
+#[test]
+fn only_metadata_is_opened_in_the_root_of_a_process() {
+    let folder = tempfile::tempdir().unwrap();
+    let info = folder.path().join("toy_engine-0.5.9.dist-info");
+    std::fs::create_dir(&info).unwrap();
+    std::fs::write(info.join("METADATA"), "Version: 0.5.9\n").unwrap();
+    std::fs::write(folder.path().join("secret"), "secret").unwrap();
+    std::os::unix::fs::symlink("/dev/zero", folder.path().join("tokenizer.json")).unwrap();
+    let me = std::process::id();
+    let opener = start(&[me], &[]);
+    let process = ProcDir::with_opener(me, Some(opener)).unwrap();
+    let root = process.root().unwrap();
+    assert_eq!(root.read(&info.join("METADATA"), 100), Ok(b"Version: 0.5.9\n".to_vec()));
+    assert_eq!(root.read(&info.join("METADATA"), 3), Err(ReadError::TooLong(3)));
+    assert_eq!(root.read(&folder.path().join("secret"), 100), Err(ReadError::Denied));
+    assert_eq!(root.read(&folder.path().join("tokenizer.json"), 100), Err(ReadError::NotRegular));
+    assert_eq!(root.package_names(folder.path(), 100).unwrap(), ["toy_engine-0.5.9.dist-info"]);
+}
+
+#[test]
+fn other_processes_and_files_are_refused() {
+    let named = tempfile::NamedTempFile::new().unwrap();
+    let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
+    let opener = start(&[], &[named.path()]);
+    let process = ProcDir::with_opener(child.id(), Some(opener)).unwrap();
+    assert_eq!(process.mappings(1 << 20), Err(ReadError::NotExamined));
+    assert_eq!(process.environment(1 << 20), Err(ReadError::NotExamined));
+    assert_eq!(process.open_output(1).err(), Some(ReadError::NotExamined));
+    let inode = process.inode().unwrap();
+    let another = ProcessKey { pid: child.id(), inode: inode + 1 };
+    assert_eq!(opener.ask(&OpenRequest::Process(another, ProcessRequest::Mappings)).err(), Some(ReadError::Gone));
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(process.mappings(1 << 20), Err(ReadError::Gone));
+    assert!(opener.ask(&OpenRequest::Named(0)).unwrap().file().is_ok());
+    assert_eq!(opener.ask(&OpenRequest::Named(1)).err(), Some(ReadError::Denied));
+    assert_eq!(opener.index_of_named(Path::new("/etc/passwd")), None);
+}
+
+#[test]
+fn the_end_of_the_opener_is_an_error_of_its_own() {
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let (ours, theirs) = pair.unwrap();
+    drop(theirs);
+    let opener: &'static Opener = Box::leak(Box::new(Opener::new(ours, Vec::new())));
+    let process = ProcDir::with_opener(std::process::id(), Some(opener)).unwrap();
+    assert_eq!(process.mappings(1 << 20), Err(ReadError::OpenerEnded));
+    assert_eq!(process.sockets(1), Err(ReadError::OpenerEnded));
+    // Files that every user may read are still read.
+    assert!(process.read("stat", 4096).is_ok());
+}
+
+#[test]
+fn a_message_that_is_no_request_ends_its_connection_only() {
+    let me = std::process::id();
+    let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+    let (ours, theirs) = pair.unwrap();
+    let permitted = Permitted { engines: &[TOY], pids: vec![me], files: Vec::new() };
+    let served = thread::spawn(move || serve(theirs.as_fd(), permitted));
+    let connect = || {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (client, server) = pair.unwrap();
+        channel::send(ours.as_fd(), CONNECT, &[server.as_fd()]).unwrap();
+        client
+    };
+    let mut buffer = [0; 64];
+    let broken = connect();
+    channel::send(broken.as_fd(), b"not a request", &[]).unwrap();
+    assert_eq!(channel::receive(broken.as_fd(), &mut buffer).map_or(0, |received| received.bytes), 0);
+    channel::send(ours.as_fd(), CONNECT, &[]).unwrap();
+    channel::send(ours.as_fd(), &[0; 100], &[]).unwrap();
+    let good = connect();
+    channel::send(good.as_fd(), &OpenRequest::Named(0).to_bytes(), &[]).unwrap();
+    let received = channel::receive(good.as_fd(), &mut buffer).unwrap();
+    assert_eq!(ReplyPiece::parse(&buffer[..received.bytes]), Some(ReplyPiece::single(Err(ReadError::Denied))));
+    drop(ours);
+    served.join().unwrap().unwrap();
+}
+
+#[test]
+fn requests_beyond_the_pace_wait() {
+    let mut pace = Pace { since: Instant::now(), requests: MAX_REQUESTS - 1 };
+    assert_eq!(pace.delay(), None);
+    assert!(pace.delay().is_some_and(|delay| delay <= PACE_INTERVAL));
+    pace.since = Instant::now().checked_sub(PACE_INTERVAL).unwrap();
+    assert_eq!(pace.delay(), None);
+}

@@ -1,0 +1,139 @@
+//! A process of its own that opens files of other processes. The process that parses these files holds no capability: it asks the opener,
+//! which parses none of them, for a descriptor or a few bytes.
+//!
+//! This is the side that asks; [`crate::opener`] is the opener. Without one, this process opens the files itself.
+
+pub(crate) mod request;
+
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+use foreign::{ExpectedFile, ReadError, RegularFile};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use crate::channel;
+use request::{OpenRequest, REPLY_BYTES, ReplyPiece};
+
+/// Message that brings a new connection.
+pub(crate) const CONNECT: &[u8] = b"connect";
+/// Maximum size of a reply's content.
+const LARGEST_REPLY: usize = 8 << 20;
+
+/// The opener of this process.
+static OPENER: OnceLock<Opener> = OnceLock::new();
+
+/// Opens all files of other processes through the opener at the other end of `socket` from now on, and those of `named` that this process
+/// may not read. A second call has no effect.
+pub fn connect(socket: OwnedFd, named: Vec<PathBuf>) {
+    let _ = OPENER.set(Opener::new(socket, named));
+}
+
+/// The opener of this process, if it has one.
+pub(crate) fn connected() -> Option<&'static Opener> {
+    OPENER.get()
+}
+
+/// Whether the opener of this process has exited.
+pub(crate) fn has_ended() -> bool {
+    connected().is_some_and(Opener::has_ended)
+}
+
+/// This end of the sockets to an opener.
+#[derive(Debug)]
+pub(crate) struct Opener {
+    /// Announces new connections.
+    main: Mutex<OwnedFd>,
+    /// Connections without a request. A thread that waits for a file keeps its own, so that it delays no other thread.
+    idle: Mutex<Vec<OwnedFd>>,
+    named: Vec<PathBuf>,
+}
+
+/// Result of a request.
+#[derive(Debug, Default)]
+pub(crate) struct Opened {
+    pub(crate) numbers: [u64; 3],
+    pub(crate) content: Vec<u8>,
+    descriptor: Option<OwnedFd>,
+}
+
+impl Opened {
+    pub(crate) fn file(self) -> Result<OwnedFd, ReadError> {
+        self.descriptor.ok_or(ReadError::Os(Errno::PROTO))
+    }
+
+    pub(crate) fn regular_file(self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
+        RegularFile::received(self.file()?, expected)
+    }
+}
+
+impl Opener {
+    pub(crate) fn new(socket: OwnedFd, named: Vec<PathBuf>) -> Self {
+        Self { main: Mutex::new(socket), idle: Mutex::default(), named }
+    }
+
+    /// Index of a file that the user named.
+    pub(crate) fn index_of_named(&self, path: &Path) -> Option<u32> {
+        self.named.iter().position(|named| named == path).and_then(|index| u32::try_from(index).ok())
+    }
+
+    pub(crate) fn ask(&self, request: &OpenRequest) -> Result<Opened, ReadError> {
+        let idle = lock(&self.idle).pop();
+        let connection = match idle {
+            Some(connection) => connection,
+            None => self.connect()?,
+        };
+        match exchange(&connection, request) {
+            Ok(result) => {
+                lock(&self.idle).push(connection);
+                result
+            }
+            // It closes connections beyond its limit.
+            Err(_) if !self.has_ended() => Err(ReadError::Os(Errno::BUSY)),
+            Err(_) => Err(ReadError::OpenerEnded),
+        }
+    }
+
+    fn connect(&self) -> Result<OwnedFd, ReadError> {
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let main = lock(&self.main);
+        channel::send(main.as_fd(), CONNECT, &[theirs.as_fd()]).map_err(|_| ReadError::OpenerEnded)?;
+        Ok(ours)
+    }
+
+    fn has_ended(&self) -> bool {
+        let main = lock(&self.main);
+        let mut state = [PollFd::new(&*main, PollFlags::empty())];
+        let is_ready = poll(&mut state, Some(&Timespec::default()));
+        is_ready.is_ok_and(|ready| ready > 0) && state[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+}
+
+/// Sends a request and receives its whole reply. The outer error is one of the connection.
+fn exchange(connection: &OwnedFd, request: &OpenRequest) -> Result<Result<Opened, ReadError>, Errno> {
+    channel::send(connection.as_fd(), &request.to_bytes(), &[])?;
+    let mut buffer = vec![0; REPLY_BYTES];
+    let mut opened = Opened::default();
+    loop {
+        let mut received = channel::receive(connection.as_fd(), &mut buffer)?;
+        let piece = ReplyPiece::parse(&buffer[..received.bytes]).ok_or(Errno::PROTO)?;
+        if let Err(error) = piece.result {
+            return Ok(Err(error));
+        }
+        opened.numbers = piece.numbers;
+        opened.descriptor = received.descriptors.pop().or(opened.descriptor);
+        opened.content.extend_from_slice(&piece.content);
+        if opened.content.len() > LARGEST_REPLY {
+            return Err(Errno::MSGSIZE);
+        }
+        if piece.is_last {
+            return Ok(Ok(opened));
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

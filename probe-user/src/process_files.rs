@@ -1,0 +1,67 @@
+//! Files of processes that an attached run reads beside those of discovery, and files that the user named.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+
+use foreign::{ExpectedFile, ReadError, RegularFile};
+
+use crate::opener_client::request::{OpenDescriptor, OpenRequest};
+use crate::opener_client::{self, Opened};
+use crate::proc::ProcDir;
+
+pub use crate::proc::FileStatus;
+
+/// Maximum number of descriptors of a process that are examined.
+pub(crate) const MAX_DESCRIPTORS: usize = 65_536;
+
+/// Whether the process reads sockets without system calls of its own. False if that cannot be read.
+pub fn uses_io_uring(pid: u32) -> bool {
+    let descriptors = ProcDir::of(pid).and_then(|process| process.descriptors(MAX_DESCRIPTORS));
+    descriptors.is_ok_and(|(descriptors, _)| descriptors.contains(&OpenDescriptor::IoUring))
+}
+
+/// Opens the regular file that a process has as standard output (1) or error (2).
+pub fn open_output(pid: u32, descriptor: u32) -> Result<RegularFile, ReadError> {
+    ProcDir::of(pid)?.open_output(descriptor)
+}
+
+/// The file that a process has as standard output (1) or error (2).
+pub fn output_status(pid: u32, descriptor: u32) -> Result<FileStatus, ReadError> {
+    ProcDir::of(pid)?.output_status(descriptor)
+}
+
+/// Opens a file that the user named, if it is a regular one.
+pub fn open_named_regular(path: &Path, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
+    match RegularFile::open(path, expected) {
+        Err(ReadError::Denied) => ask_for_named(path, OpenRequest::Named)?.regular_file(expected),
+        opened => opened,
+    }
+}
+
+/// Opens a file that the user named.
+#[expect(clippy::disallowed_methods, reason = "named by the user, who may choose a pipe")]
+pub fn open_named(path: &Path) -> io::Result<File> {
+    match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            Ok(ask_for_named(path, OpenRequest::Named)?.file()?.into())
+        }
+        opened => opened,
+    }
+}
+
+/// The file that a path of the user leads to.
+pub fn named_status(path: &Path) -> Result<FileStatus, ReadError> {
+    match rustix::fs::stat(path).map_err(ReadError::from) {
+        Err(ReadError::Denied) => {
+            ask_for_named(path, OpenRequest::NamedStatus).map(|opened| FileStatus::from_numbers(opened.numbers))
+        }
+        found => Ok(FileStatus::of(&found?)),
+    }
+}
+
+/// Asks the opener for a file that this process may not read.
+fn ask_for_named(path: &Path, request: fn(u32) -> OpenRequest) -> Result<Opened, ReadError> {
+    let opener = opener_client::connected().ok_or(ReadError::Denied)?;
+    opener.ask(&request(opener.index_of_named(path).ok_or(ReadError::Denied)?))
+}

@@ -1,0 +1,36 @@
+//! `tokengap opener`: hidden command, started by `attach`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Context;
+use probe_user::opener::{self, Permitted};
+use rustix::stdio::stdin;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use crate::{confinement, open_files};
+
+/// Opens files of processes for the process at the other end of its standard input.
+#[derive(clap::Args)]
+#[command(hide = true)]
+pub(crate) struct Args {
+    /// A process that the user named.
+    #[arg(long)]
+    pid: Vec<u32>,
+
+    /// A file that the user named.
+    #[arg(long)]
+    file: Vec<PathBuf>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    open_files::raise_limit(open_files::DISCOVERY);
+    confinement::opener();
+    // It ends when tokengap does, which also receives these signals and then completes its report.
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        signal_hook::flag::register(signal, std::sync::Arc::default())?;
+    }
+    let permitted = Permitted { engines: engines::DISCOVERED, pids: args.pid.clone(), files: args.file.clone() };
+    opener::serve(stdin(), permitted).context("cannot serve requests for files")?;
+    Ok(ExitCode::SUCCESS)
+}
