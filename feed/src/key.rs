@@ -1,11 +1,13 @@
 //! The key shared by source and watchers.
 
-use std::os::unix::fs::MetadataExt;
+use std::io::Read as _;
 use std::path::Path;
 use std::{fmt, io};
 
 /// Largest key file in bytes.
 const FILE: u64 = 1_024;
+/// Mode bits of all users but the owner.
+const OTHER_USERS: u32 = 0o077;
 
 /// A 256-bit pre-shared key.
 #[derive(Clone, PartialEq, Eq)]
@@ -28,16 +30,13 @@ impl Key {
         let shown = path.display();
         let failed =
             |error: io::Error| io::Error::new(error.kind(), format!("cannot read the key in {shown}: {error}"));
-        let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("{shown} {why}"));
-        let meta = std::fs::metadata(path).map_err(failed)?;
-        if meta.mode() & 0o077 != 0 {
-            return Err(refused(
-                "is readable by other users: run chmod 600 on it, and create a new key if it may have been read",
-            ));
-        }
-        let text = if meta.len() > FILE { String::new() } else { std::fs::read_to_string(path).map_err(failed)? };
-        parse(text.trim()).ok_or_else(|| {
-            refused("is not a key: it must contain 64 hexadecimal digits; create one with `openssl rand -hex 32`")
+        let file = trace::storage::open_secret(path, OTHER_USERS).map_err(failed)?;
+        let mut text = String::new();
+        let read = file.take(FILE).read_to_string(&mut text);
+        let key = read.ok().and_then(|_| parse(text.trim()));
+        key.ok_or_else(|| {
+            let why = "is not a key: it must contain 64 hexadecimal digits; create one with `openssl rand -hex 32`";
+            io::Error::new(io::ErrorKind::InvalidData, format!("{shown} {why}"))
         })
     }
 
@@ -71,7 +70,7 @@ mod tests {
         let key = write(&format!("{digits}\n"), 0o600).expect("a key");
         assert_eq!((key.bytes()[0], key.bytes()[31]), (0x01, 0x44));
         let refused = |text: &str, mode, why| write(text, mode).is_err_and(|error| error.to_string().contains(why));
-        assert!(refused(digits, 0o640, "readable by other users"));
+        assert!(refused(digits, 0o640, "other users can read it"));
         for wrong in ["", "0123", &format!("{digits}0"), &digits.replace('0', "g"), &"0".repeat(2_000)] {
             assert!(refused(wrong, 0o600, "is not a key"), "{wrong:?}");
         }
