@@ -4,8 +4,12 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use trace::Analysis;
 
+use crate::cost;
+
 /// Largest unpacked image in bytes. The ledger's default limits keep the state far below it.
 const MAX_BYTES: usize = 256 << 20;
+/// Largest estimate of the memory that a decoded image takes.
+const MAX_DECODED: usize = 1 << 30;
 
 /// Reasons why an image cannot be made or used.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +61,7 @@ impl Image {
             return Err(ImageError::TooLarge(size));
         }
         let bytes = zstd::bulk::decompress(packed, size)?;
+        cost::check(&bytes, MAX_DECODED)?;
         Ok(rmp_serde::from_slice(&bytes)?)
     }
 

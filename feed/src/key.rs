@@ -8,6 +8,8 @@ use std::{fmt, io};
 
 /// Largest key file in bytes.
 const FILE: u64 = 1_024;
+/// Mode bits of all users but the owner.
+const OTHER_USERS: u32 = 0o077;
 
 /// A 256-bit pre-shared key.
 #[derive(Clone, PartialEq, Eq)]
@@ -80,7 +82,7 @@ mod tests {
         let key = write(&format!("{digits}\n"), 0o600).expect("a key");
         assert_eq!((key.bytes()[0], key.bytes()[31]), (0x01, 0x44));
         let refused = |text: &str, mode, why| write(text, mode).is_err_and(|error| error.to_string().contains(why));
-        assert!(refused(digits, 0o640, "readable by other users"));
+        assert!(refused(digits, 0o640, "other users can read it"));
         for wrong in ["", "0123", &format!("{digits}0"), &digits.replace('0', "g"), &"0".repeat(2_000)] {
             assert!(refused(wrong, 0o600, "is not a key"), "{wrong:?}");
         }

@@ -3,6 +3,7 @@
 //! [`Publisher`] is a ZMQ PUB socket. Every watcher has a queue of fixed size, so a slow one costs the run neither time nor memory, and its
 //! dropped messages are counted. [`Watcher`] is the receiving end. docs/reference/feed.md describes the messages.
 
+mod cost;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod image;

@@ -8,7 +8,13 @@ use trace::record::{Anchor, Payload};
 use trace::report::ReportInput;
 use trace::{Analysis, Config};
 
+use crate::cost;
 use crate::image::{Image, ImageError};
+
+/// Longest message with a block in bytes. Sources close a block after 1 MiB.
+const MAX_BLOCK: usize = 16 << 20;
+/// Largest estimate of the memory that a decoded message takes, without a state and blocks.
+const MAX_DECODED: usize = 16 << 20;
 
 /// Name and version of the message format.
 pub const SCHEMA: &str = "tokengap.feed/1";
@@ -141,7 +147,10 @@ pub enum MessageError {
     /// The message has another schema version.
     #[error("the source speaks {0}, this tokengap speaks {SCHEMA}: use the source's version")]
     Schema(String),
-    /// The message is not msgpack or has other fields.
+    /// A block of this many bytes.
+    #[error("a block of {0} bytes exceeds the limit of {MAX_BLOCK}")]
+    Block(usize),
+    /// The message is not msgpack, has other fields, or would take too much memory.
     #[error("cannot decode a message: {0}")]
     Read(#[from] rmp_serde::decode::Error),
     /// The kind of message does not belong to a stream.
@@ -184,15 +193,28 @@ fn read<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, MessageError> {
     Ok(rmp_serde::from_slice::<With<T>>(bytes)?.body)
 }
 
-impl Message {
-    /// Decodes the second frame of a stream message.
-    pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
+impl Head {
+    /// Decodes the common fields of the second frame of a stream message.
+    pub(crate) fn read(bytes: &[u8]) -> Result<Self, MessageError> {
         let Schema { schema } = rmp_serde::from_slice(bytes)?;
         if schema != SCHEMA {
             return Err(MessageError::Schema(schema.chars().take(80).collect()));
         }
-        let head: Head = rmp_serde::from_slice(bytes)?;
+        Ok(rmp_serde::from_slice(bytes)?)
+    }
+}
+
+impl Message {
+    /// Decodes the second frame of a stream message.
+    pub fn read(bytes: &[u8]) -> Result<Self, MessageError> {
+        Self::of(Head::read(bytes)?, bytes)
+    }
+
+    /// Decodes the message with these common fields.
+    pub(crate) fn of(head: Head, bytes: &[u8]) -> Result<Self, MessageError> {
+        cost::check(bytes, MAX_DECODED)?;
         let body = match head.kind {
+            Kind::Block if bytes.len() > MAX_BLOCK => return Err(MessageError::Block(bytes.len())),
             Kind::Start => {
                 let start: Box<Start> = read(bytes)?;
                 let analysis = match &start.image {

@@ -10,7 +10,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::key::Key;
 use crate::line;
-use crate::message::{Message, Topic};
+use crate::message::{Head, Kind, Message, Topic};
 use crate::zmtp::{self, Input, Limits, Role, Zmtp};
 
 /// Messages received but not yet polled. Beyond this limit the connection is not read, and the source sees a slow watcher.
@@ -125,7 +125,12 @@ async fn connection(options: &WatchOptions, events: &Sender<WatchEvent>, reached
                     if topic[..] != *Topic::Stream.name().as_bytes() {
                         continue;
                     }
-                    WatchEvent::Message(Box::new(Message::read(body).map_err(|e| invalid(e.to_string()))?))
+                    let head = Head::read(body).map_err(|e| invalid(e.to_string()))?;
+                    // A state may be large: it is decoded when no other message waits.
+                    if head.kind == Kind::Start && events.reserve_many(MESSAGES).await.is_err() {
+                        return Ok(());
+                    }
+                    WatchEvent::Message(Box::new(Message::of(head, body).map_err(|e| invalid(e.to_string()))?))
                 }
                 Input::Ping(context) => {
                     outgoing.write(&zmtp::pong(&context)).await?;

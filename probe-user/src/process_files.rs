@@ -39,10 +39,9 @@ pub fn open_named_regular(path: &Path, expected: ExpectedFile) -> Result<Regular
     }
 }
 
-/// Opens a file that the user named.
-#[expect(clippy::disallowed_methods, reason = "named by the user, who may choose a pipe")]
+/// Opens a regular file that the user named.
 pub fn open_named(path: &Path) -> io::Result<File> {
-    match File::open(path) {
+    match trace::storage::open_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Ok(ask_for_named(path, OpenRequest::Named)?.file()?.into())
         }

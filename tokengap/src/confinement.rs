@@ -117,7 +117,8 @@ fn results(args: &LiveArgs) -> Results {
         force: args.record.force,
     };
     // A ring without a name, and files created from the screen, are written to the working folder.
-    if !args.outcome.is_headless() || args.record.hindsight.is_some() {
+    let has_unnamed_ring = args.record.hindsight.is_some() && args.record.hindsight_file.is_none();
+    if !args.outcome.is_headless() || has_unnamed_ring {
         results.folder.push(PathBuf::new());
     }
     results

@@ -4,10 +4,10 @@ use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// Opens a file that the user named. `attach`, which gives up the right to read other users' files, gets it from its opener.
+/// Opens a regular file that the user named. `attach`, which gives up the right to read other users' files, gets it from its opener.
 pub(crate) fn open(path: &Path) -> io::Result<File> {
     #[cfg(target_os = "linux")]
     return probe_user::process_files::open_named(path);
     #[cfg(not(target_os = "linux"))]
-    File::open(path)
+    trace::storage::open_regular(path)
 }

@@ -92,13 +92,14 @@ impl Folder {
     }
 
     /// Creates a regular file for reading and writing that only its owner may open. Fails if the name exists.
-    pub(crate) fn create_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
+    pub fn create_file(&self, name: impl AsRef<OsStr>) -> io::Result<File> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         Ok(openat(&self.fd, name.as_ref(), flags, Mode::RUSR | Mode::WUSR)?.into())
     }
 
-    pub(crate) fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        Ok(renameat(&self.fd, from, &self.fd, to)?)
+    /// Renames a file within the folder, and replaces an existing one.
+    pub fn rename(&self, from: impl AsRef<OsStr>, to: impl AsRef<OsStr>) -> io::Result<()> {
+        Ok(renameat(&self.fd, from.as_ref(), &self.fd, to.as_ref())?)
     }
 
     /// Exchanges two names in one step.
@@ -107,7 +108,7 @@ impl Folder {
     }
 
     /// Removes the name `name` if it still leads to `expected`.
-    pub(crate) fn remove_file(&self, name: impl AsRef<OsStr>, expected: &Metadata) -> io::Result<()> {
+    pub fn remove_file(&self, name: impl AsRef<OsStr>, expected: &Metadata) -> io::Result<()> {
         match self.find_file(name.as_ref())? {
             Some(found) if found.is_same(expected) => Ok(unlinkat(&self.fd, name.as_ref(), AtFlags::empty())?),
             _ => Ok(()),

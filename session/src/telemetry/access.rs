@@ -1,8 +1,6 @@
 //! Access to the metrics: a token that every client sends.
 
-use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::{fmt, hint};
 
@@ -36,11 +34,7 @@ impl AccessToken {
             |error: io::Error| io::Error::new(error.kind(), format!("cannot read the token in {shown}: {error}"));
         let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown} {why}"));
         let file = opened.map_err(failed)?;
-        if file.metadata().map_err(failed)?.permissions().mode() & OTHER_USERS != 0 {
-            return Err(refused(
-                "is readable by other users: run chmod 600 on it, and create a new token if it may have been read",
-            ));
-        }
+        trace::storage::check_secret(&file, OTHER_USERS).map_err(failed)?;
         let mut text = Vec::new();
         file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
         let token = text.trim_ascii();
@@ -74,6 +68,7 @@ impl AccessToken {
 #[cfg(test)]
 mod tests {
     use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
 
     use super::*;
 

@@ -1,12 +1,15 @@
-//! Which files the broker creates, renames and removes: only results of its run.
+//! Which files the broker creates, renames and removes: only results of its run, in folders that are opened once. Whoever may rename a
+//! folder could put a link to another one in its place.
 
 use std::collections::HashSet;
-use std::fs::{self, File};
+use std::ffi::OsStr;
+use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use trace::{record, storage};
+use trace::record;
+use zmq_tap::splice::Folder;
 
 use super::Results;
 
@@ -15,13 +18,20 @@ const OWN: &str = "tokengap-";
 
 pub(super) struct Rules {
     results: Results,
+    /// Folders of the results, with their paths.
+    folders: Vec<(PathBuf, Folder)>,
     /// Files created here, under their current names.
     created: HashSet<PathBuf>,
 }
 
 impl Rules {
+    /// Opens the folders of the results. In one that does not exist, nothing can be created.
     pub(super) fn new(results: Results) -> Self {
-        Self { results, created: HashSet::new() }
+        let of_files = results.file.iter().filter_map(|file| file.parent());
+        let paths: HashSet<&Path> = of_files.chain(results.folder.iter().map(PathBuf::as_path)).collect();
+        let open = |path: &Path| Some((path.to_owned(), Folder::open(or_working_folder(path), path).ok()?));
+        let folders = paths.into_iter().map(or_working_folder).filter_map(open).collect();
+        Self { results, folders, created: HashSet::new() }
     }
 
     /// Creates a result that does not exist.
@@ -29,19 +39,21 @@ impl Rules {
         if !self.is_result(path) && !replacement(path).is_some_and(|named| self.is_result(&named)) {
             return Err(Errno::PERM.into());
         }
-        let file = storage::create_here(path)?;
+        let Place { folder, name } = self.place(path)?;
+        let file = folder.create_file(name)?;
         self.created.insert(path.to_owned());
         Ok(file)
     }
 
     /// Renames a file created here to a result. Replaces an existing file only with `--force`.
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
-        let replaces = to.symlink_metadata().is_ok() && !self.created.contains(to);
+        let place = self.place(to)?;
+        let replaces = place.folder.find_file(place.name)?.is_some() && !self.created.contains(to);
         let permitted = self.created.contains(from) && self.is_result(to) && (!replaces || self.results.force);
-        if !permitted {
+        if !permitted || from.parent() != to.parent() {
             return Err(Errno::PERM.into());
         }
-        fs::rename(from, to)?;
+        place.folder.rename(self.place(from)?.name, place.name)?;
         self.created.remove(from);
         self.created.insert(to.to_owned());
         Ok(())
@@ -52,9 +64,21 @@ impl Rules {
         if !self.created.contains(path) {
             return Err(Errno::PERM.into());
         }
-        fs::remove_file(path)?;
+        let Place { folder, name } = self.place(path)?;
+        if let Some(found) = folder.find_file(name)? {
+            folder.remove_file(name, found.metadata())?;
+        }
         self.created.remove(path);
         Ok(())
+    }
+
+    fn place<'a>(&'a self, path: &'a Path) -> io::Result<Place<'a>> {
+        let parent = path.parent().map(or_working_folder);
+        let folder = self.folders.iter().find(|(of, _)| Some(of.as_path()) == parent);
+        match (folder, path.file_name()) {
+            (Some((_, folder)), Some(name)) => Ok(Place { folder, name }),
+            _ => Err(Errno::NOENT.into()),
+        }
     }
 
     /// Whether `path` is a named file, a further file of a named recording, or has a name of tokengap's in a permitted folder.
@@ -65,6 +89,12 @@ impl Rules {
         let is_own = |folder: &PathBuf| name.starts_with(OWN.as_bytes()) && parent == Some(or_working_folder(folder));
         self.results.file.iter().any(is_named) || self.results.folder.iter().any(is_own)
     }
+}
+
+/// A file of a permitted folder.
+struct Place<'a> {
+    folder: &'a Folder,
+    name: &'a OsStr,
 }
 
 /// `folder`, where an empty path stands for the working folder.
@@ -82,6 +112,8 @@ fn replacement(path: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn refused<T>(done: io::Result<T>) -> bool {
@@ -122,6 +154,15 @@ mod tests {
         assert!(refused(rules.remove(&at("run.tgap"))), "it has another name now");
         rules.remove(&at("run.1.tgap")).expect("created here");
         assert!(!at("run.1.tgap").exists());
+        // The folder is opened once.
+        let other = tempfile::tempdir().expect("a folder");
+        let moved = other.path().join("moved");
+        fs::rename(folder.path(), &moved).expect("renamed");
+        std::os::unix::fs::symlink(other.path(), folder.path()).expect("linked");
+        rules.create(&at("tokengap-2.tgap")).expect("created");
+        assert!(moved.join("tokengap-2.tgap").exists() && !other.path().join("tokengap-2.tgap").exists());
+        fs::remove_file(folder.path()).expect("the link");
+        fs::rename(&moved, folder.path()).expect("renamed");
         let working_folder = Rules::new(Results { folder: vec![PathBuf::from(".")], ..Results::default() });
         for (name, is_result) in [("tokengap-1.html", true), ("./tokengap-1.html", true), ("a/tokengap-1.html", false)]
         {

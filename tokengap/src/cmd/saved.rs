@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use trace::record::{OpenError, Recording};
-use trace::report::{Report, ReportInput, SCHEMA};
+use trace::report::{Report, ReportInput, SCHEMA, Series};
 
 use crate::progress;
 
@@ -65,7 +65,12 @@ fn parse(text: &[u8]) -> anyhow::Result<Report> {
     }
     let head: Head = serde_json::from_slice(text).map_err(unread)?;
     match head.schema.as_deref() {
-        Some(SCHEMA) => serde_json::from_slice(text).map_err(unread),
+        Some(SCHEMA) => {
+            let report: Report = serde_json::from_slice(text).map_err(unread)?;
+            let is_whole = report.series.as_ref().is_none_or(Series::has_equal_columns);
+            ensure!(is_whole, "the columns of its time series have different lengths; print or copy it again");
+            Ok(report)
+        }
         Some(other) => bail!("its schema is {other:?}; this tokengap reads {SCHEMA}"),
         None => bail!("it has no schema; use the output of --json or report --format json"),
     }
@@ -102,6 +107,19 @@ mod tests {
             let error = error_of(content);
             assert!(error.contains(expected), "{error}");
         }
+    }
+
+    #[test]
+    fn a_report_with_unequal_columns_is_refused() {
+        let mut analysis = trace::Analysis::new(trace::Config::default());
+        for second in [1, 2, 3] {
+            analysis.tick(trace::MonoNs(second * 1_000_000_000));
+        }
+        let mut value = serde_json::to_value(analysis.report(&ReportInput::of("tap"))).expect("JSON");
+        assert!(parse(value.to_string().as_bytes()).is_ok());
+        value["series"]["requests"]["live"].as_array_mut().expect("a column").clear();
+        let error = parse(value.to_string().as_bytes()).expect_err("a column is missing");
+        assert!(error.to_string().contains("different lengths"), "{error}");
     }
 
     #[test]

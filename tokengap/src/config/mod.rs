@@ -6,6 +6,7 @@ mod flags;
 mod reload;
 
 use std::ffi::OsString;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -19,15 +20,23 @@ use file::File;
 pub(crate) use flags::{closest, effective};
 pub(crate) use reload::{Configured, command, define};
 
+/// Bytes of a configuration file that are read.
+const MAX_BYTES: u64 = 1 << 20;
+
 /// Adds the flags of the configuration file, if the command line names one. An invalid command line is returned unchanged, so that clap
 /// reports the error.
 pub(crate) fn resolve(command: &Command, line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     let Some((section, matches, path)) = requested_file(command, &line) else {
         return Ok(line);
     };
-    let text = named_file::open(&path).and_then(std::io::read_to_string);
-    let text = text.with_context(|| format!("--config {}: cannot read the file", path.display()))?;
+    let text = read(&path).with_context(|| format!("--config {}: cannot read the file", path.display()))?;
     with_file(command, line, &section, &matches, &path, &text)
+}
+
+fn read(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    named_file::open(path)?.take(MAX_BYTES).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// Subcommand, its matches without the file, and the path of the file.

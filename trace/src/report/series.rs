@@ -44,6 +44,20 @@ impl Series {
         self.events_missed.is_empty()
     }
 
+    /// Whether every column has a value for each slot, which a file need not fulfil.
+    pub fn has_equal_columns(&self) -> bool {
+        let Self { requests, tokens, chunks, gap_ns, hops, threads, .. } = self;
+        let counts = [&requests.begun, &requests.finished, &requests.live, &tokens.sent, &chunks.sent];
+        let optional = [&tokens.received, &tokens.delivered, &tokens.lost];
+        let optional =
+            optional.into_iter().chain([&chunks.merged, &chunks.dropped_predicted, &chunks.dropped_confirmed]);
+        let lengths = counts.into_iter().chain(optional.flatten()).map(Vec::len);
+        let lengths = lengths.chain(gap_ns.iter().flat_map(SpreadSeries::lengths));
+        let lengths = lengths.chain(hops.iter().flat_map(HopSeries::lengths));
+        let mut lengths = lengths.chain(threads.iter().flat_map(ThreadSeries::lengths));
+        lengths.all(|length| length == self.len())
+    }
+
     /// Start of a slot, relative to the start of the capture.
     pub fn begin_ns(&self, slot: usize) -> u64 {
         self.from_ns.saturating_add(self.slot_ns.saturating_mul(slot as u64))
@@ -106,6 +120,12 @@ pub struct SpreadSeries {
     pub max: Vec<Option<u64>>,
 }
 
+impl SpreadSeries {
+    fn lengths(&self) -> impl Iterator<Item = usize> + use<> {
+        [self.count.len(), self.p50.len(), self.p99.len(), self.max.len()].into_iter()
+    }
+}
+
 /// Hops of one name by slot.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HopSeries {
@@ -129,6 +149,15 @@ pub struct HopSeries {
     pub queue_wait_ns: Option<SpreadSeries>,
 }
 
+impl HopSeries {
+    fn lengths(&self) -> impl Iterator<Item = usize> {
+        let optional = [&self.frames_sent, &self.frames_received, &self.wakeups, &self.backlog_max_frames];
+        let counts = [&self.chunks, &self.bytes].into_iter().chain(optional.into_iter().flatten()).map(Vec::len);
+        let samples = self.kernel_bytes_max.iter().map(Vec::len);
+        counts.chain(samples).chain(self.queue_wait_ns.iter().flat_map(SpreadSeries::lengths))
+    }
+}
+
 /// CPU use of a thread by slot: shares of one core.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ThreadSeries {
@@ -148,6 +177,12 @@ pub struct ThreadSeries {
     pub run_wait: Option<Vec<Option<f64>>>,
     /// Throttled by its cgroup's quota.
     pub throttled: Option<Vec<Option<f64>>>,
+}
+
+impl ThreadSeries {
+    fn lengths(&self) -> impl Iterator<Item = usize> {
+        [Some(&self.on_cpu), self.run_wait.as_ref(), self.throttled.as_ref()].into_iter().flatten().map(Vec::len)
+    }
 }
 
 /// Time series of a run; `None` before the first event.

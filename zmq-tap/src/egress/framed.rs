@@ -1,11 +1,12 @@
 //! Reassembly of messages behind prefixes that state their lengths.
 
 use super::Unreadable;
+use super::buffer::Buffer;
 
 /// The incomplete message of a connection, or the rest of one that is skipped. `N` is the length of a prefix.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Framed<const N: usize> {
-    buffer: Vec<u8>,
+    buffer: Buffer,
     /// The message in `buffer` was returned.
     returned: bool,
     skip: u64,
@@ -16,7 +17,7 @@ pub(super) type Found<'a, const N: usize> = Option<(&'a [u8; N], &'a [u8])>;
 
 impl<const N: usize> Framed<N> {
     /// Removes the next message from `input`; `None` if it is incomplete. A message that is complete within `input` is not copied. One of more
-    /// than `limit` bytes behind its prefix is skipped. `length`: number of these bytes.
+    /// than `limit` bytes behind its prefix, or without space in memory, is skipped. `length`: number of these bytes.
     pub(super) fn next<'a, 'i: 'a>(
         &'a mut self,
         input: &mut &'i [u8],
@@ -29,12 +30,12 @@ impl<const N: usize> Framed<N> {
         }
         loop {
             let known = if self.buffer.is_empty() { *input } else { &self.buffer };
-            let needed = match known.first_chunk().map(&length).transpose()? {
+            let stated = known.first_chunk().map(&length).transpose()?;
+            let needed = match stated {
                 None => N,
                 Some(length) if length <= limit as u64 => N + length as usize,
                 Some(length) => {
-                    self.skip = N as u64 + length - self.buffer.len() as u64;
-                    self.buffer.clear();
+                    self.skip_message(length);
                     return Ok(Some(None));
                 }
             };
@@ -50,11 +51,20 @@ impl<const N: usize> Framed<N> {
                 return Ok(None);
             }
             let (now, rest) = input.split_at(input.len().min(needed - self.buffer.len()));
-            self.buffer.extend_from_slice(now);
+            if self.buffer.extend(now).is_err() {
+                self.skip_message(stated.ok_or(Unreadable::Frames)?);
+                return Ok(Some(None));
+            }
             *input = rest;
         }
         self.returned = true;
         Ok(self.buffer.split_first_chunk().map(Some))
+    }
+
+    /// Skips the message behind the prefix in the buffer or the input, which states this length.
+    fn skip_message(&mut self, length: u64) {
+        self.skip = N as u64 + length - self.buffer.len() as u64;
+        self.buffer.clear();
     }
 }
 

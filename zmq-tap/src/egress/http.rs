@@ -11,7 +11,7 @@ use super::{Limits, Unreadable};
 const MAX_HEADERS: usize = 64;
 
 /// The responses of one connection.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Responses {
     limits: Limits,
     state: State,

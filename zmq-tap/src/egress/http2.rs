@@ -5,6 +5,7 @@ use std::fmt;
 
 use loona_hpack::Decoder;
 
+use super::buffer::Buffer;
 use super::event::{Emit, Item};
 use super::grpc::{self, Messages};
 use super::payload::Payload;
@@ -314,7 +315,7 @@ impl Connection {
             _ if start.starts_with(events) => Payload::Events(Events::default()),
             _ if events.starts_with(start) || grpc.is_none() => return,
             _ if grpc == Some(true) => Payload::Grpc(Messages::default()),
-            Some(b'{' | b'[') if whole => Payload::Json(Vec::new()),
+            Some(b'{' | b'[') if whole => Payload::Json(Buffer::default()),
             _ if whole => {
                 emit(stream, Item::Unreadable(Unreadable::Fields));
                 Payload::Other

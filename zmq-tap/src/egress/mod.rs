@@ -3,6 +3,7 @@
 //! [`Reader`] turns the bytes of one connection, in slices of any length, into [`trace::event`]s: HTTP/1.x and HTTP/2 with server-sent events,
 //! JSON or gRPC messages, and Dynamo's response plane. Each parser emits the same elements. No I/O.
 
+mod buffer;
 mod chunked;
 mod content;
 mod digest;

@@ -1,16 +1,19 @@
 //! The body of one response, whatever carries it: events, JSON, or gRPC messages.
 
+use super::buffer::Buffer;
 use super::event::{Emit, Item, body, event};
 use super::grpc::Messages;
 use super::sse::Events;
 use super::{Limits, Unreadable};
 
 /// Parser of one body.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) enum Payload {
     Events(Events),
     /// The JSON body so far.
-    Json(Vec<u8>),
+    Json(Buffer),
+    /// A JSON body for which memory was short.
+    UnkeptJson,
     Grpc(Messages),
     /// Not of interest, or unreadable.
     #[default]
@@ -27,7 +30,7 @@ impl Payload {
         let payload = if is(b"text/event-stream") {
             Self::Events(Events::default())
         } else if is(b"application/json") {
-            Self::Json(Vec::new())
+            Self::Json(Buffer::default())
         } else if is(b"application/grpc") {
             Self::Grpc(Messages::default())
         } else {
@@ -44,16 +47,19 @@ impl Payload {
             }
             Self::Json(json) => {
                 let space = (limits.event_bytes + 1).saturating_sub(json.len());
-                json.extend_from_slice(&piece[..piece.len().min(space)]);
+                if json.extend(&piece[..piece.len().min(space)]).is_err() {
+                    *self = Self::UnkeptJson;
+                }
             }
             Self::Grpc(messages) => messages.feed(piece, limits.event_bytes, emit),
-            Self::Other => {}
+            Self::UnkeptJson | Self::Other => {}
         }
     }
 
     /// Processes the end of the body.
     pub(super) fn end(self, limits: &Limits, emit: &mut Emit<'_>) {
         match self {
+            Self::UnkeptJson => emit(Item::Undecoded),
             Self::Json(json) if json.len() > limits.event_bytes => emit(Item::Undecoded),
             Self::Json(json) => body(&json, emit),
             Self::Grpc(messages) => messages.end(emit),

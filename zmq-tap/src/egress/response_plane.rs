@@ -17,7 +17,7 @@ pub(super) const PREFIX: usize = 24;
 const LONGEST_HEADER: u64 = 64 << 10;
 
 /// Frame parser of one connection.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Frames {
     limits: Limits,
     framed: Framed<PREFIX>,

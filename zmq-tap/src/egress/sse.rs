@@ -2,30 +2,37 @@
 
 use memchr::memchr_iter;
 
+use super::buffer::Buffer;
+
 /// Buffer for incomplete events. Events that are complete within one piece are not copied.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Events {
-    buffer: Vec<u8>,
-    /// The current event exceeds the limit and is skipped up to its end.
+    buffer: Buffer,
+    /// The current event exceeds a limit and is skipped up to its end.
     skipping: bool,
     joined: Vec<u8>,
 }
 
 impl Events {
-    /// Parses a piece of the body. Emits the data of each event, its lines joined. `None` stands for an event longer than `limit` bytes, which
-    /// is skipped.
+    /// Parses a piece of the body. Emits the data of each event, its lines joined. `None` stands for an event that is skipped, because it is
+    /// longer than `limit` bytes or memory is short.
     pub(super) fn feed(&mut self, piece: &[u8], limit: usize, mut emit: impl FnMut(Option<&[u8]>)) {
-        if self.buffer.is_empty() {
-            let used = self.blocks(piece, 0, &mut emit);
-            self.buffer.extend_from_slice(&piece[used..]);
-            return self.bound(limit, &mut emit);
-        }
-        // A cut can fall anywhere between the two line ends of a blank line.
-        let from = self.buffer.len().saturating_sub(2);
         let mut buffer = std::mem::take(&mut self.buffer);
-        buffer.extend_from_slice(piece);
-        let used = self.blocks(&buffer, from, &mut emit);
-        buffer.drain(..used);
+        if buffer.is_empty() || buffer.extend(piece).is_err() {
+            if !buffer.is_empty() {
+                self.skip(&mut emit);
+                buffer.clear();
+            }
+            let used = self.blocks(piece, 0, &mut emit);
+            if buffer.extend(&piece[used..]).is_err() {
+                self.skip(&mut emit);
+            }
+        } else {
+            // A cut can fall anywhere between the two line ends of a blank line.
+            let from = (buffer.len() - piece.len()).saturating_sub(2);
+            let used = self.blocks(&buffer, from, &mut emit);
+            buffer.remove_first(used);
+        }
         self.buffer = buffer;
         self.bound(limit, &mut emit);
     }
@@ -39,11 +46,15 @@ impl Events {
         if self.buffer.len() <= limit {
             return;
         }
+        self.skip(emit);
+        self.buffer.remove_first(self.buffer.len().saturating_sub(2));
+    }
+
+    /// Skips the current event up to its end.
+    fn skip(&mut self, emit: &mut impl FnMut(Option<&[u8]>)) {
         if !std::mem::replace(&mut self.skipping, true) {
             emit(None);
         }
-        let tail = self.buffer.len().saturating_sub(2);
-        self.buffer.drain(..tail);
     }
 
     /// Parses every complete block, and returns the number of bytes they take. The first `from` bytes contain no end of a block.

@@ -5,6 +5,7 @@ mod message;
 use memchr::memmem;
 
 use super::Unreadable;
+use super::buffer::Buffer;
 use super::event::{Emit, Item, body, event};
 use super::framed::Framed;
 use message::{Message, Output};
@@ -16,12 +17,12 @@ const PREFIX: usize = 5;
 const MAX_UNDECIDED: u32 = 32;
 
 /// Parser of one body.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Messages {
     framed: Framed<PREFIX>,
     field: Field,
     /// Messages with their prefixes, while it is unknown whether they have ids.
-    undecided: Vec<u8>,
+    undecided: Buffer,
     /// Number of messages in `undecided`.
     waiting: u32,
     count: u64,
@@ -110,9 +111,8 @@ impl Messages {
             return true;
         }
         let full = self.waiting == MAX_UNDECIDED || self.undecided.len() + PREFIX + message.len() > limit;
-        if !output.has_ids() && output.ids().is_some() && !full {
-            self.undecided.extend_from_slice(&prefix);
-            self.undecided.extend_from_slice(message);
+        let is_undecided = !output.has_ids() && output.ids().is_some() && !full;
+        if is_undecided && self.undecided.extend(&[&prefix, message].concat()).is_ok() {
             self.waiting += 1;
             return false;
         }
@@ -174,7 +174,7 @@ impl Messages {
             output.whole = only && output.last;
             self.emit(output, emit);
         }
-        (self.undecided, self.waiting) = (Vec::new(), 0);
+        (self.undecided, self.waiting) = (Buffer::default(), 0);
     }
 
     fn emit(&self, output: Output<'_>, emit: &mut Emit<'_>) {

@@ -1,0 +1,109 @@
+//! Bytes of incomplete responses. Their total is limited, because a server decides how many there are at once: thousands of connections, with a
+//! thousand responses each.
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Maximum memory of all buffers of the program in bytes.
+const MAX_TOTAL: usize = 256 << 20;
+/// Memory that an empty buffer keeps, so that the next response allocates nothing.
+const KEPT: usize = 64 << 10;
+/// Memory that a buffer has regardless of the limit, for prefixes of messages.
+const GRANTED: usize = 64;
+
+static TOTAL: Budget = Budget(AtomicUsize::new(0));
+
+/// Memory that is in use.
+struct Budget(AtomicUsize);
+
+/// The limit of all buffers is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Full;
+
+impl Budget {
+    fn take(&self, bytes: usize, limit: usize) -> Result<(), Full> {
+        if self.0.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= limit {
+            return Ok(());
+        }
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+        Err(Full)
+    }
+}
+
+/// Bytes that count towards the limit.
+#[derive(Debug, Default)]
+pub(super) struct Buffer(Vec<u8>);
+
+impl Buffer {
+    /// Appends bytes. On an error, nothing is appended.
+    pub(super) fn extend(&mut self, bytes: &[u8]) -> Result<(), Full> {
+        let needed = self.0.len() + bytes.len();
+        if needed > self.0.capacity() {
+            let capacity = needed.max(self.0.capacity() * 2);
+            let more = capacity - self.0.capacity();
+            TOTAL.take(more, if capacity <= GRANTED { usize::MAX } else { MAX_TOTAL })?;
+            let before = self.0.capacity();
+            self.0.reserve_exact(capacity - self.0.len());
+            // An allocator may give more than it was asked for.
+            TOTAL.0.fetch_add(self.0.capacity() - before - more, Ordering::Relaxed);
+        }
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    pub(super) fn clear(&mut self) {
+        if self.0.capacity() > KEPT {
+            *self = Self::default();
+        } else {
+            self.0.clear();
+        }
+    }
+
+    /// Removes the first `count` bytes.
+    pub(super) fn remove_first(&mut self, count: usize) {
+        if count == self.0.len() {
+            self.clear();
+        } else {
+            self.0.drain(..count);
+        }
+    }
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        TOTAL.0.fetch_sub(self.0.capacity(), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_taken_beyond_the_limit() {
+        let budget = Budget(AtomicUsize::new(90));
+        assert_eq!((budget.take(11, 100), budget.take(10, 100), budget.take(1, 100)), (Err(Full), Ok(()), Err(Full)));
+        assert_eq!(budget.0.into_inner(), 100);
+    }
+
+    #[test]
+    fn an_empty_buffer_keeps_little_memory() {
+        let mut buffer = Buffer::default();
+        buffer.extend(&vec![7; 2 * KEPT]).expect("space");
+        buffer.remove_first(2 * KEPT - 5);
+        assert_eq!(&buffer[..], &[7; 5]);
+        buffer.remove_first(5);
+        assert_eq!((buffer.len(), buffer.0.capacity()), (0, 0));
+        buffer.extend(&[7; 100]).expect("space");
+        buffer.clear();
+        assert!(buffer.is_empty() && buffer.0.capacity() >= 100);
+    }
+}
