@@ -124,7 +124,7 @@ impl Import {
                 break;
             };
             self.reader.stats.passed_early += early.len() as u64;
-            self.pass(&early, sink);
+            self.pass(early, sink);
         }
         true
     }
@@ -161,17 +161,18 @@ impl Import {
 
     fn pass_before(&mut self, horizon_ns: u64, sink: &mut dyn FnMut(&Event<'_>)) {
         while let Some(due) = self.queued.pop_before(horizon_ns) {
-            self.pass(&due, sink);
+            self.pass(due, sink);
         }
     }
 
-    fn pass(&mut self, due: &DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn pass(&mut self, due: DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
         for queued in due.by_time() {
             self.reader.stats.late += u64::from(queued.at_ns < self.passed_ns);
             self.passed_ns = self.passed_ns.max(queued.at_ns);
             self.reader.emit(queued, sink);
         }
         self.reader.stats.events += due.len() as u64;
+        self.queued.reuse(due);
     }
 
     /// Counters of recognised and unrecognised lines.

@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::brief::{row, wrap};
 use super::hostile::{lines, plain};
 use super::{
-    AnswerCounts, Chunks, HopLine, LegKind, LossLine, LossList, ModeLine, Report, Spread, ThreadState, abandoned, bar, brief,
-    stacks, stages,
+    AnswerCounts, Chunks, HopLine, LegKind, LossLine, LossList, ModeLine, Report, Spread, ThreadState, abandoned, bar,
+    brief, stacks, stages,
 };
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, known, percent, plural};
