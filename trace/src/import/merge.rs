@@ -205,8 +205,8 @@ impl Import {
         let known: Vec<_> = summaries.filter(|summary| !summary.is_empty()).collect();
         let (files, known) = (plural(stats.files, "file"), known.join("; "));
         Err(ImportError::NothingRecognised(format!(
-            "{kinds}{} lines in {files} and none of a known form ({known}){undated}{first}{skipped}",
-            stats.lines
+            "{kinds}{} in {files} and none of a known form ({known}){undated}{first}{skipped}",
+            plural(stats.lines, "line")
         )))
     }
 
