@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
-from . import accidents, attach, calls, dynamo, losses, moved, pressure, routers
+from . import accidents, attach, calls, clientless, dynamo, losses, moved, pressure, routers
 from .checks import Checks, relayed, sent, summary
 from .kernel import refused
 from .process import ROOT
@@ -351,6 +351,7 @@ def last_rows(engines: list[Engine], quick: bool) -> list[Row]:
     if not quick:
         # One release is enough, because only libzmq processes these bytes.
         rows += [
+            ("abandoned", "tap, abandoned requests", clientless.abandoned, ()),
             ("moved", "run", moved.complete_run, ()),
             ("moved", "run, past", moved.connected_early, ()),
             ("moved", "run, killed", moved.run_killed, ()),

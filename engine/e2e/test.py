@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 from .attach import peak
 from .checks import Checks, at, order, same_bytes, verdicts
+from .clientless import compare as abandoned
 from .losses import listed
 from .soak import slope
 
@@ -70,6 +71,22 @@ class Comparisons(unittest.TestCase):
     def test_places_of_lost_tokens_are_counted_from_zero(self):
         line = {"rid": "r", "ranges": [{"tokens": [1, 2]}, {"tokens": [5, 5]}]}
         self.assertEqual({"r": {0, 1, 4}}, listed({"losses": {"confirmed": {"lines": [line]}}}, "confirmed"))
+
+    def test_missing_and_other_abandoned_requests_fail(self):
+        truth = {"r": {"sent": 160, "delivered": 5, "discarded": 155}, "s": {"sent": 60, "delivered": 60, "discarded": 0}}
+        row = {"rid": "r", "tokens": 150}
+        report = {
+            "tokens": {"sent": 220, "delivered": 65},
+            "answers": {"client_left": 1},
+            "abandoned": {"by": "responses and frames", "requests": 1, "tokens": 150, "longest": [row]},
+            "findings": [{"kind": "abandoned-requests"}],
+            "verdict": "WARNING: the scheduler continues 1 request whose client left: ..",
+        }
+        self.assertEqual([], self.failed(abandoned, report, truth))
+        missing = {key: value for key, value in report.items() if key != "abandoned"}
+        self.assertIn("rids", self.failed(abandoned, missing, truth))
+        other = report | {"abandoned": report["abandoned"] | {"tokens": 160, "longest": [row | {"tokens": 160}]}}
+        self.assertEqual(1, len(self.failed(abandoned, other, truth)))
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ fn prompts_and_outputs_are_never_copied() {
     }
     let prompt = "2026-01-18 07:55:00 INFO rid=ab12 prompt: tell me a secret\n";
     let error = import_text(prompt, Options::default()).err().unwrap().to_string();
-    assert!(error.contains("1 lines in 1 file and none of a known form"), "{error}");
+    assert!(error.contains("1 line in 1 file and none of a known form"), "{error}");
     assert!(error.contains("2026-01-18 07:55:00 INFO rid=ab12 …") && !error.contains("secret"), "{error}");
 }
 

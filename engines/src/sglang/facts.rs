@@ -12,6 +12,13 @@ pub struct SgLang;
 /// First release whose `OpenAI` endpoints write all text with incremental output.
 const CUTS_FIXED_IN: &str = "0.5.17";
 
+/// First release that aborts every request whose client disconnected.
+const ABANDONS_FIXED_IN: &str = "0.5.20";
+/// The same for an unknown release.
+const MAY_ABANDON: &str = "if the release is older than SGLang 0.5.20, upgrade (pull request 35255): before it, the abort of a request whose \
+                           client disconnected may never reach the scheduler, and `/abort_request` has no effect; until then, limit \
+                           `max_tokens`, or restart the server to free its slots";
+
 /// Stages in log lines (docs/reference/import.md).
 const STAGES: StageNames = StageNames {
     first_sent: "first_output_stream",
@@ -149,9 +156,18 @@ impl Facts for SgLang {
 
     /// Up to 0.5.19, the tokenizer may delete the state of a request whose client disconnected, and then sends no abort, because the state is
     /// missing (sgl-project/sglang#36333, fixed by #35255).
-    fn abandons(&self) -> &'static str {
-        "fixed in SGLang 0.5.20 (pull request 35255): before it, the abort of a request whose client disconnected may never reach the \
-         scheduler, and `/abort_request` has no effect; until then, limit `max_tokens`, or restart the server to free its slots"
+    fn abandons(&self, version: Option<&str>) -> &'static str {
+        let range = version.and_then(|version| version.parse::<VersionRange>().ok());
+        let fixed = ABANDONS_FIXED_IN.parse::<Version>().ok();
+        let (Some(range), Some(fixed)) = (range, fixed) else { return MAY_ABANDON };
+        if range.last < fixed {
+            "fixed in SGLang 0.5.20 (pull request 35255): before it, the abort of a request whose client disconnected may never reach the \
+             scheduler, and `/abort_request` has no effect; until then, limit `max_tokens`, or restart the server to free its slots"
+        } else if range.first >= fixed {
+            ""
+        } else {
+            MAY_ABANDON
+        }
     }
 
     /// The `OpenAI` endpoints cut new text by the length of the text before: chats in 0.5.10, completions up to 0.5.16.
@@ -166,6 +182,17 @@ impl Facts for SgLang {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_releases_before_the_fix_are_said_to_abandon_requests() {
+        for older in ["0.5.9", "0.5.19", "0.5.15..0.5.19"] {
+            assert!(SgLang.abandons(Some(older)).starts_with("fixed in SGLang 0.5.20"), "{older}");
+        }
+        for unknown in [None, Some("unknown"), Some("0.5.16..0.5.23")] {
+            assert!(SgLang.abandons(unknown).starts_with("if the release is older than SGLang 0.5.20"), "{unknown:?}");
+        }
+        assert_eq!([SgLang.abandons(Some("0.5.20")), SgLang.abandons(Some("0.5.20..0.5.23"))], ["", ""]);
+    }
 
     #[test]
     fn releases_that_cut_text_are_known() {

@@ -41,7 +41,7 @@ fn requests_without_a_client_that_go_on_are_reported() {
     let found = finding(&run, "abandoned-requests");
     assert_eq!(found.severity, Severity::Warning);
     assert!(found.advice.as_ref().unwrap().contains("0.5.20"), "{:?}", found.advice);
-    let abandoned = run.report.stages.as_ref().unwrap().abandoned.clone().unwrap();
+    let abandoned = run.report.abandoned.clone().unwrap();
     assert_eq!((abandoned.requests, abandoned.outputs), (3, 487));
     let start = run.report.window_mono_ns[0];
     let rows: Vec<_> = abandoned
@@ -76,7 +76,7 @@ fn floods_of_discarded_outputs_are_counted_in_bounded_memory() {
         format!("{at} Received output for rid='r{}' but the state was deleted in TokenizerManager.\n", n % 182)
     };
     let run = import_text((0..148_000).map(line).collect::<String>(), Options::default()).unwrap();
-    let abandoned = run.report.stages.unwrap().abandoned.unwrap();
+    let abandoned = run.report.abandoned.unwrap();
     assert_eq!((abandoned.requests, abandoned.outputs, abandoned.longest.len()), (182, 148_000, 16));
 }
 

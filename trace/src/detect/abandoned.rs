@@ -11,45 +11,53 @@ const NAMED: usize = 3;
 
 /// Abandoned requests: as observed, or else according to the engine's log.
 pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let observed = context.ledger.clientless_requests();
-    if observed.requests == 0 {
-        return logged(context, out);
-    }
-    let tokens = plural(observed.tokens.unwrap_or(0), "token");
-    let summary = format!(
-        "the {} continues {} whose client left: for up to {}, {tokens} generated for nobody; {}",
-        context.facts().source(),
-        plural(observed.requests, "request"),
-        longest_duration(&observed),
-        list_longest(&observed),
-    );
-    let advice = "their aborts did not take effect: look for these rids in the log of the server that lost the client; limit the \
-                  output length until the aborts do";
-    add(&observed, summary, "responses and frames", advice, out);
-}
-
-/// Abandoned requests according to the engine's log.
-fn logged(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let abandoned = &context.ledger.stages().abandoned;
-    if abandoned.requests == 0 {
-        return;
-    }
+    let abandoned = context.ledger.abandoned_requests();
+    let Some(longest) = abandoned.longest().first() else { return };
     let engine = context.facts();
-    let summary = format!(
-        "the {} continues {} whose state the {} deleted (their client left, or they were aborted): for up to {}, {} thrown away; {}",
-        engine.source(),
-        plural(abandoned.requests, "request"),
-        engine.receiver(),
-        longest_duration(abandoned),
-        plural(abandoned.outputs, "output"),
-        list_longest(abandoned),
-    );
-    add(abandoned, summary, "the engine's log", engine.abandons(), out);
+    let source = engine.source();
+    let (requests, listed) = (plural(abandoned.requests, "request"), list_longest(&abandoned));
+    let length = duration(longest.length_ns());
+    let summary = match abandoned.tokens {
+        Some(tokens) => format!(
+            "the {source} continues {requests} whose client left: for up to {length}, {} generated for nobody; {listed}",
+            plural(tokens, "token"),
+        ),
+        None => format!(
+            "the {source} continues {requests} whose state the {} deleted (their client left, or they were aborted): for up to \
+             {length}, {} thrown away; {listed}",
+            engine.receiver(),
+            plural(abandoned.outputs, "output"),
+        ),
+    };
+    let rows: Vec<_> = (abandoned.longest().iter())
+        .map(
+            |one| json!({ "rid": one.rid, "length_ns": one.length_ns(), "outputs": one.outputs, "tokens": one.tokens }),
+        )
+        .collect();
+    let verdict = out
+        .add(Severity::Warning, summary)
+        .rid(&longest.rid)
+        .since(abandoned.since)
+        .weighed("outputs", abandoned.outputs)
+        .with("tokens", abandoned.tokens)
+        .with("by", abandoned.source_name())
+        .with("requests", abandoned.requests)
+        .with("longest_ns", longest.length_ns())
+        .with("longest", rows);
+    let advice = advice(context, &abandoned);
+    if !advice.is_empty() {
+        verdict.advice(advice);
+    }
 }
 
-fn longest_duration(abandoned: &AbandonedRequests) -> String {
-    let Some(longest) = abandoned.longest().first() else { return duration(0) };
-    duration(longest.length_ns())
+/// The engine's own advice for its release. Without any, where to look.
+fn advice(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> &'static str {
+    let of_engine = context.facts().abandons(context.ledger.engine().version.as_deref());
+    if of_engine.is_empty() && !abandoned.is_logged() {
+        return "their aborts did not take effect: look for these rids in the log of the server that lost the client; limit the output \
+                length until the aborts do";
+    }
+    of_engine
 }
 
 /// The requests abandoned for longest, by name.
@@ -62,26 +70,4 @@ fn list_longest(abandoned: &AbandonedRequests) -> String {
         .collect();
     let more = if abandoned.requests > NAMED as u64 { ", .." } else { "" };
     format!("{}{more}", named.join("; "))
-}
-
-fn add(abandoned: &AbandonedRequests, summary: String, by: &str, advice: &str, out: &mut Verdicts) {
-    let Some(longest) = abandoned.longest().first() else { return };
-    let requests: Vec<_> = (abandoned.longest().iter())
-        .map(
-            |one| json!({ "rid": one.rid, "length_ns": one.length_ns(), "outputs": one.outputs, "tokens": one.tokens }),
-        )
-        .collect();
-    let verdict = out
-        .add(Severity::Warning, summary)
-        .rid(&longest.rid)
-        .since(abandoned.since)
-        .weighed("outputs", abandoned.outputs)
-        .with("tokens", abandoned.tokens)
-        .with("by", by)
-        .with("requests", abandoned.requests)
-        .with("longest_ns", longest.length_ns())
-        .with("longest", requests);
-    if !advice.is_empty() {
-        verdict.advice(advice);
-    }
 }

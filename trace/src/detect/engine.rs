@@ -34,6 +34,10 @@ pub(super) fn failed(context: &DetectContext<'_>, out: &mut Verdicts) {
 
 /// Requests that began and then stopped producing.
 pub(super) fn stalled(context: &DetectContext<'_>, out: &mut Verdicts) {
+    // Requests of a log, of which there may be many, have no observed tokens.
+    if context.ledger.groups().is_empty() {
+        return;
+    }
     let (mut stalled, mut retracted, mut worst_ns, mut worst_rid) = (0, 0, 0, "");
     let limit = STALLED_NS;
     let is_stalled = |r: &&Request| context.ledger.is_stalled(r, context.now, limit);

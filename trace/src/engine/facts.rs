@@ -109,8 +109,9 @@ pub trait Facts: fmt::Debug + Sync {
         None
     }
 
-    /// Cause and cure of requests that the scheduler continues after the receiver has deleted them; empty if unknown.
-    fn abandons(&self) -> &'static str {
+    /// Cause and cure of requests that the scheduler continues without a client, in this release; `None` if the release is unknown. Empty if
+    /// no cause in the engine is known.
+    fn abandons(&self, _version: Option<&str>) -> &'static str {
         ""
     }
 

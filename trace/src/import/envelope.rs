@@ -13,6 +13,9 @@ const PREFIX_WORDS: usize = 4;
 /// Timestamps are searched in this many bytes before a record.
 const BEFORE: usize = 1_024;
 
+/// Maximum length of a text that is kept for comparison with the next one, in bytes.
+const REMEMBERED: usize = 256;
+
 /// Timestamp and tag before a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Prefix<'l> {
@@ -21,8 +24,38 @@ pub(super) struct Prefix<'l> {
     pub(super) rank: &'l str,
 }
 
+/// The last text before a record and what it says. Many lines in a row begin with the same second.
+#[derive(Debug, Default)]
+pub(super) struct PrefixMemo {
+    text: String,
+    stamp: Option<Stamp>,
+    /// Where the tag is in the text.
+    rank_at: usize,
+    rank_bytes: usize,
+    /// Offset of the file's timestamps at that time.
+    offset_s: Option<i32>,
+}
+
+impl PrefixMemo {
+    /// Like [`read_prefix`].
+    pub(super) fn read<'l>(&mut self, before: &'l str, clock: &mut Clock) -> Prefix<'l> {
+        if self.text == before && !before.is_empty() && self.offset_s == clock.derived_offset() {
+            return Prefix { stamp: self.stamp, rank: &before[self.rank_at..][..self.rank_bytes] };
+        }
+        let prefix = read_prefix(before, clock);
+        if before.len() <= REMEMBERED {
+            self.text.clear();
+            self.text.push_str(before);
+            (self.stamp, self.offset_s) = (prefix.stamp, clock.derived_offset());
+            self.rank_bytes = prefix.rank.len();
+            self.rank_at = before.find(prefix.rank).unwrap_or(0);
+        }
+        prefix
+    }
+}
+
 /// Parses the text before a record. The last date is the logger's own; an earlier timestamp comes from a collector.
-pub(super) fn read_prefix<'l>(before: &'l str, clock: &mut Clock) -> Prefix<'l> {
+fn read_prefix<'l>(before: &'l str, clock: &mut Clock) -> Prefix<'l> {
     let own = last_date(before, clock);
     let outer = match &own {
         Some(own) if own.at == 0 => None,

@@ -1,28 +1,33 @@
 //! Lines of a plain or compressed file, truncated at a limit. Lines that a container runtime split are joined.
 
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufReader, Read};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
-use memchr::memchr;
+use memchr::{memchr, memrchr};
 
 use super::parts::{Joined, Parts};
+use super::recognise::{Mark, Recogniser};
 
 const BUFFER: usize = 128 * 1024;
 /// Memory of a longer line is freed before the next one, because there may be many open files.
 const USUAL_LINE: usize = 128 * 1024;
 /// Maximum window of a zstd frame: 2^27 bytes, as `zstd` itself accepts without `--long`.
 const ZSTD_WINDOW_LOG: u32 = 27;
+/// Number of bytes that show how a file is compressed.
+const MAGIC: usize = 4;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Line<'b> {
     /// Text without the line end.
     pub(super) text: &'b [u8],
     /// Whether the line was longer than the limit.
     pub(super) cut: bool,
+    /// First mark in the text.
+    pub(super) mark: Option<Mark>,
 }
 
 pub(super) struct Lines {
@@ -33,12 +38,27 @@ pub(super) struct Lines {
     pub(super) text_bytes: u64,
 }
 
-/// Lines as they are in the file. A line is lent from the reader's buffer if that holds all of it, and copied otherwise.
+/// Lines as they are in the file. A line is in the buffer, or copied if it is longer.
 struct FileLines {
-    from: Box<dyn BufRead>,
-    /// Length of the current line in the reader's buffer, with its end; 0 if it was copied.
-    lent_bytes: usize,
+    from: Box<dyn Read>,
+    buffer: Box<[u8]>,
+    /// The current line in the buffer, with its end. Empty if it was copied.
+    line: Range<usize>,
+    /// End of the bytes read.
+    filled: usize,
+    /// End of the last complete line in the buffer.
+    complete: usize,
+    /// Result of the last search for a mark. All complete lines are searched at once.
+    next_mark: Option<NextMark>,
+    is_at_end: bool,
     copied: Vec<u8>,
+}
+
+/// First mark in the rest of the buffer's complete lines.
+struct NextMark {
+    /// Its place in the buffer; the end of the complete lines if there is none.
+    at: usize,
+    mark: Option<Mark>,
 }
 
 /// Counts bytes read from the disk.
@@ -58,26 +78,38 @@ impl Read for Counted {
 impl Lines {
     /// Opens a plain, gzip or zstd file; `read` counts the bytes read from the disk.
     pub(super) fn open(path: &Path, longest: usize, read: Arc<AtomicU64>) -> io::Result<Self> {
-        let mut file = BufReader::with_capacity(BUFFER, Counted { file: File::open(path)?, read });
-        let from: Box<dyn BufRead> = match file.fill_buf()? {
-            [0x1f, 0x8b, ..] => Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(file))),
-            [0x28, 0xb5, 0x2f, 0xfd, ..] => {
-                let mut decoder = zstd::stream::Decoder::with_buffer(file)?;
+        let mut file = Counted { file: File::open(path)?, read };
+        let mut magic = Vec::with_capacity(MAGIC);
+        file.by_ref().take(MAGIC as u64).read_to_end(&mut magic)?;
+        let whole = io::Cursor::new(magic.clone()).chain(file);
+        let from: Box<dyn Read> = match magic[..] {
+            [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER, whole))),
+            [0x28, 0xb5, 0x2f, 0xfd] => {
+                let mut decoder = zstd::stream::Decoder::with_buffer(BufReader::with_capacity(BUFFER, whole))?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG)?;
-                Box::new(BufReader::with_capacity(BUFFER, decoder))
+                Box::new(decoder)
             }
-            _ => Box::new(file),
+            _ => Box::new(whole),
         };
-        Ok(Self::of(from, longest))
+        Ok(Self::of(from, BUFFER, longest))
     }
 
-    fn of(from: Box<dyn BufRead>, longest: usize) -> Self {
-        let file = FileLines { from, lent_bytes: 0, copied: Vec::new() };
+    fn of(from: Box<dyn Read>, buffer_bytes: usize, longest: usize) -> Self {
+        let file = FileLines {
+            from,
+            buffer: vec![0; buffer_bytes].into_boxed_slice(),
+            line: 0..0,
+            filled: 0,
+            complete: 0,
+            next_mark: None,
+            is_at_end: false,
+            copied: Vec::new(),
+        };
         Self { file, parts: Parts::default(), longest, text_bytes: 0 }
     }
 
-    /// Returns the next line; `None` at the end.
-    pub(super) fn next(&mut self) -> io::Result<Option<Line<'_>>> {
+    /// Returns the next line, with its first mark if there is a recogniser; `None` at the end.
+    pub(super) fn next(&mut self, recogniser: Option<&Recogniser>) -> io::Result<Option<Line<'_>>> {
         let joined = loop {
             // A line of the maximum length, with its end.
             let line_bytes = self.file.advance(self.longest + 2)?;
@@ -85,49 +117,117 @@ impl Lines {
                 break self.parts.unfinished();
             }
             self.text_bytes += line_bytes;
-            match self.parts.enter(self.file.line()?, self.longest) {
-                Joined::Whole => return Ok(Some(limited(self.file.line()?, self.longest))),
+            match self.parts.enter(self.file.line(), self.longest) {
+                Joined::Whole => {
+                    let mark = recogniser.and_then(|recogniser| self.file.find_mark(recogniser));
+                    return Ok(Some(limited(self.file.line(), mark, self.longest)));
+                }
                 Joined::Pending => {}
                 Joined::Complete(stream) => break Some(stream),
             }
         };
-        Ok(joined.map(|stream| limited(self.parts.line(stream), self.longest)))
+        Ok(joined.map(|stream| {
+            let text = self.parts.line(stream);
+            limited(text, recogniser.and_then(|recogniser| recogniser.find(text)), self.longest)
+        }))
     }
 }
 
 impl FileLines {
     /// Goes to the next line and returns its length with its end; 0 after the last line. Skips the part of a line beyond `limit` bytes.
     fn advance(&mut self, limit: usize) -> io::Result<u64> {
-        self.from.consume(std::mem::take(&mut self.lent_bytes));
         self.copied.clear();
         self.copied.shrink_to(USUAL_LINE);
-        let end = match self.from.fill_buf() {
-            Ok(buffer) => memchr(b'\n', &buffer[..buffer.len().min(limit)]),
-            // Copying repeats the read.
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => None,
-            Err(error) => return Err(error),
-        };
-        let Some(end) = end else { return self.copy_line(limit as u64) };
-        self.lent_bytes = end + 1;
-        Ok(self.lent_bytes as u64)
+        let start = self.line.end;
+        if start == self.complete {
+            return self.advance_to_block(limit);
+        }
+        let end = memchr(b'\n', &self.buffer[start..self.complete]).map_or(self.complete, |at| start + at + 1);
+        self.line = start..end;
+        Ok((end - start) as u64)
     }
 
-    fn copy_line(&mut self, limit: u64) -> io::Result<u64> {
-        let mut got = self.from.by_ref().take(limit).read_until(b'\n', &mut self.copied)? as u64;
-        if got == limit && !self.copied.ends_with(b"\n") {
-            got += self.from.skip_until(b'\n')? as u64;
+    /// Reads on until there is a complete line, and goes to it. Copies a line that is longer than the buffer.
+    fn advance_to_block(&mut self, limit: usize) -> io::Result<u64> {
+        self.buffer.copy_within(self.line.end..self.filled, 0);
+        self.filled -= self.line.end;
+        self.line = 0..0;
+        self.complete = 0;
+        self.next_mark = None;
+        let mut copied_bytes = 0;
+        while self.complete == 0 && !self.is_at_end {
+            if self.filled == self.buffer.len() {
+                copied_bytes += self.copy_up_to(self.filled, limit);
+            }
+            let read_from = self.filled;
+            self.fill()?;
+            let added = &self.buffer[read_from..self.filled];
+            self.complete = memrchr(b'\n', added).map_or(0, |at| read_from + at + 1);
         }
-        Ok(got)
+        if self.is_at_end && self.complete == 0 {
+            self.complete = self.filled;
+        }
+        let end = memchr(b'\n', &self.buffer[..self.complete]).map_or(self.complete, |at| at + 1);
+        if copied_bytes == 0 {
+            self.line = 0..end;
+            return Ok(end as u64);
+        }
+        copied_bytes += self.copy_up_to(end, limit);
+        Ok(copied_bytes)
+    }
+
+    /// Reads bytes behind those in the buffer.
+    fn fill(&mut self) -> io::Result<()> {
+        loop {
+            match self.from.read(&mut self.buffer[self.filled..]) {
+                Ok(n) => {
+                    self.is_at_end = n == 0;
+                    self.filled += n;
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Moves the start of the buffer up to `end` to the copied line, of which `limit` bytes are kept. Returns the number of bytes.
+    fn copy_up_to(&mut self, end: usize, limit: usize) -> u64 {
+        let kept = end.min(limit.saturating_sub(self.copied.len()));
+        self.copied.extend_from_slice(&self.buffer[..kept]);
+        self.buffer.copy_within(end..self.filled, 0);
+        self.filled -= end;
+        self.complete = self.complete.saturating_sub(end);
+        end as u64
     }
 
     /// The current line without its end.
-    fn line(&mut self) -> io::Result<&[u8]> {
-        let line = match self.lent_bytes {
-            0 => &self.copied,
-            // The buffer is not empty, so this reads nothing.
-            lent => &self.from.fill_buf()?[..lent],
+    fn line(&self) -> &[u8] {
+        let is_copied = self.line.is_empty();
+        without_end(if is_copied { &self.copied } else { &self.buffer[self.line.clone()] })
+    }
+
+    /// First mark in the current line. No mark contains a line end, so that the complete lines in the buffer are searched at once.
+    fn find_mark(&mut self, recogniser: &Recogniser) -> Option<Mark> {
+        if self.line.is_empty() {
+            return recogniser.find(self.line());
+        }
+        let next = match self.next_mark.take().filter(|next| next.at >= self.line.start) {
+            Some(next) => next,
+            None => self.search_from_line(recogniser),
         };
-        Ok(without_end(line))
+        if next.at >= self.line.end {
+            self.next_mark = Some(next);
+            return None;
+        }
+        let start = next.at - self.line.start;
+        next.mark.map(|mark| Mark { start, end: start + (mark.end - mark.start), ..mark })
+    }
+
+    fn search_from_line(&self, recogniser: &Recogniser) -> NextMark {
+        let mark = recogniser.find(&self.buffer[self.line.start..self.complete]);
+        let at = mark.as_ref().map_or(self.complete, |mark| self.line.start + mark.start);
+        NextMark { at, mark }
     }
 }
 
@@ -136,19 +236,21 @@ fn without_end(line: &[u8]) -> &[u8] {
     text.strip_suffix(b"\r").unwrap_or(text)
 }
 
-fn limited(text: &[u8], longest: usize) -> Line<'_> {
-    Line { text: &text[..text.len().min(longest)], cut: text.len() > longest }
+fn limited(text: &[u8], mark: Option<Mark>, longest: usize) -> Line<'_> {
+    let kept = &text[..text.len().min(longest)];
+    Line { text: kept, cut: text.len() > longest, mark: mark.filter(|mark| mark.end <= kept.len()) }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::recognise::{Form, LogLines};
     use super::*;
 
     fn all(mut lines: Lines) -> (Vec<(Vec<u8>, bool)>, u64) {
         let mut found = Vec::new();
-        while let Some(line) = lines.next().unwrap() {
+        while let Some(line) = lines.next(None).unwrap() {
             found.push((line.text.to_vec(), line.cut));
         }
         (found, lines.text_bytes)
@@ -174,10 +276,42 @@ mod tests {
                 wanted.pop();
             }
             // Its buffer has a few bytes at a time.
-            let from = BufReader::with_capacity(drip, io::Cursor::new(text.clone()));
-            let (found, bytes) = all(Lines::of(Box::new(from), longest));
+            let (found, bytes) = all(Lines::of(Box::new(io::Cursor::new(text.clone())), drip, longest));
             prop_assert_eq!(found, wanted);
             prop_assert_eq!(bytes, text.len() as u64);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn each_line_has_its_own_first_mark(kinds in proptest::collection::vec(0_usize..6, 0..80), buffer_bytes in 1_usize..200) {
+            const TEXTS: [&str; 6] = ["", "mark=", "x mark= y mark=", "mark", "=mark", "no m\u{e4}rk at all\r"];
+            let text: String = kinds.iter().map(|&kind| format!("{}\n", TEXTS[kind])).collect();
+            let recogniser = Recogniser::new(&[&OneMark]);
+            let mut lines = Lines::of(Box::new(io::Cursor::new(text.into_bytes())), buffer_bytes, 1 << 20);
+            for kind in kinds {
+                let line = lines.next(Some(&recogniser)).unwrap().unwrap();
+                prop_assert_eq!(line.text, TEXTS[kind].trim_end_matches('\r').as_bytes());
+                prop_assert_eq!(line.mark.map(|mark| mark.start..mark.end), TEXTS[kind].find("mark=").map(|at| at..at + 5));
+            }
+            prop_assert!(lines.next(Some(&recogniser)).unwrap().is_none());
+        }
+    }
+
+    /// An engine with one form of lines.
+    struct OneMark;
+
+    impl LogLines for OneMark {
+        fn name(&self) -> &'static str {
+            "test"
+        }
+
+        fn summary(&self) -> &'static str {
+            ""
+        }
+
+        fn forms(&self) -> &'static [Form] {
+            &[("mark=", "form", |_, _, _| Ok(()))]
         }
     }
 

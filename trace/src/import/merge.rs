@@ -124,7 +124,7 @@ impl Import {
                 break;
             };
             self.reader.stats.passed_early += early.len() as u64;
-            self.pass(&early, sink);
+            self.pass(early, sink);
         }
         true
     }
@@ -161,17 +161,18 @@ impl Import {
 
     fn pass_before(&mut self, horizon_ns: u64, sink: &mut dyn FnMut(&Event<'_>)) {
         while let Some(due) = self.queued.pop_before(horizon_ns) {
-            self.pass(&due, sink);
+            self.pass(due, sink);
         }
     }
 
-    fn pass(&mut self, due: &DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
+    fn pass(&mut self, due: DueSlot, sink: &mut dyn FnMut(&Event<'_>)) {
         for queued in due.by_time() {
             self.reader.stats.late += u64::from(queued.at_ns < self.passed_ns);
             self.passed_ns = self.passed_ns.max(queued.at_ns);
             self.reader.emit(queued, sink);
         }
         self.reader.stats.events += due.len() as u64;
+        self.queued.reuse(due);
     }
 
     /// Counters of recognised and unrecognised lines.
@@ -204,8 +205,8 @@ impl Import {
         let known: Vec<_> = summaries.filter(|summary| !summary.is_empty()).collect();
         let (files, known) = (plural(stats.files, "file"), known.join("; "));
         Err(ImportError::NothingRecognised(format!(
-            "{kinds}{} lines in {files} and none of a known form ({known}){undated}{first}{skipped}",
-            stats.lines
+            "{kinds}{} in {files} and none of a known form ({known}){undated}{first}{skipped}",
+            plural(stats.lines, "line")
         )))
     }
 

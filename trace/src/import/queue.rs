@@ -10,6 +10,9 @@ use crate::event::LoggedState;
 const SLOTS: u64 = 64;
 /// Minimum length of a slot, in nanoseconds.
 const SHORTEST_NS: u64 = 1_000_000;
+/// Maximum number of passed slots whose memory is kept for later ones, and of statements in such a slot.
+const SPARES: usize = 8;
+const SPARE_ENTRIES: usize = 16_384;
 
 /// A statement with its time and source. Its texts are kept outside of it.
 #[derive(Debug)]
@@ -39,6 +42,9 @@ pub(super) struct Queue {
     slot_ns: u64,
     slots: BTreeMap<u64, Vec<Queued>>,
     len: usize,
+    /// Empty memory of passed slots. A slot that grows from nothing copies its statements several times.
+    spare_slots: Vec<Vec<Queued>>,
+    spare_order: Vec<(u64, u32)>,
 }
 
 /// The statements of a slot that is due.
@@ -50,9 +56,9 @@ pub(super) struct DueSlot {
 }
 
 impl DueSlot {
-    fn sort(entries: Vec<Queued>) -> Self {
+    fn sort(entries: Vec<Queued>, mut order: Vec<(u64, u32)>) -> Self {
         let times = entries.iter().map(|queued| queued.at_ns);
-        let mut order: Vec<(u64, u32)> = times.zip(0..).collect();
+        order.extend(times.zip(0..));
         order.sort_unstable();
         Self { entries, order }
     }
@@ -69,7 +75,13 @@ impl DueSlot {
 
 impl Queue {
     pub(super) fn new(window_ns: u64) -> Self {
-        Self { slot_ns: (window_ns / SLOTS).max(SHORTEST_NS), slots: BTreeMap::new(), len: 0 }
+        Self {
+            slot_ns: (window_ns / SLOTS).max(SHORTEST_NS),
+            slots: BTreeMap::new(),
+            len: 0,
+            spare_slots: Vec::new(),
+            spare_order: Vec::new(),
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -78,7 +90,8 @@ impl Queue {
 
     pub(super) fn push(&mut self, queued: Queued) {
         self.len += 1;
-        self.slots.entry(queued.at_ns / self.slot_ns).or_default().push(queued);
+        let slot = self.slots.entry(queued.at_ns / self.slot_ns);
+        slot.or_insert_with(|| self.spare_slots.pop().unwrap_or_default()).push(queued);
     }
 
     /// Removes and returns the earliest slot, if it ends by `horizon_ns`.
@@ -87,8 +100,22 @@ impl Queue {
         if (first.key() + 1).saturating_mul(self.slot_ns) > horizon_ns {
             return None;
         }
-        let due = DueSlot::sort(first.remove());
+        let due = DueSlot::sort(first.remove(), std::mem::take(&mut self.spare_order));
         self.len -= due.len();
         Some(due)
+    }
+
+    /// Keeps the memory of a slot whose statements were passed on.
+    pub(super) fn reuse(&mut self, passed: DueSlot) {
+        let DueSlot { mut entries, mut order } = passed;
+        if entries.capacity() > SPARE_ENTRIES {
+            return;
+        }
+        entries.clear();
+        order.clear();
+        self.spare_order = order;
+        if self.spare_slots.len() < SPARES {
+            self.spare_slots.push(entries);
+        }
     }
 }

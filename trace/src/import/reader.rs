@@ -6,7 +6,8 @@ use std::rc::Rc;
 use serde_json::value::RawValue;
 
 use super::clock::{Stamp, ZoneSource};
-use super::envelope::{better, first_stamp, read_prefix};
+use super::envelope::{better, first_stamp};
+use super::lines::Line;
 use super::queue::{Queue, Queued, QueuedWhat};
 use super::recognise::{Found, Item, LogLines, Logged, Mark, Recogniser};
 use super::rids::Rids;
@@ -73,11 +74,12 @@ impl Reader {
             return false;
         };
         let before = lines.text_bytes;
-        let more = (0..limit).all(|_| match lines.next() {
+        let recogniser = Rc::clone(&self.recogniser);
+        let more = (0..limit).all(|_| match lines.next(Some(&recogniser)) {
             Ok(Some(line)) => {
                 self.stats.lines += 1;
                 self.stats.cut += u64::from(line.cut);
-                self.line(line.text, source, queue);
+                self.line(&line, source, queue);
                 true
             }
             Ok(None) => false,
@@ -92,16 +94,16 @@ impl Reader {
         more
     }
 
-    fn line(&mut self, line: &[u8], source: &mut Source, queue: &mut Queue) {
+    fn line(&mut self, line: &Line<'_>, source: &mut Source, queue: &mut Queue) {
         let before = self.records;
-        if let Some(mark) = self.recogniser.find(line) {
-            let text = clean(line);
+        if let Some(mark) = line.mark {
+            let text = clean(line.text);
             // Colour codes and invalid characters before the mark move it.
             let mark = if let Cow::Borrowed(_) = text { Some(mark) } else { self.recogniser.find(text.as_bytes()) };
             self.read_text(&text, mark, None, JSON_IN_JSON, &mut Target { source, queue });
         }
         match self.records - before {
-            0 => self.unknown(line),
+            0 => self.unknown(line.text),
             records => self.stats.joined += records - 1,
         }
     }
@@ -163,7 +165,8 @@ impl Reader {
         while let Some(mark) = next {
             // A JSON record that cannot be parsed: what follows may be a prompt.
             let Some((_, form, read)) = mark.form else { return };
-            let prefix = read_prefix(&rest[..mark.start], &mut target.source.clock);
+            let Source { prefix_memo, clock, .. } = &mut *target.source;
+            let prefix = prefix_memo.read(&rest[..mark.start], clock);
             let stamp = better(outer, prefix.stamp);
             let body = &rest[mark.end..];
             let behind = if mark.has_free_text { None } else { recogniser.find(body.as_bytes()) };

@@ -135,6 +135,7 @@ impl<'l> Rid<'l> {
 pub(super) type Found = Result<(&'static str, &'static str), Malformed>;
 
 /// A mark in a line.
+#[derive(Clone, Copy)]
 pub(super) struct Mark {
     pub(super) start: usize,
     pub(super) end: usize,
@@ -165,6 +166,8 @@ impl Recogniser {
         let (mut marks, mut record_marks, mut of_marks) = (Vec::new(), Vec::new(), Vec::new());
         for &engine in engines {
             for &form in engine.forms() {
+                // Several lines are searched at once.
+                debug_assert!(!form.0.contains(['\r', '\n']), "a mark is in one line");
                 marks.push(form.0);
                 of_marks.push(EngineMark { engine, form: Some(form), has_free_text: engine.has_free_text(form.1) });
             }

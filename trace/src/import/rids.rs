@@ -28,8 +28,10 @@ impl Rids {
         if self.limit == 0 {
             return rid.into();
         }
-        if let Some(known) = self.known.get(rid) {
-            return Rc::clone(known);
+        let known_before = self.known.len();
+        let rid = Rc::clone(self.known.get_or_insert_with(rid, |rid| rid.into()));
+        if self.known.len() == known_before {
+            return rid;
         }
         if self.order.len() >= self.limit
             && let Some(oldest) = self.order.pop_front()
@@ -40,11 +42,9 @@ impl Rids {
             }
             stats.rids_evicted += 1;
         }
-        let rid: Rc<str> = rid.into();
         if let Some(sorted) = &mut self.sorted {
             sorted.insert(Rc::clone(&rid));
         }
-        self.known.insert(Rc::clone(&rid));
         self.order.push_back(Rc::clone(&rid));
         rid
     }

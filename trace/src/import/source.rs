@@ -10,7 +10,7 @@ use jiff::tz::TimeZone;
 
 use super::Options;
 use super::clock::Clock;
-use super::envelope;
+use super::envelope::{self, PrefixMemo};
 use super::files::LogFile;
 use super::lines::Lines;
 use super::text::clean;
@@ -27,6 +27,7 @@ pub(super) struct Source {
     /// Latest timestamp of a known line so far.
     pub(super) frontier_ns: u64,
     pub(super) clock: Clock,
+    pub(super) prefix_memo: PrefixMemo,
     pub(super) lines: Option<Lines>,
     /// Sources in the file: role, rank, and global index.
     pub(super) writers: Vec<(Box<str>, Box<str>, u16)>,
@@ -35,7 +36,15 @@ pub(super) struct Source {
 impl Source {
     pub(super) fn new(file: LogFile, options: &Options) -> Self {
         let clock = clock(&file, options);
-        Self { file, first_ns: 0, frontier_ns: 0, clock, lines: None, writers: Vec::new() }
+        Self {
+            file,
+            first_ns: 0,
+            frontier_ns: 0,
+            clock,
+            prefix_memo: PrefixMemo::default(),
+            lines: None,
+            writers: Vec::new(),
+        }
     }
 
     /// Whether the file may be read ahead: reading would consume data from a pipe.
@@ -56,7 +65,7 @@ impl Source {
         let mut lines = self.open_unread(options).map_err(|error| refuse(&error.to_string()))?;
         for _ in 0..PROBED {
             // An error is reported when the file is imported, after everything before the error.
-            let Ok(Some(line)) = lines.next() else { break };
+            let Ok(Some(line)) = lines.next(None) else { break };
             if line.text.starts_with(RECORDING) {
                 return Err(refuse("a recording: `tokengap report` reads it"));
             }

@@ -75,8 +75,14 @@ impl Ledger {
         }
     }
 
+    /// Abandoned requests: as observed, or else according to the engine's log.
+    pub fn abandoned_requests(&self) -> AbandonedRequests {
+        let observed = self.clientless_requests();
+        if observed.requests > 0 { observed } else { self.stages().abandoned.clone() }
+    }
+
     /// Requests whose chunks the scheduler sent for longer than an abort takes after their client left.
-    pub(crate) fn clientless_requests(&self) -> AbandonedRequests {
+    fn clientless_requests(&self) -> AbandonedRequests {
         let mut all = self.clientless.closed.clone();
         for watched in &self.clientless.watched {
             let request = self.table.get(watched.ticket);

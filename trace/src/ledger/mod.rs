@@ -62,7 +62,7 @@ pub use outcome::{ChunkOutcome, JudgedChunks, OutcomeCounts, UnjudgedCause};
 pub use processing_stage::ProcessingStage;
 pub use request::{ItlEnds, Numbers, Request, Summary};
 pub use stacks::{Hits, StackCounts, StackFunction, StackRole};
-pub use stages::{AbandonedRequests, Stages};
+pub use stages::{AbandonedRequest, AbandonedRequests, Stages};
 pub use stream::Stream;
 pub use threads::Thread;
 pub use timeline::TimeUse;

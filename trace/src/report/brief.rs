@@ -139,6 +139,13 @@ pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
     out.push('\n');
 }
 
+/// Wall time, if that of the start is known; else the time since the start.
+pub(super) fn time_of(at_ns: u64, start_wall_ns: Option<u64>) -> String {
+    let Some(start_wall_ns) = start_wall_ns else { return duration(at_ns) };
+    let at = Timestamp::from_nanosecond(i128::from(start_wall_ns.saturating_add(at_ns))).unwrap_or_default();
+    at.strftime("%H:%M:%S%.6f").to_string()
+}
+
 /// How to format times.
 #[derive(Clone, Debug)]
 pub struct Clock {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::abandoned::abandoned;
 use super::frontend::frontend;
 use super::judged::{headline, judgements};
 use super::losses::losses;
@@ -111,6 +112,7 @@ pub(crate) fn build(
         losses: losses(ledger),
         answers: answers(ledger),
         tool_calls: tool_calls(ledger, from),
+        abandoned: abandoned(ledger, from),
         frontend: frontend(ledger),
         itl_ns: Itl::of(ledger),
         modes: modes::modes(ledger),

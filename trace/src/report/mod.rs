@@ -1,6 +1,7 @@
 //! The report of a run, schema `tokengap.report/2`: fields may be added but never change their meaning. `null` means not observable with
 //! the attached sources, never 0. All times are nanoseconds; `window_ns` and `at_ns` count from the start of the capture.
 
+mod abandoned;
 pub mod bar;
 pub(crate) mod brief;
 mod build;
@@ -28,6 +29,7 @@ use serde_json::Value;
 pub use crate::detect::attribution::{LegKind, ThreadState};
 pub use crate::ledger::ItlEnds;
 pub use crate::stats::Spread;
+pub use abandoned::{AbandonedReport, AbandonedRow};
 pub use brief::Clock;
 pub(crate) use brief::wrap;
 pub use build::ReportInput;
@@ -86,6 +88,9 @@ pub struct Report {
     /// Responses with tool calls; absent without any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tool_calls: Option<ToolCallCounts>,
+    /// Requests that continued after their client left; absent without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub abandoned: Option<AbandonedReport>,
     /// Waits of responses in a frontend; absent if none is known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frontend: Option<FrontendCounts>,

@@ -2,14 +2,13 @@
 
 use std::fmt::Write as _;
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::brief::{row, wrap};
+use super::brief::{row, time_of, wrap};
 use super::{Report, Spread};
 use crate::clock::MonoNs;
 use crate::engine::StageNames;
-use crate::ledger::stages::{AbandonedRequest, LoggedProcess, Mark, Slow};
+use crate::ledger::stages::{LoggedProcess, Mark, Slow};
 use crate::ledger::{Ledger, Stages};
 use crate::words::{count, duration, percent, plural};
 
@@ -36,8 +35,6 @@ pub struct StageReport {
     pub processes: Vec<ProcessLine>,
     /// Chunks merged according to the engine's log.
     pub merged: Option<MergedLine>,
-    /// Requests that continued after the receiver deleted them.
-    pub abandoned: Option<AbandonedLine>,
 }
 
 /// A rank correlation.
@@ -134,30 +131,6 @@ pub struct MergedLine {
     pub most_rid: String,
 }
 
-/// Requests that continued after the receiver deleted them, according to the engine's log.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AbandonedLine {
-    /// Number of requests.
-    pub requests: u64,
-    /// Number of their outputs that were thrown away.
-    pub outputs: u64,
-    /// Those that continued for longest, longest first.
-    pub longest: Vec<AbandonedRow>,
-}
-
-/// An abandoned request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AbandonedRow {
-    /// The engine's request id.
-    pub rid: String,
-    /// Time of the first output that was thrown away.
-    pub since_ns: u64,
-    /// Time from the first to the latest one.
-    pub length_ns: u64,
-    /// Outputs that were thrown away.
-    pub outputs: u64,
-}
-
 /// `None` if the engine logged nothing.
 pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<StageReport> {
     let (log, names) = (ledger.stages(), ledger.engine().facts().stages());
@@ -192,22 +165,6 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
             max: merged.max,
             most_rid: merged.most_rid.to_string(),
         }),
-        abandoned: abandoned(log, from),
-    })
-}
-
-fn abandoned(log: &Stages, from: MonoNs) -> Option<AbandonedLine> {
-    let all = &log.abandoned;
-    let row = |one: &AbandonedRequest| AbandonedRow {
-        rid: one.rid.to_string(),
-        since_ns: one.since.since(from),
-        length_ns: one.length_ns(),
-        outputs: one.outputs,
-    };
-    (all.requests > 0).then(|| AbandonedLine {
-        requests: all.requests,
-        outputs: all.outputs,
-        longest: all.longest().iter().map(row).collect(),
     })
 }
 
@@ -289,18 +246,6 @@ pub(super) fn render(out: &mut String, report: &Report) {
         wrap(out, &line, "  ", "    ");
     }
     let wall = report.window_wall_ns.map(|[from, _]| from);
-    if let Some(abandoned) = &log.abandoned {
-        for one in &abandoned.longest {
-            let since = time_of(one.since_ns, wall);
-            let (length, outputs) = (duration(one.length_ns), plural(one.outputs, "output"));
-            wrap(
-                out,
-                &format!("abandoned: {} since {since}, for {length}, {outputs} thrown away", one.rid),
-                "  ",
-                "    ",
-            );
-        }
-    }
     if let Some(correlation) = &log.gap_with_states {
         wrap(out, &correlated(correlation), "  ", "    ");
     }
@@ -343,16 +288,6 @@ fn table(out: &mut String, slow: &StageTable, wall: Option<u64>) {
         let _ = writeln!(out, "  {stage:widest$}  {time:<15}  {delta:>12}  {more}");
     }
     let _ = writeln!(out);
-}
-
-/// Wall time, if that of the start is known; else the time since the start.
-fn time_of(at_ns: u64, wall: Option<u64>) -> String {
-    wall.map_or_else(|| duration(at_ns), |from| clock_time(from.saturating_add(at_ns)))
-}
-
-fn clock_time(wall_ns: u64) -> String {
-    let at = Timestamp::from_nanosecond(i128::from(wall_ns)).unwrap_or_default();
-    at.strftime("%H:%M:%S%.6f").to_string()
 }
 
 fn pairs(out: &mut String, log: &StageReport) {

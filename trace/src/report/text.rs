@@ -8,8 +8,8 @@ use serde_json::Value;
 use super::brief::{row, wrap};
 use super::hostile::{lines, plain};
 use super::{
-    AnswerCounts, Chunks, HopLine, LegKind, LossLine, LossList, ModeLine, Report, Spread, ThreadState, bar, brief,
-    stacks, stages,
+    AnswerCounts, Chunks, HopLine, LegKind, LossLine, LossList, ModeLine, Report, Spread, ThreadState, abandoned, bar,
+    brief, stacks, stages,
 };
 use crate::detect::Severity;
 use crate::words::{bytes, count, duration, known, percent, plural};
@@ -31,6 +31,7 @@ pub(super) fn render(report: &Report) -> String {
     truth(&mut out, report);
     losses(&mut out, report);
     super::tool_calls::render(&mut out, report);
+    abandoned::render(&mut out, report);
     slowest(&mut out, report);
     stages::render(&mut out, report);
     hops(&mut out, report);

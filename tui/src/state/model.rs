@@ -32,6 +32,8 @@ pub(crate) struct Model {
     /// Current rates of the scheduler's sends.
     pub(crate) flow: PerSecond,
     pub(crate) requests: Requests,
+    /// Requests that continued after their client left.
+    pub(crate) abandoned_requests: u64,
     pub(crate) tokens: Tokens,
     pub(crate) gap: GapLine,
     pub(crate) chunks: Chunks,

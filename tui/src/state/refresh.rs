@@ -32,6 +32,7 @@ impl Model {
         self.running_ns = ledger.now().since(self.started);
         self.flow = flow(ledger);
         self.requests = Requests::of(ledger);
+        self.abandoned_requests = ledger.abandoned_requests().requests;
         self.tokens = Tokens::of(ledger);
         self.gap = gap(ledger);
         self.chunks = Chunks::of(ledger);

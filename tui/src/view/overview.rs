@@ -83,7 +83,11 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         count(requests.finished),
         count(requests.aborted)
     );
-    pad.text(x + 1, y, &sums, Ink::Dim);
+    let x = pad.text(x + 1, y, &sums, Ink::Dim);
+    if model.abandoned_requests > 0 {
+        let x = pad.text(x + 2, y, pad.theme.sign(Health::Warning), Ink::Health(Health::Warning));
+        pad.text(x + 1, y, &format!("{} abandoned", count(model.abandoned_requests)), Ink::Health(Health::Warning));
+    }
 
     let x = pad.text(1, y + 1, "tokens", Ink::Head);
     let reached = format!(

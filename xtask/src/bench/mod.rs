@@ -42,6 +42,8 @@ enum Name {
     Attach,
     /// Exports, compared with Python's `json.dump` of the same trace
     Export,
+    /// The import of a large log, compared with `grep -c`
+    Import,
     /// The screen with 10,000 requests: drawing, key response, cost at rest and under load
     Screen,
     /// Cost of the probe for its target: traps only, lengths, content, bpftrace

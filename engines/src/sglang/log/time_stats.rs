@@ -1,7 +1,7 @@
 //! Time stats of a request (`--enable-request-time-stats-logging`), of a single server or one half of a prefill/decode pair.
 
 use trace::event::Stage;
-use trace::import::text::{epoch_ns, split_once, trim_ascii_matches};
+use trace::import::text::{epoch_ns, split_ascii, split_once, trim_ascii_matches};
 use trace::import::{Half, Item, Logged, Malformed, Rid};
 
 use super::stage;
@@ -32,7 +32,7 @@ struct Impossible;
 /// began. Before, the line has none or another clock's, so the durations count back from the line's own timestamp.
 pub(super) fn read(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
     let (head, tail) = split_once(rest, "): ").ok_or(Malformed)?;
-    let mut words = head.split(',');
+    let mut words = split_ascii(head, b',');
     let rid = words.next().and_then(Rid::read).ok_or(Malformed)?;
     let request = LineFields::of(words);
     let role = match request.get(&["type"]).ok_or(Malformed)? {

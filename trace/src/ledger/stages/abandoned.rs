@@ -60,6 +60,16 @@ impl AbandonedRequests {
         &self.longest
     }
 
+    /// Whether the engine's log shows them, which does not count tokens.
+    pub fn is_logged(&self) -> bool {
+        self.tokens.is_none()
+    }
+
+    /// What shows them.
+    pub fn source_name(&self) -> &'static str {
+        if self.is_logged() { "the engine's log" } else { "responses and frames" }
+    }
+
     /// Enters a discarded output of a request.
     pub(super) fn enter(&mut self, rid: &str, at: MonoNs, discarded: &mut Discarded) {
         discarded.outputs += 1;

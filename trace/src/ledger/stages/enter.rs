@@ -120,8 +120,8 @@ impl Ledger {
                 push_bounded(&mut stages.passed, ticket, AWAITED);
             }
             // A later stage shows that the first token was received.
-            name if names.place_of(name) > names.place_of(names.first_received) => {
-                request.first_receive_missed |= request.received_first.is_none();
+            name if request.received_first.is_none() && !request.first_receive_missed => {
+                request.first_receive_missed = names.place_of(name) > names.place_of(names.first_received);
             }
             _ => {}
         }
