@@ -220,6 +220,9 @@ pub(crate) struct Kernels {
     /// as built by `xtask/src/dist/build.sh test TARGET`
     #[arg(long = "tests", value_name = "FILE")]
     tests: Vec<PathBuf>,
+    /// Run only the test programs, and keep the other results of an earlier run
+    #[arg(long, requires = "tests")]
+    only_tests: bool,
     /// Folder for the results as JSON; the table includes earlier results in it
     #[arg(long, value_name = "DIR", default_value = "target/kernels/results")]
     results: PathBuf,
@@ -240,6 +243,7 @@ pub(crate) fn kernels(options: &Kernels) -> Result<()> {
     let mut check = python("kernels/check.py")?;
     check.arg(dist::program(options.program.as_deref())?).arg(arm64.unwrap_or_else(|| PathBuf::from("-")));
     check.args([LOSSY_RELEASE, "--only", &options.only, "--table"]).arg(table.path());
+    check.args(options.only_tests.then_some("--only-tests"));
     for test in &options.tests {
         check.arg("--test").arg(std::path::absolute(test)?);
     }

@@ -1,6 +1,6 @@
 """Boots kernels and writes the table of features by kernel.
 
-usage: check.py X86 ARM64 RELEASE [--test FILE]... [--only TEXT] [--table FILE] [--results FOLDER]
+usage: check.py X86 ARM64 RELEASE [--test FILE]... [--only-tests] [--only TEXT] [--table FILE] [--results FOLDER]
 X86 and ARM64 are static programs; `-` omits an architecture. A test program (`live-*` or `refused-*`) runs on the kernels of its architecture.
 """
 
@@ -50,8 +50,8 @@ def architecture_of(program: Path) -> str:
     return {62: "amd64", 183: "arm64"}[machine]
 
 
-def boot(kernel: list[str], program: Path, release: str, tests: list[Path]) -> dict | None:
-    """Results of one kernel; `None` if it is not served, or did not come up."""
+def boot(kernel: list[str], program: Path, release: str, tests: list[Path], flags: str) -> dict | None:
+    """Results of one kernel; `None` if it is not served, or did not come up. `flags` are those of inside.py."""
     architecture, suite, package = kernel
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
@@ -64,7 +64,7 @@ def boot(kernel: list[str], program: Path, release: str, tests: list[Path]) -> d
         # The shared folder does not allow other users to run files.
         command = (
             f"cp /run/out/tokengap /tmp && chmod 755 /tmp/tokengap && cd {PROJECT} && PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={path} "
-            f"{python} xtask/src/kernels/inside.py /tmp/tokengap {release} {PROJECT}/.engine /run/out/result.json"
+            f"{python} xtask/src/kernels/inside.py {flags} /tmp/tokengap {release} {PROJECT}/.engine /run/out/result.json"
             + "".join(f" /run/out/{test.name}" for test in tests)
         )
         arguments = ["-a", architecture, "-s", suite, "-t", str(LIMIT_SECONDS), "-o", folder, package, command]
@@ -116,6 +116,7 @@ def main() -> int:
     parser.add_argument("arm64")
     parser.add_argument("release")
     parser.add_argument("--test", type=Path, action="append", default=[], help="a test program to run")
+    parser.add_argument("--only-tests", action="store_true", help="keep the other results of an earlier run")
     parser.add_argument("--only", default="", help="only kernels whose line contains this")
     parser.add_argument("--table", type=Path, help="file for the table")
     parser.add_argument("--results", type=Path, help="folder for the results as JSON, from which --table also takes kernels not run")
@@ -131,21 +132,24 @@ def main() -> int:
         if program == "-" or options.only not in " ".join(kernel):
             continue
         print(f"==== {' '.join(kernel)}", flush=True)
-        result = boot(kernel, Path(program), options.release, options.test)
+        result = boot(kernel, Path(program), options.release, options.test, "--only-tests" if options.only_tests else "")
         if result is None:
             skipped += 1
             continue
         ran += 1
         name = "-".join(kernel)
+        cells = result["cells"]
+        if options.only_tests:
+            result["cells"] = results.get(name, {}).get("cells", {}) | cells
         results[name] = result
         if options.results:
             (options.results / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-        for key, cell in result["cells"].items():
+        for key, cell in cells.items():
             print(f"{column(result)}: {key}: {cell['state']}: {cell['note']}", flush=True)
             if cell["state"] == "wrong":
                 wrong.append(f"{column(result)}: {key}")
         version = tuple(int(number) for number in result["kernel"].split("-")[0].split(".")[:2])
-        for key in REQUIRED if version >= SUPPORTED else ():
+        for key in REQUIRED if version >= SUPPORTED and not options.only_tests else ():
             if result["cells"].get(key, {"state": "not run"})["state"] != "works":
                 wrong.append(f"{column(result)}: {key} does not work")
     ordered = [results["-".join(kernel)] for kernel in kernels() if "-".join(kernel) in results]

@@ -1,6 +1,6 @@
 """Runs in a booted kernel: the features of tokengap there, compared with the truth of the demo and of the engine harness.
 
-usage: inside.py PROGRAM RELEASE ENGINES RESULT [TEST...]    as root; RESULT is a JSON file; TEST is a test program, see TESTS
+usage: inside.py [--only-tests] PROGRAM RELEASE ENGINES RESULT [TEST...]    as root; RESULT is a JSON file
 
 Emulation makes every process slow. Counts are compared exactly; times only with the stamps around the engine's own calls.
 """
@@ -126,7 +126,7 @@ def attached(options, under: tuple[str, ...]) -> dict[str, Cell]:
     gaps = attach.requests(checks, outcome)
     cells = {"frames": verdict(checks, f"{report['tokens']['received']} tokens; {gaps}")}
     cells["probe points"] = works(probe_points(json.loads(found.stdout)))
-    cells["traps per frame"] = works(f"{runs / report['hops'][0]['sent']:.1f}")
+    cells["traps per frame"] = works(f"{runs / report['hops'][0]['frames_sent']:.1f}")
     delivered = Checks()
     losses.delivered(delivered, outcome)
     losses.confirmed(delivered, outcome)
@@ -196,6 +196,16 @@ def confined(test: Path) -> Cell:
     return works(lines[-1])
 
 
+def features(options, granted: str) -> dict[str, Cell]:
+    """Every feature, as root and as a user with the capabilities `granted`."""
+    cells = {f"doctor: {name}": cell for name, cell in doctor(options.tokengap).items()}
+    cells["demo"] = demo(options.tokengap)
+    cells |= {f"root: {name}": cell for name, cell in attached(options, ()).items()}
+    listed = ",".join(f"+{name}" for name in granted.split(","))
+    under = ("setpriv", "--reuid", USER, "--regid", USER, "--clear-groups", "--inh-caps", listed, "--ambient-caps", listed)
+    return cells | {f"user: {name}": cell for name, cell in attached(options, under).items()}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("tokengap", type=Path)
@@ -203,16 +213,11 @@ def main() -> None:
     parser.add_argument("engines", type=Path)
     parser.add_argument("result", type=Path)
     parser.add_argument("tests", type=Path, nargs="*")
+    parser.add_argument("--only-tests", action="store_true")
     options = parser.parse_args()
     options.python, options.xtask = Path(sys.executable), None
-    cells = {f"doctor: {name}": cell for name, cell in doctor(options.tokengap).items()}
-    cells["demo"] = demo(options.tokengap)
-    root = attached(options, ())
-    cells |= {f"root: {name}": cell for name, cell in root.items()}
     granted = CAPABILITIES[kernel_version() >= FIRST_WITH_LINKS]
-    listed = ",".join(f"+{name}" for name in granted.split(","))
-    under = ("setpriv", "--reuid", USER, "--regid", USER, "--clear-groups", "--inh-caps", listed, "--ambient-caps", listed)
-    cells |= {f"user: {name}": cell for name, cell in attached(options, under).items()}
+    cells = {} if options.only_tests else features(options, granted)
     for test in options.tests:
         if test.name.startswith("live"):
             cells["tests: probe"] = live_tests(test, options.engines.parent)
