@@ -46,7 +46,14 @@ impl Plan {
         }
         if !self.work.observes_processes() {
             match rules.restrict() {
-                Ok(()) => outcome.landlock = true,
+                Ok(landlock) => {
+                    outcome.landlock = true;
+                    if self.work == Work::Network
+                        && let Some(gap) = files::unrestricted(landlock)
+                    {
+                        note(gap.to_owned());
+                    }
+                }
                 Err(why) => note(format!(
                     "file access is not restricted: {why}; this needs Linux 5.13 or later with landlock in lsm="
                 )),

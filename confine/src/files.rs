@@ -1,8 +1,8 @@
 //! Landlock: files, TCP ports and abstract sockets.
 
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, NetPort, PathBeneath, PathFd, Ruleset,
-    RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible, LandlockStatus, NetPort, PathBeneath, PathFd,
+    Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope,
 };
 
 use crate::plan::{Plan, PortAccess, Work};
@@ -69,8 +69,8 @@ impl Rules {
         Self { paths, ports, scopes }
     }
 
-    /// Refuses all other access from now on.
-    pub(crate) fn restrict(self) -> Result<(), String> {
+    /// Refuses all other access from now on. Returns the version of Landlock, on which the kinds of access depend.
+    pub(crate) fn restrict(self) -> Result<ABI, String> {
         let describe = |error: &dyn std::error::Error| {
             let mut text = error.to_string();
             let mut cause = error.source();
@@ -99,10 +99,24 @@ impl Rules {
             (&mut ruleset).add_rule(rule).map_err(|error| describe(&error))?;
         }
         let status = ruleset.restrict_self().map_err(|error| describe(&error))?;
-        match status.ruleset {
-            RulesetStatus::NotEnforced => Err(String::from("Landlock is not available or is disabled")),
-            RulesetStatus::PartiallyEnforced | RulesetStatus::FullyEnforced => Ok(()),
+        match status.landlock {
+            LandlockStatus::Available { effective_abi, .. } if status.ruleset != RulesetStatus::NotEnforced => {
+                Ok(effective_abi)
+            }
+            _ => Err(String::from("Landlock is not available or is disabled")),
         }
+    }
+}
+
+/// What a process with sockets can still reach under this version of Landlock. Its gaps in file access are closed by the filter of system
+/// calls.
+pub(crate) fn unrestricted(landlock: ABI) -> Option<&'static str> {
+    if landlock < ABI::V4 {
+        Some("TCP ports and abstract sockets are not restricted; this needs Linux 6.7 for ports, 6.12 for sockets")
+    } else if landlock < ABI::V6 {
+        Some("abstract sockets are not restricted; this needs Linux 6.12 or later")
+    } else {
+        None
     }
 }
 
@@ -116,4 +130,18 @@ fn write() -> BitFlags<AccessFs> {
         | AccessFs::RemoveFile
         | AccessFs::RemoveDir
         | AccessFs::IoctlDev
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_of_access_that_a_kernel_cannot_restrict_are_named() {
+        // Linux 6.1, 6.8, 6.12.
+        let missing = [ABI::V2, ABI::V4, ABI::V6].map(unrestricted);
+        assert!(missing[0].is_some_and(|text| text.starts_with("TCP ports and abstract sockets")));
+        assert!(missing[1].is_some_and(|text| text.starts_with("abstract sockets")));
+        assert_eq!(missing[2], None);
+    }
 }

@@ -10,9 +10,19 @@ pub struct Call {
     pub place: u64,
     /// Size of the plain buffer in bytes.
     pub room: u64,
+    /// Target index of the caller. On Linux 6.1, perf events of return probes run in every target with the library, not only in theirs.
+    pub target: u32,
+    /// Always 0.
+    pub reserved: u32,
 }
 
 impl Call {
+    /// Whether `target` entered the call.
+    #[inline(always)]
+    pub const fn is_of(&self, target: u32) -> bool {
+        self.target == target
+    }
+
     /// Returns the saved call and clears it; `None` if the call was entered before the attach.
     #[inline(always)]
     pub fn returned(&mut self) -> Option<Self> {
@@ -28,8 +38,17 @@ mod tests {
 
     #[test]
     fn a_call_returns_once() {
-        let entered = Call { socket: 7, place: 8, room: 0 };
+        let entered = Call { socket: 7, place: 8, ..Call::default() };
         let mut call = entered;
         assert_eq!((call.returned(), call.returned()), (Some(entered), None));
+    }
+
+    #[test]
+    fn a_returned_call_is_still_of_its_target() {
+        let mut call = Call { socket: 7, target: 1, ..Call::default() };
+        assert!(call.is_of(1) && !call.is_of(2));
+        assert!(call.returned().is_some());
+        // The program of another target runs after that of the caller, too.
+        assert!(!call.is_of(2));
     }
 }

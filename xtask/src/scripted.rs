@@ -216,9 +216,13 @@ pub(crate) struct Kernels {
     /// Static program for ARM64, built by `cargo xtask dist --target aarch64-unknown-linux-musl` [default: no ARM64]
     #[arg(long, value_name = "FILE")]
     arm64: Option<PathBuf>,
-    /// The probe's test program, which also runs on each x86-64 kernel: target/debug/deps/live-*
-    #[arg(long, value_name = "FILE")]
-    tests: Option<PathBuf>,
+    /// A test program, which also runs on each kernel of its architecture; repeatable. `live-*` of the probe or `refused-*` of confinement,
+    /// as built by `xtask/src/dist/build.sh test TARGET`
+    #[arg(long = "tests", value_name = "FILE")]
+    tests: Vec<PathBuf>,
+    /// Run only the test programs, and keep the other results of an earlier run
+    #[arg(long, requires = "tests")]
+    only_tests: bool,
     /// Folder for the results as JSON; the table includes earlier results in it
     #[arg(long, value_name = "DIR", default_value = "target/kernels/results")]
     results: PathBuf,
@@ -234,12 +238,15 @@ const LOSSY_RELEASE: &str = "0.5.9";
 pub(crate) fn kernels(options: &Kernels) -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "the machines share this one's files, which needs root");
     prepare(&[LOSSY_RELEASE])?;
-    let absent = || Ok(PathBuf::from("-"));
-    let given = |file: &Option<PathBuf>| file.as_deref().map_or_else(absent, |file| dist::program(Some(file)));
+    let arm64 = options.arm64.as_deref().map(|file| dist::program(Some(file))).transpose()?;
     let table = tempfile::NamedTempFile::new()?;
     let mut check = python("kernels/check.py")?;
-    check.arg(dist::program(options.program.as_deref())?).arg(given(&options.arm64)?).arg(given(&options.tests)?);
+    check.arg(dist::program(options.program.as_deref())?).arg(arm64.unwrap_or_else(|| PathBuf::from("-")));
     check.args([LOSSY_RELEASE, "--only", &options.only, "--table"]).arg(table.path());
+    check.args(options.only_tests.then_some("--only-tests"));
+    for test in &options.tests {
+        check.arg("--test").arg(std::path::absolute(test)?);
+    }
     succeed(check.arg("--results").arg(&options.results))?;
     if options.write {
         write_document("reference/coverage.md", "Kernels", &std::fs::read_to_string(table.path())?)?;

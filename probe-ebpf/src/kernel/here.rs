@@ -80,6 +80,15 @@ impl Caller {
     }
 }
 
+/// Accounting of the current thread if it is registered as one of `target`.
+#[inline(always)]
+pub(crate) fn known_thread(target: u32) -> Option<&'static mut Thread> {
+    let thread = THREADS.get_ptr_mut(key())?;
+    // SAFETY: a map value, checked for null; this thread is running, as in `Caller::thread`.
+    let thread = unsafe { &mut *thread };
+    (thread.target == target).then_some(thread)
+}
+
 /// Id of the current thread in user space's namespace. Minimum kernel: 5.7 for the translation.
 #[inline(always)]
 fn tid(key: u64) -> u32 {

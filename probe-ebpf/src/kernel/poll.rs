@@ -76,9 +76,8 @@ pub(crate) fn poll_entered(ctx: ProbeContext) -> u32 {
 /// Return of `epoll_wait` and `epoll_pwait`.
 #[uretprobe]
 pub(crate) fn poll_left(ctx: RetProbeContext) -> u32 {
-    if let Some(mut caller) = Caller::of(here::cookie(&ctx).target())
-        && let Some(thread) = caller.thread()
-    {
+    // The entry has registered the thread. See `Call::target` for returns in other targets.
+    if let Some(thread) = here::known_thread(here::cookie(&ctx).target()) {
         thread.poll_left(here::now());
     }
     0

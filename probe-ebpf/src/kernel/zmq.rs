@@ -88,7 +88,7 @@ fn at_return(ctx: &RetProbeContext) -> Option<()> {
     let (result, target) = (Registers::of(ctx.regs).result(), cookie.target());
     let probe_point = cookie.probe_point()?;
     // The return of a method adds only the time in it.
-    let call = returns(!matches!(probe_point, ProbePoint::MethodReturn))?;
+    let call = returns(target, !matches!(probe_point, ProbePoint::MethodReturn))?;
     let watched = WATCHED.get(target)?;
     let moved = match probe_point {
         ProbePoint::SendReturn if result < 0 => return report::refused(target, call.socket),
@@ -145,7 +145,7 @@ fn enters(cookie: Cookie, socket: u64, place: u64, room: u64) {
     if !cookie.returns() {
         return;
     }
-    let (key, call) = (here::key(), Call { socket, place, room });
+    let (key, call) = (here::key(), Call { socket, place, room, target: cookie.target(), reserved: 0 });
     if let Some(known) = CALLS.get_ptr_mut(key) {
         // SAFETY: the current thread's map value, checked for null.
         unsafe { *known = call };
@@ -154,11 +154,16 @@ fn enters(cookie: Cookie, socket: u64, place: u64, room: u64) {
     }
 }
 
-/// Returns the saved call that the current thread returns from. `counts`: a call that was not saved is a missed observation.
+/// Returns the saved call of `target` that the current thread returns from. `counts`: a call that was not saved is a missed observation.
 #[inline(always)]
-fn returns(counts: bool) -> Option<Call> {
+fn returns(target: u32, counts: bool) -> Option<Call> {
+    let saved = CALLS.get_ptr_mut(here::key());
     // SAFETY: the current thread's map value, checked for null.
-    let call = CALLS.get_ptr_mut(here::key()).and_then(|call| unsafe { (*call).returned() });
+    if saved.is_some_and(|call| unsafe { !(*call).is_of(target) }) {
+        return None;
+    }
+    // SAFETY: as above.
+    let call = saved.and_then(|call| unsafe { (*call).returned() });
     if call.is_none() && counts {
         lost(Loss::InFlight);
     }

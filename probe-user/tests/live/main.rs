@@ -26,13 +26,22 @@ const NEWER_PYZMQ: &str = "27.3.0";
 /// Release whose wheel contains libzmq 4.3.2.
 const OLDEST_PYZMQ: &str = "19.0.2";
 
-/// Whether the test can run. Prints a message if not.
+/// Whether a test of messages can run. Prints a message if not.
 fn permitted() -> bool {
+    is_permitted(Feature::Messages)
+}
+
+/// Whether a test of `feature` can run. Prints a message if not.
+fn is_permitted(feature: Feature) -> bool {
     let permissions = Permissions::here();
-    let lacking = permissions.lacks(Feature::Messages);
-    let permitted = lacking.is_empty() && permissions.kernel() >= Feature::Messages.kernel();
+    let (lacking, (major, minor)) = (permissions.lacks(feature), feature.kernel());
+    let permitted = lacking.is_empty() && permissions.kernel() >= feature.kernel();
     if !permitted {
-        eprintln!("SKIPPED: no probe here: lacking {lacking:?}, kernel {:?}", permissions.kernel());
+        let kernel = permissions.kernel();
+        eprintln!(
+            "SKIPPED: {feature:?} needs Linux {major}.{minor}, this is {}.{}; lacking {lacking:?}",
+            kernel.0, kernel.1
+        );
         assert!(std::env::var_os("TOKENGAP_ROOT_TESTS").is_none(), "TOKENGAP_ROOT_TESTS is set");
     }
     permitted
@@ -242,22 +251,29 @@ fn libzmq_4_3_5_with_optimization() {
     one_hop("newer", "ipc", NEWER_PYZMQ, &["--loop", "asyncio"], &[], 300, 9_000);
 }
 
-#[test]
-fn libzmq_4_3_2_with_message_calls() {
+/// Code that is probed at entries and returns.
+fn libzmq_4_3_2(name: &str, perf_events: bool, transport: &str, buffers: &[&str], size: usize) {
     if permitted() {
         let library = peers::library(OLDEST_PYZMQ);
-        let library = ["--library", library.to_str().expect("a path of text")];
-        one_hop("oldest", "ipc", PYZMQ, &library, &library, 300, 700);
+        let peer = [buffers, &["--library", library.to_str().expect("a path of text")]].concat();
+        let options = Options { perf_events, ..lossless() };
+        one_hop_with(options, name, transport, PYZMQ, &peer, &peer, 300, size);
     }
 }
 
 #[test]
+fn libzmq_4_3_2_with_message_calls() {
+    libzmq_4_3_2("oldest", false, "ipc", &[], 700);
+}
+
+#[test]
 fn libzmq_4_3_2_with_plain_buffers() {
-    if permitted() {
-        let library = peers::library(OLDEST_PYZMQ);
-        let library = ["--buffers", "--library", library.to_str().expect("a path of text")];
-        one_hop("buffers", "tcp", PYZMQ, &library, &library, 300, 5_000);
-    }
+    libzmq_4_3_2("buffers", false, "tcp", &["--buffers"], 5_000);
+}
+
+#[test]
+fn libzmq_4_3_2_with_perf_events() {
+    libzmq_4_3_2("returns", true, "ipc", &[], 700);
 }
 
 #[test]

@@ -10,10 +10,12 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use probe_user::egress::{Kind, Step, Track};
-use probe_user::{Capture, Observation, Options, Probe, Target};
+use probe_user::{Capture, Feature, Observation, Options, Probe, Target};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags};
 
-use crate::permitted;
+fn permitted() -> bool {
+    crate::is_permitted(Feature::SocketReads)
+}
 
 fn inode(socket: impl AsFd) -> u64 {
     rustix::fs::fstat(socket).expect("an open socket").st_ino

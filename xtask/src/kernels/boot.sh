@@ -5,7 +5,7 @@
 #        boot.sh [-a amd64|arm64] -s SUITE -l        lists the suite's kernels
 #
 # amd64 runs over this machine's file system (9p, read only). arm64 runs over a small root with Python, which this script makes, and which has
-# this project at /project. Both have FOLDER, writable, at /run/out, a tmpfs at /tmp, and no network but the loopback. The exit status and the
+# this project at its path here. Both have FOLDER, writable, at /run/out, a tmpfs at /tmp, and no network but the loopback. The exit status and the
 # output are the command's.
 #
 # Needs root, qemu-system-x86 or qemu-system-arm, busybox-static, cpio, kmod, xz-utils, and for arm64 pip. KERNELS_CACHE keeps the kernels;
@@ -101,11 +101,19 @@ make_root() {
     --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 --platform any --requirement "$project/engine/requirements.txt" \
     --dest "$arm/wheels"
   for wheel in "$arm"/wheels/*.whl; do python3 -m zipfile -e "$wheel" "$arm/root/usr/local/lib/python3.11/dist-packages"; done
+  # Releases that the probe's tests run.
+  local release
+  for release in 25.1.2 27.1.0 27.3.0; do
+    python3 -m pip install --quiet --no-deps --only-binary=:all: --python-version 3.11 --implementation cp --platform manylinux_2_28_aarch64 \
+      --platform manylinux_2_26_aarch64 --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 "pyzmq==$release" \
+      --target "$arm/root/opt/pyzmq-$release"
+  done
   touch "$arm/done"
 }
 if [ "$arch" = arm64 ]; then
   [ -e "$cache/arm64/done" ] || make_root
   root=$cache/arm64/root busybox=$cache/arm64/root/bin/busybox
+  mkdir -p "$root$project"
 fi
 
 # The initramfs has busybox and the modules that mount the root or answer tokengap's queries.
@@ -151,7 +159,7 @@ cat >"$out/.start" <<START
 mkdir -p /dev/pts /dev/shm; mount -t devpts devpts /dev/pts; mount -t tmpfs shm /dev/shm; chmod 1777 /dev/shm
 ln -sf /proc/self/fd /dev/fd; ln -sf /proc/self/fd/0 /dev/stdin; ln -sf /proc/self/fd/1 /dev/stdout; ln -sf /proc/self/fd/2 /dev/stderr
 mount -t cgroup2 cgroup /sys/fs/cgroup; mount -t tracefs tracefs /sys/kernel/tracing; mount -t bpf bpf /sys/fs/bpf
-[ "$root" != / ] || mount --bind '$modules' /lib/modules
+if [ "$root" = / ]; then mount --bind '$modules' /lib/modules; else mount --bind /project '$project'; fi
 $([ "$root" = / ] && echo "$busybox" || echo /bin/busybox) ifconfig lo 127.0.0.1 up
 export PATH='$path' HOME=/root LANG=C.UTF-8
 cd /tmp

@@ -1,7 +1,7 @@
 """Boots kernels and writes the table of features by kernel.
 
-usage: check.py X86 ARM64 TEST RELEASE [--only TEXT] [--table FILE] [--results FOLDER]
-X86 and ARM64 are static programs; `-` omits an architecture. TEST is the probe's test program for x86-64, or `-`.
+usage: check.py X86 ARM64 RELEASE [--test FILE]... [--only-tests] [--only TEXT] [--table FILE] [--results FOLDER]
+X86 and ARM64 are static programs; `-` omits an architecture. A test program (`live-*` or `refused-*`) runs on the kernels of its architecture.
 """
 
 import argparse
@@ -27,9 +27,15 @@ ROWS = [
     ("kernel queues", "root: kernel queues"),
     ("socket reads", "doctor: socket reads"),
     ("as a user with capabilities", "user: frames"),
+    ("probe points", "root: probe points"),
+    ("traps per frame", "root: traps per frame"),
     ("demo", "demo"),
-    ("tests of the probe", "tests"),
+    ("tests of the probe", "tests: probe"),
+    ("tests of confinement", "tests: confinement"),
 ]
+# Shown as their value, and with their value as a note.
+NUMBERS = ("root: traps per frame",)
+NOTED = ("root: probe points",)
 
 
 def kernels() -> list[list[str]]:
@@ -37,23 +43,29 @@ def kernels() -> list[list[str]]:
     return [line.split() for line in lines if line and not line.startswith("#")]
 
 
-def boot(kernel: list[str], program: Path, release: str, test: str) -> dict | None:
-    """Results of one kernel; `None` if it is not served, or did not come up."""
+def architecture_of(program: Path) -> str:
+    """Debian's name of an ELF file's machine."""
+    with program.open("rb") as file:
+        machine = int.from_bytes(file.read(20)[18:], "little")
+    return {62: "amd64", 183: "arm64"}[machine]
+
+
+def boot(kernel: list[str], program: Path, release: str, tests: list[Path], flags: str) -> dict | None:
+    """Results of one kernel; `None` if it is not served, or did not come up. `flags` are those of inside.py."""
     architecture, suite, package = kernel
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder)
         shutil.copy(program, out / "tokengap")
-        if test != "-" and architecture == "amd64":
-            shutil.copy(test, out / "live")
-        here = architecture == "amd64"
-        project = PROJECT if here else Path("/project")
-        python = PROJECT / ".venv-engine/bin/python" if here else "python3"
-        path = f"{project}:{project}/xtask/src/kernels"
+        tests = [test for test in tests if architecture_of(test) == architecture]
+        for test in tests:
+            shutil.copy(test, out)
+        python = PROJECT / ".venv-engine/bin/python" if architecture == "amd64" else "python3"
+        path = f"{PROJECT}:{HERE}"
         # The shared folder does not allow other users to run files.
         command = (
-            f"cp /run/out/tokengap /tmp && chmod 755 /tmp/tokengap && cd {project} && PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={path} "
-            f"{python} xtask/src/kernels/inside.py /tmp/tokengap {release} {project}/.engine /run/out/result.json"
-            + (" /run/out/live" if (out / "live").exists() else "")
+            f"cp /run/out/tokengap /tmp && chmod 755 /tmp/tokengap && cd {PROJECT} && PYTHONDONTWRITEBYTECODE=1 PYTHONPATH={path} "
+            f"{python} xtask/src/kernels/inside.py {flags} /tmp/tokengap {release} {PROJECT}/.engine /run/out/result.json"
+            + "".join(f" /run/out/{test.name}" for test in tests)
         )
         arguments = ["-a", architecture, "-s", suite, "-t", str(LIMIT_SECONDS), "-o", folder, package, command]
         done = subprocess.run([HERE / "boot.sh", *arguments])
@@ -81,7 +93,9 @@ def table(results: list[dict]) -> str:
             if refused is None or refused["state"] != "refused":
                 return "not run"
             found = refused
-        if found["state"] == "works":
+        if key in NUMBERS:
+            return found["note"]
+        if found["state"] == "works" and key not in NOTED:
             return "works"
         if found["note"] not in notes:
             notes.append(found["note"])
@@ -100,8 +114,9 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("x86")
     parser.add_argument("arm64")
-    parser.add_argument("test")
     parser.add_argument("release")
+    parser.add_argument("--test", type=Path, action="append", default=[], help="a test program to run")
+    parser.add_argument("--only-tests", action="store_true", help="keep the other results of an earlier run")
     parser.add_argument("--only", default="", help="only kernels whose line contains this")
     parser.add_argument("--table", type=Path, help="file for the table")
     parser.add_argument("--results", type=Path, help="folder for the results as JSON, from which --table also takes kernels not run")
@@ -117,21 +132,24 @@ def main() -> int:
         if program == "-" or options.only not in " ".join(kernel):
             continue
         print(f"==== {' '.join(kernel)}", flush=True)
-        result = boot(kernel, Path(program), options.release, options.test)
+        result = boot(kernel, Path(program), options.release, options.test, "--only-tests" if options.only_tests else "")
         if result is None:
             skipped += 1
             continue
         ran += 1
         name = "-".join(kernel)
+        cells = result["cells"]
+        if options.only_tests:
+            result["cells"] = results.get(name, {}).get("cells", {}) | cells
         results[name] = result
         if options.results:
             (options.results / f"{name}.json").write_text(json.dumps(result, indent=1) + "\n")
-        for key, cell in result["cells"].items():
+        for key, cell in cells.items():
             print(f"{column(result)}: {key}: {cell['state']}: {cell['note']}", flush=True)
             if cell["state"] == "wrong":
                 wrong.append(f"{column(result)}: {key}")
         version = tuple(int(number) for number in result["kernel"].split("-")[0].split(".")[:2])
-        for key in REQUIRED if version >= SUPPORTED else ():
+        for key in REQUIRED if version >= SUPPORTED and not options.only_tests else ():
             if result["cells"].get(key, {"state": "not run"})["state"] != "works":
                 wrong.append(f"{column(result)}: {key} does not work")
     ordered = [results["-".join(kernel)] for kernel in kernels() if "-".join(kernel) in results]
