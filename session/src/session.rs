@@ -10,7 +10,7 @@ use trace::{Analysis, Config, Event, MonoNs};
 
 use crate::about::About;
 use crate::observer::{NoObserver, Observer, Run, ScreenCommand, Stage};
-use crate::sink::{Rules, Sink};
+use crate::sink::{Rules, Sink, Writing};
 use crate::telemetry::Telemetry;
 
 /// A run, live or recorded: every event and tick goes to the analysis, the outputs and the observer.
@@ -158,14 +158,14 @@ impl Session {
         let trouble = self.trouble();
         let Self { analysis, observer, sink, telemetry, degraded, notice, slowest, .. } = self;
         let all = || all_degraded(about, &trouble, degraded);
-        telemetry.turn(analysis, &|| input(about, all(), *slowest));
+        telemetry.turn(analysis, &|| input(about, all(), *slowest), about.is_attached());
         let command = catch_unwind(AssertUnwindSafe(|| {
             observer.turn(&Run {
                 analysis,
                 about,
                 stage,
                 notice: (notice.0, &notice.1),
-                writing: &|| sink.writing(),
+                writing: &|| Writing { endpoint: telemetry.served(), ..sink.writing() },
                 degraded: &all,
                 report: &|| analysis.report(&input(about, all(), *slowest)),
             })

@@ -71,7 +71,6 @@ pub(crate) fn live_without_results(work: Work, args: &LiveArgs) -> Plan {
     let configuration = args.config.as_deref().and_then(Path::parent);
     plan.read.extend(configuration.map(|folder| or_working_folder(folder).to_owned()));
     plan.read.extend(args.feed.feed_key.clone());
-    plan.read.extend(args.telemetry.token_file.clone());
     for address in args.feed.publish.iter().chain(&args.telemetry.metrics) {
         listen(&mut plan, address.port());
     }

@@ -19,6 +19,7 @@ pub use onset::Rules;
 use ring::Ring;
 pub use ring::RingOptions;
 
+use crate::telemetry::Served;
 use crate::units::{bytes, count};
 
 /// Files that a run writes.
@@ -43,6 +44,8 @@ pub struct Writing {
     pub ring: Option<Written>,
     /// The feed, if published.
     pub feed: Option<Published>,
+    /// The endpoint, if the run is served.
+    pub endpoint: Option<Served>,
 }
 
 /// A file being written.
@@ -226,6 +229,7 @@ impl Sink {
             recording: self.recording.as_ref().map(|recorder| written(recorder.path(), &recorder.status())),
             ring: self.ring.as_ref().map(Ring::written),
             feed: self.feed.as_ref().map(Publisher::status),
+            endpoint: None,
         }
     }
 

@@ -158,7 +158,9 @@ fn writing(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
     let ring = writing.ring.as_ref().map(|to| ("ring", bytes(to.bytes), to.dropped, 0));
     let feed = writing.feed.as_ref();
     let feed = feed.map(|to| ("feed", format!("{} {} watching", to.address, to.watchers), to.dropped, to.refused));
-    for (sign, text, dropped, refused) in [recording, ring, feed].into_iter().flatten() {
+    let served = writing.endpoint.as_ref();
+    let served = served.map(|to| ("http", format!("{} {} watching", to.address, to.clients), to.dropped, to.refused));
+    for (sign, text, dropped, refused) in [recording, ring, feed, served].into_iter().flatten() {
         x = pad.text(x, 0, sign, Ink::Health(Health::Info));
         x = pad.text(x + 1, 0, &text, Ink::Plain);
         for (n, what) in [(dropped, "dropped"), (refused, "refused")] {

@@ -396,7 +396,7 @@ fn outputs_in_progress_are_shown() {
     let mut fixture = race();
     let written = |bytes, dropped| Written { name: "run.tgap".into(), bytes, dropped };
     fixture.model.writing =
-        Writing { recording: Some(written(5 << 20, 12)), ring: Some(written(64 << 20, 0)), feed: None };
+        Writing { recording: Some(written(5 << 20, 12)), ring: Some(written(64 << 20, 0)), feed: None, endpoint: None };
     fixture.snapshot("recording");
 }
 
