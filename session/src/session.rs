@@ -92,12 +92,6 @@ impl Session {
         self.observer.restart();
     }
 
-    /// Continues from a state received from another process. `missed` records lie between it and the last processed one.
-    pub fn take_over(&mut self, analysis: Analysis, missed: u64) {
-        self.analysis = analysis.with_engines(self.engines).with_chunk_history(self.chunk_history);
-        self.sink.resume(&self.analysis, missed);
-    }
-
     /// Outputs of the run.
     pub fn sink(&mut self) -> &mut Sink {
         &mut self.sink
@@ -105,7 +99,7 @@ impl Session {
 
     /// Closes the outputs of the run and returns messages about them.
     pub fn close(&mut self, input: &ReportInput) -> Vec<String> {
-        self.sink.finish(&self.analysis, input)
+        self.sink.finish(input)
     }
 
     /// Applies the flags that can change during a run.

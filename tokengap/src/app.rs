@@ -56,10 +56,7 @@ pub(crate) fn watch(
     if files.payload == Payload::Tokens {
         source.keep_ids();
     }
-    let mut sink = Sink::open(&files, source.kind(), &config)?;
-    if let Some(feed) = args.feed.options()? {
-        sink.publish(feed, Box::<tui::Past>::default())?;
-    }
+    let sink = Sink::open(&files, source.kind(), &config)?;
     let header = Header { payload: files.payload, ..Header::of(source.kind(), config) };
     let telemetry = Telemetry::open(endpoint, args.telemetry.push().as_ref(), &header, engines::FACTS)?;
     if let Some(bound) = telemetry.bound() {

@@ -50,6 +50,10 @@ impl AccessToken {
         }
     }
 
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Whether a request with this header has the token.
     pub(super) fn is_sent_in(&self, authorization: Option<&HeaderValue>) -> bool {
         let Some((scheme, token)) = authorization.and_then(|value| value.as_bytes().split_at_checked(7)) else {

@@ -3,9 +3,7 @@
 
 mod answer;
 mod body;
-mod counts;
 mod follow;
-mod path;
 mod store;
 
 use std::collections::VecDeque;
@@ -30,10 +28,10 @@ use trace::record::{Header, StreamPacker};
 use trace::report::Report;
 
 use self::answer::{ConnectionState, Server};
-pub(super) use self::counts::EndpointCounts;
-use self::path::ServedPath;
 use self::store::SectionStore;
+use super::counts::{EndpointCounts, read};
 use super::health::Health;
+use super::path::{MAX_CONNECTIONS, ServedPath};
 use super::snapshot::{SnapshotPublisher, snapshot_pair};
 use super::stream::{StreamJob, StreamPublisher};
 use super::{MetricsOptions, Served};
@@ -54,7 +52,7 @@ pub(super) struct Bounds {
 }
 
 pub(super) const BOUNDS: Bounds = Bounds {
-    connections: 32,
+    connections: MAX_CONNECTIONS,
     request_bytes: 16 * 1024,
     head: Duration::from_secs(5),
     whole: Duration::from_secs(30),
@@ -62,7 +60,7 @@ pub(super) const BOUNDS: Bounds = Bounds {
 };
 
 /// Send buffer of the kernel for a client, in bytes. The default grows to megabytes.
-const KERNEL_BUFFER: usize = 256 << 10;
+const KERNEL_BUFFER: usize = 64 << 10;
 /// Maximum time for the clients of streams to receive the end of the run.
 const LAST: Duration = Duration::from_millis(1_500);
 
@@ -162,7 +160,7 @@ async fn keep_sections(
         if let StreamJob::End(_, done) = job {
             store.end();
             let received = async {
-                while counts::read(&counts.streaming) > 0 {
+                while read(&counts.streaming) > 0 {
                     sleep(Duration::from_millis(10)).await;
                 }
             };

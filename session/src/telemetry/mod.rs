@@ -2,13 +2,14 @@
 //! is reported but does not affect the run.
 
 mod access;
+mod counts;
 mod endpoint;
 mod environment;
 mod exposition;
 mod health;
+mod path;
 mod push;
-mod queue;
-mod sender;
+mod push_queue;
 mod snapshot;
 mod stream;
 

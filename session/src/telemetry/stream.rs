@@ -13,7 +13,7 @@ use trace::record::{BlockWriter, OpenBlock, Payload, StreamPacker};
 use trace::report::ReportInput;
 use trace::{Event, MonoNs};
 
-use super::endpoint::EndpointCounts;
+use super::counts::EndpointCounts;
 
 /// Capacity of the queue to the endpoint's thread.
 const JOBS: usize = 64;

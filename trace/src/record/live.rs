@@ -32,17 +32,6 @@ impl BlockWriter {
         Self { encoder: Encoder::new(payload), records: 0, anchored_at: None }
     }
 
-    /// Counts an event that is not written because there are no subscribers, and stores standing data. Call it between blocks.
-    pub fn pass(&mut self, event: &Event<'_>) {
-        self.encoder.note(&event.what);
-        self.records += 1;
-    }
-
-    /// Counts a tick that is not written because there are no subscribers.
-    pub fn pass_tick(&mut self) {
-        self.records += 1;
-    }
-
     /// Writes an event.
     pub fn event(&mut self, event: &Event<'_>) {
         self.encoder.event(event);
@@ -64,11 +53,6 @@ impl BlockWriter {
         self.encoder.is_full(BLOCK_BYTES)
     }
 
-    /// Number of the next record.
-    pub fn next_record(&self) -> u64 {
-        self.records + u64::from(self.encoder.content.records)
-    }
-
     /// Closes the block and starts the next one; `None` if the block is empty.
     pub fn close(&mut self) -> Option<OpenBlock> {
         if self.encoder.content.records == 0 {
@@ -87,17 +71,24 @@ pub struct BlockReader {
     scratch: Scratch,
     /// Number of the next record; `None` before the first.
     expected: Option<u64>,
+    /// Number of the first record.
+    begun_at: Option<u64>,
     lost: u64,
     unknown: u64,
 }
 
 impl BlockReader {
     /// Continues at `record`. Returns the number of records skipped.
-    pub fn go_on(&mut self, record: u64) -> u64 {
+    fn go_on(&mut self, record: u64) -> u64 {
         let missed = self.expected.map_or(0, |at| record.saturating_sub(at));
         self.expected = Some(record);
         self.lost += missed;
         missed
+    }
+
+    /// Number of the run's records before the first block; `None` before it.
+    pub fn records_before(&self) -> Option<u64> {
+        self.begun_at
     }
 
     /// Number of missing records.
@@ -128,6 +119,7 @@ impl BlockReader {
         }
         self.scratch.unpack(packed, section.raw).map_err(|error| bad(&error))?;
         let begins = self.expected.is_none() && section.first_record > 0;
+        self.begun_at.get_or_insert(section.first_record);
         let missed = self.go_on(section.first_record);
         self.expected = Some(section.first_record.saturating_add(section.content.records.into()));
         let lost = (missed > 0).then(|| Missed::new(None, missed, MissedCause::QueueFull));

@@ -18,14 +18,14 @@ use trace::report::Report;
 use trace::report::hostile::{self, EscapeForm};
 
 use super::body::ReplyBody;
-use super::counts::EndpointCounts;
 use super::follow::StreamClient;
-use super::path::ServedPath;
 use super::store::SectionStore;
 use crate::telemetry::HOST_HEADER;
 use crate::telemetry::access::AccessToken;
+use crate::telemetry::counts::EndpointCounts;
 use crate::telemetry::exposition::encode;
 use crate::telemetry::health::Health;
+use crate::telemetry::path::ServedPath;
 use crate::telemetry::snapshot::SnapshotClient;
 
 /// Maximum wait for the run, which normally answers within milliseconds.

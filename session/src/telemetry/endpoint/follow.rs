@@ -18,9 +18,9 @@ use trace::export::{Export, Format, Opening, Options};
 use trace::record::{BlockReader, Header, Record, StreamSection, StreamSplitter};
 use trace::report::ReportInput;
 
-use super::counts::EndpointCounts;
-use super::path::ServedPath;
 use super::store::{SectionCursor, StreamStep};
+use crate::telemetry::counts::EndpointCounts;
+use crate::telemetry::path::ServedPath;
 
 /// Client of a stream.
 pub(super) struct StreamClient {

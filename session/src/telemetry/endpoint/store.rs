@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use hyper::body::Bytes;
 use tokio::sync::Notify;
 
-/// Bytes kept in addition to the past that a new client gets. A client that falls further behind is dropped.
-const SLACK_BYTES: usize = 4 << 20;
+/// Minimum of the bytes that are kept in addition to the past that a new client gets, of which they are a quarter. A client that falls further
+/// behind is dropped.
+const MIN_SLACK_BYTES: usize = 1 << 20;
 
 /// The kept sections, shared by the endpoint and its clients.
 #[derive(Debug)]
@@ -45,7 +46,8 @@ impl SectionStore {
         let mut kept = self.kept();
         kept.bytes += section.len();
         kept.sections.push_back(section);
-        while kept.bytes > self.past_bytes.saturating_add(SLACK_BYTES) && kept.sections.len() > 1 {
+        let slack_bytes = (self.past_bytes / 4).max(MIN_SLACK_BYTES);
+        while kept.bytes > self.past_bytes.saturating_add(slack_bytes) && kept.sections.len() > 1 {
             let removed = kept.sections.pop_front().map_or(0, |section| section.len());
             kept.bytes -= removed;
             kept.first += 1;
@@ -154,12 +156,16 @@ mod tests {
         assert_eq!(client.try_next(), None, "nothing follows yet");
         let mut slow = client.clone();
         for _ in 0..3 {
-            store.push(section(SLACK_BYTES / 2));
-            assert_eq!(client.try_next(), Some(StreamStep::Section(section(SLACK_BYTES / 2))));
+            store.push(section(MIN_SLACK_BYTES / 2));
+            assert_eq!(client.try_next(), Some(StreamStep::Section(section(MIN_SLACK_BYTES / 2))));
         }
         assert_eq!(slow.try_next(), Some(StreamStep::Behind));
-        store.push(section(2 * SLACK_BYTES));
-        assert_eq!(client.try_next(), Some(StreamStep::Section(section(2 * SLACK_BYTES))), "the newest is always kept");
+        store.push(section(2 * MIN_SLACK_BYTES));
+        assert_eq!(
+            client.try_next(),
+            Some(StreamStep::Section(section(2 * MIN_SLACK_BYTES))),
+            "the newest is always kept"
+        );
         store.end();
         assert_eq!(client.try_next(), Some(StreamStep::Ended));
     }

@@ -1,5 +1,8 @@
 //! Paths of the endpoint.
 
+/// Maximum number of concurrent connections that do not stream.
+pub(super) const MAX_CONNECTIONS: usize = 32;
+
 /// A path, with its limit of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ServedPath {

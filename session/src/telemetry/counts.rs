@@ -2,13 +2,12 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::BOUNDS;
-use super::path::ServedPath;
+use super::path::{MAX_CONNECTIONS, ServedPath};
 use crate::units::count;
 
 /// Clients that got no response, or lost theirs.
 #[derive(Debug, Default)]
-pub(in crate::telemetry) struct EndpointCounts {
+pub(super) struct EndpointCounts {
     /// Displaced by newer connections.
     pub(super) displaced: AtomicU64,
     /// Over a size or time limit, or not HTTP.
@@ -24,7 +23,7 @@ pub(in crate::telemetry) struct EndpointCounts {
     /// Connections that stream.
     pub(super) streaming: AtomicU64,
     /// Blocks of the recording that the endpoint's thread was too slow to take.
-    pub(in crate::telemetry) blocks_dropped: AtomicU64,
+    pub(super) blocks_dropped: AtomicU64,
 }
 
 impl EndpointCounts {
@@ -35,7 +34,7 @@ impl EndpointCounts {
     }
 
     /// Clients refused so far, by reason.
-    pub(in crate::telemetry) fn refused(&self) -> [(&'static str, u64); 4] {
+    pub(super) fn refused(&self) -> [(&'static str, u64); 4] {
         [
             ("displaced", read(&self.displaced)),
             ("failed", read(&self.failed)),
@@ -45,7 +44,7 @@ impl EndpointCounts {
     }
 
     /// Clients dropped from the streams so far, by path.
-    pub(in crate::telemetry) fn dropped(&self) -> [(&'static str, u64); 2] {
+    pub(super) fn dropped(&self) -> [(&'static str, u64); 2] {
         [
             (ServedPath::Recording.name(), read(&self.slow_recording)),
             (ServedPath::Events.name(), read(&self.slow_events)),
@@ -53,7 +52,7 @@ impl EndpointCounts {
     }
 
     /// Summary for the report.
-    pub(in crate::telemetry) fn trouble(&self) -> Vec<String> {
+    pub(super) fn trouble(&self) -> Vec<String> {
         let [(_, displaced), (_, failed), (_, unauthorized), (_, over_limit)] = self.refused();
         let slow: u64 = self.dropped().iter().map(|(_, dropped)| dropped).sum();
         let blocks_dropped = read(&self.blocks_dropped);
@@ -61,7 +60,7 @@ impl EndpointCounts {
             (displaced + failed > 0).then(|| {
                 format!(
                     "metrics: connections closed without a response: {displaced} replaced by newer ones (limit {}), {failed} too slow, too long or not HTTP; check who can reach the address of --metrics",
-                    BOUNDS.connections
+                    MAX_CONNECTIONS
                 )
             }),
             (unauthorized > 0).then(|| {
