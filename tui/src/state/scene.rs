@@ -51,7 +51,10 @@ impl Scene {
 
     /// Creates hops like [`Self::new`], with other limits of memory.
     pub(crate) fn with_limits(hops: &[(&str, Capabilities)], limits: Limits) -> Self {
-        Self::with_config(hops, trace::Config { limits, chunk_history: DEFAULT_CHUNK_HISTORY, ..trace::Config::default() })
+        Self::with_config(
+            hops,
+            trace::Config { limits, chunk_history: DEFAULT_CHUNK_HISTORY, ..trace::Config::default() },
+        )
     }
 
     fn with_config(hops: &[(&str, Capabilities)], config: trace::Config) -> Self {
