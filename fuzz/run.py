@@ -38,7 +38,7 @@ TARGETS = {
     "proc": ("the kernel's process tables", 4 << 10),
     "requests": ("requests to the processes with rights, and replies: parsed, encoded and parsed again", 5 << 10),
     "relay": ("the relay between two sockets: output against input, reported messages against a scanner", 16 << 10),
-    "feed": ("a feed's messages and states; its connections whole against pieces", 16 << 10),
+    "recording_stream": ("the response of /recording: whole against pieces", 64 << 10),
     "query": ("filters of the request table, against their single terms", 256),
     "config": ("any text as a configuration file; printed and parsed again", 1 << 10),
 }

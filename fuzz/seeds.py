@@ -1,5 +1,5 @@
 """Fuzzing seeds: real messages, connections, recordings and logs in the input format of each target. `cargo xtask fuzz` adds those of
-`block` and the states of `feed`."""
+`block`."""
 
 import struct
 from pathlib import Path
@@ -64,7 +64,6 @@ def seeds():
     triples = zip(frames, frames[1:], frames[2:])
     pairs = list(zip(frames, frames[1:]))[::8]
     logs = files("engines/tests/logs", "log")
-    connection = frame(b"\x01stream") + frame(bytes([7]) * 300) + b"\x04\x09\x04PING\x00\x0aab"
     return {
         "wire": messages,
         "msgpack": files("zmq-tap/fixtures/messages", "msgpack"),
@@ -83,7 +82,7 @@ def seeds():
         # One of each operation, with and without a path.
         "requests": [bytes([n]) + bytes(size - 1) + path for n in range(14) for size in (32, 280) for path in (b"", b"/a/b")],
         "relay": [bytes([40, 90, 200]) + GREETING + forth + GREETING + back for forth, back in pairs],
-        "feed": [bytes([mode, 9]) + connection for mode in (2, 3)],
+        "recording_stream": [b"\x28" + recording[: 60 << 10] for recording in files("trace/fixtures/recordings", "tgap")],
         "query": FILTERS,
         "config": CONFIGURATIONS,
     }

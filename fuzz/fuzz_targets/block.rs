@@ -1,4 +1,4 @@
-//! Arbitrary columns after the valid header of a recording or feed block: decoding yields records or an error, and the records can be
+//! Arbitrary columns after the valid header of a block: decoding yields records or an error, and the records can be
 //! analysed.
 #![no_main]
 

@@ -19,6 +19,11 @@ pub trait About {
         Vec::new()
     }
 
+    /// Whether the source is connected to an engine. One that follows engines may wait for the next.
+    fn is_attached(&self) -> bool {
+        true
+    }
+
     /// Description of the work that remains after the source was asked to end, if draining can take a while.
     fn pending(&self) -> Option<String> {
         None

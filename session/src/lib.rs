@@ -1,4 +1,4 @@
-//! A run of tokengap: the loop that feeds events from a source to the analysis, and to the screen, recordings, the feed and telemetry.
+//! A run of tokengap: the loop that feeds events from a source to the analysis, and to the screen, recordings and telemetry.
 //!
 //! This crate parses no flags, prints nothing and draws nothing.
 
@@ -6,6 +6,7 @@ mod about;
 mod observer;
 pub mod own;
 pub mod playback;
+pub mod remote;
 mod replay;
 mod run;
 mod session;

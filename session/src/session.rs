@@ -10,7 +10,7 @@ use trace::{Analysis, Config, Event, MonoNs};
 
 use crate::about::About;
 use crate::observer::{NoObserver, Observer, Run, ScreenCommand, Stage};
-use crate::sink::{Rules, Sink};
+use crate::sink::{Rules, Sink, Writing};
 use crate::telemetry::Telemetry;
 
 /// A run, live or recorded: every event and tick goes to the analysis, the outputs and the observer.
@@ -92,12 +92,6 @@ impl Session {
         self.observer.restart();
     }
 
-    /// Continues from a state received from another process. `missed` records lie between it and the last processed one.
-    pub fn take_over(&mut self, analysis: Analysis, missed: u64) {
-        self.analysis = analysis.with_engines(self.engines).with_chunk_history(self.chunk_history);
-        self.sink.resume(&self.analysis, missed);
-    }
-
     /// Outputs of the run.
     pub fn sink(&mut self) -> &mut Sink {
         &mut self.sink
@@ -105,7 +99,7 @@ impl Session {
 
     /// Closes the outputs of the run and returns messages about them.
     pub fn close(&mut self, input: &ReportInput) -> Vec<String> {
-        self.sink.finish(&self.analysis, input)
+        self.sink.finish(input)
     }
 
     /// Applies the flags that can change during a run.
@@ -158,14 +152,14 @@ impl Session {
         let trouble = self.trouble();
         let Self { analysis, observer, sink, telemetry, degraded, notice, slowest, .. } = self;
         let all = || all_degraded(about, &trouble, degraded);
-        telemetry.turn(analysis, &|| input(about, all(), *slowest));
+        telemetry.turn(analysis, &|| input(about, all(), *slowest), about.is_attached());
         let command = catch_unwind(AssertUnwindSafe(|| {
             observer.turn(&Run {
                 analysis,
                 about,
                 stage,
                 notice: (notice.0, &notice.1),
-                writing: &|| sink.writing(),
+                writing: &|| Writing { endpoint: telemetry.served(), ..sink.writing() },
                 degraded: &all,
                 report: &|| analysis.report(&input(about, all(), *slowest)),
             })

@@ -4,11 +4,11 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use session::sink::Sink;
-use session::telemetry::Telemetry;
+use session::telemetry::{MetricsOptions, Telemetry};
 use session::{LiveSource, Observer, RunOptions, Running, Session, Signals};
 use trace::Config;
 use trace::detect::Severity;
-use trace::record::Payload;
+use trace::record::{Header, Payload};
 use trace::report::hostile::EscapeForm;
 use trace::report::{HopLine, Report};
 use tui::Screen;
@@ -27,13 +27,26 @@ pub(crate) fn saw_nothing(report: &Report) -> bool {
 }
 
 /// Runs `source` until it ends, `--duration` is over, the user quits or a signal arrives. Then prints the report.
-pub(crate) fn run(source: impl LiveSource, args: &LiveArgs) -> anyhow::Result<ExitCode> {
+///
+/// `endpoint` is from [`TelemetryArgs::endpoint`], which must be called before the confinement.
+///
+/// [`TelemetryArgs::endpoint`]: crate::args::TelemetryArgs::endpoint
+pub(crate) fn run(
+    source: impl LiveSource,
+    args: &LiveArgs,
+    endpoint: Option<MetricsOptions>,
+) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for signals")?;
-    conclude(&watch(source, args, &signals)?, args.outcome)
+    conclude(&watch(source, args, endpoint, &signals)?, args.outcome)
 }
 
 /// Runs `source` as [`run`] does, and returns the report. Fails if the source could observe nothing.
-pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Signals) -> anyhow::Result<Report> {
+pub(crate) fn watch(
+    mut source: impl LiveSource,
+    args: &LiveArgs,
+    endpoint: Option<MetricsOptions>,
+    signals: &Signals,
+) -> anyhow::Result<Report> {
     let config = Config {
         limits: args.limits.limits(),
         engines: engines::FACTS,
@@ -43,16 +56,14 @@ pub(crate) fn watch(mut source: impl LiveSource, args: &LiveArgs, signals: &Sign
     if files.payload == Payload::Tokens {
         source.keep_ids();
     }
-    let mut sink = Sink::open(&files, source.kind(), &config)?;
-    if let Some(feed) = args.feed.options()? {
-        sink.publish(feed, Box::<tui::Past>::default())?;
-    }
-    let telemetry = Telemetry::open(args.telemetry.endpoint()?, args.telemetry.push().as_ref(), source.kind())?;
+    let sink = Sink::open(&files, source.kind(), &config)?;
+    let header = Header { payload: files.payload, ..Header::of(source.kind(), config) };
+    let telemetry = Telemetry::open(endpoint, args.telemetry.push().as_ref(), &header, engines::FACTS)?;
     if let Some(bound) = telemetry.bound() {
         errln!("tokengap: metrics at http://{bound}/metrics");
         if args.telemetry.insecure && !bound.ip().is_loopback() {
             errln!(
-                "tokengap: metrics have no authentication (--insecure): anyone who can reach {bound} can read them (numbers and hop names, no request ids)"
+                "tokengap: no token is required (--insecure): anyone who can reach {bound} can read metrics, report, recording and events, with request ids but no text"
             );
         }
     }

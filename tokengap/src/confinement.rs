@@ -45,16 +45,15 @@ pub(crate) fn files(read: &[&Path], make: &[Option<&Path>]) {
     apply(&plan);
 }
 
-/// Confines `tokengap watch`: it connects to `ports`, reads `key` and creates `make`.
-pub(crate) fn watching(ports: impl Iterator<Item = u16>, key: Option<&Path>, make: &[Option<&Path>]) {
+/// Confines `tokengap watch`: it connects to `ports` and creates `make`.
+pub(crate) fn watching(ports: impl Iterator<Item = u16>, make: &[Option<&Path>]) {
     let mut plan = Plan::new(Work::Network);
     plan.ports.extend(ports.map(PortAccess::Connect));
-    plan.read.extend(key.map(Path::to_owned));
     make.iter().flatten().for_each(|path| plan.make(path));
     apply(&plan);
 }
 
-/// Access that every live run with `args` needs: its files, its feed, its metrics and the working folder of the screen.
+/// Access that every live run with `args` needs: its files, its endpoint and the working folder of the screen.
 pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
     let mut plan = live_without_results(work, args);
     allow_results(&mut plan, &results(args));
@@ -72,9 +71,7 @@ pub(crate) fn live_without_results(work: Work, args: &LiveArgs) -> Plan {
     // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted files.
     let configuration = args.config.as_deref().and_then(Path::parent);
     plan.read.extend(configuration.map(|folder| or_working_folder(folder).to_owned()));
-    plan.read.extend(args.feed.feed_key.clone());
-    plan.read.extend(args.telemetry.token_file.clone());
-    for address in args.feed.publish.iter().chain(&args.telemetry.metrics) {
+    if let Some(address) = args.telemetry.metrics {
         listen(&mut plan, address.port());
     }
     if let Some(url) = &args.telemetry.otlp {

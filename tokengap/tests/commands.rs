@@ -79,7 +79,10 @@ fn user_errors_name_the_object_and_the_next_step() {
                 "demo --metrics 192.0.2.1:9464 --insecure LIVE",
                 vec!["cannot serve metrics at 192.0.2.1:9464", "choose another"],
             ),
-            ("watch gone LIVE", vec!["\"gone\" is not an address to connect to", "expected an address like tcp://"]),
+            (
+                "watch gone LIVE",
+                vec!["\"gone\" is not an address to connect to", "expected an address like 127.0.0.1:9464"],
+            ),
             (
                 "tap --listen tcp://192.0.2.1:5999 --upstream tcp://127.0.0.1:1 LIVE",
                 vec!["cannot listen at tcp://192.0.2.1:5999: ", "choose one that it has"],

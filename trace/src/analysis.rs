@@ -30,9 +30,8 @@ pub struct Config {
     pub chunk_history: usize,
 }
 
-/// State of a run. Its serialized form is an image: applying the same later events to it, with the same version of this crate, gives the
-/// same report. Check an untrusted image with [`Self::is_sound`].
-#[derive(Debug, Serialize, Deserialize)]
+/// State of a run.
+#[derive(Debug)]
 pub struct Analysis {
     ledger: Ledger,
     time_series: TimeSeries,
@@ -52,18 +51,6 @@ impl Analysis {
         }
     }
 
-    /// Sets the known engines of a deserialized image, which does not contain them.
-    #[must_use]
-    pub fn with_engines(self, engines: Engines) -> Self {
-        Self { ledger: self.ledger.of_engines(engines), ..self }
-    }
-
-    /// Sets [`Config::chunk_history`] of a deserialized image, which contains no history.
-    #[must_use]
-    pub fn with_chunk_history(self, moments: usize) -> Self {
-        Self { ledger: self.ledger.with_history(moments), ..self }
-    }
-
     /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
         fault::here("ledger");
@@ -80,16 +67,6 @@ impl Analysis {
             fault::here("detectors");
             self.findings.update(&DetectContext::at(&self.ledger, now));
         }
-    }
-
-    /// Whether a deserialized image is consistent enough to continue from.
-    pub fn is_sound(&self) -> bool {
-        self.ledger.is_sound() && self.time_series.is_sound()
-    }
-
-    /// Lowers the limits to `limits`. Returns whether they were higher before.
-    pub fn keep_within(&mut self, limits: Limits) -> bool {
-        self.ledger.keep_within(limits)
     }
 
     /// State derived from the events so far.

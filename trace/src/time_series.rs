@@ -1,8 +1,6 @@
 //! Time series of a run: traffic and backlogs per time slot, in bounded memory. Counters are read only at the end of a slot, so frames and
 //! tokens add no cost.
 
-use serde::{Deserialize, Serialize};
-
 use crate::clock::MonoNs;
 use crate::event::ThreadPart;
 use crate::id::ThreadId;
@@ -20,7 +18,7 @@ const THREADS: usize = 32;
 macro_rules! counters {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $counter:ident,)+ }) => {
         $(#[$about])*
-        #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default)]
         pub(crate) struct $name {
             $($(#[$doc])* pub(crate) $counter: u64,)+
         }
@@ -67,7 +65,7 @@ counters! {
 }
 
 /// The hops of one name in a slot.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct HopSlot {
     pub(crate) passed: HopSlotCounts,
     /// In frames.
@@ -79,7 +77,7 @@ pub(crate) struct HopSlot {
 }
 
 /// All values of one slot.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct SlotValues {
     pub(crate) passed: SlotCounts,
     /// Live requests at its end; for joined slots the maximum.
@@ -119,7 +117,7 @@ impl Slot for SlotValues {
 }
 
 /// The ledger's counters at one instant; a slot is the difference of two.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 struct Reading {
     at: MonoNs,
     passed: SlotCounts,
@@ -205,7 +203,7 @@ fn spent(ledger: &Ledger, id: ThreadId, since: TimeUse) -> Option<TimeUse> {
 }
 
 /// Time series of a run.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 pub(crate) struct TimeSeries {
     max: usize,
     series: Option<Series<SlotValues>>,
@@ -237,11 +235,6 @@ impl TimeSeries {
             self.due = series.due();
             self.series = Some(series);
         }
-    }
-
-    /// Whether indices and limits of a deserialized image are consistent.
-    pub(crate) fn is_sound(&self) -> bool {
-        self.series.as_ref().is_none_or(Series::is_sound)
     }
 
     /// Start of the first slot; `None` before the first event.

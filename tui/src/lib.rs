@@ -10,7 +10,6 @@ pub mod theme;
 mod view;
 
 pub use screen::{RunView, Screen};
-pub use state::past::Past;
 pub use state::refresh::FINISHED_SHOWN;
 pub use state::ui::{Options, Saved};
 

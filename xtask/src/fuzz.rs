@@ -1,12 +1,11 @@
 //! `cargo xtask fuzz`: fuzzes every parser with libFuzzer, starting from real messages. `fuzz/run.py` builds and runs the targets. This
-//! command generates the seeds that need the project's own Rust code: blocks and states of the recordings in `trace/fixtures`.
+//! command generates the seeds that need the project's own Rust code: blocks of the recordings in `trace/fixtures`.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
 use trace::record::{BlockPacker, BlockWriter, Payload, Record, Recording};
-use trace::{Analysis, Config};
 
 use crate::script::{self, root};
 
@@ -37,9 +36,6 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let wanted = |target: &str| options.target.is_empty() || options.target.iter().any(|name| name == target);
     if wanted("block") {
         keep(root, "block", &blocks(root)?)?;
-    }
-    if wanted("feed") {
-        keep(root, "feed", &states(root)?)?;
     }
     let numbers = [options.time, options.jobs as u64, u64::from(options.seed)].map(|number| number.to_string());
     script::run("../../fuzz/run.py", numbers.iter().chain(&options.target))
@@ -92,28 +88,6 @@ fn blocks(root: &Path) -> Result<Vec<Vec<u8>>> {
             let length = u32::from_le_bytes(length.try_into()?) as usize;
             let columns = zstd::bulk::decompress(packed.get(88..).context("a block has columns")?, length)?;
             seeds.push([numbers.map(u16::to_le_bytes).as_flattened(), &columns].concat());
-        }
-        Ok(())
-    })?;
-    Ok(seeds)
-}
-
-/// States of analyses at the start of a run, prefixed with the target's mode and chunk size.
-fn states(root: &Path) -> Result<Vec<Vec<u8>>> {
-    const LONGEST: usize = 12 << 10;
-    let (mut analysis, mut seeds) = (Analysis::new(Config::default()), Vec::new());
-    replay(root, |record| {
-        match record {
-            Record::Event(event) => analysis.apply(event),
-            Record::Tick(now) => analysis.tick(*now),
-            Record::Closing(_) => analysis = Analysis::new(Config::default()),
-            Record::Anchor(_) => {}
-        }
-        if analysis.ledger().totals().events % 8 == 1 {
-            let state = rmp_serde::to_vec_named(&analysis)?;
-            if state.len() < LONGEST {
-                seeds.push([&[1, 0], &state[..]].concat());
-            }
         }
         Ok(())
     })?;

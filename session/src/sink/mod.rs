@@ -1,4 +1,4 @@
-//! Outputs of a live run: recording, hindsight ring and feed. A failure here is reported but does not affect the run.
+//! Files that a live run writes: recording and hindsight ring. A failure here is reported but does not affect the run.
 
 mod onset;
 mod preamble;
@@ -7,18 +7,15 @@ mod ring;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use anyhow::Context;
-use feed::Publisher;
-use trace::event::{Missed, MissedCause, What};
 use trace::record::{Anchor, Header, Payload, RecordError, RecordOptions, Recorder, Status};
 use trace::report::ReportInput;
 use trace::{Analysis, Config, Event, MonoNs};
 
-pub use feed::{Image, ImageError, Past, PublishOptions, Published};
 pub use onset::Rules;
 use ring::Ring;
 pub use ring::RingOptions;
 
+use crate::telemetry::Served;
 use crate::units::{bytes, count};
 
 /// Files that a run writes.
@@ -41,8 +38,8 @@ pub struct Writing {
     pub recording: Option<Written>,
     /// The hindsight ring, if kept.
     pub ring: Option<Written>,
-    /// The feed, if published.
-    pub feed: Option<Published>,
+    /// The endpoint, if the run is served.
+    pub endpoint: Option<Served>,
 }
 
 /// A file being written.
@@ -64,7 +61,6 @@ pub struct Sink {
     options: RecordOptions,
     recording: Option<Recorder>,
     ring: Option<Ring>,
-    feed: Option<Publisher>,
     trouble: Vec<String>,
     message: Option<String>,
 }
@@ -92,7 +88,6 @@ impl Sink {
             options: RecordOptions::default(),
             recording: None,
             ring: None,
-            feed: None,
             trouble: Vec::new(),
             message: None,
         }
@@ -105,37 +100,15 @@ impl Sink {
         }
     }
 
-    /// Publishes the run.
-    pub fn publish(&mut self, options: PublishOptions, past: Box<dyn Past>) -> anyhow::Result<()> {
-        let feed = Publisher::start(options, self.header.clone(), past).context("nothing is published")?;
-        self.message = Some(format!("published on tcp://{}", feed.status().address));
-        self.feed = Some(feed);
-        Ok(())
-    }
-
-    /// Continues the recording from a state received from another process, `missed` records after the last written one.
-    pub fn resume(&mut self, analysis: &Analysis, missed: u64) {
-        self.guarded(|sink| {
-            let Some(recorder) = &mut sink.recording else {
-                return;
-            };
-            if missed > 0 {
-                recorder.event(&Event::new(
-                    analysis.ledger().now(),
-                    What::Missed(Missed::new(None, missed, MissedCause::QueueFull)),
-                ));
-            }
-            preamble::write(analysis.ledger(), &mut |event| recorder.event(event));
-        });
-    }
-
     /// Sets the header for a run observed on another machine, whose clocks differ from this one's.
     pub fn describe(&mut self, header: Header, options: RecordOptions) {
-        (self.header, self.options, self.elsewhere) = (header, options, true);
+        self.header = header;
+        self.options = options;
+        self.elsewhere = true;
     }
 
     fn is_idle(&self) -> bool {
-        self.recording.is_none() && self.ring.is_none() && self.feed.is_none()
+        self.recording.is_none() && self.ring.is_none()
     }
 
     /// Starts a recording.
@@ -156,9 +129,6 @@ impl Sink {
             if let Some(ring) = &mut sink.ring {
                 ring.recorder.event(event);
             }
-            if let Some(feed) = &mut sink.feed {
-                feed.event(event);
-            }
         });
     }
 
@@ -174,13 +144,6 @@ impl Sink {
             if let Some(ring) = &mut sink.ring {
                 let onset = ring.tick(now, analysis, input);
                 sink.message = onset.or_else(|| ring.take_message()).or(sink.message.take());
-            }
-            if let Some(feed) = &mut sink.feed {
-                feed.tick(now, analysis, input);
-                if let Some(trouble) = feed.trouble() {
-                    let message = sink.note(trouble);
-                    sink.message = Some(message);
-                }
             }
         });
         self.watch();
@@ -202,7 +165,11 @@ impl Sink {
         }
         match self.record(&path) {
             Ok(()) => {
-                self.resume(analysis, 0);
+                self.guarded(|sink| {
+                    if let Some(recorder) = &mut sink.recording {
+                        preamble::write(analysis.ledger(), &mut |event| recorder.event(event));
+                    }
+                });
                 format!("recording to {}; press r to stop", path.display())
             }
             Err(error) => format!("! cannot record: {error}"),
@@ -225,35 +192,23 @@ impl Sink {
         Writing {
             recording: self.recording.as_ref().map(|recorder| written(recorder.path(), &recorder.status())),
             ring: self.ring.as_ref().map(Ring::written),
-            feed: self.feed.as_ref().map(Publisher::status),
+            endpoint: None,
         }
     }
 
     /// Problems with the outputs, for the report.
     pub fn trouble(&self) -> Vec<String> {
-        let refused = self.feed.as_ref().map_or(0, |feed| feed.status().refused);
-        let refused = (refused > 0).then(|| {
-            format!(
-                "feed: {} connections were refused: too many watchers, wrong key, wrong protocol, or too slow; check who can reach the address of --publish",
-                count(refused)
-            )
-        });
-        self.trouble.iter().cloned().chain(refused).collect()
+        self.trouble.clone()
     }
 
     /// Closes all outputs and returns messages about them.
-    pub fn finish(&mut self, analysis: &Analysis, input: &ReportInput) -> Vec<String> {
+    pub fn finish(&mut self, input: &ReportInput) -> Vec<String> {
         let mut messages: Vec<String> = self.close(input).into_iter().collect();
         if let Some(ring) = self.ring.take() {
             match catch_unwind(AssertUnwindSafe(|| ring.finish(input))) {
                 Ok(more) => messages.extend(more),
                 Err(_) => messages.push(self.failed()),
             }
-        }
-        self.trouble = self.trouble();
-        let published = self.feed.take().map(|feed| feed.finish(analysis, input));
-        if let Some(Published { dropped: dropped @ 1.., .. }) = published {
-            messages.push(format!("feed: {} messages were dropped for slow watchers", count(dropped)));
         }
         messages
     }
@@ -296,7 +251,8 @@ impl Sink {
     }
 
     fn failed(&mut self) -> String {
-        (self.recording, self.ring, self.feed) = (None, None, None);
+        self.recording = None;
+        self.ring = None;
         self.note("recording crashed and was disabled; the run continues. Please report this bug.".into())
     }
 

@@ -1,5 +1,6 @@
 //! Access to the metrics: a token that every client sends.
 
+use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::Path;
 use std::{fmt, hint};
@@ -24,7 +25,7 @@ impl fmt::Debug for AccessToken {
 impl AccessToken {
     /// Reads the token from a file that other users cannot read. Surrounding white space is ignored.
     pub fn read(path: &Path) -> io::Result<Self> {
-        Self::of_file(path, File::open(path))
+        Self::of_file(path, trace::storage::open_regular(path))
     }
 
     /// Reads the token from the file that was opened at this path.
@@ -47,6 +48,10 @@ impl AccessToken {
         } else {
             Ok(Self(token.into()))
         }
+    }
+
+    pub(crate) fn bytes(&self) -> &[u8] {
+        &self.0
     }
 
     /// Whether a request with this header has the token.

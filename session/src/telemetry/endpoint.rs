@@ -1,125 +1,182 @@
-//! Metrics endpoint: HTTP/1.1 on its own thread, with limits on connections, request size and time. The run collects metrics at most four
-//! times a second, at some hundred microseconds each, regardless of the number of requests.
+//! The endpoint of a run: HTTP/1.1 on its own thread, with limits on clients, request size and time. Snapshots of the run are made at most
+//! four times a second, regardless of the number of requests; streams read what the endpoint keeps. No client delays the run.
+
+mod answer;
+mod body;
+mod follow;
+mod store;
 
 use std::collections::VecDeque;
-use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener as StdListener};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::Duration;
 
 use anyhow::Context;
-use hyper::body::Incoming;
-use hyper::header::{ACCEPT, ALLOW, AUTHORIZATION, CONTENT_TYPE, HeaderValue, WWW_AUTHENTICATE};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::Receiver;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
+use trace::engine::Engines;
+use trace::metrics::{EndpointUse, Family};
+use trace::record::{Header, StreamPacker};
+use trace::report::Report;
 
-use super::MetricsOptions;
-use super::access::AccessToken;
-use super::exposition::encode;
-use super::scrapes::{self, MetricsClient, MetricsPublisher};
+use self::answer::{ConnectionState, Server};
+use self::store::SectionStore;
+use super::counts::{EndpointCounts, read};
+use super::health::Health;
+use super::path::{MAX_CONNECTIONS, ServedPath};
+use super::snapshot::{SnapshotPublisher, snapshot_pair};
+use super::stream::{StreamJob, StreamPublisher};
+use super::{MetricsOptions, Served};
 
 /// Limits of the endpoint.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bounds {
-    /// Concurrent connections. A new one displaces the oldest that has not sent a request, else the oldest.
+    /// Concurrent connections that do not stream. A new one displaces the oldest that has not sent a request, else the oldest.
     connections: usize,
     /// Maximum size of a request head, in bytes.
     request_bytes: usize,
     /// Maximum time to receive a request head.
     head: Duration,
-    /// Maximum lifetime of a connection, including the response.
+    /// Maximum lifetime of a connection that does not stream, including the response.
     whole: Duration,
+    /// Maximum time that the client of a stream may take to read anything.
+    stall: Duration,
 }
 
-pub(super) const BOUNDS: Bounds =
-    Bounds { connections: 32, request_bytes: 16 * 1024, head: Duration::from_secs(5), whole: Duration::from_secs(30) };
+pub(super) const BOUNDS: Bounds = Bounds {
+    connections: MAX_CONNECTIONS,
+    request_bytes: 16 * 1024,
+    head: Duration::from_secs(5),
+    whole: Duration::from_secs(30),
+    stall: Duration::from_secs(30),
+};
 
-/// Connections closed before they received a response, and requests without the token.
-#[derive(Debug, Default)]
-pub(super) struct Refused {
-    /// Displaced by newer connections.
-    displaced: AtomicU64,
-    /// Over a size or time limit, or not HTTP.
-    failed: AtomicU64,
-    /// Requests without the token.
-    unauthorized: AtomicU64,
-}
+/// Send buffer of the kernel for a client, in bytes. The default grows to megabytes.
+const KERNEL_BUFFER: usize = 64 << 10;
+/// Maximum time for the clients of streams to receive the end of the run.
+const LAST: Duration = Duration::from_millis(1_500);
 
-impl Refused {
-    /// Summary for the report.
-    pub(super) fn trouble(&self) -> impl Iterator<Item = String> {
-        let displaced = self.displaced.load(Ordering::Relaxed);
-        let failed = self.failed.load(Ordering::Relaxed);
-        let unauthorized = self.unauthorized.load(Ordering::Relaxed);
-        let closed = (displaced + failed > 0).then(|| {
-            format!(
-                "metrics: connections closed without a response: {displaced} replaced by newer ones (limit {}), {failed} too slow, too long or not HTTP; check who can reach the address of --metrics",
-                BOUNDS.connections
-            )
-        });
-        let unauthorized = (unauthorized > 0).then(|| {
-            format!(
-                "metrics: {unauthorized} requests without the token of --token-file were refused; check the scraper's `authorization`, and who can reach the address of --metrics"
-            )
-        });
-        closed.into_iter().chain(unauthorized)
-    }
-}
-
-/// A metrics endpoint that is served.
+/// A served endpoint.
 pub(super) struct Endpoint {
-    pub(super) publisher: MetricsPublisher,
+    pub(super) metrics: SnapshotPublisher<Vec<Family>>,
+    pub(super) report: SnapshotPublisher<Report>,
+    pub(super) health: SnapshotPublisher<Health>,
+    pub(super) stream: StreamPublisher,
     pub(super) bound: SocketAddr,
-    pub(super) refused: Arc<Refused>,
+    pub(super) counts: Arc<EndpointCounts>,
+    places: [Arc<Semaphore>; ServedPath::ALL.len()],
 }
 
 impl Endpoint {
-    /// Starts to serve.
-    pub(super) fn serve(options: MetricsOptions, bounds: Bounds) -> anyhow::Result<Self> {
-        let MetricsOptions { address, token } = options;
+    /// Starts to serve the run that `header` describes.
+    pub(super) fn serve(
+        options: MetricsOptions,
+        header: &Header,
+        engines: Engines,
+        bounds: Bounds,
+    ) -> anyhow::Result<Self> {
+        let MetricsOptions { address, token, past_bytes } = options;
         let failed = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
         let listener = StdListener::bind(address).with_context(failed)?;
         listener.set_nonblocking(true).with_context(failed)?;
         let bound = listener.local_addr().with_context(failed)?;
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().with_context(failed)?;
-        let (publisher, client) = scrapes::pair();
-        let refused = Arc::<Refused>::default();
-        let access = Arc::new(Access { token, refused: Arc::clone(&refused) });
+        let packer = StreamPacker::new(header.clone()).with_context(failed)?;
+        let store = Arc::new(SectionStore::new(packer.start().with_context(failed)?.into(), past_bytes));
+        let (metrics, metrics_client) = snapshot_pair();
+        let (report, report_client) = snapshot_pair();
+        let (health, health_client) = snapshot_pair();
+        let counts = Arc::<EndpointCounts>::default();
+        let (stream, jobs) = StreamPublisher::new(header.payload, Arc::clone(&counts));
+        let places = ServedPath::ALL.map(|path| Arc::new(Semaphore::new(path.max_clients())));
+        let server = Arc::new(Server {
+            token,
+            counts: Arc::clone(&counts),
+            metrics: metrics_client,
+            report: report_client,
+            health: health_client,
+            store: Arc::clone(&store),
+            engines,
+            places: places.clone(),
+            stall: bounds.stall,
+        });
         thread::Builder::new()
             .name("metrics".into())
             .spawn(move || {
-                if let Err(error) = runtime.block_on(accept(listener, client, bounds, &access)) {
+                runtime.spawn(keep_sections(jobs, packer, store, Arc::clone(&server.counts)));
+                if let Err(error) = runtime.block_on(accept(listener, bounds, &server)) {
                     tracing::warn!("metrics are no longer served: {error}");
                 }
             })
             .with_context(failed)?;
-        Ok(Self { publisher, bound, refused })
+        Ok(Self { metrics, report, health, stream, bound, counts, places })
+    }
+
+    /// Summary for the screen.
+    pub(super) fn served(&self) -> Served {
+        let sum = |counts: &[(&str, u64)]| counts.iter().map(|(_, count)| count).sum();
+        Served {
+            address: self.bound,
+            clients: self.clients().iter().map(|(_, clients)| clients).sum(),
+            dropped: sum(&self.counts.dropped()),
+            refused: sum(&self.counts.refused()),
+        }
+    }
+
+    /// Summary for the metrics.
+    pub(super) fn usage(&self) -> EndpointUse {
+        EndpointUse { clients: self.clients(), dropped: self.counts.dropped(), refused: self.counts.refused() }
+    }
+
+    fn clients(&self) -> [(&'static str, u64); 2] {
+        [ServedPath::Recording, ServedPath::Events].map(|path| (path.name(), Server::clients(&self.places, path)))
     }
 }
 
-/// Decides which requests are answered, and counts the others.
-struct Access {
-    token: Option<AccessToken>,
-    refused: Arc<Refused>,
+/// Keeps the sections of the run, in order, until its end.
+async fn keep_sections(
+    mut jobs: Receiver<StreamJob>,
+    mut packer: StreamPacker,
+    store: Arc<SectionStore>,
+    counts: Arc<EndpointCounts>,
+) {
+    while let Some(job) = jobs.recv().await {
+        match job.encode(&mut packer) {
+            Ok(section) => store.push(section),
+            Err(error) => {
+                tracing::warn!("metrics: cannot encode a part of the recording: {error}");
+                counts.blocks_dropped.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        if let StreamJob::End(_, done) = job {
+            store.end();
+            let received = async {
+                while read(&counts.streaming) > 0 {
+                    sleep(Duration::from_millis(10)).await;
+                }
+            };
+            timeout(LAST, received).await.ok();
+            done.send(()).ok();
+            return;
+        }
+    }
+    // The telemetry crashed.
+    store.end();
 }
 
-async fn accept(
-    listener: StdListener,
-    client: MetricsClient,
-    bounds: Bounds,
-    access: &Arc<Access>,
-) -> std::io::Result<()> {
+async fn accept(listener: StdListener, bounds: Bounds, server: &Arc<Server>) -> std::io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
-    // Connections in progress: whether each has sent a request, and its task.
-    let mut served: VecDeque<(Arc<AtomicBool>, AbortHandle)> = VecDeque::new();
+    // Connections in progress that do not stream.
+    let mut open: VecDeque<(Arc<ConnectionState>, AbortHandle)> = VecDeque::new();
     loop {
         let stream = match listener.accept().await {
             Ok((stream, _)) => stream,
@@ -130,34 +187,52 @@ async fn accept(
                 continue;
             }
         };
-        served.retain(|(_, task)| !task.is_finished());
-        if served.len() >= bounds.connections {
+        // The paths of streams have limits of their own.
+        open.retain(|(state, task)| !task.is_finished() && !state.is_stream.load(Ordering::Relaxed));
+        if open.len() >= bounds.connections {
             // An idle client must not block one that sends a request.
-            let silent = served.iter().position(|(got_request, _)| !got_request.load(Ordering::Relaxed));
-            if let Some((_, oldest)) = served.remove(silent.unwrap_or(0)) {
+            let silent = open.iter().position(|(state, _)| !state.has_request.load(Ordering::Relaxed));
+            if let Some((_, oldest)) = open.remove(silent.unwrap_or(0)) {
                 oldest.abort();
-                access.refused.displaced.fetch_add(1, Ordering::Relaxed);
+                server.counts.displaced.fetch_add(1, Ordering::Relaxed);
             }
         }
-        let got_request = Arc::<AtomicBool>::default();
-        let (client, access, request_flag) = (client.clone(), Arc::clone(access), Arc::clone(&got_request));
-        let task = tokio::spawn(async move {
-            let ended = timeout(bounds.whole, serve_connection(stream, client, bounds, &request_flag, &access)).await;
-            // A client that disconnects by itself is not counted.
-            if ended.is_err() || ended.is_ok_and(|ended| ended.is_err_and(|e| e.is_timeout() || e.is_parse())) {
-                access.refused.failed.fetch_add(1, Ordering::Relaxed);
-            }
-        });
-        served.push_back((got_request, task.abort_handle()));
+        let state = Arc::<ConnectionState>::default();
+        let task = tokio::spawn(run_connection(stream, bounds, Arc::clone(server), Arc::clone(&state)));
+        open.push_back((state, task.abort_handle()));
+    }
+}
+
+/// Serves a connection until it ends, its time is over, or its stream is stopped.
+async fn run_connection(stream: TcpStream, bounds: Bounds, server: Arc<Server>, state: Arc<ConnectionState>) {
+    rustix::net::sockopt::set_socket_send_buffer_size(&stream, KERNEL_BUFFER).ok();
+    let is_stream = || state.is_stream.load(Ordering::Relaxed);
+    let time_limit = async {
+        sleep(bounds.whole).await;
+        if is_stream() {
+            std::future::pending::<()>().await;
+        }
+    };
+    let _streaming = StreamingCount(&server.counts, &state);
+    let has_failed = tokio::select! {
+        // A client that disconnects by itself is not counted.
+        ended = serve_connection(stream, bounds, &server, &state) => {
+            ended.is_err_and(|error| error.is_timeout() || error.is_parse())
+        }
+        () = time_limit => true,
+        // The stream has counted the reason.
+        () = state.close.notified() => false,
+    };
+    if has_failed {
+        server.counts.failed.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 async fn serve_connection(
     stream: TcpStream,
-    client: MetricsClient,
     bounds: Bounds,
-    got_request: &AtomicBool,
-    access: &Access,
+    server: &Server,
+    state: &ConnectionState,
 ) -> hyper::Result<()> {
     http1::Builder::new()
         .timer(TokioTimer::new())
@@ -168,54 +243,25 @@ async fn serve_connection(
         .serve_connection(
             TokioIo::new(stream),
             service_fn(|request| {
-                got_request.store(true, Ordering::Relaxed);
-                answer(request, client.clone(), access)
+                state.has_request.store(true, Ordering::Relaxed);
+                server.answer(request, state)
             }),
         )
         .await
 }
 
-async fn answer(
-    request: Request<Incoming>,
-    mut client: MetricsClient,
-    access: &Access,
-) -> Result<Response<String>, Infallible> {
-    let is_authorized = |token: &AccessToken| token.is_sent_in(request.headers().get(AUTHORIZATION));
-    if !access.token.as_ref().is_none_or(is_authorized) {
-        access.refused.unauthorized.fetch_add(1, Ordering::Relaxed);
-        let mut refusal =
-            plain(StatusCode::UNAUTHORIZED, "unauthorized: send the token of --token-file as a bearer token\n");
-        refusal.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-        return Ok(refusal);
-    }
-    if ![Method::GET, Method::HEAD].contains(request.method()) {
-        let mut refusal = plain(StatusCode::METHOD_NOT_ALLOWED, "method not allowed: use GET /metrics\n");
-        refusal.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
-        return Ok(refusal);
-    }
-    if request.uri().path() != "/metrics" {
-        return Ok(plain(StatusCode::NOT_FOUND, "tokengap's metrics are at /metrics\n"));
-    }
-    let Some(families) = client.fetch().await else {
-        return Ok(plain(StatusCode::SERVICE_UNAVAILABLE, "no response from the run: it failed or is overloaded\n"));
-    };
-    let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-    Ok(match encode(families.to_vec(), accept.unwrap_or_default()) {
-        Ok((content_type, body)) => response(StatusCode::OK, content_type, body),
-        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode metrics: {error}\n")),
-    })
-}
+/// Counts a connection that streams until it ends.
+struct StreamingCount<'a>(&'a EndpointCounts, &'a ConnectionState);
 
-fn plain(status: StatusCode, text: &str) -> Response<String> {
-    response(status, "text/plain; charset=utf-8", text.to_owned())
-}
-
-fn response(status: StatusCode, content_type: &'static str, body: String) -> Response<String> {
-    let mut response = Response::new(body);
-    *response.status_mut() = status;
-    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
-    response
+impl Drop for StreamingCount<'_> {
+    fn drop(&mut self) {
+        if self.1.is_stream.load(Ordering::Relaxed) {
+            self.0.streaming.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
 }
 
 #[cfg(test)]
 mod hostile_clients;
+#[cfg(test)]
+mod stream_clients;

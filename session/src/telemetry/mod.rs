@@ -1,37 +1,64 @@
-//! Export of metrics and spans during a run: metrics on scrape, spans and metrics by push. A failure here, even a panic, is reported but
-//! does not affect the run.
+//! Access to a run while it runs: metrics, report, recording and events on request, spans and metrics by push. A failure here, even a panic,
+//! is reported but does not affect the run.
 
 mod access;
+mod counts;
 mod endpoint;
 mod environment;
 mod exposition;
+mod health;
+mod path;
 mod push;
-mod queue;
-mod scrapes;
-mod sender;
+mod push_queue;
+mod snapshot;
+mod stream;
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use trace::metrics::{Family, Input, Pushed};
+use hyper::header::HeaderName;
+
+use trace::clock::Anchor;
+use trace::engine::Engines;
+use trace::metrics::{EndpointUse, Family, Input, Pushed};
+use trace::record::Header;
 use trace::report::{Report, ReportInput};
 use trace::{Analysis, Event, MonoNs};
 
 pub use access::AccessToken;
 use endpoint::Endpoint;
+use health::{Health, TokenFlow};
 use push::Push;
 pub use push::PushOptions;
+
+/// Response header with the name of the source's machine; in Kubernetes, that of the pod.
+pub(crate) const HOST_HEADER: HeaderName = HeaderName::from_static("tokengap-host");
 
 /// Version in metrics and spans.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Address and access of the metrics endpoint.
+/// Address and access of the endpoint.
 #[derive(Clone, Debug)]
 pub struct MetricsOptions {
     /// Address to listen on; port 0 selects a free one. The caller decides whether remote clients are allowed.
     pub address: SocketAddr,
     /// Token that every client must send; `None` serves all.
     pub token: Option<AccessToken>,
+    /// Maximum size of the run's past that a new client of a stream gets, in bytes.
+    pub past_bytes: usize,
+}
+
+/// State of the endpoint, for the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Address it listens on.
+    pub address: SocketAddr,
+    /// Current clients of its streams.
+    pub clients: u64,
+    /// Clients of streams dropped because they were too slow.
+    pub dropped: u64,
+    /// Refused requests and connections.
+    pub refused: u64,
 }
 
 /// All telemetry of a run.
@@ -39,47 +66,82 @@ pub struct MetricsOptions {
 pub struct Telemetry {
     endpoint: Option<Endpoint>,
     push: Option<Push>,
+    flow: TokenFlow,
     failed: Option<String>,
 }
 
 impl Telemetry {
-    /// Opens the endpoint and the push. Called before the run, so that errors appear at once. `source` is the name in the report.
-    pub fn open(metrics: Option<MetricsOptions>, push: Option<&PushOptions>, source: &str) -> anyhow::Result<Self> {
-        let push = push.map(|options| Push::open(options, source)).transpose()?;
-        let endpoint = metrics.map(|options| Endpoint::serve(options, endpoint::BOUNDS)).transpose()?;
-        Ok(Self { endpoint, push, failed: None })
+    /// Opens the endpoint and the push. Called before the run, so that errors appear at once. `header` describes the run.
+    pub fn open(
+        metrics: Option<MetricsOptions>,
+        push: Option<&PushOptions>,
+        header: &Header,
+        engines: Engines,
+    ) -> anyhow::Result<Self> {
+        let push = push.map(|options| Push::open(options, &header.source)).transpose()?;
+        let serve = |options| Endpoint::serve(options, header, engines, endpoint::BOUNDS);
+        let endpoint = metrics.map(serve).transpose()?;
+        Ok(Self { endpoint, push, flow: TokenFlow::default(), failed: None })
     }
 
-    /// Address of the metrics endpoint, if there is one.
+    /// Address of the endpoint, if there is one.
     pub fn bound(&self) -> Option<SocketAddr> {
         self.endpoint.as_ref().map(|endpoint| endpoint.bound)
+    }
+
+    /// State of the endpoint, if there is one.
+    pub fn served(&self) -> Option<Served> {
+        self.endpoint.as_ref().map(Endpoint::served)
     }
 
     /// Processes an event after `analysis`.
     pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         self.push(|push| push.event(event, analysis));
+        if self.endpoint.is_some() {
+            self.flow.event(event);
+            self.serve(|endpoint| endpoint.stream.event(event));
+        }
     }
 
     /// Processes a tick after `analysis`.
     pub fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
-        self.push(|push| push.tick(now, analysis, &|pushed| metrics(analysis, &input(), Some(pushed))));
+        let usage = self.usage();
+        self.push(|push| push.tick(now, analysis, &|pushed| metrics(analysis, &input(), Some(pushed), usage)));
+        self.serve(|endpoint| endpoint.stream.tick(now, input));
     }
 
-    /// Answers pending scrapes. Called between two turns of the run loop.
-    pub fn turn(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
-        if self.endpoint.as_ref().is_some_and(|endpoint| endpoint.publisher.is_requested()) {
-            self.guarded(|telemetry| telemetry.answer(analysis, &input(), false));
+    /// Answers pending requests. Called between two turns of the run loop.
+    pub fn turn(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
+        let Some(endpoint) = &self.endpoint else {
+            return;
+        };
+        if endpoint.health.take_request() {
+            self.publish_health(true, is_attached);
+        }
+        let wants_metrics = endpoint.metrics.take_request();
+        let wants_report = endpoint.report.take_request();
+        if wants_metrics {
+            self.guarded(|telemetry| telemetry.publish_metrics(analysis, &input(), false));
+        }
+        if wants_report {
+            self.serve(|endpoint| endpoint.report.publish(analysis.report(&input()), false));
         }
     }
 
     /// Pushes the rest at the end of a run with `report`.
     pub fn conclude(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
-        self.push(|push| push.finish(analysis, report, &|pushed| metrics(analysis, input, Some(pushed))));
+        let usage = self.usage();
+        self.push(|push| push.finish(analysis, report, &|pushed| metrics(analysis, input, Some(pushed), usage)));
     }
 
-    /// Publishes the final metrics. `input` is that of the report.
+    /// Publishes the final state of the run. `input` is that of the report.
     pub fn finish(&mut self, analysis: &Analysis, input: &ReportInput) {
-        self.guarded(|telemetry| telemetry.answer(analysis, input, true));
+        self.guarded(|telemetry| telemetry.publish_metrics(analysis, input, true));
+        self.publish_health(false, false);
+        self.serve(|endpoint| {
+            endpoint.report.publish(analysis.report(input), true);
+            endpoint.stream.finish(input);
+        });
     }
 
     /// Returns whether anything is pushed, in which case the end must wait for it.
@@ -90,7 +152,7 @@ impl Telemetry {
     /// Problems, for the report.
     pub fn trouble(&self) -> Vec<String> {
         let push = self.push.as_ref().and_then(|push| push.queue.trouble());
-        let refused = self.endpoint.iter().flat_map(|endpoint| endpoint.refused.trouble());
+        let refused = self.endpoint.iter().flat_map(|endpoint| endpoint.counts.trouble());
         push.into_iter().chain(refused).chain(self.failed.clone()).collect()
     }
 
@@ -99,10 +161,31 @@ impl Telemetry {
         self.push.as_ref()?.queue.take_message()
     }
 
-    fn answer(&mut self, analysis: &Analysis, input: &ReportInput, last: bool) {
+    fn publish_metrics(&mut self, analysis: &Analysis, input: &ReportInput, last: bool) {
         let pushed = self.push.as_ref().map(|push| push.queue.pushed());
         if let Some(endpoint) = &self.endpoint {
-            endpoint.publisher.publish(metrics(analysis, input, pushed), last);
+            endpoint.metrics.publish(metrics(analysis, input, pushed, self.usage()), last);
+        }
+    }
+
+    fn publish_health(&self, is_running: bool, is_attached: bool) {
+        if let Some(endpoint) = &self.endpoint {
+            let health = Health { is_running, is_attached, flow: self.flow, now: Anchor::now() };
+            endpoint.health.publish(health, !is_running);
+        }
+    }
+
+    fn usage(&self) -> Option<EndpointUse> {
+        self.endpoint.as_ref().map(Endpoint::usage)
+    }
+
+    fn serve(&mut self, act: impl FnOnce(&mut Endpoint)) {
+        if self.endpoint.is_some() {
+            self.guarded(|telemetry| {
+                if let Some(endpoint) = &mut telemetry.endpoint {
+                    act(endpoint);
+                }
+            });
         }
     }
 
@@ -125,6 +208,11 @@ impl Telemetry {
     }
 }
 
-fn metrics(analysis: &Analysis, report: &ReportInput, pushed: Option<Pushed>) -> Vec<Family> {
-    analysis.metrics(&Input { report, version: VERSION, pushed })
+fn metrics(
+    analysis: &Analysis,
+    report: &ReportInput,
+    pushed: Option<Pushed>,
+    endpoint: Option<EndpointUse>,
+) -> Vec<Family> {
+    analysis.metrics(&Input { report, version: VERSION, pushed, endpoint })
 }

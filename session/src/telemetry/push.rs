@@ -13,8 +13,7 @@ use trace::{Analysis, Event, MonoNs};
 
 use super::VERSION;
 use super::environment::Environment;
-use super::queue::{Body, Queue, Signal};
-use super::sender::Sender;
+use super::push_queue::{Body, Queue, Sender, Signal};
 
 /// Maximum time that spans are gathered for one request.
 const GATHER_TIME: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use trace::detect::Severity;
 use trace::ledger::DEFAULT_CHUNK_HISTORY;
 use tui::{FINISHED_SHOWN, Saved};
 
-use super::{FeedArgs, LimitArgs, RecordArgs, TUNING, TelemetryArgs, duration, severity};
+use super::{LimitArgs, RecordArgs, TUNING, TelemetryArgs, duration, severity};
 use crate::headless;
 
 /// Flags of every live source.
@@ -38,9 +38,6 @@ pub(crate) struct LiveArgs {
 
     #[command(flatten)]
     pub(crate) telemetry: TelemetryArgs,
-
-    #[command(flatten)]
-    pub(crate) feed: FeedArgs,
 
     #[command(flatten)]
     pub(crate) screen: ScreenArgs,

@@ -1,6 +1,5 @@
 //! Flags, each declared once and shared by the commands that have it.
 
-mod feed;
 mod limit;
 mod live;
 mod record;
@@ -12,7 +11,6 @@ use std::time::Duration;
 use trace::detect::Severity;
 use trace::report::hostile::EscapeForm;
 
-pub(crate) use feed::{FeedArgs, read_key};
 pub(crate) use limit::LimitArgs;
 pub(crate) use live::{LiveArgs, OutcomeArgs, ReportArgs, ScreenArgs};
 pub(crate) use record::{RecordArgs, Tokens};

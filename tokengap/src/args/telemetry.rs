@@ -19,19 +19,23 @@ use super::{duration, nanoseconds, size};
 #[command(next_help_heading = "Metrics")]
 #[expect(clippy::doc_markdown, reason = "doc comments are the text of --help")]
 pub(crate) struct TelemetryArgs {
-    /// Serve metrics for Prometheus at http://ADDR/metrics. ADDR is HOST:PORT, or only PORT for the loopback address.
-    /// Another address needs --token-file. Numbers only, no request ids, no text.
+    /// Serve the run at http://ADDR: /metrics for Prometheus, /report, /healthz, /recording for `tokengap watch`, and /events.
+    /// ADDR is HOST:PORT, or only PORT for the loopback address. Another address needs --token-file. Request ids, but no text.
     #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(crate) metrics: Option<SocketAddr>,
 
-    /// File with a token that clients must send as `Authorization: Bearer TOKEN`, as printed by `openssl rand -hex 32`. Other
-    /// users must not be able to read it.
+    /// File with a token that clients must send as `Authorization: Bearer TOKEN`, except for /healthz; `openssl rand -hex 32`
+    /// prints one. Other users must not be able to read the file.
     #[arg(long, value_name = "FILE", requires = "metrics")]
     pub(crate) token_file: Option<PathBuf>,
 
-    /// Serve metrics without a token to everybody who can reach the address of --metrics.
+    /// Serve the run without a token to everybody who can reach the address of --metrics.
     #[arg(long, requires = "metrics", conflicts_with = "token_file")]
     pub(crate) insecure: bool,
+
+    /// Maximum size of the run's past, compressed and in memory, that new clients of /recording and /events get before live data.
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = size, requires = "metrics")]
+    pub(crate) metrics_past: u64,
 
     /// Keep serving the final metrics for this long after the run, so that the last scrape equals the report.
     #[arg(long, value_name = "T", value_parser = duration, requires = "metrics")]
@@ -65,18 +69,19 @@ pub(crate) struct TelemetryArgs {
 }
 
 impl TelemetryArgs {
-    /// Options of the endpoint; `None` if no metrics are served. Refuses an address that others reach without a token.
+    /// Options of the endpoint; `None` without --metrics. Refuses an address that others reach without a token. Reads the token, which
+    /// the confinement may make unreadable.
     pub(crate) fn endpoint(&self) -> anyhow::Result<Option<MetricsOptions>> {
         let Some(address) = self.metrics else {
             return Ok(None);
         };
         ensure!(
             address.ip().is_loopback() || self.token_file.is_some() || self.insecure,
-            "{address} is reachable from other machines: use --token-file FILE (`openssl rand -hex 32 > FILE; chmod 600 FILE`), or serve metrics on 127.0.0.1; --insecure serves everybody"
+            "{address} is reachable from other machines: use --token-file FILE (`openssl rand -hex 32 > FILE; chmod 600 FILE`), or serve on 127.0.0.1; --insecure serves everybody"
         );
         let read = |path: &PathBuf| AccessToken::of_file(path, named_file::open(path));
         let token = self.token_file.as_ref().map(read).transpose()?;
-        Ok(Some(MetricsOptions { address, token }))
+        Ok(Some(MetricsOptions { address, token, past_bytes: self.metrics_past as usize }))
     }
 
     /// Options of the push; `None` if nothing is pushed.

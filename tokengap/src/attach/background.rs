@@ -92,6 +92,10 @@ impl About for Unattached {
         "attach"
     }
 
+    fn is_attached(&self) -> bool {
+        false
+    }
+
     fn degraded(&self) -> Vec<String> {
         vec![format!(
             "engine: nothing was observed: the run ended before tokengap had finished {}; a file of a process may not answer",

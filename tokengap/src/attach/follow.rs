@@ -292,6 +292,10 @@ impl About for Follow {
         "attach"
     }
 
+    fn is_attached(&self) -> bool {
+        self.watched().is_some()
+    }
+
     fn wire(&self) -> Option<Value> {
         self.watched()?.wire()
     }

@@ -9,6 +9,7 @@ use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher}
 use probe_user::{Feature, Options, Permissions};
 
 use session::Signals;
+use session::telemetry::MetricsOptions;
 
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
@@ -88,7 +89,7 @@ impl Args {
     }
 
     fn helper_options(&self) -> HelperOptions {
-        let named = self.live.config.iter().chain(&self.live.feed.feed_key).chain(&self.live.telemetry.token_file);
+        let named = self.live.config.iter().chain(&self.live.telemetry.token_file);
         HelperOptions {
             prober_arguments: prober::Args::of(&self.probe_options()),
             named_pids: self.pid.iter().map(|spec| spec.pid).collect(),
@@ -110,31 +111,33 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // The token is read before root is given up.
+    let endpoint = args.live.telemetry.endpoint()?;
     let python = args.python_stacks.map(|hertz| PythonOptions::start(hertz, args.python_stacks_all)).transpose()?;
     confinement::attach(&args.live, &args.helper_options())?;
     let options = args.options(python)?;
     if args.follow {
-        return app::run(Follow::new(options), &args.live);
+        return app::run(Follow::new(options), &args.live, endpoint);
     }
     // Before discovery, which may take long, and before the attach is announced, so that an interrupt prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
     let start_up = StartUp::new(&signals, args.live.duration);
     let named = args.pid.clone();
     let Some(watcher) = start_up.wait(move || processes(&named))? else {
-        return end_early(args, &signals, "the search for the engine's processes");
+        return end_early(args, endpoint, &signals, "the search for the engine's processes");
     };
     // It may ask the user, who may take long.
     let topology = watcher.topology().clone();
     let named = args.pid.clone();
     let Some(engine) = StartUp::new(&signals, None).wait(move || choose(&topology, &named))? else {
-        return end_early(args, &signals, "the choice of an engine");
+        return end_early(args, endpoint, &signals, "the choice of an engine");
     };
     if let Some(side) = &engine.settings.disaggregation {
         let (word, sends) = (side.value.word, side.value.sends);
         errln!("tokengap: this is the {word} server of a pair ({}); it sends {sends}", side.origin);
     }
     let Some(attach) = start_up.wait(move || Attach::start(watcher, engine, options))? else {
-        return end_early(args, &signals, "the attach to the engine's processes");
+        return end_early(args, endpoint, &signals, "the attach to the engine's processes");
     };
     if let Some(refusal) = attach.refusal() {
         bail!(refusal);
@@ -144,13 +147,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: frames of {role} {pid} are observed by {by}");
     }
     errln!("tokengap: attached to {} processes", attach.watched());
-    let report = app::watch(attach, &args.live, &signals)?;
+    let report = app::watch(attach, &args.live, endpoint, &signals)?;
     app::conclude(&report, args.live.outcome)
 }
 
 /// Reports a run that ended before it observed an engine.
-fn end_early(args: &Args, signals: &Signals, unfinished: &'static str) -> anyhow::Result<ExitCode> {
-    let report = app::watch(Unattached { unfinished }, &args.live, signals)?;
+fn end_early(
+    args: &Args,
+    endpoint: Option<MetricsOptions>,
+    signals: &Signals,
+    unfinished: &'static str,
+) -> anyhow::Result<ExitCode> {
+    let report = app::watch(Unattached { unfinished }, &args.live, endpoint, signals)?;
     app::conclude(&report, args.live.outcome)
 }
 

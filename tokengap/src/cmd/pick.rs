@@ -38,7 +38,7 @@ fn search_loop(sender: &Sender<Found>) {
             }
             Err(error) => (Vec::new(), vec![format!("cannot look for engines: {error}")]),
         };
-        let offers = engines.into_iter().chain(published()).chain(recordings()).chain(demos()).collect();
+        let offers = engines.into_iter().chain(served()).chain(recordings()).chain(demos()).collect();
         if sender.send(Found { offers, blind }).is_err() {
             return;
         }
@@ -63,9 +63,9 @@ fn engine(engine: &Engine) -> Option<Offer> {
     })
 }
 
-/// Local runs whose command line contains the address they are published at.
+/// Local runs whose command line contains the address they are served at.
 #[expect(clippy::disallowed_methods, reason = "/proc/PID/cmdline, a file of the kernel")]
-fn published() -> Vec<Offer> {
+fn served() -> Vec<Offer> {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -78,9 +78,9 @@ fn published() -> Vec<Offer> {
         let words: Vec<&str> = line.split(|&b| b == 0).filter_map(|w| std::str::from_utf8(w).ok()).collect();
         if let Some(command) = watching(&words) {
             offers.push(Offer {
-                kind: Kind::Published,
+                kind: Kind::Served,
                 title: command[1].clone(),
-                note: format!("watch it: published by process {pid}"),
+                note: format!("watch it: served by process {pid}"),
                 command,
             });
         }
@@ -88,7 +88,7 @@ fn published() -> Vec<Offer> {
     offers
 }
 
-/// Arguments to watch the run published by a tokengap with this command line.
+/// Arguments to watch the run served by a tokengap with this command line.
 fn watching(words: &[&str]) -> Option<Vec<String>> {
     if !Path::new(words.first()?).ends_with("tokengap") {
         return None;
@@ -99,11 +99,15 @@ fn watching(words: &[&str]) -> Option<Vec<String>> {
             rest => rest.strip_prefix('='),
         })
     };
+    let address = value("--metrics")?;
+    let (host, port) = address.rsplit_once(':').unwrap_or(("127.0.0.1", address));
     // For port 0, the command line does not contain the actual port.
-    let address = value("--publish").filter(|address| !address.ends_with(":0"))?;
-    let mut command = vec!["watch".to_owned(), address.to_owned()];
-    if let Some(key) = value("--feed-key") {
-        command.extend(["--feed-key".into(), key.into()]);
+    port.parse::<u16>().ok().filter(|port| *port > 0)?;
+    // An address that means all of the machine's.
+    let host = if matches!(host, "0.0.0.0" | "[::]") { "127.0.0.1" } else { host };
+    let mut command = vec!["watch".to_owned(), format!("{host}:{port}")];
+    if let Some(token) = value("--token-file") {
+        command.extend(["--token-file".into(), token.into()]);
     }
     Some(command)
 }
@@ -160,14 +164,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn published_runs_are_found_by_their_command_line() {
+    fn served_runs_are_found_by_their_command_line() {
         let command = |line: &str| watching(&line.split(' ').collect::<Vec<_>>()).map(|words| words.join(" "));
         for (line, expected) in [
-            ("/usr/bin/tokengap attach --publish tcp://127.0.0.1:5600", Some("watch tcp://127.0.0.1:5600")),
-            ("tokengap demo --publish=127.0.0.1:5601 --feed-key k", Some("watch 127.0.0.1:5601 --feed-key k")),
-            ("tokengap demo --publish tcp://127.0.0.1:0", None),
+            ("/usr/bin/tokengap attach --metrics 127.0.0.1:9464", Some("watch 127.0.0.1:9464")),
+            ("tokengap demo --metrics=9465 --token-file t", Some("watch 127.0.0.1:9465 --token-file t")),
+            ("tokengap demo --metrics 0.0.0.0:9464 --insecure", Some("watch 127.0.0.1:9464")),
+            ("tokengap demo --metrics 127.0.0.1:0", None),
             ("tokengap demo", None),
-            ("python x.py --publish tcp://127.0.0.1:5600", None),
+            ("python x.py --metrics 9464", None),
         ] {
             assert_eq!(command(line).as_deref(), expected, "{line}");
         }

@@ -61,6 +61,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(report) = &args.report {
         output::Target::check(report, args.live.record.force)?;
     }
+    let endpoint = args.live.telemetry.endpoint()?;
     let signals = Forwarding::install()?;
     let folder = Private::open(args.folder.as_deref())?;
     let command_output = if args.live.outcome.is_headless() { None } else { Some(log(args)?) };
@@ -87,7 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: the output of {} is in {}", child.name(), path.display());
     }
     lower_priority();
-    let watched = app::watch(source, &args.live, &Signals::none());
+    let watched = app::watch(source, &args.live, endpoint, &Signals::none());
     let code = child.exit_code(PATIENCE);
     drop(folder);
     let report = watched?;

@@ -69,6 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.restore {
         return restore_sockets(args);
     }
+    let endpoint = args.live.telemetry.endpoint()?;
     let pid = args.pid.context("no --pid was given")?;
     let watcher = processes(&[RoleSpec { pid, role: None }])?;
     let engine = watcher.topology().engine_of(pid);
@@ -107,7 +108,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     std::thread::sleep(SETTLE);
     print_result(&splice);
     lower_priority();
-    let report = app::watch(splice, &args.live, &signals)?;
+    let report = app::watch(splice, &args.live, endpoint, &signals)?;
     app::conclude(&report, args.live.outcome)
 }
 

@@ -72,6 +72,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let endpoint = args.live.telemetry.endpoint()?;
     let hops = hops(args)?;
     ensure!(
         args.queue_bytes <= args.max_buffered / 2,
@@ -104,7 +105,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: listening on {listen} -> {upstream}{}", state(upstream));
     }
     let signals = Signals::install().context("cannot listen for signals")?;
-    let report = app::watch(TapSource::new(tap), &args.live, &signals)?;
+    let report = app::watch(TapSource::new(tap), &args.live, endpoint, &signals)?;
     let code = app::conclude(&report, args.live.outcome)?;
     if app::saw_nothing(&report) {
         bail!("nothing passed through the relay; check that the sender connects to the endpoint of --listen");

@@ -65,7 +65,7 @@ fn sources() -> String {
         }
     }
     let mut all = String::new();
-    for part in ["trace", "zmq-tap", "probe-user", "engines", "feed", "session", "tui", "tokengap"] {
+    for part in ["trace", "zmq-tap", "probe-user", "engines", "session", "tui", "tokengap"] {
         walk(&root().join(part).join("src"), &mut all);
     }
     let (mut whole, mut continues) = (String::new(), false);

@@ -1,20 +1,18 @@
 //! Searches every output for confidential words.
 //!
 //! The words are put into all input: complete and broken messages, client requests and responses, and the environment. Searched are the log
-//! at its highest level, report, recording, exports, metrics, pushed and published data, and the screen. Request ids may appear by design.
+//! at its highest level, report, recording, exports, served and pushed data, and the screen. Request ids may appear by design.
 
 #![cfg(target_os = "linux")]
 
 mod outlets;
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
-
-use feed::zmtp::{Role, message as frame, opening};
 
 /// Confidential text. Replaces one of the same length in the recorded message.
 const TEXT: &[u8; 14] = b" CanaryText007";
@@ -52,6 +50,20 @@ fn message() -> Vec<u8> {
     let counts = message.windows(4).position(|part| part == [0x93, 3, 3, 3]);
     message[counts.expect("the counts") + 1] = 2;
     message
+}
+
+/// Greeting and READY command of a ZMQ socket.
+fn opening(socket_type: &str) -> Vec<u8> {
+    let mut bytes = b"\xff\0\0\0\0\0\0\0\0\x7f\x03\0NULL".to_vec();
+    bytes.resize(64, 0);
+    let ready = [b"\x05READY\x0bSocket-Type\0\0\0", &[socket_type.len() as u8][..], socket_type.as_bytes()].concat();
+    bytes.extend([&[4, ready.len() as u8], &ready[..]].concat());
+    bytes
+}
+
+/// A message of one frame.
+fn frame(payload: &[u8]) -> Vec<u8> {
+    [&[2], &(payload.len() as u64).to_be_bytes()[..], payload].concat()
 }
 
 /// A port where nobody listens, different on each call. It lies outside the kernel's ephemeral range, which concurrent tests use. It is
@@ -101,7 +113,7 @@ fn search(what: &str, output: &[u8]) {
 /// Runs a tap with the flags `more` in `folder`, sends it the messages and a client's request and response, and searches its outputs.
 fn tap(folder: &Path, more: &[&str]) {
     let upstream = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let (listen, metrics, publish, clients) = (port(), port(), port(), port());
+    let (listen, metrics, clients) = (port(), port(), port());
     let (collector, server) = (outlets::Collector::start(), outlets::server());
     let tcp = |port| format!("tcp://127.0.0.1:{port}");
     let child = tokengap()
@@ -109,7 +121,7 @@ fn tap(folder: &Path, more: &[&str]) {
         .args(["-vvv", "tap", "--headless", "--json", "--duration", "6s", "--record", "run.tgap"])
         .args(["--listen", &tcp(listen), "--upstream", &tcp(upstream.local_addr().expect("bound").port())])
         .args(["--listen", &format!("http://127.0.0.1:{clients}"), "--upstream", &format!("http://127.0.0.1:{server}")])
-        .args(["--metrics", &metrics.to_string(), "--publish", &tcp(publish)])
+        .args(["--metrics", &metrics.to_string()])
         .args(["--otlp", &format!("http://127.0.0.1:{}", collector.port)])
         .args(["--otlp-requests", "all", "--otlp-interval", "1s"])
         .args(more)
@@ -118,32 +130,30 @@ fn tap(folder: &Path, more: &[&str]) {
         .spawn()
         .expect("tokengap runs");
     let mut sender = connect(listen);
-    let subscriber = outlets::subscribe(publish);
+    let streams = ["/recording", "/events"].map(|path| outlets::read_path(metrics, path));
     let watcher = tokengap()
         .current_dir(folder)
-        .args(["-vvv", "watch", "--headless", "--json", "--record", "watched.tgap", &tcp(publish)])
+        .args(["-vvv", "watch", "--headless", "--json", "--record", "watched.tgap", &format!("127.0.0.1:{metrics}")])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
         .expect("tokengap runs");
     let (mut receiver, _) = upstream.accept().expect("the relay connects");
-    sender.write_all(&opening(Role::Push)).expect("said");
-    receiver.write_all(&opening(Role::Pull)).expect("said");
+    sender.write_all(&opening("PUSH")).expect("said");
+    receiver.write_all(&opening("PULL")).expect("said");
     // Time for the watchers to connect.
     std::thread::sleep(Duration::from_secs(1));
     let whole = message();
     let cut = [&whole[..whole.len() / 2], BROKEN.as_bytes()].concat();
     let strange = [b"\x80\x04\x95", BROKEN.as_bytes()].concat();
     for payload in [&whole, &cut, &strange] {
-        sender.write_all(&frame(&[payload])).expect("sent");
+        sender.write_all(&frame(payload)).expect("sent");
     }
     outlets::ask(clients, "/generate", "CanaryAnswer");
     outlets::ask(clients, "/v1/chat/completions", "CanaryTool");
     std::thread::sleep(Duration::from_millis(1_500));
-    let mut scraped = Vec::new();
-    let mut scrape = connect(metrics);
-    write!(scrape, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("asked");
-    scrape.read_to_end(&mut scraped).expect("answered");
+    let [scraped, reported] = ["/metrics", "/report"].map(|path| outlets::read_path(metrics, path).join());
+    let [scraped, reported] = [scraped, reported].map(|read| read.expect("answered"));
     sender.shutdown(Shutdown::Both).ok();
     let all = |child: std::process::Child| {
         let ended = child.wait_with_output().expect("it ends");
@@ -151,13 +161,14 @@ fn tap(folder: &Path, more: &[&str]) {
         [ended.stdout, ended.stderr].concat()
     };
     let (tap, watcher, pushed) = (all(child), all(watcher), collector.bodies());
-    // All topics of the feed, as received by a subscriber.
-    let published = subscriber.join().expect("it reads to the end");
+    let [recording, events] = streams.map(|stream| stream.join().expect("it reads to the end"));
     for (what, output, word) in [
         ("the report", &tap, RID),
         ("metrics", &scraped, "tokengap_requests_seen_total"),
         ("pushed telemetry", &pushed, RID),
-        ("the feed", &published, RID),
+        ("/report", &reported, RID),
+        ("/recording", &recording, "tokengap-host"),
+        ("/events", &events, RID),
         ("the watcher's report", &watcher, RID),
         ("the comparison of tool calls", &tap, "damaged-tool-calls"),
     ] {

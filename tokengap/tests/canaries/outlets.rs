@@ -1,4 +1,4 @@
-//! Counterparts of tokengap: a collector, a subscriber, a client with its server, and a terminal.
+//! Counterparts of tokengap: a collector, a client of the endpoint, a client with its server, and a terminal.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,8 +7,6 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
-
-use feed::zmtp::{Role, opening};
 
 use crate::{RID, SECRET, connect};
 
@@ -125,11 +123,10 @@ pub(crate) fn ask(port: u16, path: &str, word: &str) {
     assert!(answer.contains(word), "{answer}");
 }
 
-/// Reads every topic of the feed until it ends.
-pub(crate) fn subscribe(port: u16) -> JoinHandle<Vec<u8>> {
+/// Reads a path of the endpoint until it ends.
+pub(crate) fn read_path(port: u16, path: &str) -> JoinHandle<Vec<u8>> {
     let mut stream = connect(port);
-    stream.write_all(&opening(Role::Subscriber)).expect("said");
-    stream.write_all(b"\0\x01\x01").expect("subscribed");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("asked");
     thread::spawn(move || {
         let mut all = Vec::new();
         // A reset also ends the connection.

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::de::Error as _;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::{ALL, DetectContext, Detector, Keep};
@@ -116,11 +115,10 @@ impl Verdicts {
 }
 
 /// A verdict with its history.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Finding {
     /// Kind of its detector.
-    #[serde(deserialize_with = "known")]
-    pub kind: Kind,
+    pub kind: &'static str,
     /// Start of the problem.
     pub began: MonoNs,
     /// Whether the last detector run still found it.
@@ -129,17 +127,8 @@ pub struct Finding {
     pub verdict: Verdict,
 }
 
-/// Kind of a detector in [`ALL`]. By this name, serde does not try to borrow it.
-type Kind = &'static str;
-
-fn known<'de, D: Deserializer<'de>>(from: D) -> Result<Kind, D::Error> {
-    let kind = String::deserialize(from)?;
-    let unknown = || D::Error::custom(format!("there is no detector {kind:?} in this version"));
-    ALL.iter().map(|d| d.kind).find(|known| *known == kind).ok_or_else(unknown)
-}
-
 /// Findings so far: one per kind and hop.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Findings {
     list: Vec<Finding>,
 }

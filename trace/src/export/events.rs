@@ -177,6 +177,10 @@ impl Exporter for Events<'_> {
         self.out.written()
     }
 
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
     fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
         let from = MonoNs(report.window_mono_ns[0]);
         for finding in &report.findings {

@@ -257,6 +257,11 @@ impl<'w> Stream<'w> {
         if self.array {
             self.buf.extend_from_slice(if self.objects == 0 { b"[]\n" } else { b"\n]\n" });
         }
+        self.flush()
+    }
+
+    /// Writes out all data.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
         self.written()?;
         self.out.write_all(&self.buf)?;
         self.buf.clear();

@@ -153,6 +153,11 @@ trait Exporter {
         Ok(())
     }
 
+    /// Writes out what is buffered, if the format allows it before the end.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Called once for each selected request when it is complete.
     fn closed(&mut self, _request: &Closed<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
@@ -219,6 +224,11 @@ impl<'w> Export<'w> {
     /// Sets the relation of the engine's clock to wall time from here on.
     pub fn anchor(&mut self, anchor: Anchor) {
         self.follow.clock.anchor = anchor;
+    }
+
+    /// Writes out what is buffered, if the format allows it before the end.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.exporter.flush()
     }
 
     /// Writes requests in flight, findings and the end of the output. Returns the report of the run.

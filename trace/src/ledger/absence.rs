@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 use super::limits::push_bounded;
 use super::timeline::TimeUse;
 use crate::clock::MonoNs;
@@ -13,7 +11,7 @@ use crate::event::{AwayState, CpuSample};
 const KEPT: usize = 128;
 
 /// Nanoseconds for which a thread neither ran nor waited for a CPU, by state.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AwayTimes([u64; AwayState::ALL.len()]);
 
 impl AwayTimes {
@@ -54,7 +52,7 @@ fn asleep_ns(sample: &CpuSample<'_>) -> u64 {
 }
 
 /// Consecutive samples with the same state and place.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 struct Stretch {
     from: MonoNs,
     to: MonoNs,
@@ -74,7 +72,7 @@ impl Stretch {
 }
 
 /// Latest stretches of one thread, oldest first.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Absences(VecDeque<Stretch>);
 
 impl Absences {

@@ -5,8 +5,6 @@
 //! therefore lists exactly `completion - high` ids, where `high` is the highest count of the stream so far. While a retracted
 //! request with `input_embeds` recomputes its tokens (0.5.10rc0 and later), its counts are below `high` and it lists no ids.
 
-use serde::{Deserialize, Serialize};
-
 use crate::event::{Finish, IdColumn};
 
 /// A first chunk of `DeltaAfterPromptTail` lists at most this many ids of the prompt
@@ -79,7 +77,7 @@ impl Step {
 }
 
 /// Type of the ids in a stream, inferred from its counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Evidence {
     /// No chunk so far distinguishes the two types.
     #[default]
@@ -91,7 +89,7 @@ pub enum Evidence {
 }
 
 /// Whether deltas have been empty since a gap in observation: counts then run behind an unobserved send offset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum CatchUp {
     #[default]
     No,
@@ -100,7 +98,7 @@ enum CatchUp {
 }
 
 /// Counts of one stream: one rid on one hop.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Count {
     /// Highest `completion_tokens` seen.
     pub(crate) high: u32,

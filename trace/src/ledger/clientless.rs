@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 use super::Ledger;
 use super::request::Request;
 use super::stages::{ABANDONED_NS, AbandonedRequest, AbandonedRequests};
@@ -14,7 +12,7 @@ use crate::id::Ticket;
 const WATCHED: usize = 4_096;
 
 /// Requests whose client left.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(super) struct ClientlessRequests {
     /// Requests with a record, oldest first.
     watched: VecDeque<WatchedRequest>,
@@ -23,7 +21,7 @@ pub(super) struct ClientlessRequests {
 }
 
 /// A request when its client left.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 struct WatchedRequest {
     ticket: Ticket,
     left_at: MonoNs,

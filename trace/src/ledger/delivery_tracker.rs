@@ -11,8 +11,6 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 use super::losses::{LossStore, LostRange};
 use super::outcome::{ChunkOutcome, JudgedChunks, JudgedList, OutcomeCounts, UnjudgedCause};
 
@@ -22,7 +20,7 @@ use crate::event::{Delivery, Response};
 use crate::id::HopId;
 
 /// A chunk sent and not yet delivered, or several neighbours once the tracker is full.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// The stream's high-water count after it.
     pub(crate) end: u32,
@@ -95,7 +93,7 @@ pub(crate) struct DeliveryResult {
 }
 
 /// Delivery tracker of one request.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one fact about the tracker, read by its name")]
 pub(crate) struct DeliveryTracker {
     in_flight: VecDeque<Entry>,

@@ -4,8 +4,6 @@
 use std::collections::VecDeque;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use serde::{Deserialize, Serialize};
-
 use super::Ledger;
 use super::limits::push_bounded;
 use crate::clock::MonoNs;
@@ -17,7 +15,7 @@ const PATIENCE_NS: u64 = 1_000_000_000;
 const HEALTH_CHECKS: usize = 64;
 
 /// A delivery of a request that was not known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Early {
     /// Hash of its rid. A collision only makes another request's first match uncertain.
     hash: u64,
@@ -26,7 +24,7 @@ struct Early {
     to: u32,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct EarlyDeliveries {
     deliveries: VecDeque<Early>,
     /// Time of the newest evicted delivery.

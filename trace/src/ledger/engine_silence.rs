@@ -4,8 +4,6 @@
 //! tokens that a working engine would have made meanwhile. Frames that only arrived late (a blocked connection, a starved relay) bring these
 //! tokens at once. A time with missed observations, or in which tokengap itself did not run, proves nothing.
 
-use serde::{Deserialize, Serialize};
-
 use super::timeline::TimeUse;
 use super::{GAP_WARNING_NS, Ledger, Request};
 use crate::clock::MonoNs;
@@ -25,7 +23,7 @@ const BLOCKING_FRAMES: u64 = 64;
 const RESUME_NS: u64 = 1_000_000_000;
 
 /// A time without any frame from the engine while streams were open.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineSilence {
     /// End of the last frame before it.
     pub from: MonoNs,
@@ -49,7 +47,7 @@ impl EngineSilence {
 }
 
 /// Silences so far.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct EngineSilences {
     /// Number of confirmed silences.
     pub count: u64,
@@ -64,7 +62,7 @@ pub struct EngineSilences {
 }
 
 /// A silence that has ended and whose streams are being counted.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 struct EndedSilence {
     silence: EngineSilence,
     /// Tokens of its streams within [`Self::catch_up_ns`] after it.

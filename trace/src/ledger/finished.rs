@@ -2,11 +2,9 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 use super::request::Summary;
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(super) struct FinishedRequests {
     /// Notable ones, each older than every recent one; oldest first.
     notable: VecDeque<Summary>,

@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 use super::limits::push_bounded;
 use super::{Ledger, WorstGap};
 use crate::clock::MonoNs;
@@ -14,7 +12,7 @@ use crate::stats::Distribution;
 const KEPT: usize = 1_000;
 
 /// Waits of all responses.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub struct FrontendWaits {
     /// Number of responses with a wait.
     pub responses: u64,
@@ -28,7 +26,7 @@ pub struct FrontendWaits {
 }
 
 /// Waits of one response, as in [`FrontendWait`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FrontendResponse {
     /// The engine's request id. If it is unknown, the frontend's.
     pub rid: Box<str>,

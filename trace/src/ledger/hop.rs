@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use hashbrown::HashMap;
-use serde::{Deserialize, Serialize};
 
 use super::absence::AwayTimes;
 use super::lane::{Lane, LaneCounts};
@@ -20,7 +19,7 @@ const REASONS: usize = 32;
 /// Maximum number of received, unprocessed frames remembered per hop.
 const UNPROCESSED: usize = 1_024;
 /// Traffic on a hop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HopCounts {
     /// Frames sent, undecoded ones included.
     pub frames_sent: u64,
@@ -49,7 +48,7 @@ pub struct HopCounts {
 }
 
 /// A receive observed before its send.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct EarlyReceive {
     pub(crate) id: FrameId,
     pub(crate) at: MonoNs,
@@ -57,7 +56,7 @@ pub(crate) struct EarlyReceive {
 }
 
 /// Frames received in one wakeup without waiting in between.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Burst {
     wakeup: u64,
     number: u64,
@@ -77,7 +76,7 @@ impl Burst {
 }
 
 /// Position of a received frame within its receiver's bursts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BurstPosition {
     pub(crate) by: Receiver,
     /// Number of the receiver's burst (1-based).
@@ -87,7 +86,7 @@ pub(crate) struct BurstPosition {
 }
 
 /// Receiver of a frame, for counting its wakeups.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receiver {
     Thread(ThreadId),
     /// The thread is not observed; each hop is assumed to have its own.
@@ -95,7 +94,7 @@ pub(crate) enum Receiver {
 }
 
 /// Roles at a hop's ends, as indices into the list of processing stages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Roles {
     pub(crate) from: u16,
     pub(crate) to: u16,
@@ -108,7 +107,7 @@ impl Default for Roles {
 }
 
 /// A directed channel.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one fact about the hop, read by its name")]
 pub struct Hop {
     /// Id of the hop.

@@ -1,7 +1,6 @@
 //! All hops, and groups of hops with one name.
 
 use hashbrown::HashMap;
-use serde::{Deserialize, Serialize};
 
 use super::kernel::KernelQueue;
 use super::lane::Lane;
@@ -17,7 +16,7 @@ use crate::stats::{Buckets, Distribution, Rate, Trend};
 use super::hop::{Hop, Roles};
 
 /// Hops of one name, reported together.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub struct Group {
     /// Name of its hops.
     pub name: String,
@@ -68,7 +67,7 @@ impl Group {
 }
 
 /// All hops.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one fact about all hops, read by its name")]
 pub(crate) struct Hops {
     pub(crate) all: Vec<Hop>,
@@ -86,12 +85,6 @@ pub(crate) struct Hops {
 }
 
 impl Hops {
-    /// Whether all indices are valid.
-    pub(crate) fn is_sound(&self) -> bool {
-        self.by_id.values().all(|&place| place < self.all.len())
-            && self.all.iter().all(|hop| hop.group < self.groups.len())
-    }
-
     pub(crate) fn waited_to_send(&mut self, at: MonoNs, wait: SendWait) {
         if let Some(group) = self.get(wait.hop).map(|hop| hop.group) {
             self.groups[group].send_wait.record(at, wait.ns);

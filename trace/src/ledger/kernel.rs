@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 use super::limits::push_bounded;
 use crate::clock::MonoNs;
 use crate::event::QueueSample;
@@ -12,7 +10,7 @@ use crate::event::QueueSample;
 const KEPT: usize = 6_000;
 
 /// Kernel queues of the hops of one name.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct KernelQueue {
     /// Bytes not yet read by the receivers' libzmq, at the last sample; `None` if not observable.
     pub bytes: Option<u64>,

@@ -2,8 +2,6 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 use super::limits::push_bounded;
 use crate::clock::MonoNs;
 use crate::id::Ticket;
@@ -11,7 +9,7 @@ use crate::id::Ticket;
 /// Number of send times kept: enough for [`Facts::unstreamed_tokens`](crate::engine::Facts::unstreamed_tokens) of every engine.
 pub(crate) const RECENT_SENDS: usize = 50;
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingChunk {
     pub(crate) ticket: Ticket,
     pub(crate) tokens: u32,
@@ -24,7 +22,7 @@ pub(crate) struct PendingChunk {
     pub(crate) last: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Load {
     pub(crate) chunks: u32,
     /// Bytes of the frame, up to 4 GiB.
@@ -38,7 +36,7 @@ impl Load {
 }
 
 /// Traffic of a connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneCounts {
     /// Frames, undecoded ones included.
     pub frames: u64,
@@ -48,7 +46,7 @@ pub struct LaneCounts {
     pub tokens: u64,
 }
 
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingFrame {
     pub(crate) seq: u64,
     pub(crate) at: MonoNs,
@@ -57,7 +55,7 @@ pub(crate) struct PendingFrame {
     load: Load,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Lane {
     pub(super) frames: VecDeque<PendingFrame>,
     pub(crate) chunks: VecDeque<PendingChunk>,

@@ -43,7 +43,7 @@ impl LostRange {
 }
 
 /// Losses of one request.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
     /// Ranges in the order found.
     pub ranges: Vec<LostRange>,
@@ -76,7 +76,7 @@ impl Losses {
 }
 
 /// Memory use of losses and of undelivered chunks, over all requests.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LossStore {
     pub(crate) ranges: usize,
     /// Ids of lost tokens and of undelivered chunks.
@@ -107,7 +107,7 @@ impl LossStore {
 }
 
 /// A finished request that lost tokens, or was predicted to.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lossy {
     /// The engine's request id.
     pub rid: Box<str>,

@@ -73,8 +73,6 @@ pub use totals::{
 };
 pub(crate) use waits::WaitBreakdown;
 
-use serde::{Deserialize, Serialize};
-
 use self::clientless::ClientlessRequests;
 use self::early::EarlyDeliveries;
 use self::finished::FinishedRequests;
@@ -106,7 +104,7 @@ fn capped(number: u64) -> u64 {
 pub const GAP_WARNING_NS: u64 = 1_000_000_000;
 
 /// Worst observed wait of a first token.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WorstGap {
     /// Length in nanoseconds.
     pub ns: u64,
@@ -125,7 +123,7 @@ impl WorstGap {
 }
 
 /// State of a run.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub struct Ledger {
     limits: CountedLimits,
     engine: EngineState,
@@ -166,7 +164,6 @@ pub struct Ledger {
     pending_chunks: usize,
     shelf: LossStore,
     /// Whether debug builds check the sums. False for a deserialized snapshot, whose sums may be invalid.
-    #[serde(skip)]
     checked: bool,
     /// Previous requests with a reused rid that had not ended, keyed by the request that has the rid now.
     predecessors: BTreeMap<Ticket, Predecessor>,
@@ -179,15 +176,11 @@ pub struct Ledger {
     early: EarlyDeliveries,
     tool_calls: ToolCallResponses,
     frontend: FrontendWaits,
-    #[serde(skip)]
     scratch: Vec<PendingChunk>,
     /// Requests touched by the last frame.
-    #[serde(skip)]
     touched: Vec<Ticket>,
     /// Chunks whose outcome the last event showed.
-    #[serde(skip)]
     judged: Vec<(Ticket, JudgedChunks)>,
-    #[serde(skip)]
     history: ChunkHistory,
 }
 
@@ -274,11 +267,6 @@ impl Ledger {
         self.delivery_epoch += u32::from(deliveries);
     }
 
-    /// Whether all indices of a deserialized snapshot are valid.
-    pub(crate) fn is_sound(&self) -> bool {
-        self.hops.is_sound() && self.threads.is_sound() && self.waits.is_sound(self.hops.groups.len())
-    }
-
     /// Sets the known engines.
     #[must_use]
     pub(crate) fn of_engines(mut self, engines: Engines) -> Self {
@@ -313,13 +301,6 @@ impl Ledger {
     /// Recent chunks and deliveries of a request, with the outcome of each chunk; empty unless [`crate::Config::chunk_history`] is set.
     pub fn history(&self, rid: &str) -> RequestHistory {
         self.history.of(rid)
-    }
-
-    /// Implements [`crate::Analysis::keep_within`].
-    pub(crate) fn keep_within(&mut self, max: Limits) -> bool {
-        let before = self.limits.set;
-        self.limits.set = before.at_most(max);
-        before != self.limits.set
     }
 
     /// Known properties of the engine.

@@ -1,6 +1,5 @@
 //! What became of chunks: the one place where a delivery's effect on each chunk is recorded. Counts are sums of it.
 
-use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use crate::id::HopId;
@@ -32,8 +31,7 @@ impl ChunkOutcome {
 }
 
 /// Why the outcome of a chunk is unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnjudgedCause {
     /// Chunks or deliveries before it were missed.
     MissedObservations,
@@ -131,7 +129,7 @@ impl JudgedList {
 }
 
 /// Number of chunks by outcome. Every chunk is counted in exactly one field, or is still in flight.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OutcomeCounts {
     /// [`ChunkOutcome::Delivered`].
     pub delivered: u64,

@@ -5,8 +5,6 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 use super::limits::CountedLimits;
 use super::stream::Stream;
 use crate::clock::MonoNs;
@@ -16,7 +14,7 @@ use crate::stats::{Distribution, WindowedSum};
 const ROLES: usize = 1_024;
 
 /// Processing stage: one role, with the time that chunks spend inside its processes.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub struct ProcessingStage {
     /// Role name, as in hop names.
     pub role: String,
@@ -45,7 +43,7 @@ impl ProcessingStage {
 }
 
 /// Side of a chunk's processing stage whose time is known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
     Received,
     SentOn,
@@ -54,7 +52,7 @@ enum Side {
 /// One request at one role: unmatched times of its chunks, all of the same side.
 ///
 /// A request's chunks are received and sent on in order, so an entry older than a matched one will never be matched.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct InProcess {
     role: u16,
     side: Side,
@@ -92,7 +90,7 @@ impl InProcess {
 }
 
 /// All roles in hop names.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(crate) struct ProcessingStages {
     pub(crate) all: Vec<ProcessingStage>,
     /// Number of times in all requests' [`InProcess`].

@@ -2,8 +2,9 @@
 
 use std::ops::Deref;
 
-use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
+
+use serde::{Deserialize, Serialize};
 
 use super::delivery_tracker::DeliveryTracker;
 use super::hop::BurstPosition;
@@ -19,7 +20,7 @@ use crate::stats::{Spread, Tally};
 
 /// A request that is live, or waits for its last receive or delivery. Fields keep the order written here: those that every chunk reads
 /// or writes come first, in four cache lines.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 #[repr(C)]
 pub struct Request {
     /// The engine's request id.
@@ -215,7 +216,7 @@ impl Request {
 
 /// Time between chunks with tokens, divided by the tokens of the later chunk and counted once for each token. The engine's own metric
 /// `inter_token_latency_seconds` and its benchmark use the same definition.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct InterTokenLatency {
     pub(crate) sent: Tally,
     pub(crate) delivered: Tally,
@@ -231,7 +232,7 @@ pub struct ItlEnds {
 }
 
 /// Summary of a finished request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
     /// The engine's request id.
     pub rid: Box<str>,
@@ -248,7 +249,7 @@ impl Deref for Summary {
 }
 
 /// Numbers of a request, live or finished. `trace::columns` lists those of tables.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Numbers {
     /// When it was first seen.
     pub first_at: MonoNs,

@@ -5,8 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use super::Ledger;
 use super::arithmetic::{Evidence, Step, Verdict};
 use super::frame::Seen;
@@ -24,7 +22,7 @@ const LATE_NS: u64 = 5_000_000_000;
 const SHARED_RIDS: usize = 1024;
 
 /// Previous request with the same rid, not known to have ended.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Predecessor {
     pub(super) ticket: Ticket,
     /// Its stream on the hop where the next request began.

@@ -3,7 +3,6 @@
 //! A busy consumer always has a hot function. The functions that dominate while the backlog grows are the cause of the growth.
 
 use hashbrown::HashMap;
-use serde::{Deserialize, Serialize};
 
 use super::Ledger;
 use super::hop::Hop;
@@ -18,7 +17,7 @@ const MIN_BACKLOG: u64 = 4;
 const PROCESSES: usize = 256;
 
 /// Numbers of stack samples, by state of the thread.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackCounts {
     /// Stacks read.
     pub samples: u64,
@@ -29,7 +28,7 @@ pub struct StackCounts {
 }
 
 /// Number of stacks of running threads that contain a function.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hits {
     /// As the innermost function.
     pub own: u64,
@@ -40,7 +39,7 @@ pub struct Hits {
 }
 
 /// One function.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackFunction {
     /// Function name, with the class name if the interpreter provides it (CPython 3.11 and later).
     pub function: Box<str>,
@@ -53,7 +52,7 @@ pub struct StackFunction {
 }
 
 /// Stack samples of the processes of one role.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct StackRole {
     /// `tokenizer`, `scheduler`, ...
     pub role: Box<str>,
@@ -134,7 +133,7 @@ impl Hits {
 }
 
 /// A process's backlog from one interval of samples to the next.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug)]
 struct Window {
     at: MonoNs,
     backlog: Option<u64>,
@@ -143,7 +142,7 @@ struct Window {
     thread: ThreadId,
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Stacks {
     roles: Vec<StackRole>,
     windows: HashMap<u32, Window>,

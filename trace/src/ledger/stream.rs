@@ -1,7 +1,5 @@
 //! One request on one hop.
 
-use serde::{Deserialize, Serialize};
-
 use super::arithmetic::{Count, Evidence, Reported, Step};
 use super::hop::Roles;
 use crate::clock::MonoNs;
@@ -10,7 +8,7 @@ use crate::id::HopId;
 
 /// State of one request on one hop. The field order matters: a request stores its first stream inline, so the fields before `first_at`
 /// lie in the four cache lines that every chunk touches.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 #[repr(C)]
 pub struct Stream {
     /// Group of its hop.

@@ -1,11 +1,9 @@
 //! Requests by rid: records in a slab, found through a hash table that holds slots only.
 
-use std::collections::HashSet;
 use std::hash::BuildHasher;
 use std::hint::black_box;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
-use serde::{Deserialize, Serialize};
 
 use super::lane::PendingChunk;
 use super::request::Request;
@@ -17,7 +15,7 @@ use crate::id::Ticket;
 pub(super) const AHEAD: usize = 32;
 
 /// Fixed field order and cache-line alignment, so that a chunk touches only the four lines described at [`Request`]. A slot has seven.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Debug)]
 #[repr(C, align(64))]
 struct Slot {
     age: u32,
@@ -25,58 +23,17 @@ struct Slot {
 }
 
 /// The records.
-#[derive(Debug, Default, Serialize, Deserialize)]
-#[serde(try_from = "Serialized")]
+#[derive(Debug, Default)]
 pub(crate) struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
-    #[serde(skip)]
     by_rid: HashTable<u32>,
-    #[serde(skip)]
     hasher: DefaultHashBuilder,
     /// Number of finished records that a rid maps to.
-    #[serde(skip)]
     mapped_finished: usize,
     hand: usize,
     /// Total length of all rids, in bytes.
-    #[serde(skip)]
     pub(super) rid_bytes: usize,
-}
-
-/// Serialized part of a table. The index is rebuilt.
-#[derive(Deserialize)]
-struct Serialized {
-    slots: Vec<Slot>,
-    free: Vec<u32>,
-    hand: usize,
-}
-
-impl TryFrom<Serialized> for Table {
-    type Error = &'static str;
-
-    fn try_from(stored: Serialized) -> Result<Self, Self::Error> {
-        let Serialized { slots, free, hand } = stored;
-        let empty = slots.iter().filter(|slot| slot.request.is_none()).count();
-        let named: HashSet<u32> = free.iter().copied().collect();
-        let is_empty = |slot: &u32| slots.get(*slot as usize).is_some_and(|s| s.request.is_none());
-        if free.len() != empty || named.len() != empty || !free.iter().all(is_empty) {
-            return Err("the list of free slots does not match the empty slots");
-        }
-        let mut table = Self { slots, free, hand, ..Self::default() };
-        table.rid_bytes = table.iter().map(|request| request.rid.len()).sum();
-        for slot in 0..table.slots.len() as u32 {
-            let request = table.slots[slot as usize].request.as_ref();
-            if let Some(request) = request.filter(|r| r.mapped) {
-                let rid = request.rid.clone();
-                table.mapped_finished += usize::from(request.finish.is_some());
-                if table.find(&rid).is_some() {
-                    return Err("two records have one rid");
-                }
-                table.index(slot, &rid);
-            }
-        }
-        Ok(table)
-    }
 }
 
 impl Table {
@@ -272,8 +229,6 @@ mod tests {
         assert_eq!(table.live(), 2);
         assert!(table.finish(a, Finish::Other) && table.finish(b, Finish::Other) && !table.finish(b, Finish::Other));
         assert_eq!(table.live(), 1);
-        let bytes = rmp_serde::to_vec(&table).unwrap();
-        assert_eq!(rmp_serde::from_slice::<Table>(&bytes).unwrap().live(), 1);
         table.remove(a);
         table.remove(b);
         assert_eq!(table.live(), 1);

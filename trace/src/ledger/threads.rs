@@ -1,7 +1,6 @@
 //! Threads of the engine: total time use, and a timeline of threads that receive frames.
 
 use hashbrown::HashMap;
-use serde::{Deserialize, Serialize};
 
 use super::absence::{Absences, AwayTimes};
 use super::hop::Burst;
@@ -16,7 +15,7 @@ const KEPT_NS: u64 = 12_000_000_000;
 const SILENT_NS: u64 = 10_000_000_000;
 
 /// A thread of the engine.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub struct Thread {
     /// Thread id.
     pub id: ThreadId,
@@ -95,18 +94,13 @@ impl Thread {
     }
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(crate) struct Threads {
     pub(crate) all: Vec<Thread>,
     by_id: HashMap<ThreadId, usize>,
 }
 
 impl Threads {
-    /// Whether all indices are valid.
-    pub(crate) fn is_sound(&self) -> bool {
-        self.by_id.values().all(|&place| place < self.all.len())
-    }
-
     pub(crate) fn get(&self, id: ThreadId) -> Option<&Thread> {
         self.by_id.get(&id).map(|&place| &self.all[place])
     }

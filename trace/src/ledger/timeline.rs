@@ -2,13 +2,11 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 use crate::clock::MonoNs;
 use crate::event::CpuSample;
 
 /// Time use of a thread over an interval, in nanoseconds. `None`: not observable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeUse {
     /// Length of the interval, as far as samples cover it.
     pub interval_ns: u64,
@@ -91,7 +89,7 @@ impl TimeUse {
 }
 
 /// Running sums, oldest first. The first mark is the start of the first sample.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
     marks: VecDeque<(MonoNs, TimeUse)>,
 }

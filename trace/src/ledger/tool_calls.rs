@@ -2,8 +2,6 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use serde::{Deserialize, Serialize};
-
 use super::limits::push_bounded;
 use super::totals::AffectedRequests;
 use crate::clock::MonoNs;
@@ -13,7 +11,7 @@ use crate::event::{ToolCallOutcome, ToolCalls, UnjudgedReason};
 const KEPT: usize = 1_000;
 
 /// Responses with tool calls.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ToolCallResponses {
     /// Number of responses by outcome.
     pub outcomes: BTreeMap<ToolCallOutcome, u64>,
@@ -28,7 +26,7 @@ pub struct ToolCallResponses {
 }
 
 /// One response with tool calls.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ToolCallResponse {
     /// The engine's request id.
     pub rid: Box<str>,

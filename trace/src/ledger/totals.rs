@@ -1,7 +1,5 @@
 //! Counters over the whole run.
 
-use serde::{Deserialize, Serialize};
-
 use super::losses::LossStore;
 use super::outcome::OutcomeCounts;
 use super::request::Request;
@@ -9,7 +7,7 @@ use crate::clock::MonoNs;
 use crate::event::MissedCause;
 
 /// Number of affected requests, with the worst one and the time of the first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AffectedRequests {
     /// Number of requests.
     pub rids: u64,
@@ -35,7 +33,7 @@ impl AffectedRequests {
 }
 
 /// Requests by outcome.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestCounts {
     /// Requests seen on any hop, without health checks.
     pub seen: u64,
@@ -62,7 +60,7 @@ pub struct RequestCounts {
 }
 
 /// Chunks by outcome.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChunkCounts {
     /// Sent by the scheduler.
     pub sent: u64,
@@ -81,7 +79,7 @@ pub struct ChunkCounts {
 }
 
 /// Tokens by stage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TokenCounts {
     /// Sent by the scheduler, by its own counts.
     pub sent: u64,
@@ -96,7 +94,7 @@ pub struct TokenCounts {
 }
 
 /// Chunks that share a wakeup with an earlier one of their request, by the engine's known behaviour.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Predictions {
     /// Dropped: the waiter keeps only the last chunk, with new tokens only.
     pub dropped: u64,
@@ -115,7 +113,7 @@ pub struct Predictions {
 }
 
 /// Token counts of consumers or streams that exceed the generated tokens.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inflation {
     /// Tokens counted by a consumer that adds up chunks.
     pub counted: u64,
@@ -126,7 +124,7 @@ pub struct Inflation {
 }
 
 /// Observations that tokengap missed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MissedCounts {
     /// Reported by the source: the queue was full.
     pub queue_full: u64,
@@ -172,7 +170,7 @@ impl MissedCounts {
 }
 
 /// Token ids on one part of the path.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdCounts {
     /// Tokens that crossed, each counted once.
     pub tokens: u64,
@@ -197,7 +195,7 @@ impl IdCounts {
 }
 
 /// Outcomes of responses to clients.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Answers {
     /// Finished responses, one per request.
     pub seen: u64,
@@ -236,7 +234,7 @@ pub struct Answers {
 }
 
 /// All counters.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// Events applied.
     pub events: u64,

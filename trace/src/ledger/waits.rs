@@ -4,8 +4,6 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 use super::hops::Group;
 use super::limits::push_bounded;
 use super::threads::Threads;
@@ -21,7 +19,7 @@ const PENDING: usize = 16_384;
 const PATIENCE_NS: u64 = 5_000_000_000;
 
 /// Wait of a first token, from its first send to the tokenizer's receive.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Wait {
     pub(crate) rid: Box<str>,
     /// First sent, by the scheduler.
@@ -36,7 +34,7 @@ pub(crate) struct Wait {
 }
 
 /// Waits, with the receiving thread's time use during them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WaitBreakdown {
     /// Number of requests.
     pub requests: u64,
@@ -51,7 +49,7 @@ pub(crate) struct WaitBreakdown {
 }
 
 /// All waits of the run.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Waits {
     pending: VecDeque<Wait>,
     /// Sum of all judged waits.
@@ -63,11 +61,6 @@ pub(crate) struct Waits {
 }
 
 impl Waits {
-    /// Whether all group indices are below `groups`.
-    pub(crate) fn is_sound(&self, groups: usize) -> bool {
-        self.pending.iter().all(|wait| wait.group < groups)
-    }
-
     pub(crate) fn push(&mut self, wait: Wait) {
         let evicted = push_bounded(&mut self.pending, wait, PENDING);
         self.unjudged += u64::from(evicted.is_some());

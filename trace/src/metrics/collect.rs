@@ -23,6 +23,19 @@ pub struct Input<'a> {
     pub version: &'a str,
     /// Results of pushing by OTLP; `None` without a push target.
     pub pushed: Option<Pushed>,
+    /// Use of the endpoint; `None` without one.
+    pub endpoint: Option<EndpointUse>,
+}
+
+/// Use of the endpoint that serves the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointUse {
+    /// Current clients of each stream, by path.
+    pub clients: [(&'static str, u64); 2],
+    /// Clients dropped because they read too slowly, by path.
+    pub dropped: [(&'static str, u64); 2],
+    /// Refused requests and connections, by reason.
+    pub refused: [(&'static str, u64); 4],
 }
 
 /// Pushed items: accepted and dropped.
@@ -289,6 +302,17 @@ fn own(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
             f.int(&n::SELF_PUSH_DROPPED, [signal], dropped);
         }
     }
+    if let Some(endpoint) = input.endpoint {
+        for (path, clients) in endpoint.clients {
+            f.int(&n::SELF_STREAM_CLIENTS, [path], clients);
+        }
+        for (path, dropped) in endpoint.dropped {
+            f.int(&n::SELF_STREAM_DROPPED, [path], dropped);
+        }
+        for (reason, refused) in endpoint.refused {
+            f.int(&n::SELF_REFUSED, [reason], refused);
+        }
+    }
 }
 
 #[cfg(test)]
@@ -303,7 +327,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn metrics(analysis: &Analysis) -> Vec<Family> {
-        analysis.metrics(&Input { report: &ReportInput::of("tap"), version: "1", pushed: None })
+        analysis.metrics(&Input { report: &ReportInput::of("tap"), version: "1", pushed: None, endpoint: None })
     }
 
     fn value<'a>(families: &'a [Family], name: &str, labels: &[&str]) -> Option<&'a Value> {

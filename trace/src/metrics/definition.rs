@@ -244,6 +244,12 @@ metrics! {
         "Spans and metric points accepted by the OTLP receiver";
     SELF_PUSH_DROPPED = Counter("tokengap.self.push_dropped", Of("{item}"), ["signal"])
         "Spans and metric points dropped: queue full, refused by the receiver, or receiver unreachable";
+    SELF_STREAM_CLIENTS = Gauge("tokengap.self.stream.clients", Of("{client}"), ["path"])
+        "Current clients of `/recording` and `/events`";
+    SELF_STREAM_DROPPED = Counter("tokengap.self.stream.dropped", Of("{client}"), ["path"])
+        "Clients of `/recording` and `/events` dropped because they read too slowly";
+    SELF_REFUSED = Counter("tokengap.self.refused", Of("{client}"), ["reason"])
+        "Requests and connections refused: displaced, failed, unauthorized, or over the path's limit of clients";
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ mod definition;
 mod family;
 
 pub(crate) use collect::collect;
-pub use collect::{Input, Pushed};
+pub use collect::{EndpointUse, Input, Pushed};
 pub use definition::{ALL, Definition, Kind, Unit};
 pub use family::{Family, Histogram, Point, Value};
 

@@ -1,4 +1,4 @@
-//! Blocks of a run for feed subscribers instead of a file. A block is a section of a recording, including its header.
+//! Blocks of a run for a stream instead of a file. A block is a section of a recording, including its header.
 
 use std::fmt::Display;
 
@@ -6,12 +6,15 @@ use super::Record;
 use super::codec::{Columns, Encoder, Malformed, Scratch};
 use super::header::Payload;
 use super::section::{SECTION_HEADER, Section, kind};
+use super::stream::StreamError;
 use super::write::OpenBlock;
 use crate::clock::{Anchor, MonoNs};
 use crate::event::{Event, Missed, MissedCause};
 
 /// Size in bytes at which a block is closed, however little time it covers.
 const BLOCK_BYTES: usize = 1 << 20;
+/// Interval between readings of both clocks, in nanoseconds.
+const ANCHOR_EVERY_NS: u64 = 60_000_000_000;
 
 /// Collects records into blocks.
 #[derive(Debug)]
@@ -19,23 +22,14 @@ pub struct BlockWriter {
     encoder: Encoder,
     /// Records in closed blocks.
     records: u64,
+    /// Time of the first tick, then that of the last reading of both clocks.
+    anchored_at: Option<MonoNs>,
 }
 
 impl BlockWriter {
     /// Creates a writer at the start of a run.
     pub fn new(payload: Payload) -> Self {
-        Self { encoder: Encoder::new(payload), records: 0 }
-    }
-
-    /// Counts an event that is not written because there are no subscribers, and stores standing data. Call it between blocks.
-    pub fn pass(&mut self, event: &Event<'_>) {
-        self.encoder.note(&event.what);
-        self.records += 1;
-    }
-
-    /// Counts a tick that is not written because there are no subscribers.
-    pub fn pass_tick(&mut self) {
-        self.records += 1;
+        Self { encoder: Encoder::new(payload), records: 0, anchored_at: None }
     }
 
     /// Writes an event.
@@ -43,19 +37,20 @@ impl BlockWriter {
         self.encoder.event(event);
     }
 
-    /// Writes a tick.
+    /// Writes a tick and, at intervals, both clocks.
     pub fn tick(&mut self, now: MonoNs) {
         self.encoder.tick(now);
+        // The header has the clocks of the start.
+        let anchored_at = *self.anchored_at.get_or_insert(now);
+        if now.since(anchored_at) >= ANCHOR_EVERY_NS {
+            self.anchored_at = Some(now);
+            self.encoder.anchor(Anchor::now());
+        }
     }
 
     /// Whether the block must be closed now.
     pub fn is_full(&self) -> bool {
         self.encoder.is_full(BLOCK_BYTES)
-    }
-
-    /// Number of the next record.
-    pub fn next_record(&self) -> u64 {
-        self.records + u64::from(self.encoder.content.records)
     }
 
     /// Closes the block and starts the next one; `None` if the block is empty.
@@ -70,28 +65,30 @@ impl BlockWriter {
     }
 }
 
-/// Error for bytes that are not a valid block.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the block is damaged: {0}")]
-pub struct BadBlock(String);
-
 /// Reads blocks.
 #[derive(Default)]
 pub struct BlockReader {
     scratch: Scratch,
     /// Number of the next record; `None` before the first.
     expected: Option<u64>,
+    /// Number of the first record.
+    begun_at: Option<u64>,
     lost: u64,
     unknown: u64,
 }
 
 impl BlockReader {
-    /// Continues at `record`, because earlier records are already known. Returns the number of records skipped.
-    pub fn go_on(&mut self, record: u64) -> u64 {
+    /// Continues at `record`. Returns the number of records skipped.
+    fn go_on(&mut self, record: u64) -> u64 {
         let missed = self.expected.map_or(0, |at| record.saturating_sub(at));
         self.expected = Some(record);
         self.lost += missed;
         missed
+    }
+
+    /// Number of the run's records before the first block; `None` before it.
+    pub fn records_before(&self) -> Option<u64> {
+        self.begun_at
     }
 
     /// Number of missing records.
@@ -108,8 +105,8 @@ impl BlockReader {
     /// A block that was already read yields nothing.
     ///
     /// [`What::Missed`]: crate::event::What::Missed
-    pub fn read(&mut self, bytes: &[u8], give: &mut dyn FnMut(Record<'_>)) -> Result<(), BadBlock> {
-        let bad = |why: &dyn Display| BadBlock(why.to_string());
+    pub fn read(&mut self, bytes: &[u8], give: &mut dyn FnMut(Record<'_>)) -> Result<(), StreamError> {
+        let bad = |why: &dyn Display| StreamError::Damaged(format!("a block: {why}"));
         let malformed = |error: Malformed| bad(&error);
         let (head, packed) = bytes.split_first_chunk::<SECTION_HEADER>().ok_or_else(|| bad(&"it is truncated"))?;
         let section = Section::of(head).filter(|s| s.kind == kind::BLOCK);
@@ -121,7 +118,8 @@ impl BlockReader {
             return Ok(());
         }
         self.scratch.unpack(packed, section.raw).map_err(|error| bad(&error))?;
-        let begins = self.expected.is_none();
+        let begins = self.expected.is_none() && section.first_record > 0;
+        self.begun_at.get_or_insert(section.first_record);
         let missed = self.go_on(section.first_record);
         self.expected = Some(section.first_record.saturating_add(section.content.records.into()));
         let lost = (missed > 0).then(|| Missed::new(None, missed, MissedCause::QueueFull));

@@ -11,12 +11,14 @@ mod header;
 mod live;
 mod read;
 mod section;
+mod stream;
 mod write;
 
 pub use error::{OpenError, ReadError, RecordError};
 pub use header::{Header, Payload};
-pub use live::{BadBlock, BlockReader, BlockWriter};
+pub use live::{BlockReader, BlockWriter};
 pub use read::{BlockInfo, Missing, Reader, Recording, analyse};
+pub use stream::{StreamError, StreamPacker, StreamSection, StreamSplitter};
 pub use write::{BlockPacker, OpenBlock, Pending, RecordOptions, Recorder, Status, Summary, is_part_of};
 
 pub use crate::clock::Anchor;

@@ -10,7 +10,7 @@ const SECTION: [u8; 4] = *b"\xf7tgs";
 
 /// Version of the format. A reader refuses any other `MAJOR`. It reads a later `MINOR` and skips unknown data.
 pub(super) const MAJOR: u16 = 2;
-pub(super) const MINOR: u16 = 9;
+pub(super) const MINOR: u16 = 10;
 
 pub(super) const PREAMBLE: usize = 16;
 pub(super) const SECTION_HEADER: usize = 88;
@@ -62,6 +62,8 @@ pub(super) mod kind {
     pub(in crate::record) const END: u8 = 3;
     /// Offsets of all sections, compressed with zstd.
     pub(in crate::record) const INDEX: u8 = 4;
+    /// Data for a report of the run so far, as JSON, in streams. The last one counts.
+    pub(in crate::record) const STATUS: u8 = 5;
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -1,7 +1,5 @@
 //! Durations in logarithmic buckets, eight per doubling: coarse, small, and merged without further error.
 
-use serde::{Deserialize, Serialize};
-
 /// Buckets per doubling, as a power of two: each is at most an eighth wide.
 const FINE: u32 = 3;
 /// The last bucket also counts all longer durations: more than an hour.
@@ -29,8 +27,7 @@ pub(super) fn bounds(class: usize) -> (u64, u64) {
 }
 
 /// Bucket counters. Allocated at the first value.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(into = "Tally", from = "Tally")]
+#[derive(Clone, Debug, Default)]
 pub struct Buckets {
     counts: Option<Box<[u32; CLASSES]>>,
     max: u64,
@@ -60,25 +57,8 @@ impl Buckets {
     }
 }
 
-impl From<Buckets> for Tally {
-    fn from(buckets: Buckets) -> Self {
-        buckets.tally()
-    }
-}
-
-impl From<Tally> for Buckets {
-    fn from(tally: Tally) -> Self {
-        let mut counts = None::<Box<[u32; CLASSES]>>;
-        for (class, count) in tally.counts {
-            let counts = counts.get_or_insert_with(|| Box::new([0; CLASSES]));
-            counts[usize::from(class).min(CLASSES - 1)] = count;
-        }
-        Self { counts, max: tally.max }
-    }
-}
-
 /// Bucket counts in compact form.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Non-empty buckets in order, with their counts.
     counts: Vec<(u16, u32)>,

@@ -1,7 +1,8 @@
 //! Histograms of durations: the whole run with three significant digits, the last ten seconds with two.
 
 use hdrhistogram::Histogram;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use serde::{Deserialize, Serialize};
 
 use super::sum::Slices;
 use super::{Tally, buckets};
@@ -11,12 +12,12 @@ use crate::clock::MonoNs;
 const LONGEST_NS: u64 = 3_600_000_000_000;
 
 /// A distribution of nanoseconds. Allocated at the first value.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub struct Distribution {
     inner: Option<Box<Inner>>,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 struct Inner {
     whole: Digits<3>,
     max: u64,
@@ -24,7 +25,7 @@ struct Inner {
     slices: Slices<Digits<2>>,
 }
 
-/// A histogram with this number of significant digits; serialized as values with their counts.
+/// A histogram with this number of significant digits.
 #[derive(Debug)]
 struct Digits<const N: u8>(Histogram<u64>);
 
@@ -32,23 +33,6 @@ impl<const N: u8> Default for Digits<N> {
     fn default() -> Self {
         let histogram = Histogram::new_with_bounds(1, LONGEST_NS, N);
         Self(histogram.expect("the bounds are constants that the histogram accepts"))
-    }
-}
-
-impl<const N: u8> Serialize for Digits<N> {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let values = self.0.iter_recorded().map(|v| (v.value_iterated_to(), v.count_at_value()));
-        values.collect::<Vec<_>>().serialize(to)
-    }
-}
-
-impl<'de, const N: u8> Deserialize<'de> for Digits<N> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let mut histogram = Self::default();
-        for (value, count) in Vec::<(u64, u64)>::deserialize(from)? {
-            histogram.0.saturating_record_n(value, count);
-        }
-        Ok(histogram)
     }
 }
 

@@ -1,7 +1,5 @@
 //! Counts per second over the last ten seconds.
 
-use serde::{Deserialize, Serialize};
-
 use crate::clock::MonoNs;
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -24,7 +22,7 @@ pub struct PerSecond {
 }
 
 /// A ring of one-second buckets.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Rate {
     buckets: [Bucket; SECONDS],
     first: Option<u64>,

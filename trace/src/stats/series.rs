@@ -1,7 +1,5 @@
 //! A run in slots of equal length. Pairs of slots are joined when there are too many.
 
-use serde::{Deserialize, Serialize};
-
 use crate::clock::MonoNs;
 
 pub(crate) trait Slot {
@@ -10,7 +8,7 @@ pub(crate) trait Slot {
 }
 
 /// Closed slots, with the bounds of the current one.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct Series<S> {
     begun: MonoNs,
     width_ns: u64,
@@ -58,13 +56,6 @@ impl<S: Slot> Series<S> {
         while now >= self.due() && self.due().0 < u64::MAX {
             self.push(empty());
         }
-    }
-
-    /// Whether the slot limit of a deserialized image is one that [`Self::new`] sets, and is respected.
-    pub(crate) fn is_sound(&self) -> bool {
-        const MAX_SLOTS: usize = 1 << 17;
-        let valid_max = (2..=MAX_SLOTS).contains(&self.max) && self.max.is_multiple_of(2);
-        valid_max && self.width_ns > 0 && self.slots.len() < self.max
     }
 
     /// End of the range that fits in slots of this length.

@@ -1,7 +1,5 @@
 //! Count and sum of durations, over the run and over the last ten seconds.
 
-use serde::{Deserialize, Serialize};
-
 use super::WINDOW_NS;
 use crate::clock::MonoNs;
 
@@ -9,7 +7,7 @@ const SLICES: usize = 5;
 const SLICE_NS: u64 = WINDOW_NS / SLICES as u64;
 
 /// Count and sum of durations.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     /// Number of durations.
     pub count: u64,
@@ -32,7 +30,7 @@ impl Sum {
 }
 
 /// Values over the last ten seconds, in slices of two.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Slices<T> {
     values: [T; SLICES],
     /// Number of the time slice in each value.
@@ -61,7 +59,7 @@ impl<T> Slices<T> {
 }
 
 /// A [`Sum`] over the run and over the last ten seconds.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct WindowedSum {
     whole: Sum,
     slices: Slices<Sum>,

@@ -2,15 +2,13 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 use crate::clock::MonoNs;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const KEPT: usize = 60;
 
 /// Level over the last minute.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default)]
 pub struct Trend {
     samples: VecDeque<u64>,
     second: u64,

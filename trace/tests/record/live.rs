@@ -1,12 +1,14 @@
-//! Blocks without a file and a snapshot of the analysis: a late joiner that continues from both has the source's state.
+//! Blocks and streams without a file: a client has the source's state, and missing blocks cause no losses.
 
 use proptest::prelude::*;
 use trace::event::What;
-use trace::record::{BlockPacker, BlockReader, BlockWriter, Payload, Record};
+use trace::record::{
+    BlockPacker, BlockReader, BlockWriter, Header, Payload, Record, StreamPacker, StreamSection, StreamSplitter,
+};
 use trace::report::ReportInput;
 use trace::{Analysis, Config};
 
-use super::{open, traffic};
+use super::traffic;
 
 fn write(blocks: &mut BlockWriter, input: &Record<'_>) {
     match input {
@@ -24,85 +26,88 @@ pub(super) fn apply(analysis: &mut Analysis, record: &Record<'_>) {
     }
 }
 
-fn snapshot(analysis: &Analysis) -> Analysis {
-    let bytes = rmp_serde::to_vec_named(analysis).expect("a snapshot");
-    let snapshot: Analysis = rmp_serde::from_slice(&bytes).expect("a valid snapshot");
-    assert!(snapshot.is_sound());
-    snapshot.with_engines(crate::engine::ENGINES)
-}
-
 fn report(analysis: &Analysis) -> String {
     analysis.report(&ReportInput::of("model")).to_json()
 }
 
-/// Compares the source with a subscriber that joins after `join` records, with `block` records per block.
-fn join_late(inputs: &[Record<'_>], join: usize, block: usize) -> (Analysis, Analysis) {
-    let mut source = Analysis::new(crate::engine::config());
-    inputs[..join].iter().for_each(|input| apply(&mut source, input));
-    let mut subscriber = snapshot(&source);
-    let (mut blocks, mut packer) = (BlockWriter::new(Payload::Lengths), BlockPacker::new().expect("a packer"));
-    let mut reader = BlockReader::default();
-    reader.go_on(blocks.next_record());
-    for part in inputs[join..].chunks(block) {
-        for input in part {
-            apply(&mut source, input);
-            write(&mut blocks, input);
-        }
-        let closed = blocks.close().expect("records");
-        let packed = packer.pack(&closed).expect("packed");
-        reader.read(packed, &mut |record| apply(&mut subscriber, &record)).expect("an intact block");
+/// Bytes of a stream whose blocks have `block` records, with its end.
+fn stream(inputs: &[Record<'_>], block: usize) -> Vec<u8> {
+    let mut blocks = BlockWriter::new(Payload::Lengths);
+    let mut packer = StreamPacker::new(Header::of("model", Config::default())).expect("a packer");
+    let mut bytes = packer.start().expect("a start");
+    for part in inputs.chunks(block) {
+        part.iter().for_each(|input| write(&mut blocks, input));
+        bytes.extend_from_slice(packer.block(&blocks.close().expect("records")).expect("packed"));
+        bytes.extend(packer.status(&ReportInput::of("model")).expect("JSON"));
     }
-    assert_eq!((reader.lost(), reader.unknown()), (0, 0));
-    (source, subscriber)
+    bytes.extend(packer.end(&ReportInput { slowest: 7, ..ReportInput::of("model") }).expect("JSON"));
+    bytes
+}
+
+/// Analysis and sections of a stream that arrives in pieces of `length` bytes.
+fn received(bytes: &[u8], length: usize) -> (Analysis, Vec<StreamSection>) {
+    let mut splitter = StreamSplitter::default();
+    let mut reader = BlockReader::default();
+    let mut analysis = Analysis::new(crate::engine::config());
+    let mut sections = Vec::new();
+    for piece in bytes.chunks(length) {
+        splitter.extend(piece);
+        while let Some(section) = splitter.next_section().expect("an intact stream") {
+            if let StreamSection::Block(block) = &section {
+                reader.read(block, &mut |record| apply(&mut analysis, &record)).expect("an intact block");
+            }
+            sections.push(section);
+        }
+    }
+    assert_eq!((reader.records_before(), reader.lost(), reader.unknown()), (Some(0), 0, 0));
+    (analysis, sections)
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
     #[test]
-    fn a_late_subscriber_reaches_the_same_report(join in 0.0_f64..1.0, block in 1_usize..400) {
+    fn a_stream_has_the_same_report_however_its_bytes_arrive(length in 1_usize..5_000, block in 20_usize..400) {
         let inputs = traffic(300, 40, 23);
-        let (source, subscriber) = join_late(&inputs, (join * inputs.len() as f64) as usize, block);
-        prop_assert_eq!(report(&source), report(&subscriber));
-        prop_assert!(source.ledger().totals().requests.finished > 100);
+        let mut source = Analysis::new(crate::engine::config());
+        inputs.iter().for_each(|input| apply(&mut source, input));
+        let (client, sections) = received(&stream(&inputs, block), length);
+        prop_assert_eq!(report(&source), report(&client));
+        let is_whole = matches!((sections.first(), sections.last()), (
+            Some(StreamSection::Header { .. }),
+            Some(StreamSection::End(closing)),
+        ) if closing.slowest == 7);
+        prop_assert!(is_whole && source.ledger().totals().requests.finished > 100);
+    }
+
+    #[test]
+    fn a_damaged_stream_is_an_error_or_a_shorter_stream(at in 0.0_f64..1.0, bit in 0_u8..8) {
+        let mut bytes = stream(&traffic(60, 40, 23), 50);
+        let at = (at * bytes.len() as f64) as usize;
+        bytes[at] ^= 1 << bit;
+        let mut splitter = StreamSplitter::default();
+        splitter.extend(&bytes);
+        let mut reader = BlockReader::default();
+        while let Ok(Some(section)) = splitter.next_section() {
+            if let StreamSection::Block(block) = section {
+                // Corrupt input must return an error, not panic.
+                let _ = reader.read(&block, &mut |_| {});
+            }
+        }
     }
 }
 
-/// Recordings of real engines with deliveries, CPU samples and losses. A snapshot at twenty points must reach the same final state.
 #[test]
-fn a_snapshot_of_a_real_run_continues_like_the_run() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings");
-    let mut runs = 0;
-    for file in std::fs::read_dir(folder).expect("fixtures").map(|f| f.expect("a file").path()) {
-        if file.extension().is_none_or(|e| e != "tgap") {
-            continue;
-        }
-        runs += 1;
-        let recording = open(&file);
-        let (mut records, mut reader) = (0_u64, recording.reader());
-        while reader.next().expect("an intact block").is_some() {
-            records += 1;
-        }
-        let config = Config { engines: crate::engine::ENGINES, ..recording.header().config };
-        let (mut source, mut at) = (Analysis::new(config), 0_u64);
-        let mut reader = recording.reader();
-        let mut snapshots: Vec<Analysis> = Vec::new();
-        while let Some(record) = reader.next().expect("an intact block") {
-            apply(&mut source, &record);
-            for analysis in &mut snapshots {
-                apply(analysis, &record);
-            }
-            at += 1;
-            if at % (records / 20).max(1) == 0 {
-                snapshots.push(snapshot(&source));
-            }
-        }
-        assert!(snapshots.len() >= 20, "{}", file.display());
-        for analysis in &snapshots {
-            assert_eq!(report(analysis), report(&source), "{}", file.display());
-        }
-    }
-    assert!(runs >= 4);
+fn what_is_no_recording_is_refused() {
+    let read = |bytes: &[u8]| {
+        let mut splitter = StreamSplitter::default();
+        splitter.extend(bytes);
+        splitter.next_section().expect_err("no recording").to_string()
+    };
+    assert!(read(b"<html>").contains("sends no tokengap recording"));
+    let mut other = stream(&traffic(60, 40, 23), 50);
+    other[8] = 9;
+    assert!(read(&other).contains("format 9."), "{}", read(&other));
 }
 
 #[test]

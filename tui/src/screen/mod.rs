@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use ratatui::crossterm::event::Event as Input;
 use session::own;
-use session::sink::Past as _;
 use session::{Observer, Run, ScreenCommand, Stage};
 use trace::stats::Distribution;
 use trace::{Analysis, Event, MonoNs};
@@ -28,7 +27,6 @@ use crate::log::LogHold;
 use crate::state::Model;
 use crate::state::action::{Action, Effect, Tab};
 use crate::state::model::RunValues;
-use crate::state::past::Past;
 use crate::state::pick::{Offer, Pick};
 use crate::state::pinned::PinnedHistories;
 use crate::state::pods::PodLine;
@@ -141,11 +139,6 @@ impl Screen {
         if let Some(pod) = self.pods.get_mut(run) {
             *pod = line;
         }
-    }
-
-    /// Replaces the time series of a run with the received ones.
-    pub fn take_over(&mut self, run: usize, past: Past) {
-        self.views[run].model.past.take_over(past);
     }
 
     fn switch_to(&mut self, run: usize) {

@@ -2,13 +2,11 @@
 
 use std::collections::VecDeque;
 
-use serde::{Deserialize, Serialize};
-
 /// Seconds kept. At six numbers a second this is 200 KiB for the run, and 60 KiB for each hop and thread.
 pub(crate) const KEPT: usize = 3_600;
 
 /// One second of the run. `None` means not observable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Sample {
     /// Tokens sent by the scheduler per second.
     pub(crate) tokens: f64,
@@ -26,7 +24,7 @@ pub(crate) struct Sample {
 }
 
 /// One second of all hops with the same name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct HopSample {
     pub(crate) frames: f32,
     pub(crate) backlog: Option<f32>,
@@ -35,7 +33,7 @@ pub(crate) struct HopSample {
 }
 
 /// One second of a thread, as shares from 0 to 1.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ThreadSample {
     pub(crate) running: Option<f32>,
     pub(crate) waiting: Option<f32>,
@@ -46,7 +44,7 @@ pub(crate) struct ThreadSample {
 pub(crate) type Metric<T> = fn(&T) -> Option<f64>;
 
 /// One sample per second, up to [`KEPT`].
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub(crate) struct History<T> {
     samples: VecDeque<T>,
     /// Second of the newest sample, counted from the start of the run.
@@ -70,11 +68,6 @@ impl<T: Copy> History<T> {
             self.samples.push_back(sample);
         }
         self.newest = self.newest.max(second);
-    }
-
-    /// Drops the oldest samples beyond the limit.
-    pub(super) fn limit(&mut self) {
-        self.samples.drain(..self.samples.len().saturating_sub(KEPT));
     }
 
     /// Sample of the newest second, which is raised until that second ends.

@@ -61,7 +61,7 @@ pub(crate) struct Model {
     /// Playback position of a recording; `None` for live sources.
     pub(crate) position: Option<Position>,
     pub(crate) writing: Writing,
-    /// Runs published by other tokengap processes, and the index of the shown one; empty for other sources.
+    /// Runs served by other tokengap processes, and the index of the shown one; empty for other sources.
     pub(crate) pods: Vec<PodLine>,
     pub(crate) pod: usize,
     pub(crate) past: Past,

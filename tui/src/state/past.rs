@@ -1,9 +1,7 @@
-//! Time series of a run, for its screen and for screens that join it later.
+//! Time series of a run, for its screen.
 
 use std::collections::HashMap;
 
-use serde::{Deserialize, Serialize};
-use session::sink::{self, Image, ImageError};
 use trace::ledger::Ledger;
 use trace::report::{Chunks, Spread};
 use trace::stats::PerSecond;
@@ -12,12 +10,9 @@ use trace::{Analysis, MonoNs, ThreadId};
 use super::history::{History, HopSample, Sample, ThreadSample};
 use super::threads::{self, Shares};
 
-/// Maximum number of hop names and of threads accepted from another process.
-const MAX_NAMES: usize = 4_096;
-
 /// Time series of a run.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Past {
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Past {
     pub(crate) history: History<Sample>,
     /// By hop name.
     pub(crate) hops: HashMap<String, History<HopSample>>,
@@ -25,13 +20,12 @@ pub struct Past {
     /// Merged and lost chunks at the start of the newest second.
     harm_before: Option<[u64; 2]>,
     /// Merged and lost chunks at the last update.
-    #[serde(skip)]
     harm: Option<[u64; 2]>,
 }
 
-impl sink::Past for Past {
+impl Past {
     /// Keeps the maximum of each second. Also runs while the view is frozen. Rates and quantiles cover a window and are read once a second.
-    fn remember(&mut self, analysis: &Analysis) {
+    pub(crate) fn remember(&mut self, analysis: &Analysis) {
         let ledger = analysis.ledger();
         let second = ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000;
         let observes_backlog = ledger.hops().iter().any(|h| h.capabilities().received);
@@ -84,23 +78,6 @@ impl sink::Past for Past {
         self.remember_threads(ledger, second);
     }
 
-    fn image(&self) -> Result<Image, ImageError> {
-        Image::of(self)
-    }
-}
-
-impl Past {
-    /// Replaces the time series with those of another process. Ignores input above the limits.
-    pub(crate) fn take_over(&mut self, received: Self) {
-        if received.hops.len() > MAX_NAMES || received.threads.len() > MAX_NAMES {
-            return;
-        }
-        *self = received;
-        self.history.limit();
-        self.hops.values_mut().for_each(History::limit);
-        self.threads.values_mut().for_each(History::limit);
-    }
-
     /// Adds the current second of each shown thread to its history.
     fn remember_threads(&mut self, ledger: &Ledger, second: u64) {
         let now = ledger.now();
@@ -140,8 +117,6 @@ fn harm(ledger: &Ledger) -> Option<[u64; 2]> {
 
 #[cfg(test)]
 mod tests {
-    use session::sink::Past as _;
-
     use super::*;
     use crate::state::history::Metric;
     use crate::state::scene::{MS, Scene};

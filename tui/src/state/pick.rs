@@ -10,8 +10,8 @@ labelled! {
     pub Kind {
         /// An engine on this machine.
         Engine = "engines running on this machine",
-        /// A run that another process publishes.
-        Published = "runs published by other tokengap processes here",
+        /// A run that another process serves.
+        Served = "runs served by other tokengap processes here",
         /// A recording.
         Recording = "recordings in this folder",
         /// A demo scenario.

@@ -33,6 +33,8 @@ pub struct PodLine {
     pub why: String,
     /// Missed records.
     pub missed: u64,
+    /// Wall-clock time at which its numbers begin, in nanoseconds since the Unix epoch, if the run began earlier.
+    pub begun_wall_ns: Option<u64>,
     /// Key figures.
     pub brief: Brief,
 }

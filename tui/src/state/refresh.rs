@@ -251,6 +251,9 @@ mod tests {
     use super::super::query::Query;
     use super::super::table::Sort;
     use super::*;
+    use trace::event::Capabilities;
+    use trace::ledger::Limits;
+
     use crate::state::scene::{MS, Scene};
 
     /// Rows of the table in its default order, with up to `shown` finished requests.
@@ -306,8 +309,9 @@ mod tests {
 
     #[test]
     fn a_pinned_request_outlives_its_summary_in_the_ledger() {
-        let mut scene = Scene::delivering();
-        scene.analysis.keep_within(trace::ledger::Limits { finished_kept: 2, ..trace::ledger::Limits::default() });
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
+        let limits = Limits { finished_kept: 2, ..Limits::default() };
+        let mut scene = Scene::with_limits(&[("scheduler->tokenizer", capabilities)], limits);
         let pins = BTreeSet::from(["r0".to_owned()]);
         let mut model = Model::default();
         for n in 0..4_u64 {

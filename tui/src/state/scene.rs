@@ -2,7 +2,7 @@
 
 use trace::engine::Mode;
 use trace::event::{Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Received, What};
-use trace::ledger::DEFAULT_CHUNK_HISTORY;
+use trace::ledger::{DEFAULT_CHUNK_HISTORY, Limits};
 use trace::{Analysis, FrameId, HopId, MonoNs};
 
 use super::pinned::PinnedHistories;
@@ -46,9 +46,20 @@ impl Scene {
 
     /// Creates hops like [`Self::new`]; the ledger keeps this many events of chunks.
     pub(crate) fn with_history(hops: &[(&str, Capabilities)], chunk_history: usize) -> Self {
-        let config = trace::Config { engines: engines::FACTS, chunk_history, ..trace::Config::default() };
-        let mut scene =
-            Self { analysis: Analysis::new(config), pinned: PinnedHistories::default(), seq: vec![0; hops.len()] };
+        Self::with_config(hops, trace::Config { chunk_history, ..trace::Config::default() })
+    }
+
+    /// Creates hops like [`Self::new`], with other limits of memory.
+    pub(crate) fn with_limits(hops: &[(&str, Capabilities)], limits: Limits) -> Self {
+        Self::with_config(
+            hops,
+            trace::Config { limits, chunk_history: DEFAULT_CHUNK_HISTORY, ..trace::Config::default() },
+        )
+    }
+
+    fn with_config(hops: &[(&str, Capabilities)], config: trace::Config) -> Self {
+        let analysis = Analysis::new(trace::Config { engines: engines::FACTS, ..config });
+        let mut scene = Self { analysis, pinned: PinnedHistories::default(), seq: vec![0; hops.len()] };
         for (id, &(name, capabilities)) in hops.iter().enumerate() {
             let (origin, last) = (id == 0, name.ends_with("->tokenizer"));
             let id = HopId(id as u16);

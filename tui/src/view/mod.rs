@@ -116,10 +116,12 @@ fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         Some(pod) => (pod.name.as_str(), state),
         None => (model.run.source.as_str(), state),
     };
-    let full = format!(" {source} {state} {time} ");
-    let fits = usize::from(x) + full.len() <= usize::from(pad.width());
-    let right = if fits { full } else { format!(" {state} {time} ") };
-    pad.right(0, &right, ink);
+    let begun = watched.and_then(|pod| position::wall(pod.begun_wall_ns?));
+    let since = begun.map_or_else(String::new, |begun| format!("since {begun} "));
+    let longest_first = [format!(" {source} {state} {since}{time} "), format!(" {state} {since}{time} ")];
+    let fits = |text: &&String| usize::from(x) + text.chars().count() <= usize::from(pad.width());
+    let shortest = format!(" {state} {time} ");
+    pad.right(0, longest_first.iter().find(fits).unwrap_or(&shortest), ink);
 }
 
 fn verdict_line(pad: &mut Pad<'_>, model: &Model) {
@@ -156,9 +158,9 @@ fn writing(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
     let recording =
         writing.recording.as_ref().map(|to| ("REC", format!("{} {}", to.name, bytes(to.bytes)), to.dropped, 0));
     let ring = writing.ring.as_ref().map(|to| ("ring", bytes(to.bytes), to.dropped, 0));
-    let feed = writing.feed.as_ref();
-    let feed = feed.map(|to| ("feed", format!("{} {} watching", to.address, to.watchers), to.dropped, to.refused));
-    for (sign, text, dropped, refused) in [recording, ring, feed].into_iter().flatten() {
+    let served = writing.endpoint.as_ref();
+    let served = served.map(|to| ("http", format!("{} {} watching", to.address, to.clients), to.dropped, to.refused));
+    for (sign, text, dropped, refused) in [recording, ring, served].into_iter().flatten() {
         x = pad.text(x, 0, sign, Ink::Health(Health::Info));
         x = pad.text(x + 1, 0, &text, Ink::Plain);
         for (n, what) in [(dropped, "dropped"), (refused, "refused")] {

@@ -87,7 +87,7 @@ fn title_width(pick: &Pick, kind: Kind) -> u16 {
 fn lines(pick: &Pick) -> Vec<Line<'_>> {
     let mut lines = Vec::new();
     for kind in Kind::ALL {
-        if kind == Kind::Published && pick.offers.iter().all(|o| o.kind != kind) {
+        if kind == Kind::Served && pick.offers.iter().all(|o| o.kind != kind) {
             continue;
         }
         lines.push(Line::Head(kind));

@@ -4,7 +4,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use session::ScreenCommand;
 use session::playback::{Play, PlaybackState, Position, Speed};
-use session::sink::{Past as _, Writing, Written};
+use session::sink::{Writing, Written};
 use trace::engine::{Drops, Engines, Facts};
 use trace::event::{
     Answer, ArgumentsPart, Capabilities, CpuSample, Engine, Finish, Hop, Received, StackSample, ToolCallOutcome,
@@ -396,7 +396,7 @@ fn outputs_in_progress_are_shown() {
     let mut fixture = race();
     let written = |bytes, dropped| Written { name: "run.tgap".into(), bytes, dropped };
     fixture.model.writing =
-        Writing { recording: Some(written(5 << 20, 12)), ring: Some(written(64 << 20, 0)), feed: None };
+        Writing { recording: Some(written(5 << 20, 12)), ring: Some(written(64 << 20, 0)), endpoint: None };
     fixture.snapshot("recording");
 }
 

@@ -50,7 +50,7 @@ enum Name {
     Probe,
     /// Cost of observing responses, for the writing process and for unrelated processes
     Egress,
-    /// Bytes that one pod sends and writes: metrics scrape, OTLP, feed, recording
+    /// Bytes that one pod sends and writes: metrics scrape, OTLP, /recording, recording
     Volume,
 }
 

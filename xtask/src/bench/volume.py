@@ -1,4 +1,4 @@
-"""Data volume of one pod: bytes of a scrape, of OTLP, of the feed and of a recording, while a demo runs."""
+"""Data volume of one pod: bytes of a scrape, of OTLP, of `/recording` and of a recording, while a demo runs."""
 
 import json
 import socket
@@ -39,7 +39,7 @@ class Proxy:
     def __init__(self, port):
         self.port, self.bytes = port, 0
         self.listener = socket.create_server(("127.0.0.1", 0))
-        self.address = f"tcp://127.0.0.1:{self.listener.getsockname()[1]}"
+        self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
         threading.Thread(target=self.serve, daemon=True).start()
 
     def serve(self):
@@ -63,20 +63,20 @@ def measure(program, scenario):
     server = ThreadingHTTPServer(("127.0.0.1", 0), Receiver)
     server.bytes = 0
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    metrics, feed = free_port(), free_port()
+    metrics = free_port()
     with tempfile.TemporaryDirectory() as folder:
         recording = Path(folder) / "run.tgap"
         words = ["demo", "--headless", "--json", "--scenario", scenario, "--duration", f"{SECONDS}s", "--metrics", metrics]
-        words += ["--otlp", f"http://127.0.0.1:{server.server_address[1]}", "--publish", f"tcp://127.0.0.1:{feed}", "--record", recording]
+        words += ["--otlp", f"http://127.0.0.1:{server.server_address[1]}", "--record", recording]
         with Process(program, *words, quiet=True) as demo:
             time.sleep(1)
-            proxy = Proxy(feed)
+            proxy = Proxy(metrics)
             with Process(program, "watch", "--headless", "--json", proxy.address, quiet=True):
-                # The feed begins with its state, which does not count towards the rate.
+                # The stream begins with the past, which does not count towards the rate.
                 time.sleep(5)
                 before = proxy.bytes
                 time.sleep(SECONDS - 15)
-                fed = (proxy.bytes - before) / (SECONDS - 15)
+                streamed = (proxy.bytes - before) / (SECONDS - 15)
                 scraped = scrape(metrics)
                 report = json.loads(demo.child.communicate()[0])
         chunks = report["chunks"]["sent"]
@@ -84,12 +84,12 @@ def measure(program, scenario):
     server.shutdown()
     series = sum(not line.startswith("#") for line in scraped.splitlines())
     rate = chunks / SECONDS
-    cells = [f"`{scenario}`", f"{rate:.0f}", series, len(scraped), f"{server.bytes * 60 / SECONDS:.0f}", f"{fed:.0f}", f"{size:.2f}", f"{size * rate * 3600 / 1e6:.1f}"]
+    cells = [f"`{scenario}`", f"{rate:.0f}", series, len(scraped), f"{server.bytes * 60 / SECONDS:.0f}", f"{streamed:.0f}", f"{size:.2f}", f"{size * rate * 3600 / 1e6:.1f}"]
     print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 
 def run(_quick):
-    print("| demo | chunks/s | series | bytes/scrape | OTLP bytes/min | feed bytes/s | recording, bytes/chunk | recording, MB/h |")
+    print("| demo | chunks/s | series | bytes/scrape | OTLP bytes/min | /recording bytes/s | recording, bytes/chunk | recording, MB/h |")
     print("|---|---|---|---|---|---|---|---|")
     program = tokengap()
     for scenario in SCENARIOS:

@@ -258,7 +258,23 @@ def against_collector():
     command = [agent, "start", "--otlp-http-endpoint", f"127.0.0.1:{http}", "--otlp-grpc-endpoint",
                f"127.0.0.1:{free_port()}", "--exporter", "otlp", "--otlp-exporter-protocol", "http",
                "--otlp-exporter-endpoint", f"http://127.0.0.1:{receiver.port}"]
-    with running(*command, log="rotel.log"):
+    through_collector(command, receiver, http)
+
+
+def against_opentelemetry_collector():
+    """The configuration in deploy, with the OpenTelemetry Collector if this machine has it."""
+    program = shutil.which("otelcol") or shutil.which("otelcol-contrib")
+    if not program:
+        print("SKIPPED: there is no otelcol, so deploy/opentelemetry/collector.yaml was not run")
+        return
+    receiver, http = Receiver(), free_port()
+    settings = [f"OTLP_LISTEN=127.0.0.1:{http}", f"OTLP_BACKEND=http://127.0.0.1:{receiver.port}"]
+    through_collector(["env", *settings, program, "--config", ROOT / "deploy/opentelemetry/collector.yaml"], receiver, http)
+
+
+def through_collector(command, receiver, http):
+    """A collector at the port `http` passes everything on to `receiver`."""
+    with running(*command, log="collector.log"):
         wait_for("the collector", lambda: socket.create_connection(("127.0.0.1", http), 1).close() or True)
         env = {"PATH": "/usr/bin:/bin", "OTEL_SERVICE_NAME": "llm", "OTEL_RESOURCE_ATTRIBUTES": "k8s.pod.name=pod%2D7"}
         report, log = demo("race", "--otlp", f"http://127.0.0.1:{http}", "--otlp-requests", "all",
@@ -327,7 +343,7 @@ def against_a_receiver_in_trouble():
 for tool in ["prometheus", "promtool"]:
     if not shutil.which(tool):
         sys.exit(f"cannot find {tool}: install prometheus (Debian: apt-get install prometheus)")
-for part in [against_prometheus, against_collector, against_a_receiver_in_trouble]:
+for part in [against_prometheus, against_collector, against_opentelemetry_collector, against_a_receiver_in_trouble]:
     started = time.monotonic()
     part()
     print(f"{part.__name__.replace('_', ' ')}: ok, {time.monotonic() - started:.0f} s")

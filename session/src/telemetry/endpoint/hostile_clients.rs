@@ -2,11 +2,14 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream as Client};
+use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use trace::metrics::{Family, Point, Value};
+use trace::Config;
+use trace::metrics::{Point, Value};
 
 use super::*;
+use crate::telemetry::access::AccessToken;
 
 /// The default limits, with shorter times.
 const QUICK: Bounds = Bounds { head: Duration::from_millis(400), whole: Duration::from_millis(1_200), ..BOUNDS };
@@ -17,21 +20,26 @@ fn endpoint(bounds: Bounds) -> Endpoint {
     endpoint_with(None, bounds)
 }
 
-fn endpoint_with(token: Option<AccessToken>, bounds: Bounds) -> Endpoint {
-    let options = MetricsOptions { address: SocketAddr::from(([127, 0, 0, 1], 0)), token };
-    let endpoint = Endpoint::serve(options, bounds).expect("a free port");
-    endpoint.publisher.publish(Vec::new(), true);
+pub(super) fn endpoint_with(token: Option<AccessToken>, bounds: Bounds) -> Endpoint {
+    endpoint_keeping(1 << 20, token, bounds)
+}
+
+pub(super) fn endpoint_keeping(past_bytes: usize, token: Option<AccessToken>, bounds: Bounds) -> Endpoint {
+    let options = MetricsOptions { address: SocketAddr::from(([127, 0, 0, 1], 0)), token, past_bytes };
+    let header = Header::of("demo", Config::default());
+    let endpoint = Endpoint::serve(options, &header, Engines::default(), bounds).expect("a free port");
+    endpoint.metrics.publish(Vec::new(), true);
     endpoint
 }
 
 impl Endpoint {
-    fn connect(&self) -> Client {
+    pub(super) fn connect(&self) -> Client {
         let client = Client::connect(self.bound).expect("it listens");
         client.set_read_timeout(Some(SOON)).expect("set");
         client
     }
 
-    fn ask(&self, request: &str) -> String {
+    pub(super) fn ask(&self, request: &str) -> String {
         let mut client = self.connect();
         client.write_all(request.as_bytes()).expect("it reads");
         let mut answer = String::new();
@@ -49,7 +57,7 @@ impl Endpoint {
 
     fn counted(&self) -> (u64, u64) {
         let of = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        (of(&self.refused.displaced), of(&self.refused.failed))
+        (of(&self.counts.displaced), of(&self.counts.failed))
     }
 
     fn until(&self, what: &str, is: impl Fn((u64, u64)) -> bool) {
@@ -82,12 +90,19 @@ fn only_clients_with_the_token_get_a_response() {
     }
     let served = scrape("authorization: Bearer secret\r\n");
     assert!(served.starts_with("HTTP/1.1 200 "), "{served}");
-    let trouble: Vec<String> = server.refused.trouble().collect();
-    assert!(matches!(&*trouble, [line] if line.starts_with("metrics: 3 requests without the token")), "{trouble:?}");
+    for path in ["/report", "/recording", "/events", "/"] {
+        let refused = server.ask(&format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n"));
+        assert!(refused.starts_with("HTTP/1.1 401 "), "{path}: {refused}");
+    }
+    // A probe of Kubernetes cannot read a token.
+    let health = server.ask("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(health.starts_with("HTTP/1.1 503 ") && health.contains("\"alive\":false"), "{health}");
+    let trouble = server.counts.trouble();
+    assert!(matches!(&*trouble, [line] if line.starts_with("metrics: 7 requests without the token")), "{trouble:?}");
 }
 
 #[test]
-fn only_get_metrics_is_served() {
+fn only_known_paths_and_methods_are_served() {
     let server = endpoint(BOUNDS);
     let metrics = server.ask(SCRAPE);
     assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
@@ -96,7 +111,7 @@ fn only_get_metrics_is_served() {
     assert!(other_path.starts_with("HTTP/1.1 404 "), "{other_path}");
     let posted = server.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
     assert!(posted.starts_with("HTTP/1.1 405 ") && posted.contains("allow: GET, HEAD"), "{posted}");
-    assert_eq!(server.refused.trouble().next(), None);
+    assert_eq!(server.counts.trouble(), Vec::<String>::new());
 }
 
 #[test]
@@ -117,7 +132,7 @@ fn oversized_and_malformed_heads_are_refused_and_counted() {
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
     }
     server.until("counted", |(_, failed)| failed == heads.len() as u64);
-    let problem = server.refused.trouble().next().expect("a report line");
+    let problem = server.counts.trouble().pop().expect("a report line");
     assert!(problem.contains("0 replaced by newer ones") && problem.contains("4 too slow"), "{problem}");
 }
 
@@ -172,7 +187,7 @@ fn a_client_that_never_reads_is_closed_in_time() {
             .expect("a metric with a label"),
         points: (0..20_000).map(|n| Point { labels: vec![format!("{n}{label}")], value: Value::Int(n) }).collect(),
     };
-    server.publisher.publish(vec![family()], true);
+    server.metrics.publish(vec![family()], true);
     let began = Instant::now();
     let not_reading: Vec<Client> = (0..4)
         .map(|_| {
@@ -184,7 +199,7 @@ fn a_client_that_never_reads_is_closed_in_time() {
     server.until("given up", |(_, failed)| failed == 4);
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     drop(not_reading);
-    server.publisher.publish(Vec::new(), true);
+    server.metrics.publish(Vec::new(), true);
     server.answers_at_once(BOUNDS);
 }
 
@@ -204,5 +219,5 @@ fn a_half_closed_client_is_answered() {
         client.shutdown(Shutdown::Both).ok();
     }
     server.answers_at_once(BOUNDS);
-    assert_eq!(server.refused.trouble().next(), None);
+    assert_eq!(server.counts.trouble(), Vec::<String>::new());
 }

@@ -1,4 +1,4 @@
-//! `tokengap watch`: shows runs published by other tokengap processes, with one screen or one report for all of them.
+//! `tokengap watch`: shows runs that other tokengap processes serve, with one screen or one report for all of them.
 
 mod pod;
 
@@ -10,34 +10,35 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::bail;
-use feed::{WatchOptions, Watcher};
 use serde::Serialize;
+use session::remote::{RemoteOptions, RemoteRun};
 use session::sink::Sink;
+use session::telemetry::AccessToken;
 use session::{Observer, RunOptions, Running, Session, Signals};
 use trace::Config;
 use trace::report::Report;
 use tui::{RunView, Screen};
 
 use self::pod::Pod;
-use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, TUNING, duration, read_key, size};
+use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, duration, size};
 use crate::headless::Progress;
-use crate::{app, confinement, output};
+use crate::{app, confinement, named_file, output};
 
-/// Watch runs that other tokengap processes publish (--publish): the same screen, for one pod or several.
+/// Watch runs that other tokengap processes serve (--metrics): the same screen, for one pod or several.
 ///
-/// A late joiner receives the current state, then live updates. An unreachable source is retried.
+/// The numbers begin with the part of the run that the source keeps (--metrics-past). An unreachable source is retried.
 #[derive(clap::Args)]
 #[command(
-    after_help = "Examples:\n  tokengap watch tcp://127.0.0.1:5600\n  tokengap watch --feed-key feed.key tcp://10.0.0.7:5600 tcp://10.0.0.8:5600"
+    after_help = "Examples:\n  tokengap watch 127.0.0.1:9464\n  tokengap watch --token-file metrics.token 10.0.0.7:9464 10.0.0.8:9464"
 )]
 pub(crate) struct Args {
-    /// Address of a published run: tcp://HOST:PORT. Repeatable.
-    #[arg(value_name = "EP", required = true, value_parser = endpoint)]
-    endpoints: Vec<String>,
+    /// Address of a served run: HOST:PORT. Repeatable.
+    #[arg(value_name = "HOST:PORT", required = true, value_parser = address)]
+    addresses: Vec<String>,
 
-    /// File with the sources' shared key, if they use one.
+    /// File with the token of the sources, if they use one.
     #[arg(long, value_name = "FILE")]
-    feed_key: Option<PathBuf>,
+    token_file: Option<PathBuf>,
 
     #[command(flatten)]
     outcome: OutcomeArgs,
@@ -67,28 +68,20 @@ pub(crate) struct Args {
     // A lower limit of the source takes precedence.
     #[command(flatten)]
     limits: LimitArgs,
-
-    /// Maximum size of a message from a source.
-    #[arg(long, value_name = "SIZE", default_value = "128MiB", value_parser = size, help_heading = TUNING)]
-    max_message: u64,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let ports = args.endpoints.iter().filter_map(|endpoint| endpoint.rsplit_once(':')?.1.parse().ok());
+    let token = args.token_file.as_ref().map(|path| AccessToken::of_file(path, named_file::open(path))).transpose()?;
+    let ports = args.addresses.iter().filter_map(|address| address.rsplit_once(':')?.1.parse().ok());
     let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
-    confinement::watching(ports, args.feed_key.as_deref(), &[args.record.as_deref(), here]);
-    let key = args.feed_key.as_deref().map(read_key).transpose()?;
-    let source = |address: &String| WatchOptions {
-        address: address.clone(),
-        key: key.clone(),
-        max_message: args.max_message as usize,
-    };
-    let sources = args.endpoints.iter().map(source).collect();
+    confinement::watching(ports, &[args.record.as_deref(), here]);
+    let source = |address: &String| RemoteOptions { address: address.clone(), token: token.clone() };
+    let sources = args.addresses.iter().map(source).collect();
     let screen = if args.outcome.is_headless() { None } else { Some(Screen::open(&args.screen.options())?) };
     let watched = watch(args, sources, screen)?;
     let code = conclude(&watched, args.outcome)?;
     if watched.iter().all(|one| app::saw_nothing(&one.report)) {
-        bail!("no traffic was received from {}", args.endpoints.join(", "));
+        bail!("no traffic was received from {}", args.addresses.join(", "));
     }
     Ok(code)
 }
@@ -100,6 +93,8 @@ struct Watched {
     endpoint: String,
     /// State of the connection at the end.
     state: String,
+    /// Records of the run before the first received one; `null` if nothing was received.
+    records_before: Option<u64>,
     /// Missed records, and the number of gaps they form.
     records_missed: u64,
     gaps: u64,
@@ -116,12 +111,12 @@ struct All<'a> {
 }
 
 /// Watches until the user quits, `--duration` is over, a signal arrives or, without a screen, every source has ended.
-fn watch(args: &Args, sources: Vec<WatchOptions>, screen: Option<Screen>) -> anyhow::Result<Vec<Watched>> {
+fn watch(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) -> anyhow::Result<Vec<Watched>> {
     let signals = Signals::install()?;
-    let watchers = Watcher::start(sources)?;
-    let several = watchers.len() > 1;
+    let remotes = RemoteRun::start(sources)?;
+    let several = remotes.len() > 1;
     let screen = screen.map(|mut screen| {
-        screen.watch(watchers.len());
+        screen.watch(remotes.len());
         Rc::new(RefCell::new(screen))
     });
     let config = Config {
@@ -129,16 +124,16 @@ fn watch(args: &Args, sources: Vec<WatchOptions>, screen: Option<Screen>) -> any
         engines: engines::FACTS,
         chunk_history: args.screen.chunk_history(args.outcome),
     };
-    let pod = |(place, watcher)| {
+    let pod = |(place, remote)| {
         let observer: Box<dyn Observer> = match &screen {
             Some(screen) => Box::new(RunView(Rc::clone(screen), place)),
             None => Box::new(Progress::default()),
         };
         let session = Session::new(&config, observer, Sink::none("watch", &config), args.report.slowest);
         let screen = screen.clone().map(|screen| (screen, place));
-        (Pod::new(watcher, screen, args, several), session)
+        (Pod::new(remote, screen, args, several), session)
     };
-    let mut pods: Vec<_> = watchers.into_iter().enumerate().map(pod).collect();
+    let mut pods: Vec<_> = remotes.into_iter().enumerate().map(pod).collect();
     let mut runs: Vec<_> = pods.iter_mut().map(|(pod, session)| Running::new(pod, session)).collect();
     let run_options = RunOptions { duration: args.duration, reload: None, alarm: &app::print_message };
     session::run(&mut runs, &signals, run_options);
@@ -173,12 +168,18 @@ fn conclude(watched: &[Watched], outcome: OutcomeArgs) -> anyhow::Result<ExitCod
     Ok(app::verdict(worst, outcome.fail_on))
 }
 
-/// Parses `tcp://HOST:PORT`.
-fn endpoint(text: &str) -> Result<String, String> {
-    let hint = "expected an address like tcp://127.0.0.1:5600";
-    let rest = text.strip_prefix("tcp://").unwrap_or(text);
+/// Parses `HOST:PORT`, also as a URL.
+fn address(text: &str) -> Result<String, String> {
+    let hint = "expected an address like 127.0.0.1:9464";
+    if text.starts_with("https://") {
+        return Err("tokengap serves http only: forward the port with SSH or kubectl, and watch 127.0.0.1:PORT".into());
+    }
+    let rest = text.strip_prefix("http://").unwrap_or(text);
+    let rest = rest.strip_suffix('/').unwrap_or(rest);
     match rest.rsplit_once(':') {
-        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok_and(|p| p > 0) => Ok(rest.to_owned()),
+        Some((host, port)) if !host.is_empty() && !host.contains('/') && port.parse::<u16>().is_ok_and(|p| p > 0) => {
+            Ok(rest.to_owned())
+        }
         _ => Err(format!("{text:?} is not an address to connect to; {hint}")),
     }
 }
@@ -188,11 +189,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn endpoints_have_a_host_and_a_port() {
-        assert_eq!(endpoint("tcp://pod-7.ns:5600").as_deref(), Ok("pod-7.ns:5600"));
-        assert_eq!(endpoint("[::1]:5600").as_deref(), Ok("[::1]:5600"));
-        for wrong in ["", "pod-7", "tcp://:5600", "tcp://pod-7:0", "tcp://pod-7:x", "ipc:///tmp/x"] {
-            assert!(endpoint(wrong).is_err(), "{wrong}");
+    fn addresses_have_a_host_and_a_port() {
+        assert_eq!(address("pod-7.ns:9464").as_deref(), Ok("pod-7.ns:9464"));
+        assert_eq!(address("[::1]:9464").as_deref(), Ok("[::1]:9464"));
+        assert_eq!(address("http://127.0.0.1:9464/").as_deref(), Ok("127.0.0.1:9464"));
+        for wrong in ["", "pod-7", "9464", ":9464", "pod-7:0", "pod-7:x", "tcp://pod-7:9464", "https://pod-7:9464"] {
+            assert!(address(wrong).is_err(), "{wrong}");
         }
     }
 }

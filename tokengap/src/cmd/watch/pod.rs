@@ -7,12 +7,13 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use feed::{Body, Head, Image, ImageError, Message, Start, WatchEvent, Watcher};
+use session::remote::{RemoteEvent, RemoteRun};
 use session::units::{count, duration};
 use session::{About, Flow, Session, Source};
 use trace::ledger::Limits;
-use trace::record::{Anchor, BlockReader, Header, Record, RecordOptions};
+use trace::record::{Anchor, BlockReader, Header, Record, RecordOptions, StreamSection};
 use trace::report::ReportInput;
+use trace::report::hostile;
 use trace::{Analysis, words};
 use tui::Screen;
 use tui::pods::{Brief, Link, PodLine};
@@ -22,32 +23,32 @@ use crate::app;
 
 /// Interval of connection checks and updates of the run list.
 const UPDATE_INTERVAL: Duration = Duration::from_millis(500);
-/// Maximum number of messages per source and turn, so that other sources and keys get their turn.
-const MESSAGES_A_TURN: usize = 8;
-/// Time without a message until a source counts as silent. Sources send ten messages a second.
+/// Maximum number of sections per source and turn, so that other sources and keys get their turn.
+const SECTIONS_A_TURN: usize = 8;
+/// Time without a section until a source counts as silent. Sources send ten a second.
 const SILENT: Duration = Duration::from_secs(3);
 
 /// A run observed by another process.
 pub(super) struct Pod {
-    watcher: Watcher,
+    remote: RemoteRun,
     name: String,
     kind: String,
     closing: ReportInput,
-    /// Both clocks of the source at its last message.
+    /// Both clocks of the source at the start of the run.
     anchor: Option<Anchor>,
     /// Problems of the connection, and missed records.
     own: Vec<String>,
     reader: BlockReader,
-    instance: String,
+    /// Id of the run; `None` before the first.
+    run: Option<u64>,
     link: Link,
     since: Instant,
-    last_message: Instant,
+    last_section: Instant,
     next_update: Instant,
     /// Reason for a missing connection.
     why: String,
-    /// Reason why earlier state was not loaded, or why the run cannot be followed any further.
-    incomplete_reason: Option<String>,
-    broken: bool,
+    /// The analysis failed, so the run is not followed any further.
+    is_broken: bool,
     stopped: bool,
     gaps: u64,
     limits: Limits,
@@ -64,7 +65,7 @@ impl About for Pod {
 
     fn degraded(&self) -> Vec<String> {
         let from_source = self.closing.degraded.iter().map(words::of_json);
-        self.own.iter().cloned().chain(from_source).collect()
+        self.own.iter().cloned().chain(from_source).chain(self.late_start()).collect()
     }
 
     fn closing(&self) -> Option<&ReportInput> {
@@ -82,12 +83,12 @@ impl Source for Pod {
             return Flow::Ended;
         }
         let mut flow = Flow::Idle;
-        for _ in 0..MESSAGES_A_TURN {
-            match self.watcher.poll() {
+        for _ in 0..SECTIONS_A_TURN {
+            match self.remote.poll() {
                 None => break,
-                Some(WatchEvent::Up) => {}
-                Some(WatchEvent::Down(why)) => self.down(why, session),
-                Some(WatchEvent::Message(message)) => self.process(*message, session),
+                Some(RemoteEvent::Up(host)) => self.rename(host),
+                Some(RemoteEvent::Down(why)) => self.down(why, session),
+                Some(RemoteEvent::Section(section)) => self.process(*section, session),
             }
             flow = Flow::Busy;
         }
@@ -112,7 +113,7 @@ impl Source for Pod {
 
 impl Pod {
     pub(super) fn new(
-        watcher: Watcher,
+        remote: RemoteRun,
         screen: Option<(Rc<RefCell<Screen>>, usize)>,
         args: &Args,
         several: bool,
@@ -120,24 +121,23 @@ impl Pod {
         let now = Instant::now();
         let record = args.record.clone();
         Self {
-            name: watcher.address().to_owned(),
+            name: remote.address().to_owned(),
             kind: String::from("watch"),
             closing: ReportInput::default(),
             anchor: None,
             own: Vec::new(),
             reader: BlockReader::default(),
-            instance: String::new(),
+            run: None,
             link: Link::default(),
             since: now,
-            last_message: now,
+            last_section: now,
             next_update: now,
             why: String::new(),
-            incomplete_reason: None,
-            broken: false,
+            is_broken: false,
             stopped: false,
             gaps: 0,
             limits: args.limits.limits(),
-            record: if several { record.map(|path| recording_path(&path, watcher.address())) } else { record },
+            record: if several { record.map(|path| recording_path(&path, remote.address())) } else { record },
             options: RecordOptions {
                 max_bytes: args.record_max_size,
                 force: args.force,
@@ -145,12 +145,23 @@ impl Pod {
                 anchor_every_ns: None,
                 ..RecordOptions::default()
             },
-            watcher,
+            remote,
             screen,
         }
     }
 
+    /// Uses the name of the source's machine, which says more than its address.
+    fn rename(&mut self, host: Option<String>) {
+        if let Some(host) = host.filter(|host| !host.is_empty()) {
+            self.name = hostile::plain(&host);
+        }
+    }
+
     fn down(&mut self, why: String, session: &mut Session) {
+        // After the end of a run, the connection is closed.
+        if self.link == Link::Ended {
+            return;
+        }
         self.why = why;
         let link = match self.link {
             Link::Live | Link::Silent => Link::Lost,
@@ -169,87 +180,47 @@ impl Pod {
         changed
     }
 
-    fn process(&mut self, Message { head, body }: Message, session: &mut Session) {
-        self.last_message = Instant::now();
-        self.anchor = Some(head.anchor());
-        match body {
-            Body::Start(start, analysis) => self.begin(&head, *start, analysis, session),
-            // Records of a run with an unknown start cannot be interpreted.
-            _ if head.instance != self.instance => return,
-            Body::Block(block) => self.block(&block, session),
-            Body::About(closing) => self.closing = *closing,
-            Body::End(closing) => {
+    fn process(&mut self, section: StreamSection, session: &mut Session) {
+        self.last_section = Instant::now();
+        match section {
+            // The same run after a reconnection: known blocks are skipped.
+            StreamSection::Header { run, .. } if self.run == Some(run) => {}
+            StreamSection::Header { run, header } => self.start_run(run, &header, session),
+            StreamSection::Block(block) => self.block(&block, session),
+            StreamSection::Status(status) => self.closing = *status,
+            StreamSection::End(closing) => {
                 self.closing = *closing;
-                self.set(Link::Ended);
-                session.notify(format!("{} has ended", self.name));
+                if self.set(Link::Ended) {
+                    session.notify(format!("{} has ended", self.name));
+                }
                 return;
             }
         }
         self.why.clear();
-        self.set(Link::Live);
-    }
-
-    /// Loads the state of the source: on first contact, after a gap, and after a restart of the source.
-    fn begin(&mut self, head: &Head, start: Start, analysis: Result<Box<Analysis>, ImageError>, session: &mut Session) {
-        let known = head.instance == self.instance;
-        if !known {
-            self.start_run(head, &start, session);
-        }
-        let own_version = env!("CARGO_PKG_VERSION");
-        let analysis = analysis.map_err(|e| e.to_string()).and_then(|analysis| {
-            let same = start.tokengap == own_version;
-            let other = || format!("the source is tokengap {} and this is {own_version}", start.tokengap);
-            same.then_some(analysis).ok_or_else(other)
-        });
-        self.closing = start.closing;
-        match analysis {
-            Ok(mut analysis) => {
-                if analysis.keep_within(self.limits) {
-                    self.incomplete_reason = Some(
-                        "its limits are higher than --max-live and --max-finished here: older requests are evicted"
-                            .into(),
-                    );
-                }
-                let missed = self.reader.go_on(start.record);
-                self.missed(missed, session);
-                session.take_over(*analysis, missed);
-                let past = start.history.filter(|_| !known);
-                if let (Some((screen, place)), Some(past)) =
-                    (&self.screen, past.and_then(|past| Image::unpack(&past).ok()))
-                {
-                    screen.borrow_mut().take_over(*place, past);
-                }
-            }
-            // The next block contains the current position, which gives the number of missing records.
-            Err(why) => {
-                self.incomplete_reason = Some(format!("its earlier history is unknown: {why}"));
-            }
+        if self.link != Link::Ended {
+            self.set(Link::Live);
         }
     }
 
-    fn start_run(&mut self, head: &Head, start: &Start, session: &mut Session) {
-        if !self.instance.is_empty() {
+    fn start_run(&mut self, run: u64, header: &Header, session: &mut Session) {
+        if self.run.is_some() {
             for message in session.close(&ReportInput::of(&self.kind)) {
                 session.notify(message);
             }
-            session.notify(format!("{} was restarted: this is the new run", head.pod));
+            session.notify(format!("{} was restarted: this is the new run", self.name));
             self.record = None;
         }
-        let mut config = start.config;
+        let mut config = header.config;
         config.limits = config.limits.at_most(self.limits);
         session.restart(config);
-        (self.reader, self.incomplete_reason, self.gaps) = (BlockReader::default(), None, 0);
-        self.instance.clone_from(&head.instance);
-        self.name = head.pod.chars().filter(|c| !c.is_control()).take(100).collect();
-        self.kind = start.source.chars().filter(|c| !c.is_control()).take(40).collect();
-        let header = Header {
-            tokengap: start.tokengap.clone(),
-            source: self.kind.clone(),
-            config,
-            anchor: head.anchor(),
-            payload: start.payload,
-            part: 0,
-        };
+        self.reader = BlockReader::default();
+        self.gaps = 0;
+        self.link = Link::Live;
+        self.run = Some(run);
+        self.kind = hostile::plain(&header.source);
+        self.anchor = Some(header.anchor);
+        self.closing = ReportInput::default();
+        let header = Header { source: self.kind.clone(), config, part: 0, ..header.clone() };
         session.sink().describe(header, self.options);
         if let Some(path) = self.record.take()
             && let Err(error) = session.sink().record(&path)
@@ -260,7 +231,7 @@ impl Pod {
     }
 
     fn block(&mut self, block: &[u8], session: &mut Session) {
-        if self.broken {
+        if self.is_broken {
             return;
         }
         let mut reader = mem::take(&mut self.reader);
@@ -277,10 +248,7 @@ impl Pod {
             Ok(Ok(())) => {}
             Ok(Err(error)) => tracing::warn!("{}: {error}", self.name),
             Err(_) => {
-                self.broken = true;
-                self.incomplete_reason = Some(
-                    "its events could not be analysed, so it is no longer followed. Please report this bug.".into(),
-                );
+                self.is_broken = true;
             }
         }
         self.missed(self.reader.lost() - lost, session);
@@ -295,7 +263,7 @@ impl Pod {
 
     /// Updates the state of the connection.
     fn update_link(&mut self, now: Instant) {
-        if self.link == Link::Live && now - self.last_message >= SILENT {
+        if self.link == Link::Live && now - self.last_section >= SILENT {
             self.set(Link::Silent);
         }
         let since = duration((now - self.since).as_nanos() as u64);
@@ -309,14 +277,36 @@ impl Pod {
         }
         if self.reader.lost() > 0 {
             own.push(format!(
-                "feed: {} records of {} were missed, in {} gaps: lost between the run and this watcher, not in the engine",
+                "watch: {} records of {} were missed, in {} gaps: lost between the run and this watcher, not in the engine",
                 count(self.reader.lost()),
                 self.name,
                 self.gaps
             ));
         }
-        own.extend(self.incomplete_reason.iter().map(|why| format!("feed: {}: {why}", self.name)));
+        if self.is_broken {
+            own.push(format!(
+                "watch: the events of {} could not be analysed, so it is no longer followed. Please report this bug.",
+                self.name
+            ));
+        }
         self.own = own;
+    }
+
+    /// Note that the run began before the stream.
+    fn late_start(&self) -> Option<String> {
+        let before = self.reader.records_before().filter(|records| *records > 0)?;
+        Some(format!(
+            "watch: the numbers of {} begin with the stream: {} earlier records are not in them; http://{}/report has the whole run",
+            self.name,
+            count(before),
+            self.remote.address()
+        ))
+    }
+
+    /// Wall-clock time at which the numbers begin, if the run began earlier.
+    fn begun_wall_ns(&self, analysis: &Analysis) -> Option<u64> {
+        self.reader.records_before().filter(|records| *records > 0)?;
+        Some(self.wall()?.wall_ns_at(analysis.ledger().started()?))
     }
 
     /// Summary line of the run.
@@ -327,6 +317,7 @@ impl Pod {
             since_ns: (now - self.since).as_nanos() as u64,
             why: self.own.first().cloned().unwrap_or_default(),
             missed: self.reader.lost(),
+            begun_wall_ns: self.begun_wall_ns(analysis),
             brief: Brief::of(analysis),
         }
     }
@@ -339,8 +330,9 @@ impl Pod {
     pub(super) fn finish(mut self, session: Session) -> Watched {
         self.update_link(Instant::now());
         Watched {
-            endpoint: self.watcher.address().to_owned(),
+            endpoint: self.remote.address().to_owned(),
             state: self.link.word().to_lowercase(),
+            records_before: self.reader.records_before(),
             records_missed: self.reader.lost(),
             gaps: self.gaps,
             report: session.finish(&self, &app::print_message),

@@ -10,6 +10,7 @@ mod requests;
 mod scheduler;
 mod tokenizer;
 mod waiter;
+mod zmtp;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -7,14 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context;
 use bytes::Bytes;
-use feed::zmtp::{self, Input, Limits, Role, Zmtp};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Notify;
 use trace::FrameId;
 
 #[cfg(test)]
 use super::memory::{Lane, Memory};
+use super::zmtp;
 use crate::demo::topology::HopPlan;
 
 /// Transport between peers.
@@ -103,15 +103,13 @@ impl Inbox {
         Ok(inbox)
     }
 
-    async fn pull(&self, stream: UnixStream, mut next: FrameId) -> io::Result<()> {
-        let mut connection = Connection::open(stream, Role::Pull).await?;
+    async fn pull(&self, mut stream: UnixStream, mut next: FrameId) -> io::Result<()> {
+        stream.write_all(&zmtp::opening("PULL")).await?;
+        let mut stream = BufReader::with_capacity(READ_BYTES, stream);
+        zmtp::read_opening(&mut stream).await?;
         loop {
-            if let Some(Input::Message(frames)) = connection.read().await? {
-                for message in frames {
-                    self.push(next, message);
-                    next.seq += 1;
-                }
-            }
+            self.push(next, zmtp::read_message(&mut stream).await?);
+            next.seq += 1;
         }
     }
 
@@ -142,10 +140,8 @@ impl Inbox {
     }
 }
 
-/// Every message of the demo is one frame. The largest holds a chunk of thousands of requests.
-const LIMITS: Limits = Limits { message: 64 << 20, frames: 1 };
 /// Bytes per read.
-const READ: usize = 64 * 1024;
+const READ_BYTES: usize = 64 * 1024;
 
 /// A connected PUSH socket, over a Unix socket.
 pub(super) struct Push(UnixStream);
@@ -154,40 +150,17 @@ impl Push {
     /// Connects and completes the handshake.
     async fn connect(endpoint: &str) -> anyhow::Result<Self> {
         let opened = async {
-            let mut connection = Connection::open(UnixStream::connect(path(endpoint)?).await?, Role::Push).await?;
-            while connection.read().await? != Some(Input::Open) {}
-            anyhow::Ok(Self(connection.stream))
+            let mut stream = UnixStream::connect(path(endpoint)?).await?;
+            stream.write_all(&zmtp::opening("PUSH")).await?;
+            // Nothing follows the handshake in this direction.
+            zmtp::read_opening(&mut stream).await?;
+            anyhow::Ok(Self(stream))
         };
         opened.await.with_context(|| format!("cannot connect to {endpoint}"))
     }
 
     async fn send(&mut self, message: &[u8]) -> io::Result<()> {
-        self.0.write_all(&zmtp::message(&[message])).await
-    }
-}
-
-struct Connection {
-    stream: UnixStream,
-    zmtp: Zmtp,
-}
-
-impl Connection {
-    async fn open(mut stream: UnixStream, role: Role) -> io::Result<Self> {
-        stream.write_all(&zmtp::opening(role)).await?;
-        let zmtp = Zmtp::new(role, LIMITS);
-        Ok(Self { stream, zmtp })
-    }
-
-    /// Returns the next input; `None` if more must be read. The end of the stream is an error.
-    async fn read(&mut self) -> io::Result<Option<Input>> {
-        let input = self.zmtp.next_input().map_err(io::Error::other)?;
-        if input.is_none() {
-            self.zmtp.inbox.reserve(READ);
-            if self.stream.read_buf(&mut self.zmtp.inbox).await? == 0 {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-        }
-        Ok(input)
+        self.0.write_all(&zmtp::message(message)).await
     }
 }
 

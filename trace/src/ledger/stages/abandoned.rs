@@ -1,7 +1,5 @@
 //! Requests that the scheduler continues although the receiver deleted them: their client left, or they were aborted.
 
-use serde::{Deserialize, Serialize};
-
 use crate::clock::MonoNs;
 
 /// Outputs for so long after the first discarded one show that no abort arrived. An abort in progress takes a step or two; SGLang sends it two
@@ -11,7 +9,7 @@ pub(in crate::ledger) const ABANDONED_NS: u64 = 5_000_000_000;
 const LONGEST: usize = 16;
 
 /// Discarded outputs of one request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Discarded {
     outputs: u64,
     since: Option<MonoNs>,
@@ -19,7 +17,7 @@ pub(super) struct Discarded {
 }
 
 /// Requests whose outputs were discarded for longer than an abort takes.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AbandonedRequests {
     /// Number of requests.
     pub requests: u64,
@@ -33,7 +31,7 @@ pub struct AbandonedRequests {
 }
 
 /// An abandoned request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbandonedRequest {
     /// The engine's request id, as logged.
     pub rid: Box<str>,

@@ -1,7 +1,5 @@
 //! Processes that log their state: `states`, wait for messages, whether more messages were ready, CPU use.
 
-use serde::{Deserialize, Serialize};
-
 use crate::clock::MonoNs;
 use crate::event::LoggedState;
 use crate::stats::Distribution;
@@ -16,7 +14,7 @@ const CHECK_NS: u64 = 3_000_000_000;
 const STEPS: usize = 240;
 
 /// State of one process, from its own log.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub struct LoggedProcess {
     /// Source: a role, a process, or the log file.
     pub by: Box<str>,
@@ -41,7 +39,7 @@ pub struct LoggedProcess {
 }
 
 /// A silence that health checks reported: no message came, although each asked for one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedSilence {
     /// Time of the last message before.
     pub last_message: MonoNs,
@@ -72,7 +70,7 @@ impl LoggedSilence {
 }
 
 /// Maximum of `states` over time, in steps.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct States {
     /// Overall maximum, and its time.
     pub max: Option<(MonoNs, u32)>,
@@ -137,7 +135,7 @@ impl LoggedProcess {
     }
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(super) struct LoggedProcesses(pub(super) Vec<LoggedProcess>);
 
 impl LoggedProcesses {

@@ -1,6 +1,5 @@
 //! The stages of one request, in the order they happened.
 
-use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
 use super::abandoned::Discarded;
@@ -14,7 +13,7 @@ const SLOWEST: usize = 16;
 const SAME_NS: u64 = 1_000_000;
 
 /// One logged stage.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     /// Time by the engine's own clock.
     pub at: MonoNs,
@@ -29,7 +28,7 @@ pub struct Mark {
 }
 
 /// The stages of one request, earliest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
     pub(super) list: SmallVec<[Mark; 6]>,
     /// Bit mask of the stages whose gap is already computed.
@@ -107,7 +106,7 @@ impl Marks {
 }
 
 /// A request with a long gap.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Slow {
     /// The engine's request id, as logged.
     pub rid: Box<str>,

@@ -17,7 +17,6 @@ pub use rank::Correlation;
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
-use serde::{Deserialize, Serialize};
 
 use self::logged_processes::LoggedProcesses;
 use self::rank::Pairs;
@@ -34,7 +33,7 @@ const PAIRS: usize = 256;
 const AWAITED: usize = 131_072;
 
 /// All data from the engine's log.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub struct Stages {
     names: Names,
     by: Names,
@@ -55,7 +54,7 @@ pub struct Stages {
 }
 
 /// Names, identified by their index.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 struct Names(Vec<Box<str>>);
 
 impl Names {
@@ -82,7 +81,7 @@ impl Names {
 }
 
 /// Counters of stages.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageCounts {
     /// Logged stages, without health checks.
     pub logged: u64,
@@ -103,7 +102,7 @@ pub struct StageCounts {
 }
 
 /// Merged chunks in the engine's log. It logs only merges of 20 chunks or more, so these are lower bounds.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MergedCounts {
     /// Number of log lines.
     pub times: u64,

@@ -1,7 +1,5 @@
 //! Correlation of long gaps with many states: Spearman's rank correlation, which needs no linear relation and no units.
 
-use serde::{Deserialize, Serialize};
-
 /// Maximum number of pairs kept; beyond that, a uniform random sample.
 const KEPT: usize = 131_072;
 
@@ -16,7 +14,7 @@ pub struct Correlation {
     pub sampled: u64,
 }
 
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default)]
 pub(super) struct Pairs {
     list: Vec<(u64, u32)>,
     seen: u64,

@@ -58,11 +58,6 @@ impl Encoder {
         self.columns.len() >= bytes || self.content.chunks >= BLOCK_CHUNKS || self.ids >= BLOCK_IDS
     }
 
-    /// Stores standing data without writing it.
-    pub(in crate::record) fn note(&mut self, what: &What<'_>) {
-        self.standing.update(what);
-    }
-
     pub(in crate::record) fn tick(&mut self, now: MonoNs) {
         self.write_standing();
         self.begin(op::TICK, now.0);

@@ -135,6 +135,8 @@ impl Recording {
         };
         let end = sections.iter().find(|(_, s)| s.kind == kind::END).copied();
         let end = end.and_then(|(at, s)| json::<End>(&file, at, &s));
+        let status = sections.iter().rev().find(|(_, s)| s.kind == kind::STATUS).copied();
+        let status = status.and_then(|(at, s)| json::<ReportInput>(&file, at, &s));
         sections.retain(|(_, s)| s.kind == kind::BLOCK);
         match &end {
             None => missing.unfinished = !preamble.ring,
@@ -154,7 +156,7 @@ impl Recording {
             header,
             blocks,
             anchors,
-            closing: end.and_then(|end| end.closing),
+            closing: end.and_then(|end| end.closing).or(status),
             missing,
             bytes,
             indexed,

@@ -241,7 +241,7 @@ pub(super) fn create(
     name.push(format!(".{}.new", std::process::id()));
     let made = if replaced { path.with_file_name(name) } else { path.to_owned() };
     let mut file = storage::create(&made).map_err(|error| RecordError::io("create", path, error))?;
-    let written = begin(&mut file, header, run, ring).and_then(|bytes| {
+    let written = write_start(&mut file, header, run, ring).and_then(|bytes| {
         if replaced {
             storage::rename(&made, path)?;
         }
@@ -256,7 +256,8 @@ pub(super) fn create(
     }
 }
 
-fn begin(file: &mut File, header: &Header, run: u64, ring: bool) -> io::Result<u64> {
+/// Writes preamble and header. Returns their length in bytes.
+pub(in crate::record) fn write_start(file: &mut impl Write, header: &Header, run: u64, ring: bool) -> io::Result<u64> {
     let json = serde_json::to_vec(header)?;
     let mut section =
         Section { kind: kind::HEADER, raw: json.len() as u32, run, anchor: header.anchor, ..Section::default() };

@@ -9,7 +9,10 @@ mod worker;
 use std::path::PathBuf;
 
 pub use files::is_part_of;
+pub(super) use files::write_start;
+pub(super) use pack::seal;
 pub use pack::{BlockPacker, OpenBlock};
+pub(super) use recorder::run_id;
 pub use recorder::{Pending, Recorder};
 
 /// Options of a recording. The defaults are for live runs.

@@ -8,8 +8,8 @@ use crate::clock::Anchor;
 
 /// Compression level of files.
 pub(super) const LEVEL: i32 = 3;
-/// Compression level of a feed. Its blocks cover only 0.1 s, so a higher level saves too little.
-const FEED_LEVEL: i32 = 1;
+/// Compression level of a stream. Its blocks cover only 0.1 s, so a higher level saves too little.
+const STREAM_LEVEL: i32 = 1;
 
 /// A closed block, not compressed yet, so that another thread can compress it.
 #[derive(Debug)]
@@ -41,12 +41,12 @@ pub struct BlockPacker {
 }
 
 impl BlockPacker {
-    /// Allocates the buffers for the blocks of a feed.
+    /// Allocates the buffers for the blocks of a stream.
     pub fn new() -> io::Result<Self> {
-        Self::of_level(FEED_LEVEL)
+        Self::of_level(STREAM_LEVEL)
     }
 
-    /// Compresses a block of a feed and returns its bytes.
+    /// Compresses a block and returns its bytes.
     pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
         Ok(self.block(block, 0, 0)?.1)
     }
@@ -56,7 +56,7 @@ impl BlockPacker {
     }
 
     /// Compresses a block, section `seq` of the run. Returns its header, and header and payload as bytes.
-    pub(super) fn block(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<(Section, &[u8])> {
+    pub(in crate::record) fn block(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<(Section, &[u8])> {
         let mut section = Section {
             kind: kind::BLOCK,
             run,
@@ -85,7 +85,7 @@ impl BlockPacker {
 }
 
 /// Completes the header for an uncompressed or already compressed payload. Returns header and payload.
-pub(super) fn seal<'a>(section: &mut Section, payload: &[u8], out: &'a mut Vec<u8>) -> &'a [u8] {
+pub(in crate::record) fn seal<'a>(section: &mut Section, payload: &[u8], out: &'a mut Vec<u8>) -> &'a [u8] {
     section.packed = payload.len() as u32;
     section.crc = crc32fast::hash(payload);
     out.clear();

@@ -75,7 +75,7 @@ impl Pending {
 impl Recorder {
     /// Creates the file, readable by its owner only, and the thread that writes it.
     pub fn create(path: &Path, header: &Header, options: RecordOptions) -> Result<Self, RecordError> {
-        let run = run();
+        let run = run_id();
         let header = Header { part: 0, ..header.clone() };
         let store = Store::Files(Files::create(path, &header, run, options)?);
         Self::start(path, store, run, &header, options)
@@ -85,7 +85,7 @@ impl Recorder {
     /// recording, even after a crash. An existing one may contain the last minutes of a killed run, so it is replaced only with
     /// `options.force`.
     pub fn ring(path: &Path, size: u64, header: &Header, options: RecordOptions) -> Result<Self, RecordError> {
-        let run = run();
+        let run = run_id();
         let store = Store::Ring(Ring::create(path, size, header, run, options.force)?);
         Self::start(path, store, run, header, options)
     }
@@ -263,8 +263,8 @@ impl Drop for Recorder {
     }
 }
 
-/// Run id, which distinguishes the sections of this run from others.
-fn run() -> u64 {
+/// Creates a run id, which distinguishes the sections of this run from others.
+pub(in crate::record) fn run_id() -> u64 {
     use std::hash::BuildHasher;
     hashbrown::DefaultHashBuilder::default().hash_one((wall_ns(), MonoNs::now(), std::process::id()))
 }

@@ -1,0 +1,94 @@
+//! Clients that the endpoint refused or dropped.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::path::{MAX_CONNECTIONS, ServedPath};
+use crate::units::count;
+
+/// Clients that got no response, or lost theirs.
+#[derive(Debug, Default)]
+pub(super) struct EndpointCounts {
+    /// Displaced by newer connections.
+    pub(super) displaced: AtomicU64,
+    /// Over a size or time limit, or not HTTP.
+    pub(super) failed: AtomicU64,
+    /// Requests without the token.
+    pub(super) unauthorized: AtomicU64,
+    /// Requests beyond a path's limit of clients.
+    pub(super) over_limit: AtomicU64,
+    /// Clients of `/recording` that read too slowly.
+    pub(super) slow_recording: AtomicU64,
+    /// Clients of `/events` that read too slowly.
+    pub(super) slow_events: AtomicU64,
+    /// Connections that stream.
+    pub(super) streaming: AtomicU64,
+    /// Blocks of the recording that the endpoint's thread was too slow to take.
+    pub(super) blocks_dropped: AtomicU64,
+}
+
+impl EndpointCounts {
+    /// Counts a slow client of a stream.
+    pub(super) fn count_slow(&self, path: ServedPath) {
+        let slow = if path == ServedPath::Events { &self.slow_events } else { &self.slow_recording };
+        slow.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Clients refused so far, by reason.
+    pub(super) fn refused(&self) -> [(&'static str, u64); 4] {
+        [
+            ("displaced", read(&self.displaced)),
+            ("failed", read(&self.failed)),
+            ("unauthorized", read(&self.unauthorized)),
+            ("over_limit", read(&self.over_limit)),
+        ]
+    }
+
+    /// Clients dropped from the streams so far, by path.
+    pub(super) fn dropped(&self) -> [(&'static str, u64); 2] {
+        [
+            (ServedPath::Recording.name(), read(&self.slow_recording)),
+            (ServedPath::Events.name(), read(&self.slow_events)),
+        ]
+    }
+
+    /// Summary for the report.
+    pub(super) fn trouble(&self) -> Vec<String> {
+        let [(_, displaced), (_, failed), (_, unauthorized), (_, over_limit)] = self.refused();
+        let slow: u64 = self.dropped().iter().map(|(_, dropped)| dropped).sum();
+        let blocks_dropped = read(&self.blocks_dropped);
+        let lines = [
+            (displaced + failed > 0).then(|| {
+                format!(
+                    "metrics: connections closed without a response: {displaced} replaced by newer ones (limit {}), {failed} too slow, too long or not HTTP; check who can reach the address of --metrics",
+                    MAX_CONNECTIONS
+                )
+            }),
+            (unauthorized > 0).then(|| {
+                format!(
+                    "metrics: {unauthorized} requests without the token of --token-file were refused; check the client's `authorization`, and who can reach the address of --metrics"
+                )
+            }),
+            (over_limit > 0).then(|| {
+                format!(
+                    "metrics: {over_limit} requests were refused because the path had too many clients; check who can reach the address of --metrics"
+                )
+            }),
+            (slow > 0).then(|| {
+                format!(
+                    "metrics: {slow} clients of /recording and /events were dropped because they read too slowly; they can connect again"
+                )
+            }),
+            (blocks_dropped > 0).then(|| {
+                format!(
+                    "metrics: {} blocks are missing in /recording and /events because this machine was too busy",
+                    count(blocks_dropped)
+                )
+            }),
+        ];
+        lines.into_iter().flatten().collect()
+    }
+}
+
+pub(super) fn read(count: &AtomicU64) -> u64 {
+    count.load(Ordering::Relaxed)
+}

@@ -1,0 +1,196 @@
+//! Answers to requests.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{
+    ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
+};
+use hyper::{Method, Request, Response, StatusCode};
+use tokio::sync::mpsc::channel;
+use tokio::sync::{Notify, Semaphore};
+use trace::engine::Engines;
+use trace::metrics::Family;
+use trace::report::Report;
+use trace::report::hostile::{self, EscapeForm};
+
+use super::body::ReplyBody;
+use super::follow::StreamClient;
+use super::store::SectionStore;
+use crate::telemetry::HOST_HEADER;
+use crate::telemetry::access::AccessToken;
+use crate::telemetry::counts::EndpointCounts;
+use crate::telemetry::exposition::encode;
+use crate::telemetry::health::Health;
+use crate::telemetry::path::ServedPath;
+use crate::telemetry::snapshot::SnapshotClient;
+
+/// Maximum wait for the run, which normally answers within milliseconds.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for `/healthz`, which callers repeat.
+const HEALTH_PATIENCE: Duration = Duration::from_secs(2);
+/// Parts of a stream that wait for the connection.
+const WAITING_PARTS: usize = 1;
+
+/// Data for the answers, shared by all connections.
+pub(super) struct Server {
+    pub(super) token: Option<AccessToken>,
+    pub(super) counts: Arc<EndpointCounts>,
+    pub(super) metrics: SnapshotClient<Vec<Family>>,
+    pub(super) report: SnapshotClient<Report>,
+    pub(super) health: SnapshotClient<Health>,
+    pub(super) store: Arc<SectionStore>,
+    pub(super) engines: Engines,
+    /// Free places of each path, in the order of [`ServedPath::ALL`].
+    pub(super) places: [Arc<Semaphore>; ServedPath::ALL.len()],
+    pub(super) stall: Duration,
+}
+
+/// A connection, as seen by the answers to its request.
+#[derive(Debug, Default)]
+pub(super) struct ConnectionState {
+    pub(super) has_request: AtomicBool,
+    pub(super) is_stream: AtomicBool,
+    /// Closes the connection.
+    pub(super) close: Arc<Notify>,
+}
+
+impl Server {
+    /// Number of current clients of a path.
+    pub(super) fn clients(places: &[Arc<Semaphore>; ServedPath::ALL.len()], path: ServedPath) -> u64 {
+        (path.max_clients() - places[path as usize].available_permits()) as u64
+    }
+
+    pub(super) async fn answer(
+        &self,
+        request: Request<Incoming>,
+        connection: &ConnectionState,
+    ) -> Result<Response<ReplyBody>, Infallible> {
+        let path = ServedPath::parse(request.uri().path());
+        if path.is_none_or(ServedPath::needs_token) && !self.is_authorized(&request) {
+            self.counts.unauthorized.fetch_add(1, Ordering::Relaxed);
+            let why = "unauthorized: send the token of --token-file as a bearer token\n";
+            return Ok(with(plain(StatusCode::UNAUTHORIZED, why), WWW_AUTHENTICATE, "Bearer"));
+        }
+        if ![Method::GET, Method::HEAD].contains(request.method()) {
+            let why = "method not allowed: use GET\n";
+            return Ok(with(plain(StatusCode::METHOD_NOT_ALLOWED, why), ALLOW, "GET, HEAD"));
+        }
+        let Some(path) = path else {
+            let names = ServedPath::ALL.map(ServedPath::name).join(", ");
+            return Ok(plain(StatusCode::NOT_FOUND, &format!("not found: tokengap serves {names}\n")));
+        };
+        let Ok(permit) = Arc::clone(&self.places[path as usize]).try_acquire_owned() else {
+            self.counts.over_limit.fetch_add(1, Ordering::Relaxed);
+            let why = format!("too many clients: {} has a limit of {}\n", path.name(), path.max_clients());
+            return Ok(with(plain(StatusCode::SERVICE_UNAVAILABLE, &why), RETRY_AFTER, "5"));
+        };
+        let response = match path {
+            ServedPath::Metrics => self.metrics(&request).await,
+            ServedPath::Report => self.report().await,
+            ServedPath::Health => self.health().await,
+            ServedPath::Recording | ServedPath::Events if request.method() == Method::HEAD => {
+                stream_response(path, ReplyBody::whole(Bytes::new()))
+            }
+            ServedPath::Recording | ServedPath::Events => self.stream(path, connection),
+        };
+        Ok(response.map(|body| body.holding(permit)))
+    }
+
+    fn is_authorized(&self, request: &Request<Incoming>) -> bool {
+        let sent = request.headers().get(AUTHORIZATION);
+        self.token.as_ref().is_none_or(|token| token.is_sent_in(sent))
+    }
+
+    async fn metrics(&self, request: &Request<Incoming>) -> Response<ReplyBody> {
+        let Some(families) = self.metrics.fetch(PATIENCE).await else {
+            return no_answer();
+        };
+        let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
+        match encode(families.to_vec(), accept.unwrap_or_default()) {
+            Ok((content_type, body)) => response(StatusCode::OK, content_type, body),
+            Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode metrics: {error}\n")),
+        }
+    }
+
+    async fn report(&self) -> Response<ReplyBody> {
+        let Some(report) = self.report.fetch(PATIENCE).await else {
+            return no_answer();
+        };
+        match serde_json::to_string(&*report) {
+            Ok(json) => response(
+                StatusCode::OK,
+                "application/json",
+                hostile::output(&json, EscapeForm::Json).into_owned() + "\n",
+            ),
+            Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode the report: {error}\n")),
+        }
+    }
+
+    async fn health(&self) -> Response<ReplyBody> {
+        let (status, health) = match self.health.fetch(HEALTH_PATIENCE).await {
+            Some(health) if health.is_running => (StatusCode::OK, health.to_json()),
+            Some(health) => (StatusCode::SERVICE_UNAVAILABLE, health.to_json()),
+            None => (StatusCode::SERVICE_UNAVAILABLE, Health::dead("the run failed or is overloaded")),
+        };
+        with(response(status, "application/json", format!("{health}\n")), CACHE_CONTROL, "no-store")
+    }
+
+    fn stream(&self, path: ServedPath, connection: &ConnectionState) -> Response<ReplyBody> {
+        connection.is_stream.store(true, Ordering::Relaxed);
+        self.counts.streaming.fetch_add(1, Ordering::Relaxed);
+        let (parts, outgoing) = channel(WAITING_PARTS);
+        let is_complete = Arc::<AtomicBool>::default();
+        let client = StreamClient {
+            path,
+            cursor: self.store.cursor(),
+            parts,
+            is_complete: Arc::clone(&is_complete),
+            close: Arc::clone(&connection.close),
+            counts: Arc::clone(&self.counts),
+            stall: self.stall,
+        };
+        if path == ServedPath::Events {
+            client.send_events(self.engines);
+        } else {
+            tokio::spawn(client.send_recording());
+        }
+        stream_response(path, ReplyBody::stream(outgoing, is_complete))
+    }
+}
+
+fn no_answer() -> Response<ReplyBody> {
+    plain(StatusCode::SERVICE_UNAVAILABLE, "no response from the run: it failed or is overloaded\n")
+}
+
+fn stream_response(path: ServedPath, body: ReplyBody) -> Response<ReplyBody> {
+    let content_type =
+        if path == ServedPath::Events { "application/jsonl; charset=utf-8" } else { "application/octet-stream" };
+    let mut response = Response::new(body);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // On watchers' screens, the name of a pod says more than its address.
+    let host = rustix::system::uname().nodename().to_bytes().to_vec();
+    if let Ok(host) = HeaderValue::from_bytes(&host) {
+        response.headers_mut().insert(HOST_HEADER, host);
+    }
+    response
+}
+
+fn plain(status: StatusCode, text: &str) -> Response<ReplyBody> {
+    response(status, "text/plain; charset=utf-8", text.to_owned())
+}
+
+fn response(status: StatusCode, content_type: &'static str, body: String) -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::whole(body));
+    *response.status_mut() = status;
+    with(response, CONTENT_TYPE, content_type)
+}
+
+fn with(mut response: Response<ReplyBody>, name: HeaderName, value: &'static str) -> Response<ReplyBody> {
+    response.headers_mut().insert(name, HeaderValue::from_static(value));
+    response
+}

@@ -1,0 +1,247 @@
+//! Sends the stream of a run to one client.
+
+use std::cell::RefCell;
+use std::io::{self, Write};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hyper::body::Bytes;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::sync::mpsc::Sender;
+use tokio::time::{sleep, timeout};
+use trace::Config;
+use trace::engine::Engines;
+use trace::export::{Export, Format, Opening, Options};
+use trace::record::{BlockReader, Header, Record, StreamSection, StreamSplitter};
+use trace::report::ReportInput;
+
+use super::store::{SectionCursor, StreamStep};
+use crate::telemetry::counts::EndpointCounts;
+use crate::telemetry::path::ServedPath;
+
+/// Client of a stream.
+pub(super) struct StreamClient {
+    pub(super) path: ServedPath,
+    pub(super) cursor: SectionCursor,
+    /// Parts of the response. It holds few, so that a client that does not read is noticed.
+    pub(super) parts: Sender<Bytes>,
+    /// Set when the response is complete.
+    pub(super) is_complete: Arc<AtomicBool>,
+    /// Closes the connection.
+    pub(super) close: Arc<Notify>,
+    pub(super) counts: Arc<EndpointCounts>,
+    /// Maximum time without reading.
+    pub(super) stall: Duration,
+}
+
+/// Why a stream stops.
+enum StreamEnd {
+    /// The run has ended, and the client has everything.
+    Complete,
+    /// The client has disconnected.
+    Gone,
+    /// The client reads too slowly.
+    Slow,
+    /// The recording cannot be converted.
+    Failed(String),
+}
+
+impl StreamClient {
+    /// Sends the recording until the run ends, the client leaves, or it is too slow.
+    pub(super) async fn send_recording(mut self) {
+        let end = loop {
+            match self.cursor.next().await {
+                StreamStep::Section(section) => {
+                    if let Err(end) = self.send(section).await {
+                        break end;
+                    }
+                }
+                StreamStep::Behind => break StreamEnd::Slow,
+                StreamStep::Ended => break StreamEnd::Complete,
+            }
+        };
+        self.finish(end).await;
+    }
+
+    /// Sends the events as [`Format::Events`], on a thread of its own.
+    pub(super) fn send_events(self, engines: Engines) {
+        let runtime = Handle::current();
+        tokio::task::spawn_blocking(move || {
+            let end = self.convert_events(engines, &runtime);
+            runtime.block_on(self.finish(end));
+        });
+    }
+
+    fn convert_events(&self, engines: Engines, runtime: &Handle) -> StreamEnd {
+        let mut cursor = self.cursor.clone();
+        let opening = match runtime.block_on(read_opening(cursor.clone())) {
+            Ok(opening) => opening,
+            Err(end) => return end,
+        };
+        let lines = LineBuffer::default();
+        let mut converter = EventConverter::new(opening, engines, lines.clone());
+        loop {
+            let converted = match runtime.block_on(cursor.next()) {
+                StreamStep::Section(section) => converter.convert(&section),
+                StreamStep::Behind => return StreamEnd::Slow,
+                StreamStep::Ended => return StreamEnd::Complete,
+            };
+            if let Err(error) = converted {
+                return StreamEnd::Failed(error.to_string());
+            }
+            let text = lines.0.take();
+            if !text.is_empty()
+                && let Err(end) = runtime.block_on(self.send(text.into()))
+            {
+                return end;
+            }
+        }
+    }
+
+    async fn send(&self, part: Bytes) -> Result<(), StreamEnd> {
+        match timeout(self.stall, self.parts.send(part)).await {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(_)) => Err(StreamEnd::Gone),
+            Err(_) => Err(StreamEnd::Slow),
+        }
+    }
+
+    async fn finish(self, end: StreamEnd) {
+        match end {
+            StreamEnd::Complete => {
+                self.is_complete.store(true, Ordering::Release);
+                drop(self.parts);
+                // Time to read the rest.
+                sleep(self.stall).await;
+            }
+            StreamEnd::Gone => {}
+            StreamEnd::Slow => self.counts.count_slow(self.path),
+            StreamEnd::Failed(error) => tracing::warn!("metrics: {} failed: {error}", self.path.name()),
+        }
+        self.close.notify_one();
+    }
+}
+
+/// Reads the kept past ahead, as the export of a recording does. Waits for the first event.
+async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
+    let mut splitter = StreamSplitter::default();
+    let mut reader = BlockReader::default();
+    let mut opening = None;
+    let mut has_event = false;
+    loop {
+        let step = if has_event { ahead.try_next() } else { Some(ahead.next().await) };
+        let section = match step {
+            Some(StreamStep::Section(section)) => section,
+            Some(StreamStep::Behind) => return Err(StreamEnd::Slow),
+            Some(StreamStep::Ended) | None => break,
+        };
+        splitter.extend(&section);
+        let mut goes_on = true;
+        while let Some(section) = splitter.next_section().map_err(|error| StreamEnd::Failed(error.to_string()))? {
+            match section {
+                StreamSection::Header { header, .. } => opening = Some(opening_of(&header)),
+                StreamSection::Block(block) => {
+                    let read = reader.read(&block, &mut |record| {
+                        if let (Record::Event(event), Some(opening)) = (&record, &mut opening) {
+                            has_event = true;
+                            goes_on &= opening.learn(event);
+                        }
+                    });
+                    read.map_err(|error| StreamEnd::Failed(error.to_string()))?;
+                }
+                StreamSection::Status(_) | StreamSection::End(_) => {}
+            }
+        }
+        if !goes_on {
+            break;
+        }
+    }
+    opening.ok_or(StreamEnd::Complete)
+}
+
+fn opening_of(header: &Header) -> Opening {
+    Opening::new(&header.source, &header.tokengap, header.anchor)
+}
+
+/// Converts the sections of a recording to lines of events.
+struct EventConverter {
+    opening: Opening,
+    engines: Engines,
+    lines: LineBuffer,
+    splitter: StreamSplitter,
+    reader: BlockReader,
+    /// Name of the source, and the conversion, once the header was read.
+    export: Option<(String, Export<'static>)>,
+}
+
+impl EventConverter {
+    fn new(opening: Opening, engines: Engines, lines: LineBuffer) -> Self {
+        Self {
+            opening,
+            engines,
+            lines,
+            splitter: StreamSplitter::default(),
+            reader: BlockReader::default(),
+            export: None,
+        }
+    }
+
+    fn convert(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.splitter.extend(bytes);
+        while let Some(section) = self.splitter.next_section().map_err(io::Error::other)? {
+            match (section, &mut self.export) {
+                (StreamSection::Header { header, .. }, _) => {
+                    let config = Config { engines: self.engines, ..header.config };
+                    let (options, lines) = (Options::default(), self.lines.clone());
+                    let export = Export::new(Format::Events, options, config, &self.opening, lines)?;
+                    self.export = Some((header.source, export));
+                }
+                (StreamSection::Block(block), Some((_, export))) => {
+                    let mut written = Ok(());
+                    let read = self.reader.read(&block, &mut |record| {
+                        let converted = match record {
+                            Record::Event(event) => export.event(&event),
+                            Record::Tick(now) => export.tick(now),
+                            Record::Anchor(anchor) => {
+                                export.anchor(anchor);
+                                Ok(())
+                            }
+                            Record::Closing(_) => Ok(()),
+                        };
+                        if written.is_ok() {
+                            written = converted;
+                        }
+                    });
+                    read.map_err(io::Error::other)?;
+                    written?;
+                    export.flush()?;
+                }
+                (StreamSection::End(closing), export) => {
+                    if let Some((source, export)) = export.take() {
+                        export.finish(&ReportInput { kind: source, ..*closing })?;
+                    }
+                }
+                (StreamSection::Status(_) | StreamSection::Block(_), _) => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Lines that were not sent yet.
+#[derive(Clone, Default)]
+struct LineBuffer(Rc<RefCell<Vec<u8>>>);
+
+impl Write for LineBuffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.borrow_mut().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

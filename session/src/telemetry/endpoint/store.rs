@@ -1,0 +1,172 @@
+//! Sections of the run's recording that clients can still get: a bounded past, then each new one.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use hyper::body::Bytes;
+use tokio::sync::Notify;
+
+/// Minimum of the bytes that are kept in addition to the past that a new client gets, of which they are a quarter. A client that falls further
+/// behind is dropped.
+const MIN_SLACK_BYTES: usize = 1 << 20;
+
+/// The kept sections, shared by the endpoint and its clients.
+#[derive(Debug)]
+pub(super) struct SectionStore {
+    /// Preamble and header of the recording.
+    start: Bytes,
+    /// Maximum size of the past that a new client gets, in bytes.
+    past_bytes: usize,
+    kept: Mutex<Kept>,
+    arrived: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    sections: VecDeque<Bytes>,
+    /// Number of the oldest kept section.
+    first: u64,
+    bytes: usize,
+    has_ended: bool,
+}
+
+impl Kept {
+    fn end(&self) -> u64 {
+        self.first + self.sections.len() as u64
+    }
+}
+
+impl SectionStore {
+    pub(super) fn new(start: Bytes, past_bytes: usize) -> Self {
+        Self { start, past_bytes, kept: Mutex::default(), arrived: Notify::new() }
+    }
+
+    /// Adds a section, and removes the oldest beyond the limit. The newest is kept, however large it is.
+    pub(super) fn push(&self, section: Bytes) {
+        let mut kept = self.kept();
+        kept.bytes += section.len();
+        kept.sections.push_back(section);
+        let slack_bytes = (self.past_bytes / 4).max(MIN_SLACK_BYTES);
+        while kept.bytes > self.past_bytes.saturating_add(slack_bytes) && kept.sections.len() > 1 {
+            let removed = kept.sections.pop_front().map_or(0, |section| section.len());
+            kept.bytes -= removed;
+            kept.first += 1;
+        }
+        drop(kept);
+        self.arrived.notify_waiters();
+    }
+
+    /// Marks the end: no section follows.
+    pub(super) fn end(&self) {
+        self.kept().has_ended = true;
+        self.arrived.notify_waiters();
+    }
+
+    /// Position of a new client: before the past.
+    pub(super) fn cursor(self: &Arc<Self>) -> SectionCursor {
+        SectionCursor { store: Arc::clone(self), next: None }
+    }
+
+    /// Number of the oldest section of the past that a new client gets.
+    fn past(&self, kept: &Kept) -> u64 {
+        let mut bytes = 0;
+        let newest_first = kept.sections.iter().rev();
+        let within = newest_first.take_while(|section| {
+            bytes += section.len();
+            bytes <= self.past_bytes
+        });
+        kept.end() - within.count() as u64
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Position of a client in the stream.
+#[derive(Clone, Debug)]
+pub(super) struct SectionCursor {
+    store: Arc<SectionStore>,
+    /// Number of the next section; `None` before the start of the recording.
+    next: Option<u64>,
+}
+
+/// Next part of the stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum StreamStep {
+    Section(Bytes),
+    /// The next section is not kept any more: the client was too slow.
+    Behind,
+    Ended,
+}
+
+impl SectionCursor {
+    /// Waits for the next part.
+    pub(super) async fn next(&mut self) -> StreamStep {
+        loop {
+            let store = Arc::clone(&self.store);
+            // Created before the check, so that a section that arrives in between is noticed.
+            let arrived = store.arrived.notified();
+            if let Some(step) = self.try_next() {
+                return step;
+            }
+            arrived.await;
+        }
+    }
+
+    /// Next part; `None` if there is none yet.
+    pub(super) fn try_next(&mut self) -> Option<StreamStep> {
+        let kept = self.store.kept();
+        let Some(next) = self.next else {
+            self.next = Some(self.store.past(&kept));
+            return Some(StreamStep::Section(self.store.start.clone()));
+        };
+        let Some(index) = next.checked_sub(kept.first) else {
+            return Some(StreamStep::Behind);
+        };
+        match kept.sections.get(index as usize) {
+            Some(section) => {
+                self.next = Some(next + 1);
+                Some(StreamStep::Section(section.clone()))
+            }
+            None => kept.has_ended.then_some(StreamStep::Ended),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn section(length: usize) -> Bytes {
+        vec![0; length].into()
+    }
+
+    #[test]
+    fn a_new_client_gets_the_past_within_its_limit_and_a_slow_one_falls_behind() {
+        let store = Arc::new(SectionStore::new(section(1), 3_000));
+        for _ in 0..5 {
+            store.push(section(1_000));
+        }
+        let mut client = store.cursor();
+        assert_eq!(client.try_next(), Some(StreamStep::Section(section(1))));
+        for _ in 0..3 {
+            assert_eq!(client.try_next(), Some(StreamStep::Section(section(1_000))));
+        }
+        assert_eq!(client.try_next(), None, "nothing follows yet");
+        let mut slow = client.clone();
+        for _ in 0..3 {
+            store.push(section(MIN_SLACK_BYTES / 2));
+            assert_eq!(client.try_next(), Some(StreamStep::Section(section(MIN_SLACK_BYTES / 2))));
+        }
+        assert_eq!(slow.try_next(), Some(StreamStep::Behind));
+        store.push(section(2 * MIN_SLACK_BYTES));
+        assert_eq!(
+            client.try_next(),
+            Some(StreamStep::Section(section(2 * MIN_SLACK_BYTES))),
+            "the newest is always kept"
+        );
+        store.end();
+        assert_eq!(client.try_next(), Some(StreamStep::Ended));
+    }
+}

@@ -1,0 +1,174 @@
+//! Clients of `/recording` and `/events`: they get the run's past and what follows, and slow ones are dropped.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::time::Instant;
+
+use trace::engine::Engines;
+use trace::export::{self, Format, Options};
+use trace::record::{Record, Recording, analyse};
+use trace::report::ReportInput;
+
+use super::hostile_clients::{endpoint_keeping, endpoint_with};
+use super::*;
+
+/// Longer than any wait of these tests should take.
+const SOON: Duration = Duration::from_secs(10);
+
+fn recorded_run() -> Recording {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/fixtures/recordings");
+    Recording::open(folder.join("2.0-demo-race.tgap")).expect("a recording")
+}
+
+/// Sends the records from `from` to `to` of the run, and returns whether it had so many.
+fn play(endpoint: &mut Endpoint, from: usize, to: usize) -> bool {
+    let recording = recorded_run();
+    let mut reader = recording.reader();
+    let mut number = 0;
+    while let Some(record) = reader.next().expect("readable") {
+        if number >= to {
+            return true;
+        }
+        match record {
+            Record::Event(event) if number >= from => endpoint.stream.event(&event),
+            Record::Tick(now) if number >= from => {
+                endpoint.stream.tick(now, &|| ReportInput::of("demo"));
+                // The endpoint's queue is short, and a real run ticks ten times a second.
+                thread::sleep(Duration::from_millis(1));
+            }
+            _ => {}
+        }
+        number += 1;
+    }
+    false
+}
+
+/// Body of a response with chunked encoding, and whether it was complete.
+fn read_chunked(answer: impl Read) -> (Vec<u8>, bool) {
+    let mut answer = BufReader::new(answer);
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        if answer.read_line(&mut line).unwrap_or(0) == 0 {
+            return (Vec::new(), false);
+        }
+    }
+    let mut body = Vec::new();
+    loop {
+        line.clear();
+        answer.read_line(&mut line).ok();
+        let Ok(length) = usize::from_str_radix(line.trim(), 16) else {
+            return (body, false);
+        };
+        let mut chunk = vec![0; length + 2];
+        if answer.read_exact(&mut chunk).is_err() {
+            return (body, false);
+        }
+        if length == 0 {
+            return (body, true);
+        }
+        body.extend_from_slice(&chunk[..length]);
+    }
+}
+
+fn request(endpoint: &Endpoint, path: &str) -> std::net::TcpStream {
+    let mut client = endpoint.connect();
+    client.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).expect("it reads");
+    client
+}
+
+fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < SOON, "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn opened(bytes: &[u8]) -> (tempfile::NamedTempFile, Recording) {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), bytes).expect("written");
+    let recording = Recording::open(file.path()).expect("a recording");
+    (file, recording)
+}
+
+fn report_of(recording: &Recording) -> String {
+    let (analysis, _) = analyse(recording, Engines::default(), &mut |_, _| {}).expect("readable");
+    analysis.report(&ReportInput::of("demo")).to_json()
+}
+
+#[test]
+fn a_stream_is_a_recording_of_the_whole_run_for_early_and_late_clients() {
+    let mut endpoint = endpoint_with(None, BOUNDS);
+    let early = request(&endpoint, "/recording");
+    let events = request(&endpoint, "/events");
+    wait_until("two clients", || endpoint.clients().iter().all(|(_, clients)| *clients == 1));
+    assert!(play(&mut endpoint, 0, 2_000));
+    let late = request(&endpoint, "/recording");
+    wait_until("three clients", || endpoint.served().clients == 3);
+    assert!(!play(&mut endpoint, 2_000, usize::MAX));
+    let readers = [early, events, late].map(|client| thread::spawn(move || read_chunked(client)));
+    endpoint.stream.finish(&ReportInput { slowest: 3, ..ReportInput::of("demo") });
+    let [early, events, late] = readers.map(|reader| reader.join().expect("no panic"));
+    assert!(early.1 && events.1 && late.1, "every stream is complete");
+    assert_eq!(early.0, late.0);
+    let (_file, recording) = opened(&early.0);
+    assert_eq!(recording.missing(), None);
+    assert_eq!(recording.closing().map(|closing| closing.slowest), Some(3));
+    assert_eq!(report_of(&recording), report_of(&recorded_run()));
+    let mut lines = Vec::new();
+    export::recorded(&recording, Engines::default(), Format::Events, Options::default(), &mut lines, &mut |_, _| {})
+        .expect("exported");
+    assert!(lines.len() > 100_000, "{} bytes", lines.len());
+    assert!(events.0 == lines, "the stream has the lines of the export");
+    assert_eq!(endpoint.counts.trouble(), Vec::<String>::new());
+}
+
+#[test]
+fn a_stream_that_begins_late_says_how_many_records_precede_it() {
+    let mut endpoint = endpoint_keeping(8_000, None, BOUNDS);
+    play(&mut endpoint, 0, usize::MAX);
+    // The endpoint's thread may still encode the last blocks.
+    thread::sleep(Duration::from_millis(300));
+    let late = request(&endpoint, "/recording");
+    wait_until("a client", || endpoint.served().clients == 1);
+    endpoint.stream.finish(&ReportInput::of("demo"));
+    let (bytes, is_complete) = read_chunked(late);
+    assert!(is_complete && bytes.len() < 20_000, "{} bytes", bytes.len());
+    let (_file, recording) = opened(&bytes);
+    let missing = recording.missing().expect("it begins late");
+    assert!(missing.records_before > 1_000 && missing.records_between == 0, "{missing:?}");
+}
+
+#[test]
+fn a_client_that_does_not_read_is_dropped_and_does_not_delay_others() {
+    let bounds = Bounds { stall: Duration::from_millis(300), ..BOUNDS };
+    let mut endpoint = endpoint_with(None, bounds);
+    let _not_reading = [request(&endpoint, "/recording"), request(&endpoint, "/events")];
+    let reading = request(&endpoint, "/recording");
+    let reader = thread::spawn(move || read_chunked(reading));
+    wait_until("three clients", || endpoint.served().clients == 3);
+    let began = Instant::now();
+    while endpoint.counts.dropped().iter().any(|(_, dropped)| *dropped == 0) {
+        play(&mut endpoint, 0, usize::MAX);
+        assert!(began.elapsed() < 3 * SOON, "{:?}", endpoint.counts.dropped());
+    }
+    wait_until("places are free again", || endpoint.served().clients == 1);
+    endpoint.stream.finish(&ReportInput::of("demo"));
+    let (bytes, is_complete) = reader.join().expect("no panic");
+    assert!(is_complete && bytes.len() > 100_000, "{} bytes", bytes.len());
+    assert!(endpoint.counts.trouble()[0].starts_with("metrics: 2 clients of /recording and /events were dropped"));
+}
+
+#[test]
+fn clients_beyond_the_limit_of_a_path_are_refused_and_counted() {
+    let endpoint = endpoint_with(None, BOUNDS);
+    let clients: Vec<_> = (0..ServedPath::Events.max_clients()).map(|_| request(&endpoint, "/events")).collect();
+    wait_until("all places are taken", || endpoint.served().clients == clients.len() as u64);
+    let refused = endpoint.ask("GET /events HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("retry-after"), "{refused}");
+    let metrics = endpoint.ask("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
+    assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
+    assert_eq!(endpoint.counts.refused()[3], ("over_limit", 1));
+    assert!(endpoint.counts.trouble()[0].starts_with("metrics: 1 requests were refused because the path"));
+}

@@ -1,0 +1,95 @@
+//! Passes a state of the run to the endpoint's thread. It is made on request, at most four times a second, between two turns of the run loop.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+
+/// Maximum age of a snapshot that is served again.
+const FRESH: Duration = Duration::from_millis(250);
+
+/// The snapshot made last.
+#[derive(Debug)]
+struct Latest<T> {
+    at: Instant,
+    content: Arc<T>,
+    /// Set after the end of the run: no newer snapshot will follow.
+    last: bool,
+}
+
+/// The run's side.
+pub(super) struct SnapshotPublisher<T> {
+    requested: Arc<AtomicBool>,
+    latest: watch::Sender<Option<Latest<T>>>,
+}
+
+/// The endpoint's side.
+pub(super) struct SnapshotClient<T> {
+    requested: Arc<AtomicBool>,
+    latest: watch::Receiver<Option<Latest<T>>>,
+}
+
+/// Creates both sides.
+pub(super) fn snapshot_pair<T>() -> (SnapshotPublisher<T>, SnapshotClient<T>) {
+    let (sender, latest) = watch::channel(None);
+    let requested = Arc::<AtomicBool>::default();
+    let publisher = SnapshotPublisher { requested: Arc::clone(&requested), latest: sender };
+    (publisher, SnapshotClient { requested, latest })
+}
+
+impl<T> SnapshotPublisher<T> {
+    /// Whether a client has requested a snapshot since the last call.
+    pub(super) fn take_request(&self) -> bool {
+        self.requested.swap(false, Ordering::Relaxed)
+    }
+
+    /// Publishes a snapshot; `last` marks the final one.
+    pub(super) fn publish(&self, content: T, last: bool) {
+        self.latest.send_replace(Some(Latest { at: Instant::now(), content: Arc::new(content), last }));
+    }
+}
+
+impl<T> SnapshotClient<T> {
+    /// Current snapshot; `None` if the run does not answer within `patience`.
+    pub(super) async fn fetch(&self, patience: Duration) -> Option<Arc<T>> {
+        let mut latest = self.latest.clone();
+        let is_fresh = |latest: &Latest<T>| latest.last || latest.at.elapsed() < FRESH;
+        if let Some(known) = latest.borrow_and_update().as_ref().filter(|latest| is_fresh(latest)) {
+            return Some(Arc::clone(&known.content));
+        }
+        self.requested.store(true, Ordering::Relaxed);
+        let answer = tokio::time::timeout(patience, latest.changed()).await;
+        answer.ok()?.ok()?;
+        latest.borrow().as_ref().map(|latest| Arc::clone(&latest.content))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_secs(5);
+
+    #[test]
+    fn snapshots_are_made_on_request_and_the_final_one_stays_available() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+        let runtime = runtime.expect("a runtime");
+        let (publisher, client) = snapshot_pair();
+        assert!(!publisher.take_request());
+        let asker = std::thread::spawn(move || {
+            let first = runtime.block_on(client.fetch(SOON));
+            (first, runtime, client)
+        });
+        let began = Instant::now();
+        while !publisher.take_request() && began.elapsed() < SOON {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        publisher.publish(7, true);
+        let (first, runtime, client) = asker.join().expect("no panic");
+        assert_eq!(first.as_deref(), Some(&7));
+        std::thread::sleep(2 * FRESH);
+        assert_eq!(runtime.block_on(client.fetch(SOON)).as_deref(), Some(&7));
+        assert!(!publisher.take_request(), "the final snapshot needs no request");
+    }
+}

@@ -1,0 +1,106 @@
+//! The run's side of the streams: collects records into blocks and passes them to the endpoint's thread, which never delays the run.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant};
+use std::{io, thread};
+
+use hyper::body::Bytes;
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+use trace::record::{BlockWriter, OpenBlock, Payload, StreamPacker};
+use trace::report::ReportInput;
+use trace::{Event, MonoNs};
+
+use super::counts::EndpointCounts;
+
+/// Capacity of the queue to the endpoint's thread.
+const JOBS: usize = 64;
+const SECOND_NS: u64 = 1_000_000_000;
+/// Maximum time for the clients to receive the end of the run.
+const LAST: Duration = Duration::from_secs(2);
+/// Interval between attempts to queue the end.
+const RETRY_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Work for the endpoint's thread, in order.
+pub(super) enum StreamJob {
+    Block(Box<OpenBlock>),
+    Status(Box<ReportInput>),
+    /// The end of the run. The endpoint's thread replies when the clients have received it.
+    End(Box<ReportInput>, mpsc::Sender<()>),
+}
+
+impl StreamJob {
+    /// Encodes the section.
+    pub(super) fn encode(&self, packer: &mut StreamPacker) -> io::Result<Bytes> {
+        match self {
+            Self::Block(block) => packer.block(block).map(Bytes::copy_from_slice),
+            Self::Status(status) => packer.status(status).map(Bytes::from),
+            Self::End(closing, _) => packer.end(closing).map(Bytes::from),
+        }
+    }
+}
+
+/// Writes the recording for the clients of the endpoint.
+pub(super) struct StreamPublisher {
+    jobs: Sender<StreamJob>,
+    blocks: BlockWriter,
+    last_status: Option<MonoNs>,
+    counts: Arc<EndpointCounts>,
+}
+
+impl StreamPublisher {
+    /// Creates the publisher, and the queue that the endpoint reads.
+    pub(super) fn new(payload: Payload, counts: Arc<EndpointCounts>) -> (Self, Receiver<StreamJob>) {
+        let (jobs, inbox) = channel(JOBS);
+        (Self { jobs, blocks: BlockWriter::new(payload), last_status: None, counts }, inbox)
+    }
+
+    /// Writes an event that the analysis has already applied.
+    pub(super) fn event(&mut self, event: &Event<'_>) {
+        self.blocks.event(event);
+        if self.blocks.is_full() {
+            self.send_block();
+        }
+    }
+
+    /// Writes a tick that the analysis has already applied, and sends the block collected since the last one.
+    pub(super) fn tick(&mut self, now: MonoNs, input: &dyn Fn() -> ReportInput) {
+        self.blocks.tick(now);
+        self.send_block();
+        if self.last_status.is_none_or(|at| now.since(at) >= SECOND_NS) {
+            self.last_status = Some(now);
+            // The next one replaces it, so a full queue costs nothing.
+            let _ = self.jobs.try_send(StreamJob::Status(Box::new(input())));
+        }
+    }
+
+    fn send_block(&mut self) {
+        if let Some(block) = self.blocks.close()
+            && self.jobs.try_send(StreamJob::Block(Box::new(block))).is_err()
+        {
+            // Readers notice the gap in the numbers of the records.
+            self.counts.blocks_dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Sends the end of the run and waits briefly until the clients have received it.
+    pub(super) fn finish(&mut self, input: &ReportInput) {
+        self.send_block();
+        let (done, is_done) = mpsc::channel();
+        let mut end = StreamJob::End(Box::new(input.clone()), done);
+        let until = Instant::now() + LAST;
+        while let Err(TrySendError::Full(back)) = self.jobs.try_send(end) {
+            if Instant::now() >= until {
+                break;
+            }
+            end = back;
+            thread::sleep(RETRY_INTERVAL);
+        }
+        let left = until.saturating_duration_since(Instant::now());
+        if is_done.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+            tracing::info!("metrics: some clients did not receive the end of the stream in time");
+        }
+    }
+}
