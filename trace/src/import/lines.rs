@@ -286,7 +286,7 @@ mod tests {
         #[test]
         fn each_line_has_its_own_first_mark(kinds in proptest::collection::vec(0_usize..6, 0..80), buffer_bytes in 1_usize..200) {
             const TEXTS: [&str; 6] = ["", "mark=", "x mark= y mark=", "mark", "=mark", "no m\u{e4}rk at all\r"];
-            let text: String = kinds.iter().map(|&kind| format!("{}\n", TEXTS[kind])).collect();
+            let text: String = kinds.iter().flat_map(|&kind| [TEXTS[kind], "\n"]).collect();
             let recogniser = Recogniser::new(&[&OneMark]);
             let mut lines = Lines::of(Box::new(io::Cursor::new(text.into_bytes())), buffer_bytes, 1 << 20);
             for kind in kinds {
