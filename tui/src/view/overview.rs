@@ -76,18 +76,18 @@ fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let x = pad.text(1, y, "flow", Ink::Head);
     let frames = if pad.width() >= 100 { format!("{} frames/s  ", rate(flow.frames)) } else { String::new() };
     let now = format!("{} tok/s  {frames}{} live", rate(flow.tokens), count(requests.live));
-    let x = pad.text(x + 5, y, &now, Ink::Strong);
+    let mut x = pad.text(x + 5, y, &now, Ink::Strong);
+    if model.abandoned_requests > 0 {
+        x = pad.text(x + 2, y, pad.theme.sign(Health::Warning), Ink::Health(Health::Warning));
+        x = pad.text(x + 1, y, &format!("{} abandoned", count(model.abandoned_requests)), Ink::Health(Health::Warning));
+    }
     let sums = format!(
         "of {}, {} finished upstream, {} aborted",
         count(requests.seen),
         count(requests.finished),
         count(requests.aborted)
     );
-    let x = pad.text(x + 1, y, &sums, Ink::Dim);
-    if model.abandoned_requests > 0 {
-        let x = pad.text(x + 2, y, pad.theme.sign(Health::Warning), Ink::Health(Health::Warning));
-        pad.text(x + 1, y, &format!("{} abandoned", count(model.abandoned_requests)), Ink::Health(Health::Warning));
-    }
+    pad.text(x + 1, y, &sums, Ink::Dim);
 
     let x = pad.text(1, y + 1, "tokens", Ink::Head);
     let reached = format!(

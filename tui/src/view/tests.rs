@@ -7,8 +7,8 @@ use session::playback::{Play, PlaybackState, Position, Speed};
 use session::sink::{Writing, Written};
 use trace::engine::{Drops, Engines, Facts};
 use trace::event::{
-    Answer, ArgumentsPart, Capabilities, CpuSample, Engine, Finish, Hop, Received, StackSample, ToolCallOutcome,
-    ToolCalls, UnjudgedReason, What,
+    Answer, AnswerEnd, ArgumentsPart, Capabilities, CpuSample, Engine, Finish, Hop, Received, StackSample,
+    ToolCallOutcome, ToolCalls, UnjudgedReason, What,
 };
 use trace::ledger::DEFAULT_CHUNK_HISTORY;
 use trace::ledger::FrontendResponse;
@@ -153,6 +153,26 @@ fn overview_matches_its_snapshots() {
     let mut empty = Fixture::of(Scene::new(&[]));
     empty.refresh();
     empty.snapshot("overview_empty");
+}
+
+#[test]
+fn abandoned_requests_are_on_the_overview() {
+    let mut fixture = Fixture::of(Scene::delivering());
+    for count in 1..=10 {
+        let at = u64::from(count) * 1_000 * MS;
+        fixture.scene.send(at, &[("5b92f00d", 1, count)]);
+        if count == 1 {
+            fixture.scene.deliver(at + MS, "5b92f00d", 1, 1);
+            let left = Answer { end: AnswerEnd::ClientLeft, ..Answer::new("5b92f00d", Some(1), None) };
+            fixture.scene.emit(at + 2 * MS, What::Answered(left));
+        }
+    }
+    fixture.refresh();
+    let abandoned = fixture.scene.analysis.ledger().abandoned_requests();
+    assert_eq!((abandoned.requests, abandoned.tokens), (1, Some(9)));
+    for size in SIZES {
+        assert!(fixture.drawn(size, "C").contains(" 1 abandoned of 1, "), "{}", fixture.drawn(size, "C"));
+    }
 }
 
 #[test]
