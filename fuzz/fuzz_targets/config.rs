@@ -15,6 +15,9 @@ use rustix::fs::{MemfdFlags, memfd_create};
 #[path = "../../tokengap/src/config/mod.rs"]
 mod config;
 
+#[path = "../../tokengap/src/named_file.rs"]
+mod named_file;
+
 /// Returns a command with a flag of each kind in each section.
 mod cli {
     use std::path::PathBuf;
