@@ -35,8 +35,8 @@ FIRST_WITH_LINKS = (6, 6)
 # BPF_PROG_TYPE_KPROBE, the type of programs at uprobes.
 UPROBE_PROGRAM = 2
 
-# Not run: measures a time.
-TIMED = ["an_observed_read_costs_about_a_microsecond"]
+# Not run: one measures a time, the other sends at a rate that an emulated machine may not reach.
+TIMED = ["an_observed_read_costs_about_a_microsecond", "each_of_5000_frames_a_second"]
 # Need a wheel that exists only for x86-64.
 OF_X86 = ["libzmq_4_3_2"]
 
@@ -193,7 +193,8 @@ def confined(test: Path) -> Cell:
     failed = [line.removeprefix("FAILED").strip() for line in lines if line.startswith("FAILED")]
     if failed or done.returncode:
         return other("wrong", "; ".join(failed[:3]) or done.stderr.strip()[-200:])
-    return works(lines[-1])
+    skipped = [line.removeprefix("SKIPPED: ") for line in lines if line.startswith("SKIPPED: ")]
+    return other("degraded", f"not refused: {'; '.join(skipped)}") if skipped else works(lines[-1])
 
 
 def features(options, granted: str) -> dict[str, Cell]:
