@@ -150,11 +150,13 @@ def verdict(checks: Checks, note: str) -> Cell:
 
 def live_tests(test: Path, project: Path) -> Cell:
     """The probe's own tests as root, with the Python environments that they have made on the host."""
-    folder = project / "target/tmp"
+    is_x86 = platform.machine() == "x86_64"
     skipped = list(TIMED)
+    # Cargo has a folder for each target that is not the host.
+    folder = project / "target" / ("tmp" if is_x86 else f"{platform.machine()}-unknown-linux-musl/tmp")
     with tempfile.TemporaryDirectory() as copy:
         # The project is read only here, and the tests make sockets in this folder.
-        if platform.machine() == "x86_64":
+        if is_x86:
             subprocess.run(["cp", "-a", f"{folder}/.", copy], check=True)
         else:
             make_environments(Path(copy))
