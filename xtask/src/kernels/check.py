@@ -82,7 +82,7 @@ def column(result: dict) -> str:
 
 
 def table(results: list[dict]) -> str:
-    """A row for each feature and a column for each kernel. Reasons are numbered notes."""
+    """A row for each feature that some run has, and a column for each kernel. Reasons are numbered notes."""
     notes: list[str] = []
 
     def cell(result: dict, key: str) -> str:
@@ -103,7 +103,8 @@ def table(results: list[dict]) -> str:
 
     lines = ["| | " + " | ".join(column(result) for result in results) + " |", "|---" * (len(results) + 1) + "|"]
     for name, key in ROWS:
-        lines.append(f"| {name} | " + " | ".join(cell(result, key) for result in results) + " |")
+        if any(key in result["cells"] for result in results):
+            lines.append(f"| {name} | " + " | ".join(cell(result, key) for result in results) + " |")
     lines.append("| capabilities of that user | " + " | ".join(f"`{result['capabilities']}`" for result in results) + " |")
     lines.append("")
     lines += [f"{number}. {note}" for number, note in enumerate(notes, 1)]
