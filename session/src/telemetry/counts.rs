@@ -59,8 +59,7 @@ impl EndpointCounts {
         let lines = [
             (displaced + failed > 0).then(|| {
                 format!(
-                    "metrics: connections closed without a response: {displaced} replaced by newer ones (limit {}), {failed} too slow, too long or not HTTP; check who can reach the address of --metrics",
-                    MAX_CONNECTIONS
+                    "metrics: connections closed without a response: {displaced} replaced by newer ones (limit {MAX_CONNECTIONS}), {failed} too slow, too long or not HTTP; check who can reach the address of --metrics"
                 )
             }),
             (unauthorized > 0).then(|| {

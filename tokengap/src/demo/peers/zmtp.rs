@@ -75,7 +75,9 @@ mod tests {
     async fn messages_of_any_length_are_read_after_the_handshake() {
         let payloads = [vec![], vec![7; 200], vec![8; 70_000]];
         let mut bytes = opening("PUSH");
-        payloads.iter().for_each(|payload| bytes.extend(message(payload)));
+        for payload in &payloads {
+            bytes.extend(message(payload));
+        }
         let mut stream = &bytes[..];
         read_opening(&mut stream).await.expect("a handshake");
         for payload in &payloads {
