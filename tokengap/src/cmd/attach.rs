@@ -89,11 +89,10 @@ impl Args {
     }
 
     fn helper_options(&self) -> HelperOptions {
-        let named = self.live.config.iter().chain(&self.live.telemetry.token_file);
         HelperOptions {
             prober_arguments: prober::Args::of(&self.probe_options()),
             named_pids: self.pid.iter().map(|spec| spec.pid).collect(),
-            named_files: named.chain(&self.worker_log).chain(&self.tokenizer).cloned().collect(),
+            named_files: self.live.config.iter().chain(&self.worker_log).chain(&self.tokenizer).cloned().collect(),
         }
     }
 

@@ -121,7 +121,6 @@ impl BlockReader {
         let begins = self.expected.is_none() && section.first_record > 0;
         self.begun_at.get_or_insert(section.first_record);
         let missed = self.go_on(section.first_record);
-        self.expected = Some(section.first_record.saturating_add(section.content.records.into()));
         let lost = (missed > 0).then(|| Missed::new(None, missed, MissedCause::QueueFull));
         let block = self.scratch.decode(&section.content, begins || missed > 0, lost);
         let mut block = block.map_err(malformed)?;
@@ -129,6 +128,8 @@ impl BlockReader {
             block.last().into_iter().for_each(&mut *give);
         }
         self.unknown += block.unknown;
+        // Only now: the records of a block that cannot be decoded are missed.
+        self.expected = Some(section.first_record.saturating_add(section.content.records.into()));
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use super::write::{BlockPacker, OpenBlock, run_id, seal, write_start};
 use crate::report::ReportInput;
 
 /// Maximum length of a section other than a block. Such sections are JSON and read as a whole.
-const MAX_JSON_BYTES: u32 = 4 << 20;
+const MAX_JSON_BYTES: u32 = 1 << 20;
 
 /// Encodes the sections of a stream.
 pub struct StreamPacker {

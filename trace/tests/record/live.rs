@@ -36,7 +36,9 @@ fn stream(inputs: &[Record<'_>], block: usize) -> Vec<u8> {
     let mut packer = StreamPacker::new(Header::of("model", Config::default())).expect("a packer");
     let mut bytes = packer.start().expect("a start");
     for part in inputs.chunks(block) {
-        part.iter().for_each(|input| write(&mut blocks, input));
+        for input in part {
+            write(&mut blocks, input);
+        }
         bytes.extend_from_slice(packer.block(&blocks.close().expect("records")).expect("packed"));
         bytes.extend(packer.status(&ReportInput::of("model")).expect("JSON"));
     }
@@ -70,7 +72,9 @@ proptest! {
     fn a_stream_has_the_same_report_however_its_bytes_arrive(length in 1_usize..5_000, block in 20_usize..400) {
         let inputs = traffic(300, 40, 23);
         let mut source = Analysis::new(crate::engine::config());
-        inputs.iter().for_each(|input| apply(&mut source, input));
+        for input in &inputs {
+            apply(&mut source, input);
+        }
         let (client, sections) = received(&stream(&inputs, block), length);
         prop_assert_eq!(report(&source), report(&client));
         let is_whole = matches!((sections.first(), sections.last()), (
@@ -149,4 +153,33 @@ fn a_missing_block_counts_as_missed_observations_not_as_lost_tokens() {
     let report = subscriber.report(&ReportInput::of("model"));
     assert_eq!(report.own.events_missed, 200);
     assert_eq!(report.chunks.tokens_lost.unwrap_or(0), 0);
+}
+
+#[test]
+fn an_undecodable_block_counts_as_missed_observations() {
+    let mut sections = received(&stream(&traffic(60, 40, 23), 50), 1_000).1;
+    sections.retain(|section| matches!(section, StreamSection::Block(_)));
+    let StreamSection::Block(block) = &mut sections[1] else { panic!("a block") };
+    // Valid checksums around columns that are cut off.
+    block.truncate(88 + 20);
+    block[12..16].copy_from_slice(&20_u32.to_le_bytes());
+    let payload_crc = crc32fast::hash(&block[88..]);
+    block[20..24].copy_from_slice(&payload_crc.to_le_bytes());
+    let header_crc = crc32fast::hash(&block[8..88]);
+    block[4..8].copy_from_slice(&header_crc.to_le_bytes());
+    let mut reader = BlockReader::default();
+    let mut missed = 0;
+    let mut refused = 0;
+    for section in &sections {
+        let StreamSection::Block(block) = section else { continue };
+        let read = reader.read(block, &mut |record| {
+            if let Record::Event(event) = record
+                && let What::Missed(event) = event.what
+            {
+                missed += event.count;
+            }
+        });
+        refused += u32::from(read.is_err());
+    }
+    assert_eq!((refused, missed, reader.lost()), (1, 50, 50));
 }

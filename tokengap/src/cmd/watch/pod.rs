@@ -51,6 +51,9 @@ pub(super) struct Pod {
     is_broken: bool,
     stopped: bool,
     gaps: u64,
+    /// Blocks that could not be decoded, and the reason of the last.
+    unreadable_blocks: u64,
+    unreadable_reason: String,
     limits: Limits,
     record: Option<PathBuf>,
     options: RecordOptions,
@@ -136,6 +139,8 @@ impl Pod {
             is_broken: false,
             stopped: false,
             gaps: 0,
+            unreadable_blocks: 0,
+            unreadable_reason: String::new(),
             limits: args.limits.limits(),
             record: if several { record.map(|path| recording_path(&path, remote.address())) } else { record },
             options: RecordOptions {
@@ -215,6 +220,7 @@ impl Pod {
         session.restart(config);
         self.reader = BlockReader::default();
         self.gaps = 0;
+        self.unreadable_blocks = 0;
         self.link = Link::Live;
         self.run = Some(run);
         self.kind = hostile::plain(&header.source);
@@ -246,7 +252,10 @@ impl Pod {
         self.reader = reader;
         match read {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!("{}: {error}", self.name),
+            Ok(Err(error)) => {
+                self.unreadable_blocks += 1;
+                self.unreadable_reason = error.to_string();
+            }
             Err(_) => {
                 self.is_broken = true;
             }
@@ -281,6 +290,14 @@ impl Pod {
                 count(self.reader.lost()),
                 self.name,
                 self.gaps
+            ));
+        }
+        if self.unreadable_blocks > 0 {
+            own.push(format!(
+                "watch: {} blocks of {} could not be read, so its numbers are incomplete: {}; use the source's version of tokengap",
+                count(self.unreadable_blocks),
+                self.name,
+                self.unreadable_reason
             ));
         }
         if self.is_broken {
