@@ -237,7 +237,7 @@ fn tcp(places: &Places, descriptor: u32) -> Option<u64> {
     let descriptors: u64 = read_field(table, places.descriptors)?;
     let file: u64 = read_field(descriptors + u64::from(descriptor) * 8, 0).filter(|file| *file != 0)?;
     let inode: u64 = read_field(file, places.inode)?;
-    if kernel::<u16>(inode, places.mode)? & S_IFMT != S_IFSOCK {
+    if read_field::<u16>(inode, places.mode)? & S_IFMT != S_IFSOCK {
         return None;
     }
     let socket: u64 = read_field(file, places.private)?;
