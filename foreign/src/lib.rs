@@ -11,12 +11,14 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod cached;
 mod descriptor;
 mod error;
 pub mod kernel;
 mod regular;
 mod root;
 
+pub use cached::CachedIdentity;
 pub use error::ReadError;
-pub use regular::{ExpectedFile, RegularFile, read_to_limit};
+pub use regular::{ExpectedFile, RegularFile, located, read_to_limit};
 pub use root::ForeignRoot;

@@ -168,6 +168,11 @@ impl AsFd for RegularFile {
     }
 }
 
+/// A descriptor of the same file that only locates it. Closing the last one of an open file asks its file system, which may not answer.
+pub fn located(file: BorrowedFd<'_>) -> Result<OwnedFd, ReadError> {
+    Ok(openat(CWD, descriptor_path(file), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
+}
+
 fn descriptor_path(descriptor: BorrowedFd<'_>) -> PathBuf {
     Path::new("/proc/self/fd").join(descriptor.as_raw_fd().to_string())
 }

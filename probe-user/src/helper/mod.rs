@@ -50,7 +50,9 @@ impl Helper {
         batch: Batch,
         library: BorrowedFd<'_>,
     ) -> Result<(), Refusal> {
-        self.ask(&Request::AttachUprobes { target, pid, batch }, Some(library)).map(drop)
+        // The prober must be able to end although the library's file system does not answer: it gets a descriptor without open file.
+        let located = foreign::located(library).map_err(|error| Refusal::Kernel(format!("the library: {error}")))?;
+        self.ask(&Request::AttachUprobes { target, pid, batch }, Some(located.as_fd())).map(drop)
     }
 
     pub(crate) fn detach(&self, target: u32) {

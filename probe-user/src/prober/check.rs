@@ -7,8 +7,8 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
+use foreign::CachedIdentity;
 use probe_ebpf::{Cookie, MAX_TARGETS, ProbePoint};
-use rustix::fs::{FileType, fstat};
 
 use crate::discover::libzmq::is_libzmq_name;
 use crate::library::{LONGEST_MAPS, is_libc_name, is_libssl_name};
@@ -34,8 +34,8 @@ pub(super) fn check_batch(
     if !batch.points.iter().all(|(_, cookie)| is_cookie_of(*cookie, target, points)) {
         return Err(format!("a cookie is not one of program {} for target {target}", batch.program));
     }
-    let status = fstat(library).map_err(|error| format!("cannot examine the library: {error}"))?;
-    if FileType::from_raw_mode(status.st_mode) != FileType::RegularFile {
+    let file = CachedIdentity::of(library).map_err(|error| format!("cannot examine the library: {error}"))?;
+    if !file.is_regular {
         return Err(String::from("the library is not a regular file"));
     }
     let process = ProcDir::of(pid).map_err(|error| format!("process {pid}: {error}"))?;
@@ -44,10 +44,10 @@ pub(super) fn check_batch(
     if !executable_mappings(&maps).any(|mapping| is_library_of(ZMQ, mapping.path, is_extension)) {
         return Err(format!("process {pid} has neither libzmq nor an extension of an engine mapped"));
     }
-    let is_this_file = |mapping: &ExecutableMapping<'_>| match process.stat_mapped(mapping.range) {
-        Ok(mapped) => (mapped.st_dev, mapped.st_ino) == (status.st_dev, status.st_ino),
+    let is_this_file = |mapping: &ExecutableMapping<'_>| match process.identify_mapped(mapping.range) {
+        Ok(mapped) => mapped == file,
         // Without the capability to follow the entries of `map_files`, the inode in `maps` must do.
-        Err(_) => mapping.inode == status.st_ino,
+        Err(_) => mapping.inode == file.inode,
     };
     let named = |mapping: &ExecutableMapping<'_>| is_library_of(batch.program, mapping.path, is_extension);
     let mappings: Vec<_> = executable_mappings(&maps).filter(named).filter(is_this_file).collect();

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use foreign::{ExpectedFile, ForeignRoot, ReadError, RegularFile, read_to_limit};
+use foreign::{CachedIdentity, ExpectedFile, ForeignRoot, ReadError, RegularFile, read_to_limit};
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::path::Arg;
 
@@ -206,9 +206,9 @@ impl ProcDir {
         ForeignRoot::of_proc_dir(&self.dir)
     }
 
-    /// Status of a mapped file, by its address range. Needs `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`.
-    pub(crate) fn stat_mapped(&self, (start, end): (u64, u64)) -> Result<Stat, ReadError> {
-        Ok(statat(&self.dir, format!("map_files/{start:x}-{end:x}"), AtFlags::empty())?)
+    /// Identity of a mapped file, by its address range. Needs `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`.
+    pub(crate) fn identify_mapped(&self, (start, end): (u64, u64)) -> Result<CachedIdentity, ReadError> {
+        Ok(CachedIdentity::at(&self.dir, format!("map_files/{start:x}-{end:x}"))?)
     }
 }
 
