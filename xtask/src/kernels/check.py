@@ -28,13 +28,11 @@ ROWS = [
     ("socket reads", "doctor: socket reads"),
     ("as a user with capabilities", "user: frames"),
     ("probe points", "root: probe points"),
-    ("traps per frame", "root: traps per frame"),
     ("demo", "demo"),
     ("tests of the probe", "tests: probe"),
     ("tests of confinement", "tests: confinement"),
 ]
-# Shown as their value, and with their value as a note.
-NUMBERS = ("root: traps per frame",)
+# Shown with their value as a note.
 NOTED = ("root: probe points",)
 
 
@@ -93,8 +91,6 @@ def table(results: list[dict]) -> str:
             if refused is None or refused["state"] != "refused":
                 return "not run"
             found = refused
-        if key in NUMBERS:
-            return found["note"]
         if found["state"] == "works" and key not in NOTED:
             return "works"
         if found["note"] not in notes:

@@ -32,8 +32,6 @@ SETTING = dataclasses.replace(SETTING, plan=SETTING.plan | dict(requests=24, tok
 USER = "1000"
 CAPABILITIES = {True: "bpf,perfmon,sys_ptrace,dac_read_search", False: "sys_admin,sys_ptrace,dac_read_search"}
 FIRST_WITH_LINKS = (6, 6)
-# BPF_PROG_TYPE_KPROBE, the type of programs at uprobes.
-UPROBE_PROGRAM = 2
 
 # Not run: one measures a time, the other sends at a rate that an emulated machine may not reach.
 TIMED = ["an_observed_read_costs_about_a_microsecond", "each_of_5000_frames_a_second"]
@@ -74,19 +72,6 @@ def probe_points(diagnosis: dict) -> str:
     return "; ".join([str(facts.get("uprobes")), *sorted(libraries)])
 
 
-def count_runs(program_type: int) -> int:
-    """Runs of all loaded eBPF programs of a type."""
-    runs = {}
-    for file in Path("/proc").glob("[0-9]*/fdinfo/*"):
-        try:
-            lines = dict(re.findall(r"^(\w+):\t(\S+)", file.read_text(), re.MULTILINE))
-        except OSError:
-            continue  # the descriptor was closed
-        if lines.get("prog_type") == str(program_type):
-            runs[lines["prog_id"]] = int(lines["run_cnt"])
-    return sum(runs.values())
-
-
 def demo(program: Path) -> Cell:
     """The demo's report against its peers' counts."""
     command = [program, *"demo --scenario race --headless --json --duration 5s".split()]
@@ -114,7 +99,6 @@ def attached(options, under: tuple[str, ...]) -> dict[str, Cell]:
             watch = Watch(run, running.receiver.pid, under=under)
             running.go()
             outcome = running.finish()
-            runs = count_runs(UPROBE_PROGRAM)
             outcome.report = watch.report()
         except RuntimeError as error:
             return {"frames": other("refused", str(error).strip().splitlines()[-1].strip())}
@@ -126,7 +110,6 @@ def attached(options, under: tuple[str, ...]) -> dict[str, Cell]:
     gaps = attach.requests(checks, outcome)
     cells = {"frames": verdict(checks, f"{report['tokens']['received']} tokens; {gaps}")}
     cells["probe points"] = works(probe_points(json.loads(found.stdout)))
-    cells["traps per frame"] = works(f"{runs / report['hops'][0]['frames_sent']:.1f}")
     delivered = Checks()
     losses.delivered(delivered, outcome)
     losses.confirmed(delivered, outcome)
