@@ -8,7 +8,6 @@ use std::hash::{BuildHasher, RandomState};
 use super::frame::Seen;
 use super::outcome::{ChunkOutcome, JudgedChunks};
 use crate::clock::MonoNs;
-use crate::engine::Mode;
 use crate::event::{Chunk, Delivery};
 use crate::id::{FrameId, HopId};
 
@@ -84,7 +83,7 @@ enum Kind {
     Carried,
     /// A frame was received; `true` if its wakeup is known.
     Received(bool),
-    Delivered(Mode),
+    Delivered,
     Judged(ChunkOutcome),
 }
 
@@ -149,7 +148,7 @@ impl ChunkHistory {
             tokens: delivery.tokens,
             end: delivery.completion_tokens.unwrap_or(NO_COUNT),
             hop: HopId(0),
-            kind: Kind::Delivered(delivery.mode),
+            kind: Kind::Delivered,
         });
     }
 
@@ -208,7 +207,7 @@ impl ChunkHistory {
                         outcome: None,
                     });
                 }
-                Kind::Delivered(_) => {
+                Kind::Delivered => {
                     history.deliveries.push(DeliveryRecord { at: moment.at, tokens: moment.tokens, end });
                 }
                 Kind::Received(_) | Kind::Judged(_) => {}
