@@ -1,6 +1,8 @@
 """Comparisons of a report with the counts of clients."""
 
 import json
+from collections import Counter
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 # Findings expected of a release that loses tokens under load, and of a loaded machine.
@@ -86,12 +88,32 @@ def places(losses: dict | None) -> set[tuple[str, int]]:
     }
 
 
-def prediction_counts(truth: list[dict], report: dict) -> tuple[int, int, int]:
-    """Numbers of confirmed lost tokens, of predicted ones, and of those in both sets. Ignores clients that left or aborted."""
+@dataclass
+class Predictions:
+    """Tokens that clients lost, as confirmed and as predicted."""
+
+    lost: int = 0
+    predicted: int = 0
+    # Lost and predicted, by request: the smaller of both numbers.
+    right_number: int = 0
+    # Lost and predicted at the same positions of a response.
+    right_position: int = 0
+
+    def __add__(self, other: "Predictions") -> "Predictions":
+        return Predictions(*(ours + theirs for ours, theirs in zip(astuple(self), astuple(other))))
+
+    def share_of_positions(self) -> float:
+        """The smaller of precision and recall, by position."""
+        return self.right_position / max(1, self.lost, self.predicted)
+
+
+def compare_predictions(truth: list[dict], report: dict) -> Predictions:
+    """Compares predicted with confirmed losses. Ignores clients that left or aborted."""
     excluded = {r["rid"] for r in truth if r["left"] or r["aborted"]}
     confirmed, predicted = places(report["losses"]["confirmed"]), places(report["losses"]["predicted"])
     lost, predicted = ({place for place in them if place[0] not in excluded} for them in (confirmed, predicted))
-    return len(lost), len(predicted), len(lost & predicted)
+    same_number = Counter(rid for rid, _ in lost) & Counter(rid for rid, _ in predicted)
+    return Predictions(len(lost), len(predicted), same_number.total(), len(lost & predicted))
 
 
 def lost(truth: Path) -> int:
