@@ -15,11 +15,11 @@ MANIFEST = ROOT / "xtask/src/recorded.txt"
 # Folders of recorded data, and what recorded each. The first that fits counts. A folder's name or the file's has the release.
 SOURCES = {
     "zmq-tap/fixtures/messages": "cargo xtask fixtures",
-    "zmq-tap/fixtures/egress/dynamo": "real Dynamo runtimes, engine/dynamo",
-    "zmq-tap/fixtures/egress/requests": "real Dynamo runtimes, engine/dynamo",
+    "zmq-tap/fixtures/egress/dynamo": "real Dynamo runtimes, testbed/dynamo",
+    "zmq-tap/fixtures/egress/requests": "real Dynamo runtimes, testbed/dynamo",
     "zmq-tap/fixtures/egress/grpc": "a real SGLang server with --grpc-port",
     "zmq-tap/fixtures/egress/http2": "Hypercorn 0.18.0, Granian 2.8.9, gRPC for Python 1.85.3",
-    "zmq-tap/fixtures/egress/tool_calls": "python -m engine.real.tool_calls, on a real server",
+    "zmq-tap/fixtures/egress/tool_calls": "python -m testbed.real.tool_calls, on a real server",
     "zmq-tap/fixtures/egress": "zmq-tap/fixtures/egress.py",
     "engines/fixtures/vllm": "vLLM's own classes and encoder",
     "engines/tests/logs/report": "copied from a public report",

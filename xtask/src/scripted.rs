@@ -147,11 +147,11 @@ fn duration(text: &str) -> Result<Duration> {
     Ok(Duration::try_from(span)?)
 }
 
-/// `cargo xtask soak`: runs all features at once for an hour (`engine/e2e/soak.py`).
+/// `cargo xtask soak`: runs all features at once for an hour (`testbed/e2e/soak.py`).
 pub(crate) fn soak(options: &Soak) -> Result<()> {
     prepare(&[RELEASE])?;
     let table = tempfile::NamedTempFile::new()?;
-    let mut soak = harness("engine.e2e.soak");
+    let mut soak = harness("testbed.e2e.soak");
     soak.args(["--seconds", &options.time.as_secs_f64().to_string(), "--tokengap"]);
     soak.arg(tokengap(options.tokengap.as_deref())?);
     succeed(soak.arg("--table").arg(table.path())).context("resource use grew, or counts do not match")?;

@@ -125,9 +125,9 @@ def tokenizer(version, streams):
     sys.path.insert(0, str(Path(__file__).parents[3]))
     from types import SimpleNamespace
 
-    from engine.plan import Request
-    from engine.release import Release
-    from engine.scheduler import Scheduler
+    from testbed.plan import Request
+    from testbed.release import Release
+    from testbed.scheduler import Scheduler
 
     import zmq
 
@@ -162,7 +162,7 @@ def manage(release, requests, endpoint, tell):
     """Runs the TokenizerManager until the parent exits. Reports its start and the end of every FRAMES frames."""
     import asyncio
 
-    from engine.tokenizer import Tokenizer
+    from testbed.tokenizer import Tokenizer
 
     import uvloop
     import zmq.asyncio

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pages import ROOT, blocks, broken, pages
 
-from engine.served import Served
+from testbed.served import Served
 
 # Run time of a live command; overrides the one in the page.
 LIVE = "2s"

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[3]
 def pages():
     """Every page of the project."""
     folders = (ROOT, ROOT / "docs", ROOT / "docs/reference", ROOT / "docs/internals")
-    return sorted([ROOT / "engine/README.md", *(page for folder in folders for page in folder.glob("*.md"))])
+    return sorted([ROOT / "testbed/README.md", *(page for folder in folders for page in folder.glob("*.md"))])
 
 
 @dataclass

@@ -1,5 +1,5 @@
 //! `cargo xtask e2e`: runs the real engine's output path through `tokengap tap` and under `tokengap attach`, and compares the report with
-//! the counts of the engine's processes. `engine/e2e` contains the rows, `engine/real` those of a real server. This command prepares the
+//! the counts of the engine's processes. `testbed/e2e` contains the rows, `testbed/real` those of a real server. This command prepares the
 //! programs.
 
 pub(crate) mod plain_relay;
@@ -13,7 +13,7 @@ use anyhow::Result;
 use crate::script::{root, succeed, tokengap};
 
 /// Releases that `cargo xtask engine` unpacks by default.
-const RELEASES: &str = include_str!("../../../engine/releases.txt");
+const RELEASES: &str = include_str!("../../../testbed/releases.txt");
 /// Releases of the real servers. The rows run with the Python of the first.
 const REAL_RELEASES: [&str; 2] = ["0.5.9", "0.5.23"];
 
@@ -72,7 +72,7 @@ pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
     if !options.dynamo.is_empty() {
         setup::prepare_dynamo(&options.dynamo)?;
     }
-    println!("{} -m engine RELEASE ...  (see engine/README.md)", setup::python().display());
+    println!("{} -m testbed RELEASE ...  (see testbed/README.md)", setup::python().display());
     Ok(())
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         return real(options);
     }
     setup::prepare(&[])?;
-    let mut rows = setup::harness("engine.e2e");
+    let mut rows = setup::harness("testbed.e2e");
     rows.arg("--xtask").arg(std::env::current_exe()?);
     if !options.plain {
         rows.arg("--tokengap").arg(tokengap(options.tokengap.as_deref())?);
@@ -97,12 +97,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     succeed(pass_on(&mut rows, options)?)
 }
 
-/// `cargo xtask e2e --real`: the rows of `engine/real`, on a real SGLang server with its model on the CPU. Installs missing packages.
+/// `cargo xtask e2e --real`: the rows of `testbed/real`, on a real SGLang server with its model on the CPU. Installs missing packages.
 fn real(options: &Options) -> Result<()> {
     let mut pythons =
         REAL_RELEASES.iter().map(|release| setup::installed("sglang", release)).collect::<Result<Vec<_>>>()?;
     let mut rows = Command::new(pythons.swap_remove(0));
-    rows.args(["-m", "engine.real", "--tokengap"]).arg(tokengap(options.tokengap.as_deref())?);
+    rows.args(["-m", "testbed.real", "--tokengap"]).arg(tokengap(options.tokengap.as_deref())?);
     rows.arg("--home").arg(setup::servers("sglang")?).current_dir(root());
     rows.args(options.quick.then_some("--quick"));
     succeed(pass_on(&mut rows, options)?)

@@ -1,6 +1,6 @@
 //! `cargo xtask engine`: creates the virtual environment of the engine harness and unpacks releases from their wheels.
 //!
-//! Wheels are unpacked, not installed, because their dependencies include the GPU stack, which `engine/stubs.py` replaces. Downloads use
+//! Wheels are unpacked, not installed, because their dependencies include the GPU stack, which `testbed/stubs.py` replaces. Downloads use
 //! pip's normal configuration and are kept.
 
 use std::fs::{self, File};
@@ -30,7 +30,7 @@ fn sources() -> PathBuf {
 /// Creates the virtual environment and unpacks SGLang `releases` where missing.
 pub(crate) fn prepare(releases: &[&str]) -> Result<()> {
     let _lock = lock()?;
-    environment(&root().join("engine/requirements.txt"))?;
+    environment(&root().join("testbed/requirements.txt"))?;
     for release in releases {
         unpack(&["sglang"], release, &sources().join(release))
             .with_context(|| format!("unpacking SGLang {release}"))?;
@@ -56,7 +56,7 @@ pub(super) fn prepare_dynamo(releases: &[String]) -> Result<()> {
         unpack(&["ai-dynamo-runtime", "ai-dynamo"], release, &folder.join(release))
             .with_context(|| format!("unpacking Dynamo {release}"))?;
     }
-    let (requirements, target) = (root().join("engine/dynamo/requirements.txt"), folder.join("frontend"));
+    let (requirements, target) = (root().join("testbed/dynamo/requirements.txt"), folder.join("frontend"));
     once(&requirements, &target, || {
         let mut install = pip("install");
         install.args(["--no-deps", "--upgrade", "--target"]).arg(&target).arg("-r").arg(&requirements);
@@ -110,8 +110,8 @@ fn unpack(packages: &[&str], release: &str, target: &Path) -> Result<()> {
 pub(crate) fn installed(engine: &str, release: &str) -> Result<PathBuf> {
     let servers = servers(engine)?;
     let script = match engine {
-        "vllm" => "engine/vllm/install.sh",
-        _ => "engine/real/install.sh",
+        "vllm" => "testbed/vllm/install.sh",
+        _ => "testbed/real/install.sh",
     };
     succeed(Command::new(root().join(script)).arg(&servers).arg(release))
         .with_context(|| format!("cannot install the packages of {engine} {release}"))?;

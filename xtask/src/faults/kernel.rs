@@ -67,7 +67,7 @@ impl fmt::Display for Objects {
     }
 }
 
-/// `cargo xtask kernel-objects`: prints the ids of all programs, links and maps in the kernel, for the rows in `engine/e2e`.
+/// `cargo xtask kernel-objects`: prints the ids of all programs, links and maps in the kernel, for the rows in `testbed/e2e`.
 pub(crate) fn list() -> Result<()> {
     println!("{}", serde_json::to_string(&Objects::all())?);
     Ok(())

@@ -1,5 +1,5 @@
 //! `cargo xtask faults`: injects faults around tokengap between real peers that keep their own counts. docs/internals/FAULTS.md has the
-//! results. Faults of the relay are in `engine/e2e/faults.py`; those of the probe are here, because they call it as a library.
+//! results. Faults of the relay are in `testbed/e2e/faults.py`; those of the probe are here, because they call it as a library.
 
 pub(crate) mod kernel;
 mod peers;
@@ -107,17 +107,17 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 /// Faults of the relay and its environment.
 fn relay(options: &Options, table: &mut Table) -> Result<()> {
-    let mut command = harness("engine.e2e.faults");
+    let mut command = harness("testbed.e2e.faults");
     command.arg("--faulty").arg(tokengap_with_faults()?);
     command.arg("--tokengap").arg(tokengap(options.tokengap.as_deref())?);
     command.arg("--xtask").arg(std::env::current_exe()?);
     command.args(options.long.then_some("--long"));
     command.args(options.only.iter().flat_map(|text| ["--only", text]));
-    let mut faults = command.stdout(Stdio::piped()).spawn().context("starting engine.e2e.faults")?;
+    let mut faults = command.stdout(Stdio::piped()).spawn().context("starting testbed.e2e.faults")?;
     for line in BufReader::new(faults.stdout.take().context("no standard output")?).lines() {
         table.add(&serde_json::from_str(&line?)?);
     }
-    ensure!(faults.wait()?.success(), "engine.e2e.faults did not complete");
+    ensure!(faults.wait()?.success(), "testbed.e2e.faults did not complete");
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Real libzmq peers (`engine/e2e/peer.py`) and their counts of sent and received messages.
+//! Real libzmq peers (`testbed/e2e/peer.py`) and their counts of sent and received messages.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -182,6 +182,6 @@ impl Pair {
 
 fn peer(role: &str, endpoint: &str) -> Command {
     let mut command = Command::new(python());
-    command.arg(root().join("engine/e2e/peer.py")).args([role, endpoint]);
+    command.arg(root().join("testbed/e2e/peer.py")).args([role, endpoint]);
     command
 }

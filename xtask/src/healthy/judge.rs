@@ -15,7 +15,7 @@ use zmq_tap::egress::{Detokenize, Limits, Reader, Server, TokenStream};
 /// Time between two steps.
 const STEP_NS: u64 = 1_000_000;
 
-/// A line of `engine/healthy`.
+/// A line of `testbed/healthy`.
 #[derive(Debug, Deserialize)]
 pub(super) struct Response {
     /// Parsers of tool calls and of reasoning.

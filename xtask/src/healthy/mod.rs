@@ -1,4 +1,4 @@
-//! `cargo xtask healthy`: healthy responses of the engines' own serving code (`engine/healthy`), read as `attach` reads them. None may be
+//! `cargo xtask healthy`: healthy responses of the engines' own serving code (`testbed/healthy`), read as `attach` reads them. None may be
 //! accused of more than its parser did.
 
 mod judge;
@@ -59,8 +59,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     } else {
         let wanted = RELEASES.iter().filter(|(engine, version)| format!("{engine} {version}").contains(&options.only));
         for (engine, version) in wanted {
-            let mut served = serve(engine, version, options)?.spawn().context("starting engine.healthy")?;
-            let lines = BufReader::new(served.stdout.take().context("no output of engine.healthy")?);
+            let mut served = serve(engine, version, options)?.spawn().context("starting testbed.healthy")?;
+            let lines = BufReader::new(served.stdout.take().context("no output of testbed.healthy")?);
             rows.push(judge(engine, version, lines, &mut accused)?);
             ensure!(served.wait()?.success(), "cannot serve the responses of {engine} {version}");
         }
@@ -74,7 +74,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 fn serve(engine: &str, version: &str, options: &Options) -> Result<Command> {
     let (_, newest) = INSTALLED.iter().find(|(name, _)| *name == engine).context("unknown engine")?;
     let mut serve = Command::new(installed(engine, newest)?);
-    serve.args(["-W", "ignore", "-m", "engine.healthy", engine, version]);
+    serve.args(["-W", "ignore", "-m", "testbed.healthy", engine, version]);
     serve.args([options.seed.to_string(), options.count.to_string()]);
     serve.current_dir(root()).stdout(Stdio::piped());
     if engine == "sglang" {

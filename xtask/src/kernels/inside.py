@@ -16,10 +16,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-from engine.e2e import attach, losses, session
-from engine.e2e.checks import Checks
-from engine.e2e.rows import consumer
-from engine.e2e.session import Engine, Run, Session, Setting, Watch
+from testbed.e2e import attach, losses, session
+from testbed.e2e.checks import Checks
+from testbed.e2e.rows import consumer
+from testbed.e2e.session import Engine, Run, Session, Setting, Watch
 
 # Limits of the harness: importing the engine takes minutes in an emulated machine.
 session.STARTUP = session.ATTACHING = 600

@@ -12,7 +12,7 @@ from pathlib import Path
 from container import Image
 from levels import ISOLATED, EVERYTHING, FEATURES, LEVELS, NOTHING
 
-from engine.served import ROOT, Served, shared_folder
+from testbed.served import ROOT, Served, shared_folder
 
 ATTACH = "attach --headless --json --slowest 0 --duration 2500ms --python-stacks 50".split()
 # Default capabilities of the engine's own container.

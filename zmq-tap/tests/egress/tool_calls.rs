@@ -1,4 +1,4 @@
-//! Comparison of tool calls written by the engines' own parsers (`engine/real/tool_calls.py`), with intact and with damaged events.
+//! Comparison of tool calls written by the engines' own parsers (`testbed/real/tool_calls.py`), with intact and with damaged events.
 
 use std::path::PathBuf;
 
