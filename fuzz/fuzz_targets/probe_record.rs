@@ -36,7 +36,7 @@ fuzz_target!(|bytes: &[u8]| {
                 matcher.unsent(&call);
             }
             Kind::Received => {
-                matcher.received(&message);
+                let _ = matcher.received(&message);
             }
             Kind::Processed => {
                 matcher.processed(&call);

@@ -47,6 +47,15 @@ pub struct FrameRef {
     pub seq: u64,
 }
 
+/// A recorded send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NumberedSend {
+    /// Identity of the frame.
+    pub frame: FrameRef,
+    /// Number of sends right before it on the same lane whose records were lost.
+    pub lost_before: u64,
+}
+
 /// How a received frame was matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum How {
@@ -65,6 +74,17 @@ pub struct Match {
     pub sent_at: Option<MonoNs>,
     /// Method of the match.
     pub how: How,
+    /// Number of receipts right before it on the same socket whose records were lost.
+    pub lost_before: u64,
+}
+
+/// Why a received frame has no send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmatched {
+    /// No send was observed: it was sent before the attach, or by an unwatched process.
+    Unsent,
+    /// An identical frame was given its identity.
+    Identical,
 }
 
 /// Counts of failed and uncertain matches since the start.
@@ -112,8 +132,8 @@ impl Matcher {
         Self { limits, ..Self::default() }
     }
 
-    /// Records a send and returns the frame's identity.
-    pub fn sent(&mut self, message: &Message<'_>) -> FrameRef {
+    /// Records a send and numbers its frame.
+    pub fn sent(&mut self, message: &Message<'_>) -> NumberedSend {
         let Call { socket, seq, at, .. } = message.call;
         let limit = self.limits.in_flight;
         let known = self.of_sender.get(&socket).copied().filter(|lane| self.lanes[*lane].continues_with(seq, limit));
@@ -124,10 +144,10 @@ impl Matcher {
             id
         });
         let lane = &mut self.lanes[lane];
-        let (lost, shed) = lane.push(seq, at, Fingerprint::of(message.bytes, message.payload), limit);
-        self.misses.lost_sent = self.misses.lost_sent.saturating_add(lost);
+        let (lost_before, shed) = lane.push(seq, at, Fingerprint::of(message.bytes, message.payload), limit);
+        self.misses.lost_sent = self.misses.lost_sent.saturating_add(lost_before);
         self.misses.shed += shed;
-        FrameRef { lane: lane.lane, seq }
+        NumberedSend { frame: FrameRef { lane: lane.lane, seq }, lost_before }
     }
 
     /// Records that the socket refused its last frame.
@@ -137,30 +157,34 @@ impl Matcher {
         Some(FrameRef { lane: lane.lane, seq: call.seq })
     }
 
-    /// Records a receipt and returns its frame; `None` if no watched socket was observed to send it.
-    pub fn received(&mut self, message: &Message<'_>) -> Option<Match> {
+    /// Records a receipt and returns its frame, or why no send belongs to it.
+    pub fn received(&mut self, message: &Message<'_>) -> Result<Match, Unmatched> {
         let Call { socket, seq, .. } = message.call;
         let receiver = self.receivers.entry(socket).or_default();
         // A decreasing number means a new socket at the same address.
-        let missed = receiver.next.map_or(0, |next| seq.saturating_sub(next));
+        let lost_before = receiver.next.map_or(0, |next| seq.saturating_sub(next));
         receiver.next = Some(seq.wrapping_add(1));
-        receiver.unassigned = receiver.unassigned.saturating_add(missed);
-        self.misses.lost_received = self.misses.lost_received.saturating_add(missed);
+        receiver.unassigned = receiver.unassigned.saturating_add(lost_before);
+        self.misses.lost_received = self.misses.lost_received.saturating_add(lost_before);
 
         let fingerprint = Fingerprint::of(message.bytes, message.payload);
-        let Some((lane, position, how)) = self.find_position(socket, &fingerprint) else {
-            let named = self.receivers.entry(socket).or_default().twins.take_expected(&fingerprint);
-            *(if named { &mut self.misses.identical } else { &mut self.misses.unsent }) += 1;
-            return None;
+        let position = self.find_position(socket, &fingerprint);
+        let removed = position.and_then(|(lane, position, how)| Some((lane, self.lanes[lane].remove(position)?, how)));
+        let Some((lane, (entry, before), how)) = removed else {
+            if self.receivers.entry(socket).or_default().twins.take_expected(&fingerprint) {
+                self.misses.identical += 1;
+                return Err(Unmatched::Identical);
+            }
+            self.misses.unsent += 1;
+            return Err(Unmatched::Unsent);
         };
-        let (entry, before) = self.lanes[lane].remove(position)?;
         let receiver = self.receivers.entry(socket).or_default();
         let skipped = before.saturating_sub(receiver.unassigned);
         self.misses.skipped = self.misses.skipped.saturating_add(skipped);
         receiver.unassigned = receiver.unassigned.saturating_sub(before);
         let frame = FrameRef { lane: self.lanes[lane].lane, seq: entry.seq };
         receiver.last = Some((seq, frame));
-        Some(Match { frame, sent_at: entry.seen.map(|(at, _)| at), how })
+        Ok(Match { frame, sent_at: entry.seen.map(|(at, _)| at), how, lost_before })
     }
 
     /// Returns the frame that the application has processed.

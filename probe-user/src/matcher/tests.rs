@@ -62,7 +62,7 @@ impl World {
         self.clock += 1;
         let payload = format!("{from}:{seq}:{}", "x".repeat(size)).into_bytes();
         if !lost {
-            let frame = self.matcher.sent(&message(sender(from), seq, self.clock, &payload));
+            let frame = self.matcher.sent(&message(sender(from), seq, self.clock, &payload)).frame;
             assert_eq!(frame.seq, seq);
         }
         self.queues[from].push_back((seq, payload, lost));
@@ -74,7 +74,7 @@ impl World {
         let received = self.received;
         self.received += 1;
         self.clock += 1;
-        let answer = (!lost).then(|| self.matcher.received(&message(RECEIVER, received, self.clock, &payload)));
+        let answer = (!lost).then(|| self.matcher.received(&message(RECEIVER, received, self.clock, &payload)).ok());
         Some(Take { seq, observed: !send_lost, answer })
     }
 
@@ -136,18 +136,30 @@ fn with_one_sender_a_lost_send_keeps_its_sequence_number() {
     }
     let frames: Vec<_> = (0..3).map(|_| world.take(0, false).unwrap().answer.flatten().unwrap()).collect();
     assert_eq!(frames.iter().map(|m| m.frame.seq).collect::<Vec<_>>(), [0, 1, 2]);
-    assert_eq!(frames[1], Match { frame: FrameRef { lane: 0, seq: 1 }, sent_at: None, how: How::Order });
+    assert_eq!(
+        frames[1],
+        Match { frame: FrameRef { lane: 0, seq: 1 }, sent_at: None, how: How::Order, lost_before: 0 }
+    );
     assert_eq!(world.matcher.misses().lost_sent, 1);
+}
+
+#[test]
+fn the_next_record_of_each_side_counts_the_lost_ones() {
+    let mut matcher = Matcher::default();
+    let sent = [0, 3].map(|seq| matcher.sent(&message(sender(0), seq, seq, format!("frame {seq}").as_bytes())));
+    assert_eq!(sent.map(|send| send.lost_before), [0, 2]);
+    let received = [0, 3].map(|seq| matcher.received(&message(RECEIVER, seq, 9, format!("frame {seq}").as_bytes())));
+    assert_eq!(received.map(|found| found.unwrap().lost_before), [0, 2]);
 }
 
 #[test]
 fn frames_sent_before_the_attach_match_no_sender() {
     let mut matcher = Matcher::default();
     for (seq, old) in [b"old 0", b"old 1"].into_iter().enumerate() {
-        assert_eq!(matcher.received(&message(RECEIVER, seq as u64, 1, old)), None);
+        assert_eq!(matcher.received(&message(RECEIVER, seq as u64, 1, old)), Err(Unmatched::Unsent));
     }
-    let frame = matcher.sent(&message(sender(0), 0, 2, b"new 0"));
-    assert_eq!(matcher.received(&message(RECEIVER, 2, 3, b"old 2")), None);
+    let frame = matcher.sent(&message(sender(0), 0, 2, b"new 0")).frame;
+    assert_eq!(matcher.received(&message(RECEIVER, 2, 3, b"old 2")), Err(Unmatched::Unsent));
     assert_eq!(matcher.received(&message(RECEIVER, 3, 4, b"new 0")).unwrap().frame, frame);
     assert_eq!(matcher.misses().unsent, 3);
 }
@@ -156,9 +168,9 @@ fn frames_sent_before_the_attach_match_no_sender() {
 fn a_rejected_send_frees_its_sequence_number() {
     let mut matcher = Matcher::default();
     let refused = message(sender(0), 0, 1, b"first");
-    let frame = matcher.sent(&refused);
+    let frame = matcher.sent(&refused).frame;
     assert_eq!(matcher.unsent(&refused.call), Some(frame));
-    assert_eq!(matcher.sent(&message(sender(0), 0, 2, b"first")), frame);
+    assert_eq!(matcher.sent(&message(sender(0), 0, 2, b"first")).frame, frame);
     assert_eq!(matcher.received(&message(RECEIVER, 0, 3, b"first")).unwrap().sent_at, Some(MonoNs(2)));
     assert_eq!(matcher.lanes().map(|l| (l.sent, l.received)).collect::<Vec<_>>(), [(1, 1)]);
 }
@@ -173,7 +185,7 @@ fn frames_sent_round_robin_to_two_receivers_are_matched() {
     for seq in [0, 2, 1, 3, 5, 4] {
         let to = if seq % 2 == 0 { RECEIVER } else { other };
         let found = matcher.received(&message(to, seq / 2, 10 + seq, format!("frame {seq}").as_bytes()));
-        assert_eq!(found.map(|m| m.frame.seq), (seq != 1).then_some(seq), "frame {seq}");
+        assert_eq!(found.ok().map(|m| m.frame.seq), (seq != 1).then_some(seq), "frame {seq}");
     }
     assert_eq!(matcher.misses().skipped, 1); // frame 1, before a second receiver was known
 }
@@ -184,14 +196,14 @@ fn a_new_socket_at_an_old_address_is_a_new_lane() {
     for seq in 0..3 {
         matcher.sent(&message(sender(0), seq, seq, b"before"));
     }
-    assert_eq!(matcher.sent(&message(sender(0), 0, 9, b"after")), FrameRef { lane: 1, seq: 0 });
+    assert_eq!(matcher.sent(&message(sender(0), 0, 9, b"after")).frame, FrameRef { lane: 1, seq: 0 });
 }
 
 #[test]
 fn processed_refers_to_the_last_received_frame() {
     let mut matcher = Matcher::default();
-    let frame = matcher.sent(&message(sender(0), 0, 1, b"one"));
-    matcher.received(&message(RECEIVER, 0, 2, b"one"));
+    let frame = matcher.sent(&message(sender(0), 0, 1, b"one")).frame;
+    matcher.received(&message(RECEIVER, 0, 2, b"one")).unwrap();
     let mark = |seq| message(RECEIVER, seq, 3, b"").call;
     assert_eq!(matcher.processed(&mark(0)), Some(frame));
     assert_eq!(matcher.processed(&mark(1)), None);
@@ -204,7 +216,7 @@ fn frames_beyond_the_in_flight_limit_are_dropped_and_counted() {
         matcher.sent(&message(sender(0), seq, seq, format!("frame {seq}").as_bytes()));
     }
     assert_eq!(matcher.misses().shed, 15);
-    assert_eq!(matcher.received(&message(RECEIVER, 0, 30, b"frame 3")), None);
+    assert_eq!(matcher.received(&message(RECEIVER, 0, 30, b"frame 3")), Err(Unmatched::Unsent));
     assert_eq!(matcher.received(&message(RECEIVER, 1, 31, b"frame 20")).unwrap().frame.seq, 20);
 }
 
@@ -216,7 +228,7 @@ fn identical_frames_of_two_lanes_shift_nothing() {
     let mut take = |matcher: &mut Matcher, payload: &[u8]| {
         let found = matcher.received(&message(RECEIVER, received, 1_000 + received, payload));
         received += 1;
-        found.map(|found| (found.frame.lane, found.frame.seq))
+        found.ok().map(|found| (found.frame.lane, found.frame.seq))
     };
     let frames: [[&[u8]; 6]; 2] = [[b"a0", idle, idle, b"a3", idle, b"a5"], [b"b0", idle, b"b2", idle, b"b4", b"b5"]];
     for (lane, frames) in frames.iter().enumerate() {
@@ -242,11 +254,11 @@ fn the_largest_sequence_number_does_not_overflow() {
     let mut matcher = Matcher::default();
     for _ in 0..2 {
         matcher.sent(&message(sender(0), u64::MAX, 1, b"last"));
-        assert!(matcher.received(&message(RECEIVER, u64::MAX, 2, b"last")).is_some());
+        assert!(matcher.received(&message(RECEIVER, u64::MAX, 2, b"last")).is_ok());
     }
     // Gaps of the maximum size must not overflow, even repeatedly.
     for seq in [0, u64::MAX, 0, u64::MAX] {
         matcher.sent(&message(sender(0), seq, 3, b"far"));
-        matcher.received(&message(RECEIVER, seq, 4, b"far"));
+        let _ = matcher.received(&message(RECEIVER, seq, 4, b"far"));
     }
 }

@@ -83,7 +83,7 @@ impl Log {
         }
         match observation {
             Observation::Sent(m) => {
-                let frame = Some(self.matcher.sent(&m));
+                let frame = Some(self.matcher.sent(&m).frame);
                 let Message { call, bytes, payload, .. } = m;
                 self.sent.push(Seen { call, bytes, head: head(payload), frame, sent_at: None, how: None });
             }
@@ -92,7 +92,7 @@ impl Log {
                 self.unsent += 1;
             }
             Observation::Received(message) => {
-                let found = self.matcher.received(&message);
+                let found = self.matcher.received(&message).ok();
                 let (frame, how) = (found.map(|m| m.frame), found.map(|m| m.how));
                 let sent_at = found.and_then(|m| m.sent_at).map(|at| at.0);
                 let Message { call, bytes, payload, .. } = message;

@@ -4,7 +4,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use probe_user::matcher::Limits as MatcherLimits;
+use probe_user::matcher::{Limits as MatcherLimits, NumberedSend, Unmatched};
 use probe_user::{Call, Matcher, Message, SocketId};
 use trace::event::{self, Capabilities, Event, Hop, Missed, MissedCause, Received, SendWait, Undecoded, What};
 use trace::path::Ends;
@@ -76,10 +76,8 @@ impl Lanes {
             sink(event);
         };
         self.sent_at = Some(message.call.at);
-        let before = self.matcher.misses().lost_sent;
-        let name = self.matcher.sent(message);
-        let missed = self.matcher.misses().lost_sent - before;
-        self.report_missed(name.lane, missed, message.call.at, both);
+        let NumberedSend { frame: name, lost_before } = self.matcher.sent(message);
+        self.report_missed(name.lane, lost_before, message.call.at, both);
         let (at, from) = (message.call.at, self.paths.roles.of(message.call.socket.pid));
         if from.sends_requests() {
             return;
@@ -164,18 +162,17 @@ impl Lanes {
     pub(super) fn received(&mut self, message: &Message<'_>, sink: Sink<'_>) -> bool {
         let Call { at, socket, tid, wakeup, .. } = message.call;
         let by = Some(ThreadId { pid: socket.pid, tid });
-        let before = self.matcher.misses();
-        let found = self.matcher.received(message);
-        let misses = self.matcher.misses();
-        let missed = misses.lost_received - before.lost_received;
-        let Some(found) = found else {
-            if !self.paths.roles.of(socket.pid).is_scheduler() {
-                self.senderless += misses.unsent - before.unsent;
+        let found = match self.matcher.received(message) {
+            Ok(found) => found,
+            Err(why) => {
+                if why == Unmatched::Unsent && !self.paths.roles.of(socket.pid).is_scheduler() {
+                    self.senderless += 1;
+                }
+                self.received_unsent(message, sink);
+                return false;
             }
-            self.received_unsent(message, sink);
-            return false;
         };
-        self.report_missed(found.frame.lane, missed, at, sink);
+        self.report_missed(found.frame.lane, found.lost_before, at, sink);
         let Some(known) = self.paths.received(found.frame.lane as usize, socket.pid, at, sink) else {
             return true;
         };

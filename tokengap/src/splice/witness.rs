@@ -195,7 +195,7 @@ impl Tally {
         let batch = match self.decoders.decode(&mut inbox.carries, &[message.payload]) {
             Ok(batch) => batch,
             // Another process sent it, such as a coordinator of several engines.
-            Err(_) if matched.is_none() => return,
+            Err(_) if matched.is_err() => return,
             Err(why) => {
                 tracing::debug!("the witness cannot read a message of {} bytes: {why}", message.bytes);
                 self.seen.unread += 1;
