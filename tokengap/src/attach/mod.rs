@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use probe_user::discover::{Engine, Process, Watcher};
 use probe_user::egress::Kind;
-use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, Target};
+use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, ProbeError, Target};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource, own};
 use trace::MonoNs;
@@ -374,6 +374,64 @@ impl Attach {
             sink(&Event::new(MonoNs::now(), what));
         }
     }
+
+    /// Emits samples of threads, socket queues and Python stacks that are due.
+    fn emit_samples(&mut self, sink: Sink<'_>) {
+        self.cpu.poll(&self.probe, &self.lanes, sink);
+        self.queues.poll(self.lanes.flows(), sink);
+        if let Some(python) = &self.python {
+            python.poll(sink);
+        }
+    }
+
+    /// Completes what the interpretation of the next observations depends on: ids from logs, the tokenizer, what decoders keep.
+    fn prepare_reading(&mut self) {
+        self.egress.read_logs();
+        self.egress.poll_tokenizer();
+        if self.egress.needs_ids() {
+            self.lanes.decoders.keep_ids();
+        }
+        if self.egress.compares_text() {
+            self.lanes.decoders.keep_text();
+        }
+        self.egress.tls(&self.probe);
+    }
+
+    /// Reads the ring buffer and emits its observations as events. Returns their number.
+    fn read_observations(&mut self, sink: Sink<'_>) -> Result<usize, ProbeError> {
+        let Self { lanes, egress, reads, overflowed, .. } = self;
+        let observed = self.probe.poll(Duration::ZERO, |observation| {
+            if let Observation::Lost { cause: Loss::RingFull, count } = observation {
+                *overflowed += count;
+            }
+            enter(lanes, (egress, reads), &observation, sink);
+        });
+        self.egress.ignore(&mut self.probe);
+        observed
+    }
+
+    /// Announces changed capabilities of hops, once everything observed before the change is emitted.
+    fn report_capabilities(&mut self, sink: Sink<'_>) {
+        self.newcomers.settle(&mut self.lanes, &mut self.reads, sink);
+        self.lanes.paths.delivers(self.egress.capabilities(), MonoNs::now(), sink);
+    }
+
+    /// Whether the source goes on, from the number of observations read in this poll.
+    fn decide_flow(&mut self, observed: Result<usize, ProbeError>) -> Flow {
+        match observed {
+            Ok(0) if self.stopped_at.is_some() => Flow::Ended,
+            Ok(_) if self.stopped_at.is_some_and(|at| at.elapsed() >= DRAIN) => {
+                self.degraded.push("end: observations that were still in the ring buffer were not read".to_owned());
+                Flow::Ended
+            }
+            Ok(0) => Flow::Idle,
+            Ok(_) => Flow::Busy,
+            Err(error) => {
+                self.degraded.push(format!("the probe stopped early: {error}"));
+                Flow::Ended
+            }
+        }
+    }
 }
 
 impl About for Attach {
@@ -461,47 +519,14 @@ impl LiveSource for Attach {
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
         self.report_engine(sink);
-        self.cpu.poll(&self.probe, &self.lanes, sink);
-        self.queues.poll(self.lanes.flows(), sink);
-        if let Some(python) = &self.python {
-            python.poll(sink);
-        }
+        self.emit_samples(sink);
         if self.stopped_at.is_none() {
             self.poll_topology();
         }
-        self.egress.read_logs();
-        self.egress.poll_tokenizer();
-        if self.egress.needs_ids() {
-            self.lanes.decoders.keep_ids();
-        }
-        if self.egress.compares_text() {
-            self.lanes.decoders.keep_text();
-        }
-        self.egress.tls(&self.probe);
-        let (lanes, egress, overflowed) = (&mut self.lanes, &mut self.egress, &mut self.overflowed);
-        let reads = &mut self.reads;
-        let seen = self.probe.poll(Duration::ZERO, |observation| {
-            if let Observation::Lost { cause: Loss::RingFull, count } = observation {
-                *overflowed += count;
-            }
-            enter(lanes, (egress, reads), &observation, sink);
-        });
-        self.egress.ignore(&mut self.probe);
-        self.newcomers.settle(&mut self.lanes, &mut self.reads, sink);
-        self.lanes.paths.delivers(self.egress.capabilities(), MonoNs::now(), sink);
-        match seen {
-            Ok(0) if self.stopped_at.is_some() => Flow::Ended,
-            Ok(_) if self.stopped_at.is_some_and(|at| at.elapsed() >= DRAIN) => {
-                self.degraded.push("end: observations that were still in the ring buffer were not read".to_owned());
-                Flow::Ended
-            }
-            Ok(0) => Flow::Idle,
-            Ok(_) => Flow::Busy,
-            Err(error) => {
-                self.degraded.push(format!("the probe stopped early: {error}"));
-                Flow::Ended
-            }
-        }
+        self.prepare_reading();
+        let observed = self.read_observations(sink);
+        self.report_capabilities(sink);
+        self.decide_flow(observed)
     }
 
     fn stop(&mut self) {
