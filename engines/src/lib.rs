@@ -17,7 +17,7 @@ pub mod vllm;
 pub const FACTS: trace::engine::Engines = trace::engine::Engines(&[&sglang::SgLang, &vllm::Vllm]);
 
 /// Message format of every engine.
-pub const FORMATS: &[zmq_tap::decode::Format] = &[sglang::FORMAT, sglang::BATCHES, vllm::FORMAT];
+pub const FORMATS: &[adapter::decode::Format] = &[sglang::FORMAT, sglang::BATCHES, vllm::FORMAT];
 
 /// Log lines of every engine that logs times of requests, and the logs that have none.
 pub const LOGS: &[&dyn trace::import::LogLines] = &[&sglang::Log, &unread::Logs];

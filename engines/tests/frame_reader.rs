@@ -16,8 +16,8 @@ fn messages() -> Vec<Vec<u8>> {
     let read = |path| std::fs::read(path).expect("readable");
     let mut messages: Vec<Vec<u8>> = paths.iter().map(read).collect();
     messages.retain(|message| {
-        let opens = |format: &zmq_tap::decode::Format| (format.opening)(message, message.len() as u64);
-        let yes = |format| matches!(opens(format), zmq_tap::decode::Opening::Yes(_));
+        let opens = |format: &adapter::decode::Format| (format.opening)(message, message.len() as u64);
+        let yes = |format| matches!(opens(format), adapter::decode::Opening::Yes(_));
         engines::FORMATS.iter().any(yes)
     });
     assert!(messages.len() >= 5, "{}", messages.len());

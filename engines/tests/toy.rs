@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
+use adapter::decode::{Decode, Decoded, Decoders, Format, Opening as Begins, Refused, Shape, SocketFormat};
 use trace::clock::Anchor;
 use trace::engine::{Drops, Engines, Facts, Mode, StageNames};
 use trace::event::{Capabilities, Chunk, Delivery, Event, Finish, IdColumn, Kind, Response, Stage, What};
@@ -14,7 +15,6 @@ use trace::import::{Form, Import, Item, LogLines, Logged, Malformed, Rid};
 use trace::path::Ends;
 use trace::report::{Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
-use zmq_tap::decode::{Decode, Decoded, Decoders, Format, Opening as Begins, Refused, Shape, SocketFormat};
 use zmq_tap::relay::{Options, Pair};
 use zmq_tap::tap::{Tap, TapHop};
 use zmq_tap::zmtp::{Mark, Scanner};

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use adapter::decode::{Decoders, LONGEST, Opening, SocketFormat};
 use engines::vllm::{Decoder, FORMAT};
 use proptest::prelude::*;
 use rmpv::Value;
 use serde_json::Value as Json;
 use trace::event::{Finish, IdColumn, Kind};
-use zmq_tap::decode::{Decoders, LONGEST, Opening, SocketFormat};
 
 /// Folders of the releases.
 fn releases() -> Vec<PathBuf> {

@@ -1,6 +1,5 @@
 //! The tap and its parts:
 //!
-//! - [`decode`]: traits of an engine's message decoder
 //! - [`zmtp`]: frame scanner
 //! - [`relay`]: byte-transparent relay
 //! - [`tap`]: relay and decoder combined into a source of events
@@ -9,7 +8,6 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub mod decode;
 pub mod egress;
 #[cfg(target_os = "linux")]
 mod folder;

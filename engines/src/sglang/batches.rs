@@ -3,8 +3,8 @@
 //! The message is a msgpack array of columns: request ids, finish reasons, prompt lengths, numbers of new ids, and columns that are not read.
 //! The ids themselves are a separate argument, which is not read.
 
+use adapter::decode::{Decode, Decoded, Format, Opening, Refused, Shape, recycle};
 use trace::event::{Chunk, Finish, IdColumn, Kind};
-use zmq_tap::decode::{Decode, Decoded, Format, Opening, Refused, Shape, recycle};
 
 use super::NAME;
 use crate::msgpack::{Head, head, skip, string};

@@ -8,9 +8,9 @@
 //!
 //! Together below 2^-30 for any frame length.
 
+use adapter::decode::{Decode, Decoded, Format, Opening, Refused};
 use trace::event::Kind;
 use trace::path::Ends;
-use zmq_tap::decode::{Decode, Decoded, Format, Opening, Refused};
 
 use super::NAME;
 use super::wire::{Decoder, Limits};

@@ -1,8 +1,8 @@
 //! Decoder of vLLM's messages: `EngineCoreOutputs` in msgpack, one array for each request. Further parts hold raw arrays, which are not read.
 
+use adapter::decode::{Decoded, Shape, recycle};
 use trace::MonoNs;
 use trace::event::{Chunk, Finish, IdColumn, Kind};
-use zmq_tap::decode::{Decoded, Shape, recycle};
 
 use super::NAME;
 use super::layout::{Columns, Envelope, Layout, TABLE, envelope};

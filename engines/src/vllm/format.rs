@@ -5,9 +5,9 @@
 //! (2^-3), and 8 characters of a request id (each 2^-1.9). Together below 2^-30. A message without outputs is not recognised in the
 //! middle of a stream.
 
+use adapter::decode::{Decode, Decoded, Format, Opening, Refused};
 use trace::event::Kind;
 use trace::path::Ends;
-use zmq_tap::decode::{Decode, Decoded, Format, Opening, Refused};
 
 use super::NAME;
 use super::decoder::{Decoder, other};

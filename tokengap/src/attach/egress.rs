@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use adapter::decode::ReadResponseId;
 use probe_user::Probe;
 use probe_user::discover::{Engine, EngineKind, Process, Topology, Watcher};
 use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track};
@@ -11,7 +12,6 @@ use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::engine::Mode;
 use trace::event::{Event, Frame, Kind as FrameKind, What};
-use zmq_tap::decode::ReadResponseId;
 use zmq_tap::egress::{Detokenize, Limits, Reader, Server, Tls};
 
 use super::frontends::FrontendWatch;

@@ -4,12 +4,12 @@
 
 use std::collections::{HashMap, HashSet};
 
+use adapter::decode::{Decoders, LONGEST, Shape, SocketFormat};
 use probe_user::matcher::{Limits as MatcherLimits, NumberedSend, Unmatched};
 use probe_user::{Call, Matcher, Message, SocketId};
 use trace::event::{self, Capabilities, Event, Hop, Missed, MissedCause, Received, SendWait, Undecoded, What};
 use trace::path::Ends;
 use trace::{FrameId, HopId, MonoNs, ThreadId};
-use zmq_tap::decode::{Decoders, LONGEST, Shape, SocketFormat};
 
 use super::multipart::{Multiparts, Part};
 use super::paths::Paths;

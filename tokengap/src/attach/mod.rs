@@ -27,6 +27,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use adapter::decode::Format;
 use anyhow::Context;
 use probe_user::discover::{Engine, Process, Watcher};
 use probe_user::egress::Kind;
@@ -36,7 +37,6 @@ use session::{About, Flow, LiveSource, own};
 use trace::MonoNs;
 use trace::event::{self, Event, Missed, MissedCause, What};
 use trace::report::SamplingCost;
-use zmq_tap::decode::Format;
 use zmq_tap::egress::Detokenize;
 
 use crate::tap::completed;

@@ -8,13 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use adapter::decode::{Decoders, LONGEST, SocketFormat};
 use probe_user::discover::Engine;
 use probe_user::matcher::Limits;
 use probe_user::{Capture, Matcher, Message, Observation, Options, Probe, SocketId, Target};
 use trace::Analysis;
 use trace::event::{Capabilities, Event, Hop, Missed, MissedCause, What};
 use trace::{Config, FrameId, HopId};
-use zmq_tap::decode::{Decoders, LONGEST, SocketFormat};
 
 /// Maximum number of bytes copied of a received message.
 const CAPTURE: u32 = 1 << 20;

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use trace::event::Chunk;
 
 use super::recent::Recent;
-use crate::decode::ReadResponseId;
+use adapter::decode::ReadResponseId;
 
 /// Maximum number of requests whose response has not begun, by each kind of id.
 pub(super) const MAX_WAITING: usize = 16_384;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::decode::Format;
+use adapter::decode::Format;
 
 /// Smallest read. Every direction of every connection has memory for it.
 pub(super) const LEAST_READ: usize = 4 << 10;

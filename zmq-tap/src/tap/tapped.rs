@@ -5,8 +5,8 @@ use trace::path::Ends;
 use trace::{HopId, MonoNs};
 
 use super::TapHop;
-use crate::decode::{Format, SocketFormat};
 use crate::relay::Direction;
+use adapter::decode::{Format, SocketFormat};
 
 /// One direction of a pair.
 #[derive(Debug)]

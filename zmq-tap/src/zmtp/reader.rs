@@ -2,7 +2,7 @@
 
 use super::scanner::{Mark, Scanner};
 use super::{Opaque, header};
-use crate::decode::Format;
+use adapter::decode::Format;
 
 /// Number of bytes kept of each end of a longer body.
 const END: usize = 2048;

@@ -3,7 +3,7 @@
 use super::greeting::{GreetingReader, Opaque, Step, V2_LENGTH, Version};
 use super::header::{self, Command, Garbage, Header, Name};
 use super::seek::Seeker;
-use crate::decode::Format;
+use adapter::decode::Format;
 
 /// Position of a frame, in offsets from the first byte fed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

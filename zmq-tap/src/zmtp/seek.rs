@@ -10,7 +10,7 @@
 
 use super::greeting::Version;
 use super::header::{self, Command, Name};
-use crate::decode::{Format, Opening};
+use adapter::decode::{Format, Opening};
 
 /// Limit of anchors that wait for a successor. The farthest ones are discarded first.
 const MAX_CANDIDATES: usize = 64;

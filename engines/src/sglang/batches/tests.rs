@@ -59,9 +59,9 @@ fn messages_of_sockets_are_not_batches() {
 
 #[test]
 fn every_format_leaves_the_batches_to_this_one() {
-    let mut all = zmq_tap::decode::Decoders::new(crate::FORMATS, 1 << 20);
+    let mut all = adapter::decode::Decoders::new(crate::FORMATS, 1 << 20);
     for message in [bytes(TOKEN), bytes(FINISHED)] {
-        let decoded = all.decode(&mut zmq_tap::decode::SocketFormat::default(), &[&message]);
+        let decoded = all.decode(&mut adapter::decode::SocketFormat::default(), &[&message]);
         assert_eq!(decoded.unwrap().shape().class, CLASS);
     }
 }

@@ -1,7 +1,7 @@
 //! A decoded message.
 
+use adapter::decode::{Decoded, Shape};
 use trace::event::Chunk;
-use zmq_tap::decode::{Decoded, Shape};
 
 use super::arena::Node;
 use super::doc::Doc;

@@ -1,7 +1,7 @@
 //! The decoder: turns a message into a [`Batch`] in memory that it reuses.
 
+use adapter::decode::{Decoded, Shape, recycle};
 use trace::event::{Chunk, IdColumn, Kind};
-use zmq_tap::decode::{Decoded, Shape, recycle};
 
 use super::arena::Arena;
 use super::batch::{Batch, Codec};

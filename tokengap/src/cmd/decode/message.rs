@@ -1,8 +1,8 @@
 //! A decoded message of any engine. SGLang messages also have the pickle protocol and the unabridged finish reason.
 
+use adapter::decode::{Decode as _, Decoded, Decoders, Shape, SocketFormat};
 use engines::sglang::wire::{Batch, Codec, Decoder, Limits, Value};
 use trace::event::Chunk;
-use zmq_tap::decode::{Decode as _, Decoded, Decoders, Shape, SocketFormat};
 
 /// Decoders of every engine.
 pub(super) struct Reader {

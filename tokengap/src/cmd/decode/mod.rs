@@ -10,8 +10,8 @@ use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use adapter::decode::LONGEST;
 use anyhow::Context as _;
-use zmq_tap::decode::LONGEST;
 
 use crate::{advice, app, confinement, output};
 

@@ -4,9 +4,9 @@ mod message;
 mod pickle;
 mod vllm;
 
+use adapter::decode::{Decode, Format};
 use engines::sglang::wire::Limits;
 use trace::MonoNs;
-use zmq_tap::decode::{Decode, Format};
 
 pub(super) use message::{Class, Finish, READ_OFFSET, Release, Row, batch};
 pub(super) use vllm::Stats;

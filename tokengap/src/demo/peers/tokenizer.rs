@@ -8,9 +8,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
+use adapter::decode::Decode;
 use anyhow::Context;
 use trace::FrameId;
-use zmq_tap::decode::Decode;
 
 use super::Stage;
 use super::clock::{Busy, Clock};

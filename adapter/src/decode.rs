@@ -20,7 +20,7 @@ pub struct Format {
     /// Whether a message may begin with this byte. Rejects most positions of a stream that is joined midway.
     pub may_begin_with: fn(u8) -> bool,
     /// Tests whether a message of this length begins with these bytes, which may be fewer. At random bytes, a false answer must be
-    /// less likely than 2^-23: see [`crate::zmtp`].
+    /// less likely than 2^-23, because a frame scanner that joins midway tests every position.
     pub opening: fn(&[u8], u64) -> Opening,
     /// Ends of the hop that carries this kind of message, as far as the kind shows them: `scheduler->upstream`.
     pub hop: fn(Kind) -> Option<Ends<&'static str>>,

@@ -1,0 +1,7 @@
+//! What tokengap must know of an LLM engine: the traits that the crate `engines` implements for each.
+//!
+//! - [`decode`]: its messages
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+pub mod decode;
