@@ -70,8 +70,8 @@ def seeds():
         "vllm": [body for body in files("engines/fixtures/vllm", "0") if len(body) <= 16 << 10],
         "zmtp": [b"\x10" + GREETING + one for one in frames],
         "zmtp_midstream": [b"\x10" + first[1:] + second + third for first, second, third in triples],
-        "egress": [bytes([2, 40]) + served[: 8 << 10] for served in files("zmq-tap/fixtures/egress", "bin")],
-        "response_plane": [bytes([1, 40]) + plane[: 8 << 10] for plane in files("zmq-tap/fixtures/egress/dynamo", "bin")],
+        "egress": [bytes([2, 40]) + served[: 8 << 10] for served in files("responses/fixtures", "bin")],
+        "response_plane": [bytes([1, 40]) + plane[: 8 << 10] for plane in files("responses/fixtures/dynamo", "bin")],
         "recording": [recording[: 60 << 10] for recording in files("trace/fixtures/recordings", "tgap")],
         "recording_roundtrip": messages[:100],
         # Use a few excerpts of each log.

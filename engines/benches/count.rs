@@ -7,9 +7,9 @@ use std::path::Path;
 
 use engines::sglang::wire::{Decoder, Limits};
 use gungraun::{library_benchmark, library_benchmark_group, main};
+use responses::{Limits as ResponseLimits, Reader, Server};
 use trace::event::{Chunk, Finish, Frame, IdColumn, Kind, ToolCallOutcome, What};
 use trace::{FrameId, HopId, MonoNs};
-use zmq_tap::egress::{Limits as ResponseLimits, Reader, Server};
 use zmq_tap::zmtp::{Mark, Scanner};
 
 const LAPS: usize = 256;

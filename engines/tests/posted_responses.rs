@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use responses::{Limits, Reader, Server};
 use trace::event::AnswerEnd;
 use trace::report::{AnswerCounts, FindingLine, Report, ReportInput};
 use trace::{Analysis, Config, MonoNs};
-use zmq_tap::egress::{Limits, Reader, Server};
 
 /// Report of one connection that carries this body, one event a write.
 fn report_of_body(body: &[u8]) -> Report {

@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use trace::MonoNs;
 use trace::event::AnswerEnd;
-use zmq_tap::egress::{Limits, Reader, Server};
+use responses::{Limits, Reader, Server};
 
 /// Small limits, so that inputs reach them.
 const LIMITS: Limits =

@@ -4,7 +4,7 @@
 use libfuzzer_sys::fuzz_target;
 use trace::MonoNs;
 use trace::event::AnswerEnd;
-use zmq_tap::egress::{Limits, Reader, Server};
+use responses::{Limits, Reader, Server};
 
 const HEAD: &[u8] = br#"{"subject":"0f7b3f0e-0000-4000-8000-000000000000","stream_type":"response"}"#;
 const PROLOGUE: &[u8] = br#"{"error":null}"#;

@@ -15,12 +15,12 @@ MANIFEST = ROOT / "xtask/src/recorded.txt"
 # Folders of recorded data, and what recorded each. The first that fits counts. A folder's name or the file's has the release.
 SOURCES = {
     "zmq-tap/fixtures/messages": "cargo xtask fixtures",
-    "zmq-tap/fixtures/egress/dynamo": "real Dynamo runtimes, testbed/dynamo",
-    "zmq-tap/fixtures/egress/requests": "real Dynamo runtimes, testbed/dynamo",
-    "zmq-tap/fixtures/egress/grpc": "a real SGLang server with --grpc-port",
-    "zmq-tap/fixtures/egress/http2": "Hypercorn 0.18.0, Granian 2.8.9, gRPC for Python 1.85.3",
-    "zmq-tap/fixtures/egress/tool_calls": "python -m testbed.real.tool_calls, on a real server",
-    "zmq-tap/fixtures/egress": "zmq-tap/fixtures/egress.py",
+    "responses/fixtures/dynamo": "real Dynamo runtimes, testbed/dynamo",
+    "responses/fixtures/requests": "real Dynamo runtimes, testbed/dynamo",
+    "responses/fixtures/grpc": "a real SGLang server with --grpc-port",
+    "responses/fixtures/http2": "Hypercorn 0.18.0, Granian 2.8.9, gRPC for Python 1.85.3",
+    "responses/fixtures/tool_calls": "python -m testbed.real.tool_calls, on a real server",
+    "responses/fixtures": "responses/fixtures/record.py",
     "engines/fixtures/vllm": "vLLM's own classes and encoder",
     "engines/tests/logs/report": "copied from a public report",
     "engines/tests/logs/posted": "posted by operators, ids and hosts replaced",

@@ -3,12 +3,10 @@
 //! - [`zmtp`]: frame scanner
 //! - [`relay`]: byte-transparent relay
 //! - [`tap`]: relay and decoder combined into a source of events
-//! - [`egress`]: reader of responses to clients
 //! - [`splice`]: takeover of a socket that is in use
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub mod egress;
 #[cfg(target_os = "linux")]
 mod folder;
 #[cfg(target_os = "linux")]

@@ -1,4 +1,4 @@
-//! Converts socket writes of serving processes into deliveries, in kernel order; parsed by `zmq_tap::egress`.
+//! Converts socket writes of serving processes into deliveries, in kernel order; parsed by `responses`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -8,11 +8,11 @@ use adapter::decode::ReadResponseId;
 use probe_user::Probe;
 use probe_user::discover::{Engine, EngineKind, Process, Topology, Watcher};
 use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track};
+use responses::{Detokenize, Limits, Reader, Server, Tls};
 use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::engine::Mode;
 use trace::event::{Event, Frame, Kind as FrameKind, What};
-use zmq_tap::egress::{Detokenize, Limits, Reader, Server, Tls};
 
 use super::frontends::FrontendWatch;
 use super::lanes::Sink;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use probe_user::Probe;
 use probe_user::discover::{Engine, ProcessId, Topology};
-use zmq_tap::egress::Frontends;
+use responses::Frontends;
 
 /// Maximum number of frontends observed.
 const MAX_FRONTENDS: usize = 16;

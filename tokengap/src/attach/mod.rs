@@ -32,12 +32,12 @@ use anyhow::Context;
 use probe_user::discover::{Engine, Process, Watcher};
 use probe_user::egress::Kind;
 use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, ProbeError, Target};
+use responses::Detokenize;
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource, own};
 use trace::MonoNs;
 use trace::event::{self, Event, Missed, MissedCause, What};
 use trace::report::SamplingCost;
-use zmq_tap::egress::Detokenize;
 
 use crate::tap::completed;
 pub(crate) use background::{StartUp, Unattached};

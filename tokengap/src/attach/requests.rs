@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use probe_user::egress::{Record, Step, Track};
-use zmq_tap::egress::{Requests, Server, Unreadable};
+use responses::{Requests, Server, Unreadable};
 
 /// Maximum number of connections parsed concurrently; frontends have a few.
 const MAX_CONNECTIONS: usize = 1024;

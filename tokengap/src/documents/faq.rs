@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use probe_user::{Capability, Degraded, Feature, Missing};
+use responses::{UnknownWait, Unreadable};
 use trace::event::MissedCause;
 use trace::ledger::{Ledger, Limits};
-use zmq_tap::egress::{UnknownWait, Unreadable};
 
 /// Calls in the sources that add a line to `degraded`; its text is the next string literal.
 const REPORT_CALLS: [&str; 5] =

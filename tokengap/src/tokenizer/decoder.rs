@@ -1,8 +1,8 @@
 //! Text of token ids by the crate `tokenizers`, as vLLM's servers make it.
 
+use responses::{Detokenize, TokenStream};
 use tokenizers::tokenizer::step_decode_stream;
 use tokenizers::{DecoderWrapper, Tokenizer};
-use zmq_tap::egress::{Detokenize, TokenStream};
 
 /// Maximum number of ids tried as the text before an output.
 const TRIED: u32 = 4_096;

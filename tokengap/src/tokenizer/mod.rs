@@ -10,7 +10,7 @@ use std::thread::{self, JoinHandle};
 use anyhow::{Context, anyhow};
 use foreign::ExpectedFile;
 use probe_user::process_files::open_named_regular;
-use zmq_tap::egress::Detokenize;
+use responses::Detokenize;
 
 /// Maximum size of a `tokenizer.json`. The largest known ones have 30 MB.
 const LARGEST: usize = 128 << 20;

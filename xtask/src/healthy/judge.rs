@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use responses::{Detokenize, Limits, Reader, Server, TokenStream};
 use serde::Deserialize;
 use serde_json::Value;
 use trace::event::{
@@ -10,7 +11,6 @@ use trace::event::{
 };
 use trace::path::Ends;
 use trace::{Analysis, Config, FrameId, HopId, MonoNs};
-use zmq_tap::egress::{Detokenize, Limits, Reader, Server, TokenStream};
 
 /// Time between two steps.
 const STEP_NS: u64 = 1_000_000;

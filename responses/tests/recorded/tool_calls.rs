@@ -2,11 +2,11 @@
 
 use std::path::PathBuf;
 
+use responses::{Limits, Reader, Server};
 use serde::Deserialize;
 use serde_json::Value;
 use trace::MonoNs;
 use trace::event::{Answer, AnswerEnd, Chunk, Event, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason, What};
-use zmq_tap::egress::{Limits, Reader, Server};
 
 use super::send_text;
 
@@ -24,7 +24,7 @@ struct Response {
 
 /// Recorded responses, by engine.
 fn recorded() -> Vec<(String, Response)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/egress/tool_calls");
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/tool_calls");
     let mut found = Vec::new();
     for file in std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()) {
         let engine = file.file_stem().unwrap().to_str().unwrap().to_owned();

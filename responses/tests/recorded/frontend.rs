@@ -1,9 +1,9 @@
 //! Waits in a frontend: a recorded stream of a worker and the recorded response of the frontend, written at chosen times.
 
 use proptest::prelude::*;
+use responses::{Limits, Reader, Requests, Server};
 use trace::MonoNs;
 use trace::event::{AnswerEnd, What};
-use zmq_tap::egress::{Limits, Reader, Requests, Server};
 
 use super::{damaged, recording};
 

@@ -1,7 +1,7 @@
 //! Dynamo's request plane, recorded from real frontends: the ids must be found wherever the bytes are cut.
 
 use proptest::prelude::*;
-use zmq_tap::egress::Requests;
+use responses::Requests;
 
 use super::{recorded, recording};
 

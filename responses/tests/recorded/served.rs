@@ -12,7 +12,7 @@ type Delivery = (String, Option<u32>, Option<u32>, bool);
 
 /// The events that Python's parser found in the same bytes.
 fn truth(name: &str) -> Vec<Delivery> {
-    let path = format!("{}/fixtures/egress/{name}.json", env!("CARGO_MANIFEST_DIR"));
+    let path = format!("{}/fixtures/{name}.json", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()
 }
 

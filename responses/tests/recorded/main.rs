@@ -14,14 +14,14 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
+use responses::{Limits, Reader, Server};
 use trace::engine::Mode;
 use trace::event::{AnswerEnd, Chunk, Event, Frame, IdColumn, Kind, What};
 use trace::{FrameId, HopId, MonoNs};
-use zmq_tap::egress::{Limits, Reader, Server};
 
-/// Fixtures with the extension `.bin` in a folder below `fixtures/egress`.
+/// Fixtures with the extension `.bin` in a folder below `fixtures`.
 fn recorded(folder: &str) -> Vec<(String, Vec<u8>)> {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures/egress").join(folder);
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(folder);
     let mut found: Vec<_> = std::fs::read_dir(&folder)
         .unwrap()
         .map(|entry| entry.unwrap().path())

@@ -9,7 +9,7 @@ use trace::event::{Chunk, Finish, ToolCalls, UnjudgedReason};
 
 use super::ChoiceText;
 use super::tool_calls::{Calls, Sent};
-use crate::egress::digest::Digest;
+use crate::digest::Digest;
 
 /// Maximum number of chunks kept for one request.
 const MAX_CHUNKS: usize = 65_536;

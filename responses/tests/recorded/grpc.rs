@@ -1,8 +1,8 @@
 //! gRPC: a recorded connection of SGLang's native service, and messages that could be misread.
 
 use proptest::prelude::*;
+use responses::Unreadable;
 use trace::event::AnswerEnd;
-use zmq_tap::egress::Unreadable;
 
 use super::http2::{DATA, END_HEADERS, END_STREAM, HEADERS, fields, frame, read, settings};
 use super::{Connection, Observed, damaged, recorded};

@@ -2,8 +2,8 @@
 
 use loona_hpack::Encoder;
 use proptest::prelude::*;
+use responses::Unreadable;
 use trace::event::AnswerEnd;
-use zmq_tap::egress::Unreadable;
 
 use super::{Answers, Connection, Observed, damaged, recorded, recording};
 

@@ -100,7 +100,7 @@ pub enum Unreadable {
 
 impl Unreadable {
     /// Whether responses to clients may be missed for this reason.
-    pub(super) fn hides_responses(self) -> bool {
+    pub(crate) fn hides_responses(self) -> bool {
         !matches!(self, Self::Request | Self::Zmq | Self::Unknown)
     }
 }

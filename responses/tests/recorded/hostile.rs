@@ -1,8 +1,8 @@
 //! Arbitrary bytes and damaged recordings must not cause panics or unbounded work. Splits of recordings must not change their events.
 
 use proptest::prelude::*;
+use responses::{Limits, Unreadable};
 use trace::event::AnswerEnd;
-use zmq_tap::egress::{Limits, Unreadable};
 
 use super::{Connection, damaged, recorded};
 
