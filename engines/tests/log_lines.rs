@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use trace::import::{Import, ImportError, Options, Stats};
 use trace::record::Anchor;
-use trace::report::{Report, ReportInput};
-use trace::{Analysis, Config};
+use trace::report::Report;
+use trace::{Analysis, Config, ReportInput};
 
 fn logs(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/logs").join(name)

@@ -4,8 +4,8 @@ use std::path::Path;
 
 use responses::{Limits, Reader, Server};
 use trace::event::AnswerEnd;
-use trace::report::{AnswerCounts, FindingLine, Report, ReportInput};
-use trace::{Analysis, Config, MonoNs};
+use trace::report::{AnswerCounts, FindingLine, Report};
+use trace::{Analysis, Config, MonoNs, ReportInput};
 
 /// Report of one connection that carries this body, one event a write.
 fn report_of_body(body: &[u8]) -> Report {

@@ -13,8 +13,8 @@ use trace::event::{Capabilities, Chunk, Delivery, Event, Finish, IdColumn, Kind,
 use trace::export::{self, Export, Opening};
 use trace::import::{Form, Import, Item, LogLines, Logged, Malformed, Rid};
 use trace::path::Ends;
-use trace::report::{Report, ReportInput};
-use trace::{Analysis, Config, MonoNs};
+use trace::report::Report;
+use trace::{Analysis, Config, MonoNs, ReportInput};
 use zmq_tap::relay::{Options, Pair};
 use zmq_tap::tap::{Tap, TapHop};
 use zmq_tap::zmtp::{Mark, Scanner};

@@ -4,8 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use trace::record::{BlockReader, Record, fuzzing};
-use trace::report::ReportInput;
-use trace::{Analysis, Config};
+use trace::{Analysis, Config, ReportInput};
 
 fuzz_target!(|input: &[u8]| {
     let [records, more_records, chunks, more_chunks, columns @ ..] = input else { return };

@@ -3,8 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use trace::record::{BlockReader, Record, StreamError, StreamSection, StreamSplitter};
-use trace::report::ReportInput;
-use trace::{Analysis, Config};
+use trace::{Analysis, Config, ReportInput};
 
 /// Sections of bytes that arrive in pieces of `length`, and the error that ends them.
 fn split(bytes: &[u8], length: usize) -> (Vec<StreamSection>, Option<StreamError>) {

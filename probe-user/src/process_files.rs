@@ -41,7 +41,7 @@ pub fn open_named_regular(path: &Path, expected: ExpectedFile) -> Result<Regular
 
 /// Opens a regular file that the user named.
 pub fn open_named(path: &Path) -> io::Result<File> {
-    match trace::storage::open_regular(path) {
+    match trace::named_file::open_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             Ok(ask_for_named(path, OpenRequest::Named)?.file()?.into())
         }

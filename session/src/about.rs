@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use trace::record::Anchor;
-use trace::report::{ReportInput, SamplingCost};
+use trace::{ReportInput, SamplingCost};
 
 use crate::own;
 use crate::playback::Position;

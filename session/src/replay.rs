@@ -5,8 +5,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use trace::record::{Anchor, ReadError, Reader, Record, Recording};
-use trace::report::ReportInput;
-use trace::{Analysis, MonoNs, words};
+use trace::{Analysis, MonoNs, ReportInput, words};
 
 use crate::about::About;
 use crate::playback::{Play, Player, Position, Speed};

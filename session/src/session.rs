@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 use trace::engine::Engines;
-use trace::report::{Report, ReportInput};
-use trace::{Analysis, Config, Event, MonoNs};
+use trace::report::Report;
+use trace::{Analysis, Config, Event, MonoNs, ReportInput};
 
 use crate::about::About;
 use crate::observer::{NoObserver, Observer, Run, ScreenCommand, Stage};

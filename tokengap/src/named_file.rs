@@ -9,5 +9,5 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     #[cfg(target_os = "linux")]
     return probe_user::process_files::open_named(path);
     #[cfg(not(target_os = "linux"))]
-    trace::storage::open_regular(path)
+    trace::named_file::open_regular(path)
 }

@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use trace::Analysis;
 use trace::record::{ReadError, Recording, analyse};
-use trace::report::ReportInput;
+use trace::{Analysis, ReportInput};
 
 /// Delay before the bar is shown.
 const MOMENT: Duration = Duration::from_millis(300);

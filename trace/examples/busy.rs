@@ -5,9 +5,8 @@ mod traffic;
 
 use std::error::Error;
 
-use trace::Config;
 use trace::record::{Header, RecordOptions, Recorder};
-use trace::report::ReportInput;
+use trace::{Config, ReportInput};
 use traffic::{STREAM, Traffic, chunks};
 
 fn main() -> Result<(), Box<dyn Error>> {

@@ -7,11 +7,10 @@ use crate::detect::attribution::Attribution;
 use crate::detect::{DetectContext, Finding, Findings};
 use crate::engine::Engines;
 use crate::event::Event;
-use crate::fault;
 use crate::ledger::{Ledger, Limits};
-use crate::metrics;
-use crate::report::{self, Report, ReportInput};
+use crate::report::{self, Report};
 use crate::time_series::TimeSeries;
+use crate::{ReportInput, fault, metrics};
 
 /// Interval between detector runs. Ticks in between only age records.
 const CHECK_EVERY_NS: u64 = 500_000_000;

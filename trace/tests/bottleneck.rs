@@ -11,8 +11,8 @@ use trace::event::{
     Away, AwayState, Capabilities, Chunk, CpuSample, Engine, Event, Finish, Frame, Hop, PollUse, QueueSample, Received,
     ThreadPart, What,
 };
-use trace::report::{FindingLine, ReportInput};
-use trace::{Analysis, FrameId, HopId, ThreadId};
+use trace::report::FindingLine;
+use trace::{Analysis, FrameId, HopId, ReportInput, ThreadId};
 
 const MS: u64 = 1_000_000;
 /// Time between requests of one token each.

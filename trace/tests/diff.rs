@@ -3,8 +3,8 @@
 use trace::diff::{Compared, Diff, Options, Verdict};
 use trace::engine::Mode;
 use trace::event::{Capabilities, Event, Hop, What};
-use trace::report::{Report, ReportInput, Series, Spread, SpreadSeries};
-use trace::{Analysis, Config, HopId, MonoNs};
+use trace::report::{Report, Series, Spread, SpreadSeries};
+use trace::{Analysis, Config, HopId, MonoNs, ReportInput};
 
 const SECOND: u64 = 1_000_000_000;
 const SLOTS: usize = 30;

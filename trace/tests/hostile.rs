@@ -8,8 +8,7 @@ use proptest::option::weighted;
 use proptest::prelude::*;
 use trace::event::Event;
 use trace::ledger::Limits;
-use trace::report::ReportInput;
-use trace::{Analysis, Config, MonoNs};
+use trace::{Analysis, Config, MonoNs, ReportInput};
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]

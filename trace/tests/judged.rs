@@ -9,8 +9,8 @@ use trace::engine::Mode;
 use trace::event::{
     Answer, AnswerContent, AnswerForm, Capabilities, Chunk, Delivery, Engine, Event, Frame, Hop, Received, Stage, What,
 };
-use trace::report::{FaultKind, Report, ReportInput};
-use trace::{Analysis, FrameId, HopId, MonoNs};
+use trace::report::{FaultKind, Report};
+use trace::{Analysis, FrameId, HopId, MonoNs, ReportInput};
 
 const MS: u64 = 1_000_000;
 

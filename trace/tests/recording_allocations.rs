@@ -6,8 +6,7 @@ use std::alloc::System;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use trace::event::{Chunk, Event, Frame, What};
 use trace::record::{Header, RecordOptions, Recorder, Recording};
-use trace::report::ReportInput;
-use trace::{Config, FrameId, HopId, MonoNs};
+use trace::{Config, FrameId, HopId, MonoNs, ReportInput};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;

@@ -9,8 +9,8 @@ use trace::engine::Mode;
 use trace::event::{
     Capabilities, Chunk, Delivery, Engine, Event, Finish, Frame, Hop, Missed, MissedCause, Received, Undecoded, What,
 };
-use trace::report::{Clock, Report, ReportInput};
-use trace::{Analysis, FrameId, HopId};
+use trace::report::{Clock, Report};
+use trace::{Analysis, FrameId, HopId, ReportInput};
 
 const MS: u64 = 1_000_000;
 const START: u64 = 77_000 * MS;

@@ -3,8 +3,8 @@
 use trace::event::{Capabilities, Chunk, CpuSample, Event, Frame, Hop, QueueSample, Received, What};
 use trace::ledger::Limits;
 use trace::record::Anchor;
-use trace::report::{Report, ReportInput, Series};
-use trace::{Analysis, Config, FrameId, HopId, MonoNs, ThreadId};
+use trace::report::{Report, Series};
+use trace::{Analysis, Config, FrameId, HopId, MonoNs, ReportInput, ThreadId};
 
 const MS: u64 = 1_000_000;
 const RECEIVER: ThreadId = ThreadId { pid: 41, tid: 41 };

@@ -7,8 +7,8 @@ use path::Path;
 use trace::engine::{Engines, Mode, Waiter};
 use trace::event::{Answer, AnswerEnd, Capabilities, Chunk, Engine, Finish, IdColumn, Missed, MissedCause, What};
 use trace::ledger::OutcomeCounts;
-use trace::report::{Report, ReportInput};
-use trace::{Config, HopId};
+use trace::report::Report;
+use trace::{Config, HopId, ReportInput};
 
 /// A hop after `observed_frames` frames without content.
 fn after(observed_frames: u64, engines: Engines) -> Path {

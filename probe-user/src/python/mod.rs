@@ -16,8 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
-use trace::MonoNs;
-use trace::report::SamplingCost;
+use trace::{MonoNs, SamplingCost};
 
 use crate::capability::{Feature, Permissions};
 use crate::degraded::Degraded;

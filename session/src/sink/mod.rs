@@ -8,8 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use trace::record::{Anchor, Header, Payload, RecordError, RecordOptions, Recorder, Status};
-use trace::report::ReportInput;
-use trace::{Analysis, Config, Event, MonoNs};
+use trace::{Analysis, Config, Event, MonoNs, ReportInput};
 
 pub use onset::Rules;
 use ring::Ring;

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use trace::record::{Header, Pending, RecordError, RecordOptions, Recorder, Summary};
-use trace::report::ReportInput;
-use trace::{Analysis, MonoNs};
+use trace::{Analysis, MonoNs, ReportInput};
 
 use super::onset::{Onset, Rules};
 use super::{Written, written};

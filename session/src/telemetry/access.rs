@@ -7,6 +7,8 @@ use std::{fmt, hint};
 
 use hyper::header::HeaderValue;
 
+use super::secret_file;
+
 /// Longest token file in bytes.
 const MAX_FILE_BYTES: u64 = 4_096;
 /// Mode bits of users who are neither the owner nor in the group. Kubernetes lets the pod's group read a secret.
@@ -25,7 +27,7 @@ impl fmt::Debug for AccessToken {
 impl AccessToken {
     /// Reads the token from a file that other users cannot read. Surrounding white space is ignored.
     pub fn read(path: &Path) -> io::Result<Self> {
-        Self::of_file(path, trace::storage::open_regular(path))
+        Self::of_file(path, trace::named_file::open_regular(path))
     }
 
     /// Reads the token from the file that was opened at this path.
@@ -35,7 +37,7 @@ impl AccessToken {
             |error: io::Error| io::Error::new(error.kind(), format!("cannot read the token in {shown}: {error}"));
         let refused = |why: &str| io::Error::new(io::ErrorKind::InvalidData, format!("the token file {shown} {why}"));
         let file = opened.map_err(failed)?;
-        trace::storage::check_secret(&file, OTHER_USERS).map_err(failed)?;
+        secret_file::check_secret(&file, OTHER_USERS).map_err(failed)?;
         let mut text = Vec::new();
         file.take(MAX_FILE_BYTES + 1).read_to_end(&mut text).map_err(failed)?;
         let token = text.trim_ascii();

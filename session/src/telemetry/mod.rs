@@ -10,6 +10,7 @@ mod health;
 mod path;
 mod push;
 mod push_queue;
+mod secret_file;
 mod snapshot;
 mod stream;
 
@@ -22,8 +23,8 @@ use trace::clock::Anchor;
 use trace::engine::Engines;
 use trace::metrics::{EndpointUse, Family, Input, Pushed};
 use trace::record::Header;
-use trace::report::{Report, ReportInput};
-use trace::{Analysis, Event, MonoNs};
+use trace::report::Report;
+use trace::{Analysis, Event, MonoNs, ReportInput};
 
 pub use access::AccessToken;
 use endpoint::Endpoint;

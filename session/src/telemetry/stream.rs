@@ -10,8 +10,7 @@ use hyper::body::Bytes;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use trace::record::{BlockWriter, OpenBlock, Payload, StreamPacker};
-use trace::report::ReportInput;
-use trace::{Event, MonoNs};
+use trace::{Event, MonoNs, ReportInput};
 
 use super::counts::EndpointCounts;
 

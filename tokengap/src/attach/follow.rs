@@ -9,9 +9,8 @@ use probe_user::Probe;
 use probe_user::discover::{self, Engine, PickError, ProcessId, Topology, Watcher};
 use serde_json::Value;
 use session::{About, Flow, LiveSource};
-use trace::MonoNs;
 use trace::event::{Event, Missed, MissedCause, What};
-use trace::report::SamplingCost;
+use trace::{MonoNs, SamplingCost};
 
 use super::background::Background;
 use super::paths::HopIds;

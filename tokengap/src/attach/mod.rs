@@ -35,9 +35,8 @@ use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, ProbeErro
 use responses::Detokenize;
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource, own};
-use trace::MonoNs;
 use trace::event::{self, Event, Missed, MissedCause, What};
-use trace::report::SamplingCost;
+use trace::{MonoNs, SamplingCost};
 
 use crate::tap::completed;
 pub(crate) use background::{StartUp, Unattached};

@@ -3,7 +3,7 @@
 use anyhow::bail;
 use probe_user::Degraded;
 use probe_user::discover::Process;
-use trace::report::SamplingCost;
+use trace::SamplingCost;
 
 use super::lanes::Sink;
 use crate::advice::missing;

@@ -6,8 +6,7 @@ use std::sync::Arc;
 use probe_user::Degraded;
 use probe_user::discover::Process;
 use trace::event::{Event, StackSample, What};
-use trace::report::SamplingCost;
-use trace::{MonoNs, ThreadId};
+use trace::{MonoNs, SamplingCost, ThreadId};
 
 use super::lanes::Sink;
 use crate::stacks::{FunctionHits, StackReader, ThreadSamples};

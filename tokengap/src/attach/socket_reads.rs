@@ -200,8 +200,7 @@ mod tests {
     use engines::sglang::discover::role::{SCHEDULER, TOKENIZER};
     use probe_user::egress::{Head, Kind};
     use trace::event::Event;
-    use trace::report::ReportInput;
-    use trace::{Analysis, Config};
+    use trace::{Analysis, Config, ReportInput};
 
     use super::super::roles::Roles;
     use super::*;

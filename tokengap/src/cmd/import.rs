@@ -9,9 +9,8 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use trace::import::{Import, Options, Stats};
 use trace::record::{Anchor, Header, RecordError, RecordOptions, Recorder};
-use trace::report::ReportInput;
 use trace::words::{bytes, count, plural};
-use trace::{Analysis, Config, MonoNs};
+use trace::{Analysis, Config, MonoNs, ReportInput};
 
 use crate::args::{LimitArgs, ReportArgs};
 use crate::cmd::report::ReportOutput;

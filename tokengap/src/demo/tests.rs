@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use session::{About, Flow, LiveSource};
-use trace::report::{Report, ReportInput};
-use trace::{Analysis, Config, MonoNs};
+use trace::report::Report;
+use trace::{Analysis, Config, MonoNs, ReportInput};
 
 use super::scenario::Script;
 use super::truth::DemoTruth;

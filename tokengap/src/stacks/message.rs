@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read as _, Write};
 use probe_user::python::{Function, Hits, Refusal, ThreadStacks};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use trace::report::SamplingCost;
+use trace::SamplingCost;
 
 /// Maximum length of a line. The samples of a thread with as many functions as are kept have a third of it.
 const MAX_LINE: usize = 1 << 20;

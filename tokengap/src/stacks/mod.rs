@@ -19,7 +19,7 @@ use std::thread;
 use anyhow::Context;
 use probe_user::Degraded;
 use probe_user::python::Refusal;
-use trace::report::SamplingCost;
+use trace::SamplingCost;
 
 pub(crate) use message::{FunctionHits, ThreadSamples};
 use message::{ReaderStatus, StackMessage, StackRequest};

@@ -9,8 +9,7 @@ use std::path::Path;
 use criterion::{Criterion, SamplingMode, Throughput};
 use trace::event::{Chunk, Event, What};
 use trace::record::{Header, Record, RecordOptions, Recorder, Recording};
-use trace::report::ReportInput;
-use trace::{Config, MonoNs};
+use trace::{Config, MonoNs, ReportInput};
 
 use crate::cpu;
 use crate::traffic::{LIVE, Part, REQUESTS, STREAM, Stream, Traffic, chunks};

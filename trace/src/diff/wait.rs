@@ -150,8 +150,7 @@ fn legs(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::ReportInput;
-    use crate::{Analysis, Config};
+    use crate::{Analysis, Config, ReportInput};
 
     const MS: u64 = 1_000_000;
 

@@ -27,14 +27,15 @@ pub use self::otlp::{LiveSpans, Resource, metrics_data};
 use self::follow::Follow;
 use self::lives::{LiveRequest, LiveRequests, OnHop};
 use self::opening::Clock;
+use crate::ReportInput;
 use crate::analysis::{Analysis, Config};
 use crate::clock::{Anchor, MonoNs};
 use crate::engine::Engines;
 use crate::event::Event;
 use crate::ledger::{Ledger, Limits, Summary};
 use crate::record::{ReadError, Record, Recording};
+use crate::report::Report;
 use crate::report::hostile::{EscapeForm, EscapingWriter};
-use crate::report::{Report, ReportInput};
 use crate::words::names;
 
 /// Export formats.

@@ -5,14 +5,14 @@ use std::collections::BTreeMap;
 use super::definition as n;
 use super::family::Families;
 use super::{Family, HOPS, Histogram, ROLES, Value};
-use crate::MonoNs;
 use crate::detect::attribution::Attribution;
 use crate::detect::{ALL as DETECTORS, Findings};
 use crate::engine::{Mode, Waiter};
 use crate::event::ThreadPart;
 use crate::ledger::{Group, Hop, Ledger, Thread, TimeUse};
-use crate::report::{Chunks, ReportInput, Requests, Tokens};
+use crate::report::{Chunks, Requests, Tokens};
 use crate::stats::{Distribution, WINDOW_NS};
+use crate::{MonoNs, ReportInput};
 
 /// Input of the metrics, except the ledger and the findings.
 #[derive(Clone, Copy, Debug)]

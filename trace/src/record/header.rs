@@ -2,9 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::Config;
 use crate::clock::Anchor;
-use crate::report::ReportInput;
+use crate::{Config, ReportInput};
 
 /// Recorded part of a chunk's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -21,10 +21,10 @@ pub use read::{BlockInfo, Missing, Reader, Recording, analyse};
 pub use stream::{StreamError, StreamPacker, StreamSection, StreamSplitter};
 pub use write::{BlockPacker, OpenBlock, Pending, RecordOptions, Recorder, Status, Summary, is_part_of};
 
+use crate::ReportInput;
 pub use crate::clock::Anchor;
 use crate::clock::MonoNs;
 use crate::event::Event;
-use crate::report::ReportInput;
 
 /// One entry of a recording.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use super::header::{End, Header, Why};
 use super::section::{MAJOR, PREAMBLE, Preamble, SECTION_HEADER, Section, kind};
 use super::write::{BlockPacker, OpenBlock, run_id, seal, write_start};
-use crate::report::ReportInput;
+use crate::ReportInput;
 
 /// Maximum length of a section other than a block. Such sections are JSON and read as a whole.
 const MAX_JSON_BYTES: u32 = 1 << 20;

@@ -1,6 +1,5 @@
 //! Builds a report from ledger, findings and the data that the application adds.
 
-use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::abandoned::abandoned;
@@ -12,9 +11,10 @@ use super::slowest::slowest;
 use super::tool_calls::tool_calls;
 use super::{
     AnswerCounts, Chunks, CpuLine, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, Requests,
-    SCHEMA, SamplingCost, Source, Spread, StackLine, Tokens, WorkerLine, modes, stages,
+    SCHEMA, Source, Spread, StackLine, Tokens, WorkerLine, modes, stages,
 };
-use crate::clock::{Anchor, MonoNs};
+use crate::ReportInput;
+use crate::clock::MonoNs;
 use crate::detect::attribution::busy;
 use crate::detect::{Findings, imbalance};
 use crate::event::{Capabilities, ThreadPart};
@@ -25,58 +25,6 @@ use crate::time_series::TimeSeries;
 const MIN_SHARE: f64 = 0.005;
 /// Maximum number of connections listed per line, busiest first.
 const LANES: usize = 64;
-
-/// Data that the application adds to a report. A recording ends with it, without its source.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct ReportInput {
-    /// The source: `demo`, `tap`, `attach`, ...
-    #[serde(skip)]
-    pub kind: String,
-    /// Start and end of the capture; `None` means from the first event to the last.
-    #[serde(skip)]
-    pub window: Option<(MonoNs, MonoNs)>,
-    /// Both clocks at the time of the report; `None` if unknown.
-    pub wall: Option<Anchor>,
-    /// Maximum number of requests listed as the slowest.
-    pub slowest: usize,
-    /// CPU time used by tokengap, in nanoseconds.
-    pub cpu_ns: Option<u64>,
-    /// Resident memory of tokengap.
-    pub rss_bytes: Option<u64>,
-    /// Targets that could not be attached, each as an object or a sentence.
-    pub degraded: Vec<Value>,
-    /// Cost of reading Python stacks; `None` when none were read.
-    pub sampling: Option<SamplingCost>,
-    /// Codecs and schemas seen on the wire.
-    pub wire: Option<Value>,
-    /// The demo's `{"scenario", "seed", "truth": {..}}`.
-    pub demo: Option<Value>,
-}
-
-impl Default for ReportInput {
-    fn default() -> Self {
-        Self::of("")
-    }
-}
-
-impl ReportInput {
-    /// Input for a source without further data.
-    pub fn of(kind: &str) -> Self {
-        Self {
-            kind: kind.to_owned(),
-            window: None,
-            wall: None,
-            slowest: 10,
-            cpu_ns: None,
-            rss_bytes: None,
-            degraded: Vec::new(),
-            sampling: None,
-            wire: None,
-            demo: None,
-        }
-    }
-}
 
 pub(crate) fn build(
     ledger: &Ledger,

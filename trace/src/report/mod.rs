@@ -32,7 +32,6 @@ pub use crate::stats::Spread;
 pub use abandoned::{AbandonedReport, AbandonedRow};
 pub use brief::Clock;
 pub(crate) use brief::wrap;
-pub use build::ReportInput;
 pub(crate) use build::build;
 pub use frontend::FrontendCounts;
 pub use judged::{FaultKind, Judgement, judgements, not_judged};
@@ -42,9 +41,10 @@ pub use path::LegLine;
 pub(crate) use path::legs;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::SlowLine;
-pub use stacks::{SamplingCost, StackFunctionLine, StackLine, StackShare};
+pub use stacks::{StackFunctionLine, StackLine, StackShare};
 pub use tool_calls::{ToolCallCounts, ToolCallLine, explain_tool_calls};
 
+use crate::SamplingCost;
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
 

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
 
+use crate::SamplingCost;
 use crate::ledger::{Hits, Ledger, StackCounts, StackFunction, StackRole};
 use crate::words::{count, duration, known, percent};
 
@@ -55,25 +56,6 @@ pub struct StackShare {
     pub total: f64,
     /// Share of stacks holding the GIL with the function innermost; `null` if its owner cannot be read.
     pub gil: Option<f64>,
-}
-
-/// Cost and failures of stack sampling.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SamplingCost {
-    /// Requested samples per second.
-    pub hertz: u32,
-    /// Number of processes sampled.
-    pub processes: u32,
-    /// Number of samples, each of all stacks of a process.
-    pub readings: u64,
-    /// Samples that failed because a stack changed while it was read. Some always fail, since the target is never stopped.
-    pub failed: u64,
-    /// Samples skipped because earlier ones took too long.
-    pub late: u64,
-    /// Intervals discarded because they were not fetched.
-    pub dropped: u64,
-    /// CPU time of the process that reads stacks, part of `cpu_ns`.
-    pub cpu_ns: u64,
 }
 
 impl StackLine {

@@ -8,8 +8,8 @@ use trace::clock::Anchor;
 use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, Received, What};
 use trace::export::{Export, Format, Opening, Options};
 use trace::ledger::Limits;
-use trace::report::{Report, ReportInput};
-use trace::{Config, FrameId, HopId, MonoNs};
+use trace::report::Report;
+use trace::{Config, FrameId, HopId, MonoNs, ReportInput};
 
 const MS: u64 = 1_000_000;
 

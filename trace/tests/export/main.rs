@@ -12,10 +12,10 @@ mod perfetto;
 mod run;
 
 use serde_json::Value;
-use trace::MonoNs;
 use trace::clock::Anchor;
 use trace::export::{Export, Format, Opening, Options};
-use trace::report::{Report, ReportInput};
+use trace::report::Report;
+use trace::{MonoNs, ReportInput};
 
 /// Exports the run and returns the output and the report.
 fn export(format: Format, options: Options) -> (String, Report) {

@@ -3,8 +3,7 @@ use parquet::record::{Field, Row, RowAccessor};
 use trace::clock::Anchor;
 use trace::event::{Chunk, Event, Finish, Frame, What};
 use trace::export::{Export, Format, Opening, Options};
-use trace::report::ReportInput;
-use trace::{Config, FrameId, HopId, MonoNs};
+use trace::{Config, FrameId, HopId, MonoNs, ReportInput};
 
 use super::{export, export_bytes, run};
 

@@ -17,8 +17,8 @@ use schedule::{Shape, Step};
 use trace::event::{Missed, What};
 use trace::ledger::{Limits, Losses};
 use trace::record::{BlockPacker, BlockReader, BlockWriter, Payload, Record};
-use trace::report::{AnswerCounts, LossLine, Report, ReportInput};
-use trace::{Analysis, Config, MonoNs};
+use trace::report::{AnswerCounts, LossLine, Report};
+use trace::{Analysis, Config, MonoNs, ReportInput};
 use world::{Counts, LostTokens, RequestTruth, World};
 
 const SECOND: u64 = 1_000_000_000;

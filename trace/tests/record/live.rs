@@ -5,8 +5,7 @@ use trace::event::What;
 use trace::record::{
     BlockPacker, BlockReader, BlockWriter, Header, Payload, Record, StreamPacker, StreamSection, StreamSplitter,
 };
-use trace::report::ReportInput;
-use trace::{Analysis, Config};
+use trace::{Analysis, Config, ReportInput};
 
 use super::traffic;
 

@@ -3,8 +3,8 @@
 use trace::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, What};
 use trace::ledger::LostRange;
 use trace::record::{Payload, Recorder, analyse};
-use trace::report::{Losses, ReportInput};
-use trace::{Analysis, FrameId, HopId, MonoNs};
+use trace::report::Losses;
+use trace::{Analysis, FrameId, HopId, MonoNs, ReportInput};
 
 use super::{Folder, header, open, options};
 

@@ -18,8 +18,7 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, Received, What};
 use trace::record::{Anchor, Header, Payload, Record, RecordOptions, Recorder, Recording};
-use trace::report::ReportInput;
-use trace::{FrameId, HopId, MonoNs};
+use trace::{FrameId, HopId, MonoNs, ReportInput};
 
 /// A temporary directory, removed on drop.
 struct Folder(tempfile::TempDir);

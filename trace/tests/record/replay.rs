@@ -1,8 +1,7 @@
 //! A recording's report equals the live run's report.
 
-use trace::Analysis;
 use trace::record::{Recorder, analyse};
-use trace::report::ReportInput;
+use trace::{Analysis, ReportInput};
 
 use super::{Folder, header, open, options, traffic};
 

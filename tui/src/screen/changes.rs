@@ -76,7 +76,7 @@ mod tests {
             notice: (0, ""),
             writing: &Writing::default,
             degraded: &Vec::new,
-            report: &|| analysis.report(&trace::report::ReportInput::of("tap")),
+            report: &|| analysis.report(&trace::ReportInput::of("tap")),
         };
         changes.needs_refresh(&run, now)
     }

@@ -12,11 +12,10 @@ use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{sleep, timeout};
-use trace::Config;
 use trace::engine::Engines;
 use trace::export::{Export, Format, Opening, Options};
 use trace::record::{BlockReader, Header, Record, StreamSection, StreamSplitter};
-use trace::report::ReportInput;
+use trace::{Config, ReportInput};
 
 use super::store::{SectionCursor, StreamStep};
 use crate::telemetry::counts::EndpointCounts;

@@ -4,10 +4,10 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
+use trace::ReportInput;
 use trace::engine::Engines;
 use trace::export::{self, Format, Options};
 use trace::record::{Record, Recording, analyse};
-use trace::report::ReportInput;
 
 use super::hostile_clients::{endpoint_keeping, endpoint_with};
 use super::*;

@@ -4,8 +4,8 @@ use engines::sglang::discover::role;
 use probe_user::{Call, Message, SocketId};
 use trace::detect::Severity;
 use trace::event::{Event, What};
-use trace::report::{Report, ReportInput};
-use trace::{Analysis, Config, MonoNs};
+use trace::report::Report;
+use trace::{Analysis, Config, MonoNs, ReportInput};
 
 use super::super::roles::Roles;
 use super::super::sight::Observability;

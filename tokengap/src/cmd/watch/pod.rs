@@ -12,9 +12,8 @@ use session::units::{count, duration};
 use session::{About, Flow, Session, Source};
 use trace::ledger::Limits;
 use trace::record::{Anchor, BlockReader, Header, Record, RecordOptions, StreamSection};
-use trace::report::ReportInput;
 use trace::report::hostile;
-use trace::{Analysis, words};
+use trace::{Analysis, ReportInput, words};
 use tui::Screen;
 use tui::pods::{Brief, Link, PodLine};
 

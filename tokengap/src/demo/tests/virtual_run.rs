@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use trace::event::{Capabilities, Event, Frame, Hop, What};
-use trace::report::{Report, ReportInput};
-use trace::{Analysis, Config, MonoNs};
+use trace::report::Report;
+use trace::{Analysis, Config, MonoNs, ReportInput};
 
 use super::super::join::Join;
 use super::super::peers::{Memory, Network, Reports, Sent, Stage};

@@ -12,9 +12,7 @@ use serde_json::Value;
 use super::Record;
 use super::error::ReadError;
 use crate::engine::Engines;
-use crate::report::ReportInput;
-use crate::words;
-use crate::{Analysis, Config};
+use crate::{Analysis, Config, ReportInput, words};
 
 /// Replays a whole recording. The report equals the live run's, because events and ticks are the same and in the same order. Damaged blocks
 /// are skipped; missing parts are listed in the input's `degraded`. Calls `progress` at each block with its end in the file and the file's

@@ -10,8 +10,7 @@ use super::super::header::{End, Header, Why};
 use super::super::section::{MAJOR, PAYLOAD, PREAMBLE, Preamble, SECTION_HEADER, Section, TRAILER, index_of, kind};
 use super::scan::{Scan, has_payload, scan, section};
 use crate::clock::{Anchor, MonoNs};
-use crate::report::ReportInput;
-use crate::words;
+use crate::{ReportInput, words};
 
 /// A block of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,8 +14,7 @@ use super::super::header::{End, Header, Why};
 use super::super::section::{PREAMBLE, Preamble, SECTION_HEADER, Section, kind, trailer};
 use super::pack::{BlockPacker, LEVEL, seal};
 use super::{RecordOptions, Summary};
-use crate::report::ReportInput;
-use crate::storage;
+use crate::{ReportInput, storage};
 
 /// Maximum number of blocks in an index: three days. A longer file has no index and is scanned.
 const INDEXED: usize = 1 << 18;

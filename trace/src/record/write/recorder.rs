@@ -20,8 +20,7 @@ use super::worker::{Job, Shared, Store, Worker};
 use super::{RecordOptions, Status, Summary};
 use crate::clock::{Anchor, MonoNs, wall_ns};
 use crate::event::Event;
-use crate::fault;
-use crate::report::ReportInput;
+use crate::{ReportInput, fault};
 
 /// Maximum number of closed blocks waiting for the disk. Further ones are dropped and counted, unless the caller may wait.
 const QUEUE_BLOCKS: usize = 16;

@@ -14,8 +14,7 @@ use super::super::header::{Header, Why};
 use super::super::section::Section;
 use super::files::{Files, Refused, create, sync_folder};
 use super::{RecordOptions, Summary};
-use crate::report::ReportInput;
-use crate::storage;
+use crate::{ReportInput, storage};
 
 /// Minimum size of a ring: space for a typical block and the data after it.
 pub(super) const MIN_SIZE: u64 = 4 << 20;

@@ -12,7 +12,7 @@ use super::Summary;
 use super::files::{Files, Refused};
 use super::pack::{BlockPacker, OpenBlock};
 use super::ring::Ring;
-use crate::report::ReportInput;
+use crate::ReportInput;
 
 /// Commands to the worker, in order.
 #[expect(clippy::large_enum_variant, reason = "nearly all are blocks; boxing them would allocate for each")]

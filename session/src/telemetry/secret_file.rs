@@ -1,0 +1,47 @@
+//! Access rights of a file with a secret.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+
+/// Refuses a file with a secret that belongs to another user than this process's and root, or that others may access: those in `others`, mode
+/// bits.
+pub(super) fn check_secret(file: &File, others: u32) -> io::Result<()> {
+    let refused = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    let found = file.metadata()?;
+    if found.mode() & others != 0 {
+        return Err(refused(
+            "other users can read it: run chmod 600 on it, and create a new one if it may have been read".into(),
+        ));
+    }
+    let owner = found.uid();
+    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
+        return Err(refused(format!("it belongs to user {owner}, who can read it: use a file of your own")));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_secret_is_readable_by_its_owner_only() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let open = |mode, owner| {
+            fs::set_permissions(file.path(), fs::Permissions::from_mode(mode)).expect("set");
+            rustix::fs::chown(file.path(), Some(owner), None).map(|()| check_secret(file.as_file(), 0o007))
+        };
+        let own_user = rustix::process::geteuid();
+        for (mode, is_accepted) in [(0o600, true), (0o440, true), (0o604, false)] {
+            assert_eq!(open(mode, own_user).expect("its owner").is_ok(), is_accepted, "{mode:o}");
+        }
+        match open(0o600, rustix::fs::Uid::from_raw(own_user.as_raw() + 1)) {
+            Ok(opened) => assert!(opened.is_err_and(|error| error.to_string().contains("belongs to user"))),
+            Err(error) => println!("SKIPPED: cannot give the file to another user: {error}"),
+        }
+    }
+}
