@@ -217,7 +217,7 @@ pub(crate) struct Kernels {
     #[arg(long, value_name = "FILE")]
     arm64: Option<PathBuf>,
     /// A test program, which also runs on each kernel of its architecture; repeatable. `live-*` of the probe or `refused-*` of confinement,
-    /// as built by `xtask/src/dist/build.sh test TARGET`
+    /// as built by `xtask/src/dist/build.sh test TARGET`, or a package or archive of `cargo xtask dist`, which is installed there
     #[arg(long = "tests", value_name = "FILE")]
     tests: Vec<PathBuf>,
     /// Run only the test programs, and keep the other results of an earlier run

@@ -2,7 +2,7 @@
 # Builds the static program for TARGET, or only compiles it, and prints the origin of the standard library. zig is the C compiler and linker
 # for all targets, and provides musl and libunwind; cargo-zigbuild makes Cargo use it.
 # usage: build.sh zigbuild|check TARGET
-#        build.sh test TARGET         the test programs that `cargo xtask kernels` runs on other machines
+#        build.sh test TARGET         the test programs that `cargo xtask kernels` runs on other machines; prints their paths
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
 . xtask/src/dist/rust.sh
@@ -24,10 +24,10 @@ case $target in
   *-musl) flags=(-Ctarget-feature=+crt-static -Clink-self-contained=no) ;; # zig also provides the start files
   *) flags=(-Ctarget-cpu=generic) ;;
 esac
-options=(--quiet --locked --target "$target")
+options=(--locked --target "$target")
 case $what in
   test) options+=(--no-run --package confine --package probe-user --features probe-user/root-tests --test refused --test live) ;;
-  *) options+=(--package tokengap --bin tokengap --features full --profile dist) ;;
+  *) options+=(--quiet --package tokengap --bin tokengap --features full --profile dist) ;;
 esac
 from="rustup's standard library"
 if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then

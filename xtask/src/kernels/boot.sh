@@ -91,7 +91,7 @@ make_root() {
     -o APT::Sandbox::User=root -o Debug::NoLocking=1)
   "${get[@]}" update >"$arm/log"
   "${get[@]}" -y --no-install-recommends --download-only install bash dash coreutils util-linux mount busybox-static kmod libc-bin grep sed \
-    libstdc++6 python3 python3-minimal libpython3.11-stdlib >>"$arm/log"
+    dpkg gzip tar libstdc++6 python3 python3-minimal libpython3.11-stdlib >>"$arm/log"
   local deb wheel
   for deb in "$arm"/cache/archives/*.deb; do dpkg -x "$deb" "$arm/root"; done
   rm -r "$arm/cache"
@@ -104,7 +104,7 @@ make_root() {
   # Releases that the probe's tests run.
   local release
   for release in 25.1.2 27.1.0 27.3.0; do
-    python3 -m pip install --quiet --no-deps --only-binary=:all: --python-version 3.11 --implementation cp --platform manylinux_2_28_aarch64 \
+    python3 -m pip install --quiet --root-user-action=ignore --no-deps --only-binary=:all: --python-version 3.11 --implementation cp --platform manylinux_2_28_aarch64 \
       --platform manylinux_2_26_aarch64 --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 "pyzmq==$release" \
       --target "$arm/root/opt/pyzmq-$release"
   done

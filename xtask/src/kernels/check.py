@@ -1,7 +1,8 @@
 """Boots kernels and writes the table of features by kernel.
 
 usage: check.py X86 ARM64 RELEASE [--test FILE]... [--only-tests] [--only TEXT] [--table FILE] [--results FOLDER]
-X86 and ARM64 are static programs; `-` omits an architecture. A test program (`live-*` or `refused-*`) runs on the kernels of its architecture.
+X86 and ARM64 are static programs; `-` omits an architecture. A test program (`live-*` or `refused-*`) runs on the kernels of its architecture;
+a Debian package or an archive of a release is installed there, and its demo compared with its truth.
 """
 
 import argparse
@@ -31,9 +32,11 @@ ROWS = [
     ("demo", "demo"),
     ("tests of the probe", "tests: probe"),
     ("tests of confinement", "tests: confinement"),
+    ("Debian package installed", "installed: package"),
+    ("archive unpacked", "installed: archive"),
 ]
 # Shown with their value as a note.
-NOTED = ("root: probe points",)
+NOTED = ("root: probe points", "tests: probe")
 
 
 def kernels() -> list[list[str]]:
@@ -41,9 +44,13 @@ def kernels() -> list[list[str]]:
     return [line.split() for line in lines if line and not line.startswith("#")]
 
 
-def architecture_of(program: Path) -> str:
-    """Debian's name of an ELF file's machine."""
-    with program.open("rb") as file:
+def architecture_of(tested: Path) -> str:
+    """Debian's name of the machine of an ELF file, package or archive."""
+    if tested.suffix == ".deb":
+        return tested.stem.rpartition("_")[2]
+    if tested.suffix == ".gz":
+        return "arm64" if "-aarch64-" in tested.name else "amd64"
+    with tested.open("rb") as file:
         machine = int.from_bytes(file.read(20)[18:], "little")
     return {62: "amd64", 183: "arm64"}[machine]
 

@@ -1,6 +1,6 @@
 """Runs in a booted kernel: the features of tokengap there, compared with the truth of the demo and of the engine harness.
 
-usage: inside.py [--only-tests] PROGRAM RELEASE ENGINES RESULT [TEST...]    as root; RESULT is a JSON file
+usage: inside.py [--only-tests] PROGRAM RELEASE ENGINES RESULT [TEST...]    as root; RESULT is a JSON file, TEST a program, package or archive
 
 Emulation makes every process slow. Counts are compared exactly; times only with the stamps around the engine's own calls.
 """
@@ -156,7 +156,7 @@ def live_tests(test: Path, project: Path) -> Cell:
     if failed:
         return other("wrong", f"failed: {', '.join(failed)}")
     reasons = re.findall(r"^SKIPPED: (.*)", done.stdout, re.MULTILINE)
-    ran = f"{int(counts[1]) - len(reasons)} tests"
+    ran = f"{int(counts[1]) - len(reasons)} tests, without {' and '.join(skipped)}"
     return other("degraded", f"{ran}; {len(reasons)} skipped: {'; '.join(sorted(set(reasons)))}") if reasons else works(ran)
 
 
@@ -182,6 +182,26 @@ def confined(test: Path) -> Cell:
     return other("degraded", f"not refused: {'; '.join(skipped)}") if skipped else works(lines[-1])
 
 
+def installed(release: Path) -> dict[str, Cell]:
+    """The demo of a release's program, installed or unpacked by this machine's own tools."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        if release.suffix == ".deb":
+            name, program = "package", "usr/bin/tokengap"
+            database = root / "var/lib/dpkg"
+            for part in ("info", "updates"):
+                (database / part).mkdir(parents=True)
+            (database / "status").touch()
+            install = ["dpkg", f"--root={root}", f"--log={root}/log", "--install", release]
+        else:
+            name, program = "archive", "*/tokengap"
+            install = ["tar", "-C", root, "-xzf", release]
+        done = subprocess.run(install, capture_output=True, text=True)
+        if done.returncode:
+            return {f"installed: {name}": other("wrong", done.stderr.strip()[-200:])}
+        return {f"installed: {name}": demo(next(root.glob(program)))}
+
+
 def features(options, granted: str) -> dict[str, Cell]:
     """Every feature, as root and as a user with the capabilities `granted`."""
     cells = {f"doctor: {name}": cell for name, cell in doctor(options.tokengap).items()}
@@ -205,7 +225,9 @@ def main() -> None:
     granted = CAPABILITIES[kernel_version() >= FIRST_WITH_LINKS]
     cells = {} if options.only_tests else features(options, granted)
     for test in options.tests:
-        if test.name.startswith("live"):
+        if test.suffix in (".deb", ".gz"):
+            cells |= installed(test)
+        elif test.name.startswith("live"):
             cells["tests: probe"] = live_tests(test, options.engines.parent)
         else:
             cells["tests: confinement"] = confined(test)
