@@ -3,9 +3,9 @@
 use probe_user::discover::Engine;
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
+use sources::tap::Tap;
 use trace::event::{self, What};
 use trace::{Event, MonoNs};
-use zmq_tap::tap::Tap;
 
 /// The relay as a source.
 pub(crate) struct TapSource {

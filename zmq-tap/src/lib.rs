@@ -1,8 +1,7 @@
-//! The tap and its parts:
+//! Connections between ZMQ sockets:
 //!
 //! - [`zmtp`]: frame scanner
 //! - [`relay`]: byte-transparent relay
-//! - [`tap`]: relay and decoder combined into a source of events
 //! - [`splice`]: takeover of a socket that is in use
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -13,6 +12,4 @@ mod folder;
 pub mod relay;
 #[cfg(target_os = "linux")]
 pub mod splice;
-#[cfg(target_os = "linux")]
-pub mod tap;
 pub mod zmtp;

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use confine::{Capabilities, Work};
+use sources::tap::Tap;
 use zmq_tap::relay::Options;
-use zmq_tap::tap::Tap;
 
 use session::Signals;
 

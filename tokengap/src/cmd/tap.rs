@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use confine::Work;
+use sources::tap::{Tap, TapHop};
 use trace::path::Ends;
 use zmq_tap::relay::{Endpoint, Options, Pair};
-use zmq_tap::tap::{Tap, TapHop};
 
 use session::Signals;
 

@@ -24,12 +24,12 @@ use std::thread::{self, JoinHandle};
 use anyhow::Context;
 use serde_json::Value;
 use session::{About, Flow, LiveSource};
+use sources::tap::{Tap, TapHop};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use trace::MonoNs;
 use trace::event::{Event, Missed, MissedCause, What};
 use zmq_tap::relay::{Options, Pair};
-use zmq_tap::tap::{Tap, TapHop};
 
 use join::Join;
 use peers::{Network, Reports, Stage};

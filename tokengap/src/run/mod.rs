@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
+use sources::tap::{Tap, TapHop};
 use trace::{Event, MonoNs};
 use zmq_tap::relay::{Endpoint, Pair, Signal};
 use zmq_tap::splice::Place;
-use zmq_tap::tap::{Tap, TapHop};
 
 pub(crate) use child::{Child, Forwarding};
 pub(crate) use folder::Private;

@@ -13,12 +13,12 @@ use probe_user::handoff::disconnect;
 use probe_user::peers::{Connection, Holder, Peers, holders, sleeps_in_poll};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
+use sources::tap::{Tap, TapHop};
 use trace::Event;
 use trace::path::Ends;
 use trace::report::hostile::line;
 use zmq_tap::relay::{Endpoint, Options, Pair, Signal};
 use zmq_tap::splice::Place;
-use zmq_tap::tap::{Tap, TapHop};
 
 use crate::guard::Guard;
 use crate::tap::TapSource;

@@ -50,7 +50,7 @@ pub use files::PairSockets;
 pub use observation::{Direction, Ending, NotKept, Observation, Observed, Payload, Unread};
 pub use options::Options;
 pub use queue::Observations;
-pub use stats::Stats;
+pub use stats::{Counters, Stats};
 pub use thread::{Signal, lower_priority};
 
 use claim::Claim;
@@ -58,7 +58,6 @@ use connection::Route;
 use files::{ListenerReceiver, ListenerSender};
 use listener::Listener;
 use pool::{Pool, PoolLimits};
-pub(crate) use stats::Counters;
 use thread::Thread;
 use upstream::Upstream;
 
@@ -179,7 +178,7 @@ impl Relay {
     }
 
     /// The counters, which can be read even after the relay has stopped.
-    pub(crate) fn counters(&self) -> Arc<Counters> {
+    pub fn counters(&self) -> Arc<Counters> {
         self.shared.counters.clone()
     }
 

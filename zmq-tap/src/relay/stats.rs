@@ -6,7 +6,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// The counters, as they are written by the relay's thread.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters {
+        pub struct Counters {
             $(pub(super) $name: Counter,)*
         }
 
@@ -17,7 +17,8 @@ macro_rules! counters {
         }
 
         impl Counters {
-            pub(crate) fn read(&self) -> Stats {
+            /// Returns the current values.
+            pub fn read(&self) -> Stats {
                 Stats { $($name: self.$name.0.load(Ordering::Relaxed),)* }
             }
         }

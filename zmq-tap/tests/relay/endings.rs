@@ -7,12 +7,9 @@ use std::time::Duration;
 
 use trace::event::MissedCause;
 use zmq_tap::relay::{Direction, Ending, Observed, Options, Payload, Unread};
-use zmq_tap::tap::{Tap, TapHop};
 use zmq_tap::zmtp::{Garbage, Opaque};
 
-use crate::support::{
-    Bench, eventually, fill, handshake, message, noise, pair, read, read_all, stream, through, write_all,
-};
+use crate::support::{Bench, eventually, fill, handshake, message, noise, read, read_all, stream, through, write_all};
 
 #[test]
 fn a_sender_that_dies_mid_frame_truncates_only_its_own_lane() {
@@ -87,26 +84,6 @@ fn an_encrypted_stream_is_relayed_and_reported() {
         matches!(what, Observed::Closed { .. })
     });
     assert_eq!(unread, [(Direction::Forward, "encrypted by CURVE".to_owned())]);
-}
-
-#[test]
-fn a_refused_handshake_is_named() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    let upstream = UnixListener::bind(folder.path().join("out.sock")).expect("the upstream's socket");
-    let mut tap = Tap::start(vec![TapHop::new(pair(folder.path()))], Options::default()).expect("the tap starts");
-    let mut sender = UnixStream::connect(folder.path().join("in.sock")).expect("the relay accepts");
-    let (mut receiver, _) = upstream.accept().expect("the relay connects");
-    sender.write_all(&handshake()).expect("written");
-    // libzmq's answer to an address that its ZAP handler denies.
-    let refusal = [&handshake()[..64], &b"\x04\x0a\x05ERROR\x03400"[..]].concat();
-    receiver.write_all(&refusal).expect("written");
-    drop(receiver);
-    assert_eq!(read_all(sender), refusal);
-    eventually("the refusal is named", || {
-        tap.poll(64, &mut |_| {});
-        let named = format!("the receiver at {} refused 1 ZMTP handshakes", pair(folder.path()).upstream);
-        tap.degraded().iter().any(|line| line.starts_with(&named))
-    });
 }
 
 #[test]

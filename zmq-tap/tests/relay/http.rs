@@ -4,9 +4,8 @@ use std::io::{Read, Write};
 use std::net::Shutdown;
 use std::time::Instant;
 
-use trace::event::{AnswerEnd, MissedCause, What};
+use trace::event::MissedCause;
 use zmq_tap::relay::{Direction, Observed, Options, Pair, Relay, RelayError};
-use zmq_tap::tap::{Tap, TapHop};
 
 use crate::support::{PATIENCE, client, endpoint, eventually, noise, read, server, through};
 
@@ -134,8 +133,6 @@ fn a_full_queue_reports_a_gap_and_relays_every_byte() {
 fn a_missing_server_is_refused_immediately() {
     let (server, pair) = server("http");
     drop(server);
-    let upstream = pair.upstream.to_string();
-    let hop = TapHop::new(pair.clone());
     let relay = Relay::start(vec![pair], Options::default()).expect("the relay starts");
     let began = Instant::now();
     let error = client(&relay.listening()[0]).read(&mut [0; 8]).expect_err("no answer");
@@ -145,13 +142,6 @@ fn a_missing_server_is_refused_immediately() {
         relay.poll().is_some_and(|o| matches!((o.pair, o.what), (0, Observed::Refused)))
     });
     assert_eq!(relay.stats().connections_unanswered, 1);
-
-    let mut tap = Tap::start(vec![hop], Options::default()).expect("the tap starts");
-    let _ = client(&tap.listening()[0]).read(&mut [0; 8]);
-    eventually("the tap reports it", || {
-        tap.poll(16, &mut |_| {});
-        tap.degraded().iter().any(|why| why.contains(&upstream))
-    });
 }
 
 #[test]
@@ -159,63 +149,4 @@ fn http_and_zmq_endpoints_cannot_be_paired() {
     let pair = Pair { listen: endpoint("http://127.0.0.1:*"), upstream: endpoint("tcp://127.0.0.1:1") };
     let refusal = Relay::start(vec![pair], Options::default()).expect_err("refused");
     assert!(matches!(refusal, RelayError::Mixed(_)), "{refusal}");
-}
-
-/// Events of the tap for one connection on which the server sends `response` and closes.
-fn events(response: &[u8], close_early: bool) -> (Vec<String>, Vec<String>) {
-    let (server, pair) = server("http");
-    let mut tap = Tap::start(vec![TapHop::new(pair)], Options::default()).expect("the tap starts");
-    let mut client = client(&tap.listening()[0]);
-    let mut served = server.accept().expect("connected").0;
-    client.write_all(REQUEST).expect("written");
-    served.write_all(response).expect("written");
-    let mut received = read(&mut client, response.len());
-    assert_eq!(received, response);
-    if close_early {
-        client.shutdown(Shutdown::Write).expect("half closed");
-        while served.read(&mut [0; 64]).expect("the end is relayed") > 0 {}
-    }
-    drop(served);
-    client.read_to_end(&mut received).expect("an orderly end");
-    drop(client);
-    let mut reported = Vec::new();
-    eventually("the connection is closed", || tap.stats().connections_open == 0);
-    tap.stop();
-    let until = Instant::now() + PATIENCE;
-    while !tap.has_ended() && Instant::now() < until {
-        tap.poll(64, &mut |event| match &event.what {
-            What::Delivered(d) => reported.push(format!("{} {} of {:?}", d.rid, d.tokens, d.completion_tokens)),
-            What::Answered(a) => reported.push(format!("{} {:?} {:?}", a.rid, a.tokens, a.end)),
-            What::Hop(hop) => panic!("clients are not a hop: {hop:?}"),
-            other => reported.push(format!("{other:?}")),
-        });
-        std::thread::sleep(std::time::Duration::from_millis(1));
-    }
-    (reported, tap.degraded())
-}
-
-#[test]
-fn the_tap_reports_deliveries_and_responses() {
-    let (reported, degraded) = events(ANSWER, false);
-    assert_eq!(
-        reported,
-        ["r-1 1 of Some(1)".to_owned(), "r-1 1 of Some(3)".to_owned(), format!("r-1 Some(2) {:?}", AnswerEnd::Whole),]
-    );
-    assert!(degraded.is_empty(), "{degraded:?}");
-    let cut = ANSWER.len() - 5;
-    let left = events(&ANSWER[..cut], true).0;
-    assert_eq!(left.last(), Some(&format!("r-1 Some(2) {:?}", AnswerEnd::ClientLeft)));
-    let left = events(&ANSWER[..cut], false).0;
-    assert_eq!(left.last(), Some(&format!("r-1 Some(2) {:?}", AnswerEnd::ServerLeft)));
-}
-
-#[test]
-fn undecodable_connections_are_relayed_and_reported() {
-    let websocket = b"HTTP/1.1 101 Switching Protocols\r\nupgrade: websocket\r\n\r\n\x81\x05hello";
-    let tls = [&[0x16, 3, 3, 0, 122, 2, 0, 0, 118][..], &noise(5, 300)].concat();
-    for (response, name) in [(&websocket[..], "upgraded"), (&tls, "TLS")] {
-        let (reported, degraded) = events(response, false);
-        assert!(reported.is_empty(), "{reported:?}");
-        assert!(degraded.len() == 1 && degraded[0].contains(name), "{name}: {degraded:?}");
-    }
 }

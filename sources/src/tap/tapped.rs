@@ -5,8 +5,8 @@ use trace::path::Ends;
 use trace::{HopId, MonoNs};
 
 use super::TapHop;
-use crate::relay::Direction;
 use adapter::decode::{Format, SocketFormat};
+use zmq_tap::relay::Direction;
 
 /// One direction of a pair.
 #[derive(Debug)]

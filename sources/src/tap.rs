@@ -10,12 +10,12 @@ use trace::event::{AnswerEnd, Capabilities, Engine, Event, Frame, Missed, Undeco
 use trace::path::Ends;
 use trace::{FrameId, HopId, MonoNs, fault};
 
-use crate::relay::{
+use adapter::decode::{Decoders, Format, ReadResponseId};
+use responses::{Limits, Reader, Server};
+use zmq_tap::relay::{
     Counters, Direction, Endpoint, Observation, Observations, Observed, Options, Pair, PairSockets, Payload, Relay,
     RelayError, Signal, Stats, Unread,
 };
-use adapter::decode::{Decoders, Format, ReadResponseId};
-use responses::{Limits, Reader, Server};
 
 use tapped::Tapped;
 

@@ -7,6 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use adapter::decode::{Decode, Decoded, Decoders, Format, Opening as Begins, Refused, Shape, SocketFormat};
+use sources::tap::{Tap, TapHop};
 use trace::clock::Anchor;
 use trace::engine::{Drops, Engines, Facts, Mode, StageNames};
 use trace::event::{Capabilities, Chunk, Delivery, Event, Finish, IdColumn, Kind, Response, Stage, What};
@@ -16,7 +17,6 @@ use trace::path::Ends;
 use trace::report::Report;
 use trace::{Analysis, Config, MonoNs, ReportInput};
 use zmq_tap::relay::{Options, Pair};
-use zmq_tap::tap::{Tap, TapHop};
 use zmq_tap::zmtp::{Mark, Scanner};
 
 const NAME: &str = "toy";
