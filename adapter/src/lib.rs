@@ -1,7 +1,9 @@
 //! What tokengap must know of an LLM engine: the traits that the crate `engines` implements for each.
 //!
 //! - [`decode`]: its messages
+//! - [`discover`]: its processes
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod decode;
+pub mod discover;

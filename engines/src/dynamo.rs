@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use probe_user::discover::{
+use adapter::discover::{
     Evidence, FlagName, Origin, Package, Program, Recognise, Release, Role, Setting, Settings, program,
 };
 use trace::engine::Mode;

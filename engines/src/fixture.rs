@@ -1,6 +1,6 @@
 //! Main processes for tests of settings.
 
-use probe_user::discover::{Evidence, Flags, Launcher, Origin, PackageRelease, Setting};
+use adapter::discover::{Evidence, Flags, Launcher, Origin, PackageRelease, Setting};
 
 use crate::DISCOVERED;
 

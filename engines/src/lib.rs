@@ -3,9 +3,8 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-#[cfg(target_os = "linux")]
 pub mod dynamo;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
 mod fixture;
 mod msgpack;
 pub mod sglang;
@@ -23,9 +22,8 @@ pub const FORMATS: &[adapter::decode::Format] = &[sglang::FORMAT, sglang::BATCHE
 pub const LOGS: &[&dyn trace::import::LogLines] = &[&sglang::Log, &unread::Logs];
 
 /// The engines that discovery recognises.
-#[cfg(target_os = "linux")]
-pub const DISCOVERED: probe_user::discover::Engines = &[
-    probe_user::discover::EngineKind::new(&sglang::discover::Sglang),
-    probe_user::discover::EngineKind::new(&dynamo::Dynamo),
-    probe_user::discover::EngineKind::new(&vllm::discover::VllmServer),
+pub const DISCOVERED: adapter::discover::Engines = &[
+    adapter::discover::EngineKind::new(&sglang::discover::Sglang),
+    adapter::discover::EngineKind::new(&dynamo::Dynamo),
+    adapter::discover::EngineKind::new(&vllm::discover::VllmServer),
 ];

@@ -2,10 +2,11 @@
 
 #![cfg(target_os = "linux")]
 
+use adapter::discover::{Carries, Confidence, Role, role_words};
 use engines::DISCOVERED;
 use engines::sglang::discover::role;
 use probe_user::discover::fake::{self, FakeProcess};
-use probe_user::discover::{Blind, Carries, Confidence, Engine, PickError, Role, RoleSpec, Topology, role_words};
+use probe_user::discover::{Blind, Engine, PickError, RoleSpec, Topology};
 use trace::path::Ends;
 
 const SERVER: &str = "python3 -m sglang.launch_server";

@@ -2,12 +2,13 @@
 
 #![cfg(target_os = "linux")]
 
-use engines::DISCOVERED;
-use probe_user::discover::fake::{FakeProcess, discover};
-use probe_user::discover::{
+use adapter::discover::{
     Carries, Codec, Confidence, EngineKind, Engines, Evidence, FlagName, Function, HopSeen, Origin, Package, Program,
-    Rank, Reading, Recognise, Role, RoleSource, RoleSpec, RoleWithSource, Setting, Settings, Wire, program,
+    Rank, Reading, Recognise, Role, RoleSource, RoleWithSource, Setting, Settings, Wire, program,
 };
+use engines::DISCOVERED;
+use probe_user::discover::RoleSpec;
+use probe_user::discover::fake::{FakeProcess, discover};
 use trace::path::Ends;
 
 const MODEL: Role = Role::new(0, "model", Function::Source);

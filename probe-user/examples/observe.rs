@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use probe_user::discover::{Function, InnerServer, Role};
+use adapter::discover::{Function, InnerServer, Role};
 use probe_user::egress::{CAPTURE, Serves};
 use probe_user::empty_probes::{self, Traps};
 use probe_user::{Capture, Observation, Options, Probe, Target};

@@ -1,7 +1,8 @@
 //! Entry points for the fuzzers (`fuzz/`) to otherwise private parsers; absent from regular builds.
 
+use adapter::discover::{FlagName, Flags};
+
 use crate::discover::diag;
-use crate::discover::{FlagName, Flags};
 use crate::helper::request::{Request, parse_reply};
 use crate::opener_client::request::{OpenRequest, PIECE, ReplyPiece, descriptors_to_bytes, parse_descriptors};
 use crate::probe_points::{ProbePoints, method};

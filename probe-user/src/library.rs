@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
+use adapter::discover::{EngineKind, InnerServer, Release};
 use foreign::RegularFile;
 use memchr::memmem;
 
+use crate::discover::LibZmq;
 use crate::discover::libzmq;
-use crate::discover::{EngineKind, InnerServer, LibZmq, Release};
 use crate::probe_points::{Known, method};
 use crate::proc::maps::{self, MappedFile};
 use crate::proc::{ProcDir, ReadError};

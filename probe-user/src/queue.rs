@@ -8,8 +8,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::SocketAddr;
 
+use adapter::discover::End;
+
 use crate::discover::diag::Diag;
-use crate::discover::{DiagError, End, ReadError};
+use crate::discover::{DiagError, ReadError};
 use crate::proc::ProcDir;
 use crate::proc::net::{self, TcpState};
 use crate::process_files::MAX_DESCRIPTORS;

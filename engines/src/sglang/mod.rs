@@ -1,7 +1,6 @@
 //! SGLang, 0.4.0 to 0.5.23.
 
 mod batches;
-#[cfg(target_os = "linux")]
 pub mod discover;
 mod facts;
 mod format;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use probe_user::discover::{
+use adapter::discover::{
     Carries, Codec, Confidence, Edge, Evidence, Function, Node, Origin, Package, Program, Rank, Reading, Recognise,
     Role, RoleSource, RoleWithSource, Setting, Settings, Wire, program,
 };

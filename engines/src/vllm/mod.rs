@@ -1,7 +1,6 @@
 //! vLLM's V1 engine, 0.6.4 to 0.33.0.
 
 mod decoder;
-#[cfg(target_os = "linux")]
 pub mod discover;
 mod facts;
 mod format;

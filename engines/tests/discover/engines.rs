@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
+use adapter::discover::{Carries, Codec, Confidence, HopSeen, Launcher, Origin, PackageRelease, Release, RoleSource};
 use engines::sglang::discover::role::{DETOKENIZER, ROUTER, SCHEDULER, TOKENIZER, WORKER};
-use probe_user::discover::{
-    Carries, Codec, Confidence, Engine, HopSeen, Launcher, Origin, PackageRelease, Process, Release, RoleSource,
-};
+use probe_user::discover::{Engine, Process};
 use probe_user::library::understood;
 use trace::engine::{Mode, Waiter};
 use trace::path::Ends;

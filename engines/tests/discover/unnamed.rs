@@ -1,7 +1,8 @@
 //! Tests with processes without a known title or command.
 
+use adapter::discover::{Carries, Confidence, Role, RoleSource};
 use engines::sglang::discover::role::{DETOKENIZER, SCHEDULER, TOKENIZER};
-use probe_user::discover::{Carries, Confidence, Engine, Role, RoleSource};
+use probe_user::discover::Engine;
 
 use crate::peers::{Peer, until, watcher};
 use crate::{base, ports};

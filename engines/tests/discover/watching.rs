@@ -1,7 +1,8 @@
 //! Tests of changes while a watcher runs.
 
+use adapter::discover::{Role, RoleSource};
 use engines::sglang::discover::role::{SCHEDULER, TOKENIZER};
-use probe_user::discover::{Role, RoleSource, Topology};
+use probe_user::discover::Topology;
 
 use crate::base;
 use crate::peers::{Peer, until, watcher};

@@ -2,14 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
+use adapter::discover::{
+    EngineKind, Flags, Launcher, Program, PythonVersion, Rank, Role, RoleSource, RoleWithSource, Setting, program,
+};
+
 use super::degraded::Part;
-use super::launch::{self, Flags, Program};
 use super::libzmq::{self, LibZmq};
 use super::package::{self, Installed, Interpreter};
-use super::python_version::PythonVersion;
-use super::recognise::{EngineKind, Launcher, RoleWithSource};
-use super::role::{Rank, Role, RoleSource};
-use super::setting::Setting;
+use super::python_version::find_python_version;
 use super::spec::RoleSpec;
 use super::topology::{Process, ProcessId};
 use crate::opener_client::request::ProcessLink;
@@ -133,7 +133,7 @@ pub(crate) fn examine(
         } else {
             Flags::default()
         },
-        python: PythonVersion::of(&files),
+        python: find_python_version(&files),
         io_threads: io_threads(&process),
         connects_to_clients: engines.iter().copied().find(|engine| {
             let mut paths = files.iter().map(|file| &file.path);
@@ -213,7 +213,7 @@ impl Candidate {
             files,
             version: self.python.as_ref().map(|p| p.value),
             argv0: argv.first().map(String::as_str),
-            script: match launch::program(argv) {
+            script: match program(argv) {
                 Some(Program::Script(script)) => Some(script),
                 _ => None,
             },
@@ -278,7 +278,7 @@ fn environment(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, Stri
 fn title(argv: &[String], stat: &Stat, titled: bool, launcher: Option<Launcher>) -> String {
     const LONGEST: usize = 60;
     let name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
-    let text = match (launcher, launch::program(argv)) {
+    let text = match (launcher, program(argv)) {
         _ if titled => argv.first().cloned().unwrap_or_default(),
         (Some(launcher), _) => launcher.command.into(),
         (None, Some(Program::Script(script))) => format!("{} {}", stat.comm, name(script)),
@@ -297,7 +297,7 @@ pub(crate) fn io_threads(process: &ProcDir) -> Vec<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::recognise::toy::{SOURCE, TOY};
+    use super::super::toy::{SOURCE, TOY};
     use super::*;
 
     #[test]

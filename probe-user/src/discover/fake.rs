@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
+use adapter::discover::{Engines, Flags, Origin, PackageRelease, Setting};
+
 use super::assemble;
 use super::candidate::{self, Candidate, Stated};
-use super::launch::Flags;
 use super::libzmq::LibZmq;
 use super::links::{Link, OpenSocket};
 use super::package::Installed;
-use super::recognise::{Engines, PackageRelease};
-use super::setting::{Origin, Setting};
 use super::topology::{Engine, ProcessId};
 
 /// A fake process.

@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
+use adapter::discover::{Engines, RoleWithSource};
 use rustix::process::{Resource, getrlimit};
 
 use super::candidate::{self, Candidate, Examined, Room};
 use super::degraded::{Blind, is_out_of_descriptors, is_unknown};
-use super::recognise::{Engines, RoleWithSource};
 use super::spec::RoleSpec;
 use super::topology::ProcessId;
 use crate::proc::stat::Stat;
@@ -336,7 +336,7 @@ fn age(start_time: u64) -> Duration {
 mod tests {
     use std::os::unix::process::CommandExt;
 
-    use super::super::recognise::toy::{SOURCE, TOY};
+    use super::super::toy::{SOURCE, TOY};
     use super::*;
 
     #[test]

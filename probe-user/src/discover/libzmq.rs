@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use adapter::discover::Release;
 use memchr::memmem;
 
-use super::release::Release;
 use crate::proc::maps::MappedFile;
 use crate::proc::{ProcDir, ReadError};
 

@@ -27,47 +27,33 @@ mod degraded;
 pub(crate) mod diag;
 #[cfg(feature = "fake")]
 pub mod fake;
-mod hop;
 mod known;
-mod launch;
 pub(crate) mod libzmq;
 mod links;
 mod own;
 mod package;
 mod python_version;
-mod recognise;
-mod release;
-mod role;
 mod route;
-mod setting;
 mod spec;
 mod table;
 mod tokenizer;
 mod topology;
+#[cfg(test)]
+pub(crate) mod toy;
 mod watch;
 mod wires;
 pub use crate::proc::ReadError;
-pub use assemble::connected;
 pub(crate) use candidate::Stated;
 pub use degraded::{Blind, Part};
 pub use diag::DiagError;
-pub use hop::{Carries, Confidence, End, HopSeen};
-pub use launch::{FlagName, Flags, Program, program};
 pub use libzmq::LibZmq;
 pub use own::hides_processes;
-pub use python_version::PythonVersion;
-#[cfg(test)]
-pub(crate) use recognise::toy;
-pub use recognise::{
-    Codec, Disaggregation, Edge, EngineKind, Engines, Evidence, InnerServer, Launcher, Node, Package, PackageRelease,
-    Reading, Recognise, RoleWithSource, Settings, Wire, role_words,
-};
-pub use release::{Release, Stage};
-pub use role::{Function, Rank, Role, RoleSource};
 pub use route::Route;
-pub use setting::{Origin, Setting};
 pub use spec::RoleSpec;
 use std::time::Duration;
+
+use adapter::discover::Engines;
+
 pub use topology::{Engine, PickError, Process, ProcessId, Topology};
 pub use watch::Watcher;
 

@@ -2,9 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::python_version::PythonVersion;
-use super::recognise::{EngineKind, PackageRelease};
-use super::setting::{Origin, Setting};
+use adapter::discover::{EngineKind, Origin, PackageRelease, PythonVersion, Setting};
+
 use crate::proc::maps::{MappedFile, site_packages};
 use crate::proc::{ProcDir, ProcessRoot};
 
@@ -140,7 +139,7 @@ fn version_assignment(source: &str) -> Option<String> {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::recognise::toy::TOY;
+    use super::super::toy::TOY;
     use super::*;
 
     #[test]

@@ -1,10 +1,9 @@
 //! Grouping of an engine's connections into the hops of the analysis.
 
+use adapter::discover::{Carries, HopSeen, Role};
 use trace::event;
 use trace::path::Ends;
 
-use super::hop::{Carries, HopSeen};
-use super::role::Role;
 use super::topology::Engine;
 
 /// A hop of the token path: all connections from senders with one role into one socket. Each connection is a lane.

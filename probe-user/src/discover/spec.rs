@@ -1,7 +1,6 @@
 //! Parsing of `--pid PID` and `--pid PID=ROLE`.
 
-use super::recognise::{EngineKind, Engines, role_words};
-use super::role::Role;
+use adapter::discover::{EngineKind, Engines, Role, role_words};
 
 /// A process named by the user, optionally with its role.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +37,7 @@ fn named(text: &str, engines: &[EngineKind]) -> Option<Role> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::recognise::toy::{SERVER, SOURCE, TOY};
+    use super::super::toy::{SERVER, SOURCE, TOY};
     use super::*;
 
     #[test]

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::hop::{Carries, Confidence, HopSeen};
+use adapter::discover::{Carries, Confidence, HopSeen};
+
 use super::topology::{Engine, Process, Topology};
 
 impl fmt::Display for Topology {
@@ -94,7 +95,8 @@ fn row(p: &Process) -> [String; 6] {
 }
 
 fn hop_line(hop: &HopSeen) -> [String; 5] {
-    let end = |end: Option<super::End>| end.map_or_else(|| "?".to_owned(), |e| format!("{}:{}", e.pid, e.fd));
+    let end =
+        |end: Option<adapter::discover::End>| end.map_or_else(|| "?".to_owned(), |e| format!("{}:{}", e.pid, e.fd));
     let carries = match hop.carries {
         Carries::Output => "tokens",
         Carries::Requests => "requests",

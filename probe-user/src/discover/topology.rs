@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use adapter::discover::{
+    Carries, EngineKind, HopSeen, Launcher, PackageRelease, PythonVersion, Rank, Role, RoleSource, Setting, Settings,
+};
+
 use super::degraded::{Blind, DisplayPids};
-use super::hop::{Carries, HopSeen};
 use super::libzmq::LibZmq;
-use super::python_version::PythonVersion;
-use super::recognise::{EngineKind, Launcher, PackageRelease, Settings};
-use super::role::{Rank, Role, RoleSource};
-use super::setting::Setting;
 use super::spec::RoleSpec;
 
 /// Result of one scan.

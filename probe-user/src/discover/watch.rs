@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 use std::time::Instant;
 
+use adapter::discover::role_words;
+
 use super::DiscoverError;
 use super::Options;
 use super::assemble;
@@ -11,7 +13,6 @@ use super::degraded::{Blind, Part, is_out_of_descriptors};
 use super::known::Known;
 use super::links::{self, Diags, MAX_DESCRIPTORS, Sockets};
 use super::own::Own;
-use super::recognise::role_words;
 use super::topology::{ProcessId, Topology};
 use crate::opener_client;
 use crate::proc::{ProcDir, ReadError, pids, stat};

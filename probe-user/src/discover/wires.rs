@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use adapter::discover::{EngineKind, Reading, RoleWithSource, Wire};
+
 use super::links::Link;
-use super::recognise::{EngineKind, Reading, RoleWithSource, Wire};
 
 /// Removes links of clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
 /// files, others that connect over TCP are clients. There may be thousands, and their ends may be invisible.
@@ -45,8 +46,8 @@ fn transport(endpoint: &str) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::super::links::OpenSocket;
-    use super::super::role::{Function, Role, RoleSource};
     use super::*;
+    use adapter::discover::{Function, Role, RoleSource};
 
     fn link(connector: usize, acceptor: usize, endpoint: &str) -> Link {
         let socket = |candidate| OpenSocket { candidate, fd: 9, inode: 9 };

@@ -16,12 +16,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use adapter::discover::Engines;
 use foreign::{ExpectedFile, ReadError, RegularFile};
 use rustix::fs::stat;
 use rustix::io::Errno;
 
 use crate::channel;
-use crate::discover::Engines;
 use crate::opener_client::CONNECT;
 use crate::opener_client::request::{
     OpenRequest, PIECE, ProcessKey, ProcessRequest, REQUEST_BYTES, ReplyPiece, descriptors_to_bytes,

@@ -6,10 +6,11 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
+use adapter::discover::Engines;
 use foreign::ReadError;
 
+use crate::discover::Stated;
 use crate::discover::libzmq::is_libzmq_name;
-use crate::discover::{Engines, Stated};
 use crate::library::{is_libc_name, is_libssl_name};
 use crate::opener_client::request::ProcessLink;
 use crate::proc::maps::{MappedFile, executable_mappings};

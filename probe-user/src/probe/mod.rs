@@ -11,6 +11,7 @@ use std::num::NonZeroU32;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
+use adapter::discover::InnerServer;
 use aya::Pod;
 use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
 use probe_ebpf::{Capture, Loss, MAX_TARGETS, Thread, Watched};
@@ -19,7 +20,7 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::attach::AttachError;
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing, with_causes};
-use crate::discover::{InnerServer, ReadError};
+use crate::discover::ReadError;
 use crate::kernel_side::{Maps, unknown_map};
 use crate::library::{self, Library};
 use crate::load;

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use adapter::decode::ReadResponseId;
+use adapter::discover::EngineKind;
 use probe_user::Probe;
-use probe_user::discover::{Engine, EngineKind, Process, Topology, Watcher};
+use probe_user::discover::{Engine, Process, Topology, Watcher};
 use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track};
 use responses::{Detokenize, Limits, Reader, Server, Tls};
 use serde_json::{Value, json};

@@ -389,8 +389,9 @@ impl LiveSource for Follow {
 
 #[cfg(test)]
 mod tests {
+    use adapter::discover::{Rank, RoleSource};
     use engines::sglang::discover::role::SCHEDULER;
-    use probe_user::discover::{Process, Rank, RoleSource};
+    use probe_user::discover::Process;
 
     use super::*;
 

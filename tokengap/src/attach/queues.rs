@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use probe_user::discover::{End, Engine};
+use adapter::discover::End;
+use probe_user::discover::Engine;
 use probe_user::queue::{Depth, Queues};
 use trace::MonoNs;
 use trace::event::{Event, QueueSample, What};
@@ -176,8 +177,8 @@ mod tests {
     use std::os::unix::fs::MetadataExt as _;
     use std::os::unix::net::UnixStream;
 
+    use adapter::discover::{Carries, Confidence, HopSeen, Role};
     use engines::sglang::discover::role::{SCHEDULER, TOKENIZER};
-    use probe_user::discover::{Carries, Confidence, HopSeen, Role};
 
     use super::*;
 

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use probe_user::discover::{Engine, EngineKind, Function, Process, Role};
+use adapter::discover::{EngineKind, Function, Role};
+use probe_user::discover::{Engine, Process};
 use trace::event::Kind;
 use trace::path;
 

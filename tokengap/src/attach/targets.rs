@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use probe_user::discover::{Engine, Process, RoleSource};
+use adapter::discover::RoleSource;
+use probe_user::discover::{Engine, Process};
 use probe_user::{Capture, Probe, Target};
 
 /// Bytes copied of a message that is decoded at its sender, enough to identify it. Frames of two ranks differ only in rids, which follow a

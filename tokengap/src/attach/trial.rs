@@ -182,8 +182,7 @@ impl Attach {
             }
         }
         let connected = self.engine.routes().iter().flat_map(|route| &route.lanes).any(|lane| {
-            let watched =
-                |end: Option<probe_user::discover::End>| end.is_some_and(|end| self.probed.contains(&end.pid));
+            let watched = |end: Option<adapter::discover::End>| end.is_some_and(|end| self.probed.contains(&end.pid));
             watched(lane.from) && watched(lane.to)
         });
         if seen == 0 || !(connected || self.passes_inside()) {

@@ -12,8 +12,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use adapter::discover::{Carries, Role};
 use anyhow::Context;
-use probe_user::discover::{self, Carries, Engine, Role, Topology, Watcher};
+use probe_user::discover::{self, Engine, Topology, Watcher};
 use probe_user::handoff::disconnect;
 use probe_user::peers::{Connection, Peers, holders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use adapter::discover::Carries;
 use anyhow::{Context, bail, ensure};
 use confine::Account;
-use probe_user::discover::{Carries, Engine};
+use probe_user::discover::Engine;
 use zmq_tap::splice::{Folder, HeldFile, Place, socket_type};
 
 use crate::account;

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use probe_user::discover::{Carries, Confidence, Reading, Role, RoleWithSource, Wire};
+use adapter::discover::{Carries, Confidence, Reading, Role, RoleWithSource, Wire};
 
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, DP_CONTROLLER, ROLES, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 
@@ -95,7 +95,7 @@ fn one_sided(acceptor: Role) -> Option<Reading> {
 
 #[cfg(test)]
 mod tests {
-    use probe_user::discover::RoleSource;
+    use adapter::discover::RoleSource;
 
     use super::*;
 

@@ -3,7 +3,7 @@
 //! On the path to the client the receiver binds and the sender connects (PUSH connects, PULL binds). An unnamed process is therefore
 //! recognised by its neighbours, and a group of unnamed processes by its order.
 
-use probe_user::discover::{Edge, Node, Role, RoleSource, RoleWithSource, connected};
+use adapter::discover::{Edge, Node, Role, RoleSource, RoleWithSource, connected};
 
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, ROLES, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use probe_user::discover::{FlagName, Program, program};
+use adapter::discover::{FlagName, Program, program};
 
 /// 0.4.3 to 0.5.9; a deprecated alias in later releases.
 pub(super) const STREAM_OUTPUT: &str = "--stream-output";

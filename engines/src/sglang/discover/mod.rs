@@ -8,7 +8,7 @@ pub(crate) mod streaming;
 
 use std::path::Path;
 
-use probe_user::discover::{
+use adapter::discover::{
     Edge, Evidence, FlagName, Function, InnerServer, Node, Package, Rank, Reading, Recognise, Role, RoleWithSource,
     Settings, Wire,
 };

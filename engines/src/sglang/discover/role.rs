@@ -1,6 +1,6 @@
 //! Roles of SGLang's processes, and the titles that state them.
 
-use probe_user::discover::{Function, Rank, Role};
+use adapter::discover::{Function, Rank, Role};
 
 /// A scheduler rank, which generates tokens. One rank of each DP replica sends them.
 pub const SCHEDULER: Role = Role::new(0, "scheduler", Function::Source);

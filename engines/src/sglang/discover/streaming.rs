@@ -1,7 +1,7 @@
 //! Rules for an engine's streaming: codec, mode, waiter. They combine release, flags and environment; if one of these is unreadable, the
 //! result is `None`. The rules cover SGLang 0.4.0 to 0.5.23 and Dynamo 0.5 to 1.6 as released.
 
-use probe_user::discover::{
+use adapter::discover::{
     Carries, Codec, Disaggregation, End, Evidence, HopSeen, Origin, PythonVersion, Release, Setting, Settings, Stage,
 };
 use trace::engine::{Mode, Waiter};

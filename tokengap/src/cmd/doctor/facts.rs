@@ -1,8 +1,9 @@
 //! Facts about the machine and the engine, read or tested without side effects.
 
+use adapter::discover::Setting;
 use probe_user::btf::Btf;
 use probe_user::cpu::Sampler;
-use probe_user::discover::{Engine, Process, Setting, Topology};
+use probe_user::discover::{Engine, Process, Topology};
 use probe_user::empty_probes::own_uprobe;
 use probe_user::examine::filter::{self, Call, Mode};
 use probe_user::examine::namespace::{Kind, clock_offset_ns};

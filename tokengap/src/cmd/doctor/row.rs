@@ -2,10 +2,11 @@
 
 use std::os::unix::net::UnixListener;
 
+use adapter::discover::End;
 use anyhow::Context as _;
 use probe_user::Place;
 use probe_user::cpu::Sampler;
-use probe_user::discover::{End, Engine, PickError, Topology};
+use probe_user::discover::{Engine, PickError, Topology};
 use probe_user::handoff;
 use probe_user::peers::Holder;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
