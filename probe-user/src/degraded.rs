@@ -194,6 +194,22 @@ mod tests {
     }
 
     #[test]
+    fn an_older_kernel_is_named_with_what_it_lacks() {
+        let lines = [Feature::Messages, Feature::Scheduler, Feature::SocketReads].map(|feature| {
+            let missing = Missing::Kernel { needs: feature.kernel(), runs: (5, 10) };
+            Degraded { feature, pid: None, missing }.to_string()
+        });
+        let reasons = [
+            "(needs bpf_get_attach_cookie of Linux 5.15, this is 5.10)",
+            "(needs bpf_task_pt_regs of Linux 5.15, this is 5.10)",
+            "(needs the tracepoint sock_recv_length of Linux 6.5, this is 5.10)",
+        ];
+        for (line, reason) in lines.iter().zip(reasons) {
+            assert!(line.ends_with(reason), "{line}");
+        }
+    }
+
+    #[test]
     fn causes_other_than_capabilities_have_their_own_line() {
         let of = |missing| Degraded { feature: Feature::Scheduler, pid: None, missing };
         let filtered = of(Missing::Filtered(vec![Call::Bpf]));

@@ -5,6 +5,7 @@
 #![expect(clippy::cast_possible_truncation, reason = "indices of a few thousand messages")]
 
 mod peers;
+mod prober;
 mod zmtp_reads;
 
 use std::collections::HashMap;

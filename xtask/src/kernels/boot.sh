@@ -104,8 +104,9 @@ make_root() {
   # Releases that the probe's tests run.
   local release
   for release in 25.1.2 27.1.0 27.3.0; do
-    python3 -m pip install --quiet --root-user-action=ignore --no-deps --only-binary=:all: --python-version 3.11 --implementation cp --platform manylinux_2_28_aarch64 \
-      --platform manylinux_2_26_aarch64 --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 "pyzmq==$release" \
+    python3 -m pip install --quiet --root-user-action=ignore --no-deps --only-binary=:all: --python-version 3.11 --implementation cp \
+      --platform manylinux_2_28_aarch64 --platform manylinux_2_26_aarch64 --platform manylinux_2_17_aarch64 \
+      --platform manylinux2014_aarch64 "pyzmq==$release" \
       --target "$arm/root/opt/pyzmq-$release"
   done
   touch "$arm/done"

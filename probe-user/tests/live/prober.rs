@@ -1,0 +1,32 @@
+//! Rights of the process that attaches programs.
+
+use std::os::fd::AsFd as _;
+
+use probe_user::{Options, Permissions, prober};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+/// Oldest release all of whose patch releases have usable links for multiple probe points.
+const HAS_LINKS: (u32, u32) = (6, 10);
+
+/// At every attach by a perf event, aya loads a program. A prober that refused that observed nothing on Linux 6.1.
+#[test]
+fn rights_to_load_programs_are_kept_only_for_perf_events() {
+    if !super::permitted() {
+        return;
+    }
+    assert!(!drops_rights(Options { perf_events: true, ..Options::default() }));
+    if Permissions::here().kernel() >= HAS_LINKS {
+        assert!(drops_rights(Options::default()));
+    }
+}
+
+/// Whether a prober with these options drops its rights after it has loaded its programs.
+fn drops_rights(options: Options) -> bool {
+    let (ours, its) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a pair");
+    // The prober ends with its peer.
+    drop(ours);
+    let mut has_dropped = false;
+    prober::serve(its.as_fd(), options, |_| false, || has_dropped = true).expect("served");
+    has_dropped
+}
