@@ -234,7 +234,8 @@ const ATTEMPTS: &[Attempt] = {
     ]
 };
 
-/// Releases whose Landlock restricts TCP ports, and also abstract sockets.
+/// Releases whose Landlock restricts files, also TCP ports, and also abstract sockets.
+const RESTRICTS_FILES: (u32, u32) = (5, 13);
 const RESTRICTS_PORTS: (u32, u32) = (6, 7);
 const RESTRICTS_SOCKETS: (u32, u32) = (6, 12);
 
@@ -258,12 +259,19 @@ fn main() -> ExitCode {
     if !is_root {
         println!("SKIPPED: attempts that need root");
     }
+    let has_landlock = kernel() >= RESTRICTS_FILES;
+    if !has_landlock {
+        println!("SKIPPED: files, network: Landlock restricts files from Linux 5.13 on");
+    }
     for &(attempt, results, _) in ATTEMPTS {
         let of_memory = allowed_or_refused(ALLOWED_FOR_MEMORY.contains(&attempt));
         let of_open = allowed_or_refused(ALLOWED_FOR_OPEN.contains(&attempt));
         let others = [(&MEMORY_KIND, of_memory), (&OPEN_KIND, of_open)];
         for ((name, work), expected) in KINDS.iter().zip(results).chain(others) {
             if (drops_root(*work) || ROOT_ONLY.contains(&attempt)) && !is_root {
+                continue;
+            }
+            if matches!(work, Work::Files | Work::Network) && !has_landlock {
                 continue;
             }
             if *work == Work::Network && attempt.ends_with("another port") && kernel() < RESTRICTS_PORTS {

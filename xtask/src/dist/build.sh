@@ -24,10 +24,11 @@ case $target in
   *-musl) flags=(-Ctarget-feature=+crt-static -Clink-self-contained=no) ;; # zig also provides the start files
   *) flags=(-Ctarget-cpu=generic) ;;
 esac
-options=(--locked --target "$target")
+options=(--locked --target "$target" --profile dist --package tokengap --features tokengap/full)
 case $what in
+  # With the features and the profile of the program, so that dependencies are not compiled again.
   test) options+=(--no-run --package confine --package probe-user --features probe-user/root-tests --test refused --test live) ;;
-  *) options+=(--quiet --package tokengap --bin tokengap --features full --profile dist) ;;
+  *) options+=(--quiet --bin tokengap) ;;
 esac
 from="rustup's standard library"
 if [ ! -d "$(rustc --print sysroot)/lib/rustlib/$target/lib" ]; then

@@ -156,8 +156,11 @@ def live_tests(test: Path, project: Path) -> Cell:
     if failed:
         return other("wrong", f"failed: {', '.join(failed)}")
     reasons = re.findall(r"^SKIPPED: (.*)", done.stdout, re.MULTILINE)
-    ran = f"{int(counts[1]) - len(reasons)} tests, without {' and '.join(skipped)}"
-    return other("degraded", f"{ran}; {len(reasons)} skipped: {'; '.join(sorted(set(reasons)))}") if reasons else works(ran)
+    ran = int(counts[1]) - len(reasons)
+    if not ran:
+        return other("refused", "; ".join(sorted(set(reasons))))
+    note = f"{ran} tests, without {' and '.join(skipped)}"
+    return other("degraded", f"{note}; {len(reasons)} skipped: {'; '.join(sorted(set(reasons)))}") if reasons else works(note)
 
 
 def make_environments(folder: Path) -> None:
