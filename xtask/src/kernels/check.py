@@ -78,7 +78,10 @@ def boot(kernel: list[str], program: Path, release: str, tests: list[Path], flag
         if not result.exists():
             print(f"SKIPPED: {' '.join(kernel)}: boot.sh ended with {done.returncode}", flush=True)
             return None
-        return json.loads(result.read_text())
+        found = json.loads(result.read_text())
+        if done.returncode:
+            found["cells"]["run"] = {"state": "wrong", "note": f"boot.sh ended with {done.returncode} before the last cell"}
+        return found
 
 
 def column(result: dict) -> str:

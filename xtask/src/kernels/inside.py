@@ -7,6 +7,7 @@ Emulation makes every process slow. Counts are compared exactly; times only with
 
 import argparse
 import dataclasses
+import itertools
 import json
 import os
 import platform
@@ -14,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from testbed.e2e import attach, losses, session
@@ -205,14 +207,25 @@ def installed(release: Path) -> dict[str, Cell]:
         return {f"installed: {name}": demo(next(root.glob(program)))}
 
 
-def features(options, granted: str) -> dict[str, Cell]:
+def features(options, granted: str) -> Iterator[dict[str, Cell]]:
     """Every feature, as root and as a user with the capabilities `granted`."""
-    cells = {f"doctor: {name}": cell for name, cell in doctor(options.tokengap).items()}
-    cells["demo"] = demo(options.tokengap)
-    cells |= {f"root: {name}": cell for name, cell in attached(options, ()).items()}
+    yield {f"doctor: {name}": cell for name, cell in doctor(options.tokengap).items()}
+    yield {"demo": demo(options.tokengap)}
+    yield {f"root: {name}": cell for name, cell in attached(options, ()).items()}
     listed = ",".join(f"+{name}" for name in granted.split(","))
     under = ("setpriv", "--reuid", USER, "--regid", USER, "--clear-groups", "--inh-caps", listed, "--ambient-caps", listed)
-    return cells | {f"user: {name}": cell for name, cell in attached(options, under).items()}
+    yield {f"user: {name}": cell for name, cell in attached(options, under).items()}
+
+
+def tests(options) -> Iterator[dict[str, Cell]]:
+    """Each test program, package and archive."""
+    for test in options.tests:
+        if test.suffix in (".deb", ".gz"):
+            yield installed(test)
+        elif test.name.startswith("live"):
+            yield {"tests: probe": live_tests(test, options.engines.parent)}
+        else:
+            yield {"tests: confinement": confined(test)}
 
 
 def main() -> None:
@@ -226,16 +239,12 @@ def main() -> None:
     options = parser.parse_args()
     options.python, options.xtask = Path(sys.executable), None
     granted = CAPABILITIES[kernel_version() >= FIRST_WITH_LINKS]
-    cells = {} if options.only_tests else features(options, granted)
-    for test in options.tests:
-        if test.suffix in (".deb", ".gz"):
-            cells |= installed(test)
-        elif test.name.startswith("live"):
-            cells["tests: probe"] = live_tests(test, options.engines.parent)
-        else:
-            cells["tests: confinement"] = confined(test)
     machine = {"kernel": platform.release(), "machine": platform.machine(), "capabilities": granted}
-    options.result.write_text(json.dumps({**machine, "cells": cells}, indent=1) + "\n")
+    cells = {}
+    for found in itertools.chain(() if options.only_tests else features(options, granted), tests(options)):
+        cells |= found
+        # A machine that is stopped at its time limit keeps what it has found.
+        options.result.write_text(json.dumps({**machine, "cells": cells}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
