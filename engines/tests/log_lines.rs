@@ -42,7 +42,7 @@ fn import(paths: &[PathBuf], options: Options) -> Result<Run, ImportError> {
     Ok(Run {
         events,
         stats: import.stats().clone(),
-        report: analysis.report(&ReportInput { wall: Some(Anchor::default()), ..ReportInput::of("import") }),
+        report: Report::of(&analysis, &ReportInput { wall: Some(Anchor::default()), ..ReportInput::of("import") }),
     })
 }
 

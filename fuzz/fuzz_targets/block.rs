@@ -4,6 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use trace::record::{BlockReader, Record, fuzzing};
+use trace::report::Report;
 use trace::{Analysis, Config, ReportInput};
 
 fuzz_target!(|input: &[u8]| {
@@ -18,5 +19,5 @@ fuzz_target!(|input: &[u8]| {
         Record::Tick(now) => analysis.tick(now),
         _ => {}
     });
-    analysis.report(&ReportInput::of("replay")).to_json();
+    Report::of(&analysis, &ReportInput::of("replay")).to_json();
 });

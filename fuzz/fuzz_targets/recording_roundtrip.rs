@@ -9,6 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use proptest::strategy::{BoxedStrategy, Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 use trace::record::{Header, Record, RecordOptions, Recorder, Recording};
+use trace::report::Report;
 use trace::{Analysis, Config, ReportInput};
 
 #[path = "../../trace/tests/common/events.rs"]
@@ -72,7 +73,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     assert_eq!(at, inputs.len());
     let input = ReportInput::of("model");
-    let (live, replayed) = (live.report(&input), replayed.report(&input));
+    let (live, replayed) = (Report::of(&live, &input), Report::of(&replayed, &input));
     // Serializing is slow, so compare JSON only on a mismatch. This is needed because NaN differs from itself.
     if live != replayed {
         assert_eq!(live.to_json(), replayed.to_json());

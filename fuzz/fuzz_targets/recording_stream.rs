@@ -3,6 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use trace::record::{BlockReader, Record, StreamError, StreamSection, StreamSplitter};
+use trace::report::Report;
 use trace::{Analysis, Config, ReportInput};
 
 /// Sections of bytes that arrive in pieces of `length`, and the error that ends them.
@@ -38,5 +39,5 @@ fuzz_target!(|input: &[u8]| {
             });
         }
     }
-    analysis.report(&ReportInput::of("replay")).to_json();
+    Report::of(&analysis, &ReportInput::of("replay")).to_json();
 });

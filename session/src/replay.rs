@@ -179,6 +179,7 @@ mod tests {
     use trace::Config;
     use trace::engine::Engines;
     use trace::record::analyse;
+    use trace::report::Report;
 
     use super::*;
     use crate::observer::NoObserver;
@@ -198,7 +199,7 @@ mod tests {
     }
 
     fn report(analysis: &Analysis) -> String {
-        analysis.report(&ReportInput::of("demo")).to_json()
+        Report::of(analysis, &ReportInput::of("demo")).to_json()
     }
 
     #[test]
@@ -250,7 +251,7 @@ mod tests {
         let mut playback = Playback::new(&recording, "max".parse().expect("a speed")).expect("events");
         play(&mut playback, &mut session);
         assert!(playback.has_ended());
-        let missed = session.analysis().report(&ReportInput::of("demo")).own.events_missed;
+        let missed = Report::of(session.analysis(), &ReportInput::of("demo")).own.events_missed;
         assert_eq!(missed, u64::from(block.records));
         let report = session.finish(&playback, &|_| {}).to_json();
         assert!(report.contains("block 1 at byte") && report.contains("is damaged"), "{report}");

@@ -161,7 +161,7 @@ impl Session {
                 notice: (notice.0, &notice.1),
                 writing: &|| Writing { endpoint: telemetry.served(), ..sink.writing() },
                 degraded: &all,
-                report: &|| analysis.report(&input(about, all(), *slowest)),
+                report: &|| Report::of(&analysis, &input(about, all(), *slowest)),
             })
         }));
         match command {
@@ -202,13 +202,13 @@ impl Session {
             show(&message);
         }
         if self.telemetry.pushes() {
-            let report = self.analysis.report(&input);
+            let report = Report::of(&self.analysis, &input);
             self.telemetry.conclude(&self.analysis, &report, &input);
         }
         let degraded = all_degraded(about, &self.trouble(), &self.degraded);
         let input = ReportInput { degraded: degraded.into_iter().map(Value::from).collect(), ..input };
         self.telemetry.finish(&self.analysis, &input);
-        self.analysis.report(&input)
+        Report::of(&self.analysis, &input)
     }
 
     fn input(&self, about: &dyn About) -> ReportInput {

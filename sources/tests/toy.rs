@@ -241,7 +241,7 @@ fn log_lines_of_an_engine_in_one_file_are_imported() {
     while import.next(&mut |event| analysis.apply(event)) {}
     import.check().expect("known lines");
     assert_eq!((import.stats().forms["toy"], import.stats().malformed), (2, 1));
-    let report = analysis.report(&ReportInput::of("import"));
+    let report = Report::of(&analysis, &ReportInput::of("import"));
     assert_eq!(&*report.source.engine, NAME);
     assert_eq!(report.gap_ns.and_then(|gap| gap.max), Some(2_000_000_000));
 }

@@ -7,10 +7,9 @@ use crate::detect::attribution::Attribution;
 use crate::detect::{DetectContext, Finding, Findings};
 use crate::engine::Engines;
 use crate::event::Event;
+use crate::fault;
 use crate::ledger::{Ledger, Limits};
-use crate::report::{self, Report};
 use crate::time_series::TimeSeries;
-use crate::{ReportInput, fault, metrics};
 
 /// Interval between detector runs. Ticks in between only age records.
 const CHECK_EVERY_NS: u64 = 500_000_000;
@@ -83,19 +82,9 @@ impl Analysis {
         Attribution::of(&self.ledger)
     }
 
-    /// Legs of the path, as in the report.
-    pub fn path(&self) -> Vec<report::LegLine> {
-        report::legs(&self.attribution())
-    }
-
-    /// Report of the run so far, after a final detector run.
-    pub fn report(&self, input: &ReportInput) -> Report {
-        report::build(&self.ledger, &self.time_series, &self.findings_now(), self.path(), input)
-    }
-
-    /// Metrics of the run so far, after a final detector run.
-    pub fn metrics(&self, input: &metrics::Input<'_>) -> Vec<metrics::Family> {
-        metrics::collect(&self.ledger, &self.findings_now(), &self.attribution(), input)
+    /// Time series of the run so far.
+    pub fn time_series(&self) -> &TimeSeries {
+        &self.time_series
     }
 
     /// Findings at this instant. [`Self::findings`] returns those of the last detector run, up to half a second old, which would disagree

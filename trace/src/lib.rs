@@ -26,7 +26,7 @@ pub mod report;
 mod report_input;
 pub mod stats;
 pub mod storage;
-mod time_series;
+pub mod time_series;
 pub mod words;
 
 pub use analysis::{Analysis, Config};

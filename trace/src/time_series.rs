@@ -19,8 +19,8 @@ macro_rules! counters {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $counter:ident,)+ }) => {
         $(#[$about])*
         #[derive(Clone, Copy, Debug, Default)]
-        pub(crate) struct $name {
-            $($(#[$doc])* pub(crate) $counter: u64,)+
+        pub struct $name {
+            $($(#[$doc])* pub $counter: u64,)+
         }
 
         impl $name {
@@ -34,20 +34,27 @@ macro_rules! counters {
 counters! {
     /// Counters of one slot.
     SlotCounts {
+        /// Requests that began.
         begun,
+        /// Requests that finished.
         finished,
+        /// Tokens sent by the scheduler.
         tokens_sent,
+        /// Tokens received by the tokenizer.
         tokens_received,
+        /// Tokens delivered to clients.
         tokens_delivered,
-        /// Proven lost.
+        /// Tokens proven lost.
         tokens_lost,
+        /// Chunks sent by the scheduler.
         chunks_sent,
-        /// Merged into another chunk's delivery.
+        /// Chunks merged into another chunk's delivery.
         chunks_merged,
-        /// Proven lost.
+        /// Chunks proven lost.
         chunks_dropped,
-        /// Predicted from the known behaviour of the release.
+        /// Drops predicted from the known behaviour of the release.
         dropped_predicted,
+        /// Observations missed by tokengap.
         events_missed,
     }
 }
@@ -55,9 +62,13 @@ counters! {
 counters! {
     /// Traffic on the hops of one name in a slot.
     HopSlotCounts {
+        /// Frames sent.
         frames_sent,
+        /// Frames received.
         frames_received,
+        /// Chunks in the sent frames.
         chunks,
+        /// Bytes of the sent frames.
         bytes,
         /// Finished wakeups of the receivers.
         wakeups,
@@ -66,28 +77,30 @@ counters! {
 
 /// The hops of one name in a slot.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct HopSlot {
-    pub(crate) passed: HopSlotCounts,
+pub struct HopSlot {
+    /// Counters of the slot.
+    pub passed: HopSlotCounts,
     /// In frames.
-    pub(crate) backlog_max: u64,
+    pub backlog_max: u64,
     /// Largest sample of the bytes in kernel queues; `None` without a sample.
-    pub(crate) kernel_bytes_max: Option<u64>,
+    pub kernel_bytes_max: Option<u64>,
     /// Received minus sent, of the received frames.
-    pub(crate) queue_wait: Tally,
+    pub queue_wait: Tally,
 }
 
 /// All values of one slot.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SlotValues {
-    pub(crate) passed: SlotCounts,
+pub struct SlotValues {
+    /// Counters of the slot.
+    pub passed: SlotCounts,
     /// Live requests at its end; for joined slots the maximum.
-    pub(crate) live: u64,
+    pub live: u64,
     /// Gaps that ended.
-    pub(crate) gap: Tally,
+    pub gap: Tally,
     /// Indexed as [`Ledger::groups`]; hops first observed later are missing at the end.
-    pub(crate) hops: Vec<HopSlot>,
+    pub hops: Vec<HopSlot>,
     /// Indexed as [`TimeSeries::threads`]; `None` without samples.
-    pub(crate) threads: Vec<Option<TimeUse>>,
+    pub threads: Vec<Option<TimeUse>>,
 }
 
 impl Slot for SlotValues {
@@ -204,7 +217,7 @@ fn spent(ledger: &Ledger, id: ThreadId, since: TimeUse) -> Option<TimeUse> {
 
 /// Time series of a run.
 #[derive(Debug)]
-pub(crate) struct TimeSeries {
+pub struct TimeSeries {
     max: usize,
     series: Option<Series<SlotValues>>,
     /// Counters at the start of the current slot.
@@ -238,17 +251,17 @@ impl TimeSeries {
     }
 
     /// Start of the first slot; `None` before the first event.
-    pub(crate) fn begun(&self) -> Option<MonoNs> {
+    pub fn begun(&self) -> Option<MonoNs> {
         self.series.as_ref().map(Series::begun)
     }
 
     /// The last slot may be shorter.
-    pub(crate) fn slot_ns(&self) -> u64 {
+    pub fn slot_ns(&self) -> u64 {
         self.series.as_ref().map_or(SLOT_NS, Series::width_ns)
     }
 
     /// All slots, oldest first; the last is the current, unfinished one.
-    pub(crate) fn moments(&self, ledger: &Ledger) -> Vec<SlotValues> {
+    pub fn moments(&self, ledger: &Ledger) -> Vec<SlotValues> {
         let Some(series) = &self.series else {
             return Vec::new();
         };
@@ -260,7 +273,7 @@ impl TimeSeries {
     }
 
     /// Threads covered by [`SlotValues::threads`], in its order.
-    pub(crate) fn threads(&self) -> impl Iterator<Item = ThreadId> + '_ {
+    pub fn threads(&self) -> impl Iterator<Item = ThreadId> + '_ {
         self.last.threads.iter().map(|t| t.0)
     }
 }

@@ -11,7 +11,7 @@ use trace::event::{
     Away, AwayState, Capabilities, Chunk, CpuSample, Engine, Event, Finish, Frame, Hop, PollUse, QueueSample, Received,
     ThreadPart, What,
 };
-use trace::report::FindingLine;
+use trace::report::{FindingLine, Report};
 use trace::{Analysis, FrameId, HopId, ReportInput, ThreadId};
 
 const MS: u64 = 1_000_000;
@@ -300,7 +300,7 @@ fn a_path_that_keeps_up_has_no_findings() {
 #[test]
 fn a_cpu_bound_consumer_is_reported_as_the_bottleneck() {
     let slow = Slow { position: 0, worker: None, cause: CPU_BOUND };
-    let report = simulate(PATHS[0], Some(slow)).report(&ReportInput::of("attach"));
+    let report = Report::of(&simulate(PATHS[0], Some(slow)), &ReportInput::of("attach"));
     let hop = &report.hops[0];
     assert_eq!(hop.recv_wait_ns.map(|w| w.max), Some(MS / 5), "the thread never waits for a frame");
     assert_eq!(hop.kernel_bytes_max, Some(0));

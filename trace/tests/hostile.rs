@@ -8,6 +8,7 @@ use proptest::option::weighted;
 use proptest::prelude::*;
 use trace::event::Event;
 use trace::ledger::Limits;
+use trace::report::Report;
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
 proptest! {
@@ -46,7 +47,7 @@ proptest! {
         let ledger = analysis.ledger();
         prop_assert_eq!(ledger.balances(), Ok(()));
         prop_assert!(ledger.remembered() <= limits.live_rids && ledger.hops().len() <= limits.hops);
-        let report = analysis.report(&ReportInput::of("model"));
+        let report = Report::of(&analysis, &ReportInput::of("model"));
         prop_assert!(report.to_json().len() > 100 && report.to_text().lines().count() > 3);
     }
 }

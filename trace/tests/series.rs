@@ -46,7 +46,7 @@ impl Run {
     }
 
     fn report(&self) -> Report {
-        self.0.report(&ReportInput::of("attach"))
+        Report::of(&self.0, &ReportInput::of("attach"))
     }
 
     fn series(&self) -> Series {
@@ -130,9 +130,12 @@ fn every_value_is_in_exactly_one_class() {
 fn wall_time_requires_an_anchor() {
     let run = Run::new(600);
     assert_eq!(run.report().window_wall_ns, None);
-    let report = run.0.report(&ReportInput {
-        wall: Some(Anchor { mono: MonoNs(6_000 * MS), wall_ns: 1_763_712_000_000_000_000 }),
-        ..ReportInput::of("attach")
-    });
+    let report = Report::of(
+        &run.0,
+        &ReportInput {
+            wall: Some(Anchor { mono: MonoNs(6_000 * MS), wall_ns: 1_763_712_000_000_000_000 }),
+            ..ReportInput::of("attach")
+        },
+    );
     assert_eq!(report.window_wall_ns.map(|w| w[0]), Some(1_763_711_999_000_000_000));
 }

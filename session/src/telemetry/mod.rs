@@ -21,7 +21,7 @@ use hyper::header::HeaderName;
 
 use trace::clock::Anchor;
 use trace::engine::Engines;
-use trace::metrics::{EndpointUse, Family, Input, Pushed};
+use trace::metrics::{EndpointUse, Family, Input, Pushed, collect};
 use trace::record::Header;
 use trace::report::Report;
 use trace::{Analysis, Event, MonoNs, ReportInput};
@@ -125,7 +125,7 @@ impl Telemetry {
             self.guarded(|telemetry| telemetry.publish_metrics(analysis, &input(), false));
         }
         if wants_report {
-            self.serve(|endpoint| endpoint.report.publish(analysis.report(&input()), false));
+            self.serve(|endpoint| endpoint.report.publish(Report::of(analysis, &input()), false));
         }
     }
 
@@ -140,7 +140,7 @@ impl Telemetry {
         self.guarded(|telemetry| telemetry.publish_metrics(analysis, input, true));
         self.publish_health(false, false);
         self.serve(|endpoint| {
-            endpoint.report.publish(analysis.report(input), true);
+            endpoint.report.publish(Report::of(analysis, input), true);
             endpoint.stream.finish(input);
         });
     }
@@ -215,5 +215,5 @@ fn metrics(
     pushed: Option<Pushed>,
     endpoint: Option<EndpointUse>,
 ) -> Vec<Family> {
-    analysis.metrics(&Input { report, version: VERSION, pushed, endpoint })
+    collect(analysis, &Input { report, version: VERSION, pushed, endpoint })
 }

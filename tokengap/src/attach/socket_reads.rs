@@ -200,6 +200,7 @@ mod tests {
     use engines::sglang::discover::role::{SCHEDULER, TOKENIZER};
     use probe_user::egress::{Head, Kind};
     use trace::event::Event;
+    use trace::report::Report;
     use trace::{Analysis, Config, ReportInput};
 
     use super::super::roles::Roles;
@@ -289,7 +290,7 @@ mod tests {
 
         /// Frames sent and received, frames queued, and the longest wait.
         fn hop(&self) -> (u64, Option<u64>, Option<u64>, Option<u64>) {
-            let report = self.analysis.report(&ReportInput::of("attach"));
+            let report = Report::of(&self.analysis, &ReportInput::of("attach"));
             let hop = &report.hops[0];
             let wait = hop.queue_wait_ns.as_ref().map(|wait| wait.max);
             (hop.frames_sent.unwrap_or(0), hop.frames_received, hop.backlog_frames, wait)
@@ -308,7 +309,7 @@ mod tests {
         assert_eq!(run.hop(), (20, Some(20), Some(0), Some(500_000)));
         assert_eq!(run.lanes.senderless, 0);
         assert_eq!(run.reads.degraded().len(), 1, "{:?}", run.reads.degraded());
-        let report = run.analysis.report(&ReportInput::of("attach"));
+        let report = Report::of(&run.analysis, &ReportInput::of("attach"));
         assert!(report.hops[0].processing_ns.is_none());
     }
 
@@ -332,7 +333,7 @@ mod tests {
         let found = run.hop();
         assert_eq!((found.0, found.2), (6, Some(0)));
         assert_eq!(run.reads.degraded().len(), 2, "{:?}", run.reads.degraded());
-        let report = run.analysis.report(&ReportInput::of("attach"));
+        let report = Report::of(&run.analysis, &ReportInput::of("attach"));
         assert_eq!(report.own.missed_by_cause["unframed"], 1);
     }
 

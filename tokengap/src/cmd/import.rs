@@ -9,6 +9,7 @@ use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 use trace::import::{Import, Options, Stats};
 use trace::record::{Anchor, Header, RecordError, RecordOptions, Recorder};
+use trace::report::Report;
 use trace::words::{bytes, count, plural};
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
@@ -76,7 +77,7 @@ fn import(args: &Args) -> anyhow::Result<ExitCode> {
         return Err(RecordError::Exists(path.clone()).into());
     }
     let (analysis, input, recorder) = read(args)?;
-    let report = analysis.report(&input);
+    let report = Report::of(&analysis, &input);
     let Some(recorder) = recorder else {
         return args.report_output.write(&report);
     };
@@ -265,11 +266,11 @@ mod tests {
         let path = folder.path().join("run.tgap");
         let line = args(&[LOG, "--max-finished", "2", "--record", &path.to_string_lossy()]);
         let (analysis, input, recorder) = read(&line).expect("read");
-        let report = analysis.report(&input);
+        let report = Report::of(&analysis, &input);
         recorder.expect("made").finish(&input).expect("finished");
         let recording = trace::record::Recording::open(&path).expect("opened");
         let (replayed, closing) = trace::record::analyse(&recording, engines::FACTS, &mut |_, _| {}).expect("replayed");
-        let mut replayed = replayed.report(&closing);
+        let mut replayed = Report::of(&replayed, &closing);
         assert_eq!(recording.header().config.limits.finished_kept, 2);
         // Wall-clock times derive from the header's anchor, which is the epoch itself.
         assert_eq!(recording.header().anchor, Anchor::default());

@@ -9,6 +9,7 @@ use session::sink::Sink;
 use session::{Playback, RunOptions, Running, Session, Signals};
 use trace::Config;
 use trace::record::Recording;
+use trace::report::Report;
 use tui::Screen;
 
 use crate::app;
@@ -81,5 +82,5 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn print(recording: &Recording, args: &Args) -> anyhow::Result<ExitCode> {
     let (analysis, mut input) = progress::analysed(recording)?;
     input.slowest = args.report.slowest;
-    app::conclude(&analysis.report(&input), args.outcome)
+    app::conclude(&Report::of(&analysis, &input), args.outcome)
 }

@@ -48,7 +48,7 @@ fn play_through_sockets(script: Script, time: Duration) -> (Value, DemoTruth) {
         assert!(start.elapsed() < PATIENCE, "the demo does not end: {:?}", demo.account());
     }
     let input = ReportInput { demo: demo.truth(), ..ReportInput::of(demo.kind()) };
-    (json(&analysis.report(&input)), demo.account())
+    (json(&Report::of(&analysis, &input)), demo.account())
 }
 
 /// Runs a scenario on a virtual clock and checks the report against the ground truth.

@@ -155,7 +155,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn run(legs: &[(&str, LegKind, u64)]) -> Report {
-        let mut report = Analysis::new(Config::default()).report(&ReportInput::of("attach"));
+        let mut report = Report::of(&Analysis::new(Config::default()), &ReportInput::of("attach"));
         let whole: u64 = legs.iter().map(|leg| leg.2).sum();
         let line = |&(name, kind, ms): &(&str, LegKind, u64)| LegLine {
             name: name.to_owned(),

@@ -234,7 +234,7 @@ impl<'w> Export<'w> {
 
     /// Writes requests in flight, findings and the end of the output. Returns the report of the run.
     pub fn finish(mut self, input: &ReportInput) -> io::Result<Report> {
-        let report = self.analysis.report(input);
+        let report = Report::of(&self.analysis, input);
         self.follow.finish(&self.analysis, &report, &mut *self.exporter)?;
         Ok(report)
     }

@@ -12,7 +12,7 @@ use crate::event::ThreadPart;
 use crate::ledger::{Group, Hop, Ledger, Thread, TimeUse};
 use crate::report::{Chunks, Requests, Tokens};
 use crate::stats::{Distribution, WINDOW_NS};
-use crate::{MonoNs, ReportInput};
+use crate::{Analysis, MonoNs, ReportInput};
 
 /// Input of the metrics, except the ledger and the findings.
 #[derive(Clone, Copy, Debug)]
@@ -47,13 +47,9 @@ pub struct Pushed {
     pub points: (u64, u64),
 }
 
-/// Collects all observable metrics. `findings` must be current.
-pub(crate) fn collect(
-    ledger: &Ledger,
-    findings: &Findings,
-    attribution: &Attribution<'_>,
-    input: &Input<'_>,
-) -> Vec<Family> {
+/// Collects all observable metrics of the run so far, after a final detector run.
+pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
+    let ledger = analysis.ledger();
     let mut f = Families::new();
     run(&mut f, ledger, input);
     requests(&mut f, ledger);
@@ -67,13 +63,13 @@ pub(crate) fn collect(
         // Renaming a hop can leave its old line without hops.
         .filter(|(_, members)| !members.is_empty())
         .collect();
-    path(&mut f, attribution);
+    path(&mut f, &analysis.attribution());
     for (group, members) in lines.iter().take(HOPS) {
         hop(&mut f, group, members, ledger.now());
     }
     left_out(&mut f, "hop", lines.len().saturating_sub(HOPS));
     threads(&mut f, ledger);
-    found(&mut f, findings);
+    found(&mut f, &analysis.findings_now());
     own(&mut f, ledger, input);
     f.filled()
 }
@@ -320,14 +316,14 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::Config;
     use crate::event::{Capabilities, Chunk, CpuSample, Event, Frame, Received, What};
     use crate::id::{FrameId, HopId, ThreadId};
-    use crate::{Analysis, Config};
 
     const MS: u64 = 1_000_000;
 
     fn metrics(analysis: &Analysis) -> Vec<Family> {
-        analysis.metrics(&Input { report: &ReportInput::of("tap"), version: "1", pushed: None, endpoint: None })
+        collect(analysis, &Input { report: &ReportInput::of("tap"), version: "1", pushed: None, endpoint: None })
     }
 
     fn value<'a>(families: &'a [Family], name: &str, labels: &[&str]) -> Option<&'a Value> {

@@ -5,8 +5,7 @@ mod collect;
 mod definition;
 mod family;
 
-pub(crate) use collect::collect;
-pub use collect::{EndpointUse, Input, Pushed};
+pub use collect::{EndpointUse, Input, Pushed, collect};
 pub use definition::{ALL, Definition, Kind, Unit};
 pub use family::{Family, Histogram, Point, Value};
 

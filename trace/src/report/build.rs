@@ -13,26 +13,20 @@ use super::{
     AnswerCounts, Chunks, CpuLine, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, Requests,
     SCHEMA, Source, Spread, StackLine, Tokens, WorkerLine, modes, stages,
 };
-use crate::ReportInput;
 use crate::clock::MonoNs;
 use crate::detect::attribution::busy;
 use crate::detect::{Findings, imbalance};
 use crate::event::{Capabilities, ThreadPart};
 use crate::ledger::{Group, Hop, Ledger, Thread};
-use crate::time_series::TimeSeries;
+use crate::{Analysis, ReportInput};
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
 const MIN_SHARE: f64 = 0.005;
 /// Maximum number of connections listed per line, busiest first.
 const LANES: usize = 64;
 
-pub(crate) fn build(
-    ledger: &Ledger,
-    time_series: &TimeSeries,
-    findings: &Findings,
-    path: Vec<LegLine>,
-    input: &ReportInput,
-) -> Report {
+pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
+    let ledger = analysis.ledger();
     ledger.debug_check();
     let (from, to) = input.window.unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
     let engine = ledger.engine();
@@ -65,12 +59,12 @@ pub(crate) fn build(
         itl_ns: Itl::of(ledger),
         modes: modes::modes(ledger),
         hops: (0..ledger.groups().len()).filter_map(|place| hop(ledger, place, to.since(from))).collect(),
-        path,
+        path: LegLine::all(&analysis.attribution()),
         cpu: cpu(ledger),
         stages: stages::stages(ledger, input.slowest, from),
         stacks: StackLine::all(ledger),
-        series: series(ledger, time_series, (from, to)),
-        findings: finding_lines(findings, from),
+        series: series(ledger, analysis.time_series(), (from, to)),
+        findings: finding_lines(&analysis.findings_now(), from),
         own: own(ledger, input),
         limits: ledger
             .limits()

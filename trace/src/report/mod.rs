@@ -32,21 +32,19 @@ pub use crate::stats::Spread;
 pub use abandoned::{AbandonedReport, AbandonedRow};
 pub use brief::Clock;
 pub(crate) use brief::wrap;
-pub(crate) use build::build;
 pub use frontend::FrontendCounts;
 pub use judged::{FaultKind, Judgement, judgements, not_judged};
 pub use losses::{LossLine, LossList, Losses, ids, places};
 pub use modes::{ModeLine, Modes};
 pub use path::LegLine;
-pub(crate) use path::legs;
 pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
 pub use slowest::SlowLine;
 pub use stacks::{StackFunctionLine, StackLine, StackShare};
 pub use tool_calls::{ToolCallCounts, ToolCallLine, explain_tool_calls};
 
-use crate::SamplingCost;
 use crate::detect::Severity;
 use crate::engine::{Mode, Waiter};
+use crate::{Analysis, ReportInput, SamplingCost};
 
 /// Name of the schema in reports.
 pub const SCHEMA: &str = "tokengap.report/2";
@@ -125,6 +123,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// Report of the run so far, after a final detector run.
+    pub fn of(analysis: &Analysis, input: &ReportInput) -> Self {
+        build::build(analysis, input)
+    }
+
     /// Renders one JSON document.
     pub fn to_json(&self) -> String {
         let json = serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));

@@ -36,14 +36,15 @@ pub struct LegLine {
 }
 
 impl LegLine {
+    /// The legs of the path.
+    pub fn all(attribution: &Attribution<'_>) -> Vec<Self> {
+        attribution.legs.iter().map(line).collect()
+    }
+
     /// Describes the leg: `waiting on scheduler->tokenizer`.
     pub fn words(&self) -> String {
         self.kind.of(&self.name)
     }
-}
-
-pub(crate) fn legs(attribution: &Attribution<'_>) -> Vec<LegLine> {
-    attribution.legs.iter().map(line).collect()
 }
 
 fn line(leg: &Leg<'_>) -> LegLine {

@@ -65,7 +65,7 @@ fn counters(analysis: &Analysis) -> [u64; 16] {
 }
 
 fn report(analysis: &Analysis) -> Report {
-    analysis.report(&ReportInput::of("model"))
+    Report::of(analysis, &ReportInput::of("model"))
 }
 
 fn has_finding(report: &Report, kind: &str) -> bool {

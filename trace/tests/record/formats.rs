@@ -14,7 +14,7 @@ fn report(name: &str) -> Report {
     let recording = open(folder.join(format!("2.0-{name}.tgap")));
     assert!(recording.is_indexed() && recording.missing().is_none());
     let (analysis, input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("it reads");
-    let report = analysis.report(&input);
+    let report = Report::of(&analysis, &input);
     assert!(report.own.degraded.is_empty() && report.own.events_missed == 0);
     report
 }

@@ -5,6 +5,7 @@ use trace::event::What;
 use trace::record::{
     BlockPacker, BlockReader, BlockWriter, Header, Payload, Record, StreamPacker, StreamSection, StreamSplitter,
 };
+use trace::report::Report;
 use trace::{Analysis, Config, ReportInput};
 
 use super::traffic;
@@ -26,7 +27,7 @@ pub(super) fn apply(analysis: &mut Analysis, record: &Record<'_>) {
 }
 
 fn report(analysis: &Analysis) -> String {
-    analysis.report(&ReportInput::of("model")).to_json()
+    Report::of(analysis, &ReportInput::of("model")).to_json()
 }
 
 /// Bytes of a stream whose blocks have `block` records, with its end.
@@ -149,7 +150,7 @@ fn a_missing_block_counts_as_missed_observations_not_as_lost_tokens() {
     }
     assert_eq!((reported, reader.lost()), (vec![(4, 200)], 200));
     assert!(hops > 0, "the hops are repeated");
-    let report = subscriber.report(&ReportInput::of("model"));
+    let report = Report::of(&subscriber, &ReportInput::of("model"));
     assert_eq!(report.own.events_missed, 200);
     assert_eq!(report.chunks.tokens_lost.unwrap_or(0), 0);
 }

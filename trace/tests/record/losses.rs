@@ -4,6 +4,7 @@ use trace::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, What};
 use trace::ledger::LostRange;
 use trace::record::{Payload, Recorder, analyse};
 use trace::report::Losses;
+use trace::report::Report;
 use trace::{Analysis, FrameId, HopId, MonoNs, ReportInput};
 
 use super::{Folder, header, open, options};
@@ -50,7 +51,7 @@ fn live_and_replayed(payload: Payload) -> (Losses, Losses) {
     recorder.finish(&input).expect("finished");
     let recording = open(&file);
     let (replayed, replayed_input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("readable");
-    (analysis.report(&input).losses, replayed.report(&replayed_input).losses)
+    (Report::of(&analysis, &input).losses, Report::of(&replayed, &replayed_input).losses)
 }
 
 fn ranges(losses: &Losses) -> Vec<LostRange> {

@@ -1,6 +1,7 @@
 //! A recording's report equals the live run's report.
 
 use trace::record::{Recorder, analyse};
+use trace::report::Report;
 use trace::{Analysis, ReportInput};
 
 use super::{Folder, header, open, options, traffic};
@@ -33,9 +34,9 @@ fn a_replay_gives_the_report_of_the_live_run() {
         steps.push((done, total));
     })
     .expect("readable");
-    let live = analysis.report(&input);
+    let live = Report::of(&analysis, &input);
     assert!(!live.findings.is_empty() && live.requests.finished > 800);
-    assert_eq!(replayed.report(&replayed_input).to_json(), live.to_json());
+    assert_eq!(Report::of(&replayed, &replayed_input).to_json(), live.to_json());
     assert!(steps.is_sorted() && steps.len() == recording.blocks().len());
     assert_eq!(steps.last(), Some(&(recording.bytes(), recording.bytes())));
 }
@@ -50,7 +51,7 @@ fn a_damaged_block_is_skipped_and_reported() {
     std::fs::write(&file, bytes).expect("a changed file");
     let recording = open(&file);
     let (analysis, input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("readable");
-    let report = analysis.report(&input);
+    let report = Report::of(&analysis, &input);
     assert_eq!(report.own.events_missed, u64::from(block.records));
     assert!(!report.findings.iter().any(|f| f.kind == "wire-loss"), "missed observations are not reported as losses");
     let reported = report

@@ -47,7 +47,7 @@ impl Replayed {
                 Record::Anchor(_) | Record::Closing(_) => {}
             }
         }
-        let report = analysis.report(&recording.input());
+        let report = Report::of(&analysis, &recording.input());
         Self { recording, analysis, report }
     }
 

@@ -7,7 +7,7 @@ use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Numbers, Request, Summary};
-use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens, bar, judgements, not_judged};
+use trace::report::{Chunks, Itl, LegLine, Requests, Spread, StackLine, Tokens, bar, judgements, not_judged};
 use trace::words::plural;
 
 use super::evidence::Kept;
@@ -41,7 +41,7 @@ impl Model {
         self.findings = analysis.findings_now().sorted().into_iter().cloned().collect();
         self.findings.sort_by_key(|finding| !finding.active);
         self.hops = hops::read(ledger, &self.findings);
-        self.path = bar::segments(&analysis.path());
+        self.path = bar::segments(&LegLine::all(&analysis.attribution()));
         self.threads = threads::read(ledger);
         self.stacks = StackLine::all(ledger).unwrap_or_default();
         self.verdict = self.verdict_now(ledger);

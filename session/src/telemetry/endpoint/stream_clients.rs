@@ -8,6 +8,7 @@ use trace::ReportInput;
 use trace::engine::Engines;
 use trace::export::{self, Format, Options};
 use trace::record::{Record, Recording, analyse};
+use trace::report::Report;
 
 use super::hostile_clients::{endpoint_keeping, endpoint_with};
 use super::*;
@@ -94,7 +95,7 @@ fn opened(bytes: &[u8]) -> (tempfile::NamedTempFile, Recording) {
 
 fn report_of(recording: &Recording) -> String {
     let (analysis, _) = analyse(recording, Engines::default(), &mut |_, _| {}).expect("readable");
-    analysis.report(&ReportInput::of("demo")).to_json()
+    Report::of(&analysis, &ReportInput::of("demo")).to_json()
 }
 
 #[test]

@@ -67,7 +67,7 @@ fn a_sequence_gap_is_reported_once_before_the_next_frame() {
     assert_eq!(events[3..].iter().filter(|event| event.0 == "missed").collect::<Vec<_>>(), [&("missed", 2)]);
     // The kernel side counts seven, of which five are reported already.
     assert_eq!((lanes.unreported(3), lanes.unreported(4), lanes.unreported(1)), (0, 2, 1));
-    let report = analysis.report(&ReportInput::of("attach"));
+    let report = Report::of(&analysis, &ReportInput::of("attach"));
     assert_eq!((report.own.events_missed, report.own.frames_unannounced), (5, 0));
 }
 
@@ -103,7 +103,7 @@ fn the_parts_of_a_message_are_one_frame() {
     assert_eq!(events[..3], sent);
     assert!(events[0].3 > 0);
     assert_eq!(events[3..], [0, 1, 2].map(|seq| ("received", seq, 0, 0)));
-    let report = analysis.report(&ReportInput::of("attach"));
+    let report = Report::of(&analysis, &ReportInput::of("attach"));
     assert_eq!((report.own.events_missed, report.own.frames_unannounced), (0, 0));
 }
 
@@ -228,7 +228,7 @@ impl Engine {
 
     fn report(&mut self) -> Report {
         self.analysis.ledger().balances().expect("balanced sums");
-        self.analysis.report(&ReportInput::of("attach"))
+        Report::of(&self.analysis, &ReportInput::of("attach"))
     }
 }
 

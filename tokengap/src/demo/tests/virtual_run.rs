@@ -66,7 +66,7 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
         turn(true);
         let truth = stage.truth();
         let input = ReportInput { demo: serde_json::to_value(&truth).ok(), ..ReportInput::of("demo") };
-        (analysis.report(&input), truth)
+        (Report::of(&analysis, &input), truth)
     })
 }
 
