@@ -9,11 +9,11 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use outputs::report::Report;
 use proptest::prelude::*;
 use tempfile::TempDir;
 use trace::import::{Import, ImportError, Options, Stats};
 use trace::record::Anchor;
-use trace::report::Report;
 use trace::{Analysis, Config, ReportInput};
 
 fn logs(name: &str) -> PathBuf {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use outputs::report::{AnswerCounts, FindingLine, Report};
 use responses::{Limits, Reader, Server};
 use trace::event::AnswerEnd;
-use trace::report::{AnswerCounts, FindingLine, Report};
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
 /// Report of one connection that carries this body, one event a write.

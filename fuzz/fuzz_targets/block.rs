@@ -4,7 +4,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use trace::record::{BlockReader, Record, fuzzing};
-use trace::report::Report;
+use outputs::report::Report;
 use trace::{Analysis, Config, ReportInput};
 
 fuzz_target!(|input: &[u8]| {

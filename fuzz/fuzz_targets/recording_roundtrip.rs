@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use proptest::strategy::{BoxedStrategy, Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 use trace::record::{Header, Record, RecordOptions, Recorder, Recording};
-use trace::report::Report;
+use outputs::report::Report;
 use trace::{Analysis, Config, ReportInput};
 
 #[path = "../../trace/tests/common/events.rs"]

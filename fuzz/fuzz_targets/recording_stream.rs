@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use trace::record::{BlockReader, Record, StreamError, StreamSection, StreamSplitter};
-use trace::report::Report;
+use outputs::report::Report;
 use trace::{Analysis, Config, ReportInput};
 
 /// Sections of bytes that arrive in pieces of `length`, and the error that ends them.

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use trace::report::Report;
+use outputs::report::Report;
 use trace::{Analysis, Event};
 
 use crate::about::About;

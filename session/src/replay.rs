@@ -176,10 +176,10 @@ fn start(recording: &Recording, to: MonoNs) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use outputs::report::Report;
     use trace::Config;
     use trace::engine::Engines;
     use trace::record::analyse;
-    use trace::report::Report;
 
     use super::*;
     use crate::observer::NoObserver;

@@ -3,9 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use outputs::report::Report;
 use serde_json::Value;
 use trace::engine::Engines;
-use trace::report::Report;
 use trace::{Analysis, Config, Event, MonoNs, ReportInput};
 
 use crate::about::About;

@@ -7,14 +7,14 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use adapter::decode::{Decode, Decoded, Decoders, Format, Opening as Begins, Refused, Shape, SocketFormat};
+use outputs::export::{self, Export, Opening};
+use outputs::report::Report;
 use sources::tap::{Tap, TapHop};
 use trace::clock::Anchor;
 use trace::engine::{Drops, Engines, Facts, Mode, StageNames};
 use trace::event::{Capabilities, Chunk, Delivery, Event, Finish, IdColumn, Kind, Response, Stage, What};
-use trace::export::{self, Export, Opening};
 use trace::import::{Form, Import, Item, LogLines, Logged, Malformed, Rid};
 use trace::path::Ends;
-use trace::report::Report;
 use trace::{Analysis, Config, MonoNs, ReportInput};
 use zmq_tap::relay::{Options, Pair};
 use zmq_tap::zmtp::{Mark, Scanner};

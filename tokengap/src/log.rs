@@ -4,7 +4,7 @@ use std::fmt::Arguments;
 use std::io::Write as _;
 use std::sync::OnceLock;
 
-use trace::report::hostile::lines;
+use outputs::report::hostile::lines;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{fmt, registry, reload};

@@ -56,8 +56,8 @@ use anyhow::Context;
 #[cfg(target_os = "linux")]
 use clap::Parser;
 use clap::{CommandFactory, FromArgMatches};
+use outputs::report::hostile::{self, EscapeForm, indented};
 use signal_hook::consts::SIGXFSZ;
-use trace::report::hostile::{self, EscapeForm, indented};
 
 /// Only Linux has a confinement.
 #[cfg(not(target_os = "linux"))]

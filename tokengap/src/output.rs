@@ -11,9 +11,9 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
+use outputs::report::hostile::{self, EscapeForm, EscapingWriter};
 use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
-use trace::report::hostile::{self, EscapeForm, EscapingWriter};
 
 /// Mode of new files.
 const OWNER_ONLY: u32 = 0o600;

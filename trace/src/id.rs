@@ -37,8 +37,9 @@ pub struct ThreadId {
 
 /// Handle of a request's record in the ledger. `age` distinguishes successive records in one slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) struct Ticket {
-    pub(crate) slot: u32,
+pub struct Ticket {
+    /// Index of the record. Two requests have the same one only in succession.
+    pub slot: u32,
     pub(crate) age: u32,
 }
 

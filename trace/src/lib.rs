@@ -1,4 +1,4 @@
-//! The core of tokengap: events from sources ([`Event`]), state derived from them (`ledger`), findings (`detect`) and output (`report`).
+//! The core of tokengap: events from sources ([`Event`]), state derived from them (`ledger`) and findings (`detect`).
 //!
 //! This crate opens no socket, draws no screen and never blocks. Sources pass events by reference.
 
@@ -10,19 +10,15 @@ pub mod analysis;
 pub mod clock;
 pub mod columns;
 pub mod detect;
-pub mod diff;
 pub mod engine;
 pub mod event;
-pub mod export;
 pub mod fault;
 pub mod id;
 pub mod import;
 pub mod ledger;
-pub mod metrics;
 pub mod named_file;
 pub mod path;
 pub mod record;
-pub mod report;
 mod report_input;
 pub mod stats;
 pub mod storage;

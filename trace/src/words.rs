@@ -1,6 +1,7 @@
 //! Numbers formatted for people, and names of enum variants.
 
 /// Defines `ALL`, and `as_str`, the name of each variant in outputs.
+#[macro_export]
 macro_rules! names {
     ($($type:ident { $($variant:ident = $name:literal),+ $(,)? })+) => {$(
         impl $type {
@@ -17,7 +18,7 @@ macro_rules! names {
     )+};
 }
 
-pub(crate) use names;
+pub use names;
 
 /// A JSON string without its quotes; any other value as JSON.
 pub fn of_json(value: &serde_json::Value) -> String {

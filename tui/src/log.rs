@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use trace::report::hostile::{indented, lines};
+use outputs::report::hostile::{indented, lines};
 
 /// Maximum number of buffered lines; older ones are only counted.
 const MAX_LINES: usize = 500;

@@ -1,8 +1,8 @@
 //! Logs as operators posted them (`tests/logs/posted`), each with the right values.
 
 use jiff::tz::TimeZone;
+use outputs::report::FindingLine;
 use trace::detect::Severity;
-use trace::report::FindingLine;
 
 use super::*;
 

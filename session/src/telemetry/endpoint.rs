@@ -17,15 +17,15 @@ use anyhow::Context;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use outputs::metrics::{EndpointUse, Family};
+use outputs::report::Report;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use trace::engine::Engines;
-use trace::metrics::{EndpointUse, Family};
 use trace::record::{Header, StreamPacker};
-use trace::report::Report;
 
 use self::answer::{ConnectionState, Server};
 use self::store::SectionStore;

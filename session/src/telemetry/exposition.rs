@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 use std::fmt;
 
+use outputs::metrics::{Family, Kind, Point, Unit, Value};
+use outputs::report::hostile::{self, EscapeForm};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit as Base};
-use trace::metrics::{Family, Kind, Point, Unit, Value};
-use trace::report::hostile::{self, EscapeForm};
 
 /// Encodes `families`, as `OpenMetrics` if `accept` contains it. Returns the content type and the body.
 pub(super) fn encode(families: Vec<Family>, accept: &str) -> Result<(&'static str, String), fmt::Error> {
@@ -99,7 +99,7 @@ fn value<S: EncodeLabelSet>(metric: &mut MetricEncoder<'_>, kind: Kind, point: &
 
 #[cfg(test)]
 mod tests {
-    use trace::metrics::{ALL, Definition, Histogram};
+    use outputs::metrics::{ALL, Definition, Histogram};
 
     use super::*;
 

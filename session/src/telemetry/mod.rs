@@ -19,11 +19,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hyper::header::HeaderName;
 
+use outputs::metrics::{EndpointUse, Family, Input, Pushed, collect};
+use outputs::report::Report;
 use trace::clock::Anchor;
 use trace::engine::Engines;
-use trace::metrics::{EndpointUse, Family, Input, Pushed, collect};
 use trace::record::Header;
-use trace::report::Report;
 use trace::{Analysis, Event, MonoNs, ReportInput};
 
 pub use access::AccessToken;

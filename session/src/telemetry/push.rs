@@ -5,10 +5,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use trace::export::{LiveSpans, Opening, Options, Resource, metrics_data};
-use trace::metrics::{Family, Pushed};
+use outputs::export::{LiveSpans, Opening, Options, Resource, metrics_data};
+use outputs::metrics::{Family, Pushed};
+use outputs::report::Report;
 use trace::record::Anchor;
-use trace::report::Report;
 use trace::{Analysis, Event, MonoNs};
 
 use super::VERSION;

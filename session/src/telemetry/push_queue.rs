@@ -6,8 +6,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use outputs::metrics::Pushed;
 use serde_json::Value;
-use trace::metrics::Pushed;
 use ureq::http::StatusCode;
 use ureq::http::header::RETRY_AFTER;
 

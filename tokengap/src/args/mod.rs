@@ -8,8 +8,8 @@ mod telemetry;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use outputs::report::hostile::EscapeForm;
 use trace::detect::Severity;
-use trace::report::hostile::EscapeForm;
 
 pub(crate) use limit::LimitArgs;
 pub(crate) use live::{LiveArgs, OutcomeArgs, ReportArgs, ScreenArgs};

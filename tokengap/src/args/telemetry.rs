@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Args;
+use outputs::export::Options;
 use session::telemetry::{AccessToken, MetricsOptions, PushOptions};
-use trace::export::Options;
 
 use crate::named_file;
 

@@ -198,9 +198,9 @@ fn has_lost(lost: &BTreeSet<(Pair, u64)>, pair: Pair) -> bool {
 #[cfg(test)]
 mod tests {
     use engines::sglang::discover::role::{SCHEDULER, TOKENIZER};
+    use outputs::report::Report;
     use probe_user::egress::{Head, Kind};
     use trace::event::Event;
-    use trace::report::Report;
     use trace::{Analysis, Config, ReportInput};
 
     use super::super::roles::Roles;

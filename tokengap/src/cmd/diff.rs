@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use trace::diff::{Diff, Options};
-use trace::report::hostile::EscapeForm;
+use outputs::diff::{Diff, Options};
+use outputs::report::hostile::EscapeForm;
 
 use crate::args::OutputArgs;
 use crate::cmd::saved;

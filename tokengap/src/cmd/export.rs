@@ -10,7 +10,7 @@ use anyhow::ensure;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use trace::export::{self, Format};
+use outputs::export::{self, Format};
 use trace::record::{Payload, Recording};
 
 use crate::advice::missing;

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::Context;
+use outputs::report::Report;
 use session::playback::Speed;
 use session::sink::Sink;
 use session::{Playback, RunOptions, Running, Session, Signals};
 use trace::Config;
 use trace::record::Recording;
-use trace::report::Report;
 use tui::Screen;
 
 use crate::app;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use outputs::report::hostile::EscapeForm;
+use outputs::report::{Clock, Report};
 use trace::detect::Severity;
-use trace::report::hostile::EscapeForm;
-use trace::report::{Clock, Report};
 
 use crate::args::{OutputArgs, ReportArgs};
 use crate::cmd::saved;

@@ -5,9 +5,9 @@ use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
+use outputs::report::{Report, SCHEMA, Series};
 use trace::ReportInput;
 use trace::record::{OpenError, Recording};
-use trace::report::{Report, SCHEMA, Series};
 
 use crate::progress;
 

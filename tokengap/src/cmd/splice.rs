@@ -6,9 +6,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use confine::{Plan, Work};
+use outputs::report::hostile::{EscapeForm, line};
 use probe_user::discover::RoleSpec;
 use session::Signals;
-use trace::report::hostile::{EscapeForm, line};
 use zmq_tap::relay::Options;
 use zmq_tap::splice::{Folder, Restored, restore};
 

@@ -7,9 +7,9 @@ mod virtual_run;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 
+use outputs::report::Report;
 use serde_json::Value;
 use session::{About, Flow, LiveSource};
-use trace::report::Report;
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
 use super::scenario::Script;

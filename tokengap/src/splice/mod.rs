@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use outputs::report::hostile::line;
 use probe_user::discover::Engine;
 use probe_user::handoff::disconnect;
 use probe_user::peers::{Connection, Holder, Peers, holders, sleeps_in_poll};
@@ -16,7 +17,6 @@ use session::{About, Flow, LiveSource};
 use sources::tap::{Tap, TapHop};
 use trace::Event;
 use trace::path::Ends;
-use trace::report::hostile::line;
 use zmq_tap::relay::{Endpoint, Options, Pair, Signal};
 use zmq_tap::splice::Place;
 

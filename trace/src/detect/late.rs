@@ -52,7 +52,7 @@ pub(super) fn delivery(context: &DetectContext<'_>, out: &mut Verdicts) {
     if receives && !engine.queues_after_receive() {
         return;
     }
-    let waits = &ledger.delivery_wait;
+    let waits = ledger.delivery_wait();
     let first = ledger.worst_delivery_wait();
     let first_ns = first.map_or(0, |worst| worst.ns);
     let (sent_ns, delivered_ns) = (ledger.itl_sent().max().unwrap_or(0), ledger.itl_delivered().max().unwrap_or(0));

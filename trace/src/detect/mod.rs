@@ -28,7 +28,7 @@ use Keep::{Latest, LatestOfAllHops, Worst};
 use attribution::Attribution;
 use finding::Verdicts;
 pub use finding::{Finding, Findings, Severity, Verdict};
-pub(crate) use worker_imbalance::imbalance;
+pub use worker_imbalance::imbalance;
 
 use crate::clock::MonoNs;
 use crate::engine::Facts;

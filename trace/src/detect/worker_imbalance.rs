@@ -14,7 +14,7 @@ const CHUNKS: u64 = 1_000;
 const UNEVEN: f64 = 1.5;
 
 /// Ratio of the busiest receiver's chunks to the mean; `None` with a single receiver, or without chunks.
-pub(crate) fn imbalance(members: &[&Hop]) -> Option<f64> {
+pub fn imbalance(members: &[&Hop]) -> Option<f64> {
     uneven(&receivers(members))
 }
 

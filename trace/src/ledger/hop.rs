@@ -126,7 +126,7 @@ pub struct Hop {
     /// The receiver is not known yet and may be the tokenizer.
     pub(crate) open: bool,
     /// Stages currently observed.
-    pub(crate) shows: Capabilities,
+    pub shows: Capabilities,
     /// Stages observed at any time.
     pub(crate) capabilities: Capabilities,
     /// Its chunks are entered into delivery trackers.

@@ -4,7 +4,7 @@ use super::Ledger;
 
 impl Ledger {
     /// Panics in debug builds if an invariant does not hold.
-    pub(crate) fn debug_check(&self) {
+    pub fn debug_check(&self) {
         if cfg!(debug_assertions)
             && self.checked
             && let Err(what) = self.balances()

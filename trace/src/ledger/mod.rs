@@ -91,7 +91,7 @@ use crate::clock::MonoNs;
 use crate::engine::{EngineState, Engines, Mode, Waiter};
 use crate::event::{Event, Missed, MissedCause, Undecoded, What};
 use crate::id::HopId;
-pub(crate) use crate::id::Ticket;
+pub use crate::id::Ticket;
 use crate::stats::{Buckets, Distribution};
 
 /// Caps a number from an event, so that sums of hostile values cannot overflow.
@@ -141,8 +141,7 @@ pub struct Ledger {
     /// Gaps in the current time slot.
     gap_slot: Buckets,
     worst_gap: WorstGap,
-    /// First delivery minus first receive, over streamed requests; minus first send if receives are not observed.
-    pub(crate) delivery_wait: Distribution,
+    delivery_wait: Distribution,
     worst_delivery_wait: WorstGap,
     /// Time use of the receiving threads while first tokens waited for them.
     pub(crate) waits: Waits,
@@ -346,13 +345,13 @@ impl Ledger {
     }
 
     /// Current record of a rid with its ticket. Slots are unique at any time, and tickets over the whole run.
-    pub(crate) fn placed(&self, rid: &str) -> Option<(Ticket, &Request)> {
+    pub fn placed(&self, rid: &str) -> Option<(Ticket, &Request)> {
         let ticket = self.table.find(rid)?;
         Some((ticket, self.table.get(ticket)?))
     }
 
     /// Like [`Self::placed`] for the rid of a chunk in the last event, without a lookup. `None` if a lookup is needed.
-    pub(crate) fn touched(&self, chunk: usize) -> Option<(Ticket, &Request)> {
+    pub fn touched(&self, chunk: usize) -> Option<(Ticket, &Request)> {
         let ticket = *self.touched.get(chunk)?;
         let request = self.table.get(ticket).filter(|request| request.mapped)?;
         Some((ticket, request))
@@ -398,12 +397,13 @@ impl Ledger {
         &self.hops.all
     }
 
-    pub(crate) fn hop(&self, id: HopId) -> Option<&Hop> {
+    /// The hop with this id; `None` beyond the limit of hops.
+    pub fn hop(&self, id: HopId) -> Option<&Hop> {
         self.hops.get(id)
     }
 
     /// Name of a hop. Hops beyond the limit have none but their number.
-    pub(crate) fn hop_name(&self, id: HopId) -> Cow<'_, str> {
+    pub fn hop_name(&self, id: HopId) -> Cow<'_, str> {
         match self.hop(id) {
             Some(hop) => Cow::from(&self.groups()[hop.group].name),
             None => Cow::from(format!("hop {}", id.0)),
@@ -411,7 +411,7 @@ impl Ledger {
     }
 
     /// Whether the sends on a hop are the scheduler's.
-    pub(crate) fn is_origin(&self, id: HopId) -> bool {
+    pub fn is_origin(&self, id: HopId) -> bool {
         self.hop(id).is_some_and(|hop| hop.origin || !self.hops.any_origin)
     }
 
@@ -468,7 +468,12 @@ impl Ledger {
         (self.gap.count() > 0).then_some(&self.worst_gap)
     }
 
-    /// Worst of `delivery_wait`; `None` if none was observed.
+    /// First delivery minus first receive, over streamed requests; minus first send if receives are not observed.
+    pub fn delivery_wait(&self) -> &Distribution {
+        &self.delivery_wait
+    }
+
+    /// Worst of [`Self::delivery_wait`]; `None` if none was observed.
     pub(crate) fn worst_delivery_wait(&self) -> Option<&WorstGap> {
         (self.delivery_wait.count() > 0).then_some(&self.worst_delivery_wait)
     }

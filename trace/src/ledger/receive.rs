@@ -288,7 +288,7 @@ impl Ledger {
 
     /// Chunks predicted to be dropped. A prediction needs observed wakeups, and an engine with known turnaround and known behaviour on
     /// bursts.
-    pub(crate) fn dropped_predicted(&self) -> Option<u64> {
+    pub fn dropped_predicted(&self) -> Option<u64> {
         let (predicted, engine) = (&self.totals.predicted, &self.engine);
         let known = match engine.waiter {
             Some(Waiter::KeepsLast) => engine.mode.is_some(),

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
+use outputs::report::{HopLine, Report, ThreadState};
 use trace::detect::Severity;
 use trace::record::{Recording, analyse};
-use trace::report::{HopLine, Report, ThreadState};
 
 use super::{Folder, open};
 

@@ -1,11 +1,11 @@
 //! Blocks and streams without a file: a client has the source's state, and missing blocks cause no losses.
 
+use outputs::report::Report;
 use proptest::prelude::*;
 use trace::event::What;
 use trace::record::{
     BlockPacker, BlockReader, BlockWriter, Header, Payload, Record, StreamPacker, StreamSection, StreamSplitter,
 };
-use trace::report::Report;
 use trace::{Analysis, Config, ReportInput};
 
 use super::traffic;

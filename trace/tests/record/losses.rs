@@ -1,10 +1,10 @@
 //! Lost tokens in a recording. Counts show their positions; their values need recorded token ids.
 
+use outputs::report::Losses;
+use outputs::report::Report;
 use trace::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, What};
 use trace::ledger::LostRange;
 use trace::record::{Payload, Recorder, analyse};
-use trace::report::Losses;
-use trace::report::Report;
 use trace::{Analysis, FrameId, HopId, MonoNs, ReportInput};
 
 use super::{Folder, header, open, options};

@@ -1,7 +1,7 @@
 //! A recording's report equals the live run's report.
 
+use outputs::report::Report;
 use trace::record::{Recorder, analyse};
-use trace::report::Report;
 use trace::{Analysis, ReportInput};
 
 use super::{Folder, header, open, options, traffic};

@@ -76,7 +76,7 @@ mod tests {
             notice: (0, ""),
             writing: &Writing::default,
             degraded: &Vec::new,
-            report: &|| trace::report::Report::of(analysis, &trace::ReportInput::of("tap")),
+            report: &|| outputs::report::Report::of(analysis, &trace::ReportInput::of("tap")),
         };
         changes.needs_refresh(&run, now)
     }

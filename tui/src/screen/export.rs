@@ -7,11 +7,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
 use anyhow::Context;
+use outputs::export::{self, Format, Options};
+use outputs::report::Clock;
 use session::Run;
 use trace::engine::Engines;
-use trace::export::{self, Format, Options};
 use trace::record::Recording;
-use trace::report::Clock;
 use trace::storage;
 
 use crate::state::action::ExportAs;

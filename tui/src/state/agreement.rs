@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::path::Path;
 
+use outputs::export::{Format, Options, recorded};
+use outputs::report::Report;
 use serde_json::Value;
 use trace::event::{Delivery, Response, What};
-use trace::export::{Format, Options, recorded};
 use trace::ledger::{ChunkOutcome, Ledger};
 use trace::record::{Record, Recording};
-use trace::report::Report;
 use trace::{Analysis, Config};
 
 use super::fate::Fate;

@@ -1,11 +1,11 @@
 //! A request's record in the ledger, and its evidence for the flags.
 
+use outputs::report::{explain_tool_calls, ids, places};
 use session::units::{count, duration};
 use trace::MonoNs;
 use trace::engine::EngineState;
 use trace::event::ToolCalls;
 use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request, Summary};
-use trace::report::{explain_tool_calls, ids, places};
 
 use super::flags::Flag;
 use super::row::{Life, Row};

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use outputs::report::bar::Segment;
+use outputs::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens};
 use session::playback::Position;
 use session::sink::Writing;
 use trace::MonoNs;
 use trace::detect::Finding;
 use trace::ledger::Summary;
 use trace::path::Ends;
-use trace::report::bar::Segment;
-use trace::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens};
 use trace::stats::PerSecond;
 
 use super::flags::{Health, Verdict};

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
+use outputs::report::{Chunks, Spread};
 use trace::ledger::Ledger;
-use trace::report::{Chunks, Spread};
 use trace::stats::PerSecond;
 use trace::{Analysis, MonoNs, ThreadId};
 

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeSet;
 
+use outputs::report::{Chunks, Itl, LegLine, Requests, Spread, StackLine, Tokens, bar, judgements, not_judged};
 use trace::Analysis;
 use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Numbers, Request, Summary};
-use trace::report::{Chunks, Itl, LegLine, Requests, Spread, StackLine, Tokens, bar, judgements, not_judged};
 use trace::words::plural;
 
 use super::evidence::Kept;

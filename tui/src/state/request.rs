@@ -1,11 +1,11 @@
 //! Detail of one request: stages, and the fate of each chunk.
 
+use outputs::report::LegKind;
+use outputs::report::bar::{Segment, gathered};
 use trace::engine::{EngineState, StageNames};
 use trace::event::{ToolCallOutcome, ToolCalls};
 use trace::ledger::{ChunkRecord, Losses, RequestHistory};
 use trace::path::Ends;
-use trace::report::LegKind;
-use trace::report::bar::{Segment, gathered};
 use trace::{HopId, MonoNs};
 
 use super::evidence::{Kept, evidence};

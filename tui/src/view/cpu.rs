@@ -1,7 +1,7 @@
 //! CPU tab: how the engine's threads spend their time (running, waiting for a CPU, throttled by a quota, asleep).
 
+use outputs::report::StackLine;
 use session::units::{count, known};
-use trace::report::StackLine;
 
 use super::chart::{self, Line, Window};
 use super::pad::Pad;

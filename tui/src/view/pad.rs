@@ -1,10 +1,10 @@
 //! Drawing surface for a part of the screen: clipped text, columns, rules, clickable areas.
 
+use outputs::report::hostile::is_unprintable;
 use ratatui::Frame;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::widgets::{Clear, Widget};
-use trace::report::hostile::is_unprintable;
 
 use crate::state::action::Action;
 use crate::theme::{Ink, Theme};

@@ -1,9 +1,9 @@
 //! The path from left to right, each hop with its rate, backlog and queue wait; a list if the screen is too narrow. The breakdown of time
 //! on it in one line.
 
+use outputs::report::bar::{self, Segment};
 use session::units::{count, duration, known, rate};
 use trace::path::Ends;
-use trace::report::bar::{self, Segment};
 use trace::words::percent;
 
 use super::pad::Pad;

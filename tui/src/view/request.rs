@@ -1,8 +1,8 @@
 //! Request tab: stages to scale, every chunk as a tick, the list of chunks, and evidence for the flags.
 
+use outputs::report::explain_tool_calls;
 use session::units::{count, duration, known};
 use trace::event::ToolCallOutcome;
-use trace::report::explain_tool_calls;
 
 use super::itl;
 use super::pad::Pad;

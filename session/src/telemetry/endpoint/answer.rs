@@ -10,12 +10,12 @@ use hyper::header::{
     ACCEPT, ALLOW, AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE,
 };
 use hyper::{Method, Request, Response, StatusCode};
+use outputs::metrics::Family;
+use outputs::report::Report;
+use outputs::report::hostile::{self, EscapeForm};
 use tokio::sync::mpsc::channel;
 use tokio::sync::{Notify, Semaphore};
 use trace::engine::Engines;
-use trace::metrics::Family;
-use trace::report::Report;
-use trace::report::hostile::{self, EscapeForm};
 
 use super::body::ReplyBody;
 use super::follow::StreamClient;

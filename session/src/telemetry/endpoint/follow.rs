@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::body::Bytes;
+use outputs::export::{Export, Format, Opening, Options};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{sleep, timeout};
 use trace::engine::Engines;
-use trace::export::{Export, Format, Opening, Options};
 use trace::record::{BlockReader, Header, Record, StreamSection, StreamSplitter};
 use trace::{Config, ReportInput};
 

@@ -5,8 +5,8 @@ use std::net::{Shutdown, TcpStream as Client};
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
+use outputs::metrics::{Point, Value};
 use trace::Config;
-use trace::metrics::{Point, Value};
 
 use super::*;
 use crate::telemetry::access::AccessToken;
@@ -181,7 +181,7 @@ fn a_client_that_never_reads_is_closed_in_time() {
     // Exceeds the kernel's buffers for a client that does not read.
     let label = "x".repeat(1_000);
     let family = || Family {
-        definition: trace::metrics::ALL
+        definition: outputs::metrics::ALL
             .iter()
             .find(|one| one.name == "tokengap.hop.chunks")
             .expect("a metric with a label"),

@@ -4,11 +4,11 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::time::Instant;
 
+use outputs::export::{self, Format, Options};
+use outputs::report::Report;
 use trace::ReportInput;
 use trace::engine::Engines;
-use trace::export::{self, Format, Options};
 use trace::record::{Record, Recording, analyse};
-use trace::report::Report;
 
 use super::hostile_clients::{endpoint_keeping, endpoint_with};
 use super::*;

@@ -1,10 +1,10 @@
 //! Events for missed message records, and for receivers that come and go.
 
 use engines::sglang::discover::role;
+use outputs::report::Report;
 use probe_user::{Call, Message, SocketId};
 use trace::detect::Severity;
 use trace::event::{Event, What};
-use trace::report::Report;
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
 use super::super::roles::Roles;

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::io::{self, Write};
 
 use engines::sglang::wire::Value;
+use outputs::report::hostile::{lines, plain};
 use trace::event::{Finish, IdColumn};
-use trace::report::hostile::{lines, plain};
 
 use super::OutputBudget;
 use super::message::Message;

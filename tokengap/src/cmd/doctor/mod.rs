@@ -7,10 +7,10 @@ mod tried;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
+use outputs::report::hostile::line;
 use probe_user::Place;
 use probe_user::discover::{Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
-use trace::report::hostile::line;
 
 use crate::attach::{Reason, Row, State};
 use crate::cmd::attach::{choose, processes, role_spec};

@@ -10,13 +10,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::bail;
+use outputs::report::Report;
 use serde::Serialize;
 use session::remote::{RemoteOptions, RemoteRun};
 use session::sink::Sink;
 use session::telemetry::AccessToken;
 use session::{Observer, RunOptions, Running, Session, Signals};
 use trace::Config;
-use trace::report::Report;
 use tui::{RunView, Screen};
 
 use self::pod::Pod;

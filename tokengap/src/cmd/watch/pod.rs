@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use outputs::report::hostile;
 use session::remote::{RemoteEvent, RemoteRun};
 use session::units::{count, duration};
 use session::{About, Flow, Session, Source};
 use trace::ledger::Limits;
 use trace::record::{Anchor, BlockReader, Header, Record, RecordOptions, StreamSection};
-use trace::report::hostile;
 use trace::{Analysis, ReportInput, words};
 use tui::Screen;
 use tui::pods::{Brief, Link, PodLine};

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use outputs::diff::{Diff, Options};
+use outputs::report::Report;
 use serde_json::Value;
-use trace::diff::{Diff, Options};
-use trace::report::Report;
 
 use super::{SHORT_RUN, Scenario, agree, findings, play};
 use crate::demo::truth::DemoTruth;

@@ -4,9 +4,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use outputs::report::Report;
 use tokio::time::{Instant, sleep};
 use trace::event::{Capabilities, Event, Frame, Hop, What};
-use trace::report::Report;
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
 use super::super::join::Join;

@@ -1,0 +1,222 @@
+//! Observations as JSON Lines in the order observed; docs/reference/events.schema.json describes each object.
+
+use std::io;
+
+use super::json::{Object, Stream, fields};
+use super::{ExportContext, Exporter, Opening, Options};
+use crate::report::Report;
+use trace::clock::MonoNs;
+use trace::event::{Capabilities, Event, Frame, What};
+use trace::id::{FrameId, HopId};
+use trace::ledger::ChunkOutcome;
+
+/// Name of the schema, in the first line.
+const SCHEMA: &str = "tokengap.events/1";
+
+pub(super) struct Events<'w> {
+    out: Stream<'w>,
+    tokens: bool,
+}
+
+impl<'w> Events<'w> {
+    pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening, options: &Options) -> Self {
+        let mut out = Stream::lines(out);
+        let clock = opening.clock();
+        out.object(|o| {
+            o.put("type", "capture").put("at_ns", 0_u64);
+            o.put("wall_ns", clock.wall(clock.start)).put("schema", SCHEMA);
+            fields!(o, opening, source, tokengap);
+        });
+        Self { out, tokens: options.tokens }
+    }
+
+    fn line(
+        &mut self,
+        kind: &'static str,
+        at: MonoNs,
+        context: &ExportContext<'_>,
+        fill: impl FnOnce(&mut Object<'_>),
+    ) {
+        self.out.object(|o| {
+            o.put("type", kind);
+            o.put("at_ns", context.clock.at(at)).put("wall_ns", context.clock.wall(at));
+            fill(o);
+        });
+    }
+
+    /// Writes the chunks whose outcome the last event showed.
+    fn judged(&mut self, at: MonoNs, context: &ExportContext<'_>) {
+        for (rid, chunks) in context.ledger.judged().filter(|(rid, _)| context.options.wants_rid(rid)) {
+            let cause = match chunks.outcome {
+                ChunkOutcome::Unjudged(cause) => Some(cause),
+                ChunkOutcome::Delivered | ChunkOutcome::Merged | ChunkOutcome::Dropped => None,
+            };
+            self.line("judged", at, context, |o| {
+                hop_fields(o, chunks.hop, context);
+                o.put("rid", rid).put("chunk", chunks.first).put("chunks", chunks.count);
+                o.put("outcome", chunks.outcome.name()).put("unjudged_because", cause);
+                fields!(o, chunks, tokens_lost);
+            });
+        }
+    }
+
+    fn chunks(&mut self, seen_as: &'static str, at: MonoNs, of: &Frame<'_>, context: &ExportContext<'_>) {
+        let tokens = self.tokens;
+        for chunk in of.chunks.iter().filter(|c| context.options.wants_rid(c.rid)) {
+            self.line("chunk", at, context, |o| {
+                o.put("seen_as", seen_as);
+                frame(o, of.id, context);
+                fields!(o, chunk, rid, listed, completion_tokens, prompt_tokens, cached_tokens, finish, retractions);
+                o.put("http_worker_ipc", chunk.worker);
+                if tokens {
+                    o.put("ids", chunk.ids);
+                }
+            });
+        }
+    }
+}
+
+impl Exporter for Events<'_> {
+    fn event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        let at = event.at;
+        match &event.what {
+            What::Engine(engine) => self.line("engine", at, context, |o| {
+                fields!(o, engine, name, version, mode, waiter, turnaround);
+            }),
+            What::Hop(hop) => self.line("hop", at, context, |o| {
+                hop_fields(o, hop.id, context);
+                fields!(o, hop, endpoint, worker, origin, last);
+                let Capabilities { sent, forwarded, received, processed, delivered } = hop.capabilities;
+                o.put("observes_sent", sent).put("observes_forwarded", forwarded).put("observes_received", received);
+                o.put("observes_processed", processed).put("observes_delivered", delivered);
+            }),
+            What::Sent(sent) => {
+                self.line("sent", at, context, |o| {
+                    frame(o, sent.id, context);
+                    content(o, sent);
+                    o.put("forwarded_at_ns", sent.forwarded.map(|at| context.clock.at(at)));
+                });
+                self.chunks("sent", at, sent, context);
+            }
+            What::SendWait(wait) => self.line("send_wait", at, context, |o| {
+                hop_fields(o, wait.hop, context);
+                o.put("ns", wait.ns);
+            }),
+            What::Received(received) => {
+                self.line("received", at, context, |o| {
+                    frame(o, received.id, context);
+                    o.put("wakeup", received.wakeup);
+                    o.put("pid", received.by.map(|by| by.pid)).put("tid", received.by.map(|by| by.tid));
+                    if let Some(unsent) = &received.frame {
+                        content(o, unsent);
+                    }
+                });
+                if let Some(frame) = &received.frame {
+                    self.chunks("received", at, frame, context);
+                }
+            }
+            What::Processed(id) => self.line("processed", at, context, |o| frame(o, *id, context)),
+            What::Delivered(delivery) if !delivery.is_uncounted() && context.options.wants_rid(delivery.rid) => {
+                let received = context.lives.current(0).and_then(|life| life.first_delivered);
+                self.line("delivered", at, context, |o| {
+                    fields!(o, delivery, rid, tokens, mode, completion_tokens, finished);
+                    o.put("first_token_received", received == Some(at));
+                });
+            }
+            What::Answered(answer) if context.options.wants_rid(answer.rid) => {
+                self.line("answered", at, context, |o| {
+                    fields!(o, answer, rid, tokens, completion_tokens, end, short_writes);
+                    o.put("unacknowledged_bytes", answer.unacknowledged);
+                    o.put("tool_calls", answer.tool_calls.map(|calls| calls.outcome));
+                });
+            }
+            What::FrontendWait(wait) if context.options.wants_rid(wait.rid) => {
+                self.line("frontend_wait", at, context, |o| fields!(o, wait, rid, first_token_ns, last_token_ns));
+            }
+            What::Undecoded(undecoded) => self.line("undecoded", at, context, |o| {
+                frame(o, undecoded.id, context);
+                fields!(o, undecoded, bytes, reason);
+                o.put("forwarded_at_ns", undecoded.forwarded.map(|at| context.clock.at(at)));
+            }),
+            What::Cpu(sample) => self.line("cpu", at, context, |o| {
+                fields!(o, sample.thread, pid, tid);
+                o.put("role", sample.role).put("thread", sample.name);
+                fields!(o, sample, part, interval_ns, on_ns, wait_ns, throttled_ns);
+                o.put("poll_interval_ns", sample.poll.map(|p| p.interval_ns));
+                o.put("polled_ns", sample.poll.map(|p| p.polled_ns));
+                o.put("poll_wakeups", sample.poll.map(|p| p.wakeups));
+                if let Some(away) = sample.away {
+                    o.put("away", away.state).put("away_in", away.place);
+                }
+            }),
+            What::Queue(sample) => {
+                self.line("queue", at, context, |o| fields!(o, sample, hop, receive_bytes, send_bytes));
+            }
+            What::Stack(sample) => self.line("stack", at, context, |o| {
+                fields!(o, sample.thread, pid, tid);
+                fields!(o, sample, role, function, file, interval_ns, samples, total, own, gil);
+            }),
+            What::Stage(stage) if context.options.wants_rid(stage.rid) => self.line("stage", at, context, |o| {
+                o.put("rid", stage.rid).put("stage", stage.name);
+                fields!(o, stage, by, tokens, pending, gap_ns);
+            }),
+            What::LoggedState(state) => self.line("logged_state", at, context, |o| {
+                fields!(o, state, by, states, rids, recv_wait_ns, more, cpu, cpu_system);
+                o.put("unanswered_since_ns", state.unanswered_since.map(|at| context.clock.at(at)));
+            }),
+            What::Merged(merged) if context.options.wants_rid(merged.rid) => {
+                self.line("merged", at, context, |o| fields!(o, merged, rid, chunks, by));
+            }
+            What::Missed(lost) => self.line("missed", at, context, |o| {
+                o.put("hop", lost.hop.map(|id| context.ledger.hop_name(id))).put("hop_id", lost.hop.map(|id| id.0));
+                fields!(o, lost, count, cause);
+            }),
+            What::Delivered(_) | What::Answered(_) | What::FrontendWait(_) | What::Stage(_) | What::Merged(_) => {}
+        }
+        self.judged(at, context);
+        self.out.written()
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
+        let from = MonoNs(report.window_mono_ns[0]);
+        for finding in &report.findings {
+            let at = MonoNs(from.0.saturating_add(finding.at_ns));
+            self.line("finding", at, context, |o| {
+                o.put("finding", &finding.kind).put("severity", finding.severity);
+                o.put("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
+                fields!(o, finding, hop, summary, evidence, advice);
+            });
+        }
+        self.line("end", MonoNs(report.window_mono_ns[1]), context, |o| {
+            let (requests, tokens, chunks) = (&report.requests, &report.tokens, &report.chunks);
+            o.put("requests_seen", requests.seen).put("requests_finished", requests.finished);
+            o.put("requests_aborted", requests.aborted).put("tokens_sent", tokens.sent);
+            o.put("tokens_received", tokens.received).put("tokens_delivered", tokens.delivered);
+            o.put("tokens_lost", chunks.tokens_lost);
+            o.put("chunks_sent", chunks.sent).put("chunks_received", chunks.received);
+            o.put("chunks_delivered", chunks.delivered).put("chunks_merged", chunks.merged);
+            o.put("chunks_dropped_predicted", chunks.dropped_predicted);
+            o.put("chunks_dropped_confirmed", chunks.dropped_confirmed);
+            fields!(o, report.own, events, events_missed);
+        });
+        self.out.finish()
+    }
+}
+
+fn hop_fields(o: &mut Object<'_>, hop: HopId, context: &ExportContext<'_>) {
+    o.put("hop", context.ledger.hop_name(hop)).put("hop_id", hop.0);
+}
+
+fn frame(o: &mut Object<'_>, id: FrameId, context: &ExportContext<'_>) {
+    hop_fields(o, id.hop, context);
+    fields!(o, id, lane, seq);
+}
+
+fn content(o: &mut Object<'_>, frame: &Frame<'_>) {
+    fields!(o, frame, bytes, kind);
+    o.put("chunks", frame.chunks.len() as u64);
+}

@@ -1,0 +1,292 @@
+//! Exports of a run in the formats of other tools: one module per format, all fed with the same events in the same order.
+//!
+//! An [`Export`] has its own [`Analysis`], so requests, losses and findings equal those of the report. Output is
+//! streamed, and the analysis's limits bound the memory. docs/reference/exports.md describes the formats.
+
+mod csv;
+mod events;
+mod follow;
+mod json;
+mod lives;
+mod opening;
+mod otlp;
+#[cfg(feature = "parquet")]
+mod parquet;
+mod pending;
+mod perfetto;
+mod row;
+mod span_id;
+mod stage;
+
+use std::io;
+use std::ops::RangeInclusive;
+
+pub use self::opening::Opening;
+pub use self::otlp::{LiveSpans, Resource, metrics_data};
+
+use self::follow::Follow;
+use self::lives::{LiveRequest, LiveRequests, OnHop};
+use self::opening::Clock;
+use crate::report::Report;
+use crate::report::hostile::{EscapeForm, EscapingWriter};
+use trace::ReportInput;
+use trace::analysis::{Analysis, Config};
+use trace::clock::{Anchor, MonoNs};
+use trace::engine::Engines;
+use trace::event::Event;
+use trace::ledger::{Ledger, Limits, Summary};
+use trace::record::{ReadError, Record, Recording};
+use trace::words::names;
+
+/// Export formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Chrome's trace events as a bare JSON array, for Perfetto's UI and trace processor.
+    Perfetto,
+    /// OTLP/JSON, one `TracesData` per line and one trace per request.
+    Otlp,
+    /// Observations as JSON Lines, one flat object per line: docs/reference/events.schema.json.
+    Events,
+    /// CSV, one row per request.
+    Csv,
+    /// Parquet with the columns of CSV. Needs the cargo feature `parquet`.
+    Parquet,
+}
+
+names! {
+    Format { Perfetto = "perfetto", Otlp = "otlp", Events = "events", Csv = "csv", Parquet = "parquet" }
+}
+
+impl Format {
+    /// How output of this format is escaped; `None` for binary output.
+    fn escape_form(self) -> Option<EscapeForm> {
+        match self {
+            Self::Perfetto | Self::Otlp | Self::Events => Some(EscapeForm::Json),
+            Self::Csv => Some(EscapeForm::Text),
+            Self::Parquet => None,
+        }
+    }
+
+    /// Description for users.
+    pub fn about(self) -> &'static str {
+        match self {
+            Self::Perfetto => "Chrome trace events as a JSON array, for ui.perfetto.dev",
+            Self::Otlp => "OTLP/JSON, one trace per request, one line each",
+            Self::Events => "All events, one flat JSON object per line",
+            Self::Csv => "One row per request",
+            Self::Parquet => {
+                "One row per request, for asking many recordings at once. Packages have it; from source, build with --features parquet"
+            }
+        }
+    }
+}
+
+/// Content and limits of an export.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Export only these requests; empty exports all.
+    pub rids: Vec<String>,
+    /// Export only requests whose first token waited at least this long between scheduler and tokenizer, in nanoseconds.
+    pub slow_ns: Option<u64>,
+    /// With [`Self::slow_ns`], also export requests that lost tokens.
+    pub losing: bool,
+    /// Export only observations in this range, in nanoseconds since the start of the capture, and requests that overlap it.
+    pub range_ns: Option<RangeInclusive<u64>>,
+    /// Maximum number of chunks and deliveries per request in [`Format::Perfetto`]; the first and the last are always shown.
+    pub chunks: u32,
+    /// Write token ids in [`Format::Events`], if the recording contains them.
+    pub tokens: bool,
+    /// Name of the recording, in each row of [`Format::Parquet`].
+    pub recording: Option<String>,
+}
+
+impl Options {
+    fn wants_rid(&self, rid: &str) -> bool {
+        self.rids.is_empty() || self.rids.iter().any(|wanted| wanted == rid)
+    }
+
+    fn wants(&self, summary: &Summary) -> bool {
+        let loses = self.losing && summary.tokens_lost.is_some_and(|lost| lost > 0);
+        let slow = self.slow_ns.is_none_or(|min| summary.gap_ns >= Some(min));
+        self.wants_rid(&summary.rid) && (slow || loses)
+    }
+}
+
+/// Upper bound on the number of requests that one frame can evict: more than any frame has chunks.
+const CLOSED_AT_ONCE: usize = 65_536;
+
+#[derive(Clone, Copy)]
+struct ExportContext<'a> {
+    clock: &'a Clock,
+    ledger: &'a Ledger,
+    lives: &'a LiveRequests,
+    options: &'a Options,
+}
+
+/// A closed request, or one in flight at the end of the capture.
+struct Closed<'a> {
+    summary: &'a Summary,
+    life: &'a LiveRequest,
+    /// The capture ended before the request did.
+    open: bool,
+}
+
+impl Closed<'_> {
+    /// `finished`: its end was observed. `open`: the capture ended first. `orphaned`: removed after silence or at a memory limit.
+    fn state(&self) -> &'static str {
+        match (self.summary.finish, self.open) {
+            (Some(_), _) => "finished",
+            (None, true) => "open",
+            (None, false) => "orphaned",
+        }
+    }
+}
+
+/// Writer of one format.
+trait Exporter {
+    /// Writes an event that the analysis has already applied.
+    fn event(&mut self, _event: &Event<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Called after each tick of the analysis.
+    fn tick(&mut self, _now: MonoNs, _context: &ExportContext<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Writes out what is buffered, if the format allows it before the end.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Called once for each selected request when it is complete.
+    fn closed(&mut self, _request: &Closed<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Called at the end of the capture; `report` equals that of `tokengap report`.
+    fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()>;
+}
+
+/// An export in progress.
+pub struct Export<'w> {
+    analysis: Analysis,
+    follow: Follow,
+    exporter: Box<dyn Exporter + 'w>,
+}
+
+impl<'w> Export<'w> {
+    /// Starts an export to `out`. `config` is the recorded run's; `opening` holds data known before its first event.
+    pub fn new(
+        format: Format,
+        options: Options,
+        config: Config,
+        opening: &Opening,
+        out: impl io::Write + 'w,
+    ) -> io::Result<Self> {
+        let out: Box<dyn io::Write + 'w> = match format.escape_form() {
+            Some(form) => Box::new(EscapingWriter::new(out, form)),
+            None => Box::new(out),
+        };
+        let exporter: Box<dyn Exporter + 'w> = match format {
+            Format::Perfetto => Box::new(perfetto::Perfetto::new(out, opening)),
+            Format::Otlp => Box::new(otlp::Otlp::new(out, opening)),
+            Format::Events => Box::new(events::Events::new(out, opening, &options)),
+            Format::Csv => Box::new(csv::Csv::new(out)?),
+            #[cfg(feature = "parquet")]
+            Format::Parquet => Box::new(parquet::Parquet::new(out, opening, &options)?),
+            #[cfg(not(feature = "parquet"))]
+            Format::Parquet => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        // No summary may be evicted before it is written, however many records one tick or frame closes.
+        let limits = Limits {
+            finished_kept: config.limits.finished_kept.max(config.limits.live_rids).max(CLOSED_AT_ONCE),
+            ..config.limits
+        };
+        Ok(Self {
+            analysis: Analysis::new(Config { limits, chunk_history: 0, ..config }),
+            follow: Follow::new(opening.clock(), options),
+            exporter,
+        })
+    }
+
+    /// Applies and exports an event.
+    pub fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
+        self.analysis.apply(event);
+        self.follow.event(event, &self.analysis, &mut *self.exporter)
+    }
+
+    /// Applies a tick of the recorded run.
+    pub fn tick(&mut self, now: MonoNs) -> io::Result<()> {
+        self.analysis.tick(now);
+        self.follow.tick(now, &self.analysis, &mut *self.exporter)
+    }
+
+    /// Sets the relation of the engine's clock to wall time from here on.
+    pub fn anchor(&mut self, anchor: Anchor) {
+        self.follow.clock.anchor = anchor;
+    }
+
+    /// Writes out what is buffered, if the format allows it before the end.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.exporter.flush()
+    }
+
+    /// Writes requests in flight, findings and the end of the output. Returns the report of the run.
+    pub fn finish(mut self, input: &ReportInput) -> io::Result<Report> {
+        let report = Report::of(&self.analysis, input);
+        self.follow.finish(&self.analysis, &report, &mut *self.exporter)?;
+        Ok(report)
+    }
+}
+
+/// Writes all of `recording`. Calls `progress` with the number of bytes processed, and for each unreadable part that is skipped.
+pub fn recorded(
+    recording: &Recording,
+    engines: Engines,
+    format: Format,
+    options: Options,
+    out: impl io::Write,
+    progress: &mut dyn FnMut(u64, Option<&ReadError>),
+) -> io::Result<()> {
+    let header = recording.header();
+    let opening = look_ahead(recording)?;
+    let config = Config { engines, ..header.config };
+    let mut export = Export::new(format, options, config, &opening, out)?;
+    let mut reader = recording.reader();
+    let mut done = reader.offset();
+    loop {
+        match reader.next() {
+            Ok(Some(Record::Event(event))) => export.event(&event)?,
+            Ok(Some(Record::Tick(now))) => export.tick(now)?,
+            Ok(Some(Record::Anchor(anchor))) => export.anchor(anchor),
+            Ok(Some(Record::Closing(_))) => {}
+            Ok(None) => break,
+            Err(error @ ReadError::Damaged { .. }) => progress(reader.offset(), Some(&error)),
+            Err(error) => return Err(io::Error::other(error)),
+        }
+        if done != reader.offset() {
+            done = reader.offset();
+            progress(done, None);
+        }
+    }
+    export.finish(&recording.input())?;
+    Ok(())
+}
+
+/// Reads the recording's first seconds for the names of processes.
+fn look_ahead(recording: &Recording) -> io::Result<Opening> {
+    let header = recording.header();
+    let mut opening = Opening::new(&header.source, &header.tokengap, header.anchor);
+    let mut reader = recording.reader();
+    loop {
+        match reader.next() {
+            Ok(Some(Record::Event(event))) if !opening.learn(&event) => break,
+            // Damage is reported when it is reached during writing.
+            Ok(Some(_)) | Err(ReadError::Damaged { .. }) => {}
+            Ok(None) => break,
+            Err(error) => return Err(io::Error::other(error)),
+        }
+    }
+    Ok(opening)
+}

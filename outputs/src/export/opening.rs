@@ -1,0 +1,99 @@
+//! Data needed before the first event is exported: the time origin, and the role of each process.
+//!
+//! Sources announce processes shortly after the first frames. Reading ahead a few seconds of a recording lets an export put the first
+//! frames on the same tracks as later ones. Without it, the first frames may be on synthetic tracks.
+
+use std::collections::BTreeMap;
+
+use trace::clock::{Anchor, MonoNs};
+use trace::event::{Event, ThreadPart, What};
+use trace::id::ThreadId;
+
+/// Time to read ahead, in nanoseconds.
+const AHEAD_NS: u64 = 3_000_000_000;
+/// Maximum number of distinct processes per role.
+const PROCESSES: usize = 1_024;
+
+/// Data from the start of a capture.
+#[derive(Clone, Debug)]
+pub struct Opening {
+    /// Source: `demo`, `tap`, `attach`, ...
+    pub(super) source: String,
+    /// Version of tokengap that recorded it.
+    pub(super) tokengap: String,
+    anchor: Anchor,
+    start: Option<MonoNs>,
+    /// Main threads by role.
+    by_role: BTreeMap<Box<str>, Vec<ThreadId>>,
+}
+
+impl Opening {
+    /// Opening of a recording of `source` (`demo`, `attach`, ...) by version `tokengap`.
+    pub fn new(source: &str, tokengap: &str, anchor: Anchor) -> Self {
+        let (source, tokengap) = (source.to_owned(), tokengap.to_owned());
+        Self { source, tokengap, anchor, start: None, by_role: BTreeMap::new() }
+    }
+
+    /// Reads an event in advance. Returns `false` when enough was read.
+    pub fn learn(&mut self, event: &Event<'_>) -> bool {
+        let start = *self.start.get_or_insert(event.at);
+        if event.at.since(start) > AHEAD_NS {
+            return false;
+        }
+        self.start = Some(start.min(event.at));
+        if let What::Cpu(sample) = &event.what
+            && sample.part == ThreadPart::Main
+        {
+            let threads = self.by_role.entry(sample.role.into()).or_default();
+            if !threads.contains(&sample.thread) && threads.len() < PROCESSES {
+                threads.push(sample.thread);
+            }
+        }
+        true
+    }
+
+    /// Clock with its origin at the earliest event, as in the report.
+    pub(super) fn clock(&self) -> Clock {
+        Clock { start: self.start.unwrap_or(self.anchor.mono), anchor: self.anchor }
+    }
+
+    /// Main thread of the only process with a role; `None` if there are several or none.
+    pub(super) fn only(&self, role: &str) -> Option<ThreadId> {
+        match self.by_role.get(role)?.as_slice() {
+            [one] => Some(*one),
+            _ => None,
+        }
+    }
+}
+
+/// Converts the engine's clock to time since the capture's start and to wall time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    pub(super) start: MonoNs,
+    /// Relation of both clocks, updated during the capture because wall time may be adjusted.
+    pub(super) anchor: Anchor,
+}
+
+impl Clock {
+    /// Nanoseconds since the start of the capture.
+    pub(super) fn at(&self, at: MonoNs) -> u64 {
+        at.since(self.start)
+    }
+
+    /// Nanoseconds since the Unix epoch.
+    pub(super) fn wall(&self, at: MonoNs) -> u64 {
+        self.anchor.wall_ns_at(at)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_before_and_after_the_anchor_are_converted() {
+        let clock = Clock { start: MonoNs(100), anchor: Anchor { mono: MonoNs(150), wall_ns: 1_000_000 } };
+        assert_eq!((clock.at(MonoNs(130)), clock.at(MonoNs(90))), (30, 0));
+        assert_eq!((clock.wall(MonoNs(130)), clock.wall(MonoNs(170))), (999_980, 1_000_020));
+    }
+}

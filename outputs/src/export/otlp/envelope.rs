@@ -1,0 +1,113 @@
+//! Envelope of spans and metrics: resource, instrumentation scope and attributes. In OTLP/JSON, 64-bit integers are strings.
+
+use crate::export::json::{Array, Object};
+use trace::engine::EngineState;
+
+/// Semantic conventions that define the `gen_ai.*` attributes.
+const CONVENTIONS: &str = "https://opentelemetry.io/schemas/1.37.0";
+
+/// The observed service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resource {
+    /// `service.name`; `None` is the name of the observed engine.
+    pub service: Option<String>,
+    /// Name of the observed engine.
+    pub engine: String,
+    /// `service.version`, if known.
+    pub version: Option<String>,
+    /// `tokengap.source`: `demo`, `tap`, `attach`, ...
+    pub source: String,
+    /// Further attributes. The last of several with one name wins; none overrides the fields above.
+    pub more: Vec<(String, String)>,
+    /// Version of tokengap.
+    pub tokengap: String,
+}
+
+impl Resource {
+    /// Envelope for a source, with this version of tokengap.
+    pub fn of(source: &str, tokengap: &str) -> Self {
+        Self {
+            service: None,
+            engine: String::new(),
+            version: None,
+            source: source.to_owned(),
+            more: Vec::new(),
+            tokengap: tokengap.to_owned(),
+        }
+    }
+
+    /// Updates the engine and its release.
+    pub(super) fn learn(&mut self, engine: &EngineState) {
+        self.version = engine.version.as_deref().map(str::to_owned);
+        engine.facts().name().clone_into(&mut self.engine);
+    }
+
+    fn write(&self, o: &mut Object<'_>) {
+        o.array("attributes", |a| {
+            text(a, "service.name", self.service.as_deref().unwrap_or(&self.engine));
+            if let Some(version) = &self.version {
+                text(a, "service.version", version);
+            }
+            text(a, "tokengap.source", &self.source);
+            let ours = ["service.name", "tokengap.source"];
+            for (at, (name, value)) in self.more.iter().enumerate() {
+                let replaced = self.more.iter().skip(at + 1).any(|later| later.0 == *name);
+                let known = name == "service.version" && self.version.is_some();
+                if !replaced && !known && !ours.contains(&name.as_str()) {
+                    text(a, name, value);
+                }
+            }
+        });
+    }
+}
+
+/// Names of the lists in `TracesData` and `MetricsData`, from outside.
+pub(super) const TRACES: [&str; 3] = ["resourceSpans", "scopeSpans", "spans"];
+pub(super) const METRICS: [&str; 3] = ["resourceMetrics", "scopeMetrics", "metrics"];
+
+pub(super) fn wrap(
+    o: &mut Object<'_>,
+    [outer, scopes, inner]: [&str; 3],
+    resource: &Resource,
+    items: impl FnOnce(&mut Array<'_>),
+) {
+    o.array(outer, |list| {
+        list.object(|o| {
+            o.object("resource", |o| resource.write(o));
+            o.array(scopes, |list| {
+                list.object(|o| {
+                    o.object("scope", |o| {
+                        o.put("name", "tokengap").put("version", &resource.tokengap);
+                    });
+                    o.array(inner, items).put("schemaUrl", CONVENTIONS);
+                });
+            });
+        });
+    });
+}
+
+pub(super) fn attribute(list: &mut Array<'_>, key: &str, value: impl FnOnce(&mut Object<'_>)) {
+    list.object(|o| {
+        o.put("key", key).object("value", value);
+    });
+}
+
+pub(super) fn text(list: &mut Array<'_>, key: &str, value: &str) {
+    attribute(list, key, |v| {
+        v.put("stringValue", value);
+    });
+}
+
+pub(super) fn int(list: &mut Array<'_>, key: &str, value: Option<impl Into<u64>>) {
+    if let Some(value) = value {
+        attribute(list, key, |v| {
+            v.int_text("intValue", value.into());
+        });
+    }
+}
+
+pub(super) fn flag(list: &mut Array<'_>, key: &str, value: bool) {
+    attribute(list, key, |v| {
+        v.put("boolValue", value);
+    });
+}

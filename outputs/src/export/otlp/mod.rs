@@ -1,0 +1,185 @@
+//! OTLP/JSON: traces as a file with one `TracesData` per line, and traces and metrics of a live run for a collector.
+//!
+//! As the OTLP/JSON encoding requires, ids are hex, 64-bit integers are strings, and enums are integers.
+
+mod envelope;
+mod metrics;
+mod spans;
+
+use std::collections::HashMap;
+use std::io;
+
+pub use envelope::Resource;
+pub use metrics::metrics_data;
+
+use self::envelope::{TRACES, wrap};
+use self::spans::Episode;
+use super::follow::Follow;
+use super::json::{Array, Object, Stream};
+use super::{Closed, ExportContext, Exporter, Opening, Options};
+use crate::report::Report;
+use trace::analysis::Analysis;
+use trace::clock::MonoNs;
+use trace::event::Event;
+
+/// Export of a recording as lines of `TracesData`: one trace per request, and the capture at the end.
+pub(super) struct Otlp<'w> {
+    out: Stream<'w>,
+    resource: Resource,
+}
+
+impl<'w> Otlp<'w> {
+    pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening) -> Self {
+        Self { out: Stream::lines(out), resource: Resource::of(&opening.source, &opening.tokengap) }
+    }
+}
+
+impl Exporter for Otlp<'_> {
+    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        self.resource.learn(context.ledger.engine());
+        let Self { out, resource } = self;
+        out.object(|o| {
+            wrap(o, TRACES, resource, |list| {
+                spans::request(list, request, context);
+            });
+        });
+        out.written()
+    }
+
+    fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
+        self.resource.learn(context.ledger.engine());
+        let Self { out, resource } = self;
+        out.object(|o| {
+            wrap(o, TRACES, resource, |list| {
+                spans::capture(list, &resource.source, report, context.clock);
+            });
+        });
+        self.out.finish()
+    }
+}
+
+#[derive(Debug, Default)]
+struct Encoded {
+    json: Vec<u8>,
+    spans: u64,
+}
+
+impl Encoded {
+    fn add(&mut self, fill: impl FnOnce(&mut Array<'_>) -> usize) {
+        let added = Array::append(&mut self.json, fill);
+        self.spans += added as u64;
+    }
+}
+
+impl Exporter for Encoded {
+    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        self.add(|list| spans::request(list, request, context));
+        Ok(())
+    }
+
+    fn finish(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Spans of a run that wait to be pushed. The caller runs the analysis.
+pub struct LiveSpans {
+    /// `None` if no requests are exported.
+    follow: Option<Follow>,
+    opening: Opening,
+    resource: Resource,
+    encoded: Encoded,
+    /// Active findings, with the time that each current episode was detected.
+    active: HashMap<(&'static str, String), MonoNs>,
+    /// Number of episode spans so far; each has its own span ids.
+    episodes: u64,
+}
+
+impl LiveSpans {
+    /// Starts without data. Requests are exported if `options` is given.
+    pub fn new(options: Option<Options>, opening: Opening, resource: Resource) -> Self {
+        Self {
+            follow: options.map(|options| Follow::new(opening.clock(), options)),
+            opening,
+            resource,
+            encoded: Encoded::default(),
+            active: HashMap::new(),
+            episodes: 0,
+        }
+    }
+
+    /// Processes an event that `analysis` has already applied.
+    pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
+        if let Some(follow) = &mut self.follow {
+            // Encoding into memory cannot fail.
+            let _ = follow.event(event, analysis, &mut self.encoded);
+        }
+    }
+
+    /// Processes a tick that `analysis` has already applied.
+    pub fn tick(&mut self, now: MonoNs, analysis: &Analysis) {
+        if let Some(follow) = &mut self.follow {
+            let _ = follow.tick(now, analysis, &mut self.encoded);
+        }
+        self.findings(now, analysis);
+    }
+
+    /// Ends the run; `report` is its final report.
+    pub fn finish(&mut self, analysis: &Analysis, report: &Report) {
+        if let Some(follow) = &mut self.follow {
+            let _ = follow.finish(analysis, report, &mut self.encoded);
+        }
+        let (source, opening) = (&self.resource.source, &self.opening);
+        self.encoded.add(|list| spans::capture(list, source, report, &opening.clock()));
+    }
+
+    /// Adds spans for findings that started or ended since the last call.
+    fn findings(&mut self, now: MonoNs, analysis: &Analysis) {
+        let (clock, source) = (self.opening.clock(), &self.resource.source);
+        let Some(began) = analysis.ledger().started() else {
+            return;
+        };
+        for finding in analysis.findings() {
+            let key = (finding.kind, finding.verdict.hop.clone());
+            let episode = match (finding.active, self.active.get(&key)) {
+                (true, None) => {
+                    self.active.insert(key, now);
+                    Episode { from: finding.began, to: now, over: false }
+                }
+                (false, Some(&found)) => {
+                    self.active.remove(&key);
+                    Episode { from: finding.began.min(found), to: now, over: true }
+                }
+                _ => continue,
+            };
+            self.episodes += 1;
+            let place = self.episodes;
+            self.encoded.add(|list| spans::finding(list, finding, &episode, (source, began, place), &clock));
+        }
+    }
+
+    /// Number of encoded bytes since the last [`Self::take`].
+    pub fn waiting(&self) -> usize {
+        self.encoded.json.len()
+    }
+
+    /// New spans since the last call as `TracesData`, with their number; `None` if there are none.
+    pub fn take(&mut self, analysis: &Analysis) -> Option<(Vec<u8>, u64)> {
+        let Encoded { json, spans } = std::mem::take(&mut self.encoded);
+        if spans == 0 {
+            return None;
+        }
+        self.learn(analysis);
+        let mut out = Vec::with_capacity(json.len() + 1_024);
+        Object::write(&mut out, |o| {
+            wrap(o, TRACES, &self.resource, |list| list.encoded(&json));
+        });
+        Some((out, spans))
+    }
+
+    /// Updates the service's version from the analysis and returns the service.
+    pub fn learn(&mut self, analysis: &Analysis) -> &Resource {
+        self.resource.learn(analysis.ledger().engine());
+        &self.resource
+    }
+}

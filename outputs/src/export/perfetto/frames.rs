@@ -1,0 +1,175 @@
+//! Frames as slices joined by flows: send, relay, receive and processing.
+//!
+//! Perfetto drops overlapping slices of one thread, and clocks of different observers differ slightly. So a slice that starts before the
+//! end of the thread's last slice starts at that end instead.
+
+use std::collections::VecDeque;
+
+use hashbrown::HashMap;
+
+use super::tracks::{Row, Track};
+use super::{Perfetto, head};
+use crate::export::ExportContext;
+use trace::clock::MonoNs;
+use trace::event::{Frame, Received};
+use trace::id::{FrameId, HopId};
+
+/// Maximum number of queued frames kept per connection. Beyond that, the oldest lose the arrow to their receive.
+const WAITING: usize = 65_536;
+/// Maximum number of connections with arrows.
+const CONNECTIONS: usize = 16_384;
+
+/// A frame sent and not yet received.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    seq: u64,
+    at: MonoNs,
+    bytes: u64,
+    chunks: u32,
+}
+
+/// A frame being processed by its receiver.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    id: FrameId,
+    at: MonoNs,
+    sent: Option<Sent>,
+    wakeup: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Frames {
+    waiting: HashMap<(HopId, u32), VecDeque<Sent>>,
+    open: HashMap<Track, Open>,
+    /// Thread of the last receive on each hop.
+    receiving_thread: HashMap<HopId, Track>,
+    /// End of each thread's last slice.
+    ends: HashMap<Track, MonoNs>,
+}
+
+impl Perfetto<'_> {
+    pub(super) fn frame_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
+        let id = frame.id;
+        let track = self.row(Row::Sends(id.hop, id.lane), context.ledger);
+        let sent = Sent { seq: id.seq, at, bytes: frame.bytes, chunks: frame.chunks.len() as u32 };
+        if context.ledger.hop(id.hop).is_some_and(|h| h.shows.received) {
+            self.frames.wait(id, sent);
+        }
+        self.out.object(|o| {
+            head(o, "X", track, "send", context.clock.at(at));
+            o.micros("dur", 0).put("cat", "frame").hex("bind_id", flow(id)).put("flow_out", true);
+            o.object("args", |args| {
+                args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
+                args.put("bytes", sent.bytes).put("chunks", sent.chunks).put("kind", frame.kind);
+            });
+        });
+        let Some(forwarded) = frame.forwarded else { return };
+        let track = self.row(Row::Relay(id.hop, id.lane), context.ledger);
+        // An arrow must end later than it starts.
+        let arrival = MonoNs(at.0.saturating_add(1));
+        let (from, to) = self.frames.place(track, arrival, forwarded);
+        self.out.object(|o| {
+            head(o, "X", track, "relay", context.clock.at(from));
+            o.micros("dur", to.since(from)).put("cat", "frame");
+            if from == arrival {
+                o.hex("bind_id", flow(id)).put("flow_in", true).put("flow_out", true);
+            }
+            o.object("args", |args| {
+                args.put("lane", id.lane).put("seq", id.seq).put("bytes", frame.bytes);
+            });
+        });
+    }
+
+    pub(super) fn frame_received(&mut self, at: MonoNs, received: &Received<'_>, context: &ExportContext<'_>) {
+        let id = received.id;
+        let hop = context.ledger.hop(id.hop);
+        let track = match received.by {
+            Some(by) => self.thread(by, hop.map_or("", |h| &context.ledger.groups()[h.group].ends.to), ""),
+            None => self.row(Row::Receives(id.hop), context.ledger),
+        };
+        if let Some(before) = self.frames.open.remove(&track) {
+            self.receive(track, &before, at, false, context);
+        }
+        let sent = self.frames.take_sent(id).filter(|sent| sent.at < at);
+        let open = Open { id, at, sent, wakeup: received.wakeup };
+        if hop.is_some_and(|h| h.shows.processed) {
+            self.frames.receiving_thread.insert(id.hop, track);
+            self.frames.open.insert(track, open);
+        } else {
+            self.receive(track, &open, at, false, context);
+        }
+    }
+
+    pub(super) fn frame_processed(&mut self, at: MonoNs, id: FrameId, context: &ExportContext<'_>) {
+        if let Some(&track) = self.frames.receiving_thread.get(&id.hop)
+            && let Some(open) = self.frames.open.get(&track).copied().filter(|open| open.id == id)
+        {
+            self.frames.open.remove(&track);
+            self.receive(track, &open, at, true, context);
+        }
+    }
+
+    /// Draws frames that are still being processed.
+    pub(super) fn finish_frames(&mut self, context: &ExportContext<'_>) {
+        for (track, open) in std::mem::take(&mut self.frames.open) {
+            self.receive(track, &open, context.ledger.now(), false, context);
+        }
+    }
+
+    fn receive(&mut self, track: Track, open: &Open, end: MonoNs, processed: bool, context: &ExportContext<'_>) {
+        let (from, to) = self.frames.place(track, open.at, end);
+        let id = open.id;
+        let observes_processed = context.ledger.hop(id.hop).is_some_and(|h| h.shows.processed);
+        self.out.object(|o| {
+            head(o, "X", track, "receive", context.clock.at(from));
+            o.micros("dur", to.since(from)).put("cat", "frame").hex("bind_id", flow(id));
+            if open.sent.is_some() {
+                o.put("flow_in", true);
+            }
+            o.put("flow_out", true).object("args", |args| {
+                args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
+                if let Some(sent) = open.sent {
+                    args.put("queue_wait_ns", open.at.since(sent.at));
+                    args.put("bytes", sent.bytes).put("chunks", sent.chunks);
+                }
+                args.known("wakeup", open.wakeup);
+                if observes_processed {
+                    args.put("processed", processed);
+                }
+            });
+        });
+    }
+}
+
+impl Frames {
+    fn wait(&mut self, id: FrameId, sent: Sent) {
+        if self.waiting.len() >= CONNECTIONS && !self.waiting.contains_key(&(id.hop, id.lane)) {
+            self.waiting.retain(|_, frames| !frames.is_empty());
+        }
+        let frames = self.waiting.entry((id.hop, id.lane)).or_default();
+        if frames.len() >= WAITING {
+            frames.pop_front();
+        }
+        frames.push_back(sent);
+    }
+
+    /// Removes the frame's send, and all frames ahead of it on its connection.
+    fn take_sent(&mut self, id: FrameId) -> Option<Sent> {
+        let frames = self.waiting.get_mut(&(id.hop, id.lane))?;
+        let place = frames.binary_search_by_key(&id.seq, |f| f.seq).ok()?;
+        frames.drain(..=place).next_back()
+    }
+
+    /// Interval of a slice, adjusted to not overlap the thread's last one.
+    fn place(&mut self, track: Track, from: MonoNs, to: MonoNs) -> (MonoNs, MonoNs) {
+        let end = self.ends.entry(track).or_default();
+        let from = from.max(*end);
+        *end = to.max(from);
+        (from, *end)
+    }
+}
+
+/// Flow id of a frame: its hop, the low 16 bits of the lane, and the low 32 bits of the frame number.
+pub(super) fn flow(id: FrameId) -> u64 {
+    u64::from(id.hop.0) << 48 | u64::from(id.lane & 0xffff) << 32 | (id.seq & 0xffff_ffff)
+}

@@ -1,0 +1,148 @@
+//! Chrome trace events as a bare JSON array, one event per line. Perfetto's UI, its trace processor and `chrome://tracing` read it, even if
+//! it is truncated.
+//!
+//! Times are microseconds since the start of the capture. Wall-clock time in a double would lose its nanoseconds.
+
+mod counters;
+mod frames;
+mod requests;
+mod tracks;
+
+use std::io;
+
+use super::json::{Object, Stream, fields};
+use super::{Closed, ExportContext, Exporter, Opening};
+use crate::report::Report;
+use counters::Counters;
+use frames::Frames;
+use trace::clock::MonoNs;
+use trace::event::{Event, What};
+use tracks::{Track, Tracks};
+
+pub(super) struct Perfetto<'w> {
+    out: Stream<'w>,
+    tracks: Tracks,
+    frames: Frames,
+    counters: Counters,
+}
+
+impl<'w> Perfetto<'w> {
+    pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening) -> Self {
+        let (tracks, out) = (Tracks::new(opening), Stream::array(out));
+        let mut perfetto = Self { out, tracks, frames: Frames::default(), counters: Counters::default() };
+        perfetto.name_fixed_tracks();
+        let clock = opening.clock();
+        perfetto.instant(tracks::FINDINGS, "capture", 0, |args| {
+            fields!(args, opening, source, tokengap);
+            args.put("wall_ns", clock.wall(clock.start));
+        });
+        perfetto
+    }
+}
+
+impl Exporter for Perfetto<'_> {
+    fn event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        let (at, ledger) = (event.at, context.ledger);
+        let ts = context.clock.at(at);
+        let wants = |rid| context.options.wants_rid(rid);
+        match &event.what {
+            What::Engine(engine) => {
+                self.instant(tracks::LOG, "engine", ts, |args| fields!(args, engine, version, mode, waiter));
+            }
+            What::Sent(frame) => {
+                self.frame_sent(at, frame, context);
+                self.chunks_sent(at, frame, context);
+                self.backlog(at, frame.id.hop, context);
+            }
+            What::Received(received) => {
+                self.frame_received(at, received, context);
+                self.backlog(at, received.id.hop, context);
+            }
+            What::Processed(id) => self.frame_processed(at, *id, context),
+            What::Delivered(delivery) if !delivery.is_uncounted() => self.delivered(at, delivery, context),
+            What::Undecoded(frame) => self.instant(tracks::MISSED, "frame undecoded", ts, |args| {
+                args.put("hop", ledger.hop_name(frame.id.hop));
+                fields!(args, frame.id, lane, seq);
+                fields!(args, frame, bytes, reason);
+            }),
+            What::Cpu(sample) => self.cpu(ts, sample),
+            What::Queue(sample) => {
+                self.counter(tracks::HOPS, &format!("kernel queue {}", sample.hop), ts, |args| {
+                    args.known("receive_bytes", sample.receive_bytes).known("send_bytes", sample.send_bytes);
+                });
+            }
+            What::Stack(sample) if !sample.function.is_empty() => {
+                let track = self.thread(sample.thread, sample.role, "");
+                self.instant(track, sample.function, ts, |args| {
+                    fields!(args, sample, file, interval_ns, samples, total, own);
+                    args.known("gil", sample.gil);
+                });
+            }
+            What::Stage(stage) if wants(stage.rid) => self.instant(tracks::LOG, stage.name, ts, |args| {
+                args.put("rid", stage.rid).put("by", stage.by);
+                args.known("tokens", stage.tokens).known("pending", stage.pending);
+            }),
+            What::LoggedState(state) => self.logged_state(ts, state),
+            What::Merged(merged) if wants(merged.rid) => {
+                self.instant(tracks::LOG, "chunks merged", ts, |args| fields!(args, merged, rid, chunks, by));
+            }
+            What::Missed(lost) => self.instant(tracks::MISSED, "observations missed", ts, |args| {
+                fields!(args, lost, count, cause);
+                args.known("hop", lost.hop.map(|hop| ledger.hop_name(hop)));
+            }),
+            // An answer is drawn on its request's own row after that has ended.
+            What::Hop(_)
+            | What::SendWait(_)
+            | What::Delivered(_)
+            | What::Answered(_)
+            | What::FrontendWait(_)
+            | What::Stack(_)
+            | What::Stage(_)
+            | What::Merged(_) => {}
+        }
+        self.out.written()
+    }
+
+    fn tick(&mut self, now: MonoNs, context: &ExportContext<'_>) -> io::Result<()> {
+        self.count_requests(now, context);
+        self.out.written()
+    }
+
+    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        requests::closed(&mut self.out, request, context);
+        self.out.written()
+    }
+
+    fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
+        self.finish_frames(context);
+        self.count_requests(context.ledger.now(), context);
+        let from = MonoNs(report.window_mono_ns[0]);
+        for finding in &report.findings {
+            let ts = context.clock.at(MonoNs(from.0.saturating_add(finding.at_ns)));
+            self.instant(tracks::FINDINGS, &finding.kind, ts, |args| {
+                fields!(args, finding, severity, summary);
+                args.known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
+                args.known("hop", finding.hop.as_ref());
+                for (name, value) in &finding.evidence {
+                    args.named(name, value);
+                }
+                args.known("advice", finding.advice.as_ref());
+            });
+        }
+        self.out.finish()
+    }
+}
+
+impl Perfetto<'_> {
+    fn instant(&mut self, track: Track, name: &str, ts: u64, args: impl FnOnce(&mut Object<'_>)) {
+        self.out.object(|o| {
+            head(o, "i", track, name, ts);
+            o.put("s", "t").object("args", args);
+        });
+    }
+}
+
+fn head(o: &mut Object<'_>, phase: &'static str, track: Track, name: &str, ts: u64) {
+    o.put("ph", phase).put("pid", track.pid).put("tid", track.tid);
+    o.put("name", name).micros("ts", ts);
+}

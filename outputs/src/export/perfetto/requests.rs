@@ -1,0 +1,176 @@
+//! Requests as async spans with nested stages, each request on its own row.
+
+use super::frames::flow;
+use super::tracks::REQUESTS;
+use super::{Perfetto, head};
+use crate::export::json::{Object, Stream};
+use crate::export::lives::{LiveRequest, Note, NoteKind};
+use crate::export::stage::{self, Kind, Stage};
+use crate::export::{Closed, ExportContext};
+use trace::clock::MonoNs;
+use trace::event::{Delivery, Frame, Kind as Message};
+
+impl Perfetto<'_> {
+    /// Draws the chunks of a sent frame as points on the rows of their requests.
+    pub(super) fn chunks_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
+        if !context.ledger.is_origin(frame.id.hop) || frame.kind == Message::Abort {
+            return;
+        }
+        // The chunks of a frame differ only in row and count.
+        let same = Object::fields(|o| moment(o, "n", "chunk sent", at, context));
+        for (place, chunk) in frame.chunks.iter().enumerate() {
+            let Some(life) = shows(place, chunk.finish.is_some(), context) else { continue };
+            self.out.object(|o| {
+                local_id(o.append(&same), life, context);
+                o.object("args", |args| {
+                    args.known("completion_tokens", chunk.completion_tokens);
+                    args.known("finish", chunk.finish);
+                });
+            });
+        }
+    }
+
+    pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>, context: &ExportContext<'_>) {
+        let always = delivery.finished || context.lives.lost_now().is_some();
+        if let Some(life) = shows(0, always, context) {
+            Row { out: &mut self.out, life, context }.point("delivered", at, |args| {
+                args.put("tokens", delivery.tokens).put("mode", delivery.mode);
+                args.known("completion_tokens", delivery.completion_tokens);
+            });
+        }
+    }
+}
+
+/// Request of the current event's chunk `place`, if the chunk is to be drawn; `always` ignores the limit of points.
+fn shows<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<&'a LiveRequest> {
+    let options = context.options;
+    let life = context.lives.current(place)?;
+    if !(always || life.points <= options.chunks) || !options.wants_rid(&life.rid) {
+        return None;
+    }
+    if let Some(min) = options.slow_ns {
+        context.ledger.request(&life.rid)?.gap_ns.filter(|&gap| gap >= min)?;
+    }
+    Some(life)
+}
+
+/// Draws a closed request. One in flight at the end of the capture gets a mark.
+pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &ExportContext<'_>) {
+    let life = request.life;
+    let (from, to) = stage::span(request);
+    let mut row = Row { out, life, context };
+    row.event("b", &life.rid, from, |o| {
+        o.object("args", |args| facts(args, request, context));
+    });
+    let mut open: Vec<Stage<'_>> = Vec::new();
+    for stage in stage::stages(request, context.ledger) {
+        row.end(open.drain(stage.depth.min(open.len())..));
+        row.event("b", &stage.name, stage.from, |o| {
+            if let Some(frame) = stage.frame {
+                // The arrow starts at the frame's receive.
+                if stage.kind == Kind::Processing {
+                    o.hex("bind_id", flow(frame)).put("flow_in", true);
+                }
+                o.object("args", |args| {
+                    args.put("hop_id", frame.hop.0).put("lane", frame.lane).put("seq", frame.seq);
+                });
+            }
+        });
+        open.push(stage);
+    }
+    row.end(open.drain(..));
+    for note in &life.notes {
+        row.note(note);
+    }
+    if request.open {
+        row.point("capture ended", to, |_| {});
+    }
+    row.event("e", &life.rid, to, |_| {});
+}
+
+fn facts(args: &mut Object<'_>, request: &Closed<'_>, context: &ExportContext<'_>) {
+    let (s, life) = (request.summary, request.life);
+    args.put("rid", &s.rid).put("state", request.state());
+    args.known("finish", s.finish);
+    args.put("tokens_sent", s.tokens_sent).put("chunks_sent", s.chunks_sent).known("worker", s.worker);
+    args.known("prompt_tokens", s.prompt_tokens).known("cached_tokens", s.cached_tokens);
+    args.known("gap_ns", s.gap_ns).known("last_gap_ns", stage::last_gap(life, context.ledger));
+    args.known("longest_silence_ns", s.silence_ns);
+    args.known("tokens_delivered", s.tokens_delivered).known("chunks_merged", s.merged);
+    args.known("chunks_dropped", s.dropped).known("tokens_lost", s.tokens_lost);
+    args.known("first_token_delivery_ns", stage::first_delivery(s));
+    args.known("itl_client_p99_ns", s.itl.delivered.map(|itl| itl.p99));
+    args.known("itl_sent_p99_ns", s.itl.sent.map(|itl| itl.p99));
+}
+
+struct Row<'a, 'w, 'c> {
+    out: &'a mut Stream<'w>,
+    life: &'a LiveRequest,
+    context: &'a ExportContext<'c>,
+}
+
+impl Row<'_, '_, '_> {
+    fn event(&mut self, phase: &'static str, name: &str, at: MonoNs, more: impl FnOnce(&mut Object<'_>)) {
+        self.out.object(|o| {
+            moment(o, phase, name, at, self.context);
+            local_id(o, self.life, self.context);
+            more(o);
+        });
+    }
+
+    fn point(&mut self, name: &str, at: MonoNs, args: impl FnOnce(&mut Object<'_>)) {
+        self.event("n", name, at, |o| {
+            o.object("args", args);
+        });
+    }
+
+    /// Ends nested stages, the innermost first.
+    fn end<'s>(&mut self, stages: impl DoubleEndedIterator<Item = Stage<'s>>) {
+        for stage in stages.rev() {
+            self.event("e", &stage.name, stage.to, |_| {});
+        }
+    }
+
+    fn note(&mut self, note: &Note) {
+        let name = match &note.what {
+            NoteKind::Stage { name, .. } => &**name,
+            NoteKind::Merged { .. } => "chunks merged",
+            NoteKind::Answered { .. } => "answered",
+            NoteKind::FirstReceived => "first_token_received",
+            NoteKind::Dropped { .. } => "chunks dropped",
+        };
+        self.point(name, note.at, |args| match &note.what {
+            NoteKind::Merged { chunks, .. } => {
+                args.put("chunks", chunks);
+            }
+            NoteKind::Answered { end, short_writes, .. } => {
+                args.put("end", end).put("short_writes", short_writes);
+            }
+            NoteKind::Stage { by, .. } => {
+                args.put("by", by);
+            }
+            NoteKind::Dropped { chunks, tokens } => {
+                args.put("chunks", chunks).put("tokens", tokens);
+            }
+            NoteKind::FirstReceived => {}
+        });
+    }
+}
+
+/// Writes the name and time of an event on a row.
+fn moment(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, context: &ExportContext<'_>) {
+    head(o, phase, REQUESTS, name, context.clock.at(at));
+    o.put("cat", "request");
+}
+
+/// Writes the row of an event. With a global id instead of a process-local one, Perfetto draws the row outside the process.
+fn local_id(o: &mut Object<'_>, life: &LiveRequest, context: &ExportContext<'_>) {
+    o.object("id2", |id| {
+        if life.again {
+            // Two live requests with one rid need a row each.
+            id.put("local", format!("{} from {}", life.rid, context.clock.at(life.first_at)));
+        } else {
+            id.put("local", &life.rid);
+        }
+    });
+}

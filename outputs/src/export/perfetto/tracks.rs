@@ -1,0 +1,172 @@
+//! Tracks: real processes and threads where known, otherwise synthetic ones.
+
+use hashbrown::{HashMap, HashSet};
+
+use super::Perfetto;
+use crate::export::Opening;
+use crate::export::json::Object;
+use trace::id::{HopId, ThreadId};
+use trace::ledger::Ledger;
+
+/// Process and thread id in the trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Track {
+    pub(super) pid: u32,
+    pub(super) tid: u32,
+}
+
+/// First synthetic process id; Linux has no pid above 4,194,304.
+const SYNTHETIC: u32 = 10_000_000;
+
+pub(super) const FINDINGS: Track = synthetic(0, 0);
+pub(super) const MISSED: Track = synthetic(0, 1);
+pub(super) const LOG: Track = synthetic(0, 2);
+pub(super) const HOPS: Track = synthetic(10, 0);
+pub(super) const REQUESTS: Track = synthetic(20, 0);
+
+/// Sort indices of processes, from the top.
+const ROLES_PLACE: u32 = 100;
+const LAST_PLACE: u32 = 10_000;
+
+/// Maximum number of separate rows for connections, inboxes and threads; further ones share a row per role.
+const MAX_ROWS: usize = 8_192;
+
+const fn synthetic(process: u32, thread: u32) -> Track {
+    Track { pid: SYNTHETIC + process, tid: SYNTHETIC + process + thread }
+}
+
+/// Meaning of a synthetic row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Row {
+    /// A connection's sends: on the main thread of the role's only process, if there is one.
+    Sends(HopId, u32),
+    /// The relay's part of a connection.
+    Relay(HopId, u32),
+    /// A hop's receives whose thread is unknown.
+    Receives(HopId),
+}
+
+#[derive(Debug)]
+pub(super) struct Tracks {
+    opening: Opening,
+    rows: HashMap<Row, Track>,
+    /// Named real threads.
+    threads: HashSet<ThreadId>,
+    /// Named processes, real and synthetic.
+    processes: HashSet<u32>,
+    /// Synthetic processes by role.
+    roles: HashMap<Box<str>, u32>,
+    last: u32,
+}
+
+impl Tracks {
+    pub(super) fn new(opening: &Opening) -> Self {
+        Self {
+            opening: opening.clone(),
+            rows: HashMap::new(),
+            threads: HashSet::new(),
+            processes: HashSet::new(),
+            roles: HashMap::new(),
+            last: SYNTHETIC + 100,
+        }
+    }
+
+    fn number(&mut self) -> u32 {
+        self.last += 1;
+        self.last
+    }
+
+    fn is_full(&self) -> bool {
+        self.rows.len() + self.threads.len() >= MAX_ROWS
+    }
+}
+
+impl Perfetto<'_> {
+    pub(super) fn name_fixed_tracks(&mut self) {
+        self.name_process(FINDINGS.pid, "tokengap", 0);
+        for (track, name) in [(FINDINGS, "findings"), (MISSED, "missed observations"), (LOG, "engine's log")] {
+            self.name_thread(track, name);
+        }
+        self.name_process(HOPS.pid, "hops", LAST_PLACE);
+        self.name_process(REQUESTS.pid, "requests", LAST_PLACE + 1);
+    }
+
+    /// Track of a row, named at its first use.
+    pub(super) fn row(&mut self, row: Row, ledger: &Ledger) -> Track {
+        if let Some(&track) = self.tracks.rows.get(&row) {
+            return track;
+        }
+        match row {
+            Row::Sends(hop, lane) => {
+                let role = ledger.hop(hop).map_or("", |h| &ledger.groups()[h.group].ends.from);
+                if let Some(thread) = self.tracks.opening.only(role) {
+                    let track = self.thread(thread, role, "");
+                    self.tracks.rows.insert(row, track);
+                    return track;
+                }
+                self.add(row, role, &format!("sends on {}, connection {lane}", ledger.hop_name(hop)))
+            }
+            Row::Relay(hop, lane) => self.add(row, "relay", &format!("{}, connection {lane}", ledger.hop_name(hop))),
+            Row::Receives(hop) => match ledger.hop(hop) {
+                None => self.add(row, "", &format!("receives of hop {}", hop.0)),
+                Some(hop) => {
+                    let group = &ledger.groups()[hop.group];
+                    let worker = hop.worker.map_or_else(String::new, |n| format!(" {n}"));
+                    self.add(row, &format!("{}{worker}", group.ends.to), &format!("receives from {}", group.name))
+                }
+            },
+        }
+    }
+
+    /// Track of a real thread, with the role of its process and its name.
+    pub(super) fn thread(&mut self, thread: ThreadId, role: &str, name: &str) -> Track {
+        let track = Track { pid: thread.pid, tid: thread.tid };
+        let named = &self.tracks.processes;
+        if !role.is_empty() && named.len() < MAX_ROWS && !named.contains(&thread.pid) {
+            self.name_process(thread.pid, role, ROLES_PLACE + named.len() as u32);
+        }
+        if !name.is_empty() && !self.tracks.is_full() && self.tracks.threads.insert(thread) {
+            self.name_thread(track, name);
+        }
+        track
+    }
+
+    /// Adds a synthetic thread to a role's synthetic process.
+    fn add(&mut self, row: Row, role: &str, name: &str) -> Track {
+        let pid = self.tracks.roles.get(role).copied().unwrap_or_else(|| {
+            let pid = self.tracks.number();
+            self.tracks.roles.insert(role.into(), pid);
+            self.name_process(pid, role, ROLES_PLACE + self.tracks.processes.len() as u32);
+            pid
+        });
+        if self.tracks.is_full() {
+            return Track { pid, tid: pid };
+        }
+        let track = Track { pid, tid: self.tracks.number() };
+        self.tracks.rows.insert(row, track);
+        self.name_thread(track, name);
+        track
+    }
+
+    fn name_process(&mut self, pid: u32, name: &str, place: u32) {
+        self.tracks.processes.insert(pid);
+        self.metadata(pid, None, "process_name", |args| {
+            args.put("name", name);
+        });
+        self.metadata(pid, None, "process_sort_index", |args| {
+            args.put("sort_index", place);
+        });
+    }
+
+    fn name_thread(&mut self, track: Track, name: &str) {
+        self.metadata(track.pid, Some(track.tid), "thread_name", |args| {
+            args.put("name", name);
+        });
+    }
+
+    fn metadata(&mut self, pid: u32, tid: Option<u32>, name: &str, args: impl FnOnce(&mut Object<'_>)) {
+        self.out.object(|o| {
+            o.put("ph", "M").put("pid", pid).known("tid", tid).put("name", name).object("args", args);
+        });
+    }
+}

@@ -1,0 +1,148 @@
+//! A request's path as nested stages, shared by all formats with spans.
+
+use std::borrow::Cow;
+
+use super::lives::LiveRequest;
+use super::{Closed, OnHop};
+use trace::clock::MonoNs;
+use trace::id::FrameId;
+use trace::ledger::{Ledger, Summary};
+
+/// One stage. Lists have parents before their children, and siblings in time order. Children lie within their
+/// parents and siblings do not overlap, regardless of clock skew between observers.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Stage<'a> {
+    pub(super) name: Cow<'a, str>,
+    pub(super) from: MonoNs,
+    pub(super) to: MonoNs,
+    /// Nesting depth; 0 is directly below the request.
+    pub(super) depth: usize,
+    /// Frame of the stage, for hops and for processing by the receiver.
+    pub(super) frame: Option<FrameId>,
+    pub(super) kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// First send by the scheduler to first receive by the tokenizer, as in the report.
+    Gap,
+    /// A frame on a hop, from send to receive.
+    Hop,
+    /// Part of a hop's time inside the relay.
+    Relay,
+    /// From the receive on one hop to the send on the next: time inside an intermediate process.
+    Between,
+    /// Processing of the frame by the tokenizer.
+    Processing,
+    /// From the end of processing to the first tokens accepted for the client.
+    Delivery,
+    /// From the first delivery to the last.
+    Streaming,
+}
+
+pub(super) fn span(request: &Closed<'_>) -> (MonoNs, MonoNs) {
+    let first = request.summary.first_at;
+    let began = request.life.hops.iter().filter_map(|h| h.first.began()).min();
+    let from = began.map_or(first, |at| at.min(first));
+    (from, request.life.ended(request.summary.last_at).max(from))
+}
+
+/// The request on its last hop.
+pub(super) fn arrival<'l>(life: &'l LiveRequest, ledger: &Ledger) -> Option<&'l OnHop> {
+    life.hops.iter().find(|h| ledger.hop(h.hop).is_some_and(|h| h.last))
+}
+
+/// From the send of the finishing chunk by the scheduler to its receive by the tokenizer, in nanoseconds.
+pub(super) fn last_gap(life: &LiveRequest, ledger: &Ledger) -> Option<u64> {
+    let sent = life.hops.iter().find(|h| ledger.is_origin(h.hop))?.last?.sent?;
+    let received = arrival(life, ledger)?.last?.received?;
+    Some(received.since(sent))
+}
+
+/// From the receive of the first token by the tokenizer to its delivery to the client, in nanoseconds.
+pub(super) fn first_delivery(summary: &Summary) -> Option<u64> {
+    Some(summary.delivered_first?.since(summary.received_first?))
+}
+
+pub(super) fn stages<'a>(request: &Closed<'_>, ledger: &'a Ledger) -> Vec<Stage<'a>> {
+    let (begin, end) = span(request);
+    let (summary, life) = (request.summary, request.life);
+    let mut list = Stages { list: Vec::new(), depth: 0, now: begin, end };
+    let mut path: Vec<&OnHop> = life.hops.iter().collect();
+    path.sort_by_key(|h| h.first.began());
+    if let Some(gap) = summary.sent_first.zip(summary.received_first) {
+        list.add("first token gap".into(), gap, None, Kind::Gap, |list| list.path(&path, ledger));
+    } else {
+        list.path(&path, ledger);
+    }
+    let arrival = path.iter().find(|h| ledger.hop(h.hop).is_some_and(|h| h.last));
+    if let Some((first, received)) = arrival.and_then(|h| Some((h.first, h.first.received?))) {
+        let frame = Some(first.frame);
+        if let Some(processed) = first.processed {
+            list.add("processing".into(), (received, processed), frame, Kind::Processing, |_| {});
+        }
+        if let Some(delivered) = life.first_delivered {
+            list.add("delivery".into(), (list.now, delivered), frame, Kind::Delivery, |_| {});
+        }
+    }
+    let last_received = arrival.and_then(|h| h.last?.received);
+    if let Some(last) = life.last_delivered.max(last_received) {
+        list.add("streaming".into(), (list.now, last), None, Kind::Streaming, |_| {});
+    }
+    list.list
+}
+
+/// Stages so far, and the interval and depth of the next one.
+struct Stages<'a> {
+    list: Vec<Stage<'a>>,
+    depth: usize,
+    now: MonoNs,
+    end: MonoNs,
+}
+
+impl<'a> Stages<'a> {
+    /// Adds a stage, clipped to the interval, with those that `inside` adds within it. Returns `false` if nothing is left of it.
+    fn add(
+        &mut self,
+        name: Cow<'a, str>,
+        (from, to): (MonoNs, MonoNs),
+        frame: Option<FrameId>,
+        kind: Kind,
+        inside: impl FnOnce(&mut Self),
+    ) -> bool {
+        let (from, to) = (from.max(self.now), to.min(self.end));
+        if to < from {
+            return false;
+        }
+        let (depth, end) = (self.depth, self.end);
+        self.list.push(Stage { name, from, to, depth, frame, kind });
+        (self.depth, self.now, self.end) = (depth + 1, from, to);
+        inside(self);
+        (self.depth, self.now, self.end) = (depth, to, end);
+        true
+    }
+
+    /// Adds the path of the first chunk, hop by hop, with the times in between.
+    fn path(&mut self, path: &[&OnHop], ledger: &'a Ledger) {
+        let mut before: Option<MonoNs> = None;
+        for on in path {
+            let Some(hop) = ledger.hop(on.hop) else { continue };
+            let group = &ledger.groups()[hop.group];
+            let first = &on.first;
+            if let Some(between) = before.zip(first.sent) {
+                self.add((&*group.ends.from).into(), between, None, Kind::Between, |_| {});
+            }
+            before = first.received;
+            let frame = Some(first.frame);
+            let relay = |list: &mut Self| {
+                if let Some(span) = first.sent.zip(first.forwarded) {
+                    list.add("relay".into(), span, frame, Kind::Relay, |_| {});
+                }
+            };
+            let whole = first.sent.zip(first.received);
+            if !whole.is_some_and(|span| self.add((&*group.name).into(), span, frame, Kind::Hop, relay)) {
+                relay(self);
+            }
+        }
+    }
+}

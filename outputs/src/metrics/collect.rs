@@ -1,0 +1,411 @@
+//! Converts the state of a run to metrics.
+
+use std::collections::BTreeMap;
+
+use super::definition as n;
+use super::family::Families;
+use super::{Family, HOPS, Histogram, ROLES, Value};
+use crate::report::{Chunks, Requests, Tokens};
+use trace::detect::attribution::Attribution;
+use trace::detect::{ALL as DETECTORS, Findings};
+use trace::engine::{Mode, Waiter};
+use trace::event::ThreadPart;
+use trace::ledger::{Group, Hop, Ledger, Thread, TimeUse};
+use trace::stats::{Distribution, WINDOW_NS};
+use trace::{Analysis, MonoNs, ReportInput};
+
+/// Input of the metrics, except the ledger and the findings.
+#[derive(Clone, Copy, Debug)]
+pub struct Input<'a> {
+    /// Input of a report at this time.
+    pub report: &'a ReportInput,
+    /// The version of tokengap.
+    pub version: &'a str,
+    /// Results of pushing by OTLP; `None` without a push target.
+    pub pushed: Option<Pushed>,
+    /// Use of the endpoint; `None` without one.
+    pub endpoint: Option<EndpointUse>,
+}
+
+/// Use of the endpoint that serves the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EndpointUse {
+    /// Current clients of each stream, by path.
+    pub clients: [(&'static str, u64); 2],
+    /// Clients dropped because they read too slowly, by path.
+    pub dropped: [(&'static str, u64); 2],
+    /// Refused requests and connections, by reason.
+    pub refused: [(&'static str, u64); 4],
+}
+
+/// Pushed items: accepted and dropped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pushed {
+    /// Spans.
+    pub spans: (u64, u64),
+    /// Metric points.
+    pub points: (u64, u64),
+}
+
+/// Collects all observable metrics of the run so far, after a final detector run.
+pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
+    let ledger = analysis.ledger();
+    let mut f = Families::new();
+    run(&mut f, ledger, input);
+    requests(&mut f, ledger);
+    tokens(&mut f, ledger);
+    answers(&mut f, ledger);
+    let lines: Vec<(&Group, Vec<&Hop>)> = ledger
+        .groups()
+        .iter()
+        .enumerate()
+        .map(|(place, group)| (group, ledger.members(place).collect::<Vec<_>>()))
+        // Renaming a hop can leave its old line without hops.
+        .filter(|(_, members)| !members.is_empty())
+        .collect();
+    path(&mut f, &analysis.attribution());
+    for (group, members) in lines.iter().take(HOPS) {
+        hop(&mut f, group, members, ledger.now());
+    }
+    left_out(&mut f, "hop", lines.len().saturating_sub(HOPS));
+    threads(&mut f, ledger);
+    found(&mut f, &analysis.findings_now());
+    own(&mut f, ledger, input);
+    f.filled()
+}
+
+fn left_out(f: &mut Families, label: &str, names: usize) {
+    f.int(&n::SELF_LABELS_LEFT_OUT, [label], names as u64);
+}
+
+fn run(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
+    let engine = ledger.engine();
+    f.int(&n::BUILD, [input.version], 1);
+    f.int(&n::SOURCE, [&input.report.kind], 1);
+    let known = [
+        engine.facts().name(),
+        engine.version.as_deref().unwrap_or_default(),
+        engine.mode.map(Mode::as_str).unwrap_or_default(),
+        engine.waiter.map(Waiter::as_str).unwrap_or_default(),
+    ];
+    f.int(&n::ENGINE, known, 1);
+    f.int(&n::ENGINE_ENDED, [], ledger.totals().engine_ends);
+    let window = ledger.started().map(|from| ledger.now().since(from));
+    f.seconds(&n::WINDOW, [], window);
+}
+
+fn requests(f: &mut Families, ledger: &Ledger) {
+    let requests = Requests::of(ledger);
+    f.int(&n::REQUESTS_SEEN, [], requests.seen);
+    f.int(&n::REQUESTS_FINISHED, [], requests.finished);
+    f.int(&n::REQUESTS_ABORTED, [], requests.aborted);
+    f.int(&n::REQUESTS_JOINED_LATE, [], requests.joined_late);
+    f.int(&n::REQUESTS_OVERWRITTEN, [], requests.overwritten);
+    f.int(&n::REQUESTS_ORPHANED, [], requests.orphaned);
+    f.int(&n::REQUESTS_LIVE, [], requests.live);
+    f.int(&n::HEALTH_CHECKS, [], requests.health_checks);
+}
+
+fn tokens(f: &mut Families, ledger: &Ledger) {
+    let (tokens, chunks) = (Tokens::of(ledger), Chunks::of(ledger));
+    f.int(&n::TOKENS_SENT, [], tokens.sent);
+    f.int(&n::TOKENS_RECEIVED, [], tokens.received);
+    f.int(&n::TOKENS_DELIVERED, [], tokens.delivered);
+    f.int(&n::TOKENS_LOST, [], chunks.tokens_lost);
+    f.int(&n::TOKENS_MISSING_ON_WIRE, [], tokens.missing_on_wire);
+    f.int(&n::CHUNKS_SENT, [], chunks.sent);
+    f.int(&n::CHUNKS_RECEIVED, [], chunks.received);
+    f.int(&n::CHUNKS_DELIVERED, [], chunks.delivered);
+    f.int(&n::CHUNKS_MERGED, [], chunks.merged);
+    f.int(&n::CHUNKS_PREDICTED_DROPPED, [], chunks.dropped_predicted);
+    f.int(&n::CHUNKS_DROPPED, [], chunks.dropped_confirmed);
+    f.int(&n::CHUNKS_UNJUDGED, [], chunks.unjudged);
+    f.int(&n::CHUNKS_IN_FLIGHT, [], chunks.in_flight);
+    if ledger.observes_gaps() {
+        f.histogram(&n::GAP, [], Histogram::seconds(ledger.gap()));
+    }
+    if ledger.itl_sent().count() > 0 {
+        f.histogram(&n::ITL_SENT, [], Histogram::seconds(ledger.itl_sent()));
+        f.histogram(&n::ITL_SENT_BY_TOKEN, [], Histogram::seconds(ledger.itl_sent_by_token()));
+    }
+    if ledger.observes_deliveries() {
+        f.histogram(&n::ITL_DELIVERED, [], Histogram::seconds(ledger.itl_delivered()));
+        let by_token = Histogram::seconds(ledger.itl_delivered_by_token());
+        f.histogram(&n::ITL_DELIVERED_BY_TOKEN, [], by_token);
+    }
+    let frontend = ledger.frontend();
+    for (of, waits) in [("first_token", &frontend.first_token), ("last_token", &frontend.last_token)] {
+        if waits.count() > 0 {
+            f.histogram(&n::FRONTEND_WAIT, [of], Histogram::seconds(waits));
+        }
+    }
+}
+
+fn answers(f: &mut Families, ledger: &Ledger) {
+    let answers = &ledger.totals().answers;
+    if answers.seen == 0 {
+        return;
+    }
+    let left = answers.client_left + answers.server_left;
+    f.int(&n::ANSWERS, ["whole"], answers.seen.saturating_sub(left));
+    f.int(&n::ANSWERS, ["client_left"], answers.client_left);
+    f.int(&n::ANSWERS, ["server_left"], answers.server_left);
+    f.int(&n::ANSWERS_SHORT_WRITES, [], answers.short_writes);
+    f.int(&n::ANSWERS_UNCOUNTED, [], answers.uncounted);
+    f.int(&n::ANSWERS_TOKENS_LOST, [], answers.judged_alone_tokens_lost);
+}
+
+fn hop(f: &mut Families, group: &Group, members: &[&Hop], now: MonoNs) {
+    let name = [group.name.as_str()];
+    let sum = |what: fn(&Hop) -> u64| members.iter().map(|h| what(h)).sum::<u64>();
+    let sent = members.iter().any(|h| h.capabilities().sent);
+    let forwarded = members.iter().any(|h| h.capabilities().forwarded);
+    let received = members.iter().any(|h| h.capabilities().received);
+    f.int(&n::HOP_FRAMES_SENT, name, sent.then(|| sum(|h| h.counts.frames_sent)));
+    f.int(&n::HOP_FRAMES_FORWARDED, name, forwarded.then(|| sum(|h| h.counts.frames_forwarded)));
+    f.int(&n::HOP_FRAMES_RECEIVED, name, received.then(|| sum(|h| h.counts.frames_received)));
+    f.int(&n::HOP_FRAMES_UNDECODED, name, sum(|h| h.counts.undecoded));
+    f.int(&n::HOP_CHUNKS, name, sum(|h| h.counts.chunks));
+    f.int(&n::HOP_BYTES, name, sum(|h| h.counts.bytes));
+    if sent && received {
+        let load = members
+            .iter()
+            .try_fold((0, 0), |(chunks, bytes), hop| hop.waiting_load().map(|load| (chunks + load.0, bytes + load.1)));
+        let oldest = members.iter().filter_map(|h| h.oldest_waiting()).min();
+        f.int(&n::HOP_BACKLOG_FRAMES, name, group.backlog);
+        f.int(&n::HOP_BACKLOG_CHUNKS, name, load.map(|l| l.0));
+        f.int(&n::HOP_BACKLOG_BYTES, name, load.map(|l| l.1));
+        f.int(&n::HOP_BACKLOG_MAX, name, group.backlog_max);
+        f.seconds(&n::HOP_OLDEST, name, oldest.map_or(0, |since| now.since(since)));
+    }
+    f.int(&n::HOP_KERNEL_RECEIVE, name, group.kernel.bytes);
+    f.int(&n::HOP_KERNEL_SEND, name, group.kernel.send_bytes);
+    let times: [(&'static super::Definition, &Distribution); 5] = [
+        (&n::HOP_QUEUE_WAIT, &group.queue_wait),
+        (&n::HOP_SEND_WAIT, &group.send_wait),
+        (&n::HOP_RELAY, &group.relay),
+        (&n::HOP_PROCESSING, &group.processing),
+        (&n::HOP_RECV_WAIT, &group.recv_wait),
+    ];
+    for (definition, times) in times.into_iter().filter(|(_, times)| times.count() > 0) {
+        f.histogram(definition, name, Histogram::seconds(times));
+    }
+    if group.wakeups.count() > 0 {
+        f.histogram(&n::HOP_WAKEUP, name, Histogram::counts(&group.wakeups));
+    }
+}
+
+/// Shares of the path's legs. A leg without first tokens has no share of them.
+fn path(f: &mut Families, attribution: &Attribution<'_>) {
+    for leg in attribution.legs.iter().take(HOPS) {
+        for (of, time) in [("first_token", leg.first_token[0]), ("chunk", leg.chunk[0])] {
+            if time.sum.count > 0 {
+                f.put(&n::PATH_SHARE, [leg.name, leg.kind.as_str(), of], Value::Float(time.share));
+            }
+        }
+    }
+}
+
+/// Thread states with their times; `None` if not observable.
+fn states(spent: &TimeUse) -> [(&'static str, Option<u64>); 4] {
+    [
+        ("on_cpu", Some(spent.on_ns)),
+        ("run_wait", spent.starved_ns()),
+        ("throttled", spent.throttled_ns()),
+        ("asleep", spent.blocked_ns()),
+    ]
+}
+
+fn threads(f: &mut Families, ledger: &Ledger) {
+    let mut roles: BTreeMap<&str, Vec<&Thread>> = BTreeMap::new();
+    let mut others = 0;
+    for thread in ledger.threads().iter().filter(|t| t.total().is_some()) {
+        if roles.len() < ROLES || roles.contains_key(&*thread.role) {
+            roles.entry(&thread.role).or_default().push(thread);
+        } else {
+            others += 1;
+        }
+    }
+    left_out(f, "role", others);
+    for (role, threads) in roles {
+        for which in [ThreadPart::Main, ThreadPart::Io, ThreadPart::Other] {
+            let of_part = threads.iter().filter(|t| t.part == Some(which));
+            let Some(spent) = of_part.filter_map(|t| t.total()).reduce(TimeUse::plus) else {
+                continue;
+            };
+            f.seconds(&n::CPU_OBSERVED, [role, which.as_str()], spent.interval_ns);
+            for (state, ns) in states(&spent) {
+                f.seconds(&n::CPU_STATE, [role, which.as_str(), state], ns);
+            }
+        }
+        let receivers = || threads.iter().filter(|t| t.is_receiver());
+        consumer(f, role, receivers().copied(), ledger.now());
+        let polls = receivers().filter_map(|t| t.poll);
+        if let Some((observed, polled)) =
+            polls.map(|p| (p.interval_ns, p.polled_ns)).reduce(|a, b| (a.0 + b.0, a.1 + b.1))
+        {
+            f.seconds(&n::POLL_OBSERVED, [role], observed);
+            f.seconds(&n::POLL_AWAY, [role], observed.saturating_sub(polled));
+        }
+    }
+}
+
+fn consumer<'a>(f: &mut Families, role: &str, receivers: impl Iterator<Item = &'a Thread>, now: MonoNs) {
+    let from = MonoNs(now.0.saturating_sub(WINDOW_NS));
+    let recent = receivers.filter_map(|thread| thread.between(from, now)).filter(|spent| spent.interval_ns > 0);
+    if let Some(spent) = recent.max_by(|a, b| a.share(a.on_ns).total_cmp(&b.share(b.on_ns))) {
+        for (state, ns) in states(&spent) {
+            if let Some(ns) = ns {
+                f.put(&n::CONSUMER_CPU, [role, state], Value::Float(spent.share(ns)));
+            }
+        }
+    }
+}
+
+fn found(f: &mut Families, findings: &Findings) {
+    let all = findings.sorted();
+    for detector in DETECTORS {
+        let kind = detector.kind;
+        let of_kind = all.iter().filter(|finding| finding.kind == kind);
+        f.int(&n::FINDINGS, [kind], of_kind.count() as u64);
+    }
+    let mut active: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+    for finding in all {
+        *active.entry((finding.kind, finding.verdict.severity.as_str())).or_default() += u64::from(finding.active);
+    }
+    for ((kind, severity), count) in active {
+        f.int(&n::FINDINGS_ACTIVE, [kind, severity], count);
+    }
+}
+
+fn own(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
+    let totals = ledger.totals();
+    f.int(&n::SELF_EVENTS, [], totals.events);
+    for (cause, lost) in totals.missed.by_cause() {
+        f.int(&n::SELF_EVENTS_LOST, [cause], lost);
+    }
+    f.int(&n::SELF_FRAMES_UNANNOUNCED, [], totals.missed.unannounced);
+    f.int(&n::SELF_FRAMES_UNDECODED, [], totals.undecoded);
+    for limit in ledger.limits() {
+        f.int(&n::SELF_LIMIT_REACHED, [limit.name], limit.times);
+    }
+    f.int(&n::SELF_DEGRADED, [], input.report.degraded.len() as u64);
+    f.seconds(&n::SELF_CPU, [], input.report.cpu_ns);
+    f.int(&n::SELF_MEMORY, [], input.report.rss_bytes);
+    if let Some(pushed) = input.pushed {
+        for (signal, (accepted, dropped)) in [("spans", pushed.spans), ("points", pushed.points)] {
+            f.int(&n::SELF_PUSHED, [signal], accepted);
+            f.int(&n::SELF_PUSH_DROPPED, [signal], dropped);
+        }
+    }
+    if let Some(endpoint) = input.endpoint {
+        for (path, clients) in endpoint.clients {
+            f.int(&n::SELF_STREAM_CLIENTS, [path], clients);
+        }
+        for (path, dropped) in endpoint.dropped {
+            f.int(&n::SELF_STREAM_DROPPED, [path], dropped);
+        }
+        for (reason, refused) in endpoint.refused {
+            f.int(&n::SELF_REFUSED, [reason], refused);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use trace::Config;
+    use trace::event::{Capabilities, Chunk, CpuSample, Event, Frame, Received, What};
+    use trace::id::{FrameId, HopId, ThreadId};
+
+    const MS: u64 = 1_000_000;
+
+    fn metrics(analysis: &Analysis) -> Vec<Family> {
+        collect(analysis, &Input { report: &ReportInput::of("tap"), version: "1", pushed: None, endpoint: None })
+    }
+
+    fn value<'a>(families: &'a [Family], name: &str, labels: &[&str]) -> Option<&'a Value> {
+        let family = families.iter().find(|f| f.definition.name == name)?;
+        let point = family.points.iter().find(|p| p.labels == labels)?;
+        Some(&point.value)
+    }
+
+    fn hop(analysis: &mut Analysis, id: u16, name: &str, received: bool) {
+        let capabilities = Capabilities { sent: true, received, ..Capabilities::default() };
+        let announced = trace::event::Hop {
+            origin: id == 0,
+            last: id == 0,
+            ..trace::event::Hop::new(HopId(id), name, capabilities)
+        };
+        analysis.apply(&Event::new(MonoNs(0), What::Hop(announced)));
+    }
+
+    fn send(analysis: &mut Analysis, id: FrameId, rid: &str) {
+        let chunk = Chunk::counted(rid, 1, 1);
+        analysis.apply(&Event::new(MonoNs(MS * (1 + id.seq)), What::Sent(Frame::token_ids(id, 700, &[chunk]))));
+    }
+
+    fn frame(hop: u16, seq: u64) -> FrameId {
+        FrameId::new(HopId(hop), 0, seq)
+    }
+
+    #[test]
+    fn backlog_is_exported_in_frames_chunks_and_bytes_and_unobserved_values_are_absent() {
+        let (mut seen, mut unobserved) = (Analysis::new(Config::default()), Analysis::new(Config::default()));
+        for (analysis, received) in [(&mut seen, true), (&mut unobserved, false)] {
+            hop(analysis, 0, "scheduler->tokenizer", received);
+            for seq in 0..3 {
+                send(analysis, frame(0, seq), &format!("rid-{seq}"));
+            }
+        }
+        let received = Received::in_wakeup(frame(0, 0), 1);
+        seen.apply(&Event::new(MonoNs(42 * MS), What::Received(received)));
+        let (exported, name) = (metrics(&seen), ["scheduler->tokenizer"]);
+        assert_eq!(value(&exported, "tokengap.hop.backlog.frames", &name), Some(&Value::Int(2)));
+        assert_eq!(value(&exported, "tokengap.hop.backlog.chunks", &name), Some(&Value::Int(2)));
+        assert_eq!(value(&exported, "tokengap.hop.backlog.size", &name), Some(&Value::Int(1_400)));
+        assert_eq!(value(&exported, "tokengap.hop.oldest_waiting", &name), Some(&Value::Float(0.04)));
+        let Some(Value::Histogram(gap)) = value(&exported, "tokengap.gap", &[]) else {
+            panic!("a gap was seen");
+        };
+        assert_eq!((gap.count, (gap.sum * 1e3).round()), (1, 41.0));
+        let exported = metrics(&unobserved);
+        for name in ["tokengap.gap", "tokengap.tokens.received", "tokengap.hop.backlog.frames", "tokengap.cpu.time"] {
+            assert!(exported.iter().all(|f| f.definition.name != name), "{name}");
+        }
+        assert_eq!(value(&exported, "tokengap.tokens.sent", &[]), Some(&Value::Int(3)));
+        assert_eq!(value(&exported, "tokengap.chunks.dropped", &[]), None);
+    }
+
+    #[test]
+    fn labels_over_the_limit_create_no_series_and_are_counted() {
+        let mut analysis = Analysis::new(Config::default());
+        for n in 0..200_u16 {
+            hop(&mut analysis, n, &format!("a->b{n}"), true);
+            send(&mut analysis, frame(n, 0), &format!("cmpl-7f3a-{n}"));
+        }
+        for n in 0..40 {
+            let role = format!("role-{n}");
+            let sample = CpuSample::new(ThreadId { pid: 1, tid: n }, &role, 100 * MS, 40 * MS);
+            analysis.apply(&Event::new(MonoNs(300 * MS), What::Cpu(sample)));
+        }
+        let exported = metrics(&analysis);
+        let labels = |place: &str| -> BTreeSet<&str> {
+            let families = exported.iter().filter_map(|f| {
+                let at = f.definition.labels.iter().position(|l| *l == place)?;
+                Some((f, at))
+            });
+            families.flat_map(|(f, at)| f.points.iter().map(move |p| p.labels[at].as_str())).collect()
+        };
+        assert_eq!((labels("hop").len(), labels("role").len()), (HOPS, ROLES));
+        let left_out = |label| value(&exported, "tokengap.self.labels_left_out", &[label]);
+        assert_eq!(left_out("hop"), Some(&Value::Int(200 - HOPS as u64)));
+        assert_eq!(left_out("role"), Some(&Value::Int(40 - ROLES as u64)));
+        let state = |state| value(&exported, "tokengap.cpu.time", &["role-0", "main", state]);
+        assert_eq!((state("on_cpu"), state("run_wait")), (Some(&Value::Float(0.04)), None));
+        let exported = exported.iter().flat_map(|f| f.points.iter().flat_map(|p| &p.labels));
+        assert!(exported.into_iter().all(|label| !label.starts_with("cmpl-7f3a")), "no label contains a rid");
+    }
+}

@@ -1,0 +1,170 @@
+//! Values of a metric, with distributions in fixed buckets.
+
+use super::{ALL, Definition};
+use trace::stats::Distribution;
+
+/// A value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Count or number of bytes.
+    Int(u64),
+    /// Seconds or a share.
+    Float(f64),
+    /// Distribution.
+    Histogram(Histogram),
+}
+
+/// Value of one series.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// Label values, in the order of [`Definition::labels`].
+    pub labels: Vec<String>,
+    /// Current value.
+    pub value: Value,
+}
+
+/// A metric and its series.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Family {
+    /// Definition of the metric.
+    pub definition: &'static Definition,
+    /// Series with distinct labels.
+    pub points: Vec<Point>,
+}
+
+/// Families under construction, in the order of [`ALL`].
+pub(super) struct Families(Vec<Family>);
+
+impl Families {
+    pub(super) fn new() -> Self {
+        let empty = |definition: &&'static Definition| Family { definition, points: Vec::new() };
+        Self(ALL.iter().map(empty).collect())
+    }
+
+    pub(super) fn put<const N: usize>(&mut self, of: &'static Definition, labels: [&str; N], value: Value) {
+        debug_assert_eq!(of.labels.len(), N, "{}", of.name);
+        let family = self.0.iter_mut().find(|f| f.definition.name == of.name);
+        debug_assert!(family.is_some(), "{} is not listed", of.name);
+        if let Some(family) = family {
+            let labels = labels.map(str::to_owned).into();
+            family.points.push(Point { labels, value });
+        }
+    }
+
+    /// Adds an integer series, if the value is observable.
+    pub(super) fn int<const N: usize>(
+        &mut self,
+        of: &'static Definition,
+        labels: [&str; N],
+        value: impl Into<Option<u64>>,
+    ) {
+        if let Some(value) = value.into() {
+            self.put(of, labels, Value::Int(value));
+        }
+    }
+
+    /// Adds a series in seconds, if the value is observable.
+    pub(super) fn seconds<const N: usize>(
+        &mut self,
+        of: &'static Definition,
+        labels: [&str; N],
+        ns: impl Into<Option<u64>>,
+    ) {
+        if let Some(ns) = ns.into() {
+            self.put(of, labels, Value::Float(ns as f64 / 1e9));
+        }
+    }
+
+    pub(super) fn histogram<const N: usize>(&mut self, of: &'static Definition, labels: [&str; N], value: Histogram) {
+        self.put(of, labels, Value::Histogram(value));
+    }
+
+    pub(super) fn filled(self) -> Vec<Family> {
+        self.0.into_iter().filter(|f| !f.points.is_empty()).collect()
+    }
+}
+
+/// Upper bounds of durations, in nanoseconds: 1, 2.5 and 5 of each decade from 100 us to 100 s.
+const DURATIONS_NS: [u64; 19] = [
+    100_000,
+    250_000,
+    500_000,
+    1_000_000,
+    2_500_000,
+    5_000_000,
+    10_000_000,
+    25_000_000,
+    50_000_000,
+    100_000_000,
+    250_000_000,
+    500_000_000,
+    1_000_000_000,
+    2_500_000_000,
+    5_000_000_000,
+    10_000_000_000,
+    25_000_000_000,
+    50_000_000_000,
+    100_000_000_000,
+];
+
+/// Upper bounds of counts.
+const COUNTS: [u64; 11] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
+
+/// Values counted in buckets.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Histogram {
+    /// Number of values.
+    pub count: u64,
+    /// Sum of the values.
+    pub sum: f64,
+    /// Upper bounds of the buckets with cumulative counts, in rising order.
+    pub at_most: Vec<(f64, u64)>,
+}
+
+impl Histogram {
+    /// Histogram of durations, in seconds.
+    pub(super) fn seconds(of: &Distribution) -> Self {
+        Self::new(of, &DURATIONS_NS, 1e9)
+    }
+
+    /// Histogram of counts.
+    pub(super) fn counts(of: &Distribution) -> Self {
+        Self::new(of, &COUNTS, 1.0)
+    }
+
+    fn new(of: &Distribution, bounds: &[u64], unit: f64) -> Self {
+        let below = of.at_most(bounds);
+        Self {
+            count: of.count(),
+            sum: of.sum() as f64 / unit,
+            at_most: bounds.iter().map(|&b| b as f64 / unit).zip(below).collect(),
+        }
+    }
+
+    /// Non-cumulative count of each bucket; the last one has no upper bound.
+    pub fn classes(&self) -> impl Iterator<Item = u64> + '_ {
+        let ends = self.at_most.iter().map(|c| c.1).chain([self.count]);
+        let begins = [0].into_iter().chain(self.at_most.iter().map(|c| c.1));
+        ends.zip(begins).map(|(end, begin)| end.saturating_sub(begin))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace::clock::MonoNs;
+
+    #[test]
+    fn histogram_buckets_add_up_to_the_count() {
+        let mut d = Distribution::default();
+        for ms in [0, 1, 3, 40, 40, 700, 200_000] {
+            d.record(MonoNs(0), ms * 1_000_000);
+        }
+        let h = Histogram::seconds(&d);
+        assert_eq!((h.count, h.classes().sum::<u64>()), (7, 7));
+        assert!((h.sum - 200.784).abs() < 1e-9, "{}", h.sum);
+        assert_eq!(h.at_most[7], (0.025, 3));
+        assert_eq!(h.at_most[8], (0.05, 5));
+        assert_eq!(h.classes().last(), Some(1), "200 s have no bound");
+    }
+}

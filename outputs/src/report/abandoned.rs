@@ -1,0 +1,81 @@
+//! Requests that continued although nobody took their outputs.
+
+use serde::{Deserialize, Serialize};
+
+use super::Report;
+use super::brief::{row, time_of, wrap};
+use trace::clock::MonoNs;
+use trace::ledger::{AbandonedRequest, Ledger};
+use trace::words::{count, duration, plural};
+
+/// Requests that continued after their client left.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AbandonedReport {
+    /// What shows them: `responses and frames`, or `the engine's log`.
+    pub by: String,
+    /// Number of requests.
+    pub requests: u64,
+    /// Number of their outputs that were thrown away.
+    pub outputs: u64,
+    /// Number of tokens in them; `null` if the engine's log shows them, which does not count tokens.
+    pub tokens: Option<u64>,
+    /// Those that continued for longest, longest first.
+    pub longest: Vec<AbandonedRow>,
+}
+
+/// An abandoned request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AbandonedRow {
+    /// The engine's request id.
+    pub rid: String,
+    /// Time when its client left, or of the first output that was thrown away according to the engine's log.
+    pub since_ns: u64,
+    /// Time from then to the latest output.
+    pub length_ns: u64,
+    /// Outputs that were thrown away.
+    pub outputs: u64,
+    /// Number of tokens in them; `null` if the engine's log shows them.
+    pub tokens: Option<u64>,
+}
+
+/// `None` without abandoned requests.
+pub(super) fn abandoned(ledger: &Ledger, from: MonoNs) -> Option<AbandonedReport> {
+    let all = ledger.abandoned_requests();
+    let row = |one: &AbandonedRequest| AbandonedRow {
+        rid: one.rid.to_string(),
+        since_ns: one.since.since(from),
+        length_ns: one.length_ns(),
+        outputs: one.outputs,
+        tokens: one.tokens,
+    };
+    (all.requests > 0).then(|| AbandonedReport {
+        by: all.source_name().to_owned(),
+        requests: all.requests,
+        outputs: all.outputs,
+        tokens: all.tokens,
+        longest: all.longest().iter().map(row).collect(),
+    })
+}
+
+/// Writes the number of requests and one line for each of the longest.
+pub(super) fn render(out: &mut String, report: &Report) {
+    let Some(abandoned) = &report.abandoned else { return };
+    let amount = thrown_away(abandoned.outputs, abandoned.tokens);
+    row(out, "abandoned", &format!("{}, {amount}, by {}", plural(abandoned.requests, "request"), abandoned.by));
+    let wall_ns = report.window_wall_ns.map(|[from, _]| from);
+    for one in &abandoned.longest {
+        let since = time_of(one.since_ns, wall_ns);
+        let amount = thrown_away(one.outputs, one.tokens);
+        wrap(out, &format!("{} since {since}, for {}, {amount}", one.rid, duration(one.length_ns)), "  ", "    ");
+    }
+    let more = abandoned.requests.saturating_sub(abandoned.longest.len() as u64);
+    if more > 0 {
+        wrap(out, &format!("{} more", count(more)), "  ", "    ");
+    }
+    out.push('\n');
+}
+
+fn thrown_away(outputs: u64, tokens: Option<u64>) -> String {
+    let amount = tokens.map_or_else(|| plural(outputs, "output"), |tokens| plural(tokens, "token"));
+    format!("{amount} thrown away")
+}

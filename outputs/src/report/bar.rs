@@ -1,0 +1,85 @@
+//! A one-line bar of the parts of a whole, with a legend.
+
+use super::LegLine;
+use trace::words::percent;
+
+/// Smaller parts share a segment.
+const SMALLEST: f64 = 0.02;
+/// Symbols of the segments in path order; further segments share the last.
+const SIGNS: &[u8] = b"#=+-:.";
+
+/// One part of the whole.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Segment {
+    /// Name of the part.
+    pub name: String,
+    /// Share from 0 to 1.
+    pub share: f64,
+}
+
+/// Legs of the first tokens' time, or of the chunks' time if no first token was observed; empty without either.
+pub fn segments(path: &[LegLine]) -> Vec<Segment> {
+    let first = path.iter().any(|leg| leg.first_token_share.is_some_and(|share| share > 0.0));
+    let share = |leg: &LegLine| {
+        if first { leg.first_token_share.unwrap_or(0.0) } else { leg.share }
+    };
+    gathered(path.iter().map(|leg| Segment { name: leg.words(), share: share(leg) }))
+}
+
+/// The parts large enough for their own segment, and one segment for all others.
+pub fn gathered(parts: impl Iterator<Item = Segment>) -> Vec<Segment> {
+    let (mut segments, small): (Vec<_>, Vec<_>) = parts.partition(|part| part.share >= SMALLEST);
+    let others: f64 = small.iter().map(|part| part.share).sum();
+    if others > 0.0 && !segments.is_empty() {
+        segments.push(Segment { name: String::from("elsewhere"), share: others });
+    }
+    segments
+}
+
+/// Number of cells of each segment out of `width`; at least one each.
+pub fn cells(segments: &[Segment], width: usize) -> Vec<usize> {
+    let mut cells: Vec<usize> =
+        segments.iter().map(|segment| ((segment.share * width as f64).round() as usize).max(1)).collect();
+    // The largest segment absorbs the rounding error.
+    let sum: usize = cells.iter().sum();
+    if let Some(largest) = cells.iter_mut().max() {
+        *largest = (*largest + width).saturating_sub(sum).max(1);
+    }
+    cells
+}
+
+/// `[####=-]  # 94 % waiting on a->b, = 5 % inside the b`
+pub(super) fn line(path: &[LegLine], width: usize) -> Option<String> {
+    let segments = segments(path);
+    if segments.is_empty() {
+        return None;
+    }
+    let sign = |place: usize| char::from(SIGNS[place.min(SIGNS.len() - 1)]);
+    let bar: String = cells(&segments, width)
+        .into_iter()
+        .enumerate()
+        .flat_map(|(place, cells)| std::iter::repeat_n(sign(place), cells))
+        .collect();
+    let labels: Vec<String> = segments
+        .iter()
+        .enumerate()
+        .map(|(place, segment)| format!("{} {} {}", sign(place), percent(segment.share), segment.name))
+        .collect();
+    Some(format!("[{bar}] {}", labels.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_fill_the_width_and_every_segment_has_one() {
+        let segment = |share| Segment { name: String::new(), share };
+        for shares in [vec![0.94, 0.03, 0.03], vec![1.0], vec![0.5, 0.5], vec![0.335, 0.335, 0.33]] {
+            let segments: Vec<Segment> = shares.into_iter().map(segment).collect();
+            let cells = cells(&segments, 20);
+            assert_eq!(cells.iter().sum::<usize>(), 20, "{cells:?}");
+            assert!(cells.iter().all(|&n| n > 0));
+        }
+    }
+}

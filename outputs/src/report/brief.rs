@@ -1,0 +1,200 @@
+//! Text shared by all forms of the report: sentences, lines of limited width, and times of the capture: relative to its start and, if the
+//! wall clock is known, absolute.
+
+use std::fmt::Write as _;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::{Gap, Report, Requests};
+use trace::engine::{Mode, Waiter};
+use trace::words::{self, count, duration, known};
+
+/// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
+pub(crate) fn engine(report: &Report) -> String {
+    let source = &report.source;
+    if source.engine_version.is_none() && report.requests.seen == 0 {
+        return String::from("an unknown engine");
+    }
+    let release = source.engine_version.as_deref().unwrap_or("of unknown release");
+    let mode = match source.mode {
+        Some(Mode::Incremental) => ", incremental",
+        Some(Mode::Cumulative) => ", cumulative",
+        None => "",
+    };
+    format!("{} {release}{mode}", source.engine)
+}
+
+/// Text for a value that no source observed.
+pub(super) fn unknown() -> String {
+    String::from("not observed")
+}
+
+/// Numbers of requests: `12 seen, 9 finished, 1 aborted, 2 live`.
+pub(super) fn requests(requests: &Requests) -> String {
+    format!("{} seen, {}", count(requests.seen), outcomes(requests))
+}
+
+/// Requests by outcome: `9 finished, 1 aborted, 2 live`.
+pub(super) fn outcomes(requests: &Requests) -> String {
+    let [finished, aborted, live] = [requests.finished, requests.aborted, requests.live].map(count);
+    format!("{finished} finished, {aborted} aborted, {live} live")
+}
+
+/// The gap's quantiles.
+pub(super) fn quantiles(gap: &Gap) -> String {
+    let [p50, p90, p99, max] = [gap.p50, gap.p90, gap.p99, gap.max].map(|ns| known(ns, duration));
+    format!("median {p50}, p90 {p90}, p99 {p99}, max {max}")
+}
+
+/// Whether the release is known to drop chunks, if the release is known.
+pub(crate) fn known_to_lose(report: &Report) -> String {
+    let fixed_in = report.source.drops_fixed_in.as_deref().unwrap_or("a later release");
+    match (report.source.waiter, report.source.mode) {
+        (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
+            format!("known to lose chunks: a waiter keeps only the last of several queued ones; fixed in {fixed_in}")
+        }
+        (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => format!(
+            "a waiter keeps only the last of several queued chunks (until {fixed_in}), which loses nothing in cumulative mode"
+        ),
+        (Some(Waiter::KeepsLast), None) => {
+            format!(
+                "a waiter keeps only the last of several queued chunks (until {fixed_in}): the others are lost in incremental mode, but the mode is unknown"
+            )
+        }
+        (Some(Waiter::YieldsAll), _) => String::from("yields every queued chunk separately: known to lose none"),
+        (Some(Waiter::Merges), _) => {
+            String::from("merges queued chunks into one: known to lose none, but tokens arrive late and in bursts")
+        }
+        (None, _) => String::from("whether this release loses queued chunks is not known"),
+    }
+}
+
+/// Stages that this source cannot observe, with the consequences.
+pub(crate) fn not_observed(report: &Report) -> Vec<&'static str> {
+    let mut missing = Vec::new();
+    if report.is_log_only() {
+        missing.push("any frame: all times come from the engine's log");
+    } else if report.tokens.received.is_none() {
+        missing.push("when frames are received (gap, backlog and queue wait)");
+    }
+    if report.chunks.dropped_predicted.is_none() && report.tokens.received.is_some() {
+        missing.push("the frames of each wakeup, or the engine's behaviour with them (predicted drops)");
+    }
+    if report.tokens.delivered.is_none() {
+        missing.push("deliveries to clients (confirmed drops, merging)");
+    }
+    if report.cpu.is_none() {
+        missing.push("CPU of the engine's threads");
+    }
+    missing
+}
+
+/// Describes the targets that could not be attached, and disabled features.
+pub(crate) fn degraded(report: &Report) -> impl Iterator<Item = String> + '_ {
+    report.own.degraded.iter().map(words::of_json)
+}
+
+/// Names of the limits that were reached, with their counts.
+pub(crate) fn limits_reached(report: &Report) -> impl Iterator<Item = (&str, u64, u64)> {
+    let reached = report.limits.iter().filter(|(_, line)| line.reached > 0);
+    reached.map(|(name, line)| (name.as_str(), line.limit, line.reached))
+}
+
+/// Maximum line width.
+const WIDTH: usize = 100;
+
+/// Writes a row with its name in the first column.
+pub(super) fn row(out: &mut String, name: &str, text: &str) {
+    wrap(out, text, &format!("{name:<14}"), &" ".repeat(14));
+}
+
+/// Breaks at spaces; a longer word stays whole.
+pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
+    let mut column = first.chars().count();
+    out.push_str(first);
+    let mut begun = false;
+    let mut words = text.split_whitespace().peekable();
+    while let Some(word) = words.next() {
+        // A number stays on the line of its unit.
+        let unit = words.next_if(|next| matches!(*next, "ns" | "us" | "ms" | "s" | "%"));
+        let length = word.chars().count() + unit.map_or(0, |u| u.len() + 1);
+        if begun && column + 1 + length > WIDTH {
+            let _ = write!(out, "\n{rest}");
+            column = rest.chars().count();
+            begun = false;
+        }
+        if begun {
+            out.push(' ');
+            column += 1;
+        }
+        out.push_str(word);
+        if let Some(unit) = unit {
+            out.push(' ');
+            out.push_str(unit);
+        }
+        column += length;
+        begun = true;
+    }
+    out.push('\n');
+}
+
+/// Wall time, if that of the start is known; else the time since the start.
+pub(super) fn time_of(at_ns: u64, start_wall_ns: Option<u64>) -> String {
+    let Some(start_wall_ns) = start_wall_ns else { return duration(at_ns) };
+    let at = Timestamp::from_nanosecond(i128::from(start_wall_ns.saturating_add(at_ns))).unwrap_or_default();
+    at.strftime("%H:%M:%S%.6f").to_string()
+}
+
+/// How to format times.
+#[derive(Clone, Debug)]
+pub struct Clock {
+    /// Start of the capture.
+    start: Option<Timestamp>,
+    zone: TimeZone,
+}
+
+impl Clock {
+    /// The report's clock, in UTC or the zone given.
+    pub fn of(report: &Report, zone: Option<TimeZone>) -> Self {
+        let start = report.window_wall_ns.and_then(|[from, _]| Timestamp::from_nanosecond(from.into()).ok());
+        Self { start, zone: zone.unwrap_or(TimeZone::UTC) }
+    }
+
+    /// Date and time of `at_ns` after the start, with time zone: `2026-11-21 07:20:03.120 UTC`; `None` if unknown.
+    pub fn wall(&self, at_ns: u64) -> Option<String> {
+        self.format(at_ns, "%Y-%m-%d %H:%M:%S%.3f %Z")
+    }
+
+    /// Hours, minutes and seconds.
+    pub fn time_of_day(&self, at_ns: u64) -> Option<String> {
+        self.format(at_ns, "%H:%M:%S")
+    }
+
+    /// Relative and absolute time: `12.300 s (2026-11-21 07:20:03.120 UTC)`.
+    pub fn both(&self, at_ns: u64) -> String {
+        match self.wall(at_ns) {
+            Some(wall) => format!("{wall} ({} into the capture)", duration(at_ns)),
+            None => format!("{} into the capture", duration(at_ns)),
+        }
+    }
+
+    fn format(&self, at_ns: u64, format: &str) -> Option<String> {
+        let at = self.start?.as_nanosecond().checked_add(at_ns.into())?;
+        let at = Timestamp::from_nanosecond(at).ok()?.to_zoned(self.zone.clone());
+        Some(at.strftime(format).to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_wrap_at_spaces_and_keep_their_indent() {
+        let mut out = String::new();
+        wrap(&mut out, &"word ".repeat(40), "name  ", "      ");
+        assert!(out.lines().count() > 1 && out.lines().all(|l| l.len() <= WIDTH));
+        assert!(out.lines().skip(1).all(|l| l.starts_with("      word")));
+    }
+}

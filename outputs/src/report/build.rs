@@ -1,0 +1,329 @@
+//! Builds a report from ledger, findings and the data that the application adds.
+
+use serde_json::Value;
+
+use super::abandoned::abandoned;
+use super::frontend::frontend;
+use super::judged::{headline, judgements};
+use super::losses::losses;
+use super::series::series;
+use super::slowest::slowest;
+use super::tool_calls::tool_calls;
+use super::{
+    AnswerCounts, Chunks, CpuLine, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, Requests,
+    SCHEMA, Source, Spread, StackLine, Tokens, WorkerLine, modes, stages,
+};
+use trace::clock::MonoNs;
+use trace::detect::attribution::busy;
+use trace::detect::{Findings, imbalance};
+use trace::event::{Capabilities, ThreadPart};
+use trace::ledger::{Group, Hop, Ledger, Thread};
+use trace::{Analysis, ReportInput};
+
+/// Threads that need less than this share of a CPU are left out, except main threads and receivers.
+const MIN_SHARE: f64 = 0.005;
+/// Maximum number of connections listed per line, busiest first.
+const LANES: usize = 64;
+
+pub(super) fn build(analysis: &Analysis, input: &ReportInput) -> Report {
+    let ledger = analysis.ledger();
+    ledger.debug_check();
+    let (from, to) = input.window.unwrap_or((ledger.started().unwrap_or(ledger.now()), ledger.now()));
+    let engine = ledger.engine();
+    let mut report = Report {
+        schema: SCHEMA.to_owned(),
+        verdict: String::new(),
+        judged: judgements(ledger),
+        source: Source {
+            kind: input.kind.clone(),
+            engine: engine.facts().name().to_owned(),
+            engine_version: engine.version.as_deref().map(str::to_owned),
+            mode: engine.mode.or(modes::delivered(ledger)),
+            waiter: engine.waiter,
+            wire: input.wire.clone(),
+            drops_fixed_in: engine.facts().drops().map(|drops| drops.fixed_in.to_owned()),
+        },
+        window_ns: [0, to.since(from)],
+        window_mono_ns: [from.0, to.0],
+        window_wall_ns: input.wall.map(|wall| [from, to].map(|at| wall.wall_ns_at(at))),
+        requests: Requests::of(ledger),
+        tokens: Tokens::of(ledger),
+        gap_ns: ledger.observes_gaps().then(|| gap(ledger)),
+        slowest: slowest(ledger, input.slowest, (from, to)),
+        chunks: Chunks::of(ledger),
+        losses: losses(ledger),
+        answers: answers(ledger),
+        tool_calls: tool_calls(ledger, from),
+        abandoned: abandoned(ledger, from),
+        frontend: frontend(ledger),
+        itl_ns: Itl::of(ledger),
+        modes: modes::modes(ledger),
+        hops: (0..ledger.groups().len()).filter_map(|place| hop(ledger, place, to.since(from))).collect(),
+        path: LegLine::all(&analysis.attribution()),
+        cpu: cpu(ledger),
+        stages: stages::stages(ledger, input.slowest, from),
+        stacks: StackLine::all(ledger),
+        series: series(ledger, analysis.time_series(), (from, to)),
+        findings: finding_lines(&analysis.findings_now(), from),
+        own: own(ledger, input),
+        limits: ledger
+            .limits()
+            .iter()
+            .map(|l| (l.name.to_owned(), LimitLine { limit: l.limit as u64, reached: l.times }))
+            .collect(),
+        demo: input.demo.clone(),
+    };
+    report.verdict = headline(&report);
+    report
+}
+
+impl Requests {
+    /// Requests so far.
+    pub fn of(ledger: &Ledger) -> Self {
+        let counts = ledger.totals().requests;
+        Self {
+            seen: counts.seen,
+            finished: counts.finished,
+            aborted: counts.aborted,
+            live: ledger.live(),
+            joined_late: counts.joined_late,
+            overwritten: counts.overwritten,
+            orphaned: counts.orphaned,
+            health_checks: counts.health_checks,
+        }
+    }
+}
+
+impl Tokens {
+    /// Tokens so far.
+    pub fn of(ledger: &Ledger) -> Self {
+        let totals = ledger.totals();
+        Self {
+            sent: totals.tokens.sent,
+            received: ledger.observes_receives().then_some(totals.tokens.received),
+            delivered: ledger.tokens_delivered(),
+            uncounted: ledger.observes_deliveries().then_some(totals.tokens.uncounted),
+            missing_on_wire: totals.wire_loss.1,
+        }
+    }
+}
+
+impl Itl {
+    /// Inter-token latency so far.
+    pub fn of(ledger: &Ledger) -> Self {
+        let delivered = |values| Spread::of(values).filter(|_| ledger.observes_deliveries());
+        Self {
+            sent: Spread::of(ledger.itl_sent()),
+            delivered: delivered(ledger.itl_delivered()),
+            sent_by_token: Spread::of(ledger.itl_sent_by_token()),
+            delivered_by_token: delivered(ledger.itl_delivered_by_token()),
+        }
+    }
+}
+
+fn gap(ledger: &Ledger) -> Gap {
+    let gap = ledger.gap();
+    Gap {
+        count: gap.count(),
+        p50: gap.quantile(0.5),
+        p90: gap.quantile(0.9),
+        p99: gap.quantile(0.99),
+        max: gap.max(),
+        max_rid: ledger.worst_gap().map(|g| g.rid.to_string()).unwrap_or_default(),
+        classes: gap.classes(),
+    }
+}
+
+impl Chunks {
+    /// Chunks so far.
+    pub fn of(ledger: &Ledger) -> Self {
+        let totals = ledger.totals();
+        let (counts, outcomes) = (totals.chunks, totals.chunks.outcomes);
+        let delivered = ledger.observes_deliveries();
+        Self {
+            sent: counts.sent,
+            received: ledger.observes_receives().then_some(counts.received),
+            delivered: delivered.then_some(outcomes.delivered),
+            merged: delivered.then_some(outcomes.merged),
+            dropped_predicted: ledger.dropped_predicted(),
+            dropped_confirmed: delivered.then_some(outcomes.dropped),
+            tokens_lost: delivered.then_some(outcomes.tokens_lost),
+            in_flight: delivered.then(|| ledger.undelivered()),
+            unjudged: delivered.then_some(outcomes.unjudged),
+        }
+    }
+}
+
+fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
+    let answers = &ledger.totals().answers;
+    (answers.seen > 0).then_some(AnswerCounts {
+        seen: answers.seen,
+        client_left: answers.client_left,
+        server_left: answers.server_left,
+        short_writes: answers.short_writes,
+        uncounted: answers.uncounted,
+        judged_alone: answers.judged_alone,
+        judged_alone_tokens: answers.judged_alone_tokens,
+        judged_alone_tokens_lost: answers.judged_alone_tokens_lost,
+        judged_alone_tokens_repeated: answers.judged_alone_tokens_repeated,
+        lacking_end: answers.lacking_end.rids,
+        claiming: answers.claiming,
+        tokens_claimed: answers.tokens_claimed,
+        events: answers.events,
+        event_tokens_max: answers.event_tokens_max,
+    })
+}
+
+fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
+    let group: &Group = &ledger.groups()[place];
+    let members: Vec<&Hop> = ledger.members(place).collect();
+    // Renaming a hop can leave its old line without hops.
+    if members.is_empty() {
+        return None;
+    }
+    let capabilities = |what: fn(Capabilities) -> bool| members.iter().any(|h| what(h.capabilities()));
+    let sum = |what: fn(&Hop) -> u64| members.iter().map(|h| what(h)).sum::<u64>();
+    let (sent, received) = (capabilities(|s| s.sent), capabilities(|s| s.received));
+    let seconds = window_ns as f64 / 1e9;
+    let per_second = |n: u64| if seconds > 0.0 { n as f64 / seconds } else { 0.0 };
+    let chunks = sum(|h| h.counts.chunks);
+    let frames = sum(|h| h.counts.frames_sent.max(h.counts.frames_received));
+    let wakeups = members.iter().map(|h| h.counts.wakeup_frames_max).max().filter(|&n| n > 0);
+    Some(HopLine {
+        name: group.name.clone(),
+        frames_sent: sent.then(|| sum(|h| h.counts.frames_sent)),
+        frames_forwarded: capabilities(|s| s.forwarded).then(|| sum(|h| h.counts.frames_forwarded)),
+        frames_received: received.then(|| sum(|h| h.counts.frames_received)),
+        chunks,
+        tokens: sum(|h| h.counts.tokens),
+        bytes: sum(|h| h.counts.bytes),
+        frames_per_s: per_second(frames),
+        chunks_per_s: per_second(chunks),
+        backlog_frames: (sent && received).then_some(group.backlog),
+        backlog_max_frames: (sent && received).then_some(group.backlog_max),
+        queue_wait_ns: Spread::of(&group.queue_wait),
+        queue_wait_classes: group.queue_wait.classes(),
+        send_wait_ns: Spread::of(&group.send_wait),
+        relay_ns: Spread::of(&group.relay),
+        processing_ns: Spread::of(&group.processing),
+        recv_wait_ns: Spread::of(&group.recv_wait),
+        wakeup_frames_max: wakeups,
+        wakeup_frames: Spread::of(&group.wakeups),
+        kernel_bytes_max: group.kernel.bytes_max,
+        inbox_max_frames: group.kernel.inbox_max,
+        undecoded: ledger
+            .undecoded_by_reason(place)
+            .into_iter()
+            .map(|(reason, count)| (reason.to_owned(), count))
+            .collect(),
+        busy: busy(ledger, members.iter().copied(), window_ns),
+        imbalance: imbalance(&members),
+        rids_moved: group.moved.rids,
+        out_of_order: group.out_of_order.rids,
+        workers: (members.len() > 1).then(|| members.iter().map(|h| worker(ledger, h, chunks, window_ns)).collect()),
+        lanes: lanes(&members, chunks),
+    })
+}
+
+fn share(part: u64, whole: u64) -> Option<f64> {
+    (whole > 0).then(|| part as f64 / whole as f64)
+}
+
+/// The connections, if there are more connections than receivers, which means several senders.
+fn lanes(members: &[&Hop], chunks: u64) -> Option<Vec<LaneLine>> {
+    let mut lanes: Vec<LaneLine> = members
+        .iter()
+        .flat_map(|hop| {
+            hop.lanes().map(|(lane, counts)| LaneLine {
+                lane,
+                worker: hop.worker,
+                frames: counts.frames,
+                chunks: counts.chunks,
+                tokens: counts.tokens,
+                share: share(counts.chunks, chunks),
+            })
+        })
+        .filter(|lane| lane.chunks > 0)
+        .collect();
+    lanes.sort_by_key(|lane| (std::cmp::Reverse(lane.chunks), lane.worker, lane.lane));
+    let several = lanes.len() > members.iter().filter(|hop| hop.counts.chunks > 0).count();
+    lanes.truncate(LANES);
+    several.then_some(lanes)
+}
+
+fn worker(ledger: &Ledger, hop: &Hop, chunks: u64, window_ns: u64) -> WorkerLine {
+    let (counts, capabilities) = (hop.counts, hop.capabilities());
+    WorkerLine {
+        tokens: counts.tokens,
+        share: share(counts.chunks, chunks),
+        queue_wait_ns: Spread::of_tally(&hop.queue_wait()),
+        busy: busy(ledger, std::iter::once(hop), window_ns),
+        worker: hop.worker,
+        endpoint: hop.endpoint.to_string(),
+        frames_sent: capabilities.sent.then_some(counts.frames_sent),
+        frames_received: capabilities.received.then_some(counts.frames_received),
+        chunks: counts.chunks,
+        bytes: counts.bytes,
+        backlog_max_frames: (capabilities.sent && capabilities.received).then_some(counts.backlog_max),
+    }
+}
+
+fn finding_lines(findings: &Findings, from: MonoNs) -> Vec<FindingLine> {
+    let line = |f: &trace::detect::Finding| FindingLine {
+        kind: f.kind.to_owned(),
+        severity: f.verdict.severity,
+        rid: f.verdict.rid.clone(),
+        hop: (!f.verdict.hop.is_empty()).then(|| f.verdict.hop.clone()),
+        at_ns: f.began.since(from),
+        summary: f.verdict.summary.clone(),
+        evidence: f.verdict.evidence.clone(),
+        advice: f.verdict.advice.clone(),
+    };
+    findings.sorted().into_iter().map(line).collect()
+}
+
+fn own(ledger: &Ledger, input: &ReportInput) -> Own {
+    let totals = ledger.totals();
+    Own {
+        cpu_ns: input.cpu_ns,
+        rss_bytes: input.rss_bytes,
+        events: totals.events,
+        events_missed: totals.missed.reported(),
+        missed_by_cause: totals.missed.by_cause().map(|(cause, n)| (cause.to_owned(), n)).into(),
+        frames_unannounced: totals.missed.unannounced,
+        frames_undecoded: totals.undecoded,
+        degraded: input.degraded.iter().cloned().chain(ledger.degraded().map(Value::String)).collect(),
+        sampling: input.sampling,
+    }
+}
+
+/// Processes in the order first observed, main threads first; `None` without samples.
+fn cpu(ledger: &Ledger) -> Option<Vec<CpuLine>> {
+    let sampled: Vec<&Thread> = ledger.threads().iter().filter(|t| t.total().is_some()).collect();
+    let first_seen = |pid: u32| sampled.iter().position(|t| t.id.pid == pid);
+    let mut relevant: Vec<&Thread> = sampled.iter().copied().filter(|t| is_relevant(t)).collect();
+    relevant.sort_by_key(|t| (first_seen(t.id.pid), t.part != Some(ThreadPart::Main), !t.is_receiver(), t.id.tid));
+    (!sampled.is_empty()).then(|| relevant.into_iter().filter_map(cpu_line).collect())
+}
+
+fn is_relevant(thread: &Thread) -> bool {
+    let busy = thread.total().is_some_and(|spent| spent.share(spent.wanted_ns()) >= MIN_SHARE);
+    busy || thread.is_receiver() || thread.part == Some(ThreadPart::Main)
+}
+
+fn cpu_line(thread: &Thread) -> Option<CpuLine> {
+    let (spent, id) = (thread.total()?, thread.id);
+    let poll = thread.poll.filter(|poll| poll.interval_ns > 0);
+    Some(CpuLine {
+        role: thread.role.to_string(),
+        pid: id.pid,
+        tid: id.tid,
+        name: thread.name.to_string(),
+        receives: thread.is_receiver(),
+        on_cpu: Some(spent.share(spent.on_ns)),
+        run_wait: spent.starved_ns().map(|ns| spent.share(ns)),
+        throttled: spent.throttled_ns().map(|ns| spent.share(ns)),
+        away_from_poll: poll.map(|p| 1.0 - p.polled_ns as f64 / p.interval_ns as f64),
+        wakeups_per_s: poll.map(|p| p.wakeups as f64 * 1e9 / p.interval_ns as f64),
+    })
+}

@@ -1,0 +1,55 @@
+//! Waits of responses in a frontend.
+
+use serde::{Deserialize, Serialize};
+
+use super::brief::row;
+use super::hostile::plain;
+use super::{Report, Spread};
+use trace::ledger::Ledger;
+use trace::words::{duration, plural};
+
+/// Waits of responses in a frontend.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FrontendCounts {
+    /// Number of responses with a wait.
+    pub responses: u64,
+    /// From the server's write of a first token to the frontend's; `null` if none is known.
+    pub first_token_ns: Option<Spread>,
+    /// From the server's write of a last token to the frontend's; `null` if none is known.
+    pub last_token_ns: Option<Spread>,
+    /// Request with the longest wait.
+    pub worst_rid: String,
+}
+
+/// Summary of the ledger's waits. `None` without any.
+pub(super) fn frontend(ledger: &Ledger) -> Option<FrontendCounts> {
+    let waits = ledger.frontend();
+    (waits.responses > 0).then(|| FrontendCounts {
+        responses: waits.responses,
+        first_token_ns: Spread::of(&waits.first_token),
+        last_token_ns: Spread::of(&waits.last_token),
+        worst_rid: waits.worst.rid.to_string(),
+    })
+}
+
+impl FrontendCounts {
+    /// One sentence for each kind of token.
+    pub(super) fn lines(&self) -> Vec<String> {
+        let kinds = [("first", self.first_token_ns), ("last", self.last_token_ns)];
+        let line = |(which, waits): (&str, Option<Spread>)| {
+            let Spread { count, p50, p90, p99, max } = waits?;
+            let [p50, p90, p99, max] = [p50, p90, p99, max].map(duration);
+            let responses = plural(count, "response");
+            Some(format!("{which} tokens wait: median {p50}, p90 {p90}, p99 {p99}, max {max} over {responses}"))
+        };
+        kinds.into_iter().filter_map(line).collect()
+    }
+}
+
+pub(super) fn rows(out: &mut String, report: &Report) {
+    let Some(waits) = &report.frontend else { return };
+    for (n, line) in waits.lines().iter().enumerate() {
+        row(out, if n == 0 { "frontend" } else { "" }, line);
+    }
+    row(out, "", &format!("worst: {}", plain(&waits.worst_rid)));
+}

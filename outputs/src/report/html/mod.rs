@@ -1,0 +1,202 @@
+//! The report as one HTML file for an incident, without scripts or external resources. Request ids may hold anything, so all text is
+//! escaped, and the page's policy forbids scripts and loading.
+
+mod charts;
+mod plot;
+mod tables;
+
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+use super::brief::{self, unknown as not_observed};
+use super::hostile::lines;
+use super::{Clock, FindingLine, Report, Spread};
+use trace::words::{count, duration, share};
+
+const STYLE: &str = include_str!("style.css");
+/// The page runs no script and loads nothing.
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+
+pub(super) fn render(report: &Report, clock: &Clock) -> String {
+    let lost = report.losses.confirmed.iter().flat_map(|list| &list.lines);
+    let named = lost.flat_map(|line| &line.ranges).any(|range| !range.ids.is_empty());
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                meta name="viewport" content="width=device-width,initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                title { "tokengap: " (report.verdict) }
+                style { (PreEscaped(STYLE)) }
+            }
+            body {
+                main {
+                    (head(report, clock))
+                    (facts(report))
+                    (section("Findings", Some(findings(report, clock))))
+                    (section("Where the time goes", tables::path(report)))
+                    (section("Worst requests", tables::slowest(report, clock)))
+                    (section("Lost tokens", Some(tables::losses(report))))
+                    (section("Cost of the streaming mode", tables::modes(report)))
+                    (section("How long tokens waited", Some(charts::waits(report))))
+                    (section("Over time", Some(charts::over_time(report, clock))))
+                    (section("Hops", super::table::hops(report).map(tables::draw)))
+                    (section("CPU", super::table::cpu(report).map(tables::draw)))
+                    (section("Python functions of the engine", tables::functions(report)))
+                    (section("The engine's own log", tables::log(report, clock)))
+                    (section("Limits and cost of the observation", Some(tables::own(report))))
+                    footer {
+                        "Made by tokengap from a " (report.schema) " report. Contains only numbers about requests and tokens: no prompt, no text, "
+                        (if named { "and token ids of lost tokens only" } else { "no token id" }) "."
+                    }
+                }
+            }
+        }
+    };
+    // Names come from the wire and must not hide or reverse text.
+    lines(&page.into_string())
+}
+
+fn section(heading: &str, body: Option<Markup>) -> Markup {
+    html! {
+        @if let Some(body) = body.filter(|body| !body.0.is_empty()) {
+            section { h2 { (heading) } (body) }
+        }
+    }
+}
+
+fn head(report: &Report, clock: &Clock) -> Markup {
+    let severity = match report.findings.first() {
+        Some(worst) => worst.severity.as_str(),
+        None if report.judged.iter().all(|judgement| judgement.judged) => "healthy",
+        None => "none",
+    };
+    let window = report.window_ns[1];
+    let length = duration(window);
+    let when = match (clock.wall(0), clock.wall(window)) {
+        (Some(from), Some(to)) => format!("{from} to {to} ({length})"),
+        _ => format!("{length}; the wall clock is unknown, so times are relative to the start of the capture"),
+    };
+    let engine = brief::engine(report);
+    html! {
+        header {
+            h1 { "tokengap report: " (report.source.kind) " of " (engine) }
+            p.verdict.(severity) { (report.verdict) }
+            p { b { "When" } " " (when) }
+            @if let Some(worst) = report.findings.first() {
+                p { b { "Since" } " " (clock.both(worst.at_ns)) }
+            }
+            p { b { "Engine" } " " (engine) ": " (brief::known_to_lose(report)) }
+        }
+    }
+}
+
+/// Key numbers, each with the total it is part of.
+fn facts(report: &Report) -> Markup {
+    let fact = |name: &str, value: String, note: String| {
+        html! { div { dt { (name) } dd { (value) small { (note) } } } }
+    };
+    let observed = |n: Option<u64>| n.map_or_else(not_observed, count);
+    let time = |ns: Option<u64>| ns.map_or_else(not_observed, duration);
+    let p99 = |of: Option<Spread>| of.map_or_else(not_observed, |s| duration(s.p99));
+    let percent = |share: Option<f64>| share.map_or_else(not_observed, trace::words::percent);
+    let (requests, tokens, chunks, itl) = (&report.requests, &report.tokens, &report.chunks, &report.itl_ns);
+    let gap = report.gap_ns.as_ref();
+    let backlog = report.hops.iter().filter_map(|h| Some((h.backlog_max_frames?, &h.name)));
+    let backlog = backlog.max();
+    let receivers = report.cpu.iter().flatten().filter(|c| c.receives);
+    let busiest = receivers.max_by(|a, b| a.on_cpu.unwrap_or(0.0).total_cmp(&b.on_cpu.unwrap_or(0.0)));
+    html! {
+        dl.facts {
+            (fact("Requests", count(requests.seen), brief::outcomes(requests)))
+            (fact(
+                "Gap, median",
+                time(gap.and_then(|g| g.p50)),
+                gap.map_or_else(not_observed, |g| {
+                    format!("p90 {}, p99 {}, max {}", time(g.p90), time(g.p99), time(g.max))
+                }),
+            ))
+            (fact(
+                "Tokens sent",
+                count(tokens.sent),
+                format!("{} received, {} delivered", observed(tokens.received), observed(tokens.delivered)),
+            ))
+            (fact(
+                "Tokens lost, confirmed",
+                observed(chunks.tokens_lost),
+                match (chunks.dropped_confirmed, chunks.dropped_predicted) {
+                    (Some(n), _) => format!("in {} chunks, {} of all", count(n), share(n, chunks.sent)),
+                    (None, Some(n)) => format!("{} chunks predicted to be lost", count(n)),
+                    (None, None) => not_observed(),
+                },
+            ))
+            (fact(
+                "Inter-token latency p99, client",
+                p99(itl.delivered_by_token),
+                format!("as the engine sent {}", p99(itl.sent_by_token)),
+            ))
+            (fact(
+                "Backlog, max",
+                backlog.map_or_else(not_observed, |(n, _)| format!("{} frames", count(n))),
+                backlog.map_or_else(String::new, |(_, name)| name.clone()),
+            ))
+            (fact(
+                "Busiest consumer, on CPU",
+                busiest.map_or_else(not_observed, |c| percent(c.on_cpu)),
+                busiest.map_or_else(String::new, |c| {
+                    let (wait, throttled) = (percent(c.run_wait), percent(c.throttled));
+                    format!("{} {}: {wait} waiting for a CPU, {throttled} throttled", c.role, c.tid)
+                }),
+            ))
+        }
+    }
+}
+
+fn findings(report: &Report, clock: &Clock) -> Markup {
+    html! {
+        @if report.findings.is_empty() {
+            p { "None." }
+        } @else {
+            ol.findings {
+                @for (finding, number) in report.findings.iter().zip(1..) { (one_finding(number, finding, clock)) }
+            }
+        }
+    }
+}
+
+fn one_finding(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
+    let severity = finding.severity.as_str();
+    html! {
+        li.(severity) id={ "finding-" (number) } {
+            h3 { (number) ". " span.severity { (severity) } " " (finding.kind) }
+            p { (finding.summary) }
+            p.dim {
+                "Since " (clock.both(finding.at_ns))
+                @if let Some(hop) = &finding.hop { ", on " (hop) }
+                @if !finding.rid.is_empty() { ", worst " span.rid { (finding.rid) } }
+            }
+            @if let Some(advice) = &finding.advice {
+                p.advice { (advice) }
+            }
+            @if !finding.evidence.is_empty() {
+                dl.evidence {
+                    @for (name, value) in &finding.evidence {
+                        div { dt { (name) } dd { (evidence(name, value)) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Formats a piece of evidence for people; names of durations end in `_ns`.
+fn evidence(name: &str, value: &serde_json::Value) -> String {
+    match (value.as_u64(), value.as_f64(), value.as_str()) {
+        (Some(ns), _, _) if name.ends_with("_ns") => duration(ns),
+        (Some(n), _, _) => count(n),
+        (None, Some(n), _) => format!("{n:.3}"),
+        (_, _, Some(text)) => text.to_owned(),
+        _ => value.to_string(),
+    }
+}

@@ -1,0 +1,313 @@
+//! Tables: attribution of time, the slowest requests, losses with their proof, the cost of the streaming mode, missed observations, and data
+//! from inside the engine.
+
+use maud::{Markup, Render, html};
+
+use super::super::table::Kind::{self, Hop, Number, Rid, Text};
+use super::super::table::{self as report_table, Table};
+use super::super::{Clock, LossList, ModeLine, Report, SlowLine, Spread, bar, brief};
+use super::plot::at;
+use trace::words::{bytes, count, duration, known, percent, plural, share};
+
+/// Renders a table that scrolls sideways if it is wider than the page. Values that are text are escaped.
+pub(super) fn draw<R: Render, const N: usize>(Table { columns, rows }: Table<'_, N, R>) -> Markup {
+    let class = |kind: Kind| match kind {
+        Text => None,
+        Number => Some("n"),
+        Rid => Some("rid"),
+        Hop => Some("hop"),
+    };
+    html! {
+        div.scroll {
+            table {
+                thead {
+                    tr {
+                        @for (name, kind) in columns {
+                            th class=[class(kind).filter(|_| kind == Number)] { (name) }
+                        }
+                    }
+                }
+                tbody {
+                    @for row in rows {
+                        tr {
+                            @for (cell, (_, kind)) in row.into_iter().zip(columns) {
+                                td class=[class(kind)] { (cell) }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Colours of segments; further ones share the last.
+const COLOURS: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
+
+pub(super) fn path(report: &Report) -> Option<Markup> {
+    let segments = bar::segments(&report.path);
+    let colour = |place: usize| COLOURS[place.min(COLOURS.len() - 1)];
+    (!segments.is_empty()).then(|| {
+        html! {
+            p.shares {
+                @for (place, part) in segments.iter().enumerate() {
+                    span.bar.(colour(place)) style={ "flex:" (format!("{:.4}", part.share)) }
+                        title={ (percent(part.share)) " " (part.name) } {}
+                }
+            }
+            p {
+                @for (place, part) in segments.iter().enumerate() {
+                    span.key.(colour(place)) {} " " (percent(part.share)) " " (part.name) " "
+                }
+            }
+            (draw(report_table::path(&report.path)))
+        }
+    })
+}
+
+/// Chunks by outcome, with the evidence for it.
+pub(super) fn losses(report: &Report) -> Markup {
+    let (c, losses) = (&report.chunks, &report.losses);
+    let predicted = losses.predicted.as_ref().filter(|_| losses.confirmed.is_none());
+    let outcomes = [
+        (
+            "Dropped, confirmed",
+            c.dropped_confirmed,
+            "proven: a later delivery of the same request lacks them, and the counts confirm it",
+        ),
+        (
+            "Dropped, predicted",
+            c.dropped_predicted,
+            "received in one wakeup with another chunk of their request, on a release that keeps only the last",
+        ),
+        (
+            "Merged",
+            c.merged,
+            "delivered merged with another chunk: no token is lost, but they arrive late and in bursts",
+        ),
+        ("In flight", c.in_flight, "not delivered at the end of the capture, or when their request was closed"),
+        (
+            "Unjudged",
+            c.unjudged,
+            "observations were missed during their delivery, or counts alone do not show its content",
+        ),
+    ];
+    html! {
+        table {
+            tbody {
+                @for (name, chunks, proof) in outcomes {
+                    tr {
+                        th { (name) }
+                        td.n { (known(chunks, |n| format!("{} ({})", count(n), share(n, c.sent)))) }
+                        td { (if chunks.is_some() { proof } else { "not observable with the attached probes" }) }
+                    }
+                }
+                tr {
+                    th { "Missing on the wire" }
+                    td.n { (count(report.tokens.missing_on_wire)) }
+                    td { "tokens that were sent according to a stream's own counts but that no frame carried" }
+                }
+            }
+        }
+        @if let Some(list) = &losses.confirmed {
+            (affected_requests(list, "Which tokens were lost: confirmed"))
+        }
+        @if let Some(list) = predicted {
+            (affected_requests(list, "Which tokens are expected to be lost: predicted"))
+        }
+        @if let Some(calls) = &report.tool_calls {
+            h3 { "Tool calls of responses" }
+            p { (calls.summary()) }
+            ul {
+                @for (rid, explanation) in calls.notable() {
+                    li { code { (rid) } ": " (explanation) }
+                }
+            }
+        }
+    }
+}
+
+/// Maximum number of requests listed with missing positions; the JSON lists more.
+const LOSSY: usize = 50;
+/// Maximum number of ranges and ids per request.
+const RANGES: usize = 40;
+
+fn affected_requests(list: &LossList, heading: &str) -> Markup {
+    if list.lines.is_empty() {
+        return Markup::default();
+    }
+    html! {
+        h3 { (heading) }
+        p { (plural(list.requests, "request")) ", worst first." }
+        (draw(report_table::losses(list, LOSSY, RANGES)))
+        @if list.lines.len() > LOSSY {
+            p.dim { "The JSON lists " (count(list.lines.len() as u64)) "." }
+        }
+    }
+}
+
+/// Ids and bytes on each hop, with the cost of the other mode.
+pub(super) fn modes(report: &Report) -> Option<Markup> {
+    let modes = &report.modes;
+    let lines: Vec<&ModeLine> = modes.hops.iter().chain(&modes.client).collect();
+    lines.first()?;
+    let table = Table::new(
+        lines,
+        [
+            ("Where", Hop, &|line| line.name.clone()),
+            ("Tokens", Number, &|line| count(line.tokens)),
+            ("Ids listed", Number, &|line| count(line.ids)),
+            ("Repeats", Number, &|line| count(line.ids_repeated)),
+            ("Bytes", Number, &|line| known(line.bytes, bytes)),
+            ("Bytes per token", Number, &|line| known(line.bytes_per_token, |n| format!("{n:.0}"))),
+            ("New ids only, estimate", Number, &|line| known(line.bytes_if_incremental_estimate, bytes)),
+            ("All ids so far, estimate", Number, &|line| known(line.bytes_if_cumulative_estimate, bytes)),
+        ],
+    );
+    Some(html! {
+        p.dim { "Estimates assume " (modes.bytes_per_id) " bytes per id." }
+        (draw(table))
+    })
+}
+
+pub(super) fn own(report: &Report) -> Markup {
+    let own = &report.own;
+    html! {
+        ul {
+            @for what in brief::not_observed(report) {
+                li { "Not observed: " (what) "." }
+            }
+            @for failure in brief::degraded(report) {
+                li { "Unavailable or failed: " (failure) "." }
+            }
+            @for (name, limit, times) in brief::limits_reached(report) {
+                li { "The limit " (name) " of " (count(limit)) " was reached " (plural(times, "time")) "." }
+            }
+            li {
+                "tokengap observed " (plural(own.events, "event")) " and missed " (count(own.missed())) "; "
+                (plural(own.frames_undecoded, "frame")) " could not be read"
+                @if let Some(ns) = own.cpu_ns { "; it used " (duration(ns)) " of CPU" }
+                @if let Some(n) = own.rss_bytes { " and " (bytes(n)) " of memory" }
+                "."
+            }
+        }
+    }
+}
+
+/// Size of the drawing beside each row.
+const WIDTH: f64 = 220.0;
+
+/// Requests with the longest waits, each drawn on the time axis of the run.
+pub(super) fn slowest(report: &Report, clock: &Clock) -> Option<Markup> {
+    let window = report.window_ns[1].max(1);
+    let drawn = format!("From first send to first receive, of {}", duration(window));
+    let sent = |ns: u64| match clock.time_of_day(ns) {
+        Some(time) => format!("{time} ({})", duration(ns)),
+        None => duration(ns),
+    };
+    let table = Table::new(
+        &report.slowest,
+        [
+            ("Request", Rid, &|line| line.rid.render()),
+            ("Gap", Number, &|line| line.gap_ns.map_or_else(|| waits(line, window), duration).render()),
+            (&drawn, Text, &|line| drawing(line, window)),
+            ("First sent", Number, &|line| known(line.first_sent_ns, sent).render()),
+            ("Tokens sent", Number, &|line| count(line.tokens_sent).render()),
+            ("Received", Number, &|line| known(line.tokens_received, count).render()),
+            ("Lost", Number, &|line| known(line.tokens_lost, count).render()),
+            ("Inter-token p50, p90, p99: client", Number, &|line| itl(line.itl_ns.delivered).render()),
+            ("Engine", Number, &|line| itl(line.itl_ns.sent).render()),
+            ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").render()),
+        ],
+    );
+    (!report.slowest.is_empty()).then(|| draw(table))
+}
+
+fn itl(itl: Option<Spread>) -> String {
+    known(itl, |s| [s.p50, s.p90, s.p99].map(duration).join(", "))
+}
+
+/// For a request whose first token has not been received.
+fn waits(line: &SlowLine, window: u64) -> String {
+    match (line.first_sent_ns, line.first_received_ns) {
+        (Some(sent), None) => format!("over {}", duration(window.saturating_sub(sent))),
+        _ => String::from("-"),
+    }
+}
+
+fn drawing(line: &SlowLine, window: u64) -> Markup {
+    let x = |ns: u64| 3.0 + (ns.min(window) as f64 / window as f64) * (WIDTH - 6.0);
+    let label = match (line.first_sent_ns.map(duration), line.first_received_ns.map(duration)) {
+        (Some(sent), Some(received)) => format!("first sent at {sent}, first received at {received}"),
+        (Some(sent), None) => format!("first sent at {sent}, receive not observed"),
+        (None, Some(received)) => format!("first received at {received}, send not observed"),
+        (None, None) => return "not observed".render(),
+    };
+    html! {
+        svg viewBox={ "0 0 " (WIDTH) " 18" } style={ "width:" (WIDTH) "px" } role="img" aria-label=(label) {
+            title { (label) }
+            path.grid d={ "M0 9H" (WIDTH) } {}
+            @if let Some(sent) = line.first_sent_ns {
+                @let (from, to) = (x(sent), x(line.first_received_ns.unwrap_or(window)));
+                rect.wait x=(at(from)) y="4" width=(at((to - from).max(1.5))) height="10" rx="2" {}
+                path.axis d={ "M" (at(from)) " 1v16" } {}
+            }
+            @if let Some(received) = line.first_received_ns {
+                circle.event cx=(at(x(received))) cy="9" r="2.6" {}
+            }
+        }
+    }
+}
+
+/// Maximum number of functions and pairs of stages listed; the JSON has more.
+const LIMIT: usize = 12;
+/// Maximum number of requests shown stage by stage.
+const TABLES: usize = 5;
+
+pub(super) fn functions(report: &Report) -> Option<Markup> {
+    let roles = report.stacks.as_ref()?;
+    Some(html! {
+        @for role in roles {
+            h3 { (role.role) }
+            p.dim { (plural(role.running, "stack")) " of running threads, of " (count(role.stacks)) " read" }
+            (draw(report_table::functions(role, LIMIT)))
+        }
+    })
+}
+
+/// Stages of requests, named by the engine.
+pub(super) fn log(report: &Report, clock: &Clock) -> Option<Markup> {
+    let log = report.stages.as_ref()?;
+    let pairs = Table::new(
+        log.between.iter().take(LIMIT),
+        [
+            ("From", Text, &|pair| pair.from.clone()),
+            ("To", Text, &|pair| pair.to.clone()),
+            ("Requests", Number, &|pair| count(pair.ns.count)),
+            ("p50", Number, &|pair| duration(pair.ns.p50)),
+            ("p99", Number, &|pair| duration(pair.ns.p99)),
+            ("max", Number, &|pair| duration(pair.ns.max)),
+        ],
+    );
+    Some(html! {
+        p {
+            (plural(log.logged, "stage")) " of " (plural(log.requests, "request"))
+            ", by the engine's own clock; not observed on a socket."
+        }
+        @if let Some(with) = &log.gap_with_states {
+            p {
+                "Gaps and the receiver's number of request states correlate with " (format!("{:.2}", with.spearman))
+                " (Spearman's rank correlation, " (plural(with.n, "request")) ")."
+            }
+        }
+        @for stages in log.slowest.iter().take(TABLES) {
+            h3.rid { (stages.rid) }
+            p.dim { "gap " (duration(stages.gap_ns)) }
+            (draw(report_table::stages(stages, clock)))
+        }
+        @if !log.between.is_empty() {
+            h3 { "From stage to stage" }
+            (draw(pairs))
+        }
+    })
+}

@@ -1,0 +1,191 @@
+//! Kinds of faults that a run could have shown: what its sources observed decides, so a replay has the same answer as the live run.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::Report;
+use trace::detect::Severity;
+use trace::ledger::{Hop, Ledger};
+use trace::words::{names, plural};
+
+/// Share of chunks with a known outcome below which losses count as not judged.
+const JUDGED_SHARE: f64 = 0.9;
+
+/// Reason of what no log line shows.
+const OF_LOG: &str = "the log does not show them";
+
+/// Kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FaultKind {
+    /// First tokens that wait between scheduler and tokenizer.
+    FirstTokenGap,
+    /// Tokens that reach no client.
+    LostTokens,
+    /// An engine that sends nothing.
+    EngineSilence,
+    /// Frames that wait on a hop.
+    Queues,
+    /// Tokens that reach their client late or merged.
+    Delivery,
+    /// Clients that leave or read slowly.
+    Clients,
+}
+
+names! {
+    FaultKind {
+        FirstTokenGap = "first-token gap",
+        LostTokens = "lost tokens",
+        EngineSilence = "engine silence",
+        Queues = "queues",
+        Delivery = "late delivery",
+        Clients = "clients",
+    }
+}
+
+/// Whether faults of one kind would have been found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Judgement {
+    /// The kind.
+    pub fault: FaultKind,
+    /// Whether the run could have shown it.
+    pub judged: bool,
+    /// Why not; `null` if judged.
+    pub reason: Option<String>,
+}
+
+/// Judgements of all kinds of faults, in the order of [`FaultKind::ALL`].
+pub fn judgements(ledger: &Ledger) -> Vec<Judgement> {
+    let reason_of = |fault| match fault {
+        FaultKind::FirstTokenGap => unjudged_gap(ledger),
+        FaultKind::LostTokens => unjudged_loss(ledger),
+        FaultKind::EngineSilence => unjudged_silence(ledger),
+        FaultKind::Queues => unjudged_queues(ledger),
+        FaultKind::Delivery => unjudged_delivery(ledger),
+        FaultKind::Clients => unjudged_clients(ledger),
+    };
+    let judgement = |&fault: &FaultKind| {
+        let reason = reason_of(fault).map(str::to_owned);
+        Judgement { fault, judged: reason.is_none(), reason }
+    };
+    FaultKind::ALL.iter().map(judgement).collect()
+}
+
+/// Reason that concerns all that frames show; `None` if frames are observed.
+fn without_frames(ledger: &Ledger, of_log: &'static str) -> Option<&'static str> {
+    if !ledger.hops().is_empty() {
+        return None;
+    }
+    Some(if ledger.stages().counts.logged > 0 { of_log } else { "no frames are observed" })
+}
+
+fn unjudged_gap(ledger: &Ledger) -> Option<&'static str> {
+    let is_waiting = || ledger.requests().any(|request| request.waiting_since().is_some());
+    if ledger.observes_gaps() && (ledger.gap().count() > 0 || is_waiting()) {
+        return None;
+    }
+    let of_log = "the log has not both times of a first token";
+    let of_frames =
+        if ledger.observes_receives() { "no first token was seen on both ends" } else { "receives are not observed" };
+    Some(without_frames(ledger, of_log).unwrap_or(of_frames))
+}
+
+fn unjudged_loss(ledger: &Ledger) -> Option<&'static str> {
+    let totals = ledger.totals();
+    let outcomes = totals.chunks.outcomes;
+    let judged = outcomes.chunks() - outcomes.unjudged;
+    if totals.answers.judged_alone > 0 || judged > 0 && judged as f64 >= JUDGED_SHARE * outcomes.chunks() as f64 {
+        return None;
+    }
+    let of_frames = if ledger.observes_deliveries() {
+        "responses carry text that is not counted, or parts of them were not observed"
+    } else if ledger.dropped_predicted().is_some() && totals.chunks.received > 0 {
+        return None;
+    } else if ledger.observes_receives() {
+        "deliveries are not observed, and what this release does with queued chunks is not known"
+    } else {
+        "neither receives nor deliveries are observed"
+    };
+    let without_frames = without_frames(ledger, OF_LOG);
+    let of_responses =
+        (totals.answers.seen > 0).then_some("responses list no token ids, or no count to compare them with");
+    Some(match without_frames {
+        Some(reason) => of_responses.unwrap_or(reason),
+        None => of_frames,
+    })
+}
+
+fn unjudged_silence(ledger: &Ledger) -> Option<&'static str> {
+    if ledger.itl_sent().count() > 0 {
+        return None;
+    }
+    Some(without_frames(ledger, OF_LOG).unwrap_or("no request sent two chunks"))
+}
+
+fn unjudged_queues(ledger: &Ledger) -> Option<&'static str> {
+    let has_both_ends = |hop: &Hop| hop.capabilities().sent && hop.capabilities().received;
+    if ledger.hops().iter().any(has_both_ends) {
+        return None;
+    }
+    Some(without_frames(ledger, OF_LOG).unwrap_or("receives are not observed"))
+}
+
+fn unjudged_delivery(ledger: &Ledger) -> Option<&'static str> {
+    if ledger.delivery_wait().count() > 0 || ledger.itl_delivered().count() > 0 {
+        return None;
+    }
+    let of_frames = if ledger.observes_deliveries() {
+        "no delivery could be matched with its chunks"
+    } else {
+        "deliveries are not observed"
+    };
+    Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
+}
+
+fn unjudged_clients(ledger: &Ledger) -> Option<&'static str> {
+    if ledger.totals().answers.seen > 0 {
+        return None;
+    }
+    let of_frames = if ledger.observes_deliveries() { "no response ended" } else { "responses are not observed" };
+    Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
+}
+
+/// Summary in one sentence: the worst finding, else what was judged and found healthy.
+pub(super) fn headline(report: &Report) -> String {
+    if let Some(worst) = report.findings.first().filter(|worst| worst.severity > Severity::Info) {
+        return format!("{}: {}", worst.severity.as_str().to_uppercase(), worst.summary);
+    }
+    let responses = report.answers.map_or(0, |answers| answers.seen);
+    let seen = match report.requests.seen {
+        0 if responses == 0 => return String::from("NOTHING OBSERVED: no request crossed the watched hops"),
+        0 => plural(responses, "response"),
+        requests => plural(requests, "request"),
+    };
+    let found = if report.findings.is_empty() { "no findings" } else { "no warnings" };
+    match not_judged(&report.judged, true) {
+        None => format!("HEALTHY: {found}"),
+        Some(rest) if report.judged.iter().all(|judgement| !judgement.judged) => {
+            format!("NOT JUDGED: {seen}, {found}; {rest}")
+        }
+        Some(rest) => format!("{} in {seen}; not judged: {rest}", found.to_uppercase()),
+    }
+}
+
+/// Kinds of faults that were not judged, those with one reason together; `None` if all were judged.
+pub fn not_judged(judgements: &[Judgement], with_reasons: bool) -> Option<String> {
+    let mut words = String::new();
+    let mut rest = judgements.iter().filter(|judgement| !judgement.judged).peekable();
+    while let Some(Judgement { fault, reason, .. }) = rest.next() {
+        words.push_str(fault.as_str());
+        let next = rest.peek();
+        let ends_group = next.is_none_or(|next| next.reason != *reason);
+        if let Some(reason) = reason.as_ref().filter(|_| with_reasons && ends_group) {
+            let _ = write!(words, " ({reason})");
+        }
+        if next.is_some() {
+            words.push_str(if with_reasons && ends_group { "; " } else { ", " });
+        }
+    }
+    (!words.is_empty()).then_some(words)
+}

@@ -1,0 +1,185 @@
+//! The report as Markdown for an incident channel or an issue: a short summary, then details.
+
+use std::fmt::Write as _;
+
+use super::hostile::{markdown, markdown_code};
+use super::table::Kind::{Hop, Number, Rid, Text};
+use super::table::{self, Table};
+use super::{Clock, FrontendCounts, Report, bar, brief};
+use trace::words::{count, duration, known, plural, share};
+
+/// Maximum number of requests and findings listed.
+const LIMIT: usize = 10;
+/// Width of the bar in cells.
+const BAR: usize = 40;
+
+pub(super) fn render(report: &Report, clock: &Clock) -> String {
+    let mut out = String::new();
+    head(&mut out, report, clock);
+    findings(&mut out, report, clock);
+    lossy(&mut out, report);
+    tool_calls(&mut out, report);
+    slowest(&mut out, report);
+    path(&mut out, report);
+    if let Some(hops) = table::hops(report) {
+        section(&mut out, "Hops", hops);
+    }
+    if let Some(cpu) = table::cpu(report) {
+        section(&mut out, "CPU", cpu);
+    }
+    for role in report.stacks.iter().flatten() {
+        let heading = format!("Python functions of {}", markdown(&role.role));
+        section(&mut out, &heading, table::functions(role, LIMIT));
+    }
+    if let Some(worst) = report.stages.as_ref().and_then(|log| log.slowest.first()) {
+        let heading = format!("Worst request by the engine's log: {}", markdown_code(&worst.rid));
+        section(&mut out, &heading, table::stages(worst, clock));
+    }
+    own(&mut out, report);
+    out
+}
+
+/// Writes a table of cells that are escaped already. Columns are aligned by their kind.
+pub(crate) fn table<const N: usize>(out: &mut String, Table { columns, rows }: &Table<'_, N>) {
+    let _ = writeln!(out, "| {} |", columns.map(|(name, _)| name).join(" | "));
+    let _ = writeln!(out, "|{}|", columns.map(|(_, kind)| if kind == Number { "--:" } else { "---" }).join("|"));
+    for row in rows {
+        let _ = writeln!(out, "| {} |", row.join(" | "));
+    }
+}
+
+fn section<const N: usize>(out: &mut String, heading: &str, mut of: Table<'_, N>) {
+    for (cell, (_, kind)) in of.rows.iter_mut().flat_map(|row| row.iter_mut().zip(of.columns)) {
+        match kind {
+            Text => *cell = markdown(cell),
+            Rid | Hop => *cell = markdown_code(cell),
+            Number => {}
+        }
+    }
+    let _ = writeln!(out, "### {heading}\n");
+    table(out, &of);
+    out.push('\n');
+}
+
+fn head(out: &mut String, report: &Report, clock: &Clock) {
+    let _ = writeln!(out, "## {}\n", markdown(&report.verdict));
+    if let Some(worst) = report.findings.first() {
+        let _ = writeln!(out, "- **since** {}", clock.both(worst.at_ns));
+    }
+    let _ = writeln!(out, "- **requests** {}, in {}", brief::requests(&report.requests), duration(report.window_ns[1]));
+    let gap = report.gap_ns.as_ref().map_or_else(brief::unknown, brief::quantiles);
+    let _ = writeln!(out, "- **gap** {gap}");
+    let c = &report.chunks;
+    let lost = match (c.dropped_confirmed, c.dropped_predicted) {
+        (Some(n), _) => format!(
+            "{} tokens in {} chunks ({} of all), confirmed by counts",
+            known(c.tokens_lost, count),
+            count(n),
+            share(n, c.sent)
+        ),
+        (None, Some(n)) => format!("{} chunks predicted; deliveries were not observed", count(n)),
+        (None, None) => brief::unknown(),
+    };
+    let _ = writeln!(out, "- **lost** {lost}");
+    let itl = &report.itl_ns;
+    if let (Some(client), Some(sent)) = (itl.delivered_by_token, itl.sent_by_token) {
+        let [p50, p90, p99] = [client.p50, client.p90, client.p99].map(duration);
+        let sent = [sent.p50, sent.p90, sent.p99].map(duration).join(", ");
+        let at_client = format!("p50 {p50}, p90 {p90}, p99 {p99} at the client");
+        let _ = writeln!(out, "- **inter-token latency** {at_client}; {sent} as the engine sent");
+    }
+    for line in report.frontend.iter().flat_map(FrontendCounts::lines) {
+        let _ = writeln!(out, "- **frontend** {line}");
+    }
+    let _ = writeln!(
+        out,
+        "- **engine** {}: {}\n",
+        markdown(&brief::engine(report)),
+        markdown(&brief::known_to_lose(report))
+    );
+}
+
+fn findings(out: &mut String, report: &Report, clock: &Clock) {
+    for (n, finding) in report.findings.iter().take(LIMIT).enumerate() {
+        let mark = finding.severity.as_str();
+        let _ = writeln!(out, "{}. **{mark}** {}: {}", n + 1, markdown(&finding.kind), markdown(&finding.summary));
+        let mut since = format!("   since {}", clock.both(finding.at_ns));
+        if !finding.rid.is_empty() {
+            let _ = write!(since, ", worst {}", markdown_code(&finding.rid));
+        }
+        let _ = writeln!(out, "{since}");
+        if let Some(advice) = &finding.advice {
+            let _ = writeln!(out, "   **do** {}", markdown(advice));
+        }
+    }
+    if report.findings.len() > LIMIT {
+        let _ = writeln!(out, "\nand {} more", report.findings.len() - LIMIT);
+    }
+    if !report.findings.is_empty() {
+        out.push('\n');
+    }
+}
+
+fn tool_calls(out: &mut String, report: &Report) {
+    let Some(calls) = &report.tool_calls else { return };
+    let _ = writeln!(out, "### Tool calls of responses: {}\n", calls.summary());
+    for (rid, explanation) in calls.notable() {
+        let _ = writeln!(out, "- {}: {explanation}", markdown_code(&rid));
+    }
+    out.push('\n');
+}
+
+fn lossy(out: &mut String, report: &Report) {
+    if let Some(list) = report.losses.confirmed.as_ref().filter(|list| !list.lines.is_empty()) {
+        let heading = format!("Lost tokens, confirmed: {}", plural(list.requests, "request"));
+        section(out, &heading, table::losses(list, LIMIT, LIMIT));
+    }
+}
+
+fn slowest(out: &mut String, report: &Report) {
+    if report.gap_ns.is_none() || report.slowest.is_empty() {
+        return;
+    }
+    let worst = Table::new(
+        report.slowest.iter().take(LIMIT),
+        [
+            ("Request", Rid, &|line| line.rid.clone()),
+            ("First sent", Number, &|line| known(line.first_sent_ns, duration)),
+            ("Gap", Number, &|line| known(line.gap_ns, duration)),
+            ("First received", Number, &|line| known(line.first_received_ns, duration)),
+            ("Tokens sent", Number, &|line| count(line.tokens_sent)),
+            ("Lost", Number, &|line| known(line.tokens_lost, count)),
+            ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").to_owned()),
+        ],
+    );
+    section(out, "Worst requests", worst);
+}
+
+fn path(out: &mut String, report: &Report) {
+    if let Some(bar) = bar::line(&report.path, BAR) {
+        let heading = format!("Where the time goes\n\n{}", markdown_code(&bar));
+        section(out, &heading, table::path(&report.path));
+    }
+}
+
+fn own(out: &mut String, report: &Report) {
+    let _ = writeln!(out, "### Not observed, and missed observations\n");
+    for what in brief::not_observed(report) {
+        let _ = writeln!(out, "- not observed: {what}");
+    }
+    for failure in brief::degraded(report) {
+        let _ = writeln!(out, "- unavailable or failed: {}", markdown(&failure));
+    }
+    for (name, limit, times) in brief::limits_reached(report) {
+        let _ =
+            writeln!(out, "- the limit {} of {} was reached {} times", markdown_code(name), count(limit), count(times));
+    }
+    let own = &report.own;
+    let _ = writeln!(
+        out,
+        "- tokengap observed {} events, missed {}; {} frames could not be read",
+        count(own.events),
+        count(own.missed()),
+        count(own.frames_undecoded)
+    );
+}

@@ -1,0 +1,504 @@
+//! The report of a run, schema `tokengap.report/2`: fields may be added but never change their meaning. `null` means not observable with
+//! the attached sources, never 0. All times are nanoseconds; `window_ns` and `at_ns` count from the start of the capture.
+
+mod abandoned;
+pub mod bar;
+pub(crate) mod brief;
+mod build;
+mod frontend;
+pub mod hostile;
+mod html;
+mod judged;
+mod losses;
+pub(crate) mod markdown;
+mod modes;
+mod path;
+mod series;
+mod slowest;
+mod stacks;
+pub mod stages;
+pub(crate) mod table;
+mod text;
+mod tool_calls;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+pub use abandoned::{AbandonedReport, AbandonedRow};
+pub use brief::Clock;
+pub(crate) use brief::wrap;
+pub use frontend::FrontendCounts;
+pub use judged::{FaultKind, Judgement, judgements, not_judged};
+pub use losses::{LossLine, LossList, Losses, ids, places};
+pub use modes::{ModeLine, Modes};
+pub use path::LegLine;
+pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, ThreadSeries, TokenSeries};
+pub use slowest::SlowLine;
+pub use stacks::{StackFunctionLine, StackLine, StackShare};
+pub use tool_calls::{ToolCallCounts, ToolCallLine, explain_tool_calls};
+pub use trace::detect::attribution::{LegKind, ThreadState};
+pub use trace::ledger::ItlEnds;
+pub use trace::stats::Spread;
+
+use trace::detect::Severity;
+use trace::engine::{Mode, Waiter};
+use trace::{Analysis, ReportInput, SamplingCost};
+
+/// Name of the schema in reports.
+pub const SCHEMA: &str = "tokengap.report/2";
+
+/// Report of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// Summary in one sentence, the first line of every other form.
+    #[serde(default)]
+    pub verdict: String,
+    /// Kinds of faults that the run could have shown.
+    #[serde(default)]
+    pub judged: Vec<Judgement>,
+    /// Source of the observations.
+    pub source: Source,
+    /// Start and end of the capture.
+    pub window_ns: [u64; 2],
+    /// Start and end on the observed machine's `CLOCK_MONOTONIC`. All other times are relative to the start.
+    pub window_mono_ns: [u64; 2],
+    /// Start and end since the Unix epoch, by that machine's wall clock; `null` if unknown.
+    pub window_wall_ns: Option<[u64; 2]>,
+    /// Requests by outcome.
+    pub requests: Requests,
+    /// Tokens by the last stage they reached.
+    pub tokens: Tokens,
+    /// First receive at the tokenizer minus first send by the scheduler, over requests.
+    pub gap_ns: Option<Gap>,
+    /// Requests with the longest waits, worst gap first.
+    pub slowest: Vec<SlowLine>,
+    /// Chunks by outcome.
+    pub chunks: Chunks,
+    /// Lost tokens by request.
+    pub losses: Losses,
+    /// Responses to clients; absent if the end of none was observed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answers: Option<AnswerCounts>,
+    /// Responses with tool calls; absent without any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<ToolCallCounts>,
+    /// Requests that continued after their client left; absent without any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub abandoned: Option<AbandonedReport>,
+    /// Waits of responses in a frontend; absent if none is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frontend: Option<FrontendCounts>,
+    /// Time between chunks of one request.
+    pub itl_ns: Itl,
+    /// Output modes and their cost.
+    pub modes: Modes,
+    /// Hops; hops of the same name are one entry.
+    pub hops: Vec<HopLine>,
+    /// Time of chunks between scheduler and tokenizer, by leg; absent if no leg was observed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub path: Vec<LegLine>,
+    /// CPU by thread.
+    pub cpu: Option<Vec<CpuLine>>,
+    /// Data from the engine's own log; absent if none was read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stages: Option<stages::StageReport>,
+    /// Python functions of the engine by role; `null` when no stacks were sampled.
+    pub stacks: Option<Vec<StackLine>>,
+    /// Time series of the run; `null` before the first event.
+    pub series: Option<Series>,
+    /// Findings, worst first.
+    pub findings: Vec<FindingLine>,
+    /// Cost of observation, and missed observations.
+    #[serde(rename = "self")]
+    pub own: Own,
+    /// Memory limits and how often each was reached.
+    pub limits: BTreeMap<String, LimitLine>,
+    /// Ground truth of the demo.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub demo: Option<Value>,
+}
+
+impl Report {
+    /// Report of the run so far, after a final detector run.
+    pub fn of(analysis: &Analysis, input: &ReportInput) -> Self {
+        build::build(analysis, input)
+    }
+
+    /// Renders one JSON document.
+    pub fn to_json(&self) -> String {
+        let json = serde_json::to_string_pretty(self).unwrap_or_else(|error| format!("{{\"error\": \"{error}\"}}"));
+        hostile::output(&json, hostile::EscapeForm::Json).into_owned()
+    }
+
+    /// Renders text of at most 100 columns.
+    pub fn to_text(&self) -> String {
+        text::render(self)
+    }
+
+    /// Whether all data comes from the engine's own log. Then no frame was observed, and counts of 0 frames, chunks or tokens mean nothing.
+    pub fn is_log_only(&self) -> bool {
+        self.hops.is_empty() && self.stages.is_some()
+    }
+
+    /// Renders Markdown, short enough for an issue.
+    pub fn to_markdown(&self, clock: &Clock) -> String {
+        markdown::render(self, clock)
+    }
+
+    /// Renders one HTML page without scripts or external resources.
+    pub fn to_html(&self, clock: &Clock) -> String {
+        html::render(self, clock)
+    }
+
+    /// Worst severity among the findings.
+    pub fn worst(&self) -> Option<Severity> {
+        self.findings.iter().map(|f| f.severity).max()
+    }
+}
+
+/// Source of the observations.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Source {
+    /// `demo`, `tap`, `attach`, ...
+    pub kind: String,
+    /// Name of the engine, in lower case.
+    pub engine: String,
+    /// Release, or the range of releases that match the wire format.
+    pub engine_version: Option<String>,
+    /// Output mode: from its release or flags, else from deliveries.
+    pub mode: Option<Mode>,
+    /// How its waiters process queued chunks.
+    pub waiter: Option<Waiter>,
+    /// Codecs and schemas reported by the source.
+    pub wire: Option<Value>,
+    /// First release that drops no queued chunk, if earlier ones do.
+    pub drops_fixed_in: Option<String>,
+}
+
+/// Numbers of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Requests {
+    /// Requests on any hop, without health checks.
+    pub seen: u64,
+    /// Requests with a finish reason, of any kind, in a frame.
+    pub finished: u64,
+    /// Requests that ended with an abort: in such a frame, or by an `AbortReq` alone.
+    pub aborted: u64,
+    /// Requests still running at the end of the window.
+    pub live: u64,
+    /// Requests whose first observed chunk was not their first.
+    pub joined_late: u64,
+    /// Requests whose rid was reused by another request in flight.
+    pub overwritten: u64,
+    /// Requests removed unfinished after a long silence.
+    pub orphaned: u64,
+    /// Health checks of the server, excluded from all findings.
+    pub health_checks: u64,
+}
+
+/// Numbers of tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Tokens {
+    /// Sent by the scheduler, by its own counts.
+    pub sent: u64,
+    /// Received by the tokenizer.
+    pub received: Option<u64>,
+    /// Delivered, each counted once; `null` if every response carries text only.
+    pub delivered: Option<u64>,
+    /// Sent to the tokenizer for text-only responses. Their delivery is unknown, and `delivered` excludes them.
+    pub uncounted: Option<u64>,
+    /// Missing on the wire, from the streams' own counts.
+    pub missing_on_wire: u64,
+}
+
+/// The gap.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Gap {
+    /// Number of requests whose first send and first receive were both observed.
+    pub count: u64,
+    /// Median.
+    pub p50: Option<u64>,
+    /// 90th percentile.
+    pub p90: Option<u64>,
+    /// 99th percentile.
+    pub p99: Option<u64>,
+    /// Maximum.
+    pub max: Option<u64>,
+    /// Request with the maximum; empty if there is none.
+    pub max_rid: String,
+    /// Non-empty buckets of the distribution: start, end (exclusive), number of requests.
+    pub classes: Vec<[u64; 3]>,
+}
+
+/// Numbers of chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Chunks {
+    /// Sent by the scheduler.
+    pub sent: u64,
+    /// Received by the tokenizer.
+    pub received: Option<u64>,
+    /// Carried by a delivery; of merged chunks, the first.
+    pub delivered: Option<u64>,
+    /// Merged into another chunk's delivery.
+    pub merged: Option<u64>,
+    /// Predicted drops: received in one wakeup with an earlier chunk of the request, in incremental mode on a release that keeps the last.
+    pub dropped_predicted: Option<u64>,
+    /// Dropped: in no delivery although a later chunk was delivered. Proven by counts.
+    pub dropped_confirmed: Option<u64>,
+    /// Tokens in the dropped chunks.
+    pub tokens_lost: Option<u64>,
+    /// Not delivered at the end of the window or of their request.
+    pub in_flight: Option<u64>,
+    /// Unknown outcome: observations were missed, or counts do not show which delivery carried the chunk.
+    pub unjudged: Option<u64>,
+}
+
+/// Finished responses to clients, one per request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AnswerCounts {
+    /// Number of responses.
+    pub seen: u64,
+    /// Closed early by the client.
+    pub client_left: u64,
+    /// Closed early by the server.
+    pub server_left: u64,
+    /// Responses with a partial or refused socket write: the client read more slowly than the server wrote.
+    pub short_writes: u64,
+    /// Responses whose tokens could not be counted: text only, or partly observed.
+    pub uncounted: u64,
+    /// Complete responses matched to no frame (a response plane).
+    pub judged_alone: u64,
+    /// Tokens carried by the unmatched responses.
+    pub judged_alone_tokens: u64,
+    /// Tokens claimed by their last events but not carried.
+    pub judged_alone_tokens_lost: u64,
+    /// Token ids that they list beyond that claim (`OpenAI` endpoints).
+    #[serde(default)]
+    pub judged_alone_tokens_repeated: u64,
+    /// Streams written to their end with neither a finish reason nor `[DONE]`.
+    #[serde(default)]
+    pub lacking_end: u64,
+    /// Responses whose last event claims a number of tokens.
+    #[serde(default)]
+    pub claiming: u64,
+    /// Sum of these numbers.
+    #[serde(default)]
+    pub tokens_claimed: u64,
+    /// Events with text or tokens, of HTTP responses; `null` without any.
+    #[serde(default)]
+    pub events: Option<u64>,
+    /// Maximum number of tokens in one event; `null` if no event shows its tokens.
+    #[serde(default)]
+    pub event_tokens_max: Option<u32>,
+}
+
+/// Time between chunks with tokens of one request, by chunk and by token. By token, the time is divided by the tokens of the later chunk
+/// and counted once for each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Itl {
+    /// Between the scheduler's sends of chunks of one request.
+    pub sent: Option<Spread>,
+    /// Between deliveries of one request.
+    pub delivered: Option<Spread>,
+    /// By token, between sends: inter-token latency of the engine.
+    pub sent_by_token: Option<Spread>,
+    /// By token, between deliveries: inter-token latency at the client.
+    pub delivered_by_token: Option<Spread>,
+}
+
+/// Traffic on the hops of one name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct HopLine {
+    /// `from->to` with role names.
+    pub name: String,
+    /// Frames that entered the hop.
+    pub frames_sent: Option<u64>,
+    /// Frames forwarded by the relay.
+    pub frames_forwarded: Option<u64>,
+    /// Frames received by the application.
+    pub frames_received: Option<u64>,
+    /// Chunks in the frames.
+    pub chunks: u64,
+    /// New tokens in them, from the streams' own counts.
+    pub tokens: u64,
+    /// Bytes of the frames.
+    pub bytes: u64,
+    /// Frames per second over the window.
+    pub frames_per_s: f64,
+    /// Chunks per second over the window.
+    pub chunks_per_s: f64,
+    /// Frames sent but not received at the end.
+    pub backlog_frames: Option<u64>,
+    /// Largest backlog in frames.
+    pub backlog_max_frames: Option<u64>,
+    /// Queue wait: received minus sent.
+    pub queue_wait_ns: Option<Spread>,
+    /// Non-empty buckets of the queue wait: start, end (exclusive), number of frames.
+    pub queue_wait_classes: Vec<[u64; 3]>,
+    /// Wait of the content in the sender: see [`trace::event::SendWait`]. `null` if messages have no timestamp and are sent through libzmq.
+    pub send_wait_ns: Option<Spread>,
+    /// Forwarded minus sent: the time inside the relay.
+    pub relay_ns: Option<Spread>,
+    /// Processed minus received.
+    pub processing_ns: Option<Spread>,
+    /// Received minus requested: how long receivers waited for a frame. Near zero while they are behind.
+    pub recv_wait_ns: Option<Spread>,
+    /// Maximum number of frames received in one wakeup.
+    pub wakeup_frames_max: Option<u32>,
+    /// Number of frames received in one wakeup, over finished wakeups.
+    pub wakeup_frames: Option<Spread>,
+    /// Maximum bytes of the hop in the kernel, not yet read by the receivers' libzmq.
+    pub kernel_bytes_max: Option<u64>,
+    /// Maximum number of frames in libzmq's own queues: sent, not received, and not in the kernel.
+    pub inbox_max_frames: Option<u64>,
+    /// Undecodable frames, by reason.
+    pub undecoded: BTreeMap<String, u64>,
+    /// Share of the window in which a receiver was processing a frame, mean over receivers; `null` if not observed.
+    pub busy: Option<f64>,
+    /// Ratio of the busiest receiver's chunks to their mean: 1 is even; `null` with a single receiver.
+    pub imbalance: Option<f64>,
+    /// Requests with chunks at more than one receiver.
+    pub rids_moved: u64,
+    /// Chunks received after a later one of their request.
+    pub out_of_order: u64,
+    /// The individual hops, if there are several.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub workers: Option<Vec<WorkerLine>>,
+    /// Individual connections, the 64 busiest first, if a receiver has several senders.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lanes: Option<Vec<LaneLine>>,
+}
+
+/// One connection into a receiver, from one sender.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LaneLine {
+    /// Its number, in the order in which the source observed the connections.
+    pub lane: u32,
+    /// Index of the receiver in its group.
+    pub worker: Option<u16>,
+    /// Frames that entered the hop.
+    pub frames: u64,
+    /// Chunks in the frames.
+    pub chunks: u64,
+    /// New tokens in the chunks.
+    pub tokens: u64,
+    /// Share of the line's chunks, from 0 to 1.
+    pub share: Option<f64>,
+}
+
+/// One of several hops of a name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct WorkerLine {
+    /// New tokens sent to it.
+    pub tokens: u64,
+    /// Share of the line's chunks, from 0 to 1.
+    pub share: Option<f64>,
+    /// Queue wait (received minus sent) in buckets of an eighth; `null` if receives are not observed.
+    pub queue_wait_ns: Option<Spread>,
+    /// Share of the window in which its receiver was processing a frame.
+    pub busy: Option<f64>,
+    /// Index of the receiver in its group.
+    pub worker: Option<u16>,
+    /// Endpoint.
+    pub endpoint: String,
+    /// Frames that entered the hop.
+    pub frames_sent: Option<u64>,
+    /// Frames received by the application.
+    pub frames_received: Option<u64>,
+    /// Chunks in the frames.
+    pub chunks: u64,
+    /// Bytes of the frames.
+    pub bytes: u64,
+    /// Largest backlog in frames.
+    pub backlog_max_frames: Option<u64>,
+}
+
+/// CPU use of one thread; each value is a share of one core.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CpuLine {
+    /// `scheduler`, `tokenizer`, ...
+    pub role: String,
+    /// Process id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Name of the thread in the kernel.
+    pub name: String,
+    /// Whether it receives frames from a hop.
+    pub receives: bool,
+    /// Time on a CPU.
+    pub on_cpu: Option<f64>,
+    /// Time runnable without a CPU.
+    pub run_wait: Option<f64>,
+    /// Time throttled by a cgroup quota.
+    pub throttled: Option<f64>,
+    /// Time outside the poll of its event loop.
+    pub away_from_poll: Option<f64>,
+    /// Idle polls of its event loop per second.
+    pub wakeups_per_s: Option<f64>,
+}
+
+/// One detector's verdict.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct FindingLine {
+    /// Kind of the detector.
+    pub kind: String,
+    /// Severity.
+    pub severity: Severity,
+    /// Worst affected request; empty if none.
+    pub rid: String,
+    /// Hop concerned; `null` if none.
+    pub hop: Option<String>,
+    /// Start of the problem.
+    pub at_ns: u64,
+    /// One sentence, with numbers.
+    pub summary: String,
+    /// Evidence by name.
+    pub evidence: BTreeMap<String, Value>,
+    /// Fix, if known.
+    pub advice: Option<String>,
+}
+
+/// Cost of observation, and missed observations.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Own {
+    /// CPU time spent.
+    pub cpu_ns: Option<u64>,
+    /// Resident memory.
+    pub rss_bytes: Option<u64>,
+    /// Events applied.
+    pub events: u64,
+    /// Missed observations counted by the source. Tokens lost by the engine are in `chunks.tokens_lost`.
+    pub events_missed: u64,
+    /// Missed observations by cause.
+    pub missed_by_cause: BTreeMap<String, u64>,
+    /// Missed frames that the source did not report, detected from the numbering of their lanes.
+    pub frames_unannounced: u64,
+    /// Undecodable frames.
+    pub frames_undecoded: u64,
+    /// Targets that could not be attached, each with its fix.
+    pub degraded: Vec<Value>,
+    /// Cost of reading Python stacks; absent when none were read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sampling: Option<SamplingCost>,
+}
+
+impl Own {
+    /// Number of missed observations, reported by the source or not.
+    pub fn missed(&self) -> u64 {
+        self.events_missed.saturating_add(self.frames_unannounced)
+    }
+}
+
+/// A limit of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitLine {
+    /// Its value.
+    pub limit: u64,
+    /// How often it was reached.
+    pub reached: u64,
+}

@@ -1,0 +1,116 @@
+//! Output modes: new tokens only or all tokens so far, with the cost of each mode on every hop.
+
+use serde::{Deserialize, Serialize};
+
+use trace::engine::Mode;
+use trace::ledger::{IdCounts, Ledger};
+
+/// Bytes per id for estimates. pickle and msgpack write ids above 65,535 in 5 bytes and smaller ones in 3; arrays of later releases take 8;
+/// JSON takes 6 or 7.
+const BYTES_PER_ID: u64 = 5;
+
+/// Output modes and their cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Modes {
+    /// Mode observed in deliveries; `null` if none is conclusive or they contradict each other.
+    pub delivered: Option<Mode>,
+    /// Hops, in path order.
+    pub hops: Vec<ModeLine>,
+    /// Deliveries to clients, ids only; `null` if not observed.
+    pub client: Option<ModeLine>,
+    /// Bytes per id assumed in every estimate.
+    pub bytes_per_id: u64,
+}
+
+/// Token ids on one hop or at the client.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ModeLine {
+    /// Name of the hop, or `client`.
+    pub name: String,
+    /// Bytes of its frames; `null` for clients, whose bytes are not counted.
+    pub bytes: Option<u64>,
+    /// Bytes per token.
+    pub bytes_per_token: Option<f64>,
+    /// Tokens that crossed, each counted once. Incremental mode would list this many ids.
+    pub tokens: u64,
+    /// Ids listed.
+    pub ids: u64,
+    /// Ids listed again.
+    pub ids_repeated: u64,
+    /// Ids that cumulative mode would list: the sum of the chunks' counts.
+    pub ids_if_cumulative: u64,
+    /// Bytes of the repeated ids. An estimate.
+    pub bytes_repeated_estimate: u64,
+    /// Bytes in incremental mode. An estimate.
+    pub bytes_if_incremental_estimate: Option<u64>,
+    /// Bytes in cumulative mode. An estimate.
+    pub bytes_if_cumulative_estimate: Option<u64>,
+}
+
+impl ModeLine {
+    fn of(name: &str, bytes: Option<u64>, counts: IdCounts) -> Option<Self> {
+        let IdCounts { tokens, listed, cumulative } = counts;
+        if listed == 0 || tokens == 0 {
+            return None;
+        }
+        let repeated = listed.saturating_sub(tokens);
+        let with = |ids: u64| {
+            let (more, less) = (ids.saturating_sub(listed), listed.saturating_sub(ids));
+            bytes.map(|bytes| (bytes + more * BYTES_PER_ID).saturating_sub(less * BYTES_PER_ID))
+        };
+        Some(Self {
+            name: name.to_owned(),
+            bytes,
+            bytes_per_token: bytes.map(|bytes| bytes as f64 / tokens as f64),
+            tokens,
+            ids: listed,
+            ids_repeated: repeated,
+            ids_if_cumulative: cumulative,
+            bytes_repeated_estimate: repeated * BYTES_PER_ID,
+            bytes_if_incremental_estimate: with(tokens),
+            bytes_if_cumulative_estimate: with(cumulative),
+        })
+    }
+}
+
+/// Mode observed in deliveries; `None` if they are inconclusive or contradictory.
+pub(super) fn delivered(ledger: &Ledger) -> Option<Mode> {
+    match ledger.totals().deliveries {
+        (1.., 0) => Some(Mode::Incremental),
+        (0, 1..) => Some(Mode::Cumulative),
+        _ => None,
+    }
+}
+
+pub(super) fn modes(ledger: &Ledger) -> Modes {
+    let hop = |place: usize| {
+        let group = &ledger.groups()[place];
+        let bytes = ledger.members(place).map(|hop| hop.counts.bytes).sum();
+        ModeLine::of(&group.name, Some(bytes), group.ids)
+    };
+    let client = ModeLine::of("client", None, ledger.totals().delivered_ids);
+    Modes {
+        delivered: delivered(ledger),
+        hops: (0..ledger.groups().len()).filter_map(hop).collect(),
+        client: client.filter(|_| ledger.observes_deliveries()),
+        bytes_per_id: BYTES_PER_ID,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_modes_bytes_are_estimated_from_ids() {
+        // Ten tokens, one per chunk.
+        let counts = |listed| IdCounts { tokens: 10, listed, cumulative: 55 };
+        let new = ModeLine::of("a->b", Some(1_000), counts(10)).unwrap();
+        assert_eq!((new.ids_repeated, new.bytes_per_token), (0, Some(100.0)));
+        assert_eq!(new.bytes_if_cumulative_estimate, Some(1_000 + 45 * 5));
+        let all = ModeLine::of("a->b", Some(1_225), counts(55)).unwrap();
+        assert_eq!((all.ids_repeated, all.bytes_repeated_estimate), (45, 225));
+        assert_eq!(all.bytes_if_incremental_estimate, Some(1_000));
+        assert_eq!(ModeLine::of("a->b", Some(9), IdCounts::default()), None);
+    }
+}

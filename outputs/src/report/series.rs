@@ -1,0 +1,278 @@
+//! Time series of a run in columns, with one value per slot.
+
+use serde::{Deserialize, Serialize};
+
+use trace::clock::MonoNs;
+use trace::event::Capabilities;
+use trace::ledger::{Ledger, Thread, TimeUse};
+use trace::stats::Tally;
+use trace::time_series::{HopSlot, SlotCounts, SlotValues, TimeSeries};
+
+/// Columns of equal length. A `null` column is not observable; a `null` value means nothing to measure in that slot.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Series {
+    /// Length of a slot; the last one ends at `to_ns` and may be shorter. It doubles when there are too many slots.
+    pub slot_ns: u64,
+    /// Start of the first slot, relative to the start of the capture.
+    pub from_ns: u64,
+    /// End of the last slot.
+    pub to_ns: u64,
+    /// Requests.
+    pub requests: RequestSeries,
+    /// Tokens.
+    pub tokens: TokenSeries,
+    /// Chunks.
+    pub chunks: ChunkSeries,
+    /// Gaps that ended in the slot.
+    pub gap_ns: Option<SpreadSeries>,
+    /// Hops; hops of the same name are one entry.
+    pub hops: Vec<HopSeries>,
+    /// Receiving threads and main threads.
+    pub threads: Vec<ThreadSeries>,
+    /// Observations missed by tokengap.
+    pub events_missed: Vec<u64>,
+}
+
+impl Series {
+    /// Number of slots.
+    pub fn len(&self) -> usize {
+        self.events_missed.len()
+    }
+
+    /// Whether there are no slots.
+    pub fn is_empty(&self) -> bool {
+        self.events_missed.is_empty()
+    }
+
+    /// Whether every column has a value for each slot, which a file need not fulfil.
+    pub fn has_equal_columns(&self) -> bool {
+        let Self { requests, tokens, chunks, gap_ns, hops, threads, .. } = self;
+        let counts = [&requests.begun, &requests.finished, &requests.live, &tokens.sent, &chunks.sent];
+        let optional = [&tokens.received, &tokens.delivered, &tokens.lost];
+        let optional =
+            optional.into_iter().chain([&chunks.merged, &chunks.dropped_predicted, &chunks.dropped_confirmed]);
+        let lengths = counts.into_iter().chain(optional.flatten()).map(Vec::len);
+        let lengths = lengths.chain(gap_ns.iter().flat_map(SpreadSeries::lengths));
+        let lengths = lengths.chain(hops.iter().flat_map(HopSeries::lengths));
+        let mut lengths = lengths.chain(threads.iter().flat_map(ThreadSeries::lengths));
+        lengths.all(|length| length == self.len())
+    }
+
+    /// Start of a slot, relative to the start of the capture.
+    pub fn begin_ns(&self, slot: usize) -> u64 {
+        self.from_ns.saturating_add(self.slot_ns.saturating_mul(slot as u64))
+    }
+
+    /// Length of a slot in seconds.
+    pub fn seconds(&self, slot: usize) -> f64 {
+        let end = if slot + 1 == self.len() { self.to_ns } else { self.begin_ns(slot + 1) };
+        end.saturating_sub(self.begin_ns(slot)) as f64 / 1e9
+    }
+}
+
+/// Requests by slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RequestSeries {
+    /// Seen for the first time.
+    pub begun: Vec<u64>,
+    /// Finished.
+    pub finished: Vec<u64>,
+    /// Live at its end.
+    pub live: Vec<u64>,
+}
+
+/// Tokens by slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenSeries {
+    /// Sent by the scheduler.
+    pub sent: Vec<u64>,
+    /// Received by the tokenizer.
+    pub received: Option<Vec<u64>>,
+    /// Delivered.
+    pub delivered: Option<Vec<u64>>,
+    /// Proven lost.
+    pub lost: Option<Vec<u64>>,
+}
+
+/// Chunks by slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChunkSeries {
+    /// Sent by the scheduler.
+    pub sent: Vec<u64>,
+    /// Merged into another chunk's delivery.
+    pub merged: Option<Vec<u64>>,
+    /// Predicted drops.
+    pub dropped_predicted: Option<Vec<u64>>,
+    /// Proven drops.
+    pub dropped_confirmed: Option<Vec<u64>>,
+}
+
+/// Durations by slot, in nanoseconds: quantiles are accurate to 6 %, the maximum is exact.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpreadSeries {
+    /// Number of durations that ended in the slot.
+    pub count: Vec<u64>,
+    /// Median.
+    pub p50: Vec<Option<u64>>,
+    /// 99th percentile.
+    pub p99: Vec<Option<u64>>,
+    /// Maximum.
+    pub max: Vec<Option<u64>>,
+}
+
+impl SpreadSeries {
+    fn lengths(&self) -> impl Iterator<Item = usize> + use<> {
+        [self.count.len(), self.p50.len(), self.p99.len(), self.max.len()].into_iter()
+    }
+}
+
+/// Hops of one name by slot.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HopSeries {
+    /// As in [`super::HopLine::name`].
+    pub name: String,
+    /// Frames that entered the hop.
+    pub frames_sent: Option<Vec<u64>>,
+    /// Frames received.
+    pub frames_received: Option<Vec<u64>>,
+    /// Chunks in the frames.
+    pub chunks: Vec<u64>,
+    /// Bytes of the frames.
+    pub bytes: Vec<u64>,
+    /// Finished wakeups of the receivers. Frames received per wakeup give its size.
+    pub wakeups: Option<Vec<u64>>,
+    /// Largest backlog in frames.
+    pub backlog_max_frames: Option<Vec<u64>>,
+    /// Largest sample of the bytes in kernel queues.
+    pub kernel_bytes_max: Option<Vec<Option<u64>>>,
+    /// Queue wait: received minus sent.
+    pub queue_wait_ns: Option<SpreadSeries>,
+}
+
+impl HopSeries {
+    fn lengths(&self) -> impl Iterator<Item = usize> {
+        let optional = [&self.frames_sent, &self.frames_received, &self.wakeups, &self.backlog_max_frames];
+        let counts = [&self.chunks, &self.bytes].into_iter().chain(optional.into_iter().flatten()).map(Vec::len);
+        let samples = self.kernel_bytes_max.iter().map(Vec::len);
+        counts.chain(samples).chain(self.queue_wait_ns.iter().flat_map(SpreadSeries::lengths))
+    }
+}
+
+/// CPU use of a thread by slot: shares of one core.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ThreadSeries {
+    /// `scheduler`, `tokenizer`, ...
+    pub role: String,
+    /// Process id.
+    pub pid: u32,
+    /// Thread id.
+    pub tid: u32,
+    /// Name of the thread.
+    pub name: String,
+    /// Whether it receives frames from a hop.
+    pub receives: bool,
+    /// On a CPU.
+    pub on_cpu: Vec<Option<f64>>,
+    /// Runnable without a CPU.
+    pub run_wait: Option<Vec<Option<f64>>>,
+    /// Throttled by its cgroup's quota.
+    pub throttled: Option<Vec<Option<f64>>>,
+}
+
+impl ThreadSeries {
+    fn lengths(&self) -> impl Iterator<Item = usize> {
+        [Some(&self.on_cpu), self.run_wait.as_ref(), self.throttled.as_ref()].into_iter().flatten().map(Vec::len)
+    }
+}
+
+/// Time series of a run; `None` before the first event.
+pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, (from, to): (MonoNs, MonoNs)) -> Option<Series> {
+    let (begun, moments) = (time_series.begun()?, time_series.moments(ledger));
+    let delivered = ledger.observes_deliveries();
+    let column = |what: fn(&SlotCounts) -> u64| moments.iter().map(|m| what(&m.passed)).collect::<Vec<u64>>();
+    let names = ledger.groups().iter().enumerate();
+    Some(Series {
+        slot_ns: time_series.slot_ns(),
+        from_ns: begun.since(from),
+        to_ns: to.since(from),
+        requests: RequestSeries {
+            begun: column(|p| p.begun),
+            finished: column(|p| p.finished),
+            live: moments.iter().map(|m| m.live).collect(),
+        },
+        tokens: TokenSeries {
+            sent: column(|p| p.tokens_sent),
+            received: ledger.observes_receives().then(|| column(|p| p.tokens_received)),
+            delivered: delivered.then(|| column(|p| p.tokens_delivered)),
+            lost: delivered.then(|| column(|p| p.tokens_lost)),
+        },
+        chunks: ChunkSeries {
+            sent: column(|p| p.chunks_sent),
+            merged: delivered.then(|| column(|p| p.chunks_merged)),
+            dropped_predicted: ledger.dropped_predicted().map(|_| column(|p| p.dropped_predicted)),
+            dropped_confirmed: delivered.then(|| column(|p| p.chunks_dropped)),
+        },
+        gap_ns: ledger.observes_gaps().then(|| spread(&moments.iter().map(|m| Some(&m.gap)))),
+        hops: names.filter_map(|(place, group)| hop(ledger, place, &group.name, &moments)).collect(),
+        threads: time_series
+            .threads()
+            .enumerate()
+            .filter_map(|(place, id)| thread(ledger.thread(id)?, place, &moments))
+            .collect(),
+        events_missed: column(|p| p.events_missed),
+    })
+}
+
+fn spread<'a>(tallies: &(impl Iterator<Item = Option<&'a Tally>> + Clone)) -> SpreadSeries {
+    let column = |what: fn(&Tally) -> Option<u64>| tallies.clone().map(|t| t.and_then(what)).collect();
+    SpreadSeries {
+        count: tallies.clone().map(|t| t.map_or(0, Tally::count)).collect(),
+        p50: column(|t| t.quantile(0.5)),
+        p99: column(|t| t.quantile(0.99)),
+        max: column(Tally::max),
+    }
+}
+
+fn hop(ledger: &Ledger, place: usize, name: &str, moments: &[SlotValues]) -> Option<HopSeries> {
+    // Renaming a hop can leave its old line without hops, and hops beyond the limit have no series.
+    ledger.members(place).next()?;
+    moments.iter().find(|m| m.hops.len() > place)?;
+    let capabilities = |what: fn(Capabilities) -> bool| ledger.members(place).any(|h| what(h.capabilities()));
+    let (sent, received) = (capabilities(|s| s.sent), capabilities(|s| s.received));
+    let slots = moments.iter().map(|m| m.hops.get(place));
+    let column = |what: fn(&HopSlot) -> u64| slots.clone().map(|s| s.map_or(0, what)).collect::<Vec<u64>>();
+    let kernel: Vec<Option<u64>> = slots.clone().map(|s| s?.kernel_bytes_max).collect();
+    let wakeups = column(|h| h.passed.wakeups);
+    Some(HopSeries {
+        name: name.to_owned(),
+        frames_sent: sent.then(|| column(|h| h.passed.frames_sent)),
+        frames_received: received.then(|| column(|h| h.passed.frames_received)),
+        chunks: column(|h| h.passed.chunks),
+        bytes: column(|h| h.passed.bytes),
+        wakeups: wakeups.iter().any(|&n| n > 0).then_some(wakeups),
+        backlog_max_frames: (sent && received).then(|| column(|h| h.backlog_max)),
+        kernel_bytes_max: kernel.iter().any(Option::is_some).then_some(kernel),
+        queue_wait_ns: (sent && received).then(|| spread(&slots.clone().map(|s| s.map(|s| &s.queue_wait)))),
+    })
+}
+
+fn thread(of: &Thread, place: usize, moments: &[SlotValues]) -> Option<ThreadSeries> {
+    let spent = moments.iter().map(|m| m.threads.get(place).copied().flatten());
+    spent.clone().find(Option::is_some)?;
+    let column = |what: fn(&TimeUse) -> Option<u64>| -> Vec<Option<f64>> {
+        // Samples justify no more than four digits.
+        let share = |s: TimeUse| what(&s).map(|ns| (s.share(ns) * 1e4).round() / 1e4);
+        spent.clone().map(|s| s.and_then(share)).collect()
+    };
+    let known = |column: Vec<Option<f64>>| column.iter().any(Option::is_some).then_some(column);
+    Some(ThreadSeries {
+        role: of.role.to_string(),
+        pid: of.id.pid,
+        tid: of.id.tid,
+        name: of.name.to_string(),
+        receives: of.is_receiver(),
+        on_cpu: column(|s| Some(s.on_ns)),
+        run_wait: known(column(TimeUse::starved_ns)),
+        throttled: known(column(TimeUse::throttled_ns)),
+    })
+}

@@ -1,0 +1,89 @@
+//! Requests with the longest waits, by rid, to look them up in the engine's own logs.
+
+use serde::{Deserialize, Serialize};
+
+use trace::clock::MonoNs;
+use trace::ledger::{ItlEnds, Ledger, Numbers, Request, Summary};
+
+/// One listed request. Times are relative to the start of the capture.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlowLine {
+    /// The engine's request id.
+    pub rid: String,
+    /// First receive at the tokenizer minus first send by the scheduler; `null` until both are observed.
+    pub gap_ns: Option<u64>,
+    /// Time when the scheduler sent its first chunk.
+    pub first_sent_ns: Option<u64>,
+    /// Time when the tokenizer received its first chunk.
+    pub first_received_ns: Option<u64>,
+    /// Tokens sent by the scheduler.
+    pub tokens_sent: u64,
+    /// Tokens received by the tokenizer.
+    pub tokens_received: Option<u64>,
+    /// Chunks sent by the scheduler.
+    pub chunks_sent: u64,
+    /// Time when its first tokens were accepted for its client.
+    pub first_delivered_ns: Option<u64>,
+    /// Tokens delivered; `null` if deliveries are not observed.
+    pub tokens_delivered: Option<u64>,
+    /// Its inter-token latency at both ends, by token; quantiles are accurate to 6 %.
+    pub itl_ns: ItlEnds,
+    /// Chunks proven dropped between the tokenizer and its client.
+    pub dropped: Option<u64>,
+    /// Tokens in the dropped chunks.
+    pub tokens_lost: Option<u64>,
+    /// Finish reason: `length`, `stop`, `abort` or `other`; `null` if no frame has one.
+    pub finish: Option<String>,
+}
+
+/// The `limit` slowest requests kept by the ledger, worst gap first. A request whose first token still waits ranks by its wait until `to`.
+/// Requests of unknown gap come last.
+pub(super) fn slowest(ledger: &Ledger, limit: usize, (from, to): (MonoNs, MonoNs)) -> Vec<SlowLine> {
+    if limit == 0 {
+        return Vec::new();
+    }
+    let wait = |r: &Request| r.gap_ns.or_else(|| Some(to.since(r.waiting_since()?)));
+    let live = ledger.requests().map(|request| (wait(request), &*request.rid, Record::Live(request)));
+    let over = ledger.finished().map(|summary| (summary.gap_ns, &*summary.rid, Record::Over(summary)));
+    let mut ranked: Vec<Ranked<'_>> = live.chain(over).collect();
+    let worst_first = |a: &Ranked<'_>, b: &Ranked<'_>| (b.0, a.1).cmp(&(a.0, b.1));
+    if limit < ranked.len() {
+        ranked.select_nth_unstable_by(limit, worst_first);
+        ranked.truncate(limit);
+    }
+    ranked.sort_unstable_by(worst_first);
+    let lines = ranked.into_iter().map(|(_, rid, record)| match record {
+        Record::Live(request) => SlowLine::new(rid, &ledger.numbers(request), from),
+        Record::Over(summary) => SlowLine::new(rid, summary, from),
+    });
+    lines.collect()
+}
+
+/// Wait, rid and record of a request.
+type Ranked<'l> = (Option<u64>, &'l str, Record<'l>);
+
+enum Record<'l> {
+    Live(&'l Request),
+    Over(&'l Summary),
+}
+
+impl SlowLine {
+    fn new(rid: &str, numbers: &Numbers, from: MonoNs) -> Self {
+        let after = |at: Option<MonoNs>| at.map(|at| at.since(from));
+        Self {
+            rid: rid.to_owned(),
+            gap_ns: numbers.gap_ns,
+            first_sent_ns: after(numbers.sent_first),
+            first_received_ns: after(numbers.received_first),
+            tokens_sent: numbers.tokens_sent.into(),
+            tokens_received: numbers.tokens_received.map(u64::from),
+            chunks_sent: numbers.chunks_sent.into(),
+            first_delivered_ns: after(numbers.delivered_first),
+            tokens_delivered: numbers.tokens_delivered.map(u64::from),
+            itl_ns: numbers.itl,
+            dropped: numbers.dropped.map(u64::from),
+            tokens_lost: numbers.tokens_lost.map(u64::from),
+            finish: numbers.finish.map(|finish| finish.as_str().to_owned()),
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! Python functions of the engine by role: the profile that explains the gap.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use trace::SamplingCost;
+use trace::ledger::{Hits, Ledger, StackCounts, StackFunction, StackRole};
+use trace::words::{count, duration, known, percent};
+
+/// Maximum number of functions listed per role.
+const LIMIT: usize = 40;
+/// Maximum number of functions in the text report.
+const MOST_IN_TEXT: usize = 8;
+/// Width of the name column.
+const NAME: usize = 54;
+
+/// Profile of one role. A stack counts as running if the kernel reports its thread as running or waiting for a CPU.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StackLine {
+    /// `tokenizer`, `scheduler`, ...
+    pub role: String,
+    /// Stacks read: one for each thread and sample.
+    pub stacks: u64,
+    /// Stacks of running threads: the base of every `own` and `total` share.
+    pub running: u64,
+    /// Stacks of running threads that held the GIL; `null` if its owner cannot be read.
+    pub gil: Option<u64>,
+    /// Stacks of running threads while frames piled up for the process; `null` if its receives are not observed.
+    pub growing_running: Option<u64>,
+    /// Running stacks whose innermost function was evicted at the limit.
+    pub left_out: u64,
+    /// Functions, by descending `own` share.
+    pub functions: Vec<StackFunctionLine>,
+}
+
+/// One function.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StackFunctionLine {
+    /// Name, qualified by its class from CPython 3.11 on.
+    pub function: String,
+    /// Source file.
+    pub file: String,
+    /// Over the run.
+    pub all: StackShare,
+    /// While frames piled up; `null` if they never did or it is not observed.
+    pub growing: Option<StackShare>,
+}
+
+/// Shares of the running stacks for one function.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StackShare {
+    /// Share of running stacks with the function innermost.
+    pub own: f64,
+    /// Share of running stacks that contain the function.
+    pub total: f64,
+    /// Share of stacks holding the GIL with the function innermost; `null` if its owner cannot be read.
+    pub gil: Option<f64>,
+}
+
+impl StackLine {
+    /// Profile of each role; `None` if no stack was read.
+    pub fn all(ledger: &Ledger) -> Option<Vec<Self>> {
+        let roles = ledger.stacks();
+        (!roles.is_empty()).then(|| roles.iter().map(line).collect())
+    }
+}
+
+fn line(role: &StackRole) -> StackLine {
+    StackLine {
+        role: role.role.to_string(),
+        stacks: role.all.samples,
+        running: role.all.running,
+        gil: role.gil_observed.then_some(role.all.gil),
+        growing_running: role.receives.then_some(role.growing.running),
+        left_out: role.left_out,
+        functions: role.functions().into_iter().take(LIMIT).map(|f| function(role, f)).collect(),
+    }
+}
+
+fn function(role: &StackRole, function: &StackFunction) -> StackFunctionLine {
+    StackFunctionLine {
+        function: function.function.to_string(),
+        file: function.file.to_string(),
+        all: share(function.all, role.all, role.gil_observed),
+        growing: (role.growing.running > 0).then(|| share(function.growing, role.growing, role.gil_observed)),
+    }
+}
+
+fn share(hits: Hits, of: StackCounts, gil_observed: bool) -> StackShare {
+    let part = |n: u64, of: u64| (n as f64 / of.max(1) as f64).min(1.0);
+    StackShare {
+        own: part(hits.own, of.running),
+        total: part(hits.total, of.running),
+        gil: gil_observed.then(|| part(hits.gil, of.gil)),
+    }
+}
+
+pub(super) fn text(out: &mut String, lines: &[StackLine], cost: Option<&SamplingCost>) {
+    for line in lines {
+        let head = format!("PYTHON FUNCTIONS OF THE {}", line.role.to_uppercase());
+        row(out, &head, ["OWN", "TOTAL", "GIL", "PILED:", "TOTAL", "GIL"]);
+        for function in line.functions.iter().take(MOST_IN_TEXT) {
+            let name = match function.file.rsplit('/').next() {
+                Some(file) if !file.is_empty() => format!("{} ({file})", function.function),
+                _ => function.function.clone(),
+            };
+            let (all, growing) = (function.all, function.growing);
+            let shares = [
+                Some(all.own),
+                Some(all.total),
+                all.gil,
+                growing.map(|g| g.own),
+                growing.map(|g| g.total),
+                growing.and_then(|g| g.gil),
+            ];
+            let words = shares.map(|share| known(share, percent));
+            row(out, &name, words.each_ref().map(String::as_str));
+        }
+        let _ = writeln!(
+            out,
+            "  of {} running stacks in {}, {} of them while frames piled up",
+            count(line.running),
+            count(line.stacks),
+            known(line.growing_running, count),
+        );
+    }
+    if let Some(cost) = cost {
+        let _ = writeln!(
+            out,
+            "  {} samples at {} per second, {} failed, {} skipped, using {} of CPU",
+            count(cost.readings),
+            cost.hertz,
+            count(cost.failed),
+            count(cost.late),
+            duration(cost.cpu_ns),
+        );
+    }
+    out.push('\n');
+}
+
+fn row(out: &mut String, name: &str, columns: [&str; 6]) {
+    let name: String = name.chars().take(NAME).collect();
+    let [own, total, gil, growing @ ..] = columns;
+    let _ = write!(out, "{name:NAME$} {own:>6} {total:>6} {gil:>6}  ");
+    let _ = writeln!(out, " {:>6} {:>6} {:>6}", growing[0], growing[1], growing[2]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use trace::clock::MonoNs;
+    use trace::event::{Event, StackSample, What};
+    use trace::id::ThreadId;
+    use trace::ledger::Limits;
+
+    #[test]
+    fn shares_are_of_running_stacks_and_unobserved_values_are_null() {
+        let mut ledger = Ledger::new(Limits::default());
+        assert_eq!(StackLine::all(&ledger), None);
+        for (function, own, total) in
+            [("TokenizerManager._handle_batch_output", 30, 30), ("TokenizerManager.handle_loop", 10, 40)]
+        {
+            let sample = StackSample {
+                thread: ThreadId { pid: 7, tid: 7 },
+                role: "tokenizer",
+                function,
+                file: "tokenizer_manager.py",
+                interval_ns: 500_000_000,
+                samples: 50,
+                total,
+                own,
+                gil: None,
+            };
+            ledger.apply(&Event::new(MonoNs(500_000_000), What::Stack(sample)));
+        }
+        let lines = StackLine::all(&ledger).unwrap();
+        let line = &lines[0];
+        assert_eq!((line.stacks, line.running, line.gil, line.growing_running), (50, 40, None, None));
+        let stacks = &line.functions[0];
+        assert_eq!(
+            (stacks.function.as_str(), stacks.all.own, stacks.all.gil),
+            ("TokenizerManager._handle_batch_output", 0.75, None)
+        );
+        assert_eq!(stacks.growing, None);
+        let mut out = String::new();
+        text(&mut out, &lines, None);
+        assert!(out.contains("PYTHON FUNCTIONS OF THE TOKENIZER") && out.contains("75 %"), "{out}");
+        assert!(out.lines().all(|line| line.chars().count() <= 100), "{out}");
+    }
+}

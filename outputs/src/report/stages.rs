@@ -1,0 +1,318 @@
+//! Data from the engine's own log: stages of requests, state of its processes, merged chunks. None of it was observed on a socket.
+
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::brief::{row, time_of, wrap};
+use super::{Report, Spread};
+use trace::clock::MonoNs;
+use trace::engine::StageNames;
+use trace::ledger::stages::{LoggedProcess, Mark, Slow};
+use trace::ledger::{Ledger, Stages};
+use trace::words::{count, duration, percent, plural};
+
+/// Data from the engine's log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StageReport {
+    /// Number of stages logged, without health checks.
+    pub logged: u64,
+    /// Requests with at least one stage.
+    pub requests: u64,
+    /// Duplicates: the same stage of a request, from the same process or in the same millisecond. The first one counts.
+    pub repeats: u64,
+    /// Stages logged after a later one of the request. They appear in its table but in no distribution between stages.
+    pub late: u64,
+    /// Stages dropped at a memory limit.
+    pub left_out: u64,
+    /// Correlation between gaps and the receiver's `states` at the time of each first receive.
+    pub gap_with_states: Option<Correlated>,
+    /// Requests with the worst gaps, stage by stage, worst first.
+    pub slowest: Vec<StageTable>,
+    /// Time between consecutive stages of a request, in order of occurrence.
+    pub between: Vec<Between>,
+    /// Processes that log their state.
+    pub processes: Vec<ProcessLine>,
+    /// Chunks merged according to the engine's log.
+    pub merged: Option<MergedLine>,
+}
+
+/// A rank correlation.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Correlated {
+    /// Spearman's coefficient, from -1 through 0 (no correlation) to 1 (they rise together).
+    pub spearman: f64,
+    /// Requests for which both values are known.
+    pub n: u64,
+    /// Number of those used for the coefficient.
+    pub sampled: u64,
+}
+
+/// One request, stage by stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageTable {
+    /// The engine's request id, as in the log: a trailing `...` marks a truncated id.
+    pub rid: String,
+    /// From the stage of its first send to that of its first receive.
+    pub gap_ns: u64,
+    /// Its stages, earliest first.
+    pub stages: Vec<StageRow>,
+}
+
+/// A request at a stage.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StageRow {
+    /// Name of the stage.
+    pub stage: String,
+    /// Time since the start of the capture.
+    pub at_ns: u64,
+    /// Time since the previous stage; `null` for the first.
+    pub delta_ns: Option<u64>,
+    /// Source of the log line; empty when unknown.
+    pub by: String,
+    /// Tokens of the request at that time.
+    pub tokens: Option<u32>,
+    /// Requests or messages queued behind it.
+    pub pending: Option<u32>,
+    /// Requests with state in the process at that time; only given for stages that end a gap.
+    pub states: Option<u32>,
+    /// Whether its name places it before a stage with an earlier timestamp.
+    pub out_of_order: bool,
+}
+
+/// Time from one stage to the next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Between {
+    /// Earlier stage.
+    pub from: String,
+    /// Later stage.
+    pub to: String,
+    /// Distribution of the time.
+    pub ns: Spread,
+}
+
+/// State of a process from its own log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessLine {
+    /// Name of the process.
+    pub by: String,
+    /// Logged receives.
+    pub messages: u64,
+    /// Share of receives with more messages ready.
+    pub more_ready: Option<f64>,
+    /// Time it waited for a message.
+    pub recv_wait_ns: Option<Spread>,
+    /// Maximum number of requests with state in the process.
+    pub states_max: Option<u32>,
+    /// Time of the maximum.
+    pub states_max_at_ns: Option<u64>,
+    /// Length of a step of `states`.
+    pub step_ns: u64,
+    /// Start of the first step.
+    pub from_ns: u64,
+    /// Maximum in each step; `null` without a log line.
+    pub states: Vec<Option<u32>>,
+    /// Highest CPU use, as a share of one core. There is no mean, because it may only log high values.
+    pub cpu_max: Option<f64>,
+    /// Number of CPU values logged.
+    pub cpu_logged: u64,
+}
+
+/// Merged chunks in the engine's log. It logs only merges of 20 chunks or more, so these numbers are lower bounds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MergedLine {
+    /// Number of merges logged.
+    pub times: u64,
+    /// Total of merged chunks.
+    pub chunks: u64,
+    /// Largest merge.
+    pub max: u32,
+    /// Request of the largest merge.
+    pub most_rid: String,
+}
+
+/// `None` if the engine logged nothing.
+pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<StageReport> {
+    let (log, names) = (ledger.stages(), ledger.engine().facts().stages());
+    let merged = &log.merged;
+    if log.counts.logged == 0 && log.processes().is_empty() && merged.times == 0 {
+        return None;
+    }
+    let mut between: Vec<Between> = log
+        .between()
+        .filter_map(|(from, to, durations)| {
+            Some(Between { from: from.to_owned(), to: to.to_owned(), ns: Spread::of(durations)? })
+        })
+        .collect();
+    between.sort_by(|a, b| b.ns.count.cmp(&a.ns.count).then_with(|| (&a.from, &a.to).cmp(&(&b.from, &b.to))));
+    Some(StageReport {
+        logged: log.counts.logged,
+        requests: log.counts.requests,
+        repeats: log.counts.repeats,
+        late: log.counts.late,
+        left_out: log.counts.left_out,
+        gap_with_states: log.correlation().map(|c| Correlated {
+            spearman: (c.rho * 1e4).round() / 1e4,
+            n: c.of,
+            sampled: c.sampled,
+        }),
+        slowest: log.slowest().iter().take(slowest).map(|slow| stage_table(log, names, slow, from)).collect(),
+        between,
+        processes: log.processes().iter().map(|logged| process(logged, from)).collect(),
+        merged: (merged.times > 0).then(|| MergedLine {
+            times: merged.times,
+            chunks: merged.chunks,
+            max: merged.max,
+            most_rid: merged.most_rid.to_string(),
+        }),
+    })
+}
+
+fn stage_table(log: &Stages, names: &StageNames, slow: &Slow, from: MonoNs) -> StageTable {
+    let mut before: Option<&Mark> = None;
+    let mut furthest = 0;
+    let rows = slow.marks.list().iter().map(|mark| {
+        let name = log.name(mark);
+        let place = names.place_of(name);
+        let out_of_order = place.is_some_and(|place| place < furthest);
+        furthest = furthest.max(place.unwrap_or(0));
+        StageRow {
+            stage: name.to_owned(),
+            at_ns: mark.at.since(from),
+            delta_ns: before.replace(mark).map(|before| mark.at.since(before.at)),
+            by: log.by(mark).to_owned(),
+            tokens: mark.tokens,
+            pending: mark.pending,
+            states: mark.states,
+            out_of_order,
+        }
+    });
+    StageTable { rid: slow.rid.to_string(), gap_ns: slow.gap_ns, stages: rows.collect() }
+}
+
+fn process(logged: &LoggedProcess, from: MonoNs) -> ProcessLine {
+    ProcessLine {
+        by: logged.by.to_string(),
+        messages: logged.messages,
+        more_ready: logged.more_share(),
+        recv_wait_ns: Spread::of(&logged.recv_wait),
+        states_max: logged.states.max.map(|(_, max)| max),
+        states_max_at_ns: logged.states.max.map(|(at, _)| at.since(from)),
+        step_ns: logged.states.step_ns,
+        from_ns: logged.states.from.since(from),
+        states: logged.states.steps.clone(),
+        cpu_max: logged.cpu_max.map(|(_, cpu)| cpu),
+        cpu_logged: logged.cpu_logged,
+    }
+}
+
+/// Maximum number of requests shown stage by stage; the JSON has more.
+const TABLES: usize = 3;
+/// Maximum number of pairs of stages shown.
+const PAIRS: usize = 12;
+
+pub(super) fn render(out: &mut String, report: &Report) {
+    let Some(log) = &report.stages else { return };
+    row(
+        out,
+        "engine's log",
+        &format!("{} of {}, by the engine's log", plural(log.logged, "stage"), plural(log.requests, "request")),
+    );
+    for process in &log.processes {
+        let mut parts = Vec::new();
+        if let Some(max) = process.states_max {
+            parts.push(format!("up to {} states", count(max.into())));
+        }
+        if let Some(cpu) = process.cpu_max {
+            parts.push(format!("CPU up to {} of a core", percent(cpu)));
+        }
+        if let Some(wait) = &process.recv_wait_ns {
+            let (median, messages) = (duration(wait.p50), plural(process.messages, "message"));
+            parts.push(format!("waited {median} for a message (median of {messages})"));
+        }
+        if let Some(more) = process.more_ready {
+            parts.push(format!("more were ready behind {}", percent(more)));
+        }
+        wrap(out, &format!("{}: {}", process.by, parts.join(", ")), "  ", "    ");
+    }
+    if let Some(merged) = &log.merged {
+        let line = format!(
+            "merged according to the log: {} chunks in {}, up to {} at once ({}); only merges of 20 or more are logged, so there were more",
+            count(merged.chunks),
+            plural(merged.times, "warning"),
+            merged.max,
+            merged.most_rid
+        );
+        wrap(out, &line, "  ", "    ");
+    }
+    let wall = report.window_wall_ns.map(|[from, _]| from);
+    if let Some(correlation) = &log.gap_with_states {
+        wrap(out, &correlated(correlation), "  ", "    ");
+    }
+    let _ = writeln!(out);
+    for slow in log.slowest.iter().take(TABLES) {
+        table(out, slow, wall);
+    }
+    pairs(out, log);
+}
+
+fn correlated(correlation: &Correlated) -> String {
+    let Correlated { spearman, n, sampled } = *correlation;
+    let words = match spearman {
+        s if s >= 0.7 => "gaps increase with states",
+        s if s >= 0.3 => "gaps tend to increase with states",
+        s if s > -0.3 => "gaps do not depend on states",
+        _ => "gaps decrease as states increase",
+    };
+    let sample = if sampled < n { format!(" (from a sample of {})", count(sampled)) } else { String::new() };
+    format!("{words}: rank correlation {spearman:.2} over {}{sample}", plural(n, "request"))
+}
+
+fn table(out: &mut String, slow: &StageTable, wall: Option<u64>) {
+    let widest = slow.stages.iter().map(|s| s.stage.chars().count()).max().unwrap_or(0).clamp(5, 32);
+    wrap(out, &format!("{}: {} from first send to first receive", slow.rid, duration(slow.gap_ns)), "", "  ");
+    let _ = writeln!(out, "  {:widest$}  {:<15}  {:>12}  BY", "STAGE", "TIME", "DELTA");
+    for row in &slow.stages {
+        let time = time_of(row.at_ns, wall);
+        let delta = row.delta_ns.map_or_else(String::new, |ns| format!("+{:.6} s", ns as f64 / 1e9));
+        let mut more = row.by.clone();
+        for (n, what) in [(row.tokens, "tokens"), (row.pending, "pending"), (row.states, "states")] {
+            if let Some(n) = n {
+                let _ = write!(more, "{}{what} {n}", if more.is_empty() { "" } else { ", " });
+            }
+        }
+        if row.out_of_order {
+            more.push_str(if more.is_empty() { "out of order" } else { ", out of order" });
+        }
+        let stage: String = row.stage.chars().take(widest).collect();
+        let _ = writeln!(out, "  {stage:widest$}  {time:<15}  {delta:>12}  {more}");
+    }
+    let _ = writeln!(out);
+}
+
+fn pairs(out: &mut String, log: &StageReport) {
+    if log.between.is_empty() {
+        return;
+    }
+    let pair = |b: &Between| format!("{} -> {}", b.from, b.to);
+    let shown = &log.between[..log.between.len().min(PAIRS)];
+    let widest = shown.iter().map(|b| pair(b).chars().count()).max().unwrap_or(0).min(58);
+    let _ =
+        writeln!(out, "{:widest$}  {:>9} {:>10} {:>10} {:>10}", "BETWEEN STAGES", "REQUESTS", "MEDIAN", "P99", "MAX");
+    for between in shown {
+        let name: String = pair(between).chars().take(widest).collect();
+        let ns = &between.ns;
+        let _ = writeln!(
+            out,
+            "{name:widest$}  {:>9} {:>10} {:>10} {:>10}",
+            count(ns.count),
+            duration(ns.p50),
+            duration(ns.p99),
+            duration(ns.max)
+        );
+    }
+    if log.between.len() > PAIRS {
+        let _ = writeln!(out, "  {} more in the JSON report", log.between.len() - PAIRS);
+    }
+    let _ = writeln!(out);
+}

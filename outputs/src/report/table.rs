@@ -1,0 +1,135 @@
+//! Tables of the report that Markdown and HTML have in common.
+
+use super::hostile::plain;
+use super::stages::StageTable;
+use super::{Clock, HopLine, LegLine, LossLine, LossList, Report, Spread, StackLine, text};
+use trace::words::{bytes, count, duration, known, percent};
+
+/// Content of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Text,
+    /// Aligned to the right.
+    Number,
+    /// A request id, or another long name without spaces.
+    Rid,
+    Hop,
+}
+
+use Kind::{Hop, Number, Rid, Text};
+
+/// A table of unescaped cells.
+pub(crate) struct Table<'a, const N: usize, C = String> {
+    pub(super) columns: [(&'a str, Kind); N],
+    pub(super) rows: Vec<[C; N]>,
+}
+
+/// Head, kind and cells of a column.
+type Column<'a, 'c, T, C> = (&'a str, Kind, &'c dyn Fn(T) -> C);
+
+impl<'a, const N: usize, C> Table<'a, N, C> {
+    pub(crate) fn new<T: Copy>(items: impl IntoIterator<Item = T>, columns: [Column<'a, '_, T, C>; N]) -> Self {
+        let rows = items.into_iter().map(|item| columns.map(|(_, _, cell)| cell(item))).collect();
+        Self { columns: columns.map(|(head, kind, _)| (head, kind)), rows }
+    }
+}
+
+/// The `limit` worst requests that lost tokens, each with as many `places`.
+pub(super) fn losses(list: &LossList, limit: usize, places: usize) -> Table<'static, 6> {
+    let ids = |line: &LossLine| Some(line.ids(places)).filter(|ids| !ids.is_empty());
+    Table::new(
+        list.lines.iter().take(limit),
+        [
+            ("Request", Rid, &|line| line.rid.clone()),
+            ("Tokens sent", Number, &|line| count(line.tokens_sent)),
+            ("Delivered", Number, &|line| known(line.tokens_delivered, count)),
+            ("Lost", Number, &|line| count(line.tokens)),
+            ("Chunks", Number, &|line| count(line.chunks)),
+            ("Positions in the output, from 1", Text, &|line| {
+                line.places(places) + &ids(line).map_or_else(String::new, |ids| format!(" (ids {ids})"))
+            }),
+        ],
+    )
+}
+
+pub(super) fn path(legs: &[LegLine]) -> Table<'static, 6> {
+    Table::new(
+        legs,
+        [
+            ("Leg", Text, &|leg| leg.words()),
+            ("First tokens", Number, &|leg| known(leg.first_token_share, percent)),
+            ("Chunks", Number, &|leg| percent(leg.share)),
+            ("Mean per chunk", Number, &|leg| duration(leg.mean_ns)),
+            ("Receiver busy", Number, &|leg| known(leg.busy, percent)),
+            ("Its thread while frames wait", Text, &|leg| leg.thread.map_or("", super::ThreadState::as_str).to_owned()),
+        ],
+    )
+}
+
+pub(super) fn hops(report: &Report) -> Option<Table<'static, 12>> {
+    let wait = |hop: &HopLine, of: fn(&Spread) -> u64| known(hop.queue_wait_ns.as_ref().map(of), duration);
+    let workers = |hop: &HopLine| text::behind(hop).map_or_else(String::new, |workers| format!(" ({workers})"));
+    let table = Table::new(
+        &report.hops,
+        [
+            ("Hop", Hop, &|hop| hop.name.clone() + &workers(hop)),
+            ("Frames sent", Number, &|hop| known(hop.frames_sent, count)),
+            ("Received", Number, &|hop| known(hop.frames_received, count)),
+            ("Chunks", Number, &|hop| count(hop.chunks)),
+            ("Bytes", Number, &|hop| bytes(hop.bytes)),
+            ("Backlog, max", Number, &|hop| known(hop.backlog_max_frames, count)),
+            ("In libzmq's inbox, max", Number, &|hop| known(hop.inbox_max_frames, count)),
+            ("In the kernel, max", Number, &|hop| known(hop.kernel_bytes_max, bytes)),
+            ("Queue wait p50", Number, &|hop| wait(hop, |s| s.p50)),
+            ("p99", Number, &|hop| wait(hop, |s| s.p99)),
+            ("max", Number, &|hop| wait(hop, |s| s.max)),
+            ("Frames per wakeup, max", Number, &|hop| known(hop.wakeup_frames_max.map(u64::from), count)),
+        ],
+    );
+    (!report.hops.is_empty()).then_some(table)
+}
+
+pub(super) fn cpu(report: &Report) -> Option<Table<'static, 6>> {
+    let lines = report.cpu.as_ref().filter(|lines| !lines.is_empty())?;
+    let share = |of: Option<f64>| known(of, |share| format!("{:.1} %", 100.0 * share));
+    Some(Table::new(
+        lines,
+        [
+            ("Thread", Text, &|line| format!("{} {}/{} {}", line.role, line.pid, line.tid, plain(&line.name))),
+            ("On a CPU", Number, &|line| share(line.on_cpu)),
+            ("Waiting for a CPU", Number, &|line| share(line.run_wait)),
+            ("Throttled", Number, &|line| share(line.throttled)),
+            ("Away from its poll", Number, &|line| share(line.away_from_poll)),
+            ("Receives frames", Text, &|line| String::from(if line.receives { "yes" } else { "" })),
+        ],
+    ))
+}
+
+/// The `limit` Python functions in which a role's threads ran most.
+pub(super) fn functions(role: &StackLine, limit: usize) -> Table<'static, 5> {
+    Table::new(
+        role.functions.iter().take(limit),
+        [
+            ("Function", Rid, &|function| function.function.clone()),
+            ("File", Rid, &|function| function.file.clone()),
+            ("Innermost", Number, &|function| percent(function.all.own)),
+            ("Anywhere", Number, &|function| percent(function.all.total)),
+            ("Innermost while frames piled up", Number, &|function| known(function.growing, |s| percent(s.own))),
+        ],
+    )
+}
+
+pub(super) fn stages(request: &StageTable, clock: &Clock) -> Table<'static, 7> {
+    Table::new(
+        &request.stages,
+        [
+            ("Stage", Rid, &|row| format!("{}{}", row.stage, if row.out_of_order { " (out of order)" } else { "" })),
+            ("By", Text, &|row| row.by.clone()),
+            ("At", Number, &|row| clock.time_of_day(row.at_ns).unwrap_or_else(|| duration(row.at_ns))),
+            ("Since the previous", Number, &|row| known(row.delta_ns, duration)),
+            ("Tokens", Number, &|row| known(row.tokens.map(u64::from), count)),
+            ("Pending", Number, &|row| known(row.pending.map(u64::from), count)),
+            ("States", Number, &|row| known(row.states.map(u64::from), count)),
+        ],
+    )
+}

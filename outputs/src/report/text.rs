@@ -1,0 +1,474 @@
+//! The report as text: verdict, numbers, advice, then unobserved stages.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::brief::{row, wrap};
+use super::hostile::{lines, plain};
+use super::{
+    AnswerCounts, Chunks, HopLine, LegKind, LossLine, LossList, ModeLine, Report, Spread, ThreadState, abandoned, bar,
+    brief, stacks, stages,
+};
+use trace::detect::Severity;
+use trace::words::{bytes, count, duration, known, percent, plural};
+
+/// Maximum number of requests named; the JSON lists more.
+const LOSSY: usize = 5;
+/// Maximum number of ranges and ids per request.
+const RANGES: usize = 12;
+/// Maximum number of workers and connections per line; the JSON lists more.
+const MEMBERS: usize = 16;
+const LEG: usize = 38;
+/// Width of the bar in cells.
+const BAR: usize = 40;
+
+pub(super) fn render(report: &Report) -> String {
+    let mut out = String::new();
+    head(&mut out, report);
+    numbers(&mut out, report);
+    truth(&mut out, report);
+    losses(&mut out, report);
+    super::tool_calls::render(&mut out, report);
+    abandoned::render(&mut out, report);
+    slowest(&mut out, report);
+    stages::render(&mut out, report);
+    hops(&mut out, report);
+    path(&mut out, report);
+    cpu(&mut out, report);
+    if let Some(lines) = &report.stacks {
+        stacks::text(&mut out, lines, report.own.sampling.as_ref());
+    }
+    findings(&mut out, report);
+    not_observed(&mut out, report);
+    own(&mut out, report);
+    // Names come from the wire and must not control the terminal.
+    lines(&out)
+}
+
+/// Ground truth of the demo, for comparison with the findings.
+fn truth(out: &mut String, report: &Report) {
+    let Some(truth) = report.demo.as_ref().and_then(|demo| demo.get("truth")) else {
+        return;
+    };
+    let of = |name: &str| count(truth.get(name).and_then(Value::as_u64).unwrap_or_default());
+    let line = format!(
+        "{} requests, {} chunks and {} tokens sent, {} merged, {} dropped, {} tokens lost",
+        of("requests"),
+        of("chunks"),
+        of("tokens"),
+        of("chunks_merged"),
+        of("chunks_dropped"),
+        of("tokens_lost")
+    );
+    wrap(out, &line, "demo's truth  ", "              ");
+    out.push('\n');
+}
+
+fn head(out: &mut String, report: &Report) {
+    wrap(out, &report.verdict, "", "  ");
+    let engine = brief::engine(report);
+    let _ = writeln!(out, "{} of {engine}, {}", report.source.kind, duration(report.window_ns[1]));
+    let _ = writeln!(out);
+}
+
+fn numbers(out: &mut String, report: &Report) {
+    let r = &report.requests;
+    let mut line = brief::requests(r);
+    for (n, what) in [(r.joined_late, "joined late"), (r.overwritten, "overwritten"), (r.orphaned, "orphaned")] {
+        if n > 0 {
+            let _ = write!(line, ", {} {what}", count(n));
+        }
+    }
+    if r.health_checks > 0 {
+        let _ = write!(line, ", {}", plural(r.health_checks, "health check"));
+    }
+    row(out, "requests", &line);
+    if !report.is_log_only() {
+        let t = &report.tokens;
+        let (sent, received, delivered) = (count(t.sent), known(t.received, count), known(t.delivered, count));
+        // These tokens are not among the delivered ones.
+        let uncounted = t.uncounted.filter(|&tokens| tokens > 0);
+        let uncounted = uncounted.map_or_else(String::new, |tokens| format!(", {} sent as text only", count(tokens)));
+        row(out, "tokens", &format!("{sent} sent, {received} received, {delivered} delivered{uncounted}"));
+        row(out, "chunks", &chunks(&report.chunks));
+        // Cost of each mode: one line per hop, and one for clients; none if no ids crossed.
+        let modes = report.modes.hops.iter().map(mode_of_hop).chain(report.modes.client.as_ref().map(mode_of_client));
+        for (n, line) in modes.enumerate() {
+            row(out, if n == 0 { "ids" } else { "" }, &line);
+        }
+    }
+    if let Some(answers) = &report.answers {
+        row(out, "responses", &responses(answers));
+    }
+    if let Some(gap) = &report.gap_ns {
+        row(out, "gap", &format!("{} over {} requests", brief::quantiles(gap), count(gap.count)));
+        if !gap.max_rid.is_empty() {
+            row(out, "", &format!("worst: {}", gap.max_rid));
+        }
+    }
+    let itl = &report.itl_ns;
+    for (name, by_token, by_chunk) in
+        [("itl sent", itl.sent_by_token, itl.sent), ("itl client", itl.delivered_by_token, itl.delivered)]
+    {
+        if let Some(itl) = by_token.or(by_chunk) {
+            let [p50, p90, p99] = [itl.p50, itl.p90, itl.p99].map(duration);
+            let between = duration(by_chunk.map_or(itl.max, |chunks| chunks.max));
+            let line = format!("median {p50}, p90 {p90}, p99 {p99} by token; up to {between} between chunks");
+            row(out, name, &line);
+        }
+    }
+    super::frontend::rows(out, report);
+    let _ = writeln!(out);
+}
+
+fn chunks(c: &Chunks) -> String {
+    let mut line = format!("{} sent, {} received", count(c.sent), known(c.received, count));
+    for (n, what) in [
+        (c.merged, "merged"),
+        (c.dropped_predicted, "dropped (predicted)"),
+        (c.dropped_confirmed, "dropped (confirmed)"),
+        (c.tokens_lost, "tokens lost"),
+    ] {
+        if let Some(n) = n {
+            let _ = write!(line, ", {} {what}", count(n));
+        }
+    }
+    line
+}
+
+/// Finished responses, and what they show about themselves.
+fn responses(answers: &AnswerCounts) -> String {
+    let mut line = format!("{} ended", count(answers.seen));
+    for (n, what) in [
+        (answers.client_left, "by their clients"),
+        (answers.server_left, "early by the server"),
+        (answers.short_writes, "with a client that read slowly"),
+        (answers.lacking_end, "without a finish reason"),
+    ] {
+        if n > 0 {
+            let _ = write!(line, ", {} {what}", count(n));
+        }
+    }
+    if answers.claiming > 0 {
+        let _ = write!(line, "; {} claim {}", count(answers.claiming), plural(answers.tokens_claimed, "token"));
+    }
+    if answers.judged_alone > 0 {
+        let listed = plural(answers.judged_alone_tokens, "token");
+        let _ = write!(line, "; {} judged by their own count carry {listed}", count(answers.judged_alone));
+    }
+    if let Some(events) = answers.events {
+        let events = if events == 0 { String::from("no event") } else { plural(events, "event") };
+        let _ = write!(line, "; {events} with content");
+    }
+    if let Some(max) = answers.event_tokens_max {
+        let _ = write!(line, ", up to {} in one", plural(max.into(), "token"));
+    }
+    line
+}
+
+fn mode_of_hop(line: &ModeLine) -> String {
+    let per_token = line.bytes_per_token.map_or_else(String::new, |n| format!("{n:.0} bytes a token, "));
+    let other = if line.ids_repeated > 0 {
+        let less = line.bytes_if_incremental_estimate.map(bytes);
+        less.map(|less| format!("; new ids only: about {less} in total"))
+    } else {
+        let more = line.bytes_if_cumulative_estimate.map(bytes);
+        more.map(|more| format!("; all ids so far: about {more} in total"))
+    };
+    format!(
+        "{}: {per_token}{} of {} ids are repeats{}",
+        plain(&line.name),
+        count(line.ids_repeated),
+        count(line.ids),
+        other.unwrap_or_default()
+    )
+}
+
+fn mode_of_client(line: &ModeLine) -> String {
+    let repeated = match line.ids_repeated {
+        0 => format!("no repeats; all ids so far: {}", count(line.ids_if_cumulative)),
+        n => format!("{} of them repeats (about {})", count(n), bytes(line.bytes_repeated_estimate)),
+    };
+    format!("client: {} ids for {} tokens, {repeated}", count(line.ids), count(line.tokens))
+}
+
+/// Requests that lost tokens: the worst few, with their missing positions.
+fn losses(out: &mut String, report: &Report) {
+    let losses = &report.losses;
+    let (confirmed, predicted) = (losses.confirmed.as_ref(), losses.predicted.as_ref());
+    let proven = confirmed.filter(|list| !list.lines.is_empty());
+    // If deliveries are observed, they decide. The prediction only matters for judging its accuracy.
+    let expected = predicted.filter(|list| confirmed.is_none() && !list.lines.is_empty());
+    for (list, how) in [(proven, "LOST TOKENS, CONFIRMED"), (expected, "LOST TOKENS, PREDICTED")] {
+        if let Some(list) = list {
+            loss_lines(out, list, how);
+        }
+    }
+}
+
+fn loss_lines(out: &mut String, list: &LossList, how: &str) {
+    let _ = writeln!(out, "{how}: {}", plural(list.requests, "request"));
+    for line in list.lines.iter().take(LOSSY) {
+        wrap(out, &loss(line), "  ", "    ");
+    }
+    let more = list.requests.saturating_sub(LOSSY.min(list.lines.len()) as u64);
+    if more > 0 {
+        let _ = writeln!(out, "  and {} more; the JSON lists {}", count(more), count(list.lines.len() as u64));
+    }
+    let _ = writeln!(out);
+}
+
+fn loss(line: &LossLine) -> String {
+    let mut text = format!(
+        "{}: {} of {} tokens in {}",
+        plain(&line.rid),
+        count(line.tokens),
+        count(line.tokens_sent),
+        plural(line.chunks, "chunk")
+    );
+    let places = line.places(RANGES);
+    if !places.is_empty() {
+        let _ = write!(text, ", at {places}");
+    }
+    let ids = line.ids(RANGES);
+    if !ids.is_empty() {
+        let _ = write!(text, " (ids {ids})");
+    }
+    text
+}
+
+fn slowest(out: &mut String, report: &Report) {
+    // If gaps are not observed, no request is known to be slow. Requests from the log follow stage by stage.
+    if report.gap_ns.is_none() || report.slowest.is_empty() || report.is_log_only() {
+        return;
+    }
+    let widest = 36;
+    let _ = writeln!(
+        out,
+        "{:widest$}  {:>10} {:>10} {:>8} {:>8} {:>8}  FINISH",
+        "SLOWEST", "SENT AT", "GAP", "SENT", "RECEIVED", "LOST"
+    );
+    for line in &report.slowest {
+        let rid: String = plain(&line.rid).chars().take(widest).collect();
+        let _ = writeln!(
+            out,
+            "{rid:widest$}  {:>10} {:>10} {:>8} {:>8} {:>8}  {}",
+            known(line.first_sent_ns, duration),
+            known(line.gap_ns, duration),
+            count(line.tokens_sent),
+            known(line.tokens_received, count),
+            known(line.tokens_lost, count),
+            plain(line.finish.as_deref().unwrap_or("-")),
+        );
+    }
+    let _ = writeln!(out);
+}
+
+fn hops(out: &mut String, report: &Report) {
+    if report.hops.is_empty() {
+        return;
+    }
+    let widest = report.hops.iter().map(|h| h.name.chars().count()).max().unwrap_or(0).clamp(12, 31);
+    let _ = writeln!(
+        out,
+        "{:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
+        "HOP", "SENT", "RECEIVED", "CHUNKS", "BYTES", "BACKLOG", "WAIT P50", "WAIT MAX"
+    );
+    for hop in &report.hops {
+        let name: String = plain(&hop.name).chars().take(widest).collect();
+        let queue_wait = |of: fn(&Spread) -> u64| known(hop.queue_wait_ns.as_ref().map(of), duration);
+        let _ = writeln!(
+            out,
+            "{name:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
+            known(hop.frames_sent, count),
+            known(hop.frames_received, count),
+            count(hop.chunks),
+            bytes(hop.bytes),
+            known(hop.backlog_max_frames, count),
+            queue_wait(|s| s.p50),
+            queue_wait(|s| s.max),
+        );
+        detail(out, hop);
+    }
+    let _ = writeln!(out);
+}
+
+fn detail(out: &mut String, hop: &HopLine) {
+    let mut parts = Vec::new();
+    for (spread, before, after) in [
+        (&hop.send_wait_ns, "waited ", " in the sender"),
+        (&hop.relay_ns, "in the relay ", ""),
+        (&hop.processing_ns, "processed in ", ""),
+        (&hop.recv_wait_ns, "received ", " after asking"),
+    ] {
+        if let Some(Spread { p50, p99, .. }) = spread {
+            parts.push(format!("{before}{}{after} (p99 {})", duration(*p50), duration(*p99)));
+        }
+    }
+    if let Some(frames) = hop.inbox_max_frames {
+        let max = plural(frames, "frame");
+        parts.push(format!("up to {max} in libzmq's inbox"));
+    }
+    if let Some(max) = hop.kernel_bytes_max {
+        let max = if max == 0 { String::from("none") } else { format!("up to {}", bytes(max)) };
+        parts.push(format!("{max} in the kernel"));
+    }
+    if let Some(frames) = hop.wakeup_frames_max.filter(|&n| n > 1) {
+        parts.push(format!("up to {frames} frames per wakeup"));
+    }
+    if let Some(busy) = hop.busy {
+        parts.push(format!("receiver busy for {}", percent(busy)));
+    }
+    parts.extend(behind(hop));
+    if let Some(lanes) = &hop.lanes {
+        parts.push(format!("{} connections", lanes.len()));
+    }
+    if !parts.is_empty() {
+        wrap(out, &parts.join(", "), "  ", "  ");
+    }
+    members(out, hop);
+}
+
+fn path(out: &mut String, report: &Report) {
+    if report.path.is_empty() {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "{:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  THREAD",
+        "WHERE A CHUNK'S TIME GOES", "MEAN", "P50", "P99", "SHARE", "BUSY"
+    );
+    for leg in &report.path {
+        let name = match leg.kind {
+            LegKind::Wait => plain(&leg.name),
+            LegKind::Inside => format!("  inside the {}", plain(&leg.name)),
+            LegKind::WaitAndInside => format!("  before and inside the {}", plain(&leg.name)),
+        };
+        let name: String = name.chars().take(LEG).collect();
+        let _ = writeln!(
+            out,
+            "{name:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  {}",
+            duration(leg.mean_ns),
+            known(leg.ns, |ns| duration(ns.p50)),
+            known(leg.ns, |ns| duration(ns.p99)),
+            percent(leg.share),
+            known(leg.busy, percent),
+            leg.thread.map_or("", ThreadState::as_str),
+        );
+    }
+    if let Some(bar) = bar::line(&report.path, BAR) {
+        wrap(out, &bar, "first tokens  ", "              ");
+    }
+    let _ = writeln!(out);
+}
+
+/// Number of receivers of a line with several hops; hops to the same endpoint count once.
+pub(super) fn behind(hop: &HopLine) -> Option<String> {
+    let hops = hop.workers.as_ref()?;
+    let unknown = hops.iter().filter(|h| h.worker.is_none() && h.endpoint.is_empty());
+    let places: BTreeSet<_> = hops.iter().map(|h| (h.worker, h.endpoint.as_str())).collect();
+    let known = places.iter().filter(|place| **place != (None, ""));
+    Some(match unknown.count() + known.count() {
+        1 => format!("{} sockets send into one", hops.len()),
+        workers => format!("{workers} workers"),
+    })
+}
+
+/// Renders the load of each worker of a line and of each connection into it.
+fn members(out: &mut String, hop: &HopLine) {
+    for worker in hop.workers.iter().flatten().take(MEMBERS) {
+        let name = worker.worker.map_or_else(|| plain(&worker.endpoint), |n| format!("worker {n}"));
+        let mut parts = vec![load(worker.chunks, worker.tokens, worker.share)];
+        if let Some(max) = worker.backlog_max_frames {
+            parts.push(format!("backlog up to {}", count(max)));
+        }
+        if let Some(queue_wait) = &worker.queue_wait_ns {
+            parts.push(format!("queue wait {} (p99 {})", duration(queue_wait.p50), duration(queue_wait.p99)));
+        }
+        if let Some(busy) = worker.busy {
+            parts.push(format!("busy for {}", percent(busy)));
+        }
+        wrap(out, &format!("{name}: {}", parts.join(", ")), "  ", "    ");
+    }
+    for lane in hop.lanes.iter().flatten().take(MEMBERS) {
+        let into = lane.worker.map_or_else(String::new, |n| format!(" into worker {n}"));
+        let load = load(lane.chunks, lane.tokens, lane.share);
+        wrap(out, &format!("connection {}{into}: {load}", lane.lane), "  ", "    ");
+    }
+}
+
+fn load(chunks: u64, tokens: u64, share: Option<f64>) -> String {
+    let share = share.map_or_else(String::new, |share| format!("{} of chunks: ", percent(share)));
+    format!("{share}{} with {} tokens", count(chunks), count(tokens))
+}
+
+fn cpu(out: &mut String, report: &Report) {
+    let Some(lines) = report.cpu.as_ref().filter(|c| !c.is_empty()) else {
+        return;
+    };
+    let share = |of: Option<f64>| known(of, |share| format!("{:.1} %", 100.0 * share));
+    for line in lines {
+        let (on, wait, throttled) = (share(line.on_cpu), share(line.run_wait), share(line.throttled));
+        let mut text = format!(
+            "{} ({}/{} {}): {on} on cpu, {wait} waiting for a CPU, {throttled} throttled",
+            line.role, line.pid, line.tid, line.name
+        );
+        if let Some(away) = line.away_from_poll {
+            let _ = write!(text, ", {} away from its poll", share(Some(away)));
+        }
+        row(out, "cpu", &text);
+    }
+    let _ = writeln!(out);
+}
+
+fn findings(out: &mut String, report: &Report) {
+    for finding in &report.findings {
+        let head = format!("{} {}: {}", mark(finding.severity), finding.kind, finding.summary);
+        wrap(out, &head, "", "    ");
+        let mut since = format!("since {}", duration(finding.at_ns));
+        if !finding.rid.is_empty() {
+            let _ = write!(since, ", worst {}", finding.rid);
+        }
+        wrap(out, &since, "    ", "    ");
+        if let Some(advice) = &finding.advice {
+            wrap(out, &format!("-> {advice}"), "    ", "       ");
+        }
+    }
+    if !report.findings.is_empty() {
+        let _ = writeln!(out);
+    }
+}
+
+fn mark(severity: Severity) -> &'static str {
+    match severity {
+        Severity::Info => "[i]",
+        Severity::Warning => "[!]",
+        Severity::Critical => "[X]",
+    }
+}
+
+/// Stages that this source cannot observe, with the consequences.
+fn not_observed(out: &mut String, report: &Report) {
+    let missing = brief::not_observed(report);
+    if !missing.is_empty() {
+        row(out, "not observed", &missing.join("; "));
+    }
+    for failure in brief::degraded(report) {
+        row(out, "degraded", &failure);
+    }
+}
+
+fn own(out: &mut String, report: &Report) {
+    let own = &report.own;
+    let (events, undecoded) = (plural(own.events, "event"), plural(own.frames_undecoded, "frame"));
+    let mut line = format!("{events}, {} missed, {undecoded} undecoded", count(own.missed()));
+    if let Some(cpu) = own.cpu_ns {
+        let _ = write!(line, ", {} of CPU", duration(cpu));
+    }
+    if let Some(rss) = own.rss_bytes {
+        let _ = write!(line, ", {} resident", bytes(rss));
+    }
+    row(out, "tokengap", &line);
+}

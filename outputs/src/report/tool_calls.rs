@@ -1,0 +1,289 @@
+//! Tool calls of responses: comparison of their arguments with the engine's text, and the process at fault.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::Report;
+use super::brief::wrap;
+use super::hostile::plain;
+use trace::clock::MonoNs;
+use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
+use trace::ledger::Ledger;
+use trace::words::{count, plural};
+
+/// Maximum number of responses in the text; the JSON lists more.
+const LIMIT: usize = 5;
+
+/// Responses with tool calls.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCallCounts {
+    /// Responses whose arguments are those that the engine sent.
+    pub complete: u64,
+    /// Responses with complete JSON in a form that cannot be compared with the engine's text.
+    pub rewritten: u64,
+    /// Responses in which the engine's text ends inside the arguments.
+    pub unfinished: u64,
+    /// Responses that were not compared, or whose arguments differ without proof of a loss.
+    pub unjudged: u64,
+    /// The same by reason.
+    pub unjudged_by_reason: BTreeMap<UnjudgedReason, u64>,
+    /// Responses that lack a call of the engine's text.
+    pub absent: u64,
+    /// Responses with characters replaced by U+FFFD.
+    pub garbled: u64,
+    /// Responses with two parts exchanged.
+    pub swapped: u64,
+    /// Responses with a part written twice.
+    pub repeated: u64,
+    /// Responses without a part that the engine sent.
+    pub missing: u64,
+    /// The latest damaged responses, then the latest others; at most a thousand of each.
+    pub lines: Vec<ToolCallLine>,
+}
+
+/// Tool calls of one response.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCallLine {
+    /// The engine's request id.
+    pub rid: String,
+    /// When the response ended.
+    pub at_ns: u64,
+    /// Number of tool calls, and the one described.
+    #[serde(flatten)]
+    pub calls: ToolCalls,
+    /// The party that changed the arguments: `serving-process`, `parser`, `nobody`; `null` if not judged.
+    pub by: Option<String>,
+}
+
+/// Converts the responses kept by the ledger. `None` if no response had tool calls.
+pub(super) fn tool_calls(ledger: &Ledger, from: MonoNs) -> Option<ToolCallCounts> {
+    let responses = ledger.tool_calls();
+    let of = |outcome| responses.outcomes.get(&outcome).copied().unwrap_or_default();
+    (!responses.outcomes.is_empty()).then(|| ToolCallCounts {
+        complete: of(ToolCallOutcome::Complete),
+        rewritten: of(ToolCallOutcome::Rewritten),
+        unfinished: of(ToolCallOutcome::Unfinished),
+        unjudged: of(ToolCallOutcome::Unjudged),
+        unjudged_by_reason: responses.unjudged.clone(),
+        absent: of(ToolCallOutcome::Absent),
+        garbled: of(ToolCallOutcome::Garbled),
+        swapped: of(ToolCallOutcome::Swapped),
+        repeated: of(ToolCallOutcome::Repeated),
+        missing: of(ToolCallOutcome::Missing),
+        lines: responses
+            .latest()
+            .map(|response| ToolCallLine {
+                rid: response.rid.to_string(),
+                at_ns: response.at.since(from),
+                by: by(&response.calls).map(str::to_owned),
+                calls: response.calls,
+            })
+            .collect(),
+    })
+}
+
+/// The party that changed the arguments.
+fn by(calls: &ToolCalls) -> Option<&'static str> {
+    match calls.outcome {
+        ToolCallOutcome::Complete | ToolCallOutcome::Unfinished => Some("nobody"),
+        ToolCallOutcome::Rewritten | ToolCallOutcome::Unjudged | ToolCallOutcome::Absent => None,
+        _ if calls.is_by_parser() => Some("parser"),
+        _ => Some("serving-process"),
+    }
+}
+
+/// Describes the tool calls of a response: the outcome, its place, whether the text was on the wire, and the party at fault.
+pub fn explain_tool_calls(calls: &ToolCalls) -> String {
+    let which = format!("tool call {} of {}", calls.call, calls.calls);
+    let finish = calls.finish.map_or("unknown", Finish::as_str);
+    match calls.outcome {
+        ToolCallOutcome::Complete => {
+            let which = plural(calls.calls.into(), "tool call");
+            format!(
+                "{which}: complete. The arguments are those in the engine's frames; nothing was lost before the client's connection"
+            )
+        }
+        ToolCallOutcome::Rewritten => {
+            format!(
+                "{which}: the arguments are complete JSON. The engine's text has another form (XML, Python) and is not compared"
+            )
+        }
+        ToolCallOutcome::Unfinished => {
+            let rest = calls.part.map_or_else(String::new, |part| {
+                let n = plural(part.chars.into(), "character");
+                format!(", except for {n} that the parser holds back until it can parse them")
+            });
+            let limit = if calls.finish == Some(Finish::Length) { ": raise the request's max_tokens" } else { "" };
+            format!(
+                "{which}: the engine's output ends inside the call (finish reason {finish}). All of it was written to the client{rest}; nobody lost text{limit}"
+            )
+        }
+        ToolCallOutcome::Unjudged => match calls.reason {
+            None | Some(UnjudgedReason::Differs) => format!(
+                "{which}: the arguments are not the text in the engine's frames, in a way that proves no loss (finish reason {finish}); not judged"
+            ),
+            Some(reason) => format!("{}: not judged: {}", plural(calls.calls.into(), "tool call"), why(reason)),
+        },
+        ToolCallOutcome::Absent => absent(calls),
+        ToolCallOutcome::Missing => damaged(calls, "in no event of the response"),
+        ToolCallOutcome::Repeated => damaged(calls, "in the response twice"),
+        ToolCallOutcome::Swapped => damaged(calls, "in the response in another order"),
+        ToolCallOutcome::Garbled => damaged(calls, "in the response with U+FFFD instead"),
+    }
+}
+
+fn why(reason: UnjudgedReason) -> &'static str {
+    match reason {
+        UnjudgedReason::Differs => "the difference proves no loss",
+        UnjudgedReason::Missed => "a part of the response or of the engine's frames was not observed",
+        UnjudgedReason::EndedEarly => "the response ended early",
+        UnjudgedReason::NoText => "no observed frame has text to compare with",
+        UnjudgedReason::Unreadable => "the calls are too long, or in an unknown form",
+    }
+}
+
+fn absent(calls: &ToolCalls) -> String {
+    let place = calls.part.map_or_else(String::new, |part| format!(" ({} of the output)", tokens(part)));
+    format!(
+        "{} of {} in the engine's frames: in no field of the response, which has {}. The first is call {}{place}. Not judged: a parser leaves out calls of functions that the request does not offer",
+        plural(calls.absent.into(), "tool call"),
+        count(u64::from(calls.calls) + u64::from(calls.absent)),
+        count(calls.calls.into()),
+        count(calls.call.into()),
+    )
+}
+
+fn tokens(part: ArgumentsPart) -> String {
+    match part.tokens {
+        [first, last] if first >= last => format!("token {last}"),
+        [first, last] => format!("tokens {first} to {last}"),
+    }
+}
+
+/// Events at the ends of the difference.
+fn events(calls: &ToolCalls, part: ArgumentsPart) -> String {
+    let of = format!("of the {} with its arguments", plural(calls.events.into(), "event"));
+    match part.events {
+        [0, 0] => format!("None {of} has them"),
+        [0, behind] => format!("Place: before event {behind} {of}"),
+        [before, 0] => format!("Place: behind event {before} {of}"),
+        [first, last] if first == last => format!("Place: event {first} {of}"),
+        [first, last] => format!("Place: events {first} and {last} {of}"),
+    }
+}
+
+fn damaged(calls: &ToolCalls, how: &str) -> String {
+    let which = format!("tool call {} of {}", calls.call, calls.calls);
+    let Some(part) = calls.part else {
+        return format!(
+            "{which}: a part of the arguments is in the engine's frames, and {how}. By: the serving process"
+        );
+    };
+    let by = match (part.whole_chunks, part.whole_events) {
+        _ if calls.outcome == ToolCallOutcome::Garbled => "A character was cut. By: the serving process",
+        (true, true) => {
+            "They are whole chunks and events. By: the serving process, which loses, repeats or reorders events"
+        }
+        (true, false) => {
+            "They are whole chunks. By: the serving process, which loses, repeats or reorders chunks before its parser"
+        }
+        (false, true) => "They are whole events. By: the serving process, in its parser or behind it",
+        (false, false) => "They are a part of a chunk and of an event. By: a parser in the serving process",
+    };
+    format!(
+        "{which}: {} from character {} of the arguments on ({} of the output) are in the engine's frames, and {how}. {}. {by}",
+        plural(part.chars.into(), "character"),
+        count(part.at.into()),
+        tokens(part),
+        events(calls, part)
+    )
+}
+
+impl ToolCallCounts {
+    /// Numbers of responses: `12 complete, 1 with missing text`.
+    pub(super) fn summary(&self) -> String {
+        let counts = [
+            (self.complete, "complete"),
+            (self.rewritten, "in another form"),
+            (self.unfinished, "not finished by the engine"),
+            (self.unjudged, "not judged"),
+            (self.absent, "without a call"),
+            (self.missing, "with missing text"),
+            (self.repeated, "with repeated text"),
+            (self.swapped, "with swapped text"),
+            (self.garbled, "with cut characters"),
+        ];
+        let counted = counts.iter().filter(|(n, _)| *n > 0);
+        let counted: Vec<String> = counted.map(|(n, what)| format!("{} {what}", count(*n))).collect();
+        let reasons = self.unjudged_by_reason.iter();
+        let reasons: Vec<String> =
+            reasons.map(|(reason, n)| format!("{} because {}", count(*n), why(*reason))).collect();
+        let reasons = if reasons.is_empty() { String::new() } else { format!(" (not judged: {})", reasons.join(", ")) };
+        counted.join(", ") + &reasons
+    }
+
+    /// Request and explanation of the first few responses that were compared and whose arguments are not complete.
+    pub(super) fn notable(&self) -> impl Iterator<Item = (String, String)> {
+        let is_compared = |calls: &ToolCalls| calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
+        let notable = self
+            .lines
+            .iter()
+            .filter(move |line| line.calls.outcome >= ToolCallOutcome::Unfinished && is_compared(&line.calls));
+        notable.take(LIMIT).map(|line| (plain(&line.rid), explain_tool_calls(&line.calls)))
+    }
+}
+
+pub(super) fn render(out: &mut String, report: &Report) {
+    let Some(calls) = &report.tool_calls else { return };
+    let _ = writeln!(out, "TOOL CALLS of responses: {}", calls.summary());
+    for (rid, explanation) in calls.notable() {
+        wrap(out, &format!("{rid}: {explanation}"), "  ", "    ");
+    }
+    let _ = writeln!(out);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_explanation_names_place_and_fault() {
+        let missing = |whole_chunks, whole_events| ToolCalls {
+            calls: 2,
+            absent: 0,
+            call: 1,
+            outcome: ToolCallOutcome::Missing,
+            reason: None,
+            finish: Some(Finish::Stop),
+            events: 7,
+            part: Some(ArgumentsPart {
+                at: 10,
+                chars: 5,
+                tokens: [15, 16],
+                whole_chunks,
+                events: [3, 4],
+                whole_events,
+            }),
+        };
+        assert_eq!(
+            explain_tool_calls(&missing(true, true)),
+            "tool call 1 of 2: 5 characters from character 10 of the arguments on (tokens 15 to 16 of the output) are in the engine's frames, and in no event of the response. Place: events 3 and 4 of the 7 events with its arguments. They are whole chunks and events. By: the serving process, which loses, repeats or reorders events"
+        );
+        assert!(explain_tool_calls(&missing(false, false)).ends_with("By: a parser in the serving process"));
+        assert!(explain_tool_calls(&missing(false, true)).ends_with("in its parser or behind it"));
+        let cut = ToolCalls {
+            outcome: ToolCallOutcome::Unfinished,
+            finish: Some(Finish::Length),
+            part: None,
+            ..missing(true, true)
+        };
+        assert!(explain_tool_calls(&cut).contains("nobody lost text: raise the request's max_tokens"));
+        let absent = ToolCalls { absent: 1, call: 3, outcome: ToolCallOutcome::Absent, ..missing(false, false) };
+        assert_eq!(
+            explain_tool_calls(&absent),
+            "1 tool call of 3 in the engine's frames: in no field of the response, which has 2. The first is call 3 (tokens 15 to 16 of the output). Not judged: a parser leaves out calls of functions that the request does not offer"
+        );
+    }
+}

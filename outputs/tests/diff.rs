@@ -1,0 +1,240 @@
+//! Comparisons of runs with known differences: the false-positive rate of equal runs, and detection of a real change.
+
+use outputs::diff::{Compared, Diff, Options, Verdict};
+use outputs::report::{Report, Series, Spread, SpreadSeries};
+use trace::engine::Mode;
+use trace::event::{Capabilities, Event, Hop, What};
+use trace::{Analysis, Config, HopId, MonoNs, ReportInput};
+
+const SECOND: u64 = 1_000_000_000;
+const SLOTS: usize = 30;
+
+/// Seeded pseudo-random numbers.
+struct Noise(u64);
+
+impl Noise {
+    /// Next number in [0, 1).
+    fn next(&mut self) -> f64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as f64 / (1_u64 << 31) as f64
+    }
+}
+
+/// A run with thousands of tokens per second and first-token gaps of tens of ms, both multiplied by `factor`, and a varying load.
+fn run(seed: u64, factor: f64, mode: Mode) -> Report {
+    let mut analysis = Analysis::new(Config::default());
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+    analysis.apply(&Event::new(MonoNs(SECOND), What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities))));
+    analysis.tick(MonoNs(2 * SECOND));
+    let mut report = Report::of(&analysis, &ReportInput::of("attach"));
+    report.source.mode = Some(mode);
+    report.window_ns[1] = SLOTS as u64 * SECOND;
+    let (mut noise, mut load) = (Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)), 0.0);
+    let mut column = |scale: f64, wander: f64| -> Vec<u64> {
+        let value = |_| {
+            load = 0.5 * load + noise.next() - 0.5;
+            (scale * (1.0 + 0.1 * noise.next() + wander * load)).max(0.0) as u64
+        };
+        (0..SLOTS).map(value).collect()
+    };
+    let sent = column(8_000.0 * factor, 0.2);
+    let quantiles = |values: Vec<u64>| values.into_iter().map(Some).collect::<Vec<Option<u64>>>();
+    let gap = SpreadSeries {
+        count: vec![10; SLOTS],
+        p50: quantiles(column(2e7 * factor, 0.4)),
+        p99: quantiles(column(2e8 * factor, 0.4)),
+        max: quantiles(column(3e8 * factor, 0.4)),
+    };
+    let series = report.series.as_mut().expect("the run has slots");
+    *series = Series {
+        to_ns: SLOTS as u64 * SECOND,
+        gap_ns: Some(gap.clone()),
+        events_missed: vec![0; SLOTS],
+        ..series.clone()
+    };
+    series.requests.begun = vec![10; SLOTS];
+    series.requests.live = column(60.0, 0.3);
+    series.chunks.sent = sent.clone();
+    series.tokens.received = Some(sent.clone());
+    series.tokens.sent = sent;
+    let hop = &mut series.hops[0];
+    hop.frames_sent = Some(vec![100; SLOTS]);
+    hop.frames_received = Some(vec![100; SLOTS]);
+    hop.chunks = column(6_000.0, 0.2);
+    hop.backlog_max_frames = Some(column(40.0, 1.0));
+    hop.queue_wait_ns = Some(gap);
+    report
+}
+
+/// The measure with this name.
+fn measure<'d>(diff: &'d Diff, name: &str) -> &'d Compared {
+    diff.measures.iter().find(|m| m.name == name).expect("a line")
+}
+
+fn compare(a: &Report, b: &Report) -> Diff {
+    Diff::of(("before", a), ("after", b), &Options::default())
+}
+
+#[test]
+fn equal_runs_rarely_differ() {
+    let pairs = 200;
+    let alarms: Vec<Diff> = (0..pairs)
+        .map(|n| compare(&run(2 * n + 1, 1.0, Mode::Cumulative), &run(2 * n + 2, 1.0, Mode::Cumulative)))
+        .filter(|diff| diff.measures.iter().any(|m| m.verdict.counts()))
+        .collect();
+    assert!(alarms.len() <= 6, "{} of {pairs}: {}", alarms.len(), alarms[0].to_text());
+}
+
+#[test]
+fn a_change_is_detected_in_both_directions() {
+    for seed in 0..20 {
+        let (a, b) = (run(seed, 1.0, Mode::Cumulative), run(seed + 100, 2.0, Mode::Incremental));
+        let (forward, reverse) = (compare(&a, &b), compare(&b, &a));
+        assert_eq!(measure(&forward, "tokens sent").verdict, Verdict::Better, "{}", forward.to_text());
+        assert_eq!(measure(&forward, "gap, p99").verdict, Verdict::Worse, "{}", forward.to_text());
+        assert_eq!(measure(&reverse, "tokens sent").verdict, Verdict::Worse);
+        assert!(forward.worse() && forward.patterns[0].title == "incremental output was enabled");
+        assert_eq!(reverse.patterns[0].title, "incremental output was disabled");
+    }
+}
+
+#[test]
+fn a_missing_comparison_has_a_reason() {
+    let a = run(1, 1.0, Mode::Cumulative);
+    let mut b = run(2, 1.0, Mode::Cumulative);
+    let series = b.series.as_mut().expect("the run has slots");
+    series.gap_ns = None;
+    series.requests.begun[6..].fill(0);
+    let diff = compare(&a, &b);
+    let gap = measure(&diff, "gap, p99");
+    assert_eq!(gap.verdict, Verdict::NotComparable);
+    assert_eq!(gap.note.as_deref(), Some("the second run does not observe it"));
+    let sent = &diff.measures[0];
+    assert_eq!(sent.verdict, Verdict::NotEnoughData);
+    assert!(
+        sent.note.as_deref().is_some_and(|note| note.contains("only 4 slots under load, 6 are needed")),
+        "{sent:?}"
+    );
+    b.series = None;
+    let diff = compare(&a, &b);
+    assert!(diff.measures.is_empty() && diff.verdict.starts_with("NOT ENOUGH DATA"), "{}", diff.to_text());
+    assert!(diff.to_text().contains("no time slots: no event was observed"), "{}", diff.to_text());
+}
+
+#[test]
+fn new_confirmed_losses_need_no_statistics() {
+    let (mut a, mut b) = (run(1, 1.0, Mode::Cumulative), run(1, 1.0, Mode::Cumulative));
+    for (report, dropped) in [(&mut a, 0), (&mut b, 1)] {
+        report.chunks.dropped_confirmed = Some(dropped);
+        let mut column = vec![0; SLOTS];
+        column[9] = dropped;
+        report.series.as_mut().expect("slots").chunks.dropped_confirmed = Some(column);
+    }
+    let diff = compare(&a, &b);
+    let drops = diff.measures.last().expect("a line");
+    assert_eq!(drops.name.as_str(), "chunks dropped, confirmed");
+    assert_eq!(drops.verdict, Verdict::Worse);
+}
+
+/// Reports of an engine that drops chunks, and of one that merges them.
+fn lossy_and_merging(slots: usize) -> (Report, Report) {
+    let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
+    for (report, dropped, merged) in [(&mut a, 700, 0), (&mut b, 0, 2_400)] {
+        let sent = (SLOTS as u64) * 8_000;
+        report.chunks.sent = sent;
+        report.chunks.dropped_confirmed = Some(dropped * SLOTS as u64);
+        report.chunks.tokens_lost = Some(dropped * SLOTS as u64);
+        report.chunks.merged = Some(merged * SLOTS as u64);
+        let series = report.series.as_mut().expect("slots");
+        series.chunks.dropped_confirmed = Some(vec![dropped; SLOTS]);
+        series.chunks.merged = Some(vec![merged; SLOTS]);
+        series.requests.begun[slots + 2..].fill(0);
+    }
+    (a, b)
+}
+
+#[test]
+fn fixed_losses_outweigh_newly_merged_chunks() {
+    let (a, b) = lossy_and_merging(SLOTS - 2);
+    let (forward, reverse) = (compare(&a, &b), compare(&b, &a));
+    assert!(
+        forward
+            .verdict
+            .starts_with("FIXED: lost tokens FIXED (21,000 -> 0), merged chunks REGRESSED (0.0 % -> 30.0 %)"),
+        "{}",
+        forward.verdict
+    );
+    assert!(!forward.worse() && reverse.worse());
+    assert!(reverse.verdict.starts_with("REGRESSED: lost tokens REGRESSED (0 -> 21,000)"), "{}", reverse.verdict);
+}
+
+#[test]
+fn merging_in_every_slot_of_a_short_run_is_a_regression() {
+    let (a, b) = lossy_and_merging(7);
+    let diff = compare(&a, &b);
+    assert_eq!(measure(&diff, "chunks merged").verdict, Verdict::Worse, "{}", diff.to_text());
+}
+
+#[test]
+fn a_large_difference_in_a_short_run_is_not_within_noise() {
+    let (mut a, mut b) = lossy_and_merging(7);
+    for (report, merged) in [(&mut a, 0), (&mut b, 4_000)] {
+        let mut column = vec![merged; SLOTS];
+        (column[2], column[4]) = (0, 0);
+        report.series.as_mut().expect("slots").chunks.merged = Some(column);
+    }
+    let diff = compare(&a, &b);
+    assert_ne!(measure(&diff, "chunks merged").verdict, Verdict::WithinNoise, "{}", diff.to_text());
+}
+
+#[test]
+fn a_growing_wait_in_a_short_run_is_not_called_unchanged() {
+    let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
+    for (report, growth) in [(&mut a, 0), (&mut b, SECOND)] {
+        let series = report.series.as_mut().expect("slots");
+        series.requests.begun[10..].fill(0);
+        let p99 = (0..SLOTS as u64).map(|slot| Some(5_000_000 + slot * growth)).collect();
+        series.gap_ns.as_mut().expect("gaps").p99 = p99;
+    }
+    let diff = compare(&a, &b);
+    assert_eq!(measure(&diff, "gap, p99").verdict, Verdict::NotEnoughData, "{}", diff.to_text());
+    assert!(diff.verdict.starts_with("NOT ENOUGH DATA: "), "{}", diff.verdict);
+}
+
+#[test]
+fn a_single_slot_does_not_make_a_small_shift_large() {
+    let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
+    for (report, tokens) in [(&mut a, 8_000), (&mut b, 8_200)] {
+        let sent = &mut report.series.as_mut().expect("slots").tokens.sent;
+        *sent = (0..SLOTS as u64).map(|slot| tokens + slot * 7 % 10).collect();
+    }
+    b.series.as_mut().expect("slots").tokens.sent[9] = 80_000;
+    let diff = compare(&a, &b);
+    let sent = &diff.measures[0];
+    assert!(sent.p.is_some_and(|p| p < 1e-6) && sent.change.is_some_and(|change| change > 0.2), "{sent:?}");
+    assert_eq!(sent.verdict, Verdict::WithinNoise);
+}
+
+#[test]
+fn inter_token_latency_is_compared_above_a_thousand_tokens() {
+    let spread = |count, p99| Some(Spread { count, p50: 40_000_000, p90: 50_000_000, p99, max: p99 });
+    for (tokens, verdict) in [(999, Verdict::NotEnoughData), (1_000, Verdict::Worse)] {
+        let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
+        a.itl_ns.delivered_by_token = spread(5_000, 60_000_000);
+        b.itl_ns.delivered_by_token = spread(tokens, 400_000_000);
+        (a.itl_ns.sent_by_token, b.itl_ns.sent_by_token) = (spread(5_000, 60_000_000), spread(5_000, 60_000_000));
+        let diff = compare(&a, &b);
+        let itl = ["ITL at clients, p99", "ITL of the engine, p99"].map(|name| measure(&diff, name).verdict);
+        assert_eq!(itl, [verdict, Verdict::WithinNoise], "{}", diff.to_text());
+    }
+}
+
+#[test]
+fn a_comparison_round_trips_and_fits_a_terminal() {
+    let diff = compare(&run(1, 1.0, Mode::Cumulative), &run(2, 2.0, Mode::Incremental));
+    let parsed: Diff = serde_json::from_str(&diff.to_json()).expect("its own JSON parses");
+    assert_eq!(parsed.to_text(), diff.to_text());
+    let text = diff.to_text();
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    assert!(diff.to_markdown().contains("| gap, p99 |"));
+}

@@ -1,0 +1,88 @@
+use std::collections::{BTreeMap, BTreeSet};
+
+use outputs::export::{Format, Options};
+use serde_json::Value;
+
+use super::{export, lines};
+
+fn spans(line: &Value) -> &[Value] {
+    line["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("spans")
+}
+
+fn attributes(span: &Value) -> BTreeMap<&str, &Value> {
+    let list = span["attributes"].as_array().expect("attributes").iter();
+    list.map(|a| (a["key"].as_str().expect("a key"), &a["value"])).collect()
+}
+
+fn int(value: &Value) -> u64 {
+    value["intValue"].as_str().and_then(|n| n.parse().ok()).expect("an integer as text")
+}
+
+fn nanos(span: &Value, name: &str) -> u64 {
+    span[name].as_str().and_then(|n| n.parse().ok()).expect("nanoseconds as text")
+}
+
+#[test]
+fn every_request_and_the_capture_have_a_trace() {
+    let (text, report) = export(Format::Otlp, Options::default());
+    let lines = lines(&text);
+    assert_eq!(lines.len() as u64, report.requests.seen + 1);
+    let roots: Vec<&Value> = lines.iter().map(|line| &spans(line)[0]).collect();
+    let traces: BTreeSet<&str> = roots.iter().filter_map(|span| span["traceId"].as_str()).collect();
+    assert_eq!(traces.len(), lines.len());
+    assert!(traces.contains("5b8efff798038103d269b633813fc60c"), "a UUID rid is used as the trace id");
+    let (capture, requests) = roots.split_last().expect("the capture");
+    assert_eq!(capture["name"], "capture");
+    assert_eq!(int(attributes(capture)["tokengap.chunks.sent"]), report.chunks.sent);
+    assert_eq!(capture["events"].as_array().map(Vec::len), Some(report.findings.len()));
+    let sum = |key| requests.iter().map(|span| int(attributes(span)[key])).sum::<u64>();
+    assert_eq!(sum("gen_ai.usage.output_tokens"), report.tokens.sent);
+    assert_eq!(sum("tokengap.chunks.sent"), report.chunks.sent);
+    assert_eq!(Some(sum("tokengap.chunks.dropped")), report.chunks.dropped_confirmed);
+}
+
+#[test]
+fn child_spans_do_not_exceed_their_parents() {
+    let (text, _) = export(Format::Otlp, Options::default());
+    let mut names = BTreeSet::new();
+    for line in &lines(&text) {
+        let spans = spans(line);
+        let by_id: BTreeMap<&str, &Value> = spans.iter().map(|s| (s["spanId"].as_str().expect("an id"), s)).collect();
+        assert_eq!(by_id.len(), spans.len());
+        for span in &spans[1..] {
+            names.insert(span["name"].as_str().expect("a name").to_owned());
+            let parent = by_id[span["parentSpanId"].as_str().expect("a parent")];
+            assert!(nanos(span, "startTimeUnixNano") <= nanos(span, "endTimeUnixNano"), "{span}");
+            assert!(nanos(parent, "startTimeUnixNano") <= nanos(span, "startTimeUnixNano"), "{span}");
+            assert!(nanos(span, "endTimeUnixNano") <= nanos(parent, "endTimeUnixNano"), "{span}");
+        }
+    }
+    let expected = [
+        "delivery",
+        "detokenizer",
+        "detokenizer->tokenizer",
+        "first token gap",
+        "processing",
+        "relay",
+        "scheduler->detokenizer",
+        "streaming",
+    ];
+    assert_eq!(names.iter().map(String::as_str).collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn log_statements_of_a_request_are_events_of_its_span() {
+    let options = Options { rids: vec!["request-4".into()], ..Options::default() };
+    let (text, _) = export(Format::Otlp, options);
+    let lines = lines(&text);
+    let root = &spans(&lines[0])[0];
+    let events: Vec<&str> =
+        root["events"].as_array().expect("events").iter().filter_map(|e| e["name"].as_str()).collect();
+    assert!(
+        events.contains(&"tokenizer_first_token")
+            && events.contains(&"merged")
+            && events.contains(&"dropped")
+            && events.contains(&"answered")
+    );
+    assert_eq!(root["status"]["code"], 2, "it lost tokens");
+}
