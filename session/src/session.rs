@@ -48,7 +48,10 @@ impl Session {
 
     /// Adds telemetry to the run.
     #[must_use]
-    pub fn with_telemetry(self, telemetry: Telemetry) -> Self {
+    pub fn with_telemetry(mut self, telemetry: Telemetry) -> Self {
+        if telemetry.pushes_requests() {
+            self.analysis.keep_timelines();
+        }
         Self { telemetry, ..self }
     }
 
@@ -89,6 +92,9 @@ impl Session {
     pub fn restart(&mut self, config: Config) {
         let Self { engines, chunk_history, .. } = *self;
         self.analysis = Analysis::new(Config { engines, chunk_history, ..config });
+        if self.telemetry.pushes_requests() {
+            self.analysis.keep_timelines();
+        }
         self.observer.restart();
     }
 

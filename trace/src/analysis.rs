@@ -49,6 +49,11 @@ impl Analysis {
         }
     }
 
+    /// Keeps the timeline of each request until it is closed ([`Ledger::closed_requests`]), for exports. Called before the first event.
+    pub fn keep_timelines(&mut self) {
+        self.ledger.keep_timelines();
+    }
+
     /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
         fault::here("ledger");

@@ -117,7 +117,8 @@ impl Exporter for Events<'_> {
             }
             What::Processed(id) => self.line("processed", at, context, |o| frame(o, *id, context)),
             What::Delivered(delivery) if !delivery.is_uncounted() && context.options.wants_rid(delivery.rid) => {
-                let received = context.lives.current(0).and_then(|life| life.first_delivered);
+                let timeline = context.ledger.request_of_chunk(0).and_then(|timed| timed.timeline);
+                let received = timeline.and_then(|timeline| timeline.first_delivered);
                 self.line("delivered", at, context, |o| {
                     fields!(o, delivery, rid, tokens, mode, completion_tokens, finished);
                     o.put("first_token_received", received == Some(at));

@@ -1,25 +1,23 @@
-//! State common to all formats, in addition to the analysis: live requests, each reported once when complete.
+//! Selection of events and requests, common to all formats. Each request is written once, when it is complete.
 
 use std::io;
 
-use super::lives::LiveRequests;
 use super::{Clock, Closed, ExportContext, Exporter, Options, stage};
-use crate::report::Report;
 use trace::analysis::Analysis;
 use trace::clock::MonoNs;
 use trace::event::{Event, What};
-use trace::ledger::{Request, Summary};
+use trace::ledger::{ClosedRequest, RequestTimeline, Summary, TimedRequest};
+
+use crate::report::Report;
 
 pub(super) struct Follow {
-    lives: LiveRequests,
     pub(super) clock: Clock,
     options: Options,
-    closed: u64,
 }
 
 impl Follow {
     pub(super) fn new(clock: Clock, options: Options) -> Self {
-        Self { lives: LiveRequests::default(), clock, options, closed: 0 }
+        Self { clock, options }
     }
 
     /// Processes an event that `analysis` has already applied.
@@ -29,7 +27,6 @@ impl Follow {
         analysis: &Analysis,
         exporter: &mut dyn Exporter,
     ) -> io::Result<()> {
-        self.lives.event(event, analysis.ledger());
         if matches!(event.what, What::Hop(_) | What::Engine(_)) || self.in_range(event.at, event.at) {
             exporter.event(event, &self.context(analysis))?;
         }
@@ -52,38 +49,27 @@ impl Follow {
         exporter: &mut dyn Exporter,
     ) -> io::Result<()> {
         let ledger = analysis.ledger();
-        let summary = |request: &Request| Summary { rid: request.rid.clone(), numbers: ledger.numbers(request) };
-        for summary in ledger.requests().map(summary) {
-            self.write_request(&summary, summary.finish.is_none(), analysis, exporter)?;
+        let none = RequestTimeline::default();
+        for TimedRequest { request, timeline } in ledger.timed_requests() {
+            let summary = Summary { rid: request.rid.clone(), numbers: ledger.numbers(request) };
+            let timeline = timeline.unwrap_or(&none);
+            let request = Closed { summary: &summary, timeline, open: summary.finish.is_none() };
+            self.write_request(&request, analysis, exporter)?;
         }
         exporter.finish(report, &self.context(analysis))
     }
 
-    fn write_closed(&mut self, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
-        let closed = analysis.ledger().totals().requests.closed;
-        let new = (closed - self.closed) as usize;
-        self.closed = closed;
-        for back in (0..new).rev() {
-            let summary = analysis.ledger().finished().nth_back(back).cloned();
-            if let Some(summary) = summary {
-                self.write_request(&summary, false, analysis, exporter)?;
-            }
+    fn write_closed(&self, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
+        for ClosedRequest { summary, timeline } in analysis.ledger().closed_requests() {
+            self.write_request(&Closed { summary, timeline, open: false }, analysis, exporter)?;
         }
         Ok(())
     }
 
-    fn write_request(
-        &mut self,
-        summary: &Summary,
-        open: bool,
-        analysis: &Analysis,
-        exporter: &mut dyn Exporter,
-    ) -> io::Result<()> {
-        let life = self.lives.close(summary);
-        let request = Closed { summary, life: &life, open };
-        let (from, to) = stage::span(&request);
-        if self.options.wants(summary) && self.in_range(from, to) {
-            exporter.closed(&request, &self.context(analysis))?;
+    fn write_request(&self, request: &Closed<'_>, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
+        let (from, to) = stage::span(request);
+        if self.options.wants(request.summary) && self.in_range(from, to) {
+            exporter.closed(request, &self.context(analysis))?;
         }
         Ok(())
     }
@@ -97,6 +83,6 @@ impl Follow {
     }
 
     fn context<'a>(&'a self, analysis: &'a Analysis) -> ExportContext<'a> {
-        ExportContext { clock: &self.clock, ledger: analysis.ledger(), lives: &self.lives, options: &self.options }
+        ExportContext { clock: &self.clock, ledger: analysis.ledger(), options: &self.options }
     }
 }

@@ -7,12 +7,10 @@ mod csv;
 mod events;
 mod follow;
 mod json;
-mod lives;
 mod opening;
 mod otlp;
 #[cfg(feature = "parquet")]
 mod parquet;
-mod pending;
 mod perfetto;
 mod row;
 mod span_id;
@@ -25,7 +23,6 @@ pub use self::opening::Opening;
 pub use self::otlp::{LiveSpans, Resource, metrics_data};
 
 use self::follow::Follow;
-use self::lives::{LiveRequest, LiveRequests, OnHop};
 use self::opening::Clock;
 use crate::report::Report;
 use crate::report::hostile::{EscapeForm, EscapingWriter};
@@ -34,7 +31,7 @@ use trace::analysis::{Analysis, Config};
 use trace::clock::{Anchor, MonoNs};
 use trace::engine::Engines;
 use trace::event::Event;
-use trace::ledger::{Ledger, Limits, Summary};
+use trace::ledger::{Ledger, RequestTimeline, Summary};
 use trace::record::{ReadError, Record, Recording};
 use trace::words::names;
 
@@ -112,21 +109,17 @@ impl Options {
     }
 }
 
-/// Upper bound on the number of requests that one frame can evict: more than any frame has chunks.
-const CLOSED_AT_ONCE: usize = 65_536;
-
 #[derive(Clone, Copy)]
 struct ExportContext<'a> {
     clock: &'a Clock,
     ledger: &'a Ledger,
-    lives: &'a LiveRequests,
     options: &'a Options,
 }
 
 /// A closed request, or one in flight at the end of the capture.
 struct Closed<'a> {
     summary: &'a Summary,
-    life: &'a LiveRequest,
+    timeline: &'a RequestTimeline,
     /// The capture ended before the request did.
     open: bool,
 }
@@ -198,16 +191,9 @@ impl<'w> Export<'w> {
             #[cfg(not(feature = "parquet"))]
             Format::Parquet => return Err(io::ErrorKind::Unsupported.into()),
         };
-        // No summary may be evicted before it is written, however many records one tick or frame closes.
-        let limits = Limits {
-            finished_kept: config.limits.finished_kept.max(config.limits.live_rids).max(CLOSED_AT_ONCE),
-            ..config.limits
-        };
-        Ok(Self {
-            analysis: Analysis::new(Config { limits, chunk_history: 0, ..config }),
-            follow: Follow::new(opening.clock(), options),
-            exporter,
-        })
+        let mut analysis = Analysis::new(Config { chunk_history: 0, ..config });
+        analysis.keep_timelines();
+        Ok(Self { analysis, follow: Follow::new(opening.clock(), options), exporter })
     }
 
     /// Applies and exports an event.

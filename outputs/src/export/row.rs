@@ -43,10 +43,10 @@ static FIELDS: [(&str, Kind, Value); 17] = [
     ("finish", Kind::Text, |r, _| Some(text(r.summary.finish?.as_str()))),
     ("sent_first_ns", Kind::Number, |r, c| at(c, r.summary.sent_first)),
     ("received_first_ns", Kind::Number, |r, c| at(c, r.summary.received_first)),
-    ("processed_first_ns", Kind::Number, |r, c| at(c, stage::arrival(r.life, c.ledger)?.first.processed)),
-    ("delivered_first_ns", Kind::Number, |r, c| at(c, r.life.first_delivered)),
-    ("delivered_last_ns", Kind::Number, |r, c| at(c, r.life.last_delivered)),
-    ("last_gap_ns", Kind::Number, |r, c| last_gap(r.life, c.ledger).map(Number)),
+    ("processed_first_ns", Kind::Number, |r, c| at(c, stage::arrival(r.timeline, c.ledger)?.first.processed)),
+    ("delivered_first_ns", Kind::Number, |r, c| at(c, r.timeline.first_delivered)),
+    ("delivered_last_ns", Kind::Number, |r, c| at(c, r.timeline.last_delivered)),
+    ("last_gap_ns", Kind::Number, |r, c| last_gap(r.timeline, c.ledger).map(Number)),
     ("lost_places", Kind::Text, |r, c| Some(text(lost_places(r.summary, r.summary.tokens_lost?, c)))),
     ("inflated", Kind::Flag, |r, _| Some(Flag(r.summary.inflated))),
     ("bursts", Kind::Flag, |r, _| Some(Flag(r.summary.bursts))),
@@ -79,7 +79,7 @@ fn at<'a>(context: &ExportContext<'_>, time: Option<MonoNs>) -> Option<Cell<'a>>
 
 /// Hop on which the first chunk waited longest, after its queue wait there.
 fn slowest<'a>(request: &Closed<'_>, context: &ExportContext<'a>) -> Option<(u64, Cow<'a, str>)> {
-    let waits = request.life.hops.iter().filter_map(|h| {
+    let waits = request.timeline.hops.iter().filter_map(|h| {
         let (sent, received) = h.first.sent.zip(h.first.received)?;
         Some((received.since(sent), context.ledger.hop_name(h.hop)))
     });

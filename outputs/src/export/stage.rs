@@ -2,11 +2,10 @@
 
 use std::borrow::Cow;
 
-use super::lives::LiveRequest;
-use super::{Closed, OnHop};
+use super::Closed;
 use trace::clock::MonoNs;
 use trace::id::FrameId;
-use trace::ledger::{Ledger, Summary};
+use trace::ledger::{HopTimes, Ledger, RequestTimeline, Summary};
 
 /// One stage. Lists have parents before their children, and siblings in time order. Children lie within their
 /// parents and siblings do not overlap, regardless of clock skew between observers.
@@ -41,21 +40,21 @@ pub(super) enum Kind {
 }
 
 pub(super) fn span(request: &Closed<'_>) -> (MonoNs, MonoNs) {
-    let first = request.summary.first_at;
-    let began = request.life.hops.iter().filter_map(|h| h.first.began()).min();
-    let from = began.map_or(first, |at| at.min(first));
-    (from, request.life.ended(request.summary.last_at).max(from))
+    let Closed { summary, timeline, .. } = request;
+    let from = timeline.began().map_or(summary.first_at, |at| at.min(summary.first_at));
+    let to = timeline.ended().map_or(summary.last_at, |at| at.max(summary.last_at));
+    (from, to.max(summary.first_at).max(from))
 }
 
 /// The request on its last hop.
-pub(super) fn arrival<'l>(life: &'l LiveRequest, ledger: &Ledger) -> Option<&'l OnHop> {
-    life.hops.iter().find(|h| ledger.hop(h.hop).is_some_and(|h| h.last))
+pub(super) fn arrival<'l>(timeline: &'l RequestTimeline, ledger: &Ledger) -> Option<&'l HopTimes> {
+    timeline.hops.iter().find(|h| ledger.hop(h.hop).is_some_and(|h| h.last))
 }
 
 /// From the send of the finishing chunk by the scheduler to its receive by the tokenizer, in nanoseconds.
-pub(super) fn last_gap(life: &LiveRequest, ledger: &Ledger) -> Option<u64> {
-    let sent = life.hops.iter().find(|h| ledger.is_origin(h.hop))?.last?.sent?;
-    let received = arrival(life, ledger)?.last?.received?;
+pub(super) fn last_gap(timeline: &RequestTimeline, ledger: &Ledger) -> Option<u64> {
+    let sent = timeline.hops.iter().find(|h| ledger.is_origin(h.hop))?.last?.sent?;
+    let received = arrival(timeline, ledger)?.last?.received?;
     Some(received.since(sent))
 }
 
@@ -66,9 +65,9 @@ pub(super) fn first_delivery(summary: &Summary) -> Option<u64> {
 
 pub(super) fn stages<'a>(request: &Closed<'_>, ledger: &'a Ledger) -> Vec<Stage<'a>> {
     let (begin, end) = span(request);
-    let (summary, life) = (request.summary, request.life);
+    let Closed { summary, timeline, .. } = *request;
     let mut list = Stages { list: Vec::new(), depth: 0, now: begin, end };
-    let mut path: Vec<&OnHop> = life.hops.iter().collect();
+    let mut path: Vec<&HopTimes> = timeline.hops.iter().collect();
     path.sort_by_key(|h| h.first.began());
     if let Some(gap) = summary.sent_first.zip(summary.received_first) {
         list.add("first token gap".into(), gap, None, Kind::Gap, |list| list.path(&path, ledger));
@@ -81,12 +80,12 @@ pub(super) fn stages<'a>(request: &Closed<'_>, ledger: &'a Ledger) -> Vec<Stage<
         if let Some(processed) = first.processed {
             list.add("processing".into(), (received, processed), frame, Kind::Processing, |_| {});
         }
-        if let Some(delivered) = life.first_delivered {
+        if let Some(delivered) = timeline.first_delivered {
             list.add("delivery".into(), (list.now, delivered), frame, Kind::Delivery, |_| {});
         }
     }
     let last_received = arrival.and_then(|h| h.last?.received);
-    if let Some(last) = life.last_delivered.max(last_received) {
+    if let Some(last) = timeline.last_delivered.max(last_received) {
         list.add("streaming".into(), (list.now, last), None, Kind::Streaming, |_| {});
     }
     list.list
@@ -123,7 +122,7 @@ impl<'a> Stages<'a> {
     }
 
     /// Adds the path of the first chunk, hop by hop, with the times in between.
-    fn path(&mut self, path: &[&OnHop], ledger: &'a Ledger) {
+    fn path(&mut self, path: &[&HopTimes], ledger: &'a Ledger) {
         let mut before: Option<MonoNs> = None;
         for on in path {
             let Some(hop) = ledger.hop(on.hop) else { continue };

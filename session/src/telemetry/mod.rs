@@ -145,6 +145,11 @@ impl Telemetry {
         });
     }
 
+    /// Returns whether requests are pushed as spans, for which the analysis must keep timelines.
+    pub(crate) fn pushes_requests(&self) -> bool {
+        self.push.as_ref().is_some_and(Push::has_requests)
+    }
+
     /// Returns whether anything is pushed, in which case the end must wait for it.
     pub fn pushes(&self) -> bool {
         self.push.is_some()

@@ -73,6 +73,10 @@ impl Push {
         })
     }
 
+    pub(super) fn has_requests(&self) -> bool {
+        self.spans.has_requests()
+    }
+
     pub(super) fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
         self.spans.event(event, analysis);
         if self.spans.waiting() >= MAX_SPANS_BYTES {

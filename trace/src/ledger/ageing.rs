@@ -19,6 +19,7 @@ impl Ledger {
     pub fn tick(&mut self, now: MonoNs) {
         self.now = self.now.max(now);
         let now = self.now;
+        self.forget_closed();
         while let Some((_, ticket)) = self.lingering.pop_front_if(|l| l.0 <= now) {
             self.close(ticket, Closed::Over);
         }
@@ -189,8 +190,11 @@ impl Ledger {
         let numbers = self.numbers(&request);
         let mut finished = std::mem::take(&mut self.finished);
         let limits = (self.limits.finished_kept, self.limits.rid_bytes / 2);
-        let rid = request.rid;
-        finished.enter(Summary { rid, numbers }, limits, |of| self.is_notable(of));
+        let summary = Summary { rid: request.rid, numbers };
+        if let Some(timelines) = &mut self.timelines {
+            timelines.close(ticket, summary.clone());
+        }
+        finished.enter(summary, limits, |of| self.is_notable(of));
         self.finished = finished;
         true
     }

@@ -25,10 +25,12 @@ mod kernel;
 mod lane;
 mod limits;
 mod losses;
+mod marked_frames;
 mod outcome;
 mod processing_stage;
 mod receive;
 mod request;
+mod request_timeline;
 mod shared;
 mod stacks;
 pub mod stages;
@@ -61,6 +63,7 @@ pub use losses::{Losses, Lossy, LostRange};
 pub use outcome::{ChunkOutcome, JudgedChunks, OutcomeCounts, UnjudgedCause};
 pub use processing_stage::ProcessingStage;
 pub use request::{ItlEnds, Numbers, Request, Summary};
+pub use request_timeline::{ClosedRequest, FrameTimes, HopTimes, NoteKind, RequestNote, RequestTimeline, TimedRequest};
 pub use stacks::{Hits, StackCounts, StackFunction, StackRole};
 pub use stages::{AbandonedRequest, AbandonedRequests, Stages};
 pub use stream::Stream;
@@ -82,6 +85,7 @@ use self::lane::{Load, PendingChunk};
 use self::limits::CountedLimits;
 use self::losses::LossStore;
 use self::outcome::JudgedList;
+use self::request_timeline::Timelines;
 use self::shared::Predecessor;
 use self::stacks::Stacks;
 use self::table::Table;
@@ -176,11 +180,13 @@ pub struct Ledger {
     tool_calls: ToolCallResponses,
     frontend: FrontendWaits,
     scratch: Vec<PendingChunk>,
-    /// Requests touched by the last frame.
+    /// Requests of the chunks of the last event.
     touched: Vec<Ticket>,
     /// Chunks whose outcome the last event showed.
     judged: Vec<(Ticket, JudgedChunks)>,
     history: ChunkHistory,
+    /// `None` unless timelines are kept.
+    timelines: Option<Box<Timelines>>,
 }
 
 impl Ledger {
@@ -200,6 +206,7 @@ impl Ledger {
         self.totals.events += 1;
         self.touched.clear();
         self.judged.clear();
+        self.forget_closed();
         match &event.what {
             What::Engine(engine) => self.engine.set(engine),
             What::Hop(hop) => self.announced(hop),
@@ -220,6 +227,7 @@ impl Ledger {
             What::Missed(missed) if missed.cause == MissedCause::Ended => self.ended(at),
             What::Missed(missed) => self.missed(at, missed),
         }
+        self.enter_times(event);
     }
 
     fn undecoded(&mut self, at: MonoNs, undecoded: &Undecoded<'_>) {
@@ -342,19 +350,6 @@ impl Ledger {
     /// Numbers of a live request.
     pub fn numbers(&self, request: &Request) -> Numbers {
         request.numbers(self.hops.worker_of(&request.streams), self.observes_receives())
-    }
-
-    /// Current record of a rid with its ticket. Slots are unique at any time, and tickets over the whole run.
-    pub fn placed(&self, rid: &str) -> Option<(Ticket, &Request)> {
-        let ticket = self.table.find(rid)?;
-        Some((ticket, self.table.get(ticket)?))
-    }
-
-    /// Like [`Self::placed`] for the rid of a chunk in the last event, without a lookup. `None` if a lookup is needed.
-    pub fn touched(&self, chunk: usize) -> Option<(Ticket, &Request)> {
-        let ticket = *self.touched.get(chunk)?;
-        let request = self.table.get(ticket).filter(|request| request.mapped)?;
-        Some((ticket, request))
     }
 
     /// Number of live requests: neither finished nor evicted.

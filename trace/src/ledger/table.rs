@@ -3,7 +3,8 @@
 use std::hash::BuildHasher;
 use std::hint::black_box;
 
-use hashbrown::{DefaultHashBuilder, HashTable};
+use hashbrown::hash_map::EntryRef;
+use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 
 use super::lane::PendingChunk;
 use super::request::Request;
@@ -28,6 +29,8 @@ pub(crate) struct Table {
     slots: Vec<Slot>,
     free: Vec<u32>,
     by_rid: HashTable<u32>,
+    /// Number of records of each rid that it no longer maps to.
+    unmapped: HashMap<Box<str>, u32>,
     hasher: DefaultHashBuilder,
     /// Number of finished records that a rid maps to.
     mapped_finished: usize,
@@ -110,29 +113,47 @@ impl Table {
 
     /// Unmaps the record's rid, so that another request can use it. The record stays.
     pub(crate) fn unmap(&mut self, ticket: Ticket) {
-        let mapped = self.get(ticket).filter(|request| request.mapped);
-        let Some(hash) = mapped.map(|request| self.hasher.hash_one(&*request.rid)) else {
-            return;
-        };
-        if let Some(request) = self.get_mut(ticket) {
-            request.mapped = false;
-            let is_finished = request.finish.is_some();
-            self.mapped_finished -= usize::from(is_finished);
+        if self.remove_mapping(ticket) {
+            let rid = self.get(ticket).map(|request| request.rid.clone()).unwrap_or_default();
+            *self.unmapped.entry(rid).or_default() += 1;
         }
+    }
+
+    /// Whether a record exists whose rid was `rid`, and is that of another request now.
+    pub(super) fn has_unmapped(&self, rid: &str) -> bool {
+        self.unmapped.contains_key(rid)
+    }
+
+    /// Removes the record from the index of rids. Returns whether it was there.
+    fn remove_mapping(&mut self, ticket: Ticket) -> bool {
+        let Some(request) = self.get_mut(ticket).filter(|request| request.mapped) else {
+            return false;
+        };
+        request.mapped = false;
+        let is_finished = request.finish.is_some();
+        self.mapped_finished -= usize::from(is_finished);
+        let hash = self.get(ticket).map_or(0, |request| self.hasher.hash_one(&*request.rid));
         if let Ok(entry) = self.by_rid.find_entry(hash, |&slot| slot == ticket.slot) {
             entry.remove();
         }
+        true
     }
 
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<Request> {
         self.get(ticket)?;
-        self.unmap(ticket);
+        let was_mapped = self.remove_mapping(ticket);
         let slot = &mut self.slots[ticket.slot as usize];
         slot.age = slot.age.wrapping_add(1);
         self.free.push(ticket.slot);
-        let request = slot.request.take();
-        self.rid_bytes -= request.as_ref().map_or(0, |request| request.rid.len());
-        request
+        let request = slot.request.take()?;
+        self.rid_bytes -= request.rid.len();
+        if !was_mapped && let EntryRef::Occupied(mut count) = self.unmapped.entry_ref(&*request.rid) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+        Some(request)
     }
 
     pub(crate) fn get(&self, ticket: Ticket) -> Option<&Request> {

@@ -96,7 +96,7 @@ pub struct LiveSpans {
 }
 
 impl LiveSpans {
-    /// Starts without data. Requests are exported if `options` is given.
+    /// Starts without data. Requests are exported if `options` is given and the analysis keeps timelines.
     pub fn new(options: Option<Options>, opening: Opening, resource: Resource) -> Self {
         Self {
             follow: options.map(|options| Follow::new(opening.clock(), options)),
@@ -106,6 +106,11 @@ impl LiveSpans {
             active: HashMap::new(),
             episodes: 0,
         }
+    }
+
+    /// Whether requests are exported, for which the analysis must keep timelines.
+    pub fn has_requests(&self) -> bool {
+        self.follow.is_some()
     }
 
     /// Processes an event that `analysis` has already applied.

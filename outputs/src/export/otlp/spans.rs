@@ -6,7 +6,6 @@ use serde_json::Value;
 
 use super::envelope::{attribute, flag, int, text};
 use crate::export::json::{Array, Object};
-use crate::export::lives::{Note, NoteKind};
 use crate::export::span_id::{SpanIds, TraceId};
 use crate::export::stage::{self, Kind, Stage};
 use crate::export::{Clock, Closed, ExportContext};
@@ -14,6 +13,7 @@ use crate::report::Report;
 use trace::clock::MonoNs;
 use trace::detect::{Finding, Severity};
 use trace::event::Finish;
+use trace::ledger::{NoteKind, RequestNote};
 
 /// `SPAN_KIND_INTERNAL`, `SPAN_KIND_SERVER`.
 const INTERNAL: u64 = 1;
@@ -32,11 +32,11 @@ pub(super) fn request(spans: &mut Array<'_>, request: &Closed<'_>, context: &Exp
         head(o, (&trace, &root, None), ("request", SERVER), span, context.clock);
         o.array("attributes", |a| request_attributes(a, request, &trace, context));
         o.array("events", |list| {
-            for note in &request.life.notes {
+            for note in &request.timeline.notes {
                 note_event(list, note, context);
             }
         });
-        o.put("droppedEventsCount", request.life.notes_left_out);
+        o.put("droppedEventsCount", request.timeline.notes_left_out);
         status(o, request);
     });
     let mut above: Vec<String> = vec![root];
@@ -163,7 +163,7 @@ fn head(
 }
 
 fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, context: &ExportContext<'_>) {
-    let (s, life) = (request.summary, request.life);
+    let s = request.summary;
     text(a, "gen_ai.provider.name", context.ledger.engine().facts().name());
     text(a, "gen_ai.response.id", &s.rid);
     int(a, "gen_ai.usage.input_tokens", s.prompt_tokens);
@@ -187,7 +187,7 @@ fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, 
     text(a, "tokengap.state", request.state());
     int(a, "tokengap.worker", s.worker);
     int(a, "tokengap.gap_ns", s.gap_ns);
-    int(a, "tokengap.last_gap_ns", stage::last_gap(life, context.ledger));
+    int(a, "tokengap.last_gap_ns", stage::last_gap(request.timeline, context.ledger));
     int(a, "tokengap.silence_max_ns", s.silence_ns);
     int(a, "tokengap.first_token_delivery_ns", stage::first_delivery(s));
     for (end, itl) in [("client", s.itl.delivered), ("sent", s.itl.sent)] {
@@ -221,7 +221,7 @@ fn stage_attributes(a: &mut Array<'_>, stage: &Stage<'_>, context: &ExportContex
     }
 }
 
-fn note_event(list: &mut Array<'_>, note: &Note, context: &ExportContext<'_>) {
+fn note_event(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<'_>) {
     list.object(|o| {
         o.int_text("timeUnixNano", context.clock.wall(note.at));
         let name = match &note.what {

@@ -74,7 +74,7 @@ impl Perfetto<'_> {
             }
         }
         let waiting = context.ledger.requests().filter(|r| r.waiting_since().is_some()).count();
-        let requests = (context.lives.len(), waiting);
+        let requests = (context.ledger.timeline_count(), waiting);
         if self.counters.requests.replace(requests) == Some(requests) {
             return;
         }

@@ -4,11 +4,11 @@ use super::frames::flow;
 use super::tracks::REQUESTS;
 use super::{Perfetto, head};
 use crate::export::json::{Object, Stream};
-use crate::export::lives::{LiveRequest, Note, NoteKind};
 use crate::export::stage::{self, Kind, Stage};
 use crate::export::{Closed, ExportContext};
 use trace::clock::MonoNs;
 use trace::event::{Delivery, Frame, Kind as Message};
+use trace::ledger::{ChunkOutcome, NoteKind, RequestNote, TimedRequest};
 
 impl Perfetto<'_> {
     /// Draws the chunks of a sent frame as points on the rows of their requests.
@@ -19,9 +19,9 @@ impl Perfetto<'_> {
         // The chunks of a frame differ only in row and count.
         let same = Object::fields(|o| moment(o, "n", "chunk sent", at, context));
         for (place, chunk) in frame.chunks.iter().enumerate() {
-            let Some(life) = shows(place, chunk.finish.is_some(), context) else { continue };
+            let Some(id) = shows(place, chunk.finish.is_some(), context) else { continue };
             self.out.object(|o| {
-                local_id(o.append(&same), life, context);
+                local_id(o.append(&same), id, context);
                 o.object("args", |args| {
                     args.known("completion_tokens", chunk.completion_tokens);
                     args.known("finish", chunk.finish);
@@ -31,9 +31,10 @@ impl Perfetto<'_> {
     }
 
     pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>, context: &ExportContext<'_>) {
-        let always = delivery.finished || context.lives.lost_now().is_some();
-        if let Some(life) = shows(0, always, context) {
-            Row { out: &mut self.out, life, context }.point("delivered", at, |args| {
+        let drops_chunks = || context.ledger.judged().any(|(_, judged)| judged.outcome == ChunkOutcome::Dropped);
+        let always = delivery.finished || drops_chunks();
+        if let Some(id) = shows(0, always, context) {
+            Row { out: &mut self.out, id, context }.point("delivered", at, |args| {
                 args.put("tokens", delivery.tokens).put("mode", delivery.mode);
                 args.known("completion_tokens", delivery.completion_tokens);
             });
@@ -41,25 +42,27 @@ impl Perfetto<'_> {
     }
 }
 
-/// Request of the current event's chunk `place`, if the chunk is to be drawn; `always` ignores the limit of points.
-fn shows<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<&'a LiveRequest> {
+/// Row of the request of the current event's chunk `place`, if the chunk is to be drawn; `always` ignores the limit of points.
+fn shows<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<RowId<'a>> {
     let options = context.options;
-    let life = context.lives.current(place)?;
-    if !(always || life.points <= options.chunks) || !options.wants_rid(&life.rid) {
+    let TimedRequest { request, timeline } = context.ledger.request_of_chunk(place)?;
+    let timeline = timeline?;
+    if !(always || timeline.points <= options.chunks) || !options.wants_rid(&request.rid) {
         return None;
     }
     if let Some(min) = options.slow_ns {
-        context.ledger.request(&life.rid)?.gap_ns.filter(|&gap| gap >= min)?;
+        request.gap_ns.filter(|&gap| gap >= min)?;
     }
-    Some(life)
+    Some(RowId { rid: &request.rid, first_at: request.first_at, has_reused_rid: timeline.has_reused_rid })
 }
 
 /// Draws a closed request. One in flight at the end of the capture gets a mark.
 pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &ExportContext<'_>) {
-    let life = request.life;
+    let Closed { summary, timeline, .. } = *request;
     let (from, to) = stage::span(request);
-    let mut row = Row { out, life, context };
-    row.event("b", &life.rid, from, |o| {
+    let id = RowId { rid: &summary.rid, first_at: summary.first_at, has_reused_rid: timeline.has_reused_rid };
+    let mut row = Row { out, id, context };
+    row.event("b", &summary.rid, from, |o| {
         o.object("args", |args| facts(args, request, context));
     });
     let mut open: Vec<Stage<'_>> = Vec::new();
@@ -79,22 +82,22 @@ pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &Expor
         open.push(stage);
     }
     row.end(open.drain(..));
-    for note in &life.notes {
+    for note in &timeline.notes {
         row.note(note);
     }
     if request.open {
         row.point("capture ended", to, |_| {});
     }
-    row.event("e", &life.rid, to, |_| {});
+    row.event("e", &summary.rid, to, |_| {});
 }
 
 fn facts(args: &mut Object<'_>, request: &Closed<'_>, context: &ExportContext<'_>) {
-    let (s, life) = (request.summary, request.life);
+    let s = request.summary;
     args.put("rid", &s.rid).put("state", request.state());
     args.known("finish", s.finish);
     args.put("tokens_sent", s.tokens_sent).put("chunks_sent", s.chunks_sent).known("worker", s.worker);
     args.known("prompt_tokens", s.prompt_tokens).known("cached_tokens", s.cached_tokens);
-    args.known("gap_ns", s.gap_ns).known("last_gap_ns", stage::last_gap(life, context.ledger));
+    args.known("gap_ns", s.gap_ns).known("last_gap_ns", stage::last_gap(request.timeline, context.ledger));
     args.known("longest_silence_ns", s.silence_ns);
     args.known("tokens_delivered", s.tokens_delivered).known("chunks_merged", s.merged);
     args.known("chunks_dropped", s.dropped).known("tokens_lost", s.tokens_lost);
@@ -103,9 +106,17 @@ fn facts(args: &mut Object<'_>, request: &Closed<'_>, context: &ExportContext<'_
     args.known("itl_sent_p99_ns", s.itl.sent.map(|itl| itl.p99));
 }
 
+/// What identifies the row of a request.
+#[derive(Clone, Copy)]
+struct RowId<'a> {
+    rid: &'a str,
+    first_at: MonoNs,
+    has_reused_rid: bool,
+}
+
 struct Row<'a, 'w, 'c> {
     out: &'a mut Stream<'w>,
-    life: &'a LiveRequest,
+    id: RowId<'a>,
     context: &'a ExportContext<'c>,
 }
 
@@ -113,7 +124,7 @@ impl Row<'_, '_, '_> {
     fn event(&mut self, phase: &'static str, name: &str, at: MonoNs, more: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
             moment(o, phase, name, at, self.context);
-            local_id(o, self.life, self.context);
+            local_id(o, self.id, self.context);
             more(o);
         });
     }
@@ -131,7 +142,7 @@ impl Row<'_, '_, '_> {
         }
     }
 
-    fn note(&mut self, note: &Note) {
+    fn note(&mut self, note: &RequestNote) {
         let name = match &note.what {
             NoteKind::Stage { name, .. } => &**name,
             NoteKind::Merged { .. } => "chunks merged",
@@ -164,13 +175,13 @@ fn moment(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, conte
 }
 
 /// Writes the row of an event. With a global id instead of a process-local one, Perfetto draws the row outside the process.
-fn local_id(o: &mut Object<'_>, life: &LiveRequest, context: &ExportContext<'_>) {
+fn local_id(o: &mut Object<'_>, row: RowId<'_>, context: &ExportContext<'_>) {
     o.object("id2", |id| {
-        if life.again {
+        if row.has_reused_rid {
             // Two live requests with one rid need a row each.
-            id.put("local", format!("{} from {}", life.rid, context.clock.at(life.first_at)));
+            id.put("local", format!("{} from {}", row.rid, context.clock.at(row.first_at)));
         } else {
-            id.put("local", &life.rid);
+            id.put("local", row.rid);
         }
     });
 }

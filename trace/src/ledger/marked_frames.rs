@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
-use trace::clock::MonoNs;
-use trace::event::Capabilities;
-use trace::id::{FrameId, HopId};
+use super::limits::push_bounded;
+use crate::clock::MonoNs;
+use crate::event::Capabilities;
+use crate::id::{FrameId, HopId, Ticket};
 
 /// Maximum number of frames kept per lane. Beyond that the oldest are evicted, and the later stages of their
 /// requests stay unknown.
@@ -18,97 +19,96 @@ const UNPROCESSED: usize = 16;
 /// Maximum number of lanes; beyond that, lanes without frames in flight are evicted.
 const LANES: usize = 16_384;
 
-/// A request whose first or finishing chunk is in a frame: index and number of the request, and index of the hop within it.
+/// A request whose first or finishing chunk is in a frame.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mark {
-    pub(super) place: u32,
-    pub(super) number: u64,
-    pub(super) hop: u16,
+pub(super) struct FrameMark {
+    pub(super) ticket: Ticket,
+    /// Index of the hop in the request's timeline.
+    pub(super) hop_index: u16,
 }
 
-/// Data about a frame whose send has not been reported.
+/// Stages of a frame whose send has not been reported.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Early {
+pub(super) struct EarlyStages {
     id: FrameId,
     pub(super) received: MonoNs,
     pub(super) processed: Option<MonoNs>,
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct MarkedFrame {
     seq: u64,
-    marks: Vec<Mark>,
+    marks: Vec<FrameMark>,
     received: bool,
 }
 
 #[derive(Debug, Default)]
-struct Lane {
+struct MarkedLane {
     /// Sequence number after the last reported frame.
     next: u64,
-    frames: VecDeque<Waiting>,
+    frames: VecDeque<MarkedFrame>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Pending {
-    lanes: HashMap<(HopId, u32), Lane>,
-    early: VecDeque<Early>,
+pub(super) struct MarkedFrames {
+    lanes: HashMap<(HopId, u32), MarkedLane>,
+    early: VecDeque<EarlyStages>,
 }
 
-impl Pending {
+impl MarkedFrames {
     /// Registers the first report of a frame; returns earlier data about it.
-    pub(super) fn enter(&mut self, id: FrameId, marks: Vec<Mark>, capabilities: Capabilities) -> Option<Early> {
+    pub(super) fn enter(
+        &mut self,
+        id: FrameId,
+        marks: Vec<FrameMark>,
+        capabilities: Capabilities,
+    ) -> Option<EarlyStages> {
         if self.lanes.len() >= LANES && !self.lanes.contains_key(&(id.hop, id.lane)) {
             self.lanes.retain(|_, lane| !lane.frames.is_empty());
         }
         let lane = self.lanes.entry((id.hop, id.lane)).or_default();
         lane.next = lane.next.max(id.seq.saturating_add(1));
-        let later = capabilities.received || capabilities.processed;
-        if !marks.is_empty() && later {
-            if lane.frames.len() >= FRAMES {
-                lane.frames.pop_front();
-            }
-            lane.frames.push_back(Waiting { seq: id.seq, marks, received: false });
+        let has_later_stages = capabilities.received || capabilities.processed;
+        if !marks.is_empty() && has_later_stages {
+            push_bounded(&mut lane.frames, MarkedFrame { seq: id.seq, marks, received: false }, FRAMES);
         }
-        let place = self.early.iter().position(|e| e.id == id)?;
-        self.early.remove(place)
+        let index = self.early.iter().position(|early| early.id == id)?;
+        self.early.remove(index)
     }
 
     /// Requests affected by a stage of the frame.
-    pub(super) fn marks(&self, id: FrameId) -> &[Mark] {
+    pub(super) fn marks(&self, id: FrameId) -> &[FrameMark] {
         let frames = self.lanes.get(&(id.hop, id.lane)).map(|lane| &lane.frames);
         let frame = frames.and_then(|frames| frames.get(frames.binary_search_by_key(&id.seq, |f| f.seq).ok()?));
         frame.map_or(&[], |frame| &frame.marks)
     }
 
     /// Marks a frame as received. A lane keeps its order, so earlier frames were received too, unobserved.
-    pub(super) fn received(&mut self, id: FrameId, at: MonoNs, expects_processed: bool) {
+    pub(super) fn receive(&mut self, id: FrameId, at: MonoNs, expects_processed: bool) {
         let lane = self.lanes.get_mut(&(id.hop, id.lane));
-        let Some(lane) = lane.filter(|l| id.seq < l.next) else {
-            if self.early.len() >= EARLY {
-                self.early.pop_front();
-            }
-            self.early.push_back(Early { id, received: at, processed: None });
+        let Some(lane) = lane.filter(|lane| id.seq < lane.next) else {
+            push_bounded(&mut self.early, EarlyStages { id, received: at, processed: None }, EARLY);
             return;
         };
-        if let Ok(place) = lane.frames.binary_search_by_key(&id.seq, |f| f.seq) {
-            lane.frames[place].received = true;
+        if let Ok(index) = lane.frames.binary_search_by_key(&id.seq, |frame| frame.seq) {
+            lane.frames[index].received = true;
         }
-        let mut place = 0;
-        while lane.frames.get(place).is_some_and(|f| f.seq <= id.seq) {
-            if expects_processed && lane.frames[place].received && place < UNPROCESSED {
-                place += 1;
+        let mut index = 0;
+        while lane.frames.get(index).is_some_and(|frame| frame.seq <= id.seq) {
+            if expects_processed && lane.frames[index].received && index < UNPROCESSED {
+                index += 1;
             } else {
-                lane.frames.remove(place);
+                lane.frames.remove(index);
             }
         }
     }
 
     /// Marks a frame as processed: no more events follow for it or for earlier frames.
-    pub(super) fn processed(&mut self, id: FrameId, at: MonoNs) {
+    pub(super) fn process(&mut self, id: FrameId, at: MonoNs) {
         if let Some(lane) = self.lanes.get_mut(&(id.hop, id.lane)) {
-            while lane.frames.pop_front_if(|f| f.seq <= id.seq).is_some() {}
+            while lane.frames.pop_front_if(|frame| frame.seq <= id.seq).is_some() {}
         }
-        if let Some(early) = self.early.iter_mut().find(|e| e.id == id) {
+        if let Some(early) = self.early.iter_mut().find(|early| early.id == id) {
             early.processed = Some(at);
         }
     }

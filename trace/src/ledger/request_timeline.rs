@@ -1,0 +1,408 @@
+//! Timelines of requests, for exports: when the first and the finishing chunk reached each stage of each hop, and point events.
+//!
+//! They are kept only on demand ([`crate::Analysis::keep_timelines`]), exactly as long as the records of their requests.
+
+use smallvec::SmallVec;
+
+use super::marked_frames::{FrameMark, MarkedFrames};
+use super::{ChunkOutcome, Ledger, Request, Summary};
+use crate::clock::MonoNs;
+use crate::event::{AnswerEnd, Capabilities, Event, Frame, Kind, Received, What};
+use crate::id::{FrameId, HopId, Ticket};
+
+/// Times of a chunk on one hop; `None` means "not observed".
+#[derive(Clone, Copy, Debug)]
+pub struct FrameTimes {
+    /// The frame that carried the chunk.
+    pub frame: FrameId,
+    /// When it was sent.
+    pub sent: Option<MonoNs>,
+    /// When the relay had forwarded it.
+    pub forwarded: Option<MonoNs>,
+    /// When it was received.
+    pub received: Option<MonoNs>,
+    /// When its receiver had processed it.
+    pub processed: Option<MonoNs>,
+}
+
+impl FrameTimes {
+    fn new(frame: FrameId) -> Self {
+        Self { frame, sent: None, forwarded: None, received: None, processed: None }
+    }
+
+    /// First known time.
+    pub fn began(&self) -> Option<MonoNs> {
+        self.sent.or(self.forwarded).or(self.received).or(self.processed)
+    }
+
+    fn ended(&self) -> Option<MonoNs> {
+        self.processed.max(self.received).max(self.forwarded).max(self.sent)
+    }
+}
+
+/// Times of a request on one hop.
+#[derive(Clone, Copy, Debug)]
+pub struct HopTimes {
+    /// The hop.
+    pub hop: HopId,
+    /// First chunk observed on the hop.
+    pub first: FrameTimes,
+    /// Its finishing chunk.
+    pub last: Option<FrameTimes>,
+}
+
+/// A point event of a request.
+#[derive(Clone, Debug)]
+pub struct RequestNote {
+    /// When it happened.
+    pub at: MonoNs,
+    /// What happened.
+    pub what: NoteKind,
+}
+
+/// Kinds of point events.
+#[derive(Clone, Debug)]
+pub enum NoteKind {
+    /// A stage in the engine's log.
+    Stage {
+        /// Its name.
+        name: Box<str>,
+        /// Process that logged it.
+        by: Box<str>,
+        /// Number of tokens, if it is logged.
+        tokens: Option<u32>,
+        /// Number of pending items, if it is logged.
+        pending: Option<u32>,
+    },
+    /// Merged chunks in the engine's log.
+    Merged {
+        /// Their number.
+        chunks: u32,
+        /// Process that logged them.
+        by: Box<str>,
+    },
+    /// The response ended.
+    Answered {
+        /// How it ended.
+        end: AnswerEnd,
+        /// Number of tokens in it, if known.
+        tokens: Option<u32>,
+        /// Number of writes that the kernel accepted only in part.
+        short_writes: u32,
+    },
+    /// The first tokens were accepted for the client: `first_token_received`.
+    FirstReceived,
+    /// A delivery proved earlier chunks lost.
+    Dropped {
+        /// Number of chunks.
+        chunks: u64,
+        /// Number of tokens in them.
+        tokens: u64,
+    },
+}
+
+/// Maximum number of notes per request; further ones are only counted.
+const NOTES: usize = 64;
+
+/// Timeline of one request. The fields that every chunk reads or writes come first.
+#[derive(Clone, Debug, Default)]
+#[repr(C)]
+pub struct RequestTimeline {
+    /// Number of chunks sent by the scheduler and of deliveries so far.
+    pub points: u32,
+    /// Notes above the limit.
+    pub notes_left_out: u32,
+    /// Its times on each hop, in the order first observed.
+    pub hops: SmallVec<[HopTimes; 2]>,
+    /// Whether an earlier request with the same rid was not closed when this one began.
+    pub has_reused_rid: bool,
+    /// First observed delivery, if it had its first tokens.
+    pub first_delivered: Option<MonoNs>,
+    /// Last observed delivery.
+    pub last_delivered: Option<MonoNs>,
+    /// Point events in the order observed.
+    pub notes: Vec<RequestNote>,
+}
+
+impl RequestTimeline {
+    fn add_note(&mut self, at: MonoNs, what: NoteKind) {
+        if self.notes.len() < NOTES {
+            self.notes.push(RequestNote { at, what });
+        } else {
+            self.notes_left_out += 1;
+        }
+    }
+
+    /// Enters a chunk. Returns the index of its hop if it is the first or the finishing one.
+    fn enter_chunk(&mut self, times: FrameTimes, finishes: bool) -> Option<usize> {
+        let hop = times.frame.hop;
+        let Some(index) = self.hops.iter().position(|known| known.hop == hop) else {
+            self.hops.push(HopTimes { hop, first: times, last: finishes.then_some(times) });
+            return Some(self.hops.len() - 1);
+        };
+        let last = &mut self.hops[index].last;
+        if !finishes || last.is_some() {
+            return None;
+        }
+        *last = Some(times);
+        Some(index)
+    }
+
+    /// Earliest known time on a hop.
+    pub fn began(&self) -> Option<MonoNs> {
+        self.hops.iter().filter_map(|on| on.first.began()).min()
+    }
+
+    /// Latest known time on a hop or of a delivery.
+    pub fn ended(&self) -> Option<MonoNs> {
+        let stages = self.hops.iter().flat_map(|on| [on.first.ended(), on.last.and_then(|last| last.ended())]);
+        stages.chain([self.last_delivered]).flatten().max()
+    }
+}
+
+/// A closed request with its timeline.
+#[derive(Clone, Debug)]
+pub struct ClosedRequest {
+    /// Its summary.
+    pub summary: Summary,
+    /// Its timeline; empty if none of its chunks or deliveries was observed.
+    pub timeline: RequestTimeline,
+}
+
+/// A request in the ledger with its timeline.
+#[derive(Clone, Copy, Debug)]
+pub struct TimedRequest<'a> {
+    /// Its record.
+    pub request: &'a Request,
+    /// `None` if none of its chunks or deliveries was observed, or timelines are not kept.
+    pub timeline: Option<&'a RequestTimeline>,
+}
+
+#[derive(Debug)]
+struct OpenTimeline {
+    ticket: Ticket,
+    timeline: Box<RequestTimeline>,
+}
+
+/// Timelines of the requests in the ledger, and of those that the last event or tick closed.
+#[derive(Debug, Default)]
+pub(super) struct Timelines {
+    /// Indexed by the slots of the ledger's table.
+    open: Vec<Option<OpenTimeline>>,
+    marked_frames: MarkedFrames,
+    closed: Vec<ClosedRequest>,
+    /// Number of timelines, including closed ones.
+    count: usize,
+    /// Number of closed requests that had a timeline.
+    closed_count: usize,
+}
+
+impl Timelines {
+    pub(super) fn close(&mut self, ticket: Ticket, summary: Summary) {
+        let open = self.open.get_mut(ticket.slot as usize).and_then(Option::take);
+        self.closed_count += usize::from(open.is_some());
+        let timeline = open.map(|open| *open.timeline).unwrap_or_default();
+        self.closed.push(ClosedRequest { summary, timeline });
+    }
+
+    fn forget_closed(&mut self) {
+        self.closed.clear();
+        self.count -= std::mem::take(&mut self.closed_count);
+    }
+
+    fn get(&self, ticket: Ticket) -> Option<&RequestTimeline> {
+        let open = self.open.get(ticket.slot as usize)?.as_ref()?;
+        (open.ticket == ticket).then_some(&*open.timeline)
+    }
+
+    fn get_mut(&mut self, ticket: Ticket) -> Option<&mut RequestTimeline> {
+        let open = self.open.get_mut(ticket.slot as usize)?.as_mut()?;
+        (open.ticket == ticket).then_some(&mut *open.timeline)
+    }
+
+    /// Timeline of a record, created if needed. `None` without a record.
+    fn get_or_open(&mut self, ticket: Ticket, ledger: &Ledger) -> Option<&mut RequestTimeline> {
+        let request = ledger.table.get(ticket)?;
+        let index = ticket.slot as usize;
+        if self.open.len() <= index {
+            self.open.resize_with(index + 1, || None);
+        }
+        let slot = &mut self.open[index];
+        if slot.is_none() {
+            self.count += 1;
+        }
+        let open = slot.get_or_insert_with(|| {
+            let has_reused_rid = request.mapped && ledger.table.has_unmapped(&request.rid);
+            OpenTimeline {
+                ticket,
+                timeline: Box::new(RequestTimeline { has_reused_rid, ..RequestTimeline::default() }),
+            }
+        });
+        Some(&mut open.timeline)
+    }
+
+    /// Enters an event that the ledger has applied.
+    fn enter(&mut self, event: &Event<'_>, ledger: &Ledger) {
+        let at = event.at;
+        match &event.what {
+            What::Sent(frame) => self.enter_sent(at, frame, ledger),
+            What::Received(received) => self.enter_received(at, received, ledger),
+            What::Processed(id) => {
+                self.stamp_frame(*id, |times| times.processed = Some(at));
+                self.marked_frames.process(*id, at);
+            }
+            What::Delivered(_) => self.enter_delivery(at, ledger),
+            What::Stage(stage) => self.add_note(stage.rid, at, ledger, || NoteKind::Stage {
+                name: stage.name.into(),
+                by: stage.by.into(),
+                tokens: stage.tokens,
+                pending: stage.pending,
+            }),
+            What::Merged(merged) => self
+                .add_note(merged.rid, at, ledger, || NoteKind::Merged { chunks: merged.chunks, by: merged.by.into() }),
+            What::Answered(answer) => self.add_note(answer.rid, at, ledger, || NoteKind::Answered {
+                end: answer.end,
+                tokens: answer.tokens,
+                short_writes: answer.short_writes,
+            }),
+            _ => {}
+        }
+    }
+
+    fn enter_sent(&mut self, at: MonoNs, frame: &Frame<'_>, ledger: &Ledger) {
+        let times = FrameTimes { sent: Some(at), forwarded: frame.forwarded, ..FrameTimes::new(frame.id) };
+        let marks = self.enter_chunks(frame, times, ledger);
+        if let Some(early) = self.marked_frames.enter(frame.id, marks, capabilities(ledger, frame.id.hop)) {
+            self.stamp_frame(frame.id, |times| {
+                times.received = Some(early.received);
+                times.processed = early.processed;
+            });
+        }
+    }
+
+    fn enter_received(&mut self, at: MonoNs, received: &Received<'_>, ledger: &Ledger) {
+        let shows = capabilities(ledger, received.id.hop);
+        if let Some(frame) = &received.frame {
+            let times = FrameTimes { received: Some(at), ..FrameTimes::new(frame.id) };
+            let marks = self.enter_chunks(frame, times, ledger);
+            self.marked_frames.enter(frame.id, marks, shows);
+        } else {
+            self.stamp_frame(received.id, |times| times.received = Some(at));
+        }
+        self.marked_frames.receive(received.id, at, shows.processed);
+    }
+
+    /// Enters the chunks of a frame. Returns the requests whose first or finishing chunks are among them.
+    fn enter_chunks(&mut self, frame: &Frame<'_>, times: FrameTimes, ledger: &Ledger) -> Vec<FrameMark> {
+        let mut marks = Vec::new();
+        if frame.kind == Kind::Abort {
+            for ticket in frame.chunks.iter().filter_map(|chunk| ledger.table.find(chunk.rid)) {
+                self.get_or_open(ticket, ledger);
+            }
+            return marks;
+        }
+        let is_origin = ledger.is_origin(frame.id.hop);
+        for (&ticket, chunk) in ledger.touched.iter().zip(frame.chunks) {
+            let Some(timeline) = self.get_or_open(ticket, ledger) else { continue };
+            timeline.points = timeline.points.saturating_add(u32::from(is_origin));
+            if let Some(hop_index) = timeline.enter_chunk(times, chunk.finish.is_some()) {
+                marks.push(FrameMark { ticket, hop_index: hop_index as u16 });
+            }
+        }
+        marks
+    }
+
+    /// Enters a later stage of a frame for the first and finishing chunks in it.
+    fn stamp_frame(&mut self, id: FrameId, stamp: impl Fn(&mut FrameTimes)) {
+        let marked = std::mem::take(&mut self.marked_frames);
+        for mark in marked.marks(id) {
+            let on = self.get_mut(mark.ticket).and_then(|timeline| timeline.hops.get_mut(usize::from(mark.hop_index)));
+            let Some(on) = on else { continue };
+            let chunks = [Some(&mut on.first), on.last.as_mut()];
+            chunks.into_iter().flatten().filter(|times| times.frame == id).for_each(&stamp);
+        }
+        self.marked_frames = marked;
+    }
+
+    fn enter_delivery(&mut self, at: MonoNs, ledger: &Ledger) {
+        let Some(&ticket) = ledger.touched.first() else { return };
+        let Some(timeline) = self.get_or_open(ticket, ledger) else { return };
+        let observed = ledger.table.get(ticket).filter(|request| request.outcomes().is_some());
+        let Some(request) = observed else { return };
+        timeline.points = timeline.points.saturating_add(1);
+        if timeline.first_delivered.is_none() && request.delivered_first == Some(at) {
+            timeline.first_delivered = Some(at);
+            timeline.add_note(at, NoteKind::FirstReceived);
+        }
+        timeline.last_delivered = Some(at);
+        let mut chunks = 0;
+        let mut tokens = 0;
+        for (_, judged) in ledger.judged().filter(|(_, judged)| judged.outcome == ChunkOutcome::Dropped) {
+            chunks += u64::from(judged.count);
+            tokens += u64::from(judged.tokens_lost);
+        }
+        if chunks > 0 {
+            timeline.add_note(at, NoteKind::Dropped { chunks, tokens });
+        }
+    }
+
+    /// Adds a note to a request with a timeline.
+    fn add_note(&mut self, rid: &str, at: MonoNs, ledger: &Ledger, kind: impl FnOnce() -> NoteKind) {
+        if let Some(timeline) = ledger.table.find(rid).and_then(|ticket| self.get_mut(ticket)) {
+            timeline.add_note(at, kind());
+        }
+    }
+}
+
+fn capabilities(ledger: &Ledger, hop: HopId) -> Capabilities {
+    ledger.hop(hop).map(|hop| hop.shows).unwrap_or_default()
+}
+
+impl Ledger {
+    /// Keeps a timeline of every request whose first chunk is still to come.
+    pub(crate) fn keep_timelines(&mut self) {
+        self.timelines.get_or_insert_default();
+    }
+
+    /// Forgets the requests that the previous event or tick closed.
+    pub(super) fn forget_closed(&mut self) {
+        if let Some(timelines) = &mut self.timelines {
+            timelines.forget_closed();
+        }
+    }
+
+    /// Requests that the last event or tick closed, in order; empty unless timelines are kept.
+    pub fn closed_requests(&self) -> &[ClosedRequest] {
+        self.timelines.as_ref().map_or(&[], |timelines| &timelines.closed)
+    }
+
+    /// All live and settling requests with their timelines, in no order.
+    pub fn timed_requests(&self) -> impl Iterator<Item = TimedRequest<'_>> {
+        self.table.tickets().into_iter().filter_map(|ticket| self.timed_request(ticket))
+    }
+
+    /// Request of the chunk with this index in the last event, or of the delivery. `None` unless timelines are kept.
+    pub fn request_of_chunk(&self, index: usize) -> Option<TimedRequest<'_>> {
+        self.timed_request(*self.touched.get(index)?).filter(|timed| timed.timeline.is_some())
+    }
+
+    fn timed_request(&self, ticket: Ticket) -> Option<TimedRequest<'_>> {
+        let timeline = self.timelines.as_ref().and_then(|timelines| timelines.get(ticket));
+        Some(TimedRequest { request: self.table.get(ticket)?, timeline })
+    }
+
+    /// Number of requests with a timeline, including those that the last event or tick closed; 0 unless timelines are kept.
+    pub fn timeline_count(&self) -> usize {
+        self.timelines.as_ref().map_or(0, |timelines| timelines.count)
+    }
+
+    /// Enters an applied event into the timelines of its requests.
+    pub(super) fn enter_times(&mut self, event: &Event<'_>) {
+        let Some(mut timelines) = self.timelines.take() else { return };
+        if let What::Delivered(delivery) = &event.what {
+            self.touched.extend(self.table.find(delivery.rid));
+        }
+        timelines.enter(event, self);
+        self.timelines = Some(timelines);
+    }
+}
