@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::path::Arg;
 
 /// Identity and kind of a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct CachedIdentity {
     /// Major and minor number of its device.
     pub device: [u32; 2],

@@ -12,8 +12,8 @@ use crate::degraded::Degraded;
 use crate::library;
 use crate::load::{self, Settings};
 use crate::probe::batches::{messages, polls};
-use crate::probe_points::Known;
-use crate::programs::Batch;
+use crate::probe_points::{Known, Sought};
+use crate::programs::{Batch, MessagePoints};
 
 /// Name of a program that returns immediately.
 const NOTHING: &str = "nothing";
@@ -42,11 +42,11 @@ fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> 
     let id = NonZeroU32::new(pid).ok_or("no process has this id")?;
     let (mut links, mut known) = (Vec::new(), Known::default());
     for library in library::libzmq(pid)? {
-        let probe_points = known.of(&library.file, &library.path)?;
+        let probe_points = known.find(Sought::Functions, &library.file)?;
         let (send, recv) = (probe_points.entry("zmq_msg_send")?, probe_points.entry("zmq_msg_recv")?);
         let batches = match (traps, probe_points.received) {
             (Traps::ProbePoints, Some(done)) => vec![batch(false, [send, done.at])],
-            (Traps::All, _) => messages(&library, &probe_points, 0, true)?,
+            (Traps::All, _) => messages(&probe_points, 0, MessagePoints { processed: true, buffers: library.buffers })?,
             _ => vec![batch(false, [send, recv]), batch(true, [recv])],
         };
         for batch in batches {
@@ -58,7 +58,7 @@ fn set(pid: u32, traps: Traps) -> Result<Vec<Link>, Box<dyn std::error::Error>> 
     }
     if traps == Traps::All {
         for library in library::libc(pid)? {
-            for batch in polls(&*known.of(&library.file, &library.path)?, 0, false)? {
+            for batch in polls(&*known.find(Sought::Functions, &library.file)?, 0, false)? {
                 links.extend(way.attach(&mut ebpf, &emptied(batch), &library.file.path(), id)?);
             }
         }

@@ -4,15 +4,17 @@ use adapter::discover::{FlagName, Flags};
 
 use crate::discover::diag;
 use crate::helper::request::{Request, parse_reply};
+use crate::locator::answer;
 use crate::opener_client::request::{OpenRequest, PIECE, ReplyPiece, descriptors_to_bytes, parse_descriptors};
-use crate::probe_points::{ProbePoints, method};
+use crate::probe_points::{ProbePoints, Sought};
 use crate::proc::{maps, net, stat, strings};
 
 /// Parses an ELF image as a library to probe.
 pub fn probe_points(image: &[u8]) {
     // An error is a valid result.
-    drop(ProbePoints::of(String::from("image"), image));
-    let _ = method::find(image, &["push_batch"]);
+    for sought in [Sought::Functions, Sought::Method(&["push_batch"])] {
+        drop(ProbePoints::find(sought, image));
+    }
 }
 
 /// Parses `text` as each of the kernel tables that discovery reads.
@@ -36,6 +38,13 @@ pub fn requests(message: &[u8]) {
         assert_eq!(Request::parse(&request.to_bytes()), Some(request), "an encoded request is the same");
     }
     let _ = parse_reply(message);
+    if let Some(Ok(found)) = answer::parse(message) {
+        assert_eq!(
+            answer::parse(&answer::to_bytes(&Ok(found.clone()))),
+            Some(Ok(found)),
+            "an encoded answer is the same"
+        );
+    }
     if let Some(piece) = ReplyPiece::parse(message) {
         let descriptors = parse_descriptors(&piece.content);
         assert_eq!(

@@ -24,6 +24,7 @@ pub mod helper;
 mod kernel_side;
 pub mod library;
 mod load;
+pub mod locator;
 pub mod matcher;
 pub mod observation;
 pub mod opener;

@@ -1,5 +1,7 @@
 //! The libzmq, libc and libssl files that a process has mapped, held open, and whether a libzmq's code is understood.
 
+use std::collections::HashSet;
+use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
 use adapter::discover::{EngineKind, InnerServer, Release};
@@ -8,9 +10,11 @@ use memchr::memmem;
 
 use crate::discover::LibZmq;
 use crate::discover::libzmq;
-use crate::probe_points::{Known, method};
+use crate::helper::{self, Helper};
+use crate::probe_points::{self, Known, REMEMBERED, Sought};
 use crate::proc::maps::{self, MappedFile};
 use crate::proc::{ProcDir, ReadError};
+use crate::programs::{MessagePoints, PointSet};
 
 /// Maximum size of `/proc/PID/maps` in bytes, enough for tens of thousands of mapped files.
 pub(crate) const LONGEST_MAPS: usize = 16 << 20;
@@ -100,23 +104,38 @@ fn of_pyzmq(file: &MappedFile, files: &[MappedFile]) -> bool {
 /// Reads the libraries that probes need before a process is probed. The first read of a file may take long, or for ever on a file system
 /// that does not answer.
 #[derive(Debug, Default)]
-pub struct LibraryReader(Known);
+pub struct LibraryReader(HashSet<(u64, u64)>);
 
 impl LibraryReader {
     /// Reads the libraries of this process. Those that cannot be read are reported when the process is probed.
     pub fn read(&mut self, pid: u32, inner_server: Option<EngineKind>) {
-        let found = [libzmq(pid), libc(pid), libssl(pid)];
-        for library in found.into_iter().flatten().flatten() {
-            if let Err(error) = self.0.of(&library.file, &library.path) {
-                tracing::debug!("pid {pid}: {error}");
+        let messages = PointSet::Messages(MessagePoints { processed: true, buffers: false });
+        let polls = PointSet::Polls { with_returns: false };
+        for (found, set) in [(libzmq(pid), messages), (libc(pid), polls), (libssl(pid), PointSet::Tls)] {
+            for library in found.into_iter().flatten() {
+                self.read_once(pid, &library, set);
             }
         }
         let server = inner_server.and_then(|engine| engine.inner_server());
         if let Some(server) = server
             && let Ok(Some(library)) = extension(pid, &server)
-            && let Err(error) = method::of_library(&library.file, &library.path, server.methods)
         {
-            tracing::debug!("pid {pid}: {error}");
+            self.read_once(pid, &library, PointSet::Method);
+        }
+    }
+
+    fn read_once(&mut self, pid: u32, library: &Library, set: PointSet) {
+        if self.0.len() == REMEMBERED {
+            self.0.clear();
+        }
+        if !self.0.insert((library.file.device, library.file.inode)) {
+            return;
+        }
+        let read = probe_points::read(&library.file).map(drop).map_err(|error| error.to_string());
+        let analyse =
+            |helper: &Helper| helper.analyse(pid, set, library.file.as_fd()).map_err(|error| error.to_string());
+        if let Err(error) = read.and_then(|()| helper::connected().map_or(Ok(()), analyse)) {
+            tracing::debug!("pid {pid}: {}: {error}", library.path.display());
         }
     }
 }
@@ -135,9 +154,10 @@ pub fn understood(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> {
     let (process, files) = mapped(pid).map_err(|error| format!("cannot read its mapped files: {error}"))?;
     let file = files.iter().find(|file| file.path == libzmq.path).ok_or("it is no longer mapped")?;
     let library = open_library(&process, file).map_err(|error| format!("cannot open its file: {error}"))?;
-    let probe_points = Known::default().of(&library.file, &library.path).map_err(|error| error.to_string())?;
+    let failed = |error| format!("{}: {error}", library.path.display());
+    let probe_points = Known::default().find(Sought::Functions, &library.file).map_err(failed)?;
     for symbol in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
-        probe_points.entry(symbol).map_err(|error| error.to_string())?;
+        probe_points.entry(symbol).map_err(failed)?;
     }
     let known = |release: Release| ([4, 2, 5]..=[4, 3, 5]).contains(&release.number);
     Ok(CodeSupport {

@@ -40,6 +40,28 @@ impl Group {
         [Self::Scheduler, Self::KernelPolls, Self::Writes, Self::ClientReads, Self::ZmtpReads];
 }
 
+/// The probe points of a target in one library that are attached together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PointSet {
+    /// Messages, in libzmq.
+    Messages(MessagePoints),
+    /// Polls, in the C library; their returns only if no scheduler program measures the time in a poll.
+    Polls { with_returns: bool },
+    /// Plain bytes of TLS connections, in OpenSSL.
+    Tls,
+    /// The method that passes messages to a server inside the process, in an engine's extension.
+    Method,
+}
+
+/// Which of libzmq's functions are probed besides the send and the receipt of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MessagePoints {
+    /// Those that show when a message has been processed.
+    pub(crate) processed: bool,
+    /// Those for plain buffers (`zmq_send`).
+    pub(crate) buffers: bool,
+}
+
 /// Why a part of the probe cannot be attached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Refusal {

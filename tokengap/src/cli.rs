@@ -122,6 +122,8 @@ commands! {
     #[cfg(target_os = "linux")]
     Prober(cmd::prober),
     #[cfg(target_os = "linux")]
+    Locator(cmd::locator),
+    #[cfg(target_os = "linux")]
     Opener(cmd::opener),
     Generate(cmd::generate),
 }

@@ -219,6 +219,32 @@ fn start_prober(args: &LiveArgs, prober_arguments: &[String]) -> anyhow::Result<
     Ok(())
 }
 
+/// Starts the process that starts the analyses of libraries ([`probe_user::locator`]). Returns the socket for requests.
+pub(crate) fn start_locator() -> anyhow::Result<OwnedFd> {
+    let mut command = Command::new("/proc/self/exe");
+    command.arg("locator");
+    spawn_with_socket(command, "the process that analyses libraries")
+}
+
+/// Drops, as root, what the analyses of libraries do not need. Each opens one library of any user and then drops the rest.
+pub(crate) fn keep_rights_to_analyse() {
+    // Another user may have them from the service manager or from the program's file, which then could not be started again.
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let keep = Capabilities::DAC_READ_SEARCH | Capabilities::SETUID | Capabilities::SETGID;
+    if let Err(missing) = confine::keep_capabilities(keep) {
+        tracing::warn!("{missing}");
+    }
+}
+
+/// Confines the analysis of one library, which is open.
+pub(crate) fn analysis() {
+    let mut plan = Plan::new(Work::Files);
+    plan.unprivileged = confine::can_drop_root() == Ok(true);
+    apply(&plan);
+}
+
 /// Starts the process that opens files of other processes for this one ([`probe_user::opener`]).
 fn start_opener(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
     let mut command = Command::new("/proc/self/exe");

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use crate::channel;
-use crate::programs::{Batch, Group, LoadedFacts, Refusal};
+use crate::programs::{Group, LoadedFacts, PointSet, Refusal};
 use request::{REPLY_BYTES, Request, parse_reply};
 
 /// The helper of this process.
@@ -43,16 +43,26 @@ impl Helper {
         self.ask(&Request::AttachGroup(group), None).map(drop)
     }
 
-    pub(crate) fn attach_uprobes(
+    /// Attaches a set of probe points to process `pid`, which is the target with this index and has `library` mapped.
+    pub(crate) fn attach_set(
         &self,
         target: u32,
         pid: u32,
-        batch: Batch,
+        set: PointSet,
         library: BorrowedFd<'_>,
     ) -> Result<(), Refusal> {
+        self.ask_about(&Request::AttachUprobes { target, pid, set }, library)
+    }
+
+    /// Has a library analysed that process `pid` has mapped.
+    pub(crate) fn analyse(&self, pid: u32, set: PointSet, library: BorrowedFd<'_>) -> Result<(), Refusal> {
+        self.ask_about(&Request::Analyse { pid, set }, library)
+    }
+
+    fn ask_about(&self, request: &Request, library: BorrowedFd<'_>) -> Result<(), Refusal> {
         // The prober must be able to end although the library's file system does not answer: it gets a descriptor without open file.
         let located = foreign::located(library).map_err(|error| Refusal::Kernel(format!("the library: {error}")))?;
-        self.ask(&Request::AttachUprobes { target, pid, batch }, Some(located.as_fd())).map(drop)
+        self.ask(request, Some(located.as_fd())).map(drop)
     }
 
     pub(crate) fn detach(&self, target: u32) {

@@ -1,15 +1,9 @@
 //! Requests to the helper process and its replies: messages of fixed size.
 
-use probe_ebpf::Cookie;
+use crate::programs::{Group, LoadedFacts, MessagePoints, PointSet, Refusal};
 
-use crate::programs::{Batch, Group, LoadedFacts, Points, Refusal, WITH_TLS};
-
-/// Maximum number of probe points in a request. A library has at most 8 with the same program.
-pub(crate) const MAX_POINTS: usize = 16;
-/// Six numbers of 32 bits, then offsets and cookies.
-pub(crate) const REQUEST_BYTES: usize = HEAD_BYTES + MAX_POINTS * POINT_BYTES;
-const HEAD_BYTES: usize = 6 * 4;
-const POINT_BYTES: usize = 16;
+/// Five numbers of 32 bits.
+pub(crate) const REQUEST_BYTES: usize = 5 * 4;
 
 /// Maximum length of a reply's text.
 const MAX_TEXT: usize = 512;
@@ -24,6 +18,13 @@ const ATTACH_UPROBES: u32 = 3;
 const DETACH: u32 = 4;
 const DETACH_TARGETS: u32 = 5;
 const DIAG_SOCKET: u32 = 6;
+const ANALYSE: u32 = 7;
+
+// Sets of probe points.
+const MESSAGES: u32 = 1;
+const POLLS: u32 = 2;
+const TLS: u32 = 3;
+const METHOD: u32 = 4;
 
 // Statuses.
 const DONE: u32 = 0;
@@ -37,13 +38,15 @@ pub(crate) enum Request {
     Maps,
     /// Attaches a group of programs for all targets.
     AttachGroup(Group),
-    /// Attaches a program to a process, at points in the file whose descriptor comes with the request.
+    /// Attaches a set of probe points to a process, in the library whose descriptor comes with the request.
     AttachUprobes {
         /// Index of the target.
         target: u32,
         pid: u32,
-        batch: Batch,
+        set: PointSet,
     },
+    /// Analyses the library whose descriptor comes with the request, so that a later [`Self::AttachUprobes`] for it takes a moment.
+    Analyse { pid: u32, set: PointSet },
     /// Detaches the uprobes of a target.
     Detach { target: u32 },
     /// Detaches the uprobes of all targets.
@@ -54,28 +57,24 @@ pub(crate) enum Request {
 
 impl Request {
     pub(crate) fn to_bytes(&self) -> [u8; REQUEST_BYTES] {
-        let mut head = [0_u32; HEAD_BYTES / 4];
-        let mut points: &[(u64, Cookie)] = &[];
-        match self {
-            Self::Maps => head[0] = MAPS,
-            Self::AttachGroup(group) => (head[0], head[1]) = (ATTACH_GROUP, *group as u32),
-            Self::AttachUprobes { target, pid, batch } => {
-                let program = WITH_TLS.iter().position(|name| *name == batch.program).unwrap_or(WITH_TLS.len());
-                let count = batch.points.len() as u32;
-                head = [ATTACH_UPROBES, *target, *pid, program as u32, u32::from(batch.returns), count];
-                points = &batch.points;
+        let numbers = match *self {
+            Self::Maps => [MAPS, 0, 0, 0, 0],
+            Self::AttachGroup(group) => [ATTACH_GROUP, group as u32, 0, 0, 0],
+            Self::AttachUprobes { target, pid, set } => {
+                let (kind, flags) = set_to_numbers(set);
+                [ATTACH_UPROBES, target, pid, kind, flags]
             }
-            Self::Detach { target } => (head[0], head[1]) = (DETACH, *target),
-            Self::DetachTargets => head[0] = DETACH_TARGETS,
-            Self::DiagSocket { pid } => (head[0], head[2]) = (DIAG_SOCKET, *pid),
-        }
+            Self::Analyse { pid, set } => {
+                let (kind, flags) = set_to_numbers(set);
+                [ANALYSE, 0, pid, kind, flags]
+            }
+            Self::Detach { target } => [DETACH, target, 0, 0, 0],
+            Self::DetachTargets => [DETACH_TARGETS, 0, 0, 0, 0],
+            Self::DiagSocket { pid } => [DIAG_SOCKET, 0, pid, 0, 0],
+        };
         let mut bytes = [0; REQUEST_BYTES];
-        for (to, number) in bytes.chunks_exact_mut(4).zip(head) {
+        for (to, number) in bytes.chunks_exact_mut(4).zip(numbers) {
             to.copy_from_slice(&number.to_le_bytes());
-        }
-        for (to, (offset, cookie)) in bytes[HEAD_BYTES..].chunks_exact_mut(POINT_BYTES).zip(points) {
-            to[..8].copy_from_slice(&offset.to_le_bytes());
-            to[8..].copy_from_slice(&cookie.0.to_le_bytes());
         }
         bytes
     }
@@ -83,35 +82,45 @@ impl Request {
     /// Parses a message; `None` if it is no request.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; REQUEST_BYTES] = bytes.try_into().ok()?;
-        let mut head = [0_u32; HEAD_BYTES / 4];
-        for (number, from) in head.iter_mut().zip(bytes.chunks_exact(4)) {
+        let mut numbers = [0_u32; REQUEST_BYTES / 4];
+        for (number, from) in numbers.iter_mut().zip(bytes.chunks_exact(4)) {
             *number = u32::from_le_bytes(from.try_into().ok()?);
         }
-        let [operation, first, pid, program, returns, count] = head;
-        Some(match operation {
-            MAPS => Self::Maps,
-            ATTACH_GROUP => Self::AttachGroup(*Group::ALL.iter().find(|group| **group as u32 == first)?),
-            ATTACH_UPROBES => {
-                let program = *WITH_TLS.get(program as usize)?;
-                let count = usize::try_from(count).ok().filter(|count| (1..=MAX_POINTS).contains(count))?;
-                let mut points = Points::with_capacity(count);
-                for point in bytes[HEAD_BYTES..].chunks_exact(POINT_BYTES).take(count) {
-                    let offset = u64::from_le_bytes(point[..8].try_into().ok()?);
-                    points.push((offset, Cookie(u64::from_le_bytes(point[8..].try_into().ok()?))));
-                }
-                let returns = match returns {
-                    0 => false,
-                    1 => true,
-                    _ => return None,
-                };
-                Self::AttachUprobes { target: first, pid, batch: Batch { program, returns, points } }
+        Some(match numbers {
+            [MAPS, 0, 0, 0, 0] => Self::Maps,
+            [ATTACH_GROUP, number, 0, 0, 0] => {
+                Self::AttachGroup(*Group::ALL.iter().find(|group| **group as u32 == number)?)
             }
-            DETACH => Self::Detach { target: first },
-            DETACH_TARGETS => Self::DetachTargets,
-            DIAG_SOCKET => Self::DiagSocket { pid },
+            [ATTACH_UPROBES, target, pid, kind, flags] => {
+                Self::AttachUprobes { target, pid, set: parse_set(kind, flags)? }
+            }
+            [ANALYSE, 0, pid, kind, flags] => Self::Analyse { pid, set: parse_set(kind, flags)? },
+            [DETACH, target, 0, 0, 0] => Self::Detach { target },
+            [DETACH_TARGETS, 0, 0, 0, 0] => Self::DetachTargets,
+            [DIAG_SOCKET, 0, pid, 0, 0] => Self::DiagSocket { pid },
             _ => return None,
         })
     }
+}
+
+/// Kind of a set of probe points, and its flags.
+fn set_to_numbers(set: PointSet) -> (u32, u32) {
+    match set {
+        PointSet::Messages(wanted) => (MESSAGES, u32::from(wanted.processed) | u32::from(wanted.buffers) << 1),
+        PointSet::Polls { with_returns } => (POLLS, with_returns.into()),
+        PointSet::Tls => (TLS, 0),
+        PointSet::Method => (METHOD, 0),
+    }
+}
+
+fn parse_set(kind: u32, flags: u32) -> Option<PointSet> {
+    Some(match (kind, flags) {
+        (MESSAGES, 0..=3) => PointSet::Messages(MessagePoints { processed: flags & 1 != 0, buffers: flags & 2 != 0 }),
+        (POLLS, 0..=1) => PointSet::Polls { with_returns: flags != 0 },
+        (TLS, 0) => PointSet::Tls,
+        (METHOD, 0) => PointSet::Method,
+        _ => return None,
+    })
 }
 
 /// The result of a request. Only that for the maps has facts.
@@ -164,17 +173,26 @@ mod tests {
 
     use super::*;
 
+    fn any_set() -> impl Strategy<Value = PointSet> {
+        prop_oneof![
+            (any::<bool>(), any::<bool>())
+                .prop_map(|(processed, buffers)| PointSet::Messages(MessagePoints { processed, buffers })),
+            any::<bool>().prop_map(|with_returns| PointSet::Polls { with_returns }),
+            Just(PointSet::Tls),
+            Just(PointSet::Method),
+        ]
+    }
+
     fn any_request() -> impl Strategy<Value = Request> {
-        let points = prop::collection::vec((any::<u64>(), any::<u64>().prop_map(Cookie)), 1..=MAX_POINTS);
         prop_oneof![
             Just(Request::Maps),
             prop::sample::select(Group::ALL.to_vec()).prop_map(Request::AttachGroup),
-            (any::<u32>(), any::<u32>(), 0..WITH_TLS.len(), any::<bool>(), points).prop_map(
-                |(target, pid, program, returns, points)| {
-                    let batch = Batch { program: WITH_TLS[program], returns, points };
-                    Request::AttachUprobes { target, pid, batch }
-                }
-            ),
+            (any::<u32>(), any::<u32>(), any_set()).prop_map(|(target, pid, set)| Request::AttachUprobes {
+                target,
+                pid,
+                set
+            }),
+            (any::<u32>(), any_set()).prop_map(|(pid, set)| Request::Analyse { pid, set }),
             any::<u32>().prop_map(|target| Request::Detach { target }),
             Just(Request::DetachTargets),
             any::<u32>().prop_map(|pid| Request::DiagSocket { pid }),
@@ -188,16 +206,16 @@ mod tests {
         }
 
         #[test]
-        fn any_message_is_a_bounded_request_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..600), operation in 0_u8..8) {
+        fn a_message_is_a_request_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..600), operation in 0_u8..8) {
             if let Some(first) = bytes.first_mut() {
                 *first = operation;
             }
-            if let Some(Request::AttachUprobes { batch, .. }) = Request::parse(&bytes) {
-                prop_assert!((1..=MAX_POINTS).contains(&batch.points.len()));
-            }
+            prop_assert!(bytes.len() == REQUEST_BYTES || Request::parse(&bytes).is_none());
             bytes.resize(REQUEST_BYTES, 0);
             bytes[1..4].fill(0);
-            let _ = Request::parse(&bytes);
+            if let Some(request) = Request::parse(&bytes) {
+                prop_assert_eq!(request.to_bytes().to_vec(), bytes.clone());
+            }
             let _ = parse_reply(&bytes);
         }
 
@@ -215,9 +233,9 @@ mod tests {
         let valid = Request::Maps.to_bytes();
         assert!(Request::parse(&valid[1..]).is_none());
         assert!(Request::parse(&[]).is_none());
-        let batch = Batch { program: WITH_TLS[0], returns: false, points: vec![(7, Cookie(1))] };
-        let attach = Request::AttachUprobes { target: 0, pid: 1, batch }.to_bytes();
-        for (at, wrong) in [(0, 99), (12, WITH_TLS.len() as u8), (16, 2), (20, 0), (20, 1 + MAX_POINTS as u8)] {
+        let set = PointSet::Polls { with_returns: false };
+        let attach = Request::AttachUprobes { target: 0, pid: 1, set }.to_bytes();
+        for (at, wrong) in [(0, 99), (12, 0), (12, 5), (16, 2)] {
             let mut bytes = attach;
             bytes[at] = wrong;
             assert!(Request::parse(&bytes).is_none(), "{at}: {wrong}");

@@ -2,29 +2,39 @@
 
 use probe_ebpf::{Cookie, ProbePoint};
 
-use crate::library::Library;
 use crate::probe_points::{ProbePoints, ProbePointsError};
-use crate::programs::{Batch, POLL_ENTERED, POLL_LEFT, Points, TLS_ENTERED, TLS_RETURNED, ZMQ, ZMQ_RETURNED};
+use crate::programs::{
+    Batch, MessagePoints, POLL_ENTERED, POLL_LEFT, PointSet, Points, TLS_ENTERED, TLS_RETURNED, ZMQ, ZMQ_RETURNED,
+};
+
+/// A set of probe points of a target in one library.
+pub(crate) fn of_set(set: PointSet, found: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
+    match set {
+        PointSet::Messages(wanted) => messages(found, target, wanted),
+        PointSet::Polls { with_returns } => polls(found, target, with_returns),
+        PointSet::Tls => tls(found, target),
+        PointSet::Method => Ok(found.method.map(|entry| method(entry, target)).unwrap_or_default()),
+    }
+}
 
 /// Probe points in libzmq. Entries come before returns, so that no return lacks its entry.
 pub(crate) fn messages(
-    library: &Library,
     probe_points: &ProbePoints,
     target: u32,
-    processed: bool,
+    wanted: MessagePoints,
 ) -> Result<Vec<Batch>, ProbePointsError> {
     let (mut entries, mut returns) = (Points::new(), Points::new());
     let at = |probe_point| Cookie::new(probe_point, target);
     let (recv, send) = (probe_points.entry("zmq_msg_recv")?, probe_points.entry("zmq_msg_send")?);
     if let Some(done) = probe_points.received {
         let cookie = Cookie::received(target, done.socket, done.message);
-        if let Some(waits) = probe_points.waits.filter(|_| processed) {
+        if let Some(waits) = probe_points.waits.filter(|_| wanted.processed) {
             // A receive that does not wait never reaches `waits`, so its completion marks the previous message as processed.
             entries.push((done.at, cookie.and_processed()));
             entries.push((waits.at, Cookie::within(ProbePoint::Waits, target, waits.socket)));
         } else {
             entries.push((done.at, cookie));
-            if processed {
+            if wanted.processed {
                 entries.push((recv, at(ProbePoint::Recv)));
             }
         }
@@ -39,13 +49,13 @@ pub(crate) fn messages(
         entries.push((send, at(ProbePoint::Send).and_return()));
         returns.push((send, at(ProbePoint::SendReturn)));
     }
-    if processed {
+    if wanted.processed {
         entries.push(match probe_points.option_request {
             Some(request) => (request.at, Cookie::within(ProbePoint::OptionAsked, target, request.socket)),
             None => (probe_points.entry("zmq_getsockopt")?, at(ProbePoint::Option)),
         });
     }
-    if library.buffers {
+    if wanted.buffers {
         for (symbol, entered, returned) in [
             ("zmq_recv", ProbePoint::BufferRecv, ProbePoint::BufferRecvReturn),
             ("zmq_send", ProbePoint::BufferSend, ProbePoint::SendReturn),
@@ -60,7 +70,7 @@ pub(crate) fn messages(
 }
 
 /// Probe points of the method that passes messages to a server in the same process.
-pub(crate) fn method(entry: u64, target: u32) -> Vec<Batch> {
+fn method(entry: u64, target: u32) -> Vec<Batch> {
     let called = vec![(entry, Cookie::new(ProbePoint::Method, target).and_return())];
     let returned = vec![(entry, Cookie::new(ProbePoint::MethodReturn, target))];
     batches([(ZMQ, false, called), (ZMQ_RETURNED, true, returned)])
@@ -87,8 +97,11 @@ pub(crate) fn polls(
 }
 
 /// Probe points in OpenSSL. Return probes are attached first; the return of a write whose entry was not observed is ignored.
-pub(crate) fn tls(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
-    let at = |symbol, probe_point| Ok((probe_points.entry(symbol)?, Cookie::new(probe_point, target)));
+fn tls(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
+    let at = |symbol, probe_point| {
+        let entry = probe_points.entry(symbol);
+        entry.map(|entry| (entry, Cookie::new(probe_point, target)))
+    };
     let writes = if let Some(inner) = probe_points.tls_write {
         vec![(inner, Cookie::new(ProbePoint::TlsWriteEx, target))]
     } else {

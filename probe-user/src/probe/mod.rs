@@ -27,10 +27,10 @@ use crate::load;
 use crate::observation::Observation;
 use crate::options::Options;
 use crate::plain::Plain;
-use crate::probe_points::{Known, method};
-use crate::programs::{Batch, Group, Refusal};
+use crate::probe_points::Sought;
+use crate::programs::{Group, MessagePoints, PointSet, Refusal};
 
-use kernel::{Kernel, LoadedKernel};
+use kernel::{Kernel, LoadedKernel, UprobeTarget};
 use losses::Losses;
 use serving::Serving;
 use zmtp_reads::ZmtpReads;
@@ -74,7 +74,6 @@ pub struct Probe {
     records: RingBuf<MapData>,
     losses: Losses,
     watched: Array<MapData, Plain<Watched>>,
-    libraries: Known,
     targets: Vec<Slot>,
     /// The scheduler programs also observe which threads sleep in a poll.
     sleeps: bool,
@@ -122,7 +121,6 @@ impl Probe {
             losses: map(&mut maps, "LOSSES", Losses::new)?,
             watched: map(&mut maps, "WATCHED", Array::try_from)?,
             maps,
-            libraries: Known::default(),
             targets: Vec::new(),
             sleeps: false,
             polls_in_kernel: false,
@@ -320,31 +318,32 @@ impl Probe {
     }
 
     fn attach_library(&mut self, feature: Feature, index: usize, library: &Library) -> Result<(), AttachError> {
-        let (probe_points, target) = (self.libraries.of(&library.file, &library.path)?, index as u32);
-        let batches = match feature {
-            Feature::Polls => batches::polls(&probe_points, target, !self.sleeps)?,
-            Feature::Tls => batches::tls(&probe_points, target)?,
-            _ => batches::messages(library, &probe_points, target, self.options.processed)?,
+        let set = match feature {
+            Feature::Polls => PointSet::Polls { with_returns: !self.sleeps },
+            Feature::Tls => PointSet::Tls,
+            _ => PointSet::Messages(MessagePoints { processed: self.options.processed, buffers: library.buffers }),
         };
-        self.attach_batches(index, batches, library)
-    }
-
-    fn attach_batches(&mut self, index: usize, batches: Vec<Batch>, library: &Library) -> Result<(), AttachError> {
-        let Some(pid) = NonZeroU32::new(self.targets[index].pid) else {
-            return Ok(());
-        };
-        for batch in batches {
-            // The kernel would resolve the library's own path again, and reach another file if the process has replaced it.
-            let attached = self.kernel.attach_uprobes(index as u32, pid, batch, library.file.file());
-            attached.map_err(|refusal| AttachError::at(&library.path, refusal.into()))?;
-        }
-        Ok(())
+        self.attach_set(index, set, Sought::Functions, library)
     }
 
     fn attach_method(&mut self, index: usize, server: &InnerServer) -> Result<(), AttachError> {
         let library = library::extension(self.targets[index].pid, server)?.ok_or(AttachError::NoExtension)?;
-        let entry = method::of_library(&library.file, &library.path, server.methods)?;
-        self.attach_batches(index, batches::method(entry, index as u32), &library)
+        self.attach_set(index, PointSet::Method, Sought::Method(server.methods), &library)
+    }
+
+    fn attach_set(
+        &mut self,
+        index: usize,
+        set: PointSet,
+        sought: Sought,
+        library: &Library,
+    ) -> Result<(), AttachError> {
+        let Some(pid) = NonZeroU32::new(self.targets[index].pid) else {
+            return Ok(());
+        };
+        // The kernel would resolve the library's own path again, and reach another file if the process has replaced it.
+        let attached = self.kernel.attach_set(UprobeTarget { index: index as u32, pid }, set, sought, &library.file);
+        attached.map_err(|error| AttachError::at(&library.path, error))
     }
 
     /// Reports a refused part of the probe.

@@ -4,12 +4,9 @@
 //! relocations: function, name and its length with the final zero, documentation and its length, flags. The relocations name the function.
 
 use std::collections::{HashMap, HashSet};
-use std::path::Path;
 
-use foreign::RegularFile;
-
+use super::ImageError;
 use super::image::{Image, NAMES, Segment, check};
-use super::{ImageError, ProbePointsError, read};
 
 /// Offsets in a table entry from the pointer to the name.
 const FUNCTION: u64 = 8;
@@ -18,20 +15,8 @@ const FLAGS: u64 = 32;
 /// `METH_FASTCALL | METH_KEYWORDS`: the function gets an array of the arguments.
 const FAST_WITH_KEYWORDS: u32 = 0x82;
 
-/// File offset of the only method with one of these names in an open library. The path is for messages only.
-pub(crate) fn of_library(
-    file: &RegularFile,
-    path: &Path,
-    methods: &'static [&'static str],
-) -> Result<u64, ProbePointsError> {
-    let image = read(file, path)?;
-    let path = || path.display().to_string();
-    let found = find(&image, methods).map_err(|source| ProbePointsError::Image { path: path(), source })?;
-    found.ok_or_else(|| ProbePointsError::NoMethod { path: path(), methods })
-}
-
 /// File offset of the method. `None` if there is none, or more than one.
-pub(crate) fn find(image: &[u8], methods: &[&str]) -> Result<Option<u64>, ImageError> {
+pub(super) fn find(image: &[u8], methods: &[&str]) -> Result<Option<u64>, ImageError> {
     let image = Image::parse(image)?;
     let segments = &image.segments;
     // One more than the limit, so that a file that exceeds it is refused.

@@ -2,11 +2,10 @@
 
 mod find;
 mod image;
-pub(crate) mod method;
+mod method;
 mod walk;
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use foreign::RegularFile;
@@ -21,9 +20,10 @@ use crate::discover::ReadError;
 /// Maximum file size. libzmq and libssl have about 1 MB, libc 2 MB, and an extension module with libzmq linked in a few.
 const LARGEST: usize = 64 << 20;
 /// Maximum number of cached libraries; a cached file is read once for all processes that map it.
-const REMEMBERED: usize = 64;
+pub(crate) const REMEMBERED: usize = 64;
 
-const FUNCTIONS: [&str; 12] = [
+/// Functions of libzmq, libc and OpenSSL that are probed.
+pub(crate) const FUNCTIONS: [&str; 12] = [
     "zmq_msg_send",
     "zmq_msg_recv",
     "zmq_send",
@@ -38,26 +38,34 @@ const FUNCTIONS: [&str; 12] = [
     "SSL_free",
 ];
 
+/// What is looked for in a library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sought {
+    /// The exported functions of libzmq, libc and OpenSSL.
+    Functions,
+    /// The only method of a `CPython` extension with one of these names.
+    Method(&'static [&'static str]),
+}
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProbePointsError {
-    #[error("cannot read {path}: {source}")]
-    Read { path: String, source: ReadError },
-    #[error("cannot analyse {path}: {source}")]
-    Image { path: String, source: ImageError },
-    #[error("{path} is larger than {LARGEST} bytes")]
-    Large { path: String },
-    #[error("{path} does not export {symbol}")]
-    Missing { path: String, symbol: &'static str },
-    #[error("{path} has no method {}", methods.join(" or "))]
-    NoMethod { path: String, methods: &'static [&'static str] },
+    #[error("cannot read its file: {0}")]
+    Read(#[source] ReadError),
+    #[error("cannot analyse its code: {0}")]
+    Image(#[from] ImageError),
+    #[error("its file is larger than {LARGEST} bytes")]
+    Large,
+    #[error("it does not export {symbol}")]
+    Missing { symbol: &'static str },
+    #[error("it has no method {}", methods.join(" or "))]
+    NoMethod { methods: &'static [&'static str] },
 }
 
 /// Probe points in one library, as offsets in its file.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProbePoints {
-    path: String,
     /// Entry point of each function.
-    functions: Vec<(&'static str, u64)>,
+    pub(crate) functions: [Option<u64>; FUNCTIONS.len()],
     /// Point inside `zmq_msg_recv`; `None` if the compiled code is not understood.
     pub(crate) received: Option<Received>,
     /// Point inside the function that `zmq_msg_send` calls; `None` as above.
@@ -68,30 +76,41 @@ pub(crate) struct ProbePoints {
     pub(crate) waits: Option<Point>,
     /// Entry of the function that both writes of OpenSSL call, with the parameters of `SSL_write_ex`; `None` as above.
     pub(crate) tls_write: Option<u64>,
+    /// Entry of the method that passes messages to a server inside the process; `None` in other libraries.
+    pub(crate) method: Option<u64>,
 }
 
 impl ProbePoints {
     /// Offset to probe for the entry or the return of `symbol`.
     pub(crate) fn entry(&self, symbol: &'static str) -> Result<u64, ProbePointsError> {
-        let found = self.functions.iter().find(|(name, _)| *name == symbol);
-        found.map(|(_, entry)| *entry).ok_or_else(|| ProbePointsError::Missing { path: self.path.clone(), symbol })
+        let found = FUNCTIONS.iter().zip(self.functions).find(|(name, _)| **name == symbol);
+        found.and_then(|(_, entry)| entry).ok_or(ProbePointsError::Missing { symbol })
     }
 
-    pub(crate) fn of(path: String, image: &[u8]) -> Result<Self, ProbePointsError> {
-        let failed = |source| ProbePointsError::Image { path: path.clone(), source };
-        let image = Image::parse(image).map_err(failed)?;
-        let exports = image.exports(&FUNCTIONS).map_err(failed)?;
-        let mut probe_points = Self { path, ..Self::default() };
+    /// Finds the probe points in the content of a library's file.
+    pub(crate) fn find(sought: Sought, image: &[u8]) -> Result<Self, ProbePointsError> {
+        match sought {
+            Sought::Functions => Self::of_functions(image),
+            Sought::Method(methods) => {
+                let found = method::find(image, methods)?.ok_or(ProbePointsError::NoMethod { methods })?;
+                Ok(Self { method: Some(found), ..Self::default() })
+            }
+        }
+    }
+
+    fn of_functions(image: &[u8]) -> Result<Self, ProbePointsError> {
+        let image = Image::parse(image)?;
+        let exports = image.exports(&FUNCTIONS)?;
+        let mut probe_points = Self::default();
         let mut writes = [None; 2];
         for Export { name, address: first } in exports {
+            let known = FUNCTIONS.iter().zip(&mut probe_points.functions).find(|(function, _)| **function == name);
             // A symbol may have several versions; use the first.
-            if probe_points.functions.iter().any(|(known, _)| *known == name) {
-                continue;
-            }
+            let Some((_, function @ None)) = known else { continue };
             let Some(code) = code(&image, first) else { continue };
             let in_file = |address: u64| address.wrapping_sub(code.text.at).wrapping_add(code.offset);
             let entry = if cfg!(target_arch = "x86_64") { find::entry(code.text, first) } else { first };
-            probe_points.functions.push((name, in_file(entry)));
+            *function = Some(in_file(entry));
             if !cfg!(target_arch = "x86_64") {
                 continue;
             }
@@ -135,26 +154,25 @@ fn code<'a>(image: &Image<'a>, address: u64) -> Option<Loaded<'a>> {
 }
 
 /// Reads a library's file of at most [`LARGEST`] bytes.
-fn read(file: &RegularFile, path: &Path) -> Result<Vec<u8>, ProbePointsError> {
-    let path = || path.display().to_string();
+pub(crate) fn read(file: &RegularFile) -> Result<Vec<u8>, ProbePointsError> {
     file.read(LARGEST).map_err(|source| match source {
-        ReadError::TooLong(_) => ProbePointsError::Large { path: path() },
-        source => ProbePointsError::Read { path: path(), source },
+        ReadError::TooLong(_) => ProbePointsError::Large,
+        source => ProbePointsError::Read(source),
     })
 }
 
-/// Cache of parsed libraries, by device and inode.
+/// Cache of libraries that this process has analysed, by device, inode and what was looked for.
 #[derive(Debug, Default)]
-pub(crate) struct Known(HashMap<(u64, u64), Arc<ProbePoints>>);
+pub(crate) struct Known(HashMap<(u64, u64, Sought), Arc<ProbePoints>>);
 
 impl Known {
-    /// Probe points of an open library. The path is for messages only.
-    pub(crate) fn of(&mut self, file: &RegularFile, path: &Path) -> Result<Arc<ProbePoints>, ProbePointsError> {
-        let key = (file.device, file.inode);
+    /// Probe points of an open library.
+    pub(crate) fn find(&mut self, sought: Sought, file: &RegularFile) -> Result<Arc<ProbePoints>, ProbePointsError> {
+        let key = (file.device, file.inode, sought);
         if let Some(known) = self.0.get(&key) {
             return Ok(Arc::clone(known));
         }
-        let probe_points = Arc::new(ProbePoints::of(path.display().to_string(), &read(file, path)?)?);
+        let probe_points = Arc::new(ProbePoints::find(sought, &read(file)?)?);
         if self.0.len() == REMEMBERED {
             self.0.clear();
         }

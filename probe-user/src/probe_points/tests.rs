@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::find::{Point, Received, entry, option_request, received, refused, tls_write, waits};
 use super::walk::{Code64, State, Value};
-use super::{Known, ProbePoints};
+use super::{Known, ProbePoints, Sought};
 
 /// `zmq_msg_recv` of libzmq 4.3.5 in the wheel of pyzmq 27.1.0, compiled without optimization.
 const PLAIN_RECV: &str = "\
@@ -179,16 +179,16 @@ fn a_constant_argument_decides_a_branch() {
 fn the_c_library_of_this_process_is_found() {
     let libraries = crate::library::libc(std::process::id()).unwrap();
     let mut known = Known::default();
-    let probe_points = known.of(&libraries[0].file, &libraries[0].path).unwrap();
+    let probe_points = known.find(Sought::Functions, &libraries[0].file).unwrap();
     assert!(probe_points.entry("poll").is_ok() && probe_points.entry("epoll_wait").is_ok());
     assert!(probe_points.entry("zmq_recv").unwrap_err().to_string().contains("does not export zmq_recv"));
-    assert!(std::sync::Arc::ptr_eq(&probe_points, &known.of(&libraries[0].file, &libraries[0].path).unwrap()));
+    assert!(std::sync::Arc::ptr_eq(&probe_points, &known.find(Sought::Functions, &libraries[0].file).unwrap()));
 }
 
 #[test]
 fn a_file_that_is_not_a_library_is_rejected() {
-    let error = ProbePoints::of("x".into(), b"#!/bin/sh\n").unwrap_err().to_string();
-    assert!(error.starts_with("cannot analyse x: not a library for this machine"), "{error}");
+    let error = ProbePoints::find(Sought::Functions, b"#!/bin/sh\n").unwrap_err().to_string();
+    assert!(error.starts_with("cannot analyse its code: not a library for this machine"), "{error}");
 }
 
 /// A library whose exported symbols all have the same name of `name_bytes`, without an end.
@@ -228,9 +228,9 @@ fn endless_names(symbols: usize, name_bytes: usize) -> Vec<u8> {
 #[test]
 fn symbols_with_endless_names_are_refused_or_take_a_moment() {
     let began = std::time::Instant::now();
-    let error = ProbePoints::of("x".into(), &endless_names(1_300_000, 1 << 20)).unwrap_err().to_string();
-    assert_eq!(error, "cannot analyse x: more than 131072 exported symbols, the limit");
-    let accepted = ProbePoints::of("x".into(), &endless_names(131_000, 8 << 20)).unwrap();
+    let error = ProbePoints::find(Sought::Functions, &endless_names(1_300_000, 1 << 20)).unwrap_err().to_string();
+    assert_eq!(error, "cannot analyse its code: more than 131072 exported symbols, the limit");
+    let accepted = ProbePoints::find(Sought::Functions, &endless_names(131_000, 8 << 20)).unwrap();
     assert!(accepted.entry("zmq_msg_send").is_err());
     assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
 }

@@ -14,6 +14,8 @@ pub(crate) mod export;
 pub(crate) mod generate;
 pub(crate) mod import;
 #[cfg(target_os = "linux")]
+pub(crate) mod locator;
+#[cfg(target_os = "linux")]
 pub(crate) mod opener;
 #[cfg(target_os = "linux")]
 pub(crate) mod pick;

@@ -1,13 +1,14 @@
 //! `tokengap prober`: hidden command, started by `attach`.
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use probe_user::{Options, prober};
+use probe_user::Options;
+use probe_user::prober::{self, ProberSettings};
 use rustix::stdio::stdin;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
+use crate::cmd::locator::inner_servers;
 use crate::confinement;
 
 /// Attaches eBPF programs for the process at the other end of its standard input.
@@ -39,20 +40,16 @@ impl Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    // This process may start none later.
+    let locator = confinement::start_locator()?;
     confinement::prober();
     // It ends when tokengap does, which also receives these signals and then completes its report.
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, std::sync::Arc::default())?;
     }
-    prober::serve(stdin(), args.options(), is_extension, confinement::refuse_programs)
-        .context("cannot serve requests for probes")?;
+    let settings = ProberSettings { options: args.options(), servers: inner_servers(), locator };
+    prober::serve(stdin(), settings, confinement::refuse_programs).context("cannot serve requests for probes")?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Whether the file contains a server that runs inside a process of an engine.
-fn is_extension(path: &Path) -> bool {
-    let mut servers = engines::DISCOVERED.iter().filter_map(|engine| engine.inner_server());
-    servers.any(|server| (server.is_extension)(path))
 }
 
 #[cfg(test)]

@@ -36,15 +36,27 @@ print(f"321 28 {at} {len(attribute)}")
 print(f"321 5 {at} {len(attribute)}")
 PYTHON
 done
-# The same as a request to the prober, through each socket of attach. It must be refused with a reason.
+# The same as requests to the prober, through each socket of attach. A request has no offset: the prober has the library analysed. One of a
+# length that could have an offset must be refused, and so must one for a process without libzmq.
+libzmq=$(awk '$2 ~ /x/ && $6 ~ /libzmq/ {print $1, $3, $6; exit}' "/proc/$scheduler/maps")
+read -r range begins file <<<"$libzmq"
+[ -n "$file" ] || broken 'the engine has no libzmq'
+code() { # Bytes of the engine's code, some instructions long.
+  python3 - "$scheduler" "0x${range%-*}" <<'PYTHON'
+import sys
+with open(f"/proc/{sys.argv[1]}/mem", "rb") as memory:
+    memory.seek(int(sys.argv[2], 16) + 4096)
+    print(memory.read(64).hex())
+PYTHON
+}
+before=$(code)
 sockets=$(for file in "/proc/$attach/fd"/*; do [[ $(readlink "$file") = socket:* ]] && echo "${file##*/}"; done)
-for socket in $sockets; do
-  python3 - "$scratch" "$socket" "$offset" "$work/victim" "$victim" <<'PYTHON' | DUMP=1 inject
+request() { # SOCKET FILE NUMBERS
+  python3 - "$scratch" "$@" <<'PYTHON' | DUMP=1 inject
 import struct, sys
-memory, socket, offset, path, pid = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], int(sys.argv[5])
-polls, poll, file = 2, 11, 400
-request = struct.pack("<6I", 3, 0, pid, polls, 0, 1) + struct.pack("<QQ", offset, poll)
-request += b"\0" * (280 - len(request))
+memory, socket, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+file = 400
+request = b"".join(struct.pack("<I", int(number)) for number in sys.argv[4:])
 data, vector, control, header = memory + 1024, memory + 1400, memory + 1432, memory + 1472
 print(f"257 0xffffffffffffff9c s:{path} 0 0")
 print(f"33 @0 {file}")
@@ -56,12 +68,24 @@ print(f"46 {socket} {header} 0x4040")
 print(f"35 x:{struct.pack('<QQ', 0, 300_000_000).hex()} 0")
 print(f"45 {socket} x:{'00' * 520} 520 0x40 0 0")
 PYTHON
+}
+attach_uprobes=3 messages=1 polls=2 send=1
+offset_in_code=$((16#$begins + 4096 + 1))
+zeros=$(printf '0 %.0s' $(seq 60))
+for socket in $sockets; do
+  # shellcheck disable=SC2086 # a list of numbers
+  request "$socket" "$file" $attach_uprobes 0 "$scheduler" 0 0 1 $offset_in_code 0 $send 0 $zeros
+  request "$socket" "$work/victim" $attach_uprobes 0 "$victim" $polls 0
+  request "$socket" "$work/victim" $attach_uprobes 0 "$scheduler" $messages 1
 done
 sleep 1
 grep -q true victim.out && broken 'the code of another process was changed by a uprobe'
 grep -E '^\[[0-9]+\] 321 ' injected | grep -qvE 'EPERM|ENOSYS' && broken 'bpf is not refused'
 grep -q '321 28' injected || broken 'no call was injected'
-# A version without a prober has no such reply.
-[ -z "$(pgrep -P "$attach" -f prober)" ] || grep -q "process $victim has neither" injected ||
-  broken 'the prober did not refuse a process without libzmq'
+[ "$(code)" = "$before" ] || broken 'the code of the engine was changed by a uprobe at an offset that attach chose'
+[ -n "$(pgrep -P "$attach" -f prober)" ] || broken 'the prober has ended'
+answered() { tr -d '\n' <injected | grep -q "$1" || broken "the prober did not answer: $1"; }
+answered 'not a request'
+answered "process $victim has neither"
+answered "process $scheduler executes no code of this file"
 echo held

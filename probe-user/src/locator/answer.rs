@@ -1,0 +1,184 @@
+//! The answer of a locator: the probe points of a library, in a fixed number of bytes.
+
+use probe_ebpf::{Kept, Register};
+
+use crate::probe_points::{FUNCTIONS, Point, ProbePoints, Received};
+
+/// Number of offsets: of the functions, of four points inside functions, of OpenSSL's inner write and of the method.
+const OFFSETS: usize = FUNCTIONS.len() + 6;
+/// Number of locations of a socket or message.
+const LOCATIONS: usize = 5;
+/// Maximum length of an error's text.
+const MAX_TEXT: usize = 200;
+/// Status, offsets, locations, and text up to its first zero byte.
+pub(crate) const ANSWER_BYTES: usize = TEXT_AT + MAX_TEXT;
+const OFFSETS_AT: usize = 1;
+const LOCATIONS_AT: usize = OFFSETS_AT + OFFSETS * 8;
+const TEXT_AT: usize = LOCATIONS_AT + LOCATIONS * 3;
+
+// Statuses.
+const FOUND: u8 = 1;
+const FAILED: u8 = 2;
+
+/// An offset that the library does not have.
+const ABSENT: u64 = u64::MAX;
+
+// Kinds of a location, and the registers by their numbers.
+const NOWHERE: u8 = 0;
+const IN_REGISTER: u8 = 1;
+const IN_MEMORY: u8 = 2;
+const REGISTERS: [Register; 7] =
+    [Register::Rbx, Register::Rbp, Register::R12, Register::R13, Register::R14, Register::R15, Register::Rsp];
+
+/// The probe points, or why there are none.
+pub(crate) type Answer = Result<ProbePoints, String>;
+
+pub(crate) fn to_bytes(answer: &Answer) -> [u8; ANSWER_BYTES] {
+    let mut bytes = [0; ANSWER_BYTES];
+    let found = match answer {
+        Ok(found) => found,
+        Err(why) => {
+            bytes[0] = FAILED;
+            let end = why.floor_char_boundary(MAX_TEXT);
+            bytes[TEXT_AT..TEXT_AT + end].copy_from_slice(&why.as_bytes()[..end]);
+            return bytes;
+        }
+    };
+    bytes[0] = FOUND;
+    let ProbePoints { functions, received, refused, option_request, waits, tls_write, method } = found;
+    let points = [refused, option_request, waits];
+    let offsets = functions
+        .iter()
+        .copied()
+        .chain([received.map(|point| point.at)])
+        .chain(points.map(|point| point.map(|point| point.at)))
+        .chain([*tls_write, *method]);
+    for (to, offset) in bytes[OFFSETS_AT..LOCATIONS_AT].chunks_exact_mut(8).zip(offsets) {
+        to.copy_from_slice(&offset.unwrap_or(ABSENT).to_le_bytes());
+    }
+    let of_received = [received.map(|point| point.socket), received.map(|point| point.message)];
+    let locations = of_received.into_iter().chain(points.map(|point| point.map(|point| point.socket)));
+    for (to, location) in bytes[LOCATIONS_AT..TEXT_AT].chunks_exact_mut(3).zip(locations) {
+        to.copy_from_slice(&location_to_bytes(location));
+    }
+    bytes
+}
+
+/// Parses an answer; `None` if it is none.
+pub(crate) fn parse(bytes: &[u8]) -> Option<Answer> {
+    let bytes: &[u8; ANSWER_BYTES] = bytes.try_into().ok()?;
+    match bytes[0] {
+        FOUND => {}
+        FAILED => {
+            let text = bytes[TEXT_AT..].split(|byte| *byte == 0).next().unwrap_or_default();
+            return Some(Err(String::from_utf8_lossy(text).into_owned()));
+        }
+        _ => return None,
+    }
+    let mut offsets = [None; OFFSETS];
+    for (offset, from) in offsets.iter_mut().zip(bytes[OFFSETS_AT..LOCATIONS_AT].chunks_exact(8)) {
+        *offset = Some(u64::from_le_bytes(from.try_into().ok()?)).filter(|offset| *offset != ABSENT);
+    }
+    let mut locations = [None; LOCATIONS];
+    for (location, from) in locations.iter_mut().zip(bytes[LOCATIONS_AT..TEXT_AT].chunks_exact(3)) {
+        *location = parse_location(from.try_into().ok()?);
+    }
+    let (functions, inside) = offsets.split_first_chunk::<{ FUNCTIONS.len() }>()?;
+    let [received, refused, option_request, waits, tls_write, method] = *inside.first_chunk()?;
+    let point = |at: Option<u64>, socket: Option<Kept>| Some(Point { at: at?, socket: socket? });
+    let received = match (received, locations[0], locations[1]) {
+        (Some(at), Some(socket), Some(message)) => Some(Received { at, socket, message }),
+        _ => None,
+    };
+    Some(Ok(ProbePoints {
+        functions: *functions,
+        received,
+        refused: point(refused, locations[2]),
+        option_request: point(option_request, locations[3]),
+        waits: point(waits, locations[4]),
+        tls_write,
+        method,
+    }))
+}
+
+fn location_to_bytes(location: Option<Kept>) -> [u8; 3] {
+    match location {
+        None => [NOWHERE, 0, 0],
+        Some(Kept::In(register)) => [IN_REGISTER, register as u8, 0],
+        Some(Kept::At(register, offset)) => [IN_MEMORY, register as u8, offset.to_le_bytes()[0]],
+    }
+}
+
+/// A location, if it is a known one.
+fn parse_location([kind, register, offset]: [u8; 3]) -> Option<Kept> {
+    let register = REGISTERS.iter().find(|known| **known as u8 == register).copied()?;
+    match kind {
+        IN_REGISTER => Some(Kept::In(register)),
+        IN_MEMORY => Some(Kept::At(register, i8::from_le_bytes([offset]))),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn any_offset() -> impl Strategy<Value = Option<u64>> {
+        prop::option::of(0..ABSENT)
+    }
+
+    fn any_location() -> impl Strategy<Value = Kept> {
+        let register = prop::sample::select(REGISTERS.to_vec());
+        (register, prop::option::of(any::<i8>())).prop_map(|(register, offset)| match offset {
+            Some(offset) => Kept::At(register, offset),
+            None => Kept::In(register),
+        })
+    }
+
+    fn any_point() -> impl Strategy<Value = Option<Point>> {
+        prop::option::of((0..ABSENT, any_location()).prop_map(|(at, socket)| Point { at, socket }))
+    }
+
+    fn any_points() -> impl Strategy<Value = ProbePoints> {
+        let received = (0..ABSENT, any_location(), any_location()).prop_map(|(at, socket, message)| Received {
+            at,
+            socket,
+            message,
+        });
+        let functions = prop::collection::vec(any_offset(), FUNCTIONS.len());
+        let inside = (prop::option::of(received), any_point(), any_point(), any_point());
+        (functions, inside, any_offset(), any_offset()).prop_map(|(functions, inside, tls_write, method)| ProbePoints {
+            functions: functions.try_into().unwrap(),
+            received: inside.0,
+            refused: inside.1,
+            option_request: inside.2,
+            waits: inside.3,
+            tls_write,
+            method,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn probe_points_round_trip(found in any_points()) {
+            prop_assert_eq!(parse(&to_bytes(&Ok(found.clone()))), Some(Ok(found)));
+        }
+
+        #[test]
+        fn any_bytes_are_an_answer_or_refused(mut bytes in prop::collection::vec(any::<u8>(), ANSWER_BYTES), status in 0_u8..4) {
+            bytes[0] = status;
+            let _ = parse(&bytes);
+            bytes.pop();
+            prop_assert_eq!(parse(&bytes), None);
+        }
+    }
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let why = format!("{}ä", "x".repeat(MAX_TEXT - 1));
+        assert_eq!(parse(&to_bytes(&Err(why))), Some(Err("x".repeat(MAX_TEXT - 1))));
+        assert_eq!(parse(&to_bytes(&Err("why".to_owned()))), Some(Err("why".to_owned())));
+    }
+}

@@ -1,0 +1,229 @@
+//! Analysis of a library's code in a process of its own, which has no other file, no capability and no further request.
+//!
+//! A library is written by somebody else, so its parser may be taken over. A uprobe inside an instruction would change that instruction in
+//! the process that is probed. So neither the process that reads other untrusted data nor the one that attaches probes chooses offsets:
+//! each library is analysed by a fresh process ([`answer_once`]), and a hostile library only misleads the probes of itself.
+//!
+//! The prober may start no process. [`supervise`] starts them for it: a process that reads only the prober's requests. A request is the
+//! number of what is looked for ([`Sought`]), with the descriptors of the library and of a pipe for the answer.
+
+pub(crate) mod answer;
+
+use std::collections::HashMap;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use foreign::{CachedIdentity, RegularFile};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
+
+use crate::channel;
+use crate::probe_points::{self, ProbePoints, REMEMBERED};
+use adapter::discover::InnerServer;
+use answer::{ANSWER_BYTES, Answer};
+
+pub use crate::probe_points::Sought;
+
+/// Limits of an analysis. The largest extensions take a fraction of them.
+const TIME_LIMIT: Duration = Duration::from_secs(5);
+const CPU_LIMIT_S: u64 = 5;
+const MEMORY_LIMIT: u64 = 1 << 30;
+/// How long the prober waits for the supervisor to end an analysis.
+const GRACE: Duration = Duration::from_secs(1);
+/// Length of a request.
+const REQUEST_BYTES: usize = 4;
+
+/// What a request with this number looks for: 0 is the functions, others are the method of a server.
+pub fn sought(number: u32, servers: &[InnerServer]) -> Option<Sought> {
+    let Some(server) = number.checked_sub(1) else {
+        return Some(Sought::Functions);
+    };
+    Some(Sought::Method(servers.get(server as usize)?.methods))
+}
+
+/// Limits the memory and time of this process, so that no library keeps it busy. Call it before [`answer_once`].
+pub fn limit_resources() -> io::Result<()> {
+    let set = |resource, limit| setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) });
+    set(Resource::As, MEMORY_LIMIT)?;
+    set(Resource::Cpu, CPU_LIMIT_S)?;
+    Ok(())
+}
+
+/// Analyses one library, and writes the answer.
+pub fn answer_once(sought: Sought, library: &RegularFile, mut to: impl io::Write) -> io::Result<()> {
+    let found = probe_points::read(library).and_then(|image| ProbePoints::find(sought, &image));
+    to.write_all(&answer::to_bytes(&found.map_err(|error| error.to_string())))
+}
+
+/// Serves requests on `socket` until its other end is closed. `command` is the process for a request's number; its standard input is a
+/// descriptor that locates the library, and its standard output takes the answer.
+pub fn supervise(socket: BorrowedFd<'_>, command: impl Fn(u32) -> Command) -> io::Result<()> {
+    let mut killed: Vec<Child> = Vec::new();
+    let mut buffer = [0; REQUEST_BYTES];
+    loop {
+        let received = channel::receive(socket, &mut buffer)?;
+        if received.bytes == 0 {
+            return Ok(());
+        }
+        // One whose file system does not answer may end only later.
+        killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        let (REQUEST_BYTES, Ok([library, to])) = (received.bytes, <[OwnedFd; 2]>::try_from(received.descriptors))
+        else {
+            continue;
+        };
+        let mut command = command(u32::from_le_bytes(buffer));
+        let started = command.stdin(library).stdout(to).stderr(Stdio::null()).spawn();
+        // It holds the pipe, whose end the prober waits for.
+        drop(command);
+        let mut child = started?;
+        if ends_in_time(&child, socket)? {
+            child.wait()?;
+        } else {
+            child.kill()?;
+            killed.push(child);
+        }
+    }
+}
+
+/// Waits until the process ends, for at most [`TIME_LIMIT`] and as long as `socket` is open.
+fn ends_in_time(child: &Child, socket: BorrowedFd<'_>) -> io::Result<bool> {
+    let id = i32::try_from(child.id()).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
+    let pidfd = pidfd_open(id, PidfdFlags::empty())?;
+    Ok(is_readable_in_time(pidfd.as_fd(), socket, Instant::now() + TIME_LIMIT)?)
+}
+
+/// Waits until `file` is readable or closed. False once `deadline` has passed or `peer` is closed.
+fn is_readable_in_time(file: BorrowedFd<'_>, peer: BorrowedFd<'_>, deadline: Instant) -> Result<bool, Errno> {
+    let mut watched = [PollFd::new(&file, PollFlags::IN), PollFd::new(&peer, PollFlags::empty())];
+    retry_on_intr(|| {
+        let left = deadline.saturating_duration_since(Instant::now());
+        poll(&mut watched, Some(&left.try_into().unwrap_or_default()))
+    })?;
+    Ok(!watched[0].revents().is_empty())
+}
+
+/// The prober's side: asks for analyses, and remembers the answers.
+pub(crate) struct Locator {
+    supervisor: OwnedFd,
+    known: HashMap<(CachedIdentity, u32), Answer>,
+}
+
+impl Locator {
+    pub(crate) fn new(supervisor: OwnedFd) -> Self {
+        Self { supervisor, known: HashMap::new() }
+    }
+
+    /// Probe points of a library with this identity, whose descriptor may locate it only. Waits as long as `peer` is open.
+    pub(crate) fn find(
+        &mut self,
+        sought: u32,
+        identity: CachedIdentity,
+        library: BorrowedFd<'_>,
+        peer: BorrowedFd<'_>,
+    ) -> &Answer {
+        if self.known.len() == REMEMBERED && !self.known.contains_key(&(identity, sought)) {
+            self.known.clear();
+        }
+        let supervisor = self.supervisor.as_fd();
+        self.known.entry((identity, sought)).or_insert_with(|| {
+            let asked = ask(supervisor, sought, library, peer);
+            asked.unwrap_or_else(|error| Err(format!("cannot analyse its code: {error}")))
+        })
+    }
+}
+
+fn ask(supervisor: BorrowedFd<'_>, sought: u32, library: BorrowedFd<'_>, peer: BorrowedFd<'_>) -> io::Result<Answer> {
+    let (mut from, to) = io::pipe()?;
+    channel::send(supervisor, &sought.to_le_bytes(), &[library, to.as_fd()])?;
+    drop(to);
+    let deadline = Instant::now() + TIME_LIMIT + GRACE;
+    let mut bytes = [0; ANSWER_BYTES];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        if !is_readable_in_time(from.as_fd(), peer, deadline)? {
+            return Ok(Err(format!("the analysis of its code took more than {} s", TIME_LIMIT.as_secs())));
+        }
+        match from.read(&mut bytes[filled..])? {
+            0 => break,
+            count => filled += count,
+        }
+    }
+    let ended = || {
+        Err(String::from("the analysis of its code ended early: it exceeded its limits, or its file does not answer"))
+    };
+    Ok(answer::parse(&bytes[..filled]).unwrap_or_else(ended))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::thread;
+
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    use super::*;
+    use crate::library::libc;
+
+    /// A locator whose supervisor starts `script` for each request.
+    fn with_script(script: &'static str) -> Locator {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+        let (ours, theirs) = pair.unwrap();
+        thread::spawn(move || {
+            supervise(theirs.as_fd(), |number| {
+                let mut command = Command::new("sh");
+                command.args(["-c", script, "sh", &number.to_string()]);
+                command
+            })
+        });
+        Locator::new(ours)
+    }
+
+    fn find(locator: &mut Locator, sought: u32) -> Answer {
+        let library = File::open("/proc/self/exe").unwrap();
+        let (peer, _other_end) = io::pipe().unwrap();
+        let identity = CachedIdentity::of(&library).unwrap();
+        locator.find(sought, identity, library.as_fd(), peer.as_fd()).clone()
+    }
+
+    #[test]
+    fn an_answer_comes_from_a_fresh_process_and_is_remembered() {
+        let folder = tempfile::tempdir().unwrap();
+        let library = libc(std::process::id()).unwrap().remove(0);
+        let mut written = Vec::new();
+        answer_once(Sought::Functions, &library.file, &mut written).unwrap();
+        let file = folder.path().join("answer");
+        std::fs::write(&file, &written).unwrap();
+        let script = format!("echo >> {0}.starts; test $1 = 0 && cat {0}", file.display());
+        let mut locator = with_script(script.leak());
+        let found = find(&mut locator, 0).unwrap();
+        assert!(found.entry("poll").is_ok() && found.entry("zmq_send").is_err());
+        assert_eq!(find(&mut locator, 0), Ok(found));
+        assert!(find(&mut locator, 1).unwrap_err().contains("ended early"));
+        assert_eq!(std::fs::read(file.with_extension("starts")).unwrap().len(), 2);
+    }
+
+    #[test]
+    fn a_process_that_does_not_end_is_killed_and_the_next_one_answers() {
+        let mut locator = with_script("test $1 = 1 && exec sleep 100");
+        let began = Instant::now();
+        let why = find(&mut locator, 1).unwrap_err();
+        assert!(why.contains("ended early"), "{why}");
+        assert!(began.elapsed() < TIME_LIMIT + GRACE, "{:?}", began.elapsed());
+        assert!(find(&mut locator, 0).unwrap_err().contains("ended early"));
+    }
+
+    #[test]
+    fn an_analysis_is_abandoned_with_the_peer() {
+        let library = File::open("/proc/self/exe").unwrap();
+        let mut locator = with_script("exec sleep 3");
+        let (peer, other_end) = io::pipe().unwrap();
+        drop(other_end);
+        let began = Instant::now();
+        let identity = CachedIdentity::of(&library).unwrap();
+        assert!(locator.find(0, identity, library.as_fd(), peer.as_fd()).is_err());
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+    }
+}

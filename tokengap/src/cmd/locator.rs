@@ -1,0 +1,58 @@
+//! `tokengap locator`: hidden command, started by the prober and by itself.
+
+use std::process::{Command, ExitCode};
+
+use adapter::discover::InnerServer;
+use anyhow::Context;
+use foreign::{ExpectedFile, RegularFile};
+use probe_user::locator;
+use rustix::stdio::{stdin, stdout};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+
+use crate::confinement;
+
+/// Finds the probe points of libraries for the process at the other end of its standard input.
+#[derive(clap::Args)]
+#[command(hide = true)]
+pub(crate) struct Args {
+    /// Find those of one library: its standard input, which only locates it.
+    #[arg(long, value_name = "NUMBER")]
+    sought: Option<u32>,
+}
+
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match args.sought {
+        None => start_analyses()?,
+        Some(number) => analyse(number)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Starts a process for each request. It reads nothing else.
+fn start_analyses() -> anyhow::Result<()> {
+    confinement::keep_rights_to_analyse();
+    // It ends when the prober does.
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        signal_hook::flag::register(signal, std::sync::Arc::default())?;
+    }
+    let command = |number: u32| {
+        let mut command = Command::new("/proc/self/exe");
+        command.arg("locator").arg(format!("--sought={number}"));
+        command
+    };
+    locator::supervise(stdin(), command).context("cannot analyse libraries")
+}
+
+fn analyse(number: u32) -> anyhow::Result<()> {
+    let sought = locator::sought(number, &inner_servers()).context("unknown number")?;
+    let library = RegularFile::open_located(&stdin().try_clone_to_owned()?, ExpectedFile::ANY)?;
+    let answer = std::fs::File::from(stdout().try_clone_to_owned()?);
+    locator::limit_resources()?;
+    confinement::analysis();
+    Ok(locator::answer_once(sought, &library, answer)?)
+}
+
+/// Servers inside processes of engines, in the order of their numbers.
+pub(crate) fn inner_servers() -> Vec<InnerServer> {
+    engines::DISCOVERED.iter().filter_map(|engine| engine.inner_server()).collect()
+}
