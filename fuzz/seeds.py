@@ -71,7 +71,7 @@ def seeds():
         "zmtp": [b"\x10" + GREETING + one for one in frames],
         "zmtp_midstream": [b"\x10" + first[1:] + second + third for first, second, third in triples],
         "egress": [bytes([2, 40]) + served[: 8 << 10] for served in files("responses/fixtures", "bin")],
-        "response_plane": [bytes([1, 40]) + plane[: 8 << 10] for plane in files("responses/fixtures/dynamo", "bin")],
+        "response_plane": [bytes([1, 40]) + plane[: 8 << 10] for plane in files("engines/fixtures/dynamo/responses", "bin")],
         "recording": [recording[: 60 << 10] for recording in files("trace/fixtures/recordings", "tgap")],
         "recording_roundtrip": messages[:100],
         # Use a few excerpts of each log.

@@ -2,8 +2,10 @@
 //!
 //! - [`decode`]: its messages
 //! - [`discover`]: its processes
+//! - [`requests`]: requests from frontends to its workers
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod decode;
 pub mod discover;
+pub mod requests;

@@ -18,6 +18,9 @@ pub const FACTS: trace::engine::Engines = trace::engine::Engines(&[&sglang::SgLa
 /// Message format of every engine.
 pub const FORMATS: &[adapter::decode::Format] = &[sglang::FORMAT, sglang::BATCHES, vllm::FORMAT];
 
+/// Protocols of responses besides HTTP.
+pub const PROTOCOLS: &[responses::StreamProtocol] = &[dynamo::RESPONSE_PLANE];
+
 /// Log lines of every engine that logs times of requests, and the logs that have none.
 pub const LOGS: &[&dyn trace::import::LogLines] = &[&sglang::Log, &unread::Logs];
 

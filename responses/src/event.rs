@@ -19,12 +19,13 @@ const LONGEST_RID: usize = 4096;
 
 /// An element found in the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Item<'a> {
+pub enum Element<'a> {
     /// The HTTP/2 stream of the next element.
     Stream(u32),
+    /// Start of a response.
     Began,
-    /// Start of a Dynamo response stream, with the stream's name: a fresh UUID, not the request id.
-    Subject(&'a str),
+    /// Start of a worker's stream to a frontend, with the stream's name, which is not the request id.
+    StreamNamed(&'a str),
     /// An event of a response, for one request.
     Completion(Completion<'a>),
     /// A readable event about no request: that of another application.
@@ -46,7 +47,7 @@ pub(super) enum Item<'a> {
 }
 
 /// Receiver of the elements.
-pub(super) type Emit<'e> = dyn FnMut(Item<'_>) + 'e;
+pub type Emit<'e> = dyn FnMut(Element<'_>) + 'e;
 
 /// Destination of the events that occur at one time.
 pub(super) struct Sink<'s> {
@@ -67,7 +68,7 @@ impl Sink<'_> {
 
 /// Kind of endpoint that an event belongs to, detected from its form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Form {
+pub enum Form {
     /// `/generate`: `meta_info`, with token ids or with the whole text so far.
     #[default]
     Generate,
@@ -75,32 +76,36 @@ pub(super) enum Form {
     OpenAi,
     /// gRPC with text, whose tokens are not counted.
     GrpcText,
-    /// Dynamo's response plane: new token ids, and the stream's own name in place of the rid.
-    ResponsePlane,
+    /// A worker's stream to a frontend: new token ids, and the stream's own name in place of the rid.
+    WorkerStream,
 }
 
 /// The part of a response that belongs to one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Completion<'a> {
-    /// The engine's request id: `meta_info.id`, or `id` on the `OpenAI` endpoints. On a response plane it is the stream's subject.
-    pub(super) rid: Cow<'a, str>,
-    pub(super) form: Form,
+pub struct Completion<'a> {
+    /// The engine's request id: `meta_info.id`, or `id` on the `OpenAI` endpoints. On a worker's stream it is the stream's name, followed by `#` and the
+    /// index of the choice if that is not 0.
+    pub rid: Cow<'a, str>,
+    /// Kind of endpoint.
+    pub form: Form,
     /// Number of token ids in the event; `None` when it carries text only.
-    pub(super) tokens: Option<u32>,
+    pub tokens: Option<u32>,
     /// Cumulative token count stated in the event, if any.
-    pub(super) stated: Option<u32>,
+    pub stated: Option<u32>,
     /// Index of the choice that the event is about; 0 for other forms.
-    pub(super) choice: u32,
+    pub choice: u32,
     /// Number of tokens of the event's only choice so far (continuous usage). Whether it is exact depends on the engine.
-    pub(super) so_far: Option<u32>,
+    pub so_far: Option<u32>,
     /// Number of log probabilities of the only choice's generated tokens. Whether it is exact depends on the engine.
-    pub(super) logprobs: Option<u32>,
-    pub(super) text: ChoiceText<'a>,
-    pub(super) finished: bool,
+    pub logprobs: Option<u32>,
+    /// Text of the event.
+    pub text: ChoiceText<'a>,
+    /// Whether it finishes the request.
+    pub finished: bool,
     /// Whether this is the body of a response that does not stream.
-    pub(super) whole: bool,
-    /// The token ids, on a response plane only; empty for other forms.
-    pub(super) ids: &'a [u32],
+    pub whole: bool,
+    /// The token ids, on a worker's stream only; empty for other forms.
+    pub ids: &'a [u32],
 }
 
 #[derive(Deserialize)]
@@ -136,9 +141,9 @@ struct Meta<'a> {
 }
 
 #[derive(Deserialize)]
-pub(super) struct Usage {
+struct Usage {
     #[serde(default)]
-    pub(super) completion_tokens: Option<u32>,
+    completion_tokens: Option<u32>,
 }
 
 impl<'a> Body<'a> {
@@ -185,19 +190,19 @@ impl<'a> Body<'a> {
 }
 
 /// Parses the data of one server-sent event.
-pub(super) fn event(json: &[u8]) -> Item<'_> {
+pub(super) fn event(json: &[u8]) -> Element<'_> {
     if json.trim_ascii() == b"[DONE]" {
-        return Item::Done;
+        return Element::Done;
     }
     if json.trim_ascii_start().first() != Some(&b'{') {
-        return Item::Other;
+        return Element::Other;
     }
-    let Ok(body) = serde_json::from_slice::<Body<'_>>(json) else { return Item::Undecoded };
-    let other = if body.error.is_some() { Item::Failed } else { Item::Other };
-    body.completion().map_or(other, Item::Completion)
+    let Ok(body) = serde_json::from_slice::<Body<'_>>(json) else { return Element::Undecoded };
+    let other = if body.error.is_some() { Element::Failed } else { Element::Other };
+    body.completion().map_or(other, Element::Completion)
 }
 
-/// Parses the body of a response that does not stream: one object, or a list of objects for a batch. Emits [`Item::Other`], then the
+/// Parses the body of a response that does not stream: one object, or a list of objects for a batch. Emits [`Element::Other`], then the
 /// completions. JSON responses are of many kinds, so other objects and invalid ones are ignored.
 pub(super) fn body(json: &[u8], emit: &mut Emit<'_>) {
     let bodies = match json.trim_ascii_start().first() {
@@ -205,9 +210,9 @@ pub(super) fn body(json: &[u8], emit: &mut Emit<'_>) {
         Some(b'{') => serde_json::from_slice(json).into_iter().collect(),
         _ => Vec::<Body<'_>>::new(),
     };
-    emit(Item::Other);
+    emit(Element::Other);
     for completion in bodies.into_iter().filter_map(Body::completion) {
-        emit(Item::Completion(Completion { whole: true, ..completion }));
+        emit(Element::Completion(Completion { whole: true, ..completion }));
     }
 }
 
@@ -217,7 +222,7 @@ mod tests {
 
     fn completion(json: &[u8]) -> Completion<'_> {
         match event(json) {
-            Item::Completion(completion) => completion,
+            Element::Completion(completion) => completion,
             other => panic!("{other:?}"),
         }
     }
@@ -245,13 +250,13 @@ mod tests {
 
     #[test]
     fn events_without_a_request_are_distinguished_from_undecodable_ones() {
-        assert_eq!(event(b"[DONE]"), Item::Done);
-        assert_eq!(event(b"[1]"), Item::Other);
-        assert_eq!(event(br#"{"error":{"message":"no"}}"#), Item::Failed);
-        assert_eq!(event(br#"{"text":"no"}"#), Item::Other);
-        assert_eq!(event(br#"{"output_ids":[1,2"#), Item::Undecoded);
+        assert_eq!(event(b"[DONE]"), Element::Done);
+        assert_eq!(event(b"[1]"), Element::Other);
+        assert_eq!(event(br#"{"error":{"message":"no"}}"#), Element::Failed);
+        assert_eq!(event(br#"{"text":"no"}"#), Element::Other);
+        assert_eq!(event(br#"{"output_ids":[1,2"#), Element::Undecoded);
         let negative = br#"{"output_ids":[1],"meta_info":{"id":"r","completion_tokens":-1}}"#;
-        assert_eq!(event(negative), Item::Undecoded);
+        assert_eq!(event(negative), Element::Undecoded);
     }
 
     #[test]
@@ -267,8 +272,8 @@ mod tests {
         let json = br#"[{"output_ids":[1],"meta_info":{"id":"a","completion_tokens":1}},{"output_ids":[1,2],"meta_info":{"id":"b","completion_tokens":2}}]"#;
         let mut seen = Vec::new();
         body(json, &mut |item| match item {
-            Item::Completion(completion) => seen.push((completion.rid.into_owned(), completion.tokens)),
-            item => assert_eq!(item, Item::Other),
+            Element::Completion(completion) => seen.push((completion.rid.into_owned(), completion.tokens)),
+            item => assert_eq!(item, Element::Other),
         });
         assert_eq!(seen, [("a".to_owned(), Some(1)), ("b".to_owned(), Some(2))]);
     }

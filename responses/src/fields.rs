@@ -14,7 +14,7 @@ use super::text::ChoiceText;
 /// A string, borrowed from the input if it contains no escapes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
+pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
 /// Length of a list whose items are skipped, which allocates nothing.
 pub(super) fn len(items: &[IgnoredAny]) -> u32 {

@@ -5,7 +5,7 @@ use super::buffer::Buffer;
 
 /// The incomplete message of a connection, or the rest of one that is skipped. `N` is the length of a prefix.
 #[derive(Debug, Default)]
-pub(super) struct Framed<const N: usize> {
+pub struct Framed<const N: usize> {
     buffer: Buffer,
     /// The message in `buffer` was returned.
     returned: bool,
@@ -13,12 +13,12 @@ pub(super) struct Framed<const N: usize> {
 }
 
 /// A message: its prefix, and the bytes behind it. `None` if it is too long to be kept.
-pub(super) type Found<'a, const N: usize> = Option<(&'a [u8; N], &'a [u8])>;
+pub type Found<'a, const N: usize> = Option<(&'a [u8; N], &'a [u8])>;
 
 impl<const N: usize> Framed<N> {
     /// Removes the next message from `input`; `None` if it is incomplete. A message that is complete within `input` is not copied. One of more
     /// than `limit` bytes behind its prefix, or without space in memory, is skipped. `length`: number of these bytes.
-    pub(super) fn next<'a, 'i: 'a>(
+    pub fn next<'a, 'i: 'a>(
         &'a mut self,
         input: &mut &'i [u8],
         limit: usize,
@@ -69,7 +69,7 @@ impl<const N: usize> Framed<N> {
 }
 
 /// Removes and returns up to `left` bytes of `input`, and subtracts their number from `left`.
-pub(super) fn take<'a>(input: &mut &'a [u8], left: &mut u64) -> &'a [u8] {
+pub fn take<'a>(input: &mut &'a [u8], left: &mut u64) -> &'a [u8] {
     let (taken, rest) = input.split_at(input.len().min(usize::try_from(*left).unwrap_or(usize::MAX)));
     *input = rest;
     *left -= taken.len() as u64;

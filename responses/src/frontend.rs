@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use trace::MonoNs;
 use trace::event::{FrontendWait, What};
 
-use super::event::{Completion, Form, Item, Sink};
+use super::event::{Completion, Element, Form, Sink};
 use super::{Unreadable, count};
 
 /// Maximum number of half-joined responses: one side has ended, the other has not.
@@ -87,7 +87,7 @@ impl Writes {
         }
         self.parts = self.parts.saturating_add(1);
         self.tokens |= completion.tokens != Some(0);
-        let is_other_choice = completion.form == Form::ResponsePlane && completion.rid.contains('#');
+        let is_other_choice = completion.form == Form::WorkerStream && completion.rid.contains('#');
         self.several_choices |= completion.choice > 0 || completion.text.elsewhere || is_other_choice;
     }
 
@@ -110,30 +110,30 @@ pub(super) struct FrontendResponse {
 
 impl FrontendResponse {
     /// Enters the next element of the connection.
-    pub(super) fn enter(&mut self, item: &Item<'_>, waits: &mut Frontends, sink: &mut Sink<'_>) {
+    pub(super) fn enter(&mut self, item: &Element<'_>, waits: &mut Frontends, sink: &mut Sink<'_>) {
         match item {
             _ if self.multiplexed => {}
-            Item::Stream(_) => {
+            Element::Stream(_) => {
                 self.multiplexed = true;
                 waits.unknown(UnknownWait::Http2);
             }
-            Item::Began => {
+            Element::Began => {
                 // A write that was not accepted in full may be the beginning of this response.
                 let held_up = if self.begun { (false, false) } else { self.writes.held_up };
                 self.id.clear();
                 self.begun = true;
                 self.writes = Writes { held_up, ..Writes::begin() };
             }
-            Item::Completion(completion) if completion.form == Form::OpenAi => {
+            Element::Completion(completion) if completion.form == Form::OpenAi => {
                 let id = without_prefix(&completion.rid);
                 if self.id.is_empty() && id.len() <= LONGEST_ID {
                     self.id.push_str(id);
                 }
                 self.writes.enter(sink.at, completion);
             }
-            Item::Undecoded | Item::Resumed => self.writes.whole = false,
-            Item::Ended => self.ended(waits, sink),
-            Item::Unreadable(why) if why.hides_responses() => waits.unknown(UnknownWait::Unreadable(*why)),
+            Element::Undecoded | Element::Resumed => self.writes.whole = false,
+            Element::Ended => self.ended(waits, sink),
+            Element::Unreadable(why) if why.hides_responses() => waits.unknown(UnknownWait::Unreadable(*why)),
             _ => {}
         }
     }

@@ -1,7 +1,7 @@
 //! Parser for HTTP/1.x responses in the bytes that a server writes: heads and bodies, several per connection.
 
 use super::chunked::Chunked;
-use super::event::{Emit, Item};
+use super::event::{Element, Emit};
 use super::framed::take;
 use super::payload::Payload;
 use super::sse::Events;
@@ -116,9 +116,9 @@ impl Responses {
         let Some((state, payload, unreadable)) = body else { return Ok(()) };
         let is_empty = matches!(state, State::Length { left: 0, .. });
         (self.state, self.payload) = (state, payload);
-        emit(Item::Began);
+        emit(Element::Began);
         if let Some(why) = unreadable {
-            emit(Item::Unreadable(why));
+            emit(Element::Unreadable(why));
         }
         if is_empty {
             self.end(emit);

@@ -6,7 +6,7 @@ use std::fmt;
 use loona_hpack::Decoder;
 
 use super::buffer::Buffer;
-use super::event::{Emit, Item};
+use super::event::{Element, Emit};
 use super::grpc::{self, Messages};
 use super::payload::Payload;
 use super::sse::Events;
@@ -160,8 +160,8 @@ impl Connection {
 
     /// Parses the next bytes of the connection. Emits each element behind its stream. After an error, no further byte can be read.
     pub(super) fn feed(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
-        let mut emit = |stream: u32, item: Item<'_>| {
-            emit(Item::Stream(stream));
+        let mut emit = |stream: u32, item: Element<'_>| {
+            emit(Element::Stream(stream));
             emit(item);
         };
         loop {
@@ -213,7 +213,7 @@ impl Connection {
     }
 
     /// Processes a piece of the current frame; `None` if the padding exceeds the frame.
-    fn payload(&mut self, head: Head, mut piece: &[u8], emit: &mut dyn FnMut(u32, Item<'_>)) -> Option<()> {
+    fn payload(&mut self, head: Head, mut piece: &[u8], emit: &mut dyn FnMut(u32, Element<'_>)) -> Option<()> {
         let padding = if let Some(padding) = self.padding {
             padding
         } else {
@@ -239,7 +239,7 @@ impl Connection {
         Some(())
     }
 
-    fn end(&mut self, head: Head, emit: &mut dyn FnMut(u32, Item<'_>)) -> Option<()> {
+    fn end(&mut self, head: Head, emit: &mut dyn FnMut(u32, Element<'_>)) -> Option<()> {
         self.frame = None;
         // The length of the padding is missing.
         self.padding?;
@@ -247,8 +247,8 @@ impl Connection {
             DATA if head.has(END_STREAM) => self.ended(head.stream, emit),
             HEADERS | PUSH_PROMISE | CONTINUATION if head.has(END_HEADERS) => self.response(emit),
             RST_STREAM if self.streams.remove(&head.stream).is_some() => {
-                emit(head.stream, Item::Failed);
-                emit(head.stream, Item::Ended);
+                emit(head.stream, Element::Failed);
+                emit(head.stream, Element::Ended);
             }
             _ => {}
         }
@@ -256,7 +256,7 @@ impl Connection {
     }
 
     /// Processes a complete block of fields.
-    fn response(&mut self, emit: &mut dyn FnMut(u32, Item<'_>)) {
+    fn response(&mut self, emit: &mut dyn FnMut(u32, Element<'_>)) {
         self.block.open = false;
         let Block { stream, promised, ends_stream, .. } = self.block;
         let response = if self.block.bytes.len() > self.limits.head_bytes {
@@ -273,9 +273,9 @@ impl Connection {
             Response::Unknown => ((!ends_stream).then(|| Body::unknown(true)), None),
         };
         if let Some(body) = body.filter(|_| !self.streams.contains_key(&stream)) {
-            emit(stream, Item::Began);
+            emit(stream, Element::Began);
             if let Some(why) = unreadable {
-                emit(stream, Item::Unreadable(why));
+                emit(stream, Element::Unreadable(why));
             }
             self.open(stream, body);
         }
@@ -291,7 +291,7 @@ impl Connection {
         self.streams.insert(stream, body);
     }
 
-    fn data(&mut self, head: Head, piece: &[u8], emit: &mut dyn FnMut(u32, Item<'_>)) {
+    fn data(&mut self, head: Head, piece: &[u8], emit: &mut dyn FnMut(u32, Element<'_>)) {
         let (stream, fresh) = (head.stream, std::mem::take(&mut self.fresh));
         if !self.streams.contains_key(&stream) {
             self.open(stream, Body::unknown(false));
@@ -317,7 +317,7 @@ impl Connection {
             _ if grpc == Some(true) => Payload::Grpc(Messages::default()),
             Some(b'{' | b'[') if whole => Payload::Json(Buffer::default()),
             _ if whole => {
-                emit(stream, Item::Unreadable(Unreadable::Fields));
+                emit(stream, Element::Unreadable(Unreadable::Fields));
                 Payload::Other
             }
             _ => return start.clear(),
@@ -326,10 +326,10 @@ impl Connection {
         *body = Body::Known(payload);
     }
 
-    fn ended(&mut self, stream: u32, emit: &mut dyn FnMut(u32, Item<'_>)) {
+    fn ended(&mut self, stream: u32, emit: &mut dyn FnMut(u32, Element<'_>)) {
         match self.streams.remove(&stream) {
             Some(Body::Known(payload)) => payload.end(&self.limits, &mut |item| emit(stream, item)),
-            Some(Body::Unknown { .. }) | None => emit(stream, Item::Ended),
+            Some(Body::Unknown { .. }) | None => emit(stream, Element::Ended),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Observation of an engine's responses to its clients, from the bytes that a server writes to its sockets (docs/internals/EGRESS.md).
 //!
 //! [`Reader`] turns the bytes of one connection, in slices of any length, into [`trace::event`]s: HTTP/1.x and HTTP/2 with server-sent events,
-//! JSON or gRPC messages, and Dynamo's response plane. Each parser emits the same elements. No I/O.
+//! JSON or gRPC messages, and further protocols of engines ([`StreamProtocol`]). Each parser emits the same elements. No I/O.
 
 mod buffer;
 mod chunked;
@@ -18,10 +18,9 @@ mod names;
 mod observed_calls;
 mod open;
 mod payload;
+mod protocol;
 mod reader;
 mod recent;
-mod request_plane;
-mod response_plane;
 mod server;
 mod sse;
 mod stream;
@@ -29,10 +28,13 @@ mod text;
 
 pub use content::Content;
 pub use digest::Digest;
+pub use event::{Completion, Element, Emit, Form};
+pub use fields::Text;
+pub use framed::{Found, Framed, take};
 pub use frontend::{Frontends, UnknownWait};
 pub use names::ResponseIds;
+pub use protocol::{ParseStream, StreamProtocol};
 pub use reader::Reader;
-pub use request_plane::{RequestIds, Requests};
 pub use server::{Server, Tls};
 pub use text::{ChoiceText, Detokenize, Texts, TokenStream};
 
@@ -81,10 +83,10 @@ pub enum Unreadable {
     /// Invalid chunked coding.
     #[error("its HTTP chunks are inconsistent")]
     Chunks,
-    /// Invalid frames on a response plane.
+    /// Invalid frames of a [`StreamProtocol`].
     #[error("its frames are inconsistent")]
     Frames,
-    /// A response plane over another transport than TCP.
+    /// Response streams over another transport than TCP.
     #[error("its responses use QUIC or another transport than TCP")]
     Transport,
     /// The observed process is the client on this connection.

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use trace::event::{Answer, AnswerContent, AnswerEnd, AnswerForm, UnjudgedReason, What};
 
 use super::content::StreamTokens;
-use super::event::{Completion, Form, Item, Sink};
+use super::event::{Completion, Element, Form, Sink};
 use super::frontend::Writes;
 use super::names::Named;
 use super::observed_calls::ObservedCalls;
@@ -23,7 +23,7 @@ pub(super) struct Open {
     short_writes: u32,
     /// The request of a stream, if a request plane announced it.
     name: Option<Named>,
-    /// Whether this is a Dynamo response stream.
+    /// Whether this is a worker's stream to a frontend.
     plane: bool,
     /// Its writes, for the wait in a frontend.
     writes: Writes,
@@ -57,7 +57,7 @@ impl Part {
         let form = match completion.form {
             Form::OpenAi => AnswerForm::OpenAi,
             Form::Generate => AnswerForm::Generate,
-            Form::ResponsePlane | Form::GrpcText => return,
+            Form::WorkerStream | Form::GrpcText => return,
         };
         let first = AnswerContent { form, events: 0, event_tokens_max: None, lacks_end: false };
         let content = self.content.get_or_insert(first);
@@ -91,37 +91,37 @@ impl Open {
     }
 
     /// Processes the next element of the response.
-    pub(super) fn enter(&mut self, item: Item<'_>, limits: &Limits, server: &mut Server, sink: &mut Sink<'_>) {
+    pub(super) fn enter(&mut self, item: Element<'_>, limits: &Limits, server: &mut Server, sink: &mut Sink<'_>) {
         match item {
-            Item::Began => {
+            Element::Began => {
                 let short_writes = if self.begun { 0 } else { self.short_writes };
                 (self.begun, self.whole, self.short_writes) = (true, true, short_writes);
                 self.says_end = false;
                 self.parts.clear();
             }
-            Item::Subject(subject) => {
+            Element::StreamNamed(name) => {
                 (self.begun, self.whole, self.plane) = (true, true, true);
                 self.parts.clear();
-                self.name = server.streams.remove(subject);
+                self.name = server.streams.remove(name);
                 self.writes = Writes::begin();
             }
-            Item::Completion(completion) => self.completion(completion, limits, server, sink),
-            Item::Failed => self.end = Some(AnswerEnd::ServerLeft),
+            Element::Completion(completion) => self.completion(completion, limits, server, sink),
+            Element::Failed => self.end = Some(AnswerEnd::ServerLeft),
             // The content of this event, or of the bytes before it, is unknown.
-            Item::Undecoded | Item::Resumed => {
+            Element::Undecoded | Element::Resumed => {
                 self.forget();
                 sink.missed();
             }
-            Item::Done => self.says_end = true,
-            Item::Unread(count) => server.grpc_messages += count,
-            Item::Stream(_) | Item::Other => {}
-            Item::Ended => {
+            Element::Done => self.says_end = true,
+            Element::Unread(count) => server.grpc_messages += count,
+            Element::Stream(_) | Element::Other => {}
+            Element::Ended => {
                 // A failed generator may still send its final marker.
                 let failed = self.end == Some(AnswerEnd::ServerLeft);
                 let end = if failed { AnswerEnd::ServerLeft } else { AnswerEnd::Whole };
                 self.end(end, None, server, sink);
             }
-            Item::Unreadable(why) => {
+            Element::Unreadable(why) => {
                 self.whole = false;
                 server.unreadable(why);
             }
@@ -183,7 +183,7 @@ impl Open {
         }
         server.report_by_text(&completion.rid, completion.finished, completion.whole, sink);
         if let Some(part) = self.add(&completion, shown.as_deref(), limits)
-            && completion.form == Form::ResponsePlane
+            && completion.form == Form::WorkerStream
             && !joined
         {
             server.content.received(&mut part.received, completion.ids);
@@ -241,7 +241,7 @@ impl Open {
                 server.texts.collect(rid, &completion.text);
                 return None;
             }
-            Form::ResponsePlane => return None,
+            Form::WorkerStream => return None,
             Form::OpenAi | Form::Generate | Form::GrpcText => {
                 server.texts.doubt(rid);
                 return None;

@@ -1,7 +1,7 @@
 //! The body of one response, whatever carries it: events, JSON, or gRPC messages.
 
 use super::buffer::Buffer;
-use super::event::{Emit, Item, body, event};
+use super::event::{Element, Emit, body, event};
 use super::grpc::Messages;
 use super::sse::Events;
 use super::{Limits, Unreadable};
@@ -43,7 +43,7 @@ impl Payload {
     pub(super) fn feed(&mut self, piece: &[u8], limits: &Limits, emit: &mut Emit<'_>) {
         match self {
             Self::Events(events) => {
-                events.feed(piece, limits.event_bytes, |data| emit(data.map_or(Item::Undecoded, event)));
+                events.feed(piece, limits.event_bytes, |data| emit(data.map_or(Element::Undecoded, event)));
             }
             Self::Json(json) => {
                 let space = (limits.event_bytes + 1).saturating_sub(json.len());
@@ -59,12 +59,12 @@ impl Payload {
     /// Processes the end of the body.
     pub(super) fn end(self, limits: &Limits, emit: &mut Emit<'_>) {
         match self {
-            Self::UnkeptJson => emit(Item::Undecoded),
-            Self::Json(json) if json.len() > limits.event_bytes => emit(Item::Undecoded),
+            Self::UnkeptJson => emit(Element::Undecoded),
+            Self::Json(json) if json.len() > limits.event_bytes => emit(Element::Undecoded),
             Self::Json(json) => body(&json, emit),
             Self::Grpc(messages) => messages.end(emit),
             Self::Events(_) | Self::Other => {}
         }
-        emit(Item::Ended);
+        emit(Element::Ended);
     }
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use trace::MonoNs;
 use trace::event::{AnswerEnd, Event};
 
-use super::event::{Item, Sink};
+use super::event::{Element, Sink};
 use super::frontend::FrontendResponse;
 use super::open::Open;
 use super::stream::Stream;
-use super::{Limits, Server};
+use super::{Limits, Server, StreamProtocol};
 
 /// Reader of one connection.
 #[derive(Debug)]
@@ -35,12 +35,19 @@ struct Responses {
 impl Reader {
     /// Starts at any point of a connection.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, stream: Stream::new(limits), responses: Responses::default(), frontend: None }
+        Self { limits, stream: Stream::new(limits, &[]), responses: Responses::default(), frontend: None }
     }
 
     /// Like [`Self::new`], for a connection of a frontend. Its responses are no deliveries.
     pub fn of_frontend(limits: Limits) -> Self {
         Self { frontend: Some(FrontendResponse::default()), ..Self::new(limits) }
+    }
+
+    /// Also reads these protocols.
+    #[must_use]
+    pub fn with_protocols(mut self, protocols: &'static [StreamProtocol]) -> Self {
+        self.stream = Stream::new(self.limits, protocols);
+        self
     }
 
     /// Whether the connection is one of a frontend.
@@ -130,11 +137,11 @@ impl Responses {
         sink.missed();
     }
 
-    fn enter(&mut self, item: Item<'_>, limits: &Limits, server: &mut Server, sink: &mut Sink<'_>) {
+    fn enter(&mut self, item: Element<'_>, limits: &Limits, server: &mut Server, sink: &mut Sink<'_>) {
         match (item, self.current) {
-            (Item::Stream(stream), _) => self.current = Some(stream),
-            (Item::Other, _) => {}
-            (Item::Resumed, _) => self.missed(sink),
+            (Element::Stream(stream), _) => self.current = Some(stream),
+            (Element::Other, _) => {}
+            (Element::Resumed, _) => self.missed(sink),
             (item, None) => self.single.enter(item, limits, server, sink),
             (item, Some(stream)) => {
                 if self.streams.len() >= limits.streams
@@ -143,7 +150,7 @@ impl Responses {
                 {
                     oldest.closed(AnswerEnd::Unknown, None, server, sink);
                 }
-                let ends = item == Item::Ended;
+                let ends = item == Element::Ended;
                 self.streams.entry(stream).or_default().enter(item, limits, server, sink);
                 if ends {
                     self.streams.remove(&stream);

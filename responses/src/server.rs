@@ -104,7 +104,7 @@ impl Server {
         before: Option<u32>,
         joined: bool,
     ) -> Option<Delivery<'a>> {
-        if completion.form == Form::ResponsePlane && joined {
+        if completion.form == Form::WorkerStream && joined {
             self.deliveries += 1;
             return Some(Delivery { completion_tokens: completion.stated, ..listed(completion, completion.tokens?) });
         }

@@ -3,19 +3,19 @@
 use memchr::memmem;
 
 use super::chunked::hex;
-use super::event::{Emit, Item};
+use super::event::{Element, Emit};
 use super::http::Responses;
 use super::http2::{self, Connection};
-use super::response_plane::{self, Frames};
-use super::{Limits, Unreadable};
+use super::{Limits, ParseStream, StreamProtocol, Unreadable};
 
-/// Number of bytes that suffice to identify every supported protocol.
+/// Number of bytes that suffice to identify every protocol of this crate.
 const DETECT_BYTES: usize = 40;
 
 /// Reader of the bytes that one side of a connection writes.
 #[derive(Debug)]
 pub(super) struct Stream {
     limits: Limits,
+    protocols: &'static [StreamProtocol],
     state: State,
     /// Number of bytes in which nothing was recognised.
     passed: u64,
@@ -27,7 +27,7 @@ enum State {
     Seeking(Vec<u8>),
     Http(Box<Responses>),
     Http2(Box<Connection>),
-    Plane(Box<Frames>),
+    Protocol(Box<dyn ParseStream>),
     Unreadable,
 }
 
@@ -38,7 +38,7 @@ enum Guess {
         first: bool,
     },
     Events,
-    Plane,
+    Protocol(StreamProtocol),
     No(Unreadable),
     Unknown,
     Short,
@@ -46,8 +46,8 @@ enum Guess {
 
 impl Stream {
     /// Starts at any point of a connection.
-    pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, state: State::Seeking(Vec::new()), passed: 0 }
+    pub(super) fn new(limits: Limits, protocols: &'static [StreamProtocol]) -> Self {
+        Self { limits, protocols, state: State::Seeking(Vec::new()), passed: 0 }
     }
 
     /// Whether no further byte of the connection will be read.
@@ -59,8 +59,8 @@ impl Stream {
     pub(super) fn missed(&mut self) {
         self.passed = self.passed.max(1);
         self.state = match &self.state {
-            // A connection carries one request, so nothing after a gap can be interpreted.
-            State::Plane(_) | State::Unreadable => State::Unreadable,
+            // Such a connection carries one response, so nothing after a gap can be interpreted.
+            State::Protocol(_) | State::Unreadable => State::Unreadable,
             State::Http(_) | State::Http2(_) | State::Seeking(_) => State::Seeking(Vec::new()),
         };
     }
@@ -84,14 +84,14 @@ impl Stream {
             }
             State::Http(responses) => responses.feed(bytes, emit),
             State::Http2(connection) => connection.feed(bytes, emit),
-            State::Plane(frames) => frames.feed(bytes, emit),
+            State::Protocol(parser) => parser.parse(bytes, emit),
         };
         match read {
             Ok(()) => {}
             // The server's framing was valid so far, so bytes must have been missed.
             Err(Unreadable::Chunks) => {
                 self.missed();
-                emit(Item::Undecoded);
+                emit(Element::Undecoded);
             }
             Err(why) => self.give_up(why, emit),
         }
@@ -99,11 +99,11 @@ impl Stream {
 
     fn give_up(&mut self, why: Unreadable, emit: &mut Emit<'_>) {
         self.state = State::Unreadable;
-        emit(Item::Unreadable(why));
+        emit(Element::Unreadable(why));
     }
 
     fn seek(&mut self, bytes: &[u8], begins: bool, emit: &mut Emit<'_>) {
-        let at_start = if begins || self.passed == 0 { guess(bytes) } else { Guess::Unknown };
+        let at_start = if begins || self.passed == 0 { guess(bytes, self.protocols) } else { Guess::Unknown };
         let (at, found) = match at_start {
             Guess::Unknown => match event_within(bytes) {
                 Some(at) => (at, Guess::Events),
@@ -126,17 +126,17 @@ impl Stream {
             Guess::Http => State::Http(Box::new(Responses::new(self.limits))),
             Guess::Http2 { first } => State::Http2(Box::new(Connection::new(self.limits, first && self.passed == 0))),
             Guess::Events => State::Http(Box::new(Responses::within_events(self.limits))),
-            Guess::Plane => State::Plane(Box::new(Frames::new(self.limits))),
+            Guess::Protocol(protocol) => State::Protocol((protocol.parser)(self.limits)),
         };
         if std::mem::take(&mut self.passed) > 0 {
-            emit(Item::Resumed);
+            emit(Element::Resumed);
         }
         self.feed(&bytes[at..], false, emit);
     }
 }
 
 /// Guesses the protocol from the first bytes of a connection or of a write.
-fn guess(bytes: &[u8]) -> Guess {
+fn guess(bytes: &[u8], protocols: &[StreamProtocol]) -> Guess {
     const REQUESTS: [&[u8]; 6] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"PRI * HTTP/2"];
     let begins = |word: &[u8]| bytes.iter().zip(word).all(|(a, b)| a == b);
     let short = |needed: usize| bytes.len() < needed;
@@ -146,12 +146,15 @@ fn guess(bytes: &[u8]) -> Guess {
     if begins(b"HTTP/1.") {
         return if short(7) { Guess::Short } else { Guess::Http };
     }
-    match (response_plane::begins(bytes), http2::begins(bytes), http2::continues(bytes)) {
-        (Some(true), ..) => return Guess::Plane,
-        (_, Some(true), _) => return Guess::Http2 { first: true },
-        (.., Some(true)) => return Guess::Http2 { first: false },
-        // All begin with zeros.
-        (None, ..) | (_, None, _) | (.., None) => return Guess::Short,
+    if let Some(protocol) = protocols.iter().find(|protocol| (protocol.begins)(bytes) == Some(true)) {
+        return Guess::Protocol(*protocol);
+    }
+    match (http2::begins(bytes), http2::continues(bytes)) {
+        (Some(true), _) => return Guess::Http2 { first: true },
+        (_, Some(true)) => return Guess::Http2 { first: false },
+        (None, _) | (_, None) => return Guess::Short,
+        // Several may begin with zeros.
+        _ if protocols.iter().any(|protocol| (protocol.begins)(bytes).is_none()) => return Guess::Short,
         _ => {}
     }
     if let [0x14..=0x17, 0x03, 0..=4, ..] = bytes {

@@ -15,8 +15,8 @@ MANIFEST = ROOT / "xtask/src/recorded.txt"
 # Folders of recorded data, and what recorded each. The first that fits counts. A folder's name or the file's has the release.
 SOURCES = {
     "zmq-tap/fixtures/messages": "cargo xtask fixtures",
-    "responses/fixtures/dynamo": "real Dynamo runtimes, testbed/dynamo",
-    "responses/fixtures/requests": "real Dynamo runtimes, testbed/dynamo",
+    "engines/fixtures/dynamo/responses": "real Dynamo runtimes, testbed/dynamo",
+    "engines/fixtures/dynamo/requests": "real Dynamo runtimes, testbed/dynamo",
     "responses/fixtures/grpc": "a real SGLang server with --grpc-port",
     "responses/fixtures/http2": "Hypercorn 0.18.0, Granian 2.8.9, gRPC for Python 1.85.3",
     "responses/fixtures/tool_calls": "python -m testbed.real.tool_calls, on a real server",

@@ -13,6 +13,7 @@ use super::python_version::PythonVersion;
 use super::release::Release;
 use super::role::{Rank, Role, RoleSource};
 use super::setting::{Origin, Setting};
+use crate::requests::ParseRequests;
 
 /// A role with its source.
 pub type RoleWithSource = (Role, RoleSource);
@@ -83,6 +84,11 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     /// Whether this message from a client over such a connection cancels the stream.
     fn cancels(&self, _message: &[u8]) -> bool {
         false
+    }
+
+    /// Parser of the requests that such a process reads from frontends.
+    fn request_parser(&self) -> Option<Box<dyn ParseRequests>> {
+        None
     }
 
     /// Directory or Hub name of the tokenizer that a command line names, for an engine whose messages carry no text.

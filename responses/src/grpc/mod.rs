@@ -6,7 +6,7 @@ use memchr::memmem;
 
 use super::Unreadable;
 use super::buffer::Buffer;
-use super::event::{Emit, Item, body, event};
+use super::event::{Element, Emit, body, event};
 use super::framed::Framed;
 use message::{Message, Output};
 
@@ -65,7 +65,7 @@ impl Messages {
             self.count += 1;
             match found {
                 Some((prefix, message)) => self.message(*prefix, message, limit, emit),
-                None => emit(Item::Undecoded),
+                None => emit(Element::Undecoded),
             }
         }
         self.framed = framed;
@@ -129,12 +129,12 @@ impl Messages {
         }
         // A single unknown message is the result of another call.
         if self.unread > 0 && (self.begun || self.count > 1) {
-            emit(Item::Unreadable(Unreadable::Grpc));
-            emit(Item::Unread(self.unread));
+            emit(Element::Unreadable(Unreadable::Grpc));
+            emit(Element::Unread(self.unread));
         }
         // The server ended the response before its last message.
         if self.begun && !self.ended {
-            emit(Item::Failed);
+            emit(Element::Failed);
         }
     }
 
@@ -178,7 +178,7 @@ impl Messages {
     }
 
     fn emit(&self, output: Output<'_>, emit: &mut Emit<'_>) {
-        emit(output.completion(self.field != Field::Ids).map_or(Item::Undecoded, Item::Completion));
+        emit(output.completion(self.field != Field::Ids).map_or(Element::Undecoded, Element::Completion));
     }
 }
 

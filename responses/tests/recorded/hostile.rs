@@ -22,7 +22,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_recordings_never_panic(bytes in damaged(any_bytes(&["", "dynamo", "http2"]), 12), lengths in prop::collection::vec(1_usize..900, 1..9)) {
+    fn damaged_recordings_never_panic(bytes in damaged(any_bytes(&["", "http2"]), 12), lengths in prop::collection::vec(1_usize..900, 1..9)) {
         let mut connection = Connection::new(None);
         connection.pieces(&bytes, &lengths);
         connection.missed();
@@ -31,7 +31,7 @@ proptest! {
     }
 
     #[test]
-    fn events_are_independent_of_read_boundaries(bytes in prop_oneof![any_bytes(&[""]), any_bytes(&["dynamo"])], lengths in prop::collection::vec(1_usize..400, 1..20)) {
+    fn events_are_independent_of_read_boundaries(bytes in any_bytes(&[""]), lengths in prop::collection::vec(1_usize..400, 1..20)) {
         let (mut whole, mut cut) = (Connection::new(None), Connection::new(None));
         whole.feed(&bytes, true);
         cut.pieces(&bytes, &lengths);

@@ -48,7 +48,9 @@ pub(super) struct Egress {
 }
 
 fn reader(of_frontend: bool) -> Reader {
-    if of_frontend { Reader::of_frontend(Limits::default()) } else { Reader::new(Limits::default()) }
+    let limits = Limits::default();
+    let reader = if of_frontend { Reader::of_frontend(limits) } else { Reader::new(limits) };
+    reader.with_protocols(engines::PROTOCOLS)
 }
 
 impl Egress {
@@ -218,8 +220,9 @@ impl Egress {
     pub(super) fn enter(&mut self, pid: u32, record: &Record<'_>, sink: Sink<'_>) {
         let (at, socket) = (MonoNs(record.head.at_ns), record.head.socket);
         if record.kind == Kind::Read {
-            if !self.plane.is_some_and(|plane| plane.cancels(record.payload)) {
-                self.requests.enter(record, &mut self.server);
+            let Some(plane) = self.plane else { return };
+            if !plane.cancels(record.payload) {
+                self.requests.enter(record, plane, &mut self.server);
             } else if let Some((_, reader)) = self.connections.get_mut(&socket) {
                 reader.stopped();
             }

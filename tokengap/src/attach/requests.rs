@@ -1,36 +1,42 @@
 //! Requests that a worker reads from frontends. They supply the ids for responses, which use separate connections.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
+use adapter::discover::EngineKind;
+use adapter::requests::ParseRequests;
 use probe_user::egress::{Record, Step, Track};
-use responses::{Requests, Server, Unreadable};
+use responses::{Server, Unreadable};
 
 /// Maximum number of connections parsed concurrently; frontends have a few.
 const MAX_CONNECTIONS: usize = 1024;
 
-/// Transport of responses that can be read.
-const TCP: &str = "tcp_server";
-
 /// All connections that a worker reads from.
 #[derive(Default)]
 pub(super) struct RequestPlane {
-    pub(super) connections: HashMap<u64, (Track, Requests)>,
+    pub(super) connections: HashMap<u64, (Track, Box<dyn ParseRequests>)>,
     /// Set once a request contains the id from which the engine derives its rid.
     pub(super) names_rids: bool,
 }
 
 impl RequestPlane {
-    /// Processes data read by the worker.
-    pub(super) fn enter(&mut self, record: &Record<'_>, server: &mut Server) {
+    /// Processes data read by a worker of this kind.
+    pub(super) fn enter(&mut self, record: &Record<'_>, worker: EngineKind, server: &mut Server) {
         let socket = record.head.socket;
         if self.connections.len() >= MAX_CONNECTIONS && !self.connections.contains_key(&socket) {
             return;
         }
-        let (track, requests) = self.connections.entry(socket).or_default();
+        let (track, requests) = match self.connections.entry(socket) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => {
+                let Some(parser) = worker.request_parser() else { return };
+                entry.insert((Track::default(), parser))
+            }
+        };
         track.enter(record, |step| match step {
             Step::Missed(count) => requests.missed(count.into()),
-            Step::Bytes { bytes, begins } => requests.feed(bytes, begins, |request| {
-                if !matches!(request.transport, TCP | "") {
+            Step::Bytes { bytes, begins } => requests.parse(bytes, begins, &mut |request| {
+                if !request.has_readable_response {
                     server.unreadable(Unreadable::Transport);
                 }
                 if let Some(subject) = request.subject {
@@ -61,10 +67,14 @@ mod tests {
         record
     }
 
+    fn dynamo() -> EngineKind {
+        *engines::DISCOVERED.iter().find(|kind| kind.name() == "dynamo").expect("known")
+    }
+
     #[test]
     fn a_connection_that_may_carry_requests_is_relevant() {
         let (mut plane, mut server) = (RequestPlane::default(), Server::default());
-        plane.enter(&read(2, 4, b"GET "), &mut server);
+        plane.enter(&read(2, 4, b"GET "), dynamo(), &mut server);
         assert!(!plane.names_rids && plane.is_relevant(2) && !plane.is_relevant(1));
     }
 
@@ -78,7 +88,7 @@ mod tests {
             let mut message = [&[0, 10][..], path, &[0, 2], headers].concat();
             message.extend((24 + control.len() as u32).to_be_bytes());
             message.extend([&length(control.as_bytes())[..], &[0; 16], control.as_bytes()].concat());
-            plane.enter(&read(1, message.len() as u32, &message), &mut server);
+            plane.enter(&read(1, message.len() as u32, &message), dynamo(), &mut server);
             assert_eq!(server.unreadable, [(Unreadable::Transport, 1)], "{transport}");
         }
     }

@@ -1,11 +1,14 @@
 //! Waits in a frontend: a recorded stream of a worker and the recorded response of the frontend, written at chosen times.
 
+use adapter::requests::ParseRequests as _;
+use engines::PROTOCOLS;
+use engines::dynamo::Requests;
 use proptest::prelude::*;
-use responses::{Limits, Reader, Requests, Server};
+use responses::{Limits, Reader, Server};
 use trace::MonoNs;
 use trace::event::{AnswerEnd, What};
 
-use super::{damaged, recording};
+use super::{damaged, recording, worker};
 
 const STREAM: &str = "v1.6.1-frontend-04";
 const RESPONSE: &str = "v1.6.1-frontend-http";
@@ -26,8 +29,8 @@ impl Pair {
         server.frontends.observed = true;
         Self {
             server,
-            worker: Reader::new(Limits::default()),
-            frontend: Reader::of_frontend(Limits::default()),
+            worker: worker(),
+            frontend: Reader::of_frontend(Limits::default()).with_protocols(PROTOCOLS),
             waits: Vec::new(),
         }
     }
@@ -35,8 +38,8 @@ impl Pair {
     /// The same, with the streams of the recorded requests announced.
     fn announced() -> Self {
         let mut pair = Self::new();
-        let bytes = recording("requests", "v1.6.1-frontend");
-        Requests::default().feed(&bytes, true, |request| {
+        let bytes = recording("dynamo/requests", "v1.6.1-frontend");
+        Requests::default().parse(&bytes, true, &mut |request| {
             if let Some(subject) = request.subject {
                 pair.server.announced(subject, request.context, request.rid);
             }
@@ -78,7 +81,7 @@ fn keep(waits: &mut Vec<(String, Option<u64>, Option<u64>)>, what: What<'_>) {
 
 /// The frames of the worker's stream.
 fn frames() -> Vec<Vec<u8>> {
-    let bytes = recording("dynamo", STREAM);
+    let bytes = recording("dynamo/responses", STREAM);
     let (mut rest, mut frames) = (&bytes[..], Vec::new());
     while let Some(prefix) = rest.first_chunk::<24>() {
         let number = |at: usize| u64::from_be_bytes(prefix[at..at + 8].try_into().unwrap()) as usize;
@@ -91,7 +94,7 @@ fn frames() -> Vec<Vec<u8>> {
 
 /// The frontend's writes: the head with the first event, the other events, and the end.
 fn writes() -> Vec<Vec<u8>> {
-    let text = String::from_utf8(recording("dynamo", RESPONSE)).unwrap();
+    let text = String::from_utf8(recording("dynamo/responses", RESPONSE)).unwrap();
     let end = text.find("E\r\ndata: [DONE]").unwrap();
     let events = text[..end].split_inclusive("\n\n\r\n");
     events.chain([&text[end..]]).map(|piece| piece.as_bytes().to_vec()).collect()
@@ -218,7 +221,7 @@ fn a_missing_end_is_reported_after_ten_seconds() {
     let mut open = pair(Pair::announced(), &TIMES[..2]);
     assert_eq!(open.server.frontends.degraded(), [""; 0]);
     // Another stream, without a request, ends later.
-    open.worker = Reader::new(Limits::default());
+    open.worker = worker();
     for frame in frames() {
         open.worker(20_000_000_000, &frame);
     }
@@ -231,7 +234,7 @@ fn a_missing_end_is_reported_after_ten_seconds() {
 
 proptest! {
     #[test]
-    fn damaged_responses_never_panic(bytes in damaged(Just(recording("dynamo", RESPONSE)), 12), length in 1_usize..400, hole in 0_usize..40) {
+    fn damaged_responses_never_panic(bytes in damaged(Just(recording("dynamo/responses", RESPONSE)), 12), length in 1_usize..400, hole in 0_usize..40) {
         let mut pair = pair(Pair::announced(), &[]);
         for (n, piece) in bytes.chunks(length).enumerate() {
             if n == hole {

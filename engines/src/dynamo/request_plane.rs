@@ -1,30 +1,19 @@
 //! Dynamo's request plane: requests from a frontend to a worker, on persistent connections (docs/internals/EGRESS.md, "Dynamo"). Only the
 //! ids are read. They identify the request that a connection of the response plane answers. The prompt behind them is skipped.
 
+use adapter::requests::{ParseRequests, RequestIds};
 use memchr::memchr_iter;
+use responses::{Text, take};
 use serde::Deserialize;
 
-use super::fields::Text;
-use super::framed::take;
 use super::response_plane::{PREFIX, lengths};
 
 /// Limit of the control header in bytes. Longer ones are invalid.
 const LONGEST: u64 = 64 << 10;
+/// Transport of responses that can be read, if the request names one.
+const TCP: &str = "tcp_server";
 
-/// Ids of one request message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestIds<'a> {
-    /// Name of the response connection; `None` when the response uses another transport.
-    pub subject: Option<&'a str>,
-    /// Request id of the frontend, which also appears in the HTTP response.
-    pub context: &'a str,
-    /// The engine's request id, in releases that derive it from the trace id (0.8.0 to 1.5.0, with tracing on).
-    pub rid: Option<&'a str>,
-    /// Transport of the response: `tcp_server`, or `quic-response`.
-    pub transport: &'a str,
-}
-
-/// Reader of one connection from a frontend.
+/// Parser of one connection from a frontend.
 #[derive(Clone, Debug, Default)]
 pub struct Requests {
     /// The incomplete message, up to its ids.
@@ -72,14 +61,12 @@ struct Invalid;
 /// A part of a message, and the bytes behind it; `None` if more bytes are needed.
 type Part<'a> = Option<(&'a [u8], &'a [u8])>;
 
-impl Requests {
-    /// Whether enough bytes were skipped to conclude that the connection carries no requests.
-    pub fn is_other(&self) -> bool {
+impl ParseRequests for Requests {
+    fn is_other(&self) -> bool {
         self.unread > LONGEST
     }
 
-    /// Records that `bytes` bytes were not observed.
-    pub fn missed(&mut self, bytes: u64) {
+    fn missed(&mut self, bytes: u64) {
         if self.skip >= bytes && self.skip > 0 {
             self.skip -= bytes;
         } else {
@@ -88,8 +75,7 @@ impl Requests {
         }
     }
 
-    /// Parses the next bytes. `begins` marks the start of a read, where a message may begin.
-    pub fn feed(&mut self, mut input: &[u8], begins: bool, mut emit: impl FnMut(RequestIds<'_>)) {
+    fn parse(&mut self, mut input: &[u8], begins: bool, emit: &mut dyn FnMut(RequestIds<'_>)) {
         if self.out_of_sync && !begins {
             self.unread += input.len() as u64;
             return;
@@ -108,7 +94,7 @@ impl Requests {
                 pending.extend_from_slice(input);
                 &pending
             };
-            match message(bytes, &mut emit) {
+            match message(bytes, emit) {
                 Ok(Some((used, follow))) => {
                     input = &input[used.saturating_sub(before).min(input.len())..];
                     self.skip = follow;
@@ -129,7 +115,7 @@ impl Requests {
 
 /// Parses the message at the start of `bytes`: path, headers and control header, each with a big-endian length. Returns its length up to its
 /// ids, and the number of bytes of the body that follows; `None` if more bytes are needed.
-fn message(bytes: &[u8], emit: &mut impl FnMut(RequestIds<'_>)) -> Result<Option<(usize, u64)>, Invalid> {
+fn message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<(usize, u64)>, Invalid> {
     let Some((path, rest)) = part(bytes, |path| path.iter().all(u8::is_ascii_graphic))? else {
         return Ok(None);
     };
@@ -158,7 +144,7 @@ fn part(bytes: &[u8], is_valid: impl Fn(&[u8]) -> bool) -> Result<Part<'_>, Inva
     Ok(rest.split_at_checked(length))
 }
 
-fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut impl FnMut(RequestIds<'_>)) {
+fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) {
     let Ok(Control { id, connection_info }) = serde_json::from_slice(control) else {
         return;
     };
@@ -172,6 +158,6 @@ fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut impl 
         subject: subject.as_ref().map(|subject| &*subject.0),
         context: &id.0,
         rid: trace.filter(|_| by_trace).filter(is_id),
-        transport: &connection_info.transport.0,
+        has_readable_response: matches!(&*connection_info.transport.0, TCP | ""),
     });
 }

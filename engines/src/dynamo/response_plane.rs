@@ -3,13 +3,12 @@
 
 use std::borrow::Cow;
 
+use responses::{Completion, Element, Emit, Form, Framed, Limits, ParseStream, StreamProtocol, Text, Unreadable};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::event::{Completion, Emit, Form, Item, Usage};
-use super::fields::Text;
-use super::framed::Framed;
-use super::{Limits, Unreadable};
+/// Dynamo's response plane.
+pub const RESPONSE_PLANE: StreamProtocol = StreamProtocol { begins, parser: |limits| Box::new(Frames::new(limits)) };
 
 /// Prefix length: big-endian lengths of header and body, and a checksum that is 0 in release builds.
 pub(super) const PREFIX: usize = 24;
@@ -18,7 +17,7 @@ const LONGEST_HEADER: u64 = 64 << 10;
 
 /// Frame parser of one connection.
 #[derive(Debug)]
-pub(super) struct Frames {
+struct Frames {
     limits: Limits,
     framed: Framed<PREFIX>,
     /// Name of the connection.
@@ -65,8 +64,14 @@ struct Output<'a> {
     completion_usage: Option<Usage>,
 }
 
+#[derive(Deserialize)]
+struct Usage {
+    #[serde(default)]
+    completion_tokens: Option<u32>,
+}
+
 /// Whether a connection with these first bytes is a response plane. `None` if more bytes are needed.
-pub(super) fn begins(bytes: &[u8]) -> Option<bool> {
+fn begins(bytes: &[u8]) -> Option<bool> {
     const START: &[u8] = br#"{"subject":"#;
     let known = bytes.len().min(PREFIX);
     // A header of less than 64 KiB, no body, checksum 0.
@@ -82,13 +87,8 @@ pub(super) fn begins(bytes: &[u8]) -> Option<bool> {
     (header.len() >= START.len()).then_some(true)
 }
 
-impl Frames {
-    pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, framed: Framed::default(), subject: String::new(), ended: false }
-    }
-
-    /// Parses the next bytes of the connection. After an error, no further byte can be read.
-    pub(super) fn feed(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
+impl ParseStream for Frames {
+    fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         let length = |prefix: &[u8; PREFIX]| {
             let [header, body] = lengths(prefix);
             let is_valid = header <= LONGEST_HEADER && u32::try_from(body).is_ok();
@@ -100,11 +100,17 @@ impl Frames {
         {
             match frame {
                 Some((prefix, frame)) => self.frame(prefix, frame, emit),
-                None => emit(Item::Undecoded),
+                None => emit(Element::Undecoded),
             }
         }
         self.framed = framed;
         Ok(())
+    }
+}
+
+impl Frames {
+    fn new(limits: Limits) -> Self {
+        Self { limits, framed: Framed::default(), subject: String::new(), ended: false }
     }
 
     fn frame(&mut self, prefix: &[u8; PREFIX], frame: &[u8], emit: &mut Emit<'_>) {
@@ -112,7 +118,7 @@ impl Frames {
         let (header, body) = frame.split_at(header as usize);
         if let Ok(Handshake { subject }) = serde_json::from_slice(header) {
             self.subject = subject.0.into_owned();
-            emit(Item::Subject(&self.subject));
+            emit(Element::StreamNamed(&self.subject));
         }
         if !body.is_empty() {
             self.chunk(body, emit);
@@ -128,18 +134,18 @@ impl Frames {
             // The worker's final marker: everything was written.
             Some(Outer { complete_final: true, .. }) => {
                 self.ended = true;
-                emit(Item::Ended);
+                emit(Element::Ended);
             }
             Some(Outer { data: Some(Annotated { data: Some(output), .. }), .. }) => {
-                emit(Item::Completion(output.completion(&self.subject)));
+                emit(Element::Completion(output.completion(&self.subject)));
             }
             // An error of the generator, or a comment between chunks. Neither has tokens.
             Some(Outer { data: Some(Annotated { event: Some(event), .. }), .. }) => {
                 if event.0 == "error" {
-                    emit(Item::Failed);
+                    emit(Element::Failed);
                 }
             }
-            Some(_) | None => emit(Item::Undecoded),
+            Some(_) | None => emit(Element::Undecoded),
         }
     }
 }
@@ -158,7 +164,7 @@ impl Output<'_> {
                 0 => Cow::Borrowed(subject),
                 index => Cow::Owned(format!("{subject}#{index}")),
             },
-            form: Form::ResponsePlane,
+            form: Form::WorkerStream,
             tokens: if let Some(ids) = &self.token_ids {
                 Some(ids.len() as u32)
             } else {

@@ -1,7 +1,8 @@
 //! Dynamo's request plane, recorded from real frontends: the ids must be found wherever the bytes are cut.
 
+use adapter::requests::ParseRequests as _;
+use engines::dynamo::Requests;
 use proptest::prelude::*;
-use responses::Requests;
 
 use super::{recorded, recording};
 
@@ -11,7 +12,7 @@ type Ids = Vec<(Option<String>, String, Option<String>)>;
 fn read(pieces: &[&[u8]]) -> Ids {
     let (mut requests, mut ids) = (Requests::default(), Ids::new());
     for piece in pieces {
-        requests.feed(piece, true, |request| {
+        requests.parse(piece, true, &mut |request| {
             let own = |text: Option<&str>| text.map(str::to_owned);
             ids.push((own(request.subject), request.context.to_owned(), own(request.rid)));
         });
@@ -27,7 +28,7 @@ fn every_request_names_its_stream() {
         ("v1.0.0-frontend", 4, "0c0a6331-39a1-4498-98f9-6ae874caed9f", "290f14af-cee3-4226-9662-6a556c450be6"),
         ("v1.6.1-frontend", 3, "a6cf0597-1827-4beb-baa3-35989b7172de", "631dd30e-a74d-4e1b-bb13-9dc94f995cfd"),
     ] {
-        let ids = read(&[&recording("requests", name)]);
+        let ids = read(&[&recording("dynamo/requests", name)]);
         assert_eq!(ids.len(), requests, "{name}");
         assert_eq!(ids[0], (Some(subject.to_owned()), context.to_owned(), None), "{name}");
     }
@@ -58,7 +59,7 @@ fn the_trace_id_is_the_request_id_only_with_the_older_path() {
 
 #[test]
 fn a_gap_in_a_prompt_loses_nothing_and_a_gap_in_a_header_loses_its_request() {
-    let bytes = recording("requests", "v1.0.0-frontend");
+    let bytes = recording("dynamo/requests", "v1.0.0-frontend");
     // Every message begins with the same path and its length.
     let start = &bytes[..27];
     let second = bytes[1..].windows(27).position(|window| window == start).map_or(0, |at| at + 1);
@@ -66,25 +67,25 @@ fn a_gap_in_a_prompt_loses_nothing_and_a_gap_in_a_header_loses_its_request() {
     let (head, rest) = bytes.split_at(second - 100);
     let mut requests = Requests::default();
     let mut count = 0;
-    requests.feed(head, true, |_| count += 1);
+    requests.parse(head, true, &mut |_| count += 1);
     requests.missed(50);
-    requests.feed(&rest[50..], false, |_| count += 1);
+    requests.parse(&rest[50..], false, &mut |_| count += 1);
     assert_eq!(count, 4);
     let mut requests = Requests::default();
     let mut count = 0;
-    requests.feed(&bytes[..second + 10], true, |_| count += 1);
+    requests.parse(&bytes[..second + 10], true, &mut |_| count += 1);
     requests.missed(30);
-    requests.feed(&bytes[second + 40..], false, |_| count += 1);
+    requests.parse(&bytes[second + 40..], false, &mut |_| count += 1);
     assert_eq!(count, 1);
     // The next read begins with a message.
-    requests.feed(&bytes, true, |_| count += 1);
+    requests.parse(&bytes, true, &mut |_| count += 1);
     assert_eq!(count, 5);
 }
 
 proptest! {
     #[test]
     fn requests_are_independent_of_read_boundaries(cuts in prop::collection::vec(1_usize..400, 1..30), which in 0_usize..3) {
-        let bytes = recorded("requests").swap_remove(which).1;
+        let bytes = recorded("dynamo/requests").swap_remove(which).1;
         let (mut pieces, mut rest) = (Vec::new(), &bytes[..]);
         for cut in cuts.iter().cycle() {
             if rest.is_empty() { break; }
@@ -99,7 +100,7 @@ proptest! {
     fn arbitrary_bytes_never_panic(pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..200), 0..20), missed in 0_u64..1000) {
         let mut requests = Requests::default();
         for (n, piece) in pieces.iter().enumerate() {
-            requests.feed(piece, n % 2 == 0, |_| {});
+            requests.parse(piece, n % 2 == 0, &mut |_| {});
             requests.missed(missed);
         }
     }

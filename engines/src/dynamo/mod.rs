@@ -1,15 +1,22 @@
 //! NVIDIA Dynamo: a frontend and a response plane around workers of another engine. Recognises its processes, 0.5 to 1.6.
 
+mod request_plane;
+mod response_plane;
+
 use std::path::Path;
 
 use adapter::discover::{
     Evidence, FlagName, Origin, Package, Program, Recognise, Release, Role, Setting, Settings, program,
 };
+use adapter::requests::ParseRequests;
 use trace::engine::Mode;
 
 use crate::sglang::discover::SKIP_TOKENIZER_INIT;
 use crate::sglang::discover::role::TOKENIZER;
 use crate::sglang::discover::streaming::{self, Unset, absent};
+
+pub use request_plane::Requests;
+pub use response_plane::RESPONSE_PLANE;
 
 /// Flag of releases before 1.1.0; without it they skip the detokenizer.
 const USE_TOKENIZER: &str = "--use-sglang-tokenizer";
@@ -60,6 +67,10 @@ impl Recognise for Dynamo {
     /// On a response stream, frontends send only these, each in its own frame.
     fn cancels(&self, message: &[u8]) -> bool {
         message.ends_with(br#""stop""#) || message.ends_with(br#""kill""#)
+    }
+
+    fn request_parser(&self) -> Option<Box<dyn ParseRequests>> {
+        Some(Box::new(Requests::default()))
     }
 
     fn settings(&self, evidence: &Evidence<'_>) -> Settings {
