@@ -107,9 +107,9 @@ mod tests {
     use probe_ebpf::{Cookie, ProbePoint};
 
     use super::*;
-    use crate::discover::{Function, Role};
     use crate::library::libc;
     use crate::programs::{MessagePoints, POLL_ENTERED};
+    use adapter::discover::{Function, Role};
 
     const POLLS: PointSet = PointSet::Polls { with_returns: false };
 
