@@ -22,7 +22,7 @@ pub const FORMATS: &[adapter::decode::Format] = &[sglang::FORMAT, sglang::BATCHE
 pub const PROTOCOLS: &[responses::StreamProtocol] = &[dynamo::RESPONSE_PLANE];
 
 /// Log lines of every engine that logs times of requests, and the logs that have none.
-pub const LOGS: &[&dyn trace::import::LogLines] = &[&sglang::Log, &unread::Logs];
+pub const LOGS: &[&dyn logs::LogLines] = &[&sglang::Log, &unread::Logs];
 
 /// The engines that discovery recognises.
 pub const DISCOVERED: adapter::discover::Engines = &[

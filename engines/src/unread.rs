@@ -1,6 +1,6 @@
 //! Logs of engines that write no time of a request: `import` names them.
 
-use trace::import::{Form, LogLines, Unread};
+use logs::{Form, LogLines, Unread};
 
 /// Logs without readable lines.
 #[derive(Debug)]

@@ -9,10 +9,10 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use logs::{Import, ImportError, Options, Stats};
 use outputs::report::Report;
 use proptest::prelude::*;
 use tempfile::TempDir;
-use trace::import::{Import, ImportError, Options, Stats};
 use trace::record::Anchor;
 use trace::{Analysis, Config, ReportInput};
 

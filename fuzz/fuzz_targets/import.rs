@@ -8,7 +8,7 @@ use std::path::PathBuf;
 
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, memfd_create};
-use trace::import::{Import, Options};
+use logs::{Import, Options};
 use trace::{Analysis, Config};
 
 fuzz_target!(|text: &[u8]| {

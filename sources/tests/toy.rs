@@ -7,13 +7,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use adapter::decode::{Decode, Decoded, Decoders, Format, Opening as Begins, Refused, Shape, SocketFormat};
+use logs::{Form, Import, Item, LogLines, Logged, Malformed, Rid};
 use outputs::export::{self, Export, Opening};
 use outputs::report::Report;
 use sources::tap::{Tap, TapHop};
 use trace::clock::Anchor;
 use trace::engine::{Drops, Engines, Facts, Mode, StageNames};
 use trace::event::{Capabilities, Chunk, Delivery, Event, Finish, IdColumn, Kind, Response, Stage, What};
-use trace::import::{Form, Import, Item, LogLines, Logged, Malformed, Rid};
 use trace::path::Ends;
 use trace::{Analysis, Config, MonoNs, ReportInput};
 use zmq_tap::relay::{Options, Pair};
@@ -236,7 +236,7 @@ fn log_lines_of_an_engine_in_one_file_are_imported() {
     let path = folder.path().join("toy.log");
     let log = "2026-01-18T07:55:00Z toy: sent a\n2026-01-18T07:55:02Z toy: received a\n2026-01-18T07:55:02Z toy: ?\n";
     std::fs::write(&path, log).expect("written");
-    let mut import = Import::open(&[path], LOGS, trace::import::Options::default()).expect("a log");
+    let mut import = Import::open(&[path], LOGS, logs::Options::default()).expect("a log");
     let mut analysis = Analysis::new(config());
     while import.next(&mut |event| analysis.apply(event)) {}
     import.check().expect("known lines");

@@ -14,7 +14,6 @@ pub mod engine;
 pub mod event;
 pub mod fault;
 pub mod id;
-pub mod import;
 pub mod ledger;
 pub mod named_file;
 pub mod path;

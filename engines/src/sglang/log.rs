@@ -8,9 +8,9 @@ mod python;
 mod request;
 mod time_stats;
 
+use logs::text::{count, millis, number, split_once, value};
+use logs::{Field, Form, Item, LogLines, Logged, Malformed, Record, Rid, Unread};
 use trace::event::{LoggedState, Merged, Stage};
-use trace::import::text::{count, millis, number, split_once, value};
-use trace::import::{Field, Form, Item, LogLines, Logged, Malformed, Record, Rid, Unread};
 
 /// SGLang's log lines.
 #[derive(Debug)]

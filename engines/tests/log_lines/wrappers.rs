@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use trace::import::Options;
+use logs::Options;
 
 use super::{Run, import, import_text, logs};
 

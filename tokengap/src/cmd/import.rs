@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use jiff::tz::TimeZone;
+use logs::{Import, Options, Stats};
 use outputs::report::Report;
 use serde_json::{Value, json};
-use trace::import::{Import, Options, Stats};
 use trace::record::{Anchor, Header, RecordError, RecordOptions, Recorder};
 use trace::words::{bytes, count, plural};
 use trace::{Analysis, Config, MonoNs, ReportInput};

@@ -1,9 +1,9 @@
 //! Failed health checks: the tokenizer received nothing from the detokenizer after a request that asks for one token.
 
+use logs::text::value;
+use logs::{Item, Logged, Malformed};
 use trace::MonoNs;
 use trace::event::LoggedState;
-use trace::import::text::value;
-use trace::import::{Item, Logged, Malformed};
 
 const DAY_S: u64 = 86_400;
 /// All time zones are multiples of this, so that times of day within it compare across zones.

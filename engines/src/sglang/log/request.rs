@@ -2,9 +2,9 @@
 
 use std::borrow::Cow;
 
+use logs::text::{epoch_ns, number, value};
+use logs::{Field, Item, Malformed, Record, Rid};
 use trace::event::Stage;
-use trace::import::text::{epoch_ns, number, value};
-use trace::import::{Field, Item, Malformed, Record, Rid};
 
 use super::python::{Fields, strings};
 use super::stage;

@@ -1,8 +1,8 @@
 //! Time stats of a request (`--enable-request-time-stats-logging`), of a single server or one half of a prefill/decode pair.
 
+use logs::text::{epoch_ns, split_ascii, split_once, trim_ascii_matches};
+use logs::{Half, Item, Logged, Malformed, Rid};
 use trace::event::Stage;
-use trace::import::text::{epoch_ns, split_ascii, split_once, trim_ascii_matches};
-use trace::import::{Half, Item, Logged, Malformed, Rid};
 
 use super::stage;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::recognise::{LogLines, Unread};
-use crate::words::plural;
+use trace::words::plural;
 
 /// Number of unknown lines compared. More would show nothing else, and cost time.
 const LINES: u64 = 4_096;

@@ -18,8 +18,8 @@ use super::stats::Stats;
 use super::structure::{Content, Search, start_of_json, time_of_record};
 use super::text::clean;
 use super::unread::UnreadLines;
-use crate::clock::MonoNs;
-use crate::event::{Engine, Event, LoggedState, Merged, Stage, What};
+use trace::clock::MonoNs;
+use trace::event::{Engine, Event, LoggedState, Merged, Stage, What};
 
 /// Maximum number of words kept per kind; further ones become [`OTHER`].
 const WORDS: usize = 512;

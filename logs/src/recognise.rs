@@ -4,7 +4,7 @@ use aho_corasick::{AhoCorasick, MatchKind};
 
 use super::json::{Field, Record};
 use super::text::trim_ascii_matches;
-use crate::event::{LoggedState, Merged, Stage};
+use trace::event::{LoggedState, Merged, Stage};
 
 /// Log lines of an engine.
 pub trait LogLines: Sync {

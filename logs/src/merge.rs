@@ -17,8 +17,8 @@ use super::reader::Reader;
 use super::recognise::LogLines;
 use super::source::{PROBED, Source};
 use super::stats::Stats;
-use crate::event::Event;
-use crate::words::plural;
+use trace::event::Event;
+use trace::words::plural;
 
 /// Lines read from one file before another gets its turn.
 const TURN: usize = 512;

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use crate::event::LoggedState;
+use trace::event::LoggedState;
 
 /// Number of slots per window.
 const SLOTS: u64 = 64;
