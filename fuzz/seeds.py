@@ -72,7 +72,7 @@ def seeds():
         "zmtp_midstream": [b"\x10" + first[1:] + second + third for first, second, third in triples],
         "egress": [bytes([2, 40]) + served[: 8 << 10] for served in files("responses/fixtures", "bin")],
         "response_plane": [bytes([1, 40]) + plane[: 8 << 10] for plane in files("engines/fixtures/dynamo/responses", "bin")],
-        "recording": [recording[: 60 << 10] for recording in files("trace/fixtures/recordings", "tgap")],
+        "recording": [recording[: 60 << 10] for recording in files("recording/fixtures", "tgap")],
         "recording_roundtrip": messages[:100],
         # Use a few excerpts of each log.
         "import": [log[at : at + 1500] for log in logs for at in range(0, len(log), 7 * 1500)],
@@ -82,7 +82,7 @@ def seeds():
         # One of each operation, with and without a path.
         "requests": [bytes([n]) + bytes(size - 1) + path for n in range(14) for size in (32, 280) for path in (b"", b"/a/b")],
         "relay": [bytes([40, 90, 200]) + GREETING + forth + GREETING + back for forth, back in pairs],
-        "recording_stream": [b"\x28" + recording[: 60 << 10] for recording in files("trace/fixtures/recordings", "tgap")],
+        "recording_stream": [b"\x28" + recording[: 60 << 10] for recording in files("recording/fixtures", "tgap")],
         "query": FILTERS,
         "config": CONFIGURATIONS,
     }

@@ -13,7 +13,7 @@ use logs::{Import, ImportError, Options, Stats};
 use outputs::report::Report;
 use proptest::prelude::*;
 use tempfile::TempDir;
-use trace::record::Anchor;
+use trace::clock::Anchor;
 use trace::{Analysis, Config, ReportInput};
 
 fn logs(name: &str) -> PathBuf {

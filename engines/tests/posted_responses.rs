@@ -154,7 +154,7 @@ fn nothing_is_called_unobserved_or_healthy() {
 
 #[test]
 fn recordings_keep_what_responses_show() {
-    let mut writer = trace::record::BlockWriter::new(trace::record::Payload::Lengths);
+    let mut writer = recording::BlockWriter::new(recording::Payload::Lengths);
     let (mut reader, mut server) = (Reader::new(Limits::default()), Server::new(None));
     let body = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/posted/g-no-finish-reason.sse"))
         .expect("it reads");
@@ -165,10 +165,10 @@ fn recordings_keep_what_responses_show() {
         live.push(format!("{:?}", event.what));
     });
     let block = writer.close().expect("a block");
-    let mut packer = trace::record::BlockPacker::new().expect("a packer");
+    let mut packer = recording::BlockPacker::new().expect("a packer");
     let mut replayed = Vec::new();
-    let read = trace::record::BlockReader::default().read(packer.pack(&block).expect("packed"), &mut |record| {
-        if let trace::record::Record::Event(event) = record {
+    let read = recording::BlockReader::default().read(packer.pack(&block).expect("packed"), &mut |record| {
+        if let recording::Record::Event(event) = record {
             replayed.push(format!("{:?}", event.what));
         }
     });

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use trace::record::{BlockReader, Record, fuzzing};
+use recording::{BlockReader, Record, fuzzing};
 use outputs::report::Report;
 use trace::{Analysis, Config, ReportInput};
 

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd as _;
 
 use libfuzzer_sys::fuzz_target;
 use rustix::fs::{MemfdFlags, memfd_create};
-use trace::record::{ReadError, Record, Recording};
+use recording::{ReadError, Record, Recording};
 use trace::{Analysis, Config};
 
 fuzz_target!(|bytes: &[u8]| {

@@ -8,11 +8,11 @@ use std::sync::LazyLock;
 use libfuzzer_sys::fuzz_target;
 use proptest::strategy::{BoxedStrategy, Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
-use trace::record::{Header, Record, RecordOptions, Recorder, Recording};
+use recording::{Header, Record, RecordOptions, Recorder, Recording};
 use outputs::report::Report;
 use trace::{Analysis, Config, ReportInput};
 
-#[path = "../../trace/tests/common/events.rs"]
+#[path = "../../recording/tests/common/events.rs"]
 mod events;
 
 /// Recording file, on tmpfs if there is one: finishing a recording syncs it, and a sync to disk would dominate the run time.
@@ -38,7 +38,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(tree) = INPUTS.with(|inputs| inputs.new_tree(&mut runner)) else { return };
     let inputs = tree.current();
 
-    let header = Header { payload: trace::record::Payload::Tokens, ..Header::of("model", Config::default()) };
+    let header = Header { payload: recording::Payload::Tokens, ..Header::of("model", Config::default()) };
     let options = RecordOptions { block_bytes: 200, ..RecordOptions::offline() };
     std::fs::remove_file(&*FILE).ok();
     let mut recorder = Recorder::create(&FILE, &header, options).expect("a new file");

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use trace::record::{BlockReader, Record, StreamError, StreamSection, StreamSplitter};
+use recording::{BlockReader, Record, StreamError, StreamSection, StreamSplitter};
 use outputs::report::Report;
 use trace::{Analysis, Config, ReportInput};
 

@@ -8,6 +8,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use trace::event::Event;
+use trace::words::plural;
+
 use super::ImportError;
 use super::Options;
 use super::files;
@@ -17,8 +20,6 @@ use super::reader::Reader;
 use super::recognise::LogLines;
 use super::source::{PROBED, Source};
 use super::stats::Stats;
-use trace::event::Event;
-use trace::words::plural;
 
 /// Lines read from one file before another gets its turn.
 const TURN: usize = 512;

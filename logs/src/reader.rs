@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::rc::Rc;
 
 use serde_json::value::RawValue;
+use trace::clock::MonoNs;
+use trace::event::{Engine, Event, LoggedState, Merged, Stage, What};
 
 use super::clock::{Stamp, ZoneSource};
 use super::envelope::{better, first_stamp};
@@ -18,8 +20,6 @@ use super::stats::Stats;
 use super::structure::{Content, Search, start_of_json, time_of_record};
 use super::text::clean;
 use super::unread::UnreadLines;
-use trace::clock::MonoNs;
-use trace::event::{Engine, Event, LoggedState, Merged, Stage, What};
 
 /// Maximum number of words kept per kind; further ones become [`OTHER`].
 const WORDS: usize = 512;

@@ -1,10 +1,10 @@
 //! Recognition of the log lines of all engines.
 
 use aho_corasick::{AhoCorasick, MatchKind};
+use trace::event::{LoggedState, Merged, Stage};
 
 use super::json::{Field, Record};
 use super::text::trim_ascii_matches;
-use trace::event::{LoggedState, Merged, Stage};
 
 /// Log lines of an engine.
 pub trait LogLines: Sync {

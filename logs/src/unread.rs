@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use aho_corasick::{AhoCorasick, MatchKind};
+use trace::words::plural;
 
 use super::recognise::{LogLines, Unread};
-use trace::words::plural;
 
 /// Number of unknown lines compared. More would show nothing else, and cost time.
 const LINES: u64 = 4_096;

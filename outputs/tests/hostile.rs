@@ -1,6 +1,6 @@
 //! Arbitrary events in arbitrary order: no panic, valid invariants, and a report.
 
-#[path = "../../trace/tests/common/events.rs"]
+#[path = "../../recording/tests/common/events.rs"]
 mod events;
 
 use outputs::report::Report;

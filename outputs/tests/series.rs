@@ -1,9 +1,9 @@
 //! Time series: columns add up to the totals, stay aligned when slots are halved, and use constant memory.
 
 use outputs::report::{Report, Series};
+use trace::clock::Anchor;
 use trace::event::{Capabilities, Chunk, CpuSample, Event, Frame, Hop, QueueSample, Received, What};
 use trace::ledger::Limits;
-use trace::record::Anchor;
 use trace::{Analysis, Config, FrameId, HopId, MonoNs, ReportInput, ThreadId};
 
 const MS: u64 = 1_000_000;

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use serde_json::Value;
-use trace::record::Anchor;
+use trace::clock::Anchor;
 use trace::{ReportInput, SamplingCost};
 
 use crate::own;

@@ -10,11 +10,11 @@ use hyper::body::{Body, Bytes, Incoming};
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use recording::{StreamSection, StreamSplitter};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-use trace::record::{StreamSection, StreamSplitter};
 
 use crate::telemetry::{AccessToken, HOST_HEADER};
 

@@ -4,7 +4,8 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Instant;
 
-use trace::record::{Anchor, ReadError, Reader, Record, Recording};
+use recording::{ReadError, Reader, Record, Recording};
+use trace::clock::Anchor;
 use trace::{Analysis, MonoNs, ReportInput, words};
 
 use crate::about::About;
@@ -177,16 +178,16 @@ fn start(recording: &Recording, to: MonoNs) -> usize {
 #[cfg(test)]
 mod tests {
     use outputs::report::Report;
+    use recording::analyse;
     use trace::Config;
     use trace::engine::Engines;
-    use trace::record::analyse;
 
     use super::*;
     use crate::observer::NoObserver;
     use crate::sink::Sink;
 
     fn recording() -> Recording {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/fixtures/recordings");
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");
         Recording::open(folder.join("2.0-demo-race.tgap")).expect("a recording")
     }
 

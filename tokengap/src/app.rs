@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use outputs::report::hostile::EscapeForm;
 use outputs::report::{HopLine, Report};
+use recording::{Header, Payload};
 use session::sink::Sink;
 use session::telemetry::{MetricsOptions, Telemetry};
 use session::{LiveSource, Observer, RunOptions, Running, Session, Signals};
 use trace::Config;
 use trace::detect::Severity;
-use trace::record::{Header, Payload};
 use tui::Screen;
 
 use crate::args::{LiveArgs, OutcomeArgs};

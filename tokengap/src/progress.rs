@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use trace::record::{ReadError, Recording, analyse};
+use recording::{ReadError, Recording, analyse};
 use trace::{Analysis, ReportInput};
 
 /// Delay before the bar is shown.

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../trace/fixtures/recordings/2.0-demo-race.tgap");
+const RECORDING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../recording/fixtures/2.0-demo-race.tgap");
 /// Advice for a name that does not exist.
 const NOT_FOUND: &str = "check the name";
 

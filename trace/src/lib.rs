@@ -17,10 +17,8 @@ pub mod id;
 pub mod ledger;
 pub mod named_file;
 pub mod path;
-pub mod record;
 mod report_input;
 pub mod stats;
-pub mod storage;
 pub mod time_series;
 pub mod words;
 

@@ -1,11 +1,11 @@
 //! `cargo xtask fuzz`: fuzzes every parser with libFuzzer, starting from real messages. `fuzz/run.py` builds and runs the targets. This
-//! command generates the seeds that need the project's own Rust code: blocks of the recordings in `trace/fixtures`.
+//! command generates the seeds that need the project's own Rust code: blocks of the recordings in `recording/fixtures`.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use trace::record::{BlockPacker, BlockWriter, Payload, Record, Recording};
+use recording::{BlockPacker, BlockWriter, Payload, Record, Recording};
 
 use crate::script::{self, root};
 
@@ -52,7 +52,7 @@ fn keep(root: &Path, target: &str, seeds: &[Vec<u8>]) -> Result<()> {
 
 /// Passes every record of the recorded fixtures to `each`.
 fn replay(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>) -> Result<()> {
-    for entry in fs::read_dir(root.join("trace/fixtures/recordings"))? {
+    for entry in fs::read_dir(root.join("recording/fixtures"))? {
         let path = entry?.path();
         if path.extension().is_none_or(|kind| kind != "tgap") {
             continue;

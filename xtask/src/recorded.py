@@ -25,7 +25,7 @@ SOURCES = {
     "engines/tests/logs/report": "copied from a public report",
     "engines/tests/logs/posted": "posted by operators, ids and hosts replaced",
     "engines/tests/logs": "cargo xtask fixtures",
-    "trace/fixtures/recordings": "cargo xtask e2e --keep, and tokengap demo --record",
+    "recording/fixtures": "cargo xtask e2e --keep, and tokengap demo --record",
 }
 HEADER = """\
 # SHA-256 of recorded data. Written by the commands that record it, through xtask/src/recorded.py; do not edit.

@@ -279,7 +279,7 @@ fn files_of_other_tools_are_named() {
             import(&[logs("posted/06-other-engines").join(name)], Options::default()).err().unwrap().to_string();
         assert!(error.contains(words), "{name}: {error}");
     }
-    let recording = logs("../../../trace/fixtures/recordings/2.0-demo-race.tgap");
+    let recording = logs("../../../recording/fixtures/2.0-demo-race.tgap");
     let error = import(&[recording], Options::default()).err().unwrap().to_string();
     assert!(error.contains("a recording: `tokengap report` reads it"), "{error}");
     let run = posted("06-other-engines/dynamo.log");

@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 pub use outcome::{Outcome, State};
 pub use pattern::Pattern;
+use trace::words::{count, duration, names};
 pub use wait::{LegShift, WaitShift};
 
 use crate::report::{Report, hostile};
-use trace::words::{count, duration, names};
 
 /// Name of the schema in comparisons.
 pub const SCHEMA: &str = "tokengap.diff/1";

@@ -1,11 +1,11 @@
 //! Known patterns of change.
 
 use serde::{Deserialize, Serialize};
+use trace::engine::{Mode, Waiter};
+use trace::words::percent;
 
 use super::{Compared, Verdict};
 use crate::report::{FindingLine, HopLine, Report};
-use trace::engine::{Mode, Waiter};
-use trace::words::percent;
 
 /// CPU share that makes a receiving thread CPU-bound.
 const CPU_BOUND: f64 = 0.9;

@@ -2,13 +2,14 @@
 
 use std::fmt::Write as _;
 
+use trace::words::{duration, known, plural};
+
 use super::{Compared, Diff, LegShift, Options, Side, WaitShift};
 use crate::report::hostile::{lines, markdown as escaped};
 use crate::report::markdown::table;
 use crate::report::table::Kind::{Number, Text};
 use crate::report::table::Table;
 use crate::report::wrap;
-use trace::words::{duration, known, plural};
 
 /// Width of the name column.
 const NAME: usize = 44;

@@ -1,10 +1,10 @@
 //! Wait of a chunk before and after, and the leg to which the wait moved.
 
 use serde::{Deserialize, Serialize};
-
-use crate::report::{LegKind, LegLine, Report};
 use trace::path::{self, Ends};
 use trace::words::{duration, known, percent};
+
+use crate::report::{LegKind, LegLine, Report};
 
 /// Share that a leg must lose before its wait counts as moved.
 const MOVED: f64 = 0.2;
@@ -149,8 +149,9 @@ fn legs(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use trace::{Analysis, Config, ReportInput};
+
+    use super::*;
 
     const MS: u64 = 1_000_000;
 

@@ -2,13 +2,14 @@
 
 use std::io;
 
-use super::json::{Object, Stream, fields};
-use super::{ExportContext, Exporter, Opening, Options};
-use crate::report::Report;
 use trace::clock::MonoNs;
 use trace::event::{Capabilities, Event, Frame, What};
 use trace::id::{FrameId, HopId};
 use trace::ledger::ChunkOutcome;
+
+use super::json::{Object, Stream, fields};
+use super::{ExportContext, Exporter, Opening, Options};
+use crate::report::Report;
 
 /// Name of the schema, in the first line.
 const SCHEMA: &str = "tokengap.events/1";

@@ -2,11 +2,12 @@
 
 use std::io;
 
-use super::{Clock, Closed, ExportContext, Exporter, Options, stage};
 use trace::analysis::Analysis;
 use trace::clock::MonoNs;
 use trace::event::{Event, What};
 use trace::ledger::{ClosedRequest, RequestTimeline, Summary, TimedRequest};
+
+use super::{Clock, Closed, ExportContext, Exporter, Options, stage};
 
 use crate::report::Report;
 

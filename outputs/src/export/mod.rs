@@ -22,18 +22,19 @@ use std::ops::RangeInclusive;
 pub use self::opening::Opening;
 pub use self::otlp::{LiveSpans, Resource, metrics_data};
 
-use self::follow::Follow;
-use self::opening::Clock;
-use crate::report::Report;
-use crate::report::hostile::{EscapeForm, EscapingWriter};
+use recording::{ReadError, Record, Recording};
 use trace::ReportInput;
 use trace::analysis::{Analysis, Config};
 use trace::clock::{Anchor, MonoNs};
 use trace::engine::Engines;
 use trace::event::Event;
 use trace::ledger::{Ledger, RequestTimeline, Summary};
-use trace::record::{ReadError, Record, Recording};
 use trace::words::names;
+
+use self::follow::Follow;
+use self::opening::Clock;
+use crate::report::Report;
+use crate::report::hostile::{EscapeForm, EscapingWriter};
 
 /// Export formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,12 +4,13 @@
 
 use std::borrow::Cow;
 
-use super::stage::{self, last_gap};
-use super::{Closed, ExportContext};
-use crate::report::places;
 use trace::clock::MonoNs;
 use trace::columns::COLUMNS;
 use trace::ledger::{Request, Summary};
+
+use super::stage::{self, last_gap};
+use super::{Closed, ExportContext};
+use crate::report::places;
 
 /// Type of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,10 +2,11 @@
 
 use std::borrow::Cow;
 
-use super::Closed;
 use trace::clock::MonoNs;
 use trace::id::FrameId;
 use trace::ledger::{HopTimes, Ledger, RequestTimeline, Summary};
+
+use super::Closed;
 
 /// One stage. Lists have parents before their children, and siblings in time order. Children lie within their
 /// parents and siblings do not overlap, regardless of clock skew between observers.

@@ -2,10 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::definition as n;
-use super::family::Families;
-use super::{Family, HOPS, Histogram, ROLES, Value};
-use crate::report::{Chunks, Requests, Tokens};
 use trace::detect::attribution::Attribution;
 use trace::detect::{ALL as DETECTORS, Findings};
 use trace::engine::{Mode, Waiter};
@@ -13,6 +9,11 @@ use trace::event::ThreadPart;
 use trace::ledger::{Group, Hop, Ledger, Thread, TimeUse};
 use trace::stats::{Distribution, WINDOW_NS};
 use trace::{Analysis, MonoNs, ReportInput};
+
+use super::definition as n;
+use super::family::Families;
+use super::{Family, HOPS, Histogram, ROLES, Value};
+use crate::report::{Chunks, Requests, Tokens};
 
 /// Input of the metrics, except the ledger and the findings.
 #[derive(Clone, Copy, Debug)]
@@ -315,10 +316,11 @@ fn own(f: &mut Families, ledger: &Ledger, input: &Input<'_>) {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::*;
     use trace::Config;
     use trace::event::{Capabilities, Chunk, CpuSample, Event, Frame, Received, What};
     use trace::id::{FrameId, HopId, ThreadId};
+
+    use super::*;
 
     const MS: u64 = 1_000_000;
 

@@ -1,7 +1,8 @@
 //! Values of a metric, with distributions in fixed buckets.
 
-use super::{ALL, Definition};
 use trace::stats::Distribution;
+
+use super::{ALL, Definition};
 
 /// A value.
 #[derive(Clone, Debug, PartialEq)]
@@ -151,8 +152,9 @@ impl Histogram {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use trace::clock::MonoNs;
+
+    use super::*;
 
     #[test]
     fn histogram_buckets_add_up_to_the_count() {

@@ -1,12 +1,12 @@
 //! Requests that continued although nobody took their outputs.
 
 use serde::{Deserialize, Serialize};
-
-use super::Report;
-use super::brief::{row, time_of, wrap};
 use trace::clock::MonoNs;
 use trace::ledger::{AbandonedRequest, Ledger};
 use trace::words::{count, duration, plural};
+
+use super::Report;
+use super::brief::{row, time_of, wrap};
 
 /// Requests that continued after their client left.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

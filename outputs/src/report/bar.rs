@@ -1,7 +1,8 @@
 //! A one-line bar of the parts of a whole, with a legend.
 
-use super::LegLine;
 use trace::words::percent;
+
+use super::LegLine;
 
 /// Smaller parts share a segment.
 const SMALLEST: f64 = 0.02;

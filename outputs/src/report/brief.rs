@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-
-use super::{Gap, Report, Requests};
 use trace::engine::{Mode, Waiter};
 use trace::words::{self, count, duration, known};
+
+use super::{Gap, Report, Requests};
 
 /// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
 pub(crate) fn engine(report: &Report) -> String {

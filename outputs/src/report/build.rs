@@ -1,6 +1,12 @@
 //! Builds a report from ledger, findings and the data that the application adds.
 
 use serde_json::Value;
+use trace::clock::MonoNs;
+use trace::detect::attribution::busy;
+use trace::detect::{Findings, imbalance};
+use trace::event::{Capabilities, ThreadPart};
+use trace::ledger::{Group, Hop, Ledger, Thread};
+use trace::{Analysis, ReportInput};
 
 use super::abandoned::abandoned;
 use super::frontend::frontend;
@@ -13,12 +19,6 @@ use super::{
     AnswerCounts, Chunks, CpuLine, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, Requests,
     SCHEMA, Source, Spread, StackLine, Tokens, WorkerLine, modes, stages,
 };
-use trace::clock::MonoNs;
-use trace::detect::attribution::busy;
-use trace::detect::{Findings, imbalance};
-use trace::event::{Capabilities, ThreadPart};
-use trace::ledger::{Group, Hop, Ledger, Thread};
-use trace::{Analysis, ReportInput};
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.
 const MIN_SHARE: f64 = 0.005;

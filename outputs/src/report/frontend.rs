@@ -1,12 +1,12 @@
 //! Waits of responses in a frontend.
 
 use serde::{Deserialize, Serialize};
+use trace::ledger::Ledger;
+use trace::words::{duration, plural};
 
 use super::brief::row;
 use super::hostile::plain;
 use super::{Report, Spread};
-use trace::ledger::Ledger;
-use trace::words::{duration, plural};
 
 /// Waits of responses in a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

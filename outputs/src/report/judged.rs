@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
-
-use super::Report;
 use trace::detect::Severity;
 use trace::ledger::{Hop, Ledger};
 use trace::words::{names, plural};
+
+use super::Report;
 
 /// Share of chunks with a known outcome below which losses count as not judged.
 const JUDGED_SHARE: f64 = 0.9;

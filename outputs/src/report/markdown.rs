@@ -2,11 +2,12 @@
 
 use std::fmt::Write as _;
 
+use trace::words::{count, duration, known, plural, share};
+
 use super::hostile::{markdown, markdown_code};
 use super::table::Kind::{Hop, Number, Rid, Text};
 use super::table::{self, Table};
 use super::{Clock, FrontendCounts, Report, bar, brief};
-use trace::words::{count, duration, known, plural, share};
 
 /// Maximum number of requests and findings listed.
 const LIMIT: usize = 10;

@@ -1,9 +1,9 @@
 //! Attribution of time in the report.
 
 use serde::{Deserialize, Serialize};
+use trace::detect::attribution::{Attribution, Leg, LegKind, ThreadState, Time};
 
 use super::Spread;
-use trace::detect::attribution::{Attribution, Leg, LegKind, ThreadState, Time};
 
 /// One leg of the path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

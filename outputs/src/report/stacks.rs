@@ -148,11 +148,12 @@ fn row(out: &mut String, name: &str, columns: [&str; 6]) {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use trace::clock::MonoNs;
     use trace::event::{Event, StackSample, What};
     use trace::id::ThreadId;
     use trace::ledger::Limits;
+
+    use super::*;
 
     #[test]
     fn shares_are_of_running_stacks_and_unobserved_values_are_null() {

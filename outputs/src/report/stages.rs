@@ -3,14 +3,14 @@
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
-
-use super::brief::{row, time_of, wrap};
-use super::{Report, Spread};
 use trace::clock::MonoNs;
 use trace::engine::StageNames;
 use trace::ledger::stages::{LoggedProcess, Mark, Slow};
 use trace::ledger::{Ledger, Stages};
 use trace::words::{count, duration, percent, plural};
+
+use super::brief::{row, time_of, wrap};
+use super::{Report, Spread};
 
 /// Data from the engine's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

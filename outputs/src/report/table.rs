@@ -1,9 +1,10 @@
 //! Tables of the report that Markdown and HTML have in common.
 
+use trace::words::{bytes, count, duration, known, percent};
+
 use super::hostile::plain;
 use super::stages::StageTable;
 use super::{Clock, HopLine, LegLine, LossLine, LossList, Report, Spread, StackLine, text};
-use trace::words::{bytes, count, duration, known, percent};
 
 /// Content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

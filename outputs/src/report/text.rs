@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use serde_json::Value;
+use trace::detect::Severity;
+use trace::words::{bytes, count, duration, known, percent, plural};
 
 use super::brief::{row, wrap};
 use super::hostile::{lines, plain};
@@ -11,8 +13,6 @@ use super::{
     AnswerCounts, Chunks, HopLine, LegKind, LossLine, LossList, ModeLine, Report, Spread, ThreadState, abandoned, bar,
     brief, stacks, stages,
 };
-use trace::detect::Severity;
-use trace::words::{bytes, count, duration, known, percent, plural};
 
 /// Maximum number of requests named; the JSON lists more.
 const LOSSY: usize = 5;

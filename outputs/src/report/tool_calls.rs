@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
-
-use super::Report;
-use super::brief::wrap;
-use super::hostile::plain;
 use trace::clock::MonoNs;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
 use trace::ledger::Ledger;
 use trace::words::{count, plural};
+
+use super::Report;
+use super::brief::wrap;
+use super::hostile::plain;
 
 /// Maximum number of responses in the text; the JSON lists more.
 const LIMIT: usize = 5;

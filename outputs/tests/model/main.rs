@@ -14,10 +14,10 @@ use events::{OwnedEvent, RELAY_NS, id_at};
 use outputs::report::{AnswerCounts, LossLine, Report};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseResult};
+use recording::{BlockPacker, BlockReader, BlockWriter, Payload, Record};
 use schedule::{Shape, Step};
 use trace::event::{Missed, What};
 use trace::ledger::{Limits, Losses};
-use trace::record::{BlockPacker, BlockReader, BlockWriter, Payload, Record};
 use trace::{Analysis, Config, MonoNs, ReportInput};
 use world::{Counts, LostTokens, RequestTruth, World};
 

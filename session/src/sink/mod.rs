@@ -7,7 +7,8 @@ mod ring;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use trace::record::{Anchor, Header, Payload, RecordError, RecordOptions, Recorder, Status};
+use recording::{Header, Payload, RecordError, RecordOptions, Recorder, Status};
+use trace::clock::Anchor;
 use trace::{Analysis, Config, Event, MonoNs, ReportInput};
 
 pub use onset::Rules;

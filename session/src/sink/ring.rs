@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use trace::record::{Header, Pending, RecordError, RecordOptions, Recorder, Summary};
+use recording::{Header, Pending, RecordError, RecordOptions, Recorder, Summary};
 use trace::{Analysis, MonoNs, ReportInput};
 
 use super::onset::{Onset, Rules};
@@ -106,7 +106,7 @@ impl Ring {
             Err(error) => messages.push(format!("! hindsight: {error}")),
             Ok(_) if self.named => messages.push(format!("saved the hindsight ring to {}", path.display())),
             // The content was dumped, or nothing happened.
-            Ok(_) => drop(trace::storage::remove(&path)),
+            Ok(_) => drop(recording::storage::remove(&path)),
         }
         messages
     }

@@ -19,13 +19,13 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use outputs::metrics::{EndpointUse, Family};
 use outputs::report::Report;
+use recording::{Header, StreamPacker};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
 use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use trace::engine::Engines;
-use trace::record::{Header, StreamPacker};
 
 use self::answer::{ConnectionState, Server};
 use self::store::SectionStore;

@@ -21,9 +21,9 @@ use hyper::header::HeaderName;
 
 use outputs::metrics::{EndpointUse, Family, Input, Pushed, collect};
 use outputs::report::Report;
+use recording::Header;
 use trace::clock::Anchor;
 use trace::engine::Engines;
-use trace::record::Header;
 use trace::{Analysis, Event, MonoNs, ReportInput};
 
 pub use access::AccessToken;

@@ -8,7 +8,7 @@ use anyhow::Context;
 use outputs::export::{LiveSpans, Opening, Options, Resource, metrics_data};
 use outputs::metrics::{Family, Pushed};
 use outputs::report::Report;
-use trace::record::Anchor;
+use trace::clock::Anchor;
 use trace::{Analysis, Event, MonoNs};
 
 use super::VERSION;

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use hyper::body::Bytes;
+use recording::{BlockWriter, OpenBlock, Payload, StreamPacker};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
-use trace::record::{BlockWriter, OpenBlock, Payload, StreamPacker};
 use trace::{Event, MonoNs, ReportInput};
 
 use super::counts::EndpointCounts;

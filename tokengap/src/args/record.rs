@@ -4,9 +4,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
+use recording::{Payload, RecordOptions};
 use session::sink::{Files, RingOptions, Rules};
 use trace::detect::Severity;
-use trace::record::{Payload, RecordOptions};
 
 use super::{duration, nanoseconds, severity, size};
 

@@ -16,12 +16,12 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
+use recording::storage::Delegate;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
-use trace::storage::Delegate;
 
 use self::rules::Rules;
 pub(crate) use self::rules::or_working_folder;
@@ -78,7 +78,7 @@ pub(crate) fn start(results: &Results) -> anyhow::Result<()> {
     let broker = Broker(Mutex::new(our_end));
     let nothing = Path::new("");
     broker.ask(START, nothing, nothing)?;
-    trace::storage::delegate(Box::new(broker));
+    recording::storage::delegate(Box::new(broker));
     Ok(())
 }
 

@@ -8,7 +8,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
-use trace::record;
 use zmq_tap::splice::Folder;
 
 use super::Results;
@@ -83,7 +82,7 @@ impl Rules {
 
     /// Whether `path` is a named file, a further file of a named recording, or has a name of tokengap's in a permitted folder.
     fn is_result(&self, path: &Path) -> bool {
-        let is_named = |named: &PathBuf| path == named || record::is_part_of(path, named);
+        let is_named = |named: &PathBuf| path == named || recording::is_part_of(path, named);
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         let parent = path.parent().map(or_working_folder);
         let is_own = |folder: &PathBuf| name.starts_with(OWN.as_bytes()) && parent == Some(or_working_folder(folder));

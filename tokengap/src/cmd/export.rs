@@ -11,7 +11,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use outputs::export::{self, Format};
-use trace::record::{Payload, Recording};
+use recording::{Payload, Recording};
 
 use crate::advice::missing;
 use crate::args::{OutputArgs, Tokens, nanoseconds};

@@ -8,8 +8,9 @@ use anyhow::{Context, bail};
 use jiff::tz::TimeZone;
 use logs::{Import, Options, Stats};
 use outputs::report::Report;
+use recording::{Header, RecordError, RecordOptions, Recorder};
 use serde_json::{Value, json};
-use trace::record::{Anchor, Header, RecordError, RecordOptions, Recorder};
+use trace::clock::Anchor;
 use trace::words::{bytes, count, plural};
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
@@ -268,8 +269,8 @@ mod tests {
         let (analysis, input, recorder) = read(&line).expect("read");
         let report = Report::of(&analysis, &input);
         recorder.expect("made").finish(&input).expect("finished");
-        let recording = trace::record::Recording::open(&path).expect("opened");
-        let (replayed, closing) = trace::record::analyse(&recording, engines::FACTS, &mut |_, _| {}).expect("replayed");
+        let recording = recording::Recording::open(&path).expect("opened");
+        let (replayed, closing) = recording::analyse(&recording, engines::FACTS, &mut |_, _| {}).expect("replayed");
         let mut replayed = Report::of(&replayed, &closing);
         assert_eq!(recording.header().config.limits.finished_kept, 2);
         // Wall-clock times derive from the header's anchor, which is the epoch itself.

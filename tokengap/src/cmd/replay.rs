@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use anyhow::Context;
 use outputs::report::Report;
+use recording::Recording;
 use session::playback::Speed;
 use session::sink::Sink;
 use session::{Playback, RunOptions, Running, Session, Signals};
 use trace::Config;
-use trace::record::Recording;
 use tui::Screen;
 
 use crate::app;

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use outputs::report::{Report, SCHEMA, Series};
+use recording::{OpenError, Recording};
 use trace::ReportInput;
-use trace::record::{OpenError, Recording};
 
 use crate::progress;
 

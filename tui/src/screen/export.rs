@@ -9,10 +9,10 @@ use std::thread;
 use anyhow::Context;
 use outputs::export::{self, Format, Options};
 use outputs::report::Clock;
+use recording::Recording;
+use recording::storage;
 use session::Run;
 use trace::engine::Engines;
-use trace::record::Recording;
-use trace::storage;
 
 use crate::state::action::ExportAs;
 

@@ -6,10 +6,10 @@ use std::path::Path;
 
 use outputs::export::{Format, Options, recorded};
 use outputs::report::Report;
+use recording::{Record, Recording};
 use serde_json::Value;
 use trace::event::{Delivery, Response, What};
 use trace::ledger::{ChunkOutcome, Ledger};
-use trace::record::{Record, Recording};
 use trace::{Analysis, Config};
 
 use super::fate::Fate;
@@ -158,7 +158,7 @@ fn equal<T: PartialEq + Debug>(what: &str, one: &T, other: &T) {
 
 #[test]
 fn screen_exports_and_report_tell_the_same() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/fixtures/recordings");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");
     let mut compared = 0;
     for name in ["attach-0.5.9", "demo-race", "egress-0.5.9", "stopped-0.5.9", "tap-0.5.9"] {
         let run = Replayed::new(&folder.join(format!("2.0-{name}.tgap")));

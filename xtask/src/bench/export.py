@@ -35,7 +35,7 @@ def json_dump(file):
 
 
 def run(quick):
-    program, busy = tokengap(), example("trace", "busy")
+    program, busy = tokengap(), example("recording", "busy")
     with tempfile.TemporaryDirectory() as folder:
         recording, short, out = (Path(folder) / name for name in ("busy.tgap", "short.tgap", "out"))
         seconds = "2" if quick else "8"

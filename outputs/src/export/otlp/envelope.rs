@@ -1,7 +1,8 @@
 //! Envelope of spans and metrics: resource, instrumentation scope and attributes. In OTLP/JSON, 64-bit integers are strings.
 
-use crate::export::json::{Array, Object};
 use trace::engine::EngineState;
+
+use crate::export::json::{Array, Object};
 
 /// Semantic conventions that define the `gen_ai.*` attributes.
 const CONVENTIONS: &str = "https://opentelemetry.io/schemas/1.37.0";

@@ -11,6 +11,9 @@ use std::io;
 
 pub use envelope::Resource;
 pub use metrics::metrics_data;
+use trace::analysis::Analysis;
+use trace::clock::MonoNs;
+use trace::event::Event;
 
 use self::envelope::{TRACES, wrap};
 use self::spans::Episode;
@@ -18,9 +21,6 @@ use super::follow::Follow;
 use super::json::{Array, Object, Stream};
 use super::{Closed, ExportContext, Exporter, Opening, Options};
 use crate::report::Report;
-use trace::analysis::Analysis;
-use trace::clock::MonoNs;
-use trace::event::Event;
 
 /// Export of a recording as lines of `TracesData`: one trace per request, and the capture at the end.
 pub(super) struct Otlp<'w> {

@@ -3,6 +3,10 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
+use trace::clock::MonoNs;
+use trace::detect::{Finding, Severity};
+use trace::event::Finish;
+use trace::ledger::{NoteKind, RequestNote};
 
 use super::envelope::{attribute, flag, int, text};
 use crate::export::json::{Array, Object};
@@ -10,10 +14,6 @@ use crate::export::span_id::{SpanIds, TraceId};
 use crate::export::stage::{self, Kind, Stage};
 use crate::export::{Clock, Closed, ExportContext};
 use crate::report::Report;
-use trace::clock::MonoNs;
-use trace::detect::{Finding, Severity};
-use trace::event::Finish;
-use trace::ledger::{NoteKind, RequestNote};
 
 /// `SPAN_KIND_INTERNAL`, `SPAN_KIND_SERVER`.
 const INTERNAL: u64 = 1;

@@ -1,12 +1,13 @@
 //! Counter tracks: backlogs, kernel queues, CPU, requests, and values of the engine's log.
 
+use trace::clock::MonoNs;
+use trace::event::{CpuSample, LoggedState};
+use trace::id::HopId;
+
 use super::tracks::{HOPS, LOG, REQUESTS, Track};
 use super::{Perfetto, head};
 use crate::export::ExportContext;
 use crate::export::json::Object;
-use trace::clock::MonoNs;
-use trace::event::{CpuSample, LoggedState};
-use trace::id::HopId;
 
 /// Minimum interval between backlog values, in nanoseconds. Peaks are always drawn.
 const EVERY_NS: u64 = 1_000_000;

@@ -6,13 +6,13 @@
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
+use trace::clock::MonoNs;
+use trace::event::{Frame, Received};
+use trace::id::{FrameId, HopId};
 
 use super::tracks::{Row, Track};
 use super::{Perfetto, head};
 use crate::export::ExportContext;
-use trace::clock::MonoNs;
-use trace::event::{Frame, Received};
-use trace::id::{FrameId, HopId};
 
 /// Maximum number of queued frames kept per connection. Beyond that, the oldest lose the arrow to their receive.
 const WAITING: usize = 65_536;

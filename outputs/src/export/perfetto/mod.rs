@@ -10,13 +10,14 @@ mod tracks;
 
 use std::io;
 
+use trace::clock::MonoNs;
+use trace::event::{Event, What};
+
 use super::json::{Object, Stream, fields};
 use super::{Closed, ExportContext, Exporter, Opening};
 use crate::report::Report;
 use counters::Counters;
 use frames::Frames;
-use trace::clock::MonoNs;
-use trace::event::{Event, What};
 use tracks::{Track, Tracks};
 
 pub(super) struct Perfetto<'w> {

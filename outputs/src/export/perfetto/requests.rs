@@ -1,14 +1,15 @@
 //! Requests as async spans with nested stages, each request on its own row.
 
+use trace::clock::MonoNs;
+use trace::event::{Delivery, Frame, Kind as Message};
+use trace::ledger::{ChunkOutcome, NoteKind, RequestNote, TimedRequest};
+
 use super::frames::flow;
 use super::tracks::REQUESTS;
 use super::{Perfetto, head};
 use crate::export::json::{Object, Stream};
 use crate::export::stage::{self, Kind, Stage};
 use crate::export::{Closed, ExportContext};
-use trace::clock::MonoNs;
-use trace::event::{Delivery, Frame, Kind as Message};
-use trace::ledger::{ChunkOutcome, NoteKind, RequestNote, TimedRequest};
 
 impl Perfetto<'_> {
     /// Draws the chunks of a sent frame as points on the rows of their requests.

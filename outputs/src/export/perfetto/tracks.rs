@@ -1,12 +1,12 @@
 //! Tracks: real processes and threads where known, otherwise synthetic ones.
 
 use hashbrown::{HashMap, HashSet};
+use trace::id::{HopId, ThreadId};
+use trace::ledger::Ledger;
 
 use super::Perfetto;
 use crate::export::Opening;
 use crate::export::json::Object;
-use trace::id::{HopId, ThreadId};
-use trace::ledger::Ledger;
 
 /// Process and thread id in the trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,11 +1,11 @@
 //! Charts: traffic and waits over time, with the start of each finding marked, and distributions of waits.
 
 use maud::{Markup, html};
+use trace::words::{bytes, count, duration, percent};
 
 use super::super::hostile::plain;
 use super::super::{Clock, FrontendCounts, Report, Series, ThreadSeries};
 use super::plot::{Axis, Plot};
-use trace::words::{bytes, count, duration, percent};
 
 /// Maximum number of intervals with a tooltip.
 const HOVERS: usize = 120;

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use outputs::export::{Export, Format, Opening, Options};
+use recording::{BlockReader, Header, Record, StreamSection, StreamSplitter};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
 use tokio::time::{sleep, timeout};
 use trace::engine::Engines;
-use trace::record::{BlockReader, Header, Record, StreamSection, StreamSplitter};
 use trace::{Config, ReportInput};
 
 use super::store::{SectionCursor, StreamStep};

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use outputs::export::{self, Format, Options};
 use outputs::report::Report;
+use recording::{Record, Recording, analyse};
 use trace::ReportInput;
 use trace::engine::Engines;
-use trace::record::{Record, Recording, analyse};
 
 use super::hostile_clients::{endpoint_keeping, endpoint_with};
 use super::*;
@@ -17,7 +17,7 @@ use super::*;
 const SOON: Duration = Duration::from_secs(10);
 
 fn recorded_run() -> Recording {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../trace/fixtures/recordings");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");
     Recording::open(folder.join("2.0-demo-race.tgap")).expect("a recording")
 }
 

@@ -8,11 +8,12 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use outputs::report::hostile;
+use recording::{BlockReader, Header, Record, RecordOptions, StreamSection};
 use session::remote::{RemoteEvent, RemoteRun};
 use session::units::{count, duration};
 use session::{About, Flow, Session, Source};
+use trace::clock::Anchor;
 use trace::ledger::Limits;
-use trace::record::{Anchor, BlockReader, Header, Record, RecordOptions, StreamSection};
 use trace::{Analysis, ReportInput, words};
 use tui::Screen;
 use tui::pods::{Brief, Link, PodLine};

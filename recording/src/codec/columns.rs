@@ -1,0 +1,114 @@
+//! Columns of a block: values of one kind are stored together, so that zstd finds repetitions.
+
+use super::bytes::{Cursor, Malformed, Put};
+
+macro_rules! columns {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// One `T` per column: bytes to write, or a cursor over bytes to read. The order is part of the format: new columns
+        /// are added at the end. A reader ignores unknown columns and treats missing ones as empty.
+        #[derive(Debug, Default)]
+        pub(in crate) struct Columns<T> {
+            $($(#[$doc])* pub(super) $name: T,)*
+        }
+
+        impl<T> Columns<T> {
+            fn all(&self) -> [&T; [$(stringify!($name)),*].len()] {
+                [$(&self.$name),*]
+            }
+
+            fn all_mut(&mut self) -> [&mut T; [$(stringify!($name)),*].len()] {
+                [$(&mut self.$name),*]
+            }
+        }
+    };
+}
+
+columns! {
+    /// Kind of each record, with flags.
+    op,
+    /// Time, as the difference from the previous record.
+    time,
+    /// Lane, if it is not the stage's last one. A new lane has its hop and number.
+    lane,
+    /// Frame number, as the difference from the lane's expected next one.
+    seq,
+    /// Kind of a frame and the meaning of its ids.
+    form,
+    /// Length of a frame, as the difference from the lane's previous one.
+    bytes,
+    /// Number of chunks of a frame, as the difference from the lane's previous one.
+    count,
+    /// Requests of chunks: lengths of runs in the predicted order, and the exceptions between them.
+    whose,
+    /// Lengths of runs of chunks as predicted, and flags of the mispredicted fields between them.
+    shape,
+    completion,
+    listed,
+    prompt,
+    cached,
+    retractions,
+    finish,
+    worker,
+    /// Number of ids, as the difference from those listed.
+    id_count,
+    ids,
+    wakeup,
+    by,
+    /// Mispredicted fields of deliveries.
+    delivery,
+    /// Records of all other kinds, each after its length.
+    rare,
+    /// Standing data (engine and hops) for readers that start at this block, in the form of `rare`.
+    standing,
+    /// Forms and lengths of texts, in order of first use.
+    text,
+    /// Texts of hexadecimal digits, as bytes.
+    hex,
+    /// All other texts.
+    plain,
+    /// Time of forwarding of a sent frame, as the difference from the send.
+    forwarded,
+}
+
+impl Columns<Vec<u8>> {
+    pub(super) fn clear(&mut self) {
+        self.all_mut().into_iter().for_each(Vec::clear);
+    }
+
+    /// Total length of all columns, in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.all().into_iter().map(Vec::len).sum()
+    }
+
+    /// Appends all columns: their number, their lengths, their bytes.
+    pub(crate) fn join(&self, out: &mut Vec<u8>) {
+        let all = self.all();
+        out.number(all.len() as u64);
+        for column in all {
+            out.number(column.len() as u64);
+        }
+        for column in all {
+            out.extend_from_slice(column);
+        }
+    }
+}
+
+impl<'a> Columns<Cursor<'a>> {
+    pub(crate) fn split(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let mut cursor = Cursor::new(bytes);
+        let stored = cursor.number()?;
+        if stored > bytes.len() as u64 {
+            return Err(Malformed("more columns than bytes"));
+        }
+        let mut lengths = cursor;
+        for _ in 0..stored {
+            cursor.number()?;
+        }
+        let mut columns = Self::default();
+        let known = columns.all_mut();
+        for known in known.into_iter().take(stored as usize) {
+            *known = Cursor::new(cursor.bytes(lengths.number()? as usize)?);
+        }
+        Ok(columns)
+    }
+}

@@ -1,0 +1,57 @@
+//! Reading of recordings and rings: complete, truncated or damaged.
+
+mod open;
+mod reader;
+mod scan;
+
+pub use open::{BlockInfo, Missing, Recording};
+pub use reader::Reader;
+
+use serde_json::Value;
+use trace::engine::Engines;
+use trace::{Analysis, Config, ReportInput, words};
+
+use super::Record;
+use super::error::ReadError;
+
+/// Replays a whole recording. The report equals the live run's, because events and ticks are the same and in the same order. Damaged blocks
+/// are skipped; missing parts are listed in the input's `degraded`. Calls `progress` at each block with its end in the file and the file's
+/// size.
+pub fn analyse(
+    recording: &Recording,
+    engines: Engines,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(Analysis, ReportInput), ReadError> {
+    let header = recording.header();
+    let mut analysis = Analysis::new(Config { engines, ..header.config });
+    let mut input = recording.input();
+    input.wall.get_or_insert(header.anchor);
+    if let Some(missing) = recording.missing() {
+        input.degraded.push(Value::from(format!("recording: {missing}")));
+    }
+    let mut reader = recording.reader();
+    let mut done = reader.offset();
+    loop {
+        match reader.next() {
+            Ok(Some(Record::Event(event))) => analysis.apply(&event),
+            Ok(Some(Record::Tick(now))) => analysis.tick(now),
+            Ok(Some(Record::Anchor(_) | Record::Closing(_))) => {}
+            Ok(None) => break,
+            Err(error @ ReadError::Damaged { .. }) => {
+                input.degraded.push(Value::from(format!("recording: {error}")));
+            }
+            Err(error) => return Err(error),
+        }
+        if done != reader.offset() {
+            done = reader.offset();
+            progress(done, recording.bytes());
+        }
+    }
+    if reader.unknown() > 0 {
+        let records = words::plural(reader.unknown(), "record");
+        input.degraded.push(Value::from(format!(
+            "recording: {records} of kinds unknown to this version were skipped; a newer tokengap reads them"
+        )));
+    }
+    Ok((analysis, input))
+}

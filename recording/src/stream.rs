@@ -1,0 +1,190 @@
+//! A recording as a stream of bytes, for clients that follow a run: preamble, header, blocks, the state of the source about once a second, and
+//! its end. It has no index. Saved to a file, it opens as a recording.
+
+use std::io;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use trace::ReportInput;
+
+use super::header::{End, Header, Why};
+use super::section::{MAJOR, PREAMBLE, Preamble, SECTION_HEADER, Section, kind};
+use super::write::{BlockPacker, OpenBlock, run_id, seal, write_start};
+
+/// Maximum length of a section other than a block. Such sections are JSON and read as a whole.
+const MAX_JSON_BYTES: u32 = 1 << 20;
+
+/// Encodes the sections of a stream.
+pub struct StreamPacker {
+    packer: BlockPacker,
+    header: Header,
+    run: u64,
+    /// Number of the next block.
+    seq: u64,
+}
+
+impl StreamPacker {
+    /// Creates the packer of a run that starts now.
+    pub fn new(header: Header) -> io::Result<Self> {
+        Ok(Self { packer: BlockPacker::new()?, header, run: run_id(), seq: 1 })
+    }
+
+    /// Preamble and header, with which every stream begins.
+    pub fn start(&self) -> io::Result<Vec<u8>> {
+        let mut start = Vec::new();
+        write_start(&mut start, &self.header, self.run, false)?;
+        Ok(start)
+    }
+
+    /// Compresses a block.
+    pub fn block(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
+        let (_, sealed) = self.packer.block(block, self.run, self.seq)?;
+        self.seq += 1;
+        Ok(sealed)
+    }
+
+    /// The source's own state, for reports of the run so far.
+    pub fn status(&self, status: &ReportInput) -> io::Result<Vec<u8>> {
+        self.json(kind::STATUS, status)
+    }
+
+    /// The end of the run.
+    pub fn end(&self, closing: &ReportInput) -> io::Result<Vec<u8>> {
+        self.json(kind::END, &End { why: Why::Finished, dropped: 0, closing: Some(closing.clone()) })
+    }
+
+    fn json(&self, kind: u8, content: &impl Serialize) -> io::Result<Vec<u8>> {
+        let json = serde_json::to_vec(content)?;
+        // Takes no number: a gap between the numbers of blocks means a missing block.
+        let mut section = Section { kind, raw: json.len() as u32, run: self.run, seq: self.seq, ..Section::default() };
+        let mut sealed = Vec::new();
+        seal(&mut section, &json, &mut sealed);
+        Ok(sealed)
+    }
+}
+
+/// A section of a stream.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StreamSection {
+    /// The first section.
+    Header {
+        /// Id of the run: the same in all streams of a run, and in no other.
+        run: u64,
+        /// Metadata of the run.
+        header: Box<Header>,
+    },
+    /// A block for [`super::BlockReader`].
+    Block(Vec<u8>),
+    /// The source's own state.
+    Status(Box<ReportInput>),
+    /// The end of the run, with the source's last state.
+    End(Box<ReportInput>),
+}
+
+/// Errors of reading a stream.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StreamError {
+    /// Another protocol or content.
+    #[error("it sends no tokengap recording; check the address")]
+    NotARecording,
+    /// Another major version of the format.
+    #[error("its recording has format {major}.{minor}; this tokengap reads {MAJOR}.x: use the source's version")]
+    OtherFormat {
+        /// Major version of its format.
+        major: u16,
+        /// Minor version of its format.
+        minor: u16,
+    },
+    /// Damaged bytes.
+    #[error("its recording is damaged: {0}")]
+    Damaged(String),
+}
+
+/// Splits the bytes of a stream into sections. Keeps at most one incomplete section and the bytes passed last.
+#[derive(Debug, Default)]
+pub struct StreamSplitter {
+    bytes: Vec<u8>,
+    /// Number of processed bytes at the front of `bytes`.
+    done: usize,
+    has_preamble: bool,
+    run: Option<u64>,
+}
+
+impl StreamSplitter {
+    /// Adds received bytes.
+    pub fn extend(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.done);
+        self.done = 0;
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Returns the next complete section; `None` if more bytes are needed. Sections of unknown kinds are skipped.
+    pub fn next_section(&mut self) -> Result<Option<StreamSection>, StreamError> {
+        if !self.has_preamble && !self.read_preamble()? {
+            return Ok(None);
+        }
+        loop {
+            let Some((head, rest)) = self.bytes[self.done..].split_first_chunk::<SECTION_HEADER>() else {
+                return Ok(None);
+            };
+            let section = Section::of(head).ok_or_else(|| damaged("a section has no valid header"))?;
+            if self.run.is_some_and(|run| section.run != run) {
+                return Err(damaged("a section belongs to another run"));
+            }
+            if section.kind != kind::BLOCK && section.packed > MAX_JSON_BYTES {
+                return Err(damaged("a section is too long"));
+            }
+            let Some(payload) = rest.get(..section.packed as usize) else {
+                return Ok(None);
+            };
+            if crc32fast::hash(payload) != section.crc {
+                return Err(damaged("a checksum does not match"));
+            }
+            let found = match (section.kind, self.run) {
+                (kind::HEADER, None) => {
+                    Some(StreamSection::Header { run: section.run, header: Box::new(from_json(payload)?) })
+                }
+                (_, None) => return Err(damaged("it does not begin with a header")),
+                (kind::BLOCK, Some(_)) => Some(StreamSection::Block([head, payload].concat())),
+                (kind::STATUS, Some(_)) => Some(StreamSection::Status(Box::new(from_json(payload)?))),
+                (kind::END, Some(_)) => {
+                    let end: End = from_json(payload)?;
+                    Some(StreamSection::End(Box::new(end.closing.unwrap_or_default())))
+                }
+                (_, Some(_)) => None,
+            };
+            self.run = Some(section.run);
+            self.done += section.length() as usize;
+            if found.is_some() {
+                return Ok(found);
+            }
+        }
+    }
+
+    /// Checks the preamble. Returns `false` if more bytes are needed.
+    fn read_preamble(&mut self) -> Result<bool, StreamError> {
+        let expected = Preamble::new(false).to_bytes();
+        let received = self.bytes.len().min(8);
+        if self.bytes[..received] != expected[..received] {
+            return Err(StreamError::NotARecording);
+        }
+        let Some(bytes) = self.bytes.first_chunk::<PREAMBLE>() else {
+            return Ok(false);
+        };
+        let Preamble { major, minor, .. } = Preamble::of(bytes).ok_or(StreamError::NotARecording)?;
+        if major != MAJOR {
+            return Err(StreamError::OtherFormat { major, minor });
+        }
+        self.has_preamble = true;
+        self.done = PREAMBLE;
+        Ok(true)
+    }
+}
+
+fn damaged(why: &str) -> StreamError {
+    StreamError::Damaged(why.to_owned())
+}
+
+fn from_json<T: DeserializeOwned>(payload: &[u8]) -> Result<T, StreamError> {
+    serde_json::from_slice(payload).map_err(|error| StreamError::Damaged(error.to_string()))
+}
