@@ -93,6 +93,29 @@ fn a_slot_contains_only_its_own_events() {
 }
 
 #[test]
+fn the_last_seconds_are_kept_one_by_one() {
+    let mut run = Run(Analysis::new(Config { recent_seconds: 3, ..Config::default() }));
+    run.apply(0, What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", Capabilities::SENT | Capabilities::RECEIVED)));
+    for n in 0..20 {
+        run.send(1_100 + 20 * n, n, &format!("r{n}"));
+    }
+    for n in 0..20 {
+        run.receive(2_500 + n, n);
+    }
+    run.cpu(2_600, 40);
+    run.0.tick(MonoNs(9_500 * MS));
+    let recent = run.0.time_series().recent();
+    assert_eq!((recent.newest(), recent.len()), (3, 3));
+    assert!(recent.second(0).is_none() && recent.second(4).is_none(), "evicted, and not over");
+    let [second, third, fourth] = [1, 2, 3].map(|at| recent.second(at).expect("it is kept"));
+    assert_eq!([second, third, fourth].map(|slot| slot.passed.tokens_sent), [20, 0, 0]);
+    assert_eq!([second, third, fourth].map(|slot| slot.hops[0].backlog_max), [20, 20, 0], "frames wait until 2.5 s");
+    assert_eq!([second, third, fourth].map(|slot| slot.gap.count()), [0, 20, 0]);
+    let index = recent.thread_index(RECEIVER).expect("it receives");
+    assert_eq!(third.threads[index].map(|spent| spent.on_ns), Some(40 * MS));
+}
+
+#[test]
 fn halved_slots_add_up_to_the_totals() {
     let mut run = Run::new(20);
     for n in 0..500 {

@@ -13,7 +13,7 @@ use trace::Config;
 use trace::detect::Severity;
 use tui::Screen;
 
-use crate::args::{LiveArgs, OutcomeArgs};
+use crate::args::{LiveArgs, OutcomeArgs, ScreenArgs};
 use crate::config::Configured;
 use crate::headless::{self, Progress};
 use crate::output;
@@ -51,6 +51,7 @@ pub(crate) fn watch(
         limits: args.limits.limits(),
         engines: engines::FACTS,
         chunk_history: args.screen.chunk_history(args.outcome),
+        recent_seconds: ScreenArgs::recent_seconds(args.outcome),
     };
     let files = args.record.files();
     if files.payload == Payload::Tokens {

@@ -1,5 +1,10 @@
-//! Time series of a run: traffic and backlogs per time slot, in bounded memory. Counters are read only at the end of a slot, so frames and
+//! Time series of a run: traffic and backlogs per second, in bounded memory. Counters are read only at the end of a second, so frames and
 //! tokens add no cost.
+//!
+//! The whole run is kept in slots that are joined when there are too many. A screen also keeps the last hour second by second.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::clock::MonoNs;
 use crate::event::ThreadPart;
@@ -7,18 +12,23 @@ use crate::id::ThreadId;
 use crate::ledger::{Ledger, Thread, TimeUse};
 use crate::stats::{Series, Slot, Tally};
 
-/// Length of a slot before the first halving.
+/// Length of a slot before the first joining.
 const SLOT_NS: u64 = 1_000_000_000;
 /// Maximum number of hop names with a series. Others count only in the totals.
 const HOPS: usize = 32;
-/// Maximum number of threads with a series: main threads and threads that receive frames, in the order first observed.
+/// Maximum number of threads with a series: main threads and threads that receive frames, in the order first observed. A screen shows as
+/// many others.
 const THREADS: usize = 32;
+
+/// Seconds that a screen keeps: an hour. A second takes 1 KiB with two hops and ten threads, and 7 KiB at the limits; each bucket of its
+/// durations adds 8 bytes.
+pub const SCREEN_SECONDS: usize = 3_600;
 
 /// Defines counters that are combined one by one.
 macro_rules! counters {
     ($(#[$about:meta])* $name:ident { $($(#[$doc:meta])* $counter:ident,)+ }) => {
         $(#[$about])*
-        #[derive(Clone, Copy, Debug, Default)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct $name {
             $($(#[$doc])* pub $counter: u64,)+
         }
@@ -34,7 +44,7 @@ macro_rules! counters {
 counters! {
     /// Counters of one slot.
     SlotCounts {
-        /// Requests that began.
+        /// Requests seen for the first time.
         begun,
         /// Requests that finished.
         finished,
@@ -52,8 +62,10 @@ counters! {
         chunks_merged,
         /// Chunks proven lost.
         chunks_dropped,
-        /// Drops predicted from the known behaviour of the release.
+        /// Chunks predicted to be lost, from the known behaviour of the release.
         dropped_predicted,
+        /// Chunks predicted to be merged.
+        merged_predicted,
         /// Observations missed by tokengap.
         events_missed,
     }
@@ -62,13 +74,13 @@ counters! {
 counters! {
     /// Traffic on the hops of one name in a slot.
     HopSlotCounts {
-        /// Frames sent.
+        /// Frames that entered the hop.
         frames_sent,
         /// Frames received.
         frames_received,
-        /// Chunks in the sent frames.
+        /// Chunks in the frames.
         chunks,
-        /// Bytes of the sent frames.
+        /// Bytes of the frames.
         bytes,
         /// Finished wakeups of the receivers.
         wakeups,
@@ -76,11 +88,11 @@ counters! {
 }
 
 /// The hops of one name in a slot.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HopSlot {
-    /// Counters of the slot.
+    /// Traffic.
     pub passed: HopSlotCounts,
-    /// In frames.
+    /// Largest backlog, in frames.
     pub backlog_max: u64,
     /// Largest sample of the bytes in kernel queues; `None` without a sample.
     pub kernel_bytes_max: Option<u64>,
@@ -89,9 +101,9 @@ pub struct HopSlot {
 }
 
 /// All values of one slot.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SlotValues {
-    /// Counters of the slot.
+    /// Counters.
     pub passed: SlotCounts,
     /// Live requests at its end; for joined slots the maximum.
     pub live: u64,
@@ -99,19 +111,19 @@ pub struct SlotValues {
     pub gap: Tally,
     /// Indexed as [`Ledger::groups`]; hops first observed later are missing at the end.
     pub hops: Vec<HopSlot>,
-    /// Indexed as [`TimeSeries::threads`]; `None` without samples.
+    /// Indexed as [`RecentSeconds::thread_index`]; `None` without samples.
     pub threads: Vec<Option<TimeUse>>,
 }
 
 impl Slot for SlotValues {
-    fn join(&mut self, next: Self) {
+    fn join(&mut self, next: &Self) {
         self.passed = self.passed.combine(next.passed, u64::saturating_add);
         self.live = self.live.max(next.live);
         self.gap.add(&next.gap);
         if self.hops.len() < next.hops.len() {
             self.hops.resize_with(next.hops.len(), HopSlot::default);
         }
-        for (hop, next) in self.hops.iter_mut().zip(next.hops) {
+        for (hop, next) in self.hops.iter_mut().zip(&next.hops) {
             hop.passed = hop.passed.combine(next.passed, u64::saturating_add);
             hop.backlog_max = hop.backlog_max.max(next.backlog_max);
             hop.kernel_bytes_max = hop.kernel_bytes_max.max(next.kernel_bytes_max);
@@ -120,7 +132,7 @@ impl Slot for SlotValues {
         if self.threads.len() < next.threads.len() {
             self.threads.resize(next.threads.len(), None);
         }
-        for (thread, next) in self.threads.iter_mut().zip(next.threads) {
+        for (thread, &next) in self.threads.iter_mut().zip(&next.threads) {
             *thread = match (*thread, next) {
                 (Some(a), Some(b)) => Some(a.plus(b)),
                 (a, b) => a.or(b),
@@ -171,15 +183,23 @@ impl Reading {
         }
     }
 
-    /// Adds threads first observed in the slot that ends, since their samples began in it.
-    fn add_threads(&mut self, ledger: &Ledger) {
-        let is_relevant = |t: &&Thread| t.total().is_some() && (t.is_receiver() || t.part == Some(ThreadPart::Main));
-        for thread in ledger.threads().iter().filter(is_relevant) {
-            if self.threads.len() < THREADS && self.threads.iter().all(|t| t.0 != thread.id) {
+    /// Adds threads first observed in the slot that ends, since their samples began in it; `others` that are not on the token path.
+    fn add_threads(&mut self, ledger: &Ledger, others: usize) {
+        let known = self.threads.iter().filter_map(|thread| ledger.thread(thread.0));
+        let mut on_path = known.filter(|thread| is_on_path(thread)).count();
+        for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
+            let fits = if is_on_path(thread) { on_path < THREADS } else { self.threads.len() - on_path < others };
+            if fits && self.threads.iter().all(|known| known.0 != thread.id) {
+                on_path += usize::from(is_on_path(thread));
                 self.threads.push((thread.id, TimeUse::default()));
             }
         }
     }
+}
+
+/// Whether the thread receives frames or is a process's main thread.
+fn is_on_path(thread: &Thread) -> bool {
+    thread.is_receiver() || thread.part == Some(ThreadPart::Main)
 }
 
 fn passed(ledger: &Ledger) -> SlotCounts {
@@ -195,6 +215,7 @@ fn passed(ledger: &Ledger) -> SlotCounts {
         chunks_merged: totals.chunks.outcomes.merged,
         chunks_dropped: totals.chunks.outcomes.dropped,
         dropped_predicted: totals.predicted.dropped,
+        merged_predicted: totals.predicted.merged,
         events_missed: totals.missed.reported(),
     }
 }
@@ -215,39 +236,116 @@ fn spent(ledger: &Ledger, id: ThreadId, since: TimeUse) -> Option<TimeUse> {
     (spent.interval_ns > 0).then_some(spent)
 }
 
+/// The last seconds of a run, one slot each. A clone shares the slots.
+#[derive(Clone, Debug, Default)]
+pub struct RecentSeconds {
+    begun: Option<MonoNs>,
+    slots: VecDeque<Arc<SlotValues>>,
+    /// Number of seconds that are over.
+    count: u64,
+    threads: Vec<ThreadId>,
+}
+
+impl RecentSeconds {
+    /// Start of the run's first second; `None` before the first event.
+    pub fn begun(&self) -> Option<MonoNs> {
+        self.begun
+    }
+
+    /// Number of the newest second that is over, counted from 0 at the first event.
+    pub fn newest(&self) -> u64 {
+        self.count.saturating_sub(1)
+    }
+
+    /// Number of seconds kept.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether no second is over, or none is kept.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Values of a second; `None` if it is not over, or not kept any more.
+    pub fn second(&self, second: u64) -> Option<&SlotValues> {
+        let back = usize::try_from(self.count.checked_sub(second)?).ok()?;
+        self.slots.get(self.slots.len().checked_sub(back)?).map(|slot| &**slot)
+    }
+
+    /// Index of a thread in [`SlotValues::threads`].
+    pub fn thread_index(&self, thread: ThreadId) -> Option<usize> {
+        self.threads.iter().position(|id| *id == thread)
+    }
+
+    /// Adds `count` seconds with the same values, and keeps at most `max`.
+    pub fn enter(&mut self, slot: &Arc<SlotValues>, count: u64, max: usize) {
+        self.count = self.count.saturating_add(count);
+        for _ in 0..count.min(max as u64) {
+            if self.slots.len() == max {
+                self.slots.pop_front();
+            }
+            self.slots.push_back(Arc::clone(slot));
+        }
+    }
+}
+
 /// Time series of a run.
 #[derive(Debug)]
 pub struct TimeSeries {
     max: usize,
     series: Option<Series<SlotValues>>,
-    /// Counters at the start of the current slot.
+    /// Counters at the start of the current second.
     last: Reading,
+    /// End of the current second.
     due: MonoNs,
+    recent: RecentSeconds,
+    /// Maximum number of slots in `recent`.
+    recent_max: usize,
 }
 
 impl TimeSeries {
-    /// Creates an empty time series that keeps at most `most` slots.
-    pub(crate) fn new(max: usize) -> Self {
-        Self { max, series: None, last: Reading::default(), due: MonoNs(0) }
+    /// Creates an empty time series that keeps at most `max` slots, and in addition the last `recent_max` seconds.
+    pub(crate) fn new(max: usize, recent_max: usize) -> Self {
+        Self {
+            max,
+            series: None,
+            last: Reading::default(),
+            due: MonoNs(0),
+            recent: RecentSeconds::default(),
+            recent_max,
+        }
     }
 
-    /// Closes slots that end before `now`. Call it before applying an event of that time.
+    /// Closes seconds that end before `now`. Call it before applying an event of that time.
     pub(crate) fn at(&mut self, now: MonoNs, ledger: &mut Ledger) {
         if now < self.due {
             return;
         }
-        if let Some(series) = &mut self.series {
-            self.last.add_threads(ledger);
-            let running = self.last.moment(ledger);
-            ledger.next_slot();
-            self.last.advance(ledger, self.due);
-            series.close(now, running, || self.last.moment(ledger));
-            self.due = series.due();
-        } else {
-            let series = Series::new(now, SLOT_NS, self.max);
-            self.due = series.due();
-            self.series = Some(series);
+        let Some(series) = &mut self.series else {
+            self.series = Some(Series::new(now, SLOT_NS, self.max));
+            self.recent.begun = Some(now);
+            self.due = MonoNs(now.0.saturating_add(SLOT_NS));
+            return;
+        };
+        if self.due.0 == u64::MAX {
+            return;
         }
+        self.last.add_threads(ledger, if self.recent_max > 0 { THREADS } else { 0 });
+        let over = Arc::new(self.last.moment(ledger));
+        ledger.next_slot();
+        self.last.advance(ledger, self.due);
+        series.enter(&over, 1);
+        self.recent.enter(&over, 1, self.recent_max);
+        let silent = now.since(self.due) / SLOT_NS;
+        if silent > 0 {
+            let empty = Arc::new(self.last.moment(ledger));
+            series.enter(&empty, silent);
+            self.recent.enter(&empty, silent, self.recent_max);
+        }
+        self.due = MonoNs(self.due.0.saturating_add(SLOT_NS.saturating_mul(silent + 1)));
+        self.recent.threads.clear();
+        self.recent.threads.extend(self.last.threads.iter().map(|thread| thread.0));
     }
 
     /// Start of the first slot; `None` before the first event.
@@ -265,15 +363,30 @@ impl TimeSeries {
         let Some(series) = &self.series else {
             return Vec::new();
         };
-        let mut moments = series.slots().to_vec();
-        if ledger.now() > series.running_from() {
-            moments.push(self.last.moment(ledger));
-        }
-        moments
+        let is_running = ledger.now().0 > self.due.0.saturating_sub(SLOT_NS);
+        series.slots_with(is_running.then(|| self.last.moment(ledger)).as_ref())
     }
 
-    /// Threads covered by [`SlotValues::threads`], in its order.
-    pub fn threads(&self) -> impl Iterator<Item = ThreadId> + '_ {
-        self.last.threads.iter().map(|t| t.0)
+    /// Threads on the token path, with their indices in [`SlotValues::threads`].
+    pub fn threads<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = (usize, &'a Thread)> {
+        let known = self.last.threads.iter().enumerate();
+        known.filter_map(|(index, thread)| Some((index, ledger.thread(thread.0)?))).filter(|(_, t)| is_on_path(t))
+    }
+
+    /// The last seconds; empty unless they are kept.
+    pub fn recent(&self) -> &RecentSeconds {
+        &self.recent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_second_at_the_limits_takes_seven_kilobytes() {
+        // Without the buckets of its durations.
+        let bytes = size_of::<SlotValues>() + HOPS * size_of::<HopSlot>() + 2 * THREADS * size_of::<Option<TimeUse>>();
+        assert_eq!(bytes, 6_840);
     }
 }

@@ -214,11 +214,7 @@ pub(super) fn series(ledger: &Ledger, time_series: &TimeSeries, (from, to): (Mon
         },
         gap_ns: ledger.observes_gaps().then(|| spread(&moments.iter().map(|m| Some(&m.gap)))),
         hops: names.filter_map(|(place, group)| hop(ledger, place, &group.name, &moments)).collect(),
-        threads: time_series
-            .threads()
-            .enumerate()
-            .filter_map(|(place, id)| thread(ledger.thread(id)?, place, &moments))
-            .collect(),
+        threads: time_series.threads(ledger).filter_map(|(index, of)| thread(of, index, &moments)).collect(),
         events_missed: column(|p| p.events_missed),
     })
 }

@@ -2,24 +2,31 @@
 
 use crate::clock::MonoNs;
 
-pub(crate) trait Slot {
-    /// Merges the following slot into this one.
-    fn join(&mut self, next: Self);
+pub(crate) trait Slot: Clone {
+    /// Merges the following slot into this one. Merging two empty slots must give an empty slot.
+    fn join(&mut self, next: &Self);
 }
 
-/// Closed slots, with the bounds of the current one.
+/// Slots of a run: entered at the base length, and joined to a multiple of it. The last one may be incomplete.
 #[derive(Clone, Debug)]
 pub(crate) struct Series<S> {
     begun: MonoNs,
-    width_ns: u64,
+    base_ns: u64,
+    /// Number of base slots in a slot.
+    scale: u64,
     max: usize,
     slots: Vec<S>,
+    /// The slot that is not complete, if any.
+    partial: Option<S>,
+    /// Number of base slots in it.
+    parts: u64,
 }
 
 impl<S: Slot> Series<S> {
-    /// Starts at `begun` with slots of `width_ns`; keeps at most `most` of them (an even number, at least 2).
-    pub(crate) fn new(begun: MonoNs, width_ns: u64, max: usize) -> Self {
-        Self { begun, width_ns: width_ns.max(1), max: (max - max % 2).max(2), slots: Vec::new() }
+    /// Starts at `begun` with slots of `base_ns`; keeps at most `max` of them (an even number, at least 2).
+    pub(crate) fn new(begun: MonoNs, base_ns: u64, max: usize) -> Self {
+        let max = (max - max % 2).max(2);
+        Self { begun, base_ns: base_ns.max(1), scale: 1, max, slots: Vec::new(), partial: None, parts: 0 }
     }
 
     pub(crate) fn begun(&self) -> MonoNs {
@@ -27,46 +34,36 @@ impl<S: Slot> Series<S> {
     }
 
     pub(crate) fn width_ns(&self) -> u64 {
-        self.width_ns
+        self.base_ns.saturating_mul(self.scale)
     }
 
-    /// Closed slots, oldest first.
-    pub(crate) fn slots(&self) -> &[S] {
-        &self.slots
+    /// All slots, oldest first, with `running` as the base slot that is not over.
+    pub(crate) fn slots_with(&self, running: Option<&S>) -> Vec<S> {
+        let mut slots = self.slots.clone();
+        let mut last = self.partial.clone();
+        if let Some(running) = running {
+            join_or_begin(&mut last, running);
+        }
+        slots.extend(last);
+        slots
     }
 
-    pub(crate) fn running_from(&self) -> MonoNs {
-        MonoNs(self.begun.0.saturating_add(self.width_ns.saturating_mul(self.slots.len() as u64)))
-    }
-
-    pub(crate) fn due(&self) -> MonoNs {
-        MonoNs(self.running_from().0.saturating_add(self.width_ns))
-    }
-
-    /// Closes the current slot with its content and adds empty slots up to `now`. Joining two empty slots must give an empty slot.
-    pub(crate) fn close(&mut self, now: MonoNs, running: S, mut empty: impl FnMut() -> S) {
-        self.push(running);
-        // A long silence adds no more slots than are kept.
-        while now.0 >= self.end() && self.end() < u64::MAX {
-            if self.slots.len() % 2 == 1 {
-                self.slots.push(empty());
+    /// Enters `count` base slots with the same content; all but one must be empty.
+    pub(crate) fn enter(&mut self, slot: &S, count: u64) {
+        let mut left = count;
+        while left > 0 {
+            // Joining an empty slot again changes nothing, so a long silence takes few steps.
+            join_or_begin(&mut self.partial, slot);
+            let parts = left.min(self.scale - self.parts);
+            self.parts += parts;
+            left -= parts;
+            if self.parts == self.scale {
+                self.parts = 0;
+                self.slots.extend(self.partial.take());
             }
-            self.halve();
-        }
-        while now >= self.due() && self.due().0 < u64::MAX {
-            self.push(empty());
-        }
-    }
-
-    /// End of the range that fits in slots of this length.
-    fn end(&self) -> u64 {
-        self.begun.0.saturating_add(self.width_ns.saturating_mul(self.max as u64))
-    }
-
-    fn push(&mut self, slot: S) {
-        self.slots.push(slot);
-        if self.slots.len() == self.max {
-            self.halve();
+            if self.slots.len() == self.max {
+                self.halve();
+            }
         }
     }
 
@@ -74,11 +71,18 @@ impl<S: Slot> Series<S> {
         let mut old = std::mem::take(&mut self.slots).into_iter();
         while let Some(mut slot) = old.next() {
             if let Some(next) = old.next() {
-                slot.join(next);
+                slot.join(&next);
             }
             self.slots.push(slot);
         }
-        self.width_ns = self.width_ns.saturating_mul(2);
+        self.scale = self.scale.saturating_mul(2);
+    }
+}
+
+fn join_or_begin<S: Slot>(last: &mut Option<S>, next: &S) {
+    match last {
+        Some(last) => last.join(next),
+        None => *last = Some(next.clone()),
     }
 }
 
@@ -90,56 +94,54 @@ mod tests {
     struct Sum(u64);
 
     impl Slot for Sum {
-        fn join(&mut self, next: Self) {
+        fn join(&mut self, next: &Self) {
             self.0 += next.0;
         }
     }
 
     #[test]
     fn a_full_series_halves_its_resolution_and_keeps_sum_and_time() {
-        let (mut series, mut running) = (Series::new(MonoNs(7), 10, 8), 0);
-        for at in 7..1007 {
-            if MonoNs(at) >= series.due() {
-                series.close(MonoNs(at), Sum(std::mem::take(&mut running)), || Sum(0));
-            }
-            running += 1;
-            assert!(series.slots().len() < 8);
+        let mut series = Series::new(MonoNs(7), 10, 8);
+        for _ in 0..100 {
+            series.enter(&Sum(10), 1);
+            assert!(series.slots_with(None).len() <= 8);
         }
-        // Each closed slot's content equals its length; the current slot has the rest.
-        assert!(series.slots().iter().all(|s| s.0 == series.width_ns()), "{series:?}");
-        assert_eq!(series.running_from().0, 1007 - running);
+        // Each complete slot's content equals its length; the last slot has the rest.
+        let slots = series.slots_with(Some(&Sum(3)));
+        let (last, complete) = slots.split_last().unwrap();
+        assert!(complete.iter().all(|slot| slot.0 == series.width_ns()), "{series:?}");
+        assert_eq!(complete.len() as u64 * series.width_ns() + last.0, 1003);
     }
 
     #[test]
-    fn closing_after_a_clock_jump_takes_bounded_steps() {
+    fn a_clock_jump_takes_bounded_steps() {
+        #[derive(Clone, Debug, Default)]
+        struct Joined(u64);
+        impl Slot for Joined {
+            fn join(&mut self, next: &Self) {
+                self.0 += 1 + next.0;
+            }
+        }
         let mut series = Series::new(MonoNs(0), 1_000_000_000, 600);
-        let mut made = 0;
-        series.close(MonoNs(u64::MAX), Sum(1), || {
-            made += 1;
-            Sum(0)
-        });
-        assert!(series.slots().len() < 600 && made < 640, "{made}");
-        assert_eq!(series.slots()[0], Sum(1));
+        series.enter(&Joined(0), u64::MAX / 1_000_000_000);
+        let joins: u64 = series.slots_with(None).iter().map(|slot| slot.0).sum();
+        assert!(joins < 20_000, "{joins}");
     }
 
     proptest::proptest! {
         #[test]
-        fn closing_many_empty_slots_at_once_equals_closing_each(
-            begun in 0..50_u64, width in 1..20_u64, max in 2..9_usize, jumps in proptest::collection::vec((0..2000_u64, 0..5_u64), 1..20),
+        fn entering_many_empty_slots_at_once_equals_entering_each(
+            width in 1..20_u64, max in 2..9_usize, entries in proptest::collection::vec((0..200_u64, 0..5_u64), 1..20),
         ) {
-            let mut at_once = Series::new(MonoNs(begun), width, max);
-            let (mut one_by_one, mut now) = (at_once.clone(), begun);
-            for (jump, value) in jumps {
-                now += jump;
-                if MonoNs(now) >= at_once.due() {
-                    at_once.close(MonoNs(now), Sum(value), || Sum(0));
-                    one_by_one.push(Sum(value));
-                    while MonoNs(now) >= one_by_one.due() {
-                        one_by_one.push(Sum(0));
-                    }
-                }
-                proptest::prop_assert_eq!(&at_once.slots, &one_by_one.slots);
-                proptest::prop_assert_eq!(at_once.width_ns, one_by_one.width_ns);
+            let mut at_once = Series::new(MonoNs(0), width, max);
+            let mut one_by_one = at_once.clone();
+            for (empty, value) in entries {
+                at_once.enter(&Sum(value), 1);
+                at_once.enter(&Sum(0), empty);
+                one_by_one.enter(&Sum(value), 1);
+                (0..empty).for_each(|_| one_by_one.enter(&Sum(0), 1));
+                proptest::prop_assert_eq!(at_once.slots_with(None), one_by_one.slots_with(None));
+                proptest::prop_assert_eq!(at_once.width_ns(), one_by_one.width_ns());
             }
         }
     }

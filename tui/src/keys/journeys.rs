@@ -12,8 +12,8 @@ use trace::ledger::Numbers;
 use crate::keys;
 use crate::state::Model;
 use crate::state::action::{Action, Effect, ExportAs, Tab};
+use crate::state::curves::Curves;
 use crate::state::flags::Flag;
-use crate::state::history::Sample;
 use crate::state::model::HopLine;
 use crate::state::row::{Column, Row};
 use crate::state::table::Sort;
@@ -55,9 +55,7 @@ impl Fixture {
             *model.table.next() = row(rid, gap, flag);
         }
         model.findings = vec![finding("ccc", 0), finding("", 20_000_000_000)];
-        for second in 0..100 {
-            model.past.history.enter(second, Sample::default());
-        }
+        model.curves = Curves::of_tokens(0..100);
         let mut fixture = Self { model, ui: Ui { page: 2, ..Ui::default() } };
         fixture.update();
         fixture
@@ -170,7 +168,7 @@ fn enter_on_a_finding_opens_its_request_or_its_time() {
 fn a_paused_view_is_frozen_and_can_be_scrolled_in_time() {
     let mut fixture = Fixture::new();
     fixture.press("p");
-    fixture.model.past.history.enter(150, Sample::default());
+    fixture.model.curves = Curves::of_tokens(0..151);
     assert_eq!(fixture.end(), 99);
     fixture.press("-h");
     assert_eq!((ZOOM[fixture.ui.zoom], fixture.end()), (2, 89));

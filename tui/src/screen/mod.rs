@@ -20,7 +20,7 @@ use ratatui::crossterm::event::Event as Input;
 use session::own;
 use session::{Observer, Run, ScreenCommand, Stage};
 use trace::stats::Distribution;
-use trace::{Analysis, Event, MonoNs};
+use trace::{Event, MonoNs};
 
 use crate::keys;
 use crate::log::LogHold;
@@ -334,10 +334,6 @@ impl Observer for RunView {
     fn event(&mut self, event: &Event<'_>) {
         let mut screen = self.0.borrow_mut();
         screen.changes.count(event);
-    }
-
-    fn tick(&mut self, analysis: &Analysis) {
-        self.0.borrow_mut().views[self.1].model.past.remember(analysis);
     }
 
     fn restart(&mut self) {

@@ -61,6 +61,8 @@ fn line(ledger: &Ledger, found: Health, (place, group, members): (usize, &Group,
     let stage = ledger.processing_stages().iter().find(|p| *p.role == *group.ends.to);
     HopLine {
         name: group.name.clone(),
+        group: place,
+        observes_sends: capabilities(|s| s.sent),
         inside: stage.and_then(|p| Spread::of(&p.inside)),
         busy: busy(ledger, members),
         ends: group.ends.clone(),

@@ -6,13 +6,12 @@ mod labelled;
 pub(crate) mod action;
 #[cfg(test)]
 mod agreement;
+pub(crate) mod curves;
 mod evidence;
 pub(crate) mod fate;
 pub(crate) mod flags;
-pub(crate) mod history;
 mod hops;
 pub(crate) mod model;
-pub(crate) mod past;
 pub(crate) mod pick;
 pub(crate) mod pinned;
 pub(crate) mod pods;

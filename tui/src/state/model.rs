@@ -12,8 +12,8 @@ use trace::ledger::Summary;
 use trace::path::Ends;
 use trace::stats::PerSecond;
 
+use super::curves::Curves;
 use super::flags::{Health, Verdict};
-use super::past::Past;
 use super::pods::PodLine;
 use super::request::Detail;
 use super::table::Table;
@@ -64,7 +64,7 @@ pub(crate) struct Model {
     /// Runs served by other tokengap processes, and the index of the shown one; empty for other sources.
     pub(crate) pods: Vec<PodLine>,
     pub(crate) pod: usize,
-    pub(crate) past: Past,
+    pub(crate) curves: Curves,
     /// Wall clock at the start of the run, in nanoseconds since the epoch; `None` if unknown.
     pub(crate) wall_start_ns: Option<u64>,
 }
@@ -90,6 +90,9 @@ pub(crate) struct GapLine {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct HopLine {
     pub(crate) name: String,
+    /// Index of its group in the ledger.
+    pub(crate) group: usize,
+    pub(crate) observes_sends: bool,
     pub(crate) ends: Ends<Box<str>>,
     pub(crate) health: Health,
     pub(crate) rates: PerSecond,

@@ -8,12 +8,13 @@ use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Numbers, Request, Summary};
+use trace::stats::PerSecond;
 use trace::words::plural;
 
+use super::curves::Curves;
 use super::evidence::Kept;
 use super::flags::{Flag, Flags, Health, Verdict};
 use super::model::{GapLine, Model, RunValues};
-use super::past::{flow, merged_predicted};
 use super::pinned::PinnedHistories;
 use super::pods::{Brief, sum};
 use super::request::Detail;
@@ -30,6 +31,7 @@ impl Model {
         self.engine = engine(ledger);
         self.started = ledger.started().unwrap_or_default();
         self.running_ns = ledger.now().since(self.started);
+        self.curves = Curves::read(analysis);
         self.flow = flow(ledger);
         self.requests = Requests::of(ledger);
         self.abandoned_requests = ledger.abandoned_requests().requests;
@@ -152,6 +154,17 @@ impl Brief {
             verdict: model.verdict,
         }
     }
+}
+
+/// Current rates of the scheduler's sends.
+fn flow(ledger: &Ledger) -> PerSecond {
+    let origin = ledger.hops().iter().find(|hop| hop.origin).or_else(|| ledger.hops().first());
+    origin.map(|hop| ledger.groups()[hop.group].rate.recent(ledger.now())).unwrap_or_default()
+}
+
+/// Chunks predicted to be merged, under the conditions of predicted drops.
+fn merged_predicted(ledger: &Ledger, chunks: &Chunks) -> Option<u64> {
+    chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged)
 }
 
 /// Values shared by all rows of one refresh.

@@ -38,7 +38,7 @@ pub(crate) struct Shares {
 }
 
 impl Shares {
-    pub(super) fn of(spent: &TimeUse) -> Self {
+    pub(crate) fn of(spent: &TimeUse) -> Self {
         let share = |ns| spent.share(ns);
         Self {
             running: share(spent.on_ns),

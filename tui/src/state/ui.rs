@@ -169,7 +169,7 @@ impl Ui {
                 return Some(Effect::Command(ScreenCommand::Play(Play::To(second * 1_000_000_000))));
             }
             Action::At(second) => {
-                let end = *self.paused.get_or_insert(model.past.history.newest());
+                let end = *self.paused.get_or_insert(model.curves.newest());
                 self.back = end.saturating_sub(second);
             }
             Action::Palette => self.dialog = Dialog::Palette(String::new(), 0),
@@ -244,7 +244,7 @@ impl Ui {
 
     /// Second at which the time series end.
     pub(crate) fn time_end(&self, model: &Model) -> u64 {
-        self.paused.unwrap_or(model.past.history.newest()).saturating_sub(self.back)
+        self.paused.unwrap_or(model.curves.newest()).saturating_sub(self.back)
     }
 
     /// Shows `text` until the next key.
@@ -341,9 +341,9 @@ impl Ui {
         } else if let Some(place) = model.hops.iter().position(|line| line.name == *hop) {
             self.open_at(Tab::Hops, place);
         } else {
-            let end = self.paused.unwrap_or(model.past.history.newest());
+            let end = self.paused.unwrap_or(model.curves.newest());
             self.back = end.saturating_sub(model.at_ns(finding) / 1_000_000_000 + ZOOM[self.zoom] * SCROLL);
-            self.back = self.back.min(model.past.history.depth());
+            self.back = self.back.min(model.curves.depth());
             self.go(Tab::Overview);
         }
     }
@@ -376,14 +376,14 @@ impl Ui {
     fn pause(&mut self, model: &Model) {
         match self.paused.take() {
             Some(_) => self.back = 0,
-            None => self.paused = Some(model.past.history.newest()),
+            None => self.paused = Some(model.curves.newest()),
         }
     }
 
     fn scroll(&mut self, by: isize, model: &Model) {
         let step = by.unsigned_abs() as u64 * SCROLL * ZOOM[self.zoom];
         self.back = if by < 0 { self.back.saturating_add(step) } else { self.back.saturating_sub(step) };
-        self.back = self.back.min(model.past.history.depth());
+        self.back = self.back.min(model.curves.depth());
     }
 
     fn edit(&mut self, change: impl FnOnce(&mut String)) {

@@ -6,8 +6,8 @@ use super::pad::Pad;
 use super::position::wall;
 use crate::state::Model;
 use crate::state::action::Action;
+use crate::state::curves::{Curves, Metric};
 use crate::state::flags::Health;
-use crate::state::history::{History, Metric};
 use crate::state::ui::{Ui, ZOOM};
 use crate::theme::Ink;
 
@@ -19,9 +19,9 @@ const LABEL: u16 = 14;
 const SCALE: u16 = 11;
 
 /// One time series to draw.
-pub(super) struct Line<'a, T> {
+pub(super) struct Line<'a> {
     pub(super) label: &'a str,
-    pub(super) metric: Metric<T>,
+    pub(super) metric: Metric<'a>,
     pub(super) show: fn(f64) -> String,
     pub(super) health: Health,
 }
@@ -48,16 +48,16 @@ impl Window {
     }
 
     /// Number of slots with recorded data that fit into `columns`.
-    fn slots<T: Copy>(self, history: &History<T>, columns: u16) -> u16 {
-        let since = history.newest().saturating_sub(history.depth());
+    fn slots(self, curves: &Curves, columns: u16) -> u16 {
+        let since = curves.newest().saturating_sub(curves.depth());
         let recorded = (self.end.saturating_sub(since) + 1).div_ceil(self.step.max(1));
         columns.min(recorded.min(u64::from(u16::MAX)) as u16).max(1)
     }
 
-    /// Maximum of each slot, stretched to `columns`.
-    pub(super) fn values<T: Copy>(self, history: &History<T>, metric: Metric<T>, columns: u16) -> Vec<Option<f64>> {
-        let slots = self.slots(history, columns);
-        let values = history.series(metric, self.end, self.step, slots.into());
+    /// Value of each slot, stretched to `columns`.
+    pub(super) fn values(self, curves: &Curves, metric: Metric<'_>, columns: u16) -> Vec<Option<f64>> {
+        let slots = self.slots(curves, columns);
+        let values = curves.values(metric, self.end, self.step, slots.into());
         let column = |at: u16| values[usize::from(at) * values.len() / usize::from(columns)];
         (0..columns).map(column).collect()
     }
@@ -72,20 +72,14 @@ impl Window {
 
     /// Start and end of the span shown in `columns`, in nanoseconds since the start of the run.
     fn ends(self, columns: u16, model: &Model) -> [u64; 2] {
-        let slots = u64::from(self.slots(&model.past.history, columns));
+        let slots = u64::from(self.slots(&model.curves, columns));
         let to = self.end + 1;
         [to.saturating_sub(slots * self.step), to].map(|second| second * SECOND_NS)
     }
 
     /// Makes each of `columns` clickable, in the area from `(x, y)` on, `rows` high. A click jumps to the second of the column.
-    pub(super) fn clicks<T: Copy>(
-        self,
-        pad: &mut Pad<'_>,
-        (x, y): (u16, u16),
-        (columns, rows): (u16, u16),
-        history: &History<T>,
-    ) {
-        let slots = u64::from(self.slots(history, columns));
+    pub(super) fn clicks(self, pad: &mut Pad<'_>, (x, y): (u16, u16), (columns, rows): (u16, u16), curves: &Curves) {
+        let slots = u64::from(self.slots(curves, columns));
         let first = (self.end + 1).saturating_sub(slots * self.step);
         for column in 0..columns {
             let slot = u64::from(column) * slots / u64::from(columns);
@@ -111,13 +105,13 @@ impl Window {
 }
 
 /// Draws `line` into all rows of the pad. An unobserved column stays blank; a zero is a dot.
-pub(super) fn draw<T: Copy>(pad: &mut Pad<'_>, line: &Line<'_, T>, history: &History<T>, window: Window) {
+pub(super) fn draw(pad: &mut Pad<'_>, line: &Line<'_>, curves: &Curves, window: Window) {
     let rows = pad.height();
     if rows == 0 {
         return;
     }
     let width = columns(pad.width());
-    let values = window.values(history, line.metric, width);
+    let values = window.values(curves, line.metric, width);
     let top = values.iter().flatten().copied().fold(0.0, f64::max);
     pad.fit(1, rows - 1, LABEL, line.label, Ink::Head);
     if values.iter().all(Option::is_none) {

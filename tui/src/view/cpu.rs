@@ -2,13 +2,14 @@
 
 use outputs::report::StackLine;
 use session::units::{count, known};
+use trace::time_series::SlotValues;
 
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use crate::state::Model;
 use crate::state::action::Tab;
+use crate::state::curves::Metric;
 use crate::state::flags::Health;
-use crate::state::history::{Metric, ThreadSample};
 use crate::state::threads::{Shares, ThreadLine};
 use crate::state::ui::Ui;
 use crate::theme::Ink;
@@ -75,21 +76,23 @@ fn over_time(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, mode
     let time_range = window.words(chart::columns(pad.width()), model);
     let thread_name = format!("{} {} {}", thread.role, thread.name, thread.id.tid);
     pad.rule(y, &format!("{thread_name}: {time_range}"));
-    let Some(history) = model.past.threads.get(&thread.id) else {
-        return y + 1;
+    let Some(index) = model.curves.thread_index(thread.id) else {
+        pad.text(1, y + 1, "no curve: not among the threads that are kept second by second", Ink::Dim);
+        return y + 2;
     };
+    let of = |slot: &SlotValues| slot.threads.get(index)?.as_ref().map(Shares::of);
     let show = |share: f64| format!("{:.0}%", share * 100.0);
-    let metrics: [(&str, Metric<ThreadSample>, Health); 3] = [
-        ("running", |s| s.running.map(f64::from), Health::Good),
-        ("lacks a CPU", |s| s.waiting.map(f64::from), Health::Warning),
-        ("quota", |s| s.throttled.map(f64::from), Health::Warning),
+    let metrics: [(&str, Metric<'_>, Health); 3] = [
+        ("running", Metric::Maximum(&|slot| Some(of(slot)?.running)), Health::Good),
+        ("lacks a CPU", Metric::Maximum(&|slot| of(slot)?.waiting), Health::Warning),
+        ("quota", Metric::Maximum(&|slot| of(slot)?.throttled), Health::Warning),
     ];
     let rows = (pad.height().saturating_sub(y + 1) / metrics.len() as u16).clamp(1, max_rows);
     for (place, &(label, metric, health)) in metrics.iter().enumerate() {
         let line = Line { label, metric, show, health };
         let y = y + 1 + place as u16 * rows;
         if y + rows <= pad.height() {
-            chart::draw(&mut pad.below(y, rows), &line, history, window);
+            chart::draw(&mut pad.below(y, rows), &line, &model.curves, window);
         }
     }
     y + 1 + rows * metrics.len() as u16

@@ -2,13 +2,14 @@
 
 use outputs::report::Spread;
 use session::units::{bytes, count, duration, known, rate};
+use trace::time_series::SlotValues;
 
 use super::chart::{self, Line, Window};
 use super::pad::Pad;
 use crate::state::Model;
 use crate::state::action::Tab;
+use crate::state::curves::Metric;
 use crate::state::flags::Health;
-use crate::state::history::{HopSample, Metric};
 use crate::state::model::{CLASSES, HopLine};
 use crate::state::ui::Ui;
 use crate::theme::Ink;
@@ -170,23 +171,31 @@ fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
 
 /// Time series of the hop, right of the histogram: backlog, and if there is room queue wait and rate.
 fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &Ui) {
-    let Some(history) = model.past.hops.get(&hop.name) else {
-        return;
-    };
     let window = Window::of(model, ui);
     let columns = pad.width().saturating_sub(x + 1);
-    let line = |label, metric: Metric<HopSample>, show| Line { label, metric, show, health: Health::Good };
-    let lines: [Line<'_, HopSample>; 3] = [
-        line("backlog", |s| s.backlog.map(f64::from), |n| count(n as u64)),
-        line("queue wait p99", |s| s.queue_wait_p99.map(f64::from), |ns| duration(ns as u64)),
-        line("frames/s", |s| Some(f64::from(s.frames)), rate),
+    if model.curves.is_empty() {
+        return;
+    }
+    let backlog = |slot: &SlotValues| {
+        hop.backlog?;
+        Some(slot.hops.get(hop.group).map_or(0, |of| of.backlog_max) as f64)
+    };
+    let frames = |slot: &SlotValues| {
+        let passed = slot.hops.get(hop.group).map(|of| of.passed).unwrap_or_default();
+        Some(if hop.observes_sends { passed.frames_sent } else { passed.frames_received } as f64)
+    };
+    let line = |label, metric, show| Line { label, metric, show, health: Health::Good };
+    let lines: [Line<'_>; 3] = [
+        line("backlog", Metric::Maximum(&backlog), |n| count(n as u64)),
+        line("queue wait p99", Metric::QueueWaitP99 { group: hop.group }, |ns| duration(ns as u64)),
+        line("frames/s", Metric::Maximum(&frames), rate),
     ];
     let rows = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, lines.len() as u16);
     for (place, line) in lines.iter().take(rows.into()).enumerate() {
         let y = y + place as u16 * TREND_ROWS;
-        let values = window.values(history, line.metric, columns);
-        let top = values.iter().flatten().copied().fold(0.0, f64::max);
-        let max = format!(" max {} ", (line.show)(top));
+        let values = window.values(&model.curves, line.metric, columns);
+        let top = values.iter().flatten().copied().reduce(f64::max);
+        let max = top.map_or_else(|| " not observed ".to_owned(), |top| format!(" max {} ", (line.show)(top)));
         let title_width = columns.saturating_sub(max.len() as u16);
         let title = format!("{}, {}", line.label, window.words(columns, model));
         pad.fit(x, y, title_width, &title, Ink::Head);

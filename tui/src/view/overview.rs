@@ -2,6 +2,7 @@
 
 use outputs::report::Spread;
 use session::units::{clock, count, duration, known, rate};
+use trace::time_series::SlotValues;
 
 use super::chart::{self, Line, Window};
 use super::itl;
@@ -9,8 +10,8 @@ use super::pad::Pad;
 use super::path;
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
+use crate::state::curves::Metric;
 use crate::state::flags::Health;
-use crate::state::history::Sample;
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
@@ -153,13 +154,20 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, (model, ui): (&Model, &Ui)) -
     let columns = chart::columns(pad.width());
     pad.rule(y, &window.words(columns, model));
     let worst = model.hops.iter().map(|h| h.health).max().unwrap_or_default();
+    let tokens = |slot: &SlotValues| Some(slot.passed.tokens_sent as f64);
+    let backlog = |slot: &SlotValues| backlog(model, slot);
+    let lost = |slot: &SlotValues| harm(model, slot).map(|harm| harm.lost as f64);
+    let merged = |slot: &SlotValues| harm(model, slot).map(|harm| harm.merged as f64);
+    let live = |slot: &SlotValues| Some(slot.live as f64);
+    let number: fn(f64) -> String = |n| count(n as u64);
+    let line = |label, metric, show, health| Line { label, metric, show, health };
     let all = [
-        Line { label: "tokens/s", metric: |s: &Sample| Some(s.tokens), show: rate, health: Health::Good },
-        Line { label: "backlog", metric: |s| s.backlog, show: |n| count(n as u64), health: worst },
-        Line { label: "gap p99", metric: |s| s.gap_p99, show: |ns| duration(ns as u64), health: Health::Good },
-        Line { label: "chunks lost", metric: |s| s.lost, show: |n| count(n as u64), health: Health::Critical },
-        Line { label: "chunks merged", metric: |s| s.merged, show: |n| count(n as u64), health: Health::Good },
-        Line { label: "live requests", metric: |s| Some(s.live), show: |n| count(n as u64), health: Health::Good },
+        line("tokens/s", Metric::Maximum(&tokens), rate, Health::Good),
+        line("backlog", Metric::Maximum(&backlog), number, worst),
+        line("gap p99", Metric::GapP99, |ns| duration(ns as u64), Health::Good),
+        line("chunks lost", Metric::Maximum(&lost), number, Health::Critical),
+        line("chunks merged", Metric::Maximum(&merged), number, Health::Good),
+        line("live requests", Metric::Maximum(&live), number, Health::Good),
     ];
     let mut at = y + 1;
     let axis = u16::from(pad.height() >= 30);
@@ -169,15 +177,37 @@ fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, (model, ui): (&Model, &Ui)) -
         if at + rows > pad.height() {
             break;
         }
-        chart::draw(&mut pad.below(at, rows), line, &model.past.history, window);
+        chart::draw(&mut pad.below(at, rows), line, &model.curves, window);
         at += rows;
     }
-    window.clicks(pad, (chart::LEFT, y + 1), (columns, at - y - 1), &model.past.history);
+    window.clicks(pad, (chart::LEFT, y + 1), (columns, at - y - 1), &model.curves);
     if at + reserved < pad.height() {
         window.axis(pad, (chart::LEFT, at), columns, model);
         at += 1;
     }
     at
+}
+
+/// Sum over hops of the largest backlog in frames; `None` if receives are not observed.
+fn backlog(model: &Model, slot: &SlotValues) -> Option<f64> {
+    let is_observed = model.hops.iter().any(|hop| hop.backlog.is_some());
+    is_observed.then(|| slot.hops.iter().map(|hop| hop.backlog_max).sum::<u64>() as f64)
+}
+
+/// Lost and merged chunks in a slot.
+struct SlotHarm {
+    lost: u64,
+    merged: u64,
+}
+
+/// Confirmed if deliveries are observable, else predicted; `None` if neither is known.
+fn harm(model: &Model, slot: &SlotValues) -> Option<SlotHarm> {
+    let passed = &slot.passed;
+    if model.chunks.merged.is_some() && model.chunks.dropped_confirmed.is_some() {
+        return Some(SlotHarm { lost: passed.chunks_dropped, merged: passed.chunks_merged });
+    }
+    let is_predicted = model.merged_predicted.is_some() && model.chunks.dropped_predicted.is_some();
+    is_predicted.then_some(SlotHarm { lost: passed.dropped_predicted, merged: passed.merged_predicted })
 }
 
 fn findings(pad: &mut Pad<'_>, y: u16, model: &Model) {

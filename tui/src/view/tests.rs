@@ -121,7 +121,6 @@ fn race() -> Fixture {
         }
         if frame % 5 == 0 {
             fixture.scene.tick(at + 10 * MS);
-            fixture.model.past.remember(&fixture.scene.analysis);
         }
     }
     fixture.refresh();
@@ -140,7 +139,6 @@ fn tapped_with_history(chunk_history: usize) -> Fixture {
         fixture.scene.send_on(0, at, &[("5b92f00d", 1, frame as u32 + 1)], None);
         fixture.scene.send_on(1, at + 2 * MS, &[("5b92f00d", 1, frame as u32 + 1)], None);
         fixture.scene.tick(at + 3 * MS);
-        fixture.model.past.remember(&fixture.scene.analysis);
     }
     fixture.refresh();
     fixture
@@ -306,7 +304,6 @@ fn the_cpu_tab_appears_with_thread_samples() {
             };
             fixture.scene.emit(tenth * 100 * MS, What::Cpu(sample));
         }
-        fixture.model.past.remember(&fixture.scene.analysis);
     }
     let (id, by) = (FrameId::new(HopId(0), 0, 150), Some(ThreadId { pid: 4_000, tid: 4_321 }));
     let received = Received { by, ..Received::new(id) };

@@ -123,6 +123,7 @@ fn watch(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) -> an
         limits: args.limits.limits(),
         engines: engines::FACTS,
         chunk_history: args.screen.chunk_history(args.outcome),
+        recent_seconds: ScreenArgs::recent_seconds(args.outcome),
     };
     let pod = |(place, remote)| {
         let observer: Box<dyn Observer> = match &screen {
