@@ -90,7 +90,7 @@ make_root() {
     -o "Dir::Cache=$arm/cache" -o "Dir::State::Status=$arm/status" -o APT::Architecture=arm64 -o APT::Architectures=arm64
     -o APT::Sandbox::User=root -o Debug::NoLocking=1)
   "${get[@]}" update >"$arm/log"
-  "${get[@]}" -y --no-install-recommends --download-only install bash dash coreutils util-linux mount busybox-static kmod libc-bin grep sed \
+  "${get[@]}" -y --no-install-recommends --download-only install bash dash coreutils util-linux mount busybox-static kmod libc-bin grep sed diffutils \
     dpkg gzip tar libstdc++6 python3 python3-minimal libpython3.11-stdlib >>"$arm/log"
   local deb wheel
   for deb in "$arm"/cache/archives/*.deb; do dpkg -x "$deb" "$arm/root"; done

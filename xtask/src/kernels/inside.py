@@ -203,7 +203,7 @@ def installed(release: Path) -> dict[str, Cell]:
             install = ["tar", "-C", root, "-xzf", release]
         done = subprocess.run(install, capture_output=True, text=True)
         if done.returncode:
-            return {f"installed: {name}": other("wrong", done.stderr.strip()[-200:])}
+            return {f"installed: {name}": other("wrong", " ".join(done.stderr.split())[-200:])}
         return {f"installed: {name}": demo(next(root.glob(program)))}
 
 
