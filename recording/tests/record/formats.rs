@@ -10,7 +10,7 @@ use super::{Folder, open};
 
 /// Report of a complete recording in format 2.0.
 fn report(name: &str) -> Report {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures");
     let recording = open(folder.join(format!("2.0-{name}.tgap")));
     assert!(recording.is_indexed() && recording.missing().is_none());
     let (analysis, input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("it reads");
@@ -99,7 +99,7 @@ fn a_stopped_tokenizer_of_a_real_server_is_reported_as_stopped() {
 #[test]
 fn another_major_version_is_refused_with_its_number() {
     let (_folder, file) = Folder::with_run();
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/recordings/2.0-demo-race.tgap");
+    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures/2.0-demo-race.tgap");
     let mut bytes = std::fs::read(fixture).expect("it is read");
     for (major, expected) in [(1, "format 1.0"), (3, "format 3.0")] {
         bytes[8] = major;
