@@ -2,22 +2,11 @@
 
 use logs::{Form, LogLines, Unread};
 
-/// Logs without readable lines.
+/// A log without readable lines.
 #[derive(Debug)]
-pub(crate) struct Logs;
+pub(crate) struct UnreadLog(pub(crate) &'static [Unread]);
 
-const VLLM: Unread = Unread {
-    mark: "(APIServer pid=",
-    name: "vLLM's log",
-    advice: "vLLM logs averages over 10 seconds and no time of a request; `tokengap attach` observes its requests while they run",
-};
-const DYNAMO: Unread = Unread {
-    mark: "dynamo_llm",
-    name: "Dynamo's log",
-    advice: "only the lines of the engine inside Dynamo are read; `tokengap attach` on its worker observes requests while they run",
-};
-
-impl LogLines for Logs {
+impl LogLines for UnreadLog {
     fn name(&self) -> &'static str {
         ""
     }
@@ -31,16 +20,6 @@ impl LogLines for Logs {
     }
 
     fn unread(&self) -> &'static [Unread] {
-        const MARKS: &[Unread] = &[
-            VLLM,
-            Unread { mark: "(EngineCore", ..VLLM },
-            Unread { mark: "Avg prompt throughput: ", ..VLLM },
-            Unread { mark: "[async_llm.py:", ..VLLM },
-            Unread { mark: "vllm.v1.", ..VLLM },
-            DYNAMO,
-            Unread { mark: "dynamo_runtime", ..DYNAMO },
-            Unread { mark: " dynamo.", ..DYNAMO },
-        ];
-        MARKS
+        self.0
     }
 }

@@ -6,17 +6,43 @@ mod response_plane;
 use std::path::Path;
 
 use adapter::discover::{
-    Evidence, FlagName, Origin, Package, Program, Recognise, Release, Role, Setting, Settings, program,
+    EngineKind, Evidence, FlagName, Origin, Package, Program, Recognise, Release, Role, Setting, Settings, program,
 };
 use adapter::requests::ParseRequests;
+use logs::Unread;
 use trace::engine::Mode;
 
+use crate::EngineSupport;
 use crate::sglang::discover::SKIP_TOKENIZER_INIT;
 use crate::sglang::discover::role::TOKENIZER;
 use crate::sglang::discover::streaming::{self, Unset, absent};
+use crate::unread::UnreadLog;
 
 pub use request_plane::Requests;
 pub use response_plane::RESPONSE_PLANE;
+
+/// What tokengap knows of it.
+pub const SUPPORT: EngineSupport = EngineSupport {
+    name: NAME,
+    facts: None,
+    formats: &[],
+    kind: EngineKind::new(&Dynamo),
+    protocols: &[RESPONSE_PLANE],
+    log_lines: &UnreadLog(&[
+        UNREAD,
+        Unread { mark: "dynamo_runtime", ..UNREAD },
+        Unread { mark: " dynamo.", ..UNREAD },
+    ]),
+};
+
+const UNREAD: Unread = Unread {
+    mark: "dynamo_llm",
+    name: "Dynamo's log",
+    advice: "only the lines of the engine inside Dynamo are read; `tokengap attach` on its worker observes requests while they run",
+};
+
+/// Name in records and tables.
+const NAME: &str = "dynamo";
 
 /// Flag of releases before 1.1.0; without it they skip the detokenizer.
 const USE_TOKENIZER: &str = "--use-sglang-tokenizer";
@@ -27,7 +53,7 @@ pub struct Dynamo;
 
 impl Recognise for Dynamo {
     fn name(&self) -> &'static str {
-        "dynamo"
+        NAME
     }
 
     fn title(&self) -> &'static str {

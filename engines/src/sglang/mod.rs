@@ -8,10 +8,24 @@ mod log;
 mod releases;
 pub mod wire;
 
+use adapter::discover::EngineKind;
+
+use crate::EngineSupport;
+
 pub use batches::BATCHES;
 pub use facts::SgLang;
 pub use format::FORMAT;
 pub use log::Log;
+
+/// What tokengap knows of it.
+pub const SUPPORT: EngineSupport = EngineSupport {
+    name: NAME,
+    facts: Some(&SgLang),
+    formats: &[FORMAT, BATCHES],
+    kind: EngineKind::new(&discover::Sglang),
+    protocols: &[],
+    log_lines: &Log,
+};
 
 /// Name in reports, metrics and exports.
 pub const NAME: &str = "sglang";

@@ -7,10 +7,38 @@ mod format;
 mod layout;
 mod response_id;
 
+use adapter::discover::EngineKind;
+use logs::Unread;
+
+use crate::EngineSupport;
+use crate::unread::UnreadLog;
+
 pub use crate::undecoded::Undecoded;
 pub use decoder::Decoder;
 pub use facts::Vllm;
 pub use format::FORMAT;
+
+/// What tokengap knows of it.
+pub const SUPPORT: EngineSupport = EngineSupport {
+    name: NAME,
+    facts: Some(&Vllm),
+    formats: &[FORMAT],
+    kind: EngineKind::new(&discover::VllmServer),
+    protocols: &[],
+    log_lines: &UnreadLog(&[
+        UNREAD,
+        Unread { mark: "(EngineCore", ..UNREAD },
+        Unread { mark: "Avg prompt throughput: ", ..UNREAD },
+        Unread { mark: "[async_llm.py:", ..UNREAD },
+        Unread { mark: "vllm.v1.", ..UNREAD },
+    ]),
+};
+
+const UNREAD: Unread = Unread {
+    mark: "(APIServer pid=",
+    name: "vLLM's log",
+    advice: "vLLM logs averages over 10 seconds and no time of a request; `tokengap attach` observes its requests while they run",
+};
 
 /// Name in reports, metrics and exports.
 pub const NAME: &str = "vllm";

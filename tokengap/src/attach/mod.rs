@@ -128,11 +128,9 @@ impl Attach {
         };
         let mode = engine.settings.mode.as_ref().map(|mode| mode.value);
         let inner = engine.processes.iter().find_map(Process::inner_role);
-        let format = |format: &&Format| {
-            engine.kind.is_some_and(|kind| kind.name() == format.engine)
-                && inner.is_none_or(|role| format.receivers.contains(&role.word()))
-        };
-        let response_id = engines::FORMATS.iter().find(format).and_then(|format| format.response_id);
+        let formats = engine.kind.and_then(|kind| engines::find(kind.name())).map_or(&[][..], |found| found.formats);
+        let receives = |format: &&Format| inner.is_none_or(|role| format.receivers.contains(&role.word()));
+        let response_id = formats.iter().find(receives).and_then(|format| format.response_id);
         let exact_text = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
         let mut egress = Egress::new(mode, exact_text, response_id);
         match &options.tokenizer {

@@ -109,8 +109,8 @@ impl Response {
         let table = Arc::new(Table::default());
         let mut server = Server::new(None);
         server.texts.exact = self.exact;
-        let response_id =
-            engines::FORMATS.iter().find(|format| format.engine == engine).and_then(|format| format.response_id);
+        let format = engines::find(engine).and_then(|found| found.formats.first());
+        let response_id = format.and_then(|format| format.response_id);
         if response_id.is_some() {
             server.texts.detokenizer = Some(table.clone());
         }

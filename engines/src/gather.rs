@@ -1,0 +1,51 @@
+//! Lists over all engines, made at compile time.
+
+/// A static list of what every engine of [`crate::ALL`] has: `gather!(Format, engine => engine.formats)`.
+macro_rules! gather {
+    ($type:ty, $engine:ident => $list:expr) => {{
+        const ENGINES: &[$crate::EngineSupport] = &$crate::ALL;
+        const LISTS: [&[$type]; ENGINES.len()] = {
+            let mut lists: [&[$type]; ENGINES.len()] = [&[]; ENGINES.len()];
+            let mut index = 0;
+            while index < ENGINES.len() {
+                let $engine = &ENGINES[index];
+                lists[index] = $list;
+                index += 1;
+            }
+            lists
+        };
+        const JOINED: [$type; $crate::gather::total_length(&LISTS)] = $crate::gather::join(&LISTS);
+        &JOINED
+    }};
+}
+
+/// Number of items in all lists.
+pub(crate) const fn total_length<T>(lists: &[&[T]]) -> usize {
+    let mut length = 0;
+    let mut index = 0;
+    while index < lists.len() {
+        length += lists[index].len();
+        index += 1;
+    }
+    length
+}
+
+/// The items of all lists, whose number is `N`. At least one list has an item.
+pub(crate) const fn join<T: Copy, const N: usize>(lists: &[&[T]]) -> [T; N] {
+    let mut index = 0;
+    while lists[index].is_empty() {
+        index += 1;
+    }
+    let mut joined = [lists[index][0]; N];
+    let mut length = 0;
+    while index < lists.len() {
+        let mut at = 0;
+        while at < lists[index].len() {
+            joined[length] = lists[index][at];
+            length += 1;
+            at += 1;
+        }
+        index += 1;
+    }
+    joined
+}
