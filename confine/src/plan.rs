@@ -17,10 +17,10 @@ pub enum Work {
     Files,
     /// Like `Files`, with sockets, but without access to other processes.
     Network,
-    /// Like `Network`, and reads the `/proc` entries of other processes that every user may read. Uses eBPF maps that a process with
-    /// [`Self::Attach`] created. Signals and traces no process.
+    /// Like `Network`, and reads the `/proc` entries of other processes that every user may read. Signals and traces no process, and
+    /// makes no call of eBPF.
     Observe,
-    /// Attaches eBPF programs to other processes, and enters their network namespaces, for a process with [`Self::Observe`].
+    /// Attaches eBPF programs to other processes, uses their maps, and enters network namespaces, for a process with [`Self::Observe`].
     Attach,
     /// Opens files of other processes with the rights of their users, for a process with [`Self::Observe`]. Without sockets, except those it
     /// has.

@@ -81,8 +81,7 @@ fn compile(rules: BuildResult<Rules>, otherwise: SeccompAction, matched: Seccomp
     filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())
 }
 
-/// Commands of `bpf` on maps whose descriptor the process holds. They need no capability (before Linux 5.19 only if
-/// `kernel.unprivileged_bpf_disabled` is 0).
+/// Commands of `bpf` on maps whose descriptor the process holds.
 const MAP_COMMANDS: [u64; 5] = [
     1,  // BPF_MAP_LOOKUP_ELEM
     2,  // BPF_MAP_UPDATE_ELEM
@@ -149,9 +148,6 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
         other_namespaces.push(SeccompRule::new(vec![SeccompCondition::new(1, Dword, Ne, NETWORK)?])?);
     }
     rules.insert(libc::SYS_setns, other_namespaces);
-    if work == Work::Observe {
-        rules.insert(libc::SYS_bpf, vec![bpf_other_than(&MAP_COMMANDS)?]);
-    }
     // New processes, and executable memory.
     rules.insert(libc::SYS_clone, vec![argument_has_flag(0, libc::CLONE_THREAD as u64, false)?]);
     for call in [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_pkey_mprotect] {
@@ -188,7 +184,9 @@ fn permitted(work: Work) -> BuildResult<Rules> {
     }
     if work.attaches_programs() {
         rules.insert(libc::SYS_setns, vec![argument_equals(1, NETWORK)?]);
-        rules.insert(libc::SYS_perf_event_open, Vec::new());
+        for call in FORBIDDEN_UNLESS_ATTACHER {
+            rules.insert(*call, Vec::new());
+        }
         requests.extend(PERF_IOCTLS);
     }
     let requests = requests.into_iter().map(|request| argument_equals(1, request));

@@ -206,13 +206,8 @@ const SOCKET_OPTIONS: &[c_long] = &[libc::SYS_getsockopt, libc::SYS_setsockopt];
 const CHECKED: &[c_long] = &[libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_clone];
 
 /// Observation of other processes.
-pub(crate) const PROCESSES: &[c_long] = &[
-    libc::SYS_bpf,
-    libc::SYS_pidfd_open,
-    libc::SYS_inotify_init1,
-    libc::SYS_inotify_add_watch,
-    libc::SYS_inotify_rm_watch,
-];
+pub(crate) const PROCESSES: &[c_long] =
+    &[libc::SYS_pidfd_open, libc::SYS_inotify_init1, libc::SYS_inotify_add_watch, libc::SYS_inotify_rm_watch];
 
 /// Reads of the memory of other processes.
 pub(crate) const MEMORY_OF_OTHERS: &[c_long] = &[libc::SYS_process_vm_readv];
@@ -306,11 +301,10 @@ pub(crate) const FORBIDDEN_FOR_FILES: &[c_long] =
     &[libc::SYS_socket, libc::SYS_connect, libc::SYS_bind, libc::SYS_listen, libc::SYS_accept, libc::SYS_accept4];
 
 /// Calls for the observation of other processes.
-pub(crate) const FORBIDDEN_UNLESS_OBSERVER: &[c_long] =
-    &[libc::SYS_bpf, libc::SYS_pidfd_open, libc::SYS_process_vm_readv];
+pub(crate) const FORBIDDEN_UNLESS_OBSERVER: &[c_long] = &[libc::SYS_pidfd_open, libc::SYS_process_vm_readv];
 
-/// Calls that attach programs to processes. The commands of `bpf` and the namespaces of `setns` are checked.
-pub(crate) const FORBIDDEN_UNLESS_ATTACHER: &[c_long] = &[libc::SYS_perf_event_open];
+/// Calls that attach programs to processes and use their tables. The namespaces of `setns` are checked.
+pub(crate) const FORBIDDEN_UNLESS_ATTACHER: &[c_long] = &[libc::SYS_bpf, libc::SYS_perf_event_open];
 
 /// Calls that [`crate::Work::Attach`] never makes, unlike other observers. Its only sockets are of netlink.
 pub(crate) const FORBIDDEN_FOR_ATTACHER: &[c_long] = &[
@@ -327,7 +321,7 @@ pub(crate) const FORBIDDEN_UNLESS_OPENER: &[c_long] =
     &[libc::SYS_setgroups, libc::SYS_setfsuid, libc::SYS_setfsgid, libc::SYS_capset];
 
 /// Calls on other processes that [`crate::Work::Memory`] and [`crate::Work::Open`] never make.
-pub(crate) const FORBIDDEN_FOR_READERS: &[c_long] = &[libc::SYS_bpf, libc::SYS_perf_event_open, libc::SYS_pidfd_open];
+pub(crate) const FORBIDDEN_FOR_READERS: &[c_long] = &[libc::SYS_pidfd_open];
 
 /// Calls that only [`crate::Work::Move`] makes.
 pub(crate) const FORBIDDEN_UNLESS_MOVE: &[c_long] =

@@ -189,7 +189,7 @@ const ATTEMPTS: &[Attempt] = {
             raw_syscall(libc::SYS_process_vm_readv, [1, 0, 0, 0, 0, 0])
         }),
         // The process that attaches has loaded its programs.
-        (USES_MAP, ONLY_OBSERVERS, |_| bpf(1)),
+        (USES_MAP, ATTACHERS, |_| bpf(1)),
         (LOADS_PROGRAM, [Killed, Refused, Refused, Refused, Allowed], |_| bpf(5)),
         (OPENS_MAP, [Killed, Refused, Refused, Refused, Allowed], |_| bpf(14)),
         (ATTACHES, ATTACHERS, |_| bpf(28)),

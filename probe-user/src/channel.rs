@@ -10,8 +10,8 @@ use rustix::net::{
     SendFlags, recvmsg, sendmsg,
 };
 
-/// Maximum number of descriptors in a message: one for each map of the probe.
-const MAX_DESCRIPTORS: usize = 9;
+/// Maximum number of descriptors in a message: a library, and a pipe for the answer.
+const MAX_DESCRIPTORS: usize = 2;
 
 pub(crate) fn send(socket: BorrowedFd<'_>, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     retry_on_intr(|| {

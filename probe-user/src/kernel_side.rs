@@ -6,19 +6,19 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
 use aya::Ebpf;
-use aya::maps::{Map, MapData, MapError};
+use aya::maps::{Map, MapData, MapError, RingBuf};
 use aya_log::EbpfLogger;
 use probe_ebpf::Offsets;
 
 use crate::attach::{self, AttachMethod, Link};
 use crate::btf::{Btf, VMLINUX};
+use crate::degraded::with_causes;
 use crate::egress::places;
 use crate::load::{self, KernelLog, Settings};
+use crate::loss_counters::LossCounters;
 use crate::options::Options;
-use crate::programs::{Batch, Group, LoadedFacts, MAPS, Refusal, UPROBES, WITH_TLS};
-
-/// Descriptors of the maps by name.
-pub(crate) type Maps = HashMap<&'static str, Map>;
+use crate::programs::{Batch, Group, LoadedFacts, LossCounts, Refusal, TableChange, ThreadEntry, UPROBES, WITH_TLS};
+use crate::tables;
 
 pub(crate) struct KernelSide {
     ebpf: Ebpf,
@@ -34,6 +34,7 @@ pub(crate) struct KernelSide {
     groups: HashMap<Group, Vec<Link>>,
     targets: HashMap<u32, Vec<Link>>,
     kernel_log: Option<EbpfLogger<KernelLog>>,
+    loss_counters: LossCounters,
 }
 
 impl KernelSide {
@@ -69,7 +70,20 @@ impl KernelSide {
         let kernel_log =
             load::shows_kernel_log().then(|| EbpfLogger::init_with_logger(&mut ebpf, KernelLog).ok()).flatten();
         let (groups, targets) = (HashMap::new(), HashMap::new());
-        Ok(Self { ebpf, way, options, offsets, no_types, no_places, has_timeouts, groups, targets, kernel_log })
+        let loss_counters = LossCounters::new();
+        Ok(Self {
+            ebpf,
+            way,
+            options,
+            offsets,
+            no_types,
+            no_places,
+            has_timeouts,
+            groups,
+            targets,
+            kernel_log,
+            loss_counters,
+        })
     }
 
     /// Loads the programs that further targets may need, so that this process can then give up the right to load programs. Programs
@@ -116,13 +130,26 @@ impl KernelSide {
         }
     }
 
-    /// Descriptors of [`MAPS`].
-    pub(crate) fn map_descriptors(&self) -> Result<Vec<BorrowedFd<'_>>, MapError> {
-        let found = MAPS.iter().map(|name| {
-            let map = self.ebpf.map(name).and_then(attach::map_data);
-            map.map(|data| data.fd().as_fd()).ok_or_else(|| unknown_map(name))
-        });
-        found.collect()
+    /// Descriptor of the ring with the observations.
+    pub(crate) fn ring_descriptor(&self) -> Result<BorrowedFd<'_>, Refusal> {
+        let ring = tables::map(&self.ebpf, "RECORDS").map_err(|error| refused("RECORDS", &error))?;
+        let data = attach::map_data(ring).ok_or_else(|| Refusal::Kernel(String::from("RECORDS is not a ring")))?;
+        Ok(data.fd().as_fd())
+    }
+
+    /// Changes a table of the programs.
+    pub(crate) fn change_table(&mut self, change: TableChange) -> Result<(), Refusal> {
+        tables::change(&mut self.ebpf, change).map_err(|error| Refusal::Kernel(format!("{change:?}: {error}")))
+    }
+
+    pub(crate) fn read_losses(&mut self) -> Result<LossCounts, Refusal> {
+        let map = tables::map(&self.ebpf, "LOSSES").map_err(|error| refused("LOSSES", &error))?;
+        let data = attach::map_data(map).ok_or_else(|| Refusal::Kernel(String::from("LOSSES is no array")))?;
+        self.loss_counters.read(data).map_err(|error| refused("LOSSES", &error))
+    }
+
+    pub(crate) fn read_threads(&self) -> Result<Vec<ThreadEntry>, Refusal> {
+        tables::read_threads(&self.ebpf).map_err(|error| refused("THREADS", &error))
     }
 
     /// Attaches a group of programs, unless it is attached.
@@ -191,15 +218,12 @@ impl Drop for KernelSide {
     }
 }
 
-/// Opens the maps with these descriptors, in the order of [`MAPS`].
-pub(crate) fn open_maps(descriptors: Vec<OwnedFd>) -> Result<Maps, MapError> {
-    let opened = MAPS.into_iter().zip(descriptors).map(|(name, descriptor)| {
-        let map = MapData::from_fd(descriptor).and_then(Map::from_map_data)?;
-        Ok((name, map))
-    });
-    opened.collect()
+/// Opens the ring with this descriptor.
+pub(crate) fn open_ring(descriptor: OwnedFd) -> Result<RingBuf<MapData>, Refusal> {
+    let opened = MapData::from_fd(descriptor).and_then(Map::from_map_data).and_then(RingBuf::try_from);
+    opened.map_err(|error| refused("RECORDS", &error))
 }
 
-pub(crate) fn unknown_map(name: &str) -> MapError {
-    MapError::InvalidName { name: name.to_owned() }
+fn refused(name: &str, error: &MapError) -> Refusal {
+    Refusal::Kernel(format!("the table {name}: {}", with_causes(error)))
 }

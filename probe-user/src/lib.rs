@@ -25,6 +25,7 @@ mod kernel_side;
 pub mod library;
 mod load;
 pub mod locator;
+mod loss_counters;
 pub mod matcher;
 pub mod observation;
 pub mod opener;
@@ -42,6 +43,7 @@ mod programs;
 #[cfg(feature = "python-stacks")]
 pub mod python;
 pub mod queue;
+mod tables;
 
 pub use capability::{Capability, Feature, Permissions};
 pub use degraded::{Degraded, Missing};

@@ -1,6 +1,7 @@
 //! Programs and maps of the embedded object, and what is attached where.
 
-use probe_ebpf::Cookie;
+use probe_ebpf::egress::Serves;
+use probe_ebpf::{Capture, Cookie, Loss, Thread};
 
 use crate::degraded::with_causes;
 
@@ -16,9 +17,38 @@ pub(crate) const POLL_LEFT: &str = "poll_left";
 pub(crate) const TLS_ENTERED: &str = "tls_entered";
 pub(crate) const TLS_RETURNED: &str = "tls_returned";
 
-/// Maps that the reader of the observations uses, in the order in which their descriptors are passed on.
-pub(crate) const MAPS: [&str; 9] =
-    ["RECORDS", "LOSSES", "WATCHED", "TARGETS", "SERVING", "THREADS", "STREAMS", "TLS", "ZMTP"];
+/// A change of the programs' tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TableChange {
+    /// Sets the capture limits of a target, and whether its sends are counted.
+    Watch { target: u32, capture: Capture, counts_sends: bool },
+    /// Enters a process as a target.
+    EnterTarget { target: u32, pid: u32 },
+    /// Removes a process.
+    RemoveTarget { pid: u32 },
+    /// Sets the capture limits for calls on TCP sockets of a target.
+    Serve { target: u32, serves: Serves },
+    /// Enters a socket whose reads by a target are observed.
+    EnterZmtp { target: u32, inode: u64 },
+    /// Removes such a socket.
+    RemoveZmtp { inode: u64 },
+    /// Stops observing a connection.
+    IgnoreStream { socket: u64 },
+    /// Stops observing a TLS connection.
+    IgnoreTls { connection: u64 },
+    /// Removes the accounting of a target's threads.
+    RemoveThreads { target: u32 },
+}
+
+/// Number of observations lost since the load, by cause.
+pub(crate) type LossCounts = [u64; Loss::ALL.len()];
+
+/// Accounting of a thread, with its key in the table: its id in the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ThreadEntry {
+    pub(crate) key: u32,
+    pub(crate) thread: Thread,
+}
 
 /// Programs that serve all targets and are attached together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

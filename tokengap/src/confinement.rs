@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, bail, ensure};
 use confine::{Account, Capabilities, Plan, PortAccess, Work};
 use probe_user::discover::hides_processes;
-use probe_user::examine::{filter, setting};
+use probe_user::examine::filter;
 use probe_user::{Capability, Feature, Permissions, helper, opener_client};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zmq_tap::relay::Endpoint;
@@ -178,8 +178,8 @@ pub(crate) struct HelperOptions {
 }
 
 /// Confines `attach`. Other processes attach its probes, open the files of processes and create those of its results. As root it changes to a
-/// user without files. No capability remains, except one for a port below 1024 and those that an old kernel or a `/proc` with `hidepid`
-/// makes necessary.
+/// user without files. No capability remains, except one for a port below 1024 and the one that a `/proc` with `hidepid` makes
+/// necessary.
 pub(crate) fn attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
     if OFF.load(Ordering::Relaxed) {
         return Ok(());
@@ -187,7 +187,7 @@ pub(crate) fn attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result
     // What a feature lacks depends on the rights that tokengap was started with, not on those that remain here.
     Permissions::here();
     filter::refused();
-    start_prober(args, &helpers.prober_arguments)?;
+    let prober = start_prober(args, &helpers.prober_arguments)?;
     if has_capabilities() {
         start_opener(args, helpers)?;
     }
@@ -203,6 +203,8 @@ pub(crate) fn attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result
             started.err().map(|error| format!("{error:#}"))
         }
     };
+    // Its programs' ring is opened while that is permitted.
+    helper::connect(prober).context("cannot connect to the process that attaches probes")?;
     if let Some(why) = why {
         tracing::info!("confinement: still running as root: {why}");
     }
@@ -210,13 +212,12 @@ pub(crate) fn attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result
     Ok(())
 }
 
-/// Starts the process that attaches probes for this one ([`probe_user::prober`]).
-fn start_prober(args: &LiveArgs, prober_arguments: &[String]) -> anyhow::Result<()> {
+/// Starts the process that attaches probes for this one ([`probe_user::prober`]). Returns the socket for requests.
+fn start_prober(args: &LiveArgs, prober_arguments: &[String]) -> anyhow::Result<OwnedFd> {
     let mut command = Command::new("/proc/self/exe");
     show_log(&mut command, args);
     command.arg("prober").args(prober_arguments);
-    helper::connect(spawn_with_socket(command, "the process that attaches probes")?);
-    Ok(())
+    spawn_with_socket(command, "the process that attaches probes")
 }
 
 /// Starts the process that starts the analyses of libraries ([`probe_user::locator`]). Returns the socket for requests.
@@ -323,9 +324,6 @@ pub(crate) fn refuse_programs() {
 /// Capabilities that `attach` keeps on some machines.
 fn needed_here() -> Capabilities {
     let mut keep = Capabilities::empty();
-    if !uses_maps_without_capability() {
-        keep |= Capabilities::BPF;
-    }
     if hides_processes() {
         tracing::info!(
             "confinement: /proc is mounted with hidepid, so the right to trace processes is kept to list them"
@@ -333,12 +331,6 @@ fn needed_here() -> Capabilities {
         keep |= Capabilities::SYS_PTRACE;
     }
     keep
-}
-
-/// Whether the kernel lets a process without capabilities use the maps whose descriptors it holds.
-fn uses_maps_without_capability() -> bool {
-    let is_disabled = setting("/proc/sys/kernel/unprivileged_bpf_disabled").is_none_or(|value| value != "0");
-    Permissions::here().kernel() >= (5, 19) || !is_disabled
 }
 
 /// Capabilities to attach probes to other processes (docs/internals/PROBE.md).

@@ -3,25 +3,48 @@
 //!
 //! This is the side that asks; [`crate::prober`] is the helper.
 
+pub(crate) mod content;
 pub(crate) mod request;
 
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
+use aya::maps::{MapData, RingBuf};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
 use crate::channel;
-use crate::programs::{Group, LoadedFacts, PointSet, Refusal};
-use request::{REPLY_BYTES, Request, parse_reply};
+use crate::kernel_side::open_ring;
+use crate::programs::{Group, LoadedFacts, LossCounts, PointSet, Refusal, TableChange, ThreadEntry};
+use content::{parse_losses, parse_threads};
+use request::{PIECE_BYTES, REPLY_BYTES, Request, parse_piece, parse_reply};
 
 /// The helper of this process.
 static HELPER: OnceLock<Helper> = OnceLock::new();
 
-/// This end of the socket pair to a helper.
-#[derive(Debug)]
-pub(crate) struct Helper(Mutex<OwnedFd>);
+/// Maximum size of content: more than 8,192 threads.
+const MAX_CONTENT: usize = 2 << 20;
 
-/// Uses the helper at the other end of `socket` for all probes and sockets from now on. A second call has no effect.
-pub fn connect(socket: OwnedFd) {
-    let _ = HELPER.set(Helper::new(socket));
+/// This process's side of the connections to a helper.
+pub(crate) struct Helper {
+    requests: Mutex<OwnedFd>,
+    /// For requests whose answers may take long, of threads that do not read observations.
+    slow_requests: Mutex<OwnedFd>,
+    /// The ring, until it is taken.
+    ring: Mutex<Result<Option<LoadedRing>, Refusal>>,
+}
+
+/// The ring of the loaded programs.
+pub(crate) struct LoadedRing {
+    pub(crate) records: RingBuf<MapData>,
+    pub(crate) facts: LoadedFacts,
+}
+
+/// Uses the helper at the other end of `socket` for all probes and sockets from now on. Opens the ring with the observations, which needs
+/// calls that this process may then give up. A second call has no effect.
+pub fn connect(socket: OwnedFd) -> io::Result<()> {
+    let _ = HELPER.set(Helper::new(socket)?);
+    Ok(())
 }
 
 /// The helper of this process, if it has one.
@@ -30,13 +53,35 @@ pub(crate) fn connected() -> Option<&'static Helper> {
 }
 
 impl Helper {
-    pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self(Mutex::new(socket))
+    pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
+        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        let (our_end, helper_end) = pair;
+        let requests = Mutex::new(socket);
+        let answer = ask_on(&requests, &Request::Start, Some(helper_end.as_fd()));
+        let ring = answer.and_then(|Answer { facts, mut descriptors }| {
+            let records = open_ring(descriptors.pop().ok_or_else(ended)?)?;
+            Ok(Some(LoadedRing { records, facts }))
+        });
+        Ok(Self { requests, slow_requests: Mutex::new(our_end), ring: Mutex::new(ring) })
     }
 
-    /// The maps of the loaded programs, and their properties.
-    pub(crate) fn map_descriptors(&self) -> Result<Answer, Refusal> {
-        self.ask(&Request::Maps, None)
+    /// The ring of the loaded programs, which has one reader.
+    pub(crate) fn take_ring(&self) -> Result<LoadedRing, Refusal> {
+        let mut ring = self.ring.lock().unwrap_or_else(PoisonError::into_inner);
+        let ring = ring.as_mut().map_err(|refusal| refusal.clone())?;
+        ring.take().ok_or_else(|| Refusal::Kernel(String::from("the observations have another reader")))
+    }
+
+    pub(crate) fn change_table(&self, change: TableChange) -> Result<(), Refusal> {
+        self.ask(&Request::ChangeTable(change), None).map(drop)
+    }
+
+    pub(crate) fn read_losses(&self) -> Result<LossCounts, Refusal> {
+        parse_losses(&self.ask_for_content(&Request::Losses)?).ok_or_else(ended)
+    }
+
+    pub(crate) fn read_threads(&self) -> Result<Vec<ThreadEntry>, Refusal> {
+        Ok(parse_threads(&self.ask_for_content(&Request::Threads)?))
     }
 
     pub(crate) fn attach_group(&self, group: Group) -> Result<(), Refusal> {
@@ -51,18 +96,12 @@ impl Helper {
         set: PointSet,
         library: BorrowedFd<'_>,
     ) -> Result<(), Refusal> {
-        self.ask_about(&Request::AttachUprobes { target, pid, set }, library)
+        ask_about(&self.requests, &Request::AttachUprobes { target, pid, set }, library)
     }
 
     /// Has a library analysed that process `pid` has mapped.
     pub(crate) fn analyse(&self, pid: u32, set: PointSet, library: BorrowedFd<'_>) -> Result<(), Refusal> {
-        self.ask_about(&Request::Analyse { pid, set }, library)
-    }
-
-    fn ask_about(&self, request: &Request, library: BorrowedFd<'_>) -> Result<(), Refusal> {
-        // The prober must be able to end although the library's file system does not answer: it gets a descriptor without open file.
-        let located = foreign::located(library).map_err(|error| Refusal::Kernel(format!("the library: {error}")))?;
-        self.ask(request, Some(located.as_fd())).map(drop)
+        ask_about(&self.slow_requests, &Request::Analyse { pid, set }, library)
     }
 
     pub(crate) fn detach(&self, target: u32) {
@@ -76,21 +115,53 @@ impl Helper {
 
     /// A netlink socket in the network namespace of process `pid`.
     pub(crate) fn diag_socket(&self, pid: u32) -> Result<OwnedFd, Refusal> {
-        self.ask(&Request::DiagSocket { pid }, None)?.descriptors.pop().ok_or_else(ended)
+        ask_on(&self.slow_requests, &Request::DiagSocket { pid }, None)?.descriptors.pop().ok_or_else(ended)
     }
 
     fn ask(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<Answer, Refusal> {
-        // Held until the reply has arrived, so that it is the reply to this request.
-        let socket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        channel::send(socket.as_fd(), &request.to_bytes(), file.as_slice()).map_err(|_| ended())?;
-        let mut buffer = [0; REPLY_BYTES];
-        let received = channel::receive(socket.as_fd(), &mut buffer).map_err(|_| ended())?;
-        let reply = parse_reply(&buffer[..received.bytes]).ok_or_else(ended)?;
-        Ok(Answer { facts: reply?, descriptors: received.descriptors })
+        ask_on(&self.requests, request, file)
+    }
+
+    fn ask_for_content(&self, request: &Request) -> Result<Vec<u8>, Refusal> {
+        let socket = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        channel::send(socket.as_fd(), &request.to_bytes(), &[]).map_err(|_| ended())?;
+        let mut buffer = vec![0; PIECE_BYTES];
+        let mut content = Vec::new();
+        loop {
+            let received = channel::receive(socket.as_fd(), &mut buffer).map_err(|_| ended())?;
+            let message = &buffer[..received.bytes];
+            let Some(piece) = parse_piece(message) else {
+                parse_reply(message).ok_or_else(ended)??;
+                return Err(ended());
+            };
+            content.extend_from_slice(piece.content);
+            if piece.is_last {
+                return Ok(content);
+            }
+            if content.len() > MAX_CONTENT {
+                return Err(ended());
+            }
+        }
     }
 }
 
-/// Result of a request. Only that for the maps has facts.
+fn ask_about(connection: &Mutex<OwnedFd>, request: &Request, library: BorrowedFd<'_>) -> Result<(), Refusal> {
+    // The prober must be able to end although the library's file system does not answer: it gets a descriptor without open file.
+    let located = foreign::located(library).map_err(|error| Refusal::Kernel(format!("the library: {error}")))?;
+    ask_on(connection, request, Some(located.as_fd())).map(drop)
+}
+
+fn ask_on(connection: &Mutex<OwnedFd>, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<Answer, Refusal> {
+    // Held until the reply has arrived, so that it is the reply to this request.
+    let socket = connection.lock().unwrap_or_else(PoisonError::into_inner);
+    channel::send(socket.as_fd(), &request.to_bytes(), file.as_slice()).map_err(|_| ended())?;
+    let mut buffer = [0; REPLY_BYTES];
+    let received = channel::receive(socket.as_fd(), &mut buffer).map_err(|_| ended())?;
+    let reply = parse_reply(&buffer[..received.bytes]).ok_or_else(ended)?;
+    Ok(Answer { facts: reply?, descriptors: received.descriptors })
+}
+
+/// Result of a request. Only that for the first has facts.
 pub(crate) struct Answer {
     pub(crate) facts: LoadedFacts,
     pub(crate) descriptors: Vec<OwnedFd>,

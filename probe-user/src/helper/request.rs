@@ -1,6 +1,7 @@
 //! Requests to the helper process and its replies: messages of fixed size.
 
-use crate::programs::{Group, LoadedFacts, MessagePoints, PointSet, Refusal};
+use super::content::{change_to_numbers, parse_change};
+use crate::programs::{Group, LoadedFacts, MessagePoints, PointSet, Refusal, TableChange};
 
 /// Five numbers of 32 bits.
 pub(crate) const REQUEST_BYTES: usize = 5 * 4;
@@ -12,13 +13,15 @@ pub(crate) const REPLY_BYTES: usize = REPLY_HEAD + MAX_TEXT;
 const REPLY_HEAD: usize = 8;
 
 // Operations.
-const MAPS: u32 = 1;
+const START: u32 = 1;
 const ATTACH_GROUP: u32 = 2;
 const ATTACH_UPROBES: u32 = 3;
 const DETACH: u32 = 4;
 const DETACH_TARGETS: u32 = 5;
 const DIAG_SOCKET: u32 = 6;
 const ANALYSE: u32 = 7;
+const LOSSES: u32 = 8;
+const THREADS: u32 = 9;
 
 // Sets of probe points.
 const MESSAGES: u32 = 1;
@@ -30,12 +33,13 @@ const METHOD: u32 = 4;
 const DONE: u32 = 0;
 const REFUSED: u32 = 1;
 const NO_TYPES: u32 = 2;
+const CONTENT: u32 = 3;
 
-/// A request. The reply has a descriptor or several to those marked so.
+/// A request. The reply has a descriptor or content to those marked so.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
-    /// The maps of the loaded programs (descriptors).
-    Maps,
+    /// The first request, with the descriptor of a second connection. The reply has the ring of the loaded programs (descriptor).
+    Start,
     /// Attaches a group of programs for all targets.
     AttachGroup(Group),
     /// Attaches a set of probe points to a process, in the library whose descriptor comes with the request.
@@ -51,6 +55,12 @@ pub(crate) enum Request {
     Detach { target: u32 },
     /// Detaches the uprobes of all targets.
     DetachTargets,
+    /// Changes a table of the programs.
+    ChangeTable(TableChange),
+    /// Numbers of lost observations (content).
+    Losses,
+    /// Accounting of all threads (content).
+    Threads,
     /// A netlink socket for socket diagnostics in the network namespace of a process (descriptor).
     DiagSocket { pid: u32 },
 }
@@ -58,7 +68,7 @@ pub(crate) enum Request {
 impl Request {
     pub(crate) fn to_bytes(&self) -> [u8; REQUEST_BYTES] {
         let numbers = match *self {
-            Self::Maps => [MAPS, 0, 0, 0, 0],
+            Self::Start => [START, 0, 0, 0, 0],
             Self::AttachGroup(group) => [ATTACH_GROUP, group as u32, 0, 0, 0],
             Self::AttachUprobes { target, pid, set } => {
                 let (kind, flags) = set_to_numbers(set);
@@ -69,6 +79,9 @@ impl Request {
                 [ANALYSE, 0, pid, kind, flags]
             }
             Self::Detach { target } => [DETACH, target, 0, 0, 0],
+            Self::ChangeTable(change) => change_to_numbers(change),
+            Self::Losses => [LOSSES, 0, 0, 0, 0],
+            Self::Threads => [THREADS, 0, 0, 0, 0],
             Self::DetachTargets => [DETACH_TARGETS, 0, 0, 0, 0],
             Self::DiagSocket { pid } => [DIAG_SOCKET, 0, pid, 0, 0],
         };
@@ -87,7 +100,7 @@ impl Request {
             *number = u32::from_le_bytes(from.try_into().ok()?);
         }
         Some(match numbers {
-            [MAPS, 0, 0, 0, 0] => Self::Maps,
+            [START, 0, 0, 0, 0] => Self::Start,
             [ATTACH_GROUP, number, 0, 0, 0] => {
                 Self::AttachGroup(*Group::ALL.iter().find(|group| **group as u32 == number)?)
             }
@@ -98,7 +111,9 @@ impl Request {
             [DETACH, target, 0, 0, 0] => Self::Detach { target },
             [DETACH_TARGETS, 0, 0, 0, 0] => Self::DetachTargets,
             [DIAG_SOCKET, 0, pid, 0, 0] => Self::DiagSocket { pid },
-            _ => return None,
+            [LOSSES, 0, 0, 0, 0] => Self::Losses,
+            [THREADS, 0, 0, 0, 0] => Self::Threads,
+            change => Self::ChangeTable(parse_change(change)?),
         })
     }
 }
@@ -123,7 +138,40 @@ fn parse_set(kind: u32, flags: u32) -> Option<PointSet> {
     })
 }
 
-/// The result of a request. Only that for the maps has facts.
+/// Maximum number of bytes of content in one message.
+const MAX_PIECE: usize = 32 << 10;
+/// Maximum size of a message with content.
+pub(crate) const PIECE_BYTES: usize = REPLY_HEAD + MAX_PIECE;
+
+/// A part of the content that a reply has.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ContentPiece<'b> {
+    pub(crate) content: &'b [u8],
+    pub(crate) is_last: bool,
+}
+
+/// Messages with this content, of which the last is marked.
+pub(crate) fn content_to_pieces(content: &[u8]) -> Vec<Vec<u8>> {
+    let count = content.len().div_ceil(MAX_PIECE).max(1);
+    let piece = |index: usize| {
+        let from = &content[index * MAX_PIECE..content.len().min((index + 1) * MAX_PIECE)];
+        [&CONTENT.to_le_bytes()[..], &u32::from(index + 1 == count).to_le_bytes(), from].concat()
+    };
+    (0..count).map(piece).collect()
+}
+
+/// Parses a message with content; `None` if it has none.
+pub(crate) fn parse_piece(bytes: &[u8]) -> Option<ContentPiece<'_>> {
+    let (head, content) = bytes.split_at_checked(REPLY_HEAD)?;
+    let is_last = match head[4..] {
+        [0, 0, 0, 0] => false,
+        [1, 0, 0, 0] => true,
+        _ => return None,
+    };
+    (head[..4] == CONTENT.to_le_bytes()).then_some(ContentPiece { content, is_last })
+}
+
+/// The result of a request. Only that for the first has facts.
 pub(crate) type Reply = Result<LoadedFacts, Refusal>;
 
 pub(crate) fn reply_to_bytes(reply: &Reply) -> Vec<u8> {
@@ -171,6 +219,7 @@ pub(crate) fn parse_reply(bytes: &[u8]) -> Option<Reply> {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::content::tests::any_change;
     use super::*;
 
     fn any_set() -> impl Strategy<Value = PointSet> {
@@ -185,7 +234,10 @@ mod tests {
 
     fn any_request() -> impl Strategy<Value = Request> {
         prop_oneof![
-            Just(Request::Maps),
+            Just(Request::Start),
+            Just(Request::Losses),
+            Just(Request::Threads),
+            any_change().prop_map(Request::ChangeTable),
             prop::sample::select(Group::ALL.to_vec()).prop_map(Request::AttachGroup),
             (any::<u32>(), any::<u32>(), any_set()).prop_map(|(target, pid, set)| Request::AttachUprobes {
                 target,
@@ -206,7 +258,7 @@ mod tests {
         }
 
         #[test]
-        fn a_message_is_a_request_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..600), operation in 0_u8..8) {
+        fn a_message_is_a_request_or_refused(mut bytes in prop::collection::vec(any::<u8>(), 0..600), operation in 0_u8..26) {
             if let Some(first) = bytes.first_mut() {
                 *first = operation;
             }
@@ -229,8 +281,21 @@ mod tests {
     }
 
     #[test]
+    fn content_is_sent_in_pieces_of_which_the_last_is_marked() {
+        for length in [0, 1, MAX_PIECE, MAX_PIECE + 1, 3 * MAX_PIECE] {
+            let content: Vec<u8> = (0..length).map(|at| at as u8).collect();
+            let pieces = content_to_pieces(&content);
+            let parsed: Vec<ContentPiece<'_>> = pieces.iter().map(|piece| parse_piece(piece).unwrap()).collect();
+            assert!(pieces.iter().all(|piece| piece.len() <= PIECE_BYTES));
+            assert!(parsed.iter().rev().skip(1).all(|piece| !piece.is_last) && parsed.last().unwrap().is_last);
+            assert_eq!(parsed.iter().flat_map(|piece| piece.content).copied().collect::<Vec<u8>>(), content);
+        }
+        assert_eq!(parse_piece(&reply_to_bytes(&Ok(LoadedFacts::default()))), None);
+    }
+
+    #[test]
     fn messages_of_another_size_and_unknown_numbers_are_no_requests() {
-        let valid = Request::Maps.to_bytes();
+        let valid = Request::Start.to_bytes();
         assert!(Request::parse(&valid[1..]).is_none());
         assert!(Request::parse(&[]).is_none());
         let set = PointSet::Polls { with_returns: false };

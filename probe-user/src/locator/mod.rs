@@ -13,6 +13,7 @@ use std::collections::HashMap;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreign::{CachedIdentity, RegularFile};
@@ -107,31 +108,44 @@ fn is_readable_in_time(file: BorrowedFd<'_>, peer: BorrowedFd<'_>, deadline: Ins
 
 /// The prober's side: asks for analyses, and remembers the answers.
 pub(crate) struct Locator {
-    supervisor: OwnedFd,
-    known: HashMap<(CachedIdentity, u32), Answer>,
+    supervisor: Mutex<OwnedFd>,
+    known: Mutex<HashMap<(CachedIdentity, u32), Answer>>,
 }
 
 impl Locator {
     pub(crate) fn new(supervisor: OwnedFd) -> Self {
-        Self { supervisor, known: HashMap::new() }
+        Self { supervisor: Mutex::new(supervisor), known: Mutex::default() }
     }
 
-    /// Probe points of a library with this identity, whose descriptor may locate it only. Waits as long as `peer` is open.
+    /// Probe points of a library with this identity, whose descriptor may locate it only. Waits as long as `peer` is open, but not for
+    /// the analysis of another library if this one is known.
     pub(crate) fn find(
-        &mut self,
+        &self,
         sought: u32,
         identity: CachedIdentity,
         library: BorrowedFd<'_>,
         peer: BorrowedFd<'_>,
-    ) -> &Answer {
-        if self.known.len() == REMEMBERED && !self.known.contains_key(&(identity, sought)) {
-            self.known.clear();
+    ) -> Answer {
+        if let Some(known) = self.known(identity, sought) {
+            return known;
         }
-        let supervisor = self.supervisor.as_fd();
-        self.known.entry((identity, sought)).or_insert_with(|| {
-            let asked = ask(supervisor, sought, library, peer);
-            asked.unwrap_or_else(|error| Err(format!("cannot analyse its code: {error}")))
-        })
+        let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have asked meanwhile.
+        if let Some(known) = self.known(identity, sought) {
+            return known;
+        }
+        let asked = ask(supervisor.as_fd(), sought, library, peer);
+        let answer = asked.unwrap_or_else(|error| Err(format!("cannot analyse its code: {error}")));
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() == REMEMBERED {
+            known.clear();
+        }
+        known.insert((identity, sought), answer.clone());
+        answer
+    }
+
+    fn known(&self, identity: CachedIdentity, sought: u32) -> Option<Answer> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&(identity, sought)).cloned()
     }
 }
 
@@ -181,11 +195,11 @@ mod tests {
         Locator::new(ours)
     }
 
-    fn find(locator: &mut Locator, sought: u32) -> Answer {
+    fn find(locator: &Locator, sought: u32) -> Answer {
         let library = File::open("/proc/self/exe").unwrap();
         let (peer, _other_end) = io::pipe().unwrap();
         let identity = CachedIdentity::of(&library).unwrap();
-        locator.find(sought, identity, library.as_fd(), peer.as_fd()).clone()
+        locator.find(sought, identity, library.as_fd(), peer.as_fd())
     }
 
     #[test]
@@ -197,28 +211,28 @@ mod tests {
         let file = folder.path().join("answer");
         std::fs::write(&file, &written).unwrap();
         let script = format!("echo >> {0}.starts; test $1 = 0 && cat {0}", file.display());
-        let mut locator = with_script(script.leak());
-        let found = find(&mut locator, 0).unwrap();
+        let locator = with_script(script.leak());
+        let found = find(&locator, 0).unwrap();
         assert!(found.entry("poll").is_ok() && found.entry("zmq_send").is_err());
-        assert_eq!(find(&mut locator, 0), Ok(found));
-        assert!(find(&mut locator, 1).unwrap_err().contains("ended early"));
+        assert_eq!(find(&locator, 0), Ok(found));
+        assert!(find(&locator, 1).unwrap_err().contains("ended early"));
         assert_eq!(std::fs::read(file.with_extension("starts")).unwrap().len(), 2);
     }
 
     #[test]
     fn a_process_that_does_not_end_is_killed_and_the_next_one_answers() {
-        let mut locator = with_script("test $1 = 1 && exec sleep 100");
+        let locator = with_script("test $1 = 1 && exec sleep 100");
         let began = Instant::now();
-        let why = find(&mut locator, 1).unwrap_err();
+        let why = find(&locator, 1).unwrap_err();
         assert!(why.contains("ended early"), "{why}");
         assert!(began.elapsed() < TIME_LIMIT + GRACE, "{:?}", began.elapsed());
-        assert!(find(&mut locator, 0).unwrap_err().contains("ended early"));
+        assert!(find(&locator, 0).unwrap_err().contains("ended early"));
     }
 
     #[test]
     fn an_analysis_is_abandoned_with_the_peer() {
         let library = File::open("/proc/self/exe").unwrap();
-        let mut locator = with_script("exec sleep 3");
+        let locator = with_script("exec sleep 3");
         let (peer, other_end) = io::pipe().unwrap();
         drop(other_end);
         let began = Instant::now();

@@ -1,16 +1,17 @@
 //! The kernel side of a probe, in this process or in the helper.
 
 use std::num::NonZeroU32;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::AsFd as _;
 
+use aya::maps::{MapData, RingBuf};
 use foreign::RegularFile;
 
 use crate::attach::AttachError;
-use crate::helper::{self, Helper};
-use crate::kernel_side::{KernelSide, Maps, open_maps};
+use crate::helper::{self, Helper, LoadedRing};
+use crate::kernel_side::{KernelSide, open_ring};
 use crate::options::Options;
 use crate::probe_points::{Known, Sought};
-use crate::programs::{Group, LoadedFacts, PointSet, Refusal};
+use crate::programs::{Group, LoadedFacts, LossCounts, PointSet, Refusal, TableChange, ThreadEntry};
 
 use super::batches;
 
@@ -30,7 +31,7 @@ pub(super) struct UprobeTarget {
 /// A loaded kernel side.
 pub(super) struct LoadedKernel {
     pub(super) kernel: Kernel,
-    pub(super) maps: Maps,
+    pub(super) records: RingBuf<MapData>,
     pub(super) facts: LoadedFacts,
 }
 
@@ -38,16 +39,35 @@ impl Kernel {
     /// Uses the helper of this process, or loads the programs here. A helper has its own `options`.
     pub(super) fn load(options: Options) -> Result<LoadedKernel, Refusal> {
         if let Some(helper) = helper::connected() {
-            let answer = helper.map_descriptors()?;
-            let maps = open_maps(answer.descriptors).map_err(|error| Refusal::of(&error))?;
-            return Ok(LoadedKernel { kernel: Self::Helper(helper), maps, facts: answer.facts });
+            let LoadedRing { records, facts } = helper.take_ring()?;
+            return Ok(LoadedKernel { kernel: Self::Helper(helper), records, facts });
         }
         let kernel = KernelSide::load(options)?;
-        let maps = kernel.map_descriptors().map_err(|error| Refusal::of(&error))?;
-        let maps = maps.iter().map(BorrowedFd::try_clone_to_owned).collect::<Result<_, _>>();
-        let maps = open_maps(maps.map_err(|error| Refusal::of(&error))?).map_err(|error| Refusal::of(&error))?;
+        let ring = kernel.ring_descriptor()?.try_clone_to_owned().map_err(|error| Refusal::of(&error))?;
+        let records = open_ring(ring)?;
         let facts = kernel.facts();
-        Ok(LoadedKernel { kernel: Self::Here(Box::new(kernel), Known::default()), maps, facts })
+        Ok(LoadedKernel { kernel: Self::Here(Box::new(kernel), Known::default()), records, facts })
+    }
+
+    pub(super) fn change_table(&mut self, change: TableChange) -> Result<(), Refusal> {
+        match self {
+            Self::Here(kernel, _) => kernel.change_table(change),
+            Self::Helper(helper) => helper.change_table(change),
+        }
+    }
+
+    pub(super) fn read_losses(&mut self) -> Result<LossCounts, Refusal> {
+        match self {
+            Self::Here(kernel, _) => kernel.read_losses(),
+            Self::Helper(helper) => helper.read_losses(),
+        }
+    }
+
+    pub(super) fn read_threads(&self) -> Result<Vec<ThreadEntry>, Refusal> {
+        match self {
+            Self::Here(kernel, _) => kernel.read_threads(),
+            Self::Helper(helper) => helper.read_threads(),
+        }
     }
 
     pub(super) fn attach_group(&mut self, group: Group) -> Result<(), Refusal> {

@@ -2,7 +2,6 @@
 
 pub(crate) mod batches;
 mod kernel;
-mod losses;
 mod read;
 mod serving;
 mod zmtp_reads;
@@ -12,26 +11,22 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use adapter::discover::InnerServer;
-use aya::Pod;
-use aya::maps::{Array, HashMap, Map, MapData, MapError, RingBuf};
-use probe_ebpf::{Capture, Loss, MAX_TARGETS, Thread, Watched};
+use aya::maps::{MapData, RingBuf};
+use probe_ebpf::{Capture, Loss, MAX_TARGETS, Thread};
 use rustix::process::{Pid, PidfdFlags};
 
 use crate::attach::AttachError;
 use crate::capability::{Feature, Permissions};
 use crate::degraded::{Degraded, Missing, with_causes};
 use crate::discover::ReadError;
-use crate::kernel_side::{Maps, unknown_map};
 use crate::library::{self, Library};
 use crate::load;
 use crate::observation::Observation;
 use crate::options::Options;
-use crate::plain::Plain;
 use crate::probe_points::Sought;
-use crate::programs::{Group, MessagePoints, PointSet, Refusal};
+use crate::programs::{Group, LossCounts, MessagePoints, PointSet, Refusal, TableChange, ThreadEntry};
 
 use kernel::{Kernel, LoadedKernel, UprobeTarget};
-use losses::Losses;
 use serving::Serving;
 use zmtp_reads::ZmtpReads;
 
@@ -59,9 +54,9 @@ pub enum ProbeError {
     /// More processes than one probe supports ([`probe_ebpf::MAX_TARGETS`]).
     #[error("cannot watch {requested} processes, the limit is {limit}: choose some with --pid")]
     TooManyTargets { requested: usize, limit: u32 },
-    /// A map of the loaded object could not be used.
-    #[error("cannot use the probe's map {name}: {source}; the embedded object is from another build")]
-    Map { name: &'static str, source: Box<MapError> },
+    /// A table of the loaded programs could not be used, or the process that has them has exited.
+    #[error("cannot use the probe's tables: {0}")]
+    Tables(String),
     /// Waiting for records failed.
     #[error("cannot wait for records: {0}")]
     Wait(#[source] std::io::Error),
@@ -70,10 +65,8 @@ pub enum ProbeError {
 /// An attached probe. Dropping it detaches everything.
 pub struct Probe {
     kernel: Kernel,
-    maps: Maps,
     records: RingBuf<MapData>,
-    losses: Losses,
-    watched: Array<MapData, Plain<Watched>>,
+    losses: ReportedLosses,
     targets: Vec<Slot>,
     /// The scheduler programs also observe which threads sleep in a poll.
     sleeps: bool,
@@ -109,7 +102,7 @@ impl Probe {
     /// Attaches to `targets`, which may already be running. [`Probe::degraded`] lists the features that could not be attached.
     pub fn attach(targets: &[Target], options: Options) -> Result<Self, ProbeError> {
         let mut permissions = Permissions::here();
-        let LoadedKernel { kernel, mut maps, facts } = Kernel::load(options).map_err(|refusal| {
+        let LoadedKernel { kernel, records, facts } = Kernel::load(options).map_err(|refusal| {
             ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, refusal))
         })?;
         if facts.uses_perf_events {
@@ -117,10 +110,8 @@ impl Probe {
         }
         let mut probe = Self {
             kernel,
-            records: map(&mut maps, "RECORDS", RingBuf::try_from)?,
-            losses: map(&mut maps, "LOSSES", Losses::new)?,
-            watched: map(&mut maps, "WATCHED", Array::try_from)?,
-            maps,
+            records,
+            losses: ReportedLosses::default(),
             targets: Vec::new(),
             sleeps: false,
             polls_in_kernel: false,
@@ -149,7 +140,7 @@ impl Probe {
         }
         // Enable sends only after all receives are probed, so that the receipt of every observed send is observed too.
         for index in new {
-            self.update_watched(index, 1)?;
+            self.update_watched(index, true)?;
         }
         Ok(())
     }
@@ -186,7 +177,7 @@ impl Probe {
             self.kept_at = Instant::now();
             self.kernel.flush_log();
             if self.busy || self.counted_at.elapsed() >= AT_REST {
-                seen += self.losses.report_new(&Loss::ALL, &mut emit).map_err(wrong("LOSSES"))?;
+                seen += self.losses.report_new(&mut self.kernel, &Loss::ALL, &mut emit)?;
                 (self.busy, self.counted_at) = (false, Instant::now());
             }
             seen += self.exits(&mut emit)?;
@@ -196,11 +187,9 @@ impl Probe {
 
     /// Accounting of every thread seen so far, with the process ids of [`Target::pid`].
     pub fn threads(&self) -> Result<Vec<(u32, Thread)>, ProbeError> {
-        let threads = self.maps.get("THREADS").ok_or_else(|| unknown_map("THREADS"));
-        let threads: HashMap<_, u32, Plain<Thread>> = threads.and_then(HashMap::try_from).map_err(wrong("THREADS"))?;
         let is_initial_namespace = load::namespace().1 == 0;
-        // An entry may be replaced during the walk; the next walk includes it.
-        let known = threads.iter().flatten().filter_map(|(key, Plain(mut thread))| {
+        let threads = self.kernel.read_threads().map_err(|refusal| unusable(&refusal))?;
+        let known = threads.into_iter().filter_map(|ThreadEntry { key, mut thread }| {
             if thread.tid == 0 && is_initial_namespace {
                 thread.tid = key;
             }
@@ -244,36 +233,21 @@ impl Probe {
             self.targets.push(slot);
             self.targets.len() - 1
         };
-        self.update_watched(index, 0)?;
-        self.update_targets(target.pid, Some(index as u32))?;
+        self.update_watched(index, false)?;
+        self.change_table(TableChange::EnterTarget { target: index as u32, pid: target.pid })?;
         self.update_serving(target.pid, index as u32)?;
         self.update_zmtp(target.pid, index as u32)?;
         Ok(index)
     }
 
     /// Passes the capture limits and send flag of a target to the kernel side.
-    fn update_watched(&mut self, index: usize, sends: u32) -> Result<(), ProbeError> {
-        let watched = Watched { capture: self.targets[index].capture, sends, reserved: 0 };
-        self.watched.set(index as u32, Plain(watched), 0).map_err(wrong("WATCHED"))
+    fn update_watched(&mut self, index: usize, counts_sends: bool) -> Result<(), ProbeError> {
+        let capture = self.targets[index].capture;
+        self.change_table(TableChange::Watch { target: index as u32, capture, counts_sends })
     }
 
-    /// Adds a process to the kernel's map of targets, or removes it. In a separate pid namespace its id is ambiguous in the kernel. There,
-    /// the kernel side learns the process at the target's first probe hit.
-    fn update_targets(&mut self, pid: u32, index: Option<u32>) -> Result<(), ProbeError> {
-        if load::namespace().1 != 0 {
-            return Ok(());
-        }
-        let mut targets = self.table::<u32, u32>("TARGETS")?;
-        match index {
-            Some(index) => targets.insert(pid, index, 0),
-            None => targets.remove(&pid),
-        }
-        .map_err(wrong("TARGETS"))
-    }
-
-    fn table<K: Pod, V: Pod>(&mut self, name: &'static str) -> Result<HashMap<&mut MapData, K, V>, ProbeError> {
-        let map = self.maps.get_mut(name).ok_or_else(|| unknown_map(name));
-        map.and_then(HashMap::try_from).map_err(wrong(name))
+    fn change_table(&mut self, change: TableChange) -> Result<(), ProbeError> {
+        self.kernel.change_table(change).map_err(|refusal| unusable(&refusal))
     }
 
     fn attach_to(&mut self, index: usize) {
@@ -367,16 +341,38 @@ impl Probe {
     }
 }
 
+/// Numbers of lost observations that were reported.
+#[derive(Default)]
+struct ReportedLosses(LossCounts);
+
+impl ReportedLosses {
+    /// Passes observations lost for `causes` since the last call to `emit`, and returns the number of causes with any.
+    fn report_new(
+        &mut self,
+        kernel: &mut Kernel,
+        causes: &[Loss],
+        emit: &mut impl FnMut(Observation<'_>),
+    ) -> Result<usize, ProbeError> {
+        let totals = kernel.read_losses().map_err(|refusal| unusable(&refusal))?;
+        let mut causes_with_losses = 0;
+        for &cause in causes {
+            let total = totals[cause as usize];
+            let reported = std::mem::replace(&mut self.0[cause as usize], total);
+            if total > reported {
+                emit(Observation::Lost { cause, count: total - reported });
+                causes_with_losses += 1;
+            }
+        }
+        Ok(causes_with_losses)
+    }
+}
+
 impl Drop for Probe {
     fn drop(&mut self) {
         self.kernel.detach_targets();
     }
 }
 
-fn map<T>(maps: &mut Maps, name: &'static str, of: impl FnOnce(Map) -> Result<T, MapError>) -> Result<T, ProbeError> {
-    maps.remove(name).ok_or_else(|| unknown_map(name)).and_then(of).map_err(wrong(name))
-}
-
-fn wrong(name: &'static str) -> impl FnOnce(MapError) -> ProbeError {
-    move |source| ProbeError::Map { name, source: Box::new(source) }
+fn unusable(refusal: &Refusal) -> ProbeError {
+    ProbeError::Tables(refusal.to_string())
 }

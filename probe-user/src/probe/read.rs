@@ -2,14 +2,16 @@
 
 use std::time::Duration;
 
-use probe_ebpf::{Header, Kind, Record, Thread, egress};
+use probe_ebpf::{Header, Kind, Loss, Record, egress};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use trace::MonoNs;
 
-use super::losses::UNRECORDED;
 use super::{HOUSEKEEPING, Probe, ProbeError, Slot};
 use crate::observation::{Call, Message, Observation, SocketId};
-use crate::plain::Plain;
+use crate::programs::TableChange;
+
+/// Causes for which the kernel side neither writes nor drops a record.
+const UNRECORDED: [Loss; 4] = [Loss::UnknownMessage, Loss::HeaderFault, Loss::InFlight, Loss::Channels];
 
 impl Probe {
     pub(super) fn drain(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
@@ -19,7 +21,7 @@ impl Probe {
                 self.busy = true;
                 // Messages that were missed at rest came before this record.
                 if self.counted_at.elapsed() > HOUSEKEEPING * 2 {
-                    count += self.losses.report_new(&UNRECORDED, emit).map_err(super::wrong("LOSSES"))?;
+                    count += self.losses.report_new(&mut self.kernel, &UNRECORDED, emit)?;
                 }
             }
             if let Some(record) = egress::Record::parse(&item) {
@@ -84,25 +86,13 @@ impl Probe {
         slot.free = true;
         let pid = slot.pid;
         // The id may be reused by another process. An error means that it is already gone from the map.
-        let _ = self.update_targets(pid, None);
+        let _ = self.change_table(TableChange::RemoveTarget { pid });
         self.serving.serves.remove(&pid);
         self.release_zmtp(pid);
         self.inner_servers.remove(&pid);
-        self.forget_threads(index as u32);
+        // Another process may reuse its entry. An error means that the prober has ended.
+        let _ = self.change_table(TableChange::RemoveThreads { target: index as u32 });
         pid
-    }
-
-    /// Removes an exited process's threads from the accounting, since another process may reuse its entry.
-    fn forget_threads(&mut self, target: u32) {
-        let Ok(mut threads) = self.table::<u32, Plain<Thread>>("THREADS") else {
-            return;
-        };
-        let of_target = |(key, Plain(thread)): (u32, Plain<Thread>)| (thread.target == target).then_some(key);
-        let ended: Vec<u32> = threads.iter().flatten().filter_map(of_target).collect();
-        for key in ended {
-            // An error means that the entry was evicted in the meantime.
-            let _ = threads.remove(&key);
-        }
     }
 }
 

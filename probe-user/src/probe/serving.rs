@@ -2,19 +2,16 @@
 
 use std::collections::HashMap;
 
-use aya::maps::Array;
 use probe_ebpf::Capture;
-use probe_ebpf::egress::{Serves, Stream, TlsConnection};
+use probe_ebpf::egress::Serves;
 
-use super::{Probe, ProbeError, Target, wrong};
+use super::{Probe, ProbeError, Target};
 use crate::capability::Feature;
 use crate::degraded::{Degraded, Missing};
 use crate::egress::CAPTURE;
-use crate::kernel_side::unknown_map;
 use crate::library;
 use crate::load;
-use crate::plain::Plain;
-use crate::programs::Group;
+use crate::programs::{Group, TableChange};
 
 #[derive(Default)]
 pub(super) struct Serving {
@@ -86,30 +83,16 @@ impl Probe {
 
     /// Stops observing a connection.
     pub fn ignore(&mut self, socket: u64) -> Result<(), ProbeError> {
-        let mut streams = self.table::<u64, Plain<Stream>>("STREAMS")?;
-        // If the connection has closed in the meantime, there is nothing to ignore.
-        if let Ok(Plain(stream)) = streams.get(&socket, 0) {
-            let ignored = Stream { ignored: 1, ..stream };
-            streams.insert(socket, Plain(ignored), 0).map_err(wrong("STREAMS"))?;
-        }
-        Ok(())
+        self.change_table(TableChange::IgnoreStream { socket })
     }
 
     /// Stops observing a TLS connection.
     pub fn ignore_tls(&mut self, connection: u64) -> Result<(), ProbeError> {
-        let mut connections = self.table::<u64, Plain<TlsConnection>>("TLS")?;
-        let ignored = TlsConnection { written: 0, ignored: 1 };
-        // Only an entry that exists: the connection may have been freed in the meantime.
-        if connections.get(&connection, 0).is_ok() {
-            connections.insert(connection, Plain(ignored), 0).map_err(wrong("TLS"))?;
-        }
-        Ok(())
+        self.change_table(TableChange::IgnoreTls { connection })
     }
 
     pub(super) fn update_serving(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let serves = self.serving.serves.get(&pid).copied().unwrap_or_default();
-        let map = self.maps.get_mut("SERVING").ok_or_else(|| unknown_map("SERVING"));
-        let mut serving: Array<_, Plain<Serves>> = map.and_then(Array::try_from).map_err(wrong("SERVING"))?;
-        serving.set(index, Plain(serves), 0).map_err(wrong("SERVING"))
+        self.change_table(TableChange::Serve { target: index, serves })
     }
 }

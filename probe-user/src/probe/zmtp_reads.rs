@@ -2,13 +2,11 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use probe_ebpf::egress::{MAX_ZMTP, ZmtpConnection};
+use probe_ebpf::egress::MAX_ZMTP;
 
-use super::{Probe, ProbeError, wrong};
+use super::{Probe, ProbeError};
 use crate::capability::Feature;
-use crate::egress::CAPTURE_READ;
-use crate::plain::Plain;
-use crate::programs::Group;
+use crate::programs::{Group, TableChange};
 
 #[derive(Default)]
 pub(super) struct ZmtpReads {
@@ -31,7 +29,7 @@ impl Probe {
         }
         let before = self.zmtp.sockets.insert(pid, inodes.clone()).unwrap_or_default();
         if let Some(index) = self.index_of(pid) {
-            self.forget_zmtp(before.difference(inodes))?;
+            self.forget_zmtp(before.difference(inodes));
             self.register_zmtp(index as u32, inodes.difference(&before))?;
         }
         Ok(true)
@@ -45,25 +43,20 @@ impl Probe {
 
     pub(super) fn release_zmtp(&mut self, pid: u32) {
         let sockets = self.zmtp.sockets.remove(&pid).unwrap_or_default();
-        // An error means that there is no such map, and thus no entry.
-        let _ = self.forget_zmtp(sockets.iter());
+        self.forget_zmtp(sockets.iter());
     }
 
     fn register_zmtp<'i>(&mut self, target: u32, inodes: impl Iterator<Item = &'i u64>) -> Result<(), ProbeError> {
-        let mut connections = self.table::<u64, Plain<ZmtpConnection>>("ZMTP")?;
         for inode in inodes.take(MAX_ZMTP as usize) {
-            let connection = ZmtpConnection { read: 0, target, limit: CAPTURE_READ };
-            connections.insert(inode, Plain(connection), 0).map_err(wrong("ZMTP"))?;
+            self.change_table(TableChange::EnterZmtp { target, inode: *inode })?;
         }
         Ok(())
     }
 
-    fn forget_zmtp<'i>(&mut self, inodes: impl Iterator<Item = &'i u64>) -> Result<(), ProbeError> {
-        let mut connections = self.table::<u64, Plain<ZmtpConnection>>("ZMTP")?;
+    fn forget_zmtp<'i>(&mut self, inodes: impl Iterator<Item = &'i u64>) {
         for inode in inodes {
-            // An error means that the entry did not fit into the map.
-            let _ = connections.remove(inode);
+            // An error means that the entry did not fit into the table.
+            let _ = self.change_table(TableChange::RemoveZmtp { inode: *inode });
         }
-        Ok(())
     }
 }

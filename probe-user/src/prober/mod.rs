@@ -7,6 +7,8 @@ mod check;
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use probe_ebpf::MAX_TARGETS;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,7 +17,8 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::channel;
 use crate::discover::diag::Diag;
-use crate::helper::request::{REQUEST_BYTES, Reply, Request, reply_to_bytes};
+use crate::helper::content::{losses_to_bytes, threads_to_bytes};
+use crate::helper::request::{REQUEST_BYTES, Reply, Request, content_to_pieces, reply_to_bytes};
 use crate::kernel_side::KernelSide;
 use crate::locator::Locator;
 use crate::options::Options;
@@ -40,48 +43,81 @@ pub struct ProberSettings {
 /// Serves requests on `socket` until its other end is closed. Calls `drop_rights` once all programs are loaded, unless uprobes need perf
 /// events.
 pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl FnOnce()) -> io::Result<()> {
-    let mut server = Server {
-        kernel: KernelSide::load(settings.options),
-        servers: settings.servers,
-        locator: Locator::new(settings.locator),
-    };
-    if let Ok(kernel) = &mut server.kernel {
+    let mut kernel = KernelSide::load(settings.options);
+    let other = start(socket, &kernel)?;
+    if let Ok(kernel) = &mut kernel {
         kernel.load_programs();
     }
     // At every attach by a perf event, aya loads a program to test whether the kernel has cookies.
-    let loads_later = server.kernel.as_ref().is_ok_and(|kernel| kernel.facts().uses_perf_events);
+    let loads_later = kernel.as_ref().is_ok_and(|kernel| kernel.facts().uses_perf_events);
     if !loads_later {
         drop_rights();
     }
+    let server = Arc::new(Server {
+        kernel: Mutex::new(kernel),
+        servers: settings.servers,
+        locator: Locator::new(settings.locator),
+    });
+    let slow_server = Arc::clone(&server);
+    thread::Builder::new().name("slow".into()).spawn(move || slow_server.serve_connection(other.as_fd()))?;
+    let served = server.serve_connection(socket);
+    // All programs are detached together, which takes less time than at the end of the process.
+    drop(std::mem::replace(&mut *server.kernel(), Err(Refusal::Kernel(String::from("the run has ended")))));
+    served
+}
+
+/// Answers the first request with the ring. Returns the second connection.
+fn start(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refusal>) -> io::Result<OwnedFd> {
     let mut buffer = [0; REQUEST_BYTES];
-    loop {
-        server.wait(socket)?;
-        let received = match channel::receive(socket, &mut buffer) {
-            Err(Errno::MSGSIZE) => {
-                reply(socket, &Err(not_a_request()), &[])?;
-                continue;
-            }
-            received => received?,
-        };
-        if received.bytes == 0 {
-            return Ok(());
-        }
-        server.answer(socket, &buffer[..received.bytes], &received.descriptors)?;
+    let mut received = channel::receive(socket, &mut buffer)?;
+    let request = Request::parse(&buffer[..received.bytes]);
+    let (Some(Request::Start), Some(other)) = (request, received.descriptors.pop()) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    match kernel.as_ref().map_err(Refusal::clone).and_then(|kernel| Ok((kernel.facts(), kernel.ring_descriptor()?))) {
+        Ok((facts, ring)) => reply(socket, &Ok(facts), &[ring])?,
+        Err(refusal) => reply(socket, &Err(refusal), &[])?,
     }
+    Ok(other)
 }
 
 struct Server {
-    kernel: Result<KernelSide, Refusal>,
+    kernel: Mutex<Result<KernelSide, Refusal>>,
     servers: Vec<InnerServer>,
     locator: Locator,
 }
 
 impl Server {
+    fn kernel(&self) -> MutexGuard<'_, Result<KernelSide, Refusal>> {
+        self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Uses the programs, if they could be loaded.
+    fn with_kernel<T>(&self, work: impl FnOnce(&mut KernelSide) -> Result<T, Refusal>) -> Result<T, Refusal> {
+        work(self.kernel().as_mut().map_err(|refusal| refusal.clone())?)
+    }
+
+    fn serve_connection(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        let mut buffer = [0; REQUEST_BYTES];
+        loop {
+            self.wait(socket)?;
+            let received = match channel::receive(socket, &mut buffer) {
+                Err(Errno::MSGSIZE) => {
+                    reply(socket, &Err(not_a_request()), &[])?;
+                    continue;
+                }
+                received => received?,
+            };
+            if received.bytes == 0 {
+                return Ok(());
+            }
+            self.answer(socket, &buffer[..received.bytes], &received.descriptors)?;
+        }
+    }
+
     /// Waits for a request, and shows the kernel's log meanwhile.
-    fn wait(&mut self, socket: BorrowedFd<'_>) -> io::Result<()> {
-        let Ok(kernel) = &mut self.kernel else { return Ok(()) };
-        while kernel.has_log() {
-            kernel.flush_log();
+    fn wait(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+        while self.flush_log() {
             if poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&LOG_INTERVAL))? > 0 {
                 break;
             }
@@ -89,23 +125,20 @@ impl Server {
         Ok(())
     }
 
-    fn answer(&mut self, socket: BorrowedFd<'_>, message: &[u8], files: &[OwnedFd]) -> io::Result<()> {
+    /// Shows new lines of the kernel's log. Returns whether there may be further ones.
+    fn flush_log(&self) -> bool {
+        let mut kernel = self.kernel();
+        let Ok(kernel) = kernel.as_mut() else { return false };
+        kernel.flush_log();
+        kernel.has_log()
+    }
+
+    fn answer(&self, socket: BorrowedFd<'_>, message: &[u8], files: &[OwnedFd]) -> io::Result<()> {
         let Some(request) = Request::parse(message) else {
             return reply(socket, &Err(not_a_request()), &[]);
         };
-        let Self { kernel, servers, locator } = self;
-        let kernel = match kernel {
-            Ok(kernel) => kernel,
-            Err(refusal) => return reply(socket, &Err(refusal.clone()), &[]),
-        };
         let done = match request {
-            Request::Maps => {
-                let facts = kernel.facts();
-                return match kernel.map_descriptors() {
-                    Ok(maps) => reply(socket, &Ok(facts), &maps),
-                    Err(error) => reply(socket, &Err(Refusal::of(&error)), &[]),
-                };
-            }
+            Request::Start => Err(not_a_request()),
             Request::DiagSocket { pid } => {
                 let opened = ProcDir::of(pid).map_err(|error| Refusal::of(&error));
                 let opened = opened.and_then(|process| Diag::of(&process).map_err(|error| Refusal::of(&error)));
@@ -114,31 +147,97 @@ impl Server {
                     Err(refusal) => reply(socket, &Err(refusal), &[]),
                 };
             }
-            Request::AttachGroup(group) => kernel.attach_group(group),
+            Request::Losses => {
+                let counts = self.with_kernel(KernelSide::read_losses);
+                return reply_with_content(socket, counts.map(|counts| losses_to_bytes(&counts)));
+            }
+            Request::Threads => {
+                let threads = self.with_kernel(|kernel| kernel.read_threads());
+                return reply_with_content(socket, threads.map(|threads| threads_to_bytes(&threads)));
+            }
+            Request::AttachGroup(group) => self.with_kernel(|kernel| kernel.attach_group(group)),
+            Request::ChangeTable(change) => self.with_kernel(|kernel| kernel.change_table(change)),
             Request::AttachUprobes { target, pid, set } => match files {
-                [library] => {
-                    let library = ClaimedLibrary { pid, set, file: library.as_fd() };
-                    library.attach(target, kernel, &mut Analysis { servers, locator, peer: socket })
-                }
+                [library] => self.attach(target, &ClaimedLibrary { pid, set, file: library.as_fd() }, socket),
                 _ => Err(not_a_request()),
             },
             Request::Analyse { pid, set } => match files {
                 [library] => {
                     let library = ClaimedLibrary { pid, set, file: library.as_fd() };
-                    library.find(0, &mut Analysis { servers, locator, peer: socket }).map(drop)
+                    self.find_probe_points(0, &library, socket).map(drop)
                 }
                 _ => Err(not_a_request()),
             },
-            Request::Detach { target } => {
+            Request::Detach { target } => self.with_kernel(|kernel| {
                 kernel.detach(target);
                 Ok(())
-            }
-            Request::DetachTargets => {
+            }),
+            Request::DetachTargets => self.with_kernel(|kernel| {
                 kernel.detach_targets();
                 Ok(())
-            }
+            }),
         };
         reply(socket, &done.map(|()| LoadedFacts::default()), &[])
+    }
+
+    /// Checks the claim, and finds the probe points for the target with this index. Waits as long as `peer` is open.
+    fn find_probe_points(
+        &self,
+        target: u32,
+        library: &ClaimedLibrary<'_>,
+        peer: BorrowedFd<'_>,
+    ) -> Result<Vec<Batch>, Refusal> {
+        if target >= MAX_TARGETS {
+            return Err(Refusal::Kernel(format!("no target has number {target}")));
+        }
+        let ClaimedLibrary { pid, set, file } = *library;
+        let code = check::check_library(pid, set, file, &self.servers).map_err(Refusal::Kernel)?;
+        let found = self.locator.find(code.sought, code.identity, file, peer).map_err(Refusal::Kernel)?;
+        let batches = batches::of_set(set, &found, target).map_err(|error| Refusal::of(&error))?;
+        if !batches.iter().all(|batch| code.contains(batch)) {
+            return Err(Refusal::Kernel(format!("a probe point is outside the code of process {pid}")));
+        }
+        Ok(batches)
+    }
+
+    /// Attaches the set. The process must live on until it is attached, so that its id cannot mean another one in between.
+    fn attach(&self, target: u32, library: &ClaimedLibrary<'_>, peer: BorrowedFd<'_>) -> Result<(), Refusal> {
+        let gone = || Refusal::Kernel(format!("process {} has exited", library.pid));
+        let id = i32::try_from(library.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
+        let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|error| Refusal::of(&error))?;
+        let batches = self.find_probe_points(target, library, peer)?;
+        self.with_kernel(|kernel| {
+            for batch in &batches {
+                let pid = NonZeroU32::new(library.pid).ok_or_else(gone)?;
+                kernel.attach_uprobes(target, pid, batch, library.file)?;
+            }
+            let has_exited = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default()));
+            if has_exited.is_ok_and(|ready| ready > 0) {
+                kernel.detach(target);
+                return Err(gone());
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A file that a process is said to have mapped as a library for a set of probe points.
+struct ClaimedLibrary<'l> {
+    pid: u32,
+    set: PointSet,
+    file: BorrowedFd<'l>,
+}
+
+/// Sends content in as many messages as it needs.
+fn reply_with_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>) -> io::Result<()> {
+    match content {
+        Ok(content) => {
+            for piece in content_to_pieces(&content) {
+                channel::send(socket, &piece, &[])?;
+            }
+            Ok(())
+        }
+        Err(refusal) => reply(socket, &Err(refusal), &[]),
     }
 }
 
@@ -150,63 +249,16 @@ fn not_a_request() -> Refusal {
     Refusal::Kernel(String::from("not a request"))
 }
 
-/// What an analysis of a library needs.
-struct Analysis<'a> {
-    servers: &'a [InnerServer],
-    locator: &'a mut Locator,
-    peer: BorrowedFd<'a>,
-}
-
-/// A file that a process is said to have mapped as a library for a set of probe points.
-struct ClaimedLibrary<'l> {
-    pid: u32,
-    set: PointSet,
-    file: BorrowedFd<'l>,
-}
-
-impl ClaimedLibrary<'_> {
-    /// Checks the claim, and finds the probe points for the target with this index.
-    fn find(&self, target: u32, analysis: &mut Analysis<'_>) -> Result<Vec<Batch>, Refusal> {
-        if target >= MAX_TARGETS {
-            return Err(Refusal::Kernel(format!("no target has number {target}")));
-        }
-        let code = check::check_library(self.pid, self.set, self.file, analysis.servers).map_err(Refusal::Kernel)?;
-        let found = analysis.locator.find(code.sought, code.identity, self.file, analysis.peer);
-        let found = found.as_ref().map_err(|why| Refusal::Kernel(why.clone()))?;
-        let batches = batches::of_set(self.set, found, target).map_err(|error| Refusal::of(&error))?;
-        if !batches.iter().all(|batch| code.contains(batch)) {
-            return Err(Refusal::Kernel(format!("a probe point is outside the code of process {}", self.pid)));
-        }
-        Ok(batches)
-    }
-
-    /// Attaches the set. The process must live on until it is attached, so that its id cannot mean another one in between.
-    fn attach(&self, target: u32, kernel: &mut KernelSide, analysis: &mut Analysis<'_>) -> Result<(), Refusal> {
-        let gone = || Refusal::Kernel(format!("process {} has exited", self.pid));
-        let id = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
-        let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|error| Refusal::of(&error))?;
-        for batch in self.find(target, analysis)? {
-            kernel.attach_uprobes(target, NonZeroU32::new(self.pid).ok_or_else(gone)?, &batch, self.file)?;
-        }
-        let has_exited = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default()));
-        if has_exited.is_ok_and(|ready| ready > 0) {
-            kernel.detach(target);
-            return Err(gone());
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use probe_ebpf::egress::Serves;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     use std::fs::File;
 
     use super::*;
     use crate::helper::Helper;
     use crate::helper::request::{REPLY_BYTES, parse_reply};
-    use crate::kernel_side::open_maps;
-    use crate::programs::MAPS;
+    use crate::programs::{LossCounts, TableChange};
 
     #[test]
     fn requests_are_served_until_the_other_end_closes() {
@@ -218,29 +270,33 @@ mod tests {
         let options = Options { ring_bytes: 64 << 10, scheduler: false, polls: false, ..Options::default() };
         let locator = OwnedFd::from(File::open("/dev/null").unwrap());
         let settings = ProberSettings { options, servers: Vec::new(), locator };
-        let served = std::thread::spawn(move || serve(theirs.as_fd(), settings, || ()));
-        let mut buffer = [0; REPLY_BYTES];
-        channel::send(ours.as_fd(), &[3; REQUEST_BYTES + 1], &[]).unwrap();
-        let longer = channel::receive(ours.as_fd(), &mut buffer).unwrap();
-        assert_eq!(parse_reply(&buffer[..longer.bytes]), Some(Err(not_a_request())), "a longer message ends nothing");
-        channel::send(ours.as_fd(), b"not a request", &[]).unwrap();
-        let received = channel::receive(ours.as_fd(), &mut buffer).unwrap();
-        let answer = parse_reply(&buffer[..received.bytes]).unwrap();
-        if let Err(Refusal::Kernel(text)) = &answer
-            && text != "not a request"
-        {
-            return eprintln!("SKIPPED: {text}");
+        let served = thread::spawn(move || serve(theirs.as_fd(), settings, || ()));
+        let helper = Helper::new(ours.try_clone().unwrap()).unwrap();
+        match helper.take_ring() {
+            Err(Refusal::Kernel(text)) => return eprintln!("SKIPPED: {text}"),
+            ring => drop(ring.unwrap()),
         }
-        assert!(answer.is_err() && received.descriptors.is_empty());
-        let helper = Helper::new(ours);
-        assert_eq!(open_maps(helper.map_descriptors().unwrap().descriptors).unwrap().len(), MAPS.len());
+        assert!(helper.take_ring().is_err(), "it has one reader");
+        let mut buffer = [0; REPLY_BYTES];
+        for message in [&[3; REQUEST_BYTES + 1][..], b"not a request"] {
+            channel::send(ours.as_fd(), message, &[]).unwrap();
+            let received = channel::receive(ours.as_fd(), &mut buffer).unwrap();
+            assert_eq!(parse_reply(&buffer[..received.bytes]), Some(Err(not_a_request())));
+            assert!(received.descriptors.is_empty());
+        }
         let us = std::process::id();
         let set = PointSet::Polls { with_returns: false };
         let refused = helper.attach_set(0, us, set, File::open("/proc/self/exe").unwrap().as_fd());
         assert!(refused.unwrap_err().to_string().contains("neither libzmq"));
         assert!(helper.diag_socket(us).is_ok());
         assert!(helper.diag_socket(u32::MAX).is_err());
+        assert_eq!(helper.read_losses().unwrap(), LossCounts::default());
+        assert_eq!(helper.read_threads().unwrap(), []);
+        helper.change_table(TableChange::EnterTarget { target: 0, pid: us }).unwrap();
+        let of_no_target = TableChange::Serve { target: MAX_TARGETS, serves: Serves::default() };
+        assert!(helper.change_table(of_no_target).is_err());
         helper.detach(0);
+        drop(ours);
         drop(helper);
         served.join().unwrap().unwrap();
     }

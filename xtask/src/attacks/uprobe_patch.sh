@@ -34,6 +34,8 @@ print(f"poke {offsets} {struct.pack('<QQ', offset, 0).hex()}")
 print(f"poke {at} {attribute.hex()}")
 print(f"321 28 {at} {len(attribute)}")
 print(f"321 5 {at} {len(attribute)}")
+print(f"321 1 {at} {len(attribute)}")
+print(f"321 15 {at} {len(attribute)}")
 PYTHON
 done
 # The same as requests to the prober, through each socket of attach. A request has no offset: the prober has the library analysed. One of a

@@ -1,0 +1,185 @@
+//! What a request changes in the programs' tables, and what others read from them, as numbers of fixed size.
+
+use probe_ebpf::egress::Serves;
+use probe_ebpf::{Capture, Thread};
+
+use crate::programs::{LossCounts, TableChange, ThreadEntry};
+
+// Operations.
+const WATCH: u32 = 16;
+const ENTER_TARGET: u32 = 17;
+const REMOVE_TARGET: u32 = 18;
+const SERVE: u32 = 19;
+const ENTER_ZMTP: u32 = 20;
+const REMOVE_ZMTP: u32 = 21;
+const IGNORE_STREAM: u32 = 22;
+const IGNORE_TLS: u32 = 23;
+const REMOVE_THREADS: u32 = 24;
+
+/// Operation, target, and up to three numbers.
+pub(super) type ChangeNumbers = [u32; 5];
+
+pub(super) fn change_to_numbers(change: TableChange) -> ChangeNumbers {
+    let of_id = |operation, target, id: u64| [operation, target, id as u32, (id >> 32) as u32, 0];
+    match change {
+        TableChange::Watch { target, capture, counts_sends } => {
+            [WATCH, target, capture.sent, capture.received, counts_sends.into()]
+        }
+        TableChange::EnterTarget { target, pid } => [ENTER_TARGET, target, pid, 0, 0],
+        TableChange::RemoveTarget { pid } => [REMOVE_TARGET, 0, pid, 0, 0],
+        TableChange::Serve { target, serves } => [SERVE, target, serves.written, serves.read, 0],
+        TableChange::EnterZmtp { target, inode } => of_id(ENTER_ZMTP, target, inode),
+        TableChange::RemoveZmtp { inode } => of_id(REMOVE_ZMTP, 0, inode),
+        TableChange::IgnoreStream { socket } => of_id(IGNORE_STREAM, 0, socket),
+        TableChange::IgnoreTls { connection } => of_id(IGNORE_TLS, 0, connection),
+        TableChange::RemoveThreads { target } => [REMOVE_THREADS, target, 0, 0, 0],
+    }
+}
+
+/// The change with these numbers; `None` if there is none.
+pub(super) fn parse_change(numbers: ChangeNumbers) -> Option<TableChange> {
+    let id = u64::from(numbers[2]) | u64::from(numbers[3]) << 32;
+    Some(match numbers {
+        [WATCH, target, sent, received, sends @ 0..=1] => {
+            TableChange::Watch { target, capture: Capture { sent, received }, counts_sends: sends == 1 }
+        }
+        [ENTER_TARGET, target, pid, 0, 0] => TableChange::EnterTarget { target, pid },
+        [REMOVE_TARGET, 0, pid, 0, 0] => TableChange::RemoveTarget { pid },
+        [SERVE, target, written, read, 0] => TableChange::Serve { target, serves: Serves { written, read } },
+        [ENTER_ZMTP, target, _, _, 0] => TableChange::EnterZmtp { target, inode: id },
+        [REMOVE_ZMTP, 0, _, _, 0] => TableChange::RemoveZmtp { inode: id },
+        [IGNORE_STREAM, 0, _, _, 0] => TableChange::IgnoreStream { socket: id },
+        [IGNORE_TLS, 0, _, _, 0] => TableChange::IgnoreTls { connection: id },
+        [REMOVE_THREADS, target, 0, 0, 0] => TableChange::RemoveThreads { target },
+        _ => return None,
+    })
+}
+
+pub(crate) fn losses_to_bytes(counts: &LossCounts) -> Vec<u8> {
+    counts.iter().flat_map(|count| count.to_le_bytes()).collect()
+}
+
+pub(super) fn parse_losses(bytes: &[u8]) -> Option<LossCounts> {
+    let mut counts = LossCounts::default();
+    if bytes.len() != size_of::<LossCounts>() {
+        return None;
+    }
+    for (count, from) in counts.iter_mut().zip(bytes.chunks_exact(8)) {
+        *count = u64::from_le_bytes(from.try_into().ok()?);
+    }
+    Some(counts)
+}
+
+/// Numbers of a thread's entry, of 64 bits each.
+const THREAD_NUMBERS: usize = 13;
+/// Bytes of a thread's entry.
+const THREAD_BYTES: usize = THREAD_NUMBERS * 8;
+
+pub(crate) fn threads_to_bytes(threads: &[ThreadEntry]) -> Vec<u8> {
+    let numbers = threads.iter().flat_map(|ThreadEntry { key, thread }| {
+        [
+            u64::from(*key) | u64::from(thread.target) << 32,
+            u64::from(thread.tid) | u64::from(thread.state) << 32,
+            thread.polling.into(),
+            thread.since_ns,
+            thread.on_ns,
+            thread.wait_ns,
+            thread.blocked_ns,
+            thread.switches,
+            thread.preempted,
+            thread.epolls,
+            thread.waits,
+            thread.polled_ns,
+            thread.poll_ns,
+        ]
+    });
+    numbers.flat_map(u64::to_le_bytes).collect()
+}
+
+pub(super) fn parse_threads(bytes: &[u8]) -> Vec<ThreadEntry> {
+    bytes.chunks_exact(THREAD_BYTES).filter_map(parse_thread).collect()
+}
+
+fn parse_thread(bytes: &[u8]) -> Option<ThreadEntry> {
+    let mut numbers = [0_u64; THREAD_NUMBERS];
+    for (number, from) in numbers.iter_mut().zip(bytes.chunks_exact(8)) {
+        *number = u64::from_le_bytes(from.try_into().ok()?);
+    }
+    let low = |number: u64| number as u32;
+    let high = |number: u64| (number >> 32) as u32;
+    let thread = Thread {
+        target: high(numbers[0]),
+        tid: low(numbers[1]),
+        state: high(numbers[1]),
+        polling: low(numbers[2]),
+        since_ns: numbers[3],
+        on_ns: numbers[4],
+        wait_ns: numbers[5],
+        blocked_ns: numbers[6],
+        switches: numbers[7],
+        preempted: numbers[8],
+        epolls: numbers[9],
+        waits: numbers[10],
+        polled_ns: numbers[11],
+        poll_ns: numbers[12],
+    };
+    Some(ThreadEntry { key: low(numbers[0]), thread })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn any_change() -> impl Strategy<Value = TableChange> {
+        let numbers = (any::<u32>(), any::<u32>(), any::<u32>(), any::<bool>(), any::<u64>());
+        (0..9_u8, numbers).prop_map(|(kind, (target, first, second, flag, id))| match kind {
+            0 => {
+                let capture = Capture { sent: first, received: second };
+                TableChange::Watch { target, capture, counts_sends: flag }
+            }
+            1 => TableChange::EnterTarget { target, pid: first },
+            2 => TableChange::RemoveTarget { pid: first },
+            3 => TableChange::Serve { target, serves: Serves { written: first, read: second } },
+            4 => TableChange::EnterZmtp { target, inode: id },
+            5 => TableChange::RemoveZmtp { inode: id },
+            6 => TableChange::IgnoreStream { socket: id },
+            7 => TableChange::IgnoreTls { connection: id },
+            _ => TableChange::RemoveThreads { target },
+        })
+    }
+
+    fn any_thread() -> impl Strategy<Value = ThreadEntry> {
+        (any::<u32>(), any::<[u32; 4]>(), any::<[u64; 10]>()).prop_map(|(key, small, large)| {
+            let [target, tid, state, polling] = small;
+            let [since_ns, on_ns, wait_ns, blocked_ns, switches, preempted, epolls, waits, polled_ns, poll_ns] = large;
+            let thread = Thread {
+                target,
+                tid,
+                state,
+                polling,
+                since_ns,
+                on_ns,
+                wait_ns,
+                blocked_ns,
+                switches,
+                preempted,
+                epolls,
+                waits,
+                polled_ns,
+                poll_ns,
+            };
+            ThreadEntry { key, thread }
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn content_round_trips(threads in prop::collection::vec(any_thread(), 0..20), counts: LossCounts) {
+            prop_assert_eq!(parse_threads(&threads_to_bytes(&threads)), threads);
+            prop_assert_eq!(parse_losses(&losses_to_bytes(&counts)), Some(counts));
+            prop_assert_eq!(parse_losses(&losses_to_bytes(&counts)[1..]), None);
+        }
+    }
+}
