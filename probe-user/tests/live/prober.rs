@@ -1,8 +1,9 @@
 //! Rights of the process that attaches programs.
 
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, OwnedFd};
 
-use probe_user::{Options, Permissions, prober};
+use probe_user::prober::{self, ProberSettings};
+use probe_user::{Options, Permissions};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Oldest release all of whose patch releases have usable links for multiple probe points.
@@ -22,11 +23,14 @@ fn rights_to_load_programs_are_kept_only_for_perf_events() {
 
 /// Whether a prober with these options drops its rights after it has loaded its programs.
 fn drops_rights(options: Options) -> bool {
-    let (ours, its) =
-        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a pair");
-    // The prober ends with its peer.
-    drop(ours);
+    let [prober_end, locator_end] = [(); 2].map(|()| abandoned_socket());
+    let settings = ProberSettings { options, servers: Vec::new(), locator: locator_end };
     let mut has_dropped = false;
-    prober::serve(its.as_fd(), options, |_| false, || has_dropped = true).expect("served");
+    prober::serve(prober_end.as_fd(), settings, || has_dropped = true).expect("served");
     has_dropped
+}
+
+/// A socket whose other end is closed: the prober ends with its peer.
+fn abandoned_socket() -> OwnedFd {
+    socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a pair").0
 }
