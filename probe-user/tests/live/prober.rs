@@ -23,10 +23,9 @@ fn rights_to_load_programs_are_kept_only_for_perf_events() {
 
 /// Whether a prober with these options drops its rights after it has loaded its programs.
 fn drops_rights(options: Options) -> bool {
-    let [prober_end, locator_end] = [(); 2].map(|()| abandoned_socket());
-    let settings = ProberSettings { options, servers: Vec::new(), locator: locator_end };
+    let settings = ProberSettings { options, servers: Vec::new(), locator: abandoned_socket() };
     let mut has_dropped = false;
-    prober::serve(prober_end.as_fd(), settings, || has_dropped = true).expect("served");
+    prober::serve(abandoned_socket().as_fd(), settings, || has_dropped = true).expect("served");
     has_dropped
 }
 
