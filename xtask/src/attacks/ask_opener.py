@@ -45,6 +45,9 @@ def connect(attach, socket):
             f"poke {control} {struct.pack('<QiiiI', 20, 1, 1, theirs, 0).hex()}",
             f"poke {header} {struct.pack('<QIIQQQQII', 0, 0, 0, vector, 1, control, 24, 0, 0).hex()}",
             f"46 {socket} {header} 0x4040",
+            # Another process than the opener replies at once. `attach` would take that for the reply to its next request.
+            f"35 x:{struct.pack('<QQ', 0, 10_000_000).hex()} 0",
+            f"45 {socket} {memory + 512} 1024 0x40 0 0",
             f"3 {theirs}",
         ],
     )

@@ -15,12 +15,12 @@ start_attach() {
   mkdir -p sockets
   chown "$engine_user" sockets
   setpriv --reuid "$engine_user" --regid "$engine_user" --clear-groups \
-    "$python" "$here/engine.py" 60 "$work/sockets/e.sock" >engine 2>&1 &
+    "$python" "$here/engine.py" 170 "$work/sockets/e.sock" >engine 2>&1 &
   pids+=($!)
   for _ in $(seq 100); do grep -q PIDS engine && break; sleep 0.1; done
   read -r _ scheduler tokenizer < <(grep PIDS engine)
   [ -n "$tokenizer" ] || broken 'the engine did not start'
-  "$tokengap" attach --pid "$scheduler=scheduler" --pid "$tokenizer=tokenizer" --headless --duration 50s >out 2>err &
+  "$tokengap" attach --pid "$scheduler=scheduler" --pid "$tokenizer=tokenizer" --headless --duration 160s >out 2>err &
   attach=$!
   pids+=("$attach")
   for _ in $(seq 200); do grep -q 'attached to 2' err && break; sleep 0.1; done
