@@ -7,7 +7,7 @@ use std::path::Path;
 
 use engines::sglang::wire::{Decoder, Limits};
 use gungraun::{library_benchmark, library_benchmark_group, main};
-use responses::{Limits as ResponseLimits, Reader, Server};
+use responses::{Limits as ResponseLimits, ResponseReader, Server};
 use trace::event::{Chunk, Finish, Frame, IdColumn, Kind, ToolCallOutcome, What};
 use trace::{FrameId, HopId, MonoNs};
 use zmq_tap::zmtp::{Mark, Scanner};
@@ -148,8 +148,8 @@ fn count_calls(chat: Chat) -> Chat {
             chunks: &[chunk],
         });
     }
-    let mut reader = Reader::new(ResponseLimits::default());
-    reader.feed(MonoNs(1), black_box(&chat.response), true, &mut server, &mut |event| {
+    let mut reader = ResponseReader::new(ResponseLimits::default());
+    reader.read_bytes(MonoNs(1), black_box(&chat.response), true, &mut server, &mut |event| {
         if let What::Answered(answer) = event.what {
             found = answer.tool_calls;
         }

@@ -5,7 +5,7 @@
 use libfuzzer_sys::fuzz_target;
 use trace::MonoNs;
 use trace::event::AnswerEnd;
-use responses::{Limits, Reader, Server};
+use responses::{Limits, ResponseReader, Server};
 
 /// Small limits, so that inputs reach them.
 const LIMITS: Limits =
@@ -13,16 +13,16 @@ const LIMITS: Limits =
 
 /// Events reported for a connection of one write, read in pieces; a gap precedes piece `hole`.
 fn read_events(bytes: &[u8], piece: usize, hole: Option<usize>, by_client: bool) -> Vec<String> {
-    let (mut reader, mut server) = (Reader::new(LIMITS), Server::new(None));
+    let (mut reader, mut server) = (ResponseReader::new(LIMITS), Server::new(None));
     let mut events = Vec::new();
     for (index, part) in bytes.chunks(piece).enumerate() {
         if Some(index) == hole {
-            reader.missed(MonoNs(1), &mut |event| events.push(format!("{event:?}")));
+            reader.record_gap(MonoNs(1), &mut |event| events.push(format!("{event:?}")));
         }
-        reader.feed(MonoNs(1), part, index == 0, &mut server, &mut |event| events.push(format!("{event:?}")));
+        reader.read_bytes(MonoNs(1), part, index == 0, &mut server, &mut |event| events.push(format!("{event:?}")));
     }
     let end = if by_client { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
-    reader.closed(MonoNs(1), end, None, &mut server, &mut |event| events.push(format!("{event:?}")));
+    reader.end_connection(MonoNs(1), end, None, &mut server, &mut |event| events.push(format!("{event:?}")));
     events
 }
 

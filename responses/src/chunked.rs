@@ -29,7 +29,7 @@ enum State {
 impl Chunked {
     /// Consumes bytes of `input` and passes the decoded body to `data`. Returns whether the body is complete; the remaining bytes do not belong
     /// to it.
-    pub(super) fn feed(&mut self, input: &mut &[u8], mut data: impl FnMut(&[u8])) -> Result<bool, Unreadable> {
+    pub(super) fn parse(&mut self, input: &mut &[u8], mut data: impl FnMut(&[u8])) -> Result<bool, Unreadable> {
         while !input.is_empty() {
             if let State::Data(left) = &mut self.state {
                 data(take(input, left));
@@ -91,7 +91,7 @@ mod tests {
     /// The body, whether it is complete, and the number of bytes behind it.
     fn all(mut input: &[u8]) -> (Vec<u8>, Result<bool, Unreadable>, usize) {
         let mut body = Vec::new();
-        let complete = Chunked::default().feed(&mut input, |data| body.extend_from_slice(data));
+        let complete = Chunked::default().parse(&mut input, |data| body.extend_from_slice(data));
         (body, complete, input.len())
     }
 
@@ -124,7 +124,7 @@ mod tests {
                 if at == wire.len() { break; }
                 let end = wire.len().min(at + cut);
                 let mut piece = &wire[at..end];
-                complete = chunked.feed(&mut piece, |data| body.extend_from_slice(data));
+                complete = chunked.parse(&mut piece, |data| body.extend_from_slice(data));
                 at = end;
             }
             prop_assert_eq!(complete, Ok(true));

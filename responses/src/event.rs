@@ -19,7 +19,7 @@ const LONGEST_RID: usize = 4096;
 
 /// An element found in the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Element<'a> {
+pub enum ResponseElement<'a> {
     /// The HTTP/2 stream of the next element.
     Stream(u32),
     /// Start of a response.
@@ -47,7 +47,7 @@ pub enum Element<'a> {
 }
 
 /// Receiver of the elements.
-pub type Emit<'e> = dyn FnMut(Element<'_>) + 'e;
+pub type Emit<'e> = dyn FnMut(ResponseElement<'_>) + 'e;
 
 /// Destination of the events that occur at one time.
 pub(super) struct Sink<'s> {
@@ -190,19 +190,19 @@ impl<'a> Body<'a> {
 }
 
 /// Parses the data of one server-sent event.
-pub(super) fn event(json: &[u8]) -> Element<'_> {
+pub(super) fn event(json: &[u8]) -> ResponseElement<'_> {
     if json.trim_ascii() == b"[DONE]" {
-        return Element::Done;
+        return ResponseElement::Done;
     }
     if json.trim_ascii_start().first() != Some(&b'{') {
-        return Element::Other;
+        return ResponseElement::Other;
     }
-    let Ok(body) = serde_json::from_slice::<Body<'_>>(json) else { return Element::Undecoded };
-    let other = if body.error.is_some() { Element::Failed } else { Element::Other };
-    body.completion().map_or(other, Element::Completion)
+    let Ok(body) = serde_json::from_slice::<Body<'_>>(json) else { return ResponseElement::Undecoded };
+    let other = if body.error.is_some() { ResponseElement::Failed } else { ResponseElement::Other };
+    body.completion().map_or(other, ResponseElement::Completion)
 }
 
-/// Parses the body of a response that does not stream: one object, or a list of objects for a batch. Emits [`Element::Other`], then the
+/// Parses the body of a response that does not stream: one object, or a list of objects for a batch. Emits [`ResponseElement::Other`], then the
 /// completions. JSON responses are of many kinds, so other objects and invalid ones are ignored.
 pub(super) fn body(json: &[u8], emit: &mut Emit<'_>) {
     let bodies = match json.trim_ascii_start().first() {
@@ -210,9 +210,9 @@ pub(super) fn body(json: &[u8], emit: &mut Emit<'_>) {
         Some(b'{') => serde_json::from_slice(json).into_iter().collect(),
         _ => Vec::<Body<'_>>::new(),
     };
-    emit(Element::Other);
+    emit(ResponseElement::Other);
     for completion in bodies.into_iter().filter_map(Body::completion) {
-        emit(Element::Completion(Completion { whole: true, ..completion }));
+        emit(ResponseElement::Completion(Completion { whole: true, ..completion }));
     }
 }
 
@@ -222,7 +222,7 @@ mod tests {
 
     fn completion(json: &[u8]) -> Completion<'_> {
         match event(json) {
-            Element::Completion(completion) => completion,
+            ResponseElement::Completion(completion) => completion,
             other => panic!("{other:?}"),
         }
     }
@@ -250,13 +250,13 @@ mod tests {
 
     #[test]
     fn events_without_a_request_are_distinguished_from_undecodable_ones() {
-        assert_eq!(event(b"[DONE]"), Element::Done);
-        assert_eq!(event(b"[1]"), Element::Other);
-        assert_eq!(event(br#"{"error":{"message":"no"}}"#), Element::Failed);
-        assert_eq!(event(br#"{"text":"no"}"#), Element::Other);
-        assert_eq!(event(br#"{"output_ids":[1,2"#), Element::Undecoded);
+        assert_eq!(event(b"[DONE]"), ResponseElement::Done);
+        assert_eq!(event(b"[1]"), ResponseElement::Other);
+        assert_eq!(event(br#"{"error":{"message":"no"}}"#), ResponseElement::Failed);
+        assert_eq!(event(br#"{"text":"no"}"#), ResponseElement::Other);
+        assert_eq!(event(br#"{"output_ids":[1,2"#), ResponseElement::Undecoded);
         let negative = br#"{"output_ids":[1],"meta_info":{"id":"r","completion_tokens":-1}}"#;
-        assert_eq!(event(negative), Element::Undecoded);
+        assert_eq!(event(negative), ResponseElement::Undecoded);
     }
 
     #[test]
@@ -272,8 +272,8 @@ mod tests {
         let json = br#"[{"output_ids":[1],"meta_info":{"id":"a","completion_tokens":1}},{"output_ids":[1,2],"meta_info":{"id":"b","completion_tokens":2}}]"#;
         let mut seen = Vec::new();
         body(json, &mut |item| match item {
-            Element::Completion(completion) => seen.push((completion.rid.into_owned(), completion.tokens)),
-            item => assert_eq!(item, Element::Other),
+            ResponseElement::Completion(completion) => seen.push((completion.rid.into_owned(), completion.tokens)),
+            item => assert_eq!(item, ResponseElement::Other),
         });
         assert_eq!(seen, [("a".to_owned(), Some(1)), ("b".to_owned(), Some(2))]);
     }

@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use trace::MonoNs;
 use trace::event::{FrontendWait, What};
 
-use super::event::{Completion, Element, Form, Sink};
+use super::event::{Completion, Form, ResponseElement, Sink};
 use super::{Unreadable, count};
 
 /// Maximum number of half-joined responses: one side has ended, the other has not.
@@ -75,8 +75,8 @@ impl Writes {
         Self { whole: true, ..Self::default() }
     }
 
-    /// Enters a chunk or an event.
-    pub(super) fn enter(&mut self, at: MonoNs, completion: &Completion<'_>) {
+    /// Records a chunk or an event.
+    pub(super) fn record_event(&mut self, at: MonoNs, completion: &Completion<'_>) {
         // The usage alone is not a part of the output.
         if completion.tokens == Some(0) && !completion.finished {
             return;
@@ -92,7 +92,7 @@ impl Writes {
     }
 
     /// Records that the socket did not accept a write in full.
-    pub(super) fn held_up(&mut self) {
+    pub(super) fn record_short_write(&mut self) {
         self.held_up = (self.held_up.0 || self.first.is_none(), true);
     }
 }
@@ -109,31 +109,31 @@ pub(super) struct FrontendResponse {
 }
 
 impl FrontendResponse {
-    /// Enters the next element of the connection.
-    pub(super) fn enter(&mut self, item: &Element<'_>, waits: &mut Frontends, sink: &mut Sink<'_>) {
+    /// Records the next element of the connection.
+    pub(super) fn record_element(&mut self, item: &ResponseElement<'_>, waits: &mut Frontends, sink: &mut Sink<'_>) {
         match item {
             _ if self.multiplexed => {}
-            Element::Stream(_) => {
+            ResponseElement::Stream(_) => {
                 self.multiplexed = true;
                 waits.unknown(UnknownWait::Http2);
             }
-            Element::Began => {
+            ResponseElement::Began => {
                 // A write that was not accepted in full may be the beginning of this response.
                 let held_up = if self.begun { (false, false) } else { self.writes.held_up };
                 self.id.clear();
                 self.begun = true;
                 self.writes = Writes { held_up, ..Writes::begin() };
             }
-            Element::Completion(completion) if completion.form == Form::OpenAi => {
+            ResponseElement::Completion(completion) if completion.form == Form::OpenAi => {
                 let id = without_prefix(&completion.rid);
                 if self.id.is_empty() && id.len() <= LONGEST_ID {
                     self.id.push_str(id);
                 }
-                self.writes.enter(sink.at, completion);
+                self.writes.record_event(sink.at, completion);
             }
-            Element::Undecoded | Element::Resumed => self.writes.whole = false,
-            Element::Ended => self.ended(waits, sink),
-            Element::Unreadable(why) if why.hides_responses() => waits.unknown(UnknownWait::Unreadable(*why)),
+            ResponseElement::Undecoded | ResponseElement::Resumed => self.writes.whole = false,
+            ResponseElement::Ended => self.ended(waits, sink),
+            ResponseElement::Unreadable(why) if why.hides_responses() => waits.unknown(UnknownWait::Unreadable(*why)),
             _ => {}
         }
     }
@@ -186,7 +186,7 @@ enum Ended {
 }
 
 impl Frontends {
-    /// Enters the end of a worker's stream. `id` is the frontend's id of the request, `rid` the engine's.
+    /// Records the end of a worker's stream. `id` is the frontend's id of the request, `rid` the engine's.
     pub(super) fn worker_ended(&mut self, id: Option<&str>, rid: &str, writes: Writes, sink: &mut Sink<'_>) {
         self.streams += 1;
         self.latest = self.latest.max(sink.at);

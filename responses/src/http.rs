@@ -1,23 +1,23 @@
 //! Parser for HTTP/1.x responses in the bytes that a server writes: heads and bodies, several per connection.
 
+use super::body_parser::BodyParser;
 use super::chunked::Chunked;
-use super::event::{Element, Emit};
+use super::event::{Emit, ResponseElement};
 use super::framed::take;
-use super::payload::Payload;
 use super::sse::Events;
 use super::{Limits, Unreadable};
 
 /// Maximum number of headers in one response.
 const MAX_HEADERS: usize = 64;
 
-/// The responses of one connection.
+/// Parser of one connection.
 #[derive(Debug)]
-pub(super) struct Responses {
+pub(super) struct HttpParser {
     limits: Limits,
     state: State,
     /// An incomplete head.
     partial: Vec<u8>,
-    payload: Payload,
+    payload: BodyParser,
 }
 
 /// Part of a response: its head, or a body by its framing.
@@ -33,28 +33,28 @@ enum State {
     UntilClosed,
 }
 
-impl Responses {
+impl HttpParser {
     /// Starts at the first byte of a connection.
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, state: State::Head, partial: Vec::new(), payload: Payload::Other }
+        Self { limits, state: State::Head, partial: Vec::new(), payload: BodyParser::Other }
     }
 
     /// Starts inside an event stream, at the beginning of a chunk.
     pub(super) fn within_events(limits: Limits) -> Self {
-        let (state, payload) = (State::Chunked(Chunked::default()), Payload::Events(Events::default()));
+        let (state, payload) = (State::Chunked(Chunked::default()), BodyParser::Events(Events::default()));
         Self { state, payload, ..Self::new(limits) }
     }
 
     /// Processes the end of the connection, which ends a body without a declared length.
-    pub(super) fn closed(&mut self, emit: &mut Emit<'_>) {
-        let is_inside_event = matches!(&self.payload, Payload::Events(events) if events.is_inside());
+    pub(super) fn end_connection(&mut self, emit: &mut Emit<'_>) {
+        let is_inside_event = matches!(&self.payload, BodyParser::Events(events) if events.is_inside());
         if matches!(self.state, State::UntilClosed) && !is_inside_event {
             self.end(emit);
         }
     }
 
     /// Parses the next bytes of the connection. After an error, no further byte can be read.
-    pub(super) fn feed(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
+    pub(super) fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         while !input.is_empty() {
             let (payload, limits) = (&mut self.payload, &self.limits);
             let ended = match &mut self.state {
@@ -62,19 +62,19 @@ impl Responses {
                     self.head(&mut input, emit)?;
                     false
                 }
-                State::Chunked(chunked) => chunked.feed(&mut input, |piece| payload.feed(piece, limits, emit))?,
+                State::Chunked(chunked) => chunked.parse(&mut input, |piece| payload.parse(piece, limits, emit))?,
                 // A response to HEAD announces a body that never follows.
                 State::Length { begun: false, .. } if input.starts_with(b"HTTP/1.") => {
-                    *payload = Payload::Other;
+                    *payload = BodyParser::Other;
                     true
                 }
                 State::Length { left, begun } => {
                     *begun = true;
-                    payload.feed(take(&mut input, left), limits, emit);
+                    payload.parse(take(&mut input, left), limits, emit);
                     *left == 0
                 }
                 State::UntilClosed => {
-                    payload.feed(std::mem::take(&mut input), limits, emit);
+                    payload.parse(std::mem::take(&mut input), limits, emit);
                     false
                 }
             };
@@ -116,9 +116,9 @@ impl Responses {
         let Some((state, payload, unreadable)) = body else { return Ok(()) };
         let is_empty = matches!(state, State::Length { left: 0, .. });
         (self.state, self.payload) = (state, payload);
-        emit(Element::Began);
+        emit(ResponseElement::Began);
         if let Some(why) = unreadable {
-            emit(Element::Unreadable(why));
+            emit(ResponseElement::Unreadable(why));
         }
         if is_empty {
             self.end(emit);
@@ -128,7 +128,7 @@ impl Responses {
 }
 
 /// The form of a body, as its head declares it, and why a body of interest cannot be read.
-fn body(response: &httparse::Response<'_, '_>) -> (State, Payload, Option<Unreadable>) {
+fn body(response: &httparse::Response<'_, '_>) -> (State, BodyParser, Option<Unreadable>) {
     let header = |name: &str| {
         let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
         found.map(|header| header.value.trim_ascii())
@@ -144,6 +144,6 @@ fn body(response: &httparse::Response<'_, '_>) -> (State, Payload, Option<Unread
     };
     let compressed = header("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"))
         || coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
-    let (payload, unreadable) = Payload::of(header("content-type"), compressed);
+    let (payload, unreadable) = BodyParser::of(header("content-type"), compressed);
     (state, payload, unreadable)
 }

@@ -5,10 +5,10 @@ use std::fmt;
 
 use loona_hpack::Decoder;
 
+use super::body_parser::BodyParser;
 use super::buffer::Buffer;
-use super::event::{Element, Emit};
+use super::event::{Emit, ResponseElement};
 use super::grpc::{self, Messages};
-use super::payload::Payload;
 use super::sse::Events;
 use super::{Limits, Unreadable};
 
@@ -32,7 +32,7 @@ const LONGEST_JOINED: u32 = 1 << 10;
 
 /// The responses of one connection.
 #[derive(Debug, Default)]
-pub(super) struct Connection {
+pub(super) struct Http2Parser {
     limits: Limits,
     /// The first `known` bytes of an incomplete header.
     head: [u8; HEAD],
@@ -54,7 +54,7 @@ pub(super) struct Connection {
 
 #[derive(Debug)]
 enum Body {
-    Known(Payload),
+    Known(BodyParser),
     /// The fields of the response are unknown, and so is its content until it shows.
     Unknown {
         /// No byte of the body has been missed.
@@ -152,16 +152,16 @@ pub(super) fn continues(bytes: &[u8]) -> Option<bool> {
     }
 }
 
-impl Connection {
+impl Http2Parser {
     /// `from_start`: the first byte is the first of the connection. Otherwise it is the first of a frame.
     pub(super) fn new(limits: Limits, from_start: bool) -> Self {
         Self { limits, fields: Fields::new(from_start), ..Self::default() }
     }
 
     /// Parses the next bytes of the connection. Emits each element behind its stream. After an error, no further byte can be read.
-    pub(super) fn feed(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
-        let mut emit = |stream: u32, item: Element<'_>| {
-            emit(Element::Stream(stream));
+    pub(super) fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
+        let mut emit = |stream: u32, item: ResponseElement<'_>| {
+            emit(ResponseElement::Stream(stream));
             emit(item);
         };
         loop {
@@ -213,7 +213,7 @@ impl Connection {
     }
 
     /// Processes a piece of the current frame; `None` if the padding exceeds the frame.
-    fn payload(&mut self, head: Head, mut piece: &[u8], emit: &mut dyn FnMut(u32, Element<'_>)) -> Option<()> {
+    fn payload(&mut self, head: Head, mut piece: &[u8], emit: &mut dyn FnMut(u32, ResponseElement<'_>)) -> Option<()> {
         let padding = if let Some(padding) = self.padding {
             padding
         } else {
@@ -239,7 +239,7 @@ impl Connection {
         Some(())
     }
 
-    fn end(&mut self, head: Head, emit: &mut dyn FnMut(u32, Element<'_>)) -> Option<()> {
+    fn end(&mut self, head: Head, emit: &mut dyn FnMut(u32, ResponseElement<'_>)) -> Option<()> {
         self.frame = None;
         // The length of the padding is missing.
         self.padding?;
@@ -247,8 +247,8 @@ impl Connection {
             DATA if head.has(END_STREAM) => self.ended(head.stream, emit),
             HEADERS | PUSH_PROMISE | CONTINUATION if head.has(END_HEADERS) => self.response(emit),
             RST_STREAM if self.streams.remove(&head.stream).is_some() => {
-                emit(head.stream, Element::Failed);
-                emit(head.stream, Element::Ended);
+                emit(head.stream, ResponseElement::Failed);
+                emit(head.stream, ResponseElement::Ended);
             }
             _ => {}
         }
@@ -256,7 +256,7 @@ impl Connection {
     }
 
     /// Processes a complete block of fields.
-    fn response(&mut self, emit: &mut dyn FnMut(u32, Element<'_>)) {
+    fn response(&mut self, emit: &mut dyn FnMut(u32, ResponseElement<'_>)) {
         self.block.open = false;
         let Block { stream, promised, ends_stream, .. } = self.block;
         let response = if self.block.bytes.len() > self.limits.head_bytes {
@@ -273,9 +273,9 @@ impl Connection {
             Response::Unknown => ((!ends_stream).then(|| Body::unknown(true)), None),
         };
         if let Some(body) = body.filter(|_| !self.streams.contains_key(&stream)) {
-            emit(stream, Element::Began);
+            emit(stream, ResponseElement::Began);
             if let Some(why) = unreadable {
-                emit(stream, Element::Unreadable(why));
+                emit(stream, ResponseElement::Unreadable(why));
             }
             self.open(stream, body);
         }
@@ -291,14 +291,14 @@ impl Connection {
         self.streams.insert(stream, body);
     }
 
-    fn data(&mut self, head: Head, piece: &[u8], emit: &mut dyn FnMut(u32, Element<'_>)) {
+    fn data(&mut self, head: Head, piece: &[u8], emit: &mut dyn FnMut(u32, ResponseElement<'_>)) {
         let (stream, fresh) = (head.stream, std::mem::take(&mut self.fresh));
         if !self.streams.contains_key(&stream) {
             self.open(stream, Body::unknown(false));
         }
         let Some(body) = self.streams.get_mut(&stream) else { return };
         let (whole, start) = match body {
-            Body::Known(payload) => return payload.feed(piece, &self.limits, &mut |item| emit(stream, item)),
+            Body::Known(payload) => return payload.parse(piece, &self.limits, &mut |item| emit(stream, item)),
             Body::Unknown { whole, start } => (*whole, start),
         };
         if fresh && !whole {
@@ -312,24 +312,24 @@ impl Connection {
         let grpc = grpc::begins(start, (!whole).then_some(head.length));
         let mut payload = match start.first() {
             None => return,
-            _ if start.starts_with(events) => Payload::Events(Events::default()),
+            _ if start.starts_with(events) => BodyParser::Events(Events::default()),
             _ if events.starts_with(start) || grpc.is_none() => return,
-            _ if grpc == Some(true) => Payload::Grpc(Messages::default()),
-            Some(b'{' | b'[') if whole => Payload::Json(Buffer::default()),
+            _ if grpc == Some(true) => BodyParser::Grpc(Messages::default()),
+            Some(b'{' | b'[') if whole => BodyParser::Json(Buffer::default()),
             _ if whole => {
-                emit(stream, Element::Unreadable(Unreadable::Fields));
-                Payload::Other
+                emit(stream, ResponseElement::Unreadable(Unreadable::Fields));
+                BodyParser::Other
             }
             _ => return start.clear(),
         };
-        payload.feed(start, &self.limits, &mut |item| emit(stream, item));
+        payload.parse(start, &self.limits, &mut |item| emit(stream, item));
         *body = Body::Known(payload);
     }
 
-    fn ended(&mut self, stream: u32, emit: &mut dyn FnMut(u32, Element<'_>)) {
+    fn ended(&mut self, stream: u32, emit: &mut dyn FnMut(u32, ResponseElement<'_>)) {
         match self.streams.remove(&stream) {
             Some(Body::Known(payload)) => payload.end(&self.limits, &mut |item| emit(stream, item)),
-            Some(Body::Unknown { .. }) | None => emit(stream, Element::Ended),
+            Some(Body::Unknown { .. }) | None => emit(stream, ResponseElement::Ended),
         }
     }
 }
@@ -342,7 +342,7 @@ enum Response {
     /// Another response of the same stream follows.
     Informational,
     /// Parser of the body, and why it cannot be read.
-    Final(Payload, Option<Unreadable>),
+    Final(BodyParser, Option<Unreadable>),
     /// The fields cannot be decompressed.
     Unknown,
 }
@@ -391,7 +391,7 @@ impl Fields {
         if informational {
             return Response::Informational;
         }
-        let (payload, unreadable) = Payload::of(kind.as_deref(), compressed);
+        let (payload, unreadable) = BodyParser::of(kind.as_deref(), compressed);
         Response::Final(payload, unreadable)
     }
 }

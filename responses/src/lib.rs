@@ -1,8 +1,9 @@
 //! Observation of an engine's responses to its clients, from the bytes that a server writes to its sockets (docs/internals/EGRESS.md).
 //!
-//! [`Reader`] turns the bytes of one connection, in slices of any length, into [`trace::event`]s: HTTP/1.x and HTTP/2 with server-sent events,
+//! [`ResponseReader`] turns the bytes of one connection, in slices of any length, into [`trace::event`]s: HTTP/1.x and HTTP/2 with server-sent events,
 //! JSON or gRPC messages, and further protocols of engines ([`StreamProtocol`]). Each parser emits the same elements. No I/O.
 
+mod body_parser;
 mod buffer;
 mod chunked;
 mod content;
@@ -16,25 +17,24 @@ mod http;
 mod http2;
 mod names;
 mod observed_calls;
-mod open;
-mod payload;
+mod open_response;
 mod protocol;
+mod protocol_parser;
 mod reader;
 mod recent;
 mod server;
 mod sse;
-mod stream;
 mod text;
 
 pub use content::Content;
 pub use digest::Digest;
-pub use event::{Completion, Element, Emit, Form};
+pub use event::{Completion, Emit, Form, ResponseElement};
 pub use fields::Text;
 pub use framed::{Found, Framed, take};
 pub use frontend::{Frontends, UnknownWait};
 pub use names::ResponseIds;
 pub use protocol::{ParseStream, StreamProtocol};
-pub use reader::Reader;
+pub use reader::ResponseReader;
 pub use server::{Server, Tls};
 pub use text::{ChoiceText, Detokenize, Texts, TokenStream};
 

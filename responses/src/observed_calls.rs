@@ -18,7 +18,7 @@ pub(super) struct ObservedCalls {
 }
 
 #[derive(Deserialize)]
-struct Element {
+struct ResponseElement {
     #[serde(default)]
     index: Option<u32>,
 }
@@ -28,7 +28,7 @@ impl ObservedCalls {
     pub(super) fn add(&mut self, json: &str) {
         let list = &mut Deserializer::from_str(json);
         // The first and the highest index so far, and the place of the next call.
-        let indices = fold(list, (None, 0_u32), |(found, place): (Option<[u32; 2]>, _), element: Element| {
+        let indices = fold(list, (None, 0_u32), |(found, place): (Option<[u32; 2]>, _), element: ResponseElement| {
             let index = element.index.unwrap_or(place);
             let found = found.map_or([index; 2], |[first, last]| [first, last.max(index)]);
             (Some(found), place.saturating_add(1))

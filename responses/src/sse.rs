@@ -16,7 +16,7 @@ pub(super) struct Events {
 impl Events {
     /// Parses a piece of the body. Emits the data of each event, its lines joined. `None` stands for an event that is skipped, because it is
     /// longer than `limit` bytes or memory is short.
-    pub(super) fn feed(&mut self, piece: &[u8], limit: usize, mut emit: impl FnMut(Option<&[u8]>)) {
+    pub(super) fn parse(&mut self, piece: &[u8], limit: usize, mut emit: impl FnMut(Option<&[u8]>)) {
         let mut buffer = std::mem::take(&mut self.buffer);
         if buffer.is_empty() || buffer.extend(piece).is_err() {
             if !buffer.is_empty() {
@@ -112,7 +112,7 @@ mod tests {
     fn read(pieces: &[&[u8]], limit: usize) -> (Vec<String>, usize) {
         let (mut events, mut found, mut long) = (Events::default(), Vec::new(), 0);
         for piece in pieces {
-            events.feed(piece, limit, |event| match event {
+            events.parse(piece, limit, |event| match event {
                 Some(data) => found.push(String::from_utf8_lossy(data).into_owned()),
                 None => long += 1,
             });

@@ -11,7 +11,7 @@ use trace::path::Ends;
 use trace::{FrameId, HopId, MonoNs, fault};
 
 use adapter::decode::{Decoders, Format, ReadResponseId};
-use responses::{Limits, Reader, Server};
+use responses::{Limits, ResponseReader, Server};
 use zmq_tap::relay::{
     Counters, Direction, Endpoint, Observation, Observations, Observed, Options, Pair, PairSockets, Payload, Relay,
     RelayError, Signal, Stats, Unread,
@@ -357,7 +357,7 @@ impl Tap {
 #[derive(Debug, Default)]
 struct Served {
     server: Server,
-    connections: HashMap<u32, Reader>,
+    connections: HashMap<u32, ResponseReader>,
 }
 
 impl Served {
@@ -371,15 +371,15 @@ impl Served {
 
     /// Processes an observation of connection `lane`.
     fn observed(&mut self, lane: u32, what: Observed, sink: &mut dyn FnMut(&Event<'_>)) {
-        let new = || Reader::new(Limits::default());
+        let new = || ResponseReader::new(Limits::default());
         match what {
             Observed::Passed { at, bytes } => {
                 // The relay does not know where the server's writes begin.
                 let begins = false;
-                self.connections.entry(lane).or_insert_with(new).feed(at, &bytes, begins, &mut self.server, sink);
+                self.connections.entry(lane).or_insert_with(new).read_bytes(at, &bytes, begins, &mut self.server, sink);
             }
-            Observed::HeldUp => self.connections.entry(lane).or_insert_with(new).short_writes(),
-            Observed::Lost { .. } => self.connections.entry(lane).or_insert_with(new).missed(MonoNs::now(), sink),
+            Observed::HeldUp => self.connections.entry(lane).or_insert_with(new).record_short_write(),
+            Observed::Lost { .. } => self.connections.entry(lane).or_insert_with(new).record_gap(MonoNs::now(), sink),
             // If neither side ended the connection, the relay did, and the outcome of the last response is unknown.
             Observed::Closed { at, first, .. } => {
                 if let (Some(mut reader), Some(first)) = (self.connections.remove(&lane), first) {
@@ -387,7 +387,7 @@ impl Served {
                         Direction::Forward => AnswerEnd::ClientLeft,
                         Direction::Backward => AnswerEnd::ServerLeft,
                     };
-                    reader.closed(at, end, None, &mut self.server, sink);
+                    reader.end_connection(at, end, None, &mut self.server, sink);
                 }
             }
             // The first response announces itself, and HTTP has no frames.

@@ -3,7 +3,9 @@
 
 use std::borrow::Cow;
 
-use responses::{Completion, Element, Emit, Form, Framed, Limits, ParseStream, StreamProtocol, Text, Unreadable};
+use responses::{
+    Completion, Emit, Form, Framed, Limits, ParseStream, ResponseElement, StreamProtocol, Text, Unreadable,
+};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
@@ -100,7 +102,7 @@ impl ParseStream for Frames {
         {
             match frame {
                 Some((prefix, frame)) => self.frame(prefix, frame, emit),
-                None => emit(Element::Undecoded),
+                None => emit(ResponseElement::Undecoded),
             }
         }
         self.framed = framed;
@@ -118,7 +120,7 @@ impl Frames {
         let (header, body) = frame.split_at(header as usize);
         if let Ok(Handshake { subject }) = serde_json::from_slice(header) {
             self.subject = subject.0.into_owned();
-            emit(Element::StreamNamed(&self.subject));
+            emit(ResponseElement::StreamNamed(&self.subject));
         }
         if !body.is_empty() {
             self.chunk(body, emit);
@@ -134,18 +136,18 @@ impl Frames {
             // The worker's final marker: everything was written.
             Some(Outer { complete_final: true, .. }) => {
                 self.ended = true;
-                emit(Element::Ended);
+                emit(ResponseElement::Ended);
             }
             Some(Outer { data: Some(Annotated { data: Some(output), .. }), .. }) => {
-                emit(Element::Completion(output.completion(&self.subject)));
+                emit(ResponseElement::Completion(output.completion(&self.subject)));
             }
             // An error of the generator, or a comment between chunks. Neither has tokens.
             Some(Outer { data: Some(Annotated { event: Some(event), .. }), .. }) => {
                 if event.0 == "error" {
-                    emit(Element::Failed);
+                    emit(ResponseElement::Failed);
                 }
             }
-            Some(_) | None => emit(Element::Undecoded),
+            Some(_) | None => emit(ResponseElement::Undecoded),
         }
     }
 }

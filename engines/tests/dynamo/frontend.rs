@@ -4,7 +4,7 @@ use adapter::requests::ParseRequests as _;
 use engines::PROTOCOLS;
 use engines::dynamo::Requests;
 use proptest::prelude::*;
-use responses::{Limits, Reader, Server};
+use responses::{Limits, ResponseReader, Server};
 use trace::MonoNs;
 use trace::event::{AnswerEnd, What};
 
@@ -17,8 +17,8 @@ const CONTEXT: &str = "631dd30e-a74d-4e1b-bb13-9dc94f995cfd";
 /// Readers of the worker's connection and of the frontend's.
 struct Pair {
     server: Server,
-    worker: Reader,
-    frontend: Reader,
+    worker: ResponseReader,
+    frontend: ResponseReader,
     /// Id and waits of each reported response.
     waits: Vec<(String, Option<u64>, Option<u64>)>,
 }
@@ -30,7 +30,7 @@ impl Pair {
         Self {
             server,
             worker: worker(),
-            frontend: Reader::of_frontend(Limits::default()).with_protocols(PROTOCOLS),
+            frontend: ResponseReader::of_frontend(Limits::default()).with_protocols(PROTOCOLS),
             waits: Vec::new(),
         }
     }
@@ -49,12 +49,12 @@ impl Pair {
 
     fn worker(&mut self, at: u64, bytes: &[u8]) {
         let Self { server, worker, waits, .. } = self;
-        worker.feed(MonoNs(at), bytes, true, server, &mut |event| keep(waits, event.what));
+        worker.read_bytes(MonoNs(at), bytes, true, server, &mut |event| keep(waits, event.what));
     }
 
     fn frontend(&mut self, at: u64, bytes: &[u8]) {
         let Self { server, frontend, waits, .. } = self;
-        frontend.feed(MonoNs(at), bytes, true, server, &mut |event| match event.what {
+        frontend.read_bytes(MonoNs(at), bytes, true, server, &mut |event| match event.what {
             What::FrontendWait(_) => keep(waits, event.what),
             other => panic!("a frontend's response is no delivery: {other:?}"),
         });
@@ -62,7 +62,7 @@ impl Pair {
 
     fn closed(&mut self, at: u64) {
         let Self { server, frontend, waits, .. } = self;
-        frontend.closed(MonoNs(at), AnswerEnd::ClientLeft, None, server, &mut |event| keep(waits, event.what));
+        frontend.end_connection(MonoNs(at), AnswerEnd::ClientLeft, None, server, &mut |event| keep(waits, event.what));
     }
 
     /// Reason in the only line about waits.
@@ -144,12 +144,12 @@ fn the_order_of_the_ends_is_irrelevant() {
 #[test]
 fn a_slow_client_leaves_the_waits_unknown() {
     let mut slow = Pair::announced();
-    slow.frontend.short_writes();
+    slow.frontend.record_short_write();
     let slow = pair(slow, &TIMES);
     assert_eq!(slow.waits, []);
     assert_eq!(slow.reason(), "the client read more slowly than the frontend wrote");
     let mut later = pair(Pair::announced(), &TIMES[..1]);
-    later.frontend.short_writes();
+    later.frontend.record_short_write();
     for write in &writes()[1..] {
         later.frontend(9_000_000_000, write);
     }
@@ -188,7 +188,7 @@ fn partly_observed_and_unnamed_responses_are_not_judged() {
     let mut missed = Pair::announced();
     let writes = writes();
     missed.frontend(1, &writes[0]);
-    missed.frontend.missed(MonoNs(1), &mut |event| panic!("{event:?}"));
+    missed.frontend.record_gap(MonoNs(1), &mut |event| panic!("{event:?}"));
     let missed = {
         for write in &writes[1..] {
             missed.frontend(2, write);
@@ -238,7 +238,7 @@ proptest! {
         let mut pair = pair(Pair::announced(), &[]);
         for (n, piece) in bytes.chunks(length).enumerate() {
             if n == hole {
-                pair.frontend.missed(MonoNs(1), &mut |event| panic!("{event:?}"));
+                pair.frontend.record_gap(MonoNs(1), &mut |event| panic!("{event:?}"));
             }
             pair.frontend(1, piece);
         }

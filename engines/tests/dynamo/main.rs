@@ -8,11 +8,11 @@ mod plane;
 mod requests;
 
 use engines::PROTOCOLS;
-use responses::{Limits, Reader};
+use responses::{Limits, ResponseReader};
 
 use connection::{Connection, Observed, damaged, recorded, recording};
 
 /// A worker's connection to a frontend.
-fn worker() -> Reader {
-    Reader::new(Limits::default()).with_protocols(PROTOCOLS)
+fn worker() -> ResponseReader {
+    ResponseReader::new(Limits::default()).with_protocols(PROTOCOLS)
 }

@@ -38,41 +38,44 @@ pub struct Track {
 }
 
 impl Track {
-    /// Processes the next record of the connection.
-    pub fn enter<'a>(&mut self, record: &Record<'a>, mut see: impl FnMut(Step<'a>)) {
-        let head = &record.head;
-        if record.kind == Kind::TlsClosed {
-            return see(Step::Closed { end: AnswerEnd::Unknown, unacknowledged: None });
-        }
-        if record.kind == Kind::State {
-            let end = match (head.before, head.state) {
-                (_, ESTABLISHED) => {
-                    *self = Self::default();
-                    return see(Step::Opened);
-                }
-                (ESTABLISHED, CLOSE_WAIT | CLOSE) => AnswerEnd::ClientLeft,
-                _ => AnswerEnd::ServerLeft,
-            };
-            let end = *self.end.get_or_insert(end);
-            if head.state == CLOSE {
-                see(Step::Closed { end, unacknowledged: Some(head.unacknowledged.into()) });
-            }
-            return;
-        }
-        let Ok(accepted) = u32::try_from(head.accepted) else {
-            return see(Step::HeldUp);
+    /// What the next record of the connection shows, in order.
+    pub fn steps<'a>(&mut self, record: &Record<'a>) -> impl Iterator<Item = Step<'a>> + use<'a> {
+        let steps = match record.kind {
+            Kind::TlsClosed => [Some(Step::Closed { end: AnswerEnd::Unknown, unacknowledged: None }), None, None],
+            Kind::State => [self.state_step(record), None, None],
+            _ => self.byte_steps(record),
         };
-        if head.from == 0 && head.asked > u64::from(accepted) {
-            see(Step::HeldUp);
-        }
+        steps.into_iter().flatten()
+    }
+
+    /// A change of the connection's state.
+    fn state_step<'a>(&mut self, record: &Record<'a>) -> Option<Step<'a>> {
+        let head = &record.head;
+        let end = match (head.before, head.state) {
+            (_, ESTABLISHED) => {
+                *self = Self::default();
+                return Some(Step::Opened);
+            }
+            (ESTABLISHED, CLOSE_WAIT | CLOSE) => AnswerEnd::ClientLeft,
+            _ => AnswerEnd::ServerLeft,
+        };
+        let end = *self.end.get_or_insert(end);
+        let unacknowledged = Some(head.unacknowledged.into());
+        (head.state == CLOSE).then_some(Step::Closed { end, unacknowledged })
+    }
+
+    /// A write or a read.
+    fn byte_steps<'a>(&mut self, record: &Record<'a>) -> [Option<Step<'a>>; 3] {
+        let head = &record.head;
+        let Ok(accepted) = u32::try_from(head.accepted) else {
+            return [Some(Step::HeldUp), None, None];
+        };
+        let held_up = (head.from == 0 && head.asked > u64::from(accepted)).then_some(Step::HeldUp);
         let begins_at = head.written.wrapping_sub(accepted).wrapping_add(head.from);
         let missed = self.next.map_or(0, |next| begins_at.wrapping_sub(next));
-        if missed > 0 {
-            see(Step::Missed(missed));
-        }
         self.next = Some(begins_at.wrapping_add(record.payload.len() as u32));
-        let (bytes, begins) = (record.payload, head.from == 0);
-        see(Step::Bytes { bytes, begins });
+        let bytes = Step::Bytes { bytes: record.payload, begins: head.from == 0 };
+        [held_up, (missed > 0).then_some(Step::Missed(missed)), Some(bytes)]
     }
 }
 
@@ -93,9 +96,7 @@ mod tests {
     }
 
     fn steps<'a>(track: &mut Track, record: &Record<'a>) -> Vec<Step<'a>> {
-        let mut steps = Vec::new();
-        track.enter(record, |step| steps.push(step));
-        steps
+        track.steps(record).collect()
     }
 
     fn bytes(bytes: &[u8], begins: bool) -> Step<'_> {

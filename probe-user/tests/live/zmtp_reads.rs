@@ -46,11 +46,13 @@ fn observed(probe: &mut Probe, inode: u64, track: &mut Track, at_least: usize) -
                 (pid, record.kind, record.head.socket, record.head.tid),
                 (std::process::id(), Kind::Zmtp, inode, own)
             );
-            track.enter(&record, |step| match step {
-                Step::Bytes { bytes, .. } => seen.extend_from_slice(bytes),
-                Step::Missed(_) => holes += 1,
-                _ => {}
-            });
+            for step in track.steps(&record) {
+                match step {
+                    Step::Bytes { bytes, .. } => seen.extend_from_slice(bytes),
+                    Step::Missed(_) => holes += 1,
+                    _ => {}
+                }
+            }
         };
         probe.poll(Duration::from_millis(20), see).expect("the probe reads");
     }

@@ -6,7 +6,7 @@ use memchr::memmem;
 
 use super::Unreadable;
 use super::buffer::Buffer;
-use super::event::{Element, Emit, body, event};
+use super::event::{Emit, ResponseElement, body, event};
 use super::framed::Framed;
 use message::{Message, Output};
 
@@ -59,13 +59,13 @@ pub(super) fn begins(start: &[u8], frame: Option<u32>) -> Option<bool> {
 
 impl Messages {
     /// Parses a piece of the body. Messages longer than `limit` bytes are skipped.
-    pub(super) fn feed(&mut self, mut piece: &[u8], limit: usize, emit: &mut Emit<'_>) {
+    pub(super) fn parse(&mut self, mut piece: &[u8], limit: usize, emit: &mut Emit<'_>) {
         let mut framed = std::mem::take(&mut self.framed);
         while let Ok(Some(found)) = framed.next(&mut piece, limit, |prefix| Ok(length(*prefix).into())) {
             self.count += 1;
             match found {
                 Some((prefix, message)) => self.message(*prefix, message, limit, emit),
-                None => emit(Element::Undecoded),
+                None => emit(ResponseElement::Undecoded),
             }
         }
         self.framed = framed;
@@ -129,12 +129,12 @@ impl Messages {
         }
         // A single unknown message is the result of another call.
         if self.unread > 0 && (self.begun || self.count > 1) {
-            emit(Element::Unreadable(Unreadable::Grpc));
-            emit(Element::Unread(self.unread));
+            emit(ResponseElement::Unreadable(Unreadable::Grpc));
+            emit(ResponseElement::Unread(self.unread));
         }
         // The server ended the response before its last message.
         if self.begun && !self.ended {
-            emit(Element::Failed);
+            emit(ResponseElement::Failed);
         }
     }
 
@@ -178,7 +178,9 @@ impl Messages {
     }
 
     fn emit(&self, output: Output<'_>, emit: &mut Emit<'_>) {
-        emit(output.completion(self.field != Field::Ids).map_or(Element::Undecoded, Element::Completion));
+        emit(
+            output.completion(self.field != Field::Ids).map_or(ResponseElement::Undecoded, ResponseElement::Completion),
+        );
     }
 }
 

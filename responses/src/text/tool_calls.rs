@@ -46,7 +46,7 @@ struct Call {
 
 /// An element of `tool_calls`. In a body that does not stream, elements may have no index.
 #[derive(Deserialize)]
-struct Element {
+struct ResponseElement {
     #[serde(default)]
     index: Option<u32>,
     #[serde(default)]
@@ -76,7 +76,7 @@ pub(super) struct Sent<'a> {
 impl Calls {
     /// Appends the `tool_calls` of an event or a body.
     pub(super) fn add(&mut self, json: &str) {
-        let Ok(elements) = serde_json::from_str::<Vec<Element>>(json) else {
+        let Ok(elements) = serde_json::from_str::<Vec<ResponseElement>>(json) else {
             self.unknown = true;
             return;
         };

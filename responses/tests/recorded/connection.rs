@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use responses::{Limits, Reader, Server};
+use responses::{Limits, ResponseReader, Server};
 use trace::MonoNs;
 use trace::engine::Mode;
 use trace::event::{AnswerEnd, Event, What};
@@ -54,31 +54,31 @@ pub(crate) enum Observed {
 
 /// A connection that is read piece by piece.
 pub(crate) struct Connection {
-    pub(crate) reader: Reader,
+    pub(crate) reader: ResponseReader,
     pub(crate) server: Server,
     pub(crate) events: Vec<Observed>,
 }
 
 impl Connection {
     pub(crate) fn new(mode: Option<Mode>) -> Self {
-        let reader = Reader::new(Limits::default()).with_protocols(super::PROTOCOLS);
+        let reader = ResponseReader::new(Limits::default()).with_protocols(super::PROTOCOLS);
         Self { reader, server: Server::new(mode), events: Vec::new() }
     }
 
     pub(crate) fn feed(&mut self, bytes: &[u8], begins: bool) {
         let events = &mut self.events;
-        self.reader.feed(MonoNs(1), bytes, begins, &mut self.server, &mut |event| events.push(own(event)));
+        self.reader.read_bytes(MonoNs(1), bytes, begins, &mut self.server, &mut |event| events.push(own(event)));
     }
 
     pub(crate) fn missed(&mut self) {
         let events = &mut self.events;
-        self.reader.missed(MonoNs(1), &mut |event| events.push(own(event)));
+        self.reader.record_gap(MonoNs(1), &mut |event| events.push(own(event)));
     }
 
     pub(crate) fn closed(&mut self, by_client: bool) {
         let end = if by_client { AnswerEnd::ClientLeft } else { AnswerEnd::ServerLeft };
         let events = &mut self.events;
-        self.reader.closed(MonoNs(1), end, None, &mut self.server, &mut |event| events.push(own(event)));
+        self.reader.end_connection(MonoNs(1), end, None, &mut self.server, &mut |event| events.push(own(event)));
     }
 
     pub(crate) fn answers(&self) -> Answers {

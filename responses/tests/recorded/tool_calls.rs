@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use responses::{Limits, Reader, Server};
+use responses::{Limits, ResponseReader, Server};
 use serde::Deserialize;
 use serde_json::Value;
 use trace::MonoNs;
@@ -71,14 +71,14 @@ fn response(finish: &str, events: &[String]) -> Vec<String> {
 
 /// The tool calls of the response with these bytes, whose connection then closes. `begins`: they are its first.
 fn answered(server: &mut Server, bytes: &str, begins: bool) -> Option<ToolCalls> {
-    let (mut reader, mut found) = (Reader::new(Limits::default()), None);
+    let (mut reader, mut found) = (ResponseReader::new(Limits::default()), None);
     let mut observe = |event: &Event<'_>| {
         if let What::Answered(Answer { tool_calls, .. }) = event.what {
             found = tool_calls;
         }
     };
-    reader.feed(MonoNs(1), bytes.as_bytes(), begins, server, &mut observe);
-    reader.closed(MonoNs(2), AnswerEnd::ClientLeft, None, server, &mut observe);
+    reader.read_bytes(MonoNs(1), bytes.as_bytes(), begins, server, &mut observe);
+    reader.end_connection(MonoNs(2), AnswerEnd::ClientLeft, None, server, &mut observe);
     found
 }
 

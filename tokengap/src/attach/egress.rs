@@ -9,7 +9,7 @@ use adapter::discover::EngineKind;
 use probe_user::Probe;
 use probe_user::discover::{Engine, Process, Topology, Watcher};
 use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track};
-use responses::{Detokenize, Limits, Reader, Server, Tls};
+use responses::{Detokenize, Limits, ResponseReader, Server, Tls};
 use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::engine::Mode;
@@ -28,7 +28,7 @@ const MAX_CONNECTIONS: usize = 16_384;
 #[derive(Default)]
 pub(super) struct Egress {
     server: Server,
-    connections: HashMap<u64, (Track, Reader)>,
+    connections: HashMap<u64, (Track, ResponseReader)>,
     requests: RequestPlane,
     frontends: FrontendWatch,
     /// Set if writes of at least one serving process are observed.
@@ -47,9 +47,9 @@ pub(super) struct Egress {
     left_out: u64,
 }
 
-fn reader(of_frontend: bool) -> Reader {
+fn reader(of_frontend: bool) -> ResponseReader {
     let limits = Limits::default();
-    let reader = if of_frontend { Reader::of_frontend(limits) } else { Reader::new(limits) };
+    let reader = if of_frontend { ResponseReader::of_frontend(limits) } else { ResponseReader::new(limits) };
     reader.with_protocols(engines::PROTOCOLS)
 }
 
@@ -217,14 +217,14 @@ impl Egress {
     }
 
     /// Processes a record of a connection of process `pid`.
-    pub(super) fn enter(&mut self, pid: u32, record: &Record<'_>, sink: Sink<'_>) {
+    pub(super) fn read_record(&mut self, pid: u32, record: &Record<'_>, sink: Sink<'_>) {
         let (at, socket) = (MonoNs(record.head.at_ns), record.head.socket);
         if record.kind == Kind::Read {
             let Some(plane) = self.plane else { return };
             if !plane.cancels(record.payload) {
-                self.requests.enter(record, plane, &mut self.server);
+                self.requests.read_record(record, plane, &mut self.server);
             } else if let Some((_, reader)) = self.connections.get_mut(&socket) {
-                reader.stopped();
+                reader.record_cancel();
             }
             return;
         }
@@ -248,16 +248,18 @@ impl Egress {
             *connection = (Track::default(), reader(of_frontend));
         }
         let (track, reader) = connection;
-        track.enter(record, |step| match step {
-            Step::Opened => *reader = self::reader(reader.is_of_frontend()),
-            Step::Bytes { bytes, begins } => reader.feed(at, bytes, begins, server, sink),
-            Step::Missed(_) => reader.missed(at, sink),
-            Step::HeldUp => reader.short_writes(),
-            Step::Closed { end, unacknowledged } => {
-                reader.closed(at, end, unacknowledged, server, sink);
-                closed = true;
+        for step in track.steps(record) {
+            match step {
+                Step::Opened => *reader = self::reader(reader.is_of_frontend()),
+                Step::Bytes { bytes, begins } => reader.read_bytes(at, bytes, begins, server, sink),
+                Step::Missed(_) => reader.record_gap(at, sink),
+                Step::HeldUp => reader.record_short_write(),
+                Step::Closed { end, unacknowledged } => {
+                    reader.end_connection(at, end, unacknowledged, server, sink);
+                    closed = true;
+                }
             }
-        });
+        }
         let useless = reader.is_unreadable();
         // A connection on which the server is a client, for example, shows nothing of those to its clients.
         if let Some(counts) = self.server.tls.as_mut().filter(|_| useless && tls) {
@@ -336,12 +338,12 @@ mod tests {
         egress.frontends.observed.insert(frontend);
         let mut count = |event: &Event<'_>| answers += usize::from(matches!(event.what, What::Answered(_)));
         // A write that is reported after the end of its connection registers the address again.
-        egress.enter(worker, &record(Kind::Wrote, 1, b"}"), &mut count);
+        egress.read_record(worker, &record(Kind::Wrote, 1, b"}"), &mut count);
         let mut opened = record(Kind::State, 0, b"");
         (opened.head.before, opened.head.state) = (3, 1);
-        egress.enter(worker, &opened, &mut count);
+        egress.read_record(worker, &opened, &mut count);
         let response = response();
-        egress.enter(pid, &record(Kind::Wrote, response.len() as u32, &response), &mut count);
+        egress.read_record(pid, &record(Kind::Wrote, response.len() as u32, &response), &mut count);
         answers
     }
 

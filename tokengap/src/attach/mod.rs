@@ -554,7 +554,7 @@ fn enter(
         }
         Observation::Processed(call) => lanes.processed(call, sink),
         Observation::Egress { pid, record } if record.kind == Kind::Zmtp => reads.enter(*pid, record, lanes, sink),
-        Observation::Egress { pid, record } => egress.enter(*pid, record, sink),
+        Observation::Egress { pid, record } => egress.read_record(*pid, record, sink),
         Observation::Lost { cause, count } => {
             egress.missed();
             tracing::warn!("{count} observations missed: {}", cause.words());

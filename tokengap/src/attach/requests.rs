@@ -21,7 +21,7 @@ pub(super) struct RequestPlane {
 
 impl RequestPlane {
     /// Processes data read by a worker of this kind.
-    pub(super) fn enter(&mut self, record: &Record<'_>, worker: EngineKind, server: &mut Server) {
+    pub(super) fn read_record(&mut self, record: &Record<'_>, worker: EngineKind, server: &mut Server) {
         let socket = record.head.socket;
         if self.connections.len() >= MAX_CONNECTIONS && !self.connections.contains_key(&socket) {
             return;
@@ -33,19 +33,21 @@ impl RequestPlane {
                 entry.insert((Track::default(), parser))
             }
         };
-        track.enter(record, |step| match step {
-            Step::Missed(count) => requests.missed(count.into()),
-            Step::Bytes { bytes, begins } => requests.parse(bytes, begins, &mut |request| {
-                if !request.has_readable_response {
-                    server.unreadable(Unreadable::Transport);
-                }
-                if let Some(subject) = request.subject {
-                    self.names_rids |= request.rid.is_some();
-                    server.announced(subject, request.context, request.rid);
-                }
-            }),
-            Step::Opened | Step::HeldUp | Step::Closed { .. } => {}
-        });
+        for step in track.steps(record) {
+            match step {
+                Step::Missed(count) => requests.missed(count.into()),
+                Step::Bytes { bytes, begins } => requests.parse(bytes, begins, &mut |request| {
+                    if !request.has_readable_response {
+                        server.unreadable(Unreadable::Transport);
+                    }
+                    if let Some(subject) = request.subject {
+                        self.names_rids |= request.rid.is_some();
+                        server.announced(subject, request.context, request.rid);
+                    }
+                }),
+                Step::Opened | Step::HeldUp | Step::Closed { .. } => {}
+            }
+        }
     }
 
     /// Returns whether the connection carries requests, or may.
@@ -74,7 +76,7 @@ mod tests {
     #[test]
     fn a_connection_that_may_carry_requests_is_relevant() {
         let (mut plane, mut server) = (RequestPlane::default(), Server::default());
-        plane.enter(&read(2, 4, b"GET "), dynamo(), &mut server);
+        plane.read_record(&read(2, 4, b"GET "), dynamo(), &mut server);
         assert!(!plane.names_rids && plane.is_relevant(2) && !plane.is_relevant(1));
     }
 
@@ -88,7 +90,7 @@ mod tests {
             let mut message = [&[0, 10][..], path, &[0, 2], headers].concat();
             message.extend((24 + control.len() as u32).to_be_bytes());
             message.extend([&length(control.as_bytes())[..], &[0; 16], control.as_bytes()].concat());
-            plane.enter(&read(1, message.len() as u32, &message), dynamo(), &mut server);
+            plane.read_record(&read(1, message.len() as u32, &message), dynamo(), &mut server);
             assert_eq!(server.unreadable, [(Unreadable::Transport, 1)], "{transport}");
         }
     }

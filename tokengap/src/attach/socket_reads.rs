@@ -153,11 +153,13 @@ impl SocketReads {
                 false
             }
         };
-        track.enter(record, |step| match step {
-            Step::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut element),
-            Step::Bytes { .. } | Step::Missed(_) => reader.missed(&mut element),
-            Step::Opened | Step::HeldUp | Step::Closed { .. } => {}
-        });
+        for step in track.steps(record) {
+            match step {
+                Step::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut element),
+                Step::Bytes { .. } | Step::Missed(_) => reader.missed(&mut element),
+                Step::Opened | Step::HeldUp | Step::Closed { .. } => {}
+            }
+        }
         if let Framing::Unreadable(why) = reader.framing() {
             let line = format!("socket reads: frames that pid {pid} receives cannot be found in its connection: {why}");
             self.unreadable.insert(line);

@@ -26,7 +26,7 @@ fn repeats_all_tokens(delivery: &Delivery<'_>, before: u64) -> bool {
 }
 
 impl Ledger {
-    pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
+    pub(super) fn record_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
         if delivery.rid.is_empty() || self.engine.is_health_check(delivery.rid) {
             return;
         }
@@ -76,7 +76,7 @@ impl Ledger {
         let repeated_all = repeats_all_tokens(&delivery, tracker.delivered_to());
         tracker.repeated_all = tracker.repeated_all.saturating_add(u8::from(repeated_all));
         tracker.release(&mut self.shelf);
-        let result = tracker.deliver(&delivery, self.delivery_epoch);
+        let result = tracker.judge_delivery(&delivery, self.delivery_epoch);
         let judged = result.judged.counts();
         tracker.hold(&mut self.shelf);
         if delivery.response == Response::Whole {

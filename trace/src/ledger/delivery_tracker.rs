@@ -268,7 +268,7 @@ impl DeliveryTracker {
     }
 
     /// Enters a delivery. `epoch` changes whenever deliveries may have been missed.
-    pub(crate) fn deliver(&mut self, delivery: &Delivery<'_>, epoch: u32) -> DeliveryResult {
+    pub(crate) fn judge_delivery(&mut self, delivery: &Delivery<'_>, epoch: u32) -> DeliveryResult {
         let missed = std::mem::replace(&mut self.epoch, epoch) != epoch;
         self.incomplete |= missed;
         // While counts run behind, a delivery may match an entry with the same count whose own delivery was missed.

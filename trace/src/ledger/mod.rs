@@ -214,7 +214,7 @@ impl Ledger {
             What::SendWait(wait) => self.hops.waited_to_send(at, *wait),
             What::Received(received) => self.received(at, received),
             What::Processed(id) => self.processed(at, *id),
-            What::Delivered(delivery) => self.delivered(at, delivery),
+            What::Delivered(delivery) => self.record_delivery(at, delivery),
             What::Answered(answer) => self.answered(at, answer),
             What::FrontendWait(wait) => self.waited_in_frontend(at, wait),
             What::Undecoded(undecoded) => self.undecoded(at, undecoded),

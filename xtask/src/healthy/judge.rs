@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use responses::{Detokenize, Limits, Reader, Server, TokenStream};
+use responses::{Detokenize, Limits, ResponseReader, Server, TokenStream};
 use serde::Deserialize;
 use serde_json::Value;
 use trace::event::{
@@ -115,7 +115,7 @@ impl Response {
             server.texts.detokenizer = Some(table.clone());
         }
         let mut run = Run::new(engine, version);
-        let mut reader = Reader::new(Limits::default());
+        let mut reader = ResponseReader::new(Limits::default());
         let written: usize = self.steps.iter().filter(|step| matches!(step, Step::Written(_))).count();
         let mut left = written;
         let mut seen_chunks = std::collections::HashSet::new();
@@ -162,7 +162,7 @@ impl Response {
                     let bytes = self.bytes(text, left == written, left == 1);
                     left -= 1;
                     let at = run.tick();
-                    reader.feed(at, &bytes, true, &mut server, &mut |event| run.enter(event));
+                    reader.read_bytes(at, &bytes, true, &mut server, &mut |event| run.enter(event));
                 }
             }
         }

@@ -78,7 +78,7 @@ fn deliveries_cover_merge_or_drop_the_chunks_before_their_end() {
         ("a delivery ends after the observed chunks", tracker(&[(1, 1)]), &[(incremental(2, 3), [0, 0, 0, 0, 1])]),
     ] {
         for (delivery, expected) in deliveries {
-            assert_eq!(counts(tracker.deliver(delivery, 0).judged.counts()), *expected, "{case}");
+            assert_eq!(counts(tracker.judge_delivery(delivery, 0).judged.counts()), *expected, "{case}");
         }
     }
 }
@@ -86,7 +86,7 @@ fn deliveries_cover_merge_or_drop_the_chunks_before_their_end() {
 #[test]
 fn a_waiter_that_keeps_the_last_chunk_drops_the_others() {
     let mut tracker = tracker(&[(1, 1), (2, 1), (4, 2), (5, 1)]);
-    let outcome = tracker.deliver(&incremental(1, 5), 0);
+    let outcome = tracker.judge_delivery(&incremental(1, 5), 0);
     assert_eq!(counts(outcome.judged.counts()), [1, 0, 3, 4, 0]);
     assert_eq!((outcome.new, tracker.chunks), (1, 0));
 }
@@ -94,7 +94,7 @@ fn a_waiter_that_keeps_the_last_chunk_drops_the_others() {
 #[test]
 fn cumulative_deliveries_cover_what_they_skip() {
     let mut tracker = tracker(&[(1, 1), (2, 1), (3, 1), (4, 1)]);
-    let outcome = tracker.deliver(&delivery(Mode::Cumulative, 3, 3, false), 0);
+    let outcome = tracker.judge_delivery(&delivery(Mode::Cumulative, 3, 3, false), 0);
     assert_eq!(counts(outcome.judged.counts()), [1, 2, 0, 0, 0]);
     assert_eq!((outcome.new, tracker.chunks), (3, 1));
 }
@@ -102,21 +102,21 @@ fn cumulative_deliveries_cover_what_they_skip() {
 #[test]
 fn an_aborts_repeated_id_delivers_nothing_new() {
     let mut tracker = tracker(&[(1, 1), (2, 1)]);
-    tracker.deliver(&incremental(2, 2), 0);
-    let outcome = tracker.deliver(&delivery(Mode::Incremental, 1, 2, true), 0);
+    tracker.judge_delivery(&incremental(2, 2), 0);
+    let outcome = tracker.judge_delivery(&delivery(Mode::Incremental, 1, 2, true), 0);
     assert_eq!((outcome.new, outcome.judged.counts()), (0, OutcomeCounts::default()));
 }
 
 #[test]
 fn a_merge_across_recomputed_chunks_is_not_a_drop() {
     let mut tracker = tracker(&[(99, 99)]);
-    tracker.deliver(&incremental(99, 99), 0);
+    tracker.judge_delivery(&incremental(99, 99), 0);
     put(&mut tracker, 100, 100, 1, true);
     put(&mut tracker, 100, 51, 0, true);
-    let outcomes = tracker.deliver(&incremental(1, 51), 0).judged.counts();
+    let outcomes = tracker.judge_delivery(&incremental(1, 51), 0).judged.counts();
     assert_eq!(counts(outcomes), [1, 1, 0, 0, 0]);
     put(&mut tracker, 101, 101, 1, true);
-    assert_eq!(counts(tracker.deliver(&incremental(1, 101), 0).judged.counts()), [1, 0, 0, 0, 0]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 101), 0).judged.counts()), [1, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -127,14 +127,14 @@ fn a_full_tracker_keeps_exact_token_counts() {
     }
     put(&mut tracker, 5, 5, 1, true);
     assert_eq!((tracker.entries(), tracker.chunks), (2, 5));
-    let outcome = tracker.deliver(&incremental(1, 5), 0);
+    let outcome = tracker.judge_delivery(&incremental(1, 5), 0);
     assert_eq!(counts(outcome.judged.counts()), [1, 0, 4, 4, 0]);
 }
 
 #[test]
 fn counts_alone_prove_only_the_last_token_of_each_chunk_dropped() {
     let mut tracker = imprecise(&[1, 4, 5]);
-    let outcome = tracker.deliver(&incremental(1, 5), 0);
+    let outcome = tracker.judge_delivery(&incremental(1, 5), 0);
     assert_eq!(counts(outcome.judged.counts()), [1, 0, 2, 2, 0]);
     let places: Vec<_> = outcome.lost.iter().map(|lost| (lost.tokens, &*lost.ids)).collect();
     assert_eq!(places, [([1, 1], &[1][..]), ([4, 4], &[4][..])]);
@@ -147,21 +147,21 @@ fn merged_entries_of_a_recomputing_request_match_no_delivery() {
     let mut tracker = tracker(&[(2, 2), (3, 1)]);
     put(&mut tracker, 3, 1, 0, true);
     put(&mut tracker, 3, 3, 0, false);
-    assert_eq!(counts(tracker.deliver(&incremental(3, 1), 0).judged.counts()), [0; 5]);
-    assert_eq!(counts(tracker.deliver(&incremental(0, 3), 0).judged.counts()), [0, 0, 0, 0, 4]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(3, 1), 0).judged.counts()), [0; 5]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(0, 3), 0).judged.counts()), [0, 0, 0, 0, 4]);
     assert_eq!((tracker.chunks, tracker.behind), (0, 0));
     put(&mut tracker, 4, 4, 1, true);
-    assert_eq!(counts(tracker.deliver(&incremental(1, 4), 0).judged.counts()), [1, 0, 0, 0, 0]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 4), 0).judged.counts()), [1, 0, 0, 0, 0]);
 }
 
 #[test]
 fn the_first_cumulative_delivery_of_a_late_join_counts_no_new_tokens() {
     let mut tracker = DeliveryTracker::new(0, None);
     tracker.incomplete = true;
-    let outcome = tracker.deliver(&delivery(Mode::Cumulative, 7, 7, false), 0);
+    let outcome = tracker.judge_delivery(&delivery(Mode::Cumulative, 7, 7, false), 0);
     assert_eq!((outcome.new, outcome.missed), (0, true));
     put(&mut tracker, 8, 8, 1, true);
-    let outcome = tracker.deliver(&delivery(Mode::Cumulative, 8, 8, false), 0);
+    let outcome = tracker.judge_delivery(&delivery(Mode::Cumulative, 8, 8, false), 0);
     assert_eq!((outcome.new, counts(outcome.judged.counts())), (1, [1, 0, 0, 0, 0]));
 }
 
@@ -171,7 +171,7 @@ fn a_delivery_reported_before_its_chunk_is_not_a_drop() {
     put(&mut tracker, 1, 1, 1, true);
     put(&mut tracker, 2, 2, 1, true);
     assert_eq!(counts(tracker.outcomes), [0, 0, 0, 0, 1]);
-    assert_eq!(counts(tracker.deliver(&incremental(1, 2), 0).judged.counts()), [1, 0, 0, 0, 0]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 2), 0).judged.counts()), [1, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -181,11 +181,11 @@ fn chunks_queued_for_another_worker_are_not_dropped() {
     put(&mut tracker, 1, 1, 1, true);
     tracker.arrives_on(HopId(2));
     put(&mut tracker, 2, 2, 1, true);
-    assert_eq!(counts(tracker.deliver(&incremental(1, 2), 0).judged.counts()), [1, 0, 0, 0, 1]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 2), 0).judged.counts()), [1, 0, 0, 0, 1]);
     tracker.arrives_on(HopId(2));
     put(&mut tracker, 3, 3, 1, true);
     put(&mut tracker, 4, 4, 1, true);
-    assert_eq!(counts(tracker.deliver(&incremental(1, 4), 0).judged.counts()), [1, 0, 1, 1, 0]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 4), 0).judged.counts()), [1, 0, 1, 1, 0]);
 }
 
 /// Tokens 2, 3 and 5 share an entry at the limit, and token 4 never arrived. After the delivery of 3, the delivery of 5 proves no drop.
@@ -199,7 +199,7 @@ fn chunks_of_a_shared_entry_that_are_delivered_one_by_one_do_not_count_as_merged
         }
         for to in 1..=4 {
             let tokens = if mode == Mode::Cumulative { to } else { 1 };
-            tracker.deliver(&delivery(mode, tokens, to, false), 0);
+            tracker.judge_delivery(&delivery(mode, tokens, to, false), 0);
         }
         assert_eq!(counts(tracker.outcomes), [1, 0, 0, 0, 3], "{mode:?}");
     }
@@ -211,23 +211,23 @@ fn a_delivery_that_ends_inside_a_merged_entry_proves_no_later_drop() {
     put(&mut tracker, 2, 2, 1, true);
     put(&mut tracker, 3, 3, 1, false);
     put(&mut tracker, 5, 5, 1, false);
-    tracker.deliver(&incremental(1, 3), 1);
-    assert_eq!(counts(tracker.deliver(&incremental(1, 5), 1).judged.counts()), [0, 0, 0, 0, 3]);
+    tracker.judge_delivery(&incremental(1, 3), 1);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 5), 1).judged.counts()), [0, 0, 0, 0, 3]);
 }
 
 #[test]
 fn chunks_merged_with_unobserved_tokens_are_not_dropped() {
     let mut tracker = tracker(&[(1, 1), (2, 1)]);
-    tracker.deliver(&incremental(1, 1), 0);
+    tracker.judge_delivery(&incremental(1, 1), 0);
     push(&mut tracker, Entry { end: 4, counted: 4, tokens: 1, nth: 3, after_gap: true, ..Entry::default() }, true);
     // The delivery holds tokens 2 and 4; token 3 was lost on the wire.
-    assert_eq!(counts(tracker.deliver(&incremental(2, 4), 0).judged.counts()), [1, 0, 0, 0, 1]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(2, 4), 0).judged.counts()), [1, 0, 0, 0, 1]);
 }
 
 #[test]
 fn a_chunk_that_ends_before_its_neighbour_in_an_entry_runs_behind() {
     let mut tracker = tracker(&[(4, 4)]);
     put(&mut tracker, 2, 2, 1, false);
-    assert_eq!(counts(tracker.deliver(&incremental(4, 4), 0).judged.counts()), [0, 0, 0, 0, 2]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(4, 4), 0).judged.counts()), [0, 0, 0, 0, 2]);
     assert_eq!((tracker.behind, tracker.chunks), (0, 0));
 }

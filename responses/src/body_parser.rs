@@ -1,14 +1,14 @@
 //! The body of one response, whatever carries it: events, JSON, or gRPC messages.
 
 use super::buffer::Buffer;
-use super::event::{Element, Emit, body, event};
+use super::event::{Emit, ResponseElement, body, event};
 use super::grpc::Messages;
 use super::sse::Events;
 use super::{Limits, Unreadable};
 
 /// Parser of one body.
 #[derive(Debug, Default)]
-pub(super) enum Payload {
+pub(super) enum BodyParser {
     Events(Events),
     /// The JSON body so far.
     Json(Buffer),
@@ -20,7 +20,7 @@ pub(super) enum Payload {
     Other,
 }
 
-impl Payload {
+impl BodyParser {
     /// Parser by the values of the headers `content-type` and `content-encoding`. The second value is why a body of interest cannot be read.
     pub(super) fn of(kind: Option<&[u8]>, compressed: bool) -> (Self, Option<Unreadable>) {
         let is = |word: &[u8]| {
@@ -40,10 +40,10 @@ impl Payload {
     }
 
     /// Parses the next piece.
-    pub(super) fn feed(&mut self, piece: &[u8], limits: &Limits, emit: &mut Emit<'_>) {
+    pub(super) fn parse(&mut self, piece: &[u8], limits: &Limits, emit: &mut Emit<'_>) {
         match self {
             Self::Events(events) => {
-                events.feed(piece, limits.event_bytes, |data| emit(data.map_or(Element::Undecoded, event)));
+                events.parse(piece, limits.event_bytes, |data| emit(data.map_or(ResponseElement::Undecoded, event)));
             }
             Self::Json(json) => {
                 let space = (limits.event_bytes + 1).saturating_sub(json.len());
@@ -51,7 +51,7 @@ impl Payload {
                     *self = Self::UnkeptJson;
                 }
             }
-            Self::Grpc(messages) => messages.feed(piece, limits.event_bytes, emit),
+            Self::Grpc(messages) => messages.parse(piece, limits.event_bytes, emit),
             Self::UnkeptJson | Self::Other => {}
         }
     }
@@ -59,12 +59,12 @@ impl Payload {
     /// Processes the end of the body.
     pub(super) fn end(self, limits: &Limits, emit: &mut Emit<'_>) {
         match self {
-            Self::UnkeptJson => emit(Element::Undecoded),
-            Self::Json(json) if json.len() > limits.event_bytes => emit(Element::Undecoded),
+            Self::UnkeptJson => emit(ResponseElement::Undecoded),
+            Self::Json(json) if json.len() > limits.event_bytes => emit(ResponseElement::Undecoded),
             Self::Json(json) => body(&json, emit),
             Self::Grpc(messages) => messages.end(emit),
             Self::Events(_) | Self::Other => {}
         }
-        emit(Element::Ended);
+        emit(ResponseElement::Ended);
     }
 }

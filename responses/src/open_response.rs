@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use trace::event::{Answer, AnswerContent, AnswerEnd, AnswerForm, UnjudgedReason, What};
 
 use super::content::StreamTokens;
-use super::event::{Completion, Element, Form, Sink};
+use super::event::{Completion, Form, ResponseElement, Sink};
 use super::frontend::Writes;
 use super::names::Named;
 use super::observed_calls::ObservedCalls;
@@ -15,7 +15,7 @@ use super::{Limits, Server};
 /// A response in progress.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about the response")]
-pub(super) struct Open {
+pub(super) struct OpenResponse {
     parts: Vec<Part>,
     begun: bool,
     /// Whether all of it has been observed so far.
@@ -72,14 +72,14 @@ impl Part {
     }
 }
 
-impl Open {
+impl OpenResponse {
     /// Records that the client has cancelled.
-    pub(super) fn stopped(&mut self) {
+    pub(super) fn record_cancel(&mut self) {
         self.end.get_or_insert(AnswerEnd::ClientLeft);
     }
 
     /// Records that the socket accepted none or only a part of a write.
-    pub(super) fn short_write(&mut self) {
+    pub(super) fn record_short_write(&mut self) {
         self.short_writes = self.short_writes.saturating_add(1);
     }
 
@@ -91,37 +91,43 @@ impl Open {
     }
 
     /// Processes the next element of the response.
-    pub(super) fn enter(&mut self, item: Element<'_>, limits: &Limits, server: &mut Server, sink: &mut Sink<'_>) {
+    pub(super) fn record_element(
+        &mut self,
+        item: ResponseElement<'_>,
+        limits: &Limits,
+        server: &mut Server,
+        sink: &mut Sink<'_>,
+    ) {
         match item {
-            Element::Began => {
+            ResponseElement::Began => {
                 let short_writes = if self.begun { 0 } else { self.short_writes };
                 (self.begun, self.whole, self.short_writes) = (true, true, short_writes);
                 self.says_end = false;
                 self.parts.clear();
             }
-            Element::StreamNamed(name) => {
+            ResponseElement::StreamNamed(name) => {
                 (self.begun, self.whole, self.plane) = (true, true, true);
                 self.parts.clear();
                 self.name = server.streams.remove(name);
                 self.writes = Writes::begin();
             }
-            Element::Completion(completion) => self.completion(completion, limits, server, sink),
-            Element::Failed => self.end = Some(AnswerEnd::ServerLeft),
+            ResponseElement::Completion(completion) => self.record_completion(completion, limits, server, sink),
+            ResponseElement::Failed => self.end = Some(AnswerEnd::ServerLeft),
             // The content of this event, or of the bytes before it, is unknown.
-            Element::Undecoded | Element::Resumed => {
+            ResponseElement::Undecoded | ResponseElement::Resumed => {
                 self.forget();
                 sink.missed();
             }
-            Element::Done => self.says_end = true,
-            Element::Unread(count) => server.grpc_messages += count,
-            Element::Stream(_) | Element::Other => {}
-            Element::Ended => {
+            ResponseElement::Done => self.says_end = true,
+            ResponseElement::Unread(count) => server.grpc_messages += count,
+            ResponseElement::Stream(_) | ResponseElement::Other => {}
+            ResponseElement::Ended => {
                 // A failed generator may still send its final marker.
                 let failed = self.end == Some(AnswerEnd::ServerLeft);
                 let end = if failed { AnswerEnd::ServerLeft } else { AnswerEnd::Whole };
-                self.end(end, None, server, sink);
+                self.report_answers(end, None, server, sink);
             }
-            Element::Unreadable(why) => {
+            ResponseElement::Unreadable(why) => {
                 self.whole = false;
                 server.unreadable(why);
             }
@@ -129,12 +135,18 @@ impl Open {
     }
 
     /// Processes an event, under the id that its request has on the hops.
-    fn completion(&mut self, completion: Completion<'_>, limits: &Limits, server: &mut Server, sink: &mut Sink<'_>) {
+    fn record_completion(
+        &mut self,
+        completion: Completion<'_>,
+        limits: &Limits,
+        server: &mut Server,
+        sink: &mut Sink<'_>,
+    ) {
         self.begun = true;
         // A body is complete by its length.
         self.says_end |= completion.finished || completion.whole;
         if self.plane {
-            self.writes.enter(sink.at, &completion);
+            self.writes.record_event(sink.at, &completion);
         }
         let mut name = self.name.take();
         // Events reported earlier under another id keep that id.
@@ -294,18 +306,24 @@ impl Open {
     }
 
     /// Processes the end of the connection; `end` applies if the response has not shown another.
-    pub(super) fn closed(
+    pub(super) fn end_connection(
         &mut self,
         end: AnswerEnd,
         unacknowledged: Option<u64>,
         server: &mut Server,
         sink: &mut Sink<'_>,
     ) {
-        self.end(self.end.unwrap_or(end), unacknowledged, server, sink);
+        self.report_answers(self.end.unwrap_or(end), unacknowledged, server, sink);
     }
 
     /// Reports an answer for each request of the response.
-    fn end(&mut self, end: AnswerEnd, unacknowledged: Option<u64>, server: &mut Server, sink: &mut Sink<'_>) {
+    fn report_answers(
+        &mut self,
+        end: AnswerEnd,
+        unacknowledged: Option<u64>,
+        server: &mut Server,
+        sink: &mut Sink<'_>,
+    ) {
         let named = self.name.as_ref().is_some_and(|name| name.rid.is_some());
         let context = self.name.as_ref().map(|name| &*name.context);
         let lacks_end = self.whole && end == AnswerEnd::Whole && !self.says_end;

@@ -1,19 +1,19 @@
-//! One direction of one connection: detection of its protocol, and its content.
+//! Parser of the bytes that one side of a connection writes: detects the protocol, and emits the elements of responses.
 
 use memchr::memmem;
 
 use super::chunked::hex;
-use super::event::{Element, Emit};
-use super::http::Responses;
-use super::http2::{self, Connection};
+use super::event::{Emit, ResponseElement};
+use super::http::HttpParser;
+use super::http2::{self, Http2Parser};
 use super::{Limits, ParseStream, StreamProtocol, Unreadable};
 
 /// Number of bytes that suffice to identify every protocol of this crate.
 const DETECT_BYTES: usize = 40;
 
-/// Reader of the bytes that one side of a connection writes.
+/// Parser of one side of a connection.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct ProtocolParser {
     limits: Limits,
     protocols: &'static [StreamProtocol],
     state: State,
@@ -25,8 +25,8 @@ pub(super) struct Stream {
 enum State {
     /// Searching for a readable position. Holds bytes that are too few to decide.
     Seeking(Vec<u8>),
-    Http(Box<Responses>),
-    Http2(Box<Connection>),
+    Http(Box<HttpParser>),
+    Http2(Box<Http2Parser>),
     Protocol(Box<dyn ParseStream>),
     Unreadable,
 }
@@ -44,7 +44,7 @@ enum Guess {
     Short,
 }
 
-impl Stream {
+impl ProtocolParser {
     /// Starts at any point of a connection.
     pub(super) fn new(limits: Limits, protocols: &'static [StreamProtocol]) -> Self {
         Self { limits, protocols, state: State::Seeking(Vec::new()), passed: 0 }
@@ -56,7 +56,7 @@ impl Stream {
     }
 
     /// Records that bytes were not observed. The reader searches for the next readable position.
-    pub(super) fn missed(&mut self) {
+    pub(super) fn record_gap(&mut self) {
         self.passed = self.passed.max(1);
         self.state = match &self.state {
             // Such a connection carries one response, so nothing after a gap can be interpreted.
@@ -66,14 +66,14 @@ impl Stream {
     }
 
     /// Processes the end of the connection, which also ends a body without a length.
-    pub(super) fn closed(&mut self, emit: &mut Emit<'_>) {
-        if let State::Http(responses) = &mut self.state {
-            responses.closed(emit);
+    pub(super) fn end_connection(&mut self, emit: &mut Emit<'_>) {
+        if let State::Http(parser) = &mut self.state {
+            parser.end_connection(emit);
         }
     }
 
     /// Parses the next bytes. `begins` marks the start of a write.
-    pub(super) fn feed(&mut self, bytes: &[u8], begins: bool, emit: &mut Emit<'_>) {
+    pub(super) fn parse(&mut self, bytes: &[u8], begins: bool, emit: &mut Emit<'_>) {
         let read = match &mut self.state {
             State::Unreadable => return,
             State::Seeking(pending) if pending.is_empty() => return self.seek(bytes, begins, emit),
@@ -82,16 +82,16 @@ impl Stream {
                 pending.extend_from_slice(bytes);
                 return self.seek(&pending, true, emit);
             }
-            State::Http(responses) => responses.feed(bytes, emit),
-            State::Http2(connection) => connection.feed(bytes, emit),
+            State::Http(parser) => parser.parse(bytes, emit),
+            State::Http2(parser) => parser.parse(bytes, emit),
             State::Protocol(parser) => parser.parse(bytes, emit),
         };
         match read {
             Ok(()) => {}
             // The server's framing was valid so far, so bytes must have been missed.
             Err(Unreadable::Chunks) => {
-                self.missed();
-                emit(Element::Undecoded);
+                self.record_gap();
+                emit(ResponseElement::Undecoded);
             }
             Err(why) => self.give_up(why, emit),
         }
@@ -99,7 +99,7 @@ impl Stream {
 
     fn give_up(&mut self, why: Unreadable, emit: &mut Emit<'_>) {
         self.state = State::Unreadable;
-        emit(Element::Unreadable(why));
+        emit(ResponseElement::Unreadable(why));
     }
 
     fn seek(&mut self, bytes: &[u8], begins: bool, emit: &mut Emit<'_>) {
@@ -123,15 +123,15 @@ impl Stream {
                 return;
             }
             Guess::No(why) => return self.give_up(why, emit),
-            Guess::Http => State::Http(Box::new(Responses::new(self.limits))),
-            Guess::Http2 { first } => State::Http2(Box::new(Connection::new(self.limits, first && self.passed == 0))),
-            Guess::Events => State::Http(Box::new(Responses::within_events(self.limits))),
+            Guess::Http => State::Http(Box::new(HttpParser::new(self.limits))),
+            Guess::Http2 { first } => State::Http2(Box::new(Http2Parser::new(self.limits, first && self.passed == 0))),
+            Guess::Events => State::Http(Box::new(HttpParser::within_events(self.limits))),
             Guess::Protocol(protocol) => State::Protocol((protocol.parser)(self.limits)),
         };
         if std::mem::take(&mut self.passed) > 0 {
-            emit(Element::Resumed);
+            emit(ResponseElement::Resumed);
         }
-        self.feed(&bytes[at..], false, emit);
+        self.parse(&bytes[at..], false, emit);
     }
 }
 
