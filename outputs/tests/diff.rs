@@ -1,9 +1,10 @@
 //! Comparisons of runs with known differences: the false-positive rate of equal runs, and detection of a real change.
 
 use outputs::diff::{Compared, Diff, Options, Verdict};
-use outputs::report::{Report, Series, Spread, SpreadSeries};
+use outputs::report::{Report, Series, SpreadSeries};
 use trace::engine::Mode;
 use trace::event::{Capabilities, Event, Hop, What};
+use trace::stats::Spread;
 use trace::{Analysis, Config, HopId, MonoNs, ReportInput};
 
 const SECOND: u64 = 1_000_000_000;

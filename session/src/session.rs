@@ -169,7 +169,7 @@ impl Session {
                 notice: (notice.0, &notice.1),
                 writing: &|| Writing { endpoint: telemetry.served(), ..sink.writing() },
                 degraded: &all,
-                report: &|| Report::of(&analysis, &input(about, all(), *slowest)),
+                report: &|| Report::of(analysis, &input(about, all(), *slowest)),
             })
         }));
         match command {

@@ -4,10 +4,11 @@
 use std::fmt::Write as _;
 
 use serde::{Deserialize, Serialize};
+use trace::stats::Spread;
 use trace::words::{count, duration, names, percent, share};
 
 use super::{Compared, Options, Pattern, Unit, Verdict};
-use crate::report::{Report, Spread};
+use crate::report::Report;
 
 /// Outcome for one problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,10 +1,11 @@
 //! Wait of a chunk before and after, and the leg to which the wait moved.
 
 use serde::{Deserialize, Serialize};
+use trace::detect::attribution::LegKind;
 use trace::path::{self, Ends};
 use trace::words::{duration, known, percent};
 
-use crate::report::{LegKind, LegLine, Report};
+use crate::report::{LegLine, Report};
 
 /// Share that a leg must lose before its wait counts as moved.
 const MOVED: f64 = 0.2;

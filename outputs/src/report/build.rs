@@ -6,6 +6,7 @@ use trace::detect::attribution::busy;
 use trace::detect::{Findings, imbalance};
 use trace::event::{Capabilities, ThreadPart};
 use trace::ledger::{Group, Hop, Ledger, Thread};
+use trace::stats::Spread;
 use trace::{Analysis, ReportInput};
 
 use super::abandoned::abandoned;
@@ -17,7 +18,7 @@ use super::slowest::slowest;
 use super::tool_calls::tool_calls;
 use super::{
     AnswerCounts, Chunks, CpuLine, FindingLine, Gap, HopLine, Itl, LaneLine, LegLine, LimitLine, Own, Report, Requests,
-    SCHEMA, Source, Spread, StackLine, Tokens, WorkerLine, modes, stages,
+    SCHEMA, Source, StackLine, Tokens, WorkerLine, modes, stages,
 };
 
 /// Threads that need less than this share of a CPU are left out, except main threads and receivers.

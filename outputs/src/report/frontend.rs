@@ -2,11 +2,12 @@
 
 use serde::{Deserialize, Serialize};
 use trace::ledger::Ledger;
+use trace::stats::Spread;
 use trace::words::{duration, plural};
 
+use super::Report;
 use super::brief::row;
 use super::hostile::plain;
-use super::{Report, Spread};
 
 /// Waits of responses in a frontend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

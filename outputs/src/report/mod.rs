@@ -25,6 +25,11 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use trace::detect::Severity;
+use trace::detect::attribution::{LegKind, ThreadState};
+use trace::engine::{Mode, Waiter};
+use trace::stats::Spread;
+use trace::{Analysis, ReportInput, SamplingCost};
 
 pub use abandoned::{AbandonedReport, AbandonedRow};
 pub use brief::Clock;
@@ -38,13 +43,6 @@ pub use series::{ChunkSeries, HopSeries, RequestSeries, Series, SpreadSeries, Th
 pub use slowest::SlowLine;
 pub use stacks::{StackFunctionLine, StackLine, StackShare};
 pub use tool_calls::{ToolCallCounts, ToolCallLine, explain_tool_calls};
-pub use trace::detect::attribution::{LegKind, ThreadState};
-pub use trace::ledger::ItlEnds;
-pub use trace::stats::Spread;
-
-use trace::detect::Severity;
-use trace::engine::{Mode, Waiter};
-use trace::{Analysis, ReportInput, SamplingCost};
 
 /// Name of the schema in reports.
 pub const SCHEMA: &str = "tokengap.report/2";

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use trace::detect::attribution::{Attribution, Leg, LegKind, ThreadState, Time};
 
-use super::Spread;
+use trace::stats::Spread;
 
 /// One leg of the path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

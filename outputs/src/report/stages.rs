@@ -7,10 +7,11 @@ use trace::clock::MonoNs;
 use trace::engine::StageNames;
 use trace::ledger::stages::{LoggedProcess, Mark, Slow};
 use trace::ledger::{Ledger, Stages};
+use trace::stats::Spread;
 use trace::words::{count, duration, percent, plural};
 
+use super::Report;
 use super::brief::{row, time_of, wrap};
-use super::{Report, Spread};
 
 /// Data from the engine's log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

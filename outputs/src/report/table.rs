@@ -1,10 +1,11 @@
 //! Tables of the report that Markdown and HTML have in common.
 
+use trace::stats::Spread;
 use trace::words::{bytes, count, duration, known, percent};
 
 use super::hostile::plain;
 use super::stages::StageTable;
-use super::{Clock, HopLine, LegLine, LossLine, LossList, Report, Spread, StackLine, text};
+use super::{Clock, HopLine, LegLine, LossLine, LossList, Report, StackLine, text};
 
 /// Content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

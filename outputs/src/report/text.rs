@@ -5,13 +5,14 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 use trace::detect::Severity;
+use trace::stats::Spread;
 use trace::words::{bytes, count, duration, known, percent, plural};
 
 use super::brief::{row, wrap};
 use super::hostile::{lines, plain};
 use super::{
-    AnswerCounts, Chunks, HopLine, LegKind, LossLine, LossList, ModeLine, Report, Spread, ThreadState, abandoned, bar,
-    brief, stacks, stages,
+    AnswerCounts, Chunks, HopLine, LegKind, LossLine, LossList, ModeLine, Report, ThreadState, abandoned, bar, brief,
+    stacks, stages,
 };
 
 /// Maximum number of requests named; the JSON lists more.

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use outputs::report::{HopLine, Report, ThreadState};
+use outputs::report::{HopLine, Report};
 use recording::{Recording, analyse};
 use trace::detect::Severity;
+use trace::detect::attribution::ThreadState;
 
 use super::{Folder, open};
 

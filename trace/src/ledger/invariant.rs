@@ -3,7 +3,10 @@
 use super::Ledger;
 
 impl Ledger {
-    /// Panics in debug builds if an invariant does not hold.
+    /// Checks the invariant in debug builds.
+    ///
+    /// # Panics
+    /// In debug builds, if it does not hold.
     pub fn debug_check(&self) {
         if cfg!(debug_assertions)
             && self.checked

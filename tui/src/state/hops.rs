@@ -1,11 +1,10 @@
 //! Converts hops into lines, in the order of the path.
 
-use outputs::report::Spread;
 use trace::detect::thresholds::{BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, GAP_WARNING_NS};
 use trace::detect::{Finding, Severity, attribution};
 use trace::ledger::{Group, Hop, Ledger};
 use trace::path::{self, Ends};
-use trace::stats::Distribution;
+use trace::stats::{Distribution, Spread};
 
 use super::flags::Health;
 use super::model::{CLASSES, HopLine, Member};

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 
 use outputs::report::bar::Segment;
-use outputs::report::{Chunks, Itl, Requests, Spread, StackLine, Tokens};
+use outputs::report::{Chunks, Itl, Requests, StackLine, Tokens};
 use session::playback::Position;
 use session::sink::Writing;
 use trace::MonoNs;
 use trace::detect::Finding;
 use trace::ledger::Summary;
 use trace::path::Ends;
-use trace::stats::PerSecond;
+use trace::stats::{PerSecond, Spread};
 
 use super::curves::Curves;
 use super::flags::{Health, Verdict};

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use outputs::report::{Chunks, Itl, LegLine, Requests, Spread, StackLine, Tokens, bar, judgements, not_judged};
+use outputs::report::{Chunks, Itl, LegLine, Requests, StackLine, Tokens, bar, judgements, not_judged};
 use trace::Analysis;
 use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Numbers, Request, Summary};
-use trace::stats::PerSecond;
+use trace::stats::{PerSecond, Spread};
 use trace::words::plural;
 
 use super::curves::Curves;

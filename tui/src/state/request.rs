@@ -1,7 +1,7 @@
 //! Detail of one request: stages, and the fate of each chunk.
 
-use outputs::report::LegKind;
 use outputs::report::bar::{Segment, gathered};
+use trace::detect::attribution::LegKind;
 use trace::engine::{EngineState, StageNames};
 use trace::event::{ToolCallOutcome, ToolCalls};
 use trace::ledger::{ChunkRecord, Losses, RequestHistory};

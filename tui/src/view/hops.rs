@@ -1,7 +1,7 @@
 //! Hops tab: one line per hop, and details of the selected one (queue wait, wakeups, backlog over time, workers).
 
-use outputs::report::Spread;
 use session::units::{bytes, count, duration, known, rate};
+use trace::stats::Spread;
 use trace::time_series::SlotValues;
 
 use super::chart::{self, Line, Window};

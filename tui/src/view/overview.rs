@@ -1,7 +1,7 @@
 //! Overview tab: health of the engine, and where and when problems occur.
 
-use outputs::report::Spread;
 use session::units::{clock, count, duration, known, rate};
+use trace::stats::Spread;
 use trace::time_series::SlotValues;
 
 use super::chart::{self, Line, Window};

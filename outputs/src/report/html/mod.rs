@@ -6,11 +6,12 @@ mod plot;
 mod tables;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
+use trace::stats::Spread;
 use trace::words::{count, duration, share};
 
 use super::brief::{self, unknown as not_observed};
 use super::hostile::lines;
-use super::{Clock, FindingLine, Report, Spread};
+use super::{Clock, FindingLine, Report};
 
 const STYLE: &str = include_str!("style.css");
 /// The page runs no script and loads nothing.

@@ -2,11 +2,12 @@
 //! from inside the engine.
 
 use maud::{Markup, Render, html};
+use trace::stats::Spread;
 use trace::words::{bytes, count, duration, known, percent, plural, share};
 
 use super::super::table::Kind::{self, Hop, Number, Rid, Text};
 use super::super::table::{self as report_table, Table};
-use super::super::{Clock, LossList, ModeLine, Report, SlowLine, Spread, bar, brief};
+use super::super::{Clock, LossList, ModeLine, Report, SlowLine, bar, brief};
 use super::plot::at;
 
 /// Renders a table that scrolls sideways if it is wider than the page. Values that are text are escaped.
