@@ -58,18 +58,23 @@ pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl
         servers: settings.servers,
         locator: Locator::new(settings.locator),
     });
-    let slow_server = Arc::clone(&server);
-    thread::Builder::new().name("slow".into()).spawn(move || slow_server.serve_connection(other.as_fd()))?;
+    if let Some(other) = other {
+        let slow_server = Arc::clone(&server);
+        thread::Builder::new().name("slow".into()).spawn(move || slow_server.serve_connection(other.as_fd()))?;
+    }
     let served = server.serve_connection(socket);
     // All programs are detached together, which takes less time than at the end of the process.
     drop(std::mem::replace(&mut *server.kernel(), Err(Refusal::Kernel(String::from("the run has ended")))));
     served
 }
 
-/// Answers the first request with the ring. Returns the second connection.
-fn start(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refusal>) -> io::Result<OwnedFd> {
+/// Answers the first request with the ring. Returns the second connection; `None` if the peer has ended.
+fn start(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refusal>) -> io::Result<Option<OwnedFd>> {
     let mut buffer = [0; REQUEST_BYTES];
     let mut received = channel::receive(socket, &mut buffer)?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
     let request = Request::parse(&buffer[..received.bytes]);
     let (Some(Request::Start), Some(other)) = (request, received.descriptors.pop()) else {
         return Err(io::ErrorKind::InvalidData.into());
@@ -78,7 +83,7 @@ fn start(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refusal>) -> io::Re
         Ok((facts, ring)) => reply(socket, &Ok(facts), &[ring])?,
         Err(refusal) => reply(socket, &Err(refusal), &[])?,
     }
-    Ok(other)
+    Ok(Some(other))
 }
 
 struct Server {
