@@ -11,7 +11,7 @@ use super::open_response::OpenResponse;
 use super::protocol_parser::ProtocolParser;
 use super::{Limits, Server, StreamProtocol};
 
-/// ResponseReader of one connection.
+/// Reader of one connection.
 #[derive(Debug)]
 pub struct ResponseReader {
     limits: Limits,
@@ -26,7 +26,7 @@ pub struct ResponseReader {
 struct OpenResponses {
     /// The response of a connection that carries one at a time.
     single: OpenResponse,
-    /// OpenResponses of an HTTP/2 connection, by stream.
+    /// Responses of an HTTP/2 connection, by stream.
     streams: BTreeMap<u32, OpenResponse>,
     /// Stream of the current element; `None` on other connections.
     current: Option<u32>,
