@@ -2,17 +2,15 @@
 
 use std::collections::HashMap;
 use std::num::NonZeroU32;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::path::PathBuf;
 
 use aya::Ebpf;
-use aya::maps::{Map, MapData, MapError, RingBuf};
 use aya_log::EbpfLogger;
 use probe_ebpf::Offsets;
 
 use crate::attach::{self, AttachMethod, Link};
 use crate::btf::{Btf, VMLINUX};
-use crate::degraded::with_causes;
 use crate::egress::places;
 use crate::load::{self, KernelLog, Settings};
 use crate::loss_counters::LossCounters;
@@ -132,7 +130,7 @@ impl KernelSide {
 
     /// Descriptor of the ring with the observations.
     pub(crate) fn ring_descriptor(&self) -> Result<BorrowedFd<'_>, Refusal> {
-        let ring = tables::map(&self.ebpf, "RECORDS").map_err(|error| refused("RECORDS", &error))?;
+        let ring = tables::map(&self.ebpf, "RECORDS").map_err(|error| Refusal::of_table("RECORDS", &error))?;
         let data = attach::map_data(ring).ok_or_else(|| Refusal::Kernel(String::from("RECORDS is not a ring")))?;
         Ok(data.fd().as_fd())
     }
@@ -143,13 +141,13 @@ impl KernelSide {
     }
 
     pub(crate) fn read_losses(&mut self) -> Result<LossCounts, Refusal> {
-        let map = tables::map(&self.ebpf, "LOSSES").map_err(|error| refused("LOSSES", &error))?;
+        let map = tables::map(&self.ebpf, "LOSSES").map_err(|error| Refusal::of_table("LOSSES", &error))?;
         let data = attach::map_data(map).ok_or_else(|| Refusal::Kernel(String::from("LOSSES is no array")))?;
-        self.loss_counters.read(data).map_err(|error| refused("LOSSES", &error))
+        self.loss_counters.read(data).map_err(|error| Refusal::of_table("LOSSES", &error))
     }
 
     pub(crate) fn read_threads(&self) -> Result<Vec<ThreadEntry>, Refusal> {
-        tables::read_threads(&self.ebpf).map_err(|error| refused("THREADS", &error))
+        tables::read_threads(&self.ebpf).map_err(|error| Refusal::of_table("THREADS", &error))
     }
 
     /// Attaches a group of programs, unless it is attached.
@@ -216,14 +214,4 @@ impl Drop for KernelSide {
         let groups = std::mem::take(&mut self.groups).into_values().flatten();
         attach::detach(groups.chain(std::mem::take(&mut self.targets).into_values().flatten()).collect());
     }
-}
-
-/// Opens the ring with this descriptor.
-pub(crate) fn open_ring(descriptor: OwnedFd) -> Result<RingBuf<MapData>, Refusal> {
-    let opened = MapData::from_fd(descriptor).and_then(Map::from_map_data).and_then(RingBuf::try_from);
-    opened.map_err(|error| refused("RECORDS", &error))
-}
-
-fn refused(name: &str, error: &MapError) -> Refusal {
-    Refusal::Kernel(format!("the table {name}: {}", with_causes(error)))
 }

@@ -1,5 +1,8 @@
 //! Programs and maps of the embedded object, and what is attached where.
 
+use std::os::fd::OwnedFd;
+
+use aya::maps::{Map, MapData, MapError, RingBuf};
 use probe_ebpf::egress::Serves;
 use probe_ebpf::{Capture, Cookie, Loss, Thread};
 
@@ -107,6 +110,16 @@ impl Refusal {
     pub(crate) fn of(error: &dyn std::error::Error) -> Self {
         Self::Kernel(with_causes(error))
     }
+
+    pub(crate) fn of_table(name: &str, error: &MapError) -> Self {
+        Self::Kernel(format!("the table {name}: {}", with_causes(error)))
+    }
+}
+
+/// Opens the ring with this descriptor.
+pub(crate) fn open_ring(descriptor: OwnedFd) -> Result<RingBuf<MapData>, Refusal> {
+    let opened = MapData::from_fd(descriptor).and_then(Map::from_map_data).and_then(RingBuf::try_from);
+    opened.map_err(|error| Refusal::of_table("RECORDS", &error))
 }
 
 /// Offsets in a library's file, each with its cookie.

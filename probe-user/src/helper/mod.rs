@@ -14,8 +14,7 @@ use aya::maps::{MapData, RingBuf};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use crate::channel;
-use crate::kernel_side::open_ring;
-use crate::programs::{Group, LoadedFacts, LossCounts, PointSet, Refusal, TableChange, ThreadEntry};
+use crate::programs::{Group, LoadedFacts, LossCounts, PointSet, Refusal, TableChange, ThreadEntry, open_ring};
 use content::{parse_losses, parse_threads};
 use request::{PIECE_BYTES, REPLY_BYTES, Request, parse_piece, parse_reply};
 

@@ -8,10 +8,10 @@ use foreign::RegularFile;
 
 use crate::attach::AttachError;
 use crate::helper::{self, Helper, LoadedRing};
-use crate::kernel_side::{KernelSide, open_ring};
+use crate::kernel_side::KernelSide;
 use crate::options::Options;
 use crate::probe_points::{Known, Sought};
-use crate::programs::{Group, LoadedFacts, LossCounts, PointSet, Refusal, TableChange, ThreadEntry};
+use crate::programs::{Group, LoadedFacts, LossCounts, PointSet, Refusal, TableChange, ThreadEntry, open_ring};
 
 use super::batches;
 
