@@ -406,3 +406,80 @@ impl Ledger {
         self.timelines = Some(timelines);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::event::{Chunk, Finish, IdColumn};
+    use crate::ledger::Limits;
+    use crate::ledger::test_path::Path;
+
+    fn path(limits: Limits) -> Path {
+        let mut path = Path { step_ns: 5, ..Path::new(Config { limits, ..Config::default() }) };
+        path.analysis.keep_timelines();
+        path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT | Capabilities::RECEIVED);
+        path
+    }
+
+    fn chunk(rid: &str, count: u32, finish: Option<Finish>) -> Chunk<'_> {
+        Chunk { finish, ..Chunk::counted(rid, 1, count) }
+    }
+
+    #[test]
+    fn a_closed_request_is_handed_over_once_with_its_first_and_finishing_chunk() {
+        let mut path = path(Limits::default());
+        for count in 1..=3 {
+            let finish = (count == 3).then_some(Finish::Stop);
+            let id = path.send(0, IdColumn::Delta, &[chunk("a", count, finish)]);
+            path.receive(id);
+        }
+        assert!(path.ledger().closed_requests().is_empty() && path.ledger().timeline_count() == 1);
+        path.analysis.tick(MonoNs(path.now + 3_000_000_000));
+        let [closed] = path.ledger().closed_requests() else { panic!("one request was closed") };
+        let on = closed.timeline.hops[0];
+        let last = on.last.expect("it has finished");
+        let numbers = [on.first, last].map(|times| (times.frame.seq, times.received.zip(times.sent).is_some()));
+        assert_eq!((&*closed.summary.rid, numbers, closed.timeline.points), ("a", [(0, true), (2, true)], 3));
+        assert_eq!(on.first.sent, closed.summary.sent_first);
+        path.analysis.tick(MonoNs(path.now + 3_100_000_000));
+        assert!(path.ledger().closed_requests().is_empty() && path.ledger().timeline_count() == 0);
+    }
+
+    #[test]
+    fn a_request_evicted_by_its_own_frame_is_handed_over() {
+        let mut path = path(Limits { live_rids: 1, finished_kept: 0, ..Limits::default() });
+        path.send(0, IdColumn::Delta, &[chunk("a", 1, None)]);
+        path.send(0, IdColumn::Delta, &[chunk("b", 1, None), chunk("c", 1, None)]);
+        let closed = path.ledger().closed_requests().iter();
+        let points: Vec<_> = closed.map(|closed| (&*closed.summary.rid, closed.timeline.points)).collect();
+        assert_eq!(points, [("a", 1), ("b", 0)], "b was known for less than an event");
+        assert_eq!(path.ledger().request_of_chunk(1).map(|timed| &*timed.request.rid), Some("c"));
+    }
+
+    #[test]
+    fn a_reused_rid_is_marked_while_its_first_request_is_open() {
+        let mut path = path(Limits::default());
+        path.send(0, IdColumn::Delta, &[chunk("a", 1, None)]);
+        path.send(0, IdColumn::Delta, &[chunk("a", 2, None)]);
+        path.send(0, IdColumn::Delta, &[chunk("a", 1, None)]);
+        let timed = path.ledger().timed_requests();
+        let marks: Vec<_> = timed.map(|timed| timed.timeline.map(|timeline| timeline.has_reused_rid)).collect();
+        assert_eq!(marks, [Some(false), Some(true)]);
+        path.wait(3);
+        assert_eq!(path.ledger().timed_requests().count(), 1, "the first request is closed");
+        path.send(0, IdColumn::Delta, &[chunk("a", 1, None)]);
+        let reused = path.ledger().request_of_chunk(0).and_then(|timed| timed.timeline).map(|t| t.has_reused_rid);
+        assert_eq!(reused, Some(true), "the second one is open");
+    }
+
+    #[test]
+    fn nothing_is_kept_unless_asked_for() {
+        let mut path = Path::new(Config::default());
+        path.announce(0, "scheduler->tokenizer", [true, true], Capabilities::SENT);
+        path.send(0, IdColumn::Delta, &[chunk("a", 1, Some(Finish::Stop))]);
+        assert!(path.ledger().request_of_chunk(0).is_none());
+        path.wait(600);
+        assert!(path.ledger().finished_count() == 1 && path.ledger().closed_requests().is_empty());
+    }
+}
