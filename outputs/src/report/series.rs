@@ -77,7 +77,7 @@ pub struct RequestSeries {
     pub begun: Vec<u64>,
     /// Finished.
     pub finished: Vec<u64>,
-    /// Live at its end.
+    /// Live at its end; in slots of several seconds, the largest number at the end of one.
     pub live: Vec<u64>,
 }
 
