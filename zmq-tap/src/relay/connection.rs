@@ -11,11 +11,11 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::Shared;
+use super::bytes::ByteWatch;
 use super::endpoint::{Endpoint, Pair};
 use super::journal::Journal;
 use super::observation::{Direction, Ending, Observation, Observed};
 use super::pump::{End, pump};
-use super::responses::ByteWatch;
 use super::socket::Socket;
 use super::thread::Signal;
 use super::upstream::{Upstream, UpstreamChanged};

@@ -16,6 +16,7 @@
 //! ```
 
 mod assembly;
+mod bytes;
 pub(crate) mod claim;
 mod connection;
 mod endpoint;
@@ -28,7 +29,6 @@ mod options;
 mod pool;
 mod pump;
 mod queue;
-mod responses;
 mod socket;
 mod stats;
 mod thread;

@@ -1,5 +1,5 @@
-//! Observer of one direction of an HTTP connection. The server's bytes are queued as they are and parsed elsewhere; the clients' bytes are
-//! not observed.
+//! Observer of one direction of a connection without ZMTP. The server's bytes are queued as they are and parsed elsewhere; the clients' bytes
+//! are not observed.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::watch::Observer;
 use super::window::Window;
 use crate::zmtp::Pending;
 
-/// Observer of one direction of an HTTP connection.
+/// Observer of one direction of a connection without ZMTP.
 #[derive(Debug)]
 pub(super) struct ByteWatch {
     reporter: Reporter,
