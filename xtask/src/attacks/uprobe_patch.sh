@@ -52,7 +52,7 @@ with open(f"/proc/{sys.argv[1]}/mem", "rb") as memory:
 PYTHON
 }
 before=$(code)
-sockets=$(for file in "/proc/$attach/fd"/*; do [[ $(readlink "$file") = socket:* ]] && echo "${file##*/}"; done)
+sockets=$(for open_file in "/proc/$attach/fd"/*; do [[ $(readlink "$open_file") = socket:* ]] && echo "${open_file##*/}"; done)
 request() { # SOCKET FILE NUMBERS
   python3 - "$scratch" "$@" <<'PYTHON' | DUMP=1 inject
 import struct, sys
