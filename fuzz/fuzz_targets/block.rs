@@ -3,8 +3,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use recording::{BlockReader, Record, fuzzing};
 use outputs::report::Report;
+use recording::{BlockReader, Record, fuzzing};
 use trace::{Analysis, Config, ReportInput};
 
 fuzz_target!(|input: &[u8]| {

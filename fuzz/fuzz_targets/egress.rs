@@ -3,9 +3,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use responses::{Limits, ResponseReader, Server};
 use trace::MonoNs;
 use trace::event::AnswerEnd;
-use responses::{Limits, ResponseReader, Server};
 
 /// Small limits, so that inputs reach them.
 const LIMITS: Limits =

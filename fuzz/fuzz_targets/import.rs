@@ -7,8 +7,8 @@ use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 
 use libfuzzer_sys::fuzz_target;
-use rustix::fs::{MemfdFlags, memfd_create};
 use logs::{Import, Options};
+use rustix::fs::{MemfdFlags, memfd_create};
 use trace::{Analysis, Config};
 
 fuzz_target!(|text: &[u8]| {

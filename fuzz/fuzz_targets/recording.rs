@@ -6,8 +6,8 @@ use std::io::Write as _;
 use std::os::fd::AsRawFd as _;
 
 use libfuzzer_sys::fuzz_target;
-use rustix::fs::{MemfdFlags, memfd_create};
 use recording::{ReadError, Record, Recording};
+use rustix::fs::{MemfdFlags, memfd_create};
 use trace::{Analysis, Config};
 
 fuzz_target!(|bytes: &[u8]| {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
+use outputs::report::Report;
 use proptest::strategy::{BoxedStrategy, Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
 use recording::{Header, Record, RecordOptions, Recorder, Recording};
-use outputs::report::Report;
 use trace::{Analysis, Config, ReportInput};
 
 #[path = "../../recording/tests/common/events.rs"]

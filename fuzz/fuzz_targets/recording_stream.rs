@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use recording::{BlockReader, Record, StreamError, StreamSection, StreamSplitter};
 use outputs::report::Report;
+use recording::{BlockReader, Record, StreamError, StreamSection, StreamSplitter};
 use trace::{Analysis, Config, ReportInput};
 
 /// Sections of bytes that arrive in pieces of `length`, and the error that ends them.

@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use responses::{Limits, ResponseReader, Server};
 use trace::MonoNs;
 use trace::event::AnswerEnd;
-use responses::{Limits, ResponseReader, Server};
 
 const HEAD: &[u8] = br#"{"subject":"0f7b3f0e-0000-4000-8000-000000000000","stream_type":"response"}"#;
 const PROLOGUE: &[u8] = br#"{"error":null}"#;
@@ -18,12 +18,15 @@ fn frame(stream: &mut Vec<u8>, header: &[u8], body: &[u8]) {
 }
 
 fn read_events(bytes: &[u8], piece: usize) -> Vec<String> {
-    let (mut reader, mut server) = (ResponseReader::new(Limits::default()).with_protocols(engines::PROTOCOLS), Server::new(None));
+    let (mut reader, mut server) =
+        (ResponseReader::new(Limits::default()).with_protocols(engines::PROTOCOLS), Server::new(None));
     let mut events = Vec::new();
     for (index, part) in bytes.chunks(piece).enumerate() {
         reader.read_bytes(MonoNs(1), part, index == 0, &mut server, &mut |event| events.push(format!("{event:?}")));
     }
-    reader.end_connection(MonoNs(1), AnswerEnd::ServerLeft, None, &mut server, &mut |event| events.push(format!("{event:?}")));
+    reader.end_connection(MonoNs(1), AnswerEnd::ServerLeft, None, &mut server, &mut |event| {
+        events.push(format!("{event:?}"))
+    });
     events
 }
 
