@@ -45,7 +45,7 @@ def record(kind, seq, body):
 def libraries():
     """Leading bytes of a few real libraries: those of this Python, and the engine's libzmq if it is installed."""
     mapped = {Path(line.split()[5]) for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
-    zmq = ROOT.glob(".venv-engine/lib/*/site-packages/pyzmq.libs/libzmq*")
+    zmq = ROOT.glob(".venv-testbed/lib/*/site-packages/pyzmq.libs/libzmq*")
     return [path.read_bytes()[: 60 << 10] for path in [*sorted(mapped), *zmq] if path.exists()]
 
 

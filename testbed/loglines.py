@@ -1,6 +1,6 @@
 """Log lines written by a release's logging code, for `engines/tests/logs` and the tests of `tokengap import`.
 
-    .venv-engine/bin/python -m testbed.loglines 0.5.9 OUT
+    .venv-testbed/bin/python -m testbed.loglines 0.5.9 OUT
 
 writes OUT/<release>.log (the server's log), OUT/<release>.requests.log (`--log-requests --log-requests-format json`, if the release
 supports it) and OUT/sglang-request-metrics-*.log (`--export-metrics-to-file`). Requests, tokens and times are invented; every format is

@@ -39,7 +39,7 @@ class Served:
             process.wait()
 
     def _start(self, role, *options):
-        command = [*self.wrapper, str(ROOT / ".venv-engine/bin/python"), "-m", "testbed", self.release, role]
+        command = [*self.wrapper, str(ROOT / ".venv-testbed/bin/python"), "-m", "testbed", self.release, role]
         command += ["--wait-go", "--deadline", str(self.deadline_s), *PLAN, *options]
         # attach detects the release from the path.
         env = os.environ | {"PYTHONPATH": str(ROOT / ".engine" / self.release), "SGLANG_USE_PICKLE_IPC": "1"}

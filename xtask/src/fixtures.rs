@@ -94,7 +94,7 @@ fn record_logs(release: &str, out: &Path) -> Result<()> {
     if folder.is_dir() {
         fs::remove_dir_all(&folder)?;
     }
-    succeed(harness("engine.loglines").arg(release).arg(&folder).env("PYTHONDONTWRITEBYTECODE", "1"))
+    succeed(harness("testbed.loglines").arg(release).arg(&folder).env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
 fn check_sample() -> Result<()> {

@@ -152,7 +152,7 @@ def engine(release):
     """Python that can import the release's own code."""
     if not (ROOT / ".engine" / release).exists():
         raise Skipped(f"SGLang {release} is missing: cargo xtask engine {release}")
-    return ROOT / ".venv-engine/bin/python"
+    return ROOT / ".venv-testbed/bin/python"
 
 
 def probe(quick):

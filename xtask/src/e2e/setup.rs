@@ -20,7 +20,7 @@ pub(crate) fn harness(module: &str) -> Command {
 
 /// Python of the harness, which may not exist yet.
 pub(crate) fn python() -> PathBuf {
-    root().join(".venv-engine/bin/python")
+    root().join(".venv-testbed/bin/python")
 }
 
 fn sources() -> PathBuf {

@@ -64,7 +64,7 @@ def boot(kernel: list[str], program: Path, release: str, tests: list[Path], flag
         tests = [test for test in tests if architecture_of(test) == architecture]
         for test in tests:
             shutil.copy(test, out)
-        python = PROJECT / ".venv-engine/bin/python" if architecture == "amd64" else "python3"
+        python = PROJECT / ".venv-testbed/bin/python" if architecture == "amd64" else "python3"
         path = f"{PROJECT}:{HERE}"
         # The shared folder does not allow other users to run files.
         command = (

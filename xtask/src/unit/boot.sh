@@ -39,7 +39,7 @@ DefaultDependencies=no
 [Service]
 WorkingDirectory=$project
 Environment=PYTHONPATH=$project/.engine/$release
-ExecStart=/bin/sh -c 'sleep 300 | exec .venv-engine/bin/python -m testbed $release launch --rounds 0 --requests 8 --gap 0.005 --deadline 90'
+ExecStart=/bin/sh -c 'sleep 300 | exec .venv-testbed/bin/python -m testbed $release launch --rounds 0 --requests 8 --gap 0.005 --deadline 90'
 StandardOutput=append:/shared/engine.log
 StandardError=append:/shared/engine.log
 UNIT
