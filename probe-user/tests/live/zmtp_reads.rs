@@ -61,7 +61,7 @@ fn observed(probe: &mut Probe, inode: u64, track: &mut Track, at_least: usize) -
 
 /// Reads everything that `from` sends, by each system call in turn.
 fn every_call(mut from: impl Write, to: &OwnedFd) {
-    let inode = inode(&to);
+    let inode = inode(to);
     let mut probe = observe(inode, 8 << 20);
     let mut sent = Vec::new();
     for n in 0..200_usize {
@@ -70,17 +70,17 @@ fn every_call(mut from: impl Write, to: &OwnedFd) {
         sent.extend_from_slice(&piece);
         let (mut left, mut buffer) = (piece.len(), vec![0; 64 << 10]);
         while left > 0 {
-            rustix::net::recv(&to, &mut buffer[..left.min(9)], RecvFlags::PEEK).expect("bytes to look at");
+            rustix::net::recv(to, &mut buffer[..left.min(9)], RecvFlags::PEEK).expect("bytes to look at");
             let (first, second) = buffer[..left].split_at_mut(left / 3);
             let mut parts = [IoSliceMut::new(first), IoSliceMut::new(second)];
             left -= match n % 4 {
-                0 => rustix::net::recv(&to, &mut buffer[..left], RecvFlags::empty()).expect("recvfrom").1,
+                0 => rustix::net::recv(to, &mut buffer[..left], RecvFlags::empty()).expect("recvfrom").1,
                 1 => File::from(to.try_clone().expect("a copy")).read(&mut buffer[..left]).expect("read"),
                 2 => File::from(to.try_clone().expect("a copy")).read_vectored(&mut parts).expect("readv"),
                 _ => {
                     let mut space = [MaybeUninit::uninit(); 64];
                     let mut control = RecvAncillaryBuffer::new(&mut space);
-                    rustix::net::recvmsg(&to, &mut parts, &mut control, RecvFlags::empty()).expect("recvmsg").bytes
+                    rustix::net::recvmsg(to, &mut parts, &mut control, RecvFlags::empty()).expect("recvmsg").bytes
                 }
             };
         }
