@@ -13,6 +13,7 @@ pub mod capability;
 mod channel;
 pub mod cpu;
 pub mod degraded;
+mod discarded_output;
 pub mod discover;
 pub mod egress;
 pub mod empty_probes;
@@ -47,6 +48,7 @@ mod tables;
 
 pub use capability::{Capability, Feature, Permissions};
 pub use degraded::{Degraded, Missing};
+pub use discarded_output::discarded_output;
 pub use matcher::{FrameRef, Matcher};
 pub use observation::{Call, Message, Observation, SocketId};
 pub use options::Options;

@@ -2,14 +2,14 @@
 
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, bail, ensure};
 use confine::{Account, Capabilities, Plan, PortAccess, Work};
 use probe_user::discover::hides_processes;
 use probe_user::examine::filter;
-use probe_user::{Capability, Feature, Permissions, helper, opener_client};
+use probe_user::{Capability, Feature, Permissions, discarded_output, helper, opener_client};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zmq_tap::relay::Endpoint;
 
@@ -270,7 +270,7 @@ fn show_log(command: &mut Command, args: &LiveArgs) {
 fn spawn_with_socket(mut command: Command, what: &str) -> anyhow::Result<OwnedFd> {
     let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let (our_end, child_end) = pair.context("cannot create a socket pair")?;
-    let started = command.stdin(child_end).stdout(Stdio::null()).spawn();
+    let started = discarded_output().and_then(|output| command.stdin(child_end).stdout(output).spawn());
     started.with_context(|| format!("cannot start {what}"))?;
     Ok(our_end)
 }

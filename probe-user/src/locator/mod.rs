@@ -12,16 +12,18 @@ pub(crate) mod answer;
 use std::collections::HashMap;
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use foreign::{CachedIdentity, RegularFile};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
 
 use crate::channel;
+use crate::discarded_output::discarded_output;
 use crate::probe_points::{self, ProbePoints, REMEMBERED};
 use adapter::discover::InnerServer;
 use answer::{ANSWER_BYTES, Answer};
@@ -60,7 +62,7 @@ pub fn answer_once(sought: Sought, library: &RegularFile, mut to: impl io::Write
 }
 
 /// Serves requests on `socket` until its other end is closed. `command` is the process for a request's number; its standard input is a
-/// descriptor that locates the library, and its standard output takes the answer.
+/// socket with a descriptor that locates the library ([`receive_library`]), and its standard output takes the answer.
 pub fn supervise(socket: BorrowedFd<'_>, command: impl Fn(u32) -> Command) -> io::Result<()> {
     let mut killed: Vec<Child> = Vec::new();
     let mut buffer = [0; REQUEST_BYTES];
@@ -76,7 +78,10 @@ pub fn supervise(socket: BorrowedFd<'_>, command: impl Fn(u32) -> Command) -> io
             continue;
         };
         let mut command = command(u32::from_le_bytes(buffer));
-        let started = command.stdin(library).stdout(to).stderr(Stdio::null()).spawn();
+        // Not the descriptor itself: the start of a Rust program takes one that only locates a file for closed, and ends without `/dev/null`.
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+        channel::send(ours.as_fd(), &buffer, &[library.as_fd()])?;
+        let started = command.stdin(theirs).stdout(to).stderr(discarded_output()?).spawn();
         // It holds the pipe, whose end the prober waits for.
         drop(command);
         let mut child = started?;
@@ -87,6 +92,12 @@ pub fn supervise(socket: BorrowedFd<'_>, command: impl Fn(u32) -> Command) -> io
             killed.push(child);
         }
     }
+}
+
+/// The library that the process at the other end of `socket` sent to be analysed. Its descriptor only locates it.
+pub fn receive_library(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let mut descriptors = channel::receive(socket, &mut [0; REQUEST_BYTES])?.descriptors;
+    descriptors.pop().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
 /// Waits until the process ends, for at most [`TIME_LIMIT`] and as long as `socket` is open.
@@ -175,8 +186,6 @@ fn ask(supervisor: BorrowedFd<'_>, sought: u32, library: BorrowedFd<'_>, peer: B
 mod tests {
     use std::fs::File;
     use std::thread;
-
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     use super::*;
     use crate::library::libc;

@@ -12,10 +12,11 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use anyhow::Context;
+use probe_user::discarded_output;
 use recording::storage::Delegate;
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
@@ -72,7 +73,7 @@ pub(crate) fn start(results: &Results) -> anyhow::Result<()> {
     if results.force {
         command.arg("--force");
     }
-    let started = command.stdin(child_end).stdout(Stdio::null()).spawn();
+    let started = command.stdin(child_end).stdout(discarded_output()?).spawn();
     drop(command);
     started.context("cannot start the process that creates files")?;
     let broker = Broker(Mutex::new(our_end));

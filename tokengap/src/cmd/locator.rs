@@ -15,7 +15,7 @@ use crate::confinement;
 #[derive(clap::Args)]
 #[command(hide = true)]
 pub(crate) struct Args {
-    /// Find those of one library: its standard input, which only locates it.
+    /// Find those of one library, whose descriptor is in the first message on standard input.
     #[arg(long, value_name = "NUMBER")]
     sought: Option<u32>,
 }
@@ -45,7 +45,7 @@ fn start_analyses() -> anyhow::Result<()> {
 
 fn analyse(number: u32) -> anyhow::Result<()> {
     let sought = locator::sought(number, &inner_servers()).context("unknown number")?;
-    let library = RegularFile::open_located(&stdin().try_clone_to_owned()?, ExpectedFile::ANY)?;
+    let library = RegularFile::open_located(&locator::receive_library(stdin())?, ExpectedFile::ANY)?;
     let answer = std::fs::File::from(stdout().try_clone_to_owned()?);
     locator::limit_resources()?;
     confinement::analysis();

@@ -11,14 +11,14 @@ use std::collections::BTreeSet;
 use std::io::BufReader;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::Context;
-use probe_user::Degraded;
 use probe_user::python::Refusal;
+use probe_user::{Degraded, discarded_output};
 use trace::SamplingCost;
 
 pub(crate) use message::{FunctionHits, ThreadSamples};
@@ -63,7 +63,7 @@ impl StackReader {
         let failed = "cannot start the process that reads Python stacks";
         let (socket, child_end) = UnixStream::pair().context(failed)?;
         let mut command = Command::new("/proc/self/exe");
-        command.arg("stacks").stdin(OwnedFd::from(child_end)).stdout(Stdio::null());
+        command.arg("stacks").stdin(OwnedFd::from(child_end)).stdout(discarded_output().context(failed)?);
         let started = command.spawn();
         drop(command);
         started.context(failed)?;

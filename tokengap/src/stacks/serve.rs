@@ -4,12 +4,13 @@ use std::io::{self, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use probe_user::discarded_output;
 use probe_user::python::PythonStacks;
 use rustix::stdio::stdin;
 
@@ -31,7 +32,7 @@ fn socket() -> io::Result<UnixStream> {
 pub(crate) fn supervise() -> anyhow::Result<()> {
     for start in 0..=RESTARTS {
         let mut command = Command::new("/proc/self/exe");
-        command.args(["stacks", "--reader"]).stdin(OwnedFd::from(socket()?)).stdout(Stdio::null());
+        command.args(["stacks", "--reader"]).stdin(OwnedFd::from(socket()?)).stdout(discarded_output()?);
         let status = command.status().context("cannot start the process that reads Python stacks")?;
         if status.success() {
             return Ok(());

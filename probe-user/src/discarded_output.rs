@@ -1,0 +1,16 @@
+//! Where processes that tokengap starts for itself write what nobody reads.
+
+use std::io;
+use std::path::Path;
+use std::process::Stdio;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+/// Standard output or error of a process that writes little, and nothing of use. In a container without `/dev/null` it is a file in memory,
+/// because a failed write would end the process.
+pub fn discarded_output() -> io::Result<Stdio> {
+    if Path::new("/dev/null").exists() {
+        return Ok(Stdio::null());
+    }
+    Ok(memfd_create("discarded", MemfdFlags::CLOEXEC)?.into())
+}
