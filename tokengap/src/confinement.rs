@@ -193,11 +193,17 @@ pub(crate) fn attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result
     }
     let mut plan = live(Work::Observe, args);
     plan.keep |= needed_here();
+    let results = results(args);
     let why = match confine::can_drop_root() {
         Ok(false) => None,
-        Err(lacking) => Some(format!("it lacks CAP_{lacking}")),
+        Err(lacking) => {
+            // Reached through another process, they need a right that does not remain here.
+            if results.file.iter().chain(&results.folder).any(|path| path.starts_with("/proc")) {
+                broker::start(&results)?;
+            }
+            Some(format!("it lacks CAP_{lacking}"))
+        }
         Ok(true) => {
-            let results = results(args);
             let started = if results.is_empty() { Ok(()) } else { broker::start(&results) };
             plan.unprivileged = started.is_ok();
             started.err().map(|error| format!("{error:#}"))

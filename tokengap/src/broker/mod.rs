@@ -24,7 +24,7 @@ use rustix::net::{
     SendFlags, SocketFlags, SocketType, recvmsg, sendmsg, socketpair,
 };
 
-use self::rules::Rules;
+pub(crate) use self::rules::Rules;
 pub(crate) use self::rules::or_working_folder;
 
 /// Files that a run may write.
@@ -142,8 +142,7 @@ fn ended() -> io::Error {
 }
 
 /// Serves requests on `socket` until its other end is closed.
-pub(crate) fn serve(socket: BorrowedFd<'_>, results: &Results) -> io::Result<()> {
-    let mut rules = Rules::new(results.clone());
+pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> {
     let mut request = vec![0; REQUEST];
     loop {
         let got = retry_on_intr(|| {
@@ -194,7 +193,7 @@ mod tests {
         let flags = SocketFlags::CLOEXEC;
         let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
         let results = Results { file: vec![run.clone()], ..Results::default() };
-        let served = std::thread::spawn(move || serve(child_end.as_fd(), &results));
+        let served = std::thread::spawn(move || serve(child_end.as_fd(), Rules::new(results)));
         let broker = Broker(Mutex::new(our_end));
         broker.create(&new).expect("created").write_all(b"whole").expect("written");
         broker.rename(&new, &run).expect("renamed");

@@ -15,7 +15,7 @@ use super::Results;
 /// Prefix of the names that tokengap chooses.
 const OWN: &str = "tokengap-";
 
-pub(super) struct Rules {
+pub(crate) struct Rules {
     results: Results,
     /// Folders of the results, with their paths.
     folders: Vec<(PathBuf, Folder)>,
@@ -25,7 +25,7 @@ pub(super) struct Rules {
 
 impl Rules {
     /// Opens the folders of the results. In one that does not exist, nothing can be created.
-    pub(super) fn new(results: Results) -> Self {
+    pub(crate) fn new(results: Results) -> Self {
         let of_files = results.file.iter().filter_map(|file| file.parent());
         let paths: HashSet<&Path> = of_files.chain(results.folder.iter().map(PathBuf::as_path)).collect();
         let open = |path: &Path| Some((path.to_owned(), Folder::open(or_working_folder(path), path).ok()?));

@@ -21,11 +21,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let Results { file, folder, .. } = &args.results;
     let in_folders: Vec<_> = folder.iter().map(|folder| folder.join("any")).collect();
     let paths: Vec<_> = file.iter().chain(&in_folders).map(|path| Some(path.as_path())).collect();
+    // A path through another process's root can be opened only before.
+    let rules = broker::Rules::new(args.results.clone());
     confinement::files(&[], &paths);
     // It ends when tokengap does, which also receives these signals and then completes its files.
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, std::sync::Arc::default())?;
     }
-    broker::serve(stdin(), &args.results).context("cannot serve requests for files")?;
+    broker::serve(stdin(), rules).context("cannot serve requests for files")?;
     Ok(ExitCode::SUCCESS)
 }
