@@ -161,10 +161,15 @@ class Table:
         print(f"{level.name}: recorded into /proc/1/root{kept}")
 
     def as_shipped(self):
-        """The configuration of deploy/kubernetes runs as it is, except for the folder of its recordings."""
+        """The configuration of deploy/kubernetes runs as it is, except for the places of its recordings and its token."""
         level = next(level for level in LEVELS if level.works == EVERYTHING)
         config, ring = ROOT / "deploy/kubernetes/config/tokengap.toml", self.image.folder / "ring.tgap"
-        flags = ["--hindsight-file", f"/proc/1/root{ring}", "--json", "--duration", "2500ms"]
+        # The manifests mount the token and give the address of the pod.
+        token = self.image.folder / "token"
+        token.touch(mode=0o600)
+        token.write_text("0123456789abcdef0123456789abcdef\n")
+        metrics = ["--metrics", "127.0.0.1:0", "--token-file", f"/proc/1/root{token}"]
+        flags = [*metrics, "--hindsight-file", f"/proc/1/root{ring}", "--json", "--duration", "2500ms"]
         done = self.image.run(level, "shipped", "attach", "--config", f"/proc/1/root{config}", *flags)
         expect(done.returncode == 0 and ring.is_file(), f"with {config}, attach said {done.stderr}")
         found = works(json.loads(done.stdout))
