@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use adapter::decode::Format;
 use anyhow::Context;
-use probe_user::discover::{Engine, Process, Watcher};
+use probe_user::discover::{Blind, Engine, Process, Watcher};
 use probe_user::egress::Kind;
 use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, ProbeError, Target};
 use responses::Detokenize;
@@ -260,10 +260,14 @@ impl Attach {
             return None;
         }
         let refused = self.probe.degraded().iter().find(|degraded| degraded.feature == Feature::Messages);
-        let why = match refused {
-            Some(degraded) => format!("{degraded}; {}", degraded.remedy()),
-            None => "none of its processes has loaded libzmq; check the pids, or wait for the engine with --follow"
-                .to_owned(),
+        let hides_libzmq = |blind: &&Blind| matches!(blind, Blind::LibZmq { .. } | Blind::Unreadable { .. });
+        let why = match (refused, self.lookout.topology().blind.iter().find(hides_libzmq)) {
+            (Some(degraded), _) => format!("{degraded}; {}", degraded.remedy()),
+            (None, Some(hidden)) => trial::with_remedy(hidden),
+            (None, None) => {
+                "none of its processes has loaded libzmq; check the pids, or wait for the engine with --follow"
+                    .to_owned()
+            }
         };
         Some(format!("no process of the engine is observed: {why}"))
     }

@@ -48,7 +48,7 @@ LEVELS = [
     Level("not root, `add: [BPF, PERFMON, SYS_PTRACE]`", PROBES, uid=65532),
     Level("root, `drop: [ALL]`"),
     Level("root, `add: [SYS_PTRACE]`", "SYS_PTRACE"),
-    Level("root, `add: [BPF, PERFMON]`", "BPF PERFMON", "--s----"),
+    Level("root, `add: [BPF, PERFMON]`", "BPF PERFMON"),
     Level("root, `add: [BPF, PERFMON, SYS_PTRACE]`", PROBES, EVERYTHING),
     Level(f"root, `add: [BPF, PERFMON, SYS_PTRACE]`, {OTHERS}", PROBES, "--sw---", other_user=True),
     Level(f"root, `add: [BPF, PERFMON, SYS_PTRACE, {READ}]`, {OTHERS}", f"{PROBES} {READ}", EVERYTHING, other_user=True),
