@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 use adapter::decode::Format;
 use anyhow::Context;
-use probe_user::discover::{Blind, Engine, Process, Watcher};
+use probe_user::discover::{Blind, Engine, Part, Process, Watcher};
 use probe_user::egress::Kind;
 use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, ProbeError, Target};
 use responses::Detokenize;
@@ -260,7 +260,13 @@ impl Attach {
             return None;
         }
         let refused = self.probe.degraded().iter().find(|degraded| degraded.feature == Feature::Messages);
-        let hides_libzmq = |blind: &&Blind| matches!(blind, Blind::LibZmq { .. } | Blind::Unreadable { .. });
+        let hides_libzmq = |blind: &&Blind| match blind {
+            Blind::LibZmq { pid, .. } => self.engine.process(*pid).is_some(),
+            Blind::Unreadable { parts, pids, .. } => {
+                parts.contains(&Part::Maps) && pids.iter().any(|&pid| self.engine.process(pid).is_some())
+            }
+            _ => false,
+        };
         let why = match (refused, self.lookout.topology().blind.iter().find(hides_libzmq)) {
             (Some(degraded), _) => format!("{degraded}; {}", degraded.remedy()),
             (None, Some(hidden)) => trial::with_remedy(hidden),

@@ -55,7 +55,7 @@ LEVELS = [
     Level("root, `add: [SYS_ADMIN, SYS_PTRACE]`", ADMIN, EVERYTHING),
     Level(f"root, `add: [BPF, PERFMON, SYS_PTRACE]`, {OLD}", PROBES, seccomp=True),
     Level(f"root, `add: [SYS_ADMIN, SYS_PTRACE]`, {OLD}", ADMIN, EVERYTHING, seccomp=True),
-    Level(f"DaemonSet, `add: [BPF, PERFMON, SYS_PTRACE, {READ}]`", f"{PROBES} {READ}", "--sw---", place="node"),
+    Level(f"DaemonSet, `add: [BPF, PERFMON, SYS_PTRACE, {READ}]`", f"{PROBES} {READ}", "f-s--dp", place="node"),
     Level(f"DaemonSet, `add: [SYS_ADMIN, SYS_PTRACE, {READ}]`, `RuntimeDefault`", f"{ADMIN} {READ}", EVERYTHING,
           seccomp=True, place="node"),  # fmt: skip
     Level("`hostUsers: false`, `add: [BPF, PERFMON, SYS_PTRACE, SYS_ADMIN]`", f"{PROBES} SYS_ADMIN", place="mapped"),
