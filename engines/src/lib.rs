@@ -32,9 +32,9 @@ pub struct EngineSupport {
     pub formats: &'static [Format],
     /// Recognises its processes.
     pub kind: EngineKind,
-    /// Protocols of its responses besides HTTP.
+    /// Protocols of its responses other than HTTP.
     pub protocols: &'static [StreamProtocol],
-    /// Its log lines, or what a user is told about a log without readable ones.
+    /// Its log lines, or the message for a log without readable lines.
     pub log_lines: &'static dyn LogLines,
 }
 
@@ -48,7 +48,7 @@ pub const FACTS: trace::engine::Engines =
 /// Message format of every engine.
 pub const FORMATS: &[Format] = gather!(Format, engine => engine.formats);
 
-/// Protocols of responses besides HTTP.
+/// Protocols of responses other than HTTP.
 pub const PROTOCOLS: &[StreamProtocol] = gather!(StreamProtocol, engine => engine.protocols);
 
 /// Log lines of every engine.
