@@ -16,12 +16,12 @@ const NO_UNUSED_USER: &str =
     "this user namespace has no unused user: run tokengap as the user of the sockets instead of root";
 
 /// User and group of this process.
-pub(crate) fn own() -> Account {
+pub(crate) fn own_account() -> Account {
     Account { user: rustix::process::geteuid().as_raw(), group: rustix::process::getegid().as_raw() }
 }
 
 /// User and group of process `pid`.
-pub(crate) fn of_process(pid: u32) -> anyhow::Result<Account> {
+pub(crate) fn account_of_process(pid: u32) -> anyhow::Result<Account> {
     let status = foreign::kernel::read_text(format!("/proc/{pid}/status"));
     let status = status.with_context(|| format!("cannot read the user of process {pid}"))?;
     parse_account(&status).with_context(|| format!("process {pid} runs with the rights of several users"))
@@ -58,20 +58,20 @@ pub(crate) fn require_same_files(pid: u32) -> anyhow::Result<()> {
 /// User for a relay between these endpoints that root has started: the owner of the upstreams' sockets, else of the folders of socket files.
 /// Without socket files, a user without any files.
 #[expect(clippy::disallowed_methods, reason = "/etc/passwd, a file of root")]
-pub(crate) fn of_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
+pub(crate) fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
     let path_of = |endpoint: &Endpoint| if let Endpoint::Path(path) = endpoint { Some(path.clone()) } else { None };
     let upstream_paths: Vec<_> = upstreams.iter().filter_map(path_of).collect();
     let paths: Vec<_> = listens.iter().filter_map(path_of).chain(upstream_paths.iter().cloned()).collect();
     for path in &upstream_paths {
         ensure!(
-            owners(path).is_some(),
+            socket_owners(path).is_some(),
             "the folder of {} cannot be opened: create it first, because tokengap as root takes the user that owns it",
             path.display()
         );
     }
-    let sockets: BTreeSet<u32> = upstream_paths.iter().filter_map(|path| owners(path)?.socket).collect();
+    let sockets: BTreeSet<u32> = upstream_paths.iter().filter_map(|path| socket_owners(path)?.socket).collect();
     let folders: BTreeSet<u32> =
-        paths.iter().filter_map(|path| Some(owners(path)?.folder)).filter(|owner| *owner != ROOT).collect();
+        paths.iter().filter_map(|path| Some(socket_owners(path)?.folder)).filter(|owner| *owner != ROOT).collect();
     let owners: Vec<u32> = if sockets.is_empty() { folders } else { sockets }.into_iter().collect();
     let user = match *owners {
         [] if paths.is_empty() => return confine::unused_account().context(NO_UNUSED_USER),
@@ -97,7 +97,7 @@ struct SocketOwners {
 }
 
 /// Owners of the socket file `path` and of its folder, which must exist.
-fn owners(path: &Path) -> Option<SocketOwners> {
+fn socket_owners(path: &Path) -> Option<SocketOwners> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = Folder::open(parent, parent).ok()?;
     let socket = folder.find_file(path.file_name()?).ok()?.filter(zmq_tap::splice::HeldFile::is_socket);
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn the_user_of_a_process_is_read_from_its_status() {
         let own_pid = std::process::id();
-        assert_eq!(of_process(own_pid).expect("readable"), own());
+        assert_eq!(account_of_process(own_pid).expect("readable"), own_account());
         let status = "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nGid:\t7\t7\t7\t7\n";
         assert_eq!(parse_account(status), Some(Account { user: 1000, group: 7 }));
         assert_eq!(parse_account(&status.replace("1000\t7", "1000\t8").replace("7\t7\t7\t7", "7\t0\t7\t7")), None);
@@ -141,10 +141,10 @@ mod tests {
     fn endpoints_without_files_need_no_user() {
         let endpoint = |text: &str| text.parse::<Endpoint>().expect("an endpoint");
         let tcp = [endpoint("tcp://127.0.0.1:1"), endpoint("ipc://@name")];
-        let account = of_endpoints(&tcp, &tcp).expect("one user");
+        let account = account_for_endpoints(&tcp, &tcp).expect("one user");
         assert!(account.user != 0 && account.group != 0, "{account:?}");
         let folder = tempfile::tempdir().expect("a folder");
         let own_folder = [endpoint(&format!("ipc://{}/socket", folder.path().display()))];
-        assert_eq!(of_endpoints(&own_folder, &tcp).expect("one user").user, own().user);
+        assert_eq!(account_for_endpoints(&own_folder, &tcp).expect("one user").user, own_account().user);
     }
 }

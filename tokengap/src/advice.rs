@@ -3,7 +3,7 @@
 use std::io::{Error, ErrorKind};
 
 /// The error and its causes, without repetitions, plus advice unless a cause already contains it.
-pub(crate) fn line(error: &anyhow::Error) -> String {
+pub(crate) fn error_line(error: &anyhow::Error) -> String {
     let message = error.chain().map(ToString::to_string).fold(String::new(), |line, cause| match line.as_str() {
         "" => cause,
         message if message.contains(&cause) => line,
@@ -34,7 +34,7 @@ fn advice(refused: &Error) -> Option<&'static str> {
 }
 
 /// Error for a flag whose cargo feature this build lacks.
-pub(crate) fn missing(feature: &str) -> String {
+pub(crate) fn missing_feature(feature: &str) -> String {
     format!(
         "this tokengap was built without the cargo feature `{feature}`; install a package, or build with `cargo install --path tokengap \
          --features {feature}`"
@@ -50,20 +50,20 @@ mod tests {
     #[test]
     fn a_system_error_comes_with_advice() {
         let not_found = || Error::from(ErrorKind::NotFound);
-        let message = line(&anyhow::Error::from(not_found()).context("cannot read x"));
+        let message = error_line(&anyhow::Error::from(not_found()).context("cannot read x"));
         assert_eq!(
             message,
             "cannot read x: entity not found; check the name: the file or one of its folders does not exist"
         );
         let with_advice = Err::<(), _>(not_found()).context("cannot read x; give y").expect_err("gone");
-        assert_eq!(line(&with_advice), "cannot read x; give y: entity not found");
+        assert_eq!(error_line(&with_advice), "cannot read x; give y: entity not found");
         let other = anyhow::Error::from(Error::other("odd")).context("cannot read x");
-        assert_eq!(line(&other), "cannot read x: odd");
+        assert_eq!(error_line(&other), "cannot read x: odd");
     }
 
     #[test]
     fn a_repeated_cause_is_printed_once() {
         let error = anyhow::anyhow!("the disk").context("cannot read x: the disk");
-        assert_eq!(line(&error), "cannot read x: the disk");
+        assert_eq!(error_line(&error), "cannot read x: the disk");
     }
 }

@@ -28,20 +28,20 @@ pub(crate) fn saw_nothing(report: &Report) -> bool {
 
 /// Runs `source` until it ends, `--duration` is over, the user quits or a signal arrives. Then prints the report.
 ///
-/// `endpoint` is from [`TelemetryArgs::endpoint`], which must be called before the confinement.
+/// `endpoint` is from [`TelemetryArgs::endpoint_options`], which must be called before the confinement.
 ///
-/// [`TelemetryArgs::endpoint`]: crate::args::TelemetryArgs::endpoint
-pub(crate) fn run(
+/// [`TelemetryArgs::endpoint_options`]: crate::args::TelemetryArgs::endpoint_options
+pub(crate) fn run_to_exit_code(
     source: impl LiveSource,
     args: &LiveArgs,
     endpoint: Option<MetricsOptions>,
 ) -> anyhow::Result<ExitCode> {
     let signals = Signals::install().context("cannot listen for signals")?;
-    conclude(&watch(source, args, endpoint, &signals)?, args.outcome)
+    print_report(&run_to_report(source, args, endpoint, &signals)?, args.outcome)
 }
 
 /// Runs `source` as [`run`] does, and returns the report. Fails if the source could observe nothing.
-pub(crate) fn watch(
+pub(crate) fn run_to_report(
     mut source: impl LiveSource,
     args: &LiveArgs,
     endpoint: Option<MetricsOptions>,
@@ -53,13 +53,13 @@ pub(crate) fn watch(
         chunk_history: args.screen.chunk_history(args.outcome),
         recent_seconds: ScreenArgs::recent_seconds(args.outcome),
     };
-    let files = args.record.files();
+    let files = args.record.recording_files();
     if files.payload == Payload::Tokens {
         source.keep_ids();
     }
     let sink = Sink::open(&files, source.kind(), &config)?;
     let header = Header { payload: files.payload, ..Header::of(source.kind(), config) };
-    let telemetry = Telemetry::open(endpoint, args.telemetry.push().as_ref(), &header, engines::FACTS)?;
+    let telemetry = Telemetry::open(endpoint, args.telemetry.push_options().as_ref(), &header, engines::FACTS)?;
     if let Some(bound) = telemetry.bound() {
         errln!("tokengap: metrics at http://{bound}/metrics");
         if args.telemetry.insecure && !bound.ip().is_loopback() {
@@ -78,7 +78,8 @@ pub(crate) fn watch(
     };
     let mut session = Session::new(&config, observer, sink, args.report.slowest).with_telemetry(telemetry);
     let mut configured = Configured::at_start(args)?;
-    let mut reload = configured.as_mut().map(|configured| |session: &mut Session| reload(session, configured));
+    let mut reload =
+        configured.as_mut().map(|configured| |session: &mut Session| apply_reloaded_config(session, configured));
     let options = RunOptions {
         duration: args.duration,
         reload: reload.as_mut().map(|reload| reload as &mut dyn FnMut(&mut Session)),
@@ -87,7 +88,7 @@ pub(crate) fn watch(
     session::run(&mut [Running::new(&mut source, &mut session)], signals, options);
     let report = session.finish(&source, &print_message);
     let before = signals.seen();
-    args.telemetry.linger(|| signals.seen() > before);
+    args.telemetry.keep_serving(|| signals.seen() > before);
     if let Some(failure) = source.failure()
         && saw_nothing(&report)
     {
@@ -102,21 +103,21 @@ pub(crate) fn print_message(message: &str) {
 }
 
 /// Prints the report and returns the exit code for `--fail-on`.
-pub(crate) fn conclude(report: &Report, outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
-    output::write(None, &text(report, outcome.json)?, form(outcome.json), false)?;
-    Ok(verdict(report.worst(), outcome.fail_on))
+pub(crate) fn print_report(report: &Report, outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
+    output::write_result(None, &report_text(report, outcome.json)?, form(outcome.json), false)?;
+    Ok(exit_code(report.worst(), outcome.fail_on))
 }
 
 /// Exit code for `--fail-on`, with the severity of the worst finding.
-pub(crate) fn verdict(worst: Option<Severity>, fail_on: Option<Severity>) -> ExitCode {
+pub(crate) fn exit_code(worst: Option<Severity>, fail_on: Option<Severity>) -> ExitCode {
     ExitCode::from(u8::from(fail_on.is_some_and(|min| worst >= Some(min))))
 }
 
 /// Reads the configuration again and applies the settings that can change during a run.
-fn reload(session: &mut Session, configured: &mut Configured) {
-    match configured.reread() {
+fn apply_reloaded_config(session: &mut Session, configured: &mut Configured) {
+    match configured.reload() {
         Ok((args, message)) => {
-            session.retune(args.report.slowest, args.record.rules());
+            session.retune(args.report.slowest, args.record.dump_rules());
             session.notify(message);
         }
         Err(error) => session.notify(format!("! configuration not reloaded: {error:#}")),
@@ -129,6 +130,6 @@ pub(crate) fn form(json: bool) -> EscapeForm {
 }
 
 /// The report as it is printed.
-pub(crate) fn text(report: &Report, json: bool) -> anyhow::Result<String> {
+pub(crate) fn report_text(report: &Report, json: bool) -> anyhow::Result<String> {
     Ok(if json { serde_json::to_string(report)? + "\n" } else { report.to_text() })
 }

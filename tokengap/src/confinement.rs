@@ -14,29 +14,29 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use zmq_tap::relay::Endpoint;
 
 use crate::args::LiveArgs;
-use crate::broker::{self, Results, or_working_folder};
+use crate::broker::{self, ResultFiles, or_working_folder};
 
 /// Set by `--no-confine`.
-static OFF: AtomicBool = AtomicBool::new(false);
+static IS_DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// Ports below require `CAP_NET_BIND_SERVICE`.
-const FIRST_FREE_PORT: u16 = 1_024;
+const FIRST_UNPRIVILEGED_PORT: u16 = 1_024;
 /// Proxy variables, which the OTLP client also reads.
-const PROXIES: [&str; 6] = ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
+const PROXY_VARIABLES: [&str; 6] = ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
 
 /// Disables the confinement.
 pub(crate) fn disable() {
-    OFF.store(true, Ordering::Relaxed);
+    IS_DISABLED.store(true, Ordering::Relaxed);
     errln!("tokengap: --no-confine: an exploited defect gains all privileges of this user");
 }
 
 /// Whether `--no-confine` was given.
 pub(crate) fn is_disabled() -> bool {
-    OFF.load(Ordering::Relaxed)
+    IS_DISABLED.load(Ordering::Relaxed)
 }
 
 /// Confines a command that only processes files: it reads `read` and creates `make`, without access to the network or other processes.
-pub(crate) fn files(read: &[&Path], make: &[Option<&Path>]) {
+pub(crate) fn confine_to_files(read: &[&Path], make: &[Option<&Path>]) {
     let mut plan = Plan::new(Work::Files);
     // `-` is standard input or output.
     let is_named = |path: &&&Path| **path != Path::new("-");
@@ -46,7 +46,7 @@ pub(crate) fn files(read: &[&Path], make: &[Option<&Path>]) {
 }
 
 /// Confines `tokengap watch`: it connects to `ports` and creates `make`.
-pub(crate) fn watching(ports: impl Iterator<Item = u16>, make: &[Option<&Path>]) {
+pub(crate) fn confine_watch(ports: impl Iterator<Item = u16>, make: &[Option<&Path>]) {
     let mut plan = Plan::new(Work::Network);
     plan.ports.extend(ports.map(PortAccess::Connect));
     make.iter().flatten().for_each(|path| plan.make(path));
@@ -54,28 +54,28 @@ pub(crate) fn watching(ports: impl Iterator<Item = u16>, make: &[Option<&Path>])
 }
 
 /// Access that every live run with `args` needs: its files, its endpoint and the working folder of the screen.
-pub(crate) fn live(work: Work, args: &LiveArgs) -> Plan {
-    let mut plan = live_without_results(work, args);
-    allow_results(&mut plan, &results(args));
+pub(crate) fn live_plan(work: Work, args: &LiveArgs) -> Plan {
+    let mut plan = live_plan_without_results(work, args);
+    allow_results(&mut plan, &result_files(args));
     plan
 }
 
-fn allow_results(plan: &mut Plan, results: &Results) {
+fn allow_results(plan: &mut Plan, results: &ResultFiles) {
     results.file.iter().for_each(|path| plan.make(path));
     plan.write.extend(results.folder.iter().map(|folder| or_working_folder(folder).to_owned()));
 }
 
-/// Access of [`live`], without the files that the run writes.
-pub(crate) fn live_without_results(work: Work, args: &LiveArgs) -> Plan {
+/// Access of [`live_plan`], without the files that the run writes.
+pub(crate) fn live_plan_without_results(work: Work, args: &LiveArgs) -> Plan {
     let mut plan = Plan::new(work);
     // Allow the whole folder: the file may be replaced during the run, as Kubernetes does with mounted files.
     let configuration = args.config.as_deref().and_then(Path::parent);
     plan.read.extend(configuration.map(|folder| or_working_folder(folder).to_owned()));
     if let Some(address) = args.telemetry.metrics {
-        listen(&mut plan, address.port());
+        allow_listening(&mut plan, address.port());
     }
     if let Some(url) = &args.telemetry.otlp {
-        let proxies = PROXIES.iter().filter_map(|name| std::env::var(name).ok());
+        let proxies = PROXY_VARIABLES.iter().filter_map(|name| std::env::var(name).ok());
         let urls = proxies.chain([url.clone()]);
         plan.ports.extend(urls.filter_map(|url| port(&url)).map(PortAccess::Connect));
     }
@@ -86,12 +86,12 @@ pub(crate) fn live_without_results(work: Work, args: &LiveArgs) -> Plan {
 }
 
 /// Adds the access for a relay that listens on `listens` and connects to `upstreams`.
-pub(crate) fn relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint]) {
+pub(crate) fn allow_relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint]) {
     for listen_at in listens {
         match listen_at {
             Endpoint::Path(path) => plan.make(path),
             Endpoint::Abstract(_) => {}
-            Endpoint::Tcp { port, .. } => listen(plan, *port),
+            Endpoint::Tcp { port, .. } => allow_listening(plan, *port),
         }
     }
     for upstream in upstreams {
@@ -104,10 +104,10 @@ pub(crate) fn relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint
 }
 
 /// Files that a live run with `args` may write.
-fn results(args: &LiveArgs) -> Results {
+fn result_files(args: &LiveArgs) -> ResultFiles {
     let named = args.record.record.iter().chain(&args.record.hindsight_file);
     let ring_folders = args.record.hindsight_file.iter().filter_map(|ring| ring.parent().map(Path::to_owned));
-    let mut results = Results {
+    let mut results = ResultFiles {
         file: named.cloned().collect(),
         // Dumps of a ring are written beside it.
         folder: ring_folders.collect(),
@@ -123,11 +123,11 @@ fn results(args: &LiveArgs) -> Results {
 
 /// Confines a relay with `plan`, which lacks the files of its results: they are added, or as root created by another process. The relay then
 /// has the rights of `account` only, or this fails.
-pub(crate) fn apply_as(account: Account, mut plan: Plan, args: &LiveArgs) -> anyhow::Result<()> {
+pub(crate) fn confine_as(account: Account, mut plan: Plan, args: &LiveArgs) -> anyhow::Result<()> {
     if is_disabled() {
         return Ok(());
     }
-    let results = results(args);
+    let results = result_files(args);
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
         allow_results(&mut plan, &results);
@@ -180,8 +180,8 @@ pub(crate) struct HelperOptions {
 /// Confines `attach`. Other processes attach its probes, open the files of processes and create those of its results. As root it changes to a
 /// user without files. No capability remains, except one for a port below 1024 and the one that a `/proc` with `hidepid` makes
 /// necessary.
-pub(crate) fn attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
-    if OFF.load(Ordering::Relaxed) {
+pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> {
+    if IS_DISABLED.load(Ordering::Relaxed) {
         return Ok(());
     }
     // What a feature lacks depends on the rights that tokengap was started with, not on those that remain here.
@@ -191,9 +191,9 @@ pub(crate) fn attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result
     if has_capabilities() {
         start_opener(args, helpers)?;
     }
-    let mut plan = live(Work::Observe, args);
-    plan.keep |= needed_here();
-    let results = results(args);
+    let mut plan = live_plan(Work::Observe, args);
+    plan.keep |= capabilities_needed_here();
+    let results = result_files(args);
     let why = match confine::can_drop_root() {
         Ok(false) => None,
         Err(lacking) => {
@@ -246,7 +246,7 @@ pub(crate) fn keep_rights_to_analyse() {
 }
 
 /// Confines the analysis of one library, which is open.
-pub(crate) fn analysis() {
+pub(crate) fn confine_analysis() {
     let mut plan = Plan::new(Work::Files);
     plan.unprivileged = confine::can_drop_root() == Ok(true);
     apply(&plan);
@@ -287,7 +287,7 @@ fn has_capabilities() -> bool {
 }
 
 /// Confines the process that opens files of other processes.
-pub(crate) fn opener() {
+pub(crate) fn confine_opener() {
     let mut plan = Plan::new(Work::Open);
     plan.keep = Capabilities::SYS_PTRACE | Capabilities::DAC_READ_SEARCH | Capabilities::CHECKPOINT_RESTORE;
     // Files that a process chose are opened with the rights of its user.
@@ -297,16 +297,16 @@ pub(crate) fn opener() {
 }
 
 /// Confines the process that attaches probes. It must be able to load programs until [`refuse_programs`].
-pub(crate) fn prober() {
+pub(crate) fn confine_prober() {
     let mut plan = Plan::new(Work::Attach);
-    plan.keep = probes() | Capabilities::DAC_READ_SEARCH;
+    plan.keep = probe_capabilities() | Capabilities::DAC_READ_SEARCH;
     plan.unprivileged = confine::can_drop_root() == Ok(true);
     apply(&plan);
 }
 
 /// Confines the process that reads Python stacks: it reads the memory of other processes, and nothing else.
 #[cfg(feature = "python-stacks")]
-pub(crate) fn stacks() {
+pub(crate) fn confine_stacks() {
     let mut plan = Plan::new(Work::Memory);
     plan.keep = Capabilities::DAC_READ_SEARCH;
     let kernel = Permissions::here().kernel();
@@ -319,7 +319,7 @@ pub(crate) fn stacks() {
 
 /// Refuses to load further eBPF programs, once those of the probe are loaded.
 pub(crate) fn refuse_programs() {
-    if OFF.load(Ordering::Relaxed) {
+    if IS_DISABLED.load(Ordering::Relaxed) {
         return;
     }
     if let Err(missing) = confine::refuse_programs() {
@@ -328,7 +328,7 @@ pub(crate) fn refuse_programs() {
 }
 
 /// Capabilities that `attach` keeps on some machines.
-fn needed_here() -> Capabilities {
+fn capabilities_needed_here() -> Capabilities {
     let mut keep = Capabilities::empty();
     if hides_processes() {
         tracing::info!(
@@ -340,7 +340,7 @@ fn needed_here() -> Capabilities {
 }
 
 /// Capabilities to attach probes to other processes (docs/internals/PROBE.md).
-pub(crate) fn probes() -> Capabilities {
+pub(crate) fn probe_capabilities() -> Capabilities {
     let kernel = Permissions::here().kernel();
     let needs = Feature::ALL.iter().flat_map(|feature| feature.needs(kernel));
     let mut keep = needs.fold(Capabilities::empty(), |all, need| all | Capabilities::from_bits_retain(1 << need.bit()));
@@ -350,9 +350,9 @@ pub(crate) fn probes() -> Capabilities {
     keep | Capabilities::from_bits_retain(1 << Capability::SysAdmin.bit())
 }
 
-fn listen(plan: &mut Plan, port: u16) {
+fn allow_listening(plan: &mut Plan, port: u16) {
     plan.ports.push(PortAccess::Listen(port));
-    if (1..FIRST_FREE_PORT).contains(&port) {
+    if (1..FIRST_UNPRIVILEGED_PORT).contains(&port) {
         plan.keep |= Capabilities::NET_BIND_SERVICE;
     }
 }
@@ -368,7 +368,7 @@ fn port(url: &str) -> Option<u16> {
 
 /// Drops everything that `plan` does not keep.
 pub(crate) fn apply(plan: &Plan) {
-    if OFF.load(Ordering::Relaxed) {
+    if IS_DISABLED.load(Ordering::Relaxed) {
         return;
     }
     let outcome = plan.apply();

@@ -134,7 +134,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     errln!("tokengap has exited; moving the engine's sockets back");
     for folder in &folders {
         for restored in restore(folder)?.iter().filter(|restored| !matches!(restored, Restored::OfAnother(_))) {
-            errln!("tokengap: {}", describe(restored));
+            errln!("tokengap: {}", describe_restored(restored));
         }
     }
     if let (Some(child), Some(folder)) = (child, &args.remove) {
@@ -145,7 +145,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// Describes the outcome for one socket.
-pub(crate) fn describe(restored: &Restored) -> String {
+pub(crate) fn describe_restored(restored: &Restored) -> String {
     match restored {
         Restored::Back(path) => format!("{}: the engine's socket has been restored", path.display()),
         Restored::WasBack(path) => format!("{}: was not moved", path.display()),

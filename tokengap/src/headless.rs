@@ -8,11 +8,11 @@ use crate::output;
 
 /// Returns whether stdout is a terminal that can show the screen.
 pub(crate) fn has_terminal() -> bool {
-    no_terminal().is_none()
+    missing_terminal_reason().is_none()
 }
 
 /// Reason why no screen can be drawn; `None` if it can.
-fn no_terminal() -> Option<String> {
+fn missing_terminal_reason() -> Option<String> {
     if !output::is_terminal() {
         return Some(String::from("standard output is not a terminal"));
     }
@@ -27,7 +27,7 @@ fn no_terminal() -> Option<String> {
 
 /// Prints why the screen is off, if it cannot be drawn.
 pub(crate) fn report_no_terminal() {
-    if let Some(why) = no_terminal() {
+    if let Some(why) = missing_terminal_reason() {
         errln!("tokengap: the screen is off: {why}; --headless runs without one");
     }
 }

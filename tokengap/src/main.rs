@@ -65,8 +65,8 @@ mod confinement {
     use std::path::Path;
 
     pub(crate) fn disable() {}
-    pub(crate) fn files(_: &[&Path], _: &[Option<&Path>]) {}
-    pub(crate) fn watching(_: impl Iterator<Item = u16>, _: Option<&Path>, _: &[Option<&Path>]) {}
+    pub(crate) fn confine_to_files(_: &[&Path], _: &[Option<&Path>]) {}
+    pub(crate) fn confine_watch(_: impl Iterator<Item = u16>, _: Option<&Path>, _: &[Option<&Path>]) {}
 }
 
 fn main() -> ExitCode {
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            errln!("tokengap: {}", indented(&advice::line(&error)));
+            errln!("tokengap: {}", indented(&advice::error_line(&error)));
             ExitCode::from(2)
         }
     }
@@ -108,14 +108,14 @@ fn parse_command_line() -> anyhow::Result<Option<cli::Cli>> {
         return Ok(Some(cli::Cli::parse_from(line)));
     }
     let command = cli::Cli::command();
-    config::define(cli::Cli::command);
-    let line = config::resolve(&command, std::env::args_os().collect())?;
+    config::set_command_definition(cli::Cli::command);
+    let line = config::add_flags_of_file(&command, std::env::args_os().collect())?;
     let parsed = cli::with_short_help(command.clone()).try_get_matches_from(&line);
     let matches = parsed.unwrap_or_else(|error| exit_with(&cli::with_similar_flag(error, &command, &line)));
     if let Some((section, of)) = matches.subcommand()
         && of.try_get_one::<bool>("print_config").is_ok_and(|print| print == Some(&true))
     {
-        output::write(None, &config::effective(&command, section, of), EscapeForm::Text, false)?;
+        output::write_result(None, &config::effective_config(&command, section, of), EscapeForm::Text, false)?;
         return Ok(None);
     }
     Ok(Some(cli::Cli::from_arg_matches(&matches).unwrap_or_else(|error| exit_with(&error))))

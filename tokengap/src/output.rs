@@ -21,7 +21,7 @@ const OWNER_ONLY: u32 = 0o600;
 const STANDARD: [&str; 2] = ["-", "/dev/stdout"];
 
 /// File named by `path`; `None` for standard output.
-pub(crate) fn named(path: Option<&Path>) -> Option<&Path> {
+pub(crate) fn destination_file(path: Option<&Path>) -> Option<&Path> {
     path.filter(|path| !STANDARD.iter().any(|standard| *path == Path::new(standard)))
 }
 
@@ -42,45 +42,45 @@ pub(crate) fn is_terminal() -> bool {
 }
 
 /// Writes `text` to `path`, or to standard output without a path.
-pub(crate) fn write(path: Option<&Path>, text: &str, form: EscapeForm, force: bool) -> anyhow::Result<()> {
+pub(crate) fn write_result(path: Option<&Path>, text: &str, form: EscapeForm, force: bool) -> anyhow::Result<()> {
     let text = &*hostile::output(text, form);
-    let Some(path) = named(path) else {
+    let Some(path) = destination_file(path) else {
         let mut out = raw_stdout();
         out.write_all(text.as_bytes())?;
         out.flush()?;
         return Ok(());
     };
-    let mut target = Target::open(path, force)?;
+    let mut target = ResultFile::open(path, force)?;
     let written = target.writer().write_all(text.as_bytes());
     written.with_context(|| format!("cannot write {}", path.display()))?;
     target.finish()
 }
 
 /// Output being written.
-pub(crate) struct Target<'a> {
+pub(crate) struct ResultFile<'a> {
     path: &'a Path,
     force: bool,
-    kind: Kind,
+    kind: ResultFileKind,
 }
 
-enum Kind {
-    Whole(NamedTempFile),
+enum ResultFileKind {
+    Replacement(NamedTempFile),
     /// A pipe or device, written to directly.
-    Through(File),
+    Direct(File),
 }
 
-impl<'a> Target<'a> {
+impl<'a> ResultFile<'a> {
     /// Checks that `path` can be written. An existing file is replaced only with `force`, and only in `finish`.
     pub(crate) fn open(path: &'a Path, force: bool) -> anyhow::Result<Self> {
         let failure = || format!("cannot write {}", path.display());
         let kind = match path.symlink_metadata() {
-            Ok(metadata) if metadata.is_symlink() => Kind::Through(linked(path).with_context(failure)?),
+            Ok(metadata) if metadata.is_symlink() => ResultFileKind::Direct(open_linked(path).with_context(failure)?),
             Ok(metadata) if metadata.is_file() => {
                 ensure!(force, "{} already exists; choose another name, or use --force to replace it", path.display());
-                Kind::Whole(temporary_beside(path).with_context(failure)?)
+                ResultFileKind::Replacement(temporary_beside(path).with_context(failure)?)
             }
-            Ok(_) => Kind::Through(through(path, OFlags::NOFOLLOW).with_context(failure)?),
-            Err(_) => Kind::Whole(temporary_beside(path).with_context(failure)?),
+            Ok(_) => ResultFileKind::Direct(open_in_place(path, OFlags::NOFOLLOW).with_context(failure)?),
+            Err(_) => ResultFileKind::Replacement(temporary_beside(path).with_context(failure)?),
         };
         Ok(Self { path, force, kind })
     }
@@ -95,14 +95,14 @@ impl<'a> Target<'a> {
 
     pub(crate) fn writer(&mut self) -> &mut dyn Write {
         match &mut self.kind {
-            Kind::Whole(file) => file,
-            Kind::Through(file) => file,
+            ResultFileKind::Replacement(file) => file,
+            ResultFileKind::Direct(file) => file,
         }
     }
 
     /// Moves the finished file into place.
     pub(crate) fn finish(self) -> anyhow::Result<()> {
-        let Kind::Whole(file) = self.kind else {
+        let ResultFileKind::Replacement(file) = self.kind else {
             return Ok(());
         };
         let placed = if self.force { file.persist(self.path) } else { file.persist_noclobber(self.path) };
@@ -112,21 +112,21 @@ impl<'a> Target<'a> {
 }
 
 /// Opens a pipe or device through a link that no other user can have created: `/dev/fd/63`, `/dev/stderr`.
-fn linked(path: &Path) -> anyhow::Result<File> {
+fn open_linked(path: &Path) -> anyhow::Result<File> {
     let folder = path.parent().unwrap_or(Path::new("/")).metadata()?;
     let own = [0, rustix::process::geteuid().as_raw()].contains(&folder.uid());
     let alone = own && folder.mode() & 0o022 == 0;
     if !alone || path.metadata().is_ok_and(|metadata| metadata.is_file()) {
         bail!("it is a symbolic link, which is not followed: use the file itself");
     }
-    Ok(through(path, OFlags::empty())?)
+    Ok(open_in_place(path, OFlags::empty())?)
 }
 
 #[expect(
     clippy::disallowed_methods,
     reason = "a result that the user named; a link in another user's folder was refused"
 )]
-fn through(path: &Path, flags: OFlags) -> io::Result<File> {
+fn open_in_place(path: &Path, flags: OFlags) -> io::Result<File> {
     OpenOptions::new().write(true).custom_flags(flags.bits() as i32).open(path)
 }
 
@@ -148,14 +148,15 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("report.html");
         for text in ["first", "second"] {
-            write(Some(&path), text, EscapeForm::Text, true).expect("written");
+            write_result(Some(&path), text, EscapeForm::Text, true).expect("written");
             assert_eq!(std::fs::read_to_string(&path).expect("read"), text);
         }
-        let error = write(Some(&path), "third", EscapeForm::Text, false).expect_err("it exists");
+        let error = write_result(Some(&path), "third", EscapeForm::Text, false).expect_err("it exists");
         assert!(error.to_string().contains("--force"), "{error:#}");
         assert_eq!(std::fs::read_to_string(&path).expect("read"), "second");
         assert_eq!(folder.path().read_dir().expect("listed").count(), 1, "no temporary file remains");
-        let error = write(Some(&folder.path().join("no/such")), "x", EscapeForm::Text, false).expect_err("no folder");
+        let error =
+            write_result(Some(&folder.path().join("no/such")), "x", EscapeForm::Text, false).expect_err("no folder");
         assert!(format!("{error:#}").contains("cannot write"), "{error:#}");
     }
 
@@ -165,13 +166,13 @@ mod tests {
         let path = folder.path().join("trace.json");
         let listed = || folder.path().read_dir().expect("a folder").count();
 
-        let mut given_up = Target::open(&path, false).expect("opened");
+        let mut given_up = ResultFile::open(&path, false).expect("opened");
         given_up.writer().write_all(b"[").expect("written");
         assert!(!path.exists());
         drop(given_up);
         assert_eq!(listed(), 0, "a dropped target leaves no file");
 
-        let mut whole = Target::open(&path, false).expect("opened");
+        let mut whole = ResultFile::open(&path, false).expect("opened");
         whole.writer().write_all(b"[]").expect("written");
         whole.finish().expect("placed");
         let mode = path.metadata().expect("there").permissions().mode();
@@ -187,7 +188,7 @@ mod tests {
             std::os::unix::fs::symlink(to, &link).expect("linked");
             std::fs::set_permissions(folder.path(), Permissions::from_mode(0o777)).expect("set");
             for force in [false, true] {
-                let error = write(Some(&link), "x", EscapeForm::Text, force).expect_err("refused");
+                let error = write_result(Some(&link), "x", EscapeForm::Text, force).expect_err("refused");
                 assert!(format!("{error:#}").contains("symbolic link"), "{error:#}");
             }
             assert_eq!(std::fs::read_link(&link).expect("still there"), to);

@@ -18,12 +18,12 @@ pub(crate) struct Progress {
 
 impl Progress {
     /// Creates a bar labelled `what`, one word such as `exporting`.
-    pub(crate) fn of(what: &'static str) -> Self {
+    pub(crate) fn labelled(what: &'static str) -> Self {
         Self { what, began: Instant::now(), bar: None }
     }
 
     /// Reports `done` of `all` bytes.
-    pub(crate) fn at(&mut self, done: u64, all: u64) {
+    pub(crate) fn set_position(&mut self, done: u64, all: u64) {
         if self.bar.is_none() && self.began.elapsed() < MOMENT {
             return;
         }
@@ -40,9 +40,9 @@ impl Progress {
 }
 
 /// Replays `recording` completely, with a bar.
-pub(crate) fn analysed(recording: &Recording) -> Result<(Analysis, ReportInput), ReadError> {
-    let mut progress = Progress::of("reading");
-    analyse(recording, engines::FACTS, &mut |done, all| progress.at(done, all))
+pub(crate) fn analyse_recording(recording: &Recording) -> Result<(Analysis, ReportInput), ReadError> {
+    let mut progress = Progress::labelled("reading");
+    analyse(recording, engines::FACTS, &mut |done, all| progress.set_position(done, all))
 }
 
 impl Drop for Progress {

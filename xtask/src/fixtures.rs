@@ -6,8 +6,8 @@ use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::e2e::setup::{harness, prepare, python};
-use crate::script::{self, root, succeed};
+use crate::e2e::setup::{harness_module, harness_python, prepare_sglang};
+use crate::script::{self, project_root, run_to_success};
 
 /// Cases, and the folders recorded with them; msgpack has a folder of its own. `small` leaves out the large cases. `core` covers every other
 /// layout of `BatchTokenIDOutput`, and one release before and after each change in the meaning of its ids.
@@ -30,7 +30,7 @@ const MESSAGES_FOLDER: &str = "zmq-tap/fixtures/messages";
 const LOGS_FOLDER: &str = "engines/tests/logs";
 
 #[derive(clap::Args)]
-pub(crate) struct Args {
+pub(crate) struct FixtureOptions {
     /// Record one release again and compare it with the project's files, byte by byte
     #[arg(long, conflicts_with_all = ["out", "releases"])]
     check: bool,
@@ -41,11 +41,11 @@ pub(crate) struct Args {
     releases: Vec<String>,
 }
 
-pub(crate) fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &FixtureOptions) -> Result<()> {
     if args.check {
         return check_sample();
     }
-    let out = args.out.clone().unwrap_or_else(|| root().join(MESSAGES_FOLDER));
+    let out = args.out.clone().unwrap_or_else(|| project_root().join(MESSAGES_FOLDER));
     ensure!(
         args.out.is_some() || args.releases.is_empty(),
         "a selection of releases needs --out, so that the project's fixtures are not mixed"
@@ -63,10 +63,10 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.out.is_none() {
         let mut sealed = vec![String::from("--seal"), MESSAGES_FOLDER.to_owned()];
         for release in LOGS {
-            record_logs(release, &root().join(LOGS_FOLDER))?;
+            record_logs(release, &project_root().join(LOGS_FOLDER))?;
             sealed.push(format!("{LOGS_FOLDER}/sglang-{release}"));
         }
-        script::run("recorded.py", sealed)?;
+        script::run_script("recorded.py", sealed)?;
     }
     Ok(())
 }
@@ -74,27 +74,27 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 /// Records the messages of a release, or with the suffix `-msgpack` its msgpack messages, into the folder of that name.
 fn record_messages(name: &str, extent: &str, out: &Path) -> Result<()> {
     let (release, folder) = (name.trim_end_matches("-msgpack"), out.join(name));
-    prepare(&[release])?;
+    prepare_sglang(&[release])?;
     eprintln!("recording {}", folder.display());
-    let mut record = Command::new(python());
-    record.arg(root().join("zmq-tap/fixtures/record.py")).arg(release).arg(&folder).arg(extent);
-    record.env("PYTHONPATH", root()).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(root());
+    let mut record = Command::new(harness_python());
+    record.arg(project_root().join("zmq-tap/fixtures/record.py")).arg(release).arg(&folder).arg(extent);
+    record.env("PYTHONPATH", project_root()).env("PYTHONDONTWRITEBYTECODE", "1").current_dir(project_root());
     if name != release {
         record.env("SGLANG_USE_PICKLE_IPC", "0");
     }
-    succeed(&mut record)
+    run_to_success(&mut record)
 }
 
 /// Records the log lines of a release.
 fn record_logs(release: &str, out: &Path) -> Result<()> {
-    prepare(&[release])?;
+    prepare_sglang(&[release])?;
     let folder = out.join(format!("sglang-{release}"));
     eprintln!("recording {}", folder.display());
     // The release appends to a file of request metrics.
     if folder.is_dir() {
         fs::remove_dir_all(&folder)?;
     }
-    succeed(harness("testbed.loglines").arg(release).arg(&folder).env("PYTHONDONTWRITEBYTECODE", "1"))
+    run_to_success(harness_module("testbed.loglines").arg(release).arg(&folder).env("PYTHONDONTWRITEBYTECODE", "1"))
 }
 
 fn check_sample() -> Result<()> {
@@ -103,16 +103,16 @@ fn check_sample() -> Result<()> {
     let msgpack = format!("{SAMPLE}-msgpack");
     for name in [SAMPLE, &msgpack] {
         record_messages(name, "all", &messages)?;
-        compare_folders(&messages.join(name), &root().join(MESSAGES_FOLDER).join(name))?;
+        compare_folders(&messages.join(name), &project_root().join(MESSAGES_FOLDER).join(name))?;
     }
     record_logs(SAMPLE, &logs)?;
     let name = format!("sglang-{SAMPLE}");
-    compare_folders(&logs.join(&name), &root().join(LOGS_FOLDER).join(&name))
+    compare_folders(&logs.join(&name), &project_root().join(LOGS_FOLDER).join(&name))
 }
 
 /// Fails, and names the files, unless both folders have the same files with the same bytes.
 fn compare_folders(again: &Path, recorded: &Path) -> Result<()> {
-    succeed(Command::new("diff").args(["--recursive", "--brief"]).arg(again).arg(recorded))
+    run_to_success(Command::new("diff").args(["--recursive", "--brief"]).arg(again).arg(recorded))
         .with_context(|| format!("{} is not what SGLang {SAMPLE} writes", recorded.display()))?;
     println!("{}: equal byte by byte", recorded.display());
     Ok(())

@@ -7,10 +7,10 @@ use std::path::Path;
 use anyhow::{Context as _, Result};
 use recording::{BlockPacker, BlockWriter, Payload, Record, Recording};
 
-use crate::script::{self, root};
+use crate::script::{self, project_root};
 
 #[derive(clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct FuzzOptions {
     /// Run only this target; repeatable
     #[arg(long, value_name = "NAME")]
     target: Vec<String>,
@@ -28,20 +28,20 @@ pub(crate) struct Options {
     no_run: bool,
 }
 
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &FuzzOptions) -> Result<()> {
     if options.no_run {
-        return script::run("../../fuzz/run.py", ["build"]);
+        return script::run_script("../../fuzz/run.py", ["build"]);
     }
-    let root = root();
+    let root = project_root();
     let wanted = |target: &str| options.target.is_empty() || options.target.iter().any(|name| name == target);
     if wanted("block") {
-        keep(root, "block", &blocks(root)?)?;
+        write_seeds(root, "block", &block_seeds(root)?)?;
     }
     let numbers = [options.time, options.jobs as u64, u64::from(options.seed)].map(|number| number.to_string());
-    script::run("../../fuzz/run.py", numbers.iter().chain(&options.target))
+    script::run_script("../../fuzz/run.py", numbers.iter().chain(&options.target))
 }
 
-fn keep(root: &Path, target: &str, seeds: &[Vec<u8>]) -> Result<()> {
+fn write_seeds(root: &Path, target: &str, seeds: &[Vec<u8>]) -> Result<()> {
     let dir = root.join("target/fuzz/seeds").join(target);
     fs::create_dir_all(&dir).with_context(|| format!("make {}", dir.display()))?;
     for (index, seed) in seeds.iter().enumerate() {
@@ -51,7 +51,7 @@ fn keep(root: &Path, target: &str, seeds: &[Vec<u8>]) -> Result<()> {
 }
 
 /// Passes every record of the recorded fixtures to `each`.
-fn replay(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>) -> Result<()> {
+fn for_each_record(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>) -> Result<()> {
     for entry in fs::read_dir(root.join("recording/fixtures"))? {
         let path = entry?.path();
         if path.extension().is_none_or(|kind| kind != "tgap") {
@@ -67,11 +67,11 @@ fn replay(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>) -> Resul
 }
 
 /// Columns of small blocks, prefixed with their record and chunk counts.
-fn blocks(root: &Path) -> Result<Vec<Vec<u8>>> {
+fn block_seeds(root: &Path) -> Result<Vec<Vec<u8>>> {
     const RECORDS: usize = 40;
     let (mut writer, mut packer) = (BlockWriter::new(Payload::Tokens), BlockPacker::new()?);
     let (mut seeds, mut count) = (Vec::new(), 0);
-    replay(root, |record| {
+    for_each_record(root, |record| {
         match record {
             Record::Event(event) => writer.event(event),
             Record::Tick(now) => writer.tick(*now),

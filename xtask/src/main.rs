@@ -27,26 +27,26 @@ enum Command {
     /// Measure performance relative to peers in the same run
     Bench(bench::Bench),
     /// Build the static program and pack it: archive, Debian package, checksums
-    Dist(dist::Options),
+    Dist(dist::DistOptions),
     /// Run every command shown in the documentation
     Docs(scripted::Docs),
     /// Run the real engine through the tap and under attach, and compare the report with the engine's own counts
-    E2e(e2e::Options),
+    E2e(e2e::E2eOptions),
     /// Prepare the harness of the real engine: virtual environment and unpacked releases
     Engine(e2e::EngineOptions),
     /// Inject faults around tokengap, and check that traffic is unaffected
-    Faults(faults::Options),
+    Faults(faults::FaultOptions),
     /// Fuzz every parser, starting from real messages
-    Fuzz(fuzz::Options),
+    Fuzz(fuzz::FuzzOptions),
     /// Read healthy responses of the engines' own serving code, and check that none is accused
-    Healthy(healthy::Options),
+    Healthy(healthy::HealthyOptions),
     /// Install the release in every documented way in a minimal Debian, and run it there
     Install(scripted::Install),
     /// Record the decoder's test messages from the real engine
-    Fixtures(fixtures::Args),
+    Fixtures(fixtures::FixtureOptions),
     /// Copy bytes between endpoints without analysis, as a baseline
     #[command(hide = true)]
-    PlainRelay(e2e::plain_relay::Options),
+    PlainRelay(e2e::plain_relay::PlainRelayOptions),
     /// Boot other kernels in QEMU, run tokengap in each, and write the table of docs/reference/coverage.md
     Kernels(scripted::Kernels),
     /// Print the ids of all BPF programs, links and maps
@@ -79,13 +79,13 @@ fn main() -> anyhow::Result<()> {
         Command::Dist(options) => dist::run(&options),
         Command::Docs(options) => scripted::docs(&options),
         Command::E2e(options) => e2e::run(&options),
-        Command::Engine(options) => e2e::prepare(&options),
+        Command::Engine(options) => e2e::prepare_harness(&options),
         Command::Faults(options) => faults::run(&options),
         Command::Fixtures(options) => fixtures::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Healthy(options) => healthy::run(&options),
         Command::Install(options) => scripted::install(&options),
-        Command::KernelObjects => faults::kernel::list(),
+        Command::KernelObjects => faults::kernel::print_all(),
         Command::Kernels(options) => scripted::kernels(&options),
         Command::PlainRelay(options) => e2e::plain_relay::run(&options),
         Command::Schemas(options) => scripted::schemas(&options),
@@ -101,6 +101,6 @@ fn main() -> anyhow::Result<()> {
 }
 
 /// Checks that a command line that starts with `cargo xtask` is valid.
-pub(crate) fn understood<'a>(words: impl Iterator<Item = &'a str>) -> Result<(), clap::Error> {
+pub(crate) fn check_command_line<'a>(words: impl Iterator<Item = &'a str>) -> Result<(), clap::Error> {
     Cli::try_parse_from(words).map(drop)
 }

@@ -7,18 +7,22 @@ use std::process::Command;
 use anyhow::{Context as _, Result, bail, ensure};
 
 /// `python3 SCRIPT`, in the project's folder. Installs `requirements.txt` next to the script into a virtual environment, once.
-pub(crate) fn python(script: &str) -> Result<Command> {
-    let script = root().join("xtask/src").join(script);
+pub(crate) fn python_script(script: &str) -> Result<Command> {
+    let script = project_root().join("xtask/src").join(script);
     let requirements = script.with_file_name("requirements.txt");
-    let mut command = Command::new(if requirements.exists() { environment(&requirements)? } else { "python3".into() });
+    let mut command =
+        Command::new(if requirements.exists() { virtual_environment(&requirements)? } else { "python3".into() });
     // Scripts import the engine harness.
-    command.arg(script).env("PYTHONPATH", root()).current_dir(root());
+    command.arg(script).env("PYTHONPATH", project_root()).current_dir(project_root());
     Ok(command)
 }
 
 /// Runs a script with these arguments.
-pub(crate) fn run<A: AsRef<std::ffi::OsStr>>(script: &str, arguments: impl IntoIterator<Item = A>) -> Result<()> {
-    succeed(python(script)?.args(arguments))
+pub(crate) fn run_script<A: AsRef<std::ffi::OsStr>>(
+    script: &str,
+    arguments: impl IntoIterator<Item = A>,
+) -> Result<()> {
+    run_to_success(python_script(script)?.args(arguments))
 }
 
 /// Runs a command in a new PID namespace, which ends all of its processes.
@@ -29,25 +33,27 @@ pub(crate) fn in_pid_namespace(command: &Command) -> Result<()> {
         .arg(command.get_program())
         .args(command.get_args());
     unshare.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    succeed(unshare.current_dir(root()))
+    run_to_success(unshare.current_dir(project_root()))
 }
 
 /// Python of the virtual environment with these packages, named after their folder.
-pub(crate) fn environment(requirements: &Path) -> Result<PathBuf> {
+pub(crate) fn virtual_environment(requirements: &Path) -> Result<PathBuf> {
     let name = requirements.parent().and_then(Path::file_name).unwrap_or_default();
-    let folder = root().join(format!(".venv-{}", name.display()));
+    let folder = project_root().join(format!(".venv-{}", name.display()));
     let python = folder.join("bin/python");
-    once(requirements, &folder, || {
+    install_once(requirements, &folder, || {
         let make = std::env::var_os("PYTHON").unwrap_or_else(|| "python3".into());
-        succeed(Command::new(make).args(["-m", "venv", "--clear"]).arg(&folder))
+        run_to_success(Command::new(make).args(["-m", "venv", "--clear"]).arg(&folder))
             .context("cannot create a virtual environment: install python3-venv")?;
-        succeed(Command::new(&python).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(requirements))
+        run_to_success(
+            Command::new(&python).args(["-m", "pip", "install", "--quiet", "--requirement"]).arg(requirements),
+        )
     })?;
     Ok(python)
 }
 
 /// Calls `install` unless `folder` holds a copy of the current `requirements`.
-pub(crate) fn once(requirements: &Path, folder: &Path, install: impl FnOnce() -> Result<()>) -> Result<()> {
+pub(crate) fn install_once(requirements: &Path, folder: &Path, install: impl FnOnce() -> Result<()>) -> Result<()> {
     let made_from = folder.join("requirements.txt");
     let wanted = fs::read_to_string(requirements).with_context(|| format!("read {}", requirements.display()))?;
     if fs::read_to_string(&made_from).is_ok_and(|made| made == wanted) {
@@ -59,46 +65,46 @@ pub(crate) fn once(requirements: &Path, folder: &Path, install: impl FnOnce() ->
 }
 
 /// The program to test: the given one, or a release build of this tree.
-pub(crate) fn tokengap(given: Option<&Path>) -> Result<PathBuf> {
+pub(crate) fn program_to_test(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(binary) = given {
         return fs::canonicalize(binary).with_context(|| format!("cannot find {}", binary.display()));
     }
-    build(&["--release"])?;
-    fs::canonicalize(target().join("release/tokengap")).context("the build has no tokengap")
+    build_program(&["--release"])?;
+    fs::canonicalize(target_folder().join("release/tokengap")).context("the build has no tokengap")
 }
 
 /// Builds the program with the `fault-injection` feature, unoptimised to save time, and moves it away from the regular program's path.
 pub(crate) fn tokengap_with_faults() -> Result<PathBuf> {
-    build(&["--package", "tokengap", "--features", "tokengap/fault-injection"])?;
-    let kept = target().join("faults");
+    build_program(&["--package", "tokengap", "--features", "tokengap/fault-injection"])?;
+    let kept = target_folder().join("faults");
     fs::create_dir_all(&kept)?;
-    let (program, kept) = (target().join("debug/tokengap"), kept.join("tokengap"));
+    let (program, kept) = (target_folder().join("debug/tokengap"), kept.join("tokengap"));
     fs::rename(&program, &kept).with_context(|| format!("moving {}", program.display()))?;
     Ok(kept)
 }
 
 /// Without `--package`, builds the same packages as `cargo run`. Building only one would select other features of its dependencies and
 /// rebuild all of them.
-fn build(options: &[&str]) -> Result<()> {
+fn build_program(options: &[&str]) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
-    build.current_dir(root()).args(["build", "--quiet", "--bin", "tokengap"]).args(options);
-    succeed(&mut build)
+    build.current_dir(project_root()).args(["build", "--quiet", "--bin", "tokengap"]).args(options);
+    run_to_success(&mut build)
 }
 
-fn target() -> PathBuf {
-    root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+fn target_folder() -> PathBuf {
+    project_root().join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
 /// Runs a command and expects success.
-pub(crate) fn succeed(command: &mut Command) -> Result<()> {
+pub(crate) fn run_to_success(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("start {}", command.get_program().display()))?;
     ensure!(status.success(), "{} failed ({status}): {command:?}", command.get_program().display());
     Ok(())
 }
 
 /// Standard output of a command.
-pub(crate) fn output(command: &mut Command) -> Result<String> {
+pub(crate) fn command_output(command: &mut Command) -> Result<String> {
     let out = command.output().with_context(|| format!("start {}", command.get_program().display()))?;
     if !out.status.success() {
         bail!("{} failed ({}): {}", command.get_program().display(), out.status, String::from_utf8_lossy(&out.stderr));
@@ -107,13 +113,13 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
 }
 
 /// Root folder of the project.
-pub(crate) fn root() -> &'static Path {
+pub(crate) fn project_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the project")
 }
 
 /// Replaces the text between the two marks of `part` in a file of `docs`.
 pub(crate) fn write_document(file: &str, part: &str, text: &str) -> Result<()> {
-    let path = root().join("docs").join(file);
+    let path = project_root().join("docs").join(file);
     let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
     let (begin, end) = (format!("<!-- {part}: written by the command -->\n"), format!("<!-- {part}: end -->"));
     let marks = || format!("cannot find the marks of {part} in {}", path.display());

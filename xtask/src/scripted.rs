@@ -7,8 +7,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 
 use crate::dist;
-use crate::e2e::setup::{harness, prepare};
-use crate::script::{in_pid_namespace, output, python, root, run, succeed, tokengap, write_document};
+use crate::e2e::setup::{harness_module, prepare_sglang};
+use crate::script::{
+    command_output, in_pid_namespace, program_to_test, project_root, python_script, run_script, run_to_success,
+    write_document,
+};
 
 /// SGLang release of the engine to observe, as in `soak.py`.
 const RELEASE: &str = "0.5.23";
@@ -23,14 +26,14 @@ pub(crate) struct Tested {
 
 impl Tested {
     fn program(&self) -> Result<PathBuf> {
-        tokengap(self.binary.as_deref())
+        program_to_test(self.binary.as_deref())
     }
 }
 
 /// `cargo xtask telemetry`: a real Prometheus scrapes the demo, and a real collector receives its pushes. Both must match the report
 /// (docs/reference/metrics.md). Alerting rules and dashboard are evaluated against that Prometheus.
 pub(crate) fn telemetry(tested: &Tested) -> Result<()> {
-    run("telemetry/check.py", [tested.program()?])
+    run_script("telemetry/check.py", [tested.program()?])
 }
 
 #[derive(clap::Args)]
@@ -46,23 +49,23 @@ pub(crate) struct Docs {
 /// `tokengap/src/documents` checks that their flags exist.
 pub(crate) fn docs(options: &Docs) -> Result<()> {
     check_documents()?;
-    let mut check = python("docs/check.py")?;
+    let mut check = python_script("docs/check.py")?;
     check.arg("run").arg(options.tested.program()?).arg(RELEASE).args(&options.only);
     if !rustix::process::geteuid().is_root() {
-        return succeed(&mut check);
+        return run_to_success(&mut check);
     }
-    prepare(&[RELEASE])?;
+    prepare_sglang(&[RELEASE])?;
     in_pid_namespace(&check)
 }
 
 /// Checks that run no command: links, comments of blocks, and whether every shown `cargo xtask` command exists.
 fn check_documents() -> Result<()> {
-    let shown = output(python("docs/check.py")?.arg("list"))?;
+    let shown = command_output(python_script("docs/check.py")?.arg("list"))?;
     ensure!(shown.lines().count() > 10, "the pages show too few commands: {shown}");
     for line in shown.lines() {
         let (_, command) = line.split_once("cargo xtask ").context("not a `cargo xtask` command")?;
         let words = std::iter::once("cargo xtask").chain(command.split_whitespace());
-        crate::understood(words).with_context(|| line.to_owned())?;
+        crate::check_command_line(words).with_context(|| line.to_owned())?;
     }
     Ok(())
 }
@@ -81,7 +84,7 @@ pub(crate) struct Pages {
 
 /// `cargo xtask pages`: opens the HTML report of demo runs in headless Chromium: light, dark, narrow and on paper.
 pub(crate) fn pages(options: &Pages) -> Result<()> {
-    run("pages/check.py", [&options.tested.program()?, &options.output, &options.browser])
+    run_script("pages/check.py", [&options.tested.program()?, &options.output, &options.browser])
 }
 
 #[derive(clap::Args)]
@@ -95,8 +98,8 @@ pub(crate) struct Screens {
 
 /// `cargo xtask screens`: captures demo screens in tmux for docs/reference/gallery.md and other pages.
 pub(crate) fn screens(options: &Screens) -> Result<()> {
-    let mut take = python("screens/take.py")?;
-    succeed(take.arg(options.tested.program()?).args(options.only_picture.then_some("picture")))
+    let mut take = python_script("screens/take.py")?;
+    run_to_success(take.arg(options.tested.program()?).args(options.only_picture.then_some("picture")))
 }
 
 #[derive(clap::Args)]
@@ -116,17 +119,17 @@ pub(crate) struct Validate {
 /// `cargo xtask validate`: reads the output of `tokengap export` with third-party programs (docs/reference/exports.md).
 pub(crate) fn validate(options: &Validate) -> Result<()> {
     ensure!(
-        options.parquet || output(Command::new("node").arg("--version")).is_ok(),
+        options.parquet || command_output(Command::new("node").arg("--version")).is_ok(),
         "Perfetto's trace processor needs Node: install nodejs (Debian: apt-get install nodejs)"
     );
-    let (mut check, folder) = (python("validate/check.py")?, tempfile::tempdir()?);
+    let (mut check, folder) = (python_script("validate/check.py")?, tempfile::tempdir()?);
     check.arg(options.tested.program()?).arg(folder.path());
     for (flag, file) in [("--recording", &options.recording), ("--picture", &options.picture)] {
         if let Some(file) = file {
             check.arg(flag).arg(std::path::absolute(file)?);
         }
     }
-    succeed(check.args(options.parquet.then_some("--parquet")))
+    run_to_success(check.args(options.parquet.then_some("--parquet")))
 }
 
 #[derive(clap::Args)]
@@ -149,12 +152,12 @@ fn duration(text: &str) -> Result<Duration> {
 
 /// `cargo xtask soak`: runs all features at once for an hour (`testbed/e2e/soak.py`).
 pub(crate) fn soak(options: &Soak) -> Result<()> {
-    prepare(&[RELEASE])?;
+    prepare_sglang(&[RELEASE])?;
     let table = tempfile::NamedTempFile::new()?;
-    let mut soak = harness("testbed.e2e.soak");
+    let mut soak = harness_module("testbed.e2e.soak");
     soak.args(["--seconds", &options.time.as_secs_f64().to_string(), "--tokengap"]);
-    soak.arg(tokengap(options.tokengap.as_deref())?);
-    succeed(soak.arg("--table").arg(table.path())).context("resource use grew, or counts do not match")?;
+    soak.arg(program_to_test(options.tokengap.as_deref())?);
+    run_to_success(soak.arg("--table").arg(table.path())).context("resource use grew, or counts do not match")?;
     if options.write {
         write_document("internals/RELIABILITY.md", "Soak", &std::fs::read_to_string(table.path())?)?;
     }
@@ -174,7 +177,7 @@ pub(crate) fn install(options: &Install) -> Result<()> {
     let shipped = std::fs::canonicalize(&options.shipped);
     let shipped =
         shipped.with_context(|| format!("cannot find {}: run `cargo xtask dist`", options.shipped.display()))?;
-    run("pod/install.py", [shipped.as_os_str(), env!("CARGO_PKG_VERSION").as_ref()])
+    run_script("pod/install.py", [shipped.as_os_str(), env!("CARGO_PKG_VERSION").as_ref()])
 }
 
 #[derive(clap::Args)]
@@ -187,22 +190,22 @@ pub(crate) struct Released {
 /// `cargo xtask pod`: runs the release binary alone in a root folder, and in containers next to a running engine at every privilege
 /// level of a pod. Prints the table of docs/install.md.
 pub(crate) fn pod(options: &Released) -> Result<()> {
-    let program = dist::program(options.program.as_deref())?;
+    let program = dist::released_program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "containers need root");
-    prepare(&[RELEASE])?;
+    prepare_sglang(&[RELEASE])?;
     // The pod: engine and containers share a PID namespace in which nothing else runs. All of them exit with it.
-    let mut check = python("pod/check.py")?;
+    let mut check = python_script("pod/check.py")?;
     in_pid_namespace(check.arg(program).args([RELEASE, env!("CARGO_PKG_VERSION")]))
 }
 
 /// `cargo xtask unit`: a real systemd, as PID 1 of its own namespaces, runs the systemd unit next to a real engine. The unit is started
 /// before the engine, reloaded, killed and stopped, and the engine restarts.
 pub(crate) fn unit(options: &Released) -> Result<()> {
-    let program = dist::program(options.program.as_deref())?;
+    let program = dist::released_program(options.program.as_deref())?;
     ensure!(rustix::process::geteuid().is_root(), "namespaces and mounts need root");
     ensure!(Path::new(SYSTEMD).exists(), "cannot find {SYSTEMD}");
-    prepare(&[RELEASE])?;
-    run("unit/check.py", [program.as_os_str(), RELEASE.as_ref()])
+    prepare_sglang(&[RELEASE])?;
+    run_script("unit/check.py", [program.as_os_str(), RELEASE.as_ref()])
 }
 
 #[derive(clap::Args)]
@@ -237,17 +240,17 @@ const LOSSY_RELEASE: &str = "0.5.9";
 /// `cargo xtask kernels`: boots kernels of Debian packages in QEMU and compares tokengap's reports there with the engine's own counts.
 pub(crate) fn kernels(options: &Kernels) -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "the machines share this one's files, which needs root");
-    prepare(&[LOSSY_RELEASE])?;
-    let arm64 = options.arm64.as_deref().map(|file| dist::program(Some(file))).transpose()?;
+    prepare_sglang(&[LOSSY_RELEASE])?;
+    let arm64 = options.arm64.as_deref().map(|file| dist::released_program(Some(file))).transpose()?;
     let table = tempfile::NamedTempFile::new()?;
-    let mut check = python("kernels/check.py")?;
-    check.arg(dist::program(options.program.as_deref())?).arg(arm64.unwrap_or_else(|| PathBuf::from("-")));
+    let mut check = python_script("kernels/check.py")?;
+    check.arg(dist::released_program(options.program.as_deref())?).arg(arm64.unwrap_or_else(|| PathBuf::from("-")));
     check.args([LOSSY_RELEASE, "--only", &options.only, "--table"]).arg(table.path());
     check.args(options.only_tests.then_some("--only-tests"));
     for test in &options.tests {
         check.arg("--test").arg(std::path::absolute(test)?);
     }
-    succeed(check.arg("--results").arg(&options.results))?;
+    run_to_success(check.arg("--results").arg(&options.results))?;
     if options.write {
         write_document("reference/coverage.md", "Kernels", &std::fs::read_to_string(table.path())?)?;
     }
@@ -267,9 +270,9 @@ pub(crate) struct Schemas {
 /// `cargo xtask schemas`: updates the tables of message layouts from released wheels.
 pub(crate) fn schemas(options: &Schemas) -> Result<()> {
     for (script, table) in [("schemas.py", "sglang/wire/schemas.txt"), ("layouts.py", "vllm/layouts.txt")] {
-        let mut update = python(script)?;
-        update.arg(root().join("engines/src").join(table));
-        succeed(update.args(options.all.then_some("--all")).args(options.check.then_some("--check")))?;
+        let mut update = python_script(script)?;
+        update.arg(project_root().join("engines/src").join(table));
+        run_to_success(update.args(options.all.then_some("--all")).args(options.check.then_some("--check")))?;
     }
     Ok(())
 }
@@ -287,8 +290,8 @@ pub(crate) struct Ebpf {
 /// `cargo xtask ebpf`: builds the kernel side of the probe. The objects are in the repository, so that other builds do not need the BPF
 /// toolchain.
 pub(crate) fn ebpf(options: &Ebpf) -> Result<()> {
-    let mut build = Command::new(root().join("xtask/src/ebpf/build.sh"));
-    succeed(build.args(options.check.then_some("--check")).arg(&options.out))
+    let mut build = Command::new(project_root().join("xtask/src/ebpf/build.sh"));
+    run_to_success(build.args(options.check.then_some("--check")).arg(&options.out))
 }
 
 #[cfg(test)]
@@ -297,7 +300,7 @@ mod tests {
 
     #[test]
     fn documentation_links_and_commands_are_valid() -> Result<()> {
-        if output(Command::new("python3").arg("--version")).is_err() {
+        if command_output(Command::new("python3").arg("--version")).is_err() {
             eprintln!("SKIPPED: reading the documentation needs python3");
             return Ok(());
         }

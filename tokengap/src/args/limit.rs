@@ -14,18 +14,18 @@ pub(crate) struct Limit {
 #[derive(clap::Args, Clone, Debug)]
 pub(crate) struct LimitArgs {
     /// Maximum number of live requests followed. Beyond it, the oldest are evicted and counted.
-    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = super::at_least_one, help_heading = super::TUNING)]
+    #[arg(long, value_name = "N", default_value_t = Limits::default().live_rids, value_parser = super::parse_at_least_one, help_heading = super::TUNING)]
     max_live: usize,
 
     /// Maximum number of finished requests kept in detail. Older ones remain in the totals.
     #[arg(long, value_name = "N", default_value_t = Limits::default().finished_kept, help_heading = super::TUNING)]
     max_finished: usize,
 
-    #[arg(long = "limit", value_name = "NAME=N", value_parser = limit, help_heading = super::TUNING, help = SHORT, long_help = long())]
+    #[arg(long = "limit", value_name = "NAME=N", value_parser = parse_limit, help_heading = super::TUNING, help = SHORT_HELP, long_help = limits_help())]
     limits: Vec<Limit>,
 }
 
-const SHORT: &str = "Set a memory limit; repeatable. --help lists them";
+const SHORT_HELP: &str = "Set a memory limit; repeatable. --help lists them";
 
 impl LimitArgs {
     pub(crate) fn limits(&self) -> Limits {
@@ -37,7 +37,7 @@ impl LimitArgs {
     }
 }
 
-fn long() -> String {
+fn limits_help() -> String {
     let mut text = "Set a memory limit; repeatable. At a limit, the oldest entries are evicted and the report's `limits` and `self.degraded` show it. Names and defaults:\n"
         .to_owned();
     for bound in BOUNDS {
@@ -47,7 +47,7 @@ fn long() -> String {
     text
 }
 
-fn limit(text: &str) -> Result<Limit, String> {
+fn parse_limit(text: &str) -> Result<Limit, String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=N, for example lost_ranges=1000000")?;
     let bound = Bound::named(name).ok_or_else(|| match name {
         "live_rids" => "use --max-live for it".to_owned(),
@@ -57,7 +57,7 @@ fn limit(text: &str) -> Result<Limit, String> {
             format!("unknown limit {name:?}; the limits are {}", names.join(", "))
         }
     })?;
-    let value = super::at_least_one(value)?;
+    let value = super::parse_at_least_one(value)?;
     Ok(Limit { bound, value })
 }
 
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn limits_use_the_names_of_the_report() {
-        let given = ["lossy_requests=3", "token_ids=5"].map(|text| limit(text).expect("known"));
+        let given = ["lossy_requests=3", "token_ids=5"].map(|text| parse_limit(text).expect("known"));
         let limits = LimitArgs { max_live: 6, max_finished: 7, limits: given.into() }.limits();
         assert_eq!((limits.lossy_requests, limits.token_ids), (3, 5));
         assert_eq!((limits.live_rids, limits.finished_kept), (6, 7));
@@ -78,7 +78,7 @@ mod tests {
             ("hop=3", "the limits are rid_bytes, hops"),
             ("live_rids=3", "--max-live"),
         ] {
-            assert!(limit(wrong).expect_err("refused").contains(why), "{wrong}");
+            assert!(parse_limit(wrong).expect_err("refused").contains(why), "{wrong}");
         }
     }
 }

@@ -9,7 +9,7 @@ use trace::ledger::DEFAULT_CHUNK_HISTORY;
 use trace::time_series::SCREEN_SECONDS;
 use tui::{FINISHED_SHOWN, Saved};
 
-use super::{LimitArgs, RecordArgs, TUNING, TelemetryArgs, duration, severity};
+use super::{LimitArgs, RecordArgs, TUNING, TelemetryArgs, parse_duration, parse_severity};
 use crate::headless;
 
 /// Flags of every live source.
@@ -19,7 +19,7 @@ pub(crate) struct LiveArgs {
     pub(crate) outcome: OutcomeArgs,
 
     /// Stop after this time, for example 5s, 2m or 1h 30m.
-    #[arg(long, value_name = "T", value_parser = duration)]
+    #[arg(long, value_name = "T", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
 
     #[command(flatten)]
@@ -59,7 +59,7 @@ pub(crate) struct OutcomeArgs {
     pub(crate) json: bool,
 
     /// Exit with status 1 if a finding has at least this severity.
-    #[arg(long, value_name = "SEVERITY", value_parser = severity)]
+    #[arg(long, value_name = "SEVERITY", value_parser = parse_severity)]
     pub(crate) fail_on: Option<Severity>,
 }
 

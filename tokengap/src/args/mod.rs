@@ -13,7 +13,7 @@ use trace::detect::Severity;
 
 pub(crate) use limit::LimitArgs;
 pub(crate) use live::{LiveArgs, OutcomeArgs, ReportArgs, ScreenArgs};
-pub(crate) use record::{RecordArgs, Tokens};
+pub(crate) use record::{RecordArgs, RecordedTokens};
 pub(crate) use telemetry::TelemetryArgs;
 
 use crate::output;
@@ -37,11 +37,11 @@ impl OutputArgs {
     }
 
     pub(crate) fn write(&self, text: &str, form: EscapeForm) -> anyhow::Result<()> {
-        output::write(self.file(), text, form, self.force)
+        output::write_result(self.file(), text, form, self.force)
     }
 }
 
-pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
+pub(crate) fn parse_at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("must be at least 1".into()),
         Ok(n) => Ok(n),
@@ -52,7 +52,7 @@ pub(crate) fn at_least_one(text: &str) -> Result<usize, String> {
 /// Heading of the flags that few people need; the last one in the help.
 pub(crate) const TUNING: &str = "Tuning";
 
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let hint = "write it like 5s, 500ms, 2m or 1h 30m";
     if text.parse::<f64>().is_ok() {
         return Err(format!("{text} has no unit; write {text}s, or {text}ms, {text}m or {text}h"));
@@ -65,11 +65,11 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// `duration` in nanoseconds, or as many as there can be.
-pub(crate) fn nanoseconds(duration: Duration) -> u64 {
+pub(crate) fn to_nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-pub(crate) fn severity(text: &str) -> Result<Severity, String> {
+pub(crate) fn parse_severity(text: &str) -> Result<Severity, String> {
     match text {
         "info" => Ok(Severity::Info),
         "warning" => Ok(Severity::Warning),
@@ -79,7 +79,7 @@ pub(crate) fn severity(text: &str) -> Result<Severity, String> {
 }
 
 /// Parses a size in bytes; units are binary with or without the `i`.
-pub(crate) fn size(text: &str) -> Result<u64, String> {
+pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     const HINT: &str = "expected a size like 64MiB, 500M or 2GiB";
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (amount, unit) = text.split_at(digits);
@@ -105,10 +105,10 @@ mod tests {
     #[test]
     fn sizes_parse_with_units() {
         for (text, bytes) in [("1", 1), ("64MiB", 64 << 20), ("2g", 2 << 30), ("10 kb", 10 << 10)] {
-            assert_eq!(size(text), Ok(bytes), "{text}");
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
         }
         for text in ["", "0", "MiB", "5 parsecs", "99999999999999T", "-1"] {
-            assert!(size(text).is_err_and(|why| why.contains("64MiB")), "{text}");
+            assert!(parse_size(text).is_err_and(|why| why.contains("64MiB")), "{text}");
         }
     }
 }

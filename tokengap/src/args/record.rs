@@ -8,7 +8,7 @@ use recording::{Payload, RecordOptions};
 use session::sink::{Files, RingOptions, Rules};
 use trace::detect::Severity;
 
-use super::{duration, nanoseconds, severity, size};
+use super::{parse_duration, parse_severity, parse_size, to_nanoseconds};
 
 /// Flags for recordings.
 #[derive(Args, Clone, Debug)]
@@ -19,7 +19,7 @@ pub(crate) struct RecordArgs {
     pub(crate) record: Option<PathBuf>,
 
     /// Maximum size of a recording, for example 500MiB or 2GiB. At the limit, the recording ends or continues in the next file.
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) record_max_size: Option<u64>,
 
     /// Start a new file at --record-max-size and keep the newest N files.
@@ -28,7 +28,7 @@ pub(crate) struct RecordArgs {
 
     /// Keep the most recent events in a ring file of this size. It is saved on a key press, on SIGUSR1, or when a finding
     /// begins (--hindsight-on).
-    #[arg(long, value_name = "SIZE", value_parser = size)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(crate) hindsight: Option<u64>,
 
     /// Path of the ring file. It survives a crash of tokengap and opens like a recording. By default a file in the current
@@ -37,11 +37,11 @@ pub(crate) struct RecordArgs {
     pub(crate) hindsight_file: Option<PathBuf>,
 
     /// Save the ring when a finding of at least this severity begins, once for each kind of finding.
-    #[arg(long, value_name = "SEVERITY", value_parser = severity, default_value = "critical")]
+    #[arg(long, value_name = "SEVERITY", value_parser = parse_severity, default_value = "critical")]
     pub(crate) hindsight_on: Severity,
 
     /// Save the ring again while a finding lasts or when it returns, at most once per interval.
-    #[arg(long, value_name = "T", requires = "hindsight", value_parser = duration)]
+    #[arg(long, value_name = "T", requires = "hindsight", value_parser = parse_duration)]
     pub(crate) hindsight_every: Option<Duration>,
 
     /// Save automatically only while fewer than N copies exist beside the ring, including those of earlier runs. Limits disk use
@@ -50,8 +50,8 @@ pub(crate) struct RecordArgs {
     pub(crate) hindsight_max_copies: Option<u32>,
 
     /// How generated tokens are recorded.
-    #[arg(long, value_enum, default_value_t = Tokens::Lengths)]
-    pub(crate) payload: Tokens,
+    #[arg(long, value_enum, default_value_t = RecordedTokens::Lengths)]
+    pub(crate) payload: RecordedTokens,
 
     /// Replace files that exist.
     #[arg(long)]
@@ -59,7 +59,7 @@ pub(crate) struct RecordArgs {
 }
 
 impl RecordArgs {
-    pub(crate) fn files(&self) -> Files {
+    pub(crate) fn recording_files(&self) -> Files {
         Files {
             record: self.record.clone(),
             options: RecordOptions {
@@ -72,16 +72,16 @@ impl RecordArgs {
             ring: self.hindsight.map(|size| RingOptions {
                 size,
                 file: self.hindsight_file.clone(),
-                rules: self.rules(),
+                rules: self.dump_rules(),
             }),
         }
     }
 
     /// Conditions of automatic dumps.
-    pub(crate) fn rules(&self) -> Rules {
+    pub(crate) fn dump_rules(&self) -> Rules {
         Rules {
             min_severity: self.hindsight_on,
-            min_interval_ns: self.hindsight_every.map(nanoseconds),
+            min_interval_ns: self.hindsight_every.map(to_nanoseconds),
             max_dumps: self.hindsight_max_copies,
         }
     }
@@ -89,18 +89,18 @@ impl RecordArgs {
 
 /// How generated tokens may be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Tokens {
+pub(crate) enum RecordedTokens {
     /// Only their number.
     Lengths,
     /// Token ids too. With the model's vocabulary, they reveal the text of the answers.
     Tokens,
 }
 
-impl From<Tokens> for Payload {
-    fn from(tokens: Tokens) -> Self {
+impl From<RecordedTokens> for Payload {
+    fn from(tokens: RecordedTokens) -> Self {
         match tokens {
-            Tokens::Lengths => Self::Lengths,
-            Tokens::Tokens => Self::Tokens,
+            RecordedTokens::Lengths => Self::Lengths,
+            RecordedTokens::Tokens => Self::Tokens,
         }
     }
 }

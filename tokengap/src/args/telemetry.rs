@@ -12,7 +12,7 @@ use session::telemetry::{AccessToken, MetricsOptions, PushOptions};
 
 use crate::named_file;
 
-use super::{duration, nanoseconds, size};
+use super::{parse_duration, parse_size, to_nanoseconds};
 
 /// Flags for exporting metrics and spans during the run.
 #[derive(Args, Clone, Debug)]
@@ -21,7 +21,7 @@ use super::{duration, nanoseconds, size};
 pub(crate) struct TelemetryArgs {
     /// Serve the run at http://ADDR: /metrics for Prometheus, /report, /healthz, /recording for `tokengap watch`, and /events.
     /// ADDR is HOST:PORT, or only PORT for the loopback address. Another address needs --token-file. Request ids, but no text.
-    #[arg(long, value_name = "ADDR", value_parser = address)]
+    #[arg(long, value_name = "ADDR", value_parser = parse_address)]
     pub(crate) metrics: Option<SocketAddr>,
 
     /// File with a token that clients must send as `Authorization: Bearer TOKEN`, except for /healthz; `openssl rand -hex 32`
@@ -34,11 +34,11 @@ pub(crate) struct TelemetryArgs {
     pub(crate) insecure: bool,
 
     /// Maximum size of the run's past, compressed and in memory, that new clients of /recording and /events get before live data.
-    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = size, requires = "metrics")]
+    #[arg(long, value_name = "SIZE", default_value = "16MiB", value_parser = parse_size, requires = "metrics")]
     pub(crate) metrics_past: u64,
 
     /// Keep serving the final metrics for this long after the run, so that the last scrape equals the report.
-    #[arg(long, value_name = "T", value_parser = duration, requires = "metrics")]
+    #[arg(long, value_name = "T", value_parser = parse_duration, requires = "metrics")]
     pub(crate) metrics_linger: Option<Duration>,
 
     /// Push findings and requests as spans, and metrics, to an OpenTelemetry collector or any receiver of OTLP over HTTP, as
@@ -47,31 +47,31 @@ pub(crate) struct TelemetryArgs {
     pub(crate) otlp: Option<String>,
 
     /// Requests exported as spans. Findings are always exported.
-    #[arg(long, value_enum, default_value_t = Requests::Slow, requires = "otlp")]
-    pub(crate) otlp_requests: Requests,
+    #[arg(long, value_enum, default_value_t = SpanRequests::Slow, requires = "otlp")]
+    pub(crate) otlp_requests: SpanRequests,
 
     /// A request is slow if its first token waited at least this long between scheduler and tokenizer.
-    #[arg(long, value_name = "T", value_parser = duration, default_value = "1s", requires = "otlp")]
+    #[arg(long, value_name = "T", value_parser = parse_duration, default_value = "1s", requires = "otlp")]
     pub(crate) otlp_slower_than: Duration,
 
     /// Interval between pushes of metrics.
-    #[arg(long, value_name = "T", value_parser = duration, default_value = "15s", requires = "otlp")]
+    #[arg(long, value_name = "T", value_parser = parse_duration, default_value = "15s", requires = "otlp")]
     pub(crate) otlp_interval: Duration,
 
     /// Maximum bytes of spans sent per minute. Beyond it, spans are dropped and counted until the minute ends. Metrics are
     /// always sent.
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "64MiB", requires = "otlp")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "64MiB", requires = "otlp")]
     pub(crate) otlp_rate: u64,
 
     /// Maximum bytes queued while the receiver does not accept them. Beyond it, spans are dropped and counted.
-    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "8MiB", requires = "otlp")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "8MiB", requires = "otlp")]
     pub(crate) otlp_queue: u64,
 }
 
 impl TelemetryArgs {
     /// Options of the endpoint; `None` without --metrics. Refuses an address that others reach without a token. Reads the token, which
     /// the confinement may make unreadable.
-    pub(crate) fn endpoint(&self) -> anyhow::Result<Option<MetricsOptions>> {
+    pub(crate) fn endpoint_options(&self) -> anyhow::Result<Option<MetricsOptions>> {
         let Some(address) = self.metrics else {
             return Ok(None);
         };
@@ -85,10 +85,10 @@ impl TelemetryArgs {
     }
 
     /// Options of the push; `None` if nothing is pushed.
-    pub(crate) fn push(&self) -> Option<PushOptions> {
-        let slow_ns = (self.otlp_requests == Requests::Slow).then(|| nanoseconds(self.otlp_slower_than));
+    pub(crate) fn push_options(&self) -> Option<PushOptions> {
+        let slow_ns = (self.otlp_requests == SpanRequests::Slow).then(|| to_nanoseconds(self.otlp_slower_than));
         let requests =
-            (self.otlp_requests != Requests::None).then(|| Options { slow_ns, losing: true, ..Options::default() });
+            (self.otlp_requests != SpanRequests::None).then(|| Options { slow_ns, losing: true, ..Options::default() });
         self.otlp.as_ref().map(|url| PushOptions {
             url: url.clone(),
             requests,
@@ -99,7 +99,7 @@ impl TelemetryArgs {
     }
 
     /// Keeps serving the final metrics for the time asked for, unless `asked_to_end`.
-    pub(crate) fn linger(&self, asked_to_end: impl Fn() -> bool) {
+    pub(crate) fn keep_serving(&self, asked_to_end: impl Fn() -> bool) {
         let began = Instant::now();
         while self.metrics_linger.is_some_and(|max| began.elapsed() < max) && !asked_to_end() {
             thread::sleep(Duration::from_millis(20));
@@ -109,7 +109,7 @@ impl TelemetryArgs {
 
 /// Requests exported as spans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Requests {
+pub(crate) enum SpanRequests {
     /// Slow requests (--otlp-slower-than), and those that lost tokens.
     Slow,
     /// All requests, some kilobytes each.
@@ -118,7 +118,7 @@ pub(crate) enum Requests {
     None,
 }
 
-fn address(text: &str) -> Result<SocketAddr, String> {
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
     const HINT: &str = "expected an address like 9464, 127.0.0.1:9464, [::1]:9464 or 0.0.0.0:9464";
     if let Ok(port) = text.parse::<u16>() {
         return Ok(SocketAddr::from(([127, 0, 0, 1], port)));
@@ -146,7 +146,9 @@ mod tests {
     fn metrics_beyond_loopback_need_a_token_or_consent() {
         let open = |line: &[&str]| {
             let args = Line::parse_from(["metrics"].iter().chain(line)).telemetry;
-            args.endpoint().map(|options| options.expect("--metrics").token.is_some()).map_err(|e| format!("{e:#}"))
+            args.endpoint_options()
+                .map(|options| options.expect("--metrics").token.is_some())
+                .map_err(|e| format!("{e:#}"))
         };
         let token = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(token.path(), "secret").expect("written");
@@ -164,11 +166,11 @@ mod tests {
 
     #[test]
     fn a_bare_port_binds_the_loopback_address() {
-        assert_eq!(address("9464"), Ok(SocketAddr::from(([127, 0, 0, 1], 9464))));
-        assert_eq!(address("0.0.0.0:1"), Ok(SocketAddr::from(([0, 0, 0, 0], 1))));
-        assert!(address("[::1]:9464").is_ok_and(|a| a.ip().is_loopback()));
+        assert_eq!(parse_address("9464"), Ok(SocketAddr::from(([127, 0, 0, 1], 9464))));
+        assert_eq!(parse_address("0.0.0.0:1"), Ok(SocketAddr::from(([0, 0, 0, 0], 1))));
+        assert!(parse_address("[::1]:9464").is_ok_and(|a| a.ip().is_loopback()));
         for text in ["", ":9464", "99999", "somewhere", "127.0.0.1"] {
-            assert!(address(text).is_err_and(|why| why.contains("127.0.0.1:9464")), "{text}");
+            assert!(parse_address(text).is_err_and(|why| why.contains("127.0.0.1:9464")), "{text}");
         }
     }
 }

@@ -19,7 +19,7 @@ use super::frontends::FrontendWatch;
 use super::lanes::Sink;
 use super::log_thread::LogThread;
 use super::requests::RequestPlane;
-use crate::tokenizer::{self, Reading};
+use crate::tokenizer::{self, TokenizerThread};
 
 /// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -41,7 +41,7 @@ pub(super) struct Egress {
     useless: Vec<(u64, bool)>,
     logs: LogThread,
     /// Tokenizer of an engine whose messages carry no text, while it is being read.
-    reading: Option<Reading>,
+    reading: Option<TokenizerThread>,
     /// Why there is no such tokenizer.
     no_tokenizer: Option<String>,
     left_out: u64,
@@ -75,7 +75,7 @@ impl Egress {
     pub(super) fn find_tokenizer(&mut self, watcher: &Watcher, engine: &Engine) {
         if self.response_id.is_some() {
             match watcher.tokenizer(engine) {
-                Ok(json) => self.reading = tokenizer::begin(json),
+                Ok(json) => self.reading = tokenizer::start_reading_tokenizer(json),
                 Err(why) => {
                     self.no_tokenizer = Some(format!("{why}; name the model's tokenizer.json with --tokenizer"));
                 }
@@ -85,7 +85,7 @@ impl Egress {
 
     /// Uses the tokenizer from now on, once it is read.
     pub(super) fn poll_tokenizer(&mut self) {
-        let read = self.reading.take_if(|reading| reading.is_finished()).map(Reading::join);
+        let read = self.reading.take_if(|reading| reading.is_finished()).map(TokenizerThread::join);
         match read {
             Some(Ok(Ok(tokenizer))) => self.server.texts.detokenizer = Some(tokenizer),
             Some(Ok(Err(why))) => self.no_tokenizer = Some(why),

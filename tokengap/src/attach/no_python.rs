@@ -6,7 +6,7 @@ use probe_user::discover::Process;
 use trace::SamplingCost;
 
 use super::lanes::Sink;
-use crate::advice::missing;
+use crate::advice::missing_feature;
 
 #[derive(Clone, Debug)]
 pub(crate) enum PythonOptions {}

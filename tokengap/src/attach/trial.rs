@@ -9,7 +9,7 @@ use session::{About as _, LiveSource as _};
 use trace::event::{Event, What};
 
 use super::Attach;
-use crate::advice::missing;
+use crate::advice::missing_feature;
 
 /// Availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -226,7 +226,7 @@ impl Attach {
 
     fn stacks(&self, why: &mut Vec<Reason>) -> State {
         let Some(python) = &self.python else {
-            why.push(Reason::new(&missing("python-stacks")));
+            why.push(Reason::new(&missing_feature("python-stacks")));
             return State::Missing;
         };
         let refused = python.refused();

@@ -29,7 +29,7 @@ pub(crate) use self::rules::or_working_folder;
 
 /// Files that a run may write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
-pub(crate) struct Results {
+pub(crate) struct ResultFiles {
     /// A file named on the command line.
     #[arg(long, value_name = "FILE")]
     pub(crate) file: Vec<PathBuf>,
@@ -43,15 +43,15 @@ pub(crate) struct Results {
     pub(crate) force: bool,
 }
 
-impl Results {
+impl ResultFiles {
     pub(crate) fn is_empty(&self) -> bool {
         self.file.is_empty() && self.folder.is_empty()
     }
 }
 
 /// Maximum length of a request.
-const REQUEST: usize = 16 << 10;
-const REPLY: usize = size_of::<i32>();
+const MAX_REQUEST_BYTES: usize = 16 << 10;
+const REPLY_BYTES: usize = size_of::<i32>();
 
 // Operations.
 const START: u8 = 0;
@@ -60,7 +60,7 @@ const RENAME: u8 = 2;
 const REMOVE: u8 = 3;
 
 /// Starts the process, which then creates, renames and removes files for this one. This process must still be root.
-pub(crate) fn start(results: &Results) -> anyhow::Result<()> {
+pub(crate) fn start(results: &ResultFiles) -> anyhow::Result<()> {
     let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     let mut command = Command::new("/proc/self/exe");
     command.arg("broker");
@@ -78,7 +78,7 @@ pub(crate) fn start(results: &Results) -> anyhow::Result<()> {
     started.context("cannot start the process that creates files")?;
     let broker = Broker(Mutex::new(our_end));
     let nothing = Path::new("");
-    broker.ask(START, nothing, nothing)?;
+    broker.request(START, nothing, nothing)?;
     recording::storage::delegate(Box::new(broker));
     Ok(())
 }
@@ -87,12 +87,12 @@ pub(crate) fn start(results: &Results) -> anyhow::Result<()> {
 struct Broker(Mutex<OwnedFd>);
 
 impl Broker {
-    fn ask(&self, operation: u8, path: &Path, to: &Path) -> io::Result<Option<OwnedFd>> {
+    fn request(&self, operation: u8, path: &Path, to: &Path) -> io::Result<Option<OwnedFd>> {
         let mut request = vec![operation];
         request.extend_from_slice(path.as_os_str().as_bytes());
         request.push(0);
         request.extend_from_slice(to.as_os_str().as_bytes());
-        if request.len() > REQUEST {
+        if request.len() > MAX_REQUEST_BYTES {
             return Err(Errno::NAMETOOLONG.into());
         }
         // Held until the reply has arrived, so that it is the reply to this request.
@@ -101,16 +101,16 @@ impl Broker {
             let mut none = SendAncillaryBuffer::default();
             sendmsg(&*socket, &[IoSlice::new(&request)], &mut none, SendFlags::NOSIGNAL)
         })
-        .map_err(|_| ended())?;
-        let mut reply = [0; REPLY];
+        .map_err(|_| exited_error())?;
+        let mut reply = [0; REPLY_BYTES];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let got = retry_on_intr(|| {
             let flags = RecvFlags::CMSG_CLOEXEC;
             recvmsg(&*socket, &mut [IoSliceMut::new(&mut reply)], &mut control, flags)
         })?;
-        if got.bytes != REPLY {
-            return Err(ended());
+        if got.bytes != REPLY_BYTES {
+            return Err(exited_error());
         }
         match i32::from_le_bytes(reply) {
             0 => Ok(control.drain().find_map(|message| match message {
@@ -124,26 +124,26 @@ impl Broker {
 
 impl Delegate for Broker {
     fn create(&self, path: &Path) -> io::Result<File> {
-        let file = self.ask(CREATE, path, Path::new(""))?;
-        file.map(File::from).ok_or_else(ended)
+        let file = self.request(CREATE, path, Path::new(""))?;
+        file.map(File::from).ok_or_else(exited_error)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.ask(RENAME, from, to).map(drop)
+        self.request(RENAME, from, to).map(drop)
     }
 
     fn remove(&self, path: &Path) -> io::Result<()> {
-        self.ask(REMOVE, path, Path::new("")).map(drop)
+        self.request(REMOVE, path, Path::new("")).map(drop)
     }
 }
 
-fn ended() -> io::Error {
+fn exited_error() -> io::Error {
     io::Error::other("the process that creates files for tokengap has exited")
 }
 
 /// Serves requests on `socket` until its other end is closed.
 pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> {
-    let mut request = vec![0; REQUEST];
+    let mut request = vec![0; MAX_REQUEST_BYTES];
     loop {
         let got = retry_on_intr(|| {
             let mut none = RecvAncillaryBuffer::default();
@@ -152,7 +152,7 @@ pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> 
         if got.bytes == 0 {
             return Ok(());
         }
-        let done = execute(&mut rules, &request[..got.bytes]);
+        let done = execute_request(&mut rules, &request[..got.bytes]);
         let number = done.as_ref().err().map_or(0, |error| error.raw_os_error().unwrap_or(Errno::IO.raw_os_error()));
         let file = done.ok().flatten();
         let files: Vec<BorrowedFd<'_>> = file.iter().map(AsFd::as_fd).collect();
@@ -165,7 +165,7 @@ pub(crate) fn serve(socket: BorrowedFd<'_>, mut rules: Rules) -> io::Result<()> 
     }
 }
 
-fn execute(rules: &mut Rules, request: &[u8]) -> io::Result<Option<File>> {
+fn execute_request(rules: &mut Rules, request: &[u8]) -> io::Result<Option<File>> {
     let invalid = || io::Error::from(Errno::INVAL);
     let (&operation, paths) = request.split_first().ok_or_else(invalid)?;
     let between = paths.iter().position(|&byte| byte == 0).ok_or_else(invalid)?;
@@ -192,7 +192,7 @@ mod tests {
         let (run, new) = (folder.path().join("run.tgap"), folder.path().join(".run.tgap.7.new"));
         let flags = SocketFlags::CLOEXEC;
         let (our_end, child_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("a pair");
-        let results = Results { file: vec![run.clone()], ..Results::default() };
+        let results = ResultFiles { file: vec![run.clone()], ..ResultFiles::default() };
         let served = std::thread::spawn(move || serve(child_end.as_fd(), Rules::new(results)));
         let broker = Broker(Mutex::new(our_end));
         broker.create(&new).expect("created").write_all(b"whole").expect("written");
@@ -206,7 +206,7 @@ mod tests {
             let socket = broker.0.lock().expect("free");
             let mut none = SendAncillaryBuffer::default();
             sendmsg(&*socket, &[IoSlice::new(invalid)], &mut none, SendFlags::empty()).expect("sent");
-            let mut reply = [0; REPLY];
+            let mut reply = [0; REPLY_BYTES];
             rustix::net::recv(&*socket, &mut reply, RecvFlags::empty()).expect("a reply");
             assert_eq!(i32::from_le_bytes(reply), Errno::INVAL.raw_os_error());
         }

@@ -10,13 +10,13 @@ use std::path::{Path, PathBuf};
 use rustix::io::Errno;
 use zmq_tap::splice::Folder;
 
-use super::Results;
+use super::ResultFiles;
 
 /// Prefix of the names that tokengap chooses.
-const OWN: &str = "tokengap-";
+const OWN_PREFIX: &str = "tokengap-";
 
 pub(crate) struct Rules {
-    results: Results,
+    results: ResultFiles,
     /// Folders of the results, with their paths.
     folders: Vec<(PathBuf, Folder)>,
     /// Files created here, under their current names.
@@ -25,7 +25,7 @@ pub(crate) struct Rules {
 
 impl Rules {
     /// Opens the folders of the results. In one that does not exist, nothing can be created.
-    pub(crate) fn new(results: Results) -> Self {
+    pub(crate) fn new(results: ResultFiles) -> Self {
         let of_files = results.file.iter().filter_map(|file| file.parent());
         let paths: HashSet<&Path> = of_files.chain(results.folder.iter().map(PathBuf::as_path)).collect();
         let open = |path: &Path| Some((path.to_owned(), Folder::open(or_working_folder(path), path).ok()?));
@@ -35,10 +35,10 @@ impl Rules {
 
     /// Creates a result that does not exist.
     pub(super) fn create(&mut self, path: &Path) -> io::Result<File> {
-        if !self.is_result(path) && !replacement(path).is_some_and(|named| self.is_result(&named)) {
+        if !self.is_result(path) && !replaced_file(path).is_some_and(|named| self.is_result(&named)) {
             return Err(Errno::PERM.into());
         }
-        let Place { folder, name } = self.place(path)?;
+        let FolderEntry { folder, name } = self.find_entry(path)?;
         let file = folder.create_file(name)?;
         self.created.insert(path.to_owned());
         Ok(file)
@@ -46,13 +46,13 @@ impl Rules {
 
     /// Renames a file created here to a result. Replaces an existing file only with `--force`.
     pub(super) fn rename(&mut self, from: &Path, to: &Path) -> io::Result<()> {
-        let place = self.place(to)?;
-        let replaces = place.folder.find_file(place.name)?.is_some() && !self.created.contains(to);
+        let entry = self.find_entry(to)?;
+        let replaces = entry.folder.find_file(entry.name)?.is_some() && !self.created.contains(to);
         let permitted = self.created.contains(from) && self.is_result(to) && (!replaces || self.results.force);
         if !permitted || from.parent() != to.parent() {
             return Err(Errno::PERM.into());
         }
-        place.folder.rename(self.place(from)?.name, place.name)?;
+        entry.folder.rename(self.find_entry(from)?.name, entry.name)?;
         self.created.remove(from);
         self.created.insert(to.to_owned());
         Ok(())
@@ -63,7 +63,7 @@ impl Rules {
         if !self.created.contains(path) {
             return Err(Errno::PERM.into());
         }
-        let Place { folder, name } = self.place(path)?;
+        let FolderEntry { folder, name } = self.find_entry(path)?;
         if let Some(found) = folder.find_file(name)? {
             folder.remove_file(name, found.metadata())?;
         }
@@ -71,11 +71,11 @@ impl Rules {
         Ok(())
     }
 
-    fn place<'a>(&'a self, path: &'a Path) -> io::Result<Place<'a>> {
+    fn find_entry<'a>(&'a self, path: &'a Path) -> io::Result<FolderEntry<'a>> {
         let parent = path.parent().map(or_working_folder);
         let folder = self.folders.iter().find(|(of, _)| Some(of.as_path()) == parent);
         match (folder, path.file_name()) {
-            (Some((_, folder)), Some(name)) => Ok(Place { folder, name }),
+            (Some((_, folder)), Some(name)) => Ok(FolderEntry { folder, name }),
             _ => Err(Errno::NOENT.into()),
         }
     }
@@ -85,13 +85,14 @@ impl Rules {
         let is_named = |named: &PathBuf| path == named || recording::is_part_of(path, named);
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         let parent = path.parent().map(or_working_folder);
-        let is_own = |folder: &PathBuf| name.starts_with(OWN.as_bytes()) && parent == Some(or_working_folder(folder));
+        let is_own =
+            |folder: &PathBuf| name.starts_with(OWN_PREFIX.as_bytes()) && parent == Some(or_working_folder(folder));
         self.results.file.iter().any(is_named) || self.results.folder.iter().any(is_own)
     }
 }
 
 /// A file of a permitted folder.
-struct Place<'a> {
+struct FolderEntry<'a> {
     folder: &'a Folder,
     name: &'a OsStr,
 }
@@ -102,7 +103,7 @@ pub(crate) fn or_working_folder(folder: &Path) -> &Path {
 }
 
 /// The file that `path` replaces once it is complete.
-fn replacement(path: &Path) -> Option<PathBuf> {
+fn replaced_file(path: &Path) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?.strip_prefix('.')?.strip_suffix(".new")?;
     let (name, pid) = name.rsplit_once('.')?;
     pid.parse::<u32>().ok()?;
@@ -127,7 +128,7 @@ mod tests {
             fs::create_dir_all(at(name).parent().expect("a folder")).expect("made");
             fs::write(at(name), "precious").expect("written");
         }
-        let mut rules = Rules::new(Results {
+        let mut rules = Rules::new(ResultFiles {
             file: vec![at("run.tgap"), at("old.tgap")],
             folder: vec![folder.path().to_owned()],
             force: false,
@@ -162,7 +163,7 @@ mod tests {
         assert!(moved.join("tokengap-2.tgap").exists() && !other.path().join("tokengap-2.tgap").exists());
         fs::remove_file(folder.path()).expect("the link");
         fs::rename(&moved, folder.path()).expect("renamed");
-        let working_folder = Rules::new(Results { folder: vec![PathBuf::from(".")], ..Results::default() });
+        let working_folder = Rules::new(ResultFiles { folder: vec![PathBuf::from(".")], ..ResultFiles::default() });
         for (name, is_result) in [("tokengap-1.html", true), ("./tokengap-1.html", true), ("a/tokengap-1.html", false)]
         {
             assert_eq!(working_folder.is_result(Path::new(name)), is_result, "{name}");

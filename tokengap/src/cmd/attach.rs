@@ -90,7 +90,7 @@ impl Args {
 
     fn helper_options(&self) -> HelperOptions {
         HelperOptions {
-            prober_arguments: prober::Args::of(&self.probe_options()),
+            prober_arguments: prober::Args::arguments_for(&self.probe_options()),
             named_pids: self.pid.iter().map(|spec| spec.pid).collect(),
             named_files: self.live.config.iter().chain(&self.worker_log).chain(&self.tokenizer).cloned().collect(),
         }
@@ -102,7 +102,7 @@ impl Args {
             capture: self.capture,
             egress: !self.no_egress,
             logs: self.worker_log.clone(),
-            tokenizer: self.tokenizer.as_deref().map(tokenizer::read).transpose()?,
+            tokenizer: self.tokenizer.as_deref().map(tokenizer::read_tokenizer).transpose()?,
             probe: self.probe_options(),
             python,
         })
@@ -111,12 +111,12 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // The token is read before root is given up.
-    let endpoint = args.live.telemetry.endpoint()?;
+    let endpoint = args.live.telemetry.endpoint_options()?;
     let python = args.python_stacks.map(|hertz| PythonOptions::start(hertz, args.python_stacks_all)).transpose()?;
-    confinement::attach(&args.live, &args.helper_options())?;
+    confinement::confine_attach(&args.live, &args.helper_options())?;
     let options = args.options(python)?;
     if args.follow {
-        return app::run(Follow::new(options), &args.live, endpoint);
+        return app::run_to_exit_code(Follow::new(options), &args.live, endpoint);
     }
     // Before discovery, which may take long, and before the attach is announced, so that an interrupt prints a report.
     let signals = Signals::install().context("cannot listen for signals")?;
@@ -146,8 +146,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: frames of {role} {pid} are observed by {by}");
     }
     errln!("tokengap: attached to {} processes", attach.watched());
-    let report = app::watch(attach, &args.live, endpoint, &signals)?;
-    app::conclude(&report, args.live.outcome)
+    let report = app::run_to_report(attach, &args.live, endpoint, &signals)?;
+    app::print_report(&report, args.live.outcome)
 }
 
 /// Reports a run that ended before it observed an engine.
@@ -157,8 +157,8 @@ fn end_early(
     signals: &Signals,
     unfinished: &'static str,
 ) -> anyhow::Result<ExitCode> {
-    let report = app::watch(Unattached { unfinished }, &args.live, endpoint, signals)?;
-    app::conclude(&report, args.live.outcome)
+    let report = app::run_to_report(Unattached { unfinished }, &args.live, endpoint, signals)?;
+    app::print_report(&report, args.live.outcome)
 }
 
 /// Finds the processes of engines, and those `named` by the user.

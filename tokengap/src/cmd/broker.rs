@@ -6,7 +6,7 @@ use anyhow::Context;
 use rustix::stdio::stdin;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use crate::broker::{self, Results};
+use crate::broker::{self, ResultFiles};
 use crate::confinement;
 
 /// Creates files of results for the process at the other end of its standard input.
@@ -14,16 +14,16 @@ use crate::confinement;
 #[command(hide = true)]
 pub(crate) struct Args {
     #[command(flatten)]
-    results: Results,
+    results: ResultFiles,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let Results { file, folder, .. } = &args.results;
+    let ResultFiles { file, folder, .. } = &args.results;
     let in_folders: Vec<_> = folder.iter().map(|folder| folder.join("any")).collect();
     let paths: Vec<_> = file.iter().chain(&in_folders).map(|path| Some(path.as_path())).collect();
     // A path through another process's root can be opened only before.
     let rules = broker::Rules::new(args.results.clone());
-    confinement::files(&[], &paths);
+    confinement::confine_to_files(&[], &paths);
     // It ends when tokengap does, which also receives these signals and then completes its files.
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, std::sync::Arc::default())?;

@@ -41,13 +41,13 @@ pub(crate) struct Args {
 const HEADLESS_DURATION: Duration = Duration::from_secs(10);
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let endpoint = args.live.telemetry.endpoint()?;
-    let mut plan = confinement::live(Work::Network, &args.live);
+    let endpoint = args.live.telemetry.endpoint_options()?;
+    let mut plan = confinement::live_plan(Work::Network, &args.live);
     // The demo creates its socket folder in one of these.
     plan.write.extend([std::env::temp_dir(), PathBuf::from("/tmp"), PathBuf::from(".")]);
     confinement::apply(&plan);
     let default = args.live.outcome.is_headless().then_some(HEADLESS_DURATION);
     let live = LiveArgs { duration: args.live.duration.or(default), ..args.live.clone() };
     let demo = Demo::start(args.scenario, args.seed, args.workers, args.phase)?;
-    app::run(demo, &live, endpoint)
+    app::run_to_exit_code(demo, &live, endpoint)
 }

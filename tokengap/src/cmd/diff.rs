@@ -34,11 +34,11 @@ pub(crate) struct Args {
     fail_on_worse: bool,
 
     /// Probability of a false alarm, over all measures together.
-    #[arg(long, value_name = "P", default_value_t = Options::default().alpha, value_parser = share)]
+    #[arg(long, value_name = "P", default_value_t = Options::default().alpha, value_parser = parse_share)]
     alpha: f64,
 
     /// Minimum relative change of rates, sizes and shares to report; 0.1 is 10 %.
-    #[arg(long, value_name = "SHARE", default_value_t = Options::default().least_change, value_parser = share)]
+    #[arg(long, value_name = "SHARE", default_value_t = Options::default().least_change, value_parser = parse_share)]
     least_change: f64,
 
     /// Minimum number of time slots under load in each run.
@@ -60,15 +60,15 @@ enum Format {
 const SLOWEST: usize = 0;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    confinement::files(&[&args.a, &args.b], &[args.output.file()]);
+    confinement::confine_to_files(&[&args.a, &args.b], &[args.output.file()]);
     let options = Options {
         alpha: args.alpha,
         least_change: args.least_change,
         least_slots: args.least_slots,
         ..Options::default()
     };
-    let (a, b) = (saved::report(&args.a, SLOWEST)?, saved::report(&args.b, SLOWEST)?);
-    let diff = Diff::of((&name(&args.a), &a), (&name(&args.b), &b), &options);
+    let (a, b) = (saved::load_report(&args.a, SLOWEST)?, saved::load_report(&args.b, SLOWEST)?);
+    let diff = Diff::of((&file_name(&args.a), &a), (&file_name(&args.b), &b), &options);
     let form = if args.format == Format::Json { EscapeForm::Json } else { EscapeForm::Text };
     let text = match args.format {
         Format::Text => diff.to_text(),
@@ -79,11 +79,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::from(u8::from(args.fail_on_worse && diff.worse())))
 }
 
-fn name(path: &Path) -> String {
+fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned()
 }
 
-fn share(text: &str) -> Result<f64, String> {
+fn parse_share(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(n) if n > 0.0 && n < 1.0 => Ok(n),
         _ => Err(String::from("expected a number between 0 and 1, for example 0.05")),

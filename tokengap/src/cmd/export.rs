@@ -13,8 +13,8 @@ use flate2::write::GzEncoder;
 use outputs::export::{self, Format};
 use recording::{Payload, Recording};
 
-use crate::advice::missing;
-use crate::args::{OutputArgs, Tokens, nanoseconds};
+use crate::advice::missing_feature;
+use crate::args::{OutputArgs, RecordedTokens, to_nanoseconds};
 use crate::progress::Progress;
 use crate::{args, confinement, output};
 
@@ -32,7 +32,7 @@ pub(crate) struct Args {
     file: PathBuf,
 
     /// Output format.
-    #[arg(long, value_name = "FORMAT", value_parser = format())]
+    #[arg(long, value_name = "FORMAT", value_parser = format_parser())]
     format: Format,
 
     #[command(flatten)]
@@ -43,15 +43,15 @@ pub(crate) struct Args {
     rids: Vec<String>,
 
     /// Only requests whose first token waited at least this long between scheduler and tokenizer: 500ms, 5s.
-    #[arg(long, value_name = "GAP", value_parser = args::duration)]
+    #[arg(long, value_name = "GAP", value_parser = args::parse_duration)]
     slow_only: Option<Duration>,
 
     /// Start at this time of the recording, for example 90s.
-    #[arg(long, value_name = "TIME", value_parser = args::duration)]
+    #[arg(long, value_name = "TIME", value_parser = args::parse_duration)]
     from: Option<Duration>,
 
     /// End at this time of the recording, for example 2m. Requests that overlap the range are exported completely.
-    #[arg(long, value_name = "TIME", value_parser = args::duration)]
+    #[arg(long, value_name = "TIME", value_parser = args::parse_duration)]
     to: Option<Duration>,
 
     /// Maximum number of chunks and deliveries drawn for each request with --format perfetto; the last ones are always drawn.
@@ -59,12 +59,12 @@ pub(crate) struct Args {
     chunks: u32,
 
     /// Write the number of generated tokens, or with --format events their ids if the recording contains them.
-    #[arg(long, value_enum, default_value_t = Tokens::Lengths)]
-    payload: Tokens,
+    #[arg(long, value_enum, default_value_t = RecordedTokens::Lengths)]
+    payload: RecordedTokens,
 }
 
 /// Parser of `--format`: the names of all formats.
-fn format() -> impl TypedValueParser<Value = Format> {
+fn format_parser() -> impl TypedValueParser<Value = Format> {
     let values = Format::ALL.iter().map(|format| PossibleValue::new(format.as_str()).help(format.about()));
     PossibleValuesParser::new(values).map(|name| {
         let named = Format::ALL.iter().copied().find(|format| format.as_str() == name);
@@ -73,17 +73,17 @@ fn format() -> impl TypedValueParser<Value = Format> {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    confinement::files(&[&args.file], &[args.output.file()]);
+    confinement::confine_to_files(&[&args.file], &[args.output.file()]);
     ensure!(
         args.format != Format::Events || args.slow_only.is_none(),
         "--slow-only does not work with --format events, which writes events before a request's gap is known: use --rid"
     );
-    ensure!(range(args).is_none_or(|range| !range.is_empty()), "--from must not be later than --to");
+    ensure!(time_range(args).is_none_or(|range| !range.is_empty()), "--from must not be later than --to");
     if args.format == Format::Parquet {
-        parquet(args)?;
+        check_parquet_output(args)?;
     }
     let recording = Recording::open(&args.file)?;
-    let tokens = args.payload == Tokens::Tokens;
+    let tokens = args.payload == RecordedTokens::Tokens;
     ensure!(
         !tokens || recording.header().payload == Payload::Tokens,
         "{} holds no token ids: record with --payload tokens to keep them",
@@ -92,51 +92,56 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(missing) = recording.missing() {
         errln!("tokengap: {}: {missing}", args.file.display());
     }
-    if let Some(path) = output::named(args.output.file()) {
-        let mut target = output::Target::open(path, args.output.force)?;
-        let progress = Some(Progress::of("exporting"));
-        if zipped(path) {
+    if let Some(path) = output::destination_file(args.output.file()) {
+        let mut target = output::ResultFile::open(path, args.output.force)?;
+        let progress = Some(Progress::labelled("exporting"));
+        if is_gzip(path) {
             let mut gzip = GzEncoder::new(target.writer(), Compression::default());
-            write(&recording, args, &mut gzip, progress)?;
+            write_export(&recording, args, &mut gzip, progress)?;
             gzip.finish()?;
         } else {
-            write(&recording, args, target.writer(), progress)?;
+            write_export(&recording, args, target.writer(), progress)?;
         }
         target.finish()?;
     } else {
         // The exporter escapes its output.
         let out = output::raw_stdout();
-        let progress = (!out.is_terminal()).then(|| Progress::of("exporting"));
-        write(&recording, args, out, progress)?;
+        let progress = (!out.is_terminal()).then(|| Progress::labelled("exporting"));
+        write_export(&recording, args, out, progress)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Refuses an output that no reader of Parquet could read.
-fn parquet(args: &Args) -> anyhow::Result<()> {
-    ensure!(cfg!(feature = "parquet"), "cannot write Parquet: {}", missing("parquet"));
-    let path = output::named(args.output.file());
+fn check_parquet_output(args: &Args) -> anyhow::Result<()> {
+    ensure!(cfg!(feature = "parquet"), "cannot write Parquet: {}", missing_feature("parquet"));
+    let path = output::destination_file(args.output.file());
     ensure!(path.is_some() || !output::is_terminal(), "Parquet is binary: name the output file with -o");
-    ensure!(!path.is_some_and(zipped), "Parquet is compressed already: name OUT without .gz");
+    ensure!(!path.is_some_and(is_gzip), "Parquet is compressed already: name OUT without .gz");
     Ok(())
 }
 
-fn zipped(path: &Path) -> bool {
+fn is_gzip(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "gz")
 }
 
-fn range(args: &Args) -> Option<RangeInclusive<u64>> {
-    let (from, to) = (args.from.map(nanoseconds), args.to.map(nanoseconds));
+fn time_range(args: &Args) -> Option<RangeInclusive<u64>> {
+    let (from, to) = (args.from.map(to_nanoseconds), args.to.map(to_nanoseconds));
     (from.is_some() || to.is_some()).then(|| from.unwrap_or(0)..=to.unwrap_or(u64::MAX))
 }
 
-fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Option<Progress>) -> anyhow::Result<()> {
+fn write_export(
+    recording: &Recording,
+    args: &Args,
+    out: impl Write,
+    mut progress: Option<Progress>,
+) -> anyhow::Result<()> {
     let options = export::Options {
         rids: args.rids.clone(),
-        slow_ns: args.slow_only.map(nanoseconds),
-        range_ns: range(args),
+        slow_ns: args.slow_only.map(to_nanoseconds),
+        range_ns: time_range(args),
         chunks: args.chunks,
-        tokens: args.payload == Tokens::Tokens,
+        tokens: args.payload == RecordedTokens::Tokens,
         losing: false,
         recording: args.file.file_name().map(|name| name.to_string_lossy().into_owned()),
     };
@@ -146,7 +151,7 @@ fn write(recording: &Recording, args: &Args, out: impl Write, mut progress: Opti
             errln!("tokengap: {error}");
         }
         if let Some(progress) = &mut progress {
-            progress.at(done, all);
+            progress.set_position(done, all);
         }
     })?;
     Ok(())

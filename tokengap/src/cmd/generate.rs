@@ -18,7 +18,7 @@ use crate::{config, output};
 pub(crate) struct Args {
     /// File to generate.
     #[arg(value_enum)]
-    what: What,
+    what: GeneratedFile,
 
     /// Output folder, for one man page per command, or for the completions under the name that the shell expects.
     /// Default: standard output, with only tokengap's own man page.
@@ -27,14 +27,14 @@ pub(crate) struct Args {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum What {
+enum GeneratedFile {
     Man,
     Bash,
     Zsh,
     Fish,
 }
 
-impl What {
+impl GeneratedFile {
     fn shell(self) -> Option<Shell> {
         match self {
             Self::Man => None,
@@ -46,10 +46,10 @@ impl What {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut command = config::command();
+    let mut command = config::command_definition();
     if let Some(dir) = &args.output {
         std::fs::create_dir_all(dir)
-            .and_then(|()| into(dir, args.what, command))
+            .and_then(|()| generate_into(dir, args.what, command))
             .with_context(|| format!("write into {}", dir.display()))?;
     } else {
         let mut text = Vec::new();
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn into(dir: &Path, what: What, mut command: Command) -> std::io::Result<()> {
+fn generate_into(dir: &Path, what: GeneratedFile, mut command: Command) -> std::io::Result<()> {
     match what.shell() {
         Some(shell) => clap_complete::generate_to(shell, &mut command, "tokengap", dir).map(drop),
         None => clap_mangen::generate_to(command.disable_help_subcommand(true), dir),
@@ -75,10 +75,10 @@ mod tests {
 
     use super::*;
 
-    fn made(what: What) -> Vec<(String, String)> {
+    fn made(what: GeneratedFile) -> Vec<(String, String)> {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let args = Args { what, output: Some(dir.path().join("new")) };
-        config::define(crate::cli::Cli::command);
+        config::set_command_definition(crate::cli::Cli::command);
         run(&args).expect("it is written");
         let mut files: Vec<_> = std::fs::read_dir(dir.path().join("new"))
             .expect("the folder was made")
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn every_command_has_a_page_that_names_its_flags() {
-        let pages = made(What::Man);
+        let pages = made(GeneratedFile::Man);
         let named = |name: &str| {
             let name = format!("{name}.1");
             &pages.iter().find(|(page, _)| *page == name).expect("it has a page").1
@@ -109,7 +109,11 @@ mod tests {
 
     #[test]
     fn completions_use_the_file_name_each_shell_expects() {
-        for (what, name) in [(What::Bash, "tokengap.bash"), (What::Zsh, "_tokengap"), (What::Fish, "tokengap.fish")] {
+        for (what, name) in [
+            (GeneratedFile::Bash, "tokengap.bash"),
+            (GeneratedFile::Zsh, "_tokengap"),
+            (GeneratedFile::Fish, "tokengap.fish"),
+        ] {
             let files = made(what);
             assert_eq!(files.len(), 1);
             assert_eq!(files[0].0, name);

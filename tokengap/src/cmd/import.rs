@@ -31,7 +31,7 @@ pub(crate) struct Args {
 
     /// Time zone of timestamps without one: an IANA name such as Europe/Berlin, an offset such as +01:00, or system [default: the offset
     /// that the files themselves show, or UTC].
-    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    #[arg(long, value_name = "ZONE", value_parser = parse_zone)]
     timezone: Option<TimeZone>,
 
     /// Year of timestamps without one [default: the year of the file's last modification].
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     year: Option<i16>,
 
     /// Sort lines within this span of log time.
-    #[arg(long, value_name = "T", default_value = "2m", value_parser = args::duration)]
+    #[arg(long, value_name = "T", default_value = "2m", value_parser = args::parse_duration)]
     reorder: Duration,
 
     /// Maximum number of lines buffered for sorting.
@@ -69,7 +69,7 @@ const TICK_NS: u64 = 5_000_000_000;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let paths: Vec<&Path> = args.paths.iter().map(PathBuf::as_path).collect();
-    confinement::files(&paths, &[args.record.as_deref(), args.report_output.output.file()]);
+    confinement::confine_to_files(&paths, &[args.record.as_deref(), args.report_output.output.file()]);
     import(args)
 }
 
@@ -77,7 +77,7 @@ fn import(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = args.record.as_ref().filter(|path| path.exists() && !args.report_output.output.force) {
         return Err(RecordError::Exists(path.clone()).into());
     }
-    let (analysis, input, recorder) = read(args)?;
+    let (analysis, input, recorder) = read_logs(args)?;
     let report = Report::of(&analysis, &input);
     let Some(recorder) = recorder else {
         return args.report_output.write(&report);
@@ -89,11 +89,11 @@ fn import(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let (events, path) = (plural(report.own.events, "event"), path.display());
     errln!("tokengap: {events} written to {path} ({})", bytes(written.bytes));
-    Ok(app::verdict(report.worst(), args.report_output.fail_on))
+    Ok(app::exit_code(report.worst(), args.report_output.fail_on))
 }
 
 /// Reads all files, and writes a recording if requested.
-fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)> {
+fn read_logs(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)> {
     let options = Options {
         zone: args.timezone.clone(),
         year: args.year,
@@ -106,20 +106,20 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
     let config = Config { limits: args.limits.limits(), engines: engines::FACTS, ..Config::default() };
     let mut analysis = Analysis::new(config);
     let (mut recorder, mut failed, mut next_tick) = (None, None, None);
-    let mut progress = Progress::of("importing");
+    let mut progress = Progress::labelled("importing");
     let mut more = true;
     while more && failed.is_none() {
         more = import.next(&mut |event| {
             // Create the file at the first event, so that an empty import does not overwrite an older recording.
             if let Some(path) = args.record.as_ref().filter(|_| recorder.is_none() && failed.is_none()) {
-                match create(path, &config, args.report_output.output.force) {
+                match create_recording(path, &config, args.report_output.output.force) {
                     Ok(made) => recorder = Some(made),
                     Err(error) => failed = Some(error),
                 }
             }
             let due = *next_tick.get_or_insert(MonoNs(event.at.0.saturating_add(TICK_NS)));
             if event.at >= due {
-                tick(&mut analysis, recorder.as_mut(), event.at);
+                tick_all(&mut analysis, recorder.as_mut(), event.at);
                 next_tick = Some(MonoNs(event.at.0.saturating_add(TICK_NS)));
             }
             analysis.apply(event);
@@ -128,7 +128,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
             }
         });
         let (done, all) = import.progress();
-        progress.at(done, all);
+        progress.set_position(done, all);
     }
     drop(progress);
     if let Some(error) = failed {
@@ -136,8 +136,8 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
     }
     import.check()?;
     let end = analysis.ledger().now();
-    tick(&mut analysis, recorder.as_mut(), end);
-    let mut notes = notes(import.stats(), args);
+    tick_all(&mut analysis, recorder.as_mut(), end);
+    let mut notes = import_notes(import.stats(), args);
     notes.extend(import.unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
     if analysis.ledger().totals().requests.finished == 0 {
         notes.push(String::from(
@@ -156,7 +156,7 @@ fn read(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)
     Ok((analysis, input, recorder))
 }
 
-fn tick(analysis: &mut Analysis, recorder: Option<&mut Recorder>, now: MonoNs) {
+fn tick_all(analysis: &mut Analysis, recorder: Option<&mut Recorder>, now: MonoNs) {
     analysis.tick(now);
     if let Some(recorder) = recorder {
         recorder.tick(now);
@@ -164,14 +164,14 @@ fn tick(analysis: &mut Analysis, recorder: Option<&mut Recorder>, now: MonoNs) {
 }
 
 /// Creates a recording on the log's clock, which starts at the epoch.
-fn create(path: &Path, config: &Config, force: bool) -> Result<Recorder, RecordError> {
+fn create_recording(path: &Path, config: &Config, force: bool) -> Result<Recorder, RecordError> {
     let header = Header { anchor: Anchor::default(), ..Header::of("import", *config) };
     let options = RecordOptions { force, ..RecordOptions::offline() };
     Recorder::create(path, &header, options)
 }
 
 /// Describes the assumptions made and the lines not read.
-fn notes(stats: &Stats, args: &Args) -> Vec<String> {
+fn import_notes(stats: &Stats, args: &Args) -> Vec<String> {
     let mut notes = vec![format!(
         "log: {} in {}, {} of a known form, {} of unknown form",
         plural(stats.lines, "line"),
@@ -228,7 +228,7 @@ fn notes(stats: &Stats, args: &Args) -> Vec<String> {
     notes
 }
 
-fn zone(text: &str) -> Result<TimeZone, String> {
+fn parse_zone(text: &str) -> Result<TimeZone, String> {
     if text == "system" {
         return Ok(TimeZone::system());
     }
@@ -266,7 +266,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("run.tgap");
         let line = args(&[LOG, "--max-finished", "2", "--record", &path.to_string_lossy()]);
-        let (analysis, input, recorder) = read(&line).expect("read");
+        let (analysis, input, recorder) = read_logs(&line).expect("read");
         let report = Report::of(&analysis, &input);
         recorder.expect("made").finish(&input).expect("finished");
         let recording = recording::Recording::open(&path).expect("opened");
@@ -295,9 +295,9 @@ mod tests {
     fn time_zones_parse_from_names_and_offsets() {
         for (text, seconds) in [("+01:00", 3_600), ("-08:30", -30_600), ("UTC", 0), ("Asia/Tokyo", 32_400)] {
             let at = jiff::Timestamp::UNIX_EPOCH;
-            let zone = zone(text).expect(text);
+            let zone = parse_zone(text).expect(text);
             assert_eq!(zone.to_offset(at).seconds(), seconds, "{text}");
         }
-        assert!(zone("Nowhere").is_err() && zone("+99:00").is_err());
+        assert!(parse_zone("Nowhere").is_err() && parse_zone("+99:00").is_err());
     }
 }

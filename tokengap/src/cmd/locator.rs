@@ -48,7 +48,7 @@ fn analyse(number: u32) -> anyhow::Result<()> {
     let library = RegularFile::open_located(&locator::receive_library(stdin())?, ExpectedFile::ANY)?;
     let answer = std::fs::File::from(stdout().try_clone_to_owned()?);
     locator::limit_resources()?;
-    confinement::analysis();
+    confinement::confine_analysis();
     Ok(locator::answer_once(sought, &library, answer)?)
 }
 

@@ -25,7 +25,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     open_files::raise_limit(open_files::DISCOVERY);
-    confinement::opener();
+    confinement::confine_opener();
     // It ends when tokengap does, which also receives these signals and then completes its report.
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, std::sync::Arc::default())?;

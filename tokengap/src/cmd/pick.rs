@@ -22,7 +22,7 @@ const MAX_RECORDINGS: usize = 100;
 pub(crate) fn run() -> anyhow::Result<Option<Vec<String>>> {
     let (sender, found) = mpsc::channel();
     thread::Builder::new().name("discovery".into()).spawn(move || search_loop(&sender))?;
-    pick(demos().collect(), &found)
+    pick(demo_offers().collect(), &found)
 }
 
 /// Repeatedly sends the sources found, until the receiver is dropped.
@@ -32,13 +32,14 @@ fn search_loop(sender: &Sender<Found>) {
         let (engines, blind) = match &mut watcher {
             Ok(watcher) => {
                 let failed = watcher.poll().err().map(|error| error.to_string());
-                let (engines, mut blind) = engines(watcher.topology());
+                let (engines, mut blind) = engine_offers(watcher.topology());
                 blind.extend(failed);
                 (engines, blind)
             }
             Err(error) => (Vec::new(), vec![format!("cannot look for engines: {error}")]),
         };
-        let offers = engines.into_iter().chain(served()).chain(recordings()).chain(demos()).collect();
+        let offers =
+            engines.into_iter().chain(served_run_offers()).chain(recording_offers()).chain(demo_offers()).collect();
         if sender.send(Found { offers, blind }).is_err() {
             return;
         }
@@ -46,12 +47,12 @@ fn search_loop(sender: &Sender<Found>) {
     }
 }
 
-fn engines(topology: &Topology) -> (Vec<Offer>, Vec<String>) {
-    let engines = topology.engines.iter().filter_map(engine).collect();
+fn engine_offers(topology: &Topology) -> (Vec<Offer>, Vec<String>) {
+    let engines = topology.engines.iter().filter_map(engine_offer).collect();
     (engines, topology.blind.iter().map(ToString::to_string).collect())
 }
 
-fn engine(engine: &Engine) -> Option<Offer> {
+fn engine_offer(engine: &Engine) -> Option<Offer> {
     let pid = engine.main()?.id.pid;
     let headline = engine.to_string();
     let processes = engine.processes.len();
@@ -65,7 +66,7 @@ fn engine(engine: &Engine) -> Option<Offer> {
 
 /// Local runs whose command line contains the address they are served at.
 #[expect(clippy::disallowed_methods, reason = "/proc/PID/cmdline, a file of the kernel")]
-fn served() -> Vec<Offer> {
+fn served_run_offers() -> Vec<Offer> {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -76,7 +77,7 @@ fn served() -> Vec<Offer> {
         };
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let words: Vec<&str> = line.split(|&b| b == 0).filter_map(|w| std::str::from_utf8(w).ok()).collect();
-        if let Some(command) = watching(&words) {
+        if let Some(command) = watch_arguments(&words) {
             offers.push(Offer {
                 kind: Kind::Served,
                 title: command[1].clone(),
@@ -89,7 +90,7 @@ fn served() -> Vec<Offer> {
 }
 
 /// Arguments to watch the run served by a tokengap with this command line.
-fn watching(words: &[&str]) -> Option<Vec<String>> {
+fn watch_arguments(words: &[&str]) -> Option<Vec<String>> {
     if !Path::new(words.first()?).ends_with("tokengap") {
         return None;
     }
@@ -113,7 +114,7 @@ fn watching(words: &[&str]) -> Option<Vec<String>> {
 }
 
 /// Recordings in the working folder, newest first.
-fn recordings() -> Vec<Offer> {
+fn recording_offers() -> Vec<Offer> {
     let Ok(folder) = std::fs::read_dir(".") else {
         return Vec::new();
     };
@@ -144,11 +145,11 @@ fn recordings() -> Vec<Offer> {
         .collect()
 }
 
-fn demos() -> impl Iterator<Item = Offer> {
-    Scenario::value_variants().iter().copied().filter_map(demo)
+fn demo_offers() -> impl Iterator<Item = Offer> {
+    Scenario::value_variants().iter().copied().filter_map(demo_offer)
 }
 
-fn demo(scenario: Scenario) -> Option<Offer> {
+fn demo_offer(scenario: Scenario) -> Option<Offer> {
     let value = scenario.to_possible_value()?;
     let name = value.get_name().to_owned();
     Some(Offer {
@@ -165,7 +166,7 @@ mod tests {
 
     #[test]
     fn served_runs_are_found_by_their_command_line() {
-        let command = |line: &str| watching(&line.split(' ').collect::<Vec<_>>()).map(|words| words.join(" "));
+        let command = |line: &str| watch_arguments(&line.split(' ').collect::<Vec<_>>()).map(|words| words.join(" "));
         for (line, expected) in [
             ("/usr/bin/tokengap attach --metrics 127.0.0.1:9464", Some("watch 127.0.0.1:9464")),
             ("tokengap demo --metrics=9465 --token-file t", Some("watch 127.0.0.1:9465 --token-file t")),

@@ -27,14 +27,14 @@ pub(crate) struct Args {
 
 impl Args {
     /// The arguments for `options`.
-    pub(crate) fn of(options: &Options) -> Vec<String> {
+    pub(crate) fn arguments_for(options: &Options) -> Vec<String> {
         let mut arguments = vec![format!("--ring={}", options.ring_bytes)];
         arguments.extend((!options.polls).then(|| "--no-wakeups".to_owned()));
         arguments.extend(options.tls.then(|| "--tls".to_owned()));
         arguments
     }
 
-    fn options(&self) -> Options {
+    fn probe_options(&self) -> Options {
         Options { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..Options::default() }
     }
 }
@@ -42,12 +42,12 @@ impl Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // This process may start none later.
     let locator = confinement::start_locator()?;
-    confinement::prober();
+    confinement::confine_prober();
     // It ends when tokengap does, which also receives these signals and then completes its report.
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
         signal_hook::flag::register(signal, std::sync::Arc::default())?;
     }
-    let settings = ProberSettings { options: args.options(), servers: inner_servers(), locator };
+    let settings = ProberSettings { options: args.probe_options(), servers: inner_servers(), locator };
     prober::serve(stdin(), settings, confinement::refuse_programs).context("cannot serve requests for probes")?;
     Ok(ExitCode::SUCCESS)
 }
@@ -68,8 +68,8 @@ mod tests {
     fn the_prober_gets_the_options_of_attach() {
         let default = Options::default();
         for options in [default, Options { ring_bytes: 1 << 20, polls: false, tls: true, ..default }] {
-            let line = std::iter::once("prober".to_owned()).chain(Args::of(&options));
-            let parsed = Line::parse_from(line).args.options();
+            let line = std::iter::once("prober".to_owned()).chain(Args::arguments_for(&options));
+            let parsed = Line::parse_from(line).args.probe_options();
             assert_eq!(format!("{parsed:?}"), format!("{options:?}"));
         }
     }

@@ -47,13 +47,13 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // The screen can export a report into the working folder.
     let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
-    confinement::files(&[&args.file], &[here]);
+    confinement::confine_to_files(&[&args.file], &[here]);
     let recording = Recording::open(&args.file)?;
     if args.outcome.is_headless() {
         if !args.outcome.asks_for_report() {
             headless::report_no_terminal();
         }
-        return print(&recording, args);
+        return print_whole_report(&recording, args);
     }
     let mut playback =
         Playback::new(&recording, args.speed).with_context(|| format!("{} contains no events", args.file.display()))?;
@@ -76,12 +76,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         );
         return Ok(ExitCode::SUCCESS);
     }
-    app::conclude(&report, args.outcome)
+    app::print_report(&report, args.outcome)
 }
 
 /// Prints the report of the whole recording.
-fn print(recording: &Recording, args: &Args) -> anyhow::Result<ExitCode> {
-    let (analysis, mut input) = progress::analysed(recording)?;
+fn print_whole_report(recording: &Recording, args: &Args) -> anyhow::Result<ExitCode> {
+    let (analysis, mut input) = progress::analyse_recording(recording)?;
     input.slowest = args.report.slowest;
-    app::conclude(&Report::of(&analysis, &input), args.outcome)
+    app::print_report(&Report::of(&analysis, &input), args.outcome)
 }

@@ -39,11 +39,11 @@ pub(crate) struct ReportOutput {
     pub(crate) output: OutputArgs,
 
     /// Exit with status 1 if a finding has at least this severity.
-    #[arg(long, value_name = "SEVERITY", value_parser = args::severity)]
+    #[arg(long, value_name = "SEVERITY", value_parser = args::parse_severity)]
     pub(crate) fail_on: Option<Severity>,
 
     /// Time zone for times of day, for example Europe/Berlin. Default: UTC.
-    #[arg(long, value_name = "ZONE", value_parser = zone)]
+    #[arg(long, value_name = "ZONE", value_parser = parse_zone)]
     zone: Option<jiff::tz::TimeZone>,
 }
 
@@ -60,8 +60,8 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    confinement::files(&[&args.file], &[args.report_output.output.file()]);
-    let report = saved::report(&args.file, args.report.slowest)?;
+    confinement::confine_to_files(&[&args.file], &[args.report_output.output.file()]);
+    let report = saved::load_report(&args.file, args.report.slowest)?;
     args.report_output.write(&report)
 }
 
@@ -77,11 +77,11 @@ impl ReportOutput {
             Format::Html => report.to_html(&clock),
         };
         self.output.write(&text, form)?;
-        Ok(app::verdict(report.worst(), self.fail_on))
+        Ok(app::exit_code(report.worst(), self.fail_on))
     }
 }
 
-fn zone(text: &str) -> Result<jiff::tz::TimeZone, String> {
+fn parse_zone(text: &str) -> Result<jiff::tz::TimeZone, String> {
     jiff::tz::TimeZone::get(text)
         .map_err(|error| format!("{error}; expected a time zone name, for example Europe/Berlin"))
 }

@@ -59,9 +59,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(report) = &args.report {
-        output::Target::check(report, args.live.record.force)?;
+        output::ResultFile::check(report, args.live.record.force)?;
     }
-    let endpoint = args.live.telemetry.endpoint()?;
+    let endpoint = args.live.telemetry.endpoint_options()?;
     let signals = Forwarding::install()?;
     let folder = Private::open(args.folder.as_deref())?;
     let command_output = if args.live.outcome.is_headless() { None } else { Some(log(args)?) };
@@ -88,14 +88,16 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: the output of {} is in {}", child.name(), path.display());
     }
     lower_priority();
-    let watched = app::watch(source, &args.live, endpoint, &Signals::none());
+    let watched = app::run_to_report(source, &args.live, endpoint, &Signals::none());
     let code = child.exit_code(PATIENCE);
     drop(folder);
     let report = watched?;
-    let text = app::text(&report, args.live.outcome.json)?;
+    let text = app::report_text(&report, args.live.outcome.json)?;
     match &args.report {
-        Some(path) => output::write(Some(path), &text, app::form(args.live.outcome.json), args.live.record.force)
-            .inspect_err(|_| err!("{text}"))?,
+        Some(path) => {
+            output::write_result(Some(path), &text, app::form(args.live.outcome.json), args.live.record.force)
+                .inspect_err(|_| err!("{text}"))?;
+        }
         None => err!("{text}"),
     }
     if let Some((_, path)) = &command_output {
@@ -110,17 +112,17 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             child.name()
         );
     }
-    Ok(app::verdict(report.worst(), args.live.outcome.fail_on))
+    Ok(app::exit_code(report.worst(), args.live.outcome.fail_on))
 }
 
 /// Restricts the process to the access needed once the child runs.
 fn confine(args: &Args, folder: &Path) -> anyhow::Result<()> {
-    let mut plan = confinement::live_without_results(Work::Move, &args.live);
+    let mut plan = confinement::live_plan_without_results(Work::Move, &args.live);
     // To end a command that has changed its user.
-    plan.keep |= confinement::probes() | Capabilities::KILL;
+    plan.keep |= confinement::probe_capabilities() | Capabilities::KILL;
     plan.write.push(folder.to_owned());
     args.report.iter().for_each(|report| plan.make(report));
-    confinement::apply_as(account::own(), plan, &args.live)
+    confinement::confine_as(account::own_account(), plan, &args.live)
 }
 
 /// Creates the log file for the command's output while the screen is active.

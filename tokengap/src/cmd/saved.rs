@@ -17,22 +17,22 @@ const LARGEST_JSON: u64 = 256 << 20;
 /// Report of `file`: parsed from JSON, or computed from a recording with at most `slowest` requests listed. `-` reads JSON from standard
 /// input.
 #[expect(clippy::disallowed_methods, reason = "a recording or report that the user named")]
-pub(crate) fn report(file: &Path, slowest: usize) -> anyhow::Result<Report> {
+pub(crate) fn load_report(file: &Path, slowest: usize) -> anyhow::Result<Report> {
     let name = file.display();
     if file == Path::new("-") {
-        let text = read(std::io::stdin().lock()).context("cannot read standard input")?;
-        return json(&text, "standard input");
+        let text = read_limited(std::io::stdin().lock()).context("cannot read standard input")?;
+        return parse_named_report(&text, "standard input");
     }
     let unreadable = || format!("cannot read {name}");
     let mut begin = [0; 64];
     let mut content = File::open(file).with_context(unreadable)?;
     let length = content.read(&mut begin).with_context(unreadable)?;
     if begin[..length].trim_ascii_start().first() == Some(&b'{') || length == 0 {
-        let text = File::open(file).map_err(anyhow::Error::from).and_then(read).with_context(unreadable)?;
-        return json(&text, &name.to_string());
+        let text = File::open(file).map_err(anyhow::Error::from).and_then(read_limited).with_context(unreadable)?;
+        return parse_named_report(&text, &name.to_string());
     }
     match Recording::open(file) {
-        Ok(recording) => replayed(&recording, slowest),
+        Ok(recording) => replay_report(&recording, slowest),
         Err(OpenError::NotARecording { .. }) => {
             bail!(
                 "{name} is neither a tokengap recording nor a report: use a file written by --record or printed by --json"
@@ -42,32 +42,32 @@ pub(crate) fn report(file: &Path, slowest: usize) -> anyhow::Result<Report> {
     }
 }
 
-fn replayed(recording: &Recording, slowest: usize) -> anyhow::Result<Report> {
-    let (analysis, input) = progress::analysed(recording)?;
+fn replay_report(recording: &Recording, slowest: usize) -> anyhow::Result<Report> {
+    let (analysis, input) = progress::analyse_recording(recording)?;
     Ok(Report::of(&analysis, &ReportInput { wall: Some(recording.header().anchor), slowest, ..input }))
 }
 
-fn json(text: &[u8], name: &str) -> anyhow::Result<Report> {
+fn parse_named_report(text: &[u8], name: &str) -> anyhow::Result<Report> {
     ensure!(!text.trim_ascii().is_empty(), "{name} is empty: the run that wrote it may have failed");
-    parse(text).with_context(|| format!("{name} is not a tokengap report"))
+    parse_report(text).with_context(|| format!("{name} is not a tokengap report"))
 }
 
-fn read(from: impl Read) -> anyhow::Result<Vec<u8>> {
+fn read_limited(from: impl Read) -> anyhow::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     from.take(LARGEST_JSON + 1).read_to_end(&mut bytes)?;
     ensure!(bytes.len() as u64 <= LARGEST_JSON, "it is larger than the limit for reports of {LARGEST_JSON} bytes");
     Ok(bytes)
 }
 
-fn parse(text: &[u8]) -> anyhow::Result<Report> {
+fn parse_report(text: &[u8]) -> anyhow::Result<Report> {
     #[derive(serde::Deserialize)]
     struct Head {
         schema: Option<String>,
     }
-    let head: Head = serde_json::from_slice(text).map_err(unread)?;
+    let head: Head = serde_json::from_slice(text).map_err(explain_json_error)?;
     match head.schema.as_deref() {
         Some(SCHEMA) => {
-            let report: Report = serde_json::from_slice(text).map_err(unread)?;
+            let report: Report = serde_json::from_slice(text).map_err(explain_json_error)?;
             let is_whole = report.series.as_ref().is_none_or(Series::has_equal_columns);
             ensure!(is_whole, "the columns of its time series have different lengths; print or copy it again");
             Ok(report)
@@ -77,7 +77,7 @@ fn parse(text: &[u8]) -> anyhow::Result<Report> {
     }
 }
 
-fn unread(error: serde_json::Error) -> anyhow::Error {
+fn explain_json_error(error: serde_json::Error) -> anyhow::Error {
     if error.is_eof() {
         anyhow::Error::from(error).context("it is truncated; print or copy it again")
     } else {
@@ -92,7 +92,7 @@ mod tests {
     fn error_of(content: &[u8]) -> String {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         std::io::Write::write_all(&mut file, content).expect("written");
-        format!("{:#}", report(file.path(), 10).expect_err("no report"))
+        format!("{:#}", load_report(file.path(), 10).expect_err("no report"))
     }
 
     #[test]
@@ -117,9 +117,9 @@ mod tests {
             analysis.tick(trace::MonoNs(second * 1_000_000_000));
         }
         let mut value = serde_json::to_value(Report::of(&analysis, &ReportInput::of("tap"))).expect("JSON");
-        assert!(parse(value.to_string().as_bytes()).is_ok());
+        assert!(parse_report(value.to_string().as_bytes()).is_ok());
         value["series"]["requests"]["live"].as_array_mut().expect("a column").clear();
-        let error = parse(value.to_string().as_bytes()).expect_err("a column is missing");
+        let error = parse_report(value.to_string().as_bytes()).expect_err("a column is missing");
         assert!(error.to_string().contains("different lengths"), "{error}");
     }
 
@@ -130,7 +130,7 @@ mod tests {
         for added in ["series", "window_wall_ns"] {
             value.as_object_mut().expect("an object").remove(added);
         }
-        let report = parse(value.to_string().as_bytes()).expect("newer fields may be missing");
+        let report = parse_report(value.to_string().as_bytes()).expect("newer fields may be missing");
         assert!(report.series.is_none() && report.window_wall_ns.is_none());
     }
 }

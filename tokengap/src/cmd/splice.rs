@@ -16,7 +16,7 @@ use crate::account;
 use crate::args::LiveArgs;
 use crate::cmd::attach::{answer, processes};
 use crate::confinement;
-use crate::guard::{Guard, describe};
+use crate::guard::{Guard, describe_restored};
 use crate::splice::{Located, Prepared, SETTLE, Splice};
 use crate::tap::lower_priority;
 use crate::{app, output};
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.restore {
         return restore_sockets(args);
     }
-    let endpoint = args.live.telemetry.endpoint()?;
+    let endpoint = args.live.telemetry.endpoint_options()?;
     let pid = args.pid.context("no --pid was given")?;
     let watcher = processes(&[RoleSpec { pid, role: None }])?;
     let engine = watcher.topology().engine_of(pid);
@@ -77,12 +77,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         engine.with_context(|| format!("process {pid} belongs to no visible engine; tokengap attach lists them"))?;
     let located = Located::find(engine, args.hop.as_deref())?;
     // The guard must have the user that writes the notes.
-    let account = if confinement::is_disabled() { account::own() } else { located.account };
+    let account = if confinement::is_disabled() { account::own_account() } else { located.account };
     let guard = Guard::start(&located.folders(), Some(account), None)?;
     // No other program starts after this point, and no message has been read yet. From here on, sockets are reached with the engine's rights.
-    let mut needs = confinement::live_without_results(Work::Move, &args.live);
-    needs.keep |= confinement::probes();
-    confinement::apply_as(located.account, needs, &args.live)?;
+    let mut needs = confinement::live_plan_without_results(Work::Move, &args.live);
+    needs.keep |= confinement::probe_capabilities();
+    confinement::confine_as(located.account, needs, &args.live)?;
     let planned = located.movable()?;
     let prepared = Prepared::new(engine, planned)?;
     err!("tokengap: sockets to move behind the relay:\n{}", prepared.describe());
@@ -108,8 +108,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     std::thread::sleep(SETTLE);
     print_result(&splice);
     lower_priority();
-    let report = app::watch(splice, &args.live, endpoint, &signals)?;
-    app::conclude(&report, args.live.outcome)
+    let report = app::run_to_report(splice, &args.live, endpoint, &signals)?;
+    app::print_report(&report, args.live.outcome)
 }
 
 /// Prints the result of the move.
@@ -148,9 +148,9 @@ fn restore_sockets(args: &Args) -> anyhow::Result<ExitCode> {
     let account = match args.pid {
         Some(pid) => {
             account::require_same_files(pid)?;
-            account::of_process(pid)?
+            account::account_of_process(pid)?
         }
-        None => account::own(),
+        None => account::own_account(),
     };
     confinement::change_account(account, Plan::new(Work::Move))?;
     let mut out = output::stdout(EscapeForm::Text);
@@ -166,7 +166,7 @@ fn restore_sockets(args: &Args) -> anyhow::Result<ExitCode> {
             }
             found += 1;
             refused |= matches!(restored, Restored::Refused(..) | Restored::Held(_));
-            writeln!(out, "{}", line(&describe(&restored)))?;
+            writeln!(out, "{}", line(&describe_restored(&restored)))?;
         }
     }
     if of_others > 0 {

@@ -21,7 +21,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         signal_hook::flag::register(signal, std::sync::Arc::default())?;
     }
     if args.reader {
-        confinement::stacks();
+        confinement::confine_stacks();
         stacks::serve()?;
     } else {
         stacks::supervise()?;

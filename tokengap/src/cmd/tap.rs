@@ -72,7 +72,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let endpoint = args.live.telemetry.endpoint()?;
+    let endpoint = args.live.telemetry.endpoint_options()?;
     let hops = hops(args)?;
     ensure!(
         args.queue_bytes <= args.max_buffered / 2,
@@ -81,13 +81,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         args.max_buffered
     );
     let account = if rustix::process::geteuid().is_root() {
-        account::of_endpoints(&args.listen, &args.upstream)?
+        account::account_for_endpoints(&args.listen, &args.upstream)?
     } else {
-        account::own()
+        account::own_account()
     };
-    let mut plan = confinement::live_without_results(Work::Network, &args.live);
-    confinement::relay(&mut plan, &args.listen, &args.upstream);
-    confinement::apply_as(account, plan, &args.live)?;
+    let mut plan = confinement::live_plan_without_results(Work::Network, &args.live);
+    confinement::allow_relay(&mut plan, &args.listen, &args.upstream);
+    confinement::confine_as(account, plan, &args.live)?;
     // Two per connection.
     open_files::raise_limit(args.max_connections as u64 * 2 + OTHER_FILES);
     let options = Options {
@@ -105,8 +105,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: listening on {listen} -> {upstream}{}", state(upstream));
     }
     let signals = Signals::install().context("cannot listen for signals")?;
-    let report = app::watch(TapSource::new(tap), &args.live, endpoint, &signals)?;
-    let code = app::conclude(&report, args.live.outcome)?;
+    let report = app::run_to_report(TapSource::new(tap), &args.live, endpoint, &signals)?;
+    let code = app::print_report(&report, args.live.outcome)?;
     if app::saw_nothing(&report) {
         bail!("nothing passed through the relay; check that the sender connects to the endpoint of --listen");
     }

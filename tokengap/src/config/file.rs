@@ -5,13 +5,13 @@ use std::path::Path;
 use clap::{Arg, Command};
 use toml_edit::{Document, Item, Table, Value};
 
-use super::flags::{closest, long, settable};
+use super::flags::{closest, long_name, settable_flags};
 
 /// Sections: one for each live source, and a shared one.
-const LIVE: &str = "live";
+const SHARED_SECTION: &str = "live";
 pub(super) const SOURCES: [&str; 4] = ["attach", "demo", "tap", "run"];
 
-pub(super) struct File<'a> {
+pub(super) struct ConfigFile<'a> {
     pub(super) path: &'a Path,
     pub(super) text: &'a str,
 }
@@ -24,36 +24,36 @@ pub(super) struct Entry {
     pub(super) at: usize,
 }
 
-impl File<'_> {
+impl ConfigFile<'_> {
     /// Creates the error `what` at this offset.
-    pub(super) fn error(&self, at: usize, what: &str) -> anyhow::Error {
+    pub(super) fn error_at(&self, at: usize, what: &str) -> anyhow::Error {
         let before = self.text.get(..at).unwrap_or(self.text);
         let (line, last) = (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap_or_default());
         anyhow::anyhow!("{}:{line}:{}: {what}", self.path.display(), last.chars().count() + 1)
     }
 
     /// Entries for `section`: shared ones first, then its own, which take precedence. Checks all sections.
-    pub(super) fn entries(&self, command: &Command, section: &str) -> anyhow::Result<Vec<Entry>> {
+    pub(super) fn entries_for(&self, command: &Command, section: &str) -> anyhow::Result<Vec<Entry>> {
         let document = Document::parse(self.text).map_err(|error| {
             let at = error.span().map_or(0, |span| span.start);
-            self.error(at, error.message().lines().next().unwrap_or("not valid TOML"))
+            self.error_at(at, error.message().lines().next().unwrap_or("not valid TOML"))
         })?;
         let root: &Table = document.as_table();
         for (name, item) in root {
-            if name != LIVE && !SOURCES.contains(&name) {
-                let near = nearest(name, SOURCES.into_iter().chain([LIVE]));
-                return Err(self.error(place(root, name, item), &format!("unknown section [{name}]{near}")));
+            if name != SHARED_SECTION && !SOURCES.contains(&name) {
+                let near = did_you_mean(name, SOURCES.into_iter().chain([SHARED_SECTION]));
+                return Err(self.error_at(key_offset(root, name, item), &format!("unknown section [{name}]{near}")));
             }
             if item.as_table_like().is_none() {
                 let what = format!("[{name}] is a section: put its flags below a line [{name}]");
-                return Err(self.error(place(root, name, item), &what));
+                return Err(self.error_at(key_offset(root, name, item), &what));
             }
-            if name != LIVE && name != section {
-                self.section(root, command, name, name)?;
+            if name != SHARED_SECTION && name != section {
+                self.section_entries(root, command, name, name)?;
             }
         }
-        let mut entries = self.section(root, command, LIVE, section)?;
-        for own in self.section(root, command, section, section)? {
+        let mut entries = self.section_entries(root, command, SHARED_SECTION, section)?;
+        for own in self.section_entries(root, command, section, section)? {
             entries.retain(|entry| entry.arg.get_id() != own.arg.get_id());
             entries.push(own);
         }
@@ -61,24 +61,24 @@ impl File<'_> {
     }
 
     /// Keys of the section `name`, as flags of the subcommand `of`.
-    fn section(&self, root: &Table, command: &Command, name: &str, of: &str) -> anyhow::Result<Vec<Entry>> {
-        let mut known = settable(command, of);
-        if name == LIVE {
-            let shared = SOURCES.map(|source| settable(command, source));
-            known.retain(|arg| shared.iter().all(|flags| flags.iter().any(|flag| long(flag) == long(arg))));
+    fn section_entries(&self, root: &Table, command: &Command, name: &str, of: &str) -> anyhow::Result<Vec<Entry>> {
+        let mut known = settable_flags(command, of);
+        if name == SHARED_SECTION {
+            let shared = SOURCES.map(|source| settable_flags(command, source));
+            known.retain(|arg| shared.iter().all(|flags| flags.iter().any(|flag| long_name(flag) == long_name(arg))));
         }
         let mut entries = Vec::new();
         let Some(table) = root.get(name).and_then(Item::as_table_like) else {
             return Ok(entries);
         };
         for (key, item) in table.iter() {
-            let at = place(table, key, item);
-            let Some(arg) = known.iter().find(|arg| long(arg) == key).cloned() else {
-                let near = nearest(key, known.iter().map(long));
-                return Err(self.error(at, &format!("[{name}] has no flag {key}{near}")));
+            let at = key_offset(table, key, item);
+            let Some(arg) = known.iter().find(|arg| long_name(arg) == key).cloned() else {
+                let near = did_you_mean(key, known.iter().map(long_name));
+                return Err(self.error_at(at, &format!("[{name}] has no flag {key}{near}")));
             };
             let Some(value) = item.as_value().cloned() else {
-                return Err(self.error(at, &format!("{key} is a flag, not a section")));
+                return Err(self.error_at(at, &format!("{key} is a flag, not a section")));
             };
             let at = value.span().map_or(at, |span| span.start);
             entries.push(Entry { arg, value, at });
@@ -88,12 +88,12 @@ impl File<'_> {
 }
 
 /// Offset of a key.
-fn place(table: &dyn toml_edit::TableLike, key: &str, item: &Item) -> usize {
+fn key_offset(table: &dyn toml_edit::TableLike, key: &str, item: &Item) -> usize {
     let of_key = table.key(key).and_then(toml_edit::Key::span);
     of_key.or_else(|| item.span()).map_or(0, |span| span.start)
 }
 
 /// `; did you mean X?` with the most similar of the known names, if any is similar.
-fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
+fn did_you_mean<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> String {
     closest(name, known).map_or_else(String::new, |known| format!("; did you mean {known}?"))
 }

@@ -7,7 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use toml_edit::{Array, Value};
 
 /// Flags that a file can set: all of the subcommand and the program, except those about the file itself.
-pub(super) fn settable(command: &Command, section: &str) -> Vec<Arg> {
+pub(super) fn settable_flags(command: &Command, section: &str) -> Vec<Arg> {
     let of = command.find_subcommand(section);
     let own = of.into_iter().flat_map(Command::get_arguments);
     let global = command.get_arguments().filter(|arg| arg.is_global_set());
@@ -21,14 +21,14 @@ fn is_settable(arg: &Arg) -> bool {
 }
 
 /// Long name of a flag, without its dashes.
-pub(super) fn long(arg: &Arg) -> &str {
+pub(super) fn long_name(arg: &Arg) -> &str {
     arg.get_long().unwrap_or_default()
 }
 
 /// Command-line words that set the flag to the value; none if it is off.
-pub(super) fn of(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
-    let flag = format!("--{}", long(arg));
-    let wants = |what: &str| format!("{} must be {what}, not {}", long(arg), a(value));
+pub(super) fn flag_words(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
+    let flag = format!("--{}", long_name(arg));
+    let wants = |what: &str| format!("{} must be {what}, not {}", long_name(arg), with_article(value));
     let word = |value: &Value, expected: &str| match value {
         Value::String(text) => Ok(format!("{flag}={}", text.value()).into()),
         Value::Integer(number) => Ok(format!("{flag}={}", number.value()).into()),
@@ -48,7 +48,7 @@ pub(super) fn of(arg: &Arg, value: &Value) -> Result<Vec<OsString>, String> {
     }
 }
 
-fn a(value: &Value) -> &'static str {
+fn with_article(value: &Value) -> &'static str {
     match value {
         Value::String(_) => "a text",
         Value::Integer(_) => "a whole number",
@@ -67,19 +67,19 @@ pub(crate) fn closest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> O
 }
 
 /// The effective configuration as a file that reproduces it: the section with the flags that are set; defaults appear as comments.
-pub(crate) fn effective(command: &Command, section: &str, matches: &ArgMatches) -> String {
-    let lines = settable(command, section).iter().filter_map(|arg| line(arg, matches)).collect::<Vec<_>>();
+pub(crate) fn effective_config(command: &Command, section: &str, matches: &ArgMatches) -> String {
+    let lines = settable_flags(command, section).iter().filter_map(|arg| config_line(arg, matches)).collect::<Vec<_>>();
     format!("[{section}]\n{}\n", lines.join("\n"))
 }
 
-fn line(arg: &Arg, matches: &ArgMatches) -> Option<String> {
+fn config_line(arg: &Arg, matches: &ArgMatches) -> Option<String> {
     let (id, long) = (arg.get_id().as_str(), arg.get_long()?);
     let set = matches.value_source(id).is_some_and(|source| source != ValueSource::DefaultValue);
     let value = match arg.get_action() {
         ArgAction::SetTrue => matches.get_flag(id).into(),
         ArgAction::Count => i64::from(matches.get_count(id)).into(),
         action => {
-            let mut given = matches.get_raw(id).into_iter().flatten().map(|raw| plain(&raw.to_string_lossy()));
+            let mut given = matches.get_raw(id).into_iter().flatten().map(|raw| toml_value(&raw.to_string_lossy()));
             match action {
                 ArgAction::Append => Value::Array(given.collect::<Array>()),
                 _ => match given.next_back() {
@@ -94,7 +94,7 @@ fn line(arg: &Arg, matches: &ArgMatches) -> Option<String> {
 }
 
 /// Returns a number as a number, anything else as a string.
-fn plain(raw: &str) -> Value {
+fn toml_value(raw: &str) -> Value {
     match raw.parse::<i64>() {
         Ok(n) if n.to_string() == raw => n.into(),
         _ => raw.into(),

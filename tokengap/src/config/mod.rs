@@ -16,24 +16,24 @@ use clap::{ArgMatches, Command};
 
 use crate::named_file;
 
-use file::File;
-pub(crate) use flags::{closest, effective};
-pub(crate) use reload::{Configured, command, define};
+use file::ConfigFile;
+pub(crate) use flags::{closest, effective_config};
+pub(crate) use reload::{Configured, command_definition, set_command_definition};
 
 /// Bytes of a configuration file that are read.
 const MAX_BYTES: u64 = 1 << 20;
 
 /// Adds the flags of the configuration file, if the command line names one. An invalid command line is returned unchanged, so that clap
 /// reports the error.
-pub(crate) fn resolve(command: &Command, line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
+pub(crate) fn add_flags_of_file(command: &Command, line: Vec<OsString>) -> anyhow::Result<Vec<OsString>> {
     let Some((section, matches, path)) = requested_file(command, &line) else {
         return Ok(line);
     };
-    let text = read(&path).with_context(|| format!("--config {}: cannot read the file", path.display()))?;
-    with_file(command, line, &section, &matches, &path, &text)
+    let text = read_file(&path).with_context(|| format!("--config {}: cannot read the file", path.display()))?;
+    insert_flags(command, line, &section, &matches, &path, &text)
 }
 
-fn read(path: &Path) -> io::Result<String> {
+fn read_file(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     named_file::open(path)?.take(MAX_BYTES).read_to_string(&mut text)?;
     Ok(text)
@@ -49,7 +49,7 @@ fn requested_file(command: &Command, line: &[OsString]) -> Option<(String, ArgMa
 }
 
 /// Inserts the flags of `text` after the subcommand's name in `line`.
-fn with_file(
+fn insert_flags(
     command: &Command,
     mut line: Vec<OsString>,
     section: &str,
@@ -57,13 +57,13 @@ fn with_file(
     path: &Path,
     text: &str,
 ) -> anyhow::Result<Vec<OsString>> {
-    let file = File { path, text };
+    let file = ConfigFile { path, text };
     let mut flags = Vec::new();
-    for entry in file.entries(command, section)? {
+    for entry in file.entries_for(command, section)? {
         let on_command_line = matches.value_source(entry.arg.get_id().as_str()) == Some(ValueSource::CommandLine);
-        let given = flags::of(&entry.arg, &entry.value).map_err(|what| file.error(entry.at, &what))?;
-        if let Err(what) = accepts(command, section, &given) {
-            return Err(file.error(entry.at, &what));
+        let given = flags::flag_words(&entry.arg, &entry.value).map_err(|what| file.error_at(entry.at, &what))?;
+        if let Err(what) = check_value(command, section, &given) {
+            return Err(file.error_at(entry.at, &what));
         }
         if !on_command_line {
             flags.extend(given);
@@ -75,7 +75,7 @@ fn with_file(
 }
 
 /// Checks with clap whether the flag accepts the value.
-fn accepts(command: &Command, section: &str, given: &[OsString]) -> Result<(), String> {
+fn check_value(command: &Command, section: &str, given: &[OsString]) -> Result<(), String> {
     let line = ["tokengap".into(), section.into()].into_iter().chain(given.iter().cloned());
     match command.clone().try_get_matches_from(line) {
         Err(error) if matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) => {

@@ -5,23 +5,23 @@ use std::sync::OnceLock;
 
 use clap::{ArgMatches, Command, FromArgMatches};
 
-use super::{effective, resolve};
+use super::{add_flags_of_file, effective_config};
 use crate::args::LiveArgs;
 use crate::log;
 
 /// Flags that can change during a run.
-const LIVE: [&str; 5] = ["verbose", "slowest", "hindsight-on", "hindsight-every", "hindsight-max-copies"];
+const RELOADABLE_FLAGS: [&str; 5] = ["verbose", "slowest", "hindsight-on", "hindsight-every", "hindsight-max-copies"];
 
 /// Definition of the command line.
 static DEFINITION: OnceLock<fn() -> Command> = OnceLock::new();
 
 /// Sets the definition of the command line, by which the file is read again.
-pub(crate) fn define(command: fn() -> Command) {
+pub(crate) fn set_command_definition(command: fn() -> Command) {
     DEFINITION.get_or_init(|| command);
 }
 
 /// Definition of the command line.
-pub(crate) fn command() -> Command {
+pub(crate) fn command_definition() -> Command {
     DEFINITION.get().map_or_else(|| Command::new("tokengap"), |command| command())
 }
 
@@ -38,34 +38,34 @@ impl Configured {
     }
 
     fn read() -> anyhow::Result<Self> {
-        let command = command();
-        let line = resolve(&command, std::env::args_os().collect())?;
+        let command = command_definition();
+        let line = add_flags_of_file(&command, std::env::args_os().collect())?;
         let matches = command.try_get_matches_from(line)?;
         let (section, matches) = matches.subcommand().ok_or_else(|| anyhow::anyhow!("no command"))?;
         Ok(Self { section: section.to_owned(), matches: matches.clone() })
     }
 
     /// Reads the file again. Returns the new flags and a message. An error changes nothing.
-    pub(crate) fn reread(&mut self) -> anyhow::Result<(LiveArgs, String)> {
+    pub(crate) fn reload(&mut self) -> anyhow::Result<(LiveArgs, String)> {
         let new = Self::read()?;
         let args = LiveArgs::from_arg_matches(&new.matches)?;
         log::init(new.matches.get_count("verbose"));
-        let message = difference(&self.text(), &new.text());
+        let message = describe_changes(&self.effective_text(), &new.effective_text());
         *self = new;
         Ok((args, message))
     }
 
-    fn text(&self) -> String {
-        effective(&command(), &self.section, &self.matches)
+    fn effective_text(&self) -> String {
+        effective_config(&command_definition(), &self.section, &self.matches)
     }
 }
 
 /// Lists the changed flags, and those that take effect at the next start.
-fn difference(old: &str, new: &str) -> String {
+fn describe_changes(old: &str, new: &str) -> String {
     let changed = old.lines().zip(new.lines()).filter(|(old, new)| old != new);
     let name = |line: &str| line.trim_start_matches("# ").split(' ').next().unwrap_or_default().to_owned();
     let names = changed.map(|(_, new)| name(new));
-    let (now, later): (Vec<String>, Vec<String>) = names.partition(|name| LIVE.contains(&name.as_str()));
+    let (now, later): (Vec<String>, Vec<String>) = names.partition(|name| RELOADABLE_FLAGS.contains(&name.as_str()));
     let mut parts = Vec::new();
     if !now.is_empty() {
         parts.push(format!("changed {}", now.join(", ")));
@@ -84,10 +84,10 @@ mod tests {
     #[test]
     fn a_reload_reports_immediate_and_deferred_changes() {
         let old = "[attach]\nslowest = 1\n# ring = 5\n";
-        assert_eq!(difference(old, old), "configuration reloaded: no changes");
+        assert_eq!(describe_changes(old, old), "configuration reloaded: no changes");
         let new = "[attach]\nslowest = 2\nring = 6\n";
         assert_eq!(
-            difference(old, new),
+            describe_changes(old, new),
             "! configuration reloaded: changed slowest; ring will change at the next start"
         );
     }

@@ -12,7 +12,7 @@ fn read(line: &str, text: &str) -> Result<ArgMatches, String> {
     let command = Cli::command();
     let line: Vec<OsString> = line.split(' ').map(Into::into).collect();
     let (section, matches, path) = requested_file(&command, &line).ok_or("the line names no file")?;
-    let line = with_file(&command, line, &section, &matches, &path, text).map_err(|e| e.to_string())?;
+    let line = insert_flags(&command, line, &section, &matches, &path, text).map_err(|e| e.to_string())?;
     let matches = command.try_get_matches_from(line).map_err(|e| e.to_string())?;
     Ok(matches.subcommand_matches(&section).cloned().unwrap_or(matches))
 }
@@ -85,7 +85,7 @@ fn value(arg: &clap::Arg) -> BoxedStrategy<String> {
 fn files() -> impl Strategy<Value = (String, String)> {
     let command = Cli::command();
     let of = |section: &'static str| {
-        let lines: Vec<BoxedStrategy<Option<String>>> = flags::settable(&command, section)
+        let lines: Vec<BoxedStrategy<Option<String>>> = flags::settable_flags(&command, section)
             .iter()
             .map(|arg| {
                 let long = arg.get_long().unwrap_or_default().to_owned();
@@ -109,9 +109,9 @@ proptest! {
         // Files with values that clap rejects are skipped here.
         if let Ok(first) = read(&line, &text) {
             let command = Cli::command();
-            let printed = effective(&command, &section, &first);
+            let printed = effective_config(&command, &section, &first);
             let second = read(&line, &printed).map_err(TestCaseError::fail)?;
-            prop_assert_eq!(effective(&command, &section, &second), printed);
+            prop_assert_eq!(effective_config(&command, &section, &second), printed);
         }
     }
 

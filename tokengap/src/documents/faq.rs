@@ -11,19 +11,19 @@ use trace::ledger::{Ledger, Limits};
 const REPORT_CALLS: [&str; 5] =
     ["degraded.push(", ".give_up(", "doubts.push(", "self.note(", "degraded.extend(refused"];
 
-fn root() -> PathBuf {
+fn workspace_root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Entries of the page: the fixed parts of the text in each row's first cell.
-fn entries() -> Vec<Vec<String>> {
-    let page = std::fs::read_to_string(root().join("docs/messages.md")).expect("the page is there");
+fn page_entries() -> Vec<Vec<String>> {
+    let page = std::fs::read_to_string(workspace_root().join("docs/messages.md")).expect("the page is there");
     let quoted = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
-    quoted.map(|(text, _)| fixed(text, '…', '…')).collect()
+    quoted.map(|(text, _)| fixed_parts(text, '…', '…')).collect()
 }
 
 /// Parts of `text` outside of placeholders.
-fn fixed(text: &str, opens: char, closes: char) -> Vec<String> {
+fn fixed_parts(text: &str, opens: char, closes: char) -> Vec<String> {
     let mut parts = vec![String::new()];
     let mut inside = false;
     for c in text.chars() {
@@ -52,7 +52,7 @@ fn is_documented(entries: &[Vec<String>], text: &str) -> bool {
 }
 
 /// All sources without tests, with continued string literals joined.
-fn sources() -> String {
+fn workspace_sources() -> String {
     fn walk(folder: &Path, all: &mut String) {
         for entry in std::fs::read_dir(folder).expect("sources are there") {
             let path = entry.expect("it is listed").path();
@@ -65,9 +65,9 @@ fn sources() -> String {
         }
     }
     let mut all = String::new();
-    for entry in std::fs::read_dir(root()).expect("crates are there") {
+    for entry in std::fs::read_dir(workspace_root()).expect("crates are there") {
         let source = entry.expect("it is listed").path().join("src");
-        if source.is_dir() && !source.starts_with(root().join("xtask")) {
+        if source.is_dir() && !source.starts_with(workspace_root().join("xtask")) {
             walk(&source, &mut all);
         }
     }
@@ -85,7 +85,7 @@ fn sources() -> String {
 
 #[test]
 fn every_degradation_in_the_sources_is_documented() {
-    let (entries, sources) = (entries(), sources());
+    let (entries, sources) = (page_entries(), workspace_sources());
     let mut texts = Vec::new();
     for by in REPORT_CALLS {
         for (at, _) in sources.match_indices(by) {
@@ -96,7 +96,7 @@ fn every_degradation_in_the_sources_is_documented() {
                 && before.matches('(').count() < 2
             {
                 let string = string.split('"').next().unwrap_or_default();
-                texts.push(fixed(string, '{', '}').join(" 7 "));
+                texts.push(fixed_parts(string, '{', '}').join(" 7 "));
             }
         }
     }
@@ -107,7 +107,7 @@ fn every_degradation_in_the_sources_is_documented() {
 
 #[test]
 fn every_degradation_kind_is_documented() {
-    let entries = entries();
+    let entries = page_entries();
     let why = [
         Missing::Capabilities(Capability::ALL.to_vec()),
         Missing::UserNamespace,
@@ -169,10 +169,10 @@ fn every_degradation_kind_is_documented() {
 
 #[test]
 fn every_documented_message_exists_in_the_sources() {
-    let sources = sources();
+    let sources = workspace_sources();
     // The names of loss causes come from serde, those of capabilities from their type.
     let composed = ["queue_full", "unframed", "too_large", "cut_short", "ended", "missing CAP_"];
-    let orphans: Vec<String> = entries()
+    let orphans: Vec<String> = page_entries()
         .into_iter()
         .flatten()
         .filter(|part| !composed.contains(&part.as_str()) && !sources.contains(part.as_str()))

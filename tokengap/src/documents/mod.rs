@@ -20,7 +20,7 @@ const FOREIGN_FLAGS: [&str; 3] = [
     "--check --features --parquet",
 ];
 
-fn pages() -> Vec<(PathBuf, String)> {
+fn documentation_pages() -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let places = "README.md CONTRIBUTING.md SECURITY.md docs docs/reference docs/internals deploy deploy/systemd";
     let mut paths: Vec<PathBuf> = places
@@ -37,7 +37,7 @@ fn pages() -> Vec<(PathBuf, String)> {
 }
 
 /// `tokengap` command lines of a page with their line numbers, from code blocks and inline code.
-fn commands(text: &str) -> Vec<(usize, String)> {
+fn tokengap_commands(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut block = None;
     for (at, line) in text.lines().enumerate() {
@@ -56,7 +56,7 @@ fn commands(text: &str) -> Vec<(usize, String)> {
     ours.map(|(at, command)| (at, command.to_owned())).collect()
 }
 
-fn flags(of: &Command) -> BTreeSet<String> {
+fn flag_names(of: &Command) -> BTreeSet<String> {
     let mut all: BTreeSet<String> =
         of.get_arguments().filter_map(|argument| argument.get_long()).map(|long| format!("--{long}")).collect();
     all.extend(["--help".to_owned(), "--version".to_owned(), "--verbose".to_owned()]);
@@ -64,7 +64,7 @@ fn flags(of: &Command) -> BTreeSet<String> {
 }
 
 /// Words of a command line up to `--`, a pipe or a redirection, without values after `=`.
-fn words(command: &str) -> impl Iterator<Item = &str> {
+fn command_words(command: &str) -> impl Iterator<Item = &str> {
     command
         .split_whitespace()
         .skip(1)
@@ -77,9 +77,9 @@ fn documented_commands_and_their_flags_exist() {
     let cli = crate::cli::Cli::command();
     let mut wrong = Vec::new();
     let mut seen = 0;
-    for (path, text) in pages() {
-        for (at, command) in commands(&text) {
-            let mut words = words(&command);
+    for (path, text) in documentation_pages() {
+        for (at, command) in tokengap_commands(&text) {
+            let mut words = command_words(&command);
             let Some(name) = words.next().filter(|name| name.starts_with(|c: char| c.is_ascii_lowercase())) else {
                 continue;
             };
@@ -88,7 +88,7 @@ fn documented_commands_and_their_flags_exist() {
                 wrong.push(format!("{}:{at}: no command {name}: {command}", path.display()));
                 continue;
             };
-            let known = flags(of);
+            let known = flag_names(of);
             for flag in words.filter(|word| word.starts_with("--") && !known.contains(*word)) {
                 wrong.push(format!("{}:{at}: {name} has no {flag}", path.display()));
             }
@@ -101,11 +101,13 @@ fn documented_commands_and_their_flags_exist() {
 #[test]
 fn flags_mentioned_alone_exist() {
     let cli = crate::cli::Cli::command();
-    let mut known: BTreeSet<String> = cli.get_subcommands().flat_map(flags).collect();
-    known.extend(flags(&cli));
+    let mut known: BTreeSet<String> = cli.get_subcommands().flat_map(flag_names).collect();
+    known.extend(flag_names(&cli));
     known.extend(FOREIGN_FLAGS.iter().flat_map(|flags| flags.split(' ')).map(str::to_owned));
     let mut wrong = Vec::new();
-    for (path, text) in pages().into_iter().filter(|(path, _)| path.extension().is_some_and(|kind| kind == "md")) {
+    for (path, text) in
+        documentation_pages().into_iter().filter(|(path, _)| path.extension().is_some_and(|kind| kind == "md"))
+    {
         for (at, line) in text.lines().enumerate() {
             let code_spans = line.split('`').skip(1).step_by(2);
             for flag in

@@ -91,7 +91,7 @@ impl Located {
             match endpoint.strip_prefix("ipc://") {
                 Some(path) if !path.starts_with('@') => {
                     account::require_same_files(receiver)?;
-                    let account = account::of_process(receiver)?;
+                    let account = account::account_of_process(receiver)?;
                     match open_socket(names, Path::new(path), receiver, account) {
                         Ok(one) => {
                             found.push(one);

@@ -5,7 +5,7 @@ use tokenizers::tokenizer::step_decode_stream;
 use tokenizers::{DecoderWrapper, Tokenizer};
 
 /// Maximum number of ids tried as the text before an output.
-const TRIED: u32 = 4_096;
+const MAX_TRIED_IDS: u32 = 4_096;
 
 /// A tokenizer, decoding as vLLM's servers do: step by step, without special tokens.
 #[derive(Debug)]
@@ -18,10 +18,10 @@ pub(super) struct Detokenizer {
 }
 
 /// Reads a `tokenizer.json`.
-pub(super) fn parse(json: &[u8]) -> Result<Detokenizer, String> {
+pub(super) fn parse_tokenizer(json: &[u8]) -> Result<Detokenizer, String> {
     let tokenizer = Tokenizer::from_bytes(json).map_err(|error| format!("not a tokenizer.json: {error}"))?;
     let is_word = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_lowercase());
-    let word = (0..TRIED).find_map(|id| {
+    let word = (0..MAX_TRIED_IDS).find_map(|id| {
         let prefix = tokenizer.decode(&[id], true).ok()?;
         is_word(&prefix).then_some((id, prefix))
     });
@@ -75,7 +75,7 @@ mod tests {
             "added_tokens": [{"id": 0, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
             "decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
             "model": {"type": "BPE", "vocab": {"<end>": 0, "word": 1, "\u0120other": 2, "\u00e2": 3, "\u0122": 4, "\u0136": 5}, "merges": []}}"#;
-        parse(json.as_bytes()).expect("a tokenizer")
+        parse_tokenizer(json.as_bytes()).expect("a tokenizer")
     }
 
     fn steps(tokenizer: &Detokenizer, ids: &[u32]) -> Vec<String> {
@@ -99,14 +99,14 @@ mod tests {
         let json = r#"{"version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null, "post_processor": null,
             "added_tokens": [], "decoder": {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": true},
             "model": {"type": "BPE", "vocab": {"\u2581word": 0, "\u2581other": 1}, "merges": []}}"#;
-        let tokenizer = parse(json.as_bytes()).expect("a tokenizer");
+        let tokenizer = parse_tokenizer(json.as_bytes()).expect("a tokenizer");
         assert_eq!(steps(&tokenizer, &[1, 0]), [" other", " word"]);
     }
 
     #[test]
     fn other_files_are_refused() {
-        assert!(parse(b"{}").unwrap_err().starts_with("not a tokenizer.json: "));
-        assert!(parse(b"\x80").is_err());
+        assert!(parse_tokenizer(b"{}").unwrap_err().starts_with("not a tokenizer.json: "));
+        assert!(parse_tokenizer(b"\x80").is_err());
     }
 
     proptest::proptest! {

@@ -13,34 +13,34 @@ use probe_user::process_files::open_named_regular;
 use responses::Detokenize;
 
 /// Maximum size of a `tokenizer.json`. The largest known ones have 30 MB.
-const LARGEST: usize = 128 << 20;
+const MAX_JSON_BYTES: usize = 128 << 20;
 
-type Read = Result<Arc<dyn Detokenize>, String>;
+type TokenizerResult = Result<Arc<dyn Detokenize>, String>;
 
 /// The thread that reads a tokenizer, which takes up to a second.
-pub(crate) type Reading = JoinHandle<Read>;
+pub(crate) type TokenizerThread = JoinHandle<TokenizerResult>;
 
 /// Reads the tokenizer in this file.
-pub(crate) fn read(path: &Path) -> anyhow::Result<Arc<dyn Detokenize>> {
-    let json = open_named_regular(path, ExpectedFile::ANY).and_then(|file| file.read(LARGEST));
+pub(crate) fn read_tokenizer(path: &Path) -> anyhow::Result<Arc<dyn Detokenize>> {
+    let json = open_named_regular(path, ExpectedFile::ANY).and_then(|file| file.read(MAX_JSON_BYTES));
     json.map_err(anyhow::Error::from)
-        .and_then(|json| parse(&json).map_err(|why| anyhow!(why)))
+        .and_then(|json| parse_json(&json).map_err(|why| anyhow!(why)))
         .with_context(|| format!("cannot read the tokenizer {}", path.display()))
 }
 
 /// Begins to read a `tokenizer.json` on a thread of its own.
-pub(crate) fn begin(json: Vec<u8>) -> Option<Reading> {
-    let thread = thread::Builder::new().name("tokenizer".to_owned()).spawn(move || parse(&json));
+pub(crate) fn start_reading_tokenizer(json: Vec<u8>) -> Option<TokenizerThread> {
+    let thread = thread::Builder::new().name("tokenizer".to_owned()).spawn(move || parse_json(&json));
     let warn = |error: &_| tracing::warn!("cannot start a thread that reads the tokenizer: {error}");
     thread.inspect_err(warn).ok()
 }
 
 #[cfg(feature = "tokenizers")]
-fn parse(json: &[u8]) -> Read {
-    Ok(Arc::new(decoder::parse(json)?))
+fn parse_json(json: &[u8]) -> TokenizerResult {
+    Ok(Arc::new(decoder::parse_tokenizer(json)?))
 }
 
 #[cfg(not(feature = "tokenizers"))]
-fn parse(_json: &[u8]) -> Read {
-    Err(crate::advice::missing("tokenizers"))
+fn parse_json(_json: &[u8]) -> TokenizerResult {
+    Err(crate::advice::missing_feature("tokenizers"))
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::script::{environment, root, tokengap};
+use crate::script::{program_to_test, project_root, virtual_environment};
 
 const FOLDER: &str = "xtask/src/attacks";
 /// Scripts that run at the same time.
@@ -94,8 +94,8 @@ pub(crate) fn run(options: &AttackOptions) -> Result<()> {
         "attacks need root: they start processes of other users and containers"
     );
     let scripts = select_scripts(&options.names)?;
-    let program = tokengap(options.tokengap.as_deref())?;
-    let python = environment(&root().join(FOLDER).join("requirements.txt"))?;
+    let program = program_to_test(options.tokengap.as_deref())?;
+    let python = virtual_environment(&project_root().join(FOLDER).join("requirements.txt"))?;
     let venv = python.ancestors().nth(2).context("the virtual environment has no folder")?;
     check_searchable(venv)?;
     let waiting = Mutex::new(scripts.iter());
@@ -123,7 +123,7 @@ fn next_script<'a>(waiting: &Mutex<impl Iterator<Item = &'a PathBuf>>) -> Option
 
 /// Scripts of these attacks, or of all of them.
 fn select_scripts(names: &[String]) -> Result<Vec<PathBuf>> {
-    let folder = root().join(FOLDER);
+    let folder = project_root().join(FOLDER);
     let mut scripts = Vec::new();
     for entry in fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))? {
         let path = entry?.path();

@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, bail};
 use serde_json::Value;
 
-use crate::script::{output, root};
+use crate::script::{command_output, project_root};
 
 /// Baseline file: the compiler in the first line, then lines of `PATH INSTRUCTIONS`.
 const BASELINE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/bench/count.txt");
@@ -56,21 +56,21 @@ pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
 
 /// Runs the bench targets in a separate target folder, so that other builds and their settings do not affect the counts.
 fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
-    let (root, tools) = (root(), root().join(".tools/bin"));
+    let (root, tools) = (project_root(), project_root().join(".tools/bin"));
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
     let target = metadata.target_directory.join("count").into_std_path_buf();
     std::fs::create_dir_all(target.join("tmp"))?;
     let mut python = Command::new("python3");
     python.arg(root.join("engines/benches/decode/frame.py"));
     python.arg(root.join("zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl"));
-    output(python.arg(LONG).arg(target.join("tmp/long.pkl")))?;
+    command_output(python.arg(LONG).arg(target.join("tmp/long.pkl")))?;
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([tools].into_iter().chain(std::env::split_paths(&path)))?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["bench", "--quiet", "--package", "engines", "--package", "recording", "--bench", "count"]);
     cargo.arg("--target-dir").arg(&target);
     cargo.args(["--", "--output-format=json", "--callgrind-args=--cache-sim=no", TUNABLES]);
-    let summaries = output(cargo.current_dir(root).env("PATH", path))
+    let summaries = command_output(cargo.current_dir(root).env("PATH", path))
         .context("gungraun-runner is needed: cargo install --locked --root .tools --version 0.20.0 gungraun-runner")?;
     summaries.lines().filter(|line| line.starts_with('{')).map(count).collect()
 }
@@ -98,6 +98,6 @@ fn baseline() -> anyhow::Result<(String, BTreeMap<String, u64>)> {
 
 /// Compiler version and architecture; both change the instruction counts.
 fn compiler_here() -> anyhow::Result<String> {
-    let version = output(Command::new("rustc").arg("--version"))?;
+    let version = command_output(Command::new("rustc").arg("--version"))?;
     Ok(format!("{} {}", version.trim(), std::env::consts::ARCH))
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use clap::ValueEnum;
 
-use crate::script::{root, succeed};
+use crate::script::{project_root, run_to_success};
 
 #[derive(clap::Args)]
 pub(crate) struct Bench {
@@ -64,11 +64,11 @@ pub(crate) fn run(bench: &Bench) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut python = Command::new("python3");
-    python.arg("-B").arg(root().join("xtask/src/bench/run.py"));
+    python.arg("-B").arg(project_root().join("xtask/src/bench/run.py"));
     python.args(bench.quick.then_some("--quick"));
     python.args(bench.write.then_some("--write"));
     for name in bench.names.iter().filter(|name| !is_count(name)) {
         python.args(name.to_possible_value().map(|value| value.get_name().to_owned()));
     }
-    succeed(&mut python)
+    run_to_success(&mut python)
 }

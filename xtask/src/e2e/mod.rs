@@ -10,7 +10,7 @@ use std::process::Command;
 
 use anyhow::Result;
 
-use crate::script::{root, succeed, tokengap};
+use crate::script::{program_to_test, project_root, run_to_success};
 
 /// Releases that `cargo xtask engine` unpacks by default.
 const RELEASES: &str = include_str!("../../../testbed/releases.txt");
@@ -20,7 +20,7 @@ const REAL_RELEASES: [&str; 2] = ["0.5.9", "0.5.23"];
 /// Options of `cargo xtask e2e`.
 #[derive(clap::Args, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "one field per command-line flag")]
-pub(crate) struct Options {
+pub(crate) struct E2eOptions {
     /// Run with these releases instead of the default ones.
     #[arg(long = "release", value_name = "RELEASE")]
     releases: Vec<String>,
@@ -64,28 +64,28 @@ pub(crate) struct EngineOptions {
 }
 
 /// `cargo xtask engine`: prepares the harness for manual use or other tests.
-pub(crate) fn prepare(options: &EngineOptions) -> Result<()> {
+pub(crate) fn prepare_harness(options: &EngineOptions) -> Result<()> {
     let given = options.releases.iter().map(String::as_str);
     let releases: Vec<&str> =
         if options.releases.is_empty() { RELEASES.split_whitespace().collect() } else { given.collect() };
-    setup::prepare(&releases)?;
+    setup::prepare_sglang(&releases)?;
     if !options.dynamo.is_empty() {
         setup::prepare_dynamo(&options.dynamo)?;
     }
-    println!("{} -m testbed RELEASE ...  (see testbed/README.md)", setup::python().display());
+    println!("{} -m testbed RELEASE ...  (see testbed/README.md)", setup::harness_python().display());
     Ok(())
 }
 
 /// Runs `cargo xtask e2e`.
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &E2eOptions) -> Result<()> {
     if options.real {
-        return real(options);
+        return run_on_real_server(options);
     }
-    setup::prepare(&[])?;
-    let mut rows = setup::harness("testbed.e2e");
+    setup::prepare_sglang(&[])?;
+    let mut rows = setup::harness_module("testbed.e2e");
     rows.arg("--xtask").arg(std::env::current_exe()?);
     if !options.plain {
-        rows.arg("--tokengap").arg(tokengap(options.tokengap.as_deref())?);
+        rows.arg("--tokengap").arg(program_to_test(options.tokengap.as_deref())?);
     }
     for release in &options.releases {
         rows.args(["--release", release]);
@@ -94,22 +94,22 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     rows.args(options.quick.then_some("--quick"));
     rows.args(options.readers.then_some("--readers"));
     rows.args(["--jobs", &options.jobs.to_string()]);
-    succeed(pass_on(&mut rows, options)?)
+    run_to_success(add_common_options(&mut rows, options)?)
 }
 
 /// `cargo xtask e2e --real`: the rows of `testbed/real`, on a real SGLang server with its model on the CPU. Installs missing packages.
-fn real(options: &Options) -> Result<()> {
+fn run_on_real_server(options: &E2eOptions) -> Result<()> {
     let mut pythons =
-        REAL_RELEASES.iter().map(|release| setup::installed("sglang", release)).collect::<Result<Vec<_>>>()?;
+        REAL_RELEASES.iter().map(|release| setup::install_server("sglang", release)).collect::<Result<Vec<_>>>()?;
     let mut rows = Command::new(pythons.swap_remove(0));
-    rows.args(["-m", "testbed.real", "--tokengap"]).arg(tokengap(options.tokengap.as_deref())?);
-    rows.arg("--home").arg(setup::servers("sglang")?).current_dir(root());
+    rows.args(["-m", "testbed.real", "--tokengap"]).arg(program_to_test(options.tokengap.as_deref())?);
+    rows.arg("--home").arg(setup::server_folder("sglang")?).current_dir(project_root());
     rows.args(options.quick.then_some("--quick"));
-    succeed(pass_on(&mut rows, options)?)
+    run_to_success(add_common_options(&mut rows, options)?)
 }
 
 /// Options common to both kinds of rows.
-fn pass_on<'r>(rows: &'r mut Command, options: &Options) -> Result<&'r mut Command> {
+fn add_common_options<'r>(rows: &'r mut Command, options: &E2eOptions) -> Result<&'r mut Command> {
     if let Some(only) = &options.only {
         rows.args(["--only", only]);
     }

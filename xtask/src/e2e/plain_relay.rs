@@ -10,7 +10,7 @@ use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Pairs of endpoints, as for `tokengap tap`.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct PlainRelayOptions {
     #[arg(long, required = true)]
     listen: Vec<String>,
     #[arg(long, required = true)]
@@ -18,11 +18,11 @@ pub(crate) struct Options {
 }
 
 /// Relays until killed.
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &PlainRelayOptions) -> Result<()> {
     let mut listeners = Vec::new();
     for (front, back) in options.listen.iter().zip(&options.upstream) {
-        let (listener, upstream) = (listen(front)?, address(back)?);
-        listeners.push(thread::spawn(move || accept(&listener, &upstream)));
+        let (listener, upstream) = (listen_at(front)?, parse_endpoint(back)?);
+        listeners.push(thread::spawn(move || relay_connections(&listener, &upstream)));
     }
     for listener in listeners {
         listener.join().expect("no listener panics")?;
@@ -31,7 +31,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// Parses a ZMQ endpoint into a socket address.
-fn address(endpoint: &str) -> Result<SockAddr> {
+fn parse_endpoint(endpoint: &str) -> Result<SockAddr> {
     match endpoint.split_once("://") {
         Some(("ipc", path)) => Ok(SockAddr::unix(path)?),
         Some(("tcp" | "http", address)) => Ok(SockAddr::from(address.parse::<SocketAddr>()?)),
@@ -39,8 +39,8 @@ fn address(endpoint: &str) -> Result<SockAddr> {
     }
 }
 
-fn listen(endpoint: &str) -> Result<Socket> {
-    let address = address(endpoint)?;
+fn listen_at(endpoint: &str) -> Result<Socket> {
+    let address = parse_endpoint(endpoint)?;
     if let Some(left_by_a_killed_relay) = address.as_pathname().filter(|path| path.exists()) {
         std::fs::remove_file(left_by_a_killed_relay)?;
     }
@@ -54,7 +54,7 @@ fn listen(endpoint: &str) -> Result<Socket> {
 }
 
 /// Accepts connections until accept fails, for example when file descriptors run out.
-fn accept(listener: &Socket, upstream: &SockAddr) -> Result<()> {
+fn relay_connections(listener: &Socket, upstream: &SockAddr) -> Result<()> {
     loop {
         let (sender, _) = listener.accept()?;
         let receiver = Socket::new(upstream.domain(), Type::STREAM, None)?;
@@ -62,13 +62,13 @@ fn accept(listener: &Socket, upstream: &SockAddr) -> Result<()> {
             continue; // libzmq tries again
         }
         for (from, to) in [(sender.try_clone()?, receiver.try_clone()?), (receiver, sender)] {
-            thread::spawn(move || one_way(&from, &to));
+            thread::spawn(move || copy_one_way(&from, &to));
         }
     }
 }
 
 /// Copies one direction until it ends, then shuts down the write side. A reset counts as an end.
-fn one_way(mut from: &Socket, mut to: &Socket) {
+fn copy_one_way(mut from: &Socket, mut to: &Socket) {
     let _ = copy(&mut from, &mut to);
     let _ = to.shutdown(Shutdown::Write);
 }

@@ -12,17 +12,17 @@ use aya::maps::loaded_maps;
 use aya::programs::{loaded_links, loaded_programs};
 use serde::Serialize;
 
-use super::Checks;
+use super::FaultChecks;
 
 /// Ids of programs, links and maps, by kind. The kernel does not reuse an id soon.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct Objects(BTreeMap<&'static str, BTreeSet<u32>>);
+pub(super) struct KernelObjects(BTreeMap<&'static str, BTreeSet<u32>>);
 
 const KINDS: [(&str, &str); 3] = [("programs", "prog_id:"), ("links", "link_id:"), ("maps", "map_id:")];
 
-impl Objects {
+impl KernelObjects {
     /// Adds the objects that a process holds open.
-    pub(super) fn add(&mut self, pid: u32) -> Result<()> {
+    pub(super) fn add_held_by(&mut self, pid: u32) -> Result<()> {
         let folder = Path::new("/proc").join(pid.to_string()).join("fdinfo");
         for entry in fs::read_dir(&folder).with_context(|| format!("reading {}", folder.display()))? {
             // A descriptor may be closed during the scan.
@@ -36,7 +36,7 @@ impl Objects {
     }
 
     /// All objects in the kernel.
-    fn all() -> Self {
+    fn all_in_kernel() -> Self {
         // An object that disappears during the scan yields an error; skip it.
         let programs = loaded_programs().flatten().map(|program| program.id()).collect();
         let links = loaded_links().flatten().map(|link| link.id()).collect();
@@ -45,22 +45,22 @@ impl Objects {
     }
 
     /// Number of objects that the kernel has not freed.
-    fn present(&self) -> usize {
-        let all = Self::all();
+    fn count_present(&self) -> usize {
+        let all = Self::all_in_kernel();
         self.0.iter().map(|(kind, ids)| ids.intersection(&all.0[kind]).count()).sum()
     }
 
     /// Checks that the kernel frees all of them shortly after their last use.
-    pub(super) fn check_freed(&self, checks: &mut Checks) {
+    pub(super) fn check_freed(&self, checks: &mut FaultChecks) {
         let until = Instant::now() + Duration::from_secs(10);
-        while self.present() > 0 && Instant::now() < until {
+        while self.count_present() > 0 && Instant::now() < until {
             thread::sleep(Duration::from_millis(50));
         }
-        checks.equal("programs, links and maps left in the kernel", &0, &self.present());
+        checks.equal("programs, links and maps left in the kernel", &0, &self.count_present());
     }
 }
 
-impl fmt::Display for Objects {
+impl fmt::Display for KernelObjects {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [programs, links, maps] = KINDS.map(|(kind, _)| self.0.get(kind).map_or(0, BTreeSet::len));
         write!(f, "{programs} programs, {links} links, {maps} maps")
@@ -68,7 +68,7 @@ impl fmt::Display for Objects {
 }
 
 /// `cargo xtask kernel-objects`: prints the ids of all programs, links and maps in the kernel, for the rows in `testbed/e2e`.
-pub(crate) fn list() -> Result<()> {
-    println!("{}", serde_json::to_string(&Objects::all())?);
+pub(crate) fn print_all() -> Result<()> {
+    println!("{}", serde_json::to_string(&KernelObjects::all_in_kernel())?);
     Ok(())
 }

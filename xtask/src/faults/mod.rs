@@ -15,12 +15,12 @@ use anyhow::{Context, Result, ensure};
 use probe_user::{Capability, Permissions};
 use serde::Deserialize;
 
-use crate::e2e::setup::{harness, prepare};
-use crate::script::{tokengap, tokengap_with_faults, write_document};
+use crate::e2e::setup::{harness_module, prepare_sglang};
+use crate::script::{program_to_test, tokengap_with_faults, write_document};
 
 /// Options of `cargo xtask faults`.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct FaultOptions {
     /// Run overnight loads: millions of messages, a minute of freezing, 500 attaches.
     #[arg(long)]
     long: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Options {
 
 /// Comparisons of expected values with the observed ones, and what else the table shows of a fault.
 #[derive(Debug, Default, Deserialize)]
-struct Checks {
+struct FaultChecks {
     /// Number of comparisons, and those that failed or the error that ended the row.
     made: u32,
     failed: Vec<String>,
@@ -46,7 +46,7 @@ struct Checks {
     outcome: String,
 }
 
-impl Checks {
+impl FaultChecks {
     fn equal<T: PartialEq + Debug>(&mut self, what: &str, expected: &T, got: &T) {
         self.made += 1;
         if expected != got {
@@ -61,17 +61,17 @@ impl Checks {
 
 /// A finished row of the table.
 #[derive(Deserialize)]
-struct Row {
+struct FaultRow {
     name: String,
     what: String,
     seconds: f64,
     #[serde(flatten)]
-    checks: Checks,
+    checks: FaultChecks,
 }
 
 /// The table, printed as rows finish.
 #[derive(Default)]
-struct Table {
+struct FaultTable {
     rows: String,
     failed: u32,
     made: u32,
@@ -79,12 +79,12 @@ struct Table {
 }
 
 /// Runs `cargo xtask faults`.
-pub(crate) fn run(options: &Options) -> Result<()> {
-    prepare(&[])?;
+pub(crate) fn run(options: &FaultOptions) -> Result<()> {
+    prepare_sglang(&[])?;
     let started = Instant::now();
-    let mut table = Table::default();
-    relay(options, &mut table)?;
-    probe(options, &mut table)?;
+    let mut table = FaultTable::default();
+    run_relay_faults(options, &mut table)?;
+    run_probe_faults(options, &mut table)?;
     ensure!(!table.rows.is_empty(), "no fault has that name");
     let summary = format!(
         "{} messages checked by hash, {} comparisons, {:.0} s",
@@ -106,10 +106,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 /// Faults of the relay and its environment.
-fn relay(options: &Options, table: &mut Table) -> Result<()> {
-    let mut command = harness("testbed.e2e.faults");
+fn run_relay_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()> {
+    let mut command = harness_module("testbed.e2e.faults");
     command.arg("--faulty").arg(tokengap_with_faults()?);
-    command.arg("--tokengap").arg(tokengap(options.tokengap.as_deref())?);
+    command.arg("--tokengap").arg(program_to_test(options.tokengap.as_deref())?);
     command.arg("--xtask").arg(std::env::current_exe()?);
     command.args(options.long.then_some("--long"));
     command.args(options.only.iter().flat_map(|text| ["--only", text]));
@@ -121,7 +121,7 @@ fn relay(options: &Options, table: &mut Table) -> Result<()> {
     Ok(())
 }
 
-fn probe(options: &Options, table: &mut Table) -> Result<()> {
+fn run_probe_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()> {
     let here = Permissions::here();
     if !here.has(Capability::SysAdmin) || !here.has(Capability::SysPtrace) {
         println!(
@@ -132,7 +132,7 @@ fn probe(options: &Options, table: &mut Table) -> Result<()> {
     }
     let only = options.only.as_deref().unwrap_or_default();
     for (name, what, fault) in probe::FAULTS.iter().filter(|(name, ..)| name.contains(only)) {
-        let (started, mut checks) = (Instant::now(), Checks::default());
+        let (started, mut checks) = (Instant::now(), FaultChecks::default());
         let dir = tempfile::tempdir().context("making a folder")?;
         let endpoint = format!("ipc://{}", dir.path().join("hop").display());
         if let Err(error) = fault(options.long, &endpoint, &mut checks) {
@@ -140,15 +140,15 @@ fn probe(options: &Options, table: &mut Table) -> Result<()> {
             checks.outcome = "did not complete".into();
         }
         let seconds = started.elapsed().as_secs_f64();
-        table.add(&Row { name: (*name).into(), what: (*what).into(), seconds, checks });
+        table.add(&FaultRow { name: (*name).into(), what: (*what).into(), seconds, checks });
     }
     Ok(())
 }
 
-impl Table {
-    fn add(&mut self, row: &Row) {
-        let Row { name, what, seconds, checks } = row;
-        let Checks { made, failed, messages, outcome } = checks;
+impl FaultTable {
+    fn add(&mut self, row: &FaultRow) {
+        let FaultRow { name, what, seconds, checks } = row;
+        let FaultChecks { made, failed, messages, outcome } = checks;
         let verdict = if failed.is_empty() { "ok" } else { "FAIL" };
         println!("{name:<20} {seconds:>5.1}s {made:>4} {verdict:<4} {outcome}");
         for line in failed {

@@ -12,9 +12,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 use serde_json::json;
 
-use super::Checks;
-use crate::e2e::setup::python;
-use crate::script::root;
+use super::FaultChecks;
+use crate::e2e::setup::harness_python;
+use crate::script::project_root;
 
 const STARTUP: Duration = Duration::from_secs(30);
 /// Time limit for sending the remaining messages after a fault.
@@ -160,7 +160,7 @@ impl Pair {
 
     /// Stops the sender once everything is sent, waits until all messages have arrived or no more arrive, and compares both sides.
     /// Describes the messages that arrived unchanged.
-    pub(super) fn end(mut self, checks: &mut Checks) -> Result<String> {
+    pub(super) fn end(mut self, checks: &mut FaultChecks) -> Result<String> {
         // Ignore errors: a sender that has sent its count has exited, but its totals are available.
         let _ = self.sender.write_line("end");
         let sent = self.sender.totals()?.connections;
@@ -181,7 +181,7 @@ impl Pair {
 }
 
 fn peer(role: &str, endpoint: &str) -> Command {
-    let mut command = Command::new(python());
-    command.arg(root().join("testbed/e2e/peer.py")).args([role, endpoint]);
+    let mut command = Command::new(harness_python());
+    command.arg(project_root().join("testbed/e2e/peer.py")).args([role, endpoint]);
     command
 }

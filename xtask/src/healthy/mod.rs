@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use self::judge::{Response, Verdict};
-use crate::e2e::setup::{installed, prepare, prepare_vllm};
-use crate::script::root;
+use crate::e2e::setup::{install_server, prepare_sglang, prepare_vllm};
+use crate::script::project_root;
 
 /// Engines and versions.
 const RELEASES: [(&str, &str); 9] = [
@@ -32,7 +32,7 @@ const INSTALLED: [(&str, &str); 2] = [("sglang", "0.5.23"), ("vllm", "0.32.0")];
 
 /// Options of `cargo xtask healthy`.
 #[derive(clap::Args, Debug)]
-pub(crate) struct Options {
+pub(crate) struct HealthyOptions {
     /// Number of responses of each release.
     #[arg(long, value_name = "N", default_value_t = 12_000)]
     count: u32,
@@ -51,34 +51,34 @@ pub(crate) struct Options {
 }
 
 /// Runs `cargo xtask healthy`.
-pub(crate) fn run(options: &Options) -> Result<()> {
+pub(crate) fn run(options: &HealthyOptions) -> Result<()> {
     let mut accused = options.accused.as_ref().map(File::create).transpose()?;
     let mut rows = Vec::new();
     if let Some([engine, version]) = options.read.as_deref() {
-        rows.push(judge(engine, version, std::io::stdin().lock(), &mut accused)?);
+        rows.push(judge_responses(engine, version, std::io::stdin().lock(), &mut accused)?);
     } else {
         let wanted = RELEASES.iter().filter(|(engine, version)| format!("{engine} {version}").contains(&options.only));
         for (engine, version) in wanted {
-            let mut served = serve(engine, version, options)?.spawn().context("starting testbed.healthy")?;
+            let mut served = response_server(engine, version, options)?.spawn().context("starting testbed.healthy")?;
             let lines = BufReader::new(served.stdout.take().context("no output of testbed.healthy")?);
-            rows.push(judge(engine, version, lines, &mut accused)?);
+            rows.push(judge_responses(engine, version, lines, &mut accused)?);
             ensure!(served.wait()?.success(), "cannot serve the responses of {engine} {version}");
         }
     }
-    print(&rows);
+    print_tables(&rows);
     ensure!(rows.iter().all(|row| row.accused.is_empty()), "healthy responses were accused");
     Ok(())
 }
 
 /// The command that prints the responses of a release.
-fn serve(engine: &str, version: &str, options: &Options) -> Result<Command> {
+fn response_server(engine: &str, version: &str, options: &HealthyOptions) -> Result<Command> {
     let (_, newest) = INSTALLED.iter().find(|(name, _)| *name == engine).context("unknown engine")?;
-    let mut serve = Command::new(installed(engine, newest)?);
+    let mut serve = Command::new(install_server(engine, newest)?);
     serve.args(["-W", "ignore", "-m", "testbed.healthy", engine, version]);
     serve.args([options.seed.to_string(), options.count.to_string()]);
-    serve.current_dir(root()).stdout(Stdio::piped());
+    serve.current_dir(project_root()).stdout(Stdio::piped());
     if engine == "sglang" {
-        prepare(&[version])?;
+        prepare_sglang(&[version])?;
     } else {
         // The release's own files come before the installed ones.
         if version != *newest {
@@ -89,8 +89,13 @@ fn serve(engine: &str, version: &str, options: &Options) -> Result<Command> {
     Ok(serve)
 }
 
-fn judge(engine: &str, version: &str, lines: impl BufRead, accused: &mut Option<File>) -> Result<Row> {
-    let mut row = Row { release: format!("{engine} {version}"), ..Row::default() };
+fn judge_responses(
+    engine: &str,
+    version: &str,
+    lines: impl BufRead,
+    accused: &mut Option<File>,
+) -> Result<ReleaseResults> {
+    let mut row = ReleaseResults { release: format!("{engine} {version}"), ..ReleaseResults::default() };
     for line in lines.lines() {
         let line = line?;
         let response: Response = serde_json::from_str(&line)?;
@@ -99,14 +104,14 @@ fn judge(engine: &str, version: &str, lines: impl BufRead, accused: &mut Option<
         if let (Some(file), Some(first)) = (&mut *accused, verdicts.iter().find(is_accused)) {
             writeln!(file, "{{\"release\":\"{}\",\"verdict\":\"{first:?}\",\"response\":{line}}}", row.release)?;
         }
-        row.enter(&response, verdicts);
+        row.add_response(&response, verdicts);
     }
     Ok(row)
 }
 
 /// Results of a release.
 #[derive(Debug, Default)]
-struct Row {
+struct ReleaseResults {
     release: String,
     responses: u64,
     tokens: u64,
@@ -119,8 +124,8 @@ struct Row {
     accused: BTreeMap<&'static str, u64>,
 }
 
-impl Row {
-    fn enter(&mut self, response: &Response, verdicts: Vec<Verdict>) {
+impl ReleaseResults {
+    fn add_response(&mut self, response: &Response, verdicts: Vec<Verdict>) {
         self.responses += 1;
         self.tokens += response.tokens();
         for verdict in verdicts {
@@ -135,19 +140,19 @@ impl Row {
     }
 }
 
-fn print(rows: &[Row]) {
+fn print_tables(rows: &[ReleaseResults]) {
     println!(
         "| release | responses | tokens | text equal | calls equal | unjudged | changed by its parser | accused |"
     );
     println!("|---|--:|--:|--:|--:|--:|--:|--:|");
     let sum = |counts: &BTreeMap<&'static str, u64>| counts.values().sum::<u64>();
-    for Row { release, responses, tokens, equal, equal_calls, unjudged, changed, accused } in rows {
+    for ReleaseResults { release, responses, tokens, equal, equal_calls, unjudged, changed, accused } in rows {
         let (unjudged, changed, accused) = (sum(unjudged), changed.values().sum::<u64>(), sum(accused));
         println!(
             "| {release} | {responses} | {tokens} | {equal} | {equal_calls} | {unjudged} | {changed} | {accused} |"
         );
     }
-    for Row { release, unjudged, changed, accused, .. } in rows {
+    for ReleaseResults { release, unjudged, changed, accused, .. } in rows {
         println!("\n{release}: unjudged {unjudged:?}; changed by {changed:?}; accused {accused:?}");
     }
     println!();

@@ -10,48 +10,48 @@ use serde_json::json;
 use trace::event::Kind;
 
 use super::OutputBudget;
-use super::message::Message;
+use super::message::AnyMessage;
 
 /// Maximum number of values shown of one finish reason. Real ones have about five; in a hostile message, containers can share parts or
 /// contain themselves.
-const SHOWN: u32 = 10_000;
+const MAX_SHOWN_VALUES: u32 = 10_000;
 /// Maximum nesting depth shown.
-const DEPTH: u32 = 16;
+const MAX_DEPTH: u32 = 16;
 
 /// Approximate output size of a chunk without tokens, and of a token, in bytes.
-const EMPTY: usize = 160;
-const ID: usize = 6;
+const CHUNK_BYTES: usize = 160;
+const TOKEN_BYTES: usize = 6;
 
-pub(super) fn message(
+pub(super) fn write_message(
     out: &mut impl Write,
     file: &str,
-    message: &Message<'_>,
+    message: &AnyMessage<'_>,
     budget: &OutputBudget,
 ) -> io::Result<()> {
-    line(out, &Line { file, message, budget })
+    write_line(out, &MessageLine { file, message, budget })
 }
 
-pub(super) fn error(out: &mut impl Write, file: &str, why: &str) -> io::Result<()> {
+pub(super) fn write_error(out: &mut impl Write, file: &str, why: &str) -> io::Result<()> {
     #[derive(Serialize)]
-    struct Failed<'a> {
+    struct ErrorLine<'a> {
         file: &'a str,
         error: &'a str,
     }
-    line(out, &Failed { file, error: why })
+    write_line(out, &ErrorLine { file, error: why })
 }
 
-fn line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+fn write_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer(&mut *out, value)?;
     out.write_all(b"\n")
 }
 
-struct Line<'a> {
+struct MessageLine<'a> {
     file: &'a str,
-    message: &'a Message<'a>,
+    message: &'a AnyMessage<'a>,
     budget: &'a OutputBudget,
 }
 
-impl Serialize for Line<'_> {
+impl Serialize for MessageLine<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let (shape, chunks) = (self.message.shape(), self.message.chunks());
         let mut fields = to.serialize_struct("Message", 8)?;
@@ -60,12 +60,12 @@ impl Serialize for Line<'_> {
         fields.serialize_field("class", shape.class)?;
         fields.serialize_field("codec", shape.codec)?;
         fields.serialize_field("schema", shape.schema)?;
-        fields.serialize_field("ids", super::text::ids(shape.ids))?;
+        fields.serialize_field("ids", super::text::ids_label(shape.ids))?;
         // An AbortReq names a request but has no chunks, like other control messages.
         if shape.kind == Kind::Abort {
             fields.serialize_field("rid", &chunks.first().map(|chunk| chunk.rid))?;
         }
-        fields.serialize_field("chunks", &Chunks(self.message, self.budget))?;
+        fields.serialize_field("chunks", &ChunkList(self.message, self.budget))?;
         if self.budget.is_exhausted() {
             fields.serialize_field("truncated", &true)?;
         }
@@ -73,20 +73,20 @@ impl Serialize for Line<'_> {
     }
 }
 
-struct Chunks<'a>(&'a Message<'a>, &'a OutputBudget);
+struct ChunkList<'a>(&'a AnyMessage<'a>, &'a OutputBudget);
 
-impl Serialize for Chunks<'_> {
+impl Serialize for ChunkList<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let rows = match self.0.shape().kind {
             Kind::Abort => 0,
             _ => self.0.chunks().len(),
         };
-        let shown = (0..rows).take_while(|_| self.1.charge(EMPTY));
+        let shown = (0..rows).take_while(|_| self.1.charge(CHUNK_BYTES));
         to.collect_seq(shown.map(|row| Chunk(self.0, row, self.1)))
     }
 }
 
-struct Chunk<'a>(&'a Message<'a>, usize, &'a OutputBudget);
+struct Chunk<'a>(&'a AnyMessage<'a>, usize, &'a OutputBudget);
 
 impl Serialize for Chunk<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -95,14 +95,15 @@ impl Serialize for Chunk<'_> {
         budget.charge(chunk.rid.len() + chunk.worker.map_or(0, str::len));
         let mut fields = to.serialize_struct("Chunk", 8)?;
         fields.serialize_field("rid", chunk.rid)?;
-        fields.serialize_field("tokens", &chunk.listed.map(|_| Tokens(chunk.ids, budget)))?;
+        fields.serialize_field("tokens", &chunk.listed.map(|_| TokenIds(chunk.ids, budget)))?;
         fields.serialize_field("completion_tokens", &chunk.completion_tokens)?;
         fields.serialize_field("prompt_tokens", &chunk.prompt_tokens)?;
         fields.serialize_field("cached_tokens", &chunk.cached_tokens)?;
         fields.serialize_field("retractions", &chunk.retractions)?;
-        let left = Cell::new(SHOWN);
-        match message.finish(row) {
-            Some(value) => fields.serialize_field("finish", &Wire { value, depth: DEPTH, left: &left, budget })?,
+        let values_left = Cell::new(MAX_SHOWN_VALUES);
+        match message.finish_reason(row) {
+            Some(value) => fields
+                .serialize_field("finish", &WireValue { value, depth: MAX_DEPTH, values_left: &values_left, budget })?,
             // The kind alone, in the form of SGLang's.
             None => fields.serialize_field("finish", &chunk.finish.map(|finish| json!({ "type": finish.as_str() })))?,
         }
@@ -111,36 +112,36 @@ impl Serialize for Chunk<'_> {
     }
 }
 
-struct Tokens<'a>(&'a [i64], &'a OutputBudget);
+struct TokenIds<'a>(&'a [i64], &'a OutputBudget);
 
-impl Serialize for Tokens<'_> {
+impl Serialize for TokenIds<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.collect_seq(self.0.iter().take_while(|_| self.1.charge(ID)))
+        to.collect_seq(self.0.iter().take_while(|_| self.1.charge(TOKEN_BYTES)))
     }
 }
 
 /// A value in its wire format.
-struct Wire<'a> {
+struct WireValue<'a> {
     value: Value<'a>,
     depth: u32,
-    left: &'a Cell<u32>,
+    values_left: &'a Cell<u32>,
     budget: &'a OutputBudget,
 }
 
-impl<'a> Wire<'a> {
-    fn inner(&self, value: Value<'a>) -> Self {
-        Wire { value, depth: self.depth - 1, left: self.left, budget: self.budget }
+impl<'a> WireValue<'a> {
+    fn nested(&self, value: Value<'a>) -> Self {
+        WireValue { value, depth: self.depth - 1, values_left: self.values_left, budget: self.budget }
     }
 
     /// Returns whether one more value may be shown, and counts it.
-    fn next(&self) -> bool {
-        let left = self.left.get();
-        self.left.set(left.saturating_sub(1));
-        left > 0 && self.depth > 0 && self.budget.charge(ID)
+    fn count_shown_value(&self) -> bool {
+        let values_left = self.values_left.get();
+        self.values_left.set(values_left.saturating_sub(1));
+        values_left > 0 && self.depth > 0 && self.budget.charge(TOKEN_BYTES)
     }
 }
 
-impl Serialize for Wire<'_> {
+impl Serialize for WireValue<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         match self.value.clone() {
             Value::Null => to.serialize_unit(),
@@ -155,21 +156,21 @@ impl Serialize for Wire<'_> {
             Value::Other(what) => to.serialize_str(what),
             Value::List(items) => {
                 let mut list = to.serialize_seq(None)?;
-                for item in items.take_while(|_| self.next()) {
-                    list.serialize_element(&self.inner(item))?;
+                for item in items.take_while(|_| self.count_shown_value()) {
+                    list.serialize_element(&self.nested(item))?;
                 }
                 list.end()
             }
             Value::Map(entries) => {
                 let mut map = to.serialize_map(None)?;
-                for (key, value) in entries.take_while(|_| self.next()) {
+                for (key, value) in entries.take_while(|_| self.count_shown_value()) {
                     match key {
                         Value::Str(key) => {
                             self.budget.charge(key.len());
-                            map.serialize_entry(key, &self.inner(value))?;
+                            map.serialize_entry(key, &self.nested(value))?;
                         }
-                        Value::Int(key) => map.serialize_entry(&key.to_string(), &self.inner(value))?,
-                        _ => map.serialize_entry("?", &self.inner(value))?,
+                        Value::Int(key) => map.serialize_entry(&key.to_string(), &self.nested(value))?,
+                        _ => map.serialize_entry("?", &self.nested(value))?,
                     }
                 }
                 map.end()
@@ -180,7 +181,7 @@ impl Serialize for Wire<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::message::Reader;
+    use super::super::message::MessageReader;
     use super::*;
 
     /// Output of `decode --json` for a recorded message.
@@ -191,10 +192,10 @@ mod tests {
     fn decoded_within(name: &str, budget: usize) -> serde_json::Value {
         let path = format!("{}/../zmq-tap/fixtures/messages/{name}", env!("CARGO_MANIFEST_DIR"));
         let bytes = std::fs::read(&path).unwrap();
-        let mut reader = Reader::new(1 << 20);
+        let mut reader = MessageReader::new(1 << 20);
         let decoded = reader.read(&bytes).unwrap();
         let mut out = Vec::new();
-        message(&mut out, name, &decoded, &OutputBudget::new(budget)).unwrap();
+        write_message(&mut out, name, &decoded, &OutputBudget::new(budget)).unwrap();
         assert_eq!(out.pop(), Some(b'\n'));
         serde_json::from_slice(&out).unwrap()
     }

@@ -5,17 +5,17 @@ use engines::sglang::wire::{Batch, Codec, Decoder, Limits, Value};
 use trace::event::Chunk;
 
 /// Decoders of every engine.
-pub(super) struct Reader {
+pub(super) struct MessageReader {
     sglang: Decoder,
     all: Decoders,
 }
 
-pub(super) enum Message<'a> {
+pub(super) enum AnyMessage<'a> {
     Sglang(Batch<'a>),
     Other(Decoded<'a>),
 }
 
-impl Reader {
+impl MessageReader {
     /// Reads messages up to `longest` bytes.
     pub(super) fn new(longest: usize) -> Self {
         let limits = Limits { message: longest, ..Limits::default() };
@@ -24,20 +24,20 @@ impl Reader {
         Self { sglang: Decoder::new(limits).with_ids(), all }
     }
 
-    pub(super) fn read<'a>(&'a mut self, message: &'a [u8]) -> Result<Message<'a>, String> {
+    pub(super) fn read<'a>(&'a mut self, message: &'a [u8]) -> Result<AnyMessage<'a>, String> {
         if self.sglang.recognises(&[message]) {
             let batch = self.sglang.decode(message);
-            return batch.map(Message::Sglang).map_err(|why| why.to_string());
+            return batch.map(AnyMessage::Sglang).map_err(|why| why.to_string());
         }
         let decoded = self.all.decode(&mut SocketFormat::default(), &[message]);
-        decoded.map(Message::Other).map_err(|why| match why.reason {
+        decoded.map(AnyMessage::Other).map_err(|why| match why.reason {
             "codec" => format!("{why}; expected one message as returned by recv()"),
             _ => why.to_string(),
         })
     }
 }
 
-impl<'a> Message<'a> {
+impl<'a> AnyMessage<'a> {
     pub(super) fn shape(&self) -> &Shape {
         match self {
             Self::Sglang(batch) => batch.shape(),
@@ -64,7 +64,7 @@ impl<'a> Message<'a> {
     }
 
     /// Unabridged finish reason of a chunk, if it contains more than its kind.
-    pub(super) fn finish(&self, row: usize) -> Option<Value<'a>> {
+    pub(super) fn finish_reason(&self, row: usize) -> Option<Value<'a>> {
         match self {
             Self::Sglang(batch) => batch.finish(row),
             Self::Other(_) => None,

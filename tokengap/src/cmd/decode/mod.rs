@@ -60,25 +60,25 @@ impl OutputBudget {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let files: Vec<&Path> = args.files.iter().map(PathBuf::as_path).collect();
-    confinement::files(&files, &[]);
-    let mut reader = message::Reader::new(args.max_bytes);
+    confinement::confine_to_files(&files, &[]);
+    let mut reader = message::MessageReader::new(args.max_bytes);
     let mut out = BufWriter::new(output::stdout(app::form(args.json)));
     let mut code = ExitCode::SUCCESS;
     for file in &args.files {
         let name = if file.as_os_str() == "-" { "stdin".into() } else { file.display().to_string() };
-        let message = read(file, args.max_bytes);
+        let message = read_message(file, args.max_bytes);
         let decoded = match &message {
             Ok(message) if message.is_empty() => {
                 Err(String::from("it is empty; expected a message as returned by recv()"))
             }
             Ok(message) => reader.read(message),
-            Err(why) => Err(advice::line(why)),
+            Err(why) => Err(advice::error_line(why)),
         };
         let budget = OutputBudget::new(args.max_output);
         match (&decoded, args.json) {
-            (Ok(message), true) => json::message(&mut out, &name, message, &budget)?,
-            (Ok(message), false) => text::message(&mut out, &name, message, &budget)?,
-            (Err(why), true) => json::error(&mut out, &name, why)?,
+            (Ok(message), true) => json::write_message(&mut out, &name, message, &budget)?,
+            (Ok(message), false) => text::write_message(&mut out, &name, message, &budget)?,
+            (Err(why), true) => json::write_error(&mut out, &name, why)?,
             (Err(why), false) => {
                 // Flush first, so that both streams keep their order on a terminal.
                 out.flush()?;
@@ -99,7 +99,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Reads the message, up to one byte beyond the limit so that the decoder reports an oversized one.
 #[expect(clippy::disallowed_methods, reason = "a message that the user named")]
-fn read(file: &Path, max: usize) -> anyhow::Result<Vec<u8>> {
+fn read_message(file: &Path, max: usize) -> anyhow::Result<Vec<u8>> {
     let mut message = Vec::new();
     let max = (max as u64).saturating_add(1);
     if file.as_os_str() == "-" {

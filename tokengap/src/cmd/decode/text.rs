@@ -8,15 +8,15 @@ use outputs::report::hostile::{lines, plain};
 use trace::event::{Finish, IdColumn};
 
 use super::OutputBudget;
-use super::message::Message;
+use super::message::AnyMessage;
 
 /// Maximum number of token ids shown per request.
-const IDS: usize = 12;
+const MAX_SHOWN_IDS: usize = 12;
 
-pub(super) fn message(
+pub(super) fn write_message(
     out: &mut impl Write,
     file: &str,
-    message: &Message<'_>,
+    message: &AnyMessage<'_>,
     budget: &OutputBudget,
 ) -> io::Result<()> {
     let (shape, chunks) = (message.shape(), message.chunks());
@@ -25,14 +25,14 @@ pub(super) fn message(
     write!(out, "{file}: {class}, {codec}, {engine} {}", shape.schema)?;
     match chunks.len() {
         0 => writeln!(out)?,
-        1 => writeln!(out, ", 1 request, ids {}", ids(shape.ids))?,
-        many => writeln!(out, ", {many} requests, ids {}", ids(shape.ids))?,
+        1 => writeln!(out, ", 1 request, ids {}", ids_label(shape.ids))?,
+        many => writeln!(out, ", {many} requests, ids {}", ids_label(shape.ids))?,
     }
     let widest = chunks.iter().map(|chunk| chunk.rid.len()).max().unwrap_or(0).min(48);
     for (row, chunk) in chunks.iter().enumerate() {
         let mut line = format!("  {:widest$}", chunk.rid.escape_debug().to_string());
         if let Some(listed) = chunk.listed {
-            let _ = write!(line, "  {listed:>4} ids {}", first(chunk.ids));
+            let _ = write!(line, "  {listed:>4} ids {}", first_ids(chunk.ids));
         }
         for (name, count) in [
             ("of", chunk.completion_tokens),
@@ -45,7 +45,7 @@ pub(super) fn message(
             }
         }
         if let Some(finish) = chunk.finish {
-            let _ = write!(line, "  {}", reason(finish, message.finish(row)));
+            let _ = write!(line, "  {}", format_finish(finish, message.finish_reason(row)));
         }
         if let Some(worker) = chunk.worker {
             let _ = write!(line, "  -> {}", worker.escape_debug());
@@ -59,7 +59,7 @@ pub(super) fn message(
 }
 
 /// Label for the meaning of the id column.
-pub(super) fn ids(column: IdColumn) -> &'static str {
+pub(super) fn ids_label(column: IdColumn) -> &'static str {
     match column {
         IdColumn::Delta => "delta",
         IdColumn::Cumulative => "cumulative",
@@ -70,14 +70,14 @@ pub(super) fn ids(column: IdColumn) -> &'static str {
     }
 }
 
-fn first(ids: &[i64]) -> String {
-    let shown: Vec<String> = ids.iter().take(IDS).map(i64::to_string).collect();
-    let more = if ids.len() > IDS { ", ..." } else { "" };
+fn first_ids(ids: &[i64]) -> String {
+    let shown: Vec<String> = ids.iter().take(MAX_SHOWN_IDS).map(i64::to_string).collect();
+    let more = if ids.len() > MAX_SHOWN_IDS { ", ..." } else { "" };
     format!("[{}{more}]", shown.join(", "))
 }
 
 /// Formats the type of the finish reason and its top-level details: `finished: stop (matched 128009)`.
-fn reason(finish: Finish, wire: Option<Value<'_>>) -> String {
+fn format_finish(finish: Finish, wire: Option<Value<'_>>) -> String {
     let mut kind = finish.as_str().to_owned();
     let mut details = Vec::new();
     if let Some(Value::Map(entries)) = wire {

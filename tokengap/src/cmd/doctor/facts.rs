@@ -25,19 +25,19 @@ fn fact(name: impl Into<String>, value: impl Into<Option<String>>) -> Fact {
 }
 
 /// Facts that are independent of the engine.
-pub(super) fn machine() -> Vec<Fact> {
+pub(super) fn machine_facts() -> Vec<Fact> {
     let mut facts = vec![
         fact("kernel", setting("/proc/sys/kernel/osrelease")),
-        fact("kernel types (BTF)", types()),
-        fact("uprobes", uprobes()),
-        fact("capabilities", capabilities()),
+        fact("kernel types (BTF)", kernel_types()),
+        fact("uprobes", uprobe_support()),
+        fact("capabilities", capability_summary()),
     ];
     for kind in [Kind::User, Kind::Pid, Kind::Time] {
         let own = kind.is_initial().map(|initial| if initial { "initial" } else { "separate" });
         facts.push(fact(format!("{} namespace", kind.name()), own.map(str::to_owned)));
     }
-    facts.push(fact("clock", clock()));
-    facts.push(fact("seccomp", seccomp()));
+    facts.push(fact("clock", clock_state()));
+    facts.push(fact("seccomp", seccomp_state()));
     for (name, path) in [
         ("kernel.unprivileged_bpf_disabled", "/proc/sys/kernel/unprivileged_bpf_disabled"),
         ("kernel.perf_event_paranoid", "/proc/sys/kernel/perf_event_paranoid"),
@@ -46,13 +46,13 @@ pub(super) fn machine() -> Vec<Fact> {
         facts.push(fact(name, setting(path)));
     }
     facts.push(fact("lockdown", lockdown()));
-    facts.push(fact("locked memory", memory()));
-    facts.push(fact("cgroups", cgroups().map(str::to_owned)));
+    facts.push(fact("locked memory", locked_memory_limit()));
+    facts.push(fact("cgroups", cgroup_version().map(str::to_owned)));
     facts
 }
 
 /// Version of the cgroup hierarchy visible here, from which CPU limits are read.
-fn cgroups() -> Option<&'static str> {
+fn cgroup_version() -> Option<&'static str> {
     let there = |file: &str| std::path::Path::new("/sys/fs/cgroup").join(file).exists();
     if there("cgroup.controllers") {
         return Some("version 2");
@@ -60,7 +60,7 @@ fn cgroups() -> Option<&'static str> {
     (there("cpu") || there("cpu,cpuacct")).then_some("version 1")
 }
 
-fn types() -> String {
+fn kernel_types() -> String {
     match Btf::running() {
         Ok(btf) if btf.offsets().sched() => "readable, with the required fields of task_struct".to_owned(),
         Ok(_) => "readable, without the required fields of task_struct".to_owned(),
@@ -68,7 +68,7 @@ fn types() -> String {
     }
 }
 
-fn uprobes() -> String {
+fn uprobe_support() -> String {
     match own_uprobe() {
         Ok(true) => "set on tokengap itself, with one link for multiple probe points".to_owned(),
         Ok(false) => "set on tokengap itself, with one perf event per probe point".to_owned(),
@@ -77,7 +77,7 @@ fn uprobes() -> String {
 }
 
 /// Relevant capabilities: effective ones, and those available only to root here.
-fn capabilities() -> String {
+fn capability_summary() -> String {
     let here = Permissions::here();
     let list = |keep: &dyn Fn(Capability) -> bool| {
         let names: Vec<String> = Capability::ALL.into_iter().filter(|c| keep(*c)).map(|c| c.to_string()).collect();
@@ -89,7 +89,7 @@ fn capabilities() -> String {
     format!("{effective}; root would also have: {bounding}{worth}")
 }
 
-fn clock() -> Option<String> {
+fn clock_state() -> Option<String> {
     let ahead = clock_offset_ns()?;
     Some(if ahead == 0 {
         "CLOCK_MONOTONIC is the kernel's".to_owned()
@@ -98,7 +98,7 @@ fn clock() -> Option<String> {
     })
 }
 
-fn seccomp() -> Option<String> {
+fn seccomp_state() -> Option<String> {
     let tried: Vec<String> = Call::ALL
         .into_iter()
         .map(|call| match call.refusal() {
@@ -115,7 +115,7 @@ fn seccomp() -> Option<String> {
 }
 
 /// Limit of locked memory, which BPF maps count against before Linux 5.11.
-fn memory() -> String {
+fn locked_memory_limit() -> String {
     match getrlimit(Resource::Memlock).current {
         Some(bytes) => format!("{bytes} bytes"),
         None => "unlimited".to_owned(),
@@ -123,7 +123,7 @@ fn memory() -> String {
 }
 
 /// Processes that look like a part of an engine but have no connection to another role.
-pub(super) fn candidates(topology: &Topology) -> Option<Fact> {
+pub(super) fn candidate_fact(topology: &Topology) -> Option<Fact> {
     const SHOWN: usize = 16;
     let pids = topology.candidate_pids();
     let shown: Vec<String> = pids.iter().take(SHOWN).map(u32::to_string).collect();
@@ -133,27 +133,30 @@ pub(super) fn candidates(topology: &Topology) -> Option<Fact> {
 }
 
 /// Facts about this engine.
-pub(super) fn engine(engine: &Engine) -> Vec<Fact> {
+pub(super) fn engine_facts(engine: &Engine) -> Vec<Fact> {
     let mut facts = vec![
-        fact(engine.kind.map_or("engine", |kind| kind.name()), describe(engine.release(), Clone::clone)),
-        fact("mode", describe(engine.settings.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase())),
-        fact("waiter", describe(engine.settings.waiter.as_ref(), |waiter| format!("{waiter:?}").to_lowercase())),
+        fact(engine.kind.map_or("engine", |kind| kind.name()), describe_setting(engine.release(), Clone::clone)),
+        fact("mode", describe_setting(engine.settings.mode.as_ref(), |mode| format!("{mode:?}").to_lowercase())),
+        fact(
+            "waiter",
+            describe_setting(engine.settings.waiter.as_ref(), |waiter| format!("{waiter:?}").to_lowercase()),
+        ),
         fact(
             "event loop turns before a waiter runs",
-            describe(engine.settings.turnaround.as_ref(), ToString::to_string),
+            describe_setting(engine.settings.turnaround.as_ref(), ToString::to_string),
         ),
     ];
     for process in &engine.processes {
         let name = format!("{} {}", process.role.word(), process.id.pid);
-        facts.push(fact(format!("{name}: libzmq"), libzmq(process)));
+        facts.push(fact(format!("{name}: libzmq"), describe_libzmq(process)));
         facts.push(fact(format!("{name}: frames observed by"), observed_by(process)));
-        facts.push(fact(format!("{name}: reported release"), inside(process)));
-        facts.push(fact(format!("{name}: CPU limit"), limit(process)));
+        facts.push(fact(format!("{name}: reported release"), reported_pid(process)));
+        facts.push(fact(format!("{name}: CPU limit"), cpu_limit(process)));
     }
     facts
 }
 
-fn describe<T>(setting: Option<&Setting<T>>, show: impl Fn(&T) -> String) -> Option<String> {
+fn describe_setting<T>(setting: Option<&Setting<T>>, show: impl Fn(&T) -> String) -> Option<String> {
     setting.map(|setting| format!("{} ({})", show(&setting.value), setting.origin))
 }
 
@@ -169,7 +172,7 @@ fn observed_by(process: &Process) -> Option<String> {
     reads.then(|| "socket reads (received frames only)".to_owned())
 }
 
-fn libzmq(process: &Process) -> Option<String> {
+fn describe_libzmq(process: &Process) -> Option<String> {
     let library = process.libzmq.as_ref()?;
     let release = library.release.as_ref().map_or("of unknown release".to_owned(), ToString::to_string);
     let what = match understood(process.id.pid, library) {
@@ -187,12 +190,12 @@ fn libzmq(process: &Process) -> Option<String> {
     Some(format!("{release}, {}: {what}", library.path.display()))
 }
 
-fn inside(process: &Process) -> Option<String> {
+fn reported_pid(process: &Process) -> Option<String> {
     let inner = process.ns_pids.last()?;
     Some(format!("pid {inner}"))
 }
 
-fn limit(process: &Process) -> Option<String> {
+fn cpu_limit(process: &Process) -> Option<String> {
     let sample = Sampler::new(process.id.pid, 0..1).and_then(|mut sampler| sampler.sample()).ok()?;
     sample.throttled_ns.map(|_| "cpu.stat of its cgroup is readable".to_owned())
 }

@@ -1,8 +1,8 @@
 //! `tokengap doctor`: tests what this machine permits, and prints the command that grants the rest.
 
 mod facts;
-mod row;
-mod tried;
+mod rows;
+mod trial;
 
 use std::fmt::Write as _;
 use std::process::ExitCode;
@@ -59,40 +59,40 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let diagnosis = diagnose(watcher, engine, args.attach);
     let json = || serde_json::to_string_pretty(&diagnosis).map(|json| json + "\n");
-    let text = if args.json { json()? } else { text(&diagnosis) };
-    output::write(None, &text, app::form(args.json), false)?;
-    let well = diagnosis.features.iter().all(|row| row.state == State::Works);
-    Ok(ExitCode::from(u8::from(!well)))
+    let text = if args.json { json()? } else { diagnosis_text(&diagnosis) };
+    output::write_result(None, &text, app::form(args.json), false)?;
+    let all_work = diagnosis.features.iter().all(|row| row.state == State::Works);
+    Ok(ExitCode::from(u8::from(!all_work)))
 }
 
 fn diagnose(watcher: Watcher, engine: Option<Engine>, attach: bool) -> Diagnosis {
-    let mut facts = facts::machine();
-    facts.extend(engine.iter().flat_map(facts::engine));
-    facts.extend(facts::candidates(watcher.topology()));
-    let mut features = vec![row::engine(engine.as_ref(), watcher.topology())];
+    let mut facts = facts::machine_facts();
+    facts.extend(engine.iter().flat_map(facts::engine_facts));
+    facts.extend(facts::candidate_fact(watcher.topology()));
+    let mut features = vec![rows::engine_row(engine.as_ref(), watcher.topology())];
     let pids = engine.as_ref().map(|engine| {
         let mut pids: Vec<u32> = engine.processes.iter().map(|process| process.id.pid).collect();
         pids.sort_unstable();
         pids
     });
-    features.extend(engine.as_ref().map(row::thread_times));
+    features.extend(engine.as_ref().map(rows::thread_times_row));
     match engine {
         Some(engine) if attach => {
             let seen = engine.clone();
-            features.extend(tried::on_engine(watcher, engine));
-            features.push(row::splice(&seen));
+            features.extend(trial::try_on_engine(watcher, engine));
+            features.push(rows::splice_row(&seen));
         }
-        _ => features.extend(tried::on_ourselves()),
+        _ => features.extend(trial::try_on_tokengap()),
     }
-    features.extend([row::tap(), row::recording()]);
+    features.extend([rows::tap_row(), rows::recording_row()]);
     Diagnosis { schema: "tokengap.doctor/1", place: Place::here().word(), pids, features, facts }
 }
 
-const NAME: usize = 14;
-const STATE: usize = 9;
+const NAME_WIDTH: usize = 14;
+const STATE_WIDTH: usize = 9;
 
 /// Table of features, then each reason once with its fix, then the facts.
-fn text(diagnosis: &Diagnosis) -> String {
+fn diagnosis_text(diagnosis: &Diagnosis) -> String {
     let mut out = format!("tokengap {} {}", env!("CARGO_PKG_VERSION"), Place::here().words());
     match &diagnosis.pids {
         Some(pids) => {
@@ -102,7 +102,7 @@ fn text(diagnosis: &Diagnosis) -> String {
         None => out.push_str(", without an engine\n\n"),
     }
     for row in &diagnosis.features {
-        let _ = writeln!(out, "{:NAME$} {:STATE$} {}", row.name, row.state.word(), line(&row.tried));
+        let _ = writeln!(out, "{:NAME_WIDTH$} {:STATE_WIDTH$} {}", row.name, row.state.word(), line(&row.tried));
     }
     let mut printed: Vec<&Reason> = Vec::new();
     for row in diagnosis.features.iter().filter(|row| row.state != State::Works) {

@@ -20,7 +20,7 @@ use trace::Config;
 use tui::{RunView, Screen};
 
 use self::pod::Pod;
-use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, duration, size};
+use crate::args::{LimitArgs, OutcomeArgs, ReportArgs, ScreenArgs, parse_duration, parse_size};
 use crate::headless::Progress;
 use crate::{app, confinement, named_file, output};
 
@@ -33,7 +33,7 @@ use crate::{app, confinement, named_file, output};
 )]
 pub(crate) struct Args {
     /// Address of a served run: HOST:PORT. Repeatable.
-    #[arg(value_name = "HOST:PORT", required = true, value_parser = address)]
+    #[arg(value_name = "HOST:PORT", required = true, value_parser = parse_address)]
     addresses: Vec<String>,
 
     /// File with the token of the sources, if they use one.
@@ -44,7 +44,7 @@ pub(crate) struct Args {
     outcome: OutcomeArgs,
 
     /// Stop after this time, for example 5s, 2m or 1h 30m.
-    #[arg(long, value_name = "T", value_parser = duration)]
+    #[arg(long, value_name = "T", value_parser = parse_duration)]
     duration: Option<Duration>,
 
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub(crate) struct Args {
     record: Option<PathBuf>,
 
     /// Maximum size of a recording, for example 500MiB or 2GiB. At the limit, the recording ends.
-    #[arg(long, value_name = "SIZE", value_parser = size, help_heading = "Recording")]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Recording")]
     record_max_size: Option<u64>,
 
     /// Replace files that exist.
@@ -74,12 +74,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let token = args.token_file.as_ref().map(|path| AccessToken::of_file(path, named_file::open(path))).transpose()?;
     let ports = args.addresses.iter().filter_map(|address| address.rsplit_once(':')?.1.parse().ok());
     let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
-    confinement::watching(ports, &[args.record.as_deref(), here]);
+    confinement::confine_watch(ports, &[args.record.as_deref(), here]);
     let source = |address: &String| RemoteOptions { address: address.clone(), token: token.clone() };
     let sources = args.addresses.iter().map(source).collect();
     let screen = if args.outcome.is_headless() { None } else { Some(Screen::open(&args.screen.options())?) };
-    let watched = watch(args, sources, screen)?;
-    let code = conclude(&watched, args.outcome)?;
+    let watched = watch_runs(args, sources, screen)?;
+    let code = print_reports(&watched, args.outcome)?;
     if watched.iter().all(|one| app::saw_nothing(&one.report)) {
         bail!("no traffic was received from {}", args.addresses.join(", "));
     }
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Result of one run.
 #[derive(Serialize)]
-struct Watched {
+struct WatchedRun {
     pod: String,
     endpoint: String,
     /// State of the connection at the end.
@@ -105,13 +105,13 @@ struct Watched {
 const SCHEMA: &str = "tokengap.watch/1";
 
 #[derive(Serialize)]
-struct All<'a> {
+struct WatchReport<'a> {
     schema: &'static str,
-    pods: &'a [Watched],
+    pods: &'a [WatchedRun],
 }
 
 /// Watches until the user quits, `--duration` is over, a signal arrives or, without a screen, every source has ended.
-fn watch(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) -> anyhow::Result<Vec<Watched>> {
+fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) -> anyhow::Result<Vec<WatchedRun>> {
     let signals = Signals::install()?;
     let remotes = RemoteRun::start(sources)?;
     let several = remotes.len() > 1;
@@ -148,14 +148,14 @@ fn watch(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) -> an
 }
 
 /// Prints the reports and returns the exit code for `--fail-on` over all of them.
-fn conclude(watched: &[Watched], outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
+fn print_reports(watched: &[WatchedRun], outcome: OutcomeArgs) -> anyhow::Result<ExitCode> {
     if let [one] = watched {
-        return app::conclude(&one.report, outcome);
+        return app::print_report(&one.report, outcome);
     }
     let mut out = output::stdout(app::form(outcome.json));
     if outcome.json {
         let (schema, pods) = (SCHEMA, watched);
-        serde_json::to_writer(&mut out, &All { schema, pods }).map_err(std::io::Error::from)?;
+        serde_json::to_writer(&mut out, &WatchReport { schema, pods }).map_err(std::io::Error::from)?;
         writeln!(out)?;
     } else {
         for one in watched {
@@ -166,11 +166,11 @@ fn conclude(watched: &[Watched], outcome: OutcomeArgs) -> anyhow::Result<ExitCod
     }
     out.flush()?;
     let worst = watched.iter().filter_map(|one| one.report.worst()).max();
-    Ok(app::verdict(worst, outcome.fail_on))
+    Ok(app::exit_code(worst, outcome.fail_on))
 }
 
 /// Parses `HOST:PORT`, also as a URL.
-fn address(text: &str) -> Result<String, String> {
+fn parse_address(text: &str) -> Result<String, String> {
     let hint = "expected an address like 127.0.0.1:9464";
     if text.starts_with("https://") {
         return Err("tokengap serves http only: forward the port with SSH or kubectl, and watch 127.0.0.1:PORT".into());
@@ -191,11 +191,11 @@ mod tests {
 
     #[test]
     fn addresses_have_a_host_and_a_port() {
-        assert_eq!(address("pod-7.ns:9464").as_deref(), Ok("pod-7.ns:9464"));
-        assert_eq!(address("[::1]:9464").as_deref(), Ok("[::1]:9464"));
-        assert_eq!(address("http://127.0.0.1:9464/").as_deref(), Ok("127.0.0.1:9464"));
+        assert_eq!(parse_address("pod-7.ns:9464").as_deref(), Ok("pod-7.ns:9464"));
+        assert_eq!(parse_address("[::1]:9464").as_deref(), Ok("[::1]:9464"));
+        assert_eq!(parse_address("http://127.0.0.1:9464/").as_deref(), Ok("127.0.0.1:9464"));
         for wrong in ["", "pod-7", "9464", ":9464", "pod-7:0", "pod-7:x", "tcp://pod-7:9464", "https://pod-7:9464"] {
-            assert!(address(wrong).is_err(), "{wrong}");
+            assert!(parse_address(wrong).is_err(), "{wrong}");
         }
     }
 }

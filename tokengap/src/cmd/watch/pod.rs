@@ -18,7 +18,7 @@ use trace::{Analysis, ReportInput, words};
 use tui::Screen;
 use tui::pods::{Brief, Link, PodLine};
 
-use super::{Args, Watched};
+use super::{Args, WatchedRun};
 use crate::app;
 
 /// Interval of connection checks and updates of the run list.
@@ -26,7 +26,7 @@ const UPDATE_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum number of sections per source and turn, so that other sources and keys get their turn.
 const SECTIONS_A_TURN: usize = 8;
 /// Time without a section until a source counts as silent. Sources send ten a second.
-const SILENT: Duration = Duration::from_secs(3);
+const SILENT_AFTER: Duration = Duration::from_secs(3);
 
 /// A run observed by another process.
 pub(super) struct Pod {
@@ -37,7 +37,7 @@ pub(super) struct Pod {
     /// Both clocks of the source at the start of the run.
     anchor: Option<Anchor>,
     /// Problems of the connection, and missed records.
-    own: Vec<String>,
+    problems: Vec<String>,
     reader: BlockReader,
     /// Id of the run; `None` before the first.
     run: Option<u64>,
@@ -46,7 +46,7 @@ pub(super) struct Pod {
     last_section: Instant,
     next_update: Instant,
     /// Reason for a missing connection.
-    why: String,
+    down_reason: String,
     /// The analysis failed, so the run is not followed any further.
     is_broken: bool,
     stopped: bool,
@@ -68,7 +68,7 @@ impl About for Pod {
 
     fn degraded(&self) -> Vec<String> {
         let from_source = self.closing.degraded.iter().map(words::of_json);
-        self.own.iter().cloned().chain(from_source).chain(self.late_start()).collect()
+        self.problems.iter().cloned().chain(from_source).chain(self.late_start_note()).collect()
     }
 
     fn closing(&self) -> Option<&ReportInput> {
@@ -90,8 +90,8 @@ impl Source for Pod {
             match self.remote.poll() {
                 None => break,
                 Some(RemoteEvent::Up(host)) => self.rename(host),
-                Some(RemoteEvent::Down(why)) => self.down(why, session),
-                Some(RemoteEvent::Section(section)) => self.process(*section, session),
+                Some(RemoteEvent::Down(why)) => self.connection_lost(why, session),
+                Some(RemoteEvent::Section(section)) => self.process_section(*section, session),
             }
             flow = Flow::Busy;
         }
@@ -100,7 +100,7 @@ impl Source for Pod {
             self.next_update = now + UPDATE_INTERVAL;
             self.update_link(now);
             if let Some((screen, place)) = &self.screen {
-                screen.borrow_mut().set_pod(*place, self.line(now, session.analysis()));
+                screen.borrow_mut().set_pod(*place, self.summary_line(now, session.analysis()));
             }
         }
         match (flow, self.link) {
@@ -128,14 +128,14 @@ impl Pod {
             kind: String::from("watch"),
             closing: ReportInput::default(),
             anchor: None,
-            own: Vec::new(),
+            problems: Vec::new(),
             reader: BlockReader::default(),
             run: None,
             link: Link::default(),
             since: now,
             last_section: now,
             next_update: now,
-            why: String::new(),
+            down_reason: String::new(),
             is_broken: false,
             stopped: false,
             gaps: 0,
@@ -162,22 +162,22 @@ impl Pod {
         }
     }
 
-    fn down(&mut self, why: String, session: &mut Session) {
+    fn connection_lost(&mut self, down_reason: String, session: &mut Session) {
         // After the end of a run, the connection is closed.
         if self.link == Link::Ended {
             return;
         }
-        self.why = why;
+        self.down_reason = down_reason;
         let link = match self.link {
             Link::Live | Link::Silent => Link::Lost,
             link => link,
         };
-        if self.set(link) {
-            session.notify(format!("! {} was lost: {}", self.name, self.why));
+        if self.change_link(link) {
+            session.notify(format!("! {} was lost: {}", self.name, self.down_reason));
         }
     }
 
-    fn set(&mut self, link: Link) -> bool {
+    fn change_link(&mut self, link: Link) -> bool {
         let changed = mem::replace(&mut self.link, link) != link;
         if changed {
             self.since = Instant::now();
@@ -185,25 +185,25 @@ impl Pod {
         changed
     }
 
-    fn process(&mut self, section: StreamSection, session: &mut Session) {
+    fn process_section(&mut self, section: StreamSection, session: &mut Session) {
         self.last_section = Instant::now();
         match section {
             // The same run after a reconnection: known blocks are skipped.
             StreamSection::Header { run, .. } if self.run == Some(run) => {}
             StreamSection::Header { run, header } => self.start_run(run, &header, session),
-            StreamSection::Block(block) => self.block(&block, session),
+            StreamSection::Block(block) => self.process_block(&block, session),
             StreamSection::Status(status) => self.closing = *status,
             StreamSection::End(closing) => {
                 self.closing = *closing;
-                if self.set(Link::Ended) {
+                if self.change_link(Link::Ended) {
                     session.notify(format!("{} has ended", self.name));
                 }
                 return;
             }
         }
-        self.why.clear();
+        self.down_reason.clear();
         if self.link != Link::Ended {
-            self.set(Link::Live);
+            self.change_link(Link::Live);
         }
     }
 
@@ -236,7 +236,7 @@ impl Pod {
         }
     }
 
-    fn block(&mut self, block: &[u8], session: &mut Session) {
+    fn process_block(&mut self, block: &[u8], session: &mut Session) {
         if self.is_broken {
             return;
         }
@@ -260,10 +260,10 @@ impl Pod {
                 self.is_broken = true;
             }
         }
-        self.missed(self.reader.lost() - lost, session);
+        self.note_missed_records(self.reader.lost() - lost, session);
     }
 
-    fn missed(&mut self, records: u64, session: &mut Session) {
+    fn note_missed_records(&mut self, records: u64, session: &mut Session) {
         if records > 0 {
             self.gaps += 1;
             session.notify(format!("! {} records of {} were missed", count(records), self.name));
@@ -272,20 +272,24 @@ impl Pod {
 
     /// Updates the state of the connection.
     fn update_link(&mut self, now: Instant) {
-        if self.link == Link::Live && now - self.last_section >= SILENT {
-            self.set(Link::Silent);
+        if self.link == Link::Live && now - self.last_section >= SILENT_AFTER {
+            self.change_link(Link::Silent);
         }
         let since = duration((now - self.since).as_nanos() as u64);
-        let mut own = Vec::new();
+        let mut problems = Vec::new();
         match self.link {
             Link::Live | Link::Ended => {}
-            Link::Away if self.why.is_empty() => {}
-            Link::Away => own.push(format!("{} has been unreachable for {since}: {}", self.name, self.why)),
-            Link::Silent => own.push(format!("{} has been silent for {since}: its values are that old", self.name)),
-            Link::Lost => own.push(format!("{} was lost {since} ago: {}", self.name, self.why)),
+            Link::Away if self.down_reason.is_empty() => {}
+            Link::Away => {
+                problems.push(format!("{} has been unreachable for {since}: {}", self.name, self.down_reason));
+            }
+            Link::Silent => {
+                problems.push(format!("{} has been silent for {since}: its values are that old", self.name));
+            }
+            Link::Lost => problems.push(format!("{} was lost {since} ago: {}", self.name, self.down_reason)),
         }
         if self.reader.lost() > 0 {
-            own.push(format!(
+            problems.push(format!(
                 "watch: {} records of {} were missed, in {} gaps: lost between the run and this watcher, not in the engine",
                 count(self.reader.lost()),
                 self.name,
@@ -293,7 +297,7 @@ impl Pod {
             ));
         }
         if self.unreadable_blocks > 0 {
-            own.push(format!(
+            problems.push(format!(
                 "watch: {} blocks of {} could not be read, so its numbers are incomplete: {}; use the source's version of tokengap",
                 count(self.unreadable_blocks),
                 self.name,
@@ -301,16 +305,16 @@ impl Pod {
             ));
         }
         if self.is_broken {
-            own.push(format!(
+            problems.push(format!(
                 "watch: the events of {} could not be analysed, so it is no longer followed. Please report this bug.",
                 self.name
             ));
         }
-        self.own = own;
+        self.problems = problems;
     }
 
     /// Note that the run began before the stream.
-    fn late_start(&self) -> Option<String> {
+    fn late_start_note(&self) -> Option<String> {
         let before = self.reader.records_before().filter(|records| *records > 0)?;
         Some(format!(
             "watch: the numbers of {} begin with the stream: {} earlier records are not in them; http://{}/report has the whole run",
@@ -327,12 +331,12 @@ impl Pod {
     }
 
     /// Summary line of the run.
-    fn line(&self, now: Instant, analysis: &Analysis) -> PodLine {
+    fn summary_line(&self, now: Instant, analysis: &Analysis) -> PodLine {
         PodLine {
             name: self.name.clone(),
             link: self.link,
             since_ns: (now - self.since).as_nanos() as u64,
-            why: self.own.first().cloned().unwrap_or_default(),
+            why: self.problems.first().cloned().unwrap_or_default(),
             missed: self.reader.lost(),
             begun_wall_ns: self.begun_wall_ns(analysis),
             brief: Brief::of(analysis),
@@ -344,9 +348,9 @@ impl Pod {
         self.screen = None;
     }
 
-    pub(super) fn finish(mut self, session: Session) -> Watched {
+    pub(super) fn finish(mut self, session: Session) -> WatchedRun {
         self.update_link(Instant::now());
-        Watched {
+        WatchedRun {
             endpoint: self.remote.address().to_owned(),
             state: self.link.word().to_lowercase(),
             records_before: self.reader.records_before(),

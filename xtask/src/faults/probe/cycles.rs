@@ -6,24 +6,24 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use probe_user::Options;
 
-use super::{Checks, Counts, Load, Objects, Pair, attach};
+use super::{Counts, FaultChecks, KernelObjects, Load, Pair, attach};
 
 /// Resources of a process and their allowed growth over all cycles. Memory has allocator slack: a leak of one page a cycle would be 2,000
 /// KiB in 500 cycles.
 const RESOURCES: [(&str, u64); 4] = [("open files", 0), ("threads", 0), ("mappings", 19), ("KiB", 1_499)];
 
 /// Repeated attach, observe and detach. Neither side may leak resources.
-pub(super) fn run(long: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
+pub(super) fn run(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     let cycles = if long { 500 } else { 50 };
     let load = Load { rate: 2_000, sizes: "small", ..Load::STEADY };
     let mut pair = Pair::start(load, endpoint)?;
     pair.sender.go()?;
     let own = std::process::id();
     let mut before = Vec::new();
-    let (mut counts, mut objects, mut blind) = (Counts::default(), Objects::default(), 0);
+    let (mut counts, mut objects, mut blind) = (Counts::default(), KernelObjects::default(), 0);
     for cycle in 0..cycles {
         let mut probe = attach(&pair.pids(), Options::default())?;
-        objects.add(own)?;
+        objects.add_held_by(own)?;
         let mut this = Counts::default();
         this.read_for(&mut probe, Duration::from_millis(40))?;
         // Wait for traffic: on a busy machine the peers may not have run.
@@ -61,7 +61,7 @@ pub(super) fn run(long: bool, endpoint: &str, checks: &mut Checks) -> Result<()>
 }
 
 /// Two probes on the same processes: each observes everything, and detaching one does not affect the other.
-pub(super) fn together(long: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
+pub(super) fn together(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     let load = Load {
         count: if long { 50_000 } else { 2_500 },
         connections: 2,

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use probe_user::{Capture, Loss, Observation, Options, Probe, Target};
 
-use super::Checks;
-use super::kernel::Objects;
+use super::FaultChecks;
+use super::kernel::KernelObjects;
 use super::peers::{Load, Pair, Peer};
 
 /// Name, description, and the function. Its first argument asks for an overnight load, the second is the endpoint to use.
-type Fault = (&'static str, &'static str, fn(bool, &str, &mut Checks) -> Result<()>);
+type Fault = (&'static str, &'static str, fn(bool, &str, &mut FaultChecks) -> Result<()>);
 
 /// All faults, in the order of the table.
 pub(super) const FAULTS: &[Fault] = &[
@@ -81,7 +81,7 @@ impl Counts {
 }
 
 /// A full ring buffer: every dropped record is counted, and later messages are reported again.
-fn overflow(long: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
+fn overflow(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     let load = Load { count: if long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..Load::STEADY };
     let wanted = u64::from(load.count * load.connections);
     // Exactly one record per message on either side.

@@ -9,19 +9,19 @@ use anyhow::{Context, Result};
 use probe_user::{Options, Probe, Target};
 use rustix::process::Signal;
 
-use super::{CAPTURE, Checks, Counts, Load, Objects, Pair, Peer, attach};
+use super::{CAPTURE, Counts, FaultChecks, KernelObjects, Load, Pair, Peer, attach};
 
 /// A load with a known count, so that every record can be accounted for.
 const COUNTED: Load = Load { count: 2_000, connections: 2, rate: 4_000, sizes: "small", ..Load::STEADY };
 
 /// Kills a sender at varying times during attach while the same probe observes the receiver throughout.
-pub(super) fn dies(long: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
+pub(super) fn dies(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     let rounds = if long { 100 } else { 10 };
     let endless = Load { count: 0, ..COUNTED };
     let mut pair = Pair::start(endless, endpoint)?;
     pair.sender.go()?;
     let own = std::process::id();
-    let (mut objects, mut counts, mut refused) = (Objects::default(), Counts::default(), 0);
+    let (mut objects, mut counts, mut refused) = (KernelObjects::default(), Counts::default(), 0);
     let mut probe = attach(&[pair.receiver.pid()], Options::default())?;
     for round in 0..rounds {
         let mut victim = Peer::sender(endpoint, Load { first: 100 + round * 10, ..endless })?;
@@ -35,7 +35,7 @@ pub(super) fn dies(long: bool, endpoint: &str, checks: &mut Checks) -> Result<()
         refused += u32::from(probe.add(&[Target { pid, capture: CAPTURE }]).is_err());
         killer.join().expect("the killer thread does not panic");
         counts.read_for(&mut probe, Duration::from_millis(150))?;
-        objects.add(own)?;
+        objects.add_held_by(own)?;
     }
     checks.equal("reported exits and refused attaches", &u64::from(rounds), &(counts.exited + u64::from(refused)));
     checks.holds("the receiver is observed throughout", counts.received > 100);
@@ -47,7 +47,7 @@ pub(super) fn dies(long: bool, endpoint: &str, checks: &mut Checks) -> Result<()
 }
 
 /// A process loses its probes on exec. After a second attach, all its messages are observed.
-pub(super) fn execs(_: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
+pub(super) fn execs(_: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     let mut pair = Pair::start(COUNTED, endpoint)?;
     let mut probe = attach(&pair.pids(), Options::default())?;
     pair.sender.become_another()?;
@@ -63,13 +63,13 @@ pub(super) fn execs(_: bool, endpoint: &str, checks: &mut Checks) -> Result<()> 
 }
 
 /// SIGSTOP before the attach and SIGCONT after it.
-pub(super) fn stopped(_: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
+pub(super) fn stopped(_: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     let set_frozen = |sender: &Peer, freeze| sender.signal(if freeze { Signal::STOP } else { Signal::CONT });
     frozen(&set_frozen, endpoint, checks)
 }
 
 /// Checks that attaching to a frozen process takes no longer than usual, and that its later messages are observed.
-fn frozen(freeze: &dyn Fn(&Peer, bool) -> Result<()>, endpoint: &str, checks: &mut Checks) -> Result<()> {
+fn frozen(freeze: &dyn Fn(&Peer, bool) -> Result<()>, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     let mut pair = Pair::start(COUNTED, endpoint)?;
     freeze(&pair.sender, true)?;
     let begun = Instant::now();
@@ -142,7 +142,7 @@ impl Drop for Freezer {
     }
 }
 
-pub(super) fn in_freezer(_: bool, endpoint: &str, checks: &mut Checks) -> Result<()> {
+pub(super) fn in_freezer(_: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     match Freezer::make() {
         Ok(freezer) => {
             let set_frozen = |sender: &Peer, freeze: bool| {
@@ -159,7 +159,7 @@ pub(super) fn in_freezer(_: bool, endpoint: &str, checks: &mut Checks) -> Result
 }
 
 /// Checks that the probe reports every message of [`COUNTED`] at both ends.
-fn all_reported(probe: &mut Probe, checks: &mut Checks) -> Result<()> {
+fn all_reported(probe: &mut Probe, checks: &mut FaultChecks) -> Result<()> {
     let wanted = u64::from(COUNTED.count * COUNTED.connections);
     let mut counts = Counts::default();
     counts.read_until(probe, |counts| counts.received >= wanted)?;

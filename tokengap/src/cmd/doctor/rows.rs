@@ -15,7 +15,7 @@ use crate::attach::{Reason, Row, State};
 use crate::splice::Located;
 
 /// Tests whether an engine is visible.
-pub(super) fn engine(engine: Option<&Engine>, topology: &Topology) -> Row {
+pub(super) fn engine_row(engine: Option<&Engine>, topology: &Topology) -> Row {
     let mut reasons: Vec<Reason> = topology.blind.iter().map(Reason::from).collect();
     let state = match engine {
         None => State::Missing,
@@ -36,7 +36,7 @@ pub(super) fn engine(engine: Option<&Engine>, topology: &Topology) -> Row {
 }
 
 /// Tests access to the CPU times of threads in `/proc`.
-pub(super) fn thread_times(engine: &Engine) -> Row {
+pub(super) fn thread_times_row(engine: &Engine) -> Row {
     const THREADS: usize = 8;
     let refused = engine.processes.iter().find_map(|process| {
         let sampled = Sampler::new(process.id.pid, 0..THREADS).and_then(|mut sampler| sampler.sample());
@@ -48,7 +48,7 @@ pub(super) fn thread_times(engine: &Engine) -> Row {
 
 /// Tests whether hops can be moved behind the relay: the listeners are known, their folders writable, and a sender's socket can be
 /// borrowed.
-pub(super) fn splice(engine: &Engine) -> Row {
+pub(super) fn splice_row(engine: &Engine) -> Row {
     let opened = Located::find(engine, None).and_then(|located| {
         located.folders().iter().try_for_each(|folder| {
             accessat(CWD, folder.path(), Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS)
@@ -70,7 +70,7 @@ pub(super) fn splice(engine: &Engine) -> Row {
 }
 
 /// Tests listening on a socket, which `tap` and all ports opened by tokengap need.
-pub(super) fn tap() -> Row {
+pub(super) fn tap_row() -> Row {
     let listened = std::net::TcpListener::bind("127.0.0.1:0").map(drop);
     let listened = listened.and_then(|()| {
         let folder = tempfile::tempdir()?;
@@ -84,7 +84,7 @@ pub(super) fn tap() -> Row {
 }
 
 /// Tests whether a recording can be written to the working folder.
-pub(super) fn recording() -> Row {
+pub(super) fn recording_row() -> Row {
     let folder = std::env::current_dir().unwrap_or_default();
     let written = tempfile::tempfile_in(&folder);
     let reason = written.err().map(|error| Reason {

@@ -11,37 +11,37 @@ use probe_user::{Degraded, Feature, Missing, Options, Permissions, Probe, ProbeE
 use crate::attach::{Attach, AttachOptions, PythonOptions, Reason, Row};
 
 /// Allows for the first stack sample of an interpreter, which takes some hundred milliseconds.
-const PATIENCE: Duration = Duration::from_secs(2);
+const MAX_WAIT: Duration = Duration::from_secs(2);
 const HERTZ: u32 = 50;
 /// Bytes copied per message; the content is not used.
-const LITTLE: u32 = 64;
+const CAPTURE_BYTES: u32 = 64;
 
 /// Attaches to this engine as `attach` does.
-pub(super) fn on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
+pub(super) fn try_on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
     let options = AttachOptions {
-        capture: LITTLE,
+        capture: CAPTURE_BYTES,
         egress: true,
         python: PythonOptions::start(HERTZ, false).ok(),
         ..AttachOptions::default()
     };
     match Attach::start(watcher, engine, options) {
-        Ok(mut attach) => attach.outcomes(PATIENCE),
+        Ok(mut attach) => attach.outcomes(MAX_WAIT),
         Err(error) => {
             let reason = match error.downcast_ref::<ProbeError>() {
                 Some(ProbeError::Unavailable(degraded)) => degraded.into(),
                 _ => Reason::new(&format_args!("{error:#}")),
             };
-            refused(&reason, "attach to the engine's processes")
+            refused_rows(&reason, "attach to the engine's processes")
         }
     }
 }
 
 /// Tests the global parts and a uprobe on this program. Reading another process may need more privileges.
-pub(super) fn on_ourselves() -> Vec<Row> {
+pub(super) fn try_on_tokengap() -> Vec<Row> {
     let mut probe = match Probe::attach(&[], Options::default()) {
         Ok(probe) => probe,
-        Err(ProbeError::Unavailable(degraded)) => return refused(&(&degraded).into(), "an empty probe"),
-        Err(error) => return refused(&Reason::new(&error), "an empty probe"),
+        Err(ProbeError::Unavailable(degraded)) => return refused_rows(&(&degraded).into(), "an empty probe"),
+        Err(error) => return refused_rows(&Reason::new(&error), "an empty probe"),
     };
     let serves = Serves { written: CAPTURE, ..Serves::default() };
     let served = probe.serve(std::process::id(), serves);
@@ -78,7 +78,7 @@ pub(super) fn on_ourselves() -> Vec<Row> {
     Feature::ALL.into_iter().map(row).collect()
 }
 
-fn refused(reason: &Reason, tried: &str) -> Vec<Row> {
+fn refused_rows(reason: &Reason, tried: &str) -> Vec<Row> {
     let row = |feature: Feature| Row::of(feature.name(), tried, [reason.clone()]);
     Feature::ALL.into_iter().map(row).collect()
 }
