@@ -1,5 +1,6 @@
 //! The tap as a source: the relay's observations, decoded into events.
 
+mod source;
 mod tapped;
 
 use std::collections::HashMap;
@@ -17,6 +18,8 @@ use zmq_tap::relay::{
     RelayError, Signal, Stats, Unread,
 };
 
+pub(crate) use source::completed;
+pub use source::{TapSource, lower_priority};
 use tapped::Tapped;
 
 /// A pair of endpoints, with advance knowledge of the hop between them.

@@ -33,14 +33,6 @@ fn advice(refused: &Error) -> Option<&'static str> {
     })
 }
 
-/// Error for a flag whose cargo feature this build lacks.
-pub(crate) fn missing_feature(feature: &str) -> String {
-    format!(
-        "this tokengap was built without the cargo feature `{feature}`; install a package, or build with `cargo install --path tokengap \
-         --features {feature}`"
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use anyhow::Context as _;

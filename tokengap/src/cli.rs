@@ -10,8 +10,6 @@ use tui::theme::Palette;
 
 use crate::cmd;
 use crate::config::closest;
-#[cfg(target_os = "linux")]
-use crate::guard;
 
 /// Shows where an LLM server's tokens wait between the scheduler and the client, and which ones never arrive.
 #[derive(Parser)]
@@ -114,7 +112,7 @@ commands! {
     #[cfg(target_os = "linux")]
     Splice(cmd::splice),
     #[cfg(target_os = "linux")]
-    Guard(guard),
+    Guard(cmd::guard),
     #[cfg(target_os = "linux")]
     Broker(cmd::broker),
     #[cfg(all(target_os = "linux", feature = "python-stacks"))]

@@ -8,13 +8,9 @@
 #[macro_use]
 mod log;
 
-#[cfg(target_os = "linux")]
-mod account;
 mod advice;
 mod app;
 mod args;
-#[cfg(target_os = "linux")]
-mod attach;
 #[cfg(target_os = "linux")]
 mod broker;
 mod cli;
@@ -22,30 +18,12 @@ mod cmd;
 mod config;
 #[cfg(target_os = "linux")]
 mod confinement;
-#[cfg(target_os = "linux")]
-mod demo;
 #[cfg(all(test, target_os = "linux"))]
 mod documents;
-#[cfg(target_os = "linux")]
-mod guard;
 mod headless;
 mod named_file;
-#[cfg(target_os = "linux")]
-mod open_files;
 mod output;
 mod progress;
-#[cfg(target_os = "linux")]
-#[allow(clippy::disallowed_methods, reason = "files of the kernel only: /proc/PID/status and comm")]
-mod run;
-#[cfg(target_os = "linux")]
-#[allow(clippy::disallowed_methods, reason = "files of the kernel only: /proc/PID/task/TID/status")]
-mod splice;
-#[cfg(all(target_os = "linux", feature = "python-stacks"))]
-mod stacks;
-#[cfg(target_os = "linux")]
-mod tap;
-#[cfg(target_os = "linux")]
-mod tokenizer;
 
 #[cfg(target_os = "linux")]
 use std::io::IsTerminal;

@@ -82,6 +82,14 @@ pub fn plural(n: u64, noun: &str) -> String {
     format!("{} {noun}{}", count(n), if n == 1 { "" } else { "s" })
 }
 
+/// Error for a flag whose cargo feature this build lacks.
+pub fn missing_feature(feature: &str) -> String {
+    format!(
+        "this tokengap was built without the cargo feature `{feature}`; install a package, or build with `cargo install --path tokengap \
+         --features {feature}`"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

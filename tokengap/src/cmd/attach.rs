@@ -10,14 +10,13 @@ use probe_user::{Feature, Options, Permissions};
 
 use session::Signals;
 use session::telemetry::MetricsOptions;
+use sources::attach::{Attach, AttachOptions, Follow, PythonOptions, StartUp, Unattached};
+use sources::{open_files, tokenizer};
 
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
-use crate::attach::{Attach, AttachOptions, Follow, PythonOptions, StartUp, Unattached};
 use crate::cmd::prober;
 use crate::confinement::{self, HelperOptions};
-use crate::open_files;
-use crate::tokenizer;
 
 /// Watch a running engine without touching it: eBPF probes on libzmq show each frame sent, received and processed.
 ///

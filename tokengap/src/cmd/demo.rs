@@ -4,12 +4,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use confine::Work;
+use sources::demo::{Demo, Scenario};
 
 use crate::app;
 use crate::args::LiveArgs;
 use crate::confinement;
-use crate::demo::{Demo, Scenario};
 
 /// Watch a simulated engine with a known fault: no root, no GPU, no SGLang.
 ///
@@ -18,7 +19,7 @@ use crate::demo::{Demo, Scenario};
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Scenario to simulate.
-    #[arg(long, value_enum, default_value_t = Scenario::Race)]
+    #[arg(long, value_parser = scenario(), default_value = Scenario::Race.as_str())]
     scenario: Scenario,
 
     /// Seed of the random traffic. The same seed produces the same requests.
@@ -35,6 +36,15 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     live: LiveArgs,
+}
+
+/// Parser of `--scenario`: the names of all scenarios.
+fn scenario() -> impl TypedValueParser<Value = Scenario> {
+    let values = Scenario::ALL.iter().map(|scenario| PossibleValue::new(scenario.as_str()).help(scenario.about()));
+    PossibleValuesParser::new(values).map(|name| {
+        let named = Scenario::ALL.iter().copied().find(|scenario| scenario.as_str() == name);
+        named.expect("only names of scenarios are accepted")
+    })
 }
 
 /// Default duration without a terminal, where no key can end the demo.

@@ -12,8 +12,8 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use outputs::export::{self, Format};
 use recording::{Payload, Recording};
+use trace::words::missing_feature;
 
-use crate::advice::missing_feature;
 use crate::args::{OutputArgs, RecordedTokens, to_nanoseconds};
 use crate::progress::Progress;
 use crate::{args, confinement, output};

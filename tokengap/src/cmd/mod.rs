@@ -12,6 +12,8 @@ pub(crate) mod diff;
 pub(crate) mod doctor;
 pub(crate) mod export;
 pub(crate) mod generate;
+#[cfg(target_os = "linux")]
+pub(crate) mod guard;
 pub(crate) mod import;
 #[cfg(target_os = "linux")]
 pub(crate) mod locator;

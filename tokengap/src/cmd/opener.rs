@@ -7,8 +7,9 @@ use anyhow::Context;
 use probe_user::opener::{self, Permitted};
 use rustix::stdio::stdin;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use sources::open_files;
 
-use crate::{confinement, open_files};
+use crate::confinement;
 
 /// Opens files of processes for the process at the other end of its standard input.
 #[derive(clap::Args)]

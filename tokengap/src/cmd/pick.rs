@@ -5,12 +5,10 @@ use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use clap::ValueEnum;
 use probe_user::discover::{self, Engine, Topology, Watcher};
 use session::units::{bytes, duration};
+use sources::demo::Scenario;
 use tui::pick::{Found, Kind, Offer, pick};
-
-use crate::demo::Scenario;
 
 /// Interval between searches for engines and recordings.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -146,17 +144,11 @@ fn recording_offers() -> Vec<Offer> {
 }
 
 fn demo_offers() -> impl Iterator<Item = Offer> {
-    Scenario::value_variants().iter().copied().filter_map(demo_offer)
-}
-
-fn demo_offer(scenario: Scenario) -> Option<Offer> {
-    let value = scenario.to_possible_value()?;
-    let name = value.get_name().to_owned();
-    Some(Offer {
+    Scenario::ALL.iter().map(|scenario| Offer {
         kind: Kind::Demo,
-        note: value.get_help().map(ToString::to_string).unwrap_or_default(),
-        command: vec!["demo".into(), "--scenario".into(), name.clone()],
-        title: name,
+        title: scenario.as_str().to_owned(),
+        note: scenario.about().to_owned(),
+        command: vec!["demo".into(), "--scenario".into(), scenario.as_str().to_owned()],
     })
 }
 

@@ -9,19 +9,18 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use confine::{Capabilities, Work};
-use sources::tap::Tap;
+use sources::account;
+use sources::guard::{Cleanup, Guard};
+use sources::run::{Child, Forwarding, Private, Run};
+use sources::tap::{Tap, lower_priority};
 use zmq_tap::relay::Options;
 
 use session::Signals;
 
-use crate::account;
 use crate::app;
 use crate::args::LiveArgs;
 use crate::confinement;
-use crate::guard::{Cleanup, Guard};
 use crate::output;
-use crate::run::{Child, Forwarding, Private, Run};
-use crate::tap::lower_priority;
 
 /// Start an engine with the relay in place from its first frame. The engine needs no configuration.
 ///
@@ -80,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(source) => source,
         Err(error) => {
             child.ask_to_end();
-            child.exit_code(PATIENCE);
+            child.exit_code(PATIENCE, &app::print_message);
             return Err(error);
         }
     };
@@ -89,7 +88,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     lower_priority();
     let watched = app::run_to_report(source, &args.live, endpoint, &Signals::none());
-    let code = child.exit_code(PATIENCE);
+    let code = child.exit_code(PATIENCE, &app::print_message);
     drop(folder);
     let report = watched?;
     let text = app::report_text(&report, args.live.outcome.json)?;

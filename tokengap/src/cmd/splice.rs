@@ -9,16 +9,17 @@ use confine::{Plan, Work};
 use outputs::report::hostile::{EscapeForm, line};
 use probe_user::discover::RoleSpec;
 use session::Signals;
+use sources::account;
+use sources::guard::Guard;
+use sources::splice::{Located, Movable, Prepared, SETTLE, Splice};
+use sources::tap::lower_priority;
 use zmq_tap::relay::Options;
 use zmq_tap::splice::{Folder, Restored, restore};
 
-use crate::account;
 use crate::args::LiveArgs;
 use crate::cmd::attach::{answer, processes};
+use crate::cmd::guard::describe_restored;
 use crate::confinement;
-use crate::guard::{Guard, describe_restored};
-use crate::splice::{Located, Prepared, SETTLE, Splice};
-use crate::tap::lower_priority;
 use crate::{app, output};
 
 /// Move live ipc hops of a running engine behind the relay, without a restart, and back at the end.
@@ -83,7 +84,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut needs = confinement::live_plan_without_results(Work::Move, &args.live);
     needs.keep |= confinement::probe_capabilities();
     confinement::confine_as(located.account, needs, &args.live)?;
-    let planned = located.movable()?;
+    let Movable { planned, unmovable } = located.movable()?;
+    for left in unmovable {
+        errln!("tokengap: not changed: {left}");
+    }
     let prepared = Prepared::new(engine, planned)?;
     err!("tokengap: sockets to move behind the relay:\n{}", prepared.describe());
     if let Err(why) = &prepared.witness {

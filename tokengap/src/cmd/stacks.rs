@@ -1,10 +1,11 @@
-//! `tokengap stacks`: hidden command, started by [`crate::stacks`].
+//! `tokengap stacks`: hidden command, started by [`sources::stacks`].
 
 use std::process::ExitCode;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use sources::stacks;
 
-use crate::{confinement, stacks};
+use crate::confinement;
 
 /// Reads Python stacks for the process at the other end of its standard input.
 #[derive(clap::Args)]

@@ -4,18 +4,16 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use confine::Work;
-use sources::tap::{Tap, TapHop};
+use sources::tap::{Tap, TapHop, TapSource, lower_priority};
+use sources::{account, open_files};
 use trace::path::Ends;
 use zmq_tap::relay::{Endpoint, Options, Pair};
 
 use session::Signals;
 
-use crate::account;
 use crate::app;
 use crate::args::{LiveArgs, TUNING};
 use crate::confinement;
-use crate::open_files;
-use crate::tap::{TapSource, lower_priority};
 
 /// File descriptors for purposes other than connections: recordings, libraries, the terminal.
 const OTHER_FILES: u64 = 64;

@@ -11,8 +11,8 @@ use outputs::report::hostile::line;
 use probe_user::Place;
 use probe_user::discover::{Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
+use sources::attach::{Reason, Row, State};
 
-use crate::attach::{Reason, Row, State};
 use crate::cmd::attach::{choose, processes, role_spec};
 use crate::{app, output};
 use facts::Fact;

@@ -10,9 +10,8 @@ use probe_user::discover::{Engine, PickError, Topology};
 use probe_user::handoff;
 use probe_user::peers::Holder;
 use rustix::fs::{Access, AtFlags, CWD, accessat};
-
-use crate::attach::{Reason, Row, State};
-use crate::splice::Located;
+use sources::attach::{Reason, Row, State};
+use sources::splice::Located;
 
 /// Tests whether an engine is visible.
 pub(super) fn engine_row(engine: Option<&Engine>, topology: &Topology) -> Row {

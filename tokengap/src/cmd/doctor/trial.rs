@@ -7,8 +7,7 @@ use probe_user::discover::{Engine, Watcher};
 use probe_user::egress::{CAPTURE, Serves};
 use probe_user::empty_probes::own_uprobe;
 use probe_user::{Degraded, Feature, Missing, Options, Permissions, Probe, ProbeError};
-
-use crate::attach::{Attach, AttachOptions, PythonOptions, Reason, Row};
+use sources::attach::{Attach, AttachOptions, PythonOptions, Reason, Row};
 
 /// Allows for the first stack sample of an interpreter, which takes some hundred milliseconds.
 const MAX_WAIT: Duration = Duration::from_secs(2);

@@ -13,7 +13,7 @@ use crate::stacks::{FunctionHits, StackReader, ThreadSamples};
 
 /// Options set by the user, and the process that reads stacks.
 #[derive(Clone, Debug)]
-pub(crate) struct PythonOptions {
+pub struct PythonOptions {
     reader: Arc<StackReader>,
     /// Sample every process of the engine instead of only those that serve clients, and the main process.
     every_role: bool,
@@ -21,17 +21,17 @@ pub(crate) struct PythonOptions {
 
 impl PythonOptions {
     /// Starts the process that reads stacks, before this process gives up the right to start any. Fails in a build that has no sampler.
-    pub(crate) fn start(hertz: u32, every_role: bool) -> anyhow::Result<Self> {
+    pub fn start(hertz: u32, every_role: bool) -> anyhow::Result<Self> {
         Ok(Self { reader: Arc::new(StackReader::start(hertz)?), every_role })
     }
 
     /// Resident memory of the process that reads stacks.
-    pub(crate) fn rss_bytes(&self) -> Option<u64> {
+    pub fn rss_bytes(&self) -> Option<u64> {
         self.reader.rss_bytes()
     }
 
     /// CPU time of the process that reads stacks.
-    pub(crate) fn cpu_ns(&self) -> u64 {
+    pub fn cpu_ns(&self) -> u64 {
         self.reader.cost().cpu_ns
     }
 }

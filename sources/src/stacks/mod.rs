@@ -23,7 +23,7 @@ use trace::SamplingCost;
 
 pub(crate) use message::{FunctionHits, ThreadSamples};
 use message::{ReaderStatus, StackMessage, StackRequest};
-pub(crate) use serve::{serve, supervise};
+pub use serve::{serve, supervise};
 
 /// Maximum number of undelivered thread samples.
 const QUEUE: usize = 4_096;

@@ -1,86 +1,17 @@
-//! Process that outlives tokengap and restores moved sockets if tokengap is killed.
-//!
-//! It waits on a pipe whose other end only tokengap holds, so any death of tokengap wakes it, including SIGKILL.
+//! `tokengap guard`: hidden command, started by [`sources::guard`].
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitCode, Stdio};
+use std::path::PathBuf;
+use std::process::ExitCode;
 
-use anyhow::{Context, bail};
 use confine::{Account, Plan, Work};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use sources::guard::READY;
 use zmq_tap::splice::{Folder, Restored, restore};
 
 use crate::{confinement, output};
-
-/// Message of the guard once it is watching.
-const READY: &[u8] = b"watching\n";
-
-/// Handle of the guard. Drop it after everything has been restored.
-#[derive(Debug)]
-pub(crate) struct Guard {
-    process: Child,
-    pipe: Option<ChildStdin>,
-}
-
-/// Cleanup by the guard of `tokengap run`.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cleanup<'a> {
-    /// Process to wait for.
-    pub(crate) child: u32,
-    /// Folder to remove once `child` has exited.
-    pub(crate) remove: &'a Path,
-}
-
-impl Guard {
-    /// Starts a guard for sockets moved in `folders`, and returns once it is watching. It takes the user and group of `account`.
-    pub(crate) fn start(
-        folders: &[Folder],
-        account: Option<Account>,
-        afterwards: Option<Cleanup<'_>>,
-    ) -> anyhow::Result<Self> {
-        let mut command = Command::new("/proc/self/exe");
-        command.arg("guard");
-        for folder in folders {
-            // By descriptor, because the owner of the folder may exchange it for another.
-            folder.set_inheritable(true).context("cannot pass a folder to the guard")?;
-            command.arg("--folder").arg(folder.path()).arg("--shown").arg(folder.shown(""));
-        }
-        if let Some(Account { user, group }) = account {
-            command.arg("--user").arg(user.to_string()).arg("--group").arg(group.to_string());
-        }
-        if let Some(Cleanup { child, remove }) = afterwards {
-            command.arg("--child").arg(child.to_string()).arg("--remove").arg(remove);
-        }
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let started = command.spawn();
-        for folder in folders {
-            folder.set_inheritable(false).context("cannot take back a folder passed to the guard")?;
-        }
-        let mut process = started.context("cannot start the guard")?;
-        let pipe = process.stdin.take();
-        let mut message = [0; READY.len()];
-        let watches = process.stdout.take().map(|mut out| out.read_exact(&mut message));
-        if !matches!(watches, Some(Ok(()))) || message != READY {
-            let _ = process.kill();
-            let _ = process.wait();
-            bail!("the guard is not running: without it, a crash of tokengap would leave the engine's sockets moved");
-        }
-        Ok(Self { process, pipe })
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        // Without this message, the guard would treat the end of the pipe as a kill.
-        if let Some(mut pipe) = self.pipe.take() {
-            let _ = pipe.write_all(b"done\n");
-        }
-        let _ = self.process.wait();
-    }
-}
 
 /// The guard: waits for the end of its standard input, then restores moved sockets.
 #[derive(clap::Args)]

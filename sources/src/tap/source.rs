@@ -3,12 +3,13 @@
 use probe_user::discover::Engine;
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
-use sources::tap::Tap;
 use trace::event::{self, What};
 use trace::{Event, MonoNs};
 
+use super::Tap;
+
 /// The relay as a source.
-pub(crate) struct TapSource {
+pub struct TapSource {
     tap: Tap,
     stopping: bool,
     /// The engine behind the relay, if its processes are known, and whether it was reported.
@@ -16,16 +17,18 @@ pub(crate) struct TapSource {
 }
 
 impl TapSource {
-    pub(crate) fn new(tap: Tap) -> Self {
+    /// A source of the events of this relay.
+    pub fn new(tap: Tap) -> Self {
         Self { tap, stopping: false, engine: None }
     }
 
     /// Reports the properties of this engine, and completes those found in frames.
-    pub(crate) fn set_engine(&mut self, engine: Engine) {
+    pub fn set_engine(&mut self, engine: Engine) {
         self.engine = Some((engine, false));
     }
 
-    pub(crate) fn tap_mut(&mut self) -> &mut Tap {
+    /// The relay.
+    pub fn tap_mut(&mut self) -> &mut Tap {
         &mut self.tap
     }
 }
@@ -96,7 +99,7 @@ impl LiveSource for TapSource {
 }
 
 /// Lowers the priority of this thread, which decodes, so that the relay's thread is scheduled first.
-pub(crate) fn lower_priority() {
+pub fn lower_priority() {
     if let Err(error) = zmq_tap::relay::lower_priority() {
         tracing::info!("cannot lower the priority of decoding: {error}");
     }

@@ -4,23 +4,23 @@ use anyhow::bail;
 use probe_user::Degraded;
 use probe_user::discover::Process;
 use trace::SamplingCost;
+use trace::words::missing_feature;
 
 use super::lanes::Sink;
-use crate::advice::missing_feature;
 
 #[derive(Clone, Debug)]
-pub(crate) enum PythonOptions {}
+pub enum PythonOptions {}
 
 impl PythonOptions {
-    pub(crate) fn start(_: u32, _: bool) -> anyhow::Result<Self> {
-        bail!("--python-stacks: {}", missing("python-stacks"))
+    pub fn start(_: u32, _: bool) -> anyhow::Result<Self> {
+        bail!("--python-stacks: {}", missing_feature("python-stacks"))
     }
 
-    pub(crate) fn rss_bytes(&self) -> Option<u64> {
+    pub fn rss_bytes(&self) -> Option<u64> {
         match *self {}
     }
 
-    pub(crate) fn cpu_ns(&self) -> u64 {
+    pub fn cpu_ns(&self) -> u64 {
         match *self {}
     }
 }

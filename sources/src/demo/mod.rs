@@ -24,7 +24,6 @@ use std::thread::{self, JoinHandle};
 use anyhow::Context;
 use serde_json::Value;
 use session::{About, Flow, LiveSource};
-use sources::tap::{Tap, TapHop};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use trace::MonoNs;
@@ -33,12 +32,12 @@ use zmq_tap::relay::{Options, Pair};
 
 use join::Join;
 use peers::{Network, Reports, Stage};
-pub(crate) use scenario::Scenario;
+pub use scenario::Scenario;
 use scenario::Script;
 use topology::HopPlan;
 use truth::DemoTruth;
 
-use crate::tap::TapSource;
+use crate::tap::{Tap, TapHop, TapSource};
 
 /// Maximum number of reports per poll. Bounds a poll to some milliseconds, so that ticks and signals are not delayed.
 const REPORTS_A_TURN: usize = 8192;
@@ -46,7 +45,8 @@ const REPORTS_A_TURN: usize = 8192;
 /// A socket address is limited to 108 bytes, of which the demo's part of the path needs about 30.
 const LONGEST_PARENT: usize = 70;
 
-pub(crate) struct Demo {
+/// A running simulation.
+pub struct Demo {
     stage: Stage,
     join: Join,
     announced: bool,
@@ -59,12 +59,7 @@ pub(crate) struct Demo {
 impl Demo {
     /// Creates a private folder for the sockets, starts the relay in it, and starts the peers. The same seed gives the same requests.
     /// `workers` is the number of those that the scenario is about, and `phase` the only phase to run, counted from 1.
-    pub(crate) fn start(
-        scenario: Scenario,
-        seed: u64,
-        workers: Option<u8>,
-        phase: Option<usize>,
-    ) -> anyhow::Result<Self> {
+    pub fn start(scenario: Scenario, seed: u64, workers: Option<u8>, phase: Option<usize>) -> anyhow::Result<Self> {
         let mut script = match workers {
             None => scenario.script(),
             Some(workers) => scenario.with_workers(workers.into()).with_context(|| {
@@ -96,7 +91,7 @@ impl Demo {
     }
 
     /// Ground truth so far; final once [`LiveSource::poll`] has returned [`Flow::Ended`].
-    pub(crate) fn account(&self) -> DemoTruth {
+    pub fn account(&self) -> DemoTruth {
         self.stage.truth()
     }
 

@@ -3,10 +3,10 @@
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Open files of discovery and the probe: one per candidate process, and several per probed one.
-pub(crate) const DISCOVERY: u64 = 65_536;
+pub const DISCOVERY: u64 = 65_536;
 
 /// Raises the soft limit of open files to `wanted`, as far as the hard limit allows.
-pub(crate) fn raise_limit(wanted: u64) {
+pub fn raise_limit(wanted: u64) {
     let now = getrlimit(Resource::Nofile);
     let limit = |max: Option<u64>| max.unwrap_or(u64::MAX);
     let current = if wanted < limit(now.maximum) { Some(wanted) } else { now.maximum };

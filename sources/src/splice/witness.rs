@@ -28,21 +28,21 @@ const MAX_RIDS: usize = 262_144;
 
 /// Results so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Seen {
+pub struct Seen {
     /// Messages passed to libzmq by the senders.
-    pub(crate) sent: u64,
+    pub sent: u64,
     /// Messages received by the receivers.
-    pub(crate) received: u64,
+    pub received: u64,
     /// Requests that started before the last mark and continued after it.
-    pub(crate) crossed: u64,
+    pub crossed: u64,
     /// Messages that could not be decoded or were missed. They lead to no conclusion.
-    pub(crate) unread: u64,
+    pub unread: u64,
     /// Descriptions of counts that do not add up.
-    pub(crate) broken: Vec<String>,
+    pub broken: Vec<String>,
 }
 
 /// The watching thread. Dropping this value ends it.
-pub(crate) struct Witness {
+pub struct Witness {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -56,7 +56,7 @@ struct Shared {
 
 impl Witness {
     /// Starts watching, or returns why that is not possible.
-    pub(crate) fn start(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Result<Self, String> {
+    pub fn start(senders: &BTreeSet<u32>, receivers: &BTreeSet<u32>) -> Result<Self, String> {
         let all: BTreeSet<u32> = senders | receivers;
         let targets: Vec<Target> = all
             .iter()
@@ -87,12 +87,12 @@ impl Witness {
     }
 
     /// Results so far.
-    pub(crate) fn seen(&self) -> Seen {
+    pub fn seen(&self) -> Seen {
         self.shared.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Marks the requests that are live now as those that cross the move.
-    pub(crate) fn mark(&self) {
+    pub fn mark(&self) {
         self.shared.mark.store(true, Ordering::Relaxed);
     }
 }
@@ -254,14 +254,16 @@ const WINDOW: Duration = Duration::from_secs(1);
 
 /// A rate, and how it was measured.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rate {
-    pub(crate) per_second: u64,
-    pub(crate) by: &'static str,
+pub struct Rate {
+    /// Number of messages.
+    pub per_second: u64,
+    /// Method of measurement.
+    pub by: &'static str,
 }
 
 /// Rate counted by the probe. Without a probe, estimated from wake-ups of the senders' I/O threads: about one per message while they keep
 /// up.
-pub(crate) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<Rate> {
+pub(super) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32]) -> Option<Rate> {
     let count = || match witness {
         Some(witness) => Some(witness.seen().sent),
         None => wakeups(engine, senders),

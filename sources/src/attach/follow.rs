@@ -27,7 +27,7 @@ const ALONE: Duration = Duration::from_secs(40);
 const RETRY_DELAY: Duration = Duration::from_secs(15);
 
 /// An engine, across restarts.
-pub(crate) struct Follow {
+pub struct Follow {
     options: AttachOptions,
     state: State,
     /// Without an engine: the probe, whose programs can be loaded only once.
@@ -178,7 +178,8 @@ impl EngineSearch {
 }
 
 impl Follow {
-    pub(crate) fn new(options: AttachOptions) -> Self {
+    /// Begins to look for an engine.
+    pub fn new(options: AttachOptions) -> Self {
         open_files::raise_limit(open_files::DISCOVERY);
         // An error is reported when an engine is there.
         let probe = Probe::attach(&[], options.probe).ok();

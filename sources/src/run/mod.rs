@@ -10,23 +10,22 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
-use sources::tap::{Tap, TapHop};
 use trace::{Event, MonoNs};
 use zmq_tap::relay::{Endpoint, Pair, Signal};
 use zmq_tap::splice::Place;
 
-pub(crate) use child::{Child, Forwarding};
-pub(crate) use folder::Private;
+pub use child::{Child, Forwarding};
+pub use folder::Private;
 use mover::{Mover, MoverEvent};
 
 use crate::guard::Guard;
-use crate::tap::TapSource;
+use crate::tap::{Tap, TapHop, TapSource};
 
 /// Interval of checks whether the child has exited.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A child whose sockets are relayed.
-pub(crate) struct Run {
+pub struct Run {
     tap: TapSource,
     child: Arc<Child>,
     mover: Option<Mover>,
@@ -42,7 +41,7 @@ pub(crate) struct Run {
 
 impl Run {
     /// Watches `folder`, the temporary folder of `child`. `guard` restores moved sockets if this process is killed.
-    pub(crate) fn start(tap: Tap, child: Arc<Child>, folder: &Private, guard: Guard) -> anyhow::Result<Self> {
+    pub fn start(tap: Tap, child: Arc<Child>, folder: &Private, guard: Guard) -> anyhow::Result<Self> {
         let (mover, events) = Mover::start(folder, child.pid())?;
         Ok(Self {
             tap: TapSource::new(tap),

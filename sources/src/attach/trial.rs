@@ -7,22 +7,25 @@ use probe_user::{Degraded, Feature};
 use serde::Serialize;
 use session::{About as _, LiveSource as _};
 use trace::event::{Event, What};
+use trace::words::missing_feature;
 
 use super::Attach;
-use crate::advice::missing_feature;
 
 /// Availability of a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum State {
+pub enum State {
+    /// Works for the whole engine.
     Works,
     /// Works for some of the engine's processes.
     Degraded,
+    /// Does not work.
     Missing,
 }
 
 impl State {
-    pub(crate) fn word(self) -> &'static str {
+    /// Name in outputs.
+    pub fn word(self) -> &'static str {
         match self {
             Self::Works => "works",
             Self::Degraded => "degraded",
@@ -38,15 +41,16 @@ impl State {
 
 /// Reason why a feature is unavailable, with its fix, in the wording of attach's `degraded`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Reason {
-    pub(crate) why: String,
+pub struct Reason {
+    /// The cause.
+    pub why: String,
     /// `null` if tokengap knows no fix.
-    pub(crate) fix: Option<String>,
+    pub fix: Option<String>,
 }
 
 impl Reason {
     /// A reason without a known fix.
-    pub(crate) fn new(why: &(impl ToString + ?Sized)) -> Self {
+    pub fn new(why: &(impl ToString + ?Sized)) -> Self {
         let (why, fix) = (why.to_string(), None);
         Self { why, fix }
     }
@@ -66,18 +70,22 @@ impl From<&Blind> for Reason {
     }
 }
 
+/// Result of the test of a feature.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Row {
-    pub(crate) name: &'static str,
-    pub(crate) state: State,
+pub struct Row {
+    /// Name of the feature.
+    pub name: &'static str,
+    /// Whether it works.
+    pub state: State,
     /// Description of the test.
-    pub(crate) tried: String,
-    pub(crate) reasons: Vec<Reason>,
+    pub tried: String,
+    /// Why it does not work, or not everywhere.
+    pub reasons: Vec<Reason>,
 }
 
 impl Row {
     /// A feature that works unless there are reasons why not.
-    pub(crate) fn of(name: &'static str, tried: impl Into<String>, reasons: impl IntoIterator<Item = Reason>) -> Self {
+    pub fn of(name: &'static str, tried: impl Into<String>, reasons: impl IntoIterator<Item = Reason>) -> Self {
         let (tried, reasons) = (tried.into(), reasons.into_iter().collect::<Vec<_>>());
         let state = State::of(reasons.is_empty());
         Self { name, state, tried, reasons }
@@ -94,7 +102,7 @@ pub(super) fn with_remedy(blind: &Blind) -> String {
 
 impl Attach {
     /// Polls the attach for at most `patience` and reports the result per feature. Needs no traffic.
-    pub(crate) fn outcomes(&mut self, patience: Duration) -> Vec<Row> {
+    pub fn outcomes(&mut self, patience: Duration) -> Vec<Row> {
         let (mut queues, until) = (false, Instant::now() + patience);
         loop {
             let mut see = |event: &Event<'_>| queues |= matches!(event.what, What::Queue(_));

@@ -14,16 +14,16 @@ use probe_user::handoff::disconnect;
 use probe_user::peers::{Connection, Holder, Peers, holders, sleeps_in_poll};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
-use sources::tap::{Tap, TapHop};
 use trace::Event;
 use trace::path::Ends;
 use zmq_tap::relay::{Endpoint, Options, Pair, Signal};
 use zmq_tap::splice::Place;
 
 use crate::guard::Guard;
-use crate::tap::TapSource;
-pub(crate) use plan::{Located, Planned};
-pub(crate) use witness::{Rate, Seen, Witness, measure};
+use crate::tap::{Tap, TapHop, TapSource};
+pub use plan::{Located, Movable, Planned};
+use witness::measure;
+pub use witness::{Rate, Seen, Witness};
 
 /// Maximum wait for a sender to pause, and for a cut connection to close.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -34,7 +34,7 @@ const ASLEEP: u32 = 5;
 /// Maximum wait for senders to reconnect.
 const RECONNECT: Duration = Duration::from_secs(5);
 /// Time the witness continues after the move.
-pub(crate) const SETTLE: Duration = Duration::from_secs(1);
+pub const SETTLE: Duration = Duration::from_secs(1);
 
 /// A connection to be moved behind the relay.
 #[derive(Clone, Copy, Debug)]
@@ -44,17 +44,19 @@ struct Live {
 }
 
 /// Planned move with its connections and measurements. Nothing has been changed yet.
-pub(crate) struct Prepared {
+pub struct Prepared {
     planned: Vec<Planned>,
     live: Vec<Live>,
-    pub(crate) witness: Result<Witness, String>,
-    pub(crate) rate: Option<Rate>,
+    /// Checks the move, or why it cannot be checked.
+    pub witness: Result<Witness, String>,
+    /// Messages per second; `None` if it cannot be measured.
+    pub rate: Option<Rate>,
     engine: Engine,
 }
 
 impl Prepared {
     /// Finds every connection of the planned listeners and measures the message rate.
-    pub(crate) fn new(engine: &Engine, planned: Vec<Planned>) -> anyhow::Result<Self> {
+    pub fn new(engine: &Engine, planned: Vec<Planned>) -> anyhow::Result<Self> {
         let mut live = Vec::new();
         for one in &planned {
             let found = Peers::of(one.receiver)
@@ -84,7 +86,7 @@ impl Prepared {
     }
 
     /// Describes the planned move.
-    pub(crate) fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let receivers = self.planned.iter().map(|one| {
             format!("  {}  {}, received by process {}\n", line(&one.title()), line(&one.endpoint()), one.receiver)
         });
@@ -103,7 +105,7 @@ impl Prepared {
     }
 
     /// Moves everything, or restores everything and returns the reason.
-    pub(crate) fn execute(self, options: &Options, guard: Guard) -> anyhow::Result<Splice> {
+    pub fn execute(self, options: &Options, guard: Guard) -> anyhow::Result<Splice> {
         let mut tap =
             Tap::start(Vec::new(), Options { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
         let mut places = Vec::new();
@@ -210,20 +212,21 @@ enum State {
 }
 
 /// Hops moved behind the relay.
-pub(crate) struct Splice {
+pub struct Splice {
     tap: TapSource,
     places: Vec<Place>,
     moved: Prepared,
     /// Time from cutting the last connection until all had reconnected.
-    pub(crate) outage: Duration,
-    pub(crate) doubts: Vec<String>,
+    pub outage: Duration,
+    /// What may have gone wrong in the move.
+    pub doubts: Vec<String>,
     state: State,
     _guard: Guard,
 }
 
 impl Splice {
     /// Results of the witness, or the reason why there are none.
-    pub(crate) fn seen(&self) -> Result<Seen, &str> {
+    pub fn seen(&self) -> Result<Seen, &str> {
         self.moved.witness.as_ref().map(Witness::seen).map_err(String::as_str)
     }
 

@@ -2,46 +2,49 @@
 
 use std::time::Duration;
 
-use clap::ValueEnum as _;
 use trace::engine::{Mode, Waiter};
+use trace::words::names;
 
 use super::encode::{Engine, Release};
 
 /// Workload of the demo.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Scenario {
-    /// Everything keeps up: scheduler, detokenizer, tokenizer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(missing_docs, reason = "`about` describes them")]
+pub enum Scenario {
     Healthy,
-    /// No detokenizer (--skip-tokenizer-init): the scheduler sends to the tokenizer.
     SkipTokenizer,
-    /// A tokenizer slower than the scheduler: first tokens wait, but nothing is lost.
     Backlog,
-    /// A tokenizer that pauses, and keeps only the last queued chunk: tokens are lost.
     Race,
-    /// The same pauses on a release that merges queued chunks: nothing is lost.
     Merge,
-    /// Alternates between inflated token counts and a tokenizer that cannot keep up.
     Regression,
-    /// Detokenizers behind a router, and tokenizer workers (--workers, default 2).
     Router,
-    /// One detokenizer for several tokenizer workers (--workers, default 4).
     TokenizerWorkers,
-    /// Detokenizers that cannot keep up (--workers, default 4). With 8, their router is the bottleneck. Compare with `tokengap
-    /// diff`.
     Detokenizers,
-    /// Four detokenizers for two tokenizer workers, so two are idle. Some requests change detokenizer midway.
     Uneven,
-    /// Data-parallel schedulers that share one detokenizer (--workers, default 4).
     DataParallel,
-    /// The prefill server of a disaggregated pair: one frame per request, with its first token.
     Prefill,
-    /// The decode server of such a pair: its first frame has the token from prefill.
     Decode,
-    /// Batch requests and parallel sampling (n > 1): one rid per prompt and sample, and one to warm up the cache.
     Sampling,
-    /// vLLM: an engine core, and an API server that pauses. Waiting chunks are merged, and nothing is lost.
     Vllm,
 }
+
+names! { Scenario {
+    Healthy = "healthy",
+    SkipTokenizer = "skip-tokenizer",
+    Backlog = "backlog",
+    Race = "race",
+    Merge = "merge",
+    Regression = "regression",
+    Router = "router",
+    TokenizerWorkers = "tokenizer-workers",
+    Detokenizers = "detokenizers",
+    Uneven = "uneven",
+    DataParallel = "data-parallel",
+    Prefill = "prefill",
+    Decode = "decode",
+    Sampling = "sampling",
+    Vllm = "vllm",
+} }
 
 /// Definition of a scenario.
 #[derive(Clone, Debug)]
@@ -175,9 +178,37 @@ const COSTLY_DELTAS: Phase = Phase { cost: cost(300, 250), ..DELTAS };
 const SMALL_FRAMES: Phase = Phase { cost: cost(60, 20), ..DELTAS };
 
 impl Scenario {
+    /// Description for the help.
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Healthy => "Everything keeps up: scheduler, detokenizer, tokenizer",
+            Self::SkipTokenizer => "No detokenizer (--skip-tokenizer-init): the scheduler sends to the tokenizer",
+            Self::Backlog => "A tokenizer slower than the scheduler: first tokens wait, but nothing is lost",
+            Self::Race => "A tokenizer that pauses, and keeps only the last queued chunk: tokens are lost",
+            Self::Merge => "The same pauses on a release that merges queued chunks: nothing is lost",
+            Self::Regression => "Alternates between inflated token counts and a tokenizer that cannot keep up",
+            Self::Router => "Detokenizers behind a router, and tokenizer workers (--workers, default 2)",
+            Self::TokenizerWorkers => "One detokenizer for several tokenizer workers (--workers, default 4)",
+            Self::Detokenizers => {
+                "Detokenizers that cannot keep up (--workers, default 4). With 8, their router is the bottleneck. Compare with `tokengap diff`"
+            }
+            Self::Uneven => {
+                "Four detokenizers for two tokenizer workers, so two are idle. Some requests change detokenizer midway"
+            }
+            Self::DataParallel => "Data-parallel schedulers that share one detokenizer (--workers, default 4)",
+            Self::Prefill => "The prefill server of a disaggregated pair: one frame per request, with its first token",
+            Self::Decode => "The decode server of such a pair: its first frame has the token from prefill",
+            Self::Sampling => {
+                "Batch requests and parallel sampling (n > 1): one rid per prompt and sample, and one to warm up the cache"
+            }
+            Self::Vllm => {
+                "vLLM: an engine core, and an API server that pauses. Waiting chunks are merged, and nothing is lost"
+            }
+        }
+    }
+
     pub(super) fn script(self) -> Script {
-        let name = self.to_possible_value().map(|value| value.get_name().to_owned());
-        Script { name: name.unwrap_or_default(), ..self.description() }
+        Script { name: self.as_str().to_owned(), ..self.description() }
     }
 
     /// Everything but the name.

@@ -21,11 +21,11 @@ use signal_hook::low_level::siginfo::{Cause, Origin};
 const SIGNALS: [i32; 7] = [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGWINCH];
 
 /// Signals caught for a child. Install before starting it, so that no signal is missed.
-pub(crate) struct Forwarding(SignalsInfo<WithOrigin>);
+pub struct Forwarding(SignalsInfo<WithOrigin>);
 
 impl Forwarding {
     /// Catches the signals. Ignored ones remain ignored, also in the child (`nohup`).
-    pub(crate) fn install() -> anyhow::Result<Self> {
+    pub fn install() -> anyhow::Result<Self> {
         let ignored = ignored();
         let wanted = SIGNALS.iter().filter(|&&signal| ignored & (1 << (signal - 1)) == 0);
         let caught = SignalsInfo::new(wanted.copied()).context("cannot listen for signals")?;
@@ -33,7 +33,7 @@ impl Forwarding {
     }
 
     /// Forwards signals to `child`, except those sent by a terminal, which reach the child as a member of the process group.
-    pub(crate) fn to(mut self, child: &Arc<Child>) -> io::Result<()> {
+    pub fn to(mut self, child: &Arc<Child>) -> io::Result<()> {
         let child = Arc::clone(child);
         thread::Builder::new().name("signals".into()).spawn(move || {
             for Origin { signal, cause, .. } in self.0.forever() {
@@ -56,7 +56,7 @@ fn ignored() -> u64 {
 }
 
 /// The program, during and after its execution.
-pub(crate) struct Child {
+pub struct Child {
     name: String,
     pid: u32,
     process: Mutex<std::process::Child>,
@@ -64,7 +64,7 @@ pub(crate) struct Child {
 
 impl Child {
     /// Starts `command` with `folder` for its temporary files. Its output goes to `output`, or is inherited.
-    pub(crate) fn start(command: &[OsString], folder: &Path, output: Option<File>) -> anyhow::Result<Arc<Self>> {
+    pub fn start(command: &[OsString], folder: &Path, output: Option<File>) -> anyhow::Result<Arc<Self>> {
         let (program, args) = command.split_first().context("no command to run")?;
         let mut process = Command::new(program);
         process.args(args).env("TMPDIR", folder);
@@ -81,17 +81,18 @@ impl Child {
         }))
     }
 
-    pub(crate) fn pid(&self) -> u32 {
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
         self.pid
     }
 
     /// Name and pid of the program, for messages.
-    pub(crate) fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns whether it has exited.
-    pub(crate) fn has_ended(&self) -> bool {
+    pub fn has_ended(&self) -> bool {
         self.status().is_some()
     }
 
@@ -108,13 +109,13 @@ impl Child {
     }
 
     /// Asks it to exit with SIGTERM.
-    pub(crate) fn ask_to_end(&self) {
+    pub fn ask_to_end(&self) {
         self.signal(Signal::TERM);
     }
 
     /// Exit code as reported by a shell: 128 plus the signal number if it was ended by a signal. A child that does not exit within
-    /// `patience` is killed.
-    pub(crate) fn exit_code(&self, patience: Duration) -> u8 {
+    /// `patience` is killed, after a message for `warn`.
+    pub fn exit_code(&self, patience: Duration, warn: &dyn Fn(&str)) -> u8 {
         let until = Instant::now() + patience;
         loop {
             if let Some(status) = self.status() {
@@ -122,7 +123,7 @@ impl Child {
                 return code.and_then(|code| u8::try_from(code).ok()).unwrap_or(u8::MAX);
             }
             if Instant::now() >= until {
-                errln!("tokengap: {} does not exit; killing it", self.name);
+                warn(&format!("{} does not exit; killing it", self.name));
                 self.signal(Signal::KILL);
             }
             thread::sleep(Duration::from_millis(20));
@@ -145,14 +146,15 @@ mod tests {
     #[test]
     fn exit_codes_follow_the_shell_convention() {
         let patience = Duration::from_secs(20);
-        assert_eq!(start("exit 0").exit_code(patience), 0);
-        assert_eq!(start("exit 77").exit_code(patience), 77);
-        assert_eq!(start("kill -9 $$").exit_code(patience), 137);
+        let ignore = |_: &str| ();
+        assert_eq!(start("exit 0").exit_code(patience, &ignore), 0);
+        assert_eq!(start("exit 77").exit_code(patience, &ignore), 77);
+        assert_eq!(start("kill -9 $$").exit_code(patience, &ignore), 137);
         let terminated = start("sleep 20 & wait");
         terminated.ask_to_end();
-        assert_eq!(terminated.exit_code(patience), 143);
+        assert_eq!(terminated.exit_code(patience, &ignore), 143);
         let stubborn = start("trap '' TERM; while :; do sleep 0.1; done");
-        assert_eq!(stubborn.exit_code(Duration::from_millis(100)), 137);
+        assert_eq!(stubborn.exit_code(Duration::from_millis(100), &ignore), 137);
     }
 
     #[test]

@@ -6,33 +6,33 @@ use serde::Serialize;
 
 /// Content of `demo` in the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct DemoTruth {
-    pub(crate) scenario: String,
+pub struct DemoTruth {
+    pub scenario: String,
     /// Seed of the requests.
-    pub(crate) seed: u64,
+    pub seed: u64,
     /// Counts of the peers.
-    pub(crate) truth: Truth,
+    pub truth: Truth,
 }
 
 /// Counts of the peers. Chunks are those sent by the scheduler; dropped and merged ones are disjoint.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(crate) struct Truth {
+pub struct Truth {
     /// Requests with at least one chunk sent by the scheduler.
-    pub(crate) requests: u64,
+    pub requests: u64,
     /// Chunks sent by the scheduler.
-    pub(crate) chunks: u64,
+    pub chunks: u64,
     /// Tokens in these chunks.
-    pub(crate) tokens: u64,
+    pub tokens: u64,
     /// Chunks that a waiter discarded and whose tokens no other chunk contains.
-    pub(crate) chunks_dropped: u64,
+    pub chunks_dropped: u64,
     /// Tokens in the dropped chunks.
-    pub(crate) tokens_lost: u64,
+    pub tokens_lost: u64,
     /// Chunks delivered together with another chunk.
-    pub(crate) chunks_merged: u64,
+    pub chunks_merged: u64,
     /// Requests with a dropped or merged chunk.
-    pub(crate) rids_affected: u64,
+    pub rids_affected: u64,
     /// Count of a client that adds up everything it receives. Exceeds `tokens` if each delivery contains all tokens so far.
-    pub(crate) tokens_claimed: u64,
+    pub tokens_claimed: u64,
 }
 
 /// Shared counts that the peers update.

@@ -16,12 +16,12 @@ const NO_UNUSED_USER: &str =
     "this user namespace has no unused user: run tokengap as the user of the sockets instead of root";
 
 /// User and group of this process.
-pub(crate) fn own_account() -> Account {
+pub fn own_account() -> Account {
     Account { user: rustix::process::geteuid().as_raw(), group: rustix::process::getegid().as_raw() }
 }
 
 /// User and group of process `pid`.
-pub(crate) fn account_of_process(pid: u32) -> anyhow::Result<Account> {
+pub fn account_of_process(pid: u32) -> anyhow::Result<Account> {
     let status = foreign::kernel::read_text(format!("/proc/{pid}/status"));
     let status = status.with_context(|| format!("cannot read the user of process {pid}"))?;
     parse_account(&status).with_context(|| format!("process {pid} runs with the rights of several users"))
@@ -38,7 +38,7 @@ fn parse_account(status: &str) -> Option<Account> {
 }
 
 /// Requires that `pid` has the same mounts and the same root folder as this process.
-pub(crate) fn require_same_files(pid: u32) -> anyhow::Result<()> {
+pub fn require_same_files(pid: u32) -> anyhow::Result<()> {
     let same = || -> io::Result<bool> {
         let mounts = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/mnt"));
         let root = |of: &str| std::fs::metadata(format!("/proc/{of}/root/")).map(|root| (root.dev(), root.ino()));
@@ -58,7 +58,7 @@ pub(crate) fn require_same_files(pid: u32) -> anyhow::Result<()> {
 /// User for a relay between these endpoints that root has started: the owner of the upstreams' sockets, else of the folders of socket files.
 /// Without socket files, a user without any files.
 #[expect(clippy::disallowed_methods, reason = "/etc/passwd, a file of root")]
-pub(crate) fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
+pub fn account_for_endpoints(listens: &[Endpoint], upstreams: &[Endpoint]) -> anyhow::Result<Account> {
     let path_of = |endpoint: &Endpoint| if let Endpoint::Path(path) = endpoint { Some(path.clone()) } else { None };
     let upstream_paths: Vec<_> = upstreams.iter().filter_map(path_of).collect();
     let paths: Vec<_> = listens.iter().filter_map(path_of).chain(upstream_paths.iter().cloned()).collect();

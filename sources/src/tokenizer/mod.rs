@@ -18,10 +18,10 @@ const MAX_JSON_BYTES: usize = 128 << 20;
 type TokenizerResult = Result<Arc<dyn Detokenize>, String>;
 
 /// The thread that reads a tokenizer, which takes up to a second.
-pub(crate) type TokenizerThread = JoinHandle<TokenizerResult>;
+pub type TokenizerThread = JoinHandle<TokenizerResult>;
 
 /// Reads the tokenizer in this file.
-pub(crate) fn read_tokenizer(path: &Path) -> anyhow::Result<Arc<dyn Detokenize>> {
+pub fn read_tokenizer(path: &Path) -> anyhow::Result<Arc<dyn Detokenize>> {
     let json = open_named_regular(path, ExpectedFile::ANY).and_then(|file| file.read(MAX_JSON_BYTES));
     json.map_err(anyhow::Error::from)
         .and_then(|json| parse_json(&json).map_err(|why| anyhow!(why)))
@@ -29,7 +29,7 @@ pub(crate) fn read_tokenizer(path: &Path) -> anyhow::Result<Arc<dyn Detokenize>>
 }
 
 /// Begins to read a `tokenizer.json` on a thread of its own.
-pub(crate) fn start_reading_tokenizer(json: Vec<u8>) -> Option<TokenizerThread> {
+pub fn start_reading_tokenizer(json: Vec<u8>) -> Option<TokenizerThread> {
     let thread = thread::Builder::new().name("tokenizer".to_owned()).spawn(move || parse_json(&json));
     let warn = |error: &_| tracing::warn!("cannot start a thread that reads the tokenizer: {error}");
     thread.inspect_err(warn).ok()
@@ -42,5 +42,5 @@ fn parse_json(json: &[u8]) -> TokenizerResult {
 
 #[cfg(not(feature = "tokenizers"))]
 fn parse_json(_json: &[u8]) -> TokenizerResult {
-    Err(crate::advice::missing_feature("tokenizers"))
+    Err(trace::words::missing_feature("tokenizers"))
 }

@@ -17,24 +17,24 @@ const MOVABLE: &str = "PULL";
 
 /// A listener to be moved.
 #[derive(Clone, Debug)]
-pub(crate) struct Planned {
+pub struct Planned {
     /// Names of the hops that end at it.
     names: Vec<String>,
     /// Path that the engine bound.
-    pub(crate) bound: PathBuf,
+    pub bound: PathBuf,
     /// Pid of the listening process.
-    pub(crate) receiver: u32,
+    pub receiver: u32,
     /// Its folder.
-    pub(crate) folder: Folder,
+    pub folder: Folder,
     /// File name of the socket in the folder.
-    pub(crate) file: String,
+    pub file: String,
     /// The socket file.
-    pub(crate) socket: HeldFile,
+    pub socket: HeldFile,
 }
 
 impl Planned {
     /// Name of the hop; `None` if several hops end at this listener.
-    pub(crate) fn name(&self) -> Option<&str> {
+    pub fn name(&self) -> Option<&str> {
         match self.names.as_slice() {
             [name] => Some(name),
             _ => None,
@@ -42,28 +42,38 @@ impl Planned {
     }
 
     /// Names of all its hops, for display.
-    pub(crate) fn title(&self) -> String {
+    pub fn title(&self) -> String {
         self.names.join(", ")
     }
 
-    pub(crate) fn endpoint(&self) -> String {
+    /// Endpoint that the engine bound.
+    pub fn endpoint(&self) -> String {
         format!("ipc://{}", self.bound.display())
     }
 }
 
 /// Listeners of an engine's token path, with their files. No connection was made.
 #[derive(Debug)]
-pub(crate) struct Located {
+pub struct Located {
     found: Vec<Planned>,
     /// Why other listeners of the engine are not moved.
     left: Vec<String>,
     /// User of the engine's receivers, who owns the sockets.
-    pub(crate) account: Account,
+    pub account: Account,
+}
+
+/// The listeners of [`Located`] that can be moved, and why the others cannot.
+#[derive(Debug)]
+pub struct Movable {
+    /// Those that can be moved.
+    pub planned: Vec<Planned>,
+    /// Why each of the others cannot.
+    pub unmovable: Vec<String>,
 }
 
 impl Located {
     /// Finds the listeners of `engine`'s token path, or only those of hops named `wanted`.
-    pub(crate) fn find(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Self> {
+    pub fn find(engine: &Engine, wanted: Option<&str>) -> anyhow::Result<Self> {
         let mut listeners: BTreeMap<(u32, &str), Vec<String>> = BTreeMap::new();
         let mut left = Vec::new();
         for hop in engine.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
@@ -115,12 +125,12 @@ impl Located {
     }
 
     /// Folders of the sockets.
-    pub(crate) fn folders(&self) -> Vec<Folder> {
+    pub fn folders(&self) -> Vec<Folder> {
         self.found.iter().map(|one| one.folder.clone()).collect()
     }
 
     /// Selects the listeners that can be moved. Connects to each, to read its socket type.
-    pub(crate) fn movable(self) -> anyhow::Result<Vec<Planned>> {
+    pub fn movable(self) -> anyhow::Result<Movable> {
         let Self { found, mut left, .. } = self;
         let mut planned = Vec::new();
         for one in found {
@@ -136,10 +146,7 @@ impl Located {
         if planned.is_empty() {
             return nothing_to_move(&left);
         }
-        for left in left {
-            errln!("tokengap: not changed: {left}");
-        }
-        Ok(planned)
+        Ok(Movable { planned, unmovable: left })
     }
 }
 

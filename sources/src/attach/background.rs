@@ -51,19 +51,20 @@ impl<T: Send + 'static> Background<T> {
 }
 
 /// Start of a run, which a signal or the end of `--duration` interrupts.
-pub(crate) struct StartUp<'a> {
+pub struct StartUp<'a> {
     signals: &'a Signals,
     until: Option<Instant>,
 }
 
 impl<'a> StartUp<'a> {
-    pub(crate) fn new(signals: &'a Signals, duration: Option<Duration>) -> Self {
+    /// A start that begins now.
+    pub fn new(signals: &'a Signals, duration: Option<Duration>) -> Self {
         let until = duration.and_then(|duration| Instant::now().checked_add(duration.saturating_add(START_TIME)));
         Self { signals, until }
     }
 
     /// Waits for the result of this work. `None` if the start was interrupted.
-    pub(crate) fn wait<T: Send + 'static>(
+    pub fn wait<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> anyhow::Result<T> + Send + 'static,
     ) -> anyhow::Result<Option<T>> {
@@ -82,9 +83,9 @@ impl<'a> StartUp<'a> {
 }
 
 /// A run that ended before it observed an engine.
-pub(crate) struct Unattached {
+pub struct Unattached {
     /// What it was doing.
-    pub(crate) unfinished: &'static str,
+    pub unfinished: &'static str,
 }
 
 impl About for Unattached {

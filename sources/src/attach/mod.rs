@@ -39,46 +39,46 @@ use trace::event::{self, Event, Missed, MissedCause, What};
 use trace::{MonoNs, SamplingCost};
 
 use crate::tap::completed;
-pub(crate) use background::{StartUp, Unattached};
+pub use background::{StartUp, Unattached};
 use cpu::CpuWatch;
 use egress::Egress;
-pub(crate) use follow::Follow;
+pub use follow::Follow;
 use lanes::{Lanes, Sink};
 use lookout::{DiscoveryThread, find_ports};
 use newcomers::LateProcesses;
-pub(crate) use python::PythonOptions;
+pub use python::PythonOptions;
 use python::PythonWatch;
 use queues::{QueueProblems, QueueWatch};
 use roles::Roles;
 use sight::Observability;
 use socket_reads::SocketReads;
 use targets::{has_libzmq, observe_inner_servers, speaks_zmq, target, targets, without_libzmq};
-pub(crate) use trial::{Reason, Row, State};
+pub use trial::{Reason, Row, State};
 
 /// Time to read the ring buffer after the end, which a busy engine goes on filling.
 const DRAIN: Duration = Duration::from_millis(500);
 
 /// Options set by the user.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct AttachOptions {
+pub struct AttachOptions {
     /// Processes named by the user, watched regardless of their connections.
-    pub(crate) named: BTreeSet<u32>,
+    pub named: BTreeSet<u32>,
     /// Maximum number of bytes copied per message.
-    pub(crate) capture: u32,
+    pub capture: u32,
     /// Observe writes to clients.
-    pub(crate) egress: bool,
+    pub egress: bool,
     /// Logs of Dynamo workers, in addition to files that receive their standard output and error.
-    pub(crate) logs: Vec<PathBuf>,
+    pub logs: Vec<PathBuf>,
     /// Tokenizer of the model, if the user named one.
-    pub(crate) tokenizer: Option<Arc<dyn Detokenize>>,
+    pub tokenizer: Option<Arc<dyn Detokenize>>,
     /// Limits of the probe.
-    pub(crate) probe: Options,
+    pub probe: Options,
     /// Options for sampling Python stacks, if enabled.
-    pub(crate) python: Option<PythonOptions>,
+    pub python: Option<PythonOptions>,
 }
 
 /// A probe attached to a running engine.
-pub(crate) struct Attach {
+pub struct Attach {
     lookout: DiscoveryThread,
     probe: Probe,
     lanes: Lanes,
@@ -103,7 +103,7 @@ pub(crate) struct Attach {
 
 impl Attach {
     /// Attaches to every process of `engine` on the token path.
-    pub(crate) fn start(watcher: Watcher, engine: Engine, options: AttachOptions) -> anyhow::Result<Self> {
+    pub fn start(watcher: Watcher, engine: Engine, options: AttachOptions) -> anyhow::Result<Self> {
         Self::with(&mut None, watcher, engine, options)
     }
 
@@ -226,7 +226,7 @@ impl Attach {
     }
 
     /// Processes with probes attached, and how their frames are observed; `None` if they are not.
-    pub(crate) fn sides(&self) -> impl Iterator<Item = (&Process, Option<&'static str>)> {
+    pub fn sides(&self) -> impl Iterator<Item = (&Process, Option<&'static str>)> {
         let probed = |process: &&Process| self.probed.contains(&process.id.pid);
         self.engine.processes.iter().filter(probed).map(|process| {
             let pid = process.id.pid;
@@ -247,7 +247,7 @@ impl Attach {
     }
 
     /// Why the frames of no process are observed. `None` if those of one are, and while processes may still load what is probed.
-    pub(crate) fn refusal(&self) -> Option<String> {
+    pub fn refusal(&self) -> Option<String> {
         if self.probed.is_empty() && self.options.named.is_empty() {
             return None;
         }
@@ -279,7 +279,7 @@ impl Attach {
     }
 
     /// Number of processes with probes attached.
-    pub(crate) fn watched(&self) -> usize {
+    pub fn watched(&self) -> usize {
         self.probed.len()
     }
 

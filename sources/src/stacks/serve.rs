@@ -29,7 +29,7 @@ fn socket() -> io::Result<UnixStream> {
 }
 
 /// Starts the reading process, and starts it again if it crashes. Returns once tokengap has ended, or there were too many crashes.
-pub(crate) fn supervise() -> anyhow::Result<()> {
+pub fn supervise() -> anyhow::Result<()> {
     for start in 0..=RESTARTS {
         let mut command = Command::new("/proc/self/exe");
         command.args(["stacks", "--reader"]).stdin(OwnedFd::from(socket()?)).stdout(discarded_output()?);
@@ -60,7 +60,7 @@ fn describe(status: ExitStatus) -> String {
 }
 
 /// The reading process: samples the requested processes until tokengap ends.
-pub(crate) fn serve() -> anyhow::Result<()> {
+pub fn serve() -> anyhow::Result<()> {
     let from = socket()?;
     let (sender, requests) = channel();
     thread::Builder::new().name("requests".into()).spawn(move || {

@@ -10,9 +10,10 @@ use zmq_tap::splice::Folder;
 
 /// A folder that no other user can enter.
 #[derive(Debug)]
-pub(crate) struct Private {
+pub struct Private {
     path: PathBuf,
-    pub(crate) held: Folder,
+    /// The folder, whatever its path leads to later.
+    pub held: Folder,
     /// Removed with its contents when the run is over; `None` for a folder named by the user.
     own: Option<TempDir>,
 }
@@ -20,7 +21,7 @@ pub(crate) struct Private {
 impl Private {
     /// Opens the folder `named`, creating it if missing, and keeps it at the end. Without a name, creates a folder that is removed at the
     /// end.
-    pub(crate) fn open(named: Option<&Path>) -> anyhow::Result<Self> {
+    pub fn open(named: Option<&Path>) -> anyhow::Result<Self> {
         if let Some(path) = named {
             let made = DirBuilder::new().mode(0o700).recursive(true).create(path);
             made.with_context(|| format!("cannot create the folder {}", path.display()))?;
@@ -45,12 +46,13 @@ impl Private {
         Ok(Self { held: open(&path)?, path, own: Some(own) })
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Its path.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns whether it is removed at the end.
-    pub(crate) fn is_own(&self) -> bool {
+    pub fn is_own(&self) -> bool {
         self.own.is_some()
     }
 }
