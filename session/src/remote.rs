@@ -171,7 +171,7 @@ fn explain(error: &hyper::Error) -> anyhow::Error {
     }
 }
 
-async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
+pub(crate) async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
     loop {
         match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await? {
             Ok(frame) => {

@@ -11,6 +11,7 @@ use probe_user::discover::hides_processes;
 use probe_user::examine::filter;
 use probe_user::{Capability, Feature, Permissions, discarded_output, helper, opener_client};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use session::telemetry::receiver_port;
 use zmq_tap::relay::Endpoint;
 
 use crate::args::LiveArgs;
@@ -21,8 +22,6 @@ static IS_DISABLED: AtomicBool = AtomicBool::new(false);
 
 /// Ports below require `CAP_NET_BIND_SERVICE`.
 const FIRST_UNPRIVILEGED_PORT: u16 = 1_024;
-/// Proxy variables, which the OTLP client also reads.
-const PROXY_VARIABLES: [&str; 6] = ["ALL_PROXY", "all_proxy", "HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];
 
 /// Disables the confinement.
 pub(crate) fn disable() {
@@ -74,11 +73,8 @@ pub(crate) fn live_plan_without_results(work: Work, args: &LiveArgs) -> Plan {
     if let Some(address) = args.telemetry.metrics {
         allow_listening(&mut plan, address.port());
     }
-    if let Some(url) = &args.telemetry.otlp {
-        let proxies = PROXY_VARIABLES.iter().filter_map(|name| std::env::var(name).ok());
-        let urls = proxies.chain([url.clone()]);
-        plan.ports.extend(urls.filter_map(|url| port(&url)).map(PortAccess::Connect));
-    }
+    let receiver = args.telemetry.otlp.as_deref().and_then(receiver_port);
+    plan.ports.extend(receiver.map(PortAccess::Connect));
     // A service manager may listen on an abstract socket, whose name starts with `@`.
     let service = std::env::var_os("NOTIFY_SOCKET");
     plan.abstract_sockets = service.is_some_and(|name| name.as_encoded_bytes().starts_with(b"@"));
@@ -355,15 +351,6 @@ fn allow_listening(plan: &mut Plan, port: u16) {
     if (1..FIRST_UNPRIVILEGED_PORT).contains(&port) {
         plan.keep |= Capabilities::NET_BIND_SERVICE;
     }
-}
-
-fn port(url: &str) -> Option<u16> {
-    let url: ureq::http::Uri = url.parse().ok()?;
-    url.port_u16().or(match url.scheme_str() {
-        Some("https") => Some(443),
-        Some(scheme) if scheme.starts_with("socks") => Some(1_080),
-        _ => Some(80),
-    })
 }
 
 /// Drops everything that `plan` does not keep.

@@ -5,13 +5,20 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
+use hyper::client::conn::http1;
+use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
+use hyper::{Request, StatusCode, Uri};
+use hyper_util::rt::TokioIo;
 use outputs::metrics::Pushed;
 use serde_json::Value;
-use ureq::http::StatusCode;
-use ureq::http::header::RETRY_AFTER;
+use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use super::environment::Environment;
+use crate::remote::next_part;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -193,37 +200,73 @@ const LONGEST: Duration = Duration::from_secs(30);
 /// Age at which an unaccepted body is dropped.
 const PATIENCE: Duration = Duration::from_mins(5);
 /// Maximum number of bytes read of a response.
-const ANSWER: u64 = 64 * 1024;
+const MAX_RESPONSE_BYTES: usize = 64 * 1024;
+
+/// Port of the OTLP receiver at `url`.
+pub fn receiver_port(url: &str) -> Option<u16> {
+    let url: Uri = url.parse().ok()?;
+    Some(url.port_u16().unwrap_or(DEFAULT_PORT))
+}
+
+/// Port of URLs without one.
+const DEFAULT_PORT: u16 = 80;
 
 /// Receiver of the bodies.
 pub(super) struct Sender {
-    agent: ureq::Agent,
+    runtime: Runtime,
+    /// Base URL, without a slash at the end.
     url: String,
-    headers: Vec<(String, String)>,
+    /// Host and port.
+    address: String,
+    base_path: String,
+    headers: HeaderMap,
+    timeout: Duration,
+}
+
+/// Response of the receiver to a body.
+struct ReceiverResponse {
+    status: StatusCode,
+    retry_after: Option<Duration>,
+    text: String,
 }
 
 impl Sender {
     /// Creates a sender to the receiver at `url`, given without `/v1/traces`.
     pub(super) fn new(url: &str, environment: &Environment) -> anyhow::Result<Self> {
-        let uri: ureq::http::Uri = url.parse().with_context(|| format!("--otlp {url}: not a URL; {HINT}"))?;
+        let uri: Uri = url.parse().with_context(|| format!("--otlp {url}: not a URL; {HINT}"))?;
         if uri.scheme_str() == Some("https") {
             bail!("--otlp {url}: https is not supported; push to a local collector that forwards over https");
         }
-        if uri.scheme_str() != Some("http") || uri.host().is_none_or(str::is_empty) {
+        let authority = uri.authority().filter(|authority| !authority.host().is_empty());
+        let Some(authority) = authority.filter(|_| uri.scheme_str() == Some("http")) else {
             bail!("--otlp {url}: not an http URL; {HINT}");
+        };
+        if authority.as_str().contains('@') {
+            bail!("--otlp: a URL with credentials is not supported; set OTEL_EXPORTER_OTLP_HEADERS instead");
         }
         if uri.port_u16() == Some(4317) {
             bail!("--otlp {url}: port 4317 is for OTLP over gRPC; tokengap uses OTLP over HTTP, usually on port 4318");
         }
-        let config = ureq::Agent::config_builder()
-            .timeout_global(Some(environment.timeout.unwrap_or(TIMEOUT)))
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .user_agent(concat!("tokengap/", env!("CARGO_PKG_VERSION")));
+        let mut headers = HeaderMap::from_iter([
+            (HOST, HeaderValue::from_str(authority.as_str())?),
+            (USER_AGENT, HeaderValue::from_static(concat!("tokengap/", env!("CARGO_PKG_VERSION")))),
+            (CONTENT_TYPE, HeaderValue::from_static("application/json")),
+            // Bodies are seconds apart, and the receiver may restart between them.
+            (CONNECTION, HeaderValue::from_static("close")),
+        ]);
+        for (name, value) in &environment.headers {
+            let invalid = || format!("OTEL_EXPORTER_OTLP_HEADERS: {name:?} and its value cannot be an HTTP header");
+            let name = HeaderName::from_bytes(name.as_bytes()).with_context(invalid)?;
+            headers.insert(name, HeaderValue::from_str(value).with_context(invalid)?);
+        }
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
         Ok(Self {
-            agent: config.build().new_agent(),
+            runtime: runtime.context("cannot start pushing to the OTLP receiver")?,
             url: url.trim_end_matches('/').to_owned(),
-            headers: environment.headers.clone(),
+            address: format!("{}:{}", authority.host(), authority.port_u16().unwrap_or(DEFAULT_PORT)),
+            base_path: uri.path().trim_end_matches('/').to_owned(),
+            headers,
+            timeout: environment.timeout.unwrap_or(TIMEOUT),
         })
     }
 
@@ -260,21 +303,17 @@ impl Sender {
             Signal::Metrics => "v1/metrics",
         };
         let to = format!("{}/{path}", self.url);
-        let mut request = self.agent.post(&to).header("content-type", "application/json");
-        for (name, value) in &self.headers {
-            request = request.header(name, value);
-        }
-        let sent = request.send(&body.json);
-        let mut response = sent.map_err(|error| (None, format!("{to}: {error}")))?;
-        let status = response.status();
-        let after = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-        let after = after.and_then(|text| retry_after(text, jiff::Timestamp::now()));
-        let answer = response.body_mut().with_config().limit(ANSWER).read_to_string().unwrap_or_default();
+        let response = self.runtime.block_on(async {
+            let late = |_| Err(anyhow!("no response within {} ms", self.timeout.as_millis()));
+            timeout(self.timeout, self.post(path, body)).await.unwrap_or_else(late)
+        });
+        let response = response.map_err(|error| (None, format!("{to}: {error:#}")))?;
+        let ReceiverResponse { status, retry_after, text } = response;
         if status.is_success() {
-            let (rejected, why) = partial_success(&answer);
+            let (rejected, why) = partial_success(&text);
             return Ok((rejected, format!("{to}: {why}")));
         }
-        let first_line: String = answer.lines().next().unwrap_or_default().chars().take(200).collect();
+        let first_line: String = text.lines().next().unwrap_or_default().chars().take(200).collect();
         let why = format!("{to}: {status} {first_line}").trim_end().to_owned();
         // The OTLP specification lists these four as retryable.
         let retryable = [
@@ -283,14 +322,39 @@ impl Sender {
             StatusCode::SERVICE_UNAVAILABLE,
             StatusCode::GATEWAY_TIMEOUT,
         ];
-        if retryable.contains(&status) { Err((after, why)) } else { Ok((body.items, why)) }
+        if retryable.contains(&status) { Err((retry_after, why)) } else { Ok((body.items, why)) }
+    }
+
+    async fn post(&self, path: &str, body: &Body) -> anyhow::Result<ReceiverResponse> {
+        let stream = TcpStream::connect(&self.address).await?;
+        let (mut sender, io) = http1::handshake(TokioIo::new(stream)).await?;
+        let mut connection = JoinSet::new();
+        connection.spawn(io);
+        let json = String::from_utf8_lossy(&body.json).into_owned();
+        let mut request = Request::post(format!("{}/{path}", self.base_path)).body(json)?;
+        *request.headers_mut() = self.headers.clone();
+        let (head, mut rest) = sender.send_request(request).await?.into_parts();
+        let mut text = Vec::new();
+        // The status counts even if the connection ends within the text.
+        while text.len() < MAX_RESPONSE_BYTES
+            && let Some(Ok(part)) = next_part(&mut rest).await
+        {
+            text.extend_from_slice(&part);
+        }
+        text.truncate(MAX_RESPONSE_BYTES);
+        let pause = head.headers.get(RETRY_AFTER).and_then(|value| value.to_str().ok());
+        Ok(ReceiverResponse {
+            status: head.status,
+            retry_after: pause.and_then(|text| parse_retry_after(text, jiff::Timestamp::now())),
+            text: String::from_utf8_lossy(&text).into_owned(),
+        })
     }
 }
 
 const HINT: &str = "expected a URL like http://localhost:4318";
 
 /// Parses seconds or a date.
-fn retry_after(text: &str, now: jiff::Timestamp) -> Option<Duration> {
+fn parse_retry_after(text: &str, now: jiff::Timestamp) -> Option<Duration> {
     if let Ok(seconds) = text.trim().parse() {
         return Some(Duration::from_secs(seconds));
     }
@@ -365,11 +429,11 @@ mod tests {
     #[test]
     fn retry_after_parses_seconds_and_dates() {
         let now: jiff::Timestamp = "2015-10-21T07:28:00Z".parse().expect("a time");
-        assert_eq!(retry_after("7", now), Some(Duration::from_secs(7)));
+        assert_eq!(parse_retry_after("7", now), Some(Duration::from_secs(7)));
         let date = "Wed, 21 Oct 2015 07:28:30 GMT";
-        assert_eq!(retry_after(date, now), Some(Duration::from_secs(30)));
-        assert_eq!(retry_after("Wed, 21 Oct 2015 07:00:00 GMT", now), Some(Duration::ZERO));
-        assert_eq!(retry_after("soon", now), None);
+        assert_eq!(parse_retry_after(date, now), Some(Duration::from_secs(30)));
+        assert_eq!(parse_retry_after("Wed, 21 Oct 2015 07:00:00 GMT", now), Some(Duration::ZERO));
+        assert_eq!(parse_retry_after("soon", now), None);
     }
 
     #[test]
@@ -383,9 +447,20 @@ mod tests {
 
     #[test]
     fn unusable_urls_are_rejected() {
-        for url in ["localhost:4318", "ftp://x", "http://", "http://localhost:4317", "https://x", "not a url"] {
+        for url in [
+            "localhost:4318",
+            "ftp://x",
+            "http://",
+            "http://localhost:4317",
+            "https://x",
+            "not a url",
+            "http://me:secret@x",
+        ] {
             assert!(Sender::new(url, &Environment::default()).is_err(), "{url}");
         }
+        let headers = vec![("a name".to_owned(), String::new())];
+        assert!(Sender::new("http://x", &Environment { headers, ..Environment::default() }).is_err());
+        assert_eq!(["http://x", "http://x:4318/otlp", "not a url"].map(receiver_port), [Some(80), Some(4318), None]);
         assert!(Sender::new("http://collector.example/otlp/", &Environment::default()).is_ok());
     }
 
