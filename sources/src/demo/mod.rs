@@ -77,7 +77,7 @@ impl Demo {
     }
 
     fn play(script: Script, seed: u64, folder: TempDir) -> anyhow::Result<Self> {
-        let stage = Stage::new(script, seed, folder.path(), Reports::new(), Network::Sockets);
+        let stage = Stage::new(script, seed, folder.path(), Reports::new(), Network::sockets());
         let tap = start_tap(&stage.hops, folder.path())?;
         let play = Play::start(&stage)?;
         Ok(Self {

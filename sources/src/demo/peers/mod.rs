@@ -10,7 +10,6 @@ mod requests;
 mod scheduler;
 mod tokenizer;
 mod waiter;
-mod zmtp;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -67,7 +66,7 @@ impl Stage {
         let mut random = Random::new(self.seed);
         let mut inboxes = Vec::with_capacity(self.hops.len());
         for hop in &self.hops {
-            inboxes.push(self.network.bind(hop)?);
+            inboxes.push(self.network.bind(hop).await?);
         }
         // Connect in the order of the path, because reports list hops in this order.
         let mut outlets = Vec::with_capacity(self.script.route.schedulers);

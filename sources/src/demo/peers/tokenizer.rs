@@ -162,7 +162,7 @@ mod tests {
         let phases = Vec::leak(vec![free]);
         let script =
             Script { waiter, waiter_turns: Some(waiter_turns), phases, pauses: false, ..Scenario::Race.script() };
-        let stage = Stage::new(script, 1, Path::new("/demo"), Reports::new(), Network::Sockets);
+        let stage = Stage::new(script, 1, Path::new("/demo"), Reports::new(), Network::sockets());
         let account = stage.account.clone();
         let tokenizer = Tokenizer::new(stage, queued(&account), Random::new(1));
         let all_served = async {
