@@ -19,6 +19,8 @@ use super::text::clean;
 pub(super) const PROBED: usize = 200;
 /// First line of a recording.
 const RECORDING: &[u8] = b"\x89TGAP";
+/// Byte order marks of UTF-16, which PowerShell writes when it redirects to a file.
+const UTF_16: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
 
 pub(super) struct Source {
     pub(super) file: LogFile,
@@ -68,6 +70,9 @@ impl Source {
             let Ok(Some(line)) = lines.next(None) else { break };
             if line.text.starts_with(RECORDING) {
                 return Err(refuse("a recording: `tokengap report` reads it"));
+            }
+            if UTF_16.iter().any(|mark| line.text.starts_with(mark)) {
+                return Err(refuse("UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"));
             }
             if line.text.contains(&0) || line.text.starts_with(&[0x80]) {
                 return Err(refuse("no text"));

@@ -45,6 +45,11 @@ const UNREAD: &[Unread] = &[
     Unread { mark: " TTFT (ms): ", ..BENCHMARK },
     Unread { mark: " ITL (ms): ", ..BENCHMARK },
     Unread { mark: " TPOT (ms): ", ..BENCHMARK },
+    Unread {
+        mark: "\"mean_ttft_ms\": ",
+        name: "a benchmark's results",
+        advice: "they have the client's latencies and no times; `tokengap attach` during a benchmark shows where its requests waited",
+    },
 ];
 const BENCHMARK: Unread = Unread {
     mark: " Serving Benchmark Result ",

@@ -60,6 +60,7 @@ fn requests_without_a_client_that_go_on_are_reported() {
 fn discarded_health_checks_and_aborts_are_harmless() {
     let run = posted("02-zombie-flood/health-checks.log");
     assert_eq!((run.report.findings.len(), run.report.requests.health_checks), (0, 40));
+    assert_eq!(run.report.verdict, "NOTHING OBSERVED: no request is in the log, only 40 health checks");
     let line = |second| {
         format!(
             "[2026-08-30 16:05:{second:02}] Received output for rid='ab' but the state was deleted in TokenizerManager.\n"

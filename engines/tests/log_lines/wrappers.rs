@@ -74,6 +74,7 @@ fn import_wrapped(wrapper: &str) -> Run {
         let whole = wrapper
             .replace("LINE", &line.replace('"', "\\\""))
             .replace("ISO", &iso)
+            .replace("EPOCH_MS", &format!("{at_s}804"))
             .replace("EPOCH_US", &format!("{at_s}804123"))
             .replace("EPOCH_NS", &format!("{at_s}804123000"))
             .replace("EPOCH", &format!("{at_s}.804"));
@@ -105,6 +106,13 @@ fn records_are_found_in_the_structure_of_json_wrappers() {
         r#"ISO stdout F {"levelname":"INFO","message":"LINE"}"#,
         r#"sglang-1  | {"time":"ISO","msg":"LINE"}"#,
         r#"{"log":"{\"ts\":\"ISO\",\"msg\":\"LINE\"}\n","stream":"stderr","time":"2026-11-21T09:00:00Z"}"#,
+        // Splunk, Graylog, CloudWatch, Datadog (JSON and CSV), an RFC 5424 header.
+        r#"{"preview":false,"result":{"_raw":"LINE","_time":"ISO","host":"a"}}"#,
+        r#"{"version":"1.1","host":"a","short_message":"LINE","timestamp":EPOCH,"level":4}"#,
+        r#"{"events":[{"ingestionTime":1795246599000,"message":"LINE","timestamp":EPOCH_MS}],"nextToken":"x"}"#,
+        r#"{"id":"A","attributes":{"service":"s","timestamp":"ISO","message":"LINE","attributes":{}}}"#,
+        r#""ISO","host","service","LINE""#,
+        "<134>1 ISO host sglang 12 - - LINE",
     ] {
         let run = import_wrapped(wrapper);
         assert_eq!((run.report.requests.seen, run.stats.known()), (1, 2), "{wrapper}");
@@ -218,6 +226,10 @@ fn halves_with_different_rids_are_joined_by_their_room() {
     );
     let run = import_text(&text, Options::default()).unwrap();
     assert_eq!((run.report.requests.seen, run.report.requests.finished), (1, 1));
+    // In any order, and with other line ends.
+    let reversed = text.lines().rev().collect::<Vec<_>>().join("\r\n");
+    let run = import_text(reversed, Options::default()).unwrap();
+    assert_eq!((run.report.requests.seen, run.report.requests.finished), (1, 1));
     let other_room = text.replacen("7421", "7422", 1);
     assert_eq!(import_text(&other_room, Options::default()).unwrap().report.requests.seen, 2);
 }
@@ -242,6 +254,28 @@ fn the_offset_of_local_times_follows_from_the_epoch_fields() {
     assert_eq!((both.report.requests.seen, window_ms(&both)), (2, 13_200));
     let alone = import(&[server], Options::default()).unwrap();
     assert_eq!((alone.stats.zone_assumed, alone.stats.zone_derived), (1, 0));
+}
+
+/// Every offset that a host may have, with line ends of either kind.
+#[test]
+fn local_times_of_any_zone_are_read_at_the_offset_of_the_file() {
+    let recorded = std::fs::read_to_string(logs("posted/09-local-time-vs-epoch/requests.log")).unwrap();
+    let local_offset_s = 8 * 3_600;
+    for offset_s in [-25_200, -12_600, 20_700, 34_200, 45_900, 50_400] {
+        for line_end in ["\n", "\r\n"] {
+            let mut text = String::new();
+            for line in recorded.lines() {
+                let (_, rest) = line.split_once("\"timestamp\": \"").unwrap();
+                let (local, rest) = rest.split_once('"').unwrap();
+                let local: jiff::civil::DateTime = local.parse().unwrap();
+                let local = local.saturating_add(jiff::Span::new().seconds(offset_s - local_offset_s));
+                text.push_str(&format!("{{\"timestamp\": \"{local}\"{rest}{line_end}"));
+            }
+            let run = import_text(&text, Options::default()).unwrap();
+            assert_eq!((run.report.requests.seen, window_ms(&run)), (2, 13_200), "{text}");
+            assert_eq!((run.stats.zone_derived, run.stats.zone_assumed), (4, 0), "{text}");
+        }
+    }
 }
 
 #[test]
@@ -279,6 +313,12 @@ fn files_of_other_tools_are_named() {
             import(&[logs("posted/06-other-engines").join(name)], Options::default()).err().unwrap().to_string();
         assert!(error.contains(words), "{name}: {error}");
     }
+    let results = "{\"backend\": \"sglang\", \"mean_ttft_ms\": 120.1, \"ttfts\": [0.1], \"itls\": [[0.01]]}\n";
+    let error = import_text(results, Options::default()).err().unwrap().to_string();
+    assert!(error.starts_with("1 line of a benchmark's results: they have the client's latencies"), "{error}");
+    let utf_16: Vec<u8> = "\u{feff}[2026-11-21".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    let error = import_text(utf_16, Options::default()).err().unwrap().to_string();
+    assert!(error.contains("UTF-16 text: convert it with `iconv"), "{error}");
     let recording = logs("../../../recording/fixtures/2.0-demo-race.tgap");
     let error = import(&[recording], Options::default()).err().unwrap().to_string();
     assert!(error.contains("a recording: `tokengap report` reads it"), "{error}");

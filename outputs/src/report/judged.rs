@@ -12,6 +12,9 @@ use super::Report;
 /// Share of chunks with a known outcome below which losses count as not judged.
 const JUDGED_SHARE: f64 = 0.9;
 
+/// Kind of a source that reads an engine's log.
+const IMPORT: &str = "import";
+
 /// Reason of what no log line shows.
 const OF_LOG: &str = "the log does not show them";
 
@@ -158,7 +161,7 @@ pub(super) fn headline(report: &Report) -> String {
     }
     let responses = report.answers.map_or(0, |answers| answers.seen);
     let seen = match report.requests.seen {
-        0 if responses == 0 => return String::from("NOTHING OBSERVED: no request crossed the watched hops"),
+        0 if responses == 0 => return format!("NOTHING OBSERVED: {}", absence_of_requests(report)),
         0 => plural(responses, "response"),
         requests => plural(requests, "request"),
     };
@@ -170,6 +173,17 @@ pub(super) fn headline(report: &Report) -> String {
         }
         Some(rest) => format!("{} in {seen}; not judged: {rest}", found.to_uppercase()),
     }
+}
+
+/// Says where there was no request.
+fn absence_of_requests(report: &Report) -> String {
+    let health_checks = match report.requests.health_checks {
+        0 => String::new(),
+        checks => format!(", only {}", plural(checks, "health check")),
+    };
+    // An import without stages has neither hops nor a request.
+    let place = if report.source.kind == IMPORT { "is in the log" } else { "crossed the watched hops" };
+    format!("no request {place}{health_checks}")
 }
 
 /// Kinds of faults that were not judged, those with one reason together; `None` if all were judged.
