@@ -73,7 +73,7 @@ mod tests {
             let formats = engine.formats.iter().map(|format| format.engine);
             let facts = engine.facts.iter().map(|facts| facts.name());
             // A log without readable lines names no engine.
-            let log = Some(engine.log_lines.name()).filter(|name| !name.is_empty());
+            let log = Some(engine.log_lines.engine_name()).filter(|name| !name.is_empty());
             for name in formats.chain(facts).chain([engine.kind.name()]).chain(log) {
                 assert_eq!(name, engine.name);
             }

@@ -1,25 +1,25 @@
 //! Logs of engines that write no time of a request: `import` names them.
 
-use logs::{Form, LogLines, Unread};
+use logs::{LineForm, LogLines, UnreadFileKind};
 
 /// A log without readable lines.
 #[derive(Debug)]
-pub(crate) struct UnreadLog(pub(crate) &'static [Unread]);
+pub(crate) struct UnreadLog(pub(crate) &'static [UnreadFileKind]);
 
 impl LogLines for UnreadLog {
-    fn name(&self) -> &'static str {
+    fn engine_name(&self) -> &'static str {
         ""
     }
 
-    fn summary(&self) -> &'static str {
+    fn forms_summary(&self) -> &'static str {
         ""
     }
 
-    fn forms(&self) -> &'static [Form] {
+    fn line_forms(&self) -> &'static [LineForm] {
         &[]
     }
 
-    fn unread(&self) -> &'static [Unread] {
+    fn unread_file_kinds(&self) -> &'static [UnreadFileKind] {
         self.0
     }
 }

@@ -9,7 +9,7 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
-use logs::{Import, ImportError, Options, Stats};
+use logs::{Import, ImportError, ImportOptions, ImportStats};
 use outputs::report::Report;
 use proptest::prelude::*;
 use tempfile::TempDir;
@@ -23,22 +23,22 @@ fn logs(name: &str) -> PathBuf {
 /// Events, statistics and report of an import.
 struct Run {
     events: Vec<String>,
-    stats: Stats,
+    stats: ImportStats,
     report: Report,
 }
 
-fn import(paths: &[PathBuf], options: Options) -> Result<Run, ImportError> {
+fn import(paths: &[PathBuf], options: ImportOptions) -> Result<Run, ImportError> {
     let mut import = Import::open(paths, engines::LOGS, options)?;
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
     let mut events = Vec::new();
     let mut more = true;
     while more {
-        more = import.next(&mut |event| {
+        more = import.read_some(&mut |event| {
             analysis.apply(event);
             events.push(format!("{event:?}"));
         });
     }
-    import.check()?;
+    import.check_any_recognised()?;
     Ok(Run {
         events,
         stats: import.stats().clone(),
@@ -47,11 +47,11 @@ fn import(paths: &[PathBuf], options: Options) -> Result<Run, ImportError> {
 }
 
 fn of(name: &str) -> Run {
-    import(&[logs(name)], Options::default()).unwrap()
+    import(&[logs(name)], ImportOptions::default()).unwrap()
 }
 
 /// Imports a log with this text.
-fn import_text(text: impl AsRef<[u8]>, options: Options) -> Result<Run, ImportError> {
+fn import_text(text: impl AsRef<[u8]>, options: ImportOptions) -> Result<Run, ImportError> {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.log");
     fs::write(&path, text).unwrap();
@@ -128,7 +128,7 @@ fn prompts_and_outputs_are_never_copied() {
         assert!(!all.contains("must not be copied") && !all.contains("a prompt"), "{name}");
     }
     let prompt = "2026-01-18 07:55:00 INFO rid=ab12 prompt: tell me a secret\n";
-    let error = import_text(prompt, Options::default()).err().unwrap().to_string();
+    let error = import_text(prompt, ImportOptions::default()).err().unwrap().to_string();
     assert!(error.contains("1 line in 1 file and none of a known form"), "{error}");
     assert!(error.contains("2026-01-18 07:55:00 INFO rid=ab12 …") && !error.contains("secret"), "{error}");
 }
@@ -165,7 +165,7 @@ fn numbers(report: &Report) -> (u64, Option<u64>, Option<u64>, Option<f64>) {
 #[test]
 fn gaps_are_correlated_with_logged_states() {
     let lines = log_lines(200).into_iter().map(|l| l.1).collect::<String>();
-    let run = import_text(lines, Options::default()).unwrap();
+    let run = import_text(lines, ImportOptions::default()).unwrap();
     let (count, median, max, rho) = numbers(&run.report);
     assert_eq!((count, max, rho), (200, Some(199_000_000), Some(1.0)));
     assert!(median.unwrap().abs_diff(100_000_000) <= 1_100_000, "{median:?}");
@@ -216,8 +216,8 @@ proptest! {
         let lines = log_lines(60);
         let (one, many) = (split_into_files(&lines, 1, 1), split_into_files(&lines, files, seed));
         // States apply to the log that contains them: the only log, or the one known to be the tokenizer's.
-        let unsplit = import(&[one.path().to_owned()], Options::default()).unwrap();
-        let options = Options { open_files: open_files.max(files), ..Options::default() };
+        let unsplit = import(&[one.path().to_owned()], ImportOptions::default()).unwrap();
+        let options = ImportOptions { max_open_files: open_files.max(files), ..ImportOptions::default() };
         let split = import(&[many.path().to_owned()], options).unwrap();
         let (a, b) = (numbers(&unsplit.report), numbers(&split.report));
         prop_assert_eq!((a.0, a.1, a.2), (b.0, b.1, b.2));
@@ -226,9 +226,9 @@ proptest! {
     }
 
     #[test]
-    fn a_small_window_and_few_held_lines_lose_only_order(held_lines in 0_usize..20, window_ms in 0_u64..50, seed: u64) {
+    fn a_small_window_and_few_held_lines_lose_only_order(max_held_lines in 0_usize..20, window_ms in 0_u64..50, seed: u64) {
         let folder = split_into_files(&log_lines(60), 3, seed);
-        let options = Options { held_lines, window_ns: window_ms * 1_000_000, ..Options::default() };
+        let options = ImportOptions { max_held_lines, window_ns: window_ms * 1_000_000, ..ImportOptions::default() };
         let run = import(&[folder.path().to_owned()], options).unwrap();
         prop_assert_eq!((run.stats.events, run.report.gap_ns.map(|g| g.count)), (180, Some(60)));
     }
@@ -242,9 +242,9 @@ proptest! {
             text[at] = byte;
         }
         text.truncate(end.max(1));
-        if let Ok(run) = import_text(&text, Options::default()) {
+        if let Ok(run) = import_text(&text, ImportOptions::default()) {
             let stats = run.stats;
-            prop_assert!(stats.known() + stats.malformed + stats.unknown == stats.lines + stats.joined);
+            prop_assert!(stats.known_records() + stats.malformed + stats.unknown == stats.lines + stats.joined);
         }
     }
 }
@@ -259,7 +259,7 @@ fn a_truncated_file_is_read_to_its_end_and_reported() {
     let path = folder.path().join("cut.log.gz");
     fs::write(&path, &complete[..complete.len() / 2]).unwrap();
     fs::write(folder.path().join("core"), b"\x7fELF\0\0\0").unwrap();
-    let run = import(&[folder.path().to_owned()], Options::default()).unwrap();
+    let run = import(&[folder.path().to_owned()], ImportOptions::default()).unwrap();
     assert!(run.stats.events > 1_000 && run.stats.broken[0].contains("cut.log.gz"), "{:?}", run.stats);
     assert!(run.stats.skipped[0].contains("core: no text"));
 }
@@ -268,8 +268,11 @@ fn a_truncated_file_is_read_to_its_end_and_reported() {
 fn timestamps_without_year_and_zone_use_the_options() {
     let text = "Jan 18 07:55:00 node sglang[7]: [TRACE disagg] rid=a first_output_stream\n\
                 Jan 18 07:55:09 node sglang[7]: [TRACE output] rid=a tokenizer_first_token\n";
-    let options =
-        Options { zone: jiff::tz::TimeZone::get("Europe/Berlin").ok(), year: Some(2026), ..Options::default() };
+    let options = ImportOptions {
+        zone: jiff::tz::TimeZone::get("Europe/Berlin").ok(),
+        year: Some(2026),
+        ..ImportOptions::default()
+    };
     let run = import_text(text, options).unwrap();
     assert_eq!(run.report.window_mono_ns[0], 1_768_719_300_000_000_000, "06:55 UTC");
     assert_eq!((run.stats.year_assumed, run.stats.zone_assumed, run.stats.whole_seconds), (2, 2, 2));
@@ -294,7 +297,7 @@ fn log_collector_wrappers_are_removed() {
         ),
         format!("\x1b[2m2026-01-18T07:55:00.5Z\x1b[0m DEBUG {line}\n1768722902500 {received}\n"),
     ] {
-        let run = import_text(&text, Options::default()).unwrap();
+        let run = import_text(&text, ImportOptions::default()).unwrap();
         assert_eq!(run.report.gap_ns.and_then(|g| g.max), Some(2_000_000_000), "{text}");
     }
 }

@@ -1,39 +1,41 @@
 //! Engine log files as a source: converts lines to events, ordered by timestamp (docs/reference/import.md).
 //!
 //! All memory is bounded: lines queued for sorting, rids kept to complete those truncated in a log, and open files.
-//! [`Stats`] counts the losses at each limit.
+//! [`ImportStats`] counts the losses at each limit.
 
-mod clock;
-mod envelope;
-mod files;
-mod json;
-mod lines;
-mod merge;
-mod parts;
-mod queue;
-mod reader;
-mod recognise;
-mod rids;
-mod rooms;
-mod shape;
-mod source;
-mod stats;
-mod structure;
+mod bootstrap_rooms;
+mod import;
+mod import_stats;
+mod json_record;
+mod json_search;
+mod known_rids;
+mod line_prefix;
+mod line_reader;
+mod line_shape;
+mod log_files;
+mod log_source;
+mod recogniser;
+mod record_reader;
+mod split_lines;
+mod statement_queue;
 pub mod text;
-mod unread;
+mod timestamp;
+mod unread_lines;
 
 use std::path::PathBuf;
 
 use jiff::tz::TimeZone;
 
-pub use json::{Field, Record};
-pub use merge::Import;
-pub use recognise::{Form, Half, Item, LogLines, Logged, Malformed, Read, Rid, Unread};
-pub use stats::Stats;
+pub use import::{Import, ImportProgress};
+pub use import_stats::ImportStats;
+pub use json_record::{FieldUse, JsonRecord};
+pub use recogniser::{
+    LineForm, LogLines, LoggedRid, MalformedLine, ParseLine, RequestHalf, Statement, StatementKind, UnreadFileKind,
+};
 
 /// Options for reading log files.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ImportOptions {
     /// Time zone of timestamps without one; `None` takes the offset of other files, or else UTC. The offset that a file's own lines show
     /// takes precedence.
     pub zone: Option<TimeZone>,
@@ -42,28 +44,28 @@ pub struct Options {
     /// Span of log time over which lines are sorted, in nanoseconds.
     pub window_ns: u64,
     /// Maximum number of recognised lines queued for sorting.
-    pub held_lines: usize,
+    pub max_held_lines: usize,
     /// Maximum length of a line in bytes; longer lines are truncated.
-    pub line_bytes: usize,
+    pub max_line_bytes: usize,
     /// Maximum number of files.
-    pub files: usize,
+    pub max_files: usize,
     /// Maximum number of open files.
-    pub open_files: usize,
+    pub max_open_files: usize,
     /// Maximum number of complete rids kept, to complete those truncated in the log.
-    pub rids: usize,
+    pub max_rids: usize,
 }
 
-impl Default for Options {
+impl Default for ImportOptions {
     fn default() -> Self {
         Self {
             zone: None,
             year: None,
             window_ns: 120_000_000_000,
-            held_lines: 500_000,
-            line_bytes: 1024 * 1024,
-            files: 10_000,
-            open_files: 256,
-            rids: 262_144,
+            max_held_lines: 500_000,
+            max_line_bytes: 1024 * 1024,
+            max_files: 10_000,
+            max_open_files: 256,
+            max_rids: 262_144,
         }
     }
 }

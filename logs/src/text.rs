@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use memchr::{memchr, memchr_iter, memmem};
 
 /// Removes colour codes and replaces invalid UTF-8.
-pub(super) fn clean(line: &[u8]) -> Cow<'_, str> {
+pub(super) fn plain_text(line: &[u8]) -> Cow<'_, str> {
     if memchr(0x1b, line).is_none() {
         // Checks several bytes at a time, unlike the lossy conversion.
         return str::from_utf8(line).map_or_else(|_| String::from_utf8_lossy(line), Cow::Borrowed);
@@ -55,7 +55,7 @@ pub fn split_ascii(text: &str, separator: u8) -> impl Iterator<Item = &str> {
 }
 
 /// Value of `key` (which ends in `=` or `: `) as one word. The key must not be the end of a longer word.
-pub fn value<'l>(text: &'l str, key: &str) -> Option<&'l str> {
+pub fn value_of_key<'l>(text: &'l str, key: &str) -> Option<&'l str> {
     let mut from = 0;
     loop {
         let at = from + memmem::find(&text.as_bytes()[from..], key.as_bytes())?;
@@ -73,24 +73,24 @@ pub fn value<'l>(text: &'l str, key: &str) -> Option<&'l str> {
 }
 
 /// Value of `key` as a count.
-pub fn count(text: &str, key: &str) -> Option<u32> {
-    value(text, key)?.trim_end_matches(['.', ',']).parse().ok()
+pub fn count_of_key(text: &str, key: &str) -> Option<u32> {
+    value_of_key(text, key)?.trim_end_matches(['.', ',']).parse().ok()
 }
 
 /// Value of `key` as a finite, non-negative number.
-pub fn number(text: &str, key: &str) -> Option<f64> {
-    let value = value(text, key)?;
+pub fn number_of_key(text: &str, key: &str) -> Option<f64> {
+    let value = value_of_key(text, key)?;
     let value = value.strip_suffix("ms").or_else(|| value.strip_suffix('%')).unwrap_or(value);
     value.parse().ok().filter(|n: &f64| n.is_finite() && *n >= 0.0)
 }
 
 /// Value of `key` in milliseconds, converted to nanoseconds.
-pub fn millis(text: &str, key: &str) -> Option<u64> {
-    Some((number(text, key)?.min(1e12) * 1e6).round() as u64)
+pub fn duration_ns_of_key(text: &str, key: &str) -> Option<u64> {
+    Some((number_of_key(text, key)?.min(1e12) * 1e6).round() as u64)
 }
 
 /// Parses at most `limit` leading digits; returns the number and the rest. `None` without a digit or with too many.
-pub(super) fn digits(text: &[u8], limit: usize) -> Option<(u64, &[u8])> {
+pub(super) fn leading_digits(text: &[u8], limit: usize) -> Option<(u64, &[u8])> {
     let count = text.iter().take_while(|b| b.is_ascii_digit()).count();
     if count == 0 || count > limit.min(19) {
         return None;
@@ -100,13 +100,13 @@ pub(super) fn digits(text: &[u8], limit: usize) -> Option<(u64, &[u8])> {
 }
 
 /// Parses exactly `count` digits.
-pub(super) fn exactly(text: &[u8], count: usize) -> Option<(u64, &[u8])> {
-    let (number, rest) = digits(text, count)?;
+pub(super) fn exact_digits(text: &[u8], count: usize) -> Option<(u64, &[u8])> {
+    let (number, rest) = leading_digits(text, count)?;
     (text.len() - rest.len() == count).then_some((number, rest))
 }
 
 /// Parses the digits after a decimal point to nanoseconds; digits beyond the ninth are dropped.
-pub(super) fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
+pub(super) fn fraction_ns(text: &[u8]) -> Option<(u64, &[u8])> {
     let count = text.iter().take_while(|b| b.is_ascii_digit()).count();
     if count == 0 {
         return None;
@@ -120,7 +120,7 @@ pub(super) fn fraction(text: &[u8]) -> Option<(u64, &[u8])> {
 }
 
 /// Converts seconds since the epoch to nanoseconds. `None` outside 2001 to 2096, which excludes other clocks such as uptime.
-pub fn epoch_ns(seconds: f64) -> Option<u64> {
+pub fn epoch_seconds_to_ns(seconds: f64) -> Option<u64> {
     (1e9..4e9).contains(&seconds).then(|| (seconds * 1e6).round() as u64 * 1_000)
 }
 
@@ -133,11 +133,11 @@ mod tests {
     #[test]
     fn a_key_does_not_match_the_end_of_a_longer_key() {
         let line = "bootstrap_queue_duration=5.00ms, queue_duration=1.50ms, x";
-        assert_eq!(millis(line, "queue_duration="), Some(1_500_000));
-        assert_eq!(count("output_len=1 pending=1014", "pending="), Some(1_014));
-        assert_eq!(number("proc=225.0 sys=7.1", "proc="), Some(225.0));
-        assert_eq!(number("proc=inf", "proc="), None);
-        assert_eq!(value("a= b=1", "a="), None);
+        assert_eq!(duration_ns_of_key(line, "queue_duration="), Some(1_500_000));
+        assert_eq!(count_of_key("output_len=1 pending=1014", "pending="), Some(1_014));
+        assert_eq!(number_of_key("proc=225.0 sys=7.1", "proc="), Some(225.0));
+        assert_eq!(number_of_key("proc=inf", "proc="), None);
+        assert_eq!(value_of_key("a= b=1", "a="), None);
     }
 
     #[test]
@@ -152,16 +152,16 @@ mod tests {
 
     #[test]
     fn colour_codes_are_removed() {
-        assert_eq!(clean(b"\x1b[32mINFO\x1b[0m x\x1b[38;5;9m y\x1b["), "INFO x y");
-        assert_eq!(clean(b"\xff\xfe ok"), "\u{fffd}\u{fffd} ok");
+        assert_eq!(plain_text(b"\x1b[32mINFO\x1b[0m x\x1b[38;5;9m y\x1b["), "INFO x y");
+        assert_eq!(plain_text(b"\xff\xfe ok"), "\u{fffd}\u{fffd} ok");
     }
 
     proptest! {
         #[test]
         fn searching_any_text_never_panics(line: Vec<u8>, text: String) {
-            let clean = clean(&line);
+            let clean = plain_text(&line);
             prop_assert!(!clean.contains('\x1b'));
-            let _ = (value(&text, "a="), number(&clean, "="), count(&text, "rid="));
+            let _ = (value_of_key(&text, "a="), number_of_key(&clean, "="), count_of_key(&text, "rid="));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use adapter::decode::{Decode, Decoded, Decoders, Format, Opening as Begins, Refused, Shape, SocketFormat};
-use logs::{Form, Import, Item, LogLines, Logged, Malformed, Rid};
+use logs::{Import, LineForm, LogLines, LoggedRid, MalformedLine, Statement, StatementKind};
 use outputs::export::{self, Export, Opening};
 use outputs::report::Report;
 use sources::tap::{Tap, TapHop};
@@ -56,21 +56,29 @@ impl Facts for Toy {
 struct ToyLog;
 
 impl LogLines for ToyLog {
-    fn name(&self) -> &'static str {
+    fn engine_name(&self) -> &'static str {
         NAME
     }
 
-    fn summary(&self) -> &'static str {
+    fn forms_summary(&self) -> &'static str {
         "toy lines"
     }
 
-    fn forms(&self) -> &'static [Form] {
-        &[("toy: ", "toy", |rest, _, sink| {
-            let (name, rid) = rest.split_once(' ').ok_or(Malformed)?;
-            let rid = Rid::read(rid).ok_or(Malformed)?;
-            sink(&Item { wall_ns: None, cut: rid.cut, what: Logged::Stage(Stage::new(rid.text, name, "toy")) });
-            Ok(())
-        })]
+    fn line_forms(&self) -> &'static [LineForm] {
+        &[LineForm {
+            mark: "toy: ",
+            name: "toy",
+            parse: |rest, _, sink| {
+                let (name, rid) = rest.split_once(' ').ok_or(MalformedLine)?;
+                let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
+                sink(&Statement {
+                    wall_ns: None,
+                    is_rid_truncated: rid.is_truncated,
+                    kind: StatementKind::Stage(Stage::new(rid.text, name, "toy")),
+                });
+                Ok(())
+            },
+        }]
     }
 }
 
@@ -236,10 +244,10 @@ fn log_lines_of_an_engine_in_one_file_are_imported() {
     let path = folder.path().join("toy.log");
     let log = "2026-01-18T07:55:00Z toy: sent a\n2026-01-18T07:55:02Z toy: received a\n2026-01-18T07:55:02Z toy: ?\n";
     std::fs::write(&path, log).expect("written");
-    let mut import = Import::open(&[path], LOGS, logs::Options::default()).expect("a log");
+    let mut import = Import::open(&[path], LOGS, logs::ImportOptions::default()).expect("a log");
     let mut analysis = Analysis::new(config());
-    while import.next(&mut |event| analysis.apply(event)) {}
-    import.check().expect("known lines");
+    while import.read_some(&mut |event| analysis.apply(event)) {}
+    import.check_any_recognised().expect("known lines");
     assert_eq!((import.stats().forms["toy"], import.stats().malformed), (2, 1));
     let report = Report::of(&analysis, &ReportInput::of("import"));
     assert_eq!(&*report.source.engine, NAME);

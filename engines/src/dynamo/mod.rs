@@ -9,7 +9,7 @@ use adapter::discover::{
     EngineKind, Evidence, FlagName, Origin, Package, Program, Recognise, Release, Role, Setting, Settings, program,
 };
 use adapter::requests::ParseRequests;
-use logs::Unread;
+use logs::UnreadFileKind;
 use trace::engine::Mode;
 
 use crate::EngineSupport;
@@ -30,12 +30,12 @@ pub const SUPPORT: EngineSupport = EngineSupport {
     protocols: &[RESPONSE_PLANE],
     log_lines: &UnreadLog(&[
         UNREAD,
-        Unread { mark: "dynamo_runtime", ..UNREAD },
-        Unread { mark: " dynamo.", ..UNREAD },
+        UnreadFileKind { mark: "dynamo_runtime", ..UNREAD },
+        UnreadFileKind { mark: " dynamo.", ..UNREAD },
     ]),
 };
 
-const UNREAD: Unread = Unread {
+const UNREAD: UnreadFileKind = UnreadFileKind {
     mark: "dynamo_llm",
     name: "Dynamo's log",
     advice: "only the lines of the engine inside Dynamo are read; `tokengap attach` on its worker observes requests while they run",

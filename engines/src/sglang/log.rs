@@ -8,8 +8,10 @@ mod python;
 mod request;
 mod time_stats;
 
-use logs::text::{count, millis, number, split_once, value};
-use logs::{Field, Form, Item, LogLines, Logged, Malformed, Record, Rid, Unread};
+use logs::text::{count_of_key, duration_ns_of_key, number_of_key, split_once, value_of_key};
+use logs::{
+    FieldUse, JsonRecord, LineForm, LogLines, LoggedRid, MalformedLine, Statement, StatementKind, UnreadFileKind,
+};
 use trace::event::{LoggedState, Merged, Stage};
 
 /// SGLang's log lines.
@@ -17,57 +19,57 @@ use trace::event::{LoggedState, Merged, Stage};
 pub struct Log;
 
 /// `[TOK recv]` precedes the other `[TOK ..]` lines, because the first mark that fits decides.
-const FORMS: &[Form] = &[
-    ("[TRACE ", "trace", trace),
-    ("[TOK recv]", "tok-recv", tok),
-    ("[TOK ", "tok-other", tok),
-    ("Streaming backlog: rid=", "streaming-backlog", backlog),
-    ("Req Time Stats(rid=", "time-stats", time_stats::read),
-    ("ReqTimeStats(rid=", "time-stats", time_stats::read),
-    ("Receive: obj=", "request-received", request::receive),
-    ("Finish: obj=", "request-finished", request::finish),
-    ("Received output for rid=", "state-deleted", deleted),
-    (
-        "Health check failed. Server couldn't get a response from detokenizer for last ",
-        "health-check-failed",
-        health::read,
-    ),
+const FORMS: &[LineForm] = &[
+    LineForm { mark: "[TRACE ", name: "trace", parse: trace },
+    LineForm { mark: "[TOK recv]", name: "tok-recv", parse: tok },
+    LineForm { mark: "[TOK ", name: "tok-other", parse: tok },
+    LineForm { mark: "Streaming backlog: rid=", name: "streaming-backlog", parse: backlog },
+    LineForm { mark: "Req Time Stats(rid=", name: "time-stats", parse: time_stats::read },
+    LineForm { mark: "ReqTimeStats(rid=", name: "time-stats", parse: time_stats::read },
+    LineForm { mark: "Receive: obj=", name: "request-received", parse: request::receive },
+    LineForm { mark: "Finish: obj=", name: "request-finished", parse: request::finish },
+    LineForm { mark: "Received output for rid=", name: "state-deleted", parse: deleted },
+    LineForm {
+        mark: "Health check failed. Server couldn't get a response from detokenizer for last ",
+        name: "health-check-failed",
+        parse: health::read,
+    },
 ];
 
 /// What SGLang and its tools write besides.
-const UNREAD: &[Unread] = &[
-    Unread {
+const UNREAD: &[UnreadFileKind] = &[
+    UnreadFileKind {
         mark: "[RTRACE] ",
         name: "[RTRACE] lines",
         advice: "no release of SGLang writes them (pull request 31077); time stats and request logs of releases are read",
     },
     BENCHMARK,
-    Unread { mark: " TTFT (ms): ", ..BENCHMARK },
-    Unread { mark: " ITL (ms): ", ..BENCHMARK },
-    Unread { mark: " TPOT (ms): ", ..BENCHMARK },
-    Unread {
+    UnreadFileKind { mark: " TTFT (ms): ", ..BENCHMARK },
+    UnreadFileKind { mark: " ITL (ms): ", ..BENCHMARK },
+    UnreadFileKind { mark: " TPOT (ms): ", ..BENCHMARK },
+    UnreadFileKind {
         mark: "\"mean_ttft_ms\": ",
         name: "a benchmark's results",
         advice: "they have the client's latencies and no times; `tokengap attach` during a benchmark shows where its requests waited",
     },
 ];
-const BENCHMARK: Unread = Unread {
+const BENCHMARK: UnreadFileKind = UnreadFileKind {
     mark: " Serving Benchmark Result ",
     name: "a benchmark's summary",
     advice: "it has no time of a single request; `tokengap attach` during a benchmark shows where its requests waited",
 };
 
 impl LogLines for Log {
-    fn name(&self) -> &'static str {
+    fn engine_name(&self) -> &'static str {
         super::NAME
     }
 
-    fn summary(&self) -> &'static str {
+    fn forms_summary(&self) -> &'static str {
         "[TRACE ..] and [TOK ..] lines, streaming backlog warnings, request logs, request metrics, time stats and \
          failed health checks"
     }
 
-    fn forms(&self) -> &'static [Form] {
+    fn line_forms(&self) -> &'static [LineForm] {
         FORMS
     }
 
@@ -75,7 +77,7 @@ impl LogLines for Log {
         matches!(form, "request-received" | "request-finished")
     }
 
-    fn unread(&self) -> &'static [Unread] {
+    fn unread_file_kinds(&self) -> &'static [UnreadFileKind] {
         UNREAD
     }
 
@@ -83,46 +85,50 @@ impl LogLines for Log {
         request::RECORD_MARKS
     }
 
-    fn field(&self, name: &str) -> Field {
+    fn field_use(&self, name: &str) -> FieldUse {
         request::field(name)
     }
 
     /// Parses a line of the request logger or of the request metrics.
-    fn record(&self, record: &Record<'_>, sink: &mut dyn FnMut(&Item<'_>)) -> Option<Result<&'static str, Malformed>> {
+    fn read_record(
+        &self,
+        record: &JsonRecord<'_>,
+        sink: &mut dyn FnMut(&Statement<'_>),
+    ) -> Option<Result<&'static str, MalformedLine>> {
         request::record(record, sink)
     }
 }
 
-fn stage<'l>(rid: Rid<'l>, stage: Stage<'l>) -> Item<'l> {
-    Item { wall_ns: None, cut: rid.cut, what: Logged::Stage(stage) }
+fn stage<'l>(rid: LoggedRid<'l>, stage: Stage<'l>) -> Statement<'l> {
+    Statement { wall_ns: None, is_rid_truncated: rid.is_truncated, kind: StatementKind::Stage(stage) }
 }
 
 /// Parses `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`.
-fn trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let (area, body) = rest.split_once(']').ok_or(Malformed)?;
+fn trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+    let (area, body) = rest.split_once(']').ok_or(MalformedLine)?;
     // Names as in the public report. Another area is used as the role.
     let by = match area {
         "disagg" => "scheduler",
         "output" => "tokenizer",
         other => other,
     };
-    let name = body.split_whitespace().find(|word| is_name(word)).ok_or(Malformed)?;
-    let (tokens, pending) = (count(body, "output_len="), count(body, "pending="));
-    let mut emit = |rid: Rid<'_>| {
+    let name = body.split_whitespace().find(|word| is_name(word)).ok_or(MalformedLine)?;
+    let (tokens, pending) = (count_of_key(body, "output_len="), count_of_key(body, "pending="));
+    let mut emit = |rid: LoggedRid<'_>| {
         let reached = Stage { tokens, pending, ..Stage::new(rid.text, name, by) };
         sink(&stage(rid, reached));
     };
-    if let Some(rid) = value(body, "rid=").and_then(Rid::read) {
+    if let Some(rid) = value_of_key(body, "rid=").and_then(LoggedRid::parse) {
         emit(rid);
         return Ok(());
     }
-    let rids = body.split_once("batch_rids=").ok_or(Malformed)?.1;
+    let rids = body.split_once("batch_rids=").ok_or(MalformedLine)?.1;
     let end = match rids.strip_prefix(['[', '(']) {
         Some(list) => 1 + list.find([']', ')']).unwrap_or(list.len()),
         None => rids.find(char::is_whitespace).unwrap_or(rids.len()),
     };
     let words = rids[..end].split([',', ' ']).filter(|w| !w.trim_end_matches('.').is_empty());
-    words.filter_map(Rid::read).for_each(emit);
+    words.filter_map(LoggedRid::parse).for_each(emit);
     Ok(())
 }
 
@@ -135,43 +141,44 @@ fn is_name(word: &str) -> bool {
 
 /// Parses ` type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0 sys=7.1 states=1024`.
 /// `sys` is ignored, because its meaning (kernel time of the process or of the machine) is undocumented.
-fn tok(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
+fn tok(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let unknown = LoggedState { by: "tokenizer", ..LoggedState::default() };
     let state = LoggedState {
-        states: count(rest, "states="),
-        rids: count(rest, "rids="),
-        recv_wait_ns: millis(rest, "recv_wait_ms="),
-        more: match value(rest, "more=") {
+        states: count_of_key(rest, "states="),
+        rids: count_of_key(rest, "rids="),
+        recv_wait_ns: duration_ns_of_key(rest, "recv_wait_ms="),
+        more: match value_of_key(rest, "more=") {
             Some("True") => Some(true),
             Some("False") => Some(false),
             _ => None,
         },
-        cpu: number(rest, "proc=").map(|percent| percent / 100.0),
+        cpu: number_of_key(rest, "proc=").map(|percent| percent / 100.0),
         ..unknown
     };
     if state == unknown {
-        return Err(Malformed);
+        return Err(MalformedLine);
     }
-    sink(&Item { wall_ns: None, cut: false, what: Logged::State(state) });
+    sink(&Statement { wall_ns: None, is_rid_truncated: false, kind: StatementKind::ProcessState(state) });
     Ok(())
 }
 
 /// Parses `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later) and `4f1c.., draining 2 queued chunks. ..` (nightly builds
 /// before 0.5.10).
-fn backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let (rid, tail) = split_once(rest, ", coalescing ").or_else(|| split_once(rest, ", draining ")).ok_or(Malformed)?;
-    let rid = Rid::read(rid).ok_or(Malformed)?;
-    let (chunks, _) = split_once(tail, " queued chunks").ok_or(Malformed)?;
-    let chunks = chunks.parse().map_err(|_| Malformed)?;
+fn backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+    let (rid, tail) =
+        split_once(rest, ", coalescing ").or_else(|| split_once(rest, ", draining ")).ok_or(MalformedLine)?;
+    let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
+    let (chunks, _) = split_once(tail, " queued chunks").ok_or(MalformedLine)?;
+    let chunks = chunks.parse().map_err(|_| MalformedLine)?;
     let merged = Merged { rid: rid.text, chunks, by: "tokenizer" };
-    sink(&Item { wall_ns: None, cut: rid.cut, what: Logged::Merged(merged) });
+    sink(&Statement { wall_ns: None, is_rid_truncated: rid.is_truncated, kind: StatementKind::MergedChunks(merged) });
     Ok(())
 }
 
 /// Parses `'4f1c..' but the state was deleted in TokenizerManager.`.
-fn deleted(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let (rid, _) = split_once(rest, " but the state was deleted").ok_or(Malformed)?;
-    let rid = Rid::read(rid).ok_or(Malformed)?;
+fn deleted(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+    let (rid, _) = split_once(rest, " but the state was deleted").ok_or(MalformedLine)?;
+    let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
     sink(&stage(rid, Stage::new(rid.text, "output_after_state_deleted", "tokenizer")));
     Ok(())
 }

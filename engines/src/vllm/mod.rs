@@ -8,7 +8,7 @@ mod layout;
 mod response_id;
 
 use adapter::discover::EngineKind;
-use logs::Unread;
+use logs::UnreadFileKind;
 
 use crate::EngineSupport;
 use crate::unread::UnreadLog;
@@ -27,14 +27,14 @@ pub const SUPPORT: EngineSupport = EngineSupport {
     protocols: &[],
     log_lines: &UnreadLog(&[
         UNREAD,
-        Unread { mark: "(EngineCore", ..UNREAD },
-        Unread { mark: "Avg prompt throughput: ", ..UNREAD },
-        Unread { mark: "[async_llm.py:", ..UNREAD },
-        Unread { mark: "vllm.v1.", ..UNREAD },
+        UnreadFileKind { mark: "(EngineCore", ..UNREAD },
+        UnreadFileKind { mark: "Avg prompt throughput: ", ..UNREAD },
+        UnreadFileKind { mark: "[async_llm.py:", ..UNREAD },
+        UnreadFileKind { mark: "vllm.v1.", ..UNREAD },
     ]),
 };
 
-const UNREAD: Unread = Unread {
+const UNREAD: UnreadFileKind = UnreadFileKind {
     mark: "(APIServer pid=",
     name: "vLLM's log",
     advice: "vLLM logs averages over 10 seconds and no time of a request; `tokengap attach` observes its requests while they run",

@@ -66,7 +66,7 @@ fn discarded_health_checks_and_aborts_are_harmless() {
             "[2026-08-30 16:05:{second:02}] Received output for rid='ab' but the state was deleted in TokenizerManager.\n"
         )
     };
-    let run = import_text([10, 10, 11, 13, 14].map(line).concat(), Options::default()).unwrap();
+    let run = import_text([10, 10, 11, 13, 14].map(line).concat(), ImportOptions::default()).unwrap();
     assert_eq!(run.report.findings.len(), 0, "an abort is on its way");
 }
 
@@ -76,7 +76,7 @@ fn floods_of_discarded_outputs_are_counted_in_bounded_memory() {
         let at = jiff::Timestamp::from_second(1_768_694_400 + n as i64 / 10).unwrap();
         format!("{at} Received output for rid='r{}' but the state was deleted in TokenizerManager.\n", n % 182)
     };
-    let run = import_text((0..148_000).map(line).collect::<String>(), Options::default()).unwrap();
+    let run = import_text((0..148_000).map(line).collect::<String>(), ImportOptions::default()).unwrap();
     let abandoned = run.report.abandoned.unwrap();
     assert_eq!((abandoned.requests, abandoned.outputs, abandoned.longest.len()), (182, 148_000, 16));
 }
@@ -98,7 +98,7 @@ fn request_logs_of_openai_endpoints_are_read() {
 fn lines_that_a_container_runtime_split_are_joined() {
     for name in ["cri-partial.log", "long-plain.log"] {
         let run = posted(&format!("05-request-logs/{name}"));
-        assert_eq!((run.stats.lines, run.stats.cut, run.stats.known()), (1, 0, 1), "{name}");
+        assert_eq!((run.stats.lines, run.stats.cut, run.stats.known_records()), (1, 0, 1), "{name}");
         assert_eq!(between(&run, "prefill_finished", "response_sent_to_client"), Some(11_500_000_000), "{name}");
         assert_eq!(run.report.gap_ns, None, "the line does not say whether the request streams");
     }
@@ -106,7 +106,7 @@ fn lines_that_a_container_runtime_split_are_joined() {
 
 #[test]
 fn a_gap_in_the_fields_of_request_logs_is_found() {
-    let options = Options { zone: Some(TimeZone::fixed(jiff::tz::offset(8))), ..Options::default() };
+    let options = ImportOptions { zone: Some(TimeZone::fixed(jiff::tz::offset(8))), ..ImportOptions::default() };
     let run = import(&[logs("posted/09-local-time-vs-epoch")], options).unwrap();
     let gap = run.report.gap_ns.as_ref().unwrap();
     assert_eq!((gap.count, run.report.requests.seen, run.report.requests.finished), (2, 2, 2));
@@ -122,7 +122,8 @@ fn a_gap_in_the_fields_of_request_logs_is_found() {
 #[test]
 fn requests_that_do_not_stream_have_no_gap() {
     let line = fs::read_to_string(logs("posted/09-local-time-vs-epoch/requests.log")).unwrap();
-    let unstreamed = import_text(line.replace("\"stream\": true", "\"stream\": false"), Options::default()).unwrap();
+    let unstreamed =
+        import_text(line.replace("\"stream\": true", "\"stream\": false"), ImportOptions::default()).unwrap();
     assert_eq!((unstreamed.report.gap_ns, unstreamed.report.findings.len()), (None, 0));
     assert_eq!(unstreamed.report.requests.finished, 2);
 }

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use logs::Options;
+use logs::ImportOptions;
 
 use super::{Run, import, import_text, logs};
 
 fn posted(name: &str) -> Run {
-    import(&[logs("posted").join(name)], Options::default()).unwrap_or_else(|error| panic!("{name}: {error}"))
+    import(&[logs("posted").join(name)], ImportOptions::default()).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 fn files_of(folder: &str) -> Vec<PathBuf> {
@@ -46,7 +46,7 @@ fn requests_are_read_behind_every_collector() {
     for path in files {
         let name = path.file_name().unwrap().to_string_lossy().into_owned();
         let requests = if name == "plain.log.gz" || name == "truncated.log.gz" { 1 } else { 2 };
-        let run = import(&[path], Options::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let run = import(&[path], ImportOptions::default()).unwrap_or_else(|error| panic!("{name}: {error}"));
         check_requests(&name, &run, requests);
     }
 }
@@ -54,7 +54,8 @@ fn requests_are_read_behind_every_collector() {
 #[test]
 fn lines_without_a_time_of_their_own_take_that_of_the_collector() {
     for path in files_of("03-log-prefixes/needs-line-time") {
-        let run = import(std::slice::from_ref(&path), Options::default()).unwrap_or_else(|e| panic!("{path:?}: {e}"));
+        let run =
+            import(std::slice::from_ref(&path), ImportOptions::default()).unwrap_or_else(|e| panic!("{path:?}: {e}"));
         assert_eq!((run.report.requests.seen, window_ms(&run)), (1, 30_000), "{path:?}");
         assert_eq!(run.report.window_mono_ns[0] / 60_000_000_000, 1_795_246_501 / 60, "{path:?}: in that minute");
     }
@@ -81,7 +82,7 @@ fn import_wrapped(wrapper: &str) -> Run {
         text.push_str(&whole);
         text.push('\n');
     }
-    import_text(&text, Options::default()).unwrap_or_else(|error| panic!("{wrapper}: {error}"))
+    import_text(&text, ImportOptions::default()).unwrap_or_else(|error| panic!("{wrapper}: {error}"))
 }
 
 #[test]
@@ -115,7 +116,7 @@ fn records_are_found_in_the_structure_of_json_wrappers() {
         "<134>1 ISO host sglang 12 - - LINE",
     ] {
         let run = import_wrapped(wrapper);
-        assert_eq!((run.report.requests.seen, run.stats.known()), (1, 2), "{wrapper}");
+        assert_eq!((run.report.requests.seen, run.stats.known_records()), (1, 2), "{wrapper}");
         assert_eq!(window_ms(&run), 30_000, "{wrapper}");
         assert_eq!(run.report.window_mono_ns[0] / 1_000_000_000, 1_795_246_501, "{wrapper}");
         assert_eq!(run.stats.zone_assumed, 0, "{wrapper}");
@@ -132,13 +133,13 @@ fn an_engines_own_record_is_read_inside_a_wrapper_and_its_prompt_is_not() {
         format!("{{\"log\":{escaped},\"time\":\"2026-11-21T07:35:10.9Z\"}}"),
         format!("2026-11-21T07:35:10.9Z stdout F {record}"),
     ] {
-        let run = import_text(&text, Options::default()).unwrap();
+        let run = import_text(&text, ImportOptions::default()).unwrap();
         assert_eq!((run.report.requests.seen, run.report.requests.finished), (1, 1), "{text}");
         assert_eq!(max_ms(&run, "request_received", "request_finished"), Some(12_400.0), "{text}");
         assert!(!run.events.concat().contains("evil"), "{text}");
     }
     // A record that is cut cannot be parsed, and its prompt is no line.
-    assert!(import_text(&record[..150], Options::default()).is_err());
+    assert!(import_text(&record[..150], ImportOptions::default()).is_err());
 }
 
 #[test]
@@ -149,7 +150,7 @@ fn impossible_durations_are_unknown() {
     assert!(run.report.stages.unwrap().between.is_empty(), "only the completions are known");
     let aborted = "[2026-11-21 07:35:10] ReqTimeStats(rid=a, input_len=7, output_len=0, type=unified): \
                    queue_duration=0.00ms, forward_duration=-1795246498300.00ms, entry_time=1795246498.300\n";
-    let run = import_text(aborted, Options::default()).unwrap();
+    let run = import_text(aborted, ImportOptions::default()).unwrap();
     assert_eq!((run.stats.impossible, window_ms(&run)), (1, 0));
 }
 
@@ -199,7 +200,7 @@ fn pairs_of_all_releases_are_read() {
         let text = format!(
             "[2026-11-21 07:34:59 TP0] {head}prefill): {prefill}\n[2026-11-21 07:35:09 TP0] {head}decode): {decode}\n"
         );
-        let run = import_text(&text, Options::default()).unwrap();
+        let run = import_text(&text, ImportOptions::default()).unwrap();
         assert_eq!((run.report.requests.seen, run.report.requests.finished), (1, 1), "{text}");
         for (from, to, ms) in [
             ("prefill_bootstrap_queue_entry", "prefill_wait_queue_entry", 40.0),
@@ -224,14 +225,14 @@ fn halves_with_different_rids_are_joined_by_their_room() {
          [2026-11-21 07:35:01 TP0] ReqTimeStats(rid=d1, bootstrap_room=7421, output_len=30, type=decode): \
          prealloc_queue_duration=12.00ms, transfer_duration=5.00ms, {stats}\n"
     );
-    let run = import_text(&text, Options::default()).unwrap();
+    let run = import_text(&text, ImportOptions::default()).unwrap();
     assert_eq!((run.report.requests.seen, run.report.requests.finished), (1, 1));
     // In any order, and with other line ends.
     let reversed = text.lines().rev().collect::<Vec<_>>().join("\r\n");
-    let run = import_text(reversed, Options::default()).unwrap();
+    let run = import_text(reversed, ImportOptions::default()).unwrap();
     assert_eq!((run.report.requests.seen, run.report.requests.finished), (1, 1));
     let other_room = text.replacen("7421", "7422", 1);
-    assert_eq!(import_text(&other_room, Options::default()).unwrap().report.requests.seen, 2);
+    assert_eq!(import_text(&other_room, ImportOptions::default()).unwrap().report.requests.seen, 2);
 }
 
 #[test]
@@ -250,9 +251,9 @@ fn the_offset_of_local_times_follows_from_the_epoch_fields() {
         "[2026-11-21 15:35:00] Received output for rid='6d1f0a4c2b7e4d9f8a3c5e7b9d0f1a2b' but the state was deleted\n",
     )
     .unwrap();
-    let both = import(&[server.clone(), logs("posted").join(name)], Options::default()).unwrap();
+    let both = import(&[server.clone(), logs("posted").join(name)], ImportOptions::default()).unwrap();
     assert_eq!((both.report.requests.seen, window_ms(&both)), (2, 13_200));
-    let alone = import(&[server], Options::default()).unwrap();
+    let alone = import(&[server], ImportOptions::default()).unwrap();
     assert_eq!((alone.stats.zone_assumed, alone.stats.zone_derived), (1, 0));
 }
 
@@ -271,7 +272,7 @@ fn local_times_of_any_zone_are_read_at_the_offset_of_the_file() {
                 let local = local.saturating_add(jiff::Span::new().seconds(offset_s - local_offset_s));
                 text.push_str(&format!("{{\"timestamp\": \"{local}\"{rest}{line_end}"));
             }
-            let run = import_text(&text, Options::default()).unwrap();
+            let run = import_text(&text, ImportOptions::default()).unwrap();
             assert_eq!((run.report.requests.seen, window_ms(&run)), (2, 13_200), "{text}");
             assert_eq!((run.stats.zone_derived, run.stats.zone_assumed), (4, 0), "{text}");
         }
@@ -284,15 +285,15 @@ fn records_that_share_a_line_are_all_read() {
         check_requests(name, &posted(&format!("10-torn-and-interleaved/{name}.log")), 1);
     }
     let plain = std::fs::read_to_string(logs("posted/03-log-prefixes/plain.log")).unwrap();
-    let run = import_text(plain.replace('\n', ""), Options::default()).unwrap();
+    let run = import_text(plain.replace('\n', ""), ImportOptions::default()).unwrap();
     check_requests("joined", &run, 2);
-    assert_eq!((run.stats.lines, run.stats.joined, run.stats.known()), (1, 1, 2));
+    assert_eq!((run.stats.lines, run.stats.joined, run.stats.known_records()), (1, 1, 2));
     // What follows the start of a request log's line may be a prompt.
     let prompt =
         format!("[2026-11-21 07:35:10] Receive: obj=GenerateReqInput(rid='a', text='{}')", plain.replace('\n', ""));
-    let run = import_text(prompt, Options::default()).unwrap();
-    assert_eq!((run.report.requests.seen, run.stats.known()), (1, 1));
-    let torn = import(&[logs("posted/10-torn-and-interleaved/torn.log")], Options::default());
+    let run = import_text(prompt, ImportOptions::default()).unwrap();
+    assert_eq!((run.report.requests.seen, run.stats.known_records()), (1, 1));
+    let torn = import(&[logs("posted/10-torn-and-interleaved/torn.log")], ImportOptions::default());
     assert!(torn.err().unwrap().to_string().contains("none of a known form"));
 }
 
@@ -310,20 +311,20 @@ fn files_of_other_tools_are_named() {
         ("rtrace.log", "3 lines of [RTRACE] lines"),
     ] {
         let error =
-            import(&[logs("posted/06-other-engines").join(name)], Options::default()).err().unwrap().to_string();
+            import(&[logs("posted/06-other-engines").join(name)], ImportOptions::default()).err().unwrap().to_string();
         assert!(error.contains(words), "{name}: {error}");
     }
     let results = "{\"backend\": \"sglang\", \"mean_ttft_ms\": 120.1, \"ttfts\": [0.1], \"itls\": [[0.01]]}\n";
-    let error = import_text(results, Options::default()).err().unwrap().to_string();
+    let error = import_text(results, ImportOptions::default()).err().unwrap().to_string();
     assert!(error.starts_with("1 line of a benchmark's results: they have the client's latencies"), "{error}");
     let utf_16: Vec<u8> = "\u{feff}[2026-11-21".encode_utf16().flat_map(u16::to_le_bytes).collect();
-    let error = import_text(utf_16, Options::default()).err().unwrap().to_string();
+    let error = import_text(utf_16, ImportOptions::default()).err().unwrap().to_string();
     assert!(error.contains("UTF-16 text: convert it with `iconv"), "{error}");
     let recording = logs("../../../recording/fixtures/2.0-demo-race.tgap");
-    let error = import(&[recording], Options::default()).err().unwrap().to_string();
+    let error = import(&[recording], ImportOptions::default()).err().unwrap().to_string();
     assert!(error.contains("a recording: `tokengap report` reads it"), "{error}");
     let run = posted("06-other-engines/dynamo.log");
-    assert_eq!((run.report.requests.seen, run.stats.known()), (1, 1), "the engine's line is read");
+    assert_eq!((run.report.requests.seen, run.stats.known_records()), (1, 1), "the engine's line is read");
 }
 
 #[test]
@@ -332,7 +333,7 @@ fn failed_health_checks_are_a_finding() {
                 seconds. tic start time: 14:45:24. last_heartbeat time: 14:42:03\n\
                 sglang-1  | [2026-05-16 14:46:45] Health check failed. Server couldn't get a response from detokenizer for last 20 \
                 seconds. tic start time: 14:46:24. last_heartbeat time: 14:42:03\n";
-    let run = import_text(text, Options::default()).unwrap();
+    let run = import_text(text, ImportOptions::default()).unwrap();
     let finding = &run.report.findings[0];
     assert_eq!((&*finding.kind, finding.severity), ("health-check-failed", trace::detect::Severity::Critical));
     assert_eq!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use jiff::tz::TimeZone;
-use logs::{Import, Options, Stats};
+use logs::{Import, ImportOptions, ImportStats};
 use outputs::report::Report;
 use recording::{Header, RecordError, RecordOptions, Recorder};
 use serde_json::{Value, json};
@@ -43,11 +43,11 @@ pub(crate) struct Args {
     reorder: Duration,
 
     /// Maximum number of lines buffered for sorting.
-    #[arg(long, value_name = "N", default_value_t = Options::default().held_lines)]
+    #[arg(long, value_name = "N", default_value_t = ImportOptions::default().max_held_lines)]
     max_held: usize,
 
     /// Maximum number of files read.
-    #[arg(long, value_name = "N", default_value_t = Options::default().files)]
+    #[arg(long, value_name = "N", default_value_t = ImportOptions::default().files)]
     max_files: usize,
 
     /// Write a recording to this file instead of printing the report.
@@ -94,13 +94,13 @@ fn import(args: &Args) -> anyhow::Result<ExitCode> {
 
 /// Reads all files, and writes a recording if requested.
 fn read_logs(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recorder>)> {
-    let options = Options {
+    let options = ImportOptions {
         zone: args.timezone.clone(),
         year: args.year,
         window_ns: u64::try_from(args.reorder.as_nanos()).context("--reorder is too long")?,
-        held_lines: args.max_held,
-        files: args.max_files,
-        ..Options::default()
+        max_held_lines: args.max_held,
+        max_files: args.max_files,
+        ..ImportOptions::default()
     };
     let mut import = Import::open(&args.paths, engines::LOGS, options)?;
     let config = Config { limits: args.limits.limits(), engines: engines::FACTS, ..Config::default() };
@@ -109,7 +109,7 @@ fn read_logs(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recor
     let mut progress = Progress::labelled("importing");
     let mut more = true;
     while more && failed.is_none() {
-        more = import.next(&mut |event| {
+        more = import.read_some(&mut |event| {
             // Create the file at the first event, so that an empty import does not overwrite an older recording.
             if let Some(path) = args.record.as_ref().filter(|_| recorder.is_none() && failed.is_none()) {
                 match create_recording(path, &config, args.report_output.output.force) {
@@ -127,18 +127,18 @@ fn read_logs(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recor
                 recorder.event(event);
             }
         });
-        let (done, all) = import.progress();
-        progress.set_position(done, all);
+        let done = import.progress();
+        progress.set_position(done.read_bytes, done.total_bytes);
     }
     drop(progress);
     if let Some(error) = failed {
         return Err(error.into());
     }
-    import.check()?;
+    import.check_any_recognised()?;
     let end = analysis.ledger().now();
     tick_all(&mut analysis, recorder.as_mut(), end);
     let mut notes = import_notes(import.stats(), args);
-    notes.extend(import.unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
+    notes.extend(import.describe_unread_kinds().into_iter().map(|kind| format!("log: {kind}")));
     if analysis.ledger().totals().requests.finished == 0 {
         notes.push(String::from(
             "log: no line for the end of a request; requests of its last ten minutes count as live",
@@ -171,12 +171,12 @@ fn create_recording(path: &Path, config: &Config, force: bool) -> Result<Recorde
 }
 
 /// Describes the assumptions made and the lines not read.
-fn import_notes(stats: &Stats, args: &Args) -> Vec<String> {
+fn import_notes(stats: &ImportStats, args: &Args) -> Vec<String> {
     let mut notes = vec![format!(
         "log: {} in {}, {} of a known form, {} of unknown form",
         plural(stats.lines, "line"),
         plural(stats.files, "file"),
-        count(stats.known()),
+        count(stats.known_records()),
         count(stats.unknown)
     )];
     let cut = stats.rids_completed + stats.rids_ambiguous + stats.rids_incomplete;

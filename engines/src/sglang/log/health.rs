@@ -1,7 +1,7 @@
 //! Failed health checks: the tokenizer received nothing from the detokenizer after a request that asks for one token.
 
-use logs::text::value;
-use logs::{Item, Logged, Malformed};
+use logs::text::value_of_key;
+use logs::{MalformedLine, Statement, StatementKind};
 use trace::MonoNs;
 use trace::event::LoggedState;
 
@@ -11,10 +11,14 @@ const QUARTER_S: u64 = 900;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Parses `20 seconds. tic start time: 05:49:14. last_heartbeat time: 05:42:53`. Both are local times of day.
-pub(super) fn read(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let waited_s: u64 = rest.split(' ').next().and_then(|n| n.parse().ok()).ok_or(Malformed)?;
-    let asked_s = time_of_day_s(rest, "tic start time: ").ok_or(Malformed)?;
-    let last_message_s = time_of_day_s(rest, "last_heartbeat time: ").ok_or(Malformed)?;
+pub(super) fn read(
+    rest: &str,
+    line_ns: Option<u64>,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) -> Result<(), MalformedLine> {
+    let waited_s: u64 = rest.split(' ').next().and_then(|n| n.parse().ok()).ok_or(MalformedLine)?;
+    let asked_s = time_of_day_s(rest, "tic start time: ").ok_or(MalformedLine)?;
+    let last_message_s = time_of_day_s(rest, "last_heartbeat time: ").ok_or(MalformedLine)?;
     let mut state = LoggedState { by: "tokenizer", ..LoggedState::default() };
     if let Some(line_ns) = line_ns {
         let line_s = line_ns / SECOND_NS;
@@ -25,13 +29,13 @@ pub(super) fn read(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<
         state.unanswered_since = Some(MonoNs(line_ns.saturating_sub(asked_ago_s * SECOND_NS)));
         state.recv_wait_ns = Some((asked_ago_s + silent_before_s) * SECOND_NS);
     }
-    sink(&Item { wall_ns: None, cut: false, what: Logged::State(state) });
+    sink(&Statement { wall_ns: None, is_rid_truncated: false, kind: StatementKind::ProcessState(state) });
     Ok(())
 }
 
 /// Parses `05:49:14` behind `key` to seconds.
 fn time_of_day_s(text: &str, key: &str) -> Option<u64> {
-    let mut parts = value(text, key)?.trim_end_matches('.').split(':');
+    let mut parts = value_of_key(text, key)?.trim_end_matches('.').split(':');
     let mut seconds = 0;
     for limit in [24, 60, 61] {
         let part: u64 = parts.next()?.parse().ok().filter(|&part| part < limit)?;

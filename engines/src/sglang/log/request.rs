@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use logs::text::{epoch_ns, number, value};
-use logs::{Field, Item, Malformed, Record, Rid};
+use logs::text::{epoch_seconds_to_ns, number_of_key, value_of_key};
+use logs::{FieldUse, JsonRecord, LoggedRid, MalformedLine, Statement};
 use trace::event::Stage;
 
 use super::python::{Fields, strings};
@@ -36,54 +36,58 @@ const PARAMETERS: &str = "request_parameters";
 pub(super) const RECORD_MARKS: &[&str] = &["\"request.received\"", "\"request.finished\"", "\"request_parameters\""];
 
 /// Use of a field of the JSON records.
-pub(super) fn field(name: &str) -> Field {
+pub(super) fn field(name: &str) -> FieldUse {
     match name {
-        "out" | "meta_info" | "obj" => Field::Object,
-        "event" | "rid" | "id" | PARAMETERS | STREAM | FIRST_TOKEN_LATENCY | TOKENS => Field::Value,
-        _ if TIMES.iter().any(|time| time.0 == name) => Field::Value,
-        _ => Field::Skipped,
+        "out" | "meta_info" | "obj" => FieldUse::Object,
+        "event" | "rid" | "id" | PARAMETERS | STREAM | FIRST_TOKEN_LATENCY | TOKENS => FieldUse::Value,
+        _ if TIMES.iter().any(|time| time.0 == name) => FieldUse::Value,
+        _ => FieldUse::Skipped,
     }
 }
 
 /// Parses a JSON record.
-pub(super) fn record(record: &Record<'_>, sink: &mut dyn FnMut(&Item<'_>)) -> Option<Result<&'static str, Malformed>> {
-    let (form, logged) = match record.text("event").as_deref() {
+pub(super) fn record(
+    record: &JsonRecord<'_>,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) -> Option<Result<&'static str, MalformedLine>> {
+    let (form, logged) = match record.text_of("event").as_deref() {
         Some("request.received") => ("request-received", Some("receive_logged")),
         Some("request.finished") => ("request-finished", Some("finish_logged")),
-        _ if record.has(PARAMETERS) => ("request-metrics", None),
+        _ if record.has_field(PARAMETERS) => ("request-metrics", None),
         _ => return None,
     };
-    let id = record.text("id");
-    let mut rids = record.texts("rid");
+    let id = record.text_of("id");
+    let mut rids = record.texts_of("rid");
     if rids.is_empty() {
         rids.extend(id.clone());
     }
     let Some(named) = named(rids.iter().map(Cow::as_ref), id.as_deref()) else {
-        return Some(Err(Malformed));
+        return Some(Err(MalformedLine));
     };
     if let Some(name) = logged {
         log_each(&named, name, sink);
     }
-    let is_streamed = match record.text(PARAMETERS) {
-        None => record.flag(STREAM),
-        Some(parameters) => Record::read(&parameters, &field).and_then(|request| request.flag(STREAM)),
+    let is_streamed = match record.text_of(PARAMETERS) {
+        None => record.flag_of(STREAM),
+        Some(parameters) => JsonRecord::parse(&parameters, &field).and_then(|request| request.flag_of(STREAM)),
     };
     if let [rid] = *named {
-        pass_times(rid, is_streamed, |key| record.number(key), sink);
+        pass_times(rid, is_streamed, |key| record.number_of(key), sink);
     }
     Some(Ok(form))
 }
 
 /// Parses `GenerateReqInput(received_time=None, rid='4f1c..', text='..`, or with the fields in another order.
-pub(super) fn receive(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let (_, rids) = Fields::of(rest).and_then(|mut fields| fields.find(|field| field.0 == "rid")).ok_or(Malformed)?;
-    log_each(&named(strings(rids), None).ok_or(Malformed)?, "receive_logged", sink);
+pub(super) fn receive(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+    let (_, rids) =
+        Fields::of(rest).and_then(|mut fields| fields.find(|field| field.0 == "rid")).ok_or(MalformedLine)?;
+    log_each(&named(strings(rids), None).ok_or(MalformedLine)?, "receive_logged", sink);
     Ok(())
 }
 
 /// Like [`receive`], followed by `, out={'text': .., 'meta_info': {..}}`. No output text can follow the last `'meta_info': `.
-pub(super) fn finish(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let mut fields = Fields::of(rest).ok_or(Malformed)?;
+pub(super) fn finish(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+    let mut fields = Fields::of(rest).ok_or(MalformedLine)?;
     let (mut rids, mut is_streamed) = (None, None);
     for (name, value) in fields.by_ref() {
         match name {
@@ -94,24 +98,24 @@ pub(super) fn finish(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)
     }
     let out = fields.after();
     let meta = out.and_then(|out| Some(&out[out.rfind("'meta_info': {")?..]));
-    let id = meta.and_then(|meta| Rid::read(value(meta, "'id': ")?));
-    let named = named(strings(rids.ok_or(Malformed)?), id.map(|id| id.text)).ok_or(Malformed)?;
+    let id = meta.and_then(|meta| LoggedRid::parse(value_of_key(meta, "'id': ")?));
+    let named = named(strings(rids.ok_or(MalformedLine)?), id.map(|id| id.text)).ok_or(MalformedLine)?;
     log_each(&named, "finish_logged", sink);
     if let ([rid], Some(meta)) = (&*named, meta) {
-        pass_times(*rid, is_streamed, |key| number(meta, &format!("'{key}': ")), sink);
+        pass_times(*rid, is_streamed, |key| number_of_key(meta, &format!("'{key}': ")), sink);
     }
     Ok(())
 }
 
 /// The requests of a line: that of the output, if the line has an output of one of several. `None` if no rid is readable.
-fn named<'l>(rids: impl Iterator<Item = &'l str>, id: Option<&str>) -> Option<Vec<Rid<'l>>> {
-    let all: Vec<Rid<'l>> = rids.filter_map(Rid::read).collect();
+fn named<'l>(rids: impl Iterator<Item = &'l str>, id: Option<&str>) -> Option<Vec<LoggedRid<'l>>> {
+    let all: Vec<LoggedRid<'l>> = rids.filter_map(LoggedRid::parse).collect();
     let of_output = all.iter().find(|rid| all.len() > 1 && Some(rid.text) == id).copied();
     let named = of_output.map_or(all, |rid| vec![rid]);
     (!named.is_empty()).then_some(named)
 }
 
-fn log_each(rids: &[Rid<'_>], name: &str, sink: &mut dyn FnMut(&Item<'_>)) {
+fn log_each(rids: &[LoggedRid<'_>], name: &str, sink: &mut dyn FnMut(&Statement<'_>)) {
     for &rid in rids {
         sink(&stage(rid, Stage::new(rid.text, name, "tokenizer")));
     }
@@ -119,15 +123,15 @@ fn log_each(rids: &[Rid<'_>], name: &str, sink: &mut dyn FnMut(&Item<'_>)) {
 
 /// Passes the times of a finished request to `sink`; `number` is the value of a field.
 fn pass_times(
-    rid: Rid<'_>,
+    rid: LoggedRid<'_>,
     is_streamed: Option<bool>,
     number: impl Fn(&str) -> Option<f64>,
-    sink: &mut dyn FnMut(&Item<'_>),
+    sink: &mut dyn FnMut(&Statement<'_>),
 ) {
     let tokens = number(TOKENS).filter(|tokens| (0.0..4e9).contains(tokens));
     let first_token = number(ARRIVAL).zip(number(FIRST_TOKEN_LATENCY));
-    let first_token = first_token.and_then(|(arrival, latency)| epoch_ns(arrival + latency));
-    let times = TIMES.map(|(key, name, by)| (name, by, number(key).and_then(epoch_ns)));
+    let first_token = first_token.and_then(|(arrival, latency)| epoch_seconds_to_ns(arrival + latency));
+    let times = TIMES.map(|(key, name, by)| (name, by, number(key).and_then(epoch_seconds_to_ns)));
     let prefill_finished =
         times.iter().find(|time| time.0 == PREFILL_FINISHED && time.2.is_some()).and_then(|time| time.2);
     // Of a request that does not stream, the first output holds many tokens, and the response is sent at its end.
@@ -141,7 +145,7 @@ fn pass_times(
             gap_ns: prefill_finished.filter(|_| ends_gap).map(|sent| wall_ns.saturating_sub(sent)),
             ..Stage::new(rid.text, name, by)
         };
-        sink(&Item { wall_ns: Some(wall_ns), ..stage(rid, reached) });
+        sink(&Statement { wall_ns: Some(wall_ns), ..stage(rid, reached) });
     };
     for (name, by, wall_ns) in times {
         emit(name, by, wall_ns);

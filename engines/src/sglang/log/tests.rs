@@ -3,25 +3,27 @@ use proptest::prelude::*;
 use super::*;
 
 /// Name of the message's form, and its statements.
-fn read(message: &str) -> (Option<Result<&'static str, Malformed>>, Vec<String>) {
+fn read(message: &str) -> (Option<Result<&'static str, MalformedLine>>, Vec<String>) {
     let mut statements = Vec::new();
-    let mut sink = |item: &Item<'_>| {
+    let mut sink = |item: &Statement<'_>| {
         let at = item.wall_ns.map_or(String::new(), |ns| format!("{} ", ns / 1_000_000 % 10_000_000));
-        let cut = if item.cut { ".." } else { "" };
-        statements.push(match item.what {
-            Logged::Stage(stage) => {
+        let cut = if item.is_rid_truncated { ".." } else { "" };
+        statements.push(match item.kind {
+            StatementKind::Stage(stage) => {
                 format!("{at}{}: {}{cut} {} {:?} {:?}", stage.by, stage.rid, stage.name, stage.tokens, stage.pending)
             }
-            Logged::Merged(merged) => format!("{}: {} merged {}", merged.by, merged.rid, merged.chunks),
-            Logged::State(state) => format!("{state:?}"),
-            Logged::Half(half) => format!("{} in room {}, decode: {}", half.rid, half.room, half.is_decode),
-            Logged::ImpossibleDurations => String::from("impossible durations"),
+            StatementKind::MergedChunks(merged) => format!("{}: {} merged {}", merged.by, merged.rid, merged.chunks),
+            StatementKind::ProcessState(state) => format!("{state:?}"),
+            StatementKind::RequestHalf(half) => {
+                format!("{} in room {}, decode: {}", half.rid, half.room, half.is_decode)
+            }
+            StatementKind::ImpossibleDurations => String::from("impossible durations"),
         });
     };
-    let form = FORMS.iter().filter_map(|form| Some((message.find(form.0)?, form)));
-    let found = form.min_by_key(|found| found.0).map(|(at, (mark, name, read))| {
+    let form = FORMS.iter().filter_map(|form| Some((message.find(form.mark)?, form)));
+    let found = form.min_by_key(|found| found.0).map(|(at, form)| {
         let line_ns = Some(1_768_722_900_000_000_000);
-        read(&message[at + mark.len()..], line_ns, &mut sink).map(|()| *name)
+        (form.parse)(&message[at + form.mark.len()..], line_ns, &mut sink).map(|()| form.name)
     });
     (found, statements)
 }
@@ -148,7 +150,7 @@ fn incomplete_lines_are_malformed_and_unknown_lines_ignored() {
         "Health check failed. Server couldn't get a response from detokenizer for last 20 seconds.",
         "[TOK recv] type=BatchTokenIDOutput",
     ] {
-        assert_eq!(read(line).0, Some(Err(Malformed)), "{line}");
+        assert_eq!(read(line).0, Some(Err(MalformedLine)), "{line}");
     }
     assert_eq!(read("Decode batch. #running-req: 12, gen throughput (token/s): 900.1").0, None);
 }
@@ -156,7 +158,7 @@ fn incomplete_lines_are_malformed_and_unknown_lines_ignored() {
 proptest! {
     #[test]
     fn parsing_any_message_never_panics(head in 0..FORMS.len(), tail: String) {
-        let _ = read(&format!("{}{tail}", FORMS[head].0));
+        let _ = read(&format!("{}{tail}", FORMS[head].mark));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Time stats of a request (`--enable-request-time-stats-logging`), of a single server or one half of a prefill/decode pair.
 
-use logs::text::{epoch_ns, split_ascii, split_once, trim_ascii_matches};
-use logs::{Half, Item, Logged, Malformed, Rid};
+use logs::text::{epoch_seconds_to_ns, split_ascii, split_once, trim_ascii_matches};
+use logs::{LoggedRid, MalformedLine, RequestHalf, Statement, StatementKind};
 use trace::event::Stage;
 
 use super::stage;
@@ -30,12 +30,16 @@ struct Impossible;
 ///
 /// Logged when the scheduler has finished its part of the request. From 0.5.12 on, `entry_time` is the wall time at which the first phase
 /// began. Before, the line has none or another clock's, so the durations count back from the line's own timestamp.
-pub(super) fn read(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed> {
-    let (head, tail) = split_once(rest, "): ").ok_or(Malformed)?;
+pub(super) fn read(
+    rest: &str,
+    line_ns: Option<u64>,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) -> Result<(), MalformedLine> {
+    let (head, tail) = split_once(rest, "): ").ok_or(MalformedLine)?;
     let mut words = split_ascii(head, b',');
-    let rid = words.next().and_then(Rid::read).ok_or(Malformed)?;
+    let rid = words.next().and_then(LoggedRid::parse).ok_or(MalformedLine)?;
     let request = LineFields::of(words);
-    let role = match request.get(&["type"]).ok_or(Malformed)? {
+    let role = match request.get(&["type"]).ok_or(MalformedLine)? {
         "prefill" => Role::Prefill,
         "decode" => Role::Decode,
         _ => Role::Unified,
@@ -50,11 +54,15 @@ pub(super) fn read(rest: &str, line_ns: Option<u64>, sink: &mut dyn FnMut(&Item<
     };
     let mut emit = |name, wall_ns, tokens| {
         let reached = Stage { tokens, ..Stage::new(rid.text, name, "scheduler") };
-        sink(&Item { wall_ns, ..stage(rid, reached) });
+        sink(&Statement { wall_ns, ..stage(rid, reached) });
     };
     let Ok(phases) = phases(&times, role) else {
         emit(end, line_ns, tokens);
-        sink(&Item { wall_ns: None, cut: rid.cut, what: Logged::ImpossibleDurations });
+        sink(&Statement {
+            wall_ns: None,
+            is_rid_truncated: rid.is_truncated,
+            kind: StatementKind::ImpossibleDurations,
+        });
         return Ok(());
     };
     let spent_ns = phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.ns));
@@ -121,17 +129,17 @@ impl<'l> LineFields<'l> {
 }
 
 /// Both servers of a pair log the same `bootstrap_room`; 0 belongs to health checks.
-fn enter_half(request: &LineFields<'_>, rid: Rid<'_>, role: Role, sink: &mut dyn FnMut(&Item<'_>)) {
+fn enter_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: Role, sink: &mut dyn FnMut(&Statement<'_>)) {
     let room = request.get(&["bootstrap_room"]).and_then(|room| room.parse().ok()).filter(|&room| room != 0);
-    if let Some(room) = room.filter(|_| role != Role::Unified && !rid.cut) {
-        let half = Half { rid: rid.text, room, is_decode: role == Role::Decode };
-        sink(&Item { wall_ns: None, cut: false, what: Logged::Half(half) });
+    if let Some(room) = room.filter(|_| role != Role::Unified && !rid.is_truncated) {
+        let half = RequestHalf { rid: rid.text, room, is_decode: role == Role::Decode };
+        sink(&Statement { wall_ns: None, is_rid_truncated: false, kind: StatementKind::RequestHalf(half) });
     }
 }
 
 /// Wall time at which the first phase began.
 fn begin_ns(times: &LineFields<'_>) -> Option<u64> {
-    times.number(&["bootstrap_done_time", "entry_time", "start_time", "start"]).and_then(epoch_ns)
+    times.number(&["bootstrap_done_time", "entry_time", "start_time", "start"]).and_then(epoch_seconds_to_ns)
 }
 
 /// Stage at which the first phase began. 0.5.16 and later omit the bootstrap if its start is unset.

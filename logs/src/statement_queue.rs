@@ -9,56 +9,63 @@ use trace::event::LoggedState;
 /// Number of slots per window.
 const SLOTS: u64 = 64;
 /// Minimum length of a slot, in nanoseconds.
-const SHORTEST_NS: u64 = 1_000_000;
+const SHORTEST_SLOT_NS: u64 = 1_000_000;
 /// Maximum number of passed slots whose memory is kept for later ones, and of statements in such a slot.
-const SPARES: usize = 8;
+const SPARE_SLOTS: usize = 8;
 const SPARE_ENTRIES: usize = 16_384;
 
 /// A statement with its time and source. Its texts are kept outside of it.
 #[derive(Debug)]
-pub(super) struct Queued {
+pub(super) struct QueuedStatement {
     pub(super) at_ns: u64,
-    /// Index of the source.
-    pub(super) by: u16,
+    /// Index of the process that wrote the line.
+    pub(super) writer: u16,
     /// Whether the line truncates the rid.
-    pub(super) cut: bool,
+    pub(super) is_rid_truncated: bool,
     pub(super) rid: Rc<str>,
-    pub(super) what: QueuedWhat,
+    pub(super) kind: QueuedKind,
 }
 
 /// What a queued statement says. Half a million may be queued, so it is small.
 #[derive(Debug)]
-pub(super) enum QueuedWhat {
+pub(super) enum QueuedKind {
     /// A request reached the stage with this index of its name.
     Stage { name: u16, tokens: Option<u32>, pending: Option<u32>, gap_ns: Option<u64> },
     /// State of a process.
-    State(Box<LoggedState<'static>>),
+    ProcessState(Box<LoggedState<'static>>),
     /// Number of merged chunks.
-    Merged { chunks: u32 },
+    MergedChunks { chunks: u32 },
 }
 
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct StatementQueue {
     slot_ns: u64,
-    slots: BTreeMap<u64, Vec<Queued>>,
+    slots: BTreeMap<u64, Vec<QueuedStatement>>,
     len: usize,
     /// Empty memory of passed slots. A slot that grows from nothing copies its statements several times.
-    spare_slots: Vec<Vec<Queued>>,
-    spare_order: Vec<(u64, u32)>,
+    spare_slots: Vec<Vec<QueuedStatement>>,
+    spare_order: Vec<SlotEntry>,
+}
+
+/// Time of a statement, and its index in the slot. The order of these fields is that of sorting.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct SlotEntry {
+    at_ns: u64,
+    index: u32,
 }
 
 /// The statements of a slot that is due.
 #[derive(Debug)]
 pub(super) struct DueSlot {
-    entries: Vec<Queued>,
-    /// Time and index of each entry, in order. Sorting these moves less memory than sorting the entries.
-    order: Vec<(u64, u32)>,
+    entries: Vec<QueuedStatement>,
+    /// In order. Sorting these moves less memory than sorting the entries.
+    order: Vec<SlotEntry>,
 }
 
 impl DueSlot {
-    fn sort(entries: Vec<Queued>, mut order: Vec<(u64, u32)>) -> Self {
+    fn from_entries(entries: Vec<QueuedStatement>, mut order: Vec<SlotEntry>) -> Self {
         let times = entries.iter().map(|queued| queued.at_ns);
-        order.extend(times.zip(0..));
+        order.extend(times.zip(0..).map(|(at_ns, index)| SlotEntry { at_ns, index }));
         order.sort_unstable();
         Self { entries, order }
     }
@@ -68,15 +75,15 @@ impl DueSlot {
     }
 
     /// The statements by time. Those with equal times keep their reading order.
-    pub(super) fn by_time(&self) -> impl Iterator<Item = &Queued> {
-        self.order.iter().map(|&(_, index)| &self.entries[index as usize])
+    pub(super) fn statements_by_time(&self) -> impl Iterator<Item = &QueuedStatement> {
+        self.order.iter().map(|entry| &self.entries[entry.index as usize])
     }
 }
 
-impl Queue {
+impl StatementQueue {
     pub(super) fn new(window_ns: u64) -> Self {
         Self {
-            slot_ns: (window_ns / SLOTS).max(SHORTEST_NS),
+            slot_ns: (window_ns / SLOTS).max(SHORTEST_SLOT_NS),
             slots: BTreeMap::new(),
             len: 0,
             spare_slots: Vec::new(),
@@ -88,25 +95,25 @@ impl Queue {
         self.len
     }
 
-    pub(super) fn push(&mut self, queued: Queued) {
+    pub(super) fn push(&mut self, queued: QueuedStatement) {
         self.len += 1;
         let slot = self.slots.entry(queued.at_ns / self.slot_ns);
         slot.or_insert_with(|| self.spare_slots.pop().unwrap_or_default()).push(queued);
     }
 
     /// Removes and returns the earliest slot, if it ends by `horizon_ns`.
-    pub(super) fn pop_before(&mut self, horizon_ns: u64) -> Option<DueSlot> {
+    pub(super) fn pop_slot_before(&mut self, horizon_ns: u64) -> Option<DueSlot> {
         let first = self.slots.first_entry()?;
         if (first.key() + 1).saturating_mul(self.slot_ns) > horizon_ns {
             return None;
         }
-        let due = DueSlot::sort(first.remove(), std::mem::take(&mut self.spare_order));
+        let due = DueSlot::from_entries(first.remove(), std::mem::take(&mut self.spare_order));
         self.len -= due.len();
         Some(due)
     }
 
     /// Keeps the memory of a slot whose statements were passed on.
-    pub(super) fn reuse(&mut self, passed: DueSlot) {
+    pub(super) fn reuse_slot(&mut self, passed: DueSlot) {
         let DueSlot { mut entries, mut order } = passed;
         if entries.capacity() > SPARE_ENTRIES {
             return;
@@ -114,7 +121,7 @@ impl Queue {
         entries.clear();
         order.clear();
         self.spare_order = order;
-        if self.spare_slots.len() < SPARES {
+        if self.spare_slots.len() < SPARE_SLOTS {
             self.spare_slots.push(entries);
         }
     }

@@ -2,52 +2,57 @@
 
 use std::borrow::Cow;
 
-use serde::Deserialize;
 use serde::de::{Deserializer as _, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::clock::{Clock, Stamp, ZoneSource};
-use super::envelope::better;
-use super::json::Record;
-use super::recognise::Recogniser;
+use super::json_record::{JsonRecord, JsonString};
+use super::line_prefix::more_precise;
+use super::recogniser::Recogniser;
+use super::timestamp::{LogTimestamp, TimestampParser, ZoneSource};
 
 /// Maximum depth of nested values.
-const DEPTH: usize = 24;
+const MAX_DEPTH: usize = 24;
 /// Maximum length of a time, in bytes.
-const TIME_BYTES: usize = 48;
+const MAX_TIME_BYTES: usize = 48;
 
 /// A record found in a JSON value.
 #[derive(Debug)]
-pub(super) struct Found<'l> {
-    pub(super) content: Content<'l>,
+pub(super) struct FoundRecord<'l> {
+    pub(super) content: RecordContent<'l>,
     /// Time beside the record, or else of the nearest enclosing object that has one.
-    pub(super) stamp: Option<Stamp>,
+    pub(super) stamp: Option<LogTimestamp>,
 }
 
 #[derive(Debug)]
-pub(super) enum Content<'l> {
+pub(super) enum RecordContent<'l> {
     /// A string that holds a known line.
-    Text(Cow<'l, str>),
+    Line(Cow<'l, str>),
     /// An engine's own record.
-    Record(Box<Record<'l>>),
+    EngineRecord(Box<JsonRecord<'l>>),
 }
 
 /// Searches a JSON value for records.
-pub(super) struct Search<'s, 'l> {
+pub(super) struct JsonSearch<'s, 'l> {
     pub(super) recogniser: &'s Recogniser,
-    pub(super) clock: &'s mut Clock,
-    pub(super) found: Vec<Found<'l>>,
+    pub(super) parser: &'s mut TimestampParser,
+    pub(super) found: Vec<FoundRecord<'l>>,
 }
 
 /// A time in an object. The one of the lowest rank counts.
-struct Candidate {
-    rank: Rank,
-    stamp: Stamp,
+struct TimeCandidate {
+    rank: TimeRank,
+    stamp: LogTimestamp,
 }
 
-/// Order of the times in an object: those whose key names a time, then those with a zone, then the earliest: records are received and
-/// ingested later.
-type Rank = (KeyKind, bool, u64);
+/// Order of the times in an object, by its fields from the first to the last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct TimeRank {
+    /// Those whose key names a time come first.
+    key: KeyKind,
+    lacks_zone: bool,
+    /// Records are received and ingested after they were written.
+    wall_ns: u64,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum KeyKind {
@@ -58,7 +63,7 @@ enum KeyKind {
 }
 
 /// Start of the JSON in a line whose first mark is at `mark`.
-pub(super) fn start_of_json(line: &str, mark: usize) -> Option<usize> {
+pub(super) fn find_json_start(line: &str, mark: usize) -> Option<usize> {
     let blank = line.len() - line.trim_start().len();
     if line[blank..].starts_with(['{', '[']) && is_json_start(&line[blank..]) {
         return Some(blank);
@@ -73,18 +78,18 @@ fn is_json_start(text: &str) -> bool {
     inside.starts_with('{') || (inside.len() < text.len() && inside.starts_with('"'))
 }
 
-impl<'l> Search<'_, 'l> {
+impl<'l> JsonSearch<'_, 'l> {
     /// Searches a value. Skips values without a mark: they are prompts, outputs and labels.
-    pub(super) fn value(&mut self, json: &'l str, depth: usize) {
-        if depth > DEPTH || self.recogniser.find(json.as_bytes()).is_none() {
+    pub(super) fn search_value(&mut self, json: &'l str, depth: usize) {
+        if depth > MAX_DEPTH || self.recogniser.find_mark(json.as_bytes()).is_none() {
             return;
         }
         match json.as_bytes().first() {
-            Some(b'{') => self.object(json, depth),
-            Some(b'[') => self.array(json, depth),
+            Some(b'{') => self.search_object(json, depth),
+            Some(b'[') => self.search_array(json, depth),
             Some(b'"') => {
-                if let Ok(Text(text)) = serde_json::from_str(json) {
-                    self.found.push(Found { content: Content::Text(text), stamp: None });
+                if let Ok(JsonString(text)) = serde_json::from_str(json) {
+                    self.found.push(FoundRecord { content: RecordContent::Line(text), stamp: None });
                 }
             }
             _ => {}
@@ -92,27 +97,29 @@ impl<'l> Search<'_, 'l> {
     }
 
     /// Searches an object. An engine's own record is not searched further, because it holds prompts.
-    fn object(&mut self, json: &'l str, depth: usize) {
+    fn search_object(&mut self, json: &'l str, depth: usize) {
         if let Some(record) = self.recogniser.parse_record(json) {
-            return self.found.push(Found { content: Content::Record(Box::new(record)), stamp: None });
+            return self
+                .found
+                .push(FoundRecord { content: RecordContent::EngineRecord(Box::new(record)), stamp: None });
         }
         let first = self.found.len();
-        let mut times = Times::default();
-        let visitor = Members { search: self, times: &mut times, depth };
+        let mut times = TimesOfObject::default();
+        let visitor = MemberVisitor { search: self, times: &mut times, depth };
         // The value is known to be valid.
         let _ = serde_json::Deserializer::from_str(json).deserialize_map(visitor);
-        self.set_times(first, &times);
+        self.set_missing_times(first, &times);
     }
 
-    fn array(&mut self, json: &'l str, depth: usize) {
+    fn search_array(&mut self, json: &'l str, depth: usize) {
         let first = self.found.len();
-        let mut times = Times::default();
-        let visitor = Members { search: self, times: &mut times, depth };
+        let mut times = TimesOfObject::default();
+        let visitor = MemberVisitor { search: self, times: &mut times, depth };
         let _ = serde_json::Deserializer::from_str(json).deserialize_seq(visitor);
-        self.set_times(first, &times);
+        self.set_missing_times(first, &times);
     }
 
-    fn set_times(&mut self, first: usize, times: &Times) {
+    fn set_missing_times(&mut self, first: usize, times: &TimesOfObject) {
         let Some(best) = &times.best else { return };
         for found in &mut self.found[first..] {
             found.stamp = found.stamp.or(Some(best.stamp));
@@ -121,23 +128,23 @@ impl<'l> Search<'_, 'l> {
 }
 
 #[derive(Default)]
-struct Times {
-    best: Option<Candidate>,
+struct TimesOfObject {
+    best: Option<TimeCandidate>,
 }
 
-impl Times {
-    fn enter(&mut self, kind: KeyKind, json: &str, clock: &mut Clock) {
-        let Some(stamp) = whole_time(json, kind, clock) else { return };
-        let rank = (kind, stamp.zone == ZoneSource::Options, stamp.wall_ns);
+impl TimesOfObject {
+    fn offer_time(&mut self, kind: KeyKind, json: &str, parser: &mut TimestampParser) {
+        let Some(stamp) = parse_whole_time(json, kind, parser) else { return };
+        let rank = TimeRank { key: kind, lacks_zone: stamp.zone == ZoneSource::Assumed, wall_ns: stamp.wall_ns };
         if self.best.as_ref().is_none_or(|best| rank < best.rank) {
-            self.best = Some(Candidate { rank, stamp });
+            self.best = Some(TimeCandidate { rank, stamp });
         }
     }
 }
 
 /// Parses a string or number that is a time and nothing else. A number is one only if its key names a time.
-fn whole_time(json: &str, kind: KeyKind, clock: &mut Clock) -> Option<Stamp> {
-    if json.len() > TIME_BYTES {
+fn parse_whole_time(json: &str, kind: KeyKind, parser: &mut TimestampParser) -> Option<LogTimestamp> {
+    if json.len() > MAX_TIME_BYTES {
         return None;
     }
     let text = json.trim_matches('"').trim();
@@ -145,7 +152,7 @@ fn whole_time(json: &str, kind: KeyKind, clock: &mut Clock) -> Option<Stamp> {
     if !is_date && kind == KeyKind::Other {
         return None;
     }
-    let (stamp, rest) = clock.read(text.as_bytes())?;
+    let (stamp, rest) = parser.parse_start(text.as_bytes())?;
     rest.is_empty().then_some(stamp)
 }
 
@@ -181,26 +188,23 @@ fn words_of_key(key: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-#[derive(Deserialize)]
-struct Text<'l>(#[serde(borrow)] Cow<'l, str>);
-
 /// Searches the members of an object or array, and gathers the times among them.
-struct Members<'m, 's, 'l> {
-    search: &'m mut Search<'s, 'l>,
-    times: &'m mut Times,
+struct MemberVisitor<'m, 's, 'l> {
+    search: &'m mut JsonSearch<'s, 'l>,
+    times: &'m mut TimesOfObject,
     depth: usize,
 }
 
-impl<'l> Members<'_, '_, 'l> {
-    fn enter(&mut self, kind: KeyKind, value: &'l str) {
+impl<'l> MemberVisitor<'_, '_, 'l> {
+    fn visit_member(&mut self, kind: KeyKind, value: &'l str) {
         if matches!(value.as_bytes().first(), Some(b'"' | b'0'..=b'9')) {
-            self.times.enter(kind, value, self.search.clock);
+            self.times.offer_time(kind, value, self.search.parser);
         }
-        self.search.value(value, self.depth + 1);
+        self.search.search_value(value, self.depth + 1);
     }
 }
 
-impl<'l> Visitor<'l> for Members<'_, '_, 'l> {
+impl<'l> Visitor<'l> for MemberVisitor<'_, '_, 'l> {
     type Value = ();
 
     fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -208,9 +212,9 @@ impl<'l> Visitor<'l> for Members<'_, '_, 'l> {
     }
 
     fn visit_map<A: MapAccess<'l>>(mut self, mut map: A) -> Result<(), A::Error> {
-        while let Some(key) = map.next_key::<Text<'l>>()? {
+        while let Some(key) = map.next_key::<JsonString<'l>>()? {
             let value = map.next_value::<&'l RawValue>()?.get();
-            self.enter(kind_of_key(&key.0), value);
+            self.visit_member(kind_of_key(&key.0), value);
         }
         Ok(())
     }
@@ -218,16 +222,20 @@ impl<'l> Visitor<'l> for Members<'_, '_, 'l> {
     /// Loki's `["1768722900330146000", line]`: a time that has no key.
     fn visit_seq<A: SeqAccess<'l>>(mut self, mut values: A) -> Result<(), A::Error> {
         while let Some(value) = values.next_element::<&'l RawValue>()? {
-            self.enter(KeyKind::Time, value.get());
+            self.visit_member(KeyKind::Time, value.get());
         }
         Ok(())
     }
 }
 
 /// Time of a record inside a line: its own, or the one around it.
-pub(super) fn time_of_record(record: &Record<'_>, outer: Option<Stamp>, clock: &mut Clock) -> Option<Stamp> {
-    let own = record.time().and_then(|time| clock.read(time.as_bytes()));
-    better(outer, own.map(|own| own.0))
+pub(super) fn time_of_record(
+    record: &JsonRecord<'_>,
+    outer: Option<LogTimestamp>,
+    parser: &mut TimestampParser,
+) -> Option<LogTimestamp> {
+    let own = record.timestamp_text().and_then(|time| parser.parse_start(time.as_bytes()));
+    more_precise(outer, own.map(|own| own.0))
 }
 
 #[cfg(test)]
@@ -257,7 +265,7 @@ mod tests {
             ("[2026-01-18 07:55:00] x", None),
             ("x {pod=\"a\"} y", None),
         ] {
-            assert_eq!(start_of_json(line, line.len()), at, "{line}");
+            assert_eq!(find_json_start(line, line.len()), at, "{line}");
         }
     }
 }

@@ -3,19 +3,19 @@
 use aho_corasick::{AhoCorasick, MatchKind};
 use trace::event::{LoggedState, Merged, Stage};
 
-use super::json::{Field, Record};
+use super::json_record::{FieldUse, JsonRecord};
 use super::text::trim_ascii_matches;
 
 /// Log lines of an engine.
 pub trait LogLines: Sync {
     /// Name of the engine, as in its facts.
-    fn name(&self) -> &'static str;
+    fn engine_name(&self) -> &'static str;
 
     /// The known lines, as an error lists them: `request logs and time stats`.
-    fn summary(&self) -> &'static str;
+    fn forms_summary(&self) -> &'static str;
 
     /// Forms of text lines.
-    fn forms(&self) -> &'static [Form];
+    fn line_forms(&self) -> &'static [LineForm];
 
     /// Whether lines of this form contain prompts or outputs. Nothing behind the start of such a line counts as another record.
     fn has_free_text(&self, _form: &str) -> bool {
@@ -23,7 +23,7 @@ pub trait LogLines: Sync {
     }
 
     /// Files that users also pass to `import` and that hold no readable lines, with what reads them instead.
-    fn unread(&self) -> &'static [Unread] {
+    fn unread_file_kinds(&self) -> &'static [UnreadFileKind] {
         &[]
     }
 
@@ -32,31 +32,38 @@ pub trait LogLines: Sync {
         &[]
     }
 
-    /// Use of this field of a JSON record by [`record`](Self::record).
-    fn field(&self, _name: &str) -> Field {
-        Field::Skipped
+    /// Use of this field of a JSON record by [`read_record`](Self::read_record).
+    fn field_use(&self, _name: &str) -> FieldUse {
+        FieldUse::Skipped
     }
 
     /// Passes the statements of a JSON record to `sink` and returns the name of its form; `None` if it is not the engine's.
-    fn record(
+    fn read_record(
         &self,
-        _record: &Record<'_>,
-        _sink: &mut dyn FnMut(&Item<'_>),
-    ) -> Option<Result<&'static str, Malformed>> {
+        _record: &JsonRecord<'_>,
+        _sink: &mut dyn FnMut(&Statement<'_>),
+    ) -> Option<Result<&'static str, MalformedLine>> {
         None
     }
 }
 
-/// A form of lines: a text that marks them, the name of the form, and the parser of what follows the mark. The first mark in a line decides,
-/// so that a prompt cannot imitate another form.
-pub type Form = (&'static str, &'static str, Read);
+/// A form of text lines. The first mark in a line decides, so that a prompt cannot imitate another form.
+#[derive(Clone, Copy, Debug)]
+pub struct LineForm {
+    /// Text that marks the lines.
+    pub mark: &'static str,
+    /// Name of the form.
+    pub name: &'static str,
+    /// Parser of what follows the mark.
+    pub parse: ParseLine,
+}
 
 /// Parser of a line after its mark. It gets the line's timestamp and passes the statements to the sink.
-pub type Read = fn(&str, Option<u64>, &mut dyn FnMut(&Item<'_>)) -> Result<(), Malformed>;
+pub type ParseLine = fn(&str, Option<u64>, &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine>;
 
 /// A kind of file without readable lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unread {
+pub struct UnreadFileKind {
     /// Text that only its lines contain.
     pub mark: &'static str,
     /// Name, as in "12 lines of vLLM's log".
@@ -67,37 +74,37 @@ pub struct Unread {
 
 /// A line of a known form without usable content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Malformed;
+pub struct MalformedLine;
 
 /// A statement of a log line.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Item<'l> {
+pub struct Statement<'l> {
     /// Time of the event since the epoch, if the line describes an earlier event.
     pub wall_ns: Option<u64>,
     /// Whether the line truncates the request id.
-    pub cut: bool,
+    pub is_rid_truncated: bool,
     /// The statement. Its `by` is the role of the process that wrote the line, or empty.
-    pub what: Logged<'l>,
+    pub kind: StatementKind<'l>,
 }
 
 /// Kind of a statement.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Logged<'l> {
+pub enum StatementKind<'l> {
     /// A request reached a stage.
     Stage(Stage<'l>),
     /// State of a process.
-    State(LoggedState<'l>),
+    ProcessState(LoggedState<'l>),
     /// Chunks of a request were merged.
-    Merged(Merged<'l>),
+    MergedChunks(Merged<'l>),
     /// The line belongs to one half of a request that a prefill and a decode server share.
-    Half(Half<'l>),
+    RequestHalf(RequestHalf<'l>),
     /// The line has durations that cannot be: they are unknown.
     ImpossibleDurations,
 }
 
 /// One half of a request that a prefill and a decode server share. Each server may have its own rid for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Half<'l> {
+pub struct RequestHalf<'l> {
     /// The server's rid.
     pub rid: &'l str,
     /// Number that both servers log for the request (`bootstrap_room`).
@@ -108,40 +115,40 @@ pub struct Half<'l> {
 
 /// A request id, and whether the line truncates it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rid<'l> {
+pub struct LoggedRid<'l> {
     /// The id, as far as the line contains it.
     pub text: &'l str,
     /// Whether the line truncates the id.
-    pub cut: bool,
+    pub is_truncated: bool,
 }
 
 /// Maximum length of a rid; a longer word is not a rid.
-const LONGEST_RID: usize = 256;
+const LONGEST_RID_BYTES: usize = 256;
 
-impl<'l> Rid<'l> {
+impl<'l> LoggedRid<'l> {
     /// Parses a rid: bare, quoted, or truncated with `...`.
-    pub fn read(word: &'l str) -> Option<Self> {
+    pub fn parse(word: &'l str) -> Option<Self> {
         let word = trim_ascii_matches(word, |byte| matches!(byte, b'\'' | b'"' | b',' | b';' | b')' | b']' | b'['));
         let text = word.trim_end_matches(['.', '…']);
-        let cut = word[text.len()..].contains('…') || word[text.len()..].len() >= 2;
+        let is_truncated = word[text.len()..].contains('…') || word[text.len()..].len() >= 2;
         // Almost all rids are ASCII, which is checked without decoding characters.
         let is_word = text.bytes().all(|byte| byte.is_ascii_graphic()) || !text.contains(char::is_whitespace);
-        let valid = !text.is_empty() && text.len() <= LONGEST_RID && is_word;
-        (valid && text != "None").then_some(Self { text, cut })
+        let valid = !text.is_empty() && text.len() <= LONGEST_RID_BYTES && is_word;
+        (valid && text != "None").then_some(Self { text, is_truncated })
     }
 }
 
 /// Engine and form of a line.
-pub(super) type Found = Result<(&'static str, &'static str), Malformed>;
+pub(super) type RecordResult = Result<(&'static str, &'static str), MalformedLine>;
 
 /// A mark in a line.
 #[derive(Clone, Copy)]
-pub(super) struct Mark {
+pub(super) struct MarkMatch {
     pub(super) start: usize,
     pub(super) end: usize,
     pub(super) engine: &'static str,
     /// Form of the line; `None` for a mark of JSON records.
-    pub(super) form: Option<Form>,
+    pub(super) form: Option<LineForm>,
     /// Whether the rest of the line may be a prompt.
     pub(super) has_free_text: bool,
 }
@@ -149,7 +156,7 @@ pub(super) struct Mark {
 /// A mark of an engine.
 struct EngineMark {
     engine: &'static dyn LogLines,
-    form: Option<Form>,
+    form: Option<LineForm>,
     has_free_text: bool,
 }
 
@@ -157,64 +164,74 @@ struct EngineMark {
 pub(super) struct Recogniser {
     pub(super) engines: &'static [&'static dyn LogLines],
     marks: AhoCorasick,
-    of_marks: Vec<EngineMark>,
+    engine_marks: Vec<EngineMark>,
     record_marks: AhoCorasick,
 }
 
 impl Recogniser {
     pub(super) fn new(engines: &'static [&'static dyn LogLines]) -> Self {
-        let (mut marks, mut record_marks, mut of_marks) = (Vec::new(), Vec::new(), Vec::new());
+        let mut marks = Vec::new();
+        let mut record_marks = Vec::new();
+        let mut engine_marks = Vec::new();
         for &engine in engines {
-            for &form in engine.forms() {
+            for &form in engine.line_forms() {
                 // Several lines are searched at once.
-                debug_assert!(!form.0.contains(['\r', '\n']), "a mark is in one line");
-                marks.push(form.0);
-                of_marks.push(EngineMark { engine, form: Some(form), has_free_text: engine.has_free_text(form.1) });
+                debug_assert!(!form.mark.contains(['\r', '\n']), "a mark is in one line");
+                marks.push(form.mark);
+                engine_marks.push(EngineMark {
+                    engine,
+                    form: Some(form),
+                    has_free_text: engine.has_free_text(form.name),
+                });
             }
             for &mark in engine.record_marks() {
                 // A record inside a string has its quotes escaped.
                 let bare = mark.trim_matches('"');
                 marks.push(bare);
                 record_marks.push(bare);
-                of_marks.push(EngineMark { engine, form: None, has_free_text: true });
+                engine_marks.push(EngineMark { engine, form: None, has_free_text: true });
             }
         }
-        Self { engines, marks: searcher(marks), of_marks, record_marks: searcher(record_marks) }
+        Self { engines, marks: build_searcher(marks), engine_marks, record_marks: build_searcher(record_marks) }
     }
 
     /// Parses an engine's own JSON record. `None` if the object is something else.
-    pub(super) fn parse_record<'l>(&self, json: &'l str) -> Option<Record<'l>> {
+    pub(super) fn parse_record<'l>(&self, json: &'l str) -> Option<JsonRecord<'l>> {
         if !self.record_marks.is_match(json) {
             return None;
         }
-        let field = |name: &str| self.engines.iter().map(|engine| engine.field(name)).max();
-        let record = Record::read(json, &|name| field(name).unwrap_or(Field::Skipped))?;
+        let field = |name: &str| self.engines.iter().map(|engine| engine.field_use(name)).max();
+        let record = JsonRecord::parse(json, &|name| field(name).unwrap_or(FieldUse::Skipped))?;
         self.read_record(&record, &mut |_| {}).is_some().then_some(record)
     }
 
     /// First mark in a text.
-    pub(super) fn find(&self, text: &[u8]) -> Option<Mark> {
+    pub(super) fn find_mark(&self, text: &[u8]) -> Option<MarkMatch> {
         let found = self.marks.find(text)?;
-        let of = &self.of_marks[found.pattern().as_usize()];
-        Some(Mark {
+        let engine_mark = &self.engine_marks[found.pattern().as_usize()];
+        Some(MarkMatch {
             start: found.start(),
             end: found.end(),
-            engine: of.engine.name(),
-            form: of.form,
-            has_free_text: of.has_free_text,
+            engine: engine_mark.engine.engine_name(),
+            form: engine_mark.form,
+            has_free_text: engine_mark.has_free_text,
         })
     }
 
     /// Passes the content of an engine's own JSON record to `sink`. `None` if it is none.
-    pub(super) fn read_record(&self, record: &Record<'_>, sink: &mut dyn FnMut(&Item<'_>)) -> Option<Found> {
+    pub(super) fn read_record(
+        &self,
+        record: &JsonRecord<'_>,
+        sink: &mut dyn FnMut(&Statement<'_>),
+    ) -> Option<RecordResult> {
         self.engines.iter().find_map(|engine| {
-            let found = engine.record(record, sink)?;
-            Some(found.map(|form| (engine.name(), form)))
+            let found = engine.read_record(record, sink)?;
+            Some(found.map(|form| (engine.engine_name(), form)))
         })
     }
 }
 
-fn searcher(marks: Vec<&'static str>) -> AhoCorasick {
+fn build_searcher(marks: Vec<&'static str>) -> AhoCorasick {
     // Only leftmost searches are vectorised.
     let built = AhoCorasick::builder().match_kind(MatchKind::LeftmostFirst).build(marks);
     built.expect("a few short constants make an automaton")

@@ -1,34 +1,34 @@
 //! Text before a record: the timestamps of `kubectl logs --timestamps`, a container runtime or a collector, and the logger's own.
 
-use super::clock::{Clock, Stamp, ZoneSource};
 use super::text::split_once;
+use super::timestamp::{LogTimestamp, TimestampParser, ZoneSource};
 
 /// Maximum delay of a container runtime in passing on a line, in nanoseconds.
-const PASSED_ON_NS: u64 = 5_000_000_000;
+const LONGEST_RUNTIME_DELAY_NS: u64 = 5_000_000_000;
 /// A timestamp must start within this many bytes.
-const HEAD: usize = 96;
+const LEADING_BYTES: usize = 96;
 /// A timestamp must start after at most this many words.
 const PREFIX_WORDS: usize = 4;
 
 /// Timestamps are searched in this many bytes before a record.
-const BEFORE: usize = 1_024;
+const SEARCHED_BYTES: usize = 1_024;
 
 /// Maximum length of a text that is kept for comparison with the next one, in bytes.
-const REMEMBERED: usize = 256;
+const REMEMBERED_BYTES: usize = 256;
 
 /// Timestamp and tag before a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Prefix<'l> {
-    pub(super) stamp: Option<Stamp>,
+pub(super) struct LinePrefix<'l> {
+    pub(super) stamp: Option<LogTimestamp>,
     /// `DP0 TP0`: tag that the engine's logger writes after its timestamp; empty if none.
     pub(super) rank: &'l str,
 }
 
 /// The last text before a record and what it says. Many lines in a row begin with the same second.
 #[derive(Debug, Default)]
-pub(super) struct PrefixMemo {
+pub(super) struct LinePrefixMemo {
     text: String,
-    stamp: Option<Stamp>,
+    stamp: Option<LogTimestamp>,
     /// Where the tag is in the text.
     rank_at: usize,
     rank_bytes: usize,
@@ -36,17 +36,19 @@ pub(super) struct PrefixMemo {
     offset_s: Option<i32>,
 }
 
-impl PrefixMemo {
-    /// Like [`read_prefix`].
-    pub(super) fn read<'l>(&mut self, before: &'l str, clock: &mut Clock) -> Prefix<'l> {
-        if self.text == before && !before.is_empty() && self.offset_s == clock.derived_offset() {
-            return Prefix { stamp: self.stamp, rank: &before[self.rank_at..][..self.rank_bytes] };
+impl LinePrefixMemo {
+    /// Like [`parse_prefix`].
+    pub(super) fn read_prefix<'l>(&mut self, before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
+        // The same text is another time after a line has shown the file's offset.
+        if self.text == before && !before.is_empty() && self.offset_s == parser.derived_offset_s() {
+            return LinePrefix { stamp: self.stamp, rank: &before[self.rank_at..][..self.rank_bytes] };
         }
-        let prefix = read_prefix(before, clock);
-        if before.len() <= REMEMBERED {
+        let prefix = parse_prefix(before, parser);
+        if before.len() <= REMEMBERED_BYTES {
             self.text.clear();
             self.text.push_str(before);
-            (self.stamp, self.offset_s) = (prefix.stamp, clock.derived_offset());
+            self.stamp = prefix.stamp;
+            self.offset_s = parser.derived_offset_s();
             self.rank_bytes = prefix.rank.len();
             self.rank_at = before.find(prefix.rank).unwrap_or(0);
         }
@@ -55,44 +57,47 @@ impl PrefixMemo {
 }
 
 /// Parses the text before a record. The last date is the logger's own; an earlier timestamp comes from a collector.
-fn read_prefix<'l>(before: &'l str, clock: &mut Clock) -> Prefix<'l> {
-    let own = last_date(before, clock);
+fn parse_prefix<'l>(before: &'l str, parser: &mut TimestampParser) -> LinePrefix<'l> {
+    let own = find_last_date(before, parser);
     let outer = match &own {
         Some(own) if own.at == 0 => None,
-        Some(own) => first_stamp(&before[..own.at], clock),
-        None => first_stamp(before, clock),
+        Some(own) => first_timestamp(&before[..own.at], parser),
+        None => first_timestamp(before, parser),
     };
     let own_stamp = own.as_ref().map(|own| own.stamp);
-    Prefix { stamp: better(outer, own_stamp), rank: own.map_or("", |own| own.rank) }
+    LinePrefix { stamp: more_precise(outer, own_stamp), rank: own.map_or("", |own| own.rank) }
 }
 
 /// First timestamp near the beginning of `text`.
-pub(super) fn first_stamp(text: &str, clock: &mut Clock) -> Option<Stamp> {
-    Some(head(text, clock)?.stamp)
+pub(super) fn first_timestamp(text: &str, parser: &mut TimestampParser) -> Option<LogTimestamp> {
+    Some(find_leading_timestamp(text, parser)?.stamp)
 }
 
 /// A date in the text before a record.
-struct Dated<'l> {
-    stamp: Stamp,
+struct DateInText<'l> {
+    stamp: LogTimestamp,
     /// Start of the date, or of the bracket around it.
     at: usize,
     rank: &'l str,
 }
 
 /// Finds the last timestamp that starts with a year.
-fn last_date<'l>(text: &'l str, clock: &mut Clock) -> Option<Dated<'l>> {
+fn find_last_date<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<DateInText<'l>> {
     let bytes = text.as_bytes();
-    let mut at = bytes.len().saturating_sub(BEFORE);
+    let mut at = bytes.len().saturating_sub(SEARCHED_BYTES);
     let mut last = None;
     while let Some(offset) = bytes[at..].iter().position(u8::is_ascii_digit) {
         at += offset;
-        let opens = at == 0 || begins_word(bytes[at - 1]);
-        let is_dated = opens && matches!(bytes.get(at + 4), Some(b'-' | b'/'));
-        if let Some((stamp, rest)) = is_dated.then(|| clock.read(&bytes[at..])).flatten() {
+        let is_word_start = at == 0 || begins_word(bytes[at - 1]);
+        // Only a year is followed by a separator after four digits, which spares most numbers the parser.
+        if is_word_start
+            && matches!(bytes.get(at + 4), Some(b'-' | b'/'))
+            && let Some((stamp, rest)) = parser.parse_start(&bytes[at..])
+        {
             let is_bracketed = at > 0 && bytes[at - 1] == b'[';
             let after = &text[text.len() - rest.len()..];
-            let rank = if is_bracketed { rank(after).0 } else { "" };
-            last = Some(Dated { stamp, at: at - usize::from(is_bracketed), rank });
+            let rank = if is_bracketed { split_rank(after).0 } else { "" };
+            last = Some(DateInText { stamp, at: at - usize::from(is_bracketed), rank });
             at = bytes.len() - rest.len();
         } else {
             let digits = bytes[at..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -108,68 +113,79 @@ fn begins_word(byte: u8) -> bool {
 }
 
 /// A timestamp and the text behind it.
-struct Head<'l> {
-    stamp: Stamp,
+struct LeadingTimestamp<'l> {
+    stamp: LogTimestamp,
     rest: &'l str,
 }
 
 /// Timestamp of a line of any form: its logger's, or that of the collector in front of it.
-pub(super) fn line_stamp(line: &str, clock: &mut Clock) -> Option<Stamp> {
+pub(super) fn timestamp_of_line(line: &str, parser: &mut TimestampParser) -> Option<LogTimestamp> {
     let mut rest = line.trim_start();
     if rest.starts_with("[pod/")
         && let Some((_, after)) = rest.split_once("] ")
     {
         rest = after.trim_start();
     }
-    let outer = head(rest, clock)?;
-    let own = head(without_runtime(outer.rest), clock).map(|own| own.stamp);
-    better(Some(outer.stamp), own)
+    let outer = find_leading_timestamp(rest, parser)?;
+    let own = find_leading_timestamp(strip_runtime_tag(outer.rest), parser).map(|own| own.stamp);
+    more_precise(Some(outer.stamp), own)
 }
 
 /// Selects the more precise timestamp: the line's own, unless it is imprecise and the outer one is not.
-pub(super) fn better(outer: Option<Stamp>, own: Option<Stamp>) -> Option<Stamp> {
+pub(super) fn more_precise(outer: Option<LogTimestamp>, own: Option<LogTimestamp>) -> Option<LogTimestamp> {
     let (Some(outer), Some(own)) = (outer, own) else {
         return own.or(outer);
     };
-    let imprecise = own.coarse || own.zone == ZoneSource::Options;
-    let times = own.wall_ns.saturating_sub(1_000_000_000)..=own.wall_ns.saturating_add(PASSED_ON_NS);
-    let same_time = times.contains(&outer.wall_ns);
-    let use_outer = imprecise && (own.zone == ZoneSource::Options || same_time) && outer.zone != ZoneSource::Options;
-    Some(if use_outer { outer } else { own })
+    if outer.zone == ZoneSource::Assumed {
+        return Some(own);
+    }
+    // Without a zone, the line's own time may be hours off, so the two are not compared.
+    if own.zone == ZoneSource::Assumed {
+        return Some(outer);
+    }
+    // Another process may have passed on an old line: the outer time is that of the line only if it is close to the line's own.
+    let earliest_ns = own.wall_ns.saturating_sub(1_000_000_000);
+    let latest_ns = own.wall_ns.saturating_add(LONGEST_RUNTIME_DELAY_NS);
+    let is_same_time = (earliest_ns..=latest_ns).contains(&outer.wall_ns);
+    Some(if own.is_whole_second && is_same_time { outer } else { own })
 }
 
 /// Texts that begin a message, so that times behind them are not the line's.
-const MESSAGE: [&[u8]; 2] = [b"rid=", b"obj="];
+const MESSAGE_STARTS: [&[u8]; 2] = [b"rid=", b"obj="];
 
 /// Finds a timestamp near the beginning, after `[`, a level or a key.
-fn head<'l>(text: &'l str, clock: &mut Clock) -> Option<Head<'l>> {
+fn find_leading_timestamp<'l>(text: &'l str, parser: &mut TimestampParser) -> Option<LeadingTimestamp<'l>> {
     let bytes = text.as_bytes();
-    let (mut begins, mut words) = (true, 0);
-    for (at, &byte) in bytes.iter().enumerate().take(HEAD) {
+    let mut is_word_start = true;
+    let mut words = 0;
+    for (at, &byte) in bytes.iter().enumerate().take(LEADING_BYTES) {
         // These characters start the message, so the prefix has ended.
         words += usize::from(byte == b' ');
-        if words > PREFIX_WORDS || byte == b'{' || MESSAGE.iter().any(|begin| bytes[at..].starts_with(begin)) {
+        if words > PREFIX_WORDS || byte == b'{' || MESSAGE_STARTS.iter().any(|begin| bytes[at..].starts_with(begin)) {
             return None;
         }
         let may_begin = byte.is_ascii_digit() || byte.is_ascii_uppercase();
-        if let Some((stamp, rest)) = (begins && may_begin).then(|| clock.read(&bytes[at..])).flatten() {
+        if is_word_start
+            && may_begin
+            && let Some((stamp, rest)) = parser.parse_start(&bytes[at..])
+        {
             let rest = &text[text.len() - rest.len()..];
-            return Some(Head { stamp, rest: rest.trim_start_matches([' ', ']', '"', '\t']) });
+            return Some(LeadingTimestamp { stamp, rest: rest.trim_start_matches([' ', ']', '"', '\t']) });
         }
-        begins = begins_word(byte);
+        is_word_start = begins_word(byte);
     }
     None
 }
 
 /// Removes `stdout F `, which container runtimes write.
-fn without_runtime(text: &str) -> &str {
+fn strip_runtime_tag(text: &str) -> &str {
     let stream = text.strip_prefix("stdout ").or_else(|| text.strip_prefix("stderr "));
     let tag = stream.and_then(|s| s.strip_prefix("F ").or_else(|| s.strip_prefix("P ")));
     tag.unwrap_or(text)
 }
 
 /// Splits ` DP0 TP0] message`.
-fn rank(text: &str) -> (&str, &str) {
+fn split_rank(text: &str) -> (&str, &str) {
     const LONGEST: usize = 40;
     match split_once(text, "]") {
         Some((rank, message)) if rank.len() <= LONGEST && !rank.contains('[') => (rank.trim(), message),
@@ -186,7 +202,7 @@ mod tests {
 
     fn stamp_of(line: &str) -> Option<String> {
         let zone = TimeZone::fixed(jiff::tz::offset(-8));
-        let stamp = line_stamp(line, &mut Clock::new(zone, 2026, 1))?;
+        let stamp = timestamp_of_line(line, &mut TimestampParser::new(zone, 2026, 1))?;
         Some(jiff::Timestamp::from_nanosecond(i128::from(stamp.wall_ns)).unwrap().to_string())
     }
 
@@ -233,22 +249,25 @@ mod tests {
             ("1768722900.25 gpu-node-01 sglang[4711]: [2026-01-18 07:55:00] ", "2026-01-18T07:55:00.25Z", ""),
         ] {
             let zone = TimeZone::fixed(jiff::tz::offset(-8));
-            let found = read_prefix(before, &mut Clock::new(zone, 2026, 1));
+            let found = parse_prefix(before, &mut TimestampParser::new(zone, 2026, 1));
             let stamp = found.stamp.unwrap();
             let found_at = jiff::Timestamp::from_nanosecond(i128::from(stamp.wall_ns)).unwrap();
             assert_eq!((found_at.to_string().as_str(), found.rank), (at, rank), "{before}");
         }
         let long = format!("{} {} [2026-01-18 07:55:00] ", "pod-name".repeat(20), "container".repeat(20));
-        assert!(read_prefix(&long, &mut Clock::new(TimeZone::UTC, 2026, 1)).stamp.is_some());
-        assert_eq!(read_prefix("request 1768722900 of 4711-22 ", &mut Clock::new(TimeZone::UTC, 2026, 1)).rank, "");
+        assert!(parse_prefix(&long, &mut TimestampParser::new(TimeZone::UTC, 2026, 1)).stamp.is_some());
+        assert_eq!(
+            parse_prefix("request 1768722900 of 4711-22 ", &mut TimestampParser::new(TimeZone::UTC, 2026, 1)).rank,
+            ""
+        );
     }
 
     proptest! {
         #[test]
         fn parsing_any_line_never_panics(line: String, stamped in "\\[?2026-01-18[ T]07:5[0-9]:[0-5][0-9][^0-9]{0,40}") {
-            let mut clock = Clock::new(TimeZone::UTC, 2026, 1);
-            let _ = (line_stamp(&line, &mut clock), read_prefix(&line, &mut clock));
-            let found = line_stamp(&stamped, &mut clock);
+            let mut parser = TimestampParser::new(TimeZone::UTC, 2026, 1);
+            let _ = (timestamp_of_line(&line, &mut parser), parse_prefix(&line, &mut parser));
+            let found = timestamp_of_line(&stamped, &mut parser);
             prop_assert!(found.is_some() || stamped.len() < 21);
         }
     }

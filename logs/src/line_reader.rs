@@ -10,37 +10,37 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use flate2::bufread::MultiGzDecoder;
 use memchr::{memchr, memrchr};
 
-use super::parts::{Joined, Parts};
-use super::recognise::{Mark, Recogniser};
+use super::recogniser::{MarkMatch, Recogniser};
+use super::split_lines::{JoinResult, SplitLineJoiner};
 
-const BUFFER: usize = 128 * 1024;
+const BUFFER_BYTES: usize = 128 * 1024;
 /// Memory of a longer line is freed before the next one, because there may be many open files.
-const USUAL_LINE: usize = 128 * 1024;
+const KEPT_COPY_BYTES: usize = 128 * 1024;
 /// Maximum window of a zstd frame: 2^27 bytes, as `zstd` itself accepts without `--long`.
 const ZSTD_WINDOW_LOG: u32 = 27;
 /// Number of bytes that show how a file is compressed.
-const MAGIC: usize = 4;
+const MAGIC_BYTES: usize = 4;
 
-pub(super) struct Line<'b> {
+pub(super) struct LogLine<'b> {
     /// Text without the line end.
     pub(super) text: &'b [u8],
     /// Whether the line was longer than the limit.
-    pub(super) cut: bool,
+    pub(super) is_truncated: bool,
     /// First mark in the text.
-    pub(super) mark: Option<Mark>,
+    pub(super) mark: Option<MarkMatch>,
 }
 
-pub(super) struct Lines {
-    file: FileLines,
-    parts: Parts,
-    longest: usize,
+pub(super) struct LineReader {
+    file: BufferedLines,
+    joiner: SplitLineJoiner,
+    max_line_bytes: usize,
     /// Bytes of text returned so far.
     pub(super) text_bytes: u64,
 }
 
 /// Lines as they are in the file. A line is in the buffer, or copied if it is longer.
-struct FileLines {
-    from: Box<dyn Read>,
+struct BufferedLines {
+    source: Box<dyn Read>,
     buffer: Box<[u8]>,
     /// The current line in the buffer, with its end. Empty if it was copied.
     line: Range<usize>,
@@ -58,45 +58,45 @@ struct FileLines {
 struct NextMark {
     /// Its place in the buffer; the end of the complete lines if there is none.
     at: usize,
-    mark: Option<Mark>,
+    mark: Option<MarkMatch>,
 }
 
 /// Counts bytes read from the disk.
-struct Counted {
+struct CountingFile {
     file: File,
-    read: Arc<AtomicU64>,
+    read_bytes: Arc<AtomicU64>,
 }
 
-impl Read for Counted {
+impl Read for CountingFile {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         let n = self.file.read(into)?;
-        self.read.fetch_add(n as u64, Ordering::Relaxed);
+        self.read_bytes.fetch_add(n as u64, Ordering::Relaxed);
         Ok(n)
     }
 }
 
-impl Lines {
-    /// Opens a plain, gzip or zstd file; `read` counts the bytes read from the disk.
-    pub(super) fn open(path: &Path, longest: usize, read: Arc<AtomicU64>) -> io::Result<Self> {
-        let mut file = Counted { file: File::open(path)?, read };
-        let mut magic = Vec::with_capacity(MAGIC);
-        file.by_ref().take(MAGIC as u64).read_to_end(&mut magic)?;
+impl LineReader {
+    /// Opens a plain, gzip or zstd file; `read_bytes` counts the bytes read from the disk.
+    pub(super) fn open(path: &Path, max_line_bytes: usize, read_bytes: Arc<AtomicU64>) -> io::Result<Self> {
+        let mut file = CountingFile { file: File::open(path)?, read_bytes };
+        let mut magic = Vec::with_capacity(MAGIC_BYTES);
+        file.by_ref().take(MAGIC_BYTES as u64).read_to_end(&mut magic)?;
         let whole = io::Cursor::new(magic.clone()).chain(file);
-        let from: Box<dyn Read> = match magic[..] {
-            [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER, whole))),
+        let source: Box<dyn Read> = match magic[..] {
+            [0x1f, 0x8b, ..] => Box::new(MultiGzDecoder::new(BufReader::with_capacity(BUFFER_BYTES, whole))),
             [0x28, 0xb5, 0x2f, 0xfd] => {
-                let mut decoder = zstd::stream::Decoder::with_buffer(BufReader::with_capacity(BUFFER, whole))?;
+                let mut decoder = zstd::stream::Decoder::with_buffer(BufReader::with_capacity(BUFFER_BYTES, whole))?;
                 decoder.window_log_max(ZSTD_WINDOW_LOG)?;
                 Box::new(decoder)
             }
             _ => Box::new(whole),
         };
-        Ok(Self::of(from, BUFFER, longest))
+        Ok(Self::from_reader(source, BUFFER_BYTES, max_line_bytes))
     }
 
-    fn of(from: Box<dyn Read>, buffer_bytes: usize, longest: usize) -> Self {
-        let file = FileLines {
-            from,
+    fn from_reader(source: Box<dyn Read>, buffer_bytes: usize, max_line_bytes: usize) -> Self {
+        let file = BufferedLines {
+            source,
             buffer: vec![0; buffer_bytes].into_boxed_slice(),
             line: 0..0,
             filled: 0,
@@ -105,42 +105,42 @@ impl Lines {
             is_at_end: false,
             copied: Vec::new(),
         };
-        Self { file, parts: Parts::default(), longest, text_bytes: 0 }
+        Self { file, joiner: SplitLineJoiner::default(), max_line_bytes, text_bytes: 0 }
     }
 
     /// Returns the next line, with its first mark if there is a recogniser; `None` at the end.
-    pub(super) fn next(&mut self, recogniser: Option<&Recogniser>) -> io::Result<Option<Line<'_>>> {
+    pub(super) fn next_line(&mut self, recogniser: Option<&Recogniser>) -> io::Result<Option<LogLine<'_>>> {
         let joined = loop {
             // A line of the maximum length, with its end.
-            let line_bytes = self.file.advance(self.longest + 2)?;
+            let line_bytes = self.file.advance_line(self.max_line_bytes + 2)?;
             if line_bytes == 0 {
-                break self.parts.unfinished();
+                break self.joiner.take_unfinished();
             }
             self.text_bytes += line_bytes;
-            match self.parts.enter(self.file.line(), self.longest) {
-                Joined::Whole => {
+            match self.joiner.add_line(self.file.current_line(), self.max_line_bytes) {
+                JoinResult::Whole => {
                     let mark = recogniser.and_then(|recogniser| self.file.find_mark(recogniser));
-                    return Ok(Some(limited(self.file.line(), mark, self.longest)));
+                    return Ok(Some(limit_line(self.file.current_line(), mark, self.max_line_bytes)));
                 }
-                Joined::Pending => {}
-                Joined::Complete(stream) => break Some(stream),
+                JoinResult::Pending => {}
+                JoinResult::Complete(stream) => break Some(stream),
             }
         };
         Ok(joined.map(|stream| {
-            let text = self.parts.line(stream);
-            limited(text, recogniser.and_then(|recogniser| recogniser.find(text)), self.longest)
+            let text = self.joiner.joined_line(stream);
+            limit_line(text, recogniser.and_then(|recogniser| recogniser.find_mark(text)), self.max_line_bytes)
         }))
     }
 }
 
-impl FileLines {
+impl BufferedLines {
     /// Goes to the next line and returns its length with its end; 0 after the last line. Skips the part of a line beyond `limit` bytes.
-    fn advance(&mut self, limit: usize) -> io::Result<u64> {
+    fn advance_line(&mut self, limit: usize) -> io::Result<u64> {
         self.copied.clear();
-        self.copied.shrink_to(USUAL_LINE);
+        self.copied.shrink_to(KEPT_COPY_BYTES);
         let start = self.line.end;
         if start == self.complete {
-            return self.advance_to_block(limit);
+            return self.advance_to_next_block(limit);
         }
         let end = memchr(b'\n', &self.buffer[start..self.complete]).map_or(self.complete, |at| start + at + 1);
         self.line = start..end;
@@ -148,7 +148,7 @@ impl FileLines {
     }
 
     /// Reads on until there is a complete line, and goes to it. Copies a line that is longer than the buffer.
-    fn advance_to_block(&mut self, limit: usize) -> io::Result<u64> {
+    fn advance_to_next_block(&mut self, limit: usize) -> io::Result<u64> {
         self.buffer.copy_within(self.line.end..self.filled, 0);
         self.filled -= self.line.end;
         self.line = 0..0;
@@ -160,7 +160,7 @@ impl FileLines {
                 copied_bytes += self.copy_up_to(self.filled, limit);
             }
             let read_from = self.filled;
-            self.fill()?;
+            self.fill_buffer()?;
             let added = &self.buffer[read_from..self.filled];
             self.complete = memrchr(b'\n', added).map_or(0, |at| read_from + at + 1);
         }
@@ -177,9 +177,9 @@ impl FileLines {
     }
 
     /// Reads bytes behind those in the buffer.
-    fn fill(&mut self) -> io::Result<()> {
+    fn fill_buffer(&mut self) -> io::Result<()> {
         loop {
-            match self.from.read(&mut self.buffer[self.filled..]) {
+            match self.source.read(&mut self.buffer[self.filled..]) {
                 Ok(n) => {
                     self.is_at_end = n == 0;
                     self.filled += n;
@@ -202,15 +202,15 @@ impl FileLines {
     }
 
     /// The current line without its end.
-    fn line(&self) -> &[u8] {
+    fn current_line(&self) -> &[u8] {
         let is_copied = self.line.is_empty();
-        without_end(if is_copied { &self.copied } else { &self.buffer[self.line.clone()] })
+        strip_line_end(if is_copied { &self.copied } else { &self.buffer[self.line.clone()] })
     }
 
     /// First mark in the current line. No mark contains a line end, so that the complete lines in the buffer are searched at once.
-    fn find_mark(&mut self, recogniser: &Recogniser) -> Option<Mark> {
+    fn find_mark(&mut self, recogniser: &Recogniser) -> Option<MarkMatch> {
         if self.line.is_empty() {
-            return recogniser.find(self.line());
+            return recogniser.find_mark(self.current_line());
         }
         let next = match self.next_mark.take().filter(|next| next.at >= self.line.start) {
             Some(next) => next,
@@ -221,37 +221,37 @@ impl FileLines {
             return None;
         }
         let start = next.at - self.line.start;
-        next.mark.map(|mark| Mark { start, end: start + (mark.end - mark.start), ..mark })
+        next.mark.map(|mark| MarkMatch { start, end: start + (mark.end - mark.start), ..mark })
     }
 
     fn search_from_line(&self, recogniser: &Recogniser) -> NextMark {
-        let mark = recogniser.find(&self.buffer[self.line.start..self.complete]);
+        let mark = recogniser.find_mark(&self.buffer[self.line.start..self.complete]);
         let at = mark.as_ref().map_or(self.complete, |mark| self.line.start + mark.start);
         NextMark { at, mark }
     }
 }
 
-fn without_end(line: &[u8]) -> &[u8] {
+fn strip_line_end(line: &[u8]) -> &[u8] {
     let text = line.strip_suffix(b"\n").unwrap_or(line);
     text.strip_suffix(b"\r").unwrap_or(text)
 }
 
-fn limited(text: &[u8], mark: Option<Mark>, longest: usize) -> Line<'_> {
-    let kept = &text[..text.len().min(longest)];
-    Line { text: kept, cut: text.len() > longest, mark: mark.filter(|mark| mark.end <= kept.len()) }
+fn limit_line(text: &[u8], mark: Option<MarkMatch>, max_line_bytes: usize) -> LogLine<'_> {
+    let kept = &text[..text.len().min(max_line_bytes)];
+    LogLine { text: kept, is_truncated: text.len() > max_line_bytes, mark: mark.filter(|mark| mark.end <= kept.len()) }
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::recognise::{Form, LogLines};
+    use super::super::recogniser::{LineForm, LogLines};
     use super::*;
 
-    fn all(mut lines: Lines) -> (Vec<(Vec<u8>, bool)>, u64) {
+    fn all(mut lines: LineReader) -> (Vec<(Vec<u8>, bool)>, u64) {
         let mut found = Vec::new();
-        while let Some(line) = lines.next(None).unwrap() {
-            found.push((line.text.to_vec(), line.cut));
+        while let Some(line) = lines.next_line(None).unwrap() {
+            found.push((line.text.to_vec(), line.is_truncated));
         }
         (found, lines.text_bytes)
     }
@@ -259,7 +259,7 @@ mod tests {
     proptest! {
         #[test]
         fn lines_match_the_lines_of_the_text(lengths in proptest::collection::vec(0_usize..40, 0..60), drip in 1_usize..50, ends: bool) {
-            let longest = 16;
+            let max_line_bytes = 16;
             let mut text = Vec::new();
             for (n, length) in lengths.iter().enumerate() {
                 text.extend(std::iter::repeat_n(b'a' + (n % 26) as u8, *length));
@@ -270,13 +270,13 @@ mod tests {
             }
             let mut wanted: Vec<(Vec<u8>, bool)> = text
                 .split(|b| *b == b'\n')
-                .map(|l| (l[..l.len().min(longest)].to_vec(), l.len() > longest))
+                .map(|l| (l[..l.len().min(max_line_bytes)].to_vec(), l.len() > max_line_bytes))
                 .collect();
             if wanted.last().is_some_and(|l| l.0.is_empty()) {
                 wanted.pop();
             }
             // Its buffer has a few bytes at a time.
-            let (found, bytes) = all(Lines::of(Box::new(io::Cursor::new(text.clone())), drip, longest));
+            let (found, bytes) = all(LineReader::from_reader(Box::new(io::Cursor::new(text.clone())), drip, max_line_bytes));
             prop_assert_eq!(found, wanted);
             prop_assert_eq!(bytes, text.len() as u64);
         }
@@ -288,13 +288,13 @@ mod tests {
             const TEXTS: [&str; 6] = ["", "mark=", "x mark= y mark=", "mark", "=mark", "no m\u{e4}rk at all\r"];
             let text: String = kinds.iter().flat_map(|&kind| [TEXTS[kind], "\n"]).collect();
             let recogniser = Recogniser::new(&[&OneMark]);
-            let mut lines = Lines::of(Box::new(io::Cursor::new(text.into_bytes())), buffer_bytes, 1 << 20);
+            let mut lines = LineReader::from_reader(Box::new(io::Cursor::new(text.into_bytes())), buffer_bytes, 1 << 20);
             for kind in kinds {
-                let line = lines.next(Some(&recogniser)).unwrap().unwrap();
+                let line = lines.next_line(Some(&recogniser)).unwrap().unwrap();
                 prop_assert_eq!(line.text, TEXTS[kind].trim_end_matches('\r').as_bytes());
                 prop_assert_eq!(line.mark.map(|mark| mark.start..mark.end), TEXTS[kind].find("mark=").map(|at| at..at + 5));
             }
-            prop_assert!(lines.next(Some(&recogniser)).unwrap().is_none());
+            prop_assert!(lines.next_line(Some(&recogniser)).unwrap().is_none());
         }
     }
 
@@ -302,16 +302,16 @@ mod tests {
     struct OneMark;
 
     impl LogLines for OneMark {
-        fn name(&self) -> &'static str {
+        fn engine_name(&self) -> &'static str {
             "test"
         }
 
-        fn summary(&self) -> &'static str {
+        fn forms_summary(&self) -> &'static str {
             ""
         }
 
-        fn forms(&self) -> &'static [Form] {
-            &[("mark=", "form", |_, _, _| Ok(()))]
+        fn line_forms(&self) -> &'static [LineForm] {
+            &[LineForm { mark: "mark=", name: "form", parse: |_, _, _| Ok(()) }]
         }
     }
 
@@ -330,7 +330,7 @@ mod tests {
         std::fs::write(&plain, text).unwrap();
         for path in [gz, zst, plain] {
             let read = Arc::new(AtomicU64::new(0));
-            let (lines, bytes) = all(Lines::open(&path, 100, Arc::clone(&read)).unwrap());
+            let (lines, bytes) = all(LineReader::open(&path, 100, Arc::clone(&read)).unwrap());
             let texts: Vec<&[u8]> = lines.iter().map(|l| &*l.0).collect();
             assert_eq!((texts, bytes), (vec![&b"one"[..], b"two", b"three"], 14));
             assert_eq!(read.load(Ordering::Relaxed), std::fs::metadata(&path).unwrap().len());

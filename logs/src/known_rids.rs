@@ -6,11 +6,11 @@ use std::rc::Rc;
 
 use hashbrown::HashSet;
 
-use super::stats::Stats;
+use super::import_stats::ImportStats;
 
 /// Complete rids seen so far.
 #[derive(Debug, Default)]
-pub(super) struct Rids {
+pub(super) struct KnownRids {
     known: HashSet<Rc<str>>,
     order: VecDeque<Rc<str>>,
     /// Built when the first rid must be completed, since most logs truncate none.
@@ -18,13 +18,13 @@ pub(super) struct Rids {
     limit: usize,
 }
 
-impl Rids {
+impl KnownRids {
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, ..Self::default() }
     }
 
     /// Adds a complete rid, and returns its shared text.
-    pub(super) fn note(&mut self, rid: &str, stats: &mut Stats) -> Rc<str> {
+    pub(super) fn add_rid(&mut self, rid: &str, stats: &mut ImportStats) -> Rc<str> {
         if self.limit == 0 {
             return rid.into();
         }
@@ -50,10 +50,11 @@ impl Rids {
     }
 
     /// Returns the only complete rid with this prefix. If there is none or more than one, counts that and returns `None`.
-    pub(super) fn complete(&mut self, begin: &str, stats: &mut Stats) -> Option<&str> {
-        let from = (Bound::Included(begin), Bound::Unbounded);
+    pub(super) fn complete_rid(&mut self, prefix: &str, stats: &mut ImportStats) -> Option<&str> {
+        // In sorted order, all rids with the prefix follow it.
+        let from = (Bound::Included(prefix), Bound::Unbounded);
         let sorted = self.sorted.get_or_insert_with(|| self.known.iter().cloned().collect());
-        let mut fitting = sorted.range::<str, _>(from).take_while(|rid| rid.starts_with(begin));
+        let mut fitting = sorted.range::<str, _>(from).take_while(|rid| rid.starts_with(prefix));
         match (fitting.next(), fitting.next()) {
             (Some(rid), None) => {
                 stats.rids_completed += 1;
@@ -77,16 +78,16 @@ mod tests {
 
     #[test]
     fn a_truncated_rid_is_completed_only_if_one_rid_matches() {
-        let (mut rids, mut stats) = (Rids::new(3), Stats::default());
+        let (mut rids, mut stats) = (KnownRids::new(3), ImportStats::default());
         for rid in ["20cba755-1", "20cba756-2", "5b920f43-3", "20cba755-1"] {
-            rids.note(rid, &mut stats);
+            rids.add_rid(rid, &mut stats);
         }
-        assert_eq!(rids.complete("20cba755", &mut stats), Some("20cba755-1"));
-        assert_eq!(rids.complete("20cba75", &mut stats), None);
-        assert_eq!(rids.complete("ffff", &mut stats), None);
+        assert_eq!(rids.complete_rid("20cba755", &mut stats), Some("20cba755-1"));
+        assert_eq!(rids.complete_rid("20cba75", &mut stats), None);
+        assert_eq!(rids.complete_rid("ffff", &mut stats), None);
         assert_eq!((stats.rids_completed, stats.rids_ambiguous, stats.rids_incomplete), (1, 1, 1));
-        rids.note("aaaa", &mut stats);
-        assert_eq!(rids.complete("20cba755", &mut stats), None, "the oldest was evicted");
+        rids.add_rid("aaaa", &mut stats);
+        assert_eq!(rids.complete_rid("20cba755", &mut stats), None, "the oldest was evicted");
         assert_eq!(stats.rids_evicted, 1);
     }
 }

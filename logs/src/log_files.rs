@@ -5,13 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::ImportError;
-use super::Options;
-use super::stats::Stats;
+use super::ImportOptions;
+use super::import_stats::ImportStats;
 
 /// Suffixes of files without a log: profiles, pickled requests (they hold prompts), tokengap recordings, archives.
-const NO_LOGS: [&str; 9] = [".pkl", ".pickle", ".pstats", ".tgap", ".json.gz", ".tar", ".tgz", ".zip", ".npz"];
+const SUFFIXES_WITHOUT_LOG: [&str; 9] =
+    [".pkl", ".pickle", ".pstats", ".tgap", ".json.gz", ".tar", ".tgz", ".zip", ".npz"];
 /// Maximum depth of nested directories.
-const DEPTH: usize = 32;
+const MAX_DEPTH: usize = 32;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LogFile {
@@ -22,59 +23,74 @@ pub(super) struct LogFile {
     pub(super) bytes: u64,
 }
 
+/// A folder whose entries are not searched yet.
+struct SearchedFolder {
+    path: PathBuf,
+    /// The folder that the user named. Labels are relative to it.
+    root: PathBuf,
+    depth: usize,
+}
+
 /// Finds all files under `paths`. Symbolic links inside directories are not followed.
-pub(super) fn gather(paths: &[PathBuf], options: &Options, stats: &mut Stats) -> Result<Vec<LogFile>, ImportError> {
-    let all = || paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ");
+pub(super) fn find_log_files(
+    paths: &[PathBuf],
+    options: &ImportOptions,
+    stats: &mut ImportStats,
+) -> Result<Vec<LogFile>, ImportError> {
     let mut found: BTreeMap<PathBuf, LogFile> = BTreeMap::new();
-    let mut folders: Vec<(PathBuf, PathBuf, usize)> = Vec::new();
+    let mut folders: Vec<SearchedFolder> = Vec::new();
     for path in paths {
         let failed = |source| ImportError::Path { path: path.clone(), source };
         let kind = fs::metadata(path).map_err(failed)?;
         if kind.is_dir() {
-            folders.push((path.clone(), path.clone(), 0));
+            folders.push(SearchedFolder { path: path.clone(), root: path.clone(), depth: 0 });
         } else {
             fs::File::open(path).map_err(failed)?;
             let root = path.parent().unwrap_or(Path::new(""));
-            found.insert(path.clone(), file(path, root, kind.len()));
+            found.insert(path.clone(), log_file(path, root, kind.len()));
         }
     }
-    while let Some((folder, root, depth)) = folders.pop() {
+    while let Some(SearchedFolder { path: folder, root, depth }) = folders.pop() {
         let entries = fs::read_dir(&folder).map_err(|source| ImportError::Path { path: folder.clone(), source })?;
         for entry in entries.flatten() {
             let path = entry.path();
             // Metadata of the entry itself, not of a link's target.
             let Ok(kind) = entry.metadata() else { continue };
-            if kind.is_dir() && depth < DEPTH {
-                folders.push((path, root.clone(), depth + 1));
-            } else if kind.is_file() && no_log(&path) {
-                stats.skip(format!("{}: not a log file, by its name", path.display()));
+            if kind.is_dir() && depth < MAX_DEPTH {
+                folders.push(SearchedFolder { path, root: root.clone(), depth: depth + 1 });
+            } else if kind.is_file() && holds_no_log(&path) {
+                stats.add_skipped_file(format!("{}: not a log file, by its name", path.display()));
             } else if kind.is_file() {
-                found.entry(path.clone()).or_insert_with(|| file(&path, &root, kind.len()));
+                found.entry(path.clone()).or_insert_with(|| log_file(&path, &root, kind.len()));
             }
-            if found.len() > options.files {
-                return Err(ImportError::TooManyFiles { limit: options.files, paths: all() });
+            if found.len() > options.max_files {
+                return Err(ImportError::TooManyFiles { limit: options.max_files, paths: join_paths(paths) });
             }
         }
     }
     if found.is_empty() {
-        return Err(ImportError::NoFiles(all()));
+        return Err(ImportError::NoFiles(join_paths(paths)));
     }
     Ok(found.into_values().collect())
 }
 
-fn file(path: &Path, root: &Path, bytes: u64) -> LogFile {
-    let inside = path.strip_prefix(root).unwrap_or(path).display().to_string();
-    LogFile { path: path.to_owned(), label: label(&inside).into(), bytes }
+fn join_paths(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
-fn no_log(path: &Path) -> bool {
+fn log_file(path: &Path, root: &Path, bytes: u64) -> LogFile {
+    let inside = path.strip_prefix(root).unwrap_or(path).display().to_string();
+    LogFile { path: path.to_owned(), label: label_of_rotated_set(&inside).into(), bytes }
+}
+
+fn holds_no_log(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    NO_LOGS.iter().any(|end| name.ends_with(end))
+    SUFFIXES_WITHOUT_LOG.iter().any(|end| name.ends_with(end))
 }
 
 /// Removes suffixes of compression and rotation from a name: `decode.log.2.gz`, `decode.log-20260118`,
 /// `decode.log.2026-01-18_07` all become `decode.log`.
-fn label(name: &str) -> &str {
+fn label_of_rotated_set(name: &str) -> &str {
     let mut name = name;
     loop {
         let Some((stem, end)) = name.rsplit_once(['.', '-']) else {
@@ -108,7 +124,7 @@ mod tests {
             ("a/b.log.1", "a/b.log"),
             (".1", ".1"),
         ] {
-            assert_eq!(label(name), of, "{name}");
+            assert_eq!(label_of_rotated_set(name), of, "{name}");
         }
     }
 
@@ -122,17 +138,17 @@ mod tests {
         }
         std::os::unix::fs::symlink(at("b.log"), at("link.log")).unwrap();
         std::os::unix::fs::symlink(folder.path(), at("pods/loop")).unwrap();
-        let mut stats = Stats::default();
-        let files = gather(&[folder.path().to_owned()], &Options::default(), &mut stats).unwrap();
+        let mut stats = ImportStats::default();
+        let files = find_log_files(&[folder.path().to_owned()], &ImportOptions::default(), &mut stats).unwrap();
         let labels: Vec<&str> = files.iter().map(|f| &*f.label).collect();
         assert_eq!(labels, ["b.log", "pods/a.log"]);
         assert_eq!(stats.files_skipped, 2);
-        let few = Options { files: 1, ..Options::default() };
+        let few = ImportOptions { max_files: 1, ..ImportOptions::default() };
         assert!(matches!(
-            gather(&[folder.path().to_owned()], &few, &mut stats),
+            find_log_files(&[folder.path().to_owned()], &few, &mut stats),
             Err(ImportError::TooManyFiles { limit: 1, .. })
         ));
-        let missing = gather(&[at("gone.log")], &few, &mut stats).unwrap_err();
+        let missing = find_log_files(&[at("gone.log")], &few, &mut stats).unwrap_err();
         assert!(missing.to_string().contains("gone.log") && missing.to_string().contains("No such file"));
     }
 }

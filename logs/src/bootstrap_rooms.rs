@@ -4,25 +4,25 @@ use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
-use super::recognise::Half;
+use super::recogniser::RequestHalf;
 
 /// Halves of a request seen so far.
 #[derive(Debug, Default)]
-struct Halves {
+struct RoomHalves {
     prefill: Option<Box<str>>,
     decode: Option<Box<str>>,
 }
 
-impl Halves {
+impl RoomHalves {
     /// Rid of the half's server.
-    fn of(&mut self, half: &Half<'_>) -> &mut Option<Box<str>> {
+    fn rid_of(&mut self, half: &RequestHalf<'_>) -> &mut Option<Box<str>> {
         if half.is_decode { &mut self.decode } else { &mut self.prefill }
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Rooms {
-    halves: HashMap<u64, Halves>,
+pub(super) struct BootstrapRooms {
+    halves: HashMap<u64, RoomHalves>,
     order: VecDeque<u64>,
     /// Rid of the prefill server, by that of the decode server.
     prefill_rids: HashMap<Box<str>, Box<str>>,
@@ -30,13 +30,13 @@ pub(super) struct Rooms {
     limit: usize,
 }
 
-impl Rooms {
+impl BootstrapRooms {
     pub(super) fn new(limit: usize) -> Self {
         Self { limit, ..Self::default() }
     }
 
     /// Adds a half. A room that is used again belongs to the later request.
-    pub(super) fn enter(&mut self, half: &Half<'_>) {
+    pub(super) fn add_half(&mut self, half: &RequestHalf<'_>) {
         if self.limit == 0 {
             return;
         }
@@ -49,11 +49,11 @@ impl Rooms {
             self.order.push_back(half.room);
         }
         let halves = self.halves.entry(half.room).or_default();
-        if halves.of(half).as_ref().is_some_and(|known| **known != *half.rid) {
-            *halves = Halves::default();
+        if halves.rid_of(half).as_ref().is_some_and(|known| **known != *half.rid) {
+            *halves = RoomHalves::default();
         }
-        *halves.of(half) = Some(half.rid.into());
-        let Halves { prefill: Some(prefill), decode: Some(decode) } = halves else { return };
+        *halves.rid_of(half) = Some(half.rid.into());
+        let RoomHalves { prefill: Some(prefill), decode: Some(decode) } = halves else { return };
         if prefill == decode || self.prefill_rids.contains_key(decode) {
             return;
         }
@@ -79,25 +79,25 @@ impl Rooms {
 mod tests {
     use super::*;
 
-    fn enter(rooms: &mut Rooms, room: u64, rid: &str, is_decode: bool) {
-        rooms.enter(&Half { rid, room, is_decode });
+    fn add_half(rooms: &mut BootstrapRooms, room: u64, rid: &str, is_decode: bool) {
+        rooms.add_half(&RequestHalf { rid, room, is_decode });
     }
 
     #[test]
     fn halves_are_joined_by_their_room() {
-        let mut rooms = Rooms::new(2);
-        enter(&mut rooms, 7, "p1", false);
-        enter(&mut rooms, 7, "d1", true);
-        enter(&mut rooms, 7, "p1", false);
+        let mut rooms = BootstrapRooms::new(2);
+        add_half(&mut rooms, 7, "p1", false);
+        add_half(&mut rooms, 7, "d1", true);
+        add_half(&mut rooms, 7, "p1", false);
         assert_eq!((rooms.prefill_rid("d1"), rooms.prefill_rid("p1")), (Some("p1"), None));
-        enter(&mut rooms, 8, "same", true);
-        enter(&mut rooms, 8, "same", false);
+        add_half(&mut rooms, 8, "same", true);
+        add_half(&mut rooms, 8, "same", false);
         assert_eq!(rooms.prefill_rid("same"), None);
-        enter(&mut rooms, 8, "later", true);
+        add_half(&mut rooms, 8, "later", true);
         assert_eq!(rooms.prefill_rid("later"), None, "the room is used again");
         for room in 9..11 {
-            enter(&mut rooms, room, &format!("p{room}"), false);
-            enter(&mut rooms, room, &format!("d{room}"), true);
+            add_half(&mut rooms, room, &format!("p{room}"), false);
+            add_half(&mut rooms, room, &format!("d{room}"), true);
         }
         assert_eq!((rooms.prefill_rid("d1"), rooms.prefill_rid("d10")), (None, Some("p10")), "the oldest was evicted");
     }

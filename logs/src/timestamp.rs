@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use jiff::civil::{Date, DateTime};
 use jiff::tz::{Offset, TimeZone};
 
-use super::text::{digits, exactly, fraction};
+use super::text::{exact_digits, fraction_ns, leading_digits};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// Unit of time zone offsets, in seconds.
@@ -16,62 +16,88 @@ const WRITTEN_WITHIN_S: i32 = 300;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ZoneSource {
     /// The timestamp itself.
-    Stamp,
+    Timestamp,
     /// The offset that the file's own lines show.
     File,
-    /// The options.
-    Options,
+    /// The options, or UTC.
+    Assumed,
 }
 
 /// Timestamp of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct LogTimestamp {
     /// Nanoseconds since the Unix epoch.
     pub(super) wall_ns: u64,
     /// The timestamp has whole seconds only.
-    pub(super) coarse: bool,
+    pub(super) is_whole_second: bool,
     pub(super) zone: ZoneSource,
     /// The timestamp has no year.
-    pub(super) year_assumed: bool,
+    pub(super) is_year_assumed: bool,
 }
 
 /// Parser of timestamps.
 #[derive(Debug)]
-pub(super) struct Clock {
+pub(super) struct TimestampParser {
     zone: TimeZone,
     /// Seconds east of UTC that the file's own lines show.
-    derived_offset: Option<i32>,
-    /// Assumed year, and the month at that time.
-    year: (i16, i8),
-    /// Last parsed minute and its start, since consecutive lines are mostly from the same minute.
-    last: Option<(Minute, u64)>,
+    derived_offset_s: Option<i32>,
+    /// Year and month of the latest possible date of a timestamp without a year.
+    latest_year: i16,
+    latest_month: i8,
+    /// Last parsed minute, since consecutive lines are mostly from the same minute.
+    last_minute: Option<StartedMinute>,
 }
 
-/// A calendar minute, with its time zone offset if given.
-type Minute = (u64, u64, u64, u64, u64, Option<i32>);
+/// A day of the calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CalendarDay {
+    year: u64,
+    month: u64,
+    day: u64,
+}
 
-impl Clock {
-    /// `year` and `month`: latest possible date of a timestamp without a year.
-    pub(super) fn new(zone: TimeZone, year: i16, month: i8) -> Self {
-        Self { zone, derived_offset: None, year: (year, month), last: None }
+/// A minute of the calendar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CalendarMinute {
+    day: CalendarDay,
+    hour: u64,
+    minute: u64,
+    /// Seconds east of UTC, if the timestamp has a zone.
+    offset_s: Option<i32>,
+}
+
+/// A minute and its start since the epoch.
+#[derive(Clone, Copy, Debug)]
+struct StartedMinute {
+    minute: CalendarMinute,
+    start_ns: u64,
+}
+
+impl TimestampParser {
+    /// `latest_year` and `latest_month` are those of the latest possible date of a timestamp without a year.
+    pub(super) fn new(zone: TimeZone, latest_year: i16, latest_month: i8) -> Self {
+        Self { zone, derived_offset_s: None, latest_year, latest_month, last_minute: None }
     }
 
     /// Seconds east of UTC that the file's own lines show, if any does.
-    pub(super) fn derived_offset(&self) -> Option<i32> {
-        self.derived_offset
+    pub(super) fn derived_offset_s(&self) -> Option<i32> {
+        self.derived_offset_s
     }
 
     /// Reads timestamps without a zone at this offset, in seconds east of UTC, from now on.
-    pub(super) fn set_offset(&mut self, seconds: i32) {
+    pub(super) fn set_offset_s(&mut self, seconds: i32) {
         if let Ok(offset) = Offset::from_seconds(seconds) {
-            (self.zone, self.derived_offset, self.last) = (TimeZone::fixed(offset), Some(seconds), None);
+            self.zone = TimeZone::fixed(offset);
+            self.derived_offset_s = Some(seconds);
+            // Its start was computed at the former offset.
+            self.last_minute = None;
         }
     }
 
     /// Derives the offset from a line whose timestamp has no zone, and which was written right after an event of known time.
-    pub(super) fn derive_offset(&mut self, stamp: &Stamp, event_ns: u64) {
+    pub(super) fn derive_offset(&mut self, stamp: &LogTimestamp, event_ns: u64) {
         // Equal times: the event's was counted back from the timestamp, and shows nothing.
-        if stamp.zone == ZoneSource::Stamp || stamp.wall_ns == event_ns {
+        if stamp.zone == ZoneSource::Timestamp || stamp.wall_ns == event_ns {
             return;
         }
         let ahead_s = (i128::from(stamp.wall_ns) - i128::from(event_ns)).div_euclid(i128::from(SECOND_NS));
@@ -86,100 +112,100 @@ impl Clock {
         }
         if offset_s == used_s {
             // A zone with daylight saving time stays in use.
-            self.derived_offset = Some(offset_s);
+            self.derived_offset_s = Some(offset_s);
         } else {
-            self.set_offset(offset_s);
+            self.set_offset_s(offset_s);
         }
     }
 
     /// Parses a timestamp at the start of `text`; returns it with the rest.
-    pub(super) fn read<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
+    pub(super) fn parse_start<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
         match text.first()? {
-            b'0'..=b'9' => self.date_first(text).or_else(|| self.day_first(text)).or_else(|| epoch(text)),
-            b'A'..=b'Z' => self.month_first(text),
+            b'0'..=b'9' => {
+                self.parse_year_first(text).or_else(|| self.parse_day_first(text)).or_else(|| parse_epoch(text))
+            }
+            b'A'..=b'Z' => self.parse_month_first(text),
             _ => None,
         }
     }
 
     /// Parses `2026-01-18T07:55:00.330146Z`, `2026-01-18 07:55:00,330`, `2026/01/18 07:55:00 +0100`.
-    fn date_first<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
-        let (year, rest) = exactly(text, 4)?;
+    fn parse_year_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
+        let (year, rest) = exact_digits(text, 4)?;
         let separator = *rest.first().filter(|b| matches!(b, b'-' | b'/'))?;
-        let (month, rest) = exactly(&rest[1..], 2)?;
-        let (day, rest) = exactly(rest.strip_prefix(&[separator])?, 2)?;
+        let (month, rest) = exact_digits(&rest[1..], 2)?;
+        let (day, rest) = exact_digits(rest.strip_prefix(&[separator])?, 2)?;
         let rest = rest.strip_prefix(b"T").or_else(|| rest.strip_prefix(b" "))?;
-        let (time, rest) = clock_time(rest)?;
-        let (offset, rest) = offset(rest);
-        let stamp = self.stamp((year, month, day), &time, offset)?;
+        let (time, rest) = parse_time_of_day(rest)?;
+        let (offset, rest) = parse_zone(rest);
+        let stamp = self.timestamp_at(CalendarDay { year, month, day }, &time, offset)?;
         Some((stamp, rest))
     }
 
     /// Parses `18/Jan/2026:07:55:00 +0000`.
-    fn day_first<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
-        let (day, rest) = exactly(text, 2)?;
-        let (month, rest) = month(rest.strip_prefix(b"/")?)?;
-        let (year, rest) = exactly(rest.strip_prefix(b"/")?, 4)?;
-        let (time, rest) = clock_time(rest.strip_prefix(b":")?)?;
-        let (offset, rest) = offset(rest);
-        Some((self.stamp((year, month, day), &time, offset)?, rest))
+    fn parse_day_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
+        let (day, rest) = exact_digits(text, 2)?;
+        let (month, rest) = parse_month(rest.strip_prefix(b"/")?)?;
+        let (year, rest) = exact_digits(rest.strip_prefix(b"/")?, 4)?;
+        let (time, rest) = parse_time_of_day(rest.strip_prefix(b":")?)?;
+        let (offset, rest) = parse_zone(rest);
+        Some((self.timestamp_at(CalendarDay { year, month, day }, &time, offset)?, rest))
     }
 
     /// Parses `Jan 18 07:55:00` and `Jan 18, 2026 @ 07:55:00.330`.
-    fn month_first<'l>(&mut self, text: &'l [u8]) -> Option<(Stamp, &'l [u8])> {
-        let (month, rest) = month(text)?;
+    fn parse_month_first<'l>(&mut self, text: &'l [u8]) -> Option<(LogTimestamp, &'l [u8])> {
+        let (month, rest) = parse_month(text)?;
         let rest = rest.strip_prefix(b" ")?;
-        let (day, rest) = digits(rest.strip_prefix(b" ").unwrap_or(rest), 2)?;
+        let (day, rest) = leading_digits(rest.strip_prefix(b" ").unwrap_or(rest), 2)?;
         if let Some(dated) = rest.strip_prefix(b", ") {
-            let (year, rest) = exactly(dated, 4)?;
-            let (time, rest) = clock_time(rest.strip_prefix(b" @ ")?)?;
-            return Some((self.stamp((year, month, day), &time, None)?, rest));
+            let (year, rest) = exact_digits(dated, 4)?;
+            let (time, rest) = parse_time_of_day(rest.strip_prefix(b" @ ")?)?;
+            return Some((self.timestamp_at(CalendarDay { year, month, day }, &time, None)?, rest));
         }
-        let (time, rest) = clock_time(rest.strip_prefix(b" ")?)?;
-        // A month after the current one belongs to the previous year.
-        let year = self.year.0 - i16::from(month > u64::from(self.year.1.unsigned_abs()));
-        let stamp = self.stamp((u64::try_from(year).ok()?, month, day), &time, None)?;
-        Some((Stamp { year_assumed: true, ..stamp }, rest))
+        let (time, rest) = parse_time_of_day(rest.strip_prefix(b" ")?)?;
+        // A month after the latest one belongs to the previous year.
+        let is_previous_year = month > u64::from(self.latest_month.unsigned_abs());
+        let year = u64::try_from(self.latest_year - i16::from(is_previous_year)).ok()?;
+        let stamp = self.timestamp_at(CalendarDay { year, month, day }, &time, None)?;
+        Some((LogTimestamp { is_year_assumed: true, ..stamp }, rest))
     }
 
-    fn stamp(&mut self, (year, month, day): (u64, u64, u64), time: &Time, offset: Option<i32>) -> Option<Stamp> {
-        let begin = self.begin((year, month, day, time.hour, time.minute, offset))?;
-        let wall_ns = begin.checked_add(time.second * SECOND_NS + time.fraction)?;
-        let is_derived = self.derived_offset.is_some();
-        Some(Stamp {
+    fn timestamp_at(&mut self, day: CalendarDay, time: &TimeOfDay, offset_s: Option<i32>) -> Option<LogTimestamp> {
+        let minute = CalendarMinute { day, hour: time.hour, minute: time.minute, offset_s };
+        let wall_ns = self.minute_start_ns(minute)?.checked_add(time.second * SECOND_NS + time.fraction_ns)?;
+        Some(LogTimestamp {
             wall_ns,
-            coarse: time.coarse,
-            zone: match offset {
-                Some(_) => ZoneSource::Stamp,
-                None if is_derived => ZoneSource::File,
-                None => ZoneSource::Options,
+            is_whole_second: time.is_whole_second,
+            zone: match offset_s {
+                Some(_) => ZoneSource::Timestamp,
+                None if self.derived_offset_s.is_some() => ZoneSource::File,
+                None => ZoneSource::Assumed,
             },
-            year_assumed: false,
+            is_year_assumed: false,
         })
     }
 
     /// Start of the minute, since the epoch.
-    fn begin(&mut self, minute: Minute) -> Option<u64> {
-        if let Some((last, begin)) = self.last
-            && last == minute
-        {
-            return Some(begin);
+    fn minute_start_ns(&mut self, minute: CalendarMinute) -> Option<u64> {
+        if let Some(last) = self.last_minute.filter(|last| last.minute == minute) {
+            return Some(last.start_ns);
         }
-        let (year, month, day, hour, min, offset) = minute;
+        let CalendarDay { year, month, day } = minute.day;
         let date = Date::new(year as i16, month as i8, day as i8).ok()?;
-        let time = jiff::civil::Time::new(hour as i8, min as i8, 0, 0).ok()?;
-        let at = DateTime::from_parts(date, time);
-        let at = match offset {
-            Some(seconds) => Offset::from_seconds(seconds).ok()?.to_timestamp(at).ok()?,
-            None => self.zone.to_timestamp(at).ok()?,
+        let time = jiff::civil::Time::new(minute.hour as i8, minute.minute as i8, 0, 0).ok()?;
+        let local = DateTime::from_parts(date, time);
+        let start = match minute.offset_s {
+            Some(offset_s) => Offset::from_seconds(offset_s).ok()?.to_timestamp(local).ok()?,
+            None => self.zone.to_timestamp(local).ok()?,
         };
-        let begin = u64::try_from(at.as_second()).ok()?.checked_mul(SECOND_NS)?;
-        self.last = Some((minute, begin));
-        Some(begin)
+        let start_ns = u64::try_from(start.as_second()).ok()?.checked_mul(SECOND_NS)?;
+        self.last_minute = Some(StartedMinute { minute, start_ns });
+        Some(start_ns)
     }
 }
 
 /// Parses the English abbreviation of a month to its number.
-fn month(text: &[u8]) -> Option<(u64, &[u8])> {
+fn parse_month(text: &[u8]) -> Option<(u64, &[u8])> {
     const MONTHS: &[u8; 36] = b"JanFebMarAprMayJunJulAugSepOctNovDec";
     let (name, rest) = text.split_at_checked(3)?;
     let before = MONTHS.chunks(3).position(|month| month == name)?;
@@ -194,60 +220,66 @@ fn is_zone_offset(seconds: i32) -> bool {
     whole || PARTIAL.contains(&(seconds / 60))
 }
 
-struct Time {
+struct TimeOfDay {
     hour: u64,
     minute: u64,
     second: u64,
-    fraction: u64,
-    coarse: bool,
+    fraction_ns: u64,
+    is_whole_second: bool,
 }
 
 /// Parses `07:55:00`, `07:55:00.330146`, `07:55:00,330`. A leap second counts as the second before it.
-fn clock_time(text: &[u8]) -> Option<(Time, &[u8])> {
-    let (hour, rest) = exactly(text, 2)?;
-    let (minute, rest) = exactly(rest.strip_prefix(b":")?, 2)?;
-    let (second, rest) = exactly(rest.strip_prefix(b":")?, 2)?;
+fn parse_time_of_day(text: &[u8]) -> Option<(TimeOfDay, &[u8])> {
+    let (hour, rest) = exact_digits(text, 2)?;
+    let (minute, rest) = exact_digits(rest.strip_prefix(b":")?, 2)?;
+    let (second, rest) = exact_digits(rest.strip_prefix(b":")?, 2)?;
     if hour > 23 || minute > 59 || second > 60 {
         return None;
     }
-    let point = match rest {
-        [b'.' | b',', after @ ..] => fraction(after),
+    let whole = TimeOfDay { hour, minute, second: second.min(59), fraction_ns: 0, is_whole_second: true };
+    let fraction = match rest {
+        [b'.' | b',', after @ ..] => fraction_ns(after),
         _ => None,
     };
-    let (nanos, rest) = point.unwrap_or((0, rest));
-    let time = Time { hour, minute, second: second.min(59), fraction: nanos, coarse: point.is_none() };
-    Some((time, rest))
+    // A point or comma without digits behind it belongs to the text.
+    let Some((fraction_ns, rest)) = fraction else { return Some((whole, rest)) };
+    Some((TimeOfDay { fraction_ns, is_whole_second: false, ..whole }, rest))
 }
 
 /// Parses `Z`, ` UTC`, `+01:00`, `+0100`, `-08` to seconds east of UTC.
-fn offset(text: &[u8]) -> (Option<i32>, &[u8]) {
+fn parse_zone(text: &[u8]) -> (Option<i32>, &[u8]) {
     let trimmed = text.strip_prefix(b" ").unwrap_or(text);
     let named = trimmed.strip_prefix(b"UTC").or_else(|| trimmed.strip_prefix(b"GMT"));
-    let utc = named.or_else(|| text.strip_prefix(b"Z")).map(|rest| (0, rest));
-    utc.or_else(|| signed_offset(trimmed)).map_or((None, text), |(seconds, rest)| (Some(seconds), rest))
+    if let Some(rest) = named.or_else(|| text.strip_prefix(b"Z")) {
+        return (Some(0), rest);
+    }
+    match parse_signed_offset(trimmed) {
+        Some((offset_s, rest)) => (Some(offset_s), rest),
+        None => (None, text),
+    }
 }
 
-fn signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
+fn parse_signed_offset(text: &[u8]) -> Option<(i32, &[u8])> {
     let sign = match text.first()? {
         b'+' => 1,
         b'-' => -1,
         _ => return None,
     };
-    let (hours, rest) = two(&text[1..])?;
-    let (minutes, rest) = two(rest.strip_prefix(b":").unwrap_or(rest)).unwrap_or((0, rest));
+    let (hours, rest) = two_digits(&text[1..])?;
+    let (minutes, rest) = two_digits(rest.strip_prefix(b":").unwrap_or(rest)).unwrap_or((0, rest));
     let followed = rest.first().is_some_and(u8::is_ascii_digit);
     (hours <= 14 && minutes < 60 && !followed).then(|| (sign * (hours * 3_600 + minutes * 60) as i32, rest))
 }
 
 /// Parses two digits, followed by anything.
-fn two(text: &[u8]) -> Option<(u64, &[u8])> {
+fn two_digits(text: &[u8]) -> Option<(u64, &[u8])> {
     let (two, rest) = text.split_at_checked(2)?;
-    Some((exactly(two, 2)?.0, rest))
+    Some((exact_digits(two, 2)?.0, rest))
 }
 
 /// Parses `1768722900.330146`, and integer milli-, micro- and nanoseconds since the epoch.
-fn epoch(text: &[u8]) -> Option<(Stamp, &[u8])> {
-    let (number, rest) = digits(text, 19)?;
+fn parse_epoch(text: &[u8]) -> Option<(LogTimestamp, &[u8])> {
+    let (number, rest) = leading_digits(text, 19)?;
     let unit = match text.len() - rest.len() {
         10 => SECOND_NS,
         13 => 1_000_000,
@@ -256,7 +288,9 @@ fn epoch(text: &[u8]) -> Option<(Stamp, &[u8])> {
         _ => return None,
     };
     let (nanos, after) = match rest {
-        [b'.', after @ ..] if unit == SECOND_NS => fraction(after).map_or((None, rest), |(ns, rest)| (Some(ns), rest)),
+        [b'.', after @ ..] if unit == SECOND_NS => {
+            fraction_ns(after).map_or((None, rest), |(ns, rest)| (Some(ns), rest))
+        }
         _ => (None, rest),
     };
     let wall_ns = number.checked_mul(unit)?.checked_add(nanos.unwrap_or(0))?;
@@ -265,8 +299,8 @@ fn epoch(text: &[u8]) -> Option<(Stamp, &[u8])> {
     {
         return None;
     }
-    let coarse = unit == SECOND_NS && nanos.is_none();
-    let stamp = Stamp { wall_ns, coarse, zone: ZoneSource::Stamp, year_assumed: false };
+    let is_whole_second = unit == SECOND_NS && nanos.is_none();
+    let stamp = LogTimestamp { wall_ns, is_whole_second, zone: ZoneSource::Timestamp, is_year_assumed: false };
     Some((stamp, after))
 }
 
@@ -278,7 +312,7 @@ mod tests {
 
     fn read(text: &str) -> Option<(String, String)> {
         let zone = TimeZone::fixed(jiff::tz::offset(-8));
-        let (stamp, rest) = Clock::new(zone, 2026, 1).read(text.as_bytes())?;
+        let (stamp, rest) = TimestampParser::new(zone, 2026, 1).parse_start(text.as_bytes())?;
         let at = Timestamp::from_nanosecond(i128::from(stamp.wall_ns)).ok()?;
         Some((at.to_string(), String::from_utf8_lossy(rest).into_owned()))
     }
@@ -345,11 +379,11 @@ mod tests {
             ("2026-01-19 15:55:00", None),
             ("2026-01-18T15:55:00Z", None),
         ] {
-            let mut clock = Clock::new(TimeZone::fixed(jiff::tz::offset(-3)), 2026, 1);
-            let (read, _) = clock.read(stamp.as_bytes()).unwrap();
-            clock.derive_offset(&read, event_ns);
-            assert_eq!(clock.derived_offset(), offset_s, "{stamp}");
-            let (again, _) = clock.read(stamp.as_bytes()).unwrap();
+            let mut parser = TimestampParser::new(TimeZone::fixed(jiff::tz::offset(-3)), 2026, 1);
+            let (read, _) = parser.parse_start(stamp.as_bytes()).unwrap();
+            parser.derive_offset(&read, event_ns);
+            assert_eq!(parser.derived_offset_s(), offset_s, "{stamp}");
+            let (again, _) = parser.parse_start(stamp.as_bytes()).unwrap();
             assert_eq!(again.zone == ZoneSource::File, offset_s.is_some(), "{stamp}");
             assert!(offset_s.is_none() || again.wall_ns.abs_diff(event_ns) < 100_000_000_000, "{stamp}");
         }
@@ -361,18 +395,18 @@ mod tests {
             let at = Timestamp::new(seconds, micros as i32 * 1_000).unwrap();
             let offset = Offset::from_seconds(minutes * 60).unwrap();
             let text = format!("{} x", at.display_with_offset(offset));
-            let (stamp, rest) = Clock::new(TimeZone::UTC, 2026, 1).read(text.as_bytes()).unwrap();
+            let (stamp, rest) = TimestampParser::new(TimeZone::UTC, 2026, 1).parse_start(text.as_bytes()).unwrap();
             prop_assert_eq!(i128::from(stamp.wall_ns), at.as_nanosecond());
             prop_assert_eq!(rest, b" x");
         }
 
         #[test]
         fn parsing_any_bytes_never_panics(bytes: Vec<u8>, head in "[0-9]{4}[-/][0-9]{2}.{0,12}") {
-            let mut clock = Clock::new(TimeZone::UTC, 2026, 1);
-            let _ = clock.read(&bytes);
+            let mut parser = TimestampParser::new(TimeZone::UTC, 2026, 1);
+            let _ = parser.parse_start(&bytes);
             let mut text = head.into_bytes();
             text.extend(bytes);
-            if let Some((_, rest)) = clock.read(&text) {
+            if let Some((_, rest)) = parser.parse_start(&text) {
                 prop_assert!(rest.len() < text.len());
             }
         }

@@ -3,15 +3,15 @@
 use memchr::memmem;
 
 /// A shorter line is never the first part: runtimes split at 16 KiB.
-const SHORTEST_FIRST: usize = 1024;
+const SHORTEST_FIRST_PART_BYTES: usize = 1024;
 /// Docker's buffer: a part that is not the last has exactly this length.
-const DOCKER_PART: usize = 16 * 1024;
+const DOCKER_PART_BYTES: usize = 16 * 1024;
 const DOCKER_BEGIN: &[u8] = b"{\"log\":\"";
 const DOCKER_STREAM: &[u8] = b"\",\"stream\":\"std";
 
 /// A line as the runtime wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Part<'l> {
+struct LinePart<'l> {
     /// 0 for the process's standard output, 1 for its standard error.
     stream: usize,
     /// What the runtime wrote before the process's text.
@@ -23,7 +23,7 @@ struct Part<'l> {
 
 /// What to do with a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Joined {
+pub(super) enum JoinResult {
     /// Use the line itself.
     Whole,
     /// Read on: the line is a part of a longer one.
@@ -34,61 +34,61 @@ pub(super) enum Joined {
 
 /// Parts of unfinished lines, by stream. A joined line is cut at the length limit.
 #[derive(Debug, Default)]
-pub(super) struct Parts {
+pub(super) struct SplitLineJoiner {
     lines: [Vec<u8>; 2],
     /// Whether the line in [`lines`](Self::lines) was passed on.
-    used: Option<usize>,
+    passed_stream: Option<usize>,
 }
 
-impl Parts {
-    pub(super) fn enter(&mut self, line: &[u8], longest: usize) -> Joined {
-        self.clear_used();
+impl SplitLineJoiner {
+    pub(super) fn add_line(&mut self, line: &[u8], max_line_bytes: usize) -> JoinResult {
+        self.free_passed_line();
         let is_idle = self.lines.iter().all(Vec::is_empty);
-        if is_idle && line.len() < SHORTEST_FIRST {
-            return Joined::Whole;
+        if is_idle && line.len() < SHORTEST_FIRST_PART_BYTES {
+            return JoinResult::Whole;
         }
-        let Some(part) = cri(line).or_else(|| docker(line)) else { return Joined::Whole };
+        let Some(part) = parse_cri_part(line).or_else(|| parse_docker_part(line)) else { return JoinResult::Whole };
         let joined = &mut self.lines[part.stream];
         if joined.is_empty() {
             if part.is_last {
-                return Joined::Whole;
+                return JoinResult::Whole;
             }
             joined.extend_from_slice(part.prefix);
         }
-        joined.extend_from_slice(&part.text[..part.text.len().min((longest + 1).saturating_sub(joined.len()))]);
+        joined.extend_from_slice(&part.text[..part.text.len().min((max_line_bytes + 1).saturating_sub(joined.len()))]);
         if !part.is_last {
-            return Joined::Pending;
+            return JoinResult::Pending;
         }
         joined.extend_from_slice(part.suffix);
-        self.used = Some(part.stream);
-        Joined::Complete(part.stream)
+        self.passed_stream = Some(part.stream);
+        JoinResult::Complete(part.stream)
     }
 
     /// A line whose last part is missing at the end of the file.
-    pub(super) fn unfinished(&mut self) -> Option<usize> {
-        self.clear_used();
-        self.used = self.lines.iter().position(|line| !line.is_empty());
-        self.used
+    pub(super) fn take_unfinished(&mut self) -> Option<usize> {
+        self.free_passed_line();
+        self.passed_stream = self.lines.iter().position(|line| !line.is_empty());
+        self.passed_stream
     }
 
-    pub(super) fn line(&self, stream: usize) -> &[u8] {
+    pub(super) fn joined_line(&self, stream: usize) -> &[u8] {
         &self.lines[stream]
     }
 
     /// Frees the line that was passed on, because long lines are rare.
-    fn clear_used(&mut self) {
-        if let Some(stream) = self.used.take() {
+    fn free_passed_line(&mut self) {
+        if let Some(stream) = self.passed_stream.take() {
             self.lines[stream] = Vec::new();
         }
     }
 }
 
 /// Parses `2026-11-21T07:35:22.000Z stderr P text`.
-fn cri(line: &[u8]) -> Option<Part<'_>> {
+fn parse_cri_part(line: &[u8]) -> Option<LinePart<'_>> {
     const LONGEST_STAMP: usize = 40;
     let blank = line.iter().take(LONGEST_STAMP).position(|&byte| byte == b' ')?;
     let rest = &line[blank + 1..];
-    let stream = stream(rest)?;
+    let stream = stream_index(rest)?;
     let tags = rest[b"stdout".len()..].strip_prefix(b" ")?;
     let end = tags.iter().take(LONGEST_STAMP).position(|&byte| byte == b' ')?;
     let is_last = match tags[..end].split(|&byte| byte == b':').next()? {
@@ -97,33 +97,34 @@ fn cri(line: &[u8]) -> Option<Part<'_>> {
         _ => return None,
     };
     let text = &tags[end + 1..];
-    Some(Part { stream, prefix: &line[..line.len() - text.len()], text, suffix: b"", is_last })
+    Some(LinePart { stream, prefix: &line[..line.len() - text.len()], text, suffix: b"", is_last })
 }
 
 /// Parses `{"log":"text","stream":"stderr","time":".."}`.
-fn docker(line: &[u8]) -> Option<Part<'_>> {
+fn parse_docker_part(line: &[u8]) -> Option<LinePart<'_>> {
     let log = line.strip_prefix(DOCKER_BEGIN)?;
     let end = memmem::rfind(log, DOCKER_STREAM)?;
     let (text, suffix) = log.split_at(end);
-    let stream = stream(&suffix[DOCKER_STREAM.len() - b"std".len()..])?;
+    let stream = stream_index(&suffix[DOCKER_STREAM.len() - b"std".len()..])?;
     // Collectors write records of the same form without line ends.
-    let is_last = ends_line(text) || decoded_length(text) != DOCKER_PART;
-    Some(Part { stream, prefix: DOCKER_BEGIN, text, suffix, is_last })
+    let is_last = ends_with_escaped_newline(text) || decoded_bytes(text) != DOCKER_PART_BYTES;
+    Some(LinePart { stream, prefix: DOCKER_BEGIN, text, suffix, is_last })
 }
 
-fn stream(text: &[u8]) -> Option<usize> {
+fn stream_index(text: &[u8]) -> Option<usize> {
     [&b"stdout"[..], b"stderr"].iter().position(|name| text.starts_with(name))
 }
 
 /// Whether a JSON string ends in an escaped line end.
-fn ends_line(json: &[u8]) -> bool {
+fn ends_with_escaped_newline(json: &[u8]) -> bool {
     let Some(rest) = json.strip_suffix(b"n") else { return false };
     rest.iter().rev().take_while(|&&byte| byte == b'\\').count() % 2 == 1
 }
 
 /// Bytes that Docker read for this JSON string, which has a replacement character for each byte that was not UTF-8.
-fn decoded_length(json: &[u8]) -> usize {
-    let (mut length, mut at) = (0, 0);
+fn decoded_bytes(json: &[u8]) -> usize {
+    let mut length = 0;
+    let mut at = 0;
     while let Some(&byte) = json.get(at) {
         let code = (byte == b'\\' && json.get(at + 1) == Some(&b'u')).then(|| json.get(at + 2..at + 6)).flatten();
         let code = code.and_then(|digits| u32::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok());
@@ -144,24 +145,24 @@ mod tests {
     use super::*;
 
     /// Lines of the text as readers get them.
-    fn joined(lines: &[Vec<u8>], longest: usize) -> Vec<Vec<u8>> {
-        let mut parts = Parts::default();
+    fn joined(lines: &[Vec<u8>], max_line_bytes: usize) -> Vec<Vec<u8>> {
+        let mut joiner = SplitLineJoiner::default();
         let mut found = Vec::new();
         for line in lines {
-            match parts.enter(line, longest) {
-                Joined::Whole => found.push(line.clone()),
-                Joined::Pending => {}
-                Joined::Complete(stream) => found.push(parts.line(stream).to_vec()),
+            match joiner.add_line(line, max_line_bytes) {
+                JoinResult::Whole => found.push(line.clone()),
+                JoinResult::Pending => {}
+                JoinResult::Complete(stream) => found.push(joiner.joined_line(stream).to_vec()),
             }
         }
-        while let Some(stream) = parts.unfinished() {
-            found.push(parts.line(stream).to_vec());
+        while let Some(stream) = joiner.take_unfinished() {
+            found.push(joiner.joined_line(stream).to_vec());
         }
         found
     }
 
     fn long(letter: char) -> String {
-        letter.to_string().repeat(SHORTEST_FIRST)
+        letter.to_string().repeat(SHORTEST_FIRST_PART_BYTES)
     }
 
     #[test]
@@ -190,7 +191,7 @@ mod tests {
 
     /// The records of a text, written as Docker does.
     fn docker_records(text: &str) -> Vec<Vec<u8>> {
-        let parts = text.as_bytes().chunks(DOCKER_PART);
+        let parts = text.as_bytes().chunks(DOCKER_PART_BYTES);
         parts
             .map(|part| {
                 let text = serde_json::to_string(&String::from_utf8_lossy(part)).unwrap();
@@ -238,8 +239,8 @@ mod tests {
 
         #[test]
         fn parsing_any_part_never_panics(line: Vec<u8>, json: String) {
-            let _ = cri(&line);
-            let _ = docker(format!("{{\"log\":\"{json}\",\"stream\":\"stdout\"}}").as_bytes());
+            let _ = parse_cri_part(&line);
+            let _ = parse_docker_part(format!("{{\"log\":\"{json}\",\"stream\":\"stdout\"}}").as_bytes());
         }
     }
 }

@@ -6,11 +6,11 @@ use jiff::tz::Offset;
 use serde::Serialize;
 
 /// Maximum number of reasons kept.
-const REASONS: usize = 8;
+const MAX_REASONS: usize = 8;
 
 /// Counters of an import.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Stats {
+pub struct ImportStats {
     /// Files read.
     pub files: u64,
     /// First few skipped files, each with the reason.
@@ -68,29 +68,29 @@ pub struct Stats {
     pub first_unknown: Option<String>,
 }
 
-impl Stats {
+impl ImportStats {
     /// Lines of known forms.
-    pub fn known(&self) -> u64 {
+    pub fn known_records(&self) -> u64 {
         self.forms.values().sum()
     }
 
     /// Adds an offset that a file shows, in seconds east of UTC.
-    pub(super) fn note_offset(&mut self, seconds: i32) {
-        if let Ok(offset) = Offset::from_seconds(seconds) {
+    pub(super) fn add_offset(&mut self, offset_s: i32) {
+        if let Ok(offset) = Offset::from_seconds(offset_s) {
             self.offsets.insert(format!("UTC{offset}"));
         }
     }
 
-    pub(super) fn skip(&mut self, what: String) {
+    pub(super) fn add_skipped_file(&mut self, reason: String) {
         self.files_skipped += 1;
-        if self.skipped.len() < REASONS {
-            self.skipped.push(what);
+        if self.skipped.len() < MAX_REASONS {
+            self.skipped.push(reason);
         }
     }
 
-    pub(super) fn breaks(&mut self, what: String) {
-        if self.broken.len() < REASONS {
-            self.broken.push(what);
+    pub(super) fn add_broken_file(&mut self, reason: String) {
+        if self.broken.len() < MAX_REASONS {
+            self.broken.push(reason);
         }
     }
 }

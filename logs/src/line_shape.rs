@@ -1,0 +1,82 @@
+//! Shape of a line, to show an unrecognised line without its prompts and outputs.
+
+/// Maximum number of words shown.
+const MAX_WORDS: usize = 12;
+/// Maximum number of characters shown per word.
+const MAX_LETTERS: usize = 40;
+
+/// Maximum length of a key that is shown; a longer word may be a prompt.
+const MAX_KEY_BYTES: usize = 24;
+
+const LEVELS: [&str; 7] = ["TRACE", "DEBUG", "INFO", "WARN", "WARNING", "ERROR", "CRITICAL"];
+
+/// Removes all words that are not clearly technical from the line. Timestamps, numbers, levels, `[tags]`, keys and rids remain.
+pub(super) fn describe_shape(line: &str) -> String {
+    let mut out: Vec<String> = Vec::new();
+    let mut words = line.split_whitespace();
+    for word in words.by_ref().take(MAX_WORDS) {
+        out.push(visible_part(word).unwrap_or_else(|| String::from("…")));
+    }
+    if words.next().is_some() {
+        out.push(String::from("…"));
+    }
+    out.dedup_by(|a, b| *a == "…" && *b == "…");
+    out.join(" ")
+}
+
+fn visible_part(word: &str) -> Option<String> {
+    if let Some((key, value)) = word.split_once('=') {
+        if key.is_empty() || key.len() > MAX_KEY_BYTES || !key.bytes().all(is_key_byte) {
+            return None;
+        }
+        // A rid is shown, because it helps to find the line and holds no prompt.
+        let is_rid = key == "rid" && value.bytes().all(is_rid_byte);
+        let value = if is_rid || is_number(value) { shorten(value) } else { String::from("…") };
+        return Some(format!("{key}={value}"));
+    }
+    let bare = word.trim_matches(['[', ']', ':', '(', ')', ',']);
+    (LEVELS.contains(&bare) || is_number(bare)).then(|| shorten(word))
+}
+
+fn shorten(text: &str) -> String {
+    text.chars().take(MAX_LETTERS).collect()
+}
+
+fn is_rid_byte(byte: u8) -> bool {
+    byte.is_ascii_hexdigit() || matches!(byte, b'-' | b'.' | b',')
+}
+
+fn is_key_byte(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || byte == b'_'
+}
+
+fn is_number_byte(byte: u8) -> bool {
+    byte.is_ascii_digit() || matches!(byte, b'-' | b':' | b'.' | b',' | b'T' | b'Z' | b'+' | b'/' | b'%')
+}
+
+/// Whether the word has only digits and the separators of timestamps, counts and measurements.
+fn is_number(word: &str) -> bool {
+    let digits = word.bytes().filter(u8::is_ascii_digit).count();
+    digits > 0 && word.bytes().all(is_number_byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn possible_prompts_are_omitted() {
+        let line = "[2026-01-18 07:55:00] INFO rid=5b920f43-bd1e user=alice took 12.5 ms for tell me a secret 42";
+        assert_eq!(describe_shape(line), "[2026-01-18 07:55:00] INFO rid=5b920f43-bd1e user=… … 12.5 …");
+        assert_eq!(describe_shape("{\"prompt\":\"my=secret\"}"), "…");
+        assert_eq!(describe_shape("prompt=secret rid=i_am_no_rid"), "prompt=… rid=…");
+        assert_eq!(describe_shape(""), "");
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_alphabetic_word_survives(words in "[a-z ]{0,200}") {
+            proptest::prop_assert!(!describe_shape(&words).contains(|c: char| c.is_ascii_lowercase()));
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! One log file: probed for its first timestamp, and opened when that time is reached.
+
+use std::fs;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use jiff::Timestamp;
+use jiff::tz::TimeZone;
+
+use super::ImportOptions;
+use super::line_prefix::{self, LinePrefixMemo};
+use super::line_reader::LineReader;
+use super::log_files::LogFile;
+use super::text::plain_text;
+use super::timestamp::TimestampParser;
+
+/// Maximum number of lines searched for a first timestamp.
+pub(super) const PROBED_LINES: usize = 200;
+/// First line of a recording.
+const RECORDING_MAGIC: &[u8] = b"\x89TGAP";
+/// Byte order marks of UTF-16, which PowerShell writes when it redirects to a file.
+const UTF_16_MARKS: [&[u8]; 2] = [b"\xff\xfe", b"\xfe\xff"];
+
+/// A process that writes to a log.
+pub(super) struct LogWriter {
+    pub(super) role: Box<str>,
+    /// `DP0 TP0`; empty if the line has none.
+    pub(super) rank: Box<str>,
+    /// Index among the writers of all files.
+    pub(super) index: u16,
+}
+
+pub(super) struct LogSource {
+    pub(super) file: LogFile,
+    /// First timestamp; 0 if none was found.
+    pub(super) first_ns: u64,
+    /// Latest timestamp of a known line so far.
+    pub(super) frontier_ns: u64,
+    pub(super) parser: TimestampParser,
+    pub(super) prefix_memo: LinePrefixMemo,
+    pub(super) lines: Option<LineReader>,
+    /// Processes that wrote lines of the file.
+    pub(super) writers: Vec<LogWriter>,
+}
+
+impl LogSource {
+    pub(super) fn new(file: LogFile, options: &ImportOptions) -> Self {
+        let parser = timestamp_parser(&file, options);
+        Self {
+            file,
+            first_ns: 0,
+            frontier_ns: 0,
+            parser,
+            prefix_memo: LinePrefixMemo::default(),
+            lines: None,
+            writers: Vec::new(),
+        }
+    }
+
+    /// Whether the file may be read ahead: reading would consume data from a pipe.
+    pub(super) fn is_regular(&self) -> bool {
+        fs::metadata(&self.file.path).is_ok_and(|m| m.is_file())
+    }
+
+    pub(super) fn open_uncounted(&self, options: &ImportOptions) -> io::Result<LineReader> {
+        LineReader::open(&self.file.path, options.max_line_bytes, Arc::new(AtomicU64::new(0)))
+    }
+
+    /// Reads a file's first lines. Returns the reason if it is not text.
+    pub(super) fn probe_first_lines(&mut self, options: &ImportOptions) -> Result<(), String> {
+        if !self.is_regular() {
+            return Ok(());
+        }
+        let refuse = |why: &str| format!("{}: {why}", self.file.path.display());
+        let mut lines = self.open_uncounted(options).map_err(|error| refuse(&error.to_string()))?;
+        for _ in 0..PROBED_LINES {
+            // An error is reported when the file is imported, after everything before the error.
+            let Ok(Some(line)) = lines.next_line(None) else { break };
+            if line.text.starts_with(RECORDING_MAGIC) {
+                return Err(refuse("a recording: `tokengap report` reads it"));
+            }
+            if UTF_16_MARKS.iter().any(|mark| line.text.starts_with(mark)) {
+                return Err(refuse("UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"));
+            }
+            if line.text.contains(&0) || line.text.starts_with(&[0x80]) {
+                return Err(refuse("no text"));
+            }
+            if let Some(stamp) = line_prefix::timestamp_of_line(&plain_text(line.text), &mut self.parser) {
+                self.first_ns = stamp.wall_ns;
+                break;
+            }
+        }
+        self.frontier_ns = self.first_ns;
+        Ok(())
+    }
+}
+
+/// TimestampParser with the given year, or that of the file's last modification.
+fn timestamp_parser(file: &LogFile, options: &ImportOptions) -> TimestampParser {
+    let changed = fs::metadata(&file.path).and_then(|m| m.modified()).ok();
+    let changed = changed.and_then(|at| Timestamp::try_from(at).ok()).unwrap_or_else(Timestamp::now);
+    let zone = options.zone.clone().unwrap_or(TimeZone::UTC);
+    let changed = changed.to_zoned(zone.clone());
+    match options.year {
+        Some(year) => TimestampParser::new(zone, year, 12),
+        None => TimestampParser::new(zone, changed.year(), changed.month()),
+    }
+}

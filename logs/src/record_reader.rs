@@ -1,0 +1,410 @@
+//! Converts lines to queued statements, and statements to events.
+
+use std::borrow::Cow;
+use std::rc::Rc;
+
+use serde_json::value::RawValue;
+use trace::clock::MonoNs;
+use trace::event::{Engine, Event, LoggedState, Merged, Stage, What};
+
+use super::bootstrap_rooms::BootstrapRooms;
+use super::import_stats::ImportStats;
+use super::json_search::{JsonSearch, RecordContent, find_json_start, time_of_record};
+use super::known_rids::KnownRids;
+use super::line_prefix::{first_timestamp, more_precise};
+use super::line_reader::LogLine;
+use super::line_shape::describe_shape;
+use super::log_source::{LogSource, LogWriter};
+use super::recogniser::{LogLines, MarkMatch, Recogniser, RecordResult, Statement, StatementKind};
+use super::statement_queue::{QueuedKind, QueuedStatement, StatementQueue};
+use super::text::plain_text;
+use super::timestamp::{LogTimestamp, ZoneSource};
+use super::unread_lines::UnreadLineCounter;
+
+/// Maximum number of words kept per kind; further ones become [`OTHER`].
+const MAX_WORDS: usize = 512;
+const OTHER: &str = "other";
+/// Maximum depth of JSON texts inside strings of others.
+const MAX_JSON_IN_JSON: usize = 4;
+/// Maximum length of the bracket with a record's own timestamp, in bytes.
+const MAX_BRACKET_BYTES: usize = 64;
+/// Rooms are kept only until both halves of a request are known.
+const ROOMS_PER_RID: usize = 4;
+
+pub(super) struct RecordReader {
+    pub(super) stats: ImportStats,
+    pub(super) recogniser: Rc<Recogniser>,
+    pub(super) unread_lines: UnreadLineCounter,
+    /// Offset that was last added to the statistics, in seconds east of UTC.
+    counted_offset_s: Option<i32>,
+    /// Number of records of known forms, with or without usable content.
+    records: u64,
+    rids: KnownRids,
+    rooms: BootstrapRooms,
+    stage_names: Vec<Box<str>>,
+    writers: Vec<Box<str>>,
+    /// Whether there are several logs. If so, source names include the log's name.
+    has_several_logs: bool,
+    /// Engine of the first known line, and whether an event names it.
+    engine: Option<&'static str>,
+    is_engine_named: bool,
+}
+
+impl RecordReader {
+    pub(super) fn new(
+        engines: &'static [&'static dyn LogLines],
+        stats: ImportStats,
+        rids: usize,
+        has_several_logs: bool,
+    ) -> Self {
+        Self {
+            stats,
+            recogniser: Rc::new(Recogniser::new(engines)),
+            unread_lines: UnreadLineCounter::new(engines),
+            counted_offset_s: None,
+            records: 0,
+            rids: KnownRids::new(rids),
+            rooms: BootstrapRooms::new(rids / ROOMS_PER_RID),
+            stage_names: Vec::new(),
+            writers: Vec::new(),
+            has_several_logs,
+            engine: None,
+            is_engine_named: false,
+        }
+    }
+
+    /// Reads up to `limit` lines. Returns `false` at the end of the file.
+    pub(super) fn read_lines(&mut self, source: &mut LogSource, limit: usize, queue: &mut StatementQueue) -> bool {
+        let Some(mut lines) = source.lines.take() else {
+            return false;
+        };
+        let bytes_before = lines.text_bytes;
+        let recogniser = Rc::clone(&self.recogniser);
+        let mut has_more = true;
+        for _ in 0..limit {
+            match lines.next_line(Some(&recogniser)) {
+                Ok(Some(line)) => {
+                    self.stats.lines += 1;
+                    self.stats.cut += u64::from(line.is_truncated);
+                    self.read_line(&line, source, queue);
+                }
+                Ok(None) => has_more = false,
+                Err(error) => {
+                    let path = source.file.path.display();
+                    self.stats.add_broken_file(format!("{path}: {error} after {} bytes of text", lines.text_bytes));
+                    has_more = false;
+                }
+            }
+            if !has_more {
+                break;
+            }
+        }
+        self.stats.bytes += lines.text_bytes - bytes_before;
+        source.lines = Some(lines);
+        has_more
+    }
+
+    fn read_line(&mut self, line: &LogLine<'_>, source: &mut LogSource, queue: &mut StatementQueue) {
+        let records_before = self.records;
+        if let Some(mark) = line.mark {
+            let text = plain_text(line.text);
+            // Colour codes and invalid characters before the mark move it.
+            let mark =
+                if let Cow::Borrowed(_) = text { Some(mark) } else { self.recogniser.find_mark(text.as_bytes()) };
+            self.read_text(&text, mark, None, MAX_JSON_IN_JSON, &mut ReadTarget { source, queue });
+        }
+        match self.records - records_before {
+            0 => self.count_unknown_line(line.text),
+            records => self.stats.joined += records - 1,
+        }
+    }
+
+    /// Reads the records of a text. `outer` is the timestamp that a collector added.
+    fn read_text(
+        &mut self,
+        text: &str,
+        mark: Option<MarkMatch>,
+        outer: Option<LogTimestamp>,
+        json_depth: usize,
+        target: &mut ReadTarget<'_>,
+    ) {
+        let Some(mark) = mark else { return };
+        let start = if json_depth > 0 { find_json_start(text, mark.start) } else { None };
+        let Some(start) = start else { return self.read_records_of_line(text, mark, outer, target) };
+        let stamp = more_precise(outer, first_timestamp(&text[..start], &mut target.source.parser));
+        let mut values = serde_json::Deserializer::from_str(&text[start..]).into_iter::<&RawValue>();
+        let mut read_bytes = 0;
+        while let Some(Ok(value)) = values.next() {
+            read_bytes = values.byte_offset();
+            self.read_json(value.get(), stamp, json_depth - 1, target);
+        }
+        // What follows is no JSON, or is cut.
+        let rest = if read_bytes == 0 { text } else { &text[start + read_bytes..] };
+        if let Some(mark) = self.recogniser.find_mark(rest.as_bytes()) {
+            self.read_records_of_line(rest, mark, stamp, target);
+        }
+    }
+
+    fn read_json(&mut self, json: &str, outer: Option<LogTimestamp>, json_depth: usize, target: &mut ReadTarget<'_>) {
+        let recogniser = Rc::clone(&self.recogniser);
+        let parser = &mut target.source.parser;
+        let mut search = JsonSearch { recogniser: &recogniser, parser, found: Vec::new() };
+        search.search_value(json, 0);
+        for found in search.found {
+            let stamp = more_precise(outer, found.stamp);
+            match found.content {
+                RecordContent::Line(text) => {
+                    let text = plain_text(text.as_bytes());
+                    let mark = recogniser.find_mark(text.as_bytes());
+                    self.read_text(&text, mark, stamp, json_depth, target);
+                }
+                RecordContent::EngineRecord(record) => {
+                    let stamp = time_of_record(&record, stamp, &mut target.source.parser);
+                    let mut sink = RecordSink::new(self, target, stamp, "");
+                    if let Some(found) = recogniser.read_record(&record, &mut |item| sink.take_statement(item)) {
+                        sink.count_record(found);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads the records in a text that is no JSON, from the first mark on. Several processes that write to one pipe join lines.
+    fn read_records_of_line(
+        &mut self,
+        text: &str,
+        first: MarkMatch,
+        outer: Option<LogTimestamp>,
+        target: &mut ReadTarget<'_>,
+    ) {
+        let recogniser = Rc::clone(&self.recogniser);
+        let mut rest = text;
+        let mut next = Some(first);
+        while let Some(mark) = next {
+            // A JSON record that cannot be parsed: what follows may be a prompt.
+            let Some(form) = mark.form else { return };
+            let LogSource { prefix_memo, parser, .. } = &mut *target.source;
+            let prefix = prefix_memo.read_prefix(&rest[..mark.start], parser);
+            let stamp = more_precise(outer, prefix.stamp);
+            let body = &rest[mark.end..];
+            let behind = if mark.has_free_text { None } else { recogniser.find_mark(body.as_bytes()) };
+            let end = behind.as_ref().map_or(body.len(), |mark| find_record_start(body, mark.start));
+            let mut sink = RecordSink::new(self, target, stamp, prefix.rank);
+            let found =
+                (form.parse)(&body[..end], stamp.map(|stamp| stamp.wall_ns), &mut |item| sink.take_statement(item));
+            sink.count_record(found.map(|()| (mark.engine, form.name)));
+            rest = &body[end..];
+            next = behind.map(|mark| MarkMatch { start: mark.start - end, end: mark.end - end, ..mark });
+        }
+    }
+
+    fn count_unknown_line(&mut self, line: &[u8]) {
+        self.stats.unknown += 1;
+        self.unread_lines.compare_line(line);
+        if self.stats.first_unknown.is_none() && !line.trim_ascii().is_empty() {
+            self.stats.first_unknown = Some(describe_shape(&plain_text(line)));
+        }
+    }
+
+    /// Converts a queued statement to an event. The first one is preceded by an event that names the engine.
+    pub(super) fn emit_event(&mut self, queued: &QueuedStatement, sink: &mut dyn FnMut(&Event<'_>)) {
+        let at = MonoNs(queued.at_ns);
+        if !std::mem::replace(&mut self.is_engine_named, true) {
+            let engine = Engine { name: self.engine, ..Engine::default() };
+            sink(&Event::new(at, What::Engine(engine)));
+        }
+        let by = &*self.writers[usize::from(queued.writer)];
+        let rid = complete_rid(queued, &mut self.rids, &mut self.stats);
+        let rid = match self.rooms.prefill_rid(&rid) {
+            Some(prefill) => Cow::Borrowed(prefill),
+            None => rid,
+        };
+        let what = match queued.kind {
+            QueuedKind::Stage { name, tokens, pending, gap_ns } => {
+                let name = &*self.stage_names[usize::from(name)];
+                What::Stage(Stage { rid: &rid, name, by, tokens, pending, gap_ns })
+            }
+            QueuedKind::ProcessState(ref state) => What::LoggedState(LoggedState { by, ..**state }),
+            QueuedKind::MergedChunks { chunks } => What::Merged(Merged { rid: &rid, by, chunks }),
+        };
+        sink(&Event::new(at, what));
+    }
+}
+
+/// Start of the record in a text whose mark is at `mark`, with the bracket of its timestamp: `[2026-01-18 07:55:00 TP0] `.
+fn find_record_start(text: &str, mark: usize) -> usize {
+    let Some(at) = text[..mark].rfind('[') else { return mark };
+    let is_stamp = mark - at <= MAX_BRACKET_BYTES && text[at + 1..].starts_with(|c: char| c.is_ascii_digit());
+    if is_stamp { at } else { mark }
+}
+
+/// The log that is read, and where its statements go.
+struct ReadTarget<'t> {
+    source: &'t mut LogSource,
+    queue: &'t mut StatementQueue,
+}
+
+/// Destination of the statements of one record.
+struct RecordSink<'s, 't> {
+    reader: &'s mut RecordReader,
+    target: &'s mut ReadTarget<'t>,
+    stamp: Option<LogTimestamp>,
+    rank: &'s str,
+    /// Whether any statement has a time.
+    is_dated: bool,
+    /// Latest time that the record itself states.
+    last_stated_ns: u64,
+    /// Rid of the last statement.
+    rid: Option<Rc<str>>,
+}
+
+impl<'s, 't> RecordSink<'s, 't> {
+    fn new(
+        reader: &'s mut RecordReader,
+        target: &'s mut ReadTarget<'t>,
+        stamp: Option<LogTimestamp>,
+        rank: &'s str,
+    ) -> Self {
+        Self { reader, target, stamp, rank, is_dated: false, last_stated_ns: 0, rid: None }
+    }
+
+    fn take_statement(&mut self, statement: &Statement<'_>) {
+        match statement.kind {
+            StatementKind::RequestHalf(half) => self.reader.rooms.add_half(&half),
+            StatementKind::ImpossibleDurations => self.reader.stats.impossible += 1,
+            StatementKind::Stage(stage) => {
+                let name = word_index(&mut self.reader.stage_names, stage.name);
+                let Stage { tokens, pending, gap_ns, .. } = stage;
+                self.queue_statement(
+                    statement,
+                    stage.rid,
+                    stage.by,
+                    QueuedKind::Stage { name, tokens, pending, gap_ns },
+                );
+            }
+            StatementKind::ProcessState(state) => {
+                let kind = QueuedKind::ProcessState(Box::new(LoggedState { by: "", ..state }));
+                self.queue_statement(statement, "", state.by, kind);
+            }
+            StatementKind::MergedChunks(merged) => {
+                let kind = QueuedKind::MergedChunks { chunks: merged.chunks };
+                self.queue_statement(statement, merged.rid, merged.by, kind);
+            }
+        }
+    }
+
+    /// Queues a statement of a process with this role. Drops it if neither it nor its line has a time.
+    fn queue_statement(&mut self, statement: &Statement<'_>, rid: &str, role: &str, kind: QueuedKind) {
+        self.last_stated_ns = self.last_stated_ns.max(statement.wall_ns.unwrap_or(0));
+        let Some(at_ns) = statement.wall_ns.or(self.stamp.map(|stamp| stamp.wall_ns)) else {
+            return;
+        };
+        self.is_dated = true;
+        let reader = &mut *self.reader;
+        let rid = match self.rid.take() {
+            // All statements of most records are about one request.
+            Some(last) if *last == *rid => last,
+            // A truncated rid must not complete others.
+            _ if rid.is_empty() || statement.is_rid_truncated => rid.into(),
+            _ => reader.rids.add_rid(rid, &mut reader.stats),
+        };
+        self.rid = Some(Rc::clone(&rid));
+        let source = &mut *self.target.source;
+        // The line's own timestamp advances the file; for records without one, the time of their event does.
+        let line_ns = self.stamp.map_or(at_ns, |stamp| stamp.wall_ns);
+        source.frontier_ns = source.frontier_ns.max(line_ns);
+        let writer = writer_index(&mut reader.writers, source, role, self.rank, reader.has_several_logs);
+        let is_rid_truncated = statement.is_rid_truncated && !rid.is_empty();
+        self.target.queue.push(QueuedStatement { at_ns, writer, is_rid_truncated, rid, kind });
+    }
+
+    /// Counts the record.
+    fn count_record(self, found: RecordResult) {
+        self.reader.records += 1;
+        let stats = &mut self.reader.stats;
+        let Ok((engine, form)) = found else {
+            stats.malformed += 1;
+            return;
+        };
+        self.reader.engine.get_or_insert(engine);
+        *stats.forms.entry(form).or_default() += 1;
+        stats.undated += u64::from(!self.is_dated);
+        if let Some(stamp) = self.stamp {
+            self.count_timestamp(&stamp);
+        }
+    }
+
+    /// Counts what was assumed of the line's timestamp, and derives the file's offset from it.
+    fn count_timestamp(self, stamp: &LogTimestamp) {
+        let stats = &mut self.reader.stats;
+        let parser = &mut self.target.source.parser;
+        if self.last_stated_ns > 0 {
+            parser.derive_offset(stamp, self.last_stated_ns);
+        }
+        stats.zone_assumed += u64::from(stamp.zone == ZoneSource::Assumed);
+        stats.year_assumed += u64::from(stamp.is_year_assumed);
+        stats.whole_seconds += u64::from(stamp.is_whole_second);
+        if stamp.zone != ZoneSource::File {
+            return;
+        }
+        stats.zone_derived += 1;
+        let offset_s = parser.derived_offset_s();
+        // Almost all lines have the offset of the line before, which is in the statistics.
+        if let Some(new_s) = offset_s.filter(|_| self.reader.counted_offset_s != offset_s) {
+            self.reader.counted_offset_s = offset_s;
+            stats.add_offset(new_s);
+        }
+    }
+}
+
+/// Index of the process that wrote a line, named `tokenizer`, `scheduler TP0`, `tokenizer (decode.log)`.
+fn writer_index(
+    writers: &mut Vec<Box<str>>,
+    source: &mut LogSource,
+    role: &str,
+    rank: &str,
+    has_several_logs: bool,
+) -> u16 {
+    if let Some(known) = source.writers.iter().find(|writer| *writer.role == *role && *writer.rank == *rank) {
+        return known.index;
+    }
+    let label = &source.file.label;
+    let name = match (role, rank) {
+        ("", "") => label.to_string(),
+        (role, rank) => {
+            let blank = if role.is_empty() || rank.is_empty() { "" } else { " " };
+            let log = if has_several_logs { format!(" ({label})") } else { String::new() };
+            format!("{role}{blank}{rank}{log}")
+        }
+    };
+    let index = word_index(writers, &name);
+    // A rank comes from the log, so the length of this list must be bounded.
+    if source.writers.len() < MAX_WORDS {
+        source.writers.push(LogWriter { role: role.into(), rank: rank.into(), index });
+    }
+    index
+}
+
+/// Index of a word, which is added if it is new. Stage names and ranks come from the log, so their number must be bounded.
+fn word_index(words: &mut Vec<Box<str>>, word: &str) -> u16 {
+    if let Some(known) = words.iter().position(|w| **w == *word) {
+        return known as u16;
+    }
+    if words.len() >= MAX_WORDS {
+        return words.iter().position(|w| &**w == OTHER).unwrap_or(MAX_WORDS - 1) as u16;
+    }
+    let word = if words.len() == MAX_WORDS - 1 { OTHER } else { word };
+    words.push(word.into());
+    (words.len() - 1) as u16
+}
+
+/// The whole rid of a statement, or the truncated one followed by `...`.
+fn complete_rid<'r>(queued: &'r QueuedStatement, rids: &'r mut KnownRids, stats: &mut ImportStats) -> Cow<'r, str> {
+    if !queued.is_rid_truncated {
+        return Cow::Borrowed(&queued.rid);
+    }
+    match rids.complete_rid(&queued.rid, stats) {
+        Some(whole) => Cow::Borrowed(whole),
+        None => Cow::Owned(format!("{}...", queued.rid)),
+    }
+}
