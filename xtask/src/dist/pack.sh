@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Packs the built program of each TARGET into the folder OUT: archive, Debian package, bill of materials, SHA256SUMS. The files do not
-# depend on the machine or the time of packing, only on SOURCE_DATE_EPOCH. WRITER, the host's program, generates the documentation.
+# Packs the built program of each TARGET into the folder OUT: archive, wheel, Debian package, bill of materials, SHA256SUMS. The files do
+# not depend on the machine or the time of packing, only on SOURCE_DATE_EPOCH. WRITER, the host's program, generates the documentation.
 # usage: pack.sh VERSION OUT WRITER TARGET...
 set -euo pipefail
 cd "$(dirname "$0")/../../.."
@@ -80,7 +80,8 @@ for target in "$@"; do
     "$name" | gzip -9n >"$out/$name.tar.gz"
   .tools/zig/bin/python xtask/src/dist/binstall.py "$version" "$target" "$out"
   cp "$out/$name/tokengap.cdx.json" "$out/$name.cdx.json"
-  files+=("$name.tar.gz" "$name.cdx.json")
+  wheel=$(.tools/zig/bin/python xtask/src/dist/wheel.py "$version" "$target" "$out/$name" "$out")
+  files+=("$name.tar.gz" "$name.cdx.json" "$wheel")
   if command -v dpkg-deb >"$staged/log"; then
     package "$out/$name" "$target"
     files+=("$deb")

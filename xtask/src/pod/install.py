@@ -1,10 +1,12 @@
-"""Installs the release in every documented way in a minimal Debian without Rust, and runs it there.
+"""Installs the release in every documented way in a minimal Debian without Rust, or its wheel in clean Python environments, and runs it.
 
 usage: install.py SHIPPED VERSION     as root; SHIPPED is the folder of `cargo xtask dist`
 """
 
 import json
+import os
 import platform
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,6 +20,9 @@ ROOT = Path(__file__).parents[3]
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Folder of `cargo install` in the Debian, on its user's PATH only.
 CARGO = "/home/user/.cargo"
+UV = "uv==0.13.9"
+# Oldest and newest release of Python that the wheel is installed in.
+PYTHONS = ("3.10", "3.13")
 # Without an engine, doctor exits with 1.
 NO_ENGINE = 1
 
@@ -27,8 +32,8 @@ def expect(holds, message):
         sys.exit(message)
 
 
-def output(*command, code=0):
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+def output(*command, code=0, env=None):
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=env)
     expect(done.returncode == code, f"{command} exited with {done.returncode}: {done.stdout}{done.stderr}")
     return done.stdout
 
@@ -106,6 +111,33 @@ def cargo(debian):
     print(f"cargo install: `sudo tokengap` is not found; `{remedy}` works")
 
 
+def wheel(folder):
+    """The wheel, installed by pip into an environment of each Python, and run by uvx without being installed."""
+    [wheel] = SHIPPED.glob(f"*_{platform.machine()}.whl")
+    output(sys.executable, "-m", "venv", folder / "uv")
+    output(folder / "uv/bin/python", "-m", "pip", "install", "--quiet", UV)
+    environment = os.environ | {"UV_CACHE_DIR": str(folder / "uv-cache")}
+    if shutil.which("pyenv"):
+        # Its commands start only chosen releases, by default one.
+        environment["PYENV_VERSION"] = ":".join(output("pyenv", "versions", "--bare").split())
+    alone = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    for python in PYTHONS:
+        installed = folder / f"python-{python}"
+        try:
+            output(folder / "uv/bin/uv", "venv", "--quiet", "--seed", "--python", python, installed, env=environment)
+        except SystemExit as missing:
+            print(f"SKIPPED: the wheel with Python {python}: {str(missing).splitlines()[0]}")
+            continue
+        pip = [installed / "bin/python", "-m", "pip"]
+        output(*pip, "install", "--no-index", wheel)
+        check(f"wheel, pip, Python {python}", lambda *options, code=0: output(*alone, installed / "bin/tokengap", *options, code=code))
+        output(*pip, "uninstall", "--yes", "tokengap")
+        left = [str(file) for file in installed.rglob("*tokengap*")]
+        expect(not left, f"after the wheel was removed, these files remain: {left}")
+    uvx = [*alone, folder / "uv/bin/uvx", "--offline", "--from", wheel, "tokengap"]
+    check("wheel, uvx", lambda *options, code=0: output(*uvx, *options, code=code, env=environment))
+
+
 def image(folder):
     """The image of deploy/Dockerfile, built by buildah and started by runc with its user, environment and entry point."""
     [release] = SHIPPED.glob(f"tokengap-*-{platform.machine()}-*/")
@@ -133,6 +165,7 @@ def main():
         folder = Path(folder)
         # Other users must reach the programs in it.
         folder.chmod(0o755)
+        wheel(folder)
         debian = Debian(folder / "debian")
         package(debian)
         archive(debian)
