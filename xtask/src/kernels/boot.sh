@@ -99,7 +99,7 @@ make_root() {
   ln -sf dash "$arm/root/bin/sh"
   python3 -m pip download --quiet --only-binary=:all: --python-version 3.11 --implementation cp --platform manylinux_2_28_aarch64 \
     --platform manylinux_2_17_aarch64 --platform manylinux2014_aarch64 --platform any --requirement "$project/testbed/requirements.txt" \
-    --dest "$arm/wheels"
+    pip --dest "$arm/wheels"
   for wheel in "$arm"/wheels/*.whl; do python3 -m zipfile -e "$wheel" "$arm/root/usr/local/lib/python3.11/dist-packages"; done
   # Releases that the probe's tests run.
   local release

@@ -2,7 +2,7 @@
 
 usage: check.py X86 ARM64 RELEASE [--test FILE]... [--only-tests] [--only TEXT] [--table FILE] [--results FOLDER]
 X86 and ARM64 are static programs; `-` omits an architecture. A test program (`live-*` or `refused-*`) runs on the kernels of its architecture;
-a Debian package or an archive of a release is installed there, and its demo compared with its truth.
+a Debian package, a wheel or an archive of a release is installed there, and its demo compared with its truth.
 """
 
 import argparse
@@ -33,6 +33,7 @@ ROWS = [
     ("tests of the probe", "tests: probe"),
     ("tests of confinement", "tests: confinement"),
     ("Debian package installed", "installed: package"),
+    ("wheel installed", "installed: wheel"),
     ("archive unpacked", "installed: archive"),
 ]
 # Shown with their value as a note.
@@ -45,11 +46,11 @@ def kernels() -> list[list[str]]:
 
 
 def architecture_of(tested: Path) -> str:
-    """Debian's name of the machine of an ELF file, package or archive."""
+    """Debian's name of the machine of an ELF file, package, wheel or archive."""
     if tested.suffix == ".deb":
         return tested.stem.rpartition("_")[2]
-    if tested.suffix == ".gz":
-        return "arm64" if "-aarch64-" in tested.name else "amd64"
+    if tested.suffix in (".gz", ".whl"):
+        return "arm64" if "aarch64" in tested.name else "amd64"
     with tested.open("rb") as file:
         machine = int.from_bytes(file.read(20)[18:], "little")
     return {62: "amd64", 183: "arm64"}[machine]

@@ -1,6 +1,6 @@
 """Runs in a booted kernel: the features of tokengap there, compared with the truth of the demo and of the engine harness.
 
-usage: inside.py [--only-tests] PROGRAM RELEASE ENGINES RESULT [TEST...]    as root; RESULT is a JSON file, TEST a program, package or archive
+usage: inside.py [--only-tests] PROGRAM RELEASE ENGINES RESULT [TEST...]    as root; RESULT is a JSON file, TEST a program, package, wheel or archive
 
 Emulation makes every process slow. Counts are compared exactly; times only with the stamps around the engine's own calls.
 """
@@ -196,6 +196,9 @@ def installed(release: Path) -> dict[str, Cell]:
                 (database / part).mkdir(parents=True)
             (database / "status").touch()
             install = ["dpkg", f"--root={root}", f"--log={root}/log", "--install", release]
+        elif release.suffix == ".whl":
+            name, program = "wheel", "**/bin/tokengap"
+            install = [sys.executable, "-m", "pip", "install", "--no-index", "--no-cache-dir", "--prefix", root, release]
         else:
             name, program = "archive", "*/tokengap"
             install = ["tar", "-C", root, "-xzf", release]
@@ -216,9 +219,9 @@ def features(options, granted: str) -> Iterator[dict[str, Cell]]:
 
 
 def tests(options) -> Iterator[dict[str, Cell]]:
-    """Each test program, package and archive."""
+    """Each test program, package, wheel and archive."""
     for test in options.tests:
-        if test.suffix in (".deb", ".gz"):
+        if test.suffix in (".deb", ".gz", ".whl"):
             yield installed(test)
         elif test.name.startswith("live"):
             if kernel_version() < FIRST_WITH_PROBE:
