@@ -86,11 +86,10 @@ impl Place {
             names.join(between)
         };
         match self {
-            // After `cargo install`, root's PATH lacks the folder of the program.
-            Self::Host => format!(
-                "sudo $(command -v tokengap), or: setcap {}+ep $(command -v tokengap)",
-                list("CAP_", ",").to_ascii_lowercase()
-            ),
+            Self::Host => {
+                let program = own_program();
+                format!("sudo {program}, or: setcap {}+ep {program}", list("CAP_", ",").to_ascii_lowercase())
+            }
             Self::Unit => format!("in [Service]: AmbientCapabilities={}", list("CAP_", " ")),
             Self::Docker | Self::Podman => format!("{} run --user 0{}", self.word(), list(" --cap-add ", "")),
             Self::Kubernetes => format!(
@@ -136,6 +135,17 @@ impl Place {
     }
 }
 
+/// Path of the running program, for a shell. After `pip install` or `cargo install`, its folder is not on root's PATH, and after `uvx` on
+/// nobody's.
+fn own_program() -> String {
+    let path = std::env::current_exe().ok().and_then(|path| path.into_os_string().into_string().ok());
+    let Some(path) = path.filter(|path| !path.contains(char::is_control)) else {
+        return "$(command -v tokengap)".to_owned();
+    };
+    let is_plain = path.chars().all(|c| c.is_ascii_alphanumeric() || "/._-+@".contains(c));
+    if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -162,10 +172,9 @@ mod tests {
     #[test]
     fn each_environment_has_its_own_grant_command() {
         let needs = [Capability::Bpf, Capability::SysPtrace];
-        assert_eq!(
-            Place::Host.grant(&needs),
-            "sudo $(command -v tokengap), or: setcap cap_bpf,cap_sys_ptrace+ep $(command -v tokengap)"
-        );
+        let program = std::env::current_exe().unwrap().display().to_string();
+        let on_host = format!("sudo {program}, or: setcap cap_bpf,cap_sys_ptrace+ep {program}");
+        assert_eq!(Place::Host.grant(&needs), on_host);
         assert_eq!(Place::Unit.grant(&needs), "in [Service]: AmbientCapabilities=CAP_BPF CAP_SYS_PTRACE");
         assert_eq!(Place::Docker.grant(&needs), "docker run --user 0 --cap-add BPF --cap-add SYS_PTRACE");
         assert!(
