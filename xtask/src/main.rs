@@ -40,7 +40,7 @@ enum Command {
     Fuzz(fuzz::FuzzOptions),
     /// Read healthy responses of the engines' own serving code, and check that none is accused
     Healthy(healthy::HealthyOptions),
-    /// Install the release in every documented way in a minimal Debian, and run it there
+    /// Install the release in every documented way, in a minimal Debian and in clean Python environments, and run it there
     Install(scripted::Install),
     /// Record the decoder's test messages from the real engine
     Fixtures(fixtures::FixtureOptions),

@@ -171,7 +171,8 @@ pub(crate) struct Install {
     shipped: PathBuf,
 }
 
-/// `cargo xtask install`: installs the release in every documented way, in a minimal Debian without Rust.
+/// `cargo xtask install`: installs the release in every documented way, in a minimal Debian without Rust and in clean
+/// Python environments.
 pub(crate) fn install(options: &Install) -> Result<()> {
     ensure!(rustix::process::geteuid().is_root(), "containers need root");
     let shipped = std::fs::canonicalize(&options.shipped);
@@ -220,7 +221,7 @@ pub(crate) struct Kernels {
     #[arg(long, value_name = "FILE")]
     arm64: Option<PathBuf>,
     /// A test program, which also runs on each kernel of its architecture; repeatable. `live-*` of the probe or `refused-*` of confinement,
-    /// as built by `xtask/src/dist/build.sh test TARGET`, or a package or archive of `cargo xtask dist`, which is installed there
+    /// as built by `xtask/src/dist/build.sh test TARGET`, or a package, wheel or archive of `cargo xtask dist`, which is installed there
     #[arg(long = "tests", value_name = "FILE")]
     tests: Vec<PathBuf>,
     /// Run only the test programs, and keep the other results of an earlier run
