@@ -1,7 +1,7 @@
 //! The body of one response, whatever carries it: events, JSON, or gRPC messages.
 
 use super::buffer::Buffer;
-use super::event::{Emit, ResponseElement, body, event};
+use super::event::{Emit, ResponseElement, parse_body, parse_event};
 use super::grpc::Messages;
 use super::sse::Events;
 use super::{Limits, Unreadable};
@@ -22,28 +22,32 @@ pub(super) enum BodyParser {
 
 impl BodyParser {
     /// Parser by the values of the headers `content-type` and `content-encoding`. The second value is why a body of interest cannot be read.
-    pub(super) fn of(kind: Option<&[u8]>, compressed: bool) -> (Self, Option<Unreadable>) {
-        let is = |word: &[u8]| {
-            let start = kind.and_then(|kind| kind.get(..word.len()));
+    pub(super) fn for_content(content_type: Option<&[u8]>, is_compressed: bool) -> (Self, Option<Unreadable>) {
+        let begins_with = |word: &[u8]| {
+            let start = content_type.and_then(|content_type| content_type.get(..word.len()));
             start.is_some_and(|start| start.eq_ignore_ascii_case(word))
         };
-        let payload = if is(b"text/event-stream") {
+        let parser = if begins_with(b"text/event-stream") {
             Self::Events(Events::default())
-        } else if is(b"application/json") {
+        } else if begins_with(b"application/json") {
             Self::Json(Buffer::default())
-        } else if is(b"application/grpc") {
+        } else if begins_with(b"application/grpc") {
             Self::Grpc(Messages::default())
         } else {
             return (Self::Other, None);
         };
-        if compressed { (Self::Other, Some(Unreadable::Compressed)) } else { (payload, None) }
+        if is_compressed { (Self::Other, Some(Unreadable::Compressed)) } else { (parser, None) }
     }
 
     /// Parses the next piece.
     pub(super) fn parse(&mut self, piece: &[u8], limits: &Limits, emit: &mut Emit<'_>) {
         match self {
             Self::Events(events) => {
-                events.parse(piece, limits.event_bytes, |data| emit(data.map_or(ResponseElement::Undecoded, event)));
+                events.parse(piece, limits.event_bytes, |data| {
+                    if let Some(element) = data.map_or(Some(ResponseElement::Undecoded), parse_event) {
+                        emit(element);
+                    }
+                });
             }
             Self::Json(json) => {
                 let space = (limits.event_bytes + 1).saturating_sub(json.len());
@@ -61,7 +65,7 @@ impl BodyParser {
         match self {
             Self::UnkeptJson => emit(ResponseElement::Undecoded),
             Self::Json(json) if json.len() > limits.event_bytes => emit(ResponseElement::Undecoded),
-            Self::Json(json) => body(&json, emit),
+            Self::Json(json) => parse_body(&json, emit),
             Self::Grpc(messages) => messages.end(emit),
             Self::Events(_) | Self::Other => {}
         }

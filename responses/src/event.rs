@@ -20,16 +20,12 @@ const LONGEST_RID: usize = 4096;
 /// An element found in the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResponseElement<'a> {
-    /// The HTTP/2 stream of the next element.
-    Stream(u32),
     /// Start of a response.
     Began,
     /// Start of a worker's stream to a frontend, with the stream's name, which is not the request id.
     StreamNamed(&'a str),
     /// An event of a response, for one request.
     Completion(Completion<'a>),
-    /// A readable event about no request: that of another application.
-    Other,
     /// The last event of a stream, `[DONE]`.
     Done,
     /// An event that could not be read, so its content is unknown.
@@ -38,8 +34,6 @@ pub enum ResponseElement<'a> {
     Ended,
     /// The response was aborted by a failure of the server.
     Failed,
-    /// Bytes before this point were skipped: an attach in the middle of an event, or unobserved bytes.
-    Resumed,
     /// Number of gRPC messages that were not read.
     Unread(u64),
     /// A body, or the rest of the connection, cannot be read.
@@ -189,28 +183,27 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Parses the data of one server-sent event.
-pub(super) fn event(json: &[u8]) -> ResponseElement<'_> {
+/// Parses the data of one server-sent event. `None` for an event about no request: that of another application.
+pub(super) fn parse_event(json: &[u8]) -> Option<ResponseElement<'_>> {
     if json.trim_ascii() == b"[DONE]" {
-        return ResponseElement::Done;
+        return Some(ResponseElement::Done);
     }
     if json.trim_ascii_start().first() != Some(&b'{') {
-        return ResponseElement::Other;
+        return None;
     }
-    let Ok(body) = serde_json::from_slice::<Body<'_>>(json) else { return ResponseElement::Undecoded };
-    let other = if body.error.is_some() { ResponseElement::Failed } else { ResponseElement::Other };
-    body.completion().map_or(other, ResponseElement::Completion)
+    let Ok(body) = serde_json::from_slice::<Body<'_>>(json) else { return Some(ResponseElement::Undecoded) };
+    let failed = body.error.is_some().then_some(ResponseElement::Failed);
+    body.completion().map(ResponseElement::Completion).or(failed)
 }
 
-/// Parses the body of a response that does not stream: one object, or a list of objects for a batch. Emits [`ResponseElement::Other`], then the
-/// completions. JSON responses are of many kinds, so other objects and invalid ones are ignored.
-pub(super) fn body(json: &[u8], emit: &mut Emit<'_>) {
+/// Parses the body of a response that does not stream: one object, or a list of objects for a batch. JSON responses are of many kinds, so other
+/// objects and invalid ones are ignored.
+pub(super) fn parse_body(json: &[u8], emit: &mut Emit<'_>) {
     let bodies = match json.trim_ascii_start().first() {
         Some(b'[') => serde_json::from_slice(json).unwrap_or_default(),
         Some(b'{') => serde_json::from_slice(json).into_iter().collect(),
         _ => Vec::<Body<'_>>::new(),
     };
-    emit(ResponseElement::Other);
     for completion in bodies.into_iter().filter_map(Body::completion) {
         emit(ResponseElement::Completion(Completion { whole: true, ..completion }));
     }
@@ -221,8 +214,8 @@ mod tests {
     use super::*;
 
     fn completion(json: &[u8]) -> Completion<'_> {
-        match event(json) {
-            ResponseElement::Completion(completion) => completion,
+        match parse_event(json) {
+            Some(ResponseElement::Completion(completion)) => completion,
             other => panic!("{other:?}"),
         }
     }
@@ -250,13 +243,13 @@ mod tests {
 
     #[test]
     fn events_without_a_request_are_distinguished_from_undecodable_ones() {
-        assert_eq!(event(b"[DONE]"), ResponseElement::Done);
-        assert_eq!(event(b"[1]"), ResponseElement::Other);
-        assert_eq!(event(br#"{"error":{"message":"no"}}"#), ResponseElement::Failed);
-        assert_eq!(event(br#"{"text":"no"}"#), ResponseElement::Other);
-        assert_eq!(event(br#"{"output_ids":[1,2"#), ResponseElement::Undecoded);
+        assert_eq!(parse_event(b"[DONE]"), Some(ResponseElement::Done));
+        assert_eq!(parse_event(b"[1]"), None);
+        assert_eq!(parse_event(br#"{"error":{"message":"no"}}"#), Some(ResponseElement::Failed));
+        assert_eq!(parse_event(br#"{"text":"no"}"#), None);
+        assert_eq!(parse_event(br#"{"output_ids":[1,2"#), Some(ResponseElement::Undecoded));
         let negative = br#"{"output_ids":[1],"meta_info":{"id":"r","completion_tokens":-1}}"#;
-        assert_eq!(event(negative), ResponseElement::Undecoded);
+        assert_eq!(parse_event(negative), Some(ResponseElement::Undecoded));
     }
 
     #[test]
@@ -271,9 +264,9 @@ mod tests {
     fn a_batch_response_is_a_list() {
         let json = br#"[{"output_ids":[1],"meta_info":{"id":"a","completion_tokens":1}},{"output_ids":[1,2],"meta_info":{"id":"b","completion_tokens":2}}]"#;
         let mut seen = Vec::new();
-        body(json, &mut |item| match item {
+        parse_body(json, &mut |element| match element {
             ResponseElement::Completion(completion) => seen.push((completion.rid.into_owned(), completion.tokens)),
-            item => assert_eq!(item, ResponseElement::Other),
+            element => panic!("{element:?}"),
         });
         assert_eq!(seen, [("a".to_owned(), Some(1)), ("b".to_owned(), Some(2))]);
     }

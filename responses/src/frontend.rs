@@ -54,6 +54,7 @@ pub enum UnknownWait {
 
 /// Writes of one response by one process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "independent facts about the response")]
 pub(super) struct Writes {
     /// Time of the first write with a part of the output.
     first: Option<MonoNs>,
@@ -66,8 +67,10 @@ pub(super) struct Writes {
     /// Whether all of it was observed.
     pub(super) whole: bool,
     several_choices: bool,
-    /// Whether the socket did not accept a write in full, before the first part and at any time.
-    held_up: (bool, bool),
+    /// Whether the socket did not accept a write in full at any time.
+    short_write: bool,
+    /// Whether it did not before the first part.
+    short_write_before_first: bool,
 }
 
 impl Writes {
@@ -93,7 +96,8 @@ impl Writes {
 
     /// Records that the socket did not accept a write in full.
     pub(super) fn record_short_write(&mut self) {
-        self.held_up = (self.held_up.0 || self.first.is_none(), true);
+        self.short_write = true;
+        self.short_write_before_first |= self.first.is_none();
     }
 }
 
@@ -110,19 +114,26 @@ pub(super) struct FrontendResponse {
 
 impl FrontendResponse {
     /// Records the next element of the connection.
-    pub(super) fn record_element(&mut self, item: &ResponseElement<'_>, waits: &mut Frontends, sink: &mut Sink<'_>) {
-        match item {
+    pub(super) fn record_element(
+        &mut self,
+        stream: u32,
+        element: &ResponseElement<'_>,
+        waits: &mut Frontends,
+        sink: &mut Sink<'_>,
+    ) {
+        match element {
             _ if self.multiplexed => {}
-            ResponseElement::Stream(_) => {
+            _ if stream > 0 => {
                 self.multiplexed = true;
                 waits.unknown(UnknownWait::Http2);
             }
             ResponseElement::Began => {
                 // A write that was not accepted in full may be the beginning of this response.
-                let held_up = if self.begun { (false, false) } else { self.writes.held_up };
+                let before = if self.begun { Writes::default() } else { self.writes };
+                let Writes { short_write, short_write_before_first, .. } = before;
                 self.id.clear();
                 self.begun = true;
-                self.writes = Writes { held_up, ..Writes::begin() };
+                self.writes = Writes { short_write, short_write_before_first, ..Writes::begin() };
             }
             ResponseElement::Completion(completion) if completion.form == Form::OpenAi => {
                 let id = without_prefix(&completion.rid);
@@ -131,20 +142,21 @@ impl FrontendResponse {
                 }
                 self.writes.record_event(sink.at, completion);
             }
-            ResponseElement::Undecoded | ResponseElement::Resumed => self.writes.whole = false,
-            ResponseElement::Ended => self.ended(waits, sink),
+            ResponseElement::Undecoded => self.writes.whole = false,
+            ResponseElement::Ended => self.end(waits, sink),
             ResponseElement::Unreadable(why) if why.hides_responses() => waits.unknown(UnknownWait::Unreadable(*why)),
             _ => {}
         }
     }
 
     /// Ends the response, if one is in progress.
-    pub(super) fn ended(&mut self, waits: &mut Frontends, sink: &mut Sink<'_>) {
+    pub(super) fn end(&mut self, waits: &mut Frontends, sink: &mut Sink<'_>) {
         if !self.id.is_empty() {
             waits.frontend_ended(&self.id, self.writes, sink);
         }
         self.id.clear();
-        (self.writes, self.begun) = (Writes::default(), false);
+        self.writes = Writes::default();
+        self.begun = false;
     }
 }
 
@@ -232,9 +244,10 @@ impl Frontends {
         }
         let between = |from: Option<MonoNs>, to: Option<MonoNs>| Some(to?.since(from?));
         let one_to_one = frontend.parts == worker.parts;
-        let first_token_ns = between(worker.first, frontend.first).filter(|_| one_to_one && !frontend.held_up.0);
-        let last_token_ns = between(worker.last, frontend.last).filter(|_| !frontend.held_up.1);
-        if frontend.held_up.1 {
+        let first_token_ns =
+            between(worker.first, frontend.first).filter(|_| one_to_one && !frontend.short_write_before_first);
+        let last_token_ns = between(worker.last, frontend.last).filter(|_| !frontend.short_write);
+        if frontend.short_write {
             self.unknown(UnknownWait::SlowClient);
         } else if last_token_ns.is_none() {
             self.unknown(UnknownWait::EndedEarly);

@@ -17,7 +17,7 @@ pub(super) struct HttpParser {
     state: State,
     /// An incomplete head.
     partial: Vec<u8>,
-    payload: BodyParser,
+    body: BodyParser,
 }
 
 /// Part of a response: its head, or a body by its framing.
@@ -36,18 +36,18 @@ enum State {
 impl HttpParser {
     /// Starts at the first byte of a connection.
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, state: State::Head, partial: Vec::new(), payload: BodyParser::Other }
+        Self { limits, state: State::Head, partial: Vec::new(), body: BodyParser::Other }
     }
 
     /// Starts inside an event stream, at the beginning of a chunk.
     pub(super) fn within_events(limits: Limits) -> Self {
-        let (state, payload) = (State::Chunked(Chunked::default()), BodyParser::Events(Events::default()));
-        Self { state, payload, ..Self::new(limits) }
+        let body = BodyParser::Events(Events::default());
+        Self { state: State::Chunked(Chunked::default()), body, ..Self::new(limits) }
     }
 
     /// Processes the end of the connection, which ends a body without a declared length.
     pub(super) fn end_connection(&mut self, emit: &mut Emit<'_>) {
-        let is_inside_event = matches!(&self.payload, BodyParser::Events(events) if events.is_inside());
+        let is_inside_event = matches!(&self.body, BodyParser::Events(events) if events.is_inside());
         if matches!(self.state, State::UntilClosed) && !is_inside_event {
             self.end(emit);
         }
@@ -56,25 +56,25 @@ impl HttpParser {
     /// Parses the next bytes of the connection. After an error, no further byte can be read.
     pub(super) fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         while !input.is_empty() {
-            let (payload, limits) = (&mut self.payload, &self.limits);
-            let ended = match &mut self.state {
+            let Self { limits, state, body, .. } = self;
+            let ended = match state {
                 State::Head => {
                     self.head(&mut input, emit)?;
                     false
                 }
-                State::Chunked(chunked) => chunked.parse(&mut input, |piece| payload.parse(piece, limits, emit))?,
+                State::Chunked(chunked) => chunked.parse(&mut input, |piece| body.parse(piece, limits, emit))?,
                 // A response to HEAD announces a body that never follows.
                 State::Length { begun: false, .. } if input.starts_with(b"HTTP/1.") => {
-                    *payload = BodyParser::Other;
+                    *body = BodyParser::Other;
                     true
                 }
                 State::Length { left, begun } => {
                     *begun = true;
-                    payload.parse(take(&mut input, left), limits, emit);
+                    body.parse(take(&mut input, left), limits, emit);
                     *left == 0
                 }
                 State::UntilClosed => {
-                    payload.parse(std::mem::take(&mut input), limits, emit);
+                    body.parse(std::mem::take(&mut input), limits, emit);
                     false
                 }
             };
@@ -87,7 +87,7 @@ impl HttpParser {
 
     fn end(&mut self, emit: &mut Emit<'_>) {
         self.state = State::Head;
-        std::mem::take(&mut self.payload).end(&self.limits, emit);
+        std::mem::take(&mut self.body).end(&self.limits, emit);
     }
 
     fn head(&mut self, input: &mut &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
@@ -109,13 +109,14 @@ impl HttpParser {
         let body = match response.code {
             Some(101) => return Err(Unreadable::Upgraded),
             Some(100..=199 | 204 | 304) => None,
-            _ => Some(body(&response)),
+            _ => Some(declared_body(&response)),
         };
         *input = &input[length - before..];
         self.partial.clear();
-        let Some((state, payload, unreadable)) = body else { return Ok(()) };
+        let Some((state, body, unreadable)) = body else { return Ok(()) };
         let is_empty = matches!(state, State::Length { left: 0, .. });
-        (self.state, self.payload) = (state, payload);
+        self.state = state;
+        self.body = body;
         emit(ResponseElement::Began);
         if let Some(why) = unreadable {
             emit(ResponseElement::Unreadable(why));
@@ -128,7 +129,7 @@ impl HttpParser {
 }
 
 /// The form of a body, as its head declares it, and why a body of interest cannot be read.
-fn body(response: &httparse::Response<'_, '_>) -> (State, BodyParser, Option<Unreadable>) {
+fn declared_body(response: &httparse::Response<'_, '_>) -> (State, BodyParser, Option<Unreadable>) {
     let header = |name: &str| {
         let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
         found.map(|header| header.value.trim_ascii())
@@ -142,8 +143,8 @@ fn body(response: &httparse::Response<'_, '_>) -> (State, BodyParser, Option<Unr
         }
         _ => State::UntilClosed,
     };
-    let compressed = header("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"))
+    let is_compressed = header("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"))
         || coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));
-    let (payload, unreadable) = BodyParser::of(header("content-type"), compressed);
-    (state, payload, unreadable)
+    let (body, unreadable) = BodyParser::for_content(header("content-type"), is_compressed);
+    (state, body, unreadable)
 }

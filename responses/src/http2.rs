@@ -7,7 +7,7 @@ use loona_hpack::Decoder;
 
 use super::body_parser::BodyParser;
 use super::buffer::Buffer;
-use super::event::{Emit, ResponseElement};
+use super::event::ResponseElement;
 use super::grpc::{self, Messages};
 use super::sse::Events;
 use super::{Limits, Unreadable};
@@ -30,7 +30,10 @@ const PRIORITY: u8 = 0x20;
 /// Longest fields in bytes by which a connection is recognised after its start. Those of a response are much shorter.
 const LONGEST_JOINED: u32 = 1 << 10;
 
-/// The responses of one connection.
+/// Receiver of the elements of a connection's streams.
+type EmitOnStream<'e> = dyn FnMut(u32, ResponseElement<'_>) + 'e;
+
+/// Parser of one connection.
 #[derive(Debug, Default)]
 pub(super) struct Http2Parser {
     limits: Limits,
@@ -158,12 +161,8 @@ impl Http2Parser {
         Self { limits, fields: Fields::new(from_start), ..Self::default() }
     }
 
-    /// Parses the next bytes of the connection. Emits each element behind its stream. After an error, no further byte can be read.
-    pub(super) fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
-        let mut emit = |stream: u32, item: ResponseElement<'_>| {
-            emit(ResponseElement::Stream(stream));
-            emit(item);
-        };
+    /// Parses the next bytes of the connection. Emits each element with its stream. After an error, no further byte can be read.
+    pub(super) fn parse(&mut self, mut input: &[u8], emit: &mut EmitOnStream<'_>) -> Result<(), Unreadable> {
         loop {
             let head = if let Some(head) = self.frame {
                 head
@@ -180,10 +179,10 @@ impl Http2Parser {
                 }
                 let (piece, rest) = input.split_at(input.len().min(self.left as usize));
                 input = rest;
-                self.payload(head, piece, &mut emit).ok_or(Unreadable::Frames)?;
+                self.payload(head, piece, emit).ok_or(Unreadable::Frames)?;
             }
             if self.left == 0 {
-                self.end(head, &mut emit).ok_or(Unreadable::Frames)?;
+                self.end(head, emit).ok_or(Unreadable::Frames)?;
             }
         }
     }
@@ -213,7 +212,7 @@ impl Http2Parser {
     }
 
     /// Processes a piece of the current frame; `None` if the padding exceeds the frame.
-    fn payload(&mut self, head: Head, mut piece: &[u8], emit: &mut dyn FnMut(u32, ResponseElement<'_>)) -> Option<()> {
+    fn payload(&mut self, head: Head, mut piece: &[u8], emit: &mut EmitOnStream<'_>) -> Option<()> {
         let padding = if let Some(padding) = self.padding {
             padding
         } else {
@@ -239,7 +238,7 @@ impl Http2Parser {
         Some(())
     }
 
-    fn end(&mut self, head: Head, emit: &mut dyn FnMut(u32, ResponseElement<'_>)) -> Option<()> {
+    fn end(&mut self, head: Head, emit: &mut EmitOnStream<'_>) -> Option<()> {
         self.frame = None;
         // The length of the padding is missing.
         self.padding?;
@@ -256,7 +255,7 @@ impl Http2Parser {
     }
 
     /// Processes a complete block of fields.
-    fn response(&mut self, emit: &mut dyn FnMut(u32, ResponseElement<'_>)) {
+    fn response(&mut self, emit: &mut EmitOnStream<'_>) {
         self.block.open = false;
         let Block { stream, promised, ends_stream, .. } = self.block;
         let response = if self.block.bytes.len() > self.limits.head_bytes {
@@ -268,7 +267,7 @@ impl Http2Parser {
         let (body, unreadable) = match response {
             _ if promised => return,
             Response::Informational => return,
-            Response::Final(payload, unreadable) => (Some(Body::Known(payload)), unreadable),
+            Response::Final(body, unreadable) => (Some(Body::Known(body)), unreadable),
             // They may be trailers if they end a stream of which nothing was observed.
             Response::Unknown => ((!ends_stream).then(|| Body::unknown(true)), None),
         };
@@ -291,14 +290,14 @@ impl Http2Parser {
         self.streams.insert(stream, body);
     }
 
-    fn data(&mut self, head: Head, piece: &[u8], emit: &mut dyn FnMut(u32, ResponseElement<'_>)) {
+    fn data(&mut self, head: Head, piece: &[u8], emit: &mut EmitOnStream<'_>) {
         let (stream, fresh) = (head.stream, std::mem::take(&mut self.fresh));
         if !self.streams.contains_key(&stream) {
             self.open(stream, Body::unknown(false));
         }
         let Some(body) = self.streams.get_mut(&stream) else { return };
         let (whole, start) = match body {
-            Body::Known(payload) => return payload.parse(piece, &self.limits, &mut |item| emit(stream, item)),
+            Body::Known(body) => return body.parse(piece, &self.limits, &mut |element| emit(stream, element)),
             Body::Unknown { whole, start } => (*whole, start),
         };
         if fresh && !whole {
@@ -310,7 +309,7 @@ impl Http2Parser {
         let events = b"data:";
         // In the middle of a body, only a frame that is one message shows where messages begin.
         let grpc = grpc::begins(start, (!whole).then_some(head.length));
-        let mut payload = match start.first() {
+        let mut known = match start.first() {
             None => return,
             _ if start.starts_with(events) => BodyParser::Events(Events::default()),
             _ if events.starts_with(start) || grpc.is_none() => return,
@@ -322,13 +321,13 @@ impl Http2Parser {
             }
             _ => return start.clear(),
         };
-        payload.parse(start, &self.limits, &mut |item| emit(stream, item));
-        *body = Body::Known(payload);
+        known.parse(start, &self.limits, &mut |element| emit(stream, element));
+        *body = Body::Known(known);
     }
 
-    fn ended(&mut self, stream: u32, emit: &mut dyn FnMut(u32, ResponseElement<'_>)) {
+    fn ended(&mut self, stream: u32, emit: &mut EmitOnStream<'_>) {
         match self.streams.remove(&stream) {
-            Some(Body::Known(payload)) => payload.end(&self.limits, &mut |item| emit(stream, item)),
+            Some(Body::Known(body)) => body.end(&self.limits, &mut |element| emit(stream, element)),
             Some(Body::Unknown { .. }) | None => emit(stream, ResponseElement::Ended),
         }
     }
@@ -391,7 +390,7 @@ impl Fields {
         if informational {
             return Response::Informational;
         }
-        let (payload, unreadable) = BodyParser::of(kind.as_deref(), compressed);
-        Response::Final(payload, unreadable)
+        let (body, unreadable) = BodyParser::for_content(kind.as_deref(), compressed);
+        Response::Final(body, unreadable)
     }
 }

@@ -1,7 +1,7 @@
 //! Observation of an engine's responses to its clients, from the bytes that a server writes to its sockets (docs/internals/EGRESS.md).
 //!
-//! [`ResponseReader`] turns the bytes of one connection, in slices of any length, into [`trace::event`]s: HTTP/1.x and HTTP/2 with server-sent events,
-//! JSON or gRPC messages, and further protocols of engines ([`StreamProtocol`]). Each parser emits the same elements. No I/O.
+//! [`ResponseReader`] recognises the protocol of a connection. A parser of HTTP/1.x, HTTP/2 or a [`StreamProtocol`] finds the body of each
+//! response. `BodyParser` turns a body into [`ResponseElement`]s, and `OpenResponse` turns these into the [`trace::event`]s of the response. No I/O.
 
 mod body_parser;
 mod buffer;
@@ -19,7 +19,6 @@ mod names;
 mod observed_calls;
 mod open_response;
 mod protocol;
-mod protocol_parser;
 mod reader;
 mod recent;
 mod server;

@@ -84,7 +84,7 @@ impl OpenResponse {
     }
 
     /// Records that events before this point were missed.
-    pub(super) fn forget(&mut self) {
+    pub(super) fn mark_incomplete(&mut self) {
         self.whole = false;
         self.writes.whole = false;
         self.parts.iter_mut().for_each(|part| part.so_far = None);
@@ -93,12 +93,12 @@ impl OpenResponse {
     /// Processes the next element of the response.
     pub(super) fn record_element(
         &mut self,
-        item: ResponseElement<'_>,
+        element: ResponseElement<'_>,
         limits: &Limits,
         server: &mut Server,
         sink: &mut Sink<'_>,
     ) {
-        match item {
+        match element {
             ResponseElement::Began => {
                 let short_writes = if self.begun { 0 } else { self.short_writes };
                 (self.begun, self.whole, self.short_writes) = (true, true, short_writes);
@@ -113,24 +113,18 @@ impl OpenResponse {
             }
             ResponseElement::Completion(completion) => self.record_completion(completion, limits, server, sink),
             ResponseElement::Failed => self.end = Some(AnswerEnd::ServerLeft),
-            // The content of this event, or of the bytes before it, is unknown.
-            ResponseElement::Undecoded | ResponseElement::Resumed => {
-                self.forget();
+            ResponseElement::Undecoded => {
+                self.mark_incomplete();
                 sink.missed();
             }
             ResponseElement::Done => self.says_end = true,
             ResponseElement::Unread(count) => server.grpc_messages += count,
-            ResponseElement::Stream(_) | ResponseElement::Other => {}
-            ResponseElement::Ended => {
-                // A failed generator may still send its final marker.
-                let failed = self.end == Some(AnswerEnd::ServerLeft);
-                let end = if failed { AnswerEnd::ServerLeft } else { AnswerEnd::Whole };
-                self.report_answers(end, None, server, sink);
-            }
             ResponseElement::Unreadable(why) => {
                 self.whole = false;
                 server.unreadable(why);
             }
+            // Its owner calls [`Self::end`].
+            ResponseElement::Ended => {}
         }
     }
 
@@ -161,7 +155,7 @@ impl OpenResponse {
         let rid = is_openai.then(|| ids.find(&completion.rid, completion.choice)).flatten();
         // Events before the first frame were reported under the id that the response shows.
         if name.is_none() && rid.is_some_and(|rid| self.part(rid).is_none()) && self.part(&completion.rid).is_some() {
-            self.forget();
+            self.mark_incomplete();
         }
         let rid = match &name {
             Some(name) => name.rename(&completion.rid),
@@ -305,25 +299,15 @@ impl OpenResponse {
         Some(part)
     }
 
-    /// Processes the end of the connection; `end` applies if the response has not shown another.
-    pub(super) fn end_connection(
-        &mut self,
-        end: AnswerEnd,
-        unacknowledged: Option<u64>,
-        server: &mut Server,
-        sink: &mut Sink<'_>,
-    ) {
-        self.report_answers(self.end.unwrap_or(end), unacknowledged, server, sink);
-    }
-
-    /// Reports an answer for each request of the response.
-    fn report_answers(
-        &mut self,
-        end: AnswerEnd,
-        unacknowledged: Option<u64>,
-        server: &mut Server,
-        sink: &mut Sink<'_>,
-    ) {
+    /// Ends the response with its last byte or with its connection, and reports an answer for each of its requests.
+    pub(super) fn end(self, end: AnswerEnd, unacknowledged: Option<u64>, server: &mut Server, sink: &mut Sink<'_>) {
+        let end = match self.end {
+            // The client cancelled a response that was complete.
+            Some(AnswerEnd::ClientLeft) if end == AnswerEnd::Whole => end,
+            // A failed generator may still send its final marker.
+            Some(earlier) => earlier,
+            None => end,
+        };
         let named = self.name.as_ref().is_some_and(|name| name.rid.is_some());
         let context = self.name.as_ref().map(|name| &*name.context);
         let lacks_end = self.whole && end == AnswerEnd::Whole && !self.says_end;
@@ -389,6 +373,5 @@ impl OpenResponse {
                 server.frontends.worker_ended(context, rid, writes, sink);
             }
         }
-        *self = Self::default();
     }
 }

@@ -1,9 +1,16 @@
-//! Protocols by which a worker sends responses to a frontend, besides HTTP. The crate `engines` has them.
+//! Protocols of connections: their recognition, and those by which a worker sends responses to a frontend, which the crate `engines` has.
 
 use std::fmt;
 
+use memchr::memmem;
+
+use super::chunked::hex;
 use super::event::Emit;
+use super::http2;
 use super::{Limits, Unreadable};
+
+/// Number of bytes that suffice to identify every protocol of this crate.
+const DETECT_BYTES: usize = 40;
 
 /// A protocol that carries one response stream on a connection.
 #[derive(Clone, Copy, Debug)]
@@ -18,4 +25,77 @@ pub struct StreamProtocol {
 pub trait ParseStream: fmt::Debug + Send {
     /// Parses the next bytes of the connection. After an error, no further byte can be read.
     fn parse(&mut self, bytes: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable>;
+}
+
+/// A readable position, or why there is none.
+pub(super) enum Detected {
+    /// The head of an HTTP/1 response.
+    Http,
+    /// The first frame of an HTTP/2 connection, or a later one.
+    Http2 {
+        is_first: bool,
+    },
+    /// A chunk of an HTTP/1 body that begins with a server-sent event.
+    Events,
+    Stream(StreamProtocol),
+    Unreadable(Unreadable),
+    Unknown,
+    /// More bytes are needed.
+    Short,
+}
+
+/// Detects the protocol from the first bytes of a connection or of a write.
+pub(super) fn detect(bytes: &[u8], protocols: &[StreamProtocol]) -> Detected {
+    const REQUESTS: [&[u8]; 6] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"PRI * HTTP/2"];
+    let begins = |word: &[u8]| bytes.iter().zip(word).all(|(a, b)| a == b);
+    let short = |needed: usize| bytes.len() < needed;
+    if bytes.is_empty() {
+        return Detected::Short;
+    }
+    if begins(b"HTTP/1.") {
+        return if short(7) { Detected::Short } else { Detected::Http };
+    }
+    if let Some(protocol) = protocols.iter().find(|protocol| (protocol.begins)(bytes) == Some(true)) {
+        return Detected::Stream(*protocol);
+    }
+    match (http2::begins(bytes), http2::continues(bytes)) {
+        (Some(true), _) => return Detected::Http2 { is_first: true },
+        (_, Some(true)) => return Detected::Http2 { is_first: false },
+        (None, _) | (_, None) => return Detected::Short,
+        // Several may begin with zeros.
+        _ if protocols.iter().any(|protocol| (protocol.begins)(bytes).is_none()) => return Detected::Short,
+        _ => {}
+    }
+    if let [0x14..=0x17, 0x03, 0..=4, ..] = bytes {
+        return Detected::Unreadable(Unreadable::Tls);
+    }
+    if REQUESTS.iter().any(|word| begins(word) && !short(word.len())) {
+        return Detected::Unreadable(Unreadable::Request);
+    }
+    if bytes[0] == 0xff && bytes.get(9) == Some(&0x7f) {
+        return Detected::Unreadable(Unreadable::Zmq);
+    }
+    match size_line(bytes) {
+        Some(after) if bytes[after..].starts_with(b"data:") => Detected::Events,
+        Some(after) if bytes.len() - after < 5 && b"data:".starts_with(&bytes[after..]) => Detected::Short,
+        None if short(DETECT_BYTES) && bytes.iter().all(u8::is_ascii_hexdigit) => Detected::Short,
+        _ => Detected::Unknown,
+    }
+}
+
+/// Offset of the line after a chunk's size line.
+fn size_line(bytes: &[u8]) -> Option<usize> {
+    let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
+    hex(&bytes[..digits])?;
+    bytes[digits..].starts_with(b"\r\n").then_some(digits + 2)
+}
+
+/// Offset of the first chunk whose data begins with an event.
+pub(super) fn event_within(bytes: &[u8]) -> Option<usize> {
+    memmem::find_iter(bytes, b"\r\ndata:").find_map(|end| {
+        let digits = bytes[..end].iter().rev().take_while(|byte| byte.is_ascii_hexdigit()).count();
+        let at = end - digits;
+        let after_line_end = at == 0 || bytes[..at].ends_with(b"\r\n");
+        (digits > 0 && after_line_end).then_some(at)
+    })
 }

@@ -1,4 +1,4 @@
-//! Conversion of one connection's bytes into events, response by response.
+//! Reader of one connection: recognises its protocol, and records the elements of its responses.
 
 use std::collections::BTreeMap;
 
@@ -7,35 +7,49 @@ use trace::event::{AnswerEnd, Event};
 
 use super::event::{ResponseElement, Sink};
 use super::frontend::FrontendResponse;
+use super::http::HttpParser;
+use super::http2::Http2Parser;
 use super::open_response::OpenResponse;
-use super::protocol_parser::ProtocolParser;
-use super::{Limits, Server, StreamProtocol};
+use super::protocol::{Detected, detect, event_within};
+use super::{Limits, ParseStream, Server, StreamProtocol, Unreadable};
 
-/// Reader of one connection.
+/// Reader of the bytes that a server writes on one connection.
 #[derive(Debug)]
 pub struct ResponseReader {
     limits: Limits,
-    parser: ProtocolParser,
+    protocols: &'static [StreamProtocol],
+    parser: Parser,
+    /// Number of bytes since the last readable position.
+    skipped_bytes: u64,
     responses: OpenResponses,
     /// The current response of a frontend, whose responses are only timed.
     frontend: Option<FrontendResponse>,
 }
 
-/// The current responses.
-#[derive(Debug, Default)]
-struct OpenResponses {
-    /// The response of a connection that carries one at a time.
-    single: OpenResponse,
-    /// Responses of an HTTP/2 connection, by stream.
-    streams: BTreeMap<u32, OpenResponse>,
-    /// Stream of the current element; `None` on other connections.
-    current: Option<u32>,
+#[derive(Debug)]
+enum Parser {
+    /// Searching for a readable position. Holds bytes that are too few to decide.
+    Seeking(Vec<u8>),
+    Http(Box<HttpParser>),
+    Http2(Box<Http2Parser>),
+    Stream(Box<dyn ParseStream>),
+    Unreadable,
 }
+
+/// Responses in progress by HTTP/2 stream. Other connections carry one at a time, as stream 0.
+type OpenResponses = BTreeMap<u32, OpenResponse>;
 
 impl ResponseReader {
     /// Starts at any point of a connection.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, parser: ProtocolParser::new(limits, &[]), responses: OpenResponses::default(), frontend: None }
+        Self {
+            limits,
+            protocols: &[],
+            parser: Parser::Seeking(Vec::new()),
+            skipped_bytes: 0,
+            responses: OpenResponses::new(),
+            frontend: None,
+        }
     }
 
     /// Like [`Self::new`], for a connection of a frontend. Its responses are no deliveries.
@@ -45,9 +59,8 @@ impl ResponseReader {
 
     /// Also reads these protocols.
     #[must_use]
-    pub fn with_protocols(mut self, protocols: &'static [StreamProtocol]) -> Self {
-        self.parser = ProtocolParser::new(self.limits, protocols);
-        self
+    pub fn with_protocols(self, protocols: &'static [StreamProtocol]) -> Self {
+        Self { protocols, ..self }
     }
 
     /// Whether the connection is one of a frontend.
@@ -57,106 +70,184 @@ impl ResponseReader {
 
     /// Whether no further byte of the connection will be read.
     pub fn is_unreadable(&self) -> bool {
-        self.parser.is_unreadable()
+        matches!(self.parser, Parser::Unreadable)
     }
 
     /// Records that the client has cancelled. Tokens generated from now on are not written and do not count as lost.
     pub fn record_cancel(&mut self) {
-        self.responses.single.record_cancel();
+        self.responses.entry(0).or_default().record_cancel();
     }
 
     /// Records that the socket accepted none or only a part of a write.
     pub fn record_short_write(&mut self) {
-        match &mut self.frontend {
-            Some(response) => response.writes.record_short_write(),
-            None => self.responses.all().for_each(OpenResponse::record_short_write),
+        if let Some(response) = &mut self.frontend {
+            return response.writes.record_short_write();
         }
+        // The write may be the beginning of the next response.
+        self.responses.entry(0).or_default();
+        self.responses.values_mut().for_each(OpenResponse::record_short_write);
     }
 
-    /// Records that bytes were not observed, so their content is unknown.
-    pub fn record_gap(&mut self, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
-        if !self.parser.is_unreadable() {
-            self.parser.record_gap();
-            match &mut self.frontend {
-                Some(response) => response.writes.whole = false,
-                None => self.responses.record_gap(&mut Sink { at, events: sink }),
-            }
-        }
+    /// Records that bytes were not observed, so their content is unknown. The reader searches for the next readable position.
+    pub fn record_gap(&mut self, at: MonoNs, events: &mut dyn FnMut(&Event<'_>)) {
+        self.skipped_bytes = self.skipped_bytes.max(1);
+        self.parser = match &self.parser {
+            Parser::Unreadable => return,
+            // Such a connection carries one response, so nothing after a gap can be interpreted.
+            Parser::Stream(_) => Parser::Unreadable,
+            Parser::Http(_) | Parser::Http2(_) | Parser::Seeking(_) => Parser::Seeking(Vec::new()),
+        };
+        self.mark_incomplete(&mut Sink { at, events });
     }
 
-    /// Processes bytes that the kernel has accepted. `begins` marks the start of a write.
+    /// Reads bytes that the kernel has accepted. `begins` marks the start of a write.
     pub fn read_bytes(
         &mut self,
         at: MonoNs,
         bytes: &[u8],
         begins: bool,
         server: &mut Server,
-        sink: &mut dyn FnMut(&Event<'_>),
+        events: &mut dyn FnMut(&Event<'_>),
     ) {
-        let (Self { limits, parser, responses, frontend }, mut sink) = (self, Sink { at, events: sink });
-        parser.parse(bytes, begins, &mut |item| match frontend {
-            Some(response) => response.record_element(&item, &mut server.frontends, &mut sink),
-            None => responses.record_element(item, limits, server, &mut sink),
-        });
+        let sink = &mut Sink { at, events };
+        let Parser::Seeking(kept) = &mut self.parser else {
+            return self.parse_bytes(bytes, server, sink);
+        };
+        let kept = std::mem::take(kept);
+        if kept.is_empty() {
+            self.seek(bytes, begins, server, sink);
+        } else {
+            self.seek(&[&kept[..], bytes].concat(), true, server, sink);
+        }
     }
 
-    /// Processes the end of the connection, which is the end of a response in progress. `unacknowledged`: number of bytes accepted by the
-    /// kernel and not acknowledged by the client.
+    /// Ends the connection, and the responses in progress. `unacknowledged`: number of bytes accepted by the kernel and not acknowledged by
+    /// the client.
     pub fn end_connection(
         &mut self,
         at: MonoNs,
         end: AnswerEnd,
         unacknowledged: Option<u64>,
         server: &mut Server,
-        sink: &mut dyn FnMut(&Event<'_>),
+        events: &mut dyn FnMut(&Event<'_>),
     ) {
-        let (Self { limits, parser, responses, frontend }, mut sink) = (self, Sink { at, events: sink });
+        let Self { limits, parser, responses, frontend, .. } = self;
+        let sink = &mut Sink { at, events };
         if let Some(response) = frontend {
-            return response.ended(&mut server.frontends, &mut sink);
+            return response.end(&mut server.frontends, sink);
         }
-        if end == AnswerEnd::ServerLeft {
-            parser.end_connection(&mut |item| responses.record_element(item, limits, server, &mut sink));
+        if let Parser::Http(parser) = parser
+            && end == AnswerEnd::ServerLeft
+        {
+            parser.end_connection(&mut |element| record_element(responses, 0, element, limits, server, sink));
         }
-        responses.single.end_connection(end, unacknowledged, server, &mut sink);
-        // A client may have cancelled a stream earlier, which only the server reads.
-        let end = if end == AnswerEnd::ClientLeft { end } else { AnswerEnd::Unknown };
-        for open in responses.streams.values_mut() {
-            open.end_connection(end, unacknowledged, server, &mut sink);
+        for (stream, response) in std::mem::take(responses) {
+            // A client may have cancelled a stream earlier, which only the server reads.
+            let is_known = stream == 0 || end == AnswerEnd::ClientLeft;
+            response.end(if is_known { end } else { AnswerEnd::Unknown }, unacknowledged, server, sink);
         }
     }
-}
 
-impl OpenResponses {
-    fn all(&mut self) -> impl Iterator<Item = &mut OpenResponse> {
-        std::iter::once(&mut self.single).chain(self.streams.values_mut())
+    /// Looks for a readable position, and parses the bytes from there on.
+    fn seek(&mut self, bytes: &[u8], begins: bool, server: &mut Server, sink: &mut Sink<'_>) {
+        let is_start = begins || self.skipped_bytes == 0;
+        let mut found = if is_start { detect(bytes, self.protocols) } else { Detected::Unknown };
+        let mut offset = 0;
+        if let Detected::Unknown = found {
+            let event = event_within(bytes);
+            offset = event.unwrap_or(bytes.len());
+            found = event.map_or(Detected::Unknown, |_| Detected::Events);
+        }
+        self.skipped_bytes += offset as u64;
+        let limits = self.limits;
+        self.parser = match found {
+            Detected::Short => Parser::Seeking(bytes.to_vec()),
+            Detected::Unknown if self.skipped_bytes > limits.seek_bytes => {
+                return self.give_up(Unreadable::Unknown, server, sink);
+            }
+            Detected::Unknown => Parser::Seeking(Vec::new()),
+            Detected::Unreadable(why) => return self.give_up(why, server, sink),
+            Detected::Http => Parser::Http(Box::new(HttpParser::new(limits))),
+            Detected::Http2 { is_first } => {
+                Parser::Http2(Box::new(Http2Parser::new(limits, is_first && self.skipped_bytes == 0)))
+            }
+            Detected::Events => Parser::Http(Box::new(HttpParser::within_events(limits))),
+            Detected::Stream(protocol) => Parser::Stream((protocol.parser)(limits)),
+        };
+        if let Parser::Seeking(_) = self.parser {
+            return;
+        }
+        if std::mem::take(&mut self.skipped_bytes) > 0 {
+            self.mark_incomplete(sink);
+        }
+        self.parse_bytes(&bytes[offset..], server, sink);
     }
 
-    /// Records that events before this point were missed.
-    fn record_gap(&mut self, sink: &mut Sink<'_>) {
-        self.all().for_each(OpenResponse::forget);
-        sink.missed();
+    fn parse_bytes(&mut self, bytes: &[u8], server: &mut Server, sink: &mut Sink<'_>) {
+        let Self { limits, parser, responses, frontend, .. } = self;
+        let mut record = |stream: u32, element: ResponseElement<'_>| match frontend {
+            Some(response) => response.record_element(stream, &element, &mut server.frontends, sink),
+            None => record_element(responses, stream, element, limits, server, sink),
+        };
+        let parsed = match parser {
+            Parser::Http(parser) => parser.parse(bytes, &mut |element| record(0, element)),
+            Parser::Http2(parser) => parser.parse(bytes, &mut record),
+            Parser::Stream(parser) => parser.parse(bytes, &mut |element| record(0, element)),
+            Parser::Seeking(_) | Parser::Unreadable => Ok(()),
+        };
+        match parsed {
+            Ok(()) => {}
+            // The server's framing was valid so far, so bytes must have been missed.
+            Err(Unreadable::Chunks) => self.record_gap(sink.at, sink.events),
+            Err(why) => self.give_up(why, server, sink),
+        }
     }
 
-    /// Passes an element to the response of its stream.
-    fn record_element(&mut self, item: ResponseElement<'_>, limits: &Limits, server: &mut Server, sink: &mut Sink<'_>) {
-        match (item, self.current) {
-            (ResponseElement::Stream(stream), _) => self.current = Some(stream),
-            (ResponseElement::Other, _) => {}
-            (ResponseElement::Resumed, _) => self.record_gap(sink),
-            (item, None) => self.single.record_element(item, limits, server, sink),
-            (item, Some(stream)) => {
-                if self.streams.len() >= limits.streams
-                    && !self.streams.contains_key(&stream)
-                    && let Some((_, mut oldest)) = self.streams.pop_first()
-                {
-                    oldest.end_connection(AnswerEnd::Unknown, None, server, sink);
-                }
-                let ends = item == ResponseElement::Ended;
-                self.streams.entry(stream).or_default().record_element(item, limits, server, sink);
-                if ends {
-                    self.streams.remove(&stream);
-                }
+    /// Reads no further byte of the connection.
+    fn give_up(&mut self, why: Unreadable, server: &mut Server, sink: &mut Sink<'_>) {
+        self.parser = Parser::Unreadable;
+        match &mut self.frontend {
+            Some(response) => {
+                response.record_element(0, &ResponseElement::Unreadable(why), &mut server.frontends, sink);
+            }
+            None => {
+                self.responses.values_mut().for_each(OpenResponse::mark_incomplete);
+                server.unreadable(why);
             }
         }
     }
+
+    /// Reports a gap, which every response in progress may have.
+    fn mark_incomplete(&mut self, sink: &mut Sink<'_>) {
+        if let Some(response) = &mut self.frontend {
+            response.writes.whole = false;
+            return;
+        }
+        self.responses.values_mut().for_each(OpenResponse::mark_incomplete);
+        sink.missed();
+    }
+}
+
+/// Records an element in the response of its stream, which it may begin or end. At the limit of streams, evicts the oldest response.
+fn record_element(
+    responses: &mut OpenResponses,
+    stream: u32,
+    element: ResponseElement<'_>,
+    limits: &Limits,
+    server: &mut Server,
+    sink: &mut Sink<'_>,
+) {
+    if let ResponseElement::Ended = element {
+        if let Some(response) = responses.remove(&stream) {
+            response.end(AnswerEnd::Whole, None, server, sink);
+        }
+        return;
+    }
+    if responses.len() >= limits.streams
+        && !responses.contains_key(&stream)
+        && let Some((_, oldest)) = responses.pop_first()
+    {
+        oldest.end(AnswerEnd::Unknown, None, server, sink);
+    }
+    responses.entry(stream).or_default().record_element(element, limits, server, sink);
 }

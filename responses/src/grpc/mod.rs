@@ -6,7 +6,7 @@ use memchr::memmem;
 
 use super::Unreadable;
 use super::buffer::Buffer;
-use super::event::{Emit, ResponseElement, body, event};
+use super::event::{Emit, ResponseElement, parse_body, parse_event};
 use super::framed::Framed;
 use message::{Message, Output};
 
@@ -88,9 +88,9 @@ impl Messages {
                     (self.begun, self.ended) = (true, whole);
                 }
                 if whole {
-                    body(json, emit);
-                } else {
-                    emit(event(json));
+                    parse_body(json, emit);
+                } else if let Some(element) = parse_event(json) {
+                    emit(element);
                 }
             }
             Message::Empty { last } => self.ended |= last,
