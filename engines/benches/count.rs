@@ -7,7 +7,7 @@ use std::path::Path;
 
 use engines::sglang::wire::{Decoder, Limits};
 use gungraun::{library_benchmark, library_benchmark_group, main};
-use responses::{Limits as ResponseLimits, ResponseReader, Server};
+use responses::{ResponseReader, Server};
 use trace::event::{Chunk, Finish, Frame, IdColumn, Kind, ToolCallOutcome, What};
 use trace::{FrameId, HopId, MonoNs};
 use zmq_tap::zmtp::{Mark, Scanner};
@@ -139,16 +139,11 @@ fn count_calls(chat: Chat) -> Chat {
             text: Some(text),
             ..Chunk::new("r")
         };
-        server.texts.sent(&Frame {
-            id: FrameId::new(HopId(0), 0, u64::from(n)),
-            bytes: 0,
-            forwarded: None,
-            kind: Kind::Text,
-            ids: IdColumn::Delta,
-            chunks: &[chunk],
-        });
+        let (id, chunks) = (FrameId::new(HopId(0), 0, u64::from(n)), &[chunk]);
+        let frame = Frame { id, bytes: 0, forwarded: None, kind: Kind::Text, ids: IdColumn::Delta, chunks };
+        server.record_frame(&frame, None);
     }
-    let mut reader = ResponseReader::new(ResponseLimits::default());
+    let mut reader = ResponseReader::default();
     reader.read_bytes(MonoNs(1), black_box(&chat.response), true, &mut server, &mut |event| {
         if let What::Answered(answer) = event.what {
             found = answer.tool_calls;

@@ -3,14 +3,14 @@
 use std::path::Path;
 
 use outputs::report::{AnswerCounts, FindingLine, Report};
-use responses::{Limits, ResponseReader, Server};
+use responses::{ResponseReader, Server};
 use trace::event::AnswerEnd;
 use trace::{Analysis, Config, MonoNs, ReportInput};
 
 /// Report of one connection that carries this body, one event a write.
 fn report_of_body(body: &[u8]) -> Report {
     let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
-    let (mut reader, mut server) = (ResponseReader::new(Limits::default()), Server::new(None));
+    let (mut reader, mut server) = (ResponseReader::default(), Server::new(None));
     let head =
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
     let mut writes = vec![head.to_vec()];
@@ -155,7 +155,7 @@ fn nothing_is_called_unobserved_or_healthy() {
 #[test]
 fn recordings_keep_what_responses_show() {
     let mut writer = recording::BlockWriter::new(recording::Payload::Lengths);
-    let (mut reader, mut server) = (ResponseReader::new(Limits::default()), Server::new(None));
+    let (mut reader, mut server) = (ResponseReader::default(), Server::new(None));
     let body = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/posted/g-no-finish-reason.sse"))
         .expect("it reads");
     let head = format!("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {}\r\n\r\n", body.len());

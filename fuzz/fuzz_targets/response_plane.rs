@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use responses::{Limits, ResponseReader, Server};
+use responses::{ResponseReader, Server};
 use trace::MonoNs;
 use trace::event::AnswerEnd;
 
@@ -19,7 +19,7 @@ fn frame(stream: &mut Vec<u8>, header: &[u8], body: &[u8]) {
 
 fn read_events(bytes: &[u8], piece: usize) -> Vec<String> {
     let (mut reader, mut server) =
-        (ResponseReader::new(Limits::default()).with_protocols(engines::PROTOCOLS), Server::new(None));
+        (ResponseReader::default().with_protocols(engines::PROTOCOLS), Server::new(None));
     let mut events = Vec::new();
     for (index, part) in bytes.chunks(piece).enumerate() {
         reader.read_bytes(MonoNs(1), part, index == 0, &mut server, &mut |event| events.push(format!("{event:?}")));

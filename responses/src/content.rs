@@ -7,6 +7,8 @@
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 
+use trace::event::Chunk;
+
 use super::recent::Recent;
 
 /// Maximum number of requests whose tokens are kept for comparison.
@@ -64,9 +66,10 @@ impl Content {
         self.key.is_some()
     }
 
-    /// Records a frame: request `rid` now has `count` tokens, the last of which are `ids`.
-    pub fn sent(&mut self, rid: &str, ids: &[i64], count: u32) {
-        let Some(key) = self.key else { return };
+    /// Records a chunk of a request, if it states the number of tokens so far.
+    pub(super) fn record_chunk(&mut self, chunk: &Chunk<'_>) {
+        let Chunk { rid, ids, .. } = *chunk;
+        let (Some(key), Some(count)) = (self.key, chunk.completion_tokens) else { return };
         if !self.sent.values.contains_key(rid) {
             let evicted = self.sent.insert(rid, Sent::default(), MAX_REQUESTS);
             self.evicted(evicted);
@@ -160,6 +163,10 @@ fn mark(key: u64, id: u32) -> u32 {
 mod tests {
     use super::*;
 
+    fn sent<'a>(rid: &'a str, ids: &'a [i64], count: u32) -> Chunk<'a> {
+        Chunk { ids, completion_tokens: Some(count), ..Chunk::new(rid) }
+    }
+
     fn compared(requests: &[(&str, &[&[i64]])]) -> Content {
         let mut content = Content::default();
         content.compare();
@@ -167,7 +174,7 @@ mod tests {
             let mut count = 0;
             for chunk in *chunks {
                 count += chunk.len() as u32;
-                content.sent(rid, chunk, count);
+                content.record_chunk(&sent(rid, chunk, count));
             }
         }
         content
@@ -210,10 +217,10 @@ mod tests {
     #[test]
     fn cumulative_lists_are_recognised_by_their_count_and_a_gap_prevents_a_match() {
         let mut content = compared(&[]);
-        content.sent("a", &[1], 1);
-        content.sent("a", &[1, 2, 3], 3);
-        content.sent("torn", &[1], 1);
-        content.sent("torn", &[3], 3);
+        content.record_chunk(&sent("a", &[1], 1));
+        content.record_chunk(&sent("a", &[1, 2, 3], 3));
+        content.record_chunk(&sent("torn", &[1], 1));
+        content.record_chunk(&sent("torn", &[3], 3));
         let stream = received(&content, &[&[1], &[2], &[3]]);
         assert_eq!(content.join(&stream, 3).as_deref(), Some("a"));
         assert_eq!(content.join(&received(&content, &[&[1], &[3]]), 3), None);
@@ -222,11 +229,11 @@ mod tests {
     #[test]
     fn tokens_are_stored_only_on_request_and_up_to_the_limit() {
         let mut content = Content::default();
-        content.sent("a", &[1], 1);
+        content.record_chunk(&sent("a", &[1], 1));
         assert_eq!(content, Content::default());
         content.compare();
         for n in 0..=MAX_REQUESTS {
-            content.sent(&n.to_string(), &[1], 1);
+            content.record_chunk(&sent(&n.to_string(), &[1], 1));
         }
         assert_eq!((content.evicted, content.sent.values.len(), content.marks), (1, MAX_REQUESTS, MAX_REQUESTS));
     }

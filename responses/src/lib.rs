@@ -31,7 +31,6 @@ pub use event::{Completion, Emit, Form, ResponseElement};
 pub use fields::Text;
 pub use framed::{Found, Framed, take};
 pub use frontend::{Frontends, UnknownWait};
-pub use names::ResponseIds;
 pub use protocol::{ParseStream, StreamProtocol};
 pub use reader::ResponseReader;
 pub use server::{Server, Tls};

@@ -31,16 +31,16 @@ impl Named {
 
 /// Request ids on the hops by the ids that responses show, for engines whose responses show another id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ResponseIds(Recent<Choices>);
+pub(super) struct ResponseIds(Recent<Choices>);
 
 /// Index of a choice, and the id of its request; `None` if two live requests claim it.
 type Choices = Vec<(u32, Option<String>)>;
 
 impl ResponseIds {
     /// Records the requests of a frame.
-    pub fn sent(&mut self, read: ReadResponseId, chunks: &[Chunk<'_>]) {
+    pub(super) fn record_requests(&mut self, response_id: ReadResponseId, chunks: &[Chunk<'_>]) {
         for chunk in chunks {
-            if let Some((id, choice)) = read(chunk.rid) {
+            if let Some((id, choice)) = response_id(chunk.rid) {
                 self.keep(id, choice, chunk.rid);
             }
         }

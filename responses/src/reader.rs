@@ -13,8 +13,8 @@ use super::open_response::OpenResponse;
 use super::protocol::{Detected, detect, event_within};
 use super::{Limits, ParseStream, Server, StreamProtocol, Unreadable};
 
-/// Reader of the bytes that a server writes on one connection.
-#[derive(Debug)]
+/// Reader of the bytes that a server writes on one connection. It starts at any point of the connection.
+#[derive(Debug, Default)]
 pub struct ResponseReader {
     limits: Limits,
     protocols: &'static [StreamProtocol],
@@ -39,22 +39,21 @@ enum Parser {
 /// Responses in progress by HTTP/2 stream. Other connections carry one at a time, as stream 0.
 type OpenResponses = BTreeMap<u32, OpenResponse>;
 
+impl Default for Parser {
+    fn default() -> Self {
+        Self::Seeking(Vec::new())
+    }
+}
+
 impl ResponseReader {
-    /// Starts at any point of a connection.
+    /// Creates a reader with other limits than the default ones.
     pub fn new(limits: Limits) -> Self {
-        Self {
-            limits,
-            protocols: &[],
-            parser: Parser::Seeking(Vec::new()),
-            skipped_bytes: 0,
-            responses: OpenResponses::new(),
-            frontend: None,
-        }
+        Self { limits, ..Self::default() }
     }
 
-    /// Like [`Self::new`], for a connection of a frontend. Its responses are no deliveries.
-    pub fn of_frontend(limits: Limits) -> Self {
-        Self { frontend: Some(FrontendResponse::default()), ..Self::new(limits) }
+    /// Creates a reader of a frontend's connection. Its responses are no deliveries.
+    pub fn of_frontend() -> Self {
+        Self { frontend: Some(FrontendResponse::default()), ..Self::default() }
     }
 
     /// Also reads these protocols.
@@ -95,7 +94,7 @@ impl ResponseReader {
             Parser::Unreadable => return,
             // Such a connection carries one response, so nothing after a gap can be interpreted.
             Parser::Stream(_) => Parser::Unreadable,
-            Parser::Http(_) | Parser::Http2(_) | Parser::Seeking(_) => Parser::Seeking(Vec::new()),
+            Parser::Http(_) | Parser::Http2(_) | Parser::Seeking(_) => Parser::default(),
         };
         self.mark_incomplete(&mut Sink { at, events });
     }
@@ -165,7 +164,7 @@ impl ResponseReader {
             Detected::Unknown if self.skipped_bytes > limits.seek_bytes => {
                 return self.give_up(Unreadable::Unknown, server, sink);
             }
-            Detected::Unknown => Parser::Seeking(Vec::new()),
+            Detected::Unknown => Parser::default(),
             Detected::Unreadable(why) => return self.give_up(why, server, sink),
             Detected::Http => Parser::Http(Box::new(HttpParser::new(limits))),
             Detected::Http2 { is_first } => {

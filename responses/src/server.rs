@@ -1,7 +1,8 @@
 //! Knowledge about one server, from which its events become deliveries.
 
+use adapter::decode::ReadResponseId;
 use trace::engine::Mode;
-use trace::event::{Delivery, Response, What};
+use trace::event::{Delivery, Frame, Kind, Response, What};
 
 use super::content::Content;
 use super::event::{Completion, Form, Sink};
@@ -41,7 +42,7 @@ pub struct Server {
     /// Matching of response streams to requests by their tokens.
     pub content: Content,
     /// Requests of responses that show another id than the hops.
-    pub response_ids: ResponseIds,
+    pub(super) response_ids: ResponseIds,
     /// Waits in frontends, for response streams.
     pub frontends: Frontends,
     /// Comparison of text, for responses whose events count no tokens.
@@ -68,6 +69,22 @@ impl Server {
     /// Creates a server whose output mode is known in advance, if given.
     pub fn new(mode: Option<Mode>) -> Self {
         Self { mode, ..Self::default() }
+    }
+
+    /// Records a frame before its tokens are delivered. `response_id`: for an engine whose responses show other ids than its frames.
+    pub fn record_frame(&mut self, frame: &Frame<'_>, response_id: Option<ReadResponseId>) {
+        if !self.content.compares() {
+            self.texts.record_frame(frame);
+        }
+        if frame.kind != Kind::TokenIds {
+            return;
+        }
+        if let Some(response_id) = response_id {
+            self.response_ids.record_requests(response_id, frame.chunks);
+        }
+        if self.content.compares() {
+            frame.chunks.iter().for_each(|chunk| self.content.record_chunk(chunk));
+        }
     }
 
     /// Counts an unreadable connection or body.

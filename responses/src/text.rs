@@ -163,11 +163,11 @@ impl Compared {
 
 impl Texts {
     /// Records the text of a frame.
-    pub fn sent(&mut self, frame: &Frame<'_>) {
+    pub(super) fn record_frame(&mut self, frame: &Frame<'_>) {
         let detokenizes = frame.kind == Kind::TokenIds && self.detokenizer.is_some();
         for chunk in frame.chunks {
             if detokenizes || frame.kind == Kind::Text && chunk.completion_tokens.is_some() {
-                self.enter(frame.id.hop, chunk);
+                self.record_chunk(frame.id.hop, chunk);
             }
         }
     }
@@ -182,7 +182,7 @@ impl Texts {
         }
     }
 
-    fn enter(&mut self, hop: HopId, chunk: &Chunk<'_>) {
+    fn record_chunk(&mut self, hop: HopId, chunk: &Chunk<'_>) {
         let rid = chunk.rid;
         let detokenizer = self.detokenizer.as_deref();
         if let Some(request) = self.requests.values.get_mut(rid) {

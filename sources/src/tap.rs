@@ -11,8 +11,8 @@ use trace::event::{AnswerEnd, Capabilities, Engine, Event, Frame, Missed, Undeco
 use trace::path::Ends;
 use trace::{FrameId, HopId, MonoNs, fault};
 
-use adapter::decode::{Decoders, Format, ReadResponseId};
-use responses::{Limits, ResponseReader, Server};
+use adapter::decode::{Decoders, Format};
+use responses::{ResponseReader, Server};
 use zmq_tap::relay::{
     Counters, Direction, Endpoint, Observation, Observations, Observed, Options, Pair, PairSockets, Payload, Relay,
     RelayError, Signal, Stats, Unread,
@@ -325,9 +325,9 @@ impl Tap {
         }
         count(&mut self.forms, Form { class: shape.class, codec: shape.codec, schema: shape.schema, frames: 1 });
         let frame = Frame { id, bytes, forwarded: Some(forwarded), kind: shape.kind, ids: shape.ids, chunks };
-        let read = tapped.carries.format(formats).and_then(|format| format.response_id);
+        let response_id = tapped.carries.format(formats).and_then(|format| format.response_id);
         for served in self.served.iter_mut().flatten() {
-            served.sent(&frame, read);
+            served.server.record_frame(&frame, response_id);
         }
         sink(&Event { at, what: What::Sent(frame) });
         // Clocks of two machines are not comparable.
@@ -364,25 +364,16 @@ struct Served {
 }
 
 impl Served {
-    /// Records the requests and the text of a frame. `read` is for engines whose responses show other ids.
-    fn sent(&mut self, frame: &Frame<'_>, read: Option<ReadResponseId>) {
-        if let Some(read) = read {
-            self.server.response_ids.sent(read, frame.chunks);
-        }
-        self.server.texts.sent(frame);
-    }
-
     /// Processes an observation of connection `lane`.
     fn observed(&mut self, lane: u32, what: Observed, sink: &mut dyn FnMut(&Event<'_>)) {
-        let new = || ResponseReader::new(Limits::default());
         match what {
             Observed::Passed { at, bytes } => {
                 // The relay does not know where the server's writes begin.
                 let begins = false;
-                self.connections.entry(lane).or_insert_with(new).read_bytes(at, &bytes, begins, &mut self.server, sink);
+                self.connections.entry(lane).or_default().read_bytes(at, &bytes, begins, &mut self.server, sink);
             }
-            Observed::HeldUp => self.connections.entry(lane).or_insert_with(new).record_short_write(),
-            Observed::Lost { .. } => self.connections.entry(lane).or_insert_with(new).record_gap(MonoNs::now(), sink),
+            Observed::HeldUp => self.connections.entry(lane).or_default().record_short_write(),
+            Observed::Lost { .. } => self.connections.entry(lane).or_default().record_gap(MonoNs::now(), sink),
             // If neither side ended the connection, the relay did, and the outcome of the last response is unknown.
             Observed::Closed { at, first, .. } => {
                 if let (Some(mut reader), Some(first)) = (self.connections.remove(&lane), first) {

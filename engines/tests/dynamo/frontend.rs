@@ -4,7 +4,7 @@ use adapter::requests::ParseRequests as _;
 use engines::PROTOCOLS;
 use engines::dynamo::Requests;
 use proptest::prelude::*;
-use responses::{Limits, ResponseReader, Server};
+use responses::{ResponseReader, Server};
 use trace::MonoNs;
 use trace::event::{AnswerEnd, What};
 
@@ -30,7 +30,7 @@ impl Pair {
         Self {
             server,
             worker: worker(),
-            frontend: ResponseReader::of_frontend(Limits::default()).with_protocols(PROTOCOLS),
+            frontend: ResponseReader::of_frontend().with_protocols(PROTOCOLS),
             waits: Vec::new(),
         }
     }

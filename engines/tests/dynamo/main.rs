@@ -8,11 +8,11 @@ mod plane;
 mod requests;
 
 use engines::PROTOCOLS;
-use responses::{Limits, ResponseReader};
+use responses::ResponseReader;
 
 use connection::{Connection, Observed, damaged, recorded, recording};
 
 /// A worker's connection to a frontend.
 fn worker() -> ResponseReader {
-    ResponseReader::new(Limits::default()).with_protocols(PROTOCOLS)
+    ResponseReader::default().with_protocols(PROTOCOLS)
 }

@@ -25,7 +25,7 @@ fn sent(chunks: &[(u32, &str)]) -> Texts {
 /// Sends a frame with this chunk.
 fn send(texts: &mut Texts, kind: Kind, ids: IdColumn, chunk: Chunk<'_>) {
     let id = FrameId::new(HopId(0), 0, 0);
-    texts.sent(&Frame { id, bytes: 0, forwarded: None, kind, ids, chunks: &[chunk] });
+    texts.record_frame(&Frame { id, bytes: 0, forwarded: None, kind, ids, chunks: &[chunk] });
 }
 
 fn content(text: &str) -> ChoiceText<'static> {
@@ -92,7 +92,7 @@ fn text_missing_at_the_end_is_lost_if_the_request_finished() {
         texts.exact = true;
         for (count, text) in [(4, "c"), (5, "")] {
             let chunk = Chunk { finish, text: Some(text), ..chunk("a", count) };
-            texts.enter(HopId(0), &chunk);
+            texts.record_chunk(HopId(0), &chunk);
         }
         assert_eq!(events(&mut texts, &["a", ""]), [Some((1, 1)), last], "{finish:?}");
     }
@@ -120,7 +120,7 @@ proptest! {
                 finish: Some(Finish::Stop),
                 ..chunk("a", count)
             };
-            texts.enter(HopId(0), &chunk);
+            texts.record_chunk(HopId(0), &chunk);
             let event = written.last_mut().expect("an event");
             event.push_str(text);
             if *ends && !event.is_empty() {
@@ -205,7 +205,7 @@ fn a_request_of_which_a_chunk_was_missed_is_unknown() {
     for (first, second) in [(3, 4), (1, 3)] {
         let mut texts = Texts::default();
         for count in [first, second] {
-            texts.enter(HopId(0), &chunk("a", count));
+            texts.record_chunk(HopId(0), &chunk("a", count));
         }
         assert_eq!(texts.carried("a", &content("a"), false, true), None);
         assert_eq!(texts.bytes, 0);
@@ -215,7 +215,7 @@ fn a_request_of_which_a_chunk_was_missed_is_unknown() {
 #[test]
 fn a_forwarded_frame_counts_once() {
     let mut texts = sent(&[(1, "a"), (1, "b")]);
-    texts.enter(HopId(1), &chunk("a", 2));
+    texts.record_chunk(HopId(1), &chunk("a", 2));
     assert_eq!(texts.requests.values.len(), 1);
     assert_eq!(events(&mut texts, &["a", "b"]), [Some((1, 1)), Some((1, 2))]);
 }
@@ -224,7 +224,7 @@ fn a_forwarded_frame_counts_once() {
 fn memory_is_bounded_and_a_forgotten_request_leaves_nothing() {
     let mut texts = Texts::default();
     for n in 0..=MAX_REQUESTS {
-        texts.enter(HopId(0), &chunk(&n.to_string(), 1));
+        texts.record_chunk(HopId(0), &chunk(&n.to_string(), 1));
     }
     assert_eq!((texts.evicted, texts.requests.values.len()), (1, MAX_REQUESTS));
     for n in 1..=MAX_REQUESTS {

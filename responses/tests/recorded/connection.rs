@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use proptest::prelude::*;
 use proptest::sample::Index;
-use responses::{Limits, ResponseReader, Server};
+use responses::{ResponseReader, Server};
 use trace::MonoNs;
 use trace::engine::Mode;
 use trace::event::{AnswerEnd, Event, What};
@@ -61,7 +61,7 @@ pub(crate) struct Connection {
 
 impl Connection {
     pub(crate) fn new(mode: Option<Mode>) -> Self {
-        let reader = ResponseReader::new(Limits::default()).with_protocols(super::PROTOCOLS);
+        let reader = ResponseReader::default().with_protocols(super::PROTOCOLS);
         Self { reader, server: Server::new(mode), events: Vec::new() }
     }
 

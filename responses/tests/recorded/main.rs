@@ -17,8 +17,12 @@ use connection::{Answers, Connection, Observed, damaged, recorded, recording};
 /// Only the protocols of this crate.
 const PROTOCOLS: &[StreamProtocol] = &[];
 
+/// Frame `n` of a hop.
+fn frame<'a>(n: u32, kind: Kind, chunks: &'a [Chunk<'a>]) -> Frame<'a> {
+    Frame { id: FrameId::new(HopId(0), 0, n.into()), bytes: 0, forwarded: None, kind, ids: IdColumn::Delta, chunks }
+}
+
 /// Passes frame `n`, with one chunk of text, to the server's side.
 fn send_text(server: &mut Server, n: u32, chunk: Chunk<'_>) {
-    let (id, kind, ids) = (FrameId::new(HopId(0), 0, n.into()), Kind::Text, IdColumn::Delta);
-    server.texts.sent(&Frame { id, bytes: 0, forwarded: None, kind, ids, chunks: &[chunk] });
+    server.record_frame(&frame(n, Kind::Text, &[chunk]), None);
 }

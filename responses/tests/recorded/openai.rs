@@ -2,9 +2,9 @@
 
 use proptest::prelude::*;
 use trace::engine::Mode;
-use trace::event::{AnswerEnd, Chunk};
+use trace::event::{AnswerEnd, Chunk, Kind};
 
-use super::{Connection, Observed, send_text};
+use super::{Connection, Observed, frame, send_text};
 
 const CHAT: &str = "chatcmpl-8135776a25397c1d";
 const TEXT: &str = "cmpl-afe432b644745c15";
@@ -141,7 +141,7 @@ fn connection() -> Connection {
     let mut connection = Connection::new(None);
     let rids: Vec<String> = [0, 1].iter().flat_map(|n| [CHAT, TEXT].map(|id| format!("{n}_{id}"))).collect();
     let chunks: Vec<_> = rids.iter().map(|rid| chunk(rid)).collect();
-    connection.server.response_ids.sent(response_id, &chunks);
+    connection.server.record_frame(&frame(0, Kind::TokenIds, &chunks), Some(response_id));
     connection
 }
 
@@ -405,7 +405,7 @@ fn a_response_that_began_before_the_first_observed_frame_is_answered_once() {
         let mut connection = Connection::new(None);
         // The head, the role and the first token; then a frame names the request.
         connection.feed(&writes[..3].concat(), true);
-        connection.server.response_ids.sent(response_id, &[chunk(&rid)]);
+        connection.server.record_frame(&frame(0, Kind::TokenIds, &[chunk(&rid)]), Some(response_id));
         connection.feed(&writes[3..].concat(), true);
         let answers = connection.events.iter().filter(|event| matches!(event, Observed::Answered(..)));
         assert_eq!(answers.collect::<Vec<_>>(), [&answered(&rid, None, stated)], "{asked:?}");

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use responses::{Limits, ResponseReader, Server};
+use responses::{ResponseReader, Server};
 use serde::Deserialize;
 use serde_json::Value;
 use trace::MonoNs;
@@ -71,7 +71,7 @@ fn response(finish: &str, events: &[String]) -> Vec<String> {
 
 /// The tool calls of the response with these bytes, whose connection then closes. `begins`: they are its first.
 fn answered(server: &mut Server, bytes: &str, begins: bool) -> Option<ToolCalls> {
-    let (mut reader, mut found) = (ResponseReader::new(Limits::default()), None);
+    let (mut reader, mut found) = (ResponseReader::default(), None);
     let mut observe = |event: &Event<'_>| {
         if let What::Answered(Answer { tool_calls, .. }) = event.what {
             found = tool_calls;

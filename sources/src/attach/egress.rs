@@ -9,11 +9,11 @@ use adapter::discover::EngineKind;
 use probe_user::Probe;
 use probe_user::discover::{Engine, Process, Topology, Watcher};
 use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track};
-use responses::{Detokenize, Limits, ResponseReader, Server, Tls};
+use responses::{Detokenize, ResponseReader, Server, Tls};
 use serde_json::{Value, json};
 use trace::MonoNs;
 use trace::engine::Mode;
-use trace::event::{Event, Frame, Kind as FrameKind, What};
+use trace::event::{Event, What};
 
 use super::frontends::FrontendWatch;
 use super::lanes::Sink;
@@ -48,8 +48,7 @@ pub(super) struct Egress {
 }
 
 fn reader(of_frontend: bool) -> ResponseReader {
-    let limits = Limits::default();
-    let reader = if of_frontend { ResponseReader::of_frontend(limits) } else { ResponseReader::new(limits) };
+    let reader = if of_frontend { ResponseReader::of_frontend() } else { ResponseReader::default() };
     reader.with_protocols(engines::PROTOCOLS)
 }
 
@@ -164,27 +163,9 @@ impl Egress {
     pub(super) fn event(&mut self, event: &Event<'_>) {
         match &event.what {
             _ if !self.serves => {}
-            What::Sent(frame) => self.sent(frame),
+            What::Sent(frame) => self.server.record_frame(frame, self.response_id),
             What::Undecoded(_) | What::Missed(_) => self.missed(),
             _ => {}
-        }
-    }
-
-    fn sent(&mut self, frame: &Frame<'_>) {
-        if self.compares_text() {
-            self.server.texts.sent(frame);
-        }
-        if frame.kind != FrameKind::TokenIds {
-            return;
-        }
-        if let Some(read) = self.response_id {
-            self.server.response_ids.sent(read, frame.chunks);
-        }
-        let compared = if self.server.content.compares() { frame.chunks } else { &[] };
-        for chunk in compared {
-            if let Some(count) = chunk.completion_tokens {
-                self.server.content.sent(chunk.rid, chunk.ids, count);
-            }
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use responses::{Detokenize, Limits, ResponseReader, Server, TokenStream};
+use responses::{Detokenize, ResponseReader, Server, TokenStream};
 use serde::Deserialize;
 use serde_json::Value;
 use trace::event::{
@@ -115,7 +115,7 @@ impl Response {
             server.texts.detokenizer = Some(table.clone());
         }
         let mut run = Run::new(engine, version);
-        let mut reader = ResponseReader::new(Limits::default());
+        let mut reader = ResponseReader::default();
         let written: usize = self.steps.iter().filter(|step| matches!(step, Step::Written(_))).count();
         let mut left = written;
         let mut seen_chunks = std::collections::HashSet::new();
@@ -152,10 +152,7 @@ impl Response {
                         ids: IdColumn::Delta,
                         chunks: &chunks,
                     };
-                    server.texts.sent(&frame);
-                    if let Some(read) = response_id {
-                        server.response_ids.sent(read, &chunks);
-                    }
+                    server.record_frame(&frame, response_id);
                     run.sent(frame);
                 }
                 Step::Written(text) => {
