@@ -1,20 +1,20 @@
 //! The body of one response, whatever carries it: events, JSON, or gRPC messages.
 
-use super::buffer::Buffer;
+use super::buffer::BoundedBuffer;
 use super::event::{Emit, ResponseElement, parse_body, parse_event};
-use super::grpc::Messages;
-use super::sse::Events;
+use super::grpc::GrpcParser;
+use super::sse::EventParser;
 use super::{Limits, Unreadable};
 
 /// Parser of one body.
 #[derive(Debug, Default)]
 pub(super) enum BodyParser {
-    Events(Events),
+    Events(EventParser),
     /// The JSON body so far.
-    Json(Buffer),
+    Json(BoundedBuffer),
     /// A JSON body for which memory was short.
     UnkeptJson,
-    Grpc(Messages),
+    Grpc(GrpcParser),
     /// Not of interest, or unreadable.
     #[default]
     Other,
@@ -28,11 +28,11 @@ impl BodyParser {
             start.is_some_and(|start| start.eq_ignore_ascii_case(word))
         };
         let parser = if begins_with(b"text/event-stream") {
-            Self::Events(Events::default())
+            Self::Events(EventParser::default())
         } else if begins_with(b"application/json") {
-            Self::Json(Buffer::default())
+            Self::Json(BoundedBuffer::default())
         } else if begins_with(b"application/grpc") {
-            Self::Grpc(Messages::default())
+            Self::Grpc(GrpcParser::default())
         } else {
             return (Self::Other, None);
         };
@@ -61,12 +61,12 @@ impl BodyParser {
     }
 
     /// Processes the end of the body.
-    pub(super) fn end(self, limits: &Limits, emit: &mut Emit<'_>) {
+    pub(super) fn end_body(self, limits: &Limits, emit: &mut Emit<'_>) {
         match self {
             Self::UnkeptJson => emit(ResponseElement::Undecoded),
             Self::Json(json) if json.len() > limits.event_bytes => emit(ResponseElement::Undecoded),
             Self::Json(json) => parse_body(&json, emit),
-            Self::Grpc(messages) => messages.end(emit),
+            Self::Grpc(messages) => messages.end_body(emit),
             Self::Events(_) | Self::Other => {}
         }
         emit(ResponseElement::Ended);

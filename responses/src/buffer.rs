@@ -11,17 +11,17 @@ const KEPT: usize = 64 << 10;
 /// Memory that a buffer has regardless of the limit, for prefixes of messages.
 const GRANTED: usize = 64;
 
-static TOTAL: Budget = Budget(AtomicUsize::new(0));
+static TOTAL: MemoryBudget = MemoryBudget(AtomicUsize::new(0));
 
 /// Memory that is in use.
-struct Budget(AtomicUsize);
+struct MemoryBudget(AtomicUsize);
 
 /// The limit of all buffers is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Full;
 
-impl Budget {
-    fn take(&self, bytes: usize, limit: usize) -> Result<(), Full> {
+impl MemoryBudget {
+    fn reserve(&self, bytes: usize, limit: usize) -> Result<(), Full> {
         if self.0.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes) <= limit {
             return Ok(());
         }
@@ -32,16 +32,16 @@ impl Budget {
 
 /// Bytes that count towards the limit.
 #[derive(Debug, Default)]
-pub(super) struct Buffer(Vec<u8>);
+pub(super) struct BoundedBuffer(Vec<u8>);
 
-impl Buffer {
+impl BoundedBuffer {
     /// Appends bytes. On an error, nothing is appended.
     pub(super) fn extend(&mut self, bytes: &[u8]) -> Result<(), Full> {
         let needed = self.0.len() + bytes.len();
         if needed > self.0.capacity() {
             let capacity = needed.max(self.0.capacity() * 2);
             let more = capacity - self.0.capacity();
-            TOTAL.take(more, if capacity <= GRANTED { usize::MAX } else { MAX_TOTAL })?;
+            TOTAL.reserve(more, if capacity <= GRANTED { usize::MAX } else { MAX_TOTAL })?;
             let before = self.0.capacity();
             self.0.reserve_exact(capacity - self.0.len());
             // An allocator may give more than it was asked for.
@@ -69,7 +69,7 @@ impl Buffer {
     }
 }
 
-impl Deref for Buffer {
+impl Deref for BoundedBuffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
@@ -77,7 +77,7 @@ impl Deref for Buffer {
     }
 }
 
-impl Drop for Buffer {
+impl Drop for BoundedBuffer {
     fn drop(&mut self) {
         TOTAL.0.fetch_sub(self.0.capacity(), Ordering::Relaxed);
     }
@@ -89,14 +89,17 @@ mod tests {
 
     #[test]
     fn nothing_is_taken_beyond_the_limit() {
-        let budget = Budget(AtomicUsize::new(90));
-        assert_eq!((budget.take(11, 100), budget.take(10, 100), budget.take(1, 100)), (Err(Full), Ok(()), Err(Full)));
+        let budget = MemoryBudget(AtomicUsize::new(90));
+        assert_eq!(
+            (budget.reserve(11, 100), budget.reserve(10, 100), budget.reserve(1, 100)),
+            (Err(Full), Ok(()), Err(Full))
+        );
         assert_eq!(budget.0.into_inner(), 100);
     }
 
     #[test]
     fn an_empty_buffer_keeps_little_memory() {
-        let mut buffer = Buffer::default();
+        let mut buffer = BoundedBuffer::default();
         buffer.extend(&vec![7; 2 * KEPT]).expect("space");
         buffer.remove_first(2 * KEPT - 5);
         assert_eq!(&buffer[..], &[7; 5]);

@@ -1,7 +1,7 @@
 //! Incremental decoder of HTTP/1.1 chunked transfer coding: RFC 9112, section 7.1.
 
 use super::Unreadable;
-use super::framed::take;
+use super::framed::take_bytes;
 
 /// Length in bytes of the longest size line, including extensions.
 const LONGEST_LINE: usize = 256;
@@ -10,14 +10,14 @@ const LONGEST_TRAILER: usize = 16 << 10;
 
 /// Position of the stream within one chunked body.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Chunked {
-    state: State,
+pub(super) struct ChunkedDecoder {
+    state: ChunkedState,
     line: Vec<u8>,
     trailer: usize,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum State {
+enum ChunkedState {
     #[default]
     Size,
     Data(u64),
@@ -26,18 +26,18 @@ enum State {
     Trailer,
 }
 
-impl Chunked {
+impl ChunkedDecoder {
     /// Consumes bytes of `input` and passes the decoded body to `data`. Returns whether the body is complete; the remaining bytes do not belong
     /// to it.
     pub(super) fn parse(&mut self, input: &mut &[u8], mut data: impl FnMut(&[u8])) -> Result<bool, Unreadable> {
         while !input.is_empty() {
-            if let State::Data(left) = &mut self.state {
-                data(take(input, left));
+            if let ChunkedState::Data(left) = &mut self.state {
+                data(take_bytes(input, left));
                 if *left == 0 {
-                    self.state = State::AfterData;
+                    self.state = ChunkedState::AfterData;
                 }
             } else if !self.read_line(input) {
-                let limit = if self.state == State::Trailer { LONGEST_TRAILER } else { LONGEST_LINE };
+                let limit = if self.state == ChunkedState::Trailer { LONGEST_TRAILER } else { LONGEST_LINE };
                 return if self.line.len() > limit { Err(Unreadable::Chunks) } else { Ok(false) };
             } else if self.end_line().ok_or(Unreadable::Chunks)? {
                 return Ok(true);
@@ -60,15 +60,17 @@ impl Chunked {
     fn end_line(&mut self) -> Option<bool> {
         let line = self.line.trim_ascii_end();
         match self.state {
-            State::Size => {
+            ChunkedState::Size => {
                 let digits = line.split(|byte| *byte == b';').next()?.trim_ascii();
-                let size = hex(digits).filter(|_| line.len() <= LONGEST_LINE)?;
-                self.state = if size == 0 { State::Trailer } else { State::Data(size) };
+                let size = parse_hex(digits).filter(|_| line.len() <= LONGEST_LINE)?;
+                self.state = if size == 0 { ChunkedState::Trailer } else { ChunkedState::Data(size) };
             }
-            State::AfterData if line.is_empty() => self.state = State::Size,
-            State::Trailer if line.is_empty() => return Some(true),
-            State::Trailer if self.trailer + self.line.len() <= LONGEST_TRAILER => self.trailer += self.line.len(),
-            State::Trailer | State::AfterData | State::Data(_) => return None,
+            ChunkedState::AfterData if line.is_empty() => self.state = ChunkedState::Size,
+            ChunkedState::Trailer if line.is_empty() => return Some(true),
+            ChunkedState::Trailer if self.trailer + self.line.len() <= LONGEST_TRAILER => {
+                self.trailer += self.line.len()
+            }
+            ChunkedState::Trailer | ChunkedState::AfterData | ChunkedState::Data(_) => return None,
         }
         self.line.clear();
         Some(false)
@@ -76,7 +78,7 @@ impl Chunked {
 }
 
 /// Parses up to 15 hexadecimal digits, upper or lower case.
-pub(super) fn hex(digits: &[u8]) -> Option<u64> {
+pub(super) fn parse_hex(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || digits.len() > 15 {
         return None;
     }
@@ -91,7 +93,7 @@ mod tests {
     /// The body, whether it is complete, and the number of bytes behind it.
     fn all(mut input: &[u8]) -> (Vec<u8>, Result<bool, Unreadable>, usize) {
         let mut body = Vec::new();
-        let complete = Chunked::default().parse(&mut input, |data| body.extend_from_slice(data));
+        let complete = ChunkedDecoder::default().parse(&mut input, |data| body.extend_from_slice(data));
         (body, complete, input.len())
     }
 
@@ -119,7 +121,7 @@ mod tests {
                 wire.extend(b"\r\n");
             }
             wire.extend(b"0\r\n\r\n");
-            let (mut chunked, mut body, mut at, mut complete) = (Chunked::default(), Vec::new(), 0, Ok(false));
+            let (mut chunked, mut body, mut at, mut complete) = (ChunkedDecoder::default(), Vec::new(), 0, Ok(false));
             for cut in cuts.iter().cycle() {
                 if at == wire.len() { break; }
                 let end = wire.len().min(at + cut);

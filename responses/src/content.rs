@@ -22,9 +22,9 @@ const MAX_MARKS: usize = 4 << 20;
 
 /// Outputs that no stream has been matched to yet, and the results of matching.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Content {
+pub struct ContentMatcher {
     key: Option<u64>,
-    sent: Recent<Sent>,
+    sent: Recent<SentTokens>,
     marks: usize,
     /// Number of streams matched to a request.
     pub joined: u64,
@@ -40,7 +40,7 @@ pub struct Content {
 
 /// Output of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Sent {
+struct SentTokens {
     marks: Vec<u32>,
     /// A part was missed, or a limit was reached.
     incomplete: bool,
@@ -55,14 +55,14 @@ pub(super) struct StreamTokens {
     incomplete: bool,
 }
 
-impl Content {
+impl ContentMatcher {
     /// Turns matching on.
-    pub fn compare(&mut self) {
+    pub fn enable(&mut self) {
         self.key.get_or_insert_with(|| RandomState::new().hash_one(0));
     }
 
     /// Whether matching is on.
-    pub fn compares(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.key.is_some()
     }
 
@@ -71,8 +71,8 @@ impl Content {
         let Chunk { rid, ids, .. } = *chunk;
         let (Some(key), Some(count)) = (self.key, chunk.completion_tokens) else { return };
         if !self.sent.values.contains_key(rid) {
-            let evicted = self.sent.insert(rid, Sent::default(), MAX_REQUESTS);
-            self.evicted(evicted);
+            let evicted = self.sent.insert(rid, SentTokens::default(), MAX_REQUESTS);
+            self.count_evicted(evicted);
         }
         let Some(sent) = self.sent.values.get_mut(rid) else { return };
         let new = (count as usize).checked_sub(sent.marks.len());
@@ -83,15 +83,15 @@ impl Content {
             sent.marks = Vec::new();
             return;
         };
-        sent.marks.extend(ids[ids.len() - new..].iter().map(|&id| mark(key, id as u32)));
+        sent.marks.extend(ids[ids.len() - new..].iter().map(|&id| token_mark(key, id as u32)));
         self.marks += new;
         while self.marks > MAX_MARKS && self.sent.values.len() > 1 {
             let evicted = self.sent.remove_oldest();
-            self.evicted(evicted);
+            self.count_evicted(evicted);
         }
     }
 
-    fn evicted(&mut self, evicted: Option<Sent>) {
+    fn count_evicted(&mut self, evicted: Option<SentTokens>) {
         if let Some(sent) = evicted {
             self.evicted += 1;
             self.marks -= sent.marks.len();
@@ -99,18 +99,18 @@ impl Content {
     }
 
     /// Records a chunk of a stream.
-    pub(super) fn received(&self, received: &mut StreamTokens, ids: &[u32]) {
+    pub(super) fn record_received(&self, received: &mut StreamTokens, ids: &[u32]) {
         let Some(key) = self.key else { return };
         received.incomplete |= received.marks.len() + ids.len() > MAX_TOKENS;
         if !received.incomplete && !ids.is_empty() {
-            received.marks.extend(ids.iter().map(|&id| mark(key, id)));
+            received.marks.extend(ids.iter().map(|&id| token_mark(key, id)));
             received.ends.push(received.marks.len());
         }
     }
 
     /// Matches a finished stream that claims `count` tokens. Returns the request if exactly one fits.
-    pub(super) fn join(&mut self, received: &StreamTokens, count: u32) -> Option<String> {
-        if !self.compares() || received.marks.is_empty() || received.incomplete {
+    pub(super) fn match_stream(&mut self, received: &StreamTokens, count: u32) -> Option<String> {
+        if !self.is_enabled() || received.marks.is_empty() || received.incomplete {
             return None;
         }
         let of_length = self.sent.values.iter().filter(|(_, sent)| sent.marks.len() == count as usize);
@@ -121,17 +121,17 @@ impl Content {
             return None;
         };
         self.joined += 1;
-        self.forget(&rid);
+        self.forget_request(&rid);
         Some(rid)
     }
 
     /// Forgets a request that has been matched to its stream.
-    pub(super) fn forget(&mut self, rid: &str) {
+    pub(super) fn forget_request(&mut self, rid: &str) {
         self.marks -= self.sent.remove(rid).map_or(0, |sent| sent.marks.len());
     }
 
     /// Keeps a pair of ids for reporting.
-    pub(super) fn remember(&mut self, context: &str, rid: &str) {
+    pub(super) fn remember_pair(&mut self, context: &str, rid: &str) {
         if self.pairs.len() == MAX_PAIRS {
             self.pairs.pop_front();
         }
@@ -154,7 +154,7 @@ impl StreamTokens {
 }
 
 /// Hash of a token id.
-fn mark(key: u64, id: u32) -> u32 {
+fn token_mark(key: u64, id: u32) -> u32 {
     let mixed = (u64::from(id) ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 32) as u32
 }
@@ -167,9 +167,9 @@ mod tests {
         Chunk { ids, completion_tokens: Some(count), ..Chunk::new(rid) }
     }
 
-    fn compared(requests: &[(&str, &[&[i64]])]) -> Content {
-        let mut content = Content::default();
-        content.compare();
+    fn compared(requests: &[(&str, &[&[i64]])]) -> ContentMatcher {
+        let mut content = ContentMatcher::default();
+        content.enable();
         for (rid, chunks) in requests {
             let mut count = 0;
             for chunk in *chunks {
@@ -180,10 +180,10 @@ mod tests {
         content
     }
 
-    fn received(content: &Content, chunks: &[&[u32]]) -> StreamTokens {
+    fn received(content: &ContentMatcher, chunks: &[&[u32]]) -> StreamTokens {
         let mut received = StreamTokens::default();
         for chunk in chunks {
-            content.received(&mut received, chunk);
+            content.record_received(&mut received, chunk);
         }
         received
     }
@@ -192,9 +192,9 @@ mod tests {
     fn a_stream_is_matched_to_its_request_even_with_lost_tokens() {
         let mut content = compared(&[("a", &[&[1], &[2], &[3], &[4]]), ("b", &[&[1], &[3], &[2], &[4]])]);
         let whole = received(&content, &[&[1], &[3], &[2], &[4]]);
-        assert_eq!(content.join(&whole, 4).as_deref(), Some("b"));
+        assert_eq!(content.match_stream(&whole, 4).as_deref(), Some("b"));
         let lossy = received(&content, &[&[2], &[4]]);
-        assert_eq!(content.join(&lossy, 4).as_deref(), Some("a"));
+        assert_eq!(content.match_stream(&lossy, 4).as_deref(), Some("a"));
         assert_eq!((content.joined, content.marks, content.sent.values.len()), (2, 0, 0));
     }
 
@@ -202,15 +202,15 @@ mod tests {
     fn merged_and_speculative_chunks_match_across_boundaries() {
         let mut content = compared(&[("a", &[&[1, 2], &[3], &[4, 5]]), ("b", &[&[1, 9], &[3], &[4, 5]])]);
         let merged = received(&content, &[&[1], &[2, 3, 4], &[5]]);
-        assert_eq!(content.join(&merged, 5).as_deref(), Some("a"));
+        assert_eq!(content.match_stream(&merged, 5).as_deref(), Some("a"));
     }
 
     #[test]
     fn an_ambiguous_stream_is_assigned_to_no_request() {
         let mut content = compared(&[("a", &[&[1], &[2]]), ("b", &[&[1], &[2]]), ("c", &[&[7]])]);
         let either = received(&content, &[&[1], &[2]]);
-        assert_eq!(content.join(&either, 2), None);
-        assert_eq!(content.join(&either, 3), None, "no request has that token count");
+        assert_eq!(content.match_stream(&either, 2), None);
+        assert_eq!(content.match_stream(&either, 3), None, "no request has that token count");
         assert_eq!((content.ambiguous, content.unknown), (1, 1));
     }
 
@@ -222,16 +222,16 @@ mod tests {
         content.record_chunk(&sent("torn", &[1], 1));
         content.record_chunk(&sent("torn", &[3], 3));
         let stream = received(&content, &[&[1], &[2], &[3]]);
-        assert_eq!(content.join(&stream, 3).as_deref(), Some("a"));
-        assert_eq!(content.join(&received(&content, &[&[1], &[3]]), 3), None);
+        assert_eq!(content.match_stream(&stream, 3).as_deref(), Some("a"));
+        assert_eq!(content.match_stream(&received(&content, &[&[1], &[3]]), 3), None);
     }
 
     #[test]
     fn tokens_are_stored_only_on_request_and_up_to_the_limit() {
-        let mut content = Content::default();
+        let mut content = ContentMatcher::default();
         content.record_chunk(&sent("a", &[1], 1));
-        assert_eq!(content, Content::default());
-        content.compare();
+        assert_eq!(content, ContentMatcher::default());
+        content.enable();
         for n in 0..=MAX_REQUESTS {
             content.record_chunk(&sent(&n.to_string(), &[1], 1));
         }

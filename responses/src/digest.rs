@@ -19,9 +19,9 @@ pub struct Digest {
 }
 
 impl Digest {
-    pub(crate) fn of(text: &str) -> Self {
+    pub(crate) fn of_text(text: &str) -> Self {
         let base = *BASE;
-        let hash = text.bytes().fold(0, |hash, byte| add(mul(hash, base), u64::from(byte) + 1));
+        let hash = text.bytes().fold(0, |hash, byte| add_modulo(mul_modulo(hash, base), u64::from(byte) + 1));
         Self { len: text.len() as u64, hash }
     }
 
@@ -36,7 +36,7 @@ impl Digest {
 
     /// Digest of this text followed by `next`.
     pub(super) fn then(self, next: Self) -> Self {
-        Self { len: self.len + next.len, hash: add(mul(self.hash, power(next.len)), next.hash) }
+        Self { len: self.len + next.len, hash: add_modulo(mul_modulo(self.hash, power_of_base(next.len)), next.hash) }
     }
 }
 
@@ -47,24 +47,24 @@ impl fmt::Debug for Digest {
     }
 }
 
-fn add(a: u64, b: u64) -> u64 {
+fn add_modulo(a: u64, b: u64) -> u64 {
     let sum = a + b;
     if sum >= PRIME { sum - PRIME } else { sum }
 }
 
-fn mul(a: u64, b: u64) -> u64 {
+fn mul_modulo(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
-    add(product as u64 & PRIME, (product >> 61) as u64)
+    add_modulo(product as u64 & PRIME, (product >> 61) as u64)
 }
 
 /// The base to the power of `exponent`.
-fn power(mut exponent: u64) -> u64 {
+fn power_of_base(mut exponent: u64) -> u64 {
     let (mut result, mut square) = (1, *BASE);
     while exponent > 0 {
         if exponent & 1 == 1 {
-            result = mul(result, square);
+            result = mul_modulo(result, square);
         }
-        square = mul(square, square);
+        square = mul_modulo(square, square);
         exponent >>= 1;
     }
     result
@@ -79,17 +79,17 @@ mod tests {
     proptest! {
         #[test]
         fn the_digest_of_two_texts_is_the_one_of_both_in_a_row(first in ".*", second in ".*") {
-            let both = Digest::of(&first).then(Digest::of(&second));
-            prop_assert_eq!(both, Digest::of(&format!("{first}{second}")));
-            let swapped = Digest::of(&second).then(Digest::of(&first));
+            let both = Digest::of_text(&first).then(Digest::of_text(&second));
+            prop_assert_eq!(both, Digest::of_text(&format!("{first}{second}")));
+            let swapped = Digest::of_text(&second).then(Digest::of_text(&first));
             prop_assert_eq!(both == swapped, format!("{first}{second}") == format!("{second}{first}"));
         }
     }
 
     #[test]
     fn equal_lengths_of_different_bytes_differ() {
-        assert_ne!(Digest::of("\0"), Digest::of("\0\0"));
-        assert_ne!(Digest::of("ab"), Digest::of("ba"));
-        assert!(Digest::of("").is_empty());
+        assert_ne!(Digest::of_text("\0"), Digest::of_text("\0\0"));
+        assert_ne!(Digest::of_text("ab"), Digest::of_text("ba"));
+        assert!(Digest::of_text("").is_empty());
     }
 }

@@ -11,7 +11,7 @@ use trace::MonoNs;
 use trace::event::{Event, Missed, MissedCause, What};
 
 use super::Unreadable;
-use super::fields::{Choices, Text, len};
+use super::fields::{BorrowedText, Choices, count_items};
 use super::text::ChoiceText;
 
 /// Longest accepted rid in bytes; the same as on the ZMQ side.
@@ -44,25 +44,25 @@ pub enum ResponseElement<'a> {
 pub type Emit<'e> = dyn FnMut(ResponseElement<'_>) + 'e;
 
 /// Destination of the events that occur at one time.
-pub(super) struct Sink<'s> {
+pub(super) struct EventSink<'s> {
     pub(super) at: MonoNs,
     pub(super) events: &'s mut dyn FnMut(&Event<'_>),
 }
 
-impl Sink<'_> {
+impl EventSink<'_> {
     pub(super) fn emit(&mut self, what: What<'_>) {
         (self.events)(&Event { at: self.at, what });
     }
 
     /// Reports that an event of a response was missed.
-    pub(super) fn missed(&mut self) {
+    pub(super) fn report_missed_event(&mut self) {
         self.emit(What::Missed(Missed { hop: None, count: 1, cause: MissedCause::Unframed }));
     }
 }
 
 /// Kind of endpoint that an event belongs to, detected from its form.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Form {
+pub enum ResponseForm {
     /// `/generate`: `meta_info`, with token ids or with the whole text so far.
     #[default]
     Generate,
@@ -81,7 +81,7 @@ pub struct Completion<'a> {
     /// index of the choice if that is not 0.
     pub rid: Cow<'a, str>,
     /// Kind of endpoint.
-    pub form: Form,
+    pub form: ResponseForm,
     /// Number of token ids in the event; `None` when it carries text only.
     pub tokens: Option<u32>,
     /// Cumulative token count stated in the event, if any.
@@ -103,31 +103,31 @@ pub struct Completion<'a> {
 }
 
 #[derive(Deserialize)]
-struct Body<'a> {
+struct ResponseJson<'a> {
     #[serde(borrow, default)]
-    id: Option<Text<'a>>,
+    id: Option<BorrowedText<'a>>,
     #[serde(default)]
     output_ids: Option<Vec<IgnoredAny>>,
     /// Name of `output_ids` up to 0.4.3.
     #[serde(default)]
     token_ids: Option<Vec<IgnoredAny>>,
     #[serde(borrow, default)]
-    meta_info: Option<Meta<'a>>,
+    meta_info: Option<MetaInfo<'a>>,
     #[serde(borrow, default)]
     choices: Option<Choices<'a>>,
     /// In the first event of a stream: a list if the events will list the ids of their tokens.
     #[serde(default)]
     prompt_token_ids: Option<Vec<IgnoredAny>>,
     #[serde(default)]
-    usage: Option<Usage>,
+    usage: Option<CompletionUsage>,
     #[serde(default)]
     error: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
-struct Meta<'a> {
+struct MetaInfo<'a> {
     #[serde(borrow, default)]
-    id: Option<Text<'a>>,
+    id: Option<BorrowedText<'a>>,
     #[serde(default)]
     completion_tokens: Option<u32>,
     #[serde(default)]
@@ -135,17 +135,17 @@ struct Meta<'a> {
 }
 
 #[derive(Deserialize)]
-struct Usage {
+struct CompletionUsage {
     #[serde(default)]
     completion_tokens: Option<u32>,
 }
 
-impl<'a> Body<'a> {
-    fn completion(self) -> Option<Completion<'a>> {
+impl<'a> ResponseJson<'a> {
+    fn into_completion(self) -> Option<Completion<'a>> {
         let completion = if let Some(meta) = self.meta_info {
             Completion {
                 rid: meta.id?.0,
-                tokens: self.output_ids.or(self.token_ids).as_deref().map(len),
+                tokens: self.output_ids.or(self.token_ids).as_deref().map(count_items),
                 stated: meta.completion_tokens,
                 finished: meta.finish_reason.is_some(),
                 ..Completion::default()
@@ -158,7 +158,7 @@ impl<'a> Body<'a> {
             let only = choices.len == 1;
             Completion {
                 rid: self.id?.0,
-                form: Form::OpenAi,
+                form: ResponseForm::OpenAi,
                 // A final event with the usage alone lists none, nor does the first one of a chat, which names the role.
                 tokens: match choices.len {
                     0 => Some(0),
@@ -191,9 +191,9 @@ pub(super) fn parse_event(json: &[u8]) -> Option<ResponseElement<'_>> {
     if json.trim_ascii_start().first() != Some(&b'{') {
         return None;
     }
-    let Ok(body) = serde_json::from_slice::<Body<'_>>(json) else { return Some(ResponseElement::Undecoded) };
+    let Ok(body) = serde_json::from_slice::<ResponseJson<'_>>(json) else { return Some(ResponseElement::Undecoded) };
     let failed = body.error.is_some().then_some(ResponseElement::Failed);
-    body.completion().map(ResponseElement::Completion).or(failed)
+    body.into_completion().map(ResponseElement::Completion).or(failed)
 }
 
 /// Parses the body of a response that does not stream: one object, or a list of objects for a batch. JSON responses are of many kinds, so other
@@ -202,9 +202,9 @@ pub(super) fn parse_body(json: &[u8], emit: &mut Emit<'_>) {
     let bodies = match json.trim_ascii_start().first() {
         Some(b'[') => serde_json::from_slice(json).unwrap_or_default(),
         Some(b'{') => serde_json::from_slice(json).into_iter().collect(),
-        _ => Vec::<Body<'_>>::new(),
+        _ => Vec::<ResponseJson<'_>>::new(),
     };
-    for completion in bodies.into_iter().filter_map(Body::completion) {
+    for completion in bodies.into_iter().filter_map(ResponseJson::into_completion) {
         emit(ResponseElement::Completion(Completion { whole: true, ..completion }));
     }
 }
@@ -229,11 +229,11 @@ mod tests {
         let chunk = br#"{"id":"a-1","object":"chat.completion.chunk","choices":[{"index":0,"delta":{"content":"x"},"finish_reason":"stop"}],"usage":null}"#;
         let usage = br#"{"id":"a-1","object":"text_completion","choices":[],"usage":{"prompt_tokens":1,"completion_tokens":9}}"#;
         for (json, form, tokens, stated, finished) in [
-            (&generate[..], Form::Generate, Some(3), Some(7), false),
-            (old, Form::Generate, Some(0), Some(0), true),
-            (text, Form::Generate, None, Some(4), false),
-            (chunk, Form::OpenAi, None, None, true),
-            (usage, Form::OpenAi, Some(0), Some(9), false),
+            (&generate[..], ResponseForm::Generate, Some(3), Some(7), false),
+            (old, ResponseForm::Generate, Some(0), Some(0), true),
+            (text, ResponseForm::Generate, None, Some(4), false),
+            (chunk, ResponseForm::OpenAi, None, None, true),
+            (usage, ResponseForm::OpenAi, Some(0), Some(9), false),
         ] {
             let found = completion(json);
             assert_eq!((found.form, found.tokens, found.stated, found.finished), (form, tokens, stated, finished));

@@ -14,21 +14,21 @@ use super::text::ChoiceText;
 /// A string, borrowed from the input if it contains no escapes.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(transparent)]
-pub struct Text<'a>(#[serde(borrow)] pub Cow<'a, str>);
+pub struct BorrowedText<'a>(#[serde(borrow)] pub Cow<'a, str>);
 
 /// Length of a list whose items are skipped, which allocates nothing.
-pub(super) fn len(items: &[IgnoredAny]) -> u32 {
+pub(super) fn count_items(items: &[IgnoredAny]) -> u32 {
     items.len() as u32
 }
 
 /// Folds the items of a list, of which none is kept.
-pub(super) fn fold<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
+pub(super) fn fold_list<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
     list: D,
     first: A,
     add: impl Fn(A, T) -> A,
 ) -> Result<A, D::Error> {
-    struct List<A, T, F>(A, F, PhantomData<T>);
-    impl<'de, A, T: Deserialize<'de>, F: Fn(A, T) -> A> Visitor<'de> for List<A, T, F> {
+    struct ListVisitor<A, T, F>(A, F, PhantomData<T>);
+    impl<'de, A, T: Deserialize<'de>, F: Fn(A, T) -> A> Visitor<'de> for ListVisitor<A, T, F> {
         type Value = A;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -43,7 +43,7 @@ pub(super) fn fold<'de, D: Deserializer<'de>, T: Deserialize<'de>, A>(
             Ok(sum)
         }
     }
-    list.deserialize_seq(List(first, add, PhantomData))
+    list.deserialize_seq(ListVisitor(first, add, PhantomData))
 }
 
 /// The choices of an answer.
@@ -76,27 +76,27 @@ struct Choice<'a> {
     text: Option<Outline>,
     /// Part of a chat's message.
     #[serde(borrow, default)]
-    delta: Option<Message<'a>>,
+    delta: Option<ChatMessage<'a>>,
     /// Message of a chat that does not stream.
     #[serde(borrow, default)]
-    message: Option<Message<'a>>,
+    message: Option<ChatMessage<'a>>,
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Choices<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        fold(deserializer, Self::default(), |choices, choice: Choice<'a>| Self {
+        fold_list(deserializer, Self::default(), |choices, choice: Choice<'a>| Self {
             finished: choices.finished || choice.finish_reason.is_some(),
             len: choices.len.saturating_add(1),
             index: choice.index,
-            tokens: choice.token_ids.as_deref().map(len),
-            logprobs: choice.logprobs.generated(),
-            text: choice.text(),
+            tokens: choice.token_ids.as_deref().map(count_items),
+            logprobs: choice.logprobs.generated_tokens(),
+            text: choice.choice_text(),
         })
     }
 }
 
 impl<'a> Choice<'a> {
-    fn text(&self) -> ChoiceText<'a> {
+    fn choice_text(&self) -> ChoiceText<'a> {
         let message = self.delta.or(self.message).unwrap_or_default();
         let content = self.text.unwrap_or(message.content);
         ChoiceText {
@@ -111,7 +111,7 @@ impl<'a> Choice<'a> {
 
 /// A message of a chat, or a part of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Message<'a> {
+struct ChatMessage<'a> {
     content: Outline,
     reasoning: Outline,
     /// Whether other fields, apart from the role, contain anything.
@@ -120,19 +120,19 @@ struct Message<'a> {
     tool_calls: &'a str,
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Message<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for ChatMessage<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Fields;
-        impl<'de> Visitor<'de> for Fields {
-            type Value = Message<'de>;
+        struct MessageVisitor;
+        impl<'de> Visitor<'de> for MessageVisitor {
+            type Value = ChatMessage<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a message")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Message<'de>, A::Error> {
-                let mut message = Message::default();
-                while let Some(Text(name)) = fields.next_key::<Text<'_>>()? {
+            fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<ChatMessage<'de>, A::Error> {
+                let mut message = ChatMessage::default();
+                while let Some(BorrowedText(name)) = fields.next_key::<BorrowedText<'_>>()? {
                     if name == "tool_calls" {
                         let json = fields.next_value::<&RawValue>()?.get();
                         let blank = json == "null" || json.trim_matches(['[', ']', ' ', '\n', '\r', '\t']).is_empty();
@@ -151,7 +151,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Message<'a> {
                 Ok(message)
             }
         }
-        deserializer.deserialize_map(Fields)
+        deserializer.deserialize_map(MessageVisitor)
     }
 }
 
@@ -171,7 +171,7 @@ struct Outline {
 impl Outline {
     /// Number of generated tokens in log probabilities, which have an entry for each. `None` if they also cover the prompt (`echo`), whose
     /// first token has no log probability.
-    fn generated(self) -> Option<u32> {
+    fn generated_tokens(self) -> Option<u32> {
         self.len.filter(|_| !self.nulls)
     }
 
@@ -191,8 +191,8 @@ macro_rules! filled {
 
 impl<'de> Deserialize<'de> for Outline {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any;
-        impl<'de> Visitor<'de> for Any {
+        struct OutlineVisitor;
+        impl<'de> Visitor<'de> for OutlineVisitor {
             type Value = Outline;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -206,7 +206,7 @@ impl<'de> Deserialize<'de> for Outline {
             filled! { visit_bool: bool, visit_i64: i64, visit_u64: u64, visit_f64: f64 }
 
             fn visit_str<E>(self, text: &str) -> Result<Outline, E> {
-                Ok(Outline { filled: !text.is_empty(), digest: Digest::of(text), ..Outline::default() })
+                Ok(Outline { filled: !text.is_empty(), digest: Digest::of_text(text), ..Outline::default() })
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Outline, A::Error> {
@@ -220,7 +220,7 @@ impl<'de> Deserialize<'de> for Outline {
 
             fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Outline, A::Error> {
                 let mut outline = Outline::default();
-                while let Some((Text(name), value)) = fields.next_entry::<Text<'_>, Outline>()? {
+                while let Some((BorrowedText(name), value)) = fields.next_entry::<BorrowedText<'_>, Outline>()? {
                     outline.filled |= value.filled;
                     match &*name {
                         "content" | "tokens" => outline.len = value.len,
@@ -231,7 +231,7 @@ impl<'de> Deserialize<'de> for Outline {
                 Ok(outline)
             }
         }
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_any(OutlineVisitor)
     }
 }
 
@@ -274,7 +274,7 @@ mod tests {
         #[test]
         fn json_escapes_do_not_change_the_digest(text in ".*") {
             let json = serde_json::json!([{ "text": text }]).to_string();
-            prop_assert_eq!(choices(&json).text.content, Digest::of(&text));
+            prop_assert_eq!(choices(&json).text.content, Digest::of_text(&text));
         }
     }
 

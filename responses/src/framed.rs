@@ -1,12 +1,12 @@
 //! Reassembly of messages behind prefixes that state their lengths.
 
 use super::Unreadable;
-use super::buffer::Buffer;
+use super::buffer::BoundedBuffer;
 
 /// The incomplete message of a connection, or the rest of one that is skipped. `N` is the length of a prefix.
 #[derive(Debug, Default)]
 pub struct Framed<const N: usize> {
-    buffer: Buffer,
+    buffer: BoundedBuffer,
     /// The message in `buffer` was returned.
     returned: bool,
     skip: u64,
@@ -18,13 +18,13 @@ pub type Found<'a, const N: usize> = Option<(&'a [u8; N], &'a [u8])>;
 impl<const N: usize> Framed<N> {
     /// Removes the next message from `input`; `None` if it is incomplete. A message that is complete within `input` is not copied. One of more
     /// than `limit` bytes behind its prefix, or without space in memory, is skipped. `length`: number of these bytes.
-    pub fn next<'a, 'i: 'a>(
+    pub fn next_message<'a, 'i: 'a>(
         &'a mut self,
         input: &mut &'i [u8],
         limit: usize,
         length: impl Fn(&[u8; N]) -> Result<u64, Unreadable>,
     ) -> Result<Option<Found<'a, N>>, Unreadable> {
-        take(input, &mut self.skip);
+        take_bytes(input, &mut self.skip);
         if std::mem::take(&mut self.returned) {
             self.buffer.clear();
         }
@@ -69,7 +69,7 @@ impl<const N: usize> Framed<N> {
 }
 
 /// Removes and returns up to `left` bytes of `input`, and subtracts their number from `left`.
-pub fn take<'a>(input: &mut &'a [u8], left: &mut u64) -> &'a [u8] {
+pub fn take_bytes<'a>(input: &mut &'a [u8], left: &mut u64) -> &'a [u8] {
     let (taken, rest) = input.split_at(input.len().min(usize::try_from(*left).unwrap_or(usize::MAX)));
     *input = rest;
     *left -= taken.len() as u64;

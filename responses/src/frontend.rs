@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 use trace::MonoNs;
 use trace::event::{FrontendWait, What};
 
-use super::event::{Completion, Form, ResponseElement, Sink};
+use super::event::{Completion, EventSink, ResponseElement, ResponseForm};
 use super::{Unreadable, count};
 
 /// Maximum number of half-joined responses: one side has ended, the other has not.
@@ -74,7 +74,7 @@ pub(super) struct Writes {
 }
 
 impl Writes {
-    pub(super) fn begin() -> Self {
+    pub(super) fn observed_from_start() -> Self {
         Self { whole: true, ..Self::default() }
     }
 
@@ -90,7 +90,7 @@ impl Writes {
         }
         self.parts = self.parts.saturating_add(1);
         self.tokens |= completion.tokens != Some(0);
-        let is_other_choice = completion.form == Form::WorkerStream && completion.rid.contains('#');
+        let is_other_choice = completion.form == ResponseForm::WorkerStream && completion.rid.contains('#');
         self.several_choices |= completion.choice > 0 || completion.text.elsewhere || is_other_choice;
     }
 
@@ -103,7 +103,7 @@ impl Writes {
 
 /// Responses that a frontend writes on one connection, one after the other.
 #[derive(Debug, Default)]
-pub(super) struct FrontendResponse {
+pub(super) struct TimedResponse {
     /// The request's id without the endpoint's prefix; empty until an event shows it.
     id: String,
     pub(super) writes: Writes,
@@ -112,20 +112,20 @@ pub(super) struct FrontendResponse {
     multiplexed: bool,
 }
 
-impl FrontendResponse {
+impl TimedResponse {
     /// Records the next element of the connection.
     pub(super) fn record_element(
         &mut self,
         stream: u32,
         element: &ResponseElement<'_>,
         waits: &mut Frontends,
-        sink: &mut Sink<'_>,
+        sink: &mut EventSink<'_>,
     ) {
         match element {
             _ if self.multiplexed => {}
             _ if stream > 0 => {
                 self.multiplexed = true;
-                waits.unknown(UnknownWait::Http2);
+                waits.count_unknown(UnknownWait::Http2);
             }
             ResponseElement::Began => {
                 // A write that was not accepted in full may be the beginning of this response.
@@ -133,9 +133,9 @@ impl FrontendResponse {
                 let Writes { short_write, short_write_before_first, .. } = before;
                 self.id.clear();
                 self.begun = true;
-                self.writes = Writes { short_write, short_write_before_first, ..Writes::begin() };
+                self.writes = Writes { short_write, short_write_before_first, ..Writes::observed_from_start() };
             }
-            ResponseElement::Completion(completion) if completion.form == Form::OpenAi => {
+            ResponseElement::Completion(completion) if completion.form == ResponseForm::OpenAi => {
                 let id = without_prefix(&completion.rid);
                 if self.id.is_empty() && id.len() <= LONGEST_ID {
                     self.id.push_str(id);
@@ -143,14 +143,16 @@ impl FrontendResponse {
                 self.writes.record_event(sink.at, completion);
             }
             ResponseElement::Undecoded => self.writes.whole = false,
-            ResponseElement::Ended => self.end(waits, sink),
-            ResponseElement::Unreadable(why) if why.hides_responses() => waits.unknown(UnknownWait::Unreadable(*why)),
+            ResponseElement::Ended => self.end_response(waits, sink),
+            ResponseElement::Unreadable(why) if why.hides_responses() => {
+                waits.count_unknown(UnknownWait::Unreadable(*why))
+            }
             _ => {}
         }
     }
 
     /// Ends the response, if one is in progress.
-    pub(super) fn end(&mut self, waits: &mut Frontends, sink: &mut Sink<'_>) {
+    pub(super) fn end_response(&mut self, waits: &mut Frontends, sink: &mut EventSink<'_>) {
         if !self.id.is_empty() {
             waits.frontend_ended(&self.id, self.writes, sink);
         }
@@ -199,48 +201,48 @@ enum Ended {
 
 impl Frontends {
     /// Records the end of a worker's stream. `id` is the frontend's id of the request, `rid` the engine's.
-    pub(super) fn worker_ended(&mut self, id: Option<&str>, rid: &str, writes: Writes, sink: &mut Sink<'_>) {
+    pub(super) fn worker_ended(&mut self, id: Option<&str>, rid: &str, writes: Writes, sink: &mut EventSink<'_>) {
         self.streams += 1;
         self.latest = self.latest.max(sink.at);
         if !self.observed {
             return;
         }
         let Some(id) = id.filter(|id| id.len() <= LONGEST_ID) else {
-            return self.unknown(UnknownWait::Unnamed);
+            return self.count_unknown(UnknownWait::Unnamed);
         };
         match self.waiting.remove(id).map(|(_, ended)| ended) {
-            Some(Ended::Frontend(frontend)) => self.join(rid, (&writes, &frontend), sink),
-            Some(Ended::Worker { .. } | Ended::Workers) => self.keep(sink.at, id, Ended::Workers),
+            Some(Ended::Frontend(frontend)) => self.join_sides(rid, (&writes, &frontend), sink),
+            Some(Ended::Worker { .. } | Ended::Workers) => self.keep_ended(sink.at, id, Ended::Workers),
             None => {
                 let rid = rid.to_owned();
-                self.keep(sink.at, id, Ended::Worker { rid, writes });
+                self.keep_ended(sink.at, id, Ended::Worker { rid, writes });
             }
         }
     }
 
-    fn frontend_ended(&mut self, id: &str, writes: Writes, sink: &mut Sink<'_>) {
+    fn frontend_ended(&mut self, id: &str, writes: Writes, sink: &mut EventSink<'_>) {
         match self.waiting.remove(id).map(|(_, ended)| ended) {
-            Some(Ended::Worker { rid, writes: worker }) => self.join(&rid, (&worker, &writes), sink),
-            Some(Ended::Workers) => self.unknown(UnknownWait::OtherWorker),
-            Some(Ended::Frontend(_)) | None => self.keep(sink.at, id, Ended::Frontend(writes)),
+            Some(Ended::Worker { rid, writes: worker }) => self.join_sides(&rid, (&worker, &writes), sink),
+            Some(Ended::Workers) => self.count_unknown(UnknownWait::OtherWorker),
+            Some(Ended::Frontend(_)) | None => self.keep_ended(sink.at, id, Ended::Frontend(writes)),
         }
     }
 
-    fn keep(&mut self, at: MonoNs, id: &str, ended: Ended) {
+    fn keep_ended(&mut self, at: MonoNs, id: &str, ended: Ended) {
         if self.order.len() == MAX_WAITING
             && let Some(oldest) = self.order.pop_front()
             // The responses of other workers are not expected here.
             && let Some((_, Ended::Worker { .. } | Ended::Workers)) = self.waiting.remove(&oldest)
         {
-            self.unknown(UnknownWait::NoResponse);
+            self.count_unknown(UnknownWait::NoResponse);
         }
         self.waiting.insert(id.to_owned(), (at, ended));
         self.order.push_back(id.to_owned());
     }
 
-    fn join(&mut self, rid: &str, (worker, frontend): (&Writes, &Writes), sink: &mut Sink<'_>) {
-        if let Some(why) = unusable(worker, frontend) {
-            return self.unknown(why);
+    fn join_sides(&mut self, rid: &str, (worker, frontend): (&Writes, &Writes), sink: &mut EventSink<'_>) {
+        if let Some(why) = why_unusable(worker, frontend) {
+            return self.count_unknown(why);
         }
         let between = |from: Option<MonoNs>, to: Option<MonoNs>| Some(to?.since(from?));
         let one_to_one = frontend.parts == worker.parts;
@@ -248,18 +250,18 @@ impl Frontends {
             between(worker.first, frontend.first).filter(|_| one_to_one && !frontend.short_write_before_first);
         let last_token_ns = between(worker.last, frontend.last).filter(|_| !frontend.short_write);
         if frontend.short_write {
-            self.unknown(UnknownWait::SlowClient);
+            self.count_unknown(UnknownWait::SlowClient);
         } else if last_token_ns.is_none() {
-            self.unknown(UnknownWait::EndedEarly);
+            self.count_unknown(UnknownWait::EndedEarly);
         } else if !one_to_one {
-            self.unknown(UnknownWait::HeldBack);
+            self.count_unknown(UnknownWait::HeldBack);
         }
         if first_token_ns.or(last_token_ns).is_some() {
             sink.emit(What::FrontendWait(FrontendWait { rid, first_token_ns, last_token_ns }));
         }
     }
 
-    fn unknown(&mut self, why: UnknownWait) {
+    fn count_unknown(&mut self, why: UnknownWait) {
         count(&mut self.unknown, why, 1);
     }
 
@@ -279,7 +281,7 @@ impl Frontends {
 }
 
 /// Reason why the two sides do not belong together.
-fn unusable(worker: &Writes, frontend: &Writes) -> Option<UnknownWait> {
+fn why_unusable(worker: &Writes, frontend: &Writes) -> Option<UnknownWait> {
     if !(worker.whole && frontend.whole) {
         Some(UnknownWait::Partial)
     } else if worker.several_choices || frontend.several_choices {

@@ -1,10 +1,10 @@
 //! Parser for HTTP/1.x responses in the bytes that a server writes: heads and bodies, several per connection.
 
 use super::body_parser::BodyParser;
-use super::chunked::Chunked;
+use super::chunked::ChunkedDecoder;
 use super::event::{Emit, ResponseElement};
-use super::framed::take;
-use super::sse::Events;
+use super::framed::take_bytes;
+use super::sse::EventParser;
 use super::{Limits, Unreadable};
 
 /// Maximum number of headers in one response.
@@ -14,7 +14,7 @@ const MAX_HEADERS: usize = 64;
 #[derive(Debug)]
 pub(super) struct HttpParser {
     limits: Limits,
-    state: State,
+    state: HttpState,
     /// An incomplete head.
     partial: Vec<u8>,
     body: BodyParser,
@@ -22,9 +22,9 @@ pub(super) struct HttpParser {
 
 /// Part of a response: its head, or a body by its framing.
 #[derive(Clone, Debug)]
-enum State {
+enum HttpState {
     Head,
-    Chunked(Chunked),
+    Chunked(ChunkedDecoder),
     Length {
         left: u64,
         /// Whether any byte of the body was observed.
@@ -36,20 +36,20 @@ enum State {
 impl HttpParser {
     /// Starts at the first byte of a connection.
     pub(super) fn new(limits: Limits) -> Self {
-        Self { limits, state: State::Head, partial: Vec::new(), body: BodyParser::Other }
+        Self { limits, state: HttpState::Head, partial: Vec::new(), body: BodyParser::Other }
     }
 
     /// Starts inside an event stream, at the beginning of a chunk.
     pub(super) fn within_events(limits: Limits) -> Self {
-        let body = BodyParser::Events(Events::default());
-        Self { state: State::Chunked(Chunked::default()), body, ..Self::new(limits) }
+        let body = BodyParser::Events(EventParser::default());
+        Self { state: HttpState::Chunked(ChunkedDecoder::default()), body, ..Self::new(limits) }
     }
 
     /// Processes the end of the connection, which ends a body without a declared length.
     pub(super) fn end_connection(&mut self, emit: &mut Emit<'_>) {
         let is_inside_event = matches!(&self.body, BodyParser::Events(events) if events.is_inside());
-        if matches!(self.state, State::UntilClosed) && !is_inside_event {
-            self.end(emit);
+        if matches!(self.state, HttpState::UntilClosed) && !is_inside_event {
+            self.end_body(emit);
         }
     }
 
@@ -58,39 +58,39 @@ impl HttpParser {
         while !input.is_empty() {
             let Self { limits, state, body, .. } = self;
             let ended = match state {
-                State::Head => {
-                    self.head(&mut input, emit)?;
+                HttpState::Head => {
+                    self.parse_head(&mut input, emit)?;
                     false
                 }
-                State::Chunked(chunked) => chunked.parse(&mut input, |piece| body.parse(piece, limits, emit))?,
+                HttpState::Chunked(chunked) => chunked.parse(&mut input, |piece| body.parse(piece, limits, emit))?,
                 // A response to HEAD announces a body that never follows.
-                State::Length { begun: false, .. } if input.starts_with(b"HTTP/1.") => {
+                HttpState::Length { begun: false, .. } if input.starts_with(b"HTTP/1.") => {
                     *body = BodyParser::Other;
                     true
                 }
-                State::Length { left, begun } => {
+                HttpState::Length { left, begun } => {
                     *begun = true;
-                    body.parse(take(&mut input, left), limits, emit);
+                    body.parse(take_bytes(&mut input, left), limits, emit);
                     *left == 0
                 }
-                State::UntilClosed => {
+                HttpState::UntilClosed => {
                     body.parse(std::mem::take(&mut input), limits, emit);
                     false
                 }
             };
             if ended {
-                self.end(emit);
+                self.end_body(emit);
             }
         }
         Ok(())
     }
 
-    fn end(&mut self, emit: &mut Emit<'_>) {
-        self.state = State::Head;
-        std::mem::take(&mut self.body).end(&self.limits, emit);
+    fn end_body(&mut self, emit: &mut Emit<'_>) {
+        self.state = HttpState::Head;
+        std::mem::take(&mut self.body).end_body(&self.limits, emit);
     }
 
-    fn head(&mut self, input: &mut &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
+    fn parse_head(&mut self, input: &mut &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         let before = self.partial.len();
         let space = self.limits.head_bytes.saturating_sub(before);
         self.partial.extend_from_slice(&input[..input.len().min(space)]);
@@ -114,7 +114,7 @@ impl HttpParser {
         *input = &input[length - before..];
         self.partial.clear();
         let Some((state, body, unreadable)) = body else { return Ok(()) };
-        let is_empty = matches!(state, State::Length { left: 0, .. });
+        let is_empty = matches!(state, HttpState::Length { left: 0, .. });
         self.state = state;
         self.body = body;
         emit(ResponseElement::Began);
@@ -122,26 +122,28 @@ impl HttpParser {
             emit(ResponseElement::Unreadable(why));
         }
         if is_empty {
-            self.end(emit);
+            self.end_body(emit);
         }
         Ok(())
     }
 }
 
 /// The form of a body, as its head declares it, and why a body of interest cannot be read.
-fn declared_body(response: &httparse::Response<'_, '_>) -> (State, BodyParser, Option<Unreadable>) {
+fn declared_body(response: &httparse::Response<'_, '_>) -> (HttpState, BodyParser, Option<Unreadable>) {
     let header = |name: &str| {
         let found = response.headers.iter().rfind(|header| header.name.eq_ignore_ascii_case(name));
         found.map(|header| header.value.trim_ascii())
     };
     let coding = header("transfer-encoding");
     let state = match (coding, header("content-length")) {
-        (Some(coding), _) if coding.to_ascii_lowercase().ends_with(b"chunked") => State::Chunked(Chunked::default()),
+        (Some(coding), _) if coding.to_ascii_lowercase().ends_with(b"chunked") => {
+            HttpState::Chunked(ChunkedDecoder::default())
+        }
         (None, Some(length)) => {
             let length = std::str::from_utf8(length).ok().and_then(|digits| digits.parse().ok());
-            length.map_or(State::UntilClosed, |left| State::Length { left, begun: false })
+            length.map_or(HttpState::UntilClosed, |left| HttpState::Length { left, begun: false })
         }
-        _ => State::UntilClosed,
+        _ => HttpState::UntilClosed,
     };
     let is_compressed = header("content-encoding").is_some_and(|coding| !coding.eq_ignore_ascii_case(b"identity"))
         || coding.is_some_and(|coding| !coding.eq_ignore_ascii_case(b"chunked"));

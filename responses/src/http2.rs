@@ -6,10 +6,10 @@ use std::fmt;
 use loona_hpack::Decoder;
 
 use super::body_parser::BodyParser;
-use super::buffer::Buffer;
+use super::buffer::BoundedBuffer;
 use super::event::ResponseElement;
-use super::grpc::{self, Messages};
-use super::sse::Events;
+use super::grpc::{self, GrpcParser};
+use super::sse::EventParser;
 use super::{Limits, Unreadable};
 
 /// Size of a frame's header: RFC 9113, section 4.1.
@@ -41,22 +41,22 @@ pub(super) struct Http2Parser {
     head: [u8; HEAD],
     known: usize,
     /// The current frame.
-    frame: Option<Head>,
+    frame: Option<FrameHead>,
     /// Number of padding bytes at the end of the current frame; `None` before it is known.
     padding: Option<u32>,
     /// Number of bytes left of the current frame's payload.
     left: u32,
-    fields: Fields,
+    fields: FieldDecoder,
     /// An incomplete block of fields.
-    block: Block,
+    block: FieldBlock,
     /// Open responses by stream. The oldest is evicted: its client may have cancelled it, which is not visible here.
-    streams: BTreeMap<u32, Body>,
+    streams: BTreeMap<u32, StreamBody>,
     /// No byte of the current frame's payload was processed.
     fresh: bool,
 }
 
 #[derive(Debug)]
-enum Body {
+enum StreamBody {
     Known(BodyParser),
     /// The fields of the response are unknown, and so is its content until it shows.
     Unknown {
@@ -68,7 +68,7 @@ enum Body {
 }
 
 #[derive(Debug, Default)]
-struct Block {
+struct FieldBlock {
     stream: u32,
     bytes: Vec<u8>,
     /// Number of bytes to skip before the fields: priorities, or a promised stream.
@@ -78,7 +78,7 @@ struct Block {
     open: bool,
 }
 
-impl Body {
+impl StreamBody {
     fn unknown(whole: bool) -> Self {
         Self::Unknown { whole, start: Vec::new() }
     }
@@ -86,7 +86,7 @@ impl Body {
 
 /// Header of a frame.
 #[derive(Clone, Copy, Debug)]
-struct Head {
+struct FrameHead {
     /// Size of the payload in bytes.
     length: u32,
     kind: u8,
@@ -95,7 +95,7 @@ struct Head {
     stream: u32,
 }
 
-impl Head {
+impl FrameHead {
     fn parse(bytes: &[u8]) -> Option<Self> {
         let [a, b, c, kind, flags, stream @ ..] = bytes.first_chunk::<HEAD>()?;
         Some(Self {
@@ -106,7 +106,7 @@ impl Head {
         })
     }
 
-    fn has(&self, flag: u8) -> bool {
+    fn has_flag(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 
@@ -122,20 +122,20 @@ impl Head {
 }
 
 /// Whether the connection of a server begins with these bytes; `None` if they are too few.
-pub(super) fn begins(bytes: &[u8]) -> Option<bool> {
+pub(super) fn begins_connection(bytes: &[u8]) -> Option<bool> {
     // A SETTINGS frame that acknowledges nothing.
     let expected = [Some(0), None, None, Some(SETTINGS), Some(0), Some(0), Some(0), Some(0), Some(0)];
     let differs = |(byte, expected): (&u8, Option<u8>)| expected.is_some_and(|expected| expected != *byte);
     if bytes.iter().zip(expected).any(differs) {
         return Some(false);
     }
-    Head::parse(bytes).map(|head| head.is_valid())
+    FrameHead::parse(bytes).map(|head| head.is_valid())
 }
 
 /// Whether these bytes, the start of a write, begin with a frame of a response: an event, a gRPC message, or fields before another frame. `None` if they are
 /// too few.
-pub(super) fn continues(bytes: &[u8]) -> Option<bool> {
-    let Some(head) = Head::parse(bytes) else {
+pub(super) fn begins_with_response(bytes: &[u8]) -> Option<bool> {
+    let Some(head) = FrameHead::parse(bytes) else {
         let kind = bytes.get(3).is_none_or(|kind| matches!(*kind, DATA | HEADERS));
         return if bytes.first() == Some(&0) && kind { None } else { Some(false) };
     };
@@ -146,10 +146,11 @@ pub(super) fn continues(bytes: &[u8]) -> Option<bool> {
         DATA if flags == 0 && head.length as usize >= event.len() => match payload.get(..event.len()) {
             Some(start) if start == event => Some(true),
             None if event.starts_with(payload) => None,
-            _ => grpc::begins(payload, Some(head.length)),
+            _ => grpc::begins_with_message(payload, Some(head.length)),
         },
         HEADERS if flags & !PRIORITY == END_HEADERS && head.length <= LONGEST_JOINED => {
-            Head::parse(payload.get(head.length as usize..)?).map(|next| next.kind <= CONTINUATION && next.is_valid())
+            FrameHead::parse(payload.get(head.length as usize..)?)
+                .map(|next| next.kind <= CONTINUATION && next.is_valid())
         }
         _ => Some(false),
     }
@@ -158,7 +159,7 @@ pub(super) fn continues(bytes: &[u8]) -> Option<bool> {
 impl Http2Parser {
     /// `from_start`: the first byte is the first of the connection. Otherwise it is the first of a frame.
     pub(super) fn new(limits: Limits, from_start: bool) -> Self {
-        Self { limits, fields: Fields::new(from_start), ..Self::default() }
+        Self { limits, fields: FieldDecoder::new(from_start), ..Self::default() }
     }
 
     /// Parses the next bytes of the connection. Emits each element with its stream. After an error, no further byte can be read.
@@ -170,8 +171,8 @@ impl Http2Parser {
                 let (piece, rest) = input.split_at(input.len().min(HEAD - self.known));
                 self.head[self.known..][..piece.len()].copy_from_slice(piece);
                 (self.known, input) = (self.known + piece.len(), rest);
-                let Some(head) = Head::parse(&self.head[..self.known]) else { return Ok(()) };
-                self.begin(head).ok_or(Unreadable::Frames)?
+                let Some(head) = FrameHead::parse(&self.head[..self.known]) else { return Ok(()) };
+                self.begin_frame(head).ok_or(Unreadable::Frames)?
             };
             if self.left > 0 {
                 if input.is_empty() {
@@ -179,30 +180,30 @@ impl Http2Parser {
                 }
                 let (piece, rest) = input.split_at(input.len().min(self.left as usize));
                 input = rest;
-                self.payload(head, piece, emit).ok_or(Unreadable::Frames)?;
+                self.parse_payload(head, piece, emit).ok_or(Unreadable::Frames)?;
             }
             if self.left == 0 {
-                self.end(head, emit).ok_or(Unreadable::Frames)?;
+                self.end_frame(head, emit).ok_or(Unreadable::Frames)?;
             }
         }
     }
 
     /// Processes the header of a frame; `None` if it is invalid here.
-    fn begin(&mut self, head: Head) -> Option<Head> {
+    fn begin_frame(&mut self, head: FrameHead) -> Option<FrameHead> {
         // Nothing may interrupt a block of fields.
         let continues = head.kind == CONTINUATION && head.stream == self.block.stream;
         if !head.is_valid() || self.block.open != continues {
             return None;
         }
-        let padded = matches!(head.kind, DATA | HEADERS | PUSH_PROMISE) && head.has(PADDED);
+        let padded = matches!(head.kind, DATA | HEADERS | PUSH_PROMISE) && head.has_flag(PADDED);
         (self.frame, self.known, self.left, self.fresh) = (Some(head), 0, head.length, true);
         self.padding = (!padded).then_some(0);
         if matches!(head.kind, HEADERS | PUSH_PROMISE) {
             let promised = head.kind == PUSH_PROMISE;
             self.block.bytes.clear();
             (self.block.stream, self.block.promised, self.block.open) = (head.stream, promised, true);
-            self.block.ends_stream = !promised && head.has(END_STREAM);
-            self.block.skip = match (promised, head.has(PRIORITY)) {
+            self.block.ends_stream = !promised && head.has_flag(END_STREAM);
+            self.block.skip = match (promised, head.has_flag(PRIORITY)) {
                 (true, _) => 4,
                 (false, true) => 5,
                 (false, false) => 0,
@@ -212,7 +213,7 @@ impl Http2Parser {
     }
 
     /// Processes a piece of the current frame; `None` if the padding exceeds the frame.
-    fn payload(&mut self, head: Head, mut piece: &[u8], emit: &mut EmitOnStream<'_>) -> Option<()> {
+    fn parse_payload(&mut self, head: FrameHead, mut piece: &[u8], emit: &mut EmitOnStream<'_>) -> Option<()> {
         let padding = if let Some(padding) = self.padding {
             padding
         } else {
@@ -225,7 +226,7 @@ impl Http2Parser {
         self.left -= piece.len() as u32;
         let piece = &piece[..piece.len().min(content as usize)];
         match head.kind {
-            DATA => self.data(head, piece, emit),
+            DATA => self.parse_data(head, piece, emit),
             HEADERS | PUSH_PROMISE | CONTINUATION => {
                 let skipped = self.block.skip.min(piece.len());
                 self.block.skip -= skipped;
@@ -238,13 +239,13 @@ impl Http2Parser {
         Some(())
     }
 
-    fn end(&mut self, head: Head, emit: &mut EmitOnStream<'_>) -> Option<()> {
+    fn end_frame(&mut self, head: FrameHead, emit: &mut EmitOnStream<'_>) -> Option<()> {
         self.frame = None;
         // The length of the padding is missing.
         self.padding?;
         match head.kind {
-            DATA if head.has(END_STREAM) => self.ended(head.stream, emit),
-            HEADERS | PUSH_PROMISE | CONTINUATION if head.has(END_HEADERS) => self.response(emit),
+            DATA if head.has_flag(END_STREAM) => self.end_stream(head.stream, emit),
+            HEADERS | PUSH_PROMISE | CONTINUATION if head.has_flag(END_HEADERS) => self.begin_response(emit),
             RST_STREAM if self.streams.remove(&head.stream).is_some() => {
                 emit(head.stream, ResponseElement::Failed);
                 emit(head.stream, ResponseElement::Ended);
@@ -255,50 +256,50 @@ impl Http2Parser {
     }
 
     /// Processes a complete block of fields.
-    fn response(&mut self, emit: &mut EmitOnStream<'_>) {
+    fn begin_response(&mut self, emit: &mut EmitOnStream<'_>) {
         self.block.open = false;
-        let Block { stream, promised, ends_stream, .. } = self.block;
+        let FieldBlock { stream, promised, ends_stream, .. } = self.block;
         let response = if self.block.bytes.len() > self.limits.head_bytes {
-            self.fields.missed();
-            Response::Unknown
+            self.fields.forget_table();
+            ResponseHead::Unknown
         } else {
-            self.fields.read(&self.block.bytes)
+            self.fields.decode_block(&self.block.bytes)
         };
         let (body, unreadable) = match response {
             _ if promised => return,
-            Response::Informational => return,
-            Response::Final(body, unreadable) => (Some(Body::Known(body)), unreadable),
+            ResponseHead::Informational => return,
+            ResponseHead::Final(body, unreadable) => (Some(StreamBody::Known(body)), unreadable),
             // They may be trailers if they end a stream of which nothing was observed.
-            Response::Unknown => ((!ends_stream).then(|| Body::unknown(true)), None),
+            ResponseHead::Unknown => ((!ends_stream).then(|| StreamBody::unknown(true)), None),
         };
         if let Some(body) = body.filter(|_| !self.streams.contains_key(&stream)) {
             emit(stream, ResponseElement::Began);
             if let Some(why) = unreadable {
                 emit(stream, ResponseElement::Unreadable(why));
             }
-            self.open(stream, body);
+            self.open_stream(stream, body);
         }
         if ends_stream {
-            self.ended(stream, emit);
+            self.end_stream(stream, emit);
         }
     }
 
-    fn open(&mut self, stream: u32, body: Body) {
+    fn open_stream(&mut self, stream: u32, body: StreamBody) {
         if self.streams.len() >= self.limits.streams {
             self.streams.pop_first();
         }
         self.streams.insert(stream, body);
     }
 
-    fn data(&mut self, head: Head, piece: &[u8], emit: &mut EmitOnStream<'_>) {
+    fn parse_data(&mut self, head: FrameHead, piece: &[u8], emit: &mut EmitOnStream<'_>) {
         let (stream, fresh) = (head.stream, std::mem::take(&mut self.fresh));
         if !self.streams.contains_key(&stream) {
-            self.open(stream, Body::unknown(false));
+            self.open_stream(stream, StreamBody::unknown(false));
         }
         let Some(body) = self.streams.get_mut(&stream) else { return };
         let (whole, start) = match body {
-            Body::Known(body) => return body.parse(piece, &self.limits, &mut |element| emit(stream, element)),
-            Body::Unknown { whole, start } => (*whole, start),
+            StreamBody::Known(body) => return body.parse(piece, &self.limits, &mut |element| emit(stream, element)),
+            StreamBody::Unknown { whole, start } => (*whole, start),
         };
         if fresh && !whole {
             start.clear();
@@ -308,13 +309,13 @@ impl Http2Parser {
         start.extend_from_slice(piece);
         let events = b"data:";
         // In the middle of a body, only a frame that is one message shows where messages begin.
-        let grpc = grpc::begins(start, (!whole).then_some(head.length));
+        let grpc = grpc::begins_with_message(start, (!whole).then_some(head.length));
         let mut known = match start.first() {
             None => return,
-            _ if start.starts_with(events) => BodyParser::Events(Events::default()),
+            _ if start.starts_with(events) => BodyParser::Events(EventParser::default()),
             _ if events.starts_with(start) || grpc.is_none() => return,
-            _ if grpc == Some(true) => BodyParser::Grpc(Messages::default()),
-            Some(b'{' | b'[') if whole => BodyParser::Json(Buffer::default()),
+            _ if grpc == Some(true) => BodyParser::Grpc(GrpcParser::default()),
+            Some(b'{' | b'[') if whole => BodyParser::Json(BoundedBuffer::default()),
             _ if whole => {
                 emit(stream, ResponseElement::Unreadable(Unreadable::Fields));
                 BodyParser::Other
@@ -322,13 +323,13 @@ impl Http2Parser {
             _ => return start.clear(),
         };
         known.parse(start, &self.limits, &mut |element| emit(stream, element));
-        *body = Body::Known(known);
+        *body = StreamBody::Known(known);
     }
 
-    fn ended(&mut self, stream: u32, emit: &mut EmitOnStream<'_>) {
+    fn end_stream(&mut self, stream: u32, emit: &mut EmitOnStream<'_>) {
         match self.streams.remove(&stream) {
-            Some(Body::Known(body)) => body.end(&self.limits, &mut |element| emit(stream, element)),
-            Some(Body::Unknown { .. }) | None => emit(stream, ResponseElement::Ended),
+            Some(StreamBody::Known(body)) => body.end_body(&self.limits, &mut |element| emit(stream, element)),
+            Some(StreamBody::Unknown { .. }) | None => emit(stream, ResponseElement::Ended),
         }
     }
 }
@@ -337,7 +338,7 @@ impl Http2Parser {
 const MAX_TABLE: usize = 64 << 10;
 
 /// Fields of a response that decide how its body is read.
-enum Response {
+enum ResponseHead {
     /// Another response of the same stream follows.
     Informational,
     /// Parser of the body, and why it cannot be read.
@@ -348,15 +349,15 @@ enum Response {
 
 /// Decoder of one connection's header fields. Their compression refers to earlier ones, so it needs all of them.
 #[derive(Default)]
-struct Fields(Option<Decoder<'static>>);
+struct FieldDecoder(Option<Decoder<'static>>);
 
-impl fmt::Debug for Fields {
+impl fmt::Debug for FieldDecoder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Fields").field(&self.0.is_some()).finish()
+        f.debug_tuple("FieldDecoder").field(&self.0.is_some()).finish()
     }
 }
 
-impl Fields {
+impl FieldDecoder {
     /// `from_start`: every field of the connection will be observed.
     fn new(from_start: bool) -> Self {
         Self(from_start.then(|| {
@@ -367,14 +368,14 @@ impl Fields {
     }
 
     /// Records that a field block was not observed completely.
-    fn missed(&mut self) {
+    fn forget_table(&mut self) {
         self.0 = None;
     }
 
     /// Decompresses a block of fields.
-    fn read(&mut self, block: &[u8]) -> Response {
+    fn decode_block(&mut self, block: &[u8]) -> ResponseHead {
         let Some(decoder) = &mut self.0 else {
-            return Response::Unknown;
+            return ResponseHead::Unknown;
         };
         let (mut kind, mut compressed, mut informational) = (None, false, false);
         let read = decoder.decode_with_cb(block, |name, value| match &*name {
@@ -384,13 +385,13 @@ impl Fields {
             _ => {}
         });
         if read.is_err() {
-            self.missed();
-            return Response::Unknown;
+            self.forget_table();
+            return ResponseHead::Unknown;
         }
         if informational {
-            return Response::Informational;
+            return ResponseHead::Informational;
         }
         let (body, unreadable) = BodyParser::for_content(kind.as_deref(), compressed);
-        Response::Final(body, unreadable)
+        ResponseHead::Final(body, unreadable)
     }
 }

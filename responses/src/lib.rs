@@ -25,11 +25,11 @@ mod server;
 mod sse;
 mod text;
 
-pub use content::Content;
+pub use content::ContentMatcher;
 pub use digest::Digest;
-pub use event::{Completion, Emit, Form, ResponseElement};
-pub use fields::Text;
-pub use framed::{Found, Framed, take};
+pub use event::{Completion, Emit, ResponseElement, ResponseForm};
+pub use fields::BorrowedText;
+pub use framed::{Found, Framed, take_bytes};
 pub use frontend::{Frontends, UnknownWait};
 pub use protocol::{ParseStream, StreamProtocol};
 pub use reader::ResponseReader;

@@ -22,7 +22,7 @@ pub(super) struct Named {
 
 impl Named {
     /// Request id of an event that has the stream's name and the index of a choice.
-    pub(super) fn rename(&self, name: &str) -> Option<Cow<'_, str>> {
+    pub(super) fn request_id(&self, name: &str) -> Option<Cow<'_, str>> {
         let choice = name.strip_prefix(self.subject.as_str())?;
         let id = self.rid.as_ref().unwrap_or(&self.context);
         Some(if choice.is_empty() { Cow::Borrowed(id) } else { Cow::Owned(format!("{id}{choice}")) })
@@ -31,23 +31,23 @@ impl Named {
 
 /// Request ids on the hops by the ids that responses show, for engines whose responses show another id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct ResponseIds(Recent<Choices>);
+pub(super) struct ResponseIds(Recent<ChoiceRequests>);
 
 /// Index of a choice, and the id of its request; `None` if two live requests claim it.
-type Choices = Vec<(u32, Option<String>)>;
+type ChoiceRequests = Vec<(u32, Option<String>)>;
 
 impl ResponseIds {
     /// Records the requests of a frame.
     pub(super) fn record_requests(&mut self, response_id: ReadResponseId, chunks: &[Chunk<'_>]) {
         for chunk in chunks {
             if let Some((id, choice)) = response_id(chunk.rid) {
-                self.keep(id, choice, chunk.rid);
+                self.record_choice(id, choice, chunk.rid);
             }
         }
     }
 
     /// Records that choice `choice` of response `id` carries the output of request `rid`.
-    fn keep(&mut self, id: &str, choice: u32, rid: &str) {
+    fn record_choice(&mut self, id: &str, choice: u32, rid: &str) {
         let Some(choices) = self.0.values.get_mut(id) else {
             self.0.insert(id, vec![(choice, Some(rid.to_owned()))], MAX_WAITING);
             return;
@@ -60,13 +60,13 @@ impl ResponseIds {
     }
 
     /// Request whose output this choice carries.
-    pub(super) fn find(&self, id: &str, choice: u32) -> Option<&str> {
+    pub(super) fn find_request(&self, id: &str, choice: u32) -> Option<&str> {
         let choices = self.0.values.get(id)?;
         choices.iter().find(|(known, _)| *known == choice)?.1.as_deref()
     }
 
     /// Forgets a response that has ended. Later requests may have its id again.
-    pub(super) fn forget(&mut self, id: &str) {
+    pub(super) fn forget_response(&mut self, id: &str) {
         self.0.remove(id);
     }
 }
@@ -78,14 +78,14 @@ mod tests {
     #[test]
     fn a_response_id_of_two_live_requests_names_neither() {
         let mut ids = ResponseIds::default();
-        ids.keep("cmpl-a", 0, "cmpl-a-0-11111111");
-        ids.keep("cmpl-a", 1, "cmpl-a-1-11111111");
-        ids.keep("cmpl-a", 0, "cmpl-a-0-11111111");
-        assert_eq!(ids.find("cmpl-a", 0), Some("cmpl-a-0-11111111"));
-        ids.keep("cmpl-a", 0, "cmpl-a-0-22222222");
-        assert_eq!((ids.find("cmpl-a", 0), ids.find("cmpl-a", 1)), (None, Some("cmpl-a-1-11111111")));
-        ids.forget("cmpl-a");
-        ids.keep("cmpl-a", 0, "cmpl-a-0-22222222");
-        assert_eq!((ids.find("cmpl-a", 0), ids.0.values.len()), (Some("cmpl-a-0-22222222"), 1));
+        ids.record_choice("cmpl-a", 0, "cmpl-a-0-11111111");
+        ids.record_choice("cmpl-a", 1, "cmpl-a-1-11111111");
+        ids.record_choice("cmpl-a", 0, "cmpl-a-0-11111111");
+        assert_eq!(ids.find_request("cmpl-a", 0), Some("cmpl-a-0-11111111"));
+        ids.record_choice("cmpl-a", 0, "cmpl-a-0-22222222");
+        assert_eq!((ids.find_request("cmpl-a", 0), ids.find_request("cmpl-a", 1)), (None, Some("cmpl-a-1-11111111")));
+        ids.forget_response("cmpl-a");
+        ids.record_choice("cmpl-a", 0, "cmpl-a-0-22222222");
+        assert_eq!((ids.find_request("cmpl-a", 0), ids.0.values.len()), (Some("cmpl-a-0-22222222"), 1));
     }
 }

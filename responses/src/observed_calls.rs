@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Deserializer;
 use trace::event::{ToolCallOutcome, ToolCalls, UnjudgedReason};
 
-use super::fields::fold;
+use super::fields::fold_list;
 
 /// Number of tool calls and events, counted without keeping any text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,17 +18,17 @@ pub(super) struct ObservedCalls {
 }
 
 #[derive(Deserialize)]
-struct ResponseElement {
+struct IndexedCall {
     #[serde(default)]
     index: Option<u32>,
 }
 
 impl ObservedCalls {
     /// Counts the `tool_calls` of an event or a body. Those of an unknown form count as the first call.
-    pub(super) fn add(&mut self, json: &str) {
+    pub(super) fn count_calls(&mut self, json: &str) {
         let list = &mut Deserializer::from_str(json);
         // The first and the highest index so far, and the place of the next call.
-        let indices = fold(list, (None, 0_u32), |(found, place): (Option<[u32; 2]>, _), element: ResponseElement| {
+        let indices = fold_list(list, (None, 0_u32), |(found, place): (Option<[u32; 2]>, _), element: IndexedCall| {
             let index = element.index.unwrap_or(place);
             let found = found.map_or([index; 2], |[first, last]| [first, last.max(index)]);
             (Some(found), place.saturating_add(1))
@@ -41,7 +41,7 @@ impl ObservedCalls {
     }
 
     /// Describes the calls as unjudged. `None` without any.
-    pub(super) fn unjudged(self, reason: UnjudgedReason) -> Option<ToolCalls> {
+    pub(super) fn as_unjudged(self, reason: UnjudgedReason) -> Option<ToolCalls> {
         Some(ToolCalls {
             call: self.first?.saturating_add(1),
             calls: self.last.saturating_add(1),
@@ -62,9 +62,9 @@ mod tests {
     fn counted(events: &[&str]) -> Option<[u32; 3]> {
         let mut calls = ObservedCalls::default();
         for json in events {
-            calls.add(json);
+            calls.count_calls(json);
         }
-        let calls = calls.unjudged(UnjudgedReason::Missed)?;
+        let calls = calls.as_unjudged(UnjudgedReason::Missed)?;
         Some([calls.calls, calls.call, calls.events])
     }
 

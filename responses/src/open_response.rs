@@ -5,18 +5,18 @@ use std::borrow::Cow;
 use trace::event::{Answer, AnswerContent, AnswerEnd, AnswerForm, UnjudgedReason, What};
 
 use super::content::StreamTokens;
-use super::event::{Completion, Form, ResponseElement, Sink};
+use super::event::{Completion, EventSink, ResponseElement, ResponseForm};
 use super::frontend::Writes;
 use super::names::Named;
 use super::observed_calls::ObservedCalls;
-use super::server::{listed, text_only};
+use super::server::{delivery_of_text, delivery_of_tokens};
 use super::{Limits, Server};
 
 /// A response in progress.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "independent facts about the response")]
 pub(super) struct OpenResponse {
-    parts: Vec<Part>,
+    parts: Vec<RequestPart>,
     begun: bool,
     /// Whether all of it has been observed so far.
     whole: bool,
@@ -34,7 +34,7 @@ pub(super) struct OpenResponse {
 }
 
 #[derive(Clone, Debug, Default)]
-struct Part {
+struct RequestPart {
     rid: String,
     tokens: u32,
     counted: bool,
@@ -51,13 +51,13 @@ struct Part {
     content: Option<AnswerContent>,
 }
 
-impl Part {
+impl RequestPart {
     /// Counts an event of an HTTP response. `before`: number of its tokens up to the previous event.
     fn count_event(&mut self, completion: &Completion<'_>, before: Option<u32>) {
         let form = match completion.form {
-            Form::OpenAi => AnswerForm::OpenAi,
-            Form::Generate => AnswerForm::Generate,
-            Form::WorkerStream | Form::GrpcText => return,
+            ResponseForm::OpenAi => AnswerForm::OpenAi,
+            ResponseForm::Generate => AnswerForm::Generate,
+            ResponseForm::WorkerStream | ResponseForm::GrpcText => return,
         };
         let first = AnswerContent { form, events: 0, event_tokens_max: None, lacks_end: false };
         let content = self.content.get_or_insert(first);
@@ -96,7 +96,7 @@ impl OpenResponse {
         element: ResponseElement<'_>,
         limits: &Limits,
         server: &mut Server,
-        sink: &mut Sink<'_>,
+        sink: &mut EventSink<'_>,
     ) {
         match element {
             ResponseElement::Began => {
@@ -109,21 +109,21 @@ impl OpenResponse {
                 (self.begun, self.whole, self.plane) = (true, true, true);
                 self.parts.clear();
                 self.name = server.streams.remove(name);
-                self.writes = Writes::begin();
+                self.writes = Writes::observed_from_start();
             }
             ResponseElement::Completion(completion) => self.record_completion(completion, limits, server, sink),
             ResponseElement::Failed => self.end = Some(AnswerEnd::ServerLeft),
             ResponseElement::Undecoded => {
                 self.mark_incomplete();
-                sink.missed();
+                sink.report_missed_event();
             }
             ResponseElement::Done => self.says_end = true,
             ResponseElement::Unread(count) => server.grpc_messages += count,
             ResponseElement::Unreadable(why) => {
                 self.whole = false;
-                server.unreadable(why);
+                server.count_unreadable(why);
             }
-            // Its owner calls [`Self::end`].
+            // Its owner calls [`Self::end_response`].
             ResponseElement::Ended => {}
         }
     }
@@ -134,7 +134,7 @@ impl OpenResponse {
         completion: Completion<'_>,
         limits: &Limits,
         server: &mut Server,
-        sink: &mut Sink<'_>,
+        sink: &mut EventSink<'_>,
     ) {
         self.begun = true;
         // A body is complete by its length.
@@ -145,54 +145,57 @@ impl OpenResponse {
         let mut name = self.name.take();
         // Events reported earlier under another id keep that id.
         if let Some(name) = name.as_mut().filter(|name| self.parts.is_empty() && name.rid.is_none()) {
-            name.rid = server.rid_of(&name.context);
+            name.rid = server.resolve_rid(&name.context);
         }
         let joined = name.as_ref().is_some_and(|name| name.rid.is_some());
         let ids = std::mem::take(&mut server.response_ids);
         // The lifetime of its new id is shorter.
         let mut completion: Completion<'_> = completion;
-        let is_openai = completion.form == Form::OpenAi;
-        let rid = is_openai.then(|| ids.find(&completion.rid, completion.choice)).flatten();
+        let is_openai = completion.form == ResponseForm::OpenAi;
+        let rid = is_openai.then(|| ids.find_request(&completion.rid, completion.choice)).flatten();
         // Events before the first frame were reported under the id that the response shows.
-        if name.is_none() && rid.is_some_and(|rid| self.part(rid).is_none()) && self.part(&completion.rid).is_some() {
+        if name.is_none()
+            && rid.is_some_and(|rid| self.find_part(rid).is_none())
+            && self.find_part(&completion.rid).is_some()
+        {
             self.mark_incomplete();
         }
         let rid = match &name {
-            Some(name) => name.rename(&completion.rid),
+            Some(name) => name.request_id(&completion.rid),
             None => rid.map(|rid| {
-                completion.tokens = self.count(rid, &completion, (limits, server.texts.compares(rid)), sink);
+                completion.tokens = self.count_tokens(rid, &completion, (limits, server.texts.is_compared(rid)), sink);
                 Cow::Borrowed(rid)
             }),
         };
         let shown = rid.map(|rid| std::mem::replace(&mut completion.rid, rid));
-        let by_text = self.carried(&completion, server);
+        let by_text = self.count_by_text(&completion, server);
         completion.tokens = by_text.or(completion.tokens);
-        let delivery = if matches!(completion.form, Form::OpenAi | Form::GrpcText) {
+        let delivery = if matches!(completion.form, ResponseForm::OpenAi | ResponseForm::GrpcText) {
             match completion.tokens {
                 None => {
-                    let begins = self.part(&completion.rid).is_none_or(|part| part.counted);
-                    begins.then(|| text_only(&completion.rid))
+                    let begins = self.find_part(&completion.rid).is_none_or(|part| part.counted);
+                    begins.then(|| delivery_of_text(&completion.rid))
                 }
                 // A role, or the usage alone.
                 Some(0) if !completion.finished => None,
                 Some(tokens) => {
                     server.deliveries += 1;
-                    by_text.is_none().then(|| listed(&completion, tokens))
+                    by_text.is_none().then(|| delivery_of_tokens(&completion, tokens))
                 }
             }
         } else {
-            let before = self.part(&completion.rid).and_then(|part| part.claimed);
-            server.delivery(&completion, before, joined)
+            let before = self.find_part(&completion.rid).and_then(|part| part.claimed);
+            server.delivery_of_ids(&completion, before, joined)
         };
         if let Some(delivery) = delivery {
             sink.emit(What::Delivered(delivery));
         }
         server.report_by_text(&completion.rid, completion.finished, completion.whole, sink);
-        if let Some(part) = self.add(&completion, shown.as_deref(), limits)
-            && completion.form == Form::WorkerStream
+        if let Some(part) = self.add_event(&completion, shown.as_deref(), limits)
+            && completion.form == ResponseForm::WorkerStream
             && !joined
         {
-            server.content.received(&mut part.received, completion.ids);
+            server.content.record_received(&mut part.received, completion.ids);
         }
         drop((completion, shown));
         (server.response_ids, self.name) = (ids, name);
@@ -200,14 +203,14 @@ impl OpenResponse {
 
     /// Number of tokens in an event, for engines that count each event's tokens. Prefers continuous usage to ids, and ids to log
     /// probabilities. `None` if the event has text and no count, or no count while its text is compared.
-    fn count(
+    fn count_tokens(
         &self,
         rid: &str,
         completion: &Completion<'_>,
         (limits, by_text): (&Limits, bool),
-        sink: &mut Sink<'_>,
+        sink: &mut EventSink<'_>,
     ) -> Option<u32> {
-        let part = self.part(rid);
+        let part = self.find_part(rid);
         if part.is_some_and(|part| !part.counted) {
             return None;
         }
@@ -220,7 +223,7 @@ impl OpenResponse {
             (Some(so_far), Some(before)) => so_far.checked_sub(before),
             // The count includes missed events.
             (Some(_), None) if listed.is_none() => {
-                sink.missed();
+                sink.report_missed_event();
                 Some(0)
             }
             // The role at the start of a chat. At the end it may be a token without text, unless earlier events were counted.
@@ -236,54 +239,59 @@ impl OpenResponse {
     }
 
     /// Tokens of an event that counts none, by its text. `None` if they are unknown.
-    fn carried(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
+    fn count_by_text(&self, completion: &Completion<'_>, server: &mut Server) -> Option<u32> {
         let rid = &*completion.rid;
-        let part = self.part(rid);
+        let part = self.find_part(rid);
         let counted = part.is_none_or(|part| part.counted);
         match completion.form {
-            Form::OpenAi if completion.tokens.is_none() && counted => {}
-            Form::OpenAi if completion.tokens == Some(0) && completion.text.is_empty() => return None,
-            Form::OpenAi if !completion.text.completion => {
-                server.texts.collect(rid, &completion.text);
+            ResponseForm::OpenAi if completion.tokens.is_none() && counted => {}
+            ResponseForm::OpenAi if completion.tokens == Some(0) && completion.text.is_empty() => return None,
+            ResponseForm::OpenAi if !completion.text.completion => {
+                server.texts.collect_unmatched(rid, &completion.text);
                 return None;
             }
-            Form::WorkerStream => return None,
-            Form::OpenAi | Form::Generate | Form::GrpcText => {
-                server.texts.doubt(rid);
+            ResponseForm::WorkerStream => return None,
+            ResponseForm::OpenAi | ResponseForm::Generate | ResponseForm::GrpcText => {
+                server.texts.stop_comparison(rid);
                 return None;
             }
         }
         let all_observed = part.map_or(self.whole, |part| part.so_far.is_some());
-        server.texts.carried(rid, &completion.text, completion.finished, all_observed)
+        server.texts.compare_event(rid, &completion.text, completion.finished, all_observed)
     }
 
-    fn part(&self, rid: &str) -> Option<&Part> {
+    fn find_part(&self, rid: &str) -> Option<&RequestPart> {
         self.parts.iter().find(|part| part.rid == rid)
     }
 
     /// Adds an event to its request, whose id the response shows as `shown` if it differs. Returns `None` above the limit of requests.
-    fn add(&mut self, completion: &Completion<'_>, shown: Option<&str>, limits: &Limits) -> Option<&mut Part> {
+    fn add_event(
+        &mut self,
+        completion: &Completion<'_>,
+        shown: Option<&str>,
+        limits: &Limits,
+    ) -> Option<&mut RequestPart> {
         let known = self.parts.iter().position(|part| part.rid == completion.rid);
         let only = known.map_or(self.parts.is_empty(), |_| self.parts.len() == 1);
         let part = match known {
             Some(place) => &mut self.parts[place],
             None if self.parts.len() == limits.requests => return None,
-            None => self.parts.push_mut(Part {
+            None => self.parts.push_mut(RequestPart {
                 rid: completion.rid.to_string(),
                 shown: shown.filter(|shown| completion.rid != **shown).unwrap_or_default().to_owned(),
                 counted: true,
                 so_far: self.whole.then_some(0),
-                ..Part::default()
+                ..RequestPart::default()
             }),
         };
         let new = completion.tokens.unwrap_or(0);
         part.counted &= completion.tokens.is_some();
         if !completion.text.tool_calls.is_empty() {
-            part.calls.add(completion.text.tool_calls);
+            part.calls.count_calls(completion.text.tool_calls);
         }
         // A count equal to the number of ids means that the ids are cumulative. The first event of an incremental response also matches,
         // with the same result.
-        part.tokens = if completion.form != Form::OpenAi && completion.stated == completion.tokens {
+        part.tokens = if completion.form != ResponseForm::OpenAi && completion.stated == completion.tokens {
             new
         } else {
             part.tokens.saturating_add(new)
@@ -293,14 +301,20 @@ impl OpenResponse {
         part.partial |= completion.logprobs.is_some() && stated.is_none() && !completion.text.completion;
         part.so_far = stated.or_else(|| Some(part.so_far?.saturating_add(new)));
         // The final usage of several choices is their sum.
-        if completion.form != Form::OpenAi || only || stated.is_some() {
+        if completion.form != ResponseForm::OpenAi || only || stated.is_some() {
             part.claimed = completion.stated.or(part.claimed);
         }
         Some(part)
     }
 
     /// Ends the response with its last byte or with its connection, and reports an answer for each of its requests.
-    pub(super) fn end(self, end: AnswerEnd, unacknowledged: Option<u64>, server: &mut Server, sink: &mut Sink<'_>) {
+    pub(super) fn end_response(
+        self,
+        end: AnswerEnd,
+        unacknowledged: Option<u64>,
+        server: &mut Server,
+        sink: &mut EventSink<'_>,
+    ) {
         let end = match self.end {
             // The client cancelled a response that was complete.
             Some(AnswerEnd::ClientLeft) if end == AnswerEnd::Whole => end,
@@ -315,42 +329,42 @@ impl OpenResponse {
         for part in &self.parts {
             // The events before the first frame named the response by the id that it shows. Its answer has the request's id.
             if !part.rid.is_empty() && self.parts.iter().any(|other| other.shown == part.rid) {
-                _ = server.texts.forget(&part.rid, false);
+                _ = server.texts.forget_request(&part.rid, false);
                 continue;
             }
             // A matched stream is still remembered under its own name, so that both ids are reported together.
             let found = match (part.claimed, self.plane && !named && self.whole) {
-                (Some(claimed), true) => server.content.join(&part.received, claimed),
+                (Some(claimed), true) => server.content.match_stream(&part.received, claimed),
                 _ => None,
             };
             if self.plane {
                 *(if named || found.is_some() { &mut server.named } else { &mut server.unnamed }) += 1;
             }
             if !part.shown.is_empty() {
-                server.response_ids.forget(&part.shown);
+                server.response_ids.forget_response(&part.shown);
             }
             // The events that finish several choices may all name the last one.
             let ended = part.counted && end == AnswerEnd::Whole;
-            let rest = ended.then(|| server.texts.ended(&part.rid, part.so_far.is_some()));
+            let rest = ended.then(|| server.texts.compare_end(&part.rid, part.so_far.is_some()));
             server.report_by_text(&part.rid, true, false, sink);
-            let (differs, compared) = server.texts.forget(&part.rid, self.whole && end == AnswerEnd::Whole);
+            let (differs, compared) = server.texts.forget_request(&part.rid, self.whole && end == AnswerEnd::Whole);
             let tool_calls = compared.unwrap_or_else(|reason| {
                 let reason = match end {
                     AnswerEnd::ClientLeft | AnswerEnd::ServerLeft => UnjudgedReason::EndedEarly,
                     _ if !self.whole || end == AnswerEnd::Unknown => UnjudgedReason::Missed,
                     _ => reason,
                 };
-                part.calls.unjudged(reason)
+                part.calls.as_unjudged(reason)
             });
             let fewer = part.partial && part.claimed.is_some_and(|claimed| part.tokens < claimed);
             let counted = part.counted && !differs && !fewer;
             if part.counted && differs {
-                sink.emit(What::Delivered(text_only(&part.rid)));
+                sink.emit(What::Delivered(delivery_of_text(&part.rid)));
             }
             if let Some(rid) = &found {
-                server.content.remember(&part.rid, rid);
+                server.content.remember_pair(&part.rid, rid);
             } else if named {
-                server.content.forget(&part.rid);
+                server.content.forget_request(&part.rid);
             }
             let rid = found.as_deref().unwrap_or(&part.rid);
             let answer = Answer {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use memchr::memmem;
 
-use super::chunked::hex;
+use super::chunked::parse_hex;
 use super::event::Emit;
 use super::http2;
 use super::{Limits, Unreadable};
@@ -45,7 +45,7 @@ pub(super) enum Detected {
 }
 
 /// Detects the protocol from the first bytes of a connection or of a write.
-pub(super) fn detect(bytes: &[u8], protocols: &[StreamProtocol]) -> Detected {
+pub(super) fn detect_protocol(bytes: &[u8], protocols: &[StreamProtocol]) -> Detected {
     const REQUESTS: [&[u8]; 6] = [b"GET ", b"POST ", b"PUT ", b"HEAD ", b"DELETE ", b"PRI * HTTP/2"];
     let begins = |word: &[u8]| bytes.iter().zip(word).all(|(a, b)| a == b);
     let short = |needed: usize| bytes.len() < needed;
@@ -58,7 +58,7 @@ pub(super) fn detect(bytes: &[u8], protocols: &[StreamProtocol]) -> Detected {
     if let Some(protocol) = protocols.iter().find(|protocol| (protocol.begins)(bytes) == Some(true)) {
         return Detected::Stream(*protocol);
     }
-    match (http2::begins(bytes), http2::continues(bytes)) {
+    match (http2::begins_connection(bytes), http2::begins_with_response(bytes)) {
         (Some(true), _) => return Detected::Http2 { is_first: true },
         (_, Some(true)) => return Detected::Http2 { is_first: false },
         (None, _) | (_, None) => return Detected::Short,
@@ -86,7 +86,7 @@ pub(super) fn detect(bytes: &[u8], protocols: &[StreamProtocol]) -> Detected {
 /// Offset of the line after a chunk's size line.
 fn size_line(bytes: &[u8]) -> Option<usize> {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_hexdigit()).count();
-    hex(&bytes[..digits])?;
+    parse_hex(&bytes[..digits])?;
     bytes[digits..].starts_with(b"\r\n").then_some(digits + 2)
 }
 

@@ -5,12 +5,12 @@ use std::collections::BTreeMap;
 use trace::MonoNs;
 use trace::event::{AnswerEnd, Event};
 
-use super::event::{ResponseElement, Sink};
-use super::frontend::FrontendResponse;
+use super::event::{EventSink, ResponseElement};
+use super::frontend::TimedResponse;
 use super::http::HttpParser;
 use super::http2::Http2Parser;
 use super::open_response::OpenResponse;
-use super::protocol::{Detected, detect, event_within};
+use super::protocol::{Detected, detect_protocol, event_within};
 use super::{Limits, ParseStream, Server, StreamProtocol, Unreadable};
 
 /// Reader of the bytes that a server writes on one connection. It starts at any point of the connection.
@@ -23,7 +23,7 @@ pub struct ResponseReader {
     skipped_bytes: u64,
     responses: OpenResponses,
     /// The current response of a frontend, whose responses are only timed.
-    frontend: Option<FrontendResponse>,
+    frontend: Option<TimedResponse>,
 }
 
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl ResponseReader {
 
     /// Creates a reader of a frontend's connection. Its responses are no deliveries.
     pub fn of_frontend() -> Self {
-        Self { frontend: Some(FrontendResponse::default()), ..Self::default() }
+        Self { frontend: Some(TimedResponse::default()), ..Self::default() }
     }
 
     /// Also reads these protocols.
@@ -96,7 +96,7 @@ impl ResponseReader {
             Parser::Stream(_) => Parser::Unreadable,
             Parser::Http(_) | Parser::Http2(_) | Parser::Seeking(_) => Parser::default(),
         };
-        self.mark_incomplete(&mut Sink { at, events });
+        self.mark_incomplete(&mut EventSink { at, events });
     }
 
     /// Reads bytes that the kernel has accepted. `begins` marks the start of a write.
@@ -108,15 +108,15 @@ impl ResponseReader {
         server: &mut Server,
         events: &mut dyn FnMut(&Event<'_>),
     ) {
-        let sink = &mut Sink { at, events };
+        let sink = &mut EventSink { at, events };
         let Parser::Seeking(kept) = &mut self.parser else {
             return self.parse_bytes(bytes, server, sink);
         };
         let kept = std::mem::take(kept);
         if kept.is_empty() {
-            self.seek(bytes, begins, server, sink);
+            self.seek_protocol(bytes, begins, server, sink);
         } else {
-            self.seek(&[&kept[..], bytes].concat(), true, server, sink);
+            self.seek_protocol(&[&kept[..], bytes].concat(), true, server, sink);
         }
     }
 
@@ -131,9 +131,9 @@ impl ResponseReader {
         events: &mut dyn FnMut(&Event<'_>),
     ) {
         let Self { limits, parser, responses, frontend, .. } = self;
-        let sink = &mut Sink { at, events };
+        let sink = &mut EventSink { at, events };
         if let Some(response) = frontend {
-            return response.end(&mut server.frontends, sink);
+            return response.end_response(&mut server.frontends, sink);
         }
         if let Parser::Http(parser) = parser
             && end == AnswerEnd::ServerLeft
@@ -143,14 +143,14 @@ impl ResponseReader {
         for (stream, response) in std::mem::take(responses) {
             // A client may have cancelled a stream earlier, which only the server reads.
             let is_known = stream == 0 || end == AnswerEnd::ClientLeft;
-            response.end(if is_known { end } else { AnswerEnd::Unknown }, unacknowledged, server, sink);
+            response.end_response(if is_known { end } else { AnswerEnd::Unknown }, unacknowledged, server, sink);
         }
     }
 
     /// Looks for a readable position, and parses the bytes from there on.
-    fn seek(&mut self, bytes: &[u8], begins: bool, server: &mut Server, sink: &mut Sink<'_>) {
+    fn seek_protocol(&mut self, bytes: &[u8], begins: bool, server: &mut Server, sink: &mut EventSink<'_>) {
         let is_start = begins || self.skipped_bytes == 0;
-        let mut found = if is_start { detect(bytes, self.protocols) } else { Detected::Unknown };
+        let mut found = if is_start { detect_protocol(bytes, self.protocols) } else { Detected::Unknown };
         let mut offset = 0;
         if let Detected::Unknown = found {
             let event = event_within(bytes);
@@ -182,7 +182,7 @@ impl ResponseReader {
         self.parse_bytes(&bytes[offset..], server, sink);
     }
 
-    fn parse_bytes(&mut self, bytes: &[u8], server: &mut Server, sink: &mut Sink<'_>) {
+    fn parse_bytes(&mut self, bytes: &[u8], server: &mut Server, sink: &mut EventSink<'_>) {
         let Self { limits, parser, responses, frontend, .. } = self;
         let mut record = |stream: u32, element: ResponseElement<'_>| match frontend {
             Some(response) => response.record_element(stream, &element, &mut server.frontends, sink),
@@ -203,7 +203,7 @@ impl ResponseReader {
     }
 
     /// Reads no further byte of the connection.
-    fn give_up(&mut self, why: Unreadable, server: &mut Server, sink: &mut Sink<'_>) {
+    fn give_up(&mut self, why: Unreadable, server: &mut Server, sink: &mut EventSink<'_>) {
         self.parser = Parser::Unreadable;
         match &mut self.frontend {
             Some(response) => {
@@ -211,19 +211,19 @@ impl ResponseReader {
             }
             None => {
                 self.responses.values_mut().for_each(OpenResponse::mark_incomplete);
-                server.unreadable(why);
+                server.count_unreadable(why);
             }
         }
     }
 
     /// Reports a gap, which every response in progress may have.
-    fn mark_incomplete(&mut self, sink: &mut Sink<'_>) {
+    fn mark_incomplete(&mut self, sink: &mut EventSink<'_>) {
         if let Some(response) = &mut self.frontend {
             response.writes.whole = false;
             return;
         }
         self.responses.values_mut().for_each(OpenResponse::mark_incomplete);
-        sink.missed();
+        sink.report_missed_event();
     }
 }
 
@@ -234,11 +234,11 @@ fn record_element(
     element: ResponseElement<'_>,
     limits: &Limits,
     server: &mut Server,
-    sink: &mut Sink<'_>,
+    sink: &mut EventSink<'_>,
 ) {
     if let ResponseElement::Ended = element {
         if let Some(response) = responses.remove(&stream) {
-            response.end(AnswerEnd::Whole, None, server, sink);
+            response.end_response(AnswerEnd::Whole, None, server, sink);
         }
         return;
     }
@@ -246,7 +246,7 @@ fn record_element(
         && !responses.contains_key(&stream)
         && let Some((_, oldest)) = responses.pop_first()
     {
-        oldest.end(AnswerEnd::Unknown, None, server, sink);
+        oldest.end_response(AnswerEnd::Unknown, None, server, sink);
     }
     responses.entry(stream).or_default().record_element(element, limits, server, sink);
 }

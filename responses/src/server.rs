@@ -4,8 +4,8 @@ use adapter::decode::ReadResponseId;
 use trace::engine::Mode;
 use trace::event::{Delivery, Frame, Kind, Response, What};
 
-use super::content::Content;
-use super::event::{Completion, Form, Sink};
+use super::content::ContentMatcher;
+use super::event::{Completion, EventSink, ResponseForm};
 use super::frontend::Frontends;
 use super::names::{MAX_WAITING, Named, ResponseIds};
 use super::recent::Recent;
@@ -40,7 +40,7 @@ pub struct Server {
     /// The engine's request ids by the frontends' ids, from the worker's log.
     pub(super) logged_rids: Recent<String>,
     /// Matching of response streams to requests by their tokens.
-    pub content: Content,
+    pub content: ContentMatcher,
     /// Requests of responses that show another id than the hops.
     pub(super) response_ids: ResponseIds,
     /// Waits in frontends, for response streams.
@@ -60,7 +60,7 @@ pub struct Tls {
 
 impl Tls {
     /// Number of connections that hide their responses, because another library encrypts them.
-    fn hidden(self) -> u64 {
+    fn hidden_connections(self) -> u64 {
         if self.plain == 0 { self.encrypted } else { 0 }
     }
 }
@@ -73,7 +73,7 @@ impl Server {
 
     /// Records a frame before its tokens are delivered. `response_id`: for an engine whose responses show other ids than its frames.
     pub fn record_frame(&mut self, frame: &Frame<'_>, response_id: Option<ReadResponseId>) {
-        if !self.content.compares() {
+        if !self.content.is_enabled() {
             self.texts.record_frame(frame);
         }
         if frame.kind != Kind::TokenIds {
@@ -82,13 +82,13 @@ impl Server {
         if let Some(response_id) = response_id {
             self.response_ids.record_requests(response_id, frame.chunks);
         }
-        if self.content.compares() {
+        if self.content.is_enabled() {
             frame.chunks.iter().for_each(|chunk| self.content.record_chunk(chunk));
         }
     }
 
     /// Counts an unreadable connection or body.
-    pub fn unreadable(&mut self, why: Unreadable) {
+    pub fn count_unreadable(&mut self, why: Unreadable) {
         if let (Unreadable::Tls, Some(tls)) = (why, &mut self.tls) {
             tls.encrypted += 1;
             return;
@@ -97,41 +97,44 @@ impl Server {
     }
 
     /// Records a request announced on a request plane: the frontend's id and, if known, the engine's.
-    pub fn announced(&mut self, subject: &str, context: &str, rid: Option<&str>) {
+    pub fn record_announced_stream(&mut self, subject: &str, context: &str, rid: Option<&str>) {
         let named = Named { subject: subject.to_owned(), context: context.to_owned(), rid: rid.map(str::to_owned) };
         self.streams.insert(subject, named, MAX_WAITING);
     }
 
     /// Records the engine's id of the request `context`, from the worker's log. Call this before the request's first token.
-    pub fn submitted(&mut self, context: &str, rid: &str) {
+    pub fn record_logged_rid(&mut self, context: &str, rid: &str) {
         self.logged_rids.insert(context, rid.to_owned(), MAX_WAITING);
     }
 
     /// The engine's id of the request `context`: from the worker's log, or from frames whose ids contain the context.
-    pub(super) fn rid_of(&mut self, context: &str) -> Option<String> {
+    pub(super) fn resolve_rid(&mut self, context: &str) -> Option<String> {
         let logged = self.logged_rids.remove(context);
-        logged.or_else(|| self.response_ids.find(context, 0).map(str::to_owned))
+        logged.or_else(|| self.response_ids.find_request(context, 0).map(str::to_owned))
     }
 
     /// Delivery in an event, where `before` is the count stated in the previous event of the response. Returns `None` if the event has no
     /// token ids or no count, or belongs to a request that cannot be joined to frames.
-    pub(super) fn delivery<'a>(
+    pub(super) fn delivery_of_ids<'a>(
         &mut self,
         completion: &'a Completion<'_>,
         before: Option<u32>,
         joined: bool,
     ) -> Option<Delivery<'a>> {
-        if completion.form == Form::WorkerStream && joined {
+        if completion.form == ResponseForm::WorkerStream && joined {
             self.deliveries += 1;
-            return Some(Delivery { completion_tokens: completion.stated, ..listed(completion, completion.tokens?) });
+            return Some(Delivery {
+                completion_tokens: completion.stated,
+                ..delivery_of_tokens(completion, completion.tokens?)
+            });
         }
-        if completion.form != Form::Generate {
+        if completion.form != ResponseForm::Generate {
             return None;
         }
         let claimed = completion.stated;
         // Up to 0.4.10 an event has either ids or the whole text so far. Whole text always includes earlier tokens.
         let (tokens, shown) = match completion.tokens {
-            Some(tokens) => (tokens, claimed.and_then(|count| shape(tokens, count, before))),
+            Some(tokens) => (tokens, claimed.and_then(|count| mode_shown_by(tokens, count, before))),
             None => (claimed?, Some(Mode::Cumulative)),
         };
         // An engine known to be cumulative stays cumulative, even if one event has too few ids.
@@ -147,19 +150,19 @@ impl Server {
             (Mode::Cumulative, Some(count)) => tokens.min(count),
             _ => tokens,
         };
-        Some(Delivery { mode, completion_tokens: claimed, ..listed(completion, tokens) })
+        Some(Delivery { mode, completion_tokens: claimed, ..delivery_of_tokens(completion, tokens) })
     }
 
     /// Reports deliveries that were counted by their text. `finished`: the last of them finishes the request.
-    pub(super) fn report_by_text(&mut self, rid: &str, finished: bool, whole: bool, sink: &mut Sink<'_>) {
-        let mut ready = self.texts.ready().peekable();
+    pub(super) fn report_by_text(&mut self, rid: &str, finished: bool, whole: bool, sink: &mut EventSink<'_>) {
+        let mut ready = self.texts.take_ready().peekable();
         while let Some(carried) = ready.next() {
             let delivery = Delivery {
                 completion_tokens: Some(carried.completion_tokens),
                 finished: finished && ready.peek().is_none(),
                 response: if whole { Response::Whole } else { Response::Text },
                 without_text: carried.without_text,
-                ..of_new_tokens(rid, carried.tokens)
+                ..delivery_of_new_tokens(rid, carried.tokens)
             };
             sink.emit(What::Delivered(delivery));
         }
@@ -167,7 +170,7 @@ impl Server {
 
     /// Whether deliveries are observable. They are not if all traffic is encrypted or carries text only.
     pub fn shows_deliveries(&self) -> bool {
-        let by_tls = self.tls.is_some_and(|tls| tls.hidden() > 0);
+        let by_tls = self.tls.is_some_and(|tls| tls.hidden_connections() > 0);
         let hidden = self.text_only > 0 || by_tls || self.unreadable.iter().any(|(why, _)| why.hides_responses());
         !hidden || self.deliveries > 0
     }
@@ -185,7 +188,7 @@ impl Server {
                 format!("egress: cannot read the deliveries of {times} connections or responses: {why}{more}")
             })
             .collect();
-        if let Some(hidden) = self.tls.map(Tls::hidden).filter(|hidden| *hidden > 0) {
+        if let Some(hidden) = self.tls.map(Tls::hidden_connections).filter(|hidden| *hidden > 0) {
             degraded.push(format!(
                 "egress: cannot read the deliveries of {hidden} connections: another library than OpenSSL encrypts them"
             ));
@@ -221,25 +224,25 @@ impl Server {
 }
 
 /// Delivery of this number of new tokens in an event of a stream.
-fn of_new_tokens(rid: &str, tokens: u32) -> Delivery<'_> {
+fn delivery_of_new_tokens(rid: &str, tokens: u32) -> Delivery<'_> {
     let (mode, response) = (Mode::Incremental, Response::Streamed);
     Delivery { rid, tokens, mode, completion_tokens: None, finished: false, response, without_text: 0 }
 }
 
 /// Delivery of an event that lists the ids of its new tokens.
-pub(super) fn listed<'a>(completion: &'a Completion<'_>, tokens: u32) -> Delivery<'a> {
+pub(super) fn delivery_of_tokens<'a>(completion: &'a Completion<'_>, tokens: u32) -> Delivery<'a> {
     let response = if completion.whole { Response::Whole } else { Response::Streamed };
-    Delivery { finished: completion.finished, response, ..of_new_tokens(&completion.rid, tokens) }
+    Delivery { finished: completion.finished, response, ..delivery_of_new_tokens(&completion.rid, tokens) }
 }
 
 /// Delivery for the first event of a text-only response.
-pub(super) fn text_only(rid: &str) -> Delivery<'_> {
-    Delivery { mode: Mode::Cumulative, response: Response::Text, ..of_new_tokens(rid, 0) }
+pub(super) fn delivery_of_text(rid: &str) -> Delivery<'_> {
+    Delivery { mode: Mode::Cumulative, response: Response::Text, ..delivery_of_new_tokens(rid, 0) }
 }
 
 /// Output mode shown by an event with `tokens` ids that states `count`, where `before` is the previous count. Returns `None` if both modes
 /// are possible: no ids, or all tokens in one event.
-fn shape(tokens: u32, count: u32, before: Option<u32>) -> Option<Mode> {
+fn mode_shown_by(tokens: u32, count: u32, before: Option<u32>) -> Option<Mode> {
     match before {
         _ if tokens == 0 => None,
         // More ids than new tokens, and more than half of all tokens.
@@ -257,12 +260,21 @@ mod tests {
     fn the_mode_is_inferred_from_token_counts_where_possible() {
         let (new, all) = (Some(Mode::Incremental), Some(Mode::Cumulative));
         // First events: everything at once, or the last of several queued chunks.
-        assert_eq!((shape(1, 1, None), shape(3, 3, None), shape(1, 4, None)), (None, None, new));
+        assert_eq!(
+            (mode_shown_by(1, 1, None), mode_shown_by(3, 3, None), mode_shown_by(1, 4, None)),
+            (None, None, new)
+        );
         // Later events: one more token, several merged chunks, the last of several chunks.
-        assert_eq!((shape(1, 2, Some(1)), shape(3, 9, Some(6)), shape(1, 9, Some(6))), (new, new, new));
+        assert_eq!(
+            (mode_shown_by(1, 2, Some(1)), mode_shown_by(3, 9, Some(6)), mode_shown_by(1, 9, Some(6))),
+            (new, new, new)
+        );
         // All tokens so far; all except those before the request was known; a list that grew before it was written.
-        assert_eq!((shape(9, 9, Some(6)), shape(6, 9, Some(8)), shape(12, 9, Some(8))), (all, all, all));
+        assert_eq!(
+            (mode_shown_by(9, 9, Some(6)), mode_shown_by(6, 9, Some(8)), mode_shown_by(12, 9, Some(8))),
+            (all, all, all)
+        );
         // The repeated id in a synthetic last chunk, and an empty chunk.
-        assert_eq!((shape(1, 9, Some(9)), shape(0, 9, Some(9))), (new, None));
+        assert_eq!((mode_shown_by(1, 9, Some(9)), mode_shown_by(0, 9, Some(9))), (new, None));
     }
 }

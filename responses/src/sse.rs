@@ -2,39 +2,39 @@
 
 use memchr::memchr_iter;
 
-use super::buffer::Buffer;
+use super::buffer::BoundedBuffer;
 
-/// Buffer for incomplete events. Events that are complete within one piece are not copied.
+/// Buffer of an incomplete event. Events that are complete within one piece are not copied.
 #[derive(Debug, Default)]
-pub(super) struct Events {
-    buffer: Buffer,
+pub(super) struct EventParser {
+    buffer: BoundedBuffer,
     /// The current event exceeds a limit and is skipped up to its end.
     skipping: bool,
     joined: Vec<u8>,
 }
 
-impl Events {
+impl EventParser {
     /// Parses a piece of the body. Emits the data of each event, its lines joined. `None` stands for an event that is skipped, because it is
     /// longer than `limit` bytes or memory is short.
     pub(super) fn parse(&mut self, piece: &[u8], limit: usize, mut emit: impl FnMut(Option<&[u8]>)) {
         let mut buffer = std::mem::take(&mut self.buffer);
         if buffer.is_empty() || buffer.extend(piece).is_err() {
             if !buffer.is_empty() {
-                self.skip(&mut emit);
+                self.skip_event(&mut emit);
                 buffer.clear();
             }
-            let used = self.blocks(piece, 0, &mut emit);
+            let used = self.parse_blocks(piece, 0, &mut emit);
             if buffer.extend(&piece[used..]).is_err() {
-                self.skip(&mut emit);
+                self.skip_event(&mut emit);
             }
         } else {
             // A cut can fall anywhere between the two line ends of a blank line.
             let from = (buffer.len() - piece.len()).saturating_sub(2);
-            let used = self.blocks(&buffer, from, &mut emit);
+            let used = self.parse_blocks(&buffer, from, &mut emit);
             buffer.remove_first(used);
         }
         self.buffer = buffer;
-        self.bound(limit, &mut emit);
+        self.skip_oversized(limit, &mut emit);
     }
 
     /// Whether an event is incomplete.
@@ -42,23 +42,23 @@ impl Events {
         self.skipping || !self.buffer.trim_ascii().is_empty()
     }
 
-    fn bound(&mut self, limit: usize, emit: &mut impl FnMut(Option<&[u8]>)) {
+    fn skip_oversized(&mut self, limit: usize, emit: &mut impl FnMut(Option<&[u8]>)) {
         if self.buffer.len() <= limit {
             return;
         }
-        self.skip(emit);
+        self.skip_event(emit);
         self.buffer.remove_first(self.buffer.len().saturating_sub(2));
     }
 
     /// Skips the current event up to its end.
-    fn skip(&mut self, emit: &mut impl FnMut(Option<&[u8]>)) {
+    fn skip_event(&mut self, emit: &mut impl FnMut(Option<&[u8]>)) {
         if !std::mem::replace(&mut self.skipping, true) {
             emit(None);
         }
     }
 
     /// Parses every complete block, and returns the number of bytes they take. The first `from` bytes contain no end of a block.
-    fn blocks(&mut self, bytes: &[u8], from: usize, emit: &mut impl FnMut(Option<&[u8]>)) -> usize {
+    fn parse_blocks(&mut self, bytes: &[u8], from: usize, emit: &mut impl FnMut(Option<&[u8]>)) -> usize {
         let mut start = 0;
         for newline in memchr_iter(b'\n', &bytes[from..]).map(|at| from + at) {
             let after = &bytes[newline + 1..];
@@ -72,15 +72,15 @@ impl Events {
                 continue;
             }
             if !std::mem::take(&mut self.skipping) {
-                self.block(&bytes[start..newline], emit);
+                self.parse_block(&bytes[start..newline], emit);
             }
             start = newline + 1 + blank;
         }
         start
     }
 
-    fn block(&mut self, block: &[u8], emit: &mut impl FnMut(Option<&[u8]>)) {
-        let mut lines = block.split(|byte| *byte == b'\n').filter_map(data);
+    fn parse_block(&mut self, block: &[u8], emit: &mut impl FnMut(Option<&[u8]>)) {
+        let mut lines = block.split(|byte| *byte == b'\n').filter_map(data_value);
         let (Some(first), second) = (lines.next(), lines.next()) else {
             return;
         };
@@ -98,7 +98,7 @@ impl Events {
 }
 
 /// The value of a `data:` line.
-fn data(line: &[u8]) -> Option<&[u8]> {
+fn data_value(line: &[u8]) -> Option<&[u8]> {
     let value = line.strip_prefix(b"data:")?;
     let value = value.strip_prefix(b" ").unwrap_or(value);
     Some(value.strip_suffix(b"\r").unwrap_or(value))
@@ -110,7 +110,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(pieces: &[&[u8]], limit: usize) -> (Vec<String>, usize) {
-        let (mut events, mut found, mut long) = (Events::default(), Vec::new(), 0);
+        let (mut events, mut found, mut long) = (EventParser::default(), Vec::new(), 0);
         for piece in pieces {
             events.parse(piece, limit, |event| match event {
                 Some(data) => found.push(String::from_utf8_lossy(data).into_owned()),

@@ -13,9 +13,9 @@ use std::sync::Arc;
 use trace::HopId;
 use trace::event::{Chunk, Frame, Kind, ToolCalls, UnjudgedReason};
 
+use self::sent_text::{CarriedChunks, Difference, SentText, most_tokens};
 pub use self::sent_text::{Detokenize, TokenStream};
-use self::sent_text::{Difference, Part, SentText, most_tokens};
-use self::tool_calls::Calls;
+use self::tool_calls::ResponseCalls;
 use super::digest::Digest;
 use super::recent::Recent;
 
@@ -53,7 +53,7 @@ impl ChoiceText<'_> {
         self.elsewhere || !self.tool_calls.is_empty()
     }
 
-    fn pieces(self) -> impl Iterator<Item = Digest> {
+    fn non_empty_pieces(self) -> impl Iterator<Item = Digest> {
         [self.reasoning, self.content].into_iter().filter(|piece| !piece.is_empty())
     }
 }
@@ -61,7 +61,7 @@ impl ChoiceText<'_> {
 /// Texts of requests that no response has carried yet.
 #[derive(Clone, Debug, Default)]
 pub struct Texts {
-    requests: Recent<Compared>,
+    requests: Recent<ComparedRequest>,
     /// Number of bytes kept for all requests.
     bytes: usize,
     /// Whether chats contain exactly the text that was sent: no parser moves or removes any. Otherwise missing text is not proven lost.
@@ -74,7 +74,7 @@ pub struct Texts {
     /// Responses whose text is not the text that was sent.
     pub(super) differences: Differences,
     /// Deliveries to report.
-    ready: Vec<Carried>,
+    ready: Vec<CarriedTokens>,
 }
 
 /// Numbers of responses by their first difference from the text that was sent.
@@ -87,7 +87,7 @@ pub(super) struct Differences {
 }
 
 impl Differences {
-    fn add(&mut self, difference: Difference, rid: &str, tokens: u32) {
+    fn count_difference(&mut self, difference: Difference, rid: &str, tokens: u32) {
         self.counts[difference as usize] += 1;
         if difference != Difference::Elsewhere && self.first.is_none() {
             self.first = Some((rid.to_owned(), tokens));
@@ -113,11 +113,11 @@ impl Differences {
 }
 
 #[derive(Clone, Debug)]
-struct Compared {
+struct ComparedRequest {
     /// `None` once a part of it is unknown, such as a missed chunk.
     sent: Option<SentText>,
     /// Deliveries after missing text, until it is clear that the text does not come later.
-    held: Vec<Carried>,
+    held: Vec<CarriedTokens>,
     /// Whether the response had other text.
     differs: bool,
     /// The response since the first difference, after which it is not compared event by event.
@@ -127,14 +127,14 @@ struct Compared {
 /// A response since its first difference from the text that was sent.
 #[derive(Clone, Debug, Default)]
 struct Unmatched {
-    calls: Calls,
+    calls: ResponseCalls,
     /// Bytes of content and reasoning.
     carried: u64,
 }
 
 /// Tokens whose text an event carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Carried {
+pub(super) struct CarriedTokens {
     pub(super) tokens: u32,
     /// Number of tokens up to the last of them.
     pub(super) completion_tokens: u32,
@@ -142,15 +142,15 @@ pub(super) struct Carried {
     pub(super) without_text: u32,
 }
 
-impl Compared {
+impl ComparedRequest {
     /// Number of bytes kept.
-    fn bytes(&self) -> usize {
+    fn kept_bytes(&self) -> usize {
         let calls = self.unmatched.as_ref().map_or(0, |unmatched| unmatched.calls.bytes);
-        self.sent.as_ref().map_or(0, SentText::bytes) + calls
+        self.sent.as_ref().map_or(0, SentText::kept_bytes) + calls
     }
 
     /// Stops the comparison.
-    fn doubt(&mut self) {
+    fn stop_comparison(&mut self) {
         self.held.clear();
         (self.sent, self.unmatched) = (None, None);
     }
@@ -173,11 +173,11 @@ impl Texts {
     }
 
     /// Records that frames were missed. Requests whose chunks have no counts may lack some from here on.
-    pub fn missed(&mut self) {
+    pub fn record_missed_frames(&mut self) {
         for request in self.requests.values.values_mut() {
             if request.sent.as_ref().is_some_and(|sent| !sent.counted) {
-                self.bytes -= request.bytes();
-                request.doubt();
+                self.bytes -= request.kept_bytes();
+                request.stop_comparison();
             }
         }
     }
@@ -187,40 +187,40 @@ impl Texts {
         let detokenizer = self.detokenizer.as_deref();
         if let Some(request) = self.requests.values.get_mut(rid) {
             let Some(sent) = request.sent.as_mut().filter(|sent| sent.hop == hop) else { return };
-            let before = sent.bytes();
-            if sent.add(chunk, detokenizer) {
-                self.bytes += sent.bytes() - before;
+            let before = sent.kept_bytes();
+            if sent.add_chunk(chunk, detokenizer) {
+                self.bytes += sent.kept_bytes() - before;
             } else {
-                self.doubt(rid);
+                self.stop_comparison(rid);
             }
         } else if chunk.completion_tokens.is_none_or(|count| count <= most_tokens(chunk)) {
-            self.insert(SentText::new(hop, chunk), chunk);
+            self.begin_request(SentText::new(hop, chunk), chunk);
         }
         // Otherwise its first chunks were not observed, or its response has ended early.
         while self.bytes > MAX_BYTES && self.requests.values.len() > 1 {
             let evicted = self.requests.remove_oldest();
-            self.evicted(evicted);
+            self.count_evicted(evicted);
         }
     }
 
     /// Begins a request with its first chunk.
-    fn insert(&mut self, mut sent: SentText, chunk: &Chunk<'_>) {
-        let sent = sent.add(chunk, self.detokenizer.as_deref()).then_some(sent);
+    fn begin_request(&mut self, mut sent: SentText, chunk: &Chunk<'_>) {
+        let sent = sent.add_chunk(chunk, self.detokenizer.as_deref()).then_some(sent);
         self.has_text |= sent.is_some();
-        self.bytes += sent.as_ref().map_or(0, SentText::bytes);
-        let request = Compared { sent, held: Vec::new(), differs: false, unmatched: None };
+        self.bytes += sent.as_ref().map_or(0, SentText::kept_bytes);
+        let request = ComparedRequest { sent, held: Vec::new(), differs: false, unmatched: None };
         let evicted = self.requests.insert(chunk.rid, request, MAX_REQUESTS);
-        self.evicted(evicted);
+        self.count_evicted(evicted);
     }
 
     /// Whether the text of this request is compared.
-    pub(super) fn compares(&self, rid: &str) -> bool {
+    pub(super) fn is_compared(&self, rid: &str) -> bool {
         self.requests.values.get(rid).is_some_and(|request| request.by_event().is_some())
     }
 
     /// Compares an event of a response. Returns its number of tokens, or `None` if it is unknown. Text that is missing before an event is lost
-    /// only if `all_observed`: no earlier event of the response was missed. Deliveries to report are in [`Texts::ready`].
-    pub(super) fn carried(
+    /// only if `all_observed`: no earlier event of the response was missed. Deliveries to report are in [`Texts::take_ready`].
+    pub(super) fn compare_event(
         &mut self,
         rid: &str,
         text: &ChoiceText<'_>,
@@ -231,27 +231,27 @@ impl Texts {
         let sent = request.sent.as_mut().filter(|_| request.unmatched.is_none())?;
         if !all_observed && !sent.begins {
             // Neither its first chunk nor the first event is known.
-            self.doubt(rid);
+            self.stop_comparison(rid);
             return None;
         }
         let may_skip = all_observed && sent.begins && (self.exact || text.completion);
-        let (bytes, begin) = (sent.bytes(), sent.carried.tokens);
-        let compared = sent.compare(text, finished, may_skip);
-        self.bytes -= bytes - sent.bytes();
+        let (bytes, begin) = (sent.kept_bytes(), sent.carried.tokens);
+        let compared = sent.compare_event(text, finished, may_skip);
+        self.bytes -= bytes - sent.kept_bytes();
         let completion_tokens = sent.carried.tokens;
-        let Part { tokens, without_text } = match compared {
+        let CarriedChunks { tokens, without_text } = match compared {
             Ok(part) => part,
             Err(difference) => {
                 request.differs = true;
-                self.differences.add(difference, rid, completion_tokens);
-                self.collect(rid, text);
+                self.differences.count_difference(difference, rid, completion_tokens);
+                self.collect_unmatched(rid, text);
                 return None;
             }
         };
         if tokens > 0 || finished {
             let follows_missing_text = begin + tokens < completion_tokens || !request.held.is_empty();
             let deliveries = if follows_missing_text { &mut request.held } else { &mut self.ready };
-            deliveries.push(Carried { tokens, completion_tokens, without_text });
+            deliveries.push(CarriedTokens { tokens, completion_tokens, without_text });
             if finished || sent.counted && request.held.len() > HELD {
                 self.ready.append(&mut request.held);
             }
@@ -260,59 +260,63 @@ impl Texts {
     }
 
     /// Takes the deliveries that can be reported.
-    pub(super) fn ready(&mut self) -> std::vec::Drain<'_, Carried> {
+    pub(super) fn take_ready(&mut self) -> std::vec::Drain<'_, CarriedTokens> {
         self.ready.drain(..)
     }
 
     /// Ends the comparison of a response that ended without an event that finishes it. Returns the number of its last tokens.
-    pub(super) fn ended(&mut self, rid: &str, all_observed: bool) -> Option<u32> {
+    pub(super) fn compare_end(&mut self, rid: &str, all_observed: bool) -> Option<u32> {
         let request = self.requests.values.get(rid)?;
         if request.by_event()?.pending.is_empty() && request.held.is_empty() {
             return None;
         }
-        self.carried(rid, &ChoiceText::default(), true, all_observed)
+        self.compare_event(rid, &ChoiceText::default(), true, all_observed)
     }
 
     /// Stops the comparison by event for a request. Its tool calls are compared with the rest of its text when the response ends.
-    pub(super) fn collect(&mut self, rid: &str, text: &ChoiceText<'_>) {
+    pub(super) fn collect_unmatched(&mut self, rid: &str, text: &ChoiceText<'_>) {
         let Some(request) = self.requests.values.get_mut(rid) else { return };
         request.held.clear();
         if request.sent.is_none() {
             return;
         }
         let unmatched = request.unmatched.get_or_insert_default();
-        unmatched.carried += text.pieces().map(Digest::len).sum::<u64>();
+        unmatched.carried += text.non_empty_pieces().map(Digest::len).sum::<u64>();
         if !text.tool_calls.is_empty() {
             self.bytes -= unmatched.calls.bytes;
-            unmatched.calls.add(text.tool_calls);
+            unmatched.calls.add_event(text.tool_calls);
             self.bytes += unmatched.calls.bytes;
         }
     }
 
     /// Stops the comparison for a request: a part of it is unknown.
-    pub(super) fn doubt(&mut self, rid: &str) {
+    pub(super) fn stop_comparison(&mut self, rid: &str) {
         if let Some(request) = self.requests.values.get_mut(rid) {
-            self.bytes -= request.bytes();
-            request.doubt();
+            self.bytes -= request.kept_bytes();
+            request.stop_comparison();
         }
     }
 
     /// Forgets a request whose response has ended. Returns whether the response had other text, and its tool calls, or why they are unjudged.
     /// `whole`: each of its events was observed.
-    pub(super) fn forget(&mut self, rid: &str, whole: bool) -> (bool, Result<Option<ToolCalls>, UnjudgedReason>) {
+    pub(super) fn forget_request(
+        &mut self,
+        rid: &str,
+        whole: bool,
+    ) -> (bool, Result<Option<ToolCalls>, UnjudgedReason>) {
         let unknown = if self.has_text { UnjudgedReason::Missed } else { UnjudgedReason::NoText };
         let Some(mut request) = self.requests.remove(rid) else {
             return (false, Err(unknown));
         };
-        self.bytes -= request.bytes();
+        self.bytes -= request.kept_bytes();
         let compared = request.sent.as_mut().filter(|sent| whole && sent.begins).zip(request.unmatched);
-        let tool_calls = compared.map(|(sent, unmatched)| sent.judge(&unmatched.calls, unmatched.carried));
+        let tool_calls = compared.map(|(sent, unmatched)| sent.compare_calls(&unmatched.calls, unmatched.carried));
         (request.differs, tool_calls.unwrap_or(Err(unknown)))
     }
 
-    fn evicted(&mut self, evicted: Option<Compared>) {
+    fn count_evicted(&mut self, evicted: Option<ComparedRequest>) {
         if let Some(request) = evicted {
-            self.bytes -= request.bytes();
+            self.bytes -= request.kept_bytes();
             self.evicted += u64::from(request.sent.is_some());
         }
     }

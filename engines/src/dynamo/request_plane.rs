@@ -3,7 +3,7 @@
 
 use adapter::requests::{ParseRequests, RequestIds};
 use memchr::memchr_iter;
-use responses::{Text, take};
+use responses::{BorrowedText, take_bytes};
 use serde::Deserialize;
 
 use super::response_plane::{PREFIX, lengths};
@@ -29,13 +29,13 @@ pub struct Requests {
 #[derive(Deserialize)]
 struct Headers<'a> {
     #[serde(borrow, default)]
-    traceparent: Option<Text<'a>>,
+    traceparent: Option<BorrowedText<'a>>,
 }
 
 #[derive(Deserialize)]
 struct Control<'a> {
     #[serde(borrow)]
-    id: Text<'a>,
+    id: BorrowedText<'a>,
     #[serde(borrow)]
     connection_info: Connection<'a>,
 }
@@ -43,16 +43,16 @@ struct Control<'a> {
 #[derive(Deserialize)]
 struct Connection<'a> {
     #[serde(borrow)]
-    transport: Text<'a>,
+    transport: BorrowedText<'a>,
     /// JSON text inside a JSON string.
     #[serde(borrow)]
-    info: Text<'a>,
+    info: BorrowedText<'a>,
 }
 
 #[derive(Deserialize)]
 struct Info<'a> {
     #[serde(borrow, default)]
-    subject: Option<Text<'a>>,
+    subject: Option<BorrowedText<'a>>,
 }
 
 /// The bytes are not a message.
@@ -83,7 +83,7 @@ impl ParseRequests for Requests {
         self.out_of_sync = false;
         while !input.is_empty() {
             if self.skip > 0 {
-                take(&mut input, &mut self.skip);
+                take_bytes(&mut input, &mut self.skip);
                 continue;
             }
             let mut pending = std::mem::take(&mut self.partial);

@@ -4,7 +4,8 @@
 use std::borrow::Cow;
 
 use responses::{
-    Completion, Emit, Form, Framed, Limits, ParseStream, ResponseElement, StreamProtocol, Text, Unreadable,
+    BorrowedText, Completion, Emit, Framed, Limits, ParseStream, ResponseElement, ResponseForm, StreamProtocol,
+    Unreadable,
 };
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -31,7 +32,7 @@ struct Frames {
 #[derive(Deserialize)]
 struct Handshake<'a> {
     #[serde(borrow)]
-    subject: Text<'a>,
+    subject: BorrowedText<'a>,
 }
 
 #[derive(Deserialize)]
@@ -47,7 +48,7 @@ struct Annotated<'a> {
     #[serde(borrow, default)]
     data: Option<Output<'a>>,
     #[serde(borrow, default)]
-    event: Option<Text<'a>>,
+    event: Option<BorrowedText<'a>>,
 }
 
 #[derive(Deserialize)]
@@ -58,7 +59,7 @@ struct Output<'a> {
     #[serde(default)]
     token_ids: Option<Vec<u32>>,
     #[serde(borrow, default)]
-    text: Option<Text<'a>>,
+    text: Option<BorrowedText<'a>>,
     #[serde(default)]
     finish_reason: Option<IgnoredAny>,
     /// In the last chunk.
@@ -98,7 +99,7 @@ impl ParseStream for Frames {
         };
         let mut framed = std::mem::take(&mut self.framed);
         while !self.ended
-            && let Some(frame) = framed.next(&mut input, self.limits.event_bytes, length)?
+            && let Some(frame) = framed.next_message(&mut input, self.limits.event_bytes, length)?
         {
             match frame {
                 Some((prefix, frame)) => self.frame(prefix, frame, emit),
@@ -166,7 +167,7 @@ impl Output<'_> {
                 0 => Cow::Borrowed(subject),
                 index => Cow::Owned(format!("{subject}#{index}")),
             },
-            form: Form::WorkerStream,
+            form: ResponseForm::WorkerStream,
             tokens: if let Some(ids) = &self.token_ids {
                 Some(ids.len() as u32)
             } else {

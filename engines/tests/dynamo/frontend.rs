@@ -41,7 +41,7 @@ impl Pair {
         let bytes = recording("dynamo/requests", "v1.6.1-frontend");
         Requests::default().parse(&bytes, true, &mut |request| {
             if let Some(subject) = request.subject {
-                pair.server.announced(subject, request.context, request.rid);
+                pair.server.record_announced_stream(subject, request.context, request.rid);
             }
         });
         pair

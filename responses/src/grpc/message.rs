@@ -3,14 +3,14 @@
 //! A message does not name its type, so the type follows from the fields. `GenerateResponse` and `TextGenerateResponse` differ only in field
 //! 1: token ids, or text.
 
-use super::super::event::{Completion, Form};
-use super::super::fields::Text;
+use super::super::event::{Completion, ResponseForm};
+use super::super::fields::BorrowedText;
 
 /// A message by its fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Message<'a> {
+pub(super) enum GrpcMessage<'a> {
     /// `GenerateResponse` or `TextGenerateResponse`.
-    Output(Output<'a>),
+    Output(GrpcOutput<'a>),
     /// `OpenAIStreamChunk`: JSON of an `OpenAI` endpoint. `whole`: the response does not stream.
     Json { json: &'a [u8], whole: bool },
     /// Neither text nor bytes, such as the result of a health check. `last`: the end of a stream.
@@ -21,7 +21,7 @@ pub(super) enum Message<'a> {
 
 /// Output of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Output<'a> {
+pub(super) struct GrpcOutput<'a> {
     /// Field 1: the ids, or text.
     ids: &'a [u8],
     /// `meta_info["id"]`, in JSON.
@@ -36,46 +36,46 @@ pub(super) struct Output<'a> {
     pub(super) whole: bool,
 }
 
-impl<'a> Message<'a> {
+impl<'a> GrpcMessage<'a> {
     pub(super) fn parse(message: &'a [u8]) -> Self {
-        Self::parts(message).unwrap_or(Self::Other)
+        Self::parse_fields(message).unwrap_or(Self::Other)
     }
 
-    fn parts(mut rest: &'a [u8]) -> Option<Self> {
-        let (mut first, mut meta, mut last, mut bytes) = (None, Meta::default(), false, false);
+    fn parse_fields(mut rest: &'a [u8]) -> Option<Self> {
+        let (mut first, mut meta, mut last, mut bytes) = (None, MetaEntries::default(), false, false);
         while !rest.is_empty() {
-            let (number, value) = field(&mut rest)?;
-            bytes |= matches!(value, Value::Bytes(_));
+            let (number, value) = take_field(&mut rest)?;
+            bytes |= matches!(value, FieldValue::Bytes(_));
             match (number, value) {
-                (1, Value::Bytes(value)) if first.is_none() => first = Some(value),
-                (2, Value::Bytes(entry)) => meta.entry(entry)?,
+                (1, FieldValue::Bytes(value)) if first.is_none() => first = Some(value),
+                (2, FieldValue::Bytes(entry)) => meta.record_entry(entry)?,
                 // `finished`: field 3 of `GenerateResponse`, 2 of `OpenAIStreamChunk`.
-                (2 | 3, Value::Number(value)) => last = value != 0,
-                (1, Value::Bytes(_)) => return None,
+                (2 | 3, FieldValue::Number(value)) => last = value != 0,
+                (1, FieldValue::Bytes(_)) => return None,
                 _ => {}
             }
         }
         let ids = first.unwrap_or_default();
         Some(match (meta, ids.trim_ascii_start().first()) {
             _ if !bytes => Self::Empty { last },
-            (Meta { rid: Some(rid), completion_tokens: Some(completion_tokens), finished }, _) => {
-                Self::Output(Output { ids, rid, completion_tokens, finished, last, whole: false })
+            (MetaEntries { rid: Some(rid), completion_tokens: Some(completion_tokens), finished }, _) => {
+                Self::Output(GrpcOutput { ids, rid, completion_tokens, finished, last, whole: false })
             }
-            (Meta { rid: None, .. }, Some(b'{')) => Self::Json { json: ids, whole: last },
+            (MetaEntries { rid: None, .. }, Some(b'{')) => Self::Json { json: ids, whole: last },
             _ => return None,
         })
     }
 }
 
-impl Output<'_> {
+impl GrpcOutput<'_> {
     /// Number of token ids in field 1. `None` if it can only be text.
-    pub(super) fn ids(&self) -> Option<u32> {
+    pub(super) fn count_ids(&self) -> Option<u32> {
         let complete = self.ids.last().is_none_or(|byte| *byte < 0x80);
         let count = self.ids.iter().filter(|byte| **byte < 0x80).count();
         complete.then(|| u32::try_from(count).ok())?
     }
 
-    pub(super) fn is_of(&self, other: &Self) -> bool {
+    pub(super) fn has_same_request(&self, other: &Self) -> bool {
         self.rid == other.rid
     }
 
@@ -85,9 +85,10 @@ impl Output<'_> {
     }
 
     /// The output as an event of `/generate`, of which text has no count. `None` if the request id is invalid.
-    pub(super) fn completion(&self, is_text: bool) -> Option<Completion<'_>> {
-        let Text(rid) = serde_json::from_slice(self.rid).ok()?;
-        let (form, tokens) = if is_text { (Form::GrpcText, None) } else { (Form::Generate, self.ids()) };
+    pub(super) fn to_completion(&self, is_text: bool) -> Option<Completion<'_>> {
+        let BorrowedText(rid) = serde_json::from_slice(self.rid).ok()?;
+        let (form, tokens) =
+            if is_text { (ResponseForm::GrpcText, None) } else { (ResponseForm::Generate, self.count_ids()) };
         (!rid.is_empty()).then_some(Completion {
             rid,
             form,
@@ -102,19 +103,19 @@ impl Output<'_> {
 
 /// Entries of `meta_info`, whose values are JSON.
 #[derive(Clone, Copy, Debug, Default)]
-struct Meta<'a> {
+struct MetaEntries<'a> {
     rid: Option<&'a [u8]>,
     completion_tokens: Option<u32>,
     finished: bool,
 }
 
-impl<'a> Meta<'a> {
-    fn entry(&mut self, mut rest: &'a [u8]) -> Option<()> {
+impl<'a> MetaEntries<'a> {
+    fn record_entry(&mut self, mut rest: &'a [u8]) -> Option<()> {
         let (mut key, mut json): (_, &[u8]) = (None, &[]);
         while !rest.is_empty() {
-            match field(&mut rest)? {
-                (1, Value::Bytes(value)) => key = Some(value),
-                (2, Value::Bytes(value)) => json = value,
+            match take_field(&mut rest)? {
+                (1, FieldValue::Bytes(value)) => key = Some(value),
+                (2, FieldValue::Bytes(value)) => json = value,
                 _ => return None,
             }
         }
@@ -128,35 +129,35 @@ impl<'a> Meta<'a> {
     }
 }
 
-enum Value<'a> {
+enum FieldValue<'a> {
     Number(u64),
     Bytes(&'a [u8]),
     Fixed,
 }
 
 /// Removes the next field; `None` if it is invalid.
-fn field<'a>(rest: &mut &'a [u8]) -> Option<(u64, Value<'a>)> {
-    let tag = varint(rest)?;
+fn take_field<'a>(rest: &mut &'a [u8]) -> Option<(u64, FieldValue<'a>)> {
+    let tag = take_varint(rest)?;
     let value = match tag & 7 {
-        0 => Value::Number(varint(rest)?),
-        1 => bytes(rest, 8).map(|_| Value::Fixed)?,
+        0 => FieldValue::Number(take_varint(rest)?),
+        1 => take_bytes(rest, 8).map(|_| FieldValue::Fixed)?,
         2 => {
-            let length = varint(rest)?;
-            Value::Bytes(bytes(rest, usize::try_from(length).ok()?)?)
+            let length = take_varint(rest)?;
+            FieldValue::Bytes(take_bytes(rest, usize::try_from(length).ok()?)?)
         }
-        5 => bytes(rest, 4).map(|_| Value::Fixed)?,
+        5 => take_bytes(rest, 4).map(|_| FieldValue::Fixed)?,
         _ => return None,
     };
     Some((tag >> 3, value)).filter(|(number, _)| *number > 0)
 }
 
-fn bytes<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
+fn take_bytes<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
     let (value, after) = rest.split_at_checked(length)?;
     *rest = after;
     Some(value)
 }
 
-fn varint(rest: &mut &[u8]) -> Option<u64> {
+fn take_varint(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0;
     for shift in (0..64).step_by(7) {
         let (byte, after) = rest.split_first()?;

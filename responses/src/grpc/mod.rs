@@ -5,10 +5,10 @@ mod message;
 use memchr::memmem;
 
 use super::Unreadable;
-use super::buffer::Buffer;
+use super::buffer::BoundedBuffer;
 use super::event::{Emit, ResponseElement, parse_body, parse_event};
 use super::framed::Framed;
-use message::{Message, Output};
+use message::{GrpcMessage, GrpcOutput};
 
 /// Size of a message's prefix: a flag for compression, and the length.
 const PREFIX: usize = 5;
@@ -18,11 +18,11 @@ const MAX_UNDECIDED: u32 = 32;
 
 /// Parser of one body.
 #[derive(Debug, Default)]
-pub(super) struct Messages {
+pub(super) struct GrpcParser {
     framed: Framed<PREFIX>,
-    field: Field,
+    field: FirstField,
     /// Messages with their prefixes, while it is unknown whether they have ids.
-    undecided: Buffer,
+    undecided: BoundedBuffer,
     /// Number of messages in `undecided`.
     waiting: u32,
     count: u64,
@@ -35,7 +35,7 @@ pub(super) struct Messages {
 
 /// Content of field 1 of a response's messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Field {
+enum FirstField {
     #[default]
     Unknown,
     Ids,
@@ -44,12 +44,12 @@ enum Field {
 
 /// Whether these bytes begin with a message whose first field is text or bytes. `frame`: it must fill a frame of this length. `None` if the
 /// bytes are too few.
-pub(super) fn begins(start: &[u8], frame: Option<u32>) -> Option<bool> {
+pub(super) fn begins_with_message(start: &[u8], frame: Option<u32>) -> Option<bool> {
     if start.first().is_some_and(|flag| *flag != 0) {
         return Some(false);
     }
     let (prefix, message) = start.split_first_chunk::<PREFIX>()?;
-    let size = length(*prefix);
+    let size = message_length(*prefix);
     let fits = frame.is_none_or(|frame| size.checked_add(PREFIX as u32) == Some(frame));
     if !fits || size == 0 {
         return Some(false);
@@ -57,32 +57,33 @@ pub(super) fn begins(start: &[u8], frame: Option<u32>) -> Option<bool> {
     message.first().map(|tag| matches!(tag, 0x0a | 0x12))
 }
 
-impl Messages {
+impl GrpcParser {
     /// Parses a piece of the body. Messages longer than `limit` bytes are skipped.
     pub(super) fn parse(&mut self, mut piece: &[u8], limit: usize, emit: &mut Emit<'_>) {
         let mut framed = std::mem::take(&mut self.framed);
-        while let Ok(Some(found)) = framed.next(&mut piece, limit, |prefix| Ok(length(*prefix).into())) {
+        while let Ok(Some(found)) = framed.next_message(&mut piece, limit, |prefix| Ok(message_length(*prefix).into()))
+        {
             self.count += 1;
             match found {
-                Some((prefix, message)) => self.message(*prefix, message, limit, emit),
+                Some((prefix, message)) => self.parse_message(*prefix, message, limit, emit),
                 None => emit(ResponseElement::Undecoded),
             }
         }
         self.framed = framed;
     }
 
-    fn message(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize, emit: &mut Emit<'_>) {
+    fn parse_message(&mut self, prefix: [u8; PREFIX], message: &[u8], limit: usize, emit: &mut Emit<'_>) {
         // Compressed messages are not read.
-        let parsed = if prefix[0] == 0 { Message::parse(message) } else { Message::Other };
+        let parsed = if prefix[0] == 0 { GrpcMessage::parse(message) } else { GrpcMessage::Other };
         match parsed {
-            Message::Output(mut output) => {
+            GrpcMessage::Output(mut output) => {
                 (self.begun, self.ended) = (true, output.last);
                 output.whole = self.count == 1 && output.last;
-                if self.decide(&output, prefix, message, limit, emit) {
-                    self.emit(output, emit);
+                if self.decide_first_field(&output, prefix, message, limit, emit) {
+                    self.emit_output(output, emit);
                 }
             }
-            Message::Json { json, whole } => {
+            GrpcMessage::Json { json, whole } => {
                 // Results of other calls are JSON as well.
                 if memmem::find(json, b"\"choices\"").is_some() {
                     (self.begun, self.ended) = (true, whole);
@@ -93,38 +94,38 @@ impl Messages {
                     emit(element);
                 }
             }
-            Message::Empty { last } => self.ended |= last,
-            Message::Other => self.unread += 1,
+            GrpcMessage::Empty { last } => self.ended |= last,
+            GrpcMessage::Other => self.unread += 1,
         }
     }
 
     /// Decides whether the messages have ids or text. Returns false, and keeps this message, while that is unknown.
-    fn decide(
+    fn decide_first_field(
         &mut self,
-        output: &Output<'_>,
+        output: &GrpcOutput<'_>,
         prefix: [u8; PREFIX],
         message: &[u8],
         limit: usize,
         emit: &mut Emit<'_>,
     ) -> bool {
-        if self.field != Field::Unknown {
+        if self.field != FirstField::Unknown {
             return true;
         }
         let full = self.waiting == MAX_UNDECIDED || self.undecided.len() + PREFIX + message.len() > limit;
-        let is_undecided = !output.has_ids() && output.ids().is_some() && !full;
+        let is_undecided = !output.has_ids() && output.count_ids().is_some() && !full;
         if is_undecided && self.undecided.extend(&[&prefix, message].concat()).is_ok() {
             self.waiting += 1;
             return false;
         }
-        self.field = if output.has_ids() { Field::Ids } else { Field::Text };
+        self.field = if output.has_ids() { FirstField::Ids } else { FirstField::Text };
         self.emit_undecided(emit);
         true
     }
 
-    pub(super) fn end(mut self, emit: &mut Emit<'_>) {
+    pub(super) fn end_body(mut self, emit: &mut Emit<'_>) {
         if self.waiting > 0 {
             // Of text that has as many bytes as tokens, the same is reported as of complete ids.
-            self.field = if self.is_complete() { Field::Ids } else { Field::Text };
+            self.field = if self.is_complete() { FirstField::Ids } else { FirstField::Text };
             self.emit_undecided(emit);
         }
         // A single unknown message is the result of another call.
@@ -141,13 +142,13 @@ impl Messages {
     /// Whether the undecided messages, read as ids of one request, have as many as they claim, either new ones or all so far.
     fn is_complete(&self) -> bool {
         let (mut before, mut new, mut all) = (None, true, true);
-        for output in self.undecided() {
-            let ids = output.ids();
+        for output in self.undecided_outputs() {
+            let ids = output.count_ids();
             let claimed = output.completion_tokens;
-            let since = before.map_or(0, |before: Output<'_>| before.completion_tokens);
+            let since = before.map_or(0, |before: GrpcOutput<'_>| before.completion_tokens);
             new &= ids == claimed.checked_sub(since);
             all &= ids == Some(claimed);
-            if before.is_some_and(|before| !before.is_of(&output)) {
+            if before.is_some_and(|before| !before.has_same_request(&output)) {
                 return false;
             }
             before = Some(output);
@@ -155,14 +156,14 @@ impl Messages {
         new || all
     }
 
-    fn undecided(&self) -> impl Iterator<Item = Output<'_>> {
+    fn undecided_outputs(&self) -> impl Iterator<Item = GrpcOutput<'_>> {
         let mut rest = &self.undecided[..];
         std::iter::from_fn(move || {
             let (prefix, behind) = rest.split_first_chunk()?;
             let message;
-            (message, rest) = behind.split_at_checked(length(*prefix) as usize)?;
-            match Message::parse(message) {
-                Message::Output(output) => Some(output),
+            (message, rest) = behind.split_at_checked(message_length(*prefix) as usize)?;
+            match GrpcMessage::parse(message) {
+                GrpcMessage::Output(output) => Some(output),
                 _ => None,
             }
         })
@@ -170,21 +171,23 @@ impl Messages {
 
     fn emit_undecided(&mut self, emit: &mut Emit<'_>) {
         let only = self.waiting == 1 && self.count == 1;
-        for mut output in self.undecided() {
+        for mut output in self.undecided_outputs() {
             output.whole = only && output.last;
-            self.emit(output, emit);
+            self.emit_output(output, emit);
         }
-        (self.undecided, self.waiting) = (Buffer::default(), 0);
+        (self.undecided, self.waiting) = (BoundedBuffer::default(), 0);
     }
 
-    fn emit(&self, output: Output<'_>, emit: &mut Emit<'_>) {
+    fn emit_output(&self, output: GrpcOutput<'_>, emit: &mut Emit<'_>) {
         emit(
-            output.completion(self.field != Field::Ids).map_or(ResponseElement::Undecoded, ResponseElement::Completion),
+            output
+                .to_completion(self.field != FirstField::Ids)
+                .map_or(ResponseElement::Undecoded, ResponseElement::Completion),
         );
     }
 }
 
 /// Length of the message behind this prefix.
-fn length([_, length @ ..]: [u8; PREFIX]) -> u32 {
+fn message_length([_, length @ ..]: [u8; PREFIX]) -> u32 {
     u32::from_be_bytes(length)
 }

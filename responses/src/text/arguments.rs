@@ -23,17 +23,17 @@ const DESCRIBED: usize = 100;
 
 /// Remaining work of a comparison, in steps of about a nanosecond.
 #[derive(Debug)]
-pub(super) struct Budget(Option<usize>);
+pub(super) struct StepBudget(Option<usize>);
 
-impl Default for Budget {
+impl Default for StepBudget {
     fn default() -> Self {
         Self(Some(MAX_STEPS))
     }
 }
 
-impl Budget {
+impl StepBudget {
     /// Takes the steps of the next part. Returns false, then and in all later calls, if they exceed the rest of the budget.
-    pub(super) fn take(&mut self, steps: usize) -> bool {
+    pub(super) fn take_steps(&mut self, steps: usize) -> bool {
         self.0 = self.0.and_then(|left| left.checked_sub(steps));
         self.0.is_some()
     }
@@ -49,12 +49,12 @@ impl Budget {
 pub(super) struct Comparison {
     pub(super) outcome: ToolCallOutcome,
     /// Where the part that differs may begin, and its end for each. Several places are possible if characters repeat.
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<DifferingPart>,
 }
 
 /// A possible place of the part that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct DifferingPart {
     pub(super) bytes: Range<usize>,
     /// End of the character before it. Characters that are not compared may lie between.
     pub(super) after: usize,
@@ -80,16 +80,16 @@ impl Comparison {
 }
 
 /// Compares the arguments in a response with the sent object. `whole`: the sent object is complete.
-pub(super) fn compare(written: &str, sent: &str, whole: bool, budget: &mut Budget) -> Comparison {
+pub(super) fn compare_arguments(written: &str, sent: &str, whole: bool, budget: &mut StepBudget) -> Comparison {
     let bytes = written.len() + sent.len();
     let unjudged = Comparison::new(ToolCallOutcome::Unjudged);
-    if !budget.take(bytes * PARSED) {
+    if !budget.take_steps(bytes * PARSED) {
         return unjudged;
     }
     if !whole {
-        return if budget.take(bytes * COMPARED) { unfinished(written, sent) } else { unjudged };
+        return if budget.take_steps(bytes * COMPARED) { compare_unfinished(written, sent) } else { unjudged };
     }
-    let (value, expected) = (value(written), value(sent));
+    let (value, expected) = (parse_json(written), parse_json(sent));
     let equal = match (&value, &expected) {
         (Some(value), Some(expected)) => value == expected,
         // Some parsers write nothing for an empty object.
@@ -97,72 +97,72 @@ pub(super) fn compare(written: &str, sent: &str, whole: bool, budget: &mut Budge
             written.trim().is_empty() && expected.as_object().is_some_and(serde_json::Map::is_empty)
         }
         // Invalid JSON of the model.
-        _ => budget.take(bytes * COMPARED) && characters(written) == characters(sent),
+        _ => budget.take_steps(bytes * COMPARED) && plain_characters(written) == plain_characters(sent),
     };
     if equal || written.trim() == sent {
         return Comparison::new(ToolCallOutcome::Complete);
     }
     // A parser may have completed or shortened invalid JSON.
-    if expected.is_none() || !budget.take(bytes * COMPARED) {
+    if expected.is_none() || !budget.take_steps(bytes * COMPARED) {
         return unjudged;
     }
-    let (without_blanks, expected) = (characters(written), characters(sent));
+    let (without_blanks, expected) = (plain_characters(written), plain_characters(sent));
     // A parser may remove blanks.
     let found = if without_blanks == expected {
         None
     } else {
         let is_cut = written.contains(char::REPLACEMENT_CHARACTER) || written.contains("\\ufffd");
         is_cut
-            .then(|| garbled(&without_blanks, &expected))
+            .then(|| find_garbled(&without_blanks, &expected))
             .flatten()
-            .or_else(|| damage(&exact(written), &exact(sent), budget))
-            .or_else(|| damage(&without_blanks, &expected, budget))
+            .or_else(|| find_damage(&exact_characters(written), &exact_characters(sent), budget))
+            .or_else(|| find_damage(&without_blanks, &expected, budget))
     };
     found.unwrap_or(unjudged)
 }
 
 /// Value of complete JSON.
-pub(super) fn value(json: &str) -> Option<Value> {
+pub(super) fn parse_json(json: &str) -> Option<Value> {
     serde_json::from_str(json).ok()
 }
 
 /// Compares arguments whose end was not sent. A parser may hold back the last characters, or complete the JSON.
-fn unfinished(written: &str, sent: &str) -> Comparison {
-    let (written, sent) = (characters(written), characters(sent));
-    let common = common(written.iter(), sent.iter());
+fn compare_unfinished(written: &str, sent: &str) -> Comparison {
+    let (written, sent) = (plain_characters(written), plain_characters(sent));
+    let common = common_length(written.iter(), sent.iter());
     let rest = written[common..].iter();
     if !rest.into_iter().all(|unit| matches!(unit.char, '"' | ']' | '}')) {
         return Comparison::new(ToolCallOutcome::Unjudged);
     }
-    let cuts = [cut(&written, common); 3];
+    let cuts = [cut_before(&written, common); 3];
     let place = sent.get(common).zip(sent.last());
     Comparison {
         outcome: ToolCallOutcome::Unfinished,
-        parts: place.map(|(first, last)| part(&sent, first.from..last.to, cuts)).into_iter().collect(),
+        parts: place.map(|(first, last)| differing_part(&sent, first.from..last.to, cuts)).into_iter().collect(),
     }
 }
 
 /// A character and its bytes. Characters are equal without regard to their place.
 #[derive(Clone, Copy, Debug)]
-struct Unit {
+struct CharSpan {
     char: char,
     from: usize,
     to: usize,
 }
 
-impl PartialEq for Unit {
+impl PartialEq for CharSpan {
     fn eq(&self, other: &Self) -> bool {
         self.char == other.char
     }
 }
 
-fn exact(text: &str) -> Vec<Unit> {
+fn exact_characters(text: &str) -> Vec<CharSpan> {
     let chars = text.char_indices();
-    chars.map(|(from, char)| Unit { char, from, to: from + char.len_utf8() }).collect()
+    chars.map(|(from, char)| CharSpan { char, from, to: from + char.len_utf8() }).collect()
 }
 
 /// The characters without blanks, escapes replaced. Strings are not told apart from the rest, so a part of a text has the same characters.
-fn characters(text: &str) -> Vec<Unit> {
+fn plain_characters(text: &str) -> Vec<CharSpan> {
     let mut units = Vec::with_capacity(text.len());
     let mut rest = text.char_indices().peekable();
     while let Some((from, char)) = rest.next() {
@@ -179,7 +179,7 @@ fn characters(text: &str) -> Vec<Unit> {
             char => char,
         };
         if !char.is_whitespace() {
-            units.push(Unit { char, from, to });
+            units.push(CharSpan { char, from, to });
         }
     }
     units
@@ -207,25 +207,25 @@ fn unescape(text: &str) -> Option<(char, usize)> {
 }
 
 /// Number of equal elements at the begin.
-fn common<'a>(a: impl Iterator<Item = &'a Unit>, b: impl Iterator<Item = &'a Unit>) -> usize {
+fn common_length<'a>(a: impl Iterator<Item = &'a CharSpan>, b: impl Iterator<Item = &'a CharSpan>) -> usize {
     a.zip(b).take_while(|(a, b)| a == b).count()
 }
 
 /// Finds one missing, repeated, or exchanged part that explains the whole difference.
-fn damage(written: &[Unit], sent: &[Unit], budget: &mut Budget) -> Option<Comparison> {
-    let begin = common(written.iter(), sent.iter());
-    let end = common(written.iter().rev(), sent.iter().rev());
+fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<Comparison> {
+    let begin = common_length(written.iter(), sent.iter());
+    let end = common_length(written.iter().rev(), sent.iter().rev());
     let (shorter, longer) = (written.len().min(sent.len()), written.len().max(sent.len()));
     let len = longer - shorter;
     if len == 0 {
-        return swapped(written, sent, begin, end, budget);
+        return find_swapped(written, sent, begin, end, budget);
     }
     if begin + end < shorter {
         return None;
     }
     let places = shorter - end.min(shorter)..=begin;
     // In text that repeats itself, the part may be anywhere.
-    if !budget.take(places.clone().count().saturating_mul(len + DESCRIBED)) {
+    if !budget.take_steps(places.clone().count().saturating_mul(len + DESCRIBED)) {
         return None;
     }
     let missing = written.len() < sent.len();
@@ -240,7 +240,7 @@ fn damage(written: &[Unit], sent: &[Unit], budget: &mut Budget) -> Option<Compar
         return None;
     }
     let outcome = if missing { ToolCallOutcome::Missing } else { ToolCallOutcome::Repeated };
-    let parts: Vec<Part> = places
+    let parts: Vec<DifferingPart> = places
         .filter_map(|at| {
             let place = if missing {
                 at
@@ -250,14 +250,14 @@ fn damage(written: &[Unit], sent: &[Unit], budget: &mut Budget) -> Option<Compar
             };
             let bytes = sent.get(place)?.from..sent.get(place + len - 1)?.to;
             let cuts = if missing { [at; 3] } else { [place, at, at + len] };
-            Some(part(sent, bytes, cuts.map(|at| cut(written, at))))
+            Some(differing_part(sent, bytes, cuts.map(|at| cut_before(written, at))))
         })
         .collect();
     (!parts.is_empty()).then_some(Comparison { outcome, parts })
 }
 
 /// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes.
-fn garbled(written: &[Unit], sent: &[Unit]) -> Option<Comparison> {
+fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
     let (mut at, mut in_sent, mut from) = (0, 0, None);
     while let Some(unit) = written.get(at) {
@@ -283,13 +283,19 @@ fn garbled(written: &[Unit], sent: &[Unit]) -> Option<Comparison> {
     }
     let (begin, end) = from.filter(|_| in_sent == sent.len())?;
     let bytes = sent[begin].from..sent[end - 1].to;
-    let cuts = [cut(written, begin); 3];
-    Some(Comparison { outcome: ToolCallOutcome::Garbled, parts: vec![part(sent, bytes, cuts)] })
+    let cuts = [cut_before(written, begin); 3];
+    Some(Comparison { outcome: ToolCallOutcome::Garbled, parts: vec![differing_part(sent, bytes, cuts)] })
 }
 
 /// Finds two neighbouring parts that were exchanged, with `begin` and `end` equal characters around the difference. The parts may begin or
 /// end with the same characters, so they may reach into the equal ones.
-fn swapped(written: &[Unit], sent: &[Unit], begin: usize, end: usize, budget: &mut Budget) -> Option<Comparison> {
+fn find_swapped(
+    written: &[CharSpan],
+    sent: &[CharSpan],
+    begin: usize,
+    end: usize,
+    budget: &mut StepBudget,
+) -> Option<Comparison> {
     let until = sent.len().checked_sub(end).filter(|until| *until > begin)?;
     if until - begin > MAX_SWAPPED {
         return None;
@@ -297,40 +303,40 @@ fn swapped(written: &[Unit], sent: &[Unit], begin: usize, end: usize, budget: &m
     let leads = 0..=begin.min(MAX_SHARED);
     let mut middles = leads.flat_map(|lead| (0..=end.min(MAX_SHARED)).map(move |trail| begin - lead..until + trail));
     let (middle, second) = middles.find_map(|middle| {
-        let second = rotated(&written[middle.clone()], &sent[middle.clone()], budget)?;
+        let second = find_rotation(&written[middle.clone()], &sent[middle.clone()], budget)?;
         Some((middle, second))
     })?;
-    let cuts = [middle.start, middle.start + second, middle.end].map(|at| cut(written, at));
+    let cuts = [middle.start, middle.start + second, middle.end].map(|at| cut_before(written, at));
     let bytes = sent[middle.start].from..sent[middle.end - 1].to;
-    Some(Comparison { outcome: ToolCallOutcome::Swapped, parts: vec![part(sent, bytes, cuts)] })
+    Some(Comparison { outcome: ToolCallOutcome::Swapped, parts: vec![differing_part(sent, bytes, cuts)] })
 }
 
 /// Length of the later part if `written` is a later and an earlier part of `sent`, in this order.
-fn rotated(written: &[Unit], sent: &[Unit], budget: &mut Budget) -> Option<usize> {
+fn find_rotation(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<usize> {
     if budget.is_exceeded() {
         return None;
     }
     let mut places = 1..sent.len();
     let at = places.find(|&at| {
         let (first, second) = sent.split_at(at);
-        let same = common(written.iter(), second.iter());
-        budget.take(same + 1) && same == second.len() && written[same..] == *first
+        let same = common_length(written.iter(), second.iter());
+        budget.take_steps(same + 1) && same == second.len() && written[same..] == *first
     })?;
     Some(sent.len() - at)
 }
 
 /// The place before a character of the written arguments.
-fn cut(written: &[Unit], at: usize) -> Cut {
+fn cut_before(written: &[CharSpan], at: usize) -> Cut {
     Cut {
         after: at.checked_sub(1).map_or(0, |before| written[before].to),
         before: written.get(at).map_or(usize::MAX, |unit| unit.from),
     }
 }
 
-fn part(units: &[Unit], bytes: Range<usize>, cuts: [Cut; 3]) -> Part {
+fn differing_part(units: &[CharSpan], bytes: Range<usize>, cuts: [Cut; 3]) -> DifferingPart {
     let before = units.partition_point(|unit| unit.to <= bytes.start);
     let behind = units.partition_point(|unit| unit.from < bytes.end);
-    Part {
+    DifferingPart {
         after: before.checked_sub(1).map_or(0, |at| units[at].to),
         before: units.get(behind).map_or(bytes.end, |unit| unit.from),
         bytes,
@@ -345,11 +351,11 @@ mod tests {
     const SENT: &str = r#"{"city": "New York", "note": "a \"b\" \u00e9", "n": 1.50}"#;
 
     fn outcome(written: &str, sent: &str, whole: bool) -> ToolCallOutcome {
-        compare(written, sent, whole, &mut Budget::default()).outcome
+        compare_arguments(written, sent, whole, &mut StepBudget::default()).outcome
     }
 
     fn part_of(written: &str, sent: &str) -> (ToolCallOutcome, Option<String>) {
-        let found = compare(written, sent, true, &mut Budget::default());
+        let found = compare_arguments(written, sent, true, &mut StepBudget::default());
         let part = found.parts.first().map(|part| sent[part.bytes.clone()].to_owned());
         (found.outcome, part)
     }

@@ -8,7 +8,7 @@ use trace::HopId;
 use trace::event::{Chunk, Finish, ToolCalls, UnjudgedReason};
 
 use super::ChoiceText;
-use super::tool_calls::{Calls, Sent};
+use super::tool_calls::{ResponseCalls, SearchedText};
 use crate::digest::Digest;
 
 /// Maximum number of chunks kept for one request.
@@ -43,13 +43,13 @@ pub(super) struct SentText {
     /// Hop of the text. A router forwards it on another one.
     pub(super) hop: HopId,
     /// Ends of the chunks that no response has carried yet.
-    pub(super) pending: VecDeque<End>,
+    pub(super) pending: VecDeque<OutputPosition>,
     /// Their text.
     text: VecDeque<u8>,
     /// End of the last chunk.
-    last: End,
+    last: OutputPosition,
     /// End of the text that the response has carried.
-    pub(super) carried: End,
+    pub(super) carried: OutputPosition,
     /// Text of the last event.
     event: Digest,
     /// Why the last chunk has ended the request.
@@ -64,7 +64,7 @@ pub(super) struct SentText {
 
 /// A position in the output of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct End {
+pub(super) struct OutputPosition {
     text: Digest,
     pub(super) tokens: u32,
 }
@@ -84,14 +84,14 @@ pub(super) enum Difference {
 
 /// Chunks that one event carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct CarriedChunks {
     pub(super) tokens: u32,
     /// Number of chunks without text of their own.
     pub(super) without_text: u32,
 }
 
-impl Part {
-    fn add(&mut self, other: Self) {
+impl CarriedChunks {
+    fn add_chunks(&mut self, other: Self) {
         self.tokens += other.tokens;
         self.without_text += other.without_text;
     }
@@ -105,12 +105,12 @@ impl SentText {
     }
 
     /// Number of bytes kept.
-    pub(super) fn bytes(&self) -> usize {
-        self.pending.len() * size_of::<End>() + self.text.len()
+    pub(super) fn kept_bytes(&self) -> usize {
+        self.pending.len() * size_of::<OutputPosition>() + self.text.len()
     }
 
     /// Adds the next chunk. Returns false if a chunk before it was missed, its text is unknown, or a limit is reached.
-    pub(super) fn add(&mut self, chunk: &Chunk<'_>, detokenizer: Option<&dyn Detokenize>) -> bool {
+    pub(super) fn add_chunk(&mut self, chunk: &Chunk<'_>, detokenizer: Option<&dyn Detokenize>) -> bool {
         let listed = self.last.tokens.saturating_add(chunk.listed.unwrap_or(0));
         let count = if self.counted { chunk.completion_tokens } else { Some(listed) };
         let new = count.and_then(|count| count.checked_sub(self.last.tokens));
@@ -127,7 +127,7 @@ impl SentText {
         let (Some(text), Some(tokens)) = (text, count) else {
             return false;
         };
-        self.last = End { text: self.last.text.then(Digest::of(&text)), tokens };
+        self.last = OutputPosition { text: self.last.text.then(Digest::of_text(&text)), tokens };
         self.text.extend(text.as_bytes());
         self.finish = chunk.finish;
         self.pending.push_back(self.last);
@@ -151,27 +151,27 @@ impl SentText {
     }
 
     /// Compares an event. With `may_skip`, text that is missing before it is lost.
-    pub(super) fn compare(
+    pub(super) fn compare_event(
         &mut self,
         text: &ChoiceText<'_>,
         finished: bool,
         may_skip: bool,
-    ) -> Result<Part, Difference> {
-        let mut part = Part::default();
-        for piece in text.pieces() {
-            part.add(self.carry(piece, may_skip).ok_or_else(|| self.difference(piece))?);
+    ) -> Result<CarriedChunks, Difference> {
+        let mut part = CarriedChunks::default();
+        for piece in text.non_empty_pieces() {
+            part.add_chunks(self.carry_text(piece, may_skip).ok_or_else(|| self.classify_difference(piece))?);
         }
         if text.has_other_fields() {
             return Err(Difference::Elsewhere);
         }
         if finished {
-            part.add(self.carry_rest(may_skip).ok_or(Difference::Missing)?);
+            part.add_chunks(self.carry_rest(may_skip).ok_or(Difference::Missing)?);
         }
         Ok(part)
     }
 
     /// Finds the chunks with this text, the earliest ones if several have it. Skips earlier chunks only if `may_skip`.
-    fn carry(&mut self, text: Digest, may_skip: bool) -> Option<Part> {
+    fn carry_text(&mut self, text: Digest, may_skip: bool) -> Option<CarriedChunks> {
         let starts = std::iter::once(self.carried).chain(self.pending.iter().copied());
         let candidates = if may_skip { usize::MAX } else { 1 };
         let (skipped, start, place) = starts.take(candidates).enumerate().find_map(|(skipped, start)| {
@@ -185,21 +185,21 @@ impl SentText {
         self.text.drain(..(carried.text.len() - self.carried.text.len()) as usize);
         self.carried = carried;
         self.event = text;
-        Some(Part { tokens: self.carried.tokens - start.tokens, without_text })
+        Some(CarriedChunks { tokens: self.carried.tokens - start.tokens, without_text })
     }
 
     /// Number of chunks without text of their own from `from` to before `to`, behind `start`.
-    fn without_text(&self, from: usize, to: usize, start: End) -> u32 {
+    fn without_text(&self, from: usize, to: usize, start: OutputPosition) -> u32 {
         let mut before = start;
         let chunks = self.pending.range(from..to);
         chunks.filter(|end| std::mem::replace(&mut before, **end).text == end.text).count() as u32
     }
 
     /// How an event differs that `carry` has not found.
-    fn difference(&self, text: Digest) -> Difference {
+    fn classify_difference(&self, text: Digest) -> Difference {
         if text == self.event {
             Difference::Repeated
-        } else if self.clone().carry(text, true).is_some() {
+        } else if self.clone().carry_text(text, true).is_some() {
             Difference::Missing
         } else {
             Difference::Changed
@@ -208,11 +208,15 @@ impl SentText {
 
     /// Compares the tool calls of a response with the text that it has not carried otherwise.
     /// `carried`: bytes of content and reasoning since then.
-    pub(super) fn judge(&mut self, calls: &Calls, carried: u64) -> Result<Option<ToolCalls>, UnjudgedReason> {
+    pub(super) fn compare_calls(
+        &mut self,
+        calls: &ResponseCalls,
+        carried: u64,
+    ) -> Result<Option<ToolCalls>, UnjudgedReason> {
         let before = self.carried;
         let ends: Vec<_> =
             self.pending.iter().map(|end| ((end.text.len() - before.text.len()) as usize, end.tokens)).collect();
-        calls.judge(&Sent {
+        calls.compare_with_text(&SearchedText {
             text: std::str::from_utf8(self.text.make_contiguous()).map_err(|_| UnjudgedReason::Unreadable)?,
             finish: self.finish,
             ends: &ends,
@@ -223,7 +227,7 @@ impl SentText {
 
     /// Tokens without text at the end of a response. `None` if the response ends before the text. With `may_skip`, the text that is missing
     /// at the end of a finished request is lost.
-    fn carry_rest(&mut self, may_skip: bool) -> Option<Part> {
+    fn carry_rest(&mut self, may_skip: bool) -> Option<CarriedChunks> {
         let (begin, from) = if self.last.text == self.carried.text {
             (self.carried, 0)
         } else {
@@ -235,7 +239,7 @@ impl SentText {
         self.carried = self.last;
         self.pending.clear();
         self.text.clear();
-        Some(Part { tokens: self.last.tokens - begin.tokens, without_text })
+        Some(CarriedChunks { tokens: self.last.tokens - begin.tokens, without_text })
     }
 }
 

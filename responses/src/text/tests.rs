@@ -29,7 +29,7 @@ fn send(texts: &mut Texts, kind: Kind, ids: IdColumn, chunk: Chunk<'_>) {
 }
 
 fn content(text: &str) -> ChoiceText<'static> {
-    ChoiceText { content: Digest::of(text), ..ChoiceText::default() }
+    ChoiceText { content: Digest::of_text(text), ..ChoiceText::default() }
 }
 
 /// Deliveries of events, each with its tokens and all tokens up to it, and `None` where the tokens are unknown. The last event finishes
@@ -37,10 +37,10 @@ fn content(text: &str) -> ChoiceText<'static> {
 fn events(texts: &mut Texts, events: &[&str]) -> Vec<Option<(u32, u32)>> {
     let mut found = Vec::new();
     for (at, text) in events.iter().enumerate() {
-        if texts.carried("a", &content(text), at + 1 == events.len(), true).is_none() {
+        if texts.compare_event("a", &content(text), at + 1 == events.len(), true).is_none() {
             found.push(None);
         }
-        let ready = texts.ready().map(|carried| Some((carried.tokens, carried.completion_tokens)));
+        let ready = texts.take_ready().map(|carried| Some((carried.tokens, carried.completion_tokens)));
         found.extend(ready);
     }
     found
@@ -66,8 +66,8 @@ fn chunks_without_text_are_no_merged_ones() {
     let mut texts = sent(&[(1, "a"), (1, ""), (1, "\u{e9}"), (1, "b"), (1, "c"), (1, ""), (1, "")]);
     let mut found = Vec::new();
     for (text, finished) in [("a", false), ("\u{e9}", false), ("bc", false), ("", true)] {
-        texts.carried("a", &content(text), finished, true);
-        found.extend(texts.ready().map(|carried| (carried.tokens, carried.without_text)));
+        texts.compare_event("a", &content(text), finished, true);
+        found.extend(texts.take_ready().map(|carried| (carried.tokens, carried.without_text)));
     }
     assert_eq!(found, [(1, 0), (2, 1), (2, 0), (2, 2)]);
 }
@@ -79,7 +79,7 @@ fn missing_text_is_lost_only_if_no_parser_removes_text() {
     assert_eq!(events(&mut texts, &["a", "c", "d"]), [Some((1, 1)), None, None]);
     let mut texts = sent(&chunks);
     texts.exact = true;
-    assert_eq!(texts.clone().carried("a", &content("c"), false, false), None);
+    assert_eq!(texts.clone().compare_event("a", &content("c"), false, false), None);
     let found = events(&mut texts, &["a", "c", "d"]);
     assert_eq!(found, [Some((1, 1)), Some((2, 4)), Some((1, 5))]);
     assert_eq!(texts.bytes, 0);
@@ -160,10 +160,10 @@ fn differences_are_told_apart() {
 fn text_missing_in_a_completion_is_lost() {
     let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
     let completion = ChoiceText { completion: true, ..content("c") };
-    assert_eq!(texts.carried("a", &completion, false, true), Some(1));
-    assert_eq!(texts.ready().next(), None, "the text may still come");
-    assert_eq!(texts.carried("a", &ChoiceText::default(), true, true), Some(0));
-    let ready: Vec<_> = texts.ready().map(|carried| carried.completion_tokens).collect();
+    assert_eq!(texts.compare_event("a", &completion, false, true), Some(1));
+    assert_eq!(texts.take_ready().next(), None, "the text may still come");
+    assert_eq!(texts.compare_event("a", &ChoiceText::default(), true, true), Some(0));
+    let ready: Vec<_> = texts.take_ready().map(|carried| carried.completion_tokens).collect();
     assert_eq!(ready, [3, 3]);
 }
 
@@ -183,7 +183,7 @@ fn other_text_repeated_text_swapped_text_and_a_missing_end_are_unknown() {
             let mut texts = sent(&[(1, "a"), (1, "b"), (1, "c")]);
             texts.exact = exact;
             assert_eq!(events(&mut texts, observed).last(), Some(&None), "{observed:?}");
-            _ = texts.forget("a", true);
+            _ = texts.forget_request("a", true);
             assert_eq!(texts.bytes, 0, "{observed:?}");
         }
     }
@@ -192,11 +192,11 @@ fn other_text_repeated_text_swapped_text_and_a_missing_end_are_unknown() {
 #[test]
 fn text_in_other_fields_is_unknown_and_reasoning_precedes_content() {
     let mut texts = sent(&[(1, "a"), (1, "b")]);
-    let both = ChoiceText { reasoning: Digest::of("a"), ..content("b") };
-    assert_eq!(texts.carried("a", &both, true, true), Some(2));
+    let both = ChoiceText { reasoning: Digest::of_text("a"), ..content("b") };
+    assert_eq!(texts.compare_event("a", &both, true, true), Some(2));
     let mut texts = sent(&[(1, "a")]);
     let elsewhere = ChoiceText { elsewhere: true, ..content("a") };
-    assert_eq!(texts.carried("a", &elsewhere, false, true), None);
+    assert_eq!(texts.compare_event("a", &elsewhere, false, true), None);
 }
 
 #[test]
@@ -207,7 +207,7 @@ fn a_request_of_which_a_chunk_was_missed_is_unknown() {
         for count in [first, second] {
             texts.record_chunk(HopId(0), &chunk("a", count));
         }
-        assert_eq!(texts.carried("a", &content("a"), false, true), None);
+        assert_eq!(texts.compare_event("a", &content("a"), false, true), None);
         assert_eq!(texts.bytes, 0);
     }
 }
@@ -228,7 +228,7 @@ fn memory_is_bounded_and_a_forgotten_request_leaves_nothing() {
     }
     assert_eq!((texts.evicted, texts.requests.values.len()), (1, MAX_REQUESTS));
     for n in 1..=MAX_REQUESTS {
-        _ = texts.forget(&n.to_string(), true);
+        _ = texts.forget_request(&n.to_string(), true);
     }
     assert_eq!((texts.requests.values.len(), texts.bytes), (0, 0));
 }
@@ -281,26 +281,26 @@ fn missing_text_of_ids_is_lost_once_the_rest_has_come() {
     let frames: [&[i64]; 4] = [&[0], &[1], &[2], &[3]];
     for (begins, expected) in [(true, Some(1)), (false, None)] {
         let mut texts = sent_ids(&frames, Finish::Length, begins);
-        assert_eq!(texts.carried("a", &completion("a"), false, true), Some(1));
-        assert_eq!(texts.carried("a", &completion("c"), false, true), expected);
-        assert_eq!(texts.ready().count(), 1, "the rest may have the missing text");
-        assert_eq!(texts.carried("a", &completion("d"), true, true), expected);
-        assert_eq!(texts.ready().count(), if begins { 2 } else { 0 });
+        assert_eq!(texts.compare_event("a", &completion("a"), false, true), Some(1));
+        assert_eq!(texts.compare_event("a", &completion("c"), false, true), expected);
+        assert_eq!(texts.take_ready().count(), 1, "the rest may have the missing text");
+        assert_eq!(texts.compare_event("a", &completion("d"), true, true), expected);
+        assert_eq!(texts.take_ready().count(), if begins { 2 } else { 0 });
     }
 }
 
 #[test]
 fn ids_are_not_compared_after_missed_frames_or_unknown_ones() {
     let mut texts = sent_ids(&[&[0], &[1]], Finish::Length, true);
-    texts.missed();
-    assert_eq!(texts.carried("a", &completion("a"), false, true), None);
+    texts.record_missed_frames();
+    assert_eq!(texts.compare_event("a", &completion("a"), false, true), None);
     let mut texts = sent_ids(&[&[0], &[26]], Finish::Length, true);
-    assert_eq!((texts.carried("a", &completion("a"), false, true), texts.bytes), (None, 0));
+    assert_eq!((texts.compare_event("a", &completion("a"), false, true), texts.bytes), (None, 0));
     // Without the first chunk and the first event.
     let mut texts = sent_ids(&[&[0], &[1]], Finish::Length, false);
-    assert_eq!((texts.carried("a", &completion("a"), false, false), texts.bytes), (None, 0));
+    assert_eq!((texts.compare_event("a", &completion("a"), false, false), texts.bytes), (None, 0));
     // Frames with counts and text do not depend on others.
     let mut texts = sent(&[(1, "a")]);
-    texts.missed();
-    assert_eq!(texts.carried("a", &content("a"), false, true), Some(1));
+    texts.record_missed_frames();
+    assert_eq!(texts.compare_event("a", &content("a"), false, true), Some(1));
 }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use serde::Deserialize;
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls, UnjudgedReason};
 
-use super::arguments::{self, Budget, Comparison, Cut, Part};
+use super::arguments::{self, Comparison, Cut, DifferingPart, StepBudget};
 
 /// Maximum number of tool calls of a response.
 const MAX_CALLS: usize = 256;
@@ -27,8 +27,8 @@ const PARSED: usize = 4;
 
 /// Tool calls of a response so far.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Calls {
-    found: Vec<Call>,
+pub(super) struct ResponseCalls {
+    found: Vec<ResponseCall>,
     /// Number of bytes kept.
     pub(super) bytes: usize,
     /// Whether they exceed a limit, or their form is unknown.
@@ -36,7 +36,7 @@ pub(super) struct Calls {
 }
 
 #[derive(Clone, Debug)]
-struct Call {
+struct ResponseCall {
     index: u32,
     name: String,
     arguments: String,
@@ -46,15 +46,15 @@ struct Call {
 
 /// An element of `tool_calls`. In a body that does not stream, elements may have no index.
 #[derive(Deserialize)]
-struct ResponseElement {
+struct CallElement {
     #[serde(default)]
     index: Option<u32>,
     #[serde(default)]
-    function: Option<Function>,
+    function: Option<CallFunction>,
 }
 
 #[derive(Deserialize)]
-struct Function {
+struct CallFunction {
     #[serde(default)]
     name: Option<String>,
     #[serde(default)]
@@ -62,7 +62,7 @@ struct Function {
 }
 
 /// Text of the engine in which the calls are searched.
-pub(super) struct Sent<'a> {
+pub(super) struct SearchedText<'a> {
     pub(super) text: &'a str,
     pub(super) finish: Option<Finish>,
     /// End of each chunk in `text`, with the number of tokens up to it.
@@ -73,10 +73,10 @@ pub(super) struct Sent<'a> {
     pub(super) carried: u64,
 }
 
-impl Calls {
+impl ResponseCalls {
     /// Appends the `tool_calls` of an event or a body.
-    pub(super) fn add(&mut self, json: &str) {
-        let Ok(elements) = serde_json::from_str::<Vec<ResponseElement>>(json) else {
+    pub(super) fn add_event(&mut self, json: &str) {
+        let Ok(elements) = serde_json::from_str::<Vec<CallElement>>(json) else {
             self.unknown = true;
             return;
         };
@@ -96,7 +96,12 @@ impl Calls {
                 return;
             }
             let place = known.unwrap_or_else(|| {
-                self.found.push(Call { index, name: String::new(), arguments: String::new(), ends: Vec::new() });
+                self.found.push(ResponseCall {
+                    index,
+                    name: String::new(),
+                    arguments: String::new(),
+                    ends: Vec::new(),
+                });
                 self.found.len() - 1
             });
             let call = &mut self.found[place];
@@ -112,28 +117,33 @@ impl Calls {
     }
 
     /// Compares the calls with the text. `Ok(None)` without any.
-    pub(super) fn judge(&self, sent: &Sent<'_>) -> Result<Option<ToolCalls>, UnjudgedReason> {
+    pub(super) fn compare_with_text(&self, sent: &SearchedText<'_>) -> Result<Option<ToolCalls>, UnjudgedReason> {
         if self.unknown {
             return Err(UnjudgedReason::Unreadable);
         }
         if sent.finish.is_none() {
             return Err(UnjudgedReason::Missed);
         }
-        let mut budget = Budget::default();
-        let objects = self.objects(sent.text, &mut budget);
-        let found = self.judge_found(sent, &objects, &mut budget);
-        let absent = self.absent(sent, &objects, &mut budget);
+        let mut budget = StepBudget::default();
+        let objects = self.find_objects(sent.text, &mut budget);
+        let found = self.compare_found(sent, &objects, &mut budget);
+        let absent = self.find_absent(sent, &objects, &mut budget);
         let worst = [found, absent].into_iter().flatten().max_by_key(|calls| calls.outcome);
         Ok(worst.map(|worst| ToolCalls { absent: absent.map_or(0, |absent| absent.absent), ..worst }))
     }
 
     /// Compares the calls of the response with their objects in the text.
-    fn judge_found(&self, sent: &Sent<'_>, objects: &[Option<Range<usize>>], budget: &mut Budget) -> Option<ToolCalls> {
+    fn compare_found(
+        &self,
+        sent: &SearchedText<'_>,
+        objects: &[Option<Range<usize>>],
+        budget: &mut StepBudget,
+    ) -> Option<ToolCalls> {
         let last = self.found.len().checked_sub(1)?;
         let found = self.found.iter().zip(objects).enumerate().map(|(place, (call, object))| {
             // The end of the call, which is behind its arguments, may not have been generated.
             let is_cut = place == last && sent.finish == Some(Finish::Length);
-            let comparison = call.compare(object.as_ref(), sent.text, is_cut, budget);
+            let comparison = call.compare_arguments(object.as_ref(), sent.text, is_cut, budget);
             let reason = match (comparison.outcome, budget.is_exceeded()) {
                 (ToolCallOutcome::Unjudged, true) => Some(UnjudgedReason::Unreadable),
                 (ToolCallOutcome::Unjudged, false) => Some(UnjudgedReason::Differs),
@@ -153,12 +163,12 @@ impl Calls {
             reason,
             finish: sent.finish,
             events: call.ends.len() as u32,
-            part: objects[place].as_ref().and_then(|object| sent.part(object, &parts, call)),
+            part: objects[place].as_ref().and_then(|object| sent.describe_part(object, &parts, call)),
         })
     }
 
     /// The object of each call in the text; `None` if it is not certain, or has another form.
-    fn objects(&self, text: &str, budget: &mut Budget) -> Vec<Option<Range<usize>>> {
+    fn find_objects(&self, text: &str, budget: &mut StepBudget) -> Vec<Option<Range<usize>>> {
         let mut found = vec![None; self.found.len()];
         let mut until = text.len();
         for (place, call) in self.found.iter().enumerate().rev() {
@@ -172,7 +182,7 @@ impl Calls {
     }
 }
 
-impl Call {
+impl ResponseCall {
     /// Number of the event with the byte before this place, and whether an event ends there.
     fn event_before(&self, cut: Cut) -> (u32, bool) {
         let at = self.ends.partition_point(|end| (*end as usize) < cut.after);
@@ -187,12 +197,12 @@ impl Call {
     }
 
     /// Whether an event ends at each of these places.
-    fn ends_at(&self, part: &Part) -> bool {
+    fn ends_at(&self, part: &DifferingPart) -> bool {
         part.cuts.iter().all(|cut| self.event_before(*cut).1)
     }
 
     /// Events at both ends of a part.
-    fn events(&self, part: &Part) -> [u32; 2] {
+    fn events_around(&self, part: &DifferingPart) -> [u32; 2] {
         let [first, _, last] = part.cuts;
         if first == last {
             return [self.event_before(first).0, self.event_behind(first)];
@@ -200,16 +210,23 @@ impl Call {
         [self.event_behind(first), self.event_before(last).0]
     }
 
-    fn compare(&self, object: Option<&Range<usize>>, text: &str, is_cut: bool, budget: &mut Budget) -> Comparison {
+    fn compare_arguments(
+        &self,
+        object: Option<&Range<usize>>,
+        text: &str,
+        is_cut: bool,
+        budget: &mut StepBudget,
+    ) -> Comparison {
         let Some(object) = object.filter(|_| !budget.is_exceeded()) else {
-            let is_json = budget.take(self.arguments.len() * PARSED) && arguments::value(&self.arguments).is_some();
+            let is_json =
+                budget.take_steps(self.arguments.len() * PARSED) && arguments::parse_json(&self.arguments).is_some();
             let outcome = if is_json { ToolCallOutcome::Rewritten } else { ToolCallOutcome::Unjudged };
             return Comparison::new(outcome);
         };
         let sent = &text[object.clone()];
-        let mut comparison = arguments::compare(&self.arguments, sent, object_end(sent).is_some(), budget);
+        let mut comparison = arguments::compare_arguments(&self.arguments, sent, object_end(sent).is_some(), budget);
         if is_cut && comparison.outcome.is_damaged() {
-            comparison = arguments::compare(&self.arguments, sent, false, budget);
+            comparison = arguments::compare_arguments(&self.arguments, sent, false, budget);
         }
         // The arguments may be those of another call, which a parser left out.
         let is_of_another = comparison.outcome.is_damaged() && self.is_of_another(object, text, budget);
@@ -220,48 +237,53 @@ impl Call {
     }
 
     /// Whether another object of the text has these arguments, or too many would have to be compared.
-    fn is_of_another(&self, object: &Range<usize>, text: &str, budget: &mut Budget) -> bool {
-        let Some(value) = arguments::value(&self.arguments) else {
+    fn is_of_another(&self, object: &Range<usize>, text: &str, budget: &mut StepBudget) -> bool {
+        let Some(value) = arguments::parse_json(&self.arguments) else {
             return false;
         };
         text.match_indices('{').filter(|(at, _)| *at != object.start).any(|(at, _)| {
             let end = object_end(&text[at..]);
-            let fits = budget.take(end.map_or(text.len() - at, |end| end * PARSED));
-            !fits || end.is_some_and(|end| arguments::value(&text[at..at + end]).as_ref() == Some(&value))
+            let fits = budget.take_steps(end.map_or(text.len() - at, |end| end * PARSED));
+            !fits || end.is_some_and(|end| arguments::parse_json(&text[at..at + end]).as_ref() == Some(&value))
         })
     }
 }
 
-impl Sent<'_> {
+impl SearchedText<'_> {
     /// Describes a part of the object by its place. Prefers one that consists of whole chunks or events.
-    fn part(&self, object: &Range<usize>, parts: &[Part], call: &Call) -> Option<ArgumentsPart> {
+    fn describe_part(
+        &self,
+        object: &Range<usize>,
+        parts: &[DifferingPart],
+        call: &ResponseCall,
+    ) -> Option<ArgumentsPart> {
         let is_end = |from: usize, to: usize| {
             let (from, to) = (object.start + from, object.start + to);
             let at = self.ends.partition_point(|(end, _)| *end < from);
             from == 0 || self.ends.get(at).is_some_and(|(end, _)| *end <= to)
         };
-        let whole = |part: &&Part| is_end(part.after, part.bytes.start) && is_end(part.bytes.end, part.before);
-        let of_events = |part: &&Part| call.ends_at(part);
+        let whole = |part: &&DifferingPart| is_end(part.after, part.bytes.start) && is_end(part.bytes.end, part.before);
+        let of_events = |part: &&DifferingPart| call.ends_at(part);
         let both = parts.iter().find(|part| whole(part) && of_events(part));
         let found = both.or_else(|| parts.iter().find(of_events));
         let part = found.or_else(|| parts.iter().find(whole)).or(parts.first())?;
         let (from, to) = (object.start + part.bytes.start, object.start + part.bytes.end);
         Some(ArgumentsPart {
-            at: self.chars(object.start..from) + 1,
-            chars: self.chars(from..to),
-            tokens: self.tokens(from..to),
+            at: self.count_chars(object.start..from) + 1,
+            chars: self.count_chars(from..to),
+            tokens: self.token_range(from..to),
             whole_chunks: whole(&part),
-            events: call.events(part),
+            events: call.events_around(part),
             whole_events: call.ends_at(part),
         })
     }
 
-    fn chars(&self, bytes: Range<usize>) -> u32 {
+    fn count_chars(&self, bytes: Range<usize>) -> u32 {
         self.text.get(bytes).map_or(0, |text| text.chars().count() as u32)
     }
 
     /// Positions of the first and the last token with these bytes.
-    fn tokens(&self, bytes: Range<usize>) -> [u32; 2] {
+    fn token_range(&self, bytes: Range<usize>) -> [u32; 2] {
         let tokens_before = |byte: usize| {
             let at = self.ends.partition_point(|(end, _)| *end <= byte);
             let before = at.checked_sub(1).map_or(self.before, |at| self.ends[at].1);
@@ -274,13 +296,13 @@ impl Sent<'_> {
 
 /// Place of the last occurrence of a call's name, and the object behind it. The name may occur again only within that object. The object
 /// may be incomplete if the text ends with it (`may_end`).
-fn object_behind(name: &str, text: &str, may_end: bool, budget: &mut Budget) -> Option<(usize, Range<usize>)> {
+fn object_behind(name: &str, text: &str, may_end: bool, budget: &mut StepBudget) -> Option<(usize, Range<usize>)> {
     if !is_name(name) {
         return None;
     }
     let (mut last, mut read) = (None, text.len());
     for (at, _) in text.rmatch_indices(name) {
-        if !budget.take(read - at + LOOKED_BEHIND) {
+        if !budget.take_steps(read - at + LOOKED_BEHIND) {
             return None;
         }
         read = at;
@@ -293,7 +315,7 @@ fn object_behind(name: &str, text: &str, may_end: bool, budget: &mut Budget) -> 
             last = last.or(Some(at));
             continue;
         };
-        let end = match scan(&text[start..]) {
+        let end = match scan_object(&text[start..]) {
             Ok(end) => start + end,
             Err(Endless::Open) if may_end => text.len(),
             Err(_) => return None,
@@ -344,7 +366,7 @@ fn arguments_behind(text: &str) -> Option<usize> {
 
 /// Length of the JSON object at the begin of `text`; `None` if it is incomplete or invalid.
 fn object_end(text: &str) -> Option<usize> {
-    scan(text).ok()
+    scan_object(text).ok()
 }
 
 /// Why a JSON object has no end.
@@ -354,7 +376,7 @@ enum Endless {
 }
 
 /// Length of the JSON object at the begin of `text`.
-fn scan(text: &str) -> Result<usize, Endless> {
+fn scan_object(text: &str) -> Result<usize, Endless> {
     let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
     for (at, byte) in text.bytes().enumerate() {
         match byte {

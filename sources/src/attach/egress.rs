@@ -126,7 +126,7 @@ impl Egress {
         self.frontends.observed.remove(&pid);
         if let Some(plane) = plane.filter(|_| observed) {
             self.plane = Some(plane);
-            self.server.content.compare();
+            self.server.content.enable();
             self.logs.follow_output(process);
         }
         Ok(observed)
@@ -147,11 +147,11 @@ impl Egress {
 
     /// Returns whether the token ids of frames are needed: to match streams by their tokens, or to compare text.
     pub(super) fn needs_ids(&self) -> bool {
-        self.server.content.compares() || self.server.texts.detokenizer.is_some()
+        self.server.content.is_enabled() || self.server.texts.detokenizer.is_some()
     }
 
     pub(super) fn missed(&mut self) {
-        self.server.texts.missed();
+        self.server.texts.record_missed_frames();
     }
 
     /// Returns whether the text of frames is compared with that of responses.
@@ -172,7 +172,7 @@ impl Egress {
     pub(super) fn read_logs(&mut self) {
         let (server, names) = (&mut self.server, &mut self.requests.names_rids);
         self.logs.poll(|ids| {
-            server.submitted(&ids.context, &ids.rid);
+            server.record_logged_rid(&ids.context, &ids.rid);
             *names = true;
         });
     }

@@ -38,11 +38,11 @@ impl RequestPlane {
                 Step::Missed(count) => requests.missed(count.into()),
                 Step::Bytes { bytes, begins } => requests.parse(bytes, begins, &mut |request| {
                     if !request.has_readable_response {
-                        server.unreadable(Unreadable::Transport);
+                        server.count_unreadable(Unreadable::Transport);
                     }
                     if let Some(subject) = request.subject {
                         self.names_rids |= request.rid.is_some();
-                        server.announced(subject, request.context, request.rid);
+                        server.record_announced_stream(subject, request.context, request.rid);
                     }
                 }),
                 Step::Opened | Step::HeldUp | Step::Closed { .. } => {}

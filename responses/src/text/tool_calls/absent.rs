@@ -7,23 +7,25 @@ use std::ops::Range;
 
 use trace::event::{ArgumentsPart, Finish, ToolCallOutcome, ToolCalls};
 
-use super::arguments::value;
-use super::{Budget, Call, Calls, LOOKED_BEHIND, PARSED, Sent, arguments_behind, is_name, object_end};
+use super::arguments::parse_json;
+use super::{
+    LOOKED_BEHIND, PARSED, ResponseCall, ResponseCalls, SearchedText, StepBudget, arguments_behind, is_name, object_end,
+};
 
 /// Key of a call's name.
 const KEY: &str = "\"name\"";
 
-impl Calls {
+impl ResponseCalls {
     /// Describes the first of the calls that the response lacks. `None` if it lacks none, or if another field may contain them.
-    pub(super) fn absent(
+    pub(super) fn find_absent(
         &self,
-        sent: &Sent<'_>,
+        sent: &SearchedText<'_>,
         objects: &[Option<Range<usize>>],
-        budget: &mut Budget,
+        budget: &mut StepBudget,
     ) -> Option<ToolCalls> {
         // The engine may not have generated the end of a call, which a parser waits for.
         let in_text = (sent.finish == Some(Finish::Stop)).then(|| objects_in(sent.text, budget))??;
-        let equal = self.equal(sent.text, &in_text, budget);
+        let equal = self.find_equal_objects(sent.text, &in_text, budget);
         let of_response: Vec<_> = equal.or_else(|| objects.iter().cloned().collect())?;
         let is_absent = |object: &Range<usize>| !of_response.iter().any(|found| found.start == object.start);
         let mut absent = in_text.iter().enumerate().filter(|(_, object)| is_absent(object));
@@ -43,8 +45,8 @@ impl Calls {
             events: 0,
             part: Some(ArgumentsPart {
                 at: 1,
-                chars: sent.chars(object.clone()),
-                tokens: sent.tokens(object.clone()),
+                chars: sent.count_chars(object.clone()),
+                tokens: sent.token_range(object.clone()),
                 whole_chunks: false,
                 events: [0, 0],
                 whole_events: false,
@@ -53,12 +55,18 @@ impl Calls {
     }
 
     /// The objects with the values of the response's calls, in order. `None` if a call has another value.
-    fn equal(&self, text: &str, in_text: &[Range<usize>], budget: &mut Budget) -> Option<Vec<Range<usize>>> {
+    fn find_equal_objects(
+        &self,
+        text: &str,
+        in_text: &[Range<usize>],
+        budget: &mut StepBudget,
+    ) -> Option<Vec<Range<usize>>> {
         let mut rest = in_text.iter();
-        let equal = |call: &Call| {
-            let value_of_call = value(&call.arguments)?;
+        let equal = |call: &ResponseCall| {
+            let value_of_call = parse_json(&call.arguments)?;
             let found = rest.find(|object| {
-                budget.take(object.len() * PARSED) && value(&text[(*object).clone()]).as_ref() == Some(&value_of_call)
+                budget.take_steps(object.len() * PARSED)
+                    && parse_json(&text[(*object).clone()]).as_ref() == Some(&value_of_call)
             });
             found.cloned()
         };
@@ -67,14 +75,14 @@ impl Calls {
 }
 
 /// Arguments of the calls in a text. `None` if it is too long.
-fn objects_in(text: &str, budget: &mut Budget) -> Option<Vec<Range<usize>>> {
+fn objects_in(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<usize>>> {
     let (mut found, mut from) = (Vec::new(), 0);
     while let Some(at) = text[from..].find(KEY) {
         let name = from + at + KEY.len();
         let object = behind_key(&text[name..]).map(|open| name + open);
         let end = object.and_then(|open| object_end(&text[open..]).map(|len| open + len));
         let next = end.unwrap_or(name);
-        if !budget.take(next - from + LOOKED_BEHIND) {
+        if !budget.take_steps(next - from + LOOKED_BEHIND) {
             return None;
         }
         found.extend(object.zip(end).map(|(begin, end)| begin..end));

@@ -3,24 +3,24 @@
 use super::*;
 
 /// Calls with these names and arguments, in pieces.
-fn calls(calls: &[(&str, &[&str])]) -> Calls {
-    let mut found = Calls::default();
+fn calls(calls: &[(&str, &[&str])]) -> ResponseCalls {
+    let mut found = ResponseCalls::default();
     for (index, (name, pieces)) in calls.iter().enumerate() {
         let element = |function| serde_json::json!([{ "index": index, "function": function }]).to_string();
-        found.add(&element(serde_json::json!({ "name": name, "arguments": "" })));
+        found.add_event(&element(serde_json::json!({ "name": name, "arguments": "" })));
         for piece in *pieces {
-            found.add(&element(serde_json::json!({ "name": null, "arguments": piece })));
+            found.add_event(&element(serde_json::json!({ "name": null, "arguments": piece })));
         }
     }
     found
 }
 
-fn judge(calls: &Calls, chunks: &[&str], finish: Finish) -> Option<ToolCalls> {
+fn judge(calls: &ResponseCalls, chunks: &[&str], finish: Finish) -> Option<ToolCalls> {
     compare(calls, chunks, finish).expect("known calls and a known end")
 }
 
 /// Compares with these chunks of one token each.
-fn compare(calls: &Calls, chunks: &[&str], finish: Finish) -> Result<Option<ToolCalls>, UnjudgedReason> {
+fn compare(calls: &ResponseCalls, chunks: &[&str], finish: Finish) -> Result<Option<ToolCalls>, UnjudgedReason> {
     let (text, mut end) = (chunks.concat(), 0);
     let ends: Vec<_> = (11..)
         .zip(chunks)
@@ -29,15 +29,15 @@ fn compare(calls: &Calls, chunks: &[&str], finish: Finish) -> Result<Option<Tool
             (end, tokens)
         })
         .collect();
-    calls.judge(&Sent { text: &text, finish: Some(finish), ends: &ends, before: 10, carried: 0 })
+    calls.compare_with_text(&SearchedText { text: &text, finish: Some(finish), ends: &ends, before: 10, carried: 0 })
 }
 
-fn outcome(calls: &Calls, text: &str) -> ToolCallOutcome {
+fn outcome(calls: &ResponseCalls, text: &str) -> ToolCallOutcome {
     judge(calls, &[text], Finish::Stop).expect("tool calls").outcome
 }
 
 /// Numbers of calls in the response, of absent ones, and the first of these.
-fn absent(calls: &Calls, text: &str) -> Option<(u32, u32, u32)> {
+fn absent(calls: &ResponseCalls, text: &str) -> Option<(u32, u32, u32)> {
     let found = judge(calls, &[text], Finish::Stop)?;
     (found.outcome == ToolCallOutcome::Absent).then_some((found.calls, found.absent, found.call))
 }
@@ -149,12 +149,13 @@ fn cut_characters_are_found_and_other_replacements_are_not() {
 #[test]
 fn a_call_in_no_field_of_the_response_is_absent() {
     let text = HERMES.concat() + "\n" + &HERMES.concat().replace("New York", "Rome");
-    let none = Calls::default();
+    let none = ResponseCalls::default();
     assert_eq!(absent(&none, &text), Some((0, 2, 1)));
     assert_eq!(absent(&calls(&[("find", &["{\"city\": \"New York\"}"])]), &text), Some((1, 1, 2)));
     // Content that may have it.
-    let sent = Sent { text: &text, finish: Some(Finish::Stop), ends: &[], before: 0, carried: text.len() as u64 };
-    assert_eq!(none.judge(&sent), Ok(None));
+    let sent =
+        SearchedText { text: &text, finish: Some(Finish::Stop), ends: &[], before: 0, carried: text.len() as u64 };
+    assert_eq!(none.compare_with_text(&sent), Ok(None));
     // Calls inside of arguments, incomplete ones, and text in another form.
     for text in [
         "{\"name\": \"find\", \"arguments\": {\"city\": \"New ",
@@ -200,12 +201,12 @@ fn unknown_forms_and_excess_are_not_judged() {
     let unreadable = Err(UnjudgedReason::Unreadable);
     for json in ["{}", "[1]", "[{\"index\": -1}]", "[{\"function\": {\"arguments\": {\"a\": 1}}}]"] {
         let mut found = calls(&[("find", &["{}"])]);
-        found.add(json);
+        found.add_event(json);
         assert_eq!(compare(&found, &HERMES, Finish::Stop), unreadable, "{json}");
     }
-    let mut found = Calls::default();
+    let mut found = ResponseCalls::default();
     for index in 0..=MAX_CALLS {
-        found.add(&format!("[{{\"index\": {index}}}]"));
+        found.add_event(&format!("[{{\"index\": {index}}}]"));
     }
     assert_eq!((found.bytes, compare(&found, &HERMES, Finish::Stop)), (0, unreadable));
 }
