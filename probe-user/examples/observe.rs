@@ -71,14 +71,14 @@ fn socket_reads(pid: u32) -> Result<Probe, Box<dyn Error>> {
     let mut probe = Probe::attach(&[], MESSAGES)?;
     let files = fs::read_dir(format!("/proc/{pid}/fd"))?.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
     let inode = |file: std::path::PathBuf| file.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok();
-    if !probe.read_zmtp(pid, &files.filter_map(inode).collect::<BTreeSet<u64>>())? {
+    if !probe.observe_zmtp_reads(pid, &files.filter_map(inode).collect::<BTreeSet<u64>>())? {
         return Err(format!("{:?}", probe.degraded()).into());
     }
     // A method that no file has, in place of the functions of libzmq.
     let server =
         InnerServer { role: Role::new(0, "receiver", Function::Receiver), is_extension: |_| false, methods: &[] };
     probe.observe_inner_server(pid, server);
-    probe.add(&[Target { pid, capture: Capture::default() }])?;
+    probe.add_targets(&[Target { pid, capture: Capture::default() }])?;
     Ok(probe)
 }
 
@@ -86,13 +86,13 @@ fn socket_reads(pid: u32) -> Result<Probe, Box<dyn Error>> {
 fn writes(pid: u32, options: Options) -> Result<Probe, Box<dyn Error>> {
     let mut probe = Probe::attach(&[], options)?;
     let (written, read) = (CAPTURE, 0);
-    probe.serve(pid, Serves { written, read })?;
-    probe.add(&[Target { pid, capture: Capture::default() }])?;
+    probe.observe_serving(pid, Serves { written, read })?;
+    probe.add_targets(&[Target { pid, capture: Capture::default() }])?;
     Ok(probe)
 }
 
 fn empty(pid: u32, traps: Traps) -> Result<(), Box<dyn Error>> {
-    let _probes = empty_probes::attach(pid, traps)?;
+    let _probes = empty_probes::attach_empty_probes(pid, traps)?;
     println!("attached");
     std::io::stdin().read_to_end(&mut Vec::new())?;
     println!("0 0");

@@ -5,9 +5,36 @@ use std::sync::OnceLock;
 
 use foreign::kernel;
 
-use crate::examine::filter::Call;
-use crate::examine::namespace::Kind;
-use crate::proc::stat::field;
+use crate::examine::filter::SystemCall;
+use crate::examine::namespace::NamespaceKind;
+use crate::proc::stat::status_field;
+
+/// Version of a kernel, without its patch level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[expect(missing_docs, reason = "the names of the fields say what they are")]
+pub struct KernelVersion {
+    pub major: u32,
+    pub minor: u32,
+}
+
+impl KernelVersion {
+    /// The version `major.minor`.
+    pub const fn new(major: u32, minor: u32) -> Self {
+        Self { major, minor }
+    }
+
+    /// Parses a release such as `6.18.5-cloud`.
+    fn parse(release: &str) -> Option<Self> {
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+        Some(Self { major: numbers.next()?.ok()?, minor: numbers.next()?.ok()? })
+    }
+}
+
+impl fmt::Display for KernelVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
 
 /// A Linux capability that a feature requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -94,12 +121,14 @@ impl Feature {
     ];
 
     /// Capabilities that the feature requires on this kernel version, determined by testing each alone (docs/internals/PROBE.md).
-    pub const fn needs(self, kernel: (u32, u32)) -> &'static [Capability] {
+    pub const fn required_capabilities(self, kernel: KernelVersion) -> &'static [Capability] {
         use Capability::{Bpf, DacReadSearch, Perfmon, SysAdmin, SysPtrace};
         // From Linux 6.6 on, a multi-uprobe link requires fewer capabilities than a perf event.
-        let links = kernel.0 > 6 || kernel.0 == 6 && kernel.1 >= 6;
+        let has_multi_uprobe_links = kernel.major > 6 || kernel.major == 6 && kernel.minor >= 6;
         match self {
-            Self::Messages | Self::Processed | Self::Polls | Self::Tls if links => &[Bpf, Perfmon, SysPtrace],
+            Self::Messages | Self::Processed | Self::Polls | Self::Tls if has_multi_uprobe_links => {
+                &[Bpf, Perfmon, SysPtrace]
+            }
             Self::Messages | Self::Processed | Self::Polls | Self::Tls => &[SysAdmin, SysPtrace],
             Self::Scheduler | Self::Egress | Self::SocketReads => &[Bpf, Perfmon],
             Self::Queues => &[SysPtrace, DacReadSearch],
@@ -108,11 +137,11 @@ impl Feature {
     }
 
     /// System calls that the feature depends on. A seccomp filter may refuse them despite all capabilities.
-    pub const fn calls(self) -> &'static [Call] {
+    pub const fn required_calls(self) -> &'static [SystemCall] {
         match self {
             Self::Queues => &[],
-            Self::PythonStacks => &[Call::ProcessVmReadv],
-            _ => &[Call::Bpf],
+            Self::PythonStacks => &[SystemCall::ProcessVmReadv],
+            _ => &[SystemCall::Bpf],
         }
     }
 
@@ -123,12 +152,12 @@ impl Feature {
 
     /// Short name for tables.
     pub const fn name(self) -> &'static str {
-        self.facts().0
+        self.facts().name
     }
 
     /// Oldest supported kernel version.
-    pub const fn kernel(self) -> (u32, u32) {
-        self.facts().1
+    pub const fn oldest_kernel(self) -> KernelVersion {
+        self.facts().oldest_kernel
     }
 
     /// What the oldest supported kernel introduced: a function that programs call, a tracepoint, or a system call.
@@ -144,102 +173,117 @@ impl Feature {
     }
 
     /// Consequence of not having the feature.
-    pub const fn without(self) -> &'static str {
-        self.facts().2
+    pub const fn consequence_of_lack(self) -> &'static str {
+        self.facts().consequence_of_lack
     }
 
-    const fn facts(self) -> (&'static str, (u32, u32), &'static str) {
+    const fn facts(self) -> FeatureFacts {
+        const fn facts(name: &'static str, major: u32, minor: u32, consequence_of_lack: &'static str) -> FeatureFacts {
+            FeatureFacts { name, oldest_kernel: KernelVersion::new(major, minor), consequence_of_lack }
+        }
         match self {
-            Self::Messages => ("frames", (5, 15), "frames are not observed: no gap, no backlog"),
-            Self::Processed => ("processed", (5, 15), "the time when a frame is processed is unknown"),
-            Self::Scheduler => ("thread states", (5, 15), "consumer thread states are only sampled every 100 ms"),
-            Self::Polls => {
-                let without = "frames per wakeup and time away from the poll are unknown: no drop can be predicted";
-                ("wakeups", (5, 15), without)
+            Self::Messages => facts("frames", 5, 15, "frames are not observed: no gap, no backlog"),
+            Self::Processed => facts("processed", 5, 15, "the time when a frame is processed is unknown"),
+            Self::Scheduler => facts("thread states", 5, 15, "consumer thread states are only sampled every 100 ms"),
+            Self::Polls => facts(
+                "wakeups",
+                5,
+                15,
+                "frames per wakeup and time away from the poll are unknown: no drop can be predicted",
+            ),
+            Self::Queues => facts("kernel queues", 3, 3, "bytes in the kernel's socket queues are unknown"),
+            Self::Egress => {
+                facts("deliveries", 5, 8, "deliveries to clients are not observed: no drop can be confirmed")
             }
-            Self::Queues => ("kernel queues", (3, 3), "bytes in the kernel's socket queues are unknown"),
-            Self::Egress => ("deliveries", (5, 8), "deliveries to clients are not observed: no drop can be confirmed"),
-            Self::SocketReads => {
-                let without =
-                    "frames that a process without libzmq receives are not observed: no queue wait, no backlog";
-                ("socket reads", (6, 5), without)
-            }
-            Self::PythonStacks => ("Python stacks", (3, 2), "the Python functions of the tokenizer are unknown"),
-            Self::Tls => ("TLS responses", (5, 15), "TLS responses are not read: their deliveries are unknown"),
+            Self::SocketReads => facts(
+                "socket reads",
+                6,
+                5,
+                "frames that a process without libzmq receives are not observed: no queue wait, no backlog",
+            ),
+            Self::PythonStacks => facts("Python stacks", 3, 2, "the Python functions of the tokenizer are unknown"),
+            Self::Tls => facts("TLS responses", 5, 15, "TLS responses are not read: their deliveries are unknown"),
         }
     }
+}
+
+struct FeatureFacts {
+    name: &'static str,
+    oldest_kernel: KernelVersion,
+    consequence_of_lack: &'static str,
 }
 
 /// Permissions of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Permissions {
+    /// Bits of the effective capabilities.
     effective: u64,
+    /// Bits of the capabilities that a program started by root can have.
     bounding: u64,
-    kernel: (u32, u32),
+    kernel: KernelVersion,
     /// The process is in a separate user namespace, where its effective capabilities do not apply outside.
-    mapped: bool,
+    is_in_user_namespace: bool,
     /// Uprobes are attached by perf events although the kernel's version has multi-uprobe links.
-    perf_events: bool,
+    uses_perf_events: bool,
 }
 
 impl Permissions {
     /// Permissions of the calling process at the first call. A process that passes the use of its capabilities to a helper, and then
     /// drops them, calls this before. A permission that `/proc` does not show counts as missing.
-    pub fn here() -> Self {
-        static HERE: OnceLock<Permissions> = OnceLock::new();
-        *HERE.get_or_init(Self::read)
+    pub fn current() -> Self {
+        static CURRENT: OnceLock<Permissions> = OnceLock::new();
+        *CURRENT.get_or_init(Self::read_own)
     }
 
-    fn read() -> Self {
+    fn read_own() -> Self {
         let status = kernel::read("/proc/self/status", 64 << 10).unwrap_or_default();
-        let set = |name| u64::from_str_radix(field(&status, name)?, 16).ok();
         let release = kernel::read_text("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
-            effective: set("CapEff:").unwrap_or(0),
-            bounding: set("CapBnd:").unwrap_or(0),
-            kernel: version(&release).unwrap_or((0, 0)),
-            mapped: Kind::User.is_initial() == Some(false),
-            perf_events: false,
+            effective: capability_bits(&status, "CapEff:").unwrap_or(0),
+            bounding: capability_bits(&status, "CapBnd:").unwrap_or(0),
+            kernel: KernelVersion::parse(&release).unwrap_or(KernelVersion::new(0, 0)),
+            is_in_user_namespace: NamespaceKind::User.is_initial() == Some(false),
+            uses_perf_events: false,
         }
     }
 
     /// The same permissions on a kernel whose multi-uprobe links are unusable, so that uprobes need perf events.
     pub(crate) fn with_perf_events(self) -> Self {
-        Self { perf_events: true, ..self }
+        Self { uses_perf_events: true, ..self }
     }
 
     /// Whether a user namespace invalidates the capabilities for the kernel.
-    pub fn mapped(&self) -> bool {
-        self.mapped
+    pub fn is_in_user_namespace(&self) -> bool {
+        self.is_in_user_namespace
     }
 
     /// Whether `capability` is effective if this process runs as root.
     pub fn may_have(&self, capability: Capability) -> bool {
-        self.bounding >> capability.bit() & 1 == 1
+        self.bounding & 1 << capability.bit() != 0
     }
 
-    /// Version of the kernel, for example `(6, 18)`.
-    pub fn kernel(&self) -> (u32, u32) {
+    /// Version of the running kernel.
+    pub fn kernel(&self) -> KernelVersion {
         self.kernel
     }
 
     /// Whether `capability` is effective. `SYS_ADMIN` includes `BPF` and `PERFMON`, as in the kernel.
     pub fn has(&self, capability: Capability) -> bool {
-        let bit = |c: Capability| self.effective >> c.bit() & 1 == 1;
-        bit(capability) || matches!(capability, Capability::Bpf | Capability::Perfmon) && bit(Capability::SysAdmin)
+        let is_included = matches!(capability, Capability::Bpf | Capability::Perfmon)
+            && self.effective & 1 << Capability::SysAdmin.bit() != 0;
+        is_included || self.effective & 1 << capability.bit() != 0
     }
 
     /// Capabilities that `feature` requires and this process lacks.
-    pub fn lacks(&self, feature: Feature) -> Vec<Capability> {
-        // The last version without these links.
-        let kernel = if self.perf_events { self.kernel.min((6, 5)) } else { self.kernel };
-        feature.needs(kernel).iter().copied().filter(|c| !self.has(*c)).collect()
+    pub fn missing_for(&self, feature: Feature) -> Vec<Capability> {
+        // Perf events need what they needed in the last version without multi-uprobe links.
+        let kernel = if self.uses_perf_events { self.kernel.min(KernelVersion::new(6, 5)) } else { self.kernel };
+        feature.required_capabilities(kernel).iter().copied().filter(|c| !self.has(*c)).collect()
     }
 }
 
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
-    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+fn capability_bits(status: &[u8], key: &str) -> Option<u64> {
+    u64::from_str_radix(status_field(status, key)?, 16).ok()
 }
 
 #[cfg(test)]
@@ -248,20 +292,26 @@ mod tests {
 
     #[test]
     fn the_kernel_release_parses() {
-        assert_eq!(version("6.18.44-fc-v669\n"), Some((6, 18)));
-        assert_eq!(version("5.15.0-1060-aws"), Some((5, 15)));
-        assert_eq!(version("linux"), None);
+        assert_eq!(KernelVersion::parse("6.18.44-fc-v669\n"), Some(KernelVersion::new(6, 18)));
+        assert_eq!(KernelVersion::parse("5.15.0-1060-aws"), Some(KernelVersion::new(5, 15)));
+        assert_eq!(KernelVersion::parse("linux"), None);
     }
 
     #[test]
     fn sys_admin_implies_bpf_and_perfmon_but_not_ptrace() {
-        let admin = Permissions { effective: 1 << 21, bounding: 0, mapped: false, perf_events: false, kernel: (6, 1) };
-        assert!(admin.lacks(Feature::Scheduler).is_empty());
-        assert_eq!(admin.lacks(Feature::Messages), [Capability::SysPtrace]);
-        let none = Permissions { effective: 0, kernel: (6, 1), ..admin };
-        assert_eq!(none.lacks(Feature::Polls), Feature::Polls.needs((6, 1)));
-        let newer = Permissions { effective: 1 << 38 | 1 << 39 | 1 << 19, kernel: (6, 6), ..admin };
-        assert!(newer.lacks(Feature::Messages).is_empty());
-        assert_eq!(newer.with_perf_events().lacks(Feature::Messages), [Capability::SysAdmin]);
+        let admin = Permissions {
+            effective: 1 << 21,
+            bounding: 0,
+            is_in_user_namespace: false,
+            uses_perf_events: false,
+            kernel: KernelVersion::new(6, 1),
+        };
+        assert!(admin.missing_for(Feature::Scheduler).is_empty());
+        assert_eq!(admin.missing_for(Feature::Messages), [Capability::SysPtrace]);
+        let none = Permissions { effective: 0, kernel: KernelVersion::new(6, 1), ..admin };
+        assert_eq!(none.missing_for(Feature::Polls), Feature::Polls.required_capabilities(KernelVersion::new(6, 1)));
+        let newer = Permissions { effective: 1 << 38 | 1 << 39 | 1 << 19, kernel: KernelVersion::new(6, 6), ..admin };
+        assert!(newer.missing_for(Feature::Messages).is_empty());
+        assert_eq!(newer.with_perf_events().missing_for(Feature::Messages), [Capability::SysAdmin]);
     }
 }

@@ -13,7 +13,11 @@ use rustix::net::{
 /// Maximum number of descriptors in a message: a library, and a pipe for the answer.
 const MAX_DESCRIPTORS: usize = 2;
 
-pub(crate) fn send(socket: BorrowedFd<'_>, message: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+pub(crate) fn send_message(
+    socket: BorrowedFd<'_>,
+    message: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<(), Errno> {
     retry_on_intr(|| {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -26,25 +30,26 @@ pub(crate) fn send(socket: BorrowedFd<'_>, message: &[u8], descriptors: &[Borrow
 }
 
 /// A received message.
-pub(crate) struct Received {
+pub(crate) struct ReceivedMessage {
     /// Its length; 0 at the end.
     pub(crate) bytes: usize,
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
 /// Receives a message into `buffer`. A longer one is an error.
-pub(crate) fn receive(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<Received, Errno> {
+pub(crate) fn receive_message(socket: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<ReceivedMessage, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let got = retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC))?;
+    let received =
+        retry_on_intr(|| recvmsg(socket, &mut [IoSliceMut::new(buffer)], &mut control, RecvFlags::CMSG_CLOEXEC))?;
     let mut descriptors = Vec::new();
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(received) = message {
-            descriptors.extend(received);
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            descriptors.extend(passed);
         }
     }
-    if got.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
+    if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
         return Err(Errno::MSGSIZE);
     }
-    Ok(Received { bytes: got.bytes, descriptors })
+    Ok(ReceivedMessage { bytes: received.bytes, descriptors })
 }

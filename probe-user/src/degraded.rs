@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-use crate::capability::{Capability, Feature, Permissions};
-use crate::examine::filter::{self, Call};
-use crate::examine::{lockdown, ptrace_scope};
-use crate::place::Place;
+use crate::capability::{Capability, Feature, KernelVersion, Permissions};
+use crate::environment::RunEnvironment;
+use crate::examine::filter::{self, SystemCall};
+use crate::examine::{lockdown_level, ptrace_scope};
 
 /// An unavailable feature.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,13 +27,13 @@ pub enum Missing {
     /// The process has its capabilities in a user namespace, where the kernel disregards them.
     UserNamespace,
     /// A seccomp filter refuses these system calls.
-    Filtered(Vec<Call>),
+    Filtered(Vec<SystemCall>),
     /// `kernel.yama.ptrace_scope` is 3, which forbids all ptrace access to other processes.
     PtraceScope,
     /// Kernel lockdown prevents programs from reading kernel memory.
     Lockdown,
     /// The kernel is older than the feature requires.
-    Kernel { needs: (u32, u32), runs: (u32, u32) },
+    Kernel { needs: KernelVersion, runs: KernelVersion },
     /// The kernel has no BTF, or a required field is missing from it.
     KernelTypes(String),
     /// The process has no libzmq mapped.
@@ -52,40 +52,40 @@ impl Degraded {
         permissions: Permissions,
         error: impl fmt::Display,
     ) -> Self {
-        let lacking = permissions.lacks(feature);
-        let missing = if permissions.kernel() < feature.kernel() {
-            Missing::Kernel { needs: feature.kernel(), runs: permissions.kernel() }
-        } else if permissions.mapped() && (feature.is_in_kernel() || lacking.is_empty()) {
+        let lacking = permissions.missing_for(feature);
+        let missing = if permissions.kernel() < feature.oldest_kernel() {
+            Missing::Kernel { needs: feature.oldest_kernel(), runs: permissions.kernel() }
+        } else if permissions.is_in_user_namespace() && (feature.is_in_kernel() || lacking.is_empty()) {
             Missing::UserNamespace
         } else if !lacking.is_empty() {
             Missing::Capabilities(lacking)
         } else {
-            known_cause(feature).unwrap_or_else(|| Missing::Refused(first_words(&error.to_string())))
+            machine_restriction(feature).unwrap_or_else(|| Missing::Refused(first_line(&error.to_string())))
         };
         Self { feature, pid, missing }
     }
 
     /// Remedy in the current environment: a command, or a line for a configuration file.
     pub fn remedy(&self) -> String {
-        self.remedy_at(Place::here())
+        self.remedy_in(RunEnvironment::current())
     }
 
-    fn remedy_at(&self, place: Place) -> String {
+    fn remedy_in(&self, environment: RunEnvironment) -> String {
         match &self.missing {
             Missing::Capabilities(lacking) => {
-                let needs = self.feature.needs(Permissions::here().kernel());
+                let needs = self.feature.required_capabilities(Permissions::current().kernel());
                 let others = lacking.iter().filter(|capability| !needs.contains(capability));
-                place.grant(&needs.iter().chain(others).copied().collect::<Vec<_>>())
+                environment.grant_remedy(&needs.iter().chain(others).copied().collect::<Vec<_>>())
             }
-            Missing::UserNamespace => place.host_users().to_owned(),
-            Missing::Filtered(calls) => place.unfiltered(&names_of(calls)),
+            Missing::UserNamespace => environment.user_namespace_remedy().to_owned(),
+            Missing::Filtered(calls) => environment.seccomp_remedy(&call_names(calls)),
             Missing::PtraceScope => {
                 "set kernel.yama.ptrace_scope=1 in /etc/sysctl.d and reboot: the value 3 cannot be changed at run time"
                     .to_owned()
             }
             Missing::Lockdown => "boot without lockdown=confidentiality, or `tokengap tap`".to_owned(),
             Missing::Kernel { needs, .. } => {
-                format!("use a node with Linux {}.{} or later, or `tokengap tap`", needs.0, needs.1)
+                format!("use a node with Linux {needs} or later, or `tokengap tap`")
             }
             Missing::KernelTypes(_) => "mount /sys, or use a kernel built with CONFIG_DEBUG_INFO_BTF=y".to_owned(),
             Missing::Libzmq => "check that the pid is an engine process and that it has opened a ZMQ socket".to_owned(),
@@ -105,19 +105,19 @@ impl fmt::Display for Degraded {
         if let Some(pid) = self.pid {
             write!(f, "pid {pid}: ")?;
         }
-        write!(f, "{} (", self.feature.without())?;
+        write!(f, "{} (", self.feature.consequence_of_lack())?;
         match &self.missing {
             Missing::Capabilities(lacking) => {
                 let names: Vec<String> = lacking.iter().map(ToString::to_string).collect();
                 write!(f, "missing {}", names.join(", "))?;
             }
             Missing::UserNamespace => write!(f, "capabilities of a user namespace do not allow tracing")?,
-            Missing::Filtered(calls) => write!(f, "a seccomp filter blocks {}", names_of(calls).join(", "))?,
+            Missing::Filtered(calls) => write!(f, "a seccomp filter blocks {}", call_names(calls).join(", "))?,
             Missing::PtraceScope => write!(f, "kernel.yama.ptrace_scope is 3")?,
             Missing::Lockdown => write!(f, "kernel lockdown is set to confidentiality")?,
             Missing::Kernel { needs, runs } => {
                 let feature = self.feature.kernel_feature();
-                write!(f, "needs {feature} of Linux {}.{}, this is {}.{}", needs.0, needs.1, runs.0, runs.1)?;
+                write!(f, "needs {feature} of Linux {needs}, this is {runs}")?;
             }
             Missing::KernelTypes(what) => write!(f, "kernel types: {what}")?,
             Missing::Libzmq => write!(f, "libzmq is not loaded")?,
@@ -129,31 +129,38 @@ impl fmt::Display for Degraded {
 }
 
 /// A restriction of the machine that applies despite all capabilities.
-fn known_cause(feature: Feature) -> Option<Missing> {
-    let mut calls = filter::refused();
-    calls.retain(|call| feature.calls().contains(call));
-    if !calls.is_empty() {
-        return Some(Missing::Filtered(calls));
+fn machine_restriction(feature: Feature) -> Option<Missing> {
+    let mut filtered = filter::filtered_calls();
+    filtered.retain(|call| feature.required_calls().contains(call));
+    if !filtered.is_empty() {
+        return Some(Missing::Filtered(filtered));
     }
+    // Programs in the kernel are not subject to ptrace access, and other features not to lockdown.
     if !feature.is_in_kernel() && ptrace_scope() == Some(3) {
         return Some(Missing::PtraceScope);
     }
-    let locked = feature.is_in_kernel() && lockdown().as_deref() == Some("confidentiality");
-    locked.then_some(Missing::Lockdown)
+    let is_locked_down = feature.is_in_kernel() && lockdown_level().as_deref() == Some("confidentiality");
+    is_locked_down.then_some(Missing::Lockdown)
 }
 
-fn names_of(calls: &[Call]) -> Vec<&'static str> {
+fn call_names(calls: &[SystemCall]) -> Vec<&'static str> {
     calls.iter().map(|call| call.name()).collect()
 }
 
 /// The error and its causes in one line, each once: some errors repeat their cause.
-pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(error.source(), |cause| cause.source()).map(ToString::to_string);
-    causes.fold(error.to_string(), |line, cause| if line.contains(&cause) { line } else { format!("{line}: {cause}") })
+pub(crate) fn error_with_causes(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    for cause in std::iter::successors(error.source(), |cause| cause.source()) {
+        let cause = cause.to_string();
+        if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line
 }
 
 /// Shortens the error: the verifier's log can have thousands of lines.
-fn first_words(error: &str) -> String {
+fn first_line(error: &str) -> String {
     error.lines().next().unwrap_or_default().chars().take(300).collect()
 }
 
@@ -169,8 +176,8 @@ mod tests {
             missing: Missing::Capabilities(vec![Capability::SysPtrace]),
         };
         assert_eq!(degraded.to_string(), "pid 7: frames are not observed: no gap, no backlog (missing CAP_SYS_PTRACE)");
-        let needs = Feature::Messages.needs(Permissions::here().kernel());
-        assert_eq!(degraded.remedy_at(Place::Docker), Place::Docker.grant(needs));
+        let needs = Feature::Messages.required_capabilities(Permissions::current().kernel());
+        assert_eq!(degraded.remedy_in(RunEnvironment::Docker), RunEnvironment::Docker.grant_remedy(needs));
     }
 
     #[test]
@@ -178,7 +185,7 @@ mod tests {
         let missing = Missing::Capabilities(vec![Capability::SysAdmin]);
         let degraded = Degraded { feature: Feature::Queues, pid: None, missing };
         let granted = [Capability::SysPtrace, Capability::DacReadSearch, Capability::SysAdmin];
-        assert_eq!(degraded.remedy_at(Place::Docker), Place::Docker.grant(&granted));
+        assert_eq!(degraded.remedy_in(RunEnvironment::Docker), RunEnvironment::Docker.grant_remedy(&granted));
     }
 
     #[test]
@@ -190,13 +197,13 @@ mod tests {
             source: std::io::Error,
         }
         let error = Refused { path: "libzmq.so", source: std::io::Error::from_raw_os_error(22) };
-        assert_eq!(with_causes(&error), "cannot attach to libzmq.so: Invalid argument (os error 22)");
+        assert_eq!(error_with_causes(&error), "cannot attach to libzmq.so: Invalid argument (os error 22)");
     }
 
     #[test]
     fn an_older_kernel_is_named_with_what_it_lacks() {
         let lines = [Feature::Messages, Feature::Scheduler, Feature::SocketReads].map(|feature| {
-            let missing = Missing::Kernel { needs: feature.kernel(), runs: (5, 10) };
+            let missing = Missing::Kernel { needs: feature.oldest_kernel(), runs: KernelVersion::new(5, 10) };
             Degraded { feature, pid: None, missing }.to_string()
         });
         let reasons = [
@@ -212,23 +219,23 @@ mod tests {
     #[test]
     fn causes_other_than_capabilities_have_their_own_line() {
         let of = |missing| Degraded { feature: Feature::Scheduler, pid: None, missing };
-        let filtered = of(Missing::Filtered(vec![Call::Bpf]));
+        let filtered = of(Missing::Filtered(vec![SystemCall::Bpf]));
         assert!(filtered.to_string().ends_with("(a seccomp filter blocks bpf)"));
-        assert_eq!(filtered.remedy_at(Place::Docker), "docker run --security-opt seccomp=unconfined");
-        assert_eq!(of(Missing::UserNamespace).remedy_at(Place::Unit), "in [Service]: PrivateUsers=no");
+        assert_eq!(filtered.remedy_in(RunEnvironment::Docker), "docker run --security-opt seccomp=unconfined");
+        assert_eq!(of(Missing::UserNamespace).remedy_in(RunEnvironment::Unit), "in [Service]: PrivateUsers=no");
     }
 
     #[test]
     fn an_unexplained_refusal_keeps_the_system_error() {
-        let here = Permissions::here();
+        let here = Permissions::current();
         for feature in Feature::ALL {
             let degraded = Degraded::explain(feature, None, here, "Operation not permitted (os error 1)");
             match &degraded.missing {
-                Missing::Capabilities(lacking) => assert_eq!(*lacking, here.lacks(feature)),
+                Missing::Capabilities(lacking) => assert_eq!(*lacking, here.missing_for(feature)),
                 Missing::Refused(words) => assert!(words.contains("os error 1")),
-                Missing::Kernel { needs, .. } => assert_eq!(*needs, feature.kernel()),
-                Missing::UserNamespace => assert!(here.mapped()),
-                Missing::Filtered(calls) => assert!(calls.iter().all(|call| feature.calls().contains(call))),
+                Missing::Kernel { needs, .. } => assert_eq!(*needs, feature.oldest_kernel()),
+                Missing::UserNamespace => assert!(here.is_in_user_namespace()),
+                Missing::Filtered(calls) => assert!(calls.iter().all(|call| feature.required_calls().contains(call))),
                 other => panic!("{other:?}"),
             }
         }

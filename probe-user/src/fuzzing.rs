@@ -4,7 +4,7 @@ use adapter::discover::{FlagName, Flags};
 
 use crate::discover::diag;
 use crate::helper::request::{Request, parse_reply};
-use crate::locator::answer;
+use crate::locator::answer::{answer_to_bytes, parse_answer};
 use crate::opener_client::request::{OpenRequest, PIECE, ReplyPiece, descriptors_to_bytes, parse_descriptors};
 use crate::probe_points::{ProbePoints, Sought};
 use crate::proc::{maps, net, stat, strings};
@@ -13,7 +13,7 @@ use crate::proc::{maps, net, stat, strings};
 pub fn probe_points(image: &[u8]) {
     // An error is a valid result.
     for sought in [Sought::Functions, Sought::Method(&["push_batch"])] {
-        drop(ProbePoints::find(sought, image));
+        drop(ProbePoints::find_in_image(sought, image));
     }
 }
 
@@ -38,9 +38,9 @@ pub fn requests(message: &[u8]) {
         assert_eq!(Request::parse(&request.to_bytes()), Some(request), "an encoded request is the same");
     }
     let _ = parse_reply(message);
-    if let Some(Ok(found)) = answer::parse(message) {
+    if let Some(Ok(found)) = parse_answer(message) {
         assert_eq!(
-            answer::parse(&answer::to_bytes(&Ok(found.clone()))),
+            parse_answer(&answer_to_bytes(&Ok(found.clone()))),
             Some(Ok(found)),
             "an encoded answer is the same"
         );

@@ -28,13 +28,13 @@ fn duplicate_socket(holder: Holder) -> Result<OwnedFd, String> {
 }
 
 /// Tests whether `holder`'s socket can be duplicated. Changes nothing.
-pub fn check(holder: Holder) -> Result<(), String> {
+pub fn check_duplicable(holder: Holder) -> Result<(), String> {
     duplicate_socket(holder).map(drop)
 }
 
 /// Waits until `holder`'s socket is empty, at most for `patience`, and makes the process close the connection. `inode` must be the socket's
 /// inode. Returns the time of the shutdown.
-pub fn disconnect(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, String> {
+pub fn disconnect_sender(holder: Holder, inode: u64, patience: Duration) -> Result<Instant, String> {
     let socket = duplicate_socket(holder)?;
     let Holder { pid, fd } = holder;
     let is_expected = rustix::fs::fstat(&socket).is_ok_and(|found| found.st_ino == inode);
@@ -45,7 +45,7 @@ pub fn disconnect(holder: Holder, inode: u64, patience: Duration) -> Result<Inst
     let mut quiet_since = began;
     loop {
         let now = Instant::now();
-        if outq(&socket) != Some(0) {
+        if unsent_bytes(&socket) != Some(0) {
             quiet_since = now;
         } else if now - quiet_since >= QUIET {
             break;
@@ -65,7 +65,7 @@ pub fn disconnect(holder: Holder, inode: u64, patience: Duration) -> Result<Inst
 
 /// Reads `SIOCOUTQ`, for which rustix has no function.
 #[expect(unsafe_code, reason = "rustix has no wrapper for this ioctl")]
-fn outq(socket: impl AsFd) -> Option<u64> {
+fn unsent_bytes(socket: impl AsFd) -> Option<u64> {
     const SIOCOUTQ: rustix::ioctl::Opcode = 0x5411;
     // SAFETY: SIOCOUTQ writes one int; see sock_ioctl in include/uapi/asm-generic/sockios.h and linux/sockios.h.
     let bytes = unsafe { rustix::ioctl::ioctl(socket, rustix::ioctl::Getter::<SIOCOUTQ, i32>::new()) };
@@ -89,7 +89,7 @@ mod tests {
     fn the_sender_reads_eof_and_its_last_write_arrives() {
         let (mut sender, mut receiver) = UnixStream::pair().unwrap();
         let (holder, inode) = of(&sender);
-        disconnect(holder, inode, Duration::from_secs(10)).unwrap();
+        disconnect_sender(holder, inode, Duration::from_secs(10)).unwrap();
         assert_eq!(sender.read(&mut [0; 8]).unwrap(), 0);
         sender.write_all(b"a write in flight").unwrap();
         drop(sender);
@@ -103,7 +103,7 @@ mod tests {
         let (mut sender, _receiver) = UnixStream::pair().unwrap();
         sender.write_all(b"not received").unwrap();
         let (holder, inode) = of(&sender);
-        let error = disconnect(holder, inode, Duration::from_millis(20)).unwrap_err();
+        let error = disconnect_sender(holder, inode, Duration::from_millis(20)).unwrap_err();
         assert!(error.contains("never had an empty socket for 150µs within 20ms"), "{error}");
         sender.set_nonblocking(true).unwrap();
         assert_eq!(
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_missing_descriptor_or_process_is_named() {
-        let error = |pid, fd| check(Holder { pid, fd }).unwrap_err();
+        let error = |pid, fd| check_duplicable(Holder { pid, fd }).unwrap_err();
         assert!(error(0, 0).starts_with("cannot open process 0"));
         let message = error(std::process::id(), 1_000_000);
         assert!(message.starts_with("cannot copy descriptor 1000000"), "{message}");
@@ -125,7 +125,7 @@ mod tests {
     fn another_socket_is_not_disconnected() {
         let (sender, _receiver) = UnixStream::pair().unwrap();
         let (holder, inode) = of(&sender);
-        let error = disconnect(holder, inode + 1, Duration::from_secs(1)).unwrap_err();
+        let error = disconnect_sender(holder, inode + 1, Duration::from_secs(1)).unwrap_err();
         assert!(error.contains("now refers to another socket"), "{error}");
     }
 }

@@ -11,8 +11,8 @@ use probe_ebpf::Offsets;
 
 use crate::attach::{self, AttachMethod, Link};
 use crate::btf::{Btf, VMLINUX};
-use crate::egress::places;
-use crate::load::{self, KernelLog, Settings};
+use crate::egress::find_egress_offsets;
+use crate::load::{self, KernelLog, LoadSettings};
 use crate::loss_counters::LossCounters;
 use crate::options::Options;
 use crate::programs::{Batch, Group, LoadedFacts, LossCounts, Refusal, TableChange, ThreadEntry, UPROBES, WITH_TLS};
@@ -20,16 +20,18 @@ use crate::tables;
 
 pub(crate) struct KernelSide {
     ebpf: Ebpf,
-    way: AttachMethod,
+    attach_method: AttachMethod,
     options: Options,
     offsets: Offsets,
     /// Why the kernel describes no types.
-    no_types: Option<String>,
+    missing_btf: Option<String>,
     /// Why the fields that the egress programs read are unknown.
-    no_places: Option<String>,
+    missing_egress_field: Option<String>,
     /// The kernel's poll functions have the parameters that the programs read.
-    has_timeouts: bool,
+    has_poll_timeouts: bool,
+    /// Links of the attached groups.
     groups: HashMap<Group, Vec<Link>>,
+    /// Links of the uprobes by target.
     targets: HashMap<u32, Vec<Link>>,
     kernel_log: Option<EbpfLogger<KernelLog>>,
     loss_counters: LossCounters,
@@ -38,62 +40,68 @@ pub(crate) struct KernelSide {
 impl KernelSide {
     /// Creates the maps and prepares the programs.
     pub(crate) fn load(options: Options) -> Result<Self, Refusal> {
-        let (mut no_types, mut no_places, mut has_timeouts) = (None, None, false);
-        let (mut offsets, mut known_places) = (Offsets::NONE, None);
-        match Btf::running() {
+        let mut missing_btf = None;
+        let mut missing_egress_field = None;
+        let mut has_poll_timeouts = false;
+        let mut offsets = Offsets::NONE;
+        let mut egress_offsets = None;
+        match Btf::read_running_kernel() {
             Ok(btf) => {
-                let timeouts = attach::KERNEL_POLLS.map(|(_, function, at)| btf.takes(function, at, "timespec64"));
-                has_timeouts = timeouts == [true; 2];
-                offsets = btf.offsets();
-                match places(&btf) {
-                    Ok(found) => known_places = Some(found),
-                    Err(error) => no_places = Some(error.to_string()),
+                has_poll_timeouts = attach::KERNEL_POLLS
+                    .iter()
+                    .all(|poll| btf.takes_pointer_to(poll.function, poll.timeout_index, "timespec64"));
+                offsets = btf.probe_offsets();
+                match find_egress_offsets(&btf) {
+                    Ok(found) => egress_offsets = Some(found),
+                    Err(error) => missing_egress_field = Some(error.to_string()),
                 }
             }
             Err(error) => {
-                no_types = Some(error.to_string());
-                no_places.clone_from(&no_types);
+                missing_btf = Some(error.to_string());
+                missing_egress_field.clone_from(&missing_btf);
             }
         }
-        let settings = Settings {
+        let settings = LoadSettings {
             ring_bytes: options.ring_bytes.clamp(64 << 10, 1 << 30).next_power_of_two(),
             offsets,
             accounting: options.scheduler || options.polls,
-            places: known_places.unwrap_or_default(),
+            places: egress_offsets.unwrap_or_default(),
         };
-        let mut ebpf = load::load(settings).map_err(|error| Refusal::of(&error))?;
+        let mut ebpf = load::load_object(settings).map_err(|error| Refusal::from_error(&error))?;
         let programs: &'static [&'static str] = if options.tls { &WITH_TLS } else { &UPROBES };
-        let way = if options.perf_events { AttachMethod::Perf(programs) } else { AttachMethod::of(&ebpf, programs) };
+        let attach_method = if options.perf_events {
+            AttachMethod::PerfEvents(programs)
+        } else {
+            AttachMethod::choose(&ebpf, programs)
+        };
         // An object may be built without a log.
         let kernel_log =
             load::shows_kernel_log().then(|| EbpfLogger::init_with_logger(&mut ebpf, KernelLog).ok()).flatten();
-        let (groups, targets) = (HashMap::new(), HashMap::new());
-        let loss_counters = LossCounters::new();
         Ok(Self {
             ebpf,
-            way,
+            attach_method,
             options,
             offsets,
-            no_types,
-            no_places,
-            has_timeouts,
-            groups,
-            targets,
+            missing_btf,
+            missing_egress_field,
+            has_poll_timeouts,
+            groups: HashMap::new(),
+            targets: HashMap::new(),
             kernel_log,
-            loss_counters,
+            loss_counters: LossCounters::new(),
         })
     }
 
     /// Loads the programs that further targets may need, so that this process can then give up the right to load programs. Programs
     /// that cannot be loaded are reported when a target needs them.
-    pub(crate) fn load_programs(&mut self) {
-        if let Err(error) = self.way.load_all(&mut self.ebpf) {
+    pub(crate) fn load_further_programs(&mut self) {
+        if let Err(error) = self.attach_method.load_all(&mut self.ebpf) {
             tracing::debug!("cannot preload a uprobe program: {error}");
         }
         if self.options.scheduler {
             // The reader of the observations asks for it too, and reports the error.
             let _ = self.attach_group(Group::Scheduler);
-            if self.options.polls && self.facts().observes_sleep {
+            if self.options.polls && self.loaded_facts().observes_sleep {
                 let _ = self.attach_group(Group::KernelPolls);
             }
         }
@@ -101,19 +109,19 @@ impl KernelSide {
         if let Err(error) = self.attach_group(Group::Writes) {
             tracing::debug!("cannot observe responses to clients: {error}");
         }
-        if self.no_places.is_none() {
-            for program in [attach::EGRESS_READS, attach::ZMTP_READS] {
-                if let Err(error) = attach::load(&mut self.ebpf, program) {
+        if self.missing_egress_field.is_none() {
+            for program in [attach::CLIENT_READS, attach::ZMTP_READS] {
+                if let Err(error) = attach::load_tracepoint_program(&mut self.ebpf, program) {
                     tracing::debug!("cannot observe reads from sockets: {error}");
                 }
             }
         }
     }
 
-    pub(crate) fn facts(&self) -> LoadedFacts {
+    pub(crate) fn loaded_facts(&self) -> LoadedFacts {
         LoadedFacts {
             observes_sleep: self.offsets.call != Offsets::ABSENT,
-            uses_perf_events: matches!(self.way, AttachMethod::Perf(_)),
+            uses_perf_events: matches!(self.attach_method, AttachMethod::PerfEvents(_)),
         }
     }
 
@@ -130,24 +138,26 @@ impl KernelSide {
 
     /// Descriptor of the ring with the observations.
     pub(crate) fn ring_descriptor(&self) -> Result<BorrowedFd<'_>, Refusal> {
-        let ring = tables::map(&self.ebpf, "RECORDS").map_err(|error| Refusal::of_table("RECORDS", &error))?;
+        let ring =
+            tables::find_map(&self.ebpf, "RECORDS").map_err(|error| Refusal::from_table_error("RECORDS", &error))?;
         let data = attach::map_data(ring).ok_or_else(|| Refusal::Kernel(String::from("RECORDS is not a ring")))?;
         Ok(data.fd().as_fd())
     }
 
     /// Changes a table of the programs.
     pub(crate) fn change_table(&mut self, change: TableChange) -> Result<(), Refusal> {
-        tables::change(&mut self.ebpf, change).map_err(|error| Refusal::Kernel(format!("{change:?}: {error}")))
+        tables::apply_change(&mut self.ebpf, change).map_err(|error| Refusal::Kernel(format!("{change:?}: {error}")))
     }
 
     pub(crate) fn read_losses(&mut self) -> Result<LossCounts, Refusal> {
-        let map = tables::map(&self.ebpf, "LOSSES").map_err(|error| Refusal::of_table("LOSSES", &error))?;
+        let map =
+            tables::find_map(&self.ebpf, "LOSSES").map_err(|error| Refusal::from_table_error("LOSSES", &error))?;
         let data = attach::map_data(map).ok_or_else(|| Refusal::Kernel(String::from("LOSSES is no array")))?;
-        self.loss_counters.read(data).map_err(|error| Refusal::of_table("LOSSES", &error))
+        self.loss_counters.read_all(data).map_err(|error| Refusal::from_table_error("LOSSES", &error))
     }
 
     pub(crate) fn read_threads(&self) -> Result<Vec<ThreadEntry>, Refusal> {
-        tables::read_threads(&self.ebpf).map_err(|error| Refusal::of_table("THREADS", &error))
+        tables::read_threads(&self.ebpf).map_err(|error| Refusal::from_table_error("THREADS", &error))
     }
 
     /// Attaches a group of programs, unless it is attached.
@@ -155,29 +165,34 @@ impl KernelSide {
         if self.groups.contains_key(&group) {
             return Ok(());
         }
-        let unknown_types = match group {
+        let missing_types = match group {
             Group::Scheduler if !self.offsets.sched() => {
-                Some(self.no_types.clone().unwrap_or_else(|| format!("{VMLINUX} lacks a field of task_struct")))
+                Some(self.missing_btf.clone().unwrap_or_else(|| format!("{VMLINUX} lacks a field of task_struct")))
             }
-            Group::KernelPolls if !self.has_timeouts => {
+            Group::KernelPolls if !self.has_poll_timeouts => {
                 Some(String::from("the kernel's poll functions have other parameters"))
             }
-            Group::Writes | Group::ClientReads | Group::ZmtpReads => self.no_places.clone(),
+            Group::Writes | Group::ClientReads | Group::ZmtpReads => self.missing_egress_field.clone(),
             _ => None,
         };
-        if let Some(what) = unknown_types {
+        if let Some(what) = missing_types {
             return Err(Refusal::Types(what));
         }
         let ebpf = &mut self.ebpf;
-        let attached = match group {
-            Group::KernelPolls => attach::kernel_polls(ebpf).map_err(|error| Refusal::of(&error)),
-            Group::Scheduler => attach::tracepoints(ebpf, &attach::SCHEDULER).map_err(|error| Refusal::of(&error)),
-            Group::Writes => attach::egress(ebpf, self.options.every_call).map_err(|error| Refusal::of(&error)),
-            Group::ClientReads => {
-                attach::tracepoints(ebpf, &[attach::EGRESS_READS]).map_err(|error| Refusal::of(&error))
-            }
-            Group::ZmtpReads => attach::tracepoints(ebpf, &[attach::ZMTP_READS]).map_err(|error| Refusal::of(&error)),
-        };
+        let attached =
+            match group {
+                Group::KernelPolls => attach::attach_kernel_polls(ebpf).map_err(|error| Refusal::from_error(&error)),
+                Group::Scheduler => {
+                    attach::attach_tracepoints(ebpf, &attach::SCHEDULER).map_err(|error| Refusal::from_error(&error))
+                }
+                Group::Writes => attach::attach_client_writes(ebpf, self.options.every_call)
+                    .map_err(|error| Refusal::from_error(&error)),
+                Group::ClientReads => attach::attach_tracepoints(ebpf, &[attach::CLIENT_READS])
+                    .map_err(|error| Refusal::from_error(&error)),
+                Group::ZmtpReads => {
+                    attach::attach_tracepoints(ebpf, &[attach::ZMTP_READS]).map_err(|error| Refusal::from_error(&error))
+                }
+            };
         self.groups.insert(group, attached?);
         Ok(())
     }
@@ -191,27 +206,30 @@ impl KernelSide {
         library: BorrowedFd<'_>,
     ) -> Result<(), Refusal> {
         let path = PathBuf::from(format!("/proc/self/fd/{}", library.as_raw_fd()));
-        let links = self.way.attach(&mut self.ebpf, batch, &path, pid).map_err(|error| Refusal::of(&error))?;
+        let links = self
+            .attach_method
+            .attach_batch(&mut self.ebpf, batch, &path, pid)
+            .map_err(|error| Refusal::from_error(&error))?;
         self.targets.entry(target).or_default().extend(links);
         Ok(())
     }
 
     /// Detaches a target's links on another thread, because it takes a grace period of the kernel.
-    pub(crate) fn detach(&mut self, target: u32) {
+    pub(crate) fn detach_target(&mut self, target: u32) {
         let links = self.targets.remove(&target).unwrap_or_default();
         // If no thread can be started, the closure drops its links here.
-        let _ = std::thread::Builder::new().spawn(move || attach::detach(links));
+        let _ = std::thread::Builder::new().spawn(move || attach::detach_links(links));
     }
 
     /// Detaches the links of all targets.
     pub(crate) fn detach_targets(&mut self) {
-        attach::detach(std::mem::take(&mut self.targets).into_values().flatten().collect());
+        attach::detach_links(std::mem::take(&mut self.targets).into_values().flatten().collect());
     }
 }
 
 impl Drop for KernelSide {
     fn drop(&mut self) {
         let groups = std::mem::take(&mut self.groups).into_values().flatten();
-        attach::detach(groups.chain(std::mem::take(&mut self.targets).into_values().flatten()).collect());
+        attach::detach_links(groups.chain(std::mem::take(&mut self.targets).into_values().flatten()).collect());
     }
 }

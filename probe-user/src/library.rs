@@ -4,23 +4,23 @@ use std::collections::HashSet;
 use std::os::fd::AsFd as _;
 use std::path::PathBuf;
 
-use adapter::discover::{EngineKind, InnerServer, Release};
+use adapter::discover::{EngineKind, InnerServer};
 use foreign::RegularFile;
 use memchr::memmem;
 
 use crate::discover::LibZmq;
 use crate::discover::libzmq;
-use crate::helper::{self, Helper};
-use crate::probe_points::{self, Known, REMEMBERED, Sought};
+use crate::helper;
+use crate::probe_points::{MAX_CACHED, ProbePointCache, Sought, read_library};
 use crate::proc::maps::{self, MappedFile};
 use crate::proc::{ProcDir, ReadError};
 use crate::programs::{MessagePoints, PointSet};
 
 /// Maximum size of `/proc/PID/maps` in bytes, enough for tens of thousands of mapped files.
-pub(crate) const LONGEST_MAPS: usize = 16 << 20;
+pub(crate) const MAX_MAPS_BYTES: usize = 16 << 20;
 
 /// Maximum number of files that a process may have mapped in place of one library. Each is held open.
-const LARGEST_SET: usize = 8;
+const MAX_FILES_PER_LIBRARY: usize = 8;
 
 /// A library that a process has mapped.
 #[derive(Debug)]
@@ -30,23 +30,23 @@ pub(crate) struct Library {
     /// Its path in the process's own root, for messages only.
     pub(crate) path: PathBuf,
     /// Whether plain buffers may be sent or received through it (`zmq_send`). pyzmq always uses messages (`zmq_msg_send`).
-    pub(crate) buffers: bool,
+    pub(crate) may_use_buffers: bool,
 }
 
 /// The mapped files that contain libzmq.
-pub(crate) fn libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
-    let (process, files) = mapped(pid)?;
+pub(crate) fn open_libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
+    let (process, files) = read_mapped_files(pid)?;
     let mut libraries = open_all(&process, &libzmq::mapped(&files))?;
     for library in &mut libraries {
         let file = files.iter().find(|file| file.path == library.path);
-        library.buffers = file.is_none_or(|file| !of_pyzmq(file, &files));
+        library.may_use_buffers = file.is_none_or(|file| !is_used_by_pyzmq_only(file, &files));
     }
     Ok(libraries)
 }
 
 /// The mapped C library: glibc's `libc.so.6` (`libc-2.31.so` before 2.34) or musl's `ld-musl-<machine>.so.1`.
-pub(crate) fn libc(pid: u32) -> Result<Vec<Library>, ReadError> {
-    named(pid, is_libc_name)
+pub(crate) fn open_libc(pid: u32) -> Result<Vec<Library>, ReadError> {
+    open_libraries_named(pid, is_libc_name)
 }
 
 pub(crate) fn is_libc_name(name: &[u8]) -> bool {
@@ -54,89 +54,107 @@ pub(crate) fn is_libc_name(name: &[u8]) -> bool {
 }
 
 /// The mapped extension of an engine's inner server.
-pub(crate) fn extension(pid: u32, server: &InnerServer) -> Result<Option<Library>, ReadError> {
-    let (process, files) = mapped(pid)?;
+pub(crate) fn open_extension(pid: u32, server: &InnerServer) -> Result<Option<Library>, ReadError> {
+    let (process, files) = read_mapped_files(pid)?;
     let found = files.iter().find(|file| (server.is_extension)(&file.path));
     found.map(|file| open_library(&process, file)).transpose()
 }
 
 /// The mapped files of OpenSSL: `libssl.so.3` from a distribution, `libssl-<hash>.so.3` from a wheel.
-pub(crate) fn libssl(pid: u32) -> Result<Vec<Library>, ReadError> {
-    named(pid, is_libssl_name)
+pub(crate) fn open_libssl(pid: u32) -> Result<Vec<Library>, ReadError> {
+    open_libraries_named(pid, is_libssl_name)
 }
 
 pub(crate) fn is_libssl_name(name: &[u8]) -> bool {
     name.starts_with(b"libssl") && memmem::find(name, b".so").is_some()
 }
 
-fn named(pid: u32, is_it: impl Fn(&[u8]) -> bool) -> Result<Vec<Library>, ReadError> {
-    let (process, files) = mapped(pid)?;
-    let found: Vec<&MappedFile> = files.iter().filter(|file| is_it(file.name())).collect();
+fn open_libraries_named(pid: u32, is_name: impl Fn(&[u8]) -> bool) -> Result<Vec<Library>, ReadError> {
+    let (process, files) = read_mapped_files(pid)?;
+    let found: Vec<&MappedFile> = files.iter().filter(|file| is_name(file.name())).collect();
     open_all(&process, &found)
 }
 
-fn mapped(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {
+fn read_mapped_files(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {
     let process = ProcDir::of(pid)?;
-    let files = maps::files(&process.mappings(LONGEST_MAPS)?);
+    let files = maps::files(&process.mappings(MAX_MAPS_BYTES)?);
     Ok((process, files))
 }
 
 fn open_all(process: &ProcDir, files: &[&MappedFile]) -> Result<Vec<Library>, ReadError> {
-    if files.len() > LARGEST_SET {
-        return Err(ReadError::TooMany(LARGEST_SET));
+    if files.len() > MAX_FILES_PER_LIBRARY {
+        return Err(ReadError::TooMany(MAX_FILES_PER_LIBRARY));
     }
     files.iter().map(|file| open_library(process, file)).collect()
 }
 
 fn open_library(process: &ProcDir, file: &MappedFile) -> Result<Library, ReadError> {
-    Ok(Library { file: process.open_library(file)?, path: file.path.clone(), buffers: false })
+    Ok(Library { file: process.open_library(file)?, path: file.path.clone(), may_use_buffers: false })
 }
 
 /// Whether only pyzmq uses this file: it is in the wheel's `pyzmq.libs`, or linked into its module, and the module is loaded.
-fn of_pyzmq(file: &MappedFile, files: &[MappedFile]) -> bool {
-    let has = |file: &MappedFile, part: &str| {
-        memmem::find(file.path.as_os_str().as_encoded_bytes(), part.as_bytes()).is_some()
-    };
-    let module = "/zmq/backend/";
-    has(file, module) || has(file, "/pyzmq.libs/") && files.iter().any(|file| has(file, module))
+fn is_used_by_pyzmq_only(file: &MappedFile, files: &[MappedFile]) -> bool {
+    const MODULE: &str = "/zmq/backend/";
+    if path_contains(file, MODULE) {
+        return true;
+    }
+    path_contains(file, "/pyzmq.libs/") && files.iter().any(|file| path_contains(file, MODULE))
+}
+
+fn path_contains(file: &MappedFile, part: &str) -> bool {
+    memmem::find(file.path.as_os_str().as_encoded_bytes(), part.as_bytes()).is_some()
 }
 
 /// Reads the libraries that probes need before a process is probed. The first read of a file may take long, or for ever on a file system
 /// that does not answer.
 #[derive(Debug, Default)]
-pub struct LibraryReader(HashSet<(u64, u64)>);
+pub struct LibraryReader {
+    /// Device and inode of the files that were read.
+    read_files: HashSet<(u64, u64)>,
+}
 
 impl LibraryReader {
     /// Reads the libraries of this process. Those that cannot be read are reported when the process is probed.
-    pub fn read(&mut self, pid: u32, inner_server: Option<EngineKind>) {
+    pub fn read_libraries_of(&mut self, pid: u32, inner_server: Option<EngineKind>) {
         let messages = PointSet::Messages(MessagePoints { processed: true, buffers: false });
         let polls = PointSet::Polls { with_returns: false };
-        for (found, set) in [(libzmq(pid), messages), (libc(pid), polls), (libssl(pid), PointSet::Tls)] {
-            for library in found.into_iter().flatten() {
-                self.read_once(pid, &library, set);
-            }
+        for library in open_libzmq(pid).into_iter().flatten() {
+            self.read_once(pid, &library, messages);
+        }
+        for library in open_libc(pid).into_iter().flatten() {
+            self.read_once(pid, &library, polls);
+        }
+        for library in open_libssl(pid).into_iter().flatten() {
+            self.read_once(pid, &library, PointSet::Tls);
         }
         let server = inner_server.and_then(|engine| engine.inner_server());
         if let Some(server) = server
-            && let Ok(Some(library)) = extension(pid, &server)
+            && let Ok(Some(library)) = open_extension(pid, &server)
         {
             self.read_once(pid, &library, PointSet::Method);
         }
     }
 
     fn read_once(&mut self, pid: u32, library: &Library, set: PointSet) {
-        if self.0.len() == REMEMBERED {
-            self.0.clear();
+        if self.read_files.len() == MAX_CACHED {
+            self.read_files.clear();
         }
-        if !self.0.insert((library.file.device, library.file.inode)) {
+        if !self.read_files.insert((library.file.device, library.file.inode)) {
             return;
         }
-        let read = probe_points::read(&library.file).map(drop).map_err(|error| error.to_string());
-        let analyse =
-            |helper: &Helper| helper.analyse(pid, set, library.file.as_fd()).map_err(|error| error.to_string());
-        if let Err(error) = read.and_then(|()| helper::connected().map_or(Ok(()), analyse)) {
+        if let Err(error) = read_and_analyse(pid, library, set) {
             tracing::debug!("pid {pid}: {}: {error}", library.path.display());
         }
+    }
+}
+
+/// Reads a library's file, and has the helper analyse it, if there is one.
+fn read_and_analyse(pid: u32, library: &Library, set: PointSet) -> Result<(), String> {
+    // Only so that it is in the page cache.
+    read_library(&library.file).map_err(|error| error.to_string())?;
+    match helper::connected() {
+        Some(helper) => helper.analyse(pid, set, library.file.as_fd()).map_err(|error| error.to_string()),
+        None => Ok(()),
     }
 }
 
@@ -144,25 +162,24 @@ impl LibraryReader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CodeSupport {
     /// A receive and a refused send are each observed at a single point; otherwise at entry and return.
-    pub single_points: bool,
+    pub has_single_points: bool,
     /// Whether its release has the known message layout (4.2.5 to 4.3.5); `None` if the file name does not contain the release.
-    pub layout: Option<bool>,
+    pub has_known_layout: Option<bool>,
 }
 
 /// Analyses the code of a libzmq that process `pid` has mapped. The error names a missing file or symbol.
-pub fn understood(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> {
-    let (process, files) = mapped(pid).map_err(|error| format!("cannot read its mapped files: {error}"))?;
+pub fn analyse_libzmq(pid: u32, libzmq: &LibZmq) -> Result<CodeSupport, String> {
+    let (process, files) = read_mapped_files(pid).map_err(|error| format!("cannot read its mapped files: {error}"))?;
     let file = files.iter().find(|file| file.path == libzmq.path).ok_or("it is no longer mapped")?;
     let library = open_library(&process, file).map_err(|error| format!("cannot open its file: {error}"))?;
     let failed = |error| format!("{}: {error}", library.path.display());
-    let probe_points = Known::default().find(Sought::Functions, &library.file).map_err(failed)?;
+    let probe_points = ProbePointCache::default().find_in_library(Sought::Functions, &library.file).map_err(failed)?;
     for symbol in ["zmq_msg_send", "zmq_msg_recv", "zmq_getsockopt"] {
-        probe_points.entry(symbol).map_err(failed)?;
+        probe_points.entry_of(symbol).map_err(failed)?;
     }
-    let known = |release: Release| ([4, 2, 5]..=[4, 3, 5]).contains(&release.number);
     Ok(CodeSupport {
-        single_points: probe_points.received.is_some() && probe_points.refused.is_some(),
-        layout: libzmq.release.map(known),
+        has_single_points: probe_points.received.is_some() && probe_points.refused.is_some(),
+        has_known_layout: libzmq.release.map(|release| ([4, 2, 5]..=[4, 3, 5]).contains(&release.number)),
     })
 }
 
@@ -183,10 +200,10 @@ mod tests {
         let found = libzmq::mapped(&files);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].name(), b"libzmq-2f02442c.so.5.2.5");
-        assert!(of_pyzmq(found[0], &files));
+        assert!(is_used_by_pyzmq_only(found[0], &files));
         // Another module calls this library, in an unknown way.
         let other = maps::files(WHEEL.replace("/zmq/backend/", "/other/").as_bytes());
-        assert!(!of_pyzmq(found[0], &other));
+        assert!(!is_used_by_pyzmq_only(found[0], &other));
     }
 
     #[test]
@@ -198,7 +215,7 @@ mod tests {
 
     #[test]
     fn the_c_library_of_this_process_can_be_opened() {
-        let found = libc(std::process::id()).expect("our own maps are readable");
+        let found = open_libc(std::process::id()).expect("our own maps are readable");
         assert!(!found.is_empty() && found.iter().all(|library| library.file.size_bytes > 0));
     }
 }

@@ -17,11 +17,13 @@ const MAX_PROCESSORS: usize = 8192;
 const BPF_MAP_LOOKUP_ELEM: libc::c_int = 1;
 
 /// Buffer for the values of one counter, one per processor.
-pub(crate) struct LossCounters(Box<[u64]>);
+pub(crate) struct LossCounters {
+    values: Box<[u64]>,
+}
 
 /// The part of `union bpf_attr` for a lookup.
 #[repr(C)]
-struct Lookup {
+struct MapLookupAttribute {
     map: u32,
     padding: u32,
     key: u64,
@@ -31,31 +33,33 @@ struct Lookup {
 
 impl LossCounters {
     pub(crate) fn new() -> Self {
-        Self(vec![0; MAX_PROCESSORS].into_boxed_slice())
+        Self { values: vec![0; MAX_PROCESSORS].into_boxed_slice() }
     }
 
     /// Reads the counters of all causes from their map.
-    pub(crate) fn read(&mut self, map: &MapData) -> Result<LossCounts, MapError> {
+    pub(crate) fn read_all(&mut self, map: &MapData) -> Result<LossCounts, MapError> {
         let mut counts = LossCounts::default();
         for cause in Loss::ALL {
-            counts[cause as usize] = self.total(map, cause)?;
+            counts[cause as usize] = self.read_total(map, cause)?;
         }
         Ok(counts)
     }
 
     /// Number of observations lost for `cause` since the load, on all processors.
-    fn total(&mut self, map: &MapData, cause: Loss) -> Result<u64, MapError> {
+    fn read_total(&mut self, map: &MapData, cause: Loss) -> Result<u64, MapError> {
         let key = cause as u32;
-        let lookup = Lookup {
+        let lookup = MapLookupAttribute {
             map: map.fd().as_fd().as_raw_fd() as u32,
             padding: 0,
             key: &raw const key as u64,
-            value: self.0.as_mut_ptr() as u64,
+            value: self.values.as_mut_ptr() as u64,
             flags: 0,
         };
         // SAFETY: the kernel writes 8 bytes for each possible processor, at most [`MAX_PROCESSORS`], which is the length of the buffer; key
         // and buffer outlive the call.
-        let done = unsafe { libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_ELEM, &raw const lookup, size_of::<Lookup>()) };
+        let done = unsafe {
+            libc::syscall(libc::SYS_bpf, BPF_MAP_LOOKUP_ELEM, &raw const lookup, size_of::<MapLookupAttribute>())
+        };
         if done < 0 {
             return Err(MapError::from(aya::sys::SyscallError {
                 call: "bpf_map_lookup_elem",
@@ -63,6 +67,6 @@ impl LossCounters {
             }));
         }
         // Values of absent processors stay 0.
-        Ok(self.0.iter().sum())
+        Ok(self.values.iter().sum())
     }
 }

@@ -86,7 +86,7 @@ pub fn holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
 /// trace the process, and a kernel with `/proc/PID/task/TID/syscall`.
 pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
     let text = ProcDir::of(pid)?.thread_file(tid, ThreadFile::SystemCall)?;
-    Ok(cpu::polls(&String::from_utf8_lossy(&text)))
+    Ok(cpu::is_poll_line(&String::from_utf8_lossy(&text)))
 }
 
 #[cfg(test)]

@@ -10,19 +10,19 @@ use probe_ebpf::{Offsets, Thread, Watched};
 pub(crate) struct Plain<T>(pub(crate) T);
 
 /// Marker for `repr(C)` structs of integers without padding: every bit pattern is valid and every byte is initialised.
-pub(crate) trait Record: Copy + 'static {}
+pub(crate) trait PlainRecord: Copy + 'static {}
 
-impl Record for Offsets {}
-impl Record for Places {}
-impl Record for Serves {}
-impl Record for Stream {}
-impl Record for Thread {}
-impl Record for TlsConnection {}
-impl Record for Watched {}
-impl Record for ZmtpConnection {}
+impl PlainRecord for Offsets {}
+impl PlainRecord for Places {}
+impl PlainRecord for Serves {}
+impl PlainRecord for Stream {}
+impl PlainRecord for Thread {}
+impl PlainRecord for TlsConnection {}
+impl PlainRecord for Watched {}
+impl PlainRecord for ZmtpConnection {}
 
-// SAFETY: `Record` is implemented above only for structs of integers without padding (tested below).
-unsafe impl<T: Record> aya::Pod for Plain<T> {}
+// SAFETY: `PlainRecord` is implemented above only for structs of integers without padding (tested below).
+unsafe impl<T: PlainRecord> aya::Pod for Plain<T> {}
 
 #[cfg(test)]
 mod tests {

@@ -6,7 +6,7 @@ use aya::maps::{Map, MapData, MapError, RingBuf};
 use probe_ebpf::egress::Serves;
 use probe_ebpf::{Capture, Cookie, Loss, Thread};
 
-use crate::degraded::with_causes;
+use crate::degraded::error_with_causes;
 
 /// Uprobe programs, each of which may be attached at many addresses with one link.
 pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
@@ -107,19 +107,19 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    pub(crate) fn of(error: &dyn std::error::Error) -> Self {
-        Self::Kernel(with_causes(error))
+    pub(crate) fn from_error(error: &dyn std::error::Error) -> Self {
+        Self::Kernel(error_with_causes(error))
     }
 
-    pub(crate) fn of_table(name: &str, error: &MapError) -> Self {
-        Self::Kernel(format!("the table {name}: {}", with_causes(error)))
+    pub(crate) fn from_table_error(name: &str, error: &MapError) -> Self {
+        Self::Kernel(format!("the table {name}: {}", error_with_causes(error)))
     }
 }
 
 /// Opens the ring with this descriptor.
 pub(crate) fn open_ring(descriptor: OwnedFd) -> Result<RingBuf<MapData>, Refusal> {
     let opened = MapData::from_fd(descriptor).and_then(Map::from_map_data).and_then(RingBuf::try_from);
-    opened.map_err(|error| Refusal::of_table("RECORDS", &error))
+    opened.map_err(|error| Refusal::from_table_error("RECORDS", &error))
 }
 
 /// Offsets in a library's file, each with its cookie.
@@ -130,8 +130,18 @@ pub(crate) type Points = Vec<(u64, Cookie)>;
 pub(crate) struct Batch {
     pub(crate) program: &'static str,
     /// Attach at the returns of the functions that begin at these offsets.
-    pub(crate) returns: bool,
+    pub(crate) is_at_returns: bool,
     pub(crate) points: Points,
+}
+
+impl Batch {
+    pub(crate) const fn at_entries(program: &'static str, points: Points) -> Self {
+        Self { program, is_at_returns: false, points }
+    }
+
+    pub(crate) const fn at_returns(program: &'static str, points: Points) -> Self {
+        Self { program, is_at_returns: true, points }
+    }
 }
 
 /// Properties of the loaded programs.

@@ -13,40 +13,42 @@ use crate::plain::Plain;
 use crate::programs::{TableChange, ThreadEntry};
 
 /// Changes a table.
-pub(crate) fn change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), MapError> {
+pub(crate) fn apply_change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), MapError> {
     match change {
         TableChange::Watch { target, capture, counts_sends } => {
             let watched = Watched { capture, sends: counts_sends.into(), reserved: 0 };
-            array::<Plain<Watched>>(ebpf, "WATCHED")?.set(target, Plain(watched), 0)
+            array_mut::<Plain<Watched>>(ebpf, "WATCHED")?.set(target, Plain(watched), 0)
         }
         TableChange::EnterTarget { target, pid } => {
             // In a separate pid namespace its id is ambiguous in the kernel. There, the kernel side learns the process at its first
             // probe hit.
-            if load::namespace().1 != 0 {
+            if !load::is_in_initial_pid_namespace() {
                 return Ok(());
             }
-            table::<u32, u32>(ebpf, "TARGETS")?.insert(pid, target, 0)
+            hash_table_mut::<u32, u32>(ebpf, "TARGETS")?.insert(pid, target, 0)
         }
         TableChange::RemoveTarget { pid } => {
-            if load::namespace().1 != 0 {
+            if !load::is_in_initial_pid_namespace() {
                 return Ok(());
             }
-            table::<u32, u32>(ebpf, "TARGETS")?.remove(&pid)
+            hash_table_mut::<u32, u32>(ebpf, "TARGETS")?.remove(&pid)
         }
-        TableChange::Serve { target, serves } => array::<Plain<Serves>>(ebpf, "SERVING")?.set(target, Plain(serves), 0),
+        TableChange::Serve { target, serves } => {
+            array_mut::<Plain<Serves>>(ebpf, "SERVING")?.set(target, Plain(serves), 0)
+        }
         TableChange::EnterZmtp { target, inode } => {
             let connection = ZmtpConnection { read: 0, target, limit: CAPTURE_READ };
-            table::<u64, Plain<ZmtpConnection>>(ebpf, "ZMTP")?.insert(inode, Plain(connection), 0)
+            hash_table_mut::<u64, Plain<ZmtpConnection>>(ebpf, "ZMTP")?.insert(inode, Plain(connection), 0)
         }
-        TableChange::RemoveZmtp { inode } => table::<u64, Plain<ZmtpConnection>>(ebpf, "ZMTP")?.remove(&inode),
+        TableChange::RemoveZmtp { inode } => hash_table_mut::<u64, Plain<ZmtpConnection>>(ebpf, "ZMTP")?.remove(&inode),
         TableChange::IgnoreStream { socket } => {
-            let mut streams = table::<u64, Plain<Stream>>(ebpf, "STREAMS")?;
+            let mut streams = hash_table_mut::<u64, Plain<Stream>>(ebpf, "STREAMS")?;
             // If the connection has closed in the meantime, there is nothing to ignore.
             let Ok(Plain(stream)) = streams.get(&socket, 0) else { return Ok(()) };
             streams.insert(socket, Plain(Stream { ignored: 1, ..stream }), 0)
         }
         TableChange::IgnoreTls { connection } => {
-            let mut connections = table::<u64, Plain<TlsConnection>>(ebpf, "TLS")?;
+            let mut connections = hash_table_mut::<u64, Plain<TlsConnection>>(ebpf, "TLS")?;
             // Only an entry that exists: the connection may have been freed in the meantime.
             if connections.get(&connection, 0).is_err() {
                 return Ok(());
@@ -58,9 +60,9 @@ pub(crate) fn change(ebpf: &mut Ebpf, change: TableChange) -> Result<(), MapErro
 }
 
 fn remove_threads(ebpf: &mut Ebpf, target: u32) -> Result<(), MapError> {
-    let mut threads = table::<u32, Plain<Thread>>(ebpf, "THREADS")?;
-    let of_target = |(key, Plain(thread)): (u32, Plain<Thread>)| (thread.target == target).then_some(key);
-    let ended: Vec<u32> = threads.iter().flatten().filter_map(of_target).collect();
+    let mut threads = hash_table_mut::<u32, Plain<Thread>>(ebpf, "THREADS")?;
+    let of_target = threads.iter().flatten().filter(|(_, Plain(thread))| thread.target == target);
+    let ended: Vec<u32> = of_target.map(|(key, _)| key).collect();
     for key in ended {
         // An error means that the entry was evicted in the meantime.
         let _ = threads.remove(&key);
@@ -70,25 +72,28 @@ fn remove_threads(ebpf: &mut Ebpf, target: u32) -> Result<(), MapError> {
 
 /// The accounting of all threads. An entry may be replaced during the walk; the next walk includes it.
 pub(crate) fn read_threads(ebpf: &Ebpf) -> Result<Vec<ThreadEntry>, MapError> {
-    let threads: HashMap<_, u32, Plain<Thread>> = HashMap::try_from(map(ebpf, "THREADS")?)?;
+    let threads: HashMap<_, u32, Plain<Thread>> = HashMap::try_from(find_map(ebpf, "THREADS")?)?;
     Ok(threads.iter().flatten().map(|(key, Plain(thread))| ThreadEntry { key, thread }).collect())
 }
 
-pub(crate) fn map<'e>(ebpf: &'e Ebpf, name: &str) -> Result<&'e Map, MapError> {
+pub(crate) fn find_map<'e>(ebpf: &'e Ebpf, name: &str) -> Result<&'e Map, MapError> {
     ebpf.map(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
 }
 
-fn table<'e, K: Pod, V: Pod>(ebpf: &'e mut Ebpf, name: &str) -> Result<HashMap<&'e mut MapData, K, V>, MapError> {
-    HashMap::try_from(map_mut(ebpf, name)?)
+fn hash_table_mut<'e, K: Pod, V: Pod>(
+    ebpf: &'e mut Ebpf,
+    name: &str,
+) -> Result<HashMap<&'e mut MapData, K, V>, MapError> {
+    HashMap::try_from(find_map_mut(ebpf, name)?)
 }
 
-fn array<'e, V: Pod>(ebpf: &'e mut Ebpf, name: &str) -> Result<Array<&'e mut MapData, V>, MapError>
+fn array_mut<'e, V: Pod>(ebpf: &'e mut Ebpf, name: &str) -> Result<Array<&'e mut MapData, V>, MapError>
 where
     &'e mut MapData: BorrowMut<MapData>,
 {
-    Array::try_from(map_mut(ebpf, name)?)
+    Array::try_from(find_map_mut(ebpf, name)?)
 }
 
-fn map_mut<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Map, MapError> {
+fn find_map_mut<'e>(ebpf: &'e mut Ebpf, name: &str) -> Result<&'e mut Map, MapError> {
     ebpf.map_mut(name).ok_or_else(|| MapError::InvalidName { name: name.to_owned() })
 }

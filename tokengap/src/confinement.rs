@@ -181,8 +181,8 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
         return Ok(());
     }
     // What a feature lacks depends on the rights that tokengap was started with, not on those that remain here.
-    Permissions::here();
-    filter::refused();
+    Permissions::current();
+    filter::filtered_calls();
     let prober = start_prober(args, &helpers.prober_arguments)?;
     if has_capabilities() {
         start_opener(args, helpers)?;
@@ -305,8 +305,8 @@ pub(crate) fn confine_prober() {
 pub(crate) fn confine_stacks() {
     let mut plan = Plan::new(Work::Memory);
     plan.keep = Capabilities::DAC_READ_SEARCH;
-    let kernel = Permissions::here().kernel();
-    for need in Feature::PythonStacks.needs(kernel) {
+    let kernel = Permissions::current().kernel();
+    for need in Feature::PythonStacks.required_capabilities(kernel) {
         plan.keep |= Capabilities::from_bits_retain(1 << need.bit());
     }
     plan.unprivileged = confine::can_drop_root() == Ok(true);
@@ -337,8 +337,8 @@ fn capabilities_needed_here() -> Capabilities {
 
 /// Capabilities to attach probes to other processes (docs/internals/PROBE.md).
 pub(crate) fn probe_capabilities() -> Capabilities {
-    let kernel = Permissions::here().kernel();
-    let needs = Feature::ALL.iter().flat_map(|feature| feature.needs(kernel));
+    let kernel = Permissions::current().kernel();
+    let needs = Feature::ALL.iter().flat_map(|feature| feature.required_capabilities(kernel));
     let mut keep = needs.fold(Capabilities::empty(), |all, need| all | Capabilities::from_bits_retain(1 << need.bit()));
     // `map_files` is needed to reach a mapped file that was deleted.
     keep |= Capabilities::CHECKPOINT_RESTORE;

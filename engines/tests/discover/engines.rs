@@ -6,7 +6,7 @@ use std::process::Command;
 use adapter::discover::{Carries, Codec, Confidence, HopSeen, Launcher, Origin, PackageRelease, Release, RoleSource};
 use engines::sglang::discover::role::{DETOKENIZER, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 use probe_user::discover::{Engine, Process};
-use probe_user::library::understood;
+use probe_user::library::analyse_libzmq;
 use trace::engine::{Mode, Waiter};
 use trace::path::Ends;
 
@@ -35,7 +35,7 @@ fn assert_has_the_wheels_libzmq(process: &Process) {
     let lib = process.libzmq.as_ref().expect("libzmq is mapped");
     assert_eq!(lib.release, Some(Release::new(4, 3, 5)));
     assert!(lib.path.to_string_lossy().contains("/pyzmq.libs/libzmq-"), "{}", lib.path.display());
-    assert!(understood(process.id.pid, lib).is_ok());
+    assert!(analyse_libzmq(process.id.pid, lib).is_ok());
     assert_eq!(process.io_threads.len(), 2, "Context(2)");
     let python = process.python.as_ref().unwrap().value;
     assert_eq!(python.major, 3);

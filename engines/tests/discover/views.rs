@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use engines::sglang::discover::role::TOKENIZER;
 use probe_user::discover::{Blind, Engine};
-use probe_user::library::understood;
+use probe_user::library::analyse_libzmq;
 
 use crate::base;
 use crate::peers::{Peer, SCRIPT, python, skipped, until, watcher};
@@ -118,7 +118,7 @@ fn a_separate_container_sees_nothing_and_explains_how_to_join() {
         return;
     };
     assert!(text.contains("no engine found"), "{text}");
-    assert!(text.contains(probe_user::Place::here().same_processes()), "{text}");
+    assert!(text.contains(probe_user::RunEnvironment::current().pid_namespace_remedy()), "{text}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn an_engine_in_a_container_is_seen_from_the_host() {
     let engine = until(&mut watcher(&[]), |t| t.engines.iter().find(own).cloned());
     let main = engine.with_role(TOKENIZER).next().unwrap();
     assert_eq!(main.ns_pids, [main.id.pid, 1]);
-    assert!(understood(main.id.pid, main.libzmq.as_ref().unwrap()).is_ok());
+    assert!(analyse_libzmq(main.id.pid, main.libzmq.as_ref().unwrap()).is_ok());
 }
 
 #[test]

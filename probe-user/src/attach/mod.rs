@@ -11,27 +11,50 @@ use aya::programs::uprobe::{UProbeAttachLocation, UProbeAttachPoint, UProbeScope
 use aya::programs::{FEntry, ProgramError, RawTracePoint, UProbe};
 use aya::{Btf, Ebpf};
 
-use crate::degraded::with_causes;
+use crate::degraded::error_with_causes;
 use crate::discover::ReadError;
 use crate::probe_points::ProbePointsError;
 use crate::programs::{Batch, Refusal};
 
-use multi::{Multi, MultiError};
+use multi::{MultiUprobeError, MultiUprobes};
 
-/// A program and the raw tracepoint it attaches to.
-type Tracepoint = (&'static str, &'static str);
+/// A program of the embedded object and the raw tracepoint it attaches to.
+#[derive(Clone, Copy)]
+pub(crate) struct TracepointProgram {
+    program: &'static str,
+    tracepoint: &'static str,
+}
 
-pub(crate) const SCHEDULER: [Tracepoint; 2] = [("sched_switch", "sched_switch"), ("sched_wakeup", "sched_wakeup")];
-/// Programs at the kernel's own poll functions, with the functions and the positions of their timeouts.
-pub(crate) const KERNEL_POLLS: [(&str, &str, usize); 2] =
-    [("kernel_epoll", "do_epoll_wait", 3), ("kernel_poll_entered", "do_sys_poll", 2)];
-const EGRESS_STATE: Tracepoint = ("egress_state", "inet_sock_set_state");
-/// Return of a write on a socket (Linux 6.5 and later), and return of any system call.
-const EGRESS_WRITES: [Tracepoint; 2] = [("egress_sent", "sock_send_length"), ("egress_written", "sys_exit")];
+impl TracepointProgram {
+    const fn new(program: &'static str, tracepoint: &'static str) -> Self {
+        Self { program, tracepoint }
+    }
+}
+
+/// A program at one of the kernel's own poll functions.
+#[derive(Clone, Copy)]
+pub(crate) struct KernelPollProgram {
+    program: &'static str,
+    pub(crate) function: &'static str,
+    /// Index of the function's parameter with the timeout.
+    pub(crate) timeout_index: usize,
+}
+
+pub(crate) const SCHEDULER: [TracepointProgram; 2] =
+    [TracepointProgram::new("sched_switch", "sched_switch"), TracepointProgram::new("sched_wakeup", "sched_wakeup")];
+pub(crate) const KERNEL_POLLS: [KernelPollProgram; 2] = [
+    KernelPollProgram { program: "kernel_epoll", function: "do_epoll_wait", timeout_index: 3 },
+    KernelPollProgram { program: "kernel_poll_entered", function: "do_sys_poll", timeout_index: 2 },
+];
+const CONNECTION_STATES: TracepointProgram = TracepointProgram::new("egress_state", "inet_sock_set_state");
+/// Return of a write on a socket (Linux 6.5 and later).
+const SOCKET_WRITES: TracepointProgram = TracepointProgram::new("egress_sent", "sock_send_length");
+/// Return of any system call.
+const ALL_CALLS: TracepointProgram = TracepointProgram::new("egress_written", "sys_exit");
 /// Reads from clients (Linux 6.5 and later).
-pub(crate) const EGRESS_READS: Tracepoint = ("egress_received", "sock_recv_length");
+pub(crate) const CLIENT_READS: TracepointProgram = TracepointProgram::new("egress_received", "sock_recv_length");
 /// Reads of ZMTP connections without libzmq (Linux 6.5 and later).
-pub(crate) const ZMTP_READS: Tracepoint = ("zmtp_read", "sock_recv_length");
+pub(crate) const ZMTP_READS: TracepointProgram = TracepointProgram::new("zmtp_read", "sock_recv_length");
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AttachError {
@@ -42,11 +65,11 @@ pub(crate) enum AttachError {
     #[error("the extension of its server is not mapped")]
     NoExtension,
     #[error("{path}")]
-    At { path: String, source: Box<Self> },
+    InLibrary { path: String, source: Box<Self> },
     #[error(transparent)]
     Program(#[from] ProgramError),
     #[error(transparent)]
-    Multi(#[from] MultiError),
+    MultiUprobe(#[from] MultiUprobeError),
     #[error(transparent)]
     Types(#[from] aya::BtfError),
     #[error(transparent)]
@@ -55,23 +78,24 @@ pub(crate) enum AttachError {
 
 impl AttachError {
     /// Names the library in which a program could not be attached.
-    pub(crate) fn at(path: &Path, source: Self) -> Self {
-        Self::At { path: path.display().to_string(), source: Box::new(source) }
+    pub(crate) fn in_library(path: &Path, source: Self) -> Self {
+        Self::InLibrary { path: path.display().to_string(), source: Box::new(source) }
     }
 }
 
 /// Maximum number of threads that detach links in parallel.
-const DETACHERS: usize = 32;
+const MAX_DETACHING_THREADS: usize = 32;
 
-/// An attached program. Dropping it detaches, which takes a kernel grace period: see [`detach`].
+/// An attached program. Dropping it detaches, which takes a kernel grace period: see [`detach_links`].
 pub(crate) type Link = Box<dyn Send>;
 
 /// Detaches links in parallel. For each link the kernel waits until no CPU can still run its program; waits that begin together end
 /// together.
-pub(crate) fn detach(links: Vec<Link>) {
-    let mut shares: Vec<Vec<Link>> = std::iter::repeat_with(Vec::new).take(DETACHERS.min(links.len())).collect();
-    for (n, link) in links.into_iter().enumerate() {
-        shares[n % DETACHERS].push(link);
+pub(crate) fn detach_links(links: Vec<Link>) {
+    let thread_count = MAX_DETACHING_THREADS.min(links.len());
+    let mut shares: Vec<Vec<Link>> = std::iter::repeat_with(Vec::new).take(thread_count).collect();
+    for (index, link) in links.into_iter().enumerate() {
+        shares[index % MAX_DETACHING_THREADS].push(link);
     }
     thread::scope(|scope| {
         for share in shares {
@@ -84,19 +108,19 @@ pub(crate) fn detach(links: Vec<Link>) {
 #[derive(Debug)]
 pub(crate) enum AttachMethod {
     /// One link per batch (Linux 6.6 and later).
-    Multi(Multi),
+    MultiUprobes(MultiUprobes),
     /// One perf event per probe point, for these programs.
-    Perf(&'static [&'static str]),
+    PerfEvents(&'static [&'static str]),
 }
 
 impl AttachMethod {
     /// Uses one link for many probe points if the kernel supports it, otherwise one perf event per point.
-    pub(crate) fn of(ebpf: &Ebpf, programs: &'static [&'static str]) -> Self {
-        match Multi::load(ebpf, programs) {
-            Ok(multi) => Self::Multi(multi),
+    pub(crate) fn choose(ebpf: &Ebpf, programs: &'static [&'static str]) -> Self {
+        match MultiUprobes::prepare(ebpf, programs) {
+            Ok(multi) => Self::MultiUprobes(multi),
             Err(error) => {
-                tracing::debug!("one perf event per probe point: {}", with_causes(&error));
-                Self::Perf(programs)
+                tracing::debug!("one perf event per probe point: {}", error_with_causes(&error));
+                Self::PerfEvents(programs)
             }
         }
     }
@@ -104,11 +128,11 @@ impl AttachMethod {
     /// Loads all programs, so that none has to be loaded at an attach.
     pub(crate) fn load_all(&mut self, ebpf: &mut Ebpf) -> Result<(), AttachError> {
         match self {
-            Self::Multi(multi) => Ok(multi.load_all()?),
-            Self::Perf(programs) => {
+            Self::MultiUprobes(multi) => Ok(multi.load_all()?),
+            Self::PerfEvents(programs) => {
                 for name in *programs {
-                    let program: &mut UProbe = program(ebpf, name)?;
-                    loaded(program.load())?;
+                    let program: &mut UProbe = program_mut(ebpf, name)?;
+                    accept_loaded(program.load())?;
                 }
                 Ok(())
             }
@@ -116,7 +140,7 @@ impl AttachMethod {
     }
 
     /// Attaches a batch to process `pid`, which has the library at `path` mapped: the path of an open descriptor, so that no other file is reached.
-    pub(crate) fn attach(
+    pub(crate) fn attach_batch(
         &mut self,
         ebpf: &mut Ebpf,
         batch: &Batch,
@@ -124,18 +148,20 @@ impl AttachMethod {
         pid: NonZeroU32,
     ) -> Result<Vec<Link>, AttachError> {
         match self {
-            Self::Multi(multi) => {
-                let link = multi.attach(batch.program, batch.returns, path, pid.get(), &batch.points)?;
-                Ok(vec![Box::new(link) as Link])
-            }
-            Self::Perf(_) => Ok(one_by_one(ebpf, batch, path, pid)?),
+            Self::MultiUprobes(multi) => Ok(vec![Box::new(multi.attach_batch(batch, path, pid)?) as Link]),
+            Self::PerfEvents(_) => Ok(attach_by_perf_events(ebpf, batch, path, pid)?),
         }
     }
 }
 
-fn one_by_one(ebpf: &mut Ebpf, batch: &Batch, path: &Path, pid: NonZeroU32) -> Result<Vec<Link>, ProgramError> {
-    let program: &mut UProbe = program(ebpf, batch.program)?;
-    loaded(program.load())?;
+fn attach_by_perf_events(
+    ebpf: &mut Ebpf,
+    batch: &Batch,
+    path: &Path,
+    pid: NonZeroU32,
+) -> Result<Vec<Link>, ProgramError> {
+    let program: &mut UProbe = program_mut(ebpf, batch.program)?;
+    accept_loaded(program.load())?;
     let mut links = Vec::with_capacity(batch.points.len());
     for (offset, cookie) in &batch.points {
         let point =
@@ -147,12 +173,12 @@ fn one_by_one(ebpf: &mut Ebpf, batch: &Batch, path: &Path, pid: NonZeroU32) -> R
 }
 
 /// Attaches the programs that count polls in the kernel, for all targets. Few kernels allow it: it needs fentry.
-pub(crate) fn kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachError> {
+pub(crate) fn attach_kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachError> {
     let types = Btf::from_sys_fs()?;
     let mut links = Vec::new();
-    for (name, function, _) in KERNEL_POLLS {
-        let program: &mut FEntry = program(ebpf, name)?;
-        loaded(program.load(function, &types))?;
+    for poll in KERNEL_POLLS {
+        let program: &mut FEntry = program_mut(ebpf, poll.program)?;
+        accept_loaded(program.load(poll.function, &types))?;
         let id = program.attach()?;
         links.push(Box::new(program.take_link(id)?) as Link);
     }
@@ -161,11 +187,10 @@ pub(crate) fn kernel_polls(ebpf: &mut Ebpf) -> Result<Vec<Link>, AttachError> {
 
 /// Attaches the programs that observe responses to clients, for all serving targets. Uses tracepoints on socket writes where the kernel has
 /// them, unless `every_call` requests the tracepoint on all system calls.
-pub(crate) fn egress(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, ProgramError> {
-    let mut links = tracepoints(ebpf, &[EGRESS_STATE])?;
-    let [sockets, calls] = EGRESS_WRITES;
+pub(crate) fn attach_client_writes(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, ProgramError> {
+    let mut links = attach_tracepoints(ebpf, &[CONNECTION_STATES])?;
     if !every_call {
-        match tracepoints(ebpf, &[sockets]) {
+        match attach_tracepoints(ebpf, &[SOCKET_WRITES]) {
             Ok(writes) => {
                 links.extend(writes);
                 return Ok(links);
@@ -173,28 +198,28 @@ pub(crate) fn egress(ebpf: &mut Ebpf, every_call: bool) -> Result<Vec<Link>, Pro
             Err(error) => tracing::debug!("writes are observed through all system calls: {error}"),
         }
     }
-    links.extend(tracepoints(ebpf, &[calls])?);
+    links.extend(attach_tracepoints(ebpf, &[ALL_CALLS])?);
     Ok(links)
 }
 
-pub(crate) fn load(ebpf: &mut Ebpf, (name, _): Tracepoint) -> Result<(), ProgramError> {
-    let program: &mut RawTracePoint = program(ebpf, name)?;
-    loaded(program.load())
+pub(crate) fn load_tracepoint_program(ebpf: &mut Ebpf, program: TracepointProgram) -> Result<(), ProgramError> {
+    let program: &mut RawTracePoint = program_mut(ebpf, program.program)?;
+    accept_loaded(program.load())
 }
 
 /// Attaches programs to their tracepoints, for all targets.
-pub(crate) fn tracepoints(ebpf: &mut Ebpf, points: &[Tracepoint]) -> Result<Vec<Link>, ProgramError> {
+pub(crate) fn attach_tracepoints(ebpf: &mut Ebpf, programs: &[TracepointProgram]) -> Result<Vec<Link>, ProgramError> {
     let mut links = Vec::new();
-    for (name, tracepoint) in points {
-        let program: &mut RawTracePoint = program(ebpf, name)?;
-        loaded(program.load())?;
+    for TracepointProgram { program, tracepoint } in programs {
+        let program: &mut RawTracePoint = program_mut(ebpf, program)?;
+        accept_loaded(program.load())?;
         let id = program.attach(tracepoint)?;
         links.push(Box::new(program.take_link(id)?) as Link);
     }
     Ok(links)
 }
 
-fn program<'a, T>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut T, ProgramError>
+fn program_mut<'a, T>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut T, ProgramError>
 where
     &'a mut T: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
 {
@@ -202,7 +227,8 @@ where
     ebpf.program_mut(name).ok_or_else(unknown)?.try_into()
 }
 
-fn loaded(result: Result<(), ProgramError>) -> Result<(), ProgramError> {
+/// A program is loaded once, however many links it has.
+fn accept_loaded(result: Result<(), ProgramError>) -> Result<(), ProgramError> {
     match result {
         Err(ProgramError::AlreadyLoaded) => Ok(()),
         other => other,

@@ -8,6 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::{CStr, CString};
 use std::io;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd as _, AsRawFd as _, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -19,6 +20,7 @@ use probe_ebpf::Cookie;
 
 use super::map_data;
 use crate::load;
+use crate::programs::Batch;
 
 // include/uapi/linux/bpf.h
 const BPF_PROG_LOAD: libc::c_int = 5;
@@ -28,7 +30,7 @@ const BPF_TRACE_UPROBE_MULTI: u32 = 48;
 const BPF_F_UPROBE_MULTI_RETURN: u32 = 1;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum MultiError {
+pub(crate) enum MultiUprobeError {
     #[error("the embedded object: {0}")]
     Object(String),
     #[error("cannot load {name} for multiple probe points: {source}")]
@@ -39,123 +41,123 @@ pub(crate) enum MultiError {
         "the kernel's multi-uprobe links observe only the main thread of a process (fixed in Linux 6.6.33 and 6.10)"
     )]
     MainThreadOnly,
-    #[error("cannot attach to {places} probe points: {source}")]
-    Attach { places: usize, source: io::Error },
+    #[error("cannot attach to {count} probe points: {source}")]
+    Attach { count: usize, source: io::Error },
 }
 
 #[derive(Debug)]
-pub(crate) struct Multi {
-    programs: HashMap<&'static str, Program>,
+pub(crate) struct MultiUprobes {
+    programs: HashMap<&'static str, MultiUprobeProgram>,
 }
 
 /// A program, with its descriptor once it is loaded. Loading is deferred, since verification takes up to 50 ms and some programs are never
 /// needed.
 #[derive(Debug)]
-struct Program {
+struct MultiUprobeProgram {
     name: &'static str,
     instructions: Vec<bpf_insn>,
     license: CString,
-    loaded: Option<OwnedFd>,
+    descriptor: Option<OwnedFd>,
 }
 
-impl Program {
-    fn load(&mut self) -> Result<&OwnedFd, MultiError> {
-        if self.loaded.is_none() {
+impl MultiUprobeProgram {
+    fn load_once(&mut self) -> Result<&OwnedFd, MultiUprobeError> {
+        if self.descriptor.is_none() {
             let loaded = load_program(&self.instructions, &self.license);
-            let loaded = loaded.map_err(|source| MultiError::Load { name: self.name, source })?;
-            self.loaded = Some(loaded);
+            self.descriptor = Some(loaded.map_err(|source| MultiUprobeError::Load { name: self.name, source })?);
         }
-        self.loaded.as_ref().ok_or_else(|| unknown(self.name))
+        self.descriptor.as_ref().ok_or_else(|| missing_program(self.name))
     }
 }
 
-fn unknown(name: &str) -> MultiError {
-    MultiError::Object(format!("program {name} is missing"))
+fn missing_program(name: &str) -> MultiUprobeError {
+    MultiUprobeError::Object(format!("program {name} is missing"))
 }
 
-impl Multi {
+impl MultiUprobes {
     /// Prepares the programs with these names for the maps of `ebpf`, all of which must still be present there. Loads the first one to test
     /// kernel support ([`check_links`]); the others load at their first attach.
-    pub(crate) fn load(ebpf: &Ebpf, names: &[&'static str]) -> Result<Self, MultiError> {
-        let wrong = |error: &dyn std::error::Error| MultiError::Object(error.to_string());
-        let mut object = Object::parse(load::OBJECT).map_err(|e| wrong(&e))?;
-        let text: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
+    pub(crate) fn prepare(ebpf: &Ebpf, names: &[&'static str]) -> Result<Self, MultiUprobeError> {
+        let mut object = Object::parse(load::OBJECT).map_err(|error| MultiUprobeError::Object(error.to_string()))?;
+        let code_sections: HashSet<usize> = object.functions.keys().map(|(section, _)| *section).collect();
         let maps = object.maps.clone();
-        let placed: Vec<_> = maps
+        // Maps first: calls are copied into the programs with the instructions of the called functions.
+        let created_maps: Vec<_> = maps
             .iter()
             .filter_map(|(name, map)| Some((name.as_str(), map_data(ebpf.map(name)?)?.fd().as_fd().as_raw_fd(), map)))
             .collect();
-        object.relocate_maps(placed.into_iter(), &text).map_err(|e| wrong(&e))?;
-        object.relocate_calls(&text).map_err(|e| wrong(&e))?;
-        let programs = names.iter().map(|name| {
-            let program = object.programs.get(*name).ok_or_else(|| unknown(name))?;
+        object
+            .relocate_maps(created_maps.into_iter(), &code_sections)
+            .map_err(|error| MultiUprobeError::Object(error.to_string()))?;
+        object.relocate_calls(&code_sections).map_err(|error| MultiUprobeError::Object(error.to_string()))?;
+        let mut programs = HashMap::new();
+        for name in names {
+            let program = object.programs.get(*name).ok_or_else(|| missing_program(name))?;
             let function = &object.functions[&program.function_key()];
-            let program = Program {
+            let program = MultiUprobeProgram {
                 name,
                 instructions: function.instructions.clone(),
                 license: program.license.clone(),
-                loaded: None,
+                descriptor: None,
             };
-            Ok((*name, program))
-        });
-        let mut programs: HashMap<_, _> = programs.collect::<Result<_, MultiError>>()?;
+            programs.insert(*name, program);
+        }
         if let Some(first) = names.first().and_then(|name| programs.get_mut(name)) {
-            check_links(first.load()?)?;
+            check_links(first.load_once()?)?;
         }
         Ok(Self { programs })
     }
 
     /// Loads the programs that are not loaded yet.
-    pub(crate) fn load_all(&mut self) -> Result<(), MultiError> {
-        self.programs.values_mut().try_for_each(|program| program.load().map(drop))
+    pub(crate) fn load_all(&mut self) -> Result<(), MultiUprobeError> {
+        self.programs.values_mut().try_for_each(|program| program.load_once().map(drop))
     }
 
-    /// Attaches `name` to process `pid` at `points` (offsets in the file at `path`), or at the returns of the functions that begin there.
-    pub(crate) fn attach(
+    /// Attaches a batch to process `pid`; its offsets are those of the file at `path`.
+    pub(crate) fn attach_batch(
         &mut self,
-        name: &'static str,
-        returns: bool,
+        batch: &Batch,
         path: &Path,
-        pid: u32,
-        points: &[(u64, Cookie)],
-    ) -> Result<OwnedFd, MultiError> {
-        let failed = |source| MultiError::Attach { places: points.len(), source };
-        let program = self.programs.get_mut(name).ok_or_else(|| unknown(name))?.load()?;
+        pid: NonZeroU32,
+    ) -> Result<OwnedFd, MultiUprobeError> {
+        let failed = |source| MultiUprobeError::Attach { count: batch.points.len(), source };
+        let program = self.programs.get_mut(batch.program).ok_or_else(|| missing_program(batch.program))?;
+        let program = program.load_once()?;
         let file = CString::new(path.as_os_str().as_bytes()).map_err(|error| failed(error.into()))?;
-        create_link(program, returns, &file, pid, points).map_err(failed)
+        create_link(program, batch.is_at_returns, &file, pid.get(), &batch.points).map_err(failed)
     }
 }
 
 /// Tests with links that must fail whether the kernel supports links for multiple probe points, as libbpf does. A successful load proves
 /// nothing: before 6.6 the kernel does not check the attach type of a program of this kind.
-fn check_links(program: &OwnedFd) -> Result<(), MultiError> {
+fn check_links(program: &OwnedFd) -> Result<(), MultiUprobeError> {
     const NO_PROCESS: u32 = u32::MAX;
     let point = [(0, Cookie(0))];
     let refusal = |pid| create_link(program, false, c"/", pid, &point).err().and_then(|error| error.raw_os_error());
-    judge_refusals(refusal(0), refusal(NO_PROCESS))
+    check_refusals(refusal(0), refusal(NO_PROCESS))
 }
 
-/// Interprets the errors of links to a folder, the second one in an impossible process.
-fn judge_refusals(folder: Option<i32>, impossible_process: Option<i32>) -> Result<(), MultiError> {
+/// Checks the errors of links to a folder, the second one in an impossible process.
+fn check_refusals(folder: Option<i32>, impossible_process: Option<i32>) -> Result<(), MultiUprobeError> {
     match (folder, impossible_process) {
         // A folder cannot be probed, and the process is checked before the file.
         (Some(libc::EBADF), Some(libc::EINVAL)) => Ok(()),
         // The first kernels with these links compare the id with that of a thread, and look it up after the file.
-        (Some(libc::EBADF), _) => Err(MultiError::MainThreadOnly),
-        _ => Err(MultiError::NoLinks),
+        (Some(libc::EBADF), _) => Err(MultiUprobeError::MainThreadOnly),
+        _ => Err(MultiUprobeError::NoLinks),
     }
 }
 
 fn create_link(
     program: &OwnedFd,
-    returns: bool,
+    is_at_returns: bool,
     file: &CStr,
     pid: u32,
     points: &[(u64, Cookie)],
 ) -> io::Result<OwnedFd> {
     let offsets: Vec<u64> = points.iter().map(|(offset, _)| *offset).collect();
     let cookies: Vec<u64> = points.iter().map(|(_, cookie)| cookie.0).collect();
-    let attribute = LinkCreate {
+    let attribute = LinkCreateAttribute {
         program: program.as_raw_fd() as u32,
         target: 0,
         attach_type: BPF_TRACE_UPROBE_MULTI,
@@ -165,7 +167,7 @@ fn create_link(
         counters: 0,
         cookies: cookies.as_ptr() as u64,
         count: points.len() as u32,
-        multi_flags: if returns { BPF_F_UPROBE_MULTI_RETURN } else { 0 },
+        multi_flags: if is_at_returns { BPF_F_UPROBE_MULTI_RETURN } else { 0 },
         pid,
         reserved: 0,
     };
@@ -175,7 +177,7 @@ fn create_link(
 
 /// `link_create` in `union bpf_attr`, up to the end of `uprobe_multi`.
 #[repr(C)]
-struct LinkCreate {
+struct LinkCreateAttribute {
     program: u32,
     target: u32,
     attach_type: u32,
@@ -192,7 +194,7 @@ struct LinkCreate {
 
 /// `BPF_PROG_LOAD` in `union bpf_attr`, up to `expected_attach_type`.
 #[repr(C)]
-struct ProgLoad {
+struct ProgramLoadAttribute {
     kind: u32,
     count: u32,
     instructions: u64,
@@ -208,7 +210,7 @@ struct ProgLoad {
 }
 
 fn load_program(instructions: &[bpf_insn], license: &CString) -> io::Result<OwnedFd> {
-    let attribute = ProgLoad {
+    let attribute = ProgramLoadAttribute {
         kind: BPF_PROG_TYPE_KPROBE,
         count: instructions.len() as u32,
         instructions: instructions.as_ptr() as u64,
@@ -244,14 +246,14 @@ mod tests {
 
     #[test]
     fn kernels_without_usable_links_are_recognised() {
-        assert!(judge_refusals(Some(libc::EBADF), Some(libc::EINVAL)).is_ok());
+        assert!(check_refusals(Some(libc::EBADF), Some(libc::EINVAL)).is_ok());
         // Linux 5.15 to 6.5 load the program and refuse every link.
-        let before = judge_refusals(Some(libc::EINVAL), Some(libc::EINVAL));
-        assert!(matches!(before, Err(MultiError::NoLinks)));
+        let before = check_refusals(Some(libc::EINVAL), Some(libc::EINVAL));
+        assert!(matches!(before, Err(MultiUprobeError::NoLinks)));
         // Linux 6.6 as released.
-        let first = judge_refusals(Some(libc::EBADF), Some(libc::EBADF));
-        assert!(matches!(first, Err(MultiError::MainThreadOnly)));
+        let first = check_refusals(Some(libc::EBADF), Some(libc::EBADF));
+        assert!(matches!(first, Err(MultiUprobeError::MainThreadOnly)));
         // A link that should have failed.
-        assert!(matches!(judge_refusals(None, None), Err(MultiError::NoLinks)));
+        assert!(matches!(check_refusals(None, None), Err(MultiUprobeError::NoLinks)));
     }
 }

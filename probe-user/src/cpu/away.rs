@@ -5,7 +5,7 @@ use std::path::Path;
 use foreign::kernel;
 use trace::event::AwayState;
 
-use super::cgroup::groups;
+use super::cgroup::parse_groups;
 use crate::opener_client::request::ThreadFile;
 use crate::proc::{ProcDir, stat};
 
@@ -18,86 +18,96 @@ pub struct Away {
     /// Why it does not run.
     pub state: AwayState,
     /// The system call, or the kernel function if the call cannot be read. Empty when unknown or irrelevant.
-    pub place: String,
+    pub waits_in: String,
 }
 
 impl Away {
     /// Reads the thread's state from `/proc`; `None` when it is running, runnable or has exited.
-    pub fn of(pid: u32, tid: u32) -> Option<Self> {
+    pub fn read(pid: u32, tid: u32) -> Option<Self> {
         let text = kernel::read_text(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-        let state_char = stat::state(text.as_bytes())?;
-        let nowhere = |state| Some(Self { state, place: String::new() });
+        let state_char = stat::state_letter(text.as_bytes())?;
         match state_char {
-            'T' => return nowhere(AwayState::Stopped),
-            't' => return nowhere(AwayState::Traced),
+            'T' => return Some(Self::nowhere(AwayState::Stopped)),
+            't' => return Some(Self::nowhere(AwayState::Traced)),
             'S' | 'D' | 'I' | 'P' => {}
             _ => return None,
         }
         let process = ProcDir::of(pid).ok()?;
-        let read = |file| process.thread_file(tid, file).map(|text| String::from_utf8_lossy(&text).into_owned());
         // The kernel shows "0" when it hides the function.
-        let wchan = read(ThreadFile::WaitFunction).ok().filter(|name| name != "0").unwrap_or_default();
-        let unclear = state_char == 'D' || wchan.is_empty();
-        if FROZEN_IN.contains(&&*wchan) || unclear && is_frozen(pid) {
-            return nowhere(AwayState::Frozen);
+        let function = read_thread_text(&process, tid, ThreadFile::WaitFunction).filter(|name| name != "0");
+        let function = function.unwrap_or_default();
+        // The files of the cgroup are read only if the function does not tell.
+        let may_be_frozen = state_char == 'D' || function.is_empty();
+        if FROZEN_IN.contains(&&*function) || may_be_frozen && is_frozen(pid) {
+            return Some(Self::nowhere(AwayState::Frozen));
         }
-        let call = read(ThreadFile::SystemCall).ok().and_then(|line| call_of(&line));
-        Some(match call {
-            Some(call) if is_poll(&call) => Self { state: AwayState::Polling, place: call },
-            Some(call) => Self { state: AwayState::Blocked, place: call },
-            None => Self { state: AwayState::Asleep, place: wchan },
+        let line = read_thread_text(&process, tid, ThreadFile::SystemCall);
+        Some(match line.and_then(|line| parse_call_name(&line)) {
+            Some(call) if is_poll_call(&call) => Self { state: AwayState::Polling, waits_in: call },
+            Some(call) => Self { state: AwayState::Blocked, waits_in: call },
+            None => Self { state: AwayState::Asleep, waits_in: function },
         })
     }
+
+    fn nowhere(state: AwayState) -> Self {
+        Self { state, waits_in: String::new() }
+    }
+}
+
+fn read_thread_text(process: &ProcDir, tid: u32, file: ThreadFile) -> Option<String> {
+    process.thread_file(tid, file).ok().map(|text| String::from_utf8_lossy(&text).into_owned())
 }
 
 /// Whether the cgroup freezer has frozen the process: `cgroup.events` of version 2, `freezer.state` of version 1.
 fn is_frozen(pid: u32) -> bool {
     let text = kernel::read_text(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let mount = Path::new("/sys/fs/cgroup");
-    groups(&text).any(|(controllers, path)| {
-        let inside = path.trim_start_matches('/');
-        let has_line = |base: &Path, file: &str, word: &str| {
-            let text = kernel::read_text(base.join(inside).join(file)).unwrap_or_default();
-            text.lines().any(|line| line.trim() == word)
-        };
+    parse_groups(&text).any(|(controllers, path)| {
+        let path = path.trim_start_matches('/');
         if controllers.is_empty() {
-            let bases = [mount.to_owned(), mount.join("unified")];
-            bases.iter().any(|base| has_line(base, "cgroup.events", "frozen 1"))
+            // On machines with both versions, version 2 is mounted in `unified`.
+            file_has_line(&mount.join(path).join("cgroup.events"), "frozen 1")
+                || file_has_line(&mount.join("unified").join(path).join("cgroup.events"), "frozen 1")
         } else {
-            controllers.split(',').any(|c| c == "freezer")
-                && has_line(&mount.join("freezer"), "freezer.state", "FROZEN")
+            controllers.split(',').any(|controller| controller == "freezer")
+                && file_has_line(&mount.join("freezer").join(path).join("freezer.state"), "FROZEN")
         }
     })
 }
 
+fn file_has_line(path: &Path, wanted: &str) -> bool {
+    kernel::read_text(path).unwrap_or_default().lines().any(|line| line.trim() == wanted)
+}
+
 /// Name of the system call in a line of `syscall`, for example `230 0x1 ..`. `None` for `running`, for `-1` (no call), and for
 /// `restart_syscall`, which resumes any sleep or poll that a stop interrupted.
-fn call_of(line: &str) -> Option<String> {
+fn parse_call_name(line: &str) -> Option<String> {
     let number: libc::c_long = line.split_ascii_whitespace().next()?.parse().ok()?;
-    (number >= 0 && number != libc::SYS_restart_syscall).then(|| {
-        let known = CALLS.iter().chain(OLDER).find(|(n, _)| *n == number);
-        known.map_or_else(|| format!("system call {number}"), |(_, name)| (*name).to_owned())
-    })
+    if number < 0 || number == libc::SYS_restart_syscall {
+        return None;
+    }
+    let known = BLOCKING_CALLS.iter().chain(LEGACY_CALLS).find(|(known, _)| *known == number);
+    Some(known.map_or_else(|| format!("system call {number}"), |(_, name)| (*name).to_owned()))
 }
 
 /// Whether the call in a line of `syscall` is a poll.
-pub(crate) fn polls(line: &str) -> bool {
-    call_of(line).is_some_and(|call| is_poll(&call))
+pub(crate) fn is_poll_line(line: &str) -> bool {
+    parse_call_name(line).is_some_and(|call| is_poll_call(&call))
 }
 
 /// Whether an event loop, or libzmq's own wait for a message, sleeps in this call while idle.
-fn is_poll(call: &str) -> bool {
+fn is_poll_call(call: &str) -> bool {
     call.starts_with("epoll_") || matches!(call, "poll" | "ppoll" | "select" | "pselect6")
 }
 
-macro_rules! calls {
+macro_rules! named_calls {
     ($($name:ident = $number:ident)*) => {
         &[$((libc::$number, stringify!($name))),*]
     };
 }
 
 /// Blocking system calls that exist on every architecture.
-const CALLS: &[(libc::c_long, &str)] = calls! {
+const BLOCKING_CALLS: &[(libc::c_long, &str)] = named_calls! {
     accept4 = SYS_accept4
     clock_nanosleep = SYS_clock_nanosleep
     close = SYS_close
@@ -139,7 +149,7 @@ const CALLS: &[(libc::c_long, &str)] = calls! {
 
 /// System calls that newer architectures lack.
 #[cfg(target_arch = "x86_64")]
-const OLDER: &[(libc::c_long, &str)] = calls! {
+const LEGACY_CALLS: &[(libc::c_long, &str)] = named_calls! {
     accept = SYS_accept
     epoll_wait = SYS_epoll_wait
     open = SYS_open
@@ -147,7 +157,7 @@ const OLDER: &[(libc::c_long, &str)] = calls! {
     select = SYS_select
 };
 #[cfg(not(target_arch = "x86_64"))]
-const OLDER: &[(libc::c_long, &str)] = &[];
+const LEGACY_CALLS: &[(libc::c_long, &str)] = &[];
 
 #[cfg(test)]
 mod tests {
@@ -174,7 +184,7 @@ mod tests {
         fn wait_for(&self, condition: &dyn Fn(&Away) -> bool) -> Away {
             let begun = Instant::now();
             loop {
-                let away = Away::of(self.pid(), self.pid());
+                let away = Away::read(self.pid(), self.pid());
                 if let Some(away) = away.as_ref().filter(|away| condition(away)) {
                     return away.clone();
                 }
@@ -200,19 +210,19 @@ mod tests {
     fn a_stopped_child_is_reported_until_it_continues() {
         let child = Own::run("sleep", &["1000"]);
         child.signal(rustix::process::Signal::STOP);
-        assert_eq!(child.wait_for(&|away| away.state == AwayState::Stopped).place, "");
+        assert_eq!(child.wait_for(&|away| away.state == AwayState::Stopped).waits_in, "");
         child.signal(rustix::process::Signal::CONT);
         let away = child.wait_for(&|away| away.state != AwayState::Stopped);
         // An interrupted sleep resumes under another system call number.
-        let known = away.state == AwayState::Blocked && away.place.contains("nanosleep");
+        let known = away.state == AwayState::Blocked && away.waits_in.contains("nanosleep");
         assert!(known || away.state == AwayState::Asleep, "{away:?}");
     }
 
     #[test]
     fn a_child_blocked_in_a_read_is_reported_by_syscall_name() {
         let child = Own::run("cat", &[]);
-        let away = child.wait_for(&|away| away.state == AwayState::Blocked && away.place == "read");
-        assert_eq!(away.place, "read");
+        let away = child.wait_for(&|away| away.state == AwayState::Blocked && away.waits_in == "read");
+        assert_eq!(away.waits_in, "read");
     }
 
     #[test]
@@ -245,17 +255,17 @@ mod tests {
     #[test]
     fn a_running_or_missing_thread_is_not_away() {
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
-        assert_eq!(Away::of(std::process::id(), tid), None);
-        assert_eq!(Away::of(u32::MAX, 1), None);
+        assert_eq!(Away::read(std::process::id(), tid), None);
+        assert_eq!(Away::read(u32::MAX, 1), None);
     }
 
     #[test]
     fn syscall_lines_parse() {
-        assert_eq!(call_of("running\n"), None);
-        assert_eq!(call_of("-1 0x7fff 0x7f15\n"), None);
-        assert_eq!(call_of(&format!("{} 0x1\n", libc::SYS_futex)).as_deref(), Some("futex"));
-        assert_eq!(call_of("9999 0x1").as_deref(), Some("system call 9999"));
-        assert!(is_poll("epoll_wait") && is_poll("poll") && !is_poll("futex"));
-        assert!(polls(&format!("{} 0x1", libc::SYS_epoll_pwait2)) && !polls("running"));
+        assert_eq!(parse_call_name("running\n"), None);
+        assert_eq!(parse_call_name("-1 0x7fff 0x7f15\n"), None);
+        assert_eq!(parse_call_name(&format!("{} 0x1\n", libc::SYS_futex)).as_deref(), Some("futex"));
+        assert_eq!(parse_call_name("9999 0x1").as_deref(), Some("system call 9999"));
+        assert!(is_poll_call("epoll_wait") && is_poll_call("poll") && !is_poll_call("futex"));
+        assert!(is_poll_line(&format!("{} 0x1", libc::SYS_epoll_pwait2)) && !is_poll_line("running"));
     }
 }

@@ -15,18 +15,18 @@ use foreign::kernel;
 use trace::MonoNs;
 
 use cgroup::Cgroup;
-use thread::Source;
 pub(crate) use thread::wants_cpu;
+use thread::{ThreadTimes, ThreadTimesFile};
 
 pub use away::Away;
-pub(crate) use away::polls;
+pub(crate) use away::is_poll_line;
 
 /// Number of samples between searches for new threads.
-const REFRESH: u32 = 10;
+const THREAD_SEARCH_INTERVAL: u32 = 10;
 /// Maximum number of threads whose names are read.
 const MAX_LISTED: usize = 4_096;
 /// Interval at which the process's cgroup is looked up again, just below that of samples at rest.
-const CGROUP_EVERY_NS: u64 = 900_000_000;
+const CGROUP_INTERVAL_NS: u64 = 900_000_000;
 
 /// Times of one thread over one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct ThreadUse {
 
 /// Times of a process over one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct ProcessSample {
     /// End of the interval.
     pub at: MonoNs,
     /// Length of the interval in nanoseconds.
@@ -55,94 +55,112 @@ pub struct Sample {
     pub throttled_ns: Option<u64>,
 }
 
-/// Sampler of one process.
-#[derive(Debug)]
-pub struct Sampler {
-    pid: u32,
-    range: Range<usize>,
-    threads: BTreeMap<u32, Known>,
-    cgroup: Option<Cgroup>,
-    cgroup_found: MonoNs,
-    at: MonoNs,
-    refresh_in: u32,
-}
-
-#[derive(Debug)]
-struct Known {
-    source: Source,
+/// A thread of the process, sampled or not.
+struct ListedThread {
+    tid: u32,
     name: String,
-    last: thread::Times,
-    /// Wait that was reported before the kernel added it to the thread's times.
-    ahead_ns: u64,
 }
 
-impl Known {
-    /// Time the thread waited for a CPU. If the thread is runnable and its times have not changed, it has waited for the whole interval.
-    /// The kernel adds that wait later; it is then not reported again.
-    fn waited(&mut self, times: &thread::Times, interval_ns: u64, wants_cpu: impl FnOnce() -> bool) -> Option<u64> {
-        if times.wait_ns.is_some() && *times == self.last && wants_cpu() {
-            self.ahead_ns += interval_ns;
-            return Some(interval_ns);
-        }
-        let (now, then) = times.wait_ns.zip(self.last.wait_ns)?;
-        let added = now.saturating_sub(then);
-        let reported = added.min(self.ahead_ns);
-        // After the thread has run, the kernel has added its whole wait.
-        self.ahead_ns = if added > 0 || times.on_ns > self.last.on_ns { 0 } else { self.ahead_ns };
-        Some((added - reported).min(interval_ns))
+impl ListedThread {
+    fn is_main_or_zmq(&self, pid: u32) -> bool {
+        self.tid == pid || self.name.starts_with("ZMQbg")
     }
 }
 
-impl Sampler {
+/// Sampler of one process.
+#[derive(Debug)]
+pub struct CpuSampler {
+    pid: u32,
+    /// Which of its threads are sampled, in the order of [`Self::new`].
+    range: Range<usize>,
+    threads: BTreeMap<u32, SampledThread>,
+    cgroup: Option<Cgroup>,
+    cgroup_searched_at: MonoNs,
+    sampled_at: MonoNs,
+    /// Number of samples until the next search for threads.
+    samples_to_search: u32,
+}
+
+#[derive(Debug)]
+struct SampledThread {
+    file: ThreadTimesFile,
+    name: String,
+    last: ThreadTimes,
+    /// Wait that was reported before the kernel added it to the thread's times.
+    reported_early_ns: u64,
+}
+
+impl SampledThread {
+    /// Time the thread waited for a CPU. If the thread is runnable and its times have not changed, it has waited for the whole interval.
+    /// The kernel adds that wait later; it is then not reported again.
+    fn account_wait(&mut self, times: &ThreadTimes, interval_ns: u64, wants_cpu: impl FnOnce() -> bool) -> Option<u64> {
+        if times.wait_ns.is_some() && *times == self.last && wants_cpu() {
+            self.reported_early_ns += interval_ns;
+            return Some(interval_ns);
+        }
+        let added_ns = times.wait_ns?.saturating_sub(self.last.wait_ns?);
+        let reported_ns = added_ns.min(self.reported_early_ns);
+        // After the thread has run, the kernel has added its whole wait.
+        if added_ns > 0 || times.on_ns > self.last.on_ns {
+            self.reported_early_ns = 0;
+        }
+        Some((added_ns - reported_ns).min(interval_ns))
+    }
+}
+
+impl CpuSampler {
     /// Samples the threads at `range` in this order: the main thread and libzmq's own threads, then others, each by id.
     pub fn new(pid: u32, range: Range<usize>) -> Result<Self, String> {
         let mut sampler = Self {
             pid,
             range,
             threads: BTreeMap::new(),
-            cgroup: Cgroup::of(pid),
-            cgroup_found: MonoNs::now(),
-            at: MonoNs::now(),
-            refresh_in: REFRESH,
+            cgroup: Cgroup::of_process(pid),
+            cgroup_searched_at: MonoNs::now(),
+            sampled_at: MonoNs::now(),
+            samples_to_search: THREAD_SEARCH_INTERVAL,
         };
         sampler.find_threads()?;
         Ok(sampler)
     }
 
     /// Times since the last sample, or since the start. Call this about every 100 ms.
-    pub fn sample(&mut self) -> Result<Sample, String> {
-        self.refresh_in -= 1;
-        if self.refresh_in == 0 {
-            self.refresh_in = REFRESH;
+    pub fn sample(&mut self) -> Result<ProcessSample, String> {
+        self.samples_to_search -= 1;
+        if self.samples_to_search == 0 {
+            self.samples_to_search = THREAD_SEARCH_INTERVAL;
             self.find_threads()?;
         }
         let now = MonoNs::now();
         // By the clock: an idle process is sampled less often, and wait in an unknown cgroup would pass for starvation.
-        if now.since(self.cgroup_found) >= CGROUP_EVERY_NS {
-            self.cgroup_found = now;
+        if now.since(self.cgroup_searched_at) >= CGROUP_INTERVAL_NS {
+            self.cgroup_searched_at = now;
             self.find_cgroup();
         }
-        let (pid, interval_ns) = (self.pid, now.since(std::mem::replace(&mut self.at, now)));
+        let pid = self.pid;
+        let interval_ns = now.since(self.sampled_at);
+        self.sampled_at = now;
         let mut used = Vec::with_capacity(self.threads.len());
         self.threads.retain(|tid, known| {
-            let Some(times) = known.source.read() else { return false };
+            // The thread has exited.
+            let Some(times) = known.file.read() else { return false };
             used.push(ThreadUse {
                 tid: *tid,
                 name: known.name.clone(),
                 on_ns: times.on_ns.saturating_sub(known.last.on_ns),
-                wait_ns: known.waited(&times, interval_ns, || wants_cpu(pid, *tid)),
+                wait_ns: known.account_wait(&times, interval_ns, || wants_cpu(pid, *tid)),
             });
             known.last = times;
             true
         });
-        let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::since_last);
-        Ok(Sample { at: now, interval_ns, threads: used, throttled_ns })
+        let throttled_ns = self.cgroup.as_mut().and_then(Cgroup::take_throttled_ns);
+        Ok(ProcessSample { at: now, interval_ns, threads: used, throttled_ns })
     }
 
     /// The process may be moved to another cgroup during sampling.
     fn find_cgroup(&mut self) {
         if self.cgroup.as_ref().is_none_or(|known| !known.contains(self.pid)) {
-            self.cgroup = Cgroup::of(self.pid);
+            self.cgroup = Cgroup::of_process(self.pid);
         }
     }
 
@@ -156,20 +174,20 @@ impl Sampler {
         // The names of the first ones decide which threads are sampled.
         let listed = listed.take(MAX_LISTED);
         let tids = listed.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-        let mut found: Vec<(bool, u32, String)> = tids
+        let mut found: Vec<ListedThread> = tids
             .map(|tid| {
                 let name = kernel::read_text(format!("/proc/{pid}/task/{tid}/comm")).unwrap_or_default();
-                (tid != pid && !name.starts_with("ZMQbg"), tid, name.trim_end().to_owned())
+                ListedThread { tid, name: name.trim_end().to_owned() }
             })
             .collect();
-        found.sort_unstable();
-        for (_, tid, name) in found.into_iter().take(self.range.end).skip(self.range.start) {
+        found.sort_unstable_by_key(|thread| (!thread.is_main_or_zmq(pid), thread.tid));
+        for ListedThread { tid, name } in found.into_iter().take(self.range.end).skip(self.range.start) {
             if let Some(known) = self.threads.get_mut(&tid) {
                 known.name = name;
-            } else if let Some(source) = Source::of(pid, tid)
-                && let Some(last) = source.read()
+            } else if let Some(file) = ThreadTimesFile::open(pid, tid)
+                && let Some(last) = file.read()
             {
-                self.threads.insert(tid, Known { source, name, last, ahead_ns: 0 });
+                self.threads.insert(tid, SampledThread { file, name, last, reported_early_ns: 0 });
             }
         }
         Ok(())
@@ -183,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_busy_and_a_sleeping_thread_are_measured() {
-        let mut sampler = Sampler::new(std::process::id(), 0..64).unwrap();
+        let mut sampler = CpuSampler::new(std::process::id(), 0..64).unwrap();
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
         let spend = |busy: bool| {
             let begun = Instant::now();
@@ -211,16 +229,16 @@ mod tests {
     #[test]
     fn a_cpu_wait_is_reported_while_it_lasts_and_only_once() {
         const MS: u64 = 1_000_000;
-        let times = |on_ms: u64, wait_ms: u64| thread::Times { on_ns: on_ms * MS, wait_ns: Some(wait_ms * MS) };
-        let mut known = Known {
-            source: Source::of(std::process::id(), std::process::id()).unwrap(),
+        let times = |on_ms: u64, wait_ms: u64| ThreadTimes { on_ns: on_ms * MS, wait_ns: Some(wait_ms * MS) };
+        let mut known = SampledThread {
+            file: ThreadTimesFile::open(std::process::id(), std::process::id()).unwrap(),
             name: String::new(),
             last: times(5, 1),
-            ahead_ns: 0,
+            reported_early_ns: 0,
         };
         let mut waited = |on_ms, wait_ms, wants| {
             let now = times(on_ms, wait_ms);
-            let waited = known.waited(&now, 100 * MS, || wants);
+            let waited = known.account_wait(&now, 100 * MS, || wants);
             known.last = now;
             waited.map(|ns| ns / MS)
         };
@@ -234,7 +252,7 @@ mod tests {
     fn the_thread_limit_is_observed() {
         let waiting: Vec<_> =
             (0..3).map(|_| std::thread::spawn(|| std::thread::park_timeout(Duration::from_secs(1)))).collect();
-        let mut sampler = Sampler::new(std::process::id(), 0..1).unwrap();
+        let mut sampler = CpuSampler::new(std::process::id(), 0..1).unwrap();
         let sample = sampler.sample().unwrap();
         assert_eq!(sample.threads.iter().map(|t| t.tid).collect::<Vec<_>>(), [std::process::id()]);
         for thread in waiting {
@@ -245,6 +263,6 @@ mod tests {
 
     #[test]
     fn a_missing_process_is_an_error() {
-        assert!(Sampler::new(u32::MAX, 0..1).unwrap_err().contains("/proc/4294967295/task"));
+        assert!(CpuSampler::new(u32::MAX, 0..1).unwrap_err().contains("/proc/4294967295/task"));
     }
 }

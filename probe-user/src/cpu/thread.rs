@@ -1,4 +1,4 @@
-//! Times of one thread, from a file that is kept open.
+//! ThreadTimes of one thread, from a file that is kept open.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -10,26 +10,26 @@ use crate::proc::stat;
 
 /// Nanoseconds since the thread started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Times {
+pub(super) struct ThreadTimes {
     pub(super) on_ns: u64,
     pub(super) wait_ns: Option<u64>,
 }
 
-/// Source of a thread's times.
+/// An open file with a thread's times: `schedstat`, or `stat` if the kernel has no other.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct ThreadTimesFile {
     file: File,
     /// Unit of the times in `stat`, for kernels without `schedstat`.
     tick_ns: Option<u64>,
 }
 
-impl Source {
-    pub(super) fn of(pid: u32, tid: u32) -> Option<Self> {
+impl ThreadTimesFile {
+    pub(super) fn open(pid: u32, tid: u32) -> Option<Self> {
         let open = |name: &str| kernel::open(format!("/proc/{pid}/task/{tid}/{name}")).ok();
         if let Some(file) = open("schedstat") {
             let source = Self { file, tick_ns: None };
             // All zeros mean that CONFIG_SCHED_INFO is present but switched off, or that the thread has never run.
-            if source.read().is_some_and(|times| times != Times { on_ns: 0, wait_ns: Some(0) }) {
+            if source.read().is_some_and(|times| times != ThreadTimes { on_ns: 0, wait_ns: Some(0) }) {
                 return Some(source);
             }
         }
@@ -38,13 +38,13 @@ impl Source {
     }
 
     /// Current times; `None` when the thread has exited.
-    pub(super) fn read(&self) -> Option<Times> {
+    pub(super) fn read(&self) -> Option<ThreadTimes> {
         let mut text = [0; 1024];
         let n = self.file.read_at(&mut text, 0).ok().filter(|n| *n > 0)?;
         let text = std::str::from_utf8(&text[..n]).ok()?;
         match self.tick_ns {
-            None => schedstat(text),
-            Some(tick_ns) => of_stat(text, tick_ns),
+            None => parse_schedstat(text),
+            Some(tick_ns) => parse_stat(text, tick_ns),
         }
     }
 }
@@ -57,20 +57,23 @@ pub(crate) fn wants_cpu(pid: u32, tid: u32) -> bool {
     let read = kernel::open(format!("/proc/{pid}/task/{tid}/stat"))
         .map_err(Into::into)
         .and_then(|mut file: File| file.read(&mut text));
-    stat::state(&text[..read.unwrap_or(0)]) == Some('R')
+    stat::state_letter(&text[..read.unwrap_or(0)]) == Some('R')
 }
 
 /// `on_ns wait_ns slices`
-fn schedstat(text: &str) -> Option<Times> {
+fn parse_schedstat(text: &str) -> Option<ThreadTimes> {
     let mut numbers = text.split_ascii_whitespace().map(str::parse);
-    Some(Times { on_ns: numbers.next()?.ok()?, wait_ns: Some(numbers.next()?.ok()?) })
+    Some(ThreadTimes { on_ns: numbers.next()?.ok()?, wait_ns: Some(numbers.next()?.ok()?) })
 }
 
 /// `tid (name with ) and spaces) state ppid .. utime stime ..`: fields 14 and 15, counted from 1; proc(5).
-fn of_stat(text: &str, tick_ns: u64) -> Option<Times> {
-    let mut ticks = stat::fields(text.as_bytes())?.skip(11).map(str::parse::<u64>);
-    let used = ticks.next()?.ok()?.checked_add(ticks.next()?.ok()?)?;
-    Some(Times { on_ns: used.checked_mul(tick_ns)?, wait_ns: None })
+fn parse_stat(text: &str, tick_ns: u64) -> Option<ThreadTimes> {
+    // The first of these fields is the state, field 3.
+    let mut ticks = stat::fields_after_name(text.as_bytes())?.skip(11).map(str::parse::<u64>);
+    let user_ticks = ticks.next()?.ok()?;
+    let system_ticks = ticks.next()?.ok()?;
+    let used = user_ticks.checked_add(system_ticks)?;
+    Some(ThreadTimes { on_ns: used.checked_mul(tick_ns)?, wait_ns: None })
 }
 
 #[cfg(test)]
@@ -80,17 +83,20 @@ mod tests {
 
     #[test]
     fn parses_the_lines_of_the_kernel() {
-        assert_eq!(schedstat("53014311 220948 1014\n"), Some(Times { on_ns: 53_014_311, wait_ns: Some(220_948) }));
+        assert_eq!(
+            parse_schedstat("53014311 220948 1014\n"),
+            Some(ThreadTimes { on_ns: 53_014_311, wait_ns: Some(220_948) })
+        );
         let line = "8203 (ZMQbg/IO/0 (x)) S 1 8178 8178 0 -1 4194368 90 0 0 0 17 5 0 0 20 0 4 0 339884 30 10\n";
-        assert_eq!(of_stat(line, 10_000_000), Some(Times { on_ns: 220_000_000, wait_ns: None }));
-        assert_eq!(of_stat("8203 (x", 1), None);
+        assert_eq!(parse_stat(line, 10_000_000), Some(ThreadTimes { on_ns: 220_000_000, wait_ns: None }));
+        assert_eq!(parse_stat("8203 (x", 1), None);
     }
 
     #[test]
     fn reads_the_current_thread() {
         let pid = std::process::id();
-        assert!(Source::of(pid, pid).and_then(|source| source.read()).is_some());
-        assert!(Source::of(u32::MAX, 1).is_none());
+        assert!(ThreadTimesFile::open(pid, pid).and_then(|source| source.read()).is_some());
+        assert!(ThreadTimesFile::open(u32::MAX, 1).is_none());
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
         assert!(wants_cpu(pid, tid) && !wants_cpu(u32::MAX, 1));
     }
@@ -98,7 +104,7 @@ mod tests {
     proptest! {
         #[test]
         fn never_panics(text in "[ -~]{0,120}") {
-            let _ = (schedstat(&text), of_stat(&text, u64::MAX));
+            let _ = (parse_schedstat(&text), parse_stat(&text, u64::MAX));
         }
     }
 }

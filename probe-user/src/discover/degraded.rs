@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::diag::DiagError;
 use crate::capability::{Capability, Permissions};
-use crate::place::Place;
+use crate::environment::RunEnvironment;
 use crate::proc::ReadError;
 
 /// A part of a process in `/proc` that only its owner and privileged users may read.
@@ -160,7 +160,7 @@ impl Blind {
                 capabilities(&[Capability::SysAdmin])
             }
             Self::Peers { error: DiagError::Refused(_), .. } => Some("modprobe unix_diag".into()),
-            Self::OwnPidNamespace => Some(Place::here().same_processes().to_owned()),
+            Self::OwnPidNamespace => Some(RunEnvironment::current().pid_namespace_remedy().to_owned()),
             Self::HiddenPids => Some("run as root, or mount -o remount,hidepid=0 /proc".into()),
             Self::LeftOut { .. } => Some("name the engine's processes with --pid, which are always examined".into()),
             Self::OutOfDescriptors { .. } => Some("ulimit -n 65536, or LimitNOFILE=65536 in a systemd unit".into()),
@@ -173,9 +173,11 @@ impl Blind {
 
 fn capabilities(missing: &[Capability]) -> Option<String> {
     if missing.is_empty() {
-        return Permissions::here().mapped().then(|| Place::here().host_users().to_owned());
+        return Permissions::current()
+            .is_in_user_namespace()
+            .then(|| RunEnvironment::current().user_namespace_remedy().to_owned());
     }
-    Some(Place::here().grant(missing))
+    Some(RunEnvironment::current().grant_remedy(missing))
 }
 
 /// Process ids for display: `pid 7`, `pids 7, 8 and 3 more`.
@@ -206,12 +208,12 @@ mod tests {
             blind.to_string(),
             "/proc/PID/{maps,fd} of pids 7, 8, 9, 10 and 1 more may not be read: libzmq, sockets and hops unknown"
         );
-        assert_eq!(blind.remedy(), Some(Place::here().grant(&[Capability::SysPtrace])));
+        assert_eq!(blind.remedy(), Some(RunEnvironment::current().grant_remedy(&[Capability::SysPtrace])));
     }
 
     #[test]
     fn outside_the_container_of_the_engine_the_message_explains_how_to_join() {
-        assert_eq!(Blind::OwnPidNamespace.remedy().as_deref(), Some(Place::here().same_processes()));
-        assert!(Place::Kubernetes.same_processes().contains("shareProcessNamespace: true"));
+        assert_eq!(Blind::OwnPidNamespace.remedy().as_deref(), Some(RunEnvironment::current().pid_namespace_remedy()));
+        assert!(RunEnvironment::Kubernetes.pid_namespace_remedy().contains("shareProcessNamespace: true"));
     }
 }

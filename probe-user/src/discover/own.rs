@@ -6,7 +6,7 @@ use foreign::kernel;
 
 use super::degraded::{Blind, Part};
 use crate::capability::Permissions;
-use crate::examine::namespace::Kind;
+use crate::examine::namespace::NamespaceKind;
 
 #[derive(Debug)]
 pub(crate) struct Own {
@@ -23,8 +23,9 @@ impl Own {
         let pid = link.and_then(|l| l.to_str()?.parse().ok());
         Self {
             pid,
-            permissions: Permissions::here(),
-            in_initial_pid_ns: std::fs::metadata("/proc/self/ns/pid").is_ok_and(|own| own.ino() == Kind::Pid.initial()),
+            permissions: Permissions::current(),
+            in_initial_pid_ns: std::fs::metadata("/proc/self/ns/pid")
+                .is_ok_and(|own| own.ino() == NamespaceKind::Pid.initial_inode()),
             hidepid: hides_processes(),
         }
     }

@@ -1,16 +1,16 @@
-//! Writes of serving processes to their clients' sockets. [`places`] finds the kernel offsets for observing them. [`Track`] orders the
-//! writes of one connection, and detects missed ones and its end.
+//! Writes of serving processes to their clients' sockets. [`find_egress_offsets`] finds the kernel offsets for
+//! observing them. [`ConnectionTracker`] orders the writes of one connection, and detects missed ones and its end.
 
-mod places;
-mod track;
+mod connection_tracker;
+mod offsets;
 
 use std::collections::HashSet;
 
-pub(crate) use places::places;
+pub(crate) use offsets::find_egress_offsets;
 
-pub use places::MissingField;
+pub use connection_tracker::{ConnectionStep, ConnectionTracker};
+pub use offsets::MissingField;
 pub use probe_ebpf::egress::{Head, Kind, Record, Serves};
-pub use track::{Step, Track};
 
 use crate::discover::ReadError;
 use crate::proc::ProcDir;
@@ -26,7 +26,7 @@ pub const CAPTURE_READ: u32 = 256 << 10;
 const MAX_SOCKETS: usize = 65_536;
 
 /// Local ports of the TCP sockets that `pid` listens on, sorted.
-pub fn listening(pid: u32) -> Result<Vec<u16>, ReadError> {
+pub fn listening_ports(pid: u32) -> Result<Vec<u16>, ReadError> {
     let process = ProcDir::of(pid)?;
     let own_inodes: HashSet<u64> = process.sockets(MAX_SOCKETS)?.0.into_iter().map(|(_, inode)| inode).collect();
     let mut ports = Vec::new();
@@ -51,8 +51,8 @@ mod tests {
         let me = std::process::id();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        assert!(listening(me).unwrap().contains(&port));
+        assert!(listening_ports(me).unwrap().contains(&port));
         drop(listener);
-        assert!(!listening(me).unwrap().contains(&port));
+        assert!(!listening_ports(me).unwrap().contains(&port));
     }
 }

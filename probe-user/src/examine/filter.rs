@@ -8,11 +8,11 @@ use std::sync::OnceLock;
 use foreign::kernel;
 use rustix::io::Errno;
 
-use crate::proc::stat::field;
+use crate::proc::stat::status_field;
 
 /// A system call that the probe uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum SystemCall {
     /// Creating maps and loading programs.
     Bpf,
     /// Attaching uprobes before Linux 6.6.
@@ -23,7 +23,7 @@ pub enum Call {
     ProcessVmReadv,
 }
 
-impl Call {
+impl SystemCall {
     /// All of these system calls.
     pub const ALL: [Self; 4] = [Self::Bpf, Self::PerfEventOpen, Self::PidfdGetfd, Self::ProcessVmReadv];
 
@@ -38,9 +38,10 @@ impl Call {
     }
 
     /// Makes the call with ineffective arguments and returns its error.
-    fn errno(self) -> Option<Errno> {
+    fn try_without_effect(self) -> Option<Errno> {
         let nothing = std::ptr::null::<u8>();
-        let (zero, none) = (0_usize, -1_i64);
+        let zero = 0_usize;
+        let none = -1_i64;
         // SAFETY: no command 9999 exists (EINVAL); a null attribute is not read (EFAULT); -1 is not a descriptor (EBADF);
         // `process_vm_readv` copies zero bytes.
         let returned = unsafe {
@@ -58,28 +59,29 @@ impl Call {
     }
 
     /// Tries the system call. Returns the error with which it was refused before the kernel checked its arguments.
-    pub fn refusal(self) -> Option<i32> {
+    pub fn probe_refusal(self) -> Option<i32> {
         let refused = [Errno::PERM, Errno::ACCESS, Errno::NOSYS];
-        self.errno().filter(|errno| refused.contains(errno)).map(Errno::raw_os_error)
+        self.try_without_effect().filter(|errno| refused.contains(errno)).map(Errno::raw_os_error)
     }
 }
 
 /// Calls that a seccomp filter refused at the first call of this function, before tokengap installs filters of its own. Without a filter,
 /// a refusal is due to capabilities and reported elsewhere.
-pub fn refused() -> Vec<Call> {
-    static REFUSED: OnceLock<Vec<Call>> = OnceLock::new();
-    let examine = || {
-        if mode() != Some(Mode::Filter) {
-            return Vec::new();
-        }
-        Call::ALL.into_iter().filter(|call| call.refusal().is_some()).collect()
-    };
-    REFUSED.get_or_init(examine).clone()
+pub fn filtered_calls() -> Vec<SystemCall> {
+    static FILTERED: OnceLock<Vec<SystemCall>> = OnceLock::new();
+    FILTERED
+        .get_or_init(|| {
+            if seccomp_mode() != Some(SeccompMode::Filter) {
+                return Vec::new();
+            }
+            SystemCall::ALL.into_iter().filter(|call| call.probe_refusal().is_some()).collect()
+        })
+        .clone()
 }
 
 /// Seccomp mode of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum SeccompMode {
     /// Seccomp is off.
     Off,
     /// Only four calls are allowed.
@@ -88,12 +90,12 @@ pub enum Mode {
     Filter,
 }
 
-/// Mode of the calling process; `None` if the kernel does not report it.
-pub fn mode() -> Option<Mode> {
-    match field(&kernel::read("/proc/self/status", 64 << 10).ok()?, "Seccomp:")? {
-        "0" => Some(Mode::Off),
-        "1" => Some(Mode::Strict),
-        "2" => Some(Mode::Filter),
+/// SeccompMode of the calling process; `None` if the kernel does not report it.
+pub fn seccomp_mode() -> Option<SeccompMode> {
+    match status_field(&kernel::read("/proc/self/status", 64 << 10).ok()?, "Seccomp:")? {
+        "0" => Some(SeccompMode::Off),
+        "1" => Some(SeccompMode::Strict),
+        "2" => Some(SeccompMode::Filter),
         _ => None,
     }
 }
@@ -104,14 +106,14 @@ mod tests {
 
     #[test]
     fn the_kernel_rejects_none_of_the_harmless_calls() {
-        if mode() != Some(Mode::Off) {
+        if seccomp_mode() != Some(SeccompMode::Off) {
             return eprintln!("SKIPPED: this process is filtered");
         }
-        for call in [Call::PerfEventOpen, Call::PidfdGetfd, Call::ProcessVmReadv] {
-            assert_eq!(call.refusal(), None, "{call:?}");
+        for call in [SystemCall::PerfEventOpen, SystemCall::PidfdGetfd, SystemCall::ProcessVmReadv] {
+            assert_eq!(call.probe_refusal(), None, "{call:?}");
         }
-        assert_eq!(Call::PidfdGetfd.errno(), Some(Errno::BADF));
-        assert_eq!(Call::ProcessVmReadv.errno(), None);
-        assert_eq!(refused(), []);
+        assert_eq!(SystemCall::PidfdGetfd.try_without_effect(), Some(Errno::BADF));
+        assert_eq!(SystemCall::ProcessVmReadv.try_without_effect(), None);
+        assert_eq!(filtered_calls(), []);
     }
 }

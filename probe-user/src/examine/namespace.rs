@@ -7,7 +7,7 @@ use foreign::kernel;
 
 /// A kind of namespace whose initial instance has a fixed inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NamespaceKind {
     /// Process ids.
     Pid,
     /// User ids, and the scope of capabilities.
@@ -16,9 +16,9 @@ pub enum Kind {
     Time,
 }
 
-impl Kind {
+impl NamespaceKind {
     /// Inode of the initial namespace; see `include/linux/proc_ns.h`.
-    pub(crate) const fn initial(self) -> u64 {
+    pub(crate) const fn initial_inode(self) -> u64 {
         match self {
             Self::Pid => 0xefff_fffc,
             Self::User => 0xefff_fffd,
@@ -38,19 +38,20 @@ impl Kind {
     /// Whether this process is in the initial namespace; `None` if that cannot be read.
     pub fn is_initial(self) -> Option<bool> {
         let shown = fs::metadata(format!("/proc/self/ns/{}", self.name())).ok()?;
-        Some(shown.ino() == self.initial())
+        Some(shown.ino() == self.initial_inode())
     }
 }
 
 /// Nanoseconds by which this process's `CLOCK_MONOTONIC` is ahead of kernel timestamps; `None` without time namespaces.
 pub fn clock_offset_ns() -> Option<i64> {
-    parse(&kernel::read_text("/proc/self/timens_offsets").ok()?)
+    parse_monotonic_offset_ns(&kernel::read_text("/proc/self/timens_offsets").ok()?)
 }
 
-fn parse(offsets: &str) -> Option<i64> {
+fn parse_monotonic_offset_ns(offsets: &str) -> Option<i64> {
     let line = offsets.lines().find_map(|line| line.strip_prefix("monotonic"))?;
     let mut numbers = line.split_ascii_whitespace().map(str::parse::<i64>);
-    let (seconds, nanoseconds) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    let seconds = numbers.next()?.ok()?;
+    let nanoseconds = numbers.next()?.ok()?;
     seconds.checked_mul(1_000_000_000)?.checked_add(nanoseconds)
 }
 
@@ -60,9 +61,12 @@ mod tests {
 
     #[test]
     fn clock_offsets_parse() {
-        assert_eq!(parse("monotonic           0         0\nboottime            0         0\n"), Some(0));
-        assert_eq!(parse("monotonic      -86400       500\n"), Some(-86_399_999_999_500));
-        assert_eq!(parse("boottime 0 0\n"), None);
-        assert_eq!(parse("monotonic 9223372036854775807 0\n"), None);
+        assert_eq!(
+            parse_monotonic_offset_ns("monotonic           0         0\nboottime            0         0\n"),
+            Some(0)
+        );
+        assert_eq!(parse_monotonic_offset_ns("monotonic      -86400       500\n"), Some(-86_399_999_999_500));
+        assert_eq!(parse_monotonic_offset_ns("boottime 0 0\n"), None);
+        assert_eq!(parse_monotonic_offset_ns("monotonic 9223372036854775807 0\n"), None);
     }
 }

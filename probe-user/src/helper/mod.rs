@@ -103,7 +103,7 @@ impl Helper {
         ask_about(&self.slow_requests, &Request::Analyse { pid, set }, library)
     }
 
-    pub(crate) fn detach(&self, target: u32) {
+    pub(crate) fn detach_target(&self, target: u32) {
         // Without a helper, nothing is attached.
         let _ = self.ask(&Request::Detach { target }, None);
     }
@@ -123,11 +123,11 @@ impl Helper {
 
     fn ask_for_content(&self, request: &Request) -> Result<Vec<u8>, Refusal> {
         let socket = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        channel::send(socket.as_fd(), &request.to_bytes(), &[]).map_err(|_| ended())?;
+        channel::send_message(socket.as_fd(), &request.to_bytes(), &[]).map_err(|_| ended())?;
         let mut buffer = vec![0; PIECE_BYTES];
         let mut content = Vec::new();
         loop {
-            let received = channel::receive(socket.as_fd(), &mut buffer).map_err(|_| ended())?;
+            let received = channel::receive_message(socket.as_fd(), &mut buffer).map_err(|_| ended())?;
             let message = &buffer[..received.bytes];
             let Some(piece) = parse_piece(message) else {
                 parse_reply(message).ok_or_else(ended)??;
@@ -153,9 +153,9 @@ fn ask_about(connection: &Mutex<OwnedFd>, request: &Request, library: BorrowedFd
 fn ask_on(connection: &Mutex<OwnedFd>, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<Answer, Refusal> {
     // Held until the reply has arrived, so that it is the reply to this request.
     let socket = connection.lock().unwrap_or_else(PoisonError::into_inner);
-    channel::send(socket.as_fd(), &request.to_bytes(), file.as_slice()).map_err(|_| ended())?;
+    channel::send_message(socket.as_fd(), &request.to_bytes(), file.as_slice()).map_err(|_| ended())?;
     let mut buffer = [0; REPLY_BYTES];
-    let received = channel::receive(socket.as_fd(), &mut buffer).map_err(|_| ended())?;
+    let received = channel::receive_message(socket.as_fd(), &mut buffer).map_err(|_| ended())?;
     let reply = parse_reply(&buffer[..received.bytes]).ok_or_else(ended)?;
     Ok(Answer { facts: reply?, descriptors: received.descriptors })
 }

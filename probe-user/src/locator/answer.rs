@@ -2,19 +2,19 @@
 
 use probe_ebpf::{Kept, Register};
 
-use crate::probe_points::{FUNCTIONS, Point, ProbePoints, Received};
+use crate::probe_points::{FUNCTIONS, ProbePoints, ReceivedPoint, SocketPoint};
 
 /// Number of offsets: of the functions, of four points inside functions, of OpenSSL's inner write and of the method.
-const OFFSETS: usize = FUNCTIONS.len() + 6;
+const OFFSET_COUNT: usize = FUNCTIONS.len() + 6;
 /// Number of locations of a socket or message.
-const LOCATIONS: usize = 5;
+const LOCATION_COUNT: usize = 5;
 /// Maximum length of an error's text.
 const MAX_TEXT: usize = 200;
 /// Status, offsets, locations, and text up to its first zero byte.
 pub(crate) const ANSWER_BYTES: usize = TEXT_AT + MAX_TEXT;
 const OFFSETS_AT: usize = 1;
-const LOCATIONS_AT: usize = OFFSETS_AT + OFFSETS * 8;
-const TEXT_AT: usize = LOCATIONS_AT + LOCATIONS * 3;
+const LOCATIONS_AT: usize = OFFSETS_AT + OFFSET_COUNT * 8;
+const TEXT_AT: usize = LOCATIONS_AT + LOCATION_COUNT * 3;
 
 // Statuses.
 const FOUND: u8 = 1;
@@ -31,9 +31,9 @@ const REGISTERS: [Register; 7] =
     [Register::Rbx, Register::Rbp, Register::R12, Register::R13, Register::R14, Register::R15, Register::Rsp];
 
 /// The probe points, or why there are none.
-pub(crate) type Answer = Result<ProbePoints, String>;
+pub(crate) type LocatorAnswer = Result<ProbePoints, String>;
 
-pub(crate) fn to_bytes(answer: &Answer) -> [u8; ANSWER_BYTES] {
+pub(crate) fn answer_to_bytes(answer: &LocatorAnswer) -> [u8; ANSWER_BYTES] {
     let mut bytes = [0; ANSWER_BYTES];
     let found = match answer {
         Ok(found) => found,
@@ -65,7 +65,7 @@ pub(crate) fn to_bytes(answer: &Answer) -> [u8; ANSWER_BYTES] {
 }
 
 /// Parses an answer; `None` if it is none.
-pub(crate) fn parse(bytes: &[u8]) -> Option<Answer> {
+pub(crate) fn parse_answer(bytes: &[u8]) -> Option<LocatorAnswer> {
     let bytes: &[u8; ANSWER_BYTES] = bytes.try_into().ok()?;
     match bytes[0] {
         FOUND => {}
@@ -75,30 +75,34 @@ pub(crate) fn parse(bytes: &[u8]) -> Option<Answer> {
         }
         _ => return None,
     }
-    let mut offsets = [None; OFFSETS];
+    let mut offsets = [None; OFFSET_COUNT];
     for (offset, from) in offsets.iter_mut().zip(bytes[OFFSETS_AT..LOCATIONS_AT].chunks_exact(8)) {
         *offset = Some(u64::from_le_bytes(from.try_into().ok()?)).filter(|offset| *offset != ABSENT);
     }
-    let mut locations = [None; LOCATIONS];
+    let mut locations = [None; LOCATION_COUNT];
     for (location, from) in locations.iter_mut().zip(bytes[LOCATIONS_AT..TEXT_AT].chunks_exact(3)) {
         *location = parse_location(from.try_into().ok()?);
     }
+    // In the order of `answer_to_bytes`.
     let (functions, inside) = offsets.split_first_chunk::<{ FUNCTIONS.len() }>()?;
     let [received, refused, option_request, waits, tls_write, method] = *inside.first_chunk()?;
-    let point = |at: Option<u64>, socket: Option<Kept>| Some(Point { at: at?, socket: socket? });
     let received = match (received, locations[0], locations[1]) {
-        (Some(at), Some(socket), Some(message)) => Some(Received { at, socket, message }),
+        (Some(at), Some(socket), Some(message)) => Some(ReceivedPoint { at, socket, message }),
         _ => None,
     };
     Some(Ok(ProbePoints {
         functions: *functions,
         received,
-        refused: point(refused, locations[2]),
-        option_request: point(option_request, locations[3]),
-        waits: point(waits, locations[4]),
+        refused: socket_point(refused, locations[2]),
+        option_request: socket_point(option_request, locations[3]),
+        waits: socket_point(waits, locations[4]),
         tls_write,
         method,
     }))
+}
+
+fn socket_point(at: Option<u64>, socket: Option<Kept>) -> Option<SocketPoint> {
+    Some(SocketPoint { at: at?, socket: socket? })
 }
 
 fn location_to_bytes(location: Option<Kept>) -> [u8; 3] {
@@ -137,12 +141,12 @@ mod tests {
         })
     }
 
-    fn any_point() -> impl Strategy<Value = Option<Point>> {
-        prop::option::of((0..ABSENT, any_location()).prop_map(|(at, socket)| Point { at, socket }))
+    fn any_point() -> impl Strategy<Value = Option<SocketPoint>> {
+        prop::option::of((0..ABSENT, any_location()).prop_map(|(at, socket)| SocketPoint { at, socket }))
     }
 
     fn any_points() -> impl Strategy<Value = ProbePoints> {
-        let received = (0..ABSENT, any_location(), any_location()).prop_map(|(at, socket, message)| Received {
+        let received = (0..ABSENT, any_location(), any_location()).prop_map(|(at, socket, message)| ReceivedPoint {
             at,
             socket,
             message,
@@ -163,22 +167,22 @@ mod tests {
     proptest! {
         #[test]
         fn probe_points_round_trip(found in any_points()) {
-            prop_assert_eq!(parse(&to_bytes(&Ok(found.clone()))), Some(Ok(found)));
+            prop_assert_eq!(parse_answer(&answer_to_bytes(&Ok(found.clone()))), Some(Ok(found)));
         }
 
         #[test]
         fn any_bytes_are_an_answer_or_refused(mut bytes in prop::collection::vec(any::<u8>(), ANSWER_BYTES), status in 0_u8..4) {
             bytes[0] = status;
-            let _ = parse(&bytes);
+            let _ = parse_answer(&bytes);
             bytes.pop();
-            prop_assert_eq!(parse(&bytes), None);
+            prop_assert_eq!(parse_answer(&bytes), None);
         }
     }
 
     #[test]
     fn a_long_reason_is_cut_between_characters() {
         let why = format!("{}ä", "x".repeat(MAX_TEXT - 1));
-        assert_eq!(parse(&to_bytes(&Err(why))), Some(Err("x".repeat(MAX_TEXT - 1))));
-        assert_eq!(parse(&to_bytes(&Err("why".to_owned()))), Some(Err("why".to_owned())));
+        assert_eq!(parse_answer(&answer_to_bytes(&Err(why))), Some(Err("x".repeat(MAX_TEXT - 1))));
+        assert_eq!(parse_answer(&answer_to_bytes(&Err("why".to_owned()))), Some(Err("why".to_owned())));
     }
 }

@@ -24,23 +24,23 @@ use rustix::process::{Pid, PidfdFlags, Resource, Rlimit, pidfd_open, setrlimit};
 
 use crate::channel;
 use crate::discarded_output::discarded_output;
-use crate::probe_points::{self, ProbePoints, REMEMBERED};
+use crate::probe_points::{MAX_CACHED, ProbePoints, read_library};
 use adapter::discover::InnerServer;
-use answer::{ANSWER_BYTES, Answer};
+use answer::{ANSWER_BYTES, LocatorAnswer, answer_to_bytes, parse_answer};
 
 pub use crate::probe_points::Sought;
 
 /// Limits of an analysis. The largest extensions take a fraction of them.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 const CPU_LIMIT_S: u64 = 5;
-const MEMORY_LIMIT: u64 = 1 << 30;
+const MEMORY_LIMIT_BYTES: u64 = 1 << 30;
 /// How long the prober waits for the supervisor to end an analysis.
 const GRACE: Duration = Duration::from_secs(1);
 /// Length of a request.
 const REQUEST_BYTES: usize = 4;
 
 /// What a request with this number looks for: 0 is the functions, others are the method of a server.
-pub fn sought(number: u32, servers: &[InnerServer]) -> Option<Sought> {
+pub fn sought_by_number(number: u32, servers: &[InnerServer]) -> Option<Sought> {
     let Some(server) = number.checked_sub(1) else {
         return Some(Sought::Functions);
     };
@@ -49,40 +49,45 @@ pub fn sought(number: u32, servers: &[InnerServer]) -> Option<Sought> {
 
 /// Limits the memory and time of this process, so that no library keeps it busy. Call it before [`answer_once`].
 pub fn limit_resources() -> io::Result<()> {
-    let set = |resource, limit| setrlimit(resource, Rlimit { current: Some(limit), maximum: Some(limit) });
-    set(Resource::As, MEMORY_LIMIT)?;
-    set(Resource::Cpu, CPU_LIMIT_S)?;
+    setrlimit(Resource::As, hard_limit(MEMORY_LIMIT_BYTES))?;
+    setrlimit(Resource::Cpu, hard_limit(CPU_LIMIT_S))?;
     Ok(())
 }
 
-/// Analyses one library, and writes the answer.
-pub fn answer_once(sought: Sought, library: &RegularFile, mut to: impl io::Write) -> io::Result<()> {
-    let found = probe_points::read(library).and_then(|image| ProbePoints::find(sought, &image));
-    to.write_all(&answer::to_bytes(&found.map_err(|error| error.to_string())))
+fn hard_limit(limit: u64) -> Rlimit {
+    Rlimit { current: Some(limit), maximum: Some(limit) }
 }
 
-/// Serves requests on `socket` until its other end is closed. `command` is the process for a request's number; its standard input is a
+/// Analyses one library, and writes the answer.
+pub fn answer_once(sought: Sought, library: &RegularFile, mut output: impl io::Write) -> io::Result<()> {
+    let found = read_library(library).and_then(|image| ProbePoints::find_in_image(sought, &image));
+    output.write_all(&answer_to_bytes(&found.map_err(|error| error.to_string())))
+}
+
+/// Serves requests on `socket` until its other end is closed. `command_for` returns the process for a request's number; its standard input is a
 /// socket with a descriptor that locates the library ([`receive_library`]), and its standard output takes the answer.
-pub fn supervise(socket: BorrowedFd<'_>, command: impl Fn(u32) -> Command) -> io::Result<()> {
+pub fn supervise(socket: BorrowedFd<'_>, command_for: impl Fn(u32) -> Command) -> io::Result<()> {
     let mut killed: Vec<Child> = Vec::new();
     let mut buffer = [0; REQUEST_BYTES];
     loop {
-        let received = channel::receive(socket, &mut buffer)?;
+        let received = channel::receive_message(socket, &mut buffer)?;
         if received.bytes == 0 {
             return Ok(());
         }
         // One whose file system does not answer may end only later.
         killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
-        let (REQUEST_BYTES, Ok([library, to])) = (received.bytes, <[OwnedFd; 2]>::try_from(received.descriptors))
-        else {
+        if received.bytes != REQUEST_BYTES {
+            continue;
+        }
+        let Ok([library, answer_pipe]) = <[OwnedFd; 2]>::try_from(received.descriptors) else {
             continue;
         };
-        let mut command = command(u32::from_le_bytes(buffer));
+        let mut command = command_for(u32::from_le_bytes(buffer));
         // Not the descriptor itself: the start of a Rust program takes one that only locates a file for closed, and ends without `/dev/null`.
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        channel::send(ours.as_fd(), &buffer, &[library.as_fd()])?;
-        let started = command.stdin(theirs).stdout(to).stderr(discarded_output()?).spawn();
-        // It holds the pipe, whose end the prober waits for.
+        channel::send_message(ours.as_fd(), &buffer, &[library.as_fd()])?;
+        let started = command.stdin(theirs).stdout(answer_pipe).stderr(discarded_output()?).spawn();
+        // It holds this end of the pipe, and the prober waits until all are closed.
         drop(command);
         let mut child = started?;
         if ends_in_time(&child, socket)? {
@@ -96,7 +101,7 @@ pub fn supervise(socket: BorrowedFd<'_>, command: impl Fn(u32) -> Command) -> io
 
 /// The library that the process at the other end of `socket` sent to be analysed. Its descriptor only locates it.
 pub fn receive_library(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let mut descriptors = channel::receive(socket, &mut [0; REQUEST_BYTES])?.descriptors;
+    let mut descriptors = channel::receive_message(socket, &mut [0; REQUEST_BYTES])?.descriptors;
     descriptors.pop().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
@@ -120,58 +125,65 @@ fn is_readable_in_time(file: BorrowedFd<'_>, peer: BorrowedFd<'_>, deadline: Ins
 /// The prober's side: asks for analyses, and remembers the answers.
 pub(crate) struct Locator {
     supervisor: Mutex<OwnedFd>,
-    known: Mutex<HashMap<(CachedIdentity, u32), Answer>>,
+    cached: Mutex<HashMap<(CachedIdentity, u32), LocatorAnswer>>,
 }
 
 impl Locator {
     pub(crate) fn new(supervisor: OwnedFd) -> Self {
-        Self { supervisor: Mutex::new(supervisor), known: Mutex::default() }
+        Self { supervisor: Mutex::new(supervisor), cached: Mutex::default() }
     }
 
     /// Probe points of a library with this identity, whose descriptor may locate it only. Waits as long as `peer` is open, but not for
     /// the analysis of another library if this one is known.
-    pub(crate) fn find(
+    pub(crate) fn find_probe_points(
         &self,
         sought: u32,
         identity: CachedIdentity,
         library: BorrowedFd<'_>,
         peer: BorrowedFd<'_>,
-    ) -> Answer {
-        if let Some(known) = self.known(identity, sought) {
-            return known;
+    ) -> LocatorAnswer {
+        if let Some(cached) = self.cached_answer(identity, sought) {
+            return cached;
         }
         let supervisor = self.supervisor.lock().unwrap_or_else(PoisonError::into_inner);
         // Another thread may have asked meanwhile.
-        if let Some(known) = self.known(identity, sought) {
-            return known;
+        if let Some(cached) = self.cached_answer(identity, sought) {
+            return cached;
         }
-        let asked = ask(supervisor.as_fd(), sought, library, peer);
+        let asked = request_analysis(supervisor.as_fd(), sought, library, peer);
         let answer = asked.unwrap_or_else(|error| Err(format!("cannot analyse its code: {error}")));
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() == REMEMBERED {
-            known.clear();
+        let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+        if cached.len() == MAX_CACHED {
+            cached.clear();
         }
-        known.insert((identity, sought), answer.clone());
+        cached.insert((identity, sought), answer.clone());
         answer
     }
 
-    fn known(&self, identity: CachedIdentity, sought: u32) -> Option<Answer> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&(identity, sought)).cloned()
+    fn cached_answer(&self, identity: CachedIdentity, sought: u32) -> Option<LocatorAnswer> {
+        self.cached.lock().unwrap_or_else(PoisonError::into_inner).get(&(identity, sought)).cloned()
     }
 }
 
-fn ask(supervisor: BorrowedFd<'_>, sought: u32, library: BorrowedFd<'_>, peer: BorrowedFd<'_>) -> io::Result<Answer> {
-    let (mut from, to) = io::pipe()?;
-    channel::send(supervisor, &sought.to_le_bytes(), &[library, to.as_fd()])?;
-    drop(to);
+/// Sends a request to the supervisor and receives the answer of the process that it starts.
+fn request_analysis(
+    supervisor: BorrowedFd<'_>,
+    sought: u32,
+    library: BorrowedFd<'_>,
+    peer: BorrowedFd<'_>,
+) -> io::Result<LocatorAnswer> {
+    let (mut answer, answer_writer) = io::pipe()?;
+    channel::send_message(supervisor, &sought.to_le_bytes(), &[library, answer_writer.as_fd()])?;
+    // Otherwise the pipe would stay open when the process has ended.
+    drop(answer_writer);
     let deadline = Instant::now() + TIME_LIMIT + GRACE;
     let mut bytes = [0; ANSWER_BYTES];
     let mut filled = 0;
     while filled < bytes.len() {
-        if !is_readable_in_time(from.as_fd(), peer, deadline)? {
+        if !is_readable_in_time(answer.as_fd(), peer, deadline)? {
             return Ok(Err(format!("the analysis of its code took more than {} s", TIME_LIMIT.as_secs())));
         }
-        match from.read(&mut bytes[filled..])? {
+        match answer.read(&mut bytes[filled..])? {
             0 => break,
             count => filled += count,
         }
@@ -179,7 +191,7 @@ fn ask(supervisor: BorrowedFd<'_>, sought: u32, library: BorrowedFd<'_>, peer: B
     let ended = || {
         Err(String::from("the analysis of its code ended early: it exceeded its limits, or its file does not answer"))
     };
-    Ok(answer::parse(&bytes[..filled]).unwrap_or_else(ended))
+    Ok(parse_answer(&bytes[..filled]).unwrap_or_else(ended))
 }
 
 #[cfg(test)]
@@ -188,7 +200,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::library::libc;
+    use crate::library::open_libc;
 
     /// A locator whose supervisor starts `script` for each request.
     fn with_script(script: &'static str) -> Locator {
@@ -204,17 +216,17 @@ mod tests {
         Locator::new(ours)
     }
 
-    fn find(locator: &Locator, sought: u32) -> Answer {
+    fn find(locator: &Locator, sought: u32) -> LocatorAnswer {
         let library = File::open("/proc/self/exe").unwrap();
         let (peer, _other_end) = io::pipe().unwrap();
         let identity = CachedIdentity::of(&library).unwrap();
-        locator.find(sought, identity, library.as_fd(), peer.as_fd())
+        locator.find_probe_points(sought, identity, library.as_fd(), peer.as_fd())
     }
 
     #[test]
     fn an_answer_comes_from_a_fresh_process_and_is_remembered() {
         let folder = tempfile::tempdir().unwrap();
-        let library = libc(std::process::id()).unwrap().remove(0);
+        let library = open_libc(std::process::id()).unwrap().remove(0);
         let mut written = Vec::new();
         answer_once(Sought::Functions, &library.file, &mut written).unwrap();
         let file = folder.path().join("answer");
@@ -222,7 +234,7 @@ mod tests {
         let script = format!("echo >> {0}.starts; test $1 = 0 && cat {0}", file.display());
         let locator = with_script(script.leak());
         let found = find(&locator, 0).unwrap();
-        assert!(found.entry("poll").is_ok() && found.entry("zmq_send").is_err());
+        assert!(found.entry_of("poll").is_ok() && found.entry_of("zmq_send").is_err());
         assert_eq!(find(&locator, 0), Ok(found));
         assert!(find(&locator, 1).unwrap_err().contains("ended early"));
         assert_eq!(std::fs::read(file.with_extension("starts")).unwrap().len(), 2);
@@ -246,7 +258,7 @@ mod tests {
         drop(other_end);
         let began = Instant::now();
         let identity = CachedIdentity::of(&library).unwrap();
-        assert!(locator.find(0, identity, library.as_fd(), peer.as_fd()).is_err());
+        assert!(locator.find_probe_points(0, identity, library.as_fd(), peer.as_fd()).is_err());
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     }
 }

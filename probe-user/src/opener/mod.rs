@@ -66,7 +66,7 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
     let connections = Arc::new(AtomicUsize::new(0));
     let mut buffer = [0; CONNECT.len()];
     loop {
-        let mut received = match channel::receive(socket, &mut buffer) {
+        let mut received = match channel::receive_message(socket, &mut buffer) {
             Ok(received) if received.bytes == 0 => return Ok(()),
             // A longer message brings no connection.
             Err(Errno::MSGSIZE) => continue,
@@ -142,7 +142,7 @@ impl Server {
     fn serve_connection(&self, connection: &OwnedFd) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES];
         loop {
-            let received = channel::receive(connection.as_fd(), &mut buffer)?;
+            let received = channel::receive_message(connection.as_fd(), &mut buffer)?;
             if received.bytes == 0 {
                 return Ok(());
             }
@@ -242,7 +242,7 @@ impl Server {
 fn reply(connection: BorrowedFd<'_>, answer: Result<Answer, ReadError>) -> io::Result<()> {
     let answer = match answer {
         Ok(answer) => answer,
-        Err(error) => return Ok(channel::send(connection, &ReplyPiece::single(Err(error)).to_bytes(), &[])?),
+        Err(error) => return Ok(channel::send_message(connection, &ReplyPiece::single(Err(error)).to_bytes(), &[])?),
     };
     let mut rest = answer.content.as_slice();
     let mut file = answer.file.as_ref().map(|file| file.as_fd());
@@ -251,7 +251,7 @@ fn reply(connection: BorrowedFd<'_>, answer: Result<Answer, ReadError>) -> io::R
         rest = after;
         let piece =
             ReplyPiece { result: Ok(()), is_last: rest.is_empty(), numbers: answer.numbers, content: content.to_vec() };
-        channel::send(connection, &piece.to_bytes(), file.take().as_slice())?;
+        channel::send_message(connection, &piece.to_bytes(), file.take().as_slice())?;
         if piece.is_last {
             return Ok(());
         }

@@ -107,18 +107,18 @@ fn a_message_that_is_no_request_ends_its_connection_only() {
     let connect = || {
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (client, server) = pair.unwrap();
-        channel::send(ours.as_fd(), CONNECT, &[server.as_fd()]).unwrap();
+        channel::send_message(ours.as_fd(), CONNECT, &[server.as_fd()]).unwrap();
         client
     };
     let mut buffer = [0; 64];
     let broken = connect();
-    channel::send(broken.as_fd(), b"not a request", &[]).unwrap();
-    assert_eq!(channel::receive(broken.as_fd(), &mut buffer).map_or(0, |received| received.bytes), 0);
-    channel::send(ours.as_fd(), CONNECT, &[]).unwrap();
-    channel::send(ours.as_fd(), &[0; 100], &[]).unwrap();
+    channel::send_message(broken.as_fd(), b"not a request", &[]).unwrap();
+    assert_eq!(channel::receive_message(broken.as_fd(), &mut buffer).map_or(0, |received| received.bytes), 0);
+    channel::send_message(ours.as_fd(), CONNECT, &[]).unwrap();
+    channel::send_message(ours.as_fd(), &[0; 100], &[]).unwrap();
     let good = connect();
-    channel::send(good.as_fd(), &OpenRequest::Named(0).to_bytes(), &[]).unwrap();
-    let received = channel::receive(good.as_fd(), &mut buffer).unwrap();
+    channel::send_message(good.as_fd(), &OpenRequest::Named(0).to_bytes(), &[]).unwrap();
+    let received = channel::receive_message(good.as_fd(), &mut buffer).unwrap();
     assert_eq!(ReplyPiece::parse(&buffer[..received.bytes]), Some(ReplyPiece::single(Err(ReadError::Denied))));
     drop(ours);
     served.join().unwrap().unwrap();

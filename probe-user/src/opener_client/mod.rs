@@ -99,7 +99,7 @@ impl Opener {
     fn connect(&self) -> Result<OwnedFd, ReadError> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let main = lock(&self.main);
-        channel::send(main.as_fd(), CONNECT, &[theirs.as_fd()]).map_err(|_| ReadError::OpenerEnded)?;
+        channel::send_message(main.as_fd(), CONNECT, &[theirs.as_fd()]).map_err(|_| ReadError::OpenerEnded)?;
         Ok(ours)
     }
 
@@ -113,11 +113,11 @@ impl Opener {
 
 /// Sends a request and receives its whole reply. The outer error is one of the connection.
 fn exchange(connection: &OwnedFd, request: &OpenRequest) -> Result<Result<Opened, ReadError>, Errno> {
-    channel::send(connection.as_fd(), &request.to_bytes(), &[])?;
+    channel::send_message(connection.as_fd(), &request.to_bytes(), &[])?;
     let mut buffer = vec![0; REPLY_BYTES];
     let mut opened = Opened::default();
     loop {
-        let mut received = channel::receive(connection.as_fd(), &mut buffer)?;
+        let mut received = channel::receive_message(connection.as_fd(), &mut buffer)?;
         let piece = ReplyPiece::parse(&buffer[..received.bytes]).ok_or(Errno::PROTO)?;
         if let Err(error) = piece.result {
             return Ok(Err(error));

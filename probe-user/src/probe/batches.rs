@@ -8,51 +8,53 @@ use crate::programs::{
 };
 
 /// A set of probe points of a target in one library.
-pub(crate) fn of_set(set: PointSet, found: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
+pub(crate) fn batches_of_set(set: PointSet, found: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
     match set {
-        PointSet::Messages(wanted) => messages(found, target, wanted),
-        PointSet::Polls { with_returns } => polls(found, target, with_returns),
-        PointSet::Tls => tls(found, target),
-        PointSet::Method => Ok(found.method.map(|entry| method(entry, target)).unwrap_or_default()),
+        PointSet::Messages(wanted) => message_batches(found, target, wanted),
+        PointSet::Polls { with_returns } => poll_batches(found, target, with_returns),
+        PointSet::Tls => tls_batches(found, target),
+        PointSet::Method => Ok(found.method.map(|entry| method_batches(entry, target)).unwrap_or_default()),
     }
 }
 
 /// Probe points in libzmq. Entries come before returns, so that no return lacks its entry.
-pub(crate) fn messages(
+pub(crate) fn message_batches(
     probe_points: &ProbePoints,
     target: u32,
     wanted: MessagePoints,
 ) -> Result<Vec<Batch>, ProbePointsError> {
-    let (mut entries, mut returns) = (Points::new(), Points::new());
-    let at = |probe_point| Cookie::new(probe_point, target);
-    let (recv, send) = (probe_points.entry("zmq_msg_recv")?, probe_points.entry("zmq_msg_send")?);
+    let mut entries = Points::new();
+    let mut returns = Points::new();
+    let cookie_of = |probe_point| Cookie::new(probe_point, target);
+    let recv = probe_points.entry_of("zmq_msg_recv")?;
+    let send = probe_points.entry_of("zmq_msg_send")?;
     if let Some(done) = probe_points.received {
-        let cookie = Cookie::received(target, done.socket, done.message);
+        let received = Cookie::received(target, done.socket, done.message);
         if let Some(waits) = probe_points.waits.filter(|_| wanted.processed) {
             // A receive that does not wait never reaches `waits`, so its completion marks the previous message as processed.
-            entries.push((done.at, cookie.and_processed()));
+            entries.push((done.at, received.and_processed()));
             entries.push((waits.at, Cookie::within(ProbePoint::Waits, target, waits.socket)));
         } else {
-            entries.push((done.at, cookie));
+            entries.push((done.at, received));
             if wanted.processed {
-                entries.push((recv, at(ProbePoint::Recv)));
+                entries.push((recv, cookie_of(ProbePoint::Recv)));
             }
         }
     } else {
-        entries.push((recv, at(ProbePoint::Recv).and_return()));
-        returns.push((recv, at(ProbePoint::RecvReturn)));
+        entries.push((recv, cookie_of(ProbePoint::Recv).and_return()));
+        returns.push((recv, cookie_of(ProbePoint::RecvReturn)));
     }
     if let Some(refused) = probe_points.refused {
-        entries.push((send, at(ProbePoint::Send)));
+        entries.push((send, cookie_of(ProbePoint::Send)));
         entries.push((refused.at, Cookie::within(ProbePoint::Refused, target, refused.socket)));
     } else {
-        entries.push((send, at(ProbePoint::Send).and_return()));
-        returns.push((send, at(ProbePoint::SendReturn)));
+        entries.push((send, cookie_of(ProbePoint::Send).and_return()));
+        returns.push((send, cookie_of(ProbePoint::SendReturn)));
     }
     if wanted.processed {
         entries.push(match probe_points.option_request {
             Some(request) => (request.at, Cookie::within(ProbePoint::OptionAsked, target, request.socket)),
-            None => (probe_points.entry("zmq_getsockopt")?, at(ProbePoint::Option)),
+            None => (probe_points.entry_of("zmq_getsockopt")?, cookie_of(ProbePoint::Option)),
         });
     }
     if wanted.buffers {
@@ -61,61 +63,60 @@ pub(crate) fn messages(
             ("zmq_send", ProbePoint::BufferSend, ProbePoint::SendReturn),
             ("zmq_send_const", ProbePoint::BufferSend, ProbePoint::SendReturn),
         ] {
-            let entry = probe_points.entry(symbol)?;
-            entries.push((entry, at(entered).and_return()));
-            returns.push((entry, at(returned)));
+            let entry = probe_points.entry_of(symbol)?;
+            entries.push((entry, cookie_of(entered).and_return()));
+            returns.push((entry, cookie_of(returned)));
         }
     }
-    Ok(batches([(ZMQ, false, entries), (ZMQ_RETURNED, true, returns)]))
+    Ok(non_empty([Batch::at_entries(ZMQ, entries), Batch::at_returns(ZMQ_RETURNED, returns)]))
 }
 
 /// Probe points of the method that passes messages to a server in the same process.
-fn method(entry: u64, target: u32) -> Vec<Batch> {
+fn method_batches(entry: u64, target: u32) -> Vec<Batch> {
     let called = vec![(entry, Cookie::new(ProbePoint::Method, target).and_return())];
     let returned = vec![(entry, Cookie::new(ProbePoint::MethodReturn, target))];
-    batches([(ZMQ, false, called), (ZMQ_RETURNED, true, returned)])
+    vec![Batch::at_entries(ZMQ, called), Batch::at_returns(ZMQ_RETURNED, returned)]
 }
 
 /// Probe points in libc. If no scheduler program measures the time in a poll, they include the returns of polls. Return probes are attached
 /// first; the return of a poll whose entry was not observed is ignored.
-pub(crate) fn polls(
+pub(crate) fn poll_batches(
     probe_points: &ProbePoints,
     target: u32,
     with_returns: bool,
 ) -> Result<Vec<Batch>, ProbePointsError> {
-    let at = |probe_point| Cookie::new(probe_point, target);
-    let epolls = [probe_points.entry("epoll_wait")?, probe_points.entry("epoll_pwait")?];
-    let (entered, returns) = if with_returns {
-        let returns = epolls.map(|entry| (entry, at(ProbePoint::EpollReturn)));
-        (at(ProbePoint::Epoll).and_return(), returns.to_vec())
-    } else {
-        (at(ProbePoint::Epoll), Points::new())
-    };
-    let mut entries = epolls.map(|entry| (entry, entered)).to_vec();
-    entries.push((probe_points.entry("poll")?, at(ProbePoint::Poll)));
-    Ok(batches([(POLL_LEFT, true, returns), (POLL_ENTERED, false, entries)]))
+    let cookie_of = |probe_point| Cookie::new(probe_point, target);
+    let epolls = [probe_points.entry_of("epoll_wait")?, probe_points.entry_of("epoll_pwait")?];
+    let mut epoll_entered = cookie_of(ProbePoint::Epoll);
+    let mut returns = Points::new();
+    if with_returns {
+        epoll_entered = epoll_entered.and_return();
+        returns.extend(epolls.map(|entry| (entry, cookie_of(ProbePoint::EpollReturn))));
+    }
+    let mut entries = epolls.map(|entry| (entry, epoll_entered)).to_vec();
+    entries.push((probe_points.entry_of("poll")?, cookie_of(ProbePoint::Poll)));
+    Ok(non_empty([Batch::at_returns(POLL_LEFT, returns), Batch::at_entries(POLL_ENTERED, entries)]))
 }
 
 /// Probe points in OpenSSL. Return probes are attached first; the return of a write whose entry was not observed is ignored.
-fn tls(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
-    let at = |symbol, probe_point| {
-        let entry = probe_points.entry(symbol);
+fn tls_batches(probe_points: &ProbePoints, target: u32) -> Result<Vec<Batch>, ProbePointsError> {
+    let point_at = |symbol, probe_point| {
+        let entry = probe_points.entry_of(symbol);
         entry.map(|entry| (entry, Cookie::new(probe_point, target)))
     };
     let writes = if let Some(inner) = probe_points.tls_write {
         vec![(inner, Cookie::new(ProbePoint::TlsWriteEx, target))]
     } else {
-        let mut writes = vec![at("SSL_write", ProbePoint::TlsWrite)?];
+        let mut writes = vec![point_at("SSL_write", ProbePoint::TlsWrite)?];
         // OpenSSL 1.1.1 and later.
-        writes.extend(at("SSL_write_ex", ProbePoint::TlsWriteEx).ok());
+        writes.extend(point_at("SSL_write_ex", ProbePoint::TlsWriteEx).ok());
         writes
     };
-    let mut entries = vec![at("SSL_free", ProbePoint::TlsFree)?];
+    let mut entries = vec![point_at("SSL_free", ProbePoint::TlsFree)?];
     entries.extend(&writes);
-    Ok(batches([(TLS_RETURNED, true, writes), (TLS_ENTERED, false, entries)]))
+    Ok(non_empty([Batch::at_returns(TLS_RETURNED, writes), Batch::at_entries(TLS_ENTERED, entries)]))
 }
 
-fn batches<const N: usize>(parts: [(&'static str, bool, Points); N]) -> Vec<Batch> {
-    let filled = parts.into_iter().filter(|(.., points)| !points.is_empty());
-    filled.map(|(program, returns, points)| Batch { program, returns, points }).collect()
+fn non_empty<const N: usize>(batches: [Batch; N]) -> Vec<Batch> {
+    batches.into_iter().filter(|batch| !batch.points.is_empty()).collect()
 }

@@ -1,7 +1,7 @@
 //! A probe on running processes: attach, read, detach.
 
 pub(crate) mod batches;
-mod kernel;
+mod kernel_access;
 mod read;
 mod serving;
 mod zmtp_reads;
@@ -17,7 +17,7 @@ use rustix::process::{Pid, PidfdFlags};
 
 use crate::attach::AttachError;
 use crate::capability::{Feature, Permissions};
-use crate::degraded::{Degraded, Missing, with_causes};
+use crate::degraded::{Degraded, Missing, error_with_causes};
 use crate::discover::ReadError;
 use crate::library::{self, Library};
 use crate::load;
@@ -26,14 +26,14 @@ use crate::options::Options;
 use crate::probe_points::Sought;
 use crate::programs::{Group, LossCounts, MessagePoints, PointSet, Refusal, TableChange, ThreadEntry};
 
-use kernel::{Kernel, LoadedKernel, UprobeTarget};
-use serving::Serving;
-use zmtp_reads::ZmtpReads;
+use kernel_access::{KernelAccess, LoadedKernelSide, UprobeTarget};
+use serving::ServingProcesses;
+use zmtp_reads::ZmtpSockets;
 
 /// Interval of checks for losses and exited processes, both of which are rare.
-const HOUSEKEEPING: Duration = Duration::from_millis(100);
+const HOUSEKEEPING_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval of checks for losses while there are no records.
-const AT_REST: Duration = Duration::from_secs(1);
+const REST_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A process to observe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,45 +64,45 @@ pub enum ProbeError {
 
 /// An attached probe. Dropping it detaches everything.
 pub struct Probe {
-    kernel: Kernel,
+    kernel: KernelAccess,
     records: RingBuf<MapData>,
     losses: ReportedLosses,
-    targets: Vec<Slot>,
+    targets: Vec<TargetSlot>,
     /// The scheduler programs also observe which threads sleep in a poll.
-    sleeps: bool,
+    observes_sleep: bool,
     /// Polls are counted at the kernel's functions for all targets, otherwise at libc's in each target.
     polls_in_kernel: bool,
     degraded: Vec<Degraded>,
     permissions: Permissions,
     options: Options,
-    serving: Serving,
-    zmtp: ZmtpReads,
+    serving: ServingProcesses,
+    zmtp: ZmtpSockets,
     /// Processes that pass their messages to a server inside them.
     inner_servers: std::collections::HashMap<u32, InnerServer>,
-    kept_at: Instant,
-    counted_at: Instant,
+    housekeeping_at: Instant,
+    losses_counted_at: Instant,
     /// Records were read since then.
-    busy: bool,
+    is_busy: bool,
 }
 
 /// Entry for a target in the kernel side's arrays.
-struct Slot {
+struct TargetSlot {
     pid: u32,
     capture: Capture,
     /// The process has exited and its records have been read, so another target may reuse the entry.
-    free: bool,
+    is_free: bool,
     /// Becomes readable when the process exits. `None` once the exit was reported, or if pidfds are refused.
-    alive: Option<OwnedFd>,
-    polls: bool,
+    pidfd: Option<OwnedFd>,
+    observes_polls: bool,
     /// The plain bytes of its TLS connections are observed.
-    tls: bool,
+    observes_tls: bool,
 }
 
 impl Probe {
     /// Attaches to `targets`, which may already be running. [`Probe::degraded`] lists the features that could not be attached.
     pub fn attach(targets: &[Target], options: Options) -> Result<Self, ProbeError> {
-        let mut permissions = Permissions::here();
-        let LoadedKernel { kernel, records, facts } = Kernel::load(options).map_err(|refusal| {
+        let mut permissions = Permissions::current();
+        let LoadedKernelSide { kernel, records, facts } = KernelAccess::load(options).map_err(|refusal| {
             ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, refusal))
         })?;
         if facts.uses_perf_events {
@@ -113,30 +113,30 @@ impl Probe {
             records,
             losses: ReportedLosses::default(),
             targets: Vec::new(),
-            sleeps: false,
+            observes_sleep: false,
             polls_in_kernel: false,
             degraded: Vec::new(),
             permissions,
             options,
-            serving: Serving::default(),
-            zmtp: ZmtpReads::default(),
+            serving: ServingProcesses::default(),
+            zmtp: ZmtpSockets::default(),
             inner_servers: std::collections::HashMap::new(),
-            kept_at: Instant::now(),
-            counted_at: Instant::now(),
-            busy: true,
+            housekeeping_at: Instant::now(),
+            losses_counted_at: Instant::now(),
+            is_busy: true,
         };
-        probe.watch_everything(facts.observes_sleep);
-        probe.add(targets)?;
+        probe.attach_groups(facts.observes_sleep);
+        probe.add_targets(targets)?;
         Ok(probe)
     }
 
     /// Adds processes, for example workers that started later. Reuses the entries of processes that have exited.
-    pub fn add(&mut self, targets: &[Target]) -> Result<(), ProbeError> {
+    pub fn add_targets(&mut self, targets: &[Target]) -> Result<(), ProbeError> {
         self.check_room(targets.len())?;
-        let new = targets.iter().map(|target| self.register(*target));
+        let new = targets.iter().map(|target| self.register_target(*target));
         let new = new.collect::<Result<Vec<usize>, _>>()?;
         for index in &new {
-            self.attach_to(*index);
+            self.attach_to_target(*index);
         }
         // Enable sends only after all receives are probed, so that the receipt of every observed send is observed too.
         for index in new {
@@ -147,7 +147,7 @@ impl Probe {
 
     /// Returns an error if the kernel side has no room for this many further targets.
     fn check_room(&self, further: usize) -> Result<(), ProbeError> {
-        let requested = self.targets.iter().filter(|slot| !slot.free).count() + further;
+        let requested = self.targets.iter().filter(|slot| !slot.is_free).count() + further;
         if requested > MAX_TARGETS as usize {
             return Err(ProbeError::TooManyTargets { requested, limit: MAX_TARGETS });
         }
@@ -168,27 +168,28 @@ impl Probe {
     /// Passes new observations to `emit`, oldest first, and returns their number. If there are none, waits up to `patience`, since
     /// records do not wake the reader.
     pub fn poll(&mut self, patience: Duration, mut emit: impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
-        let mut seen = self.drain(&mut emit)?;
+        let mut seen = self.read_records(&mut emit)?;
         if seen == 0 && !patience.is_zero() {
-            self.wait(patience)?;
-            seen = self.drain(&mut emit)?;
+            self.wait_for_records(patience)?;
+            seen = self.read_records(&mut emit)?;
         }
-        if self.kept_at.elapsed() >= HOUSEKEEPING {
-            self.kept_at = Instant::now();
+        if self.housekeeping_at.elapsed() >= HOUSEKEEPING_INTERVAL {
+            self.housekeeping_at = Instant::now();
             self.kernel.flush_log();
-            if self.busy || self.counted_at.elapsed() >= AT_REST {
+            if self.is_busy || self.losses_counted_at.elapsed() >= REST_INTERVAL {
                 seen += self.losses.report_new(&mut self.kernel, &Loss::ALL, &mut emit)?;
-                (self.busy, self.counted_at) = (false, Instant::now());
+                self.is_busy = false;
+                self.losses_counted_at = Instant::now();
             }
-            seen += self.exits(&mut emit)?;
+            seen += self.report_exits(&mut emit)?;
         }
         Ok(seen)
     }
 
     /// Accounting of every thread seen so far, with the process ids of [`Target::pid`].
-    pub fn threads(&self) -> Result<Vec<(u32, Thread)>, ProbeError> {
-        let is_initial_namespace = load::namespace().1 == 0;
-        let threads = self.kernel.read_threads().map_err(|refusal| unusable(&refusal))?;
+    pub fn thread_accounting(&self) -> Result<Vec<(u32, Thread)>, ProbeError> {
+        let is_initial_namespace = load::is_in_initial_pid_namespace();
+        let threads = self.kernel.read_threads().map_err(|refusal| tables_error(&refusal))?;
         let known = threads.into_iter().filter_map(|ThreadEntry { key, mut thread }| {
             if thread.tid == 0 && is_initial_namespace {
                 thread.tid = key;
@@ -200,15 +201,15 @@ impl Probe {
     }
 
     /// Attaches the programs that serve all targets.
-    fn watch_everything(&mut self, observes_sleep: bool) {
+    fn attach_groups(&mut self, observes_sleep: bool) {
         if self.options.scheduler {
             match self.kernel.attach_group(Group::Scheduler) {
-                Ok(()) => self.sleeps = observes_sleep,
-                Err(refusal) => self.degrade(Feature::Scheduler, None, refusal),
+                Ok(()) => self.observes_sleep = observes_sleep,
+                Err(refusal) => self.report_refusal(Feature::Scheduler, None, refusal),
             }
         }
         // Without the scheduler programs, the time in a poll needs its return as well.
-        if self.options.polls && self.sleeps {
+        if self.options.polls && self.observes_sleep {
             match self.kernel.attach_group(Group::KernelPolls) {
                 Ok(()) => self.polls_in_kernel = true,
                 Err(error) => tracing::debug!("polls are counted by uprobes on libc: {error}"),
@@ -218,15 +219,22 @@ impl Probe {
 
     /// Entry of a process that is observed.
     fn index_of(&self, pid: u32) -> Option<usize> {
-        self.targets.iter().position(|slot| slot.pid == pid && !slot.free)
+        self.targets.iter().position(|slot| slot.pid == pid && !slot.is_free)
     }
 
     /// Assigns an entry to the process. Its sends are not observed yet.
-    fn register(&mut self, target: Target) -> Result<usize, ProbeError> {
-        let alive =
+    fn register_target(&mut self, target: Target) -> Result<usize, ProbeError> {
+        let pidfd =
             Pid::from_raw(target.pid as i32).and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
-        let slot = Slot { pid: target.pid, capture: target.capture, free: false, alive, polls: false, tls: false };
-        let index = if let Some(free) = self.targets.iter().position(|slot| slot.free) {
+        let slot = TargetSlot {
+            pid: target.pid,
+            capture: target.capture,
+            is_free: false,
+            pidfd,
+            observes_polls: false,
+            observes_tls: false,
+        };
+        let index = if let Some(free) = self.targets.iter().position(|slot| slot.is_free) {
             self.targets[free] = slot;
             free
         } else {
@@ -247,15 +255,17 @@ impl Probe {
     }
 
     fn change_table(&mut self, change: TableChange) -> Result<(), ProbeError> {
-        self.kernel.change_table(change).map_err(|refusal| unusable(&refusal))
+        self.kernel.change_table(change).map_err(|refusal| tables_error(&refusal))
     }
 
-    fn attach_to(&mut self, index: usize) {
+    fn attach_to_target(&mut self, index: usize) {
         let pid = self.targets[index].pid;
         // Before libzmq, so that the delivery of every received frame is observed.
         self.attach_tls(index);
         if self.options.polls {
-            self.targets[index].polls = self.polls_in_kernel || self.uprobes(Feature::Polls, index, library::libc(pid));
+            let in_kernel = self.polls_in_kernel;
+            self.targets[index].observes_polls =
+                in_kernel || self.attach_uprobes(Feature::Polls, index, library::open_libc(pid));
         }
         if let Some(server) = self.inner_servers.get(&pid).copied() {
             if let Err(error) = self.attach_method(index, &server) {
@@ -263,19 +273,19 @@ impl Probe {
             }
             return;
         }
-        match library::libzmq(pid) {
+        match library::open_libzmq(pid) {
             Ok(found) if found.is_empty() && self.zmtp.sockets.contains_key(&pid) => {}
             Ok(found) if found.is_empty() => {
                 self.degraded.push(Degraded { feature: Feature::Messages, pid: Some(pid), missing: Missing::Libzmq });
             }
             found => {
-                self.uprobes(Feature::Messages, index, found);
+                self.attach_uprobes(Feature::Messages, index, found);
             }
         }
     }
 
     /// Attaches the uprobes for `feature` to the process's libraries. Returns whether any was attached.
-    fn uprobes(&mut self, feature: Feature, index: usize, found: Result<Vec<Library>, ReadError>) -> bool {
+    fn attach_uprobes(&mut self, feature: Feature, index: usize, found: Result<Vec<Library>, ReadError>) -> bool {
         let pid = self.targets[index].pid;
         let libraries = found.unwrap_or_else(|error| {
             self.add_degraded(feature, Some(pid), &error);
@@ -293,15 +303,18 @@ impl Probe {
 
     fn attach_library(&mut self, feature: Feature, index: usize, library: &Library) -> Result<(), AttachError> {
         let set = match feature {
-            Feature::Polls => PointSet::Polls { with_returns: !self.sleeps },
+            Feature::Polls => PointSet::Polls { with_returns: !self.observes_sleep },
             Feature::Tls => PointSet::Tls,
-            _ => PointSet::Messages(MessagePoints { processed: self.options.processed, buffers: library.buffers }),
+            _ => PointSet::Messages(MessagePoints {
+                processed: self.options.processed,
+                buffers: library.may_use_buffers,
+            }),
         };
         self.attach_set(index, set, Sought::Functions, library)
     }
 
     fn attach_method(&mut self, index: usize, server: &InnerServer) -> Result<(), AttachError> {
-        let library = library::extension(self.targets[index].pid, server)?.ok_or(AttachError::NoExtension)?;
+        let library = library::open_extension(self.targets[index].pid, server)?.ok_or(AttachError::NoExtension)?;
         self.attach_set(index, PointSet::Method, Sought::Method(server.methods), &library)
     }
 
@@ -317,11 +330,11 @@ impl Probe {
         };
         // The kernel would resolve the library's own path again, and reach another file if the process has replaced it.
         let attached = self.kernel.attach_set(UprobeTarget { index: index as u32, pid }, set, sought, &library.file);
-        attached.map_err(|error| AttachError::at(&library.path, error))
+        attached.map_err(|error| AttachError::in_library(&library.path, error))
     }
 
-    /// Reports a refused part of the probe.
-    fn degrade(&mut self, feature: Feature, pid: Option<u32>, refusal: Refusal) {
+    /// Records a refused part of the probe.
+    fn report_refusal(&mut self, feature: Feature, pid: Option<u32>, refusal: Refusal) {
         match refusal {
             Refusal::Kernel(_) => self.add_degraded(feature, pid, &refusal),
             Refusal::Types(what) => {
@@ -334,7 +347,7 @@ impl Probe {
     }
 
     fn add_degraded(&mut self, feature: Feature, pid: Option<u32>, error: &dyn std::error::Error) {
-        let new = Degraded::explain(feature, pid, self.permissions, with_causes(error));
+        let new = Degraded::explain(feature, pid, self.permissions, error_with_causes(error));
         if !self.degraded.contains(&new) {
             self.degraded.push(new);
         }
@@ -349,11 +362,11 @@ impl ReportedLosses {
     /// Passes observations lost for `causes` since the last call to `emit`, and returns the number of causes with any.
     fn report_new(
         &mut self,
-        kernel: &mut Kernel,
+        kernel: &mut KernelAccess,
         causes: &[Loss],
         emit: &mut impl FnMut(Observation<'_>),
     ) -> Result<usize, ProbeError> {
-        let totals = kernel.read_losses().map_err(|refusal| unusable(&refusal))?;
+        let totals = kernel.read_losses().map_err(|refusal| tables_error(&refusal))?;
         let mut causes_with_losses = 0;
         for &cause in causes {
             let total = totals[cause as usize];
@@ -373,6 +386,6 @@ impl Drop for Probe {
     }
 }
 
-fn unusable(refusal: &Refusal) -> ProbeError {
+fn tables_error(refusal: &Refusal) -> ProbeError {
     ProbeError::Tables(refusal.to_string())
 }

@@ -6,7 +6,7 @@ use probe_ebpf::{Header, Kind, Loss, Record, egress};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use trace::MonoNs;
 
-use super::{HOUSEKEEPING, Probe, ProbeError, Slot};
+use super::{HOUSEKEEPING_INTERVAL, Probe, ProbeError, TargetSlot};
 use crate::observation::{Call, Message, Observation, SocketId};
 use crate::programs::TableChange;
 
@@ -14,13 +14,13 @@ use crate::programs::TableChange;
 const UNRECORDED: [Loss; 4] = [Loss::UnknownMessage, Loss::HeaderFault, Loss::InFlight, Loss::Channels];
 
 impl Probe {
-    pub(super) fn drain(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
+    pub(super) fn read_records(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let mut count = 0;
         while let Some(item) = self.records.next() {
-            if !self.busy {
-                self.busy = true;
+            if !self.is_busy {
+                self.is_busy = true;
                 // Messages that were missed at rest came before this record.
-                if self.counted_at.elapsed() > HOUSEKEEPING * 2 {
+                if self.losses_counted_at.elapsed() > HOUSEKEEPING_INTERVAL * 2 {
                     count += self.losses.report_new(&mut self.kernel, &UNRECORDED, emit)?;
                 }
             }
@@ -32,14 +32,14 @@ impl Probe {
             } else if let Some(record) = Record::parse(&item)
                 && let Some(target) = self.targets.get(record.header.target as usize)
             {
-                emit(observation(&record, target));
+                emit(to_observation(&record, target));
                 count += 1;
             }
         }
         Ok(count)
     }
 
-    pub(super) fn wait(&self, patience: Duration) -> Result<(), ProbeError> {
+    pub(super) fn wait_for_records(&self, patience: Duration) -> Result<(), ProbeError> {
         let timeout = patience.try_into().ok();
         let mut fds = [PollFd::new(&self.records, PollFlags::IN)];
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
@@ -48,18 +48,18 @@ impl Probe {
         }
     }
 
-    pub(super) fn exits(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
+    pub(super) fn report_exits(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
         let mut count = 0;
         for index in 0..self.targets.len() {
-            let ended = self.targets[index].alive.as_ref().is_some_and(|alive| {
-                let mut fds = [PollFd::new(alive, PollFlags::IN)];
+            let has_ended = self.targets[index].pidfd.as_ref().is_some_and(|pidfd| {
+                let mut fds = [PollFd::new(pidfd, PollFlags::IN)];
                 rustix::event::poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
             });
-            if ended {
+            if has_ended {
                 // Report the remaining records of the process before its exit, and none after it.
-                count += self.drain(emit)?;
-                self.kernel.detach(index as u32);
-                let pid = self.release(index);
+                count += self.read_records(emit)?;
+                self.kernel.detach_target(index as u32);
+                let pid = self.release_target(index);
                 emit(Observation::Exited { pid });
                 count += 1;
             }
@@ -68,26 +68,26 @@ impl Probe {
     }
 
     /// Ends the observation of all targets, and drops records that were not read. The probe can then be used for other targets.
-    pub fn reset(&mut self) {
+    pub fn release_all_targets(&mut self) {
         self.kernel.detach_targets();
         for index in 0..self.targets.len() {
-            if !self.targets[index].free {
-                self.release(index);
+            if !self.targets[index].is_free {
+                self.release_target(index);
             }
         }
-        let _ = self.drain(&mut |_| {});
+        let _ = self.read_records(&mut |_| {});
         self.degraded.retain(|degraded| degraded.pid.is_none());
     }
 
     /// Frees the entry of a target whose links are detached. Returns its process id.
-    fn release(&mut self, index: usize) -> u32 {
+    fn release_target(&mut self, index: usize) -> u32 {
         let slot = &mut self.targets[index];
-        slot.alive = None;
-        slot.free = true;
+        slot.pidfd = None;
+        slot.is_free = true;
         let pid = slot.pid;
         // The id may be reused by another process. An error means that it is already gone from the map.
         let _ = self.change_table(TableChange::RemoveTarget { pid });
-        self.serving.serves.remove(&pid);
+        self.serving.capture_limits.remove(&pid);
         self.release_zmtp(pid);
         self.inner_servers.remove(&pid);
         // Another process may reuse its entry. An error means that the prober has ended.
@@ -96,14 +96,14 @@ impl Probe {
     }
 }
 
-fn observation<'a>(record: &Record<'a>, target: &Slot) -> Observation<'a> {
+fn to_observation<'a>(record: &Record<'a>, target: &TargetSlot) -> Observation<'a> {
     let Header { at_ns, socket, seq, bytes, wakeup, tid, more, .. } = record.header;
     let call = Call {
         at: MonoNs(at_ns),
         socket: SocketId { pid: target.pid, address: socket },
         tid,
         seq,
-        wakeup: target.polls.then_some(wakeup),
+        wakeup: target.observes_polls.then_some(wakeup),
     };
     let message = Message { call, bytes, more: more != 0, payload: record.payload };
     match record.kind {

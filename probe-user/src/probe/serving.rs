@@ -14,9 +14,9 @@ use crate::load;
 use crate::programs::{Group, TableChange};
 
 #[derive(Default)]
-pub(super) struct Serving {
+pub(super) struct ServingProcesses {
     /// Capture limits by process.
-    pub(super) serves: HashMap<u32, Serves>,
+    pub(super) capture_limits: HashMap<u32, Serves>,
     /// Writes are observed.
     observes_writes: bool,
     /// Reads are observed, once any process needs it.
@@ -24,24 +24,24 @@ pub(super) struct Serving {
 }
 
 impl Probe {
-    /// Starts to observe the writes of `pid` to TCP sockets, and its reads if `serves` requests them. Call this before the process is
+    /// Starts to observe the writes of `pid` to TCP sockets, and its reads if `limits` requests them. Call this before the process is
     /// added, so that the deliveries of every received frame are observed. Returns whether writes are observable; if not,
     /// [`Probe::degraded`] has the reason.
-    pub fn serve(&mut self, pid: u32, serves: Serves) -> Result<bool, ProbeError> {
+    pub fn observe_serving(&mut self, pid: u32, limits: Serves) -> Result<bool, ProbeError> {
         if !self.serving.observes_writes {
             if let Err(refusal) = self.kernel.attach_group(Group::Writes) {
-                self.degrade(Feature::Egress, None, refusal);
+                self.report_refusal(Feature::Egress, None, refusal);
                 return Ok(false);
             }
             self.serving.observes_writes = true;
         }
-        if serves.read > 0 && !self.serving.observes_reads {
+        if limits.read > 0 && !self.serving.observes_reads {
             match self.kernel.attach_group(Group::ClientReads) {
                 Ok(()) => self.serving.observes_reads = true,
                 Err(error) => tracing::debug!("requests from clients are not observed: {error}"),
             }
         }
-        self.serving.serves.insert(pid, serves);
+        self.serving.capture_limits.insert(pid, limits);
         if let Some(index) = self.index_of(pid) {
             self.update_serving(pid, index as u32)?;
             self.attach_tls(index);
@@ -52,12 +52,12 @@ impl Probe {
     /// Observes only the writes of `pid` to TCP sockets: it gets no uprobes. Returns whether they are observed. In a separate pid namespace
     /// they are not, because there the kernel side learns a process by its uprobes.
     pub fn observe_writes(&mut self, pid: u32) -> Result<bool, ProbeError> {
-        let written = Serves { written: CAPTURE, read: 0 };
-        if load::namespace().1 != 0 || !self.serve(pid, written)? {
+        let limits = Serves { written: CAPTURE, read: 0 };
+        if !load::is_in_initial_pid_namespace() || !self.observe_serving(pid, limits)? {
             return Ok(false);
         }
         self.check_room(1)?;
-        self.register(Target { pid, capture: Capture::default() })?;
+        self.register_target(Target { pid, capture: Capture::default() })?;
         Ok(true)
     }
 
@@ -65,34 +65,34 @@ impl Probe {
     pub(super) fn attach_tls(&mut self, index: usize) {
         let slot = &self.targets[index];
         let pid = slot.pid;
-        if !self.options.tls || slot.tls || !self.serving.serves.contains_key(&pid) {
+        if !self.options.tls || slot.observes_tls || !self.serving.capture_limits.contains_key(&pid) {
             return;
         }
-        let found = library::libssl(pid);
+        let found = library::open_libssl(pid);
         if found.as_ref().is_ok_and(Vec::is_empty) {
             self.degraded.push(Degraded { feature: Feature::Tls, pid: Some(pid), missing: Missing::Libssl });
         } else {
-            self.targets[index].tls = self.uprobes(Feature::Tls, index, found);
+            self.targets[index].observes_tls = self.attach_uprobes(Feature::Tls, index, found);
         }
     }
 
     /// Returns whether the plain bytes of any target's TLS connections are observed.
-    pub fn reads_tls(&self) -> bool {
-        self.targets.iter().any(|slot| !slot.free && slot.tls)
+    pub fn observes_tls(&self) -> bool {
+        self.targets.iter().any(|slot| !slot.is_free && slot.observes_tls)
     }
 
     /// Stops observing a connection.
-    pub fn ignore(&mut self, socket: u64) -> Result<(), ProbeError> {
+    pub fn ignore_connection(&mut self, socket: u64) -> Result<(), ProbeError> {
         self.change_table(TableChange::IgnoreStream { socket })
     }
 
     /// Stops observing a TLS connection.
-    pub fn ignore_tls(&mut self, connection: u64) -> Result<(), ProbeError> {
+    pub fn ignore_tls_connection(&mut self, connection: u64) -> Result<(), ProbeError> {
         self.change_table(TableChange::IgnoreTls { connection })
     }
 
     pub(super) fn update_serving(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
-        let serves = self.serving.serves.get(&pid).copied().unwrap_or_default();
+        let serves = self.serving.capture_limits.get(&pid).copied().unwrap_or_default();
         self.change_table(TableChange::Serve { target: index, serves })
     }
 }

@@ -9,7 +9,7 @@ use crate::capability::Feature;
 use crate::programs::{Group, TableChange};
 
 #[derive(Default)]
-pub(super) struct ZmtpReads {
+pub(super) struct ZmtpSockets {
     /// Inodes of the observed sockets by process.
     pub(super) sockets: HashMap<u32, BTreeSet<u64>>,
     is_attached: bool,
@@ -19,18 +19,18 @@ impl Probe {
     /// Observes the reads of `pid` from the sockets with these inodes, and from no others. For a new process, call this before the process
     /// is added, so that the receipt of each observed send is observed too. Returns whether reads are observable; if not,
     /// [`Probe::degraded`] has the reason.
-    pub fn read_zmtp(&mut self, pid: u32, inodes: &BTreeSet<u64>) -> Result<bool, ProbeError> {
+    pub fn observe_zmtp_reads(&mut self, pid: u32, inodes: &BTreeSet<u64>) -> Result<bool, ProbeError> {
         if !self.zmtp.is_attached {
             if let Err(refusal) = self.kernel.attach_group(Group::ZmtpReads) {
-                self.degrade(Feature::SocketReads, None, refusal);
+                self.report_refusal(Feature::SocketReads, None, refusal);
                 return Ok(false);
             }
             self.zmtp.is_attached = true;
         }
-        let before = self.zmtp.sockets.insert(pid, inodes.clone()).unwrap_or_default();
+        let previous = self.zmtp.sockets.insert(pid, inodes.clone()).unwrap_or_default();
         if let Some(index) = self.index_of(pid) {
-            self.forget_zmtp(before.difference(inodes));
-            self.register_zmtp(index as u32, inodes.difference(&before))?;
+            self.remove_zmtp_sockets(previous.difference(inodes));
+            self.enter_zmtp_sockets(index as u32, inodes.difference(&previous))?;
         }
         Ok(true)
     }
@@ -38,22 +38,22 @@ impl Probe {
     /// Passes the sockets of a process that has become the target `index` to the kernel side.
     pub(super) fn update_zmtp(&mut self, pid: u32, index: u32) -> Result<(), ProbeError> {
         let sockets = self.zmtp.sockets.get(&pid).cloned().unwrap_or_default();
-        self.register_zmtp(index, sockets.iter())
+        self.enter_zmtp_sockets(index, sockets.iter())
     }
 
     pub(super) fn release_zmtp(&mut self, pid: u32) {
         let sockets = self.zmtp.sockets.remove(&pid).unwrap_or_default();
-        self.forget_zmtp(sockets.iter());
+        self.remove_zmtp_sockets(sockets.iter());
     }
 
-    fn register_zmtp<'i>(&mut self, target: u32, inodes: impl Iterator<Item = &'i u64>) -> Result<(), ProbeError> {
+    fn enter_zmtp_sockets<'i>(&mut self, target: u32, inodes: impl Iterator<Item = &'i u64>) -> Result<(), ProbeError> {
         for inode in inodes.take(MAX_ZMTP as usize) {
             self.change_table(TableChange::EnterZmtp { target, inode: *inode })?;
         }
         Ok(())
     }
 
-    fn forget_zmtp<'i>(&mut self, inodes: impl Iterator<Item = &'i u64>) {
+    fn remove_zmtp_sockets<'i>(&mut self, inodes: impl Iterator<Item = &'i u64>) {
         for inode in inodes {
             // An error means that the entry did not fit into the table.
             let _ = self.change_table(TableChange::RemoveZmtp { inode: *inode });

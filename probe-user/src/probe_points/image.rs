@@ -5,13 +5,13 @@ use object::read::elf::{ElfFile64, ProgramHeader as _, SectionHeader as _, Sym a
 use object::{Endianness, Object as _, elf};
 
 /// Maximum number of program headers. Libraries have about a dozen.
-const SEGMENTS: usize = 64;
+const MAX_SEGMENTS: usize = 64;
 /// Maximum number of exported symbols. libc has 3,000, the largest extension modules some ten thousand.
-const SYMBOLS: usize = 1 << 17;
+const MAX_SYMBOLS: usize = 1 << 17;
 /// Maximum number of relocations. An extension module of 60 MB has some hundred thousand.
-pub(super) const RELOCATIONS: usize = 1 << 21;
+pub(super) const MAX_RELOCATIONS: usize = 1 << 21;
 /// Maximum number of occurrences of a method's name.
-pub(super) const NAMES: usize = 4096;
+pub(super) const MAX_NAMES: usize = 4096;
 
 /// Why a file is not analysed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,7 +41,7 @@ pub(super) struct Segment<'a> {
 }
 
 impl<'a> Segment<'a> {
-    fn of(header: &ProgramHeader64<Endianness>, endian: Endianness, file: &'a [u8]) -> Option<Self> {
+    fn from_header(header: &ProgramHeader64<Endianness>, endian: Endianness, file: &'a [u8]) -> Option<Self> {
         (header.p_type(endian) == elf::PT_LOAD).then_some(())?;
         Some(Self {
             address: header.p_vaddr(endian),
@@ -53,7 +53,7 @@ impl<'a> Segment<'a> {
     }
 
     /// Its bytes from an address on.
-    pub(super) fn from(&self, address: u64) -> Option<&'a [u8]> {
+    pub(super) fn bytes_from(&self, address: u64) -> Option<&'a [u8]> {
         self.bytes.get(usize::try_from(address.checked_sub(self.address)?).ok()?..)
     }
 
@@ -68,13 +68,22 @@ pub(super) struct Export {
     pub(super) address: u64,
 }
 
+/// A word that the loader fills with an address.
+#[derive(Clone, Copy)]
+pub(super) struct DynamicRelocation {
+    /// Address of the word.
+    pub(super) address: u64,
+    /// Address that is written there, relative to where the library is loaded.
+    pub(super) addend: u64,
+}
+
 impl<'a> Image<'a> {
     pub(super) fn parse(file: &'a [u8]) -> Result<Self, ImageError> {
         let elf = ElfFile64::<Endianness>::parse(file)?;
         let headers = elf.elf_program_headers();
-        check("segments", headers.len(), SEGMENTS)?;
+        check_limit("segments", headers.len(), MAX_SEGMENTS)?;
         let segments: Vec<Segment<'a>> =
-            headers.iter().filter_map(|header| Segment::of(header, elf.endian(), file)).collect();
+            headers.iter().filter_map(|header| Segment::from_header(header, elf.endian(), file)).collect();
         let loaded_bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
         if loaded_bytes > file.len().saturating_mul(2) {
             return Err(ImageError::Overlap);
@@ -85,7 +94,7 @@ impl<'a> Image<'a> {
     /// The exports that have one of these names, in the order of the file.
     pub(super) fn exports(&self, names: &[&'static str]) -> Result<Vec<Export>, ImageError> {
         let table = self.elf.elf_dynamic_symbol_table();
-        check("exported symbols", table.len(), SYMBOLS)?;
+        check_limit("exported symbols", table.len(), MAX_SYMBOLS)?;
         let endian = self.elf.endian();
         let strings = self.elf.elf_section_table().section(table.string_section());
         let strings = strings.and_then(|section| section.data(endian, self.elf.data())).unwrap_or_default();
@@ -101,16 +110,19 @@ impl<'a> Image<'a> {
         Ok(table.iter().filter_map(export).collect())
     }
 
-    /// Address and addend of each dynamic relocation.
-    pub(super) fn relocations(&self) -> Result<Vec<(u64, u64)>, ImageError> {
+    /// The dynamic relocations.
+    pub(super) fn relocations(&self) -> Result<Vec<DynamicRelocation>, ImageError> {
         let all = self.elf.dynamic_relocations().into_iter().flatten();
-        let found: Vec<(u64, u64)> =
-            all.take(RELOCATIONS + 1).map(|(at, relocation)| (at, relocation.addend() as u64)).collect();
-        check("relocations", found.len(), RELOCATIONS)?;
+        // One more than the limit, so that a file that exceeds it is refused.
+        let all = all.take(MAX_RELOCATIONS + 1);
+        let found: Vec<DynamicRelocation> = all
+            .map(|(address, relocation)| DynamicRelocation { address, addend: relocation.addend() as u64 })
+            .collect();
+        check_limit("relocations", found.len(), MAX_RELOCATIONS)?;
         Ok(found)
     }
 }
 
-pub(super) fn check(what: &'static str, found: usize, limit: usize) -> Result<(), ImageError> {
+pub(super) fn check_limit(what: &'static str, found: usize, limit: usize) -> Result<(), ImageError> {
     if found > limit { Err(ImageError::TooMany { what, limit }) } else { Ok(()) }
 }

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::ImageError;
-use super::image::{Image, NAMES, Segment, check};
+use super::image::{DynamicRelocation, Image, MAX_NAMES, Segment, check_limit};
 
 /// Offsets in a table entry from the pointer to the name.
 const FUNCTION: u64 = 8;
@@ -16,51 +16,66 @@ const FLAGS: u64 = 32;
 const FAST_WITH_KEYWORDS: u32 = 0x82;
 
 /// File offset of the method. `None` if there is none, or more than one.
-pub(super) fn find(image: &[u8], methods: &[&str]) -> Result<Option<u64>, ImageError> {
+pub(super) fn find_method_offset(image: &[u8], methods: &[&str]) -> Result<Option<u64>, ImageError> {
     let image = Image::parse(image)?;
     let segments = &image.segments;
     // One more than the limit, so that a file that exceeds it is refused.
-    let names: HashMap<u64, u64> = methods.iter().flat_map(|method| places(segments, method)).take(NAMES + 1).collect();
-    check("occurrences of a method's name", names.len(), NAMES)?;
+    let occurrences = methods.iter().flat_map(|method| find_name(segments, method)).take(MAX_NAMES + 1);
+    let name_bytes: HashMap<u64, u64> = occurrences.map(|name| (name.address, name.length_bytes)).collect();
+    check_limit("occurrences of a method's name", name_bytes.len(), MAX_NAMES)?;
     let relocations = image.relocations()?;
-    let is_entry =
-        |&(at, addend): &(u64, u64)| names.get(&addend).is_some_and(|length| is_entry(segments, at, *length));
-    let functions_at: HashSet<u64> =
-        relocations.iter().filter(|found| is_entry(found)).filter_map(|(at, _)| at.checked_sub(FUNCTION)).collect();
+    let mut function_fields = HashSet::new();
+    for DynamicRelocation { address, addend } in &relocations {
+        if let Some(length_bytes) = name_bytes.get(addend)
+            && is_name_field(segments, *address, *length_bytes)
+            && let Some(function_field) = address.checked_sub(FUNCTION)
+        {
+            function_fields.insert(function_field);
+        }
+    }
     let mut functions = relocations
         .iter()
-        .filter(|(at, _)| functions_at.contains(at))
-        .filter_map(|(_, addend)| in_file(segments, *addend));
+        .filter(|relocation| function_fields.contains(&relocation.address))
+        .filter_map(|relocation| file_offset_of_code(segments, relocation.addend));
     let first = functions.next();
     Ok(first.filter(|first| functions.all(|other| other == *first)))
 }
 
-/// Addresses of a name that ends with a zero, each with the name's length.
-fn places<'s>(segments: &'s [Segment<'_>], method: &str) -> impl Iterator<Item = (u64, u64)> + use<'s> {
+/// A name that ends with a zero, which its length includes.
+struct NameOccurrence {
+    address: u64,
+    length_bytes: u64,
+}
+
+fn find_name<'s>(segments: &'s [Segment<'_>], method: &str) -> impl Iterator<Item = NameOccurrence> + use<'s> {
     let name = [method.as_bytes(), &[0]].concat();
     let data = segments.iter().filter(|segment| !segment.is_executable);
     data.flat_map(move |segment| {
-        let found: Vec<usize> = memchr::memmem::find_iter(segment.bytes, &name).take(NAMES + 1).collect();
-        let length = name.len() as u64;
-        found.into_iter().map(move |at| (segment.address.wrapping_add(at as u64), length))
+        let found: Vec<usize> = memchr::memmem::find_iter(segment.bytes, &name).take(MAX_NAMES + 1).collect();
+        let length_bytes = name.len() as u64;
+        found.into_iter().map(move |position| NameOccurrence {
+            address: segment.address.wrapping_add(position as u64),
+            length_bytes,
+        })
     })
 }
 
-/// Whether a pointer to a name of this length belongs to a table entry.
-fn is_entry(segments: &[Segment<'_>], name: u64, length: u64) -> bool {
-    let word = |at: u64| {
-        let bytes = segments.iter().find_map(|segment| segment.from(at))?;
-        Some(u64::from_le_bytes(*bytes.first_chunk()?))
-    };
-    let word = |offset: u64| word(name.checked_add(offset)?);
-    word(LENGTH) == Some(length) && word(FLAGS).is_some_and(|flags| flags as u32 == FAST_WITH_KEYWORDS)
+/// Whether the pointer at this address, to a name of this length, is a field of a table entry.
+fn is_name_field(segments: &[Segment<'_>], address: u64, length_bytes: u64) -> bool {
+    let field = |offset: u64| word_at(segments, address.checked_add(offset)?);
+    field(LENGTH) == Some(length_bytes) && field(FLAGS).is_some_and(|flags| flags as u32 == FAST_WITH_KEYWORDS)
+}
+
+fn word_at(segments: &[Segment<'_>], address: u64) -> Option<u64> {
+    let bytes = segments.iter().find_map(|segment| segment.bytes_from(address))?;
+    Some(u64::from_le_bytes(*bytes.first_chunk()?))
 }
 
 /// Offset in the file of code at an address.
-fn in_file(segments: &[Segment<'_>], address: u64) -> Option<u64> {
+fn file_offset_of_code(segments: &[Segment<'_>], address: u64) -> Option<u64> {
     let mut code = segments.iter().filter(|segment| segment.is_executable);
     code.find_map(|segment| {
-        segment.from(address).filter(|bytes| !bytes.is_empty())?;
+        segment.bytes_from(address).filter(|bytes| !bytes.is_empty())?;
         Some((address - segment.address).wrapping_add(segment.offset))
     })
 }

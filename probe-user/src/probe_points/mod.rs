@@ -2,25 +2,25 @@
 
 mod find;
 mod image;
+mod machine_state;
 mod method;
-mod walk;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use foreign::RegularFile;
 
-pub(crate) use find::{Point, Received};
+pub(crate) use find::{ReceivedPoint, SocketPoint};
 pub(crate) use image::ImageError;
 use image::{Export, Image};
-use walk::Code64;
+use machine_state::MachineCode;
 
 use crate::discover::ReadError;
 
 /// Maximum file size. libzmq and libssl have about 1 MB, libc 2 MB, and an extension module with libzmq linked in a few.
-const LARGEST: usize = 64 << 20;
+const MAX_FILE_BYTES: usize = 64 << 20;
 /// Maximum number of cached libraries; a cached file is read once for all processes that map it.
-pub(crate) const REMEMBERED: usize = 64;
+pub(crate) const MAX_CACHED: usize = 64;
 
 /// Functions of libzmq, libc and OpenSSL that are probed.
 pub(crate) const FUNCTIONS: [&str; 12] = [
@@ -53,7 +53,7 @@ pub(crate) enum ProbePointsError {
     Read(#[source] ReadError),
     #[error("cannot analyse its code: {0}")]
     Image(#[from] ImageError),
-    #[error("its file is larger than {LARGEST} bytes")]
+    #[error("its file is larger than {MAX_FILE_BYTES} bytes")]
     Large,
     #[error("it does not export {symbol}")]
     Missing { symbol: &'static str },
@@ -66,14 +66,14 @@ pub(crate) enum ProbePointsError {
 pub(crate) struct ProbePoints {
     /// Entry point of each function.
     pub(crate) functions: [Option<u64>; FUNCTIONS.len()],
-    /// Point inside `zmq_msg_recv`; `None` if the compiled code is not understood.
-    pub(crate) received: Option<Received>,
-    /// Point inside the function that `zmq_msg_send` calls; `None` as above.
-    pub(crate) refused: Option<Point>,
-    /// Point inside the function that `zmq_getsockopt` calls; `None` as above.
-    pub(crate) option_request: Option<Point>,
-    /// Point inside the function that `zmq_msg_recv` calls; `None` as above.
-    pub(crate) waits: Option<Point>,
+    /// SocketPoint inside `zmq_msg_recv`; `None` if the compiled code is not understood.
+    pub(crate) received: Option<ReceivedPoint>,
+    /// SocketPoint inside the function that `zmq_msg_send` calls; `None` as above.
+    pub(crate) refused: Option<SocketPoint>,
+    /// SocketPoint inside the function that `zmq_getsockopt` calls; `None` as above.
+    pub(crate) option_request: Option<SocketPoint>,
+    /// SocketPoint inside the function that `zmq_msg_recv` calls; `None` as above.
+    pub(crate) waits: Option<SocketPoint>,
     /// Entry of the function that both writes of OpenSSL call, with the parameters of `SSL_write_ex`; `None` as above.
     pub(crate) tls_write: Option<u64>,
     /// Entry of the method that passes messages to a server inside the process; `None` in other libraries.
@@ -82,80 +82,98 @@ pub(crate) struct ProbePoints {
 
 impl ProbePoints {
     /// Offset to probe for the entry or the return of `symbol`.
-    pub(crate) fn entry(&self, symbol: &'static str) -> Result<u64, ProbePointsError> {
+    pub(crate) fn entry_of(&self, symbol: &'static str) -> Result<u64, ProbePointsError> {
         let found = FUNCTIONS.iter().zip(self.functions).find(|(name, _)| **name == symbol);
         found.and_then(|(_, entry)| entry).ok_or(ProbePointsError::Missing { symbol })
     }
 
     /// Finds the probe points in the content of a library's file.
-    pub(crate) fn find(sought: Sought, image: &[u8]) -> Result<Self, ProbePointsError> {
+    pub(crate) fn find_in_image(sought: Sought, image: &[u8]) -> Result<Self, ProbePointsError> {
         match sought {
-            Sought::Functions => Self::of_functions(image),
+            Sought::Functions => Self::find_in_functions(image),
             Sought::Method(methods) => {
-                let found = method::find(image, methods)?.ok_or(ProbePointsError::NoMethod { methods })?;
+                let found =
+                    method::find_method_offset(image, methods)?.ok_or(ProbePointsError::NoMethod { methods })?;
                 Ok(Self { method: Some(found), ..Self::default() })
             }
         }
     }
 
-    fn of_functions(image: &[u8]) -> Result<Self, ProbePointsError> {
+    fn find_in_functions(image: &[u8]) -> Result<Self, ProbePointsError> {
         let image = Image::parse(image)?;
         let exports = image.exports(&FUNCTIONS)?;
         let mut probe_points = Self::default();
-        let mut writes = [None; 2];
-        for Export { name, address: first } in exports {
+        let mut tls_write = None;
+        let mut tls_write_ex = None;
+        for Export { name, address } in exports {
             let known = FUNCTIONS.iter().zip(&mut probe_points.functions).find(|(function, _)| **function == name);
             // A symbol may have several versions; use the first.
             let Some((_, function @ None)) = known else { continue };
-            let Some(code) = code(&image, first) else { continue };
-            let in_file = |address: u64| address.wrapping_sub(code.text.at).wrapping_add(code.offset);
-            let entry = if cfg!(target_arch = "x86_64") { find::entry(code.text, first) } else { first };
-            *function = Some(in_file(entry));
+            let Some(segment) = find_code_segment(&image, address) else { continue };
+            // Only the code of x86-64 is decoded.
             if !cfg!(target_arch = "x86_64") {
+                *function = Some(segment.file_offset_of(address));
                 continue;
             }
-            let point = |found: Option<Point>| found.map(|found| Point { at: in_file(found.at), ..found });
+            let code = segment.code;
+            *function = Some(segment.file_offset_of(find::find_entry_point(code, address)));
             match name {
                 "zmq_msg_recv" => {
+                    let received = find::find_received_point(code, address);
                     probe_points.received =
-                        find::received(code.text, first).map(|found| Received { at: in_file(found.at), ..found });
-                    probe_points.waits = point(find::waits(code.text, first));
+                        received.map(|found| ReceivedPoint { at: segment.file_offset_of(found.at), ..found });
+                    probe_points.waits = find::find_wait_point(code, address).map(|found| segment.in_file(found));
                 }
-                "zmq_msg_send" => probe_points.refused = point(find::refused(code.text, first)),
-                "SSL_write" => writes[0] = Some(first),
-                "SSL_write_ex" => writes[1] = Some(first),
-                "zmq_getsockopt" => probe_points.option_request = point(find::option_request(code.text, first)),
+                "zmq_msg_send" => {
+                    probe_points.refused = find::find_refused_point(code, address).map(|found| segment.in_file(found));
+                }
+                "zmq_getsockopt" => {
+                    let request = find::find_option_request_point(code, address);
+                    probe_points.option_request = request.map(|found| segment.in_file(found));
+                }
+                "SSL_write" => tls_write = Some(address),
+                "SSL_write_ex" => tls_write_ex = Some(address),
                 _ => {}
             }
         }
-        if let [Some(write), Some(write_ex)] = writes
-            && let Some(code) = code(&image, write_ex)
+        if let (Some(write), Some(write_ex)) = (tls_write, tls_write_ex)
+            && let Some(segment) = find_code_segment(&image, write_ex)
         {
-            let inner = find::tls_write(code.text, write, write_ex);
-            probe_points.tls_write = inner.map(|inner| {
-                let at = find::entry(code.text, inner);
-                at.wrapping_sub(code.text.at).wrapping_add(code.offset)
-            });
+            let inner = find::find_inner_tls_write(segment.code, write, write_ex);
+            probe_points.tls_write =
+                inner.map(|inner| segment.file_offset_of(find::find_entry_point(segment.code, inner)));
         }
         Ok(probe_points)
     }
 }
 
-/// A loaded segment of a library, with its file offset.
-struct Loaded<'a> {
-    text: Code64<'a>,
-    offset: u64,
+/// A loaded segment of a library with code.
+struct CodeSegment<'a> {
+    code: MachineCode<'a>,
+    /// Offset of its first byte in the file.
+    file_offset: u64,
 }
 
-/// Segment that contains `address`.
-fn code<'a>(image: &Image<'a>, address: u64) -> Option<Loaded<'a>> {
+impl CodeSegment<'_> {
+    fn file_offset_of(&self, address: u64) -> u64 {
+        address.wrapping_sub(self.code.address).wrapping_add(self.file_offset)
+    }
+
+    /// The point with its offset in the file instead of its address.
+    fn in_file(&self, point: SocketPoint) -> SocketPoint {
+        SocketPoint { at: self.file_offset_of(point.at), ..point }
+    }
+}
+
+fn find_code_segment<'a>(image: &Image<'a>, address: u64) -> Option<CodeSegment<'a>> {
     let segment = image.segments.iter().find(|segment| segment.contains(address))?;
-    Some(Loaded { text: Code64 { bytes: segment.bytes, at: segment.address }, offset: segment.offset })
+    let code = MachineCode { bytes: segment.bytes, address: segment.address };
+    Some(CodeSegment { code, file_offset: segment.offset })
 }
 
-/// Reads a library's file of at most [`LARGEST`] bytes.
-pub(crate) fn read(file: &RegularFile) -> Result<Vec<u8>, ProbePointsError> {
-    file.read(LARGEST).map_err(|source| match source {
+/// Reads a library's file of at most [`MAX_FILE_BYTES`] bytes.
+pub(crate) fn read_library(file: &RegularFile) -> Result<Vec<u8>, ProbePointsError> {
+    file.read(MAX_FILE_BYTES).map_err(|source| match source {
         ReadError::TooLong(_) => ProbePointsError::Large,
         source => ProbePointsError::Read(source),
     })
@@ -163,17 +181,21 @@ pub(crate) fn read(file: &RegularFile) -> Result<Vec<u8>, ProbePointsError> {
 
 /// Cache of libraries that this process has analysed, by device, inode and what was looked for.
 #[derive(Debug, Default)]
-pub(crate) struct Known(HashMap<(u64, u64, Sought), Arc<ProbePoints>>);
+pub(crate) struct ProbePointCache(HashMap<(u64, u64, Sought), Arc<ProbePoints>>);
 
-impl Known {
+impl ProbePointCache {
     /// Probe points of an open library.
-    pub(crate) fn find(&mut self, sought: Sought, file: &RegularFile) -> Result<Arc<ProbePoints>, ProbePointsError> {
+    pub(crate) fn find_in_library(
+        &mut self,
+        sought: Sought,
+        file: &RegularFile,
+    ) -> Result<Arc<ProbePoints>, ProbePointsError> {
         let key = (file.device, file.inode, sought);
         if let Some(known) = self.0.get(&key) {
             return Ok(Arc::clone(known));
         }
-        let probe_points = Arc::new(ProbePoints::find(sought, &read(file)?)?);
-        if self.0.len() == REMEMBERED {
+        let probe_points = Arc::new(ProbePoints::find_in_image(sought, &read_library(file)?)?);
+        if self.0.len() == MAX_CACHED {
             self.0.clear();
         }
         self.0.insert(key, Arc::clone(&probe_points));

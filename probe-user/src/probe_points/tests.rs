@@ -3,9 +3,12 @@
 use probe_ebpf::{Kept, Register};
 use proptest::prelude::*;
 
-use super::find::{Point, Received, entry, option_request, received, refused, tls_write, waits};
-use super::walk::{Code64, State, Value};
-use super::{Known, ProbePoints, Sought};
+use super::find::{
+    ReceivedPoint, SocketPoint, find_entry_point, find_inner_tls_write, find_option_request_point, find_received_point,
+    find_refused_point, find_wait_point,
+};
+use super::machine_state::{MachineCode, MachineState, TrackedValue};
+use super::{ProbePointCache, ProbePoints, Sought};
 
 /// `zmq_msg_recv` of libzmq 4.3.5 in the wheel of pyzmq 27.1.0, compiled without optimization.
 const PLAIN_RECV: &str = "\
@@ -52,8 +55,8 @@ fn bytes(hex: &str) -> Vec<u8> {
     hex.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
 }
 
-fn code(bytes: &[u8]) -> Code64<'_> {
-    Code64 { bytes, at: AT }
+fn code(bytes: &[u8]) -> MachineCode<'_> {
+    MachineCode { bytes, address: AT }
 }
 
 #[test]
@@ -63,33 +66,36 @@ fn both_writes_of_openssl_are_probed_in_the_function_that_they_call() {
     library.extend(bytes(SSL_WRITE));
     library.resize(0x470, 0x90);
     library.extend(bytes(SSL_WRITE_EX));
-    assert_eq!(tls_write(code(&library), write, write_ex), Some(inner));
-    assert_eq!(tls_write(Code64 { bytes: &library[1..], at: AT + 1 }, write, write_ex), None);
+    assert_eq!(find_inner_tls_write(code(&library), write, write_ex), Some(inner));
+    assert_eq!(find_inner_tls_write(MachineCode { bytes: &library[1..], address: AT + 1 }, write, write_ex), None);
     // `mov r8, rcx; xor ecx, ecx` before the call: an argument was inserted.
     library.splice(0x474..0x474, bytes("49 89 c8 31 c9"));
-    assert_eq!(tls_write(code(&library), write, write_ex), None);
+    assert_eq!(find_inner_tls_write(code(&library), write, write_ex), None);
     // Another function.
     library.splice(0x474..0x479, []);
     library[0x475] ^= 1;
-    assert_eq!(tls_write(code(&library), write, write_ex), None);
+    assert_eq!(find_inner_tls_write(code(&library), write, write_ex), None);
 }
 
 #[test]
 fn a_receive_is_probed_at_the_nop_after_its_call() {
-    let found =
-        Received { at: AT + 0x47, socket: Kept::At(Register::Rbp, -0x20), message: Kept::At(Register::Rbp, -0x18) };
-    assert_eq!(received(code(&bytes(PLAIN_RECV)), AT), Some(found));
+    let found = ReceivedPoint {
+        at: AT + 0x47,
+        socket: Kept::At(Register::Rbp, -0x20),
+        message: Kept::At(Register::Rbp, -0x18),
+    };
+    assert_eq!(find_received_point(code(&bytes(PLAIN_RECV)), AT), Some(found));
 }
 
 #[test]
 fn a_receive_is_probed_at_the_branch_on_its_result() {
-    let found = Received { at: AT + 0x2e, socket: Kept::In(Register::Rbx), message: Kept::In(Register::Rbp) };
-    assert_eq!(received(code(&bytes(OPTIMIZED_RECV)), AT), Some(found));
+    let found = ReceivedPoint { at: AT + 0x2e, socket: Kept::In(Register::Rbx), message: Kept::In(Register::Rbp) };
+    assert_eq!(find_received_point(code(&bytes(OPTIMIZED_RECV)), AT), Some(found));
 }
 
 #[test]
 fn a_receive_without_a_suitable_instruction_is_not_probed() {
-    assert_eq!(received(code(&bytes(OLD_RECV)), AT), None);
+    assert_eq!(find_received_point(code(&bytes(OLD_RECV)), AT), None);
 }
 
 #[test]
@@ -97,22 +103,22 @@ fn a_rejected_send_is_probed_where_its_result_becomes_minus_one() {
     let mut plain = bytes(PLAIN_SENDMSG);
     plain.resize(0xd12, 0xcc);
     plain.extend(bytes(PLAIN_SEND));
-    let inner = Point { at: AT + 0x4f, socket: Kept::At(Register::Rbp, -0x28) };
-    assert_eq!(refused(code(&plain), AT + 0xd12), Some(inner));
-    let inlined = Point { at: AT + 0x6f, socket: Kept::In(Register::Rbp) };
-    assert_eq!(refused(code(&bytes(OPTIMIZED_SEND)), AT), Some(inlined));
+    let inner = SocketPoint { at: AT + 0x4f, socket: Kept::At(Register::Rbp, -0x28) };
+    assert_eq!(find_refused_point(code(&plain), AT + 0xd12), Some(inner));
+    let inlined = SocketPoint { at: AT + 0x6f, socket: Kept::In(Register::Rbp) };
+    assert_eq!(find_refused_point(code(&bytes(OPTIMIZED_SEND)), AT), Some(inlined));
 }
 
 #[test]
 fn an_entry_is_probed_where_the_kernel_can_emulate_the_instruction() {
     for function in [PLAIN_SEND, OPTIMIZED_SEND, PLAIN_RECV] {
-        assert_eq!(entry(code(&bytes(function)), AT), AT, "the function begins with a push");
+        assert_eq!(find_entry_point(code(&bytes(function)), AT), AT, "the function begins with a push");
     }
     // Probed at the branch, since only a comparison and a move of a register without an argument precede it.
-    assert_eq!(entry(code(&bytes(EPOLL_WAIT)), AT), AT + 10);
+    assert_eq!(find_entry_point(code(&bytes(EPOLL_WAIT)), AT), AT + 10);
     // Moves past `endbr64`, but not past an instruction that changes an argument.
-    assert_eq!(entry(code(&bytes("f3 0f 1e fa 55")), AT), AT + 4);
-    assert_eq!(entry(code(&bytes("48 89 f7 55")), AT), AT);
+    assert_eq!(find_entry_point(code(&bytes("f3 0f 1e fa 55")), AT), AT + 4);
+    assert_eq!(find_entry_point(code(&bytes("48 89 f7 55")), AT), AT);
 }
 
 /// The functions in one of the files of `code`, at their addresses relative to the returned one. The gaps contain no code.
@@ -139,27 +145,27 @@ fn functions(listing: &str) -> (u64, Vec<u8>) {
 #[test]
 fn the_request_for_the_next_message_is_found_in_unoptimized_code() {
     let (at, image) = functions(include_str!("code/plain.txt"));
-    let code = Code64 { bytes: &image, at };
+    let code = MachineCode { bytes: &image, address: at };
     let socket = Kept::At(Register::Rbp, -0x38);
     // The call of `options_t::getsockopt`, after all options that the socket itself handles.
-    assert_eq!(option_request(code, 0x95c43), Some(Point { at: 0x6b1bf, socket }));
+    assert_eq!(find_option_request_point(code, 0x95c43), Some(SocketPoint { at: 0x6b1bf, socket }));
     // The call of `process_commands` in the waiting loop.
-    assert_eq!(waits(code, 0x96cca), Some(Point { at: 0x6e621, socket }));
+    assert_eq!(find_wait_point(code, 0x96cca), Some(SocketPoint { at: 0x6e621, socket }));
 }
 
 #[test]
 fn the_request_for_the_next_message_is_found_in_optimized_code() {
     let (at, image) = functions(include_str!("code/optimized.txt"));
-    let code = Code64 { bytes: &image, at };
+    let code = MachineCode { bytes: &image, address: at };
     let socket = Kept::In(Register::Rbx);
-    assert_eq!(option_request(code, 0x8cfc0), Some(Point { at: 0x64644, socket }));
-    assert_eq!(waits(code, 0x8d6e0), Some(Point { at: 0x64224, socket }));
+    assert_eq!(find_option_request_point(code, 0x8cfc0), Some(SocketPoint { at: 0x64644, socket }));
+    assert_eq!(find_wait_point(code, 0x8d6e0), Some(SocketPoint { at: 0x64224, socket }));
 }
 
 #[test]
 fn the_request_for_the_next_message_is_not_found_in_other_code() {
     let plain = bytes(PLAIN_RECV);
-    assert_eq!((option_request(code(&plain), AT), waits(code(&plain), AT)), (None, None));
+    assert_eq!((find_option_request_point(code(&plain), AT), find_wait_point(code(&plain), AT)), (None, None));
 }
 
 #[test]
@@ -167,8 +173,8 @@ fn a_constant_argument_decides_a_branch() {
     // cmp esi, 15; jne +1; push rbx; push rbp; and edx, 1; je +1; ret; push r12
     let bytes = bytes("83 fe 0f 75 01 53 55 83 e2 01 74 01 c3 41 54");
     let reached = |option, flags| {
-        let arguments = [Value::Socket, Value::Number(option), Value::Number(flags)];
-        code(&bytes).reached(AT, State::entry(&arguments)).unwrap()
+        let arguments = [TrackedValue::Socket, TrackedValue::Number(option), TrackedValue::Number(flags)];
+        code(&bytes).reachable_addresses(AT, MachineState::at_entry(&arguments)).unwrap()
     };
     let (events, other) = (reached(15, 0), reached(27, 1));
     assert!(events.contains(&(AT + 5)) && !events.contains(&(AT + 12)));
@@ -177,17 +183,20 @@ fn a_constant_argument_decides_a_branch() {
 
 #[test]
 fn the_c_library_of_this_process_is_found() {
-    let libraries = crate::library::libc(std::process::id()).unwrap();
-    let mut known = Known::default();
-    let probe_points = known.find(Sought::Functions, &libraries[0].file).unwrap();
-    assert!(probe_points.entry("poll").is_ok() && probe_points.entry("epoll_wait").is_ok());
-    assert!(probe_points.entry("zmq_recv").unwrap_err().to_string().contains("does not export zmq_recv"));
-    assert!(std::sync::Arc::ptr_eq(&probe_points, &known.find(Sought::Functions, &libraries[0].file).unwrap()));
+    let libraries = crate::library::open_libc(std::process::id()).unwrap();
+    let mut cache = ProbePointCache::default();
+    let probe_points = cache.find_in_library(Sought::Functions, &libraries[0].file).unwrap();
+    assert!(probe_points.entry_of("poll").is_ok() && probe_points.entry_of("epoll_wait").is_ok());
+    assert!(probe_points.entry_of("zmq_recv").unwrap_err().to_string().contains("does not export zmq_recv"));
+    assert!(std::sync::Arc::ptr_eq(
+        &probe_points,
+        &cache.find_in_library(Sought::Functions, &libraries[0].file).unwrap()
+    ));
 }
 
 #[test]
 fn a_file_that_is_not_a_library_is_rejected() {
-    let error = ProbePoints::find(Sought::Functions, b"#!/bin/sh\n").unwrap_err().to_string();
+    let error = ProbePoints::find_in_image(Sought::Functions, b"#!/bin/sh\n").unwrap_err().to_string();
     assert!(error.starts_with("cannot analyse its code: not a library for this machine"), "{error}");
 }
 
@@ -228,10 +237,11 @@ fn endless_names(symbols: usize, name_bytes: usize) -> Vec<u8> {
 #[test]
 fn symbols_with_endless_names_are_refused_or_take_a_moment() {
     let began = std::time::Instant::now();
-    let error = ProbePoints::find(Sought::Functions, &endless_names(1_300_000, 1 << 20)).unwrap_err().to_string();
+    let error =
+        ProbePoints::find_in_image(Sought::Functions, &endless_names(1_300_000, 1 << 20)).unwrap_err().to_string();
     assert_eq!(error, "cannot analyse its code: more than 131072 exported symbols, the limit");
-    let accepted = ProbePoints::find(Sought::Functions, &endless_names(131_000, 8 << 20)).unwrap();
-    assert!(accepted.entry("zmq_msg_send").is_err());
+    let accepted = ProbePoints::find_in_image(Sought::Functions, &endless_names(131_000, 8 << 20)).unwrap();
+    assert!(accepted.entry_of("zmq_msg_send").is_err());
     assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
@@ -239,7 +249,7 @@ proptest! {
     #[test]
     fn arbitrary_code_terminates_the_analysis(bytes in prop::collection::vec(any::<u8>(), 0..400), from in 0_u64..400) {
         let code = code(&bytes);
-        let _ = (entry(code, AT + from), received(code, AT + from), refused(code, AT + from));
-        let _ = (option_request(code, AT + from), waits(code, AT + from), tls_write(code, AT, AT + from));
+        let _ = (find_entry_point(code, AT + from), find_received_point(code, AT + from), find_refused_point(code, AT + from));
+        let _ = (find_option_request_point(code, AT + from), find_wait_point(code, AT + from), find_inner_tls_write(code, AT, AT + from));
     }
 }

@@ -10,7 +10,7 @@ use std::path::Path;
 use foreign::CachedIdentity;
 
 use crate::discover::libzmq::is_libzmq_name;
-use crate::library::{LONGEST_MAPS, is_libc_name, is_libssl_name};
+use crate::library::{MAX_MAPS_BYTES, is_libc_name, is_libssl_name};
 use crate::proc::ProcDir;
 use crate::proc::maps::{ExecutableMapping, executable_mappings};
 use crate::programs::{Batch, PointSet};
@@ -45,7 +45,7 @@ pub(super) fn check_library(
         return Err(String::from("the library is not a regular file"));
     }
     let process = ProcDir::of(pid).map_err(|error| format!("process {pid}: {error}"))?;
-    let maps = process.mappings(LONGEST_MAPS).map_err(|error| format!("mappings of process {pid}: {error}"))?;
+    let maps = process.mappings(MAX_MAPS_BYTES).map_err(|error| format!("mappings of process {pid}: {error}"))?;
     // Only programs that use ZeroMQ can get probes.
     if !executable_mappings(&maps).any(|mapping| uses_zmq(mapping.path, servers)) {
         return Err(format!("process {pid} has neither libzmq nor an extension of an engine mapped"));
@@ -75,7 +75,7 @@ fn uses_zmq(path: &[u8], servers: &[InnerServer]) -> bool {
     is_libzmq_name(file_name(path)) || server_in(path, servers).is_some()
 }
 
-/// What is looked for in a library with this path for a set of probe points ([`crate::locator::sought`]). `None` if the set belongs to
+/// What is looked for in a library with this path for a set of probe points ([`crate::locator::sought_by_number`]). `None` if the set belongs to
 /// other libraries.
 fn sought_in(set: PointSet, path: &[u8], servers: &[InnerServer]) -> Option<u32> {
     let name = file_name(path);
@@ -107,7 +107,7 @@ mod tests {
     use probe_ebpf::{Cookie, ProbePoint};
 
     use super::*;
-    use crate::library::libc;
+    use crate::library::open_libc;
     use crate::programs::{MessagePoints, POLL_ENTERED};
     use adapter::discover::{Function, Role};
 
@@ -120,12 +120,12 @@ mod tests {
     }
 
     fn own_libc() -> File {
-        libc(std::process::id()).unwrap().remove(0).file.into_file()
+        open_libc(std::process::id()).unwrap().remove(0).file.into_file()
     }
 
     fn polls(offset: u64) -> Batch {
         let points = vec![(offset, Cookie::new(ProbePoint::Poll, 3))];
-        Batch { program: POLL_ENTERED, returns: false, points }
+        Batch { program: POLL_ENTERED, is_at_returns: false, points }
     }
 
     #[test]

@@ -46,10 +46,10 @@ pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl
     let mut kernel = KernelSide::load(settings.options);
     let other = start(socket, &kernel)?;
     if let Ok(kernel) = &mut kernel {
-        kernel.load_programs();
+        kernel.load_further_programs();
     }
     // At every attach by a perf event, aya loads a program to test whether the kernel has cookies.
-    let loads_later = kernel.as_ref().is_ok_and(|kernel| kernel.facts().uses_perf_events);
+    let loads_later = kernel.as_ref().is_ok_and(|kernel| kernel.loaded_facts().uses_perf_events);
     if !loads_later {
         drop_rights();
     }
@@ -71,7 +71,7 @@ pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl
 /// Answers the first request with the ring. Returns the second connection; `None` if the peer has ended.
 fn start(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refusal>) -> io::Result<Option<OwnedFd>> {
     let mut buffer = [0; REQUEST_BYTES];
-    let mut received = channel::receive(socket, &mut buffer)?;
+    let mut received = channel::receive_message(socket, &mut buffer)?;
     if received.bytes == 0 {
         return Ok(None);
     }
@@ -79,7 +79,11 @@ fn start(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refusal>) -> io::Re
     let (Some(Request::Start), Some(other)) = (request, received.descriptors.pop()) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
-    match kernel.as_ref().map_err(Refusal::clone).and_then(|kernel| Ok((kernel.facts(), kernel.ring_descriptor()?))) {
+    match kernel
+        .as_ref()
+        .map_err(Refusal::clone)
+        .and_then(|kernel| Ok((kernel.loaded_facts(), kernel.ring_descriptor()?)))
+    {
         Ok((facts, ring)) => reply(socket, &Ok(facts), &[ring])?,
         Err(refusal) => reply(socket, &Err(refusal), &[])?,
     }
@@ -106,7 +110,7 @@ impl Server {
         let mut buffer = [0; REQUEST_BYTES];
         loop {
             self.wait(socket)?;
-            let received = match channel::receive(socket, &mut buffer) {
+            let received = match channel::receive_message(socket, &mut buffer) {
                 Err(Errno::MSGSIZE) => {
                     reply(socket, &Err(not_a_request()), &[])?;
                     continue;
@@ -145,8 +149,8 @@ impl Server {
         let done = match request {
             Request::Start => Err(not_a_request()),
             Request::DiagSocket { pid } => {
-                let opened = ProcDir::of(pid).map_err(|error| Refusal::of(&error));
-                let opened = opened.and_then(|process| Diag::of(&process).map_err(|error| Refusal::of(&error)));
+                let opened = ProcDir::of(pid).map_err(|error| Refusal::from_error(&error));
+                let opened = opened.and_then(|process| Diag::of(&process).map_err(|error| Refusal::from_error(&error)));
                 return match opened {
                     Ok(diag) => reply(socket, &Ok(LoadedFacts::default()), &[diag.as_fd()]),
                     Err(refusal) => reply(socket, &Err(refusal), &[]),
@@ -174,7 +178,7 @@ impl Server {
                 _ => Err(not_a_request()),
             },
             Request::Detach { target } => self.with_kernel(|kernel| {
-                kernel.detach(target);
+                kernel.detach_target(target);
                 Ok(())
             }),
             Request::DetachTargets => self.with_kernel(|kernel| {
@@ -197,8 +201,8 @@ impl Server {
         }
         let ClaimedLibrary { pid, set, file } = *library;
         let code = check::check_library(pid, set, file, &self.servers).map_err(Refusal::Kernel)?;
-        let found = self.locator.find(code.sought, code.identity, file, peer).map_err(Refusal::Kernel)?;
-        let batches = batches::of_set(set, &found, target).map_err(|error| Refusal::of(&error))?;
+        let found = self.locator.find_probe_points(code.sought, code.identity, file, peer).map_err(Refusal::Kernel)?;
+        let batches = batches::batches_of_set(set, &found, target).map_err(|error| Refusal::from_error(&error))?;
         if !batches.iter().all(|batch| code.contains(batch)) {
             return Err(Refusal::Kernel(format!("a probe point is outside the code of process {pid}")));
         }
@@ -209,7 +213,7 @@ impl Server {
     fn attach(&self, target: u32, library: &ClaimedLibrary<'_>, peer: BorrowedFd<'_>) -> Result<(), Refusal> {
         let gone = || Refusal::Kernel(format!("process {} has exited", library.pid));
         let id = i32::try_from(library.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
-        let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|error| Refusal::of(&error))?;
+        let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|error| Refusal::from_error(&error))?;
         let batches = self.find_probe_points(target, library, peer)?;
         self.with_kernel(|kernel| {
             for batch in &batches {
@@ -218,7 +222,7 @@ impl Server {
             }
             let has_exited = poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&Timespec::default()));
             if has_exited.is_ok_and(|ready| ready > 0) {
-                kernel.detach(target);
+                kernel.detach_target(target);
                 return Err(gone());
             }
             Ok(())
@@ -238,7 +242,7 @@ fn reply_with_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>)
     match content {
         Ok(content) => {
             for piece in content_to_pieces(&content) {
-                channel::send(socket, &piece, &[])?;
+                channel::send_message(socket, &piece, &[])?;
             }
             Ok(())
         }
@@ -247,7 +251,7 @@ fn reply_with_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>)
 }
 
 fn reply(socket: BorrowedFd<'_>, reply: &Reply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
-    Ok(channel::send(socket, &reply_to_bytes(reply), descriptors)?)
+    Ok(channel::send_message(socket, &reply_to_bytes(reply), descriptors)?)
 }
 
 fn not_a_request() -> Refusal {
@@ -284,8 +288,8 @@ mod tests {
         assert!(helper.take_ring().is_err(), "it has one reader");
         let mut buffer = [0; REPLY_BYTES];
         for message in [&[3; REQUEST_BYTES + 1][..], b"not a request"] {
-            channel::send(ours.as_fd(), message, &[]).unwrap();
-            let received = channel::receive(ours.as_fd(), &mut buffer).unwrap();
+            channel::send_message(ours.as_fd(), message, &[]).unwrap();
+            let received = channel::receive_message(ours.as_fd(), &mut buffer).unwrap();
             assert_eq!(parse_reply(&buffer[..received.bytes]), Some(Err(not_a_request())));
             assert!(received.descriptors.is_empty());
         }
@@ -300,7 +304,7 @@ mod tests {
         helper.change_table(TableChange::EnterTarget { target: 0, pid: us }).unwrap();
         let of_no_target = TableChange::Serve { target: MAX_TARGETS, serves: Serves::default() };
         assert!(helper.change_table(of_no_target).is_err());
-        helper.detach(0);
+        helper.detach_target(0);
         drop(ours);
         drop(helper);
         served.join().unwrap().unwrap();

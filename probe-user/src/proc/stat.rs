@@ -20,7 +20,7 @@ impl Stat {
         let open = text.iter().position(|&b| b == b'(')?;
         let close = text.iter().rposition(|&b| b == b')')?;
         let comm = text.get(open + 1..close)?;
-        let fields: Vec<&str> = fields(text)?.collect();
+        let fields: Vec<&str> = fields_after_name(text)?.collect();
         // fields[0] is field 3 of proc(5).
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
         Some(Self {
@@ -34,23 +34,23 @@ impl Stat {
 }
 
 /// Fields after the name, which may contain any characters: the state letter, the parent, ...
-pub(crate) fn fields(stat: &[u8]) -> Option<impl Iterator<Item = &str>> {
+pub(crate) fn fields_after_name(stat: &[u8]) -> Option<impl Iterator<Item = &str>> {
     let close = stat.iter().rposition(|&b| b == b')')?;
     Some(std::str::from_utf8(&stat[close + 1..]).ok()?.split_ascii_whitespace())
 }
 
-pub(crate) fn state(stat: &[u8]) -> Option<char> {
-    fields(stat)?.next()?.chars().next()
+pub(crate) fn state_letter(stat: &[u8]) -> Option<char> {
+    fields_after_name(stat)?.next()?.chars().next()
 }
 
 /// Pids of a process from this procfs's pid namespace inwards (`NSpid`). The last is the pid that the process itself sees.
 pub(crate) fn ns_pids(status: &[u8]) -> Vec<u32> {
-    let pids = field(status, "NSpid:").map(|pids| pids.split_ascii_whitespace().map(str::parse).collect());
+    let pids = status_field(status, "NSpid:").map(|pids| pids.split_ascii_whitespace().map(str::parse).collect());
     pids.and_then(Result::ok).unwrap_or_default()
 }
 
 /// Value of a line of `status`. `key` ends with its colon.
-pub(crate) fn field<'a>(status: &'a [u8], key: &str) -> Option<&'a str> {
+pub(crate) fn status_field<'a>(status: &'a [u8], key: &str) -> Option<&'a str> {
     let value = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(key.as_bytes()))?;
     Some(std::str::from_utf8(value).ok()?.trim())
 }
@@ -74,7 +74,10 @@ mod tests {
     #[test]
     fn a_name_that_looks_like_the_rest_of_the_line_parses() {
         let tricky = String::from_utf8_lossy(SCHEDULER).replace("sglang::schedul", "a) S 1 (b");
-        assert_eq!((Stat::parse(tricky.as_bytes()).unwrap().parent, state(tricky.as_bytes())), (11541, Some('S')));
+        assert_eq!(
+            (Stat::parse(tricky.as_bytes()).unwrap().parent, state_letter(tricky.as_bytes())),
+            (11541, Some('S'))
+        );
         assert_eq!(Stat::parse(tricky.as_bytes()).unwrap().comm, "a) S 1 (b");
     }
 
@@ -83,7 +86,7 @@ mod tests {
         let status = b"Name:\tpython3\nNStgid:\t22336\t1\nNSpid:\t22336\t1\n";
         assert_eq!(ns_pids(status), [22336, 1]);
         assert_eq!(ns_pids(b"Name:\tx\n"), [0; 0]);
-        assert_eq!((field(status, "NStgid:"), field(status, "Seccomp:")), (Some("22336\t1"), None));
+        assert_eq!((status_field(status, "NStgid:"), status_field(status, "Seccomp:")), (Some("22336\t1"), None));
     }
 
     proptest! {

@@ -69,7 +69,7 @@ pub struct Refusal {
 impl Refusal {
     /// The cause and its remedy, according to the permissions of this process.
     pub fn explain(self) -> Degraded {
-        Degraded::explain(Feature::PythonStacks, Some(self.pid), Permissions::here(), self.reason)
+        Degraded::explain(Feature::PythonStacks, Some(self.pid), Permissions::current(), self.reason)
     }
 }
 
@@ -207,9 +207,9 @@ impl Reading {
                     candidate.tries += 1;
                     candidate.next_try = now + RETRY;
                     let feature = Feature::PythonStacks;
-                    let permissions = Permissions::here();
+                    let permissions = Permissions::current();
                     // Retrying does not help against a missing capability.
-                    let permanent = candidate.tries >= TRIES || !permissions.lacks(feature).is_empty();
+                    let permanent = candidate.tries >= TRIES || !permissions.missing_for(feature).is_empty();
                     if permanent {
                         lock(shared).refused.push(Refusal { pid: candidate.pid, reason: why });
                     }

@@ -34,20 +34,14 @@ fn permitted() -> bool {
 
 /// Whether a test of `feature` can run. Prints a message if not.
 fn is_permitted(feature: Feature) -> bool {
-    let permissions = Permissions::here();
-    let lacking = permissions.lacks(feature);
-    let (needed, running) = (feature.kernel(), permissions.kernel());
+    let permissions = Permissions::current();
+    let lacking = permissions.missing_for(feature);
+    let needed = feature.oldest_kernel();
+    let running = permissions.kernel();
     let permitted = lacking.is_empty() && running >= needed;
     if !permitted {
         if running < needed {
-            eprintln!(
-                "SKIPPED: {} needs Linux {}.{}, this is {}.{}",
-                feature.name(),
-                needed.0,
-                needed.1,
-                running.0,
-                running.1
-            );
+            eprintln!("SKIPPED: {} needs Linux {needed}, this is {running}", feature.name());
         } else {
             eprintln!("SKIPPED: {} lacks {lacking:?}", feature.name());
         }
@@ -333,7 +327,7 @@ fn each_frame_is_processed_before_the_next_receive() {
     pusher.order("send 200 2000 100 0");
     watch(&mut probe, &mut log, |log| log.received.len() >= 200);
     let thread = |probe: &Probe| {
-        let threads = probe.threads().expect("the map exists");
+        let threads = probe.thread_accounting().expect("the map exists");
         let (on, wait, blocked) =
             threads.iter().find(|(_, t)| t.tid == puller.pid).expect("it polls").1.at(MonoNs::now().0);
         (MonoNs::now(), on + wait + blocked)
@@ -449,9 +443,9 @@ fn both_capture_methods_see_every_byte_written_to_a_client() {
         let mut probe = Probe::attach(&[], options).expect("root may attach");
         let pid = std::process::id();
         let serves = Serves { written: CAPTURE, read: 0 };
-        assert!(probe.serve(pid, serves).expect("serving starts"), "{:?}", probe.degraded());
+        assert!(probe.observe_serving(pid, serves).expect("serving starts"), "{:?}", probe.degraded());
         let capture = Capture::default();
-        probe.add(&[Target { pid, capture }]).expect("it exists");
+        probe.add_targets(&[Target { pid, capture }]).expect("it exists");
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let mut client = TcpStream::connect(listener.local_addr().expect("an address")).expect("the listener accepts");
         let (mut server, _) = listener.accept().expect("a client");

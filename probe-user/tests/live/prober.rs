@@ -3,11 +3,11 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use probe_user::prober::{self, ProberSettings};
-use probe_user::{Options, Permissions};
+use probe_user::{KernelVersion, Options, Permissions};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Oldest release all of whose patch releases have usable links for multiple probe points.
-const HAS_LINKS: (u32, u32) = (6, 10);
+const HAS_LINKS: KernelVersion = KernelVersion::new(6, 10);
 
 /// At every attach by a perf event, aya loads a program. A prober that refused that observed nothing on Linux 6.1.
 #[test]
@@ -16,7 +16,7 @@ fn rights_to_load_programs_are_kept_only_for_perf_events() {
         return;
     }
     assert!(!drops_rights(Options { perf_events: true, ..Options::default() }));
-    if Permissions::here().kernel() >= HAS_LINKS {
+    if Permissions::current().kernel() >= HAS_LINKS {
         assert!(drops_rights(Options::default()));
     }
 }

@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
-use probe_user::egress::{Kind, Step, Track};
+use probe_user::egress::{ConnectionStep, ConnectionTracker, Kind};
 use probe_user::{Capture, Feature, Observation, Options, Probe, Target};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags};
 
@@ -26,15 +26,15 @@ fn observe(inode: u64, ring_bytes: u32) -> Probe {
     let options = Options { ring_bytes, ..Options::default() };
     let mut probe = Probe::attach(&[], options).expect("root may attach");
     let (pid, capture) = (std::process::id(), Capture::default());
-    let observed = probe.read_zmtp(pid, &BTreeSet::from([inode])).expect("maps exist");
+    let observed = probe.observe_zmtp_reads(pid, &BTreeSet::from([inode])).expect("maps exist");
     assert!(observed, "{:?}", probe.degraded());
-    probe.add(&[Target { pid, capture }]).expect("it exists");
+    probe.add_targets(&[Target { pid, capture }]).expect("it exists");
     assert_eq!(probe.degraded(), [], "libzmq is not needed");
     probe
 }
 
 /// Observed bytes of socket `inode`, and the number of holes before them.
-fn observed(probe: &mut Probe, inode: u64, track: &mut Track, at_least: usize) -> (Vec<u8>, usize) {
+fn observed(probe: &mut Probe, inode: u64, track: &mut ConnectionTracker, at_least: usize) -> (Vec<u8>, usize) {
     let (mut seen, mut holes, until) = (Vec::new(), 0, Instant::now() + Duration::from_secs(10));
     let own = rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned();
     while seen.len() < at_least && Instant::now() < until {
@@ -46,10 +46,10 @@ fn observed(probe: &mut Probe, inode: u64, track: &mut Track, at_least: usize) -
                 (pid, record.kind, record.head.socket, record.head.tid),
                 (std::process::id(), Kind::Zmtp, inode, own)
             );
-            for step in track.steps(&record) {
+            for step in track.interpret_record(&record) {
                 match step {
-                    Step::Bytes { bytes, .. } => seen.extend_from_slice(bytes),
-                    Step::Missed(_) => holes += 1,
+                    ConnectionStep::Bytes { bytes, .. } => seen.extend_from_slice(bytes),
+                    ConnectionStep::Missed(_) => holes += 1,
                     _ => {}
                 }
             }
@@ -85,7 +85,7 @@ fn every_call(mut from: impl Write, to: &OwnedFd) {
             };
         }
     }
-    let (seen, holes) = observed(&mut probe, inode, &mut Track::default(), sent.len());
+    let (seen, holes) = observed(&mut probe, inode, &mut ConnectionTracker::default(), sent.len());
     assert!(seen == sent && holes == 0, "{} of {} bytes, {holes} holes", seen.len(), sent.len());
 }
 
@@ -109,7 +109,7 @@ fn reads_without_space_in_the_ring_are_a_visible_hole() {
     let (mut from, mut to) = UnixStream::pair().expect("two sockets");
     let inode = inode(&to);
     let mut probe = observe(inode, 64 << 10);
-    let mut track = Track::default();
+    let mut track = ConnectionTracker::default();
     let mut move_bytes = |bytes: &[u8]| {
         from.write_all(bytes).expect("space in the socket");
         to.read_exact(&mut vec![0; bytes.len()]).expect("as many bytes");
@@ -168,15 +168,15 @@ fn other_sockets_and_processes_are_not_observed() {
     end.read_exact(&mut [0; 5]).expect("as many bytes");
     from.write_all(b"watched").expect("space in the socket");
     to.read_exact(&mut [0; 7]).expect("as many bytes");
-    let mut track = Track::default();
+    let mut track = ConnectionTracker::default();
     assert_eq!(observed(&mut probe, watched, &mut track, 7), (b"watched".to_vec(), 0));
     // A connection that is no longer registered is not read either.
-    probe.read_zmtp(std::process::id(), &BTreeSet::from([inode(&end)])).expect("maps exist");
+    probe.observe_zmtp_reads(std::process::id(), &BTreeSet::from([inode(&end)])).expect("maps exist");
     from.write_all(b"later").expect("space in the socket");
     to.read_exact(&mut [0; 5]).expect("as many bytes");
     other.write_all(b"now").expect("space in the socket");
     end.read_exact(&mut [0; 3]).expect("as many bytes");
-    let now = observed(&mut probe, inode(&end), &mut Track::default(), 3);
+    let now = observed(&mut probe, inode(&end), &mut ConnectionTracker::default(), 3);
     assert_eq!(now, (b"now".to_vec(), 0));
 }
 
@@ -201,7 +201,7 @@ fn an_observed_read_costs_about_a_microsecond() {
                 spent += begin.elapsed();
             }
             if let Some(probe) = probe {
-                let (seen, holes) = observed(probe, inode, &mut Track::default(), READS * size);
+                let (seen, holes) = observed(probe, inode, &mut ConnectionTracker::default(), READS * size);
                 assert_eq!((seen.len(), holes), (READS * size, 0));
             }
             spent.as_nanos() as f64 / READS as f64

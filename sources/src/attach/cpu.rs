@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use probe_user::Probe;
-use probe_user::cpu::{Away, Sample, Sampler, ThreadUse};
+use probe_user::cpu::{Away, CpuSampler, ProcessSample, ThreadUse};
 use probe_user::discover::Process;
 use probe_user::examine::namespace;
 use trace::event::{self, CpuSample, Event, PollUse, ThreadPart, What};
@@ -35,8 +35,8 @@ struct Watched {
     role: &'static str,
     pid: u32,
     io_threads: Vec<u32>,
-    path: Sampler,
-    others: Sampler,
+    path: CpuSampler,
+    others: CpuSampler,
 }
 
 impl CpuWatch {
@@ -47,8 +47,8 @@ impl CpuWatch {
             role: process.role.word(),
             pid,
             io_threads: process.io_threads.clone(),
-            path: Sampler::new(pid, 0..THREADS_OF_THE_PATH)?,
-            others: Sampler::new(pid, THREADS_OF_THE_PATH..MAX_THREADS)?,
+            path: CpuSampler::new(pid, 0..THREADS_OF_THE_PATH)?,
+            others: CpuSampler::new(pid, THREADS_OF_THE_PATH..MAX_THREADS)?,
         });
         Ok(())
     }
@@ -102,7 +102,7 @@ impl Watched {
 
     fn emit(
         &self,
-        sample: &Sample,
+        sample: &ProcessSample,
         skip: &HashSet<u32>,
         polls: &HashMap<ThreadId, PollUse>,
         keeps_waiting: &dyn Fn(ThreadId) -> bool,
@@ -118,7 +118,7 @@ impl Watched {
                 ThreadPart::Other
             };
             let away = (is_idle(thread, sample.interval_ns) && keeps_waiting(id))
-                .then(|| Away::of(self.pid, thread.tid))
+                .then(|| Away::read(self.pid, thread.tid))
                 .flatten();
             let what = CpuSample {
                 thread: id,
@@ -130,7 +130,7 @@ impl Watched {
                 wait_ns: thread.wait_ns,
                 throttled_ns: sample.throttled_ns,
                 poll: polls.get(&id).copied(),
-                away: away.as_ref().map(|away| event::Away { state: away.state, place: &away.place }),
+                away: away.as_ref().map(|away| event::Away { state: away.state, place: &away.waits_in }),
             };
             sink(&Event::new(sample.at, What::Cpu(what)));
         }
@@ -152,7 +152,7 @@ struct Polled {
 /// Difference to the `last` sample, which is replaced. Leaves out threads that only use `poll`, whose return is not observed.
 fn poll_uses(last: &mut HashMap<ThreadId, Polled>, probe: &Probe) -> HashMap<ThreadId, PollUse> {
     let at = MonoNs::now();
-    let threads = probe.threads().unwrap_or_else(|error| {
+    let threads = probe.thread_accounting().unwrap_or_else(|error| {
         tracing::debug!("cannot read the threads' polls: {error}");
         Vec::new()
     });

@@ -8,7 +8,7 @@ use adapter::decode::ReadResponseId;
 use adapter::discover::EngineKind;
 use probe_user::Probe;
 use probe_user::discover::{Engine, Process, Topology, Watcher};
-use probe_user::egress::{CAPTURE, CAPTURE_READ, Kind, Record, Serves, Step, Track};
+use probe_user::egress::{CAPTURE, CAPTURE_READ, ConnectionStep, ConnectionTracker, Kind, Record, Serves};
 use responses::{Detokenize, ResponseReader, Server, Tls};
 use serde_json::{Value, json};
 use trace::MonoNs;
@@ -28,7 +28,7 @@ const MAX_CONNECTIONS: usize = 16_384;
 #[derive(Default)]
 pub(super) struct Egress {
     server: Server,
-    connections: HashMap<u64, (Track, ResponseReader)>,
+    connections: HashMap<u64, (ConnectionTracker, ResponseReader)>,
     requests: RequestPlane,
     frontends: FrontendWatch,
     /// Set if writes of at least one serving process are observed.
@@ -120,7 +120,7 @@ impl Egress {
             return Ok(false);
         }
         let serves = Serves { written: CAPTURE, read: if plane.is_some() { CAPTURE_READ } else { 0 } };
-        let observed = probe.serve(pid, serves).map_err(|error| error.to_string())?;
+        let observed = probe.observe_serving(pid, serves).map_err(|error| error.to_string())?;
         self.serves |= observed;
         // A frontend may have had its process id.
         self.frontends.observed.remove(&pid);
@@ -222,20 +222,20 @@ impl Egress {
             if let Some(counts) = server.tls.as_mut().filter(|_| tls) {
                 counts.plain += 1;
             }
-            (Track::default(), reader(of_frontend))
+            (ConnectionTracker::default(), reader(of_frontend))
         });
         if record.kind == Kind::Wrote && connection.1.is_of_frontend() != of_frontend {
             // The new connection has the kernel address of another process's, whose last write was reported after its end.
-            *connection = (Track::default(), reader(of_frontend));
+            *connection = (ConnectionTracker::default(), reader(of_frontend));
         }
         let (track, reader) = connection;
-        for step in track.steps(record) {
+        for step in track.interpret_record(record) {
             match step {
-                Step::Opened => *reader = self::reader(reader.is_of_frontend()),
-                Step::Bytes { bytes, begins } => reader.read_bytes(at, bytes, begins, server, sink),
-                Step::Missed(_) => reader.record_gap(at, sink),
-                Step::HeldUp => reader.record_short_write(),
-                Step::Closed { end, unacknowledged } => {
+                ConnectionStep::Opened => *reader = self::reader(reader.is_of_frontend()),
+                ConnectionStep::Bytes { bytes, begins } => reader.read_bytes(at, bytes, begins, server, sink),
+                ConnectionStep::Missed(_) => reader.record_gap(at, sink),
+                ConnectionStep::HeldUp => reader.record_short_write(),
+                ConnectionStep::Closed { end, unacknowledged } => {
                     reader.end_connection(at, end, unacknowledged, server, sink);
                     closed = true;
                 }
@@ -259,7 +259,7 @@ impl Egress {
 
     /// Records whether the plain bytes of TLS connections are observed.
     pub(super) fn tls(&mut self, probe: &Probe) {
-        if self.server.tls.is_none() && probe.reads_tls() {
+        if self.server.tls.is_none() && probe.observes_tls() {
             self.server.tls = Some(Tls::default());
         }
     }
@@ -267,7 +267,7 @@ impl Egress {
     /// Passes the ignored connections on to the kernel side.
     pub(super) fn ignore(&mut self, probe: &mut Probe) {
         for (socket, tls) in self.useless.drain(..) {
-            let ignored = if tls { probe.ignore_tls(socket) } else { probe.ignore(socket) };
+            let ignored = if tls { probe.ignore_tls_connection(socket) } else { probe.ignore_connection(socket) };
             if let Err(error) = ignored {
                 tracing::debug!("cannot ignore a connection: {error}");
             }

@@ -256,7 +256,7 @@ impl Follow {
         }
         self.refused = Some(why);
         if let Some(probe) = &mut self.probe {
-            probe.reset();
+            probe.release_all_targets();
         }
         self.state = State::Waiting(Waiting::begin(since, RETRY_DELAY));
     }

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use probe_user::discover::{Blind, Process, ProcessId, Topology, Watcher};
-use probe_user::egress::listening;
+use probe_user::egress::listening_ports;
 use probe_user::library::LibraryReader;
 
 use super::trial::with_remedy;
@@ -28,7 +28,7 @@ pub(super) type Ports = Result<Vec<u16>, String>;
 
 /// Looks up the ports of a process. Blocks.
 pub(super) fn find_ports(pid: u32) -> Ports {
-    listening(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))
+    listening_ports(pid).map_err(|error| format!("cannot read where pid {pid} listens: {error}"))
 }
 
 /// Ports by process, as the thread last found them.
@@ -191,10 +191,10 @@ impl Search {
         let new: Vec<&Process> =
             topology.processes().filter(|process| !self.read.contains(&process.id)).take(MAX_READ).collect();
         for process in &new {
-            self.libraries.read(process.id.pid, process.inner_server);
+            self.libraries.read_libraries_of(process.id.pid, process.inner_server);
         }
         for frontend in topology.frontends.iter().filter(|id| !self.read.contains(id)).take(MAX_READ) {
-            self.libraries.read(frontend.pid, None);
+            self.libraries.read_libraries_of(frontend.pid, None);
         }
         let mut pids: BTreeSet<u32> =
             new.iter().filter(|process| process.answers_clients()).map(|process| process.id.pid).collect();

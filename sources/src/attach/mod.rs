@@ -155,7 +155,7 @@ impl Attach {
         let mut reads = SocketReads::default();
         reads.rewire(&engine, without_libzmq(&engine, &probed), probe).map_err(anyhow::Error::msg)?;
         observe_inner_servers(&engine.processes, probe);
-        probe.add(&targets).context(refused)?;
+        probe.add_targets(&targets).context(refused)?;
         let mut sight = Observability::new(options.probe.processed, egress.capabilities());
         for pid in probed.iter().filter(|pid| engine.process(**pid).is_some_and(has_libzmq)) {
             sight.watch(*pid, MonoNs(0));
@@ -169,7 +169,7 @@ impl Attach {
             degraded.push(format!("pid {pid} from --pid is not watched: it has no libzmq that can be probed"));
         }
         if !options.probe.polls {
-            degraded.push(format!("{} (--no-wakeups)", Feature::Polls.without()));
+            degraded.push(format!("{} (--no-wakeups)", Feature::Polls.consequence_of_lack()));
         }
         let unavailable = watcher.topology().blind.iter().filter(|blind| !blind.is_limit());
         degraded.extend(unavailable.map(trial::with_remedy));
@@ -205,7 +205,7 @@ impl Attach {
     /// The probe without targets, for the next engine.
     fn into_probe(self) -> Probe {
         let mut probe = self.probe;
-        probe.reset();
+        probe.release_all_targets();
         probe
     }
 
@@ -366,7 +366,7 @@ impl Attach {
             self.degraded.push(format!("egress: {why}"));
         }
         observe_inner_servers([process], &mut self.probe);
-        match self.probe.add(&[target]) {
+        match self.probe.add_targets(&[target]) {
             Ok(()) if has_libzmq(process) => self.newcomers.watched(target.pid),
             Ok(()) => {}
             Err(error) => self.degraded.push(format!("new process {} is not watched: {error}", target.pid)),

@@ -5,7 +5,7 @@ use std::collections::hash_map::Entry;
 
 use adapter::discover::EngineKind;
 use adapter::requests::ParseRequests;
-use probe_user::egress::{Record, Step, Track};
+use probe_user::egress::{ConnectionStep, ConnectionTracker, Record};
 use responses::{Server, Unreadable};
 
 /// Maximum number of connections parsed concurrently; frontends have a few.
@@ -14,7 +14,7 @@ const MAX_CONNECTIONS: usize = 1024;
 /// All connections that a worker reads from.
 #[derive(Default)]
 pub(super) struct RequestPlane {
-    pub(super) connections: HashMap<u64, (Track, Box<dyn ParseRequests>)>,
+    pub(super) connections: HashMap<u64, (ConnectionTracker, Box<dyn ParseRequests>)>,
     /// Set once a request contains the id from which the engine derives its rid.
     pub(super) names_rids: bool,
 }
@@ -30,13 +30,13 @@ impl RequestPlane {
             Entry::Occupied(entry) => entry.into_mut(),
             Entry::Vacant(entry) => {
                 let Some(parser) = worker.request_parser() else { return };
-                entry.insert((Track::default(), parser))
+                entry.insert((ConnectionTracker::default(), parser))
             }
         };
-        for step in track.steps(record) {
+        for step in track.interpret_record(record) {
             match step {
-                Step::Missed(count) => requests.missed(count.into()),
-                Step::Bytes { bytes, begins } => requests.parse(bytes, begins, &mut |request| {
+                ConnectionStep::Missed(count) => requests.missed(count.into()),
+                ConnectionStep::Bytes { bytes, begins } => requests.parse(bytes, begins, &mut |request| {
                     if !request.has_readable_response {
                         server.count_unreadable(Unreadable::Transport);
                     }
@@ -45,7 +45,7 @@ impl RequestPlane {
                         server.record_announced_stream(subject, request.context, request.rid);
                     }
                 }),
-                Step::Opened | Step::HeldUp | Step::Closed { .. } => {}
+                ConnectionStep::Opened | ConnectionStep::HeldUp | ConnectionStep::Closed { .. } => {}
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use probe_user::discover::{Engine, Process};
-use probe_user::egress::{Record, Step, Track};
+use probe_user::egress::{ConnectionStep, ConnectionTracker, Record};
 use probe_user::process_files::uses_io_uring;
 use probe_user::{Call, Message, Probe, SocketId};
 use trace::MonoNs;
@@ -35,7 +35,7 @@ pub(super) struct SocketReads {
 
 struct Connection {
     pair: Pair,
-    track: Track,
+    track: ConnectionTracker,
     reader: FrameReader,
     /// Number of the next frame.
     seq: u64,
@@ -70,7 +70,7 @@ impl SocketReads {
                 self.left_out += 1;
             }
             let sockets: BTreeSet<u64> = inodes.keys().copied().collect();
-            if !probe.read_zmtp(pid, &sockets).map_err(|error| error.to_string())? {
+            if !probe.observe_zmtp_reads(pid, &sockets).map_err(|error| error.to_string())? {
                 return Ok(());
             }
             let before = self.connections.iter().filter(|((of, _), _)| *of == pid);
@@ -82,7 +82,12 @@ impl SocketReads {
             for (inode, pair) in inodes {
                 self.connections.entry((pid, inode)).or_insert_with(|| {
                     self.new.push(pair);
-                    Connection { pair, track: Track::default(), reader: FrameReader::new(engines::FORMATS), seq: 0 }
+                    Connection {
+                        pair,
+                        track: ConnectionTracker::default(),
+                        reader: FrameReader::new(engines::FORMATS),
+                        seq: 0,
+                    }
                 });
             }
         }
@@ -153,11 +158,11 @@ impl SocketReads {
                 false
             }
         };
-        for step in track.steps(record) {
+        for step in track.interpret_record(record) {
             match step {
-                Step::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut element),
-                Step::Bytes { .. } | Step::Missed(_) => reader.missed(&mut element),
-                Step::Opened | Step::HeldUp | Step::Closed { .. } => {}
+                ConnectionStep::Bytes { bytes, .. } if !bytes.is_empty() => reader.feed(bytes, &mut element),
+                ConnectionStep::Bytes { .. } | ConnectionStep::Missed(_) => reader.missed(&mut element),
+                ConnectionStep::Opened | ConnectionStep::HeldUp | ConnectionStep::Closed { .. } => {}
             }
         }
         if let Framing::Unreadable(why) = reader.framing() {
@@ -230,8 +235,12 @@ mod tests {
             let mut sight = Observability::new(true, false);
             sight.watch(SENDER, MonoNs(0));
             let pair = (SENDER, READER);
-            let connection =
-                Connection { pair, track: Track::default(), reader: FrameReader::new(engines::FORMATS), seq: 0 };
+            let connection = Connection {
+                pair,
+                track: ConnectionTracker::default(),
+                reader: FrameReader::new(engines::FORMATS),
+                seq: 0,
+            };
             let mut reads = SocketReads {
                 connections: [((READER, INODE), connection)].into(),
                 new: vec![pair],

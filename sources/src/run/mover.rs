@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use adapter::discover::{Carries, Role};
 use anyhow::Context;
 use probe_user::discover::{self, Engine, Topology, Watcher};
-use probe_user::handoff::disconnect;
+use probe_user::handoff::disconnect_sender;
 use probe_user::peers::{Connection, Peers, holders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
@@ -240,7 +240,7 @@ impl SocketWatch {
         if !self.reported.insert(format!("{peer} {}", connection.connector)) {
             return;
         }
-        match disconnect(holder, connection.connector, PAUSE) {
+        match disconnect_sender(holder, connection.connector, PAUSE) {
             Ok(_) => self.report(format!(
                 "{peer} connected before the relay started and was reconnected; messages that it sent earlier are not observed"
             )),

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use outputs::report::hostile::line;
 use probe_user::discover::Engine;
-use probe_user::handoff::disconnect;
+use probe_user::handoff::disconnect_sender;
 use probe_user::peers::{Connection, Holder, Peers, holders, sleeps_in_poll};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
@@ -127,7 +127,7 @@ impl Prepared {
         }
         let mut last_cut = Instant::now();
         for live in &self.live {
-            match disconnect(live.holder, live.connection.connector, PAUSE) {
+            match disconnect_sender(live.holder, live.connection.connector, PAUSE) {
                 Ok(at) => last_cut = at,
                 Err(error) => {
                     // Senders that were already disconnected wait at the gate, and will find the engine's own socket again.

@@ -186,7 +186,7 @@ pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<
             if !topology.engines.is_empty() || !topology.blind.is_empty() {
                 err!("{topology}");
             }
-            if matches!(error, PickError::None(_)) && !Permissions::here().lacks(Feature::Queues).is_empty() {
+            if matches!(error, PickError::None(_)) && !Permissions::current().missing_for(Feature::Queues).is_empty() {
                 bail!("{error}; or run as root: other users' processes are only partly visible");
             }
             bail!(error)

@@ -47,7 +47,7 @@ pub(crate) struct Args {
     max_held: usize,
 
     /// Maximum number of files read.
-    #[arg(long, value_name = "N", default_value_t = ImportOptions::default().files)]
+    #[arg(long, value_name = "N", default_value_t = ImportOptions::default().max_files)]
     max_files: usize,
 
     /// Write a recording to this file instead of printing the report.

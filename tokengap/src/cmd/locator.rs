@@ -44,7 +44,7 @@ fn start_analyses() -> anyhow::Result<()> {
 }
 
 fn analyse(number: u32) -> anyhow::Result<()> {
-    let sought = locator::sought(number, &inner_servers()).context("unknown number")?;
+    let sought = locator::sought_by_number(number, &inner_servers()).context("unknown number")?;
     let library = RegularFile::open_located(&locator::receive_library(stdin())?, ExpectedFile::ANY)?;
     let answer = std::fs::File::from(stdout().try_clone_to_owned()?);
     locator::limit_resources()?;

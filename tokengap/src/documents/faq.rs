@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use probe_user::{Capability, Degraded, Feature, Missing};
+use probe_user::{Capability, Degraded, Feature, KernelVersion, Missing};
 use responses::{UnknownWait, Unreadable};
 use trace::event::MissedCause;
 use trace::ledger::{Ledger, Limits};
@@ -111,10 +111,10 @@ fn every_degradation_kind_is_documented() {
     let why = [
         Missing::Capabilities(Capability::ALL.to_vec()),
         Missing::UserNamespace,
-        Missing::Filtered(Feature::Messages.calls().to_vec()),
+        Missing::Filtered(Feature::Messages.required_calls().to_vec()),
         Missing::PtraceScope,
         Missing::Lockdown,
-        Missing::Kernel { needs: (5, 8), runs: (5, 4) },
+        Missing::Kernel { needs: KernelVersion::new(5, 8), runs: KernelVersion::new(5, 4) },
         Missing::KernelTypes("task_struct".into()),
         Missing::Libzmq,
         Missing::Libssl,
@@ -122,9 +122,9 @@ fn every_degradation_kind_is_documented() {
     ];
     let missing = why.into_iter().map(|missing| {
         let whole = Degraded { feature: Feature::Messages, pid: None, missing };
-        whole.to_string().replace(Feature::Messages.without(), "")
+        whole.to_string().replace(Feature::Messages.consequence_of_lack(), "")
     });
-    let features = Feature::ALL.map(|feature| feature.without().to_owned());
+    let features = Feature::ALL.map(|feature| feature.consequence_of_lack().to_owned());
     let lost = [
         MissedCause::QueueFull,
         MissedCause::Unframed,

@@ -122,7 +122,7 @@ fn run_relay_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()
 }
 
 fn run_probe_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()> {
-    let here = Permissions::here();
+    let here = Permissions::current();
     if !here.has(Capability::SysAdmin) || !here.has(Capability::SysPtrace) {
         println!(
             "SKIPPED: {} faults of the probe: needs root, or CAP_SYS_ADMIN and CAP_SYS_PTRACE",

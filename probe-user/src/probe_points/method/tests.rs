@@ -65,16 +65,16 @@ const RELOCATIONS: [(u64, u64); 2] = [(ENTRY - FUNCTION, METHOD), (ENTRY, NAME)]
 #[test]
 fn a_method_is_found_by_its_table_entry() {
     let image = library(&WORDS, &RELOCATIONS);
-    assert_eq!(find(&image, &["other", "push_batch"]), Ok(Some(METHOD - SHIFT)));
-    assert_eq!(find(&image, &["other"]), Ok(None));
+    assert_eq!(find_method_offset(&image, &["other", "push_batch"]), Ok(Some(METHOD - SHIFT)));
+    assert_eq!(find_method_offset(&image, &["other"]), Ok(None));
     // Part of another name.
-    assert_eq!(find(&image, &["batch"]), Ok(None));
+    assert_eq!(find_method_offset(&image, &["batch"]), Ok(None));
 }
 
 #[test]
 fn other_uses_of_the_name_are_no_methods() {
     let no = |words: &[(u64, u64)], relocations: &[(u64, u64)]| {
-        assert_eq!(find(&library(words, relocations), &["push_batch"]), Ok(None));
+        assert_eq!(find_method_offset(&library(words, relocations), &["push_batch"]), Ok(None));
     };
     // Another length, another calling convention, no function, and a function that is no code.
     no(&[(ENTRY + LENGTH, 10), WORDS[1]], &RELOCATIONS);
@@ -105,11 +105,11 @@ fn many_names_and_relocations_are_refused_or_take_a_moment() {
         let bytes = (image.len() - names_at).to_le_bytes();
         image[segment_at + 8..segment_at + 16].copy_from_slice(&names_at.to_le_bytes());
         image[segment_at + 32..segment_at + 40].copy_from_slice(&bytes);
-        find(&image, &["push_batch"])
+        find_method_offset(&image, &["push_batch"])
     };
-    assert_eq!(with_names(NAMES), Ok(None));
+    assert_eq!(with_names(MAX_NAMES), Ok(None));
     let what = "occurrences of a method's name";
-    assert_eq!(with_names(NAMES + 1), Err(ImageError::TooMany { what, limit: NAMES }));
+    assert_eq!(with_names(MAX_NAMES + 1), Err(ImageError::TooMany { what, limit: MAX_NAMES }));
     assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
 }
 
@@ -118,8 +118,8 @@ proptest! {
     fn damaged_libraries_never_panic(place in 0_usize..0x1000, bytes in proptest::collection::vec(any::<u8>(), 1..16)) {
         let mut image = library(&WORDS, &RELOCATIONS);
         image[place..place + bytes.len()].copy_from_slice(&bytes);
-        let _ = find(&image, &["push_batch"]);
+        let _ = find_method_offset(&image, &["push_batch"]);
         image.truncate(place);
-        let _ = find(&image, &["push_batch"]);
+        let _ = find_method_offset(&image, &["push_batch"]);
     }
 }

@@ -2,13 +2,13 @@
 
 use adapter::discover::Setting;
 use probe_user::btf::Btf;
-use probe_user::cpu::Sampler;
+use probe_user::cpu::CpuSampler;
 use probe_user::discover::{Engine, Process, Topology};
-use probe_user::empty_probes::own_uprobe;
-use probe_user::examine::filter::{self, Call, Mode};
-use probe_user::examine::namespace::{Kind, clock_offset_ns};
-use probe_user::examine::{lockdown, setting};
-use probe_user::library::understood;
+use probe_user::empty_probes::probe_self_with_multi_uprobe;
+use probe_user::examine::filter::{SeccompMode, SystemCall, seccomp_mode};
+use probe_user::examine::namespace::{NamespaceKind, clock_offset_ns};
+use probe_user::examine::{lockdown_level, read_setting};
+use probe_user::library::analyse_libzmq;
 use probe_user::{Capability, Feature, Permissions};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
@@ -27,12 +27,12 @@ fn fact(name: impl Into<String>, value: impl Into<Option<String>>) -> Fact {
 /// Facts that are independent of the engine.
 pub(super) fn machine_facts() -> Vec<Fact> {
     let mut facts = vec![
-        fact("kernel", setting("/proc/sys/kernel/osrelease")),
+        fact("kernel", read_setting("/proc/sys/kernel/osrelease")),
         fact("kernel types (BTF)", kernel_types()),
         fact("uprobes", uprobe_support()),
         fact("capabilities", capability_summary()),
     ];
-    for kind in [Kind::User, Kind::Pid, Kind::Time] {
+    for kind in [NamespaceKind::User, NamespaceKind::Pid, NamespaceKind::Time] {
         let own = kind.is_initial().map(|initial| if initial { "initial" } else { "separate" });
         facts.push(fact(format!("{} namespace", kind.name()), own.map(str::to_owned)));
     }
@@ -43,9 +43,9 @@ pub(super) fn machine_facts() -> Vec<Fact> {
         ("kernel.perf_event_paranoid", "/proc/sys/kernel/perf_event_paranoid"),
         ("kernel.yama.ptrace_scope", "/proc/sys/kernel/yama/ptrace_scope"),
     ] {
-        facts.push(fact(name, setting(path)));
+        facts.push(fact(name, read_setting(path)));
     }
-    facts.push(fact("lockdown", lockdown()));
+    facts.push(fact("lockdown", lockdown_level()));
     facts.push(fact("locked memory", locked_memory_limit()));
     facts.push(fact("cgroups", cgroup_version().map(str::to_owned)));
     facts
@@ -61,15 +61,15 @@ fn cgroup_version() -> Option<&'static str> {
 }
 
 fn kernel_types() -> String {
-    match Btf::running() {
-        Ok(btf) if btf.offsets().sched() => "readable, with the required fields of task_struct".to_owned(),
+    match Btf::read_running_kernel() {
+        Ok(btf) if btf.probe_offsets().sched() => "readable, with the required fields of task_struct".to_owned(),
         Ok(_) => "readable, without the required fields of task_struct".to_owned(),
         Err(error) => error.to_string(),
     }
 }
 
 fn uprobe_support() -> String {
-    match own_uprobe() {
+    match probe_self_with_multi_uprobe() {
         Ok(true) => "set on tokengap itself, with one link for multiple probe points".to_owned(),
         Ok(false) => "set on tokengap itself, with one perf event per probe point".to_owned(),
         Err(error) => error.to_string(),
@@ -78,14 +78,14 @@ fn uprobe_support() -> String {
 
 /// Relevant capabilities: effective ones, and those available only to root here.
 fn capability_summary() -> String {
-    let here = Permissions::here();
+    let here = Permissions::current();
     let list = |keep: &dyn Fn(Capability) -> bool| {
         let names: Vec<String> = Capability::ALL.into_iter().filter(|c| keep(*c)).map(|c| c.to_string()).collect();
         if names.is_empty() { "none".to_owned() } else { names.join(", ") }
     };
     let effective = list(&|c| here.has(c));
     let bounding = list(&|c| !here.has(c) && here.may_have(c));
-    let worth = if here.mapped() { "; from a user namespace, so they do not allow tracing" } else { "" };
+    let worth = if here.is_in_user_namespace() { "; from a user namespace, so they do not allow tracing" } else { "" };
     format!("{effective}; root would also have: {bounding}{worth}")
 }
 
@@ -99,17 +99,17 @@ fn clock_state() -> Option<String> {
 }
 
 fn seccomp_state() -> Option<String> {
-    let tried: Vec<String> = Call::ALL
+    let tried: Vec<String> = SystemCall::ALL
         .into_iter()
-        .map(|call| match call.refusal() {
+        .map(|call| match call.probe_refusal() {
             None => format!("{} is allowed", call.name()),
             Some(errno) => format!("{} is refused (os error {errno})", call.name()),
         })
         .collect();
-    let mode = match filter::mode()? {
-        Mode::Off => "no filter",
-        Mode::Strict => "strict",
-        Mode::Filter => "filter active",
+    let mode = match seccomp_mode()? {
+        SeccompMode::Off => "no filter",
+        SeccompMode::Strict => "strict",
+        SeccompMode::Filter => "filter active",
     };
     Some(format!("{mode}: {}", tried.join(", ")))
 }
@@ -168,17 +168,18 @@ fn observed_by(process: &Process) -> Option<String> {
     if process.libzmq.is_some() {
         return Some("uprobes on libzmq".to_owned());
     }
-    let reads = process.role.answers_clients() && Permissions::here().kernel() >= Feature::SocketReads.kernel();
+    let reads =
+        process.role.answers_clients() && Permissions::current().kernel() >= Feature::SocketReads.oldest_kernel();
     reads.then(|| "socket reads (received frames only)".to_owned())
 }
 
 fn describe_libzmq(process: &Process) -> Option<String> {
     let library = process.libzmq.as_ref()?;
     let release = library.release.as_ref().map_or("of unknown release".to_owned(), ToString::to_string);
-    let what = match understood(process.id.pid, library) {
+    let what = match analyse_libzmq(process.id.pid, library) {
         Ok(code) => {
-            let places = if code.single_points { "code supported" } else { "probed at entries and returns" };
-            let layout = match code.layout {
+            let places = if code.has_single_points { "code supported" } else { "probed at entries and returns" };
+            let layout = match code.has_known_layout {
                 Some(true) => "known message layout",
                 Some(false) => "unknown message layout",
                 None => "assumed message layout",
@@ -196,6 +197,6 @@ fn reported_pid(process: &Process) -> Option<String> {
 }
 
 fn cpu_limit(process: &Process) -> Option<String> {
-    let sample = Sampler::new(process.id.pid, 0..1).and_then(|mut sampler| sampler.sample()).ok()?;
+    let sample = CpuSampler::new(process.id.pid, 0..1).and_then(|mut sampler| sampler.sample()).ok()?;
     sample.throttled_ns.map(|_| "cpu.stat of its cgroup is readable".to_owned())
 }

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use outputs::report::hostile::line;
-use probe_user::Place;
+use probe_user::RunEnvironment;
 use probe_user::discover::{Engine, PickError, RoleSpec, Watcher};
 use serde::Serialize;
 use sources::attach::{Reason, Row, State};
@@ -85,7 +85,7 @@ fn diagnose(watcher: Watcher, engine: Option<Engine>, attach: bool) -> Diagnosis
         _ => features.extend(trial::try_on_tokengap()),
     }
     features.extend([rows::tap_row(), rows::recording_row()]);
-    Diagnosis { schema: "tokengap.doctor/1", place: Place::here().word(), pids, features, facts }
+    Diagnosis { schema: "tokengap.doctor/1", place: RunEnvironment::current().identifier(), pids, features, facts }
 }
 
 const NAME_WIDTH: usize = 14;
@@ -93,7 +93,7 @@ const STATE_WIDTH: usize = 9;
 
 /// Table of features, then each reason once with its fix, then the facts.
 fn diagnosis_text(diagnosis: &Diagnosis) -> String {
-    let mut out = format!("tokengap {} {}", env!("CARGO_PKG_VERSION"), Place::here().words());
+    let mut out = format!("tokengap {} {}", env!("CARGO_PKG_VERSION"), RunEnvironment::current().phrase());
     match &diagnosis.pids {
         Some(pids) => {
             let pids: Vec<String> = pids.iter().map(u32::to_string).collect();

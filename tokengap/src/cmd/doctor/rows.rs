@@ -4,8 +4,8 @@ use std::os::unix::net::UnixListener;
 
 use adapter::discover::End;
 use anyhow::Context as _;
-use probe_user::Place;
-use probe_user::cpu::Sampler;
+use probe_user::RunEnvironment;
+use probe_user::cpu::CpuSampler;
 use probe_user::discover::{Engine, PickError, Topology};
 use probe_user::handoff;
 use probe_user::peers::Holder;
@@ -28,7 +28,7 @@ pub(super) fn engine_row(engine: Option<&Engine>, topology: &Topology) -> Row {
     if engine.is_none() && reasons.is_empty() {
         reasons.push(Reason {
             why: "no engine was found".to_owned(),
-            fix: Some(Place::here().same_processes().to_owned()),
+            fix: Some(RunEnvironment::current().pid_namespace_remedy().to_owned()),
         });
     }
     Row { name: "engine", state, tried: "search of /proc and sockets".to_owned(), reasons }
@@ -38,7 +38,7 @@ pub(super) fn engine_row(engine: Option<&Engine>, topology: &Topology) -> Row {
 pub(super) fn thread_times_row(engine: &Engine) -> Row {
     const THREADS: usize = 8;
     let refused = engine.processes.iter().find_map(|process| {
-        let sampled = Sampler::new(process.id.pid, 0..THREADS).and_then(|mut sampler| sampler.sample());
+        let sampled = CpuSampler::new(process.id.pid, 0..THREADS).and_then(|mut sampler| sampler.sample());
         sampled.err()
     });
     let tried = format!("reads of /proc/PID/task of {} processes", engine.processes.len());
@@ -61,7 +61,7 @@ pub(super) fn splice_row(engine: &Engine) -> Row {
     );
     let lanes = engine.routes().into_iter().flat_map(|route| route.lanes);
     let mut senders = lanes.filter_map(|lane| lane.from).map(|End { pid, fd, .. }| Holder { pid, fd });
-    if let Some(Err(error)) = senders.next().map(handoff::check) {
+    if let Some(Err(error)) = senders.next().map(handoff::check_duplicable) {
         row.state = State::Missing;
         row.reasons.push(Reason::new(&error));
     }
@@ -88,8 +88,8 @@ pub(super) fn recording_row() -> Row {
     let written = tempfile::tempfile_in(&folder);
     let reason = written.err().map(|error| Reason {
         why: format!("cannot create a file in {}: {error}", folder.display()),
-        fix: Some(match Place::here() {
-            Place::Host | Place::Unit => "use --record with a writable folder".to_owned(),
+        fix: Some(match RunEnvironment::current() {
+            RunEnvironment::Host | RunEnvironment::Unit => "use --record with a writable folder".to_owned(),
             _ => "--record into a volume, or /proc/1/root/tmp/run.tgap in the engine's container".to_owned(),
         }),
     });

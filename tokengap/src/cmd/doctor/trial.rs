@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use probe_user::discover::{Engine, Watcher};
 use probe_user::egress::{CAPTURE, Serves};
-use probe_user::empty_probes::own_uprobe;
+use probe_user::empty_probes::probe_self_with_multi_uprobe;
 use probe_user::{Degraded, Feature, Missing, Options, Permissions, Probe, ProbeError};
 use sources::attach::{Attach, AttachOptions, PythonOptions, Reason, Row};
 
@@ -43,10 +43,10 @@ pub(super) fn try_on_tokengap() -> Vec<Row> {
         Err(error) => return refused_rows(&Reason::new(&error), "an empty probe"),
     };
     let serves = Serves { written: CAPTURE, ..Serves::default() };
-    let served = probe.serve(std::process::id(), serves);
-    let read = probe.read_zmtp(std::process::id(), &BTreeSet::new());
-    let uprobe = own_uprobe();
-    let permissions = Permissions::here();
+    let served = probe.observe_serving(std::process::id(), serves);
+    let read = probe.observe_zmtp_reads(std::process::id(), &BTreeSet::new());
+    let uprobe = probe_self_with_multi_uprobe();
+    let permissions = Permissions::current();
     let row = |feature: Feature| {
         let mut reasons: Vec<Reason> =
             probe.degraded().iter().filter(|d| d.feature == feature).map(Reason::from).collect();
@@ -67,7 +67,7 @@ pub(super) fn try_on_tokengap() -> Vec<Row> {
             }
             Feature::Queues | Feature::PythonStacks => "capabilities only; --try tests a running engine",
         };
-        let capabilities = permissions.lacks(feature);
+        let capabilities = permissions.missing_for(feature);
         // Reading one's own memory always works; that of another user's process needs capabilities.
         if reasons.is_empty() && !capabilities.is_empty() {
             reasons.push(lacking(Missing::Capabilities(capabilities)));

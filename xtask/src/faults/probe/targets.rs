@@ -32,7 +32,7 @@ pub(super) fn dies(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Resu
             drop(victim);
         });
         // Whether killed before, during or after attach, the result is an error or a reported exit.
-        refused += u32::from(probe.add(&[Target { pid, capture: CAPTURE }]).is_err());
+        refused += u32::from(probe.add_targets(&[Target { pid, capture: CAPTURE }]).is_err());
         killer.join().expect("the killer thread does not panic");
         counts.read_for(&mut probe, Duration::from_millis(150))?;
         objects.add_held_by(own)?;

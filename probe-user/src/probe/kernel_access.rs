@@ -10,13 +10,13 @@ use crate::attach::AttachError;
 use crate::helper::{self, Helper, LoadedRing};
 use crate::kernel_side::KernelSide;
 use crate::options::Options;
-use crate::probe_points::{Known, Sought};
+use crate::probe_points::{ProbePointCache, Sought};
 use crate::programs::{Group, LoadedFacts, LossCounts, PointSet, Refusal, TableChange, ThreadEntry, open_ring};
 
 use super::batches;
 
-pub(super) enum Kernel {
-    Here(Box<KernelSide>, Known),
+pub(super) enum KernelAccess {
+    Here(Box<KernelSide>, ProbePointCache),
     Helper(&'static Helper),
 }
 
@@ -29,24 +29,24 @@ pub(super) struct UprobeTarget {
 }
 
 /// A loaded kernel side.
-pub(super) struct LoadedKernel {
-    pub(super) kernel: Kernel,
+pub(super) struct LoadedKernelSide {
+    pub(super) kernel: KernelAccess,
     pub(super) records: RingBuf<MapData>,
     pub(super) facts: LoadedFacts,
 }
 
-impl Kernel {
+impl KernelAccess {
     /// Uses the helper of this process, or loads the programs here. A helper has its own `options`.
-    pub(super) fn load(options: Options) -> Result<LoadedKernel, Refusal> {
+    pub(super) fn load(options: Options) -> Result<LoadedKernelSide, Refusal> {
         if let Some(helper) = helper::connected() {
             let LoadedRing { records, facts } = helper.take_ring()?;
-            return Ok(LoadedKernel { kernel: Self::Helper(helper), records, facts });
+            return Ok(LoadedKernelSide { kernel: Self::Helper(helper), records, facts });
         }
         let kernel = KernelSide::load(options)?;
-        let ring = kernel.ring_descriptor()?.try_clone_to_owned().map_err(|error| Refusal::of(&error))?;
+        let ring = kernel.ring_descriptor()?.try_clone_to_owned().map_err(|error| Refusal::from_error(&error))?;
         let records = open_ring(ring)?;
-        let facts = kernel.facts();
-        Ok(LoadedKernel { kernel: Self::Here(Box::new(kernel), Known::default()), records, facts })
+        let facts = kernel.loaded_facts();
+        Ok(LoadedKernelSide { kernel: Self::Here(Box::new(kernel), ProbePointCache::default()), records, facts })
     }
 
     pub(super) fn change_table(&mut self, change: TableChange) -> Result<(), Refusal> {
@@ -86,9 +86,9 @@ impl Kernel {
         library: &RegularFile,
     ) -> Result<(), AttachError> {
         match self {
-            Self::Here(kernel, known) => {
-                let found = known.find(sought, library)?;
-                for batch in batches::of_set(set, &found, target.index)? {
+            Self::Here(kernel, cache) => {
+                let found = cache.find_in_library(sought, library)?;
+                for batch in batches::batches_of_set(set, &found, target.index)? {
                     kernel.attach_uprobes(target.index, target.pid, &batch, library.as_fd())?;
                 }
                 Ok(())
@@ -98,10 +98,10 @@ impl Kernel {
     }
 
     /// Detaches a target's uprobes without waiting for it.
-    pub(super) fn detach(&mut self, target: u32) {
+    pub(super) fn detach_target(&mut self, target: u32) {
         match self {
-            Self::Here(kernel, _) => kernel.detach(target),
-            Self::Helper(helper) => helper.detach(target),
+            Self::Here(kernel, _) => kernel.detach_target(target),
+            Self::Helper(helper) => helper.detach_target(target),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::capability::Capability;
 
 /// Environment that this process runs in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum RunEnvironment {
     /// A shell on a host.
     Host,
     /// A systemd service.
@@ -20,45 +20,49 @@ pub enum Place {
     Kubernetes,
 }
 
-impl Place {
+impl RunEnvironment {
     /// Environment of the calling process, determined once.
-    pub fn here() -> Self {
-        static HERE: OnceLock<Place> = OnceLock::new();
-        *HERE.get_or_init(|| {
-            let read = |name: &str| foreign::kernel::read_text(format!("/proc/self/{name}")).unwrap_or_default();
-            Self::of(
+    pub fn current() -> Self {
+        static CURRENT: OnceLock<RunEnvironment> = OnceLock::new();
+        *CURRENT.get_or_init(|| {
+            Self::from_evidence(
                 |name| std::env::var_os(name).is_some(),
                 |path| Path::new(path).exists(),
-                &read("cgroup"),
-                &read("mountinfo"),
+                &foreign::kernel::read_text("/proc/self/cgroup").unwrap_or_default(),
+                &foreign::kernel::read_text("/proc/self/mountinfo").unwrap_or_default(),
             )
         })
     }
 
-    fn of(variable: impl Fn(&str) -> bool, exists: impl Fn(&str) -> bool, cgroup: &str, mounts: &str) -> Self {
-        let pod = || {
-            variable("KUBERNETES_SERVICE_HOST")
-                || exists("/var/run/secrets/kubernetes.io/serviceaccount")
-                || cgroup.contains("/kubepods")
-        };
-        let unit = || variable("INVOCATION_ID") && cgroup.lines().any(|line| line.ends_with(".service"));
-        // An image unpacked as a machine's root still has this file. Docker's mounts and cgroup exist only in a running container.
-        let docker = || exists("/.dockerenv") && (cgroup.contains("docker") || mounts.contains("/docker/"));
-        if pod() {
-            Self::Kubernetes
-        } else if docker() {
-            Self::Docker
-        } else if exists("/run/.containerenv") {
-            Self::Podman
-        } else if unit() {
-            Self::Unit
-        } else {
-            Self::Host
+    fn from_evidence(
+        has_variable: impl Fn(&str) -> bool,
+        file_exists: impl Fn(&str) -> bool,
+        cgroup: &str,
+        mounts: &str,
+    ) -> Self {
+        // Before the container runtimes, whose marks a pod's containers have too.
+        if has_variable("KUBERNETES_SERVICE_HOST")
+            || file_exists("/var/run/secrets/kubernetes.io/serviceaccount")
+            || cgroup.contains("/kubepods")
+        {
+            return Self::Kubernetes;
         }
+        // An image unpacked as a machine's root still has this file. Docker's mounts and cgroup exist only in a running container.
+        if file_exists("/.dockerenv") && (cgroup.contains("docker") || mounts.contains("/docker/")) {
+            return Self::Docker;
+        }
+        if file_exists("/run/.containerenv") {
+            return Self::Podman;
+        }
+        // A shell that a service started inherits the variable, but not the cgroup.
+        if has_variable("INVOCATION_ID") && cgroup.lines().any(|line| line.ends_with(".service")) {
+            return Self::Unit;
+        }
+        Self::Host
     }
 
     /// Identifier for JSON.
-    pub const fn word(self) -> &'static str {
+    pub const fn identifier(self) -> &'static str {
         match self {
             Self::Host => "host",
             Self::Unit => "systemd",
@@ -69,7 +73,7 @@ impl Place {
     }
 
     /// Phrase for a sentence.
-    pub const fn words(self) -> &'static str {
+    pub const fn phrase(self) -> &'static str {
         match self {
             Self::Host => "on a host",
             Self::Unit => "in a systemd service",
@@ -80,37 +84,39 @@ impl Place {
     }
 
     /// How to grant these capabilities, to a process that runs as root: in a container, other users do not receive them.
-    pub fn grant(self, capabilities: &[Capability]) -> String {
-        let list = |prefix: &str, between: &str| {
-            let names: Vec<String> = capabilities.iter().map(|c| format!("{prefix}{}", c.name())).collect();
-            names.join(between)
-        };
+    pub fn grant_remedy(self, capabilities: &[Capability]) -> String {
         match self {
             Self::Host => {
                 let program = own_program();
-                format!("sudo {program}, or: setcap {}+ep {program}", list("CAP_", ",").to_ascii_lowercase())
+                format!(
+                    "sudo {program}, or: setcap {}+ep {program}",
+                    join_names(capabilities, "CAP_", ",").to_ascii_lowercase()
+                )
             }
-            Self::Unit => format!("in [Service]: AmbientCapabilities={}", list("CAP_", " ")),
-            Self::Docker | Self::Podman => format!("{} run --user 0{}", self.word(), list(" --cap-add ", "")),
+            Self::Unit => format!("in [Service]: AmbientCapabilities={}", join_names(capabilities, "CAP_", " ")),
+            Self::Docker | Self::Podman => {
+                format!("{} run --user 0{}", self.identifier(), join_names(capabilities, " --cap-add ", ""))
+            }
             Self::Kubernetes => format!(
                 "securityContext: {{ runAsUser: 0, capabilities: {{ add: [{}] }} }}; or kubectl debug POD -it \
                  --profile=sysadmin --target=CONTAINER --image=IMAGE",
-                list("", ", ")
+                join_names(capabilities, "", ", ")
             ),
         }
     }
 
     /// How to permit these system calls.
-    pub(crate) fn unfiltered(self, calls: &[&str]) -> String {
+    pub(crate) fn seccomp_remedy(self, calls: &[&str]) -> String {
         match self {
             Self::Host => "start it outside the sandbox that set the filter".to_owned(),
             Self::Unit => format!("in [Service]: SystemCallFilter={}", calls.join(" ")),
-            Self::Docker | Self::Podman => format!("{} run --security-opt seccomp=unconfined", self.word()),
+            Self::Docker | Self::Podman => format!("{} run --security-opt seccomp=unconfined", self.identifier()),
             Self::Kubernetes => "securityContext: { seccompProfile: { type: Unconfined } }".to_owned(),
         }
     }
 
-    pub(crate) const fn host_users(self) -> &'static str {
+    /// How to run in the initial user namespace.
+    pub(crate) const fn user_namespace_remedy(self) -> &'static str {
         match self {
             Self::Host => "run it outside the user namespace, as root of the host",
             Self::Unit => "in [Service]: PrivateUsers=no",
@@ -121,7 +127,7 @@ impl Place {
     }
 
     /// How to make the engine's processes visible.
-    pub const fn same_processes(self) -> &'static str {
+    pub const fn pid_namespace_remedy(self) -> &'static str {
         match self {
             Self::Host => "start the engine, or run it in the engine's PID namespace: nsenter --pid --target PID",
             Self::Unit => "start the engine; in [Service]: ProtectProc=default",
@@ -146,6 +152,11 @@ fn own_program() -> String {
     if is_plain { path } else { format!("'{}'", path.replace('\'', r"'\''")) }
 }
 
+fn join_names(capabilities: &[Capability], prefix: &str, separator: &str) -> String {
+    let names: Vec<String> = capabilities.iter().map(|capability| format!("{prefix}{}", capability.name())).collect();
+    names.join(separator)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,19 +165,19 @@ mod tests {
     fn kubernetes_takes_precedence_over_its_container_runtime() {
         let at = |variable: &'static str, file: &'static str, cgroup: &str| {
             let mounts = "22 21 254:0 / / rw - ext4 /dev/vda rw\n";
-            Place::of(|name| name == variable, |path| path == file, cgroup, mounts)
+            RunEnvironment::from_evidence(|name| name == variable, |path| path == file, cgroup, mounts)
         };
-        assert_eq!(at("", "", "0::/user.slice/session-1.scope\n"), Place::Host);
-        assert_eq!(at("INVOCATION_ID", "", "0::/system.slice/tokengap.service\n"), Place::Unit);
-        assert_eq!(at("INVOCATION_ID", "", "0::/user.slice/session-1.scope\n"), Place::Host);
-        assert_eq!(at("", "/.dockerenv", "0::/system.slice/docker-1f.scope\n"), Place::Docker);
-        assert_eq!(at("", "/.dockerenv", "0::/\n"), Place::Host, "an image unpacked as a machine");
+        assert_eq!(at("", "", "0::/user.slice/session-1.scope\n"), RunEnvironment::Host);
+        assert_eq!(at("INVOCATION_ID", "", "0::/system.slice/tokengap.service\n"), RunEnvironment::Unit);
+        assert_eq!(at("INVOCATION_ID", "", "0::/user.slice/session-1.scope\n"), RunEnvironment::Host);
+        assert_eq!(at("", "/.dockerenv", "0::/system.slice/docker-1f.scope\n"), RunEnvironment::Docker);
+        assert_eq!(at("", "/.dockerenv", "0::/\n"), RunEnvironment::Host, "an image unpacked as a machine");
         let mounts = "91 80 8:1 /var/lib/docker/containers/1f/hosts /etc/hosts rw - ext4 /dev/sda1 rw\n";
-        let mounted = Place::of(|_| false, |path| path == "/.dockerenv", "0::/\n", mounts);
-        assert_eq!(mounted, Place::Docker);
-        assert_eq!(at("", "/run/.containerenv", "0::/\n"), Place::Podman);
-        assert_eq!(at("KUBERNETES_SERVICE_HOST", "/.dockerenv", "0::/\n"), Place::Kubernetes);
-        assert_eq!(at("", "", "0::/kubepods/besteffort/pod1/c1\n"), Place::Kubernetes);
+        let mounted = RunEnvironment::from_evidence(|_| false, |path| path == "/.dockerenv", "0::/\n", mounts);
+        assert_eq!(mounted, RunEnvironment::Docker);
+        assert_eq!(at("", "/run/.containerenv", "0::/\n"), RunEnvironment::Podman);
+        assert_eq!(at("KUBERNETES_SERVICE_HOST", "/.dockerenv", "0::/\n"), RunEnvironment::Kubernetes);
+        assert_eq!(at("", "", "0::/kubepods/besteffort/pod1/c1\n"), RunEnvironment::Kubernetes);
     }
 
     #[test]
@@ -174,12 +185,18 @@ mod tests {
         let needs = [Capability::Bpf, Capability::SysPtrace];
         let program = std::env::current_exe().unwrap().display().to_string();
         let on_host = format!("sudo {program}, or: setcap cap_bpf,cap_sys_ptrace+ep {program}");
-        assert_eq!(Place::Host.grant(&needs), on_host);
-        assert_eq!(Place::Unit.grant(&needs), "in [Service]: AmbientCapabilities=CAP_BPF CAP_SYS_PTRACE");
-        assert_eq!(Place::Docker.grant(&needs), "docker run --user 0 --cap-add BPF --cap-add SYS_PTRACE");
+        assert_eq!(RunEnvironment::Host.grant_remedy(&needs), on_host);
+        assert_eq!(
+            RunEnvironment::Unit.grant_remedy(&needs),
+            "in [Service]: AmbientCapabilities=CAP_BPF CAP_SYS_PTRACE"
+        );
+        assert_eq!(
+            RunEnvironment::Docker.grant_remedy(&needs),
+            "docker run --user 0 --cap-add BPF --cap-add SYS_PTRACE"
+        );
         assert!(
-            Place::Kubernetes
-                .grant(&needs)
+            RunEnvironment::Kubernetes
+                .grant_remedy(&needs)
                 .starts_with("securityContext: { runAsUser: 0, capabilities: { add: [BPF, SYS_PTRACE] } }; or kubectl")
         );
     }

@@ -1,0 +1,106 @@
+//! System call numbers and offsets in kernel structs, for the kernel side.
+
+use probe_ebpf::egress::Places;
+
+use crate::btf::Btf;
+
+/// A field that this kernel's BTF lacks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel's type information lacks {0}")]
+pub struct MissingField(String);
+
+/// `write`, `writev`, `sendto`, `sendmsg`; `arch/x86/entry/syscalls/syscall_64.tbl`.
+#[cfg(target_arch = "x86_64")]
+const CALLS: [u32; 4] = [1, 20, 44, 46];
+/// As above; `include/uapi/asm-generic/unistd.h`.
+#[cfg(target_arch = "aarch64")]
+const CALLS: [u32; 4] = [64, 66, 206, 211];
+
+/// System call numbers of `read`, `readv`, `recvfrom`, `recvmsg`.
+#[cfg(target_arch = "x86_64")]
+const READS: [u32; 4] = [0, 19, 45, 47];
+/// As above.
+#[cfg(target_arch = "aarch64")]
+const READS: [u32; 4] = [63, 65, 207, 212];
+
+/// A register in `struct pt_regs`.
+#[derive(Clone, Copy)]
+struct SavedRegister {
+    member: &'static str,
+    /// Offset of the register in this member.
+    extra_bytes: u32,
+}
+
+/// System call number and first arguments at the return of a call.
+#[cfg(target_arch = "x86_64")]
+const REGISTERS: [SavedRegister; 4] = [
+    SavedRegister::new("orig_ax", 0),
+    SavedRegister::new("di", 0),
+    SavedRegister::new("si", 0),
+    SavedRegister::new("dx", 0),
+];
+/// The result overwrites the first argument in `regs[0]`; `orig_x0` preserves it.
+#[cfg(target_arch = "aarch64")]
+const REGISTERS: [SavedRegister; 4] = [
+    SavedRegister::new("syscallno", 0),
+    SavedRegister::new("orig_x0", 0),
+    SavedRegister::new("regs", 8),
+    SavedRegister::new("regs", 16),
+];
+
+impl SavedRegister {
+    const fn new(member: &'static str, extra_bytes: u32) -> Self {
+        Self { member, extra_bytes }
+    }
+
+    fn offset(self, btf: &Btf) -> Result<u32, MissingField> {
+        Ok(field_offset(btf, "pt_regs", self.member)? + self.extra_bytes)
+    }
+}
+
+fn field_offset(btf: &Btf, struct_name: &str, path: &str) -> Result<u32, MissingField> {
+    btf.field_offset(struct_name, path).ok_or_else(|| MissingField(format!("{struct_name}.{path}")))
+}
+
+/// Reads all required offsets from the running kernel's types.
+pub(crate) fn find_egress_offsets(btf: &Btf) -> Result<Places, MissingField> {
+    let offset = |name: &str, path: &str| field_offset(btf, name, path);
+    let [number, first, second, third] = REGISTERS;
+    Ok(Places {
+        calls: CALLS,
+        reads: READS,
+        number: number.offset(btf)?,
+        arguments: [first.offset(btf)?, second.offset(btf)?, third.offset(btf)?],
+        files: offset("task_struct", "files")?,
+        table: offset("files_struct", "fdt")?,
+        room: offset("fdtable", "max_fds")?,
+        descriptors: offset("fdtable", "fd")?,
+        inode: offset("file", "f_inode")?,
+        mode: offset("inode", "i_mode")?,
+        inode_number: offset("inode", "i_ino")?,
+        private: offset("file", "private_data")?,
+        sock: offset("socket", "sk")?,
+        file: offset("socket", "file")?,
+        socket: offset("sock", "sk_socket")?,
+        family: offset("sock", "__sk_common.skc_family")?,
+        protocol: offset("sock", "sk_protocol")?,
+        local: offset("sock", "__sk_common.skc_num")?,
+        remote: offset("sock", "__sk_common.skc_dport")?,
+        written: offset("tcp_sock", "write_seq")?,
+        acknowledged: offset("tcp_sock", "snd_una")?,
+        consumed: offset("tcp_sock", "copied_seq")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_running_kernel_has_all_probed_functions() {
+        match Btf::read_running_kernel() {
+            Ok(btf) => assert!(find_egress_offsets(&btf).is_ok(), "{:?}", find_egress_offsets(&btf)),
+            Err(error) => eprintln!("SKIPPED: {error}"),
+        }
+    }
+}

@@ -1,0 +1,375 @@
+//! Symbolic execution of a few instructions that tracks where a function keeps its arguments. Covers the part of x86-64 that compilers use
+//! at the beginning and end of small functions; anything else yields an unknown value.
+//!
+//! A probed instruction that the kernel can emulate (`nop`, `push`, `call`, `jmp`, `jcc`: arch/x86/kernel/uprobes.c) costs one trap. Any
+//! other costs a second trap for the single step, which can be ten times as expensive under a hypervisor.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use iced_x86::Register as Reg;
+use iced_x86::{
+    Code, ConditionCode, Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind,
+};
+use probe_ebpf::{Kept, Register};
+
+/// Maximum number of instructions examined in one function.
+const MAX_INSTRUCTIONS: usize = 400;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TrackedValue {
+    Unknown,
+    Socket,
+    Message,
+    /// An `int` argument of the analysed call. It decides branches.
+    Number(i32),
+    /// An address in the function's frame, as byte offset from the return address.
+    Frame(i64),
+}
+
+impl TrackedValue {
+    const fn size(self) -> i64 {
+        if matches!(self, Self::Number(_)) { 4 } else { 8 }
+    }
+}
+
+/// Known values before an instruction.
+#[derive(Clone, Debug)]
+pub(super) struct MachineState {
+    registers: [TrackedValue; 16],
+    /// Values in the frame by their offset.
+    slots: BTreeMap<i64, TrackedValue>,
+    /// The comparison that set the flags.
+    compared: Option<Comparison>,
+}
+
+/// Two numbers whose comparison sets the flags.
+#[derive(Clone, Copy, Debug)]
+struct Comparison {
+    left: i32,
+    right: i32,
+}
+
+/// Code of a function, as stored in the library's file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MachineCode<'a> {
+    /// May extend beyond the function.
+    pub(super) bytes: &'a [u8],
+    /// Virtual address of the first byte.
+    pub(super) address: u64,
+}
+
+impl MachineCode<'_> {
+    /// Decodes the instruction at `ip`; `None` outside of the bytes or if it is invalid.
+    pub(super) fn decode_at(&self, ip: u64) -> Option<Instruction> {
+        let offset = usize::try_from(ip.checked_sub(self.address)?).ok()?;
+        let bytes = self.bytes.get(offset..).filter(|bytes| !bytes.is_empty())?;
+        let instruction = Decoder::with_ip(64, bytes, ip, DecoderOptions::NONE).decode();
+        (!instruction.is_invalid()).then_some(instruction)
+    }
+
+    /// Addresses of all instructions that can be reached from `state` at `start`; `None` if there are too many.
+    pub(super) fn reachable_addresses(&self, start: u64, state: MachineState) -> Option<BTreeSet<u64>> {
+        let mut reached = BTreeSet::new();
+        self.find_on_paths(start, state, |instruction, _| {
+            reached.insert(instruction.ip());
+            None::<()>
+        });
+        (reached.len() < MAX_INSTRUCTIONS).then_some(reached)
+    }
+
+    /// Visits all instructions on every path that `state` permits, each once, until `visit` returns a result.
+    pub(super) fn find_on_paths<T>(
+        &self,
+        start: u64,
+        state: MachineState,
+        mut visit: impl FnMut(&Instruction, &MachineState) -> Option<T>,
+    ) -> Option<T> {
+        let mut pending = vec![(start, state)];
+        let mut visited = BTreeSet::new();
+        while let Some((ip, mut state)) = pending.pop() {
+            // Where two paths meet, the instruction is visited with the state of the first.
+            if visited.len() == MAX_INSTRUCTIONS || !visited.insert(ip) {
+                continue;
+            }
+            let Some(instruction) = self.decode_at(ip) else { continue };
+            if let Some(found) = visit(&instruction, &state) {
+                return Some(found);
+            }
+            state.execute(&instruction);
+            let next = instruction.next_ip();
+            match instruction.flow_control() {
+                FlowControl::Next | FlowControl::Call | FlowControl::IndirectCall => pending.push((next, state)),
+                FlowControl::UnconditionalBranch => pending.push((instruction.near_branch_target(), state)),
+                FlowControl::ConditionalBranch => {
+                    let is_taken = state.takes_branch(&instruction);
+                    if is_taken != Some(false) {
+                        pending.push((instruction.near_branch_target(), state.clone()));
+                    }
+                    if is_taken != Some(true) {
+                        pending.push((next, state));
+                    }
+                }
+                _ => {}
+            }
+        }
+        None
+    }
+}
+
+/// Whether the kernel emulates the instruction instead of single-stepping it.
+pub(super) fn is_emulated(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.code(),
+        Code::Nopd | Code::Push_r64 | Code::Call_rel32_64 | Code::Jmp_rel8_64 | Code::Jmp_rel32_64
+    ) || instruction.is_jcc_short_or_near()
+}
+
+/// Whether the instruction writes `register` or a part of it.
+pub(super) fn writes_register(instruction: &Instruction, register: Reg) -> bool {
+    let mut factory = InstructionInfoFactory::new();
+    let used = factory.info(instruction).used_registers().iter();
+    used.filter(|used| is_write(used.access())).any(|used| used.register().full_register() == register)
+}
+
+/// Whether it is an `and` that changes a 32-bit register.
+fn is_and_with_register(instruction: &Instruction) -> bool {
+    matches!(instruction.code(), Code::And_rm32_imm8 | Code::And_rm32_imm32 | Code::And_EAX_imm32)
+        && instruction.op0_kind() == OpKind::Register
+}
+
+fn is_write(access: OpAccess) -> bool {
+    use OpAccess::{CondWrite, ReadCondWrite, ReadWrite, Write};
+    matches!(access, Write | CondWrite | ReadWrite | ReadCondWrite)
+}
+
+impl MachineState {
+    /// MachineState at a function's entry, with `arguments` in their registers.
+    pub(super) fn at_entry(arguments: &[TrackedValue]) -> Self {
+        let mut state = Self { registers: [TrackedValue::Unknown; 16], slots: BTreeMap::new(), compared: None };
+        let passed = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
+        for (register, value) in passed.into_iter().zip(arguments) {
+            state.set_register(register, *value);
+        }
+        state.set_register(Reg::RSP, TrackedValue::Frame(0));
+        state
+    }
+
+    pub(super) fn register(&self, register: Reg) -> TrackedValue {
+        self.registers[register.full_register().number()]
+    }
+
+    /// A location of `value` that a callee preserves: a register, or a word of the frame relative to one.
+    pub(super) fn preserved_location(&self, value: TrackedValue) -> Option<Kept> {
+        const REGISTERS: [(Reg, Register); 7] = [
+            (Reg::RBX, Register::Rbx),
+            (Reg::RBP, Register::Rbp),
+            (Reg::R12, Register::R12),
+            (Reg::R13, Register::R13),
+            (Reg::R14, Register::R14),
+            (Reg::R15, Register::R15),
+            (Reg::RSP, Register::Rsp),
+        ];
+        let stored = REGISTERS.iter().find(|(register, _)| self.register(*register) == value);
+        if let Some((_, register)) = stored {
+            return Some(Kept::In(*register));
+        }
+        for (base, name) in [(Reg::RBP, Register::Rbp), (Reg::RSP, Register::Rsp)] {
+            let TrackedValue::Frame(base_offset) = self.register(base) else { continue };
+            for (slot_offset, _) in self.slots.iter().filter(|(_, stored)| **stored == value) {
+                // The kernel side has 8 bits for the distance.
+                if let Ok(distance) = i8::try_from(slot_offset - base_offset) {
+                    return Some(Kept::At(name, distance));
+                }
+            }
+        }
+        None
+    }
+
+    fn set_register(&mut self, register: Reg, value: TrackedValue) {
+        self.registers[register.full_register().number()] = value;
+    }
+
+    /// Frame offset of a memory operand.
+    fn memory_frame_offset(&self, instruction: &Instruction) -> Option<i64> {
+        let has_only_base = instruction.memory_index() == Reg::None && instruction.segment_prefix() == Reg::None;
+        match self.base_register(instruction.memory_base()) {
+            TrackedValue::Frame(base) if has_only_base => {
+                Some(base.wrapping_add(instruction.memory_displacement64() as i64))
+            }
+            _ => None,
+        }
+    }
+
+    fn base_register(&self, base: Reg) -> TrackedValue {
+        if base.is_gpr64() { self.register(base) } else { TrackedValue::Unknown }
+    }
+
+    /// Forgets the values that overlap `size` bytes of the frame.
+    fn forget_slots(&mut self, offset: i64, size: i64) {
+        self.slots.retain(|slot, stored| *slot + stored.size() <= offset || *slot >= offset + size);
+    }
+
+    fn push_value(&mut self, value: TrackedValue) {
+        if let TrackedValue::Frame(top) = self.register(Reg::RSP) {
+            let top = top.wrapping_sub(8);
+            self.set_register(Reg::RSP, TrackedValue::Frame(top));
+            self.forget_slots(top, 8);
+            self.slots.insert(top, value);
+        }
+    }
+
+    fn pop_value(&mut self) -> TrackedValue {
+        let TrackedValue::Frame(top) = self.register(Reg::RSP) else {
+            return TrackedValue::Unknown;
+        };
+        self.set_register(Reg::RSP, TrackedValue::Frame(top.wrapping_add(8)));
+        self.slots.remove(&top).unwrap_or(TrackedValue::Unknown)
+    }
+
+    /// MachineState after a call returns.
+    pub(super) fn after_call(mut self) -> Self {
+        self.forget_changed_by_callee();
+        self
+    }
+
+    /// Whether a conditional branch is taken, if known numbers decide it.
+    fn takes_branch(&self, branch: &Instruction) -> Option<bool> {
+        let Comparison { left, right } = self.compared?;
+        let below = (left as u32) < right as u32;
+        let order = left.cmp(&right);
+        Some(match branch.condition_code() {
+            ConditionCode::e => order.is_eq(),
+            ConditionCode::ne => order.is_ne(),
+            ConditionCode::l => order.is_lt(),
+            ConditionCode::le => order.is_le(),
+            ConditionCode::g => order.is_gt(),
+            ConditionCode::ge => order.is_ge(),
+            ConditionCode::b => below,
+            ConditionCode::ae => !below,
+            ConditionCode::be => below || order.is_eq(),
+            ConditionCode::a => !below && order.is_ne(),
+            _ => return None,
+        })
+    }
+
+    /// TrackedValue of a 32-bit operand.
+    fn operand_number(&self, instruction: &Instruction, operand: u32) -> Option<i32> {
+        let value = match instruction.op_kind(operand) {
+            OpKind::Register => self.register(instruction.op_register(operand)),
+            OpKind::Memory => *self.slots.get(&self.memory_frame_offset(instruction)?)?,
+            OpKind::Immediate8 | OpKind::Immediate8to32 | OpKind::Immediate32 => {
+                return Some(instruction.immediate(operand) as i32);
+            }
+            _ => return None,
+        };
+        match value {
+            TrackedValue::Number(number) => Some(number),
+            _ => None,
+        }
+    }
+
+    /// The comparison that a 32-bit instruction makes of known numbers.
+    fn comparison(&self, instruction: &Instruction) -> Option<Comparison> {
+        let tests_common_bits = match instruction.code() {
+            Code::Cmp_rm32_imm8 | Code::Cmp_rm32_imm32 | Code::Cmp_EAX_imm32 => false,
+            Code::Test_rm32_r32 | Code::Test_rm32_imm32 | Code::Test_EAX_imm32 => true,
+            _ if is_and_with_register(instruction) => true,
+            _ => return None,
+        };
+        let left = self.operand_number(instruction, 0)?;
+        let right = self.operand_number(instruction, 1)?;
+        Some(if tests_common_bits { Comparison { left: left & right, right: 0 } } else { Comparison { left, right } })
+    }
+
+    /// Forgets registers and flags that a callee may change in the System V ABI.
+    fn forget_changed_by_callee(&mut self) {
+        self.compared = None;
+        for register in [Reg::RAX, Reg::RCX, Reg::RDX, Reg::RSI, Reg::RDI] {
+            self.set_register(register, TrackedValue::Unknown);
+        }
+        // R8 to R11.
+        self.registers[8..12].fill(TrackedValue::Unknown);
+    }
+
+    /// Applies the effect of an instruction.
+    pub(super) fn execute(&mut self, instruction: &Instruction) {
+        if instruction.rflags_modified() != 0 {
+            self.compared = None;
+        }
+        if let Some(comparison) = self.comparison(instruction) {
+            self.compared = Some(comparison);
+            if is_and_with_register(instruction) {
+                self.set_register(instruction.op0_register(), TrackedValue::Number(comparison.left));
+            }
+            return;
+        }
+        match instruction.code() {
+            Code::Push_r64 => return self.push_value(self.register(instruction.op0_register())),
+            Code::Pop_r64 => {
+                let value = self.pop_value();
+                return self.set_register(instruction.op0_register(), value);
+            }
+            Code::Leaveq => {
+                self.set_register(Reg::RSP, self.register(Reg::RBP));
+                let value = self.pop_value();
+                return self.set_register(Reg::RBP, value);
+            }
+            Code::Mov_r64_rm64 | Code::Mov_rm64_r64 | Code::Lea_r64_m => return self.execute_move(instruction),
+            Code::Mov_r32_rm32 | Code::Mov_rm32_r32 => {
+                let moved = self.operand_number(instruction, 1).map_or(TrackedValue::Unknown, TrackedValue::Number);
+                return self.store_first_operand(instruction, moved, 4);
+            }
+            Code::Sub_rm64_imm8 | Code::Sub_rm64_imm32 | Code::Add_rm64_imm8 | Code::Add_rm64_imm32
+                if instruction.op0_register() == Reg::RSP =>
+            {
+                let by = instruction.immediate(1) as i64;
+                let by = if instruction.mnemonic() == Mnemonic::Sub { by.wrapping_neg() } else { by };
+                if let TrackedValue::Frame(top) = self.register(Reg::RSP) {
+                    self.set_register(Reg::RSP, TrackedValue::Frame(top.wrapping_add(by)));
+                }
+                return;
+            }
+            _ => {}
+        }
+        if matches!(instruction.flow_control(), FlowControl::Call | FlowControl::IndirectCall) {
+            return self.forget_changed_by_callee();
+        }
+        // Any other instruction: what it writes is unknown.
+        let mut factory = InstructionInfoFactory::new();
+        let info = factory.info(instruction);
+        for used in info.used_registers().iter().filter(|used| is_write(used.access())) {
+            if used.register().is_gpr() {
+                self.set_register(used.register(), TrackedValue::Unknown);
+            }
+        }
+        if info.used_memory().iter().any(|used| is_write(used.access()))
+            && let Some(offset) = self.memory_frame_offset(instruction)
+        {
+            self.forget_slots(offset, instruction.memory_size().size() as i64);
+        }
+    }
+
+    /// Applies a move of 64 bits, or the calculation of an address.
+    fn execute_move(&mut self, instruction: &Instruction) {
+        let moved = match (instruction.op1_kind(), self.memory_frame_offset(instruction)) {
+            (OpKind::Register, _) => self.register(instruction.op1_register()),
+            (_, Some(offset)) if instruction.mnemonic() == Mnemonic::Lea => TrackedValue::Frame(offset),
+            (_, Some(offset)) => self.slots.get(&offset).copied().unwrap_or(TrackedValue::Unknown),
+            _ => TrackedValue::Unknown,
+        };
+        self.store_first_operand(instruction, moved, 8);
+    }
+
+    /// Sets the instruction's first operand, of `size` bytes, to `value`.
+    fn store_first_operand(&mut self, instruction: &Instruction, value: TrackedValue, size: i64) {
+        match (instruction.op0_kind(), self.memory_frame_offset(instruction)) {
+            (OpKind::Register, _) => self.set_register(instruction.op0_register(), value),
+            (_, Some(offset)) => {
+                self.forget_slots(offset, size);
+                self.slots.insert(offset, value);
+            }
+            _ => {}
+        }
+    }
+}
