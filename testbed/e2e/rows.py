@@ -156,9 +156,9 @@ def rows(options) -> list[Row]:
     return table
 
 
-def scenarios(table: dict[str, dict], engine: Engine, every: bool, quick: bool) -> list[tuple[str, dict]]:
-    """The scenarios of a table that run on this release and codec."""
-    count = 1 if quick else None if every or (engine.release in MAIN and not engine.msgpack) else EACH
+def scenarios(table: dict[str, dict], engine: Engine, every: bool, quick: bool, main=MAIN) -> list[tuple[str, dict]]:
+    """The scenarios of a table that run on this release and codec: all on the releases `main`."""
+    count = 1 if quick else None if every or (engine.release in main and not engine.msgpack) else EACH
     return list(table.items())[:count]
 
 
@@ -166,7 +166,8 @@ def tap_rows(engines: list[Engine], every: bool, quick: bool) -> list[Row]:
     rows = [
         Row("tap", engine, name, play(tapped, Setting(**change), relayed))
         for engine in engines
-        for name, change in scenarios(TAP, engine, every, quick)
+        # A relay forwards the same bytes whatever the release's waiters do.
+        for name, change in scenarios(TAP, engine, every, quick, main=MAIN[-1:])
     ]
     for name, play_, alone in (("stranger", accidents.strangers, False), ("killed", accidents.relay_killed, True)):
         for transport in () if quick else ("ipc", "tcp"):
@@ -233,14 +234,15 @@ def attach_rows(engines: list[Engine], explicit: bool, every: bool, quick: bool)
     if quick:
         return rows
     without = functools.partial(attached_with, "--no-wakeups")
-    for engine in (engine for engine in usual if every or engine.release in MAIN):
+    for engine in (engine for engine in usual if every or (engine.release in MAIN and not engine.msgpack)):
         add(engine, "attach, no wakeups", play(without, Setting(**SLOW), attach.without_wakeups, attach.exact))
     for engine in usual:
         # Test all consumers on one release only: their differences do not depend on the release.
         for name, change in list(SCORED.items())[: None if explicit or engine.release == "0.5.9" else 1]:
             setting = Setting(**change)
             add(engine, name, play(attached, setting, exactly, losses.predictions(setting)), False)
-    for engine in usual:
+    # The probes are in libzmq, which is the same for all releases.
+    for engine in usual if every else usual[-2:]:
         add(engine, "attach, against none", accidents.unchanged, False)
     add(last, "attach, following three lives", accidents.three_lifetimes)
     add(last, "attach, killed", accidents.attach_killed)
@@ -322,7 +324,8 @@ def served_rows(engine: Engine, explicit: bool, every: bool) -> list[Row]:
         if runs("0.5.9"):
             add("openai, join", damaging("join"), losses.texts)
             lost = {("tap", "drop"): range(8, 9), ("attach", "drop"): range(9)}
-            for fault in ("drop", "repeat", "swap", "eat"):
+            # The relay passes responses to the same reader, so one fault shows that it gets them.
+            for fault in ("drop", "repeat", "swap", "eat")[: None if every or way == "attach" else 1]:
                 add(f"openai, {fault}", damaging(fault), losses.damaged(lost.get((way, fault), range(1))))
         if runs("0.5.9", "0.5.23"):
             # The comparison is the same for both ways and all releases, the parser is not.
