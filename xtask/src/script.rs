@@ -75,7 +75,8 @@ pub(crate) fn program_to_test(given: Option<&Path>) -> Result<PathBuf> {
 
 /// Builds the program with the `fault-injection` feature, unoptimised to save time, and moves it away from the regular program's path.
 pub(crate) fn tokengap_with_faults() -> Result<PathBuf> {
-    build_program(&["--package", "tokengap", "--features", "tokengap/fault-injection"])?;
+    // With a test, dependencies have the features of the workspace's tests and are not compiled again.
+    build_program(&["--workspace", "--features", "tokengap/full,tokengap/fault-injection", "--test", "refused"])?;
     let kept = target_folder().join("faults");
     fs::create_dir_all(&kept)?;
     let (program, kept) = (target_folder().join("debug/tokengap"), kept.join("tokengap"));
