@@ -34,6 +34,7 @@ TARGETS = {
     "recording_roundtrip": ("any events: written against read, live report against replayed one", 4 << 10),
     "import": ("any text as logs", 16 << 10),
     "probe_record": ("records of the ring buffer, and their matcher", 4 << 10),
+    "attach": ("records of the ring buffer, from their interpreter to the ledger, whose sums balance", 16 << 10),
     "probe_points": ("any file as a library", 64 << 10),
     "proc": ("the kernel's process tables", 4 << 10),
     "requests": ("requests to the processes with rights, and replies: parsed, encoded and parsed again", 5 << 10),

@@ -35,11 +35,22 @@ def frame(body):
     return (bytes([0, len(body)]) if len(body) < 256 else b"\2" + struct.pack(">Q", len(body))) + body
 
 
+def ring_record(kind, seq, body, target=0):
+    """A record of the probe's ring buffer."""
+    return struct.pack("=8Q3I", 7, 1, seq, len(body), 0, 0, 0, 0, target, 9, len(body)) + bytes([kind, 0, 0, 102]) + body
+
+
 def record(kind, seq, body):
-    """A record of the probe's ring buffer, prefixed with half its length."""
-    head = struct.pack("=8Q3I", 7, 1, seq, len(body), 0, 0, 0, 0, 0, 9, len(body)) + bytes([kind, 0, 0, 102]) + body
+    """A record prefixed with half its length."""
+    head = ring_record(kind, seq, body)
     head += bytes(len(head) % 2)
     return bytes([len(head) // 2 & 0xFF]) + head
+
+
+def passage(seq, body):
+    """Records of a frame that is sent, received and processed, each prefixed with its length."""
+    records = [ring_record(kind, seq, of, target) for kind, target, of in ((1, 1, body), (3, 2, body), (4, 2, b""))]
+    return b"".join(struct.pack("<H", len(record)) + record for record in records)
 
 
 def libraries():
@@ -77,6 +88,7 @@ def seeds():
         # Use a few excerpts of each log.
         "import": [log[at : at + 1500] for log in logs for at in range(0, len(log), 7 * 1500)],
         "probe_record": [record(1, 0, b) + record(3, 0, b) + record(4, 0, b"") + record(2, 1, b"") for b in short],
+        "attach": [passage(0, body) + passage(1, body) for body in messages if len(body) < 8 << 10],
         "probe_points": libraries(),
         "proc": tables(),
         # One of each operation, with and without a path.

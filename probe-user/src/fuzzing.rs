@@ -1,13 +1,30 @@
 //! Entry points for the fuzzers (`fuzz/`) to otherwise private parsers; absent from regular builds.
 
 use adapter::discover::{FlagName, Flags};
+use probe_ebpf::{Record, egress};
+use probe_ebpf::{Record, egress};
 
 use crate::discover::diag;
 use crate::helper::request::{Request, parse_reply};
 use crate::locator::answer::{answer_to_bytes, parse_answer};
+use crate::observation::Observation;
+use crate::observation::Observation;
 use crate::opener_client::request::{OpenRequest, PIECE, ReplyPiece, descriptors_to_bytes, parse_descriptors};
+use crate::probe::read::to_observation;
+use crate::probe::read::to_observation;
 use crate::probe_points::{ProbePoints, Sought};
 use crate::proc::{maps, net, stat, strings};
+
+/// Parses a record of the ring buffer. The number of its target stands for a process id.
+pub fn parse_observation(item: &[u8]) -> Option<Observation<'_>> {
+    if let Some(record) = egress::Record::parse(item) {
+        assert!(record.payload.len() == record.head.captured as usize);
+        return Some(Observation::Egress { pid: record.head.target, record });
+    }
+    let record = Record::parse(item)?;
+    assert!(record.payload.len() <= item.len());
+    Some(to_observation(&record, record.header.target, true))
+}
 
 /// Parses an ELF image as a library to probe.
 pub fn probe_points(image: &[u8]) {

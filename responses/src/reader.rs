@@ -56,6 +56,12 @@ impl ResponseReader {
         Self { frontend: Some(TimedResponse::default()), ..Self::default() }
     }
 
+    /// Starts again, for another connection of the same kind.
+    pub fn restart(&mut self) {
+        let frontend = self.frontend.as_ref().map(|_| FrontendResponse::default());
+        *self = Self { limits: self.limits, protocols: self.protocols, frontend, ..Self::default() };
+    }
+
     /// Also reads these protocols.
     #[must_use]
     pub fn with_protocols(self, protocols: &'static [StreamProtocol]) -> Self {

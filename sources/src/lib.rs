@@ -5,6 +5,8 @@
 //! - [`run`]: an engine started with the relay in front of its sockets
 //! - [`splice`]: a running engine whose sockets are moved behind the relay
 //! - [`demo`]: a simulated engine behind the relay
+//!
+//! [`translate`] turns what they observe into events.
 
 #![cfg(target_os = "linux")]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -22,3 +24,4 @@ pub mod splice;
 pub mod stacks;
 pub mod tap;
 pub mod tokenizer;
+pub mod translate;

@@ -7,20 +7,21 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use trace::event::{AnswerEnd, Capabilities, Engine, Event, Frame, Missed, Undecoded, What};
+use probe_user::discover::Engine;
+use probe_user::egress::ConnectionStep;
+use responses::ResponseReader;
+use trace::event::{AnswerEnd, Capabilities, Event, Missed, What};
 use trace::path::Ends;
-use trace::{FrameId, HopId, MonoNs, fault};
+use trace::{FrameId, HopId, MonoNs};
 
-use adapter::decode::{Decoders, Format};
-use responses::{ResponseReader, Server};
 use zmq_tap::relay::{
     Counters, Direction, Endpoint, Observation, Observations, Observed, Options, Pair, PairSockets, Payload, Relay,
     RelayError, Signal, Stats, Unread,
 };
 
-pub(crate) use source::completed;
-pub use source::{TapSource, lower_priority};
-use tapped::Tapped;
+use crate::translate::{Clients, Form, ObservedBy, ObservedMessage, Translator, read_step};
+pub use source::lower_priority;
+use tapped::{RelayHops, Tapped};
 
 /// A pair of endpoints, with advance knowledge of the hop between them.
 #[derive(Clone, Debug)]
@@ -65,40 +66,11 @@ pub struct Tap {
     closing: Option<JoinHandle<()>>,
     counters: Arc<Counters>,
     observations: Arc<Observations>,
-    formats: &'static [Format],
-    decoders: Decoders,
-    /// Two entries per pair: the forward direction, then the backward one.
-    hops: Vec<Tapped>,
-    /// The engine and the releases that match the layout of the last decoded frame.
-    schema: Option<(&'static str, &'static str)>,
-    forms: Vec<Form>,
+    translator: Translator,
+    hops: RelayHops,
     unread: Vec<String>,
     /// Clients of each pair that speaks HTTP.
     served: Vec<Option<Served>>,
-    /// Whether hops into the tokenizer were announced with observable deliveries.
-    delivers: bool,
-}
-
-/// A combination of class, codec and layout among the messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Form {
-    /// Class without its module.
-    pub class: &'static str,
-    /// Serialisation format: `pickle`, `msgpack`, ...
-    pub codec: &'static str,
-    /// The releases whose layout it fits.
-    pub schema: &'static str,
-    /// Number of frames with this form.
-    pub frames: u64,
-}
-
-/// The list is short enough to search for every frame.
-fn count(forms: &mut Vec<Form>, seen: Form) {
-    let same = |f: &&mut Form| (f.class, f.codec, f.schema) == (seen.class, seen.codec, seen.schema);
-    match forms.iter_mut().find(same) {
-        Some(form) => form.frames += seen.frames,
-        None => forms.push(seen),
-    }
 }
 
 impl Tap {
@@ -112,21 +84,17 @@ impl Tap {
             counters: relay.counters(),
             relay: Some(relay),
             closing: None,
-            formats,
-            decoders: Decoders::new(formats, longest),
-            hops: Vec::new(),
-            schema: None,
-            forms: Vec::new(),
+            translator: Translator::new(formats, longest),
+            hops: RelayHops::new(formats),
             unread: Vec::new(),
             served: Vec::new(),
-            delivers: false,
         };
         for hop in hops {
             tap.push(hop);
         }
         if tap.served.iter().flatten().count() + 1 == tap.served.len() {
             // The only ZMQ hop must end at the process that responds to the clients.
-            tap.hops.iter_mut().step_by(2).for_each(|only| only.only = true);
+            tap.hops.tapped.iter_mut().step_by(2).for_each(|only| only.only = true);
         }
         Ok(tap)
     }
@@ -140,13 +108,13 @@ impl Tap {
     }
 
     fn push(&mut self, hop: TapHop) {
-        let served = hop.pair.listen.speaks_http().then(Served::default);
-        if served.is_some() {
-            self.delivers = true;
-            self.decoders.keep_text();
+        let served = hop.pair.listen.speaks_http().then(Served::new);
+        if let Some(Served { clients, .. }) = &served {
+            self.hops.delivers = true;
+            self.translator.prepare_comparison(clients);
         }
         self.served.push(served);
-        self.hops.extend(Tapped::both(hop));
+        self.hops.tapped.extend(Tapped::both(hop));
     }
 
     /// Listening endpoint of each pair; empty once the tap has been stopped.
@@ -154,71 +122,19 @@ impl Tap {
         self.relay.as_ref().map_or(&[], Relay::listening)
     }
 
-    /// Makes later events carry token ids.
-    pub fn keep_ids(&mut self) {
-        self.decoders.keep_ids();
-    }
-
-    /// Converts at most `limit` observations into events. Returns the number of observations. Never waits.
-    pub fn poll(&mut self, limit: usize, sink: &mut dyn FnMut(&Event<'_>)) -> usize {
-        let mut done = 0;
-        while done < limit
-            && let Some(observation) = self.observations.poll()
-        {
-            self.translate(observation, sink);
-            done += 1;
-        }
-        self.announce_deliveries(sink);
-        done
-    }
-
-    /// Announces hops into the tokenizer again if the observability of deliveries has changed.
-    fn announce_deliveries(&mut self, sink: &mut dyn FnMut(&Event<'_>)) {
-        let seen = self.served.iter().flatten().any(|served| served.server.shows_deliveries());
-        if std::mem::replace(&mut self.delivers, seen) == seen {
-            return;
-        }
-        for (place, tapped) in (0_u16..).zip(&mut self.hops) {
-            if std::mem::take(&mut tapped.announced) {
-                tapped.announce(HopId(place), MonoNs::now(), (seen, self.formats), sink);
-            }
-        }
-    }
-
-    /// Stops the relay: it accepts no more connections, drains and closes. Observations continue until [`Tap::has_ended`].
-    pub fn stop(&mut self) {
-        if let Some(relay) = self.relay.take() {
-            self.closing = Some(std::thread::spawn(move || drop(relay)));
-        }
-    }
-
-    /// Whether the relay has closed and all its observations were delivered.
-    pub fn has_ended(&self) -> bool {
-        self.closing.as_ref().is_some_and(JoinHandle::is_finished) && self.observations.is_empty()
-    }
-
     /// The relay's counters.
     pub fn stats(&self) -> Stats {
         self.counters.read()
     }
 
-    /// Warnings about unreadable traffic, unreachable upstreams and reached limits. Each hop and reason appears once.
-    pub fn degraded(&self) -> Vec<String> {
-        let mut degraded = self.unread.clone();
-        degraded.extend(self.served.iter().flatten().flat_map(|served| served.server.degraded()));
-        degraded.extend(self.hops.iter().filter(|tapped| tapped.refused > 0).map(|tapped| {
-            let (count, Pair { listen, upstream }) = (tapped.refused, &tapped.hop.pair);
-            format!("{count} connections to {listen} were closed because nothing is listening on {upstream}: is the upstream running?")
-        }));
-        let directions = [Direction::Forward, Direction::Backward].into_iter().cycle();
-        degraded.extend(directions.zip(&self.hops).filter_map(|(direction, tapped)| rejection(direction, tapped)));
-        degraded.extend(limit_warnings(&self.stats()));
-        degraded
-    }
-
     /// The forms of messages so far.
     pub fn forms(&self) -> &[Form] {
-        &self.forms
+        self.translator.forms()
+    }
+
+    /// Reports the properties of the engine behind the relay, and completes them by those found in frames.
+    pub fn set_engine(&mut self, engine: Engine) {
+        self.translator.set_engine(engine);
     }
 
     fn translate(&mut self, observation: Observation, sink: &mut dyn FnMut(&Event<'_>)) {
@@ -227,7 +143,7 @@ impl Tap {
         let forward = hop_id(pair, Direction::Forward);
         match what {
             Observed::Refused => {
-                let tapped = &mut self.hops[usize::from(forward.0)];
+                let tapped = &mut self.hops.tapped[usize::from(forward.0)];
                 if tapped.refused == 0 {
                     let upstream = &tapped.hop.pair.upstream;
                     tracing::warn!("a connection was closed because nothing is listening on {upstream}");
@@ -241,16 +157,16 @@ impl Tap {
             }
             Observed::Lost { direction, count, cause } => {
                 let (hop, at) = (hop_id(pair, direction), MonoNs::now());
-                self.announce(hop, at, sink);
+                self.hops.announce(hop, at, sink);
                 sink(&Event { at, what: What::Missed(Missed { hop: Some(hop), count, cause }) });
             }
             Observed::Opened(at) => {
-                if self.hops[usize::from(forward.0)].hop.ends.is_some() {
-                    self.announce(forward, at, sink);
+                if self.hops.tapped[usize::from(forward.0)].hop.ends.is_some() {
+                    self.hops.announce(forward, at, sink);
                 }
             }
             Observed::Rejected(direction) => {
-                let tapped = &mut self.hops[usize::from(hop_id(pair, direction).0)];
+                let tapped = &mut self.hops.tapped[usize::from(hop_id(pair, direction).0)];
                 tapped.rejected += 1;
                 if tapped.rejected == 1
                     && let Some(rejection) = rejection(direction, tapped)
@@ -266,7 +182,7 @@ impl Tap {
 
     /// Warns about a peer that does not speak ZMTP, or encrypts it, once for each hop and reason.
     fn warn_unreadable(&mut self, hop: HopId, why: &Unread) {
-        let tapped = &self.hops[usize::from(hop.0)];
+        let tapped = &self.hops.tapped[usize::from(hop.0)];
         let message =
             format!("{} ({}): relaying a connection that cannot be decoded: {why}", tapped.ends, tapped.endpoint);
         if !self.unread.contains(&message) {
@@ -283,97 +199,55 @@ impl Tap {
         payload: &Payload,
         sink: &mut dyn FnMut(&Event<'_>),
     ) {
-        let (tapped, formats) = (&mut self.hops[usize::from(id.hop.0)], self.formats);
-        let context = (self.delivers, formats);
-        let undecoded = |tapped: &mut Tapped, why: &str, sink: &mut dyn FnMut(&Event<'_>)| {
-            tapped.announce(id.hop, at, context, sink);
-            let undecoded = Undecoded { id, bytes, forwarded: Some(forwarded), reason: why };
-            sink(&Event::new(at, What::Undecoded(undecoded)));
-        };
         let (one, several): ([&[u8]; 1], Vec<&[u8]>);
         let parts = match payload {
             Payload::Whole(message) => {
                 one = [&message[..]];
-                &one[..]
+                Ok(&one[..])
             }
             Payload::Multipart(parts) => {
                 several = parts.iter().map(|part| &part[..]).collect();
-                &several[..]
+                Ok(&several[..])
             }
-            Payload::NotKept(_) => return undecoded(tapped, "not-kept", sink),
+            Payload::NotKept(_) => Err("not-kept"),
         };
-        fault::here("decoder");
-        let batch = match self.decoders.decode(&mut tapped.carries, parts) {
-            Ok(batch) => batch,
-            Err(why) => {
-                tracing::debug!(?id, "undecoded: {why}");
-                return undecoded(tapped, why.reason, sink);
-            }
-        };
-        let (shape, chunks) = (batch.shape(), batch.chunks());
-        tapped.name_from_kind(shape.kind, formats);
-        tapped.announce(id.hop, at, context, sink);
-        if !chunks.is_empty() && self.schema != Some((shape.engine, shape.schema)) {
-            self.schema = Some((shape.engine, shape.schema));
-            let engine = Engine {
-                name: Some(shape.engine),
-                version: Some(shape.schema),
-                waiter: shape.waiter,
-                ..Engine::default()
-            };
-            sink(&Event { at, what: What::Engine(engine) });
-        }
-        count(&mut self.forms, Form { class: shape.class, codec: shape.codec, schema: shape.schema, frames: 1 });
-        let frame = Frame { id, bytes, forwarded: Some(forwarded), kind: shape.kind, ids: shape.ids, chunks };
-        let response_id = tapped.carries.format(formats).and_then(|format| format.response_id);
-        for served in self.served.iter_mut().flatten() {
-            served.server.record_frame(&frame, response_id);
-        }
-        sink(&Event { at, what: What::Sent(frame) });
         // Clocks of two machines are not comparable.
-        let is_local = matches!(tapped.hop.pair.listen, Endpoint::Path(_) | Endpoint::Abstract(_));
-        if let Some(wait) = batch.send_wait(id.hop, at).filter(|_| is_local) {
-            sink(&Event { at, what: What::SendWait(wait) });
-        }
+        let by = match self.hops.tapped[usize::from(id.hop.0)].hop.pair.listen {
+            Endpoint::Path(_) | Endpoint::Abstract(_) => ObservedBy::LocalSend,
+            Endpoint::Tcp { .. } => ObservedBy::RemoteSend,
+        };
+        let message = ObservedMessage { source: id, at, forwarded: Some(forwarded), bytes, parts, by };
+        let clients = self.served.iter_mut().flatten().map(|served| &mut served.clients);
+        self.translator.translate_message(message, &mut self.hops, clients, sink);
     }
 
     /// Sets the ends of the hop that listens at `listen`, replacing those derived from its messages, and announces the change immediately.
     pub fn name(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
-        let (context, directions) = ((self.delivers, self.formats), [ends.to_owned(), ends.reversed()]);
-        for ((id, tapped), ends) in (0_u16..).zip(&mut self.hops).zip(directions.iter().cycle()) {
-            if tapped.hop.pair.listen == *listen && tapped.ends != *ends {
-                tapped.ends.clone_from(ends);
-                tapped.named = true;
-                if std::mem::take(&mut tapped.announced) {
-                    tapped.announce(HopId(id), at, context, sink);
-                }
-            }
-        }
-    }
-
-    fn announce(&mut self, hop: HopId, at: MonoNs, sink: &mut dyn FnMut(&Event<'_>)) {
-        self.hops[usize::from(hop.0)].announce(hop, at, (self.delivers, self.formats), sink);
+        self.hops.name(listen, ends, at, sink);
     }
 }
 
-/// Connections of clients to one HTTP server. Bytes that the relay passes to them become deliveries. The relay limits their number.
-#[derive(Debug, Default)]
+/// Clients of one HTTP server. Bytes that the relay passes to them become deliveries. The relay limits their number.
+#[derive(Debug)]
 struct Served {
-    server: Server,
+    clients: Clients,
     connections: HashMap<u32, ResponseReader>,
 }
 
 impl Served {
+    fn new() -> Self {
+        Self { clients: Clients { is_observed: true, ..Clients::default() }, connections: HashMap::new() }
+    }
+
     /// Processes an observation of connection `lane`.
     fn observed(&mut self, lane: u32, what: Observed, sink: &mut dyn FnMut(&Event<'_>)) {
-        match what {
-            Observed::Passed { at, bytes } => {
-                // The relay does not know where the server's writes begin.
-                let begins = false;
-                self.connections.entry(lane).or_default().read_bytes(at, &bytes, begins, &mut self.server, sink);
+        let (at, step) = match &what {
+            // The relay does not know where the server's writes begin.
+            Observed::Passed { at, bytes } => (*at, ConnectionStep::Bytes { bytes, begins: false }),
+            Observed::HeldUp => (MonoNs::now(), ConnectionStep::HeldUp),
+            Observed::Lost { count, .. } => {
+                (MonoNs::now(), ConnectionStep::Missed(u32::try_from(*count).unwrap_or(u32::MAX)))
             }
-            Observed::HeldUp => self.connections.entry(lane).or_default().record_short_write(),
-            Observed::Lost { .. } => self.connections.entry(lane).or_default().record_gap(MonoNs::now(), sink),
             // If neither side ended the connection, the relay did, and the outcome of the last response is unknown.
             Observed::Closed { at, first, .. } => {
                 if let (Some(mut reader), Some(first)) = (self.connections.remove(&lane), first) {
@@ -381,12 +255,16 @@ impl Served {
                         Direction::Forward => AnswerEnd::ClientLeft,
                         Direction::Backward => AnswerEnd::ServerLeft,
                     };
-                    reader.end_connection(at, end, None, &mut self.server, sink);
+                    let closed = ConnectionStep::Closed { end, unacknowledged: None };
+                    read_step(&mut reader, closed, *at, &mut self.clients.server, sink);
                 }
+                return;
             }
             // The first response announces itself, and HTTP has no frames.
-            _ => {}
-        }
+            _ => return,
+        };
+        let reader = self.connections.entry(lane).or_default();
+        read_step(reader, step, at, &mut self.clients.server, sink);
     }
 }
 

@@ -10,6 +10,7 @@ use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Instant;
 
+use session::{About as _, Flow, LiveSource as _};
 use sources::tap::{Tap, TapHop};
 use trace::event::{AnswerEnd, What};
 use zmq_tap::relay::Options;
@@ -31,7 +32,7 @@ fn a_missing_server_is_reported() {
     let mut tap = Tap::start(vec![TapHop::new(pair)], Options::default()).expect("the tap starts");
     let _ = client(&tap.listening()[0]).read(&mut [0; 8]);
     eventually("the tap reports it", || {
-        tap.poll(16, &mut |_| {});
+        tap.poll(&mut |_| {});
         tap.degraded().iter().any(|why| why.contains(&upstream))
     });
 }
@@ -50,7 +51,7 @@ fn a_refused_handshake_is_named() {
     drop(receiver);
     assert_eq!(read_all(sender), refusal);
     eventually("the refusal is named", || {
-        tap.poll(64, &mut |_| {});
+        tap.poll(&mut |_| {});
         let named = format!("the receiver at {} refused 1 ZMTP handshakes", pair(folder.path()).upstream);
         tap.degraded().iter().any(|line| line.starts_with(&named))
     });
@@ -77,8 +78,9 @@ fn events(response: &[u8], close_early: bool) -> (Vec<String>, Vec<String>) {
     eventually("the connection is closed", || tap.stats().connections_open == 0);
     tap.stop();
     let until = Instant::now() + PATIENCE;
-    while !tap.has_ended() && Instant::now() < until {
-        tap.poll(64, &mut |event| match &event.what {
+    let mut flow = Flow::Busy;
+    while flow != Flow::Ended && Instant::now() < until {
+        flow = tap.poll(&mut |event| match &event.what {
             What::Delivered(d) => reported.push(format!("{} {} of {:?}", d.rid, d.tokens, d.completion_tokens)),
             What::Answered(a) => reported.push(format!("{} {:?} {:?}", a.rid, a.tokens, a.end)),
             What::Hop(hop) => panic!("clients are not a hop: {hop:?}"),

@@ -10,6 +10,7 @@ use adapter::decode::{Decode, Decoded, Decoders, Format, Opening as Begins, Refu
 use logs::{Import, LineForm, LogLines, LoggedRid, MalformedLine, Statement, StatementKind};
 use outputs::export::{self, Export, Opening};
 use outputs::report::Report;
+use session::LiveSource as _;
 use sources::tap::{Tap, TapHop};
 use trace::clock::Anchor;
 use trace::engine::{Drops, Engines, Facts, Mode, StageNames};
@@ -192,7 +193,7 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
         Export::new(export::Format::Otlp, export::Options::default(), config(), &opening, &mut out).expect("a vector");
     let (mut frames, until) = (0, Instant::now() + Duration::from_secs(20));
     while frames < messages.len() && Instant::now() < until {
-        tap.poll(64, &mut |event| {
+        tap.poll(&mut |event| {
             frames += usize::from(matches!(event.what, What::Sent(_)));
             export.event(event).expect("a vector");
         });

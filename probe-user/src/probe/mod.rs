@@ -2,7 +2,7 @@
 
 pub(crate) mod batches;
 mod kernel_access;
-mod read;
+pub(crate) mod read;
 mod serving;
 mod zmtp_reads;
 

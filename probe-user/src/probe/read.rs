@@ -6,7 +6,7 @@ use probe_ebpf::{Header, Kind, Loss, Record, egress};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use trace::MonoNs;
 
-use super::{HOUSEKEEPING_INTERVAL, Probe, ProbeError, TargetSlot};
+use super::{HOUSEKEEPING_INTERVAL, Probe, ProbeError};
 use crate::observation::{Call, Message, Observation, SocketId};
 use crate::programs::TableChange;
 
@@ -32,7 +32,7 @@ impl Probe {
             } else if let Some(record) = Record::parse(&item)
                 && let Some(target) = self.targets.get(record.header.target as usize)
             {
-                emit(to_observation(&record, target));
+                emit(to_observation(&record, target.pid, target.observes_polls));
                 count += 1;
             }
         }
@@ -96,14 +96,15 @@ impl Probe {
     }
 }
 
-fn to_observation<'a>(record: &Record<'a>, target: &TargetSlot) -> Observation<'a> {
+/// What a record shows of process `pid`.
+pub(crate) fn to_observation<'a>(record: &Record<'a>, pid: u32, observes_polls: bool) -> Observation<'a> {
     let Header { at_ns, socket, seq, bytes, wakeup, tid, more, .. } = record.header;
     let call = Call {
         at: MonoNs(at_ns),
-        socket: SocketId { pid: target.pid, address: socket },
+        socket: SocketId { pid, address: socket },
         tid,
         seq,
-        wakeup: target.observes_polls.then_some(wakeup),
+        wakeup: observes_polls.then_some(wakeup),
     };
     let message = Message { call, bytes, more: more != 0, payload: record.payload };
     match record.kind {

@@ -4,22 +4,20 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use adapter::decode::ReadResponseId;
 use adapter::discover::EngineKind;
 use probe_user::Probe;
 use probe_user::discover::{Engine, Process, Topology, Watcher};
 use probe_user::egress::{CAPTURE, CAPTURE_READ, ConnectionStep, ConnectionTracker, Kind, Record, Serves};
-use responses::{Detokenize, ResponseReader, Server, Tls};
+use responses::{Detokenize, ResponseReader, Tls};
 use serde_json::{Value, json};
 use trace::MonoNs;
-use trace::engine::Mode;
-use trace::event::{Event, What};
 
 use super::frontends::FrontendWatch;
 use super::lanes::Sink;
 use super::log_thread::LogThread;
 use super::requests::RequestPlane;
 use crate::tokenizer::{self, TokenizerThread};
+use crate::translate::{Clients, read_step};
 
 /// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 16_384;
@@ -27,16 +25,12 @@ const MAX_CONNECTIONS: usize = 16_384;
 /// All client connections of an engine.
 #[derive(Default)]
 pub(super) struct Egress {
-    server: Server,
+    pub(super) clients: Clients,
     connections: HashMap<u64, (ConnectionTracker, ResponseReader)>,
     requests: RequestPlane,
     frontends: FrontendWatch,
-    /// Set if writes of at least one serving process are observed.
-    serves: bool,
     /// Set if a serving process connects to its clients. Its deliveries name requests only if its request plane does.
     plane: Option<EngineKind>,
-    /// Derives the id shown in a response from the request id, for engines where the two differ.
-    response_id: Option<ReadResponseId>,
     /// Connections that the kernel side must ignore. The flag is true for a TLS connection.
     useless: Vec<(u64, bool)>,
     logs: LogThread,
@@ -53,16 +47,13 @@ fn reader(of_frontend: bool) -> ResponseReader {
 }
 
 impl Egress {
-    /// `exact_text`: whether responses contain exactly the text of the frames.
-    pub(super) fn new(mode: Option<Mode>, exact_text: bool, response_id: Option<ReadResponseId>) -> Self {
-        let mut server = Server::new(mode);
-        server.texts.exact = exact_text;
-        Self { server, response_id, ..Self::default() }
+    pub(super) fn new(clients: Clients) -> Self {
+        Self { clients, ..Self::default() }
     }
 
     /// Uses the tokenizer that the user named.
     pub(super) fn detokenize(&mut self, tokenizer: Arc<dyn Detokenize>) {
-        self.server.texts.detokenizer = Some(tokenizer);
+        self.clients.server.texts.detokenizer = Some(tokenizer);
     }
 
     /// Compares no text with token ids.
@@ -72,7 +63,7 @@ impl Egress {
 
     /// Looks for the tokenizer of an engine whose messages carry no text.
     pub(super) fn find_tokenizer(&mut self, watcher: &Watcher, engine: &Engine) {
-        if self.response_id.is_some() {
+        if self.clients.response_id.is_some() {
             match watcher.tokenizer(engine) {
                 Ok(json) => self.reading = tokenizer::start_reading_tokenizer(json),
                 Err(why) => {
@@ -86,7 +77,7 @@ impl Egress {
     pub(super) fn poll_tokenizer(&mut self) {
         let read = self.reading.take_if(|reading| reading.is_finished()).map(TokenizerThread::join);
         match read {
-            Some(Ok(Ok(tokenizer))) => self.server.texts.detokenizer = Some(tokenizer),
+            Some(Ok(Ok(tokenizer))) => self.clients.server.texts.detokenizer = Some(tokenizer),
             Some(Ok(Err(why))) => self.no_tokenizer = Some(why),
             // A panic of the thread leaves no result.
             Some(Err(_)) | None => {}
@@ -121,12 +112,12 @@ impl Egress {
         }
         let serves = Serves { written: CAPTURE, read: if plane.is_some() { CAPTURE_READ } else { 0 } };
         let observed = probe.observe_serving(pid, serves).map_err(|error| error.to_string())?;
-        self.serves |= observed;
+        self.clients.is_observed |= observed;
         // A frontend may have had its process id.
         self.frontends.observed.remove(&pid);
         if let Some(plane) = plane.filter(|_| observed) {
             self.plane = Some(plane);
-            self.server.content.enable();
+            self.clients.server.content.enable();
             self.logs.follow_output(process);
         }
         Ok(observed)
@@ -136,7 +127,7 @@ impl Egress {
     pub(super) fn watch_frontends(&mut self, topology: &Topology, engine: &Engine, probe: &mut Probe) {
         if self.plane.is_some() {
             self.frontends.update(topology, engine, probe);
-            self.server.frontends.observed |= !self.frontends.observed.is_empty();
+            self.clients.server.frontends.observed |= !self.frontends.observed.is_empty();
         }
     }
 
@@ -145,32 +136,8 @@ impl Egress {
         self.logs.follow(log)
     }
 
-    /// Returns whether the token ids of frames are needed: to match streams by their tokens, or to compare text.
-    pub(super) fn needs_ids(&self) -> bool {
-        self.server.content.is_enabled() || self.server.texts.detokenizer.is_some()
-    }
-
-    pub(super) fn missed(&mut self) {
-        self.server.texts.record_missed_frames();
-    }
-
-    /// Returns whether the text of frames is compared with that of responses.
-    pub(super) fn compares_text(&self) -> bool {
-        self.serves && self.plane.is_none()
-    }
-
-    /// Processes an event about a sent frame before it reaches the process that responds.
-    pub(super) fn event(&mut self, event: &Event<'_>) {
-        match &event.what {
-            _ if !self.serves => {}
-            What::Sent(frame) => self.server.record_frame(frame, self.response_id),
-            What::Undecoded(_) | What::Missed(_) => self.missed(),
-            _ => {}
-        }
-    }
-
     pub(super) fn read_logs(&mut self) {
-        let (server, names) = (&mut self.server, &mut self.requests.names_rids);
+        let (server, names) = (&mut self.clients.server, &mut self.requests.names_rids);
         self.logs.poll(|ids| {
             server.record_logged_rid(&ids.context, &ids.rid);
             *names = true;
@@ -179,7 +146,7 @@ impl Egress {
 
     /// Statistics and latest pairs of requests matched between frontend and engine by their tokens.
     pub(super) fn pairs(&self) -> Option<Value> {
-        let content = &self.server.content;
+        let content = &self.clients.server.content;
         (content.joined > 0).then(|| {
             let pairs = content.pairs.iter();
             json!({
@@ -193,8 +160,8 @@ impl Egress {
 
     /// Returns whether deliveries are observable; they are not if all traffic is encrypted or contains only text.
     pub(super) fn capabilities(&self) -> bool {
-        let named = self.plane.is_none() || self.requests.names_rids || self.response_id.is_some();
-        self.serves && named && self.server.shows_deliveries()
+        let named = self.plane.is_none() || self.requests.names_rids || self.clients.response_id.is_some();
+        self.clients.is_observed && named && self.clients.server.shows_deliveries()
     }
 
     /// Processes a record of a connection of process `pid`.
@@ -203,7 +170,7 @@ impl Egress {
         if record.kind == Kind::Read {
             let Some(plane) = self.plane else { return };
             if !plane.cancels(record.payload) {
-                self.requests.read_record(record, plane, &mut self.server);
+                self.requests.read_record(record, plane, &mut self.clients.server);
             } else if let Some((_, reader)) = self.connections.get_mut(&socket) {
                 reader.record_cancel();
             }
@@ -216,7 +183,7 @@ impl Egress {
             self.useless.push((socket, tls));
             return;
         }
-        let (server, mut closed) = (&mut self.server, false);
+        let (server, mut closed) = (&mut self.clients.server, false);
         let of_frontend = self.frontends.observed.contains(&pid);
         let connection = self.connections.entry(socket).or_insert_with(|| {
             if let Some(counts) = server.tls.as_mut().filter(|_| tls) {
@@ -230,20 +197,12 @@ impl Egress {
         }
         let (track, reader) = connection;
         for step in track.interpret_record(record) {
-            match step {
-                ConnectionStep::Opened => *reader = self::reader(reader.is_of_frontend()),
-                ConnectionStep::Bytes { bytes, begins } => reader.read_bytes(at, bytes, begins, server, sink),
-                ConnectionStep::Missed(_) => reader.record_gap(at, sink),
-                ConnectionStep::HeldUp => reader.record_short_write(),
-                ConnectionStep::Closed { end, unacknowledged } => {
-                    reader.end_connection(at, end, unacknowledged, server, sink);
-                    closed = true;
-                }
-            }
+            closed |= matches!(step, ConnectionStep::Closed { .. });
+            read_step(reader, step, at, server, sink);
         }
         let useless = reader.is_unreadable();
         // A connection on which the server is a client, for example, shows nothing of those to its clients.
-        if let Some(counts) = self.server.tls.as_mut().filter(|_| useless && tls) {
+        if let Some(counts) = self.clients.server.tls.as_mut().filter(|_| useless && tls) {
             counts.plain = counts.plain.saturating_sub(1);
         }
         if closed || useless {
@@ -259,8 +218,8 @@ impl Egress {
 
     /// Records whether the plain bytes of TLS connections are observed.
     pub(super) fn tls(&mut self, probe: &Probe) {
-        if self.server.tls.is_none() && probe.observes_tls() {
-            self.server.tls = Some(Tls::default());
+        if self.clients.server.tls.is_none() && probe.observes_tls() {
+            self.clients.server.tls = Some(Tls::default());
         }
     }
 
@@ -276,12 +235,14 @@ impl Egress {
 
     /// Traffic that was not observable.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let mut degraded = self.server.degraded();
-        degraded.extend(self.frontends.degraded(&self.server.frontends));
+        let mut degraded = self.clients.server.degraded();
+        degraded.extend(self.frontends.degraded(&self.clients.server.frontends));
         if self.logs.is_stalled() {
             degraded.push("egress: a worker's log does not answer: requests may not be identified".to_owned());
         }
-        if let Some(why) = self.no_tokenizer.as_ref().filter(|_| self.plane.is_none() && self.server.text_only > 0) {
+        if let Some(why) =
+            self.no_tokenizer.as_ref().filter(|_| self.plane.is_none() && self.clients.server.text_only > 0)
+        {
             degraded.push(format!("egress: their text cannot be compared with token ids: {why}"));
         }
         if self.left_out > 0 {
@@ -294,7 +255,7 @@ impl Egress {
 #[cfg(test)]
 mod tests {
     use probe_user::egress::Head;
-    use trace::event::What;
+    use trace::event::{Event, What};
 
     use super::*;
 
@@ -315,7 +276,7 @@ mod tests {
     /// Number of responses in the writes of process `pid`, whose connection has the kernel address of an earlier one of process 1.
     fn responses(pid: u32) -> usize {
         let (worker, frontend, mut answers) = (1, 2, 0);
-        let mut egress = Egress::new(None, false, None);
+        let mut egress = Egress::new(Clients::default());
         egress.frontends.observed.insert(frontend);
         let mut count = |event: &Event<'_>| answers += usize::from(matches!(event.what, What::Answered(_)));
         // A write that is reported after the end of its connection registers the address again.

@@ -233,7 +233,7 @@ impl Follow {
         match attached.poll() {
             None => {}
             Some(Ok(Ok(mut attach))) => {
-                attach.lanes.paths.ids = self.ids.clone();
+                attach.interpreter.lanes.paths.ids = self.ids.clone();
                 if self.keep_ids {
                     attach.keep_ids();
                 }
@@ -273,7 +273,7 @@ impl Follow {
         let State::Watching(attach) = std::mem::replace(&mut self.state, next) else {
             return;
         };
-        self.ids = attach.lanes.paths.ids.clone();
+        self.ids = attach.interpreter.lanes.paths.ids.clone();
         self.ids.generation += 1;
         self.probe = Some(attach.into_probe());
         sink(&Event::new(MonoNs::now(), What::Missed(Missed::new(None, 0, MissedCause::Ended))));

@@ -4,18 +4,18 @@
 
 use std::collections::{HashMap, HashSet};
 
-use adapter::decode::{Decoders, LONGEST, Shape, SocketFormat};
+use adapter::decode::LONGEST;
 use probe_user::matcher::{Limits as MatcherLimits, NumberedSend, Unmatched};
 use probe_user::{Call, Matcher, Message, SocketId};
-use trace::event::{self, Capabilities, Event, Hop, Missed, MissedCause, Received, SendWait, Undecoded, What};
-use trace::path::Ends;
+use trace::event::{Event, Missed, MissedCause, Received, SendWait, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId};
 
 use super::multipart::{Multiparts, Part};
-use super::paths::Paths;
-pub(super) use super::paths::Sink;
+use super::paths::{MessageSource, Paths};
 use super::roles::Roles;
 use super::sight::Observability;
+pub(super) use crate::translate::Sink;
+use crate::translate::{Clients, ObservedBy, ObservedMessage, Translated, Translator};
 
 /// Time after the last message during which messages count as flowing.
 const FLOWS_NS: u64 = 1_000_000_000;
@@ -23,31 +23,17 @@ const FLOWS_NS: u64 = 1_000_000_000;
 pub(super) struct Lanes {
     pub(super) matcher: Matcher,
     multiparts: Multiparts,
-    pub(super) decoders: Decoders,
-    /// Message format of the engine, once known.
-    carries: SocketFormat,
+    pub(super) translator: Translator,
     pub(super) paths: Paths,
     sent_at: Option<MonoNs>,
     /// The last frame sent by each process: its socket, number on the socket, hop and time.
     last_sent: HashMap<u32, (SocketId, u64, HopId, MonoNs)>,
     /// Threads observed to receive.
     receivers: HashSet<ThreadId>,
-    /// Hops of sockets whose senders are not watched, by receiving socket, with the last frame number.
-    unknown_senders: HashMap<SocketId, (HopId, u64)>,
-    /// Engine and release deduced from the layout of the last frame with chunks, used if discovery found none.
-    pub(super) wire: event::Engine<'static>,
     /// Frames received without an observed send, except requests, which carry no tokens.
     pub(super) senderless: u64,
     /// Missed messages that gaps in socket numbering have revealed, but that the kernel side's counter does not include yet.
     ahead: u64,
-    /// Events of frames include token ids, if the decoders keep them.
-    pub(super) shows_ids: bool,
-}
-
-/// The engine whose messages have this layout, with a range of its releases.
-fn engine_of(shape: &Shape) -> event::Engine<'static> {
-    let (name, version) = (Some(shape.engine), Some(shape.schema));
-    event::Engine { name, version, waiter: shape.waiter, ..event::Engine::default() }
 }
 
 impl Lanes {
@@ -55,73 +41,48 @@ impl Lanes {
         Self {
             matcher: Matcher::new(MatcherLimits::default()),
             multiparts: Multiparts::default(),
-            decoders: Decoders::new(engines::FORMATS, LONGEST),
-            carries: SocketFormat::default(),
+            translator: Translator::new(engines::FORMATS, LONGEST),
             paths: Paths::new(roles, sight),
             sent_at: None,
             last_sent: HashMap::new(),
             receivers: HashSet::new(),
-            unknown_senders: HashMap::new(),
-            wire: event::Engine::default(),
             senderless: 0,
             ahead: 0,
-            shows_ids: false,
         }
     }
 
-    /// Processes a message that entered a socket. `follow` gets events about its frame first, with all token ids.
-    pub(super) fn sent(&mut self, message: &Message<'_>, follow: Sink<'_>, sink: Sink<'_>) {
-        let both: Sink<'_> = &mut |event| {
-            follow(event);
-            sink(event);
-        };
-        self.sent_at = Some(message.call.at);
+    /// Processes a message that entered a socket, whose tokens may be delivered to `clients`.
+    pub(super) fn sent(&mut self, message: &Message<'_>, clients: &mut Clients, sink: Sink<'_>) {
+        let Call { socket, seq, at, .. } = message.call;
+        self.sent_at = Some(at);
         let NumberedSend { frame: name, lost_before } = self.matcher.sent(message);
-        self.report_missed(name.lane, lost_before, message.call.at, both);
-        let (at, from) = (message.call.at, self.paths.roles.of(message.call.socket.pid));
-        if from.sends_requests() {
+        if self.report_missed(name.lane, lost_before, at, sink) {
+            clients.record_missed_frames();
+        }
+        if self.paths.roles.of(socket.pid).sends_requests() {
             return;
         }
-        let (seq, bytes, first, parts) = match self.multiparts.sent(message, name) {
+        let (number, bytes, first, part_count) = match self.multiparts.sent(message, name) {
             Part::Whole(number) => (number, message.bytes, complete_payload(message), 1),
             Part::Incomplete => return,
             Part::Last(whole) => (whole.number, whole.bytes, whole.first_part(), 2),
         };
-        let lane = name.lane as usize;
-        let generation = self.paths.ids.generation;
-        let frame_id = |hop| FrameId::new(hop, generation, seq);
-        let decoders = &mut self.decoders;
-        let decoded = first.ok_or("cut-by-capture").and_then(|first| {
-            // Parts after the first hold raw arrays, which no decoder reads.
-            decoders.decode(&mut self.carries, &[first, &[]][..parts]).map_err(|why| why.reason)
-        });
-        let mut batch = match decoded {
-            Ok(batch) => batch,
-            Err(reason) => {
-                if let Some(known) = self.paths.of_lane(lane) {
-                    let id = frame_id(known.id);
-                    let what = What::Undecoded(Undecoded::new(id, bytes, reason));
-                    both(&Event { at, what });
-                }
-                return;
-            }
+        // Parts after the first hold raw arrays, which no decoder reads.
+        let parts = [first.unwrap_or_default(), &[]];
+        let message = ObservedMessage {
+            source: MessageSource::Sent { lane: name.lane as usize, socket, number },
+            at,
+            forwarded: None,
+            bytes,
+            parts: first.map(|_| &parts[..part_count]).ok_or("cut-by-capture"),
+            by: ObservedBy::LocalSend,
         };
-        let kind = batch.shape().kind;
-        if !batch.chunks().is_empty() {
-            self.wire = engine_of(batch.shape());
-        }
-        if let Some(known) = self.paths.sent(lane, (message.call.socket, kind, !batch.chunks().is_empty()), at, sink) {
-            let hop = known.id;
-            follow(&Event::new(at, What::Sent(batch.frame(frame_id(hop), bytes))));
-            if !self.shows_ids {
-                batch.hide_ids();
+        match self.translator.translate_message(message, &mut self.paths, std::iter::once(&mut *clients), sink) {
+            Translated::Frame(id) => {
+                self.last_sent.insert(socket.pid, (socket, seq, id.hop, at));
             }
-            sink(&Event::new(at, What::Sent(batch.frame(frame_id(hop), bytes))));
-            if let Some(wait) = batch.send_wait(hop, at) {
-                sink(&Event::new(at, What::SendWait(wait)));
-            }
-            let Call { socket, seq, .. } = message.call;
-            self.last_sent.insert(socket.pid, (socket, seq, hop, at));
+            Translated::Undecoded => clients.record_missed_frames(),
+            Translated::Nothing => {}
         }
     }
 
@@ -195,15 +156,17 @@ impl Lanes {
         }
     }
 
-    /// Reports messages that are missing from a lane's numbering as missed. Must run before later messages are processed, so that the gap
-    /// is not taken for a loss.
-    fn report_missed(&mut self, lane: u32, count: u64, at: MonoNs, sink: Sink<'_>) {
-        if let Some(known) = self.paths.of_lane(lane as usize).filter(|_| count > 0) {
+    /// Reports messages that are missing from a lane's numbering as missed, and returns whether there are any. Must run before later messages
+    /// are processed, so that the gap is not taken for a loss.
+    fn report_missed(&mut self, lane: u32, count: u64, at: MonoNs, sink: Sink<'_>) -> bool {
+        let known = self.paths.of_lane(lane as usize).filter(|_| count > 0);
+        if let Some(known) = known {
             self.ahead += count;
             let hop = Some(known.id);
             let cause = MissedCause::QueueFull;
             sink(&Event::new(at, What::Missed(Missed { hop, count, cause })));
         }
+        known.is_some()
     }
 
     /// Number of newly counted missed records that were not reported yet, given the increase of the kernel side's counter.
@@ -234,50 +197,19 @@ impl Lanes {
     /// Processes a frame from an unwatched sender, which can only be decoded where it is received.
     fn received_unsent(&mut self, message: &Message<'_>, sink: Sink<'_>) {
         let Call { at, socket, tid, wakeup, .. } = message.call;
-        let by = Some(ThreadId { pid: socket.pid, tid });
         if self.paths.roles.watches_a_sender() {
             return;
         }
-        let Some(Ok(mut batch)) =
-            complete_payload(message).map(|bytes| self.decoders.decode(&mut self.carries, &[bytes]))
-        else {
-            return;
+        let payload = complete_payload(message);
+        let message = ObservedMessage {
+            source: MessageSource::Received(socket),
+            at,
+            forwarded: None,
+            bytes: message.bytes,
+            parts: payload.as_ref().map(std::slice::from_ref).ok_or("cut-by-capture"),
+            by: ObservedBy::Receive { wakeup, thread: Some(ThreadId { pid: socket.pid, tid }) },
         };
-        if batch.chunks().is_empty() {
-            return;
-        }
-        self.wire = engine_of(batch.shape());
-        let known = self.unknown_senders.get_mut(&socket);
-        let (hop, seq) = if let Some((hop, seq)) = known {
-            *seq += 1;
-            (*hop, *seq)
-        } else {
-            let (from, to) = (
-                self.paths.roles.unwatched_sender(batch.shape().kind),
-                self.paths.roles.receiver(socket.pid, batch.shape().kind),
-            );
-            let ends = Ends::new(from.word(), to.word());
-            let Some(id) = self.paths.ids.assign(ends) else {
-                self.paths.left_out += 1;
-                return;
-            };
-            self.unknown_senders.insert(socket, (id, 0));
-            let capabilities = Capabilities {
-                received: true,
-                processed: self.paths.sight.processed,
-                delivered: self.paths.sight.serves(&[socket.pid].into()).is_some(),
-                ..Capabilities::default()
-            };
-            let hop = Hop { worker: to.rank(), last: to.is_tokenizer(), ..Hop::new(id, ends, capabilities) };
-            sink(&Event::new(at, What::Hop(hop)));
-            (id, 0)
-        };
-        let id = FrameId::new(hop, self.paths.ids.generation, seq);
-        if !self.shows_ids {
-            batch.hide_ids();
-        }
-        let frame = batch.frame(id, message.bytes);
-        sink(&Event::new(at, What::Received(Received { id, wakeup, by, frame: Some(frame) })));
+        self.translator.translate_message(message, &mut self.paths, std::iter::empty(), sink);
     }
 }
 

@@ -5,6 +5,7 @@ mod cpu;
 mod egress;
 mod follow;
 mod frontends;
+mod interpreter;
 mod lanes;
 mod log_thread;
 mod lookout;
@@ -30,19 +31,18 @@ use std::time::{Duration, Instant};
 use adapter::decode::Format;
 use anyhow::Context;
 use probe_user::discover::{Blind, Engine, Part, Process, Watcher};
-use probe_user::egress::Kind;
-use probe_user::{Degraded, Feature, Loss, Observation, Options, Probe, ProbeError, Target};
-use responses::Detokenize;
+use probe_user::{Degraded, Feature, Options, Probe, ProbeError, Target};
+use responses::{Detokenize, Server};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource, own};
-use trace::event::{self, Event, Missed, MissedCause, What};
+use trace::event::Event;
 use trace::{MonoNs, SamplingCost};
 
-use crate::tap::completed;
 pub use background::{StartUp, Unattached};
 use cpu::CpuWatch;
 use egress::Egress;
 pub use follow::Follow;
+pub use interpreter::Interpreter;
 use lanes::{Lanes, Sink};
 use lookout::{DiscoveryThread, find_ports};
 use newcomers::LateProcesses;
@@ -54,6 +54,8 @@ use sight::Observability;
 use socket_reads::SocketReads;
 use targets::{has_libzmq, observe_inner_servers, speaks_zmq, target, targets, without_libzmq};
 pub use trial::{Reason, Row, State};
+
+use crate::translate::Clients;
 
 /// Time to read the ring buffer after the end, which a busy engine goes on filling.
 const DRAIN: Duration = Duration::from_millis(500);
@@ -81,23 +83,17 @@ pub struct AttachOptions {
 pub struct Attach {
     lookout: DiscoveryThread,
     probe: Probe,
-    lanes: Lanes,
-    egress: Egress,
+    interpreter: Interpreter,
     cpu: CpuWatch,
     queues: QueueWatch,
-    reads: SocketReads,
     python: Option<PythonWatch>,
     options: AttachOptions,
     engine: Engine,
     /// Processes with probes attached.
     probed: BTreeSet<u32>,
     newcomers: LateProcesses,
-    /// Properties from the wire that the last engine event was based on.
-    reported: Option<event::Engine<'static>>,
     /// When the source was asked to end.
     stopped_at: Option<Instant>,
-    /// Observations dropped because the ring buffer was full.
-    overflowed: u64,
     degraded: Vec<String>,
 }
 
@@ -114,11 +110,7 @@ impl Attach {
         engine: Engine,
         options: AttachOptions,
     ) -> anyhow::Result<Self> {
-        let mut roles = Roles::new(engine.kind);
-        for process in engine.processes.iter().filter(|p| speaks_zmq(p)) {
-            roles.learn(process);
-        }
-        roles.connect(&engine);
+        let roles = Roles::of_engine(&engine);
         let targets = targets(&engine, &options.named, options.capture);
         let probed: BTreeSet<u32> = targets.iter().map(|target| target.pid).collect();
         let refused = "cannot attach the probe; `tokengap tap` watches a hop without privileges";
@@ -132,7 +124,9 @@ impl Attach {
         let receives = |format: &&Format| inner.is_none_or(|role| format.receivers.contains(&role.word()));
         let response_id = formats.iter().find(receives).and_then(|format| format.response_id);
         let exact_text = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
-        let mut egress = Egress::new(mode, exact_text, response_id);
+        let mut server = Server::new(mode);
+        server.texts.exact = exact_text;
+        let mut egress = Egress::new(Clients { server, response_id, ..Clients::default() });
         match &options.tokenizer {
             // The ids of its batches are not read.
             _ if inner.is_some() => egress.has_no_ids(),
@@ -176,22 +170,20 @@ impl Attach {
         degraded.extend(cpu::clocks());
         let lookout = DiscoveryThread::start(watcher).context("cannot start a thread that looks for new workers")?;
         let python = options.python.clone().map(PythonWatch::start);
+        let mut lanes = Lanes::new(roles, sight);
+        lanes.translator.set_engine(engine.clone());
         let mut attach = Self {
             lookout,
             probe: loaded.take().context(refused)?,
-            lanes: Lanes::new(roles, sight),
-            egress,
+            interpreter: Interpreter::new(lanes, egress, reads),
             cpu: CpuWatch::default(),
             queues: QueueWatch::start().context("cannot start a thread that reads the queues of sockets")?,
-            reads,
             python,
             options,
             engine,
             probed,
             newcomers,
-            reported: None,
             stopped_at: None,
-            overflowed: 0,
             degraded,
         };
         let processes = attach.engine.processes.clone();
@@ -235,7 +227,7 @@ impl Attach {
             };
             let by = if process.inner_server.is_some() && !self.probe.degraded().iter().any(refused) {
                 Some("a uprobe on the method that passes them to the server inside the process")
-            } else if self.reads.observes(pid) {
+            } else if self.interpreter.reads.observes(pid) {
                 Some("socket reads")
             } else if has_libzmq(process) && !self.probe.degraded().iter().any(refused) {
                 Some("uprobes on libzmq")
@@ -296,8 +288,8 @@ impl Attach {
         if self.lookout.update() {
             self.rewire();
         }
-        self.newcomers.serve_again(&self.lookout, &mut self.egress, &mut self.probe, &self.engine);
-        self.egress.watch_frontends(self.lookout.topology(), &self.engine, &mut self.probe);
+        self.newcomers.serve_again(&self.lookout, &mut self.interpreter.egress, &mut self.probe, &self.engine);
+        self.interpreter.egress.watch_frontends(self.lookout.topology(), &self.engine, &mut self.probe);
     }
 
     /// Updates processes and connections. A process joins this engine once it is connected to one of its processes, possibly long after its
@@ -321,15 +313,15 @@ impl Attach {
             self.engine.processes.push(process.clone());
             // The pid may have been reused.
             self.probed.remove(&process.id.pid);
-            self.lanes.paths.roles.learn(process);
+            self.interpreter.lanes.paths.roles.learn(process);
         }
-        self.lanes.paths.roles.connect(&engine);
+        self.interpreter.lanes.paths.roles.connect(&engine);
         let mut late: Vec<Target> = new.iter().filter_map(|p| target(p, &engine, self.options.capture)).collect();
         // Processes that were not on the path before may be now.
         late.extend(targets(&engine, &self.options.named, self.options.capture));
         let observed = self.probed.iter().copied();
         let observed: BTreeSet<u32> = observed.chain(late.iter().map(|target| target.pid)).collect();
-        let rewired = self.reads.rewire(&engine, without_libzmq(&engine, &observed), &mut self.probe);
+        let rewired = self.interpreter.reads.rewire(&engine, without_libzmq(&engine, &observed), &mut self.probe);
         if let Err(why) = rewired {
             self.degraded.push(format!("socket reads: {why}"));
         }
@@ -358,7 +350,7 @@ impl Attach {
             && let Err(why) = self.newcomers.serve(
                 process,
                 self.lookout.ports(process.id.pid),
-                &mut self.egress,
+                &mut self.interpreter.egress,
                 &mut self.probe,
                 &self.engine,
             )
@@ -373,19 +365,10 @@ impl Attach {
         }
     }
 
-    /// Reports the engine as found by discovery, completed by what the wire reveals.
-    fn report_engine(&mut self, sink: Sink<'_>) {
-        let wire = self.lanes.wire;
-        if self.reported.replace(wire) != Some(wire) {
-            let what = What::Engine(completed(self.engine.event(), wire));
-            sink(&Event::new(MonoNs::now(), what));
-        }
-    }
-
     /// Emits samples of threads, socket queues and Python stacks that are due.
     fn emit_samples(&mut self, sink: Sink<'_>) {
-        self.cpu.poll(&self.probe, &self.lanes, sink);
-        self.queues.poll(self.lanes.flows(), sink);
+        self.cpu.poll(&self.probe, &self.interpreter.lanes, sink);
+        self.queues.poll(self.interpreter.lanes.flows(), sink);
         if let Some(python) = &self.python {
             python.poll(sink);
         }
@@ -393,34 +376,25 @@ impl Attach {
 
     /// Completes what the interpretation of the next observations depends on: ids from logs, the tokenizer, what decoders keep.
     fn prepare_reading(&mut self) {
-        self.egress.read_logs();
-        self.egress.poll_tokenizer();
-        if self.egress.needs_ids() {
-            self.lanes.decoders.keep_ids();
-        }
-        if self.egress.compares_text() {
-            self.lanes.decoders.keep_text();
-        }
-        self.egress.tls(&self.probe);
+        self.interpreter.egress.read_logs();
+        self.interpreter.egress.poll_tokenizer();
+        self.interpreter.prepare_comparison();
+        self.interpreter.egress.tls(&self.probe);
     }
 
     /// Reads the ring buffer and emits its observations as events. Returns their number.
     fn read_observations(&mut self, sink: Sink<'_>) -> Result<usize, ProbeError> {
-        let Self { lanes, egress, reads, overflowed, .. } = self;
-        let observed = self.probe.poll(Duration::ZERO, |observation| {
-            if let Observation::Lost { cause: Loss::RingFull, count } = observation {
-                *overflowed += count;
-            }
-            enter(lanes, (egress, reads), &observation, sink);
-        });
-        self.egress.ignore(&mut self.probe);
+        let interpreter = &mut self.interpreter;
+        let observed =
+            self.probe.poll(Duration::ZERO, |observation| interpreter.interpret_observation(&observation, &mut *sink));
+        self.interpreter.egress.ignore(&mut self.probe);
         observed
     }
 
     /// Announces changed capabilities of hops, once everything observed before the change is emitted.
     fn report_capabilities(&mut self, sink: Sink<'_>) {
-        self.newcomers.settle(&mut self.lanes, &mut self.reads, sink);
-        self.lanes.paths.delivers(self.egress.capabilities(), MonoNs::now(), sink);
+        self.newcomers.settle(&mut self.interpreter.lanes, &mut self.interpreter.reads, sink);
+        self.interpreter.lanes.paths.delivers(self.interpreter.egress.capabilities(), MonoNs::now(), sink);
     }
 
     /// Whether the source goes on, from the number of observations read in this poll.
@@ -449,9 +423,9 @@ impl About for Attach {
     fn wire(&self) -> Option<Value> {
         let side = self.engine.settings.disaggregation.as_ref().map(|side| side.value);
         let side = side.map(|side| ("disaggregation", json!({"mode": side.word, "sends": side.sends})));
-        let pairs = self.egress.pairs().map(|pairs| ("joined_by_content", pairs));
+        let pairs = self.interpreter.egress.pairs().map(|pairs| ("joined_by_content", pairs));
         // Counted by the kernel side's numbering of messages per socket, which continues across lost records.
-        let misses = self.lanes.matcher.misses();
+        let misses = self.interpreter.lanes.matcher.misses();
         let missed = (misses.lost_sent > 0 || misses.lost_received > 0)
             .then(|| ("missed", json!({"sends": misses.lost_sent, "receives": misses.lost_received})));
         let observed = self.sides().map(|(process, by)| {
@@ -484,24 +458,30 @@ impl About for Attach {
                 process.id.pid, process.role
             ));
         }
-        if self.lanes.paths.unwatched > 0 {
+        if self.interpreter.lanes.paths.unwatched > 0 {
             degraded.push(format!(
                 "{} messages with tokens were sent to a process whose receives were not observed: their queue wait is not known",
-                self.lanes.paths.unwatched
+                self.interpreter.lanes.paths.unwatched
             ));
         }
-        if self.lanes.senderless > 0 {
-            degraded.push(format!("{} frames were received whose sender was not observed", self.lanes.senderless));
+        if self.interpreter.lanes.senderless > 0 {
+            degraded.push(format!(
+                "{} frames were received whose sender was not observed",
+                self.interpreter.lanes.senderless
+            ));
         }
-        if self.lanes.paths.left_out > 0 {
-            degraded.push(format!("{} messages on sockets beyond the limit of hops", self.lanes.paths.left_out));
+        if self.interpreter.lanes.paths.left_out > 0 {
+            degraded.push(format!(
+                "{} messages on sockets beyond the limit of hops",
+                self.interpreter.lanes.paths.left_out
+            ));
         }
-        degraded.extend(self.egress.degraded());
-        degraded.extend(self.reads.degraded());
-        if self.overflowed > 0 {
+        degraded.extend(self.interpreter.egress.degraded());
+        degraded.extend(self.interpreter.reads.degraded());
+        if self.interpreter.overflowed > 0 {
             degraded.push(format!(
                 "{} observations dropped because the ring buffer was full: use a larger --ring than {} bytes, or give tokengap a CPU",
-                self.overflowed, self.options.probe.ring_bytes
+                self.interpreter.overflowed, self.options.probe.ring_bytes
             ));
         }
         let QueueProblems { left_out, refused } = self.queues.problems();
@@ -520,12 +500,11 @@ impl LiveSource for Attach {
     }
 
     fn keep_ids(&mut self) {
-        self.lanes.shows_ids = true;
-        self.lanes.decoders.keep_ids();
+        self.interpreter.lanes.translator.show_ids();
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
-        self.report_engine(sink);
+        self.interpreter.lanes.translator.report_engine(sink);
         self.emit_samples(sink);
         if self.stopped_at.is_none() {
             self.poll_topology();
@@ -546,41 +525,4 @@ fn own_cost(python: Option<&PythonOptions>) -> (Option<u64>, Option<u64>) {
     let cpu_ns = own::cpu_ns() + python.map_or(0, PythonOptions::cpu_ns);
     let rss_bytes = own::rss_bytes().map(|own| own + python.and_then(PythonOptions::rss_bytes).unwrap_or(0));
     (Some(cpu_ns), rss_bytes)
-}
-
-/// Emits the events of an observation.
-fn enter(
-    lanes: &mut Lanes,
-    (egress, reads): (&mut Egress, &mut SocketReads),
-    observation: &Observation<'_>,
-    sink: Sink<'_>,
-) {
-    match observation {
-        Observation::Sent(message) => lanes.sent(message, &mut |event| egress.event(event), sink),
-        Observation::Unsent(call) => lanes.unsent(call),
-        Observation::Returned(call) => lanes.returned(call, sink),
-        Observation::Received(message) => {
-            lanes.received(message, sink);
-        }
-        Observation::Processed(call) => lanes.processed(call, sink),
-        Observation::Egress { pid, record } if record.kind == Kind::Zmtp => reads.enter(*pid, record, lanes, sink),
-        Observation::Egress { pid, record } => egress.read_record(*pid, record, sink),
-        Observation::Lost { cause, count } => {
-            egress.missed();
-            tracing::warn!("{count} observations missed: {}", cause.words());
-            let count = match cause {
-                Loss::RingFull => lanes.unreported(*count),
-                _ => *count,
-            };
-            let (hop, cause) = (None, MissedCause::QueueFull);
-            if count > 0 {
-                sink(&Event::new(MonoNs::now(), What::Missed(Missed { hop, count, cause })));
-            }
-        }
-        Observation::Exited { pid } => {
-            tracing::info!("process {pid} has ended");
-            reads.exited(*pid);
-            lanes.exited(*pid, sink);
-        }
-    }
 }

@@ -3,29 +3,44 @@
 //! A hop here is one sending socket. Its name is found in two steps: the sender's role from the first decoded message, the receiver's from
 //! connections. The first observed receive confirms the receiver.
 
+use std::collections::HashMap;
+
+use adapter::decode::SocketFormat;
 use probe_user::SocketId;
 use trace::event::{Capabilities, Event, Hop, Kind, What};
 use trace::path::{Ends, UNKNOWN};
-use trace::{HopId, MonoNs};
+use trace::{FrameId, HopId, MonoNs};
 
 use super::roles::{Part, Presumed, Receiver, Roles};
 use super::sight::Observability;
+use crate::translate::{Hops, MessageContent, Sink};
 
 const MAX_HOPS: usize = 1024;
-
-pub(super) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
 
 /// Hops of all lanes, and the processes at their ends.
 pub(super) struct Paths {
     pub(super) roles: Roles,
     pub(super) sight: Observability,
+    /// Message format of the engine, once known.
+    carries: SocketFormat,
     /// By lane number of the matcher; `None` until a decodable message is sent on the lane.
     hops: Vec<Option<Known>>,
+    /// Hops of sockets whose senders are not watched, by receiving socket, with the number of frames.
+    unknown_senders: HashMap<SocketId, (HopId, u64)>,
     pub(super) ids: HopIds,
     /// Sockets beyond the limit of hops.
     pub(super) left_out: u64,
     /// Messages with tokens sent to unwatched receivers.
     pub(super) unwatched: u64,
+}
+
+/// Where a message was observed.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum MessageSource {
+    /// Sent by this socket, with this number on its lane.
+    Sent { lane: usize, socket: SocketId, number: u64 },
+    /// Received by this socket from an unwatched sender.
+    Received(SocketId),
 }
 
 /// A lane with a known hop.
@@ -59,7 +74,16 @@ struct Announced {
 
 impl Paths {
     pub(super) fn new(roles: Roles, sight: Observability) -> Self {
-        Self { roles, sight, hops: Vec::new(), ids: HopIds::default(), left_out: 0, unwatched: 0 }
+        Self {
+            roles,
+            sight,
+            carries: SocketFormat::default(),
+            hops: Vec::new(),
+            unknown_senders: HashMap::new(),
+            ids: HopIds::default(),
+            left_out: 0,
+            unwatched: 0,
+        }
     }
 
     /// Hop of a lane; `None` before its first decodable message.
@@ -68,13 +92,14 @@ impl Paths {
     }
 
     /// Processes a send on a lane and returns its hop. `None` beyond the limit of hops.
-    pub(super) fn sent(
+    fn sent(
         &mut self,
         lane: usize,
-        (socket, kind, tokens): (SocketId, Kind, bool),
+        socket: SocketId,
+        MessageContent { kind, has_chunks }: MessageContent,
         at: MonoNs,
         sink: Sink<'_>,
-    ) -> Option<&Known> {
+    ) -> Option<HopId> {
         if self.hops.len() <= lane {
             self.hops.resize(lane + 1, None);
         }
@@ -94,8 +119,33 @@ impl Paths {
         let known = self.hops[lane].as_ref()?;
         let watched = known.announced.is_some_and(|announced| announced.capabilities.received);
         let inside = known.receiver.known().is_some_and(|to| to.pid == Some(known.sender.pid));
-        self.unwatched += u64::from(tokens && !watched && !inside);
-        Some(known)
+        self.unwatched += u64::from(has_chunks && !watched && !inside);
+        Some(known.id)
+    }
+
+    /// Numbers a frame with tokens from an unwatched sender.
+    fn received_unsent(&mut self, socket: SocketId, kind: Kind, at: MonoNs, sink: Sink<'_>) -> Option<FrameId> {
+        let generation = self.ids.generation;
+        if let Some((hop, frames)) = self.unknown_senders.get_mut(&socket) {
+            *frames += 1;
+            return Some(FrameId::new(*hop, generation, *frames - 1));
+        }
+        let (from, to) = (self.roles.unwatched_sender(kind), self.roles.receiver(socket.pid, kind));
+        let ends = Ends::new(from.word(), to.word());
+        let Some(id) = self.ids.assign(ends) else {
+            self.left_out += 1;
+            return None;
+        };
+        self.unknown_senders.insert(socket, (id, 1));
+        let capabilities = Capabilities {
+            received: true,
+            processed: self.sight.processed,
+            delivered: self.sight.serves(&[socket.pid].into()).is_some(),
+            ..Capabilities::default()
+        };
+        let hop = Hop { worker: to.rank(), last: to.is_tokenizer(), ..Hop::new(id, ends, capabilities) };
+        sink(&Event::new(at, What::Hop(hop)));
+        Some(FrameId::new(id, generation, 0))
     }
 
     fn create(&mut self, lane: usize, socket: SocketId, kind: Kind, at: MonoNs) -> Option<()> {
@@ -255,6 +305,36 @@ impl Paths {
         emit(known, announced, at, sink);
         if let Some(known) = &mut self.hops[lane] {
             known.announced = Some(announced);
+        }
+    }
+}
+
+impl Hops for Paths {
+    type Source = MessageSource;
+
+    fn socket_format(&mut self, _: MessageSource) -> &mut SocketFormat {
+        &mut self.carries
+    }
+
+    fn number_frame(
+        &mut self,
+        source: MessageSource,
+        content: Option<MessageContent>,
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<FrameId> {
+        match (source, content) {
+            (MessageSource::Sent { lane, socket, number }, content) => {
+                let hop = match content {
+                    Some(content) => self.sent(lane, socket, content, at, sink)?,
+                    None => self.of_lane(lane)?.id,
+                };
+                Some(FrameId::new(hop, self.ids.generation, number))
+            }
+            (MessageSource::Received(socket), Some(content)) if content.has_chunks => {
+                self.received_unsent(socket, content.kind, at, sink)
+            }
+            (MessageSource::Received(_), _) => None,
         }
     }
 }

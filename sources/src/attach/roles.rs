@@ -7,6 +7,8 @@ use probe_user::discover::{Engine, Process};
 use trace::event::Kind;
 use trace::path;
 
+use super::targets::speaks_zmq;
+
 /// Role of a process on the path, and its rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Part {
@@ -84,8 +86,26 @@ pub(super) struct Roles {
 }
 
 impl Roles {
-    pub(super) fn new(engine: Option<EngineKind>) -> Self {
-        Self { engine, ..Self::default() }
+    /// Roles of the processes of `engine` that speak ZMQ.
+    pub(super) fn of_engine(engine: &Engine) -> Self {
+        let mut roles = Self { engine: engine.kind, ..Self::default() };
+        for process in engine.processes.iter().filter(|process| speaks_zmq(process)) {
+            roles.learn(process);
+        }
+        roles.connect(engine);
+        roles
+    }
+
+    /// Roles of processes and their connections (sender first), without discovery.
+    pub(super) fn with_parts(parts: &[(u32, Role)], connected: &[(u32, u32)]) -> Self {
+        let part = |&(pid, role)| (pid, Part::of(Some(role)));
+        let place = |&(from, to)| (from, to, format!("ipc:///{to}"));
+        Self {
+            engine: engines::DISCOVERED.first().copied(),
+            parts: parts.iter().map(part).collect(),
+            connected: connected.iter().map(place).collect(),
+            ..Self::default()
+        }
     }
 
     /// Role of an unwatched process that sends `kind`.
@@ -213,21 +233,6 @@ impl Roles {
     /// Returns whether any watched process may send tokens.
     pub(super) fn watches_a_sender(&self) -> bool {
         self.parts.values().any(|part| !part.is_tokenizer())
-    }
-}
-
-#[cfg(test)]
-impl Roles {
-    /// Builds roles from processes and connections (sender first), for tests.
-    pub(super) fn with_parts(parts: &[(u32, Role)], connected: &[(u32, u32)]) -> Self {
-        let part = |&(pid, role)| (pid, Part::of(Some(role)));
-        let place = |&(from, to)| (from, to, format!("ipc:///{to}"));
-        Self {
-            engine: engines::DISCOVERED.first().copied(),
-            parts: parts.iter().map(part).collect(),
-            connected: connected.iter().map(place).collect(),
-            ..Self::default()
-        }
     }
 }
 

@@ -212,6 +212,7 @@ mod tests {
 
     use super::super::roles::Roles;
     use super::*;
+    use crate::translate::Clients;
 
     const FRAME: &[u8] = include_bytes!("../../../zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl");
     const SENDER: u32 = 1;
@@ -270,7 +271,7 @@ mod tests {
             };
             let message = Message { call, bytes: body.len() as u64, more: false, payload: &body };
             self.sent += 1;
-            self.lanes.sent(&message, &mut |_| {}, &mut |event| self.analysis.apply(event));
+            self.lanes.sent(&message, &mut Clients::default(), &mut |event| self.analysis.apply(event));
             let mut wire = vec![2];
             wire.extend((body.len() as u64).to_be_bytes());
             wire.extend(body);

@@ -158,7 +158,7 @@ impl Attach {
             }
             Feature::Egress => (self.deliveries(&mut why), "raw tracepoints of writes".to_owned()),
             Feature::SocketReads => {
-                let tried = match self.reads.connections() {
+                let tried = match self.interpreter.reads.connections() {
                     0 if why.is_empty() => "not needed: no process receives without libzmq".to_owned(),
                     count => format!("raw tracepoint of socket reads; {count} connections"),
                 };
@@ -219,7 +219,7 @@ impl Attach {
         let unserved = self.degraded.iter().filter(|line| line.starts_with("egress: "));
         why.extend(unserved.map(Reason::new));
         let frames = self.frames(&mut Vec::new());
-        if self.egress.capabilities() && frames != State::Missing {
+        if self.interpreter.egress.capabilities() && frames != State::Missing {
             return frames;
         }
         if frames == State::Missing {

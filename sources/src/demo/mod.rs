@@ -37,7 +37,7 @@ use scenario::Script;
 use topology::HopPlan;
 use truth::DemoTruth;
 
-use crate::tap::{Tap, TapHop, TapSource};
+use crate::tap::{Tap, TapHop};
 
 /// Maximum number of reports per poll. Bounds a poll to some milliseconds, so that ticks and signals are not delayed.
 const REPORTS_A_TURN: usize = 8192;
@@ -52,7 +52,7 @@ pub struct Demo {
     announced: bool,
     // Drop order matters: first the peers, then the tap they communicate through, then the folder with its sockets.
     play: Play,
-    tap: TapSource,
+    tap: Tap,
     _folder: TempDir,
 }
 
@@ -80,14 +80,7 @@ impl Demo {
         let stage = Stage::new(script, seed, folder.path(), Reports::new(), Network::sockets());
         let tap = start_tap(&stage.hops, folder.path())?;
         let play = Play::start(&stage)?;
-        Ok(Self {
-            join: Join::new(stage.script.clone()),
-            stage,
-            announced: false,
-            play,
-            tap: TapSource::new(tap),
-            _folder: folder,
-        })
+        Ok(Self { join: Join::new(stage.script.clone()), stage, announced: false, play, tap, _folder: folder })
     }
 
     /// Ground truth so far; final once [`LiveSource::poll`] has returned [`Flow::Ended`].

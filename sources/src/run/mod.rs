@@ -19,14 +19,14 @@ pub use folder::Private;
 use mover::{Mover, MoverEvent};
 
 use crate::guard::Guard;
-use crate::tap::{Tap, TapHop, TapSource};
+use crate::tap::{Tap, TapHop};
 
 /// Interval of checks whether the child has exited.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A child whose sockets are relayed.
 pub struct Run {
-    tap: TapSource,
+    tap: Tap,
     child: Arc<Child>,
     mover: Option<Mover>,
     events: Receiver<MoverEvent>,
@@ -44,7 +44,7 @@ impl Run {
     pub fn start(tap: Tap, child: Arc<Child>, folder: &Private, guard: Guard) -> anyhow::Result<Self> {
         let (mover, events) = Mover::start(folder, child.pid())?;
         Ok(Self {
-            tap: TapSource::new(tap),
+            tap,
             child,
             mover: Some(mover),
             events,
@@ -71,7 +71,7 @@ impl Run {
                     };
                     let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
                     let hop = TapHop { endpoint: Some(pair.listen.to_string()), ..TapHop::new(pair) };
-                    match self.tap.tap_mut().add(hop, sockets, Signal::sent()) {
+                    match self.tap.add(hop, sockets, Signal::sent()) {
                         Ok(()) => {
                             self.moved += 1;
                             // An engine that listens again gives up its previous socket.
@@ -84,7 +84,7 @@ impl Run {
                 MoverEvent::Engine(engine) => self.tap.set_engine(*engine),
                 MoverEvent::Hop(listen, ends) => {
                     let listen = Endpoint::Path(listen);
-                    self.tap.tap_mut().name(&listen, ends, MonoNs::now(), sink);
+                    self.tap.name(&listen, ends, MonoNs::now(), sink);
                 }
                 MoverEvent::Bypass(message) => {
                     tracing::warn!("{message}");

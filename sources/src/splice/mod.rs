@@ -20,7 +20,7 @@ use zmq_tap::relay::{Endpoint, Options, Pair, Signal};
 use zmq_tap::splice::Place;
 
 use crate::guard::Guard;
-use crate::tap::{Tap, TapHop, TapSource};
+use crate::tap::{Tap, TapHop};
 pub use plan::{Located, Movable, Planned};
 use witness::measure;
 pub use witness::{Rate, Seen, Witness};
@@ -156,7 +156,6 @@ impl Prepared {
             doubts.push(format!("not all of {all} connections came back within {RECONNECT:?}"));
         }
         let outage = last_cut.elapsed();
-        let mut tap = TapSource::new(tap);
         tap.set_engine(self.engine.clone());
         Ok(Splice { tap, places, moved: self, outage, doubts, state: State::Running, _guard: guard })
     }
@@ -213,7 +212,7 @@ enum State {
 
 /// Hops moved behind the relay.
 pub struct Splice {
-    tap: TapSource,
+    tap: Tap,
     places: Vec<Place>,
     moved: Prepared,
     /// Time from cutting the last connection until all had reconnected.

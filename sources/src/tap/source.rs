@@ -1,53 +1,29 @@
 //! The relay as a source.
 
-use probe_user::discover::Engine;
+use std::thread::JoinHandle;
+
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
-use trace::event::{self, What};
-use trace::{Event, MonoNs};
+use trace::Event;
+use zmq_tap::relay::{Direction, Pair};
 
-use super::Tap;
+use super::{Tap, limit_warnings, rejection};
 
-/// The relay as a source.
-pub struct TapSource {
-    tap: Tap,
-    stopping: bool,
-    /// The engine behind the relay, if its processes are known, and whether it was reported.
-    engine: Option<(Engine, bool)>,
-}
+/// Maximum number of observations per poll. Bounds a poll to some milliseconds, so that ticks and signals are not delayed.
+const OBSERVATIONS_A_TURN: usize = 256;
 
-impl TapSource {
-    /// A source of the events of this relay.
-    pub fn new(tap: Tap) -> Self {
-        Self { tap, stopping: false, engine: None }
-    }
-
-    /// Reports the properties of this engine, and completes those found in frames.
-    pub fn set_engine(&mut self, engine: Engine) {
-        self.engine = Some((engine, false));
-    }
-
-    /// The relay.
-    pub fn tap_mut(&mut self) -> &mut Tap {
-        &mut self.tap
-    }
-}
-
-/// Maximum number of frames decoded per poll. Bounds a poll to some milliseconds, so that ticks and signals are not delayed.
-const FRAMES_A_TURN: usize = 256;
-
-impl About for TapSource {
+impl About for Tap {
     fn kind(&self) -> &'static str {
         "tap"
     }
 
     /// The observed message formats, and the relay's own counters.
     fn wire(&self) -> Option<Value> {
-        let forms = self.tap.forms().iter();
+        let forms = self.forms().iter();
         let forms = forms.map(
             |form| json!({"class": form.class, "codec": form.codec, "schema": form.schema, "frames": form.frames}),
         );
-        let relay = self.tap.stats();
+        let relay = self.stats();
         Some(json!({"forms": forms.collect::<Vec<_>>(), "relay": {
             "connections": relay.connections_total,
             "accept_errors": relay.accept_errors,
@@ -62,39 +38,53 @@ impl About for TapSource {
     }
 
     fn degraded(&self) -> Vec<String> {
-        self.tap.degraded()
+        let mut degraded = self.unread.clone();
+        degraded.extend(self.served.iter().flatten().flat_map(|served| served.clients.server.degraded()));
+        degraded.extend(self.hops.tapped.iter().filter(|tapped| tapped.refused > 0).map(|tapped| {
+            let (count, Pair { listen, upstream }) = (tapped.refused, &tapped.hop.pair);
+            format!("{count} connections to {listen} were closed because nothing is listening on {upstream}: is the upstream running?")
+        }));
+        let directions = [Direction::Forward, Direction::Backward].into_iter().cycle();
+        degraded
+            .extend(directions.zip(&self.hops.tapped).filter_map(|(direction, tapped)| rejection(direction, tapped)));
+        degraded.extend(limit_warnings(&self.stats()));
+        degraded
     }
 }
 
-impl LiveSource for TapSource {
+impl LiveSource for Tap {
     fn is_in_the_path(&self) -> bool {
         true
     }
 
     fn keep_ids(&mut self) {
-        self.tap.keep_ids();
+        self.translator.show_ids();
     }
 
     fn poll(&mut self, sink: &mut dyn FnMut(&Event<'_>)) -> Flow {
-        if let Some((engine, reported @ false)) = &mut self.engine {
-            *reported = true;
-            sink(&Event::new(MonoNs::now(), What::Engine(engine.event())));
+        self.translator.report_engine(sink);
+        let mut observed = 0;
+        while observed < OBSERVATIONS_A_TURN
+            && let Some(observation) = self.observations.poll()
+        {
+            self.translate(observation, sink);
+            observed += 1;
         }
-        let known = self.engine.as_ref().map(|(engine, _)| engine.event()).unwrap_or_default();
-        let mut complete = |event: &Event<'_>| match event.what {
-            What::Engine(found) => sink(&Event::new(event.at, What::Engine(completed(known, found)))),
-            _ => sink(event),
-        };
-        match self.tap.poll(FRAMES_A_TURN, &mut complete) {
-            0 if self.stopping && self.tap.has_ended() => Flow::Ended,
+        let shows_deliveries = self.served.iter().flatten().any(|served| served.clients.server.shows_deliveries());
+        self.hops.set_deliveries(shows_deliveries, sink);
+        let has_closed = self.closing.as_ref().is_some_and(JoinHandle::is_finished);
+        match observed {
+            0 if has_closed && self.observations.is_empty() => Flow::Ended,
             0 => Flow::Idle,
             _ => Flow::Busy,
         }
     }
 
+    /// Stops the relay: it accepts no more connections, drains and closes. Observations continue until the end.
     fn stop(&mut self) {
-        self.tap.stop();
-        self.stopping = true;
+        if let Some(relay) = self.relay.take() {
+            self.closing = Some(std::thread::spawn(move || drop(relay)));
+        }
     }
 }
 
@@ -102,31 +92,5 @@ impl LiveSource for TapSource {
 pub fn lower_priority() {
     if let Err(error) = zmq_tap::relay::lower_priority() {
         tracing::info!("cannot lower the priority of decoding: {error}");
-    }
-}
-
-/// `known` properties of an engine, completed by those found in frames.
-pub(crate) fn completed<'a>(known: event::Engine<'a>, found: event::Engine<'a>) -> event::Engine<'a> {
-    event::Engine {
-        name: known.name.or(found.name),
-        version: known.version.or(found.version),
-        mode: known.mode.or(found.mode),
-        waiter: known.waiter.or(found.waiter),
-        turnaround: known.turnaround.or(found.turnaround),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use trace::engine::Mode;
-
-    use super::*;
-
-    #[test]
-    fn known_properties_take_precedence_over_those_found_in_frames() {
-        let none = event::Engine::default();
-        let known = event::Engine { mode: Some(Mode::Incremental), ..none };
-        let found = event::Engine { version: Some("0.5.9"), mode: Some(Mode::Cumulative), ..none };
-        assert_eq!(completed(known, found), event::Engine { mode: known.mode, ..found });
     }
 }

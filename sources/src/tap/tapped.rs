@@ -1,12 +1,13 @@
-//! One direction of a relayed pair: the name of its hop, and its announcement.
+//! The hops of relayed pairs: their names, and their announcements.
 
 use trace::event::{Capabilities, Event, Hop, Kind, What};
 use trace::path::Ends;
-use trace::{HopId, MonoNs};
+use trace::{FrameId, HopId, MonoNs};
 
 use super::TapHop;
+use crate::translate::{Hops, MessageContent, Sink};
 use adapter::decode::{Format, SocketFormat};
-use zmq_tap::relay::Direction;
+use zmq_tap::relay::{Direction, Endpoint};
 
 /// One direction of a pair.
 #[derive(Debug)]
@@ -55,7 +56,7 @@ impl Tapped {
     }
 
     /// Derives the sender's role from the first message that shows it.
-    pub(super) fn name_from_kind(&mut self, kind: Kind, formats: &[Format]) {
+    fn name_from_kind(&mut self, kind: Kind, formats: &[Format]) {
         if self.named {
             return;
         }
@@ -71,26 +72,88 @@ impl Tapped {
         let receiver = &*self.ends.to;
         self.only || formats.iter().any(|format| format.receivers.contains(&receiver))
     }
+}
 
-    pub(super) fn announce(
-        &mut self,
-        id: HopId,
-        at: MonoNs,
-        (delivers, formats): (bool, &[Format]),
-        sink: &mut dyn FnMut(&Event<'_>),
-    ) {
-        if self.announced {
+/// The hops of all pairs.
+#[derive(Debug)]
+pub(super) struct RelayHops {
+    formats: &'static [Format],
+    /// Two entries per pair: the forward direction, then the backward one.
+    pub(super) tapped: Vec<Tapped>,
+    /// Whether hops into the tokenizer are announced with observable deliveries.
+    pub(super) delivers: bool,
+}
+
+impl RelayHops {
+    pub(super) fn new(formats: &'static [Format]) -> Self {
+        Self { formats, tapped: Vec::new(), delivers: false }
+    }
+
+    /// Announces a hop, unless that was done.
+    pub(super) fn announce(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
+        let tapped = &mut self.tapped[usize::from(id.0)];
+        if std::mem::replace(&mut tapped.announced, true) {
             return;
         }
-        self.announced = true;
+        let TapHop { also, worker, origin, last, .. } = tapped.hop;
         let capabilities = Capabilities {
             sent: true,
             forwarded: true,
-            delivered: self.hop.also.delivered || (delivers && self.leads_to_clients(formats)),
-            ..self.hop.also
+            delivered: also.delivered || (self.delivers && tapped.leads_to_clients(self.formats)),
+            ..also
         };
-        let TapHop { worker, origin, last, .. } = self.hop;
-        let hop = Hop { id, ends: self.ends.as_str(), endpoint: &self.endpoint, worker, origin, last, capabilities };
-        sink(&Event { at, what: What::Hop(hop) });
+        let (ends, endpoint) = (tapped.ends.as_str(), &tapped.endpoint);
+        sink(&Event::new(at, What::Hop(Hop { id, ends, endpoint, worker, origin, last, capabilities })));
+    }
+
+    /// Announces a changed hop again, if it was announced.
+    fn announce_again(&mut self, id: HopId, at: MonoNs, sink: Sink<'_>) {
+        if std::mem::take(&mut self.tapped[usize::from(id.0)].announced) {
+            self.announce(id, at, sink);
+        }
+    }
+
+    /// Announces all hops again if the observability of deliveries has changed.
+    pub(super) fn set_deliveries(&mut self, are_observable: bool, sink: Sink<'_>) {
+        if std::mem::replace(&mut self.delivers, are_observable) != are_observable {
+            for id in 0..self.tapped.len() {
+                self.announce_again(HopId(id as u16), MonoNs::now(), sink);
+            }
+        }
+    }
+
+    /// Names the hop that listens at `listen`.
+    pub(super) fn name(&mut self, listen: &Endpoint, ends: Ends<&str>, at: MonoNs, sink: Sink<'_>) {
+        let directions = [ends.to_owned(), ends.reversed()];
+        for (id, ends) in (0..self.tapped.len()).zip(directions.iter().cycle()) {
+            let tapped = &mut self.tapped[id];
+            if tapped.hop.pair.listen == *listen && tapped.ends != *ends {
+                tapped.ends.clone_from(ends);
+                tapped.named = true;
+                self.announce_again(HopId(id as u16), at, sink);
+            }
+        }
+    }
+}
+
+impl Hops for RelayHops {
+    type Source = FrameId;
+
+    fn socket_format(&mut self, id: FrameId) -> &mut SocketFormat {
+        &mut self.tapped[usize::from(id.hop.0)].carries
+    }
+
+    fn number_frame(
+        &mut self,
+        id: FrameId,
+        content: Option<MessageContent>,
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<FrameId> {
+        if let Some(MessageContent { kind, .. }) = content {
+            self.tapped[usize::from(id.hop.0)].name_from_kind(kind, self.formats);
+        }
+        self.announce(id.hop, at, sink);
+        Some(id)
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail, ensure};
 use confine::Work;
-use sources::tap::{Tap, TapHop, TapSource, lower_priority};
+use sources::tap::{Tap, TapHop, lower_priority};
 use sources::{account, open_files};
 use trace::path::Ends;
 use zmq_tap::relay::{Endpoint, Options, Pair};
@@ -103,7 +103,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         errln!("tokengap: listening on {listen} -> {upstream}{}", state(upstream));
     }
     let signals = Signals::install().context("cannot listen for signals")?;
-    let report = app::run_to_report(TapSource::new(tap), &args.live, endpoint, &signals)?;
+    let report = app::run_to_report(tap, &args.live, endpoint, &signals)?;
     let code = app::print_report(&report, args.live.outcome)?;
     if app::saw_nothing(&report) {
         bail!("nothing passed through the relay; check that the sender connects to the endpoint of --listen");

@@ -2,9 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use responses::{Detokenize, ResponseReader, Server, TokenStream};
+use probe_user::egress::ConnectionStep;
+use responses::{Detokenize, ResponseReader, TokenStream};
 use serde::Deserialize;
 use serde_json::Value;
+use sources::translate::{Clients, read_step};
 use trace::event::{
     Answer, Capabilities, Chunk, Engine, Event, Finish, Frame, Hop, IdColumn, Kind, Received, ToolCallOutcome,
     ToolCalls, UnjudgedReason, What,
@@ -107,12 +109,12 @@ impl Response {
     /// Verdicts on its choices.
     pub(super) fn judge(&self, engine: &str, version: &str) -> Vec<Verdict> {
         let table = Arc::new(Table::default());
-        let mut server = Server::new(None);
-        server.texts.exact = self.exact;
         let format = engines::find(engine).and_then(|found| found.formats.first());
         let response_id = format.and_then(|format| format.response_id);
+        let mut clients = Clients { is_observed: true, response_id, ..Clients::default() };
+        clients.server.texts.exact = self.exact;
         if response_id.is_some() {
-            server.texts.detokenizer = Some(table.clone());
+            clients.server.texts.detokenizer = Some(table.clone());
         }
         let mut run = Run::new(engine, version);
         let mut reader = ResponseReader::default();
@@ -152,18 +154,19 @@ impl Response {
                         ids: IdColumn::Delta,
                         chunks: &chunks,
                     };
-                    server.record_frame(&frame, response_id);
+                    clients.record_frame(&frame, None);
                     run.sent(frame);
                 }
                 Step::Written(text) => {
                     let bytes = self.bytes(text, left == written, left == 1);
                     left -= 1;
                     let at = run.tick();
-                    reader.read_bytes(at, &bytes, true, &mut server, &mut |event| run.enter(event));
+                    let written = ConnectionStep::Bytes { bytes: &bytes, begins: true };
+                    read_step(&mut reader, written, at, &mut clients.server, &mut |event| run.enter(event));
                 }
             }
         }
-        run.verdicts(self, &server.degraded())
+        run.verdicts(self, &clients.server.degraded())
     }
 
     /// Whether the arguments of a call in the response are those that the model wrote.

@@ -1,15 +1,17 @@
 //! Events for missed message records, and for receivers that come and go.
 
+use adapter::decode::{Decoders, LONGEST, SocketFormat};
 use engines::sglang::discover::role;
 use outputs::report::Report;
-use probe_user::{Call, Message, SocketId};
+use probe_user::{Call, Message, SocketId, discover};
 use trace::detect::Severity;
 use trace::event::{Event, What};
-use trace::{Analysis, Config, MonoNs, ReportInput};
+use trace::{Analysis, Config, FrameId, HopId, MonoNs, ReportInput};
 
 use super::super::roles::Roles;
 use super::super::sight::Observability;
 use super::Lanes;
+use crate::translate::Clients;
 
 const FRAME: &[u8] = include_bytes!("../../../../zmq-tap/fixtures/messages/0.5.9/skip_delta_256rid.pkl");
 
@@ -40,7 +42,8 @@ fn message(pid: u32, seq: u64, bytes: &[u8]) -> Message<'_> {
 fn lanes(engine: &str) -> Lanes {
     let mut sight = Observability::new(false, false);
     sight.watch(2, MonoNs(0));
-    Lanes::new(Roles::new(engines::DISCOVERED.iter().find(|kind| kind.name() == engine).copied()), sight)
+    let kind = engines::DISCOVERED.iter().find(|kind| kind.name() == engine).copied();
+    Lanes::new(Roles::of_engine(&discover::Engine { kind, ..discover::Engine::default() }), sight)
 }
 
 #[test]
@@ -58,7 +61,7 @@ fn a_sequence_gap_is_reported_once_before_the_next_frame() {
         }
     };
     for seq in [0, 4] {
-        lanes.sent(&message(1, seq, &frame(seq)), &mut |_| {}, &mut enter);
+        lanes.sent(&message(1, seq, &frame(seq)), &mut Clients::default(), &mut enter);
     }
     for seq in [0, 1, 4] {
         lanes.received(&message(2, seq, &frame(seq)), &mut enter);
@@ -96,7 +99,7 @@ fn the_parts_of_a_message_are_one_frame() {
         };
         (0..6).map(of)
     };
-    parts(1).for_each(|part| lanes.sent(&part, &mut |_| {}, &mut enter));
+    parts(1).for_each(|part| lanes.sent(&part, &mut Clients::default(), &mut enter));
     parts(2).for_each(|part| assert!(lanes.received(&part, &mut enter)));
     let bytes = PARTS.iter().map(|part| part.len() as u64).sum();
     let sent = [0, 1, 2].map(|seq| ("sent", seq, bytes, events[0].3));
@@ -110,27 +113,38 @@ fn the_parts_of_a_message_are_one_frame() {
 #[test]
 fn token_ids_are_in_events_only_if_requested() {
     for shows_ids in [false, true] {
+        let mut clients = Clients { is_observed: true, ..Clients::default() };
+        clients.server.content.enable();
         let lanes = || {
             let mut lanes = lanes("sglang");
-            lanes.decoders.keep_ids();
-            lanes.shows_ids = shows_ids;
+            lanes.translator.prepare_comparison(&clients);
+            if shows_ids {
+                lanes.translator.show_ids();
+            }
             lanes
         };
-        let has_ids = |event: &Event<'_>| {
+        let (mut one, mut other) = (lanes(), lanes());
+        let mut expected = clients.server.clone();
+        let mut emitted = Vec::new();
+        let mut note = |event: &Event<'_>| {
             let frame = match &event.what {
-                What::Sent(frame) => frame,
-                What::Received(received) => received.frame.as_ref()?,
-                _ => return None,
+                What::Sent(frame) => Some(frame),
+                What::Received(received) => received.frame.as_ref(),
+                _ => None,
             };
-            Some(frame.chunks.iter().all(|chunk| !chunk.ids.is_empty()))
+            emitted.extend(frame.map(|frame| frame.chunks.iter().all(|chunk| !chunk.ids.is_empty())));
         };
-        let (mut followed, mut emitted) = (Vec::new(), Vec::new());
         let bytes = frame(0);
-        let follow = &mut |event: &Event<'_>| followed.extend(has_ids(event));
-        lanes().sent(&message(1, 0, &bytes), follow, &mut |event| emitted.extend(has_ids(event)));
+        one.sent(&message(1, 0, &bytes), &mut clients, &mut note);
         // From a sender that is not watched.
-        lanes().received(&message(2, 0, &bytes), &mut |event| emitted.extend(has_ids(event)));
-        assert_eq!((followed, emitted), (vec![true], vec![shows_ids; 2]));
+        other.received(&message(2, 0, &bytes), &mut note);
+        assert_eq!(emitted, [shows_ids; 2]);
+        let mut decoders = Decoders::new(engines::FORMATS, LONGEST);
+        decoders.keep_ids();
+        let decoded = decoders.decode(&mut SocketFormat::default(), &[&bytes]).expect("decoded");
+        assert!(decoded.chunks().iter().all(|chunk| !chunk.ids.is_empty()));
+        expected.record_frame(&decoded.frame(FrameId::new(HopId(0), 0, 0), 1), None);
+        assert_eq!(clients.server.content, expected.content, "responses are compared with the ids");
     }
 }
 
@@ -139,7 +153,7 @@ fn lanes_flow_while_a_message_waits_and_shortly_after_the_last() {
     let mut lanes = lanes("sglang");
     assert!(!lanes.flows());
     for seq in 0..2 {
-        lanes.sent(&message(1, seq, &frame(seq)), &mut |_| {}, &mut |_| {});
+        lanes.sent(&message(1, seq, &frame(seq)), &mut Clients::default(), &mut |_| {});
     }
     lanes.received(&message(2, 0, &frame(0)), &mut |_| {});
     assert!(lanes.flows(), "a waiting message counts regardless of age");
@@ -148,7 +162,7 @@ fn lanes_flow_while_a_message_waits_and_shortly_after_the_last() {
     let bytes = frame(2);
     let mut now = message(1, 2, &bytes);
     now.call.at = MonoNs::now();
-    lanes.sent(&now, &mut |_| {}, &mut |_| {});
+    lanes.sent(&now, &mut Clients::default(), &mut |_| {});
     lanes.received(&message(2, 2, &bytes), &mut |_| {});
     assert!(lanes.flows());
 }
@@ -196,7 +210,7 @@ impl Engine {
         let bytes = Self::frame(b'0' + socket as u8, seq);
         let call = self.call(SCHEDULER, socket, seq);
         let analysis = &mut self.analysis;
-        self.lanes.sent(&of(call, &bytes), &mut |_| {}, &mut |event| analysis.apply(event));
+        self.lanes.sent(&of(call, &bytes), &mut Clients::default(), &mut |event| analysis.apply(event));
     }
 
     fn receive(&mut self, pid: u32, socket: u64, seq: u64, number: u64) {

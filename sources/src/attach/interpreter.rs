@@ -1,0 +1,145 @@
+//! Turns the observations of the probe into events.
+
+use adapter::discover::Role;
+use probe_user::egress::Kind;
+use probe_user::{Loss, Observation};
+use trace::MonoNs;
+use trace::event::{Event, Missed, MissedCause, What};
+
+use super::egress::Egress;
+use super::lanes::{Lanes, Sink};
+use super::roles::Roles;
+use super::sight::Observability;
+use super::socket_reads::SocketReads;
+use crate::translate::Clients;
+
+/// Interprets observations: messages by their lanes, the bytes of other sockets by their connections.
+pub struct Interpreter {
+    pub(super) lanes: Lanes,
+    pub(super) egress: Egress,
+    pub(super) reads: SocketReads,
+    /// Observations dropped because the ring buffer was full.
+    pub(super) overflowed: u64,
+}
+
+impl Interpreter {
+    pub(super) fn new(lanes: Lanes, egress: Egress, reads: SocketReads) -> Self {
+        Self { lanes, egress, reads, overflowed: 0 }
+    }
+
+    /// For observations from the first message on, of processes with these roles and of the responses to these clients.
+    pub fn of_whole_run(processes: &[(u32, Role)], clients: Clients) -> Self {
+        let mut sight = Observability::new(true, clients.is_observed);
+        for (pid, _) in processes {
+            sight.watch(*pid, MonoNs(0));
+            sight.serve(*pid, MonoNs(0));
+        }
+        let lanes = Lanes::new(Roles::with_parts(processes, &[]), sight);
+        Self::new(lanes, Egress::new(clients), SocketReads::default())
+    }
+
+    /// Makes the decoders keep what the comparison with responses needs, from the next message on.
+    pub fn prepare_comparison(&mut self) {
+        self.lanes.translator.prepare_comparison(&self.egress.clients);
+    }
+
+    /// Emits the events of an observation.
+    pub fn interpret_observation(&mut self, observation: &Observation<'_>, sink: Sink<'_>) {
+        let Self { lanes, egress, reads, overflowed } = self;
+        match observation {
+            Observation::Sent(message) => lanes.sent(message, &mut egress.clients, sink),
+            Observation::Unsent(call) => lanes.unsent(call),
+            Observation::Returned(call) => lanes.returned(call, sink),
+            Observation::Received(message) => {
+                lanes.received(message, sink);
+            }
+            Observation::Processed(call) => lanes.processed(call, sink),
+            Observation::Egress { pid, record } if record.kind == Kind::Zmtp => reads.enter(*pid, record, lanes, sink),
+            Observation::Egress { pid, record } => egress.read_record(*pid, record, sink),
+            Observation::Lost { cause, count } => {
+                egress.clients.record_missed_frames();
+                tracing::warn!("{count} observations missed: {}", cause.words());
+                let count = match cause {
+                    Loss::RingFull => {
+                        *overflowed += count;
+                        lanes.unreported(*count)
+                    }
+                    _ => *count,
+                };
+                let (hop, cause) = (None, MissedCause::QueueFull);
+                if count > 0 {
+                    sink(&Event::new(MonoNs::now(), What::Missed(Missed { hop, count, cause })));
+                }
+            }
+            Observation::Exited { pid } => {
+                tracing::info!("process {pid} has ended");
+                reads.exited(*pid);
+                lanes.exited(*pid, sink);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engines::sglang::discover::role::{SCHEDULER, TOKENIZER};
+    use probe_user::egress::{Head, Record};
+    use probe_user::{Call, Message, SocketId};
+    use proptest::prelude::*;
+    use trace::{Analysis, Config};
+
+    use super::*;
+
+    const FRAME: &[u8] = include_bytes!("../../../zmq-tap/fixtures/messages/0.5.9/skip_first_1rid.pkl");
+    const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}";
+
+    #[derive(Clone, Copy, Debug)]
+    struct Step {
+        kind: u8,
+        pid: u32,
+        seq: u64,
+        flipped_bit: Option<usize>,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let flipped_bit = proptest::option::weighted(0.2, 0..FRAME.len() * 8);
+        (0..8_u8, 1..4_u32, 0..6_u64, flipped_bit).prop_map(|(kind, pid, seq, flipped_bit)| Step {
+            kind,
+            pid,
+            seq,
+            flipped_bit,
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_order_of_observations_leaves_balanced_sums(steps in proptest::collection::vec(step(), 0..40)) {
+            let clients = Clients { is_observed: true, ..Clients::default() };
+            let mut interpreter = Interpreter::of_whole_run(&[(1, SCHEDULER), (2, TOKENIZER)], clients);
+            interpreter.prepare_comparison();
+            let mut analysis = Analysis::new(Config { engines: engines::FACTS, ..Config::default() });
+            for (n, Step { kind, pid, seq, flipped_bit }) in steps.into_iter().enumerate() {
+                let mut payload = FRAME.to_vec();
+                if let Some(bit) = flipped_bit {
+                    payload[bit / 8] ^= 1 << (bit % 8);
+                }
+                let at = MonoNs(n as u64 * 1_000_000);
+                let call = Call { at, socket: SocketId { pid, address: 1 }, tid: pid, seq, wakeup: None };
+                let message = Message { call, bytes: FRAME.len() as u64, more: false, payload: &payload };
+                let head = Head { at_ns: at.0, socket: seq, accepted: RESPONSE.len() as i64, ..Head::default() };
+                let record = Record { kind: Kind::Wrote, head, payload: RESPONSE };
+                let observation = match kind {
+                    0 | 1 => Observation::Sent(message),
+                    2 => Observation::Received(message),
+                    3 => Observation::Processed(call),
+                    4 => Observation::Unsent(call),
+                    5 => Observation::Egress { pid, record },
+                    6 => Observation::Lost { cause: Loss::RingFull, count: seq },
+                    _ => Observation::Returned(call),
+                };
+                interpreter.interpret_observation(&observation, &mut |event| analysis.apply(event));
+            }
+            prop_assert_eq!(analysis.ledger().balances(), Ok(()));
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Clients of a server: the bytes that they are sent, and the frames that these are compared with.
+
+use adapter::decode::ReadResponseId;
+use probe_user::egress::ConnectionStep;
+use responses::{ResponseReader, Server};
+use trace::MonoNs;
+use trace::event::Frame;
+
+use super::Sink;
+
+/// All clients of a server.
+#[derive(Debug, Default)]
+pub struct Clients {
+    /// Reads the responses.
+    pub server: Server,
+    /// Set if the bytes to at least one client are observed.
+    pub is_observed: bool,
+    /// How responses name their requests. `None` for a relay, which learns it from the format of the messages.
+    pub response_id: Option<ReadResponseId>,
+}
+
+impl Clients {
+    /// Returns whether the token ids of frames are needed: to match streams by their tokens, or to compare text.
+    pub fn needs_ids(&self) -> bool {
+        self.server.content.is_enabled() || self.server.texts.detokenizer.is_some()
+    }
+
+    /// Returns whether the text of frames is compared with that of responses.
+    pub fn compares_text(&self) -> bool {
+        self.is_observed && !self.server.content.is_enabled()
+    }
+
+    /// Records a sent frame before it reaches the process that responds. `of_format`: how responses name requests, by the format of its
+    /// message.
+    pub fn record_frame(&mut self, frame: &Frame<'_>, of_format: Option<ReadResponseId>) {
+        if self.is_observed {
+            // Responses to a frontend name requests by its ids.
+            let of_format = of_format.filter(|_| self.compares_text());
+            self.server.record_frame(frame, self.response_id.or(of_format));
+        }
+    }
+
+    /// Records that messages were missed or not decoded, so that later text is not compared with theirs.
+    pub fn record_missed_frames(&mut self) {
+        self.server.texts.record_missed_frames();
+    }
+}
+
+/// Reads what was observed next on the connection of a client, and emits deliveries and answers.
+pub fn read_step(
+    reader: &mut ResponseReader,
+    step: ConnectionStep<'_>,
+    at: MonoNs,
+    server: &mut Server,
+    sink: Sink<'_>,
+) {
+    match step {
+        ConnectionStep::Opened => reader.restart(),
+        ConnectionStep::Bytes { bytes, begins } => reader.read_bytes(at, bytes, begins, server, sink),
+        ConnectionStep::Missed(_) => reader.record_gap(at, sink),
+        ConnectionStep::HeldUp => reader.record_short_write(),
+        ConnectionStep::Closed { end, unacknowledged } => {
+            reader.end_connection(at, end, unacknowledged, server, sink);
+        }
+    }
+}

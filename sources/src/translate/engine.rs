@@ -1,0 +1,73 @@
+//! Properties of the engine, from discovery and from the layout of its messages.
+
+use adapter::decode::Shape;
+use probe_user::discover;
+use trace::MonoNs;
+use trace::event::{Engine, Event, What};
+
+use super::Sink;
+
+/// Properties of an engine, and whether they were emitted.
+#[derive(Debug, Default)]
+pub(super) struct EngineProperties {
+    /// From discovery.
+    known: Option<discover::Engine>,
+    /// From the layout of the last message with chunks.
+    found: Engine<'static>,
+    is_unreported: bool,
+}
+
+impl EngineProperties {
+    pub(super) fn set_known(&mut self, known: discover::Engine) {
+        self.known = Some(known);
+        self.is_unreported = true;
+    }
+
+    /// Emits the properties from discovery, unless that was done.
+    pub(super) fn report_known(&mut self, at: MonoNs, sink: Sink<'_>) {
+        if std::mem::take(&mut self.is_unreported) {
+            self.emit(at, sink);
+        }
+    }
+
+    /// Takes the properties that a message of this shape shows, and emits them if they are new.
+    pub(super) fn complete_from(&mut self, shape: &Shape, at: MonoNs, sink: Sink<'_>) {
+        let (name, version) = (Some(shape.engine), Some(shape.schema));
+        let found = Engine { name, version, waiter: shape.waiter, ..Engine::default() };
+        if self.found != found {
+            self.found = found;
+            self.emit(at, sink);
+        }
+    }
+
+    fn emit(&self, at: MonoNs, sink: Sink<'_>) {
+        let known = self.known.as_ref().map(discover::Engine::event).unwrap_or_default();
+        sink(&Event::new(at, What::Engine(completed(known, self.found))));
+    }
+}
+
+/// `known` properties of an engine, completed by those found in frames.
+fn completed<'a>(known: Engine<'a>, found: Engine<'a>) -> Engine<'a> {
+    Engine {
+        name: known.name.or(found.name),
+        version: known.version.or(found.version),
+        mode: known.mode.or(found.mode),
+        waiter: known.waiter.or(found.waiter),
+        turnaround: known.turnaround.or(found.turnaround),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::engine::Mode;
+
+    use super::*;
+
+    #[test]
+    fn known_properties_take_precedence_over_those_found_in_frames() {
+        let none = Engine::default();
+        let known = Engine { mode: Some(Mode::Incremental), ..none };
+        let found = Engine { version: Some("0.5.9"), mode: Some(Mode::Cumulative), ..none };
+        assert_eq!(completed(known, found), Engine { mode: known.mode, ..found });
+    }
+}

@@ -1,0 +1,224 @@
+//! From what is observed of an engine to events: the messages between its processes ([`Translator`]), and the bytes that its clients are
+//! sent ([`Clients`], [`read_step`]). The relay and the probe use the same, and differ in how they find the hop of a message ([`Hops`]).
+
+mod clients;
+mod engine;
+
+use adapter::decode::{Decoders, Format, Shape, SocketFormat};
+use probe_user::discover::Engine;
+use trace::event::{Event, Frame, Kind, Received, Undecoded, What};
+use trace::{FrameId, MonoNs, ThreadId, fault};
+
+pub use clients::{Clients, read_step};
+use engine::EngineProperties;
+
+pub(crate) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
+
+/// Finds, names and announces the hops of messages.
+pub trait Hops {
+    /// What an observer knows of a message before it is decoded.
+    type Source: Copy;
+
+    /// Format of the messages on its socket.
+    fn socket_format(&mut self, source: Self::Source) -> &mut SocketFormat;
+
+    /// Announces the hop of a message, and numbers its frame. `content` is `None` if it was not decoded. Returns `None` if the frame is not
+    /// reported.
+    fn number_frame(
+        &mut self,
+        source: Self::Source,
+        content: Option<MessageContent>,
+        at: MonoNs,
+        sink: Sink<'_>,
+    ) -> Option<FrameId>;
+}
+
+/// What the content of a message shows of its hop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageContent {
+    /// Kind of message.
+    pub kind: Kind,
+    /// Whether it has entries of requests.
+    pub has_chunks: bool,
+}
+
+/// An observed message.
+#[derive(Clone, Copy, Debug)]
+pub struct ObservedMessage<'m, S> {
+    /// Where it was observed.
+    pub source: S,
+    /// Time of the observation.
+    pub at: MonoNs,
+    /// Time at which a relay had written it.
+    pub forwarded: Option<MonoNs>,
+    /// Length of all parts.
+    pub bytes: u64,
+    /// Its parts, or the reason why they are not complete.
+    pub parts: Result<&'m [&'m [u8]], &'static str>,
+    /// How it was observed.
+    pub by: ObservedBy,
+}
+
+/// How a message was observed.
+#[derive(Clone, Copy, Debug)]
+pub enum ObservedBy {
+    /// At its sender on this machine, whose clock its content may contain.
+    LocalSend,
+    /// At a sender that may be on another machine.
+    RemoteSend,
+    /// At its receiver only.
+    Receive {
+        /// Number of the receiver's wakeup.
+        wakeup: Option<u64>,
+        /// Thread that received it.
+        thread: Option<ThreadId>,
+    },
+}
+
+/// Outcome for a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Translated {
+    /// The event of this frame was emitted.
+    Frame(FrameId),
+    /// It could not be decoded, which was emitted.
+    Undecoded,
+    /// It is not reported.
+    Nothing,
+}
+
+/// A combination of class, codec and layout among the messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Form {
+    /// Class without its module.
+    pub class: &'static str,
+    /// Serialisation format: `pickle`, `msgpack`, ...
+    pub codec: &'static str,
+    /// The releases whose layout it fits.
+    pub schema: &'static str,
+    /// Number of frames with this form.
+    pub frames: u64,
+}
+
+/// Translates messages into events.
+#[derive(Debug)]
+pub struct Translator {
+    formats: &'static [Format],
+    decoders: Decoders,
+    engine: EngineProperties,
+    forms: Vec<Form>,
+    /// Events of frames include token ids, if the decoders keep them.
+    shows_ids: bool,
+}
+
+impl Translator {
+    /// A translator of messages in these formats, of up to `longest` bytes.
+    pub fn new(formats: &'static [Format], longest: usize) -> Self {
+        Self {
+            formats,
+            decoders: Decoders::new(formats, longest),
+            engine: EngineProperties::default(),
+            forms: Vec::new(),
+            shows_ids: false,
+        }
+    }
+
+    /// Makes later events carry token ids.
+    pub fn show_ids(&mut self) {
+        self.shows_ids = true;
+        self.decoders.keep_ids();
+    }
+
+    /// Makes the decoders keep what the comparison with responses needs, from the next message on.
+    pub fn prepare_comparison(&mut self, clients: &Clients) {
+        if clients.needs_ids() {
+            self.decoders.keep_ids();
+        }
+        if clients.compares_text() {
+            self.decoders.keep_text();
+        }
+    }
+
+    /// Sets the properties of the engine as discovery found them. Frames complete them.
+    pub fn set_engine(&mut self, known: Engine) {
+        self.engine.set_known(known);
+    }
+
+    /// Emits the properties of the engine, if discovery found any that were not emitted yet.
+    pub fn report_engine(&mut self, sink: Sink<'_>) {
+        self.engine.report_known(MonoNs::now(), sink);
+    }
+
+    /// The forms of messages so far.
+    pub fn forms(&self) -> &[Form] {
+        &self.forms
+    }
+
+    /// Decodes a message and emits its frame, after passing a sent one to `clients`.
+    pub fn translate_message<'c, H: Hops>(
+        &mut self,
+        message: ObservedMessage<'_, H::Source>,
+        hops: &mut H,
+        clients: impl Iterator<Item = &'c mut Clients>,
+        sink: Sink<'_>,
+    ) -> Translated {
+        let ObservedMessage { source, at, forwarded, bytes, parts, by } = message;
+        let decoded = parts.and_then(|parts| {
+            fault::here("decoder");
+            self.decoders.decode(hops.socket_format(source), parts).map_err(|why| {
+                tracing::debug!("undecoded message of {bytes} bytes: {why}");
+                why.reason
+            })
+        });
+        let mut decoded = match decoded {
+            Ok(decoded) => decoded,
+            Err(reason) => {
+                let Some(id) = hops.number_frame(source, None, at, sink) else {
+                    return Translated::Nothing;
+                };
+                sink(&Event::new(at, What::Undecoded(Undecoded { id, bytes, forwarded, reason })));
+                return Translated::Undecoded;
+            }
+        };
+        let shape = *decoded.shape();
+        let has_chunks = !decoded.chunks().is_empty();
+        let content = MessageContent { kind: shape.kind, has_chunks };
+        let Some(id) = hops.number_frame(source, Some(content), at, sink) else {
+            return Translated::Nothing;
+        };
+        if has_chunks {
+            self.engine.complete_from(&shape, at, sink);
+        }
+        count_form(&mut self.forms, &shape);
+        if let ObservedBy::Receive { wakeup, thread: by } = by {
+            if !self.shows_ids {
+                decoded.hide_ids();
+            }
+            let frame = Some(decoded.frame(id, bytes));
+            sink(&Event::new(at, What::Received(Received { id, wakeup, by, frame })));
+            return Translated::Frame(id);
+        }
+        let format = hops.socket_format(source).format(self.formats);
+        let frame = Frame { forwarded, ..decoded.frame(id, bytes) };
+        for clients in clients {
+            clients.record_frame(&frame, format.and_then(|format| format.response_id));
+        }
+        if !self.shows_ids {
+            decoded.hide_ids();
+        }
+        sink(&Event::new(at, What::Sent(Frame { forwarded, ..decoded.frame(id, bytes) })));
+        if let (ObservedBy::LocalSend, Some(wait)) = (by, decoded.send_wait(id.hop, at)) {
+            sink(&Event::new(at, What::SendWait(wait)));
+        }
+        Translated::Frame(id)
+    }
+}
+
+/// Counts the form of a message. The list is short enough to search for every frame.
+fn count_form(forms: &mut Vec<Form>, shape: &Shape) {
+    let Shape { class, codec, schema, .. } = *shape;
+    let same = |form: &&mut Form| (form.class, form.codec, form.schema) == (class, codec, schema);
+    match forms.iter_mut().find(same) {
+        Some(form) => form.frames += 1,
+        None => forms.push(Form { class, codec, schema, frames: 1 }),
+    }
+}
