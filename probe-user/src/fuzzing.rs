@@ -2,15 +2,12 @@
 
 use adapter::discover::{FlagName, Flags};
 use probe_ebpf::{Record, egress};
-use probe_ebpf::{Record, egress};
 
 use crate::discover::diag;
 use crate::helper::request::{Request, parse_reply};
 use crate::locator::answer::{answer_to_bytes, parse_answer};
 use crate::observation::Observation;
-use crate::observation::Observation;
 use crate::opener_client::request::{OpenRequest, PIECE, ReplyPiece, descriptors_to_bytes, parse_descriptors};
-use crate::probe::read::to_observation;
 use crate::probe::read::to_observation;
 use crate::probe_points::{ProbePoints, Sought};
 use crate::proc::{maps, net, stat, strings};
