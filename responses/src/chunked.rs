@@ -68,7 +68,7 @@ impl ChunkedDecoder {
             ChunkedState::AfterData if line.is_empty() => self.state = ChunkedState::Size,
             ChunkedState::Trailer if line.is_empty() => return Some(true),
             ChunkedState::Trailer if self.trailer + self.line.len() <= LONGEST_TRAILER => {
-                self.trailer += self.line.len()
+                self.trailer += self.line.len();
             }
             ChunkedState::Trailer | ChunkedState::AfterData | ChunkedState::Data(_) => return None,
         }

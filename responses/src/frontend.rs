@@ -10,7 +10,7 @@ use trace::MonoNs;
 use trace::event::{FrontendWait, What};
 
 use super::event::{Completion, EventSink, ResponseElement, ResponseForm};
-use super::{Unreadable, count};
+use super::{Unreadable, add_to_count};
 
 /// Maximum number of half-joined responses: one side has ended, the other has not.
 const MAX_WAITING: usize = 16_384;
@@ -145,7 +145,7 @@ impl TimedResponse {
             ResponseElement::Undecoded => self.writes.whole = false,
             ResponseElement::Ended => self.end_response(waits, sink),
             ResponseElement::Unreadable(why) if why.hides_responses() => {
-                waits.count_unknown(UnknownWait::Unreadable(*why))
+                waits.count_unknown(UnknownWait::Unreadable(*why));
             }
             _ => {}
         }
@@ -211,7 +211,7 @@ impl Frontends {
             return self.count_unknown(UnknownWait::Unnamed);
         };
         match self.waiting.remove(id).map(|(_, ended)| ended) {
-            Some(Ended::Frontend(frontend)) => self.join_sides(rid, (&writes, &frontend), sink),
+            Some(Ended::Frontend(frontend)) => self.join_sides(rid, &writes, &frontend, sink),
             Some(Ended::Worker { .. } | Ended::Workers) => self.keep_ended(sink.at, id, Ended::Workers),
             None => {
                 let rid = rid.to_owned();
@@ -222,7 +222,7 @@ impl Frontends {
 
     fn frontend_ended(&mut self, id: &str, writes: Writes, sink: &mut EventSink<'_>) {
         match self.waiting.remove(id).map(|(_, ended)| ended) {
-            Some(Ended::Worker { rid, writes: worker }) => self.join_sides(&rid, (&worker, &writes), sink),
+            Some(Ended::Worker { rid, writes: worker }) => self.join_sides(&rid, &worker, &writes, sink),
             Some(Ended::Workers) => self.count_unknown(UnknownWait::OtherWorker),
             Some(Ended::Frontend(_)) | None => self.keep_ended(sink.at, id, Ended::Frontend(writes)),
         }
@@ -240,7 +240,7 @@ impl Frontends {
         self.order.push_back(id.to_owned());
     }
 
-    fn join_sides(&mut self, rid: &str, (worker, frontend): (&Writes, &Writes), sink: &mut EventSink<'_>) {
+    fn join_sides(&mut self, rid: &str, worker: &Writes, frontend: &Writes, sink: &mut EventSink<'_>) {
         if let Some(why) = why_unusable(worker, frontend) {
             return self.count_unknown(why);
         }
@@ -262,7 +262,7 @@ impl Frontends {
     }
 
     fn count_unknown(&mut self, why: UnknownWait) {
-        count(&mut self.unknown, why, 1);
+        add_to_count(&mut self.unknown, why, 1);
     }
 
     /// Describes the waits that are not known, with counts.
@@ -273,7 +273,7 @@ impl Frontends {
         };
         let overdue = self.waiting.values().filter(is_overdue).count() as u64;
         if overdue > 0 {
-            count(&mut unknown, UnknownWait::NoResponse, overdue);
+            add_to_count(&mut unknown, UnknownWait::NoResponse, overdue);
         }
         let text = |(why, times)| format!("frontend: the wait of {times} responses is not known: {why}");
         unknown.into_iter().map(text).collect()

@@ -106,7 +106,7 @@ impl Unreadable {
 }
 
 /// Adds to the entry of `why` in a list of counters.
-fn count<T: PartialEq>(counters: &mut Vec<(T, u64)>, why: T, times: u64) {
+fn add_to_count<T: PartialEq>(counters: &mut Vec<(T, u64)>, why: T, times: u64) {
     match counters.iter_mut().find(|(known, _)| *known == why) {
         Some((_, count)) => *count += times,
         None => counters.push((why, times)),

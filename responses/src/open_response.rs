@@ -7,7 +7,7 @@ use trace::event::{Answer, AnswerContent, AnswerEnd, AnswerForm, UnjudgedReason,
 use super::content::StreamTokens;
 use super::event::{Completion, EventSink, ResponseElement, ResponseForm};
 use super::frontend::Writes;
-use super::names::Named;
+use super::names::{Named, ResponseIds};
 use super::observed_calls::ObservedCalls;
 use super::server::{delivery_of_text, delivery_of_tokens};
 use super::{Limits, Server};
@@ -100,13 +100,17 @@ impl OpenResponse {
     ) {
         match element {
             ResponseElement::Began => {
-                let short_writes = if self.begun { 0 } else { self.short_writes };
-                (self.begun, self.whole, self.short_writes) = (true, true, short_writes);
+                // Earlier short writes may be those of the head.
+                self.short_writes = if self.begun { 0 } else { self.short_writes };
+                self.begun = true;
+                self.whole = true;
                 self.says_end = false;
                 self.parts.clear();
             }
             ResponseElement::StreamNamed(name) => {
-                (self.begun, self.whole, self.plane) = (true, true, true);
+                self.begun = true;
+                self.whole = true;
+                self.plane = true;
                 self.parts.clear();
                 self.name = server.streams.remove(name);
                 self.writes = Writes::observed_from_start();
@@ -128,7 +132,7 @@ impl OpenResponse {
         }
     }
 
-    /// Processes an event, under the id that its request has on the hops.
+    /// Records an event of one request.
     fn record_completion(
         &mut self,
         completion: Completion<'_>,
@@ -147,45 +151,54 @@ impl OpenResponse {
         if let Some(name) = name.as_mut().filter(|name| self.parts.is_empty() && name.rid.is_none()) {
             name.rid = server.resolve_rid(&name.context);
         }
-        let joined = name.as_ref().is_some_and(|name| name.rid.is_some());
+        // Both leave their owners meanwhile, because the event borrows its request's id from one of them.
         let ids = std::mem::take(&mut server.response_ids);
-        // The lifetime of its new id is shorter.
-        let mut completion: Completion<'_> = completion;
-        let is_openai = completion.form == ResponseForm::OpenAi;
-        let rid = is_openai.then(|| ids.find_request(&completion.rid, completion.choice)).flatten();
-        // Events before the first frame were reported under the id that the response shows.
-        if name.is_none()
-            && rid.is_some_and(|rid| self.find_part(rid).is_none())
-            && self.find_part(&completion.rid).is_some()
-        {
-            self.mark_incomplete();
-        }
-        let rid = match &name {
+        self.report_deliveries(completion, name.as_ref(), &ids, limits, server, sink);
+        server.response_ids = ids;
+        self.name = name;
+    }
+
+    /// Reports the deliveries of an event, under the id that its request has on the hops.
+    fn report_deliveries<'c>(
+        &mut self,
+        mut completion: Completion<'c>,
+        name: Option<&'c Named>,
+        ids: &'c ResponseIds,
+        limits: &Limits,
+        server: &mut Server,
+        sink: &mut EventSink<'_>,
+    ) {
+        let rid = match name {
             Some(name) => name.request_id(&completion.rid),
-            None => rid.map(|rid| {
-                completion.tokens = self.count_tokens(rid, &completion, (limits, server.texts.is_compared(rid)), sink);
-                Cow::Borrowed(rid)
-            }),
+            None if completion.form == ResponseForm::OpenAi => {
+                ids.find_request(&completion.rid, completion.choice).map(Cow::Borrowed)
+            }
+            None => None,
         };
         let shown = rid.map(|rid| std::mem::replace(&mut completion.rid, rid));
+        if let (None, Some(shown)) = (name, &shown) {
+            // Events before the first frame were reported under the id that the response shows.
+            if self.find_part(&completion.rid).is_none() && self.find_part(shown).is_some() {
+                self.mark_incomplete();
+            }
+            let is_compared = server.texts.is_compared(&completion.rid);
+            completion.tokens = self.count_tokens(&completion, limits, is_compared, sink);
+        }
+        let joined = name.is_some_and(|name| name.rid.is_some());
         let by_text = self.count_by_text(&completion, server);
         completion.tokens = by_text.or(completion.tokens);
-        let delivery = if matches!(completion.form, ResponseForm::OpenAi | ResponseForm::GrpcText) {
-            match completion.tokens {
-                None => {
-                    let begins = self.find_part(&completion.rid).is_none_or(|part| part.counted);
-                    begins.then(|| delivery_of_text(&completion.rid))
-                }
-                // A role, or the usage alone.
-                Some(0) if !completion.finished => None,
-                Some(tokens) => {
-                    server.deliveries += 1;
-                    by_text.is_none().then(|| delivery_of_tokens(&completion, tokens))
-                }
+        let part = self.find_part(&completion.rid);
+        let delivery = match (completion.form, completion.tokens) {
+            (ResponseForm::Generate | ResponseForm::WorkerStream, _) => {
+                server.delivery_of_ids(&completion, part.and_then(|part| part.claimed), joined)
             }
-        } else {
-            let before = self.find_part(&completion.rid).and_then(|part| part.claimed);
-            server.delivery_of_ids(&completion, before, joined)
+            (_, None) => part.is_none_or(|part| part.counted).then(|| delivery_of_text(&completion.rid)),
+            // A role, or the usage alone.
+            (_, Some(0)) if !completion.finished => None,
+            (_, Some(tokens)) => {
+                server.deliveries += 1;
+                by_text.is_none().then(|| delivery_of_tokens(&completion, tokens))
+            }
         };
         if let Some(delivery) = delivery {
             sink.emit(What::Delivered(delivery));
@@ -197,20 +210,18 @@ impl OpenResponse {
         {
             server.content.record_received(&mut part.received, completion.ids);
         }
-        drop((completion, shown));
-        (server.response_ids, self.name) = (ids, name);
     }
 
     /// Number of tokens in an event, for engines that count each event's tokens. Prefers continuous usage to ids, and ids to log
     /// probabilities. `None` if the event has text and no count, or no count while its text is compared.
     fn count_tokens(
         &self,
-        rid: &str,
         completion: &Completion<'_>,
-        (limits, by_text): (&Limits, bool),
+        limits: &Limits,
+        is_compared: bool,
         sink: &mut EventSink<'_>,
     ) -> Option<u32> {
-        let part = self.find_part(rid);
+        let part = self.find_part(&completion.rid);
         if part.is_some_and(|part| !part.counted) {
             return None;
         }
@@ -228,7 +239,7 @@ impl OpenResponse {
             }
             // The role at the start of a chat. At the end it may be a token without text, unless earlier events were counted.
             (None, _)
-                if !by_text
+                if !is_compared
                     && completion.text.is_empty()
                     && (!completion.finished || part.is_some_and(|part| part.tokens > 0)) =>
             {
@@ -347,8 +358,9 @@ impl OpenResponse {
             let ended = part.counted && end == AnswerEnd::Whole;
             let rest = ended.then(|| server.texts.compare_end(&part.rid, part.so_far.is_some()));
             server.report_by_text(&part.rid, true, false, sink);
-            let (differs, compared) = server.texts.forget_request(&part.rid, self.whole && end == AnswerEnd::Whole);
-            let tool_calls = compared.unwrap_or_else(|reason| {
+            let compared = server.texts.forget_request(&part.rid, self.whole && end == AnswerEnd::Whole);
+            let differs = compared.differs;
+            let tool_calls = compared.tool_calls.unwrap_or_else(|reason| {
                 let reason = match end {
                     AnswerEnd::ClientLeft | AnswerEnd::ServerLeft => UnjudgedReason::EndedEarly,
                     _ if !self.whole || end == AnswerEnd::Unknown => UnjudgedReason::Missed,

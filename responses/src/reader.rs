@@ -211,15 +211,11 @@ impl ResponseReader {
     /// Reads no further byte of the connection.
     fn give_up(&mut self, why: Unreadable, server: &mut Server, sink: &mut EventSink<'_>) {
         self.parser = Parser::Unreadable;
-        match &mut self.frontend {
-            Some(response) => {
-                response.record_element(0, &ResponseElement::Unreadable(why), &mut server.frontends, sink);
-            }
-            None => {
-                self.responses.values_mut().for_each(OpenResponse::mark_incomplete);
-                server.count_unreadable(why);
-            }
+        if let Some(response) = &mut self.frontend {
+            return response.record_element(0, &ResponseElement::Unreadable(why), &mut server.frontends, sink);
         }
+        self.responses.values_mut().for_each(OpenResponse::mark_incomplete);
+        server.count_unreadable(why);
     }
 
     /// Reports a gap, which every response in progress may have.

@@ -10,7 +10,7 @@ use super::frontend::Frontends;
 use super::names::{MAX_WAITING, Named, ResponseIds};
 use super::recent::Recent;
 use super::text::Texts;
-use super::{Unreadable, count};
+use super::{Unreadable, add_to_count};
 
 /// Knowledge about one server and counters over all its connections.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +93,7 @@ impl Server {
             tls.encrypted += 1;
             return;
         }
-        count(&mut self.unreadable, why, 1);
+        add_to_count(&mut self.unreadable, why, 1);
     }
 
     /// Records a request announced on a request plane: the frontend's id and, if known, the engine's.
@@ -158,11 +158,10 @@ impl Server {
         let mut ready = self.texts.take_ready().peekable();
         while let Some(carried) = ready.next() {
             let delivery = Delivery {
-                completion_tokens: Some(carried.completion_tokens),
                 finished: finished && ready.peek().is_none(),
                 response: if whole { Response::Whole } else { Response::Text },
                 without_text: carried.without_text,
-                ..delivery_of_new_tokens(rid, carried.tokens)
+                ..Delivery::new(rid, carried.tokens, Some(carried.completion_tokens))
             };
             sink.emit(What::Delivered(delivery));
         }
@@ -223,21 +222,15 @@ impl Server {
     }
 }
 
-/// Delivery of this number of new tokens in an event of a stream.
-fn delivery_of_new_tokens(rid: &str, tokens: u32) -> Delivery<'_> {
-    let (mode, response) = (Mode::Incremental, Response::Streamed);
-    Delivery { rid, tokens, mode, completion_tokens: None, finished: false, response, without_text: 0 }
-}
-
 /// Delivery of an event that lists the ids of its new tokens.
 pub(super) fn delivery_of_tokens<'a>(completion: &'a Completion<'_>, tokens: u32) -> Delivery<'a> {
     let response = if completion.whole { Response::Whole } else { Response::Streamed };
-    Delivery { finished: completion.finished, response, ..delivery_of_new_tokens(&completion.rid, tokens) }
+    Delivery { finished: completion.finished, response, ..Delivery::new(&completion.rid, tokens, None) }
 }
 
 /// Delivery for the first event of a text-only response.
 pub(super) fn delivery_of_text(rid: &str) -> Delivery<'_> {
-    Delivery { mode: Mode::Cumulative, response: Response::Text, ..delivery_of_new_tokens(rid, 0) }
+    Delivery { mode: Mode::Cumulative, response: Response::Text, ..Delivery::new(rid, 0, None) }
 }
 
 /// Output mode shown by an event with `tokens` ids that states `count`, where `before` is the previous count. Returns `None` if both modes

@@ -142,6 +142,14 @@ pub(super) struct CarriedTokens {
     pub(super) without_text: u32,
 }
 
+/// Comparison of a response that has ended.
+pub(super) struct ComparisonResult {
+    /// Whether the response had other text.
+    pub(super) differs: bool,
+    /// Its tool calls, or why they are unjudged.
+    pub(super) tool_calls: Result<Option<ToolCalls>, UnjudgedReason>,
+}
+
 impl ComparedRequest {
     /// Number of bytes kept.
     fn kept_bytes(&self) -> usize {
@@ -297,21 +305,16 @@ impl Texts {
         }
     }
 
-    /// Forgets a request whose response has ended. Returns whether the response had other text, and its tool calls, or why they are unjudged.
-    /// `whole`: each of its events was observed.
-    pub(super) fn forget_request(
-        &mut self,
-        rid: &str,
-        whole: bool,
-    ) -> (bool, Result<Option<ToolCalls>, UnjudgedReason>) {
+    /// Forgets a request whose response has ended. `whole`: each of its events was observed.
+    pub(super) fn forget_request(&mut self, rid: &str, whole: bool) -> ComparisonResult {
         let unknown = if self.has_text { UnjudgedReason::Missed } else { UnjudgedReason::NoText };
         let Some(mut request) = self.requests.remove(rid) else {
-            return (false, Err(unknown));
+            return ComparisonResult { differs: false, tool_calls: Err(unknown) };
         };
         self.bytes -= request.kept_bytes();
         let compared = request.sent.as_mut().filter(|sent| whole && sent.begins).zip(request.unmatched);
         let tool_calls = compared.map(|(sent, unmatched)| sent.compare_calls(&unmatched.calls, unmatched.carried));
-        (request.differs, tool_calls.unwrap_or(Err(unknown)))
+        ComparisonResult { differs: request.differs, tool_calls: tool_calls.unwrap_or(Err(unknown)) }
     }
 
     fn count_evicted(&mut self, evicted: Option<ComparedRequest>) {

@@ -85,7 +85,7 @@ impl GrpcOutput<'_> {
     }
 
     /// The output as an event of `/generate`, of which text has no count. `None` if the request id is invalid.
-    pub(super) fn to_completion(&self, is_text: bool) -> Option<Completion<'_>> {
+    pub(super) fn as_completion(&self, is_text: bool) -> Option<Completion<'_>> {
         let BorrowedText(rid) = serde_json::from_slice(self.rid).ok()?;
         let (form, tokens) =
             if is_text { (ResponseForm::GrpcText, None) } else { (ResponseForm::Generate, self.count_ids()) };

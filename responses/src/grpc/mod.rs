@@ -181,7 +181,7 @@ impl GrpcParser {
     fn emit_output(&self, output: GrpcOutput<'_>, emit: &mut Emit<'_>) {
         emit(
             output
-                .to_completion(self.field != FirstField::Ids)
+                .as_completion(self.field != FirstField::Ids)
                 .map_or(ResponseElement::Undecoded, ResponseElement::Completion),
         );
     }

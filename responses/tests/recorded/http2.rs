@@ -176,6 +176,24 @@ fn missed_bytes_leave_the_open_responses_uncounted() {
     assert!(connection.events.contains(&Observed::Missed));
 }
 
+#[test]
+fn an_invalid_frame_leaves_every_open_response_uncounted() {
+    let mut encoder = Encoder::new();
+    let mut connection = Connection::new(None);
+    connection.feed(&settings(), true);
+    for (stream, rid) in [(1, "a"), (3, "b")] {
+        let block = fields(&mut encoder, "text/event-stream");
+        connection.feed(&frame(HEADERS, END_HEADERS, stream, &block), true);
+        connection.feed(&frame(DATA, 0, stream, &event(rid, 1, false)), true);
+    }
+    // Clients open streams with odd numbers only.
+    connection.feed(&frame(DATA, 0, 2, &[]), true);
+    connection.closed(true);
+    let expected = ["a", "b"].map(|rid| (rid.to_owned(), None, Some(1), AnswerEnd::ClientLeft));
+    assert_eq!(connection.answers(), expected);
+    assert_eq!(connection.server.unreadable, [(Unreadable::Frames, 1)]);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
