@@ -45,7 +45,7 @@ impl Analysis {
     pub fn new(config: Config) -> Self {
         let Config { limits, engines, chunk_history, recent_seconds } = config;
         Self {
-            ledger: Ledger::new(limits).of_engines(engines).with_history(chunk_history),
+            ledger: Ledger::new(limits).with_engines(engines).with_history(chunk_history),
             time_series: TimeSeries::new(limits.series_slots, recent_seconds),
             findings: Findings::default(),
             checked_at: None,

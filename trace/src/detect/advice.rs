@@ -56,7 +56,7 @@ pub(super) fn away(state: AwayState, place: &str) -> &'static str {
 
 /// For frames that wait on a hop.
 pub(super) fn of_hop(engine: &dyn Facts, attribution: &Attribution<'_>, hop: &str) -> String {
-    let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
+    let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::FirstTokenWait && leg.name == hop);
     leg.map_or_else(|| String::from("the receiver of this hop is slower than its senders"), |leg| of_leg(engine, leg))
 }
 
@@ -143,7 +143,9 @@ fn of_leg(engine: &dyn Facts, leg: &Leg<'_>) -> String {
     let one = leg.worker.as_deref().map_or(String::new(), |worker| format!(" ({worker})"));
     let subject = format!("the {}{one}", leg.role);
     match leg.thread {
-        _ if leg.kind != LegKind::Wait => format!("the time is spent inside {subject}: {}", own_work(engine, leg.role)),
+        _ if leg.kind != LegKind::FirstTokenWait => {
+            format!("the time is spent inside {subject}: {}", own_work(engine, leg.role))
+        }
         ThreadState::CpuBound | ThreadState::Busy => {
             format!("{subject} is busy while frames wait; {}", own_work(engine, leg.role))
         }

@@ -21,7 +21,7 @@ const SHORTEST_NS: u64 = 200_000_000;
 #[serde(rename_all = "kebab-case")]
 pub enum LegKind {
     /// Waiting on a hop: received minus sent.
-    Wait,
+    FirstTokenWait,
     /// Inside a forwarding process: sent on minus received.
     Inside,
     /// Both together, if receives are not observed: sent on minus sent to the process, of each request's first chunk.
@@ -29,14 +29,14 @@ pub enum LegKind {
 }
 
 names! {
-    LegKind { Wait = "wait", Inside = "inside", WaitAndInside = "wait-and-inside" }
+    LegKind { FirstTokenWait = "wait", Inside = "inside", WaitAndInside = "wait-and-inside" }
 }
 
 impl LegKind {
     /// Describes the leg of this kind and name.
     pub fn of(self, name: &str) -> String {
         match self {
-            Self::Wait => format!("waiting on {name}"),
+            Self::FirstTokenWait => format!("waiting on {name}"),
             Self::Inside => format!("inside the {name}"),
             Self::WaitAndInside => format!("before and inside the {name}"),
         }
@@ -236,7 +236,7 @@ fn wait<'l>(
     Some(Leg {
         name: &group.name,
         role,
-        kind: LegKind::Wait,
+        kind: LegKind::FirstTokenWait,
         spread: &group.queue_wait,
         chunk,
         first_token,
@@ -351,13 +351,13 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
             continue;
         };
         let group = &ledger.groups()[hop.group];
-        let (inside, since) = match request.inside_since(stream) {
+        let (inside, since) = match request.in_process_since(stream) {
             Some(at) => (true, at),
             None => (!hop.capabilities().received, stream.first_at),
         };
         let name = if inside { &*group.ends.to } else { &group.name };
         let sum = Sum { count: 1, ns: ledger.now().since(since).into() };
-        for leg in legs.iter_mut().filter(|leg| leg.name == name && inside == (leg.kind != LegKind::Wait)) {
+        for leg in legs.iter_mut().filter(|leg| leg.name == name && inside == (leg.kind != LegKind::FirstTokenWait)) {
             leg.first_token.iter_mut().for_each(|time| time.sum.add(sum));
         }
     }

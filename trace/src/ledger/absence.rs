@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 
 use super::limits::push_bounded;
-use super::timeline::TimeUse;
+use super::time_use::TimeUse;
 use crate::clock::MonoNs;
 use crate::event::{AwayState, CpuSample};
 
 /// Maximum number of stretches kept per thread. Consecutive samples with the same state form one stretch.
-const KEPT: usize = 128;
+const MAX_ABSENCES: usize = 128;
 
 /// Nanoseconds for which a thread neither ran nor waited for a CPU, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,15 +34,15 @@ impl AwayTimes {
         self
     }
 
-    fn add(&mut self, state: AwayState, ns: u64) {
+    fn add_time(&mut self, state: AwayState, ns: u64) {
         let sum = &mut self.0[state as usize];
         *sum = sum.saturating_add(ns);
     }
 
     /// Enters a sample: the time asleep in its interval counts for the state at its end.
-    pub(super) fn enter(&mut self, sample: &CpuSample<'_>) {
+    pub(super) fn add_sample(&mut self, sample: &CpuSample<'_>) {
         if let Some(away) = sample.away {
-            self.add(away.state, asleep_ns(sample));
+            self.add_time(away.state, asleep_ns(sample));
         }
     }
 }
@@ -53,30 +53,30 @@ fn asleep_ns(sample: &CpuSample<'_>) -> u64 {
 
 /// Consecutive samples with the same state and place.
 #[derive(Clone, Debug)]
-struct Stretch {
+struct Absence {
     from: MonoNs,
     to: MonoNs,
     /// Time neither on a CPU nor waiting for one.
-    ns: u64,
+    asleep_ns: u64,
     state: AwayState,
     place: Box<str>,
 }
 
-impl Stretch {
+impl Absence {
     /// Part of its time between `from` and `to`, assumed to be spread evenly.
-    fn between(&self, from: MonoNs, to: MonoNs) -> u64 {
+    fn asleep_ns_between(&self, from: MonoNs, to: MonoNs) -> u64 {
         let shared = self.to.min(to).since(self.from.max(from));
         let share = shared as f64 / self.to.since(self.from).max(1) as f64;
-        (self.ns as f64 * share) as u64
+        (self.asleep_ns as f64 * share) as u64
     }
 }
 
 /// Latest stretches of one thread, oldest first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Absences(VecDeque<Stretch>);
+pub(crate) struct Absences(VecDeque<Absence>);
 
 impl Absences {
-    pub(crate) fn enter(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
+    pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
         let Some(away) = sample.away else { return };
         let from = MonoNs(at.0.saturating_sub(sample.interval_ns));
         let ns = asleep_ns(sample);
@@ -86,32 +86,37 @@ impl Absences {
             && from.since(last.to) <= sample.interval_ns / 2
         {
             last.to = last.to.max(at);
-            last.ns = last.ns.saturating_add(ns);
+            last.asleep_ns = last.asleep_ns.saturating_add(ns);
             return;
         }
-        push_bounded(&mut self.0, Stretch { from, to: at, ns, state: away.state, place: away.place.into() }, KEPT);
+        push_bounded(
+            &mut self.0,
+            Absence { from, to: at, asleep_ns: ns, state: away.state, place: away.place.into() },
+            MAX_ABSENCES,
+        );
     }
 
-    pub(crate) fn between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
+    pub(crate) fn times_between(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
         let mut times = AwayTimes::default();
         for stretch in &self.0 {
-            times.add(stretch.state, stretch.between(from, to));
+            times.add_time(stretch.state, stretch.asleep_ns_between(from, to));
         }
         times
     }
 
     /// Place with the most time in `state` between `from` and `to`; empty if unknown.
-    pub(crate) fn place(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
-        let mut places: Vec<(&str, u64)> = Vec::new();
-        for stretch in self.0.iter().filter(|stretch| stretch.state == state) {
-            let ns = stretch.between(from, to);
-            match places.iter_mut().find(|(place, _)| *place == &*stretch.place) {
+    pub(crate) fn longest_place(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
+        // An ordered list instead of a map: of several places with the same time, the last one counts.
+        let mut ns_by_place: Vec<(&str, u64)> = Vec::new();
+        for absence in self.0.iter().filter(|absence| absence.state == state) {
+            let ns = absence.asleep_ns_between(from, to);
+            match ns_by_place.iter_mut().find(|(place, _)| *place == &*absence.place) {
                 Some((_, sum)) => *sum = sum.saturating_add(ns),
-                None => places.push((&stretch.place, ns)),
+                None => ns_by_place.push((&absence.place, ns)),
             }
         }
-        let max = places.into_iter().filter(|(_, ns)| *ns > 0).max_by_key(|(_, ns)| *ns);
-        max.map_or("", |(place, _)| place)
+        let longest = ns_by_place.into_iter().filter(|(_, ns)| *ns > 0).max_by_key(|(_, ns)| *ns);
+        longest.map_or("", |(place, _)| place)
     }
 }
 
@@ -136,10 +141,10 @@ mod tests {
     fn a_lasting_state_is_one_stretch_and_can_be_queried_in_part() {
         let mut absences = Absences::default();
         for n in 1..=50 {
-            absences.enter(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Stopped, ""))));
+            absences.add_sample(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Stopped, ""))));
         }
         assert_eq!(absences.0.len(), 1);
-        let times = absences.between(MonoNs(1_000 * MS), MonoNs(2_000 * MS));
+        let times = absences.times_between(MonoNs(1_000 * MS), MonoNs(2_000 * MS));
         assert_eq!(times.of(AwayState::Stopped), 1_000 * MS);
         assert_eq!(times.sum(AwayState::ALL), 1_000 * MS);
     }
@@ -148,13 +153,13 @@ mod tests {
     fn place_returns_the_call_with_the_most_time() {
         let mut absences = Absences::default();
         let blocked = |place| Some((AwayState::Blocked, place));
-        absences.enter(MonoNs(100 * MS), &sample(10, blocked("futex")));
-        absences.enter(MonoNs(200 * MS), &sample(0, None));
-        absences.enter(MonoNs(300 * MS), &sample(80, blocked("read")));
+        absences.add_sample(MonoNs(100 * MS), &sample(10, blocked("futex")));
+        absences.add_sample(MonoNs(200 * MS), &sample(0, None));
+        absences.add_sample(MonoNs(300 * MS), &sample(80, blocked("read")));
         let all = (MonoNs(0), MonoNs(300 * MS));
-        assert_eq!(absences.place(AwayState::Blocked, all.0, all.1), "futex");
-        assert_eq!(absences.place(AwayState::Polling, all.0, all.1), "");
-        assert_eq!(absences.between(all.0, all.1).of(AwayState::Blocked), 110 * MS);
+        assert_eq!(absences.longest_place(AwayState::Blocked, all.0, all.1), "futex");
+        assert_eq!(absences.longest_place(AwayState::Polling, all.0, all.1), "");
+        assert_eq!(absences.times_between(all.0, all.1).of(AwayState::Blocked), 110 * MS);
     }
 
     #[test]
@@ -162,8 +167,8 @@ mod tests {
         let mut absences = Absences::default();
         for n in 1..=1_000 {
             let place = if n % 2 == 0 { "futex" } else { "read" };
-            absences.enter(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Blocked, place))));
+            absences.add_sample(MonoNs(n * 100 * MS), &sample(0, Some((AwayState::Blocked, place))));
         }
-        assert_eq!(absences.0.len(), KEPT);
+        assert_eq!(absences.0.len(), MAX_ABSENCES);
     }
 }

@@ -5,39 +5,57 @@ use crate::clock::MonoNs;
 use crate::event::{Answer, AnswerEnd, AnswerForm, Finish};
 
 impl Ledger {
-    pub(super) fn answered(&mut self, at: MonoNs, answer: &Answer<'_>) {
+    pub(super) fn record_answer(&mut self, at: MonoNs, answer: &Answer<'_>) {
         if answer.rid.is_empty() || self.engine.is_health_check(answer.rid) {
             return;
         }
-        // A request with observed deliveries is judged chunk by chunk.
-        let request = self.table.find(answer.rid).and_then(|ticket| self.table.get(ticket));
-        let has_tokens = answer.tokens > Some(0);
-        let judged = match request {
-            Some(r) => {
-                !(has_tokens
-                    && r.tokens_delivered == 0
-                    && r.tracker.as_ref().is_none_or(|tracker| tracker.delivered_to() == 0))
-            }
-            // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
-            None => self.totals.chunks.outcomes.delivered > 0,
-        };
-        // A counted delivery may carry no token: an empty finishing chunk.
-        let delivered = request.is_some_and(|request| {
-            request.tokens_delivered > 0 || request.tracker.as_ref().is_some_and(|t| t.outcomes.delivered > 0)
+        // Asked before the response changes the request.
+        let is_judged_by_chunks = self.is_judged_by_chunks(answer);
+        let had_deliveries = self.request(answer.rid).is_some_and(|request| {
+            // A counted delivery may carry no token: an empty finishing chunk.
+            request.tokens_delivered > 0
+                || request.tracker.as_ref().is_some_and(|tracker| tracker.outcomes.delivered > 0)
         });
-        self.summed_up(at, answer.rid, answer.completion_tokens);
+        self.record_summed_counts(at, answer.rid, answer.completion_tokens);
         if self.engine.facts().ends_silently() {
-            self.end_by_response(at, answer);
+            self.finish_by_response(at, answer);
         }
-        if answer.tokens.is_none() && !delivered {
-            self.carries_text(at, answer.rid);
+        if answer.tokens.is_none() && !had_deliveries {
+            self.mark_text_only(at, answer.rid);
         }
         if let Some(calls) = answer.tool_calls {
-            self.tool_calls.enter(answer.rid, at, calls);
+            self.tool_calls.add_response(answer.rid, at, calls);
             if calls.outcome.is_damaged() {
                 self.mark_damaged_call(answer.rid);
             }
         }
+        if answer.end == AnswerEnd::ClientLeft {
+            self.watch_clientless(answer.rid, at);
+        } else {
+            self.unwatch_clientless(answer.rid);
+        }
+        self.count_answer(at, answer);
+        // A client that disconnected early did not wait for the rest.
+        if !is_judged_by_chunks
+            && answer.end == AnswerEnd::Whole
+            && let (Some(tokens), Some(claimed)) = (answer.tokens, answer.completion_tokens)
+        {
+            self.judge_by_own_sums(at, answer, tokens, claimed);
+        }
+    }
+
+    /// Whether the request's deliveries are observed, so that its losses are found chunk by chunk.
+    fn is_judged_by_chunks(&self, answer: &Answer<'_>) -> bool {
+        let Some(request) = self.request(answer.rid) else {
+            // If deliveries match requests at all, an unknown request was judged and then closed before its response ended.
+            return self.totals.chunks.outcomes.delivered > 0;
+        };
+        let has_tokens = answer.tokens > Some(0);
+        let has_delivered_to = request.tracker.as_ref().is_some_and(|tracker| tracker.delivered_to() > 0);
+        !has_tokens || request.tokens_delivered > 0 || has_delivered_to
+    }
+
+    fn count_answer(&mut self, at: MonoNs, answer: &Answer<'_>) {
         let answers = &mut self.totals.answers;
         answers.seen += 1;
         match answer.end {
@@ -45,12 +63,6 @@ impl Ledger {
             AnswerEnd::ClientLeft => answers.client_left += 1,
             AnswerEnd::ServerLeft => answers.server_left += 1,
         }
-        if answer.end == AnswerEnd::ClientLeft {
-            self.watch_clientless(answer.rid, at);
-        } else {
-            self.unwatch_clientless(answer.rid);
-        }
-        let answers = &mut self.totals.answers;
         answers.short_writes += u64::from(answer.short_writes > 0);
         answers.uncounted += u64::from(answer.tokens.is_none());
         answers.claiming += u64::from(answer.completion_tokens.is_some());
@@ -59,35 +71,34 @@ impl Ledger {
             *answers.events.get_or_insert_default() += u64::from(content.events);
             answers.event_tokens_max = answers.event_tokens_max.max(content.event_tokens_max);
             if content.lacks_end {
-                answers.lacking_end.enter(at, answer.rid, content.events.into(), true);
+                answers.lacking_end.record_request(at, answer.rid, content.events.into(), true);
             }
         }
-        // A client that disconnected early did not wait for the rest.
-        let (Some(tokens), Some(claimed), AnswerEnd::Whole, false) =
-            (answer.tokens, answer.completion_tokens, answer.end, judged)
-        else {
-            return;
-        };
+    }
+
+    /// Compares the tokens that a complete response carried with the count that its last event claims.
+    fn judge_by_own_sums(&mut self, at: MonoNs, answer: &Answer<'_>, tokens: u32, claimed: u32) {
+        let answers = &mut self.totals.answers;
         let is_openai = answer.content.is_some_and(|content| content.form == AnswerForm::OpenAi);
         answers.judged_alone += 1;
         answers.judged_alone_tokens += u64::from(tokens);
         let lost = u64::from(claimed.saturating_sub(tokens));
         if lost > 0 {
             answers.judged_alone_tokens_lost += lost;
-            answers.judged_alone_lost.enter(at, answer.rid, lost, true);
+            answers.judged_alone_lost.record_request(at, answer.rid, lost, true);
             answers.openai_tokens_lost += if is_openai { lost } else { 0 };
         }
         // Other endpoints may list the end of the prompt before the first token.
         let repeated = if is_openai { u64::from(tokens.saturating_sub(claimed)) } else { 0 };
         if repeated > 0 {
             answers.judged_alone_tokens_repeated += repeated;
-            answers.judged_alone_repeated.enter(at, answer.rid, repeated, true);
+            answers.judged_alone_repeated.record_request(at, answer.rid, repeated, true);
         }
     }
 
     /// Marks the request with a damaged tool call, which may have closed before its response ended.
     fn mark_damaged_call(&mut self, rid: &str) {
-        if let Some(request) = self.table.find(rid).and_then(|ticket| self.table.get_mut(ticket)) {
+        if let Some(request) = self.table.ticket_of(rid).and_then(|ticket| self.table.get_mut(ticket)) {
             request.damaged_call |= !request.is_shared();
         } else if !self.shared_rids.contains(rid)
             && let Some(summary) = self.finished.newest_mut(rid)
@@ -97,8 +108,8 @@ impl Ledger {
     }
 
     /// Ends a request that no frame has ended.
-    fn end_by_response(&mut self, at: MonoNs, answer: &Answer<'_>) {
-        let Some(ticket) = self.table.find(answer.rid) else {
+    fn finish_by_response(&mut self, at: MonoNs, answer: &Answer<'_>) {
+        let Some(ticket) = self.table.ticket_of(answer.rid) else {
             return;
         };
         let Some(request) = self.table.get_mut(ticket).filter(|request| request.finish.is_none()) else {
@@ -107,10 +118,10 @@ impl Ledger {
         if answer.end == AnswerEnd::Whole {
             request.finish_seen = true;
             self.totals.requests.finished += 1;
-            self.finish(ticket, at, Finish::Stop);
+            self.finish_request(ticket, at, Finish::Stop);
         } else {
             self.totals.requests.aborted += 1;
-            self.finish(ticket, at, Finish::Abort);
+            self.finish_request(ticket, at, Finish::Abort);
         }
     }
 }

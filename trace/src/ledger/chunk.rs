@@ -1,22 +1,38 @@
 //! Entry of one chunk of a frame into the ledger: its request, its place in the stream, and the conclusions from it.
 
 use super::Ledger;
-use super::arithmetic::{Evidence, Step, Verdict};
-use super::delivery_tracker::{DeliveryTracker, Entry};
+use super::delivery_tracker::{DeliveryTracker, InFlightEntry};
 use super::engine_silence::is_streamed;
-use super::frame::{Seen, Sums};
+use super::frame::{FrameContext, FrameSums};
 use super::lane::PendingChunk;
 use super::outcome::{JudgedList, UnjudgedCause};
+use super::processing_stage::TimedCount;
 use super::request::Request;
-use super::shared::{self, Predecessor};
+use super::shared_rid::{self, Predecessor};
 use super::stream::Stream;
+use super::stream_count::{CountStep, CountVerdict, Evidence};
 use crate::clock::MonoNs;
 use crate::event::{Chunk, Finish, IdColumn};
 use crate::id::Ticket;
 
+/// A chunk whose counts were compared with its stream.
+#[derive(Clone, Copy)]
+pub(super) struct CheckedChunk {
+    pub(super) ticket: Ticket,
+    /// Index of its stream in the request.
+    pub(super) stream_index: usize,
+    pub(super) step: CountStep,
+}
+
 impl Ledger {
-    /// Enters one chunk and returns its request. `prefetched` is the prefetched record of its rid.
-    pub(super) fn chunk(&mut self, seen: &Seen, chunk: &Chunk<'_>, prefetched: Ticket, sums: &mut Sums) -> Ticket {
+    /// Records one chunk and returns its request. `prefetched` is the prefetched record of its rid.
+    pub(super) fn record_chunk(
+        &mut self,
+        context: &FrameContext,
+        chunk: &Chunk<'_>,
+        prefetched: Ticket,
+        sums: &mut FrameSums,
+    ) -> Ticket {
         if chunk.rid.is_empty() {
             sums.untracked_chunks += 1;
             self.totals.unnamed += 1;
@@ -27,387 +43,443 @@ impl Ledger {
             self.count_health_check(chunk.rid);
             return Ticket::NONE;
         }
+        // An earlier chunk of the frame may have unmapped or evicted the prefetched record.
         let mut ticket = if self.table.is_mapped(prefetched) {
             prefetched
         } else {
-            self.table.find(chunk.rid).unwrap_or_else(|| self.admit(chunk.rid, seen.at))
+            self.table.ticket_of(chunk.rid).unwrap_or_else(|| self.admit_request(chunk.rid, context.at))
         };
         if lists_all_counted_ids(chunk) {
-            if self.begins_new_request(ticket, seen) {
-                ticket = self.restart(ticket, 0, seen, chunk.rid);
-            } else if self.begins_concurrent_request(ticket, seen) {
-                ticket = self.restart(ticket, 0, seen, chunk.rid);
+            if self.begins_new_request(ticket, context) {
+                ticket = self.restart_stream(ticket, 0, context, chunk.rid);
+            } else if self.begins_concurrent_request(ticket, context) {
+                ticket = self.restart_stream(ticket, 0, context, chunk.rid);
                 self.mark_concurrent(ticket);
             }
         }
-        let (mut at, mut step) = self.step(ticket, seen, chunk);
-        if step.verdict != Verdict::Fits || self.has_shared_rids() {
-            step = self.shared_step(ticket, at, seen, chunk, step);
+        let mut checked = self.check_chunk_count(ticket, context, chunk);
+        if checked.step.verdict != CountVerdict::Fits || self.has_shared_rids() {
+            checked.step = self.resolve_shared_rid(checked, context, chunk);
         }
-        if step.verdict == Verdict::Restart {
-            ticket = self.restart(ticket, at, seen, chunk.rid);
-            (at, step) = self.step(ticket, seen, chunk);
+        if checked.step.verdict == CountVerdict::Restart {
+            // The chunk has not been counted: it is the first one of the request that has the rid now.
+            ticket = self.restart_stream(ticket, checked.stream_index, context, chunk.rid);
+            checked = self.check_chunk_count(ticket, context, chunk);
         }
-        if step.verdict == Verdict::Repeat {
+        if checked.step.verdict == CountVerdict::Repeat {
             self.totals.chunks.repeats += 1;
             sums.untracked_chunks += 1;
         }
-        self.judge(ticket, at, seen, chunk.rid, step);
-        sums.tokens += u64::from(step.new);
-        self.enter_chunk(ticket, at, seen, chunk, step, sums);
+        self.record_verdict(checked, context, chunk.rid);
+        sums.tokens += u64::from(checked.step.new);
+        self.apply_chunk(checked, context, chunk, sums);
         if chunk.finish.is_some() {
-            self.settle_if_finished(ticket, seen.at);
+            self.settle_if_finished(ticket, context.at);
         }
         ticket
     }
 
     /// Whether this chunk begins another request with the same rid. True if the known request has finished, was never seen on this hop,
     /// and was observed completely on another hop of the same name. The new request's chunks on earlier hops were then missed.
-    fn begins_new_request(&self, ticket: Ticket, seen: &Seen) -> bool {
-        let over = |request: &Request| {
-            let mut streams = request.streams.iter();
-            streams.all(|s| s.hop != seen.hop)
-                && request.streams.iter().any(|s| s.on_group(seen.group) && s.finished() && s.whole())
+    fn begins_new_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
+        let Some(request) = self.table.get(ticket).filter(|request| request.finish_seen) else {
+            return false;
         };
-        let request = self.table.get(ticket);
-        request.is_some_and(|request| request.finish_seen && over(request))
+        let is_new_on_hop = request.streams.iter().all(|stream| stream.hop != context.hop);
+        is_new_on_hop
+            && request
+                .streams
+                .iter()
+                .any(|stream| stream.is_on_group(context.group) && stream.finished() && stream.whole())
     }
 
-    /// Checks the chunk against its stream. Returns the stream's index in the request.
-    fn step(&mut self, ticket: Ticket, seen: &Seen, chunk: &Chunk<'_>) -> (usize, Step) {
-        // Checked for each chunk: admitting an earlier chunk of the frame may have evicted this request.
-        let watched = (!self.evicted_may_resume(seen.at)).then_some(seen.watched);
+    /// Compares the chunk's counts with its stream, which is created if needed.
+    fn check_chunk_count(&mut self, ticket: Ticket, context: &FrameContext, chunk: &Chunk<'_>) -> CheckedChunk {
+        // Asked for each chunk: admitting an earlier chunk of the frame may have evicted this request.
+        let watched_frames = (!self.evicted_may_resume(context.at)).then_some(context.watched_frames);
         let Some(request) = self.table.get_mut(ticket) else {
-            return (0, Step::fits(0));
+            return CheckedChunk { ticket, stream_index: 0, step: CountStep::fits(0) };
         };
-        let at = request.streams.iter().position(|s| s.hop == seen.hop).unwrap_or_else(|| {
-            let same_group = |s: &Stream| s.on_group(seen.group) && !s.finished() && self.hops.observed_all_since(s);
+        let known_index = request.streams.iter().position(|stream| stream.hop == context.hop);
+        let stream_index = known_index.unwrap_or_else(|| {
+            let is_open_in_group = |stream: &Stream| {
+                stream.is_on_group(context.group) && !stream.finished() && self.hops.observed_all_since(stream)
+            };
             // A stream that starts with all its tokens belongs to another request with the rid.
-            let moved = !lists_all_counted_ids(chunk) && !self.predecessors.contains_key(&ticket);
-            if moved && !request.is_shared() && request.streams.iter().any(same_group) {
-                self.hops.groups[seen.group].moved.enter(seen.at, chunk.rid, 1, true);
+            let continues_request = !lists_all_counted_ids(chunk) && !self.predecessors.contains_key(&ticket);
+            if continues_request && !request.is_shared() && request.streams.iter().any(is_open_in_group) {
+                self.hops.groups[context.group].moved.record_request(context.at, chunk.rid, 1, true);
             }
-            let stream = Stream::new(seen.hop, seen.group, seen.ends, seen.at);
-            request.streams.push(stream);
+            request.streams.push(Stream::new(context.hop, context.group, context.roles, context.at));
             request.streams.len() - 1
         });
         // After missed observations, a stream on another hop may belong to an earlier request with this rid.
         // So may a finished stream, unless it was observed from its start and this one's start was not missed.
-        let followed = request.streams[at].whole() || seen.epoch == 0;
-        let known = |s: &Stream| self.hops.observed_all_since(s) && (!s.finished() || (s.whole() && followed));
-        let comparable = |s: &Stream| s.hop == seen.hop || known(s);
+        let start_was_observed = request.streams[stream_index].whole() || context.epoch == 0;
         let mut high = 0;
-        for stream in request.streams.iter().filter(|s| s.on_group(seen.group)) {
-            if comparable(stream) {
+        for stream in request.streams.iter().filter(|stream| stream.is_on_group(context.group)) {
+            let is_same_request = stream.hop == context.hop
+                || (self.hops.observed_all_since(stream)
+                    && (!stream.finished() || (stream.whole() && start_was_observed)));
+            if is_same_request {
                 high = high.max(stream.count.high);
             }
         }
+        let has_rid_alone = !request.is_shared() && !self.predecessors.contains_key(&ticket);
         // An intermediate process may report a sum of counts as a count. Only hops after the first can show that.
-        let beyond = chunk.completion_tokens.filter(|&n| at > 0 && !seen.origin && n > request.streams[0].count.high);
-        let uncounted;
-        let alone = |request: &Request| !request.is_shared() && !self.predecessors.contains_key(&ticket);
-        let summed = beyond
-            .filter(|_| alone(request))
-            .is_some_and(|n| self.totals.summed_up(seen.at, &self.hops, request, n, at));
-        let chunk = if summed {
-            uncounted = Chunk { completion_tokens: None, ..*chunk };
-            &uncounted
+        let may_be_sum = stream_index > 0 && !context.is_origin && has_rid_alone;
+        let sum = chunk.completion_tokens.filter(|&count| may_be_sum && count > request.streams[0].count.high);
+        let is_sum =
+            sum.is_some_and(|sum| self.totals.record_summed_counts(context.at, &self.hops, request, sum, stream_index));
+        let without_count;
+        let chunk = if is_sum {
+            without_count = Chunk { completion_tokens: None, ..*chunk };
+            &without_count
         } else {
             chunk
         };
-        let stream = &mut request.streams[at];
-        let before = stream.count.evidence;
-        let mut step = stream.step(chunk, seen.claim, seen.epoch, watched);
-        // Empty chunks of a retracted request count up again to its former count, so they are not out of order.
-        let behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
+        let stream = &mut request.streams[stream_index];
+        let evidence_before = stream.count.evidence;
+        let mut step = stream.check_chunk(chunk, context.claimed_ids, context.epoch, watched_frames);
         let evidence = stream.count.evidence;
-        let lane = std::mem::replace(&mut stream.lane, seen.lane);
-        let judged = !matches!(step.verdict, Verdict::Restart | Verdict::Rebased);
-        if behind > 0 && chunk.listed.is_some_and(|n| n > 0) && judged {
+        let last_lane = std::mem::replace(&mut stream.lane, context.lane);
+        let tokens_behind = high.saturating_sub(chunk.completion_tokens.unwrap_or(high));
+        let is_judged = !matches!(step.verdict, CountVerdict::Restart | CountVerdict::Rebased);
+        // Empty chunks of a retracted request count up again to its former count, so they are not out of order.
+        if tokens_behind > 0 && chunk.listed.is_some_and(|listed| listed > 0) && is_judged {
             // Counts of a retracted request may restart lower (recomputed embeddings, retried prefills).
-            let retracted = request.retractions > 0 || chunk.retractions.is_some_and(|n| n > 0);
+            let was_retracted = request.retractions > 0 || chunk.retractions.is_some_and(|retractions| retractions > 0);
             // A connection keeps its order, so a lower count on it belongs to another request with the same rid.
-            let in_order = lane == seen.lane && stream.count.high == high;
-            if !retracted && !in_order && alone(request) && is_late(request, at, seen, chunk) {
-                if step.verdict == Verdict::Overlap {
-                    step.verdict = Verdict::Fits;
+            let is_in_order = last_lane == context.lane && stream.count.high == high;
+            if !was_retracted
+                && !is_in_order
+                && has_rid_alone
+                && may_be_late_chunk(request, stream_index, context, chunk)
+            {
+                if step.verdict == CountVerdict::Overlap {
+                    step.verdict = CountVerdict::Fits;
                 }
-                self.hops.groups[seen.group].out_of_order.enter(seen.at, chunk.rid, behind.into(), true);
+                let out_of_order = &mut self.hops.groups[context.group].out_of_order;
+                out_of_order.record_request(context.at, chunk.rid, tokens_behind.into(), true);
             }
         }
-        if evidence != before && !request.is_shared() {
-            let (delta, cumulative) = &mut self.hops.groups[seen.group].streams;
-            *(if evidence == Evidence::Delta { delta } else { cumulative }) += 1;
+        if evidence != evidence_before && !request.is_shared() {
+            let (delta_streams, cumulative_streams) = &mut self.hops.groups[context.group].streams;
+            match evidence {
+                Evidence::Delta => *delta_streams += 1,
+                Evidence::Cumulative | Evidence::Undecided => *cumulative_streams += 1,
+            }
         }
-        (at, step)
+        CheckedChunk { ticket, stream_index, step }
     }
 
     /// Step of a chunk with inconsistent counts, or with a rid that a previous request may still use.
     #[cold]
-    fn shared_step(&mut self, ticket: Ticket, at: usize, seen: &Seen, chunk: &Chunk<'_>, step: Step) -> Step {
-        if step.verdict == Verdict::Overlap || self.is_predecessors(ticket, at, seen, chunk, step) {
-            self.mark_concurrent(ticket);
+    fn resolve_shared_rid(&mut self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>) -> CountStep {
+        if checked.step.verdict == CountVerdict::Overlap || self.is_of_predecessor(checked, context, chunk) {
+            self.mark_concurrent(checked.ticket);
         }
-        self.unjudged_step(ticket, at, chunk, step)
+        self.step_without_verdict(checked, chunk)
     }
 
     /// Restarts a stream whose count begins again. Behind the scheduler, a stream not seen from its start began with late chunks of an
     /// earlier request and is reset. Otherwise the rid now belongs to another request, which gets a new record.
-    fn restart(&mut self, ticket: Ticket, stream: usize, seen: &Seen, rid: &str) -> Ticket {
+    fn restart_stream(&mut self, ticket: Ticket, stream_index: usize, context: &FrameContext, rid: &str) -> Ticket {
         let Some(request) = self.table.get_mut(ticket) else {
             return ticket;
         };
-        let whole = request.streams.get(stream).is_some_and(Stream::whole);
-        let stragglers = !whole || self.predecessors.contains_key(&ticket);
-        if stream > 0 && !seen.origin && stragglers {
-            request.streams[stream] = Stream::new(seen.hop, seen.group, seen.ends, seen.at);
+        let is_whole = request.streams.get(stream_index).is_some_and(Stream::whole);
+        let began_with_late_chunks = !is_whole || self.predecessors.contains_key(&ticket);
+        if stream_index > 0 && !context.is_origin && began_with_late_chunks {
+            request.streams[stream_index] = Stream::new(context.hop, context.group, context.roles, context.at);
             return ticket;
         }
-        let in_flight = request.finish.is_none();
+        let is_unfinished = request.finish.is_none();
         // Its final chunk has not reached the tokenizer. Once it has, the rid is free to be reused, as far as observations show.
-        let sent = request.streams.first().map_or(0, |s| s.count.high);
-        let arrived = |s: &Stream| {
-            (s.finished() || in_flight && s.count.high >= sent) && self.hops.of(s).is_some_and(|hop| hop.last)
+        let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.high);
+        let has_arrived = |stream: &Stream| {
+            (stream.finished() || is_unfinished && stream.count.high >= sent_tokens)
+                && self.hops.hop_of(stream).is_some_and(|hop| hop.last)
         };
-        let undelivered = request.tracker.as_ref().is_some_and(|tracker| tracker.entries() > 0);
-        let final_in_transit =
-            !request.final_received && (undelivered || self.hops.any_last && !request.streams.iter().any(arrived));
+        let is_undelivered = request.tracker.as_ref().is_some_and(|tracker| tracker.entry_count() > 0);
+        let is_final_in_transit = !request.final_received
+            && (is_undelivered || self.hops.any_last && !request.streams.iter().any(has_arrived));
         // After its engine ended, only a record that the next engine's chunks have continued can still be live.
-        let continued = |s: &Stream| !request.after_engine_end || s.count.epoch == seen.epoch;
-        let before = request
-            .streams
-            .get(stream)
-            .filter(|s| (in_flight || final_in_transit || s.count.may_mix_requests()) && continued(s))
-            .cloned();
+        let may_be_live = |stream: &&Stream| {
+            (is_unfinished || is_final_in_transit || stream.count.may_mix_requests())
+                && (!request.is_after_engine_end || stream.count.epoch == context.epoch)
+        };
+        let live_stream = request.streams.get(stream_index).filter(may_be_live).cloned();
         self.table.unmap(ticket);
-        if in_flight {
+        if is_unfinished {
             self.totals.requests.overwritten += 1;
-            self.linger(ticket, seen.at);
+            self.close_soon(ticket, context.at);
         }
-        let new = self.admit(rid, seen.at);
-        let before = match before {
+        let new = self.admit_request(rid, context.at);
+        let predecessor = match live_stream {
             Some(stream) => Some(Predecessor { ticket, stream }),
             None => self.predecessors.get(&ticket).cloned(),
         };
-        if let Some(before) = before {
-            self.predecessors.insert(new, before);
+        if let Some(predecessor) = predecessor {
+            self.predecessors.insert(new, predecessor);
         }
-        if final_in_transit && self.predecessors.contains_key(&new) || self.overlaps_predecessor(new, seen.at) {
-            self.share(new);
+        if is_final_in_transit && self.predecessors.contains_key(&new) || self.overlaps_predecessor(new, context.at) {
+            self.stop_judging_shared(new);
         }
         new
     }
 
-    fn judge(&mut self, ticket: Ticket, stream: usize, seen: &Seen, rid: &str, step: Step) {
-        if step.verdict == Verdict::Fits {
+    /// Counts what the chunk's counts prove about the request.
+    fn record_verdict(&mut self, checked: CheckedChunk, context: &FrameContext, rid: &str) {
+        if checked.step.verdict == CountVerdict::Fits {
             return;
         }
-        let Some(request) = self.table.get_mut(ticket) else {
+        let Some(request) = self.table.get_mut(checked.ticket) else {
             return;
         };
         let totals = &mut self.totals;
-        match step.verdict {
-            Verdict::JoinedLate if request.streams.len() == 1 => totals.requests.joined_late += 1,
-            Verdict::Loss { missing } => {
-                let new_rid = request.wire_missing == 0;
-                let stream = &mut request.streams[stream];
-                stream.missing = stream.missing.saturating_add(missing);
+        match checked.step.verdict {
+            CountVerdict::JoinedLate if request.streams.len() == 1 => totals.requests.joined_late += 1,
+            CountVerdict::Loss { missing } => {
+                let is_first_loss = request.wire_missing == 0;
+                let stream = &mut request.streams[checked.stream_index];
+                stream.missing_tokens = stream.missing_tokens.saturating_add(missing);
                 // Tokens missing on one hop are missing on all later hops, but were lost only once.
-                let more = stream.missing.saturating_sub(request.wire_missing);
+                let more = stream.missing_tokens.saturating_sub(request.wire_missing);
                 if more == 0 {
                     return;
                 }
                 request.wire_missing += more;
                 totals.wire_loss.1 += u64::from(more);
-                totals.wire_loss.0.enter(seen.at, rid, u64::from(request.wire_missing), new_rid);
+                totals.wire_loss.0.record_request(context.at, rid, u64::from(request.wire_missing), is_first_loss);
             }
-            Verdict::Surplus { extra } => {
+            CountVerdict::Surplus { extra } => {
                 totals.anomalies.1 += 1;
-                let new_rid = !std::mem::replace(&mut request.odd, true);
-                totals.anomalies.0.enter(seen.at, rid, u64::from(extra), new_rid);
+                let is_first = !std::mem::replace(&mut request.has_odd_counts, true);
+                totals.anomalies.0.record_request(context.at, rid, u64::from(extra), is_first);
             }
-            Verdict::Inflated { listed, new, confirmed } => {
+            CountVerdict::Inflated { listed, new, confirmed } => {
                 let inflation = &mut totals.wire_inflation;
                 inflation.counted += u64::from(listed);
                 inflation.made += u64::from(new);
                 if confirmed {
-                    let new_rid = !std::mem::replace(&mut request.inflated, true);
-                    inflation.seen.enter(seen.at, rid, u64::from(listed), new_rid);
+                    let is_first = !std::mem::replace(&mut request.inflated, true);
+                    inflation.seen.record_request(context.at, rid, u64::from(listed), is_first);
                 }
             }
             _ => {}
         }
     }
 
-    fn enter_chunk(&mut self, ticket: Ticket, at: usize, seen: &Seen, chunk: &Chunk<'_>, step: Step, sums: &mut Sums) {
-        let origin_known = self.hops.any_origin;
+    /// Updates the request with a checked chunk, and keeps the chunk until its receive and its delivery.
+    fn apply_chunk(&mut self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>, sums: &mut FrameSums) {
+        let CheckedChunk { ticket, stream_index, step } = checked;
+        let any_origin = self.hops.any_origin;
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
-        let origin = if origin_known { seen.origin } else { at == 0 };
-        request.last_at = request.last_at.max(seen.at);
+        let is_from_scheduler = if any_origin { context.is_origin } else { stream_index == 0 };
+        let is_repeat = step.verdict == CountVerdict::Repeat;
+        request.last_at = request.last_at.max(context.at);
         request.prompt_tokens = chunk.prompt_tokens.or(request.prompt_tokens);
         request.cached_tokens = chunk.cached_tokens.or(request.cached_tokens);
         request.retractions = request.retractions.max(chunk.retractions.unwrap_or(0));
         // Behind the first hop it may be a late chunk of the previous request with this rid.
-        let shared = request.is_shared();
-        let ambiguous = || !origin && (shared || self.predecessors.contains_key(&ticket));
-        let stream = &mut request.streams[at];
-        let first = stream.chunks == 0;
-        if origin && step.verdict != Verdict::Repeat {
-            sums.origin[0] += 1;
-            sums.origin[1] += u64::from(step.new);
+        let is_shared = request.is_shared();
+        let is_ambiguous = || !is_from_scheduler && (is_shared || self.predecessors.contains_key(&ticket));
+        let stream = &mut request.streams[stream_index];
+        let is_first = stream.chunks == 0;
+        if is_from_scheduler && !is_repeat {
+            sums.chunks_from_scheduler += 1;
+            sums.tokens_from_scheduler += u64::from(step.new);
             request.chunks_sent += 1;
             request.tokens_sent = request.tokens_sent.saturating_add(step.new);
-            if first && seen.sent && stream.whole() {
-                request.sent_first = Some(seen.at);
+            if is_first && context.is_sent && stream.whole() {
+                request.sent_first = Some(context.at);
             }
-            if matches!(step.verdict, Verdict::Loss { .. }) {
-                self.silences.enter_wire_loss(stream.last_at);
+            if matches!(step.verdict, CountVerdict::Loss { .. }) {
+                self.silences.record_wire_loss(stream.last_at);
             }
-            if !first && step.new > 0 && step.verdict != Verdict::Rebased {
-                let silence = seen.at.since(stream.last_at);
-                if seen.sent {
-                    let [chunks, count] = [stream.chunks, stream.count.high];
+            // Across a rebase, the time since the last observed chunk is not the time between two chunks.
+            if !is_first && step.new > 0 && step.verdict != CountVerdict::Rebased {
+                let silence_ns = context.at.since(stream.last_at);
+                if context.is_sent {
+                    let chunks = stream.chunks;
+                    let count = stream.count.high;
                     let facts = self.engine.facts();
-                    self.silences.enter_tokens(seen.at, stream.last_at, step.new, || {
+                    self.silences.record_tokens(context.at, stream.last_at, step.new, || {
                         is_streamed(chunks, count, facts.unstreamed_tokens())
                     });
                 }
-                sums.itl.record_n(&mut self.itl_sent, seen.at, silence, 1);
-                let by_token = silence / u64::from(step.new);
-                sums.itl_by_token.record_n(&mut self.itl_sent_by_token, seen.at, by_token, step.new.into());
+                sums.itl.record_n(&mut self.itl_sent, context.at, silence_ns, 1);
+                let token_ns = silence_ns / u64::from(step.new);
+                sums.itl_by_token.record_n(&mut self.itl_sent_by_token, context.at, token_ns, step.new.into());
                 if self.hops.any_delivered {
                     let itl = request.itl.get_or_insert_default();
-                    itl.sent.record(by_token, step.new);
+                    itl.sent.record(token_ns, step.new);
                 }
-                request.silence_ns = request.silence_ns.max(Some(silence));
+                request.silence_ns = request.silence_ns.max(Some(silence_ns));
             }
         }
-        request.first_receive_missed |= first && (seen.hides_receives || ambiguous());
+        request.first_receive_missed |= is_first && (context.hides_receives || is_ambiguous());
         stream.chunks += 1;
-        let reported = chunk.completion_tokens.unwrap_or(0);
-        if step.verdict != Verdict::Repeat {
-            stream.sum += u64::from(reported);
-            sums.ids.add(step.carried, chunk.listed.unwrap_or(0), reported);
+        let reported_count = chunk.completion_tokens.unwrap_or(0);
+        if !is_repeat {
+            stream.sum_of_counts += u64::from(reported_count);
+            sums.ids.add_chunk(step.carried, chunk.listed.unwrap_or(0), reported_count);
         }
-        stream.last_at = seen.at;
-        let (whole, end, nth) = (stream.whole(), stream.count.high, stream.chunks);
+        stream.last_at = context.at;
+        let is_whole = stream.whole();
+        let end_count = stream.count.high;
+        let number = stream.chunks;
         // A format without counts has positions only where no id was missed.
-        let summed = seen.claim == IdColumn::Uncounted && whole;
-        let count = chunk.completion_tokens.or(summed.then_some(end));
-        if seen.last {
-            let tokens = if matches!(step.verdict, Verdict::Loss { .. }) { step.carried } else { step.new };
-            let (first, last) = (first && whole && !ambiguous(), chunk.finish.is_some());
-            self.scratch.push(PendingChunk { ticket, tokens, end, nth, first, last });
+        let has_position = context.claimed_ids == IdColumn::Uncounted && is_whole;
+        let count = chunk.completion_tokens.or(has_position.then_some(end_count));
+        if context.is_last_hop {
+            self.pending_receive.push(PendingChunk {
+                ticket,
+                tokens: if matches!(step.verdict, CountVerdict::Loss { .. }) { step.carried } else { step.new },
+                end_count,
+                number,
+                is_first: is_first && is_whole && !is_ambiguous(),
+                is_last: chunk.finish.is_some(),
+            });
         }
         if let Some(count) = count {
-            if seen.between {
-                let tokens = step.new;
-                self.scratch.push(PendingChunk { ticket, tokens, end: count, nth, first: false, last: false });
+            if context.is_forwarded {
+                self.pending_receive.push(PendingChunk {
+                    ticket,
+                    tokens: step.new,
+                    end_count: count,
+                    number,
+                    is_first: false,
+                    is_last: false,
+                });
             }
-            if seen.sent && !origin {
-                self.hops.processing_stages.sent_on(
-                    (&request.streams, &mut request.in_process),
-                    at,
-                    count,
-                    seen.at,
+            if context.is_sent && !is_from_scheduler {
+                self.hops.processing_stages.record_send(
+                    &request.streams,
+                    &mut request.in_process,
+                    stream_index,
+                    TimedCount { count, at: context.at },
                     &mut self.limits,
                 );
             }
         }
         let mut judged = JudgedList::default();
-        if seen.tracks_deliveries && step.verdict != Verdict::Repeat {
+        if context.tracks_deliveries && !is_repeat {
             sums.tracked_chunks += 1;
-            let tracker = request.tracker.get_or_insert_with(|| {
-                let mut tracker = DeliveryTracker::new(self.delivery_epoch, self.early.of(chunk.rid, seen.at));
-                tracker.shared = request.sharing > 0;
-                tracker.previous_until = shared::late_until(&self.predecessors, ticket);
-                Box::new(tracker)
-            });
-            if count.is_none() || seen.unwatched || tracker.shared {
-                // Without a count it cannot be matched with a delivery, and an unwatched receiver reports none.
-                let cause = if tracker.shared {
-                    UnjudgedCause::SharedRid
-                } else if seen.unwatched {
-                    UnjudgedCause::UnobservedDeliveries
-                } else {
-                    UnjudgedCause::NoCount
-                };
-                judged = tracker.skip(seen.hop, nth, 1, cause);
-            } else {
-                tracker.arrives_on(request.streams[at].hop);
-                tracker.incomplete |= !whole;
-                let imprecise = !request.streams[at].shows_tokens(seen.claim);
-                let tokens = if imprecise { step.new } else { step.carried };
-                let entry = Entry {
-                    end,
-                    counted: count.unwrap_or(end),
-                    tokens,
-                    imprecise,
-                    after_gap: step.verdict == Verdict::Rebased,
-                    missing: match step.verdict {
-                        Verdict::Loss { missing } => missing,
-                        _ => 0,
-                    },
-                    nth,
-                    hop: seen.hop,
-                    ..Entry::default()
-                };
-                let ids = kept_ids(chunk, tokens, self.limits.token_ids.saturating_sub(self.shelf.ids));
-                if ids.is_empty() && !chunk.ids.is_empty() && tokens > 0 {
-                    self.limits.reached("token_ids");
-                }
-                let fits = self.limits.has_room(tracker.entries(), self.shelf.entries);
-                self.totals.tokens.uncounted += if tracker.text { u64::from(tokens) } else { 0 };
-                tracker.release(&mut self.shelf);
-                judged = tracker.push(entry, ids, fits);
-                tracker.hold(&mut self.shelf);
-            }
+            judged = self.track_delivery(checked, context, chunk, count);
         }
-        self.history.chunk(seen, chunk, nth);
-        self.enter_outcomes(seen.at, ticket, &judged);
+        self.history.record_chunk(context, chunk, number);
+        self.record_outcomes(context.at, ticket, &judged);
         if let Some(finish) = chunk.finish {
-            self.enter_end(ticket, seen.at, finish, origin);
+            self.record_end(ticket, context.at, finish, is_from_scheduler);
         }
     }
 
+    /// Enters the chunk into its request's delivery tracker. Returns it if its outcome is decided. `count`: the position that its delivery
+    /// will show.
+    fn track_delivery(
+        &mut self,
+        checked: CheckedChunk,
+        context: &FrameContext,
+        chunk: &Chunk<'_>,
+        count: Option<u32>,
+    ) -> JudgedList {
+        let CheckedChunk { ticket, stream_index, step } = checked;
+        let Some(request) = self.table.get_mut(ticket) else {
+            return JudgedList::default();
+        };
+        let stream = &request.streams[stream_index];
+        let tracker = request.tracker.get_or_insert_with(|| {
+            let early_count = self.early.count_reached(chunk.rid, context.at);
+            let mut tracker = DeliveryTracker::new(self.delivery_epoch, early_count);
+            tracker.is_shared = request.sharing_requests > 0;
+            tracker.previous_until = shared_rid::late_deliveries_until(&self.predecessors, ticket);
+            Box::new(tracker)
+        });
+        // Without a count it cannot be matched with a delivery, and an unwatched receiver reports none.
+        let unjudged_cause = if tracker.is_shared {
+            Some(UnjudgedCause::SharedRid)
+        } else if context.is_unwatched {
+            Some(UnjudgedCause::UnobservedDeliveries)
+        } else if count.is_none() {
+            Some(UnjudgedCause::NoCount)
+        } else {
+            None
+        };
+        if let Some(cause) = unjudged_cause {
+            return tracker.skip_chunks(context.hop, stream.chunks, 1, cause);
+        }
+        tracker.set_hop(stream.hop);
+        tracker.is_incomplete |= !stream.whole();
+        let is_imprecise = !stream.shows_tokens(context.claimed_ids);
+        let tokens = if is_imprecise { step.new } else { step.carried };
+        let entry = InFlightEntry {
+            end_count: stream.count.high,
+            reported_count: count.unwrap_or(stream.count.high),
+            tokens,
+            is_imprecise,
+            follows_gap: step.verdict == CountVerdict::Rebased,
+            missing_tokens: match step.verdict {
+                CountVerdict::Loss { missing } => missing,
+                _ => 0,
+            },
+            first_number: stream.chunks,
+            hop: context.hop,
+            ..InFlightEntry::default()
+        };
+        let ids = kept_ids(chunk, tokens, self.limits.token_ids.saturating_sub(self.loss_memory.ids));
+        if ids.is_empty() && !chunk.ids.is_empty() && tokens > 0 {
+            self.limits.count_reached("token_ids");
+        }
+        let has_room = self.limits.has_room_in_flight(tracker.entry_count(), self.loss_memory.entries);
+        if tracker.is_text_only {
+            self.totals.tokens.uncounted += u64::from(tokens);
+        }
+        tracker.subtract_from_memory_use(&mut self.loss_memory);
+        let judged = tracker.push_chunk(entry, ids, has_room);
+        tracker.add_to_memory_use(&mut self.loss_memory);
+        judged
+    }
+
     /// Records the end of a request, as reported by one of its chunks.
-    fn enter_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish, origin: bool) {
+    fn record_end(&mut self, ticket: Ticket, at: MonoNs, finish: Finish, is_from_scheduler: bool) {
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
-        // The first hop has already counted this end, or it is the end of the previous request with this rid.
-        let counted = request.is_shared();
-        let previous = || {
-            self.predecessors.contains_key(&ticket) && request.streams.first().is_some_and(|first| !first.finished())
-        };
-        if !origin && (counted || previous()) {
-            return;
+        if !is_from_scheduler {
+            // The first hop has already counted this end, or it is the end of the previous request with this rid.
+            let is_open_on_first_hop = request.streams.first().is_some_and(|first| !first.finished());
+            let is_of_predecessor = is_open_on_first_hop && self.predecessors.contains_key(&ticket);
+            if request.is_shared() || is_of_predecessor {
+                return;
+            }
         }
-        if request.sharing > 1 {
-            request.sharing -= 1;
+        if request.sharing_requests > 1 {
+            request.sharing_requests -= 1;
             self.totals.requests.finished += 1;
         } else if !request.finish_seen {
             request.finish_seen = true;
             self.totals.requests.finished += 1;
             self.totals.requests.aborted += u64::from(finish == Finish::Abort && request.finish.is_none());
-            self.finish(ticket, at, finish);
+            self.finish_request(ticket, at, finish);
         }
     }
 
     /// Enters an `AbortReq`: the request was aborted in the queue and may not be known yet.
     pub(super) fn abort_request(&mut self, at: MonoNs, rid: &str) {
-        let ticket = self.table.find(rid).unwrap_or_else(|| self.admit(rid, at));
+        let ticket = self.table.ticket_of(rid).unwrap_or_else(|| self.admit_request(rid, at));
         let Some(request) = self.table.get_mut(ticket).filter(|r| r.finish.is_none()) else {
             return;
         };
         request.last_at = request.last_at.max(at);
         let never_sent = request.streams.is_empty();
         self.totals.requests.aborted += 1;
-        self.finish(ticket, at, Finish::Abort);
+        self.finish_request(ticket, at, Finish::Abort);
         if never_sent {
-            self.linger(ticket, at);
+            self.close_soon(ticket, at);
         }
     }
 }
@@ -420,13 +492,16 @@ fn lists_all_counted_ids(chunk: &Chunk<'_>) -> bool {
 /// Whether a chunk behind its request's count can be a late one. A late chunk fills a hole, if chunks show holes; otherwise it lists all
 /// tokens so far. Any other chunk belongs to another request with the same rid.
 #[cold]
-fn is_late(request: &Request, at: usize, seen: &Seen, chunk: &Chunk<'_>) -> bool {
+fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
     if lists_all_counted_ids(chunk) {
-        return !matches!(seen.claim, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
+        return !matches!(context.claimed_ids, IdColumn::Delta | IdColumn::DeltaAfterPromptTail);
     }
-    let shows_holes = request.streams.get(at).is_some_and(|s| s.shows_tokens(seen.claim));
-    let hole = |s: &Stream| s.on_group(seen.group) && (s.missing > 0 || !s.whole());
-    shows_holes && request.streams.iter().any(hole)
+    let shows_holes = request.streams.get(stream_index).is_some_and(|s| s.shows_tokens(context.claimed_ids));
+    shows_holes
+        && request
+            .streams
+            .iter()
+            .any(|stream| stream.is_on_group(context.group) && (stream.missing_tokens > 0 || !stream.whole()))
 }
 
 /// Ids of the tokens that a chunk carries: the last `carried` of those listed, or none if they exceed `limit`.

@@ -9,7 +9,7 @@ use crate::clock::MonoNs;
 use crate::id::Ticket;
 
 /// Maximum number of watched requests. The oldest is no longer watched beyond it.
-const WATCHED: usize = 4_096;
+const MAX_WATCHED_REQUESTS: usize = 4_096;
 
 /// Requests whose client left.
 #[derive(Debug, Default)]
@@ -17,7 +17,7 @@ pub(super) struct ClientlessRequests {
     /// Requests with a record, oldest first.
     watched: VecDeque<WatchedRequest>,
     /// Abandoned requests without a record.
-    closed: AbandonedRequests,
+    closed_requests: AbandonedRequests,
 }
 
 /// A request when its client left.
@@ -31,7 +31,7 @@ struct WatchedRequest {
 }
 
 impl ClientlessRequests {
-    fn remove(&mut self, ticket: Ticket) -> Option<WatchedRequest> {
+    fn stop_watching(&mut self, ticket: Ticket) -> Option<WatchedRequest> {
         let index = self.watched.iter().position(|watched| watched.ticket == ticket)?;
         self.watched.remove(index)
     }
@@ -40,7 +40,7 @@ impl ClientlessRequests {
 impl Ledger {
     /// Watches a request whose client left.
     pub(super) fn watch_clientless(&mut self, rid: &str, at: MonoNs) {
-        let Some(ticket) = self.table.find(rid) else { return };
+        let Some(ticket) = self.table.ticket_of(rid) else { return };
         let Some(request) = self.table.get(ticket).filter(|request| request.finish.is_none()) else { return };
         let watched = WatchedRequest {
             ticket,
@@ -49,8 +49,8 @@ impl Ledger {
             tokens_sent: request.tokens_sent,
             tokens_delivered: request.tokens_delivered,
         };
-        self.clientless.remove(ticket);
-        if self.clientless.watched.len() == WATCHED {
+        self.clientless.stop_watching(ticket);
+        if self.clientless.watched.len() == MAX_WATCHED_REQUESTS {
             self.clientless.watched.pop_front();
         }
         self.clientless.watched.push_back(watched);
@@ -59,17 +59,17 @@ impl Ledger {
     /// No longer watches a request that another response of its rid shows to have a client.
     pub(super) fn unwatch_clientless(&mut self, rid: &str) {
         if !self.clientless.watched.is_empty()
-            && let Some(ticket) = self.table.find(rid)
+            && let Some(ticket) = self.table.ticket_of(rid)
         {
-            self.clientless.remove(ticket);
+            self.clientless.stop_watching(ticket);
         }
     }
 
     /// Keeps the numbers of an abandoned request whose record is closed.
     pub(super) fn close_clientless(&mut self, ticket: Ticket, request: &Request) {
-        let Some(watched) = self.clientless.remove(ticket) else { return };
-        if let Some(abandoned) = self.abandoned(&watched, request) {
-            self.clientless.closed.add(abandoned);
+        let Some(watched) = self.clientless.stop_watching(ticket) else { return };
+        if let Some(abandoned) = self.find_abandoned(&watched, request) {
+            self.clientless.closed_requests.add_request(abandoned);
         }
     }
 
@@ -81,21 +81,22 @@ impl Ledger {
 
     /// Requests whose chunks the scheduler sent for longer than an abort takes after their client left.
     fn clientless_requests(&self) -> AbandonedRequests {
-        let mut all = self.clientless.closed.clone();
+        let mut all = self.clientless.closed_requests.clone();
         for watched in &self.clientless.watched {
             let request = self.table.get(watched.ticket);
-            if let Some(abandoned) = request.and_then(|request| self.abandoned(watched, request)) {
-                all.add(abandoned);
+            if let Some(abandoned) = request.and_then(|request| self.find_abandoned(watched, request)) {
+                all.add_request(abandoned);
             }
         }
         all
     }
 
     /// `None` if the request is not abandoned, or if that is unknown.
-    fn abandoned(&self, watched: &WatchedRequest, request: &Request) -> Option<AbandonedRequest> {
+    fn find_abandoned(&self, watched: &WatchedRequest, request: &Request) -> Option<AbandonedRequest> {
         let last = if self.hops.any_origin {
-            let is_origin = |stream: &&super::Stream| self.hops.of(stream).is_some_and(|hop| hop.origin);
-            request.streams.iter().filter(is_origin).map(|stream| stream.last_at).max()?
+            let from_scheduler =
+                request.streams.iter().filter(|stream| self.hops.hop_of(stream).is_some_and(|hop| hop.origin));
+            from_scheduler.map(|stream| stream.last_at).max()?
         } else {
             // A relay does not know where tokens begin: its first hop counts them.
             request.streams.first()?.last_at

@@ -1,11 +1,10 @@
 //! Deliveries, matched against the chunks that were sent.
 
 use super::Ledger;
-use super::arithmetic::Evidence;
 use super::delivery_tracker::DeliveryTracker;
 use super::outcome::UnjudgedCause;
-use super::shared::late_until;
-use super::stream::Stream;
+use super::shared_rid::late_deliveries_until;
+use super::stream_count::Evidence;
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Delivery, Response};
@@ -13,16 +12,17 @@ use crate::id::Ticket;
 
 /// Number of excess tokens that a consumer may count without a finding. They are ids of the prompt's tail, and one id that a release
 /// repeats in an aborted request's last chunk.
-const SLACK: u64 = 8;
+const TOLERATED_EXTRA_TOKENS: u64 = 8;
 /// Minimum number of deliveries with all tokens so far listed as new. From then on, the consumer is known to add up cumulative counts.
-const ADDED_UP: u8 = 2;
+const MIN_REPEATING_DELIVERIES: u8 = 2;
 
 /// Whether the delivery repeats the `before` tokens that the client has, and adds new ones.
 fn repeats_all_tokens(delivery: &Delivery<'_>, before: u64) -> bool {
-    let (tokens, Some(to)) = (u64::from(delivery.tokens), delivery.completion_tokens.map(u64::from)) else {
+    let Some(end_count) = delivery.completion_tokens.map(u64::from) else {
         return false;
     };
-    delivery.mode == Mode::Incremental && before > 0 && to > before && (to..=to + SLACK).contains(&tokens)
+    let lists_all = (end_count..=end_count + TOLERATED_EXTRA_TOKENS).contains(&u64::from(delivery.tokens));
+    delivery.mode == Mode::Incremental && before > 0 && end_count > before && lists_all
 }
 
 impl Ledger {
@@ -31,19 +31,19 @@ impl Ledger {
             return;
         }
         if delivery.is_uncounted() {
-            return self.carries_text(at, delivery.rid);
+            return self.mark_text_only(at, delivery.rid);
         }
-        self.history.delivered(at, delivery);
+        self.history.record_delivery(at, delivery);
         let mut delivery = *delivery;
-        if self.summed_up(at, delivery.rid, delivery.completion_tokens) {
+        if self.record_summed_counts(at, delivery.rid, delivery.completion_tokens) {
             // A sum of counts is not a position in the output.
             delivery.completion_tokens = None;
         }
-        let Some(ticket) = self.table.find(delivery.rid) else {
-            self.early.keep(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
+        let Some(ticket) = self.table.ticket_of(delivery.rid) else {
+            self.early.remember(delivery.rid, at, delivery.completion_tokens.unwrap_or(0));
             return;
         };
-        if self.deliver_shared(at, ticket, &delivery) {
+        if self.record_shared_delivery(at, ticket, &delivery) {
             return;
         }
         let Some(request) = self.table.get_mut(ticket) else {
@@ -52,77 +52,77 @@ impl Ledger {
         request.last_at = request.last_at.max(at);
         // A server that streams text sends its growth, so the next delivery contains the text of a skipped chunk.
         if matches!(delivery.response, Response::Whole | Response::Text) {
-            self.totals.withdraw(request, &mut self.shelf);
+            self.totals.withdraw_prediction(request, &mut self.loss_memory);
         }
         let joined_late = request.streams.first().is_some_and(|stream| !stream.whole());
         let tracker = request.tracker.get_or_insert_with(|| {
             let mut tracker = DeliveryTracker::new(self.delivery_epoch, None);
-            tracker.incomplete = joined_late;
-            tracker.previous_until = late_until(&self.predecessors, ticket);
+            tracker.is_incomplete = joined_late;
+            tracker.previous_until = late_deliveries_until(&self.predecessors, ticket);
             if at < tracker.previous_until {
-                tracker.doubts();
+                tracker.mark_uncertain();
             }
             Box::new(tracker)
         });
         let before = tracker.outcomes;
         // A first delivery of all tokens so far is the same in either mode. Text is the growth in both.
-        let same = delivery.completion_tokens == Some(delivery.tokens) && tracker.delivered_to() == 0;
-        if !same && delivery.response != Response::Text {
+        let fits_both_modes = delivery.completion_tokens == Some(delivery.tokens) && tracker.delivered_to() == 0;
+        if !fits_both_modes && delivery.response != Response::Text {
             match delivery.mode {
                 Mode::Incremental => self.totals.deliveries.0 += 1,
                 Mode::Cumulative => self.totals.deliveries.1 += 1,
             }
         }
         let repeated_all = repeats_all_tokens(&delivery, tracker.delivered_to());
-        tracker.repeated_all = tracker.repeated_all.saturating_add(u8::from(repeated_all));
-        tracker.release(&mut self.shelf);
+        tracker.repeating_deliveries = tracker.repeating_deliveries.saturating_add(u8::from(repeated_all));
+        tracker.subtract_from_memory_use(&mut self.loss_memory);
         let result = tracker.judge_delivery(&delivery, self.delivery_epoch);
-        let judged = result.judged.counts();
-        tracker.hold(&mut self.shelf);
+        let judged = result.judged.count_outcomes();
+        tracker.add_to_memory_use(&mut self.loss_memory);
         if delivery.response == Response::Whole {
             self.totals.chunks.unstreamed += judged.delivered;
         }
         let totals = &mut self.totals;
-        totals.tokens.delivered += u64::from(result.new);
+        totals.tokens.delivered += u64::from(result.new_tokens);
         let count = delivery.completion_tokens.unwrap_or(0);
-        if result.new > 0 || !result.missed {
-            totals.delivered_ids.add(result.new, delivery.tokens, count);
+        if result.new_tokens > 0 || !result.missed_deliveries {
+            totals.delivered_ids.add_chunk(result.new_tokens, delivery.tokens, count);
         }
-        request.tokens_delivered = request.tokens_delivered.saturating_add(result.new);
-        if result.missed {
-            tracker.last_at = None;
+        request.tokens_delivered = request.tokens_delivered.saturating_add(result.new_tokens);
+        if result.missed_deliveries {
+            tracker.last_delivery_at = None;
         }
-        if result.new > 0 {
-            if let Some(last) = tracker.last_at.replace(at) {
-                let silence = at.since(last);
-                let by_token = silence / u64::from(result.new);
-                self.itl_delivered.record(at, silence);
-                self.itl_delivered_by_token.record_n(at, by_token, result.new.into());
+        if result.new_tokens > 0 {
+            if let Some(last) = tracker.last_delivery_at.replace(at) {
+                let silence_ns = at.since(last);
+                let token_ns = silence_ns / u64::from(result.new_tokens);
+                self.itl_delivered.record(at, silence_ns);
+                self.itl_delivered_by_token.record_n(at, token_ns, result.new_tokens.into());
                 let itl = request.itl.get_or_insert_default();
-                itl.delivered.record(by_token, result.new);
-            } else if !tracker.incomplete && request.tokens_delivered == result.new {
+                itl.delivered.record(token_ns, result.new_tokens);
+            } else if !tracker.is_incomplete && request.tokens_delivered == result.new_tokens {
                 request.delivered_first = Some(at);
                 let from = if self.hops.observes_receives() { request.received_first } else { request.sent_first };
                 // A response with one body waits for the last token.
                 if let Some(from) = from.filter(|_| delivery.response != Response::Whole) {
                     let ns = at.since(from);
                     self.delivery_wait.record(at, ns);
-                    self.worst_delivery_wait.enter(at, &request.rid, ns);
+                    self.worst_delivery_wait.keep_longest(at, &request.rid, ns);
                 }
             }
         }
-        if !result.lost.is_empty() {
+        if !result.lost_ranges.is_empty() {
             let losses = request.losses.get_or_insert_default();
             losses.chunks += judged.dropped;
-            for range in result.lost {
-                self.shelf.keep(losses, range, &mut self.limits);
+            for range in result.lost_ranges {
+                self.loss_memory.keep_range(losses, range, &mut self.limits);
             }
         }
         if judged.tokens_lost > 0 {
             if delivery.response == Response::Text {
                 totals.tokens.lost_from_text += judged.tokens_lost;
             }
-            totals.drops.enter(at, &request.rid, tracker.outcomes.tokens_lost, before.tokens_lost == 0);
+            totals.drops.record_request(at, &request.rid, tracker.outcomes.tokens_lost, before.tokens_lost == 0);
         }
         if judged.merged > 0 {
             let sightings = match delivery.mode {
@@ -132,39 +132,44 @@ impl Ledger {
                     &mut totals.replaced.1
                 }
             };
-            sightings.enter(at, &request.rid, tracker.outcomes.merged, before.merged == 0);
+            sightings.record_request(at, &request.rid, tracker.outcomes.merged, before.merged == 0);
         }
-        let mut made = u64::from(count).max(tracker.delivered_to());
-        if delivery.completion_tokens.is_some() && !tracker.incomplete && tracker.claimed > made + SLACK {
-            made = request.streams.iter().fold(made, |made, s| made.max(s.count.high.into()));
+        let generated = u64::from(count).max(tracker.delivered_to());
+        let exceeds_count = tracker.claimed_tokens > generated + TOLERATED_EXTRA_TOKENS;
+        if delivery.completion_tokens.is_some() && !tracker.is_incomplete && exceeds_count {
+            let generated = request.streams.iter().fold(generated, |max, stream| max.max(u64::from(stream.count.high)));
             // A request retracted unobserved restarts its count, so its tokens exceed the count.
-            let lists_all = |s: &Stream| s.count.evidence == Evidence::Cumulative;
-            let summed = tracker.repeated_all >= ADDED_UP || request.streams.iter().any(lists_all);
-            if summed && tracker.claimed > made + SLACK {
+            let adds_up_counts = tracker.repeating_deliveries >= MIN_REPEATING_DELIVERIES
+                || request.streams.iter().any(|stream| stream.count.evidence == Evidence::Cumulative);
+            if adds_up_counts && tracker.claimed_tokens > generated + TOLERATED_EXTRA_TOKENS {
                 let inflation = &mut totals.claimed_inflation;
-                let new_rid = !std::mem::replace(&mut tracker.inflated, true);
-                let (counted, made) =
-                    if new_rid { (tracker.claimed, made) } else { (u64::from(delivery.tokens), u64::from(result.new)) };
-                inflation.counted += counted;
-                inflation.made += made;
-                inflation.seen.enter(at, &request.rid, tracker.claimed, new_rid);
+                let is_first = !std::mem::replace(&mut tracker.is_inflated, true);
+                if is_first {
+                    // Earlier deliveries were not known to be inflated.
+                    inflation.counted += tracker.claimed_tokens;
+                    inflation.made += generated;
+                } else {
+                    inflation.counted += u64::from(delivery.tokens);
+                    inflation.made += u64::from(result.new_tokens);
+                }
+                inflation.seen.record_request(at, &request.rid, tracker.claimed_tokens, is_first);
             }
         }
-        self.enter_outcomes(at, ticket, &result.judged);
+        self.record_outcomes(at, ticket, &result.judged);
         if delivery.finished {
             self.settle_if_finished(ticket, at);
         }
     }
 
     /// Marks the request's response as text only: the number of delivered tokens is unknown.
-    pub(super) fn carries_text(&mut self, at: MonoNs, rid: &str) {
-        let Some(ticket) = self.table.find(rid) else { return };
+    pub(super) fn mark_text_only(&mut self, at: MonoNs, rid: &str) {
+        let Some(ticket) = self.table.ticket_of(rid) else { return };
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, None)));
-        if !std::mem::replace(&mut tracker.text, true) {
-            self.totals.withdraw(request, &mut self.shelf);
+        if !std::mem::replace(&mut tracker.is_text_only, true) {
+            self.totals.withdraw_prediction(request, &mut self.loss_memory);
             self.totals.tokens.uncounted += self.stop_waiting(at, ticket, UnjudgedCause::TextOnly);
         }
     }
@@ -173,10 +178,10 @@ impl Ledger {
     pub(super) fn stop_waiting(&mut self, at: MonoNs, ticket: Ticket, cause: UnjudgedCause) -> u64 {
         let tracker = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut());
         let Some(tracker) = tracker else { return 0 };
-        tracker.release(&mut self.shelf);
+        tracker.subtract_from_memory_use(&mut self.loss_memory);
         let tokens = tracker.tokens_in_flight();
-        let judged = tracker.give_up_waiting(cause);
-        self.enter_outcomes(at, ticket, &judged);
+        let judged = tracker.stop_waiting(cause);
+        self.record_outcomes(at, ticket, &judged);
         tokens
     }
 }

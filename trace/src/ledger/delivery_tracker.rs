@@ -10,8 +10,9 @@
 //! the shortest and the longest run are unjudged.
 
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 
-use super::losses::{LossStore, LostRange};
+use super::losses::{LossMemory, LostRange};
 use super::outcome::{ChunkOutcome, JudgedChunks, JudgedList, OutcomeCounts, UnjudgedCause};
 
 use crate::clock::MonoNs;
@@ -21,63 +22,80 @@ use crate::id::HopId;
 
 /// A chunk sent and not yet delivered, or several neighbours once the tracker is full.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct InFlightEntry {
     /// The stream's high-water count after it.
-    pub(crate) end: u32,
+    pub(crate) end_count: u32,
     /// Reported count. Below `end` while a retracted request recomputes; 0 if any merged entry did.
-    pub(crate) counted: u32,
+    pub(crate) reported_count: u32,
     pub(crate) tokens: u32,
     /// Tokens before or between its own that never reached its hop.
-    pub(crate) missing: u32,
-    /// Number of chunks, whose numbers follow each other; set by [`DeliveryTracker::push`], as are its ids.
+    pub(crate) missing_tokens: u32,
+    /// Number of chunks, whose numbers follow each other; set by [`DeliveryTracker::push_chunk`], as are its ids.
     pub(crate) chunks: u32,
     /// Number of its first chunk within the request (1-based).
-    pub(crate) nth: u32,
+    pub(crate) first_number: u32,
     /// Number of its ids in the tracker's `ids`: equal to `tokens`, or 0.
     pub(crate) ids: u32,
     /// Hop on which it was sent.
     pub(crate) hop: HopId,
     /// Only the growth of its count is known: see the module's comment.
-    pub(crate) imprecise: bool,
+    pub(crate) is_imprecise: bool,
     /// Its count does not continue from an observed chunk: observations between the previous entry and this one were missed.
-    pub(crate) after_gap: bool,
+    pub(crate) follows_gap: bool,
 }
 
-impl Entry {
-    /// Minimum and maximum number of tokens that it carries. `finishes`: it may be the request's last chunk.
-    fn carries(&self, finishes: bool) -> (u32, u32) {
-        if !self.imprecise {
-            return (self.tokens, self.tokens);
+impl InFlightEntry {
+    /// Number of tokens that it may carry.
+    fn token_bounds(&self, may_be_last_chunk: bool) -> RangeInclusive<u32> {
+        if !self.is_imprecise {
+            return self.tokens..=self.tokens;
         }
         // Only a request's last chunk may carry none.
-        (self.tokens.min(u32::from(!finishes)), self.tokens)
+        let min = if may_be_last_chunk { 0 } else { self.tokens.min(1) };
+        min..=self.tokens
     }
 
     /// All its chunks, with one outcome.
-    fn judged(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
-        JudgedChunks { hop: self.hop, first: self.nth, count: self.chunks, outcome, tokens_lost }
+    fn with_outcome(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
+        JudgedChunks { hop: self.hop, first: self.first_number, count: self.chunks, outcome, tokens_lost }
     }
 
-    fn unjudged(&self, cause: UnjudgedCause) -> JudgedChunks {
-        self.judged(ChunkOutcome::Unjudged(cause), 0)
+    fn as_unjudged(&self, cause: UnjudgedCause) -> JudgedChunks {
+        self.with_outcome(ChunkOutcome::Unjudged(cause), 0)
     }
 
-    /// Enters its chunks as part of a delivery: the delivery's first one as delivered, the others as merged. If deliveries up to
+    /// Adds its chunks as part of a delivery: the delivery's first one as delivered, the others as merged. If deliveries up to
     /// `delivered_to` had a part of the entry, it is unknown which of its chunks they carried.
-    fn enter_carried(&self, delivered_to: u32, judged: &mut JudgedList, has_carrier: &mut bool) {
-        let is_first = !std::mem::replace(has_carrier, true);
-        if self.chunks > 1 && self.end.saturating_sub(self.tokens) < delivered_to {
-            judged.push(self.unjudged(UnjudgedCause::Ambiguous));
+    fn add_carried(&self, delivered_to: u32, judged: &mut JudgedList, has_carrier: &mut bool) {
+        let is_first = !*has_carrier;
+        *has_carrier = true;
+        if self.chunks > 1 && self.end_count.saturating_sub(self.tokens) < delivered_to {
+            judged.push_chunks(self.as_unjudged(UnjudgedCause::Ambiguous));
             return;
         }
         let delivered = u32::from(is_first);
-        judged.push(JudgedChunks { count: delivered, ..self.judged(ChunkOutcome::Delivered, 0) });
-        judged.push(JudgedChunks {
-            first: self.nth.wrapping_add(delivered),
+        judged.push_chunks(JudgedChunks { count: delivered, ..self.with_outcome(ChunkOutcome::Delivered, 0) });
+        judged.push_chunks(JudgedChunks {
+            first: self.first_number.wrapping_add(delivered),
             count: self.chunks - delivered,
-            ..self.judged(ChunkOutcome::Merged, 0)
+            ..self.with_outcome(ChunkOutcome::Merged, 0)
         });
     }
+}
+
+/// How many of the last covered chunks a delivery can contain.
+#[derive(Clone, Copy)]
+struct CarrierCounts {
+    min: usize,
+    max: usize,
+}
+
+/// The entry in flight that ends a delivery.
+#[derive(Clone, Copy)]
+struct LastCarrier {
+    index: usize,
+    /// Whether the delivery contains the earlier entries, too.
+    carries_all: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -85,54 +103,54 @@ pub(crate) struct DeliveryResult {
     /// Chunks whose outcome it shows.
     pub(crate) judged: JudgedList,
     /// Token ranges that it proves lost.
-    pub(crate) lost: Vec<LostRange>,
+    pub(crate) lost_ranges: Vec<LostRange>,
     /// Deliveries before it may have been missed.
-    pub(crate) missed: bool,
+    pub(crate) missed_deliveries: bool,
     /// Tokens new to the client.
-    pub(crate) new: u32,
+    pub(crate) new_tokens: u32,
 }
 
 /// Delivery tracker of one request.
 #[derive(Clone, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one fact about the tracker, read by its name")]
 pub(crate) struct DeliveryTracker {
-    in_flight: VecDeque<Entry>,
+    in_flight: VecDeque<InFlightEntry>,
     /// Ids of the entries that keep theirs, in order.
     ids: VecDeque<i64>,
     /// Ids of the most recently removed entry.
-    gone: Vec<i64>,
+    removed_ids: Vec<i64>,
     /// Chunks in `in_flight`: sent and not delivered.
-    pub(super) chunks: u64,
+    pub(super) chunks_in_flight: u64,
     /// Chunks entered so far.
-    pub(super) entered: u64,
+    pub(super) chunks_entered: u64,
     /// Number of entries whose count runs behind because a retracted request recomputes.
-    behind: u32,
+    entries_behind: u32,
     /// The count delivered so far.
     delivered_to: u32,
-    begun: bool,
+    has_begun: bool,
     epoch: u32,
     /// Hop of its last chunk.
-    by: Option<HopId>,
+    last_hop: Option<HopId>,
     /// The last delivery matched no chunk, so the next one may follow unobserved chunks.
-    doubt: bool,
+    is_uncertain: bool,
     /// Some of the request's chunks or deliveries may have been missed.
-    pub(crate) incomplete: bool,
-    pub(crate) last_at: Option<MonoNs>,
+    pub(crate) is_incomplete: bool,
+    pub(crate) last_delivery_at: Option<MonoNs>,
     /// This request's chunks so far, by outcome.
     pub(crate) outcomes: OutcomeCounts,
-    pub(crate) finished: bool,
+    pub(crate) is_finished: bool,
     /// Tokens that a consumer counts by adding up the deliveries.
-    pub(crate) claimed: u64,
+    pub(crate) claimed_tokens: u64,
     /// Number of deliveries that repeated its delivered tokens and continued after them.
-    pub(crate) repeated_all: u8,
+    pub(crate) repeating_deliveries: u8,
     /// Its consumer has counted more tokens than were generated.
-    pub(crate) inflated: bool,
+    pub(crate) is_inflated: bool,
     /// Another live request has its rid, so it is not judged.
-    pub(crate) shared: bool,
+    pub(crate) is_shared: bool,
     /// Until this time, a delivery may belong to the previous request with its rid.
     pub(crate) previous_until: MonoNs,
     /// Its response carries text only, so deliveries of its tokens are not observed.
-    pub(crate) text: bool,
+    pub(crate) is_text_only: bool,
 }
 
 impl DeliveryTracker {
@@ -141,32 +159,33 @@ impl DeliveryTracker {
         Self {
             epoch,
             delivered_to: early.unwrap_or(0),
-            doubt: early.is_some(),
-            incomplete: early.is_some(),
+            is_uncertain: early.is_some(),
+            is_incomplete: early.is_some(),
             ..Self::default()
         }
     }
 
     /// Sets the hop of the next chunk. A new hop leads to the waiter of another worker, or to another request with the same rid; that
     /// waiter does not receive the chunks queued here.
-    pub(crate) fn arrives_on(&mut self, hop: HopId) {
-        if self.by.replace(hop).is_some_and(|before| before != hop) {
-            self.doubts();
+    pub(crate) fn set_hop(&mut self, hop: HopId) {
+        if self.last_hop.replace(hop).is_some_and(|before| before != hop) {
+            self.mark_uncertain();
         }
     }
 
     /// Marks the next delivery as uncertain: it may belong to another request or to unobserved chunks.
-    pub(crate) fn doubts(&mut self) {
-        (self.doubt, self.incomplete) = (true, true);
+    pub(crate) fn mark_uncertain(&mut self) {
+        self.is_uncertain = true;
+        self.is_incomplete = true;
     }
 
     /// Enters chunks whose deliveries cannot be recognised. Later deliveries may contain them.
-    pub(crate) fn skip(&mut self, hop: HopId, first: u32, count: u32, cause: UnjudgedCause) -> JudgedList {
-        self.entered += u64::from(count);
-        self.doubts();
+    pub(crate) fn skip_chunks(&mut self, hop: HopId, first: u32, count: u32, cause: UnjudgedCause) -> JudgedList {
+        self.chunks_entered += u64::from(count);
+        self.mark_uncertain();
         let mut judged = JudgedList::default();
-        judged.push(JudgedChunks { hop, first, count, outcome: ChunkOutcome::Unjudged(cause), tokens_lost: 0 });
-        self.outcomes.add(judged.counts());
+        judged.push_chunks(JudgedChunks { hop, first, count, outcome: ChunkOutcome::Unjudged(cause), tokens_lost: 0 });
+        self.outcomes.add_counts(judged.count_outcomes());
         judged
     }
 
@@ -176,23 +195,23 @@ impl DeliveryTracker {
     }
 
     /// Stops waiting for deliveries. Returns the chunks in flight, which become unjudged.
-    pub(crate) fn give_up_waiting(&mut self, cause: UnjudgedCause) -> JudgedList {
+    pub(crate) fn stop_waiting(&mut self, cause: UnjudgedCause) -> JudgedList {
         let mut judged = JudgedList::default();
         for entry in self.in_flight.drain(..) {
-            judged.push(entry.unjudged(cause));
+            judged.push_chunks(entry.as_unjudged(cause));
         }
-        self.chunks = 0;
+        self.chunks_in_flight = 0;
         self.ids.clear();
-        self.behind = 0;
-        self.doubts();
-        self.outcomes.add(judged.counts());
+        self.entries_behind = 0;
+        self.mark_uncertain();
+        self.outcomes.add_counts(judged.count_outcomes());
         judged
     }
 
     /// Whether every chunk entered is judged, unjudged or in flight.
-    pub(crate) fn balances(&self) -> bool {
+    pub(crate) fn is_balanced(&self) -> bool {
         let counted: u64 = self.in_flight.iter().map(|entry| u64::from(entry.chunks)).sum();
-        counted == self.chunks && self.entered == self.outcomes.chunks() + self.chunks
+        counted == self.chunks_in_flight && self.chunks_entered == self.outcomes.chunks() + self.chunks_in_flight
     }
 
     /// The count delivered so far.
@@ -201,67 +220,67 @@ impl DeliveryTracker {
     }
 
     /// Number of entries, which determines memory use.
-    pub(crate) fn entries(&self) -> usize {
+    pub(crate) fn entry_count(&self) -> usize {
         self.in_flight.len()
     }
 
     /// Adds its undelivered chunks to the memory in use.
-    pub(crate) fn hold(&self, store: &mut LossStore) {
-        store.entries += self.entries();
+    pub(crate) fn add_to_memory_use(&self, store: &mut LossMemory) {
+        store.entries += self.entry_count();
         store.ids += self.ids.len();
     }
 
     /// Subtracts its undelivered chunks, before they change or are removed.
-    pub(crate) fn release(&self, store: &mut LossStore) {
-        store.entries -= self.entries();
+    pub(crate) fn subtract_from_memory_use(&self, store: &mut LossMemory) {
+        store.entries -= self.entry_count();
         store.ids -= self.ids.len();
     }
 
     /// Enters a chunk with the ids of its tokens, if kept. With `whole` false it shares an entry with its neighbour. Returns it if its outcome
     /// is decided: its delivery may have been observed before its send.
-    pub(crate) fn push(&mut self, chunk: Entry, ids: &[i64], whole: bool) -> JudgedList {
-        let chunk = Entry { chunks: 1, ..chunk };
-        let Entry { end, counted, tokens, .. } = chunk;
-        self.entered += 1;
-        let after_gap = chunk.after_gap && self.begun;
-        if !self.begun {
-            self.begun = true;
+    pub(crate) fn push_chunk(&mut self, chunk: InFlightEntry, ids: &[i64], whole: bool) -> JudgedList {
+        let chunk = InFlightEntry { chunks: 1, ..chunk };
+        let InFlightEntry { end_count: end, reported_count: counted, tokens, .. } = chunk;
+        self.chunks_entered += 1;
+        let after_gap = chunk.follows_gap && self.has_begun;
+        if !self.has_begun {
+            self.has_begun = true;
             self.delivered_to = self.delivered_to.max(end.saturating_sub(tokens));
         }
-        if self.text || (tokens > 0 && end <= self.delivered_to && self.in_flight.is_empty()) {
-            let cause = if self.text { UnjudgedCause::TextOnly } else { UnjudgedCause::MissedObservations };
+        if self.is_text_only || (tokens > 0 && end <= self.delivered_to && self.in_flight.is_empty()) {
+            let cause = if self.is_text_only { UnjudgedCause::TextOnly } else { UnjudgedCause::MissedObservations };
             let mut judged = JudgedList::default();
-            judged.push(chunk.unjudged(cause));
-            self.outcomes.add(judged.counts());
+            judged.push_chunks(chunk.as_unjudged(cause));
+            self.outcomes.add_counts(judged.count_outcomes());
             return judged;
         }
-        self.chunks += 1;
+        self.chunks_in_flight += 1;
         match self.in_flight.back_mut() {
             Some(last) if !whole => {
-                if last.ids > 0 && last.end + tokens == end && ids.len() == tokens as usize {
+                if last.ids > 0 && last.end_count + tokens == end && ids.len() == tokens as usize {
                     last.ids += tokens;
                     self.ids.extend(ids);
                 } else {
                     self.ids.truncate(self.ids.len() - last.ids as usize);
                     last.ids = 0;
                 }
-                let was_behind = last.counted < last.end;
-                last.end = last.end.max(end);
-                let behind = counted < last.end;
+                let was_behind = last.reported_count < last.end_count;
+                last.end_count = last.end_count.max(end);
+                let behind = counted < last.end_count;
                 // While counts run behind, a shared entry cannot be found by the reported count of each of its chunks.
-                last.counted = if was_behind || behind { 0 } else { counted };
-                self.behind += u32::from(behind && !was_behind);
-                self.incomplete |= was_behind || behind;
+                last.reported_count = if was_behind || behind { 0 } else { counted };
+                self.entries_behind += u32::from(behind && !was_behind);
+                self.is_incomplete |= was_behind || behind;
                 last.tokens = last.tokens.saturating_add(tokens);
-                last.missing = last.missing.saturating_add(chunk.missing);
-                last.imprecise |= chunk.imprecise;
-                last.after_gap |= after_gap;
+                last.missing_tokens = last.missing_tokens.saturating_add(chunk.missing_tokens);
+                last.is_imprecise |= chunk.is_imprecise;
+                last.follows_gap |= after_gap;
                 last.chunks += 1;
             }
             _ => {
-                self.behind += u32::from(counted < end);
+                self.entries_behind += u32::from(counted < end);
                 self.ids.extend(ids);
-                self.in_flight.push_back(Entry { ids: ids.len() as u32, after_gap, ..chunk });
+                self.in_flight.push_back(InFlightEntry { ids: ids.len() as u32, follows_gap: after_gap, ..chunk });
             }
         }
         JudgedList::default()
@@ -269,238 +288,277 @@ impl DeliveryTracker {
 
     /// Enters a delivery. `epoch` changes whenever deliveries may have been missed.
     pub(crate) fn judge_delivery(&mut self, delivery: &Delivery<'_>, epoch: u32) -> DeliveryResult {
-        let missed = std::mem::replace(&mut self.epoch, epoch) != epoch;
-        self.incomplete |= missed;
+        let has_missed_deliveries = self.epoch != epoch;
+        self.epoch = epoch;
+        self.is_incomplete |= has_missed_deliveries;
+        let was_uncertain = std::mem::take(&mut self.is_uncertain);
         // While counts run behind, a delivery may match an entry with the same count whose own delivery was missed.
-        let ambiguous = self.incomplete && self.behind > 0;
+        let is_ambiguous = self.is_incomplete && self.entries_behind > 0;
         // A delivery may contain unobserved tokens before one of its chunks.
         let to = delivery.completion_tokens.unwrap_or(0);
-        let mut reached = self.in_flight.iter().take_while(|entry| entry.end <= to);
-        let gap = reached.any(|entry| entry.after_gap);
-        let broken = std::mem::take(&mut self.doubt) || missed || ambiguous || gap;
+        let mut reached = self.in_flight.iter().take_while(|entry| entry.end_count <= to);
+        let has_gap = reached.any(|entry| entry.follows_gap);
+        // If anything before it may be unobserved, the delivery proves no loss.
+        let is_broken = was_uncertain || has_missed_deliveries || is_ambiguous || has_gap;
         let mut result = match (delivery.mode, delivery.completion_tokens) {
-            (Mode::Cumulative, to) => self.cover(to.unwrap_or(delivery.tokens), delivery.finished),
-            (Mode::Incremental, None) => self.by_count(delivery.tokens),
-            (Mode::Incremental, Some(to)) if self.behind > 0 => {
-                self.by_position(delivery, to, broken).unwrap_or_else(|| self.give_up(to))
+            (Mode::Cumulative, to) => self.deliver_cumulative(to.unwrap_or(delivery.tokens), delivery.finished),
+            (Mode::Incremental, None) => self.deliver_without_count(delivery.tokens),
+            (Mode::Incremental, Some(to)) if self.entries_behind > 0 => {
+                self.deliver_by_reported_count(delivery, to, is_broken).unwrap_or_else(|| self.unjudge_up_to(to))
             }
             // The last event of a response with text shows which text is missing before it, even without new text.
             (Mode::Incremental, Some(to)) if delivery.tokens == 0 && delivery.response != Response::Text => {
-                self.by_position(delivery, to, broken).unwrap_or_else(|| {
+                self.deliver_by_reported_count(delivery, to, is_broken).unwrap_or_else(|| {
                     // The delivered chunk was not observed, so the next delivery proves no drop either.
-                    self.doubt = true;
+                    self.is_uncertain = true;
                     DeliveryResult::default()
                 })
             }
-            (Mode::Incremental, Some(to)) => self.range(delivery, to, broken),
+            (Mode::Incremental, Some(to)) => self.deliver_incremental(delivery, to, is_broken),
         };
         if delivery.response == Response::Whole {
             // A response that does not stream delivers once by design, so nothing counts as merged.
-            result.judged.deliver_merged(u64::MAX);
+            result.judged.mark_merged_delivered(u64::MAX);
         } else if delivery.without_text > 0 {
-            result.judged.deliver_merged(delivery.without_text.into());
+            result.judged.mark_merged_delivered(delivery.without_text.into());
         }
-        let claimed = u64::from(delivery.tokens);
-        self.claimed = if delivery.mode == Mode::Cumulative { claimed } else { self.claimed + claimed };
-        result.missed |= missed;
-        self.finished |= delivery.finished;
-        self.outcomes.add(result.judged.counts());
+        match delivery.mode {
+            Mode::Cumulative => self.claimed_tokens = u64::from(delivery.tokens),
+            Mode::Incremental => self.claimed_tokens += u64::from(delivery.tokens),
+        }
+        result.missed_deliveries |= has_missed_deliveries;
+        self.is_finished |= delivery.finished;
+        self.outcomes.add_counts(result.judged.count_outcomes());
         result
     }
 
-    /// Enters a cumulative delivery, which covers all in-flight chunks up to `to`.
-    fn cover(&mut self, to: u32, finished: bool) -> DeliveryResult {
+    /// Judges a cumulative delivery, which covers all in-flight chunks up to `to`.
+    fn deliver_cumulative(&mut self, to: u32, finished: bool) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
-        while let Some(entry) = self.in_flight.front().copied().filter(|e| e.end <= to) {
-            if may_follow(&entry, to, has_carrier, finished) {
+        while let Some(entry) = self.in_flight.front().copied().filter(|e| e.end_count <= to) {
+            if may_be_delivered_later(&entry, to, has_carrier, finished) {
                 break;
             }
-            self.pop_front();
-            entry.enter_carried(self.delivered_to, &mut judged, &mut has_carrier);
+            self.pop_entry();
+            entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
         // Earlier deliveries of a response joined late are unknown, so none of these tokens counts as new.
-        let missed = self.incomplete && !self.begun;
+        let may_have_missed = self.is_incomplete && !self.has_begun;
         DeliveryResult {
             judged,
-            new: self.advance(to, if missed { 0 } else { u32::MAX }),
-            missed,
+            new_tokens: self.advance_to(to, if may_have_missed { 0 } else { u32::MAX }),
+            missed_deliveries: may_have_missed,
             ..DeliveryResult::default()
         }
     }
 
     /// Enters an incremental delivery of tokens `(to-n, to]`. Earlier tokens still in flight are lost.
-    fn range(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
-        let from = self.begin(to, delivery.tokens);
-        if self.is_imprecise_before(from, to) {
-            return self.enter_imprecise(delivery, to, broken);
+    fn deliver_incremental(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
+        let from = self.start_of_delivery(to, delivery.tokens);
+        if self.has_imprecise_gap_before(from, to) {
+            return self.deliver_imprecise(delivery, to, broken);
         }
         // No entry ends at `to`: the last delivered chunk was not observed. Tokens lost on the wire before it are unknown, and so is
         // the start of the delivery.
-        let gap = self.covered_to(to).is_some_and(|end| end < to);
+        let gap = self.last_covered_end(to).is_some_and(|end| end < to);
         let broken = broken || gap;
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut inside = 0_u32;
         let mut ranges = Vec::new();
         while let Some(entry) = self.in_flight.front().copied() {
-            let start = entry.end.saturating_sub(entry.tokens).max(self.delivered_to);
-            if entry.end > to || may_follow(&entry, to, has_carrier, delivery.finished) {
+            let start = entry.end_count.saturating_sub(entry.tokens).max(self.delivered_to);
+            if entry.end_count > to || may_be_delivered_later(&entry, to, has_carrier, delivery.finished) {
                 break;
             }
-            self.pop_front();
+            self.pop_entry();
             if entry.tokens == 0 || start >= from {
                 inside = entry.tokens.saturating_add(inside);
-                entry.enter_carried(self.delivered_to, &mut judged, &mut has_carrier);
+                entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
                 continue;
             }
-            let lost = entry.end.min(from).saturating_sub(start);
+            let lost = entry.end_count.min(from).saturating_sub(start);
             // An entry of several chunks shows how many tokens were lost, but not from which chunks.
             // If the wire also lost tokens among them, it does not show their positions either.
-            let positions_unknown = entry.chunks > 1 && entry.missing > 0;
+            let positions_unknown = entry.chunks > 1 && entry.missing_tokens > 0;
             let outcome = if broken {
                 ChunkOutcome::Unjudged(UnjudgedCause::MissedObservations)
-            } else if positions_unknown || (entry.chunks > 1 && entry.end > from) {
+            } else if positions_unknown || (entry.chunks > 1 && entry.end_count > from) {
                 ChunkOutcome::Unjudged(UnjudgedCause::Ambiguous)
             } else {
                 ChunkOutcome::Dropped
             };
             let lost = if broken || positions_unknown { 0 } else { lost };
-            judged.push(entry.judged(outcome, lost));
+            judged.push_chunks(entry.with_outcome(outcome, lost));
             if lost > 0 {
-                ranges.push(self.range_of(&entry, start, start + lost));
+                ranges.push(self.lost_range(&entry, start, start + lost));
             }
         }
-        self.doubt = (self.incomplete || gap) && inside != delivery.tokens;
-        DeliveryResult { judged, lost: ranges, new: self.advance(to, delivery.tokens), ..DeliveryResult::default() }
+        self.is_uncertain = (self.is_incomplete || gap) && inside != delivery.tokens;
+        DeliveryResult {
+            judged,
+            lost_ranges: ranges,
+            new_tokens: self.advance_to(to, delivery.tokens),
+            ..DeliveryResult::default()
+        }
     }
 
     /// Whether covered tokens before `from` are undelivered and some covered chunk is imprecise.
-    fn is_imprecise_before(&self, from: u32, to: u32) -> bool {
-        let start = |e: &Entry| e.end.saturating_sub(e.tokens).max(self.delivered_to);
-        let covered = || self.in_flight.iter().take_while(|e| e.end <= to);
-        covered().any(|e| e.imprecise) && covered().any(|e| e.tokens > 0 && start(e) < from)
+    fn has_imprecise_gap_before(&self, from: u32, to: u32) -> bool {
+        let covered = self.in_flight.iter().take_while(|entry| entry.end_count <= to);
+        let has_imprecise = covered.clone().any(|entry| entry.is_imprecise);
+        let mut covered = covered;
+        has_imprecise
+            && covered.any(|entry| {
+                let start = entry.end_count.saturating_sub(entry.tokens).max(self.delivered_to);
+                entry.tokens > 0 && start < from
+            })
     }
 
-    /// Like [`Self::range`], for imprecise chunks that do not all fit into the delivery.
-    fn enter_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
+    /// Like [`Self::deliver_incremental`], for imprecise chunks that do not all fit into the delivery.
+    fn deliver_imprecise(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> DeliveryResult {
         // No entry ends at `to`: the last delivered chunk was not observed, or shares an entry with later chunks.
         // The last covered entry is then not the end of the delivery.
-        let gap = self.covered_to(to).is_some_and(|end| end < to);
+        let gap = self.last_covered_end(to).is_some_and(|end| end < to);
         let broken = broken || gap;
-        let mut covered = self.in_flight.iter().take_while(|e| e.end <= to).count();
-        while covered > 1 && may_follow(&self.in_flight[covered - 1], to, true, delivery.finished) {
+        let mut covered = self.in_flight.iter().take_while(|e| e.end_count <= to).count();
+        while covered > 1 && may_be_delivered_later(&self.in_flight[covered - 1], to, true, delivery.finished) {
             covered -= 1;
         }
-        let (fewest, max) = (!broken).then(|| self.carriers(covered, delivery)).flatten().unwrap_or((1, covered));
+        // Without a proof, any number of the covered chunks may have been delivered.
+        let unproven = CarrierCounts { min: 1, max: covered };
+        let carriers = if broken { unproven } else { self.carrier_count_bounds(covered, delivery).unwrap_or(unproven) };
         let cause = if broken { UnjudgedCause::MissedObservations } else { UnjudgedCause::Ambiguous };
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut lost = Vec::new();
         for left in (1..=covered).rev() {
-            let Some(entry) = self.pop_front() else { break };
-            if left <= fewest {
-                entry.enter_carried(self.delivered_to, &mut judged, &mut has_carrier);
-            } else if left <= max || entry.tokens == 0 || entry.end <= self.delivered_to {
-                judged.push(entry.unjudged(cause));
+            let Some(entry) = self.pop_entry() else { break };
+            if left <= carriers.min {
+                entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
+            } else if left <= carriers.max || entry.tokens == 0 || entry.end_count <= self.delivered_to {
+                judged.push_chunks(entry.as_unjudged(cause));
             } else {
-                let shown = if entry.imprecise { 1 } else { entry.tokens };
-                let before = entry.end.saturating_sub(shown).max(self.delivered_to);
-                judged.push(entry.judged(ChunkOutcome::Dropped, entry.end - before));
-                lost.push(self.range_of(&entry, before, entry.end));
+                // Of an imprecise chunk, only the last token is proven lost.
+                let proven_tokens = if entry.is_imprecise { 1 } else { entry.tokens };
+                let start = entry.end_count.saturating_sub(proven_tokens).max(self.delivered_to);
+                judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.end_count - start));
+                lost.push(self.lost_range(&entry, start, entry.end_count));
             }
         }
         // The match is uncertain, so the next delivery may follow unobserved chunks.
-        self.doubt = gap || (self.incomplete && fewest < max);
-        DeliveryResult { judged, lost, new: self.advance(to, delivery.tokens), ..DeliveryResult::default() }
+        self.is_uncertain = gap || (self.is_incomplete && carriers.min < carriers.max);
+        DeliveryResult {
+            judged,
+            lost_ranges: lost,
+            new_tokens: self.advance_to(to, delivery.tokens),
+            ..DeliveryResult::default()
+        }
     }
 
     /// Minimum and maximum number of chunks that can carry exactly the delivered tokens, counted back from the last of the first
     /// `covered` entries. `None` if no number can, or if an entry's own chunks are ambiguous.
-    fn carriers(&self, covered: usize, delivery: &Delivery<'_>) -> Option<(usize, usize)> {
-        let (mut min, mut max, mut found) = (0_u32, 0_u32, None);
-        for (before, entry) in self.in_flight.iter().take(covered).rev().enumerate() {
+    fn carrier_count_bounds(&self, covered: usize, delivery: &Delivery<'_>) -> Option<CarrierCounts> {
+        let mut min_tokens = 0_u32;
+        let mut max_tokens = 0_u32;
+        let mut counts: Option<CarrierCounts> = None;
+        for (index, entry) in self.in_flight.iter().take(covered).rev().enumerate() {
             // The run may begin with any chunk of an entry that holds several.
-            if entry.chunks > 1 || entry.missing > 0 {
+            if entry.chunks > 1 || entry.missing_tokens > 0 {
                 return None;
             }
-            let (low, high) = entry.carries(before == 0 && delivery.finished);
-            (min, max) = (min.saturating_add(low), max.saturating_add(high));
-            if min <= delivery.tokens && delivery.tokens <= max {
-                let (fewest, _) = found.unwrap_or((before + 1, 0));
-                found = Some((fewest, before + 1));
+            let is_last_covered = index == 0;
+            let tokens = entry.token_bounds(is_last_covered && delivery.finished);
+            min_tokens = min_tokens.saturating_add(*tokens.start());
+            max_tokens = max_tokens.saturating_add(*tokens.end());
+            if (min_tokens..=max_tokens).contains(&delivery.tokens) {
+                let carriers = index + 1;
+                counts = Some(CarrierCounts { min: counts.map_or(carriers, |counts| counts.min), max: carriers });
             }
         }
-        found
+        counts
     }
 
     /// End of the last in-flight chunk that a delivery up to `to` may contain.
-    fn covered_to(&self, to: u32) -> Option<u32> {
-        self.in_flight.iter().map(|e| e.end).rfind(|&end| end <= to)
+    fn last_covered_end(&self, to: u32) -> Option<u32> {
+        self.in_flight.iter().map(|e| e.end_count).rfind(|&end| end <= to)
     }
 
     /// Start of a delivery of `tokens` tokens that ends at `to`. Tokens lost on the wire in between are not part of it.
-    fn begin(&self, to: u32, tokens: u32) -> u32 {
-        let covered = self.in_flight.iter().rev().skip_while(|e| e.end > to);
-        covered.fold(to.saturating_sub(tokens), |from, entry| {
-            let before = entry.missing > 0 && from < entry.end.saturating_sub(entry.tokens);
-            from.saturating_sub(if before { entry.missing } else { 0 })
-        })
+    fn start_of_delivery(&self, to: u32, tokens: u32) -> u32 {
+        let mut start = to.saturating_sub(tokens);
+        for entry in self.in_flight.iter().rev().skip_while(|entry| entry.end_count > to) {
+            // The delivery reaches back over the missing tokens, which lie before the entry's own.
+            if start < entry.end_count.saturating_sub(entry.tokens) {
+                start = start.saturating_sub(entry.missing_tokens);
+            }
+        }
+        start
     }
 
     /// Enters a delivery without tokens, or one made while counts run behind after a retraction. `None` if no chunk matches.
     ///
     /// The last delivered chunk is found by its reported count. The number of tokens shows whether the delivery holds all chunks up to
     /// that one or that one alone. In the second case, the earlier ones are dropped.
-    fn by_position(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Option<DeliveryResult> {
-        let (mut sum, mut found) = (0_u32, None);
-        for (at, entry) in self.in_flight.iter().enumerate() {
-            sum = sum.saturating_add(entry.tokens);
-            let (all, alone) = (sum == delivery.tokens, entry.tokens == delivery.tokens);
-            if entry.counted == to && (all || alone) && (found.is_none() || delivery.finished) {
-                found = Some((at, all));
+    fn deliver_by_reported_count(&mut self, delivery: &Delivery<'_>, to: u32, broken: bool) -> Option<DeliveryResult> {
+        let mut tokens_so_far = 0_u32;
+        let mut last_carrier: Option<LastCarrier> = None;
+        for (index, entry) in self.in_flight.iter().enumerate() {
+            tokens_so_far = tokens_so_far.saturating_add(entry.tokens);
+            let carries_all = tokens_so_far == delivery.tokens;
+            let carries_one = entry.tokens == delivery.tokens;
+            let is_match = entry.reported_count == to && (carries_all || carries_one);
+            // Several chunks may report the same count. A delivery that ends the request has the last of them.
+            if is_match && (last_carrier.is_none() || delivery.finished) {
+                last_carrier = Some(LastCarrier { index, carries_all });
             }
         }
-        let (last, all) = found?;
+        let last = last_carrier?;
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut new = 0_u32;
         let mut lost = Vec::new();
         // An imprecise chunk may carry fewer tokens than assumed, so it is unknown whether earlier chunks were dropped.
-        let imprecise = self.in_flight.iter().take(last + 1).any(|entry| entry.imprecise);
-        for at in 0..=last {
-            let Some(entry) = self.pop_front() else { break };
-            let before = self.delivered_to;
-            self.delivered_to = before.max(entry.end);
-            if all || at == last || entry.tokens == 0 {
-                entry.enter_carried(before, &mut judged, &mut has_carrier);
+        let has_imprecise = self.in_flight.iter().take(last.index + 1).any(|entry| entry.is_imprecise);
+        for index in 0..=last.index {
+            let Some(entry) = self.pop_entry() else { break };
+            let delivered_before = self.delivered_to;
+            self.delivered_to = delivered_before.max(entry.end_count);
+            if last.carries_all || index == last.index || entry.tokens == 0 {
+                entry.add_carried(delivered_before, &mut judged, &mut has_carrier);
                 new = entry.tokens.saturating_add(new);
             } else if broken {
-                judged.push(entry.unjudged(UnjudgedCause::MissedObservations));
-            } else if imprecise {
-                judged.push(entry.unjudged(UnjudgedCause::Ambiguous));
+                judged.push_chunks(entry.as_unjudged(UnjudgedCause::MissedObservations));
+            } else if has_imprecise {
+                judged.push_chunks(entry.as_unjudged(UnjudgedCause::Ambiguous));
             } else {
-                judged.push(entry.judged(ChunkOutcome::Dropped, entry.tokens));
-                lost.push(self.range_of(&entry, entry.end - entry.tokens.min(entry.end), entry.end));
+                judged.push_chunks(entry.with_outcome(ChunkOutcome::Dropped, entry.tokens));
+                lost.push(self.lost_range(
+                    &entry,
+                    entry.end_count - entry.tokens.min(entry.end_count),
+                    entry.end_count,
+                ));
             }
         }
-        self.begun = true;
-        Some(DeliveryResult { judged, lost, new, ..DeliveryResult::default() })
+        self.has_begun = true;
+        Some(DeliveryResult { judged, lost_ranges: lost, new_tokens: new, ..DeliveryResult::default() })
     }
 
     /// Counts run behind and the delivery matches no chunk, so a send was not observed. Chunks that it may have covered become unknown.
-    fn give_up(&mut self, to: u32) -> DeliveryResult {
+    fn unjudge_up_to(&mut self, to: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
-        let count = self.in_flight.iter().rposition(|e| e.counted == to || e.end <= to).map_or(0, |at| at + 1);
-        for entry in std::iter::from_fn(|| self.pop_front()).take(count) {
-            judged.push(entry.unjudged(UnjudgedCause::MissedObservations));
+        let last_covered = self.in_flight.iter().rposition(|entry| entry.reported_count == to || entry.end_count <= to);
+        for _ in 0..last_covered.map_or(0, |index| index + 1) {
+            let Some(entry) = self.pop_entry() else { break };
+            judged.push_chunks(entry.as_unjudged(UnjudgedCause::MissedObservations));
         }
-        self.doubt = true;
+        self.is_uncertain = true;
         DeliveryResult { judged, ..DeliveryResult::default() }
     }
 
     /// Enters a delivery without a count: it covers chunks in order, by their tokens alone. It proves no loss.
-    fn by_count(&mut self, tokens: u32) -> DeliveryResult {
+    fn deliver_without_count(&mut self, tokens: u32) -> DeliveryResult {
         let mut judged = JudgedList::default();
         let mut has_carrier = false;
         let mut covered = 0_u32;
@@ -510,46 +568,47 @@ impl DeliveryTracker {
             if entry.tokens > left || left == 0 {
                 break;
             }
-            self.pop_front();
+            self.pop_entry();
             covered += entry.tokens;
-            to = entry.end;
-            entry.enter_carried(self.delivered_to, &mut judged, &mut has_carrier);
+            to = entry.end_count;
+            entry.add_carried(self.delivered_to, &mut judged, &mut has_carrier);
         }
-        self.advance(to, covered);
-        DeliveryResult { judged, new: covered, ..DeliveryResult::default() }
+        self.advance_to(to, covered);
+        DeliveryResult { judged, new_tokens: covered, ..DeliveryResult::default() }
     }
 
-    fn advance(&mut self, to: u32, at_most: u32) -> u32 {
-        let new = to.saturating_sub(self.delivered_to).min(at_most);
+    /// Sets the count delivered so far. Returns the number of new tokens, `max` at most.
+    fn advance_to(&mut self, to: u32, max: u32) -> u32 {
+        let new = to.saturating_sub(self.delivered_to).min(max);
         self.delivered_to = self.delivered_to.max(to);
-        self.begun = true;
+        self.has_begun = true;
         new
     }
 
-    fn pop_front(&mut self) -> Option<Entry> {
+    fn pop_entry(&mut self) -> Option<InFlightEntry> {
         let entry = self.in_flight.pop_front()?;
-        self.chunks -= u64::from(entry.chunks);
-        self.behind -= u32::from(entry.counted < entry.end);
-        self.gone.clear();
-        self.gone.extend(self.ids.drain(..entry.ids as usize));
+        self.chunks_in_flight -= u64::from(entry.chunks);
+        self.entries_behind -= u32::from(entry.reported_count < entry.end_count);
+        self.removed_ids.clear();
+        self.removed_ids.extend(self.ids.drain(..entry.ids as usize));
         Some(entry)
     }
 
     /// Tokens `(from, to]` of `entry`, which must be the most recently removed one.
-    fn range_of(&self, entry: &Entry, from: u32, to: u32) -> LostRange {
-        let skipped = (from as usize + entry.tokens as usize).saturating_sub(entry.end as usize);
-        let ids = self.gone.get(skipped..skipped + (to - from) as usize);
+    fn lost_range(&self, entry: &InFlightEntry, from: u32, to: u32) -> LostRange {
+        let skipped = (from as usize + entry.tokens as usize).saturating_sub(entry.end_count as usize);
+        let ids = self.removed_ids.get(skipped..skipped + (to - from) as usize);
         LostRange {
             tokens: [from + 1, to],
-            chunks: (entry.chunks == 1).then_some([entry.nth; 2]),
+            chunks: (entry.chunks == 1).then_some([entry.first_number; 2]),
             ids: ids.unwrap_or_default().to_vec(),
         }
     }
 }
 
 /// Whether an empty chunk after the delivered tokens may still be delivered separately. Not if the delivery ends the request.
-fn may_follow(entry: &Entry, to: u32, has_carrier: bool, finished: bool) -> bool {
-    entry.end == to && entry.tokens == 0 && has_carrier && !finished
+fn may_be_delivered_later(entry: &InFlightEntry, to: u32, has_carrier: bool, finished: bool) -> bool {
+    entry.end_count == to && entry.tokens == 0 && has_carrier && !finished
 }
 
 #[cfg(test)]

@@ -4,15 +4,15 @@
 //! tokens that a working engine would have made meanwhile. Frames that only arrived late (a blocked connection, a starved relay) bring these
 //! tokens at once. A time with missed observations, or in which tokengap itself did not run, proves nothing.
 
-use super::timeline::TimeUse;
+use super::time_use::TimeUse;
 use super::{GAP_WARNING_NS, Ledger, Request};
 use crate::clock::MonoNs;
 use crate::event::ThreadPart;
 
 /// Shortest silence: clients notice a pause of this length.
-const MIN_NS: u64 = GAP_WARNING_NS;
+const MIN_SILENCE_NS: u64 = GAP_WARNING_NS;
 /// A silence is at least this many times as long as the usual time between two chunks of a stream, so that slow streams are none.
-const TIMES_USUAL: u64 = 10;
+const MIN_TIMES_USUAL: u64 = 10;
 /// One silent stream looks the same as a slow request.
 const MIN_STREAMS: u64 = 2;
 /// Time between two ticks above which tokengap itself did not run.
@@ -20,7 +20,7 @@ const OWN_STALL_NS: u64 = 500_000_000;
 /// Queued frames above which the receiver may have blocked the engine's sends.
 const BLOCKING_FRAMES: u64 = 64;
 /// Time after a silence in which its streams are counted.
-const RESUME_NS: u64 = 1_000_000_000;
+const MAX_RESUME_NS: u64 = 1_000_000_000;
 
 /// A time without any frame from the engine while streams were open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct EngineSilences {
     /// End of the last frame; `None` if it is unknown.
     last_frame: Option<MonoNs>,
     last_tick: Option<MonoNs>,
-    ended: Option<EndedSilence>,
+    ended_silence: Option<EndedSilence>,
 }
 
 /// A silence that has ended and whose streams are being counted.
@@ -75,7 +75,7 @@ struct EndedSilence {
 impl EndedSilence {
     /// Time after the silence in which frames that were only held up arrive.
     fn catch_up_ns(&self) -> u64 {
-        (self.silence.ns() / 10).min(RESUME_NS)
+        (self.silence.ns() / 10).min(MAX_RESUME_NS)
     }
 
     /// Whether its streams went on with less than half of the tokens that they make in such a time.
@@ -88,33 +88,33 @@ impl EndedSilence {
 
 impl EngineSilences {
     /// Forgets the current silence: observations were missed.
-    pub(super) fn void(&mut self) {
-        (self.last_frame, self.ended) = (None, None);
+    pub(super) fn forget_current(&mut self) {
+        (self.last_frame, self.ended_silence) = (None, None);
     }
 
     /// Records a frame and returns the time of the last one, if the time between them is long.
-    fn enter_frame(&mut self, at: MonoNs, end: MonoNs) -> Option<MonoNs> {
+    fn record_frame(&mut self, at: MonoNs, end: MonoNs) -> Option<MonoNs> {
         let before = self.last_frame.replace(self.last_frame.map_or(end, |last| last.max(end)))?;
-        (at.since(before) >= MIN_NS).then_some(before)
+        (at.since(before) >= MIN_SILENCE_NS).then_some(before)
     }
 
     /// Records tokens of a stream that was open at `last_at` and that the wire lost: what was sent meanwhile is unknown.
-    pub(super) fn enter_wire_loss(&mut self, last_at: MonoNs) {
-        self.ended.take_if(|ended| last_at <= ended.silence.from && !ended.is_confirmed);
+    pub(super) fn record_wire_loss(&mut self, last_at: MonoNs) {
+        self.ended_silence.take_if(|ended| last_at <= ended.silence.from && !ended.is_confirmed);
     }
 
     /// Records new tokens of a stream whose last chunk was sent at `last_at`.
     #[inline]
-    pub(super) fn enter_tokens(
+    pub(super) fn record_tokens(
         &mut self,
         at: MonoNs,
         last_at: MonoNs,
         tokens: u32,
         is_streamed: impl FnOnce() -> bool,
     ) {
-        let Some(ended) = &mut self.ended else { return };
+        let Some(ended) = &mut self.ended_silence else { return };
         let since_end = at.since(ended.silence.to);
-        if last_at <= ended.silence.from && since_end <= RESUME_NS {
+        if last_at <= ended.silence.from && since_end <= MAX_RESUME_NS {
             ended.silence.streams += u64::from(is_streamed());
         }
         if since_end <= ended.catch_up_ns() {
@@ -123,23 +123,23 @@ impl EngineSilences {
     }
 
     /// Advances time. Returns whether a silence waits for the time use of the engine's threads.
-    fn tick(&mut self, now: MonoNs) -> bool {
+    fn advance_time(&mut self, now: MonoNs) -> bool {
         let before = self.last_tick.replace(now);
         if before.is_some_and(|before| now.since(before) > OWN_STALL_NS) {
-            self.void();
+            self.forget_current();
         }
-        let Some(ended) = &self.ended else { return false };
+        let Some(ended) = &self.ended_silence else { return false };
         let since_end = now.since(ended.silence.to);
-        if since_end > RESUME_NS.max(ended.catch_up_ns()) && ended.is_confirmed {
-            self.ended = None;
+        if since_end > MAX_RESUME_NS.max(ended.catch_up_ns()) && ended.is_confirmed {
+            self.ended_silence = None;
             return false;
         }
         since_end >= ended.catch_up_ns()
     }
 
     /// Counts the ended silence if the engine was silent, and keeps the longest.
-    fn confirm(&mut self, main_thread: Option<TimeUse>) {
-        let Some(ended) = self.ended.as_mut().filter(|ended| ended.is_silence_of_engine()) else { return };
+    fn confirm_ended(&mut self, main_thread: Option<TimeUse>) {
+        let Some(ended) = self.ended_silence.as_mut().filter(|ended| ended.is_silence_of_engine()) else { return };
         if !std::mem::replace(&mut ended.is_confirmed, true) {
             self.count += 1;
             self.total_ns = self.total_ns.saturating_add(ended.silence.ns());
@@ -152,15 +152,15 @@ impl EngineSilences {
 }
 
 impl Ledger {
-    /// Records a frame on the hop at `place` before its chunks: the end of a silence, if the hop is the engine's.
-    pub(super) fn end_engine_silence(&mut self, at: MonoNs, place: usize, forwarded: Option<MonoNs>) {
-        let hop = &self.hops.all[place];
+    /// Records a frame on the hop at `hop_index` before its chunks: the end of a silence, if the hop is the engine's.
+    pub(super) fn end_engine_silence(&mut self, at: MonoNs, hop_index: usize, forwarded: Option<MonoNs>) {
+        let hop = &self.hops.all[hop_index];
         if self.hops.any_origin && !hop.origin {
             return;
         }
         // While the relay cannot write, it does not read either.
         let end = forwarded.map_or(at, |forwarded| forwarded.max(at));
-        let Some(from) = self.silences.enter_frame(at, end) else { return };
+        let Some(from) = self.silences.record_frame(at, end) else { return };
         let hop = self.hops.groups[hop.group].name.as_str().into();
         let (Some(usual_ns), Some(usual_token_ns)) =
             (self.usual_silence_ns(at.since(from)), self.itl_sent_by_token.quantile(0.5))
@@ -168,27 +168,29 @@ impl Ledger {
             return;
         };
         let silence = EngineSilence { from, to: at, streams: 0, usual_ns, hop, main_thread: None };
-        self.silences.ended = Some(EndedSilence { silence, tokens_after: 0, usual_token_ns, is_confirmed: false });
+        self.silences.ended_silence =
+            Some(EndedSilence { silence, tokens_after: 0, usual_token_ns, is_confirmed: false });
     }
 
     /// Median time between two chunks of a stream. `None` if `silence_ns` is not far above it, or if sends may have been blocked or unseen.
     fn usual_silence_ns(&self, silence_ns: u64) -> Option<u64> {
         let usual_ns = self.itl_sent.quantile(0.5)?;
         let is_blocked = self.hops.all.iter().any(|hop| hop.counts.backlog >= BLOCKING_FRAMES);
-        let is_far_above = silence_ns >= usual_ns.saturating_mul(TIMES_USUAL);
+        let is_far_above = silence_ns >= usual_ns.saturating_mul(MIN_TIMES_USUAL);
         (is_far_above && !is_blocked && !self.has_unseen_hops()).then_some(usual_ns)
     }
 
     /// Whether frames crossed hops beyond the limit of hops.
     fn has_unseen_hops(&self) -> bool {
-        self.limits.list().any(|limit| limit.name == "hops" && limit.times > 0)
+        self.limits.list_reached().any(|limit| limit.name == "hops" && limit.times > 0)
     }
 
     /// Advances time for [`EngineSilences`].
-    pub(super) fn tick_engine_silences(&mut self, now: MonoNs) {
-        if self.silences.tick(now) {
-            let main_thread = self.silences.ended.as_ref().and_then(|ended| self.busiest_main_thread(&ended.silence));
-            self.silences.confirm(main_thread);
+    pub(super) fn advance_engine_silences(&mut self, now: MonoNs) {
+        if self.silences.advance_time(now) {
+            let main_thread =
+                self.silences.ended_silence.as_ref().and_then(|ended| self.busiest_main_thread(&ended.silence));
+            self.silences.confirm_ended(main_thread);
         }
     }
 
@@ -208,20 +210,20 @@ impl Ledger {
     /// The silence that lasts at `now`. `None` without one, or if the streams may have ended unobserved: without a frame, or because a relay
     /// reports what it missed only with its next frame.
     pub fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
-        let from = self.silences.last_frame.filter(|from| now.since(*from) >= MIN_NS)?;
+        let from = self.silences.last_frame.filter(|from| now.since(*from) >= MIN_SILENCE_NS)?;
         if self.engine.facts().ends_silently() || self.hops.all.iter().any(|hop| hop.shows.forwarded) {
             return None;
         }
         let usual_ns = self.usual_silence_ns(now.since(from))?;
         // A stream that was silent for longer may have ended otherwise.
-        let active_since = MonoNs(from.0.saturating_sub(usual_ns.saturating_mul(TIMES_USUAL)));
+        let active_since = MonoNs(from.0.saturating_sub(usual_ns.saturating_mul(MIN_TIMES_USUAL)));
         let open = self.table.iter().filter(|request| self.is_streaming_since(request, active_since));
         let silence = EngineSilence {
             from,
             to: now,
             streams: open.count() as u64,
             usual_ns,
-            hop: self.groups().iter().find(|group| self.is_engines(&group.name))?.name.as_str().into(),
+            hop: self.groups().iter().find(|group| self.is_group_of_engine(&group.name))?.name.as_str().into(),
             main_thread: None,
         };
         let main_thread = self.busiest_main_thread(&silence);
@@ -229,7 +231,7 @@ impl Ledger {
     }
 
     /// Whether the hops of this name are the engine's.
-    fn is_engines(&self, name: &str) -> bool {
+    fn is_group_of_engine(&self, name: &str) -> bool {
         let mut hops = self.hops.all.iter().filter(|hop| hop.origin || !self.hops.any_origin);
         hops.any(|hop| self.hops.groups[hop.group].name == name)
     }
@@ -237,7 +239,7 @@ impl Ledger {
     /// Whether the request is open and its stream had a chunk since then.
     fn is_streaming_since(&self, request: &Request, since: MonoNs) -> bool {
         let unstreamed = self.engine.facts().unstreamed_tokens();
-        request.mapped
+        request.is_mapped
             && request.finish.is_none()
             && !request.is_shared()
             && request.last_at >= since

@@ -14,31 +14,36 @@ pub(super) struct FinishedRequests {
     rid_bytes: usize,
 }
 
+/// Maximum number of summaries, and of bytes of their rids.
+#[derive(Clone, Copy)]
+pub(super) struct SummaryLimits {
+    pub(super) summaries: usize,
+    pub(super) rid_bytes: usize,
+}
+
 impl FinishedRequests {
     /// Adds a summary. At the limit, evicts the oldest ordinary one, or the oldest notable one if those fill half of the space.
-    pub(super) fn enter(
+    pub(super) fn add_summary(
         &mut self,
         summary: Summary,
-        (limit, byte_limit): (usize, usize),
+        limits: SummaryLimits,
         is_notable: impl Fn(&Summary) -> bool,
     ) {
-        if limit == 0 || summary.rid.len() > byte_limit {
+        if limits.summaries == 0 || summary.rid.len() > limits.rid_bytes {
             return;
         }
-        while self.len() >= limit || self.rid_bytes + summary.rid.len() > byte_limit {
+        while self.len() > 0
+            && (self.len() >= limits.summaries || self.rid_bytes + summary.rid.len() > limits.rid_bytes)
+        {
             let evicted = match self.recent.pop_front() {
                 Some(oldest) if is_notable(&oldest) => {
                     self.notable.push_back(oldest);
-                    let full = self.notable.len() > limit / 2;
-                    full.then(|| self.notable.pop_front()).flatten()
+                    if self.notable.len() > limits.summaries / 2 { self.notable.pop_front() } else { None }
                 }
                 Some(oldest) => Some(oldest),
-                None => match self.notable.pop_front() {
-                    Some(oldest) => Some(oldest),
-                    None => break,
-                },
+                None => self.notable.pop_front(),
             };
-            self.rid_bytes = self.rid_bytes.saturating_sub(evicted.map_or(0, |of| of.rid.len()));
+            self.rid_bytes = self.rid_bytes.saturating_sub(evicted.map_or(0, |summary| summary.rid.len()));
         }
         self.rid_bytes = self.rid_bytes.saturating_add(summary.rid.len());
         self.recent.push_back(summary);
@@ -73,14 +78,22 @@ mod tests {
     #[test]
     fn notable_requests_are_evicted_after_ordinary_ones() {
         let mut finished = FinishedRequests::default();
-        let mut enter = |rid: &str, missing| finished.enter(summary(rid, missing), (4, 1_000), |s| s.wire_missing > 0);
+        let mut enter = |rid: &str, missing| {
+            finished.add_summary(summary(rid, missing), SummaryLimits { summaries: 4, rid_bytes: 1_000 }, |s| {
+                s.wire_missing > 0
+            })
+        };
         enter("lost-0", 1);
         for n in 0..100 {
             enter(&format!("{n}"), 0);
         }
         let rids: Vec<&str> = finished.iter().map(|s| &*s.rid).collect();
         assert_eq!(rids, ["lost-0", "97", "98", "99"]);
-        let mut enter = |rid: &str, missing| finished.enter(summary(rid, missing), (4, 1_000), |s| s.wire_missing > 0);
+        let mut enter = |rid: &str, missing| {
+            finished.add_summary(summary(rid, missing), SummaryLimits { summaries: 4, rid_bytes: 1_000 }, |s| {
+                s.wire_missing > 0
+            })
+        };
         for n in 1..9 {
             enter(&format!("lost-{n}"), 1);
         }

@@ -9,7 +9,7 @@ use crate::event::FrontendWait;
 use crate::stats::Distribution;
 
 /// Maximum number of responses kept; the oldest is evicted first.
-const KEPT: usize = 1_000;
+const MAX_RESPONSES: usize = 1_000;
 
 /// Waits of all responses.
 #[derive(Debug, Default)]
@@ -37,9 +37,9 @@ pub struct FrontendResponse {
 }
 
 impl Ledger {
-    pub(super) fn waited_in_frontend(&mut self, at: MonoNs, wait: &FrontendWait<'_>) {
+    pub(super) fn record_frontend_wait(&mut self, at: MonoNs, wait: &FrontendWait<'_>) {
         if !wait.rid.is_empty() && !self.engine.is_health_check(wait.rid) {
-            self.frontend.enter(at, wait);
+            self.frontend.add_wait(at, wait);
         }
     }
 
@@ -50,7 +50,7 @@ impl Ledger {
 }
 
 impl FrontendWaits {
-    fn enter(&mut self, at: MonoNs, wait: &FrontendWait<'_>) {
+    fn add_wait(&mut self, at: MonoNs, wait: &FrontendWait<'_>) {
         let Some(longest_ns) = wait.longest_ns() else { return };
         self.responses += 1;
         for (waits, ns) in [(&mut self.first_token, wait.first_token_ns), (&mut self.last_token, wait.last_token_ns)] {
@@ -58,9 +58,13 @@ impl FrontendWaits {
                 waits.record(at, ns);
             }
         }
-        self.worst.enter(at, wait.rid, longest_ns);
+        self.worst.keep_longest(at, wait.rid, longest_ns);
         let FrontendWait { rid, first_token_ns, last_token_ns } = *wait;
-        push_bounded(&mut self.latest, FrontendResponse { rid: rid.into(), first_token_ns, last_token_ns }, KEPT);
+        push_bounded(
+            &mut self.latest,
+            FrontendResponse { rid: rid.into(), first_token_ns, last_token_ns },
+            MAX_RESPONSES,
+        );
     }
 
     /// Waits of the latest response with this id.
@@ -86,7 +90,7 @@ mod tests {
         enter(&mut ledger, "a", Some(5), None);
         enter(&mut ledger, "b", None, Some(80));
         enter(&mut ledger, "c", None, None);
-        for n in 0..KEPT - 1 {
+        for n in 0..MAX_RESPONSES - 1 {
             enter(&mut ledger, &n.to_string(), Some(1), Some(1));
         }
         let waits = ledger.frontend();

@@ -5,7 +5,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
-use super::frame::Seen;
+use super::frame::FrameContext;
 use super::outcome::{ChunkOutcome, JudgedChunks};
 use crate::clock::MonoNs;
 use crate::event::{Chunk, Delivery};
@@ -61,8 +61,8 @@ pub struct RequestHistory {
 #[derive(Clone, Copy, Debug)]
 struct Moment {
     at: MonoNs,
-    /// Hash of the rid. Unused for [`Kind::Received`].
-    key: u64,
+    /// Hash of the rid. Unused for [`MomentKind::Received`].
+    rid_hash: u64,
     /// Sequence number of the frame in its lane. For outcomes: number of chunks.
     seq: u64,
     lane: u32,
@@ -73,11 +73,11 @@ struct Moment {
     /// `completion_tokens` after this event.
     end: u32,
     hop: HopId,
-    kind: Kind,
+    kind: MomentKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum MomentKind {
     Sent,
     /// A chunk in a frame whose send was not observed.
     Carried,
@@ -95,7 +95,7 @@ pub(super) struct ChunkHistory {
     moments: VecDeque<Moment>,
     limit: usize,
     has_evicted: bool,
-    keys: RandomState,
+    hasher: RandomState,
     /// Current wakeup of each hop, and the number of frames received in it.
     wakeups: HashMap<HopId, (u64, u32)>,
 }
@@ -106,66 +106,66 @@ impl ChunkHistory {
     }
 
     /// Enters a chunk at its send, or at its receive if the send was not observed.
-    pub(super) fn chunk(&mut self, seen: &Seen, chunk: &Chunk<'_>, number: u32) {
+    pub(super) fn record_chunk(&mut self, context: &FrameContext, chunk: &Chunk<'_>, number: u32) {
         if self.limit == 0 {
             return;
         }
-        let FrameId { hop, lane, seq } = seen.frame;
+        let FrameId { hop, lane, seq } = context.frame;
         self.push(Moment {
-            at: seen.at,
-            key: self.keys.hash_one(chunk.rid),
+            at: context.at,
+            rid_hash: self.hasher.hash_one(chunk.rid),
             seq,
             lane,
             number,
             tokens: chunk.listed.unwrap_or(0),
             end: chunk.completion_tokens.unwrap_or(NO_COUNT),
             hop,
-            kind: if seen.sent { Kind::Sent } else { Kind::Carried },
+            kind: if context.is_sent { MomentKind::Sent } else { MomentKind::Carried },
         });
     }
 
-    pub(super) fn received(&mut self, at: MonoNs, id: FrameId, wakeup: Option<u64>) {
+    pub(super) fn record_receive(&mut self, at: MonoNs, id: FrameId, wakeup: Option<u64>) {
         if self.limit == 0 {
             return;
         }
         let FrameId { hop, lane, seq } = id;
         let number = wakeup.map_or(0, |wakeup| self.position_in_wakeup(hop, wakeup));
         let tokens = wakeup.unwrap_or(0) as u32;
-        let kind = Kind::Received(wakeup.is_some());
-        self.push(Moment { at, key: 0, seq, lane, number, tokens, end: NO_COUNT, hop, kind });
+        let kind = MomentKind::Received(wakeup.is_some());
+        self.push(Moment { at, rid_hash: 0, seq, lane, number, tokens, end: NO_COUNT, hop, kind });
     }
 
-    pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
+    pub(super) fn record_delivery(&mut self, at: MonoNs, delivery: &Delivery<'_>) {
         if self.limit == 0 {
             return;
         }
         self.push(Moment {
             at,
-            key: self.keys.hash_one(delivery.rid),
+            rid_hash: self.hasher.hash_one(delivery.rid),
             seq: 0,
             lane: 0,
             number: 0,
             tokens: delivery.tokens,
             end: delivery.completion_tokens.unwrap_or(NO_COUNT),
             hop: HopId(0),
-            kind: Kind::Delivered,
+            kind: MomentKind::Delivered,
         });
     }
 
-    pub(super) fn judged(&mut self, at: MonoNs, rid: &str, chunks: JudgedChunks) {
+    pub(super) fn record_outcome(&mut self, at: MonoNs, rid: &str, chunks: JudgedChunks) {
         if self.limit == 0 {
             return;
         }
         self.push(Moment {
             at,
-            key: self.keys.hash_one(rid),
+            rid_hash: self.hasher.hash_one(rid),
             seq: chunks.count.into(),
             lane: 0,
             number: chunks.first,
             tokens: chunks.tokens_lost,
             end: NO_COUNT,
             hop: chunks.hop,
-            kind: Kind::Judged(chunks.outcome),
+            kind: MomentKind::Judged(chunks.outcome),
         });
     }
 
@@ -184,22 +184,22 @@ impl ChunkHistory {
     }
 
     /// Reads the history of one request in three passes: its chunks and deliveries, the receives of its frames, the outcomes of its chunks.
-    pub(super) fn of(&self, rid: &str) -> RequestHistory {
-        let key = self.keys.hash_one(rid);
+    pub(super) fn history_of(&self, rid: &str) -> RequestHistory {
+        let key = self.hasher.hash_one(rid);
         let mut history = RequestHistory::default();
         let mut by_frame: HashMap<FrameId, Vec<usize>> = HashMap::new();
         let mut by_number: HashMap<(HopId, u32), usize> = HashMap::new();
-        for moment in self.moments.iter().filter(|moment| moment.key == key) {
+        for moment in self.moments.iter().filter(|moment| moment.rid_hash == key) {
             let end = (moment.end != NO_COUNT).then_some(moment.end);
             match moment.kind {
-                Kind::Sent | Kind::Carried => {
-                    let place = history.chunks.len();
-                    by_frame.entry(moment.frame()).or_default().push(place);
-                    by_number.insert((moment.hop, moment.number), place);
+                MomentKind::Sent | MomentKind::Carried => {
+                    let chunk_index = history.chunks.len();
+                    by_frame.entry(moment.frame_id()).or_default().push(chunk_index);
+                    by_number.insert((moment.hop, moment.number), chunk_index);
                     history.chunks.push(ChunkRecord {
                         hop: moment.hop,
                         number: moment.number,
-                        sent: (moment.kind == Kind::Sent).then_some(moment.at),
+                        sent: (moment.kind == MomentKind::Sent).then_some(moment.at),
                         received: None,
                         wakeup: None,
                         tokens: moment.tokens,
@@ -207,24 +207,24 @@ impl ChunkHistory {
                         outcome: None,
                     });
                 }
-                Kind::Delivered => {
+                MomentKind::Delivered => {
                     history.deliveries.push(DeliveryRecord { at: moment.at, tokens: moment.tokens, end });
                 }
-                Kind::Received(_) | Kind::Judged(_) => {}
+                MomentKind::Received(_) | MomentKind::Judged(_) => {}
             }
         }
         for moment in &self.moments {
-            let Kind::Received(is_known) = moment.kind else { continue };
-            for &place in by_frame.get(&moment.frame()).into_iter().flatten() {
-                history.chunks[place].received = Some(moment.at);
-                history.chunks[place].wakeup = is_known.then_some((moment.tokens, moment.number));
+            let MomentKind::Received(is_known) = moment.kind else { continue };
+            for &chunk_index in by_frame.get(&moment.frame_id()).into_iter().flatten() {
+                history.chunks[chunk_index].received = Some(moment.at);
+                history.chunks[chunk_index].wakeup = is_known.then_some((moment.tokens, moment.number));
             }
         }
-        for moment in self.moments.iter().filter(|moment| moment.key == key) {
-            let Kind::Judged(outcome) = moment.kind else { continue };
+        for moment in self.moments.iter().filter(|moment| moment.rid_hash == key) {
+            let MomentKind::Judged(outcome) = moment.kind else { continue };
             for number in moment.number..moment.number.saturating_add(moment.seq as u32) {
-                if let Some(&place) = by_number.get(&(moment.hop, number)) {
-                    history.chunks[place].outcome = Some((moment.at, outcome));
+                if let Some(&chunk_index) = by_number.get(&(moment.hop, number)) {
+                    history.chunks[chunk_index].outcome = Some((moment.at, outcome));
                 }
             }
         }
@@ -235,7 +235,7 @@ impl ChunkHistory {
 }
 
 impl Moment {
-    fn frame(&self) -> FrameId {
+    fn frame_id(&self) -> FrameId {
         FrameId::new(self.hop, self.lane, self.seq)
     }
 }

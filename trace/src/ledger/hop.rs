@@ -7,17 +7,17 @@ use hashbrown::HashMap;
 use super::absence::AwayTimes;
 use super::lane::{Lane, LaneCounts};
 use super::limits::push_bounded;
-use super::timeline::TimeUse;
+use super::time_use::TimeUse;
 use crate::clock::MonoNs;
 use crate::event::Capabilities;
 use crate::id::{FrameId, HopId, ThreadId};
 use crate::stats::{Buckets, Tally, WindowedSum};
 
 /// Maximum number of distinct reasons for undecoded frames; further ones share an entry.
-const REASONS: usize = 32;
+const MAX_UNDECODED_REASONS: usize = 32;
 
 /// Maximum number of received, unprocessed frames remembered per hop.
-const UNPROCESSED: usize = 1_024;
+const MAX_UNPROCESSED_FRAMES: usize = 1_024;
 /// Traffic on a hop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HopCounts {
@@ -52,37 +52,39 @@ pub struct HopCounts {
 pub(crate) struct EarlyReceive {
     pub(crate) id: FrameId,
     pub(crate) at: MonoNs,
-    pub(crate) trip: Option<BurstPosition>,
+    pub(crate) burst_position: Option<BurstPosition>,
 }
 
 /// Frames received in one wakeup without waiting in between.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Burst {
     wakeup: u64,
-    number: u64,
+    burst_number: u64,
     frames: u32,
 }
 
 impl Burst {
-    /// Enters a frame. Returns the number of its burst and its index in it.
-    pub(crate) fn enter(&mut self, wakeup: u64, waited: bool) -> (u64, u32) {
-        if self.number == 0 || waited || wakeup != self.wakeup {
-            (self.wakeup, self.number, self.frames) = (wakeup, self.number + 1, 0);
+    /// Adds a frame and returns its position. A wait or another wakeup of the receiver begins a burst.
+    pub(crate) fn position_of_next(&mut self, receiver: Receiver, wakeup: u64, has_waited: bool) -> BurstPosition {
+        if self.burst_number == 0 || has_waited || wakeup != self.wakeup {
+            self.wakeup = wakeup;
+            self.burst_number += 1;
+            self.frames = 0;
         }
-        let place = self.frames;
-        self.frames = place.saturating_add(1);
-        (self.number, place)
+        let frame_index = self.frames;
+        self.frames = frame_index.saturating_add(1);
+        BurstPosition { receiver, burst: self.burst_number, frame_index }
     }
 }
 
 /// Position of a received frame within its receiver's bursts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BurstPosition {
-    pub(crate) by: Receiver,
+    pub(crate) receiver: Receiver,
     /// Number of the receiver's burst (1-based).
     pub(crate) burst: u64,
     /// Index of the frame within the burst, over all hops: each frame takes the same number of event-loop turns.
-    pub(crate) frame: u32,
+    pub(crate) frame_index: u32,
 }
 
 /// Receiver of a frame, for counting its wakeups.
@@ -124,7 +126,7 @@ pub struct Hop {
     /// Whether it is the last of the path: its receives are the tokenizer's.
     pub last: bool,
     /// The receiver is not known yet and may be the tokenizer.
-    pub(crate) open: bool,
+    pub(crate) may_be_last: bool,
     /// Stages currently observed.
     pub shows: Capabilities,
     /// Stages observed at any time.
@@ -144,10 +146,10 @@ pub struct Hop {
     /// Number of undecoded frames by reason.
     pub(crate) undecoded: BTreeMap<String, u64>,
     pub(crate) lanes: HashMap<u32, Lane>,
-    pub(crate) early: VecDeque<EarlyReceive>,
+    pub(crate) early_receives: VecDeque<EarlyReceive>,
     pub(crate) unprocessed: VecDeque<(FrameId, MonoNs)>,
     /// Thread of the last receive.
-    pub(crate) by: Option<ThreadId>,
+    pub(crate) last_receiver: Option<ThreadId>,
     /// Queue wait (received minus sent) on this hop.
     pub(crate) queue_wait: Buckets,
     /// Queue wait, counted once for each chunk of the frame.
@@ -162,7 +164,7 @@ pub struct Hop {
     /// Its receiver's burst, used if the receiving thread is not observed.
     pub(crate) burst: Burst,
     /// When its receiver finished processing the last frame; `None` after the next receive. Used if the receiving thread is not observed.
-    pub(crate) asked: Option<MonoNs>,
+    pub(crate) requested_at: Option<MonoNs>,
 }
 
 impl Hop {
@@ -175,7 +177,7 @@ impl Hop {
         if let Some(count) = self.undecoded.get_mut(reason) {
             *count += 1;
         } else {
-            let key = if self.undecoded.len() < REASONS { reason } else { "other reasons" };
+            let key = if self.undecoded.len() < MAX_UNDECODED_REASONS { reason } else { "other reasons" };
             *self.undecoded.entry(key.to_owned()).or_default() += 1;
         }
     }
@@ -201,12 +203,12 @@ impl Hop {
 
     /// Whether it leads, or may lead, to the tokenizer while the tokenizer's receives are not observed.
     pub(crate) fn hides_receives(&self) -> bool {
-        (self.last || self.open) && !self.shows.received
+        (self.last || self.may_be_last) && !self.shows.received
     }
 
     /// When the oldest queued frame was sent; `None` if none is queued.
     pub fn oldest_waiting(&self) -> Option<MonoNs> {
-        self.lanes.values().filter_map(|lane| Some(lane.frames.front()?.at)).min()
+        self.lanes.values().filter_map(|lane| Some(lane.frames.front()?.sent_at)).min()
     }
 
     /// Chunks and bytes of the queued frames; `None` if some were evicted at a limit.
@@ -217,11 +219,11 @@ impl Hop {
 
     /// Thread of the last receive; `None` if not observed.
     pub fn receiving_thread(&self) -> Option<ThreadId> {
-        self.by
+        self.last_receiver
     }
 
     /// Counts the frames of a wakeup. At the first frame of a new wakeup, returns the count of the previous one.
-    pub(crate) fn enter_wakeup(&mut self, wakeup: u64) -> Option<u32> {
+    pub(crate) fn count_wakeup(&mut self, wakeup: u64) -> Option<u32> {
         let (frames, last) = match self.wakeup {
             Some((last, frames)) if last == wakeup => (frames + 1, None),
             last => (1, last.map(|(_, frames)| frames)),
@@ -233,12 +235,12 @@ impl Hop {
 
     pub(crate) fn add_unprocessed(&mut self, id: FrameId, at: MonoNs) {
         if self.shows.processed {
-            push_bounded(&mut self.unprocessed, (id, at), UNPROCESSED);
+            push_bounded(&mut self.unprocessed, (id, at), MAX_UNPROCESSED_FRAMES);
         }
     }
 
     /// Returns the receive time of the processed frame. A receiver processes frames in the order received.
-    pub(crate) fn processed(&mut self, id: FrameId) -> Option<MonoNs> {
+    pub(crate) fn take_unprocessed(&mut self, id: FrameId) -> Option<MonoNs> {
         let at = self.unprocessed.iter().position(|u| u.0 == id)?;
         self.unprocessed.drain(..=at).next_back().map(|u| u.1)
     }
@@ -254,7 +256,7 @@ mod tests {
         for n in 0..1000 {
             hop.count_undecoded(&format!("reason {n}"));
         }
-        assert_eq!(hop.undecoded.len(), REASONS + 1);
+        assert_eq!(hop.undecoded.len(), MAX_UNDECODED_REASONS + 1);
         assert_eq!(hop.undecoded.values().sum::<u64>(), 1000);
     }
 }

@@ -2,7 +2,7 @@
 
 use hashbrown::HashMap;
 
-use super::kernel::KernelQueue;
+use super::kernel_queue::KernelQueue;
 use super::lane::Lane;
 use super::processing_stage::ProcessingStages;
 use super::stream::Stream;
@@ -61,7 +61,7 @@ pub struct Group {
 }
 
 impl Group {
-    fn rename(&mut self, ends: Ends<&str>) {
+    fn set_ends(&mut self, ends: Ends<&str>) {
         (self.name, self.ends) = (ends.to_string(), ends.to_owned());
     }
 }
@@ -85,7 +85,7 @@ pub(crate) struct Hops {
 }
 
 impl Hops {
-    pub(crate) fn waited_to_send(&mut self, at: MonoNs, wait: SendWait) {
+    pub(crate) fn record_send_wait(&mut self, at: MonoNs, wait: SendWait) {
         if let Some(group) = self.get(wait.hop).map(|hop| hop.group) {
             self.groups[group].send_wait.record(at, wait.ns);
         }
@@ -95,38 +95,38 @@ impl Hops {
         self.all.get(*self.by_id.get(&id)?)
     }
 
-    pub(crate) fn of(&self, stream: &Stream) -> Option<&Hop> {
+    pub(crate) fn hop_of(&self, stream: &Stream) -> Option<&Hop> {
         self.get(stream.hop)
     }
 
     /// Whether no observation of the hop was missed since the stream's last chunk.
     pub(crate) fn observed_all_since(&self, stream: &Stream) -> bool {
-        self.of(stream).is_some_and(|hop| hop.epoch == stream.epoch)
+        self.hop_of(stream).is_some_and(|hop| hop.epoch == stream.epoch)
     }
 
     /// Number of frames with chunks that the stream's connection carried after its last chunk, up to
     /// [`RECENT_SENDS`](super::lane::RECENT_SENDS).
     pub(crate) fn sends_since(&self, stream: &Stream) -> usize {
-        let mut lanes = self.of(stream).into_iter().flat_map(|hop| &hop.lanes);
+        let mut lanes = self.hop_of(stream).into_iter().flat_map(|hop| &hop.lanes);
         let lane = lanes.find(|(number, _)| **number as u16 == stream.lane);
         lane.map_or(0, |(_, lane)| lane.sends_since(stream.last_at))
     }
 
     /// Index of the hop, which is added if unknown. `None` at the limit of hops.
-    pub(crate) fn place(&mut self, id: HopId, limit: usize) -> Option<usize> {
-        if let Some(&place) = self.by_id.get(&id) {
-            return Some(place);
+    pub(crate) fn index_or_add(&mut self, id: HopId, limit: usize) -> Option<usize> {
+        if let Some(&hop_index) = self.by_id.get(&id) {
+            return Some(hop_index);
         }
-        self.add(id, Ends::from(&*format!("hop {}", id.0)), limit)
+        self.add_hop(id, Ends::from(&*format!("hop {}", id.0)), limit)
     }
 
-    fn add(&mut self, id: HopId, ends: Ends<&str>, limit: usize) -> Option<usize> {
+    fn add_hop(&mut self, id: HopId, ends: Ends<&str>, limit: usize) -> Option<usize> {
         if self.all.len() >= limit {
             return None;
         }
-        let group = self.group(ends);
+        let group = self.group_or_add(ends);
         let mut hop = Hop::new(id, group);
-        hop.ends = self.roles(ends);
+        hop.ends = self.roles_of(ends);
         (hop.shows.sent, hop.capabilities.sent) = (true, true);
         self.all.push(hop);
         self.by_id.insert(id, self.all.len() - 1);
@@ -139,23 +139,23 @@ impl Hops {
 
     /// Tokenizer worker at the end of these streams; `None` if there is only one, or none is known yet.
     pub(crate) fn worker_of(&self, streams: &[Stream]) -> Option<u16> {
-        let hops = streams.iter().rev().filter_map(|stream| self.of(stream));
+        let hops = streams.iter().rev().filter_map(|stream| self.hop_of(stream));
         hops.filter(|hop| hop.last).find_map(|hop| hop.worker)
     }
 
-    pub(crate) fn announce(&mut self, announced: &event::Hop<'_>, limit: usize) -> bool {
+    pub(crate) fn apply_announcement(&mut self, announced: &event::Hop<'_>, limit: usize) -> bool {
         let known = self.by_id.get(&announced.id).copied();
-        let Some(place) = known.or_else(|| self.add(announced.id, announced.ends, limit)) else {
+        let Some(hop_index) = known.or_else(|| self.add_hop(announced.id, announced.ends, limit)) else {
             return false;
         };
-        let before = self.all[place].group;
+        let before = self.all[hop_index].group;
         let alone = !self.all.iter().any(|h| h.group == before && h.id != announced.id);
         if alone && self.group_between(announced.ends).is_none() {
             // The whole group takes the new name, with its history.
-            self.groups[before].rename(announced.ends);
+            self.groups[before].set_ends(announced.ends);
         }
-        let (group, ends) = (self.group(announced.ends), self.roles(announced.ends));
-        let hop = &mut self.all[place];
+        let (group, ends) = (self.group_or_add(announced.ends), self.roles_of(announced.ends));
+        let hop = &mut self.all[hop_index];
         (hop.group, hop.ends) = (group, ends);
         hop.endpoint = announced.endpoint.into();
         (hop.worker, hop.origin, hop.last, hop.shows) =
@@ -163,12 +163,12 @@ impl Hops {
         // A hop used before its announcement has presumed stages that count as observed; a new hop has none.
         let previous = known.map_or(Capabilities::default(), |_| hop.capabilities);
         hop.capabilities = previous | announced.capabilities;
-        hop.open = announced.ends.to == UNKNOWN;
+        hop.may_be_last = announced.ends.to == UNKNOWN;
         if announced.capabilities.received && !announced.last {
             self.processing_stages.mark_receives_observed(ends.to);
         }
         if before != group {
-            self.renamed(place, before);
+            self.move_backlog(hop_index, before);
         }
         self.any_origin = self.all.iter().any(|h| h.origin);
         self.any_last = self.all.iter().any(|h| h.last);
@@ -182,9 +182,9 @@ impl Hops {
         true
     }
 
-    /// Moves the frames queued on the hop at `place` to its new group. Times and rates stay with the old group.
-    fn renamed(&mut self, place: usize, before: usize) {
-        let (group, counts) = (self.all[place].group, self.all[place].counts);
+    /// Moves the frames queued on the hop at `hop_index` to its new group. Times and rates stay with the old group.
+    fn move_backlog(&mut self, hop_index: usize, before: usize) {
+        let (group, counts) = (self.all[hop_index].group, self.all[hop_index].counts);
         let others = self.all.iter().filter(|h| h.group == before);
         let others_max = others.map(|h| h.counts.backlog_max).sum();
         let old = &mut self.groups[before];
@@ -199,8 +199,11 @@ impl Hops {
         }
     }
 
-    fn roles(&mut self, ends: Ends<&str>) -> Roles {
-        Roles { from: self.processing_stages.role(ends.from), to: self.processing_stages.role(ends.to) }
+    fn roles_of(&mut self, ends: Ends<&str>) -> Roles {
+        Roles {
+            from: self.processing_stages.role_index_or_add(ends.from),
+            to: self.processing_stages.role_index_or_add(ends.to),
+        }
     }
 
     pub(crate) fn group_named(&self, name: &str) -> Option<usize> {
@@ -211,17 +214,17 @@ impl Hops {
         self.groups.iter().position(|g| g.ends.as_str() == ends)
     }
 
-    fn group(&mut self, ends: Ends<&str>) -> usize {
+    fn group_or_add(&mut self, ends: Ends<&str>) -> usize {
         self.group_between(ends).unwrap_or_else(|| {
             let mut group = Group::default();
-            group.rename(ends);
+            group.set_ends(ends);
             self.groups.push(group);
             self.groups.len() - 1
         })
     }
 
     /// Makes room for a new lane. Evicts and returns the lane with the fewest queued frames, or the one silent longest.
-    pub(crate) fn make_room(hop: &mut Hop, lane: u32, limit: usize) -> Option<Lane> {
+    pub(crate) fn evict_lane_if_full(hop: &mut Hop, lane: u32, limit: usize) -> Option<Lane> {
         if hop.lanes.len() < limit.max(1) || hop.lanes.contains_key(&lane) {
             return None;
         }
@@ -242,36 +245,39 @@ mod tests {
     #[test]
     fn hops_with_one_name_share_a_group_and_a_late_name_moves_the_hop() {
         let mut hops = Hops::default();
-        assert_eq!(hops.place(HopId(1), 3), Some(0));
+        assert_eq!(hops.index_or_add(HopId(1), 3), Some(0));
         assert_eq!(hops.groups[0].name, "hop 1");
-        assert!(hops.announce(&named(0, "router->detokenizer"), 3));
-        assert!(hops.announce(&named(1, "router->detokenizer"), 3));
+        assert!(hops.apply_announcement(&named(0, "router->detokenizer"), 3));
+        assert!(hops.apply_announcement(&named(1, "router->detokenizer"), 3));
         assert_eq!(hops.all[0].group, hops.all[1].group);
-        assert!(hops.announce(&named(2, "x"), 3) && !hops.announce(&named(3, "y"), 3));
+        assert!(hops.apply_announcement(&named(2, "x"), 3) && !hops.apply_announcement(&named(3, "y"), 3));
     }
 
     #[test]
     fn a_late_name_moves_the_backlog_of_its_hop() {
         let mut hops = Hops::default();
-        assert!(hops.announce(&named(0, "scheduler->?"), 8));
-        let wait = |hops: &mut Hops, place: usize, frames: u64| {
-            let group = hops.all[place].group;
-            (hops.all[place].counts.backlog, hops.all[place].counts.backlog_max) = (frames, frames);
+        assert!(hops.apply_announcement(&named(0, "scheduler->?"), 8));
+        let wait = |hops: &mut Hops, hop_index: usize, frames: u64| {
+            let group = hops.all[hop_index].group;
+            (hops.all[hop_index].counts.backlog, hops.all[hop_index].counts.backlog_max) = (frames, frames);
             hops.groups[group].backlog += frames;
             hops.groups[group].backlog_max = hops.groups[group].backlog;
         };
         wait(&mut hops, 0, 5);
-        assert!(hops.announce(&named(0, "scheduler->tokenizer"), 8));
+        assert!(hops.apply_announcement(&named(0, "scheduler->tokenizer"), 8));
         let of = |hops: &Hops, name: &str| {
             hops.group_named(name).map(|g| (hops.groups[g].backlog, hops.groups[g].backlog_max))
         };
         assert_eq!(of(&hops, "scheduler->?"), None);
         assert_eq!(of(&hops, "scheduler->tokenizer"), Some((5, 5)));
         // One of two hops with the same name is renamed to the name of a third.
-        assert!(hops.announce(&named(1, "scheduler->?"), 8) && hops.announce(&named(2, "scheduler->?"), 8));
+        assert!(
+            hops.apply_announcement(&named(1, "scheduler->?"), 8)
+                && hops.apply_announcement(&named(2, "scheduler->?"), 8)
+        );
         wait(&mut hops, 1, 3);
         wait(&mut hops, 2, 2);
-        assert!(hops.announce(&named(1, "scheduler->tokenizer"), 8));
+        assert!(hops.apply_announcement(&named(1, "scheduler->tokenizer"), 8));
         assert_eq!(of(&hops, "scheduler->?"), Some((2, 2)));
         assert_eq!(of(&hops, "scheduler->tokenizer"), Some((8, 8)));
     }

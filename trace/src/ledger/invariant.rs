@@ -9,8 +9,8 @@ impl Ledger {
     /// In debug builds, if it does not hold.
     pub fn debug_check(&self) {
         if cfg!(debug_assertions)
-            && self.checked
-            && let Err(what) = self.balances()
+            && self.is_checked
+            && let Err(what) = self.check_balance()
         {
             panic!("the ledger does not balance: {what}");
         }
@@ -20,7 +20,7 @@ impl Ledger {
     ///
     /// # Errors
     /// The first sum that does not hold, with its terms.
-    pub fn balances(&self) -> Result<(), String> {
+    pub fn check_balance(&self) -> Result<(), String> {
         let chunks = self.totals.chunks;
         let on_hops: u64 = self.hops.all.iter().map(|hop| hop.tracked_chunks).sum();
         equal("chunks expected, by hop and in total", on_hops, chunks.tracked)?;
@@ -29,13 +29,13 @@ impl Ledger {
             equal("chunks sent on a hop and expected", expected, hop.tracked_chunks)?;
         }
         let trackers = || self.table.iter().filter_map(|request| request.tracker.as_ref());
-        if let Some(tracker) = trackers().find(|tracker| !tracker.balances()) {
+        if let Some(tracker) = trackers().find(|tracker| !tracker.is_balanced()) {
             return Err(format!("chunks of a request: {tracker:?}"));
         }
-        let in_flight: u64 = trackers().map(|tracker| tracker.chunks).sum();
+        let in_flight: u64 = trackers().map(|tracker| tracker.chunks_in_flight).sum();
         let settled = chunks.outcomes.chunks() + in_flight + chunks.undelivered;
         equal("chunks expected and their outcomes", chunks.tracked, settled)?;
-        let live = self.table.iter().filter(|request| request.mapped && request.finish.is_none()).count() as u64;
+        let live = self.table.iter().filter(|request| request.is_mapped && request.finish.is_none()).count() as u64;
         equal("live requests, one by one and counted", live, self.live())?;
         let waiting: u64 = self.hops.all.iter().map(|hop| hop.counts.backlog).sum();
         let by_line = self.hops.groups.iter().map(|group| group.backlog).sum();

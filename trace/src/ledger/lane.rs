@@ -14,23 +14,23 @@ pub(crate) struct PendingChunk {
     pub(crate) ticket: Ticket,
     pub(crate) tokens: u32,
     /// The stream's count after it, which identifies it when it is forwarded.
-    pub(crate) end: u32,
+    pub(crate) end_count: u32,
     /// Number of the chunk within the request on this hop (1-based).
-    pub(crate) nth: u32,
+    pub(crate) number: u32,
     /// The request's first chunk into the tokenizer.
-    pub(crate) first: bool,
-    pub(crate) last: bool,
+    pub(crate) is_first: bool,
+    pub(crate) is_last: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Load {
+pub(crate) struct FrameLoad {
     pub(crate) chunks: u32,
     /// Bytes of the frame, up to 4 GiB.
     pub(crate) bytes: u32,
 }
 
-impl Load {
-    pub(crate) fn of(chunks: usize, bytes: u64) -> Self {
+impl FrameLoad {
+    pub(crate) fn new(chunks: usize, bytes: u64) -> Self {
         Self { chunks: u32::try_from(chunks).unwrap_or(u32::MAX), bytes: u32::try_from(bytes).unwrap_or(u32::MAX) }
     }
 }
@@ -49,10 +49,10 @@ pub struct LaneCounts {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PendingFrame {
     pub(crate) seq: u64,
-    pub(crate) at: MonoNs,
+    pub(crate) sent_at: MonoNs,
     /// Number of its entries in [`Lane::chunks`].
     pub(crate) chunks: u32,
-    load: Load,
+    load: FrameLoad,
 }
 
 #[derive(Debug, Default)]
@@ -60,47 +60,47 @@ pub(crate) struct Lane {
     pub(super) frames: VecDeque<PendingFrame>,
     pub(crate) chunks: VecDeque<PendingChunk>,
     /// Queued frames evicted at a limit, all older than those in `frames`.
-    evicted: u64,
+    evicted_frames: u64,
     /// Sequence number after the last frame whose content was observed.
-    next: Option<u64>,
+    next_seq: Option<u64>,
     /// Number of consecutive frames whose content was observed.
-    pub(crate) watched: u64,
+    pub(crate) watched_frames: u64,
     pub(crate) last_at: MonoNs,
     pub(crate) counts: LaneCounts,
     /// Send times of the last [`RECENT_SENDS`] frames with chunks, oldest first.
-    sends: VecDeque<MonoNs>,
+    recent_sends: VecDeque<MonoNs>,
 }
 
 impl Lane {
     /// Marks a frame as observed. Returns the number of frames missed just before it.
-    pub(crate) fn seen(&mut self, seq: u64, at: MonoNs) -> u64 {
+    pub(crate) fn record_frame(&mut self, seq: u64, at: MonoNs) -> u64 {
         self.counts.frames += 1;
-        let missed = self.next.map_or(0, |next| seq.saturating_sub(next));
-        self.next = Some(self.next.unwrap_or(0).max(seq.saturating_add(1)));
+        let missed = self.next_seq.map_or(0, |next| seq.saturating_sub(next));
+        self.next_seq = Some(self.next_seq.unwrap_or(0).max(seq.saturating_add(1)));
         self.last_at = at;
-        self.watched = if missed > 0 { 1 } else { self.watched + 1 };
+        self.watched_frames = if missed > 0 { 1 } else { self.watched_frames + 1 };
         missed
     }
 
     /// Enters the content of a sent frame.
-    pub(crate) fn carries(&mut self, at: MonoNs, chunks: u64, tokens: u64) {
+    pub(crate) fn record_content(&mut self, at: MonoNs, chunks: u64, tokens: u64) {
         self.counts.chunks += chunks;
         self.counts.tokens += tokens;
         if chunks > 0 {
-            if self.sends.is_empty() {
-                self.sends.reserve_exact(RECENT_SENDS);
+            if self.recent_sends.is_empty() {
+                self.recent_sends.reserve_exact(RECENT_SENDS);
             }
-            push_bounded(&mut self.sends, at, RECENT_SENDS);
+            push_bounded(&mut self.recent_sends, at, RECENT_SENDS);
         }
     }
 
     /// Number of frames with chunks sent after `at`, up to [`RECENT_SENDS`].
     pub(crate) fn sends_since(&self, at: MonoNs) -> usize {
-        self.sends.iter().rev().take_while(|&&sent| sent > at).count()
+        self.recent_sends.iter().rev().take_while(|&&sent| sent > at).count()
     }
 
-    pub(crate) fn push(&mut self, seq: u64, at: MonoNs, chunks: u32, load: Load) {
-        self.frames.push_back(PendingFrame { seq, at, chunks, load });
+    pub(crate) fn push_frame(&mut self, seq: u64, at: MonoNs, chunks: u32, load: FrameLoad) {
+        self.frames.push_back(PendingFrame { seq, sent_at: at, chunks, load });
     }
 
     /// Moves the oldest `count` chunks to `to`.
@@ -114,15 +114,17 @@ impl Lane {
 
     /// Chunks and bytes of the queued frames; `None` if some were evicted at a limit.
     pub(crate) fn waiting_load(&self) -> Option<(u64, u64)> {
-        let sum = |(chunks, bytes): (u64, u64), f: &PendingFrame| {
-            (chunks + u64::from(f.load.chunks), bytes + u64::from(f.load.bytes))
-        };
-        (self.evicted == 0).then(|| self.frames.iter().fold((0, 0), sum))
+        if self.evicted_frames > 0 {
+            return None;
+        }
+        let chunks = self.frames.iter().map(|frame| u64::from(frame.load.chunks)).sum();
+        let bytes = self.frames.iter().map(|frame| u64::from(frame.load.bytes)).sum();
+        Some((chunks, bytes))
     }
 
     /// Number of queued frames, including evicted ones.
     pub(crate) fn backlog(&self) -> u64 {
-        self.frames.len() as u64 + self.evicted
+        self.frames.len() as u64 + self.evicted_frames
     }
 
     /// Sequence number of the oldest queued frame that is not evicted.
@@ -131,26 +133,27 @@ impl Lane {
     }
 
     /// Evicts the oldest frame and returns its chunks.
-    pub(crate) fn forget(&mut self) -> Option<impl ExactSizeIterator<Item = PendingChunk> + '_> {
+    pub(crate) fn evict_oldest(&mut self) -> Option<impl ExactSizeIterator<Item = PendingChunk> + '_> {
         let frame = self.frames.pop_front()?;
-        self.evicted += 1;
+        self.evicted_frames += 1;
         Some(self.chunks.drain(..frame.chunks as usize))
     }
 
     /// Stops waiting for receives of the queued frames and moves their chunks to `to`. Returns the number of frames, without evicted ones.
-    pub(crate) fn forget_waiting(&mut self, to: &mut Vec<PendingChunk>) -> usize {
+    pub(crate) fn stop_waiting(&mut self, to: &mut Vec<PendingChunk>) -> usize {
         to.extend(self.chunks.drain(..));
-        self.evicted = 0;
+        self.evicted_frames = 0;
         let frames = self.frames.len();
         self.frames.clear();
         frames
     }
 
     /// Number of evicted frames that the receive of `seq` shows as received: itself, or all if `seq` is in the queue or later.
-    pub(crate) fn evicted_before(&mut self, seq: u64) -> u64 {
-        let all = self.first_waiting().is_some_and(|first| first <= seq);
-        let received = if all { self.evicted } else { self.evicted.min(1) };
-        self.evicted -= received;
+    pub(crate) fn take_evicted_before(&mut self, seq: u64) -> u64 {
+        // Evicted frames are older than all queued ones, and a lane keeps its order.
+        let has_passed_all = self.first_waiting().is_some_and(|first| first <= seq);
+        let received = if has_passed_all { self.evicted_frames } else { self.evicted_frames.min(1) };
+        self.evicted_frames -= received;
         received
     }
 
@@ -161,7 +164,7 @@ impl Lane {
 
     /// Whether the frame was sent or is missed. Its send cannot follow.
     pub(crate) fn is_past(&self, seq: u64) -> bool {
-        self.next.is_some_and(|next| seq < next)
+        self.next_seq.is_some_and(|next| seq < next)
     }
 }
 
@@ -172,13 +175,13 @@ mod tests {
     #[test]
     fn frames_leave_a_lane_in_order_and_gaps_are_detected() {
         let mut lane = Lane::default();
-        assert_eq!(lane.seen(7, MonoNs(1)), 0, "attaching mid-stream is not a gap");
-        lane.push(7, MonoNs(1), 0, Load::of(3, 100));
-        assert_eq!(lane.seen(8, MonoNs(2)), 0);
-        lane.push(8, MonoNs(2), 0, Load::of(2, 50));
+        assert_eq!(lane.record_frame(7, MonoNs(1)), 0, "attaching mid-stream is not a gap");
+        lane.push_frame(7, MonoNs(1), 0, FrameLoad::new(3, 100));
+        assert_eq!(lane.record_frame(8, MonoNs(2)), 0);
+        lane.push_frame(8, MonoNs(2), 0, FrameLoad::new(2, 50));
         assert_eq!(lane.waiting_load(), Some((5, 150)));
-        assert_eq!(lane.seen(11, MonoNs(3)), 2);
-        let mut pop = |seq| lane.pop_through(seq).map(|frame| (frame.seq, frame.at));
+        assert_eq!(lane.record_frame(11, MonoNs(3)), 2);
+        let mut pop = |seq| lane.pop_through(seq).map(|frame| (frame.seq, frame.sent_at));
         assert_eq!((pop(5), pop(7)), (None, Some((7, MonoNs(1)))));
         assert_eq!((pop(9), pop(9)), (Some((8, MonoNs(2))), None), "a frame received before 9");
         assert_eq!((lane.is_past(5), lane.is_past(12)), (true, false));

@@ -142,40 +142,46 @@ const UNCOUNTED: [&str; 3] = ["in_process_per_rid", "samples_per_receiver", "ser
 /// The limits, and how often each was reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CountedLimits {
-    pub(crate) set: Limits,
-    times: BTreeMap<Cow<'static, str>, u64>,
+    pub(crate) values: Limits,
+    times_reached: BTreeMap<Cow<'static, str>, u64>,
 }
 
 impl Deref for CountedLimits {
     type Target = Limits;
 
     fn deref(&self) -> &Limits {
-        &self.set
+        &self.values
     }
 }
 
 impl CountedLimits {
     /// Counts that the limit with this name was reached.
-    pub(crate) fn reached(&mut self, name: &'static str) {
-        debug_assert!(self.list().any(|limit| limit.name == name), "{name}");
-        *self.times.entry(Cow::Borrowed(name)).or_default() += 1;
+    pub(crate) fn count_reached(&mut self, name: &'static str) {
+        debug_assert!(self.list_reached().any(|limit| limit.name == name), "{name}");
+        *self.times_reached.entry(Cow::Borrowed(name)).or_default() += 1;
     }
 
     /// Whether a further chunk gets an entry of its own, if its request has `own` entries in flight and all requests together `all`. Counts
     /// the limit that is reached.
-    pub(crate) fn has_room(&mut self, own: usize, all: usize) -> bool {
-        let full = [("in_flight_per_rid", own >= self.in_flight_per_rid), ("in_flight", all >= self.in_flight)];
-        full.iter().filter(|(_, full)| *full).for_each(|(name, _)| self.reached(name));
-        full.iter().all(|(_, full)| !full)
+    pub(crate) fn has_room_in_flight(&mut self, own: usize, all: usize) -> bool {
+        let is_request_full = own >= self.in_flight_per_rid;
+        let is_total_full = all >= self.in_flight;
+        if is_request_full {
+            self.count_reached("in_flight_per_rid");
+        }
+        if is_total_full {
+            self.count_reached("in_flight");
+        }
+        !is_request_full && !is_total_full
     }
 
     /// All limits whose eviction loses information, reached or not. Evicting summaries of finished requests loses none: counters keep
     /// their totals.
-    pub(crate) fn list(&self) -> impl Iterator<Item = Reached> {
-        let bounds = BOUNDS.iter().map(|bound| (bound.name, bound.get(self.set)));
+    pub(crate) fn list_reached(&self) -> impl Iterator<Item = Reached> {
+        let bounds = BOUNDS.iter().map(|bound| (bound.name, bound.get(self.values)));
         let all = std::iter::once(("live_rids", self.live_rids)).chain(bounds);
         all.filter(|(name, _)| !UNCOUNTED.contains(name)).map(|(name, limit)| {
-            let times = self.times.get(name).copied().unwrap_or(0);
+            let times = self.times_reached.get(name).copied().unwrap_or(0);
             Reached { name, limit, times }
         })
     }
@@ -189,9 +195,9 @@ mod tests {
     fn the_reached_limit_is_that_of_one_request_or_that_of_all() {
         let set = Limits { in_flight_per_rid: 2, in_flight: 4, ..Limits::default() };
         for (own, all, reached) in [(1, 3, None), (2, 3, Some("in_flight_per_rid")), (1, 4, Some("in_flight"))] {
-            let mut limits = CountedLimits { set, ..CountedLimits::default() };
-            assert_eq!(limits.has_room(own, all), reached.is_none());
-            let counted = limits.list().filter(|limit| limit.times > 0);
+            let mut limits = CountedLimits { values: set, ..CountedLimits::default() };
+            assert_eq!(limits.has_room_in_flight(own, all), reached.is_none());
+            let counted = limits.list_reached().filter(|limit| limit.times > 0);
             assert!(counted.map(|limit| (limit.name, limit.times)).eq(reached.map(|name| (name, 1))));
         }
     }

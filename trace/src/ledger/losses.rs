@@ -56,28 +56,28 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Enters a range. One that does not extend the last range needs `fits`. Returns whether it was added as a new range.
-    fn enter(&mut self, range: LostRange, fits: bool) -> bool {
+    /// Adds a range, which without `has_room` must extend the last range to be listed. Returns whether it was added as a new range.
+    fn add_range(&mut self, range: LostRange, has_room: bool) -> bool {
         self.tokens += range.token_count();
         if self.ranges.last_mut().is_some_and(|last| last.extend(&range)) {
             return false;
         }
-        if fits {
+        if has_room {
             self.ranges.push(range);
         } else {
             self.unlisted += range.token_count();
         }
-        fits
+        has_room
     }
 
-    fn ids(&self) -> usize {
+    fn id_count(&self) -> usize {
         self.ranges.iter().map(|range| range.ids.len()).sum()
     }
 }
 
 /// Memory use of losses and of undelivered chunks, over all requests.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LossStore {
+pub(crate) struct LossMemory {
     pub(crate) ranges: usize,
     /// Ids of lost tokens and of undelivered chunks.
     pub(crate) ids: usize,
@@ -85,23 +85,26 @@ pub(crate) struct LossStore {
     pub(crate) entries: usize,
 }
 
-impl LossStore {
+impl LossMemory {
     /// Enters a range as far as the limits allow.
-    pub(crate) fn keep(&mut self, to: &mut Losses, mut range: LostRange, limits: &mut CountedLimits) {
+    pub(crate) fn keep_range(&mut self, to: &mut Losses, mut range: LostRange, limits: &mut CountedLimits) {
         if self.ids + range.ids.len() > limits.token_ids {
             range.ids.clear();
-            limits.reached("token_ids");
+            limits.count_reached("token_ids");
         }
-        let (ids, unlisted) = (range.ids.len(), to.unlisted);
-        let total_full = self.ranges >= limits.lost_ranges;
-        let request_full = to.ranges.len() >= limits.lost_ranges_per_rid;
-        self.ranges += usize::from(to.enter(range, !total_full && !request_full));
-        if to.unlisted == unlisted {
-            self.ids += ids;
-        } else if request_full {
-            limits.reached("lost_ranges_per_rid");
+        let id_count = range.ids.len();
+        let unlisted_before = to.unlisted;
+        let is_total_full = self.ranges >= limits.lost_ranges;
+        let is_request_full = to.ranges.len() >= limits.lost_ranges_per_rid;
+        let is_new_range = to.add_range(range, !is_total_full && !is_request_full);
+        self.ranges += usize::from(is_new_range);
+        let is_listed = to.unlisted == unlisted_before;
+        if is_listed {
+            self.ids += id_count;
+        } else if is_request_full {
+            limits.count_reached("lost_ranges_per_rid");
         } else {
-            limits.reached("lost_ranges");
+            limits.count_reached("lost_ranges");
         }
     }
 }
@@ -126,17 +129,17 @@ pub struct Lossy {
 }
 
 impl Lossy {
-    pub(crate) fn ranges(&self) -> usize {
-        both(self.confirmed.as_deref(), self.predicted.as_deref(), |l| l.ranges.len())
+    pub(crate) fn range_count(&self) -> usize {
+        self.all_losses().map(|losses| losses.ranges.len()).sum()
     }
 
-    pub(crate) fn ids(&self) -> usize {
-        both(self.confirmed.as_deref(), self.predicted.as_deref(), Losses::ids)
+    pub(crate) fn id_count(&self) -> usize {
+        self.all_losses().map(Losses::id_count).sum()
     }
-}
 
-fn both(a: Option<&Losses>, b: Option<&Losses>, of: fn(&Losses) -> usize) -> usize {
-    a.map_or(0, of) + b.map_or(0, of)
+    fn all_losses(&self) -> impl Iterator<Item = &Losses> {
+        [self.confirmed.as_deref(), self.predicted.as_deref()].into_iter().flatten()
+    }
 }
 
 #[cfg(test)]
@@ -150,9 +153,9 @@ mod tests {
     #[test]
     fn adjacent_losses_merge_and_losses_over_the_limit_are_counted() {
         let mut losses = Losses::default();
-        assert!(losses.enter(range([2, 2], 2, &[12]), true));
-        assert!(!losses.enter(range([3, 5], 3, &[13, 14, 15]), true), "extends the previous range");
-        assert!(!losses.enter(range([7, 8], 5, &[]), false));
+        assert!(losses.add_range(range([2, 2], 2, &[12]), true));
+        assert!(!losses.add_range(range([3, 5], 3, &[13, 14, 15]), true), "extends the previous range");
+        assert!(!losses.add_range(range([7, 8], 5, &[]), false));
         let whole = LostRange { tokens: [2, 5], chunks: Some([2, 3]), ids: vec![12, 13, 14, 15] };
         assert_eq!(&losses.ranges[..], &[whole][..]);
         assert_eq!(losses.tokens, 6);
@@ -162,8 +165,8 @@ mod tests {
     #[test]
     fn ranges_with_and_without_ids_do_not_merge() {
         let mut losses = Losses::default();
-        losses.enter(range([1, 1], 1, &[]), true);
-        losses.enter(range([2, 2], 2, &[9]), true);
+        losses.add_range(range([1, 1], 1, &[]), true);
+        losses.add_range(range([2, 2], 2, &[9]), true);
         assert_eq!(losses.ranges.len(), 2);
     }
 }

@@ -11,13 +11,13 @@ use crate::id::{FrameId, HopId, Ticket};
 
 /// Maximum number of frames kept per lane. Beyond that the oldest are evicted, and the later stages of their
 /// requests stay unknown.
-const FRAMES: usize = 65_536;
+const MAX_FRAMES_PER_LANE: usize = 65_536;
 /// Maximum number of receives kept that came before their sends; the oldest are evicted.
-const EARLY: usize = 4_096;
+const MAX_EARLY_RECEIVES: usize = 4_096;
 /// Maximum number of received, unprocessed frames per lane; a receiver processes one or a few at a time.
-const UNPROCESSED: usize = 16;
+const MAX_UNPROCESSED_FRAMES: usize = 16;
 /// Maximum number of lanes; beyond that, lanes without frames in flight are evicted.
-const LANES: usize = 16_384;
+const MAX_LANES: usize = 16_384;
 
 /// A request whose first or finishing chunk is in a frame.
 #[derive(Clone, Copy, Debug)]
@@ -39,13 +39,13 @@ pub(super) struct EarlyStages {
 struct MarkedFrame {
     seq: u64,
     marks: Vec<FrameMark>,
-    received: bool,
+    is_received: bool,
 }
 
 #[derive(Debug, Default)]
 struct MarkedLane {
     /// Sequence number after the last reported frame.
-    next: u64,
+    next_seq: u64,
     frames: VecDeque<MarkedFrame>,
 }
 
@@ -57,20 +57,20 @@ pub(super) struct MarkedFrames {
 
 impl MarkedFrames {
     /// Registers the first report of a frame; returns earlier data about it.
-    pub(super) fn enter(
+    pub(super) fn register_frame(
         &mut self,
         id: FrameId,
         marks: Vec<FrameMark>,
         capabilities: Capabilities,
     ) -> Option<EarlyStages> {
-        if self.lanes.len() >= LANES && !self.lanes.contains_key(&(id.hop, id.lane)) {
+        if self.lanes.len() >= MAX_LANES && !self.lanes.contains_key(&(id.hop, id.lane)) {
             self.lanes.retain(|_, lane| !lane.frames.is_empty());
         }
         let lane = self.lanes.entry((id.hop, id.lane)).or_default();
-        lane.next = lane.next.max(id.seq.saturating_add(1));
+        lane.next_seq = lane.next_seq.max(id.seq.saturating_add(1));
         let has_later_stages = capabilities.received || capabilities.processed;
         if !marks.is_empty() && has_later_stages {
-            push_bounded(&mut lane.frames, MarkedFrame { seq: id.seq, marks, received: false }, FRAMES);
+            push_bounded(&mut lane.frames, MarkedFrame { seq: id.seq, marks, is_received: false }, MAX_FRAMES_PER_LANE);
         }
         let index = self.early.iter().position(|early| early.id == id)?;
         self.early.remove(index)
@@ -84,18 +84,18 @@ impl MarkedFrames {
     }
 
     /// Marks a frame as received. A lane keeps its order, so earlier frames were received too, unobserved.
-    pub(super) fn receive(&mut self, id: FrameId, at: MonoNs, expects_processed: bool) {
+    pub(super) fn mark_received(&mut self, id: FrameId, at: MonoNs, expects_processed: bool) {
         let lane = self.lanes.get_mut(&(id.hop, id.lane));
-        let Some(lane) = lane.filter(|lane| id.seq < lane.next) else {
-            push_bounded(&mut self.early, EarlyStages { id, received: at, processed: None }, EARLY);
+        let Some(lane) = lane.filter(|lane| id.seq < lane.next_seq) else {
+            push_bounded(&mut self.early, EarlyStages { id, received: at, processed: None }, MAX_EARLY_RECEIVES);
             return;
         };
         if let Ok(index) = lane.frames.binary_search_by_key(&id.seq, |frame| frame.seq) {
-            lane.frames[index].received = true;
+            lane.frames[index].is_received = true;
         }
         let mut index = 0;
         while lane.frames.get(index).is_some_and(|frame| frame.seq <= id.seq) {
-            if expects_processed && lane.frames[index].received && index < UNPROCESSED {
+            if expects_processed && lane.frames[index].is_received && index < MAX_UNPROCESSED_FRAMES {
                 index += 1;
             } else {
                 lane.frames.remove(index);
@@ -104,7 +104,7 @@ impl MarkedFrames {
     }
 
     /// Marks a frame as processed: no more events follow for it or for earlier frames.
-    pub(super) fn process(&mut self, id: FrameId, at: MonoNs) {
+    pub(super) fn mark_processed(&mut self, id: FrameId, at: MonoNs) {
         if let Some(lane) = self.lanes.get_mut(&(id.hop, id.lane)) {
             while lane.frames.pop_front_if(|frame| frame.seq <= id.seq).is_some() {}
         }

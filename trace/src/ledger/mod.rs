@@ -3,60 +3,60 @@
 //! [`Ledger::apply`] enters events and [`Ledger::tick`] advances time. Detectors, reports and screens read the state.
 
 mod absence;
-mod adopt;
-mod ageing;
 mod answer;
-mod arithmetic;
 mod chunk;
 mod clientless;
-mod consumer;
 mod delivery;
 mod delivery_tracker;
-mod early;
+mod early_deliveries;
 mod engine_silence;
 mod finished;
+mod first_token_waits;
 mod frame;
 mod frontend;
 mod history;
 mod hop;
+mod hop_announcement;
 mod hops;
 mod invariant;
-mod kernel;
+mod kernel_queue;
 mod lane;
+mod lifecycle;
 mod limits;
 mod losses;
 mod marked_frames;
 mod outcome;
 mod processing_stage;
 mod receive;
+mod receiver;
 mod request;
+mod request_table;
 mod request_timeline;
-mod shared;
+mod shared_rid;
 mod stacks;
 pub mod stages;
 mod stream;
-mod sums;
-mod table;
+mod stream_count;
+mod summed_counts;
 #[cfg(test)]
 #[path = "../../tests/common/path.rs"]
 mod test_path;
 mod threads;
-mod timeline;
+mod time_use;
 mod tool_calls;
 mod totals;
-mod waits;
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 pub use absence::AwayTimes;
-pub use arithmetic::Evidence;
 pub use engine_silence::{EngineSilence, EngineSilences};
+pub(crate) use first_token_waits::WaitBreakdown;
 pub use frontend::{FrontendResponse, FrontendWaits};
 pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, RequestHistory};
 pub use hop::{Hop, HopCounts};
 pub use hops::Group;
-pub use kernel::KernelQueue;
+pub use kernel_queue::KernelQueue;
 pub use lane::LaneCounts;
 pub use limits::{BOUNDS, Bound, Limits, Reached};
 pub use losses::{Losses, Lossy, LostRange};
@@ -67,30 +67,30 @@ pub use request_timeline::{ClosedRequest, FrameTimes, HopTimes, NoteKind, Reques
 pub use stacks::{Hits, StackCounts, StackFunction, StackRole};
 pub use stages::{AbandonedRequest, AbandonedRequests, Stages};
 pub use stream::Stream;
+pub use stream_count::Evidence;
 pub use threads::Thread;
-pub use timeline::TimeUse;
+pub use time_use::TimeUse;
 pub use tool_calls::{ToolCallResponse, ToolCallResponses};
 pub use totals::{
     AffectedRequests, Answers, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts, TokenCounts,
     Totals,
 };
-pub(crate) use waits::WaitBreakdown;
 
 use self::clientless::ClientlessRequests;
-use self::early::EarlyDeliveries;
+use self::early_deliveries::EarlyDeliveries;
 use self::finished::FinishedRequests;
+use self::first_token_waits::FirstTokenWaits;
 use self::history::ChunkHistory;
 use self::hops::Hops;
-use self::lane::{Load, PendingChunk};
+use self::lane::{FrameLoad, PendingChunk};
 use self::limits::CountedLimits;
-use self::losses::LossStore;
+use self::losses::LossMemory;
 use self::outcome::JudgedList;
+use self::request_table::RequestTable;
 use self::request_timeline::Timelines;
-use self::shared::Predecessor;
+use self::shared_rid::Predecessor;
 use self::stacks::Stacks;
-use self::table::Table;
 use self::threads::Threads;
-use self::waits::Waits;
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Engines, Mode, Waiter};
 use crate::event::{Event, Missed, MissedCause, Undecoded, What};
@@ -119,7 +119,7 @@ pub struct WorstGap {
 }
 
 impl WorstGap {
-    fn enter(&mut self, at: MonoNs, rid: &str, ns: u64) {
+    fn keep_longest(&mut self, at: MonoNs, rid: &str, ns: u64) {
         if ns >= self.ns {
             *self = Self { ns, rid: rid.into(), at };
         }
@@ -132,7 +132,7 @@ pub struct Ledger {
     limits: CountedLimits,
     engine: EngineState,
     hops: Hops,
-    table: Table,
+    table: RequestTable,
     finished: FinishedRequests,
     /// Finished requests that lost tokens, oldest first. Kept longer than the others.
     lossy: VecDeque<Lossy>,
@@ -148,7 +148,7 @@ pub struct Ledger {
     delivery_wait: Distribution,
     worst_delivery_wait: WorstGap,
     /// Time use of the receiving threads while first tokens waited for them.
-    pub(crate) waits: Waits,
+    pub(crate) waits: FirstTokenWaits,
     threads: Threads,
     stacks: Stacks,
     stages: Stages,
@@ -165,21 +165,21 @@ pub struct Ledger {
     now: MonoNs,
     pending_frames: usize,
     pending_chunks: usize,
-    shelf: LossStore,
+    loss_memory: LossMemory,
     /// Whether debug builds check the sums. False for a deserialized snapshot, whose sums may be invalid.
-    checked: bool,
+    is_checked: bool,
     /// Previous requests with a reused rid that had not ended, keyed by the request that has the rid now.
     predecessors: BTreeMap<Ticket, Predecessor>,
     /// Rids that several live requests shared. Later requests with one of them are not judged.
     shared_rids: BTreeSet<Box<str>>,
     /// Time of the last eviction of a request at the limit.
-    forgot: Option<MonoNs>,
+    last_eviction_at: Option<MonoNs>,
     /// Incremented whenever deliveries may have been missed.
     delivery_epoch: u32,
     early: EarlyDeliveries,
     tool_calls: ToolCallResponses,
     frontend: FrontendWaits,
-    scratch: Vec<PendingChunk>,
+    pending_receive: Vec<PendingChunk>,
     /// Requests of the chunks of the last event.
     touched: Vec<Ticket>,
     /// Chunks whose outcome the last event showed.
@@ -192,8 +192,8 @@ pub struct Ledger {
 impl Ledger {
     /// An empty ledger.
     pub fn new(limits: Limits) -> Self {
-        let mut ledger = Self { checked: true, ..Self::default() };
-        ledger.limits.set = limits;
+        let mut ledger = Self { is_checked: true, ..Self::default() };
+        ledger.limits.values = limits;
         ledger
     }
 
@@ -209,56 +209,56 @@ impl Ledger {
         self.forget_closed();
         match &event.what {
             What::Engine(engine) => self.engine.set(engine),
-            What::Hop(hop) => self.announced(hop),
-            What::Sent(frame) => self.sent(at, frame),
-            What::SendWait(wait) => self.hops.waited_to_send(at, *wait),
-            What::Received(received) => self.received(at, received),
-            What::Processed(id) => self.processed(at, *id),
+            What::Hop(hop) => self.announce_hop(hop),
+            What::Sent(frame) => self.record_sent_frame(at, frame),
+            What::SendWait(wait) => self.hops.record_send_wait(at, *wait),
+            What::Received(received) => self.record_received_frame(at, received),
+            What::Processed(id) => self.record_processed(at, *id),
             What::Delivered(delivery) => self.record_delivery(at, delivery),
-            What::Answered(answer) => self.answered(at, answer),
-            What::FrontendWait(wait) => self.waited_in_frontend(at, wait),
-            What::Undecoded(undecoded) => self.undecoded(at, undecoded),
-            What::Cpu(sample) => self.cpu(at, sample),
-            What::Queue(sample) => self.queue(at, sample),
-            What::Stack(sample) => self.stack_sample(at, sample),
-            What::Stage(stage) => self.staged(at, stage),
-            What::LoggedState(logged) => self.logged_state(at, logged),
-            What::Merged(merged) => self.merged(at, merged),
-            What::Missed(missed) if missed.cause == MissedCause::Ended => self.ended(at),
-            What::Missed(missed) => self.missed(at, missed),
+            What::Answered(answer) => self.record_answer(at, answer),
+            What::FrontendWait(wait) => self.record_frontend_wait(at, wait),
+            What::Undecoded(undecoded) => self.record_undecoded(at, undecoded),
+            What::Cpu(sample) => self.record_cpu_sample(at, sample),
+            What::Queue(sample) => self.record_queue_sample(at, sample),
+            What::Stack(sample) => self.record_stack_sample(at, sample),
+            What::Stage(stage) => self.record_stage(at, stage),
+            What::LoggedState(logged) => self.record_logged_state(at, logged),
+            What::Merged(merged) => self.record_merged(at, merged),
+            What::Missed(missed) if missed.cause == MissedCause::Ended => self.record_engine_end(at),
+            What::Missed(missed) => self.record_missed(at, missed),
         }
-        self.enter_times(event);
+        self.update_timelines(event);
     }
 
-    fn undecoded(&mut self, at: MonoNs, undecoded: &Undecoded<'_>) {
+    fn record_undecoded(&mut self, at: MonoNs, undecoded: &Undecoded<'_>) {
         self.totals.undecoded += 1;
-        self.scratch.clear();
+        self.pending_receive.clear();
         self.totals.undecoded_since.get_or_insert(at);
-        self.silences.void();
-        let Some(place) = self.place(at, undecoded.id) else {
+        self.silences.forget_current();
+        let Some(hop_index) = self.register_frame(at, undecoded.id) else {
             return;
         };
-        let hop = &mut self.hops.all[place];
+        let hop = &mut self.hops.all[hop_index];
         hop.count_undecoded(undecoded.reason);
         hop.counts.bytes += capped(undecoded.bytes);
         // Its content is unknown, so no stream can be judged across it.
         hop.epoch += 1;
         if let Some(lane) = hop.lanes.get_mut(&undecoded.id.lane) {
-            lane.watched = 0;
+            lane.watched_frames = 0;
         }
         self.delivery_epoch += u32::from(hop.tracks_deliveries);
         if hop.shows.sent {
-            let load = Load::of(0, undecoded.bytes);
-            self.enter_sent(at, undecoded.id, place, load, undecoded.forwarded);
+            let load = FrameLoad::new(0, undecoded.bytes);
+            self.queue_sent_frame(at, undecoded.id, hop_index, load, undecoded.forwarded);
         } else {
             hop.counts.frames_received += 1;
         }
     }
 
-    fn missed(&mut self, at: MonoNs, missed: &Missed) {
+    fn record_missed(&mut self, at: MonoNs, missed: &Missed) {
         let count = capped(missed.count);
-        self.silences.void();
-        self.totals.missed.enter(at, missed.cause, count);
+        self.silences.forget_current();
+        self.totals.missed.add_missed(at, missed.cause, count);
         let mut deliveries = missed.hop.is_none();
         for hop in self.hops.all.iter_mut().filter(|h| missed.hop.is_none_or(|id| id == h.id)) {
             hop.epoch += 1;
@@ -266,9 +266,9 @@ impl Ledger {
             hop.counts.lost += count;
             deliveries |= hop.capabilities.delivered;
             for lane in hop.lanes.values_mut() {
-                lane.watched = 0;
+                lane.watched_frames = 0;
                 // Their receives may be among the missed observations, so they may no longer be waiting.
-                self.table.miss_receives(lane.chunks.iter().copied());
+                self.table.mark_first_receives_missed(lane.chunks.iter().copied());
             }
         }
         self.delivery_epoch += u32::from(deliveries);
@@ -276,7 +276,7 @@ impl Ledger {
 
     /// Sets the known engines.
     #[must_use]
-    pub(crate) fn of_engines(mut self, engines: Engines) -> Self {
+    pub(crate) fn with_engines(mut self, engines: Engines) -> Self {
         self.engine.resolve(engines);
         self
     }
@@ -289,13 +289,13 @@ impl Ledger {
     }
 
     /// Records the outcomes of chunks of one request. All counts of outcomes are sums of what passes here.
-    fn enter_outcomes(&mut self, at: MonoNs, ticket: Ticket, judged: &JudgedList) {
-        self.totals.chunks.outcomes.add(judged.counts());
+    fn record_outcomes(&mut self, at: MonoNs, ticket: Ticket, judged: &JudgedList) {
+        self.totals.chunks.outcomes.add_counts(judged.count_outcomes());
         let Some(request) = self.table.get(ticket) else {
             return;
         };
         for &chunks in judged.iter() {
-            self.history.judged(at, &request.rid, chunks);
+            self.history.record_outcome(at, &request.rid, chunks);
             self.judged.push((ticket, chunks));
         }
     }
@@ -307,7 +307,7 @@ impl Ledger {
 
     /// Recent chunks and deliveries of a request, with the outcome of each chunk; empty unless [`crate::Config::chunk_history`] is set.
     pub fn history(&self, rid: &str) -> RequestHistory {
-        self.history.of(rid)
+        self.history.history_of(rid)
     }
 
     /// Known properties of the engine.
@@ -322,7 +322,7 @@ impl Ledger {
 
     /// Current record of a rid.
     pub fn request(&self, rid: &str) -> Option<&Request> {
-        self.table.get(self.table.find(rid)?)
+        self.table.get(self.table.ticket_of(rid)?)
     }
 
     /// Whether the request is unfinished and has produced no token for `ns`. Requests known only from the engine's log have no observed
@@ -354,7 +354,7 @@ impl Ledger {
 
     /// Number of live requests: neither finished nor evicted.
     pub fn live(&self) -> u64 {
-        self.table.live() as u64
+        self.table.live_count() as u64
     }
 
     /// Number of request records.
@@ -505,7 +505,7 @@ impl Ledger {
 
     /// The limits, and how often each was reached.
     pub fn limits(&self) -> Vec<Reached> {
-        self.limits.list().collect()
+        self.limits.list_reached().collect()
     }
 
     /// Time of the earliest event; `None` without events.

@@ -79,7 +79,7 @@ pub(crate) struct JudgedList(SmallVec<[JudgedChunks; 4]>);
 
 impl JudgedList {
     /// Appends chunks. Extends the last range if they continue it.
-    pub(crate) fn push(&mut self, chunks: JudgedChunks) {
+    pub(crate) fn push_chunks(&mut self, chunks: JudgedChunks) {
         if chunks.count == 0 {
             return;
         }
@@ -99,20 +99,20 @@ impl JudgedList {
     }
 
     /// Turns the first `most` merged chunks into delivered ones.
-    pub(crate) fn deliver_merged(&mut self, most: u64) {
+    pub(crate) fn mark_merged_delivered(&mut self, most: u64) {
         let mut left = u32::try_from(most).unwrap_or(u32::MAX);
         for chunks in std::mem::take(&mut self.0) {
             let changed = if chunks.outcome == ChunkOutcome::Merged { left.min(chunks.count) } else { 0 };
             left -= changed;
-            self.push(JudgedChunks { count: changed, outcome: ChunkOutcome::Delivered, ..chunks });
+            self.push_chunks(JudgedChunks { count: changed, outcome: ChunkOutcome::Delivered, ..chunks });
             let rest =
                 JudgedChunks { first: chunks.first.wrapping_add(changed), count: chunks.count - changed, ..chunks };
-            self.push(rest);
+            self.push_chunks(rest);
         }
     }
 
     /// Number of chunks by outcome.
-    pub(crate) fn counts(&self) -> OutcomeCounts {
+    pub(crate) fn count_outcomes(&self) -> OutcomeCounts {
         let mut counts = OutcomeCounts::default();
         for chunks in &self.0 {
             let number = u64::from(chunks.count);
@@ -144,7 +144,7 @@ pub struct OutcomeCounts {
 }
 
 impl OutcomeCounts {
-    pub(crate) fn add(&mut self, other: Self) {
+    pub(crate) fn add_counts(&mut self, other: Self) {
         self.delivered += other.delivered;
         self.merged += other.merged;
         self.dropped += other.dropped;
@@ -171,12 +171,15 @@ mod tests {
         use ChunkOutcome::{Delivered, Dropped, Merged};
         let mut list = JudgedList::default();
         for judged in [chunks(1, 2, Dropped), chunks(3, 1, Delivered), chunks(4, 1, Merged), chunks(5, 3, Merged)] {
-            list.push(judged);
+            list.push_chunks(judged);
         }
-        list.push(chunks(8, 0, Dropped));
-        list.deliver_merged(2);
+        list.push_chunks(chunks(8, 0, Dropped));
+        list.mark_merged_delivered(2);
         let expected = [chunks(1, 2, Dropped), chunks(3, 3, Delivered), chunks(6, 2, Merged)];
         assert_eq!(list.iter().copied().collect::<Vec<_>>(), expected);
-        assert_eq!(list.counts(), OutcomeCounts { delivered: 3, merged: 2, dropped: 2, ..OutcomeCounts::default() });
+        assert_eq!(
+            list.count_outcomes(),
+            OutcomeCounts { delivered: 3, merged: 2, dropped: 2, ..OutcomeCounts::default() }
+        );
     }
 }

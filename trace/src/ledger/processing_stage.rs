@@ -11,7 +11,7 @@ use crate::clock::MonoNs;
 use crate::stats::{Distribution, WindowedSum};
 
 /// Maximum number of distinct roles; the ends of further ones are left unassigned.
-const ROLES: usize = 1_024;
+const MAX_ROLES: usize = 1_024;
 
 /// Processing stage: one role, with the time that chunks spend inside its processes.
 #[derive(Debug, Default)]
@@ -33,10 +33,10 @@ pub struct ProcessingStage {
 }
 
 impl ProcessingStage {
-    fn inside(&mut self, until: MonoNs, ns: u64, first: bool) {
+    fn record_inside(&mut self, until: MonoNs, ns: u64, is_first_chunk: bool) {
         self.inside.record(until, ns);
         self.inside_sum.record_n(until, ns, 1);
-        if first {
+        if is_first_chunk {
             self.first_inside.record_n(until, ns, 1);
         }
     }
@@ -49,6 +49,13 @@ enum Side {
     SentOn,
 }
 
+/// A chunk's cumulative token count, and when it passed one side of a process.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TimedCount {
+    pub(crate) count: u32,
+    pub(crate) at: MonoNs,
+}
+
 /// One request at one role: unmatched times of its chunks, all of the same side.
 ///
 /// A request's chunks are received and sent on in order, so an entry older than a matched one will never be matched.
@@ -56,35 +63,36 @@ enum Side {
 pub(crate) struct InProcess {
     role: u16,
     side: Side,
-    /// Cumulative token count and time of each.
-    waiting: VecDeque<(u32, MonoNs)>,
+    waiting: VecDeque<TimedCount>,
 }
 
 impl InProcess {
     /// Receive time of the oldest chunk that `role` has not forwarded yet.
-    pub(crate) fn since(&self, role: u16) -> Option<MonoNs> {
-        let oldest = self.waiting.front().filter(|_| self.role == role && self.side == Side::Received)?;
-        Some(oldest.1)
+    pub(crate) fn oldest_receive(&self, role: u16) -> Option<MonoNs> {
+        if self.role != role || self.side != Side::Received {
+            return None;
+        }
+        self.waiting.front().map(|oldest| oldest.at)
     }
 
-    /// Returns the time of the other side for the chunk of `count` tokens, if it is known.
-    fn pair(&mut self, side: Side, count: u32, at: MonoNs) -> Option<MonoNs> {
+    /// Returns the time of the other side for the chunk, if it is known. Otherwise the chunk waits for it.
+    fn take_other_side(&mut self, side: Side, chunk: TimedCount) -> Option<MonoNs> {
         if self.side != side {
-            while self.waiting.front().is_some_and(|&(tokens, _)| tokens < count) {
-                self.waiting.pop_front();
+            while self.waiting.pop_front_if(|waiting| waiting.count < chunk.count).is_some() {}
+            if let Some(matched) = self.waiting.pop_front_if(|waiting| waiting.count == chunk.count) {
+                return Some(matched.at);
             }
-            let matched = self.waiting.pop_front_if(|&mut (tokens, _)| tokens == count);
-            if matched.is_some() || !self.waiting.is_empty() {
+            if !self.waiting.is_empty() {
                 // All waiting chunks are later ones, so this chunk's other time was missed.
-                return matched.map(|(_, other)| other);
+                return None;
             }
             self.side = side;
         }
-        if self.waiting.back().is_some_and(|&(tokens, _)| tokens > count) {
+        if self.waiting.back().is_some_and(|last| last.count > chunk.count) {
             // The count has restarted.
             self.waiting.clear();
         }
-        self.waiting.push_back((count, at));
+        self.waiting.push_back(chunk);
         None
     }
 }
@@ -99,14 +107,15 @@ pub(crate) struct ProcessingStages {
 
 impl ProcessingStages {
     /// Index of a role, which is added if unknown.
-    pub(crate) fn role(&mut self, word: &str) -> u16 {
-        let place = self.all.iter().position(|p| p.role == word).or_else(|| {
-            (self.all.len() < ROLES).then(|| {
-                self.all.push(ProcessingStage { role: word.to_owned(), ..ProcessingStage::default() });
-                self.all.len() - 1
-            })
-        });
-        place.map_or(u16::MAX, |place| place as u16)
+    pub(crate) fn role_index_or_add(&mut self, role: &str) -> u16 {
+        if let Some(index) = self.all.iter().position(|stage| stage.role == role) {
+            return index as u16;
+        }
+        if self.all.len() >= MAX_ROLES {
+            return u16::MAX;
+        }
+        self.all.push(ProcessingStage { role: role.to_owned(), ..ProcessingStage::default() });
+        (self.all.len() - 1) as u16
     }
 
     pub(crate) fn mark_receives_observed(&mut self, role: u16) {
@@ -115,81 +124,84 @@ impl ProcessingStages {
         }
     }
 
-    /// Records the send of the chunk with count `count` on the hop of stream `on`. The time since its receive counts for the sending role.
-    pub(crate) fn sent_on(
+    /// Records the send of a chunk on the hop of the stream with this index. The time since its receive counts for the sending role.
+    pub(crate) fn record_send(
         &mut self,
-        (streams, in_process): (&[Stream], &mut Vec<InProcess>),
-        on: usize,
-        count: u32,
-        at: MonoNs,
+        streams: &[Stream],
+        in_process: &mut Vec<InProcess>,
+        stream_index: usize,
+        chunk: TimedCount,
         limits: &mut CountedLimits,
     ) {
-        let stream = &streams[on];
-        let (by, first) = (stream.ends.from, stream.chunks == 1 && stream.whole());
-        let Some(processing_stage) = self.all.get_mut(usize::from(by)) else {
+        let stream = &streams[stream_index];
+        let sender = stream.ends.from;
+        let is_first_chunk = stream.chunks == 1 && stream.whole();
+        let Some(processing_stage) = self.all.get_mut(usize::from(sender)) else {
             return;
         };
-        let Some(incoming) = streams.iter().find(|s| s.ends.to == by) else {
+        let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else {
             return;
         };
-        if first && incoming.whole() {
-            let ns = at.since(incoming.first_at);
-            processing_stage.through.record(at, ns);
-            processing_stage.through_sum.record_n(at, ns, 1);
+        if is_first_chunk && incoming.whole() {
+            let ns = chunk.at.since(incoming.first_at);
+            processing_stage.through.record(chunk.at, ns);
+            processing_stage.through_sum.record_n(chunk.at, ns, 1);
         }
         if processing_stage.shows_receives {
-            let received = pair(&mut self.waiting, in_process, by, (Side::SentOn, count, at), limits);
-            if let Some(received) = received.filter(|&received| received <= at) {
-                processing_stage.inside(at, at.since(received), first);
+            let received = pair_sides(&mut self.waiting, in_process, sender, Side::SentOn, chunk, limits);
+            if let Some(received) = received.filter(|&received| received <= chunk.at) {
+                processing_stage.record_inside(chunk.at, chunk.at.since(received), is_first_chunk);
             }
         }
     }
 
-    /// Records the receive of the chunk with count `count` by role `to`, which forwards it. `first`: it is the request's first chunk.
-    pub(crate) fn received(
+    /// Records the receive of a chunk by a role that forwards it.
+    pub(crate) fn record_receive(
         &mut self,
         in_process: &mut Vec<InProcess>,
-        to: u16,
-        (count, first): (u32, bool),
-        at: MonoNs,
+        role: u16,
+        chunk: TimedCount,
+        is_first_chunk: bool,
         limits: &mut CountedLimits,
     ) {
-        let Some(processing_stage) = self.all.get_mut(usize::from(to)) else {
+        let Some(processing_stage) = self.all.get_mut(usize::from(role)) else {
             return;
         };
-        let sent = pair(&mut self.waiting, in_process, to, (Side::Received, count, at), limits);
-        if let Some(sent) = sent.filter(|&sent| sent >= at) {
-            processing_stage.inside(sent, sent.since(at), first);
+        let sent = pair_sides(&mut self.waiting, in_process, role, Side::Received, chunk, limits);
+        if let Some(sent) = sent.filter(|&sent| sent >= chunk.at) {
+            processing_stage.record_inside(sent, sent.since(chunk.at), is_first_chunk);
         }
     }
 
     /// Removes a closed request's times from the total.
-    pub(crate) fn forget(&mut self, in_process: &[InProcess]) {
+    pub(crate) fn subtract_closed(&mut self, in_process: &[InProcess]) {
         let waiting: usize = in_process.iter().map(|role| role.waiting.len()).sum();
         self.waiting = self.waiting.saturating_sub(waiting);
     }
 }
 
 /// Records the time of one side of a chunk; returns the other if it is known.
-fn pair(
+fn pair_sides(
     all_waiting: &mut usize,
     in_process: &mut Vec<InProcess>,
     role: u16,
-    (side, count, at): (Side, u32, MonoNs),
+    side: Side,
+    chunk: TimedCount,
     limits: &mut CountedLimits,
 ) -> Option<MonoNs> {
-    let place = in_process.iter().position(|p| p.role == role).unwrap_or_else(|| {
+    let known_index = in_process.iter().position(|known| known.role == role);
+    let index = known_index.unwrap_or_else(|| {
         in_process.push(InProcess { role, side, waiting: VecDeque::new() });
         in_process.len() - 1
     });
-    let in_process = &mut in_process[place];
+    let in_process = &mut in_process[index];
     let before = in_process.waiting.len();
-    let other = in_process.pair(side, count, at);
+    let other = in_process.take_other_side(side, chunk);
     if in_process.waiting.len() > limits.in_process_per_rid
         || (in_process.waiting.len() > before && *all_waiting >= limits.in_process)
     {
         in_process.waiting.pop_front();
-        limits.reached("in_process");
+        limits.count_reached("in_process");
     }
     *all_waiting = (*all_waiting + in_process.waiting.len()).saturating_sub(before);
     other

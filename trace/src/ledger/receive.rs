@@ -1,40 +1,51 @@
 //! Stages of a frame after its send: forwarded, received, processed.
 
 use super::Ledger;
+use super::first_token_waits::{FirstTokenWait, MIN_WAIT_NS};
 use super::hop::{BurstPosition, EarlyReceive};
-use super::lane::{Load, PendingChunk};
+use super::lane::{FrameLoad, PendingChunk};
 use super::limits::push_bounded;
-use super::table::AHEAD;
-use super::waits::{SHORTEST_NS, Wait};
+use super::processing_stage::TimedCount;
+use super::receiver::ReceiveTimes;
+use super::request::ReceivedChunk;
+use super::request_table::PREFETCHED_RECORDS;
 use crate::clock::MonoNs;
 use crate::engine::{EngineState, Mode, Waiter};
 use crate::event::Received;
 use crate::id::FrameId;
 
-/// Whether the waiter woken at `called` has not run yet when a chunk is received at `now`.
-fn waiter_is_pending(called: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
-    let frames = now.frame.saturating_sub(called.frame);
-    (called.by, called.burst) == (now.by, now.burst) && engine.still_waits(frames)
+/// Whether the waiter woken at `woken` has not run yet when a chunk is received at `now`.
+fn is_waiter_pending(woken: BurstPosition, now: BurstPosition, engine: &EngineState) -> bool {
+    let is_same_burst = woken.receiver == now.receiver && woken.burst == now.burst;
+    let frames_since = now.frame_index.saturating_sub(woken.frame_index);
+    is_same_burst && engine.still_waits(frames_since)
 }
 
 /// Receive of a frame, applied to its chunks.
 #[derive(Clone, Copy)]
-struct Receive {
+struct FrameReceive {
     /// Time of the receive, or of its detection if it was not observed.
     at: MonoNs,
-    place: usize,
+    hop_index: usize,
     position: Option<BurstPosition>,
     /// When the frame was sent on this hop.
-    sent: Option<MonoNs>,
+    sent_at: Option<MonoNs>,
     /// The receive was observed, so `at` is exact.
-    seen: bool,
+    is_observed: bool,
 }
 
 impl Ledger {
     /// Records the send of a frame. `scratch` holds its chunks that wait for a receive.
-    pub(super) fn enter_sent(&mut self, at: MonoNs, id: FrameId, place: usize, load: Load, forwarded: Option<MonoNs>) {
-        let chunks = self.scratch.len();
-        let hop = &mut self.hops.all[place];
+    pub(super) fn queue_sent_frame(
+        &mut self,
+        at: MonoNs,
+        id: FrameId,
+        hop_index: usize,
+        load: FrameLoad,
+        forwarded: Option<MonoNs>,
+    ) {
+        let chunks = self.pending_receive.len();
+        let hop = &mut self.hops.all[hop_index];
         hop.counts.frames_sent += 1;
         if let Some(forwarded) = forwarded {
             hop.counts.frames_forwarded += 1;
@@ -46,25 +57,31 @@ impl Ledger {
         if !hop.shows.received {
             return;
         }
-        let early = hop.early.iter().position(|e| e.id == id).and_then(|at| hop.early.remove(at));
+        let early = hop.early_receives.iter().position(|e| e.id == id).and_then(|at| hop.early_receives.remove(at));
         if let Some(early) = early {
-            let receive = Receive { at: early.at, place, position: early.trip, sent: Some(at), seen: true };
-            return self.receive_after_wait(receive, early.at.since(at));
+            let receive = FrameReceive {
+                at: early.at,
+                hop_index,
+                position: early.burst_position,
+                sent_at: Some(at),
+                is_observed: true,
+            };
+            return self.record_queue_wait(receive, early.at.since(at));
         }
         while self.pending_frames >= self.limits.pending_frames
             || self.pending_chunks + chunks > self.limits.pending_chunks
         {
             let for_chunks = self.pending_frames < self.limits.pending_frames;
-            self.limits.reached(if for_chunks { "pending_chunks" } else { "pending_frames" });
+            self.limits.count_reached(if for_chunks { "pending_chunks" } else { "pending_frames" });
             // The newest frame of a lane is never evicted.
-            let Some(evicted) = lane.forget() else { break };
+            let Some(evicted) = lane.evict_oldest() else { break };
             self.pending_frames -= 1;
             self.pending_chunks -= evicted.len();
-            self.table.miss_receives(evicted);
+            self.table.mark_first_receives_missed(evicted);
         }
-        lane.push(id.seq, at, chunks as u32, load);
-        lane.chunks.extend(&self.scratch);
-        self.scratch.clear();
+        lane.push_frame(id.seq, at, chunks as u32, load);
+        lane.chunks.extend(&self.pending_receive);
+        self.pending_receive.clear();
         self.pending_frames += 1;
         self.pending_chunks += chunks;
         hop.counts.backlog += 1;
@@ -77,210 +94,228 @@ impl Ledger {
         }
     }
 
-    pub(super) fn processed(&mut self, at: MonoNs, id: FrameId) {
-        let Some(place) = self.hops.place(id.hop, self.limits.hops) else {
+    pub(super) fn record_processed(&mut self, at: MonoNs, id: FrameId) {
+        let Some(hop_index) = self.hops.index_or_add(id.hop, self.limits.hops) else {
             return;
         };
-        let hop = &mut self.hops.all[place];
-        hop.asked = Some(at);
-        let (by, processing) = (hop.by, hop.processed(id).map(|received| at.since(received)));
-        if let Some(ns) = processing {
+        let hop = &mut self.hops.all[hop_index];
+        hop.requested_at = Some(at);
+        let receiver = hop.last_receiver;
+        let processing_ns = hop.take_unprocessed(id).map(|received_at| at.since(received_at));
+        if let Some(ns) = processing_ns {
             hop.counts.busy_ns = hop.counts.busy_ns.saturating_add(ns);
             self.hops.groups[hop.group].processing.record(at, ns);
         }
-        if let Some(thread) = by.and_then(|by| self.threads.get_mut(by)) {
-            thread.asked = Some(at);
-            thread.sums.processing_ns = thread.sums.processing_ns.saturating_add(processing.unwrap_or(0));
+        if let Some(thread) = receiver.and_then(|id| self.threads.get_mut(id)) {
+            thread.requested_at = Some(at);
+            thread.sums.processing_ns = thread.sums.processing_ns.saturating_add(processing_ns.unwrap_or(0));
         }
     }
 
-    pub(super) fn received(&mut self, at: MonoNs, received: &Received<'_>) {
+    pub(super) fn record_received_frame(&mut self, at: MonoNs, received: &Received<'_>) {
         let id = received.id;
-        self.history.received(at, id, received.wakeup);
-        let place = match &received.frame {
-            Some(_) => self.place(at, id),
-            None => self.hops.place(id.hop, self.limits.hops),
+        self.history.record_receive(at, id, received.wakeup);
+        let hop_index = match &received.frame {
+            Some(_) => self.register_frame(at, id),
+            None => self.hops.index_or_add(id.hop, self.limits.hops),
         };
-        let Some(place) = place else { return };
-        let hop = &mut self.hops.all[place];
+        let Some(hop_index) = hop_index else { return };
+        let hop = &mut self.hops.all[hop_index];
         hop.counts.frames_received += 1;
         hop.add_unprocessed(id, at);
         let group = &mut self.hops.groups[hop.group];
-        if let Some(frames) = received.wakeup.and_then(|wakeup| hop.enter_wakeup(wakeup)) {
+        if let Some(frames) = received.wakeup.and_then(|wakeup| hop.count_wakeup(wakeup)) {
             group.wakeups.record(at, u64::from(frames));
         }
         self.totals.predicted.wakeups_seen |= received.wakeup.is_some() && hop.last;
-        hop.by = received.by.or(hop.by);
-        let requested = self.receiving_thread(at, place, received.by);
-        let sent = if received.frame.is_none() { self.dequeue(id, place, at) } else { None };
-        let position =
-            received.wakeup.map(|wakeup| self.burst_position(place, (wakeup, received.by), at, requested, sent));
-        let receive = Receive { at, place, position, sent, seen: true };
-        let hop = &mut self.hops.all[place];
+        hop.last_receiver = received.by.or(hop.last_receiver);
+        let requested = self.take_request_time(at, hop_index, received.by);
+        let sent = if received.frame.is_none() { self.dequeue_frame(id, hop_index, at) } else { None };
+        let position = received.wakeup.map(|wakeup| {
+            self.locate_in_burst(hop_index, received.by, wakeup, ReceiveTimes { sent, requested, received: at })
+        });
+        let receive = FrameReceive { at, hop_index, position, sent_at: sent, is_observed: true };
+        let hop = &mut self.hops.all[hop_index];
         if let Some(frame) = &received.frame {
-            self.scratch.clear();
-            self.content(at, place, frame, false);
-            self.receive_scratch(receive);
+            self.pending_receive.clear();
+            self.record_content(at, hop_index, frame, false);
+            self.receive_pending_chunks(receive);
         } else if let Some(sent) = sent {
-            self.receive_after_wait(receive, at.since(sent));
+            self.record_queue_wait(receive, at.since(sent));
         } else if hop.shows.sent && !hop.lanes.get(&id.lane).is_some_and(|lane| lane.is_past(id.seq)) {
-            if hop.early.len() >= self.limits.early_receives {
-                self.limits.reached("early_receives");
+            if hop.early_receives.len() >= self.limits.early_receives {
+                self.limits.count_reached("early_receives");
             }
-            push_bounded(&mut hop.early, EarlyReceive { id, at, trip: position }, self.limits.early_receives);
+            push_bounded(
+                &mut hop.early_receives,
+                EarlyReceive { id, at, burst_position: position },
+                self.limits.early_receives,
+            );
         }
     }
 
     /// Records a queue wait, and the receive of the chunks in `scratch`, of which the frame consists.
-    fn receive_after_wait(&mut self, receive: Receive, ns: u64) {
-        let hop = &mut self.hops.all[receive.place];
+    fn record_queue_wait(&mut self, receive: FrameReceive, ns: u64) {
+        let hop = &mut self.hops.all[receive.hop_index];
         hop.queue_wait.record(ns);
-        hop.chunk_waits.record_n(receive.at, ns, self.scratch.len() as u64);
+        hop.chunk_waits.record_n(receive.at, ns, self.pending_receive.len() as u64);
         let group = &mut self.hops.groups[hop.group];
         group.queue_wait.record(receive.at, ns);
         group.queue_wait_slot.record(ns);
-        self.receive_scratch(receive);
+        self.receive_pending_chunks(receive);
     }
 
     /// Removes a received frame from its lane, moves its chunks to `scratch`, and returns when it was sent; `None` if it is not queued. A lane
     /// keeps its order, so frames sent before it were received too, unobserved.
-    fn dequeue(&mut self, id: FrameId, place: usize, at: MonoNs) -> Option<MonoNs> {
-        let hop = &mut self.hops.all[place];
+    fn dequeue_frame(&mut self, id: FrameId, hop_index: usize, at: MonoNs) -> Option<MonoNs> {
+        let hop = &mut self.hops.all[hop_index];
         let lane = hop.lanes.get_mut(&id.lane)?;
         let overtaken = lane.first_waiting().is_some_and(|first| first <= id.seq);
-        let evicted = lane.evicted_before(id.seq);
+        let evicted = lane.take_evicted_before(id.seq);
         hop.counts.backlog -= evicted;
         self.hops.groups[hop.group].backlog -= evicted;
         if overtaken {
             hop.counts.frames_received += evicted;
         }
         loop {
-            let hop = &mut self.hops.all[place];
+            let hop = &mut self.hops.all[hop_index];
             let lane = hop.lanes.get_mut(&id.lane)?;
             let frame = lane.pop_through(id.seq)?;
-            self.scratch.clear();
-            lane.pop_chunks(frame.chunks as usize, &mut self.scratch);
+            self.pending_receive.clear();
+            lane.pop_chunks(frame.chunks as usize, &mut self.pending_receive);
             hop.counts.backlog -= 1;
             self.hops.groups[hop.group].backlog -= 1;
             self.pending_frames -= 1;
             self.pending_chunks -= frame.chunks as usize;
             if frame.seq == id.seq {
-                return Some(frame.at);
+                return Some(frame.sent_at);
             }
             hop.counts.frames_received += 1;
-            self.receive_scratch(Receive { at, place, position: None, sent: None, seen: false });
+            self.receive_pending_chunks(FrameReceive {
+                at,
+                hop_index,
+                position: None,
+                sent_at: None,
+                is_observed: false,
+            });
         }
     }
 
-    fn receive_scratch(&mut self, receive: Receive) {
-        let chunks = std::mem::take(&mut self.scratch);
-        let last = self.hops.all[receive.place].last;
-        for block in chunks.chunks(AHEAD) {
+    fn receive_pending_chunks(&mut self, receive: FrameReceive) {
+        let chunks = std::mem::take(&mut self.pending_receive);
+        let last = self.hops.all[receive.hop_index].last;
+        for block in chunks.chunks(PREFETCHED_RECORDS) {
             for chunk in block {
-                self.table.fetch(chunk.ticket);
+                self.table.prefetch_record(chunk.ticket);
             }
             for chunk in block {
-                if chunk.nth == 1 && receive.seen {
-                    self.first_received(receive, *chunk);
+                if chunk.number == 1 && receive.is_observed {
+                    self.record_first_receive(receive, *chunk);
                 }
                 if last {
                     self.receive_chunk(receive, *chunk);
-                } else if receive.seen {
-                    self.pass_chunk(receive, *chunk);
+                } else if receive.is_observed {
+                    self.receive_forwarded_chunk(receive, *chunk);
                 }
             }
         }
-        self.scratch = chunks;
-        self.scratch.clear();
+        self.pending_receive = chunks;
+        self.pending_receive.clear();
     }
 
     /// Records the queue wait of a request's first chunk.
-    fn first_received(&mut self, receive: Receive, chunk: PendingChunk) {
-        let hop = &mut self.hops.all[receive.place];
+    fn record_first_receive(&mut self, receive: FrameReceive, chunk: PendingChunk) {
+        let hop = &mut self.hops.all[receive.hop_index];
         let request = self.table.get_mut(chunk.ticket);
         let whole = request.is_some_and(|r| r.streams.iter().any(|s| s.hop == hop.id && s.whole()));
-        if let Some(sent) = receive.sent.filter(|_| whole) {
+        if let Some(sent) = receive.sent_at.filter(|_| whole) {
             hop.first_waits.record_n(receive.at, receive.at.since(sent), 1);
         }
     }
 
     /// Records the receive of a chunk by a process that forwards it.
-    fn pass_chunk(&mut self, receive: Receive, chunk: PendingChunk) {
-        let by = self.hops.all[receive.place].ends.to;
+    fn receive_forwarded_chunk(&mut self, receive: FrameReceive, chunk: PendingChunk) {
+        let role = self.hops.all[receive.hop_index].ends.to;
         if let Some(request) = self.table.get_mut(chunk.ticket) {
-            let first = chunk.nth == 1;
-            self.hops.processing_stages.received(
+            let timed = TimedCount { count: chunk.end_count, at: receive.at };
+            let is_first = chunk.number == 1;
+            self.hops.processing_stages.record_receive(
                 &mut request.in_process,
-                by,
-                (chunk.end, first),
-                receive.at,
+                role,
+                timed,
+                is_first,
                 &mut self.limits,
             );
         }
     }
 
-    fn receive_chunk(&mut self, receive: Receive, chunk: PendingChunk) {
-        let Receive { at, position, .. } = receive;
+    fn receive_chunk(&mut self, receive: FrameReceive, chunk: PendingChunk) {
+        let FrameReceive { at, position, .. } = receive;
         self.totals.chunks.received += 1;
         self.totals.tokens.received += u64::from(chunk.tokens);
         let Some(request) = self.table.get_mut(chunk.ticket) else {
             return;
         };
         request.tokens_received = request.tokens_received.saturating_add(chunk.tokens);
-        if request.received_first.is_none() && !(chunk.first && receive.seen) {
+        if request.received_first.is_none() && !(chunk.is_first && receive.is_observed) {
             request.first_receive_missed = true;
         }
-        if chunk.first && receive.seen && request.received_first.is_none() {
+        if chunk.is_first && receive.is_observed && request.received_first.is_none() {
             request.received_first = Some(at);
-            if let Some(sent) = request.sent_first.filter(|_| !request.after_engine_end) {
-                let gap = at.since(sent);
-                request.gap_ns = Some(gap);
-                self.gap.record(at, gap);
-                self.gap_slot.record(gap);
-                self.worst_gap.enter(at, &request.rid, gap);
-                let hop = &self.hops.all[receive.place];
-                if let Some((by, arrived)) = hop.by.zip(receive.sent).filter(|_| gap >= SHORTEST_NS) {
-                    self.waits.push(Wait {
+            if let Some(sent) = request.sent_first.filter(|_| !request.is_after_engine_end) {
+                let gap_ns = at.since(sent);
+                request.gap_ns = Some(gap_ns);
+                self.gap.record(at, gap_ns);
+                self.gap_slot.record(gap_ns);
+                self.worst_gap.keep_longest(at, &request.rid, gap_ns);
+                let hop = &self.hops.all[receive.hop_index];
+                if let (Some(receiver), Some(sent_on_last_hop)) = (hop.last_receiver, receive.sent_at)
+                    && gap_ns >= MIN_WAIT_NS
+                {
+                    self.waits.add_wait(FirstTokenWait {
                         rid: request.rid.clone(),
-                        sent,
-                        arrived,
-                        received: at,
+                        sent_at: sent,
+                        sent_on_last_hop,
+                        received_at: at,
                         group: hop.group,
-                        by,
+                        receiver,
                     });
                 }
             }
         }
-        if let (Some(now), Some(called)) = (position, request.called)
-            && !request.lossless
+        if let (Some(now), Some(woken)) = (position, request.last_wakeup)
+            && !request.is_lossless
             && !request.is_shared()
-            && waiter_is_pending(called, now, &self.engine)
+            && is_waiter_pending(woken, now, &self.engine)
         {
             request.burst += 1;
             let predicted = &mut self.totals.predicted;
             predicted.burst_max = predicted.burst_max.max(request.burst);
-            let (waiter, mode) = (self.engine.waiter, self.engine.mode);
-            if (waiter, mode) == (Some(Waiter::KeepsLast), Some(Mode::Incremental)) {
-                let new_rid = request.predicted.is_none();
-                request.predict_drop(&mut self.shelf, &mut self.limits);
-                let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
-                self.totals.predicted_drops.enter(at, &request.rid, chunks, new_rid);
+            match (self.engine.waiter, self.engine.mode) {
+                (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
+                    predicted.dropped += 1;
+                    let is_first_drop = request.predicted.is_none();
+                    request.predict_drop(&mut self.loss_memory, &mut self.limits);
+                    let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
+                    self.totals.predicted_drops.record_request(at, &request.rid, chunks, is_first_drop);
+                }
+                (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) => {
+                    predicted.merged += 1;
+                    predicted.replaced += 1;
+                }
+                (Some(Waiter::Merges), _) => predicted.merged += 1,
+                (Some(Waiter::YieldsAll), _) => predicted.passed += 1,
+                (Some(Waiter::KeepsLast), None) | (None, _) => predicted.unknown += 1,
             }
-            *match (waiter, mode) {
-                (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => &mut predicted.dropped,
-                (Some(Waiter::KeepsLast), Some(Mode::Cumulative)) | (Some(Waiter::Merges), _) => &mut predicted.merged,
-                (Some(Waiter::YieldsAll), _) => &mut predicted.passed,
-                _ => &mut predicted.unknown,
-            } += 1;
-            predicted.replaced += u64::from((waiter, mode) == (Some(Waiter::KeepsLast), Some(Mode::Cumulative)));
-            let new_rid = !std::mem::replace(&mut request.burst_seen, true);
-            self.totals.bursts.enter(at, &request.rid, u64::from(request.burst), new_rid);
+            let is_first_burst = !std::mem::replace(&mut request.burst_seen, true);
+            self.totals.bursts.record_request(at, &request.rid, u64::from(request.burst), is_first_burst);
         } else {
-            request.called = position;
+            request.last_wakeup = position;
             request.burst = 1;
         }
-        request.received_last = [chunk.end, chunk.tokens, chunk.nth];
-        if chunk.last {
+        request.last_received =
+            ReceivedChunk { end_count: chunk.end_count, tokens: chunk.tokens, number: chunk.number };
+        if chunk.is_last {
             request.final_received = true;
             self.settle_if_finished(chunk.ticket, at);
         }
@@ -289,26 +324,33 @@ impl Ledger {
     /// Chunks predicted to be dropped. A prediction needs observed wakeups, and an engine with known turnaround and known behaviour on
     /// bursts.
     pub fn dropped_predicted(&self) -> Option<u64> {
-        let (predicted, engine) = (&self.totals.predicted, &self.engine);
-        let known = match engine.waiter {
+        let predicted = &self.totals.predicted;
+        let engine = &self.engine;
+        let is_behaviour_known = match engine.waiter {
             Some(Waiter::KeepsLast) => engine.mode.is_some(),
             Some(Waiter::YieldsAll | Waiter::Merges) => true,
             None => false,
         };
-        let timed = engine.turnaround.is_some() || predicted.dropped == 0;
-        (predicted.wakeups_seen && known && timed && predicted.unknown == 0).then_some(predicted.dropped)
+        let is_turnaround_known = engine.turnaround.is_some() || predicted.dropped == 0;
+        let is_complete = predicted.wakeups_seen && is_behaviour_known && is_turnaround_known && predicted.unknown == 0;
+        is_complete.then_some(predicted.dropped)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::hop::Burst;
+    use super::super::hop::{Burst, Receiver};
+    use crate::id::HopId;
 
     #[test]
     fn a_wait_for_a_frame_starts_a_new_burst() {
         let mut burst = Burst::default();
-        assert_eq!((burst.enter(7, false), burst.enter(7, false)), ((1, 0), (1, 1)));
-        assert_eq!((burst.enter(7, true), burst.enter(7, false)), ((2, 0), (2, 1)));
-        assert_eq!(burst.enter(8, false), (3, 0));
+        let mut add_frame = |wakeup, has_waited| {
+            let position = burst.position_of_next(Receiver::OfHop(HopId(0)), wakeup, has_waited);
+            (position.burst, position.frame_index)
+        };
+        assert_eq!((add_frame(7, false), add_frame(7, false)), ((1, 0), (1, 1)));
+        assert_eq!((add_frame(7, true), add_frame(7, false)), ((2, 0), (2, 1)));
+        assert_eq!(add_frame(8, false), (3, 0));
     }
 }

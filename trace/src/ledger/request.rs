@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::delivery_tracker::DeliveryTracker;
 use super::hop::BurstPosition;
 use super::limits::CountedLimits;
-use super::losses::{LossStore, Losses, Lossy, LostRange};
+use super::losses::{LossMemory, Losses, Lossy, LostRange};
 use super::outcome::OutcomeCounts;
 use super::processing_stage::InProcess;
 use super::stages::Marks;
@@ -26,26 +26,26 @@ pub struct Request {
     /// The engine's request id.
     pub rid: Box<str>,
     /// Its rid maps to this record. False once another request reuses the rid.
-    pub(crate) mapped: bool,
+    pub(crate) is_mapped: bool,
     /// The receive of its first chunk was missed, or its time was.
     pub(crate) first_receive_missed: bool,
-    pub(crate) after_engine_end: bool,
+    pub(crate) is_after_engine_end: bool,
     /// Its final chunk has left the tokenizer's inbox.
     pub(crate) final_received: bool,
     /// In the queue of finished requests that are kept briefly.
-    pub(crate) queued: bool,
+    pub(crate) is_closing_soon: bool,
     /// One of its streams lists more ids than new tokens.
     pub(crate) inflated: bool,
     /// The counts of one of its streams do not add up.
-    pub(crate) odd: bool,
+    pub(crate) has_odd_counts: bool,
     /// A consumer adds up its cumulative counts.
-    pub(crate) sums_up: bool,
+    pub(crate) has_summed_counts: bool,
     /// A frame with its finish was observed.
     pub(crate) finish_seen: bool,
     /// Several of its chunks were received in one wakeup.
     pub(crate) burst_seen: bool,
     /// Its response loses no tokens when its waiter skips chunks: it carries text, or one body at the end.
-    pub(crate) lossless: bool,
+    pub(crate) is_lossless: bool,
     /// The arguments of its tool calls are not those that the engine sent.
     pub(crate) damaged_call: bool,
     /// How it ended; `None` while it is live.
@@ -62,15 +62,14 @@ pub struct Request {
     /// Tokens sent by the scheduler.
     pub tokens_sent: u32,
     pub(crate) tokens_received: u32,
-    /// The last received chunk: count after it, its tokens, and its number.
-    pub(crate) received_last: [u32; 3],
+    pub(crate) last_received: ReceivedChunk,
     /// Number of its chunks that its waiter finds when it runs.
     pub(crate) burst: u32,
     pub(crate) wire_missing: u32,
     /// When the tokenizer received its first chunk; `None` if not observed.
     pub received_first: Option<MonoNs>,
     /// Position of the receive that last woke its waiter.
-    pub(crate) called: Option<BurstPosition>,
+    pub(crate) last_wakeup: Option<BurstPosition>,
     pub(crate) tracker: Option<Box<DeliveryTracker>>,
     /// Inter-token latency, if deliveries are observed.
     pub(crate) itl: Option<Box<InterTokenLatency>>,
@@ -87,7 +86,7 @@ pub struct Request {
     /// Tokens delivered; only meaningful if deliveries are observed.
     pub tokens_delivered: u32,
     /// Number of live requests with its rid, once it was shared; 1 after the others have ended. 0 if never shared.
-    pub(crate) sharing: u8,
+    pub(crate) sharing_requests: u8,
     /// When its first tokens were accepted for its client, if that was observed.
     pub delivered_first: Option<MonoNs>,
     pub(crate) marks: Option<Box<Marks>>,
@@ -98,28 +97,28 @@ pub struct Request {
 
 impl Request {
     pub(crate) fn new(rid: &str, at: MonoNs) -> Self {
-        Self { rid: rid.into(), first_at: at, last_at: at, mapped: true, ..Self::default() }
+        Self { rid: rid.into(), first_at: at, last_at: at, is_mapped: true, ..Self::default() }
     }
 
     /// Receive time of the oldest chunk that the process at the end of this stream's hop has not forwarded yet; `None` without one.
-    pub(crate) fn inside_since(&self, stream: &Stream) -> Option<MonoNs> {
-        self.in_process.iter().find_map(|in_process| in_process.since(stream.ends.to))
+    pub(crate) fn in_process_since(&self, stream: &Stream) -> Option<MonoNs> {
+        self.in_process.iter().find_map(|in_process| in_process.oldest_receive(stream.ends.to))
     }
 
     /// Reads a field in each cache line that every chunk needs, to prefetch them.
-    pub(crate) fn lines(&self) -> [u64; 4] {
+    pub(crate) fn touch_cache_lines(&self) -> [u64; 4] {
         let stream = self.streams.first();
         [
             self.last_at.0,
             u64::from(self.tokens_received),
-            self.called.map_or(0, |called| called.burst),
+            self.last_wakeup.map_or(0, |called| called.burst),
             stream.map_or(0, |stream| stream.last_at.0),
         ]
     }
 
     /// Whether another live request had its rid at some time. If so, it is not judged.
     pub fn is_shared(&self) -> bool {
-        self.sharing > 0
+        self.sharing_requests > 0
     }
 
     /// Start of its first token's wait for the tokenizer; `None` if it does not wait, or that is unknown.
@@ -128,13 +127,13 @@ impl Request {
     }
 
     /// Its delivery tracker; `None` if deliveries are not observed or its response carries text only.
-    fn seen_tracker(&self) -> Option<&DeliveryTracker> {
-        self.tracker.as_deref().filter(|tracker| !tracker.text)
+    fn judged_tracker(&self) -> Option<&DeliveryTracker> {
+        self.tracker.as_deref().filter(|tracker| !tracker.is_text_only)
     }
 
     /// Number of its chunks by outcome; `None` if its deliveries are not observed.
     pub fn outcomes(&self) -> Option<OutcomeCounts> {
-        self.seen_tracker().map(|tracker| tracker.outcomes)
+        self.judged_tracker().map(|tracker| tracker.outcomes)
     }
 
     /// Losses proven by deliveries; `None` if there are none.
@@ -149,35 +148,41 @@ impl Request {
 
     /// Inter-token latency at both ends; empty if deliveries are not observed.
     pub fn itl(&self) -> ItlEnds {
-        let ends = self.itl.as_ref();
-        ends.map_or(ItlEnds::default(), |itl| ItlEnds {
-            sent: Spread::of_tally(&itl.sent),
-            delivered: Spread::of_tally(&itl.delivered),
-        })
+        let Some(itl) = &self.itl else {
+            return ItlEnds::default();
+        };
+        ItlEnds { sent: Spread::of_tally(&itl.sent), delivered: Spread::of_tally(&itl.delivered) }
     }
 
     /// Predicts a drop of the last received chunk.
-    pub(crate) fn predict_drop(&mut self, shelf: &mut LossStore, limits: &mut CountedLimits) {
-        let [end, tokens, nth] = self.received_last;
+    pub(crate) fn predict_drop(&mut self, loss_memory: &mut LossMemory, limits: &mut CountedLimits) {
+        let ReceivedChunk { end_count, tokens, number } = self.last_received;
         let predicted = self.predicted.get_or_insert_default();
         predicted.chunks += 1;
         if tokens == 0 {
             return;
         }
-        let range =
-            LostRange { tokens: [end.saturating_sub(tokens) + 1, end], chunks: Some([nth; 2]), ids: Vec::new() };
-        shelf.keep(predicted, range, limits);
+        let range = LostRange {
+            tokens: [end_count.saturating_sub(tokens) + 1, end_count],
+            chunks: Some([number; 2]),
+            ids: Vec::new(),
+        };
+        loss_memory.keep_range(predicted, range, limits);
     }
 
     /// Removes and returns its losses; `None` if there are none.
     pub(crate) fn take_losses(&mut self) -> Option<Lossy> {
-        let (confirmed, predicted) = (self.losses.take(), self.predicted.take());
-        (confirmed.is_some() || predicted.is_some()).then(|| Lossy {
+        let confirmed = self.losses.take();
+        let predicted = self.predicted.take();
+        if confirmed.is_none() && predicted.is_none() {
+            return None;
+        }
+        Some(Lossy {
             rid: self.rid.clone(),
             first_at: self.first_at,
             finish: self.finish,
             tokens_sent: self.tokens_sent,
-            tokens_delivered: self.seen_tracker().map(|_| self.tokens_delivered),
+            tokens_delivered: self.judged_tracker().map(|_| self.tokens_delivered),
             confirmed,
             predicted,
         })
@@ -212,6 +217,16 @@ impl Request {
             worker,
         }
     }
+}
+
+/// Position of a received chunk in its request's output.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReceivedChunk {
+    /// Cumulative count after it.
+    pub(crate) end_count: u32,
+    pub(crate) tokens: u32,
+    /// Number within the request (1-based).
+    pub(crate) number: u32,
 }
 
 /// Time between chunks with tokens, divided by the tokens of the later chunk and counted once for each token. The engine's own metric
@@ -303,9 +318,9 @@ pub struct Numbers {
 
 /// Why a record is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Closed {
+pub(crate) enum CloseReason {
     /// Ended or overwritten, and its last receives and deliveries have arrived or are no longer waited for.
-    Over,
+    Ended,
     Orphaned,
     Evicted,
 }

@@ -102,7 +102,7 @@ pub enum NoteKind {
 }
 
 /// Maximum number of notes per request; further ones are only counted.
-const NOTES: usize = 64;
+const MAX_NOTES: usize = 64;
 
 /// Timeline of one request. The fields that every chunk reads or writes come first.
 #[derive(Clone, Debug, Default)]
@@ -126,7 +126,7 @@ pub struct RequestTimeline {
 
 impl RequestTimeline {
     fn add_note(&mut self, at: MonoNs, what: NoteKind) {
-        if self.notes.len() < NOTES {
+        if self.notes.len() < MAX_NOTES {
             self.notes.push(RequestNote { at, what });
         } else {
             self.notes_left_out += 1;
@@ -134,7 +134,7 @@ impl RequestTimeline {
     }
 
     /// Enters a chunk. Returns the index of its hop if it is the first or the finishing one.
-    fn enter_chunk(&mut self, times: FrameTimes, finishes: bool) -> Option<usize> {
+    fn record_chunk(&mut self, times: FrameTimes, finishes: bool) -> Option<usize> {
         let hop = times.frame.hop;
         let Some(index) = self.hops.iter().position(|known| known.hop == hop) else {
             self.hops.push(HopTimes { hop, first: times, last: finishes.then_some(times) });
@@ -198,7 +198,7 @@ pub(super) struct Timelines {
 }
 
 impl Timelines {
-    pub(super) fn close(&mut self, ticket: Ticket, summary: Summary) {
+    pub(super) fn close_timeline(&mut self, ticket: Ticket, summary: Summary) {
         let open = self.open.get_mut(ticket.slot as usize).and_then(Option::take);
         self.closed_count += usize::from(open.is_some());
         let timeline = open.map(|open| *open.timeline).unwrap_or_default();
@@ -232,7 +232,7 @@ impl Timelines {
             self.count += 1;
         }
         let open = slot.get_or_insert_with(|| {
-            let has_reused_rid = request.mapped && ledger.table.has_unmapped(&request.rid);
+            let has_reused_rid = request.is_mapped && ledger.table.has_unmapped(&request.rid);
             OpenTimeline {
                 ticket,
                 timeline: Box::new(RequestTimeline { has_reused_rid, ..RequestTimeline::default() }),
@@ -242,16 +242,16 @@ impl Timelines {
     }
 
     /// Enters an event that the ledger has applied.
-    fn enter(&mut self, event: &Event<'_>, ledger: &Ledger) {
+    fn apply_event(&mut self, event: &Event<'_>, ledger: &Ledger) {
         let at = event.at;
         match &event.what {
-            What::Sent(frame) => self.enter_sent(at, frame, ledger),
-            What::Received(received) => self.enter_received(at, received, ledger),
+            What::Sent(frame) => self.record_sent_frame(at, frame, ledger),
+            What::Received(received) => self.record_received_frame(at, received, ledger),
             What::Processed(id) => {
                 self.stamp_frame(*id, |times| times.processed = Some(at));
-                self.marked_frames.process(*id, at);
+                self.marked_frames.mark_processed(*id, at);
             }
-            What::Delivered(_) => self.enter_delivery(at, ledger),
+            What::Delivered(_) => self.record_delivery(at, ledger),
             What::Stage(stage) => self.add_note(stage.rid, at, ledger, || NoteKind::Stage {
                 name: stage.name.into(),
                 by: stage.by.into(),
@@ -269,10 +269,10 @@ impl Timelines {
         }
     }
 
-    fn enter_sent(&mut self, at: MonoNs, frame: &Frame<'_>, ledger: &Ledger) {
+    fn record_sent_frame(&mut self, at: MonoNs, frame: &Frame<'_>, ledger: &Ledger) {
         let times = FrameTimes { sent: Some(at), forwarded: frame.forwarded, ..FrameTimes::new(frame.id) };
-        let marks = self.enter_chunks(frame, times, ledger);
-        if let Some(early) = self.marked_frames.enter(frame.id, marks, capabilities(ledger, frame.id.hop)) {
+        let marks = self.record_chunks(frame, times, ledger);
+        if let Some(early) = self.marked_frames.register_frame(frame.id, marks, capabilities_of(ledger, frame.id.hop)) {
             self.stamp_frame(frame.id, |times| {
                 times.received = Some(early.received);
                 times.processed = early.processed;
@@ -280,23 +280,23 @@ impl Timelines {
         }
     }
 
-    fn enter_received(&mut self, at: MonoNs, received: &Received<'_>, ledger: &Ledger) {
-        let shows = capabilities(ledger, received.id.hop);
+    fn record_received_frame(&mut self, at: MonoNs, received: &Received<'_>, ledger: &Ledger) {
+        let shows = capabilities_of(ledger, received.id.hop);
         if let Some(frame) = &received.frame {
             let times = FrameTimes { received: Some(at), ..FrameTimes::new(frame.id) };
-            let marks = self.enter_chunks(frame, times, ledger);
-            self.marked_frames.enter(frame.id, marks, shows);
+            let marks = self.record_chunks(frame, times, ledger);
+            self.marked_frames.register_frame(frame.id, marks, shows);
         } else {
             self.stamp_frame(received.id, |times| times.received = Some(at));
         }
-        self.marked_frames.receive(received.id, at, shows.processed);
+        self.marked_frames.mark_received(received.id, at, shows.processed);
     }
 
     /// Enters the chunks of a frame. Returns the requests whose first or finishing chunks are among them.
-    fn enter_chunks(&mut self, frame: &Frame<'_>, times: FrameTimes, ledger: &Ledger) -> Vec<FrameMark> {
+    fn record_chunks(&mut self, frame: &Frame<'_>, times: FrameTimes, ledger: &Ledger) -> Vec<FrameMark> {
         let mut marks = Vec::new();
         if frame.kind == Kind::Abort {
-            for ticket in frame.chunks.iter().filter_map(|chunk| ledger.table.find(chunk.rid)) {
+            for ticket in frame.chunks.iter().filter_map(|chunk| ledger.table.ticket_of(chunk.rid)) {
                 self.get_or_open(ticket, ledger);
             }
             return marks;
@@ -305,7 +305,7 @@ impl Timelines {
         for (&ticket, chunk) in ledger.touched.iter().zip(frame.chunks) {
             let Some(timeline) = self.get_or_open(ticket, ledger) else { continue };
             timeline.points = timeline.points.saturating_add(u32::from(is_origin));
-            if let Some(hop_index) = timeline.enter_chunk(times, chunk.finish.is_some()) {
+            if let Some(hop_index) = timeline.record_chunk(times, chunk.finish.is_some()) {
                 marks.push(FrameMark { ticket, hop_index: hop_index as u16 });
             }
         }
@@ -324,7 +324,7 @@ impl Timelines {
         self.marked_frames = marked;
     }
 
-    fn enter_delivery(&mut self, at: MonoNs, ledger: &Ledger) {
+    fn record_delivery(&mut self, at: MonoNs, ledger: &Ledger) {
         let Some(&ticket) = ledger.touched.first() else { return };
         let Some(timeline) = self.get_or_open(ticket, ledger) else { return };
         let observed = ledger.table.get(ticket).filter(|request| request.outcomes().is_some());
@@ -348,13 +348,13 @@ impl Timelines {
 
     /// Adds a note to a request with a timeline.
     fn add_note(&mut self, rid: &str, at: MonoNs, ledger: &Ledger, kind: impl FnOnce() -> NoteKind) {
-        if let Some(timeline) = ledger.table.find(rid).and_then(|ticket| self.get_mut(ticket)) {
+        if let Some(timeline) = ledger.table.ticket_of(rid).and_then(|ticket| self.get_mut(ticket)) {
             timeline.add_note(at, kind());
         }
     }
 }
 
-fn capabilities(ledger: &Ledger, hop: HopId) -> Capabilities {
+fn capabilities_of(ledger: &Ledger, hop: HopId) -> Capabilities {
     ledger.hop(hop).map(|hop| hop.shows).unwrap_or_default()
 }
 
@@ -397,12 +397,12 @@ impl Ledger {
     }
 
     /// Enters an applied event into the timelines of its requests.
-    pub(super) fn enter_times(&mut self, event: &Event<'_>) {
+    pub(super) fn update_timelines(&mut self, event: &Event<'_>) {
         let Some(mut timelines) = self.timelines.take() else { return };
         if let What::Delivered(delivery) = &event.what {
-            self.touched.extend(self.table.find(delivery.rid));
+            self.touched.extend(self.table.ticket_of(delivery.rid));
         }
-        timelines.enter(event, self);
+        timelines.apply_event(event, self);
         self.timelines = Some(timelines);
     }
 }

@@ -14,7 +14,7 @@ use crate::id::ThreadId;
 /// Minimum number of queued frames for a growing backlog; fewer are normal.
 const MIN_BACKLOG: u64 = 4;
 /// Maximum number of processes with a tracked backlog; the one silent longest is evicted.
-const PROCESSES: usize = 256;
+const MAX_PROCESSES: usize = 256;
 
 /// Numbers of stack samples, by state of the thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl StackRole {
     }
 
     /// Enters a function. Returns `false` if one was evicted or rejected at the limit.
-    fn enter(&mut self, sample: &StackSample<'_>, growing: bool, limit: usize) -> bool {
+    fn add_function(&mut self, sample: &StackSample<'_>, growing: bool, limit: usize) -> bool {
         let hits = Hits {
             own: u64::from(sample.own),
             total: u64::from(sample.total),
@@ -90,7 +90,7 @@ impl StackRole {
         };
         let same_function = |f: &&mut StackFunction| *f.function == *sample.function && *f.file == *sample.file;
         if let Some(known) = self.functions.iter_mut().find(same_function) {
-            known.add(hits, growing);
+            known.add_hits(hits, growing);
             return true;
         }
         let mut new = StackFunction {
@@ -99,7 +99,7 @@ impl StackRole {
             all: Hits::default(),
             growing: Hits::default(),
         };
-        new.add(hits, growing);
+        new.add_hits(hits, growing);
         if self.functions.len() < limit {
             self.functions.push(new);
             return true;
@@ -116,16 +116,16 @@ impl StackRole {
 }
 
 impl StackFunction {
-    fn add(&mut self, hits: Hits, growing: bool) {
-        self.all.add(hits);
+    fn add_hits(&mut self, hits: Hits, growing: bool) {
+        self.all.add_hits(hits);
         if growing {
-            self.growing.add(hits);
+            self.growing.add_hits(hits);
         }
     }
 }
 
 impl Hits {
-    fn add(&mut self, more: Self) {
+    fn add_hits(&mut self, more: Self) {
         self.own += more.own;
         self.total += more.total;
         self.gil += more.gil;
@@ -134,7 +134,7 @@ impl Hits {
 
 /// A process's backlog from one interval of samples to the next.
 #[derive(Clone, Copy, Debug)]
-struct Window {
+struct BacklogWindow {
     at: MonoNs,
     backlog: Option<u64>,
     growing: bool,
@@ -145,12 +145,12 @@ struct Window {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stacks {
     roles: Vec<StackRole>,
-    windows: HashMap<u32, Window>,
+    windows: HashMap<u32, BacklogWindow>,
 }
 
 impl Stacks {
     /// Enters a sample. `backlog` is the number of frames waiting for its process; `None` if it is not seen to receive frames.
-    fn enter(
+    fn add_sample(
         &mut self,
         at: MonoNs,
         sample: &StackSample<'_>,
@@ -158,7 +158,7 @@ impl Stacks {
         limit: usize,
     ) -> bool {
         let pid = sample.thread.pid;
-        if !self.windows.contains_key(&pid) && self.windows.len() >= PROCESSES {
+        if !self.windows.contains_key(&pid) && self.windows.len() >= MAX_PROCESSES {
             let silent = self.windows.iter().min_by_key(|(_, window)| window.at).map(|(pid, _)| *pid);
             self.windows.retain(|pid, _| Some(*pid) != silent);
         }
@@ -168,7 +168,7 @@ impl Stacks {
             last => {
                 let now = backlog();
                 let before = last.and_then(|last| last.backlog);
-                let window = Window {
+                let window = BacklogWindow {
                     at,
                     backlog: now,
                     growing: now.zip(before).is_some_and(|(now, before)| now > before && now >= MIN_BACKLOG),
@@ -177,12 +177,12 @@ impl Stacks {
                 (window, true)
             }
         };
-        self.windows.insert(pid, Window { thread: sample.thread, ..window });
-        let place = self.roles.iter().position(|r| *r.role == *sample.role).unwrap_or_else(|| {
+        self.windows.insert(pid, BacklogWindow { thread: sample.thread, ..window });
+        let role_index = self.roles.iter().position(|r| *r.role == *sample.role).unwrap_or_else(|| {
             self.roles.push(StackRole::new(sample.role));
             self.roles.len() - 1
         });
-        let role = &mut self.roles[place];
+        let role = &mut self.roles[role_index];
         role.receives |= window.backlog.is_some();
         role.gil_observed &= sample.gil.is_some();
         let more = StackCounts {
@@ -190,17 +190,17 @@ impl Stacks {
             running: u64::from(sample.own),
             gil: u64::from(sample.gil.unwrap_or(0)),
         };
-        role.all.add(more);
+        role.all.add_counts(more);
         if window.growing {
-            role.growing.add(more);
+            role.growing.add_counts(more);
         }
         // An empty function name means that the thread did not run.
-        sample.function.is_empty() || role.enter(sample, window.growing, limit)
+        sample.function.is_empty() || role.add_function(sample, window.growing, limit)
     }
 }
 
 impl StackCounts {
-    fn add(&mut self, more: Self) {
+    fn add_counts(&mut self, more: Self) {
         self.samples += more.samples;
         self.running += more.running;
         self.gil += more.gil;
@@ -208,21 +208,21 @@ impl StackCounts {
 }
 
 impl Ledger {
-    pub(super) fn stack_sample(&mut self, at: MonoNs, sample: &StackSample<'_>) {
+    pub(super) fn record_stack_sample(&mut self, at: MonoNs, sample: &StackSample<'_>) {
         let pid = sample.thread.pid;
         let Hops { all: hops, groups, .. } = &self.hops;
         let backlog = || {
             // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
-            let its = |hop: &&Hop| match hop.by {
+            let its = |hop: &&Hop| match hop.last_receiver {
                 Some(by) => by.pid == pid,
                 None => hop.shows.received && *groups[hop.group].ends.to == *sample.role,
             };
             let waiting = hops.iter().filter(its).map(|hop| hop.counts.backlog);
             waiting.reduce(|a, b| a + b)
         };
-        let fits = self.stacks.enter(at, sample, backlog, self.limits.stack_functions);
+        let fits = self.stacks.add_sample(at, sample, backlog, self.limits.stack_functions);
         if !fits {
-            self.limits.reached("stack_functions");
+            self.limits.count_reached("stack_functions");
         }
     }
 
@@ -256,7 +256,7 @@ mod tests {
     fn functions_are_counted_separately_while_the_backlog_grows() {
         let mut stacks = Stacks::default();
         let mut enter = |ms: u64, sample: &StackSample<'_>, backlog: u64| {
-            assert!(stacks.enter(MonoNs(ms * MS), sample, || Some(backlog), 8));
+            assert!(stacks.add_sample(MonoNs(ms * MS), sample, || Some(backlog), 8));
         };
         enter(500, &sample(7, "recv_pyobj", [50, 5, 5]), 0);
         enter(1_000, &sample(7, "_handle_batch_output", [50, 40, 40]), 120);
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn the_rarest_function_is_evicted_and_its_stacks_are_counted() {
         let mut stacks = Stacks::default();
-        let mut enter = |function, numbers| stacks.enter(MonoNs(1), &sample(7, function, numbers), || None, 2);
+        let mut enter = |function, numbers| stacks.add_sample(MonoNs(1), &sample(7, function, numbers), || None, 2);
         assert!(enter("a", [9, 9, 1]) && enter("b", [9, 2, 2]));
         assert!(!enter("c", [9, 1, 1]));
         assert!(!enter("d", [9, 5, 5]));
@@ -290,8 +290,8 @@ mod tests {
         for pid in 0..2_000 {
             let mut one = sample(1, "f", [1, 1, 1]);
             one.thread.pid = pid;
-            stacks.enter(MonoNs(u64::from(pid)), &one, || Some(1), 8);
+            stacks.add_sample(MonoNs(u64::from(pid)), &one, || Some(1), 8);
         }
-        assert_eq!(stacks.windows.len(), PROCESSES);
+        assert_eq!(stacks.windows.len(), MAX_PROCESSES);
     }
 }

@@ -1,7 +1,7 @@
 //! One request on one hop.
 
-use super::arithmetic::{Count, Evidence, Reported, Step};
 use super::hop::Roles;
+use super::stream_count::{CountStep, Evidence, ReportedCounts, StreamCount};
 use crate::clock::MonoNs;
 use crate::event::{Chunk, IdColumn};
 use crate::id::HopId;
@@ -18,17 +18,17 @@ pub struct Stream {
     /// The roles at the hop's ends.
     pub(crate) ends: Roles,
     /// Tokens that did not reach this hop, by its own counts.
-    pub(crate) missing: u32,
+    pub(crate) missing_tokens: u32,
     retractions: u16,
     /// Connection of its last chunk: the lower 16 bits of the lane number.
     pub(crate) lane: u16,
     /// The hop's epoch when its last chunk was seen.
     pub(crate) epoch: u32,
-    pub(crate) count: Count,
+    pub(crate) count: StreamCount,
     /// Chunks seen.
     pub chunks: u32,
     /// Sum of the counts of its chunks.
-    pub(crate) sum: u64,
+    pub(crate) sum_of_counts: u64,
     /// When its last chunk was seen.
     pub last_at: MonoNs,
     /// When its first chunk was seen.
@@ -41,45 +41,51 @@ impl Stream {
     }
 
     /// Checks a chunk against the stream. `watched`: consecutive frames observed on its connection before. The caller updates the times.
-    pub(crate) fn step(&mut self, chunk: &Chunk<'_>, claim: IdColumn, epoch: u32, watched: Option<u64>) -> Step {
+    pub(crate) fn check_chunk(
+        &mut self,
+        chunk: &Chunk<'_>,
+        claim: IdColumn,
+        epoch: u32,
+        watched: Option<u64>,
+    ) -> CountStep {
         let max = u32::from(u16::MAX);
         let retractions = chunk.retractions.map_or(self.retractions, |n| n.min(max) as u16);
         let retracted = retractions > self.retractions;
         self.retractions = retractions;
         self.epoch = epoch;
-        let reported = Reported {
+        let reported = ReportedCounts {
             claim,
             listed: chunk.listed,
-            completion: chunk.completion_tokens,
+            completion_tokens: chunk.completion_tokens,
             finish: chunk.finish,
             retracted,
             // In a format without counts, only a stream's first chunk has the prompt's length.
-            watched: if claim == IdColumn::Uncounted && chunk.prompt_tokens.is_some() {
+            watched_frames: if claim == IdColumn::Uncounted && chunk.prompt_tokens.is_some() {
                 Some(u64::MAX)
             } else {
                 watched
             },
         };
-        self.count.step(reported, epoch)
+        self.count.check_chunk(reported, epoch)
     }
 
     /// Whether it belongs to the group at that index.
-    pub(crate) fn on_group(&self, group: usize) -> bool {
+    pub(crate) fn is_on_group(&self, group: usize) -> bool {
         self.group as usize == group
     }
 
     /// Whether each chunk shows its own tokens, by the stream's own evidence or otherwise by the release's `claim`.
     pub(crate) fn shows_tokens(&self, claim: IdColumn) -> bool {
-        self.count.reads_as(claim) == Evidence::Delta
+        self.count.meaning_of_ids(claim) == Evidence::Delta
     }
 
     /// Whether a finish has crossed the hop.
     pub fn finished(&self) -> bool {
-        self.count.finished
+        self.count.is_finished
     }
 
     /// Whether it was seen from its first token on.
     pub fn whole(&self) -> bool {
-        self.count.whole
+        self.count.is_whole
     }
 }

@@ -4,15 +4,15 @@ use hashbrown::HashMap;
 
 use super::absence::{Absences, AwayTimes};
 use super::hop::Burst;
-use super::timeline::{TimeUse, Timeline};
+use super::time_use::{TimeUse, TimeUseTimeline};
 use crate::clock::MonoNs;
 use crate::event::{AwayState, CpuSample, PollUse, ThreadPart};
 use crate::id::ThreadId;
 
 /// How long samples of threads that receive no frames are kept: as far back as detectors look.
-const KEPT_NS: u64 = 12_000_000_000;
+const KEPT_SAMPLES_NS: u64 = 12_000_000_000;
 /// A thread without samples for this long may be evicted.
-const SILENT_NS: u64 = 10_000_000_000;
+const MIN_EVICTION_SILENCE_NS: u64 = 10_000_000_000;
 
 /// A thread of the engine.
 #[derive(Debug, Default)]
@@ -25,16 +25,16 @@ pub struct Thread {
     pub name: Box<str>,
     /// Function of the thread in its process; `None` before the first sample.
     pub part: Option<ThreadPart>,
-    receives: bool,
+    has_received: bool,
     /// When it asked for the next frame; `None` after it receives one.
-    pub(crate) asked: Option<MonoNs>,
+    pub(crate) requested_at: Option<MonoNs>,
     /// Its current burst of receives, over all hops.
     pub(crate) burst: Burst,
     last_at: MonoNs,
     pub(crate) sums: TimeUse,
     /// Its event loop's polling over the run; `None` if not observed.
     pub poll: Option<PollUse>,
-    pub(crate) timeline: Timeline,
+    pub(crate) timeline: TimeUseTimeline,
     absences: Absences,
 }
 
@@ -45,7 +45,7 @@ impl Thread {
 
     /// Whether it has received frames from a hop.
     pub fn is_receiver(&self) -> bool {
-        self.receives
+        self.has_received
     }
 
     /// Time use over the run; `None` before the first sample.
@@ -55,24 +55,24 @@ impl Thread {
 
     /// Time use between `from` and `to`, as far as kept samples cover it.
     pub fn between(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
-        self.timeline.between(from, to)
+        self.timeline.use_between(from, to)
     }
 
     /// Time off the CPU between `from` and `to`, by reason. Sampled only while frames wait for the thread.
     pub fn away(&self, from: MonoNs, to: MonoNs) -> AwayTimes {
-        self.absences.between(from, to)
+        self.absences.times_between(from, to)
     }
 
     /// System call with most of its time in `state` between `from` and `to`; empty if unknown.
     pub fn away_in(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
-        self.absences.place(state, from, to)
+        self.absences.longest_place(state, from, to)
     }
 
-    fn enter(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize) {
-        let keep_ns = if self.receives { u64::MAX } else { KEPT_NS };
+    fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize) {
+        let keep_ns = if self.has_received { u64::MAX } else { KEPT_SAMPLES_NS };
         if self.timeline.is_empty() {
             let begin = MonoNs(at.0.saturating_sub(sample.interval_ns));
-            self.timeline.push(begin, self.sums, keep_ns, kept);
+            self.timeline.push_sums(begin, self.sums, keep_ns, kept);
         }
         if *self.role != *sample.role {
             self.role = sample.role.into();
@@ -83,8 +83,8 @@ impl Thread {
         self.part = Some(sample.part);
         self.last_at = at;
         self.sums = self.sums.plus(sample.into());
-        self.timeline.push(at, self.sums, keep_ns, kept);
-        self.absences.enter(at, sample);
+        self.timeline.push_sums(at, self.sums, keep_ns, kept);
+        self.absences.add_sample(at, sample);
         if let Some(more) = sample.poll {
             let poll = self.poll.get_or_insert_default();
             poll.interval_ns = poll.interval_ns.saturating_add(more.interval_ns);
@@ -102,49 +102,50 @@ pub(crate) struct Threads {
 
 impl Threads {
     pub(crate) fn get(&self, id: ThreadId) -> Option<&Thread> {
-        self.by_id.get(&id).map(|&place| &self.all[place])
+        self.by_id.get(&id).map(|&index| &self.all[index])
     }
 
     /// Main thread of the only process of a role: the presumed receiver if no receive was observed.
-    pub(crate) fn only_main(&self, role: &str) -> Option<ThreadId> {
-        let is_main = |t: &&Thread| *t.role == *role && t.part == Some(ThreadPart::Main);
-        let mut main_threads = self.all.iter().filter(is_main);
-        let only = main_threads.next()?;
-        main_threads.next().is_none().then_some(only.id)
+    pub(crate) fn only_main_thread(&self, role: &str) -> Option<ThreadId> {
+        let mut main_threads =
+            self.all.iter().filter(|thread| *thread.role == *role && thread.part == Some(ThreadPart::Main));
+        let first = main_threads.next()?;
+        main_threads.next().is_none().then_some(first.id)
     }
 
     pub(crate) fn get_mut(&mut self, id: ThreadId) -> Option<&mut Thread> {
-        self.by_id.get(&id).map(|&place| &mut self.all[place])
+        self.by_id.get(&id).map(|&index| &mut self.all[index])
     }
 
     /// Enters a sample. Keeps the last `kept` samples of a thread. Returns `false` at the limit of threads.
-    pub(crate) fn sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize, limit: usize) -> bool {
-        self.admit(sample.thread, at, limit).map(|thread| thread.enter(at, sample, kept)).is_some()
+    pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>, kept: usize, limit: usize) -> bool {
+        self.get_or_add(sample.thread, at, limit).map(|thread| thread.add_sample(at, sample, kept)).is_some()
     }
 
     /// Marks a thread as a receiver of frames and returns it; `None` at the limit of threads.
-    pub(crate) fn receiving_thread(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
-        let thread = self.admit(id, at, limit)?;
-        thread.receives = true;
+    pub(crate) fn mark_receiver(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
+        let thread = self.get_or_add(id, at, limit)?;
+        thread.has_received = true;
         Some(thread)
     }
 
-    fn admit(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
-        if let Some(&place) = self.by_id.get(&id) {
-            return self.all.get_mut(place);
+    fn get_or_add(&mut self, id: ThreadId, at: MonoNs, limit: usize) -> Option<&mut Thread> {
+        if let Some(&index) = self.by_id.get(&id) {
+            return self.all.get_mut(index);
         }
-        let place = if self.all.len() < limit.max(1) {
+        let index = if self.all.len() < limit.max(1) {
             self.all.push(Thread::new(id, at));
             self.all.len() - 1
         } else {
             // A silent thread is evicted, unless it has received frames.
-            let place = self.all.iter().position(|t| !t.receives && at.since(t.last_at) > SILENT_NS)?;
-            let evicted = std::mem::replace(&mut self.all[place], Thread::new(id, at));
+            let index =
+                self.all.iter().position(|t| !t.has_received && at.since(t.last_at) > MIN_EVICTION_SILENCE_NS)?;
+            let evicted = std::mem::replace(&mut self.all[index], Thread::new(id, at));
             self.by_id.remove(&evicted.id);
-            place
+            index
         };
-        self.by_id.insert(id, place);
-        self.all.get_mut(place)
+        self.by_id.insert(id, index);
+        self.all.get_mut(index)
     }
 }
 
@@ -165,10 +166,10 @@ mod tests {
     #[test]
     fn receiving_threads_keep_their_samples_and_others_a_few_seconds() {
         let mut threads = Threads::default();
-        threads.receiving_thread(ThreadId { pid: 1, tid: 1 }, MonoNs(0), 8);
+        threads.mark_receiver(ThreadId { pid: 1, tid: 1 }, MonoNs(0), 8);
         for n in 1..=600 {
-            assert!(threads.sample(MonoNs(n * 100 * MS), &sample(1, 90), 6_000, 8));
-            assert!(threads.sample(MonoNs(n * 100 * MS), &sample(2, 10), 6_000, 8));
+            assert!(threads.add_sample(MonoNs(n * 100 * MS), &sample(1, 90), 6_000, 8));
+            assert!(threads.add_sample(MonoNs(n * 100 * MS), &sample(2, 10), 6_000, 8));
         }
         let early = |tid| threads.get(ThreadId { pid: 1, tid }).unwrap().between(MonoNs(0), MonoNs(1_000 * MS));
         assert_eq!(early(1).map(|s| s.on_ns), Some(900 * MS));
@@ -179,9 +180,9 @@ mod tests {
     #[test]
     fn only_silent_threads_are_evicted() {
         let mut threads = Threads::default();
-        assert!(threads.sample(MonoNs(0), &sample(1, 1), 10, 1));
-        assert!(!threads.sample(MonoNs(MS), &sample(2, 1), 10, 1));
-        assert!(threads.sample(MonoNs(11_000 * MS), &sample(3, 1), 10, 1));
+        assert!(threads.add_sample(MonoNs(0), &sample(1, 1), 10, 1));
+        assert!(!threads.add_sample(MonoNs(MS), &sample(2, 1), 10, 1));
+        assert!(threads.add_sample(MonoNs(11_000 * MS), &sample(3, 1), 10, 1));
         assert!(threads.get(ThreadId { pid: 1, tid: 1 }).is_none() && threads.all.len() == 1);
     }
 }

@@ -8,7 +8,7 @@ use crate::clock::MonoNs;
 use crate::event::{ToolCallOutcome, ToolCalls, UnjudgedReason};
 
 /// Maximum number of damaged responses kept, and of others; the oldest is evicted first.
-const KEPT: usize = 1_000;
+const MAX_KEPT_RESPONSES: usize = 1_000;
 
 /// Responses with tool calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,20 +37,20 @@ pub struct ToolCallResponse {
 }
 
 impl ToolCallResponses {
-    pub(super) fn enter(&mut self, rid: &str, at: MonoNs, calls: ToolCalls) {
+    pub(super) fn add_response(&mut self, rid: &str, at: MonoNs, calls: ToolCalls) {
         *self.outcomes.entry(calls.outcome).or_default() += 1;
         if let Some(reason) = calls.reason {
             *self.unjudged.entry(reason).or_default() += 1;
         }
         let kept = if calls.outcome.is_damaged() {
             let chars = calls.part.map_or(0, |part| part.chars);
-            self.damaged.enter(at, rid, chars.into(), true);
+            self.damaged.record_request(at, rid, chars.into(), true);
             self.damaged_by_parser += u64::from(calls.is_by_parser());
             &mut self.latest_damaged
         } else {
             &mut self.latest_others
         };
-        push_bounded(kept, ToolCallResponse { rid: rid.into(), at, calls }, KEPT);
+        push_bounded(kept, ToolCallResponse { rid: rid.into(), at, calls }, MAX_KEPT_RESPONSES);
     }
 
     /// The latest damaged responses, then the latest others, each oldest first.
@@ -73,11 +73,11 @@ mod tests {
     fn healthy_responses_do_not_evict_damaged_ones() {
         let mut responses = ToolCallResponses::default();
         let calls = |outcome| ToolCalls { outcome, ..ToolCalls::default() };
-        responses.enter("cut", MonoNs(1), calls(ToolCallOutcome::Missing));
-        for n in 0..=KEPT {
-            responses.enter(&n.to_string(), MonoNs(2), calls(ToolCallOutcome::Complete));
+        responses.add_response("cut", MonoNs(1), calls(ToolCallOutcome::Missing));
+        for n in 0..=MAX_KEPT_RESPONSES {
+            responses.add_response(&n.to_string(), MonoNs(2), calls(ToolCallOutcome::Complete));
         }
-        assert_eq!((responses.damaged.rids, responses.latest().count()), (1, KEPT + 1));
+        assert_eq!((responses.damaged.rids, responses.latest().count()), (1, MAX_KEPT_RESPONSES + 1));
         assert_eq!(responses.find("cut"), Some(&calls(ToolCallOutcome::Missing)));
         assert_eq!((responses.find("0"), responses.find("1").is_some()), (None, true));
     }

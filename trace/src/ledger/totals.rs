@@ -1,6 +1,6 @@
 //! Counters over the whole run.
 
-use super::losses::LossStore;
+use super::losses::LossMemory;
 use super::outcome::OutcomeCounts;
 use super::request::Request;
 use crate::clock::MonoNs;
@@ -20,7 +20,7 @@ pub struct AffectedRequests {
 }
 
 impl AffectedRequests {
-    pub(crate) fn enter(&mut self, at: MonoNs, rid: &str, amount: u64, new_rid: bool) {
+    pub(crate) fn record_request(&mut self, at: MonoNs, rid: &str, amount: u64, new_rid: bool) {
         self.since.get_or_insert(at);
         self.rids += u64::from(new_rid);
         if amount > self.amount || self.worst.is_empty() {
@@ -141,7 +141,7 @@ pub struct MissedCounts {
 }
 
 impl MissedCounts {
-    pub(crate) fn enter(&mut self, at: MonoNs, cause: MissedCause, count: u64) {
+    pub(crate) fn add_missed(&mut self, at: MonoNs, cause: MissedCause, count: u64) {
         let counter = match cause {
             MissedCause::QueueFull => &mut self.queue_full,
             MissedCause::Unframed => &mut self.unframed,
@@ -181,13 +181,13 @@ pub struct IdCounts {
 }
 
 impl IdCounts {
-    pub(crate) fn add(&mut self, tokens: u32, listed: u32, completion: u32) {
+    pub(crate) fn add_chunk(&mut self, tokens: u32, listed: u32, completion: u32) {
         self.tokens += u64::from(tokens);
         self.listed += u64::from(listed);
         self.cumulative += u64::from(completion);
     }
 
-    pub(crate) fn merge(&mut self, other: Self) {
+    pub(crate) fn add_counts(&mut self, other: Self) {
         self.tokens += other.tokens;
         self.listed += other.listed;
         self.cumulative += other.cumulative;
@@ -291,10 +291,10 @@ pub struct Totals {
 
 impl Totals {
     /// Withdraws the predicted losses of a request whose response contains the tokens of skipped chunks.
-    pub(crate) fn withdraw(&mut self, request: &mut Request, shelf: &mut LossStore) {
-        request.lossless = true;
+    pub(crate) fn withdraw_prediction(&mut self, request: &mut Request, loss_memory: &mut LossMemory) {
+        request.is_lossless = true;
         if let Some(losses) = request.predicted.take() {
-            shelf.ranges -= losses.ranges.len();
+            loss_memory.ranges -= losses.ranges.len();
             self.predicted.dropped -= losses.chunks;
             self.predicted_drops.rids -= 1;
         }

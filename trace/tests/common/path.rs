@@ -26,7 +26,7 @@ impl Path {
 
     pub(crate) fn apply(&mut self, what: What<'_>) {
         self.analysis.apply(&Event::new(MonoNs(self.now), what));
-        assert_eq!(self.ledger().balances(), Ok(()));
+        assert_eq!(self.ledger().check_balance(), Ok(()));
     }
 
     pub(crate) fn announce(&mut self, id: u16, name: &str, [origin, last]: [bool; 2], capabilities: Capabilities) {

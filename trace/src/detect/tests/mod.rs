@@ -28,7 +28,7 @@ struct Scene {
 impl Scene {
     /// No hop and no announced engine.
     fn empty(engines: Engines, limits: Limits) -> Self {
-        Self { ledger: Ledger::new(limits).of_engines(engines), next: Vec::new() }
+        Self { ledger: Ledger::new(limits).with_engines(engines), next: Vec::new() }
     }
 
     /// A 0.5.9 engine in incremental mode, with the scheduler sending directly to the tokenizer.

@@ -288,7 +288,7 @@ fn a_non_streaming_response_is_not_reported_as_merging() {
     assert!(scene.check("merged-chunks", 6).is_empty());
     let outcomes = scene.ledger.totals().chunks.outcomes;
     assert_eq!((outcomes.delivered, outcomes.merged), (3, 0));
-    assert_eq!(scene.ledger.balances(), Ok(()));
+    assert_eq!(scene.ledger.check_balance(), Ok(()));
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn chunks_of_a_text_only_response_are_unjudged_and_its_tokens_unknown() {
     scene.send(4, &[("b", 1, 1)]);
     scene.deliver(5, "b", 1, 1, false);
     assert_eq!(scene.ledger.tokens_delivered(), Some(1));
-    assert_eq!(scene.ledger.balances(), Ok(()));
+    assert_eq!(scene.ledger.check_balance(), Ok(()));
 }
 
 #[test]

@@ -3,14 +3,24 @@
 use super::*;
 
 /// Each chunk's ids are the positions of its tokens.
-fn push(tracker: &mut DeliveryTracker, entry: Entry, whole: bool) {
-    let ids: Vec<i64> = (entry.end - entry.tokens..entry.end).map(|place| i64::from(place) + 1).collect();
-    tracker.push(entry, &ids, whole);
+fn push(tracker: &mut DeliveryTracker, entry: InFlightEntry, whole: bool) {
+    let ids: Vec<i64> = (entry.end_count - entry.tokens..entry.end_count).map(|place| i64::from(place) + 1).collect();
+    tracker.push_chunk(entry, &ids, whole);
 }
 
 fn put(tracker: &mut DeliveryTracker, end: u32, counted: u32, tokens: u32, whole: bool) {
     let nth = tracker.in_flight.len() as u32 + 1;
-    push(tracker, Entry { end, counted, tokens, nth, ..Entry::default() }, whole);
+    push(
+        tracker,
+        InFlightEntry {
+            end_count: end,
+            reported_count: counted,
+            tokens,
+            first_number: nth,
+            ..InFlightEntry::default()
+        },
+        whole,
+    );
 }
 
 /// Chunks known only by their counts.
@@ -19,7 +29,18 @@ fn imprecise(ends: &[u32]) -> DeliveryTracker {
     let mut before = 0;
     for (nth, &end) in (1..).zip(ends) {
         let tokens = end - std::mem::replace(&mut before, end);
-        push(&mut tracker, Entry { end, counted: end, tokens, nth, imprecise: true, ..Entry::default() }, true);
+        push(
+            &mut tracker,
+            InFlightEntry {
+                end_count: end,
+                reported_count: end,
+                tokens,
+                first_number: nth,
+                is_imprecise: true,
+                ..InFlightEntry::default()
+            },
+            true,
+        );
     }
     tracker
 }
@@ -78,7 +99,7 @@ fn deliveries_cover_merge_or_drop_the_chunks_before_their_end() {
         ("a delivery ends after the observed chunks", tracker(&[(1, 1)]), &[(incremental(2, 3), [0, 0, 0, 0, 1])]),
     ] {
         for (delivery, expected) in deliveries {
-            assert_eq!(counts(tracker.judge_delivery(delivery, 0).judged.counts()), *expected, "{case}");
+            assert_eq!(counts(tracker.judge_delivery(delivery, 0).judged.count_outcomes()), *expected, "{case}");
         }
     }
 }
@@ -87,16 +108,16 @@ fn deliveries_cover_merge_or_drop_the_chunks_before_their_end() {
 fn a_waiter_that_keeps_the_last_chunk_drops_the_others() {
     let mut tracker = tracker(&[(1, 1), (2, 1), (4, 2), (5, 1)]);
     let outcome = tracker.judge_delivery(&incremental(1, 5), 0);
-    assert_eq!(counts(outcome.judged.counts()), [1, 0, 3, 4, 0]);
-    assert_eq!((outcome.new, tracker.chunks), (1, 0));
+    assert_eq!(counts(outcome.judged.count_outcomes()), [1, 0, 3, 4, 0]);
+    assert_eq!((outcome.new_tokens, tracker.chunks_in_flight), (1, 0));
 }
 
 #[test]
 fn cumulative_deliveries_cover_what_they_skip() {
     let mut tracker = tracker(&[(1, 1), (2, 1), (3, 1), (4, 1)]);
     let outcome = tracker.judge_delivery(&delivery(Mode::Cumulative, 3, 3, false), 0);
-    assert_eq!(counts(outcome.judged.counts()), [1, 2, 0, 0, 0]);
-    assert_eq!((outcome.new, tracker.chunks), (3, 1));
+    assert_eq!(counts(outcome.judged.count_outcomes()), [1, 2, 0, 0, 0]);
+    assert_eq!((outcome.new_tokens, tracker.chunks_in_flight), (3, 1));
 }
 
 #[test]
@@ -104,7 +125,7 @@ fn an_aborts_repeated_id_delivers_nothing_new() {
     let mut tracker = tracker(&[(1, 1), (2, 1)]);
     tracker.judge_delivery(&incremental(2, 2), 0);
     let outcome = tracker.judge_delivery(&delivery(Mode::Incremental, 1, 2, true), 0);
-    assert_eq!((outcome.new, outcome.judged.counts()), (0, OutcomeCounts::default()));
+    assert_eq!((outcome.new_tokens, outcome.judged.count_outcomes()), (0, OutcomeCounts::default()));
 }
 
 #[test]
@@ -113,10 +134,10 @@ fn a_merge_across_recomputed_chunks_is_not_a_drop() {
     tracker.judge_delivery(&incremental(99, 99), 0);
     put(&mut tracker, 100, 100, 1, true);
     put(&mut tracker, 100, 51, 0, true);
-    let outcomes = tracker.judge_delivery(&incremental(1, 51), 0).judged.counts();
+    let outcomes = tracker.judge_delivery(&incremental(1, 51), 0).judged.count_outcomes();
     assert_eq!(counts(outcomes), [1, 1, 0, 0, 0]);
     put(&mut tracker, 101, 101, 1, true);
-    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 101), 0).judged.counts()), [1, 0, 0, 0, 0]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 101), 0).judged.count_outcomes()), [1, 0, 0, 0, 0]);
 }
 
 #[test]
@@ -126,17 +147,17 @@ fn a_full_tracker_keeps_exact_token_counts() {
         put(&mut tracker, end, end, 1, false);
     }
     put(&mut tracker, 5, 5, 1, true);
-    assert_eq!((tracker.entries(), tracker.chunks), (2, 5));
+    assert_eq!((tracker.entry_count(), tracker.chunks_in_flight), (2, 5));
     let outcome = tracker.judge_delivery(&incremental(1, 5), 0);
-    assert_eq!(counts(outcome.judged.counts()), [1, 0, 4, 4, 0]);
+    assert_eq!(counts(outcome.judged.count_outcomes()), [1, 0, 4, 4, 0]);
 }
 
 #[test]
 fn counts_alone_prove_only_the_last_token_of_each_chunk_dropped() {
     let mut tracker = imprecise(&[1, 4, 5]);
     let outcome = tracker.judge_delivery(&incremental(1, 5), 0);
-    assert_eq!(counts(outcome.judged.counts()), [1, 0, 2, 2, 0]);
-    let places: Vec<_> = outcome.lost.iter().map(|lost| (lost.tokens, &*lost.ids)).collect();
+    assert_eq!(counts(outcome.judged.count_outcomes()), [1, 0, 2, 2, 0]);
+    let places: Vec<_> = outcome.lost_ranges.iter().map(|lost| (lost.tokens, &*lost.ids)).collect();
     assert_eq!(places, [([1, 1], &[1][..]), ([4, 4], &[4][..])]);
 }
 
@@ -147,22 +168,22 @@ fn merged_entries_of_a_recomputing_request_match_no_delivery() {
     let mut tracker = tracker(&[(2, 2), (3, 1)]);
     put(&mut tracker, 3, 1, 0, true);
     put(&mut tracker, 3, 3, 0, false);
-    assert_eq!(counts(tracker.judge_delivery(&incremental(3, 1), 0).judged.counts()), [0; 5]);
-    assert_eq!(counts(tracker.judge_delivery(&incremental(0, 3), 0).judged.counts()), [0, 0, 0, 0, 4]);
-    assert_eq!((tracker.chunks, tracker.behind), (0, 0));
+    assert_eq!(counts(tracker.judge_delivery(&incremental(3, 1), 0).judged.count_outcomes()), [0; 5]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(0, 3), 0).judged.count_outcomes()), [0, 0, 0, 0, 4]);
+    assert_eq!((tracker.chunks_in_flight, tracker.entries_behind), (0, 0));
     put(&mut tracker, 4, 4, 1, true);
-    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 4), 0).judged.counts()), [1, 0, 0, 0, 0]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 4), 0).judged.count_outcomes()), [1, 0, 0, 0, 0]);
 }
 
 #[test]
 fn the_first_cumulative_delivery_of_a_late_join_counts_no_new_tokens() {
     let mut tracker = DeliveryTracker::new(0, None);
-    tracker.incomplete = true;
+    tracker.is_incomplete = true;
     let outcome = tracker.judge_delivery(&delivery(Mode::Cumulative, 7, 7, false), 0);
-    assert_eq!((outcome.new, outcome.missed), (0, true));
+    assert_eq!((outcome.new_tokens, outcome.missed_deliveries), (0, true));
     put(&mut tracker, 8, 8, 1, true);
     let outcome = tracker.judge_delivery(&delivery(Mode::Cumulative, 8, 8, false), 0);
-    assert_eq!((outcome.new, counts(outcome.judged.counts())), (1, [1, 0, 0, 0, 0]));
+    assert_eq!((outcome.new_tokens, counts(outcome.judged.count_outcomes())), (1, [1, 0, 0, 0, 0]));
 }
 
 #[test]
@@ -171,21 +192,21 @@ fn a_delivery_reported_before_its_chunk_is_not_a_drop() {
     put(&mut tracker, 1, 1, 1, true);
     put(&mut tracker, 2, 2, 1, true);
     assert_eq!(counts(tracker.outcomes), [0, 0, 0, 0, 1]);
-    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 2), 0).judged.counts()), [1, 0, 0, 0, 0]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 2), 0).judged.count_outcomes()), [1, 0, 0, 0, 0]);
 }
 
 #[test]
 fn chunks_queued_for_another_worker_are_not_dropped() {
     let mut tracker = tracker(&[]);
-    tracker.arrives_on(HopId(1));
+    tracker.set_hop(HopId(1));
     put(&mut tracker, 1, 1, 1, true);
-    tracker.arrives_on(HopId(2));
+    tracker.set_hop(HopId(2));
     put(&mut tracker, 2, 2, 1, true);
-    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 2), 0).judged.counts()), [1, 0, 0, 0, 1]);
-    tracker.arrives_on(HopId(2));
+    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 2), 0).judged.count_outcomes()), [1, 0, 0, 0, 1]);
+    tracker.set_hop(HopId(2));
     put(&mut tracker, 3, 3, 1, true);
     put(&mut tracker, 4, 4, 1, true);
-    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 4), 0).judged.counts()), [1, 0, 1, 1, 0]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 4), 0).judged.count_outcomes()), [1, 0, 1, 1, 0]);
 }
 
 /// Tokens 2, 3 and 5 share an entry at the limit, and token 4 never arrived. After the delivery of 3, the delivery of 5 proves no drop.
@@ -212,22 +233,33 @@ fn a_delivery_that_ends_inside_a_merged_entry_proves_no_later_drop() {
     put(&mut tracker, 3, 3, 1, false);
     put(&mut tracker, 5, 5, 1, false);
     tracker.judge_delivery(&incremental(1, 3), 1);
-    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 5), 1).judged.counts()), [0, 0, 0, 0, 3]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(1, 5), 1).judged.count_outcomes()), [0, 0, 0, 0, 3]);
 }
 
 #[test]
 fn chunks_merged_with_unobserved_tokens_are_not_dropped() {
     let mut tracker = tracker(&[(1, 1), (2, 1)]);
     tracker.judge_delivery(&incremental(1, 1), 0);
-    push(&mut tracker, Entry { end: 4, counted: 4, tokens: 1, nth: 3, after_gap: true, ..Entry::default() }, true);
+    push(
+        &mut tracker,
+        InFlightEntry {
+            end_count: 4,
+            reported_count: 4,
+            tokens: 1,
+            first_number: 3,
+            follows_gap: true,
+            ..InFlightEntry::default()
+        },
+        true,
+    );
     // The delivery holds tokens 2 and 4; token 3 was lost on the wire.
-    assert_eq!(counts(tracker.judge_delivery(&incremental(2, 4), 0).judged.counts()), [1, 0, 0, 0, 1]);
+    assert_eq!(counts(tracker.judge_delivery(&incremental(2, 4), 0).judged.count_outcomes()), [1, 0, 0, 0, 1]);
 }
 
 #[test]
 fn a_chunk_that_ends_before_its_neighbour_in_an_entry_runs_behind() {
     let mut tracker = tracker(&[(4, 4)]);
     put(&mut tracker, 2, 2, 1, false);
-    assert_eq!(counts(tracker.judge_delivery(&incremental(4, 4), 0).judged.counts()), [0, 0, 0, 0, 2]);
-    assert_eq!((tracker.behind, tracker.chunks), (0, 0));
+    assert_eq!(counts(tracker.judge_delivery(&incremental(4, 4), 0).judged.count_outcomes()), [0, 0, 0, 0, 2]);
+    assert_eq!((tracker.entries_behind, tracker.chunks_in_flight), (0, 0));
 }

@@ -6,11 +6,11 @@ use crate::clock::MonoNs;
 /// seconds after the client left.
 pub(in crate::ledger) const ABANDONED_NS: u64 = 5_000_000_000;
 /// Maximum number of abandoned requests kept with their numbers: those discarded for longest.
-const LONGEST: usize = 16;
+const MAX_LONGEST: usize = 16;
 
 /// Discarded outputs of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Discarded {
+pub(super) struct DiscardedOutputs {
     outputs: u64,
     since: Option<MonoNs>,
     is_abandoned: bool,
@@ -69,7 +69,7 @@ impl AbandonedRequests {
     }
 
     /// Enters a discarded output of a request.
-    pub(super) fn enter(&mut self, rid: &str, at: MonoNs, discarded: &mut Discarded) {
+    pub(super) fn add_discarded_output(&mut self, rid: &str, at: MonoNs, discarded: &mut DiscardedOutputs) {
         discarded.outputs += 1;
         let since = discarded.since.map_or(at, |since| since.min(at));
         discarded.since = Some(since);
@@ -86,7 +86,7 @@ impl AbandonedRequests {
     }
 
     /// Adds an abandoned request with all its outputs.
-    pub(in crate::ledger) fn add(&mut self, request: AbandonedRequest) {
+    pub(in crate::ledger) fn add_request(&mut self, request: AbandonedRequest) {
         self.requests += 1;
         self.outputs += request.outputs;
         if let Some(tokens) = request.tokens {
@@ -99,7 +99,7 @@ impl AbandonedRequests {
     fn keep_longest(&mut self, request: AbandonedRequest) {
         if let Some(known) = self.longest.iter_mut().find(|known| known.rid == request.rid) {
             *known = AbandonedRequest { last: known.last.max(request.last), ..request };
-        } else if self.longest.len() < LONGEST {
+        } else if self.longest.len() < MAX_LONGEST {
             self.longest.push(request);
         } else if let Some(shortest) = self.longest.last_mut().filter(|last| last.length_ns() < request.length_ns()) {
             *shortest = request;
@@ -117,9 +117,9 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     fn discard(all: &mut AbandonedRequests, rid: &str, seconds: &[u64]) {
-        let mut discarded = Discarded::default();
+        let mut discarded = DiscardedOutputs::default();
         for second in seconds {
-            all.enter(rid, MonoNs(second * SECOND), &mut discarded);
+            all.add_discarded_output(rid, MonoNs(second * SECOND), &mut discarded);
         }
     }
 
@@ -140,7 +140,7 @@ mod tests {
         for n in 0..1_000_u64 {
             discard(&mut all, &format!("r{n}"), &[n, n + 5 + n % 100]);
         }
-        assert_eq!((all.requests, all.outputs, all.longest().len()), (1_000, 2_000, LONGEST));
+        assert_eq!((all.requests, all.outputs, all.longest().len()), (1_000, 2_000, MAX_LONGEST));
         assert!(all.longest().iter().all(|kept| kept.length_ns() >= 103 * SECOND));
     }
 }

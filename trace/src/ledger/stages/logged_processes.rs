@@ -5,13 +5,13 @@ use crate::event::LoggedState;
 use crate::stats::Distribution;
 
 /// Maximum number of processes; further ones are ignored.
-const PROCESSES: usize = 64;
+const MAX_PROCESSES: usize = 64;
 /// Maximum age of a logged value that is still current, in nanoseconds.
-const FRESH_NS: u64 = 10_000_000_000;
+const MAX_AGE_NS: u64 = 10_000_000_000;
 /// Health checks of one silence state the same last message, to a few seconds: their times are whole seconds.
-const CHECK_NS: u64 = 3_000_000_000;
+const SAME_MESSAGE_NS: u64 = 3_000_000_000;
 /// Maximum number of steps in a timeline. When all are used, neighbours are merged, which doubles their length.
-const STEPS: usize = 240;
+const MAX_STEPS: usize = 240;
 
 /// State of one process, from its own log.
 #[derive(Debug, Default)]
@@ -54,7 +54,7 @@ pub struct LoggedSilence {
 impl LoggedSilence {
     /// Joins the failed checks of one silence. `None` if a message came in between.
     fn joined_with(self, later: Self) -> Option<Self> {
-        let is_same = self.last_message.0.abs_diff(later.last_message.0) <= CHECK_NS;
+        let is_same = self.last_message.0.abs_diff(later.last_message.0) <= SAME_MESSAGE_NS;
         is_same.then(|| Self {
             last_message: self.last_message.min(later.last_message),
             since: self.since.min(later.since),
@@ -83,7 +83,7 @@ pub struct States {
 }
 
 impl States {
-    fn enter(&mut self, at: MonoNs, states: u32) {
+    fn record_states(&mut self, at: MonoNs, states: u32) {
         if self.max.is_none_or(|(_, max)| states > max) {
             self.max = Some((at, states));
         }
@@ -91,23 +91,23 @@ impl States {
             (self.step_ns, self.from) = (1_000_000_000, at);
         }
         // Earlier values count in the first step, since timestamps may go back slightly.
-        let mut place = at.since(self.from) / self.step_ns;
-        while place >= STEPS as u64 {
+        let mut index = at.since(self.from) / self.step_ns;
+        while index >= MAX_STEPS as u64 {
             let halves = self.steps.chunks(2).map(|two| two.iter().copied().flatten().max());
             self.steps = halves.collect();
             self.step_ns = self.step_ns.saturating_mul(2);
-            place = at.since(self.from) / self.step_ns;
+            index = at.since(self.from) / self.step_ns;
         }
-        let place = place as usize;
-        if self.steps.len() <= place {
-            self.steps.resize(place + 1, None);
+        let index = index as usize;
+        if self.steps.len() <= index {
+            self.steps.resize(index + 1, None);
         }
-        self.steps[place] = self.steps[place].max(Some(states));
+        self.steps[index] = self.steps[index].max(Some(states));
     }
 }
 
 impl LoggedProcess {
-    fn enter_silence(&mut self, at: MonoNs, since: MonoNs, wait_ns: Option<u64>) {
+    fn record_silence(&mut self, at: MonoNs, since: MonoNs, wait_ns: Option<u64>) {
         let last_message = wait_ns.map_or(since, |ns| MonoNs(at.0.saturating_sub(ns)));
         let new = LoggedSilence { last_message, since, until: at, checks: 1 };
         let joined = self.silence.and_then(|known| known.joined_with(new)).unwrap_or(new);
@@ -119,13 +119,13 @@ impl LoggedProcess {
     /// Its last logged `states`, if recent enough to be valid at `at`.
     pub fn states_at(&self, at: MonoNs) -> Option<u32> {
         let (logged, states) = self.last_states?;
-        (at.since(logged) <= FRESH_NS).then_some(states)
+        (at.since(logged) <= MAX_AGE_NS).then_some(states)
     }
 
     /// Its last logged CPU use, if recent enough to be valid at `at`.
     pub fn cpu_at(&self, at: MonoNs) -> Option<f64> {
         let (logged, cpu) = self.cpu?;
-        (at.since(logged) <= FRESH_NS).then_some(cpu)
+        (at.since(logged) <= MAX_AGE_NS).then_some(cpu)
     }
 
     /// Share of received messages after which more were ready.
@@ -139,28 +139,28 @@ impl LoggedProcess {
 pub(super) struct LoggedProcesses(pub(super) Vec<LoggedProcess>);
 
 impl LoggedProcesses {
-    pub(super) fn enter(&mut self, at: MonoNs, logged: &LoggedState<'_>) {
-        let place = match self.0.iter().position(|t| *t.by == *logged.by) {
-            Some(place) => place,
-            None if self.0.len() < PROCESSES => {
+    pub(super) fn record_state(&mut self, at: MonoNs, logged: &LoggedState<'_>) {
+        let index = match self.0.iter().position(|t| *t.by == *logged.by) {
+            Some(index) => index,
+            None if self.0.len() < MAX_PROCESSES => {
                 self.0.push(LoggedProcess { by: logged.by.into(), ..LoggedProcess::default() });
                 self.0.len() - 1
             }
             None => return,
         };
-        let process = &mut self.0[place];
+        let process = &mut self.0[index];
         process.messages += u64::from(logged.rids.is_some());
         if let Some(ready) = logged.more {
             process.more.0 += 1;
             process.more.1 += u64::from(ready);
         }
         if let Some(since) = logged.unanswered_since {
-            process.enter_silence(at, since, logged.recv_wait_ns);
+            process.record_silence(at, since, logged.recv_wait_ns);
         } else if let Some(ns) = logged.recv_wait_ns {
             process.recv_wait.record(at, ns);
         }
         if let Some(states) = logged.states {
-            process.states.enter(at, states);
+            process.states.record_states(at, states);
             if process.last_states.is_none_or(|(last, _)| last <= at) {
                 process.last_states = Some((at, states));
             }
@@ -177,7 +177,7 @@ impl LoggedProcesses {
     }
 
     /// States at `at` of the source with that name, or of the only source that logs states if none has that name.
-    pub(super) fn states(&self, by: &str, at: MonoNs) -> Option<u32> {
+    pub(super) fn states_of(&self, by: &str, at: MonoNs) -> Option<u32> {
         if let Some(process) = self.0.iter().find(|t| *t.by == *by && t.last_states.is_some()) {
             return process.states_at(at);
         }
@@ -197,9 +197,9 @@ mod tests {
     fn peaks_survive_when_steps_are_merged() {
         let mut states = States::default();
         for second in 0..1_000 {
-            states.enter(MonoNs(second * SECOND), if second == 777 { 900 } else { 5 });
+            states.record_states(MonoNs(second * SECOND), if second == 777 { 900 } else { 5 });
         }
-        assert!(states.steps.len() <= STEPS && states.step_ns == 8 * SECOND);
+        assert!(states.steps.len() <= MAX_STEPS && states.step_ns == 8 * SECOND);
         assert_eq!(states.steps[777 / 8], Some(900));
         assert_eq!(states.max, Some((MonoNs(777 * SECOND), 900)));
         assert_eq!(states.steps.iter().flatten().filter(|&&s| s == 900).count(), 1);
@@ -212,7 +212,7 @@ mod tests {
             let unanswered_since = Some(MonoNs((at - 20) * SECOND));
             let recv_wait_ns = Some((at - last) * SECOND);
             let logged = LoggedState { by: "a", recv_wait_ns, unanswered_since, ..LoggedState::default() };
-            processes.enter(MonoNs(at * SECOND), &logged);
+            processes.record_state(MonoNs(at * SECOND), &logged);
         };
         check(120, 90);
         check(1_020, 990);
@@ -227,11 +227,11 @@ mod tests {
     fn logged_states_expire_and_belong_to_their_process() {
         let mut processes = LoggedProcesses::default();
         let logged = |by, states| LoggedState { by, states: Some(states), ..LoggedState::default() };
-        processes.enter(MonoNs(0), &logged("a", 850));
-        assert_eq!(processes.states("elsewhere", MonoNs(SECOND)), Some(850), "the only process that logs states");
-        processes.enter(MonoNs(SECOND), &logged("b", 10));
-        assert_eq!(processes.states("elsewhere", MonoNs(SECOND)), None);
-        assert_eq!(processes.states("b", MonoNs(2 * SECOND)), Some(10));
-        assert_eq!(processes.states("a", MonoNs(60 * SECOND)), None);
+        processes.record_state(MonoNs(0), &logged("a", 850));
+        assert_eq!(processes.states_of("elsewhere", MonoNs(SECOND)), Some(850), "the only process that logs states");
+        processes.record_state(MonoNs(SECOND), &logged("b", 10));
+        assert_eq!(processes.states_of("elsewhere", MonoNs(SECOND)), None);
+        assert_eq!(processes.states_of("b", MonoNs(2 * SECOND)), Some(10));
+        assert_eq!(processes.states_of("a", MonoNs(60 * SECOND)), None);
     }
 }

@@ -2,13 +2,13 @@
 
 use smallvec::SmallVec;
 
-use super::abandoned::Discarded;
+use super::abandoned::DiscardedOutputs;
 use crate::clock::MonoNs;
 
 /// Maximum number of stages kept per request.
-const LIMIT: usize = 32;
+const MAX_STAGES: usize = 32;
 /// Maximum number of requests kept with their stages after their records are closed: those with the worst gaps.
-const SLOWEST: usize = 16;
+const MAX_SLOWEST: usize = 16;
 /// Two logs of one process agree on a stage's time to the microsecond; two servers differ by more than this, in nanoseconds.
 const SAME_NS: u64 = 1_000_000;
 
@@ -32,22 +32,22 @@ pub struct Mark {
 pub struct Marks {
     pub(super) list: SmallVec<[Mark; 6]>,
     /// Bit mask of the stages whose gap is already computed.
-    judged: u32,
-    pub(super) discarded: Discarded,
+    gaps_taken: u32,
+    pub(super) discarded: DiscardedOutputs,
 }
 
 /// A first send and its receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Gap {
+pub(super) struct LoggedGap {
     /// Index of the receive.
-    pub(super) place: usize,
+    pub(super) receive_index: usize,
     pub(super) begin: Mark,
     pub(super) end: Mark,
 }
 
 /// Result of entering a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Entered {
+pub(super) enum MarkPlacement {
     /// It is the latest stage.
     Last {
         /// Name of the previous stage and the time since, in nanoseconds; `None` for the first stage.
@@ -55,7 +55,7 @@ pub(super) enum Entered {
     },
     Earlier,
     Repeat,
-    NoRoom,
+    Full,
 }
 
 impl Marks {
@@ -64,40 +64,40 @@ impl Marks {
         &self.list
     }
 
-    pub(super) fn enter(&mut self, mark: Mark) -> Entered {
+    pub(super) fn insert_mark(&mut self, mark: Mark) -> MarkPlacement {
         let same = |m: &Mark| m.by == mark.by || m.at.0.abs_diff(mark.at.0) < SAME_NS;
         if self.list.iter().any(|m| m.name == mark.name && same(m)) {
-            return Entered::Repeat;
+            return MarkPlacement::Repeat;
         }
-        if self.list.len() == LIMIT {
-            return Entered::NoRoom;
+        if self.list.len() == MAX_STAGES {
+            return MarkPlacement::Full;
         }
-        let place = self.list.partition_point(|m| m.at <= mark.at);
+        let index = self.list.partition_point(|m| m.at <= mark.at);
         let after = self.list.last().map(|last| (last.name, mark.at.since(last.at)));
-        if place == self.list.len() {
+        if index == self.list.len() {
             self.list.push(mark);
-            return Entered::Last { after };
+            return MarkPlacement::Last { after };
         }
-        self.list.insert(place, mark);
-        let below = (1_u32 << place) - 1;
-        self.judged = (self.judged & below) | ((self.judged & !below) << 1);
-        Entered::Earlier
+        self.list.insert(index, mark);
+        let below = (1_u32 << index) - 1;
+        self.gaps_taken = (self.gaps_taken & below) | ((self.gaps_taken & !below) << 1);
+        MarkPlacement::Earlier
     }
 
     /// New gaps: receives with a known send. A receive belongs to the latest send
     /// before it: a request that went through two servers has two of each.
-    pub(super) fn gaps(&mut self, sent: u8, received: u8) -> SmallVec<[Gap; 1]> {
+    pub(super) fn take_new_gaps(&mut self, sent: u8, received: u8) -> SmallVec<[LoggedGap; 1]> {
         let mut gaps = SmallVec::new();
         let mut begin = None;
-        for (place, mark) in self.list.iter().enumerate() {
+        for (index, mark) in self.list.iter().enumerate() {
             if mark.name == sent {
                 begin = Some(*mark);
-            } else if mark.name == received && self.judged & (1 << place) == 0 {
+            } else if mark.name == received && self.gaps_taken & (1 << index) == 0 {
                 // Clocks of two processes may differ slightly: a receive just before its only send is a gap of 0.
                 let begin = begin.or_else(|| self.list.iter().find(|m| m.name == sent).copied());
                 if let Some(begin) = begin {
-                    self.judged |= 1 << place;
-                    gaps.push(Gap { place, begin, end: *mark });
+                    self.gaps_taken |= 1 << index;
+                    gaps.push(LoggedGap { receive_index: index, begin, end: *mark });
                 }
             }
         }
@@ -117,8 +117,8 @@ pub struct Slow {
 }
 
 /// Enters a request into the list of those with the worst gaps, or updates it with new data.
-pub(super) fn offer(slowest: &mut Vec<Slow>, rid: &str, gap_ns: u64, marks: &Marks) {
-    let full = slowest.len() >= SLOWEST;
+pub(super) fn offer_slowest(slowest: &mut Vec<Slow>, rid: &str, gap_ns: u64, marks: &Marks) {
+    let full = slowest.len() >= MAX_SLOWEST;
     if full && slowest.last().is_some_and(|min| min.gap_ns > gap_ns) {
         return;
     }

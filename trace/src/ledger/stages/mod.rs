@@ -3,43 +3,43 @@
 //! tokengap cannot verify this data. Gaps of requests whose frames were not observed are taken from it.
 
 mod abandoned;
-mod enter;
+mod correlation;
 mod logged_processes;
 mod marks;
-mod rank;
+mod record;
 
 pub(super) use abandoned::ABANDONED_NS;
 pub use abandoned::{AbandonedRequest, AbandonedRequests};
+pub use correlation::Correlation;
 pub use logged_processes::{LoggedProcess, LoggedSilence, States};
 pub use marks::{Mark, Marks, Slow};
-pub use rank::Correlation;
 
 use std::collections::VecDeque;
 
 use hashbrown::HashMap;
 
+use self::correlation::GapStatePairs;
 use self::logged_processes::LoggedProcesses;
-use self::rank::Pairs;
 use super::Ledger;
 use crate::clock::MonoNs;
 use crate::id::Ticket;
 use crate::stats::Distribution;
 
 /// Maximum number of stage names, and of logging processes. Stages beyond that are only counted.
-const NAMES: usize = 128;
+const MAX_NAMES: usize = 128;
 /// Maximum number of stage pairs with a distribution.
-const PAIRS: usize = 256;
+const MAX_STAGE_PAIRS: usize = 256;
 /// Maximum number of first sends kept per sender, and of requests whose first receive is logged.
-const AWAITED: usize = 131_072;
+const MAX_AWAITED: usize = 131_072;
 
 /// All data from the engine's log.
 #[derive(Debug, Default)]
 pub struct Stages {
-    names: Names,
-    by: Names,
+    names: NameTable,
+    by: NameTable,
     between: HashMap<(u8, u8), Distribution>,
     logged_processes: LoggedProcesses,
-    gaps: Pairs,
+    gaps: GapStatePairs,
     slowest: Vec<Slow>,
     /// First sends without a logged receive yet, by sender, in order.
     awaited: HashMap<u8, VecDeque<(MonoNs, Ticket)>>,
@@ -55,15 +55,15 @@ pub struct Stages {
 
 /// Names, identified by their index.
 #[derive(Debug, Default)]
-struct Names(Vec<Box<str>>);
+struct NameTable(Vec<Box<str>>);
 
-impl Names {
+impl NameTable {
     /// Index of `name`, which is added if unknown. `None` at the limit of names.
-    fn id(&mut self, name: &str) -> Option<u8> {
-        if let Some(known) = self.known(name) {
+    fn id_or_add(&mut self, name: &str) -> Option<u8> {
+        if let Some(known) = self.id_of(name) {
             return Some(known);
         }
-        if self.0.len() >= NAMES {
+        if self.0.len() >= MAX_NAMES {
             return None;
         }
         self.0.push(name.into());
@@ -71,11 +71,11 @@ impl Names {
     }
 
     /// Index of a known name.
-    fn known(&self, name: &str) -> Option<u8> {
+    fn id_of(&self, name: &str) -> Option<u8> {
         Some(self.0.iter().position(|n| **n == *name)? as u8)
     }
 
-    fn get(&self, id: u8) -> &str {
+    fn name_of(&self, id: u8) -> &str {
         self.0.get(usize::from(id)).map_or("", |n| n)
     }
 }
@@ -119,12 +119,12 @@ pub struct MergedCounts {
 impl Stages {
     /// Name of the stage.
     pub fn name(&self, mark: &Mark) -> &str {
-        self.names.get(mark.name)
+        self.names.name_of(mark.name)
     }
 
     /// Process that logged the stage; empty if unknown.
     pub fn by(&self, mark: &Mark) -> &str {
-        self.by.get(mark.by)
+        self.by.name_of(mark.by)
     }
 
     /// Whether both ends of gaps are logged, even if for different requests.
@@ -134,7 +134,7 @@ impl Stages {
 
     /// Time from one stage to the next of the same request, in the order they happened: from, to, durations.
     pub fn between(&self) -> impl Iterator<Item = (&str, &str, &Distribution)> {
-        self.between.iter().map(|(&(from, to), d)| (self.names.get(from), self.names.get(to), d))
+        self.between.iter().map(|(&(from, to), d)| (self.names.name_of(from), self.names.name_of(to), d))
     }
 
     /// Requests with the worst gaps, worst first.

@@ -28,7 +28,7 @@ const REPORT: [(&str, u64); 6] = [
 #[test]
 fn the_gap_is_exact_for_any_order_of_log_lines() {
     for turn in 0..REPORT.len() {
-        let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+        let mut ledger = Ledger::new(Limits::default()).with_engines(example::ENGINES);
         let mut lines = REPORT;
         lines.rotate_left(turn);
         for (name, at) in lines {
@@ -46,7 +46,7 @@ fn the_gap_is_exact_for_any_order_of_log_lines() {
 
 #[test]
 fn a_gap_in_one_line_counts_once_and_after_logged_ends() {
-    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+    let mut ledger = Ledger::new(Limits::default()).with_engines(example::ENGINES);
     let log_gap = |ledger: &mut Ledger, at: u64, rid: &str, by: &str| {
         let stage = Stage { gap_ns: Some(7_000 * MS), ..Stage::new(rid, "first_token", by) };
         ledger.apply(&Event::new(MonoNs(at), What::Stage(stage)));
@@ -65,7 +65,7 @@ fn a_gap_in_one_line_counts_once_and_after_logged_ends() {
 
 #[test]
 fn a_request_on_two_servers_has_two_gaps_and_reports_the_worse() {
-    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+    let mut ledger = Ledger::new(Limits::default()).with_engines(example::ENGINES);
     for (at, name, by) in [
         (0, FIRST_SENT, "scheduler (prefill.log)"),
         (MS, FIRST_RECEIVED, "tokenizer (prefill.log)"),
@@ -82,7 +82,7 @@ fn a_request_on_two_servers_has_two_gaps_and_reports_the_worse() {
 
 #[test]
 fn gaps_correlate_with_the_states_logged_at_their_time() {
-    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+    let mut ledger = Ledger::new(Limits::default()).with_engines(example::ENGINES);
     for n in 1..=20_u64 {
         let (rid, at) = (format!("r{n}"), n * 1_000 * MS);
         log_stage(&mut ledger, at, &rid, FIRST_SENT, "scheduler");
@@ -98,7 +98,7 @@ fn gaps_correlate_with_the_states_logged_at_their_time() {
 
 #[test]
 fn logged_stages_are_bounded() {
-    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+    let mut ledger = Ledger::new(Limits::default()).with_engines(example::ENGINES);
     for n in 0..1_000_u64 {
         log_stage(&mut ledger, n, "a", &format!("stage_{n}"), "");
         log_stage(&mut ledger, n, &format!("r{n}"), FIRST_SENT, &format!("process {n}"));
@@ -110,7 +110,7 @@ fn logged_stages_are_bounded() {
 
 #[test]
 fn health_checks_are_not_counted_as_requests() {
-    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+    let mut ledger = Ledger::new(Limits::default()).with_engines(example::ENGINES);
     log_stage(&mut ledger, 1, "HEALTH_CHECK_1700000000.5", FIRST_SENT, "");
     log_stage(&mut ledger, 2, "HEALTH_CHECK_1700000000.5", FIRST_RECEIVED, "");
     let counts = ledger.totals().requests;
@@ -119,7 +119,7 @@ fn health_checks_are_not_counted_as_requests() {
 
 #[test]
 fn a_request_with_several_end_stages_finishes_once() {
-    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+    let mut ledger = Ledger::new(Limits::default()).with_engines(example::ENGINES);
     log_stage(&mut ledger, 1, "a", "request_received", "");
     log_stage(&mut ledger, 5, "a", "request_finished", "");
     log_stage(&mut ledger, 5, "a", "decode_finished", "");
@@ -128,7 +128,7 @@ fn a_request_with_several_end_stages_finishes_once() {
 
 #[test]
 fn a_request_with_a_later_receive_no_longer_waits() {
-    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+    let mut ledger = Ledger::new(Limits::default()).with_engines(example::ENGINES);
     let waiting = |ledger: &Ledger| ledger.requests().filter(|r| r.waiting_since().is_some()).count();
     for (at, rid) in [(0, "a"), (MS, "b"), (2 * MS, "c"), (3 * MS, "d")] {
         log_stage(&mut ledger, at, rid, FIRST_SENT, "scheduler");
@@ -144,7 +144,7 @@ fn a_request_with_a_later_receive_no_longer_waits() {
 
 #[test]
 fn a_request_without_a_logged_end_is_closed_and_not_lost() {
-    let mut ledger = Ledger::new(Limits::default()).of_engines(example::ENGINES);
+    let mut ledger = Ledger::new(Limits::default()).with_engines(example::ENGINES);
     log_stage(&mut ledger, 1, "a", FIRST_SENT, "");
     log_stage(&mut ledger, 2, "b", FIRST_SENT, "");
     log_stage(&mut ledger, 3, "a", FIRST_RECEIVED, "");
@@ -157,7 +157,7 @@ fn a_request_without_a_logged_end_is_closed_and_not_lost() {
 #[test]
 fn requests_that_still_wait_are_evicted_last() {
     let mut ledger =
-        Ledger::new(Limits { live_rids: 10, settle_ns: 100 * MS, ..Limits::default() }).of_engines(example::ENGINES);
+        Ledger::new(Limits { live_rids: 10, settle_ns: 100 * MS, ..Limits::default() }).with_engines(example::ENGINES);
     log_stage(&mut ledger, 0, "waits", FIRST_SENT, "other scheduler");
     for n in 1..500_u64 {
         let (rid, at) = (format!("r{n}"), n * 50 * MS);

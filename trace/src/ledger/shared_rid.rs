@@ -6,20 +6,21 @@
 use std::collections::BTreeMap;
 
 use super::Ledger;
-use super::arithmetic::{Evidence, Step, Verdict};
-use super::frame::Seen;
+use super::chunk::CheckedChunk;
+use super::frame::FrameContext;
 use super::outcome::UnjudgedCause;
 use super::stream::Stream;
+use super::stream_count::{CountStep, CountVerdict, Evidence};
 use crate::clock::MonoNs;
 use crate::engine::Mode;
 use crate::event::{Chunk, Delivery};
 use crate::id::Ticket;
 
 /// How long after the last chunk of a rid's previous request a delivery may still belong to it, in nanoseconds.
-const LATE_NS: u64 = 5_000_000_000;
+const MAX_LATE_NS: u64 = 5_000_000_000;
 
 /// Limit on the rids remembered as shared.
-const SHARED_RIDS: usize = 1024;
+const MAX_SHARED_RIDS: usize = 1024;
 
 /// Previous request with the same rid, not known to have ended.
 #[derive(Clone, Debug)]
@@ -30,21 +31,22 @@ pub(crate) struct Predecessor {
 }
 
 impl Predecessor {
-    fn continues(&self, seen: &Seen, chunk: &Chunk<'_>, epoch: u32) -> bool {
+    fn is_continued_by(&self, context: &FrameContext, chunk: &Chunk<'_>, epoch: u32) -> bool {
+        // The comparison changes the stream's counts, and the chunk may belong to the other request.
         let mut stream = self.stream.clone();
-        let mixed = stream.count.may_mix_requests();
-        let step = stream.step(chunk, seen.claim, epoch, None);
+        let may_mix_requests = stream.count.may_mix_requests();
+        let step = stream.check_chunk(chunk, context.claimed_ids, epoch, None);
         // Tokens of its own may be missing before the chunk.
-        let fits = matches!(step.verdict, Verdict::Fits | Verdict::Overlap | Verdict::Loss { .. });
+        let fits = matches!(step.verdict, CountVerdict::Fits | CountVerdict::Overlap | CountVerdict::Loss { .. });
         let repeats_last_count = chunk.listed == Some(0) && chunk.completion_tokens == Some(self.stream.count.high);
-        stream.hop == seen.hop && (mixed || fits && (step.new > 0 || repeats_last_count))
+        stream.hop == context.hop && (may_mix_requests || fits && (step.new > 0 || repeats_last_count))
     }
 }
 
 /// Time until which a delivery may belong to the previous request with the rid of `ticket`; 0 without one.
-pub(super) fn late_until(predecessors: &BTreeMap<Ticket, Predecessor>, ticket: Ticket) -> MonoNs {
+pub(super) fn late_deliveries_until(predecessors: &BTreeMap<Ticket, Predecessor>, ticket: Ticket) -> MonoNs {
     let last = predecessors.get(&ticket).map(|before| before.stream.last_at);
-    last.map_or(MonoNs(0), |last| MonoNs(last.0.saturating_add(LATE_NS)))
+    last.map_or(MonoNs(0), |last| MonoNs(last.0.saturating_add(MAX_LATE_NS)))
 }
 
 impl Ledger {
@@ -61,70 +63,70 @@ impl Ledger {
     /// Whether a chunk continues a previous request with the same rid. If its column does not show which tokens are new, a chunk that
     /// fits both requests may belong to either. So may a chunk on a later hop that does not add up, because chunks of the previous
     /// request arrive there late.
-    pub(super) fn is_predecessors(
-        &self,
-        ticket: Ticket,
-        at: usize,
-        seen: &Seen,
-        chunk: &Chunk<'_>,
-        step: Step,
-    ) -> bool {
-        let fits = step.verdict == Verdict::Fits && chunk.listed.is_none_or(|listed| listed == step.new);
-        let contradicts = matches!(step.verdict, Verdict::Loss { .. } | Verdict::Overlap);
-        if contradicts && at > 0 && self.predecessors.contains_key(&ticket) {
+    pub(super) fn is_of_predecessor(&self, checked: CheckedChunk, context: &FrameContext, chunk: &Chunk<'_>) -> bool {
+        let CheckedChunk { ticket, stream_index, step } = checked;
+        let contradicts_request = matches!(step.verdict, CountVerdict::Loss { .. } | CountVerdict::Overlap);
+        if contradicts_request && stream_index > 0 && self.predecessors.contains_key(&ticket) {
             return true;
         }
-        let recent = |before: &&Predecessor| {
-            !fits || !before.stream.shows_tokens(seen.claim) && seen.at.since(before.stream.last_at) < LATE_NS
-        };
-        self.predecessors_of(ticket).filter(recent).any(|before| before.continues(seen, chunk, seen.epoch))
+        let fits_request = step.verdict == CountVerdict::Fits && chunk.listed.is_none_or(|listed| listed == step.new);
+        self.predecessors_of(ticket).any(|predecessor| {
+            let stream = &predecessor.stream;
+            // A chunk that fits its own request belongs to the previous one only if both are possible and the previous one is recent.
+            let may_own_chunk = !fits_request
+                || !stream.shows_tokens(context.claimed_ids) && context.at.since(stream.last_at) < MAX_LATE_NS;
+            may_own_chunk && predecessor.is_continued_by(context, chunk, context.epoch)
+        })
     }
 
     /// Whether a previous request with the rid of `ticket` sent a chunk within the last seconds, so that both may live.
     pub(super) fn overlaps_predecessor(&self, ticket: Ticket, at: MonoNs) -> bool {
-        self.predecessors_of(ticket).any(|before| at.since(before.stream.last_at) < LATE_NS)
+        self.predecessors_of(ticket).any(|before| at.since(before.stream.last_at) < MAX_LATE_NS)
     }
 
     /// Whether this chunk begins a second live request with the rid: the known one is unfinished on another hop of the same name.
-    pub(super) fn begins_concurrent_request(&self, ticket: Ticket, seen: &Seen) -> bool {
+    pub(super) fn begins_concurrent_request(&self, ticket: Ticket, context: &FrameContext) -> bool {
         let Some(request) = self.table.get(ticket) else {
             return false;
         };
-        let is_live = |s: &Stream| {
-            s.on_group(seen.group)
-                && s.whole()
-                && !s.finished()
-                && s.count.evidence == Evidence::Delta
-                && s.count.high > 1
-        };
-        let known = request.streams.iter().any(|s| s.hop == seen.hop);
-        !known && !request.is_shared() && request.retractions == 0 && request.streams.iter().any(is_live)
+        let is_known_on_hop = request.streams.iter().any(|stream| stream.hop == context.hop);
+        if is_known_on_hop || request.is_shared() || request.retractions > 0 {
+            return false;
+        }
+        request.streams.iter().any(|stream| {
+            stream.is_on_group(context.group)
+                && stream.whole()
+                && !stream.finished()
+                && stream.count.evidence == Evidence::Delta
+                && stream.count.high > 1
+        })
     }
 
     /// Marks the request and the previous ones with its rid as live at the same time, as the last chunk shows.
     pub(super) fn mark_concurrent(&mut self, ticket: Ticket) {
-        let before = self.predecessors_of(ticket).count() as u64;
+        // They were counted as overwritten when their rid was reused, but they have not ended.
+        let predecessors = self.predecessors_of(ticket).count() as u64;
         let overwritten = &mut self.totals.requests.overwritten;
-        *overwritten = overwritten.saturating_sub(before);
-        self.share(ticket);
+        *overwritten = overwritten.saturating_sub(predecessors);
+        self.stop_judging_shared(ticket);
     }
 
     /// Stops judging the request and the previous ones with its rid: they may be live at the same time.
-    pub(super) fn share(&mut self, ticket: Ticket) {
-        let before: Vec<Ticket> = self.predecessors_of(ticket).map(|before| before.ticket).collect();
+    pub(super) fn stop_judging_shared(&mut self, ticket: Ticket) {
+        let predecessors: Vec<Ticket> = self.predecessors_of(ticket).map(|predecessor| predecessor.ticket).collect();
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
         if !request.is_shared() {
-            request.sharing = u8::try_from(before.len() + 1).unwrap_or(u8::MAX).max(2);
+            request.sharing_requests = u8::try_from(predecessors.len() + 1).unwrap_or(u8::MAX).max(2);
             self.totals.requests.shared += 1;
             let rid = request.rid.clone();
             self.add_shared_rid(rid);
         }
-        for ticket in before.into_iter().chain([ticket]) {
+        for ticket in predecessors.into_iter().chain([ticket]) {
             self.predecessors.remove(&ticket);
             if let Some(tracker) = self.table.get_mut(ticket).and_then(|request| request.tracker.as_mut()) {
-                tracker.shared = true;
+                tracker.is_shared = true;
                 self.stop_waiting(self.now, ticket, UnjudgedCause::SharedRid);
             }
         }
@@ -132,29 +134,30 @@ impl Ledger {
 
     /// Remembers a rid whose later requests cannot be judged.
     pub(super) fn add_shared_rid(&mut self, rid: Box<str>) {
-        if self.shared_rids.len() >= SHARED_RIDS {
+        if self.shared_rids.len() >= MAX_SHARED_RIDS {
             self.shared_rids.pop_first();
         }
         self.shared_rids.insert(rid);
     }
 
     /// Step for a chunk of a shared rid: counts the ids it lists and draws no conclusions. Other requests keep `step`.
-    pub(super) fn unjudged_step(&self, ticket: Ticket, at: usize, chunk: &Chunk<'_>, step: Step) -> Step {
-        let request = self.table.get(ticket).filter(|request| request.is_shared());
-        let Some(request) = request else { return step };
-        let lists_all = request.streams.get(at).is_some_and(|s| s.count.evidence == Evidence::Cumulative);
-        let new = chunk.listed.filter(|_| !lists_all).unwrap_or(0);
-        Step { new, carried: new, verdict: Verdict::Fits }
+    pub(super) fn step_without_verdict(&self, checked: CheckedChunk, chunk: &Chunk<'_>) -> CountStep {
+        let request = self.table.get(checked.ticket).filter(|request| request.is_shared());
+        let Some(request) = request else { return checked.step };
+        let stream = request.streams.get(checked.stream_index);
+        let lists_all = stream.is_some_and(|stream| stream.count.evidence == Evidence::Cumulative);
+        let new = if lists_all { 0 } else { chunk.listed.unwrap_or(0) };
+        CountStep { new, carried: new, verdict: CountVerdict::Fits }
     }
 
     /// Enters a delivery for a rid that several requests share or recently shared. Returns `false` if it must be processed as usual.
-    pub(super) fn deliver_shared(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
+    pub(super) fn record_shared_delivery(&mut self, at: MonoNs, ticket: Ticket, delivery: &Delivery<'_>) -> bool {
         let Some(request) = self.table.get_mut(ticket) else {
             return false;
         };
         if !request.is_shared() {
             if let Some(tracker) = request.tracker.as_mut().filter(|tracker| at < tracker.previous_until) {
-                tracker.doubts();
+                tracker.mark_uncertain();
             }
             return false;
         }
@@ -163,10 +166,11 @@ impl Ledger {
         request.tokens_delivered = request.tokens_delivered.saturating_add(tokens);
         self.totals.tokens.delivered += u64::from(tokens);
         if delivery.finished {
-            if request.sharing == 1
+            // The other requests with the rid have ended, so this is the last response.
+            if request.sharing_requests == 1
                 && let Some(tracker) = &mut request.tracker
             {
-                tracker.finished = true;
+                tracker.is_finished = true;
             }
             self.settle_if_finished(ticket, at);
         }

@@ -1,7 +1,7 @@
 //! Entry of log data into the ledger: finds the request of each stage and pairs first sends with receives.
 
-use super::marks::{Entered, Mark, offer};
-use super::{AWAITED, PAIRS};
+use super::marks::{Mark, MarkPlacement, offer_slowest};
+use super::{MAX_AWAITED, MAX_STAGE_PAIRS};
 use crate::clock::MonoNs;
 use crate::event::{Finish, LoggedState, Merged, Stage};
 use crate::id::Ticket;
@@ -9,20 +9,20 @@ use crate::ledger::Ledger;
 use crate::ledger::limits::push_bounded;
 
 impl Ledger {
-    pub(in crate::ledger) fn staged(&mut self, at: MonoNs, stage: &Stage<'_>) {
+    pub(in crate::ledger) fn record_stage(&mut self, at: MonoNs, stage: &Stage<'_>) {
         if self.engine.is_health_check(stage.rid) {
             return self.count_health_check(stage.rid);
         }
         let names = self.engine.facts().stages();
         let stages = &mut self.stages;
         stages.counts.logged += 1;
-        let (Some(name), Some(by)) = (stages.names.id(stage.name), stages.by.id(stage.by)) else {
+        let (Some(name), Some(by)) = (stages.names.id_or_add(stage.name), stages.by.id_or_add(stage.by)) else {
             stages.counts.left_out += 1;
             return;
         };
         stages.counts.sends += u64::from(stage.name == names.first_sent);
         stages.counts.receives += u64::from(stage.name == names.first_received);
-        let ticket = self.table.find(stage.rid).unwrap_or_else(|| self.admit(stage.rid, at));
+        let ticket = self.table.ticket_of(stage.rid).unwrap_or_else(|| self.admit_request(stage.rid, at));
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
@@ -34,30 +34,30 @@ impl Ledger {
             Box::default()
         });
         if stage.name == names.discarded {
-            stages.abandoned.enter(&request.rid, at, &mut marks.discarded);
+            stages.abandoned.add_discarded_output(&request.rid, at, &mut marks.discarded);
         }
         let mark = Mark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
         let chain = self.engine.facts().stage_chains().iter().find(|chain| chain.contains(&stage.name));
         let before_in_chain = chain.map(|chain| {
-            let before = marks.list.iter().rev().find(|mark| chain.contains(&stages.names.get(mark.name)));
+            let before = marks.list.iter().rev().find(|mark| chain.contains(&stages.names.name_of(mark.name)));
             before.map(|before| (before.name, at.since(before.at)))
         });
-        match marks.enter(mark) {
-            Entered::Last { after } => {
+        match marks.insert_mark(mark) {
+            MarkPlacement::Last { after } => {
                 let after = before_in_chain.unwrap_or(after);
                 if let Some((from, ns)) = after.filter(|(from, _)| *from != name) {
-                    let known = stages.between.len() < PAIRS || stages.between.contains_key(&(from, name));
+                    let known = stages.between.len() < MAX_STAGE_PAIRS || stages.between.contains_key(&(from, name));
                     if known {
                         stages.between.entry((from, name)).or_default().record(at, ns);
                     }
                 }
             }
-            Entered::Earlier => stages.counts.late += 1,
-            Entered::Repeat => {
+            MarkPlacement::Earlier => stages.counts.late += 1,
+            MarkPlacement::Repeat => {
                 stages.counts.repeats += 1;
                 return;
             }
-            Entered::NoRoom => {
+            MarkPlacement::Full => {
                 stages.counts.left_out += 1;
                 return;
             }
@@ -65,22 +65,22 @@ impl Ledger {
         // Observed frames give more precise send and receive times than a log.
         if request.streams.is_empty() {
             if let Some(gap_ns) = stage.gap_ns {
-                self.enter_timed_gap(ticket, mark, gap_ns);
+                self.record_timed_gap(ticket, mark, gap_ns);
             }
-            self.enter_logged_gap(ticket, at, stage, by);
+            self.record_logged_gap(ticket, at, stage, by);
         }
         if names.ends.contains(&stage.name) && self.table.get(ticket).is_some_and(|r| r.finish.is_none()) {
             self.totals.requests.finished += 1;
-            self.finish(ticket, at, Finish::Other);
+            self.finish_request(ticket, at, Finish::Other);
         }
     }
 
     /// Enters a gap whose both ends are in one line.
-    fn enter_timed_gap(&mut self, ticket: Ticket, received: Mark, gap_ns: u64) {
+    fn record_timed_gap(&mut self, ticket: Ticket, received: Mark, gap_ns: u64) {
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
         let Some(marks) = &mut request.marks else { return };
-        let first_sent = stages.names.known(self.engine.facts().stages().first_sent);
+        let first_sent = stages.names.id_of(self.engine.facts().stages().first_sent);
         // Ends that are logged one by one are more precise, and a request that is logged twice has one gap.
         let is_staged = marks.list.iter().any(|mark| Some(mark.name) == first_sent);
         if is_staged || request.gap_ns.is_some() {
@@ -90,20 +90,20 @@ impl Ledger {
         request.gap_ns = Some(gap_ns);
         request.sent_first = Some(MonoNs(received.at.0.saturating_sub(gap_ns)));
         request.received_first = Some(received.at);
-        push_bounded(&mut stages.passed, ticket, AWAITED);
+        push_bounded(&mut stages.passed, ticket, MAX_AWAITED);
         self.gap.record(received.at, gap_ns);
-        self.worst_gap.enter(received.at, &request.rid, gap_ns);
-        if let Some(states) = stages.logged_processes.states(stages.by.get(received.by), received.at) {
-            stages.gaps.push(gap_ns, states);
+        self.worst_gap.keep_longest(received.at, &request.rid, gap_ns);
+        if let Some(states) = stages.logged_processes.states_of(stages.by.name_of(received.by), received.at) {
+            stages.gaps.add_pair(gap_ns, states);
             for mark in marks.list.iter_mut().filter(|mark| **mark == received) {
                 mark.states = Some(states);
             }
         }
-        offer(&mut stages.slowest, &request.rid, gap_ns, marks);
+        offer_slowest(&mut stages.slowest, &request.rid, gap_ns, marks);
     }
 
     /// Pairs a request's first send with its first receive, whichever is logged last.
-    fn enter_logged_gap(&mut self, ticket: Ticket, at: MonoNs, stage: &Stage<'_>, by: u8) {
+    fn record_logged_gap(&mut self, ticket: Ticket, at: MonoNs, stage: &Stage<'_>, by: u8) {
         let names = self.engine.facts().stages();
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else {
@@ -113,11 +113,11 @@ impl Ledger {
         match stage.name {
             name if name == names.first_sent => {
                 request.sent_first = earlier(request.sent_first);
-                push_bounded(stages.awaited.entry(by).or_default(), (at, ticket), AWAITED);
+                push_bounded(stages.awaited.entry(by).or_default(), (at, ticket), MAX_AWAITED);
             }
             name if name == names.first_received => {
                 request.received_first = earlier(request.received_first);
-                push_bounded(&mut stages.passed, ticket, AWAITED);
+                push_bounded(&mut stages.passed, ticket, MAX_AWAITED);
             }
             // A later stage shows that the first token was received.
             name if request.received_first.is_none() && !request.first_receive_missed => {
@@ -128,32 +128,32 @@ impl Ledger {
         let mut overtaking = None;
         let Some(marks) = &mut request.marks else { return };
         if let (Some(sent), Some(received)) =
-            (stages.names.known(names.first_sent), stages.names.known(names.first_received))
+            (stages.names.id_of(names.first_sent), stages.names.id_of(names.first_received))
             && [names.first_sent, names.first_received].contains(&stage.name)
         {
-            for gap in marks.gaps(sent, received) {
+            for gap in marks.take_new_gaps(sent, received) {
                 let (end, ns) = (gap.end.at, gap.end.at.since(gap.begin.at));
                 overtaking = Some((gap.begin.by, gap.begin.at));
                 self.gap.record(end, ns);
                 request.gap_ns = request.gap_ns.max(Some(ns));
-                self.worst_gap.enter(end, &request.rid, ns);
-                let states = stages.logged_processes.states(stages.by.get(gap.end.by), end);
-                marks.list[gap.place].states = states;
+                self.worst_gap.keep_longest(end, &request.rid, ns);
+                let states = stages.logged_processes.states_of(stages.by.name_of(gap.end.by), end);
+                marks.list[gap.receive_index].states = states;
                 if let Some(states) = states {
-                    stages.gaps.push(ns, states);
+                    stages.gaps.add_pair(ns, states);
                 }
             }
         }
         if let Some(gap) = request.gap_ns {
-            offer(&mut stages.slowest, &request.rid, gap, marks);
+            offer_slowest(&mut stages.slowest, &request.rid, gap, marks);
         }
         if let Some((by, sent)) = overtaking {
-            self.overtaken(by, sent);
+            self.mark_overtaken_receives(by, sent);
         }
     }
 
     /// Marks the unlogged receives of earlier first sends as missed. Frames of one sender arrive in order, so they were received too.
-    fn overtaken(&mut self, by: u8, sent: MonoNs) {
+    fn mark_overtaken_receives(&mut self, by: u8, sent: MonoNs) {
         let Some(awaited) = self.stages.awaited.get_mut(&by) else {
             return;
         };
@@ -164,11 +164,11 @@ impl Ledger {
         }
     }
 
-    pub(in crate::ledger) fn logged_state(&mut self, at: MonoNs, logged: &LoggedState<'_>) {
-        self.stages.logged_processes.enter(at, logged);
+    pub(in crate::ledger) fn record_logged_state(&mut self, at: MonoNs, logged: &LoggedState<'_>) {
+        self.stages.logged_processes.record_state(at, logged);
     }
 
-    pub(in crate::ledger) fn merged(&mut self, at: MonoNs, merged: &Merged<'_>) {
+    pub(in crate::ledger) fn record_merged(&mut self, at: MonoNs, merged: &Merged<'_>) {
         let counts = &mut self.stages.merged;
         counts.times += 1;
         counts.chunks += u64::from(merged.chunks);

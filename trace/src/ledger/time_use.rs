@@ -57,47 +57,56 @@ impl TimeUse {
     /// Sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        self.combine(other, u64::saturating_add)
+        self.combine_with(other, u64::saturating_add)
     }
 
     pub(crate) fn minus(self, earlier: Self) -> Self {
-        self.combine(earlier, u64::saturating_sub)
+        self.combine_with(earlier, u64::saturating_sub)
     }
 
-    /// A value known on one side only counts as 0 on the other: a quota may be set during the run.
-    fn combine(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
-        let either = |a: Option<u64>, b: Option<u64>| (a.or(b)).map(|_| by(a.unwrap_or(0), b.unwrap_or(0)));
+    fn combine_with(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
         Self {
             interval_ns: by(self.interval_ns, other.interval_ns),
             on_ns: by(self.on_ns, other.on_ns),
-            wait_ns: either(self.wait_ns, other.wait_ns),
-            throttled_ns: either(self.throttled_ns, other.throttled_ns),
+            wait_ns: combine_known(self.wait_ns, other.wait_ns, by),
+            throttled_ns: combine_known(self.throttled_ns, other.throttled_ns, by),
             processing_ns: by(self.processing_ns, other.processing_ns),
         }
     }
 
-    fn scaled(self, share: f64) -> Self {
-        let of = |ns: u64| (ns as f64 * share) as u64;
+    fn scaled_by(self, share: f64) -> Self {
         Self {
-            interval_ns: of(self.interval_ns),
-            on_ns: of(self.on_ns),
-            wait_ns: self.wait_ns.map(of),
-            throttled_ns: self.throttled_ns.map(of),
-            processing_ns: of(self.processing_ns),
+            interval_ns: scale_ns(self.interval_ns, share),
+            on_ns: scale_ns(self.on_ns, share),
+            wait_ns: self.wait_ns.map(|ns| scale_ns(ns, share)),
+            throttled_ns: self.throttled_ns.map(|ns| scale_ns(ns, share)),
+            processing_ns: scale_ns(self.processing_ns, share),
         }
     }
 }
 
+/// Combines two values. One that is known on one side only counts as 0 on the other: a quota may be set during the run.
+fn combine_known(a: Option<u64>, b: Option<u64>, by: fn(u64, u64) -> u64) -> Option<u64> {
+    if a.is_none() && b.is_none() {
+        return None;
+    }
+    Some(by(a.unwrap_or(0), b.unwrap_or(0)))
+}
+
+fn scale_ns(ns: u64, share: f64) -> u64 {
+    (ns as f64 * share) as u64
+}
+
 /// Running sums, oldest first. The first mark is the start of the first sample.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Timeline {
+pub(crate) struct TimeUseTimeline {
     marks: VecDeque<(MonoNs, TimeUse)>,
 }
 
-impl Timeline {
+impl TimeUseTimeline {
     /// Enters the sums at the end of a sample, which covers the time since the previous one. Removes marks older than `keep_ns`, and the
     /// oldest above `most`.
-    pub(crate) fn push(&mut self, at: MonoNs, sums: TimeUse, keep_ns: u64, max: usize) {
+    pub(crate) fn push_sums(&mut self, at: MonoNs, sums: TimeUse, keep_ns: u64, max: usize) {
         if self.marks.back().is_some_and(|last| last.0 >= at) {
             return;
         }
@@ -112,12 +121,12 @@ impl Timeline {
     }
 
     /// End of the last sample.
-    pub(crate) fn end(&self) -> Option<MonoNs> {
+    pub(crate) fn last_sample_end(&self) -> Option<MonoNs> {
         self.marks.back().map(|m| m.0)
     }
 
     /// Time between two instants, as far as samples cover it. Within a sample, time is assumed to be spent evenly.
-    pub(crate) fn between(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
+    pub(crate) fn use_between(&self, from: MonoNs, to: MonoNs) -> Option<TimeUse> {
         if from >= to {
             return None;
         }
@@ -127,14 +136,14 @@ impl Timeline {
 
     fn sums_at(&self, at: MonoNs) -> Option<TimeUse> {
         let next = self.marks.partition_point(|m| m.0 <= at);
-        let Some(before) = next.checked_sub(1).and_then(|place| self.marks.get(place)) else {
+        let Some(before) = next.checked_sub(1).and_then(|index| self.marks.get(index)) else {
             return self.marks.front().map(|m| m.1);
         };
         let Some(after) = self.marks.get(next) else {
             return Some(before.1);
         };
         let share = at.since(before.0) as f64 / after.0.since(before.0).max(1) as f64;
-        Some(before.1.plus(after.1.minus(before.1).scaled(share)))
+        Some(before.1.plus(after.1.minus(before.1).scaled_by(share)))
     }
 }
 
@@ -145,15 +154,15 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    fn line(shares: &[u64]) -> Timeline {
-        let mut line = Timeline::default();
+    fn line(shares: &[u64]) -> TimeUseTimeline {
+        let mut line = TimeUseTimeline::default();
         let mut sums = TimeUse { wait_ns: Some(0), ..TimeUse::default() };
-        line.push(MonoNs(0), sums, u64::MAX, usize::MAX);
+        line.push_sums(MonoNs(0), sums, u64::MAX, usize::MAX);
         for (n, on) in shares.iter().enumerate() {
             sums.interval_ns += 100 * MS;
             sums.on_ns += on * MS;
             sums.wait_ns = sums.wait_ns.map(|w| w + (100 - on) * MS / 2);
-            line.push(MonoNs((n as u64 + 1) * 100 * MS), sums, u64::MAX, usize::MAX);
+            line.push_sums(MonoNs((n as u64 + 1) * 100 * MS), sums, u64::MAX, usize::MAX);
         }
         line
     }
@@ -169,11 +178,11 @@ mod tests {
     #[test]
     fn samples_are_split_at_the_ends_of_an_interval() {
         let line = line(&[100, 0, 50]);
-        let spent = line.between(MonoNs(50 * MS), MonoNs(250 * MS)).unwrap();
+        let spent = line.use_between(MonoNs(50 * MS), MonoNs(250 * MS)).unwrap();
         assert_eq!((spent.interval_ns, spent.on_ns), (200 * MS, 75 * MS));
         assert_eq!(spent.wait_ns, Some(62 * MS + MS / 2));
         assert_eq!(spent.blocked_ns(), Some(62 * MS + MS / 2));
-        assert_eq!(line.between(MonoNs(400 * MS), MonoNs(500 * MS)), None, "no sample covers it");
+        assert_eq!(line.use_between(MonoNs(400 * MS), MonoNs(500 * MS)), None, "no sample covers it");
     }
 
     #[test]
@@ -186,13 +195,13 @@ mod tests {
 
     #[test]
     fn old_marks_are_evicted() {
-        let mut line = Timeline::default();
+        let mut line = TimeUseTimeline::default();
         for n in 0..1000 {
-            line.push(MonoNs(n * 100 * MS), TimeUse::default(), 1_000 * MS, 50);
+            line.push_sums(MonoNs(n * 100 * MS), TimeUse::default(), 1_000 * MS, 50);
         }
         assert!(line.marks.len() <= 12, "{}", line.marks.len());
-        line.push(MonoNs(0), TimeUse::default(), 1_000 * MS, 50);
-        assert_eq!(line.end(), Some(MonoNs(999 * 100 * MS)), "an older sample changes nothing");
+        line.push_sums(MonoNs(0), TimeUse::default(), 1_000 * MS, 50);
+        assert_eq!(line.last_sample_end(), Some(MonoNs(999 * 100 * MS)), "an older sample changes nothing");
     }
 
     proptest! {
@@ -201,7 +210,7 @@ mod tests {
             let line = line(&shares);
             let end = shares.len() as u64 * 100;
             let (a, b) = (a.min(b).min(end), a.max(b).min(end));
-            let part = |from: u64, to: u64| line.between(MonoNs(from * MS), MonoNs(to * MS)).unwrap_or_default();
+            let part = |from: u64, to: u64| line.use_between(MonoNs(from * MS), MonoNs(to * MS)).unwrap_or_default();
             let sum = part(0, a).plus(part(a, b)).plus(part(b, end));
             let whole = part(0, end);
             prop_assert!(sum.on_ns.abs_diff(whole.on_ns) <= 6, "{sum:?} {whole:?}");

@@ -1,36 +1,36 @@
 //! Time use of the thread that receives the tokenizer's frames while first tokens waited for it.
 //!
-//! A wait is judged once the thread's samples reach its end. Waits shorter than [`SHORTEST_NS`] are not judged: samples are too coarse.
+//! A wait is judged once the thread's samples reach its end. Waits shorter than [`MIN_WAIT_NS`] are not judged: samples are too coarse.
 
 use std::collections::VecDeque;
 
 use super::hops::Group;
 use super::limits::push_bounded;
 use super::threads::Threads;
-use super::timeline::TimeUse;
+use super::time_use::TimeUse;
 use crate::clock::MonoNs;
 use crate::id::ThreadId;
 
 /// Shortest wait that is judged: two samples.
-pub(super) const SHORTEST_NS: u64 = 200_000_000;
+pub(super) const MIN_WAIT_NS: u64 = 200_000_000;
 /// Maximum number of waits not yet judged for lack of a sample.
-const PENDING: usize = 16_384;
+const MAX_PENDING_WAITS: usize = 16_384;
 /// A sample that has not arrived after this time will not arrive.
-const PATIENCE_NS: u64 = 5_000_000_000;
+const MAX_SAMPLE_DELAY_NS: u64 = 5_000_000_000;
 
 /// Wait of a first token, from its first send to the tokenizer's receive.
 #[derive(Clone, Debug)]
-pub(crate) struct Wait {
+pub(crate) struct FirstTokenWait {
     pub(crate) rid: Box<str>,
     /// First sent, by the scheduler.
-    pub(crate) sent: MonoNs,
+    pub(crate) sent_at: MonoNs,
     /// Sent on the last hop.
-    pub(crate) arrived: MonoNs,
-    pub(crate) received: MonoNs,
+    pub(crate) sent_on_last_hop: MonoNs,
+    pub(crate) received_at: MonoNs,
     /// Group of the last hop.
     pub(crate) group: usize,
     /// Receiving thread.
-    pub(crate) by: ThreadId,
+    pub(crate) receiver: ThreadId,
 }
 
 /// Waits, with the receiving thread's time use during them.
@@ -50,8 +50,8 @@ pub(crate) struct WaitBreakdown {
 
 /// All waits of the run.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Waits {
-    pending: VecDeque<Wait>,
+pub(crate) struct FirstTokenWaits {
+    pending: VecDeque<FirstTokenWait>,
     /// Sum of all judged waits.
     pub total: WaitBreakdown,
     /// Longest judged wait, with its request.
@@ -60,39 +60,39 @@ pub(crate) struct Waits {
     pub unjudged: u64,
 }
 
-impl Waits {
-    pub(crate) fn push(&mut self, wait: Wait) {
-        let evicted = push_bounded(&mut self.pending, wait, PENDING);
+impl FirstTokenWaits {
+    pub(crate) fn add_wait(&mut self, wait: FirstTokenWait) {
+        let evicted = push_bounded(&mut self.pending, wait, MAX_PENDING_WAITS);
         self.unjudged += u64::from(evicted.is_some());
     }
 
     /// Judges the waits covered by the latest sample of a receiving thread.
-    pub(crate) fn sampled(&mut self, by: ThreadId, threads: &Threads, groups: &[Group]) {
-        let Some((thread, end)) = threads.get(by).and_then(|t| Some((t, t.timeline.end()?))) else {
-            return;
-        };
+    pub(crate) fn judge_covered(&mut self, receiver: ThreadId, threads: &Threads, groups: &[Group]) {
+        let Some(thread) = threads.get(receiver) else { return };
+        let Some(sampled_until) = thread.timeline.last_sample_end() else { return };
         let mut pending = std::mem::take(&mut self.pending);
         pending.retain(|wait| {
-            let due = wait.by == by && wait.received <= end;
-            if due {
-                self.judge(wait, thread.between(wait.arrived, wait.received), &groups[wait.group]);
+            let is_covered = wait.receiver == receiver && wait.received_at <= sampled_until;
+            if is_covered {
+                let time_use = thread.between(wait.sent_on_last_hop, wait.received_at);
+                self.judge_wait(wait, time_use, &groups[wait.group]);
             }
-            !due
+            !is_covered
         });
         self.pending = pending;
     }
 
-    fn judge(&mut self, wait: &Wait, spent: Option<TimeUse>, group: &Group) {
+    fn judge_wait(&mut self, wait: &FirstTokenWait, spent: Option<TimeUse>, group: &Group) {
         let Some(spent) = spent else {
             self.unjudged += 1;
             return;
         };
-        let gap_ns = wait.received.since(wait.sent);
-        let kernel = group.kernel.max_between(wait.arrived, wait.received);
+        let gap_ns = wait.received_at.since(wait.sent_at);
+        let kernel = group.kernel.max_between(wait.sent_on_last_hop, wait.received_at);
         let one = WaitBreakdown {
             requests: 1,
             gap_ns,
-            upstream_ns: wait.arrived.since(wait.sent),
+            upstream_ns: wait.sent_on_last_hop.since(wait.sent_at),
             spent,
             kernel_bytes_max: kernel,
         };
@@ -110,8 +110,8 @@ impl Waits {
     }
 
     /// Counts waits whose samples did not arrive in time as unjudged.
-    pub(crate) fn age(&mut self, now: MonoNs) {
-        while self.pending.pop_front_if(|wait| now.since(wait.received) > PATIENCE_NS).is_some() {
+    pub(crate) fn drop_overdue(&mut self, now: MonoNs) {
+        while self.pending.pop_front_if(|wait| now.since(wait.received_at) > MAX_SAMPLE_DELAY_NS).is_some() {
             self.unjudged += 1;
         }
     }
@@ -125,39 +125,39 @@ mod tests {
     const MS: u64 = 1_000_000;
     const BY: ThreadId = ThreadId { pid: 7, tid: 7 };
 
-    fn wait(rid: &str, arrived_ms: u64, received_ms: u64) -> Wait {
-        Wait {
+    fn wait(rid: &str, arrived_ms: u64, received_ms: u64) -> FirstTokenWait {
+        FirstTokenWait {
             rid: rid.into(),
-            sent: MonoNs((arrived_ms - 50) * MS),
-            arrived: MonoNs(arrived_ms * MS),
-            received: MonoNs(received_ms * MS),
+            sent_at: MonoNs((arrived_ms - 50) * MS),
+            sent_on_last_hop: MonoNs(arrived_ms * MS),
+            received_at: MonoNs(received_ms * MS),
             group: 0,
-            by: BY,
+            receiver: BY,
         }
     }
 
     fn sample(threads: &mut Threads, at_ms: u64, on_ms: u64) {
         let sample =
             CpuSample { wait_ns: Some((100 - on_ms) * MS), ..CpuSample::new(BY, "tokenizer", 100 * MS, on_ms * MS) };
-        assert!(threads.sample(MonoNs(at_ms * MS), &sample, 6_000, 4));
+        assert!(threads.add_sample(MonoNs(at_ms * MS), &sample, 6_000, 4));
     }
 
     #[test]
     fn a_wait_is_evaluated_once_samples_cover_it() {
-        let (mut threads, mut waits) = (Threads::default(), Waits::default());
+        let (mut threads, mut waits) = (Threads::default(), FirstTokenWaits::default());
         let mut groups = [Group::default()];
-        threads.receiving_thread(BY, MonoNs(0), 4);
+        threads.mark_receiver(BY, MonoNs(0), 4);
         let kernel = QueueSample { hop: "", receive_bytes: Some(4_096), send_bytes: None };
-        groups[0].kernel.enter(MonoNs(350 * MS), &kernel, None, 1);
+        groups[0].kernel.add_sample(MonoNs(350 * MS), &kernel, None, 1);
         for n in 1..=5 {
             sample(&mut threads, n * 100, 80);
         }
-        waits.push(wait("a", 100, 400));
-        waits.push(wait("b", 100, 550));
-        waits.sampled(BY, &threads, &groups);
+        waits.add_wait(wait("a", 100, 400));
+        waits.add_wait(wait("b", 100, 550));
+        waits.judge_covered(BY, &threads, &groups);
         assert_eq!(waits.total.requests, 1);
         sample(&mut threads, 600, 0);
-        waits.sampled(BY, &threads, &groups);
+        waits.judge_covered(BY, &threads, &groups);
         let (rid, worst) = waits.worst.clone().unwrap();
         assert_eq!((&*rid, worst.gap_ns, worst.upstream_ns), ("b", 500 * MS, 50 * MS));
         assert_eq!((worst.spent.on_ns, worst.spent.interval_ns), (320 * MS, 450 * MS));
@@ -167,12 +167,12 @@ mod tests {
 
     #[test]
     fn a_wait_without_samples_is_dropped_and_counted() {
-        let mut waits = Waits::default();
-        waits.push(wait("a", 100, 400));
-        waits.sampled(BY, &Threads::default(), &[]);
-        waits.age(MonoNs(401 * MS));
+        let mut waits = FirstTokenWaits::default();
+        waits.add_wait(wait("a", 100, 400));
+        waits.judge_covered(BY, &Threads::default(), &[]);
+        waits.drop_overdue(MonoNs(401 * MS));
         assert_eq!(waits.unjudged, 0);
-        waits.age(MonoNs(6_000 * MS));
+        waits.drop_overdue(MonoNs(6_000 * MS));
         assert_eq!((waits.unjudged, waits.total.requests), (1, 0));
     }
 }

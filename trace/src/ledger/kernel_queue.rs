@@ -7,7 +7,7 @@ use crate::clock::MonoNs;
 use crate::event::QueueSample;
 
 /// Maximum number of samples kept: ten minutes.
-const KEPT: usize = 6_000;
+const MAX_SAMPLES: usize = 6_000;
 
 /// Kernel queues of the hops of one name.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ pub struct KernelQueue {
 
 impl KernelQueue {
     /// Enters a sample. `backlog`: queued frames on the hops, `None` if sends or receives are not observed. `mean_bytes`: mean frame length.
-    pub(crate) fn enter(&mut self, at: MonoNs, sample: &QueueSample<'_>, backlog: Option<u64>, mean_bytes: u64) {
+    pub(crate) fn add_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>, backlog: Option<u64>, mean_bytes: u64) {
         self.send_bytes = sample.send_bytes;
         self.bytes = sample.receive_bytes;
         let Some(bytes) = sample.receive_bytes else { return };
@@ -35,7 +35,7 @@ impl KernelQueue {
             let in_kernel = bytes.div_ceil(mean_bytes.max(1));
             self.inbox_max = self.inbox_max.max(Some(backlog.saturating_sub(in_kernel)));
         }
-        push_bounded(&mut self.samples, (at, bytes), KEPT);
+        push_bounded(&mut self.samples, (at, bytes), MAX_SAMPLES);
     }
 
     /// Maximum bytes of the samples between `from` and `to`; `None` without samples.
@@ -57,12 +57,12 @@ mod tests {
     #[test]
     fn frames_not_in_the_kernel_queue_are_in_the_inbox() {
         let mut queue = KernelQueue::default();
-        queue.enter(MonoNs(1), &sample(Some(0)), Some(850), 1_000);
-        queue.enter(MonoNs(2), &sample(Some(2_500)), Some(10), 1_000);
+        queue.add_sample(MonoNs(1), &sample(Some(0)), Some(850), 1_000);
+        queue.add_sample(MonoNs(2), &sample(Some(2_500)), Some(10), 1_000);
         assert_eq!(queue.inbox_max, Some(850));
         assert_eq!(queue.bytes, Some(2_500));
         assert_eq!(queue.bytes_max, Some(2_500));
-        queue.enter(MonoNs(3), &sample(None), Some(900), 1_000);
+        queue.add_sample(MonoNs(3), &sample(None), Some(900), 1_000);
         assert_eq!((queue.bytes, queue.inbox_max), (None, Some(850)), "an unreadable value is not 0");
         assert_eq!(queue.max_between(MonoNs(0), MonoNs(1)), Some(0));
         assert_eq!(queue.max_between(MonoNs(2), MonoNs(9)), Some(2_500));
@@ -73,8 +73,8 @@ mod tests {
     fn samples_are_bounded() {
         let mut queue = KernelQueue::default();
         for n in 0..10_000 {
-            queue.enter(MonoNs(n), &sample(Some(n)), None, 1);
+            queue.add_sample(MonoNs(n), &sample(Some(n)), None, 1);
         }
-        assert_eq!((queue.samples.len(), queue.inbox_max), (KEPT, None));
+        assert_eq!((queue.samples.len(), queue.inbox_max), (MAX_SAMPLES, None));
     }
 }

@@ -1,18 +1,20 @@
 //! Lifecycle of request records: creation, closing and eviction.
 
-use super::request::{Closed, Summary};
+use super::finished::SummaryLimits;
+use super::request::{CloseReason, Request, Summary};
+use super::stream::Stream;
 use super::{Ledger, Lossy};
 use crate::clock::MonoNs;
 use crate::event::Finish;
 use crate::id::Ticket;
 
-/// Minimum number of slots examined per tick. A larger table is examined in steps of its length divided by `ROUND`.
-const STEPS: usize = 256;
-const ROUND: usize = 16;
+/// Minimum number of slots examined per tick. A larger table is examined in steps of its length divided by `TICKS_PER_ROUND`.
+const MIN_SLOTS_PER_TICK: usize = 256;
+const TICKS_PER_ROUND: usize = 16;
 /// How long a receive waits for its send before the send counts as missed, in nanoseconds.
-const EARLY_NS: u64 = 5_000_000_000;
+const EARLY_RECEIVE_TIMEOUT_NS: u64 = 5_000_000_000;
 /// Number of records compared for eviction if none has finished; the one silent longest is evicted.
-const CANDIDATES: usize = 16;
+const EVICTION_CANDIDATES: usize = 16;
 
 impl Ledger {
     /// Advances time and removes old records. Called about every 100 ms.
@@ -21,7 +23,7 @@ impl Ledger {
         let now = self.now;
         self.forget_closed();
         while let Some((_, ticket)) = self.lingering.pop_front_if(|l| l.0 <= now) {
-            self.close(ticket, Closed::Over);
+            self.close_request(ticket, CloseReason::Ended);
         }
         // Entries of already closed records are removed when they reach the front.
         while let Some(&(due, ticket)) = self.settling.front() {
@@ -29,172 +31,198 @@ impl Ledger {
                 break;
             }
             self.settling.pop_front();
-            self.close(ticket, Closed::Over);
+            self.close_request(ticket, CloseReason::Ended);
         }
-        for _ in 0..STEPS.max(self.table.slots() / ROUND).min(self.table.slots()) {
-            let Some(ticket) = self.table.step() else { continue };
-            let (silent, logged_only) = self.table.get(ticket).map_or((0, false), |r| {
-                // A log that contains first tokens need not contain the ends of requests.
-                (now.since(r.last_at), r.streams.is_empty() && r.received_first.is_some())
-            });
-            if silent > self.limits.orphan_after_ns {
-                self.close(ticket, if logged_only { Closed::Over } else { Closed::Orphaned });
-            }
-        }
+        self.close_silent_requests(now);
         for hop in &mut self.hops.all {
-            while hop.early.pop_front_if(|early| now.since(early.at) > EARLY_NS).is_some() {}
+            while hop.early_receives.pop_front_if(|early| now.since(early.at) > EARLY_RECEIVE_TIMEOUT_NS).is_some() {}
         }
-        self.waits.age(now);
-        self.tick_engine_silences(now);
+        self.waits.drop_overdue(now);
+        self.advance_engine_silences(now);
         for group in &mut self.hops.groups {
             group.trend.sample(now, group.backlog);
         }
     }
 
+    /// Closes requests that have been silent for the orphan timeout, in the part of the table that this tick examines.
+    fn close_silent_requests(&mut self, now: MonoNs) {
+        let slots = self.table.slot_count();
+        let examined = MIN_SLOTS_PER_TICK.max(slots / TICKS_PER_ROUND).min(slots);
+        for _ in 0..examined {
+            let Some(ticket) = self.table.step_cursor() else { continue };
+            let Some(request) = self.table.get(ticket) else { continue };
+            if now.since(request.last_at) <= self.limits.orphan_after_ns {
+                continue;
+            }
+            // A log that contains first tokens need not contain the ends of requests.
+            let is_only_logged = request.streams.is_empty() && request.received_first.is_some();
+            let reason = if is_only_logged { CloseReason::Ended } else { CloseReason::Orphaned };
+            self.close_request(ticket, reason);
+        }
+    }
+
     /// Creates a record for an unknown request.
-    pub(super) fn admit(&mut self, rid: &str, at: MonoNs) -> Ticket {
-        while self.table.len() >= self.limits.live_rids.max(1) && self.make_room("live_rids") {}
+    pub(super) fn admit_request(&mut self, rid: &str, at: MonoNs) -> Ticket {
+        while self.table.len() >= self.limits.live_rids.max(1) && self.evict_one_request("live_rids") {}
         let limit = self.limits.rid_bytes / 2;
-        while self.table.rid_bytes + rid.len() > limit && self.make_room("rid_bytes") {}
+        while self.table.rid_bytes + rid.len() > limit && self.evict_one_request("rid_bytes") {}
         self.totals.requests.seen += 1;
         let ticket = self.table.insert(rid, at);
         if !self.shared_rids.is_empty()
             && self.shared_rids.contains(rid)
             && let Some(request) = self.table.get_mut(ticket)
         {
-            request.sharing = 1;
+            request.sharing_requests = 1;
             self.totals.requests.shared += 1;
         }
         ticket
     }
 
-    /// Evicts one record at the limit with this name.
-    fn make_room(&mut self, limit: &'static str) -> bool {
+    /// Evicts one request at the limit with this name. Returns false if there is none.
+    fn evict_one_request(&mut self, limit: &'static str) -> bool {
         // Finished requests are evicted first, since that loses no information.
         while let Some((_, ticket)) = self.lingering.pop_front() {
-            if self.give_up(ticket, Closed::Over) {
+            if self.evict_request(ticket, CloseReason::Ended) {
                 return true;
             }
         }
         // Next are requests whose first receive is logged. Evicting one that is silent for the settle time loses no information either.
         while let Some(ticket) = self.stages.passed.pop_front() {
-            let silent = self.table.get(ticket).map_or(0, |r| self.now.since(r.last_at));
-            if self.table.get(ticket).is_some() && silent < self.limits.settle_ns {
-                self.limits.reached(limit);
+            if let Some(request) = self.table.get(ticket)
+                && self.now.since(request.last_at) < self.limits.settle_ns
+            {
+                self.limits.count_reached(limit);
             }
-            if self.give_up(ticket, Closed::Over) {
+            if self.evict_request(ticket, CloseReason::Ended) {
                 return true;
             }
         }
-        self.limits.reached(limit);
+        self.limits.count_reached(limit);
         while let Some((_, ticket)) = self.settling.pop_front() {
-            if self.give_up(ticket, Closed::Over) {
+            if self.evict_request(ticket, CloseReason::Ended) {
                 return true;
             }
         }
-        let candidates: [Option<Ticket>; CANDIDATES] = std::array::from_fn(|_| self.table.next());
-        let silent_since = |t: &Ticket| self.table.get(*t).map_or(MonoNs(u64::MAX), |r| r.last_at);
-        let quietest = candidates.into_iter().flatten().min_by_key(silent_since);
-        quietest.is_some_and(|ticket| self.give_up(ticket, Closed::Evicted))
+        // Only a few unfinished requests are compared, because finding the one silent longest would scan the table at each new request.
+        let candidates: [Option<Ticket>; EVICTION_CANDIDATES] = std::array::from_fn(|_| self.table.next_record());
+        let silent_longest = candidates.into_iter().flatten().min_by_key(|ticket| {
+            let request = self.table.get(*ticket);
+            request.map_or(MonoNs(u64::MAX), |request| request.last_at)
+        });
+        silent_longest.is_some_and(|ticket| self.evict_request(ticket, CloseReason::Evicted))
     }
 
-    /// Evicts a record at the limit. A later chunk of its request creates a new record, which could mistake that chunk for the first.
-    fn give_up(&mut self, ticket: Ticket, why: Closed) -> bool {
-        let closed = self.close(ticket, why);
-        if closed {
-            self.forgot = Some(self.now);
+    /// Closes a request for lack of room, and remembers when: a later chunk of it creates a new record, which could mistake that chunk for
+    /// the first. Returns whether it was still in the table.
+    fn evict_request(&mut self, ticket: Ticket, reason: CloseReason) -> bool {
+        let was_present = self.close_request(ticket, reason);
+        if was_present {
+            self.last_eviction_at = Some(self.now);
         }
-        closed
+        was_present
     }
 
     /// Whether an evicted request may still resume: a live request is never silent for as long as the orphan timeout.
     pub(super) fn evicted_may_resume(&self, at: MonoNs) -> bool {
-        let recent = |forgot: MonoNs| at.since(forgot) <= self.limits.orphan_after_ns;
-        self.forgot.is_some_and(recent)
+        self.last_eviction_at.is_some_and(|evicted_at| at.since(evicted_at) <= self.limits.orphan_after_ns)
     }
 
     /// Marks the request as finished. Its last receives and deliveries may be in flight.
-    pub(super) fn finish(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
-        if !self.table.finish(ticket, finish) {
+    pub(super) fn finish_request(&mut self, ticket: Ticket, at: MonoNs, finish: Finish) {
+        if !self.table.mark_finished(ticket, finish) {
             return;
         }
         self.totals.requests.settling += 1;
         if self.settling.len() >= self.limits.live_rids.max(1)
             && let Some((_, oldest)) = self.settling.pop_front()
         {
-            self.give_up(oldest, Closed::Over);
+            self.evict_request(oldest, CloseReason::Ended);
         }
         self.settling.push_back((MonoNs(at.0.saturating_add(self.limits.settle_ns)), ticket));
     }
 
     /// Queues the request for closing if everything observable about it has arrived.
     pub(super) fn settle_if_finished(&mut self, ticket: Ticket, at: MonoNs) {
-        let Some(request) = self.table.get(ticket).filter(|r| !r.queued && r.finish.is_some()) else {
+        let Some(request) = self.table.get(ticket).filter(|r| !r.is_closing_soon && r.finish.is_some()) else {
             return;
         };
-        let mut arrived = request.streams.iter().all(super::Stream::finished);
-        if self.hops.any_last {
-            let last = |s: &&super::Stream| self.hops.of(s).filter(|h| h.last);
-            let at_last = request.streams.iter().find_map(|s| Some((s, last(&s)?)));
-            arrived = at_last.is_some_and(|(s, hop)| s.finished() && (request.final_received || !hop.shows.received));
-        }
-        if arrived && request.tracker.as_ref().is_none_or(|tracker| tracker.finished || tracker.text) {
-            self.linger(ticket, at);
+        let has_arrived = if self.hops.any_last {
+            self.has_reached_tokenizer(request)
+        } else {
+            request.streams.iter().all(Stream::finished)
+        };
+        let awaits_no_delivery =
+            request.tracker.as_ref().is_none_or(|tracker| tracker.is_finished || tracker.is_text_only);
+        if has_arrived && awaits_no_delivery {
+            self.close_soon(ticket, at);
         }
     }
 
+    /// Whether the finish was sent on the hop into the tokenizer and, if receives are observed there, received.
+    fn has_reached_tokenizer(&self, request: &Request) -> bool {
+        for stream in &request.streams {
+            if let Some(hop) = self.hops.hop_of(stream).filter(|hop| hop.last) {
+                return stream.finished() && (request.final_received || !hop.shows.received);
+            }
+        }
+        false
+    }
+
     /// Queues the record for closing after a short time, in which a repeated finish is still recognised.
-    pub(super) fn linger(&mut self, ticket: Ticket, at: MonoNs) {
+    pub(super) fn close_soon(&mut self, ticket: Ticket, at: MonoNs) {
         let due = MonoNs(at.0.saturating_add(self.limits.linger_ns));
-        if let Some(request) = self.table.get_mut(ticket).filter(|r| !r.queued) {
-            request.queued = true;
+        if let Some(request) = self.table.get_mut(ticket).filter(|r| !r.is_closing_soon) {
+            request.is_closing_soon = true;
             self.lingering.push_back((due, ticket));
         }
     }
 
     /// Keeps the losses of a finished request, and evicts the oldest at the limit.
-    fn keep_lossy(&mut self, lossy: Lossy) {
+    fn keep_lossy_request(&mut self, lossy: Lossy) {
         self.lossy.push_back(lossy);
-        while self.lossy.len() > self.limits.lossy_requests || self.shelf.ranges > self.limits.lost_ranges / 2 {
+        while self.lossy.len() > self.limits.lossy_requests || self.loss_memory.ranges > self.limits.lost_ranges / 2 {
             let Some(oldest) = self.lossy.pop_front() else { break };
-            self.shelf.ranges -= oldest.ranges();
-            self.shelf.ids -= oldest.ids();
-            self.limits.reached("lossy_requests");
+            self.loss_memory.ranges -= oldest.range_count();
+            self.loss_memory.ids -= oldest.id_count();
+            self.limits.count_reached("lossy_requests");
         }
     }
 
-    fn close(&mut self, ticket: Ticket, why: Closed) -> bool {
+    /// Removes a request's record and keeps its summary. Returns false if it is not in the table.
+    fn close_request(&mut self, ticket: Ticket, reason: CloseReason) -> bool {
         let Some(mut request) = self.table.remove(ticket) else {
             return false;
         };
         self.totals.requests.settling -= u64::from(request.finish.is_some());
         self.totals.requests.closed += 1;
-        match why {
-            Closed::Orphaned if request.finish.is_none() => self.totals.requests.orphaned += 1,
-            Closed::Evicted => self.totals.requests.evicted += 1,
+        match reason {
+            CloseReason::Orphaned if request.finish.is_none() => self.totals.requests.orphaned += 1,
+            CloseReason::Evicted => self.totals.requests.evicted += 1,
             _ => {}
         }
         self.close_clientless(ticket, &request);
-        self.hops.processing_stages.forget(&request.in_process);
+        self.hops.processing_stages.subtract_closed(&request.in_process);
         self.predecessors.remove(&ticket);
-        if request.streams.iter().any(|stream| stream.count.listed_all()) {
+        if request.streams.iter().any(|stream| stream.count.last_chunk_listed_all()) {
+            // Its last chunk may belong to another request with the rid, whose later chunks then look like a new request.
             self.add_shared_rid(request.rid.clone());
         }
         if let Some(tracker) = &request.tracker {
-            self.totals.chunks.undelivered += tracker.chunks;
-            tracker.release(&mut self.shelf);
+            self.totals.chunks.undelivered += tracker.chunks_in_flight;
+            tracker.subtract_from_memory_use(&mut self.loss_memory);
         }
         if let Some(lossy) = request.take_losses() {
-            self.keep_lossy(lossy);
+            self.keep_lossy_request(lossy);
         }
         let numbers = self.numbers(&request);
-        let mut finished = std::mem::take(&mut self.finished);
-        let limits = (self.limits.finished_kept, self.limits.rid_bytes / 2);
         let summary = Summary { rid: request.rid, numbers };
         if let Some(timelines) = &mut self.timelines {
-            timelines.close(ticket, summary.clone());
+            timelines.close_timeline(ticket, summary.clone());
         }
-        finished.enter(summary, limits, |of| self.is_notable(of));
+        // Half of the bytes of rids are for live requests: see `Limits::rid_bytes`.
+        let limits = SummaryLimits { summaries: self.limits.finished_kept, rid_bytes: self.limits.rid_bytes / 2 };
+        let mut finished = std::mem::take(&mut self.finished);
+        finished.add_summary(summary, limits, |summary| self.is_notable(summary));
         self.finished = finished;
         true
     }

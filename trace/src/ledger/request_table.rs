@@ -13,20 +13,20 @@ use crate::event::Finish;
 use crate::id::Ticket;
 
 /// Number of records prefetched before they are processed. Their cache misses overlap, and that many records fit in the L1 cache.
-pub(super) const AHEAD: usize = 32;
+pub(super) const PREFETCHED_RECORDS: usize = 32;
 
 /// Fixed field order and cache-line alignment, so that a chunk touches only the four lines described at [`Request`]. A slot has seven.
 #[derive(Debug)]
 #[repr(C, align(64))]
-struct Slot {
+struct TableSlot {
     age: u32,
     request: Option<Request>,
 }
 
 /// The records.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
-    slots: Vec<Slot>,
+pub(crate) struct RequestTable {
+    slots: Vec<TableSlot>,
     free: Vec<u32>,
     by_rid: HashTable<u32>,
     /// Number of records of each rid that it no longer maps to.
@@ -34,60 +34,60 @@ pub(crate) struct Table {
     hasher: DefaultHashBuilder,
     /// Number of finished records that a rid maps to.
     mapped_finished: usize,
-    hand: usize,
+    cursor: usize,
     /// Total length of all rids, in bytes.
     pub(super) rid_bytes: usize,
 }
 
-impl Table {
+impl RequestTable {
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
     /// Number of unfinished records that a rid maps to.
-    pub(crate) fn live(&self) -> usize {
+    pub(crate) fn live_count(&self) -> usize {
         self.by_rid.len() - self.mapped_finished
     }
 
     /// Sets how a record ended. Returns whether it was unfinished.
-    pub(crate) fn finish(&mut self, ticket: Ticket, finish: Finish) -> bool {
+    pub(crate) fn mark_finished(&mut self, ticket: Ticket, finish: Finish) -> bool {
         let Some(request) = self.get_mut(ticket).filter(|request| request.finish.is_none()) else {
             return false;
         };
         request.finish = Some(finish);
-        let is_mapped = request.mapped;
+        let is_mapped = request.is_mapped;
         self.mapped_finished += usize::from(is_mapped);
         true
     }
 
-    pub(crate) fn slots(&self) -> usize {
+    pub(crate) fn slot_count(&self) -> usize {
         self.slots.len()
     }
 
-    pub(crate) fn find(&self, rid: &str) -> Option<Ticket> {
+    pub(crate) fn ticket_of(&self, rid: &str) -> Option<Ticket> {
         let hash = self.hasher.hash_one(rid);
-        let is_mapped = |request: &Request| request.mapped && &*request.rid == rid;
+        let is_mapped = |request: &Request| request.is_mapped && &*request.rid == rid;
         let slot =
             *self.by_rid.find(hash, |&slot| self.slots[slot as usize].request.as_ref().is_some_and(is_mapped))?;
-        Some(self.ticket(slot))
+        Some(self.ticket_of_slot(slot))
     }
 
-    /// Like [`Self::find`], but prefetches the memory that every chunk of the record reads and writes.
-    pub(crate) fn prefetch(&self, rid: &str) -> Ticket {
-        let found = self.find(rid);
-        found.inspect(|&ticket| self.fetch(ticket)).unwrap_or(Ticket::NONE)
+    /// Like [`Self::ticket_of`], but prefetches the memory that every chunk of the record reads and writes.
+    pub(crate) fn find_and_prefetch(&self, rid: &str) -> Ticket {
+        let found = self.ticket_of(rid);
+        found.inspect(|&ticket| self.prefetch_record(ticket)).unwrap_or(Ticket::NONE)
     }
 
     /// Prefetches a record's cache lines.
-    pub(crate) fn fetch(&self, ticket: Ticket) {
+    pub(crate) fn prefetch_record(&self, ticket: Ticket) {
         if let Some(request) = self.get(ticket) {
-            black_box(request.lines());
+            black_box(request.touch_cache_lines());
         }
     }
 
     /// Whether its rid still maps to the record.
     pub(crate) fn is_mapped(&self, ticket: Ticket) -> bool {
-        self.get(ticket).is_some_and(|request| request.mapped)
+        self.get(ticket).is_some_and(|request| request.is_mapped)
     }
 
     pub(crate) fn insert(&mut self, rid: &str, at: MonoNs) -> Ticket {
@@ -97,14 +97,14 @@ impl Table {
             self.slots[slot as usize].request = Some(request);
             slot
         } else {
-            self.slots.push(Slot { age: 0, request: Some(request) });
+            self.slots.push(TableSlot { age: 0, request: Some(request) });
             (self.slots.len() - 1) as u32
         };
-        self.index(slot, rid);
-        self.ticket(slot)
+        self.map_rid(slot, rid);
+        self.ticket_of_slot(slot)
     }
 
-    fn index(&mut self, slot: u32, rid: &str) {
+    fn map_rid(&mut self, slot: u32, rid: &str) {
         let Self { by_rid, hasher, slots, .. } = self;
         by_rid.insert_unique(hasher.hash_one(rid), slot, |&s| {
             hasher.hash_one(slots[s as usize].request.as_ref().map_or("", |r| &r.rid))
@@ -126,10 +126,10 @@ impl Table {
 
     /// Removes the record from the index of rids. Returns whether it was there.
     fn remove_mapping(&mut self, ticket: Ticket) -> bool {
-        let Some(request) = self.get_mut(ticket).filter(|request| request.mapped) else {
+        let Some(request) = self.get_mut(ticket).filter(|request| request.is_mapped) else {
             return false;
         };
-        request.mapped = false;
+        request.is_mapped = false;
         let is_finished = request.finish.is_some();
         self.mapped_finished -= usize::from(is_finished);
         let hash = self.get(ticket).map_or(0, |request| self.hasher.hash_one(&*request.rid));
@@ -167,8 +167,8 @@ impl Table {
     }
 
     /// Marks the first receives of requests as missed whose first chunk is among these.
-    pub(super) fn miss_receives(&mut self, chunks: impl Iterator<Item = PendingChunk>) {
-        for chunk in chunks.filter(|chunk| chunk.first) {
+    pub(super) fn mark_first_receives_missed(&mut self, chunks: impl Iterator<Item = PendingChunk>) {
+        for chunk in chunks.filter(|chunk| chunk.is_first) {
             if let Some(request) = self.get_mut(chunk.ticket) {
                 request.first_receive_missed = true;
             }
@@ -177,8 +177,8 @@ impl Table {
 
     /// Every record's ticket, in ascending order.
     pub(crate) fn tickets(&self) -> Vec<Ticket> {
-        let received = |slot: &u32| self.slots[*slot as usize].request.is_some();
-        (0..self.slots.len() as u32).filter(received).map(|slot| self.ticket(slot)).collect()
+        let occupied = (0..self.slots.len() as u32).filter(|slot| self.slots[*slot as usize].request.is_some());
+        occupied.map(|slot| self.ticket_of_slot(slot)).collect()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Request> {
@@ -190,24 +190,24 @@ impl Table {
     }
 
     /// Advances to the next occupied slot, cyclically. Ageing and eviction use it to walk the table without scanning it.
-    pub(crate) fn next(&mut self) -> Option<Ticket> {
+    pub(crate) fn next_record(&mut self) -> Option<Ticket> {
         for _ in 0..self.slots.len() {
-            self.hand = (self.hand + 1) % self.slots.len();
-            if self.slots[self.hand].request.is_some() {
-                return Some(self.ticket(self.hand as u32));
+            self.cursor = (self.cursor + 1) % self.slots.len();
+            if self.slots[self.cursor].request.is_some() {
+                return Some(self.ticket_of_slot(self.cursor as u32));
             }
         }
         None
     }
 
     /// Advances by one slot and returns its ticket; `None` if the slot is empty.
-    pub(crate) fn step(&mut self) -> Option<Ticket> {
-        self.hand = (self.hand + 1) % self.slots.len().max(1);
-        self.slots.get(self.hand)?.request.as_ref()?;
-        Some(self.ticket(self.hand as u32))
+    pub(crate) fn step_cursor(&mut self) -> Option<Ticket> {
+        self.cursor = (self.cursor + 1) % self.slots.len().max(1);
+        self.slots.get(self.cursor)?.request.as_ref()?;
+        Some(self.ticket_of_slot(self.cursor as u32))
     }
 
-    fn ticket(&self, slot: u32) -> Ticket {
+    fn ticket_of_slot(&self, slot: u32) -> Ticket {
         Ticket { slot, age: self.slots[slot as usize].age }
     }
 }
@@ -223,58 +223,62 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     #[test]
     fn the_fields_used_per_chunk_fit_four_cache_lines() {
-        let streams = offset_of!(Slot, request) + offset_of!(Request, streams);
+        let streams = offset_of!(TableSlot, request) + offset_of!(Request, streams);
         assert!(streams + 16 + offset_of!(Stream, first_at) <= 256);
         // An odd number of lines spreads records over all sets of a cache.
-        assert_eq!(size_of::<Slot>(), 7 * 64);
+        assert_eq!(size_of::<TableSlot>(), 7 * 64);
     }
 
     #[test]
     fn a_reused_slot_is_not_found_by_an_old_ticket() {
-        let mut table = Table::default();
+        let mut table = RequestTable::default();
         let old = table.insert("a", MonoNs(1));
-        assert_eq!(table.find("a"), Some(old));
+        assert_eq!(table.ticket_of("a"), Some(old));
         assert!(table.remove(old).is_some());
         let new = table.insert("b", MonoNs(2));
         assert_eq!(new.slot, old.slot);
-        assert!(table.get(old).is_none() && table.find("a").is_none());
+        assert!(table.get(old).is_none() && table.ticket_of("a").is_none());
         assert_eq!(table.get(new).map(|r| &*r.rid), Some("b"));
     }
 
     #[test]
     fn finished_and_replaced_records_are_not_live() {
-        let mut table = Table::default();
+        let mut table = RequestTable::default();
         let [a, b] = ["a", "b"].map(|rid| table.insert(rid, MonoNs(1)));
         table.unmap(a);
         table.insert("a", MonoNs(2));
-        assert_eq!(table.live(), 2);
-        assert!(table.finish(a, Finish::Other) && table.finish(b, Finish::Other) && !table.finish(b, Finish::Other));
-        assert_eq!(table.live(), 1);
+        assert_eq!(table.live_count(), 2);
+        assert!(
+            table.mark_finished(a, Finish::Other)
+                && table.mark_finished(b, Finish::Other)
+                && !table.mark_finished(b, Finish::Other)
+        );
+        assert_eq!(table.live_count(), 1);
         table.remove(a);
         table.remove(b);
-        assert_eq!(table.live(), 1);
+        assert_eq!(table.live_count(), 1);
     }
 
     #[test]
     fn a_reused_rid_maps_to_the_new_record_and_the_old_one_stays() {
-        let mut table = Table::default();
+        let mut table = RequestTable::default();
         let old = table.insert("a", MonoNs(1));
         table.unmap(old);
         let new = table.insert("a", MonoNs(2));
-        assert_eq!(table.find("a"), Some(new));
+        assert_eq!(table.ticket_of("a"), Some(new));
         assert!(table.get(old).is_some());
         assert!(table.remove(old).is_some());
-        assert_eq!((table.find("a"), table.len()), (Some(new), 1));
+        assert_eq!((table.ticket_of("a"), table.len()), (Some(new), 1));
     }
 
     #[test]
     fn the_eviction_cursor_visits_every_record() {
-        let mut table = Table::default();
+        let mut table = RequestTable::default();
         for rid in ["a", "b", "c", "d"] {
             table.insert(rid, MonoNs(0));
         }
-        table.find("b").map(|t| table.remove(t));
-        let mut seen: Vec<u32> = (0..3).filter_map(|_| table.next()).map(|t| t.slot).collect();
+        table.ticket_of("b").map(|t| table.remove(t));
+        let mut seen: Vec<u32> = (0..3).filter_map(|_| table.next_record()).map(|t| t.slot).collect();
         seen.sort_unstable();
         assert_eq!(seen, [0, 2, 3]);
     }

@@ -1,7 +1,7 @@
 //! Correlation of long gaps with many states: Spearman's rank correlation, which needs no linear relation and no units.
 
 /// Maximum number of pairs kept; beyond that, a uniform random sample.
-const KEPT: usize = 131_072;
+const MAX_PAIRS: usize = 131_072;
 
 /// Correlation of two quantities.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,23 +15,23 @@ pub struct Correlation {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Pairs {
+pub(super) struct GapStatePairs {
     list: Vec<(u64, u32)>,
     seen: u64,
     random: u64,
 }
 
-impl Pairs {
-    pub(super) fn push(&mut self, gap_ns: u64, states: u32) {
+impl GapStatePairs {
+    pub(super) fn add_pair(&mut self, gap_ns: u64, states: u32) {
         self.seen += 1;
-        if self.list.len() < KEPT {
+        if self.list.len() < MAX_PAIRS {
             self.list.push((gap_ns, states));
             return;
         }
         // A fixed sequence, so that replaying a recording gives the same number.
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        let place = ((u128::from(self.random) * u128::from(self.seen)) >> 64) as usize;
-        if let Some(slot) = self.list.get_mut(place) {
+        let index = ((u128::from(self.random) * u128::from(self.seen)) >> 64) as usize;
+        if let Some(slot) = self.list.get_mut(index) {
             *slot = (gap_ns, states);
         }
     }
@@ -45,14 +45,14 @@ impl Pairs {
 
 /// Rank of each value; equal values share their mean rank.
 fn ranks(values: impl Iterator<Item = u64>) -> Vec<f64> {
-    let mut order: Vec<(u64, usize)> = values.enumerate().map(|(place, value)| (value, place)).collect();
+    let mut order: Vec<(u64, usize)> = values.enumerate().map(|(index, value)| (value, index)).collect();
     order.sort_unstable();
     let mut ranks = vec![0.0; order.len()];
     let mut from = 0;
     for equal in order.chunk_by(|a, b| a.0 == b.0) {
         let mean = from as f64 + (equal.len() - 1) as f64 / 2.0;
-        for &(_, place) in equal {
-            ranks[place] = mean;
+        for &(_, index) in equal {
+            ranks[index] = mean;
         }
         from += equal.len();
     }
@@ -83,9 +83,9 @@ mod tests {
     use super::*;
 
     fn of(pairs: &[(u64, u32)]) -> Option<f64> {
-        let mut all = Pairs::default();
+        let mut all = GapStatePairs::default();
         for &(gap, states) in pairs {
-            all.push(gap, states);
+            all.add_pair(gap, states);
         }
         all.correlation().map(|c| c.rho)
     }
@@ -108,14 +108,14 @@ mod tests {
 
     #[test]
     fn pairs_over_the_limit_are_sampled_and_counted() {
-        let mut all = Pairs::default();
-        for n in 0..2 * KEPT as u64 {
-            all.push(n, n as u32);
+        let mut all = GapStatePairs::default();
+        for n in 0..2 * MAX_PAIRS as u64 {
+            all.add_pair(n, n as u32);
         }
         let found = all.correlation().unwrap();
-        assert_eq!((found.of, found.sampled), (2 * KEPT as u64, KEPT as u64));
+        assert_eq!((found.of, found.sampled), (2 * MAX_PAIRS as u64, MAX_PAIRS as u64));
         assert!(found.rho > 0.999);
-        let late = all.list.iter().filter(|p| p.0 >= KEPT as u64).count();
-        assert!(late.abs_diff(KEPT / 2) < KEPT / 20, "{late} of the later half");
+        let late = all.list.iter().filter(|p| p.0 >= MAX_PAIRS as u64).count();
+        assert!(late.abs_diff(MAX_PAIRS / 2) < MAX_PAIRS / 20, "{late} of the later half");
     }
 }

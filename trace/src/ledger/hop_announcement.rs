@@ -1,0 +1,215 @@
+//! Chunks that crossed a hop before it was known to lead to the tokenizer.
+
+use super::delivery_tracker::{DeliveryTracker, InFlightEntry};
+use super::lane::PendingChunk;
+use super::outcome::UnjudgedCause;
+use super::stream_count::Evidence;
+use super::{Hop, Ledger};
+use crate::event;
+use crate::id::{HopId, Ticket};
+
+/// What a hop's chunks are expected to show before an announcement.
+struct DeliveryTracking {
+    tracks_deliveries: bool,
+    may_be_last: bool,
+}
+
+impl DeliveryTracking {
+    fn of_hop(hop: &Hop) -> Self {
+        Self { tracks_deliveries: hop.tracks_deliveries, may_be_last: hop.may_be_last }
+    }
+}
+
+impl Ledger {
+    pub(super) fn announce_hop(&mut self, announced: &event::Hop<'_>) {
+        // An announcement may change which of the known hops track deliveries.
+        let before: Vec<DeliveryTracking> = self.hops.all.iter().map(DeliveryTracking::of_hop).collect();
+        let known = self.hops.get(announced.id);
+        let previous_group = known.map(|hop| hop.group);
+        let previous_stages = known.map(|hop| hop.shows).unwrap_or_default();
+        if !self.hops.apply_announcement(announced, self.limits.hops) {
+            self.limits.count_reached("hops");
+            return;
+        }
+        if let Some(hop_index) = self.hops.index_or_add(announced.id, self.limits.hops) {
+            if previous_group.is_some_and(|group| group != self.hops.all[hop_index].group) {
+                self.move_streams_to_group_of(hop_index);
+            }
+            if previous_stages.received && !announced.capabilities.received {
+                self.stop_observing_receives(hop_index);
+            }
+            if !previous_stages.delivered && announced.capabilities.delivered {
+                self.stop_waiting_on_hop(announced.id);
+            }
+        }
+        for (hop_index, before) in before.into_iter().enumerate() {
+            if self.hops.all[hop_index].tracks_deliveries && !before.tracks_deliveries {
+                self.adopt_chunks_of_hop(hop_index, before.may_be_last);
+            }
+        }
+    }
+
+    fn move_streams_to_group_of(&mut self, hop_index: usize) {
+        let hop = &self.hops.all[hop_index];
+        let streams = self.table.iter_mut().flat_map(|request| &mut request.streams);
+        for stream in streams.filter(|stream| stream.hop == hop.id) {
+            stream.group = hop.group as u32;
+            stream.ends = hop.ends;
+        }
+    }
+
+    /// Marks the receives from the hop at `hop_index` as unobserved from now on.
+    fn stop_observing_receives(&mut self, hop_index: usize) {
+        let hop = &mut self.hops.all[hop_index];
+        let mut chunks = Vec::new();
+        for lane in hop.lanes.values_mut() {
+            self.pending_frames -= lane.stop_waiting(&mut chunks);
+        }
+        self.hops.groups[hop.group].backlog -= std::mem::take(&mut hop.counts.backlog);
+        self.pending_chunks -= chunks.len();
+        let at = self.now;
+        for chunk in chunks {
+            let Some(request) = self.table.get_mut(chunk.ticket) else {
+                continue;
+            };
+            request.first_receive_missed |= chunk.is_first;
+            if chunk.is_last {
+                request.final_received = true;
+                self.settle_if_finished(chunk.ticket, at);
+            }
+        }
+    }
+
+    /// Makes the chunks in flight on hop `id` unjudged: they may have been delivered while deliveries were not observed.
+    fn stop_waiting_on_hop(&mut self, id: HopId) {
+        for ticket in self.table.tickets() {
+            if self.table.get(ticket).is_some_and(|request| request.streams.iter().any(|stream| stream.hop == id)) {
+                self.stop_waiting(self.now, ticket, UnjudgedCause::UnobservedDeliveries);
+            }
+        }
+    }
+
+    /// Records chunks that the hop at `hop_index` carried before their deliveries were observed. If only the receiver was unknown, chunks still
+    /// queued are judged by their deliveries. The others are unjudged.
+    fn adopt_chunks_of_hop(&mut self, hop_index: usize, was_receiver_unknown: bool) {
+        let hop = &self.hops.all[hop_index];
+        let late_chunks = hop.counts.chunks - hop.untracked_chunks - hop.tracked_chunks;
+        if late_chunks == 0 {
+            return;
+        }
+        let id = hop.id;
+        let mut waiting: Vec<PendingChunk> = Vec::new();
+        if was_receiver_unknown {
+            waiting.extend(hop.lanes.values().flat_map(|lane| lane.chunks.iter().copied()));
+            // Lanes are unordered, and the chunks of one request may be in several.
+            waiting.sort_unstable_by_key(|chunk| (chunk.ticket, chunk.number));
+        }
+        let mut entered = 0;
+        for ticket in self.table.tickets() {
+            let from = waiting.partition_point(|chunk| chunk.ticket < ticket);
+            let to = waiting.partition_point(|chunk| chunk.ticket <= ticket);
+            entered += self.adopt_chunks_of_request(ticket, id, &waiting[from..to]);
+        }
+        self.totals.chunks.tracked += late_chunks;
+        // The others belong to closed requests.
+        self.totals.chunks.outcomes.unjudged += late_chunks.saturating_sub(entered);
+        self.hops.all[hop_index].tracked_chunks += late_chunks;
+    }
+
+    /// Records the chunks of one request on hop `id`; `waiting` are those still queued. Returns how many were entered.
+    fn adopt_chunks_of_request(&mut self, ticket: Ticket, id: HopId, waiting: &[PendingChunk]) -> u64 {
+        let Some(request) = self.table.get_mut(ticket) else {
+            return 0;
+        };
+        let Some(stream) = request.streams.iter().find(|stream| stream.hop == id) else {
+            return 0;
+        };
+        // Counts of a retracted request run behind, and pending chunks do not show by how much.
+        let waiting = if request.retractions > 0 || stream.count.high == 0 { &[] } else { waiting };
+        let early = self.early.count_reached(&request.rid, stream.first_at);
+        let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
+        tracker.is_incomplete |= !stream.whole();
+        let known_chunks = tracker.chunks_entered + waiting.len() as u64;
+        let passed_chunks = u64::from(stream.chunks).saturating_sub(known_chunks);
+        let mut judged = Vec::new();
+        if passed_chunks > 0 {
+            // The first chunks passed before deliveries were observed.
+            let count = u32::try_from(passed_chunks).unwrap_or(u32::MAX);
+            judged.push(tracker.skip_chunks(id, 1, count, UnjudgedCause::UnobservedDeliveries));
+        }
+        let mut entered = passed_chunks;
+        let mut previous_end = None;
+        let mut is_finished = false;
+        for chunk in waiting {
+            // A repeated finish.
+            if is_finished && chunk.tokens == 0 {
+                continue;
+            }
+            let start = chunk.end_count.saturating_sub(chunk.tokens);
+            let gap_tokens = start.saturating_sub(previous_end.unwrap_or(start));
+            // Tokens between two chunks were lost on the wire if the stream knows of such a loss; otherwise observations were missed.
+            let lost_on_wire = stream.missing_tokens > 0;
+            let entry = InFlightEntry {
+                end_count: chunk.end_count,
+                reported_count: chunk.end_count,
+                tokens: chunk.tokens,
+                missing_tokens: if lost_on_wire { gap_tokens } else { 0 },
+                first_number: chunk.number,
+                hop: id,
+                is_imprecise: stream.count.evidence != Evidence::Delta,
+                follows_gap: gap_tokens > 0 && !lost_on_wire,
+                ..InFlightEntry::default()
+            };
+            let has_room = self.limits.has_room_in_flight(tracker.entry_count(), self.loss_memory.entries);
+            tracker.subtract_from_memory_use(&mut self.loss_memory);
+            judged.push(tracker.push_chunk(entry, &[], has_room));
+            tracker.add_to_memory_use(&mut self.loss_memory);
+            entered += 1;
+            previous_end = Some(chunk.end_count);
+            is_finished = chunk.is_last;
+        }
+        for judged in judged {
+            self.record_outcomes(self.now, ticket, &judged);
+        }
+        entered
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Config;
+    use crate::event::{Capabilities, Chunk, IdColumn};
+    use crate::ledger::OutcomeCounts;
+    use crate::ledger::test_path::Path;
+
+    /// Three chunks sent, `received` of them received before the receiver is known to be the tokenizer, and one delivery of the third.
+    fn outcomes(before: &str, received: usize) -> (OutcomeCounts, u64) {
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+        let mut path = Path::new(Config::default());
+        let send = |path: &mut Path, count| path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, count)]);
+        path.announce(0, before, [false, false], capabilities);
+        let frames = [1, 2, 3].map(|count| send(&mut path, count));
+        frames.into_iter().take(received).for_each(|id| path.receive(id));
+        path.announce(0, "detokenizer->tokenizer", [false, true], capabilities | Capabilities::DELIVERED);
+        path.deliver(1, Some(3), false);
+        send(&mut path, 4);
+        path.deliver(1, Some(4), false);
+        (path.ledger().totals().chunks.outcomes, path.ledger().undelivered())
+    }
+
+    #[test]
+    fn chunks_queued_before_their_receiver_is_known_are_judged() {
+        let (counts, in_flight) = outcomes("detokenizer->?", 0);
+        assert_eq!((counts.dropped, counts.tokens_lost, counts.delivered), (2, 2, 2));
+        assert_eq!((counts.unjudged, in_flight), (0, 0));
+    }
+
+    #[test]
+    fn chunks_received_before_their_receiver_is_known_are_unjudged() {
+        for (before, received) in [("detokenizer->?", 3), ("detokenizer->proxy", 0)] {
+            let (counts, in_flight) = outcomes(before, received);
+            assert_eq!((counts.dropped, counts.tokens_lost), (0, 0), "{before}");
+            assert_eq!((counts.unjudged, counts.delivered, in_flight), (3, 1, 0), "{before}");
+        }
+    }
+}

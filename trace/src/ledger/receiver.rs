@@ -1,0 +1,138 @@
+//! State of the receivers' threads and sockets.
+
+use super::hop::{BurstPosition, Receiver};
+use super::{Hop, Ledger, Thread};
+use crate::clock::MonoNs;
+use crate::event::{CpuSample, QueueSample};
+use crate::id::ThreadId;
+
+/// A frame received this soon after its receiver asked for one was already queued, in nanoseconds.
+const MAX_IMMEDIATE_RECEIVE_NS: u64 = 400_000;
+/// A frame sent this long before its receiver asked for one was already queued, in nanoseconds.
+const MIN_QUEUED_NS: u64 = 5_000_000;
+
+/// Times of one frame.
+#[derive(Clone, Copy)]
+pub(super) struct ReceiveTimes {
+    /// When it was sent; `None` if not observed.
+    pub(super) sent: Option<MonoNs>,
+    /// When the receiver asked for a frame; `None` if not observed.
+    pub(super) requested: Option<MonoNs>,
+    pub(super) received: MonoNs,
+}
+
+impl ReceiveTimes {
+    /// Whether the receiver, which asked at `requested`, found no frame and waited for this one.
+    fn shows_wait(self, requested: MonoNs) -> bool {
+        if self.sent.is_some_and(|sent| sent > requested) {
+            return true;
+        }
+        let was_queued = self.sent.is_some_and(|sent| requested.since(sent) >= MIN_QUEUED_NS);
+        self.received.since(requested) >= MAX_IMMEDIATE_RECEIVE_NS && !was_queued
+    }
+}
+
+impl Ledger {
+    pub(super) fn record_cpu_sample(&mut self, at: MonoNs, sample: &CpuSample<'_>) {
+        let limits = &self.limits;
+        if !self.threads.add_sample(at, sample, limits.samples_per_receiver, limits.threads) {
+            self.limits.count_reached("threads");
+            return;
+        }
+        if self.threads.get(sample.thread).is_some_and(Thread::is_receiver) {
+            self.waits.judge_covered(sample.thread, &self.threads, &self.hops.groups);
+        }
+        let interval_start = MonoNs(at.0.saturating_sub(sample.interval_ns));
+        let stages = &self.hops.processing_stages.all;
+        for hop in &mut self.hops.all {
+            let receiver = hop.last_receiver.or_else(|| {
+                // Presumed, until a receive is observed: see `Self::only_receiver`.
+                let stage = stages.get(usize::from(hop.ends.to))?;
+                self.threads.only_main_thread(&stage.role)
+            });
+            let waits_since = hop.oldest_waiting();
+            if receiver == Some(sample.thread) && waits_since.is_some_and(|since| since <= interval_start) {
+                hop.while_waiting = hop.while_waiting.plus(sample.into());
+                hop.away.add_sample(sample);
+            }
+        }
+    }
+
+    pub(super) fn record_queue_sample(&mut self, at: MonoNs, sample: &QueueSample<'_>) {
+        // A hop without frames has no group yet, and its queue is irrelevant.
+        let Some(group_index) = self.hops.group_named(sample.hop) else {
+            return;
+        };
+        let mut is_backlog_known = false;
+        let mut frames = 0;
+        let mut bytes = 0;
+        for hop in self.hops.all.iter().filter(|hop| hop.group == group_index) {
+            is_backlog_known |= hop.shows.sent && hop.shows.received;
+            frames += hop.counts.frames_sent;
+            bytes += hop.counts.bytes;
+        }
+        let group = &mut self.hops.groups[group_index];
+        let backlog = is_backlog_known.then_some(group.backlog);
+        let mean_bytes = bytes / u64::max(frames, 1);
+        group.kernel.add_sample(at, sample, backlog, mean_bytes);
+    }
+
+    /// Records the thread that receives a frame from the hop at `hop_index`. Returns the time at which the receiver requested the frame.
+    pub(super) fn take_request_time(&mut self, at: MonoNs, hop_index: usize, by: Option<ThreadId>) -> Option<MonoNs> {
+        let Some(by) = by else {
+            return self.hops.all[hop_index].requested_at.take();
+        };
+        let Some(thread) = self.threads.mark_receiver(by, at, self.limits.threads) else {
+            self.limits.count_reached("threads");
+            return None;
+        };
+        let requested = thread.requested_at.take();
+        if let Some(requested) = requested {
+            let group = self.hops.all[hop_index].group;
+            self.hops.groups[group].recv_wait.record(at, at.since(requested));
+        }
+        requested
+    }
+
+    /// Position of a frame within its receiver's bursts.
+    ///
+    /// A receiver that finds no frame yields to its event loop, and waiters run. If processing is observed, the receiver found a frame only
+    /// if it was sent before it was requested, and was received at once or sent long before.
+    pub(super) fn locate_in_burst(
+        &mut self,
+        hop_index: usize,
+        receiver: Option<ThreadId>,
+        wakeup: u64,
+        times: ReceiveTimes,
+    ) -> BurstPosition {
+        let hop = &mut self.hops.all[hop_index];
+        let has_waited = match times.requested {
+            Some(requested) => times.shows_wait(requested),
+            // Where processing is observed, an unknown request may hide a wait.
+            None => hop.shows.processed,
+        };
+        if let Some(id) = receiver
+            && let Some(thread) = self.threads.get_mut(id)
+        {
+            return thread.burst.position_of_next(Receiver::Thread(id), wakeup, has_waited);
+        }
+        hop.burst.position_of_next(Receiver::OfHop(hop.id), wakeup, has_waited)
+    }
+
+    /// Presumed receiver of a hop without observed receives: the main thread of the only process of that role. After an attach, a consumer
+    /// far behind first receives older frames for a long time, and a stuck one receives nothing.
+    pub fn only_receiver(&self, hop: &Hop) -> Option<ThreadId> {
+        let role = self.hops.processing_stages.all.get(usize::from(hop.ends.to))?;
+        self.threads.only_main_thread(&role.role)
+    }
+
+    /// Threads of the engine known from samples or receives.
+    pub fn threads(&self) -> &[Thread] {
+        &self.threads.all
+    }
+
+    /// Thread with that id.
+    pub fn thread(&self, id: ThreadId) -> Option<&Thread> {
+        self.threads.get(id)
+    }
+}

@@ -1,0 +1,397 @@
+//! Consistency check of a stream's counts. Where messages have them, `completion_tokens` is cumulative, so counts show missing tokens.
+//! Formats without counts ([`IdColumn::Uncounted`]) have nothing to check; a stream's count is then the sum of its observed ids.
+//!
+//! The scheduler keeps a send offset per request, and a chunk lists the ids between the old offset and the new one. A delta
+//! therefore lists exactly `completion - high` ids, where `high` is the highest count of the stream so far. While a retracted
+//! request with `input_embeds` recomputes its tokens (0.5.10rc0 and later), its counts are below `high` and it lists no ids.
+
+use crate::event::{Finish, IdColumn};
+
+/// A first chunk of `DeltaAfterPromptTail` lists at most this many ids of the prompt
+/// (`INIT_INCREMENTAL_DETOKENIZATION_OFFSET` in `schedule_batch.py`).
+const MAX_PROMPT_TAIL_TOKENS: u32 = 5;
+/// Number of consecutive chunks that must contradict the release's claim before it is rejected.
+const MIN_CONTRADICTIONS: u8 = 3;
+
+/// Highest plausible count of a first chunk. A stream that lists all ids so far or none, and starts above this, was joined late.
+/// A non-streaming request's first chunk comes at 50 tokens.
+const MAX_START_TOKENS: u32 = 64;
+/// After this many consecutive observed frames of its connection, a stream that starts higher was not joined late: a running request
+/// would have been in one of them. Releases up to 0.4.8 emit only at multiples of the interval. A request with several tokens per
+/// step may never hit one, so its finish is its first chunk.
+const LONG_WATCHED_FRAMES: u64 = 50;
+
+/// Counts reported by a chunk.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReportedCounts {
+    pub(crate) claim: IdColumn,
+    pub(crate) listed: Option<u32>,
+    pub(crate) completion_tokens: Option<u32>,
+    pub(crate) finish: Option<Finish>,
+    /// The retraction counter has grown since the last chunk.
+    pub(crate) retracted: bool,
+    /// Consecutive frames observed on its connection before this one; `None` while an evicted request may resume.
+    pub(crate) watched_frames: Option<u64>,
+}
+
+/// Conclusion from a chunk's counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CountVerdict {
+    /// The counts add up, or nothing can be concluded.
+    Fits,
+    /// The first chunk seen was not the stream's first.
+    JoinedLate,
+    /// Observations were missed: the stream restarts here, and the chunk is not judged.
+    Rebased,
+    /// A repeated finish (0.4.x with overlap scheduling), without new tokens.
+    Repeat,
+    /// The rid belongs to another request from here on; the chunk has not been counted.
+    Restart,
+    /// Tokens between the previous chunk and this one never crossed this hop.
+    Loss { missing: u32 },
+    /// The chunk lists more ids than it has new tokens, and no known behaviour explains it.
+    Surplus { extra: u32 },
+    /// The chunk lists fewer ids than its count, after one that listed all ids so far: they belong to different requests with the same rid.
+    Overlap,
+    /// Lists all ids so far, though the release claims new ones only. `confirmed`: at least the third such chunk in a row.
+    Inflated { listed: u32, new: u32, confirmed: bool },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CountStep {
+    /// Tokens that the scheduler generated since the previous chunk, by its own count.
+    pub(crate) new: u32,
+    /// Tokens this chunk carries: the new ones, unless some are missing.
+    pub(crate) carried: u32,
+    pub(crate) verdict: CountVerdict,
+}
+
+impl CountStep {
+    fn new(new: u32, carried: u32, verdict: CountVerdict) -> Self {
+        Self { new, carried, verdict }
+    }
+
+    pub(crate) fn fits(new: u32) -> Self {
+        Self::new(new, new, CountVerdict::Fits)
+    }
+}
+
+/// Type of the ids in a stream, inferred from its counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Evidence {
+    /// No chunk so far distinguishes the two types.
+    #[default]
+    Undecided,
+    /// New ids only.
+    Delta,
+    /// All ids so far.
+    Cumulative,
+}
+
+/// Whether deltas have been empty since a gap in observation: counts then run behind an unobserved send offset.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum CatchUpState {
+    #[default]
+    No,
+    SinceJoin,
+    SinceLoss,
+}
+
+/// Counts of one stream: one rid on one hop.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StreamCount {
+    /// Highest `completion_tokens` seen.
+    pub(crate) high: u32,
+    /// Last `completion_tokens` seen.
+    last: u32,
+    /// The hop's epoch when the stream began or was rebased.
+    pub(crate) epoch: u32,
+    contradicting_chunks: u8,
+    pub(crate) evidence: Evidence,
+    catch_up: CatchUpState,
+    has_begun: bool,
+    /// Seen from its first token on.
+    pub(crate) is_whole: bool,
+    pub(crate) is_finished: bool,
+}
+
+impl StreamCount {
+    /// Enters a chunk. `epoch` changes whenever observations of the hop were missed.
+    pub(crate) fn check_chunk(&mut self, reported: ReportedCounts, epoch: u32) -> CountStep {
+        let Some(completion) = reported.completion_tokens else {
+            return if reported.claim == IdColumn::Uncounted {
+                self.sum_listed_ids(reported, epoch)
+            } else {
+                self.check_without_count(reported)
+            };
+        };
+        if self.is_finished {
+            let lists_ids = reported.listed.is_some_and(|listed| listed > 0);
+            let has_new_tokens = lists_ids && self.meaning_of_ids(reported.claim) == Evidence::Delta;
+            let has_known_count = completion == self.high || completion == self.last;
+            let is_repeat = reported.finish.is_some() && has_known_count && !has_new_tokens;
+            return CountStep::new(0, 0, if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart });
+        }
+        // A column that is empty by design carries no information.
+        let listed = reported.listed.filter(|&listed| listed > 0 || reported.claim != IdColumn::Absent);
+        let step = match (self.has_begun, listed) {
+            (false, listed) => self.begin_stream(reported, listed, completion, epoch),
+            (true, None) => self.advance_to(completion),
+            (true, Some(listed)) => match self.meaning_of_ids(reported.claim) {
+                Evidence::Cumulative => self.check_cumulative(reported.claim, listed, completion),
+                Evidence::Delta => self.check_delta(reported, listed, completion, epoch),
+                // A cumulative list never has fewer ids than the count.
+                Evidence::Undecided if listed > 0 && listed < completion && reported.finish.is_none() => {
+                    self.evidence = Evidence::Delta;
+                    self.check_delta(reported, listed, completion, epoch)
+                }
+                Evidence::Undecided => self.check_undecided(listed, completion, epoch),
+            },
+        };
+        if step.verdict != CountVerdict::Restart {
+            self.has_begun = true;
+            self.last = completion;
+            self.is_finished |= reported.finish.is_some();
+        }
+        step
+    }
+
+    /// Whether its last chunk listed all ids so far although its column has new ids only. It may then mix two requests.
+    pub(crate) fn last_chunk_listed_all(&self) -> bool {
+        self.contradicting_chunks > 0 && self.evidence != Evidence::Cumulative
+    }
+
+    /// Whether a chunk after the first listed all ids so far although the release sends new ids only. It may have begun another request.
+    pub(crate) fn may_mix_requests(&self) -> bool {
+        self.contradicting_chunks > 0
+    }
+
+    /// Meaning of the listed ids: by the stream's own evidence, otherwise by the release's claim.
+    pub(crate) fn meaning_of_ids(&self, claim: IdColumn) -> Evidence {
+        match (self.evidence, claim) {
+            (Evidence::Undecided, IdColumn::Delta | IdColumn::DeltaAfterPromptTail | IdColumn::Uncounted) => {
+                Evidence::Delta
+            }
+            (Evidence::Undecided, IdColumn::Cumulative) => Evidence::Cumulative,
+            (shown, _) => shown,
+        }
+    }
+
+    /// Enters a chunk of a format without counts. Positions are only known in a stream that is whole: its connection was observed for long
+    /// before its first chunk, and no observation was missed since.
+    fn sum_listed_ids(&mut self, reported: ReportedCounts, epoch: u32) -> CountStep {
+        let listed = reported.listed.unwrap_or(0);
+        if self.is_finished {
+            let is_repeat = reported.finish.is_some() && listed == 0;
+            return CountStep::new(0, 0, if is_repeat { CountVerdict::Repeat } else { CountVerdict::Restart });
+        }
+        let is_first = !self.has_begun;
+        let has_missed = !is_first && self.epoch != epoch;
+        self.has_begun = true;
+        self.epoch = epoch;
+        if is_first {
+            self.is_whole = reported.watched_frames >= Some(LONG_WATCHED_FRAMES);
+        } else if has_missed {
+            self.is_whole = false;
+        }
+        self.high = self.high.saturating_add(listed);
+        self.last = self.high;
+        self.is_finished = reported.finish.is_some();
+        let verdict = if is_first && !self.is_whole {
+            CountVerdict::JoinedLate
+        } else if has_missed {
+            CountVerdict::Rebased
+        } else {
+            CountVerdict::Fits
+        };
+        CountStep::new(listed, listed, verdict)
+    }
+
+    fn check_without_count(&mut self, reported: ReportedCounts) -> CountStep {
+        self.has_begun = true;
+        self.is_finished |= reported.finish.is_some();
+        match (self.meaning_of_ids(reported.claim), reported.listed) {
+            (Evidence::Delta, Some(listed)) => {
+                self.high = self.high.saturating_add(listed);
+                CountStep::fits(listed)
+            }
+            (Evidence::Cumulative, Some(listed)) => self.advance_to(listed),
+            _ => CountStep::fits(0),
+        }
+    }
+
+    fn begin_stream(
+        &mut self,
+        reported: ReportedCounts,
+        listed: Option<u32>,
+        completion: u32,
+        epoch: u32,
+    ) -> CountStep {
+        let claim = reported.claim;
+        self.epoch = epoch;
+        self.high = completion;
+        // An evicted request resumes with a later chunk, or with a finish without a token.
+        let may_resume = reported.watched_frames.is_none() && (completion > 1 || reported.finish.is_some());
+        let Some(listed) = listed.filter(|_| claim != IdColumn::Cumulative) else {
+            let was_watched_long = reported.watched_frames >= Some(LONG_WATCHED_FRAMES) && !reported.retracted;
+            self.is_whole = (completion <= MAX_START_TOKENS || was_watched_long) && !may_resume;
+            let verdict = if self.is_whole { CountVerdict::Fits } else { CountVerdict::JoinedLate };
+            return CountStep::new(completion, completion, verdict);
+        };
+        if listed < completion {
+            self.catch_up = if listed == 0 { CatchUpState::SinceJoin } else { CatchUpState::No };
+            return CountStep::new(listed, listed, CountVerdict::JoinedLate);
+        }
+        if may_resume && claim == IdColumn::Undecided {
+            return CountStep::new(completion, completion, CountVerdict::JoinedLate);
+        }
+        // A first chunk with count 0 is not the start of a retracted request.
+        self.is_whole = completion > 0 || !reported.retracted;
+        let extra = listed - completion;
+        let is_explained = match claim {
+            IdColumn::Delta => extra == 0,
+            IdColumn::DeltaAfterPromptTail => extra <= MAX_PROMPT_TAIL_TOKENS,
+            _ => true,
+        };
+        let verdict = if is_explained { CountVerdict::Fits } else { CountVerdict::Surplus { extra } };
+        CountStep::new(completion, completion, verdict)
+    }
+
+    /// Raises the highest count to `completion`, for a chunk whose ids show nothing more.
+    fn advance_to(&mut self, completion: u32) -> CountStep {
+        let new = completion.saturating_sub(self.high);
+        self.high = self.high.max(completion);
+        CountStep::fits(new)
+    }
+
+    fn check_cumulative(&mut self, claim: IdColumn, listed: u32, completion: u32) -> CountStep {
+        // Counts never fall in releases that send all ids (up to 0.4.6.post3), so another request has the rid now.
+        let may_send_all_ids = matches!(claim, IdColumn::Cumulative | IdColumn::Undecided);
+        if may_send_all_ids && listed == completion && completion < self.high {
+            return CountStep::new(0, 0, CountVerdict::Restart);
+        }
+        let has_rejected_claim = self.contradicting_chunks >= MIN_CONTRADICTIONS;
+        let step = self.advance_to(completion);
+        if listed == completion && listed != step.new {
+            self.evidence = Evidence::Cumulative;
+        }
+        if has_rejected_claim && listed > step.new {
+            return CountStep { verdict: CountVerdict::Inflated { listed, new: step.new, confirmed: true }, ..step };
+        }
+        step
+    }
+
+    /// Enters a chunk of an unknown release. The first chunk with only one possible reading decides the type of the ids.
+    fn check_undecided(&mut self, listed: u32, completion: u32, epoch: u32) -> CountStep {
+        // In either reading it starts at its first token, so another request has the rid now.
+        if listed > 0 && listed == completion && completion < self.high {
+            return CountStep::new(0, 0, CountVerdict::Restart);
+        }
+        let new = completion.saturating_sub(self.high);
+        if epoch != self.epoch {
+            // A lower count belongs to another request, whose start was missed.
+            self.epoch = epoch;
+            self.high = if listed > 0 { completion } else { self.high.max(completion) };
+            return CountStep::new(new, new.min(listed), CountVerdict::Rebased);
+        }
+        if new > 0 && new != completion {
+            if listed == new {
+                self.evidence = Evidence::Delta;
+            } else if listed == completion {
+                self.evidence = Evidence::Cumulative;
+            }
+        }
+        self.high = self.high.max(completion);
+        CountStep::new(new, new.min(listed), CountVerdict::Fits)
+    }
+
+    fn check_delta(&mut self, reported: ReportedCounts, listed: u32, completion: u32, epoch: u32) -> CountStep {
+        let may_list_prompt = reported.claim == IdColumn::DeltaAfterPromptTail;
+        if completion <= self.high && looks_like_first_chunk(reported, listed, completion) {
+            return CountStep::new(0, 0, CountVerdict::Restart);
+        }
+        let new = completion.saturating_sub(self.high);
+        if epoch != self.epoch {
+            self.epoch = epoch;
+            self.contradicting_chunks = 0;
+            self.catch_up = if listed == 0 { CatchUpState::SinceLoss } else { CatchUpState::No };
+            self.high = if listed > 0 { completion } else { self.high.max(completion) };
+            return CountStep::new(new, new.min(listed), CountVerdict::Rebased);
+        }
+        if self.catch_up != CatchUpState::No {
+            return self.check_while_catching_up(listed, completion, new);
+        }
+        let is_behind = completion < self.high;
+        self.high = self.high.max(completion);
+        let mixes_requests = self.last_chunk_listed_all();
+        if listed == new {
+            if new > 0 {
+                self.contradicting_chunks = 0;
+                if listed != completion {
+                    self.evidence = Evidence::Delta;
+                }
+            }
+            let is_overlap = mixes_requests && (new > 0 || is_behind);
+            let verdict = if is_overlap { CountVerdict::Overlap } else { CountVerdict::Fits };
+            return CountStep::new(new, new, verdict);
+        }
+        // An abort's ids may be trimmed to what the client asked for.
+        if reported.finish == Some(Finish::Abort) {
+            return CountStep::new(new, new.min(listed), CountVerdict::Fits);
+        }
+        if listed < new {
+            // Text frames of 0.5.1 to 0.5.4.post2 start a new window after a retraction.
+            let starts_new_window = may_list_prompt && reported.retracted;
+            let verdict = if starts_new_window {
+                CountVerdict::Rebased
+            } else if mixes_requests {
+                CountVerdict::Overlap
+            } else {
+                CountVerdict::Loss { missing: new - listed }
+            };
+            return CountStep::new(new, listed, verdict);
+        }
+        if listed == completion && !may_list_prompt {
+            self.contradicting_chunks = self.contradicting_chunks.saturating_add(1);
+            let confirmed = self.contradicting_chunks >= MIN_CONTRADICTIONS;
+            if confirmed {
+                self.evidence = Evidence::Cumulative;
+            }
+            return CountStep::new(new, new, CountVerdict::Inflated { listed, new, confirmed });
+        }
+        let verdict = if may_list_prompt {
+            CountVerdict::Fits
+        } else if mixes_requests {
+            CountVerdict::Overlap
+        } else {
+            CountVerdict::Surplus { extra: listed - new }
+        };
+        CountStep::new(new, new, verdict)
+    }
+
+    fn check_while_catching_up(&mut self, listed: u32, completion: u32, new: u32) -> CountStep {
+        let new = if self.catch_up == CatchUpState::SinceJoin { listed } else { new };
+        if listed > 0 {
+            self.high = completion;
+            self.catch_up = CatchUpState::No;
+            CountStep::new(new, new.min(listed), CountVerdict::Rebased)
+        } else {
+            self.high = self.high.max(completion);
+            CountStep::new(new, 0, CountVerdict::Fits)
+        }
+    }
+}
+
+/// Whether the chunk lists its ids from the first token on, apart from the prompt's tail.
+fn looks_like_first_chunk(reported: ReportedCounts, listed: u32, completion: u32) -> bool {
+    let may_list_prompt = reported.claim == IdColumn::DeltaAfterPromptTail;
+    // A last chunk lists ids of the prompt's tail only if it is also the first.
+    if listed == 0 || (may_list_prompt && reported.finish.is_some()) {
+        return false;
+    }
+    let max_extra = if may_list_prompt { MAX_PROMPT_TAIL_TOKENS } else { 0 };
+    listed.checked_sub(completion).is_some_and(|extra| extra <= max_extra)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+//! Consumers that add up cumulative counts. Their count of a request is the sum of all counts received, a triangular number if each chunk
+//! has one token.
+
+use super::hops::Hops;
+use super::request::Request;
+use super::{Ledger, Totals};
+use crate::clock::MonoNs;
+
+/// Minimum number of chunks for a sum of counts to be significant; sums of fewer may match by coincidence.
+const MIN_CHUNKS: u32 = 4;
+
+impl Totals {
+    /// Whether `claimed` is the sum of all counts on one of the request's first `before` hops. If so, records it.
+    ///
+    /// Only those hops precede the claiming process. A claim that does not exceed the count of some hop is a plain count. If a request
+    /// changes its worker, the sum of its counts at the first one can equal a later count at the second. Hops with missed observations
+    /// are ignored, because a matching sum there may be a coincidence.
+    pub(super) fn record_summed_counts(
+        &mut self,
+        at: MonoNs,
+        hops: &Hops,
+        request: &mut Request,
+        claimed: u32,
+        before: usize,
+    ) -> bool {
+        let earlier = &request.streams[..before.min(request.streams.len())];
+        let Some(generated) = earlier.iter().map(|stream| stream.count.high).max() else {
+            return false;
+        };
+        // The claiming process received its counts on an earlier hop, not on a parallel one of the same name.
+        let claiming_group = request.streams.get(before).map(|stream| stream.group);
+        let is_sum = claimed > generated
+            && earlier.iter().any(|stream| {
+                stream.chunks >= MIN_CHUNKS
+                    && stream.sum_of_counts == u64::from(claimed)
+                    && claiming_group != Some(stream.group)
+                    && hops.observed_all_since(stream)
+            });
+        if !is_sum {
+            return false;
+        }
+        let is_first_sum = !std::mem::replace(&mut request.has_summed_counts, true);
+        if is_first_sum {
+            self.summed.counted += u64::from(claimed);
+            self.summed.made += u64::from(generated);
+        }
+        self.summed.seen.record_request(at, &request.rid, claimed.into(), is_first_sum);
+        true
+    }
+}
+
+impl Ledger {
+    /// Like [`Totals::record_summed_counts`], for a count in a delivery or response.
+    pub(super) fn record_summed_counts(&mut self, at: MonoNs, rid: &str, claimed: Option<u32>) -> bool {
+        let ticket = self.table.ticket_of(rid).filter(|ticket| !self.predecessors.contains_key(ticket));
+        let request = ticket.and_then(|ticket| self.table.get_mut(ticket)).filter(|request| !request.is_shared());
+        let (Some(request), Some(claimed)) = (request, claimed) else {
+            return false;
+        };
+        let all_hops = request.streams.len();
+        self.totals.record_summed_counts(at, &self.hops, request, claimed, all_hops)
+    }
+}
