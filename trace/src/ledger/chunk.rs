@@ -3,7 +3,7 @@
 use super::Ledger;
 use super::delivery_tracker::{DeliveryTracker, InFlightEntry};
 use super::engine_silence::is_streamed;
-use super::frame::{FrameContext, FrameSums};
+use super::frame::{CheckedChunk, FrameContext, FrameSums};
 use super::lane::PendingChunk;
 use super::outcome::{JudgedList, UnjudgedCause};
 use super::processing_stage::TimedCount;
@@ -14,15 +14,6 @@ use super::stream_count::{CountStep, CountVerdict, Evidence};
 use crate::clock::MonoNs;
 use crate::event::{Chunk, Finish, IdColumn};
 use crate::id::Ticket;
-
-/// A chunk whose counts were compared with its stream.
-#[derive(Clone, Copy)]
-pub(super) struct CheckedChunk {
-    pub(super) ticket: Ticket,
-    /// Index of its stream in the request.
-    pub(super) stream_index: usize,
-    pub(super) step: CountStep,
-}
 
 impl Ledger {
     /// Records one chunk and returns its request. `prefetched` is the prefetched record of its rid.
@@ -102,12 +93,12 @@ impl Ledger {
         };
         let known_index = request.streams.iter().position(|stream| stream.hop == context.hop);
         let stream_index = known_index.unwrap_or_else(|| {
-            let is_open_in_group = |stream: &Stream| {
-                stream.is_on_group(context.group) && !stream.finished() && self.hops.observed_all_since(stream)
-            };
             // A stream that starts with all its tokens belongs to another request with the rid.
             let continues_request = !lists_all_counted_ids(chunk) && !self.predecessors.contains_key(&ticket);
-            if continues_request && !request.is_shared() && request.streams.iter().any(is_open_in_group) {
+            let is_open_in_group = request.streams.iter().any(|stream| {
+                stream.is_on_group(context.group) && !stream.finished() && self.hops.observed_all_since(stream)
+            });
+            if continues_request && !request.is_shared() && is_open_in_group {
                 self.hops.groups[context.group].moved.record_request(context.at, chunk.rid, 1, true);
             }
             request.streams.push(Stream::new(context.hop, context.group, context.roles, context.at));
@@ -197,19 +188,19 @@ impl Ledger {
         let is_unfinished = request.finish.is_none();
         // Its final chunk has not reached the tokenizer. Once it has, the rid is free to be reused, as far as observations show.
         let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.high);
-        let has_arrived = |stream: &Stream| {
+        let has_reached_last_hop = request.streams.iter().any(|stream| {
             (stream.finished() || is_unfinished && stream.count.high >= sent_tokens)
                 && self.hops.hop_of(stream).is_some_and(|hop| hop.last)
-        };
+        });
         let is_undelivered = request.tracker.as_ref().is_some_and(|tracker| tracker.entry_count() > 0);
-        let is_final_in_transit = !request.final_received
-            && (is_undelivered || self.hops.any_last && !request.streams.iter().any(has_arrived));
-        // After its engine ended, only a record that the next engine's chunks have continued can still be live.
-        let may_be_live = |stream: &&Stream| {
-            (is_unfinished || is_final_in_transit || stream.count.may_mix_requests())
-                && (!request.is_after_engine_end || stream.count.epoch == context.epoch)
-        };
-        let live_stream = request.streams.get(stream_index).filter(may_be_live).cloned();
+        let is_final_in_transit =
+            !request.final_received && (is_undelivered || self.hops.any_last && !has_reached_last_hop);
+        let live_stream = request.streams.get(stream_index).filter(|stream| {
+            // After its engine ended, only a record that the next engine's chunks have continued can still be live.
+            let is_of_this_engine = !request.is_after_engine_end || stream.count.epoch == context.epoch;
+            is_of_this_engine && (is_unfinished || is_final_in_transit || stream.count.may_mix_requests())
+        });
+        let live_stream = live_stream.cloned();
         self.table.unmap(ticket);
         if is_unfinished {
             self.totals.requests.overwritten += 1;

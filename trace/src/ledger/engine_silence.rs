@@ -89,7 +89,8 @@ impl EndedSilence {
 impl EngineSilences {
     /// Forgets the current silence: observations were missed.
     pub(super) fn forget_current(&mut self) {
-        (self.last_frame, self.ended_silence) = (None, None);
+        self.last_frame = None;
+        self.ended_silence = None;
     }
 
     /// Records a frame and returns the time of the last one, if the time between them is long.
@@ -162,11 +163,8 @@ impl Ledger {
         let end = forwarded.map_or(at, |forwarded| forwarded.max(at));
         let Some(from) = self.silences.record_frame(at, end) else { return };
         let hop = self.hops.groups[hop.group].name.as_str().into();
-        let (Some(usual_ns), Some(usual_token_ns)) =
-            (self.usual_silence_ns(at.since(from)), self.itl_sent_by_token.quantile(0.5))
-        else {
-            return;
-        };
+        let Some(usual_ns) = self.usual_silence_ns(at.since(from)) else { return };
+        let Some(usual_token_ns) = self.itl_sent_by_token.quantile(0.5) else { return };
         let silence = EngineSilence { from, to: at, streams: 0, usual_ns, hop, main_thread: None };
         self.silences.ended_silence =
             Some(EndedSilence { silence, tokens_after: 0, usual_token_ns, is_confirmed: false });
@@ -197,9 +195,12 @@ impl Ledger {
     /// Time use of the busiest main thread of the processes that send on the silence's hop.
     fn busiest_main_thread(&self, silence: &EngineSilence) -> Option<TimeUse> {
         let group = &self.hops.groups[self.hops.group_named(&silence.hop)?];
-        let is_main = |role: &str, part| *role == *group.ends.from && part == Some(ThreadPart::Main);
-        let threads = self.threads.all.iter().filter(|thread| is_main(&thread.role, thread.part));
-        threads.filter_map(|thread| thread.between(silence.from, silence.to)).max_by_key(TimeUse::wanted_ns)
+        let main_threads = self
+            .threads
+            .all
+            .iter()
+            .filter(|thread| *thread.role == *group.ends.from && thread.part == Some(ThreadPart::Main));
+        main_threads.filter_map(|thread| thread.between(silence.from, silence.to)).max_by_key(TimeUse::wanted_ns)
     }
 
     /// Confirmed silences of the engine.

@@ -5,10 +5,11 @@ use super::hop::Roles;
 use super::hops::Hops;
 use super::lane::{FrameLoad, Lane};
 use super::request_table::PREFETCHED_RECORDS;
+use super::stream_count::CountStep;
 use super::totals::IdCounts;
 use crate::clock::MonoNs;
 use crate::event::{Frame, IdColumn, Kind};
-use crate::id::{FrameId, HopId};
+use crate::id::{FrameId, HopId, Ticket};
 use crate::stats::Run;
 
 /// Properties of the frame's hop that its chunks need.
@@ -36,6 +37,15 @@ pub(super) struct FrameContext {
     pub(super) watched_frames: u64,
     /// The frame was observed at its send; otherwise at its receive, and the send was not observed.
     pub(super) is_sent: bool,
+}
+
+/// A chunk whose counts were compared with its stream.
+#[derive(Clone, Copy)]
+pub(super) struct CheckedChunk {
+    pub(super) ticket: Ticket,
+    /// Index of its stream in the request.
+    pub(super) stream_index: usize,
+    pub(super) step: CountStep,
 }
 
 /// Totals over the chunks of one frame, added after its last chunk.
@@ -115,8 +125,9 @@ impl Ledger {
             lanes.values().for_each(|lane| self.subtract_lane(hop_index, lane));
         }
         // A later first token with the same rid belongs to a request of the next engine.
-        for request in self.table.iter_mut().filter(|r| r.received_first.is_none()) {
-            (request.is_after_engine_end, request.first_receive_missed) = (true, true);
+        for request in self.table.iter_mut().filter(|request| request.received_first.is_none()) {
+            request.is_after_engine_end = true;
+            request.first_receive_missed = true;
         }
         self.delivery_epoch += 1;
     }

@@ -62,7 +62,8 @@ pub struct Group {
 
 impl Group {
     fn set_ends(&mut self, ends: Ends<&str>) {
-        (self.name, self.ends) = (ends.to_string(), ends.to_owned());
+        self.name = ends.to_string();
+        self.ends = ends.to_owned();
     }
 }
 
@@ -154,12 +155,16 @@ impl Hops {
             // The whole group takes the new name, with its history.
             self.groups[before].set_ends(announced.ends);
         }
-        let (group, ends) = (self.group_or_add(announced.ends), self.roles_of(announced.ends));
+        let group = self.group_or_add(announced.ends);
+        let ends = self.roles_of(announced.ends);
         let hop = &mut self.all[hop_index];
-        (hop.group, hop.ends) = (group, ends);
+        hop.group = group;
+        hop.ends = ends;
         hop.endpoint = announced.endpoint.into();
-        (hop.worker, hop.origin, hop.last, hop.shows) =
-            (announced.worker, announced.origin, announced.last, announced.capabilities);
+        hop.worker = announced.worker;
+        hop.origin = announced.origin;
+        hop.last = announced.last;
+        hop.shows = announced.capabilities;
         // A hop used before its announcement has presumed stages that count as observed; a new hop has none.
         let previous = known.map_or(Capabilities::default(), |_| hop.capabilities);
         hop.capabilities = previous | announced.capabilities;
@@ -183,19 +188,22 @@ impl Hops {
     }
 
     /// Moves the frames queued on the hop at `hop_index` to its new group. Times and rates stay with the old group.
-    fn move_backlog(&mut self, hop_index: usize, before: usize) {
-        let (group, counts) = (self.all[hop_index].group, self.all[hop_index].counts);
-        let others = self.all.iter().filter(|h| h.group == before);
-        let others_max = others.map(|h| h.counts.backlog_max).sum();
-        let old = &mut self.groups[before];
-        let at = old.backlog_max_at;
+    fn move_backlog(&mut self, hop_index: usize, old_group: usize) {
+        let new_group = self.all[hop_index].group;
+        let counts = self.all[hop_index].counts;
+        let remaining = self.all.iter().filter(|hop| hop.group == old_group);
+        let remaining_max = remaining.map(|hop| hop.counts.backlog_max).sum();
+        let old = &mut self.groups[old_group];
+        let old_max_at = old.backlog_max_at;
         old.backlog -= counts.backlog;
-        old.backlog_max = old.backlog_max.min(others_max);
-        let new = &mut self.groups[group];
+        // The remaining hops' maxima need not have occurred at one time, so their sum is only an upper bound.
+        old.backlog_max = old.backlog_max.min(remaining_max);
+        let new = &mut self.groups[new_group];
         new.backlog += counts.backlog;
         let max = counts.backlog_max.max(new.backlog);
         if max > new.backlog_max {
-            (new.backlog_max, new.backlog_max_at) = (max, at);
+            new.backlog_max = max;
+            new.backlog_max_at = old_max_at;
         }
     }
 

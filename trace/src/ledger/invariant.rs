@@ -23,26 +23,28 @@ impl Ledger {
     pub fn check_balance(&self) -> Result<(), String> {
         let chunks = self.totals.chunks;
         let on_hops: u64 = self.hops.all.iter().map(|hop| hop.tracked_chunks).sum();
-        equal("chunks expected, by hop and in total", on_hops, chunks.tracked)?;
+        check_equal("chunks expected, by hop and in total", on_hops, chunks.tracked)?;
         for hop in self.hops.all.iter().filter(|hop| hop.tracks_deliveries) {
             let expected = hop.counts.chunks - hop.untracked_chunks;
-            equal("chunks sent on a hop and expected", expected, hop.tracked_chunks)?;
+            check_equal("chunks sent on a hop and expected", expected, hop.tracked_chunks)?;
         }
-        let trackers = || self.table.iter().filter_map(|request| request.tracker.as_ref());
-        if let Some(tracker) = trackers().find(|tracker| !tracker.is_balanced()) {
-            return Err(format!("chunks of a request: {tracker:?}"));
+        let mut in_flight = 0;
+        for tracker in self.table.iter().filter_map(|request| request.tracker.as_ref()) {
+            if !tracker.is_balanced() {
+                return Err(format!("chunks of a request: {tracker:?}"));
+            }
+            in_flight += tracker.chunks_in_flight;
         }
-        let in_flight: u64 = trackers().map(|tracker| tracker.chunks_in_flight).sum();
         let settled = chunks.outcomes.chunks() + in_flight + chunks.undelivered;
-        equal("chunks expected and their outcomes", chunks.tracked, settled)?;
+        check_equal("chunks expected and their outcomes", chunks.tracked, settled)?;
         let live = self.table.iter().filter(|request| request.is_mapped && request.finish.is_none()).count() as u64;
-        equal("live requests, one by one and counted", live, self.live())?;
+        check_equal("live requests, one by one and counted", live, self.live())?;
         let waiting: u64 = self.hops.all.iter().map(|hop| hop.counts.backlog).sum();
         let by_line = self.hops.groups.iter().map(|group| group.backlog).sum();
-        equal("frames that wait, by hop and by line", waiting, by_line)
+        check_equal("frames that wait, by hop and by line", waiting, by_line)
     }
 }
 
-fn equal(what: &str, one: u64, other: u64) -> Result<(), String> {
+fn check_equal(what: &str, one: u64, other: u64) -> Result<(), String> {
     if one == other { Ok(()) } else { Err(format!("{what}: {one} and {other}")) }
 }

@@ -259,19 +259,19 @@ impl Ledger {
         let count = capped(missed.count);
         self.silences.forget_current();
         self.totals.missed.add_missed(at, missed.cause, count);
-        let mut deliveries = missed.hop.is_none();
+        let mut may_hide_deliveries = missed.hop.is_none();
         for hop in self.hops.all.iter_mut().filter(|h| missed.hop.is_none_or(|id| id == h.id)) {
             hop.epoch += 1;
             hop.reported_missed += count;
             hop.counts.lost += count;
-            deliveries |= hop.capabilities.delivered;
+            may_hide_deliveries |= hop.capabilities.delivered;
             for lane in hop.lanes.values_mut() {
                 lane.watched_frames = 0;
                 // Their receives may be among the missed observations, so they may no longer be waiting.
                 self.table.mark_first_receives_missed(lane.chunks.iter().copied());
             }
         }
-        self.delivery_epoch += u32::from(deliveries);
+        self.delivery_epoch += u32::from(may_hide_deliveries);
     }
 
     /// Sets the known engines.
@@ -536,8 +536,9 @@ impl Ledger {
 
     /// Whether gaps are observable: sends and receives are both observed, or the engine logs both.
     pub fn observes_gaps(&self) -> bool {
-        let origin = |h: &Hop| h.capabilities.sent && (h.origin || !self.hops.any_origin);
-        (self.observes_receives() && self.hops.all.iter().any(origin)) || self.stages.observes_gaps()
+        let observes_sends =
+            self.hops.all.iter().any(|hop| hop.capabilities.sent && (hop.origin || !self.hops.any_origin));
+        (self.observes_receives() && observes_sends) || self.stages.observes_gaps()
     }
 
     /// Tokens delivered; `None` if deliveries are not observed, or every response carries text only.
@@ -553,8 +554,10 @@ impl Ledger {
         let shared = (shared > 0)
             .then(|| format!("{shared} requests reused the id of an unfinished request: neither is judged"));
         let reached = self.limits().into_iter().filter(|limit| limit.times > 0).map(|limit| {
-            let (name, max, times) = (limit.name, limit.limit, limit.times);
-            format!("limit {name} = {max} was reached {times} times: the oldest entries were evicted")
+            format!(
+                "limit {} = {} was reached {} times: the oldest entries were evicted",
+                limit.name, limit.limit, limit.times
+            )
         });
         let unnamed = self.totals.unnamed;
         let unnamed = (unnamed > 0).then(|| {

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use super::Ledger;
-use super::chunk::CheckedChunk;
-use super::frame::FrameContext;
+
+use super::frame::{CheckedChunk, FrameContext};
 use super::outcome::UnjudgedCause;
 use super::stream::Stream;
 use super::stream_count::{CountStep, CountVerdict, Evidence};

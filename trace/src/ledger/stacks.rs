@@ -5,7 +5,6 @@
 use hashbrown::HashMap;
 
 use super::Ledger;
-use super::hop::Hop;
 use super::hops::Hops;
 use crate::clock::MonoNs;
 use crate::event::StackSample;
@@ -88,8 +87,9 @@ impl StackRole {
             total: u64::from(sample.total),
             gil: u64::from(sample.gil.unwrap_or(0)),
         };
-        let same_function = |f: &&mut StackFunction| *f.function == *sample.function && *f.file == *sample.file;
-        if let Some(known) = self.functions.iter_mut().find(same_function) {
+        let mut functions = self.functions.iter_mut();
+        if let Some(known) = functions.find(|known| *known.function == *sample.function && *known.file == *sample.file)
+        {
             known.add_hits(hits, growing);
             return true;
         }
@@ -149,12 +149,13 @@ pub(crate) struct Stacks {
 }
 
 impl Stacks {
-    /// Enters a sample. `backlog` is the number of frames waiting for its process; `None` if it is not seen to receive frames.
+    /// Adds a sample. `count_waiting_frames` counts those for its process; `None` if it is not seen to receive frames. Returns false if a
+    /// function was evicted or rejected at the limit.
     fn add_sample(
         &mut self,
         at: MonoNs,
         sample: &StackSample<'_>,
-        backlog: impl FnOnce() -> Option<u64>,
+        count_waiting_frames: impl FnOnce() -> Option<u64>,
         limit: usize,
     ) -> bool {
         let pid = sample.thread.pid;
@@ -163,20 +164,18 @@ impl Stacks {
             self.windows.retain(|pid, _| Some(*pid) != silent);
         }
         let last = self.windows.get(&pid).copied();
-        let (window, begins) = match last {
-            Some(same) if same.at == at => (same, same.thread != sample.thread),
-            last => {
-                let now = backlog();
-                let before = last.and_then(|last| last.backlog);
-                let window = BacklogWindow {
-                    at,
-                    backlog: now,
-                    growing: now.zip(before).is_some_and(|(now, before)| now > before && now >= MIN_BACKLOG),
-                    thread: sample.thread,
-                };
-                (window, true)
-            }
-        };
+        // All threads of a process share the end of an interval, and a thread's functions follow each other.
+        let same_interval = last.filter(|last| last.at == at);
+        let begins_thread = same_interval.is_none_or(|window| window.thread != sample.thread);
+        let window = same_interval.unwrap_or_else(|| {
+            let frames = count_waiting_frames();
+            let frames_before = last.and_then(|last| last.backlog);
+            let growing = match (frames, frames_before) {
+                (Some(frames), Some(before)) => frames > before && frames >= MIN_BACKLOG,
+                _ => false,
+            };
+            BacklogWindow { at, backlog: frames, growing, thread: sample.thread }
+        });
         self.windows.insert(pid, BacklogWindow { thread: sample.thread, ..window });
         let role_index = self.roles.iter().position(|r| *r.role == *sample.role).unwrap_or_else(|| {
             self.roles.push(StackRole::new(sample.role));
@@ -186,7 +185,8 @@ impl Stacks {
         role.receives |= window.backlog.is_some();
         role.gil_observed &= sample.gil.is_some();
         let more = StackCounts {
-            samples: if begins { u64::from(sample.samples) } else { 0 },
+            // The thread's number of samples is in each of its functions' events.
+            samples: if begins_thread { u64::from(sample.samples) } else { 0 },
             running: u64::from(sample.own),
             gil: u64::from(sample.gil.unwrap_or(0)),
         };
@@ -211,17 +211,16 @@ impl Ledger {
     pub(super) fn record_stack_sample(&mut self, at: MonoNs, sample: &StackSample<'_>) {
         let pid = sample.thread.pid;
         let Hops { all: hops, groups, .. } = &self.hops;
-        let backlog = || {
-            // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
-            let its = |hop: &&Hop| match hop.last_receiver {
-                Some(by) => by.pid == pid,
+        let count_waiting_frames = || {
+            let into_process = hops.iter().filter(|hop| match hop.last_receiver {
+                Some(receiver) => receiver.pid == pid,
+                // A consumer far behind may not have received any frame sent since the attach. Then the hop's name identifies its role.
                 None => hop.shows.received && *groups[hop.group].ends.to == *sample.role,
-            };
-            let waiting = hops.iter().filter(its).map(|hop| hop.counts.backlog);
-            waiting.reduce(|a, b| a + b)
+            });
+            into_process.map(|hop| hop.counts.backlog).reduce(|sum, backlog| sum + backlog)
         };
-        let fits = self.stacks.add_sample(at, sample, backlog, self.limits.stack_functions);
-        if !fits {
+        let has_room = self.stacks.add_sample(at, sample, count_waiting_frames, self.limits.stack_functions);
+        if !has_room {
             self.limits.count_reached("stack_functions");
         }
     }

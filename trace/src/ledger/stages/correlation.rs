@@ -16,35 +16,44 @@ pub struct Correlation {
 
 #[derive(Debug, Default)]
 pub(super) struct GapStatePairs {
-    list: Vec<(u64, u32)>,
+    sample: Vec<GapState>,
+    /// Number of pairs, including those not in the sample.
     seen: u64,
     random: u64,
+}
+
+/// Gap of a request, and the number of request states when its first token was received.
+#[derive(Clone, Copy, Debug)]
+struct GapState {
+    gap_ns: u64,
+    states: u32,
 }
 
 impl GapStatePairs {
     pub(super) fn add_pair(&mut self, gap_ns: u64, states: u32) {
         self.seen += 1;
-        if self.list.len() < MAX_PAIRS {
-            self.list.push((gap_ns, states));
+        if self.sample.len() < MAX_PAIRS {
+            self.sample.push(GapState { gap_ns, states });
             return;
         }
-        // A fixed sequence, so that replaying a recording gives the same number.
+        // Reservoir sampling. A fixed sequence, so that replaying a recording gives the same number.
         self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         let index = ((u128::from(self.random) * u128::from(self.seen)) >> 64) as usize;
-        if let Some(slot) = self.list.get_mut(index) {
-            *slot = (gap_ns, states);
+        if let Some(pair) = self.sample.get_mut(index) {
+            *pair = GapState { gap_ns, states };
         }
     }
 
     pub(super) fn correlation(&self) -> Option<Correlation> {
-        let gaps = ranks(self.list.iter().map(|p| p.0));
-        let states = ranks(self.list.iter().map(|p| u64::from(p.1)));
-        Some(Correlation { rho: pearson(&gaps, &states)?, of: self.seen, sampled: self.list.len() as u64 })
+        let gap_ranks = rank_values(self.sample.iter().map(|pair| pair.gap_ns));
+        let state_ranks = rank_values(self.sample.iter().map(|pair| u64::from(pair.states)));
+        let rho = pearson_correlation(&gap_ranks, &state_ranks)?;
+        Some(Correlation { rho, of: self.seen, sampled: self.sample.len() as u64 })
     }
 }
 
 /// Rank of each value; equal values share their mean rank.
-fn ranks(values: impl Iterator<Item = u64>) -> Vec<f64> {
+fn rank_values(values: impl Iterator<Item = u64>) -> Vec<f64> {
     let mut order: Vec<(u64, usize)> = values.enumerate().map(|(index, value)| (value, index)).collect();
     order.sort_unstable();
     let mut ranks = vec![0.0; order.len()];
@@ -60,22 +69,23 @@ fn ranks(values: impl Iterator<Item = u64>) -> Vec<f64> {
 }
 
 /// Pearson correlation; `None` with fewer than three pairs, or if all values of one side are equal.
-fn pearson(a: &[f64], b: &[f64]) -> Option<f64> {
+fn pearson_correlation(a: &[f64], b: &[f64]) -> Option<f64> {
     let n = a.len();
     if n < 3 {
         return None;
     }
     // Ranks are 0 to n - 1 and ties share their mean, so the overall mean is known.
     let mean = (n - 1) as f64 / 2.0;
-    let (mut ab, mut aa, mut bb) = (0.0, 0.0, 0.0);
+    let mut covariance = 0.0;
+    let mut variance_a = 0.0;
+    let mut variance_b = 0.0;
     for (a, b) in a.iter().zip(b) {
-        let (a, b) = (a - mean, b - mean);
-        ab += a * b;
-        aa += a * a;
-        bb += b * b;
+        covariance += (a - mean) * (b - mean);
+        variance_a += (a - mean) * (a - mean);
+        variance_b += (b - mean) * (b - mean);
     }
-    let scale = (aa * bb).sqrt();
-    (scale > 0.0).then(|| (ab / scale).clamp(-1.0, 1.0))
+    let scale = (variance_a * variance_b).sqrt();
+    (scale > 0.0).then(|| (covariance / scale).clamp(-1.0, 1.0))
 }
 
 #[cfg(test)]
@@ -103,7 +113,7 @@ mod tests {
 
     #[test]
     fn ties_share_a_rank() {
-        assert_eq!(ranks([7, 3, 7, 1].into_iter()), [2.5, 1.0, 2.5, 0.0]);
+        assert_eq!(rank_values([7, 3, 7, 1].into_iter()), [2.5, 1.0, 2.5, 0.0]);
     }
 
     #[test]
@@ -115,7 +125,7 @@ mod tests {
         let found = all.correlation().unwrap();
         assert_eq!((found.of, found.sampled), (2 * MAX_PAIRS as u64, MAX_PAIRS as u64));
         assert!(found.rho > 0.999);
-        let late = all.list.iter().filter(|p| p.0 >= MAX_PAIRS as u64).count();
+        let late = all.sample.iter().filter(|pair| pair.gap_ns >= MAX_PAIRS as u64).count();
         assert!(late.abs_diff(MAX_PAIRS / 2) < MAX_PAIRS / 20, "{late} of the later half");
     }
 }

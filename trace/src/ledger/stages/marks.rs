@@ -65,8 +65,11 @@ impl Marks {
     }
 
     pub(super) fn insert_mark(&mut self, mark: Mark) -> MarkPlacement {
-        let same = |m: &Mark| m.by == mark.by || m.at.0.abs_diff(mark.at.0) < SAME_NS;
-        if self.list.iter().any(|m| m.name == mark.name && same(m)) {
+        let is_repeat = self
+            .list
+            .iter()
+            .any(|known| known.name == mark.name && (known.by == mark.by || known.at.0.abs_diff(mark.at.0) < SAME_NS));
+        if is_repeat {
             return MarkPlacement::Repeat;
         }
         if self.list.len() == MAX_STAGES {
@@ -79,6 +82,7 @@ impl Marks {
             return MarkPlacement::Last { after };
         }
         self.list.insert(index, mark);
+        // The bits of later stages move up with them.
         let below = (1_u32 << index) - 1;
         self.gaps_taken = (self.gaps_taken & below) | ((self.gaps_taken & !below) << 1);
         MarkPlacement::Earlier

@@ -109,14 +109,13 @@ impl Ledger {
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
-        let earlier = |known: Option<MonoNs>| Some(known.map_or(at, |known| known.min(at)));
         match stage.name {
             name if name == names.first_sent => {
-                request.sent_first = earlier(request.sent_first);
+                request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));
                 push_bounded(stages.awaited.entry(by).or_default(), (at, ticket), MAX_AWAITED);
             }
             name if name == names.first_received => {
-                request.received_first = earlier(request.received_first);
+                request.received_first = Some(request.received_first.map_or(at, |known| known.min(at)));
                 push_bounded(&mut stages.passed, ticket, MAX_AWAITED);
             }
             // A later stage shows that the first token was received.
@@ -132,7 +131,8 @@ impl Ledger {
             && [names.first_sent, names.first_received].contains(&stage.name)
         {
             for gap in marks.take_new_gaps(sent, received) {
-                let (end, ns) = (gap.end.at, gap.end.at.since(gap.begin.at));
+                let end = gap.end.at;
+                let ns = end.since(gap.begin.at);
                 overtaking = Some((gap.begin.by, gap.begin.at));
                 self.gap.record(end, ns);
                 request.gap_ns = request.gap_ns.max(Some(ns));
