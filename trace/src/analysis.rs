@@ -60,13 +60,13 @@ impl Analysis {
     /// Applies an event. This is the hot path: a chunk of a known request allocates nothing.
     pub fn apply(&mut self, event: &Event<'_>) {
         fault::here("ledger");
-        self.time_series.at(event.at, &mut self.ledger);
+        self.time_series.advance_to(event.at, &mut self.ledger);
         self.ledger.apply(event);
     }
 
     /// Advances time: records age, detectors run. Called about every 100 ms.
     pub fn tick(&mut self, now: MonoNs) {
-        self.time_series.at(now, &mut self.ledger);
+        self.time_series.advance_to(now, &mut self.ledger);
         self.ledger.tick(now);
         if self.checked_at.is_none_or(|at| now.since(at) >= CHECK_EVERY_NS) {
             self.checked_at = Some(now);

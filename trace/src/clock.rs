@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 pub struct MonoNs(pub u64);
 
 impl MonoNs {
-    /// Current reading of the clock.
+    /// Current read_clock of the clock.
     pub fn now() -> Self {
-        Self(reading(rustix::time::ClockId::Monotonic))
+        Self(read_clock(rustix::time::ClockId::Monotonic))
     }
 
     /// Nanoseconds from `earlier` to `self`; 0 if `earlier` is later, since two observers of one clock may differ slightly.
@@ -42,10 +42,10 @@ impl Anchor {
 
 /// Nanoseconds since the Unix epoch. Anchors a capture to the timestamps of log lines.
 pub fn wall_ns() -> u64 {
-    crate::fault::wall(reading(rustix::time::ClockId::Realtime))
+    crate::fault::wall(read_clock(rustix::time::ClockId::Realtime))
 }
 
-fn reading(clock: rustix::time::ClockId) -> u64 {
+fn read_clock(clock: rustix::time::ClockId) -> u64 {
     let t = rustix::time::clock_gettime(clock);
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }

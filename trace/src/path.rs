@@ -5,7 +5,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 /// Maximum number of hops on a path. Ends the search if the hops form a cycle.
-const LONGEST: usize = 8;
+const MAX_DEPTH: usize = 8;
 
 /// Role of an end that is not known.
 pub const UNKNOWN: &str = "?";
@@ -73,7 +73,7 @@ impl<S: AsRef<str>> fmt::Display for Ends<S> {
 /// Number of hops on the longest path to `role`.
 pub fn depth<S: AsRef<str>>(hops: &[Ends<S>], role: &str) -> usize {
     let mut level = vec![role];
-    for depth in 0..LONGEST.min(hops.len()) {
+    for depth in 0..MAX_DEPTH.min(hops.len()) {
         let mut before: Vec<&str> = Vec::new();
         for Ends { from, to } in hops.iter().map(Ends::as_str) {
             if from != to && level.contains(&to) && !before.contains(&from) {
@@ -85,7 +85,7 @@ pub fn depth<S: AsRef<str>>(hops: &[Ends<S>], role: &str) -> usize {
         }
         level = before;
     }
-    LONGEST.min(hops.len())
+    MAX_DEPTH.min(hops.len())
 }
 
 #[cfg(test)]

@@ -10,15 +10,15 @@ use crate::clock::MonoNs;
 use crate::event::ThreadPart;
 use crate::id::ThreadId;
 use crate::ledger::{Ledger, Thread, TimeUse};
-use crate::stats::{Series, Slot, Tally};
+use crate::stats::{Series, SeriesSlot, Tally};
 
 /// Length of a slot before the first joining.
 const SLOT_NS: u64 = 1_000_000_000;
 /// Maximum number of hop names with a series. Others count only in the totals.
-const HOPS: usize = 32;
+const MAX_HOPS: usize = 32;
 /// Maximum number of threads with a series: main threads and threads that receive frames, in the order first observed. A screen shows as
 /// many others.
-const THREADS: usize = 32;
+const MAX_THREADS: usize = 32;
 
 /// Seconds that a screen keeps: an hour. A second takes 1 KiB with two hops and ten threads, and 7 KiB at the limits; each bucket of its
 /// durations adds 8 bytes.
@@ -34,7 +34,7 @@ macro_rules! counters {
         }
 
         impl $name {
-            fn combine(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
+            fn combine_with(self, other: Self, by: fn(u64, u64) -> u64) -> Self {
                 Self { $($counter: by(self.$counter, other.$counter),)+ }
             }
         }
@@ -115,16 +115,16 @@ pub struct SlotValues {
     pub threads: Vec<Option<TimeUse>>,
 }
 
-impl Slot for SlotValues {
-    fn join(&mut self, next: &Self) {
-        self.passed = self.passed.combine(next.passed, u64::saturating_add);
+impl SeriesSlot for SlotValues {
+    fn join_next(&mut self, next: &Self) {
+        self.passed = self.passed.combine_with(next.passed, u64::saturating_add);
         self.live = self.live.max(next.live);
         self.gap.add(&next.gap);
         if self.hops.len() < next.hops.len() {
             self.hops.resize_with(next.hops.len(), HopSlot::default);
         }
         for (hop, next) in self.hops.iter_mut().zip(&next.hops) {
-            hop.passed = hop.passed.combine(next.passed, u64::saturating_add);
+            hop.passed = hop.passed.combine_with(next.passed, u64::saturating_add);
             hop.backlog_max = hop.backlog_max.max(next.backlog_max);
             hop.kernel_bytes_max = hop.kernel_bytes_max.max(next.kernel_bytes_max);
             hop.queue_wait.add(&next.queue_wait);
@@ -143,55 +143,64 @@ impl Slot for SlotValues {
 
 /// The ledger's counters at one instant; a slot is the difference of two.
 #[derive(Debug, Default)]
-struct Reading {
+struct SlotStart {
     at: MonoNs,
     passed: SlotCounts,
     hops: Vec<HopSlotCounts>,
-    threads: Vec<(ThreadId, TimeUse)>,
+    threads: Vec<ThreadTotal>,
 }
 
-impl Reading {
+/// Time use of a thread from its first sample until the start of the slot.
+#[derive(Clone, Copy, Debug)]
+struct ThreadTotal {
+    id: ThreadId,
+    total: TimeUse,
+}
+
+impl SlotStart {
     /// Difference between the ledger now and this reading.
-    fn moment(&self, ledger: &Ledger) -> SlotValues {
-        let groups = ledger.groups().iter().take(HOPS).enumerate();
+    fn values_since(&self, ledger: &Ledger) -> SlotValues {
+        let groups = ledger.groups().iter().take(MAX_HOPS).enumerate();
         SlotValues {
-            passed: passed(ledger).combine(self.passed, u64::saturating_sub),
+            passed: counts_so_far(ledger).combine_with(self.passed, u64::saturating_sub),
             live: ledger.live(),
             gap: ledger.gap_slot().tally(),
             hops: groups
                 .map(|(place, group)| HopSlot {
-                    passed: passed_hop(ledger, place)
-                        .combine(self.hops.get(place).copied().unwrap_or_default(), u64::saturating_sub),
+                    passed: hop_counts_so_far(ledger, place)
+                        .combine_with(self.hops.get(place).copied().unwrap_or_default(), u64::saturating_sub),
                     backlog_max: group.backlog_slot,
                     kernel_bytes_max: group.kernel.max_between(self.at, MonoNs(u64::MAX)),
                     queue_wait: group.queue_wait_slot.tally(),
                 })
                 .collect(),
-            threads: self.threads.iter().map(|&(id, since)| spent(ledger, id, since)).collect(),
+            threads: self.threads.iter().map(|thread| time_use_since(ledger, *thread)).collect(),
         }
     }
 
     /// Reads the counters for a slot that begins at `from`.
-    fn advance(&mut self, ledger: &Ledger, from: MonoNs) {
+    fn start_slot(&mut self, ledger: &Ledger, from: MonoNs) {
         self.at = from;
-        self.passed = passed(ledger);
-        self.hops = (0..ledger.groups().len().min(HOPS)).map(|place| passed_hop(ledger, place)).collect();
-        for (id, last) in &mut self.threads {
-            if let Some(total) = ledger.thread(*id).and_then(Thread::total) {
-                *last = total;
+        self.passed = counts_so_far(ledger);
+        self.hops = (0..ledger.groups().len().min(MAX_HOPS)).map(|place| hop_counts_so_far(ledger, place)).collect();
+        for thread in &mut self.threads {
+            if let Some(total) = ledger.thread(thread.id).and_then(Thread::total) {
+                thread.total = total;
             }
         }
     }
 
-    /// Adds threads first observed in the slot that ends, since their samples began in it; `others` that are not on the token path.
-    fn add_threads(&mut self, ledger: &Ledger, others: usize) {
-        let known = self.threads.iter().filter_map(|thread| ledger.thread(thread.0));
+    /// Adds threads first observed in the slot that ends, since their samples began in it; at most `max_off_path` that
+    /// are not on the token path.
+    fn add_threads(&mut self, ledger: &Ledger, max_off_path: usize) {
+        let known = self.threads.iter().filter_map(|thread| ledger.thread(thread.id));
         let mut on_path = known.filter(|thread| is_on_path(thread)).count();
         for thread in ledger.threads().iter().filter(|thread| thread.total().is_some()) {
-            let fits = if is_on_path(thread) { on_path < THREADS } else { self.threads.len() - on_path < others };
-            if fits && self.threads.iter().all(|known| known.0 != thread.id) {
+            let off_path = self.threads.len() - on_path;
+            let has_room = if is_on_path(thread) { on_path < MAX_THREADS } else { off_path < max_off_path };
+            if has_room && self.threads.iter().all(|known| known.id != thread.id) {
                 on_path += usize::from(is_on_path(thread));
-                self.threads.push((thread.id, TimeUse::default()));
+                self.threads.push(ThreadTotal { id: thread.id, total: TimeUse::default() });
             }
         }
     }
@@ -202,7 +211,7 @@ fn is_on_path(thread: &Thread) -> bool {
     thread.is_receiver() || thread.part == Some(ThreadPart::Main)
 }
 
-fn passed(ledger: &Ledger) -> SlotCounts {
+fn counts_so_far(ledger: &Ledger) -> SlotCounts {
     let totals = ledger.totals();
     SlotCounts {
         begun: totals.requests.seen,
@@ -220,7 +229,7 @@ fn passed(ledger: &Ledger) -> SlotCounts {
     }
 }
 
-fn passed_hop(ledger: &Ledger, place: usize) -> HopSlotCounts {
+fn hop_counts_so_far(ledger: &Ledger, place: usize) -> HopSlotCounts {
     let mut sum = HopSlotCounts { wakeups: ledger.groups()[place].wakeups.count(), ..HopSlotCounts::default() };
     for counts in ledger.members(place).map(|hop| hop.counts) {
         sum.frames_sent += counts.frames_sent;
@@ -231,9 +240,9 @@ fn passed_hop(ledger: &Ledger, place: usize) -> HopSlotCounts {
     sum
 }
 
-fn spent(ledger: &Ledger, id: ThreadId, since: TimeUse) -> Option<TimeUse> {
-    let spent = ledger.thread(id)?.total()?.minus(since);
-    (spent.interval_ns > 0).then_some(spent)
+fn time_use_since(ledger: &Ledger, thread: ThreadTotal) -> Option<TimeUse> {
+    let time_use = ledger.thread(thread.id)?.total()?.minus(thread.total);
+    (time_use.interval_ns > 0).then_some(time_use)
 }
 
 /// The last seconds of a run, one slot each. A clone shares the slots.
@@ -293,59 +302,60 @@ impl RecentSeconds {
 /// Time series of a run.
 #[derive(Debug)]
 pub struct TimeSeries {
-    max: usize,
+    max_slots: usize,
     series: Option<Series<SlotValues>>,
     /// Counters at the start of the current second.
-    last: Reading,
+    slot_start: SlotStart,
     /// End of the current second.
-    due: MonoNs,
+    slot_end: MonoNs,
     recent: RecentSeconds,
     /// Maximum number of slots in `recent`.
-    recent_max: usize,
+    max_recent_seconds: usize,
 }
 
 impl TimeSeries {
     /// Creates an empty time series that keeps at most `max` slots, and in addition the last `recent_max` seconds.
     pub(crate) fn new(max: usize, recent_max: usize) -> Self {
         Self {
-            max,
+            max_slots: max,
             series: None,
-            last: Reading::default(),
-            due: MonoNs(0),
+            slot_start: SlotStart::default(),
+            slot_end: MonoNs(0),
             recent: RecentSeconds::default(),
-            recent_max,
+            max_recent_seconds: recent_max,
         }
     }
 
     /// Closes seconds that end before `now`. Call it before applying an event of that time.
-    pub(crate) fn at(&mut self, now: MonoNs, ledger: &mut Ledger) {
-        if now < self.due {
+    pub(crate) fn advance_to(&mut self, now: MonoNs, ledger: &mut Ledger) {
+        if now < self.slot_end {
             return;
         }
         let Some(series) = &mut self.series else {
-            self.series = Some(Series::new(now, SLOT_NS, self.max));
+            self.series = Some(Series::new(now, SLOT_NS, self.max_slots));
             self.recent.begun = Some(now);
-            self.due = MonoNs(now.0.saturating_add(SLOT_NS));
+            self.slot_end = MonoNs(now.0.saturating_add(SLOT_NS));
             return;
         };
-        if self.due.0 == u64::MAX {
+        if self.slot_end.0 == u64::MAX {
             return;
         }
-        self.last.add_threads(ledger, if self.recent_max > 0 { THREADS } else { 0 });
-        let over = Arc::new(self.last.moment(ledger));
+        // Threads off the token path are shown on the screen only, which is what the recent seconds are for.
+        self.slot_start.add_threads(ledger, if self.max_recent_seconds > 0 { MAX_THREADS } else { 0 });
+        let ended = Arc::new(self.slot_start.values_since(ledger));
         ledger.next_slot();
-        self.last.advance(ledger, self.due);
-        series.enter(&over, 1);
-        self.recent.enter(&over, 1, self.recent_max);
-        let silent = now.since(self.due) / SLOT_NS;
-        if silent > 0 {
-            let empty = Arc::new(self.last.moment(ledger));
-            series.enter(&empty, silent);
-            self.recent.enter(&empty, silent, self.recent_max);
+        self.slot_start.start_slot(ledger, self.slot_end);
+        series.add_slots(&ended, 1);
+        self.recent.enter(&ended, 1, self.max_recent_seconds);
+        let silent_slots = now.since(self.slot_end) / SLOT_NS;
+        if silent_slots > 0 {
+            let empty = Arc::new(self.slot_start.values_since(ledger));
+            series.add_slots(&empty, silent_slots);
+            self.recent.enter(&empty, silent_slots, self.max_recent_seconds);
         }
-        self.due = MonoNs(self.due.0.saturating_add(SLOT_NS.saturating_mul(silent + 1)));
+        self.slot_end = MonoNs(self.slot_end.0.saturating_add(SLOT_NS.saturating_mul(silent_slots + 1)));
         self.recent.threads.clear();
-        self.recent.threads.extend(self.last.threads.iter().map(|thread| thread.0));
+        self.recent.threads.extend(self.slot_start.threads.iter().map(|thread| thread.id));
     }
 
     /// Start of the first slot; `None` before the first event.
@@ -363,14 +373,15 @@ impl TimeSeries {
         let Some(series) = &self.series else {
             return Vec::new();
         };
-        let is_running = ledger.now().0 > self.due.0.saturating_sub(SLOT_NS);
-        series.slots_with(is_running.then(|| self.last.moment(ledger)).as_ref())
+        let is_running = ledger.now().0 > self.slot_end.0.saturating_sub(SLOT_NS);
+        series.slots_with(is_running.then(|| self.slot_start.values_since(ledger)).as_ref())
     }
 
     /// Threads on the token path, with their indices in [`SlotValues::threads`].
     pub fn threads<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = (usize, &'a Thread)> {
-        let known = self.last.threads.iter().enumerate();
-        known.filter_map(|(index, thread)| Some((index, ledger.thread(thread.0)?))).filter(|(_, t)| is_on_path(t))
+        let known = self.slot_start.threads.iter().enumerate();
+        let with_state = known.filter_map(|(index, thread)| Some((index, ledger.thread(thread.id)?)));
+        with_state.filter(|(_, thread)| is_on_path(thread))
     }
 
     /// The last seconds; empty unless they are kept.
@@ -386,7 +397,8 @@ mod tests {
     #[test]
     fn a_second_at_the_limits_takes_seven_kilobytes() {
         // Without the buckets of its durations.
-        let bytes = size_of::<SlotValues>() + HOPS * size_of::<HopSlot>() + 2 * THREADS * size_of::<Option<TimeUse>>();
+        let bytes =
+            size_of::<SlotValues>() + MAX_HOPS * size_of::<HopSlot>() + 2 * MAX_THREADS * size_of::<Option<TimeUse>>();
         assert_eq!(bytes, 6_840);
     }
 }

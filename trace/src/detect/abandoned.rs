@@ -7,15 +7,16 @@ use crate::ledger::AbandonedRequests;
 use crate::words::{duration, plural};
 
 /// Maximum number of requests named in the summary; the evidence has more.
-const NAMED: usize = 3;
+const MAX_NAMED: usize = 3;
 
 /// Abandoned requests: as observed, or else according to the engine's log.
-pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     let abandoned = context.ledger.abandoned_requests();
     let Some(longest) = abandoned.longest().first() else { return };
     let engine = context.facts();
     let source = engine.source();
-    let (requests, listed) = (plural(abandoned.requests, "request"), list_longest(&abandoned));
+    let requests = plural(abandoned.requests, "request");
+    let listed = list_longest(&abandoned);
     let length = duration(longest.length_ns());
     let summary = match abandoned.tokens {
         Some(tokens) => format!(
@@ -35,7 +36,7 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
         )
         .collect();
     let verdict = out
-        .add(Severity::Warning, summary)
+        .add_verdict(Severity::Warning, summary)
         .rid(&longest.rid)
         .since(abandoned.since)
         .weighed("outputs", abandoned.outputs)
@@ -44,14 +45,14 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
         .with("requests", abandoned.requests)
         .with("longest_ns", longest.length_ns())
         .with("longest", rows);
-    let advice = advice(context, &abandoned);
+    let advice = abandoned_advice(context, &abandoned);
     if !advice.is_empty() {
         verdict.advice(advice);
     }
 }
 
 /// The engine's own advice for its release. Without any, where to look.
-fn advice(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> &'static str {
+fn abandoned_advice(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> &'static str {
     let of_engine = context.facts().abandons(context.ledger.engine().version.as_deref());
     if of_engine.is_empty() && !abandoned.is_logged() {
         return "their aborts did not take effect: look for these rids in the log of the server that lost the client; limit the output \
@@ -62,12 +63,12 @@ fn advice(context: &DetectContext<'_>, abandoned: &AbandonedRequests) -> &'stati
 
 /// The requests abandoned for longest, by name.
 fn list_longest(abandoned: &AbandonedRequests) -> String {
-    let named: Vec<String> = (abandoned.longest().iter().take(NAMED))
+    let named: Vec<String> = (abandoned.longest().iter().take(MAX_NAMED))
         .map(|one| {
             let amount = one.tokens.map_or_else(|| plural(one.outputs, "output"), |tokens| plural(tokens, "token"));
             format!("{} for {}, {amount}", one.rid, duration(one.length_ns()))
         })
         .collect();
-    let more = if abandoned.requests > NAMED as u64 { ", .." } else { "" };
+    let more = if abandoned.requests > MAX_NAMED as u64 { ", .." } else { "" };
     format!("{}{more}", named.join("; "))
 }

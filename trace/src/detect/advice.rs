@@ -5,7 +5,7 @@ use crate::engine::{Drops, EngineState, Facts, Mode};
 use crate::event::AwayState;
 
 /// For a CPU-bound thread.
-pub(super) fn own_work(engine: &dyn Facts, role: &str) -> String {
+pub(super) fn own_work_advice(engine: &dyn Facts, role: &str) -> String {
     match engine.relief(role) {
         "" => String::from("it is CPU-bound, not I/O-bound"),
         relief => format!("it is CPU-bound, not I/O-bound: {relief}"),
@@ -13,8 +13,8 @@ pub(super) fn own_work(engine: &dyn Facts, role: &str) -> String {
 }
 
 /// For a CPU-bound process that spends most of its work writing HTTP responses.
-pub(super) fn own_writes(engine: &dyn Facts, role: &str) -> String {
-    format!("it spends most of its time writing HTTP responses, one write per chunk; {}", own_work(engine, role))
+pub(super) fn own_writes_advice(engine: &dyn Facts, role: &str) -> String {
+    format!("it spends most of its time writing HTTP responses, one write per chunk; {}", own_work_advice(engine, role))
 }
 
 /// For a runnable thread without a CPU.
@@ -26,7 +26,7 @@ pub(super) const THROTTLED: &str =
     "raise or remove the container's CPU limit (resources.limits.cpu; cpu.max of its cgroup)";
 
 /// For a thread that is not running, by its state and system call.
-pub(super) fn away(state: AwayState, place: &str) -> &'static str {
+pub(super) fn not_running_advice(state: AwayState, place: &str) -> &'static str {
     match state {
         AwayState::Stopped => "a signal (SIGSTOP, SIGTSTP) stopped the process: `kill -CONT PID` resumes it",
         AwayState::Traced => {
@@ -55,23 +55,26 @@ pub(super) fn away(state: AwayState, place: &str) -> &'static str {
 }
 
 /// For frames that wait on a hop.
-pub(super) fn of_hop(engine: &dyn Facts, attribution: &Attribution<'_>, hop: &str) -> String {
-    let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::FirstTokenWait && leg.name == hop);
-    leg.map_or_else(|| String::from("the receiver of this hop is slower than its senders"), |leg| of_leg(engine, leg))
+pub(super) fn hop_advice(engine: &dyn Facts, attribution: &Attribution<'_>, hop: &str) -> String {
+    let leg = attribution.legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == hop);
+    leg.map_or_else(
+        || String::from("the receiver of this hop is slower than its senders"),
+        |leg| leg_advice(engine, leg),
+    )
 }
 
 /// For first tokens that wait, by the leg where they wait.
-pub(super) fn first_token(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> String {
+pub(super) fn first_token_advice(engine: &dyn Facts, bottleneck: Option<&Leg<'_>>) -> String {
     const SPREAD: &str = "no single hop or process has half of the wait: the report lists the share of each leg";
     match (bottleneck, engine.relief("")) {
-        (Some(leg), _) => of_leg(engine, leg),
+        (Some(leg), _) => leg_advice(engine, leg),
         (None, "") => SPREAD.to_owned(),
         (None, relief) => format!("{SPREAD}; {relief} for all of them"),
     }
 }
 
 /// For first tokens that wait according to the engine's log, which does not show where.
-pub(super) fn logged_first_token(engine: &dyn Facts) -> String {
+pub(super) fn logged_first_token_advice(engine: &dyn Facts) -> String {
     const ATTACH: &str = "`tokengap attach` on the running server shows what holds them up";
     match engine.relief(engine.receiver()) {
         "" => ATTACH.to_owned(),
@@ -80,25 +83,28 @@ pub(super) fn logged_first_token(engine: &dyn Facts) -> String {
 }
 
 /// For chunks merged into the delivery of a later one.
-pub(super) fn merging(engine: &dyn Facts) -> String {
+pub(super) fn merging_advice(engine: &dyn Facts) -> String {
     format!(
         "the {0}'s event loop receives several frames in one wakeup: look at its CPU; if it is busy, {1}",
         engine.receiver(),
-        own_work(engine, engine.receiver())
+        own_work_advice(engine, engine.receiver())
     )
 }
 
 /// For chunks that a waiter dropped.
-pub(super) fn dropped(engine: &EngineState) -> String {
+pub(super) fn dropped_chunks_advice(engine: &EngineState) -> String {
     let Some(drops) = engine.facts().drops() else {
         return String::from("cumulative output loses none: each chunk replaces the one before");
     };
     let flag = engine.behaviour().flag().unwrap_or(drops.flag);
-    format!("fixed in {}, which merges queued chunks; until then run without {flag}", fixed_in(engine, &drops))
+    format!(
+        "fixed in {}, which merges queued chunks; until then run without {flag}",
+        name_fixed_releases(engine, &drops)
+    )
 }
 
 /// For text that arrived at the server and is in no event of its response.
-pub(super) fn lost_from_text(engine: &EngineState) -> String {
+pub(super) fn lost_text_advice(engine: &EngineState) -> String {
     let version = engine.version.as_deref().filter(|_| engine.mode != Some(Mode::Cumulative));
     match version.and_then(|version| engine.facts().cuts_text(version)) {
         Some(cut) => format!(
@@ -112,7 +118,7 @@ pub(super) fn lost_from_text(engine: &EngineState) -> String {
 }
 
 /// For tokens whose ids no event of an `OpenAI` response lists.
-pub(super) fn unlisted_ids(engine: &EngineState) -> String {
+pub(super) fn unlisted_ids_advice(engine: &EngineState) -> String {
     let facts = engine.facts_for_listed_ids();
     match facts.unlisted_ids() {
         "" => String::from(
@@ -123,44 +129,46 @@ pub(super) fn unlisted_ids(engine: &EngineState) -> String {
 }
 
 /// For chunks that a waiter would drop in incremental mode.
-pub(super) fn would_drop(engine: &EngineState) -> String {
+pub(super) fn would_drop_advice(engine: &EngineState) -> String {
     let Some(drops) = engine.facts().drops() else {
         return String::from("keep the cumulative mode in this release");
     };
     let flag = engine.behaviour().flag().unwrap_or(drops.flag);
-    format!("do not set {flag} before {}, which merges queued chunks", fixed_in(engine, &drops))
+    format!("do not set {flag} before {}, which merges queued chunks", name_fixed_releases(engine, &drops))
 }
 
 /// First release that loses no tokens, and the one from which the text is complete, too.
-fn fixed_in(engine: &EngineState, drops: &Drops) -> String {
+fn name_fixed_releases(engine: &EngineState, drops: &Drops) -> String {
     match engine.facts().cuts_text(drops.fixed_in) {
         Some(cut) => format!("{} ({} for the OpenAI endpoints)", drops.fixed_in, cut.fixed_in),
         None => drops.fixed_in.to_owned(),
     }
 }
 
-fn of_leg(engine: &dyn Facts, leg: &Leg<'_>) -> String {
+fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
     let one = leg.worker.as_deref().map_or(String::new(), |worker| format!(" ({worker})"));
     let subject = format!("the {}{one}", leg.role);
     match leg.thread {
-        _ if leg.kind != LegKind::FirstTokenWait => {
-            format!("the time is spent inside {subject}: {}", own_work(engine, leg.role))
+        _ if leg.kind != LegKind::Wait => {
+            format!("the time is spent inside {subject}: {}", own_work_advice(engine, leg.role))
         }
         ThreadState::CpuBound | ThreadState::Busy => {
-            format!("{subject} is busy while frames wait; {}", own_work(engine, leg.role))
+            format!("{subject} is busy while frames wait; {}", own_work_advice(engine, leg.role))
         }
         ThreadState::Starved => format!("{subject} is starved of CPU while frames wait; {STARVED}"),
         ThreadState::Throttled => format!("{subject} is throttled by its CPU quota while frames wait; {THROTTLED}"),
         ThreadState::Stopped => {
             format!("{subject} is stopped while frames wait: resume it with `kill -CONT PID`, or detach the debugger")
         }
-        ThreadState::Frozen => format!("{subject} is frozen while frames wait; {}", away(AwayState::Frozen, "")),
+        ThreadState::Frozen => {
+            format!("{subject} is frozen while frames wait; {}", not_running_advice(AwayState::Frozen, ""))
+        }
         ThreadState::Blocked => format!(
             "{subject} is blocked in a system call while frames wait: the finding consumer-blocked names the call; `py-spy dump --native` shows the caller"
         ),
         ThreadState::Asleep => format!(
             "{subject} sleeps while frames wait: if there is a finding io-thread-starved, frames do not reach it; otherwise {}",
-            away(AwayState::Polling, "")
+            not_running_advice(AwayState::Polling, "")
         ),
         ThreadState::Waiting => {
             format!("{subject} is not runnable while frames wait: `py-spy dump` shows the cause (a lock, I/O)")

@@ -12,16 +12,16 @@ use crate::stats::{Distribution, Sum, WindowedSum};
 use crate::words::{names, percent};
 
 /// Minimum share of the total time that makes a leg the bottleneck.
-const BOTTLENECK: f64 = 0.5;
+const BOTTLENECK_SHARE: f64 = 0.5;
 /// Minimum total length of a thread's samples to derive its state from them.
-const SHORTEST_NS: u64 = 200_000_000;
+const MIN_SAMPLED_NS: u64 = 200_000_000;
 
 /// Kind of time a chunk spends on a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LegKind {
     /// Waiting on a hop: received minus sent.
-    FirstTokenWait,
+    Wait,
     /// Inside a forwarding process: sent on minus received.
     Inside,
     /// Both together, if receives are not observed: sent on minus sent to the process, of each request's first chunk.
@@ -29,14 +29,14 @@ pub enum LegKind {
 }
 
 names! {
-    LegKind { FirstTokenWait = "wait", Inside = "inside", WaitAndInside = "wait-and-inside" }
+    LegKind { Wait = "wait", Inside = "inside", WaitAndInside = "wait-and-inside" }
 }
 
 impl LegKind {
     /// Describes the leg of this kind and name.
     pub fn of(self, name: &str) -> String {
         match self {
-            Self::FirstTokenWait => format!("waiting on {name}"),
+            Self::Wait => format!("waiting on {name}"),
             Self::Inside => format!("inside the {name}"),
             Self::WaitAndInside => format!("before and inside the {name}"),
         }
@@ -118,6 +118,12 @@ pub struct Time {
     pub share: f64,
 }
 
+impl Time {
+    fn mean_ns(&self) -> f64 {
+        self.sum.mean().unwrap_or(0) as f64
+    }
+}
+
 /// Attribution over all legs.
 #[derive(Clone, Debug, Default)]
 pub struct Attribution<'l> {
@@ -131,30 +137,31 @@ impl<'l> Attribution<'l> {
         let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
         let ends: Vec<Ends<&str>> = ledger.groups().iter().map(|group| group.ends.as_str()).collect();
         let mut order: Vec<usize> = (0..ends.len()).collect();
-        order.sort_by_key(|&place| path::depth(&ends, ends[place].from));
+        order.sort_by_key(|&group_index| path::depth(&ends, ends[group_index].from));
         let mut legs: Vec<Leg<'l>> = Vec::new();
         let mut seen: Vec<&str> = Vec::new();
-        for place in order {
-            let (group, role) = (&ledger.groups()[place], ends[place].to);
-            let into: Vec<&Hop> = ledger.hops().iter().filter(|h| ends[h.group].to == role).collect();
-            let busy = busy(ledger, into.iter().copied(), window_ns);
-            let members: Vec<&Hop> = ledger.members(place).collect();
-            legs.extend(wait(ledger, (group, role), &members, (busy, window_ns)));
+        for group_index in order {
+            let role = ends[group_index].to;
+            let into_role: Vec<&Hop> = ledger.hops().iter().filter(|hop| ends[hop.group].to == role).collect();
+            let busy = busy(ledger, into_role.iter().copied(), window_ns);
+            let members: Vec<&Hop> = ledger.members(group_index).collect();
+            let group = &ledger.groups()[group_index];
+            legs.extend(wait_leg(ledger, group, role, &members, busy, window_ns));
+            // Several groups may lead to one process.
             if !seen.contains(&role) {
                 seen.push(role);
-                let processing_stage = ledger.processing_stages().iter().find(|p| p.role == role);
-                let receives = members.iter().any(|h| h.capabilities().received);
-                legs.extend(processing_stage.and_then(|p| inside(ledger, p, busy, receives)));
+                let stage = ledger.processing_stages().iter().find(|stage| stage.role == role);
+                let receives = members.iter().any(|hop| hop.capabilities().received);
+                legs.extend(stage.and_then(|stage| inside_leg(ledger, stage, busy, receives)));
             }
         }
         add_open_waits(ledger, &mut legs);
         for window in 0..2 {
-            let mean = |s: &Leg<'_>| s.chunk[window].sum.mean().unwrap_or(0) as f64;
-            let sum = |s: &Leg<'_>| s.first_token[window].sum.ns as f64;
-            let (means, sums) = (legs.iter().map(mean).sum(), legs.iter().map(sum).sum());
+            let mean_sum: f64 = legs.iter().map(|leg| leg.chunk[window].mean_ns()).sum();
+            let first_token_sum: f64 = legs.iter().map(|leg| leg.first_token[window].sum.ns as f64).sum();
             for leg in &mut legs {
-                leg.chunk[window].share = part(mean(leg), means);
-                leg.first_token[window].share = part(sum(leg), sums);
+                leg.chunk[window].share = share_of(leg.chunk[window].mean_ns(), mean_sum);
+                leg.first_token[window].share = share_of(leg.first_token[window].sum.ns as f64, first_token_sum);
             }
         }
         Self { legs }
@@ -174,9 +181,8 @@ impl<'l> Attribution<'l> {
 
     /// Leg with most of the first tokens' time over the run; `None` if no leg has half of it.
     pub fn bottleneck(&self) -> Option<&Leg<'l>> {
-        let share = |s: &&Leg<'_>| s.first_token[0].share;
-        let max = self.legs.iter().max_by(|a, b| share(a).total_cmp(&share(b)))?;
-        (share(&max) >= BOTTLENECK).then_some(max)
+        let max = self.legs.iter().max_by(|a, b| a.first_token[0].share.total_cmp(&b.first_token[0].share))?;
+        (max.first_token[0].share >= BOTTLENECK_SHARE).then_some(max)
     }
 }
 
@@ -206,71 +212,78 @@ impl Leg<'_> {
     }
 }
 
-fn part(of: f64, whole: f64) -> f64 {
-    if whole > 0.0 { of / whole } else { 0.0 }
+/// Share of `part` in `whole`; 0 of nothing.
+fn share_of(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-fn wait<'l>(
+fn wait_leg<'l>(
     ledger: &'l Ledger,
-    (group, role): (&'l Group, &'l str),
+    group: &'l Group,
+    role: &'l str,
     members: &[&'l Hop],
-    (busy, window_ns): (Option<f64>, u64),
+    busy: Option<f64>,
+    window_ns: u64,
 ) -> Option<Leg<'l>> {
     let now = ledger.now();
-    let (mut chunk, mut first_token) = ([Time::default(); 2], [Time::default(); 2]);
+    let mut chunk = [Time::default(); 2];
+    let mut first_token = [Time::default(); 2];
     for hop in members {
         chunk[0].sum.add(hop.chunk_waits.whole());
         chunk[1].sum.add(hop.chunk_waits.recent(now));
         first_token[0].sum.add(hop.first_waits.whole());
         first_token[1].sum.add(hop.first_waits.recent(now));
     }
-    let waits = members.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
-    if chunk[0].sum.count == 0 && !waits {
+    let has_waiting = members.iter().any(|hop| hop.capabilities().received && hop.oldest_waiting().is_some());
+    if chunk[0].sum.count == 0 && !has_waiting {
         return None;
     }
-    let worker = outlier(members, now);
-    let slow: Vec<&Hop> = members.iter().copied().filter(|hop| worker.is_none_or(|w| key(w) == key(hop))).collect();
+    // If one receiver stands out, the leg's thread and time are those of this receiver alone.
+    let worker = slowest_receiver(members, now);
+    let slow: Vec<&Hop> = members
+        .iter()
+        .copied()
+        .filter(|hop| worker.is_none_or(|worker| receiver_key(worker) == receiver_key(hop)))
+        .collect();
     let spent = slow.iter().map(|hop| hop.while_waiting).fold(TimeUse::default(), TimeUse::plus);
     let away = slow.iter().map(|hop| hop.away).fold(AwayTimes::default(), AwayTimes::plus);
     let busy = worker.map_or(busy, |_| self::busy(ledger, slow.iter().copied(), window_ns));
     Some(Leg {
         name: &group.name,
         role,
-        kind: LegKind::FirstTokenWait,
+        kind: LegKind::Wait,
         spread: &group.queue_wait,
         chunk,
         first_token,
         busy,
-        thread: state(&spent, &away, busy),
+        thread: thread_state(&spent, &away, busy),
         spent,
         worker: worker.map(|hop| hop.worker.map_or_else(|| hop.endpoint.to_string(), |n| format!("worker {n}"))),
     })
 }
 
-fn inside<'l>(
+fn inside_leg<'l>(
     ledger: &Ledger,
     processing_stage: &'l ProcessingStage,
     busy: Option<f64>,
     receives: bool,
 ) -> Option<Leg<'l>> {
-    let (kind, spread, of_chunks, of_first) = if receives {
-        (LegKind::Inside, &processing_stage.inside, &processing_stage.inside_sum, &processing_stage.first_inside)
-    } else {
-        (
-            LegKind::WaitAndInside,
-            &processing_stage.through,
-            &processing_stage.through_sum,
-            &processing_stage.through_sum,
-        )
-    };
-    let times = |of: &WindowedSum| [of.whole(), of.recent(ledger.now())].map(|sum| Time { sum, share: 0.0 });
-    (spread.count() > 0).then(|| Leg {
-        name: &processing_stage.role,
-        role: &processing_stage.role,
+    let stage = processing_stage;
+    // Without receives, only the time since the send to the process is known, of each request's first chunk.
+    let kind = if receives { LegKind::Inside } else { LegKind::WaitAndInside };
+    let spread = if receives { &stage.inside } else { &stage.through };
+    let chunk_sum = if receives { &stage.inside_sum } else { &stage.through_sum };
+    let first_token_sum = if receives { &stage.first_inside } else { &stage.through_sum };
+    if spread.count() == 0 {
+        return None;
+    }
+    Some(Leg {
+        name: &stage.role,
+        role: &stage.role,
         kind,
         spread,
-        chunk: times(of_chunks),
-        first_token: times(of_first),
+        chunk: times_of_sum(chunk_sum, ledger.now()),
+        first_token: times_of_sum(first_token_sum, ledger.now()),
         busy,
         thread: ThreadState::Unknown,
         spent: TimeUse::default(),
@@ -278,10 +291,14 @@ fn inside<'l>(
     })
 }
 
+/// The sum over the run, and over the last ten seconds; without shares.
+fn times_of_sum(sum: &WindowedSum, now: MonoNs) -> [Time; 2] {
+    [sum.whole(), sum.recent(now)].map(|sum| Time { sum, share: 0.0 })
+}
+
 /// Derives the state of a thread from its time while frames waited for it.
-fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadState {
-    let at_least = |ns: Option<u64>, share: f64| ns.is_some_and(|ns| spent.share(ns) >= share);
-    if spent.interval_ns < SHORTEST_NS {
+fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadState {
+    if spent.interval_ns < MIN_SAMPLED_NS {
         return match busy {
             Some(busy) if busy >= CPU_BOUND_SHARE => ThreadState::Busy,
             _ => ThreadState::Unknown,
@@ -292,17 +309,18 @@ fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadState {
     let asleep = away.sum(&[AwayState::Polling, AwayState::Asleep]);
     // A thread that is stopped or frozen does not lack a CPU.
     let suspended = stopped.saturating_add(frozen);
-    if at_least(Some(suspended), STARVED_SHARE) && spent.starved_ns().is_none_or(|starved| starved < suspended) {
+    let starved = spent.starved_ns();
+    if spent.share(suspended) >= STARVED_SHARE && starved.is_none_or(|starved| starved < suspended) {
         if stopped >= frozen { ThreadState::Stopped } else { ThreadState::Frozen }
-    } else if at_least(spent.throttled_ns(), THROTTLED_SHARE) {
+    } else if spent.throttled_ns().is_some_and(|ns| spent.share(ns) >= THROTTLED_SHARE) {
         ThreadState::Throttled
-    } else if at_least(spent.starved_ns(), STARVED_SHARE) {
+    } else if starved.is_some_and(|ns| spent.share(ns) >= STARVED_SHARE) {
         ThreadState::Starved
-    } else if at_least(Some(spent.on_ns), CPU_BOUND_SHARE) {
+    } else if spent.share(spent.on_ns) >= CPU_BOUND_SHARE {
         ThreadState::CpuBound
-    } else if at_least(Some(away.of(AwayState::Blocked)), BOTTLENECK) {
+    } else if spent.share(away.of(AwayState::Blocked)) >= BOTTLENECK_SHARE {
         ThreadState::Blocked
-    } else if at_least(Some(asleep), BOTTLENECK) {
+    } else if spent.share(asleep) >= BOTTLENECK_SHARE {
         ThreadState::Asleep
     } else if spent.wait_ns.is_some() {
         ThreadState::Waiting
@@ -313,29 +331,33 @@ fn state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadState {
 
 type Key<'h> = (Option<u16>, &'h str);
 
-fn key(hop: &Hop) -> Key<'_> {
+fn receiver_key(hop: &Hop) -> Key<'_> {
     (hop.worker, &hop.endpoint)
 }
 
 /// The receiver with most of the wait, if there are several and it has half of the wait and 1.5 times an even share.
-fn outlier<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
-    let waits = |hop: &Hop| {
-        let counts = hop.counts;
-        let open = hop.oldest_waiting().map_or(0, |at| u128::from(now.since(at)) * u128::from(counts.backlog) / 2);
-        hop.chunk_waits.whole().ns + open
-    };
-    let mut receivers: Vec<(&Hop, u128)> = Vec::new();
+fn slowest_receiver<'h>(members: &[&'h Hop], now: MonoNs) -> Option<&'h Hop> {
+    let mut wait_ns_by_receiver: Vec<(&Hop, u128)> = Vec::new();
     for hop in members {
-        match receivers.iter_mut().find(|(known, _)| key(known) == key(hop)) {
-            Some((_, ns)) => *ns += waits(hop),
-            None => receivers.push((hop, waits(hop))),
+        match wait_ns_by_receiver.iter_mut().find(|(known, _)| receiver_key(known) == receiver_key(hop)) {
+            Some((_, sum)) => *sum += total_wait_ns(hop, now),
+            None => wait_ns_by_receiver.push((hop, total_wait_ns(hop, now))),
         }
     }
-    let whole: u128 = receivers.iter().map(|(_, ns)| ns).sum();
-    let (hop, max) = receivers.iter().max_by_key(|(_, ns)| *ns)?;
-    let share = part(*max as f64, whole as f64);
-    let named = hop.worker.is_some() || !hop.endpoint.is_empty();
-    (receivers.len() > 1 && named && share >= BOTTLENECK && share * receivers.len() as f64 >= 1.5).then_some(*hop)
+    let whole_ns: u128 = wait_ns_by_receiver.iter().map(|(_, ns)| ns).sum();
+    let (slowest, slowest_ns) = wait_ns_by_receiver.iter().max_by_key(|(_, ns)| *ns)?;
+    let share = share_of(*slowest_ns as f64, whole_ns as f64);
+    let receivers = wait_ns_by_receiver.len();
+    let has_name = slowest.worker.is_some() || !slowest.endpoint.is_empty();
+    let stands_out = share >= BOTTLENECK_SHARE && share * receivers as f64 >= 1.5;
+    (receivers > 1 && has_name && stands_out).then_some(*slowest)
+}
+
+/// Wait of all chunks received from the hop and, estimated, of the frames queued now: half of the oldest one's wait each.
+fn total_wait_ns(hop: &Hop, now: MonoNs) -> u128 {
+    let queued_frames = u128::from(hop.counts.backlog);
+    let queued_ns = hop.oldest_waiting().map_or(0, |oldest| u128::from(now.since(oldest)) * queued_frames / 2);
+    hop.chunk_waits.whole().ns + queued_ns
 }
 
 /// Adds first tokens that have not reached the tokenizer to the leg where each was last observed, with the time since then.
@@ -351,14 +373,16 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
             continue;
         };
         let group = &ledger.groups()[hop.group];
-        let (inside, since) = match request.in_process_since(stream) {
-            Some(at) => (true, at),
-            None => (!hop.capabilities().received, stream.first_at),
-        };
-        let name = if inside { &*group.ends.to } else { &group.name };
+        let in_process_since = request.in_process_since(stream);
+        // If receives are not observed, the wait and the time inside the process are one leg.
+        let is_inside = in_process_since.is_some() || !hop.capabilities().received;
+        let since = in_process_since.unwrap_or(stream.first_at);
+        let leg_name = if is_inside { &*group.ends.to } else { &group.name };
         let sum = Sum { count: 1, ns: ledger.now().since(since).into() };
-        for leg in legs.iter_mut().filter(|leg| leg.name == name && inside == (leg.kind != LegKind::FirstTokenWait)) {
-            leg.first_token.iter_mut().for_each(|time| time.sum.add(sum));
+        for leg in legs.iter_mut().filter(|leg| leg.name == leg_name && is_inside == (leg.kind != LegKind::Wait)) {
+            for time in &mut leg.first_token {
+                time.sum.add(sum);
+            }
         }
     }
 }
@@ -366,12 +390,14 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
 /// Share of the window for which the receivers of these hops were busy; the mean over observed receivers. Busy means processing a frame or,
 /// if its event loop's polls are observed, outside the poll, which includes HTTP writes.
 pub fn busy<'h>(ledger: &Ledger, hops: impl Iterator<Item = &'h Hop>, window_ns: u64) -> Option<f64> {
-    let (mut sum, mut count) = (0.0, 0_u32);
+    let mut sum = 0.0;
+    let mut count = 0_u32;
     for hop in hops.filter(|hop| hop.capabilities().processed) {
-        let processing = part(hop.counts.busy_ns as f64, window_ns as f64);
+        let processing = share_of(hop.counts.busy_ns as f64, window_ns as f64);
         let poll = hop.receiving_thread().and_then(|by| ledger.thread(by)?.poll);
-        let away = poll
-            .map_or(0.0, |poll| part(poll.interval_ns.saturating_sub(poll.polled_ns) as f64, poll.interval_ns as f64));
+        let away = poll.map_or(0.0, |poll| {
+            share_of(poll.interval_ns.saturating_sub(poll.polled_ns) as f64, poll.interval_ns as f64)
+        });
         sum += processing.max(away).min(1.0);
         count += 1;
     }

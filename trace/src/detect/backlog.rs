@@ -1,21 +1,21 @@
 //! Frames that wait on a hop.
 
-use super::consumer::rounded;
+use super::consumer::round_share;
 use super::thresholds::{BACKLOG_CRITICAL_FRAMES, BACKLOG_FRAMES, BURST_FRAMES, LATE_NS};
 use super::{DetectContext, Severity, Verdicts, advice};
 use crate::ledger::Hop;
 use crate::words::{count, duration, percent, plural};
 
 /// Seconds during which the backlog must not have fallen.
-const SECONDS: usize = 3;
+const MIN_RISING_SECONDS: usize = 3;
 
 /// Frames that pile up between send and receive.
-pub(super) fn growing(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_growing_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.groups().iter().enumerate() {
         let Some((seconds, from, to)) = group.trend.rising() else {
             continue;
         };
-        if to < BACKLOG_FRAMES || seconds < SECONDS {
+        if to < BACKLOG_FRAMES || seconds < MIN_RISING_SECONDS {
             continue;
         }
         let oldest = context.ledger.members(place).filter_map(Hop::oldest_waiting).min();
@@ -33,19 +33,19 @@ pub(super) fn growing(context: &DetectContext<'_>, out: &mut Verdicts) {
             seconds,
             duration(waited),
         );
-        out.add(severity, summary)
+        out.add_verdict(severity, summary)
             .hop(&group.name)
             .weighed("backlog_frames", group.backlog)
             .with("backlog_frames_before", from)
             .with("seconds", seconds)
             .with("oldest_waiting_ns", waited)
-            .advice(advice::of_hop(context.facts(), &context.attribution, &group.name));
+            .advice(advice::hop_advice(context.facts(), &context.attribution, &group.name));
     }
 }
 
 /// Frames received in bursts: the event loop was away from its poll and then processed all queued frames at once. Information only: other
 /// detectors measure whether tokens wait or are lost.
-pub(super) fn burst(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.groups().iter().enumerate() {
         // Includes the wakeup still in progress.
         let max = context.ledger.members(place).map(|h| h.counts.wakeup_frames_max).max();
@@ -63,23 +63,23 @@ pub(super) fn burst(context: &DetectContext<'_>, out: &mut Verdicts) {
             ),
             _ => format!("{frames} of {} were received in one wakeup that has not ended", group.name),
         };
-        let away = away_from_poll(context, place);
+        let away = share_away_from_poll(context, place);
         if let Some(share) = away {
             summary += ": the receiver's event loop is away from its poll ";
             summary += &percent(share);
         }
-        out.add(Severity::Info, summary)
+        out.add_verdict(Severity::Info, summary)
             .hop(&group.name)
             .with("wakeups_ended", group.wakeups.count())
             .weighed("frames_max", max)
             .with_known("frames_p50", group.wakeups.quantile(0.5))
             .with_known("frames_p99", group.wakeups.quantile(0.99))
-            .with_known("away_from_poll", away.map(rounded));
+            .with_known("away_from_poll", away.map(round_share));
     }
 }
 
 /// Share of the run that receivers of the line spent outside their polls; the largest one.
-fn away_from_poll(context: &DetectContext<'_>, place: usize) -> Option<f64> {
+fn share_away_from_poll(context: &DetectContext<'_>, place: usize) -> Option<f64> {
     let polls = context.ledger.members(place).filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll);
     polls.map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64).max_by(f64::total_cmp)
 }

@@ -9,13 +9,13 @@ use crate::ledger::{AwayTimes, Group, Thread, TimeUse};
 use crate::words::{duration, percent, plural};
 
 /// Longest time that a verdict looks back.
-const FURTHEST_NS: u64 = 10_000_000_000;
+const MAX_LOOKBACK_NS: u64 = 10_000_000_000;
 
 /// States in which a thread is not allowed to run.
 pub(super) const SUSPENDED: [AwayState; 3] = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen];
 
 /// A thread that keeps frames waiting.
-pub(super) struct Late<'a> {
+pub(super) struct LateConsumer<'a> {
     pub(super) group: &'a Group,
     pub(super) thread: &'a Thread,
     /// Number of frames waiting for it.
@@ -30,7 +30,7 @@ pub(super) struct Late<'a> {
     pub(super) away: AwayTimes,
 }
 
-impl Late<'_> {
+impl LateConsumer<'_> {
     /// CPU use of its whole process since then, in CPUs.
     pub(super) fn process_cpus(&self, context: &DetectContext<'_>) -> f64 {
         let of_process = context.ledger.threads().iter().filter(|t| t.id.pid == self.thread.id.pid);
@@ -62,25 +62,25 @@ impl Late<'_> {
     ) -> &'v mut Verdict {
         let severity =
             Severity::critical_if(self.frames >= BACKLOG_CRITICAL_FRAMES || self.waited_ns >= GAP_CRITICAL_NS);
-        let (spent, id) = (&self.spent, self.thread.id);
-        let share = |ns: Option<u64>| ns.map(|ns| rounded(spent.share(ns)));
+        let spent = &self.spent;
+        let id = self.thread.id;
         let verdict = out
-            .add(severity, summary)
+            .add_verdict(severity, summary)
             .hop(&self.group.name)
             .since(Some(self.from))
             .with("role", &*self.thread.role)
             .with("pid", id.pid)
             .with("tid", id.tid)
             .with("interval_ns", spent.interval_ns)
-            .with("on_cpu", rounded(spent.share(spent.on_ns)))
+            .with("on_cpu", round_share(spent.share(spent.on_ns)))
             .with("waiting_frames", self.frames)
             .weighed("oldest_waiting_ns", self.waited_ns)
-            .with_known("run_wait", share(spent.starved_ns()))
-            .with_known("throttled", share(spent.throttled_ns()))
-            .with_known("blocked", share(spent.blocked_ns()))
+            .with_known("run_wait", spent.starved_ns().map(|ns| round_share(spent.share(ns))))
+            .with_known("throttled", spent.throttled_ns().map(|ns| round_share(spent.share(ns))))
+            .with_known("blocked", spent.blocked_ns().map(|ns| round_share(spent.share(ns))))
             .with_known("kernel_bytes_max", self.group.kernel.max_between(self.from, context.now));
         for &state in AwayState::ALL {
-            let share = rounded(spent.share(self.away.of(state)));
+            let share = round_share(spent.share(self.away.of(state)));
             if share > 0.0 && state != AwayState::Blocked {
                 verdict.with(state.as_str(), share);
             }
@@ -90,9 +90,9 @@ impl Late<'_> {
 }
 
 /// The slowest consumer of each line that keeps frames waiting too long.
-pub(super) fn late<'a>(context: &DetectContext<'a>) -> Vec<Late<'a>> {
+pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsumer<'a>> {
     let ledger = context.ledger;
-    let mut late: Vec<Late<'a>> = Vec::new();
+    let mut late: Vec<LateConsumer<'a>> = Vec::new();
     for (place, group) in ledger.groups().iter().enumerate() {
         let first = late.len();
         for hop in ledger.members(place) {
@@ -109,12 +109,12 @@ pub(super) fn late<'a>(context: &DetectContext<'a>) -> Vec<Late<'a>> {
                 known.frames += hop.counts.backlog;
                 continue;
             }
-            let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(FURTHEST_NS)));
+            let from = MonoNs(oldest.0.max(context.now.0.saturating_sub(MAX_LOOKBACK_NS)));
             let Some(thread) = ledger.thread(by) else { continue };
             let Some(spent) = thread.between(from, context.now) else {
                 continue;
             };
-            late.push(Late {
+            late.push(LateConsumer {
                 group,
                 thread,
                 frames: hop.counts.backlog,
@@ -129,13 +129,13 @@ pub(super) fn late<'a>(context: &DetectContext<'a>) -> Vec<Late<'a>> {
 }
 
 /// The slowest late consumer of each line whose `share` is at least `min`, with its share.
-pub(super) fn worst_of_each_line<'a>(
+pub(super) fn worst_consumer_of_each_group<'a>(
     context: &DetectContext<'a>,
     min: f64,
-    share: impl Fn(&Late<'_>) -> Option<f64>,
-) -> Vec<(Late<'a>, f64)> {
-    let mut worst: Vec<(Late<'a>, f64)> = Vec::new();
-    for one in late(context) {
+    share: impl Fn(&LateConsumer<'_>) -> Option<f64>,
+) -> Vec<(LateConsumer<'a>, f64)> {
+    let mut worst: Vec<(LateConsumer<'a>, f64)> = Vec::new();
+    for one in late_consumers(context) {
         let Some(share) = share(&one).filter(|s| *s >= min) else {
             continue;
         };
@@ -149,33 +149,34 @@ pub(super) fn worst_of_each_line<'a>(
 }
 
 /// Reports the worst consumer of each line that spends at least `min` of its time as `state` says.
-fn report_waits(
+fn report_waiting_consumers(
     context: &DetectContext<'_>,
     out: &mut Verdicts,
     min: f64,
-    share: impl Fn(&Late<'_>) -> Option<f64>,
-    (state, advice): (&str, &str),
+    share: impl Fn(&LateConsumer<'_>) -> Option<f64>,
+    state: &str,
+    advice: &str,
 ) {
-    for (one, share) in worst_of_each_line(context, min, share) {
+    for (one, share) in worst_consumer_of_each_group(context, min, share) {
         let summary = format!(
             "{} {state} {} of the time {} ({} running; {})",
             one.describe_thread(),
             percent(share),
             one.meanwhile(),
             percent(one.spent.share(one.spent.on_ns)),
-            rest(&one.spent),
+            describe_other_shares(&one.spent),
         );
         one.report(context, out, summary).advice(advice);
     }
 }
 
 /// Rounds a share for the evidence: samples justify no more than three digits.
-pub(super) fn rounded(share: f64) -> f64 {
+pub(super) fn round_share(share: f64) -> f64 {
     (share * 1_000.0).round() / 1_000.0
 }
 
 /// Describes the remaining known shares: `12 % waiting for a CPU, 85 % asleep`.
-pub(super) fn rest(spent: &TimeUse) -> String {
+pub(super) fn describe_other_shares(spent: &TimeUse) -> String {
     let mut parts = Vec::new();
     for (ns, what) in [
         (spent.starved_ns(), "waiting for a CPU"),
@@ -190,18 +191,20 @@ pub(super) fn rest(spent: &TimeUse) -> String {
 }
 
 /// A runnable consumer that gets no CPU because other threads have it.
-pub(super) fn starved(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
     // when it ends, so a period in progress looks like waiting for a CPU.
-    let starved = |one: &Late<'_>| {
-        let suspended = one.away.sum(&SUSPENDED).max(one.spent.throttled_ns().unwrap_or(0));
-        one.spent.starved_ns().filter(|ns| *ns > suspended).map(|ns| one.spent.share(ns))
+    let starved_share = |late: &LateConsumer<'_>| {
+        let suspended_ns = late.away.sum(&SUSPENDED).max(late.spent.throttled_ns().unwrap_or(0));
+        let starved_ns = late.spent.starved_ns().filter(|ns| *ns > suspended_ns)?;
+        Some(late.spent.share(starved_ns))
     };
-    report_waits(context, out, STARVED_SHARE, starved, ("waits for a CPU", advice::STARVED));
+    report_waiting_consumers(context, out, STARVED_SHARE, starved_share, "waits for a CPU", advice::STARVED);
 }
 
 /// A consumer that cannot run because its container's CPU quota is used up.
-pub(super) fn throttled(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let throttled = |one: &Late<'_>| one.spent.throttled_ns().map(|ns| one.spent.share(ns));
-    report_waits(context, out, THROTTLED_SHARE, throttled, ("is throttled by its CPU limit", advice::THROTTLED));
+pub(super) fn detect_throttled_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let throttled_share = |late: &LateConsumer<'_>| Some(late.spent.share(late.spent.throttled_ns()?));
+    let state = "is throttled by its CPU limit";
+    report_waiting_consumers(context, out, THROTTLED_SHARE, throttled_share, state, advice::THROTTLED);
 }

@@ -1,7 +1,7 @@
 //! A consumer that is not running while frames wait for it, with the reason: stopped, frozen, blocked in a system call, asleep, or without
 //! frames from an I/O thread.
 
-use super::consumer::{Late, SUSPENDED, late, rounded, worst_of_each_line};
+use super::consumer::{LateConsumer, SUSPENDED, late_consumers, round_share, worst_consumer_of_each_group};
 use super::thresholds::{BURST_FRAMES, STARVED_SHARE};
 use super::{DetectContext, Verdicts, advice};
 use crate::event::{AwayState, ThreadPart};
@@ -9,20 +9,21 @@ use crate::ledger::{Thread, TimeUse};
 use crate::words::percent;
 
 /// Samples shorter than this in total do not show why a thread is away.
-const SHORTEST_NS: u64 = 200_000_000;
+const MIN_SAMPLED_NS: u64 = 200_000_000;
 /// Minimum share of time to report a blocked or sleeping thread. A smaller share is enough for a stopped or frozen one.
 const MIN_SHARE: f64 = 0.5;
 
-/// Reports consumers that are not running in one of these states.
-pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {
-    let allowed_to_run = !states.iter().any(|state| SUSPENDED.contains(state));
-    let threshold = if allowed_to_run { MIN_SHARE } else { STARVED_SHARE };
-    let share = |one: &Late<'_>| {
-        let excused = allowed_to_run && is_excused(context, one);
-        let judged = one.spent.interval_ns >= SHORTEST_NS && !excused;
-        judged.then(|| one.spent.share(one.away.sum(states)))
+/// Reports consumers whose thread is off the CPU in one of these states.
+pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdicts, states: &[AwayState]) {
+    let may_run = !states.iter().any(|state| SUSPENDED.contains(state));
+    let threshold = if may_run { MIN_SHARE } else { STARVED_SHARE };
+    let share = |late: &LateConsumer<'_>| {
+        if late.spent.interval_ns < MIN_SAMPLED_NS || (may_run && has_other_explanation(context, late)) {
+            return None;
+        }
+        Some(late.spent.share(late.away.sum(states)))
     };
-    for (one, share) in worst_of_each_line(context, threshold, share) {
+    for (one, share) in worst_consumer_of_each_group(context, threshold, share) {
         let longest = states.iter().copied().max_by_key(|state| one.away.of(*state));
         let state = longest.unwrap_or(states[0]);
         let place = one.thread.away_in(state, one.from, context.now);
@@ -40,31 +41,28 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts, states: &[A
         one.report(context, out, summary)
             .with("away", state.as_str())
             .with_known("away_in", away_in)
-            .advice(advice::away(state, place));
+            .advice(advice::not_running_advice(state, place));
     }
 }
 
 /// Whether there is another explanation. A few waiting frames beside an idle thread may only be missed receives. A consumer whose I/O
 /// thread lacks a CPU has nothing to wake up for.
-fn is_excused(context: &DetectContext<'_>, one: &Late<'_>) -> bool {
-    let io = starved_io_thread(context, one);
-    one.frames < BURST_FRAMES || io.is_some_and(|(.., share)| share >= STARVED_SHARE)
+fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) -> bool {
+    let io_thread = most_starved_io_thread(context, one);
+    one.frames < BURST_FRAMES || io_thread.is_some_and(|io| io.starved_share >= STARVED_SHARE)
 }
 
 /// libzmq I/O threads without a CPU: frames wait on their way into the inbox although the consumer has time for them.
-pub(super) fn io_starved(context: &DetectContext<'_>, out: &mut Verdicts) {
-    for one in late(context) {
+pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
+    for one in late_consumers(context) {
         // A consumer that never sleeps is itself the cause.
         let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
         let suspended = one.spent.share(one.away.sum(&SUSPENDED));
         if asleep.is_none_or(|share| share - suspended < STARVED_SHARE) {
             continue;
         }
-        let Some((thread, spent, share)) =
-            starved_io_thread(context, &one).filter(|(.., share)| *share >= STARVED_SHARE)
-        else {
-            continue;
-        };
+        let io_thread = most_starved_io_thread(context, &one).filter(|io| io.starved_share >= STARVED_SHARE);
+        let Some(StarvedIoThread { thread, spent, starved_share: share }) = io_thread else { continue };
         let id = thread.id;
         let summary = format!(
             "libzmq's I/O thread {} of the {} ({}/{}) waits for a CPU {} of the time {}, and the consumer sleeps {}",
@@ -79,21 +77,27 @@ pub(super) fn io_starved(context: &DetectContext<'_>, out: &mut Verdicts) {
         one.report(context, out, summary)
             .with("io_pid", id.pid)
             .with("io_tid", id.tid)
-            .with("io_on_cpu", rounded(spent.share(spent.on_ns)))
-            .with("io_run_wait", rounded(share))
+            .with("io_on_cpu", round_share(spent.share(spent.on_ns)))
+            .with("io_run_wait", round_share(share))
             .advice("other threads have its CPU: do not pin the process to fewer CPUs than it has busy threads");
     }
 }
 
 /// The I/O thread at either end of the line that waits most for a CPU.
-fn starved_io_thread<'a>(context: &DetectContext<'a>, one: &Late<'a>) -> Option<(&'a Thread, TimeUse, f64)> {
-    let sender = &*one.group.ends.from;
-    let is_endpoint = |t: &&Thread| t.id.pid == one.thread.id.pid || *t.role == *sender;
-    let io = context.ledger.threads().iter().filter(|t| t.part == Some(ThreadPart::Io));
-    io.filter(is_endpoint)
-        .filter_map(|thread| {
-            let spent = thread.between(one.from, context.now)?;
-            Some((thread, spent, spent.share(spent.starved_ns()?)))
-        })
-        .max_by(|a, b| a.2.total_cmp(&b.2))
+fn most_starved_io_thread<'a>(context: &DetectContext<'a>, late: &LateConsumer<'a>) -> Option<StarvedIoThread<'a>> {
+    let sender = &*late.group.ends.from;
+    let io_threads = context.ledger.threads().iter().filter(|thread| thread.part == Some(ThreadPart::Io));
+    let at_either_end = io_threads.filter(|thread| thread.id.pid == late.thread.id.pid || *thread.role == *sender);
+    let sampled = at_either_end.filter_map(|thread| {
+        let spent = thread.between(late.from, context.now)?;
+        Some(StarvedIoThread { thread, spent, starved_share: spent.share(spent.starved_ns()?) })
+    });
+    sampled.max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))
+}
+
+/// An I/O thread of libzmq, and the share of its time without a CPU.
+struct StarvedIoThread<'a> {
+    thread: &'a Thread,
+    spent: TimeUse,
+    starved_share: f64,
 }

@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 
-use super::consumer::{Late, rounded, worst_of_each_line};
+use super::consumer::{LateConsumer, round_share, worst_consumer_of_each_group};
 use super::thresholds::{CPU_BOUND_SHARE, GAP_WARNING_NS, LATE_NS, gap_severity};
 use super::{DetectContext, Severity, Verdicts, advice};
 use crate::ledger::StackFunction;
 use crate::words::{bytes, count, duration, percent, plural};
 
 /// With fewer stack samples of a running thread, a share is not significant.
-const SAMPLES: u64 = 20;
+const MIN_SAMPLES: u64 = 20;
 /// A process that waits at least this long for a message is idle.
 const IDLE_WAIT_NS: u64 = 5_000_000;
 
@@ -19,19 +19,24 @@ fn writes_response(function: &StackFunction) -> bool {
 }
 
 /// Share of stack samples of a role's running threads that were writing HTTP responses while frames piled up; `None` with too few samples.
-fn writes_share(context: &DetectContext<'_>, role: &str) -> Option<f64> {
-    let role = context.ledger.stacks().iter().find(|stacks| *stacks.role == *role)?;
-    let running = role.growing.running;
-    (running >= SAMPLES).then(|| {
-        let functions = role.functions();
-        let writing = functions.iter().filter(|f| writes_response(f));
-        writing.map(|f| f.growing.total).sum::<u64>() as f64 / running as f64
-    })
+fn share_of_response_writes(context: &DetectContext<'_>, role: &str) -> Option<f64> {
+    let stacks = context.ledger.stacks().iter().find(|stacks| *stacks.role == *role)?;
+    let running = stacks.growing.running;
+    if running < MIN_SAMPLES {
+        return None;
+    }
+    let writing: u64 = stacks
+        .functions()
+        .iter()
+        .filter(|function| writes_response(function))
+        .map(|function| function.growing.total)
+        .sum();
+    Some(writing as f64 / running as f64)
 }
 
-pub(super) fn observed(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let on_cpu = |one: &Late<'_>| Some(one.spent.share(one.spent.on_ns));
-    for (one, share) in worst_of_each_line(context, CPU_BOUND_SHARE, on_cpu) {
+pub(super) fn detect_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
+    let on_cpu = |one: &LateConsumer<'_>| Some(one.spent.share(one.spent.on_ns));
+    for (one, share) in worst_consumer_of_each_group(context, CPU_BOUND_SHARE, on_cpu) {
         let mut summary =
             format!("{} is on CPU {} of the time {}", one.describe_thread(), percent(share), one.meanwhile());
         let recv_wait = one.group.recv_wait.quantile(0.5);
@@ -47,20 +52,20 @@ pub(super) fn observed(context: &DetectContext<'_>, out: &mut Verdicts) {
             None => {}
         }
         let role = &one.thread.role;
-        let writes = writes_share(context, role);
+        let writes = share_of_response_writes(context, role);
         if let Some(share) = writes.filter(|share| *share >= 0.1) {
             let _ = write!(summary, "; {} of its stack samples were writing HTTP responses", percent(share));
         }
         let engine = context.facts();
         let advice = match writes {
-            Some(share) if share >= 0.5 => advice::own_writes(engine, role),
-            _ => advice::own_work(engine, role),
+            Some(share) if share >= 0.5 => advice::own_writes_advice(engine, role),
+            _ => advice::own_work_advice(engine, role),
         };
         let processing = one.spent.share(one.spent.processing_ns);
         one.report(context, out, summary)
-            .with("process_cpus", rounded(one.process_cpus(context)))
-            .with("processing", rounded(processing))
-            .with_known("http_writes", writes.map(rounded))
+            .with("process_cpus", round_share(one.process_cpus(context)))
+            .with("processing", round_share(processing))
+            .with_known("http_writes", writes.map(round_share))
             .with_known("recv_wait_p50_ns", recv_wait)
             .advice(advice);
     }
@@ -68,7 +73,7 @@ pub(super) fn observed(context: &DetectContext<'_>, out: &mut Verdicts) {
 
 /// A CPU-bound consumer according to the engine's log, which reports high CPU use while requests wait. No thread or queue is observed here. The
 /// log's CPU figures cover the whole process.
-pub(super) fn logged(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_logged_cpu_bound_consumer(context: &DetectContext<'_>, out: &mut Verdicts) {
     let busiest = context
         .ledger
         .stages()
@@ -114,18 +119,18 @@ pub(super) fn logged(context: &DetectContext<'_>, out: &mut Verdicts) {
         let _ = write!(summary, ", {} of which have more ready behind them", percent(share));
     }
     summary.push_str(if recv_wait.is_some() { ": it is CPU-bound, not I/O-bound" } else { "" });
-    out.add(severity, summary)
+    out.add_verdict(severity, summary)
         .weight(u64::from(states.unwrap_or(0)).max(waiting))
         .with("by", "the engine's log")
         .with("process", &*process.by)
-        .with("process_cpus", rounded(cpu))
+        .with("process_cpus", round_share(cpu))
         .with("waiting_requests", waiting)
         .with("oldest_waiting_ns", oldest_ns)
         .advice(format!(
             "{}; attach to see which functions it spends its time in",
-            advice::own_work(context.facts(), context.facts().receiver())
+            advice::own_work_advice(context.facts(), context.facts().receiver())
         ))
         .with_known("states", states)
         .with_known("recv_wait_p50_ns", recv_wait)
-        .with_known("more_ready", process.more_share().map(rounded));
+        .with_known("more_ready", process.more_share().map(round_share));
 }

@@ -7,22 +7,23 @@ use crate::words::{count, plural, share};
 /// Share of dropped chunks that is critical.
 const CRITICAL_SHARE: f64 = 0.001;
 
-pub(super) fn dropped(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
-    let (outcomes, seen) = (totals.chunks.outcomes, &totals.drops);
+    let outcomes = totals.chunks.outcomes;
+    let seen = &totals.drops;
     if outcomes.tokens_lost == 0 {
         return;
     }
     let judged = outcomes.delivered + outcomes.merged + outcomes.dropped;
     let severity = Severity::critical_if(outcomes.dropped as f64 >= CRITICAL_SHARE * judged as f64);
     let advice = match totals.tokens.lost_from_text {
-        0 => advice::dropped(context.ledger.engine()),
-        text if text == outcomes.tokens_lost => advice::lost_from_text(context.ledger.engine()),
+        0 => advice::dropped_chunks_advice(context.ledger.engine()),
+        text if text == outcomes.tokens_lost => advice::lost_text_advice(context.ledger.engine()),
         text => format!(
             "{}; for {} of them: {}",
-            advice::dropped(context.ledger.engine()),
+            advice::dropped_chunks_advice(context.ledger.engine()),
             plural(text, "token"),
-            advice::lost_from_text(context.ledger.engine())
+            advice::lost_text_advice(context.ledger.engine())
         ),
     };
     let summary = format!(
@@ -33,7 +34,7 @@ pub(super) fn dropped(context: &DetectContext<'_>, out: &mut Verdicts) {
         plural(seen.rids, "request"),
     );
     let from_text = (totals.tokens.lost_from_text > 0).then_some(totals.tokens.lost_from_text);
-    out.add(severity, summary)
+    out.add_verdict(severity, summary)
         .affected("requests", seen)
         .with("chunks_dropped", outcomes.dropped)
         .weighed("tokens_lost", outcomes.tokens_lost)
@@ -43,9 +44,10 @@ pub(super) fn dropped(context: &DetectContext<'_>, out: &mut Verdicts) {
 }
 
 /// Responses matched to no frame: the count claimed by the last event against the tokens carried.
-pub(super) fn short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
-    let (seen, lost) = (&answers.judged_alone_lost, answers.judged_alone_tokens_lost);
+    let seen = &answers.judged_alone_lost;
+    let lost = answers.judged_alone_tokens_lost;
     if lost == 0 {
         return;
     }
@@ -58,25 +60,25 @@ pub(super) fn short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
             plural(lost, "token"),
         )
     };
-    out.add(Severity::Critical, summary)
+    out.add_verdict(Severity::Critical, summary)
         .affected("responses", seen)
         .with("responses_whole", answers.judged_alone)
         .weighed("tokens_lost", lost)
         .with("worst_tokens_lost", seen.amount)
         .advice(match answers.openai_tokens_lost {
-            0 => advice::dropped(context.ledger.engine()),
-            openai if openai == lost => advice::unlisted_ids(context.ledger.engine()),
+            0 => advice::dropped_chunks_advice(context.ledger.engine()),
+            openai if openai == lost => advice::unlisted_ids_advice(context.ledger.engine()),
             openai => format!(
                 "{}; for {} of OpenAI endpoints: {}",
-                advice::dropped(context.ledger.engine()),
+                advice::dropped_chunks_advice(context.ledger.engine()),
                 plural(openai, "token"),
-                advice::unlisted_ids(context.ledger.engine())
+                advice::unlisted_ids_advice(context.ledger.engine())
             ),
         });
 }
 
 /// Responses matched to no frame that list more ids than their last event counts.
-pub(super) fn repeated_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
     let seen = &answers.judged_alone_repeated;
     let repeated = answers.judged_alone_tokens_repeated;
@@ -88,7 +90,7 @@ pub(super) fn repeated_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
         plural(seen.rids, "response"),
         plural(repeated, "token id"),
     );
-    out.add(Severity::Warning, summary)
+    out.add_verdict(Severity::Warning, summary)
         .affected("responses", seen)
         .weighed("tokens_repeated", repeated)
         .with("worst_tokens_repeated", seen.amount)
@@ -96,7 +98,7 @@ pub(super) fn repeated_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
 }
 
 /// Streams that were written to their end without saying that they end.
-pub(super) fn lacking_end(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, out: &mut Verdicts) {
     let seen = &context.ledger.totals().answers.lacking_end;
     if seen.rids == 0 {
         return;
@@ -105,14 +107,14 @@ pub(super) fn lacking_end(context: &DetectContext<'_>, out: &mut Verdicts) {
         "{} ended with neither a finish reason nor [DONE]: their clients cannot tell a complete text from a cut one",
         plural(seen.rids, "response"),
     );
-    out.add(Severity::Warning, summary)
+    out.add_verdict(Severity::Warning, summary)
         .affected("responses", seen)
         .weight(seen.rids)
         .with("worst_events", seen.amount)
         .advice("the server's generator ended early: read its log for an exception or an abort of this request");
 }
 
-pub(super) fn predicted(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     // If deliveries are observed, they decide instead of the prediction.
     if totals.predicted.dropped == 0 || context.ledger.observes_deliveries() {
@@ -131,27 +133,25 @@ pub(super) fn predicted(context: &DetectContext<'_>, out: &mut Verdicts) {
         plural(totals.predicted.dropped, "chunk"),
         count(totals.chunks.received),
     );
-    out.add(severity, summary)
+    out.add_verdict(severity, summary)
         .affected("requests", &totals.bursts)
         .weighed("chunks_dropped_predicted", totals.predicted.dropped)
         .with("burst_max", totals.predicted.burst_max)
-        .advice(advice::dropped(context.ledger.engine()));
+        .advice(advice::dropped_chunks_advice(context.ledger.engine()));
 }
 
-pub(super) fn damaged_tool_calls(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_damaged_tool_calls(context: &DetectContext<'_>, out: &mut Verdicts) {
     let responses = context.ledger.tool_calls();
-    let (seen, by_parser) = (&responses.damaged, responses.damaged_by_parser);
+    let seen = &responses.damaged;
+    let by_parser = responses.damaged_by_parser;
     if seen.rids == 0 {
         return;
     }
     let all: u64 = responses.outcomes.values().sum();
-    let of = |outcome| responses.outcomes.get(&outcome).copied().unwrap_or_default();
-    let (missing, repeated, swapped, garbled) = (
-        of(ToolCallOutcome::Missing),
-        of(ToolCallOutcome::Repeated),
-        of(ToolCallOutcome::Swapped),
-        of(ToolCallOutcome::Garbled),
-    );
+    let missing = responses.count_of(ToolCallOutcome::Missing);
+    let repeated = responses.count_of(ToolCallOutcome::Repeated);
+    let swapped = responses.count_of(ToolCallOutcome::Swapped);
+    let garbled = responses.count_of(ToolCallOutcome::Garbled);
     let kinds = [
         (missing, "missing text"),
         (repeated, "repeated text"),
@@ -176,7 +176,7 @@ pub(super) fn damaged_tool_calls(context: &DetectContext<'_>, out: &mut Verdicts
     } else {
         format!("in {} {parser} within chunks and events; in the others {events}; {place}", count(by_parser))
     };
-    out.add(Severity::Warning, summary)
+    out.add_verdict(Severity::Warning, summary)
         .affected("responses", seen)
         .weight(seen.rids)
         .with("responses_missing", missing)

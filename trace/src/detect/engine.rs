@@ -2,51 +2,55 @@
 
 use super::thresholds::STALLED_NS;
 use super::{DetectContext, Severity, Verdicts};
-use crate::ledger::Request;
 use crate::words::{duration, plural};
 
 /// The engine ended during the run.
-pub(super) fn ended(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_engine_end(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let summary = match totals.engine_ends {
         0 => return,
         1 => "the engine ended; queued frames were never received".to_owned(),
         times => format!("the engine ended {times} times; queued frames were never received"),
     };
-    out.add(Severity::Warning, summary)
+    out.add_verdict(Severity::Warning, summary)
         .since(totals.engine_ended)
         .weighed("times", totals.engine_ends)
         .advice("read the engine's log for the reason; --follow watches the next engine");
 }
 
 /// The engine reported that it failed.
-pub(super) fn failed(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdicts) {
     let Some((at, live)) = context.ledger.totals().engine_failed else {
         return;
     };
     let source = context.facts().source();
     let summary = format!("the {source} reported that it failed, with {}", plural(live, "live request"));
-    out.add(Severity::Critical, summary)
+    out.add_verdict(Severity::Critical, summary)
         .since(Some(at))
         .weighed("live_requests", live)
         .advice("read the engine's log for the error and restart the engine: it makes no more tokens");
 }
 
 /// Requests that began and then stopped producing.
-pub(super) fn stalled(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_stalled_requests(context: &DetectContext<'_>, out: &mut Verdicts) {
     // Requests of a log, of which there may be many, have no observed tokens.
     if context.ledger.groups().is_empty() {
         return;
     }
-    let (mut stalled, mut retracted, mut worst_ns, mut worst_rid) = (0, 0, 0, "");
-    let limit = STALLED_NS;
-    let is_stalled = |r: &&Request| context.ledger.is_stalled(r, context.now, limit);
-    for request in context.ledger.requests().filter(is_stalled) {
-        let silent = context.now.since(request.last_at);
+    let mut stalled = 0;
+    let mut retracted = 0;
+    let mut worst_ns = 0;
+    let mut worst_rid = "";
+    for request in context.ledger.requests() {
+        if !context.ledger.is_stalled(request, context.now, STALLED_NS) {
+            continue;
+        }
+        let silent_ns = context.now.since(request.last_at);
         stalled += 1;
         retracted += u64::from(request.retractions > 0);
-        if silent > worst_ns {
-            (worst_ns, worst_rid) = (silent, &request.rid);
+        if silent_ns > worst_ns {
+            worst_ns = silent_ns;
+            worst_rid = &request.rid;
         }
     }
     if stalled == 0 {
@@ -57,7 +61,7 @@ pub(super) fn stalled(context: &DetectContext<'_>, out: &mut Verdicts) {
         plural(stalled, "request"),
         duration(worst_ns),
     );
-    out.add(Severity::Warning, summary)
+    out.add_verdict(Severity::Warning, summary)
         .rid(worst_rid)
         .weighed("requests", stalled)
         .with("retracted_before", retracted)

@@ -8,7 +8,7 @@ use crate::ledger::EngineSilence;
 use crate::words::{count, duration, percent, plural};
 
 /// The longest silence so far, or the one that lasts.
-pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdicts) {
     let silences = context.ledger.engine_silences();
     let source = context.facts().source();
     if let Some(current) = context.ledger.current_engine_silence(context.now) {
@@ -18,7 +18,7 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
             plural(current.streams, "stream"),
             duration(current.usual_ns),
         );
-        report(context, &current, summary, out);
+        report_silence(context, &current, summary, out);
     }
     let Some(longest) = &silences.longest else {
         return;
@@ -32,13 +32,13 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
     if silences.count > 1 {
         let _ = write!(summary, "; {} such silences, {} in total", count(silences.count), duration(silences.total_ns));
     }
-    report(context, longest, summary, out);
+    report_silence(context, longest, summary, out);
     if let Some(verdict) = out.0.last_mut() {
         verdict.with("silences", silences.count).with("silences_total_ns", silences.total_ns);
     }
 }
 
-fn report(context: &DetectContext<'_>, silence: &EngineSilence, mut summary: String, out: &mut Verdicts) {
+fn report_silence(context: &DetectContext<'_>, silence: &EngineSilence, mut summary: String, out: &mut Verdicts) {
     let Some(severity) = gap_severity(silence.ns()) else {
         return;
     };
@@ -48,7 +48,7 @@ fn report(context: &DetectContext<'_>, silence: &EngineSilence, mut summary: Str
     if let Some(running) = running {
         let _ = write!(summary, "; its main thread ran {} of that time", percent(running));
     }
-    out.add(severity, summary)
+    out.add_verdict(severity, summary)
         .hop(&silence.hop)
         .since(Some(silence.from))
         .weighed("silence_ns", silence.ns())

@@ -107,7 +107,7 @@ impl Verdict {
 pub(super) struct Verdicts(pub(super) Vec<Verdict>);
 
 impl Verdicts {
-    pub(super) fn add(&mut self, severity: Severity, summary: String) -> &mut Verdict {
+    pub(super) fn add_verdict(&mut self, severity: Severity, summary: String) -> &mut Verdict {
         let place = self.0.len();
         self.0.push(Verdict { severity, summary, ..Verdict::default() });
         &mut self.0[place]
@@ -143,12 +143,12 @@ impl Findings {
                 finding.active = false;
             }
             for verdict in found.0.drain(..) {
-                self.enter(detector, verdict, context.now);
+                self.add_verdict(detector, verdict, context.now);
             }
         }
     }
 
-    fn enter(&mut self, &Detector { kind, keep, .. }: &Detector, verdict: Verdict, now: MonoNs) {
+    fn add_verdict(&mut self, &Detector { kind, keep, .. }: &Detector, verdict: Verdict, now: MonoNs) {
         if let Some(known) = self
             .list
             .iter_mut()
@@ -167,9 +167,11 @@ impl Findings {
 
     /// Findings, worst first; within a severity, in the order of [`ALL`].
     pub fn sorted(&self) -> Vec<&Finding> {
-        let place = |f: &Finding| ALL.iter().position(|d| d.kind == f.kind);
         let mut list: Vec<&Finding> = self.list.iter().collect();
-        list.sort_by_key(|f| (std::cmp::Reverse(f.verdict.severity), place(f), f.began));
+        list.sort_by_key(|finding| {
+            let detector_index = ALL.iter().position(|detector| detector.kind == finding.kind);
+            (std::cmp::Reverse(finding.verdict.severity), detector_index, finding.began)
+        });
         list
     }
 
@@ -194,10 +196,10 @@ mod tests {
     #[test]
     fn a_transient_finding_keeps_its_worst_value_and_start() {
         let mut findings = Findings::default();
-        findings.enter(&PASSING, verdict(Severity::Warning, 10), MonoNs(5));
-        findings.enter(&PASSING, verdict(Severity::Critical, 20), MonoNs(6));
-        findings.enter(&PASSING, verdict(Severity::Warning, 90), MonoNs(7));
-        findings.enter(&PASSING, Verdict { hop: "b->c".to_owned(), ..verdict(Severity::Warning, 90) }, MonoNs(7));
+        findings.add_verdict(&PASSING, verdict(Severity::Warning, 10), MonoNs(5));
+        findings.add_verdict(&PASSING, verdict(Severity::Critical, 20), MonoNs(6));
+        findings.add_verdict(&PASSING, verdict(Severity::Warning, 90), MonoNs(7));
+        findings.add_verdict(&PASSING, Verdict { hop: "b->c".to_owned(), ..verdict(Severity::Warning, 90) }, MonoNs(7));
         let list = findings.sorted();
         assert_eq!(list.len(), 2, "one finding per kind and hop");
         assert_eq!(list[0].verdict.severity, Severity::Critical);
@@ -208,8 +210,8 @@ mod tests {
     #[test]
     fn a_lasting_finding_shows_its_current_severity() {
         let mut findings = Findings::default();
-        findings.enter(&LASTING, verdict(Severity::Warning, 10), MonoNs(5));
-        findings.enter(&LASTING, verdict(Severity::Info, 11), MonoNs(6));
+        findings.add_verdict(&LASTING, verdict(Severity::Warning, 10), MonoNs(5));
+        findings.add_verdict(&LASTING, verdict(Severity::Info, 11), MonoNs(6));
         assert_eq!(findings.worst(), Some(Severity::Info));
     }
 }

@@ -4,25 +4,28 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use super::consumer::{rest, rounded};
+use super::consumer::{describe_other_shares, round_share};
 use super::thresholds::{GAP_WARNING_NS, gap_severity};
 use super::{DetectContext, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
 use crate::ledger::WaitBreakdown;
 use crate::words::{count, duration, percent, plural};
 
-pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     if !ledger.observes_gaps() {
         return;
     }
-    let (mut waiting, mut oldest_ns, mut oldest_rid) = (0, 0, "");
+    let mut waiting = 0;
+    let mut oldest_ns = 0;
+    let mut oldest_rid = "";
     for request in ledger.requests() {
         let Some(sent) = request.waiting_since() else { continue };
         waiting += 1;
-        let waited = context.now.since(sent);
-        if waited > oldest_ns {
-            (oldest_ns, oldest_rid) = (waited, &request.rid);
+        let waited_ns = context.now.since(sent);
+        if waited_ns > oldest_ns {
+            oldest_ns = waited_ns;
+            oldest_rid = &request.rid;
         }
     }
     let engine = ledger.engine().facts();
@@ -67,12 +70,16 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
     // The tokenizer thread's activity explains only waits for the tokenizer.
     let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));
     if explained {
-        let _ = write!(summary, "; meanwhile {}", meanwhile(&waits.total));
+        let _ = write!(summary, "; meanwhile {}", describe_receiving_thread(&waits.total));
     }
     let facts = ledger.engine().facts();
-    let advice = if is_logged { advice::logged_first_token(facts) } else { advice::first_token(facts, bottleneck) };
+    let advice = if is_logged {
+        advice::logged_first_token_advice(facts)
+    } else {
+        advice::first_token_advice(facts, bottleneck)
+    };
     let verdict = out
-        .add(severity, summary)
+        .add_verdict(severity, summary)
         .rid(rid)
         .since(Some(MonoNs(since)))
         .weight(worst)
@@ -88,7 +95,7 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
         verdict
             .hop(leg.name)
             .with("bottleneck", leg.words())
-            .with("bottleneck_share", rounded(leg.first_token[0].share))
+            .with("bottleneck_share", round_share(leg.first_token[0].share))
             .with("bottleneck_thread", json!(leg.thread))
             .with_known("bottleneck_worker", leg.worker.as_deref());
     }
@@ -102,19 +109,22 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
     }
     if waits.total.requests > 0 {
         verdict.with("judged_requests", waits.total.requests);
-        causes(verdict, "judged", &waits.total);
+        add_wait_breakdown(verdict, "judged", &waits.total);
     }
     // A wait still in progress has no attribution yet.
     if let Some((_, worst)) = waits.worst.as_ref().filter(|(of, _)| **of == *rid) {
-        causes(verdict, "worst", worst);
+        add_wait_breakdown(verdict, "worst", worst);
     }
 }
 
 /// Describes what the receiving thread did.
-fn meanwhile(what: &WaitBreakdown) -> String {
+fn describe_receiving_thread(what: &WaitBreakdown) -> String {
     let spent = &what.spent;
-    let mut words =
-        format!("the receiving thread was on CPU {} of the time, {}", percent(spent.share(spent.on_ns)), rest(spent));
+    let mut words = format!(
+        "the receiving thread was on CPU {} of the time, {}",
+        percent(spent.share(spent.on_ns)),
+        describe_other_shares(spent)
+    );
     let upstream = what.upstream_ns as f64 / what.gap_ns.max(1) as f64;
     if upstream >= 0.05 {
         let _ = write!(words, "; {} of the gap was before the last hop", percent(upstream));
@@ -123,7 +133,7 @@ fn meanwhile(what: &WaitBreakdown) -> String {
 }
 
 /// Adds the breakdown as evidence, each name prefixed with `of`.
-fn causes(verdict: &mut Verdict, of: &str, what: &WaitBreakdown) {
+fn add_wait_breakdown(verdict: &mut Verdict, of: &str, what: &WaitBreakdown) {
     let spent = &what.spent;
     for (name, number) in [
         ("gap_ns", Some(what.gap_ns)),

@@ -3,7 +3,7 @@
 use super::{DetectContext, Severity, Verdicts};
 use crate::words::{duration, plural};
 
-pub(super) fn failed(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_failed_health_check(context: &DetectContext<'_>, out: &mut Verdicts) {
     let processes = context.ledger.stages().processes();
     let silences = processes.iter().filter_map(|process| Some((process, process.silence?)));
     let Some((process, silence)) = silences.max_by_key(|(_, silence)| silence.ns()) else { return };
@@ -15,7 +15,7 @@ pub(super) fn failed(context: &DetectContext<'_>, out: &mut Verdicts) {
         plural(silence.checks, "health check"),
         duration(silence.since.since(silence.last_message)),
     );
-    out.add(Severity::Critical, summary)
+    out.add_verdict(Severity::Critical, summary)
         .since(Some(silence.since))
         .weighed("silent_ns", silence.ns())
         .with("by", "the engine's log")

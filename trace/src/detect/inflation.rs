@@ -4,18 +4,18 @@ use super::{DetectContext, Severity, Verdict, Verdicts};
 use crate::ledger::Inflation;
 use crate::words::{count, plural};
 
-pub(super) fn inflated(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_inflated_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let claimed = &totals.claimed_inflation;
     if claimed.seen.rids > 0 {
-        inflation(out, Severity::Critical, claimed, "consumers counted", true);
+        report_inflation(out, Severity::Critical, claimed, "consumers counted", true);
     } else if totals.wire_inflation.seen.rids > 0 {
-        inflation(out, Severity::Warning, &totals.wire_inflation, "a consumer that sums chunks counts", false);
+        report_inflation(out, Severity::Warning, &totals.wire_inflation, "a consumer that sums chunks counts", false);
     }
 }
 
 /// A consumer whose token count is the sum of the cumulative counts it received.
-pub(super) fn summed(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdicts) {
     let summed = &context.ledger.totals().summed;
     if summed.seen.rids == 0 {
         return;
@@ -26,14 +26,14 @@ pub(super) fn summed(context: &DetectContext<'_>, out: &mut Verdicts) {
         count(summed.made),
         plural(summed.seen.rids, "request"),
     );
-    out.add(Severity::Warning, summary)
+    out.add_verdict(Severity::Warning, summary)
             .affected("requests", &summed.seen)
             .weighed("tokens_counted", summed.counted)
             .with("tokens_made", summed.made)
             .advice("use a request's last count, not the sum of all counts: usage, billing and limits based on the sum are wrong");
 }
 
-fn inflation(out: &mut Verdicts, severity: Severity, of: &Inflation, subject: &str, confirmed: bool) {
+fn report_inflation(out: &mut Verdicts, severity: Severity, of: &Inflation, subject: &str, confirmed: bool) {
     let ratio = of.counted as f64 / of.made.max(1) as f64;
     let summary = format!(
         "{subject} {} instead of {} ({ratio:.1} times as many) in {}: it mistakes all tokens so far for new ones",
@@ -41,7 +41,7 @@ fn inflation(out: &mut Verdicts, severity: Severity, of: &Inflation, subject: &s
         count(of.made),
         plural(of.seen.rids, "request"),
     );
-    out.add(severity, summary)
+    out.add_verdict(severity, summary)
         .affected("requests", &of.seen)
         .weighed("tokens_counted", of.counted)
         .with("tokens_made", of.made)
@@ -51,22 +51,22 @@ fn inflation(out: &mut Verdicts, severity: Severity, of: &Inflation, subject: &s
 }
 
 /// Incremental and cumulative deliveries in one engine: a consumer cannot handle both correctly.
-pub(super) fn mode_mix(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_mixed_modes(context: &DetectContext<'_>, out: &mut Verdicts) {
     let (incremental, cumulative) = context.ledger.totals().deliveries;
     if incremental > 0 && cumulative > 0 {
-        mix(out, "deliveries carried", incremental, cumulative);
+        report_mixed_modes(out, "deliveries carried", incremental, cumulative);
     }
     for group in context.ledger.groups() {
         let (delta, cumulative) = group.streams;
         if delta > 0 && cumulative > 0 {
-            mix(out, "streams list", delta, cumulative).hop(&group.name);
+            report_mixed_modes(out, "streams list", delta, cumulative).hop(&group.name);
         }
     }
 }
 
-fn mix<'v>(out: &'v mut Verdicts, what: &str, new: u64, all: u64) -> &'v mut Verdict {
+fn report_mixed_modes<'v>(out: &'v mut Verdicts, what: &str, new: u64, all: u64) -> &'v mut Verdict {
     let summary = format!("{} {what} new tokens only and {} all tokens so far", count(new), count(all));
-    out.add(Severity::Warning, summary)
+    out.add_verdict(Severity::Warning, summary)
         .weight(new + all)
         .with("incremental", new)
         .with("cumulative", all)

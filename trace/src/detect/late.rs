@@ -7,14 +7,14 @@ use crate::stats::Distribution;
 use crate::words::{duration, percent, plural};
 
 /// A pause at the client that is this many times as long as the engine's longest pause is not caused by the engine.
-const UNEXPLAINED: u64 = 4;
+const MIN_TIMES_LONGER: u64 = 4;
 /// Longest time before a check over which the use of threads is compared: samples are kept for little longer.
-const WINDOW_NS: u64 = 10_000_000_000;
+const COMPARED_NS: u64 = 10_000_000_000;
 /// Minimum share of time that is mentioned.
-const BUSY: f64 = 0.05;
+const MIN_MENTIONED_SHARE: f64 = 0.05;
 
 /// Tokens that wait in the process that generated them: by its own timestamps, or by the time in the call that sends them.
-pub(super) fn send(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts) {
     for group in context.ledger.groups() {
         let worst = group.send_wait.max().unwrap_or(0);
         // If even the shortest wait is long, the engine's clock differs (a time namespace), and the waits are not real.
@@ -32,20 +32,20 @@ pub(super) fn send(context: &DetectContext<'_>, out: &mut Verdicts) {
             plural(group.send_wait.count(), "message"),
         );
         let verdict = out
-            .add(severity, summary)
+            .add_verdict(severity, summary)
             .hop(&group.name)
             .weighed("send_wait_max_ns", worst)
             .with("send_wait_p50_ns", median)
             .advice(context.facts().late_send());
         let recent = group.send_wait.recent(context.now).max();
         if recent >= GAP_WARNING_NS {
-            add_busiest(verdict, context, recent);
+            add_busiest_threads(verdict, context, recent);
         }
     }
 }
 
 /// Tokens that wait in a receiver after it received them, where a receive does not end a wait or is not observed.
-pub(super) fn delivery(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verdicts) {
     let ledger = context.ledger;
     let engine = ledger.engine().facts();
     let receives = ledger.observes_receives();
@@ -55,10 +55,11 @@ pub(super) fn delivery(context: &DetectContext<'_>, out: &mut Verdicts) {
     let waits = ledger.delivery_wait();
     let first = ledger.worst_delivery_wait();
     let first_ns = first.map_or(0, |worst| worst.ns);
-    let (sent_ns, delivered_ns) = (ledger.itl_sent().max().unwrap_or(0), ledger.itl_delivered().max().unwrap_or(0));
+    let sent_ns = ledger.itl_sent().max().unwrap_or(0);
+    let delivered_ns = ledger.itl_delivered().max().unwrap_or(0);
     // A wait on a hop before the receive is reported by the findings about that hop.
     let on_hop_ns = ledger.groups().iter().filter_map(|group| group.queue_wait.max()).max().unwrap_or(0);
-    let explained_ns = sent_ns.saturating_mul(UNEXPLAINED).max(on_hop_ns.saturating_mul(2));
+    let explained_ns = sent_ns.saturating_mul(MIN_TIMES_LONGER).max(on_hop_ns.saturating_mul(2));
     let silence_ns = if delivered_ns > explained_ns { delivered_ns } else { 0 };
     let worst = first_ns.max(silence_ns);
     let Some(severity) = gap_severity(worst) else {
@@ -88,7 +89,7 @@ pub(super) fn delivery(context: &DetectContext<'_>, out: &mut Verdicts) {
         ));
     }
     let verdict = out
-        .add(severity, parts.join("; "))
+        .add_verdict(severity, parts.join("; "))
         .weight(worst)
         .with("requests", waits.count())
         .with("first_token_max_ns", first_ns)
@@ -98,7 +99,7 @@ pub(super) fn delivery(context: &DetectContext<'_>, out: &mut Verdicts) {
             format!(
                 "responses are written only after all queued messages are processed, so the whole queue delays each of them; if its \
                  event loop is busy, {}",
-                advice::own_work(engine, receiver)
+                advice::own_work_advice(engine, receiver)
             )
         } else {
             engine.late_inside().to_owned()
@@ -107,28 +108,28 @@ pub(super) fn delivery(context: &DetectContext<'_>, out: &mut Verdicts) {
         verdict.rid(&first.rid);
     }
     if !receives {
-        add_busiest(verdict, context, waits.recent(context.now).max().max(silence_ns));
+        add_busiest_threads(verdict, context, waits.recent(context.now).max().max(silence_ns));
     }
 }
 
 /// Tokens that wait in a frontend after the engine's server wrote them to it.
-pub(super) fn frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
     let waits = context.ledger.frontend();
     let Some(severity) = gap_severity(waits.worst.ns) else {
         return;
     };
     let parts = [("first", &waits.first_token), ("last", &waits.last_token)];
-    let late = parts.iter().filter(|(_, waits)| longest(waits) >= GAP_WARNING_NS);
+    let late = parts.iter().filter(|(_, waits)| longest_wait_ns(waits) >= GAP_WARNING_NS);
     let late = late.map(|(which, waits)| {
         format!(
             "{which} tokens wait up to {} (median {}, {})",
-            duration(longest(waits)),
+            duration(longest_wait_ns(waits)),
             duration(waits.quantile(0.5).unwrap_or(0)),
             plural(waits.count(), "response"),
         )
     });
     let summary = format!("in the frontend, {} after the worker wrote them", late.collect::<Vec<_>>().join(" and "));
-    out.add(severity, summary)
+    out.add_verdict(severity, summary)
             .rid(&waits.worst.rid)
             .weight(waits.worst.ns)
             .with("responses", waits.responses)
@@ -139,15 +140,15 @@ pub(super) fn frontend(context: &DetectContext<'_>, out: &mut Verdicts) {
             );
 }
 
-fn longest(waits: &Distribution) -> u64 {
+fn longest_wait_ns(waits: &Distribution) -> u64 {
     waits.max().unwrap_or(0)
 }
 
 /// Adds the thread of a server inside the process that generates tokens that was busiest in the last `wait_ns` before the check, because it
 /// may delay the others. Unchanged if there is no such server.
-pub(super) fn add_busiest(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
+pub(super) fn add_busiest_threads(verdict: &mut Verdict, context: &DetectContext<'_>, wait_ns: u64) {
     let names = context.facts().server_threads();
-    let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(WINDOW_NS)));
+    let from = MonoNs(context.now.0.saturating_sub(wait_ns.min(COMPARED_NS)));
     let threads = context.ledger.threads().iter();
     let threads = threads.filter(|thread| names.iter().any(|begin| thread.name.starts_with(begin)));
     let busiest = threads
@@ -156,9 +157,11 @@ pub(super) fn add_busiest(verdict: &mut Verdict, context: &DetectContext<'_>, wa
     let Some((name, spent)) = busiest else { return };
     let running = spent.share(spent.on_ns);
     let waiting = spent.wait_ns.map(|ns| spent.share(ns));
-    let waited = waiting.filter(|share| *share >= BUSY);
+    let waited = waiting.filter(|share| *share >= MIN_MENTIONED_SHARE);
     let use_of_time = match waited {
-        None if running < BUSY => format!("no thread of the server ran more than {} of that time", percent(BUSY)),
+        None if running < MIN_MENTIONED_SHARE => {
+            format!("no thread of the server ran more than {} of that time", percent(MIN_MENTIONED_SHARE))
+        }
         None => format!("the server's busiest thread, {name}, ran {} of that time", percent(running)),
         Some(waited) => format!(
             "the server's busiest thread, {name}, ran {} of that time and waited for a CPU {}",

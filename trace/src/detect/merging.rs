@@ -10,7 +10,7 @@ use crate::words::{count, plural, share};
 const WARNING_SHARE: f64 = 0.05;
 
 /// Merged chunks: no token is lost, but the client sees bursts.
-pub(super) fn merged(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let confirmed = context.ledger.observes_deliveries();
     // Chunks replaced by a cumulative delivery are reported by `would-drop`.
@@ -23,7 +23,7 @@ pub(super) fn merged(context: &DetectContext<'_>, out: &mut Verdicts) {
         (merged, totals.chunks.received, &totals.bursts)
     };
     if chunks == 0 {
-        return merged_by_log(context, out);
+        return detect_logged_merges(context, out);
     }
     let heavy = chunks as f64 >= WARNING_SHARE * of as f64;
     let severity = if heavy { Severity::Warning } else { Severity::Info };
@@ -41,16 +41,16 @@ pub(super) fn merged(context: &DetectContext<'_>, out: &mut Verdicts) {
     if let Some(mean) = mean {
         let _ = write!(summary, ": {mean:.1} tokens per event on average");
     }
-    out.add(severity, summary)
+    out.add_verdict(severity, summary)
         .affected("requests", seen)
         .weighed("chunks", chunks)
         .with("confirmed", confirmed)
         .with("tokens_per_event", mean)
-        .advice(advice::merging(context.facts()));
+        .advice(advice::merging_advice(context.facts()));
 }
 
 /// Merged chunks according to the engine's log. It names no total, and a merge is only logged if many chunks were queued.
-fn merged_by_log(context: &DetectContext<'_>, out: &mut Verdicts) {
+fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
     let merged = &context.ledger.stages().merged;
     if merged.times == 0 || context.ledger.observes_receives() {
         return;
@@ -61,18 +61,18 @@ fn merged_by_log(context: &DetectContext<'_>, out: &mut Verdicts) {
         if merged.times == 1 { String::from("one delivery") } else { format!("{} deliveries", count(merged.times)) },
         merged.max,
     );
-    out.add(Severity::Warning, summary)
+    out.add_verdict(Severity::Warning, summary)
         .rid(&merged.most_rid)
         .since(merged.since)
         .weighed("chunks", merged.chunks)
         .with("by", "the engine's log")
         .with("deliveries", merged.times)
         .with("largest", merged.max)
-        .advice(advice::merging(context.facts()));
+        .advice(advice::merging_advice(context.facts()));
 }
 
 /// Chunks replaced by a later one in cumulative mode. Nothing is lost, but the same engine would lose them in incremental mode.
-pub(super) fn would_drop(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let engine = context.ledger.engine();
     if engine.waiter != Some(Waiter::KeepsLast) {
@@ -94,9 +94,9 @@ pub(super) fn would_drop(context: &DetectContext<'_>, out: &mut Verdicts) {
         plural(seen.rids, "request"),
         if confirmed { "" } else { " (predicted)" },
     );
-    out.add(Severity::Info, summary)
+    out.add_verdict(Severity::Info, summary)
         .affected("requests", seen)
         .weighed("chunks", chunks)
         .with("confirmed", confirmed)
-        .advice(advice::would_drop(engine));
+        .advice(advice::would_drop_advice(engine));
 }

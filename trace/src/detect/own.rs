@@ -10,7 +10,7 @@ const WARNING_SHARE: f64 = 0.001;
 const CRITICAL_SHARE: f64 = 0.05;
 
 /// Frames that could not be decoded.
-pub(super) fn undecoded(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.groups().iter().enumerate() {
         let (mut undecoded, mut frames) = (0, 0);
         for counts in context.ledger.members(place).map(|hop| hop.counts) {
@@ -36,7 +36,7 @@ pub(super) fn undecoded(context: &DetectContext<'_>, out: &mut Verdicts) {
             share(undecoded, frames),
             group.name,
         );
-        out.add(severity, summary)
+        out.add_verdict(severity, summary)
             .hop(&group.name)
             .since(context.ledger.totals().undecoded_since)
             .weighed("frames_undecoded", undecoded)
@@ -47,7 +47,7 @@ pub(super) fn undecoded(context: &DetectContext<'_>, out: &mut Verdicts) {
 }
 
 /// Observations that tokengap missed: never a loss in the engine.
-pub(super) fn missed(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_missed_observations(context: &DetectContext<'_>, out: &mut Verdicts) {
     let missed = context.ledger.totals().missed;
     let all = missed.reported().saturating_add(missed.unannounced);
     if all == 0 {
@@ -57,7 +57,7 @@ pub(super) fn missed(context: &DetectContext<'_>, out: &mut Verdicts) {
         "tokengap missed {} observations; traffic is not affected, but counts of frames and chunks are too low",
         count(all),
     );
-    out.add(Severity::Warning, summary)
+    out.add_verdict(Severity::Warning, summary)
         .since(missed.since)
         .weight(all)
         .with("queue_full", missed.queue_full)
@@ -65,11 +65,11 @@ pub(super) fn missed(context: &DetectContext<'_>, out: &mut Verdicts) {
         .with("too_large", missed.too_large)
         .with("cut_short", missed.cut_short)
         .with("unannounced", missed.unannounced)
-        .advice(advice(&missed));
+        .advice(missed_advice(&missed));
 }
 
 /// Advice for the most frequent cause.
-fn advice(missed: &MissedCounts) -> &'static str {
+fn missed_advice(missed: &MissedCounts) -> &'static str {
     let causes = [
         (missed.queue_full, "tokengap had too little CPU: give it a core, or a larger --ring"),
         (missed.unframed, "start tokengap before the engine connects: it joined in the middle of a frame"),
@@ -82,7 +82,7 @@ fn advice(missed: &MissedCounts) -> &'static str {
 }
 
 /// Memory limits of tokengap that were reached.
-pub(super) fn limit(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_reached_limits(context: &DetectContext<'_>, out: &mut Verdicts) {
     let limits = context.ledger.limits();
     let reached: Vec<_> = limits.iter().filter(|l| l.times > 0).collect();
     let Some(worst) = reached.iter().max_by_key(|l| l.times) else {
@@ -94,10 +94,9 @@ pub(super) fn limit(context: &DetectContext<'_>, out: &mut Verdicts) {
         count(worst.limit as u64),
         count(worst.times),
     );
-    let verdict = out.add(Severity::Warning, summary).weight(reached.iter().map(|l| l.times).sum()).advice(format!(
-        "raise it with --limit {}=N if you need the evicted entries; each entry costs memory",
-        worst.name
-    ));
+    let verdict = out.add_verdict(Severity::Warning, summary).weight(reached.iter().map(|l| l.times).sum()).advice(
+        format!("raise it with --limit {}=N if you need the evicted entries; each entry costs memory", worst.name),
+    );
     for limit in reached {
         verdict.with(limit.name, limit.times);
     }

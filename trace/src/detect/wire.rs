@@ -7,7 +7,7 @@ use crate::words::plural;
 const CRITICAL_TOKENS: u64 = 16;
 
 /// Tokens that never crossed a hop, computed from the streams' own counts.
-pub(super) fn loss(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) {
     let (seen, missing) = &context.ledger.totals().wire_loss;
     if seen.rids == 0 {
         return;
@@ -18,7 +18,7 @@ pub(super) fn loss(context: &DetectContext<'_>, out: &mut Verdicts) {
         plural(*missing, "token"),
         plural(seen.rids, "request"),
     );
-    out.add(severity, summary)
+    out.add_verdict(severity, summary)
         .affected("requests", seen)
         .weighed("tokens_missing", *missing)
         .with("worst_tokens_missing", seen.amount)
@@ -26,7 +26,7 @@ pub(super) fn loss(context: &DetectContext<'_>, out: &mut Verdicts) {
 }
 
 /// Chunks that list more tokens than possible, without a known reason.
-pub(super) fn arithmetic(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
     let (seen, chunks) = &context.ledger.totals().anomalies;
     if seen.rids == 0 {
         return;
@@ -36,14 +36,14 @@ pub(super) fn arithmetic(context: &DetectContext<'_>, out: &mut Verdicts) {
         plural(*chunks, "chunk"),
         plural(seen.rids, "request"),
     );
-    out.add(Severity::Info, summary)
+    out.add_verdict(Severity::Info, summary)
         .affected("requests", seen)
         .weighed("chunks", *chunks)
         .with("most_extra_ids", seen.amount);
 }
 
 /// Chunks of a request that were received in a different order than generated.
-pub(super) fn order(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_out_of_order(context: &DetectContext<'_>, out: &mut Verdicts) {
     for group in context.ledger.groups() {
         let late = &group.out_of_order;
         if late.rids == 0 {
@@ -51,7 +51,7 @@ pub(super) fn order(context: &DetectContext<'_>, out: &mut Verdicts) {
         }
         let summary =
             format!("{} on {} arrived after a later one of the same request", plural(late.rids, "chunk"), group.name);
-        out.add(Severity::Warning, summary)
+        out.add_verdict(Severity::Warning, summary)
             .hop(&group.name)
             .affected("chunks", late)
             .with("tokens_behind_max", late.amount)
@@ -60,7 +60,7 @@ pub(super) fn order(context: &DetectContext<'_>, out: &mut Verdicts) {
 }
 
 /// A request whose chunks went to two workers of one line.
-pub(super) fn worker_change(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_worker_changes(context: &DetectContext<'_>, out: &mut Verdicts) {
     for group in context.ledger.groups() {
         let moved = &group.moved;
         if moved.rids == 0 {
@@ -71,7 +71,7 @@ pub(super) fn worker_change(context: &DetectContext<'_>, out: &mut Verdicts) {
             plural(moved.rids, "request"),
             group.name,
         );
-        out.add(Severity::Warning, summary)
+        out.add_verdict(Severity::Warning, summary)
                 .hop(&group.name)
                 .affected("changes", moved)
                 .with("chunks_out_of_order", group.out_of_order.rids)

@@ -15,12 +15,13 @@ const UNEVEN: f64 = 1.5;
 
 /// Ratio of the busiest receiver's chunks to the mean; `None` with a single receiver, or without chunks.
 pub fn imbalance(members: &[&Hop]) -> Option<f64> {
-    uneven(&receivers(members))
+    imbalance_of(&receivers_with_load(members))
 }
 
-fn uneven(receivers: &[Receiver<'_>]) -> Option<f64> {
+fn imbalance_of(receivers: &[Receiver<'_>]) -> Option<f64> {
     let chunks = receivers.iter().map(|one| one.chunks);
-    let (max, sum) = (chunks.clone().max()?, chunks.sum::<u64>());
+    let max = chunks.clone().max()?;
+    let sum: u64 = chunks.sum();
     (receivers.len() > 1 && sum > 0).then(|| (u128::from(max) * receivers.len() as u128) as f64 / sum as f64)
 }
 
@@ -32,7 +33,7 @@ struct Receiver<'a> {
     backlog_max: u64,
 }
 
-fn receivers<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
+fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
     let mut receivers: BTreeMap<(Option<u16>, &str, Option<HopId>), Receiver<'a>> = BTreeMap::new();
     for hop in members {
         let (worker, endpoint) = (hop.worker, &*hop.endpoint);
@@ -53,12 +54,12 @@ fn receivers<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
     receivers.into_values().filter(serves).collect()
 }
 
-pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
+pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.groups().iter().enumerate() {
         let members: Vec<&Hop> = context.ledger.members(place).collect();
-        let receivers = receivers(&members);
+        let receivers = receivers_with_load(&members);
         let sum: u64 = receivers.iter().map(|one| one.chunks).sum();
-        let Some(uneven) = uneven(&receivers).filter(|&n| n >= UNEVEN) else {
+        let Some(uneven) = imbalance_of(&receivers).filter(|&n| n >= UNEVEN) else {
             continue;
         };
         let Some(busiest) = receivers.iter().max_by_key(|one| one.chunks) else {
@@ -83,7 +84,7 @@ pub(super) fn check(context: &DetectContext<'_>, out: &mut Verdicts) {
             percent(busiest.chunks as f64 / sum as f64),
             count(sum),
         );
-        out.add(severity, summary)
+        out.add_verdict(severity, summary)
             .hop(&group.name)
             .with("workers", receivers.len())
             .with("workers_idle", idle)

@@ -32,11 +32,11 @@ impl FromStr for Version {
     type Err = BadVersion;
 
     fn from_str(text: &str) -> Result<Self, BadVersion> {
-        parse(text).ok_or_else(|| BadVersion(text.chars().take(64).collect()))
+        parse_version(text).ok_or_else(|| BadVersion(text.chars().take(64).collect()))
     }
 }
 
-fn parse(text: &str) -> Option<Version> {
+fn parse_version(text: &str) -> Option<Version> {
     let text = text.trim();
     let text = text.strip_prefix('v').unwrap_or(text);
     let text = text.split_once('+').map_or(text, |(public, _)| public);
@@ -47,7 +47,7 @@ fn parse(text: &str) -> Option<Version> {
         let Some(digits) = after_dot.filter(|r| r.starts_with(|c: char| c.is_ascii_digit())) else {
             break;
         };
-        (*number, rest) = number_of(digits)?;
+        (*number, rest) = split_number(digits)?;
     }
     if rest.len() == text.len() {
         return None;
@@ -55,7 +55,7 @@ fn parse(text: &str) -> Option<Version> {
     let rest = rest.trim_start_matches(['.', '-', '_']);
     let word = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
     let (word, digits) = rest.split_at(word);
-    let (number, tail) = if digits.is_empty() { (0, "") } else { number_of(digits)? };
+    let (number, tail) = if digits.is_empty() { (0, "") } else { split_number(digits)? };
     let phase = match word.trim_end_matches('.') {
         "" if rest.is_empty() => Phase::Final,
         "dev" => Phase::Dev(number),
@@ -69,7 +69,7 @@ fn parse(text: &str) -> Option<Version> {
     (tail.is_empty() || tail.starts_with(".dev")).then_some(Version { release, phase })
 }
 
-fn number_of(text: &str) -> Option<(u32, &str)> {
+fn split_number(text: &str) -> Option<(u32, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     Some((text[..end].parse().ok()?, &text[end..]))
 }

@@ -10,7 +10,7 @@ use super::totals::IdCounts;
 use crate::clock::MonoNs;
 use crate::event::{Frame, IdColumn, Kind};
 use crate::id::{FrameId, HopId, Ticket};
-use crate::stats::Run;
+use crate::stats::EqualDurations;
 
 /// Properties of the frame's hop that its chunks need.
 #[derive(Clone, Copy)]
@@ -59,8 +59,8 @@ pub(super) struct FrameSums {
     /// Chunks without an expected delivery.
     pub(super) untracked_chunks: u64,
     pub(super) ids: IdCounts,
-    pub(super) itl: Run,
-    pub(super) itl_by_token: Run,
+    pub(super) itl: EqualDurations,
+    pub(super) itl_by_token: EqualDurations,
 }
 
 impl Ledger {
@@ -177,8 +177,8 @@ impl Ledger {
                 self.touched[number] = self.record_chunk(&context, chunk, self.touched[number], &mut sums);
             }
         }
-        sums.itl.end(&mut self.itl_sent, at);
-        sums.itl_by_token.end(&mut self.itl_sent_by_token, at);
+        sums.itl.record_pending(&mut self.itl_sent, at);
+        sums.itl_by_token.record_pending(&mut self.itl_sent_by_token, at);
         self.totals.chunks.sent += sums.chunks_from_scheduler;
         self.totals.tokens.sent += sums.tokens_from_scheduler;
         self.totals.chunks.tracked += sums.tracked_chunks;

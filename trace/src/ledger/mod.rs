@@ -136,7 +136,7 @@ pub struct Ledger {
     finished: FinishedRequests,
     /// Finished requests that lost tokens, oldest first. Kept longer than the others.
     lossy: VecDeque<Lossy>,
-    /// Finished requests kept briefly to recognise duplicates, by the time they are closed.
+    /// Finished requests kept briefly to recognise duplicates, by the time at which they are closed.
     lingering: VecDeque<(MonoNs, Ticket)>,
     /// Finished requests that wait for receives and deliveries, by the latest time at which they are closed.
     settling: VecDeque<(MonoNs, Ticket)>,

@@ -53,6 +53,11 @@ impl ToolCallResponses {
         push_bounded(kept, ToolCallResponse { rid: rid.into(), at, calls }, MAX_KEPT_RESPONSES);
     }
 
+    /// Number of responses with this outcome.
+    pub(crate) fn count_of(&self, outcome: ToolCallOutcome) -> u64 {
+        self.outcomes.get(&outcome).copied().unwrap_or_default()
+    }
+
     /// The latest damaged responses, then the latest others, each oldest first.
     pub fn latest(&self) -> impl Iterator<Item = &ToolCallResponse> {
         self.latest_damaged.iter().chain(&self.latest_others)

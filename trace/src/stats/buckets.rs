@@ -3,9 +3,9 @@
 /// Buckets per doubling, as a power of two: each is at most an eighth wide.
 const FINE: u32 = 3;
 /// The last bucket also counts all longer durations: more than an hour.
-const CLASSES: usize = class_of(3_600_000_000_000) + 1;
+const BUCKETS: usize = exact_bucket_of(3_600_000_000_000) + 1;
 
-const fn class_of(ns: u64) -> usize {
+const fn exact_bucket_of(ns: u64) -> usize {
     if ns < 1 << FINE {
         return ns as usize;
     }
@@ -13,39 +13,44 @@ const fn class_of(ns: u64) -> usize {
     ((doubling as usize) << FINE) + (ns >> doubling) as usize
 }
 
-pub(super) fn class(ns: u64) -> usize {
-    class_of(ns).min(CLASSES - 1)
+/// Bucket of a duration; the last one for all that are longer than its start.
+pub(super) fn bucket_of(ns: u64) -> usize {
+    exact_bucket_of(ns).min(BUCKETS - 1)
 }
 
 /// Bounds of a bucket: first duration, and first duration beyond it.
-pub(super) fn bounds(class: usize) -> (u64, u64) {
-    let min = |class: usize| {
-        let doubling = (class >> FINE).saturating_sub(1);
-        ((class - (doubling << FINE)) as u64) << doubling
-    };
-    (min(class), min(class + 1))
+pub(super) fn bounds_of_bucket(bucket: usize) -> (u64, u64) {
+    (min_of_bucket(bucket), min_of_bucket(bucket + 1))
+}
+
+/// Shortest duration of a bucket: the inverse of [`exact_bucket_of`].
+fn min_of_bucket(bucket: usize) -> u64 {
+    let doubling = (bucket >> FINE).saturating_sub(1);
+    ((bucket - (doubling << FINE)) as u64) << doubling
 }
 
 /// Bucket counters. Allocated at the first value.
 #[derive(Clone, Debug, Default)]
 pub struct Buckets {
-    counts: Option<Box<[u32; CLASSES]>>,
+    counts: Option<Box<[u32; BUCKETS]>>,
     max: u64,
 }
 
 impl Buckets {
     /// Adds a duration in nanoseconds.
     pub fn record(&mut self, ns: u64) {
-        let counts = self.counts.get_or_insert_with(|| Box::new([0; CLASSES]));
-        let count = &mut counts[class(ns)];
+        let counts = self.counts.get_or_insert_with(|| Box::new([0; BUCKETS]));
+        let count = &mut counts[bucket_of(ns)];
         *count = count.saturating_add(1);
         self.max = self.max.max(ns);
     }
 
     /// Values since the last [`Self::clear`].
     pub fn tally(&self) -> Tally {
-        let counts = self.counts.iter().flat_map(|counts| counts.iter().enumerate());
-        Tally { counts: counts.filter(|c| *c.1 > 0).map(|(class, &n)| (class as u16, n)).collect(), max: self.max }
+        let all = self.counts.iter().flat_map(|counts| counts.iter().enumerate());
+        let non_empty = all.filter(|(_, count)| **count > 0);
+        let counts = non_empty.map(|(bucket, &count)| BucketCount { bucket: bucket as u16, count });
+        Tally { counts: counts.collect(), max: self.max }
     }
 
     /// Resets all counters.
@@ -60,28 +65,37 @@ impl Buckets {
 /// Bucket counts in compact form.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Non-empty buckets in order, with their counts.
-    counts: Vec<(u16, u32)>,
+    /// Non-empty buckets in order.
+    counts: Vec<BucketCount>,
     max: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct BucketCount {
+    bucket: u16,
+    count: u32,
 }
 
 impl Tally {
     /// Adds a duration in nanoseconds `times` times.
     pub fn record(&mut self, ns: u64, times: u32) {
-        self.enter(class(ns) as u16, times);
+        self.add_to_bucket(bucket_of(ns) as u16, times);
         self.max = self.max.max(ns);
     }
 
-    fn enter(&mut self, class: u16, times: u32) {
-        match self.counts.binary_search_by_key(&class, |c| c.0) {
-            Ok(at) => self.counts[at].1 = self.counts[at].1.saturating_add(times),
-            Err(at) => self.counts.insert(at, (class, times)),
+    fn add_to_bucket(&mut self, bucket: u16, times: u32) {
+        match self.counts.binary_search_by_key(&bucket, |known| known.bucket) {
+            Ok(index) => {
+                let known = &mut self.counts[index];
+                known.count = known.count.saturating_add(times);
+            }
+            Err(index) => self.counts.insert(index, BucketCount { bucket, count: times }),
         }
     }
 
     /// Number of durations.
     pub fn count(&self) -> u64 {
-        self.counts.iter().map(|c| u64::from(c.1)).sum()
+        self.counts.iter().map(|known| u64::from(known.count)).sum()
     }
 
     /// The exact maximum; `None` without values.
@@ -92,18 +106,22 @@ impl Tally {
     /// Midpoint of the bucket with `quantile` (0 to 1), in nanoseconds: accurate to 6 %; `None` without values.
     pub fn quantile(&self, quantile: f64) -> Option<u64> {
         let rank = ((self.count() as f64 * quantile).ceil() as u64).max(1);
-        let mut below = 0;
-        let class = self.counts.iter().find(|c| {
-            below += u64::from(c.1);
-            below >= rank
-        })?;
-        let (min, beyond) = bounds(class.0.into());
-        Some((min + (beyond - min) / 2).min(self.max))
+        let mut counted = 0;
+        for &BucketCount { bucket, count } in &self.counts {
+            counted += u64::from(count);
+            if counted >= rank {
+                let (min, beyond) = bounds_of_bucket(bucket.into());
+                return Some((min + (beyond - min) / 2).min(self.max));
+            }
+        }
+        None
     }
 
     /// Adds the counts of another tally.
     pub fn add(&mut self, other: &Self) {
-        other.counts.iter().for_each(|&(class, count)| self.enter(class, count));
+        for &BucketCount { bucket, count } in &other.counts {
+            self.add_to_bucket(bucket, count);
+        }
         self.max = self.max.max(other.max);
     }
 }
@@ -125,9 +143,9 @@ mod tests {
     proptest! {
         #[test]
         fn every_value_falls_into_its_bucket(ns in 0_u64..4_000_000_000_000) {
-            let (min, beyond) = bounds(class(ns));
+            let (min, beyond) = bounds_of_bucket(bucket_of(ns));
             prop_assert!(min <= ns);
-            prop_assert!(ns < beyond || class(ns) == CLASSES - 1);
+            prop_assert!(ns < beyond || bucket_of(ns) == BUCKETS - 1);
             prop_assert!(beyond - min <= 1.max(min / 8));
         }
 

@@ -48,7 +48,7 @@ impl Distribution {
         inner.max = inner.max.max(ns);
         inner.sum += u128::from(ns) * u128::from(times);
         inner.whole.0.saturating_record_n(ns, times);
-        if let Some(slice) = inner.slices.at(at, |slice| slice.0.reset()) {
+        if let Some(slice) = inner.slices.slice_at(at, |slice| slice.0.reset()) {
             slice.0.saturating_record_n(ns, times);
         }
     }
@@ -98,19 +98,19 @@ impl Distribution {
 
     /// Non-empty buckets of about an eighth, in order: start, end (exclusive), count.
     pub fn classes(&self) -> Vec<[u64; 3]> {
-        let mut classes: Vec<(usize, u64)> = Vec::new();
-        for value in self.inner.iter().flat_map(|i| i.whole.0.iter_recorded()) {
-            let class = buckets::class(value.value_iterated_to());
-            match classes.last_mut() {
-                Some(last) if last.0 == class => last.1 += value.count_since_last_iteration(),
-                _ => classes.push((class, value.count_since_last_iteration())),
+        let mut counts: Vec<(usize, u64)> = Vec::new();
+        for value in self.inner.iter().flat_map(|inner| inner.whole.0.iter_recorded()) {
+            let bucket = buckets::bucket_of(value.value_iterated_to());
+            match counts.last_mut() {
+                Some((last, count)) if *last == bucket => *count += value.count_since_last_iteration(),
+                _ => counts.push((bucket, value.count_since_last_iteration())),
             }
         }
-        let with_bounds = |(class, count)| {
-            let (from, to) = buckets::bounds(class);
+        let with_bounds = counts.into_iter().map(|(bucket, count)| {
+            let (from, to) = buckets::bounds_of_bucket(bucket);
             [from, to, count]
-        };
-        classes.into_iter().map(with_bounds).collect()
+        });
+        with_bounds.collect()
     }
 
     /// Histogram of the last ten seconds before `now`, for a live view.
@@ -158,36 +158,34 @@ impl Spread {
         }
         // The window has two-digit precision, so its upper bounds are clamped to the true maximum.
         let max = values.max()?;
-        let quantile = |q| Some(window.value_at_quantile(q).min(max));
-        Self::new(window.len(), window.max().min(max), quantile)
+        Self::new(window.len(), window.max().min(max), |quantile| Some(window.value_at_quantile(quantile).min(max)))
     }
 
     fn new(count: u64, max: u64, quantile: impl Fn(f64) -> Option<u64>) -> Option<Self> {
-        let (p50, p90, p99) = (quantile(0.5)?, quantile(0.9)?, quantile(0.99)?);
-        Some(Self { count, p50, p90, p99, max })
+        Some(Self { count, p50: quantile(0.5)?, p90: quantile(0.9)?, p99: quantile(0.99)?, max })
     }
 }
 
 /// Pending duration with its count. All requests in a scheduler step continue from the previous step, so most chunks of a frame have the
 /// same duration.
 #[derive(Debug, Default)]
-pub(crate) struct Run {
+pub(crate) struct EqualDurations {
     ns: u64,
     times: u64,
 }
 
-impl Run {
+impl EqualDurations {
     /// Records a duration `times` times, now or together with the following equal ones. All end at `at`.
     pub(crate) fn record_n(&mut self, to: &mut Distribution, at: MonoNs, ns: u64, times: u64) {
         if ns != self.ns {
-            self.end(to, at);
+            self.record_pending(to, at);
             self.ns = ns;
         }
         self.times += times;
     }
 
     /// Records the pending duration.
-    pub(crate) fn end(&mut self, to: &mut Distribution, at: MonoNs) {
+    pub(crate) fn record_pending(&mut self, to: &mut Distribution, at: MonoNs) {
         if self.times > 0 {
             to.record_n(at, self.ns, self.times);
             self.times = 0;
@@ -247,13 +245,13 @@ mod tests {
     proptest! {
         #[test]
         fn recording_a_run_equals_recording_each_value(values in prop::collection::vec((0_u64..4, 1_u64..3), 0..60)) {
-            let (at, mut run) = (MonoNs(7), Run::default());
+            let (at, mut run) = (MonoNs(7), EqualDurations::default());
             let (mut together, mut single) = (Distribution::default(), Distribution::default());
             for &(ns, times) in &values {
                 run.record_n(&mut together, at, ns, times);
                 (0..times).for_each(|_| single.record(at, ns));
             }
-            run.end(&mut together, at);
+            run.record_pending(&mut together, at);
             let numbers = |d: &Distribution| (d.count(), d.sum(), d.max(), d.classes(), d.recent(at).len());
             prop_assert_eq!(numbers(&together), numbers(&single));
         }

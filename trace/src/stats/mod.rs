@@ -8,10 +8,10 @@ mod sum;
 mod trend;
 
 pub use buckets::{Buckets, Tally};
-pub(crate) use distribution::Run;
+pub(crate) use distribution::EqualDurations;
 pub use distribution::{Distribution, Spread};
 pub use rate::{PerSecond, Rate};
-pub(crate) use series::{Series, Slot};
+pub(crate) use series::{Series, SeriesSlot};
 pub use sum::{Sum, WindowedSum};
 pub use trend::Trend;
 

@@ -5,8 +5,14 @@ use crate::clock::MonoNs;
 const SECOND_NS: u64 = 1_000_000_000;
 const SECONDS: usize = 10;
 
-/// A second, with its frames, chunks, tokens and bytes.
-type Bucket = (u64, [u64; 4]);
+#[derive(Clone, Copy, Debug, Default)]
+struct SecondCounts {
+    second: u64,
+    frames: u64,
+    chunks: u64,
+    tokens: u64,
+    bytes: u64,
+}
 
 /// Traffic per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -24,42 +30,53 @@ pub struct PerSecond {
 /// A ring of one-second buckets.
 #[derive(Clone, Debug, Default)]
 pub struct Rate {
-    buckets: [Bucket; SECONDS],
-    first: Option<u64>,
+    seconds: [SecondCounts; SECONDS],
+    first_second: Option<u64>,
 }
 
 impl Rate {
     /// Records one frame.
     pub fn record(&mut self, at: MonoNs, chunks: u64, tokens: u64, bytes: u64) {
         let second = at.0 / SECOND_NS;
-        self.first.get_or_insert(second);
-        let bucket = &mut self.buckets[(second % SECONDS as u64) as usize];
-        if bucket.0 != second {
-            if bucket.0 > second {
-                return;
-            }
-            *bucket = (second, [0; 4]);
+        self.first_second.get_or_insert(second);
+        let counts = &mut self.seconds[(second % SECONDS as u64) as usize];
+        if counts.second > second {
+            // A late frame: the ring has a newer second here.
+            return;
         }
-        for (sum, more) in bucket.1.iter_mut().zip([1, chunks, tokens, bytes]) {
-            *sum += more;
+        if counts.second < second {
+            *counts = SecondCounts { second, ..SecondCounts::default() };
         }
+        counts.frames += 1;
+        counts.chunks += chunks;
+        counts.tokens += tokens;
+        counts.bytes += bytes;
     }
 
     /// Rates over the whole seconds of the window before `now`, without the current second.
     pub fn recent(&self, now: MonoNs) -> PerSecond {
-        let running = now.0 / SECOND_NS;
-        let Some(first) = self.first else {
+        let current = now.0 / SECOND_NS;
+        let Some(first) = self.first_second else {
             return PerSecond::default();
         };
-        let from = running.saturating_sub(SECONDS as u64 - 1).max(first);
-        let seconds = running.saturating_sub(from);
+        let from = current.saturating_sub(SECONDS as u64 - 1).max(first);
+        let seconds = current.saturating_sub(from);
         if seconds == 0 {
             return PerSecond::default();
         }
-        let recent = self.buckets.iter().filter(|b| (from..running).contains(&b.0));
-        let sums = recent.fold([0; 4], |sums: [u64; 4], b| std::array::from_fn(|n| sums[n] + b.1[n]));
-        let [frames, chunks, tokens, bytes] = sums.map(|sum| sum as f64 / seconds as f64);
-        PerSecond { frames, chunks, tokens, bytes }
+        let mut sums = SecondCounts::default();
+        for counts in self.seconds.iter().filter(|counts| (from..current).contains(&counts.second)) {
+            sums.frames += counts.frames;
+            sums.chunks += counts.chunks;
+            sums.tokens += counts.tokens;
+            sums.bytes += counts.bytes;
+        }
+        PerSecond {
+            frames: sums.frames as f64 / seconds as f64,
+            chunks: sums.chunks as f64 / seconds as f64,
+            tokens: sums.tokens as f64 / seconds as f64,
+            bytes: sums.bytes as f64 / seconds as f64,
+        }
     }
 }
 

@@ -2,39 +2,47 @@
 
 use crate::clock::MonoNs;
 
-pub(crate) trait Slot: Clone {
+pub(crate) trait SeriesSlot: Clone {
     /// Merges the following slot into this one. Merging two empty slots must give an empty slot.
-    fn join(&mut self, next: &Self);
+    fn join_next(&mut self, next: &Self);
 }
 
 /// Slots of a run: entered at the base length, and joined to a multiple of it. The last one may be incomplete.
 #[derive(Clone, Debug)]
 pub(crate) struct Series<S> {
-    begun: MonoNs,
+    start: MonoNs,
     base_ns: u64,
     /// Number of base slots in a slot.
-    scale: u64,
-    max: usize,
+    base_slots_per_slot: u64,
+    max_slots: usize,
     slots: Vec<S>,
     /// The slot that is not complete, if any.
     partial: Option<S>,
     /// Number of base slots in it.
-    parts: u64,
+    partial_base_slots: u64,
 }
 
-impl<S: Slot> Series<S> {
+impl<S: SeriesSlot> Series<S> {
     /// Starts at `begun` with slots of `base_ns`; keeps at most `max` of them (an even number, at least 2).
     pub(crate) fn new(begun: MonoNs, base_ns: u64, max: usize) -> Self {
         let max = (max - max % 2).max(2);
-        Self { begun, base_ns: base_ns.max(1), scale: 1, max, slots: Vec::new(), partial: None, parts: 0 }
+        Self {
+            start: begun,
+            base_ns: base_ns.max(1),
+            base_slots_per_slot: 1,
+            max_slots: max,
+            slots: Vec::new(),
+            partial: None,
+            partial_base_slots: 0,
+        }
     }
 
     pub(crate) fn begun(&self) -> MonoNs {
-        self.begun
+        self.start
     }
 
     pub(crate) fn width_ns(&self) -> u64 {
-        self.base_ns.saturating_mul(self.scale)
+        self.base_ns.saturating_mul(self.base_slots_per_slot)
     }
 
     /// All slots, oldest first, with `running` as the base slot that is not over.
@@ -42,46 +50,46 @@ impl<S: Slot> Series<S> {
         let mut slots = self.slots.clone();
         let mut last = self.partial.clone();
         if let Some(running) = running {
-            join_or_begin(&mut last, running);
+            join_or_start(&mut last, running);
         }
         slots.extend(last);
         slots
     }
 
     /// Enters `count` base slots with the same content; all but one must be empty.
-    pub(crate) fn enter(&mut self, slot: &S, count: u64) {
+    pub(crate) fn add_slots(&mut self, slot: &S, count: u64) {
         let mut left = count;
         while left > 0 {
             // Joining an empty slot again changes nothing, so a long silence takes few steps.
-            join_or_begin(&mut self.partial, slot);
-            let parts = left.min(self.scale - self.parts);
-            self.parts += parts;
+            join_or_start(&mut self.partial, slot);
+            let parts = left.min(self.base_slots_per_slot - self.partial_base_slots);
+            self.partial_base_slots += parts;
             left -= parts;
-            if self.parts == self.scale {
-                self.parts = 0;
+            if self.partial_base_slots == self.base_slots_per_slot {
+                self.partial_base_slots = 0;
                 self.slots.extend(self.partial.take());
             }
-            if self.slots.len() == self.max {
-                self.halve();
+            if self.slots.len() == self.max_slots {
+                self.join_pairs();
             }
         }
     }
 
-    fn halve(&mut self) {
+    fn join_pairs(&mut self) {
         let mut old = std::mem::take(&mut self.slots).into_iter();
         while let Some(mut slot) = old.next() {
             if let Some(next) = old.next() {
-                slot.join(&next);
+                slot.join_next(&next);
             }
             self.slots.push(slot);
         }
-        self.scale = self.scale.saturating_mul(2);
+        self.base_slots_per_slot = self.base_slots_per_slot.saturating_mul(2);
     }
 }
 
-fn join_or_begin<S: Slot>(last: &mut Option<S>, next: &S) {
+fn join_or_start<S: SeriesSlot>(last: &mut Option<S>, next: &S) {
     match last {
-        Some(last) => last.join(next),
+        Some(last) => last.join_next(next),
         None => *last = Some(next.clone()),
     }
 }
@@ -93,8 +101,8 @@ mod tests {
     #[derive(Clone, Debug, PartialEq)]
     struct Sum(u64);
 
-    impl Slot for Sum {
-        fn join(&mut self, next: &Self) {
+    impl SeriesSlot for Sum {
+        fn join_next(&mut self, next: &Self) {
             self.0 += next.0;
         }
     }
@@ -103,7 +111,7 @@ mod tests {
     fn a_full_series_halves_its_resolution_and_keeps_sum_and_time() {
         let mut series = Series::new(MonoNs(7), 10, 8);
         for _ in 0..100 {
-            series.enter(&Sum(10), 1);
+            series.add_slots(&Sum(10), 1);
             assert!(series.slots_with(None).len() <= 8);
         }
         // Each complete slot's content equals its length; the last slot has the rest.
@@ -117,13 +125,13 @@ mod tests {
     fn a_clock_jump_takes_bounded_steps() {
         #[derive(Clone, Debug, Default)]
         struct Joined(u64);
-        impl Slot for Joined {
-            fn join(&mut self, next: &Self) {
+        impl SeriesSlot for Joined {
+            fn join_next(&mut self, next: &Self) {
                 self.0 += 1 + next.0;
             }
         }
         let mut series = Series::new(MonoNs(0), 1_000_000_000, 600);
-        series.enter(&Joined(0), u64::MAX / 1_000_000_000);
+        series.add_slots(&Joined(0), u64::MAX / 1_000_000_000);
         let joins: u64 = series.slots_with(None).iter().map(|slot| slot.0).sum();
         assert!(joins < 20_000, "{joins}");
     }
@@ -136,10 +144,10 @@ mod tests {
             let mut at_once = Series::new(MonoNs(0), width, max);
             let mut one_by_one = at_once.clone();
             for (empty, value) in entries {
-                at_once.enter(&Sum(value), 1);
-                at_once.enter(&Sum(0), empty);
-                one_by_one.enter(&Sum(value), 1);
-                (0..empty).for_each(|_| one_by_one.enter(&Sum(0), 1));
+                at_once.add_slots(&Sum(value), 1);
+                at_once.add_slots(&Sum(0), empty);
+                one_by_one.add_slots(&Sum(value), 1);
+                (0..empty).for_each(|_| one_by_one.add_slots(&Sum(0), 1));
                 proptest::prop_assert_eq!(at_once.slots_with(None), one_by_one.slots_with(None));
                 proptest::prop_assert_eq!(at_once.width_ns(), one_by_one.width_ns());
             }

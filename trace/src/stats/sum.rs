@@ -34,15 +34,16 @@ impl Sum {
 pub(super) struct Slices<T> {
     values: [T; SLICES],
     /// Number of the time slice in each value.
-    held: [u64; SLICES],
+    slice_numbers: [u64; SLICES],
 }
 
 impl<T> Slices<T> {
     /// Value of the slice at `at`, cleared if it held an older slice. `None` if it holds a newer one, which a late observation must not clear.
-    pub(super) fn at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
+    pub(super) fn slice_at(&mut self, at: MonoNs, clear: impl FnOnce(&mut T)) -> Option<&mut T> {
         let slice = at.0 / SLICE_NS;
-        let place = (slice % SLICES as u64) as usize;
-        let (value, held) = (&mut self.values[place], &mut self.held[place]);
+        let index = (slice % SLICES as u64) as usize;
+        let value = &mut self.values[index];
+        let held = &mut self.slice_numbers[index];
         if *held < slice {
             *held = slice;
             clear(value);
@@ -53,8 +54,9 @@ impl<T> Slices<T> {
     /// Values of the last ten seconds before `now`.
     pub(super) fn recent(&self, now: MonoNs) -> impl Iterator<Item = &T> {
         let newest = now.0 / SLICE_NS;
-        let recent = move |(_, held): &(&T, u64)| newest.saturating_sub(*held) < SLICES as u64;
-        self.values.iter().zip(self.held).filter(recent).map(|(value, _)| value)
+        let slices = self.values.iter().zip(self.slice_numbers);
+        let recent = slices.filter(move |(_, held)| newest.saturating_sub(*held) < SLICES as u64);
+        recent.map(|(value, _)| value)
     }
 }
 
@@ -70,7 +72,7 @@ impl WindowedSum {
     pub fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
         let more = Sum { count: times, ns: u128::from(ns) * u128::from(times) };
         self.whole.add(more);
-        if let Some(slice) = self.slices.at(at, |slice| *slice = Sum::default()) {
+        if let Some(slice) = self.slices.slice_at(at, |slice| *slice = Sum::default()) {
             slice.add(more);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::clock::MonoNs;
 
 const SECOND_NS: u64 = 1_000_000_000;
-const KEPT: usize = 60;
+const MAX_SECONDS: usize = 60;
 
 /// Level over the last minute.
 #[derive(Clone, Debug, Default)]
@@ -26,7 +26,7 @@ impl Trend {
             return;
         }
         self.second = second;
-        if self.samples.len() == KEPT {
+        if self.samples.len() == MAX_SECONDS {
             self.samples.pop_front();
         }
         self.samples.push_back(level);

@@ -3,7 +3,7 @@
 use super::{MS, SECOND, Scene};
 use crate::clock::MonoNs;
 use crate::detect::attribution::busy;
-use crate::detect::late::add_busiest;
+use crate::detect::late::add_busiest_threads;
 use crate::detect::{DetectContext, Severity, Verdict};
 use crate::engine::{Engines, Facts};
 use crate::event::{Capabilities, CpuSample, Delivery, FrontendWait, PollUse, Response, SendWait, ThreadPart, What};
@@ -260,7 +260,7 @@ fn busiest(threads: &[(&str, u64, u64)]) -> Verdict {
         }
     }
     let mut verdict = Verdict { summary: "late".to_owned(), ..Verdict::default() };
-    add_busiest(&mut verdict, &DetectContext::at(&scene.ledger, MonoNs(3 * SECOND)), 3 * SECOND);
+    add_busiest_threads(&mut verdict, &DetectContext::at(&scene.ledger, MonoNs(3 * SECOND)), 3 * SECOND);
     verdict
 }
 
