@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub struct MonoNs(pub u64);
 
 impl MonoNs {
-    /// Current read_clock of the clock.
+    /// Current reading of the clock.
     pub fn now() -> Self {
         Self(read_clock(rustix::time::ClockId::Monotonic))
     }

@@ -99,7 +99,7 @@ pub const ALL: &[Detector] = &[
     detector("late-send", Latest, late::detect_late_sends),
     detector("late-frontend", Latest, late::detect_late_frontend),
     detector("consumer-stopped", Worst, |context, out| {
-        consumer_away::detect_consumer_away(context, out, &[Stopped, Traced])
+        consumer_away::detect_consumer_away(context, out, &[Stopped, Traced]);
     }),
     detector("consumer-frozen", Worst, |context, out| consumer_away::detect_consumer_away(context, out, &[Frozen])),
     detector("consumer-blocked", Worst, |context, out| consumer_away::detect_consumer_away(context, out, &[Blocked])),
@@ -109,7 +109,7 @@ pub const ALL: &[Detector] = &[
     detector("consumer-starved", Worst, consumer::detect_starved_consumer),
     detector("io-thread-starved", Worst, consumer_away::detect_starved_io_thread),
     detector("consumer-asleep", Worst, |context, out| {
-        consumer_away::detect_consumer_away(context, out, &[Polling, Asleep])
+        consumer_away::detect_consumer_away(context, out, &[Polling, Asleep]);
     }),
     detector("dropped-chunks-predicted", Latest, drops::detect_predicted_drops),
     detector("inflation", Latest, inflation::detect_inflated_counts),

@@ -406,14 +406,14 @@ impl DeliveryTracker {
 
     /// Whether covered tokens before `from` are undelivered and some covered chunk is imprecise.
     fn has_imprecise_gap_before(&self, from: u32, to: u32) -> bool {
-        let covered = self.in_flight.iter().take_while(|entry| entry.end_count <= to);
-        let has_imprecise = covered.clone().any(|entry| entry.is_imprecise);
-        let mut covered = covered;
-        has_imprecise
-            && covered.any(|entry| {
-                let start = entry.end_count.saturating_sub(entry.tokens).max(self.delivered_to);
-                entry.tokens > 0 && start < from
-            })
+        let mut has_imprecise = false;
+        let mut has_gap = false;
+        for entry in self.in_flight.iter().take_while(|entry| entry.end_count <= to) {
+            let start = entry.end_count.saturating_sub(entry.tokens).max(self.delivered_to);
+            has_imprecise |= entry.is_imprecise;
+            has_gap |= entry.tokens > 0 && start < from;
+        }
+        has_imprecise && has_gap
     }
 
     /// Like [`Self::deliver_incremental`], for imprecise chunks that do not all fit into the delivery.

@@ -59,21 +59,21 @@ pub(crate) struct EarlyReceive {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Burst {
     wakeup: u64,
-    burst_number: u64,
+    number: u64,
     frames: u32,
 }
 
 impl Burst {
     /// Adds a frame and returns its position. A wait or another wakeup of the receiver begins a burst.
     pub(crate) fn position_of_next(&mut self, receiver: Receiver, wakeup: u64, has_waited: bool) -> BurstPosition {
-        if self.burst_number == 0 || has_waited || wakeup != self.wakeup {
+        if self.number == 0 || has_waited || wakeup != self.wakeup {
             self.wakeup = wakeup;
-            self.burst_number += 1;
+            self.number += 1;
             self.frames = 0;
         }
         let frame_index = self.frames;
         self.frames = frame_index.saturating_add(1);
-        BurstPosition { receiver, burst: self.burst_number, frame_index }
+        BurstPosition { receiver, burst: self.number, frame_index }
     }
 }
 
