@@ -8,23 +8,23 @@ use libfuzzer_sys::fuzz_target;
 #[macro_use]
 #[path = "../../tui/src/state/labelled.rs"]
 mod labelled;
+#[path = "../../tui/src/state/filter.rs"]
+mod filter;
 #[path = "../../tui/src/state/flags.rs"]
 mod flags;
-#[path = "../../tui/src/state/query.rs"]
-mod query;
-#[path = "../../tui/src/state/row.rs"]
-mod row;
+#[path = "../../tui/src/state/request_row.rs"]
+mod request_row;
 
-use flags::{Flag, Flags};
-use query::Query;
-use row::{Life, Row};
+use filter::RequestFilter;
+use flags::{Flag, FlagSet};
+use request_row::{RequestRow, RequestState};
 use trace::MonoNs;
 use trace::ledger::Numbers;
 
 /// Rows with and without optional fields.
-fn rows() -> [Row; 2] {
-    let mut flags = Flags::default();
-    flags.set(Flag::Gap, true);
+fn rows() -> [RequestRow; 2] {
+    let mut flags = FlagSet::default();
+    flags.set_if(Flag::Gap, true);
     let numbers = Numbers {
         last_at: MonoNs(3_000_000_000),
         gap_ns: Some(1_500_000_000),
@@ -39,15 +39,15 @@ fn rows() -> [Row; 2] {
         worker: Some(1),
         ..Numbers::default()
     };
-    let row = Row { rid: "5B92ſ0-Ä".into(), life: Life::Done, numbers, flags };
-    [row, Row::default()]
+    let row = RequestRow { rid: "5B92ſ0-Ä".into(), state: RequestState::Done, numbers, flags };
+    [row, RequestRow::default()]
 }
 
-fn read(text: &str) -> Option<Query> {
-    match Query::parse(text) {
-        Ok(query) => Some(query),
+fn read(text: &str) -> Option<RequestFilter> {
+    match RequestFilter::parse(text) {
+        Ok(filter) => Some(filter),
         Err(mistake) => {
-            assert!(mistake.at <= text.chars().count(), "{text:?}: {mistake}");
+            assert!(mistake.position <= text.chars().count(), "{text:?}: {mistake}");
             None
         }
     }
@@ -55,7 +55,7 @@ fn read(text: &str) -> Option<Query> {
 
 fuzz_target!(|text: &str| {
     let terms: Vec<&str> = text.split(' ').filter(|word| !word.is_empty()).collect();
-    let each: Option<Vec<Query>> = terms.iter().map(|term| read(term)).collect();
+    let each: Option<Vec<RequestFilter>> = terms.iter().map(|term| read(term)).collect();
     let combined = read(text);
     assert_eq!(combined.is_some(), each.is_some(), "{text:?}");
     let (Some(combined), Some(each)) = (combined, each) else { return };

@@ -3,13 +3,13 @@
 pub use trace::words::known;
 
 /// A duration in nanoseconds with three significant digits: `850 ns`, `12.3 us`, `48.8 s`, `2m05s`, `1h02m`.
-pub fn duration(ns: u64) -> String {
+pub fn format_duration(ns: u64) -> String {
     const MINUTE: u64 = 60_000_000_000;
     match ns {
         0..1_000 => format!("{ns} ns"),
-        1_000..999_500 => three(ns as f64 / 1e3, " us"),
-        999_500..999_500_000 => three(ns as f64 / 1e6, " ms"),
-        999_500_000..MINUTE => three((ns as f64 / 1e9).min(59.9), " s"),
+        1_000..999_500 => with_three_digits(ns as f64 / 1e3, " us"),
+        999_500..999_500_000 => with_three_digits(ns as f64 / 1e6, " ms"),
+        999_500_000..MINUTE => with_three_digits((ns as f64 / 1e9).min(59.9), " s"),
         _ => {
             let seconds = ns / 1_000_000_000;
             match seconds {
@@ -23,7 +23,7 @@ pub fn duration(ns: u64) -> String {
 }
 
 /// Time on a clock that started at 0: `0:07`, `12:34`, `1:02:03`.
-pub fn clock(ns: u64) -> String {
+pub fn format_clock(ns: u64) -> String {
     let seconds = ns / 1_000_000_000;
     match seconds {
         0..3_600 => format!("{}:{:02}", seconds / 60, seconds % 60),
@@ -32,7 +32,7 @@ pub fn clock(ns: u64) -> String {
 }
 
 /// Parses a time typed by a user into nanoseconds: `1:23`, `1:02:03`, `83`, `90s`, `2m`.
-pub fn moment(text: &str) -> Option<u64> {
+pub fn parse_moment(text: &str) -> Option<u64> {
     const LONGEST: u64 = u64::MAX / 1_000_000_000;
     let text = text.trim();
     let seconds = match text.strip_suffix(['s', 'm', 'h']) {
@@ -51,24 +51,28 @@ pub fn moment(text: &str) -> Option<u64> {
 }
 
 /// A count: exact up to 9,999, then `12.3k`, `4.56M`.
-pub fn count(n: u64) -> String {
+pub fn format_count(n: u64) -> String {
     match n {
         0..10_000 => trace::words::count(n),
-        10_000..999_500 => three(n as f64 / 1e3, "k"),
-        999_500..999_500_000 => three(n as f64 / 1e6, "M"),
-        999_500_000..999_500_000_000 => three(n as f64 / 1e9, "G"),
-        999_500_000_000..999_500_000_000_000 => three(n as f64 / 1e12, "T"),
+        10_000..999_500 => with_three_digits(n as f64 / 1e3, "k"),
+        999_500..999_500_000 => with_three_digits(n as f64 / 1e6, "M"),
+        999_500_000..999_500_000_000 => with_three_digits(n as f64 / 1e9, "G"),
+        999_500_000_000..999_500_000_000_000 => with_three_digits(n as f64 / 1e12, "T"),
         _ => ">999T".to_owned(),
     }
 }
 
 /// A rate per second, without the `/s`: one decimal below 100.
-pub fn rate(per_second: f64) -> String {
-    if per_second > 0.0 && per_second < 99.95 { format!("{per_second:.1}") } else { count(per_second.round() as u64) }
+pub fn format_rate(per_second: f64) -> String {
+    if per_second > 0.0 && per_second < 99.95 {
+        format!("{per_second:.1}")
+    } else {
+        format_count(per_second.round() as u64)
+    }
 }
 
 /// Bytes in binary units: `512 B`, `9.5 KiB`, `23 KiB`.
-pub fn bytes(n: u64) -> String {
+pub fn format_bytes(n: u64) -> String {
     const KIB: f64 = 1024.0;
     let n = n as f64;
     if n < KIB {
@@ -84,7 +88,7 @@ pub fn bytes(n: u64) -> String {
     format!("{scaled:.decimals$}{unit}")
 }
 
-fn three(value: f64, unit: &str) -> String {
+fn with_three_digits(value: f64, unit: &str) -> String {
     let decimals = match value {
         v if v < 9.995 => 2,
         v if v < 99.95 => 1,
@@ -111,7 +115,7 @@ mod tests {
             125_000_000_000,
             3_720_000_000_000,
         ]
-        .map(duration)
+        .map(format_duration)
         .to_vec();
         assert_eq!(
             shown,
@@ -122,14 +126,14 @@ mod tests {
     #[test]
     fn moment_parses_what_clock_formats() {
         for ns in [0, 7_000_000_000, 754_000_000_000, 3_723_000_000_000] {
-            assert_eq!(moment(&clock(ns)), Some(ns));
+            assert_eq!(parse_moment(&format_clock(ns)), Some(ns));
         }
         assert_eq!(
-            (moment("90s"), moment("2m"), moment(" 5 ")),
+            (parse_moment("90s"), parse_moment("2m"), parse_moment(" 5 ")),
             (Some(90_000_000_000), Some(120_000_000_000), Some(5_000_000_000))
         );
         for text in ["", "soon", "1:2:3:4", "1:-2", "99999999999999999999", "ä", "18446744073709551615h"] {
-            assert_eq!(moment(text), None, "{text}");
+            assert_eq!(parse_moment(text), None, "{text}");
         }
     }
 
@@ -137,14 +141,22 @@ mod tests {
     fn formatted_values_fit_their_columns() {
         for shift in 0..64 {
             let n = u64::MAX >> shift;
-            assert!(duration(n).len() <= 7 && bytes(n).len() <= 7, "{n}: {} {}", duration(n), bytes(n));
-            assert!(count(n).len() <= 6, "{n}: {}", count(n));
+            assert!(
+                format_duration(n).len() <= 7 && format_bytes(n).len() <= 7,
+                "{n}: {} {}",
+                format_duration(n),
+                format_bytes(n)
+            );
+            assert!(format_count(n).len() <= 6, "{n}: {}", format_count(n));
         }
         assert_eq!(
-            (count(9_999), count(132_140), rate(12.34), rate(0.0)),
+            (format_count(9_999), format_count(132_140), format_rate(12.34), format_rate(0.0)),
             ("9,999".into(), "132k".into(), "12.3".into(), "0".into())
         );
-        assert_eq!((clock(7_900_000_000), clock(3_723_000_000_000)), ("0:07".into(), "1:02:03".into()));
-        assert_eq!((bytes(512), bytes(24_000), bytes(1 << 30)), ("512 B".into(), "23 KiB".into(), "1.0 GiB".into()));
+        assert_eq!((format_clock(7_900_000_000), format_clock(3_723_000_000_000)), ("0:07".into(), "1:02:03".into()));
+        assert_eq!(
+            (format_bytes(512), format_bytes(24_000), format_bytes(1 << 30)),
+            ("512 B".into(), "23 KiB".into(), "1.0 GiB".into())
+        );
     }
 }

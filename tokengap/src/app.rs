@@ -74,7 +74,7 @@ pub(crate) fn run_to_report(
     let observer: Box<dyn Observer> = if args.outcome.is_headless() {
         Box::new(Progress::default())
     } else {
-        Box::new(Screen::open(&args.screen.options())?.observer())
+        Box::new(Screen::open(&args.screen.options())?.into_observer())
     };
     let mut session = Session::new(&config, observer, sink, args.report.slowest).with_telemetry(telemetry);
     let mut configured = Configured::at_start(args)?;

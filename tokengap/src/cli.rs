@@ -29,7 +29,7 @@ pub(crate) struct Cli {
 
     /// Colours of the screen; auto follows `NO_COLOR` and the colours that the terminal reports.
     #[arg(long, global = true, value_enum, value_name = "THEME", default_value_t)]
-    pub(crate) theme: Theme,
+    pub(crate) theme: ThemeChoice,
 }
 
 /// Flags of live commands that `-h` shows; `--help` shows all.
@@ -128,7 +128,7 @@ commands! {
 
 /// Colour theme requested by the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Theme {
+pub(crate) enum ThemeChoice {
     /// Detected from the terminal.
     #[default]
     Auto,
@@ -140,7 +140,7 @@ pub(crate) enum Theme {
     Mono,
 }
 
-impl Theme {
+impl ThemeChoice {
     pub(crate) fn palette(self) -> Option<Palette> {
         match self {
             Self::Auto => None,

@@ -47,7 +47,7 @@ pub(crate) fn init(verbose: u8) {
         return change(filter);
     }
     let (filter, handle) = reload::Layer::new(filter);
-    let lines = fmt::layer().with_writer(|| tui::log::Line).with_target(false);
+    let lines = fmt::layer().with_writer(|| tui::log::LogLineWriter).with_target(false);
     registry().with(filter).with(lines).init();
     // The reload fails only if the log no longer exists.
     drop(CHANGE.set(Box::new(move |filter| drop(handle.reload(filter)))));

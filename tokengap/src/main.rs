@@ -67,7 +67,7 @@ fn run() -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     log::init(cli.verbose);
-    tui::theme::choose(cli.theme.palette());
+    tui::theme::set_palette(cli.theme.palette());
     if cli.no_confine {
         confinement::disable();
     }

@@ -9,7 +9,7 @@ use crate::state::ui::{Dialog, Ui};
 
 /// Context in which a binding applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum KeyContext {
     Everywhere,
     /// On these tabs, with their name in the help.
     On(&'static [Tab], &'static str),
@@ -21,13 +21,13 @@ pub(crate) enum Place {
 
 #[derive(Debug)]
 pub(crate) struct Binding {
-    pub(crate) place: Place,
+    pub(crate) context: KeyContext,
     keys: &'static [(KeyCode, KeyModifiers)],
     /// Keys as shown in the help.
-    pub(crate) shown: &'static str,
+    pub(crate) shown_keys: &'static str,
     action: Action,
     /// Description in the help.
-    pub(crate) what: &'static str,
+    pub(crate) description: &'static str,
     /// Word in the hints at the bottom; empty for none.
     pub(crate) hint: &'static str,
 }
@@ -36,24 +36,24 @@ const NONE: KeyModifiers = KeyModifiers::NONE;
 const CTRL: KeyModifiers = KeyModifiers::CONTROL;
 const SHIFT: KeyModifiers = KeyModifiers::SHIFT;
 
-const LISTS: Place =
-    Place::On(&[Tab::Requests, Tab::Request, Tab::Hops, Tab::Findings, Tab::Cpu, Tab::Pods], "in lists");
-const REQUESTS: Place = Place::On(&[Tab::Requests], "Requests");
-const TIMELINES: Place = Place::On(&[Tab::Overview, Tab::Hops, Tab::Cpu], "Overview, Hops, CPU");
-const OPENS: Place =
-    Place::On(&[Tab::Overview, Tab::Requests, Tab::Hops, Tab::Findings, Tab::Pods], "on the selection");
-const ONE: Place = Place::On(&[Tab::Request], "Request");
-const ONE_RID: Place = Place::On(&[Tab::Requests, Tab::Request], "Requests, Request");
+const IN_LISTS: KeyContext =
+    KeyContext::On(&[Tab::Requests, Tab::Request, Tab::Hops, Tab::Findings, Tab::Cpu, Tab::Pods], "in lists");
+const IN_REQUESTS: KeyContext = KeyContext::On(&[Tab::Requests], "Requests");
+const IN_TIMELINES: KeyContext = KeyContext::On(&[Tab::Overview, Tab::Hops, Tab::Cpu], "Overview, Hops, CPU");
+const ON_SELECTION: KeyContext =
+    KeyContext::On(&[Tab::Overview, Tab::Requests, Tab::Hops, Tab::Findings, Tab::Pods], "on the selection");
+const IN_REQUEST: KeyContext = KeyContext::On(&[Tab::Request], "Request");
+const WITH_RID: KeyContext = KeyContext::On(&[Tab::Requests, Tab::Request], "Requests, Request");
 
-const fn on(
-    place: Place,
+const fn bind(
+    context: KeyContext,
     keys: &'static [(KeyCode, KeyModifiers)],
-    shown: &'static str,
+    shown_keys: &'static str,
     action: Action,
-    what: &'static str,
+    description: &'static str,
     hint: &'static str,
 ) -> Binding {
-    Binding { place, keys, shown, action, what, hint }
+    Binding { context, keys, shown_keys, action, description, hint }
 }
 
 const fn chars<const C: char>() -> [(KeyCode, KeyModifiers); 1] {
@@ -64,187 +64,197 @@ const fn chars<const C: char>() -> [(KeyCode, KeyModifiers); 1] {
 // Keep the columns of the table: one binding per line.
 #[rustfmt::skip]
 pub(crate) const BINDINGS: &[Binding] = &[
-    on(Place::Everywhere, &chars::<'1'>(), "1", Action::Go(Tab::Overview), "Overview: is it unhealthy, where, since when", ""),
-    on(Place::Everywhere, &chars::<'2'>(), "2", Action::Go(Tab::Requests), "Requests: all requests, worst first", ""),
-    on(Place::Everywhere, &chars::<'3'>(), "3", Action::Go(Tab::Request), "Request: the selected one, chunk by chunk", ""),
-    on(Place::Everywhere, &chars::<'4'>(), "4", Action::Go(Tab::Hops), "Hops: where frames wait", ""),
-    on(Place::Everywhere, &chars::<'5'>(), "5", Action::Go(Tab::Findings), "Findings: what, since when, what to do", ""),
-    on(Place::Everywhere, &chars::<'6'>(), "6", Action::Go(Tab::Cpu), "CPU: which threads run, wait or are throttled", ""),
-    on(Place::Everywhere, &chars::<'7'>(), "7", Action::Go(Tab::Pods), "Pods: the watched runs and their total", ""),
-    on(Place::Everywhere, &[(KeyCode::Tab, NONE)], "Tab", Action::Turn(1), "next tab", ""),
-    on(Place::Everywhere, &[(KeyCode::BackTab, SHIFT), (KeyCode::BackTab, NONE)], "S-Tab", Action::Turn(-1), "previous tab", ""),
-    on(OPENS, &[(KeyCode::Enter, NONE)], "Enter", Action::Open, "open the selection", "open"),
-    on(Place::Everywhere, &[(KeyCode::Esc, NONE)], "Esc", Action::Back, "close, clear the filter or go back", ""),
-    on(LISTS, &[(KeyCode::Up, NONE), (KeyCode::Char('k'), NONE)], "Up k", Action::Move(-1), "up", ""),
-    on(LISTS, &[(KeyCode::Down, NONE), (KeyCode::Char('j'), NONE)], "Down j", Action::Move(1), "down", ""),
-    on(LISTS, &[(KeyCode::PageUp, NONE), (KeyCode::Char('u'), CTRL)], "PgUp C-u", Action::Page(-1), "a page up", ""),
-    on(LISTS, &[(KeyCode::PageDown, NONE), (KeyCode::Char('d'), CTRL)], "PgDn C-d", Action::Page(1), "a page down", ""),
-    on(LISTS, &[(KeyCode::Home, NONE), (KeyCode::Char('g'), NONE)], "Home g", Action::Move(isize::MIN), "to the first", ""),
-    on(LISTS, &[(KeyCode::End, NONE), (KeyCode::Char('G'), NONE)], "End G", Action::Move(isize::MAX), "to the last", ""),
-    on(Place::Everywhere, &chars::<'/'>(), "/", Action::Filter, "filter requests: gap>1s drop>0 rid:5b92 state:live", "filter"),
-    on(REQUESTS, &chars::<'<'>(), "<", Action::Sort(-1), "sort by the column to the left", "sort"),
-    on(REQUESTS, &chars::<'>'>(), ">", Action::Sort(1), "sort by the column to the right", "sort"),
-    on(REQUESTS, &chars::<'s'>(), "s", Action::Reverse, "reverse the order", "reverse"),
-    on(REQUESTS, &chars::<'S'>(), "S", Action::SortReset, "default sort order: worst flag first", ""),
-    on(REQUESTS, &chars::<'w'>(), "w", Action::Follow, "keep the worst request selected", "worst"),
-    on(ONE_RID, &[(KeyCode::Char(' '), NONE)], "Space", Action::Pin, "pin the request to the top, or unpin it", "pin"),
-    on(ONE_RID, &chars::<'y'>(), "y", Action::CopyRid, "copy the rid to the terminal's clipboard", "copy rid"),
-    on(TIMELINES, &[(KeyCode::Char('+'), NONE), (KeyCode::Char('='), NONE)], "+", Action::Zoom(-1), "zoom in in time", "zoom"),
-    on(TIMELINES, &chars::<'-'>(), "-", Action::Zoom(1), "zoom out in time", "zoom"),
-    on(TIMELINES, &[(KeyCode::Left, NONE), (KeyCode::Char('h'), NONE)], "Left h", Action::Scroll(-1), "earlier", "time"),
-    on(TIMELINES, &[(KeyCode::Right, NONE), (KeyCode::Char('l'), NONE)], "Right l", Action::Scroll(1), "later", "time"),
-    on(ONE, &chars::<'n'>(), "n", Action::Seek(1), "to the next chunk that was lost or merged", "next lost"),
-    on(ONE, &chars::<'N'>(), "N", Action::Seek(-1), "to the previous one", "next lost"),
-    on(Place::Everywhere, &chars::<'p'>(), "p", Action::Pause, "pause the view of a live run, or playback of a recording", "pause"),
-    on(Place::Live, &chars::<'r'>(), "r", Action::Command(ScreenCommand::Record), "start or stop a recording in this folder", ""),
-    on(Place::Live, &chars::<'d'>(), "d", Action::Command(ScreenCommand::Dump), "save the hindsight ring (--hindsight)", ""),
-    on(Place::Watch, &chars::<'['>(), "[", Action::NextRun(-1), "to the previous pod", "pod"),
-    on(Place::Watch, &chars::<']'>(), "]", Action::NextRun(1), "to the next pod", "pod"),
-    on(Place::Replay, &chars::<'['>(), "[", Action::Command(Play(Playback::Speed(-1))), "play slower", "speed"),
-    on(Place::Replay, &chars::<']'>(), "]", Action::Command(Play(Playback::Speed(1))), "play faster; the last step has no speed limit", "speed"),
-    on(Place::Replay, &chars::<','>(), ",", Action::Command(Play(Playback::Skip(-10))), "ten seconds back", "10 s"),
-    on(Place::Replay, &chars::<'.'>(), ".", Action::Command(Play(Playback::Skip(10))), "ten seconds forward", "10 s"),
-    on(Place::Replay, &chars::<'f'>(), "f", Action::Command(Play(Playback::Finding(true))), "to the start of the next finding", "finding"),
-    on(Place::Replay, &chars::<'F'>(), "F", Action::Command(Play(Playback::Finding(false))), "to the start of the previous finding", "finding"),
-    on(Place::Replay, &chars::<'0'>(), "0", Action::Command(Play(Playback::To(0))), "to the start", ""),
-    on(Place::Replay, &chars::<'$'>(), "$", Action::Command(Play(Playback::End)), "to the end", ""),
-    on(Place::Replay, &chars::<'t'>(), "t", Action::Time, "to a time: 1:23, 90s, 2m", "go to"),
-    on(Place::Everywhere, &chars::<'e'>(), "e", Action::Export, "write the report as HTML or JSON, or a trace for Perfetto", "export"),
-    on(Place::Everywhere, &chars::<':'>(), ":", Action::Palette, "find an action by name", ""),
-    on(Place::Everywhere, &chars::<'?'>(), "?", Action::Help, "this help", "help"),
-    on(Place::Everywhere, &[(KeyCode::Char('q'), NONE), (KeyCode::Char('c'), CTRL)], "q C-c", Action::Quit, "quit and print the report", "quit"),
+    bind(KeyContext::Everywhere, &chars::<'1'>(), "1", Action::OpenTab(Tab::Overview), "Overview: is it unhealthy, where, since when", ""),
+    bind(KeyContext::Everywhere, &chars::<'2'>(), "2", Action::OpenTab(Tab::Requests), "Requests: all requests, worst first", ""),
+    bind(KeyContext::Everywhere, &chars::<'3'>(), "3", Action::OpenTab(Tab::Request), "Request: the selected one, chunk by chunk", ""),
+    bind(KeyContext::Everywhere, &chars::<'4'>(), "4", Action::OpenTab(Tab::Hops), "Hops: where frames wait", ""),
+    bind(KeyContext::Everywhere, &chars::<'5'>(), "5", Action::OpenTab(Tab::Findings), "Findings: what, since when, what to do", ""),
+    bind(KeyContext::Everywhere, &chars::<'6'>(), "6", Action::OpenTab(Tab::Cpu), "CPU: which threads run, wait or are throttled", ""),
+    bind(KeyContext::Everywhere, &chars::<'7'>(), "7", Action::OpenTab(Tab::Pods), "Pods: the watched runs and their total", ""),
+    bind(KeyContext::Everywhere, &[(KeyCode::Tab, NONE)], "Tab", Action::StepTab(1), "next tab", ""),
+    bind(KeyContext::Everywhere, &[(KeyCode::BackTab, SHIFT), (KeyCode::BackTab, NONE)], "S-Tab", Action::StepTab(-1), "previous tab", ""),
+    bind(ON_SELECTION, &[(KeyCode::Enter, NONE)], "Enter", Action::OpenSelection, "open the selection", "open"),
+    bind(KeyContext::Everywhere, &[(KeyCode::Esc, NONE)], "Esc", Action::GoBack, "close, clear the filter or go back", ""),
+    bind(IN_LISTS, &[(KeyCode::Up, NONE), (KeyCode::Char('k'), NONE)], "Up k", Action::MoveSelection(-1), "up", ""),
+    bind(IN_LISTS, &[(KeyCode::Down, NONE), (KeyCode::Char('j'), NONE)], "Down j", Action::MoveSelection(1), "down", ""),
+    bind(IN_LISTS, &[(KeyCode::PageUp, NONE), (KeyCode::Char('u'), CTRL)], "PgUp C-u", Action::MovePage(-1), "a page up", ""),
+    bind(IN_LISTS, &[(KeyCode::PageDown, NONE), (KeyCode::Char('d'), CTRL)], "PgDn C-d", Action::MovePage(1), "a page down", ""),
+    bind(IN_LISTS, &[(KeyCode::Home, NONE), (KeyCode::Char('g'), NONE)], "Home g", Action::MoveSelection(isize::MIN), "to the first", ""),
+    bind(IN_LISTS, &[(KeyCode::End, NONE), (KeyCode::Char('G'), NONE)], "End G", Action::MoveSelection(isize::MAX), "to the last", ""),
+    bind(KeyContext::Everywhere, &chars::<'/'>(), "/", Action::TypeFilter, "filter requests: gap>1s drop>0 rid:5b92 state:live", "filter"),
+    bind(IN_REQUESTS, &chars::<'<'>(), "<", Action::StepSortColumn(-1), "sort by the column to the left", "sort"),
+    bind(IN_REQUESTS, &chars::<'>'>(), ">", Action::StepSortColumn(1), "sort by the column to the right", "sort"),
+    bind(IN_REQUESTS, &chars::<'s'>(), "s", Action::ReverseSort, "reverse the order", "reverse"),
+    bind(IN_REQUESTS, &chars::<'S'>(), "S", Action::ResetSort, "default sort order: worst flag first", ""),
+    bind(IN_REQUESTS, &chars::<'w'>(), "w", Action::FollowWorst, "keep the worst request selected", "worst"),
+    bind(WITH_RID, &[(KeyCode::Char(' '), NONE)], "Space", Action::PinRequest, "pin the request to the top, or unpin it", "pin"),
+    bind(WITH_RID, &chars::<'y'>(), "y", Action::CopyRid, "copy the rid to the terminal's clipboard", "copy rid"),
+    bind(IN_TIMELINES, &[(KeyCode::Char('+'), NONE), (KeyCode::Char('='), NONE)], "+", Action::ZoomTime(-1), "zoom in in time", "zoom"),
+    bind(IN_TIMELINES, &chars::<'-'>(), "-", Action::ZoomTime(1), "zoom out in time", "zoom"),
+    bind(IN_TIMELINES, &[(KeyCode::Left, NONE), (KeyCode::Char('h'), NONE)], "Left h", Action::ScrollTime(-1), "earlier", "time"),
+    bind(IN_TIMELINES, &[(KeyCode::Right, NONE), (KeyCode::Char('l'), NONE)], "Right l", Action::ScrollTime(1), "later", "time"),
+    bind(IN_REQUEST, &chars::<'n'>(), "n", Action::SeekHarmedChunk(1), "to the next chunk that was lost or merged", "next lost"),
+    bind(IN_REQUEST, &chars::<'N'>(), "N", Action::SeekHarmedChunk(-1), "to the previous one", "next lost"),
+    bind(KeyContext::Everywhere, &chars::<'p'>(), "p", Action::Pause, "pause the view of a live run, or playback of a recording", "pause"),
+    bind(KeyContext::Live, &chars::<'r'>(), "r", Action::Command(ScreenCommand::Record), "start or stop a recording in this folder", ""),
+    bind(KeyContext::Live, &chars::<'d'>(), "d", Action::Command(ScreenCommand::Dump), "save the hindsight ring (--hindsight)", ""),
+    bind(KeyContext::Watch, &chars::<'['>(), "[", Action::StepRun(-1), "to the previous pod", "pod"),
+    bind(KeyContext::Watch, &chars::<']'>(), "]", Action::StepRun(1), "to the next pod", "pod"),
+    bind(KeyContext::Replay, &chars::<'['>(), "[", Action::Command(Play(Playback::Speed(-1))), "play slower", "speed"),
+    bind(KeyContext::Replay, &chars::<']'>(), "]", Action::Command(Play(Playback::Speed(1))), "play faster; the last step has no speed limit", "speed"),
+    bind(KeyContext::Replay, &chars::<','>(), ",", Action::Command(Play(Playback::Skip(-10))), "ten seconds back", "10 s"),
+    bind(KeyContext::Replay, &chars::<'.'>(), ".", Action::Command(Play(Playback::Skip(10))), "ten seconds forward", "10 s"),
+    bind(KeyContext::Replay, &chars::<'f'>(), "f", Action::Command(Play(Playback::Finding(true))), "to the start of the next finding", "finding"),
+    bind(KeyContext::Replay, &chars::<'F'>(), "F", Action::Command(Play(Playback::Finding(false))), "to the start of the previous finding", "finding"),
+    bind(KeyContext::Replay, &chars::<'0'>(), "0", Action::Command(Play(Playback::To(0))), "to the start", ""),
+    bind(KeyContext::Replay, &chars::<'$'>(), "$", Action::Command(Play(Playback::End)), "to the end", ""),
+    bind(KeyContext::Replay, &chars::<'t'>(), "t", Action::TypeTime, "to a time: 1:23, 90s, 2m", "go to"),
+    bind(KeyContext::Everywhere, &chars::<'e'>(), "e", Action::ShowExportFormats, "write the report as HTML or JSON, or a trace for Perfetto", "export"),
+    bind(KeyContext::Everywhere, &chars::<':'>(), ":", Action::ShowPalette, "find an action by name", ""),
+    bind(KeyContext::Everywhere, &chars::<'?'>(), "?", Action::ShowHelp, "this help", "help"),
+    bind(KeyContext::Everywhere, &[(KeyCode::Char('q'), NONE), (KeyCode::Char('c'), CTRL)], "q C-c", Action::Quit, "quit and print the report", "quit"),
 ];
 
 impl Binding {
     /// Returns whether it applies in the current state.
-    pub(crate) fn applies(&self, ui: &Ui) -> bool {
-        match self.place {
-            Place::Everywhere => true,
-            Place::On(tabs, _) => tabs.contains(&ui.tab),
-            Place::Live => !ui.replay,
-            Place::Replay => ui.replay,
-            Place::Watch => ui.watches,
+    pub(crate) fn is_active(&self, ui: &Ui) -> bool {
+        match self.context {
+            KeyContext::Everywhere => true,
+            KeyContext::On(tabs, _) => tabs.contains(&ui.tab),
+            KeyContext::Live => !ui.is_replay,
+            KeyContext::Replay => ui.is_replay,
+            KeyContext::Watch => ui.is_watching,
         }
     }
 
-    /// Names the tabs on which it applies.
-    pub(crate) fn place_name(&self) -> &'static str {
-        match self.place {
-            Place::Everywhere => "everywhere",
-            Place::On(_, name) => name,
-            Place::Live => "live",
-            Place::Replay => "in a replay",
-            Place::Watch => "in watch",
+    /// Where it applies, for the help.
+    pub(crate) fn context_name(&self) -> &'static str {
+        match self.context {
+            KeyContext::Everywhere => "everywhere",
+            KeyContext::On(_, name) => name,
+            KeyContext::Live => "live",
+            KeyContext::Replay => "in a replay",
+            KeyContext::Watch => "in watch",
         }
     }
 }
 
 /// Action of a key in the current state.
-pub(crate) fn action(key: &KeyEvent, ui: &Ui) -> Option<Action> {
+pub(crate) fn action_of_key(key: &KeyEvent, ui: &Ui) -> Option<Action> {
     match ui.dialog {
-        Dialog::Filter(_) | Dialog::Time(_) => typing(key),
-        Dialog::Help(_) => reading(key),
-        Dialog::Palette(ref words, at) => finding(key, words, at, ui),
-        Dialog::Export => Some(exporting(key)),
-        Dialog::None => bound(key, |binding| binding.applies(ui)),
+        Dialog::Filter(_) | Dialog::Time(_) => action_while_typing(key),
+        Dialog::Help(_) => action_in_help(key),
+        Dialog::Palette { ref words, selected } => action_in_palette(key, words, selected, ui),
+        Dialog::Export => Some(action_in_export_list(key)),
+        Dialog::None => bound_action(key, |binding| binding.is_active(ui)),
     }
 }
 
-/// Action of the first binding for this key among the `active` ones.
-fn bound(key: &KeyEvent, active: impl Fn(&Binding) -> bool) -> Option<Action> {
+/// Action of the first active binding for this key.
+fn bound_action(key: &KeyEvent, is_active: impl Fn(&Binding) -> bool) -> Option<Action> {
     // Terminals report `?` or `G` with or without SHIFT; the character already implies it.
     let modifiers = if matches!(key.code, KeyCode::Char(_)) { key.modifiers - SHIFT } else { key.modifiers };
-    BINDINGS.iter().find(|b| active(b) && b.keys.contains(&(key.code, modifiers))).map(|b| b.action)
+    let found = BINDINGS.iter().find(|binding| is_active(binding) && binding.keys.contains(&(key.code, modifiers)));
+    found.map(|binding| binding.action)
 }
 
 /// Action of a key in the help, where only keys that scroll or close it are active.
-fn reading(key: &KeyEvent) -> Option<Action> {
-    match picking(key)? {
-        Action::Quit if key.code == KeyCode::Char('q') => Some(Action::Back),
-        Action::Open | Action::Help => Some(Action::Back),
-        Action::Move(isize::MIN | isize::MAX) => None,
+fn action_in_help(key: &KeyEvent) -> Option<Action> {
+    match action_in_picker(key)? {
+        Action::Quit if key.code == KeyCode::Char('q') => Some(Action::GoBack),
+        Action::OpenSelection | Action::ShowHelp => Some(Action::GoBack),
+        Action::MoveSelection(isize::MIN | isize::MAX) => None,
         action => Some(action),
     }
 }
 
 /// Action of a key in the picker, which is a list of its own.
-pub(crate) fn picking(key: &KeyEvent) -> Option<Action> {
-    use Action::{Back, Help, Move, Open, Page, Quit};
-    bound(key, |binding| matches!(binding.action, Back | Help | Move(_) | Open | Page(_) | Quit))
+pub(crate) fn action_in_picker(key: &KeyEvent) -> Option<Action> {
+    use Action::{GoBack, MovePage, MoveSelection, OpenSelection, Quit, ShowHelp};
+    bound_action(key, |binding| {
+        matches!(binding.action, GoBack | ShowHelp | MoveSelection(_) | OpenSelection | MovePage(_) | Quit)
+    })
 }
 
 /// An entry of the command palette.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
-    pub(crate) shown: &'static str,
-    pub(crate) what: String,
+pub(crate) struct PaletteEntry {
+    /// Key that does the same.
+    pub(crate) shown_keys: &'static str,
+    pub(crate) description: String,
     /// Where the key applies.
-    pub(crate) place: &'static str,
+    pub(crate) context: &'static str,
     pub(crate) action: Action,
 }
 
 /// Actions and saved filters that match all of `words`. An action that applies only on other tabs switches to the first of these.
-pub(crate) fn found(words: &str, ui: &Ui) -> Vec<Entry> {
-    let possible = |b: &&Binding| (b.applies(ui) || matches!(b.place, Place::On(..))) && b.action != Action::Palette;
-    let actions = BINDINGS.iter().filter(possible).map(|b| Entry {
-        shown: b.shown,
-        what: b.what.to_owned(),
-        place: b.place_name(),
-        action: match b.place {
-            Place::On(tabs, _) if !b.applies(ui) => Action::In(tabs[0], &b.action),
-            _ => b.action,
-        },
-    });
-    let filters = ui.options.filters.iter().enumerate().map(|(place, saved)| Entry {
-        shown: "",
-        what: format!("filter @{}: {}", saved.name, saved.query.text),
-        place: "",
-        action: Action::Saved(place),
-    });
+pub(crate) fn palette_entries(words: &str, ui: &Ui) -> Vec<PaletteEntry> {
+    let mut entries = Vec::new();
+    for binding in BINDINGS.iter().filter(|binding| binding.action != Action::ShowPalette) {
+        let action = match binding.context {
+            _ if binding.is_active(ui) => binding.action,
+            KeyContext::On(tabs, _) => Action::OnTab(tabs[0], &binding.action),
+            _ => continue,
+        };
+        entries.push(PaletteEntry {
+            shown_keys: binding.shown_keys,
+            description: binding.description.to_owned(),
+            context: binding.context_name(),
+            action,
+        });
+    }
+    for (index, saved) in ui.options.filters.iter().enumerate() {
+        entries.push(PaletteEntry {
+            shown_keys: "",
+            description: format!("filter @{}: {}", saved.name, saved.filter.text),
+            context: "",
+            action: Action::ApplySavedFilter(index),
+        });
+    }
     let words = words.to_lowercase();
-    let has_all = |entry: &Entry| {
-        let text = format!("{} {}", entry.shown, entry.what).to_lowercase();
+    entries.retain(|entry| {
+        let text = format!("{} {}", entry.shown_keys, entry.description).to_lowercase();
         words.split_whitespace().all(|word| text.contains(word))
-    };
-    actions.chain(filters).filter(has_all).collect()
+    });
+    entries
 }
 
-fn finding(key: &KeyEvent, words: &str, at: usize, ui: &Ui) -> Option<Action> {
+fn action_in_palette(key: &KeyEvent, words: &str, selected: usize, ui: &Ui) -> Option<Action> {
     match key.code {
-        KeyCode::Up => Some(Action::Move(-1)),
-        KeyCode::Down => Some(Action::Move(1)),
+        KeyCode::Up => Some(Action::MoveSelection(-1)),
+        KeyCode::Down => Some(Action::MoveSelection(1)),
         KeyCode::Enter => {
-            let mut found = found(words, ui);
-            let at = at.min(found.len().checked_sub(1)?);
-            Some(found.swap_remove(at).action)
+            let mut entries = palette_entries(words, ui);
+            let index = selected.min(entries.len().checked_sub(1)?);
+            Some(entries.swap_remove(index).action)
         }
-        _ => typing(key),
+        _ => action_while_typing(key),
     }
 }
 
-fn exporting(key: &KeyEvent) -> Action {
+fn action_in_export_list(key: &KeyEvent) -> Action {
     match key.code {
         KeyCode::Char('h') => Action::ExportAs(ExportAs::Html),
         KeyCode::Char('j') | KeyCode::Enter => Action::ExportAs(ExportAs::Json),
         KeyCode::Char('p') => Action::ExportAs(ExportAs::Perfetto),
-        _ => Action::Back,
+        _ => Action::GoBack,
     }
 }
 
-fn typing(key: &KeyEvent) -> Option<Action> {
+fn action_while_typing(key: &KeyEvent) -> Option<Action> {
     if key.modifiers.contains(CTRL) {
         return match key.code {
-            KeyCode::Char('c') => Some(Action::Back),
-            KeyCode::Char('u') => Some(Action::EraseAll),
-            KeyCode::Char('h') => Some(Action::Erase),
+            KeyCode::Char('c') => Some(Action::GoBack),
+            KeyCode::Char('u') => Some(Action::EraseText),
+            KeyCode::Char('h') => Some(Action::EraseCharacter),
             _ => None,
         };
     }
     match key.code {
-        KeyCode::Char(c) => Some(Action::Type(c)),
-        KeyCode::Backspace => Some(Action::Erase),
-        KeyCode::Enter => Some(Action::Accept),
-        KeyCode::Esc => Some(Action::Back),
+        KeyCode::Char(c) => Some(Action::TypeCharacter(c)),
+        KeyCode::Backspace => Some(Action::EraseCharacter),
+        KeyCode::Enter => Some(Action::AcceptText),
+        KeyCode::Esc => Some(Action::GoBack),
         _ => None,
     }
 }
@@ -259,9 +269,9 @@ mod tests {
     #[test]
     fn every_key_is_bound_once_per_place() {
         for (tab, replay) in Tab::ALL.into_iter().flat_map(|tab| [(tab, false), (tab, true)]) {
-            let ui = Ui { tab, replay, ..Ui::default() };
+            let ui = Ui { tab, is_replay: replay, ..Ui::default() };
             let mut seen = Vec::new();
-            for key in BINDINGS.iter().filter(|b| b.applies(&ui)).flat_map(|b| b.keys) {
+            for key in BINDINGS.iter().filter(|b| b.is_active(&ui)).flat_map(|b| b.keys) {
                 assert!(!seen.contains(&key), "{key:?} twice on {tab:?}");
                 seen.push(key);
             }
@@ -270,10 +280,10 @@ mod tests {
 
     #[test]
     fn number_keys_select_tabs() {
-        for (place, tab) in Tab::ALL.into_iter().enumerate() {
-            let digit = char::from_digit(place as u32 + 1, 10).expect("few tabs");
+        for (index, tab) in Tab::ALL.into_iter().enumerate() {
+            let digit = char::from_digit(index as u32 + 1, 10).expect("few tabs");
             let key = KeyEvent::new(KeyCode::Char(digit), NONE);
-            assert_eq!(action(&key, &Ui::default()), Some(Action::Go(tab)));
+            assert_eq!(action_of_key(&key, &Ui::default()), Some(Action::OpenTab(tab)));
         }
     }
 
@@ -281,8 +291,11 @@ mod tests {
     fn capitals_and_signs_match_with_or_without_shift() {
         let ui = Ui { tab: Tab::Requests, ..Ui::default() };
         for modifiers in [NONE, SHIFT] {
-            assert_eq!(action(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui), Some(Action::Move(isize::MAX)));
-            assert_eq!(action(&KeyEvent::new(KeyCode::Char('?'), modifiers), &ui), Some(Action::Help));
+            assert_eq!(
+                action_of_key(&KeyEvent::new(KeyCode::Char('G'), modifiers), &ui),
+                Some(Action::MoveSelection(isize::MAX))
+            );
+            assert_eq!(action_of_key(&KeyEvent::new(KeyCode::Char('?'), modifiers), &ui), Some(Action::ShowHelp));
         }
     }
 }

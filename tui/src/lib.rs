@@ -11,15 +11,15 @@ mod view;
 
 pub use screen::{RunView, Screen};
 pub use state::refresh::FINISHED_SHOWN;
-pub use state::ui::{Options, Saved};
+pub use state::ui::{SavedFilter, ScreenOptions};
 
 /// The picker of a source.
 pub mod pick {
-    pub use crate::screen::{Found, pick};
-    pub use crate::state::pick::{Kind, Offer};
+    pub use crate::screen::{FoundSources, pick_source};
+    pub use crate::state::picker::{SourceKind, SourceOffer};
 }
 
 /// Summary lines of watched runs.
 pub mod pods {
-    pub use crate::state::pods::{Brief, Link, PodLine};
+    pub use crate::state::pods::{KeyFigures, PodLine, PodState};
 }

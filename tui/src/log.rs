@@ -10,66 +10,72 @@ use outputs::report::hostile::{indented, lines};
 const MAX_LINES: usize = 500;
 
 /// Process-wide buffer, because the log is process-wide.
-static BUFFER: Mutex<Buffer> = Mutex::new(Buffer { holding: false, lines: VecDeque::new(), evicted: 0 });
+static BUFFER: Mutex<LogBuffer> = Mutex::new(LogBuffer { is_holding: false, lines: VecDeque::new(), evicted_lines: 0 });
 
-struct Buffer {
-    holding: bool,
+struct LogBuffer {
+    is_holding: bool,
     lines: VecDeque<String>,
-    evicted: u64,
+    evicted_lines: u64,
 }
 
-/// Holds back log lines; dropping it writes them to stderr.
+/// Holds back log lines while it exists; dropping it writes them to stderr.
 pub(crate) struct LogHold(());
 
 impl LogHold {
-    /// Starts holding lines back if stderr is a terminal. A file receives lines immediately.
+    /// Starts is_holding lines back if stderr is a terminal. A file receives lines immediately.
     pub(crate) fn begin() -> Self {
-        buffer().holding = std::io::stderr().is_terminal();
+        lock_buffer().is_holding = std::io::stderr().is_terminal();
         Self(())
     }
 
-    /// Newest held line, and the total number of held lines.
-    pub(crate) fn newest() -> Option<(String, u64)> {
-        let buffer = buffer();
-        let line = buffer.lines.back()?;
-        Some((line.trim_end().to_owned(), buffer.evicted + buffer.lines.len() as u64))
+    /// Newest held line, with the number of all held lines; `None` without any.
+    pub(crate) fn describe_newest_line() -> Option<String> {
+        let buffer = lock_buffer();
+        let line = buffer.lines.back()?.trim_end();
+        let count = buffer.evicted_lines + buffer.lines.len() as u64;
+        Some(format!("log ({count} lines, shown at the end): {line}"))
     }
 }
 
 impl Drop for LogHold {
     fn drop(&mut self) {
-        let mut buffer = buffer();
-        buffer.holding = false;
+        let mut buffer = lock_buffer();
+        buffer.is_holding = false;
         let mut out = std::io::stderr().lock();
         // Write errors cannot be reported if stderr is closed.
-        if buffer.evicted > 0 {
-            let _ = writeln!(out, "tokengap: {} older log lines were dropped while the screen was up", buffer.evicted);
+        if buffer.evicted_lines > 0 {
+            let _ = writeln!(
+                out,
+                "tokengap: {} older log lines were dropped while the screen was up",
+                buffer.evicted_lines
+            );
         }
         for line in buffer.lines.drain(..) {
             let _ = out.write_all(line.as_bytes());
         }
-        buffer.evicted = 0;
+        buffer.evicted_lines = 0;
     }
 }
 
-fn buffer() -> MutexGuard<'static, Buffer> {
+fn lock_buffer() -> MutexGuard<'static, LogBuffer> {
     BUFFER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Writer of one formatted line; `tracing_subscriber` writes each line in one call.
-pub struct Line;
+pub struct LogLineWriter;
 
-impl Write for Line {
+impl Write for LogLineWriter {
     fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
         let line = lines(&indented(&String::from_utf8_lossy(bytes)));
-        let mut buffer = buffer();
-        if !buffer.holding {
+        let mut buffer = lock_buffer();
+        if !buffer.is_holding {
+            // A slow stderr must not block the threads that log.
             drop(buffer);
             return std::io::stderr().write_all(line.as_bytes()).map(|()| bytes.len());
         }
         if buffer.lines.len() == MAX_LINES {
             buffer.lines.pop_front();
-            buffer.evicted += 1;
+            buffer.evicted_lines += 1;
         }
         buffer.lines.push_back(line);
         Ok(bytes.len())

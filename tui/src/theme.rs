@@ -28,7 +28,7 @@ pub(crate) enum Ink {
 static CHOSEN: OnceLock<Option<Palette>> = OnceLock::new();
 
 /// Sets the palette; `None` detects it from the terminal. Only the first call has an effect.
-pub fn choose(palette: Option<Palette>) {
+pub fn set_palette(palette: Option<Palette>) {
     CHOSEN.get_or_init(|| palette);
 }
 
@@ -50,34 +50,40 @@ pub enum Palette {
 pub(crate) struct Theme {
     palette: Palette,
     /// Restricts symbols to ASCII.
-    pub(crate) ascii: bool,
+    pub(crate) is_ascii_only: bool,
 }
 
 impl Theme {
     /// Theme of this process's terminal, with the user's choice.
     pub(crate) fn detect() -> Self {
-        Self::of(CHOSEN.get().copied().flatten(), |name| std::env::var(name).unwrap_or_default())
+        Self::for_environment(CHOSEN.get().copied().flatten(), |name| std::env::var(name).unwrap_or_default())
     }
 
     /// Selects the theme for these environment variables. If the background is unknown, uses the terminal's own 16 colours.
-    pub(crate) fn of(chosen: Option<Palette>, var: impl Fn(&str) -> String) -> Self {
-        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(&var).into_iter().find(|v| !v.is_empty());
-        let (locale, term) = (locale.unwrap_or_default().to_lowercase(), var("TERM"));
-        let ascii = !(locale.contains("utf-8") || locale.contains("utf8")) || term == "linux";
-        let many = term.contains("256color") || !var("COLORTERM").is_empty();
+    pub(crate) fn for_environment(chosen: Option<Palette>, var: impl Fn(&str) -> String) -> Self {
+        let term = var("TERM");
+        // The first one that is set decides the encoding, as in setlocale(3).
+        let locale = ["LC_ALL", "LC_CTYPE", "LANG"].map(&var).into_iter().find(|value| !value.is_empty());
+        let locale = locale.unwrap_or_default().to_lowercase();
+        let is_utf8 = locale.contains("utf-8") || locale.contains("utf8");
+        let has_256_colours = term.contains("256color") || !var("COLORTERM").is_empty();
+        let has_no_colours = !var("NO_COLOR").is_empty() || ["dumb", "vt100", "vt220"].contains(&&*term);
         // As set by rxvt and others: foreground;background.
-        let ground = var("COLORFGBG").rsplit(';').next().and_then(|n| n.parse::<u8>().ok());
-        let found = match ground {
-            _ if !var("NO_COLOR").is_empty() || ["dumb", "vt100", "vt220"].contains(&&*term) => Palette::Mono,
-            Some(7 | 15) if many => Palette::Light,
-            Some(_) if many => Palette::Dark,
+        let background = var("COLORFGBG").rsplit(';').next().and_then(|index| index.parse::<u8>().ok());
+        let detected = match background {
+            _ if has_no_colours => Palette::Mono,
+            // The two whites of the 16 colours.
+            Some(7 | 15) if has_256_colours => Palette::Light,
+            Some(_) if has_256_colours => Palette::Dark,
             _ => Palette::Sixteen,
         };
-        Self { palette: chosen.unwrap_or(found), ascii }
+        // The font of the Linux console lacks most symbols.
+        let is_ascii_only = !is_utf8 || term == "linux";
+        Self { palette: chosen.unwrap_or(detected), is_ascii_only }
     }
 
-    /// This colour: an index of 256 on a dark and on a light background, and one of 16.
-    fn colour(self, dark: u8, light: u8, sixteen: Color) -> Style {
+    /// A foreground colour: an index of 256 on a dark and on a light background, and one of 16.
+    fn foreground(self, dark: u8, light: u8, sixteen: Color) -> Style {
         match self.palette {
             Palette::Dark => Style::new().fg(Color::Indexed(dark)),
             Palette::Light => Style::new().fg(Color::Indexed(light)),
@@ -95,16 +101,16 @@ impl Theme {
             (Ink::Dim | Ink::Health(Health::Unknown), Palette::Dark) => plain.fg(Color::Indexed(245)),
             (Ink::Dim | Ink::Health(Health::Unknown), Palette::Light) => plain.fg(Color::Indexed(242)),
             (Ink::Dim | Ink::Health(Health::Unknown), _) => plain.add_modifier(Modifier::DIM),
-            (Ink::Head, _) => self.colour(117, 25, Color::Cyan).add_modifier(bold),
+            (Ink::Head, _) => self.foreground(117, 25, Color::Cyan).add_modifier(bold),
             (Ink::Selected, Palette::Dark) => plain.bg(Color::Indexed(237)).add_modifier(bold),
             (Ink::Selected, Palette::Light) => plain.bg(Color::Indexed(253)).add_modifier(bold),
             (Ink::Selected, _) => plain.add_modifier(Modifier::REVERSED),
             (Ink::Found, _) => plain.add_modifier(bold | Modifier::UNDERLINED),
-            (Ink::Series, _) => self.colour(74, 31, Color::Cyan),
-            (Ink::Health(Health::Good), _) => self.colour(114, 28, Color::Green),
-            (Ink::Health(Health::Info), _) => self.colour(117, 25, Color::Blue),
-            (Ink::Health(Health::Warning), _) => self.colour(221, 130, Color::Yellow).add_modifier(bold),
-            (Ink::Health(Health::Critical), _) => self.colour(203, 160, Color::Red).add_modifier(bold),
+            (Ink::Series, _) => self.foreground(74, 31, Color::Cyan),
+            (Ink::Health(Health::Good), _) => self.foreground(114, 28, Color::Green),
+            (Ink::Health(Health::Info), _) => self.foreground(117, 25, Color::Blue),
+            (Ink::Health(Health::Warning), _) => self.foreground(221, 130, Color::Yellow).add_modifier(bold),
+            (Ink::Health(Health::Critical), _) => self.foreground(203, 160, Color::Red).add_modifier(bold),
             (Ink::Verdict(health), _) => self.style(Ink::Health(health)).add_modifier(bold),
             (Ink::Flag(flag), _) => self.style(Ink::Health(match flag {
                 Flag::Loss | Flag::Dropped | Flag::ToolCall => Health::Critical,
@@ -115,8 +121,8 @@ impl Theme {
     }
 
     /// Symbol of a health state, distinguishable without colour.
-    pub(crate) fn sign(self, health: Health) -> &'static str {
-        match (health, self.ascii) {
+    pub(crate) fn health_symbol(self, health: Health) -> &'static str {
+        match (health, self.is_ascii_only) {
             (Health::Unknown, _) => "?",
             (Health::Good, true) => "+",
             (Health::Good, false) => "✓",
@@ -128,8 +134,8 @@ impl Theme {
     }
 
     /// Returns `ascii` on terminals limited to ASCII, else `rich`.
-    pub(crate) fn pick<T>(self, rich: T, ascii: T) -> T {
-        if self.ascii { ascii } else { rich }
+    pub(crate) fn rich_or_ascii<T>(self, rich: T, ascii: T) -> T {
+        if self.is_ascii_only { ascii } else { rich }
     }
 }
 
@@ -145,8 +151,8 @@ mod tests {
             "LANG" => "C.UTF-8",
             _ => "",
         };
-        let theme = Theme::of(chosen, |name| var(name).to_owned());
-        (theme.palette, theme.ascii)
+        let theme = Theme::for_environment(chosen, |name| var(name).to_owned());
+        (theme.palette, theme.is_ascii_only)
     }
 
     #[test]
@@ -160,7 +166,7 @@ mod tests {
         ] {
             assert_eq!(theme(None, term, colorfgbg, no_color), expected);
         }
-        assert!(Theme::of(None, |_| String::new()).ascii);
+        assert!(Theme::for_environment(None, |_| String::new()).is_ascii_only);
     }
 
     #[test]
@@ -172,9 +178,9 @@ mod tests {
 
     #[test]
     fn every_health_has_a_distinct_sign() {
-        for ascii in [true, false] {
-            let theme = Theme { palette: Palette::Mono, ascii };
-            let mut signs = Health::ALL.map(|h| theme.sign(h)).to_vec();
+        for is_ascii_only in [true, false] {
+            let theme = Theme { palette: Palette::Mono, is_ascii_only };
+            let mut signs = Health::ALL.map(|h| theme.health_symbol(h)).to_vec();
             signs.dedup();
             assert_eq!(signs.len(), Health::ALL.len());
         }

@@ -16,7 +16,7 @@ use ring::Ring;
 pub use ring::RingOptions;
 
 use crate::telemetry::Served;
-use crate::units::{bytes, count};
+use crate::units::{format_bytes, format_count};
 
 /// Files that a run writes.
 #[derive(Clone, Debug)]
@@ -222,9 +222,9 @@ impl Sink {
             Ok(Ok(summary)) => {
                 let dropped = match summary.dropped {
                     0 => String::new(),
-                    n => format!(", {} records did not fit", count(n)),
+                    n => format!(", {} records did not fit", format_count(n)),
                 };
-                let size = bytes(summary.bytes);
+                let size = format_bytes(summary.bytes);
                 format!("recorded to {} ({size}{dropped})", path.display())
             }
             Ok(Err(error)) if reported => format!("! recording: {error}"),

@@ -7,7 +7,7 @@ use trace::{Analysis, MonoNs, ReportInput};
 
 use super::onset::{Onset, Rules};
 use super::{Written, written};
-use crate::units::bytes;
+use crate::units::format_bytes;
 
 /// Name prefix of dumps.
 const COPY: &str = "tokengap-hindsight-";
@@ -124,7 +124,7 @@ fn copies(ring: &std::path::Path) -> usize {
 
 fn dump_message(done: &Result<Summary, RecordError>, to: &std::path::Path, why: &str) -> String {
     match done {
-        Ok(summary) => format!("hindsight: {} in {} ({why})", bytes(summary.bytes), to.display()),
+        Ok(summary) => format!("hindsight: {} in {} ({why})", format_bytes(summary.bytes), to.display()),
         Err(error) => format!("! hindsight: {error}"),
     }
 }

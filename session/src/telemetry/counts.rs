@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::path::{MAX_CONNECTIONS, ServedPath};
-use crate::units::count;
+use crate::units::format_count;
 
 /// Clients that got no response, or lost theirs.
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ impl EndpointCounts {
             (blocks_dropped > 0).then(|| {
                 format!(
                     "metrics: {} blocks are missing in /recording and /events because this machine was too busy",
-                    count(blocks_dropped)
+                    format_count(blocks_dropped)
                 )
             }),
         ];

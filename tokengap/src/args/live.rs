@@ -7,7 +7,7 @@ use clap::Args;
 use trace::detect::Severity;
 use trace::ledger::DEFAULT_CHUNK_HISTORY;
 use trace::time_series::SCREEN_SECONDS;
-use tui::{FINISHED_SHOWN, Saved};
+use tui::{FINISHED_SHOWN, SavedFilter};
 
 use super::{LimitArgs, RecordArgs, TUNING, TelemetryArgs, parse_duration, parse_severity};
 use crate::headless;
@@ -87,8 +87,8 @@ pub(crate) struct ReportArgs {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct ScreenArgs {
     /// Named filter of requests for the screen: `slow=gap>1s`. Type /@slow to apply it. Repeatable.
-    #[arg(long = "filter", value_name = "NAME=FILTER", value_parser = Saved::parse, help_heading = "Screen")]
-    pub(crate) filters: Vec<Saved>,
+    #[arg(long = "filter", value_name = "NAME=FILTER", value_parser = SavedFilter::parse, help_heading = "Screen")]
+    pub(crate) filters: Vec<SavedFilter>,
 
     /// Maximum number of chunk timestamps kept for the request view, 48 bytes each; the oldest are evicted.
     #[arg(long, value_name = "N", default_value_t = DEFAULT_CHUNK_HISTORY, help_heading = TUNING)]
@@ -111,7 +111,7 @@ impl ScreenArgs {
     }
 
     /// Settings of the screen.
-    pub(crate) fn options(&self) -> tui::Options {
-        tui::Options { journal: self.journal, rows: self.rows, filters: self.filters.clone() }
+    pub(crate) fn options(&self) -> tui::ScreenOptions {
+        tui::ScreenOptions { chunk_history: self.journal, finished_rows: self.rows, filters: self.filters.clone() }
     }
 }

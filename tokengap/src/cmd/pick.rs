@@ -6,9 +6,9 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use probe_user::discover::{self, Engine, Topology, Watcher};
-use session::units::{bytes, duration};
+use session::units::{format_bytes, format_duration};
 use sources::demo::Scenario;
-use tui::pick::{Found, Kind, Offer, pick};
+use tui::pick::{FoundSources, SourceKind, SourceOffer, pick_source};
 
 /// Interval between searches for engines and recordings.
 const SEARCH_INTERVAL: Duration = Duration::from_secs(1);
@@ -20,11 +20,11 @@ const MAX_RECORDINGS: usize = 100;
 pub(crate) fn run() -> anyhow::Result<Option<Vec<String>>> {
     let (sender, found) = mpsc::channel();
     thread::Builder::new().name("discovery".into()).spawn(move || search_loop(&sender))?;
-    pick(demo_offers().collect(), &found)
+    pick_source(demo_offers().collect(), &found)
 }
 
 /// Repeatedly sends the sources found, until the receiver is dropped.
-fn search_loop(sender: &Sender<Found>) {
+fn search_loop(sender: &Sender<FoundSources>) {
     let mut watcher = Watcher::new(discover::Options::new(engines::DISCOVERED));
     loop {
         let (engines, blind) = match &mut watcher {
@@ -38,24 +38,24 @@ fn search_loop(sender: &Sender<Found>) {
         };
         let offers =
             engines.into_iter().chain(served_run_offers()).chain(recording_offers()).chain(demo_offers()).collect();
-        if sender.send(Found { offers, blind }).is_err() {
+        if sender.send(FoundSources { offers, blind }).is_err() {
             return;
         }
         thread::sleep(SEARCH_INTERVAL);
     }
 }
 
-fn engine_offers(topology: &Topology) -> (Vec<Offer>, Vec<String>) {
+fn engine_offers(topology: &Topology) -> (Vec<SourceOffer>, Vec<String>) {
     let engines = topology.engines.iter().filter_map(engine_offer).collect();
     (engines, topology.blind.iter().map(ToString::to_string).collect())
 }
 
-fn engine_offer(engine: &Engine) -> Option<Offer> {
+fn engine_offer(engine: &Engine) -> Option<SourceOffer> {
     let pid = engine.main()?.id.pid;
     let headline = engine.to_string();
     let processes = engine.processes.len();
-    Some(Offer {
-        kind: Kind::Engine,
+    Some(SourceOffer {
+        kind: SourceKind::Engine,
         title: headline.lines().next().unwrap_or_default().trim().to_owned(),
         note: format!("attach to its {processes} processes, passively (pid {pid} and others)"),
         command: vec!["attach".into(), "--pid".into(), pid.to_string()],
@@ -64,7 +64,7 @@ fn engine_offer(engine: &Engine) -> Option<Offer> {
 
 /// Local runs whose command line contains the address they are served at.
 #[expect(clippy::disallowed_methods, reason = "/proc/PID/cmdline, a file of the kernel")]
-fn served_run_offers() -> Vec<Offer> {
+fn served_run_offers() -> Vec<SourceOffer> {
     let Ok(processes) = std::fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -76,8 +76,8 @@ fn served_run_offers() -> Vec<Offer> {
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let words: Vec<&str> = line.split(|&b| b == 0).filter_map(|w| std::str::from_utf8(w).ok()).collect();
         if let Some(command) = watch_arguments(&words) {
-            offers.push(Offer {
-                kind: Kind::Served,
+            offers.push(SourceOffer {
+                kind: SourceKind::Served,
                 title: command[1].clone(),
                 note: format!("watch it: served by process {pid}"),
                 command,
@@ -112,7 +112,7 @@ fn watch_arguments(words: &[&str]) -> Option<Vec<String>> {
 }
 
 /// Recordings in the working folder, newest first.
-fn recording_offers() -> Vec<Offer> {
+fn recording_offers() -> Vec<SourceOffer> {
     let Ok(folder) = std::fs::read_dir(".") else {
         return Vec::new();
     };
@@ -133,9 +133,13 @@ fn recording_offers() -> Vec<Offer> {
         .into_iter()
         .map(|(at, size, name)| {
             let age = at.elapsed().unwrap_or_default();
-            Offer {
-                kind: Kind::Recording,
-                note: format!("replay it: {}, written {} ago", bytes(size), duration(age.as_nanos() as u64)),
+            SourceOffer {
+                kind: SourceKind::Recording,
+                note: format!(
+                    "replay it: {}, written {} ago",
+                    format_bytes(size),
+                    format_duration(age.as_nanos() as u64)
+                ),
                 command: vec!["replay".into(), name.clone()],
                 title: name,
             }
@@ -143,9 +147,9 @@ fn recording_offers() -> Vec<Offer> {
         .collect()
 }
 
-fn demo_offers() -> impl Iterator<Item = Offer> {
-    Scenario::ALL.iter().map(|scenario| Offer {
-        kind: Kind::Demo,
+fn demo_offers() -> impl Iterator<Item = SourceOffer> {
+    Scenario::ALL.iter().map(|scenario| SourceOffer {
+        kind: SourceKind::Demo,
         title: scenario.as_str().to_owned(),
         note: scenario.about().to_owned(),
         command: vec!["demo".into(), "--scenario".into(), scenario.as_str().to_owned()],

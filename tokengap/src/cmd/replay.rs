@@ -65,7 +65,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         ..recording.header().config
     };
     let sink = Sink::none(&recording.header().source, &config);
-    let screen = Box::new(Screen::open(&args.screen.options())?.observer());
+    let screen = Box::new(Screen::open(&args.screen.options())?.into_observer());
     let mut session = Session::new(&config, screen, sink, args.report.slowest);
     let options = RunOptions { duration: None, reload: None, alarm: &app::print_message };
     session::run(&mut [Running::new(&mut playback, &mut session)], &signals, options);

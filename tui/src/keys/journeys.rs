@@ -14,10 +14,10 @@ use crate::state::Model;
 use crate::state::action::{Action, Effect, ExportAs, Tab};
 use crate::state::curves::Curves;
 use crate::state::flags::Flag;
-use crate::state::model::HopLine;
-use crate::state::row::{Column, Row};
-use crate::state::table::Sort;
-use crate::state::ui::{Dialog, Saved, Ui, ZOOM};
+use crate::state::model::HopSummary;
+use crate::state::request_row::{RequestColumn, RequestRow};
+use crate::state::request_table::SortOrder;
+use crate::state::ui::{Dialog, SECONDS_PER_COLUMN, SavedFilter, Ui};
 
 const END: Option<Effect> = Some(Effect::Command(ScreenCommand::End));
 
@@ -27,10 +27,13 @@ struct Fixture {
     ui: Ui,
 }
 
-fn row(rid: &str, gap: u64, flag: Flag) -> Row {
-    let mut row =
-        Row { rid: rid.into(), numbers: Numbers { gap_ns: Some(gap), ..Numbers::default() }, ..Row::default() };
-    row.flags.set(flag, true);
+fn row(rid: &str, gap: u64, flag: Flag) -> RequestRow {
+    let mut row = RequestRow {
+        rid: rid.into(),
+        numbers: Numbers { gap_ns: Some(gap), ..Numbers::default() },
+        ..RequestRow::default()
+    };
+    row.flags.set_if(flag, true);
     row
 }
 
@@ -52,18 +55,18 @@ impl Fixture {
     fn new() -> Self {
         let mut model = Model::default();
         for (rid, gap, flag) in [("aaa", 1, Flag::Gap), ("bbb", 9, Flag::Dropped), ("ccc", 5, Flag::Gap)] {
-            *model.table.next() = row(rid, gap, flag);
+            *model.table.add_row() = row(rid, gap, flag);
         }
         model.findings = vec![finding("ccc", 0), finding("", 20_000_000_000)];
-        model.curves = Curves::of_tokens(0..100);
-        let mut fixture = Self { model, ui: Ui { page: 2, ..Ui::default() } };
+        model.curves = Curves::from_token_counts(0..100);
+        let mut fixture = Self { model, ui: Ui { page_rows: 2, ..Ui::default() } };
         fixture.update();
         fixture
     }
 
     fn update(&mut self) {
         self.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
-        self.ui.settle(&self.model);
+        self.ui.update_selection(&self.model);
     }
 
     fn apply(&mut self, action: Action) -> Option<Effect> {
@@ -73,7 +76,7 @@ impl Fixture {
     }
 
     fn key(&mut self, code: KeyCode) -> Option<Effect> {
-        let action = keys::action(&KeyEvent::new(code, KeyModifiers::NONE), &self.ui)?;
+        let action = keys::action_of_key(&KeyEvent::new(code, KeyModifiers::NONE), &self.ui)?;
         self.apply(action)
     }
 
@@ -89,12 +92,12 @@ impl Fixture {
     }
 
     fn selected(&self) -> &str {
-        self.ui.selected.as_deref().unwrap_or("")
+        self.ui.selected_rid.as_deref().unwrap_or("")
     }
 
     /// Second at which the time series end.
     fn end(&self) -> u64 {
-        self.ui.time_end(&self.model)
+        self.ui.last_shown_second(&self.model)
     }
 }
 
@@ -120,7 +123,7 @@ fn a_filter_is_typed_corrected_applied_and_cleared() {
     let mut fixture = Fixture::new();
     fixture.press("/drpo>0");
     assert_eq!(fixture.ui.dialog, Dialog::Filter("drpo>0".into()));
-    assert_eq!(fixture.ui.typed_filter("drpo>0").err().map(|wrong| wrong.at), Some(0));
+    assert_eq!(fixture.ui.parse_filter("drpo>0").err().map(|error| error.position), Some(0));
     fixture.press("\n");
     assert!(matches!(fixture.ui.dialog, Dialog::Filter(_)), "a mistake is not applied");
     fixture.press(&"\x08".repeat("drpo>0".len()));
@@ -135,9 +138,9 @@ fn a_filter_is_typed_corrected_applied_and_cleared() {
 fn a_pinned_request_stays_on_top_of_any_order() {
     let mut fixture = Fixture::new();
     fixture.press("2G ");
-    assert_eq!((fixture.selected(), fixture.model.table.place("aaa")), ("aaa", Some(0)));
+    assert_eq!((fixture.selected(), fixture.model.table.position_of("aaa")), ("aaa", Some(0)));
     fixture.press("<s>");
-    assert_eq!(fixture.model.table.place("aaa"), Some(0));
+    assert_eq!(fixture.model.table.position_of("aaa"), Some(0));
     fixture.press(" ");
     assert!(fixture.ui.pins.is_empty());
 }
@@ -148,11 +151,11 @@ fn following_keeps_the_worst_selected_until_the_reader_moves() {
     fixture.press("2w");
     assert_eq!(fixture.selected(), "bbb");
     fixture.model.table.clear();
-    *fixture.model.table.next() = row("zzz", 0, Flag::Loss);
+    *fixture.model.table.add_row() = row("zzz", 0, Flag::Loss);
     fixture.update();
     assert_eq!(fixture.selected(), "zzz");
     fixture.press("k");
-    assert!(!fixture.ui.follow);
+    assert!(!fixture.ui.follows_worst);
 }
 
 #[test]
@@ -168,14 +171,14 @@ fn enter_on_a_finding_opens_its_request_or_its_time() {
 fn a_paused_view_is_frozen_and_can_be_scrolled_in_time() {
     let mut fixture = Fixture::new();
     fixture.press("p");
-    fixture.model.curves = Curves::of_tokens(0..151);
+    fixture.model.curves = Curves::from_token_counts(0..151);
     assert_eq!(fixture.end(), 99);
     fixture.press("-h");
-    assert_eq!((ZOOM[fixture.ui.zoom], fixture.end()), (2, 89));
+    assert_eq!((SECONDS_PER_COLUMN[fixture.ui.zoom_level], fixture.end()), (2, 89));
     fixture.press("lp");
-    assert_eq!((fixture.ui.paused, fixture.end()), (None, 150));
+    assert_eq!((fixture.ui.paused_at_second, fixture.end()), (None, 150));
     fixture.press("++++++++");
-    assert_eq!(ZOOM[fixture.ui.zoom], 1);
+    assert_eq!(SECONDS_PER_COLUMN[fixture.ui.zoom_level], 1);
 }
 
 #[test]
@@ -195,9 +198,9 @@ fn exports_copies_and_quitting_are_returned_as_effects() {
     assert_eq!(fixture.ui.dialog, Dialog::Export);
     assert_eq!(fixture.press("h"), Some(Effect::Export(ExportAs::Html)));
     assert_eq!(fixture.ui.dialog, Dialog::None);
-    assert_eq!(fixture.press("2y"), Some(Effect::Copy("bbb".into())));
+    assert_eq!(fixture.press("2y"), Some(Effect::CopyToClipboard("bbb".into())));
     let ctrl_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-    assert_eq!(keys::action(&ctrl_c, &fixture.ui), Some(Action::Quit));
+    assert_eq!(keys::action_of_key(&ctrl_c, &fixture.ui), Some(Action::Quit));
 }
 
 #[test]
@@ -207,7 +210,7 @@ fn playback_keys_work_only_in_a_replay() {
     assert_eq!(fixture.press("f"), None);
     assert_eq!(fixture.press("r"), command(ScreenCommand::Record));
     assert_eq!(fixture.press("d"), command(ScreenCommand::Dump));
-    fixture.ui.replay = true;
+    fixture.ui.is_replay = true;
     assert_eq!(fixture.press("r"), None, "a recording is not recorded");
     for (key, play) in [
         ("p", Play::Toggle),
@@ -222,13 +225,13 @@ fn playback_keys_work_only_in_a_replay() {
     ] {
         assert_eq!(fixture.press(key), command(ScreenCommand::Play(play)), "{key}");
     }
-    assert_eq!(fixture.ui.paused, None, "the recording pauses, not the view");
+    assert_eq!(fixture.ui.paused_at_second, None, "the recording pauses, not the view");
 }
 
 #[test]
 fn a_typed_time_is_sought() {
     let mut fixture = Fixture::new();
-    fixture.ui.replay = true;
+    fixture.ui.is_replay = true;
     assert_eq!(fixture.press("t1:2x\n"), None);
     assert_eq!(fixture.ui.dialog, Dialog::Time("1:2x".into()));
     assert_eq!(fixture.press("\x08\n"), Some(Effect::Command(ScreenCommand::Play(Play::To(62_000_000_000)))));
@@ -243,7 +246,7 @@ fn no_key_panics_on_an_empty_screen() {
     for tab in Tab::ALL {
         for &(code, modifiers) in keys::BINDINGS.iter().flat_map(|binding| binding.keys) {
             (fixture.ui.tab, fixture.ui.dialog) = (tab, Dialog::None);
-            if let Some(action) = keys::action(&KeyEvent::new(code, modifiers), &fixture.ui) {
+            if let Some(action) = keys::action_of_key(&KeyEvent::new(code, modifiers), &fixture.ui) {
                 fixture.apply(action);
             }
         }
@@ -254,19 +257,19 @@ fn no_key_panics_on_an_empty_screen() {
 fn the_palette_finds_an_action_by_its_words_and_executes_it() {
     let mut fixture = Fixture::new();
     fixture.press(":sort right");
-    assert_eq!(keys::found("sort right", &fixture.ui).len(), 1);
+    assert_eq!(keys::palette_entries("sort right", &fixture.ui).len(), 1);
     let before = fixture.ui.sort.column;
     fixture.press("\n");
     let state = (fixture.ui.tab, fixture.ui.sort.column, &fixture.ui.dialog);
-    assert_eq!(state, (Tab::Requests, before.step(1), &Dialog::None));
+    assert_eq!(state, (Tab::Requests, before.neighbour(1), &Dialog::None));
     fixture.press(":sort");
     fixture.key(KeyCode::Down);
     fixture.key(KeyCode::Down);
     fixture.key(KeyCode::Up);
-    assert_eq!(fixture.ui.dialog, Dialog::Palette("sort".into(), 1));
+    assert_eq!(fixture.ui.dialog, Dialog::Palette { words: "sort".into(), selected: 1 });
     fixture.press("\x1b:no such action");
     assert_eq!(fixture.press("\n"), None);
-    assert!(matches!(fixture.ui.dialog, Dialog::Palette(..)), "no match, no effect");
+    assert!(matches!(fixture.ui.dialog, Dialog::Palette { .. }), "no match, no effect");
     fixture.press("\x1b");
     assert_eq!(fixture.ui.dialog, Dialog::None);
 }
@@ -275,14 +278,14 @@ fn the_palette_finds_an_action_by_its_words_and_executes_it() {
 fn the_palette_lists_every_applicable_action() {
     let fixture = Fixture::new();
     let other_places = ["in a replay", "in watch"];
-    let all = keys::BINDINGS.iter().filter(|b| !other_places.contains(&b.place_name())).count();
-    assert_eq!(keys::found("", &fixture.ui).len(), all - 1, "all but the list itself");
+    let all = keys::BINDINGS.iter().filter(|b| !other_places.contains(&b.context_name())).count();
+    assert_eq!(keys::palette_entries("", &fixture.ui).len(), all - 1, "all but the list itself");
 }
 
 #[test]
 fn a_saved_filter_is_applied_by_name() {
     let mut fixture = Fixture::new();
-    fixture.ui.options.filters = vec![Saved::parse("slow=gap>4ns").expect("a filter")];
+    fixture.ui.options.filters = vec![SavedFilter::parse("slow=gap>4ns").expect("a filter")];
     fixture.press("/@slow\n");
     assert_eq!((&*fixture.ui.filter.text, fixture.model.table.visible_count()), ("gap>4ns", 2));
     fixture.press("\x1b:@slow\n");
@@ -292,7 +295,7 @@ fn a_saved_filter_is_applied_by_name() {
 #[test]
 fn quitting_during_a_recording_asks_once() {
     let mut fixture = Fixture::new();
-    fixture.model.run.doing = "live";
+    fixture.model.run.stage = "live";
     fixture.model.writing.recording = Some(session::sink::Written::default());
     assert_eq!(fixture.press("q"), None);
     assert!(fixture.ui.message.as_deref().is_some_and(|text| text.contains("q again")));
@@ -303,27 +306,27 @@ fn quitting_during_a_recording_asks_once() {
 #[test]
 fn a_click_on_a_header_sorts_a_second_reverses_and_s_resets() {
     let mut fixture = Fixture::new();
-    let column = Column::headed("gap");
+    let column = RequestColumn::with_heading("gap");
     for descending in [true, false] {
         fixture.apply(Action::SortBy(column));
-        assert_eq!(fixture.ui.sort, Sort { column, descending });
+        assert_eq!(fixture.ui.sort, SortOrder { column, is_descending: descending });
     }
     fixture.press("2S");
-    assert_eq!(fixture.ui.sort, Sort::default());
+    assert_eq!(fixture.ui.sort, SortOrder::default());
 }
 
 #[test]
 fn enter_on_a_hop_opens_its_finding_and_back() {
     let mut fixture = Fixture::new();
     for name in ["scheduler->router", "router->tokenizer"] {
-        fixture.model.hops.push(HopLine { name: name.into(), ..HopLine::default() });
+        fixture.model.hops.push(HopSummary { name: name.into(), ..HopSummary::default() });
     }
     fixture.model.findings[1].verdict.hop = "router->tokenizer".into();
     fixture.press("4j\n");
-    assert_eq!((fixture.ui.tab, fixture.ui.place(Tab::Findings)), (Tab::Findings, 1));
-    fixture.ui.places[Tab::Hops as usize] = 0;
+    assert_eq!((fixture.ui.tab, fixture.ui.selected_index(Tab::Findings)), (Tab::Findings, 1));
+    fixture.ui.selected_indices[Tab::Hops as usize] = 0;
     fixture.press("\n");
-    assert_eq!((fixture.ui.tab, fixture.ui.place(Tab::Hops)), (Tab::Hops, 1));
+    assert_eq!((fixture.ui.tab, fixture.ui.selected_index(Tab::Hops)), (Tab::Hops, 1));
     fixture.press("k\n");
     assert_eq!(fixture.ui.tab, Tab::Requests, "no finding about this hop");
 }
@@ -331,8 +334,11 @@ fn enter_on_a_hop_opens_its_finding_and_back() {
 #[test]
 fn a_click_on_a_plot_moves_the_end_of_the_time_axis() {
     let mut fixture = Fixture::new();
-    assert_eq!(fixture.apply(Action::At(40)), None);
+    assert_eq!(fixture.apply(Action::GoToSecond(40)), None);
     assert_eq!(fixture.end(), 40);
-    fixture.ui.replay = true;
-    assert_eq!(fixture.apply(Action::At(40)), Some(Effect::Command(ScreenCommand::Play(Play::To(40_000_000_000)))));
+    fixture.ui.is_replay = true;
+    assert_eq!(
+        fixture.apply(Action::GoToSecond(40)),
+        Some(Effect::Command(ScreenCommand::Play(Play::To(40_000_000_000))))
+    );
 }

@@ -9,41 +9,60 @@ use session::playback::Position;
 use session::{Run, Stage};
 
 /// Maximum time without a refresh. Applies even if the run's clock does not advance, because tokengap's resource use is shown too.
-const MAX_AGE: Duration = Duration::from_millis(1_500);
+const MAX_REFRESH_INTERVAL: Duration = Duration::from_millis(1_500);
 
 #[derive(Default)]
 pub(super) struct ChangeTracker {
     /// Number of events of all runs, without samples, which arrive ten times a second regardless of traffic.
     events: u64,
-    /// State and time of the last refresh; `None` forces one.
-    shown: Option<(Shown, Instant)>,
+    /// The last refresh; `None` forces one.
+    last_refresh: Option<LastRefresh>,
 }
 
-/// Events, second of the run, active findings, which can start and end by time alone, and progress.
-type Shown = (u64, u64, usize, Stage, Option<Position>);
+struct LastRefresh {
+    state: ShownState,
+    at: Instant,
+}
+
+/// What makes a refresh worth its cost.
+#[derive(PartialEq)]
+struct ShownState {
+    events: u64,
+    second: u64,
+    /// Findings can start and end by time alone.
+    active_findings: usize,
+    stage: Stage,
+    position: Option<Position>,
+}
 
 impl ChangeTracker {
-    pub(super) fn count(&mut self, event: &Event<'_>) {
-        let sample = matches!(event.what, What::Cpu(_) | What::Queue(_) | What::Stack(_));
-        self.events += u64::from(!sample);
+    pub(super) fn count_event(&mut self, event: &Event<'_>) {
+        let is_sample = matches!(event.what, What::Cpu(_) | What::Queue(_) | What::Stack(_));
+        self.events += u64::from(!is_sample);
     }
 
-    /// Forces the next check to request a refresh.
-    pub(super) fn reset(&mut self) {
-        self.shown = None;
+    /// Makes the next check request a refresh.
+    pub(super) fn force_refresh(&mut self) {
+        self.last_refresh = None;
     }
 
     /// Returns whether anything is new since the last time it returned true.
     pub(super) fn needs_refresh(&mut self, run: &Run<'_>, now: Instant) -> bool {
         let ledger = run.analysis.ledger();
         let second = ledger.now().since(ledger.started().unwrap_or_default()) / 1_000_000_000;
-        let active = run.analysis.findings().iter().filter(|finding| finding.active).count();
-        let shown = (self.events, second, active, run.stage, run.about.position());
-        let same = |(before, at): &(Shown, Instant)| *before == shown && now - *at < MAX_AGE;
-        if self.shown.as_ref().is_some_and(same) {
+        let state = ShownState {
+            events: self.events,
+            second,
+            active_findings: run.analysis.findings().iter().filter(|finding| finding.active).count(),
+            stage: run.stage,
+            position: run.about.position(),
+        };
+        let is_current =
+            self.last_refresh.as_ref().is_some_and(|last| last.state == state && now - last.at < MAX_REFRESH_INTERVAL);
+        if is_current {
             return false;
         }
-        self.shown = Some((shown, now));
+        self.last_refresh = Some(LastRefresh { state, at: now });
         true
     }
 }
@@ -91,10 +110,10 @@ mod tests {
         assert!(!needs_refresh(&mut changes, &scene.analysis, now));
         let event = |what| Event { at: MonoNs(0), what };
         let sample = QueueSample { hop: "scheduler->tokenizer", receive_bytes: Some(1), send_bytes: None };
-        changes.count(&event(What::Queue(sample)));
+        changes.count_event(&event(What::Queue(sample)));
         assert!(!needs_refresh(&mut changes, &scene.analysis, now), "a sample");
         let id = FrameId::new(HopId(0), 0, 0);
-        changes.count(&event(What::Processed(id)));
+        changes.count_event(&event(What::Processed(id)));
         assert!(needs_refresh(&mut changes, &scene.analysis, now), "an event");
         now += SOON;
         scene.tick(999 * MS);
@@ -102,6 +121,6 @@ mod tests {
         scene.tick(1_000 * MS);
         assert!(needs_refresh(&mut changes, &scene.analysis, now), "the clock");
         assert!(!needs_refresh(&mut changes, &scene.analysis, now + SOON));
-        assert!(needs_refresh(&mut changes, &scene.analysis, now + MAX_AGE));
+        assert!(needs_refresh(&mut changes, &scene.analysis, now + MAX_REFRESH_INTERVAL));
     }
 }

@@ -17,81 +17,92 @@ use trace::engine::Engines;
 use crate::state::action::ExportAs;
 
 /// Maximum number of chunks and deliveries drawn per request, as in `tokengap export`.
-const CHUNKS: u32 = 64;
+const MAX_CHUNKS: u32 = 64;
 
-/// A trace being written on a separate thread.
+/// Writes exports. A trace is written on a separate thread, at most one at a time.
 #[derive(Default)]
-pub(super) struct Exports(Option<Receiver<String>>);
+pub(super) struct ScreenExporter {
+    /// Receives the message about the trace being written.
+    trace_result: Option<Receiver<String>>,
+}
 
-impl Exports {
+impl ScreenExporter {
     /// Exports the current state. Returns a message with the file name or the error.
-    pub(super) fn begin(&mut self, format: ExportAs, run: &Run<'_>) -> String {
+    pub(super) fn start_export(&mut self, format: ExportAs, run: &Run<'_>) -> String {
         let result = match format {
             ExportAs::Html => {
                 let report = (run.report)();
-                write("report", "html", &report.to_html(&Clock::of(&report, None)))
+                write_file("report", "html", &report.to_html(&Clock::of(&report, None)))
             }
-            ExportAs::Json => write("report", "json", &(run.report)().to_json()),
-            ExportAs::Perfetto => self.trace(run),
+            ExportAs::Json => write_file("report", "json", &(run.report)().to_json()),
+            ExportAs::Perfetto => self.start_trace(run),
         };
         result.unwrap_or_else(|error| format!("! {error:#}"))
     }
 
-    /// Result of the trace, once finished.
-    pub(super) fn take_result(&mut self) -> Option<String> {
-        let result = self.0.as_ref()?.try_recv().ok()?;
-        self.0 = None;
+    /// Message about the trace, once it is finished.
+    pub(super) fn take_trace_result(&mut self) -> Option<String> {
+        let result = self.trace_result.as_ref()?.try_recv().ok()?;
+        self.trace_result = None;
         Some(result)
     }
 
-    fn trace(&mut self, run: &Run<'_>) -> anyhow::Result<String> {
+    fn start_trace(&mut self, run: &Run<'_>) -> anyhow::Result<String> {
+        // A replay has its file; a live run needs the recording in progress.
         let recorded = || (run.writing)().recording.map(|written| PathBuf::from(written.name));
         let Some(recording) = run.about.file().map(Path::to_owned).or_else(recorded) else {
             return Ok("a trace needs a recording: press r to start one".to_owned());
         };
-        if self.0.is_some() {
+        if self.trace_result.is_some() {
             return Ok("a trace is being written".to_owned());
         }
-        let (name, file) = new("trace", "json")?;
+        let NewFile { name, file } = create_file("trace", "json")?;
         let message = format!("writing {name}");
         let engines = run.analysis.ledger().engine().known();
         let (sender, receiver) = channel();
         thread::Builder::new().name("export".into()).spawn(move || {
-            let result = match perfetto(&recording, engines, &file) {
+            let result = match write_trace(&recording, engines, &file) {
                 Ok(()) => format!("wrote {name}: open it at ui.perfetto.dev"),
                 Err(error) => {
                     let _ = storage::remove(Path::new(&name));
                     format!("! {name}: {error:#}")
                 }
             };
+            // Fails if the screen was closed meanwhile.
             let _ = sender.send(result);
         })?;
-        self.0 = Some(receiver);
+        self.trace_result = Some(receiver);
         Ok(message)
     }
 }
 
-fn perfetto(recording: &Path, engines: Engines, file: &File) -> anyhow::Result<()> {
+fn write_trace(recording: &Path, engines: Engines, file: &File) -> anyhow::Result<()> {
     let recording = Recording::open(recording)?;
-    let options = Options { chunks: CHUNKS, ..Options::default() };
+    let options = Options { chunks: MAX_CHUNKS, ..Options::default() };
     let mut out = BufWriter::new(file);
     export::recorded(&recording, engines, Format::Perfetto, options, &mut out, &mut |_, _| {})?;
     Ok(out.flush()?)
 }
 
-fn write(what: &str, kind: &str, text: &str) -> anyhow::Result<String> {
-    let (name, mut file) = new(what, kind)?;
+fn write_file(what: &str, extension: &str, text: &str) -> anyhow::Result<String> {
+    let NewFile { name, mut file } = create_file(what, extension)?;
     file.write_all(text.as_bytes()).with_context(|| format!("cannot write {name}"))?;
     Ok(format!("wrote the {what} so far to {name}"))
 }
 
-fn new(what: &str, kind: &str) -> anyhow::Result<(String, File)> {
+struct NewFile {
+    name: String,
+    file: File,
+}
+
+/// Creates a file in the working folder, named after its content and the time.
+fn create_file(what: &str, extension: &str) -> anyhow::Result<NewFile> {
     let second = trace::clock::wall_ns() / 1_000_000_000;
     for copy in 0..100 {
         let suffix = if copy == 0 { String::new() } else { format!("-{copy}") };
-        let name = format!("tokengap-{what}-{second}{suffix}.{kind}");
+        let name = format!("tokengap-{what}-{second}{suffix}.{extension}");
         match storage::create(Path::new(&name)) {
-            Ok(file) => return Ok((name, file)),
+            Ok(file) => return Ok(NewFile { name, file }),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => {
                 return Err(error)

@@ -5,8 +5,8 @@
 
 mod changes;
 mod export;
-mod outlet;
 mod terminal;
+mod terminal_writer;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -27,29 +27,29 @@ use crate::log::LogHold;
 use crate::state::Model;
 use crate::state::action::{Action, Effect, Tab};
 use crate::state::model::RunValues;
-use crate::state::pick::{Offer, Pick};
+use crate::state::picker::{SourceOffer, SourcePicker};
 use crate::state::pinned::PinnedHistories;
 use crate::state::pods::PodLine;
-use crate::state::ui::{Options, Ui};
+use crate::state::ui::{ScreenOptions, Ui};
 use crate::theme::Theme;
-use crate::view::{self, Hits};
+use crate::view::{self, ClickAreas};
 
 use changes::ChangeTracker;
-use export::Exports;
+use export::ScreenExporter;
 use terminal::Terminal;
 
 /// Maximum wait of the picker for a key before it updates the sources.
-const WAIT: Duration = Duration::from_millis(100);
+const PICKER_WAIT: Duration = Duration::from_millis(100);
 /// Interval of key reads.
-const KEYS: Duration = Duration::from_millis(10);
+const KEY_INTERVAL: Duration = Duration::from_millis(10);
 /// Refresh interval without key presses.
-const REFRESH: Duration = Duration::from_millis(200);
+const REFRESH_INTERVAL: Duration = Duration::from_millis(200);
 /// Refreshing rows may take at most one part in this many of the time.
 const ROWS_SHARE: u32 = 20;
-/// Interval at which stories of important requests are copied out of the ring.
-const KEEP_INTERVAL: Duration = Duration::from_secs(2);
+/// Interval at which histories of important requests are copied out of the ring.
+const HISTORY_COPY_INTERVAL: Duration = Duration::from_secs(2);
 /// Maximum number of inputs per iteration of the run loop, so that a held key does not delay the source.
-const INPUTS_A_TURN: usize = 16;
+const MAX_INPUTS_PER_TURN: usize = 16;
 
 /// The screen as an observer of one run, or of several.
 pub struct Screen {
@@ -58,37 +58,37 @@ pub struct Screen {
     _log_hold: LogHold,
     theme: Theme,
     ui: Ui,
-    hits: Hits,
-    cost: Cost,
-    next_keys: Instant,
+    click_areas: ClickAreas,
+    cpu_meter: CpuMeter,
+    next_key_read: Instant,
     next_refresh: Instant,
-    next_rows: Instant,
-    next_keep: Instant,
+    next_row_refresh: Instant,
+    next_history_copy: Instant,
     changes: ChangeTracker,
     /// Set if something changed since the last draw.
-    stale: bool,
+    needs_draw: bool,
     /// Pending requests to the run, oldest first.
     commands: VecDeque<ScreenCommand>,
     /// Number of the last message shown.
-    notice: u64,
-    exports: Exports,
+    last_notice: u64,
+    exporter: ScreenExporter,
     /// Time to refresh and draw a frame.
-    draws: Distribution,
+    draw_times: Distribution,
     /// State of each run, and the index of the shown one.
-    views: Vec<View>,
-    shown: usize,
+    runs: Vec<RunState>,
+    shown_run: usize,
     /// Lines of the run list; empty for a single run.
     pods: Vec<PodLine>,
 }
 
 #[derive(Default)]
-struct View {
+struct RunState {
     model: Model,
-    pinned: PinnedHistories,
+    histories: PinnedHistories,
 }
 
 /// CPU use of this process over the last second.
-struct Cost {
+struct CpuMeter {
     since: Instant,
     cpu_ns: u64,
     share: Option<f64>,
@@ -96,7 +96,7 @@ struct Cost {
 
 impl Screen {
     /// Takes over the terminal.
-    pub fn open(options: &Options) -> anyhow::Result<Self> {
+    pub fn open(options: &ScreenOptions) -> anyhow::Result<Self> {
         let now = Instant::now();
         let log_hold = LogHold::begin();
         let terminal = Terminal::open().context("cannot take over the terminal; --headless runs without one")?;
@@ -105,89 +105,94 @@ impl Screen {
             _log_hold: log_hold,
             theme: Theme::detect(),
             ui: Ui { options: options.clone(), ..Ui::default() },
-            hits: Hits::default(),
-            cost: Cost { since: now, cpu_ns: own::cpu_ns(), share: None },
-            next_keys: now,
+            click_areas: ClickAreas::default(),
+            cpu_meter: CpuMeter { since: now, cpu_ns: own::cpu_ns(), share: None },
+            next_key_read: now,
             next_refresh: now,
-            next_rows: now,
-            next_keep: now,
+            next_row_refresh: now,
+            next_history_copy: now,
             changes: ChangeTracker::default(),
-            stale: true,
+            needs_draw: true,
             commands: VecDeque::new(),
-            notice: 0,
-            exports: Exports::default(),
-            draws: Distribution::default(),
-            views: vec![View::default()],
-            shown: 0,
+            last_notice: 0,
+            exporter: ScreenExporter::default(),
+            draw_times: Distribution::default(),
+            runs: vec![RunState::default()],
+            shown_run: 0,
             pods: Vec::new(),
         })
     }
 
     /// Observer of a single run.
-    pub fn observer(self) -> RunView {
-        RunView(Rc::new(RefCell::new(self)), 0)
+    pub fn into_observer(self) -> RunView {
+        RunView { screen: Rc::new(RefCell::new(self)), run_index: 0 }
     }
 
-    /// Prepares for `runs` watched runs and shows the first.
-    pub fn watch(&mut self, runs: usize) {
-        self.views.resize_with(runs, View::default);
-        self.pods = vec![PodLine::default(); runs];
+    /// Prepares for this number of watched runs and shows the first.
+    pub fn watch_runs(&mut self, count: usize) {
+        self.runs.resize_with(count, RunState::default);
+        self.pods = vec![PodLine::default(); count];
     }
 
     /// Sets a run's line in the run list.
-    pub fn set_pod(&mut self, run: usize, line: PodLine) {
-        if let Some(pod) = self.pods.get_mut(run) {
+    pub fn set_pod(&mut self, run_index: usize, line: PodLine) {
+        if let Some(pod) = self.pods.get_mut(run_index) {
             *pod = line;
         }
     }
 
-    fn switch_to(&mut self, run: usize) {
-        if run == self.shown || run >= self.views.len() {
+    fn show_run(&mut self, run_index: usize) {
+        if run_index == self.shown_run || run_index >= self.runs.len() {
             return;
         }
-        self.shown = run;
-        self.ui.other_run();
-        self.refresh_now();
-        self.stale = true;
+        self.shown_run = run_index;
+        self.ui.reset_for_other_run();
+        self.force_refresh();
+        self.needs_draw = true;
     }
 
     /// Forces a refresh in the next iteration.
-    fn refresh_now(&mut self) {
-        (self.next_refresh, self.next_rows) = (Instant::now(), Instant::now());
-        self.changes.reset();
+    fn force_refresh(&mut self) {
+        self.next_refresh = Instant::now();
+        self.next_row_refresh = self.next_refresh;
+        self.changes.force_refresh();
     }
 
     fn read_keys(&mut self, run: &Run<'_>) -> anyhow::Result<()> {
-        for _ in 0..INPUTS_A_TURN {
-            let Some(input) = terminal::read(Duration::ZERO)? else { break };
-            self.stale |= matches!(input, Input::Resize(..));
-            if let Some(action) = terminal::action(&input, &self.hits, 3, |key| keys::action(key, &self.ui)) {
-                self.act(action, run);
+        for _ in 0..MAX_INPUTS_PER_TURN {
+            let Some(input) = terminal::read_input(Duration::ZERO)? else { break };
+            self.needs_draw |= matches!(input, Input::Resize(..));
+            if let Some(action) =
+                terminal::action_of_input(&input, &self.click_areas, 3, |key| keys::action_of_key(key, &self.ui))
+            {
+                self.apply_action(action, run);
             }
         }
         Ok(())
     }
 
-    fn act(&mut self, action: Action, run: &Run<'_>) {
-        self.stale = true;
-        let before = (self.ui.tab, self.ui.paused.is_some());
-        let effect = self.ui.apply(action, &self.views[self.shown].model);
-        match (before.1, self.ui.paused.is_some()) {
+    fn apply_action(&mut self, action: Action, run: &Run<'_>) {
+        self.needs_draw = true;
+        let tab_before = self.ui.tab;
+        let was_paused = self.ui.paused_at_second.is_some();
+        let effect = self.ui.apply(action, &self.runs[self.shown_run].model);
+        let is_paused = self.ui.paused_at_second.is_some();
+        if is_paused && !was_paused {
             // Pausing freezes view and table at the same instant.
-            (false, true) => self.read(run, true),
-            (_, false) if before.0 != self.ui.tab || before.1 => self.refresh_now(),
-            _ => {}
+            self.refresh_model(run, true);
+        } else if !is_paused && (was_paused || tab_before != self.ui.tab) {
+            self.force_refresh();
         }
         match effect {
             None => {}
             Some(Effect::Command(command)) => self.commands.push_back(command),
-            Some(Effect::Run(run)) => self.switch_to(run),
-            Some(Effect::Copy(rid)) => {
-                self.terminal.write_sequence(&terminal::copy(&rid));
+            Some(Effect::ShowRun(run_index)) => self.show_run(run_index),
+            Some(Effect::CopyToClipboard(rid)) => {
+                self.terminal.write_sequence(&terminal::clipboard_sequence(&rid));
                 self.ui.show_message(format!("copied to the terminal's clipboard: {rid}"));
             }
             Some(Effect::Export(format)) => {
-                let message = self.exports.begin(format, run);
+                let message = self.exporter.start_export(format, run);
                 self.ui.show_message(message);
             }
         }
@@ -195,69 +200,71 @@ impl Screen {
 
     /// Refreshes the parts of the model that are due and have changed.
     fn refresh(&mut self, run: &Run<'_>, now: Instant) {
-        self.cost.update(now);
-        self.stale = true;
-        if now >= self.next_keep {
-            self.next_keep = now + KEEP_INTERVAL;
-            let view = &mut self.views[self.shown];
-            let found = view.model.findings.iter().map(|f| f.verdict.rid.as_str()).filter(|rid| !rid.is_empty());
-            let chosen = self.ui.selected.iter().chain(&self.ui.pins).map(String::as_str);
-            view.pinned.keep(run.analysis.ledger(), &found.chain(chosen).collect::<Vec<_>>());
+        self.cpu_meter.update(now);
+        self.needs_draw = true;
+        if now >= self.next_history_copy {
+            self.next_history_copy = now + HISTORY_COPY_INTERVAL;
+            let RunState { model, histories } = &mut self.runs[self.shown_run];
+            let of_findings = model.findings.iter().map(|finding| finding.verdict.rid.as_str());
+            let of_user = self.ui.selected_rid.iter().chain(&self.ui.pins).map(String::as_str);
+            let rids: Vec<&str> = of_findings.filter(|rid| !rid.is_empty()).chain(of_user).collect();
+            histories.keep_only(run.analysis.ledger(), &rids);
         }
-        if self.ui.paused.is_some() {
+        if self.ui.paused_at_second.is_some() {
             return;
         }
-        let rows =
-            matches!(self.ui.tab, Tab::Requests) || self.ui.follow || self.views[self.shown].model.table.used == 0;
+        let has_rows = self.runs[self.shown_run].model.table.row_count > 0;
+        let needs_rows = self.ui.tab == Tab::Requests || self.ui.follows_worst || !has_rows;
         // The whole frame must show one instant: if a large table is not due, neither is the rest.
-        if rows && now < self.next_rows {
+        if needs_rows && now < self.next_row_refresh {
             return;
         }
-        self.read(run, rows);
-        if rows {
-            self.next_rows = now + now.elapsed() * ROWS_SHARE;
+        self.refresh_model(run, needs_rows);
+        if needs_rows {
+            self.next_row_refresh = now + now.elapsed() * ROWS_SHARE;
         }
     }
 
-    fn read(&mut self, run: &Run<'_>, rows: bool) {
+    fn refresh_model(&mut self, run: &Run<'_>, needs_rows: bool) {
         let values = RunValues {
             source: run.about.kind().to_owned(),
-            doing: match run.stage {
+            stage: match run.stage {
                 Stage::Running | Stage::Ended if run.about.position().is_some() => "replay",
                 Stage::Running => "live",
                 Stage::Ending => "ending",
                 Stage::Ended => "ended",
             },
-            cpu: self.cost.share,
+            cpu_share: self.cpu_meter.share,
             rss_bytes: own::rss_bytes(),
-            degraded: degraded(run),
+            degraded: degradations(run),
             ..RunValues::default()
         };
-        let model = &mut self.views[self.shown].model;
+        let model = &mut self.runs[self.shown_run].model;
         model.refresh(run.analysis, values);
-        let started = run.about.wall().zip(run.analysis.ledger().started());
-        model.wall_start_ns = started.map(|(wall, start)| wall.wall_ns_at(start));
-        if rows {
+        let clocks_and_start = run.about.wall().zip(run.analysis.ledger().started());
+        model.wall_start_ns = clocks_and_start.map(|(clocks, start)| clocks.wall_ns_at(start));
+        if needs_rows {
             // A filter searches all requests that the ledger holds.
-            let max_rows = if self.ui.filter.is_empty() { self.ui.options.rows } else { usize::MAX };
+            let max_rows = if self.ui.filter.is_empty() { self.ui.options.finished_rows } else { usize::MAX };
             model.refresh_rows(run.analysis, max_rows, &self.ui.pins);
         }
     }
 
     /// Applies filter, sort order and selection, then draws. Skipped while the terminal still writes the last frame.
-    fn show(&mut self, run: &Run<'_>, refreshed: bool) -> anyhow::Result<()> {
+    fn draw_frame(&mut self, run: &Run<'_>, is_refreshed: bool) -> anyhow::Result<()> {
         if !self.terminal.is_ready() {
             return Ok(());
         }
         let begun = Instant::now();
-        let View { model, pinned } = &mut self.views[self.shown];
+        let RunState { model, histories } = &mut self.runs[self.shown_run];
         model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
-        self.ui.settle(model);
+        self.ui.update_selection(model);
         if self.ui.tab == Tab::Request {
-            let shown = model.detail.as_ref().map(|d| d.rid.as_str());
-            let fresh = refreshed && self.ui.paused.is_none();
-            if let Some(rid) = self.ui.selected.clone().filter(|rid| fresh || shown != Some(rid)) {
-                model.refresh_detail(run.analysis, pinned, &rid);
+            let shown_rid = model.detail.as_ref().map(|detail| detail.rid.as_str());
+            // A paused view keeps the detail of its instant.
+            let is_outdated = is_refreshed && self.ui.paused_at_second.is_none();
+            if let Some(rid) = self.ui.selected_rid.clone().filter(|rid| is_outdated || shown_rid != Some(rid)) {
+                model.refresh_detail(run.analysis, histories, &rid);
             }
         }
         if run.stage == Stage::Ending {
@@ -268,16 +275,17 @@ impl Screen {
         model.position = run.about.position();
         model.writing = (run.writing)();
         model.pods.clone_from(&self.pods);
-        model.pod = self.shown;
-        let (ui, theme) = (&self.ui, self.theme);
-        let mut hits = Hits::default();
+        model.shown_pod = self.shown_run;
+        let ui = &self.ui;
+        let theme = self.theme;
+        let mut click_areas = ClickAreas::default();
         self.terminal
-            .draw(|frame| hits = view::draw(model, ui, theme, frame))
+            .draw(|frame| click_areas = view::draw_screen(model, ui, theme, frame))
             .context("cannot draw on the terminal")?;
-        self.draws.record(MonoNs::now(), begun.elapsed().as_nanos() as u64);
-        self.ui.page = hits.page;
-        self.hits = hits;
-        self.stale = false;
+        self.draw_times.record(MonoNs::now(), begun.elapsed().as_nanos() as u64);
+        self.ui.page_rows = click_areas.page_rows;
+        self.click_areas = click_areas;
+        self.needs_draw = false;
         Ok(())
     }
 
@@ -286,134 +294,142 @@ impl Screen {
             return Ok(command);
         }
         let now = Instant::now();
-        if now < self.next_keys {
+        if now < self.next_key_read {
             return Ok(ScreenCommand::Stay);
         }
-        self.next_keys = now + KEYS;
-        self.ui.replay = run.about.position().is_some();
-        self.ui.watches = !self.pods.is_empty();
-        if run.notice.0 != self.notice {
-            self.notice = run.notice.0;
+        self.next_key_read = now + KEY_INTERVAL;
+        self.ui.is_replay = run.about.position().is_some();
+        self.ui.is_watching = !self.pods.is_empty();
+        if run.notice.0 != self.last_notice {
+            self.last_notice = run.notice.0;
             self.ui.show_message(run.notice.1);
-            self.stale = true;
+            self.needs_draw = true;
         }
-        if let Some(message) = self.exports.take_result() {
+        if let Some(message) = self.exporter.take_trace_result() {
             self.ui.show_message(message);
-            self.stale = true;
+            self.needs_draw = true;
         }
         self.read_keys(run)?;
         // A key may have requested a refresh.
         let now = Instant::now();
-        let due = now >= self.next_refresh;
-        if due {
-            self.next_refresh = now + REFRESH;
+        let is_due = now >= self.next_refresh;
+        if is_due {
+            self.next_refresh = now + REFRESH_INTERVAL;
         }
-        let refreshed = due && self.changes.needs_refresh(run, now);
-        if refreshed {
+        let is_refreshed = is_due && self.changes.needs_refresh(run, now);
+        if is_refreshed {
             self.refresh(run, now);
         }
-        if self.stale {
-            self.show(run, refreshed)?;
+        if self.needs_draw {
+            self.draw_frame(run, is_refreshed)?;
         }
         Ok(self.commands.pop_front().unwrap_or(ScreenCommand::Stay))
     }
 
     fn sleep(&mut self, time: Duration) {
         // A frame skipped because the terminal was busy is drawn soon.
-        let time = if self.stale { time.min(session::SHORT_SLEEP) } else { time };
-        if self.commands.is_empty() && terminal::wait(time) {
-            self.next_keys = Instant::now();
+        let time = if self.needs_draw { time.min(session::SHORT_SLEEP) } else { time };
+        if self.commands.is_empty() && terminal::wait_for_input(time) {
+            self.next_key_read = Instant::now();
         }
     }
 }
 
-/// Observer of the run with this index on a screen, which several runs can share.
-pub struct RunView(pub Rc<RefCell<Screen>>, pub usize);
+/// Observer of one run on a screen, which several runs can share.
+pub struct RunView {
+    /// The screen.
+    pub screen: Rc<RefCell<Screen>>,
+    /// Index of the run in the screen's list.
+    pub run_index: usize,
+}
 
 impl Observer for RunView {
     fn event(&mut self, event: &Event<'_>) {
-        let mut screen = self.0.borrow_mut();
-        screen.changes.count(event);
+        let mut screen = self.screen.borrow_mut();
+        screen.changes.count_event(event);
     }
 
     fn restart(&mut self) {
-        let mut screen = self.0.borrow_mut();
-        screen.views[self.1] = View::default();
-        if self.1 == screen.shown {
-            screen.ui.back = 0;
-            screen.refresh_now();
+        let mut screen = self.screen.borrow_mut();
+        screen.runs[self.run_index] = RunState::default();
+        if self.run_index == screen.shown_run {
+            screen.ui.scrolled_back_s = 0;
+            screen.force_refresh();
         }
     }
 
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
-        let mut screen = self.0.borrow_mut();
-        if screen.shown == self.1 { screen.turn(run) } else { Ok(ScreenCommand::Stay) }
+        let mut screen = self.screen.borrow_mut();
+        if screen.shown_run == self.run_index { screen.turn(run) } else { Ok(ScreenCommand::Stay) }
     }
 
     fn sleep(&mut self, time: Duration) {
-        self.0.borrow_mut().sleep(time);
+        self.screen.borrow_mut().sleep(time);
     }
 }
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        let of = |q| self.draws.quantile(q).map_or(0, |ns| ns / 1_000);
-        let (frames, longest) = (self.draws.count(), self.draws.max().unwrap_or(0) / 1_000);
-        tracing::info!("screen: {frames} frames, draw time p50 {} us, p99 {} us, max {longest} us", of(0.5), of(0.99));
+        let frames = self.draw_times.count();
+        let p50_us = self.draw_times.quantile(0.5).unwrap_or(0) / 1_000;
+        let p99_us = self.draw_times.quantile(0.99).unwrap_or(0) / 1_000;
+        let max_us = self.draw_times.max().unwrap_or(0) / 1_000;
+        tracing::info!("screen: {frames} frames, draw time p50 {p50_us} us, p99 {p99_us} us, max {max_us} us");
     }
 }
 
-impl Cost {
+impl CpuMeter {
     fn update(&mut self, now: Instant) {
         let elapsed = now - self.since;
         if elapsed >= Duration::from_secs(1) {
             let cpu_ns = own::cpu_ns();
             self.share = Some((cpu_ns - self.cpu_ns) as f64 / elapsed.as_nanos() as f64);
-            (self.since, self.cpu_ns) = (now, cpu_ns);
+            self.since = now;
+            self.cpu_ns = cpu_ns;
         }
     }
 }
 
 /// Degradations of the run, and the newest line of tokengap's log, which the screen hides.
-fn degraded(run: &Run<'_>) -> Vec<String> {
+fn degradations(run: &Run<'_>) -> Vec<String> {
     let mut all = (run.degraded)();
-    all.extend(LogHold::newest().map(|(line, lines)| format!("log ({lines} lines, shown at the end): {line}")));
+    all.extend(LogHold::describe_newest_line());
     all
 }
 
-/// Result of a search.
-pub struct Found {
+/// Result of a search for sources.
+pub struct FoundSources {
     /// All sources.
-    pub offers: Vec<Offer>,
+    pub offers: Vec<SourceOffer>,
     /// Places that could not be searched.
     pub blind: Vec<String>,
 }
 
-/// Shows `offers`, then those that `found` sends, until the user chooses or quits. Returns the chosen command. Restores the terminal
+/// Shows `offers`, then those that `searches` sends, until the user chooses or quits. Returns the chosen command. Restores the terminal
 /// afterwards.
-pub fn pick(offers: Vec<Offer>, found: &Receiver<Found>) -> anyhow::Result<Option<Vec<String>>> {
-    let mut pick = Pick::default();
-    pick.offer(offers);
+pub fn pick_source(offers: Vec<SourceOffer>, searches: &Receiver<FoundSources>) -> anyhow::Result<Option<Vec<String>>> {
+    let mut picker = SourcePicker::default();
+    picker.replace_offers(offers);
     let _log_hold = LogHold::begin();
     let mut terminal =
         Terminal::open().context("cannot take over the terminal; tokengap --help lists what can be run")?;
     let theme = Theme::detect();
     loop {
-        if let Some(latest) = found.try_iter().last() {
-            pick.looked = true;
-            pick.blind = latest.blind;
-            pick.offer(latest.offers);
+        if let Some(latest) = searches.try_iter().last() {
+            picker.has_searched = true;
+            picker.blind = latest.blind;
+            picker.replace_offers(latest.offers);
         }
-        let mut hits = Hits::default();
+        let mut click_areas = ClickAreas::default();
         if terminal.is_ready() {
             terminal
-                .draw(|frame| hits = view::pick::draw(&pick, theme, frame))
+                .draw(|frame| click_areas = view::picker::draw_picker(&picker, theme, frame))
                 .context("cannot draw on the terminal")?;
-            pick.page = hits.page;
+            picker.page_rows = click_areas.page_rows;
         }
-        let Some(input) = terminal::read(WAIT)? else { continue };
-        let action = terminal::action(&input, &hits, 1, keys::picking);
-        if let Some(ControlFlow::Break(chosen)) = action.map(|action| pick.apply(action)) {
+        let Some(input) = terminal::read_input(PICKER_WAIT)? else { continue };
+        let action = terminal::action_of_input(&input, &click_areas, 1, keys::action_in_picker);
+        if let Some(ControlFlow::Break(chosen)) = action.map(|action| picker.apply(action)) {
             return Ok(chosen);
         }
     }

@@ -20,38 +20,38 @@ use ratatui::crossterm::{execute, queue};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::outlet::{Busy, Outlet};
+use super::terminal_writer::{FrameSlot, TerminalWriter};
 use crate::state::action::Action;
-use crate::view::Hits;
+use crate::view::ClickAreas;
 
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+const BASE64_ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 /// Set while the terminal is taken over.
-static ACTIVE: AtomicBool = AtomicBool::new(false);
-static HOOK: Once = Once::new();
+static IS_TAKEN_OVER: AtomicBool = AtomicBool::new(false);
+static PANIC_HOOK: Once = Once::new();
 
 /// A terminal in raw mode on the alternate screen, restored on drop.
 pub(super) struct Terminal {
-    inner: ratatui::Terminal<CrosstermBackend<Outlet>>,
-    busy: Busy,
+    inner: ratatui::Terminal<CrosstermBackend<TerminalWriter>>,
+    frame_slot: FrameSlot,
     /// Set once drawing has failed; the exit then skips the wait for the last frame.
-    broken: bool,
+    has_failed: bool,
 }
 
 impl Terminal {
     pub(super) fn open() -> io::Result<Self> {
-        let outlet = Outlet::start(io::stdout())?;
-        let busy = outlet.busy();
-        HOOK.call_once(restore_on_panic);
+        let writer = TerminalWriter::start(io::stdout())?;
+        let frame_slot = writer.frame_slot();
+        PANIC_HOOK.call_once(restore_on_panic);
         enable_raw_mode()?;
-        ACTIVE.store(true, Ordering::Release);
+        IS_TAKEN_OVER.store(true, Ordering::Release);
         let opened = execute!(io::stdout(), EnterAlternateScreen, EnableMouseCapture, Hide)
-            .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(outlet)))
+            .and_then(|()| ratatui::Terminal::new(CrosstermBackend::new(writer)))
             .and_then(|mut inner| inner.clear().map(|()| inner));
         match opened {
-            Ok(inner) => Ok(Self { inner, busy, broken: false }),
+            Ok(inner) => Ok(Self { inner, frame_slot, has_failed: false }),
             Err(error) => {
-                restore();
+                restore_terminal();
                 Err(error)
             }
         }
@@ -59,14 +59,14 @@ impl Terminal {
 
     /// Returns whether the last frame has been written.
     pub(super) fn is_ready(&self) -> bool {
-        !self.busy.is_set()
+        self.frame_slot.is_free()
     }
 
     /// Draws a frame. Call it only when the terminal is ready.
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
-        let drawn = self.inner.draw(draw).map(|_| ());
-        self.broken |= drawn.is_err();
-        drawn
+        let result = self.inner.draw(draw).map(|_| ());
+        self.has_failed |= result.is_err();
+        result
     }
 
     /// Sends an escape sequence with the next frame.
@@ -78,15 +78,15 @@ impl Terminal {
 
 impl Drop for Terminal {
     fn drop(&mut self) {
-        if !self.broken {
-            self.busy.wait();
+        if !self.has_failed {
+            self.frame_slot.wait_until_free();
         }
-        restore();
+        restore_terminal();
     }
 }
 
 /// Waits at most `time` for input or end of file, and returns whether there is either.
-pub(super) fn wait(time: Duration) -> bool {
+pub(super) fn wait_for_input(time: Duration) -> bool {
     let stdin = io::stdin();
     // A file as stdin is always readable; crossterm then reads keys from /dev/tty.
     let timeout = Timespec::try_from(time).ok().filter(|_| stdin.is_terminal());
@@ -99,7 +99,7 @@ pub(super) fn wait(time: Duration) -> bool {
 
 /// Waits at most `time` for an input and returns it. Fails if the terminal has been closed, because crossterm would loop forever at the
 /// end of input.
-pub(super) fn read(time: Duration) -> anyhow::Result<Option<Input>> {
+pub(super) fn read_input(time: Duration) -> anyhow::Result<Option<Input>> {
     let stdin = io::stdin();
     let mut fds = [PollFd::new(&stdin, PollFlags::IN)];
     let now = Timespec::default();
@@ -110,19 +110,19 @@ pub(super) fn read(time: Duration) -> anyhow::Result<Option<Input>> {
     input.context("cannot read the terminal")
 }
 
-/// Action of an input: `key` interprets keys, and a turn of the wheel moves by `step`.
-pub(super) fn action(
+/// Action of an input. A turn of the wheel moves the selection by `wheel_step`.
+pub(super) fn action_of_input(
     input: &Input,
-    hits: &Hits,
-    step: isize,
-    key: impl FnOnce(&KeyEvent) -> Option<Action>,
+    click_areas: &ClickAreas,
+    wheel_step: isize,
+    action_of_key: impl FnOnce(&KeyEvent) -> Option<Action>,
 ) -> Option<Action> {
     match input {
-        Input::Key(pressed) if pressed.kind != KeyEventKind::Release => key(pressed),
+        Input::Key(key) if key.kind != KeyEventKind::Release => action_of_key(key),
         Input::Mouse(mouse) => match mouse.kind {
-            MouseEventKind::ScrollUp => Some(Action::Move(-step)),
-            MouseEventKind::ScrollDown => Some(Action::Move(step)),
-            MouseEventKind::Down(MouseButton::Left) => hits.at(mouse.column, mouse.row),
+            MouseEventKind::ScrollUp => Some(Action::MoveSelection(-wheel_step)),
+            MouseEventKind::ScrollDown => Some(Action::MoveSelection(wheel_step)),
+            MouseEventKind::Down(MouseButton::Left) => click_areas.action_at(mouse.column, mouse.row),
             _ => None,
         },
         _ => None,
@@ -130,8 +130,8 @@ pub(super) fn action(
 }
 
 /// Restores the terminal. Further calls do nothing.
-fn restore() {
-    if !ACTIVE.swap(false, Ordering::AcqRel) {
+fn restore_terminal() {
+    if !IS_TAKEN_OVER.swap(false, Ordering::AcqRel) {
         return;
     }
     // Errors cannot be reported if the terminal is closed.
@@ -143,28 +143,31 @@ fn restore() {
 
 /// Restores the terminal before a panic message is printed.
 fn restore_on_panic() {
-    let before = std::panic::take_hook();
+    let previous_hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
-        restore();
-        before(info);
+        restore_terminal();
+        previous_hook(info);
     }));
 }
 
 /// Escape sequence (OSC 52) that copies `text` to the clipboard of the user's terminal. It works over ssh and, if allowed, through tmux.
-pub(super) fn copy(text: &str) -> String {
+pub(super) fn clipboard_sequence(text: &str) -> String {
     format!("\x1b]52;c;{}\x07", base64(text.as_bytes()))
 }
 
 fn base64(bytes: &[u8]) -> String {
-    let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
-    for three in bytes.chunks(3) {
-        let word = three.iter().fold(0u32, |word, &b| word << 8 | u32::from(b)) << (8 * (3 - three.len()));
-        for place in 0..4 {
-            let six = (word >> (18 - 6 * place)) & 63;
-            out.push(if place <= three.len() { ALPHABET[six as usize] as char } else { '=' });
+    let mut encoded = String::with_capacity(bytes.len().div_ceil(3) * 4);
+    for group in bytes.chunks(3) {
+        // Three bytes make four digits of six bits. A shorter group is filled with zeros, and `=` marks digits without data.
+        let mut padded = [0; 4];
+        padded[1..=group.len()].copy_from_slice(group);
+        let bits = u32::from_be_bytes(padded);
+        for digit in 0..4 {
+            let six_bits = (bits >> (18 - 6 * digit)) & 63;
+            encoded.push(if digit <= group.len() { BASE64_ALPHABET[six_bits as usize] as char } else { '=' });
         }
     }
-    out
+    encoded
 }
 
 #[cfg(test)]
@@ -178,6 +181,6 @@ mod tests {
         for (plain, coded) in known {
             assert_eq!(base64(plain.as_bytes()), coded);
         }
-        assert_eq!(copy("f"), "\x1b]52;c;Zg==\x07");
+        assert_eq!(clipboard_sequence("f"), "\x1b]52;c;Zg==\x07");
     }
 }

@@ -3,7 +3,7 @@
 use session::ScreenCommand;
 
 use super::Model;
-use super::row::Column;
+use super::request_row::RequestColumn;
 
 labelled! {
     /// A tab. To add one, add it here with a title, and draw it in `view::draw_tab`.
@@ -33,7 +33,7 @@ impl Tab {
     }
 
     /// Number of items in its list.
-    pub(super) fn items(self, model: &Model) -> usize {
+    pub(super) fn item_count(self, model: &Model) -> usize {
         match self {
             Self::Overview => 0,
             Self::Requests => model.table.visible_count(),
@@ -45,10 +45,11 @@ impl Tab {
         }
     }
 
-    pub(super) fn step(self, by: isize, model: &Model) -> Self {
-        let all: Vec<Self> = Self::ALL.into_iter().filter(|t| t.exists(model)).collect();
-        let at = all.iter().position(|t| *t == self).unwrap_or(0);
-        all[(at as isize + by).rem_euclid(all.len() as isize) as usize]
+    /// Existing tab `offset` positions to the right, wrapping at the ends.
+    pub(super) fn neighbour(self, offset: isize, model: &Model) -> Self {
+        let tabs: Vec<Self> = Self::ALL.into_iter().filter(|tab| tab.exists(model)).collect();
+        let index = tabs.iter().position(|tab| *tab == self).unwrap_or(0);
+        tabs[(index as isize + offset).rem_euclid(tabs.len() as isize) as usize]
     }
 }
 
@@ -56,73 +57,73 @@ impl Tab {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Quit,
-    Go(Tab),
+    OpenTab(Tab),
     /// Switch to a later (positive) or earlier tab.
-    Turn(isize),
+    StepTab(isize),
     /// Move the selection, or scroll if there is none. `isize::MIN` moves to the first item, `isize::MAX` to the last.
-    Move(isize),
-    Page(isize),
+    MoveSelection(isize),
+    MovePage(isize),
     /// Open details of the selected item.
-    Open,
+    OpenSelection,
     /// Close a dialog, clear the filter, or go back; the first that applies.
-    Back,
-    Help,
+    GoBack,
+    ShowHelp,
     /// Start typing a filter.
-    Filter,
+    TypeFilter,
     /// Sort by the column this many places to the right.
-    Sort(isize),
+    StepSortColumn(isize),
     /// Sort by this column, or reverse the order if it is already sorted by it.
-    SortBy(Column),
+    SortBy(RequestColumn),
     /// Restore the default order, worst first.
-    SortReset,
-    Reverse,
+    ResetSort,
+    ReverseSort,
     /// Go to the next (positive) or previous chunk that was or may have been lost or merged.
-    Seek(isize),
+    SeekHarmedChunk(isize),
     /// Keep the worst request selected.
-    Follow,
-    Pin,
+    FollowWorst,
+    PinRequest,
     Pause,
     /// Zoom out (positive) or in on the time axis.
-    Zoom(isize),
+    ZoomTime(isize),
     /// Scroll to later (positive) or earlier times.
-    Scroll(isize),
+    ScrollTime(isize),
     /// Open the list of export formats.
-    Export,
+    ShowExportFormats,
     ExportAs(ExportAs),
     CopyRid,
     Command(ScreenCommand),
     /// Start typing a time to seek to.
-    Time,
+    TypeTime,
     /// Show a later (positive) or earlier run in the list of watched runs.
-    NextRun(isize),
+    StepRun(isize),
     /// Open the item with this index on the tab.
-    OpenAt(Tab, usize),
+    OpenItem(Tab, usize),
     /// Go to this second of the run.
-    At(u64),
-    Palette,
+    GoToSecond(u64),
+    ShowPalette,
     /// Perform the action on this tab.
-    In(Tab, &'static Action),
+    OnTab(Tab, &'static Action),
     /// Activate the saved filter with this index.
-    Saved(usize),
+    ApplySavedFilter(usize),
     /// Select the visible row with this index, counted from the top of the table.
-    Pick(usize),
+    SelectRow(usize),
     /// Text input: a character, and the keys to delete or accept it.
-    Type(char),
-    Erase,
-    EraseAll,
-    Accept,
+    TypeCharacter(char),
+    EraseCharacter,
+    EraseText,
+    AcceptText,
 }
 
 /// Work that an action requires from the run loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     /// Copy the text to the clipboard of the user's terminal.
-    Copy(String),
+    CopyToClipboard(String),
     /// Export to a file and show its name.
     Export(ExportAs),
     Command(ScreenCommand),
     /// Show this one of the watched runs.
-    Run(usize),
+    ShowRun(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,14 +12,14 @@ use trace::event::{Delivery, Response, What};
 use trace::ledger::{ChunkOutcome, Ledger};
 use trace::{Analysis, Config};
 
-use super::fate::Fate;
+use super::chunk_status::ChunkStatus;
 use super::model::Model;
 use super::pinned::PinnedHistories;
 use super::scene::{MS, Scene};
 
 /// Number of chunks of a request that were merged and dropped, and of its lost tokens; `None` if its deliveries are not observed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct RequestCounts {
+struct HarmCounts {
     merged: Option<u64>,
     dropped: Option<u64>,
     tokens_lost: Option<u64>,
@@ -68,7 +68,7 @@ impl Replayed {
     }
 }
 
-fn of_csv(text: &str) -> BTreeMap<String, RequestCounts> {
+fn counts_from_csv(text: &str) -> BTreeMap<String, HarmCounts> {
     let mut lines = text.lines();
     let head: Vec<&str> = lines.next().expect("a head").split(',').collect();
     let column = |name: &str| head.iter().position(|column| *column == name).expect(name);
@@ -83,13 +83,13 @@ fn of_csv(text: &str) -> BTreeMap<String, RequestCounts> {
             };
             let cells: Vec<&str> = line.split(at_comma).collect();
             let number = |place: usize| cells[place].parse().ok();
-            let counts = RequestCounts { merged: number(merged), dropped: number(dropped), tokens_lost: number(lost) };
+            let counts = HarmCounts { merged: number(merged), dropped: number(dropped), tokens_lost: number(lost) };
             (cells[rid].to_owned(), counts)
         })
         .collect()
 }
 
-fn of_otlp(text: &str) -> BTreeMap<String, RequestCounts> {
+fn counts_from_otlp(text: &str) -> BTreeMap<String, HarmCounts> {
     let mut all = BTreeMap::new();
     for line in text.lines() {
         let document: Value = serde_json::from_str(line).expect("JSON");
@@ -99,7 +99,7 @@ fn of_otlp(text: &str) -> BTreeMap<String, RequestCounts> {
             let number = |name: &str| value(name).and_then(|value| value["intValue"].as_str()?.parse().ok());
             if span["name"] == "request" {
                 let rid = value("gen_ai.response.id").expect("a rid")["stringValue"].as_str().expect("text").to_owned();
-                let counts = RequestCounts {
+                let counts = HarmCounts {
                     merged: number("tokengap.chunks.merged"),
                     dropped: number("tokengap.chunks.dropped"),
                     tokens_lost: number("tokengap.tokens.lost"),
@@ -111,12 +111,12 @@ fn of_otlp(text: &str) -> BTreeMap<String, RequestCounts> {
     all
 }
 
-fn of_perfetto(text: &str) -> BTreeMap<String, RequestCounts> {
+fn counts_from_perfetto(text: &str) -> BTreeMap<String, HarmCounts> {
     let events: Vec<Value> = serde_json::from_str(text).expect("JSON");
     let facts = events.iter().map(|event| &event["args"]).filter(|args| args["state"].is_string());
     facts
         .map(|args| {
-            let counts = RequestCounts {
+            let counts = HarmCounts {
                 merged: args["chunks_merged"].as_u64(),
                 dropped: args["chunks_dropped"].as_u64(),
                 tokens_lost: args["tokens_lost"].as_u64(),
@@ -127,9 +127,9 @@ fn of_perfetto(text: &str) -> BTreeMap<String, RequestCounts> {
 }
 
 /// Outcome of each chunk, by name, and the sums over each request.
-fn of_events(text: &str) -> (BTreeMap<ChunkName, String>, BTreeMap<String, RequestCounts>) {
+fn outcomes_from_events(text: &str) -> (BTreeMap<ChunkName, String>, BTreeMap<String, HarmCounts>) {
     let mut chunks = BTreeMap::new();
-    let mut counts: BTreeMap<String, RequestCounts> = BTreeMap::new();
+    let mut counts: BTreeMap<String, HarmCounts> = BTreeMap::new();
     for line in text.lines() {
         let line: Value = serde_json::from_str(line).expect("JSON");
         let number = |name: &str| line[name].as_u64().unwrap_or_else(|| panic!("{name} in {line}"));
@@ -152,7 +152,7 @@ fn of_events(text: &str) -> (BTreeMap<ChunkName, String>, BTreeMap<String, Reque
     (chunks, counts)
 }
 
-fn equal<T: PartialEq + Debug>(what: &str, one: &T, other: &T) {
+fn assert_same<T: PartialEq + Debug>(what: &str, one: &T, other: &T) {
     assert_eq!(one, other, "{what}");
 }
 
@@ -162,10 +162,10 @@ fn screen_exports_and_report_tell_the_same() {
     let mut compared = 0;
     for name in ["attach-0.5.9", "demo-race", "egress-0.5.9", "stopped-0.5.9", "tap-0.5.9"] {
         let run = Replayed::new(&folder.join(format!("2.0-{name}.tgap")));
-        let csv = of_csv(&run.export(Format::Csv));
-        equal(name, &of_otlp(&run.export(Format::Otlp)), &csv);
-        equal(name, &of_perfetto(&run.export(Format::Perfetto)), &csv);
-        let (judged, sums) = of_events(&run.export(Format::Events));
+        let csv = counts_from_csv(&run.export(Format::Csv));
+        assert_same(name, &counts_from_otlp(&run.export(Format::Otlp)), &csv);
+        assert_same(name, &counts_from_perfetto(&run.export(Format::Perfetto)), &csv);
+        let (judged, sums) = outcomes_from_events(&run.export(Format::Events));
         let observes_deliveries = run.report.chunks.delivered.is_some();
         assert_eq!(csv.len() as u64, run.report.requests.seen, "{name}");
         let rids = run.rids();
@@ -174,25 +174,26 @@ fn screen_exports_and_report_tell_the_same() {
         for rid in &rids {
             let counts = csv[rid];
             if observes_deliveries {
-                equal(rid, &sums[rid], &counts);
+                assert_same(rid, &sums[rid], &counts);
             }
             model.refresh_detail(&run.analysis, &PinnedHistories::default(), rid);
             let detail = model.detail.as_ref().expect("a detail");
-            let shown = |fate: Fate| detail.chunks.iter().filter(|chunk| chunk.fate == fate).count() as u64;
-            let on_screen = [shown(Fate::Merged), shown(Fate::Dropped)];
-            equal(rid, &on_screen, &[counts.merged.unwrap_or(0), counts.dropped.unwrap_or(0)]);
+            let shown =
+                |status: ChunkStatus| detail.chunks.iter().filter(|chunk| chunk.status == status).count() as u64;
+            let on_screen = [shown(ChunkStatus::Merged), shown(ChunkStatus::Dropped)];
+            assert_same(rid, &on_screen, &[counts.merged.unwrap_or(0), counts.dropped.unwrap_or(0)]);
             for chunk in run.ledger().history(rid).chunks {
                 let name = (rid.clone(), u64::from(chunk.hop.0), u64::from(chunk.number));
                 let outcome = chunk.outcome.map(|(_, outcome)| ChunkOutcome::name(outcome).to_owned());
-                equal(&format!("{name:?}"), &outcome, &judged.get(&name).cloned());
+                assert_same(&format!("{name:?}"), &outcome, &judged.get(&name).cloned());
                 compared += 1;
             }
         }
-        let sum = |of: fn(&RequestCounts) -> Option<u64>| csv.values().filter_map(of).sum::<u64>();
+        let sum = |of: fn(&HarmCounts) -> Option<u64>| csv.values().filter_map(of).sum::<u64>();
         let report = &run.report.chunks;
-        equal(name, &sum(|counts| counts.merged), &report.merged.unwrap_or(0));
-        equal(name, &sum(|counts| counts.dropped), &report.dropped_confirmed.unwrap_or(0));
-        equal(name, &sum(|counts| counts.tokens_lost), &report.tokens_lost.unwrap_or(0));
+        assert_same(name, &sum(|counts| counts.merged), &report.merged.unwrap_or(0));
+        assert_same(name, &sum(|counts| counts.dropped), &report.dropped_confirmed.unwrap_or(0));
+        assert_same(name, &sum(|counts| counts.tokens_lost), &report.tokens_lost.unwrap_or(0));
     }
     assert!(compared > 10_000, "{compared} chunks");
 }
@@ -208,7 +209,7 @@ fn chunks_of_a_response_that_does_not_stream_are_delivered_everywhere() {
     let mut model = Model::default();
     model.refresh_detail(&scene.analysis, &scene.pinned, "a");
     let detail = model.detail.expect("a detail");
-    assert!(detail.chunks.iter().all(|chunk| chunk.fate == Fate::Delivered), "{:?}", detail.chunks);
+    assert!(detail.chunks.iter().all(|chunk| chunk.status == ChunkStatus::Delivered), "{:?}", detail.chunks);
     let outcomes = scene.analysis.ledger().request("a").expect("it is live").outcomes().expect("they are observed");
     assert_eq!((outcomes.delivered, outcomes.merged), (3, 0));
 }

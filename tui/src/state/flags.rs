@@ -32,7 +32,7 @@ impl From<Severity> for Health {
 
 /// The most severe current finding.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Verdict {
+pub(crate) struct RunVerdict {
     pub(crate) health: Health,
     pub(crate) text: String,
 }
@@ -61,7 +61,7 @@ labelled! {
 
 impl Flag {
     /// Explanation for the help.
-    pub(crate) fn what(self) -> &'static str {
+    pub(crate) fn explanation(self) -> &'static str {
         match self {
             Self::Loss => "its frames list fewer tokens than they count: some were lost on the wire",
             Self::Dropped => "its tokens were lost between receiver and client, confirmed by deliveries",
@@ -82,32 +82,35 @@ impl Flag {
 
 /// Set of flags of one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Flags(u16);
+pub(crate) struct FlagSet(u16);
 
-impl Flags {
-    pub(crate) fn set(&mut self, flag: Flag, holds: bool) {
-        if holds {
+impl FlagSet {
+    /// Adds the flag if `is_set`.
+    pub(crate) fn set_if(&mut self, flag: Flag, is_set: bool) {
+        if is_set {
             self.0 |= flag.bit();
         }
     }
 
-    pub(crate) fn has(self, flag: Flag) -> bool {
+    pub(crate) fn contains(self, flag: Flag) -> bool {
         self.0 & flag.bit() != 0
     }
 
     /// Flags that are set, worst first.
     pub(crate) fn iter(self) -> impl Iterator<Item = Flag> {
-        Flag::ALL.into_iter().filter(move |&f| self.has(f))
+        Flag::ALL.into_iter().filter(move |&f| self.contains(f))
     }
 
     /// Severity, larger for worse. Only the worst flag counts. Aborts are ignored, because nobody waits for their tokens.
-    pub(crate) fn weight(self) -> u8 {
-        let bad = self.0 & !Flag::Aborted.bit();
-        Flag::ALL.len() as u8 - bad.trailing_zeros().min(Flag::ALL.len() as u32) as u8
+    pub(crate) fn severity(self) -> u8 {
+        let bits = self.0 & !Flag::Aborted.bit();
+        // The worst flag has the lowest bit. Without flags, all 16 bits are zero.
+        let worst_index = bits.trailing_zeros().min(Flag::ALL.len() as u32);
+        Flag::ALL.len() as u8 - worst_index as u8
     }
 
-    pub(crate) fn any(self) -> bool {
-        self.0 != 0
+    pub(crate) fn is_empty(self) -> bool {
+        self.0 == 0
     }
 }
 
@@ -117,12 +120,13 @@ mod tests {
 
     #[test]
     fn the_worst_flag_decides_the_weight() {
-        let (mut loss, mut rest) = (Flags::default(), Flags::default());
-        loss.set(Flag::Loss, true);
+        let mut loss = FlagSet::default();
+        let mut rest = FlagSet::default();
+        loss.set_if(Flag::Loss, true);
         for flag in &Flag::ALL[1..] {
-            rest.set(*flag, true);
+            rest.set_if(*flag, true);
         }
-        assert!(loss.weight() > rest.weight());
+        assert!(loss.severity() > rest.severity());
         assert_eq!(rest.iter().next(), Some(Flag::Dropped));
     }
 }

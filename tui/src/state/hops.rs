@@ -1,131 +1,149 @@
-//! Converts hops into lines, in the order of the path.
+//! Summaries of hops, in the order of the path.
+
+use std::cmp::Reverse;
 
 use trace::detect::thresholds::{BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, GAP_WARNING_NS};
 use trace::detect::{Finding, Severity, attribution};
-use trace::ledger::{Group, Hop, Ledger};
+use trace::ledger::{Group, Hop, HopCounts, Ledger};
 use trace::path::{self, Ends};
 use trace::stats::{Distribution, Spread};
 
 use super::flags::Health;
-use super::model::{CLASSES, HopLine, Member};
-use super::request::HopEnds;
+use super::model::{HopMember, HopSummary, KernelQueueBytes, QUEUE_WAIT_BOUNDS_NS};
+use super::request_detail::HopEnds;
 
 /// Maximum number of reasons for undecoded frames shown per hop.
-const REASONS: usize = 4;
+const MAX_REASONS: usize = 4;
 /// Maximum number of hops listed under one line.
-const MEMBERS: usize = 64;
+const MAX_MEMBERS: usize = 64;
 
 /// Hops grouped by name, starting at the scheduler.
-pub(crate) fn read(ledger: &Ledger, findings: &[Finding]) -> Vec<HopLine> {
-    let found = |name: &str| {
-        let here = findings.iter().filter(|f| f.active && f.verdict.hop == name).map(|f| f.verdict.severity);
-        here.filter(|severity| *severity >= Severity::Warning).max().map_or(Health::Unknown, Health::from)
-    };
-    let lines = ledger.groups().iter().enumerate().filter_map(|(place, group)| {
-        let members: Vec<&Hop> = ledger.members(place).collect();
-        (!members.is_empty()).then(|| line(ledger, found(&group.name), (place, group, &members)))
-    });
-    in_path_order(lines, |line| &line.ends)
+pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding]) -> Vec<HopSummary> {
+    let mut summaries = Vec::new();
+    for (index, group) in ledger.groups().iter().enumerate() {
+        let members: Vec<&Hop> = ledger.members(index).collect();
+        if members.is_empty() {
+            continue;
+        }
+        let mut summary = summarise_group(ledger, index, group, &members);
+        summary.health = summary.health.max(health_from_findings(findings, &group.name));
+        summaries.push(summary);
+    }
+    in_path_order(summaries, |summary| &summary.ends)
+}
+
+/// Health by the worst active finding about this hop.
+fn health_from_findings(findings: &[Finding], hop_name: &str) -> Health {
+    let active = findings.iter().filter(|finding| finding.active && finding.verdict.hop == hop_name);
+    let severities = active.map(|finding| finding.verdict.severity).filter(|severity| *severity >= Severity::Warning);
+    severities.max().map_or(Health::Unknown, Health::from)
 }
 
 /// Both ends of every hop, in the order of the path.
-pub(crate) fn ends(ledger: &Ledger) -> Vec<HopEnds> {
+pub(crate) fn hop_ends(ledger: &Ledger) -> Vec<HopEnds> {
     let ends = ledger.hops().iter().map(|hop| HopEnds {
         id: hop.id,
         ends: ledger.groups()[hop.group].ends.clone(),
         observes_received: hop.capabilities().received,
     });
-    in_path_order(ends, |hop| &hop.ends)
+    in_path_order(ends.collect(), |hop| &hop.ends)
 }
 
-fn in_path_order<T>(of: impl Iterator<Item = T>, ends: fn(&T) -> &Ends<Box<str>>) -> Vec<T> {
-    let mut list: Vec<T> = of.collect();
-    let hops: Vec<Ends<Box<str>>> = list.iter().map(|one| ends(one).clone()).collect();
-    list.sort_by_key(|one| path::depth(&hops, &ends(one).from));
-    list
+fn in_path_order<T>(mut hops: Vec<T>, ends_of: fn(&T) -> &Ends<Box<str>>) -> Vec<T> {
+    let all_ends: Vec<Ends<Box<str>>> = hops.iter().map(|hop| ends_of(hop).clone()).collect();
+    hops.sort_by_key(|hop| path::depth(&all_ends, &ends_of(hop).from));
+    hops
 }
 
-fn line(ledger: &Ledger, found: Health, (place, group, members): (usize, &Group, &[&Hop])) -> HopLine {
+fn summarise_group(ledger: &Ledger, index: usize, group: &Group, members: &[&Hop]) -> HopSummary {
     let now = ledger.now();
-    let sum = |count: fn(&trace::ledger::HopCounts) -> u64| members.iter().map(|h| count(&h.counts)).sum();
-    let capabilities =
-        |stage: fn(&trace::event::Capabilities) -> bool| members.iter().any(|h| stage(&h.capabilities()));
-    let receives = capabilities(|s| s.received);
-    let oldest_ns = members.iter().filter_map(|h| h.oldest_waiting()).min().map(|at| now.since(at));
-    let reasons = ledger.undecoded_by_reason(place).into_iter();
-    let mut reasons: Vec<(String, u64)> = reasons.map(|(why, n)| (why.to_owned(), n)).collect();
-    reasons.sort_by_key(|r| std::cmp::Reverse(r.1));
-    reasons.truncate(REASONS);
-    let wakeup = members.iter().map(|h| h.counts.wakeup_frames_max).max().unwrap_or(0);
-    let stage = ledger.processing_stages().iter().find(|p| *p.role == *group.ends.to);
-    HopLine {
+    let observes_receives = members.iter().any(|hop| hop.capabilities().received);
+    let oldest_wait_ns = members.iter().filter_map(|hop| hop.oldest_waiting()).min().map(|at| now.since(at));
+    let frames = members.iter().map(|hop| observed_frames(&hop.counts)).sum();
+    let wakeup_frames_max = members.iter().map(|hop| hop.counts.wakeup_frames_max).max().unwrap_or(0);
+    let receiver_stage = ledger.processing_stages().iter().find(|stage| *stage.role == *group.ends.to);
+    let kernel_bytes = group.kernel.bytes.zip(group.kernel.bytes_max);
+    HopSummary {
         name: group.name.clone(),
-        group: place,
-        observes_sends: capabilities(|s| s.sent),
-        inside: stage.and_then(|p| Spread::of(&p.inside)),
-        busy: busy(ledger, members),
+        group: index,
+        observes_sends: members.iter().any(|hop| hop.capabilities().sent),
+        time_inside_receiver: receiver_stage.and_then(|stage| Spread::of(&stage.inside)),
+        busy_share: receiver_busy_share(ledger, members),
         ends: group.ends.clone(),
-        health: health(group, receives, oldest_ns, sum(|c| c.frames_sent.max(c.frames_received))).max(found),
+        health: health_by_queue(group, observes_receives, oldest_wait_ns, frames),
         rates: group.rate.recent(now),
-        frames: sum(|c| c.frames_sent.max(c.frames_received)),
-        chunks: sum(|c| c.chunks),
-        bytes: sum(|c| c.bytes),
-        undecoded: sum(|c| c.undecoded),
-        reasons,
-        backlog: receives.then_some(group.backlog),
-        backlog_max: receives.then_some(group.backlog_max),
-        oldest_ns: oldest_ns.filter(|_| receives),
-        queue_wait: Spread::of(&group.queue_wait).filter(|_| receives),
-        queue_wait_classes: if receives { classes(&group.queue_wait) } else { Vec::new() },
+        frames,
+        chunks: members.iter().map(|hop| hop.counts.chunks).sum(),
+        bytes: members.iter().map(|hop| hop.counts.bytes).sum(),
+        undecoded: members.iter().map(|hop| hop.counts.undecoded).sum(),
+        undecoded_reasons: most_frequent_undecoded_reasons(ledger, index),
+        backlog_frames: observes_receives.then_some(group.backlog),
+        backlog_max_frames: observes_receives.then_some(group.backlog_max),
+        oldest_wait_ns: oldest_wait_ns.filter(|_| observes_receives),
+        queue_wait: Spread::of(&group.queue_wait).filter(|_| observes_receives),
+        queue_wait_histogram: if observes_receives { queue_wait_histogram(&group.queue_wait) } else { Vec::new() },
         send_wait: Spread::of(&group.send_wait),
-        relay: Spread::of(&group.relay),
-        processing: Spread::of(&group.processing),
-        wakeup_frames_max: (wakeup > 0).then_some(wakeup.into()),
-        kernel_bytes: group.kernel.bytes.zip(group.kernel.bytes_max),
-        inbox_max: group.kernel.inbox_max,
-        members: members.iter().take(MEMBERS).map(|h| member(ledger, h)).collect(),
+        relay_delay: Spread::of(&group.relay),
+        processing_time: Spread::of(&group.processing),
+        wakeup_frames_max: (wakeup_frames_max > 0).then_some(wakeup_frames_max.into()),
+        kernel_queue: kernel_bytes.map(|(current, max)| KernelQueueBytes { current, max }),
+        inbox_max_frames: group.kernel.inbox_max,
+        members: members.iter().take(MAX_MEMBERS).map(|hop| summarise_member(ledger, hop)).collect(),
     }
 }
 
-fn member(ledger: &Ledger, hop: &Hop) -> Member {
-    let counts = hop.counts;
-    Member {
+/// Frames that passed a hop. A hop where one end is not observed has a count of 0 there.
+fn observed_frames(counts: &HopCounts) -> u64 {
+    counts.frames_sent.max(counts.frames_received)
+}
+
+fn most_frequent_undecoded_reasons(ledger: &Ledger, group_index: usize) -> Vec<(String, u64)> {
+    let counts = ledger.undecoded_by_reason(group_index).into_iter();
+    let mut reasons: Vec<(String, u64)> = counts.map(|(reason, frames)| (reason.to_owned(), frames)).collect();
+    reasons.sort_by_key(|(_, frames)| Reverse(*frames));
+    reasons.truncate(MAX_REASONS);
+    reasons
+}
+
+fn summarise_member(ledger: &Ledger, hop: &Hop) -> HopMember {
+    HopMember {
         worker: hop.worker,
         endpoint: hop.endpoint.to_string(),
-        frames: counts.frames_sent.max(counts.frames_received),
-        chunks: counts.chunks,
-        backlog: hop.capabilities().received.then_some(counts.backlog),
-        busy: busy(ledger, &[hop]),
+        frames: observed_frames(&hop.counts),
+        chunks: hop.counts.chunks,
+        backlog_frames: hop.capabilities().received.then_some(hop.counts.backlog),
+        busy_share: receiver_busy_share(ledger, &[hop]),
     }
 }
 
 /// Share of the time since the first event during which the receivers were busy.
-fn busy(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
-    let window_ns = ledger.now().since(ledger.started()?);
-    attribution::busy(ledger, members.iter().copied(), window_ns)
+fn receiver_busy_share(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
+    let run_ns = ledger.now().since(ledger.started()?);
+    attribution::busy(ledger, members.iter().copied(), run_ns)
 }
 
 /// Health by the oldest waiting frame, judged by the first-token thresholds; a large backlog alone is a warning.
-fn health(group: &Group, receives: bool, oldest_ns: Option<u64>, frames: u64) -> Health {
-    match oldest_ns {
-        Some(wait) if wait >= GAP_CRITICAL_NS => Health::Critical,
-        Some(wait) if wait >= GAP_WARNING_NS => Health::Warning,
-        _ if receives && group.backlog >= BACKLOG_CRITICAL_FRAMES => Health::Warning,
-        _ if receives && frames > 0 => Health::Good,
+fn health_by_queue(group: &Group, observes_receives: bool, oldest_wait_ns: Option<u64>, frames: u64) -> Health {
+    match oldest_wait_ns {
+        Some(wait_ns) if wait_ns >= GAP_CRITICAL_NS => Health::Critical,
+        Some(wait_ns) if wait_ns >= GAP_WARNING_NS => Health::Warning,
+        _ if observes_receives && group.backlog >= BACKLOG_CRITICAL_FRAMES => Health::Warning,
+        _ if observes_receives && frames > 0 => Health::Good,
         _ => Health::Unknown,
     }
 }
 
-fn classes(of: &Distribution) -> Vec<u64> {
-    let mut above = of.count();
-    let mut classes = Vec::with_capacity(CLASSES.len() + 1);
-    for bound in CLASSES {
-        let higher = of.above(bound).min(above);
-        classes.push(above - higher);
-        above = higher;
+/// Frames in each class of [`QUEUE_WAIT_BOUNDS_NS`], and above the last bound.
+fn queue_wait_histogram(waits: &Distribution) -> Vec<u64> {
+    let mut remaining = waits.count();
+    let mut frames = Vec::with_capacity(QUEUE_WAIT_BOUNDS_NS.len() + 1);
+    for bound_ns in QUEUE_WAIT_BOUNDS_NS {
+        let above = waits.above(bound_ns).min(remaining);
+        frames.push(remaining - above);
+        remaining = above;
     }
-    classes.push(above);
-    classes
+    frames.push(remaining);
+    frames
 }
 
 #[cfg(test)]
@@ -143,7 +161,7 @@ mod tests {
             ("detokenizer->router", capabilities),
             ("scheduler->detokenizer", capabilities),
         ]);
-        let lines = read(scene.analysis.ledger(), &[]);
+        let lines = summarise_hops(scene.analysis.ledger(), &[]);
         let from: Vec<&str> = lines.iter().map(|l| &*l.ends.from).collect();
         assert_eq!(from, ["scheduler", "detokenizer", "router"]);
     }
@@ -154,12 +172,12 @@ mod tests {
         scene.send(0, &[("a", 1, 1)]);
         scene.receive(3 * MS, 0, 1);
         scene.send(5 * MS, &[("a", 1, 2)]);
-        let at = |scene: &Scene| read(scene.analysis.ledger(), &[]).remove(0);
-        assert_eq!((at(&scene).health, at(&scene).queue_wait_classes), (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0]));
+        let at = |scene: &Scene| summarise_hops(scene.analysis.ledger(), &[]).remove(0);
+        assert_eq!((at(&scene).health, at(&scene).queue_wait_histogram), (Health::Good, vec![0, 0, 1, 0, 0, 0, 0, 0]));
         scene.tick(6_000 * MS);
-        assert_eq!((at(&scene).health, at(&scene).backlog), (Health::Critical, Some(1)));
+        assert_eq!((at(&scene).health, at(&scene).backlog_frames), (Health::Critical, Some(1)));
         let mut tapped = Scene::tapped();
         tapped.send(0, &[("a", 1, 1)]);
-        assert_eq!((at(&tapped).health, at(&tapped).backlog), (Health::Unknown, None));
+        assert_eq!((at(&tapped).health, at(&tapped).backlog_frames), (Health::Unknown, None));
     }
 }

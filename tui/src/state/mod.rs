@@ -6,22 +6,22 @@ mod labelled;
 pub(crate) mod action;
 #[cfg(test)]
 mod agreement;
+pub(crate) mod chunk_status;
 pub(crate) mod curves;
-mod evidence;
-pub(crate) mod fate;
+pub(crate) mod filter;
 pub(crate) mod flags;
 mod hops;
 pub(crate) mod model;
-pub(crate) mod pick;
+pub(crate) mod picker;
 pub(crate) mod pinned;
 pub(crate) mod pods;
-pub(crate) mod query;
 pub(crate) mod refresh;
-pub(crate) mod request;
-pub(crate) mod row;
+pub(crate) mod request_detail;
+mod request_facts;
+pub(crate) mod request_row;
+pub(crate) mod request_table;
 #[cfg(test)]
 pub(crate) mod scene;
-pub(crate) mod table;
 pub(crate) mod threads;
 pub(crate) mod ui;
 

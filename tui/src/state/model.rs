@@ -13,10 +13,10 @@ use trace::path::Ends;
 use trace::stats::{PerSecond, Spread};
 
 use super::curves::Curves;
-use super::flags::{Health, Verdict};
+use super::flags::{Health, RunVerdict};
 use super::pods::PodLine;
-use super::request::Detail;
-use super::table::Table;
+use super::request_detail::RequestDetail;
+use super::request_table::RequestTable;
 use super::threads::ThreadLine;
 
 /// Everything shown on the screen. `None` means not observable with the attached source.
@@ -26,32 +26,32 @@ pub(crate) struct Model {
     /// Version and mode of the engine, as text.
     pub(crate) engine: String,
     /// Time of the first event, and the time since.
-    pub(crate) started: MonoNs,
+    pub(crate) started_at: MonoNs,
     pub(crate) running_ns: u64,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: RunVerdict,
     /// Current rates of the scheduler's sends.
-    pub(crate) flow: PerSecond,
+    pub(crate) send_rates: PerSecond,
     pub(crate) requests: Requests,
     /// Requests that continued after their client left.
     pub(crate) abandoned_requests: u64,
     pub(crate) tokens: Tokens,
-    pub(crate) gap: GapLine,
+    pub(crate) gap: FirstTokenGap,
     pub(crate) chunks: Chunks,
     /// Chunks predicted to be merged; `None` if drops cannot be predicted.
     pub(crate) merged_predicted: Option<u64>,
     pub(crate) itl: Itl,
     /// Hops grouped by name, in the order of the path.
-    pub(crate) hops: Vec<HopLine>,
+    pub(crate) hops: Vec<HopSummary>,
     /// Breakdown of the time to first token over the run.
-    pub(crate) path: Vec<Segment>,
-    pub(crate) table: Table,
+    pub(crate) first_token_path: Vec<Segment>,
+    pub(crate) table: RequestTable,
     /// Finished requests in the ledger that the table omits.
     pub(crate) rows_left_out: u64,
     /// Finished requests that are only part of the totals and that no filter finds.
     pub(crate) rows_evicted: u64,
     /// Summaries of finished pinned requests by rid, kept for when the ledger has evicted them.
     pub(crate) pinned: BTreeMap<String, Summary>,
-    pub(crate) detail: Option<Detail>,
+    pub(crate) detail: Option<RequestDetail>,
     /// Active findings first, then by severity.
     pub(crate) findings: Vec<Finding>,
     /// Threads of the engine; `None` if threads are not observed.
@@ -63,7 +63,7 @@ pub(crate) struct Model {
     pub(crate) writing: Writing,
     /// Runs served by other tokengap processes, and the index of the shown one; empty for other sources.
     pub(crate) pods: Vec<PodLine>,
-    pub(crate) pod: usize,
+    pub(crate) shown_pod: usize,
     pub(crate) curves: Curves,
     /// Wall clock at the start of the run, in nanoseconds since the epoch; `None` if unknown.
     pub(crate) wall_start_ns: Option<u64>,
@@ -71,24 +71,31 @@ pub(crate) struct Model {
 
 impl Model {
     /// Start of the finding, relative to the start of the run.
-    pub(crate) fn at_ns(&self, finding: &Finding) -> u64 {
-        finding.began.since(self.started)
+    pub(crate) fn finding_start_ns(&self, finding: &Finding) -> u64 {
+        finding.began.since(self.started_at)
     }
 }
 
 /// First-token gap over the last ten seconds and over the whole run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct GapLine {
+pub(crate) struct FirstTokenGap {
     pub(crate) window: Option<Spread>,
     pub(crate) whole: Option<Spread>,
     pub(crate) worst_rid: String,
-    /// Number of requests waiting for their first token, and the longest such wait; `None` unless sends and receives are observable.
-    pub(crate) open: Option<(u64, u64)>,
+    /// Requests waiting for their first token; `None` unless sends and receives are observable.
+    pub(crate) waiting: Option<WaitingRequests>,
+}
+
+/// Requests whose first token was sent but not received.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct WaitingRequests {
+    pub(crate) requests: u64,
+    pub(crate) longest_wait_ns: u64,
 }
 
 /// All hops with the same name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct HopLine {
+pub(crate) struct HopSummary {
     pub(crate) name: String,
     /// Index of its group in the ledger.
     pub(crate) group: usize,
@@ -100,46 +107,52 @@ pub(crate) struct HopLine {
     pub(crate) chunks: u64,
     pub(crate) bytes: u64,
     pub(crate) undecoded: u64,
-    /// Reasons for undecoded frames, with counts.
-    pub(crate) reasons: Vec<(String, u64)>,
-    pub(crate) backlog: Option<u64>,
-    pub(crate) backlog_max: Option<u64>,
+    /// Reasons for undecoded frames, with counts, most frequent first.
+    pub(crate) undecoded_reasons: Vec<(String, u64)>,
+    pub(crate) backlog_frames: Option<u64>,
+    pub(crate) backlog_max_frames: Option<u64>,
     /// Queue wait so far of the frame at the head of the queue.
-    pub(crate) oldest_ns: Option<u64>,
+    pub(crate) oldest_wait_ns: Option<u64>,
     pub(crate) queue_wait: Option<Spread>,
-    /// Frames by queue wait over the whole run, in the classes of [`CLASSES`].
-    pub(crate) queue_wait_classes: Vec<u64>,
+    /// Frames by queue wait over the whole run, in the classes of [`QUEUE_WAIT_BOUNDS_NS`].
+    pub(crate) queue_wait_histogram: Vec<u64>,
     /// Time of the content in the sender, by its own timestamps.
     pub(crate) send_wait: Option<Spread>,
-    pub(crate) relay: Option<Spread>,
-    pub(crate) processing: Option<Spread>,
+    pub(crate) relay_delay: Option<Spread>,
+    pub(crate) processing_time: Option<Spread>,
     /// Time from receiving a chunk to sending it on; `None` at the end of the path.
-    pub(crate) inside: Option<Spread>,
+    pub(crate) time_inside_receiver: Option<Spread>,
     /// Share of the run during which receivers were processing a frame.
-    pub(crate) busy: Option<f64>,
+    pub(crate) busy_share: Option<f64>,
     pub(crate) wakeup_frames_max: Option<u64>,
-    /// Current and maximum number of bytes in the receivers' kernel queues.
-    pub(crate) kernel_bytes: Option<(u64, u64)>,
+    /// Bytes in the receivers' kernel queues.
+    pub(crate) kernel_queue: Option<KernelQueueBytes>,
     /// Maximum number of frames in libzmq's own queues, which follow the kernel's.
-    pub(crate) inbox_max: Option<u64>,
+    pub(crate) inbox_max_frames: Option<u64>,
     /// Individual hops summed in this line.
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: Vec<HopMember>,
 }
 
-/// Upper bounds of the queue wait histogram, in nanoseconds; the last class is unbounded.
-pub(crate) const CLASSES: [u64; 7] =
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct KernelQueueBytes {
+    pub(crate) current: u64,
+    pub(crate) max: u64,
+}
+
+/// Upper bounds of the queue wait histogram; the last class is unbounded.
+pub(crate) const QUEUE_WAIT_BOUNDS_NS: [u64; 7] =
     [100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000, 5_000_000_000, 20_000_000_000];
 
 /// One of several hops with the same name.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Member {
+pub(crate) struct HopMember {
     pub(crate) worker: Option<u16>,
     pub(crate) endpoint: String,
     pub(crate) frames: u64,
     pub(crate) chunks: u64,
-    pub(crate) backlog: Option<u64>,
+    pub(crate) backlog_frames: Option<u64>,
     /// Share of the run during which it was processing a frame.
-    pub(crate) busy: Option<f64>,
+    pub(crate) busy_share: Option<f64>,
 }
 
 /// Values of the run that the analysis does not know, and missed observations.
@@ -148,9 +161,9 @@ pub(crate) struct RunValues {
     /// `demo`, `tap`.
     pub(crate) source: String,
     /// `live`, `ending`, `ended` or `replay`.
-    pub(crate) doing: &'static str,
+    pub(crate) stage: &'static str,
     /// Share of one core used by this process over the last second.
-    pub(crate) cpu: Option<f64>,
+    pub(crate) cpu_share: Option<f64>,
     pub(crate) rss_bytes: Option<u64>,
     /// Observations that are unavailable or were given up, each with the command that fixes it, if any.
     pub(crate) degraded: Vec<String>,

@@ -5,27 +5,29 @@ use std::collections::HashMap;
 use trace::ledger::{Ledger, RequestHistory};
 
 /// Maximum number of histories.
-const PINNED: usize = 8;
+const MAX_HISTORIES: usize = 8;
 
 #[derive(Debug, Default)]
-pub(crate) struct PinnedHistories(HashMap<String, RequestHistory>);
+pub(crate) struct PinnedHistories {
+    by_rid: HashMap<String, RequestHistory>,
+}
 
 impl PinnedHistories {
     /// Keeps the histories of the first few of these requests, until they are no longer named. Called every few seconds, so that the request
     /// of a finding can be inspected later.
-    pub(crate) fn keep(&mut self, ledger: &Ledger, rids: &[&str]) {
-        let rids = &rids[..rids.len().min(PINNED)];
-        self.0.retain(|rid, _| rids.contains(&rid.as_str()));
+    pub(crate) fn keep_only(&mut self, ledger: &Ledger, rids: &[&str]) {
+        let rids = &rids[..rids.len().min(MAX_HISTORIES)];
+        self.by_rid.retain(|rid, _| rids.contains(&rid.as_str()));
         for &rid in rids {
-            let history = self.history(ledger, rid);
-            self.0.insert(rid.to_owned(), history);
+            let history = self.longest_history(ledger, rid);
+            self.by_rid.insert(rid.to_owned(), history);
         }
     }
 
     /// Returns the history in the ledger, or the kept copy if it has more chunks.
-    pub(crate) fn history(&self, ledger: &Ledger, rid: &str) -> RequestHistory {
+    pub(crate) fn longest_history(&self, ledger: &Ledger, rid: &str) -> RequestHistory {
         let history = ledger.history(rid);
-        match self.0.get(rid) {
+        match self.by_rid.get(rid) {
             Some(kept) if kept.chunks.len() > history.chunks.len() => kept.clone(),
             _ => history,
         }
@@ -43,13 +45,13 @@ mod tests {
         let mut pinned = PinnedHistories::default();
         scene.send(0, &[("a", 1, 1)]);
         scene.receive(MS, 0, 1);
-        pinned.keep(scene.analysis.ledger(), &["a"]);
+        pinned.keep_only(scene.analysis.ledger(), &["a"]);
         for n in 0..20 {
             scene.send(n * MS, &[("b", 1, n as u32 + 1)]);
         }
-        pinned.keep(scene.analysis.ledger(), &["a"]);
-        assert_eq!(pinned.history(scene.analysis.ledger(), "a").chunks.len(), 1);
-        pinned.keep(scene.analysis.ledger(), &["b"]);
-        assert_eq!(pinned.history(scene.analysis.ledger(), "a").chunks.len(), 0);
+        pinned.keep_only(scene.analysis.ledger(), &["a"]);
+        assert_eq!(pinned.longest_history(scene.analysis.ledger(), "a").chunks.len(), 1);
+        pinned.keep_only(scene.analysis.ledger(), &["b"]);
+        assert_eq!(pinned.longest_history(scene.analysis.ledger(), "a").chunks.len(), 0);
     }
 }

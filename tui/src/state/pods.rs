@@ -1,11 +1,11 @@
 //! Watched runs of other tokengap processes: one line each, and their sum.
 
-use super::flags::Verdict;
+use super::flags::RunVerdict;
 
 labelled! {
     /// State of the connection to a source.
     #[derive(Default)]
-    pub Link {
+    pub PodState {
         /// Not reached yet.
         #[default]
         Away = "away",
@@ -26,57 +26,58 @@ pub struct PodLine {
     /// Name reported by the source, or its address until the name is known.
     pub name: String,
     /// State of the connection.
-    pub link: Link,
+    pub state: PodState,
     /// Time in this connection state, in nanoseconds.
-    pub since_ns: u64,
+    pub state_age_ns: u64,
     /// Reason why the source is away or lost.
-    pub why: String,
+    pub reason: String,
     /// Missed records.
-    pub missed: u64,
+    pub records_missed: u64,
     /// Wall-clock time at which its numbers begin, in nanoseconds since the Unix epoch, if the run began earlier.
     pub begun_wall_ns: Option<u64>,
     /// Key figures.
-    pub brief: Brief,
+    pub figures: KeyFigures,
 }
 
 /// Key figures of a run. `None` means not observable.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Brief {
+pub struct KeyFigures {
     pub(crate) tokens_per_s: f64,
-    pub(crate) live: u64,
-    pub(crate) seen: u64,
+    pub(crate) requests_live: u64,
+    pub(crate) requests_seen: u64,
     /// First-token gap over the last ten seconds.
-    pub(crate) gap_p99: Option<u64>,
+    pub(crate) gap_p99_ns: Option<u64>,
     /// Frames sent but not received.
-    pub(crate) backlog: Option<u64>,
+    pub(crate) backlog_frames: Option<u64>,
     /// Tokens proven lost.
     pub(crate) tokens_lost: Option<u64>,
-    pub(crate) verdict: Verdict,
+    pub(crate) verdict: RunVerdict,
 }
 
-impl Brief {
+impl KeyFigures {
     /// Key figures of all runs: sums, the longest gap and the worst verdict.
-    pub(crate) fn all(pods: &[PodLine]) -> Self {
-        let briefs = || pods.iter().map(|pod| &pod.brief);
-        let worst = pods.iter().max_by_key(|pod| pod.brief.verdict.health);
-        Self {
-            tokens_per_s: briefs().map(|b| b.tokens_per_s).sum(),
-            live: briefs().map(|b| b.live).sum(),
-            seen: briefs().map(|b| b.seen).sum(),
-            gap_p99: briefs().filter_map(|b| b.gap_p99).max(),
-            backlog: sum(briefs().map(|b| b.backlog)),
-            tokens_lost: sum(briefs().map(|b| b.tokens_lost)),
-            verdict: worst.map_or_else(Verdict::default, |pod| Verdict {
-                health: pod.brief.verdict.health,
-                text: format!("{}: {}", pod.name, pod.brief.verdict.text),
-            }),
+    pub(crate) fn combine(pods: &[PodLine]) -> Self {
+        let mut combined = Self::default();
+        for figures in pods.iter().map(|pod| &pod.figures) {
+            combined.tokens_per_s += figures.tokens_per_s;
+            combined.requests_live += figures.requests_live;
+            combined.requests_seen += figures.requests_seen;
+            // `None` is less than any known gap.
+            combined.gap_p99_ns = combined.gap_p99_ns.max(figures.gap_p99_ns);
         }
+        combined.backlog_frames = sum_known(pods.iter().map(|pod| pod.figures.backlog_frames));
+        combined.tokens_lost = sum_known(pods.iter().map(|pod| pod.figures.tokens_lost));
+        if let Some(worst) = pods.iter().max_by_key(|pod| pod.figures.verdict.health) {
+            let verdict = &worst.figures.verdict;
+            combined.verdict = RunVerdict { health: verdict.health, text: format!("{}: {}", worst.name, verdict.text) };
+        }
+        combined
     }
 }
 
 /// Sum of the known values; `None` if none is known.
-pub(super) fn sum(of: impl Iterator<Item = Option<u64>>) -> Option<u64> {
-    of.flatten().reduce(|a, b| a + b)
+pub(super) fn sum_known(values: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    values.flatten().reduce(|a, b| a + b)
 }
 
 #[cfg(test)]
@@ -84,25 +85,25 @@ mod tests {
     use super::*;
     use crate::state::flags::Health;
 
-    fn pod(name: &str, tokens_per_s: f64, gap_p99: Option<u64>, health: Health) -> PodLine {
-        let verdict = Verdict { health, text: "as it is".into() };
+    fn pod(name: &str, tokens_per_s: f64, gap_p99_ns: Option<u64>, health: Health) -> PodLine {
+        let verdict = RunVerdict { health, text: "as it is".into() };
         PodLine {
             name: name.into(),
-            brief: Brief { tokens_per_s, gap_p99, verdict, ..Brief::default() },
+            figures: KeyFigures { tokens_per_s, gap_p99_ns, verdict, ..KeyFigures::default() },
             ..PodLine::default()
         }
     }
 
     #[test]
     fn the_sum_has_the_longest_gap_and_worst_verdict_and_keeps_unknowns() {
-        let all = Brief::all(&[
+        let all = KeyFigures::combine(&[
             pod("a", 10.0, Some(5), Health::Good),
             pod("b", 20.0, Some(9), Health::Critical),
             pod("c", 0.0, None, Health::Unknown),
         ]);
         assert!((all.tokens_per_s - 30.0).abs() < 1e-9);
-        assert_eq!((all.gap_p99, all.tokens_lost, all.backlog), (Some(9), None, None));
+        assert_eq!((all.gap_p99_ns, all.tokens_lost, all.backlog_frames), (Some(9), None, None));
         assert_eq!(all.verdict.text, "b: as it is");
-        assert_eq!(Brief::all(&[]), Brief::default());
+        assert_eq!(KeyFigures::combine(&[]), KeyFigures::default());
     }
 }

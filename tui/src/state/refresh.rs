@@ -3,22 +3,24 @@
 use std::collections::BTreeSet;
 
 use outputs::report::{Chunks, Itl, LegLine, Requests, StackLine, Tokens, bar, judgements, not_judged};
+use session::units::format_duration;
 use trace::Analysis;
 use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
+use trace::engine::{Mode, Waiter};
 use trace::event::Finish;
 use trace::ledger::{Ledger, Numbers, Request, Summary};
 use trace::stats::{PerSecond, Spread};
 use trace::words::plural;
 
 use super::curves::Curves;
-use super::evidence::Kept;
-use super::flags::{Flag, Flags, Health, Verdict};
-use super::model::{GapLine, Model, RunValues};
+use super::flags::{Flag, FlagSet, Health, RunVerdict};
+use super::model::{FirstTokenGap, Model, RunValues, WaitingRequests};
 use super::pinned::PinnedHistories;
-use super::pods::{Brief, sum};
-use super::request::Detail;
-use super::row::{Life, Row};
+use super::pods::{KeyFigures, sum_known};
+use super::request_detail::RequestDetail;
+use super::request_facts::RequestFacts;
+use super::request_row::{RequestRow, RequestState};
 use super::{hops, threads};
 
 /// Default number of finished requests in the table; the report counts all of them.
@@ -28,128 +30,143 @@ impl Model {
     /// Updates everything except rows and detail.
     pub(crate) fn refresh(&mut self, analysis: &Analysis, run: RunValues) {
         let ledger = analysis.ledger();
-        self.engine = engine(ledger);
-        self.started = ledger.started().unwrap_or_default();
-        self.running_ns = ledger.now().since(self.started);
-        self.curves = Curves::read(analysis);
-        self.flow = flow(ledger);
+        self.engine = describe_engine(ledger);
+        self.started_at = ledger.started().unwrap_or_default();
+        self.running_ns = ledger.now().since(self.started_at);
+        self.curves = Curves::from_analysis(analysis);
+        self.send_rates = scheduler_send_rates(ledger);
         self.requests = Requests::of(ledger);
         self.abandoned_requests = ledger.abandoned_requests().requests;
         self.tokens = Tokens::of(ledger);
-        self.gap = gap(ledger);
+        self.gap = first_token_gap(ledger);
         self.chunks = Chunks::of(ledger);
-        self.merged_predicted = merged_predicted(ledger, &self.chunks);
+        self.merged_predicted = predicted_merges(ledger, &self.chunks);
         self.itl = Itl::of(ledger);
         self.findings = analysis.findings_now().sorted().into_iter().cloned().collect();
+        // Stable: active findings come first, each half stays sorted by severity.
         self.findings.sort_by_key(|finding| !finding.active);
-        self.hops = hops::read(ledger, &self.findings);
-        self.path = bar::segments(&LegLine::all(&analysis.attribution()));
-        self.threads = threads::read(ledger);
+        self.hops = hops::summarise_hops(ledger, &self.findings);
+        self.first_token_path = bar::segments(&LegLine::all(&analysis.attribution()));
+        self.threads = threads::thread_lines(ledger);
         self.stacks = StackLine::all(ledger).unwrap_or_default();
-        self.verdict = self.verdict_now(ledger);
+        self.verdict = self.judge_run(ledger);
         let totals = ledger.totals();
         let missed = totals.missed.reported() + totals.missed.unannounced;
         self.run = RunValues { missed, undecoded: totals.undecoded, ..run };
         self.run.degraded.extend(ledger.degraded());
     }
 
-    /// Updates the table rows: every live request and up to `finished_shown` finished ones. Slow, pinned and lossy requests take precedence
+    /// Updates the table rows: every live request and up to `max_finished` finished ones. Slow, pinned and lossy requests take precedence
     /// over newer ones.
-    pub(crate) fn refresh_rows(&mut self, analysis: &Analysis, finished_shown: usize, pins: &BTreeSet<String>) {
+    pub(crate) fn refresh_rows(&mut self, analysis: &Analysis, max_finished: usize, pins: &BTreeSet<String>) {
         let ledger = analysis.ledger();
-        let context = RowContext::new(ledger);
+        let writer = RowWriter::new(ledger);
         self.table.clear();
         for request in ledger.requests() {
-            context.request(request, self.table.next());
+            writer.write_live(request, self.table.add_row());
         }
-        let finished = ledger.finished();
-        let kept = ledger.finished_count();
-        self.rows_left_out = kept.saturating_sub(finished_shown) as u64;
-        self.rows_evicted = ledger.totals().requests.closed.saturating_sub(kept as u64);
-        let chosen = |s: &Summary| ledger.is_notable(s) || pins.contains(&*s.rid);
-        let notable = match self.rows_left_out {
+        let finished_count = ledger.finished_count();
+        self.rows_left_out = finished_count.saturating_sub(max_finished) as u64;
+        self.rows_evicted = ledger.totals().requests.closed.saturating_sub(finished_count as u64);
+        let has_precedence = |summary: &Summary| ledger.is_notable(summary) || pins.contains(&*summary.rid);
+        // Counting them takes time, and is not needed if all requests fit.
+        let precedent_count = match self.rows_left_out {
             0 => 0,
-            _ => ledger.finished().filter(|s| chosen(s)).count().min(finished_shown),
+            _ => ledger.finished().filter(|summary| has_precedence(summary)).count().min(max_finished),
         };
-        let mut slots = [finished_shown - notable, notable];
+        let mut rows_for_precedent = precedent_count;
+        let mut rows_for_others = max_finished - precedent_count;
         let mut pinned_rids = BTreeSet::new();
-        for summary in finished.rev() {
+        for summary in ledger.finished().rev() {
             // Keeps the newest summary if the rid was reused.
             if pins.contains(&*summary.rid) && pinned_rids.insert(&*summary.rid) {
                 self.pinned.insert(summary.rid.to_string(), summary.clone());
             }
-            let slots_left = &mut slots[usize::from(self.rows_left_out > 0 && chosen(summary))];
-            if *slots_left > 0 {
-                *slots_left -= 1;
-                context.summary(summary, self.table.next());
+            let is_precedent = self.rows_left_out > 0 && has_precedence(summary);
+            let rows_left = if is_precedent { &mut rows_for_precedent } else { &mut rows_for_others };
+            if *rows_left > 0 {
+                *rows_left -= 1;
+                writer.write_finished(summary, self.table.add_row());
             }
         }
         self.pinned.retain(|rid, _| pins.contains(rid));
+        // Pinned requests that the ledger has evicted.
         for (rid, summary) in &self.pinned {
             if !pinned_rids.contains(&**rid) && ledger.request(rid).is_none() {
-                context.summary(summary, self.table.next());
+                writer.write_finished(summary, self.table.add_row());
             }
         }
     }
 
     pub(crate) fn refresh_detail(&mut self, analysis: &Analysis, pinned: &PinnedHistories, rid: &str) {
         let ledger = analysis.ledger();
-        let context = RowContext::new(ledger);
+        let writer = RowWriter::new(ledger);
+        let mut row = RequestRow::default();
         let request = ledger.request(rid);
-        let find = || ledger.finished().rev().find(|s| &*s.rid == rid).or_else(|| self.pinned.get(rid));
-        let summary = if request.is_some() { None } else { find() };
-        let mut row = (request.is_some() || summary.is_some()).then(Row::default);
-        match (request, summary, &mut row) {
-            (Some(request), _, Some(row)) => context.request(request, row),
-            (_, Some(summary), Some(row)) => context.summary(summary, row),
-            _ => {}
+        let mut summary = None;
+        if let Some(request) = request {
+            writer.write_live(request, &mut row);
+        } else {
+            // The newest one if the rid was reused.
+            let finished = ledger.finished().rev().find(|summary| &*summary.rid == rid);
+            summary = finished.or_else(|| self.pinned.get(rid));
         }
-        let kept = Kept::of(ledger, request, summary, rid);
-        let detail = Detail::build(rid, &pinned.history(ledger, rid), row, &hops::ends(ledger), ledger.engine(), kept);
-        self.detail = Some(detail);
+        if let Some(summary) = summary {
+            writer.write_finished(summary, &mut row);
+        }
+        let is_known = request.is_some() || summary.is_some();
+        let facts = RequestFacts::from_ledger(ledger, request, summary, rid);
+        self.detail = Some(RequestDetail::new(
+            rid,
+            &pinned.longest_history(ledger, rid),
+            is_known.then_some(row),
+            &hops::hop_ends(ledger),
+            ledger.engine(),
+            facts,
+        ));
     }
 
-    fn verdict_now(&self, ledger: &Ledger) -> Verdict {
+    fn judge_run(&self, ledger: &Ledger) -> RunVerdict {
         // Active findings come first.
         if let Some(worst) = self.findings.iter().find(|finding| finding.verdict.severity > Severity::Info) {
-            let (summary, severity) = (&worst.verdict.summary, worst.verdict.severity);
+            let summary = &worst.verdict.summary;
             return if worst.active {
-                Verdict { health: severity.into(), text: summary.clone() }
+                RunVerdict { health: worst.verdict.severity.into(), text: summary.clone() }
             } else {
-                Verdict { health: Health::Info, text: format!("now quiet; earlier: {summary}") }
+                RunVerdict { health: Health::Info, text: format!("now quiet; earlier: {summary}") }
             };
         }
         let responses = ledger.totals().answers.seen;
         if self.chunks.sent == 0 && responses == 0 {
-            return Verdict { health: Health::Unknown, text: "no tokens observed yet".into() };
+            return RunVerdict { health: Health::Unknown, text: "no tokens observed yet".into() };
         }
         let text = match self.gap.whole {
             _ if self.chunks.sent == 0 => format!("{} ended", plural(responses, "response")),
             Some(gap) => {
-                format!("tokens are flowing; the longest first-token gap was {}", session::units::duration(gap.max))
+                format!("tokens are flowing; the longest first-token gap was {}", format_duration(gap.max))
             }
-            None if self.gap.open.is_some() => "tokens are flowing; no first token has been received yet".into(),
+            None if self.gap.waiting.is_some() => "tokens are flowing; no first token has been received yet".into(),
             None => "tokens are flowing; receives are not observed, so the gap is unknown".into(),
         };
         // The report's headline says the same. A run that could not have shown a fault is not called good.
         match not_judged(&judgements(ledger), false) {
-            None => Verdict { health: Health::Good, text },
-            Some(rest) => Verdict { health: Health::Info, text: format!("{text}; not judged: {rest}") },
+            None => RunVerdict { health: Health::Good, text },
+            Some(rest) => RunVerdict { health: Health::Info, text: format!("{text}; not judged: {rest}") },
         }
     }
 }
 
-impl Brief {
+impl KeyFigures {
     /// Key figures of one run at this moment.
-    pub fn of(analysis: &Analysis) -> Self {
+    pub fn from_analysis(analysis: &Analysis) -> Self {
         let mut model = Model::default();
         model.refresh(analysis, RunValues::default());
         Self {
-            tokens_per_s: model.flow.tokens,
-            live: model.requests.live,
-            seen: model.requests.seen,
-            gap_p99: model.gap.window.map(|w| w.p99),
-            backlog: sum(model.hops.iter().map(|hop| hop.backlog)),
+            tokens_per_s: model.send_rates.tokens,
+            requests_live: model.requests.live,
+            requests_seen: model.requests.seen,
+            gap_p99_ns: model.gap.window.map(|window| window.p99),
+            backlog_frames: sum_known(model.hops.iter().map(|hop| hop.backlog_frames)),
             tokens_lost: model.chunks.tokens_lost,
             verdict: model.verdict,
         }
@@ -157,103 +174,112 @@ impl Brief {
 }
 
 /// Current rates of the scheduler's sends.
-fn flow(ledger: &Ledger) -> PerSecond {
+fn scheduler_send_rates(ledger: &Ledger) -> PerSecond {
+    // Until the origin is known, the first hop observed is the best guess.
     let origin = ledger.hops().iter().find(|hop| hop.origin).or_else(|| ledger.hops().first());
     origin.map(|hop| ledger.groups()[hop.group].rate.recent(ledger.now())).unwrap_or_default()
 }
 
 /// Chunks predicted to be merged, under the conditions of predicted drops.
-fn merged_predicted(ledger: &Ledger, chunks: &Chunks) -> Option<u64> {
+fn predicted_merges(ledger: &Ledger, chunks: &Chunks) -> Option<u64> {
     chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged)
 }
 
-/// Values shared by all rows of one refresh.
-struct RowContext<'a> {
+/// Writes requests into rows of the table.
+struct RowWriter<'a> {
     ledger: &'a Ledger,
     observes_gaps: bool,
-    keeps_last: bool,
+    predicts_drops: bool,
 }
 
-impl<'a> RowContext<'a> {
+impl<'a> RowWriter<'a> {
     fn new(ledger: &'a Ledger) -> Self {
-        Self { ledger, observes_gaps: ledger.observes_gaps(), keeps_last: ledger.predicts_drops() }
+        Self { ledger, observes_gaps: ledger.observes_gaps(), predicts_drops: ledger.predicts_drops() }
     }
 
-    fn request(&self, from: &Request, row: &mut Row) {
+    fn write_live(&self, request: &Request, row: &mut RequestRow) {
         let now = self.ledger.now();
         // The scheduler can finish a request whose first token has not been received. That wait matters most.
-        let waiting_since = from.waiting_since().filter(|_| self.observes_gaps);
-        let mut numbers = self.ledger.numbers(from);
-        let life = match numbers.finish {
-            Some(Finish::Abort) => Life::Aborted,
-            _ if waiting_since.is_some() => Life::Waiting,
-            Some(_) => Life::Done,
-            None => Life::Live,
+        let waiting_since = request.waiting_since().filter(|_| self.observes_gaps);
+        let mut numbers = self.ledger.numbers(request);
+        let state = match numbers.finish {
+            Some(Finish::Abort) => RequestState::Aborted,
+            _ if waiting_since.is_some() => RequestState::Waiting,
+            Some(_) => RequestState::Done,
+            None => RequestState::Live,
         };
         if numbers.finish.is_none() || waiting_since.is_some() {
             numbers.last_at = now;
         }
         numbers.gap_ns = numbers.gap_ns.or(waiting_since.map(|at| now.since(at)));
-        let stalled = self.ledger.is_stalled(from, now, STALLED_NS);
-        self.write(row, &from.rid, life, numbers, stalled);
+        let is_stalled = self.ledger.is_stalled(request, now, STALLED_NS);
+        self.write_row(row, &request.rid, state, numbers, is_stalled);
     }
 
-    fn summary(&self, from: &Summary, row: &mut Row) {
-        let life = match from.finish {
-            Some(Finish::Abort) => Life::Aborted,
-            Some(_) => Life::Done,
-            None => Life::Orphaned,
+    fn write_finished(&self, summary: &Summary, row: &mut RequestRow) {
+        let state = match summary.finish {
+            Some(Finish::Abort) => RequestState::Aborted,
+            Some(_) => RequestState::Done,
+            None => RequestState::Orphaned,
         };
-        self.write(row, &from.rid, life, from.numbers, false);
+        self.write_row(row, &summary.rid, state, summary.numbers, false);
     }
 
     /// Sets every field of the row.
-    fn write(&self, row: &mut Row, rid: &str, life: Life, numbers: Numbers, stalled: bool) {
+    fn write_row(&self, row: &mut RequestRow, rid: &str, state: RequestState, numbers: Numbers, is_stalled: bool) {
         row.rid.clear();
         row.rid.push_str(rid);
-        (row.life, row.numbers, row.flags) = (life, numbers, Flags::default());
-        for (flag, holds) in [
-            (Flag::Loss, row.wire_missing > 0),
-            (Flag::Dropped, row.dropped.is_some_and(|d| d > 0)),
-            (Flag::ToolCall, row.damaged_call),
-            (Flag::DropPredicted, self.keeps_last && row.bursts),
-            (Flag::Stall, stalled),
-            (Flag::Gap, row.gap_ns.is_some_and(|g| g >= GAP_WARNING_NS)),
-            (Flag::Inflated, row.inflated),
-            (Flag::Aborted, row.life == Life::Aborted),
-            (Flag::Retracted, row.retractions > 0),
-        ] {
-            row.flags.set(flag, holds);
-        }
+        row.state = state;
+        row.numbers = numbers;
+        let mut flags = FlagSet::default();
+        flags.set_if(Flag::Loss, numbers.wire_missing > 0);
+        flags.set_if(Flag::Dropped, numbers.dropped.is_some_and(|chunks| chunks > 0));
+        flags.set_if(Flag::ToolCall, numbers.damaged_call);
+        flags.set_if(Flag::DropPredicted, self.predicts_drops && numbers.bursts);
+        flags.set_if(Flag::Stall, is_stalled);
+        flags.set_if(Flag::Gap, numbers.gap_ns.is_some_and(|gap_ns| gap_ns >= GAP_WARNING_NS));
+        flags.set_if(Flag::Inflated, numbers.inflated);
+        flags.set_if(Flag::Aborted, state == RequestState::Aborted);
+        flags.set_if(Flag::Retracted, numbers.retractions > 0);
+        row.flags = flags;
     }
 }
 
-fn engine(ledger: &Ledger) -> String {
-    use trace::engine::{Mode, Waiter};
-    let state = ledger.engine();
-    let mut words = vec![state.title()];
-    words.extend(state.mode.map(|m| if m == Mode::Incremental { "incremental" } else { "cumulative" }.to_owned()));
-    words.extend(state.waiter.map(|w| {
-        match w {
-            Waiter::KeepsLast => "keeps last chunk",
-            Waiter::YieldsAll => "yields all chunks",
-            Waiter::Merges => "merges chunks",
-        }
-        .to_owned()
-    }));
-    words.join(", ")
+/// Version and mode of the engine, as text.
+fn describe_engine(ledger: &Ledger) -> String {
+    let engine = ledger.engine();
+    let mode = engine.mode.map(|mode| match mode {
+        Mode::Incremental => "incremental",
+        Mode::Cumulative => "cumulative",
+    });
+    let waiter = engine.waiter.map(|waiter| match waiter {
+        Waiter::KeepsLast => "keeps last chunk",
+        Waiter::YieldsAll => "yields all chunks",
+        Waiter::Merges => "merges chunks",
+    });
+    let mut text = engine.title();
+    for part in [mode, waiter].into_iter().flatten() {
+        text.push_str(", ");
+        text.push_str(part);
+    }
+    text
 }
 
-fn gap(ledger: &Ledger) -> GapLine {
+fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
     let now = ledger.now();
-    let aborted = |r: &&Request| r.finish == Some(Finish::Abort);
-    let waits = ledger.requests().filter(|r| !aborted(r)).filter_map(Request::waiting_since);
-    let open = waits.fold((0, 0), |(n, longest), at| (n + 1, now.since(at).max(longest)));
-    GapLine {
+    let mut waiting = WaitingRequests::default();
+    // Nobody waits for the tokens of an aborted request.
+    for request in ledger.requests().filter(|request| request.finish != Some(Finish::Abort)) {
+        if let Some(since) = request.waiting_since() {
+            waiting.requests += 1;
+            waiting.longest_wait_ns = waiting.longest_wait_ns.max(now.since(since));
+        }
+    }
+    FirstTokenGap {
         window: Spread::recent(ledger.gap(), now),
         whole: Spread::of(ledger.gap()),
-        worst_rid: ledger.worst_gap().map(|w| w.rid.to_string()).unwrap_or_default(),
-        open: ledger.observes_gaps().then_some(open),
+        worst_rid: ledger.worst_gap().map(|worst| worst.rid.to_string()).unwrap_or_default(),
+        waiting: ledger.observes_gaps().then_some(waiting),
     }
 }
 
@@ -261,8 +287,8 @@ fn gap(ledger: &Ledger) -> GapLine {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::query::Query;
-    use super::super::table::Sort;
+    use super::super::filter::RequestFilter;
+    use super::super::request_table::SortOrder;
     use super::*;
     use trace::event::Capabilities;
     use trace::ledger::Limits;
@@ -270,10 +296,10 @@ mod tests {
     use crate::state::scene::{MS, Scene};
 
     /// Rows of the table in its default order, with up to `shown` finished requests.
-    fn rows<'a>(model: &'a mut Model, scene: &Scene, shown: usize, pins: &BTreeSet<String>) -> Vec<&'a Row> {
+    fn rows<'a>(model: &'a mut Model, scene: &Scene, shown: usize, pins: &BTreeSet<String>) -> Vec<&'a RequestRow> {
         model.refresh_rows(&scene.analysis, shown, pins);
-        model.table.arrange(&Query::default(), Sort::default(), pins);
-        model.table.visible_at(0..model.table.visible_count())
+        model.table.arrange(&RequestFilter::default(), SortOrder::default(), pins);
+        model.table.visible_rows(0..model.table.visible_count())
     }
 
     /// If such requests appeared as done, they would hide the backlog.
@@ -286,11 +312,11 @@ mod tests {
         let mut model = Model::default();
         let row = rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0];
         assert_eq!(
-            (row.life, row.gap_ns, row.last_at.since(row.first_at), row.flags.has(Flag::Gap)),
-            (Life::Waiting, Some(5_000 * MS), 5_000 * MS, true)
+            (row.state, row.gap_ns, row.last_at.since(row.first_at), row.flags.contains(Flag::Gap)),
+            (RequestState::Waiting, Some(5_000 * MS), 5_000 * MS, true)
         );
         scene.receive(6_000 * MS, 0, 1);
-        assert_eq!(rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0].life, Life::Done);
+        assert_eq!(rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0].state, RequestState::Done);
     }
 
     #[test]
@@ -363,9 +389,9 @@ mod tests {
             }
             let mut model = Model::default();
             model.refresh(&scene.analysis, RunValues::default());
-            let rows: Vec<Row> =
+            let rows: Vec<RequestRow> =
                 rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new()).into_iter().cloned().collect();
-            let sum = |of: fn(&Row) -> Option<u64>| rows.iter().filter_map(of).sum::<u64>();
+            let sum = |of: fn(&RequestRow) -> Option<u64>| rows.iter().filter_map(of).sum::<u64>();
             let lost = model.chunks.tokens_lost.unwrap_or(0);
             prop_assert_eq!(sum(|row| row.tokens_lost.map(u64::from)), lost);
             prop_assert_eq!(Some(sum(|row| row.dropped.map(u64::from))), model.chunks.dropped_confirmed);

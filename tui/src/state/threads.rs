@@ -6,10 +6,10 @@ use trace::stats::WINDOW_NS;
 use trace::{MonoNs, ThreadId};
 
 /// Maximum number of threads shown.
-const SHOWN: usize = 128;
+const MAX_THREADS: usize = 128;
 
 /// Minimum share of time for a state to be shown.
-const AWAY: f64 = 0.25;
+const MIN_AWAY_SHARE: f64 = 0.25;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ThreadLine {
@@ -17,15 +17,16 @@ pub(crate) struct ThreadLine {
     pub(crate) name: String,
     pub(crate) id: ThreadId,
     /// Set if it receives frames from a hop.
-    pub(crate) receives: bool,
+    pub(crate) is_receiver: bool,
     /// The last ten seconds; `None` if it was not sampled in that time.
-    pub(crate) recent: Option<Shares>,
-    pub(crate) whole: Shares,
+    pub(crate) recent: Option<TimeShares>,
+    /// The whole run.
+    pub(crate) total: TimeShares,
 }
 
 /// Breakdown of a time span into shares from 0 to 1. `None` means not observable.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Shares {
+pub(crate) struct TimeShares {
     pub(crate) running: f64,
     /// Runnable and within its quota, but without a CPU.
     pub(crate) waiting: Option<f64>,
@@ -37,48 +38,49 @@ pub(crate) struct Shares {
     pub(crate) away: Option<AwayState>,
 }
 
-impl Shares {
-    pub(crate) fn of(spent: &TimeUse) -> Self {
-        let share = |ns| spent.share(ns);
+impl TimeShares {
+    pub(crate) fn from_time_use(time: &TimeUse) -> Self {
         Self {
-            running: share(spent.on_ns),
-            waiting: spent.starved_ns().map(share),
-            throttled: spent.throttled_ns().map(share),
-            blocked: spent.blocked_ns().map(share),
+            running: time.share(time.on_ns),
+            waiting: time.starved_ns().map(|ns| time.share(ns)),
+            throttled: time.throttled_ns().map(|ns| time.share(ns)),
+            blocked: time.blocked_ns().map(|ns| time.share(ns)),
             away: None,
         }
     }
 }
 
-/// The threads; `None` until one has been sampled.
-pub(crate) fn read(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
+/// Lines of the threads; `None` until one has been sampled.
+pub(crate) fn thread_lines(ledger: &Ledger) -> Option<Vec<ThreadLine>> {
     let now = ledger.now();
-    let mut lines: Vec<ThreadLine> = ledger.threads().iter().filter_map(|thread| line(thread, now)).collect();
-    lines.sort_by(|a, b| b.receives.cmp(&a.receives).then(b.whole.running.total_cmp(&a.whole.running)));
-    lines.truncate(SHOWN);
+    let mut lines: Vec<ThreadLine> = ledger.threads().iter().filter_map(|thread| thread_line(thread, now)).collect();
+    lines.sort_by(|a, b| b.is_receiver.cmp(&a.is_receiver).then(b.total.running.total_cmp(&a.total.running)));
+    lines.truncate(MAX_THREADS);
     (!lines.is_empty()).then_some(lines)
 }
 
-fn line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
-    let from = MonoNs(now.0.saturating_sub(WINDOW_NS));
+fn thread_line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
+    let window_start = MonoNs(now.0.saturating_sub(WINDOW_NS));
+    let recent = thread.between(window_start, now).map(|time| TimeShares {
+        away: longest_away_state(thread, &time, window_start, now),
+        ..TimeShares::from_time_use(&time)
+    });
     Some(ThreadLine {
         role: thread.role.to_string(),
         name: thread.name.to_string(),
         id: thread.id,
-        receives: thread.is_receiver(),
-        recent: thread
-            .between(from, now)
-            .map(|spent| Shares { away: away(thread, &spent, from, now), ..Shares::of(&spent) }),
-        whole: Shares::of(&thread.total()?),
+        is_receiver: thread.is_receiver(),
+        recent,
+        total: TimeShares::from_time_use(&thread.total()?),
     })
 }
 
 /// Longest state that kept the thread from running. Sleep in a poll is left out, since such a thread is free even if a receive was missed.
-fn away(thread: &Thread, spent: &TimeUse, from: MonoNs, now: MonoNs) -> Option<AwayState> {
-    let times = thread.away(from, now);
+fn longest_away_state(thread: &Thread, time: &TimeUse, from: MonoNs, to: MonoNs) -> Option<AwayState> {
+    let away_times = thread.away(from, to);
     let states = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen, AwayState::Blocked];
-    let longest = states.into_iter().max_by_key(|state| times.of(*state))?;
-    (spent.share(times.of(longest)) >= AWAY).then_some(longest)
+    let longest = states.into_iter().max_by_key(|state| away_times.of(*state))?;
+    (time.share(away_times.of(longest)) >= MIN_AWAY_SHARE).then_some(longest)
 }
 
 #[cfg(test)]
@@ -92,7 +94,7 @@ mod tests {
     #[test]
     fn recent_shares_are_separate_from_those_of_the_whole_run() {
         let mut scene = Scene::delivering();
-        assert_eq!(read(scene.analysis.ledger()), None);
+        assert_eq!(thread_lines(scene.analysis.ledger()), None);
         for tenth in 1..=200 {
             let busy = tenth > 100;
             let sample = CpuSample {
@@ -103,9 +105,9 @@ mod tests {
             };
             scene.emit(tenth * 100 * MS, What::Cpu(sample));
         }
-        let lines = read(scene.analysis.ledger()).unwrap_or_default();
+        let lines = thread_lines(scene.analysis.ledger()).unwrap_or_default();
         let recent = lines[0].recent.unwrap_or_default();
-        assert!((recent.running - 0.8).abs() < 0.02 && (lines[0].whole.running - 0.4).abs() < 0.02, "{lines:?}");
+        assert!((recent.running - 0.8).abs() < 0.02 && (lines[0].total.running - 0.4).abs() < 0.02, "{lines:?}");
         assert!(recent.waiting.is_some_and(|w| (w - 0.1).abs() < 0.02) && recent.throttled.is_none(), "{recent:?}");
     }
 }

@@ -8,9 +8,9 @@ use session::units;
 
 use super::Model;
 use super::action::{Action, Effect, Tab};
-use super::query::{Query, SyntaxError};
-use super::row::Column;
-use super::table::Sort;
+use super::filter::{FilterSyntaxError, RequestFilter};
+use super::request_row::RequestColumn;
+use super::request_table::SortOrder;
 
 /// Dialog over the tab that receives the keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -21,51 +21,53 @@ pub(crate) enum Dialog {
     Help(usize),
     Filter(String),
     Time(String),
-    /// Search text of the command palette, and the index of the selected match.
-    Palette(String, usize),
+    /// Command palette: search text, and the index of the selected match.
+    Palette {
+        words: String,
+        selected: usize,
+    },
     Export,
 }
 
 /// A named filter.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Saved {
+pub struct SavedFilter {
     pub(crate) name: String,
-    pub(crate) query: Query,
+    pub(crate) filter: RequestFilter,
 }
 
-impl Saved {
+impl SavedFilter {
     /// Parses `NAME=FILTER`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let split = text.split_once('=').filter(|(name, _)| {
-            let letters = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-            !name.is_empty() && name.chars().all(letters)
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
         });
-        let Some((name, filter)) = split else {
+        let Some((name, filter_text)) = split else {
             return Err("expected NAME=FILTER, for example slow=gap>1s; a name has letters, digits, - and _".into());
         };
-        let query = Query::parse(filter).map_err(|wrong| format!("invalid filter {wrong}"))?;
-        Ok(Self { name: name.into(), query })
+        let filter = RequestFilter::parse(filter_text).map_err(|error| format!("invalid filter {error}"))?;
+        Ok(Self { name: name.into(), filter })
     }
 }
 
-/// Zoom levels of the time series, in seconds per column.
-pub(crate) const ZOOM: [u64; 6] = [1, 2, 5, 10, 30, 60];
+/// Zoom levels of the time series.
+pub(crate) const SECONDS_PER_COLUMN: [u64; 6] = [1, 2, 5, 10, 30, 60];
 /// Columns per scroll step.
-const SCROLL: u64 = 5;
-/// Maximum length of a filter, in characters.
-const FILTER_CHARS: usize = 200;
+const SCROLL_COLUMNS: u64 = 5;
+/// Maximum length of a typed text.
+const MAX_TEXT_CHARS: usize = 200;
 /// Maximum number of pinned rows.
-const PINS: usize = 16;
+const MAX_PINS: usize = 16;
 
 /// Limits of the state kept per run, and the saved filters.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct ScreenOptions {
     /// Maximum number of moments of chunks kept for the view of one request.
-    pub journal: usize,
+    pub chunk_history: usize,
     /// Maximum number of finished requests in the table.
-    pub rows: usize,
+    pub finished_rows: usize,
     /// Saved filters.
-    pub filters: Vec<Saved>,
+    pub filters: Vec<SavedFilter>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -74,32 +76,32 @@ pub(crate) struct Ui {
     pub(crate) tab: Tab,
     pub(crate) dialog: Dialog,
     /// Rid of the selected request. A rid keeps the selection stable while the table changes.
-    pub(crate) selected: Option<String>,
+    pub(crate) selected_rid: Option<String>,
     /// Set once the user selects a request; until then the first row of the table is selected.
-    pub(crate) chosen: bool,
-    pub(crate) sort: Sort,
-    pub(crate) filter: Query,
+    pub(crate) has_chosen_request: bool,
+    pub(crate) sort: SortOrder,
+    pub(crate) filter: RequestFilter,
     pub(crate) pins: BTreeSet<String>,
-    pub(crate) follow: bool,
+    pub(crate) follows_worst: bool,
     /// Second at which the view is frozen.
-    pub(crate) paused: Option<u64>,
+    pub(crate) paused_at_second: Option<u64>,
     /// Set for the playback of a recording.
-    pub(crate) replay: bool,
+    pub(crate) is_replay: bool,
     /// Set when watching runs of other tokengap processes.
-    pub(crate) watches: bool,
-    /// Index into [`ZOOM`].
-    pub(crate) zoom: usize,
+    pub(crate) is_watching: bool,
+    /// Index into [`SECONDS_PER_COLUMN`].
+    pub(crate) zoom_level: usize,
     /// Seconds between the end of the shown time series and the newest sample.
-    pub(crate) back: u64,
+    pub(crate) scrolled_back_s: u64,
     /// Index of the selected item on each tab. On [`Tab::Request`] it is the first shown chunk; [`Tab::Requests`] selects by rid.
-    pub(crate) places: [usize; Tab::ALL.len()],
+    pub(crate) selected_indices: [usize; Tab::ALL.len()],
     /// Set once the user has searched the chunk list for a lost or merged chunk.
-    pub(crate) sought: bool,
+    pub(crate) has_sought_chunk: bool,
     /// Number of rows per page, updated by the view after every draw.
-    pub(crate) page: usize,
-    pub(crate) options: Options,
+    pub(crate) page_rows: usize,
+    pub(crate) options: ScreenOptions,
     /// Set after the first quit key while a recording is being written. The next one quits.
-    pub(crate) leaving: bool,
+    pub(crate) is_quit_requested: bool,
     /// Message about the last action, shown until the next key.
     pub(crate) message: Option<String>,
 }
@@ -108,143 +110,160 @@ impl Ui {
     /// Applies `action` to the user interface and returns the remaining work for the run loop.
     pub(crate) fn apply(&mut self, action: Action, model: &Model) -> Option<Effect> {
         self.message = None;
-        let asked_to_quit = std::mem::take(&mut self.leaving);
-        if matches!(self.dialog, Dialog::Palette(..) | Dialog::Export)
-            && !matches!(action, Action::Type(_) | Action::Erase | Action::EraseAll | Action::Move(_) | Action::Back)
+        let is_second_quit = std::mem::take(&mut self.is_quit_requested);
+        // Any action but typing and moving closes a list of actions.
+        if matches!(self.dialog, Dialog::Palette { .. } | Dialog::Export)
+            && !matches!(
+                action,
+                Action::TypeCharacter(_)
+                    | Action::EraseCharacter
+                    | Action::EraseText
+                    | Action::MoveSelection(_)
+                    | Action::GoBack
+            )
         {
             self.dialog = Dialog::None;
         }
         match action {
-            Action::Quit if !asked_to_quit && model.run.doing == "live" && model.writing.recording.is_some() => {
-                self.leaving = true;
+            Action::Quit if !is_second_quit && model.run.stage == "live" && model.writing.recording.is_some() => {
+                self.is_quit_requested = true;
                 self.show_message(
                     "a recording is in progress: press q again to stop and close it, any other key to continue",
                 );
             }
             Action::Quit => return Some(Effect::Command(ScreenCommand::End)),
-            Action::Go(tab) if !tab.exists(model) => self.show_message(match tab {
+            Action::OpenTab(tab) if !tab.exists(model) => self.show_message(match tab {
                 Tab::Pods => "this screen shows one run; tokengap watch shows several",
                 _ => "this source does not observe threads; attach does",
             }),
-            Action::Go(tab) => {
+            Action::OpenTab(tab) => {
                 // Keeps the request under the cursor even if another one becomes the first row.
-                self.chosen |= tab == Tab::Request && self.selected.is_some();
-                self.go(tab);
+                self.has_chosen_request |= tab == Tab::Request && self.selected_rid.is_some();
+                self.open_tab(tab);
             }
-            Action::Turn(by) => self.go(self.tab.step(by, model)),
-            Action::Move(by) => self.walk(by, model),
-            Action::Page(by) => self.walk(by * self.page.max(2) as isize, model),
-            Action::Open if self.tab == Tab::Pods => {
-                self.go(Tab::Overview);
-                return Some(Effect::Run(self.place(Tab::Pods)));
+            Action::StepTab(offset) => self.open_tab(self.tab.neighbour(offset, model)),
+            Action::MoveSelection(by) => self.move_selection(by, model),
+            Action::MovePage(by) => self.move_selection(by * self.page_rows.max(2) as isize, model),
+            Action::OpenSelection if self.tab == Tab::Pods => {
+                self.open_tab(Tab::Overview);
+                return Some(Effect::ShowRun(self.selected_index(Tab::Pods)));
             }
-            Action::Open => self.open(model),
-            Action::Back => self.back(),
-            Action::Help => self.dialog = Dialog::Help(0),
-            Action::Filter => {
-                self.go(Tab::Requests);
+            Action::OpenSelection => self.open_selection(model),
+            Action::GoBack => self.go_back(),
+            Action::ShowHelp => self.dialog = Dialog::Help(0),
+            Action::TypeFilter => {
+                self.open_tab(Tab::Requests);
                 self.dialog = Dialog::Filter(self.filter.text.clone());
             }
-            Action::Sort(by) => self.sort.column = self.sort.column.step(by),
-            Action::SortBy(column) if column == self.sort.column => self.sort.descending = !self.sort.descending,
-            Action::SortBy(column) => (self.sort.column, self.sort.descending) = (column, true),
-            Action::SortReset => self.sort = Sort::default(),
-            Action::Reverse => self.sort.descending = !self.sort.descending,
-            Action::Seek(by) => self.seek(by, model),
-            Action::Follow => {
-                self.follow = !self.follow;
-                self.show_message(if self.follow { "following the worst request" } else { "stopped following" });
+            Action::StepSortColumn(offset) => self.sort.column = self.sort.column.neighbour(offset),
+            Action::SortBy(column) if column == self.sort.column => self.sort.is_descending = !self.sort.is_descending,
+            Action::SortBy(column) => self.sort = SortOrder { column, is_descending: true },
+            Action::ResetSort => self.sort = SortOrder::default(),
+            Action::ReverseSort => self.sort.is_descending = !self.sort.is_descending,
+            Action::SeekHarmedChunk(by) => self.seek_harmed_chunk(by, model),
+            Action::FollowWorst => {
+                self.follows_worst = !self.follows_worst;
+                self.show_message(if self.follows_worst { "following the worst request" } else { "stopped following" });
             }
-            Action::Pin => self.pin(),
-            Action::Pause if self.replay => return Some(Effect::Command(ScreenCommand::Play(Play::Toggle))),
-            Action::Pause => self.pause(model),
+            Action::PinRequest => self.toggle_pin(),
+            Action::Pause if self.is_replay => return Some(Effect::Command(ScreenCommand::Play(Play::Toggle))),
+            Action::Pause => self.toggle_pause(model),
             Action::Command(command) => return Some(Effect::Command(command)),
-            Action::Time => self.dialog = Dialog::Time(String::new()),
-            Action::Zoom(by) => self.zoom = self.zoom.saturating_add_signed(by).min(ZOOM.len() - 1),
-            Action::Scroll(by) => self.scroll(by, model),
-            Action::Export => self.dialog = Dialog::Export,
+            Action::TypeTime => self.dialog = Dialog::Time(String::new()),
+            Action::ZoomTime(by) => {
+                self.zoom_level = self.zoom_level.saturating_add_signed(by).min(SECONDS_PER_COLUMN.len() - 1);
+            }
+            Action::ScrollTime(by) => self.scroll_time(by, model),
+            Action::ShowExportFormats => self.dialog = Dialog::Export,
             Action::ExportAs(format) => return Some(Effect::Export(format)),
-            Action::OpenAt(tab, place) => self.open_at(tab, place),
-            Action::At(second) if self.replay => {
+            Action::OpenItem(tab, index) => self.open_item(tab, index),
+            Action::GoToSecond(second) if self.is_replay => {
                 return Some(Effect::Command(ScreenCommand::Play(Play::To(second * 1_000_000_000))));
             }
-            Action::At(second) => {
-                let end = *self.paused.get_or_insert(model.curves.newest());
-                self.back = end.saturating_sub(second);
+            Action::GoToSecond(second) => {
+                // A live view would move away from the second.
+                let newest = *self.paused_at_second.get_or_insert(model.curves.newest_second());
+                self.scrolled_back_s = newest.saturating_sub(second);
             }
-            Action::Palette => self.dialog = Dialog::Palette(String::new(), 0),
-            Action::In(tab, action) => {
-                self.go(tab);
+            Action::ShowPalette => self.dialog = Dialog::Palette { words: String::new(), selected: 0 },
+            Action::OnTab(tab, action) => {
+                self.open_tab(tab);
                 return self.apply(*action, model);
             }
-            Action::Saved(place) => {
-                if let Some(saved) = self.options.filters.get(place).cloned() {
-                    self.go(Tab::Requests);
-                    self.filter_by(saved.query);
+            Action::ApplySavedFilter(index) => {
+                if let Some(saved) = self.options.filters.get(index).cloned() {
+                    self.open_tab(Tab::Requests);
+                    self.apply_filter(saved.filter);
                 }
             }
-            Action::NextRun(by) => {
+            Action::StepRun(offset) => {
                 let runs = model.pods.len().max(1) as isize;
-                return Some(Effect::Run((model.pod as isize + by).rem_euclid(runs) as usize));
+                return Some(Effect::ShowRun((model.shown_pod as isize + offset).rem_euclid(runs) as usize));
             }
-            Action::CopyRid => match self.selected.clone() {
-                Some(rid) => return Some(Effect::Copy(rid)),
+            Action::CopyRid => match self.selected_rid.clone() {
+                Some(rid) => return Some(Effect::CopyToClipboard(rid)),
                 None => self.show_message("no request is selected: choose one in Requests (2)"),
             },
-            Action::Pick(row) => self.pick(row, model),
-            Action::Type(c) => self.edit(|text| {
-                if text.chars().count() < FILTER_CHARS {
+            Action::SelectRow(row) => self.select_row(row, model),
+            Action::TypeCharacter(c) => self.edit_text(|text| {
+                if text.chars().count() < MAX_TEXT_CHARS {
                     text.push(c);
                 }
             }),
-            Action::Erase => self.edit(|text| {
+            Action::EraseCharacter => self.edit_text(|text| {
                 text.pop();
             }),
-            Action::EraseAll => self.edit(String::clear),
-            Action::Accept => return self.accept(),
+            Action::EraseText => self.edit_text(String::clear),
+            Action::AcceptText => return self.accept_text(),
         }
         None
     }
 
     /// Keeps the selection valid: the worst request when following, else the first row if none was chosen.
-    pub(crate) fn settle(&mut self, model: &Model) {
-        if self.follow && self.paused.is_none() {
-            self.selected = model.table.worst().map(|row| row.rid.clone());
-        } else if !self.chosen || self.selected.is_none() {
-            self.selected = model.table.visible(0).map(|row| row.rid.clone());
+    pub(crate) fn update_selection(&mut self, model: &Model) {
+        if self.follows_worst && self.paused_at_second.is_none() {
+            self.selected_rid = model.table.worst_row().map(|row| row.rid.clone());
+        } else if !self.has_chosen_request || self.selected_rid.is_none() {
+            self.selected_rid = model.table.visible_row(0).map(|row| row.rid.clone());
         }
         for tab in [Tab::Findings, Tab::Hops, Tab::Pods, Tab::Cpu] {
-            self.select(tab, self.place(tab), model);
+            // A list may have become shorter.
+            self.select_item(tab, self.selected_index(tab), model);
         }
     }
 
     /// Index of the selected item on a tab.
-    pub(crate) fn place(&self, tab: Tab) -> usize {
-        self.places[tab as usize]
+    pub(crate) fn selected_index(&self, tab: Tab) -> usize {
+        self.selected_indices[tab as usize]
     }
 
     /// Selects an item of a tab, at most the last.
-    fn select(&mut self, tab: Tab, place: usize, model: &Model) {
-        self.places[tab as usize] = place.min(tab.items(model).saturating_sub(1));
+    fn select_item(&mut self, tab: Tab, index: usize, model: &Model) {
+        self.selected_indices[tab as usize] = index.min(tab.item_count(model).saturating_sub(1));
     }
 
-    fn open_at(&mut self, tab: Tab, place: usize) {
-        self.places[tab as usize] = place;
-        self.go(tab);
+    /// Opens a tab with this item selected.
+    fn open_item(&mut self, tab: Tab, index: usize) {
+        self.selected_indices[tab as usize] = index;
+        self.open_tab(tab);
     }
 
     /// Resets the selection when another run is shown.
-    pub(crate) fn other_run(&mut self) {
-        (self.selected, self.chosen, self.paused, self.back) = (None, false, None, 0);
-        let pod = self.place(Tab::Pods);
-        self.places = Default::default();
-        self.places[Tab::Pods as usize] = pod;
+    pub(crate) fn reset_for_other_run(&mut self) {
+        self.selected_rid = None;
+        self.has_chosen_request = false;
+        self.paused_at_second = None;
+        self.scrolled_back_s = 0;
         self.pins.clear();
+        // The list of pods is the same for every run.
+        for tab in Tab::ALL.into_iter().filter(|tab| *tab != Tab::Pods) {
+            self.selected_indices[tab as usize] = 0;
+        }
     }
 
     /// Second at which the time series end.
-    pub(crate) fn time_end(&self, model: &Model) -> u64 {
-        self.paused.unwrap_or(model.curves.newest()).saturating_sub(self.back)
+    pub(crate) fn last_shown_second(&self, model: &Model) -> u64 {
+        self.paused_at_second.unwrap_or(model.curves.newest_second()).saturating_sub(self.scrolled_back_s)
     }
 
     /// Shows `text` until the next key.
@@ -252,61 +271,62 @@ impl Ui {
         self.message = Some(text.into());
     }
 
-    fn go(&mut self, tab: Tab) {
+    fn open_tab(&mut self, tab: Tab) {
         self.tab = tab;
         self.dialog = Dialog::None;
     }
 
-    fn walk(&mut self, by: isize, model: &Model) {
-        if let Dialog::Help(at) | Dialog::Palette(_, at) = &mut self.dialog {
-            *at = at.saturating_add_signed(by);
+    fn move_selection(&mut self, offset: isize, model: &Model) {
+        if let Dialog::Help(line) | Dialog::Palette { selected: line, .. } = &mut self.dialog {
+            *line = line.saturating_add_signed(offset);
         } else if self.tab == Tab::Requests {
-            self.follow = false;
-            let at = self.selected.as_ref().and_then(|rid| model.table.place(rid));
-            let last = self.tab.items(model).saturating_sub(1);
-            let to = at.map_or(0, |at| at.saturating_add_signed(by).min(last));
-            self.choose(model.table.visible(to).map(|row| row.rid.clone()));
+            self.follows_worst = false;
+            let position = self.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
+            let last = self.tab.item_count(model).saturating_sub(1);
+            let new_position = position.map_or(0, |position| position.saturating_add_signed(offset).min(last));
+            self.choose_request(model.table.visible_row(new_position).map(|row| row.rid.clone()));
         } else {
-            self.select(self.tab, self.place(self.tab).saturating_add_signed(by), model);
+            self.select_item(self.tab, self.selected_index(self.tab).saturating_add_signed(offset), model);
         }
     }
 
-    fn seek(&mut self, by: isize, model: &Model) {
+    /// Selects the next (positive) or previous chunk that was or may have been lost or merged.
+    fn seek_harmed_chunk(&mut self, direction: isize, model: &Model) {
         let Some(detail) = &model.detail else { return };
-        let mut harmed = detail.harmed();
-        let from = self.place(Tab::Request);
-        let found = if by > 0 {
+        let mut harmed = detail.harmed_chunks();
+        let current = self.selected_index(Tab::Request);
+        let found = if direction > 0 {
             // The first search includes the current line.
-            harmed.find(|&place| place > from || (place == from && !self.sought))
+            harmed.find(|&index| index > current || (index == current && !self.has_sought_chunk))
         } else {
-            harmed.take_while(|&place| place < from).last()
+            harmed.take_while(|&index| index < current).last()
         };
-        self.sought = true;
+        self.has_sought_chunk = true;
         match found {
-            Some(place) => self.places[Tab::Request as usize] = place,
+            Some(index) => self.selected_indices[Tab::Request as usize] = index,
             None => self.show_message("no known lost or merged chunk in that direction"),
         }
     }
 
-    fn choose(&mut self, rid: Option<String>) {
-        self.chosen = rid.is_some();
-        self.selected = rid;
+    fn choose_request(&mut self, rid: Option<String>) {
+        self.has_chosen_request = rid.is_some();
+        self.selected_rid = rid;
     }
 
-    fn pick(&mut self, row: usize, model: &Model) {
+    fn select_row(&mut self, row: usize, model: &Model) {
         if self.tab != Tab::Requests {
-            self.select(self.tab, row, model);
-        } else if let Some(row) = model.table.visible(row) {
-            self.follow = false;
-            self.choose(Some(row.rid.clone()));
+            self.select_item(self.tab, row, model);
+        } else if let Some(row) = model.table.visible_row(row) {
+            self.follows_worst = false;
+            self.choose_request(Some(row.rid.clone()));
         }
     }
 
-    fn open(&mut self, model: &Model) {
+    fn open_selection(&mut self, model: &Model) {
         match self.tab {
-            Tab::Overview => self.go(Tab::Findings),
-            Tab::Requests => self.open_request(self.selected.clone()),
-            Tab::Findings => self.jump(model),
+            Tab::Overview => self.open_tab(Tab::Findings),
+            Tab::Requests => self.open_request(self.selected_rid.clone()),
+            Tab::Findings => self.open_finding(model),
             Tab::Hops => self.open_hop(model),
             Tab::Request | Tab::Cpu | Tab::Pods => {}
         }
@@ -314,113 +334,126 @@ impl Ui {
 
     /// Shows the chunks of a request from the first one on.
     fn open_request(&mut self, rid: Option<String>) {
-        self.sought = false;
-        self.choose(rid);
-        self.open_at(Tab::Request, 0);
+        self.has_sought_chunk = false;
+        self.choose_request(rid);
+        self.open_item(Tab::Request, 0);
     }
 
     /// Opens the finding about the hop, or the requests sorted by gap if there is none.
     fn open_hop(&mut self, model: &Model) {
-        let Some(hop) = model.hops.get(self.place(Tab::Hops)) else { return };
-        if let Some(place) = model.findings.iter().position(|finding| finding.verdict.hop == hop.name) {
-            self.open_at(Tab::Findings, place);
+        let Some(hop) = model.hops.get(self.selected_index(Tab::Hops)) else { return };
+        if let Some(index) = model.findings.iter().position(|finding| finding.verdict.hop == hop.name) {
+            self.open_item(Tab::Findings, index);
         } else {
-            self.sort = Sort { column: Column::headed("gap"), descending: true };
-            self.go(Tab::Requests);
+            self.sort = SortOrder { column: RequestColumn::with_heading("gap"), is_descending: true };
+            self.open_tab(Tab::Requests);
             self.show_message(format!("no finding about {}: showing its requests by gap", hop.name));
         }
     }
 
     /// Opens the finding's request, else its hop, else its time in the overview.
-    fn jump(&mut self, model: &Model) {
-        let Some(finding) = model.findings.get(self.place(Tab::Findings)) else { return };
-        let (rid, hop) = (&finding.verdict.rid, &finding.verdict.hop);
-        if !rid.is_empty() {
-            self.follow = false;
-            self.open_request(Some(rid.clone()));
-        } else if let Some(place) = model.hops.iter().position(|line| line.name == *hop) {
-            self.open_at(Tab::Hops, place);
+    fn open_finding(&mut self, model: &Model) {
+        let Some(finding) = model.findings.get(self.selected_index(Tab::Findings)) else { return };
+        if !finding.verdict.rid.is_empty() {
+            self.follows_worst = false;
+            self.open_request(Some(finding.verdict.rid.clone()));
+        } else if let Some(index) = model.hops.iter().position(|hop| hop.name == finding.verdict.hop) {
+            self.open_item(Tab::Hops, index);
         } else {
-            let end = self.paused.unwrap_or(model.curves.newest());
-            self.back = end.saturating_sub(model.at_ns(finding) / 1_000_000_000 + ZOOM[self.zoom] * SCROLL);
-            self.back = self.back.min(model.curves.depth());
-            self.go(Tab::Overview);
+            let newest = self.paused_at_second.unwrap_or(model.curves.newest_second());
+            let start = model.finding_start_ns(finding) / 1_000_000_000;
+            // The start of the finding is a few columns before the end, so that its effect is visible too.
+            let shown_after_start = SECONDS_PER_COLUMN[self.zoom_level] * SCROLL_COLUMNS;
+            self.scrolled_back_s = newest.saturating_sub(start + shown_after_start);
+            self.scrolled_back_s = self.scrolled_back_s.min(model.curves.seconds_before_newest());
+            self.open_tab(Tab::Overview);
         }
     }
 
-    fn back(&mut self) {
+    /// Closes the dialog, clears the filter, returns from a request, or scrolls to the newest second; the first that applies.
+    fn go_back(&mut self) {
         match (&self.dialog, self.tab) {
-            (Dialog::None, Tab::Request) => self.go(Tab::Requests),
+            (Dialog::None, Tab::Request) => self.open_tab(Tab::Requests),
             (Dialog::None, Tab::Requests) if !self.filter.is_empty() => {
-                self.filter = Query::default();
+                self.filter = RequestFilter::default();
                 self.show_message("filter cleared");
             }
-            (Dialog::None, _) => self.back = 0,
+            (Dialog::None, _) => self.scrolled_back_s = 0,
             _ => self.dialog = Dialog::None,
         }
     }
 
-    fn pin(&mut self) {
-        let Some(rid) = self.selected.clone() else { return };
-        self.chosen = true;
+    fn toggle_pin(&mut self) {
+        let Some(rid) = self.selected_rid.clone() else { return };
+        self.has_chosen_request = true;
         if self.pins.remove(&rid) {
             self.show_message("unpinned");
-        } else if self.pins.len() < PINS {
+        } else if self.pins.len() < MAX_PINS {
             self.pins.insert(rid);
             self.show_message("pinned to the top");
         } else {
-            self.show_message(format!("{PINS} rows are pinned: unpin one first"));
+            self.show_message(format!("{MAX_PINS} rows are pinned: unpin one first"));
         }
     }
 
-    fn pause(&mut self, model: &Model) {
-        match self.paused.take() {
-            Some(_) => self.back = 0,
-            None => self.paused = Some(model.curves.newest()),
+    fn toggle_pause(&mut self, model: &Model) {
+        match self.paused_at_second.take() {
+            Some(_) => self.scrolled_back_s = 0,
+            None => self.paused_at_second = Some(model.curves.newest_second()),
         }
     }
 
-    fn scroll(&mut self, by: isize, model: &Model) {
-        let step = by.unsigned_abs() as u64 * SCROLL * ZOOM[self.zoom];
-        self.back = if by < 0 { self.back.saturating_add(step) } else { self.back.saturating_sub(step) };
-        self.back = self.back.min(model.curves.depth());
+    /// Scrolls to later (positive) or earlier times.
+    fn scroll_time(&mut self, steps: isize, model: &Model) {
+        let distance_s = steps.unsigned_abs() as u64 * SCROLL_COLUMNS * SECONDS_PER_COLUMN[self.zoom_level];
+        if steps < 0 {
+            self.scrolled_back_s = self.scrolled_back_s.saturating_add(distance_s);
+        } else {
+            self.scrolled_back_s = self.scrolled_back_s.saturating_sub(distance_s);
+        }
+        self.scrolled_back_s = self.scrolled_back_s.min(model.curves.seconds_before_newest());
     }
 
-    fn edit(&mut self, change: impl FnOnce(&mut String)) {
+    /// Changes the text that the dialog reads, if it does.
+    fn edit_text(&mut self, change: impl FnOnce(&mut String)) {
         match &mut self.dialog {
             Dialog::Filter(text) | Dialog::Time(text) => change(text),
-            Dialog::Palette(text, at) => {
-                change(text);
-                *at = 0;
+            Dialog::Palette { words, selected } => {
+                change(words);
+                *selected = 0;
             }
             Dialog::None | Dialog::Help(_) | Dialog::Export => {}
         }
     }
 
     /// Parses a typed filter, or finds the saved one that it names.
-    pub(crate) fn typed_filter(&self, text: &str) -> Result<Query, SyntaxError> {
-        let saved = self.options.filters.iter().find(|saved| text.trim().strip_prefix('@') == Some(&saved.name));
-        saved.map_or_else(|| Query::parse(text), |saved| Ok(saved.query.clone()))
+    pub(crate) fn parse_filter(&self, text: &str) -> Result<RequestFilter, FilterSyntaxError> {
+        let name = text.trim().strip_prefix('@');
+        match self.options.filters.iter().find(|saved| name == Some(&saved.name)) {
+            Some(saved) => Ok(saved.filter.clone()),
+            None => RequestFilter::parse(text),
+        }
     }
 
-    fn filter_by(&mut self, query: Query) {
-        self.filter = query;
-        self.choose(None);
+    fn apply_filter(&mut self, filter: RequestFilter) {
+        self.filter = filter;
+        self.choose_request(None);
         self.dialog = Dialog::None;
     }
 
-    fn accept(&mut self) -> Option<Effect> {
+    /// Applies the typed filter or time, unless it is invalid.
+    fn accept_text(&mut self) -> Option<Effect> {
         match &self.dialog {
             Dialog::Filter(text) => {
-                let query = self.typed_filter(text).ok()?;
-                self.filter_by(query);
+                let filter = self.parse_filter(text).ok()?;
+                self.apply_filter(filter);
             }
             Dialog::Time(text) => {
-                let to = units::moment(text)?;
+                let target_ns = units::parse_moment(text)?;
                 self.dialog = Dialog::None;
-                return Some(Effect::Command(ScreenCommand::Play(Play::To(to))));
+                return Some(Effect::Command(ScreenCommand::Play(Play::To(target_ns))));
             }
-            Dialog::None | Dialog::Help(_) | Dialog::Palette(..) | Dialog::Export => {}
+            Dialog::None | Dialog::Help(_) | Dialog::Palette { .. } | Dialog::Export => {}
         }
         None
     }

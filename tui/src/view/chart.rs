@@ -1,156 +1,193 @@
 //! Bar charts over time, a few rows high.
 
-use session::units::clock;
+use std::ops::Range;
 
-use super::pad::Pad;
-use super::position::wall;
+use ratatui::layout::Rect;
+use session::units::{format_clock, format_count};
+
+use super::pad::{Pad, text_width};
+use super::position::format_wall_time;
 use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::curves::{Curves, Metric};
 use crate::state::flags::Health;
-use crate::state::ui::{Ui, ZOOM};
+use crate::state::ui::{SECONDS_PER_COLUMN, Ui};
 use crate::theme::Ink;
 
-const BLOCKS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
-const ASCII: [&str; 9] = [" ", ".", ".", ":", ":", "i", "i", "|", "|"];
+const BLOCK_LEVELS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
+const ASCII_LEVELS: [&str; 9] = [" ", ".", ".", ":", ":", "i", "i", "|", "|"];
 const SECOND_NS: u64 = 1_000_000_000;
 /// Cells reserved for the label and for the scale.
-const LABEL: u16 = 14;
-const SCALE: u16 = 11;
+const LABEL_WIDTH: u16 = 14;
+const SCALE_WIDTH: u16 = 11;
 
 /// One time series to draw.
-pub(super) struct Line<'a> {
+pub(super) struct ChartSeries<'a> {
     pub(super) label: &'a str,
     pub(super) metric: Metric<'a>,
-    pub(super) show: fn(f64) -> String,
+    pub(super) format: fn(f64) -> String,
     pub(super) health: Health,
 }
 
-/// First cell of the time columns.
-pub(super) const LEFT: u16 = LABEL + 1;
+impl<'a> ChartSeries<'a> {
+    pub(super) fn new(label: &'a str, metric: Metric<'a>, format: fn(f64) -> String) -> Self {
+        Self { label, metric, format, health: Health::Good }
+    }
 
-/// Shown time span: it ends at second `end`, and each column covers `step` seconds.
+    /// Draws the series in the colour of this health.
+    pub(super) fn with_health(self, health: Health) -> Self {
+        Self { health, ..self }
+    }
+}
+
+/// Formats a value of a series that counts.
+pub(super) fn format_whole(value: f64) -> String {
+    format_count(value as u64)
+}
+
+/// First cell of the time columns.
+pub(super) const FIRST_COLUMN_X: u16 = LABEL_WIDTH + 1;
+
+/// Shown time span.
 #[derive(Clone, Copy)]
-pub(super) struct Window {
+pub(super) struct TimeWindow {
+    /// Last second, counted from the start of the run.
     pub(super) end: u64,
+    /// Seconds per slot.
     pub(super) step: u64,
 }
 
 /// Number of time columns at this width.
-pub(super) fn columns(width: u16) -> u16 {
-    width.saturating_sub(LABEL + SCALE + 2)
+pub(super) fn column_count(width: u16) -> u16 {
+    width.saturating_sub(LABEL_WIDTH + SCALE_WIDTH + 2)
 }
 
-impl Window {
+impl TimeWindow {
     /// Time span selected by the user.
-    pub(super) fn of(model: &Model, ui: &Ui) -> Self {
-        Self { end: ui.time_end(model), step: ZOOM[ui.zoom] }
+    pub(super) fn selected(model: &Model, ui: &Ui) -> Self {
+        Self { end: ui.last_shown_second(model), step: SECONDS_PER_COLUMN[ui.zoom_level] }
     }
 
     /// Number of slots with recorded data that fit into `columns`.
-    fn slots(self, curves: &Curves, columns: u16) -> u16 {
-        let since = curves.newest().saturating_sub(curves.depth());
-        let recorded = (self.end.saturating_sub(since) + 1).div_ceil(self.step.max(1));
-        columns.min(recorded.min(u64::from(u16::MAX)) as u16).max(1)
+    fn slot_count(self, curves: &Curves, columns: u16) -> u16 {
+        let oldest = curves.newest_second().saturating_sub(curves.seconds_before_newest());
+        let recorded_slots = (self.end.saturating_sub(oldest) + 1).div_ceil(self.step.max(1));
+        columns.min(recorded_slots.min(u64::from(u16::MAX)) as u16).max(1)
     }
 
     /// Value of each slot, stretched to `columns`.
-    pub(super) fn values(self, curves: &Curves, metric: Metric<'_>, columns: u16) -> Vec<Option<f64>> {
-        let slots = self.slots(curves, columns);
-        let values = curves.values(metric, self.end, self.step, slots.into());
-        let column = |at: u16| values[usize::from(at) * values.len() / usize::from(columns)];
-        (0..columns).map(column).collect()
+    pub(super) fn column_values(self, curves: &Curves, metric: Metric<'_>, columns: u16) -> Vec<Option<f64>> {
+        let slots = self.slot_count(curves, columns);
+        let values = curves.column_values(metric, self.end, self.step, slots.into());
+        (0..columns).map(|column| values[usize::from(column) * values.len() / usize::from(columns)]).collect()
     }
 
     /// Describes the span shown in `columns`: start and end on the run's clock and by the wall clock.
-    pub(super) fn words(self, columns: u16, model: &Model) -> String {
-        let [from, to] = self.ends(columns, model);
-        let wall = model.wall_start_ns.and_then(|start| wall(start + from).zip(wall(start + to)));
-        let wall = wall.map_or_else(String::new, |(from, to)| format!(" ({from} to {to})"));
-        format!("{} to {}{wall}, maximum of each {} s", clock(from), clock(to), self.step)
+    pub(super) fn describe(self, columns: u16, model: &Model) -> String {
+        let span = self.shown_span(columns, &model.curves);
+        let wall_times = model.wall_start_ns.and_then(|start| {
+            let from = format_wall_time(start + span.start)?;
+            let to = format_wall_time(start + span.end)?;
+            Some(format!(" ({from} to {to})"))
+        });
+        let wall_times = wall_times.unwrap_or_default();
+        let from = format_clock(span.start);
+        let to = format_clock(span.end);
+        format!("{from} to {to}{wall_times}, maximum of each {} s", self.step)
     }
 
-    /// Start and end of the span shown in `columns`, in nanoseconds since the start of the run.
-    fn ends(self, columns: u16, model: &Model) -> [u64; 2] {
-        let slots = u64::from(self.slots(&model.curves, columns));
-        let to = self.end + 1;
-        [to.saturating_sub(slots * self.step), to].map(|second| second * SECOND_NS)
+    /// Span shown in `columns`, in nanoseconds since the start of the run.
+    fn shown_span(self, columns: u16, curves: &Curves) -> Range<u64> {
+        self.first_shown_second(columns, curves) * SECOND_NS..(self.end + 1) * SECOND_NS
     }
 
-    /// Makes each of `columns` clickable, in the area from `(x, y)` on, `rows` high. A click jumps to the second of the column.
-    pub(super) fn clicks(self, pad: &mut Pad<'_>, (x, y): (u16, u16), (columns, rows): (u16, u16), curves: &Curves) {
-        let slots = u64::from(self.slots(curves, columns));
-        let first = (self.end + 1).saturating_sub(slots * self.step);
-        for column in 0..columns {
-            let slot = u64::from(column) * slots / u64::from(columns);
-            pad.click((x + column, y), (1, rows), Action::At(first + slot * self.step));
+    fn first_shown_second(self, columns: u16, curves: &Curves) -> u64 {
+        (self.end + 1).saturating_sub(u64::from(self.slot_count(curves, columns)) * self.step)
+    }
+
+    /// Makes each column of `area` clickable. A click jumps to the second of the column.
+    pub(super) fn add_click_areas(self, pad: &mut Pad<'_>, area: Rect, curves: &Curves) {
+        let slots = u64::from(self.slot_count(curves, area.width));
+        let first_second = self.first_shown_second(area.width, curves);
+        for column in 0..area.width {
+            let slot = u64::from(column) * slots / u64::from(area.width);
+            let column_area = Rect { x: area.x + column, width: 1, ..area };
+            pad.add_click_area(column_area, Action::GoToSecond(first_second + slot * self.step));
         }
     }
 
     /// Draws a time axis below `columns` from `x` on: both ends, and the middle if there is room.
-    pub(super) fn axis(self, pad: &mut Pad<'_>, (x, y): (u16, u16), columns: u16, model: &Model) {
-        let [from, to] = self.ends(columns, model);
-        let label = |ns: u64| {
-            let wall = model.wall_start_ns.and_then(|start| wall(start + ns));
-            wall.unwrap_or_else(|| clock(ns))
-        };
-        let texts = [from, u64::midpoint(from, to), to].map(label);
-        let [first, middle, last] = texts.each_ref().map(|text| text.chars().count() as u16);
-        pad.text(x, y, &texts[0], Ink::Dim);
-        if columns >= 3 * (first + middle + last) {
-            pad.text(x + columns / 2 - middle / 2, y, &texts[1], Ink::Dim);
+    pub(super) fn draw_axis(self, pad: &mut Pad<'_>, x: u16, y: u16, columns: u16, model: &Model) {
+        let span = self.shown_span(columns, &model.curves);
+        let middle_ns = u64::midpoint(span.start, span.end);
+        let [first, middle, last] = [span.start, middle_ns, span.end].map(|ns| axis_label(ns, model));
+        pad.draw_text(x, y, &first, Ink::Dim);
+        let middle_width = text_width(&middle);
+        if columns >= 3 * (text_width(&first) + middle_width + text_width(&last)) {
+            pad.draw_text(x + columns / 2 - middle_width / 2, y, &middle, Ink::Dim);
         }
-        pad.text((x + columns).saturating_sub(last), y, &texts[2], Ink::Dim);
+        pad.draw_text((x + columns).saturating_sub(text_width(&last)), y, &last, Ink::Dim);
     }
 }
 
-/// Draws `line` into all rows of the pad. An unobserved column stays blank; a zero is a dot.
-pub(super) fn draw(pad: &mut Pad<'_>, line: &Line<'_>, curves: &Curves, window: Window) {
+/// Time of day if known, else the time since the start of the run.
+fn axis_label(ns: u64, model: &Model) -> String {
+    let wall_time = model.wall_start_ns.and_then(|start| format_wall_time(start + ns));
+    wall_time.unwrap_or_else(|| format_clock(ns))
+}
+
+/// Draws the series into all rows of the pad. An unobserved column stays blank; a zero is a dot.
+pub(super) fn draw_chart(pad: &mut Pad<'_>, series: &ChartSeries<'_>, curves: &Curves, window: TimeWindow) {
     let rows = pad.height();
     if rows == 0 {
         return;
     }
-    let width = columns(pad.width());
-    let values = window.values(curves, line.metric, width);
-    let top = values.iter().flatten().copied().fold(0.0, f64::max);
-    pad.fit(1, rows - 1, LABEL, line.label, Ink::Head);
+    let values = window.column_values(curves, series.metric, column_count(pad.width()));
+    pad.draw_clipped(1, rows - 1, LABEL_WIDTH, series.label, Ink::Head);
     if values.iter().all(Option::is_none) {
-        pad.text(LABEL + 1, rows - 1, "not observed here", Ink::Dim);
+        pad.draw_text(FIRST_COLUMN_X, rows - 1, "not observed here", Ink::Dim);
         return;
     }
-    let ink = if line.health >= Health::Warning { Ink::Health(line.health) } else { Ink::Series };
-    bars(pad, LABEL + 1, &values, ink);
-    let now = values.last().copied().flatten();
-    pad.number(pad.width() - SCALE - 1, rows - 1, SCALE, &now.map_or_else(|| "-".into(), line.show), Ink::Strong);
+    let ink = if series.health >= Health::Warning { Ink::Health(series.health) } else { Ink::Series };
+    draw_bars(pad, FIRST_COLUMN_X, &values, ink);
+    let scale_x = pad.width() - SCALE_WIDTH - 1;
+    let current = values.last().copied().flatten().map_or_else(|| "-".into(), series.format);
+    pad.draw_right_aligned(scale_x, rows - 1, SCALE_WIDTH, &current, Ink::Strong);
     if rows > 1 {
-        pad.number(pad.width() - SCALE - 1, 0, SCALE, &format!("max {}", (line.show)(top)), Ink::Dim);
+        let max = (series.format)(max_value(&values));
+        pad.draw_right_aligned(scale_x, 0, SCALE_WIDTH, &format!("max {max}"), Ink::Dim);
     }
+}
+
+/// The largest known value; 0 without any.
+fn max_value(values: &[Option<f64>]) -> f64 {
+    values.iter().flatten().copied().fold(0.0, f64::max)
 }
 
 /// Draws a bar for each value into all rows of the pad, from column `x` on. The largest bar fills the height.
-pub(super) fn bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], ink: Ink) {
+pub(super) fn draw_bars(pad: &mut Pad<'_>, x: u16, values: &[Option<f64>], ink: Ink) {
     let rows = pad.height();
     if rows == 0 {
         return;
     }
-    let top = values.iter().flatten().copied().fold(0.0, f64::max);
-    let levels = pad.theme.pick(BLOCKS, ASCII);
-    for (place, value) in values.iter().enumerate() {
+    let max = max_value(values);
+    let levels = pad.theme.rich_or_ascii(BLOCK_LEVELS, ASCII_LEVELS);
+    for (column, value) in values.iter().enumerate() {
         let Some(value) = value else { continue };
-        let x = x + place as u16;
-        let filled = if top > 0.0 {
+        let x = x + column as u16;
+        // A bar has eight levels per row.
+        let mut height = if max > 0.0 { (value / max * f64::from(rows) * 8.0).round() as u16 } else { 0 };
+        if *value > 0.0 {
             // A small value must look different from zero.
-            ((value / top * f64::from(rows) * 8.0).round() as u16).max(u16::from(*value > 0.0))
-        } else {
-            0
-        };
-        if filled == 0 {
-            pad.text(x, rows - 1, pad.theme.pick("·", "_"), Ink::Dim);
+            height = height.max(1);
         }
-        for row in 0..rows {
-            let level = filled.saturating_sub(row * 8).min(8);
+        if height == 0 {
+            pad.draw_text(x, rows - 1, pad.theme.rich_or_ascii("·", "_"), Ink::Dim);
+        }
+        for rows_below in 0..rows {
+            let level = height.saturating_sub(rows_below * 8).min(8);
             if level > 0 {
-                pad.text(x, rows - 1 - row, levels[usize::from(level)], ink);
+                pad.draw_text(x, rows - 1 - rows_below, levels[usize::from(level)], ink);
             }
         }
     }

@@ -1,140 +1,169 @@
 //! CPU tab: how the engine's threads spend their time (running, waiting for a CPU, throttled by a quota, asleep).
 
 use outputs::report::StackLine;
-use session::units::{count, known};
+use session::units::{format_count, known};
 use trace::time_series::SlotValues;
 
-use super::chart::{self, Line, Window};
-use super::pad::Pad;
+use super::chart::{self, ChartSeries, TimeWindow};
+use super::pad::{CellRow, List, Pad};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::curves::Metric;
 use crate::state::flags::Health;
-use crate::state::threads::{Shares, ThreadLine};
+use crate::state::threads::{ThreadLine, TimeShares};
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
 /// Cells of a bar that represents one full core.
-const BAR: usize = 40;
+const CORE_BAR_WIDTH: usize = 40;
 /// Maximum number of rows of one time series.
-const CHART_ROWS: u16 = 4;
+const MAX_CHART_ROWS: u16 = 4;
 /// First cells of the verdict and of the bar.
-const VERDICT: u16 = 65;
-const BARS: u16 = 82;
+const VERDICT_X: u16 = 65;
+const BAR_X: u16 = 82;
 /// Minimum shares for the verdicts: CPU-bound, and starved or throttled.
-const BOUND: f64 = 0.90;
-const STARVED: f64 = 0.10;
+const MIN_BOUND_SHARE: f64 = 0.90;
+const MIN_LACKING_SHARE: f64 = 0.10;
 
-pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let threads = model.threads.as_deref().unwrap_or_default();
-    pad.text(1, 0, "last 10 s of each thread; * marks threads that receive frames", Ink::Dim);
-    pad.text(3, 1, "role", Ink::Dim);
-    pad.text(16, 1, "thread", Ink::Dim);
-    pad.numbers((28, 1), (7, 7), ["tid", "runs", "waits", "quota", "asleep"], Ink::Dim);
+    pad.draw_text(1, 0, "last 10 s of each thread; * marks threads that receive frames", Ink::Dim);
+    pad.draw_text(3, 1, "role", Ink::Dim);
+    pad.draw_text(16, 1, "thread", Ink::Dim);
+    pad.draw_cells(CellRow { x: 28, y: 1, pitch: 7, width: 7 }, ["tid", "runs", "waits", "quota", "asleep"], Ink::Dim);
     let max_rows = (pad.height().saturating_sub(2) / 2).max(4);
-    let selected = ui.place(Tab::Cpu);
-    let y = pad.list(2, threads, (selected, max_rows), |pad, y, _, thread| line(pad, y, thread));
+    let selected = ui.selected_index(Tab::Cpu);
+    let list = List { items: threads, selected, max_items: max_rows };
+    let y = pad.draw_list(2, &list, |pad, y, _, thread| {
+        draw_thread(pad, y, thread);
+        y + 1
+    });
     if let Some(thread) = threads.get(selected) {
         // With stack samples, the function table gets the space of the charts.
-        let table = model.stacks.iter().find(|t| t.role == thread.role).or(model.stacks.first());
-        let rows = if table.is_some() { 1 } else { CHART_ROWS };
-        let y = over_time(pad, y + 1, rows, thread, model, ui);
-        if let Some(table) = table {
-            functions(pad, y, table);
+        let stacks = model.stacks.iter().find(|stacks| stacks.role == thread.role).or(model.stacks.first());
+        let chart_rows = if stacks.is_some() { 1 } else { MAX_CHART_ROWS };
+        let y = draw_thread_charts(pad, y + 1, chart_rows, thread, model, ui);
+        if let Some(stacks) = stacks {
+            draw_functions(pad, y, stacks);
         }
     }
 }
 
 /// Draws the functions in which the threads of a role ran.
-fn functions(pad: &mut Pad<'_>, y: u16, table: &StackLine) {
-    let title =
-        format!("{}: functions in {} running stacks of {} read", table.role, count(table.running), count(table.stacks));
-    pad.rule(y, &title);
-    pad.numbers((1, y + 1), (8, 7), ["own", "total", "GIL", "growing"], Ink::Dim);
-    pad.text(35, y + 1, "function", Ink::Dim);
-    let percent = |share: f64| format!("{:.1}%", share * 100.0);
-    for (row, stacks) in table.functions.iter().enumerate() {
+fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
+    let title = format!(
+        "{}: functions in {} running stacks of {} read",
+        stacks.role,
+        format_count(stacks.running),
+        format_count(stacks.stacks)
+    );
+    pad.draw_heading(y, &title);
+    pad.draw_cells(CellRow { x: 1, y: y + 1, pitch: 8, width: 7 }, ["own", "total", "GIL", "growing"], Ink::Dim);
+    pad.draw_text(35, y + 1, "function", Ink::Dim);
+    for (row, function) in stacks.functions.iter().enumerate() {
         let y = y + 2 + row as u16;
         if y >= pad.height() {
             return;
         }
         let cells = [
-            percent(stacks.all.own),
-            percent(stacks.all.total),
-            known(stacks.all.gil, percent),
-            known(stacks.growing, |share| percent(share.own)),
+            format_percent(function.all.own),
+            format_percent(function.all.total),
+            known(function.all.gil, format_percent),
+            known(function.growing, |shares| format_percent(shares.own)),
         ];
-        pad.numbers((1, y), (8, 7), cells, Ink::Plain);
-        let x = pad.text(35, y, &stacks.function, Ink::Strong);
-        pad.text(x + 2, y, &stacks.file, Ink::Dim);
+        pad.draw_cells(CellRow { x: 1, y: y, pitch: 8, width: 7 }, cells, Ink::Plain);
+        let x = pad.draw_text(35, y, &function.function, Ink::Strong);
+        pad.draw_text(x + 2, y, &function.file, Ink::Dim);
     }
+}
+
+fn format_percent(share: f64) -> String {
+    format!("{:.1}%", share * 100.0)
 }
 
 /// Draws time series of the selected thread, each at most `max_rows` rows high. Returns the next free row.
-fn over_time(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, model: &Model, ui: &Ui) -> u16 {
-    let window = Window::of(model, ui);
-    let time_range = window.words(chart::columns(pad.width()), model);
+fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, model: &Model, ui: &Ui) -> u16 {
+    let window = TimeWindow::selected(model, ui);
+    let time_range = window.describe(chart::column_count(pad.width()), model);
     let thread_name = format!("{} {} {}", thread.role, thread.name, thread.id.tid);
-    pad.rule(y, &format!("{thread_name}: {time_range}"));
+    pad.draw_heading(y, &format!("{thread_name}: {time_range}"));
     let Some(index) = model.curves.thread_index(thread.id) else {
-        pad.text(1, y + 1, "no curve: not among the threads that are kept second by second", Ink::Dim);
+        pad.draw_text(1, y + 1, "no curve: not among the threads that are kept second by second", Ink::Dim);
         return y + 2;
     };
-    let of = |slot: &SlotValues| slot.threads.get(index)?.as_ref().map(Shares::of);
-    let show = |share: f64| format!("{:.0}%", share * 100.0);
-    let metrics: [(&str, Metric<'_>, Health); 3] = [
-        ("running", Metric::Maximum(&|slot| Some(of(slot)?.running)), Health::Good),
-        ("lacks a CPU", Metric::Maximum(&|slot| of(slot)?.waiting), Health::Warning),
-        ("quota", Metric::Maximum(&|slot| of(slot)?.throttled), Health::Warning),
+    let running = |slot: &SlotValues| Some(thread_shares(slot, index)?.running);
+    let waiting = |slot: &SlotValues| thread_shares(slot, index)?.waiting;
+    let throttled = |slot: &SlotValues| thread_shares(slot, index)?.throttled;
+    let charts = [
+        ChartSeries::new("running", Metric::Maximum(&running), format_whole_percent),
+        ChartSeries::new("lacks a CPU", Metric::Maximum(&waiting), format_whole_percent).with_health(Health::Warning),
+        ChartSeries::new("quota", Metric::Maximum(&throttled), format_whole_percent).with_health(Health::Warning),
     ];
-    let rows = (pad.height().saturating_sub(y + 1) / metrics.len() as u16).clamp(1, max_rows);
-    for (place, &(label, metric, health)) in metrics.iter().enumerate() {
-        let line = Line { label, metric, show, health };
-        let y = y + 1 + place as u16 * rows;
+    let rows = (pad.height().saturating_sub(y + 1) / charts.len() as u16).clamp(1, max_rows);
+    for (chart_index, series) in charts.iter().enumerate() {
+        let y = y + 1 + chart_index as u16 * rows;
         if y + rows <= pad.height() {
-            chart::draw(&mut pad.below(y, rows), &line, &model.curves, window);
+            chart::draw_chart(&mut pad.rows_from(y, rows), series, &model.curves, window);
         }
     }
-    y + 1 + rows * metrics.len() as u16
+    y + 1 + rows * charts.len() as u16
 }
 
-fn line(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) -> u16 {
-    let mark = if thread.receives { "*" } else { " " };
-    pad.fit(3, y, 12, &format!("{mark}{}", thread.role), Ink::Strong);
-    pad.fit(16, y, 12, &thread.name, Ink::Plain);
-    pad.number(28, y, 7, &thread.id.tid.to_string(), Ink::Plain);
+/// How the thread with this index spent the slot; `None` if it was not sampled.
+fn thread_shares(slot: &SlotValues, index: usize) -> Option<TimeShares> {
+    slot.threads.get(index)?.as_ref().map(TimeShares::from_time_use)
+}
+
+fn format_whole_percent(share: f64) -> String {
+    format!("{:.0}%", share * 100.0)
+}
+
+fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
+    let mark = if thread.is_receiver { "*" } else { " " };
+    pad.draw_clipped(3, y, 12, &format!("{mark}{}", thread.role), Ink::Strong);
+    pad.draw_clipped(16, y, 12, &thread.name, Ink::Plain);
+    pad.draw_right_aligned(28, y, 7, &thread.id.tid.to_string(), Ink::Plain);
     let Some(shares) = &thread.recent else {
-        pad.text(1, y, pad.theme.sign(Health::Unknown), Ink::Dim);
-        pad.text(36, y, "not sampled in the last 10 s", Ink::Dim);
-        return y + 1;
+        pad.draw_text(1, y, pad.theme.health_symbol(Health::Unknown), Ink::Dim);
+        pad.draw_text(36, y, "not sampled in the last 10 s", Ink::Dim);
+        return;
     };
-    let (health, verdict) = verdict(shares);
-    pad.text(1, y, pad.theme.sign(health), Ink::Health(health));
-    let percent = |s: Option<f64>| known(s, |s| format!("{:.1}%", s * 100.0));
-    let cells = [Some(shares.running), shares.waiting, shares.throttled, shares.blocked].map(percent);
-    pad.numbers((35, y), (7, 7), cells, Ink::Plain);
-    pad.text(VERDICT, y, verdict, Ink::Health(health));
-    let cells = |s: f64| (s.clamp(0.0, 1.0) * BAR as f64).round() as usize;
-    let x = pad.text(BARS, y, &pad.theme.pick("█", "#").repeat(cells(shares.running)), Ink::Series);
-    let lack = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);
-    pad.text(x, y, &pad.theme.pick("░", "-").repeat(cells(lack)), Ink::Health(Health::Warning));
-    y + 1
+    let ThreadVerdict { health, text } = judge_thread(shares);
+    pad.draw_text(1, y, pad.theme.health_symbol(health), Ink::Health(health));
+    let cells = [Some(shares.running), shares.waiting, shares.throttled, shares.blocked];
+    let cells = cells.map(|share| known(share, format_percent));
+    pad.draw_cells(CellRow { x: 35, y: y, pitch: 7, width: 7 }, cells, Ink::Plain);
+    pad.draw_text(VERDICT_X, y, text, Ink::Health(health));
+    let running_bar = pad.theme.rich_or_ascii("█", "#").repeat(bar_width(shares.running));
+    let x = pad.draw_text(BAR_X, y, &running_bar, Ink::Series);
+    let lacking = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);
+    let lacking_bar = pad.theme.rich_or_ascii("░", "-").repeat(bar_width(lacking));
+    pad.draw_text(x, y, &lacking_bar, Ink::Health(Health::Warning));
+}
+
+fn bar_width(share: f64) -> usize {
+    (share.clamp(0.0, 1.0) * CORE_BAR_WIDTH as f64).round() as usize
+}
+
+struct ThreadVerdict {
+    health: Health,
+    text: &'static str,
 }
 
 /// Tells CPU-bound, starved and throttled threads apart, because each needs a different fix.
-pub(super) fn verdict(shares: &Shares) -> (Health, &'static str) {
-    let reaches = |share: Option<f64>, bound| share.is_some_and(|s| s >= bound);
-    if let Some(state) = shares.away {
-        (Health::Warning, state.as_str())
-    } else if reaches(shares.throttled, STARVED) {
-        (Health::Warning, "throttled")
-    } else if reaches(shares.waiting, STARVED) {
-        (Health::Warning, "lacks a CPU")
-    } else if shares.running >= BOUND {
-        (Health::Warning, "bound")
+fn judge_thread(shares: &TimeShares) -> ThreadVerdict {
+    let problem = if let Some(state) = shares.away {
+        state.as_str()
+    } else if shares.throttled.is_some_and(|share| share >= MIN_LACKING_SHARE) {
+        "throttled"
+    } else if shares.waiting.is_some_and(|share| share >= MIN_LACKING_SHARE) {
+        "lacks a CPU"
+    } else if shares.running >= MIN_BOUND_SHARE {
+        "bound"
     } else {
-        (Health::Good, "has room")
-    }
+        return ThreadVerdict { health: Health::Good, text: "has room" };
+    };
+    ThreadVerdict { health: Health::Warning, text: problem }
 }
 
 #[cfg(test)]
@@ -146,13 +175,14 @@ mod tests {
     fn bound_starved_and_throttled_have_distinct_verdicts() {
         let of = |running, waiting, throttled| {
             let blocked = None;
-            verdict(&Shares { running, waiting: Some(waiting), throttled, blocked, away: None }).1
+            judge_thread(&TimeShares { running, waiting: Some(waiting), throttled, blocked, away: None }).text
         };
         assert_eq!(of(0.95, 0.01, Some(0.0)), "bound");
         assert_eq!(of(0.60, 0.30, None), "lacks a CPU");
         assert_eq!(of(0.50, 0.20, Some(0.4)), "throttled");
         assert_eq!(of(0.10, 0.0, None), "has room");
-        let stopped = Shares { away: Some(AwayState::Stopped), ..Shares::default() };
-        assert_eq!(verdict(&stopped), (Health::Warning, "stopped"));
+        let stopped = TimeShares { away: Some(AwayState::Stopped), ..TimeShares::default() };
+        let verdict = judge_thread(&stopped);
+        assert_eq!((verdict.health, verdict.text), (Health::Warning, "stopped"));
     }
 }

@@ -1,72 +1,105 @@
 //! Dialogs over the tab: the help, generated from the key table and the filter syntax, and the command palette.
 
-use super::pad::{Hits, Pad};
+use super::pad::{ClickAreas, Pad};
 use crate::keys::{self, BINDINGS};
 use crate::state::action::Tab;
-use crate::state::fate::Fate;
+use crate::state::chunk_status::ChunkStatus;
+use crate::state::filter;
 use crate::state::flags::{Flag, Health};
-use crate::state::query;
-use crate::state::row::Column;
+use crate::state::request_row::RequestColumn;
 use crate::state::ui::Ui;
-use crate::theme::Ink;
+use crate::theme::{Ink, Theme};
 
-/// Draws over the tab, scrolled down by `scrolled` lines.
-pub(super) fn draw(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) {
-    pad.clear();
-    let mut lines: Vec<(&str, String, &str)> = Vec::new();
-    if ui.tab == Tab::Requests {
-        let sorted = ui.sort.column.on_screen();
-        lines.push((sorted.head, sorted.about.into(), "the column sorted by"));
-        lines.push(("", String::new(), ""));
+/// A line of the help.
+struct HelpLine {
+    key: &'static str,
+    text: String,
+    /// Where the key applies.
+    context: &'static str,
+}
+
+impl HelpLine {
+    fn new(key: &'static str, text: impl Into<String>) -> Self {
+        Self { key, text: text.into(), context: "" }
     }
-    lines.extend(BINDINGS.iter().map(|b| (b.shown, b.what.into(), b.place_name())));
-    let head = |key, what: &str| [("", String::new(), ""), (key, what.into(), "")];
-    lines.extend(head("filter", "matches"));
-    lines.extend(query::help().map(|(term, what)| (term, what, "")));
-    let mut health = Health::ALL.map(|health| format!("{} {}", pad.theme.sign(health), health.word()));
-    health.rotate_left(1);
-    lines.extend(head("signs", &format!("{}   - not observed", health.join("   "))));
-    let fates = Fate::ALL.map(|fate| format!("{} {}", fate.sign(), fate.word()));
-    lines.push(("chunks", fates.join("   "), ""));
-    lines.extend(head("flags", "flags of a request, worst first"));
-    lines.extend(Flag::ALL.map(|flag| (flag.word(), flag.what().into(), "")));
-    lines.extend(head("columns", "of a request"));
-    let columns = Column::all().map(Column::on_screen);
-    lines.extend(columns.map(|column| (column.head, column.about.into(), "")));
-    lines.push(("TTFT", "is not a column because the arrival of a request is not observed".into(), ""));
-    let rows = usize::from(pad.height().saturating_sub(1));
-    *pad.hits = Hits::default();
-    pad.hits.page = rows;
-    let top = scrolled.min(lines.len().saturating_sub(rows));
-    let last = (top + rows).min(lines.len());
-    pad.rule(0, &format!("help: lines {}-{last} of {} (Up and Down scroll, Esc closes)", top + 1, lines.len()));
-    for (row, (key, what, place)) in lines[top..last].iter().enumerate() {
-        let y = 1 + row as u16;
-        pad.fit(2, y, 13, key, Ink::Head);
-        pad.text(16, y, what, Ink::Plain);
-        pad.right(y, &format!("{place} "), Ink::Dim);
+
+    fn empty() -> Self {
+        Self::new("", "")
     }
 }
 
-/// Draws the command palette: the actions that match the typed words.
-pub(super) fn palette(pad: &mut Pad<'_>, words: &str, at: usize, ui: &Ui) {
+/// Draws the help over the tab, scrolled down by `scrolled` lines.
+pub(super) fn draw_help(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) {
     pad.clear();
-    *pad.hits = Hits::default();
-    let found = keys::found(words, ui);
-    let at = at.min(found.len().saturating_sub(1));
+    let lines = help_lines(pad.theme, ui);
     let rows = usize::from(pad.height().saturating_sub(1));
-    let top = at.saturating_sub(rows.saturating_sub(1));
-    pad.rule(0, &format!("actions: {}", found.len()));
-    for (row, entry) in found.iter().skip(top).take(rows).enumerate() {
+    // Clicks on the tab below have no effect.
+    *pad.click_areas = ClickAreas::default();
+    pad.click_areas.page_rows = rows;
+    let first = scrolled.min(lines.len().saturating_sub(rows));
+    let end = (first + rows).min(lines.len());
+    let title = format!("help: lines {}-{end} of {} (Up and Down scroll, Esc closes)", first + 1, lines.len());
+    pad.draw_heading(0, &title);
+    for (row, line) in lines[first..end].iter().enumerate() {
+        draw_dialog_line(pad, 1 + row as u16, line.key, &line.text, line.context);
+    }
+}
+
+fn draw_dialog_line(pad: &mut Pad<'_>, y: u16, key: &str, text: &str, context: &str) {
+    pad.draw_clipped(2, y, 13, key, Ink::Head);
+    pad.draw_text(16, y, text, Ink::Plain);
+    pad.draw_at_right_edge(y, &format!("{context} "), Ink::Dim);
+}
+
+fn help_lines(theme: Theme, ui: &Ui) -> Vec<HelpLine> {
+    let mut lines = Vec::new();
+    if ui.tab == Tab::Requests {
+        let sorted = ui.sort.column.on_screen();
+        lines.push(HelpLine { context: "the column sorted by", ..HelpLine::new(sorted.head, sorted.about) });
+        lines.push(HelpLine::empty());
+    }
+    for binding in BINDINGS {
+        let context = binding.context_name();
+        lines.push(HelpLine { context, ..HelpLine::new(binding.shown_keys, binding.description) });
+    }
+    lines.push(HelpLine::empty());
+    lines.push(HelpLine::new("filter", "matches"));
+    lines.extend(filter::syntax_help().map(|(term, meaning)| HelpLine::new(term, meaning)));
+    lines.push(HelpLine::empty());
+    let mut health = Health::ALL.map(|health| format!("{} {}", theme.health_symbol(health), health.label()));
+    // `Unknown` comes first, but is listed last.
+    health.rotate_left(1);
+    lines.push(HelpLine::new("signs", format!("{}   - not observed", health.join("   "))));
+    let statuses = ChunkStatus::ALL.map(|status| format!("{} {}", status.tick_symbol(), status.label()));
+    lines.push(HelpLine::new("chunks", statuses.join("   ")));
+    lines.push(HelpLine::empty());
+    lines.push(HelpLine::new("flags", "flags of a request, worst first"));
+    lines.extend(Flag::ALL.map(|flag| HelpLine::new(flag.label(), flag.explanation())));
+    lines.push(HelpLine::empty());
+    lines.push(HelpLine::new("columns", "of a request"));
+    let columns = RequestColumn::all().map(RequestColumn::on_screen);
+    lines.extend(columns.map(|column| HelpLine::new(column.head, column.about)));
+    lines.push(HelpLine::new("TTFT", "is not a column because the arrival of a request is not observed"));
+    lines
+}
+
+/// Draws the command palette: the actions that match the typed words.
+pub(super) fn draw_palette(pad: &mut Pad<'_>, words: &str, selected: usize, ui: &Ui) {
+    pad.clear();
+    *pad.click_areas = ClickAreas::default();
+    let entries = keys::palette_entries(words, ui);
+    let selected = selected.min(entries.len().saturating_sub(1));
+    let rows = usize::from(pad.height().saturating_sub(1));
+    let first = selected.saturating_sub(rows.saturating_sub(1));
+    pad.draw_heading(0, &format!("actions: {}", entries.len()));
+    for (row, entry) in entries.iter().skip(first).take(rows).enumerate() {
         let y = 1 + row as u16;
-        pad.fit(2, y, 13, entry.shown, Ink::Head);
-        pad.text(16, y, &entry.what, Ink::Plain);
-        pad.right(y, &format!("{} ", entry.place), Ink::Dim);
-        if top + row == at {
-            pad.row_style(y, Ink::Selected);
+        draw_dialog_line(pad, y, entry.shown_keys, &entry.description, entry.context);
+        if first + row == selected {
+            pad.style_row(y, Ink::Selected);
         }
     }
-    if found.is_empty() {
-        pad.text(2, 1, "no matching action", Ink::Dim);
+    if entries.is_empty() {
+        pad.draw_text(2, 1, "no matching action", Ink::Dim);
     }
 }

@@ -1,233 +1,292 @@
 //! Hops tab: one line per hop, and details of the selected one (queue wait, wakeups, backlog over time, workers).
 
-use session::units::{bytes, count, duration, known, rate};
+use session::units::{format_bytes, format_count, format_duration, format_rate, known};
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
 
-use super::chart::{self, Line, Window};
-use super::pad::Pad;
+use super::chart::{self, ChartSeries, TimeWindow};
+use super::pad::{CellRow, List, Pad, text_width};
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::curves::Metric;
 use crate::state::flags::Health;
-use crate::state::model::{CLASSES, HopLine};
+use crate::state::model::{HopSummary, QUEUE_WAIT_BOUNDS_NS};
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
 /// Cells of the longest histogram bar.
-const BAR: u16 = 24;
+const MAX_BAR_WIDTH: u16 = 24;
 /// Rows of one time series, including its heading.
 const TREND_ROWS: u16 = 9;
 
-pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     if model.hops.is_empty() {
-        pad.text(2, 1, "no hop observed yet", Ink::Dim);
+        pad.draw_text(2, 1, "no hop observed yet", Ink::Dim);
         return;
     }
-    let columns = Columns::of(model, pad.width());
-    pad.text(3, 0, "hop", Ink::Dim);
-    for (x, column) in columns.places() {
-        pad.number(x, 0, CELL, COLUMNS[column].0, Ink::Dim);
-    }
-    let max = (pad.height() / 3).max(4);
-    let selected = ui.place(Tab::Hops);
-    let y = pad.list(1, &model.hops, (selected, max), |pad, y, place, hop| {
-        line(pad, y, hop, &columns);
-        if place == selected && hop.members.len() > 1 { members(pad, y + 1, hop) } else { y + 1 }
+    let layout = HopTableLayout::for_width(pad.width(), &model.hops);
+    pad.draw_text(3, 0, "hop", Ink::Dim);
+    let headings = layout.columns.iter().map(|column| column.heading);
+    pad.draw_cells(layout.number_cells(0), headings, Ink::Dim);
+    let max_items = (pad.height() / 3).max(4);
+    let selected = ui.selected_index(Tab::Hops);
+    let list = List { items: &model.hops, selected, max_items };
+    let y = pad.draw_list(1, &list, |pad, y, index, hop| {
+        draw_hop(pad, y, hop, &layout);
+        if index == selected && hop.members.len() > 1 { draw_members(pad, y + 1, hop) } else { y + 1 }
     });
     if let Some(hop) = model.hops.get(selected) {
         let height = pad.height();
-        detail(&mut pad.below(y + 1, height), hop, model, ui);
+        draw_hop_detail(&mut pad.rows_from(y + 1, height), hop, model, ui);
     }
 }
 
-/// Heading of a column, and its formatter.
-type Column = (&'static str, fn(&HopLine) -> String);
+struct HopColumn {
+    heading: &'static str,
+    format: fn(&HopSummary) -> String,
+    /// Columns with the lowest priority are hidden to make room for long names. The detail below still shows them for the selected hop.
+    priority: HopColumnPriority,
+}
 
-const COLUMNS: [Column; 7] = [
-    ("frame/s", |hop| rate(hop.rates.frames)),
-    ("chunk/s", |hop| rate(hop.rates.chunks)),
-    ("byte/s", |hop| bytes(hop.rates.bytes as u64)),
-    ("backlog", |hop| known(hop.backlog, count)),
-    ("max", |hop| known(hop.backlog_max, count)),
-    ("p50", |hop| known(hop.queue_wait, |s| duration(s.p50))),
-    ("p99", |hop| known(hop.queue_wait, |s| duration(s.p99))),
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum HopColumnPriority {
+    HiddenFirst,
+    HiddenSecond,
+    Always,
+}
+
+const COLUMNS: [HopColumn; 7] = [
+    HopColumn { heading: "frame/s", format: |hop| format_rate(hop.rates.frames), priority: HopColumnPriority::Always },
+    HopColumn { heading: "chunk/s", format: |hop| format_rate(hop.rates.chunks), priority: HopColumnPriority::Always },
+    HopColumn {
+        heading: "byte/s",
+        format: |hop| format_bytes(hop.rates.bytes as u64),
+        priority: HopColumnPriority::HiddenFirst,
+    },
+    HopColumn {
+        heading: "backlog",
+        format: |hop| known(hop.backlog_frames, format_count),
+        priority: HopColumnPriority::Always,
+    },
+    HopColumn {
+        heading: "max",
+        format: |hop| known(hop.backlog_max_frames, format_count),
+        priority: HopColumnPriority::HiddenSecond,
+    },
+    HopColumn {
+        heading: "p50",
+        format: |hop| known(hop.queue_wait, |wait| format_duration(wait.p50)),
+        priority: HopColumnPriority::Always,
+    },
+    HopColumn {
+        heading: "p99",
+        format: |hop| known(hop.queue_wait, |wait| format_duration(wait.p99)),
+        priority: HopColumnPriority::Always,
+    },
 ];
-/// Columns hidden to make room for long names, in this order. The detail below still shows them for the selected hop.
-const OMIT_ORDER: [usize; 2] = [2, 4];
-const CELL: u16 = 8;
+const NUMBER_WIDTH: u16 = 8;
 /// Cells for the name if all names are short.
-const NAME: u16 = 21;
+const MIN_NAME_WIDTH: u16 = 21;
+/// First cell of the name.
+const NAME_X: u16 = 3;
 
 /// Division of the width between names and numbers.
-struct Columns {
-    name: u16,
-    shown: Vec<usize>,
+struct HopTableLayout {
+    name_width: u16,
+    columns: Vec<&'static HopColumn>,
 }
 
-impl Columns {
-    fn of(model: &Model, width: u16) -> Self {
-        let length = |hop: &HopLine| (hop.ends.from.chars().count() + 1 + hop.ends.to.chars().count()) as u16;
-        let longest = model.hops.iter().map(length).max().unwrap_or(0).max(NAME);
-        let name_width = |omitted: usize| width.saturating_sub(3 + CELL * (COLUMNS.len() - omitted) as u16);
-        let omitted = (0..OMIT_ORDER.len()).find(|&omitted| name_width(omitted) >= longest).unwrap_or(OMIT_ORDER.len());
-        Self {
-            name: longest.min(name_width(omitted).max(NAME)),
-            shown: (0..COLUMNS.len()).filter(|at| !OMIT_ORDER[..omitted].contains(at)).collect(),
+impl HopTableLayout {
+    /// Shows as many columns as the longest name leaves room for.
+    fn for_width(width: u16, hops: &[HopSummary]) -> Self {
+        let name_widths = hops.iter().map(|hop| text_width(&hop.ends.from) + 1 + text_width(&hop.ends.to));
+        let longest_name = name_widths.max().unwrap_or(0).max(MIN_NAME_WIDTH);
+        let mut columns: Vec<&HopColumn> = COLUMNS.iter().collect();
+        for hidden in [HopColumnPriority::HiddenFirst, HopColumnPriority::HiddenSecond] {
+            if Self::width_for_name(width, columns.len()) < longest_name {
+                columns.retain(|column| column.priority != hidden);
+            }
         }
+        let name_width = longest_name.min(Self::width_for_name(width, columns.len()).max(MIN_NAME_WIDTH));
+        Self { name_width, columns }
     }
 
-    /// First cell of each shown column, with its index.
-    fn places(&self) -> impl Iterator<Item = (u16, usize)> {
-        let x = 3 + self.name;
-        self.shown.iter().enumerate().map(move |(place, &column)| (x + place as u16 * CELL, column))
+    fn width_for_name(width: u16, column_count: usize) -> u16 {
+        width.saturating_sub(NAME_X + NUMBER_WIDTH * column_count as u16)
+    }
+
+    fn number_cells(&self, y: u16) -> CellRow {
+        CellRow { x: NAME_X + self.name_width, y, pitch: NUMBER_WIDTH, width: NUMBER_WIDTH }
     }
 }
 
-fn line(pad: &mut Pad<'_>, y: u16, hop: &HopLine, columns: &Columns) {
-    pad.text(1, y, pad.theme.sign(hop.health), Ink::Health(hop.health));
-    let name = format!("{}{}{}", hop.ends.from, pad.theme.pick("→", ">"), hop.ends.to);
-    pad.fit(3, y, columns.name, &name, Ink::Strong);
-    for (x, column) in columns.places() {
-        pad.number(x, y, CELL, &COLUMNS[column].1(hop), Ink::Plain);
-    }
+fn draw_hop(pad: &mut Pad<'_>, y: u16, hop: &HopSummary, layout: &HopTableLayout) {
+    pad.draw_text(1, y, pad.theme.health_symbol(hop.health), Ink::Health(hop.health));
+    let name = format!("{}{}{}", hop.ends.from, pad.theme.rich_or_ascii("→", ">"), hop.ends.to);
+    pad.draw_clipped(NAME_X, y, layout.name_width, &name, Ink::Strong);
+    let numbers = layout.columns.iter().map(|column| (column.format)(hop));
+    pad.draw_cells(layout.number_cells(y), numbers, Ink::Plain);
 }
 
 /// Hop with the worst health; ties go to the one with the oldest waiting frame.
-pub(super) fn worst(model: &Model) -> Option<&HopLine> {
-    model.hops.iter().max_by_key(|hop| (hop.health, hop.oldest_ns, hop.backlog))
+pub(super) fn worst_hop(model: &Model) -> Option<&HopSummary> {
+    model.hops.iter().max_by_key(|hop| (hop.health, hop.oldest_wait_ns, hop.backlog_frames))
 }
 
-fn detail(pad: &mut Pad<'_>, hop: &HopLine, model: &Model, ui: &Ui) {
-    pad.rule(0, &format!("{} {} {}", hop.ends.from, pad.theme.pick("→", "->"), hop.ends.to));
-    let spread = |s: Option<Spread>| {
-        let quantile = |(name, ns): (&str, u64)| format!("{name} {}", duration(ns));
-        known(s, |s| [("p50", s.p50), ("p90", s.p90), ("p99", s.p99), ("max", s.max)].map(quantile).join("  "))
-    };
+fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) {
+    pad.draw_heading(0, &format!("{} {} {}", hop.ends.from, pad.theme.rich_or_ascii("→", "->"), hop.ends.to));
     let mut facts = vec![
-        ("passed", format!("{} frames  {} chunks  {}", count(hop.frames), count(hop.chunks), bytes(hop.bytes))),
-        ("queue wait", spread(hop.queue_wait)),
-        ("in the relay", spread(hop.relay)),
-        ("processing", processing(hop, &spread)),
+        (
+            "passed",
+            format!(
+                "{} frames  {} chunks  {}",
+                format_count(hop.frames),
+                format_count(hop.chunks),
+                format_bytes(hop.bytes)
+            ),
+        ),
+        ("queue wait", known(hop.queue_wait, format_quantiles)),
+        ("in the relay", known(hop.relay_delay, format_quantiles)),
+        ("processing", describe_processing(hop)),
         ("per wakeup", known(hop.wakeup_frames_max, |n| format!("up to {n} frames"))),
-        ("kernel queue", kernel(hop)),
-        ("oldest", known(hop.oldest_ns, duration)),
+        ("kernel queue", describe_queues(hop)),
+        ("oldest", known(hop.oldest_wait_ns, format_duration)),
     ];
     if hop.send_wait.is_some() {
-        facts.insert(1, ("before the send", spread(hop.send_wait)));
+        facts.insert(1, ("before the send", known(hop.send_wait, format_quantiles)));
     }
     let mut y = 1;
     for (name, text) in &facts {
-        let x = pad.fit(1, y, 14, name, Ink::Head).max(15);
+        let x = pad.draw_clipped(1, y, 14, name, Ink::Head).max(15);
         let (text, ink) = if text == "-" { ("not observed here", Ink::Dim) } else { (&**text, Ink::Plain) };
-        pad.text(x, y, text, ink);
+        pad.draw_text(x, y, text, ink);
         y += 1;
     }
     if hop.undecoded > 0 {
-        let why: Vec<String> = hop.reasons.iter().map(|(why, n)| format!("{why} {}", count(*n))).collect();
-        let text = format!("cannot decode {} frames: {}", count(hop.undecoded), why.join(", "));
-        pad.text(1, y, &text, Ink::Health(Health::Warning));
+        let reasons =
+            hop.undecoded_reasons.iter().map(|(reason, frames)| format!("{reason} {}", format_count(*frames)));
+        let reasons: Vec<String> = reasons.collect();
+        let text = format!("cannot decode {} frames: {}", format_count(hop.undecoded), reasons.join(", "));
+        pad.draw_text(1, y, &text, Ink::Health(Health::Warning));
         y += 1;
     }
-    let wide = pad.width() >= 120;
-    if !hop.queue_wait_classes.is_empty() {
-        let right = if wide { pad.width() / 2 } else { 45 };
-        trends(pad, right, y, hop, model, ui);
-        histogram(pad, y, hop);
+    if !hop.queue_wait_histogram.is_empty() {
+        let chart_x = if pad.width() >= 120 { pad.width() / 2 } else { 45 };
+        draw_trends(pad, chart_x, y, hop, model, ui);
+        draw_histogram(pad, y, hop);
     }
+}
+
+fn format_quantiles(spread: Spread) -> String {
+    format!(
+        "p50 {}  p90 {}  p99 {}  max {}",
+        format_duration(spread.p50),
+        format_duration(spread.p90),
+        format_duration(spread.p99),
+        format_duration(spread.max)
+    )
 }
 
 /// Processing time per frame, busy share of the receivers, and the median time that a chunk spends in them.
-fn processing(hop: &HopLine, spread: &dyn Fn(Option<Spread>) -> String) -> String {
-    let busy = hop.busy.map_or_else(String::new, |busy| format!("  busy {:.0} %", 100.0 * busy));
-    let inside = hop.inside.map_or_else(String::new, |s| format!("  chunk inside {}", duration(s.p50)));
-    spread(hop.processing) + &busy + &inside
+fn describe_processing(hop: &HopSummary) -> String {
+    let busy = hop.busy_share.map_or_else(String::new, |busy| format!("  busy {:.0} %", 100.0 * busy));
+    let inside =
+        hop.time_inside_receiver.map_or_else(String::new, |s| format!("  chunk inside {}", format_duration(s.p50)));
+    known(hop.processing_time, format_quantiles) + &busy + &inside
 }
 
 /// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
-fn kernel(hop: &HopLine) -> String {
-    let inbox = |frames| format!(", {} frames in the inbox at most", count(frames));
-    known(hop.kernel_bytes, |(now, max)| format!("{} now, {} at most", bytes(now), bytes(max)))
-        + &hop.inbox_max.map_or_else(String::new, inbox)
+fn describe_queues(hop: &HopSummary) -> String {
+    let mut text = known(hop.kernel_queue, |queue| {
+        format!("{} now, {} at most", format_bytes(queue.current), format_bytes(queue.max))
+    });
+    if let Some(frames) = hop.inbox_max_frames {
+        text.push_str(&format!(", {} frames in the inbox at most", format_count(frames)));
+    }
+    text
 }
 
-fn histogram(pad: &mut Pad<'_>, y: u16, hop: &HopLine) {
-    pad.text(1, y, "frames by queue wait", Ink::Head);
-    let max = hop.queue_wait_classes.iter().copied().max().unwrap_or(0).max(1);
-    for (row, &frames) in hop.queue_wait_classes.iter().enumerate() {
+fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {
+    pad.draw_text(1, y, "frames by queue wait", Ink::Head);
+    let max = hop.queue_wait_histogram.iter().copied().max().unwrap_or(0).max(1);
+    for (row, &frames) in hop.queue_wait_histogram.iter().enumerate() {
         let y = y + 1 + row as u16;
-        let label = match CLASSES.get(row) {
-            Some(&bound) => format!("<{}", duration(bound)),
+        let label = match QUEUE_WAIT_BOUNDS_NS.get(row) {
+            Some(&bound) => format!("<{}", format_duration(bound)),
             None => "more".into(),
         };
-        pad.number(1, y, 8, &label, Ink::Dim);
-        let cells = (u128::from(frames) * u128::from(BAR) / u128::from(max)) as usize;
-        let bar = pad.theme.pick("█", "#").repeat(cells.max(usize::from(frames > 0)));
+        pad.draw_right_aligned(1, y, 8, &label, Ink::Dim);
+        let cells = (u128::from(frames) * u128::from(MAX_BAR_WIDTH) / u128::from(max)) as usize;
+        // A small class must look different from an empty one.
+        let bar = pad.theme.rich_or_ascii("█", "#").repeat(cells.max(usize::from(frames > 0)));
+        // Waits above one second.
         let health = if row >= 5 { Health::Warning } else { Health::Good };
-        let x = pad.text(10, y, &bar, Ink::Health(health));
-        pad.text(x + 1, y, &count(frames), Ink::Plain);
+        let x = pad.draw_text(10, y, &bar, Ink::Health(health));
+        pad.draw_text(x + 1, y, &format_count(frames), Ink::Plain);
     }
 }
 
 /// Time series of the hop, right of the histogram: backlog, and if there is room queue wait and rate.
-fn trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopLine, model: &Model, ui: &Ui) {
-    let window = Window::of(model, ui);
+fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Model, ui: &Ui) {
+    let window = TimeWindow::selected(model, ui);
     let columns = pad.width().saturating_sub(x + 1);
     if model.curves.is_empty() {
         return;
     }
     let backlog = |slot: &SlotValues| {
-        hop.backlog?;
-        Some(slot.hops.get(hop.group).map_or(0, |of| of.backlog_max) as f64)
+        hop.backlog_frames?;
+        // A slot from before the hop appeared has no values of it.
+        Some(slot.hops.get(hop.group).map_or(0, |values| values.backlog_max) as f64)
     };
     let frames = |slot: &SlotValues| {
-        let passed = slot.hops.get(hop.group).map(|of| of.passed).unwrap_or_default();
+        let passed = slot.hops.get(hop.group).map(|values| values.passed).unwrap_or_default();
         Some(if hop.observes_sends { passed.frames_sent } else { passed.frames_received } as f64)
     };
-    let line = |label, metric, show| Line { label, metric, show, health: Health::Good };
-    let lines: [Line<'_>; 3] = [
-        line("backlog", Metric::Maximum(&backlog), |n| count(n as u64)),
-        line("queue wait p99", Metric::QueueWaitP99 { group: hop.group }, |ns| duration(ns as u64)),
-        line("frames/s", Metric::Maximum(&frames), rate),
+    let trends = [
+        ChartSeries::new("backlog", Metric::Maximum(&backlog), chart::format_whole),
+        ChartSeries::new("queue wait p99", Metric::QueueWaitP99 { group: hop.group }, |ns| format_duration(ns as u64)),
+        ChartSeries::new("frames/s", Metric::Maximum(&frames), format_rate),
     ];
-    let rows = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, lines.len() as u16);
-    for (place, line) in lines.iter().take(rows.into()).enumerate() {
-        let y = y + place as u16 * TREND_ROWS;
-        let values = window.values(&model.curves, line.metric, columns);
-        let top = values.iter().flatten().copied().reduce(f64::max);
-        let max = top.map_or_else(|| " not observed ".to_owned(), |top| format!(" max {} ", (line.show)(top)));
+    let shown = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, trends.len() as u16);
+    for (index, series) in trends.iter().take(shown.into()).enumerate() {
+        let y = y + index as u16 * TREND_ROWS;
+        let values = window.column_values(&model.curves, series.metric, columns);
+        let max = match values.iter().flatten().copied().reduce(f64::max) {
+            Some(max) => format!(" max {} ", (series.format)(max)),
+            None => " not observed ".to_owned(),
+        };
         let title_width = columns.saturating_sub(max.len() as u16);
-        let title = format!("{}, {}", line.label, window.words(columns, model));
-        pad.fit(x, y, title_width, &title, Ink::Head);
-        pad.right(y, &max, Ink::Dim);
+        let title = format!("{}, {}", series.label, window.describe(columns, model));
+        pad.draw_clipped(x, y, title_width, &title, Ink::Head);
+        pad.draw_at_right_edge(y, &max, Ink::Dim);
         let height = pad.height().saturating_sub(y + 1).min(TREND_ROWS - 1);
-        chart::bars(&mut pad.below(y + 1, height), x, &values, Ink::Series);
+        chart::draw_bars(&mut pad.rows_from(y + 1, height), x, &values, Ink::Series);
     }
 }
 
 /// Draws one branch per receiving worker below the hop. Returns the next free row.
-fn members(pad: &mut Pad<'_>, y: u16, hop: &HopLine) -> u16 {
-    let total = hop.members.iter().map(|m| m.chunks).sum::<u64>().max(1);
+fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) -> u16 {
+    let total_chunks = hop.members.iter().map(|member| member.chunks).sum::<u64>().max(1);
     let max_lines = usize::from(pad.height().saturating_sub(y) / 3);
     let shown = hop.members.len().min(max_lines);
     for (row, member) in hop.members.iter().take(shown).enumerate() {
         let y = y + row as u16;
-        let more = hop.members.len() - shown;
-        let last = row + 1 == shown;
-        let branch = if last { pad.theme.pick("└", "`") } else { pad.theme.pick("├", "|") };
-        let share = 100.0 * member.chunks as f64 / total as f64;
+        let not_shown = hop.members.len() - shown;
+        let is_last = row + 1 == shown;
+        let branch = if is_last { pad.theme.rich_or_ascii("└", "`") } else { pad.theme.rich_or_ascii("├", "|") };
+        let share = 100.0 * member.chunks as f64 / total_chunks as f64;
         let name = format!("{branch} {}", known(member.worker, |w| format!("worker {w}")));
-        let more = if last && more > 0 { format!("(and {more} more)  ") } else { String::new() };
+        let more = if is_last && not_shown > 0 { format!("(and {not_shown} more)  ") } else { String::new() };
         let numbers = format!(
             "{:>8} frames  {:>8} chunks {share:>5.1}%  backlog {:>6}  busy {:>4}  {more}",
-            count(member.frames),
-            count(member.chunks),
-            known(member.backlog, count),
-            known(member.busy, |busy| format!("{:.0}%", 100.0 * busy))
+            format_count(member.frames),
+            format_count(member.chunks),
+            known(member.backlog_frames, format_count),
+            known(member.busy_share, |busy| format!("{:.0}%", 100.0 * busy))
         );
-        let x = pad.fit(3, y, 14, &name, Ink::Strong).max(16);
-        let x = pad.text(x, y, &numbers, Ink::Plain);
-        pad.text(x, y, &member.endpoint, Ink::Dim);
+        let x = pad.draw_clipped(3, y, 14, &name, Ink::Strong).max(16);
+        let x = pad.draw_text(x, y, &numbers, Ink::Plain);
+        pad.draw_text(x, y, &member.endpoint, Ink::Dim);
     }
     y + shown as u16
 }

@@ -8,7 +8,7 @@ mod hops;
 mod overview;
 mod pad;
 mod path;
-pub(crate) mod pick;
+pub(crate) mod picker;
 mod pods;
 mod position;
 mod request;
@@ -16,240 +16,300 @@ mod requests;
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use session::units::{self, bytes, clock, count, duration, known};
+use session::units::{self, format_bytes, format_clock, format_count, format_duration, known};
 use trace::stats::Spread;
 
-use crate::keys::{BINDINGS, Place};
+use crate::keys::{BINDINGS, Binding, KeyContext};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
 use crate::state::ui::{Dialog, Ui};
 use crate::theme::{Ink, Theme};
-pub(crate) use pad::Hits;
+pub(crate) use pad::ClickAreas;
 use pad::Pad;
 
-/// Smallest supported screen, in columns and rows.
-pub(crate) const SMALLEST: (u16, u16) = (80, 24);
+/// Smallest supported screen.
+const MIN_COLUMNS: u16 = 80;
+const MIN_ROWS: u16 = 24;
 
-pub(crate) fn draw(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) -> Hits {
+pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) -> ClickAreas {
     let area = frame.area();
-    let mut hits = Hits::default();
-    let mut pad = Pad::new(frame, theme, &mut hits);
-    if area.width < SMALLEST.0 || area.height < SMALLEST.1 {
-        too_small(&mut pad, model);
-        return hits;
+    let mut click_areas = ClickAreas::default();
+    let mut pad = Pad::new(frame, theme, &mut click_areas);
+    if area.width < MIN_COLUMNS || area.height < MIN_ROWS {
+        draw_too_small(&mut pad, model);
+        return click_areas;
     }
-    let [bar, verdict, body, own, bottom] = rows(area);
-    tab_bar(&mut pad.part(bar), model, ui);
-    verdict_line(&mut pad.part(verdict), model);
-    let tab = &mut pad.part(body);
-    match ui.tab {
-        Tab::Overview => overview::draw(tab, model, ui),
-        Tab::Requests => requests::draw(tab, model, ui),
-        Tab::Request => request::draw(tab, model, ui),
-        Tab::Hops => hops::draw(tab, model, ui),
-        Tab::Findings => findings::draw(tab, model, ui),
-        Tab::Cpu => cpu::draw(tab, model, ui),
-        Tab::Pods => pods::draw(tab, model, ui),
-    }
+    let bottom = area.y + area.height;
+    let line = |y| Rect { y, height: 1, ..area };
+    draw_tab_bar(&mut pad.sub_pad(line(area.y)), model, ui);
+    draw_verdict(&mut pad.sub_pad(line(area.y + 1)), model);
+    let tab_area = Rect { y: area.y + 2, height: area.height - 4, ..area };
+    draw_tab(&mut pad.sub_pad(tab_area), model, ui);
+    let status_line = &mut pad.sub_pad(line(bottom - 2));
     match &model.position {
-        Some(position) => position::draw(&mut pad.part(own), model, position),
-        None => own_line(&mut pad.part(own), model),
+        Some(position) => position::draw_position(status_line, model, position),
+        None => draw_own_status(status_line, model),
     }
-    hint_line(&mut pad.part(bottom), ui);
+    draw_bottom_line(&mut pad.sub_pad(line(bottom - 1)), ui);
     match &ui.dialog {
-        Dialog::Help(scrolled) => help::draw(&mut pad.part(body), *scrolled, ui),
-        Dialog::Palette(words, at) => help::palette(&mut pad.part(body), words, *at, ui),
+        Dialog::Help(scrolled) => help::draw_help(&mut pad.sub_pad(tab_area), *scrolled, ui),
+        Dialog::Palette { words, selected } => {
+            help::draw_palette(&mut pad.sub_pad(tab_area), words, *selected, ui);
+        }
         _ => {}
     }
-    hits
+    click_areas
 }
 
-/// Splits the screen into tab bar, verdict, tab, status line and key hints.
-fn rows(area: Rect) -> [Rect; 5] {
-    let row = |y, height| Rect { y: area.y + y, height, ..area };
-    let h = area.height;
-    [row(0, 1), row(1, 1), row(2, h - 4), row(h - 2, 1), row(h - 1, 1)]
+fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+    match ui.tab {
+        Tab::Overview => overview::draw_tab(pad, model, ui),
+        Tab::Requests => requests::draw_tab(pad, model, ui),
+        Tab::Request => request::draw_tab(pad, model, ui),
+        Tab::Hops => hops::draw_tab(pad, model, ui),
+        Tab::Findings => findings::draw_tab(pad, model, ui),
+        Tab::Cpu => cpu::draw_tab(pad, model, ui),
+        Tab::Pods => pods::draw_tab(pad, model, ui),
+    }
 }
 
 /// Replacement for the tabs on small screens: verdict, worst hop, and the size that is required.
-fn too_small(pad: &mut Pad<'_>, model: &Model) {
-    verdict_line(pad, model);
-    if let Some(hop) = hops::worst(model) {
+fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
+    draw_verdict(pad, model);
+    if let Some(hop) = hops::worst_hop(model) {
         let text = format!(
             "{} {}{}{} backlog {}, oldest {}",
-            pad.theme.sign(hop.health),
+            pad.theme.health_symbol(hop.health),
             hop.ends.from,
-            pad.theme.pick("→", ">"),
+            pad.theme.rich_or_ascii("→", ">"),
             hop.ends.to,
-            known(hop.backlog, count),
-            known(hop.oldest_ns, duration)
+            known(hop.backlog_frames, format_count),
+            known(hop.oldest_wait_ns, format_duration)
         );
-        pad.text(1, 1, &text, Ink::Health(hop.health));
+        pad.draw_text(1, 1, &text, Ink::Health(hop.health));
     }
     let text = format!(
-        "needs {}x{}; this is {}x{}: enlarge it, or press q to quit",
-        SMALLEST.0,
-        SMALLEST.1,
+        "needs {MIN_COLUMNS}x{MIN_ROWS}; this is {}x{}: enlarge it, or press q to quit",
         pad.width(),
         pad.height()
     );
-    pad.text(1, 2, &text, Ink::Dim);
+    pad.draw_text(1, 2, &text, Ink::Dim);
 }
 
-fn tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let mut x = pad.text(1, 0, "tokengap", Ink::Head) + 1;
-    for (place, tab) in Tab::ALL.into_iter().enumerate().filter(|t| t.1.exists(model)) {
-        let label = format!(" {} {}", place + 1, tab.word());
+fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+    let mut x = pad.draw_text(1, 0, "tokengap", Ink::Head) + 1;
+    for (index, tab) in Tab::ALL.into_iter().enumerate() {
+        if !tab.exists(model) {
+            continue;
+        }
+        // The number is the tab's key.
+        let label = format!(" {} {}", index + 1, tab.label());
         let ink = if tab == ui.tab { Ink::Selected } else { Ink::Dim };
-        let end = pad.text(x, 0, &label, ink);
-        pad.click((x, 0), (end - x, 1), Action::Go(tab));
+        let end = pad.draw_text(x, 0, &label, ink);
+        pad.add_click_area(Rect::new(x, 0, end - x, 1), Action::OpenTab(tab));
         x = end;
     }
-    let state = if ui.paused.is_some() { "PAUSED" } else { model.run.doing };
-    let ink = if ui.paused.is_some() { Ink::Selected } else { Ink::Dim };
-    let time = clock(model.running_ns);
-    let state = if model.position.is_some() { "replay" } else { state };
-    let watched = model.pods.get(model.pod);
-    let (source, state) = match watched {
-        Some(pod) if ui.paused.is_none() => (pod.name.as_str(), pod.link.word()),
-        Some(pod) => (pod.name.as_str(), state),
-        None => (model.run.source.as_str(), state),
-    };
-    let begun = watched.and_then(|pod| position::wall(pod.begun_wall_ns?));
-    let since = begun.map_or_else(String::new, |begun| format!("since {begun} "));
-    let longest_first = [format!(" {source} {state} {since}{time} "), format!(" {state} {since}{time} ")];
-    let fits = |text: &&String| usize::from(x) + text.chars().count() <= usize::from(pad.width());
-    let shortest = format!(" {state} {time} ");
-    pad.right(0, longest_first.iter().find(fits).unwrap_or(&shortest), ink);
+    draw_run_state(pad, x, model, ui);
 }
 
-fn verdict_line(pad: &mut Pad<'_>, model: &Model) {
+/// Draws source, state and time of the run at the right edge, as much as fits from `x` on.
+fn draw_run_state(pad: &mut Pad<'_>, x: u16, model: &Model, ui: &Ui) {
+    let is_paused = ui.paused_at_second.is_some();
+    let watched = model.pods.get(model.shown_pod);
+    let source = watched.map_or(&model.run.source, |pod| &pod.name);
+    let state = match watched {
+        Some(pod) if !is_paused => pod.state.label(),
+        _ if model.position.is_some() => "replay",
+        _ if is_paused => "PAUSED",
+        _ => model.run.stage,
+    };
+    let begun = watched.and_then(|pod| position::format_wall_time(pod.begun_wall_ns?));
+    let since = begun.map_or_else(String::new, |begun| format!("since {begun} "));
+    let time = format_clock(model.running_ns);
+    let mut text = format!(" {source} {state} {since}{time} ");
+    for shorter in [format!(" {state} {since}{time} "), format!(" {state} {time} ")] {
+        if x + pad::text_width(&text) > pad.width() {
+            text = shorter;
+        }
+    }
+    pad.draw_at_right_edge(0, &text, if is_paused { Ink::Selected } else { Ink::Dim });
+}
+
+fn draw_verdict(pad: &mut Pad<'_>, model: &Model) {
     let verdict = &model.verdict;
-    let health = format!("{} {}", pad.theme.sign(verdict.health), verdict.health.word());
-    let x = pad.text(1, 0, &health, Ink::Verdict(verdict.health));
-    pad.text(x + 2, 0, &verdict.text, Ink::Strong);
+    let health = format!("{} {}", pad.theme.health_symbol(verdict.health), verdict.health.label());
+    let x = pad.draw_text(1, 0, &health, Ink::Verdict(verdict.health));
+    pad.draw_text(x + 2, 0, &verdict.text, Ink::Strong);
 }
 
 /// Draws tokengap's resource use and missed observations; always visible.
-fn own_line(pad: &mut Pad<'_>, model: &Model) {
+fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     let own = &model.run;
-    let cpu = known(own.cpu, |c| format!("{:.1}%", c * 100.0));
+    let cpu = known(own.cpu_share, |share| format!("{:.1}%", share * 100.0));
     let label = if model.run.source == "demo" { "self+demo" } else { "self" };
-    let cost = format!("{label}: cpu {cpu}  rss {}  ", known(own.rss_bytes, bytes));
-    let x = writing(pad, 1, model);
-    let mut x = pad.text(x, 0, &cost, Ink::Dim);
-    for (word, n) in [("missed", own.missed), ("undecoded", own.undecoded)] {
-        let ink = if n > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
-        x = pad.text(x, 0, &format!("{word} {}  ", count(n)), ink);
+    let cost = format!("{label}: cpu {cpu}  rss {}  ", known(own.rss_bytes, format_bytes));
+    let x = draw_outputs(pad, 1, model);
+    let mut x = pad.draw_text(x, 0, &cost, Ink::Dim);
+    for (word, count) in [("missed", own.missed), ("undecoded", own.undecoded)] {
+        let ink = if count > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
+        x = pad.draw_text(x, 0, &format!("{word} {}  ", format_count(count)), ink);
     }
     if let Some(first) = own.degraded.first() {
-        let more =
-            if own.degraded.len() > 1 { format!(" (and {} more: 5)", own.degraded.len() - 1) } else { String::new() };
-        pad.text(x, 0, &format!("! degraded: {first}{more}"), Ink::Health(Health::Warning));
-    } else if x + (model.engine.chars().count() as u16) < pad.width() {
-        pad.right(0, &format!("{} ", model.engine), Ink::Dim);
+        let others = own.degraded.len() - 1;
+        // The tab with the key 5 lists all.
+        let more = if others > 0 { format!(" (and {others} more: 5)") } else { String::new() };
+        pad.draw_text(x, 0, &format!("! degraded: {first}{more}"), Ink::Health(Health::Warning));
+    } else if x + pad::text_width(&model.engine) < pad.width() {
+        pad.draw_at_right_edge(0, &format!("{} ", model.engine), Ink::Dim);
     }
 }
 
-/// Draws the outputs being written, with their dropped records.
-fn writing(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
+/// Draws the outputs being written, with their dropped records. Returns the next free column.
+fn draw_outputs(pad: &mut Pad<'_>, mut x: u16, model: &Model) -> u16 {
     let writing = &model.writing;
-    let recording =
-        writing.recording.as_ref().map(|to| ("REC", format!("{} {}", to.name, bytes(to.bytes)), to.dropped, 0));
-    let ring = writing.ring.as_ref().map(|to| ("ring", bytes(to.bytes), to.dropped, 0));
-    let served = writing.endpoint.as_ref();
-    let served = served.map(|to| ("http", format!("{} {} watching", to.address, to.clients), to.dropped, to.refused));
-    for (sign, text, dropped, refused) in [recording, ring, served].into_iter().flatten() {
-        x = pad.text(x, 0, sign, Ink::Health(Health::Info));
-        x = pad.text(x + 1, 0, &text, Ink::Plain);
-        for (n, what) in [(dropped, "dropped"), (refused, "refused")] {
-            if n > 0 {
-                x = pad.text(x + 1, 0, &format!("({} {what})", count(n)), Ink::Health(Health::Warning));
-            }
-        }
-        x += 2;
+    if let Some(recording) = &writing.recording {
+        let text = format!("{} {}", recording.name, format_bytes(recording.bytes));
+        x = draw_output(pad, x, "REC", &text);
+        x = draw_output_losses(pad, x, recording.dropped, "dropped") + 2;
+    }
+    if let Some(ring) = &writing.ring {
+        x = draw_output(pad, x, "ring", &format_bytes(ring.bytes));
+        x = draw_output_losses(pad, x, ring.dropped, "dropped") + 2;
+    }
+    if let Some(endpoint) = &writing.endpoint {
+        x = draw_output(pad, x, "http", &format!("{} {} watching", endpoint.address, endpoint.clients));
+        x = draw_output_losses(pad, x, endpoint.dropped, "dropped");
+        x = draw_output_losses(pad, x, endpoint.refused, "refused") + 2;
     }
     x
 }
 
-/// Draws the inter-token latency at the client beside that of the engine, `x` cells behind the edge. Returns the next row.
-fn itl(pad: &mut Pad<'_>, y: u16, x: u16, [client, engine]: [Option<Spread>; 2]) -> u16 {
-    let quantiles = |itl: Option<Spread>| known(itl, |s| [s.p50, s.p90, s.p99].map(duration).join("/"));
-    let x = pad.text(1, y, "itl", Ink::Head) + x - 1;
-    let x = pad.text(x, y, &format!("client {}", quantiles(client)), Ink::Plain);
-    let engine = format!("engine {}  (p50/p90/p99)", quantiles(engine));
-    pad.text(x + 2, y, &engine, Ink::Dim);
+fn draw_output(pad: &mut Pad<'_>, x: u16, kind: &str, text: &str) -> u16 {
+    let x = pad.draw_text(x, 0, kind, Ink::Health(Health::Info));
+    pad.draw_text(x + 1, 0, text, Ink::Plain)
+}
+
+fn draw_output_losses(pad: &mut Pad<'_>, x: u16, count: u64, what: &str) -> u16 {
+    if count == 0 {
+        return x;
+    }
+    pad.draw_text(x + 1, 0, &format!("({} {what})", format_count(count)), Ink::Health(Health::Warning))
+}
+
+/// Draws the inter-token latency at the client beside that of the engine, `indent` cells right of the title. Returns the next row.
+fn draw_itl(pad: &mut Pad<'_>, y: u16, indent: u16, client: Option<Spread>, engine: Option<Spread>) -> u16 {
+    let x = pad.draw_text(1, y, "itl", Ink::Head) + indent - 1;
+    let client = format!("client {}", known(client, format_itl_quantiles));
+    let x = pad.draw_text(x, y, &client, Ink::Plain);
+    let engine = format!("engine {}  (p50/p90/p99)", known(engine, format_itl_quantiles));
+    pad.draw_text(x + 2, y, &engine, Ink::Dim);
     y + 1
 }
 
-fn hint_line(pad: &mut Pad<'_>, ui: &Ui) {
-    let saved: Vec<String> = ui.options.filters.iter().map(|saved| format!("@{}", saved.name)).collect();
-    // Title, typed text, and what to do.
-    let dialog = match &ui.dialog {
-        Dialog::Time(text) if units::moment(text).is_some() => {
-            Some(("go to: ", text, "Enter: go   Esc: cancel".into()))
+fn format_itl_quantiles(itl: Spread) -> String {
+    [itl.p50, itl.p90, itl.p99].map(format_duration).join("/")
+}
+
+/// Draws the dialog that reads text, else the message, else key hints.
+fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui) {
+    match &ui.dialog {
+        Dialog::Time(text) => {
+            let is_valid = units::parse_moment(text).is_some();
+            let hint = if is_valid { "Enter: go   Esc: cancel" } else { "a time from the start: 1:23, 90s, 2m" };
+            draw_text_input(pad, "go to: ", text, hint, Ink::Dim);
         }
-        Dialog::Time(text) => Some(("go to: ", text, "a time from the start: 1:23, 90s, 2m".into())),
-        Dialog::Palette(words, _) => Some((":", words, "Up Down: choose   Enter: run   Esc: cancel".into())),
+        Dialog::Palette { words, .. } => {
+            draw_text_input(pad, ":", words, "Up Down: choose   Enter: run   Esc: cancel", Ink::Dim);
+        }
         Dialog::Filter(text) => {
-            let hint = match ui.typed_filter(text) {
-                Err(wrong) => format!("! {wrong}"),
-                Ok(_) if saved.is_empty() => "Enter: apply   Esc: cancel   (syntax: see the help, ?)".into(),
-                Ok(_) => format!("Enter: apply   Esc: cancel   {}", saved.join(" ")),
+            let (hint, ink) = match ui.parse_filter(text) {
+                Ok(_) => (filter_hint(ui), Ink::Dim),
+                Err(error) => (format!("! {error}"), Ink::Health(Health::Warning)),
             };
-            Some(("filter: ", text, hint))
+            draw_text_input(pad, "filter: ", text, &hint, ink);
         }
         Dialog::Export => {
-            let x = pad.text(1, 0, "write: ", Ink::Head);
-            pad.text(x, 0, "h HTML report   j JSON report   p trace for Perfetto   Esc: cancel", Ink::Plain);
-            return;
+            let x = pad.draw_text(1, 0, "write: ", Ink::Head);
+            pad.draw_text(x, 0, "h HTML report   j JSON report   p trace for Perfetto   Esc: cancel", Ink::Plain);
         }
-        Dialog::None | Dialog::Help(_) => None,
-    };
-    if let Some((title, typed, hint)) = dialog {
-        let x = pad.text(1, 0, title, Ink::Head);
-        let x = pad.text(x, 0, &format!("{typed}{}", pad.theme.pick("▏", "_")), Ink::Strong);
-        let ink = if hint.starts_with('!') { Ink::Health(Health::Warning) } else { Ink::Dim };
-        pad.text(x + 1, 0, &hint, ink);
-        return;
-    }
-    if let Some(message) = &ui.message {
-        pad.text(1, 0, message, Ink::Head);
-        return;
-    }
-    // Help and quit stay visible; the other hints are cut first.
-    let (always_shown, rest): (Vec<_>, Vec<_>) =
-        hints(ui).into_iter().partition(|(_, hint)| ["help", "quit"].contains(hint));
-    let reserved = always_shown.iter().map(|(keys, hint)| keys.len() + hint.len() + 3).sum::<usize>() as u16;
-    let mut left = pad.width().saturating_sub(1 + reserved);
-    let fits = |(keys, hint): &(String, &str)| {
-        let width = (keys.len() + hint.len()) as u16;
-        let fits = width < left;
-        left = left.saturating_sub(width + 3);
-        fits
-    };
-    let mut x = 1;
-    for (keys, hint) in rest.into_iter().take_while(fits).chain(always_shown) {
-        x = pad.text(x, 0, &keys, Ink::Head);
-        x = pad.text(x + 1, 0, hint, Ink::Dim) + 2;
+        Dialog::None | Dialog::Help(_) => match &ui.message {
+            Some(message) => {
+                pad.draw_text(1, 0, message, Ink::Head);
+            }
+            None => draw_key_hints(pad, ui),
+        },
     }
 }
 
-/// Key hints of a tab; keys with the same hint are joined.
-fn hints(ui: &Ui) -> Vec<(String, &'static str)> {
-    let mut hints: Vec<(String, &'static str)> = Vec::new();
+fn draw_text_input(pad: &mut Pad<'_>, title: &str, typed: &str, hint: &str, hint_ink: Ink) {
+    let x = pad.draw_text(1, 0, title, Ink::Head);
+    let cursor = pad.theme.rich_or_ascii("▏", "_");
+    let x = pad.draw_text(x, 0, &format!("{typed}{cursor}"), Ink::Strong);
+    pad.draw_text(x + 1, 0, hint, hint_ink);
+}
+
+/// Keys, and the saved filters, of which a name after `@` is enough.
+fn filter_hint(ui: &Ui) -> String {
+    if ui.options.filters.is_empty() {
+        return "Enter: apply   Esc: cancel   (syntax: see the help, ?)".into();
+    }
+    let names: Vec<String> = ui.options.filters.iter().map(|saved| format!("@{}", saved.name)).collect();
+    format!("Enter: apply   Esc: cancel   {}", names.join(" "))
+}
+
+/// Keys with the same hint.
+struct KeyHint {
+    keys: String,
+    hint: &'static str,
+}
+
+impl KeyHint {
+    /// Cells of the hint without its distance to the next.
+    fn width(&self) -> u16 {
+        (self.keys.len() + self.hint.len()) as u16
+    }
+}
+
+fn draw_key_hints(pad: &mut Pad<'_>, ui: &Ui) {
+    // A space after the keys, and two after the hint.
+    const SPACES: u16 = 3;
+    // Help and quit stay visible; the other hints are cut first.
+    let (always_shown, others): (Vec<KeyHint>, Vec<KeyHint>) =
+        key_hints(ui).into_iter().partition(|hint| ["help", "quit"].contains(&hint.hint));
+    let reserved = always_shown.iter().map(|hint| hint.width() + SPACES).sum::<u16>();
+    let mut spare_width = pad.width().saturating_sub(1 + reserved);
+    let mut shown = Vec::new();
+    for hint in others {
+        if hint.width() >= spare_width {
+            break;
+        }
+        spare_width = spare_width.saturating_sub(hint.width() + SPACES);
+        shown.push(hint);
+    }
+    let mut x = 1;
+    for KeyHint { keys, hint } in shown.iter().chain(&always_shown) {
+        x = pad.draw_text(x, 0, keys, Ink::Head);
+        x = pad.draw_text(x + 1, 0, hint, Ink::Dim) + 2;
+    }
+}
+
+/// Key hints in the current state; keys with the same hint are joined.
+fn key_hints(ui: &Ui) -> Vec<KeyHint> {
+    let mut hints: Vec<KeyHint> = Vec::new();
+    let mut bindings: Vec<&Binding> =
+        BINDINGS.iter().filter(|binding| !binding.hint.is_empty() && binding.is_active(ui)).collect();
     // During playback of a recording, its keys come first.
-    let (first, rest): (Vec<_>, Vec<_>) =
-        BINDINGS.iter().filter(|b| !b.hint.is_empty() && b.applies(ui)).partition(|b| b.place == Place::Replay);
-    for binding in first.into_iter().chain(rest) {
-        let key = binding.shown.split(' ').next().unwrap_or(binding.shown);
-        match hints.iter_mut().find(|(_, hint)| *hint == binding.hint) {
-            Some((keys, _)) => {
-                keys.push_str(if key.len() > 1 { " " } else { "" });
-                keys.push_str(key);
+    bindings.sort_by_key(|binding| binding.context != KeyContext::Replay);
+    for binding in bindings {
+        let key = binding.shown_keys.split(' ').next().unwrap_or(binding.shown_keys);
+        match hints.iter_mut().find(|hint| hint.hint == binding.hint) {
+            Some(joined) => {
+                // Keys of one character need no space between them.
+                joined.keys.push_str(if key.len() > 1 { " " } else { "" });
+                joined.keys.push_str(key);
             }
-            None => hints.push((key.to_owned(), binding.hint)),
+            None => hints.push(KeyHint { keys: key.to_owned(), hint: binding.hint }),
         }
     }
     hints

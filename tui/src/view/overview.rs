@@ -1,224 +1,254 @@
 //! Overview tab: health of the engine, and where and when problems occur.
 
-use session::units::{clock, count, duration, known, rate};
+use ratatui::layout::Rect;
+use session::units::{format_clock, format_count, format_duration, format_rate, known};
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
 
-use super::chart::{self, Line, Window};
-use super::itl;
-use super::pad::Pad;
+use super::chart::{self, ChartSeries, TimeWindow};
+use super::draw_itl;
+use super::pad::{CellRow, Pad};
 use super::path;
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::curves::Metric;
 use crate::state::flags::Health;
+use crate::state::model::WaitingRequests;
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
 /// Maximum number of rows of one time series.
-const CHART_ROWS: u16 = 4;
+const MAX_CHART_ROWS: u16 = 4;
 /// Findings listed below the time series if there is room.
-const FINDINGS: u16 = 8;
+const MAX_FINDINGS: u16 = 8;
 
-pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let roomy = pad.height() >= 30;
-    let mut y = u16::from(roomy);
-    y = gap(pad, y, model);
-    y += u16::from(roomy);
-    y = flow(pad, y, model);
+pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+    let is_tall = pad.height() >= 30;
+    let mut y = u16::from(is_tall);
+    y = draw_gap(pad, y, model);
+    y += u16::from(is_tall);
+    y = draw_totals(pad, y, model);
     // A small screen shows it only if the client's is known.
-    if roomy || model.itl.delivered_by_token.is_some() {
-        y = itl(pad, y, 7, [model.itl.delivered_by_token, model.itl.sent_by_token]);
+    if is_tall || model.itl.delivered_by_token.is_some() {
+        y = draw_itl(pad, y, 7, model.itl.delivered_by_token, model.itl.sent_by_token);
     }
-    y = consumer(pad, y, model);
+    y = draw_receiving_thread(pad, y, model);
     y += 1;
-    y = path::draw(pad, y, model);
-    y = path::shares(pad, y, "time (run)", &model.path);
-    y += u16::from(roomy || pad.height() - y > 6);
-    let listed = if roomy { (model.findings.len() as u16).min(FINDINGS) + 2 } else { 0 };
-    y = lines(pad, y, listed, (model, ui));
-    if roomy && !model.findings.is_empty() {
-        findings(pad, y + 1, model);
+    y = path::draw_path(pad, y, model);
+    y = path::draw_breakdown(pad, y, "time (run)", &model.first_token_path);
+    y += u16::from(is_tall || pad.height() - y > 6);
+    let rows_for_findings = if is_tall { (model.findings.len() as u16).min(MAX_FINDINGS) + 2 } else { 0 };
+    y = draw_charts(pad, y, rows_for_findings, model, ui);
+    if is_tall && !model.findings.is_empty() {
+        draw_findings(pad, y + 1, model);
     }
 }
 
-fn gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let gap = &model.gap;
-    pad.text(1, y, "first-token gap", Ink::Head);
-    let Some(waiting) = gap.open else {
-        pad.text(18, y, "not observed: needs the sends and receives of frames", Ink::Dim);
+    pad.draw_text(1, y, "first-token gap", Ink::Head);
+    let Some(WaitingRequests { requests, longest_wait_ns }) = gap.waiting else {
+        pad.draw_text(18, y, "not observed: needs the sends and receives of frames", Ink::Dim);
         return y + 1;
     };
-    pad.numbers((18, y), (9, 8), ["p50", "p90", "p99", "max", "requests"], Ink::Dim);
+    pad.draw_cells(CellRow { x: 18, y: y, pitch: 9, width: 8 }, ["p50", "p90", "p99", "max", "requests"], Ink::Dim);
     for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
         let y = y + 1 + row as u16;
-        pad.text(3, y, name, Ink::Plain);
+        pad.draw_text(3, y, name, Ink::Plain);
         let Some(Spread { count: n, p50, p90, p99, max }) = spread else {
-            pad.text(22, y, "none", Ink::Dim);
+            pad.draw_text(22, y, "none", Ink::Dim);
             continue;
         };
-        pad.numbers((18, y), (9, 8), [p50, p90, p99, max].map(duration), Ink::Strong);
-        pad.number(18 + 4 * 9, y, 8, &count(n), Ink::Plain);
+        pad.draw_cells(
+            CellRow { x: 18, y: y, pitch: 9, width: 8 },
+            [p50, p90, p99, max].map(format_duration),
+            Ink::Strong,
+        );
+        pad.draw_right_aligned(18 + 4 * 9, y, 8, &format_count(n), Ink::Plain);
         if row == 1 && !gap.worst_rid.is_empty() {
-            pad.text(65, y, &format!("max: {}", gap.worst_rid), Ink::Dim);
+            pad.draw_text(65, y, &format!("max: {}", gap.worst_rid), Ink::Dim);
         }
     }
-    let waiting = match waiting {
-        (0, _) => "no first token is waiting now".to_owned(),
-        (1, longest) => format!("1 first token is waiting, for {}", duration(longest)),
-        (n, longest) => format!("{} first tokens are waiting, the longest for {}", count(n), duration(longest)),
+    let longest_wait = format_duration(longest_wait_ns);
+    let waiting = match requests {
+        0 => "no first token is waiting now".to_owned(),
+        1 => format!("1 first token is waiting, for {longest_wait}"),
+        _ => format!("{} first tokens are waiting, the longest for {longest_wait}", format_count(requests)),
     };
-    pad.text(3, y + 3, &waiting, Ink::Plain);
+    pad.draw_text(3, y + 3, &waiting, Ink::Plain);
     y + 4
 }
 
-fn flow(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    let (flow, requests, tokens, chunks) = (&model.flow, &model.requests, &model.tokens, &model.chunks);
-    let x = pad.text(1, y, "flow", Ink::Head);
-    let frames = if pad.width() >= 100 { format!("{} frames/s  ", rate(flow.frames)) } else { String::new() };
-    let now = format!("{} tok/s  {frames}{} live", rate(flow.tokens), count(requests.live));
-    let mut x = pad.text(x + 5, y, &now, Ink::Strong);
-    if model.abandoned_requests > 0 {
-        x = pad.text(x + 2, y, pad.theme.sign(Health::Warning), Ink::Health(Health::Warning));
-        x = pad.text(x + 1, y, &format!("{} abandoned", count(model.abandoned_requests)), Ink::Health(Health::Warning));
-    }
-    let sums = format!(
-        "of {}, {} finished upstream, {} aborted",
-        count(requests.seen),
-        count(requests.finished),
-        count(requests.aborted)
-    );
-    pad.text(x + 1, y, &sums, Ink::Dim);
-
-    let x = pad.text(1, y + 1, "tokens", Ink::Head);
-    let reached = format!(
-        "{} sent  {} received  {} delivered",
-        count(tokens.sent),
-        known(tokens.received, count),
-        known(tokens.delivered, count)
-    );
-    let mut x = pad.text(x + 3, y + 1, &reached, Ink::Plain);
-    if let Some(lost) = chunks.tokens_lost {
-        x = alarm(pad, x + 2, y + 1, lost, &format!("{} lost", count(lost)));
-    }
-    if tokens.missing_on_wire > 0 {
-        alarm(pad, x + 2, y + 1, 1, &format!("{} missing on the wire", count(tokens.missing_on_wire)));
-    }
-
-    let x = pad.text(1, y + 2, "chunks", Ink::Head);
-    let x = pad.text(
-        x + 3,
-        y + 2,
-        &format!("{} sent  {} merged", count(chunks.sent), known(chunks.merged, count)),
-        Ink::Plain,
-    );
-    let dropped = chunks.dropped_confirmed.unwrap_or(0);
-    let x = alarm(pad, x + 2, y + 2, dropped, &format!("{} dropped", known(chunks.dropped_confirmed, count)));
-    let predicted = format!("({} predicted from wakeups)", known(chunks.dropped_predicted, count));
-    pad.text(x + 1, y + 2, &predicted, Ink::Dim);
+/// Draws rates, requests, tokens and chunks. Returns the next free row.
+fn draw_totals(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    draw_flow(pad, y, model);
+    draw_tokens(pad, y + 1, model);
+    draw_chunks(pad, y + 2, model);
     y + 3
 }
 
+fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
+    let rates = &model.send_rates;
+    let requests = &model.requests;
+    let x = pad.draw_text(1, y, "flow", Ink::Head);
+    let frames = if pad.width() >= 100 { format!("{} frames/s  ", format_rate(rates.frames)) } else { String::new() };
+    let now = format!("{} tok/s  {frames}{} live", format_rate(rates.tokens), format_count(requests.live));
+    let mut x = pad.draw_text(x + 5, y, &now, Ink::Strong);
+    if model.abandoned_requests > 0 {
+        let ink = Ink::Health(Health::Warning);
+        x = pad.draw_text(x + 2, y, pad.theme.health_symbol(Health::Warning), ink);
+        x = pad.draw_text(x + 1, y, &format!("{} abandoned", format_count(model.abandoned_requests)), ink);
+    }
+    let sums = format!(
+        "of {}, {} finished upstream, {} aborted",
+        format_count(requests.seen),
+        format_count(requests.finished),
+        format_count(requests.aborted)
+    );
+    pad.draw_text(x + 1, y, &sums, Ink::Dim);
+}
+
+fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
+    let tokens = &model.tokens;
+    let x = pad.draw_text(1, y, "tokens", Ink::Head);
+    let reached = format!(
+        "{} sent  {} received  {} delivered",
+        format_count(tokens.sent),
+        known(tokens.received, format_count),
+        known(tokens.delivered, format_count)
+    );
+    let mut x = pad.draw_text(x + 3, y, &reached, Ink::Plain);
+    if let Some(lost) = model.chunks.tokens_lost {
+        x = draw_problem_count(pad, x + 2, y, lost, &format!("{} lost", format_count(lost)));
+    }
+    if tokens.missing_on_wire > 0 {
+        let text = format!("{} missing on the wire", format_count(tokens.missing_on_wire));
+        draw_problem_count(pad, x + 2, y, tokens.missing_on_wire, &text);
+    }
+}
+
+fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
+    let chunks = &model.chunks;
+    let x = pad.draw_text(1, y, "chunks", Ink::Head);
+    let passed = format!("{} sent  {} merged", format_count(chunks.sent), known(chunks.merged, format_count));
+    let x = pad.draw_text(x + 3, y, &passed, Ink::Plain);
+    let dropped = chunks.dropped_confirmed.unwrap_or(0);
+    let x = draw_problem_count(
+        pad,
+        x + 2,
+        y,
+        dropped,
+        &format!("{} dropped", known(chunks.dropped_confirmed, format_count)),
+    );
+    let predicted = format!("({} predicted from wakeups)", known(chunks.dropped_predicted, format_count));
+    pad.draw_text(x + 1, y, &predicted, Ink::Dim);
+}
+
 /// Draws how the thread that receives tokens spends its time, if threads are observed.
-fn consumer(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    let last = model.hops.last().map(|hop| &*hop.ends.to);
-    let mut receiving = model.threads.iter().flatten().filter(|t| t.receives && Some(&*t.role) == last);
-    let Some((thread, shares)) = receiving.find_map(|t| Some((t, t.recent?))) else {
+fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    let last_role = model.hops.last().map(|hop| &*hop.ends.to);
+    let mut receivers =
+        model.threads.iter().flatten().filter(|thread| thread.is_receiver && Some(&*thread.role) == last_role);
+    let Some((thread, shares)) = receivers.find_map(|thread| Some((thread, thread.recent?))) else {
         return y;
     };
-    let share = |s: Option<f64>| known(s, |s| format!("{:.0}%", s * 100.0));
-    let x = pad.text(1, y, &thread.role, Ink::Head);
+    let x = pad.draw_text(1, y, &thread.role, Ink::Head);
     let text = format!(
         "{} running  {} starved of CPU  {} throttled  {} asleep",
-        share(Some(shares.running)),
-        share(shares.waiting),
-        share(shares.throttled),
-        share(shares.blocked)
+        format_share(shares.running),
+        known(shares.waiting, format_share),
+        known(shares.throttled, format_share),
+        known(shares.blocked, format_share)
     );
-    pad.text(x + 1, y, &text, Ink::Plain);
+    pad.draw_text(x + 1, y, &text, Ink::Plain);
     y + 1
 }
 
-/// Draws `text`, highlighted as critical if `n` is not 0.
-fn alarm(pad: &mut Pad<'_>, x: u16, y: u16, n: u64, text: &str) -> u16 {
-    if n > 0 {
-        let x = pad.text(x, y, pad.theme.sign(Health::Critical), Ink::Health(Health::Critical));
-        pad.text(x + 1, y, text, Ink::Health(Health::Critical))
+fn format_share(share: f64) -> String {
+    format!("{:.0}%", share * 100.0)
+}
+
+/// Draws `text`, highlighted as critical if `count` is not 0.
+fn draw_problem_count(pad: &mut Pad<'_>, x: u16, y: u16, count: u64, text: &str) -> u16 {
+    if count > 0 {
+        let x = pad.draw_text(x, y, pad.theme.health_symbol(Health::Critical), Ink::Health(Health::Critical));
+        pad.draw_text(x + 1, y, text, Ink::Health(Health::Critical))
     } else {
-        pad.text(x, y, text, Ink::Plain)
+        pad.draw_text(x, y, text, Ink::Plain)
     }
 }
 
-fn lines(pad: &mut Pad<'_>, y: u16, reserved: u16, (model, ui): (&Model, &Ui)) -> u16 {
-    let window = Window::of(model, ui);
-    let columns = chart::columns(pad.width());
-    pad.rule(y, &window.words(columns, model));
-    let worst = model.hops.iter().map(|h| h.health).max().unwrap_or_default();
+/// Draws one chart below the other, and leaves `reserved_rows` free below. Returns the next free row.
+fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui: &Ui) -> u16 {
+    let window = TimeWindow::selected(model, ui);
+    let columns = chart::column_count(pad.width());
+    pad.draw_heading(y, &window.describe(columns, model));
+    let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
     let tokens = |slot: &SlotValues| Some(slot.passed.tokens_sent as f64);
-    let backlog = |slot: &SlotValues| backlog(model, slot);
-    let lost = |slot: &SlotValues| harm(model, slot).map(|harm| harm.lost as f64);
-    let merged = |slot: &SlotValues| harm(model, slot).map(|harm| harm.merged as f64);
+    let backlog = |slot: &SlotValues| backlog_frames(model, slot);
+    let lost = |slot: &SlotValues| slot_harm(model, slot).map(|harm| harm.chunks_lost as f64);
+    let merged = |slot: &SlotValues| slot_harm(model, slot).map(|harm| harm.chunks_merged as f64);
     let live = |slot: &SlotValues| Some(slot.live as f64);
-    let number: fn(f64) -> String = |n| count(n as u64);
-    let line = |label, metric, show, health| Line { label, metric, show, health };
-    let all = [
-        line("tokens/s", Metric::Maximum(&tokens), rate, Health::Good),
-        line("backlog", Metric::Maximum(&backlog), number, worst),
-        line("gap p99", Metric::GapP99, |ns| duration(ns as u64), Health::Good),
-        line("chunks lost", Metric::Maximum(&lost), number, Health::Critical),
-        line("chunks merged", Metric::Maximum(&merged), number, Health::Good),
-        line("live requests", Metric::Maximum(&live), number, Health::Good),
+    let charts = [
+        ChartSeries::new("tokens/s", Metric::Maximum(&tokens), format_rate),
+        ChartSeries::new("backlog", Metric::Maximum(&backlog), chart::format_whole).with_health(worst_hop_health),
+        ChartSeries::new("gap p99", Metric::GapP99, |ns| format_duration(ns as u64)),
+        ChartSeries::new("chunks lost", Metric::Maximum(&lost), chart::format_whole).with_health(Health::Critical),
+        ChartSeries::new("chunks merged", Metric::Maximum(&merged), chart::format_whole),
+        ChartSeries::new("live requests", Metric::Maximum(&live), chart::format_whole),
     ];
-    let mut at = y + 1;
-    let axis = u16::from(pad.height() >= 30);
-    let left = pad.height().saturating_sub(at + reserved + axis);
-    let rows = (left / all.len() as u16).clamp(1, CHART_ROWS);
-    for line in &all {
-        if at + rows > pad.height() {
+    let first_chart_y = y + 1;
+    let axis_rows = u16::from(pad.height() >= 30);
+    let free_rows = pad.height().saturating_sub(first_chart_y + reserved_rows + axis_rows);
+    let rows = (free_rows / charts.len() as u16).clamp(1, MAX_CHART_ROWS);
+    let mut y = first_chart_y;
+    for series in &charts {
+        if y + rows > pad.height() {
             break;
         }
-        chart::draw(&mut pad.below(at, rows), line, &model.curves, window);
-        at += rows;
+        chart::draw_chart(&mut pad.rows_from(y, rows), series, &model.curves, window);
+        y += rows;
     }
-    window.clicks(pad, (chart::LEFT, y + 1), (columns, at - y - 1), &model.curves);
-    if at + reserved < pad.height() {
-        window.axis(pad, (chart::LEFT, at), columns, model);
-        at += 1;
+    let chart_area = Rect::new(chart::FIRST_COLUMN_X, first_chart_y, columns, y - first_chart_y);
+    window.add_click_areas(pad, chart_area, &model.curves);
+    if y + reserved_rows < pad.height() {
+        window.draw_axis(pad, chart::FIRST_COLUMN_X, y, columns, model);
+        y += 1;
     }
-    at
+    y
 }
 
 /// Sum over hops of the largest backlog in frames; `None` if receives are not observed.
-fn backlog(model: &Model, slot: &SlotValues) -> Option<f64> {
-    let is_observed = model.hops.iter().any(|hop| hop.backlog.is_some());
+fn backlog_frames(model: &Model, slot: &SlotValues) -> Option<f64> {
+    let is_observed = model.hops.iter().any(|hop| hop.backlog_frames.is_some());
     is_observed.then(|| slot.hops.iter().map(|hop| hop.backlog_max).sum::<u64>() as f64)
 }
 
 /// Lost and merged chunks in a slot.
 struct SlotHarm {
-    lost: u64,
-    merged: u64,
+    chunks_lost: u64,
+    chunks_merged: u64,
 }
 
 /// Confirmed if deliveries are observable, else predicted; `None` if neither is known.
-fn harm(model: &Model, slot: &SlotValues) -> Option<SlotHarm> {
+fn slot_harm(model: &Model, slot: &SlotValues) -> Option<SlotHarm> {
     let passed = &slot.passed;
     if model.chunks.merged.is_some() && model.chunks.dropped_confirmed.is_some() {
-        return Some(SlotHarm { lost: passed.chunks_dropped, merged: passed.chunks_merged });
+        return Some(SlotHarm { chunks_lost: passed.chunks_dropped, chunks_merged: passed.chunks_merged });
     }
     let is_predicted = model.merged_predicted.is_some() && model.chunks.dropped_predicted.is_some();
-    is_predicted.then_some(SlotHarm { lost: passed.dropped_predicted, merged: passed.merged_predicted })
+    is_predicted.then_some(SlotHarm { chunks_lost: passed.dropped_predicted, chunks_merged: passed.merged_predicted })
 }
 
-fn findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
-    pad.rule(y, "findings");
-    for (row, finding) in model.findings.iter().take(FINDINGS.into()).enumerate() {
+fn draw_findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
+    pad.draw_heading(y, "findings");
+    for (row, finding) in model.findings.iter().take(MAX_FINDINGS.into()).enumerate() {
         let y = y + 1 + row as u16;
-        pad.click((0, y), (pad.width(), 1), Action::OpenAt(Tab::Findings, row));
+        pad.add_click_area(Rect::new(0, y, pad.width(), 1), Action::OpenItem(Tab::Findings, row));
         let health = Health::from(finding.verdict.severity);
         let ink = if finding.active { Ink::Health(health) } else { Ink::Dim };
-        pad.text(1, y, &format!("{} {:<9}", pad.theme.sign(health), health.word()), ink);
-        let since = clock(model.at_ns(finding));
-        pad.text(13, y, &format!("since {since:<7} {}", finding.verdict.summary), Ink::Plain);
+        pad.draw_text(1, y, &format!("{} {:<9}", pad.theme.health_symbol(health), health.label()), ink);
+        let since = format_clock(model.finding_start_ns(finding));
+        pad.draw_text(13, y, &format!("since {since:<7} {}", finding.verdict.summary), Ink::Plain);
     }
 }

@@ -2,29 +2,30 @@
 //! on it in one line.
 
 use outputs::report::bar::{self, Segment};
-use session::units::{count, duration, known, rate};
+use ratatui::layout::Rect;
+use session::units::{format_count, format_duration, format_rate};
 use trace::path::Ends;
 use trace::words::percent;
 
-use super::pad::Pad;
+use super::pad::{Pad, text_width};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
-use crate::state::model::HopLine;
-use crate::theme::Ink;
+use crate::state::model::HopSummary;
+use crate::theme::{Ink, Theme};
 
 /// Minimum width of an arrow with its numbers.
-const ARROW: u16 = 15;
+const MIN_ARROW_WIDTH: u16 = 15;
 /// Rows of the drawing. The list needs one per hop and one for the client.
-const ROWS: u16 = 4;
+const DRAWING_ROWS: u16 = 4;
 
 /// Cells of the bar of a breakdown.
-const SHARES: usize = 20;
+const BREAKDOWN_WIDTH: usize = 20;
 
 /// An arrow: a hop, or the deliveries to the client.
 struct Arrow {
     /// Index of the hop; `None` for the deliveries to the client.
-    place: Option<usize>,
+    hop_index: Option<usize>,
     ends: Ends<Box<str>>,
     health: Health,
     lines: [String; 3],
@@ -32,97 +33,114 @@ struct Arrow {
 
 impl Arrow {
     /// Action of a click: opens the hop, or the findings for deliveries.
-    fn opens(&self) -> Action {
-        self.place.map_or(Action::Go(Tab::Findings), |place| Action::OpenAt(Tab::Hops, place))
+    fn click_action(&self) -> Action {
+        self.hop_index.map_or(Action::OpenTab(Tab::Findings), |index| Action::OpenItem(Tab::Hops, index))
     }
 }
 
 /// Draws the path from row `y` on. Returns the next free row.
-pub(super) fn draw(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
-    let mut arrows: Vec<Arrow> = in_line(&model.hops).into_iter().map(|(place, one)| hop(place, one)).collect();
+pub(super) fn draw_path(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
+    let chain = chain_of_hops(&model.hops).into_iter();
+    let mut arrows: Vec<Arrow> = chain.map(|index| hop_arrow(index, &model.hops[index])).collect();
     let Some(last) = arrows.last() else {
-        pad.text(1, y, "no hop observed yet", Ink::Dim);
+        pad.draw_text(1, y, "no hop observed yet", Ink::Dim);
         return y + 1;
     };
-    arrows.push(client(model, &last.ends.to));
-    let names: u16 = arrows.iter().map(|a| width(&a.ends.from)).sum::<u16>() + width("client");
-    let spare = pad.width().saturating_sub(2 + names);
-    let arrow = spare / arrows.len() as u16;
-    if arrow < ARROW { list(pad, y, &arrows) } else { row(pad, y, &arrows, arrow.min(2 * ARROW)) }
+    arrows.push(client_arrow(model, &last.ends.to));
+    let names_width: u16 = arrows.iter().map(|arrow| text_width(&arrow.ends.from)).sum::<u16>() + text_width("client");
+    let arrow_width = pad.width().saturating_sub(2 + names_width) / arrows.len() as u16;
+    if arrow_width < MIN_ARROW_WIDTH {
+        draw_arrow_list(pad, y, &arrows)
+    } else {
+        draw_arrow_row(pad, y, &arrows, arrow_width.min(2 * MIN_ARROW_WIDTH))
+    }
 }
 
-fn row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], length: u16) -> u16 {
+/// Draws all arrows in one row, with their numbers below. Returns the next free row.
+fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16) -> u16 {
     let mut x = 1;
     for arrow in arrows {
-        let begin = x;
-        x = pad.text(x, y, &arrow.ends.from, Ink::Strong);
-        let ink = Ink::Health(arrow.health);
-        let line = pad.theme.pick("─", "-").repeat(usize::from(length) - 3);
-        let sign = pad.theme.sign(arrow.health);
-        pad.text(x + 1, y, &format!("{line}{}", pad.theme.pick("▶", ">")), ink);
-        for (row, text) in arrow.lines.iter().enumerate() {
-            let lead = if row == 0 { format!("{sign} ") } else { "  ".into() };
-            let ink = if row == 0 { ink } else { Ink::Plain };
-            pad.fit(x + 1, y + 1 + row as u16, length - 1, &format!("{lead}{text}"), ink);
+        let start_x = x;
+        x = pad.draw_text(x, y, &arrow.ends.from, Ink::Strong);
+        let health_ink = Ink::Health(arrow.health);
+        let shaft = pad.theme.rich_or_ascii("─", "-").repeat(usize::from(arrow_width) - 3);
+        let head = pad.theme.rich_or_ascii("▶", ">");
+        pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
+        let [first_line, other_lines @ ..] = &arrow.lines;
+        let symbol = pad.theme.health_symbol(arrow.health);
+        pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{symbol} {first_line}"), health_ink);
+        for (line_y, text) in (y + 2..).zip(other_lines) {
+            pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
         }
-        x += length;
-        pad.click((begin, y), (x - begin, ROWS), arrow.opens());
+        x += arrow_width;
+        pad.add_click_area(Rect::new(start_x, y, x - start_x, DRAWING_ROWS), arrow.click_action());
     }
-    pad.text(x, y, "client", Ink::Strong);
-    y + ROWS
+    pad.draw_text(x, y, "client", Ink::Strong);
+    y + DRAWING_ROWS
 }
 
-fn list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
-    let widest = arrows.iter().map(|a| width(&a.ends.from) + width(&a.ends.to) + 4).max().unwrap_or(0);
-    let column = (pad.width().saturating_sub(widest + 6)) / 3;
+/// Draws one arrow per row, with its numbers beside it. Returns the next free row.
+fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
+    let name_widths = arrows.iter().map(|arrow| text_width(&arrow.ends.from) + text_width(&arrow.ends.to) + 4);
+    let widest_name = name_widths.max().unwrap_or(0);
+    let column_width = pad.width().saturating_sub(widest_name + 6) / 3;
     for (row, arrow) in arrows.iter().enumerate() {
         let y = y + row as u16;
-        pad.click((0, y), (pad.width(), 1), arrow.opens());
+        pad.add_click_area(Rect::new(0, y, pad.width(), 1), arrow.click_action());
         let ink = Ink::Health(arrow.health);
-        pad.text(1, y, pad.theme.sign(arrow.health), ink);
-        pad.text(3, y, &format!("{} {} {}", arrow.ends.from, pad.theme.pick("─▶", "->"), arrow.ends.to), Ink::Strong);
-        for (place, text) in arrow.lines.iter().enumerate() {
-            let ink = if place == 0 { ink } else { Ink::Plain };
-            pad.fit(widest + 5 + place as u16 * column, y, column.saturating_sub(1), text, ink);
+        pad.draw_text(1, y, pad.theme.health_symbol(arrow.health), ink);
+        pad.draw_text(
+            3,
+            y,
+            &format!("{} {} {}", arrow.ends.from, pad.theme.rich_or_ascii("─▶", "->"), arrow.ends.to),
+            Ink::Strong,
+        );
+        for (column, text) in arrow.lines.iter().enumerate() {
+            let ink = if column == 0 { ink } else { Ink::Plain };
+            let x = widest_name + 5 + column as u16 * column_width;
+            pad.draw_clipped(x, y, column_width.saturating_sub(1), text, ink);
         }
     }
     y + arrows.len() as u16
 }
 
-/// Hops that form a chain from the first one on. The Hops tab shows all hops.
-fn in_line(hops: &[HopLine]) -> Vec<(usize, &HopLine)> {
-    let mut left: Vec<(usize, &HopLine)> = hops.iter().enumerate().collect();
-    let mut line = Vec::new();
-    let mut at = hops.first().map(|h| &*h.ends.from);
-    while let Some(next) = left.iter().position(|(_, hop)| Some(&*hop.ends.from) == at) {
-        let (place, hop) = left.remove(next);
-        at = Some(&hop.ends.to);
-        line.push((place, hop));
+/// Indices of hops that form a chain from the first one on. The Hops tab shows all hops.
+fn chain_of_hops(hops: &[HopSummary]) -> Vec<usize> {
+    let mut chain = Vec::new();
+    let mut sender = hops.first().map(|hop| &*hop.ends.from);
+    // No hop is used twice, so a cycle ends the chain.
+    while let Some(next) =
+        (0..hops.len()).find(|index| !chain.contains(index) && Some(&*hops[*index].ends.from) == sender)
+    {
+        chain.push(next);
+        sender = Some(&hops[next].ends.to);
     }
-    line
+    chain
 }
 
-fn hop(place: usize, hop: &HopLine) -> Arrow {
+fn hop_arrow(index: usize, hop: &HopSummary) -> Arrow {
     let workers = if hop.members.len() > 1 { format!(" x{}", hop.members.len()) } else { String::new() };
-    let wait = match (hop.queue_wait, hop.relay) {
-        (Some(spread), _) => format!("wait p99 {} (run)", duration(spread.p99)),
-        (None, Some(relay)) => format!("relay {} p99", duration(relay.p99)),
+    let wait = match (hop.queue_wait, hop.relay_delay) {
+        (Some(spread), _) => format!("wait p99 {} (run)", format_duration(spread.p99)),
+        (None, Some(relay)) => format!("relay {} p99", format_duration(relay.p99)),
         (None, None) => "wait not observed".into(),
     };
-    let backlog = match hop.backlog {
-        Some(frames) => format!("backlog {}", count(frames)),
+    let backlog = match hop.backlog_frames {
+        Some(frames) => format!("backlog {}", format_count(frames)),
         None => "backlog unknown".into(),
     };
     // An unhealthy hop shows its problem first.
-    let mut lines = [format!("{} frames/s{workers}", rate(hop.rates.frames)), backlog, wait];
+    let mut lines = [format!("{} frames/s{workers}", format_rate(hop.rates.frames)), backlog, wait];
     if hop.health >= Health::Warning {
         lines.swap(0, 1);
-        lines[0].push_str(&hop.oldest_ns.map(|ns| format!(" {}", duration(ns))).unwrap_or_default());
+        if let Some(wait_ns) = hop.oldest_wait_ns {
+            lines[0].push_str(&format!(" {}", format_duration(wait_ns)));
+        }
     }
-    Arrow { place: Some(place), ends: hop.ends.clone(), health: hop.health, lines }
+    Arrow { hop_index: Some(index), ends: hop.ends.clone(), health: hop.health, lines }
 }
 
-fn client(model: &Model, from: &str) -> Arrow {
+fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     let chunks = &model.chunks;
     let health = match (chunks.dropped_confirmed, chunks.dropped_predicted) {
         (Some(dropped), _) if dropped > 0 => Health::Critical,
@@ -131,42 +149,46 @@ fn client(model: &Model, from: &str) -> Arrow {
         _ => Health::Unknown,
     };
     let drops = match (chunks.dropped_confirmed, chunks.dropped_predicted) {
-        (Some(dropped), _) => format!("dropped {}", count(dropped)),
-        (None, Some(predicted)) => format!("dropped? {}", count(predicted)),
+        (Some(dropped), _) => format!("dropped {}", format_count(dropped)),
+        (None, Some(predicted)) => format!("dropped? {}", format_count(predicted)),
         (None, None) => "drops unknown".into(),
     };
-    let lost = known(chunks.tokens_lost, |n| format!("lost {} tok", count(n)));
-    let lost = if chunks.tokens_lost.is_none() { "delivery unknown".into() } else { lost };
+    let lost = match chunks.tokens_lost {
+        Some(tokens) => format!("lost {} tok", format_count(tokens)),
+        None => "delivery unknown".into(),
+    };
     let merged = match (chunks.merged, model.merged_predicted) {
-        (Some(merged), _) => format!("merged {}", count(merged)),
-        (None, Some(predicted)) => format!("merged? {}", count(predicted)),
+        (Some(merged), _) => format!("merged {}", format_count(merged)),
+        (None, Some(predicted)) => format!("merged? {}", format_count(predicted)),
         (None, None) => String::new(),
     };
-    Arrow { place: None, ends: Ends::new(from, "client").to_owned(), health, lines: [drops, lost, merged] }
-}
-
-fn width(text: &str) -> u16 {
-    text.chars().count() as u16
+    Arrow { hop_index: None, ends: Ends::new(last_role, "client").to_owned(), health, lines: [drops, lost, merged] }
 }
 
 /// Draws the breakdown and returns the next free row. Draws nothing without parts.
-pub(super) fn shares(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment]) -> u16 {
+pub(super) fn draw_breakdown(pad: &mut Pad<'_>, y: u16, title: &str, parts: &[Segment]) -> u16 {
     if parts.is_empty() {
         return y;
     }
-    let signs = pad.theme.pick(["█", "▒", "░"], ["#", "=", "-"]);
-    let sign_and_ink = |place: usize| (signs[place % 3], [Ink::Series, Ink::Head, Ink::Dim][place % 3]);
-    let mut x = pad.text(1, y, title, Ink::Head) + 1;
-    for (place, cells) in bar::cells(parts, SHARES).into_iter().enumerate() {
-        let (sign, ink) = sign_and_ink(place);
-        x = pad.text(x, y, &sign.repeat(cells), ink);
+    let mut x = pad.draw_text(1, y, title, Ink::Head) + 1;
+    for (index, cells) in bar::cells(parts, BREAKDOWN_WIDTH).into_iter().enumerate() {
+        let (symbol, ink) = breakdown_symbol(index, pad.theme);
+        x = pad.draw_text(x, y, &symbol.repeat(cells), ink);
     }
-    let mut parts: Vec<(usize, &Segment)> = parts.iter().enumerate().collect();
-    parts.sort_by(|a, b| b.1.share.total_cmp(&a.1.share));
-    for (place, part) in parts {
-        let (sign, ink) = sign_and_ink(place);
-        x = pad.text(x + 1, y, sign, ink);
-        x = pad.text(x + 1, y, &format!("{} {}", percent(part.share), part.name), Ink::Plain);
+    // The bar has the parts in the order of the path, the legend the largest first.
+    let mut legend: Vec<(usize, &Segment)> = parts.iter().enumerate().collect();
+    legend.sort_by(|a, b| b.1.share.total_cmp(&a.1.share));
+    for (index, part) in legend {
+        let (symbol, ink) = breakdown_symbol(index, pad.theme);
+        x = pad.draw_text(x + 1, y, symbol, ink);
+        x = pad.draw_text(x + 1, y, &format!("{} {}", percent(part.share), part.name), Ink::Plain);
     }
     y + 1
+}
+
+/// Symbol and style of the part with this index, different from those of its neighbours.
+fn breakdown_symbol(index: usize, theme: Theme) -> (&'static str, Ink) {
+    let symbols = theme.rich_or_ascii(["█", "▒", "░"], ["#", "=", "-"]);
+    let inks = [Ink::Series, Ink::Head, Ink::Dim];
+    (symbols[index % symbols.len()], inks[index % inks.len()])
 }

@@ -1,8 +1,11 @@
 //! Playback position of a recording: speed, time, a bar with the findings, and gaps of the recording.
 
+use std::cmp::Ordering;
+
+use ratatui::layout::Rect;
 use session::ScreenCommand;
 use session::playback::{Play, PlaybackState, Position};
-use session::units::{clock, count};
+use session::units::{format_clock, format_count};
 
 use super::pad::Pad;
 use crate::state::Model;
@@ -10,67 +13,74 @@ use crate::state::action::Action;
 use crate::state::flags::Health;
 use crate::theme::Ink;
 
-/// Minimum and maximum number of cells of the bar.
-const BAR: (u16, u16) = (20, 80);
+const BAR_MIN_WIDTH: u16 = 20;
+const BAR_MAX_WIDTH: u16 = 80;
 /// Cells reserved right of the bar.
-const RIGHT: u16 = 22;
+const RIGHT_WIDTH: u16 = 22;
 
-pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, position: &Position) {
-    let sign = match position.doing {
-        PlaybackState::Playing => pad.theme.pick("▶", ">"),
+pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Position) {
+    let state = match position.doing {
+        PlaybackState::Playing => pad.theme.rich_or_ascii("▶", ">"),
         PlaybackState::Paused => "PAUSED",
-        PlaybackState::Seeking => pad.theme.pick("▶▶", ">>"),
+        PlaybackState::Seeking => pad.theme.rich_or_ascii("▶▶", ">>"),
         PlaybackState::Ended => "END",
     };
-    let x = pad.text(1, 0, sign, Ink::Head);
-    let x = pad.text(x + 1, 0, &position.speed.to_string(), Ink::Plain);
-    let mut x = pad.text(x + 2, 0, &clock(position.at_ns), Ink::Strong) + 1;
-    let wall = position.wall_ns.and_then(wall).filter(|_| pad.width() >= 100);
-    if let Some(wall) = wall {
-        x = pad.text(x, 0, &format!("({wall}) "), Ink::Dim);
+    let x = pad.draw_text(1, 0, state, Ink::Head);
+    let x = pad.draw_text(x + 1, 0, &position.speed.to_string(), Ink::Plain);
+    let mut x = pad.draw_text(x + 2, 0, &format_clock(position.at_ns), Ink::Strong) + 1;
+    let wall_time = position.wall_ns.and_then(format_wall_time).filter(|_| pad.width() >= 100);
+    if let Some(wall_time) = wall_time {
+        x = pad.draw_text(x, 0, &format!("({wall_time}) "), Ink::Dim);
     }
-    let end = format!(" {}", clock(position.whole_ns));
-    let spare = pad.width().saturating_sub(x + end.len() as u16 + RIGHT);
-    let length = spare.clamp(BAR.0, BAR.1);
-    bar(pad, x, length, model, position);
-    let x = pad.text(x + length, 0, &end, Ink::Plain) + 2;
+    let end = format!(" {}", format_clock(position.whole_ns));
+    let spare_width = pad.width().saturating_sub(x + end.len() as u16 + RIGHT_WIDTH);
+    let bar_width = spare_width.clamp(BAR_MIN_WIDTH, BAR_MAX_WIDTH);
+    draw_bar(pad, x, bar_width, model, position);
+    let x = pad.draw_text(x + bar_width, 0, &end, Ink::Plain) + 2;
     if let Some(since) = position.since_ns {
-        let text = format!("! begun at {}", clock(since));
-        pad.text(x, 0, &text, Ink::Health(Health::Warning));
+        let text = format!("! begun at {}", format_clock(since));
+        pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
     } else if let Some(first) = model.run.degraded.first() {
-        pad.text(x, 0, &format!("! {first}"), Ink::Health(Health::Warning));
+        pad.draw_text(x, 0, &format!("! {first}"), Ink::Health(Health::Warning));
     } else {
-        let missed = format!("missed {}  undecoded {}", count(model.run.missed), count(model.run.undecoded));
-        pad.text(x, 0, &missed, Ink::Dim);
+        let missed =
+            format!("missed {}  undecoded {}", format_count(model.run.missed), format_count(model.run.undecoded));
+        pad.draw_text(x, 0, &missed, Ink::Dim);
     }
 }
 
 /// Draws the bar, with a mark at the start of each known finding. A click seeks to that time.
-fn bar(pad: &mut Pad<'_>, x: u16, length: u16, model: &Model, position: &Position) {
-    let whole = u128::from(position.whole_ns.max(1));
-    let cell = |ns: u64| (u128::from(ns) * u128::from(length.saturating_sub(1)) / whole) as u16;
-    let here = cell(position.at_ns);
-    for at in 0..length {
-        let (text, ink) = match () {
-            () if at == here => (pad.theme.pick("●", "O"), Ink::Head),
-            () if at < here => (pad.theme.pick("━", "="), Ink::Series),
-            () => (pad.theme.pick("─", "-"), Ink::Dim),
+fn draw_bar(pad: &mut Pad<'_>, x: u16, width: u16, model: &Model, position: &Position) {
+    let whole_ns = position.whole_ns.max(1);
+    let current = bar_cell(position.at_ns, whole_ns, width);
+    for cell in 0..width {
+        let (symbol, ink) = match cell.cmp(&current) {
+            Ordering::Equal => (pad.theme.rich_or_ascii("●", "O"), Ink::Head),
+            Ordering::Less => (pad.theme.rich_or_ascii("━", "="), Ink::Series),
+            Ordering::Greater => (pad.theme.rich_or_ascii("─", "-"), Ink::Dim),
         };
-        pad.text(x + at, 0, text, ink);
-        let to = u128::from(at) * whole / u128::from(length.saturating_sub(1).max(1));
-        pad.click((x + at, 0), (1, 1), Action::Command(ScreenCommand::Play(Play::To(to as u64))));
+        pad.draw_text(x + cell, 0, symbol, ink);
+        let target_ns = u128::from(cell) * u128::from(whole_ns) / u128::from(width.saturating_sub(1).max(1));
+        let seek = ScreenCommand::Play(Play::To(target_ns as u64));
+        pad.add_click_area(Rect::new(x + cell, 0, 1, 1), Action::Command(seek));
     }
+    // The first one is the most important and must stay visible in its cell.
     for finding in model.findings.iter().rev() {
-        let at = cell(model.at_ns(finding)).min(length.saturating_sub(1));
+        let cell = bar_cell(model.finding_start_ns(finding), whole_ns, width).min(width.saturating_sub(1));
         let health = Health::from(finding.verdict.severity);
-        if at != here {
-            pad.text(x + at, 0, pad.theme.sign(health), Ink::Health(health));
+        if cell != current {
+            pad.draw_text(x + cell, 0, pad.theme.health_symbol(health), Ink::Health(health));
         }
     }
 }
 
+/// Cell of this time in a bar that covers the whole run.
+fn bar_cell(at_ns: u64, whole_ns: u64, width: u16) -> u16 {
+    (u128::from(at_ns) * u128::from(width.saturating_sub(1)) / u128::from(whole_ns)) as u16
+}
+
 /// Time of day, in UTC.
-pub(super) fn wall(ns: u64) -> Option<String> {
+pub(super) fn format_wall_time(ns: u64) -> Option<String> {
     let at = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
     Some(at.strftime("%H:%M:%SZ").to_string())
 }

@@ -1,104 +1,124 @@
 //! Requests tab. Only the visible rows are formatted.
 
-use session::units::{count, duration, known};
-use trace::columns::{self, COLUMNS, Emphasis, OnScreen};
+use ratatui::layout::Rect;
+use session::units::{format_count, format_duration, known};
+use trace::columns::{self, COLUMNS, Emphasis};
 
 use super::pad::Pad;
 use crate::state::Model;
 use crate::state::action::Action;
+use crate::state::filter::RequestFilter;
 use crate::state::flags::Health;
-use crate::state::row::{Column, Life, Row};
+use crate::state::request_row::{RequestColumn, RequestRow, RequestState};
+use crate::state::request_table::SortOrder;
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
 /// Width of a complete rid of 32 hex digits, used if there is room.
-const WHOLE_RID: u16 = 32;
+const WHOLE_RID_WIDTH: u16 = 32;
+/// First cell of the first column; pins are marked left of it.
+const FIRST_COLUMN_X: u16 = 2;
 
-pub(super) fn draw(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let columns = fitting(pad.width(), ui.sort.column);
-    title(pad, model, ui);
-    let mut x = 2;
-    for &(column, width) in &columns {
-        let sorted = column == ui.sort.column;
-        let mark = match (sorted, ui.sort.descending) {
-            (false, _) => "",
-            (true, true) => pad.theme.pick("▼", "v"),
-            (true, false) => pad.theme.pick("▲", "^"),
-        };
-        let head = format!("{}{mark}", column.on_screen().head);
-        let ink = if sorted { Ink::Head } else { Ink::Dim };
-        if column.number().is_none() {
-            pad.fit(x, 1, width, &head, ink);
-        } else {
-            pad.number(x, 1, width, &head, ink);
-        }
-        pad.click((x, 1), (width, 1), Action::SortBy(column));
-        x += width + 1;
-    }
+/// A column on the screen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ShownColumn {
+    column: RequestColumn,
+    width: u16,
+}
+
+pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+    let columns = fitting_columns(pad.width(), ui.sort.column);
+    draw_title(pad, model, ui);
+    draw_headings(pad, &columns, ui.sort);
     let rows = pad.height().saturating_sub(2);
-    pad.hits.page = rows.into();
-    if model.table.visible_count() == 0 {
-        let why = if model.table.used == 0 {
+    pad.click_areas.page_rows = rows.into();
+    let count = model.table.visible_count();
+    if count == 0 {
+        let reason = if model.table.row_count == 0 {
             "no request observed yet"
         } else {
             "no request matches the filter; Esc clears it"
         };
-        pad.text(2, 3, why, Ink::Dim);
+        pad.draw_text(2, 3, reason, Ink::Dim);
         return;
     }
-    let selected = ui.selected.as_ref().and_then(|rid| model.table.place(rid));
-    let top = first_shown(selected.unwrap_or(0), model.table.visible_count(), rows.into());
-    let shown = model.table.visible_at(top..top + usize::from(rows));
+    let selected = ui.selected_rid.as_ref().and_then(|rid| model.table.position_of(rid));
+    let first = first_shown(selected.unwrap_or(0), count, rows.into());
+    let shown = model.table.visible_rows(first..first + usize::from(rows));
     for (line, row) in (0..rows).zip(shown) {
-        let place = top + usize::from(line);
+        let position = first + usize::from(line);
         let y = 2 + line;
-        row_line(pad, y, &columns, (row, place < model.table.pinned), ui);
-        pad.list_row(y, place, selected == Some(place));
+        if position < model.table.pinned_count {
+            pad.draw_text(0, y, "*", Ink::Head);
+        }
+        draw_row(pad, y, &columns, row, ui);
+        pad.finish_list_row(y, position, selected == Some(position));
     }
 }
 
-fn title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let older = count(model.rows_left_out + model.rows_evicted);
+fn draw_title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+    let not_shown = format_count(model.rows_left_out + model.rows_evicted);
     let note = match (model.rows_left_out, model.rows_evicted) {
         (0, 0) => String::new(),
-        (0, _) => format!(" ({older} older finished ones were evicted: only their totals remain)"),
-        _ => format!(" ({older} older finished ones are in the totals; --rows {} is reached)", ui.options.rows),
+        (0, _) => format!(" ({not_shown} older finished ones were evicted: only their totals remain)"),
+        _ => {
+            let limit = ui.options.finished_rows;
+            format!(" ({not_shown} older finished ones are in the totals; --rows {limit} is reached)")
+        }
     };
-    let [shown, all] = [model.table.visible_count(), model.table.used].map(|rows| count(rows as u64));
-    let text = format!("{shown} of {all} requests{note}");
-    let mut x = pad.text(1, 0, &text, Ink::Plain);
+    let shown = format_count(model.table.visible_count() as u64);
+    let all = format_count(model.table.row_count as u64);
+    let mut x = pad.draw_text(1, 0, &format!("{shown} of {all} requests{note}"), Ink::Plain);
     if !ui.filter.is_empty() {
-        x = pad.text(x + 2, 0, &format!("filter: {}", ui.filter.text), Ink::Head);
+        x = pad.draw_text(x + 2, 0, &format!("filter: {}", ui.filter.text), Ink::Head);
     }
-    if ui.follow {
-        pad.text(x + 2, 0, "following the worst", Ink::Head);
+    if ui.follows_worst {
+        pad.draw_text(x + 2, 0, "following the worst", Ink::Head);
+    }
+}
+
+fn draw_headings(pad: &mut Pad<'_>, columns: &[ShownColumn], sort: SortOrder) {
+    let arrow =
+        if sort.is_descending { pad.theme.rich_or_ascii("▼", "v") } else { pad.theme.rich_or_ascii("▲", "^") };
+    let mut x = FIRST_COLUMN_X;
+    for &ShownColumn { column, width } in columns {
+        let is_sorted = column == sort.column;
+        let heading = format!("{}{}", column.on_screen().head, if is_sorted { arrow } else { "" });
+        let ink = if is_sorted { Ink::Head } else { Ink::Dim };
+        if column.number_definition().is_none() {
+            pad.draw_clipped(x, 1, width, &heading, ink);
+        } else {
+            pad.draw_right_aligned(x, 1, width, &heading, ink);
+        }
+        pad.add_click_area(Rect::new(x, 1, width, 1), Action::SortBy(column));
+        x += width + 1;
     }
 }
 
 /// Columns that fit, from left to right; always includes the sorted one.
-fn fitting(width: u16, sorted: Column) -> Vec<(Column, u16)> {
-    let mut left = width.saturating_sub(2);
-    let mut by_need: Vec<(Column, OnScreen)> = Column::all().map(|column| (column, column.on_screen())).collect();
-    by_need.sort_by_key(|(column, on_screen)| (*column != sorted, on_screen.need));
-    let mut fit: Vec<(Column, u16)> = Vec::new();
-    for (column, OnScreen { width, .. }) in by_need {
-        if width < left {
-            left -= width + 1;
-            fit.push((column, width));
+fn fitting_columns(width: u16, sorted: RequestColumn) -> Vec<ShownColumn> {
+    let mut spare_width = width.saturating_sub(FIRST_COLUMN_X);
+    let mut by_need: Vec<RequestColumn> = RequestColumn::all().collect();
+    by_need.sort_by_key(|column| (*column != sorted, column.on_screen().need));
+    let mut fitting: Vec<ShownColumn> = Vec::new();
+    for column in by_need {
+        let width = column.on_screen().width;
+        if width < spare_width {
+            spare_width -= width + 1;
+            fitting.push(ShownColumn { column, width });
         }
     }
-    for (column, width) in &mut fit {
-        if *column == Column::Rid {
-            let more = left.min(WHOLE_RID - *width);
-            *width += more;
-            left -= more;
-        }
+    // Rids grow to their whole width, the flags take the rest.
+    if let Some(rid) = fitting.iter_mut().find(|shown| shown.column == RequestColumn::Rid) {
+        let more = spare_width.min(WHOLE_RID_WIDTH - rid.width);
+        rid.width += more;
+        spare_width -= more;
     }
-    if let Some((_, width)) = fit.iter_mut().find(|c| c.0 == Column::Flags) {
-        *width += left;
+    if let Some(flags) = fitting.iter_mut().find(|shown| shown.column == RequestColumn::Flags) {
+        flags.width += spare_width;
     }
-    fit.sort_unstable();
-    fit
+    fitting.sort_unstable();
+    fitting
 }
 
 /// First visible row such that the selected one is visible, in the middle if possible.
@@ -106,63 +126,60 @@ fn first_shown(selected: usize, count: usize, rows: usize) -> usize {
     selected.saturating_sub(rows / 2).min(count.saturating_sub(rows))
 }
 
-fn row_line(pad: &mut Pad<'_>, y: u16, columns: &[(Column, u16)], (row, pinned): (&Row, bool), ui: &Ui) {
-    if pinned {
-        pad.text(0, y, "*", Ink::Head);
-    }
-    let mut x = 2;
-    for &(column, width) in columns {
+fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], row: &RequestRow, ui: &Ui) {
+    let mut x = FIRST_COLUMN_X;
+    for &ShownColumn { column, width } in columns {
         match column {
-            Column::Flags => flags(pad, x, y, width, row),
-            Column::Rid => {
-                pad.fit(x, y, width, &row.rid, Ink::Plain);
-                mark(pad, x, y, width, row, ui);
+            RequestColumn::Flags => draw_flags(pad, x, y, width, row),
+            RequestColumn::Rid => {
+                pad.draw_clipped(x, y, width, &row.rid, Ink::Plain);
+                highlight_matches(pad, x, y, width, &row.rid, &ui.filter);
             }
-            Column::State => {
-                let ink = if row.life == Life::Waiting { Ink::Strong } else { Ink::Plain };
-                pad.fit(x, y, width, row.life.word(), ink);
+            RequestColumn::State => {
+                let ink = if row.state == RequestState::Waiting { Ink::Strong } else { Ink::Plain };
+                pad.draw_clipped(x, y, width, row.state.label(), ink);
             }
-            Column::Number(place) => {
-                let (text, ink) = cell(row, &COLUMNS[place]);
-                pad.number(x, y, width, &text, ink);
-            }
+            RequestColumn::Number(index) => draw_number(pad, x, y, width, row, &COLUMNS[index]),
         }
         x += width + 1;
     }
 }
 
-/// Highlights the part of the row's rid that the filter matches.
-fn mark(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &Row, ui: &Ui) {
-    let rid = row.rid.to_ascii_lowercase();
-    for part in ui.filter.parts() {
-        if let Some(from) = rid.find(part)
-            && let Some(text) = row.rid.get(from..from + part.len())
-            && rid.is_ascii()
-            && from + part.len() <= usize::from(width)
+/// Highlights the parts of a drawn rid that the filter matches.
+fn highlight_matches(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, rid: &str, filter: &RequestFilter) {
+    // Only in ASCII are bytes columns, and the lower-case rid as long as the rid.
+    if !rid.is_ascii() {
+        return;
+    }
+    let lower_rid = rid.to_ascii_lowercase();
+    for part in filter.required_rid_parts() {
+        if let Some(start) = lower_rid.find(part)
+            && start + part.len() <= usize::from(width)
         {
-            pad.text(x + from as u16, y, text, Ink::Found);
+            pad.draw_text(x + start as u16, y, &rid[start..start + part.len()], Ink::Found);
         }
     }
 }
 
-fn cell(row: &Row, column: &columns::Column) -> (String, Ink) {
+fn draw_number(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow, column: &columns::Column) {
     let number = (column.of)(row);
     let ink = match column.on_screen.map(|on_screen| on_screen.emphasis) {
-        Some(Emphasis::Problem) if number.is_some_and(|n| n > 0) => Ink::Health(Health::Critical),
+        Some(Emphasis::Problem) if number.is_some_and(|number| number > 0) => Ink::Health(Health::Critical),
         Some(Emphasis::Strong) => Ink::Strong,
         _ => Ink::Plain,
     };
-    (known(number, if column.is_duration { duration } else { count }), ink)
+    let format = if column.is_duration { format_duration } else { format_count };
+    pad.draw_right_aligned(x, y, width, &known(number, format), ink);
 }
 
-fn flags(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &Row) {
+fn draw_flags(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow) {
     let end = x + width;
-    let mut at = x;
+    let mut x = x;
     for flag in row.flags.iter() {
-        if at >= end {
+        if x >= end {
             break;
         }
-        at = pad.fit(at, y, end - at, flag.word(), Ink::Flag(flag)) + 1;
+        x = pad.draw_clipped(x, y, end - x, flag.label(), Ink::Flag(flag)) + 1;
     }
 }
 
@@ -172,12 +189,12 @@ mod tests {
 
     #[test]
     fn the_sorted_column_is_shown_on_the_narrowest_screen() {
-        for sorted in Column::all() {
-            let shown = fitting(80, sorted);
-            assert!(shown.iter().any(|c| c.0 == sorted), "{sorted:?}");
-            assert!(shown.iter().map(|c| c.1 + 1).sum::<u16>() <= 79, "{shown:?}");
+        for sorted in RequestColumn::all() {
+            let shown = fitting_columns(80, sorted);
+            assert!(shown.iter().any(|shown| shown.column == sorted), "{sorted:?}");
+            assert!(shown.iter().map(|shown| shown.width + 1).sum::<u16>() <= 79, "{shown:?}");
         }
-        assert_eq!(fitting(200, Column::headed("gap")).len(), Column::all().count());
+        assert_eq!(fitting_columns(200, RequestColumn::with_heading("gap")).len(), RequestColumn::all().count());
     }
 
     #[test]

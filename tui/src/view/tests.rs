@@ -15,11 +15,11 @@ use trace::ledger::FrontendResponse;
 use trace::{Analysis, Config, FrameId, HopId, ThreadId};
 
 use super::*;
+use crate::state::filter::RequestFilter;
 use crate::state::model::RunValues;
-use crate::state::query::Query;
 use crate::state::refresh::FINISHED_SHOWN;
+use crate::state::request_table::SortOrder;
 use crate::state::scene::{MS, Scene};
-use crate::state::table::Sort;
 
 const SIZES: [(u16, u16); 2] = [(80, 24), (200, 50)];
 
@@ -37,7 +37,8 @@ impl Fixture {
 
     fn refresh(&mut self) {
         let (cpu, rss_bytes) = (Some(0.042), Some(24 << 20));
-        let values = RunValues { source: "demo".into(), doing: "live", cpu, rss_bytes, ..RunValues::default() };
+        let values =
+            RunValues { source: "demo".into(), stage: "live", cpu_share: cpu, rss_bytes, ..RunValues::default() };
         self.model.refresh(&self.scene.analysis, values);
         self.model.refresh_rows(&self.scene.analysis, FINISHED_SHOWN, &self.ui.pins);
         self.update();
@@ -46,8 +47,8 @@ impl Fixture {
     /// Updates the selection and the detail as the run loop does before drawing.
     fn update(&mut self) {
         self.model.table.arrange(&self.ui.filter, self.ui.sort, &self.ui.pins);
-        self.ui.settle(&self.model);
-        if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected.clone()) {
+        self.ui.update_selection(&self.model);
+        if let (Tab::Request, Some(rid)) = (self.ui.tab, self.ui.selected_rid.clone()) {
             self.model.refresh_detail(&self.scene.analysis, &self.scene.pinned, &rid);
         }
     }
@@ -60,13 +61,13 @@ impl Fixture {
     }
 
     fn drawn(&self, size: (u16, u16), locale: &str) -> String {
-        on_terminal(size, |frame| drop(draw(&self.model, &self.ui, theme(locale), frame)))
+        on_terminal(size, |frame| drop(draw_screen(&self.model, &self.ui, theme(locale), frame)))
     }
 
-    fn hits(&self) -> Hits {
-        let mut hits = Hits::default();
-        on_terminal((80, 24), |frame| hits = draw(&self.model, &self.ui, theme("C"), frame));
-        hits
+    fn click_areas(&self) -> ClickAreas {
+        let mut click_areas = ClickAreas::default();
+        on_terminal((80, 24), |frame| click_areas = draw_screen(&self.model, &self.ui, theme("C"), frame));
+        click_areas
     }
 
     fn snapshot(&self, name: &str) {
@@ -77,7 +78,10 @@ impl Fixture {
 }
 
 fn theme(locale: &str) -> Theme {
-    Theme::of(None, |name| if ["NO_COLOR", "LANG"].contains(&name) { locale.to_owned() } else { String::new() })
+    Theme::for_environment(
+        None,
+        |name| if ["NO_COLOR", "LANG"].contains(&name) { locale.to_owned() } else { String::new() },
+    )
 }
 
 /// Text content of a terminal of this size.
@@ -190,43 +194,49 @@ fn hops_with_long_names_match_their_snapshots() {
     let mut fixture = Fixture::of(Scene::new(&hops.map(|name| (name, capabilities))));
     fixture.scene.send(MS, &[("5b92f00d", 1, 1)]);
     fixture.refresh();
-    fixture.press(&[Action::Go(Tab::Hops)]);
+    fixture.press(&[Action::OpenTab(Tab::Hops)]);
     fixture.snapshot("hops_routers");
 }
 
 #[test]
 fn requests_match_their_snapshots() {
     let mut fixture = race();
-    fixture.press(&[Action::Go(Tab::Requests)]);
+    fixture.press(&[Action::OpenTab(Tab::Requests)]);
     fixture.snapshot("requests");
-    fixture.press(&[Action::Move(2), Action::Pin, Action::Filter]);
-    fixture.press(&"gap>1s drpo>0".chars().map(Action::Type).collect::<Vec<_>>());
+    fixture.press(&[Action::MoveSelection(2), Action::PinRequest, Action::TypeFilter]);
+    fixture.press(&"gap>1s drpo>0".chars().map(Action::TypeCharacter).collect::<Vec<_>>());
     fixture.snapshot("requests_filter_mistake");
-    fixture.press(&[Action::EraseAll, Action::Type('0'), Action::Accept, Action::Sort(1), Action::Reverse]);
+    fixture.press(&[
+        Action::EraseText,
+        Action::TypeCharacter('0'),
+        Action::AcceptText,
+        Action::StepSortColumn(1),
+        Action::ReverseSort,
+    ]);
     fixture.snapshot("requests_filtered");
 }
 
 #[test]
 fn one_request_matches_its_snapshots() {
     let mut fixture = race();
-    fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
+    fixture.press(&[Action::OpenTab(Tab::Requests), Action::OpenSelection]);
     fixture.snapshot("request");
-    fixture.press(&[Action::Seek(1), Action::Seek(1), Action::Seek(1)]);
-    assert_eq!(fixture.ui.place(Tab::Request), 4, "chunks 1, 3 and 5 were dropped");
-    fixture.press(&[Action::Seek(-1)]);
-    assert_eq!(fixture.ui.place(Tab::Request), 2);
+    fixture.press(&[Action::SeekHarmedChunk(1), Action::SeekHarmedChunk(1), Action::SeekHarmedChunk(1)]);
+    assert_eq!(fixture.ui.selected_index(Tab::Request), 4, "chunks 1, 3 and 5 were dropped");
+    fixture.press(&[Action::SeekHarmedChunk(-1)]);
+    assert_eq!(fixture.ui.selected_index(Tab::Request), 2);
     let mut tapped = tapped();
-    tapped.press(&[Action::Go(Tab::Request)]);
+    tapped.press(&[Action::OpenTab(Tab::Request)]);
     tapped.snapshot("request_tapped");
     let mut evicted = tapped_with_history(0);
-    evicted.press(&[Action::Go(Tab::Request)]);
+    evicted.press(&[Action::OpenTab(Tab::Request)]);
     evicted.snapshot("request_evicted");
 }
 
 #[test]
 fn a_damaged_tool_call_is_explained_on_the_request_screen() {
     let mut fixture = race();
-    fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
+    fixture.press(&[Action::OpenTab(Tab::Requests), Action::OpenSelection]);
     let (tokens, events) = ([3, 4], [3, 4]);
     let calls = ToolCalls {
         calls: 2,
@@ -240,7 +250,7 @@ fn a_damaged_tool_call_is_explained_on_the_request_screen() {
     };
     let unjudged =
         ToolCalls { outcome: ToolCallOutcome::Unjudged, reason: Some(UnjudgedReason::Missed), part: None, ..calls };
-    let rid = fixture.ui.selected.clone().expect("a request");
+    let rid = fixture.ui.selected_rid.clone().expect("a request");
     let answer = |tool_calls| Answer { tool_calls: Some(tool_calls), ..Answer::new(&rid, None, None) };
     fixture.scene.emit(13_000 * MS, What::Answered(answer(unjudged)));
     fixture.refresh();
@@ -249,35 +259,35 @@ fn a_damaged_tool_call_is_explained_on_the_request_screen() {
     fixture.scene.emit(13_001 * MS, What::Answered(answer(calls)));
     fixture.refresh();
     fixture.snapshot("request_tool_calls");
-    fixture.ui.filter = Query::parse("flag:tool-call").expect("a filter");
-    fixture.press(&[Action::Go(Tab::Requests)]);
+    fixture.ui.filter = RequestFilter::parse("flag:tool-call").expect("a filter");
+    fixture.press(&[Action::OpenTab(Tab::Requests)]);
     assert_eq!(fixture.model.table.visible_count(), 1);
 }
 
 #[test]
 fn the_wait_in_a_frontend_is_on_the_request_screen() {
     let mut fixture = race();
-    fixture.press(&[Action::Go(Tab::Requests), Action::Open]);
+    fixture.press(&[Action::OpenTab(Tab::Requests), Action::OpenSelection]);
     let detail = fixture.model.detail.as_mut().expect("a request");
     let (rid, first_token_ns) = (detail.rid.as_str().into(), Some(2_000_000_000));
-    detail.kept.frontend = Some(FrontendResponse { rid, first_token_ns, last_token_ns: None });
+    detail.facts.frontend = Some(FrontendResponse { rid, first_token_ns, last_token_ns: None });
     fixture.snapshot("request_frontend");
 }
 
 #[test]
 fn hops_match_their_snapshots() {
     let mut fixture = race();
-    fixture.press(&[Action::Go(Tab::Hops)]);
+    fixture.press(&[Action::OpenTab(Tab::Hops)]);
     fixture.snapshot("hops");
     let mut fixture = tapped();
-    fixture.press(&[Action::Go(Tab::Hops)]);
+    fixture.press(&[Action::OpenTab(Tab::Hops)]);
     fixture.snapshot("hops_tapped");
 }
 
 #[test]
 fn findings_match_their_snapshots() {
     let mut fixture = race();
-    fixture.press(&[Action::Go(Tab::Findings)]);
+    fixture.press(&[Action::OpenTab(Tab::Findings)]);
     fixture.model.run.degraded =
         vec!["probe: eBPF is not permitted here; add CAP_BPF and CAP_PERFMON to the container".into()];
     fixture.snapshot("findings");
@@ -286,7 +296,7 @@ fn findings_match_their_snapshots() {
 #[test]
 fn the_cpu_tab_appears_with_thread_samples() {
     let mut fixture = race();
-    fixture.press(&[Action::Go(Tab::Cpu)]);
+    fixture.press(&[Action::OpenTab(Tab::Cpu)]);
     assert_eq!(fixture.ui.tab, Tab::Overview, "there is no such tab before there is something on it");
     let threads = [
         ("scheduler", 4_000, 99, Some(0), None),
@@ -310,7 +320,7 @@ fn the_cpu_tab_appears_with_thread_samples() {
     fixture.scene.emit(23_000 * MS, What::Received(received));
     fixture.refresh();
     fixture.snapshot("overview_cpu");
-    fixture.press(&[Action::Go(Tab::Cpu)]);
+    fixture.press(&[Action::OpenTab(Tab::Cpu)]);
     fixture.snapshot("cpu");
     for (function, own, total) in [("_handle_batch_output", 61, 80), ("recv_pyobj", 20, 22), ("generate", 4, 4)] {
         let sample = StackSample {
@@ -333,44 +343,46 @@ fn the_cpu_tab_appears_with_thread_samples() {
 #[test]
 fn help_matches_its_snapshots() {
     let mut fixture = race();
-    fixture.press(&[Action::Help]);
+    fixture.press(&[Action::ShowHelp]);
     fixture.snapshot("help");
-    fixture.press(&[Action::Page(1), Action::Page(1)]);
+    fixture.press(&[Action::MovePage(1), Action::MovePage(1)]);
     fixture.snapshot("help_end");
 }
 
 #[test]
 fn the_start_menu_matches_its_snapshots() {
-    use crate::state::pick::{Kind, Offer, Pick};
-    let offer = |kind, title: &str, note: &str, command: &[&str]| Offer {
+    use crate::state::picker::{SourceKind, SourceOffer, SourcePicker};
+    let offer = |kind, title: &str, note: &str, command: &[&str]| SourceOffer {
         kind,
         title: title.into(),
         note: note.into(),
         command: command.iter().map(ToString::to_string).collect(),
     };
-    let mut pick = Pick::default();
+    let mut picker = SourcePicker::default();
     let mut offers = vec![
-        offer(Kind::Demo, "race", "tokens are lost", &["demo", "--scenario", "race"]),
-        offer(Kind::Demo, "backlog", "tokens wait", &["demo", "--scenario", "backlog"]),
+        offer(SourceKind::Demo, "race", "tokens are lost", &["demo", "--scenario", "race"]),
+        offer(SourceKind::Demo, "backlog", "tokens wait", &["demo", "--scenario", "backlog"]),
     ];
-    pick.offer(offers.clone());
-    let show = |pick: &Pick, size| on_terminal(size, |frame| drop(pick::draw(pick, theme("C.UTF-8"), frame)));
-    insta::assert_snapshot!("pick_80x24", show(&pick, (80, 24)));
+    picker.replace_offers(offers.clone());
+    let show = |picker: &SourcePicker, size| {
+        on_terminal(size, |frame| drop(picker::draw_picker(picker, theme("C.UTF-8"), frame)))
+    };
+    insta::assert_snapshot!("pick_80x24", show(&picker, (80, 24)));
     let engine = ["attach", "--pid", "4711"];
-    offers.push(offer(Kind::Engine, "SGLang 0.5.9", "attach to its 3 processes", &engine));
-    pick.offer(offers);
-    pick.looked = true;
-    pick.blind = vec!["processes of other users: CAP_SYS_PTRACE is missing".into()];
-    insta::assert_snapshot!("pick_200x50", show(&pick, (200, 50)));
+    offers.push(offer(SourceKind::Engine, "SGLang 0.5.9", "attach to its 3 processes", &engine));
+    picker.replace_offers(offers);
+    picker.has_searched = true;
+    picker.blind = vec!["processes of other users: CAP_SYS_PTRACE is missing".into()];
+    insta::assert_snapshot!("pick_200x50", show(&picker, (200, 50)));
     for size in [(1, 1), (0, 0), (80, 5), (20, 6)] {
-        show(&pick, size);
+        show(&picker, size);
     }
 }
 
 /// Playback of the race as a recording of one minute.
 fn replay() -> Fixture {
     let mut fixture = race();
-    fixture.ui.replay = true;
+    fixture.ui.is_replay = true;
     fixture.model.position = Some(Position {
         at_ns: 12_000 * MS,
         whole_ns: 60_000 * MS,
@@ -386,20 +398,20 @@ fn replay() -> Fixture {
 fn a_replay_matches_its_snapshots() {
     let mut fixture = replay();
     fixture.snapshot("replay");
-    fixture.press(&[Action::Time]);
-    fixture.press(&"1:2x".chars().map(Action::Type).collect::<Vec<_>>());
+    fixture.press(&[Action::TypeTime]);
+    fixture.press(&"1:2x".chars().map(Action::TypeCharacter).collect::<Vec<_>>());
     let position = fixture.model.position.as_mut().expect("a replay");
     (position.doing, position.since_ns) = (PlaybackState::Paused, Some(5_000 * MS));
     fixture.snapshot("replay_time");
-    fixture.press(&[Action::Back, Action::Help, Action::Page(1)]);
+    fixture.press(&[Action::GoBack, Action::ShowHelp, Action::MovePage(1)]);
     fixture.snapshot("replay_help");
 }
 
 #[test]
 fn a_click_on_the_playback_bar_seeks() {
-    let hits = replay().hits();
+    let click_areas = replay().click_areas();
     let places: Vec<u64> = (0..80)
-        .filter_map(|x| match hits.at(x, 22) {
+        .filter_map(|x| match click_areas.action_at(x, 22) {
             Some(Action::Command(ScreenCommand::Play(Play::To(ns)))) => Some(ns),
             _ => None,
         })
@@ -437,7 +449,7 @@ fn a_too_small_terminal_shows_the_required_size() {
 fn without_utf8_only_ascii_is_drawn() {
     let mut fixture = race();
     for tab in Tab::ALL {
-        fixture.press(&[Action::Go(tab)]);
+        fixture.press(&[Action::OpenTab(tab)]);
         let text = fixture.drawn((200, 50), "C");
         assert!(text.is_ascii(), "{tab:?}: {text}");
     }
@@ -446,17 +458,20 @@ fn without_utf8_only_ascii_is_drawn() {
 #[test]
 fn clicks_on_tabs_and_rows_map_to_actions() {
     let mut fixture = race();
-    fixture.press(&[Action::Go(Tab::Requests)]);
-    let hits = fixture.hits();
-    assert_eq!(hits.at(12, 0), Some(Action::Go(Tab::Overview)));
-    assert_eq!((hits.at(5, 4), hits.at(5, 5), hits.at(5, 1)), (Some(Action::Pick(0)), Some(Action::Pick(1)), None));
+    fixture.press(&[Action::OpenTab(Tab::Requests)]);
+    let click_areas = fixture.click_areas();
+    assert_eq!(click_areas.action_at(12, 0), Some(Action::OpenTab(Tab::Overview)));
+    assert_eq!(
+        (click_areas.action_at(5, 4), click_areas.action_at(5, 5), click_areas.action_at(5, 1)),
+        (Some(Action::SelectRow(0)), Some(Action::SelectRow(1)), None)
+    );
 }
 
 #[test]
 fn every_size_and_tab_can_be_drawn() {
     let mut fixture = race();
     for tab in Tab::ALL {
-        fixture.press(&[Action::Go(tab)]);
+        fixture.press(&[Action::OpenTab(tab)]);
         for width in (78..260).step_by(13) {
             for height in (22..70).step_by(7) {
                 fixture.drawn((width, height), "C.UTF-8");
@@ -473,11 +488,12 @@ fn ten_thousand_requests_are_sorted_filtered_and_drawn() {
     }
     let mut fixture = Fixture::of(scene);
     fixture.refresh();
-    fixture.press(&[Action::Go(Tab::Requests)]);
-    fixture.ui.sort = Sort { column: crate::state::row::Column::headed("gap"), descending: true };
+    fixture.press(&[Action::OpenTab(Tab::Requests)]);
+    fixture.ui.sort =
+        SortOrder { column: crate::state::request_row::RequestColumn::with_heading("gap"), is_descending: true };
     fixture.update();
     assert_eq!(
-        (fixture.model.table.visible_count(), fixture.model.table.visible(0).map(|r| r.gap_ns)),
+        (fixture.model.table.visible_count(), fixture.model.table.visible_row(0).map(|r| r.gap_ns)),
         (10_000, Some(Some(9_999 * MS)))
     );
     assert!(fixture.drawn((80, 24), "C.UTF-8").contains("00000000000000…"));
@@ -518,7 +534,7 @@ fn an_engine_defined_in_this_file_is_shown() {
     fixture.refresh();
     let overview = fixture.drawn((200, 50), "C");
     assert!(overview.contains("Toy 1.0") && overview.contains("> web"), "{overview}");
-    fixture.press(&[Action::Go(Tab::Findings)]);
+    fixture.press(&[Action::OpenTab(Tab::Findings)]);
     let findings = fixture.drawn((200, 50), "C");
     assert!(findings.contains("2.0") && findings.contains("--toy-incremental"), "{findings}");
 }

@@ -116,7 +116,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     let remotes = RemoteRun::start(sources)?;
     let several = remotes.len() > 1;
     let screen = screen.map(|mut screen| {
-        screen.watch(remotes.len());
+        screen.watch_runs(remotes.len());
         Rc::new(RefCell::new(screen))
     });
     let config = Config {
@@ -127,7 +127,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     };
     let pod = |(place, remote)| {
         let observer: Box<dyn Observer> = match &screen {
-            Some(screen) => Box::new(RunView(Rc::clone(screen), place)),
+            Some(screen) => Box::new(RunView { screen: Rc::clone(screen), run_index: place }),
             None => Box::new(Progress::default()),
         };
         let session = Session::new(&config, observer, Sink::none("watch", &config), args.report.slowest);

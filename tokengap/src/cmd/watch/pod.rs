@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use outputs::report::hostile;
 use recording::{BlockReader, Header, Record, RecordOptions, StreamSection};
 use session::remote::{RemoteEvent, RemoteRun};
-use session::units::{count, duration};
+use session::units::{format_count, format_duration};
 use session::{About, Flow, Session, Source};
 use trace::clock::Anchor;
 use trace::ledger::Limits;
 use trace::{Analysis, ReportInput, words};
 use tui::Screen;
-use tui::pods::{Brief, Link, PodLine};
+use tui::pods::{KeyFigures, PodLine, PodState};
 
 use super::{Args, WatchedRun};
 use crate::app;
@@ -41,7 +41,7 @@ pub(super) struct Pod {
     reader: BlockReader,
     /// Id of the run; `None` before the first.
     run: Option<u64>,
-    link: Link,
+    state: PodState,
     since: Instant,
     last_section: Instant,
     next_update: Instant,
@@ -98,13 +98,13 @@ impl Source for Pod {
         let now = Instant::now();
         if now >= self.next_update {
             self.next_update = now + UPDATE_INTERVAL;
-            self.update_link(now);
+            self.update_state(now);
             if let Some((screen, place)) = &self.screen {
                 screen.borrow_mut().set_pod(*place, self.summary_line(now, session.analysis()));
             }
         }
-        match (flow, self.link) {
-            (Flow::Idle, Link::Ended) => Flow::Ended,
+        match (flow, self.state) {
+            (Flow::Idle, PodState::Ended) => Flow::Ended,
             (flow, _) => flow,
         }
     }
@@ -131,7 +131,7 @@ impl Pod {
             problems: Vec::new(),
             reader: BlockReader::default(),
             run: None,
-            link: Link::default(),
+            state: PodState::default(),
             since: now,
             last_section: now,
             next_update: now,
@@ -164,21 +164,21 @@ impl Pod {
 
     fn connection_lost(&mut self, down_reason: String, session: &mut Session) {
         // After the end of a run, the connection is closed.
-        if self.link == Link::Ended {
+        if self.state == PodState::Ended {
             return;
         }
         self.down_reason = down_reason;
-        let link = match self.link {
-            Link::Live | Link::Silent => Link::Lost,
-            link => link,
+        let state = match self.state {
+            PodState::Live | PodState::Silent => PodState::Lost,
+            state => state,
         };
-        if self.change_link(link) {
+        if self.change_state(state) {
             session.notify(format!("! {} was lost: {}", self.name, self.down_reason));
         }
     }
 
-    fn change_link(&mut self, link: Link) -> bool {
-        let changed = mem::replace(&mut self.link, link) != link;
+    fn change_state(&mut self, state: PodState) -> bool {
+        let changed = mem::replace(&mut self.state, state) != state;
         if changed {
             self.since = Instant::now();
         }
@@ -195,15 +195,15 @@ impl Pod {
             StreamSection::Status(status) => self.closing = *status,
             StreamSection::End(closing) => {
                 self.closing = *closing;
-                if self.change_link(Link::Ended) {
+                if self.change_state(PodState::Ended) {
                     session.notify(format!("{} has ended", self.name));
                 }
                 return;
             }
         }
         self.down_reason.clear();
-        if self.link != Link::Ended {
-            self.change_link(Link::Live);
+        if self.state != PodState::Ended {
+            self.change_state(PodState::Live);
         }
     }
 
@@ -221,7 +221,7 @@ impl Pod {
         self.reader = BlockReader::default();
         self.gaps = 0;
         self.unreadable_blocks = 0;
-        self.link = Link::Live;
+        self.state = PodState::Live;
         self.run = Some(run);
         self.kind = hostile::plain(&header.source);
         self.anchor = Some(header.anchor);
@@ -266,32 +266,32 @@ impl Pod {
     fn note_missed_records(&mut self, records: u64, session: &mut Session) {
         if records > 0 {
             self.gaps += 1;
-            session.notify(format!("! {} records of {} were missed", count(records), self.name));
+            session.notify(format!("! {} records of {} were missed", format_count(records), self.name));
         }
     }
 
     /// Updates the state of the connection.
-    fn update_link(&mut self, now: Instant) {
-        if self.link == Link::Live && now - self.last_section >= SILENT_AFTER {
-            self.change_link(Link::Silent);
+    fn update_state(&mut self, now: Instant) {
+        if self.state == PodState::Live && now - self.last_section >= SILENT_AFTER {
+            self.change_state(PodState::Silent);
         }
-        let since = duration((now - self.since).as_nanos() as u64);
+        let since = format_duration((now - self.since).as_nanos() as u64);
         let mut problems = Vec::new();
-        match self.link {
-            Link::Live | Link::Ended => {}
-            Link::Away if self.down_reason.is_empty() => {}
-            Link::Away => {
+        match self.state {
+            PodState::Live | PodState::Ended => {}
+            PodState::Away if self.down_reason.is_empty() => {}
+            PodState::Away => {
                 problems.push(format!("{} has been unreachable for {since}: {}", self.name, self.down_reason));
             }
-            Link::Silent => {
+            PodState::Silent => {
                 problems.push(format!("{} has been silent for {since}: its values are that old", self.name));
             }
-            Link::Lost => problems.push(format!("{} was lost {since} ago: {}", self.name, self.down_reason)),
+            PodState::Lost => problems.push(format!("{} was lost {since} ago: {}", self.name, self.down_reason)),
         }
         if self.reader.lost() > 0 {
             problems.push(format!(
                 "watch: {} records of {} were missed, in {} gaps: lost between the run and this watcher, not in the engine",
-                count(self.reader.lost()),
+                format_count(self.reader.lost()),
                 self.name,
                 self.gaps
             ));
@@ -299,7 +299,7 @@ impl Pod {
         if self.unreadable_blocks > 0 {
             problems.push(format!(
                 "watch: {} blocks of {} could not be read, so its numbers are incomplete: {}; use the source's version of tokengap",
-                count(self.unreadable_blocks),
+                format_count(self.unreadable_blocks),
                 self.name,
                 self.unreadable_reason
             ));
@@ -319,7 +319,7 @@ impl Pod {
         Some(format!(
             "watch: the numbers of {} begin with the stream: {} earlier records are not in them; http://{}/report has the whole run",
             self.name,
-            count(before),
+            format_count(before),
             self.remote.address()
         ))
     }
@@ -334,12 +334,12 @@ impl Pod {
     fn summary_line(&self, now: Instant, analysis: &Analysis) -> PodLine {
         PodLine {
             name: self.name.clone(),
-            link: self.link,
-            since_ns: (now - self.since).as_nanos() as u64,
-            why: self.problems.first().cloned().unwrap_or_default(),
-            missed: self.reader.lost(),
+            state: self.state,
+            state_age_ns: (now - self.since).as_nanos() as u64,
+            reason: self.problems.first().cloned().unwrap_or_default(),
+            records_missed: self.reader.lost(),
             begun_wall_ns: self.begun_wall_ns(analysis),
-            brief: Brief::of(analysis),
+            figures: KeyFigures::from_analysis(analysis),
         }
     }
 
@@ -349,10 +349,10 @@ impl Pod {
     }
 
     pub(super) fn finish(mut self, session: Session) -> WatchedRun {
-        self.update_link(Instant::now());
+        self.update_state(Instant::now());
         WatchedRun {
             endpoint: self.remote.address().to_owned(),
-            state: self.link.word().to_lowercase(),
+            state: self.state.label().to_lowercase(),
             records_before: self.reader.records_before(),
             records_missed: self.reader.lost(),
             gaps: self.gaps,

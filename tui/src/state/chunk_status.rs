@@ -1,9 +1,9 @@
-//! Label of each chunk of a request. Only the ledger decides what became of a chunk.
+//! What became of a chunk, as shown on the screen. Only the ledger decides it.
 
 use trace::ledger::{ChunkOutcome, ChunkRecord, Losses};
 
 labelled! {
-    pub(crate) Fate {
+    pub(crate) ChunkStatus {
         /// Sent on a hop where nothing else is observable.
         Sent = "sent",
         /// Sent but not received.
@@ -23,9 +23,9 @@ labelled! {
     }
 }
 
-impl Fate {
+impl ChunkStatus {
     /// Symbol in a row of ticks.
-    pub(crate) fn sign(self) -> char {
+    pub(crate) fn tick_symbol(self) -> char {
         match self {
             Self::Waiting => '.',
             Self::Sent | Self::Received | Self::Delivered => '|',
@@ -36,36 +36,36 @@ impl Fate {
     }
 
     /// Returns whether its tokens were merged or lost, or may have been.
-    pub(crate) fn is_harm(self) -> bool {
+    pub(crate) fn is_harmed(self) -> bool {
         !matches!(self, Self::Sent | Self::Waiting | Self::Received | Self::Delivered)
     }
 
-    /// Label of a chunk of the first hop that continued as `last` on the hop to the client. `idle` if nothing shows that it was received.
-    pub(crate) fn of_chunk(
+    /// Status of a chunk of the first hop that continued as `last` on the hop to the client. `if_not_received` if nothing shows that it was
+    /// received.
+    pub(crate) fn for_chunk(
         first: &ChunkRecord,
         last: Option<&ChunkRecord>,
-        predicted: Option<&Losses>,
-        idle: Self,
+        predicted_losses: Option<&Losses>,
+        if_not_received: Self,
     ) -> Self {
         match last.and_then(|chunk| chunk.outcome) {
             Some((_, ChunkOutcome::Delivered)) => Self::Delivered,
             Some((_, ChunkOutcome::Merged)) => Self::Merged,
             Some((_, ChunkOutcome::Dropped)) => Self::Dropped,
             Some((_, ChunkOutcome::Unjudged(_))) => Self::Unknown,
-            None if first.end.is_some_and(|end| contains(predicted, end)) => Self::DropPredicted,
+            None if first.end.is_some_and(|end| may_contain_token(predicted_losses, end)) => Self::DropPredicted,
             None if first.received.is_some() => Self::Received,
-            None => idle,
+            None => if_not_received,
         }
     }
 }
 
 /// Returns whether `losses` contains the token at this position. A token beyond the listed ranges counts as one of the unlisted losses.
-fn contains(losses: Option<&Losses>, position: u32) -> bool {
-    losses.is_some_and(|losses| {
-        let listed = losses.ranges.last().map_or(0, |range| range.tokens[1]);
-        let mut ranges = losses.ranges.iter().map(|range| range.tokens);
-        ranges.any(|[first, last]| (first..=last).contains(&position)) || losses.unlisted > 0 && position > listed
-    })
+fn may_contain_token(losses: Option<&Losses>, position: u32) -> bool {
+    let Some(losses) = losses else { return false };
+    let last_listed = losses.ranges.last().map_or(0, |range| range.tokens[1]);
+    let is_listed = losses.ranges.iter().any(|range| (range.tokens[0]..=range.tokens[1]).contains(&position));
+    is_listed || losses.unlisted > 0 && position > last_listed
 }
 
 #[cfg(test)]
@@ -93,28 +93,32 @@ mod tests {
         Losses { ranges: vec![range], chunks: 1 + unlisted, tokens: 1 + unlisted, unlisted }
     }
 
-    fn label(chunk: &ChunkRecord, predicted: Option<&Losses>) -> Fate {
-        Fate::of_chunk(chunk, Some(chunk), predicted, Fate::Waiting)
+    fn status(chunk: &ChunkRecord, predicted: Option<&Losses>) -> ChunkStatus {
+        ChunkStatus::for_chunk(chunk, Some(chunk), predicted, ChunkStatus::Waiting)
     }
 
     #[test]
     fn the_ledgers_outcome_takes_precedence_over_a_prediction() {
         let predicted = losses(2, 0);
         for (outcome, expected) in [
-            (Some(ChunkOutcome::Delivered), Fate::Delivered),
-            (Some(ChunkOutcome::Merged), Fate::Merged),
-            (Some(ChunkOutcome::Dropped), Fate::Dropped),
-            (Some(ChunkOutcome::Unjudged(UnjudgedCause::Ambiguous)), Fate::Unknown),
-            (None, Fate::DropPredicted),
+            (Some(ChunkOutcome::Delivered), ChunkStatus::Delivered),
+            (Some(ChunkOutcome::Merged), ChunkStatus::Merged),
+            (Some(ChunkOutcome::Dropped), ChunkStatus::Dropped),
+            (Some(ChunkOutcome::Unjudged(UnjudgedCause::Ambiguous)), ChunkStatus::Unknown),
+            (None, ChunkStatus::DropPredicted),
         ] {
-            assert_eq!(label(&chunk(2, outcome), Some(&predicted)), expected);
+            assert_eq!(status(&chunk(2, outcome), Some(&predicted)), expected);
         }
     }
 
     #[test]
     fn without_an_outcome_predictions_and_receives_are_shown() {
-        assert_eq!(label(&chunk(3, None), Some(&losses(2, 0))), Fate::Received);
-        assert_eq!(label(&chunk(3, None), Some(&losses(2, 1))), Fate::DropPredicted, "it may be an unlisted one");
-        assert_eq!(label(&ChunkRecord { received: None, ..chunk(3, None) }, None), Fate::Waiting);
+        assert_eq!(status(&chunk(3, None), Some(&losses(2, 0))), ChunkStatus::Received);
+        assert_eq!(
+            status(&chunk(3, None), Some(&losses(2, 1))),
+            ChunkStatus::DropPredicted,
+            "it may be an unlisted one"
+        );
+        assert_eq!(status(&ChunkRecord { received: None, ..chunk(3, None) }, None), ChunkStatus::Waiting);
     }
 }

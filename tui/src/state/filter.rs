@@ -1,0 +1,346 @@
+//! Filter of the request table: `gap>1s drop>0 rid:5b92 state:live -flag:abort`. All terms must match.
+//!
+//! An unobservable number matches no comparison, neither `gap>1s` nor `gap<1s`.
+
+use std::fmt;
+
+use trace::columns::Number;
+
+use super::flags::Flag;
+use super::request_row::{RequestRow, RequestState, number_columns};
+
+/// A parsed filter, identified by its text. The empty filter matches every row.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RequestFilter {
+    pub(crate) text: String,
+    terms: Vec<FilterTerm>,
+}
+
+impl PartialEq for RequestFilter {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
+#[derive(Clone, Debug)]
+struct FilterTerm {
+    is_negated: bool,
+    condition: Condition,
+}
+
+#[derive(Clone, Debug)]
+enum Condition {
+    /// The rid contains this text, ignoring case.
+    Rid(String),
+    State(RequestState),
+    Flag(Flag),
+    Number {
+        of: Number,
+        compare: NumberComparison,
+        value: u64,
+    },
+}
+
+/// Other names of columns.
+const COLUMN_ALIASES: [(&str, &str); 4] =
+    [("tokens", "sent"), ("received", "recv"), ("delivered", "deliv"), ("dropped", "drop")];
+
+type NumberComparison = fn(u64, u64) -> bool;
+
+/// Signs between a name and a value; a longer sign precedes its own prefix.
+const COMPARISONS: [(&str, NumberComparison); 6] = [
+    (">=", |n, value| n >= value),
+    ("<=", |n, value| n <= value),
+    (">", |n, value| n > value),
+    ("<", |n, value| n < value),
+    ("=", |n, value| n == value),
+    (":", |n, value| n == value),
+];
+
+/// A syntax error in a filter, with its position.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct FilterSyntaxError {
+    /// First wrong character, counted from 0.
+    pub(crate) position: usize,
+    /// Description of the error and of the expected input.
+    pub(crate) message: String,
+}
+
+impl fmt::Display for FilterSyntaxError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at {}: {}", self.position + 1, self.message)
+    }
+}
+
+/// Terms with their meaning, for the help.
+pub(crate) fn syntax_help() -> impl Iterator<Item = (&'static str, String)> {
+    let numbers = format!("numbers: {}", number_names().join(" "));
+    [
+        ("5b92", "the rid contains 5b92 (also rid:5b92)"),
+        ("gap>1s", &*numbers),
+        ("", "with > >= < <= = ; durations in ns us ms s m h, counts with k or M"),
+        ("worker:1", "it goes to receiver 1"),
+        ("state:live", "waiting, live, done, aborted or orphaned"),
+        ("flag:dropped", &Flag::ALL.map(Flag::label).join(" ")),
+        ("-state:done", "`-` negates a term; all terms must match"),
+    ]
+    .map(|(term, what)| (term, what.to_owned()))
+    .into_iter()
+}
+
+/// Names by which a filter can refer to numbers.
+fn number_names() -> Vec<&'static str> {
+    number_columns().map(|number| number.on_screen.head).collect()
+}
+
+impl RequestFilter {
+    pub(crate) fn parse(text: &str) -> Result<Self, FilterSyntaxError> {
+        let mut terms = Vec::new();
+        let mut position = 0;
+        for word in text.split(' ') {
+            if !word.is_empty() {
+                terms.push(parse_term(word, position)?);
+            }
+            position += word.chars().count() + 1;
+        }
+        Ok(Self { text: text.trim_matches(' ').to_owned(), terms })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.terms.is_empty()
+    }
+
+    /// Parts of rids that the filter requires.
+    pub(crate) fn required_rid_parts(&self) -> impl Iterator<Item = &str> {
+        self.terms.iter().filter(|term| !term.is_negated).filter_map(|term| match &term.condition {
+            Condition::Rid(part) => Some(part.as_str()),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn matches(&self, row: &RequestRow) -> bool {
+        self.terms.iter().all(|term| term.condition.holds(row) != term.is_negated)
+    }
+}
+
+/// Parses one word of a filter, which starts at `position`.
+fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxError> {
+    let body = word.strip_prefix('-').unwrap_or(word);
+    let is_negated = body.len() < word.len();
+    let position = position + usize::from(is_negated);
+    if body.is_empty() {
+        return Err(FilterSyntaxError { position, message: "missing term after the minus sign".into() });
+    }
+    let (name, rest) = body.split_at(body.find([':', '<', '>', '=']).unwrap_or(body.len()));
+    let comparison = COMPARISONS.iter().find_map(|&(sign, compare)| Some((sign, compare, rest.strip_prefix(sign)?)));
+    let Some((sign, compare, value)) = comparison else {
+        // A word without a sign is part of a rid.
+        return Ok(FilterTerm { is_negated, condition: Condition::Rid(body.to_lowercase()) });
+    };
+    let sign_position = position + name.chars().count();
+    let value_position = sign_position + sign.len();
+    if value.is_empty() {
+        let message = format!("{name} needs a value after {sign:?}");
+        return Err(FilterSyntaxError { position: value_position, message });
+    }
+    let condition = match name.to_lowercase().as_str() {
+        "rid" => Condition::Rid(value.to_lowercase()),
+        "state" => {
+            let state = parse_label(value, value_position, "state", &RequestState::ALL, RequestState::label)?;
+            Condition::State(state)
+        }
+        "flag" => Condition::Flag(parse_label(value, value_position, "flag", &Flag::ALL, Flag::label)?),
+        lower_name => {
+            let alias = COLUMN_ALIASES.iter().find(|alias| alias.0 == lower_name);
+            let head = alias.map_or(lower_name, |alias| alias.1);
+            let Some(number) = number_columns().find(|number| number.on_screen.head == head) else {
+                return Err(FilterSyntaxError { position, message: unknown_name(name) });
+            };
+            let units = if number.column.is_duration { &DURATION_UNITS } else { &COUNT_UNITS };
+            let value = parse_amount(value, value_position, units)?;
+            return Ok(FilterTerm {
+                is_negated,
+                condition: Condition::Number { of: number.column.of, compare, value },
+            });
+        }
+    };
+    if sign != "=" && sign != ":" {
+        let message = format!("{name} cannot be compared; use {name}:{value}");
+        return Err(FilterSyntaxError { position: sign_position, message });
+    }
+    Ok(FilterTerm { is_negated, condition })
+}
+
+fn unknown_name(name: &str) -> String {
+    let mut names = vec!["rid", "state", "flag"];
+    names.extend(number_names());
+    format!("unknown name {name:?}; use one of {}", names.join(" "))
+}
+
+/// The one of `all` with this label, ignoring case.
+fn parse_label<T: Copy>(
+    value: &str,
+    position: usize,
+    name: &str,
+    all: &[T],
+    label: fn(T) -> &'static str,
+) -> Result<T, FilterSyntaxError> {
+    if let Some(found) = all.iter().find(|one| label(**one).eq_ignore_ascii_case(value)) {
+        return Ok(*found);
+    }
+    let labels: Vec<&str> = all.iter().map(|one| label(*one)).collect();
+    Err(FilterSyntaxError { position, message: format!("{value:?} is not a {name}: use one of {}", labels.join(" ")) })
+}
+
+/// Units of an amount.
+struct AmountUnits {
+    /// Names with their factors.
+    factors: &'static [(&'static str, f64)],
+    /// Description of an amount, with an example.
+    expected: &'static str,
+}
+
+const COUNT_UNITS: AmountUnits =
+    AmountUnits { factors: &[("", 1.0), ("k", 1e3), ("m", 1e6)], expected: "a count, for example 0, 250 or 10k" };
+const DURATION_UNITS: AmountUnits = AmountUnits {
+    factors: &[("ns", 1.0), ("us", 1e3), ("ms", 1e6), ("s", 1e9), ("m", 6e10), ("h", 3.6e12)],
+    expected: "a duration, for example 250ms, 1s or 2m",
+};
+
+/// Parses an amount with a unit; durations become nanoseconds.
+fn parse_amount(text: &str, position: usize, units: &AmountUnits) -> Result<u64, FilterSyntaxError> {
+    let message = || format!("expected {}", units.expected);
+    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (amount, unit) = text.split_at(digits);
+    let amount: f64 = amount.parse().map_err(|_| FilterSyntaxError { position, message: message() })?;
+    let Some((_, factor)) = units.factors.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)) else {
+        return Err(FilterSyntaxError { position: position + digits, message: message() });
+    };
+    Ok((amount * factor).round() as u64)
+}
+
+impl Condition {
+    fn holds(&self, row: &RequestRow) -> bool {
+        match self {
+            Self::Rid(part) => contains_ignoring_case(&row.rid, part),
+            Self::State(state) => row.state == *state,
+            Self::Flag(flag) => row.flags.contains(*flag),
+            Self::Number { of, compare, value } => of(row).is_some_and(|number| compare(number, *value)),
+        }
+    }
+}
+
+/// Returns whether `text` contains `lower`, which is lower case. ASCII text needs no allocation.
+fn contains_ignoring_case(text: &str, lower: &str) -> bool {
+    if !text.is_ascii() || !lower.is_ascii() {
+        return text.to_lowercase().contains(lower);
+    }
+    text.as_bytes().windows(lower.len()).any(|w| w.eq_ignore_ascii_case(lower.as_bytes()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use trace::ledger::Numbers;
+
+    use super::*;
+
+    fn row() -> RequestRow {
+        let mut row = RequestRow {
+            rid: "5B92f0".into(),
+            numbers: Numbers {
+                gap_ns: Some(1_500_000_000),
+                dropped: Some(2),
+                tokens_sent: 10_000,
+                worker: Some(1),
+                ..Numbers::default()
+            },
+            ..RequestRow::default()
+        };
+        row.flags.set_if(Flag::Gap, true);
+        row
+    }
+
+    fn passes(text: &str) -> bool {
+        RequestFilter::parse(text).unwrap_or_else(|m| panic!("{text:?} {m}")).matches(&row())
+    }
+
+    #[test]
+    fn all_terms_must_match() {
+        for text in [
+            "",
+            "  ",
+            "gap>1s drop>0 rid:5b92 state:live",
+            "GAP>=1500ms",
+            "sent=10k",
+            "5b92",
+            "-flag:abort flag:gap",
+            "gap<2m",
+            "worker:1",
+        ] {
+            assert!(passes(text), "{text:?}");
+        }
+        for flag in Flag::ALL {
+            assert_eq!(passes(&format!("flag:{}", flag.label().to_lowercase())), flag == Flag::Gap);
+        }
+        for text in ["gap>2s", "-5b92", "state:done", "drop=0 5b92", "flag:wire-loss", "worker:0"] {
+            assert!(!passes(text), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn unobservable_values_satisfy_no_comparison() {
+        assert!(!passes("deliv>0") && !passes("deliv<1") && !passes("deliv=0"));
+    }
+
+    #[test]
+    fn parse_errors_have_a_position_and_a_hint() {
+        let at = |text: &str| RequestFilter::parse(text).map_err(|error| (error.position, error.message));
+        for (text, place, hint) in [
+            ("gap>1s drpo>0", 7, "unknown name \"drpo\""),
+            ("gap>", 4, "needs a value"),
+            ("gap>fast", 4, "250ms"),
+            ("gap>1parsec", 5, "250ms"),
+            ("x -", 3, "after the minus"),
+            ("state:dead", 6, "waiting live"),
+            ("flag:bad", 5, "DROPPED"),
+            ("state>live", 5, "state:live"),
+            ("ä rid>5", 5, "cannot be compared"),
+        ] {
+            let (found, what) = at(text).expect_err(text);
+            assert!(found == place && what.contains(hint), "{text:?}: {found} {what}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn parse_errors_are_positioned_inside_the_text(text in any::<String>()) {
+            match RequestFilter::parse(&text) {
+                Ok(query) => { query.matches(&row()); }
+                Err(mistake) => prop_assert!(mistake.position <= text.chars().count(), "{text:?} {mistake}"),
+            }
+        }
+
+        #[test]
+        fn comparisons_match_the_reference(
+            gap in proptest::option::of(0u64..10_000), bound in 0u64..10_000, negated in any::<bool>(), op in 0usize..5,
+        ) {
+            let sign = [">", ">=", "<", "<=", "="][op];
+            let text = format!("{}gap{sign}{bound}ms", if negated { "-" } else { "" });
+            let query = RequestFilter::parse(&text).map_err(|m| TestCaseError::fail(m.to_string()))?;
+            let numbers = Numbers { gap_ns: gap.map(|ms| ms * 1_000_000), ..Numbers::default() };
+            let row = RequestRow { numbers, ..RequestRow::default() };
+            let holds = gap.is_some_and(|g| [g > bound, g >= bound, g < bound, g <= bound, g == bound][op]);
+            prop_assert_eq!(query.matches(&row), holds != negated);
+        }
+
+        #[test]
+        fn nearly_valid_queries_never_panic(
+            text in "(-?(gap|drop|rid|state|flag|age|x)(:|>|>=|<|<=|=)?[0-9a-z.!? ]{0,6} ?){0,4}",
+        ) {
+            if let Err(mistake) = RequestFilter::parse(&text) {
+                prop_assert!(mistake.position <= text.len());
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Sources offered by `tokengap` without arguments, and the current selection.
+
+use std::ops::ControlFlow;
+
+use crate::state::action::Action;
+
+labelled! {
+    /// Kind of source, with the heading of its group.
+    #[derive(PartialOrd, Ord)]
+    pub SourceKind {
+        /// An engine on this machine.
+        Engine = "engines running on this machine",
+        /// A run that another process serves.
+        Served = "runs served by other tokengap processes here",
+        /// A recording.
+        Recording = "recordings in this folder",
+        /// A demo scenario.
+        Demo = "demos: a simulated engine with a known fault",
+    }
+}
+
+/// A source the user can watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceOffer {
+    /// Kind, which selects the group.
+    pub kind: SourceKind,
+    /// Name.
+    pub title: String,
+    /// Description of what the command does.
+    pub note: String,
+    /// Equivalent arguments to `tokengap`.
+    pub command: Vec<String>,
+}
+
+/// Offered sources and the current selection.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct SourcePicker {
+    /// All sources, ordered by group.
+    pub(crate) offers: Vec<SourceOffer>,
+    /// Index of the selected one.
+    pub(crate) selected_index: usize,
+    /// Set once the user moves the cursor. From then on the selection survives changes of the list.
+    has_moved: bool,
+    /// Set once the first search for engines has finished.
+    pub(crate) has_searched: bool,
+    /// Places that could not be searched, each with the permission it needs.
+    pub(crate) blind: Vec<String>,
+    /// Set while the key help is shown.
+    pub(crate) shows_help: bool,
+    /// Number of rows per page, updated by the view after every draw.
+    pub(crate) page_rows: usize,
+}
+
+impl SourcePicker {
+    pub(crate) fn replace_offers(&mut self, mut offers: Vec<SourceOffer>) {
+        offers.sort_by_key(|offer| offer.kind);
+        // Until the user has moved the cursor, the first offer is selected, even if it is new.
+        let selected = self.selected_offer().filter(|_| self.has_moved);
+        let new_index = selected.and_then(|selected| offers.iter().position(|offer| offer.command == selected.command));
+        self.selected_index = new_index.unwrap_or(0);
+        self.offers = offers;
+    }
+
+    pub(crate) fn selected_offer(&self) -> Option<&SourceOffer> {
+        self.offers.get(self.selected_index)
+    }
+
+    /// Applies `action`. Breaks with the chosen command, or without one if the user quits.
+    pub(crate) fn apply(&mut self, action: Action) -> ControlFlow<Option<Vec<String>>> {
+        let page_rows = self.page_rows.max(2) as isize;
+        match action {
+            Action::Quit => return ControlFlow::Break(None),
+            Action::ShowHelp => self.shows_help = !self.shows_help,
+            // Esc never quits, so that pressing it once too often is harmless.
+            Action::GoBack => self.shows_help = false,
+            Action::OpenSelection => {
+                if let Some(chosen) = self.selected_offer() {
+                    return ControlFlow::Break(Some(chosen.command.clone()));
+                }
+            }
+            // A second click on the same line opens it.
+            Action::SelectRow(index) if index == self.selected_index && self.has_moved => {
+                return self.apply(Action::OpenSelection);
+            }
+            Action::SelectRow(index) => self.select(index),
+            Action::MoveSelection(by) => self.move_selection(by),
+            Action::MovePage(by) => self.move_selection(by * page_rows),
+            _ => {}
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn move_selection(&mut self, offset: isize) {
+        self.select(self.selected_index.saturating_add_signed(offset));
+    }
+
+    fn select(&mut self, index: usize) {
+        self.has_moved = true;
+        self.selected_index = index.min(self.offers.len().saturating_sub(1));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTINUE: ControlFlow<Option<Vec<String>>> = ControlFlow::Continue(());
+
+    fn offer(kind: SourceKind, title: &str) -> SourceOffer {
+        SourceOffer { kind, title: title.into(), note: String::new(), command: vec![title.into()] }
+    }
+
+    fn demos() -> Vec<SourceOffer> {
+        vec![offer(SourceKind::Demo, "race"), offer(SourceKind::Demo, "backlog")]
+    }
+
+    #[test]
+    fn engines_are_listed_first_and_the_selection_is_kept() {
+        let mut picker = SourcePicker::default();
+        assert_eq!(picker.apply(Action::OpenSelection), CONTINUE, "no offers");
+        picker.replace_offers(demos());
+        assert_eq!(picker.selected_offer().map(|o| &*o.title), Some("race"));
+        picker.replace_offers([demos(), vec![offer(SourceKind::Engine, "sglang")]].concat());
+        assert_eq!(
+            picker.selected_offer().map(|o| &*o.title),
+            Some("sglang"),
+            "the first offer is selected by default"
+        );
+        assert_eq!(picker.apply(Action::MoveSelection(isize::MAX)), CONTINUE);
+        picker.replace_offers(demos());
+        assert_eq!(picker.selected_offer().map(|o| &*o.title), Some("backlog"));
+        assert_eq!(picker.apply(Action::OpenSelection), ControlFlow::Break(Some(vec!["backlog".into()])));
+    }
+
+    #[test]
+    fn one_click_selects_and_the_next_opens() {
+        let mut picker = SourcePicker::default();
+        picker.replace_offers(demos());
+        assert_eq!(picker.apply(Action::SelectRow(1)), CONTINUE);
+        assert_eq!(picker.apply(Action::SelectRow(1)), ControlFlow::Break(Some(vec!["backlog".into()])));
+        assert_eq!(picker.apply(Action::GoBack), CONTINUE, "Esc never leaves");
+        assert_eq!(picker.apply(Action::Quit), ControlFlow::Break(None));
+    }
+}

@@ -1,0 +1,137 @@
+//! A request's record in the ledger, and its evidence for the flags.
+
+use outputs::report::{explain_tool_calls, ids, places};
+use session::units::{format_count, format_duration};
+use trace::MonoNs;
+use trace::engine::EngineState;
+use trace::event::ToolCalls;
+use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request, Summary};
+
+use super::flags::Flag;
+use super::request_row::{RequestRow, RequestState};
+
+/// The ledger's record of a request, live or finished.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct RequestFacts {
+    /// First send, receive and delivery, which the ledger keeps longer than the history of chunks.
+    pub(crate) first_sent: Option<MonoNs>,
+    pub(crate) first_received: Option<MonoNs>,
+    pub(crate) first_delivered: Option<MonoNs>,
+    pub(crate) confirmed_losses: Option<Losses>,
+    pub(crate) predicted_losses: Option<Losses>,
+    /// Inter-token latency at both ends.
+    pub(crate) itl: ItlEnds,
+    pub(crate) tool_calls: Option<ToolCalls>,
+    /// Waits of its response in a frontend.
+    pub(crate) frontend: Option<FrontendResponse>,
+}
+
+impl RequestFacts {
+    pub(super) fn from_ledger(
+        ledger: &Ledger,
+        request: Option<&Request>,
+        summary: Option<&Summary>,
+        rid: &str,
+    ) -> Self {
+        let common = Self {
+            tool_calls: ledger.tool_calls().find(rid).copied(),
+            frontend: ledger.frontend().find(rid).cloned(),
+            ..Self::default()
+        };
+        if let Some(request) = request {
+            return Self {
+                first_sent: request.sent_first,
+                first_received: request.received_first,
+                first_delivered: request.delivered_first,
+                confirmed_losses: request.losses().cloned(),
+                predicted_losses: request.predicted().cloned(),
+                itl: request.itl(),
+                ..common
+            };
+        }
+        let lossy = ledger.lossy().rev().find(|lossy| &*lossy.rid == rid);
+        Self {
+            first_delivered: summary.and_then(|s| s.delivered_first),
+            confirmed_losses: lossy.and_then(|l| l.confirmed.as_deref().cloned()),
+            predicted_losses: lossy.and_then(|l| l.predicted.as_deref().cloned()),
+            itl: summary.map(|s| s.itl).unwrap_or_default(),
+            ..common
+        }
+    }
+}
+
+/// Maximum number of lost token ranges, and of ids, named in the evidence.
+const MAX_RANGES: usize = 6;
+
+/// Names the lost chunks and tokens, if known: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`.
+fn name_losses(losses: Option<&Losses>) -> String {
+    let Some(losses) = losses.filter(|losses| !losses.ranges.is_empty()) else {
+        return String::new();
+    };
+    let chunks: Vec<[u32; 2]> = losses.ranges.iter().filter_map(|range| range.chunks).collect();
+    let parts = [
+        ("chunks", places(chunks.into_iter(), MAX_RANGES, losses.unlisted)),
+        ("places", places(losses.ranges.iter().map(|range| range.tokens), MAX_RANGES, losses.unlisted)),
+        ("ids", ids(losses.ranges.iter().flat_map(|range| &range.ids), MAX_RANGES)),
+    ];
+    let known = parts.iter().filter(|(_, list)| !list.is_empty());
+    let named: Vec<String> = known.map(|(name, list)| format!("{name} {list}")).collect();
+    format!(" ({})", named.join("; "))
+}
+
+/// Each flag of the request with its evidence.
+pub(super) fn evidence_of_flags(row: &RequestRow, engine: &EngineState, facts: &RequestFacts) -> Vec<(Flag, String)> {
+    row.flags.iter().map(|flag| (flag, evidence_of_flag(flag, row, engine, facts))).collect()
+}
+
+fn evidence_of_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &RequestFacts) -> String {
+    let source = engine.facts().source();
+    let receiver = engine.facts().receiver();
+    let gap = format_duration(row.gap_ns.unwrap_or(0));
+    match flag {
+        Flag::Gap if row.state == RequestState::Waiting => {
+            format!("the {source} sent its first token {gap} ago and the {receiver} has not received it")
+        }
+        Flag::Gap => format!("its first token waited {gap} between {source} and {receiver}"),
+        Flag::Dropped => format!(
+            "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
+            format_count(row.tokens_lost.unwrap_or(0).into()),
+            format_count(row.dropped.unwrap_or(0).into()),
+            name_losses(facts.confirmed_losses.as_ref())
+        ),
+        Flag::ToolCall => facts.tool_calls.as_ref().map_or_else(|| flag.explanation().to_owned(), explain_tool_calls),
+        Flag::DropPredicted => format!(
+            "several of its chunks were received in one wakeup, and {} keeps only the last{}",
+            engine.title(),
+            name_losses(facts.predicted_losses.as_ref())
+        ),
+        Flag::Loss => format!(
+            "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
+            format_count(row.wire_missing.into())
+        ),
+        Flag::Stall => flag.explanation().to_owned(),
+        Flag::Inflated => format!("{}: sums count tokens repeatedly", flag.explanation()),
+        Flag::Aborted => format!("it was aborted by the client, the {source} or an error"),
+        Flag::Retracted => format!("the {source} removed it from the batch {} times to free memory", row.retractions),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use trace::ledger::LostRange;
+
+    use super::*;
+
+    #[test]
+    fn lost_tokens_are_listed_by_chunk_position_and_id() {
+        let range = |tokens, chunks, ids: &[i64]| LostRange { tokens, chunks: Some(chunks), ids: ids.to_vec() };
+        let losses = Losses {
+            ranges: vec![range([1, 1], [1, 1], &[17]), range([3, 5], [3, 4], &[8, 9, 10])],
+            chunks: 3,
+            tokens: 4,
+            unlisted: 0,
+        };
+        assert_eq!(name_losses(Some(&losses)), " (chunks 1, 3-4; places 1, 3-5; ids 17, 8, 9, 10)");
+        assert_eq!(name_losses(None), "");
+    }
+}

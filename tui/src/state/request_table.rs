@@ -1,0 +1,251 @@
+//! Request table: all rows, and the shown ones in their order.
+
+use std::cmp::Ordering;
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use super::filter::RequestFilter;
+use super::request_row::{RequestColumn, RequestRow, SortKey};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SortOrder {
+    pub(crate) column: RequestColumn,
+    pub(crate) is_descending: bool,
+}
+
+impl Default for SortOrder {
+    fn default() -> Self {
+        Self { column: RequestColumn::Flags, is_descending: true }
+    }
+}
+
+/// Rows and their order. Rows are reused by the next refresh, so a steady table does not allocate.
+///
+/// Only the visible part is sorted: of ten thousand requests a screen shows fifty.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RequestTable {
+    rows: Vec<RequestRow>,
+    /// Number of rows in use, shown or not; the others are from earlier refreshes.
+    pub(crate) row_count: usize,
+    /// Rows that pass the filter: pinned ones first and sorted, the others unsorted.
+    shown: Vec<ShownRow>,
+    pub(crate) pinned_count: usize,
+    order: SortOrder,
+    /// Parameters that `shown` was built with; `None` if rows have changed since.
+    arranged_for: Option<Arrangement>,
+}
+
+/// Selection and order of the shown rows.
+#[derive(Clone, Debug)]
+struct Arrangement {
+    filter: RequestFilter,
+    order: SortOrder,
+    pins: BTreeSet<String>,
+}
+
+/// A shown row, with what decides its position.
+#[derive(Clone, Copy, Debug)]
+struct ShownRow {
+    key: SortKey,
+    /// First bytes of the rid, which decide most ties.
+    rid_prefix: u64,
+    /// Index in `rows`.
+    row: u32,
+}
+
+impl ShownRow {
+    fn new(index: usize, row: &RequestRow, sorted_by: RequestColumn) -> Self {
+        Self { key: sorted_by.sort_key(row), rid_prefix: rid_prefix(&row.rid), row: index as u32 }
+    }
+}
+
+/// First bytes of a rid, ordered as rids are.
+fn rid_prefix(rid: &str) -> u64 {
+    let mut prefix = [0; 8];
+    let length = rid.len().min(prefix.len());
+    prefix[..length].copy_from_slice(&rid.as_bytes()[..length]);
+    u64::from_be_bytes(prefix)
+}
+
+impl RequestTable {
+    /// Starts a refresh: all rows may be overwritten.
+    pub(crate) fn clear(&mut self) {
+        self.row_count = 0;
+        self.arranged_for = None;
+    }
+
+    /// Adds a row. It still holds old values, so the caller must set every field.
+    pub(crate) fn add_row(&mut self) -> &mut RequestRow {
+        if self.row_count == self.rows.len() {
+            self.rows.push(RequestRow::default());
+        }
+        self.row_count += 1;
+        self.arranged_for = None;
+        &mut self.rows[self.row_count - 1]
+    }
+
+    /// Selects and orders the shown rows: pinned rows, then rows that match the filter. The rid breaks ties, so that rows do not jump.
+    pub(crate) fn arrange(&mut self, filter: &RequestFilter, order: SortOrder, pins: &BTreeSet<String>) {
+        let is_unchanged = self
+            .arranged_for
+            .as_ref()
+            .is_some_and(|last| last.filter == *filter && last.order == order && last.pins == *pins);
+        if is_unchanged {
+            return;
+        }
+        let mut shown = std::mem::take(&mut self.shown);
+        shown.clear();
+        self.order = order;
+        let rows = self.rows[..self.row_count].iter().enumerate();
+        if !pins.is_empty() {
+            let pinned = rows.clone().filter(|(_, row)| pins.contains(&row.rid));
+            shown.extend(pinned.map(|(index, row)| ShownRow::new(index, row, order.column)));
+            shown.sort_unstable_by(|a, b| self.compare_rows(a, b));
+        }
+        self.pinned_count = shown.len();
+        let matching = rows.filter(|(_, row)| filter.matches(row) && !pins.contains(&row.rid));
+        shown.extend(matching.map(|(index, row)| ShownRow::new(index, row, order.column)));
+        self.shown = shown;
+        self.arranged_for = Some(Arrangement { filter: filter.clone(), order, pins: pins.clone() });
+    }
+
+    fn compare_rows(&self, a: &ShownRow, b: &ShownRow) -> Ordering {
+        let rids = a.rid_prefix.cmp(&b.rid_prefix).then_with(|| self.row(a).rid.cmp(&self.row(b).rid));
+        if self.order.column == RequestColumn::Rid {
+            return if self.order.is_descending { rids.reverse() } else { rids };
+        }
+        let keys = if self.order.is_descending { b.key.cmp(&a.key) } else { a.key.cmp(&b.key) };
+        keys.then(rids)
+    }
+
+    fn row(&self, shown: &ShownRow) -> &RequestRow {
+        &self.rows[shown.row as usize]
+    }
+
+    /// The shown row at this position, counted from the top.
+    pub(crate) fn visible_row(&self, position: usize) -> Option<&RequestRow> {
+        self.visible_rows(position..position + 1).pop()
+    }
+
+    /// The existing shown rows at these positions, counted from the top.
+    pub(crate) fn visible_rows(&self, positions: Range<usize>) -> Vec<&RequestRow> {
+        let (pinned, others) = self.shown.split_at(self.pinned_count);
+        let visible_pinned = &pinned[positions.start.min(pinned.len())..positions.end.min(pinned.len())];
+        let start = positions.start.saturating_sub(pinned.len());
+        let end = positions.end.saturating_sub(pinned.len()).min(others.len());
+        let mut others: Vec<&ShownRow> = others.iter().collect();
+        let mut visible_others: &mut [&ShownRow] = &mut [];
+        if start < end {
+            // Two partitions leave exactly these positions, unsorted, between the rows before and after them.
+            others.select_nth_unstable_by(end - 1, |a, b| self.compare_rows(a, b));
+            let before_end = &mut others[..end];
+            before_end.select_nth_unstable_by(start, |a, b| self.compare_rows(a, b));
+            visible_others = &mut before_end[start..];
+            visible_others.sort_unstable_by(|a, b| self.compare_rows(a, b));
+        }
+        visible_pinned.iter().chain(visible_others.iter().copied()).map(|shown| self.row(shown)).collect()
+    }
+
+    pub(crate) fn visible_count(&self) -> usize {
+        self.shown.len()
+    }
+
+    /// Position of `rid` among the shown rows; the first one if a rid was used twice.
+    pub(crate) fn position_of(&self, rid: &str) -> Option<usize> {
+        let prefix = rid_prefix(rid);
+        let has_rid = |shown: &ShownRow| shown.rid_prefix == prefix && self.row(shown).rid == rid;
+        let (pinned, others) = self.shown.split_at(self.pinned_count);
+        if let Some(position) = pinned.iter().position(has_rid) {
+            return Some(position);
+        }
+        // The others are not sorted, so the position is the number of rows that sort before it.
+        let found = others.iter().filter(|shown| has_rid(shown)).min_by(|a, b| self.compare_rows(a, b))?;
+        let before = others.iter().filter(|other| self.compare_rows(other, found).is_lt());
+        Some(self.pinned_count + before.count())
+    }
+
+    /// Worst of the shown rows; `None` if all are healthy.
+    pub(crate) fn worst_row(&self) -> Option<&RequestRow> {
+        let unhealthy = self.shown.iter().map(|shown| self.row(shown)).filter(|row| row.is_unhealthy());
+        unhealthy.max_by(|a, b| a.severity().cmp(&b.severity()).then_with(|| a.rid.cmp(&b.rid)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cmp::Reverse;
+    use std::collections::BTreeMap;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+    use trace::ledger::Numbers;
+
+    use super::*;
+
+    fn table(gaps: &[(&str, u64)]) -> RequestTable {
+        let mut table = RequestTable::default();
+        for &(rid, gap) in gaps {
+            *table.add_row() = RequestRow {
+                rid: rid.into(),
+                numbers: Numbers { gap_ns: Some(gap), ..Numbers::default() },
+                ..RequestRow::default()
+            };
+        }
+        table
+    }
+
+    fn shown(table: &RequestTable) -> Vec<&str> {
+        (0..table.visible_count()).filter_map(|i| table.visible_row(i)).map(|r| r.rid.as_str()).collect()
+    }
+
+    #[test]
+    fn pins_come_first_and_pass_every_filter() {
+        let mut table = table(&[("a", 1), ("b", 3), ("c", 2), ("d", 2)]);
+        let sort = SortOrder { column: RequestColumn::with_heading("gap"), is_descending: true };
+        table.arrange(&RequestFilter::default(), sort, &BTreeSet::new());
+        assert_eq!(shown(&table), ["b", "c", "d", "a"]);
+        let filter = RequestFilter::parse("gap>1ns").expect("a filter");
+        table.arrange(&filter, sort, &BTreeSet::from(["a".to_owned()]));
+        assert_eq!(shown(&table), ["a", "b", "c", "d"]);
+        assert_eq!(
+            (table.pinned_count, table.position_of("c"), table.worst_row().map(|r| &*r.rid)),
+            (1, Some(2), Some("b"))
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn visible_rows_match_a_full_sort(
+            rows in vec(("[ab]{0,9}", 0..4_u64), 0..40), from in 0..45_usize, length in 0..45_usize, descending: bool, rids: bool,
+        ) {
+            let column = if rids { RequestColumn::Rid } else { RequestColumn::with_heading("gap") };
+            let rows: BTreeMap<String, u64> = rows.into_iter().collect();
+            let mut expected: Vec<(&str, u64)> = rows.iter().map(|(rid, gap)| (rid.as_str(), *gap)).collect();
+            let mut table = table(&expected);
+            match (rids, descending) {
+                (true, true) => expected.reverse(),
+                (true, false) => {}
+                (false, true) => expected.sort_by_key(|row| Reverse(row.1)),
+                (false, false) => expected.sort_by_key(|row| row.1),
+            }
+            table.arrange(&RequestFilter::default(), SortOrder { column, is_descending: descending }, &BTreeSet::new());
+            let seen: Vec<&str> = table.visible_rows(from..from + length).iter().map(|row| row.rid.as_str()).collect();
+            let expected: Vec<&str> = expected.iter().map(|row| row.0).collect();
+            prop_assert_eq!(seen, expected.iter().copied().skip(from).take(length).collect::<Vec<_>>());
+            prop_assert_eq!(table.visible_row(from).map(|row| row.rid.as_str()), expected.get(from).copied());
+            for (place, rid) in expected.iter().enumerate() {
+                prop_assert_eq!(table.position_of(rid), Some(place));
+            }
+        }
+    }
+
+    #[test]
+    fn a_smaller_refresh_leaves_no_old_rows() {
+        let mut table = table(&[("a", 1), ("b", 3)]);
+        table.clear();
+        *table.add_row() = RequestRow { rid: "z".into(), ..RequestRow::default() };
+        table.arrange(&RequestFilter::default(), SortOrder::default(), &BTreeSet::new());
+        assert_eq!((shown(&table), table.row_count, table.position_of("b")), (vec!["z"], 1, None));
+        assert_eq!(table.worst_row(), None);
+    }
+}

@@ -1,0 +1,111 @@
+//! Screen of `tokengap` without arguments: sources to watch.
+
+use ratatui::Frame;
+
+use super::pad::{ClickAreas, Pad};
+use crate::state::flags::Health;
+use crate::state::picker::{SourceKind, SourceOffer, SourcePicker};
+use crate::theme::{Ink, Theme};
+
+const KEY_HINTS: &str = "Up Down choose   Enter run   ? help   q quit   (tokengap --help has every command)";
+const HELP: [(&str, &str); 9] = [
+    ("Up Down j k", "choose; PgUp PgDn Home End move faster"),
+    ("Enter", "run the selection; a second click does the same"),
+    ("? Esc", "open or close this help"),
+    ("q", "leave"),
+    ("", ""),
+    ("engines", "attach: passive, nothing in the engine changes"),
+    ("published", "watch a run on the same screen"),
+    ("recordings", "replay; tokengap report prints text, JSON or HTML"),
+    ("demos", "need no engine, no root and no GPU"),
+];
+
+enum PickerLine<'a> {
+    Heading(SourceKind),
+    /// An offer, with its index.
+    Offer(usize, &'a SourceOffer),
+    /// Reason for an empty group.
+    Empty(&'static str),
+}
+
+pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame<'_>) -> ClickAreas {
+    let mut click_areas = ClickAreas::default();
+    let mut pad = Pad::new(frame, theme, &mut click_areas);
+    let height = pad.height();
+    if height < 6 {
+        pad.draw_text(0, 0, "enlarge the terminal, or press q to quit", Ink::Plain);
+        return click_areas;
+    }
+    let x = pad.draw_text(1, 0, "tokengap", Ink::Head);
+    pad.draw_text(x + 2, 0, "where an LLM server's tokens wait, and which never arrive", Ink::Dim);
+    if picker.shows_help {
+        for (row, (key, what)) in HELP.iter().enumerate() {
+            pad.draw_clipped(3, 2 + row as u16, 13, key, Ink::Head);
+            pad.draw_text(17, 2 + row as u16, what, Ink::Plain);
+        }
+        pad.draw_text(1, height - 1, KEY_HINTS, Ink::Dim);
+        return click_areas;
+    }
+    let lines = picker_lines(picker);
+    let rows = height - 5;
+    pad.click_areas.page_rows = rows.into();
+    let selected_line = lines
+        .iter()
+        .position(|line| matches!(line, PickerLine::Offer(index, _) if *index == picker.selected_index))
+        .unwrap_or(0);
+    // The line after the selected one is shown too.
+    let first_line = (selected_line + 2).saturating_sub(rows.into());
+    for (row, line) in lines.iter().skip(first_line).take(rows.into()).enumerate() {
+        let y = 2 + row as u16;
+        match line {
+            PickerLine::Heading(kind) => pad.draw_heading(y, kind.label()),
+            PickerLine::Empty(why) => {
+                pad.draw_text(3, y, why, Ink::Dim);
+            }
+            PickerLine::Offer(index, offer) => {
+                let width = title_width(picker, offer.kind).min(pad.width() / 2);
+                pad.draw_clipped(3, y, width, &offer.title, Ink::Strong);
+                pad.draw_text(3 + width + 2, y, &offer.note, Ink::Plain);
+                pad.finish_list_row(y, *index, *index == picker.selected_index);
+            }
+        }
+    }
+    if let Some(first) = picker.blind.first() {
+        let others = picker.blind.len() - 1;
+        let more = if others > 0 { format!(" (and {others} more: tokengap attach lists them)") } else { String::new() };
+        pad.draw_text(1, height - 3, &format!("! {first}{more}"), Ink::Health(Health::Warning));
+    }
+    if let Some(offer) = picker.selected_offer() {
+        let x = pad.draw_text(1, height - 2, "runs: ", Ink::Head);
+        pad.draw_text(x, height - 2, &format!("tokengap {}", offer.command.join(" ")), Ink::Strong);
+    }
+    pad.draw_text(1, height - 1, KEY_HINTS, Ink::Dim);
+    click_areas
+}
+
+/// Width of the widest title in a group, for aligning the notes.
+fn title_width(picker: &SourcePicker, kind: SourceKind) -> u16 {
+    let titles = picker.offers.iter().filter(|o| o.kind == kind);
+    titles.map(|o| o.title.chars().count()).max().unwrap_or(0) as u16
+}
+
+fn picker_lines(picker: &SourcePicker) -> Vec<PickerLine<'_>> {
+    let mut lines = Vec::new();
+    for kind in SourceKind::ALL {
+        if kind == SourceKind::Served && picker.offers.iter().all(|o| o.kind != kind) {
+            continue;
+        }
+        lines.push(PickerLine::Heading(kind));
+        let before = lines.len();
+        let of_kind = picker.offers.iter().enumerate().filter(|(_, o)| o.kind == kind);
+        lines.extend(of_kind.map(|(index, offer)| PickerLine::Offer(index, offer)));
+        if lines.len() == before {
+            lines.push(PickerLine::Empty(match kind {
+                SourceKind::Engine if picker.has_searched => "none found; looking again every second",
+                SourceKind::Engine => "looking ...",
+                _ => "none",
+            }));
+        }
+    }
+    lines
+}
