@@ -22,7 +22,7 @@ struct LogBuffer {
 pub(crate) struct LogHold(());
 
 impl LogHold {
-    /// Starts is_holding lines back if stderr is a terminal. A file receives lines immediately.
+    /// Starts holding lines back if stderr is a terminal. A file receives lines immediately.
     pub(crate) fn begin() -> Self {
         lock_buffer().is_holding = std::io::stderr().is_terminal();
         Self(())

@@ -71,7 +71,7 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
             known(function.all.gil, format_percent),
             known(function.growing, |shares| format_percent(shares.own)),
         ];
-        pad.draw_cells(CellRow { x: 1, y: y, pitch: 8, width: 7 }, cells, Ink::Plain);
+        pad.draw_cells(CellRow { x: 1, y, pitch: 8, width: 7 }, cells, Ink::Plain);
         let x = pad.draw_text(35, y, &function.function, Ink::Strong);
         pad.draw_text(x + 2, y, &function.file, Ink::Dim);
     }
@@ -132,7 +132,7 @@ fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     pad.draw_text(1, y, pad.theme.health_symbol(health), Ink::Health(health));
     let cells = [Some(shares.running), shares.waiting, shares.throttled, shares.blocked];
     let cells = cells.map(|share| known(share, format_percent));
-    pad.draw_cells(CellRow { x: 35, y: y, pitch: 7, width: 7 }, cells, Ink::Plain);
+    pad.draw_cells(CellRow { x: 35, y, pitch: 7, width: 7 }, cells, Ink::Plain);
     pad.draw_text(VERDICT_X, y, text, Ink::Health(health));
     let running_bar = pad.theme.rich_or_ascii("█", "#").repeat(bar_width(shares.running));
     let x = pad.draw_text(BAR_X, y, &running_bar, Ink::Series);

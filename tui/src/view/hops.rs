@@ -197,13 +197,13 @@ fn describe_processing(hop: &HopSummary) -> String {
 
 /// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
 fn describe_queues(hop: &HopSummary) -> String {
-    let mut text = known(hop.kernel_queue, |queue| {
+    let kernel_queue = known(hop.kernel_queue, |queue| {
         format!("{} now, {} at most", format_bytes(queue.current), format_bytes(queue.max))
     });
-    if let Some(frames) = hop.inbox_max_frames {
-        text.push_str(&format!(", {} frames in the inbox at most", format_count(frames)));
+    match hop.inbox_max_frames {
+        Some(frames) => format!("{kernel_queue}, {} frames in the inbox at most", format_count(frames)),
+        None => kernel_queue,
     }
-    text
 }
 
 fn draw_histogram(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) {

@@ -51,7 +51,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         pad.draw_text(18, y, "not observed: needs the sends and receives of frames", Ink::Dim);
         return y + 1;
     };
-    pad.draw_cells(CellRow { x: 18, y: y, pitch: 9, width: 8 }, ["p50", "p90", "p99", "max", "requests"], Ink::Dim);
+    pad.draw_cells(CellRow { x: 18, y, pitch: 9, width: 8 }, ["p50", "p90", "p99", "max", "requests"], Ink::Dim);
     for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
         let y = y + 1 + row as u16;
         pad.draw_text(3, y, name, Ink::Plain);
@@ -60,7 +60,7 @@ fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
             continue;
         };
         pad.draw_cells(
-            CellRow { x: 18, y: y, pitch: 9, width: 8 },
+            CellRow { x: 18, y, pitch: 9, width: 8 },
             [p50, p90, p99, max].map(format_duration),
             Ink::Strong,
         );

@@ -134,7 +134,7 @@ fn hop_arrow(index: usize, hop: &HopSummary) -> Arrow {
     if hop.health >= Health::Warning {
         lines.swap(0, 1);
         if let Some(wait_ns) = hop.oldest_wait_ns {
-            lines[0].push_str(&format!(" {}", format_duration(wait_ns)));
+            lines[0] = format!("{} {}", lines[0], format_duration(wait_ns));
         }
     }
     Arrow { hop_index: Some(index), ends: hop.ends.clone(), health: hop.health, lines }
