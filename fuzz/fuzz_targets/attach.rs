@@ -22,5 +22,5 @@ fuzz_target!(|bytes: &[u8]| {
             interpreter.interpret_observation(&observation, &mut |event| analysis.apply(event));
         }
     }
-    analysis.ledger().balances().expect("balanced sums");
+    analysis.ledger().check_balance().expect("balanced sums");
 });

@@ -45,7 +45,7 @@ proptest! {
             }
         }
         let ledger = analysis.ledger();
-        prop_assert_eq!(ledger.balances(), Ok(()));
+        prop_assert_eq!(ledger.check_balance(), Ok(()));
         prop_assert!(ledger.remembered() <= limits.live_rids && ledger.hops().len() <= limits.hops);
         let report = Report::of(&analysis, &ReportInput::of("model"));
         prop_assert!(report.to_json().len() > 100 && report.to_text().lines().count() > 3);

@@ -58,7 +58,7 @@ impl ResponseReader {
 
     /// Starts again, for another connection of the same kind.
     pub fn restart(&mut self) {
-        let frontend = self.frontend.as_ref().map(|_| FrontendResponse::default());
+        let frontend = self.frontend.as_ref().map(|_| TimedResponse::default());
         *self = Self { limits: self.limits, protocols: self.protocols, frontend, ..Self::default() };
     }
 

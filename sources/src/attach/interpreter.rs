@@ -139,7 +139,7 @@ mod tests {
                 };
                 interpreter.interpret_observation(&observation, &mut |event| analysis.apply(event));
             }
-            prop_assert_eq!(analysis.ledger().balances(), Ok(()));
+            prop_assert_eq!(analysis.ledger().check_balance(), Ok(()));
         }
     }
 }

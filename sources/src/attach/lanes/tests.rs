@@ -241,7 +241,7 @@ impl Engine {
     }
 
     fn report(&mut self) -> Report {
-        self.analysis.ledger().balances().expect("balanced sums");
+        self.analysis.ledger().check_balance().expect("balanced sums");
         Report::of(&self.analysis, &ReportInput::of("attach"))
     }
 }
