@@ -1,12 +1,10 @@
 //! The recording of a run on another machine or of another process, read from its endpoint.
 
-use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
 use std::thread;
 use std::time::Duration;
 
-use hyper::body::{Body, Bytes, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
 use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -16,7 +14,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use crate::telemetry::{AccessToken, HOST_HEADER};
+use crate::telemetry::{AccessToken, HOST_HEADER, next_part};
 
 /// Sections received but not polled. Beyond this limit the connection is not read, and the source sees a slow client.
 const WAITING_SECTIONS: usize = 8;
@@ -168,20 +166,6 @@ fn explain(error: &hyper::Error) -> anyhow::Error {
         anyhow::anyhow!("the source closed the connection before its end")
     } else {
         anyhow::anyhow!("the connection failed: {error}")
-    }
-}
-
-pub(crate) async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
-    loop {
-        match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await? {
-            Ok(frame) => {
-                // Trailers contain nothing.
-                if let Ok(data) = frame.into_data() {
-                    return Some(Ok(data));
-                }
-            }
-            Err(error) => return Some(Err(error)),
-        }
     }
 }
 

@@ -31,6 +31,7 @@ use endpoint::Endpoint;
 use health::{Health, TokenFlow};
 use push::Push;
 pub use push::PushOptions;
+pub(crate) use push_queue::next_part;
 pub use push_queue::receiver_port;
 
 /// Response header with the name of the source's machine; in Kubernetes, that of the pod.

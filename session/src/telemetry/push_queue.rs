@@ -2,10 +2,13 @@
 //! thread sends one body after another to an OTLP/HTTP receiver, with exponential backoff up to a time limit.
 
 use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, bail};
+use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::{CONNECTION, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER, USER_AGENT};
 use hyper::{Request, StatusCode, Uri};
@@ -18,7 +21,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::environment::Environment;
-use crate::remote::next_part;
 
 const MINUTE: Duration = Duration::from_mins(1);
 
@@ -348,6 +350,21 @@ impl Sender {
             retry_after: pause.and_then(|text| parse_retry_after(text, jiff::Timestamp::now())),
             text: String::from_utf8_lossy(&text).into_owned(),
         })
+    }
+}
+
+/// Next part of a response.
+pub(crate) async fn next_part(body: &mut Incoming) -> Option<hyper::Result<Bytes>> {
+    loop {
+        match poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await? {
+            Ok(frame) => {
+                // Trailers contain nothing.
+                if let Ok(data) = frame.into_data() {
+                    return Some(Ok(data));
+                }
+            }
+            Err(error) => return Some(Err(error)),
+        }
     }
 }
 
