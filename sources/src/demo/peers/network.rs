@@ -210,7 +210,7 @@ mod tests {
         for (lane, text) in [(0, b"a"), (0, b"b"), (1, b"c"), (1, b"d")] {
             in_flight.add_sent(hop, lane, message(text));
         }
-        let mut receive = |text| in_flight.remove_received(hop, &message(text)).map(|id| (id.lane, id.seq));
+        let receive = |text| in_flight.remove_received(hop, &message(text)).map(|id| (id.lane, id.seq));
         assert_eq!([receive(b"c"), receive(b"a"), receive(b"d")], [Some((1, 0)), Some((0, 0)), Some((1, 1))]);
         assert_eq!([receive(b"d"), receive(b"b")], [None, Some((0, 1))], "each message is received once");
     }
