@@ -1,6 +1,6 @@
 //! Comparisons of runs with known differences: the false-positive rate of equal runs, and detection of a real change.
 
-use outputs::diff::{Compared, Diff, Options, Verdict};
+use outputs::diff::{ChangeVerdict, ComparedMeasure, Diff, DiffOptions, NamedRun};
 use outputs::report::{Report, Series, SpreadSeries};
 use trace::engine::Mode;
 use trace::event::{Capabilities, Event, Hop, What};
@@ -68,12 +68,12 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
 }
 
 /// The measure with this name.
-fn measure<'d>(diff: &'d Diff, name: &str) -> &'d Compared {
+fn measure<'d>(diff: &'d Diff, name: &str) -> &'d ComparedMeasure {
     diff.measures.iter().find(|m| m.name == name).expect("a line")
 }
 
 fn compare(a: &Report, b: &Report) -> Diff {
-    Diff::of(("before", a), ("after", b), &Options::default())
+    Diff::of(NamedRun { name: "before", report: a }, NamedRun { name: "after", report: b }, &DiffOptions::default())
 }
 
 #[test]
@@ -81,7 +81,7 @@ fn equal_runs_rarely_differ() {
     let pairs = 200;
     let alarms: Vec<Diff> = (0..pairs)
         .map(|n| compare(&run(2 * n + 1, 1.0, Mode::Cumulative), &run(2 * n + 2, 1.0, Mode::Cumulative)))
-        .filter(|diff| diff.measures.iter().any(|m| m.verdict.counts()))
+        .filter(|diff| diff.measures.iter().any(|m| m.verdict.is_change()))
         .collect();
     assert!(alarms.len() <= 6, "{} of {pairs}: {}", alarms.len(), alarms[0].to_text());
 }
@@ -91,10 +91,10 @@ fn a_change_is_detected_in_both_directions() {
     for seed in 0..20 {
         let (a, b) = (run(seed, 1.0, Mode::Cumulative), run(seed + 100, 2.0, Mode::Incremental));
         let (forward, reverse) = (compare(&a, &b), compare(&b, &a));
-        assert_eq!(measure(&forward, "tokens sent").verdict, Verdict::Better, "{}", forward.to_text());
-        assert_eq!(measure(&forward, "gap, p99").verdict, Verdict::Worse, "{}", forward.to_text());
-        assert_eq!(measure(&reverse, "tokens sent").verdict, Verdict::Worse);
-        assert!(forward.worse() && forward.patterns[0].title == "incremental output was enabled");
+        assert_eq!(measure(&forward, "tokens sent").verdict, ChangeVerdict::Better, "{}", forward.to_text());
+        assert_eq!(measure(&forward, "gap, p99").verdict, ChangeVerdict::Worse, "{}", forward.to_text());
+        assert_eq!(measure(&reverse, "tokens sent").verdict, ChangeVerdict::Worse);
+        assert!(forward.is_worse() && forward.patterns[0].title == "incremental output was enabled");
         assert_eq!(reverse.patterns[0].title, "incremental output was disabled");
     }
 }
@@ -108,10 +108,10 @@ fn a_missing_comparison_has_a_reason() {
     series.requests.begun[6..].fill(0);
     let diff = compare(&a, &b);
     let gap = measure(&diff, "gap, p99");
-    assert_eq!(gap.verdict, Verdict::NotComparable);
+    assert_eq!(gap.verdict, ChangeVerdict::NotComparable);
     assert_eq!(gap.note.as_deref(), Some("the second run does not observe it"));
     let sent = &diff.measures[0];
-    assert_eq!(sent.verdict, Verdict::NotEnoughData);
+    assert_eq!(sent.verdict, ChangeVerdict::NotEnoughData);
     assert!(
         sent.note.as_deref().is_some_and(|note| note.contains("only 4 slots under load, 6 are needed")),
         "{sent:?}"
@@ -134,7 +134,7 @@ fn new_confirmed_losses_need_no_statistics() {
     let diff = compare(&a, &b);
     let drops = diff.measures.last().expect("a line");
     assert_eq!(drops.name.as_str(), "chunks dropped, confirmed");
-    assert_eq!(drops.verdict, Verdict::Worse);
+    assert_eq!(drops.verdict, ChangeVerdict::Worse);
 }
 
 /// Reports of an engine that drops chunks, and of one that merges them.
@@ -165,7 +165,7 @@ fn fixed_losses_outweigh_newly_merged_chunks() {
         "{}",
         forward.verdict
     );
-    assert!(!forward.worse() && reverse.worse());
+    assert!(!forward.is_worse() && reverse.is_worse());
     assert!(reverse.verdict.starts_with("REGRESSED: lost tokens REGRESSED (0 -> 21,000)"), "{}", reverse.verdict);
 }
 
@@ -173,7 +173,7 @@ fn fixed_losses_outweigh_newly_merged_chunks() {
 fn merging_in_every_slot_of_a_short_run_is_a_regression() {
     let (a, b) = lossy_and_merging(7);
     let diff = compare(&a, &b);
-    assert_eq!(measure(&diff, "chunks merged").verdict, Verdict::Worse, "{}", diff.to_text());
+    assert_eq!(measure(&diff, "chunks merged").verdict, ChangeVerdict::Worse, "{}", diff.to_text());
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_large_difference_in_a_short_run_is_not_within_noise() {
         report.series.as_mut().expect("slots").chunks.merged = Some(column);
     }
     let diff = compare(&a, &b);
-    assert_ne!(measure(&diff, "chunks merged").verdict, Verdict::WithinNoise, "{}", diff.to_text());
+    assert_ne!(measure(&diff, "chunks merged").verdict, ChangeVerdict::WithinNoise, "{}", diff.to_text());
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn a_growing_wait_in_a_short_run_is_not_called_unchanged() {
         series.gap_ns.as_mut().expect("gaps").p99 = p99;
     }
     let diff = compare(&a, &b);
-    assert_eq!(measure(&diff, "gap, p99").verdict, Verdict::NotEnoughData, "{}", diff.to_text());
+    assert_eq!(measure(&diff, "gap, p99").verdict, ChangeVerdict::NotEnoughData, "{}", diff.to_text());
     assert!(diff.verdict.starts_with("NOT ENOUGH DATA: "), "{}", diff.verdict);
 }
 
@@ -213,20 +213,20 @@ fn a_single_slot_does_not_make_a_small_shift_large() {
     let diff = compare(&a, &b);
     let sent = &diff.measures[0];
     assert!(sent.p.is_some_and(|p| p < 1e-6) && sent.change.is_some_and(|change| change > 0.2), "{sent:?}");
-    assert_eq!(sent.verdict, Verdict::WithinNoise);
+    assert_eq!(sent.verdict, ChangeVerdict::WithinNoise);
 }
 
 #[test]
 fn inter_token_latency_is_compared_above_a_thousand_tokens() {
     let spread = |count, p99| Some(Spread { count, p50: 40_000_000, p90: 50_000_000, p99, max: p99 });
-    for (tokens, verdict) in [(999, Verdict::NotEnoughData), (1_000, Verdict::Worse)] {
+    for (tokens, verdict) in [(999, ChangeVerdict::NotEnoughData), (1_000, ChangeVerdict::Worse)] {
         let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
         a.itl_ns.delivered_by_token = spread(5_000, 60_000_000);
         b.itl_ns.delivered_by_token = spread(tokens, 400_000_000);
         (a.itl_ns.sent_by_token, b.itl_ns.sent_by_token) = (spread(5_000, 60_000_000), spread(5_000, 60_000_000));
         let diff = compare(&a, &b);
         let itl = ["ITL at clients, p99", "ITL of the engine, p99"].map(|name| measure(&diff, name).verdict);
-        assert_eq!(itl, [verdict, Verdict::WithinNoise], "{}", diff.to_text());
+        assert_eq!(itl, [verdict, ChangeVerdict::WithinNoise], "{}", diff.to_text());
     }
 }
 

@@ -2,97 +2,118 @@
 
 use std::ops::Range;
 
-use super::rank::{self, MannWhitney};
-use super::{Compared, Options, Unit, Verdict, outcome};
+use super::mann_whitney::{self, MannWhitney};
+use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit, problem_outcome};
 use crate::report::{HopSeries, Report, Series, SpreadSeries, ThreadSeries};
 
 /// Direction of improvement.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Good {
+enum GoodDirection {
     More,
     Less,
     Neither,
 }
 
-/// Samples of one measure; `None` if a run does not observe it.
+/// Samples of one measure, one for each slot; `None` if a run does not observe it.
 struct Measure {
     name: String,
-    unit: Unit,
-    good: Good,
+    unit: MeasureUnit,
+    good: GoodDirection,
     a: Option<Vec<f64>>,
     b: Option<Vec<f64>>,
     /// Exact totals of both runs, if a count is conclusive: none against some needs no test for noise.
-    exact: Option<(u64, u64)>,
+    exact: Option<ExactTotals>,
 }
 
-pub(super) fn compare(a: &Report, b: &Report, options: &Options) -> Vec<Compared> {
-    let (Some(of_a), Some(of_b)) = (&a.series, &b.series) else {
+/// Totals of a whole run, before and after.
+#[derive(Clone, Copy)]
+struct ExactTotals {
+    a: u64,
+    b: u64,
+}
+
+/// What all measures of a comparison have in common.
+struct Criteria<'o> {
+    /// Largest p-value of a change.
+    level: f64,
+    /// Number of slots under load in the run that has fewer.
+    fewest_slots: usize,
+    options: &'o DiffOptions,
+}
+
+/// Verdict on a measure, and its reason if it needs one.
+struct Judged {
+    verdict: ChangeVerdict,
+    note: Option<String>,
+}
+
+pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) -> Vec<ComparedMeasure> {
+    let (Some(series_a), Some(series_b)) = (&a.series, &b.series) else {
         return Vec::new();
     };
-    let measures = measures((a, of_a), (b, of_b));
-    let tests: Vec<Option<MannWhitney>> = measures.iter().map(|m| test(m, options)).collect();
-    let level = rank::level(tests.iter().flatten().map(MannWhitney::p).collect(), options.alpha);
-    let few = [of_a, of_b].map(|s| loaded(s).len()).into_iter().min().unwrap_or(0);
+    let mut measures = list_measures(series_a, series_b);
+    set_exact_drops(&mut measures, a, b);
+    let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
+    let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
+    let criteria = Criteria {
+        level: mann_whitney::significance_level(p_values, options.alpha),
+        fewest_slots: loaded_slots(series_a).len().min(loaded_slots(series_b).len()),
+        options,
+    };
     let judged = measures.into_iter().zip(tests);
-    let mut all: Vec<Compared> = judged.map(|(m, test)| judge(m, test.as_ref(), level, few, options)).collect();
-    let behind_gaps = all.iter().rposition(|m| m.name.starts_with("gap, ")).map_or(0, |place| place + 1);
-    all.splice(behind_gaps..behind_gaps, outcome::latency(a, b, options.least_time_ns));
+    let mut all: Vec<ComparedMeasure> =
+        judged.map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria)).collect();
+    // Latencies of the whole runs follow the other times that clients notice.
+    let behind_gaps = all.iter().rposition(|measure| measure.name.starts_with("gap, ")).map_or(0, |last| last + 1);
+    all.splice(behind_gaps..behind_gaps, problem_outcome::compare_latencies(a, b, options.least_time_ns));
     all
 }
 
-fn test(measure: &Measure, options: &Options) -> Option<MannWhitney> {
+/// `None` if a run has too few samples.
+fn test_measure(measure: &Measure, options: &DiffOptions) -> Option<MannWhitney> {
     let (a, b) = (measure.a.as_ref()?, measure.b.as_ref()?);
     (a.len() >= options.least_slots && b.len() >= options.least_slots).then(|| MannWhitney::of(a, b))
 }
 
-fn judge(measure: Measure, test: Option<&MannWhitney>, level: f64, few: usize, options: &Options) -> Compared {
-    let mean = |values: &Option<Vec<f64>>| {
-        let values = values.as_ref().filter(|v| !v.is_empty())?;
-        Some(values.iter().sum::<f64>() / values.len() as f64)
-    };
-    let (a, b) = (mean(&measure.a), mean(&measure.b));
-    let (p, interval) = (test.map(MannWhitney::p), test.and_then(|test| test.interval(level)));
+fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criteria<'_>) -> ComparedMeasure {
+    let a = mean(measure.a.as_deref());
+    let b = mean(measure.b.as_deref());
+    let p = test.map(MannWhitney::p_value);
+    let interval = test.and_then(|test| test.shift_interval(criteria.level));
     let ends = a.zip(b);
-    let large = ends.is_some_and(|(a, b)| matters(measure.unit, a, b, options));
-    // A single slot can move the mean: the slots must shift in the same direction, and perhaps as far as matters.
-    let shifted = ends.zip(interval).is_some_and(|((a, b), [low, high])| {
-        let (beyond_zero, end) = if b > a { (low >= 0.0, high) } else { (high <= 0.0, low) };
-        beyond_zero && matters(measure.unit, a, a + end, options)
-    });
-    let (verdict, note) = match (measure.exact, p) {
-        // Proven losses after a run without losses are a fact, regardless of the number of slots.
-        (Some((0, some)), _) if some > 0 => {
-            (Verdict::Worse, Some(format!("none before, {some} after: counted, not sampled")))
-        }
-        (Some((some, 0)), _) if some > 0 => {
-            (Verdict::Better, Some(format!("{some} before, none after: counted, not sampled")))
-        }
-        (_, Some(p)) if p <= level && shifted && large => {
-            let rises = a < b;
-            let verdict = match measure.good {
-                Good::Neither => Verdict::Changed,
-                Good::More if rises => Verdict::Better,
-                Good::Less if !rises => Verdict::Better,
-                _ => Verdict::Worse,
-            };
-            (verdict, None)
-        }
-        (_, Some(_)) if large && few < options.least_slots_for_noise => (
-            Verdict::NotEnoughData,
-            Some(format!(
-                "{few} slots under load are too few to distinguish this from noise, {} are needed: record for longer",
-                options.least_slots_for_noise
-            )),
-        ),
-        (_, Some(_)) => (Verdict::WithinNoise, None),
-        (_, None) => rejection(&measure, few, options),
+    let is_large = ends.is_some_and(|(a, b)| matters(measure.unit, a, b, criteria.options));
+    let is_shifted = ends
+        .zip(interval)
+        .is_some_and(|((a, b), interval)| is_shifted_as_far(measure.unit, a, b, interval, criteria.options));
+    let is_significant = p.is_some_and(|p| p <= criteria.level) && is_shifted && is_large;
+    let Judged { verdict, note } = if let Some(counted) = judge_exact_totals(&measure) {
+        counted
+    } else if p.is_none() {
+        explain_missing_test(&measure, criteria)
+    } else if is_significant {
+        let is_rise = a < b;
+        let verdict = match measure.good {
+            GoodDirection::Neither => ChangeVerdict::Changed,
+            GoodDirection::More if is_rise => ChangeVerdict::Better,
+            GoodDirection::Less if !is_rise => ChangeVerdict::Better,
+            _ => ChangeVerdict::Worse,
+        };
+        Judged { verdict, note: None }
+    } else if is_large && criteria.fewest_slots < criteria.options.least_slots_for_noise {
+        let note = format!(
+            "{} slots under load are too few to distinguish this from noise, {} are needed: record for longer",
+            criteria.fewest_slots, criteria.options.least_slots_for_noise
+        );
+        Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(note) }
+    } else {
+        Judged { verdict: ChangeVerdict::WithinNoise, note: None }
     };
-    Compared {
+    ComparedMeasure {
         name: measure.name,
         unit: measure.unit,
         a,
         b,
-        change: a.zip(b).filter(|(a, _)| *a != 0.0).map(|(a, b)| b / a - 1.0),
+        change: ends.filter(|(a, _)| *a != 0.0).map(|(a, b)| b / a - 1.0),
         interval,
         p,
         verdict,
@@ -100,112 +121,190 @@ fn judge(measure: Measure, test: Option<&MannWhitney>, level: f64, few: usize, o
     }
 }
 
-fn rejection(measure: &Measure, few: usize, options: &Options) -> (Verdict, Option<String>) {
-    let min = options.least_slots;
-    let (verdict, why) = match (&measure.a, &measure.b) {
-        (None, None) => (Verdict::NotComparable, String::from("neither run observes it")),
-        (None, _) => (Verdict::NotComparable, String::from("the first run does not observe it")),
-        (_, None) => (Verdict::NotComparable, String::from("the second run does not observe it")),
-        _ if few < min => (
-            Verdict::NotEnoughData,
-            format!("a run has only {few} slots under load, {min} are needed: record for longer"),
-        ),
-        _ => (Verdict::NotEnoughData, format!("it has a value in fewer than {min} slots of a run")),
+fn mean(values: Option<&[f64]>) -> Option<f64> {
+    let values = values.filter(|values| !values.is_empty())?;
+    Some(values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// Proven losses after a run without losses are a fact, regardless of the number of slots.
+fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
+    let (verdict, note) = match measure.exact? {
+        ExactTotals { a: 0, b } if b > 0 => {
+            (ChangeVerdict::Worse, format!("none before, {b} after: counted, not sampled"))
+        }
+        ExactTotals { a, b: 0 } if a > 0 => {
+            (ChangeVerdict::Better, format!("{a} before, none after: counted, not sampled"))
+        }
+        _ => return None,
     };
-    (verdict, Some(why))
+    Some(Judged { verdict, note: Some(note) })
+}
+
+/// Whether the slots shifted in the direction of the mean, and perhaps as far as matters. A single slot can move the mean.
+fn is_shifted_as_far(unit: MeasureUnit, a: f64, b: f64, [low, high]: [f64; 2], options: &DiffOptions) -> bool {
+    let (is_beyond_zero, far_end) = if b > a { (low >= 0.0, high) } else { (high <= 0.0, low) };
+    is_beyond_zero && matters(unit, a, a + far_end, options)
+}
+
+fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
+    let min = criteria.options.least_slots;
+    let fewest = criteria.fewest_slots;
+    let (verdict, why) = match (&measure.a, &measure.b) {
+        (None, None) => (ChangeVerdict::NotComparable, String::from("neither run observes it")),
+        (None, _) => (ChangeVerdict::NotComparable, String::from("the first run does not observe it")),
+        (_, None) => (ChangeVerdict::NotComparable, String::from("the second run does not observe it")),
+        _ if fewest < min => (
+            ChangeVerdict::NotEnoughData,
+            format!("a run has only {fewest} slots under load, {min} are needed: record for longer"),
+        ),
+        _ => (ChangeVerdict::NotEnoughData, format!("it has a value in fewer than {min} slots of a run")),
+    };
+    Judged { verdict, note: Some(why) }
 }
 
 /// Whether a change would be large enough if it were certain.
-fn matters(unit: Unit, a: f64, b: f64, options: &Options) -> bool {
-    let (distance, relative) = ((b - a).abs(), (b - a).abs() / a.abs().max(b.abs()).max(f64::MIN_POSITIVE));
+fn matters(unit: MeasureUnit, a: f64, b: f64, options: &DiffOptions) -> bool {
+    let distance = (b - a).abs();
     // Relative to the larger value, so that a rise and the fall back to the old value count the same.
+    let relative = distance / a.abs().max(b.abs()).max(f64::MIN_POSITIVE);
     let min = options.least_change / (1.0 + options.least_change);
     match unit {
-        Unit::Ns => distance >= options.least_time_ns as f64 && relative >= 1.0 / 3.0,
-        Unit::PerSecond | Unit::Number => relative >= min,
+        MeasureUnit::Ns => distance >= options.least_time_ns as f64 && relative >= 1.0 / 3.0,
+        MeasureUnit::PerSecond | MeasureUnit::Number => relative >= min,
         // A change within a few hundredths is not meaningful.
-        Unit::Share => relative >= min && distance >= 0.02,
+        MeasureUnit::Share => relative >= min && distance >= 0.02,
     }
 }
 
-fn measures((report_a, a): (&Report, &Series), (report_b, b): (&Report, &Series)) -> Vec<Measure> {
-    let mut all = Vec::new();
-    let mut add = |name: &str, unit: Unit, good: Good, of: &dyn Fn(&Series) -> Option<Vec<f64>>| {
-        let (a, b) = (of(a), of(b));
-        // Skips measures that neither run observes.
+/// The measures of two runs, in the order of the path.
+struct MeasureList<'s> {
+    a: &'s Series,
+    b: &'s Series,
+    measures: Vec<Measure>,
+}
+
+impl MeasureList<'_> {
+    /// Adds a measure that `samples_of` takes from a run. Skips measures that neither run observes.
+    fn add(
+        &mut self,
+        name: &str,
+        unit: MeasureUnit,
+        good: GoodDirection,
+        samples_of: impl Fn(&Series) -> Option<Vec<f64>>,
+    ) {
+        let a = samples_of(self.a);
+        let b = samples_of(self.b);
         if a.is_some() || b.is_some() {
-            all.push(Measure { name: name.to_owned(), unit, good, a, b, exact: None });
+            self.measures.push(Measure { name: name.to_owned(), unit, good, a, b, exact: None });
         }
-    };
-    add("tokens sent", Unit::PerSecond, Good::More, &|s| Some(per_second(s, &s.tokens.sent)));
-    add("tokens received", Unit::PerSecond, Good::More, &|s| s.tokens.received.as_ref().map(|c| per_second(s, c)));
-    add("tokens delivered", Unit::PerSecond, Good::More, &|s| s.tokens.delivered.as_ref().map(|c| per_second(s, c)));
-    add("requests live", Unit::Number, Good::Neither, &|s| {
-        Some(per_slot(s, |slot| Some(*s.requests.live.get(slot)? as f64)))
-    });
-    add("tokens a chunk", Unit::Number, Good::Neither, &|s| Some(ratio(s, &s.tokens.sent, &s.chunks.sent)));
-    add("gap, median", Unit::Ns, Good::Less, &|s| quantile(s, s.gap_ns.as_ref(), |g| &g.p50));
-    add("gap, p99", Unit::Ns, Good::Less, &|s| quantile(s, s.gap_ns.as_ref(), |g| &g.p99));
-    for (place, name) in distinct(a.hops.iter().chain(&b.hops).map(|h| &h.name)).into_iter().enumerate() {
-        let on = |what: &str| format!("{what} on {name}");
-        if place == 0 {
-            add(&on("tokens a frame"), Unit::Number, Good::Neither, &|s| {
-                Some(ratio(s, &s.tokens.sent, hop(s, name)?.frames_sent.as_ref()?))
-            });
-        }
-        add(&on("chunks a frame"), Unit::Number, Good::Neither, &|s| {
-            let hop = hop(s, name)?;
+    }
+
+    fn add_traffic(&mut self) {
+        use GoodDirection::{Less, More, Neither};
+        use MeasureUnit::{Ns, Number, PerSecond};
+        self.add("tokens sent", PerSecond, More, |s| Some(per_second(s, &s.tokens.sent)));
+        self.add("tokens received", PerSecond, More, |s| Some(per_second(s, s.tokens.received.as_ref()?)));
+        self.add("tokens delivered", PerSecond, More, |s| Some(per_second(s, s.tokens.delivered.as_ref()?)));
+        self.add("requests live", Number, Neither, |s| {
+            Some(per_slot(s, |slot| Some(*s.requests.live.get(slot)? as f64)))
+        });
+        self.add("tokens a chunk", Number, Neither, |s| Some(ratio(s, &s.tokens.sent, &s.chunks.sent)));
+        self.add("gap, median", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p50));
+        self.add("gap, p99", Ns, Less, |s| quantile_per_slot(s, s.gap_ns.as_ref(), |gap| &gap.p99));
+    }
+
+    fn add_hop(&mut self, name: &str) {
+        use GoodDirection::{Less, Neither};
+        use MeasureUnit::{Ns, Number};
+        self.add(&format!("chunks a frame on {name}"), Number, Neither, |s| {
+            let hop = hop_named(s, name)?;
             Some(ratio(s, &hop.chunks, hop.frames_sent.as_ref().or(hop.frames_received.as_ref())?))
         });
-        add(&on("queue wait, median"), Unit::Ns, Good::Less, &|s| {
-            quantile(s, hop(s, name)?.queue_wait_ns.as_ref(), |r| &r.p50)
+        self.add(&format!("queue wait, median on {name}"), Ns, Less, |s| {
+            quantile_per_slot(s, hop_named(s, name)?.queue_wait_ns.as_ref(), |wait| &wait.p50)
         });
-        add(&on("queue wait, p99"), Unit::Ns, Good::Less, &|s| {
-            quantile(s, hop(s, name)?.queue_wait_ns.as_ref(), |r| &r.p99)
+        self.add(&format!("queue wait, p99 on {name}"), Ns, Less, |s| {
+            quantile_per_slot(s, hop_named(s, name)?.queue_wait_ns.as_ref(), |wait| &wait.p99)
         });
-        add(&on("backlog, frames"), Unit::Number, Good::Less, &|s| {
-            let backlog = hop(s, name)?.backlog_max_frames.as_ref()?;
+        self.add(&format!("backlog, frames on {name}"), Number, Less, |s| {
+            let backlog = hop_named(s, name)?.backlog_max_frames.as_ref()?;
             Some(per_slot(s, |slot| Some(*backlog.get(slot)? as f64)))
         });
-        add(&on("frames a wakeup"), Unit::Number, Good::Neither, &|s| {
-            let hop = hop(s, name)?;
+        self.add(&format!("frames a wakeup on {name}"), Number, Neither, |s| {
+            let hop = hop_named(s, name)?;
             // A receiver that never catches up completes no wakeup.
             let wakeups = hop.wakeups.as_deref().unwrap_or_default();
             Some(ratio(s, hop.frames_received.as_ref()?, wakeups))
         });
     }
-    let receiving = a.threads.iter().chain(&b.threads).filter(|t| t.receives);
-    for role in distinct(receiving.map(|t| &t.role)) {
-        let known =
-            |s: &Series, values: Vec<f64>| s.threads.iter().any(|t| t.receives && t.role == *role).then_some(values);
-        add(&format!("CPU of the {role} a token"), Unit::Ns, Good::Less, &|s| known(s, cpu_per_token(s, role)));
-        add(&format!("{role} on a CPU"), Unit::Share, Good::Neither, &|s| {
-            known(s, share(s, role, |t| Some(&t.on_cpu)))
+
+    fn add_receivers(&mut self, role: &str) {
+        use GoodDirection::{Less, Neither};
+        use MeasureUnit::{Ns, Share};
+        self.add(&format!("CPU of the {role} a token"), Ns, Less, |s| {
+            has_receiver(s, role).then(|| cpu_per_token(s, role))
         });
-        add(&format!("{role} waiting for a CPU"), Unit::Share, Good::Less, &|s| {
-            known(s, share(s, role, |t| t.run_wait.as_ref())).filter(|v| !v.is_empty())
+        self.add(&format!("{role} on a CPU"), Share, Neither, |s| {
+            has_receiver(s, role).then(|| highest_share(s, role, |thread| Some(&thread.on_cpu)))
         });
-        add(&format!("{role} throttled"), Unit::Share, Good::Less, &|s| {
-            known(s, share(s, role, |t| t.throttled.as_ref())).filter(|v| !v.is_empty())
+        // Not every source observes these.
+        self.add(&format!("{role} waiting for a CPU"), Share, Less, |s| {
+            Some(highest_share(s, role, |thread| thread.run_wait.as_ref())).filter(|shares| !shares.is_empty())
+        });
+        self.add(&format!("{role} throttled"), Share, Less, |s| {
+            Some(highest_share(s, role, |thread| thread.throttled.as_ref())).filter(|shares| !shares.is_empty())
         });
     }
-    add("chunks merged", Unit::Share, Good::Less, &|s| s.chunks.merged.as_ref().map(|c| ratio(s, c, &s.chunks.sent)));
-    add("chunks dropped, predicted", Unit::Share, Good::Less, &|s| {
-        s.chunks.dropped_predicted.as_ref().map(|c| ratio(s, c, &s.chunks.sent))
-    });
-    add("chunks dropped, confirmed", Unit::Share, Good::Less, &|s| {
-        s.chunks.dropped_confirmed.as_ref().map(|c| ratio(s, c, &s.chunks.sent))
-    });
-    if let (Some(a), Some(b), Some(last)) =
-        (report_a.chunks.dropped_confirmed, report_b.chunks.dropped_confirmed, all.last_mut())
+
+    fn add_outcomes_of_chunks(&mut self) {
+        use GoodDirection::Less;
+        use MeasureUnit::Share;
+        self.add("chunks merged", Share, Less, |s| Some(ratio(s, s.chunks.merged.as_ref()?, &s.chunks.sent)));
+        self.add("chunks dropped, predicted", Share, Less, |s| {
+            Some(ratio(s, s.chunks.dropped_predicted.as_ref()?, &s.chunks.sent))
+        });
+        self.add(DROPPED_CONFIRMED, Share, Less, |s| {
+            Some(ratio(s, s.chunks.dropped_confirmed.as_ref()?, &s.chunks.sent))
+        });
+    }
+}
+
+/// Name of the measure of proven drops.
+const DROPPED_CONFIRMED: &str = "chunks dropped, confirmed";
+
+fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
+    let mut list = MeasureList { a, b, measures: Vec::new() };
+    list.add_traffic();
+    let hops = distinct_names(a.hops.iter().chain(&b.hops).map(|hop| &hop.name));
+    if let Some(origin) = hops.first() {
+        // Tokens are counted where they are sent, so they go with the frames of the first hop only.
+        list.add(&format!("tokens a frame on {origin}"), MeasureUnit::Number, GoodDirection::Neither, |s| {
+            Some(ratio(s, &s.tokens.sent, hop_named(s, origin)?.frames_sent.as_ref()?))
+        });
+    }
+    for name in hops {
+        list.add_hop(name);
+    }
+    let receivers = a.threads.iter().chain(&b.threads).filter(|thread| thread.receives);
+    for role in distinct_names(receivers.map(|thread| &thread.role)) {
+        list.add_receivers(role);
+    }
+    list.add_outcomes_of_chunks();
+    list.measures
+}
+
+/// Sets the totals of proven drops, if both runs have them.
+fn set_exact_drops(measures: &mut [Measure], a: &Report, b: &Report) {
+    let totals = a.chunks.dropped_confirmed.zip(b.chunks.dropped_confirmed);
+    if let Some((a, b)) = totals
+        && let Some(dropped) = measures.iter_mut().find(|measure| measure.name == DROPPED_CONFIRMED)
     {
-        last.exact = Some((a, b));
+        dropped.exact = Some(ExactTotals { a, b });
     }
-    all
 }
 
 /// Names in the order in which they first occur.
-fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
+fn distinct_names<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
     let mut seen = Vec::new();
     for name in names {
         if !seen.contains(&name) {
@@ -217,12 +316,14 @@ fn distinct<'a>(names: impl Iterator<Item = &'a String>) -> Vec<&'a String> {
 
 /// Slots to compare: from the first to the last with traffic, as long as new requests arrive. The first and last of these are left out
 /// because load ramps up and down in them.
-pub(super) fn loaded(series: &Series) -> Range<usize> {
-    // After the last new request the remaining ones drain, and the load is no longer comparable.
+pub(super) fn loaded_slots(series: &Series) -> Range<usize> {
     let begun = &series.requests.begun;
-    let moved = |slot: usize| series.tokens.sent.get(slot).is_some_and(|&n| n > 0);
-    let first = (0..series.len()).find(|&slot| moved(slot) || begun[slot] > 0);
-    let last = (0..series.len()).rfind(|&slot| begun[slot] > 0).or((0..series.len()).rfind(|&slot| moved(slot)));
+    let has_tokens = |slot: usize| series.tokens.sent.get(slot).is_some_and(|&tokens| tokens > 0);
+    let mut slots = 0..series.len();
+    let first = slots.find(|&slot| has_tokens(slot) || begun[slot] > 0);
+    // After the last new request the remaining ones drain, and the load is no longer comparable.
+    let last_begun = (0..series.len()).rfind(|&slot| begun[slot] > 0);
+    let last = last_begun.or_else(|| (0..series.len()).rfind(|&slot| has_tokens(slot)));
     match (first, last) {
         (Some(first), Some(last)) if first + 2 < last => first + 1..last,
         _ => 0..0,
@@ -231,7 +332,7 @@ pub(super) fn loaded(series: &Series) -> Range<usize> {
 
 /// Values of the loaded slots that have one.
 fn per_slot(series: &Series, value: impl Fn(usize) -> Option<f64>) -> Vec<f64> {
-    loaded(series).filter_map(value).filter(|v| v.is_finite()).collect()
+    loaded_slots(series).filter_map(value).filter(|v| v.is_finite()).collect()
 }
 
 /// Rate of `column` per second.
@@ -247,33 +348,39 @@ fn ratio(series: &Series, part: &[u64], whole: &[u64]) -> Vec<f64> {
     })
 }
 
+fn has_receiver(series: &Series, role: &str) -> bool {
+    receivers(series, role).next().is_some()
+}
+
+fn receivers<'s>(series: &'s Series, role: &'s str) -> impl Iterator<Item = &'s ThreadSeries> {
+    series.threads.iter().filter(move |thread| thread.receives && thread.role == role)
+}
+
 /// CPU nanoseconds of all receiving threads of `role` per token sent; empty if unknown.
 fn cpu_per_token(series: &Series, role: &str) -> Vec<f64> {
     per_slot(series, |slot| {
         let tokens = *series.tokens.sent.get(slot)?;
-        let threads = series.threads.iter().filter(|t| t.receives && t.role == role);
-        let on: Vec<f64> = threads.filter_map(|t| *t.on_cpu.get(slot)?).collect();
+        let on: Vec<f64> = receivers(series, role).filter_map(|thread| *thread.on_cpu.get(slot)?).collect();
         (tokens > 0 && !on.is_empty()).then(|| on.iter().sum::<f64>() * series.seconds(slot) * 1e9 / tokens as f64)
     })
 }
 
 /// Share of time of the thread of `role` with the highest share.
-fn share(series: &Series, role: &str, of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>) -> Vec<f64> {
+fn highest_share(series: &Series, role: &str, column_of: fn(&ThreadSeries) -> Option<&Vec<Option<f64>>>) -> Vec<f64> {
     per_slot(series, |slot| {
-        let threads = series.threads.iter().filter(|t| t.receives && t.role == role);
-        threads.filter_map(|t| *of(t)?.get(slot)?).reduce(f64::max)
+        receivers(series, role).filter_map(|thread| *column_of(thread)?.get(slot)?).reduce(f64::max)
     })
 }
 
-fn hop<'a>(series: &'a Series, name: &str) -> Option<&'a HopSeries> {
-    series.hops.iter().find(|h| h.name == name)
+fn hop_named<'a>(series: &'a Series, name: &str) -> Option<&'a HopSeries> {
+    series.hops.iter().find(|hop| hop.name == name)
 }
 
 /// A quantile of `spread`, in slots that have one.
-fn quantile(
+fn quantile_per_slot(
     series: &Series,
     spread: Option<&SpreadSeries>,
-    of: fn(&SpreadSeries) -> &Vec<Option<u64>>,
+    column_of: fn(&SpreadSeries) -> &Vec<Option<u64>>,
 ) -> Option<Vec<f64>> {
-    spread.map(|spread| per_slot(series, |slot| of(spread).get(slot)?.map(|ns| ns as f64)))
+    spread.map(|spread| per_slot(series, |slot| column_of(spread).get(slot)?.map(|ns| ns as f64)))
 }

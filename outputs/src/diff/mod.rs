@@ -1,22 +1,22 @@
 //! Comparison of two reports, measure by measure, that separates changes from noise.
 //!
 //! Each measure has a value in every time slot of both runs ([`crate::report::Series`]). One test compares the slots and gives the interval
-//! of the change (`rank`). A change counts if it is beyond noise over all measures and large enough to matter. Without slots there is no
+//! of the change (`mann_whitney`). A change counts if it is beyond noise over all measures and large enough to matter. Without slots there is no
 //! verdict, and the note says why.
 
+mod change_pattern;
+mod mann_whitney;
 mod measure;
-mod outcome;
-mod pattern;
-mod rank;
+mod problem_outcome;
 mod text;
-mod wait;
+mod wait_shift;
 
 use serde::{Deserialize, Serialize};
 
-pub use outcome::{Outcome, State};
-pub use pattern::Pattern;
+pub use change_pattern::ChangePattern;
+pub use problem_outcome::{ProblemOutcome, ProblemState};
 use trace::words::{count, duration, names};
-pub use wait::{LegShift, WaitShift};
+pub use wait_shift::{LegShift, WaitShift};
 
 use crate::report::{Report, hostile};
 
@@ -25,7 +25,7 @@ pub const SCHEMA: &str = "tokengap.diff/1";
 
 /// Criteria for a change to count.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Options {
+pub struct DiffOptions {
     /// Probability of reporting any change between two equal runs, over all measures together.
     pub alpha: f64,
     /// Smallest relative change of rates, sizes and shares.
@@ -38,17 +38,26 @@ pub struct Options {
     pub least_slots_for_noise: usize,
 }
 
-impl Default for Options {
+impl Default for DiffOptions {
     fn default() -> Self {
         Self { alpha: 0.01, least_change: 0.1, least_time_ns: 20_000_000, least_slots: 6, least_slots_for_noise: 15 }
     }
 }
 
-impl Options {
+impl DiffOptions {
     /// Confidence of the intervals: `99 %`.
-    fn confidence(&self) -> String {
+    fn confidence_text(&self) -> String {
         format!("{} %", (10_000.0 * (1.0 - self.alpha)).round() / 100.0)
     }
+}
+
+/// A run to compare.
+#[derive(Clone, Copy, Debug)]
+pub struct NamedRun<'r> {
+    /// Name given by the user: a file name.
+    pub name: &'r str,
+    /// Its report.
+    pub report: &'r Report,
 }
 
 /// Comparison of two runs.
@@ -59,26 +68,26 @@ pub struct Diff {
     /// Conclusion in one sentence.
     pub verdict: String,
     /// Outcome for each problem that users notice, most severe first; empty without measures.
-    pub outcomes: Vec<Outcome>,
+    pub outcomes: Vec<ProblemOutcome>,
     /// Description of the method.
     pub method: String,
     /// Options of the comparison.
-    pub options: Options,
+    pub options: DiffOptions,
     /// First run.
-    pub a: Side,
+    pub a: RunSummary,
     /// Second run.
-    pub b: Side,
+    pub b: RunSummary,
     /// Known patterns that match the change.
-    pub patterns: Vec<Pattern>,
+    pub patterns: Vec<ChangePattern>,
     /// Wait of a chunk in both runs; `null` if one of them did not observe it.
     pub wait: Option<WaitShift>,
     /// Measures in the order of the path.
-    pub measures: Vec<Compared>,
+    pub measures: Vec<ComparedMeasure>,
 }
 
 /// Summary of one of the runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Side {
+pub struct RunSummary {
     /// Name given by the user: a file name.
     pub name: String,
     /// Source and engine.
@@ -91,10 +100,23 @@ pub struct Side {
     pub slots: usize,
 }
 
+impl RunSummary {
+    fn of(run: &NamedRun<'_>) -> Self {
+        let series = run.report.series.as_ref();
+        Self {
+            name: hostile::plain(run.name),
+            what: format!("{} of {}", run.report.source.kind, crate::report::brief::engine(run.report)),
+            window_ns: run.report.window_ns[1],
+            slot_ns: series.map(|series| series.slot_ns),
+            slots: series.map_or(0, |series| measure::loaded_slots(series).len()),
+        }
+    }
+}
+
 /// Judgement of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub enum ChangeVerdict {
     /// Beyond noise, and an improvement.
     Better,
     /// Beyond noise, and a regression.
@@ -110,7 +132,7 @@ pub enum Verdict {
 }
 
 names! {
-    Verdict {
+    ChangeVerdict {
         Better = "better",
         Worse = "worse",
         Changed = "changed",
@@ -120,9 +142,9 @@ names! {
     }
 }
 
-impl Verdict {
+impl ChangeVerdict {
     /// Whether it reports a change.
-    pub fn counts(self) -> bool {
+    pub fn is_change(self) -> bool {
         matches!(self, Self::Better | Self::Worse | Self::Changed)
     }
 }
@@ -130,7 +152,7 @@ impl Verdict {
 /// Unit of a measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Unit {
+pub enum MeasureUnit {
     /// Events per second.
     PerSecond,
     /// Nanoseconds.
@@ -141,9 +163,9 @@ pub enum Unit {
     Share,
 }
 
-impl Unit {
+impl MeasureUnit {
     /// Formats a value; `-` without one.
-    fn value(self, value: Option<f64>) -> String {
+    fn format_value(self, value: Option<f64>) -> String {
         match (self, value) {
             (_, None) => String::from("-"),
             (Self::PerSecond, Some(v)) => format!("{}/s", count(v.round() as u64)),
@@ -155,19 +177,19 @@ impl Unit {
     }
 
     /// Formats a signed difference.
-    fn signed(self, difference: f64) -> String {
+    fn format_signed(self, difference: f64) -> String {
         let sign = if difference < 0.0 { '-' } else { '+' };
-        format!("{sign}{}", self.value(Some(difference.abs())))
+        format!("{sign}{}", self.format_value(Some(difference.abs())))
     }
 }
 
 /// One measure of both runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Compared {
+pub struct ComparedMeasure {
     /// Name of the measure.
     pub name: String,
     /// Unit of the numbers.
-    pub unit: Unit,
+    pub unit: MeasureUnit,
     /// Mean over the slots of the first run; `null` if not observed.
     pub a: Option<f64>,
     /// Mean over the slots of the second run; `null` if not observed.
@@ -179,55 +201,55 @@ pub struct Compared {
     /// p-value of the test, before correction for multiple measures.
     pub p: Option<f64>,
     /// Judgement of the change.
-    pub verdict: Verdict,
+    pub verdict: ChangeVerdict,
     /// Reason why there is no verdict, or additional basis of the verdict.
     pub note: Option<String>,
 }
 
-impl Compared {
+impl ComparedMeasure {
     /// Formats the relative change, or the difference if there is no ratio.
     fn change_text(&self) -> String {
         match (self.change, self.a, self.b) {
             (Some(change), _, _) if change.abs() >= 9.95 => format!("x{:.0}", change + 1.0),
             (Some(change), _, _) => format!("{:+.0} %", 100.0 * change),
-            (None, Some(a), Some(b)) => self.unit.signed(b - a),
+            (None, Some(a), Some(b)) => self.unit.format_signed(b - a),
             _ => String::from("-"),
         }
     }
 }
 
 impl Diff {
-    /// Compares `a`, called `name_a`, with `b`.
-    pub fn of((name_a, a): (&str, &Report), (name_b, b): (&str, &Report), options: &Options) -> Self {
-        let measures = measure::compare(a, b, options);
-        let patterns = pattern::find(a, b, &measures);
-        let wait = wait::shift(a, b);
-        let outcomes = outcome::of(a, b, &measures);
-        let (mut side_a, mut side_b) = (side(name_a, a), side(name_b, b));
+    /// Compares run `a` with run `b`.
+    pub fn of(a: NamedRun<'_>, b: NamedRun<'_>, options: &DiffOptions) -> Self {
+        let measures = measure::compare_measures(a.report, b.report, options);
+        let patterns = change_pattern::find_patterns(a.report, b.report, &measures);
+        let outcomes = problem_outcome::judge_problems(a.report, b.report, &measures);
+        let mut summary_a = RunSummary::of(&a);
+        let mut summary_b = RunSummary::of(&b);
         // Distinguish two runs with the same name.
-        if side_a.name == side_b.name {
-            side_a.name.push_str(" (first)");
-            side_b.name.push_str(" (second)");
+        if summary_a.name == summary_b.name {
+            summary_a.name.push_str(" (first)");
+            summary_b.name.push_str(" (second)");
         }
         Self {
             schema: SCHEMA.to_owned(),
-            verdict: outcome::verdict(&outcomes, &measures, &patterns),
+            verdict: problem_outcome::summarise(&outcomes, &measures, &patterns),
             outcomes,
-            method: outcome::method(options),
+            method: problem_outcome::describe_method(options),
             options: *options,
-            a: side_a,
-            b: side_b,
+            a: summary_a,
+            b: summary_b,
             patterns,
-            wait,
+            wait: WaitShift::between(a.report, b.report),
             measures,
         }
     }
 
     /// Whether the most severe problem that changed became worse or, if none changed, any measure did.
-    pub fn worse(&self) -> bool {
-        match self.outcomes.iter().find(|o| o.state.counts()) {
-            Some(outcome) => outcome.state == State::Regressed,
-            None => self.measures.iter().any(|m| m.verdict == Verdict::Worse),
+    pub fn is_worse(&self) -> bool {
+        match self.outcomes.iter().find(|o| o.state.is_change()) {
+            Some(outcome) => outcome.state == ProblemState::Regressed,
+            None => self.measures.iter().any(|m| m.verdict == ChangeVerdict::Worse),
         }
     }
 
@@ -239,21 +261,11 @@ impl Diff {
 
     /// Renders plain text.
     pub fn to_text(&self) -> String {
-        text::render(self)
+        text::render_text(self)
     }
 
     /// Renders Markdown.
     pub fn to_markdown(&self) -> String {
-        text::markdown(self)
-    }
-}
-
-fn side(name: &str, report: &Report) -> Side {
-    Side {
-        name: hostile::plain(name),
-        what: format!("{} of {}", report.source.kind, crate::report::brief::engine(report)),
-        window_ns: report.window_ns[1],
-        slot_ns: report.series.as_ref().map(|s| s.slot_ns),
-        slots: report.series.as_ref().map_or(0, |s| measure::loaded(s).len()),
+        text::render_markdown(self)
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use outputs::diff::{Diff, Options};
+use outputs::diff::{Diff, DiffOptions, NamedRun};
 use outputs::report::hostile::EscapeForm;
 
 use crate::args::OutputArgs;
@@ -34,15 +34,15 @@ pub(crate) struct Args {
     fail_on_worse: bool,
 
     /// Probability of a false alarm, over all measures together.
-    #[arg(long, value_name = "P", default_value_t = Options::default().alpha, value_parser = parse_share)]
+    #[arg(long, value_name = "P", default_value_t = DiffOptions::default().alpha, value_parser = parse_share)]
     alpha: f64,
 
     /// Minimum relative change of rates, sizes and shares to report; 0.1 is 10 %.
-    #[arg(long, value_name = "SHARE", default_value_t = Options::default().least_change, value_parser = parse_share)]
+    #[arg(long, value_name = "SHARE", default_value_t = DiffOptions::default().least_change, value_parser = parse_share)]
     least_change: f64,
 
     /// Minimum number of time slots under load in each run.
-    #[arg(long, value_name = "N", default_value_t = Options::default().least_slots)]
+    #[arg(long, value_name = "N", default_value_t = DiffOptions::default().least_slots)]
     least_slots: usize,
 }
 
@@ -61,14 +61,17 @@ const SLOWEST: usize = 0;
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::confine_to_files(&[&args.a, &args.b], &[args.output.file()]);
-    let options = Options {
+    let options = DiffOptions {
         alpha: args.alpha,
         least_change: args.least_change,
         least_slots: args.least_slots,
-        ..Options::default()
+        ..DiffOptions::default()
     };
-    let (a, b) = (saved::load_report(&args.a, SLOWEST)?, saved::load_report(&args.b, SLOWEST)?);
-    let diff = Diff::of((&file_name(&args.a), &a), (&file_name(&args.b), &b), &options);
+    let a = saved::load_report(&args.a, SLOWEST)?;
+    let b = saved::load_report(&args.b, SLOWEST)?;
+    let run_a = NamedRun { name: &file_name(&args.a), report: &a };
+    let run_b = NamedRun { name: &file_name(&args.b), report: &b };
+    let diff = Diff::of(run_a, run_b, &options);
     let form = if args.format == Format::Json { EscapeForm::Json } else { EscapeForm::Text };
     let text = match args.format {
         Format::Text => diff.to_text(),
@@ -76,7 +79,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Format::Markdown => diff.to_markdown(),
     };
     args.output.write(&text, form)?;
-    Ok(ExitCode::from(u8::from(args.fail_on_worse && diff.worse())))
+    Ok(ExitCode::from(u8::from(args.fail_on_worse && diff.is_worse())))
 }
 
 fn file_name(path: &Path) -> String {

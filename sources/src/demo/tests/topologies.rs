@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use outputs::diff::{Diff, Options};
+use outputs::diff::{Diff, DiffOptions, NamedRun};
 use outputs::report::Report;
 use serde_json::Value;
 
@@ -124,7 +124,8 @@ fn more_detokenizers_move_the_wait_to_the_next_bottleneck() {
     };
     let (one, four, eight) = (run(1), run(4), run(8));
     let moved = |a: &Report, b: &Report| {
-        let diff = Diff::of(("a", a), ("b", b), &Options::default());
+        let diff =
+            Diff::of(NamedRun { name: "a", report: a }, NamedRun { name: "b", report: b }, &DiffOptions::default());
         let wait = diff.wait.clone().expect("both runs see where chunks wait");
         assert!(wait.summary.starts_with("the wait moved from "), "{}", diff.to_text());
         assert!(diff.to_text().contains("WHERE A CHUNK'S TIME GOES"), "{}", diff.to_text());

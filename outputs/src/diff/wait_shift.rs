@@ -47,86 +47,100 @@ pub struct LegShift {
 impl LegShift {
     /// Its row of a table: place, then time and share of both runs.
     pub(super) fn cells(&self) -> [String; 5] {
-        let (a, b) = (known(self.a_ns, duration), known(self.b_ns, duration));
-        [place(&self.name, self.kind), a, known(self.a_share, percent), b, known(self.b_share, percent)]
+        [
+            describe_leg(&self.name, self.kind),
+            known(self.a_ns, duration),
+            known(self.a_share, percent),
+            known(self.b_ns, duration),
+            known(self.b_share, percent),
+        ]
+    }
+
+    fn is_of(&self, leg: &LegLine) -> bool {
+        self.name == leg.name && self.kind == leg.kind
     }
 }
 
-/// Compares the legs; `None` unless both runs observed some.
-pub(super) fn shift(a: &Report, b: &Report) -> Option<WaitShift> {
-    let (from, to) = (longest(&a.path)?, longest(&b.path)?);
-    let legs = legs(&a.path, &b.path);
-    let (before, after) = (whole(&a.path), whole(&b.path));
-    let left = legs.iter().find(|leg| same(leg, from)).and_then(|leg| leg.b_share).unwrap_or(0.0);
-    let part = |leg: &LegLine, of: u64| format!("{} of {} a chunk", percent(leg.share), duration(of));
-    let leg_place = |leg: &LegLine| place(&leg.name, leg.kind);
-    let changed = |how: &str| {
-        format!(
-            "the wait {how} from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
-            duration(before),
-            duration(after),
-            leg_place(from),
-            percent(from.share),
-            leg_place(to),
-            percent(to.share)
-        )
-    };
-    let summary = if (after as f64) < NEGLIGIBLE * before as f64 {
-        format!(
-            "the wait has disappeared: {} had {}, and {} is left, most of it {}",
-            leg_place(from),
-            part(from, before),
-            duration(after),
-            leg_place(to)
-        )
-    } else if after >= 2 * before && after - before >= CHANGED_NS {
-        changed("grew")
-    } else if (&from.name, from.kind) != (&to.name, to.kind) && from.share - left >= MOVED {
-        format!(
-            "the wait moved from {} ({}) to {} ({})",
-            leg_place(from),
-            part(from, before),
-            leg_place(to),
-            part(to, after)
-        )
-    } else if before >= 2 * after && before - after >= CHANGED_NS {
-        changed("shrank")
-    } else {
-        format!(
-            "the wait stays: {} had {}, {} has {}",
-            leg_place(from),
-            part(from, before),
-            leg_place(to),
-            part(to, after)
-        )
-    };
-    Some(WaitShift { from: from.name.clone(), to: to.name.clone(), summary, legs })
+impl WaitShift {
+    /// Compares the legs; `None` unless both runs observed some.
+    pub(super) fn between(a: &Report, b: &Report) -> Option<Self> {
+        let from = LongestLeg::of(&a.path)?;
+        let to = LongestLeg::of(&b.path)?;
+        let legs = legs_of_both(&a.path, &b.path);
+        let left_share = legs.iter().find(|leg| leg.is_of(from.leg)).and_then(|leg| leg.b_share).unwrap_or(0.0);
+        let (from_name, to_name) = (from.leg.name.clone(), to.leg.name.clone());
+        Some(Self { from: from_name, to: to_name, summary: summarise(&from, &to, left_share), legs })
+    }
 }
 
-/// Describes a leg.
-fn place(name: &str, kind: LegKind) -> String {
+/// The longest leg of a path, and the time of the whole path.
+struct LongestLeg<'p> {
+    leg: &'p LegLine,
+    path_ns: u64,
+}
+
+impl<'p> LongestLeg<'p> {
+    fn of(path: &'p [LegLine]) -> Option<Self> {
+        let leg = path.iter().max_by_key(|leg| leg.mean_ns)?;
+        Some(Self { leg, path_ns: path.iter().fold(0, |sum, leg| sum.saturating_add(leg.mean_ns)) })
+    }
+
+    fn description(&self) -> String {
+        describe_leg(&self.leg.name, self.leg.kind)
+    }
+
+    /// `98 % of 921.0 ms a chunk`.
+    fn part_of_path(&self) -> String {
+        format!("{} of {} a chunk", percent(self.leg.share), duration(self.path_ns))
+    }
+}
+
+/// `left_share`: share of the first run's longest leg in the second run.
+fn summarise(from: &LongestLeg<'_>, to: &LongestLeg<'_>, left_share: f64) -> String {
+    let (before_ns, after_ns) = (from.path_ns, to.path_ns);
+    let is_other_leg = from.leg.name != to.leg.name || from.leg.kind != to.leg.kind;
+    let (from_leg, to_leg) = (from.description(), to.description());
+    if (after_ns as f64) < NEGLIGIBLE * before_ns as f64 {
+        let (part, left) = (from.part_of_path(), duration(after_ns));
+        return format!("the wait has disappeared: {from_leg} had {part}, and {left} is left, most of it {to_leg}");
+    }
+    if after_ns >= 2 * before_ns && after_ns - before_ns >= CHANGED_NS {
+        return describe_changed_length("grew", from, to);
+    }
+    if is_other_leg && from.leg.share - left_share >= MOVED {
+        let (before, after) = (from.part_of_path(), to.part_of_path());
+        return format!("the wait moved from {from_leg} ({before}) to {to_leg} ({after})");
+    }
+    if before_ns >= 2 * after_ns && before_ns - after_ns >= CHANGED_NS {
+        return describe_changed_length("shrank", from, to);
+    }
+    format!("the wait stays: {from_leg} had {}, {to_leg} has {}", from.part_of_path(), to.part_of_path())
+}
+
+fn describe_changed_length(change: &str, from: &LongestLeg<'_>, to: &LongestLeg<'_>) -> String {
+    format!(
+        "the wait {change} from {} to {} a chunk: most of it was {} ({}), and is {} ({})",
+        duration(from.path_ns),
+        duration(to.path_ns),
+        from.description(),
+        percent(from.leg.share),
+        to.description(),
+        percent(to.leg.share)
+    )
+}
+
+fn describe_leg(name: &str, kind: LegKind) -> String {
     match kind {
         LegKind::Wait => name.to_owned(),
         kind => kind.of(name),
     }
 }
 
-fn whole(path: &[LegLine]) -> u64 {
-    path.iter().fold(0, |sum, leg| sum.saturating_add(leg.mean_ns))
-}
-
-fn longest(path: &[LegLine]) -> Option<&LegLine> {
-    path.iter().max_by_key(|leg| leg.mean_ns)
-}
-
-fn same(shift: &LegShift, leg: &LegLine) -> bool {
-    shift.name == leg.name && shift.kind == leg.kind
-}
-
-fn legs(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
+/// Legs of both paths, in path order.
+fn legs_of_both(a: &[LegLine], b: &[LegLine]) -> Vec<LegShift> {
     let mut legs: Vec<LegShift> = Vec::new();
     for leg in a.iter().chain(b) {
-        if !legs.iter().any(|known| same(known, leg)) {
+        if !legs.iter().any(|known| known.is_of(leg)) {
             let [a, b] = [a, b].map(|path| path.iter().find(|l| (&l.name, l.kind) == (&leg.name, leg.kind)));
             legs.push(LegShift {
                 name: leg.name.clone(),
@@ -192,7 +206,7 @@ mod tests {
             ("detokenizer", Inside, 4),
             ("detokenizer->worker", Wait, 1),
         ]);
-        let moved = shift(&one, &four).expect("both have legs");
+        let moved = WaitShift::between(&one, &four).expect("both have legs");
         assert_eq!(moved.from.as_str(), "scheduler->detokenizer");
         assert_eq!(moved.to.as_str(), "scheduler->detokenizer-router");
         assert_eq!(
@@ -211,25 +225,25 @@ mod tests {
                 "detokenizer->worker"
             ]
         );
-        let unchanged = shift(&four, &four).expect("legs");
+        let unchanged = WaitShift::between(&four, &four).expect("legs");
         assert!(
             unchanged.summary.starts_with("the wait stays: scheduler->detokenizer-router had"),
             "{}",
             unchanged.summary
         );
         let quick = run(&[("scheduler->detokenizer", Wait, 1), ("detokenizer", Inside, 20)]);
-        let vanished = shift(&one, &quick).expect("legs");
+        let vanished = WaitShift::between(&one, &quick).expect("legs");
         assert!(
             vanished.summary.ends_with("21.0 ms is left, most of it inside the detokenizer"),
             "{}",
             vanished.summary
         );
-        let grown = shift(&quick, &one).expect("legs");
+        let grown = WaitShift::between(&quick, &one).expect("legs");
         assert_eq!(
             grown.summary,
             "the wait grew from 21.0 ms to 921.0 ms a chunk: most of it was inside the detokenizer (95 %), and is \
              scheduler->detokenizer (98 %)"
         );
-        assert!(shift(&one, &run(&[])).is_none());
+        assert!(WaitShift::between(&one, &run(&[])).is_none());
     }
 }

@@ -19,7 +19,9 @@ impl MannWhitney {
             .chunk_by(|x, y| x.total_cmp(y).is_eq())
             .map(|equal| (equal.len() as f64).powi(3) - equal.len() as f64)
             .sum();
-        let (na, nb, n) = (a.len() as f64, b.len() as f64, all.len() as f64);
+        let na = a.len() as f64;
+        let nb = b.len() as f64;
+        let n = all.len() as f64;
         let variance = na * nb / 12.0 * (n + 1.0 - ties / (n * (n - 1.0)).max(1.0));
         // Consecutive slots correlate, for example while a backlog grows.
         let share = (effective_share(a) * na + effective_share(b) * nb) / n;
@@ -27,17 +29,17 @@ impl MannWhitney {
     }
 
     /// Two-sided p-value, corrected for ties, that both samples have the same distribution; 1 if either is empty or all values are equal.
-    pub(super) fn p(&self) -> f64 {
+    pub(super) fn p_value(&self) -> f64 {
         let below = self.differences.partition_point(|d| *d < 0.0);
         let above = self.differences.len() - self.differences.partition_point(|d| *d <= 0.0);
         // Continuity correction, since U is discrete.
         let distance = (below.abs_diff(above) as f64 / 2.0 - 0.5).max(0.0);
-        if self.deviation > 0.0 { two_sided(distance / self.deviation) } else { 1.0 }
+        if self.deviation > 0.0 { two_sided_tail(distance / self.deviation) } else { 1.0 }
     }
 
     /// Shifts from `a` to `b` that the test does not reject at `level`; `None` if the samples are too small to reject any.
-    pub(super) fn interval(&self, level: f64) -> Option<[f64; 2]> {
-        let outside = (self.differences.len() as f64 - 1.0) / 2.0 - quantile(level) * self.deviation;
+    pub(super) fn shift_interval(&self, level: f64) -> Option<[f64; 2]> {
+        let outside = (self.differences.len() as f64 - 1.0) / 2.0 - quantile_beyond(level) * self.deviation;
         let outside = (outside >= 0.0).then_some(outside as usize)?;
         Some([self.differences[outside], self.differences[self.differences.len() - 1 - outside]])
     }
@@ -60,7 +62,7 @@ fn correlation(values: &[f64]) -> f64 {
 }
 
 /// Two-sided tail probability of the normal distribution beyond `z` (Abramowitz and Stegun 7.1.26, error below 1.5e-7).
-fn two_sided(z: f64) -> f64 {
+fn two_sided_tail(z: f64) -> f64 {
     let x = z / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
     let series = [1.061_405_429, -1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592];
@@ -68,20 +70,29 @@ fn two_sided(z: f64) -> f64 {
     (sum * (-x * x).exp()).clamp(0.0, 1.0)
 }
 
-/// Inverse of [`two_sided`], by bisection.
-fn quantile(p: f64) -> f64 {
-    let halve = |[low, high]: [f64; 2], _| {
+/// Inverse of [`two_sided_tail`], by bisection.
+fn quantile_beyond(p: f64) -> f64 {
+    let mut low = 0.0;
+    let mut high = 10.0;
+    // Each step halves the interval, so 60 steps are exact.
+    for _ in 0..60 {
         let middle = f64::midpoint(low, high);
-        if two_sided(middle) > p { [middle, high] } else { [low, middle] }
-    };
-    (0..60).fold([0.0, 10.0], halve)[1]
+        if two_sided_tail(middle) > p { low = middle } else { high = middle }
+    }
+    high
 }
 
 /// Largest p-value of a change (Benjamini-Hochberg). If nothing changed, `alpha` is the probability that any measure has such a p-value.
-pub(super) fn level(mut ps: Vec<f64>, alpha: f64) -> f64 {
-    ps.sort_by(f64::total_cmp);
-    let level = |place: usize| alpha * (place + 1) as f64 / ps.len().max(1) as f64;
-    (0..ps.len()).rev().map(|place| (ps[place], level(place))).find(|(p, level)| p <= level).map_or(level(0), |x| x.1)
+pub(super) fn significance_level(mut p_values: Vec<f64>, alpha: f64) -> f64 {
+    p_values.sort_by(f64::total_cmp);
+    let count = p_values.len().max(1) as f64;
+    for (index, p) in p_values.iter().enumerate().rev() {
+        let level = alpha * (index + 1) as f64 / count;
+        if *p <= level {
+            return level;
+        }
+    }
+    alpha / count
 }
 
 #[cfg(test)]
@@ -91,14 +102,14 @@ mod tests {
     use super::*;
 
     fn p(a: &[f64], b: &[f64]) -> f64 {
-        MannWhitney::of(a, b).p()
+        MannWhitney::of(a, b).p_value()
     }
 
     #[test]
     fn p_values_match_known_results() {
-        assert!((two_sided(1.959_964) - 0.05).abs() < 1e-6);
-        assert!((two_sided(0.0) - 1.0).abs() < 1e-6);
-        assert!((quantile(0.05) - 1.959_964).abs() < 1e-5);
+        assert!((two_sided_tail(1.959_964) - 0.05).abs() < 1e-6);
+        assert!((two_sided_tail(0.0) - 1.0).abs() < 1e-6);
+        assert!((quantile_beyond(0.05) - 1.959_964).abs() < 1e-5);
         // The tortoise and hare example of Wikipedia (U = 11 of 36), by the normal approximation with continuity correction.
         let known = p(&[1.0, 7.0, 8.0, 9.0, 10.0, 11.0], &[2.0, 3.0, 4.0, 5.0, 6.0, 12.0]);
         assert!((0.2..0.8).contains(&known), "{known}");
@@ -129,10 +140,10 @@ mod tests {
         let a: Vec<f64> = (0..30).map(|n| 100.0 + f64::from(n * 7 % 10)).collect();
         let b: Vec<f64> = a.iter().map(|v| v + 20.0).collect();
         assert!(p(&a, &b) < 0.001);
-        let [low, high] = MannWhitney::of(&a, &b).interval(0.01).expect("there is one");
+        let [low, high] = MannWhitney::of(&a, &b).shift_interval(0.01).expect("there is one");
         assert!(low > 10.0 && low < 20.0 && high > 20.0 && high < 30.0, "{low} {high}");
         assert!(p(&a, &[]) > 0.99);
-        assert_eq!(MannWhitney::of(&a, &[]).interval(0.01), None);
+        assert_eq!(MannWhitney::of(&a, &[]).shift_interval(0.01), None);
     }
 
     proptest! {
@@ -142,12 +153,12 @@ mod tests {
         ) {
             let floats = |values: &[u8]| values.iter().map(|&v| v.into()).collect::<Vec<f64>>();
             let test = MannWhitney::of(&floats(&a), &floats(&b));
-            let interval = test.interval(level);
-            if test.p() < level {
+            let interval = test.shift_interval(level);
+            if test.p_value() < level {
                 prop_assert!(interval.is_some_and(|[low, high]| low >= 0.0 || high <= 0.0), "{interval:?}");
             }
             if interval.is_some_and(|[low, high]| low > 0.0 || high < 0.0) {
-                prop_assert!(test.p() <= level + 1e-6, "{interval:?} {}", test.p());
+                prop_assert!(test.p_value() <= level + 1e-6, "{interval:?} {}", test.p_value());
             }
         }
     }
@@ -157,7 +168,7 @@ mod tests {
         for (ps, alpha, expected) in
             [(vec![0.02, 0.4, 0.9, 0.5], 0.04, 0.01), (vec![0.02, 0.9, 0.03, 0.4], 0.08, 0.04), (vec![], 0.01, 0.01)]
         {
-            assert!((level(ps, alpha) - expected).abs() < 1e-12, "{expected}");
+            assert!((significance_level(ps, alpha) - expected).abs() < 1e-12, "{expected}");
         }
     }
 }
