@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::io;
 
-use super::row::{Cell, cells, columns};
-use super::{Closed, ExportContext, Exporter};
+use super::request_row::{Cell, cells, columns};
+use super::{ExportContext, ExportedRequest, Exporter};
 use crate::report::Report;
 use crate::report::hostile::is_unprintable;
 
@@ -21,7 +21,7 @@ impl<'w> Csv<'w> {
 }
 
 impl Exporter for Csv<'_> {
-    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let mut number = itoa::Buffer::new();
         for cell in cells(request, context) {
             match cell {
@@ -36,7 +36,7 @@ impl Exporter for Csv<'_> {
         self.out.write_record(None::<&[u8]>).map_err(plain)
     }
 
-    fn finish(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
+    fn write_end(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
         self.out.flush()
     }
 }

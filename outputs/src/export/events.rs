@@ -7,7 +7,7 @@ use trace::event::{Capabilities, Event, Frame, What};
 use trace::id::{FrameId, HopId};
 use trace::ledger::ChunkOutcome;
 
-use super::json::{Object, Stream, fields};
+use super::json::{Object, ObjectStream, fields};
 use super::{ExportContext, Exporter, Opening, Options};
 use crate::report::Report;
 
@@ -15,17 +15,17 @@ use crate::report::Report;
 const SCHEMA: &str = "tokengap.events/1";
 
 pub(super) struct Events<'w> {
-    out: Stream<'w>,
+    out: ObjectStream<'w>,
     tokens: bool,
 }
 
 impl<'w> Events<'w> {
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening, options: &Options) -> Self {
-        let mut out = Stream::lines(out);
+        let mut out = ObjectStream::lines(out);
         let clock = opening.clock();
         out.object(|o| {
             o.put("type", "capture").put("at_ns", 0_u64);
-            o.put("wall_ns", clock.wall(clock.start)).put("schema", SCHEMA);
+            o.put("wall_ns", clock.wall_ns(clock.start)).put("schema", SCHEMA);
             fields!(o, opening, source, tokengap);
         });
         Self { out, tokens: options.tokens }
@@ -40,7 +40,7 @@ impl<'w> Events<'w> {
     ) {
         self.out.object(|o| {
             o.put("type", kind);
-            o.put("at_ns", context.clock.at(at)).put("wall_ns", context.clock.wall(at));
+            o.put("at_ns", context.clock.since_start_ns(at)).put("wall_ns", context.clock.wall_ns(at));
             fill(o);
         });
     }
@@ -78,7 +78,7 @@ impl<'w> Events<'w> {
 }
 
 impl Exporter for Events<'_> {
-    fn event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let at = event.at;
         match &event.what {
             What::Engine(engine) => self.line("engine", at, context, |o| {
@@ -95,7 +95,7 @@ impl Exporter for Events<'_> {
                 self.line("sent", at, context, |o| {
                     frame(o, sent.id, context);
                     content(o, sent);
-                    o.put("forwarded_at_ns", sent.forwarded.map(|at| context.clock.at(at)));
+                    o.put("forwarded_at_ns", sent.forwarded.map(|at| context.clock.since_start_ns(at)));
                 });
                 self.chunks("sent", at, sent, context);
             }
@@ -138,7 +138,7 @@ impl Exporter for Events<'_> {
             What::Undecoded(undecoded) => self.line("undecoded", at, context, |o| {
                 frame(o, undecoded.id, context);
                 fields!(o, undecoded, bytes, reason);
-                o.put("forwarded_at_ns", undecoded.forwarded.map(|at| context.clock.at(at)));
+                o.put("forwarded_at_ns", undecoded.forwarded.map(|at| context.clock.since_start_ns(at)));
             }),
             What::Cpu(sample) => self.line("cpu", at, context, |o| {
                 fields!(o, sample.thread, pid, tid);
@@ -164,7 +164,7 @@ impl Exporter for Events<'_> {
             }),
             What::LoggedState(state) => self.line("logged_state", at, context, |o| {
                 fields!(o, state, by, states, rids, recv_wait_ns, more, cpu, cpu_system);
-                o.put("unanswered_since_ns", state.unanswered_since.map(|at| context.clock.at(at)));
+                o.put("unanswered_since_ns", state.unanswered_since.map(|at| context.clock.since_start_ns(at)));
             }),
             What::Merged(merged) if context.options.wants_rid(merged.rid) => {
                 self.line("merged", at, context, |o| fields!(o, merged, rid, chunks, by));
@@ -183,7 +183,7 @@ impl Exporter for Events<'_> {
         self.out.flush()
     }
 
-    fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_end(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
         let from = MonoNs(report.window_mono_ns[0]);
         for finding in &report.findings {
             let at = MonoNs(from.0.saturating_add(finding.at_ns));

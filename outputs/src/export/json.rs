@@ -212,7 +212,7 @@ impl Array<'_> {
 const FLUSH: usize = 64 * 1024;
 
 /// Sequence of objects: JSON Lines, or the elements of one array.
-pub(super) struct Stream<'w> {
+pub(super) struct ObjectStream<'w> {
     out: Box<dyn Write + 'w>,
     buf: Vec<u8>,
     objects: u64,
@@ -220,7 +220,7 @@ pub(super) struct Stream<'w> {
     written: io::Result<()>,
 }
 
-impl<'w> Stream<'w> {
+impl<'w> ObjectStream<'w> {
     /// Writes one object per line.
     pub(super) fn lines(out: Box<dyn Write + 'w>) -> Self {
         Self { out, buf: Vec::with_capacity(2 * FLUSH), objects: 0, array: false, written: Ok(()) }
@@ -307,7 +307,7 @@ mod tests {
     #[test]
     fn an_array_is_valid_when_closed_even_empty() {
         let mut out = Vec::new();
-        Stream::array(Box::new(&mut out)).finish().expect("a vector");
+        ObjectStream::array(Box::new(&mut out)).finish().expect("a vector");
         assert_eq!(serde_json::from_slice::<Value>(&out).expect("JSON"), serde_json::json!([]));
     }
 

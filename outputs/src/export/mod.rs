@@ -5,16 +5,16 @@
 
 mod csv;
 mod events;
-mod follow;
 mod json;
 mod opening;
 mod otlp;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod perfetto;
-mod row;
+mod request_row;
+mod request_stage;
+mod selection;
 mod span_id;
-mod stage;
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -31,8 +31,8 @@ use trace::event::Event;
 use trace::ledger::{Ledger, RequestTimeline, Summary};
 use trace::words::names;
 
-use self::follow::Follow;
-use self::opening::Clock;
+use self::opening::CaptureClock;
+use self::selection::Selection;
 use crate::report::Report;
 use crate::report::hostile::{EscapeForm, EscapingWriter};
 
@@ -112,20 +112,20 @@ impl Options {
 
 #[derive(Clone, Copy)]
 struct ExportContext<'a> {
-    clock: &'a Clock,
+    clock: &'a CaptureClock,
     ledger: &'a Ledger,
     options: &'a Options,
 }
 
 /// A closed request, or one in flight at the end of the capture.
-struct Closed<'a> {
+struct ExportedRequest<'a> {
     summary: &'a Summary,
     timeline: &'a RequestTimeline,
     /// The capture ended before the request did.
     open: bool,
 }
 
-impl Closed<'_> {
+impl ExportedRequest<'_> {
     /// `finished`: its end was observed. `open`: the capture ended first. `orphaned`: removed after silence or at a memory limit.
     fn state(&self) -> &'static str {
         match (self.summary.finish, self.open) {
@@ -139,12 +139,12 @@ impl Closed<'_> {
 /// Writer of one format.
 trait Exporter {
     /// Writes an event that the analysis has already applied.
-    fn event(&mut self, _event: &Event<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_event(&mut self, _event: &Event<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
 
     /// Called after each tick of the analysis.
-    fn tick(&mut self, _now: MonoNs, _context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_tick(&mut self, _now: MonoNs, _context: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
 
@@ -154,18 +154,18 @@ trait Exporter {
     }
 
     /// Called once for each selected request when it is complete.
-    fn closed(&mut self, _request: &Closed<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_request(&mut self, _request: &ExportedRequest<'_>, _context: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
 
     /// Called at the end of the capture; `report` equals that of `tokengap report`.
-    fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()>;
+    fn write_end(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()>;
 }
 
 /// An export in progress.
 pub struct Export<'w> {
     analysis: Analysis,
-    follow: Follow,
+    selection: Selection,
     exporter: Box<dyn Exporter + 'w>,
 }
 
@@ -194,24 +194,24 @@ impl<'w> Export<'w> {
         };
         let mut analysis = Analysis::new(Config { chunk_history: 0, recent_seconds: 0, ..config });
         analysis.keep_timelines();
-        Ok(Self { analysis, follow: Follow::new(opening.clock(), options), exporter })
+        Ok(Self { analysis, selection: Selection::new(opening.clock(), options), exporter })
     }
 
     /// Applies and exports an event.
     pub fn event(&mut self, event: &Event<'_>) -> io::Result<()> {
         self.analysis.apply(event);
-        self.follow.event(event, &self.analysis, &mut *self.exporter)
+        self.selection.pass_event(event, &self.analysis, &mut *self.exporter)
     }
 
     /// Applies a tick of the recorded run.
     pub fn tick(&mut self, now: MonoNs) -> io::Result<()> {
         self.analysis.tick(now);
-        self.follow.tick(now, &self.analysis, &mut *self.exporter)
+        self.selection.pass_tick(now, &self.analysis, &mut *self.exporter)
     }
 
     /// Sets the relation of the engine's clock to wall time from here on.
     pub fn anchor(&mut self, anchor: Anchor) {
-        self.follow.clock.anchor = anchor;
+        self.selection.clock.anchor = anchor;
     }
 
     /// Writes out what is buffered, if the format allows it before the end.
@@ -222,7 +222,7 @@ impl<'w> Export<'w> {
     /// Writes requests in flight, findings and the end of the output. Returns the report of the run.
     pub fn finish(mut self, input: &ReportInput) -> io::Result<Report> {
         let report = Report::of(&self.analysis, input);
-        self.follow.finish(&self.analysis, &report, &mut *self.exporter)?;
+        self.selection.pass_end(&self.analysis, &report, &mut *self.exporter)?;
         Ok(report)
     }
 }
@@ -237,7 +237,7 @@ pub fn recorded(
     progress: &mut dyn FnMut(u64, Option<&ReadError>),
 ) -> io::Result<()> {
     let header = recording.header();
-    let opening = look_ahead(recording)?;
+    let opening = read_opening(recording)?;
     let config = Config { engines, ..header.config };
     let mut export = Export::new(format, options, config, &opening, out)?;
     let mut reader = recording.reader();
@@ -262,7 +262,7 @@ pub fn recorded(
 }
 
 /// Reads the recording's first seconds for the names of processes.
-fn look_ahead(recording: &Recording) -> io::Result<Opening> {
+fn read_opening(recording: &Recording) -> io::Result<Opening> {
     let header = recording.header();
     let mut opening = Opening::new(&header.source, &header.tokengap, header.anchor);
     let mut reader = recording.reader();

@@ -53,8 +53,8 @@ impl Opening {
     }
 
     /// Clock with its origin at the earliest event, as in the report.
-    pub(super) fn clock(&self) -> Clock {
-        Clock { start: self.start.unwrap_or(self.anchor.mono), anchor: self.anchor }
+    pub(super) fn clock(&self) -> CaptureClock {
+        CaptureClock { start: self.start.unwrap_or(self.anchor.mono), anchor: self.anchor }
     }
 
     /// Main thread of the only process with a role; `None` if there are several or none.
@@ -68,20 +68,20 @@ impl Opening {
 
 /// Converts the engine's clock to time since the capture's start and to wall time.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Clock {
+pub(super) struct CaptureClock {
     pub(super) start: MonoNs,
     /// Relation of both clocks, updated during the capture because wall time may be adjusted.
     pub(super) anchor: Anchor,
 }
 
-impl Clock {
+impl CaptureClock {
     /// Nanoseconds since the start of the capture.
-    pub(super) fn at(&self, at: MonoNs) -> u64 {
+    pub(super) fn since_start_ns(&self, at: MonoNs) -> u64 {
         at.since(self.start)
     }
 
     /// Nanoseconds since the Unix epoch.
-    pub(super) fn wall(&self, at: MonoNs) -> u64 {
+    pub(super) fn wall_ns(&self, at: MonoNs) -> u64 {
         self.anchor.wall_ns_at(at)
     }
 }
@@ -92,8 +92,8 @@ mod tests {
 
     #[test]
     fn times_before_and_after_the_anchor_are_converted() {
-        let clock = Clock { start: MonoNs(100), anchor: Anchor { mono: MonoNs(150), wall_ns: 1_000_000 } };
-        assert_eq!((clock.at(MonoNs(130)), clock.at(MonoNs(90))), (30, 0));
-        assert_eq!((clock.wall(MonoNs(130)), clock.wall(MonoNs(170))), (999_980, 1_000_020));
+        let clock = CaptureClock { start: MonoNs(100), anchor: Anchor { mono: MonoNs(150), wall_ns: 1_000_000 } };
+        assert_eq!((clock.since_start_ns(MonoNs(130)), clock.since_start_ns(MonoNs(90))), (30, 0));
+        assert_eq!((clock.wall_ns(MonoNs(130)), clock.wall_ns(MonoNs(170))), (999_980, 1_000_020));
     }
 }

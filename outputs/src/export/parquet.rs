@@ -12,12 +12,12 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use parquet::file::writer::{SerializedColumnWriter, SerializedFileWriter};
 use parquet::schema::types::Type;
 
-use super::row::{Cell, Kind, cells, columns};
-use super::{Closed, ExportContext, Exporter, Opening, Options};
+use super::request_row::{Cell, ColumnKind, cells, columns};
+use super::{ExportContext, ExportedRequest, Exporter, Opening, Options};
 use crate::report::Report;
 
 /// Columns that are equal in all rows of a file.
-const RECORDING: [(&str, Kind); 2] = [("recording", Kind::Text), ("capture_start", Kind::Moment)];
+const RECORDING: [(&str, ColumnKind); 2] = [("recording", ColumnKind::Text), ("capture_start", ColumnKind::Moment)];
 /// Rows held in memory until they are written as a row group: some 20 MB.
 const ROWS: usize = 32_768;
 
@@ -41,7 +41,7 @@ impl<'w> Parquet<'w> {
             columns: columns.iter().map(|(_, kind)| Column::new(*kind)).collect(),
             rows: 0,
             recording: options.recording.clone(),
-            start_ns: clock.wall(clock.start),
+            start_ns: clock.wall_ns(clock.start),
         })
     }
 
@@ -62,7 +62,7 @@ impl<'w> Parquet<'w> {
 }
 
 impl Exporter for Parquet<'_> {
-    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let recording = self.recording.as_deref().map(|name| Cell::Text(name.into()));
         let of_all = [recording, Some(Cell::Moment(self.start_ns))].into_iter();
         for (column, cell) in self.columns.iter_mut().zip(of_all.chain(cells(request, context))) {
@@ -72,7 +72,7 @@ impl Exporter for Parquet<'_> {
         if self.rows == ROWS { self.group() } else { Ok(()) }
     }
 
-    fn finish(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
+    fn write_end(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
         if self.rows > 0 {
             self.group()?;
         }
@@ -96,11 +96,11 @@ enum Values {
 }
 
 impl Column {
-    fn new(kind: Kind) -> Self {
+    fn new(kind: ColumnKind) -> Self {
         let values = match kind {
-            Kind::Text => Values::Text(Vec::new()),
-            Kind::Number | Kind::Moment => Values::Number(Vec::new()),
-            Kind::Flag => Values::Flag(Vec::new()),
+            ColumnKind::Text => Values::Text(Vec::new()),
+            ColumnKind::Number | ColumnKind::Moment => Values::Number(Vec::new()),
+            ColumnKind::Flag => Values::Flag(Vec::new()),
         };
         Self { values, levels: Vec::new() }
     }
@@ -151,7 +151,7 @@ fn write_group(file: &mut SerializedFileWriter<Vec<u8>>, columns: &mut [Column])
     Ok(())
 }
 
-fn file(columns: &[(&str, Kind)], opening: &Opening) -> Result<SerializedFileWriter<Vec<u8>>> {
+fn file(columns: &[(&str, ColumnKind)], opening: &Opening) -> Result<SerializedFileWriter<Vec<u8>>> {
     let about = |key: &str, value: &str| KeyValue::new(key.to_owned(), value.to_owned());
     let properties = WriterProperties::builder()
         .set_compression(Compression::ZSTD(ZstdLevel::default()))
@@ -169,12 +169,12 @@ fn file(columns: &[(&str, Kind)], opening: &Opening) -> Result<SerializedFileWri
 }
 
 /// A column. Numbers are signed, because differences of unsigned numbers overflow in queries.
-fn field(name: &str, kind: Kind) -> Result<Arc<Type>> {
+fn field(name: &str, kind: ColumnKind) -> Result<Arc<Type>> {
     let (physical, logical) = match kind {
-        Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
-        Kind::Number => (Physical::INT64, None),
-        Kind::Flag => (Physical::BOOLEAN, None),
-        Kind::Moment => {
+        ColumnKind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
+        ColumnKind::Number => (Physical::INT64, None),
+        ColumnKind::Flag => (Physical::BOOLEAN, None),
+        ColumnKind::Moment => {
             let micros = LogicalType::timestamp(true, TimeUnit::MICROS);
             (Physical::INT64, Some(micros))
         }

@@ -17,25 +17,25 @@ use trace::event::Event;
 
 use self::envelope::{TRACES, wrap};
 use self::spans::Episode;
-use super::follow::Follow;
-use super::json::{Array, Object, Stream};
-use super::{Closed, ExportContext, Exporter, Opening, Options};
+use super::follow::Selection;
+use super::json::{Array, Object, ObjectStream};
+use super::{ExportContext, ExportedRequest, Exporter, Opening, Options};
 use crate::report::Report;
 
 /// Export of a recording as lines of `TracesData`: one trace per request, and the capture at the end.
 pub(super) struct Otlp<'w> {
-    out: Stream<'w>,
+    out: ObjectStream<'w>,
     resource: Resource,
 }
 
 impl<'w> Otlp<'w> {
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening) -> Self {
-        Self { out: Stream::lines(out), resource: Resource::of(&opening.source, &opening.tokengap) }
+        Self { out: ObjectStream::lines(out), resource: Resource::of(&opening.source, &opening.tokengap) }
     }
 }
 
 impl Exporter for Otlp<'_> {
-    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         self.resource.learn(context.ledger.engine());
         let Self { out, resource } = self;
         out.object(|o| {
@@ -46,7 +46,7 @@ impl Exporter for Otlp<'_> {
         out.written()
     }
 
-    fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_end(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
         self.resource.learn(context.ledger.engine());
         let Self { out, resource } = self;
         out.object(|o| {
@@ -72,12 +72,12 @@ impl Encoded {
 }
 
 impl Exporter for Encoded {
-    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         self.add(|list| spans::request(list, request, context));
         Ok(())
     }
 
-    fn finish(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
+    fn write_end(&mut self, _: &Report, _: &ExportContext<'_>) -> io::Result<()> {
         Ok(())
     }
 }
@@ -85,7 +85,7 @@ impl Exporter for Encoded {
 /// Spans of a run that wait to be pushed. The caller runs the analysis.
 pub struct LiveSpans {
     /// `None` if no requests are exported.
-    follow: Option<Follow>,
+    follow: Option<Selection>,
     opening: Opening,
     resource: Resource,
     encoded: Encoded,
@@ -99,7 +99,7 @@ impl LiveSpans {
     /// Starts without data. Requests are exported if `options` is given and the analysis keeps timelines.
     pub fn new(options: Option<Options>, opening: Opening, resource: Resource) -> Self {
         Self {
-            follow: options.map(|options| Follow::new(opening.clock(), options)),
+            follow: options.map(|options| Selection::new(opening.clock(), options)),
             opening,
             resource,
             encoded: Encoded::default(),
@@ -110,7 +110,7 @@ impl LiveSpans {
 
     /// Whether requests are exported, for which the analysis must keep timelines.
     pub fn has_requests(&self) -> bool {
-        self.follow.is_some()
+        self.selection.is_some()
     }
 
     /// Processes an event that `analysis` has already applied.

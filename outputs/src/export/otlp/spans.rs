@@ -10,9 +10,9 @@ use trace::ledger::{NoteKind, RequestNote};
 
 use super::envelope::{attribute, flag, int, text};
 use crate::export::json::{Array, Object};
+use crate::export::request_stage::{self, RequestStage, StageKind};
 use crate::export::span_id::{SpanIds, TraceId};
-use crate::export::stage::{self, Kind, Stage};
-use crate::export::{Clock, Closed, ExportContext};
+use crate::export::{CaptureClock, ExportContext, ExportedRequest};
 use crate::report::Report;
 
 /// `SPAN_KIND_INTERNAL`, `SPAN_KIND_SERVER`.
@@ -22,12 +22,12 @@ const SERVER: u64 = 2;
 const ERROR: u64 = 2;
 
 /// Writes the spans of a request and its stages. Returns their number.
-pub(super) fn request(spans: &mut Array<'_>, request: &Closed<'_>, context: &ExportContext<'_>) -> usize {
-    let span = stage::span(request);
-    let trace = TraceId::of_request(&request.summary.rid, context.clock.wall(request.summary.first_at));
-    let mut ids = SpanIds::of(&trace, context.clock.wall(request.summary.first_at));
+pub(super) fn request(spans: &mut Array<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> usize {
+    let span = request_stage::span_of_request(request);
+    let trace = TraceId::of_request(&request.summary.rid, context.clock.wall_ns(request.summary.first_at));
+    let mut ids = SpanIds::of(&trace, context.clock.wall_ns(request.summary.first_at));
     let root = ids.next();
-    let stages = stage::stages(request, context.ledger);
+    let stages = request_stage::stages(request, context.ledger);
     spans.object(|o| {
         head(o, (&trace, &root, None), ("request", SERVER), span, context.clock);
         o.array("attributes", |a| request_attributes(a, request, &trace, context));
@@ -54,9 +54,9 @@ pub(super) fn request(spans: &mut Array<'_>, request: &Closed<'_>, context: &Exp
 }
 
 /// Writes the span of the capture, with its totals, and its findings as events.
-pub(super) fn capture(spans: &mut Array<'_>, source: &str, report: &Report, clock: &Clock) -> usize {
+pub(super) fn capture(spans: &mut Array<'_>, source: &str, report: &Report, clock: &CaptureClock) -> usize {
     let [from, to] = report.window_mono_ns.map(MonoNs);
-    let began = clock.wall(from);
+    let began = clock.wall_ns(from);
     let trace = TraceId::of_capture(source, began);
     let id = SpanIds::of(&trace, began).next();
     spans.object(|o| {
@@ -66,7 +66,7 @@ pub(super) fn capture(spans: &mut Array<'_>, source: &str, report: &Report, cloc
             for finding in &report.findings {
                 list.object(|o| {
                     let at = MonoNs(from.0.saturating_add(finding.at_ns));
-                    o.int_text("timeUnixNano", clock.wall(at)).put("name", &finding.kind);
+                    o.int_text("timeUnixNano", clock.wall_ns(at)).put("name", &finding.kind);
                     o.array("attributes", |a| {
                         let verdict_fields = (finding.severity, finding.summary.as_str(), finding.rid.as_str());
                         finding_attributes(a, verdict_fields, finding.hop.as_deref(), &finding.evidence);
@@ -91,9 +91,9 @@ pub(super) fn finding(
     finding: &Finding,
     episode: &Episode,
     (source, began, place): (&str, MonoNs, u64),
-    clock: &Clock,
+    clock: &CaptureClock,
 ) -> usize {
-    let began = clock.wall(began);
+    let began = clock.wall_ns(began);
     let trace = TraceId::of_capture(source, began);
     let parent = SpanIds::of(&trace, began).next();
     let id = SpanIds::of(&trace, began.wrapping_add(place)).next();
@@ -155,14 +155,14 @@ fn head(
     (trace, id, parent): (&TraceId, &str, Option<&String>),
     (name, kind): (&str, u64),
     (from, to): (MonoNs, MonoNs),
-    clock: &Clock,
+    clock: &CaptureClock,
 ) {
     o.put("traceId", &trace.hex).put("spanId", id).known("parentSpanId", parent).put("flags", 1_u64);
     o.put("name", name).put("kind", kind);
-    o.int_text("startTimeUnixNano", clock.wall(from)).int_text("endTimeUnixNano", clock.wall(to));
+    o.int_text("startTimeUnixNano", clock.wall_ns(from)).int_text("endTimeUnixNano", clock.wall_ns(to));
 }
 
-fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, context: &ExportContext<'_>) {
+fn request_attributes(a: &mut Array<'_>, request: &ExportedRequest<'_>, trace: &TraceId, context: &ExportContext<'_>) {
     let s = request.summary;
     text(a, "gen_ai.provider.name", context.ledger.engine().facts().name());
     text(a, "gen_ai.response.id", &s.rid);
@@ -187,9 +187,9 @@ fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, 
     text(a, "tokengap.state", request.state());
     int(a, "tokengap.worker", s.worker);
     int(a, "tokengap.gap_ns", s.gap_ns);
-    int(a, "tokengap.last_gap_ns", stage::last_gap(request.timeline, context.ledger));
+    int(a, "tokengap.last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
     int(a, "tokengap.silence_max_ns", s.silence_ns);
-    int(a, "tokengap.first_token_delivery_ns", stage::first_delivery(s));
+    int(a, "tokengap.first_token_delivery_ns", request_stage::first_delivery_ns(s));
     for (end, itl) in [("client", s.itl.delivered), ("sent", s.itl.sent)] {
         int(a, &format!("tokengap.itl.{end}.p50_ns"), itl.map(|p| p.p50));
         int(a, &format!("tokengap.itl.{end}.p90_ns"), itl.map(|p| p.p90));
@@ -207,7 +207,7 @@ fn request_attributes(a: &mut Array<'_>, request: &Closed<'_>, trace: &TraceId, 
     flag(a, "tokengap.inflated", s.inflated);
 }
 
-fn stage_attributes(a: &mut Array<'_>, stage: &Stage<'_>, context: &ExportContext<'_>) {
+fn stage_attributes(a: &mut Array<'_>, stage: &RequestStage<'_>, context: &ExportContext<'_>) {
     if let Some(frame) = stage.frame {
         int(a, "tokengap.frame.hop", Some(frame.hop.0));
         int(a, "tokengap.frame.lane", Some(frame.lane));
@@ -216,14 +216,14 @@ fn stage_attributes(a: &mut Array<'_>, stage: &Stage<'_>, context: &ExportContex
             int(a, "tokengap.worker", Some(worker));
         }
     }
-    if stage.kind == Kind::Hop {
+    if stage.kind == StageKind::Hop {
         text(a, "tokengap.hop", &stage.name);
     }
 }
 
 fn note_event(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<'_>) {
     list.object(|o| {
-        o.int_text("timeUnixNano", context.clock.wall(note.at));
+        o.int_text("timeUnixNano", context.clock.wall_ns(note.at));
         let name = match &note.what {
             NoteKind::Stage { name, .. } => name,
             NoteKind::Merged { .. } => "merged",
@@ -256,7 +256,7 @@ fn note_event(list: &mut Array<'_>, note: &RequestNote, context: &ExportContext<
 }
 
 /// Writes the status: an error if the client is affected, by an abort or lost tokens.
-fn status(o: &mut Object<'_>, request: &Closed<'_>) {
+fn status(o: &mut Object<'_>, request: &ExportedRequest<'_>) {
     let lost = request.summary.tokens_lost.unwrap_or(0);
     let message = match request.summary.finish {
         _ if lost > 0 => format!("{} lost before the client", trace::words::plural(lost.into(), "token")),

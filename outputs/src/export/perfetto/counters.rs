@@ -60,7 +60,7 @@ impl Perfetto<'_> {
         let peaked = peak.1 > last.1 && Some(peak.1) > before;
         let values = [peaked.then_some(peak), (before != Some(last.1)).then_some(last)];
         for (at, frames) in values.into_iter().flatten() {
-            self.counter(HOPS, &name, context.clock.at(at), |args| {
+            self.counter(HOPS, &name, context.clock.since_start_ns(at), |args| {
                 args.put("frames", frames);
             });
         }
@@ -81,7 +81,7 @@ impl Perfetto<'_> {
         }
         let observed = context.ledger.observes_gaps().then_some(("waiting for the first token", waiting));
         for (name, requests) in [("requests in flight", requests.0)].into_iter().chain(observed) {
-            self.counter(REQUESTS, name, context.clock.at(now), |args| {
+            self.counter(REQUESTS, name, context.clock.since_start_ns(now), |args| {
                 args.put("requests", requests as u64);
             });
         }

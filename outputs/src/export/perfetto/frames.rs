@@ -10,7 +10,7 @@ use trace::clock::MonoNs;
 use trace::event::{Frame, Received};
 use trace::id::{FrameId, HopId};
 
-use super::tracks::{Row, Track};
+use super::tracks::{SyntheticRow, Track};
 use super::{Perfetto, head};
 use crate::export::ExportContext;
 
@@ -50,13 +50,13 @@ pub(super) struct Frames {
 impl Perfetto<'_> {
     pub(super) fn frame_sent(&mut self, at: MonoNs, frame: &Frame<'_>, context: &ExportContext<'_>) {
         let id = frame.id;
-        let track = self.row(Row::Sends(id.hop, id.lane), context.ledger);
+        let track = self.row(SyntheticRow::Sends(id.hop, id.lane), context.ledger);
         let sent = Sent { seq: id.seq, at, bytes: frame.bytes, chunks: frame.chunks.len() as u32 };
         if context.ledger.hop(id.hop).is_some_and(|h| h.shows.received) {
             self.frames.wait(id, sent);
         }
         self.out.object(|o| {
-            head(o, "X", track, "send", context.clock.at(at));
+            head(o, "X", track, "send", context.clock.since_start_ns(at));
             o.micros("dur", 0).put("cat", "frame").hex("bind_id", flow(id)).put("flow_out", true);
             o.object("args", |args| {
                 args.put("hop", context.ledger.hop_name(id.hop)).put("lane", id.lane).put("seq", id.seq);
@@ -64,12 +64,12 @@ impl Perfetto<'_> {
             });
         });
         let Some(forwarded) = frame.forwarded else { return };
-        let track = self.row(Row::Relay(id.hop, id.lane), context.ledger);
+        let track = self.row(SyntheticRow::Relay(id.hop, id.lane), context.ledger);
         // An arrow must end later than it starts.
         let arrival = MonoNs(at.0.saturating_add(1));
         let (from, to) = self.frames.place(track, arrival, forwarded);
         self.out.object(|o| {
-            head(o, "X", track, "relay", context.clock.at(from));
+            head(o, "X", track, "relay", context.clock.since_start_ns(from));
             o.micros("dur", to.since(from)).put("cat", "frame");
             if from == arrival {
                 o.hex("bind_id", flow(id)).put("flow_in", true).put("flow_out", true);
@@ -85,7 +85,7 @@ impl Perfetto<'_> {
         let hop = context.ledger.hop(id.hop);
         let track = match received.by {
             Some(by) => self.thread(by, hop.map_or("", |h| &context.ledger.groups()[h.group].ends.to), ""),
-            None => self.row(Row::Receives(id.hop), context.ledger),
+            None => self.row(SyntheticRow::Receives(id.hop), context.ledger),
         };
         if let Some(before) = self.frames.open.remove(&track) {
             self.receive(track, &before, at, false, context);
@@ -121,7 +121,7 @@ impl Perfetto<'_> {
         let id = open.id;
         let observes_processed = context.ledger.hop(id.hop).is_some_and(|h| h.shows.processed);
         self.out.object(|o| {
-            head(o, "X", track, "receive", context.clock.at(from));
+            head(o, "X", track, "receive", context.clock.since_start_ns(from));
             o.micros("dur", to.since(from)).put("cat", "frame").hex("bind_id", flow(id));
             if open.sent.is_some() {
                 o.put("flow_in", true);

@@ -13,15 +13,15 @@ use std::io;
 use trace::clock::MonoNs;
 use trace::event::{Event, What};
 
-use super::json::{Object, Stream, fields};
-use super::{Closed, ExportContext, Exporter, Opening};
+use super::json::{Object, ObjectStream, fields};
+use super::{ExportContext, ExportedRequest, Exporter, Opening};
 use crate::report::Report;
 use counters::Counters;
 use frames::Frames;
 use tracks::{Track, Tracks};
 
 pub(super) struct Perfetto<'w> {
-    out: Stream<'w>,
+    out: ObjectStream<'w>,
     tracks: Tracks,
     frames: Frames,
     counters: Counters,
@@ -29,22 +29,22 @@ pub(super) struct Perfetto<'w> {
 
 impl<'w> Perfetto<'w> {
     pub(super) fn new(out: Box<dyn io::Write + 'w>, opening: &Opening) -> Self {
-        let (tracks, out) = (Tracks::new(opening), Stream::array(out));
+        let (tracks, out) = (Tracks::new(opening), ObjectStream::array(out));
         let mut perfetto = Self { out, tracks, frames: Frames::default(), counters: Counters::default() };
         perfetto.name_fixed_tracks();
         let clock = opening.clock();
         perfetto.instant(tracks::FINDINGS, "capture", 0, |args| {
             fields!(args, opening, source, tokengap);
-            args.put("wall_ns", clock.wall(clock.start));
+            args.put("wall_ns", clock.wall_ns(clock.start));
         });
         perfetto
     }
 }
 
 impl Exporter for Perfetto<'_> {
-    fn event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_event(&mut self, event: &Event<'_>, context: &ExportContext<'_>) -> io::Result<()> {
         let (at, ledger) = (event.at, context.ledger);
-        let ts = context.clock.at(at);
+        let ts = context.clock.since_start_ns(at);
         let wants = |rid| context.options.wants_rid(rid);
         match &event.what {
             What::Engine(engine) => {
@@ -104,22 +104,22 @@ impl Exporter for Perfetto<'_> {
         self.out.written()
     }
 
-    fn tick(&mut self, now: MonoNs, context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_tick(&mut self, now: MonoNs, context: &ExportContext<'_>) -> io::Result<()> {
         self.count_requests(now, context);
         self.out.written()
     }
 
-    fn closed(&mut self, request: &Closed<'_>, context: &ExportContext<'_>) -> io::Result<()> {
-        requests::closed(&mut self.out, request, context);
+    fn write_request(&mut self, request: &ExportedRequest<'_>, context: &ExportContext<'_>) -> io::Result<()> {
+        requests::draw_request(&mut self.out, request, context);
         self.out.written()
     }
 
-    fn finish(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
+    fn write_end(&mut self, report: &Report, context: &ExportContext<'_>) -> io::Result<()> {
         self.finish_frames(context);
         self.count_requests(context.ledger.now(), context);
         let from = MonoNs(report.window_mono_ns[0]);
         for finding in &report.findings {
-            let ts = context.clock.at(MonoNs(from.0.saturating_add(finding.at_ns)));
+            let ts = context.clock.since_start_ns(MonoNs(from.0.saturating_add(finding.at_ns)));
             self.instant(tracks::FINDINGS, &finding.kind, ts, |args| {
                 fields!(args, finding, severity, summary);
                 args.known("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));

@@ -7,9 +7,9 @@ use trace::ledger::{ChunkOutcome, NoteKind, RequestNote, TimedRequest};
 use super::frames::flow;
 use super::tracks::REQUESTS;
 use super::{Perfetto, head};
-use crate::export::json::{Object, Stream};
-use crate::export::stage::{self, Kind, Stage};
-use crate::export::{Closed, ExportContext};
+use crate::export::json::{Object, ObjectStream};
+use crate::export::request_stage::{self, RequestStage, StageKind};
+use crate::export::{ExportContext, ExportedRequest};
 
 impl Perfetto<'_> {
     /// Draws the chunks of a sent frame as points on the rows of their requests.
@@ -18,11 +18,11 @@ impl Perfetto<'_> {
             return;
         }
         // The chunks of a frame differ only in row and count.
-        let same = Object::fields(|o| moment(o, "n", "chunk sent", at, context));
+        let same = Object::fields(|o| write_name_and_time(o, "n", "chunk sent", at, context));
         for (place, chunk) in frame.chunks.iter().enumerate() {
-            let Some(id) = shows(place, chunk.finish.is_some(), context) else { continue };
+            let Some(id) = row_if_shown(place, chunk.finish.is_some(), context) else { continue };
             self.out.object(|o| {
-                local_id(o.append(&same), id, context);
+                write_row_id(o.append(&same), id, context);
                 o.object("args", |args| {
                     args.known("completion_tokens", chunk.completion_tokens);
                     args.known("finish", chunk.finish);
@@ -34,8 +34,8 @@ impl Perfetto<'_> {
     pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>, context: &ExportContext<'_>) {
         let drops_chunks = || context.ledger.judged().any(|(_, judged)| judged.outcome == ChunkOutcome::Dropped);
         let always = delivery.finished || drops_chunks();
-        if let Some(id) = shows(0, always, context) {
-            Row { out: &mut self.out, id, context }.point("delivered", at, |args| {
+        if let Some(id) = row_if_shown(0, always, context) {
+            RequestRow { out: &mut self.out, id, context }.draw_point("delivered", at, |args| {
                 args.put("tokens", delivery.tokens).put("mode", delivery.mode);
                 args.known("completion_tokens", delivery.completion_tokens);
             });
@@ -44,7 +44,7 @@ impl Perfetto<'_> {
 }
 
 /// Row of the request of the current event's chunk `place`, if the chunk is to be drawn; `always` ignores the limit of points.
-fn shows<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<RowId<'a>> {
+fn row_if_shown<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<RequestRowId<'a>> {
     let options = context.options;
     let TimedRequest { request, timeline } = context.ledger.request_of_chunk(place)?;
     let timeline = timeline?;
@@ -54,25 +54,25 @@ fn shows<'a>(place: usize, always: bool, context: &ExportContext<'a>) -> Option<
     if let Some(min) = options.slow_ns {
         request.gap_ns.filter(|&gap| gap >= min)?;
     }
-    Some(RowId { rid: &request.rid, first_at: request.first_at, has_reused_rid: timeline.has_reused_rid })
+    Some(RequestRowId { rid: &request.rid, first_at: request.first_at, has_reused_rid: timeline.has_reused_rid })
 }
 
 /// Draws a closed request. One in flight at the end of the capture gets a mark.
-pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &ExportContext<'_>) {
-    let Closed { summary, timeline, .. } = *request;
-    let (from, to) = stage::span(request);
-    let id = RowId { rid: &summary.rid, first_at: summary.first_at, has_reused_rid: timeline.has_reused_rid };
-    let mut row = Row { out, id, context };
+pub(super) fn draw_request(out: &mut ObjectStream<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
+    let ExportedRequest { summary, timeline, .. } = *request;
+    let (from, to) = request_stage::span_of_request(request);
+    let id = RequestRowId { rid: &summary.rid, first_at: summary.first_at, has_reused_rid: timeline.has_reused_rid };
+    let mut row = RequestRow { out, id, context };
     row.event("b", &summary.rid, from, |o| {
-        o.object("args", |args| facts(args, request, context));
+        o.object("args", |args| write_facts(args, request, context));
     });
-    let mut open: Vec<Stage<'_>> = Vec::new();
-    for stage in stage::stages(request, context.ledger) {
-        row.end(open.drain(stage.depth.min(open.len())..));
+    let mut open: Vec<RequestStage<'_>> = Vec::new();
+    for stage in request_stage::stages(request, context.ledger) {
+        row.end_stages(open.drain(stage.depth.min(open.len())..));
         row.event("b", &stage.name, stage.from, |o| {
             if let Some(frame) = stage.frame {
                 // The arrow starts at the frame's receive.
-                if stage.kind == Kind::Processing {
+                if stage.kind == StageKind::Processing {
                     o.hex("bind_id", flow(frame)).put("flow_in", true);
                 }
                 o.object("args", |args| {
@@ -82,68 +82,68 @@ pub(super) fn closed(out: &mut Stream<'_>, request: &Closed<'_>, context: &Expor
         });
         open.push(stage);
     }
-    row.end(open.drain(..));
+    row.end_stages(open.drain(..));
     for note in &timeline.notes {
-        row.note(note);
+        row.draw_note(note);
     }
     if request.open {
-        row.point("capture ended", to, |_| {});
+        row.draw_point("capture ended", to, |_| {});
     }
     row.event("e", &summary.rid, to, |_| {});
 }
 
-fn facts(args: &mut Object<'_>, request: &Closed<'_>, context: &ExportContext<'_>) {
+fn write_facts(args: &mut Object<'_>, request: &ExportedRequest<'_>, context: &ExportContext<'_>) {
     let s = request.summary;
     args.put("rid", &s.rid).put("state", request.state());
     args.known("finish", s.finish);
     args.put("tokens_sent", s.tokens_sent).put("chunks_sent", s.chunks_sent).known("worker", s.worker);
     args.known("prompt_tokens", s.prompt_tokens).known("cached_tokens", s.cached_tokens);
-    args.known("gap_ns", s.gap_ns).known("last_gap_ns", stage::last_gap(request.timeline, context.ledger));
+    args.known("gap_ns", s.gap_ns).known("last_gap_ns", request_stage::last_gap_ns(request.timeline, context.ledger));
     args.known("longest_silence_ns", s.silence_ns);
     args.known("tokens_delivered", s.tokens_delivered).known("chunks_merged", s.merged);
     args.known("chunks_dropped", s.dropped).known("tokens_lost", s.tokens_lost);
-    args.known("first_token_delivery_ns", stage::first_delivery(s));
+    args.known("first_token_delivery_ns", request_stage::first_delivery_ns(s));
     args.known("itl_client_p99_ns", s.itl.delivered.map(|itl| itl.p99));
     args.known("itl_sent_p99_ns", s.itl.sent.map(|itl| itl.p99));
 }
 
 /// What identifies the row of a request.
 #[derive(Clone, Copy)]
-struct RowId<'a> {
+struct RequestRowId<'a> {
     rid: &'a str,
     first_at: MonoNs,
     has_reused_rid: bool,
 }
 
-struct Row<'a, 'w, 'c> {
-    out: &'a mut Stream<'w>,
-    id: RowId<'a>,
+struct RequestRow<'a, 'w, 'c> {
+    out: &'a mut ObjectStream<'w>,
+    id: RequestRowId<'a>,
     context: &'a ExportContext<'c>,
 }
 
-impl Row<'_, '_, '_> {
+impl RequestRow<'_, '_, '_> {
     fn event(&mut self, phase: &'static str, name: &str, at: MonoNs, more: impl FnOnce(&mut Object<'_>)) {
         self.out.object(|o| {
-            moment(o, phase, name, at, self.context);
-            local_id(o, self.id, self.context);
+            write_name_and_time(o, phase, name, at, self.context);
+            write_row_id(o, self.id, self.context);
             more(o);
         });
     }
 
-    fn point(&mut self, name: &str, at: MonoNs, args: impl FnOnce(&mut Object<'_>)) {
+    fn draw_point(&mut self, name: &str, at: MonoNs, args: impl FnOnce(&mut Object<'_>)) {
         self.event("n", name, at, |o| {
             o.object("args", args);
         });
     }
 
     /// Ends nested stages, the innermost first.
-    fn end<'s>(&mut self, stages: impl DoubleEndedIterator<Item = Stage<'s>>) {
+    fn end_stages<'s>(&mut self, stages: impl DoubleEndedIterator<Item = RequestStage<'s>>) {
         for stage in stages.rev() {
             self.event("e", &stage.name, stage.to, |_| {});
         }
     }
 
-    fn note(&mut self, note: &RequestNote) {
+    fn draw_note(&mut self, note: &RequestNote) {
         let name = match &note.what {
             NoteKind::Stage { name, .. } => &**name,
             NoteKind::Merged { .. } => "chunks merged",
@@ -151,7 +151,7 @@ impl Row<'_, '_, '_> {
             NoteKind::FirstReceived => "first_token_received",
             NoteKind::Dropped { .. } => "chunks dropped",
         };
-        self.point(name, note.at, |args| match &note.what {
+        self.draw_point(name, note.at, |args| match &note.what {
             NoteKind::Merged { chunks, .. } => {
                 args.put("chunks", chunks);
             }
@@ -170,17 +170,17 @@ impl Row<'_, '_, '_> {
 }
 
 /// Writes the name and time of an event on a row.
-fn moment(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, context: &ExportContext<'_>) {
-    head(o, phase, REQUESTS, name, context.clock.at(at));
+fn write_name_and_time(o: &mut Object<'_>, phase: &'static str, name: &str, at: MonoNs, context: &ExportContext<'_>) {
+    head(o, phase, REQUESTS, name, context.clock.since_start_ns(at));
     o.put("cat", "request");
 }
 
 /// Writes the row of an event. With a global id instead of a process-local one, Perfetto draws the row outside the process.
-fn local_id(o: &mut Object<'_>, row: RowId<'_>, context: &ExportContext<'_>) {
+fn write_row_id(o: &mut Object<'_>, row: RequestRowId<'_>, context: &ExportContext<'_>) {
     o.object("id2", |id| {
         if row.has_reused_rid {
             // Two live requests with one rid need a row each.
-            id.put("local", format!("{} from {}", row.rid, context.clock.at(row.first_at)));
+            id.put("local", format!("{} from {}", row.rid, context.clock.since_start_ns(row.first_at)));
         } else {
             id.put("local", row.rid);
         }

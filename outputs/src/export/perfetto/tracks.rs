@@ -37,7 +37,7 @@ const fn synthetic(process: u32, thread: u32) -> Track {
 
 /// Meaning of a synthetic row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Row {
+pub(super) enum SyntheticRow {
     /// A connection's sends: on the main thread of the role's only process, if there is one.
     Sends(HopId, u32),
     /// The relay's part of a connection.
@@ -49,7 +49,7 @@ pub(super) enum Row {
 #[derive(Debug)]
 pub(super) struct Tracks {
     opening: Opening,
-    rows: HashMap<Row, Track>,
+    rows: HashMap<SyntheticRow, Track>,
     /// Named real threads.
     threads: HashSet<ThreadId>,
     /// Named processes, real and synthetic.
@@ -92,12 +92,12 @@ impl Perfetto<'_> {
     }
 
     /// Track of a row, named at its first use.
-    pub(super) fn row(&mut self, row: Row, ledger: &Ledger) -> Track {
+    pub(super) fn row(&mut self, row: SyntheticRow, ledger: &Ledger) -> Track {
         if let Some(&track) = self.tracks.rows.get(&row) {
             return track;
         }
         match row {
-            Row::Sends(hop, lane) => {
+            SyntheticRow::Sends(hop, lane) => {
                 let role = ledger.hop(hop).map_or("", |h| &ledger.groups()[h.group].ends.from);
                 if let Some(thread) = self.tracks.opening.only(role) {
                     let track = self.thread(thread, role, "");
@@ -106,8 +106,10 @@ impl Perfetto<'_> {
                 }
                 self.add(row, role, &format!("sends on {}, connection {lane}", ledger.hop_name(hop)))
             }
-            Row::Relay(hop, lane) => self.add(row, "relay", &format!("{}, connection {lane}", ledger.hop_name(hop))),
-            Row::Receives(hop) => match ledger.hop(hop) {
+            SyntheticRow::Relay(hop, lane) => {
+                self.add(row, "relay", &format!("{}, connection {lane}", ledger.hop_name(hop)))
+            }
+            SyntheticRow::Receives(hop) => match ledger.hop(hop) {
                 None => self.add(row, "", &format!("receives of hop {}", hop.0)),
                 Some(hop) => {
                     let group = &ledger.groups()[hop.group];
@@ -132,7 +134,7 @@ impl Perfetto<'_> {
     }
 
     /// Adds a synthetic thread to a role's synthetic process.
-    fn add(&mut self, row: Row, role: &str, name: &str) -> Track {
+    fn add(&mut self, row: SyntheticRow, role: &str, name: &str) -> Track {
         let pid = self.tracks.roles.get(role).copied().unwrap_or_else(|| {
             let pid = self.tracks.number();
             self.tracks.roles.insert(role.into(), pid);

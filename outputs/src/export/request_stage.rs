@@ -6,12 +6,12 @@ use trace::clock::MonoNs;
 use trace::id::FrameId;
 use trace::ledger::{HopTimes, Ledger, RequestTimeline, Summary};
 
-use super::Closed;
+use super::ExportedRequest;
 
 /// One stage. Lists have parents before their children, and siblings in time order. Children lie within their
 /// parents and siblings do not overlap, regardless of clock skew between observers.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Stage<'a> {
+pub(super) struct RequestStage<'a> {
     pub(super) name: Cow<'a, str>,
     pub(super) from: MonoNs,
     pub(super) to: MonoNs,
@@ -19,11 +19,11 @@ pub(super) struct Stage<'a> {
     pub(super) depth: usize,
     /// Frame of the stage, for hops and for processing by the receiver.
     pub(super) frame: Option<FrameId>,
-    pub(super) kind: Kind,
+    pub(super) kind: StageKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum StageKind {
     /// First send by the scheduler to first receive by the tokenizer, as in the report.
     Gap,
     /// A frame on a hop, from send to receive.
@@ -40,8 +40,8 @@ pub(super) enum Kind {
     Streaming,
 }
 
-pub(super) fn span(request: &Closed<'_>) -> (MonoNs, MonoNs) {
-    let Closed { summary, timeline, .. } = request;
+pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> (MonoNs, MonoNs) {
+    let ExportedRequest { summary, timeline, .. } = request;
     let from = timeline.began().map_or(summary.first_at, |at| at.min(summary.first_at));
     let to = timeline.ended().map_or(summary.last_at, |at| at.max(summary.last_at));
     (from, to.max(summary.first_at).max(from))
@@ -53,94 +53,101 @@ pub(super) fn arrival<'l>(timeline: &'l RequestTimeline, ledger: &Ledger) -> Opt
 }
 
 /// From the send of the finishing chunk by the scheduler to its receive by the tokenizer, in nanoseconds.
-pub(super) fn last_gap(timeline: &RequestTimeline, ledger: &Ledger) -> Option<u64> {
+pub(super) fn last_gap_ns(timeline: &RequestTimeline, ledger: &Ledger) -> Option<u64> {
     let sent = timeline.hops.iter().find(|h| ledger.is_origin(h.hop))?.last?.sent?;
     let received = arrival(timeline, ledger)?.last?.received?;
     Some(received.since(sent))
 }
 
 /// From the receive of the first token by the tokenizer to its delivery to the client, in nanoseconds.
-pub(super) fn first_delivery(summary: &Summary) -> Option<u64> {
+pub(super) fn first_delivery_ns(summary: &Summary) -> Option<u64> {
     Some(summary.delivered_first?.since(summary.received_first?))
 }
 
-pub(super) fn stages<'a>(request: &Closed<'_>, ledger: &'a Ledger) -> Vec<Stage<'a>> {
-    let (begin, end) = span(request);
-    let Closed { summary, timeline, .. } = *request;
-    let mut list = Stages { list: Vec::new(), depth: 0, now: begin, end };
+pub(super) fn stages<'a>(request: &ExportedRequest<'_>, ledger: &'a Ledger) -> Vec<RequestStage<'a>> {
+    let (begin, end) = span_of_request(request);
+    let ExportedRequest { summary, timeline, .. } = *request;
+    let mut list = StageList { list: Vec::new(), depth: 0, now: begin, end };
     let mut path: Vec<&HopTimes> = timeline.hops.iter().collect();
     path.sort_by_key(|h| h.first.began());
     if let Some(gap) = summary.sent_first.zip(summary.received_first) {
-        list.add("first token gap".into(), gap, None, Kind::Gap, |list| list.path(&path, ledger));
+        list.add("first token gap".into(), gap, None, StageKind::Gap, |list| list.add_path(&path, ledger));
     } else {
-        list.path(&path, ledger);
+        list.add_path(&path, ledger);
     }
     let arrival = path.iter().find(|h| ledger.hop(h.hop).is_some_and(|h| h.last));
     if let Some((first, received)) = arrival.and_then(|h| Some((h.first, h.first.received?))) {
         let frame = Some(first.frame);
         if let Some(processed) = first.processed {
-            list.add("processing".into(), (received, processed), frame, Kind::Processing, |_| {});
+            list.add("processing".into(), (received, processed), frame, StageKind::Processing, |_| {});
         }
         if let Some(delivered) = timeline.first_delivered {
-            list.add("delivery".into(), (list.now, delivered), frame, Kind::Delivery, |_| {});
+            list.add("delivery".into(), (list.now, delivered), frame, StageKind::Delivery, |_| {});
         }
     }
     let last_received = arrival.and_then(|h| h.last?.received);
     if let Some(last) = timeline.last_delivered.max(last_received) {
-        list.add("streaming".into(), (list.now, last), None, Kind::Streaming, |_| {});
+        list.add("streaming".into(), (list.now, last), None, StageKind::Streaming, |_| {});
     }
     list.list
 }
 
 /// Stages so far, and the interval and depth of the next one.
-struct Stages<'a> {
-    list: Vec<Stage<'a>>,
+struct StageList<'a> {
+    list: Vec<RequestStage<'a>>,
     depth: usize,
     now: MonoNs,
     end: MonoNs,
 }
 
-impl<'a> Stages<'a> {
+impl<'a> StageList<'a> {
     /// Adds a stage, clipped to the interval, with those that `inside` adds within it. Returns `false` if nothing is left of it.
     fn add(
         &mut self,
         name: Cow<'a, str>,
         (from, to): (MonoNs, MonoNs),
         frame: Option<FrameId>,
-        kind: Kind,
+        kind: StageKind,
         inside: impl FnOnce(&mut Self),
     ) -> bool {
         let (from, to) = (from.max(self.now), to.min(self.end));
         if to < from {
             return false;
         }
-        let (depth, end) = (self.depth, self.end);
-        self.list.push(Stage { name, from, to, depth, frame, kind });
-        (self.depth, self.now, self.end) = (depth + 1, from, to);
+        let outer_depth = self.depth;
+        let outer_end = self.end;
+        self.list.push(RequestStage { name, from, to, depth: outer_depth, frame, kind });
+        // Stages inside lie within this one, one level deeper.
+        self.depth = outer_depth + 1;
+        self.now = from;
+        self.end = to;
         inside(self);
-        (self.depth, self.now, self.end) = (depth, to, end);
+        // The next sibling starts where this one ends.
+        self.depth = outer_depth;
+        self.now = to;
+        self.end = outer_end;
         true
     }
 
     /// Adds the path of the first chunk, hop by hop, with the times in between.
-    fn path(&mut self, path: &[&HopTimes], ledger: &'a Ledger) {
+    fn add_path(&mut self, path: &[&HopTimes], ledger: &'a Ledger) {
         let mut before: Option<MonoNs> = None;
         for on in path {
             let Some(hop) = ledger.hop(on.hop) else { continue };
             let group = &ledger.groups()[hop.group];
             let first = &on.first;
             if let Some(between) = before.zip(first.sent) {
-                self.add((&*group.ends.from).into(), between, None, Kind::Between, |_| {});
+                self.add((&*group.ends.from).into(), between, None, StageKind::Between, |_| {});
             }
             before = first.received;
             let frame = Some(first.frame);
             let relay = |list: &mut Self| {
                 if let Some(span) = first.sent.zip(first.forwarded) {
-                    list.add("relay".into(), span, frame, Kind::Relay, |_| {});
+                    list.add("relay".into(), span, frame, StageKind::Relay, |_| {});
                 }
             };
             let whole = first.sent.zip(first.received);
-            if !whole.is_some_and(|span| self.add((&*group.name).into(), span, frame, Kind::Hop, relay)) {
+            if !whole.is_some_and(|span| self.add((&*group.name).into(), span, frame, StageKind::Hop, relay)) {
                 relay(self);
             }
         }

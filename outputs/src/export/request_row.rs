@@ -1,0 +1,168 @@
+//! One row per request: the columns of CSV and Parquet, in order.
+//!
+//! Numbers that the screen's table may show, too, are in [`trace::columns`].
+
+use std::borrow::Cow;
+
+use trace::clock::MonoNs;
+use trace::columns::COLUMNS;
+use trace::ledger::{Request, Summary};
+
+use super::request_stage::{self, last_gap_ns};
+use super::{ExportContext, ExportedRequest};
+use crate::report::places;
+
+/// Type of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ColumnKind {
+    Text,
+    Number,
+    Flag,
+    Moment,
+}
+
+pub(super) enum Cell<'a> {
+    Text(Cow<'a, str>),
+    Number(u64),
+    Flag(bool),
+    /// Wall-clock time in nanoseconds since the Unix epoch.
+    Moment(u64),
+}
+
+use Cell::{Flag, Moment, Number};
+
+/// Value of a request's column; `None` means "not observed".
+type CellOf = for<'a> fn(&'a ExportedRequest<'a>, &'a ExportContext<'a>) -> Option<Cell<'a>>;
+
+/// A column that only exports have.
+struct ExportColumn {
+    name: &'static str,
+    kind: ColumnKind,
+    cell_of: CellOf,
+}
+
+/// Columns that only exports have, before those of [`COLUMNS`].
+static EXPORT_COLUMNS: [ExportColumn; 17] = [
+    ExportColumn { name: "rid", kind: ColumnKind::Text, cell_of: |r, _| Some(text_cell(&*r.summary.rid)) },
+    ExportColumn {
+        name: "first_seen",
+        kind: ColumnKind::Moment,
+        cell_of: |r, c| Some(Moment(c.clock.wall_ns(request_stage::span_of_request(r).0))),
+    },
+    ExportColumn {
+        name: "first_seen_ns",
+        kind: ColumnKind::Number,
+        cell_of: |r, c| time_cell(c, Some(request_stage::span_of_request(r).0)),
+    },
+    ExportColumn {
+        name: "last_seen_ns",
+        kind: ColumnKind::Number,
+        cell_of: |r, c| time_cell(c, Some(request_stage::span_of_request(r).1)),
+    },
+    ExportColumn { name: "state", kind: ColumnKind::Text, cell_of: |r, _| Some(text_cell(r.state())) },
+    ExportColumn {
+        name: "finish",
+        kind: ColumnKind::Text,
+        cell_of: |r, _| Some(text_cell(r.summary.finish?.as_str())),
+    },
+    ExportColumn {
+        name: "sent_first_ns",
+        kind: ColumnKind::Number,
+        cell_of: |r, c| time_cell(c, r.summary.sent_first),
+    },
+    ExportColumn {
+        name: "received_first_ns",
+        kind: ColumnKind::Number,
+        cell_of: |r, c| time_cell(c, r.summary.received_first),
+    },
+    ExportColumn {
+        name: "processed_first_ns",
+        kind: ColumnKind::Number,
+        cell_of: |r, c| time_cell(c, request_stage::arrival(r.timeline, c.ledger)?.first.processed),
+    },
+    ExportColumn {
+        name: "delivered_first_ns",
+        kind: ColumnKind::Number,
+        cell_of: |r, c| time_cell(c, r.timeline.first_delivered),
+    },
+    ExportColumn {
+        name: "delivered_last_ns",
+        kind: ColumnKind::Number,
+        cell_of: |r, c| time_cell(c, r.timeline.last_delivered),
+    },
+    ExportColumn {
+        name: "last_gap_ns",
+        kind: ColumnKind::Number,
+        cell_of: |r, c| last_gap_ns(r.timeline, c.ledger).map(Number),
+    },
+    ExportColumn {
+        name: "lost_places",
+        kind: ColumnKind::Text,
+        cell_of: |r, c| Some(text_cell(lost_places(r.summary, r.summary.tokens_lost?, c))),
+    },
+    ExportColumn { name: "inflated", kind: ColumnKind::Flag, cell_of: |r, _| Some(Flag(r.summary.inflated)) },
+    ExportColumn { name: "bursts", kind: ColumnKind::Flag, cell_of: |r, _| Some(Flag(r.summary.bursts)) },
+    ExportColumn {
+        name: "slowest_hop",
+        kind: ColumnKind::Text,
+        cell_of: |r, c| Some(text_cell(slowest_hop(r, c)?.name)),
+    },
+    ExportColumn {
+        name: "slowest_hop_wait_ns",
+        kind: ColumnKind::Number,
+        cell_of: |r, c| Some(Number(slowest_hop(r, c)?.wait_ns)),
+    },
+];
+
+pub(super) fn columns() -> impl Iterator<Item = (&'static str, ColumnKind)> {
+    let numbers = COLUMNS.iter().filter_map(|column| Some((column.name?, ColumnKind::Number)));
+    EXPORT_COLUMNS.iter().map(|column| (column.name, column.kind)).chain(numbers)
+}
+
+pub(super) fn cells<'a>(
+    request: &'a ExportedRequest<'a>,
+    context: &'a ExportContext<'a>,
+) -> impl Iterator<Item = Option<Cell<'a>>> {
+    let numbers = COLUMNS.iter().filter(|column| column.name.is_some());
+    let numbers = numbers.map(|column| (column.of)(&request.summary.numbers).map(Number));
+    EXPORT_COLUMNS.iter().map(|column| (column.cell_of)(request, context)).chain(numbers)
+}
+
+fn text_cell<'a>(text: impl Into<Cow<'a, str>>) -> Cell<'a> {
+    Cell::Text(text.into())
+}
+
+/// Time since the start of the capture.
+fn time_cell<'a>(context: &ExportContext<'_>, time: Option<MonoNs>) -> Option<Cell<'a>> {
+    time.map(|time| Number(context.clock.since_start_ns(time)))
+}
+
+/// The hop on which the first chunk waited longest.
+struct SlowestHop<'a> {
+    name: Cow<'a, str>,
+    wait_ns: u64,
+}
+
+fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -> Option<SlowestHop<'a>> {
+    let waits = request.timeline.hops.iter().filter_map(|hop| {
+        let (sent, received) = hop.first.sent.zip(hop.first.received)?;
+        Some(SlowestHop { name: context.ledger.hop_name(hop.hop), wait_ns: received.since(sent) })
+    });
+    waits.max_by_key(|hop| hop.wait_ns)
+}
+
+/// Positions of lost tokens; empty without losses. Ends with `...` if the ledger has no more ranges.
+fn lost_places(s: &Summary, lost: u32, context: &ExportContext<'_>) -> String {
+    if lost == 0 {
+        return String::new();
+    }
+    let closed = (context.ledger.lossy().rev())
+        .find(|lossy| lossy.rid == s.rid && lossy.first_at == s.first_at)
+        .and_then(|lossy| lossy.confirmed.as_deref());
+    let open = || context.ledger.request(&s.rid).and_then(Request::losses);
+    let Some(losses) = closed.or_else(open) else {
+        return String::from("...");
+    };
+    let ranges = losses.ranges.iter().map(|range| range.tokens);
+    places(ranges, usize::MAX, losses.unlisted)
+}

@@ -1,0 +1,98 @@
+//! Selection of events and requests, common to all formats. Each request is written once, when it is complete.
+
+use std::io;
+
+use trace::analysis::Analysis;
+use trace::clock::MonoNs;
+use trace::event::{Event, What};
+use trace::ledger::{ClosedRequest, RequestTimeline, Summary, TimedRequest};
+
+use super::{CaptureClock, ExportContext, ExportedRequest, Exporter, Options, stage};
+
+use crate::report::Report;
+
+pub(super) struct Selection {
+    pub(super) clock: CaptureClock,
+    options: Options,
+}
+
+impl Selection {
+    pub(super) fn new(clock: CaptureClock, options: Options) -> Self {
+        Self { clock, options }
+    }
+
+    /// Processes an event that `analysis` has already applied.
+    pub(super) fn pass_event(
+        &mut self,
+        event: &Event<'_>,
+        analysis: &Analysis,
+        exporter: &mut dyn Exporter,
+    ) -> io::Result<()> {
+        if matches!(event.what, What::Hop(_) | What::Engine(_)) || self.overlaps_range(event.at, event.at) {
+            exporter.write_event(event, &self.context(analysis))?;
+        }
+        self.pass_closed_requests(analysis, exporter)
+    }
+
+    /// Processes a tick that `analysis` has already applied.
+    pub(super) fn pass_tick(
+        &mut self,
+        now: MonoNs,
+        analysis: &Analysis,
+        exporter: &mut dyn Exporter,
+    ) -> io::Result<()> {
+        if self.overlaps_range(now, now) {
+            exporter.write_tick(now, &self.context(analysis))?;
+        }
+        self.pass_closed_requests(analysis, exporter)
+    }
+
+    /// Writes the requests in flight and the end of the output.
+    pub(super) fn pass_end(
+        &mut self,
+        analysis: &Analysis,
+        report: &Report,
+        exporter: &mut dyn Exporter,
+    ) -> io::Result<()> {
+        let ledger = analysis.ledger();
+        let none = RequestTimeline::default();
+        for TimedRequest { request, timeline } in ledger.timed_requests() {
+            let summary = Summary { rid: request.rid.clone(), numbers: ledger.numbers(request) };
+            let timeline = timeline.unwrap_or(&none);
+            let request = ExportedRequest { summary: &summary, timeline, open: summary.finish.is_none() };
+            self.pass_request(&request, analysis, exporter)?;
+        }
+        exporter.write_end(report, &self.context(analysis))
+    }
+
+    fn pass_closed_requests(&self, analysis: &Analysis, exporter: &mut dyn Exporter) -> io::Result<()> {
+        for ClosedRequest { summary, timeline } in analysis.ledger().closed_requests() {
+            self.pass_request(&ExportedRequest { summary, timeline, open: false }, analysis, exporter)?;
+        }
+        Ok(())
+    }
+
+    fn pass_request(
+        &self,
+        request: &ExportedRequest<'_>,
+        analysis: &Analysis,
+        exporter: &mut dyn Exporter,
+    ) -> io::Result<()> {
+        let (from, to) = request_stage::span_of_request(request);
+        if self.options.wants(request.summary) && self.overlaps_range(from, to) {
+            exporter.write_request(request, &self.context(analysis))?;
+        }
+        Ok(())
+    }
+
+    /// Whether the time from `from` to `to` overlaps the exported range.
+    fn overlaps_range(&self, from: MonoNs, to: MonoNs) -> bool {
+        self.options.range_ns.as_ref().is_none_or(|range| {
+            self.clock.since_start_ns(from) <= *range.end() && *range.start() <= self.clock.since_start_ns(to)
+        })
+    }
+
+    fn context<'a>(&'a self, analysis: &'a Analysis) -> ExportContext<'a> {
+        ExportContext { clock: &self.clock, ledger: analysis.ledger(), options: &self.options }
+    }
+}
