@@ -2,11 +2,11 @@
 
 pub(crate) mod runs;
 
-use runs::{repeats, words};
+use runs::{count_equal_words, count_repeats};
 
 /// Bytes that are not msgpack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub(crate) enum InvalidMsgpack {
     /// The bytes end inside the value that starts here.
     Truncated { at: usize },
     /// A type byte without a meaning.
@@ -43,7 +43,7 @@ pub(crate) enum Head {
 }
 
 /// Reads the head at `at`. Returns it with the start of its payload (string bytes, first item).
-pub(crate) fn head(b: &[u8], at: usize) -> Option<(Head, usize)> {
+pub(crate) fn read_head(b: &[u8], at: usize) -> Option<(Head, usize)> {
     let first = *b.get(at)?;
     let at = at + 1;
     let fixed = |head| Some((head, at));
@@ -52,46 +52,46 @@ pub(crate) fn head(b: &[u8], at: usize) -> Option<(Head, usize)> {
         0xe0..=0xff => fixed(Head::Int(i64::from(first as i8))),
         0x80..=0x8f => fixed(Head::Map { len: u32::from(first & 0x0f) }),
         0x90..=0x9f => fixed(Head::Array { len: u32::from(first & 0x0f) }),
-        0xa0..=0xbf => sized(b, at, usize::from(first & 0x1f), |end| Head::Str { end }),
+        0xa0..=0xbf => sized_head(b, at, usize::from(first & 0x1f), |end| Head::Str { end }),
         0xc0 => fixed(Head::Nil),
         0xc2 => fixed(Head::Bool(false)),
         0xc3 => fixed(Head::Bool(true)),
         0xc4..=0xc6 => {
-            let (len, at) = length(b, at, first - 0xc4)?;
-            sized(b, at, len, |end| Head::Bin { end })
+            let (len, at) = read_length(b, at, first - 0xc4)?;
+            sized_head(b, at, len, |end| Head::Bin { end })
         }
         0xc7..=0xc9 => {
-            let (len, at) = length(b, at, first - 0xc7)?;
+            let (len, at) = read_length(b, at, first - 0xc7)?;
             let kind = *b.get(at)? as i8;
-            sized(b, at + 1, len, |end| Head::Ext { kind, end })
+            sized_head(b, at + 1, len, |end| Head::Ext { kind, end })
         }
-        0xca => Some((Head::Float(f64::from(f32::from_be_bytes(number(b, at)?))), at + 4)),
-        0xcb => Some((Head::Float(f64::from_be_bytes(number(b, at)?)), at + 8)),
+        0xca => Some((Head::Float(f64::from(f32::from_be_bytes(be_bytes(b, at)?))), at + 4)),
+        0xcb => Some((Head::Float(f64::from_be_bytes(be_bytes(b, at)?)), at + 8)),
         0xcc => Some((Head::Int(i64::from(*b.get(at)?)), at + 1)),
-        0xcd => Some((Head::Int(i64::from(u16::from_be_bytes(number(b, at)?))), at + 2)),
-        0xce => Some((Head::Int(i64::from(u32::from_be_bytes(number(b, at)?))), at + 4)),
+        0xcd => Some((Head::Int(i64::from(u16::from_be_bytes(be_bytes(b, at)?))), at + 2)),
+        0xce => Some((Head::Int(i64::from(u32::from_be_bytes(be_bytes(b, at)?))), at + 4)),
         0xcf => {
-            let wide = u64::from_be_bytes(number(b, at)?);
+            let wide = u64::from_be_bytes(be_bytes(b, at)?);
             Some((i64::try_from(wide).map_or(Head::Huge(wide), Head::Int), at + 8))
         }
         0xd0 => Some((Head::Int(i64::from(*b.get(at)? as i8)), at + 1)),
-        0xd1 => Some((Head::Int(i64::from(i16::from_be_bytes(number(b, at)?))), at + 2)),
-        0xd2 => Some((Head::Int(i64::from(i32::from_be_bytes(number(b, at)?))), at + 4)),
-        0xd3 => Some((Head::Int(i64::from_be_bytes(number(b, at)?)), at + 8)),
+        0xd1 => Some((Head::Int(i64::from(i16::from_be_bytes(be_bytes(b, at)?))), at + 2)),
+        0xd2 => Some((Head::Int(i64::from(i32::from_be_bytes(be_bytes(b, at)?))), at + 4)),
+        0xd3 => Some((Head::Int(i64::from_be_bytes(be_bytes(b, at)?)), at + 8)),
         0xd4..=0xd8 => {
             let kind = *b.get(at)? as i8;
-            sized(b, at + 1, 1 << (first - 0xd4), |end| Head::Ext { kind, end })
+            sized_head(b, at + 1, 1 << (first - 0xd4), |end| Head::Ext { kind, end })
         }
         0xd9..=0xdb => {
-            let (len, at) = length(b, at, first - 0xd9)?;
-            sized(b, at, len, |end| Head::Str { end })
+            let (len, at) = read_length(b, at, first - 0xd9)?;
+            sized_head(b, at, len, |end| Head::Str { end })
         }
         0xdc | 0xdd => {
-            let (len, at) = length(b, at, first - 0xdb)?;
+            let (len, at) = read_length(b, at, first - 0xdb)?;
             Some((Head::Array { len: len as u32 }, at))
         }
         0xde | 0xdf => {
-            let (len, at) = length(b, at, first - 0xdd)?;
+            let (len, at) = read_length(b, at, first - 0xdd)?;
             Some((Head::Map { len: len as u32 }, at))
         }
         // 0xc1 is never used.
@@ -100,13 +100,13 @@ pub(crate) fn head(b: &[u8], at: usize) -> Option<(Head, usize)> {
 }
 
 /// The bytes of the string at `at`, and the offset after it.
-pub(crate) fn string(b: &[u8], at: usize) -> Option<(&[u8], usize)> {
+pub(crate) fn read_string(b: &[u8], at: usize) -> Option<(&[u8], usize)> {
     // Request ids have this form.
     if let [0xd9, len, rest @ ..] = b.get(at..)? {
         let text = rest.get(..usize::from(*len))?;
         return Some((text, at + 2 + text.len()));
     }
-    match head(b, at)? {
+    match read_head(b, at)? {
         (Head::Str { end }, start) => Some((b.get(start..end)?, end)),
         _ => None,
     }
@@ -128,20 +128,20 @@ pub(crate) fn utf8(bytes: &[u8]) -> Option<&str> {
 }
 
 /// Reads a big-endian length of 1, 2 or 4 bytes (`width` 0, 1, 2).
-fn length(b: &[u8], at: usize, width: u8) -> Option<(usize, usize)> {
+fn read_length(b: &[u8], at: usize, width: u8) -> Option<(usize, usize)> {
     Some(match width {
         0 => (usize::from(*b.get(at)?), at + 1),
-        1 => (usize::from(u16::from_be_bytes(number(b, at)?)), at + 2),
-        _ => (u32::from_be_bytes(number(b, at)?) as usize, at + 4),
+        1 => (usize::from(u16::from_be_bytes(be_bytes(b, at)?)), at + 2),
+        _ => (u32::from_be_bytes(be_bytes(b, at)?) as usize, at + 4),
     })
 }
 
-fn sized(b: &[u8], at: usize, len: usize, head: impl FnOnce(usize) -> Head) -> Option<(Head, usize)> {
+fn sized_head(b: &[u8], at: usize, len: usize, head: impl FnOnce(usize) -> Head) -> Option<(Head, usize)> {
     let end = at.checked_add(len)?;
     (end <= b.len()).then(|| (head(end), at))
 }
 
-pub(crate) fn number<const N: usize>(b: &[u8], at: usize) -> Option<[u8; N]> {
+pub(crate) fn be_bytes<const N: usize>(b: &[u8], at: usize) -> Option<[u8; N]> {
     b.get(at..)?.first_chunk().copied()
 }
 
@@ -165,16 +165,16 @@ const LENGTH: [u8; 256] = {
 };
 
 /// End of the value at `at` in a message that has been validated.
-pub(crate) fn next(b: &[u8], at: usize) -> Option<usize> {
+pub(crate) fn skip_validated(b: &[u8], at: usize) -> Option<usize> {
     match *b.get(at..)? {
         [0xc7, len, ..] => Some(at + 3 + usize::from(len)),
         [first, ..] if LENGTH[usize::from(first)] > 0 => Some(at + usize::from(LENGTH[usize::from(first)])),
-        _ => skip(b, at).ok(),
+        _ => skip_value(b, at).ok(),
     }
 }
 
 /// End of the value at `at`. Works without recursion: a container only adds to the number of values left.
-pub(crate) fn skip(b: &[u8], mut at: usize) -> Result<usize, Broken> {
+pub(crate) fn skip_value(b: &[u8], mut at: usize) -> Result<usize, InvalidMsgpack> {
     let mut left = 1u64;
     while left > 0 {
         left -= 1;
@@ -205,7 +205,7 @@ pub(crate) fn skip(b: &[u8], mut at: usize) -> Result<usize, Broken> {
             }
             _ => {}
         }
-        let (head, payload) = head(b, at).ok_or_else(|| broken(b, at))?;
+        let (head, payload) = read_head(b, at).ok_or_else(|| invalid_at(b, at))?;
         at = match head {
             Head::Str { end } | Head::Bin { end } | Head::Ext { end, .. } => end,
             Head::Array { len } => {
@@ -219,7 +219,7 @@ pub(crate) fn skip(b: &[u8], mut at: usize) -> Result<usize, Broken> {
             _ => payload,
         };
     }
-    if at <= b.len() { Ok(at) } else { Err(Broken::Truncated { at: b.len() }) }
+    if at <= b.len() { Ok(at) } else { Err(InvalidMsgpack::Truncated { at: b.len() }) }
 }
 
 /// Number of further one-byte values, at most `left`, that follow the first value in `b`. A small integer is followed by any small
@@ -228,16 +228,16 @@ fn fixint_run(b: &[u8], left: u64) -> usize {
     let max = usize::try_from(left).map_or(b.len(), |left| b.len().min(left + 1));
     let b = b.get(..max).unwrap_or_default();
     if !matches!(b, [0x00..=0x7f, ..]) {
-        return repeats::<1>(b, 0);
+        return count_repeats::<1>(b, 0);
     }
-    let aligned = 8 * words(b, 0, 0x8080_8080_8080_8080, 0);
+    let aligned = 8 * count_equal_words(b, 0, 0x8080_8080_8080_8080, 0);
     aligned + b[aligned..].iter().take_while(|first| **first < 0x80).count() - 1
 }
 
-fn broken(b: &[u8], at: usize) -> Broken {
+fn invalid_at(b: &[u8], at: usize) -> InvalidMsgpack {
     match b.get(at) {
-        Some(0xc1) => Broken::Reserved { at },
-        _ => Broken::Truncated { at },
+        Some(0xc1) => InvalidMsgpack::Reserved { at },
+        _ => InvalidMsgpack::Truncated { at },
     }
 }
 
@@ -250,7 +250,7 @@ mod tests {
         /// Compares the length table and the shortcuts with the reader of heads, one value at a time.
         #[test]
         fn skipping_agrees_with_reading(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
-            match (skip(&bytes, 0), head(&bytes, 0)) {
+            match (skip_value(&bytes, 0), read_head(&bytes, 0)) {
                 (Ok(end), Some((Head::Str { end: read } | Head::Bin { end: read } | Head::Ext { end: read, .. }, _))) => {
                     prop_assert_eq!(end, read);
                 }
@@ -262,15 +262,18 @@ mod tests {
                 (Err(_), Some((Head::Array { .. } | Head::Map { .. }, _)) | None) => {}
                 (Err(why), Some(head)) => prop_assert!(false, "{head:?}: {why:?}"),
             }
-            if let Ok(end) = skip(&bytes, 0) {
-                prop_assert_eq!(next(&bytes, 0), Some(end));
+            if let Ok(end) = skip_value(&bytes, 0) {
+                prop_assert_eq!(skip_validated(&bytes, 0), Some(end));
             }
         }
     }
 
     #[test]
     fn containers_of_absurd_length_are_reported_as_truncated() {
-        assert_eq!(skip(&[0xdd, 0xff, 0xff, 0xff, 0xff].repeat(1000), 0), Err(Broken::Truncated { at: 5000 }));
-        assert_eq!(skip(&[0x91, 0xc1], 0), Err(Broken::Reserved { at: 1 }));
+        assert_eq!(
+            skip_value(&[0xdd, 0xff, 0xff, 0xff, 0xff].repeat(1000), 0),
+            Err(InvalidMsgpack::Truncated { at: 5000 })
+        );
+        assert_eq!(skip_value(&[0x91, 0xc1], 0), Err(InvalidMsgpack::Reserved { at: 1 }));
     }
 }

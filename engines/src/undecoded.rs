@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use crate::msgpack::Broken;
+use crate::msgpack::InvalidMsgpack;
 
 /// A message that was observed but not understood. It is counted and relayed; no part of it is used.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -95,11 +95,11 @@ impl Undecoded {
     }
 }
 
-impl From<Broken> for Undecoded {
-    fn from(why: Broken) -> Self {
+impl From<InvalidMsgpack> for Undecoded {
+    fn from(why: InvalidMsgpack) -> Self {
         match why {
-            Broken::Truncated { at } => Self::Truncated { at },
-            Broken::Reserved { at } => Self::Malformed { at, what: "0xc1 is not a msgpack type" },
+            InvalidMsgpack::Truncated { at } => Self::Truncated { at },
+            InvalidMsgpack::Reserved { at } => Self::Malformed { at, what: "0xc1 is not a msgpack type" },
         }
     }
 }

@@ -15,7 +15,7 @@ use trace::engine::Mode;
 use crate::EngineSupport;
 use crate::sglang::discover::SKIP_TOKENIZER_INIT;
 use crate::sglang::discover::role::TOKENIZER;
-use crate::sglang::discover::streaming::{self, Unset, absent};
+use crate::sglang::discover::streaming::{self, LauncherDefaults, origin_of_absence};
 use crate::unread::UnreadLog;
 
 pub use request_plane::Requests;
@@ -87,7 +87,7 @@ impl Recognise for Dynamo {
     }
 
     fn ids_in_log<'a>(&self, line: &'a str) -> Option<(&'a str, &'a str)> {
-        submitted(line)
+        submitted_ids(line)
     }
 
     /// On a response stream, frontends send only these, each in its own frame.
@@ -100,7 +100,7 @@ impl Recognise for Dynamo {
     }
 
     fn settings(&self, evidence: &Evidence<'_>) -> Settings {
-        streaming::settings(evidence, &unset(evidence))
+        streaming::infer_settings(evidence, &settings_by_release(evidence))
     }
 }
 
@@ -126,9 +126,9 @@ fn is_module(argv: &[String], package: &str, folder: &str) -> bool {
 }
 
 /// Settings determined by the release.
-fn unset(evidence: &Evidence<'_>) -> Unset {
+fn settings_by_release(evidence: &Evidence<'_>) -> LauncherDefaults {
     let Some(release) = evidence.release(&Dynamo) else {
-        return Unset::default();
+        return LauncherDefaults::default();
     };
     let forced = || Origin::Release(format!("Dynamo {release}"));
     // The detokenizer is skipped before 1.1.0; later releases leave the choice to the user.
@@ -138,15 +138,15 @@ fn unset(evidence: &Evidence<'_>) -> Unset {
             None => Setting::new(true, forced()),
         })
     } else {
-        absent(evidence, SKIP_TOKENIZER_INIT).map(|origin| Setting::new(false, origin))
+        origin_of_absence(evidence, SKIP_TOKENIZER_INIT).map(|origin| Setting::new(false, origin))
     };
     // Output is incremental from 0.9.0 on. In earlier releases it is cumulative, and their handler slices the list.
     let mode = if release >= Release::new(0, 9, 0).rc(0) { Mode::Incremental } else { Mode::Cumulative };
-    Unset { skip, mode: Some(Setting::new(mode, forced())) }
+    LauncherDefaults { skip, mode: Some(Setting::new(mode, forced())) }
 }
 
 /// Parses `Submitted SGLang Request ID: RID, Context: ID` with any text around it. Returns the frontend's id, then SGLang's.
-pub(super) fn submitted(line: &str) -> Option<(&str, &str)> {
+pub(super) fn submitted_ids(line: &str) -> Option<(&str, &str)> {
     let (_, ids) = line.split_once("Submitted SGLang Request ID: ")?;
     let (rid, rest) = ids.split_once(", Context: ")?;
     let id = |c: char| c.is_ascii_alphanumeric() || "-_.:".contains(c);
@@ -156,7 +156,7 @@ pub(super) fn submitted(line: &str) -> Option<(&str, &str)> {
 
 #[cfg(test)]
 mod tests {
-    use super::submitted;
+    use super::submitted_ids;
     use super::*;
     use crate::fixture::evidence_of;
     use trace::engine::Waiter;
@@ -223,10 +223,10 @@ mod tests {
             "2026-05-07T08:00:00.1Z  INFO decode_handler.generate: Submitted SGLang Request ID: 8f3a, Context: 1b-2c";
         let json = r#"{"level":"INFO","message":"Submitted SGLang Request ID: 8f3a, Context: 1b-2c","file":"x"}"#;
         for line in [plain, json] {
-            assert_eq!(submitted(line), Some(("1b-2c", "8f3a")), "{line}");
+            assert_eq!(submitted_ids(line), Some(("1b-2c", "8f3a")), "{line}");
         }
         for line in ["", "Submitted SGLang Request ID: , Context: a", "Submitted SGLang Request ID: a b, Context: c"] {
-            assert_eq!(submitted(line), None, "{line}");
+            assert_eq!(submitted_ids(line), None, "{line}");
         }
     }
 }

@@ -6,10 +6,10 @@ use memchr::memchr_iter;
 use responses::{BorrowedText, take_bytes};
 use serde::Deserialize;
 
-use super::response_plane::{PREFIX, lengths};
+use super::response_plane::{PREFIX, header_and_body_lengths};
 
 /// Limit of the control header in bytes. Longer ones are invalid.
-const LONGEST: u64 = 64 << 10;
+const MAX_HEADER_BYTES: u64 = 64 << 10;
 /// Transport of responses that can be read, if the request names one.
 const TCP: &str = "tcp_server";
 
@@ -63,7 +63,7 @@ type Part<'a> = Option<(&'a [u8], &'a [u8])>;
 
 impl ParseRequests for Requests {
     fn is_other(&self) -> bool {
-        self.unread > LONGEST
+        self.unread > MAX_HEADER_BYTES
     }
 
     fn missed(&mut self, bytes: u64) {
@@ -94,7 +94,7 @@ impl ParseRequests for Requests {
                 pending.extend_from_slice(input);
                 &pending
             };
-            match message(bytes, emit) {
+            match parse_message(bytes, emit) {
                 Ok(Some((used, follow))) => {
                     input = &input[used.saturating_sub(before).min(input.len())..];
                     self.skip = follow;
@@ -115,17 +115,17 @@ impl ParseRequests for Requests {
 
 /// Parses the message at the start of `bytes`: path, headers and control header, each with a big-endian length. Returns its length up to its
 /// ids, and the number of bytes of the body that follows; `None` if more bytes are needed.
-fn message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<(usize, u64)>, Invalid> {
-    let Some((path, rest)) = part(bytes, |path| path.iter().all(u8::is_ascii_graphic))? else {
+fn parse_message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<(usize, u64)>, Invalid> {
+    let Some((path, rest)) = split_part(bytes, |path| path.iter().all(u8::is_ascii_graphic))? else {
         return Ok(None);
     };
-    let Some((headers, rest)) = part(rest, |headers| headers.starts_with(b"{"))? else { return Ok(None) };
+    let Some((headers, rest)) = split_part(rest, |headers| headers.starts_with(b"{"))? else { return Ok(None) };
     let headers = serde_json::from_slice(headers).map_err(|_| Invalid)?;
     let Some((length, rest)) = rest.split_first_chunk() else { return Ok(None) };
     let Some((prefix, rest)) = rest.split_first_chunk::<PREFIX>() else { return Ok(None) };
-    let [header, body] = lengths(prefix);
+    let [header, body] = header_and_body_lengths(prefix);
     let payload = Some(u32::from_be_bytes(*length).into());
-    if header > LONGEST || (PREFIX as u64 + header).checked_add(body) != payload {
+    if header > MAX_HEADER_BYTES || (PREFIX as u64 + header).checked_add(body) != payload {
         return Err(Invalid);
     }
     let Some(control) = rest.get(..header as usize) else { return Ok(None) };
@@ -134,7 +134,7 @@ fn message(bytes: &[u8], emit: &mut dyn FnMut(RequestIds<'_>)) -> Result<Option<
 }
 
 /// Splits off a part that is preceded by its length. `is_valid` is for the beginning of a part.
-fn part(bytes: &[u8], is_valid: impl Fn(&[u8]) -> bool) -> Result<Part<'_>, Invalid> {
+fn split_part(bytes: &[u8], is_valid: impl Fn(&[u8]) -> bool) -> Result<Part<'_>, Invalid> {
     let Some((length, rest)) = bytes.split_first_chunk() else { return Ok(None) };
     let length = usize::from(u16::from_be_bytes(*length));
     let present = &rest[..rest.len().min(length)];

@@ -11,12 +11,13 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 /// Dynamo's response plane.
-pub const RESPONSE_PLANE: StreamProtocol = StreamProtocol { begins, parser: |limits| Box::new(Frames::new(limits)) };
+pub const RESPONSE_PLANE: StreamProtocol =
+    StreamProtocol { begins: begins_stream, parser: |limits| Box::new(Frames::new(limits)) };
 
 /// Prefix length: big-endian lengths of header and body, and a checksum that is 0 in release builds.
 pub(super) const PREFIX: usize = 24;
 /// Limit of a header in bytes; headers contain only a few names.
-const LONGEST_HEADER: u64 = 64 << 10;
+const MAX_HEADER_BYTES: u64 = 64 << 10;
 
 /// Frame parser of one connection.
 #[derive(Debug)]
@@ -74,7 +75,7 @@ struct Usage {
 }
 
 /// Whether a connection with these first bytes is a response plane. `None` if more bytes are needed.
-fn begins(bytes: &[u8]) -> Option<bool> {
+fn begins_stream(bytes: &[u8]) -> Option<bool> {
     const START: &[u8] = br#"{"subject":"#;
     let known = bytes.len().min(PREFIX);
     // A header of less than 64 KiB, no body, checksum 0.
@@ -93,8 +94,8 @@ fn begins(bytes: &[u8]) -> Option<bool> {
 impl ParseStream for Frames {
     fn parse(&mut self, mut input: &[u8], emit: &mut Emit<'_>) -> Result<(), Unreadable> {
         let length = |prefix: &[u8; PREFIX]| {
-            let [header, body] = lengths(prefix);
-            let is_valid = header <= LONGEST_HEADER && u32::try_from(body).is_ok();
+            let [header, body] = header_and_body_lengths(prefix);
+            let is_valid = header <= MAX_HEADER_BYTES && u32::try_from(body).is_ok();
             is_valid.then(|| header + body).ok_or(Unreadable::Frames)
         };
         let mut framed = std::mem::take(&mut self.framed);
@@ -102,7 +103,7 @@ impl ParseStream for Frames {
             && let Some(frame) = framed.next_message(&mut input, self.limits.event_bytes, length)?
         {
             match frame {
-                Some((prefix, frame)) => self.frame(prefix, frame, emit),
+                Some((prefix, frame)) => self.parse_frame(prefix, frame, emit),
                 None => emit(ResponseElement::Undecoded),
             }
         }
@@ -116,19 +117,19 @@ impl Frames {
         Self { limits, framed: Framed::default(), subject: String::new(), ended: false }
     }
 
-    fn frame(&mut self, prefix: &[u8; PREFIX], frame: &[u8], emit: &mut Emit<'_>) {
-        let [header, _] = lengths(prefix);
+    fn parse_frame(&mut self, prefix: &[u8; PREFIX], frame: &[u8], emit: &mut Emit<'_>) {
+        let [header, _] = header_and_body_lengths(prefix);
         let (header, body) = frame.split_at(header as usize);
         if let Ok(Handshake { subject }) = serde_json::from_slice(header) {
             self.subject = subject.0.into_owned();
             emit(ResponseElement::StreamNamed(&self.subject));
         }
         if !body.is_empty() {
-            self.chunk(body, emit);
+            self.parse_chunk(body, emit);
         }
     }
 
-    fn chunk(&mut self, body: &[u8], emit: &mut Emit<'_>) {
+    fn parse_chunk(&mut self, body: &[u8], emit: &mut Emit<'_>) {
         let outer: Option<Outer<'_>> = match body.first() {
             Some(b'{') => serde_json::from_slice(body).ok(),
             _ => rmp_serde::from_slice(body).ok(),
@@ -154,7 +155,7 @@ impl Frames {
 }
 
 /// Lengths of a frame's header and body.
-pub(super) fn lengths(prefix: &[u8; PREFIX]) -> [u64; 2] {
+pub(super) fn header_and_body_lengths(prefix: &[u8; PREFIX]) -> [u64; 2] {
     [0, 8].map(|at| u64::from_be_bytes(std::array::from_fn(|i| prefix[at + i])))
 }
 

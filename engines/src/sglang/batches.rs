@@ -7,55 +7,55 @@ use adapter::decode::{Decode, Decoded, Format, Opening, Refused, Shape, recycle}
 use trace::event::{Chunk, Finish, IdColumn, Kind};
 
 use super::NAME;
-use crate::msgpack::{Head, head, skip, string};
+use crate::msgpack::{Head, read_head, read_string, skip_value};
 use crate::undecoded::Undecoded;
 
 /// Format of these batches. No socket carries them.
 pub const BATCHES: Format = Format {
     engine: NAME,
-    decoder: |longest| Box::new(Decoder::new(longest)),
+    decoder: |longest| Box::new(BatchDecoder::new(longest)),
     may_begin_with: |_| false,
     opening: |_, _| Opening::No,
     hop: |_| None,
     receivers: &["server"],
-    response_id: Some(response_id),
+    response_id: Some(response_of_rid),
 };
 
 const CLASS: &str = "BatchHeader";
 /// Releases with four and with six columns before the optional ones.
 const RELEASES: [&str; 2] = ["0.5.17..0.5.22", "0.5.23"];
 /// Numbers of columns up to 0.5.22: without and with optional ones.
-const OLD: [u32; 2] = [4, 16];
+const OLD_COLUMN_COUNTS: [u32; 2] = [4, 16];
 /// Columns that are read.
-const READ: u32 = 4;
+const READ_COLUMNS: u32 = 4;
 /// Maximum number of requests in a batch.
-const ITEMS: u32 = 1 << 20;
+const MAX_REQUESTS: u32 = 1 << 20;
 /// Maximum length in bytes of a request id.
-const TEXT: usize = 4096;
+const MAX_RID_BYTES: usize = 4096;
 /// Length of the number that the server appends to a client's request id.
-const NUMBER: usize = 16;
+const RID_SUFFIX_BYTES: usize = 16;
 
 /// Decodes batches one after another. After the first few it no longer allocates.
 #[derive(Debug)]
-struct Decoder {
+struct BatchDecoder {
     longest: usize,
     chunks: Vec<Chunk<'static>>,
 }
 
-impl Decoder {
+impl BatchDecoder {
     fn new(longest: usize) -> Self {
         Self { longest, chunks: Vec::new() }
     }
 }
 
-impl Decode for Decoder {
+impl Decode for BatchDecoder {
     fn recognises(&self, parts: &[&[u8]]) -> bool {
         let &[message] = parts else { return false };
         let begins = || {
-            let (columns, at) = array(message, 0)?;
-            let (requests, at) = array(message, at)?;
-            let rid = head(message, at)?.0;
-            Some(columns >= READ && requests > 0 && matches!(rid, Head::Str { .. }))
+            let (columns, at) = read_array_head(message, 0)?;
+            let (requests, at) = read_array_head(message, at)?;
+            let rid = read_head(message, at)?.0;
+            Some(columns >= READ_COLUMNS && requests > 0 && matches!(rid, Head::Str { .. }))
         };
         begins() == Some(true)
     }
@@ -69,7 +69,7 @@ impl Decode for Decoder {
         let read = if message.len() > self.longest {
             Err(Undecoded::Limit { limit: "message", value: self.longest })
         } else {
-            fill(message, &mut chunks)
+            read_batch(message, &mut chunks)
         };
         match read {
             Ok(columns) => {
@@ -77,7 +77,7 @@ impl Decode for Decoder {
                     engine: NAME,
                     class: CLASS,
                     codec: "msgpack",
-                    schema: RELEASES[usize::from(!OLD.contains(&columns))],
+                    schema: RELEASES[usize::from(!OLD_COLUMN_COUNTS.contains(&columns))],
                     kind: Kind::TokenIds,
                     ids: IdColumn::Uncounted,
                     waiter: None,
@@ -93,44 +93,44 @@ impl Decode for Decoder {
 }
 
 /// Reads the columns into `chunks`. Returns the number of columns.
-fn fill<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32, Undecoded> {
-    let (columns, at) = array(message, 0).ok_or(Undecoded::Truncated { at: 0 })?;
-    if columns < READ {
+fn read_batch<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32, Undecoded> {
+    let (columns, at) = read_array_head(message, 0).ok_or(Undecoded::Truncated { at: 0 })?;
+    if columns < READ_COLUMNS {
         return Err(Undecoded::Layout {
             class: CLASS,
             fields: columns as usize,
             what: "fewer columns than any release",
         });
     }
-    let (count, mut at) = array(message, at).ok_or_else(|| malformed(at, "request ids are not a list"))?;
-    if count > ITEMS {
-        return Err(Undecoded::Limit { limit: "items", value: ITEMS as usize });
+    let (count, mut at) = read_array_head(message, at).ok_or_else(|| malformed(at, "request ids are not a list"))?;
+    if count > MAX_REQUESTS {
+        return Err(Undecoded::Limit { limit: "items", value: MAX_REQUESTS as usize });
     }
     for _ in 0..count {
-        let (rid, next) = string(message, at).ok_or_else(|| malformed(at, "a request id is not a string"))?;
-        if rid.len() > TEXT {
-            return Err(Undecoded::Limit { limit: "text", value: TEXT });
+        let (rid, next) = read_string(message, at).ok_or_else(|| malformed(at, "a request id is not a string"))?;
+        if rid.len() > MAX_RID_BYTES {
+            return Err(Undecoded::Limit { limit: "text", value: MAX_RID_BYTES });
         }
         let rid = str::from_utf8(rid).map_err(|_| malformed(at, "a request id is not UTF-8"))?;
-        chunks.push(Chunk::new(of_client(rid)));
+        chunks.push(Chunk::new(client_rid(rid)));
         at = next;
     }
-    at = column(message, at, count)?;
+    at = read_column_head(message, at, count)?;
     for chunk in &mut *chunks {
-        (chunk.finish, at) = finish(message, at)?;
+        (chunk.finish, at) = read_finish(message, at)?;
     }
     // Every batch repeats the prompt's length, which in `IdColumn::Uncounted` would mark the first chunk of a stream.
-    at = skip(message, at)?;
-    at = column(message, at, count)?;
+    at = skip_value(message, at)?;
+    at = read_column_head(message, at, count)?;
     for chunk in &mut *chunks {
-        (chunk.listed, at) = match head(message, at) {
+        (chunk.listed, at) = match read_head(message, at) {
             Some((Head::Int(listed), next)) if u32::try_from(listed).is_ok() => (Some(listed as u32), next),
             Some(_) => return Err(malformed(at, "the number of ids is not a count")),
             None => return Err(Undecoded::Truncated { at }),
         };
     }
-    for _ in READ..columns {
-        at = skip(message, at)?;
+    for _ in READ_COLUMNS..columns {
+        at = skip_value(message, at)?;
     }
     if at != message.len() {
         return Err(malformed(at, "bytes after the end of the message"));
@@ -139,39 +139,39 @@ fn fill<'a>(message: &'a [u8], chunks: &mut Vec<Chunk<'a>>) -> Result<u32, Undec
 }
 
 /// Length of the array at `at`, and the offset of its first item.
-fn array(message: &[u8], at: usize) -> Option<(u32, usize)> {
-    match head(message, at)? {
+fn read_array_head(message: &[u8], at: usize) -> Option<(u32, usize)> {
+    match read_head(message, at)? {
         (Head::Array { len }, first) => Some((len, first)),
         _ => None,
     }
 }
 
 /// Offset of the first item of a column with `count` items.
-fn column(message: &[u8], at: usize, count: u32) -> Result<usize, Undecoded> {
-    match array(message, at) {
+fn read_column_head(message: &[u8], at: usize, count: u32) -> Result<usize, Undecoded> {
+    match read_array_head(message, at) {
         Some((len, first)) if len == count => Ok(first),
         _ => Err(malformed(at, "a column is not as long as the request ids")),
     }
 }
 
 /// Finish reason: nil, or a map with a `type`. Returns it with the offset behind it.
-fn finish(message: &[u8], at: usize) -> Result<(Option<Finish>, usize), Undecoded> {
-    let end = skip(message, at)?;
-    match head(message, at) {
+fn read_finish(message: &[u8], at: usize) -> Result<(Option<Finish>, usize), Undecoded> {
+    let end = skip_value(message, at)?;
+    match read_head(message, at) {
         Some((Head::Nil, _)) => Ok((None, end)),
         Some((Head::Map { len }, mut at)) => {
             let mut finish = Finish::Other;
             for _ in 0..len {
-                let value = skip(message, at)?;
-                if string(message, at).is_some_and(|(key, _)| key == b"type") {
-                    finish = match string(message, value) {
+                let value = skip_value(message, at)?;
+                if read_string(message, at).is_some_and(|(key, _)| key == b"type") {
+                    finish = match read_string(message, value) {
                         Some((b"length", _)) => Finish::Length,
                         Some((b"stop", _)) => Finish::Stop,
                         Some((b"abort", _)) => Finish::Abort,
                         _ => Finish::Other,
                     };
                 }
-                at = skip(message, value)?;
+                at = skip_value(message, value)?;
             }
             Ok((Some(finish), end))
         }
@@ -184,8 +184,9 @@ fn malformed(at: usize, what: &'static str) -> Undecoded {
 }
 
 /// Id that the client knows: the server appends `#` and a number to an id that the client chose.
-fn of_client(rid: &str) -> &str {
-    let is_number = |end: &str| end.len() == NUMBER && end.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+fn client_rid(rid: &str) -> &str {
+    let is_number =
+        |end: &str| end.len() == RID_SUFFIX_BYTES && end.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
     match rid.rsplit_once('#') {
         Some((id, end)) if is_number(end) => id,
         _ => rid,
@@ -193,7 +194,7 @@ fn of_client(rid: &str) -> &str {
 }
 
 /// Id of the response to a request, and the index of its choice: `cmpl-X-1` gives choice 1 of `cmpl-X`.
-fn response_id(rid: &str) -> Option<(&str, u32)> {
+fn response_of_rid(rid: &str) -> Option<(&str, u32)> {
     match rid.strip_prefix("cmpl-").and_then(|name| name.rsplit_once('-')) {
         Some((_, choice)) => Some((&rid[..rid.len() - choice.len() - 1], choice.parse().ok()?)),
         None => Some((rid, 0)),

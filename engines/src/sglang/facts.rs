@@ -3,7 +3,7 @@
 use trace::engine::{Behaviour, Drops, Facts, StageNames, Version, VersionRange};
 
 use super::NAME;
-use super::releases::{DROPS_FIXED_IN, Release};
+use super::releases::{DROPS_FIXED_IN, ReleaseBehaviour};
 
 /// SGLang.
 #[derive(Debug)]
@@ -80,7 +80,7 @@ impl Facts for SgLang {
     }
 
     fn behaviour(&self, version: &str) -> Behaviour {
-        Release::of(version).behaviour
+        ReleaseBehaviour::of_version(version).behaviour
     }
 
     fn source(&self) -> &'static str {

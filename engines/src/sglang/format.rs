@@ -18,9 +18,9 @@ use super::wire::{Decoder, Limits};
 /// SGLang's message format.
 pub const FORMAT: Format = Format {
     engine: NAME,
-    decoder,
+    decoder: new_decoder,
     may_begin_with,
-    opening,
+    opening: check_opening,
     hop: |kind| match kind {
         Kind::Text => Some(Ends::new("detokenizer", "tokenizer")),
         Kind::TokenIds | Kind::Embedding => Some(Ends::new("scheduler", "upstream")),
@@ -35,7 +35,7 @@ const MAX_NAME: usize = 64;
 /// Length of `PROTO n`, `FRAME` and the frame length of a pickle.
 const PICKLE_HEAD: u64 = 11;
 
-fn decoder(longest: usize) -> Box<dyn Decode> {
+fn new_decoder(longest: usize) -> Box<dyn Decode> {
     Box::new(Decoder::new(Limits { message: longest, ..Limits::default() }))
 }
 
@@ -70,15 +70,15 @@ fn may_begin_with(byte: u8) -> bool {
     matches!(byte, 0x80 | 0x91..=0x9f | 0xdc)
 }
 
-fn opening(message: &[u8], length: u64) -> Opening {
+fn check_opening(message: &[u8], length: u64) -> Opening {
     match message.first() {
         None => Opening::More,
-        Some(0x80) => pickle(message, length),
-        Some(_) => msgpack(message, length),
+        Some(0x80) => check_pickle_opening(message, length),
+        Some(_) => check_msgpack_opening(message, length),
     }
 }
 
-fn pickle(body: &[u8], length: u64) -> Opening {
+fn check_pickle_opening(body: &[u8], length: u64) -> Opening {
     match *body {
         [0x80, 4 | 5, 0x95, ref rest @ ..] => match rest.first_chunk::<8>() {
             None => Opening::More,
@@ -97,7 +97,7 @@ fn pickle(body: &[u8], length: u64) -> Opening {
     }
 }
 
-fn msgpack(body: &[u8], length: u64) -> Opening {
+fn check_msgpack_opening(body: &[u8], length: u64) -> Opening {
     let string = match *body {
         [0x91..=0x9f, ref rest @ ..] | [0xdc, _, _, ref rest @ ..] => rest,
         [0xdc, ..] => return Opening::More,

@@ -20,19 +20,19 @@ pub struct Log;
 
 /// `[TOK recv]` precedes the other `[TOK ..]` lines, because the first mark that fits decides.
 const FORMS: &[LineForm] = &[
-    LineForm { mark: "[TRACE ", name: "trace", parse: trace },
-    LineForm { mark: "[TOK recv]", name: "tok-recv", parse: tok },
-    LineForm { mark: "[TOK ", name: "tok-other", parse: tok },
-    LineForm { mark: "Streaming backlog: rid=", name: "streaming-backlog", parse: backlog },
-    LineForm { mark: "Req Time Stats(rid=", name: "time-stats", parse: time_stats::read },
-    LineForm { mark: "ReqTimeStats(rid=", name: "time-stats", parse: time_stats::read },
-    LineForm { mark: "Receive: obj=", name: "request-received", parse: request::receive },
-    LineForm { mark: "Finish: obj=", name: "request-finished", parse: request::finish },
-    LineForm { mark: "Received output for rid=", name: "state-deleted", parse: deleted },
+    LineForm { mark: "[TRACE ", name: "trace", parse: read_trace },
+    LineForm { mark: "[TOK recv]", name: "tok-recv", parse: read_tokenizer_state },
+    LineForm { mark: "[TOK ", name: "tok-other", parse: read_tokenizer_state },
+    LineForm { mark: "Streaming backlog: rid=", name: "streaming-backlog", parse: read_backlog },
+    LineForm { mark: "Req Time Stats(rid=", name: "time-stats", parse: time_stats::read_time_stats },
+    LineForm { mark: "ReqTimeStats(rid=", name: "time-stats", parse: time_stats::read_time_stats },
+    LineForm { mark: "Receive: obj=", name: "request-received", parse: request::read_receive },
+    LineForm { mark: "Finish: obj=", name: "request-finished", parse: request::read_finish },
+    LineForm { mark: "Received output for rid=", name: "state-deleted", parse: read_deleted_state },
     LineForm {
         mark: "Health check failed. Server couldn't get a response from detokenizer for last ",
         name: "health-check-failed",
-        parse: health::read,
+        parse: health::read_failed_check,
     },
 ];
 
@@ -86,7 +86,7 @@ impl LogLines for Log {
     }
 
     fn field_use(&self, name: &str) -> FieldUse {
-        request::field(name)
+        request::field_use(name)
     }
 
     /// Parses a line of the request logger or of the request metrics.
@@ -95,16 +95,16 @@ impl LogLines for Log {
         record: &JsonRecord<'_>,
         sink: &mut dyn FnMut(&Statement<'_>),
     ) -> Option<Result<&'static str, MalformedLine>> {
-        request::record(record, sink)
+        request::read_record(record, sink)
     }
 }
 
-fn stage<'l>(rid: LoggedRid<'l>, stage: Stage<'l>) -> Statement<'l> {
+fn stage_statement<'l>(rid: LoggedRid<'l>, stage: Stage<'l>) -> Statement<'l> {
     Statement { wall_ns: None, is_rid_truncated: rid.is_truncated, kind: StatementKind::Stage(stage) }
 }
 
 /// Parses `disagg] rid=20cba755... first_output_stream stage=stream_output_generation ...`.
-fn trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+fn read_trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (area, body) = rest.split_once(']').ok_or(MalformedLine)?;
     // Names as in the public report. Another area is used as the role.
     let by = match area {
@@ -116,7 +116,7 @@ fn trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Re
     let (tokens, pending) = (count_of_key(body, "output_len="), count_of_key(body, "pending="));
     let mut emit = |rid: LoggedRid<'_>| {
         let reached = Stage { tokens, pending, ..Stage::new(rid.text, name, by) };
-        sink(&stage(rid, reached));
+        sink(&stage_statement(rid, reached));
     };
     if let Some(rid) = value_of_key(body, "rid=").and_then(LoggedRid::parse) {
         emit(rid);
@@ -141,7 +141,7 @@ fn is_name(word: &str) -> bool {
 
 /// Parses ` type=BatchTokenIDOutput rids=15 states=850 recv_wait_ms=0.2 more=True`, `cpu_high] proc=225.0 sys=7.1 states=1024`.
 /// `sys` is ignored, because its meaning (kernel time of the process or of the machine) is undocumented.
-fn tok(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+fn read_tokenizer_state(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let unknown = LoggedState { by: "tokenizer", ..LoggedState::default() };
     let state = LoggedState {
         states: count_of_key(rest, "states="),
@@ -164,7 +164,7 @@ fn tok(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Resu
 
 /// Parses `4f1c.., coalescing 27 queued chunks into one. ..` (0.5.10 and later) and `4f1c.., draining 2 queued chunks. ..` (nightly builds
 /// before 0.5.10).
-fn backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+fn read_backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (rid, tail) =
         split_once(rest, ", coalescing ").or_else(|| split_once(rest, ", draining ")).ok_or(MalformedLine)?;
     let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
@@ -176,10 +176,10 @@ fn backlog(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> 
 }
 
 /// Parses `'4f1c..' but the state was deleted in TokenizerManager.`.
-fn deleted(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+fn read_deleted_state(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
     let (rid, _) = split_once(rest, " but the state was deleted").ok_or(MalformedLine)?;
     let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
-    sink(&stage(rid, Stage::new(rid.text, "output_after_state_deleted", "tokenizer")));
+    sink(&stage_statement(rid, Stage::new(rid.text, "output_after_state_deleted", "tokenizer")));
     Ok(())
 }
 

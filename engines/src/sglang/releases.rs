@@ -11,7 +11,7 @@ pub(super) const DROPS_FIXED_IN: &str = "0.5.10";
 
 /// Behaviour of a release, or common to all releases of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Release {
+pub(super) struct ReleaseBehaviour {
     /// Behaviour between the wire and the client.
     pub(super) behaviour: Behaviour,
     /// `output_ids` of the scheduler's frames.
@@ -20,8 +20,32 @@ pub(super) struct Release {
     pub(super) text_ids: Option<IdColumn>,
 }
 
-/// First release of a row; behaviour of a waiter; output modes on the token and text path; `output_ids` of token and text frames.
-type Row = (&'static str, Waiter, OutputModeRule, OutputModeRule, IdColumn, IdColumn);
+/// Behaviour from one release on.
+#[derive(Clone, Copy, Debug)]
+struct ReleaseRow {
+    /// First release.
+    from: &'static str,
+    waiter: Waiter,
+    token_path: OutputModeRule,
+    text_path: OutputModeRule,
+    /// `output_ids` of the scheduler's frames.
+    token_ids: IdColumn,
+    /// `output_ids` of the detokenizer's frames.
+    text_ids: IdColumn,
+}
+
+/// A row of the table below: first release; behaviour of a waiter; output modes on the token and text path; `output_ids` of token and text
+/// frames.
+const fn row(
+    from: &'static str,
+    waiter: Waiter,
+    token_path: OutputModeRule,
+    text_path: OutputModeRule,
+    token_ids: IdColumn,
+    text_ids: IdColumn,
+) -> ReleaseRow {
+    ReleaseRow { from, waiter, token_path, text_path, token_ids, text_ids }
+}
 
 const ALL: OutputModeRule = OutputModeRule::Always(Mode::Cumulative);
 const NEW: OutputModeRule = OutputModeRule::Always(Mode::Incremental);
@@ -30,49 +54,52 @@ const FLAG: OutputModeRule = OutputModeRule::ByFlag("--stream-output");
 const RENAMED: OutputModeRule = OutputModeRule::ByFlag("--incremental-streaming-output");
 
 /// Each row applies from its release up to the next row's.
-const ROWS: &[Row] = &[
-    ("0.4.0", KeepsLast, ALL, ALL, Cumulative, Absent),
-    ("0.4.3.post4", KeepsLast, FLAG, ALL, Cumulative, Absent),
-    ("0.4.6.post4", KeepsLast, FLAG, ALL, Delta, Absent),
-    ("0.5.0rc0", KeepsLast, FLAG, NEW, Delta, AfterPrompt),
-    ("0.5.0rc1", KeepsLast, FLAG, NEW, Delta, Delta),
-    ("0.5.1", KeepsLast, FLAG, NEW, Delta, AfterPrompt),
-    ("0.5.4.post3", KeepsLast, FLAG, NEW, Delta, Delta),
-    ("0.5.6", KeepsLast, FLAG, FLAG, Delta, Delta),
-    ("0.5.10rc0", YieldsAll, RENAMED, RENAMED, Delta, Delta),
-    ("0.5.10", Merges, RENAMED, RENAMED, Delta, Delta),
+const ROWS: &[ReleaseRow] = &[
+    row("0.4.0", KeepsLast, ALL, ALL, Cumulative, Absent),
+    row("0.4.3.post4", KeepsLast, FLAG, ALL, Cumulative, Absent),
+    row("0.4.6.post4", KeepsLast, FLAG, ALL, Delta, Absent),
+    row("0.5.0rc0", KeepsLast, FLAG, NEW, Delta, AfterPrompt),
+    row("0.5.0rc1", KeepsLast, FLAG, NEW, Delta, Delta),
+    row("0.5.1", KeepsLast, FLAG, NEW, Delta, AfterPrompt),
+    row("0.5.4.post3", KeepsLast, FLAG, NEW, Delta, Delta),
+    row("0.5.6", KeepsLast, FLAG, FLAG, Delta, Delta),
+    row("0.5.10rc0", YieldsAll, RENAMED, RENAMED, Delta, Delta),
+    row("0.5.10", Merges, RENAMED, RENAMED, Delta, Delta),
 ];
 
-impl Release {
+impl ReleaseBehaviour {
     /// Facts about a release or a range such as `0.5.12..0.5.14`; empty for any other text.
-    pub(super) fn of(version: &str) -> Self {
+    pub(super) fn of_version(version: &str) -> Self {
         version.parse().map(Self::of_range).unwrap_or_default()
     }
 
     pub(super) fn of_range(range: VersionRange) -> Self {
-        let starts = |row: &Row| row.0.parse::<Version>().ok();
         // The row in force at the range's first release, and every row that begins within the range.
-        let first = ROWS.iter().rposition(|r| starts(r).is_some_and(|v| v <= range.first));
-        let last = ROWS.iter().rposition(|r| starts(r).is_some_and(|v| v <= range.last));
-        let (Some(first), Some(last)) = (first, last) else {
+        let (Some(first), Some(last)) = (row_in_force(range.first), row_in_force(range.last)) else {
             return Self::default();
         };
         let rows = &ROWS[first..=last];
         Self {
             behaviour: Behaviour {
-                waiter: agreed(rows, |r| r.1),
-                token_path: agreed(rows, |r| r.2),
-                text_path: agreed(rows, |r| r.3),
+                waiter: common_value(rows, |row| row.waiter),
+                token_path: common_value(rows, |row| row.token_path),
+                text_path: common_value(rows, |row| row.text_path),
             },
-            token_ids: agreed(rows, |r| r.4),
-            text_ids: agreed(rows, |r| r.5),
+            token_ids: common_value(rows, |row| row.token_ids),
+            text_ids: common_value(rows, |row| row.text_ids),
         }
     }
 }
 
-fn agreed<T: PartialEq + Copy>(rows: &[Row], of: impl Fn(&Row) -> T) -> Option<T> {
-    let first = of(rows.first()?);
-    rows.iter().all(|r| of(r) == first).then_some(first)
+/// Index of the last row that begins at or before this release.
+fn row_in_force(release: Version) -> Option<usize> {
+    ROWS.iter().rposition(|row| row.from.parse::<Version>().is_ok_and(|from| from <= release))
+}
+
+/// Value that all rows have; `None` if they differ.
+fn common_value<T: PartialEq + Copy>(rows: &[ReleaseRow], value_of: impl Fn(&ReleaseRow) -> T) -> Option<T> {
+    let first = value_of(rows.first()?);
+    rows.iter().all(|row| value_of(row) == first).then_some(first)
 }
 
 #[cfg(test)]
@@ -81,7 +108,7 @@ mod tests {
 
     #[test]
     fn a_range_has_only_the_properties_its_releases_share() {
-        let waiter = |v| Release::of(v).behaviour.waiter;
+        let waiter = |v| ReleaseBehaviour::of_version(v).behaviour.waiter;
         assert_eq!(waiter("0.5.9"), Some(KeepsLast));
         assert_eq!(waiter("0.5.10rc0"), Some(YieldsAll));
         assert_eq!(waiter("0.5.10.post1"), Some(Merges));
@@ -93,25 +120,25 @@ mod tests {
 
     #[test]
     fn delivery_mode_text_path_and_flag_follow_the_release() {
-        assert_eq!(Release::of("0.4.3").behaviour.mode(), Some(Mode::Cumulative));
-        assert_eq!(Release::of("0.5.5.post3").behaviour.text_path, Some(NEW));
-        assert_eq!(Release::of("0.5.9").behaviour.flag(), Some("--stream-output"));
-        assert_eq!(Release::of("0.5.23").behaviour.flag(), Some("--incremental-streaming-output"));
-        assert_eq!(Release::of("0.5.5..0.5.6").behaviour.text_path, None);
+        assert_eq!(ReleaseBehaviour::of_version("0.4.3").behaviour.mode(), Some(Mode::Cumulative));
+        assert_eq!(ReleaseBehaviour::of_version("0.5.5.post3").behaviour.text_path, Some(NEW));
+        assert_eq!(ReleaseBehaviour::of_version("0.5.9").behaviour.flag(), Some("--stream-output"));
+        assert_eq!(ReleaseBehaviour::of_version("0.5.23").behaviour.flag(), Some("--incremental-streaming-output"));
+        assert_eq!(ReleaseBehaviour::of_version("0.5.5..0.5.6").behaviour.text_path, None);
     }
 
     #[test]
     fn id_columns_change_at_the_right_releases() {
-        let ids = |v| Release::of(v).token_ids;
+        let ids = |v| ReleaseBehaviour::of_version(v).token_ids;
         assert_eq!(ids("0.4.6.post3"), Some(Cumulative));
         assert_eq!(ids("0.4.6.post4"), Some(Delta));
         assert_eq!(ids("0.4.6.post3..0.4.6.post4"), None);
-        assert_eq!(Release::of("0.5.4.post2").text_ids, Some(AfterPrompt));
+        assert_eq!(ReleaseBehaviour::of_version("0.5.4.post2").text_ids, Some(AfterPrompt));
     }
 
     #[test]
     fn rows_are_in_order() {
-        let starts: Vec<Version> = ROWS.iter().map(|r| r.0.parse().unwrap()).collect();
+        let starts: Vec<Version> = ROWS.iter().map(|row| row.from.parse().unwrap()).collect();
         assert!(starts.windows(2).all(|w| w[0] < w[1]));
     }
 }

@@ -5,8 +5,8 @@ use trace::MonoNs;
 use trace::event::{Chunk, Finish, IdColumn, Kind};
 
 use super::NAME;
-use super::layout::{Columns, Envelope, Layout, TABLE, envelope};
-use crate::msgpack::{Head, head, skip, string, utf8};
+use super::layout::{Envelope, OutputColumns, OutputLayout, TABLE, envelope_with_fields};
+use crate::msgpack::{Head, read_head, read_string, skip_value, utf8};
 use crate::undecoded::Undecoded;
 
 /// Complete message of an engine that dies.
@@ -16,9 +16,9 @@ const CLASS: &str = "EngineCoreOutputs";
 const OUTPUT: &str = "EngineCoreOutput";
 const UNLISTED: &str = "no release has that many";
 /// Maximum number of requests, and of ids, in a message.
-const ITEMS: usize = 1 << 22;
+const MAX_ITEMS: usize = 1 << 22;
 /// Maximum length in bytes of a request id.
-const TEXT: usize = 4096;
+const MAX_RID_BYTES: usize = 4096;
 
 /// Decodes messages one after another. After the first few messages it no longer allocates.
 #[derive(Debug)]
@@ -27,13 +27,13 @@ pub struct Decoder {
     ids_wanted: bool,
     ids: Vec<i64>,
     chunks: Vec<Chunk<'static>>,
-    last: Option<(&'static Envelope, &'static Layout)>,
+    last_layout: Option<(&'static Envelope, &'static OutputLayout)>,
 }
 
 impl Decoder {
     /// Creates a decoder for messages up to `longest` bytes that counts token ids and does not collect them.
     pub fn new(longest: usize) -> Self {
-        Self { longest, ids_wanted: false, ids: Vec::new(), chunks: Vec::new(), last: None }
+        Self { longest, ids_wanted: false, ids: Vec::new(), chunks: Vec::new(), last_layout: None }
     }
 
     /// Fills [`Chunk::ids`] from the next message on.
@@ -59,30 +59,34 @@ impl Decoder {
             },
             waiter,
         };
-        if let Some((kind, class, codec, releases)) = other(parts) {
+        if let Some((kind, class, codec, releases)) = classify_other_message(parts) {
             let shape = Shape { codec, ..shape(class, releases, None, kind) };
             let chunks = recycle(std::mem::take(&mut self.chunks));
             return Ok(Decoded::new(shape, chunks, &mut self.chunks));
         }
-        let Some((Head::Array { len }, first)) = head(message, 0) else {
+        let Some((Head::Array { len }, first)) = read_head(message, 0) else {
             return Err(Undecoded::Codec {
                 expected: "neither a msgpack array nor ENGINE_CORE_DEAD",
                 first: message[..message.len().min(8)].to_vec(),
             });
         };
-        let envelope = envelope(len).ok_or(Undecoded::Layout { class: CLASS, fields: len as usize, what: UNLISTED })?;
-        let (outputs, count) = list(message, first, envelope)?;
+        let envelope = envelope_with_fields(len).ok_or(Undecoded::Layout {
+            class: CLASS,
+            fields: len as usize,
+            what: UNLISTED,
+        })?;
+        let (outputs, count) = read_outputs_head(message, first, envelope)?;
         self.ids.clear();
         let mut chunks: Vec<Chunk<'a>> = recycle(std::mem::take(&mut self.chunks));
-        let mut rows = Rows { message, chunks: &mut chunks, ids: self.ids_wanted.then_some(&mut self.ids) };
-        let found = rows.read(envelope, self.last, outputs, count);
+        let mut rows = OutputReader { message, chunks: &mut chunks, ids: self.ids_wanted.then_some(&mut self.ids) };
+        let found = rows.read_outputs(envelope, self.last_layout, outputs, count);
         let whole = found.and_then(|(layout, pooled, end)| {
             let mut made_at = None;
             let behind = (envelope.outputs + 1..len).try_fold(end, |at, field| {
                 if envelope.timestamp == Some(field) {
-                    made_at = timestamp(message, at);
+                    made_at = read_timestamp(message, at);
                 }
-                skip(message, at)
+                skip_value(message, at)
             })?;
             if behind == message.len() {
                 Ok((layout, pooled, made_at))
@@ -99,7 +103,7 @@ impl Decoder {
         };
         let shape = match layout {
             Some(layout) => {
-                self.last = Some((envelope, layout));
+                self.last_layout = Some((envelope, layout));
                 let kind = if pooled { Kind::Embedding } else { Kind::TokenIds };
                 shape(CLASS, layout.releases, layout.waiter, kind)
             }
@@ -118,8 +122,8 @@ impl Decoder {
 }
 
 /// Time at which the engine made the outputs: seconds of the machine's monotonic clock. `None` for a value that cannot be one.
-fn timestamp(message: &[u8], at: usize) -> Option<MonoNs> {
-    match head(message, at)?.0 {
+fn read_timestamp(message: &[u8], at: usize) -> Option<MonoNs> {
+    match read_head(message, at)?.0 {
         Head::Float(seconds) if seconds > 0.0 && seconds < 1e9 => Some(MonoNs((seconds * 1e9) as u64)),
         _ => None,
     }
@@ -127,14 +131,14 @@ fn timestamp(message: &[u8], at: usize) -> Option<MonoNs> {
 
 /// Kind, class, codec and releases of a message that is not a batch: requests, and messages of starting, stopping and failing engines.
 /// Their content is not read.
-pub(super) fn other(parts: &[&[u8]]) -> Option<(Kind, &'static str, &'static str, &'static str)> {
+pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<(Kind, &'static str, &'static str, &'static str)> {
     let control = |class, codec| Some((Kind::Control, class, codec, TABLE.all));
     match *parts {
         [dead] if dead == DEAD.as_bytes() => Some((Kind::Failed, DEAD, "text", TABLE.dead)),
         // The first message of an engine, in releases that do not send a dictionary.
         [[]] => control("empty", "none"),
         [[0x81..=0x8f, 0xa0..=0xbf | 0xd9, ..] | [0xde, _, _, 0xa0..=0xbf | 0xd9, ..]] => {
-            let end = skip(parts[0], 0).ok()?;
+            let end = skip_value(parts[0], 0).ok()?;
             control("handshake", "msgpack").filter(|_| end == parts[0].len())
         }
         // Between the coordinator of data-parallel engines and the others: subscriptions, and `(counts, wave, running)` or `(engine, wave)`.
@@ -150,13 +154,13 @@ pub(super) fn other(parts: &[&[u8]]) -> Option<(Kind, &'static str, &'static str
 /// begins with an engine's identity or a word.
 fn is_wave(message: &[u8]) -> bool {
     let whole = || {
-        let (Head::Array { len }, mut at) = head(message, 0)? else {
+        let (Head::Array { len }, mut at) = read_head(message, 0)? else {
             return None;
         };
         let mut fields = [Head::Nil; 3];
         for field in fields.get_mut(..len as usize)? {
-            *field = head(message, at)?.0;
-            at = skip(message, at).ok()?;
+            *field = read_head(message, at)?.0;
+            at = skip_value(message, at).ok()?;
         }
         (at == message.len()).then_some((len, fields))
     };
@@ -170,11 +174,11 @@ fn is_wave(message: &[u8]) -> bool {
 }
 
 /// Position of the first output, and the number of outputs.
-fn list(message: &[u8], first: usize, envelope: &Envelope) -> Result<(usize, u32), Undecoded> {
-    let at = (0..envelope.outputs).try_fold(first, |at, _| skip(message, at))?;
-    match head(message, at) {
-        Some((Head::Array { len }, _)) if len as usize > ITEMS => {
-            Err(Undecoded::Limit { limit: "items", value: ITEMS })
+fn read_outputs_head(message: &[u8], first: usize, envelope: &Envelope) -> Result<(usize, u32), Undecoded> {
+    let at = (0..envelope.outputs).try_fold(first, |at, _| skip_value(message, at))?;
+    match read_head(message, at) {
+        Some((Head::Array { len }, _)) if len as usize > MAX_ITEMS => {
+            Err(Undecoded::Limit { limit: "items", value: MAX_ITEMS })
         }
         Some((Head::Array { len }, outputs)) => Ok((outputs, len)),
         Some(_) => Err(Undecoded::Malformed { at, what: "`outputs` is not a list" }),
@@ -183,7 +187,7 @@ fn list(message: &[u8], first: usize, envelope: &Envelope) -> Result<(usize, u32
 }
 
 /// The outputs of one message.
-struct Rows<'a, 'x> {
+struct OutputReader<'a, 'x> {
     message: &'a [u8],
     chunks: &'x mut Vec<Chunk<'a>>,
     ids: Option<&'x mut Vec<i64>>,
@@ -191,7 +195,7 @@ struct Rows<'a, 'x> {
 
 /// Values of an output after its ids. Most outputs of a message have the same.
 #[derive(Clone, Copy, Default)]
-struct Tail {
+struct OutputTail {
     finish: Option<Finish>,
     prompt: Option<u32>,
     cached: Option<u32>,
@@ -199,21 +203,21 @@ struct Tail {
 }
 
 /// Layout of the outputs if there is one, whether all of them are pooling results, and the end of the list.
-type Found = (Option<&'static Layout>, bool, usize);
+type Found = (Option<&'static OutputLayout>, bool, usize);
 
-impl Rows<'_, '_> {
+impl OutputReader<'_, '_> {
     /// Reads the list in the layout of the last message if it fits, otherwise in the only one of its length that fits.
-    fn read(
+    fn read_outputs(
         &mut self,
         envelope: &'static Envelope,
-        last: Option<(&'static Envelope, &'static Layout)>,
+        last: Option<(&'static Envelope, &'static OutputLayout)>,
         at: usize,
         count: u32,
     ) -> Result<Found, Undecoded> {
         if count == 0 {
             return Ok((None, false, at));
         }
-        let fields = match head(self.message, at) {
+        let fields = match read_head(self.message, at) {
             Some((Head::Array { len }, _)) => len,
             Some(_) => {
                 return Err(Undecoded::Malformed { at, what: "an output is not an array" });
@@ -228,7 +232,7 @@ impl Rows<'_, '_> {
             if let Some(ids) = &mut self.ids {
                 ids.clear();
             }
-            match self.read_as(layout, at, count) {
+            match self.read_outputs_as(layout, at, count) {
                 Ok((pooled, end)) => return Ok((Some(layout), pooled, end)),
                 Err(why) => refused = why,
             }
@@ -236,27 +240,33 @@ impl Rows<'_, '_> {
         Err(refused)
     }
 
-    fn read_as(&mut self, layout: &Layout, mut at: usize, count: u32) -> Result<(bool, usize), Undecoded> {
+    fn read_outputs_as(
+        &mut self,
+        layout: &OutputLayout,
+        mut at: usize,
+        count: u32,
+    ) -> Result<(bool, usize), Undecoded> {
         let b = self.message;
         // The previous output's bytes after its ids, and the values read from them.
-        let (mut bytes, mut tail): (&[u8], Tail) = (&[], Tail::default());
+        let (mut bytes, mut tail): (&[u8], OutputTail) = (&[], OutputTail::default());
         let (mut pooled, mut listed) = (true, 0);
         // The first bytes of every output.
-        let header = &b[at..array(b, at, layout.len)?];
+        let header = &b[at..read_output_head(b, at, layout.len)?];
         for row in 0..count as usize {
-            at = if b[at..].starts_with(header) { at + header.len() } else { array(b, at, layout.len)? };
-            let (rid, next) = string(b, at).ok_or_else(|| column(b, at, "request_id", row, "not a string"))?;
-            if rid.len() > TEXT {
-                return Err(Undecoded::Limit { limit: "text", value: TEXT });
+            at = if b[at..].starts_with(header) { at + header.len() } else { read_output_head(b, at, layout.len)? };
+            let (rid, next) =
+                read_string(b, at).ok_or_else(|| column_error(b, at, "request_id", row, "not a string"))?;
+            if rid.len() > MAX_RID_BYTES {
+                return Err(Undecoded::Limit { limit: "text", value: MAX_RID_BYTES });
             }
-            let rid = utf8(rid).ok_or_else(|| column(b, at, "request_id", row, "not UTF-8"))?;
-            let (new, end) = match one_id(&b[next..]).filter(|_| self.ids.is_none()) {
+            let rid = utf8(rid).ok_or_else(|| column_error(b, at, "request_id", row, "not UTF-8"))?;
+            let (new, end) = match one_id_len(&b[next..]).filter(|_| self.ids.is_none()) {
                 Some(length) => (1, next + length),
-                None => self.new_ids(next, row)?,
+                None => self.read_new_ids(next, row)?,
             };
             listed += new as usize;
-            if listed > ITEMS {
-                return Err(Undecoded::Limit { limit: "items", value: ITEMS });
+            if listed > MAX_ITEMS {
+                return Err(Undecoded::Limit { limit: "items", value: MAX_ITEMS });
             }
             at = if !bytes.is_empty() && b[end..].starts_with(bytes) {
                 end + bytes.len()
@@ -281,14 +291,14 @@ impl Rows<'_, '_> {
     }
 
     /// Number of the new ids at `at`, and their end.
-    fn new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
+    fn read_new_ids(&mut self, at: usize, row: usize) -> Result<(u32, usize), Undecoded> {
         let b = self.message;
-        let Some((Head::Array { len }, mut at)) = head(b, at) else {
-            return Err(column(b, at, "new_token_ids", row, "not a list"));
+        let Some((Head::Array { len }, mut at)) = read_head(b, at) else {
+            return Err(column_error(b, at, "new_token_ids", row, "not a list"));
         };
         for _ in 0..len {
-            let Some((Head::Int(id), next)) = head(b, at) else {
-                return Err(column(b, at, "new_token_ids", row, "not an integer"));
+            let Some((Head::Int(id), next)) = read_head(b, at) else {
+                return Err(column_error(b, at, "new_token_ids", row, "not an integer"));
             };
             if let Some(ids) = &mut self.ids {
                 ids.push(id);
@@ -300,8 +310,8 @@ impl Rows<'_, '_> {
 }
 
 /// Start of the first field of an output with `fields` fields.
-fn array(b: &[u8], at: usize, fields: u32) -> Result<usize, Undecoded> {
-    match head(b, at) {
+fn read_output_head(b: &[u8], at: usize, fields: u32) -> Result<usize, Undecoded> {
+    match read_head(b, at) {
         Some((Head::Array { len }, first)) if len == fields => Ok(first),
         Some((Head::Array { len }, _)) => {
             Err(Undecoded::Layout { class: OUTPUT, fields: len as usize, what: UNLISTED })
@@ -313,7 +323,7 @@ fn array(b: &[u8], at: usize, fields: u32) -> Result<usize, Undecoded> {
 
 /// Length of a list of one id, which most outputs have; `None` for other lists.
 #[inline]
-fn one_id(b: &[u8]) -> Option<usize> {
+fn one_id_len(b: &[u8]) -> Option<usize> {
     match b {
         [0x91, 0x00..=0x7f, ..] => Some(2),
         [0x91, 0xcc, _, ..] => Some(3),
@@ -324,31 +334,32 @@ fn one_id(b: &[u8]) -> Option<usize> {
 }
 
 /// Reads the fields after the ids; returns their end.
-fn read_tail(b: &[u8], mut at: usize, row: usize, layout: &Layout) -> Result<(usize, Tail), Undecoded> {
-    let Columns { finish, finished, cached, prefill, pooling } = layout.columns;
-    let mut tail = Tail::default();
+fn read_tail(b: &[u8], mut at: usize, row: usize, layout: &OutputLayout) -> Result<(usize, OutputTail), Undecoded> {
+    let OutputColumns { finish, finished, cached, prefill, pooling } = layout.columns;
+    let mut tail = OutputTail::default();
     let mut ended = false;
     for field in 2..layout.len {
-        let next = skip(b, at)?;
+        let next = skip_value(b, at)?;
         let is = |column: Option<u32>| column == Some(field);
-        let (value, first) = head(b, at).ok_or(Undecoded::Truncated { at })?;
+        let (value, first) = read_head(b, at).ok_or(Undecoded::Truncated { at })?;
         if is(finish) {
-            tail.finish = finish_reason(b, value, first).map_err(|what| column(b, at, "finish_reason", row, what))?;
+            tail.finish =
+                parse_finish_reason(b, value, first).map_err(|what| column_error(b, at, "finish_reason", row, what))?;
         } else if is(finished) {
             let Head::Bool(value) = value else {
-                return Err(column(b, at, "finished", row, "not a boolean"));
+                return Err(column_error(b, at, "finished", row, "not a boolean"));
             };
             ended = value;
         } else if is(cached) {
             tail.cached = match value {
                 Head::Int(count) => u32::try_from(count).ok(),
-                _ => return Err(column(b, at, "num_cached_tokens", row, "not an integer")),
+                _ => return Err(column_error(b, at, "num_cached_tokens", row, "not an integer")),
             };
         } else if is(prefill) {
             match value {
                 Head::Nil => {}
-                Head::Map { len } => (tail.prompt, tail.cached) = prefill_stats(b, first, len)?,
-                _ => return Err(column(b, at, "prefill_stats", row, "not a map")),
+                Head::Map { len } => (tail.prompt, tail.cached) = read_prefill_stats(b, first, len)?,
+                _ => return Err(column_error(b, at, "prefill_stats", row, "not a map")),
             }
         } else if is(pooling) {
             tail.pooled = value != Head::Nil;
@@ -359,7 +370,7 @@ fn read_tail(b: &[u8], mut at: usize, row: usize, layout: &Layout) -> Result<(us
     Ok((at, tail))
 }
 
-fn finish_reason(b: &[u8], value: Head, first: usize) -> Result<Option<Finish>, &'static str> {
+fn parse_finish_reason(b: &[u8], value: Head, first: usize) -> Result<Option<Finish>, &'static str> {
     match value {
         Head::Nil => Ok(None),
         Head::Int(0) => Ok(Some(Finish::Stop)),
@@ -379,16 +390,16 @@ fn finish_reason(b: &[u8], value: Head, first: usize) -> Result<Option<Finish>, 
 }
 
 /// Lengths of the prompt and of its cached part.
-fn prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<(Option<u32>, Option<u32>), Undecoded> {
+fn read_prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<(Option<u32>, Option<u32>), Undecoded> {
     let (mut prompt, mut cached) = (None, None);
     for _ in 0..len {
-        let value = skip(b, at)?;
-        let next = skip(b, value)?;
-        let count = match head(b, value) {
+        let value = skip_value(b, at)?;
+        let next = skip_value(b, value)?;
+        let count = match read_head(b, value) {
             Some((Head::Int(count), _)) => u32::try_from(count).ok(),
             _ => None,
         };
-        match string(b, at) {
+        match read_string(b, at) {
             Some((b"num_prompt_tokens", _)) => prompt = count,
             Some((b"num_cached_tokens", _)) => cached = count,
             _ => {}
@@ -399,8 +410,8 @@ fn prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<(Option<u32>, Opti
 }
 
 /// Error for the value at `at`, which is incomplete or has the wrong type for the field.
-fn column(b: &[u8], at: usize, field: &'static str, row: usize, what: &'static str) -> Undecoded {
-    match skip(b, at) {
+fn column_error(b: &[u8], at: usize, field: &'static str, row: usize, what: &'static str) -> Undecoded {
+    match skip_value(b, at) {
         Ok(_) => Undecoded::Column { class: OUTPUT, field, row, what },
         Err(why) => why.into(),
     }

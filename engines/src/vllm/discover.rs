@@ -10,7 +10,7 @@ use trace::engine::Mode;
 use trace::event::Kind;
 
 use super::NAME;
-use super::facts::waiter;
+use super::facts::waiter_of_releases;
 
 /// Runs the scheduler and the model; one for each data-parallel rank.
 pub const ENGINE_CORE: Role = Role::new(0, "engine-core", Function::Source);
@@ -54,7 +54,7 @@ impl Recognise for VllmServer {
     }
 
     fn role_of_title(&self, title: &str) -> Option<(Role, Rank)> {
-        of_title(title)
+        role_of_title(title)
     }
 
     fn launch(&self, argv: &[String]) -> Option<(Role, &'static str)> {
@@ -68,12 +68,12 @@ impl Recognise for VllmServer {
     }
 
     fn tokenizer<'a>(&self, argv: &'a [String]) -> Option<&'a str> {
-        tokenizer(argv)
+        tokenizer_of_command(argv)
     }
 
     fn infer(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
-        launchers(nodes, roles);
-        untitled_engines(nodes, edges, roles);
+        mark_launchers(nodes, roles);
+        infer_untitled_engines(nodes, edges, roles);
     }
 
     /// An engine and an API server share two connections, one for requests and one for output. Both end in sockets of the API server (up to
@@ -101,7 +101,7 @@ impl Recognise for VllmServer {
         Settings {
             codec: Some(Setting::new(Codec::Msgpack, origin())),
             mode: Some(Setting::new(Mode::Incremental, origin())),
-            waiter: waiter(&release.value).map(|waiter| Setting::new(waiter, origin())),
+            waiter: waiter_of_releases(&release.value).map(|waiter| Setting::new(waiter, origin())),
             ..Settings::default()
         }
     }
@@ -116,7 +116,7 @@ impl Recognise for VllmServer {
 }
 
 /// Parses a process title (0.10.1 and later): `VLLM::EngineCore_DP1`, where `VLLM_PROCESS_NAME_PREFIX` may change the first word.
-fn of_title(title: &str) -> Option<(Role, Rank)> {
+fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     const TITLES: [(&str, Role); 3] =
         [("EngineCore", ENGINE_CORE), ("APIServer", API_SERVER), ("DPCoordinator", COORDINATOR)];
     let (_, title) = title.trim_end().split_once("::")?;
@@ -146,7 +146,7 @@ fn is_server(argv: &[String]) -> bool {
 }
 
 /// Tokenizer that a server's command line names: `--tokenizer`, otherwise the model.
-fn tokenizer(argv: &[String]) -> Option<&str> {
+fn tokenizer_of_command(argv: &[String]) -> Option<&str> {
     if !is_server(argv) {
         return None;
     }
@@ -181,7 +181,7 @@ fn is_rust_frontend(argv: &[String]) -> bool {
 }
 
 /// The parent of an API server is its launcher.
-fn launchers(nodes: &[Node], roles: &mut [Option<RoleWithSource>]) {
+fn mark_launchers(nodes: &[Node], roles: &mut [Option<RoleWithSource>]) {
     for child in nodes {
         if let (Some((API_SERVER, RoleSource::Title | RoleSource::CommandLine)), Some(parent)) =
             (child.stated, child.parent)
@@ -193,7 +193,7 @@ fn launchers(nodes: &[Node], roles: &mut [Option<RoleWithSource>]) {
 }
 
 /// Before 0.10.1 an engine has no title: it is a child of the API server, and connected with it.
-fn untitled_engines(nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
+fn infer_untitled_engines(nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
     for child in 0..nodes.len() {
         if let Some(parent) = nodes[child].parent
             && roles[child].is_none()
@@ -226,7 +226,7 @@ mod tests {
             ("sglang::scheduler_TP0", None),
             ("", None),
         ] {
-            assert_eq!(of_title(title), expected, "{title}");
+            assert_eq!(role_of_title(title), expected, "{title}");
         }
     }
 
@@ -241,7 +241,7 @@ mod tests {
             ("python3 /venv/bin/vllm bench serve --model m", None),
         ] {
             let argv: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            assert_eq!(tokenizer(&argv), expected, "{line}");
+            assert_eq!(tokenizer_of_command(&argv), expected, "{line}");
         }
     }
 

@@ -14,7 +14,7 @@ const MERGES_FROM: &str = "0.8.2";
 pub(super) const DEAD_FROM: &str = "0.8.5";
 
 /// Behaviour of the releases of a range such as `0.8.3..0.8.4` when several outputs of one request wait; `None` if they differ.
-pub(super) fn waiter(releases: &str) -> Option<Waiter> {
+pub(super) fn waiter_of_releases(releases: &str) -> Option<Waiter> {
     let range: VersionRange = releases.parse().ok()?;
     let from: Version = MERGES_FROM.parse().ok()?;
     match (range.first >= from, range.last >= from) {
@@ -35,7 +35,7 @@ impl Facts for Vllm {
 
     fn behaviour(&self, version: &str) -> Behaviour {
         let new_only = Some(OutputModeRule::Always(Mode::Incremental));
-        Behaviour { waiter: waiter(version), token_path: new_only, text_path: new_only }
+        Behaviour { waiter: waiter_of_releases(version), token_path: new_only, text_path: new_only }
     }
 
     fn source(&self) -> &'static str {
@@ -83,10 +83,10 @@ mod tests {
 
     #[test]
     fn outputs_are_merged_from_the_release_of_the_collector_on() {
-        assert_eq!(waiter("0.8.1"), Some(Waiter::YieldsAll));
-        assert_eq!(waiter("0.8.2"), Some(Waiter::Merges));
-        assert_eq!(waiter("0.32.0..0.33.0"), Some(Waiter::Merges));
-        assert_eq!(waiter("0.7.3..0.8.2"), None);
-        assert_eq!(waiter("main"), None);
+        assert_eq!(waiter_of_releases("0.8.1"), Some(Waiter::YieldsAll));
+        assert_eq!(waiter_of_releases("0.8.2"), Some(Waiter::Merges));
+        assert_eq!(waiter_of_releases("0.32.0..0.33.0"), Some(Waiter::Merges));
+        assert_eq!(waiter_of_releases("0.7.3..0.8.2"), None);
+        assert_eq!(waiter_of_releases("main"), None);
     }
 }

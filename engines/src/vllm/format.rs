@@ -10,8 +10,8 @@ use trace::event::Kind;
 use trace::path::Ends;
 
 use super::NAME;
-use super::decoder::{Decoder, other};
-use super::layout::envelope;
+use super::decoder::{Decoder, classify_other_message};
+use super::layout::envelope_with_fields;
 use super::response_id::response_id;
 
 /// vLLM's message format.
@@ -19,7 +19,7 @@ pub const FORMAT: Format = Format {
     engine: NAME,
     decoder: |longest| Box::new(Decoder::new(longest)),
     may_begin_with: |byte| byte & 0xf0 == 0x90,
-    opening: |body, _| opening(body).map_or_else(|certain| certain, |()| Opening::Yes(None)),
+    opening: |body, _| check_opening(body).map_or_else(|certain| certain, |()| Opening::Yes(None)),
     hop: |kind| matches!(kind, Kind::TokenIds | Kind::Embedding).then_some(Ends::new("engine-core", "api-server")),
     receivers: &["api-server"],
     response_id: Some(response_id),
@@ -31,7 +31,7 @@ const TESTED: usize = 8;
 impl Decode for Decoder {
     fn recognises(&self, parts: &[&[u8]]) -> bool {
         match parts {
-            _ if other(parts).is_some() => true,
+            _ if classify_other_message(parts).is_some() => true,
             [first, ..] => {
                 let list = |byte: u8| byte & 0xf0 == 0x90 || byte == 0xdc;
                 match **first {
@@ -54,12 +54,12 @@ impl Decode for Decoder {
 }
 
 /// Tests whether a message with outputs begins with these bytes. The error is a certain answer, or that more bytes are needed.
-fn opening(body: &[u8]) -> Result<(), Opening> {
+fn check_opening(body: &[u8]) -> Result<(), Opening> {
     let mut bytes = body.iter().copied();
     let mut byte = || bytes.next().ok_or(Opening::More);
     let require = |holds: bool| if holds { Ok(()) } else { Err(Opening::No) };
     let first = byte()?;
-    let envelope = (first & 0xf0 == 0x90).then(|| envelope(u32::from(first & 0x0f))).flatten();
+    let envelope = (first & 0xf0 == 0x90).then(|| envelope_with_fields(u32::from(first & 0x0f))).flatten();
     let envelope = envelope.ok_or(Opening::No)?;
     if envelope.outputs == 1 {
         require(byte()? < 0x80)?;

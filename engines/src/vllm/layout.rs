@@ -22,24 +22,24 @@ pub(super) struct Envelope {
     /// Index of the time at which the engine made the outputs.
     pub(super) timestamp: Option<u32>,
     /// Every layout of an output in these releases.
-    pub(super) layouts: Vec<Layout>,
+    pub(super) layouts: Vec<OutputLayout>,
 }
 
 /// One layout of `EngineCoreOutput`, a request's part of the message, in the releases of its envelope.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct OutputLayout {
     /// Number of fields.
     pub(super) len: u32,
     /// Releases for display.
     pub(super) releases: &'static str,
     /// Whether several outputs of one request become one event; `None` where the releases differ.
     pub(super) waiter: Option<Waiter>,
-    pub(super) columns: Columns,
+    pub(super) columns: OutputColumns,
 }
 
 /// Indices of the fields that are read, after the request id and the new ids.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Columns {
+pub(super) struct OutputColumns {
     pub(super) finish: Option<u32>,
     /// Up to 0.7.2: whether the request has finished.
     pub(super) finished: Option<u32>,
@@ -52,91 +52,125 @@ pub(super) struct Columns {
 
 /// Every envelope, and all releases.
 #[derive(Debug)]
-pub(super) struct Table {
+pub(super) struct LayoutTable {
     pub(super) envelopes: Vec<Envelope>,
     pub(super) all: &'static str,
     /// The releases that send `ENGINE_CORE_DEAD`.
     pub(super) dead: &'static str,
 }
 
-pub(super) static TABLE: LazyLock<Table> = LazyLock::new(read);
+pub(super) static TABLE: LazyLock<LayoutTable> = LazyLock::new(|| build_table(&parse_table(TEXT)));
 
 /// The message layout with this number of fields.
-pub(super) fn envelope(fields: u32) -> Option<&'static Envelope> {
+pub(super) fn envelope_with_fields(fields: u32) -> Option<&'static Envelope> {
     TABLE.envelopes.iter().find(|envelope| envelope.len == fields)
 }
 
-/// One line of the table.
-struct Line {
+/// The table's lines about arrays, and the releases that they refer to.
+struct ParsedTable {
+    releases: Vec<&'static str>,
+    lines: Vec<LayoutLine>,
+}
+
+/// Fields of one class in a span of releases.
+struct LayoutLine {
     class: &'static str,
-    /// Indices of its first and its last release.
-    span: (usize, usize),
+    span: ReleaseSpan,
     fields: Vec<&'static str>,
 }
 
-fn read() -> Table {
+/// Indices of the first and the last release.
+#[derive(Clone, Copy)]
+struct ReleaseSpan {
+    first: usize,
+    last: usize,
+}
+
+impl ReleaseSpan {
+    /// Releases in both spans; `None` if there are none.
+    fn common_with(self, other: Self) -> Option<Self> {
+        let common = Self { first: self.first.max(other.first), last: self.last.min(other.last) };
+        (common.first <= common.last).then_some(common)
+    }
+
+    /// The releases for display.
+    fn label(self, releases: &[&'static str]) -> &'static str {
+        if self.first == self.last {
+            return releases[self.first];
+        }
+        // The table is built once and lives as long as the program.
+        String::leak(format!("{}..{}", releases[self.first], releases[self.last]))
+    }
+}
+
+/// Parses the table: first the line of the releases, then `CLASS array RELEASES FIELDS`. Other lines, of enums, have no known releases.
+fn parse_table(text: &'static str) -> ParsedTable {
     let mut releases: Vec<&'static str> = Vec::new();
-    let mut lines: Vec<Line> = Vec::new();
-    for text in TEXT.lines().filter(|line| !line.starts_with('#')) {
-        let mut words = text.split(' ');
+    let mut lines: Vec<LayoutLine> = Vec::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let mut words = line.split(' ');
         let class = words.next().unwrap_or_default();
         if class == "releases" {
             releases = words.collect();
             continue;
         }
-        let span = words.nth(1).unwrap_or_default();
-        let place = |name| releases.iter().position(|known| *known == name);
-        let (first, last) = span.split_once("..").unwrap_or((span, span));
-        if let (Some(first), Some(last)) = (place(first), place(last)) {
-            lines.push(Line { class, span: (first, last), fields: words.collect() });
+        let label = words.nth(1).unwrap_or_default();
+        let (first, last) = label.split_once("..").unwrap_or((label, label));
+        let first = releases.iter().position(|release| *release == first);
+        let last = releases.iter().position(|release| *release == last);
+        if let (Some(first), Some(last)) = (first, last) {
+            lines.push(LayoutLine { class, span: ReleaseSpan { first, last }, fields: words.collect() });
         }
     }
-    let label = |(first, last): (usize, usize)| -> &'static str {
-        if first == last {
-            return releases[first];
-        }
-        String::leak(format!("{}..{}", releases[first], releases[last]))
-    };
-    let of = |class| lines.iter().filter(move |line| line.class == class);
-    let envelope = |line: &Line| {
-        let common = |output: &Line| {
-            let span = (line.span.0.max(output.span.0), line.span.1.min(output.span.1));
-            (span.0 <= span.1).then(|| layout(output, label(span)))
-        };
-        Some(Envelope {
-            len: line.fields.len() as u32,
-            releases: label(line.span),
-            outputs: place(&line.fields, "outputs")?,
-            timestamp: place(&line.fields, "timestamp"),
-            layouts: of("EngineCoreOutput").filter_map(common).collect(),
-        })
-    };
-    let dead = releases.iter().position(|release| *release == facts::DEAD_FROM);
-    Table {
-        envelopes: of("EngineCoreOutputs").filter_map(envelope).collect(),
-        all: label((0, releases.len() - 1)),
-        dead: dead.map_or("", |first| label((first, releases.len() - 1))),
+    ParsedTable { releases, lines }
+}
+
+fn build_table(table: &ParsedTable) -> LayoutTable {
+    let releases = &table.releases;
+    let newest = releases.len() - 1;
+    let first_dead = releases.iter().position(|release| *release == facts::DEAD_FROM);
+    let messages = table.lines.iter().filter(|line| line.class == "EngineCoreOutputs");
+    LayoutTable {
+        envelopes: messages.filter_map(|line| build_envelope(line, table)).collect(),
+        all: ReleaseSpan { first: 0, last: newest }.label(releases),
+        dead: first_dead.map_or("", |first| ReleaseSpan { first, last: newest }.label(releases)),
     }
 }
 
-fn layout(line: &Line, releases: &'static str) -> Layout {
-    let place = |name| place(&line.fields, name);
-    Layout {
-        len: line.fields.len() as u32,
+/// The layout of a message with the layouts of its outputs. `None` if it has no outputs.
+fn build_envelope(message: &LayoutLine, table: &ParsedTable) -> Option<Envelope> {
+    let outputs = table.lines.iter().filter(|line| line.class == "EngineCoreOutput");
+    let layouts = outputs.filter_map(|output| {
+        let span = message.span.common_with(output.span)?;
+        Some(build_output_layout(output, span.label(&table.releases)))
+    });
+    Some(Envelope {
+        len: message.fields.len() as u32,
+        releases: message.span.label(&table.releases),
+        outputs: index_of_field(&message.fields, "outputs")?,
+        timestamp: index_of_field(&message.fields, "timestamp"),
+        layouts: layouts.collect(),
+    })
+}
+
+fn build_output_layout(output: &LayoutLine, releases: &'static str) -> OutputLayout {
+    let fields = &output.fields;
+    OutputLayout {
+        len: fields.len() as u32,
         releases,
-        waiter: facts::waiter(releases),
-        columns: Columns {
-            finish: place("finish_reason"),
-            finished: place("finished"),
-            cached: place("num_cached_tokens"),
-            prefill: place("prefill_stats"),
-            pooling: place("pooling_output"),
+        waiter: facts::waiter_of_releases(releases),
+        columns: OutputColumns {
+            finish: index_of_field(fields, "finish_reason"),
+            finished: index_of_field(fields, "finished"),
+            cached: index_of_field(fields, "num_cached_tokens"),
+            prefill: index_of_field(fields, "prefill_stats"),
+            pooling: index_of_field(fields, "pooling_output"),
         },
     }
 }
 
-fn place(fields: &[&str], name: &str) -> Option<u32> {
-    fields.iter().position(|field| *field == name).map(|place| place as u32)
+fn index_of_field(fields: &[&str], name: &str) -> Option<u32> {
+    fields.iter().position(|field| *field == name).map(|index| index as u32)
 }
 
 #[cfg(test)]
@@ -159,7 +193,7 @@ mod tests {
     #[test]
     fn equal_lengths_differ_in_the_value_that_counts_cached_tokens() {
         for envelope in &TABLE.envelopes {
-            let mut lengths: BTreeMap<u32, Vec<Columns>> = BTreeMap::new();
+            let mut lengths: BTreeMap<u32, Vec<OutputColumns>> = BTreeMap::new();
             for layout in &envelope.layouts {
                 lengths.entry(layout.len).or_default().push(layout.columns);
             }

@@ -7,16 +7,16 @@ use adapter::discover::{Carries, Confidence, Reading, Role, RoleWithSource, Wire
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, DP_CONTROLLER, ROLES, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 
 /// Interprets every wire.
-pub(super) fn read(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
-    let bound = Bound::of(wires, roles);
-    wires.iter().map(|wire| reading(wire, roles, &bound)).collect()
+pub(super) fn read_wires(wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
+    let bound = BoundEndpoints::of_wires(wires, roles);
+    wires.iter().map(|wire| read_wire(wire, roles, &bound)).collect()
 }
 
-fn reading(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &Bound<'_>) -> Option<Reading> {
+fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEndpoints<'_>) -> Option<Reading> {
     let known_role = |node: usize| roles[node].filter(|(role, _)| ROLES.contains(role));
     let (to, known) = known_role(wire.acceptor)?;
     let Some(connector) = wire.connector else {
-        return one_sided(to);
+        return read_one_sided_wire(to);
     };
     let (from, by) = known_role(connector)?;
     let confidence = Confidence::of([by, known]);
@@ -37,10 +37,10 @@ fn reading(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &Bound<'_>)
 type Endpoint<'a> = (usize, &'a str);
 
 /// Roles that connect to each bound endpoint.
-struct Bound<'a>(BTreeMap<Endpoint<'a>, BTreeSet<Role>>);
+struct BoundEndpoints<'a>(BTreeMap<Endpoint<'a>, BTreeSet<Role>>);
 
-impl<'a> Bound<'a> {
-    fn of(wires: &[Wire<'a>], roles: &[Option<RoleWithSource>]) -> Self {
+impl<'a> BoundEndpoints<'a> {
+    fn of_wires(wires: &[Wire<'a>], roles: &[Option<RoleWithSource>]) -> Self {
         let mut bound: BTreeMap<Endpoint<'a>, BTreeSet<Role>> = BTreeMap::new();
         for wire in wires {
             if let Some((role, _)) = wire.connector.and_then(|connector| roles[connector]) {
@@ -68,7 +68,7 @@ impl<'a> Bound<'a> {
             return Some(Reading::forward(carries, Confidence::Inferred));
         };
         // An engine binds all its sockets with one transport; the transfer server of a prefill engine is TCP.
-        if transport(output) != transport(known_role.1) {
+        if transport_of(output) != transport_of(known_role.1) {
             return None;
         }
         if others == 1 && with(DP_CONTROLLER).is_empty() {
@@ -79,12 +79,12 @@ impl<'a> Bound<'a> {
 }
 
 /// Transport of an endpoint: `ipc` or `tcp`.
-fn transport(endpoint: &str) -> Option<&str> {
+fn transport_of(endpoint: &str) -> Option<&str> {
     endpoint.split(':').next()
 }
 
 /// Interprets a wire of which only the accepting side is visible.
-fn one_sided(acceptor: Role) -> Option<Reading> {
+fn read_one_sided_wire(acceptor: Role) -> Option<Reading> {
     let carries = match acceptor {
         TOKENIZER | ROUTER => Carries::Unknown,
         _ if acceptor.receives_output() => Carries::Output,
@@ -112,7 +112,7 @@ mod tests {
         let roles = titled([SCHEDULER, DETOKENIZER, TOKENIZER]);
         let links = [link(0, 1, "detok"), link(0, 2, "ipc:tok"), link(1, 2, "ipc:tok"), link(0, 2, "ipc:input")];
         let read: Vec<_> =
-            read(&links, &roles).into_iter().map(|r| r.map(|r| (r.reversed, r.carries, r.confidence))).collect();
+            read_wires(&links, &roles).into_iter().map(|r| r.map(|r| (r.reversed, r.carries, r.confidence))).collect();
         let confidence = Some((false, Carries::Output, Confidence::Certain));
         assert_eq!(read, [confidence, confidence, confidence, Some((true, Carries::Requests, Confidence::Inferred))]);
     }
@@ -120,9 +120,9 @@ mod tests {
     #[test]
     fn without_a_detokenizer_one_socket_is_output_and_several_are_ambiguous() {
         let roles = titled([SCHEDULER, TOKENIZER]);
-        let reading = read(&[link(0, 1, "tok")], &roles);
+        let reading = read_wires(&[link(0, 1, "tok")], &roles);
         assert_eq!(reading[0].unwrap().carries, Carries::Output);
-        let two = read(&[link(0, 1, "tok"), link(0, 1, "input")], &roles);
+        let two = read_wires(&[link(0, 1, "tok"), link(0, 1, "input")], &roles);
         assert_eq!(two.map_carries(), [Carries::Unknown, Carries::Unknown]);
     }
 
@@ -130,18 +130,18 @@ mod tests {
     fn several_sockets_besides_output_are_ambiguous() {
         let roles = titled([SCHEDULER, DETOKENIZER, TOKENIZER, DP_CONTROLLER]);
         let rpc = [link(1, 2, "ipc:tok"), link(0, 2, "ipc:input"), link(0, 2, "ipc:rpc")];
-        assert_eq!(read(&rpc, &roles).map_carries(), [Carries::Output, Carries::Unknown, Carries::Unknown]);
+        assert_eq!(read_wires(&rpc, &roles).map_carries(), [Carries::Output, Carries::Unknown, Carries::Unknown]);
         let dp = [link(1, 2, "ipc:tok"), link(3, 2, "ipc:input"), link(0, 2, "ipc:rpc")];
-        assert_eq!(read(&dp, &roles).map_carries(), [Carries::Output, Carries::Requests, Carries::Unknown]);
+        assert_eq!(read_wires(&dp, &roles).map_carries(), [Carries::Output, Carries::Requests, Carries::Unknown]);
         let bootstrap = [link(1, 2, "ipc:tok"), link(0, 2, "tcp:8998")];
-        assert_eq!(read(&bootstrap, &roles)[1], None);
+        assert_eq!(read_wires(&bootstrap, &roles)[1], None);
     }
 
     #[test]
     fn scheduler_to_scheduler_links_are_not_hops() {
         let [a, b] = titled([SCHEDULER; 2]);
         let roles = [a, b, None];
-        assert_eq!(read(&[link(0, 1, "kv"), link(0, 2, "x")], &roles), [None, None]);
+        assert_eq!(read_wires(&[link(0, 1, "kv"), link(0, 2, "x")], &roles), [None, None]);
     }
 
     trait MapCarries {

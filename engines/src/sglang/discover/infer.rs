@@ -8,21 +8,21 @@ use adapter::discover::{Edge, Node, Role, RoleSource, RoleWithSource, connected}
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, ROLES, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 
 /// Infers a role for each node where possible.
-pub(super) fn infer(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
-    by_children(nodes, roles);
-    by_neighbours(nodes, edges, roles);
+pub(super) fn infer_roles(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
+    infer_from_children(nodes, roles);
+    infer_from_neighbours(nodes, edges, roles);
     infer_unnamed(nodes, edges, roles);
-    routers(nodes, edges, roles);
+    mark_routers(nodes, edges, roles);
 }
 
 type Roles = [Option<RoleWithSource>];
 
-fn role(roles: &Roles, node: usize) -> Option<Role> {
+fn known_role(roles: &Roles, node: usize) -> Option<Role> {
     roles[node].map(|(role, _)| role)
 }
 
 /// The parent of a scheduler or detokenizer is the engine's main process, whatever its command.
-fn by_children(nodes: &[Node], roles: &mut Roles) {
+fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
     for child in 0..nodes.len() {
         let started = matches!(nodes[child].stated, Some((r, RoleSource::Title)) if !r.is_main() && ROLES.contains(&r));
         if let Some(parent) = nodes[child].parent
@@ -36,21 +36,22 @@ fn by_children(nodes: &[Node], roles: &mut Roles) {
 }
 
 /// Infers the roles of unnamed processes from named neighbours, until no role changes.
-fn by_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
+fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let receives = |node: usize| edges.iter().any(|&(_, to)| to == node);
     let sends = |node: usize| edges.iter().any(|&(from, _)| from == node);
     loop {
         let mut changed = false;
         for &(from, to) in edges {
-            let (node, found) = match (role(roles, from), role(roles, to)) {
+            let (node, found) = match (known_role(roles, from), known_role(roles, to)) {
                 (None, Some(DETOKENIZER | DETOKENIZER_ROUTER)) => (from, Some(SCHEDULER)),
                 (None, Some(TOKENIZER | ROUTER)) => (from, Some(if receives(from) { DETOKENIZER } else { SCHEDULER })),
                 (Some(SCHEDULER), None) => (to, Some(if sends(to) { DETOKENIZER } else { TOKENIZER })),
                 (Some(DETOKENIZER_ROUTER), None) => (to, Some(DETOKENIZER)),
                 (Some(DETOKENIZER), None) => {
                     // A detokenizer connects to every worker and also to the main process.
-                    let main =
-                        edges.iter().any(|&(f, t)| f == from && matches!(role(roles, t), Some(TOKENIZER | ROUTER)));
+                    let main = edges
+                        .iter()
+                        .any(|&(f, t)| f == from && matches!(known_role(roles, t), Some(TOKENIZER | ROUTER)));
                     (to, Some(if main { WORKER } else { TOKENIZER }))
                 }
                 _ => continue,
@@ -99,12 +100,12 @@ fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
 }
 
 /// Turns the main process of an engine with tokenizer workers into a router.
-fn routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
+fn mark_routers(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     for node in 0..nodes.len() {
-        if role(roles, node) != Some(TOKENIZER) {
+        if known_role(roles, node) != Some(TOKENIZER) {
             continue;
         }
-        let worker = |other: usize| role(roles, other) == Some(WORKER);
+        let worker = |other: usize| known_role(roles, other) == Some(WORKER);
         let started = (0..nodes.len()).any(|n| worker(n) && nodes[n].parent == Some(node));
         let linked = edges.iter().any(|&(f, t)| (f == node && worker(t)) || (t == node && worker(f)));
         // A detokenizer that connects to both a worker and this process serves one engine.
@@ -132,7 +133,7 @@ mod tests {
 
     fn roles(nodes: &[Node], edges: &[Edge]) -> Vec<Option<RoleWithSource>> {
         let mut roles: Vec<_> = nodes.iter().map(|n| n.stated).collect();
-        infer(nodes, edges, &mut roles);
+        infer_roles(nodes, edges, &mut roles);
         roles
     }
 

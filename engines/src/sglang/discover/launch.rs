@@ -30,7 +30,7 @@ pub(super) const FLAGS: &[FlagName] = &[
 ];
 
 /// Whether this is the command line of the server's main process.
-pub(super) fn is_main(argv: &[String]) -> bool {
+pub(super) fn is_server_command(argv: &[String]) -> bool {
     let serves = || argv.iter().any(|argument| argument == "serve");
     match program(argv) {
         Some(Program::Module("sglang.launch_server" | "sglang.srt.server")) => true,
@@ -66,8 +66,8 @@ mod tests {
         ];
         for (line, expected) in cases {
             let argv: Vec<String> = line.split(' ').map(str::to_owned).collect();
-            assert_eq!(is_main(&argv), expected, "{line}");
+            assert_eq!(is_server_command(&argv), expected, "{line}");
         }
-        assert!(!is_main(&[]));
+        assert!(!is_server_command(&[]));
     }
 }

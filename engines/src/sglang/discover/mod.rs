@@ -15,7 +15,7 @@ use adapter::discover::{
 use trace::event::Kind;
 
 pub(crate) use launch::SKIP_TOKENIZER_INIT;
-use streaming::Unset;
+use streaming::LauncherDefaults;
 
 /// Recognises SGLang's processes.
 #[derive(Clone, Copy, Debug)]
@@ -39,15 +39,15 @@ impl Recognise for Sglang {
     }
 
     fn alias(&self, word: &str) -> Option<Role> {
-        role::alias(word)
+        role::role_of_alias(word)
     }
 
     fn role_of_title(&self, title: &str) -> Option<(Role, Rank)> {
-        role::of_title(title)
+        role::role_of_title(title)
     }
 
     fn launch(&self, argv: &[String]) -> Option<(Role, &'static str)> {
-        launch::is_main(argv).then_some((role::TOKENIZER, "python -m sglang.launch_server"))
+        launch::is_server_command(argv).then_some((role::TOKENIZER, "python -m sglang.launch_server"))
     }
 
     fn flags(&self) -> &'static [FlagName] {
@@ -63,16 +63,20 @@ impl Recognise for Sglang {
     }
 
     fn infer(&self, nodes: &[Node], edges: &[Edge], roles: &mut [Option<RoleWithSource>]) {
-        infer::infer(nodes, edges, roles);
+        infer::infer_roles(nodes, edges, roles);
     }
 
     fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
-        hops::read(wires, roles)
+        hops::read_wires(wires, roles)
     }
 
     fn settings(&self, evidence: &Evidence<'_>) -> Settings {
-        let unset = if evidence.is_launched_by(self) { Unset::of_server(evidence) } else { Unset::default() };
-        streaming::settings(evidence, &unset)
+        let unset = if evidence.is_launched_by(self) {
+            LauncherDefaults::of_server(evidence)
+        } else {
+            LauncherDefaults::default()
+        };
+        streaming::infer_settings(evidence, &unset)
     }
 
     fn sender_of(&self, kind: Kind) -> Option<Role> {

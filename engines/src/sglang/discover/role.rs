@@ -22,7 +22,7 @@ pub(super) const ROLES: &[Role] =
     &[SCHEDULER, DP_CONTROLLER, DETOKENIZER_ROUTER, DETOKENIZER, ROUTER, TOKENIZER, WORKER];
 
 /// Other names of roles in `--pid PID=ROLE`.
-pub(super) fn alias(word: &str) -> Option<Role> {
+pub(super) fn role_of_alias(word: &str) -> Option<Role> {
     match word {
         "main" | "http" | "dynamo" | "dynamo-worker" | "tokenizer-manager" => Some(TOKENIZER),
         "tokenizer-worker" => Some(WORKER),
@@ -33,7 +33,7 @@ pub(super) fn alias(word: &str) -> Option<Role> {
 }
 
 /// Parses a process title (SGLang 0.4.0 to 0.5.23: `sglang::scheduler_DP0_TP0`, `sglang::tokenizer_worker:4711`).
-pub(super) fn of_title(title: &str) -> Option<(Role, Rank)> {
+pub(super) fn role_of_title(title: &str) -> Option<(Role, Rank)> {
     // Longer names come first, since `detokenizer_router` begins with `detokenizer`.
     const TITLES: [(&str, Role); 5] = [
         ("detokenizer_router", DETOKENIZER_ROUTER),
@@ -86,7 +86,7 @@ mod tests {
             ("sglang::tokenizer_worker:4711", WORKER, Rank::default()),
         ];
         for (title, role, rank) in cases {
-            assert_eq!(of_title(title), Some((role, rank)), "{title}");
+            assert_eq!(role_of_title(title), Some((role, rank)), "{title}");
         }
     }
 
@@ -95,7 +95,7 @@ mod tests {
         for title in
             ["sglang::draftproxy", "sglang-jax::scheduler", "sglang::schedulers", "python3", "vllm::scheduler", ""]
         {
-            assert_eq!(of_title(title), None, "{title}");
+            assert_eq!(role_of_title(title), None, "{title}");
         }
     }
 
@@ -117,8 +117,8 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_titles_never_panic(tail in ".{0,60}") {
-            let _ = of_title(&format!("sglang::scheduler{tail}"));
-            let _ = of_title(&tail);
+            let _ = role_of_title(&format!("sglang::scheduler{tail}"));
+            let _ = role_of_title(&tail);
         }
     }
 }

@@ -24,38 +24,38 @@ pub(super) const RUST_SERVER: &str = "SGLANG_RUST_SERVER";
 
 /// Settings that the launcher decides where the flags of the server leave them open.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Unset {
+pub(crate) struct LauncherDefaults {
     /// Whether it skips the detokenizer.
     pub(crate) skip: Option<Setting<bool>>,
     pub(crate) mode: Option<Setting<Mode>>,
 }
 
-impl Unset {
+impl LauncherDefaults {
     /// The defaults of SGLang's own server.
     pub(super) fn of_server(evidence: &Evidence<'_>) -> Self {
         let renamed = evidence.release(&Sglang) >= Some(Release::new(0, 5, 10).rc(0));
         let flag = if renamed { INCREMENTAL } else { STREAM_OUTPUT };
         Self {
-            skip: absent(evidence, SKIP_TOKENIZER_INIT).map(|origin| Setting::new(false, origin)),
-            mode: absent(evidence, flag).map(|origin| Setting::new(Mode::Cumulative, origin)),
+            skip: origin_of_absence(evidence, SKIP_TOKENIZER_INIT).map(|origin| Setting::new(false, origin)),
+            mode: origin_of_absence(evidence, flag).map(|origin| Setting::new(Mode::Cumulative, origin)),
         }
     }
 }
 
 /// Origin for a missing argument. A missing argument proves nothing if a configuration file may contain it.
-pub(crate) fn absent(evidence: &Evidence<'_>, argument: &'static str) -> Option<Origin> {
+pub(crate) fn origin_of_absence(evidence: &Evidence<'_>, argument: &'static str) -> Option<Origin> {
     let pid = evidence.pid;
     let no_config_file = evidence.flags.get(CONFIG).is_none();
     no_config_file.then_some(Origin::NoArgument { pid, argument })
 }
 
 /// Settings of an engine whose launcher decides `unset`.
-pub(crate) fn settings(evidence: &Evidence<'_>, unset: &Unset) -> Settings {
-    let rules = Rules { evidence, release: evidence.release(&Sglang), unset };
+pub(crate) fn infer_settings(evidence: &Evidence<'_>, unset: &LauncherDefaults) -> Settings {
+    let rules = StreamingRules { evidence, release: evidence.release(&Sglang), unset };
     let avoids_zmq = rules.output_avoids_zmq();
     // The Rust server has no Python event loop.
     let in_python = avoids_zmq.is_none();
-    let skip = rules.skip_tokenizer_init().or_else(|| skip_by_sockets(evidence.hops));
+    let skip = rules.skip_tokenizer_init().or_else(|| skips_tokenizer_by_sockets(evidence.hops));
     Settings {
         codec: rules.codec().filter(|_| in_python),
         mode: rules.mode(skip.as_ref().map(|skip| skip.value)),
@@ -69,7 +69,7 @@ pub(crate) fn settings(evidence: &Evidence<'_>, unset: &Unset) -> Settings {
 }
 
 /// A scheduler connects to the detokenizer or, when told to skip it, a second time to the tokenizer.
-fn skip_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
+fn skips_tokenizer_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
     let output: Vec<(End, End)> =
         hops.iter().filter(|h| h.carries == Carries::Output).filter_map(|h| Some((h.from?, h.to?))).collect();
     let from_scheduler = || output.iter().filter(|(from, _)| from.role == SCHEDULER);
@@ -82,15 +82,15 @@ fn skip_by_sockets(hops: &[HopSeen]) -> Option<Setting<bool>> {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Rules<'a> {
+struct StreamingRules<'a> {
     evidence: &'a Evidence<'a>,
     release: Option<Release>,
-    unset: &'a Unset,
+    unset: &'a LauncherDefaults,
 }
 
-impl Rules<'_> {
+impl StreamingRules<'_> {
     /// Parses a variable like SGLang's `EnvBool`.
-    fn switch(&self, name: &str) -> Option<Setting<bool>> {
+    fn environment_switch(&self, name: &str) -> Option<Setting<bool>> {
         let value = self.evidence.variable(name)?;
         let on = match value.to_ascii_lowercase().as_str() {
             "true" | "1" | "yes" | "y" => true,
@@ -106,7 +106,7 @@ impl Rules<'_> {
         if release < Release::new(0, 5, 15).rc(0) {
             return Some(Setting::new(Codec::Pickle, Origin::Release(format!("SGLang {release}"))));
         }
-        if let Some(pickle) = self.switch(PICKLE_SWITCH) {
+        if let Some(pickle) = self.environment_switch(PICKLE_SWITCH) {
             let codec = if pickle.value { Codec::Pickle } else { Codec::Msgpack };
             return Some(Setting::new(codec, pickle.origin));
         }
@@ -118,7 +118,8 @@ impl Rules<'_> {
 
     /// The environment variable that makes the engine's output bypass ZMQ, if it is set (0.5.17 and later).
     fn output_avoids_zmq(&self) -> Option<String> {
-        let on = self.switch(RUST_SERVER)?.value && self.release.is_none_or(|r| r >= Release::new(0, 5, 17));
+        let on =
+            self.environment_switch(RUST_SERVER)?.value && self.release.is_none_or(|r| r >= Release::new(0, 5, 17));
         on.then(|| format!("{RUST_SERVER}={}", self.evidence.variable(RUST_SERVER).unwrap_or_default()))
     }
 
@@ -132,7 +133,7 @@ impl Rules<'_> {
             return Some(Setting::new(false, self.evidence.argument(&parser)));
         }
         let by_flag_only = self.release? < Release::new(0, 5, 12).rc(0) && self.evidence.is_launched_by(&Sglang);
-        let none = absent(self.evidence, REASONING_PARSER).filter(|_| by_flag_only)?;
+        let none = origin_of_absence(self.evidence, REASONING_PARSER).filter(|_| by_flag_only)?;
         Some(Setting::new(true, none))
     }
 
@@ -183,16 +184,16 @@ impl Rules<'_> {
             let text_path = if release < Release::new(0, 5, 0).rc(0) { Mode::Cumulative } else { Mode::Incremental };
             return match skip {
                 Some(false) => by_release(text_path),
-                Some(true) => self.by_flag(),
+                Some(true) => self.mode_by_flag(),
                 // Without the flag, both paths of 0.4.x are cumulative.
-                None => self.by_flag().filter(|flag| flag.value == text_path),
+                None => self.mode_by_flag().filter(|flag| flag.value == text_path),
             };
         }
-        self.by_flag()
+        self.mode_by_flag()
     }
 
     /// Incremental if the flag is set; otherwise as the launcher decides.
-    fn by_flag(&self) -> Option<Setting<Mode>> {
+    fn mode_by_flag(&self) -> Option<Setting<Mode>> {
         let flags = self.evidence.flags;
         match flags.get(INCREMENTAL).or_else(|| flags.get(STREAM_OUTPUT)) {
             Some(argument) => Some(Setting::new(Mode::Incremental, self.evidence.argument(argument))),
@@ -208,10 +209,14 @@ mod tests {
 
     const SERVER: &str = "python -m sglang.launch_server";
 
-    fn rules<T>(command: &str, release: &str, see: impl FnOnce(Rules<'_>) -> T) -> T {
+    fn rules<T>(command: &str, release: &str, see: impl FnOnce(StreamingRules<'_>) -> T) -> T {
         evidence_of(command, &[("sglang", release)], |evidence| {
-            let unset = if evidence.is_launched_by(&Sglang) { Unset::of_server(evidence) } else { Unset::default() };
-            see(Rules { evidence, release: evidence.release(&Sglang), unset: &unset })
+            let unset = if evidence.is_launched_by(&Sglang) {
+                LauncherDefaults::of_server(evidence)
+            } else {
+                LauncherDefaults::default()
+            };
+            see(StreamingRules { evidence, release: evidence.release(&Sglang), unset: &unset })
         })
     }
 
@@ -262,7 +267,7 @@ mod tests {
         fn codec(release: &str, environment: Option<&[(String, String)]>) -> Option<Codec> {
             rules("", release, |rules| {
                 let evidence = &Evidence { environment, ..*rules.evidence };
-                Rules { evidence, ..rules }.codec().map(|codec| codec.value)
+                StreamingRules { evidence, ..rules }.codec().map(|codec| codec.value)
             })
         }
         assert_eq!(codec("0.5.14", None), Some(Codec::Pickle));
@@ -280,7 +285,7 @@ mod tests {
             let environment = [(RUST_SERVER.to_owned(), value.to_owned())];
             rules("", release, |rules| {
                 let evidence = Evidence { environment: Some(environment.as_slice()), ..*rules.evidence };
-                let settings = settings(&evidence, rules.unset);
+                let settings = infer_settings(&evidence, rules.unset);
                 (settings.avoids_zmq, settings.codec.is_some(), settings.waiter.map(|waiter| waiter.value))
             })
         };

@@ -11,7 +11,7 @@ const QUARTER_S: u64 = 900;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Parses `20 seconds. tic start time: 05:49:14. last_heartbeat time: 05:42:53`. Both are local times of day.
-pub(super) fn read(
+pub(super) fn read_failed_check(
     rest: &str,
     line_ns: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),

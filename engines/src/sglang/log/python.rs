@@ -31,7 +31,7 @@ impl<'l> Iterator for Fields<'l> {
 }
 
 /// Strings of a value, without their quotes: of one string, or of a list of strings.
-pub(super) fn strings(value: &str) -> impl Iterator<Item = &str> {
+pub(super) fn strings_in(value: &str) -> impl Iterator<Item = &str> {
     let mut rest = value;
     std::iter::from_fn(move || {
         let begin = rest.find(['\'', '"'])?;
@@ -105,9 +105,9 @@ mod tests {
 
     #[test]
     fn strings_of_lists_are_read() {
-        assert_eq!(strings(r"['a', 'b,c',None]").collect::<Vec<_>>(), ["a", "b,c"]);
-        assert_eq!(strings("'a'").collect::<Vec<_>>(), ["a"]);
-        assert_eq!(strings("None").count() + strings("'cut").count(), 0);
+        assert_eq!(strings_in(r"['a', 'b,c',None]").collect::<Vec<_>>(), ["a", "b,c"]);
+        assert_eq!(strings_in("'a'").collect::<Vec<_>>(), ["a"]);
+        assert_eq!(strings_in("None").count() + strings_in("'cut").count(), 0);
     }
 
     proptest! {
@@ -116,7 +116,7 @@ mod tests {
             for text in [text, format!("A({inside}")] {
                 if let Some(mut fields) = Fields::of(&text) {
                     for (_, value) in fields.by_ref() {
-                        let _ = strings(value).count();
+                        let _ = strings_in(value).count();
                     }
                     let _ = fields.after();
                 }

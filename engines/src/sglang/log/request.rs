@@ -6,8 +6,8 @@ use logs::text::{epoch_seconds_to_ns, number_of_key, value_of_key};
 use logs::{FieldUse, JsonRecord, LoggedRid, MalformedLine, Statement};
 use trace::event::Stage;
 
-use super::python::{Fields, strings};
-use super::stage;
+use super::python::{Fields, strings_in};
+use super::stage_statement;
 
 /// Time fields of a finished request (seconds since the epoch), with the stage and the process of each.
 const TIMES: [(&str, &str, &str); 9] = [
@@ -36,7 +36,7 @@ const PARAMETERS: &str = "request_parameters";
 pub(super) const RECORD_MARKS: &[&str] = &["\"request.received\"", "\"request.finished\"", "\"request_parameters\""];
 
 /// Use of a field of the JSON records.
-pub(super) fn field(name: &str) -> FieldUse {
+pub(super) fn field_use(name: &str) -> FieldUse {
     match name {
         "out" | "meta_info" | "obj" => FieldUse::Object,
         "event" | "rid" | "id" | PARAMETERS | STREAM | FIRST_TOKEN_LATENCY | TOKENS => FieldUse::Value,
@@ -46,7 +46,7 @@ pub(super) fn field(name: &str) -> FieldUse {
 }
 
 /// Parses a JSON record.
-pub(super) fn record(
+pub(super) fn read_record(
     record: &JsonRecord<'_>,
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Option<Result<&'static str, MalformedLine>> {
@@ -61,32 +61,40 @@ pub(super) fn record(
     if rids.is_empty() {
         rids.extend(id.clone());
     }
-    let Some(named) = named(rids.iter().map(Cow::as_ref), id.as_deref()) else {
+    let Some(named) = named_requests(rids.iter().map(Cow::as_ref), id.as_deref()) else {
         return Some(Err(MalformedLine));
     };
     if let Some(name) = logged {
-        log_each(&named, name, sink);
+        emit_stage_of_each(&named, name, sink);
     }
     let is_streamed = match record.text_of(PARAMETERS) {
         None => record.flag_of(STREAM),
-        Some(parameters) => JsonRecord::parse(&parameters, &field).and_then(|request| request.flag_of(STREAM)),
+        Some(parameters) => JsonRecord::parse(&parameters, &field_use).and_then(|request| request.flag_of(STREAM)),
     };
     if let [rid] = *named {
-        pass_times(rid, is_streamed, |key| record.number_of(key), sink);
+        emit_times(rid, is_streamed, |key| record.number_of(key), sink);
     }
     Some(Ok(form))
 }
 
 /// Parses `GenerateReqInput(received_time=None, rid='4f1c..', text='..`, or with the fields in another order.
-pub(super) fn receive(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+pub(super) fn read_receive(
+    rest: &str,
+    _: Option<u64>,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) -> Result<(), MalformedLine> {
     let (_, rids) =
         Fields::of(rest).and_then(|mut fields| fields.find(|field| field.0 == "rid")).ok_or(MalformedLine)?;
-    log_each(&named(strings(rids), None).ok_or(MalformedLine)?, "receive_logged", sink);
+    emit_stage_of_each(&named_requests(strings_in(rids), None).ok_or(MalformedLine)?, "receive_logged", sink);
     Ok(())
 }
 
-/// Like [`receive`], followed by `, out={'text': .., 'meta_info': {..}}`. No output text can follow the last `'meta_info': `.
-pub(super) fn finish(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) -> Result<(), MalformedLine> {
+/// Like [`read_receive`], followed by `, out={'text': .., 'meta_info': {..}}`. No output text can follow the last `'meta_info': `.
+pub(super) fn read_finish(
+    rest: &str,
+    _: Option<u64>,
+    sink: &mut dyn FnMut(&Statement<'_>),
+) -> Result<(), MalformedLine> {
     let mut fields = Fields::of(rest).ok_or(MalformedLine)?;
     let (mut rids, mut is_streamed) = (None, None);
     for (name, value) in fields.by_ref() {
@@ -99,30 +107,30 @@ pub(super) fn finish(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement
     let out = fields.after();
     let meta = out.and_then(|out| Some(&out[out.rfind("'meta_info': {")?..]));
     let id = meta.and_then(|meta| LoggedRid::parse(value_of_key(meta, "'id': ")?));
-    let named = named(strings(rids.ok_or(MalformedLine)?), id.map(|id| id.text)).ok_or(MalformedLine)?;
-    log_each(&named, "finish_logged", sink);
+    let named = named_requests(strings_in(rids.ok_or(MalformedLine)?), id.map(|id| id.text)).ok_or(MalformedLine)?;
+    emit_stage_of_each(&named, "finish_logged", sink);
     if let ([rid], Some(meta)) = (&*named, meta) {
-        pass_times(*rid, is_streamed, |key| number_of_key(meta, &format!("'{key}': ")), sink);
+        emit_times(*rid, is_streamed, |key| number_of_key(meta, &format!("'{key}': ")), sink);
     }
     Ok(())
 }
 
 /// The requests of a line: that of the output, if the line has an output of one of several. `None` if no rid is readable.
-fn named<'l>(rids: impl Iterator<Item = &'l str>, id: Option<&str>) -> Option<Vec<LoggedRid<'l>>> {
+fn named_requests<'l>(rids: impl Iterator<Item = &'l str>, id: Option<&str>) -> Option<Vec<LoggedRid<'l>>> {
     let all: Vec<LoggedRid<'l>> = rids.filter_map(LoggedRid::parse).collect();
     let of_output = all.iter().find(|rid| all.len() > 1 && Some(rid.text) == id).copied();
     let named = of_output.map_or(all, |rid| vec![rid]);
     (!named.is_empty()).then_some(named)
 }
 
-fn log_each(rids: &[LoggedRid<'_>], name: &str, sink: &mut dyn FnMut(&Statement<'_>)) {
+fn emit_stage_of_each(rids: &[LoggedRid<'_>], name: &str, sink: &mut dyn FnMut(&Statement<'_>)) {
     for &rid in rids {
-        sink(&stage(rid, Stage::new(rid.text, name, "tokenizer")));
+        sink(&stage_statement(rid, Stage::new(rid.text, name, "tokenizer")));
     }
 }
 
 /// Passes the times of a finished request to `sink`; `number` is the value of a field.
-fn pass_times(
+fn emit_times(
     rid: LoggedRid<'_>,
     is_streamed: Option<bool>,
     number: impl Fn(&str) -> Option<f64>,

@@ -4,14 +4,14 @@ use logs::text::{epoch_seconds_to_ns, split_ascii, split_once, trim_ascii_matche
 use logs::{LoggedRid, MalformedLine, RequestHalf, Statement, StatementKind};
 use trace::event::Stage;
 
-use super::stage;
+use super::stage_statement;
 
 /// A longer duration is a time by mistake: releases subtract an unset time, which is 0, from one since the epoch or since boot.
-const LONGEST_MS: f64 = 86_400_000.0;
+const MAX_DURATION_MS: f64 = 86_400_000.0;
 
-/// Role of the server that wrote the line.
+/// ServerRole of the server that wrote the line.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
+enum ServerRole {
     Unified,
     Prefill,
     Decode,
@@ -30,7 +30,7 @@ struct Impossible;
 ///
 /// Logged when the scheduler has finished its part of the request. From 0.5.12 on, `entry_time` is the wall time at which the first phase
 /// began. Before, the line has none or another clock's, so the durations count back from the line's own timestamp.
-pub(super) fn read(
+pub(super) fn read_time_stats(
     rest: &str,
     line_ns: Option<u64>,
     sink: &mut dyn FnMut(&Statement<'_>),
@@ -38,25 +38,25 @@ pub(super) fn read(
     let (head, tail) = split_once(rest, "): ").ok_or(MalformedLine)?;
     let mut words = split_ascii(head, b',');
     let rid = words.next().and_then(LoggedRid::parse).ok_or(MalformedLine)?;
-    let request = LineFields::of(words);
-    let role = match request.get(&["type"]).ok_or(MalformedLine)? {
-        "prefill" => Role::Prefill,
-        "decode" => Role::Decode,
-        _ => Role::Unified,
+    let request = LineFields::parse(words);
+    let role = match request.value_of(&["type"]).ok_or(MalformedLine)? {
+        "prefill" => ServerRole::Prefill,
+        "decode" => ServerRole::Decode,
+        _ => ServerRole::Unified,
     };
-    let times = LineFields::of(tail.split_ascii_whitespace());
-    enter_half(&request, rid, role, sink);
-    let tokens = request.get(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
+    let times = LineFields::parse(tail.split_ascii_whitespace());
+    emit_half(&request, rid, role, sink);
+    let tokens = request.value_of(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
     let end = match role {
-        Role::Unified => "completion",
-        Role::Prefill => "prefill_completion",
-        Role::Decode => "decode_completion",
+        ServerRole::Unified => "completion",
+        ServerRole::Prefill => "prefill_completion",
+        ServerRole::Decode => "decode_completion",
     };
     let mut emit = |name, wall_ns, tokens| {
         let reached = Stage { tokens, ..Stage::new(rid.text, name, "scheduler") };
         sink(&Statement { wall_ns, ..stage(rid, reached) });
     };
-    let Ok(phases) = phases(&times, role) else {
+    let Ok(phases) = read_phases(&times, role) else {
         emit(end, line_ns, tokens);
         sink(&Statement {
             wall_ns: None,
@@ -66,7 +66,7 @@ pub(super) fn read(
         return Ok(());
     };
     let spent_ns = phases.iter().fold(0, |sum: u64, phase| sum.saturating_add(phase.ns));
-    let Some(begin_ns) = begin_ns(&times).or_else(|| line_ns?.checked_sub(spent_ns)) else {
+    let Some(begin_ns) = read_begin_ns(&times).or_else(|| line_ns?.checked_sub(spent_ns)) else {
         emit(end, line_ns, tokens);
         return Ok(());
     };
@@ -80,22 +80,22 @@ pub(super) fn read(
 }
 
 /// Maximum number of fields read from a line; releases write up to 12.
-const FIELDS: usize = 16;
+const MAX_FIELDS: usize = 16;
 
 /// `key=value` and `key(value)` fields, without the punctuation around them.
 struct LineFields<'l> {
-    pairs: [(&'l str, &'l str); FIELDS],
+    pairs: [(&'l str, &'l str); MAX_FIELDS],
     len: usize,
 }
 
 impl<'l> LineFields<'l> {
-    fn of(words: impl Iterator<Item = &'l str>) -> Self {
-        let mut fields = Self { pairs: [("", ""); FIELDS], len: 0 };
+    fn parse(words: impl Iterator<Item = &'l str>) -> Self {
+        let mut fields = Self { pairs: [("", ""); MAX_FIELDS], len: 0 };
         for word in words {
             let word = trim_ascii_matches(word, |byte| matches!(byte, b' ' | b',' | b';' | b'"'));
             let pair = split_once(word, "=").or_else(|| word.strip_suffix(')')?.split_once('('));
             let Some(pair) = pair.filter(|(key, _)| !key.is_empty()) else { continue };
-            if fields.len == FIELDS {
+            if fields.len == MAX_FIELDS {
                 break;
             }
             fields.pairs[fields.len] = pair;
@@ -105,71 +105,71 @@ impl<'l> LineFields<'l> {
     }
 
     /// Value of the first of these keys that the line has.
-    fn get(&self, keys: &[&str]) -> Option<&'l str> {
+    fn value_of(&self, keys: &[&str]) -> Option<&'l str> {
         let pairs = &self.pairs[..self.len];
         keys.iter().find_map(|key| Some(pairs.iter().find(|pair| pair.0 == *key)?.1))
     }
 
     fn number(&self, keys: &[&str]) -> Option<f64> {
-        let value = self.get(keys)?;
+        let value = self.value_of(keys)?;
         let number: f64 = value.strip_suffix("ms").unwrap_or(value).parse().ok()?;
         (number.is_finite() && number >= 0.0).then_some(number)
     }
 
     /// Duration under the first of these keys that the line has.
     fn duration_ns(&self, keys: &[&str]) -> Result<Option<u64>, Impossible> {
-        if self.get(keys).is_none() {
+        if self.value_of(keys).is_none() {
             return Ok(None);
         }
         match self.number(keys) {
-            Some(ms) if ms < LONGEST_MS => Ok(Some((ms * 1e6).round() as u64)),
+            Some(ms) if ms < MAX_DURATION_MS => Ok(Some((ms * 1e6).round() as u64)),
             _ => Err(Impossible),
         }
     }
 }
 
 /// Both servers of a pair log the same `bootstrap_room`; 0 belongs to health checks.
-fn enter_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: Role, sink: &mut dyn FnMut(&Statement<'_>)) {
-    let room = request.get(&["bootstrap_room"]).and_then(|room| room.parse().ok()).filter(|&room| room != 0);
-    if let Some(room) = room.filter(|_| role != Role::Unified && !rid.is_truncated) {
-        let half = RequestHalf { rid: rid.text, room, is_decode: role == Role::Decode };
+fn emit_half(request: &LineFields<'_>, rid: LoggedRid<'_>, role: ServerRole, sink: &mut dyn FnMut(&Statement<'_>)) {
+    let room = request.value_of(&["bootstrap_room"]).and_then(|room| room.parse().ok()).filter(|&room| room != 0);
+    if let Some(room) = room.filter(|_| role != ServerRole::Unified && !rid.is_truncated) {
+        let half = RequestHalf { rid: rid.text, room, is_decode: role == ServerRole::Decode };
         sink(&Statement { wall_ns: None, is_rid_truncated: false, kind: StatementKind::RequestHalf(half) });
     }
 }
 
 /// Wall time at which the first phase began.
-fn begin_ns(times: &LineFields<'_>) -> Option<u64> {
+fn read_begin_ns(times: &LineFields<'_>) -> Option<u64> {
     times.number(&["bootstrap_done_time", "entry_time", "start_time", "start"]).and_then(epoch_seconds_to_ns)
 }
 
 /// Stage at which the first phase began. 0.5.16 and later omit the bootstrap if its start is unset.
-fn first_stage(times: &LineFields<'_>, role: Role) -> &'static str {
+fn first_stage(times: &LineFields<'_>, role: ServerRole) -> &'static str {
     match role {
-        Role::Unified => "wait_queue_entry",
-        Role::Prefill if times.get(&["bootstrap_done_time"]).is_some() => "prefill_wait_queue_entry",
-        Role::Prefill => "prefill_bootstrap_queue_entry",
-        Role::Decode => "decode_prealloc_queue_entry",
+        ServerRole::Unified => "wait_queue_entry",
+        ServerRole::Prefill if times.value_of(&["bootstrap_done_time"]).is_some() => "prefill_wait_queue_entry",
+        ServerRole::Prefill => "prefill_bootstrap_queue_entry",
+        ServerRole::Decode => "decode_prealloc_queue_entry",
     }
 }
 
 /// Phases of a request in order, by the names of all releases.
-fn phases(times: &LineFields<'_>, role: Role) -> Result<Vec<Phase>, Impossible> {
+fn read_phases(times: &LineFields<'_>, role: ServerRole) -> Result<Vec<Phase>, Impossible> {
     // The start is unset, so the durations that count from it are none.
     if times.number(&["start_time", "start"]) == Some(0.0) {
         return Err(Impossible);
     }
     let mut phases = Vec::with_capacity(5);
     match role {
-        Role::Unified => {}
-        Role::Prefill => {
+        ServerRole::Unified => {}
+        ServerRole::Prefill => {
             let whole_ns = times.duration_ns(&["bootstrap_queue_duration"])?;
             let stages = ["prefill_bootstrap_done", "prefill_wait_queue_entry"];
-            enter_bootstrap(times, whole_ns, stages, &mut phases)?;
+            add_bootstrap(times, whole_ns, stages, &mut phases)?;
         }
-        Role::Decode => {
+        ServerRole::Decode => {
             let whole_ns = times.duration_ns(&["prealloc_queue_duration", "prealloc_duration"])?;
             let stages = ["decode_bootstrap_done", "decode_transfer_queue_entry"];
-            enter_bootstrap(times, whole_ns, stages, &mut phases)?;
+            add_bootstrap(times, whole_ns, stages, &mut phases)?;
             let transfer_ns = times.duration_ns(&["transfer_duration"])?;
             phases.extend(transfer_ns.map(|ns| Phase { ns, end: "decode_wait_queue_entry" }));
         }
@@ -178,9 +178,9 @@ fn phases(times: &LineFields<'_>, role: Role) -> Result<Vec<Phase>, Impossible> 
     // Later releases write 0 if the request never ran.
     let forward_ns = times.duration_ns(&["forward_duration"])?.filter(|&ns| ns > 0).ok_or(Impossible)?;
     let [forward_entry, completion] = match role {
-        Role::Unified => ["forward_entry", "completion"],
-        Role::Prefill => ["prefill_forward_entry", "prefill_completion"],
-        Role::Decode => ["decode_forward_entry", "decode_completion"],
+        ServerRole::Unified => ["forward_entry", "completion"],
+        ServerRole::Prefill => ["prefill_forward_entry", "prefill_completion"],
+        ServerRole::Decode => ["decode_forward_entry", "decode_completion"],
     };
     phases.push(Phase { ns: queue_ns, end: forward_entry });
     phases.push(Phase { ns: forward_ns, end: completion });
@@ -188,7 +188,7 @@ fn phases(times: &LineFields<'_>, role: Role) -> Result<Vec<Phase>, Impossible> 
 }
 
 /// Bootstrap and allocation, which end at these stages, or both in one.
-fn enter_bootstrap(
+fn add_bootstrap(
     times: &LineFields<'_>,
     whole_ns: Option<u64>,
     [bootstrapped, allocated]: [&'static str; 2],
@@ -196,7 +196,7 @@ fn enter_bootstrap(
 ) -> Result<(), Impossible> {
     let bootstrap_ns = times.duration_ns(&["bootstrap_duration", "bootstrap"])?;
     // 0.5.5 to 0.5.9 write parts that they do not measure, with a rest.
-    let bootstrap_ns = bootstrap_ns.filter(|_| times.get(&["other"]).is_none());
+    let bootstrap_ns = bootstrap_ns.filter(|_| times.value_of(&["other"]).is_none());
     let alloc_ns = times.duration_ns(&["alloc_wait_duration", "alloc_wait"])?;
     if let (Some(bootstrap_ns), Some(alloc_ns)) = (bootstrap_ns, alloc_ns) {
         phases.push(Phase { ns: bootstrap_ns, end: bootstrapped });

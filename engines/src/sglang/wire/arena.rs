@@ -32,7 +32,7 @@ pub(super) enum Node {
     Dict(u32),
     /// Index of a [`Global`].
     Global(u32),
-    /// Index of an [`Object`].
+    /// Index of an [`RecordedCall`].
     Object(u32),
     /// Position of the bytes opcode that holds an `array('q')`: signed 64-bit little endian words.
     Array(u32),
@@ -103,20 +103,20 @@ impl Seq {
 /// A class or function name. It is compared and never resolved.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Global {
-    pub(super) module: Name,
-    pub(super) name: Name,
+    pub(super) module: NameSpan,
+    pub(super) name: NameSpan,
 }
 
 /// A byte range of the message.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Name {
+pub(super) struct NameSpan {
     pub(super) start: u32,
     pub(super) len: u32,
 }
 
 /// A recorded construction: `callable(*args)`, then its state.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Object {
+pub(super) struct RecordedCall {
     pub(super) callable: Node,
     pub(super) args: Node,
     pub(super) state: Node,
@@ -128,7 +128,7 @@ pub(super) struct Arena {
     pub(super) cells: Vec<Node>,
     pub(super) seqs: Vec<Seq>,
     pub(super) globals: Vec<Global>,
-    pub(super) objects: Vec<Object>,
+    pub(super) objects: Vec<RecordedCall>,
     pub(super) memo: Vec<Node>,
 }
 
@@ -149,26 +149,26 @@ impl Arena {
 
     /// Adds a list of one run.
     pub(super) fn new_seq(&mut self, run: Seq, limits: &Limits) -> Result<u32, Undecoded> {
-        Self::check(self.seqs.len(), limits)?;
+        Self::check_item_limit(self.seqs.len(), limits)?;
         self.seqs.push(run);
         Ok((self.seqs.len() - 1) as u32)
     }
 
     /// Appends items from the stack.
-    pub(super) fn extend(&mut self, seq: u32, items: &[Node], limits: &Limits) -> Result<(), Undecoded> {
+    pub(super) fn append_items(&mut self, seq: u32, items: &[Node], limits: &Limits) -> Result<(), Undecoded> {
         if items.is_empty() {
             return Ok(());
         }
         let start = self.cells.len() as u32;
-        Self::check(self.cells.len() + items.len(), limits)?;
+        Self::check_item_limit(self.cells.len() + items.len(), limits)?;
         self.cells.extend_from_slice(items);
-        let kinds = items.iter().fold(0, |set, item| set | kind(*item));
+        let kinds = items.iter().fold(0, |set, item| set | kind_of_item(*item));
         let run = Seq { start, end: start + items.len() as u32, len: items.len() as u32, kinds, ..Seq::EMPTY };
-        self.append(seq, run, limits)
+        self.append_run(seq, run, limits)
     }
 
     /// Appends a run.
-    pub(super) fn append(&mut self, seq: u32, run: Seq, limits: &Limits) -> Result<(), Undecoded> {
+    pub(super) fn append_run(&mut self, seq: u32, run: Seq, limits: &Limits) -> Result<(), Undecoded> {
         let head = self.seqs[seq as usize];
         if head.copied {
             return Err(Undecoded::Malformed {
@@ -198,12 +198,12 @@ impl Arena {
         Ok(())
     }
 
-    fn check(len: usize, limits: &Limits) -> Result<(), Undecoded> {
+    fn check_item_limit(len: usize, limits: &Limits) -> Result<(), Undecoded> {
         if len >= limits.items { Err(Undecoded::Limit { limit: "items", value: limits.items }) } else { Ok(()) }
     }
 }
 
-fn kind(node: Node) -> u8 {
+fn kind_of_item(node: Node) -> u8 {
     match node {
         Node::Int(_) => kinds::INT,
         Node::Nil => kinds::NIL,

@@ -5,27 +5,27 @@ use trace::event::{Chunk, Finish};
 
 use super::arena::Node;
 use super::doc::Doc;
-use super::part::{Item, Small};
-use super::schema::Columns;
+use super::part::{IntItem, SmallInts};
+use super::schema::ColumnIndices;
 use super::{Limits, Undecoded, tokens};
 use crate::msgpack::utf8;
 
 /// The columns of one message.
-pub(super) struct Table<'a, 'x> {
+pub(super) struct MessageColumns<'a, 'x> {
     pub(super) doc: Doc<'a>,
     pub(super) class: &'static str,
-    pub(super) columns: &'x Columns,
+    pub(super) columns: &'x ColumnIndices,
     pub(super) values: &'x [Node],
     pub(super) limits: &'x Limits,
 }
 
-impl<'a> Table<'a, '_> {
+impl<'a> MessageColumns<'a, '_> {
     /// Checks for the fields that every message with generated tokens must have.
-    pub(super) fn generates(&self, chunks: &[Chunk<'a>]) -> Result<(), Undecoded> {
+    pub(super) fn check_generated_fields(&self, chunks: &[Chunk<'a>]) -> Result<(), Undecoded> {
         if chunks.iter().any(|chunk| chunk.completion_tokens.is_none()) {
             return Err(self.layout_mismatch("no completion_tokens"));
         }
-        if self.columns.meta.is_none() && !self.present(self.columns.finish) {
+        if self.columns.meta.is_none() && !self.has_column(self.columns.finish) {
             return Err(self.layout_mismatch("no finished_reasons"));
         }
         Ok(())
@@ -33,31 +33,32 @@ impl<'a> Table<'a, '_> {
 
     /// Adds one chunk for each request, with its id and its entry in `http_worker_ipcs`.
     #[inline(never)]
-    pub(super) fn requests(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
+    pub(super) fn read_requests(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
         if self.columns.rids.is_none() {
             return Err(self.layout_mismatch("no rids"));
         }
-        let Some(rids) = self.column(self.columns.rids) else {
+        let Some(rids) = self.field_value(self.columns.rids) else {
             return Ok(());
         };
-        let count = self.doc.len(rids).ok_or_else(|| self.bad_value("rids", 0, "not a list"))? as usize;
+        let count = self.doc.item_count(rids).ok_or_else(|| self.bad_value("rids", 0, "not a list"))? as usize;
         if count > self.limits.items {
             return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
         }
         chunks.reserve(count);
-        for part in self.doc.parts(rids) {
-            part.each_str(|row, rid| {
-                chunks.push(Chunk::new(self.rid("rids", row, rid)?));
+        for part in self.doc.column_parts(rids) {
+            part.for_each_string(|row, rid| {
+                chunks.push(Chunk::new(self.read_rid("rids", row, rid)?));
                 Ok::<(), Undecoded>(())
             })?;
         }
-        let Some(workers) = self.full(self.columns.workers, "http_worker_ipcs", chunks)? else {
+        let Some(workers) = self.column_per_request(self.columns.workers, "http_worker_ipcs", chunks)? else {
             return Ok(());
         };
-        self.doc.parts(workers).try_for_each(|part| {
-            part.each(|row, worker| {
+        self.doc.column_parts(workers).try_for_each(|part| {
+            part.for_each_item(|row, worker| {
                 if !self.doc.is_nil(worker) {
-                    chunks[row].worker = Some(self.text("http_worker_ipcs", row, self.doc.string(worker))?);
+                    chunks[row].worker =
+                        Some(self.read_text("http_worker_ipcs", row, self.doc.string_bytes(worker))?);
                 }
                 Ok(())
             })
@@ -66,26 +67,27 @@ impl<'a> Table<'a, '_> {
 
     /// Reads counts and finish reasons, from their columns or (0.4.0) from each request's `meta_info`. Fills `finished` with each chunk's
     /// finish reason, or leaves it empty when no chunk has one.
-    pub(super) fn counts(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
+    pub(super) fn read_counts(&self, chunks: &mut [Chunk<'a>], finished: &mut Vec<Node>) -> Result<(), Undecoded> {
         if self.columns.meta.is_some() {
-            let Some(meta) = self.full(self.columns.meta, "meta_info", chunks)? else {
+            let Some(meta) = self.column_per_request(self.columns.meta, "meta_info", chunks)? else {
                 return Ok(());
             };
-            return self
-                .doc
-                .parts(meta)
-                .try_for_each(|part| part.each(|row, meta| self.meta(&mut chunks[row], row, meta, finished)));
+            return self.doc.column_parts(meta).try_for_each(|part| {
+                part.for_each_item(|row, meta| self.read_meta_info(&mut chunks[row], row, meta, finished))
+            });
         }
-        self.ints(chunks, self.columns.completion, "completion_tokens", |chunk| &mut chunk.completion_tokens)?;
-        self.ints(chunks, self.columns.prompt, "prompt_tokens", |chunk| &mut chunk.prompt_tokens)?;
-        self.ints(chunks, self.columns.cached, "cached_tokens", |chunk| &mut chunk.cached_tokens)?;
-        self.ints(chunks, self.columns.retractions, "retraction_counts", |chunk| &mut chunk.retractions)?;
-        let Some(reasons) = self.full(self.columns.finish, "finished_reasons", chunks)? else {
+        self.read_count_column(chunks, self.columns.completion, "completion_tokens", |chunk| {
+            &mut chunk.completion_tokens
+        })?;
+        self.read_count_column(chunks, self.columns.prompt, "prompt_tokens", |chunk| &mut chunk.prompt_tokens)?;
+        self.read_count_column(chunks, self.columns.cached, "cached_tokens", |chunk| &mut chunk.cached_tokens)?;
+        self.read_count_column(chunks, self.columns.retractions, "retraction_counts", |chunk| &mut chunk.retractions)?;
+        let Some(reasons) = self.column_per_request(self.columns.finish, "finished_reasons", chunks)? else {
             return Ok(());
         };
-        self.doc.parts(reasons).try_for_each(|part| {
-            part.each(|row, reason| {
-                chunks[row].finish = self.finish(row, reason)?;
+        self.doc.column_parts(reasons).try_for_each(|part| {
+            part.for_each_item(|row, reason| {
+                chunks[row].finish = self.read_finish(row, reason)?;
                 finished.push(reason);
                 Ok(())
             })
@@ -94,16 +96,22 @@ impl<'a> Table<'a, '_> {
 
     /// Reads how many ids each request lists. Returns false when the column is absent.
     #[inline(never)]
-    pub(super) fn listed(&self, chunks: &mut [Chunk<'a>], listed: &mut Vec<Node>) -> Result<bool, Undecoded> {
+    pub(super) fn read_listed_counts(
+        &self,
+        chunks: &mut [Chunk<'a>],
+        listed: &mut Vec<Node>,
+    ) -> Result<bool, Undecoded> {
         let place = self.columns.ids;
-        let Some(ids) = self.full(place, "output_ids", chunks)? else {
-            return Ok(self.present(place));
+        let Some(ids) = self.column_per_request(place, "output_ids", chunks)? else {
+            return Ok(self.has_column(place));
         };
         let mut total = 0;
-        for part in self.doc.parts(ids) {
-            part.lists(listed);
-            let nodes = listed.get(part.rows()).unwrap_or_default();
-            for ((row, node), chunk) in part.rows().zip(nodes).zip(chunks.get_mut(part.rows()).unwrap_or_default()) {
+        for part in self.doc.column_parts(ids) {
+            part.append_lists(listed);
+            let nodes = listed.get(part.row_range()).unwrap_or_default();
+            for ((row, node), chunk) in
+                part.row_range().zip(nodes).zip(chunks.get_mut(part.row_range()).unwrap_or_default())
+            {
                 chunk.listed = match *node {
                     Node::Ints { len, .. } | Node::Words { words: len, .. } => Some(u32::from(len)),
                     node => self.count_listed(row, node)?,
@@ -120,12 +128,12 @@ impl<'a> Table<'a, '_> {
 
     /// Reads the text of each request. Leaves out texts that are not UTF-8.
     #[inline(never)]
-    pub(super) fn texts(&self, chunks: &mut [Chunk<'a>]) -> Result<(), Undecoded> {
-        let Some(texts) = self.full(self.columns.text, "output_strs", chunks)? else {
+    pub(super) fn read_texts(&self, chunks: &mut [Chunk<'a>]) -> Result<(), Undecoded> {
+        let Some(texts) = self.column_per_request(self.columns.text, "output_strs", chunks)? else {
             return Ok(());
         };
-        self.doc.parts(texts).try_for_each(|part| {
-            part.each_str(|row, text| {
+        self.doc.column_parts(texts).try_for_each(|part| {
+            part.for_each_string(|row, text| {
                 chunks[row].text = text.and_then(|text| std::str::from_utf8(text).ok());
                 Ok(())
             })
@@ -135,7 +143,7 @@ impl<'a> Table<'a, '_> {
     /// Number of ids in the list of one request; `None` if there is no list.
     #[inline(never)]
     fn count_listed(&self, row: usize, ids: Node) -> Result<Option<u32>, Undecoded> {
-        let count = tokens::count(self.doc, ids);
+        let count = tokens::count_ids(self.doc, ids);
         if count.is_none() && !self.doc.is_nil(ids) {
             return Err(self.bad_value("output_ids", row, "not token ids"));
         }
@@ -143,71 +151,77 @@ impl<'a> Table<'a, '_> {
     }
 
     /// Adds a chunk for each request that an `AbortReq` names.
-    pub(super) fn aborted(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
+    pub(super) fn read_aborted(&self, chunks: &mut Vec<Chunk<'a>>) -> Result<(), Undecoded> {
         if self.columns.rid.is_none() {
             return Err(self.layout_mismatch("no rid"));
         }
-        let Some(rid) = self.column(self.columns.rid) else {
+        let Some(rid) = self.field_value(self.columns.rid) else {
             return Ok(());
         };
         let abort = |rid| Chunk { finish: Some(Finish::Abort), ..Chunk::new(rid) };
-        if let Some(rids) = self.doc.items(rid) {
+        if let Some(rids) = self.doc.list_items(rid) {
             for (row, rid) in rids.take(self.limits.items).enumerate() {
-                chunks.push(abort(self.rid("rid", row, self.doc.string(rid))?));
+                chunks.push(abort(self.read_rid("rid", row, self.doc.string_bytes(rid))?));
             }
             return Ok(());
         }
         // The id is empty when `abort_all` is set.
-        let rid = self.rid("rid", 0, self.doc.string(rid))?;
+        let rid = self.read_rid("rid", 0, self.doc.string_bytes(rid))?;
         if !rid.is_empty() {
             chunks.push(abort(rid));
         }
         Ok(())
     }
 
-    fn meta(&self, chunk: &mut Chunk<'a>, row: usize, meta: Node, finished: &mut Vec<Node>) -> Result<(), Undecoded> {
-        self.doc.entries(meta).ok_or_else(|| self.bad_value("meta_info", row, "not a dict"))?;
-        let count = |name: &[u8]| match self.doc.entry(meta, name) {
-            Some(value) => self.count("meta_info", row, value),
+    fn read_meta_info(
+        &self,
+        chunk: &mut Chunk<'a>,
+        row: usize,
+        meta: Node,
+        finished: &mut Vec<Node>,
+    ) -> Result<(), Undecoded> {
+        self.doc.dict_entries(meta).ok_or_else(|| self.bad_value("meta_info", row, "not a dict"))?;
+        let count = |name: &[u8]| match self.doc.find_entry(meta, name) {
+            Some(value) => self.read_count("meta_info", row, value),
             None => Ok(None),
         };
         chunk.completion_tokens = count(b"completion_tokens")?;
         chunk.prompt_tokens = count(b"prompt_tokens")?;
         chunk.cached_tokens = count(b"cached_tokens")?;
-        let reason = self.doc.entry(meta, b"finish_reason").unwrap_or(Node::Nil);
-        chunk.finish = self.finish(row, reason)?;
+        let reason = self.doc.find_entry(meta, b"finish_reason").unwrap_or(Node::Nil);
+        chunk.finish = self.read_finish(row, reason)?;
         finished.push(reason);
         Ok(())
     }
 
-    fn ints(
+    fn read_count_column(
         &self,
         chunks: &mut [Chunk<'a>],
         column: Option<u16>,
         field: &'static str,
         place: impl for<'c> Fn(&'c mut Chunk<'a>) -> &'c mut Option<u32>,
     ) -> Result<(), Undecoded> {
-        let Some(column) = self.full(column, field, chunks)? else {
+        let Some(column) = self.column_per_request(column, field, chunks)? else {
             return Ok(());
         };
-        for part in self.doc.parts(column) {
-            let rows = chunks.get_mut(part.rows()).unwrap_or_default();
-            match part.small() {
-                Some(Small::Pickled(run)) => {
+        for part in self.doc.column_parts(column) {
+            let rows = chunks.get_mut(part.row_range()).unwrap_or_default();
+            match part.small_ints() {
+                Some(SmallInts::Pickled(run)) => {
                     for (chunk, [_, value]) in rows.iter_mut().zip(run) {
                         *place(chunk) = Some((*value).into());
                     }
                 }
-                Some(Small::Packed(run)) => {
+                Some(SmallInts::Packed(run)) => {
                     for (chunk, value) in rows.iter_mut().zip(run) {
                         *place(chunk) = Some((*value).into());
                     }
                 }
-                None => part.each_int(|row, item| {
+                None => part.for_each_int(|row, item| {
                     *place(&mut chunks[row]) = match item {
-                        Item::Int(value) => Some(self.checked_u32(field, row, value)?),
-                        Item::Nil => None,
-                        Item::Other => return Err(self.bad_value(field, row, "not a count")),
+                        IntItem::Int(value) => Some(self.checked_u32(field, row, value)?),
+                        IntItem::Nil => None,
+                        IntItem::Other => return Err(self.bad_value(field, row, "not a count")),
                     };
                     Ok(())
                 })?,
@@ -216,11 +230,11 @@ impl<'a> Table<'a, '_> {
         Ok(())
     }
 
-    fn count(&self, field: &'static str, row: usize, item: Node) -> Result<Option<u32>, Undecoded> {
+    fn read_count(&self, field: &'static str, row: usize, item: Node) -> Result<Option<u32>, Undecoded> {
         if self.doc.is_nil(item) {
             return Ok(None);
         }
-        let value = self.doc.int(item).ok_or_else(|| self.bad_value(field, row, "not a count"))?;
+        let value = self.doc.int_value(item).ok_or_else(|| self.bad_value(field, row, "not a count"))?;
         self.checked_u32(field, row, value).map(Some)
     }
 
@@ -228,12 +242,14 @@ impl<'a> Table<'a, '_> {
         u32::try_from(value).map_err(|_| self.bad_value(field, row, "a count that is negative or exceeds 32 bits"))
     }
 
-    fn finish(&self, row: usize, reason: Node) -> Result<Option<Finish>, Undecoded> {
+    fn read_finish(&self, row: usize, reason: Node) -> Result<Option<Finish>, Undecoded> {
         if self.doc.is_nil(reason) {
             return Ok(None);
         }
-        self.doc.entries(reason).ok_or_else(|| self.bad_value("finished_reasons", row, "neither None nor a dict"))?;
-        Ok(Some(match self.doc.entry(reason, b"type").and_then(|kind| self.doc.string(kind)) {
+        self.doc
+            .dict_entries(reason)
+            .ok_or_else(|| self.bad_value("finished_reasons", row, "neither None nor a dict"))?;
+        Ok(Some(match self.doc.find_entry(reason, b"type").and_then(|kind| self.doc.string_bytes(kind)) {
             Some(b"length") => Finish::Length,
             Some(b"stop") => Finish::Stop,
             Some(b"abort") => Finish::Abort,
@@ -242,14 +258,14 @@ impl<'a> Table<'a, '_> {
     }
 
     /// Reads a request's id. Clients choose it, so an id that is too long or not UTF-8 becomes empty, and the other chunks stay valid.
-    fn rid(&self, field: &'static str, row: usize, rid: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
-        match self.text(field, row, rid) {
+    fn read_rid(&self, field: &'static str, row: usize, rid: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
+        match self.read_text(field, row, rid) {
             Err(_) if rid.is_some() => Ok(""),
             read => read,
         }
     }
 
-    fn text(&self, field: &'static str, row: usize, text: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
+    fn read_text(&self, field: &'static str, row: usize, text: Option<&'a [u8]>) -> Result<&'a str, Undecoded> {
         let text = text.ok_or_else(|| self.bad_value(field, row, "not a string"))?;
         if text.len() > self.limits.text {
             return Err(Undecoded::Limit { limit: "text", value: self.limits.text });
@@ -258,18 +274,23 @@ impl<'a> Table<'a, '_> {
     }
 
     /// The value of a field; `None` when the layout lacks the field or its value is `None`.
-    fn column(&self, place: Option<u16>) -> Option<Node> {
+    fn field_value(&self, place: Option<u16>) -> Option<Node> {
         let node = *self.values.get(usize::from(place?))?;
         (!self.doc.is_nil(node)).then_some(node)
     }
 
     /// The value of a per-request column, if it is as long as `rids` and not all `None`. A column may be absent as a whole (`None` or
     /// empty); any other length is an error.
-    fn full(&self, place: Option<u16>, field: &'static str, chunks: &[Chunk<'a>]) -> Result<Option<Node>, Undecoded> {
-        let Some(column) = self.column(place) else {
+    fn column_per_request(
+        &self,
+        place: Option<u16>,
+        field: &'static str,
+        chunks: &[Chunk<'a>],
+    ) -> Result<Option<Node>, Undecoded> {
+        let Some(column) = self.field_value(place) else {
             return Ok(None);
         };
-        match self.doc.len(column) {
+        match self.doc.item_count(column) {
             Some(0) => Ok(None),
             Some(len) if len as usize != chunks.len() => Err(self.bad_value(field, 0, "not as long as rids")),
             Some(_) if self.doc.all_nil(column) => Ok(None),
@@ -279,8 +300,8 @@ impl<'a> Table<'a, '_> {
     }
 
     /// Whether a per-request column is present, even if all its entries are `None`.
-    pub(super) fn present(&self, place: Option<u16>) -> bool {
-        self.column(place).and_then(|column| self.doc.len(column)).is_some_and(|len| len > 0)
+    pub(super) fn has_column(&self, place: Option<u16>) -> bool {
+        self.field_value(place).and_then(|column| self.doc.item_count(column)).is_some_and(|len| len > 0)
     }
 
     /// Error for a known class with an unsupported layout.
@@ -295,7 +316,7 @@ impl<'a> Table<'a, '_> {
 
 /// Buffers that decoding keeps between messages, in addition to the arena.
 #[derive(Debug, Default)]
-pub(super) struct Rowwise {
+pub(super) struct RowBuffers {
     /// Field names of a pickled message, in wire order.
     pub(super) names: Vec<Node>,
     /// Field values of the message, in wire order.
@@ -306,7 +327,7 @@ pub(super) struct Rowwise {
     pub(super) ids: Vec<i64>,
 }
 
-impl Rowwise {
+impl RowBuffers {
     pub(super) fn clear(&mut self) {
         self.names.clear();
         self.values.clear();

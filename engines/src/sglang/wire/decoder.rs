@@ -5,10 +5,10 @@ use trace::event::{Chunk, IdColumn, Kind};
 
 use super::arena::Arena;
 use super::batch::{Batch, Codec};
-use super::columns::{Rowwise, Table};
+use super::columns::{MessageColumns, RowBuffers};
 use super::doc::Doc;
-use super::identify::{self, Found};
-use super::schema::Layout;
+use super::identify::{self, FoundLayout};
+use super::schema::MessageLayout;
 use super::{Limits, Undecoded, not_a_codec, pickle, tokens};
 use crate::sglang::NAME;
 
@@ -23,9 +23,9 @@ pub struct Decoder {
     text: bool,
     arena: Arena,
     scratch: pickle::Scratch,
-    rows: Rowwise,
+    rows: RowBuffers,
     chunks: Vec<Chunk<'static>>,
-    last: Option<&'static Layout>,
+    last_layout: Option<&'static MessageLayout>,
 }
 
 impl Decoder {
@@ -37,9 +37,9 @@ impl Decoder {
             text: false,
             arena: Arena::default(),
             scratch: pickle::Scratch::default(),
-            rows: Rowwise::default(),
+            rows: RowBuffers::default(),
             chunks: Vec::new(),
-            last: None,
+            last_layout: None,
         }
     }
 
@@ -65,34 +65,34 @@ impl Decoder {
         if message.len() > self.limits.message {
             return Err(Undecoded::Limit { limit: "message", value: self.limits.message });
         }
-        let Self { limits, payload, text, arena, scratch, rows, chunks: home, last } = self;
+        let Self { limits, payload, text, arena, scratch, rows, chunks: home, last_layout: last } = self;
         rows.clear();
         let (codec, found) = match message {
             // A pickle ends with the opcode STOP.
             [0x80, .., b'.'] => {
                 let (value, protocol) = pickle::load(message, arena, scratch, limits)?;
                 let doc = Doc { bytes: message, arena };
-                (Codec::Pickle { protocol }, identify::pickled(doc, value, rows, *last)?)
+                (Codec::Pickle { protocol }, identify::identify_pickle(doc, value, rows, *last)?)
             }
             [0x80, 2..=5, ..] => return Err(Undecoded::Truncated { at: message.len() }),
             // In msgpack 0x80 is an empty map, but every message is an array.
             [0x90..=0x9f | 0xdc | 0xdd, ..] => {
                 arena.clear();
-                (Codec::Msgpack, identify::packed(message, &mut rows.values, limits)?)
+                (Codec::Msgpack, identify::identify_msgpack(message, &mut rows.values, limits)?)
             }
             _ => return Err(not_a_codec(message)),
         };
-        if let Found::Listed(layout) = found {
+        if let FoundLayout::Listed(layout) = found {
             *last = Some(layout);
         }
         let doc = Doc { bytes: message, arena };
         let mut chunks: Vec<Chunk<'a>> = std::mem::take(home);
-        match fill(doc, codec, &found, limits, *text, rows, &mut chunks) {
+        match read_columns(doc, codec, &found, limits, *text, rows, &mut chunks) {
             Ok(shape) => {
-                let Rowwise { listed, finished, ids, .. } = rows;
+                let RowBuffers { listed, finished, ids, .. } = rows;
                 if *payload {
                     for node in &*listed {
-                        tokens::extend(ids, doc, *node);
+                        tokens::append_ids(ids, doc, *node);
                     }
                     let mut ids = ids.as_slice();
                     for chunk in &mut chunks {
@@ -110,39 +110,39 @@ impl Decoder {
 }
 
 /// Reads the columns into `chunks`.
-fn fill<'a>(
+fn read_columns<'a>(
     doc: Doc<'a>,
     codec: Codec,
-    found: &Found,
+    found: &FoundLayout,
     limits: &Limits,
     text: bool,
-    rows: &mut Rowwise,
+    rows: &mut RowBuffers,
     chunks: &mut Vec<Chunk<'a>>,
 ) -> Result<Shape, Undecoded> {
     let (layout, columns) = (found.layout(), found.columns());
-    let Rowwise { values, listed, finished, .. } = rows;
-    let table = Table { doc, class: layout.class, columns, values, limits };
+    let RowBuffers { values, listed, finished, .. } = rows;
+    let table = MessageColumns { doc, class: layout.class, columns, values, limits };
     let mut ids = IdColumn::Absent;
     match layout.kind {
         Kind::Control | Kind::Failed => {}
-        Kind::Abort => table.aborted(chunks)?,
+        Kind::Abort => table.read_aborted(chunks)?,
         Kind::TokenIds | Kind::Text | Kind::Embedding | Kind::Multimodal => {
-            table.requests(chunks)?;
-            table.counts(chunks, finished)?;
-            if table.listed(chunks, listed)? || chunks.is_empty() {
+            table.read_requests(chunks)?;
+            table.read_counts(chunks, finished)?;
+            if table.read_listed_counts(chunks, listed)? || chunks.is_empty() {
                 ids = id_column(layout.ids, chunks);
             }
         }
     }
     if matches!(layout.kind, Kind::TokenIds | Kind::Text) && !chunks.is_empty() {
-        table.generates(chunks)?;
+        table.check_generated_fields(chunks)?;
         if text {
-            table.texts(chunks)?;
+            table.read_texts(chunks)?;
         }
     }
     let (schema, waiter) = match found {
-        Found::Listed(layout) => (layout.releases, layout.waiter),
-        Found::Unlisted(..) => (UNLISTED, None),
+        FoundLayout::Listed(layout) => (layout.releases, layout.waiter),
+        FoundLayout::Unlisted(..) => (UNLISTED, None),
     };
     Ok(Shape { engine: NAME, class: layout.class, codec: codec.as_str(), schema, kind: layout.kind, ids, waiter })
 }

@@ -1,6 +1,6 @@
 //! Access to the values of a decoded message, independent of its codec.
 
-use super::arena::{Arena, NONE, Node, Object, Seq, kinds};
+use super::arena::{Arena, NONE, Node, RecordedCall, Seq, kinds};
 use super::pickle;
 use super::words;
 use crate::msgpack::{self, Head};
@@ -22,16 +22,16 @@ impl<'a> Doc<'a> {
     }
 
     /// An integer that fits 64 bits. Python's booleans do not count as integers.
-    pub(super) fn int(self, node: Node) -> Option<i64> {
+    pub(super) fn int_value(self, node: Node) -> Option<i64> {
         match node {
-            Node::Int(at) | Node::Long(at) => pickle::int(self.bytes, at as usize),
-            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+            Node::Int(at) | Node::Long(at) => pickle::read_int(self.bytes, at as usize),
+            Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize)? {
                 (Head::Int(value), _) => Some(value),
                 _ => None,
             },
             // An enum pickles as `Class(value)`. The only enum in these messages is http.HTTPStatus.
-            Node::Object(id) => match self.object(id) {
-                (_, b"HTTPStatus", object) => self.int(self.items(object.args)?.next()?),
+            Node::Object(id) => match self.recorded_call(id) {
+                (_, b"HTTPStatus", object) => self.int_value(self.list_items(object.args)?.next()?),
                 _ => None,
             },
             _ => None,
@@ -39,13 +39,13 @@ impl<'a> Doc<'a> {
     }
 
     /// Bytes of a string. Both codecs specify UTF-8; this is not checked here.
-    pub(super) fn string(self, node: Node) -> Option<&'a [u8]> {
+    pub(super) fn string_bytes(self, node: Node) -> Option<&'a [u8]> {
         match node {
             Node::Str(at) => {
-                let (start, end) = pickle::payload(self.bytes, at as usize)?;
+                let (start, end) = pickle::payload_span(self.bytes, at as usize)?;
                 self.bytes.get(start..end)
             }
-            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+            Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize)? {
                 (Head::Str { end }, start) => self.bytes.get(start..end),
                 _ => None,
             },
@@ -58,18 +58,18 @@ impl<'a> Doc<'a> {
     pub(super) fn text_equals(self, node: Node, text: &[u8]) -> bool {
         match node {
             Node::Str(at) => pickle::text_equals(self.bytes, at as usize, text),
-            _ => self.string(node) == Some(text),
+            _ => self.string_bytes(node) == Some(text),
         }
     }
 
     /// Items of a list or tuple.
-    pub(super) fn items(self, node: Node) -> Option<Items<'a>> {
+    pub(super) fn list_items(self, node: Node) -> Option<Items<'a>> {
         match node {
-            Node::List(seq) | Node::Tuple(seq) => Some(self.seq(seq)),
+            Node::List(seq) | Node::Tuple(seq) => Some(self.items_of_seq(seq)),
             Node::Ints { len, at } => {
                 Some(Items { doc: self, run: Run::Flat { at: at as usize }, left: u32::from(len), next: NONE })
             }
-            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+            Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize)? {
                 (Head::Array { len }, at) => Some(Items { doc: self, run: Run::Pack { at }, left: len, next: NONE }),
                 _ => None,
             },
@@ -78,11 +78,11 @@ impl<'a> Doc<'a> {
     }
 
     /// Number of items of a list or tuple.
-    pub(super) fn len(self, node: Node) -> Option<u32> {
+    pub(super) fn item_count(self, node: Node) -> Option<u32> {
         match node {
             Node::List(seq) | Node::Tuple(seq) => Some(self.arena.seqs[seq as usize].total),
             Node::Ints { len, .. } => Some(u32::from(len)),
-            Node::Pack(_) => self.items(node).map(|items| items.left),
+            Node::Pack(_) => self.list_items(node).map(|items| items.left),
             _ => None,
         }
     }
@@ -91,7 +91,7 @@ impl<'a> Doc<'a> {
     pub(super) fn all_nil(self, node: Node) -> bool {
         match node {
             Node::List(seq) => self.arena.seqs[seq as usize].kinds == kinds::NIL,
-            Node::Pack(at) => match msgpack::head(self.bytes, at as usize) {
+            Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize) {
                 Some((Head::Array { len }, at)) => {
                     self.bytes.get(at..at + len as usize).is_some_and(|items| items.iter().all(|item| *item == 0xc0))
                 }
@@ -102,10 +102,10 @@ impl<'a> Doc<'a> {
     }
 
     /// Keys and values of a dict or map, alternating.
-    pub(super) fn entries(self, node: Node) -> Option<Items<'a>> {
+    pub(super) fn dict_entries(self, node: Node) -> Option<Items<'a>> {
         match node {
-            Node::Dict(seq) => Some(self.seq(seq)),
-            Node::Pack(at) => match msgpack::head(self.bytes, at as usize)? {
+            Node::Dict(seq) => Some(self.items_of_seq(seq)),
+            Node::Pack(at) => match msgpack::read_head(self.bytes, at as usize)? {
                 (Head::Map { len }, at) => {
                     let left = len.checked_mul(2)?;
                     Some(Items { doc: self, run: Run::Pack { at }, left, next: NONE })
@@ -117,20 +117,25 @@ impl<'a> Doc<'a> {
     }
 
     /// Keys and values of a pickled dict, if they are contiguous, as for most dicts.
-    pub(super) fn pairs(self, node: Node) -> Option<&'a [[Node; 2]]> {
+    pub(super) fn contiguous_pairs(self, node: Node) -> Option<&'a [[Node; 2]]> {
         let Node::Dict(seq) = node else { return None };
         let seq = self.arena.seqs[seq as usize];
-        let cells = self.arena.cells.get(seq.start as usize..seq.end as usize);
-        cells.filter(|_| !seq.flat && seq.next == NONE).map(|cells| cells.as_chunks().0)
+        let is_one_run = seq.next == NONE;
+        // A flat run is in the message, not in the arena's cells.
+        if seq.flat || !is_one_run {
+            return None;
+        }
+        let cells = self.arena.cells.get(seq.start as usize..seq.end as usize)?;
+        Some(cells.as_chunks().0)
     }
 
     /// The value under `key` of a dict or map. Searches only the first 64 entries: real dicts have about ten, and a hostile message may
     /// refer to one large dict many times.
-    pub(super) fn entry(self, node: Node, key: &[u8]) -> Option<Node> {
-        let mut entries = self.entries(node)?.take(128);
+    pub(super) fn find_entry(self, node: Node, key: &[u8]) -> Option<Node> {
+        let mut entries = self.dict_entries(node)?.take(128);
         let mut found = None;
         while let (Some(name), Some(value)) = (entries.next(), entries.next()) {
-            if self.string(name) == Some(key) {
+            if self.string_bytes(name) == Some(key) {
                 found = Some(value);
             }
         }
@@ -138,25 +143,25 @@ impl<'a> Doc<'a> {
     }
 
     /// The 64-bit words of an `array('q')`.
-    pub(super) fn words(self, node: Node) -> Option<&'a [u8]> {
-        let (start, end) = self.words_at(node)?;
+    pub(super) fn array_words(self, node: Node) -> Option<&'a [u8]> {
+        let (start, end) = self.array_words_span(node)?;
         self.bytes.get(start..end)
     }
 
     /// Start and end of the words of an `array('q')`.
     #[inline]
-    pub(super) fn words_at(self, node: Node) -> Option<(usize, usize)> {
+    pub(super) fn array_words_span(self, node: Node) -> Option<(usize, usize)> {
         let (start, end) = match node {
             Node::Words { words, at } => (at as usize, at as usize + 8 * usize::from(words)),
-            Node::Array(at) => pickle::payload(self.bytes, at as usize)?,
-            Node::Pack(at) => words::array_q(self.bytes, at as usize)?,
+            Node::Array(at) => pickle::payload_span(self.bytes, at as usize)?,
+            Node::Pack(at) => words::find_array_words(self.bytes, at as usize)?,
             _ => return None,
         };
         ((end - start) % 8 == 0).then_some((start, end))
     }
 
     /// Module and name of a class or function.
-    pub(super) fn global(self, node: Node) -> Option<(&'a [u8], &'a [u8])> {
+    pub(super) fn module_and_name(self, node: Node) -> Option<(&'a [u8], &'a [u8])> {
         let Node::Global(id) = node else { return None };
         let global = self.arena.globals.get(id as usize)?;
         let text = |start: u32, len: u32| self.bytes.get(start as usize..(start + len) as usize);
@@ -164,13 +169,13 @@ impl<'a> Doc<'a> {
     }
 
     /// A recorded construction: module and name of its class, and the record.
-    pub(super) fn object(self, id: u32) -> (&'a [u8], &'a [u8], Object) {
+    pub(super) fn recorded_call(self, id: u32) -> (&'a [u8], &'a [u8], RecordedCall) {
         let object = self.arena.objects[id as usize];
-        let (module, name) = self.global(object.callable).unwrap_or_default();
+        let (module, name) = self.module_and_name(object.callable).unwrap_or_default();
         (module, name, object)
     }
 
-    fn seq(self, id: u32) -> Items<'a> {
+    fn items_of_seq(self, id: u32) -> Items<'a> {
         let seq = self.arena.seqs[id as usize];
         Items { doc: self, run: Run::of(&seq), left: seq.len, next: seq.next }
     }
@@ -226,7 +231,7 @@ impl Iterator for Items<'_> {
             }
             Run::Pack { at } => {
                 let start = *at;
-                *at = msgpack::next(self.doc.bytes, start)?;
+                *at = msgpack::skip_validated(self.doc.bytes, start)?;
                 Some(Node::Pack(start as u32))
             }
         }

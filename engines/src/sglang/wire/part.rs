@@ -11,7 +11,7 @@ use crate::msgpack::{self, Head};
 
 /// Contiguous items of a list.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part<'a> {
+pub(super) struct ColumnPart<'a> {
     doc: Doc<'a>,
     run: Run,
     /// Index of its first item in the list.
@@ -24,16 +24,16 @@ pub(super) struct Part<'a> {
 
 /// Iterator over the parts of a list.
 #[derive(Clone, Debug)]
-pub(super) struct Parts<'a> {
+pub(super) struct ColumnParts<'a> {
     doc: Doc<'a>,
-    part: Option<Part<'a>>,
+    part: Option<ColumnPart<'a>>,
     /// Index of the following part's [`Seq`].
     next: u32,
 }
 
 /// Integers that fit into a byte, in their encoded form.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Small<'a> {
+pub(super) enum SmallInts<'a> {
     /// Pairs of opcode and value.
     Pickled(&'a [[u8; 2]]),
     Packed(&'a [u8]),
@@ -41,7 +41,7 @@ pub(super) enum Small<'a> {
 
 /// An item of a list that should hold integers.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Item {
+pub(super) enum IntItem {
     Int(i64),
     Nil,
     Other,
@@ -49,12 +49,12 @@ pub(super) enum Item {
 
 impl<'a> Doc<'a> {
     /// The parts of a list or tuple; no parts for any other value.
-    pub(super) fn parts(self, list: Node) -> Parts<'a> {
+    pub(super) fn column_parts(self, list: Node) -> ColumnParts<'a> {
         let seq = match list {
             Node::List(seq) | Node::Tuple(seq) => self.arena.seqs[seq as usize],
             _ => Seq::EMPTY,
         };
-        let part = self.items(list).map(|items| Part {
+        let part = self.list_items(list).map(|items| ColumnPart {
             doc: self,
             run: items.run,
             first: 0,
@@ -63,21 +63,21 @@ impl<'a> Doc<'a> {
             kinds: seq.kinds,
         });
         let next = seq.next;
-        Parts { doc: self, part, next }
+        ColumnParts { doc: self, part, next }
     }
 }
 
-impl<'a> Iterator for Parts<'a> {
-    type Item = Part<'a>;
+impl<'a> Iterator for ColumnParts<'a> {
+    type Item = ColumnPart<'a>;
 
-    fn next(&mut self) -> Option<Part<'a>> {
+    fn next(&mut self) -> Option<ColumnPart<'a>> {
         let part = self.part.take()?;
         if let Some(seq) = self.doc.arena.seqs.get(self.next as usize) {
             self.next = seq.next;
-            self.part = Some(Part {
+            self.part = Some(ColumnPart {
                 doc: self.doc,
                 run: Run::of(seq),
-                first: part.rows().end,
+                first: part.row_range().end,
                 len: seq.len,
                 end: seq.end as usize,
                 kinds: seq.kinds,
@@ -87,14 +87,14 @@ impl<'a> Iterator for Parts<'a> {
     }
 }
 
-impl<'a> Part<'a> {
+impl<'a> ColumnPart<'a> {
     /// Indices of its items in the list.
-    pub(super) fn rows(self) -> Range<usize> {
+    pub(super) fn row_range(self) -> Range<usize> {
         self.first..self.first + self.len as usize
     }
 
     /// Its items, if they are stored in the arena's cells.
-    fn cells(self) -> Option<&'a [Node]> {
+    fn arena_cells(self) -> Option<&'a [Node]> {
         match self.run {
             Run::Cells { at } => self.doc.arena.cells.get(at..at + self.len as usize),
             _ => None,
@@ -102,21 +102,21 @@ impl<'a> Part<'a> {
     }
 
     /// Iterates over its items.
-    pub(super) fn items(self) -> Items<'a> {
+    pub(super) fn all_items(self) -> Items<'a> {
         Items { doc: self.doc, run: self.run, left: self.len, next: NONE }
     }
 
     /// Appends its items, which should be lists, to `nodes`. Short arrays become [`Node::Words`].
-    pub(super) fn lists(self, nodes: &mut Vec<Node>) {
-        match (self.cells(), self.run) {
+    pub(super) fn append_lists(self, nodes: &mut Vec<Node>) {
+        match (self.arena_cells(), self.run) {
             // The lists and arrays of a pickle are contiguous cells.
             (Some(cells), _) => nodes.extend_from_slice(cells),
             (None, Run::Pack { mut at }) => {
-                for _ in self.rows() {
-                    if let Some((first, words)) = words::short_array(self.doc.bytes, at) {
+                for _ in self.row_range() {
+                    if let Some((first, words)) = words::parse_short_array(self.doc.bytes, at) {
                         nodes.push(Node::Words { words, at: first as u32 });
                         at = first + 8 * usize::from(words);
-                    } else if let Some(next) = msgpack::next(self.doc.bytes, at) {
+                    } else if let Some(next) = msgpack::skip_validated(self.doc.bytes, at) {
                         nodes.push(Node::Pack(at as u32));
                         at = next;
                     } else {
@@ -124,25 +124,28 @@ impl<'a> Part<'a> {
                     }
                 }
             }
-            _ => nodes.extend(self.items()),
+            _ => nodes.extend(self.all_items()),
         }
     }
 
     /// Calls `f` with the index and value of each item.
-    pub(super) fn each<E>(self, mut f: impl FnMut(usize, Node) -> Result<(), E>) -> Result<(), E> {
-        match self.cells() {
-            Some(cells) => self.rows().zip(cells).try_for_each(|(row, item)| f(row, *item)),
-            None => self.rows().zip(self.items()).try_for_each(|(row, item)| f(row, item)),
+    pub(super) fn for_each_item<E>(self, mut f: impl FnMut(usize, Node) -> Result<(), E>) -> Result<(), E> {
+        match self.arena_cells() {
+            Some(cells) => self.row_range().zip(cells).try_for_each(|(row, item)| f(row, *item)),
+            None => self.row_range().zip(self.all_items()).try_for_each(|(row, item)| f(row, item)),
         }
     }
 
     /// Calls `f` with the index and bytes of each string; `None` for an item that is not a string.
-    pub(super) fn each_str<E>(self, mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>) -> Result<(), E> {
+    pub(super) fn for_each_string<E>(
+        self,
+        mut f: impl FnMut(usize, Option<&'a [u8]>) -> Result<(), E>,
+    ) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
             Run::Flat { at } if self.kinds == kinds::STR => {
                 let mut rest = doc.bytes.get(at..).unwrap_or_default();
-                for row in self.rows() {
+                for row in self.row_range() {
                     let Some((text, next)) = pickle::flat_string(rest) else {
                         return f(row, None);
                     };
@@ -152,8 +155,8 @@ impl<'a> Part<'a> {
                 Ok(())
             }
             Run::Pack { mut at } => {
-                for row in self.rows() {
-                    let Some((text, next)) = msgpack::string(doc.bytes, at) else {
+                for row in self.row_range() {
+                    let Some((text, next)) = msgpack::read_string(doc.bytes, at) else {
                         return f(row, None);
                     };
                     f(row, Some(text))?;
@@ -161,62 +164,62 @@ impl<'a> Part<'a> {
                 }
                 Ok(())
             }
-            _ => self.each(|row, item| f(row, doc.string(item))),
+            _ => self.for_each_item(|row, item| f(row, doc.string_bytes(item))),
         }
     }
 
     /// Its integers if each fits into a byte, as in most columns of counts.
-    pub(super) fn small(self) -> Option<Small<'a>> {
+    pub(super) fn small_ints(self) -> Option<SmallInts<'a>> {
         match self.run {
             // The shortest opcode takes two bytes, so a run with two bytes per item has no other opcode.
             Run::Flat { at } if self.kinds == kinds::INT => {
                 let (run, rest) = self.doc.bytes.get(at..self.end)?.as_chunks();
-                (run.len() == self.len as usize && rest.is_empty()).then_some(Small::Pickled(run))
+                (run.len() == self.len as usize && rest.is_empty()).then_some(SmallInts::Pickled(run))
             }
             Run::Pack { at } => {
                 // If this many bytes are all small integers, they are exactly the items.
                 let run = self.doc.bytes.get(at..at + self.len as usize)?;
-                run.iter().all(|value| *value < 0x80).then_some(Small::Packed(run))
+                run.iter().all(|value| *value < 0x80).then_some(SmallInts::Packed(run))
             }
             _ => None,
         }
     }
 
     /// Calls `f` with the index and value of each item in a list of integers.
-    pub(super) fn each_int<E>(self, mut f: impl FnMut(usize, Item) -> Result<(), E>) -> Result<(), E> {
+    pub(super) fn for_each_int<E>(self, mut f: impl FnMut(usize, IntItem) -> Result<(), E>) -> Result<(), E> {
         let doc = self.doc;
         match self.run {
             Run::Flat { mut at } if self.kinds == kinds::INT => {
-                for row in self.rows() {
+                for row in self.row_range() {
                     let Some((value, next)) = pickle::flat_int(doc.bytes, at) else {
-                        return f(row, Item::Other);
+                        return f(row, IntItem::Other);
                     };
-                    f(row, Item::Int(i64::from(value)))?;
+                    f(row, IntItem::Int(i64::from(value)))?;
                     at = next;
                 }
                 Ok(())
             }
             Run::Pack { mut at } => {
-                for row in self.rows() {
-                    let item = match msgpack::head(doc.bytes, at) {
+                for row in self.row_range() {
+                    let item = match msgpack::read_head(doc.bytes, at) {
                         Some((Head::Int(value), next)) => {
                             at = next;
-                            Item::Int(value)
+                            IntItem::Int(value)
                         }
                         Some((Head::Nil, next)) => {
                             at = next;
-                            Item::Nil
+                            IntItem::Nil
                         }
-                        _ => Item::Other,
+                        _ => IntItem::Other,
                     };
                     f(row, item)?;
                 }
                 Ok(())
             }
-            _ => self.each(|row, item| match doc.int(item) {
-                Some(value) => f(row, Item::Int(value)),
-                None if doc.is_nil(item) => f(row, Item::Nil),
-                None => f(row, Item::Other),
+            _ => self.for_each_item(|row, item| match doc.int_value(item) {
+                Some(value) => f(row, IntItem::Int(value)),
+                None if doc.is_nil(item) => f(row, IntItem::Nil),
+                None => f(row, IntItem::Other),
             }),
         }
     }

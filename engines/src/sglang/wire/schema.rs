@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use trace::engine::{Version, VersionRange, Waiter};
 use trace::event::{IdColumn, Kind};
 
-use crate::sglang::releases::Release;
+use crate::sglang::releases::ReleaseBehaviour;
 
 /// How a class is declared, which determines how it is serialised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,14 +21,14 @@ pub(super) enum Form {
 
 /// One layout of one class.
 #[derive(Debug)]
-pub(super) struct Layout {
+pub(super) struct MessageLayout {
     pub(super) class: &'static str,
     pub(super) form: Form,
     /// Releases for display: `0.5.9`, `0.5.12..0.5.13.post1`, or several spans separated by commas.
     pub(super) releases: &'static str,
     /// Field names in wire order; none if the class is not read.
     pub(super) fields: Vec<&'static str>,
-    pub(super) columns: Columns,
+    pub(super) columns: ColumnIndices,
     pub(super) kind: Kind,
     /// Meaning of a listed `output_ids` column in these releases; the one for the prompt's tail if it holds in any of them. The column may
     /// always be absent.
@@ -37,7 +37,7 @@ pub(super) struct Layout {
     pub(super) waiter: Option<Waiter>,
 }
 
-impl Layout {
+impl MessageLayout {
     /// Whether a message with this number of fields fits.
     pub(super) fn has_fields(&self, number: usize) -> bool {
         self.fields.is_empty() || self.fields.len() == number
@@ -46,7 +46,7 @@ impl Layout {
 
 /// Indices of the fields that are read.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Columns {
+pub(super) struct ColumnIndices {
     pub(super) rids: Option<u16>,
     pub(super) finish: Option<u16>,
     pub(super) ids: Option<u16>,
@@ -64,7 +64,7 @@ pub(super) struct Columns {
     pub(super) wrapped: Option<u16>,
 }
 
-impl Columns {
+impl ColumnIndices {
     /// Finds the fields among `names`, which are in wire order.
     pub(super) fn find<'n>(names: impl Iterator<Item = &'n [u8]>) -> Self {
         let mut columns = Self::default();
@@ -91,19 +91,19 @@ impl Columns {
 }
 
 /// The generated table as text.
-static TEXT: &str = include_str!("schemas.txt");
+static SCHEMA_TEXT: &str = include_str!("schemas.txt");
 
 /// Every known layout, sorted by class, then by release.
-static TABLE: LazyLock<Vec<Layout>> = LazyLock::new(|| {
+static LAYOUTS: LazyLock<Vec<MessageLayout>> = LazyLock::new(|| {
     // The first line lists the releases.
-    let lines = TEXT.lines().filter(|line| !line.starts_with('#')).skip(1);
-    lines.filter_map(layout).collect()
+    let lines = SCHEMA_TEXT.lines().filter(|line| !line.starts_with('#')).skip(1);
+    lines.filter_map(parse_layout).collect()
 });
 
-pub(super) fn layouts(class: &[u8]) -> &'static [Layout] {
-    let from = TABLE.partition_point(|layout| layout.class.as_bytes() < class);
-    let to = TABLE.partition_point(|layout| layout.class.as_bytes() <= class);
-    &TABLE[from..to]
+pub(super) fn layouts_of_class(class: &[u8]) -> &'static [MessageLayout] {
+    let from = LAYOUTS.partition_point(|layout| layout.class.as_bytes() < class);
+    let to = LAYOUTS.partition_point(|layout| layout.class.as_bytes() <= class);
+    &LAYOUTS[from..to]
 }
 
 /// Field names of a message class in wire order, as of `release`. `None` if the release is not in the table.
@@ -111,27 +111,27 @@ pub fn fields(class: &str, release: &str) -> Option<&'static [&'static str]> {
     let release: Version = release.parse().ok()?;
     let contains =
         |span: &str| span.parse::<VersionRange>().is_ok_and(|range| (range.first..=range.last).contains(&release));
-    let layout = layouts(class.as_bytes()).iter().find(|layout| layout.releases.split(',').any(contains))?;
+    let layout = layouts_of_class(class.as_bytes()).iter().find(|layout| layout.releases.split(',').any(contains))?;
     Some(&layout.fields)
 }
 
 /// Parses a line of the table: class, form, releases, fields. The meaning of the ids and the behaviour of a waiter follow from the releases.
-fn layout(line: &'static str) -> Option<Layout> {
+fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     let mut words = line.split(' ');
     let (class, form, releases) = (words.next()?, words.next()?, words.next()?);
     let fields: Vec<&str> = words.collect();
     let first = releases.split(',').next()?.split("..").next()?;
     let last = releases.rsplit(',').next()?.rsplit("..").next()?;
-    let release = Release::of_range(VersionRange { first: first.parse().ok()?, last: last.parse().ok()? });
+    let release = ReleaseBehaviour::of_range(VersionRange { first: first.parse().ok()?, last: last.parse().ok()? });
     let kind = kind_of(class);
     let ids = match (kind, release.text_ids, release.token_ids) {
         (Kind::Text, Some(IdColumn::Delta), _) => IdColumn::Delta,
         (Kind::Text, ..) => IdColumn::DeltaAfterPromptTail,
         (_, _, ids) => ids.unwrap_or(IdColumn::Undecided),
     };
-    let columns = Columns::find(fields.iter().map(|name| name.as_bytes()));
+    let columns = ColumnIndices::find(fields.iter().map(|name| name.as_bytes()));
     let form = if form == "struct" { Form::Struct } else { Form::Dataclass };
-    Some(Layout { class, form, releases, fields, columns, kind, ids, waiter: release.behaviour.waiter })
+    Some(MessageLayout { class, form, releases, fields, columns, kind, ids, waiter: release.behaviour.waiter })
 }
 
 fn kind_of(class: &str) -> Kind {
@@ -149,22 +149,22 @@ fn kind_of(class: &str) -> Kind {
 mod tests {
     use super::*;
 
-    fn layout(class: &str, releases: &str) -> &'static Layout {
-        let found = layouts(class.as_bytes()).iter().find(|layout| layout.releases == releases);
+    fn parse_layout(class: &str, releases: &str) -> &'static MessageLayout {
+        let found = layouts_of_class(class.as_bytes()).iter().find(|layout| layout.releases == releases);
         found.unwrap_or_else(|| panic!("no {class} of {releases}"))
     }
 
     #[test]
     fn every_table_row_parses_as_a_layout() {
-        let lines = TEXT.lines().filter(|line| !line.starts_with('#') && !line.starts_with("releases "));
-        assert_eq!(TABLE.len(), lines.count());
-        assert!(TABLE.is_sorted_by_key(|layout| layout.class));
+        let lines = SCHEMA_TEXT.lines().filter(|line| !line.starts_with('#') && !line.starts_with("releases "));
+        assert_eq!(LAYOUTS.len(), lines.count());
+        assert!(LAYOUTS.is_sorted_by_key(|layout| layout.class));
     }
 
     #[test]
     fn batch_layouts_have_all_required_columns() {
-        for layout in TABLE.iter().filter(|layout| matches!(layout.kind, Kind::TokenIds | Kind::Text)) {
-            let Columns { rids, finish, completion, prompt, meta, .. } = layout.columns;
+        for layout in LAYOUTS.iter().filter(|layout| matches!(layout.kind, Kind::TokenIds | Kind::Text)) {
+            let ColumnIndices { rids, finish, completion, prompt, meta, .. } = layout.columns;
             assert!(rids.is_some() && finish.is_some(), "{layout:?}");
             assert!(meta.is_some() || (completion.is_some() && prompt.is_some()), "{layout:?}");
         }
@@ -172,25 +172,25 @@ mod tests {
 
     #[test]
     fn id_semantics_follow_the_release_and_are_undecided_across_a_change() {
-        assert_eq!(layout("BatchTokenIDOut", "0.4.3..0.4.3.post2").ids, IdColumn::Cumulative);
-        assert_eq!(layout("BatchTokenIDOut", "0.4.3.post3..0.5.2rc2").ids, IdColumn::Undecided);
-        assert_eq!(layout("BatchTokenIDOut", "0.5.2..0.5.3rc0").ids, IdColumn::Delta);
-        assert_eq!(layout("BatchStrOutput", "0.5.4.post2..0.5.4.post3").ids, IdColumn::DeltaAfterPromptTail);
-        assert_eq!(layout("BatchStrOutput", "0.5.5..0.5.5.post1").ids, IdColumn::Delta);
+        assert_eq!(parse_layout("BatchTokenIDOut", "0.4.3..0.4.3.post2").ids, IdColumn::Cumulative);
+        assert_eq!(parse_layout("BatchTokenIDOut", "0.4.3.post3..0.5.2rc2").ids, IdColumn::Undecided);
+        assert_eq!(parse_layout("BatchTokenIDOut", "0.5.2..0.5.3rc0").ids, IdColumn::Delta);
+        assert_eq!(parse_layout("BatchStrOutput", "0.5.4.post2..0.5.4.post3").ids, IdColumn::DeltaAfterPromptTail);
+        assert_eq!(parse_layout("BatchStrOutput", "0.5.5..0.5.5.post1").ids, IdColumn::Delta);
     }
 
     #[test]
     fn the_waiter_behaviour_follows_the_release() {
-        assert_eq!(layout("BatchTokenIDOutput", "0.5.9").waiter, Some(Waiter::KeepsLast));
-        assert_eq!(layout("BatchTokenIDOutput", "0.5.10rc0").waiter, Some(Waiter::YieldsAll));
-        assert_eq!(layout("BatchTokenIDOutput", "0.5.10..0.5.10.post1").waiter, Some(Waiter::Merges));
-        assert_eq!(layout("AbortReq", "0.5.4.post2..0.5.14").waiter, None);
+        assert_eq!(parse_layout("BatchTokenIDOutput", "0.5.9").waiter, Some(Waiter::KeepsLast));
+        assert_eq!(parse_layout("BatchTokenIDOutput", "0.5.10rc0").waiter, Some(Waiter::YieldsAll));
+        assert_eq!(parse_layout("BatchTokenIDOutput", "0.5.10..0.5.10.post1").waiter, Some(Waiter::Merges));
+        assert_eq!(parse_layout("AbortReq", "0.5.4.post2..0.5.14").waiter, None);
     }
 
     #[test]
     fn msgpack_batches_are_identified_by_their_length() {
         for class in ["BatchTokenIDOutput", "BatchStrOutput", "BatchEmbeddingOutput", "AbortReq"] {
-            let structs = || layouts(class.as_bytes()).iter().filter(|layout| layout.form == Form::Struct);
+            let structs = || layouts_of_class(class.as_bytes()).iter().filter(|layout| layout.form == Form::Struct);
             let lengths: std::collections::HashSet<usize> = structs().map(|layout| layout.fields.len()).collect();
             assert_eq!(lengths.len(), structs().count(), "{class}");
         }

@@ -4,7 +4,7 @@ use super::arena::{Node, kinds};
 use super::doc::Doc;
 
 /// Number of ids in one entry of an id column; `None` when it contains anything but 64-bit integers.
-pub(super) fn count(doc: Doc<'_>, node: Node) -> Option<u32> {
+pub(super) fn count_ids(doc: Doc<'_>, node: Node) -> Option<u32> {
     if let Node::Ints { len, .. } | Node::Words { words: len, .. } = node {
         return Some(u32::from(len));
     }
@@ -14,16 +14,16 @@ pub(super) fn count(doc: Doc<'_>, node: Node) -> Option<u32> {
     {
         return Some(seq.total);
     }
-    if let Some((start, end)) = doc.words_at(node) {
+    if let Some((start, end)) = doc.array_words_span(node) {
         return Some(((end - start) / 8) as u32);
     }
-    doc.items(node)?.try_fold(0, |count, item| doc.int(item).map(|_| count + 1))
+    doc.list_items(node)?.try_fold(0, |count, item| doc.int_value(item).map(|_| count + 1))
 }
 
-/// Appends the ids of one entry of an id column, which [`count`] has validated.
-pub(super) fn extend(ids: &mut Vec<i64>, doc: Doc<'_>, node: Node) {
-    match doc.words(node) {
+/// Appends the ids of one entry of an id column, which [`count_ids`] has validated.
+pub(super) fn append_ids(ids: &mut Vec<i64>, doc: Doc<'_>, node: Node) {
+    match doc.array_words(node) {
         Some(words) => ids.extend(words.as_chunks().0.iter().map(|word| i64::from_le_bytes(*word))),
-        None => ids.extend(doc.items(node).into_iter().flatten().filter_map(|item| doc.int(item))),
+        None => ids.extend(doc.list_items(node).into_iter().flatten().filter_map(|item| doc.int_value(item))),
     }
 }

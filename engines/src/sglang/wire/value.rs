@@ -55,27 +55,27 @@ impl<'a> Iterator for Map<'a> {
 
 impl<'a> Value<'a> {
     pub(super) fn of(doc: Doc<'a>, node: Node) -> Self {
-        if let Some(int) = doc.int(node) {
+        if let Some(int) = doc.int_value(node) {
             return Self::Int(int);
         }
-        if let Some(text) = doc.string(node) {
+        if let Some(text) = doc.string_bytes(node) {
             return std::str::from_utf8(text).map_or(Self::Other("text that is not UTF-8"), Self::Str);
         }
-        if let Some(items) = doc.items(node) {
+        if let Some(items) = doc.list_items(node) {
             return Self::List(List(doc, items));
         }
-        if let Some(entries) = doc.entries(node) {
+        if let Some(entries) = doc.dict_entries(node) {
             return Self::Map(Map(doc, entries));
         }
         match node {
             Node::Nil => Self::Null,
             Node::Bool(value) => Self::Bool(value),
-            Node::Float(at) => pickle::float(doc.bytes, at as usize).map_or(Self::Null, Self::Float),
-            Node::Bytes(at) | Node::Array(at) => pickle::payload(doc.bytes, at as usize)
+            Node::Float(at) => pickle::read_float(doc.bytes, at as usize).map_or(Self::Null, Self::Float),
+            Node::Bytes(at) | Node::Array(at) => pickle::payload_span(doc.bytes, at as usize)
                 .and_then(|(start, end)| doc.bytes.get(start..end))
                 .map_or(Self::Other("bytes"), Self::Bytes),
-            Node::Words { .. } => doc.words(node).map_or(Self::Other("bytes"), Self::Bytes),
-            Node::Pack(at) => match msgpack::head(doc.bytes, at as usize) {
+            Node::Words { .. } => doc.array_words(node).map_or(Self::Other("bytes"), Self::Bytes),
+            Node::Pack(at) => match msgpack::read_head(doc.bytes, at as usize) {
                 Some((Head::Nil, _)) => Self::Null,
                 Some((Head::Bool(value), _)) => Self::Bool(value),
                 Some((Head::Float(value), _)) => Self::Float(value),

@@ -1,11 +1,11 @@
 //! SGLang's msgpack form of `array('q')`.
 
-use crate::msgpack::{Head, head, number};
+use crate::msgpack::{Head, be_bytes, read_head};
 
 /// Fast path for an `array('q')` of up to 31 words with two bytes of metadata. Returns the position of the first word and the number of
 /// words.
 #[inline]
-pub(super) fn short_array(b: &[u8], at: usize) -> Option<(usize, u16)> {
+pub(super) fn parse_short_array(b: &[u8], at: usize) -> Option<(usize, u16)> {
     // `c7 LENGTH 01 00000002 a1 71`.
     let rest = b.get(at..)?;
     let head = u64::from_le_bytes(*rest.first_chunk()?);
@@ -16,20 +16,20 @@ pub(super) fn short_array(b: &[u8], at: usize) -> Option<(usize, u16)> {
 
 /// Start and end of the words of an `array('q')` from SGLang's encoder: extension type 1 (0.5.19 and later), or the pair `["q", bytes]`
 /// (0.5.15 to 0.5.18).
-pub(super) fn array_q(b: &[u8], at: usize) -> Option<(usize, usize)> {
-    if let Some((start, words)) = short_array(b, at) {
+pub(super) fn find_array_words(b: &[u8], at: usize) -> Option<(usize, usize)> {
+    if let Some((start, words)) = parse_short_array(b, at) {
         return Some((start, start + 8 * usize::from(words)));
     }
-    let (start, end) = match head(b, at)? {
+    let (start, end) = match read_head(b, at)? {
         (Head::Ext { kind: 1, end }, start) => {
             // A big-endian length, that many bytes of metadata (the type code as msgpack string), then the words.
             let meta = start + 4;
-            let words = meta.checked_add(u32::from_be_bytes(number(b, start)?) as usize)?;
-            (words <= end && type_code(b, meta)?.1 == words).then_some((words, end))?
+            let words = meta.checked_add(u32::from_be_bytes(be_bytes(b, start)?) as usize)?;
+            (words <= end && read_type_code(b, meta)?.1 == words).then_some((words, end))?
         }
         (Head::Array { len: 2 }, start) => {
-            let (_, next) = type_code(b, start)?;
-            match head(b, next)? {
+            let (_, next) = read_type_code(b, start)?;
+            match read_head(b, next)? {
                 (Head::Bin { end }, words) => (words, end),
                 _ => return None,
             }
@@ -40,8 +40,8 @@ pub(super) fn array_q(b: &[u8], at: usize) -> Option<(usize, usize)> {
 }
 
 /// Reads the string "q" at `at`.
-fn type_code(b: &[u8], at: usize) -> Option<(Head, usize)> {
-    match head(b, at)? {
+fn read_type_code(b: &[u8], at: usize) -> Option<(Head, usize)> {
+    match read_head(b, at)? {
         (string @ Head::Str { end }, start) if b.get(start..end)? == b"q" => Some((string, end)),
         _ => None,
     }
@@ -50,7 +50,7 @@ fn type_code(b: &[u8], at: usize) -> Option<(Head, usize)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::msgpack::skip;
+    use crate::msgpack::skip_value;
 
     #[test]
     fn an_integer_array_decodes_from_both_encodings() {
@@ -59,11 +59,11 @@ mod tests {
         let long = [&[0xc8, 0, 14, 1, 0, 0, 0, 2, 0xa1, b'q'], words.as_slice()].concat();
         let pair = [&[0x92, 0xa1, b'q', 0xc4, 8], words.as_slice()].concat();
         for message in [ext, long, pair] {
-            let (start, end) = array_q(&message, 0).unwrap();
+            let (start, end) = find_array_words(&message, 0).unwrap();
             assert_eq!(message[start..end], words);
-            assert_eq!(skip(&message, 0), Ok(message.len()));
+            assert_eq!(skip_value(&message, 0), Ok(message.len()));
         }
-        assert_eq!(array_q(&[0xc7, 7, 1, 0, 0, 0, 2, 0xa1, b'q', 9], 0), None, "an incomplete word");
-        assert_eq!(array_q(&[0x92, 0xa1, b'd', 0xc4, 0], 0), None, "floats");
+        assert_eq!(find_array_words(&[0xc7, 7, 1, 0, 0, 0, 2, 0xa1, b'q', 9], 0), None, "an incomplete word");
+        assert_eq!(find_array_words(&[0x92, 0xa1, b'd', 0xc4, 0], 0), None, "floats");
     }
 }

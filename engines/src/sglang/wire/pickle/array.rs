@@ -1,10 +1,10 @@
 //! Support for `array('q')`, which carries token ids from 0.5.13 on. Each request takes two constructor calls, and later calls are
 //! recognised by the bytes of an earlier one.
 
-use super::super::arena::{Name, Node};
-use super::vm::Vm;
+use super::super::arena::{NameSpan, Node};
+use super::vm::PickleMachine;
 use super::{op, scalar};
-use crate::msgpack::runs::repeats;
+use crate::msgpack::runs::count_repeats;
 
 /// Type code of `array` for signed 64-bit little endian (`MachineFormat` in the documentation of Python's `array`).
 const SIGNED_INT64_LE: i64 = 12;
@@ -12,29 +12,29 @@ const SIGNED_INT64_LE: i64 = 12;
 /// Number of calls processed at once.
 const FEW: usize = 32;
 
-impl Vm<'_, '_> {
+impl PickleMachine<'_, '_> {
     /// The array that `callable(*args)` constructs: the reconstructor over 64-bit words, or the constructor over a list, as in protocol 2.
     /// `None` for any other call.
-    pub(super) fn array(&mut self, callable: Node, args: Node) -> Option<Node> {
+    pub(super) fn construct_array(&mut self, callable: Node, args: Node) -> Option<Node> {
         let (Node::Global(callable), Node::Tuple(args)) = (callable, args) else {
             return None;
         };
         let callable = self.arena.globals[callable as usize];
-        if self.text(callable.module) != b"array" {
+        if self.name_bytes(callable.module) != b"array" {
             return None;
         }
         let args = self.arena.seqs[args as usize];
-        match (self.text(callable.name), self.arena.cells.get(args.start as usize..args.end as usize)?) {
+        match (self.name_bytes(callable.name), self.arena.cells.get(args.start as usize..args.end as usize)?) {
             (b"_array_reconstructor", [_, Node::Str(code), Node::Int(format), Node::Bytes(data)]) => {
-                let format = scalar::int(self.b, *format as usize);
-                if self.string(*code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
+                let format = scalar::read_int(self.message, *format as usize);
+                if self.string_at(*code) != Some(b"q") || format != Some(SIGNED_INT64_LE) {
                     return None;
                 }
                 let data = *data;
-                self.learn(data as usize);
+                self.remember_call_bytes(data as usize);
                 Some(Node::Array(data))
             }
-            (b"array", &[Node::Str(code), list @ Node::List(seq)]) if self.string(code) == Some(b"q") => {
+            (b"array", &[Node::Str(code), list @ Node::List(seq)]) if self.string_at(code) == Some(b"q") => {
                 self.arena.seqs[seq as usize].copied = true;
                 Some(list)
             }
@@ -44,15 +44,15 @@ impl Vm<'_, '_> {
 
     /// Processes calls from `at` on that match the known bytes. Memo slots never change, so a call with the same bytes as an earlier one,
     /// up to the data's length, is the same call. Returns false if there is none; the machine then continues normally.
-    pub(super) fn repeated_calls(&mut self, at: usize) -> bool {
-        self.call.latest = at;
-        let known = self.b.get(self.call.known.clone()).unwrap_or_default();
+    pub(super) fn process_repeated_calls(&mut self, at: usize) -> bool {
+        self.array_calls.last_start = at;
+        let known = self.message.get(self.array_calls.known_bytes.clone()).unwrap_or_default();
         // Three references of two or five bytes each, a mark, a number of two bytes, and the opcode of the data.
         let next = match known.len() {
-            10 => self.match_calls::<10>(at, known),
-            13 => self.match_calls::<13>(at, known),
-            16 => self.match_calls::<16>(at, known),
-            19 => self.match_calls::<19>(at, known),
+            10 => self.process_matching_calls::<10>(at, known),
+            13 => self.process_matching_calls::<13>(at, known),
+            16 => self.process_matching_calls::<16>(at, known),
+            19 => self.process_matching_calls::<19>(at, known),
             _ => at,
         };
         if next > at {
@@ -62,7 +62,7 @@ impl Vm<'_, '_> {
     }
 
     /// Processes calls from `at` on that begin with the `N` known bytes and hold whole words. Returns the end of the last one.
-    fn match_calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
+    fn process_matching_calls<const N: usize>(&mut self, mut at: usize, known: &[u8]) -> usize {
         /// `MEMOIZE TUPLE MEMOIZE REDUCE MEMOIZE`; the last three bytes are masked.
         const CLOSE: u64 = u64::from_le_bytes([op::MEMOIZE, op::TUPLE, op::MEMOIZE, op::REDUCE, op::MEMOIZE, 0, 0, 0]);
         let Some(known) = known.first_chunk::<N>() else {
@@ -70,7 +70,7 @@ impl Vm<'_, '_> {
         };
         let memo = self.limits.memo.saturating_sub(self.arena.memo.len()) / 3;
         let mut budget = memo.min(self.limits.stack.saturating_sub(self.stack.len()));
-        let mut rest = self.b.get(at..).unwrap_or_default();
+        let mut rest = self.message.get(at..).unwrap_or_default();
         loop {
             // Reserve slots and values for several calls at once, so that the loop does not grow the tables.
             let (slots, values) = (self.arena.memo.len(), self.stack.len());
@@ -115,23 +115,26 @@ impl Vm<'_, '_> {
 
     /// Repeats the object just built for every following `GET EMPTY_TUPLE NEWOBJ` with an empty state and the same bytes. The `time_stats`
     /// of a frame have this form.
-    pub(super) fn repeated_objects(&mut self) {
-        let from = self.call.latest;
-        let times = match (self.at - from, &self.b[from..]) {
-            (8, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => repeats::<8>(self.b, from),
-            (11, [op::LONG_BINGET, _, _, _, _, op::EMPTY_TUPLE, ..]) => repeats::<11>(self.b, from),
+    pub(super) fn repeat_last_object(&mut self) {
+        let from = self.array_calls.last_start;
+        let times = match (self.at - from, &self.message[from..]) {
+            (8, [op::BINGET, _, op::EMPTY_TUPLE, ..]) => count_repeats::<8>(self.message, from),
+            (11, [op::LONG_BINGET, _, _, _, _, op::EMPTY_TUPLE, ..]) => count_repeats::<11>(self.message, from),
             _ => 0,
         };
-        let (Some(Node::Object(last)), true) = (self.stack.last().copied(), times > 0) else {
+        if times == 0 {
+            return;
+        }
+        let Some(Node::Object(last)) = self.stack.last().copied() else {
             return;
         };
-        let (limits, arena) = (self.limits, &mut *self.arena);
-        let budget = [
-            limits.items.saturating_sub(arena.objects.len()),
-            limits.memo.saturating_sub(arena.memo.len()) / 2,
-            limits.stack.saturating_sub(self.stack.len()),
-        ];
-        let times = budget.into_iter().fold(times, usize::min);
+        let limits = self.limits;
+        let arena = &mut *self.arena;
+        // Each object takes a record, two memo slots and a value. Those beyond a limit are left to the machine, which reports it.
+        let times = times
+            .min(limits.items.saturating_sub(arena.objects.len()))
+            .min(limits.memo.saturating_sub(arena.memo.len()) / 2)
+            .min(limits.stack.saturating_sub(self.stack.len()));
         self.at += times * (self.at - from);
         let object = arena.objects[last as usize];
         let first = arena.objects.len();
@@ -142,27 +145,43 @@ impl Vm<'_, '_> {
     }
 
     /// Remembers the call that ends in the data at `data` if it has exactly the form `GET MARK GET GET BININT1 12 SHORT_BINBYTES`.
-    fn learn(&mut self, data: usize) {
-        let get = |at: usize| match self.b.get(at) {
-            Some(&op::BINGET) => Some(at + 2),
-            Some(&op::LONG_BINGET) => Some(at + 5),
-            _ => None,
-        };
-        let mark = get(self.call.latest).filter(|at| self.b.get(*at) == Some(&op::MARK));
-        let format = mark.and_then(|at| get(at + 1)).and_then(get);
-        let short = self.b.get(data) == Some(&op::SHORT_BINBYTES);
-        if short && format.is_some_and(|at| self.b.get(at) == Some(&op::BININT1) && at + 2 == data) {
-            self.call.known = self.call.latest..data + 1;
+    fn remember_call_bytes(&mut self, data: usize) {
+        let start = self.array_calls.last_start;
+        // `_array_reconstructor(array, "q", 12, data)`: the function, the class and the type code are references to the memo.
+        let has_known_form = self.call_arguments_end(start) == Some(data);
+        if has_known_form && self.message.get(data) == Some(&op::SHORT_BINBYTES) {
+            self.array_calls.known_bytes = start..data + 1;
         }
     }
 
-    fn string(&self, at: u32) -> Option<&[u8]> {
-        let (start, end) = scalar::payload(self.b, at as usize)?;
-        self.b.get(start..end)
+    /// Offset after `GET MARK GET GET BININT1 12` at `start`; `None` for any other opcodes.
+    fn call_arguments_end(&self, start: usize) -> Option<usize> {
+        let mark = self.skip_memo_get(start)?;
+        if self.message.get(mark) != Some(&op::MARK) {
+            return None;
+        }
+        let type_code = self.skip_memo_get(mark + 1)?;
+        let format = self.skip_memo_get(type_code)?;
+        // The caller has checked the number itself: `SIGNED_INT64_LE`.
+        (self.message.get(format) == Some(&op::BININT1)).then_some(format + 2)
     }
 
-    fn text(&self, name: Name) -> &[u8] {
+    /// Offset after the reference to the memo at `at`.
+    fn skip_memo_get(&self, at: usize) -> Option<usize> {
+        match self.message.get(at) {
+            Some(&op::BINGET) => Some(at + 2),
+            Some(&op::LONG_BINGET) => Some(at + 5),
+            _ => None,
+        }
+    }
+
+    fn string_at(&self, at: u32) -> Option<&[u8]> {
+        let (start, end) = scalar::payload_span(self.message, at as usize)?;
+        self.message.get(start..end)
+    }
+
+    fn name_bytes(&self, name: NameSpan) -> &[u8] {
         let start = name.start as usize;
-        self.b.get(start..start + name.len as usize).unwrap_or_default()
+        self.message.get(start..start + name.len as usize).unwrap_or_default()
     }
 }

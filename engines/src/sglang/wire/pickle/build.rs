@@ -1,37 +1,37 @@
 //! Construction of containers, names and records of calls.
 
 use super::super::Undecoded;
-use super::super::arena::{Global, Name, Node, Object, Seq};
-use super::vm::Vm;
+use super::super::arena::{Global, NameSpan, Node, RecordedCall, Seq};
+use super::vm::PickleMachine;
 use super::{flat, op, scalar};
 
-impl Vm<'_, '_> {
-    pub(super) fn empty(&mut self, node: impl FnOnce(u32) -> Node) -> Result<(), Undecoded> {
+impl PickleMachine<'_, '_> {
+    pub(super) fn push_empty(&mut self, node: impl FnOnce(u32) -> Node) -> Result<(), Undecoded> {
         let seq = self.arena.new_seq(Seq::EMPTY, self.limits)?;
-        self.push(node(seq))
+        self.push_value(node(seq))
     }
 
     /// `EMPTY_LIST` with the opcodes that usually follow: its memo slot, and its only batch, which is left in the message.
-    pub(super) fn list(&mut self) -> Result<(), Undecoded> {
+    pub(super) fn push_list(&mut self) -> Result<(), Undecoded> {
         let list = Node::List(self.arena.seqs.len() as u32);
-        self.push(list)?;
+        self.push_value(list)?;
         self.memoize_next()?;
-        let batch = match self.b.get(self.at) {
-            Some(&op::MARK) => flat::scan(self.b, self.at + 1, &mut self.arena.memo, self.limits.memo),
-            _ => flat::single(self.b, self.at),
+        let batch = match self.message.get(self.at) {
+            Some(&op::MARK) => flat::scan_batch(self.message, self.at + 1, &mut self.arena.memo, self.limits.memo),
+            _ => flat::scan_single_int(self.message, self.at),
         };
         if let Some(batch) = &batch {
             // Continue after the APPEND or APPENDS that ends the batch.
             self.at = batch.end + 1;
         }
-        self.arena.new_seq(batch.map_or(Seq::EMPTY, |batch| batch.run()), self.limits).map(drop)
+        self.arena.new_seq(batch.map_or(Seq::EMPTY, |batch| batch.as_seq()), self.limits).map(drop)
     }
 
     /// Moves the values from `from` on into the list below them, or into the dict: keys and values alternate.
-    pub(super) fn fill(&mut self, from: usize, dict: bool) -> Result<(), Undecoded> {
+    pub(super) fn fill_container(&mut self, from: usize, dict: bool) -> Result<(), Undecoded> {
         match self.value_below(from)? {
-            Node::List(seq) if !dict => self.arena.extend(seq, &self.stack[from..], self.limits)?,
-            Node::Dict(seq) if dict => self.arena.extend(seq, &self.stack[from..], self.limits)?,
+            Node::List(seq) if !dict => self.arena.append_items(seq, &self.stack[from..], self.limits)?,
+            Node::Dict(seq) if dict => self.arena.append_items(seq, &self.stack[from..], self.limits)?,
             // A class that is itself a container. No field that is read has such a class.
             Node::Object(_) => {}
             // No pickler appends to a list after it has completed it.
@@ -44,41 +44,42 @@ impl Vm<'_, '_> {
     }
 
     /// Builds a tuple from the stack's values from `from` on.
-    pub(super) fn tuple(&mut self, from: usize) -> Result<(), Undecoded> {
+    pub(super) fn build_tuple(&mut self, from: usize) -> Result<(), Undecoded> {
         let seq = self.arena.new_seq(Seq::EMPTY, self.limits)?;
-        self.arena.extend(seq, &self.stack[from..], self.limits)?;
+        self.arena.append_items(seq, &self.stack[from..], self.limits)?;
         self.stack.truncate(from);
-        self.push(Node::Tuple(seq))
+        self.push_value(Node::Tuple(seq))
     }
 
     pub(super) fn stack_global(&mut self) -> Result<(), Undecoded> {
-        let (name, module) = (self.pop()?, self.pop()?);
+        let (name, module) = (self.pop_value()?, self.pop_value()?);
         let (Node::Str(name), Node::Str(module)) = (name, module) else {
             return Err(self.malformed("a class whose name is not a string"));
         };
-        let node = self.global(Global { module: self.name(module as usize)?, name: self.name(name as usize)? })?;
-        self.push(node)
+        let node =
+            self.add_global(Global { module: self.name_at(module as usize)?, name: self.name_at(name as usize)? })?;
+        self.push_value(node)
     }
 
-    fn name(&self, at: usize) -> Result<Name, Undecoded> {
-        let (start, end) = scalar::payload(self.b, at).ok_or(Undecoded::Truncated { at })?;
-        Ok(Name { start: start as u32, len: (end - start) as u32 })
+    fn name_at(&self, at: usize) -> Result<NameSpan, Undecoded> {
+        let (start, end) = scalar::payload_span(self.message, at).ok_or(Undecoded::Truncated { at })?;
+        Ok(NameSpan { start: start as u32, len: (end - start) as u32 })
     }
 
     /// Reads the two lines of text that follow `GLOBAL` and `INST`.
-    pub(super) fn text_global(&mut self) -> Result<Node, Undecoded> {
-        let global = Global { module: self.line()?, name: self.line()? };
-        self.global(global)
+    pub(super) fn read_text_global(&mut self) -> Result<Node, Undecoded> {
+        let global = Global { module: self.read_line()?, name: self.read_line()? };
+        self.add_global(global)
     }
 
-    fn line(&mut self) -> Result<Name, Undecoded> {
+    fn read_line(&mut self) -> Result<NameSpan, Undecoded> {
         let at = self.at;
-        let len = self.b[at..].iter().position(|b| *b == b'\n').ok_or(Undecoded::Truncated { at })?;
+        let len = self.message[at..].iter().position(|b| *b == b'\n').ok_or(Undecoded::Truncated { at })?;
         self.at += len + 1;
-        Ok(Name { start: at as u32, len: len as u32 })
+        Ok(NameSpan { start: at as u32, len: len as u32 })
     }
 
-    fn global(&mut self, global: Global) -> Result<Node, Undecoded> {
+    fn add_global(&mut self, global: Global) -> Result<Node, Undecoded> {
         if self.arena.globals.len() >= self.limits.items {
             return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
         }
@@ -88,15 +89,15 @@ impl Vm<'_, '_> {
 
     /// `callable(*args)`: builds an array if it is one, and otherwise records the call.
     pub(super) fn construct(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
-        match self.array(callable, args) {
-            Some(array) => self.push(array),
-            None => self.object(callable, args),
+        match self.construct_array(callable, args) {
+            Some(array) => self.push_value(array),
+            None => self.push_object(callable, args),
         }
     }
 
     /// Skips the empty state of an object that was just built: `}`, its memo slot and `BUILD`.
-    pub(super) fn empty_state(&mut self) -> bool {
-        let empty = self.b[self.at..].starts_with(&[op::EMPTY_DICT, op::MEMOIZE, op::BUILD])
+    pub(super) fn skip_empty_state(&mut self) -> bool {
+        let empty = self.message[self.at..].starts_with(&[op::EMPTY_DICT, op::MEMOIZE, op::BUILD])
             && self.arena.memo.len() < self.limits.memo;
         if empty {
             self.arena.memo.push(Node::Unbuilt);
@@ -105,11 +106,11 @@ impl Vm<'_, '_> {
         empty
     }
 
-    pub(super) fn object(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
+    pub(super) fn push_object(&mut self, callable: Node, args: Node) -> Result<(), Undecoded> {
         if self.arena.objects.len() >= self.limits.items {
             return Err(Undecoded::Limit { limit: "items", value: self.limits.items });
         }
-        self.arena.objects.push(Object { callable, args, state: Node::Nil });
-        self.push(Node::Object((self.arena.objects.len() - 1) as u32))
+        self.arena.objects.push(RecordedCall { callable, args, state: Node::Nil });
+        self.push_value(Node::Object((self.arena.objects.len() - 1) as u32))
     }
 }

@@ -5,10 +5,10 @@
 
 use super::super::arena::{Node, Seq, kinds};
 use super::{op, scalar};
-use crate::msgpack::runs::{repeats, words};
+use crate::msgpack::runs::{count_equal_words, count_repeats};
 
 /// A batch that stays in the message.
-pub(super) struct Flat {
+pub(super) struct FlatBatch {
     /// Position of the first item. The batch ends before the `APPENDS` at `end`.
     pub(super) start: usize,
     pub(super) end: usize,
@@ -16,40 +16,42 @@ pub(super) struct Flat {
     pub(super) kinds: u8,
 }
 
-impl Flat {
-    pub(super) fn run(&self) -> Seq {
+impl FlatBatch {
+    pub(super) fn as_seq(&self) -> Seq {
         Seq::flat(self.start as u32, self.end as u32, self.len, self.kinds)
     }
 }
 
 /// Measures the batch whose first item is at `start`. Returns `None`, with the memo unchanged, if an item needs the machine or the message
 /// ends. Stops at `memo_limit`, which the machine then reports.
-pub(super) fn scan(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<Flat> {
+pub(super) fn scan_batch(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
     let before = memo.len();
-    let flat = walk(b, start, memo, memo_limit);
+    let flat = scan_items(b, start, memo, memo_limit);
     if flat.is_none() {
         memo.truncate(before);
     }
     flat
 }
 
-/// [`scan`] without restoring the memo.
-pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<Flat> {
-    let (mut at, mut len, mut set) = (start, 0usize, 0u8);
+/// [`scan_batch`] without restoring the memo.
+pub(super) fn scan_items(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<FlatBatch> {
+    let mut at = start;
+    let mut len = 0_usize;
+    let mut set = 0_u8;
     loop {
         match *b.get(at)? {
             op::BININT1 => {
                 set |= kinds::INT;
                 at += 2;
                 if b.get(at) == Some(&op::BININT1) {
-                    let run = words(b, at, 0x00ff_00ff_00ff_00ff, 0x004b_004b_004b_004b);
+                    let run = count_equal_words(b, at, 0x00ff_00ff_00ff_00ff, 0x004b_004b_004b_004b);
                     len += 4 * run;
                     at += 8 * run;
                 }
             }
             op::NONE => {
                 set |= kinds::NIL;
-                let more = repeats::<1>(b, at);
+                let more = count_repeats::<1>(b, at);
                 len += more;
                 at += 1 + more;
             }
@@ -57,7 +59,7 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
                 set |= kinds::OTHER;
                 at += 1;
                 if matches!(b.get(at), Some(&(op::NEWTRUE | op::NEWFALSE))) {
-                    let run = 8 * words(b, at, 0xfefe_fefe_fefe_fefe, 0x8888_8888_8888_8888);
+                    let run = 8 * count_equal_words(b, at, 0xfefe_fefe_fefe_fefe, 0x8888_8888_8888_8888);
                     len += run;
                     at += run;
                 }
@@ -72,41 +74,41 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
             }
             op::BINFLOAT => {
                 set |= kinds::OTHER;
-                let more = floats(b, at + 9);
+                let more = count_floats(b, at + 9);
                 len += more;
                 at += 9 * (1 + more);
             }
             op::SHORT_BINUNICODE | op::BINUNICODE => {
                 set |= kinds::STR;
-                let (next, more) = strings(b, at, memo, memo_limit);
+                let (next, more) = scan_strings(b, at, memo, memo_limit);
                 if more > 0 {
                     len += more - 1;
                     at = next;
                 } else {
-                    let (_, end) = scalar::payload(b, at)?;
-                    at = remember(b, Node::Str(at as u32), end, memo, memo_limit)?;
+                    let (_, end) = scalar::payload_span(b, at)?;
+                    at = memoize_node(b, Node::Str(at as u32), end, memo, memo_limit)?;
                 }
             }
             op::BINGET | op::LONG_BINGET => {
-                let (slot, next) = slot(b, at)?;
+                let (slot, next) = read_get(b, at)?;
                 if slot >= memo.len() {
                     return None;
                 }
                 set |= kinds::GET;
                 // The same string repeated.
-                let more = if next == at + 2 { repeats::<2>(b, at) } else { repeats::<5>(b, at) };
+                let more = if next == at + 2 { count_repeats::<2>(b, at) } else { count_repeats::<5>(b, at) };
                 len += more;
                 at = next + more * (next - at);
             }
             op::LONG1 | op::LONG4 => {
                 set |= kinds::OTHER;
-                at += scalar::int_len(b, at)?;
+                at += scalar::int_opcode_len(b, at)?;
             }
             op::APPENDS => {
-                return Some(Flat { start, end: at, len: len as u32, kinds: set });
+                return Some(FlatBatch { start, end: at, len: len as u32, kinds: set });
             }
             op::FRAME => {
-                at = frame(b, at)?;
+                at = skip_frame(b, at)?;
                 continue;
             }
             _ => return None,
@@ -117,7 +119,7 @@ pub(super) fn walk(b: &[u8], start: usize, memo: &mut Vec<Node>, memo_limit: usi
 
 /// Adds short strings from `at` on that are memoized without an explicit slot, as nearly all are. Returns the offset after them and their
 /// number.
-fn strings(b: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> (usize, usize) {
+fn scan_strings(b: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> (usize, usize) {
     let first = memo.len();
     let mut rest = b.get(at..).unwrap_or_default();
     while memo.len() < memo_limit
@@ -132,17 +134,21 @@ fn strings(b: &[u8], mut at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> 
 }
 
 /// Number of consecutive `BINFLOAT` from `at` on.
-fn floats(b: &[u8], at: usize) -> usize {
-    let floats: &[[u8; 9]] = b.get(at..).unwrap_or_default().as_chunks().0;
-    let difference = |bits, float: &[u8; 9]| bits | (float[0] ^ op::BINFLOAT);
-    let all = |floats: &&[[u8; 9]; 8]| floats.iter().fold(0, difference) == 0;
-    let aligned = 8 * floats.as_chunks().0.iter().take_while(all).count();
-    aligned + floats[aligned..].iter().take_while(|float| difference(0, float) == 0).count()
+fn count_floats(b: &[u8], at: usize) -> usize {
+    let opcodes: &[[u8; 9]] = b.get(at..).unwrap_or_default().as_chunks().0;
+    // Eight at a time without a branch for each: the differences from the opcode are collected in one byte, which stays 0 if all are floats.
+    let blocks = opcodes.as_chunks::<8>().0;
+    let whole_blocks = blocks.iter().take_while(|block| {
+        let difference = block.iter().fold(0, |difference, opcode| difference | (opcode[0] ^ op::BINFLOAT));
+        difference == 0
+    });
+    let in_blocks = 8 * whole_blocks.count();
+    in_blocks + opcodes[in_blocks..].iter().take_while(|opcode| opcode[0] == op::BINFLOAT).count()
 }
 
 /// Offset after the `FRAME` at `at`, which CPython writes between any two items. `None` if the message ends before the frame, or if another
 /// `FRAME` follows: two frames in a row are left to the machine.
-pub(super) fn frame(b: &[u8], at: usize) -> Option<usize> {
+pub(super) fn skip_frame(b: &[u8], at: usize) -> Option<usize> {
     let (length, rest) = b.get(at + 1..)?.split_first_chunk()?;
     let fits = u64::from_le_bytes(*length) <= rest.len() as u64;
     (fits && rest.first() != Some(&op::FRAME)).then_some(at + FRAME)
@@ -151,14 +157,14 @@ pub(super) fn frame(b: &[u8], at: usize) -> Option<usize> {
 /// Length of the opcode `FRAME` with its argument.
 const FRAME: usize = 9;
 
-/// Offset of the item at `at` in a batch that [`scan`] measured, after a `FRAME` if there is one.
+/// Offset of the item at `at` in a batch that [`scan_batch`] measured, after a `FRAME` if there is one.
 fn past_frame(b: &[u8], at: usize) -> usize {
     if b.get(at) == Some(&op::FRAME) { at + FRAME } else { at }
 }
 
 /// A list that holds only short integers, as offsets from its `EMPTY_LIST MEMOIZE`.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Numbers {
+pub(super) struct ShortIntList {
     pub(super) len: u16,
     /// Offset of the first integer.
     pub(super) first: usize,
@@ -169,22 +175,25 @@ pub(super) struct Numbers {
 /// Parses a list of only short integers at the beginning of `b`. If it holds one number, as for a decoding request, its first eight bytes
 /// are sufficient.
 #[inline]
-pub(super) fn number_list(b: &[u8]) -> Option<Numbers> {
+pub(super) fn parse_short_int_list(b: &[u8]) -> Option<ShortIntList> {
+    // One load for all comparisons.
     let head = u64::from_le_bytes(*b.first_chunk()?);
-    let byte = |place: u32| (head >> (8 * place)) as u8;
-    let list = |len, first, next| Some(Numbers { len, first, next });
+    let byte = |index: u32| (head >> (8 * index)) as u8;
     // The common case of several numbers.
     if head as u32 & 0xff_ffff == u32::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE, op::MARK, 0]) {
-        let (len, end) = numbers(b, 3)?;
-        return list(u16::try_from(len).ok()?, 3, end + 1);
+        let (len, end) = scan_short_ints(b, 3)?;
+        return Some(ShortIntList { len: u16::try_from(len).ok()?, first: 3, next: end + 1 });
     }
     if head as u16 != u16::from_le_bytes([op::EMPTY_LIST, op::MEMOIZE]) {
         return None;
     }
     match byte(2) {
-        op @ (op::BININT | op::BININT2) if byte(2 + wide(op) as u32) == op::APPEND => list(1, 2, 3 + wide(op)),
-        op::BININT1 if byte(4) == op::APPEND => list(1, 2, 5),
-        op::EMPTY_LIST | op::APPENDS => list(0, 2, 2),
+        op @ (op::BININT | op::BININT2) if byte(2 + wide_int_len(op) as u32) == op::APPEND => {
+            Some(ShortIntList { len: 1, first: 2, next: 3 + wide_int_len(op) })
+        }
+        op::BININT1 if byte(4) == op::APPEND => Some(ShortIntList { len: 1, first: 2, next: 5 }),
+        // An empty list, before the next list or at the end of the batch.
+        op::EMPTY_LIST | op::APPENDS => Some(ShortIntList { len: 0, first: 2, next: 2 }),
         _ => None,
     }
 }
@@ -194,18 +203,22 @@ pub(super) fn number_list(b: &[u8]) -> Option<Numbers> {
 /// Token ids have two widths at random, which defeats branch prediction. Widths therefore come from a table. Only runs of one-byte
 /// integers, as in columns of small numbers, get a branch.
 #[inline]
-fn numbers(b: &[u8], start: usize) -> Option<(u32, usize)> {
-    let (mut at, mut len) = (start, 0);
+fn scan_short_ints(b: &[u8], start: usize) -> Option<(u32, usize)> {
+    let mut at = start;
+    let mut len = 0;
     loop {
         let op = *b.get(at)?;
-        let width = short(op);
+        let width = short_int_len(op);
         if op == op::BININT1 {
-            (at, len) = (at + 2, len + 1);
-            while four_bytes(b, at) {
-                (at, len) = (at + 8, len + 4);
+            at += 2;
+            len += 1;
+            while starts_four_byte_ints(b, at) {
+                at += 8;
+                len += 4;
             }
         } else if width > 0 {
-            (at, len) = (at + width, len + 1);
+            at += width;
+            len += 1;
         } else {
             return (op == op::APPENDS).then_some((len, at));
         }
@@ -214,13 +227,13 @@ fn numbers(b: &[u8], start: usize) -> Option<(u32, usize)> {
 
 /// Length of a `BININT` or a `BININT2` with its argument.
 #[inline]
-fn wide(op: u8) -> usize {
+fn wide_int_len(op: u8) -> usize {
     3 + 2 * usize::from(op == op::BININT)
 }
 
 /// Length of the short integer that begins with `op`; 0 for any other opcode.
 #[inline]
-fn short(op: u8) -> usize {
+fn short_int_len(op: u8) -> usize {
     static LENGTHS: [u8; 256] = {
         let mut lengths = [0; 256];
         lengths[op::BININT1 as usize] = 2;
@@ -233,24 +246,24 @@ fn short(op: u8) -> usize {
 
 /// Whether four `BININT1` follow at `at`.
 #[inline]
-fn four_bytes(b: &[u8], at: usize) -> bool {
+fn starts_four_byte_ints(b: &[u8], at: usize) -> bool {
     let next = b.get(at..).and_then(<[u8]>::first_chunk);
     next.is_some_and(|word| u64::from_le_bytes(*word) & 0x00ff_00ff_00ff_00ff == 0x004b_004b_004b_004b)
 }
 
 /// Parses a batch of one number before an `APPEND`.
-pub(super) fn single(b: &[u8], start: usize) -> Option<Flat> {
-    let width = short(*b.get(start)?);
+pub(super) fn scan_single_int(b: &[u8], start: usize) -> Option<FlatBatch> {
+    let width = short_int_len(*b.get(start)?);
     if width == 0 {
         return None;
     }
     let end = start + width;
-    let end = if *b.get(end)? == op::FRAME { frame(b, end)? } else { end };
-    (*b.get(end)? == op::APPEND).then_some(Flat { start, end, len: 1, kinds: kinds::INT })
+    let end = if *b.get(end)? == op::FRAME { skip_frame(b, end)? } else { end };
+    (*b.get(end)? == op::APPEND).then_some(FlatBatch { start, end, len: 1, kinds: kinds::INT })
 }
 
 /// Memo slot that the `GET` at `at` names, and the offset after it.
-fn slot(b: &[u8], at: usize) -> Option<(usize, usize)> {
+fn read_get(b: &[u8], at: usize) -> Option<(usize, usize)> {
     Some(match *b.get(at)? {
         op::BINGET => (usize::from(*b.get(at + 1)?), at + 2),
         op::LONG_BINGET => (u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize, at + 5),
@@ -259,7 +272,7 @@ fn slot(b: &[u8], at: usize) -> Option<(usize, usize)> {
 }
 
 /// Memoizes `node` if the opcode at `at` requests it. Returns the next offset.
-fn remember(b: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<usize> {
+fn memoize_node(b: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: usize) -> Option<usize> {
     let (slot, next) = match *b.get(at)? {
         op::MEMOIZE => (memo.len(), at + 1),
         op::BINPUT => (usize::from(*b.get(at + 1)?), at + 2),
@@ -273,54 +286,54 @@ fn remember(b: &[u8], node: Node, at: usize, memo: &mut Vec<Node>, memo_limit: u
     Some(next)
 }
 
-/// The item at `at` of a batch that [`scan`] measured, and the offset after it.
-pub(in super::super) fn item(b: &[u8], at: usize, memo: &[Node]) -> Option<(Node, usize)> {
+/// The item at `at` of a batch that [`scan_batch`] measured, and the offset after it.
+pub(in super::super) fn read_item(b: &[u8], at: usize, memo: &[Node]) -> Option<(Node, usize)> {
     let at = past_frame(b, at);
     let offset = at as u32;
     let (node, next) = match *b.get(at)? {
         op::BININT1 => (Node::Int(offset), at + 2),
         op::BININT2 => (Node::Int(offset), at + 3),
         op::BININT => (Node::Int(offset), at + 5),
-        op::LONG1 | op::LONG4 => (Node::Long(offset), at + scalar::int_len(b, at)?),
+        op::LONG1 | op::LONG4 => (Node::Long(offset), at + scalar::int_opcode_len(b, at)?),
         op::NONE => (Node::Nil, at + 1),
         op::NEWTRUE => (Node::Bool(true), at + 1),
         op::NEWFALSE => (Node::Bool(false), at + 1),
         op::BINFLOAT => (Node::Float(offset), at + 9),
-        op::SHORT_BINUNICODE | op::BINUNICODE => (Node::Str(offset), after_put(b, scalar::payload(b, at)?.1)),
+        op::SHORT_BINUNICODE | op::BINUNICODE => (Node::Str(offset), skip_put(b, scalar::payload_span(b, at)?.1)),
         _ => {
-            let (slot, next) = slot(b, at)?;
+            let (slot, next) = read_get(b, at)?;
             (*memo.get(slot)?, next)
         }
     };
     Some((node, next))
 }
 
-/// The string at the beginning of `b`, in a batch that [`scan`] measured, and the bytes after it.
+/// The string at the beginning of `b`, in a batch that [`scan_batch`] measured, and the bytes after it.
 #[inline]
-pub(in super::super) fn string(b: &[u8]) -> Option<(&[u8], &[u8])> {
+pub(in super::super) fn read_string(b: &[u8]) -> Option<(&[u8], &[u8])> {
     // The form of nearly every string.
     if let [op::SHORT_BINUNICODE, len, rest @ ..] = b
         && let Some((text, [op::MEMOIZE, after @ ..])) = rest.split_at_checked(usize::from(*len))
     {
         return Some((text, after));
     }
-    other_string(b)
+    read_other_string(b)
 }
 
-/// [`string`] for any encoding of the string.
+/// [`read_string`] for any encoding of the string.
 #[cold]
-fn other_string(b: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (start, end) = scalar::payload(b, past_frame(b, 0))?;
-    Some((b.get(start..end)?, b.get(after_put(b, end)..)?))
+fn read_other_string(b: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (start, end) = scalar::payload_span(b, past_frame(b, 0))?;
+    Some((b.get(start..end)?, b.get(skip_put(b, end)..)?))
 }
 
-/// The integer at `at` of a batch in which [`scan`] found only short integers, and the offset after it.
-pub(in super::super) fn short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
-    scalar::short_int(b, past_frame(b, at))
+/// The integer at `at` of a batch in which [`scan_batch`] found only short integers, and the offset after it.
+pub(in super::super) fn read_short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
+    scalar::read_short_int(b, past_frame(b, at))
 }
 
 /// Offset after the memo opcode at `at`, or `at` if there is none.
-fn after_put(b: &[u8], at: usize) -> usize {
+fn skip_put(b: &[u8], at: usize) -> usize {
     at + match b.get(at) {
         Some(&op::MEMOIZE) => 1,
         Some(&op::BINPUT) => 2,
@@ -347,12 +360,12 @@ mod tests {
             let bytes = [&[op::EMPTY_LIST, op::MEMOIZE], rest.as_slice()].concat();
             let mut memo = Vec::new();
             let expected = match bytes[2] {
-                op::MARK => walk(&bytes, 3, &mut memo, 1 << 20).filter(|flat| flat.kinds & !kinds::INT == 0),
-                op::EMPTY_LIST | op::APPENDS => Some(Flat { start: 2, end: 1, len: 0, kinds: 0 }),
-                _ => single(&bytes, 2),
+                op::MARK => scan_items(&bytes, 3, &mut memo, 1 << 20).filter(|flat| flat.kinds & !kinds::INT == 0),
+                op::EMPTY_LIST | op::APPENDS => Some(FlatBatch { start: 2, end: 1, len: 0, kinds: 0 }),
+                _ => scan_single_int(&bytes, 2),
             };
-            let to_numbers = |flat: Flat| Numbers { len: flat.len as u16, first: flat.start, next: flat.end + 1 };
-            prop_assert_eq!(number_list(&bytes), expected.map(to_numbers), "{:02x?}", bytes);
+            let to_numbers = |flat: FlatBatch| ShortIntList { len: flat.len as u16, first: flat.start, next: flat.end + 1 };
+            prop_assert_eq!(parse_short_int_list(&bytes), expected.map(to_numbers), "{:02x?}", bytes);
         }
     }
 }

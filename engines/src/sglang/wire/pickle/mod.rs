@@ -13,12 +13,12 @@ mod scalar;
 mod tests;
 mod vm;
 
-pub(super) use flat::{item as flat_item, short_int as flat_int, string as flat_string};
-pub(super) use scalar::{float, int, payload, text_equals};
+pub(super) use flat::{read_item as flat_item, read_short_int as flat_int, read_string as flat_string};
+pub(super) use scalar::{payload_span, read_float, read_int, text_equals};
 
 use super::arena::{Arena, Node};
 use super::{Limits, Undecoded};
-use vm::Vm;
+use vm::PickleMachine;
 
 /// Memory of the machine that is kept between messages.
 #[derive(Debug, Default)]
@@ -40,6 +40,6 @@ pub(super) fn load(
         [op::PROTO, protocol @ 2..=5, ..] => *protocol,
         _ => return Err(super::not_a_codec(message)),
     };
-    let value = Vm::new(message, arena, scratch, limits)?.run()?;
+    let value = PickleMachine::new(message, arena, scratch, limits)?.execute()?;
     Ok((value, protocol))
 }

@@ -2,16 +2,16 @@
 
 use super::super::Undecoded;
 use super::super::arena::{Node, Seq};
-use super::vm::Vm;
+use super::vm::PickleMachine;
 use super::{flat, op};
 
-impl Vm<'_, '_> {
+impl PickleMachine<'_, '_> {
     /// Reads the batch of flat lists at `self.at` into list `outer`. Returns false if it contains any other item; then nothing has
     /// changed, and the machine reads the items one by one. Fails if `outer` may not grow.
     #[inline(never)]
-    pub(super) fn lists(&mut self, outer: u32) -> Result<bool, Undecoded> {
+    pub(super) fn read_flat_lists(&mut self, outer: u32) -> Result<bool, Undecoded> {
         let before = (self.arena.memo.len(), self.arena.seqs.len(), self.arena.cells.len());
-        let Some(end) = self.take_lists() else {
+        let Some(end) = self.scan_flat_lists() else {
             self.arena.memo.truncate(before.0);
             self.arena.seqs.truncate(before.1);
             self.arena.cells.truncate(before.2);
@@ -19,15 +19,15 @@ impl Vm<'_, '_> {
         };
         let run = Seq::cells(before.2 as u32, self.arena.cells.len() as u32);
         self.at = end;
-        self.arena.append(outer, run, self.limits)?;
+        self.arena.append_run(outer, run, self.limits)?;
         Ok(true)
     }
 
-    fn take_lists(&mut self) -> Option<usize> {
-        let (b, limits) = (self.b, self.limits);
+    fn scan_flat_lists(&mut self) -> Option<usize> {
+        let (b, limits) = (self.message, self.limits);
         let mut at = self.at;
         loop {
-            at = self.number_lists(at);
+            at = self.scan_short_int_lists(at);
             match b.get(at..at + 3)? {
                 [op::EMPTY_LIST, op::MEMOIZE, next] => {
                     let arena = &mut *self.arena;
@@ -39,14 +39,14 @@ impl Vm<'_, '_> {
                     arena.memo.push(list);
                     arena.cells.push(list);
                     let batch = match *next {
-                        op::MARK => Some(flat::walk(b, at + 3, &mut arena.memo, limits.memo)?),
+                        op::MARK => Some(flat::scan_items(b, at + 3, &mut arena.memo, limits.memo)?),
                         op::EMPTY_LIST | op::APPENDS => None,
-                        _ => Some(flat::single(b, at + 2)?),
+                        _ => Some(flat::scan_single_int(b, at + 2)?),
                     };
                     at = batch.as_ref().map_or(at + 2, |batch| batch.end + 1);
-                    arena.seqs.push(batch.map_or(Seq::EMPTY, |batch| batch.run()));
+                    arena.seqs.push(batch.map_or(Seq::EMPTY, |batch| batch.as_seq()));
                 }
-                [op::FRAME, ..] => at = flat::frame(b, at)?,
+                [op::FRAME, ..] => at = flat::skip_frame(b, at)?,
                 [op::APPENDS, ..] => return Some(at + 1),
                 _ => return None,
             }
@@ -55,13 +55,13 @@ impl Vm<'_, '_> {
 
     /// Reads lists of only short integers from `at` on, as nearly all are. Returns the position of the first other item. The integers
     /// inside need no memo slots, so the lists are memoized in one step.
-    fn number_lists(&mut self, mut at: usize) -> usize {
-        let (b, limits, arena) = (self.b, self.limits, &mut *self.arena);
+    fn scan_short_int_lists(&mut self, mut at: usize) -> usize {
+        let (b, limits, arena) = (self.message, self.limits, &mut *self.arena);
         let first = arena.cells.len();
         let mut budget = (limits.items.saturating_sub(first)).min(limits.memo.saturating_sub(arena.memo.len()));
         let mut rest = b.get(at..).unwrap_or_default();
         while budget > 0
-            && let Some(flat::Numbers { len, first, next }) = flat::number_list(rest)
+            && let Some(flat::ShortIntList { len, first, next }) = flat::parse_short_int_list(rest)
             && let Some(after) = rest.get(next..)
         {
             arena.cells.push(Node::Ints { len, at: (at + first) as u32 });

@@ -4,7 +4,7 @@ use super::op;
 
 /// Start and end of the payload of a length-prefixed opcode (string or bytes) at `at`.
 #[inline]
-pub(in super::super) fn payload(b: &[u8], at: usize) -> Option<(usize, usize)> {
+pub(in super::super) fn payload_span(b: &[u8], at: usize) -> Option<(usize, usize)> {
     let (start, len) = match *b.get(at)? {
         op::SHORT_BINUNICODE | op::SHORT_BINBYTES => (at + 2, usize::from(*b.get(at + 1)?)),
         op::BINUNICODE | op::BINBYTES => (at + 5, u32::from_le_bytes(*b.get(at + 1..)?.first_chunk()?) as usize),
@@ -23,24 +23,31 @@ pub(in super::super) fn text_equals(b: &[u8], at: usize, text: &[u8]) -> bool {
     if let Some([op::SHORT_BINUNICODE, len, rest @ ..]) = b.get(at..) {
         return usize::from(*len) == text.len() && rest.starts_with(text);
     }
-    payload(b, at).and_then(|(start, end)| b.get(start..end)) == Some(text)
+    payload_span(b, at).and_then(|(start, end)| b.get(start..end)) == Some(text)
 }
 
 /// Integer of the opcode at `at`; `None` when it does not fit 64 bits.
-pub(in super::super) fn int(b: &[u8], at: usize) -> Option<i64> {
-    let rest = b.get(at + 1..)?;
-    Some(match *b.get(at)? {
-        op::BININT1 => i64::from(*rest.first()?),
-        op::BININT2 => i64::from(u16::from_le_bytes(*rest.first_chunk()?)),
-        op::BININT => i64::from(i32::from_le_bytes(*rest.first_chunk()?)),
-        op::LONG1 => long(rest.get(1..1 + usize::from(*rest.first()?))?)?,
-        op::LONG4 => long(rest.get(4..4usize.checked_add(u32::from_le_bytes(*rest.first_chunk()?) as usize)?)?)?,
-        _ => return None,
-    })
+pub(in super::super) fn read_int(b: &[u8], at: usize) -> Option<i64> {
+    let (opcode, argument) = b.get(at..)?.split_first()?;
+    match *opcode {
+        op::BININT1 => Some(i64::from(*argument.first()?)),
+        op::BININT2 => Some(i64::from(u16::from_le_bytes(*argument.first_chunk()?))),
+        op::BININT => Some(i64::from(i32::from_le_bytes(*argument.first_chunk()?))),
+        // The number of bytes, in one byte or four, then the number in these bytes.
+        op::LONG1 => {
+            let (len, digits) = argument.split_first()?;
+            decode_long(digits.get(..usize::from(*len))?)
+        }
+        op::LONG4 => {
+            let (len, digits) = argument.split_first_chunk()?;
+            decode_long(digits.get(..u32::from_le_bytes(*len) as usize)?)
+        }
+        _ => None,
+    }
 }
 
 /// Integer of at most 32 bits at `at`, and the offset after it.
-pub(super) fn short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
+pub(super) fn read_short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
     let rest = b.get(at..)?;
     Some(match *rest.first()? {
         op::BININT1 => (i32::from(*rest.get(1)?), at + 2),
@@ -51,7 +58,7 @@ pub(super) fn short_int(b: &[u8], at: usize) -> Option<(i32, usize)> {
 }
 
 /// Decodes two's complement, little endian, in the minimum number of bytes.
-fn long(digits: &[u8]) -> Option<i64> {
+fn decode_long(digits: &[u8]) -> Option<i64> {
     let negative = digits.last().is_some_and(|top| top & 0x80 != 0);
     let mut wide = [if negative { 0xff } else { 0 }; 8];
     wide.get_mut(..digits.len())?.copy_from_slice(digits);
@@ -59,12 +66,12 @@ fn long(digits: &[u8]) -> Option<i64> {
 }
 
 /// Float of the `BINFLOAT` at `at`.
-pub(in super::super) fn float(b: &[u8], at: usize) -> Option<f64> {
+pub(in super::super) fn read_float(b: &[u8], at: usize) -> Option<f64> {
     Some(f64::from_be_bytes(*b.get(at + 1..)?.first_chunk()?))
 }
 
 /// Length of the integer opcode at `at`, whose value may exceed 64 bits.
-pub(super) fn int_len(b: &[u8], at: usize) -> Option<usize> {
+pub(super) fn int_opcode_len(b: &[u8], at: usize) -> Option<usize> {
     let len = match *b.get(at)? {
         op::BININT1 => 2,
         op::BININT2 => 3,

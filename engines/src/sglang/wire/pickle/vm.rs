@@ -8,15 +8,15 @@ use super::{Scratch, flat, op, scalar};
 
 /// Calls of `array`'s reconstructor in this message.
 #[derive(Default)]
-pub(super) struct Call {
+pub(super) struct ArrayCalls {
     /// Start of the call whose callable was most recently fetched from the memo.
-    pub(super) latest: usize,
+    pub(super) last_start: usize,
     /// Bytes of one complete call, up to the length of its data.
-    pub(super) known: Range<usize>,
+    pub(super) known_bytes: Range<usize>,
 }
 
-pub(super) struct Vm<'m, 'x> {
-    pub(super) b: &'m [u8],
+pub(super) struct PickleMachine<'m, 'x> {
+    pub(super) message: &'m [u8],
     /// Position of the next opcode.
     pub(super) at: usize,
     pub(super) arena: &'x mut Arena,
@@ -25,10 +25,10 @@ pub(super) struct Vm<'m, 'x> {
     pub(super) limits: &'x Limits,
     /// The one shared empty tuple: pickles contain many, and nothing can append to one.
     empty_tuple: u32,
-    pub(super) call: Call,
+    pub(super) array_calls: ArrayCalls,
 }
 
-impl<'m, 'x> Vm<'m, 'x> {
+impl<'m, 'x> PickleMachine<'m, 'x> {
     pub(super) fn new(
         message: &'m [u8],
         arena: &'x mut Arena,
@@ -40,157 +40,166 @@ impl<'m, 'x> Vm<'m, 'x> {
         marks.clear();
         let empty_tuple = arena.new_seq(Seq::EMPTY, limits)?;
         // Skip PROTO and its version.
-        Ok(Self { b: message, at: 2, arena, stack, marks, limits, empty_tuple, call: Call::default() })
+        Ok(Self {
+            message: message,
+            at: 2,
+            arena,
+            stack,
+            marks,
+            limits,
+            empty_tuple,
+            array_calls: ArrayCalls::default(),
+        })
     }
 
-    pub(super) fn run(&mut self) -> Result<Node, Undecoded> {
+    pub(super) fn execute(&mut self) -> Result<Node, Undecoded> {
         loop {
             let at = self.at;
-            let op = *self.b.get(at).ok_or(Undecoded::Truncated { at })?;
+            let op = *self.message.get(at).ok_or(Undecoded::Truncated { at })?;
             self.at += 1;
             match op {
-                op::STOP => return self.stop(),
-                op::MEMOIZE => self.memoize(self.arena.memo.len())?,
+                op::STOP => return self.finish(),
+                op::MEMOIZE => self.memoize_top(self.arena.memo.len())?,
                 op::BINPUT => {
                     let slot = usize::from(self.read_bytes::<1>()?[0]);
-                    self.memoize(slot)?;
+                    self.memoize_top(slot)?;
                 }
                 op::LONG_BINPUT => {
                     let slot = u32::from_le_bytes(self.read_bytes()?) as usize;
-                    self.memoize(slot)?;
+                    self.memoize_top(slot)?;
                 }
                 op::BINGET => {
                     let slot = usize::from(self.read_bytes::<1>()?[0]);
-                    self.get(at, slot)?;
+                    self.push_memoized(at, slot)?;
                 }
                 op::LONG_BINGET => {
                     let slot = u32::from_le_bytes(self.read_bytes()?) as usize;
-                    self.get(at, slot)?;
+                    self.push_memoized(at, slot)?;
                 }
                 op::SHORT_BINUNICODE | op::BINUNICODE | op::BINUNICODE8 => {
                     self.at = self.payload_end(at)?;
-                    self.push(Node::Str(at as u32))?;
+                    self.push_value(Node::Str(at as u32))?;
                 }
                 op::SHORT_BINBYTES | op::BINBYTES | op::BINBYTES8 | op::BYTEARRAY8 => {
                     self.at = self.payload_end(at)?;
-                    self.push(Node::Bytes(at as u32))?;
+                    self.push_value(Node::Bytes(at as u32))?;
                 }
                 op::BININT1 | op::BININT2 | op::BININT => {
-                    self.at += scalar::int_len(self.b, at).ok_or(Undecoded::Truncated { at })? - 1;
-                    self.push(Node::Int(at as u32))?;
+                    self.at += scalar::int_opcode_len(self.message, at).ok_or(Undecoded::Truncated { at })? - 1;
+                    self.push_value(Node::Int(at as u32))?;
                 }
                 op::LONG1 | op::LONG4 => {
-                    self.at += scalar::int_len(self.b, at).ok_or(Undecoded::Truncated { at })? - 1;
-                    self.push(Node::Long(at as u32))?;
+                    self.at += scalar::int_opcode_len(self.message, at).ok_or(Undecoded::Truncated { at })? - 1;
+                    self.push_value(Node::Long(at as u32))?;
                 }
                 op::BINFLOAT => {
                     self.read_bytes::<8>()?;
-                    self.push(Node::Float(at as u32))?;
+                    self.push_value(Node::Float(at as u32))?;
                 }
-                op::NONE => self.push(Node::Nil)?,
-                op::NEWTRUE => self.push(Node::Bool(true))?,
-                op::NEWFALSE => self.push(Node::Bool(false))?,
-                op::EMPTY_LIST => self.list()?,
-                op::EMPTY_SET => self.empty(Node::List)?,
-                op::EMPTY_DICT => self.empty(Node::Dict)?,
-                op::EMPTY_TUPLE if self.b.get(self.at) == Some(&op::NEWOBJ) => {
+                op::NONE => self.push_value(Node::Nil)?,
+                op::NEWTRUE => self.push_value(Node::Bool(true))?,
+                op::NEWFALSE => self.push_value(Node::Bool(false))?,
+                op::EMPTY_LIST => self.push_list()?,
+                op::EMPTY_SET => self.push_empty(Node::List)?,
+                op::EMPTY_DICT => self.push_empty(Node::Dict)?,
+                op::EMPTY_TUPLE if self.message.get(self.at) == Some(&op::NEWOBJ) => {
                     self.at += 1;
-                    let callable = self.pop()?;
-                    self.object(callable, Node::Tuple(self.empty_tuple))?;
+                    let callable = self.pop_value()?;
+                    self.push_object(callable, Node::Tuple(self.empty_tuple))?;
                     let numbered = self.memoize_next()?;
-                    if self.empty_state() && numbered {
-                        self.repeated_objects();
+                    if self.skip_empty_state() && numbered {
+                        self.repeat_last_object();
                     }
                 }
-                op::EMPTY_TUPLE => self.push(Node::Tuple(self.empty_tuple))?,
-                op::MARK => self.mark()?,
+                op::EMPTY_TUPLE => self.push_value(Node::Tuple(self.empty_tuple))?,
+                op::MARK => self.open_mark()?,
                 op::APPEND => {
-                    let container = self.reach(2)?;
-                    self.fill(container + 1, false)?;
+                    let container = self.index_from_top(2)?;
+                    self.fill_container(container + 1, false)?;
                 }
                 op::SETITEM => {
-                    let container = self.reach(3)?;
-                    self.fill(container + 1, true)?;
+                    let container = self.index_from_top(3)?;
+                    self.fill_container(container + 1, true)?;
                 }
                 op::APPENDS | op::ADDITEMS => {
                     let mark = self.pop_mark()?;
-                    self.fill(mark, false)?;
+                    self.fill_container(mark, false)?;
                 }
                 op::SETITEMS => {
                     let mark = self.pop_mark()?;
                     if (self.stack.len() - mark) % 2 == 1 {
                         return Err(self.malformed("a dict with a key and no value"));
                     }
-                    self.fill(mark, true)?;
+                    self.fill_container(mark, true)?;
                 }
                 op::TUPLE1 | op::TUPLE2 | op::TUPLE3 => {
-                    let from = self.reach(usize::from(op - op::TUPLE1) + 1)?;
-                    self.tuple(from)?;
+                    let from = self.index_from_top(usize::from(op - op::TUPLE1) + 1)?;
+                    self.build_tuple(from)?;
                 }
                 op::TUPLE | op::FROZENSET => {
                     let mark = self.pop_mark()?;
-                    self.tuple(mark)?;
+                    self.build_tuple(mark)?;
                 }
                 op::STACK_GLOBAL => self.stack_global()?,
                 op::GLOBAL => {
-                    let global = self.text_global()?;
-                    self.push(global)?;
+                    let global = self.read_text_global()?;
+                    self.push_value(global)?;
                 }
                 op::REDUCE | op::NEWOBJ => {
-                    let args = self.pop()?;
-                    let callable = self.pop()?;
+                    let args = self.pop_value()?;
+                    let callable = self.pop_value()?;
                     self.construct(callable, args)?;
                 }
                 op::NEWOBJ_EX => {
-                    let _kwargs = self.pop()?;
-                    let args = self.pop()?;
-                    let callable = self.pop()?;
+                    let _kwargs = self.pop_value()?;
+                    let args = self.pop_value()?;
+                    let callable = self.pop_value()?;
                     self.construct(callable, args)?;
                 }
                 op::OBJ => {
                     let mark = self.pop_mark()?;
                     let callable = *self.stack.get(mark).ok_or_else(|| self.malformed("an object without a class"))?;
-                    self.tuple(mark + 1)?;
-                    let args = self.pop()?;
+                    self.build_tuple(mark + 1)?;
+                    let args = self.pop_value()?;
                     self.stack.truncate(mark);
                     self.construct(callable, args)?;
                 }
                 op::INST => {
-                    let callable = self.text_global()?;
+                    let callable = self.read_text_global()?;
                     let mark = self.pop_mark()?;
-                    self.tuple(mark)?;
-                    let args = self.pop()?;
+                    self.build_tuple(mark)?;
+                    let args = self.pop_value()?;
                     self.construct(callable, args)?;
                 }
                 op::BUILD => {
-                    let state = self.pop()?;
+                    let state = self.pop_value()?;
                     // A list or array with a state keeps its items. The state itself is not read.
-                    if let Node::Object(id) = self.top()? {
+                    if let Node::Object(id) = self.top_value()? {
                         self.arena.objects[id as usize].state = state;
                     }
                 }
                 op::FRAME => {
                     let length = u64::from_le_bytes(self.read_bytes()?);
                     // CPython reads a whole frame before it interprets any of it.
-                    if length > (self.b.len() - self.at) as u64 {
+                    if length > (self.message.len() - self.at) as u64 {
                         return Err(Undecoded::Truncated { at });
                     }
                 }
-                op::POP if self.stack.len() > self.fence() => {
+                op::POP if self.stack.len() > self.stack_base() => {
                     self.stack.pop();
                 }
                 op::POP | op::POP_MARK => {
                     let mark = self.pop_mark()?;
                     self.stack.truncate(mark);
                 }
-                op::DUP => self.push(self.top()?)?,
-                _ => return Err(refuse(op, at)),
+                op::DUP => self.push_value(self.top_value()?)?,
+                _ => return Err(refuse_opcode(op, at)),
             }
         }
     }
 
-    fn stop(&mut self) -> Result<Node, Undecoded> {
-        if self.at != self.b.len() {
+    fn finish(&mut self) -> Result<Node, Undecoded> {
+        if self.at != self.message.len() {
             return Err(self.malformed("bytes after the end of the pickle"));
         }
         match (self.stack.as_slice(), self.marks.is_empty()) {
@@ -200,17 +209,18 @@ impl<'m, 'x> Vm<'m, 'x> {
     }
 
     /// Opens a mark, or leaves the whole batch in the message if it fills a list.
-    fn mark(&mut self) -> Result<(), Undecoded> {
+    fn open_mark(&mut self) -> Result<(), Undecoded> {
         if let Some(Node::List(seq)) = self.stack.last().copied()
-            && self.stack.len() > self.fence()
+            && self.stack.len() > self.stack_base()
         {
-            if self.b.get(self.at) == Some(&op::EMPTY_LIST) {
-                if self.lists(seq)? {
+            if self.message.get(self.at) == Some(&op::EMPTY_LIST) {
+                if self.read_flat_lists(seq)? {
                     return Ok(());
                 }
-            } else if let Some(batch) = flat::scan(self.b, self.at, &mut self.arena.memo, self.limits.memo) {
+            } else if let Some(batch) = flat::scan_batch(self.message, self.at, &mut self.arena.memo, self.limits.memo)
+            {
                 self.at = batch.end + 1;
-                return self.arena.append(seq, batch.run(), self.limits);
+                return self.arena.append_run(seq, batch.as_seq(), self.limits);
             }
         }
         if self.marks.len() >= self.limits.depth {
@@ -220,7 +230,7 @@ impl<'m, 'x> Vm<'m, 'x> {
         Ok(())
     }
 
-    fn memoize(&mut self, slot: usize) -> Result<(), Undecoded> {
+    fn memoize_top(&mut self, slot: usize) -> Result<(), Undecoded> {
         if slot != self.arena.memo.len() {
             // Every CPython pickler numbers slots from 0 without gaps; references left in the message depend on that.
             return Err(self.malformed("memo slots out of order"));
@@ -228,35 +238,35 @@ impl<'m, 'x> Vm<'m, 'x> {
         if slot >= self.limits.memo {
             return Err(Undecoded::Limit { limit: "memo", value: self.limits.memo });
         }
-        let top = self.top()?;
+        let top = self.top_value()?;
         self.arena.memo.push(top);
         Ok(())
     }
 
     /// Memoizes the value just pushed if the next opcode is `MEMOIZE`, as it nearly always is.
     pub(super) fn memoize_next(&mut self) -> Result<bool, Undecoded> {
-        let numbered = self.b.get(self.at) == Some(&op::MEMOIZE);
+        let numbered = self.message.get(self.at) == Some(&op::MEMOIZE);
         if numbered {
             self.at += 1;
-            self.memoize(self.arena.memo.len())?;
+            self.memoize_top(self.arena.memo.len())?;
         }
         Ok(numbered)
     }
 
-    fn get(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
+    fn push_memoized(&mut self, at: usize, slot: usize) -> Result<(), Undecoded> {
         let node = *self.arena.memo.get(slot).ok_or_else(|| self.malformed("a reference to an unset memo"))?;
-        match (node, self.b.get(self.at)) {
-            (Node::Global(_), Some(&op::MARK)) if self.repeated_calls(at) => Ok(()),
+        match (node, self.message.get(self.at)) {
+            (Node::Global(_), Some(&op::MARK)) if self.process_repeated_calls(at) => Ok(()),
             (Node::Global(_), Some(&op::EMPTY_TUPLE)) => {
-                self.call.latest = at;
-                self.push(node)
+                self.array_calls.last_start = at;
+                self.push_value(node)
             }
             (Node::Unbuilt, _) => Err(self.malformed("a self-reference outside its object")),
-            _ => self.push(node),
+            _ => self.push_value(node),
         }
     }
 
-    pub(super) fn push(&mut self, node: Node) -> Result<(), Undecoded> {
+    pub(super) fn push_value(&mut self, node: Node) -> Result<(), Undecoded> {
         if self.stack.len() >= self.limits.stack {
             return Err(Undecoded::Limit { limit: "stack", value: self.limits.stack });
         }
@@ -264,26 +274,26 @@ impl<'m, 'x> Vm<'m, 'x> {
         Ok(())
     }
 
-    pub(super) fn pop(&mut self) -> Result<Node, Undecoded> {
-        let from = self.reach(1)?;
+    pub(super) fn pop_value(&mut self) -> Result<Node, Undecoded> {
+        let from = self.index_from_top(1)?;
         let node = self.stack[from];
         self.stack.truncate(from);
         Ok(node)
     }
 
-    pub(super) fn top(&self) -> Result<Node, Undecoded> {
-        Ok(self.stack[self.reach(1)?])
+    pub(super) fn top_value(&self) -> Result<Node, Undecoded> {
+        Ok(self.stack[self.index_from_top(1)?])
     }
 
     /// Index of the `count`-th value from the top. Values below an open mark are out of reach.
-    fn reach(&self, count: usize) -> Result<usize, Undecoded> {
+    fn index_from_top(&self, count: usize) -> Result<usize, Undecoded> {
         match self.stack.len().checked_sub(count) {
-            Some(from) if from >= self.fence() => Ok(from),
+            Some(from) if from >= self.stack_base() => Ok(from),
             _ => Err(self.malformed("too few values on the stack")),
         }
     }
 
-    fn fence(&self) -> usize {
+    fn stack_base(&self) -> usize {
         self.marks.last().map_or(0, |mark| *mark as usize)
     }
 
@@ -297,19 +307,19 @@ impl<'m, 'x> Vm<'m, 'x> {
     /// The container below the values from `mark` on.
     pub(super) fn value_below(&self, mark: usize) -> Result<Node, Undecoded> {
         match mark.checked_sub(1) {
-            Some(index) if index >= self.fence() => Ok(self.stack[index]),
+            Some(index) if index >= self.stack_base() => Ok(self.stack[index]),
             _ => Err(self.malformed("items without a container")),
         }
     }
 
     fn read_bytes<const N: usize>(&mut self) -> Result<[u8; N], Undecoded> {
-        let bytes = self.b[self.at..].first_chunk().ok_or(Undecoded::Truncated { at: self.at })?;
+        let bytes = self.message[self.at..].first_chunk().ok_or(Undecoded::Truncated { at: self.at })?;
         self.at += N;
         Ok(*bytes)
     }
 
     fn payload_end(&self, at: usize) -> Result<usize, Undecoded> {
-        scalar::payload(self.b, at).map(|(_, end)| end).ok_or(Undecoded::Truncated { at })
+        scalar::payload_span(self.message, at).map(|(_, end)| end).ok_or(Undecoded::Truncated { at })
     }
 
     pub(super) fn malformed(&self, what: &'static str) -> Undecoded {
@@ -317,7 +327,7 @@ impl<'m, 'x> Vm<'m, 'x> {
     }
 }
 
-fn refuse(op: u8, at: usize) -> Undecoded {
+fn refuse_opcode(op: u8, at: usize) -> Undecoded {
     let what = match op {
         op::PERSID | op::BINPERSID => "a persistent id, kept outside the message",
         op::EXT1..=op::EXT4 => "an entry of the receiver's extension registry",
