@@ -16,7 +16,9 @@ fuzz_target!(|bytes: &[u8]| {
             Some(Observation::Sent(message)) => {
                 matcher.sent(&message);
             }
-            Some(Observation::Unsent(call)) => matcher.unsent(&call),
+            Some(Observation::Unsent(call)) => {
+                matcher.unsent(&call);
+            }
             Some(Observation::Received(message)) => {
                 let _ = matcher.received(&message);
             }

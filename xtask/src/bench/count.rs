@@ -67,18 +67,8 @@ fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([tools].into_iter().chain(std::env::split_paths(&path)))?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args([
-        "bench",
-        "--quiet",
-        "--package",
-        "engines",
-        "--package",
-        "recording",
-        "--package",
-        "sources",
-        "--bench",
-        "count",
-    ]);
+    cargo.args(["bench", "--quiet", "--bench", "count"]);
+    cargo.args(["engines", "recording", "sources"].map(|package| format!("--package={package}")));
     cargo.arg("--target-dir").arg(&target);
     cargo.args(["--", "--output-format=json", "--callgrind-args=--cache-sim=no", TUNABLES]);
     let summaries = command_output(cargo.current_dir(root).env("PATH", path))
