@@ -7,7 +7,7 @@ use trace::clock::MonoNs;
 use trace::event::{Event, What};
 use trace::ledger::{ClosedRequest, RequestTimeline, Summary, TimedRequest};
 
-use super::{CaptureClock, ExportContext, ExportedRequest, Exporter, Options, stage};
+use super::{CaptureClock, ExportContext, ExportedRequest, Exporter, Options, request_stage};
 
 use crate::report::Report;
 

@@ -1,4 +1,4 @@
-//! ThreadTimes of one thread, from a file that is kept open.
+//! `ThreadTimes` of one thread, from a file that is kept open.
 
 use std::fs::File;
 use std::io::Read as _;

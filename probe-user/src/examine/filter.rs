@@ -90,7 +90,7 @@ pub enum SeccompMode {
     Filter,
 }
 
-/// SeccompMode of the calling process; `None` if the kernel does not report it.
+/// `SeccompMode` of the calling process; `None` if the kernel does not report it.
 pub fn seccomp_mode() -> Option<SeccompMode> {
     match status_field(&kernel::read("/proc/self/status", 64 << 10).ok()?, "Seccomp:")? {
         "0" => Some(SeccompMode::Off),

@@ -8,7 +8,7 @@ use super::machine_state::{MachineCode, MachineState, TrackedValue, is_emulated,
 /// Number of instructions after an entry or a call that are examined.
 const MAX_NEARBY: usize = 6;
 
-/// SocketPoint where a receive has its result, with the locations of its arguments.
+/// `SocketPoint` where a receive has its result, with the locations of its arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReceivedPoint {
     /// Address, or offset in the file.
@@ -17,7 +17,7 @@ pub(crate) struct ReceivedPoint {
     pub(crate) message: Kept,
 }
 
-/// SocketPoint that only refused sends reach, or only calls requesting the next message, with the location of the socket.
+/// `SocketPoint` that only refused sends reach, or only calls requesting the next message, with the location of the socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SocketPoint {
     pub(crate) at: u64,
@@ -83,7 +83,7 @@ fn first_call_target(code: MachineCode<'_>, function: u64, unchanged: &[Reg]) ->
     None
 }
 
-/// SocketPoint where `zmq_msg_recv` has its result: in the straight-line code after the call that takes the message as an argument. The callee is
+/// `SocketPoint` where `zmq_msg_recv` has its result: in the straight-line code after the call that takes the message as an argument. The callee is
 /// `s_recvmsg`, or `socket_base_t::recv` if that is inlined.
 pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Option<ReceivedPoint> {
     let (call, state) = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
@@ -106,7 +106,7 @@ pub(super) fn find_received_point(code: MachineCode<'_>, function: u64) -> Optio
     None
 }
 
-/// SocketPoint where a send has failed: after its call, where -1 becomes the result.
+/// `SocketPoint` where a send has failed: after its call, where -1 becomes the result.
 pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let (call, state) = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     find_error_return_after(code, &call, state).or_else(|| {
@@ -117,7 +117,7 @@ pub(super) fn find_refused_point(code: MachineCode<'_>, function: u64) -> Option
     })
 }
 
-/// SocketPoint where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`. The socket's own function, called by `zmq_getsockopt`,
+/// `SocketPoint` where `zmq_getsockopt` passes on `ZMQ_RCVTIMEO` but not `ZMQ_EVENTS`. The socket's own function, called by `zmq_getsockopt`,
 /// handles a few options itself and calls another function for the rest.
 pub(super) fn find_option_request_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let called_with = |option| MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Number(option)]);
@@ -138,7 +138,7 @@ fn passes_on_rcvtimeo(instruction: &Instruction, state: &MachineState) -> bool {
     is_call_or_tail_jump(instruction) && state.register(Reg::RSI) == TrackedValue::Number(RCVTIMEO)
 }
 
-/// SocketPoint where a blocking receive finds no message and repeatedly processes the socket's commands.
+/// `SocketPoint` where a blocking receive finds no message and repeatedly processes the socket's commands.
 pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<SocketPoint> {
     let (call, _) = find_call_with_message(code, function, MachineState::at_entry(&ARGUMENTS))?;
     find_wait_in_receive(code, call.near_branch_target()).or_else(|| {
@@ -148,7 +148,7 @@ pub(super) fn find_wait_point(code: MachineCode<'_>, function: u64) -> Option<So
     })
 }
 
-/// MachineState at the entry of a function with the parameters `socket, message, flags`.
+/// `MachineState` at the entry of a function with the parameters `socket, message, flags`.
 fn called_with_flags(flags: i32) -> MachineState {
     MachineState::at_entry(&[TrackedValue::Socket, TrackedValue::Message, TrackedValue::Number(flags)])
 }

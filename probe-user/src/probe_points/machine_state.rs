@@ -144,7 +144,7 @@ fn is_write(access: OpAccess) -> bool {
 }
 
 impl MachineState {
-    /// MachineState at a function's entry, with `arguments` in their registers.
+    /// `MachineState` at a function's entry, with `arguments` in their registers.
     pub(super) fn at_entry(arguments: &[TrackedValue]) -> Self {
         let mut state = Self { registers: [TrackedValue::Unknown; 16], slots: BTreeMap::new(), compared: None };
         let passed = [Reg::RDI, Reg::RSI, Reg::RDX, Reg::RCX];
@@ -227,7 +227,7 @@ impl MachineState {
         self.slots.remove(&top).unwrap_or(TrackedValue::Unknown)
     }
 
-    /// MachineState after a call returns.
+    /// `MachineState` after a call returns.
     pub(super) fn after_call(mut self) -> Self {
         self.forget_changed_by_callee();
         self
@@ -253,7 +253,7 @@ impl MachineState {
         })
     }
 
-    /// TrackedValue of a 32-bit operand.
+    /// `TrackedValue` of a 32-bit operand.
     fn operand_number(&self, instruction: &Instruction, operand: u32) -> Option<i32> {
         let value = match instruction.op_kind(operand) {
             OpKind::Register => self.register(instruction.op_register(operand)),

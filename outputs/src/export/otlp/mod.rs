@@ -17,7 +17,7 @@ use trace::event::Event;
 
 use self::envelope::{TRACES, wrap};
 use self::spans::Episode;
-use super::follow::Selection;
+use super::selection::Selection;
 use super::json::{Array, Object, ObjectStream};
 use super::{ExportContext, ExportedRequest, Exporter, Opening, Options};
 use crate::report::Report;
@@ -85,7 +85,7 @@ impl Exporter for Encoded {
 /// Spans of a run that wait to be pushed. The caller runs the analysis.
 pub struct LiveSpans {
     /// `None` if no requests are exported.
-    follow: Option<Selection>,
+    selection: Option<Selection>,
     opening: Opening,
     resource: Resource,
     encoded: Encoded,
@@ -99,7 +99,7 @@ impl LiveSpans {
     /// Starts without data. Requests are exported if `options` is given and the analysis keeps timelines.
     pub fn new(options: Option<Options>, opening: Opening, resource: Resource) -> Self {
         Self {
-            follow: options.map(|options| Selection::new(opening.clock(), options)),
+            selection: options.map(|options| Selection::new(opening.clock(), options)),
             opening,
             resource,
             encoded: Encoded::default(),
@@ -115,24 +115,24 @@ impl LiveSpans {
 
     /// Processes an event that `analysis` has already applied.
     pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
-        if let Some(follow) = &mut self.follow {
+        if let Some(selection) = &mut self.selection {
             // Encoding into memory cannot fail.
-            let _ = follow.event(event, analysis, &mut self.encoded);
+            let _ = selection.pass_event(event, analysis, &mut self.encoded);
         }
     }
 
     /// Processes a tick that `analysis` has already applied.
     pub fn tick(&mut self, now: MonoNs, analysis: &Analysis) {
-        if let Some(follow) = &mut self.follow {
-            let _ = follow.tick(now, analysis, &mut self.encoded);
+        if let Some(selection) = &mut self.selection {
+            let _ = selection.pass_tick(now, analysis, &mut self.encoded);
         }
         self.findings(now, analysis);
     }
 
     /// Ends the run; `report` is its final report.
     pub fn finish(&mut self, analysis: &Analysis, report: &Report) {
-        if let Some(follow) = &mut self.follow {
-            let _ = follow.finish(analysis, report, &mut self.encoded);
+        if let Some(selection) = &mut self.selection {
+            let _ = selection.pass_end(analysis, report, &mut self.encoded);
         }
         let (source, opening) = (&self.resource.source, &self.opening);
         self.encoded.add(|list| spans::capture(list, source, report, &opening.clock()));
