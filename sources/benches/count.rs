@@ -38,7 +38,7 @@ fn lap(interpreter: &mut Interpreter, number: u64, counts: &mut Counts) {
     ] {
         interpreter.interpret_observation(&observation, &mut |event: &Event<'_>| match &black_box(event).what {
             What::Sent(frame) => {
-                (counts.frames, counts.chunks) = (counts.frames + 1, counts.chunks + frame.chunks.len())
+                (counts.frames, counts.chunks) = (counts.frames + 1, counts.chunks + frame.chunks.len());
             }
             What::Received(_) | What::Processed(_) => counts.frames += 1,
             _ => {}

@@ -81,7 +81,7 @@ mod tests {
         let mut enter = |rid: &str, missing| {
             finished.add_summary(summary(rid, missing), SummaryLimits { summaries: 4, rid_bytes: 1_000 }, |s| {
                 s.wire_missing > 0
-            })
+            });
         };
         enter("lost-0", 1);
         for n in 0..100 {
@@ -92,7 +92,7 @@ mod tests {
         let mut enter = |rid: &str, missing| {
             finished.add_summary(summary(rid, missing), SummaryLimits { summaries: 4, rid_bytes: 1_000 }, |s| {
                 s.wire_missing > 0
-            })
+            });
         };
         for n in 1..9 {
             enter(&format!("lost-{n}"), 1);

@@ -153,7 +153,7 @@ fn emit_times(
             gap_ns: prefill_finished.filter(|_| ends_gap).map(|sent| wall_ns.saturating_sub(sent)),
             ..Stage::new(rid.text, name, by)
         };
-        sink(&Statement { wall_ns: Some(wall_ns), ..stage(rid, reached) });
+        sink(&Statement { wall_ns: Some(wall_ns), ..stage_statement(rid, reached) });
     };
     for (name, by, wall_ns) in times {
         emit(name, by, wall_ns);

@@ -9,7 +9,7 @@ use super::stage_statement;
 /// A longer duration is a time by mistake: releases subtract an unset time, which is 0, from one since the epoch or since boot.
 const MAX_DURATION_MS: f64 = 86_400_000.0;
 
-/// ServerRole of the server that wrote the line.
+/// `ServerRole` of the server that wrote the line.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ServerRole {
     Unified,
@@ -54,7 +54,7 @@ pub(super) fn read_time_stats(
     };
     let mut emit = |name, wall_ns, tokens| {
         let reached = Stage { tokens, ..Stage::new(rid.text, name, "scheduler") };
-        sink(&Statement { wall_ns, ..stage(rid, reached) });
+        sink(&Statement { wall_ns, ..stage_statement(rid, reached) });
     };
     let Ok(phases) = read_phases(&times, role) else {
         emit(end, line_ns, tokens);

@@ -41,7 +41,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         let empty_tuple = arena.new_seq(Seq::EMPTY, limits)?;
         // Skip PROTO and its version.
         Ok(Self {
-            message: message,
+            message,
             at: 2,
             arena,
             stack,
