@@ -96,7 +96,7 @@ impl LogSource {
     }
 }
 
-/// `TimestampParser` with the given year, or that of the file's last modification.
+/// Parser of timestamps with the given year, or that of the file's last modification.
 fn timestamp_parser(file: &LogFile, options: &ImportOptions) -> TimestampParser {
     let changed = fs::metadata(&file.path).and_then(|m| m.modified()).ok();
     let changed = changed.and_then(|at| Timestamp::try_from(at).ok()).unwrap_or_else(Timestamp::now);

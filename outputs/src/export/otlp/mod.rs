@@ -17,8 +17,8 @@ use trace::event::Event;
 
 use self::envelope::{TRACES, wrap};
 use self::spans::Episode;
-use super::selection::Selection;
 use super::json::{Array, Object, ObjectStream};
+use super::selection::Selection;
 use super::{ExportContext, ExportedRequest, Exporter, Opening, Options};
 use crate::report::Report;
 
