@@ -71,7 +71,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    fn unknown(parts: &[&[u8]]) -> Self {
+    fn unknown_format(parts: &[&[u8]]) -> Self {
         if parts.len() > 1 {
             return Self {
                 reason: "multipart",
@@ -196,13 +196,14 @@ impl Decoders {
     /// Decodes all parts of one message. The first format that recognises and decodes a batch of a socket is kept for that socket;
     /// control messages may look alike.
     pub fn decode<'a>(&'a mut self, carries: &mut SocketFormat, parts: &[&'a [u8]]) -> Result<Decoded<'a>, Refused> {
-        let recognised = || self.0.iter().position(|decoder| decoder.recognises(parts));
-        let Some(place) = carries.0.or_else(recognised) else {
-            return Err(Refused::unknown(parts));
+        let index = carries.0.or_else(|| self.0.iter().position(|decoder| decoder.recognises(parts)));
+        let Some(index) = index else {
+            return Err(Refused::unknown_format(parts));
         };
-        let decoded = self.0[place].decode(parts)?;
+        let decoded = self.0[index].decode(parts)?;
+        // Other formats may have control messages of the same form.
         if !decoded.shape.kind.is_control() {
-            carries.0 = Some(place);
+            carries.0 = Some(index);
         }
         Ok(decoded)
     }

@@ -368,7 +368,7 @@ pub struct FrontendWait<'a> {
 
 impl FrontendWait<'_> {
     /// The longer of the two waits.
-    pub fn longest_ns(&self) -> Option<u64> {
+    pub(crate) fn longest_ns(&self) -> Option<u64> {
         self.first_token_ns.max(self.last_token_ns)
     }
 }

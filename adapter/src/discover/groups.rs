@@ -2,24 +2,27 @@
 
 /// Connected components of `count` nodes, each in ascending order, ordered by their first member.
 pub fn connected(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
-    let mut leader: Vec<usize> = (0..count).collect();
+    // Disjoint sets: each node refers to one of its group, and the group's first node to itself.
+    let mut leaders: Vec<usize> = (0..count).collect();
     for (a, b) in edges {
-        let (a, b) = (find(&mut leader, a), find(&mut leader, b));
-        leader[a.max(b)] = a.min(b);
+        let leader_a = find_leader(&mut leaders, a);
+        let leader_b = find_leader(&mut leaders, b);
+        leaders[leader_a.max(leader_b)] = leader_a.min(leader_b);
     }
     let mut groups: Vec<Vec<usize>> = vec![Vec::new(); count];
     for node in 0..count {
-        let first = find(&mut leader, node);
-        groups[first].push(node);
+        let leader = find_leader(&mut leaders, node);
+        groups[leader].push(node);
     }
-    groups.retain(|g| !g.is_empty());
+    groups.retain(|group| !group.is_empty());
     groups
 }
 
-fn find(leader: &mut [usize], mut node: usize) -> usize {
-    while leader[node] != node {
-        leader[node] = leader[leader[node]];
-        node = leader[node];
+fn find_leader(leaders: &mut [usize], mut node: usize) -> usize {
+    while leaders[node] != node {
+        // Halving the path keeps later searches short.
+        leaders[node] = leaders[leaders[node]];
+        node = leaders[node];
     }
     node
 }

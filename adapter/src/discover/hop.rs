@@ -72,7 +72,10 @@ impl HopSeen {
 
     /// Roles at its ends, with `?` for an invisible end.
     pub fn ends(&self) -> Ends<&'static str> {
-        let word = |end: Option<End>| end.map_or(UNKNOWN, |e| e.role.word());
-        Ends::new(word(self.from), word(self.to))
+        Ends::new(role_word(self.from), role_word(self.to))
     }
+}
+
+fn role_word(end: Option<End>) -> &'static str {
+    end.map_or(UNKNOWN, |end| end.role.word())
 }

@@ -21,20 +21,27 @@ impl FlagName {
     }
 
     /// Value of the flag, from after `=` or the next argument. For a switch the argument as written, unless its value is such as `false`.
-    fn find(&self, argv: &[String]) -> Option<String> {
-        let mut matching = argv.iter().enumerate().filter_map(|(at, argument)| {
-            let (flag, value) =
-                argument.split_once('=').map_or((&**argument, None), |(flag, value)| (flag, Some(value)));
-            let is_it = self.name.starts_with(flag) && flag.len() >= self.shortest.len();
-            is_it.then_some((at, value))
-        });
-        if self.has_value {
-            let (at, value) = matching.next()?;
-            return value.or_else(|| argv.get(at + 1).map(String::as_str)).map(str::to_owned);
+    fn find_in_command(&self, argv: &[String]) -> Option<String> {
+        for (index, argument) in argv.iter().enumerate() {
+            let (flag, value) = match argument.split_once('=') {
+                Some((flag, value)) => (flag, Some(value)),
+                None => (argument.as_str(), None),
+            };
+            // Python's `argparse` accepts every prefix of a flag that fits no other.
+            let is_this_flag = self.name.starts_with(flag) && flag.len() >= self.shortest.len();
+            if !is_this_flag {
+                continue;
+            }
+            if self.has_value {
+                let next = || argv.get(index + 1).map(String::as_str);
+                return value.or_else(next).map(str::to_owned);
+            }
+            let is_off = matches!(value, Some("false" | "False" | "0"));
+            if !is_off {
+                return Some(argument.clone());
+            }
         }
-        let is_off = |value| matches!(value, Some("false" | "False" | "0"));
-        let (at, _) = matching.find(|(_, value)| !is_off(*value))?;
-        Some(argv[at].clone())
+        None
     }
 }
 
@@ -80,7 +87,7 @@ pub fn program(argv: &[String]) -> Option<Program<'_>> {
 impl Flags {
     /// Finds the flags `names` in a command line.
     pub fn parse<'a>(argv: &[String], names: impl IntoIterator<Item = &'a FlagName>) -> Self {
-        Self(names.into_iter().filter_map(|name| Some((name.name, name.find(argv)?))).collect())
+        Self(names.into_iter().filter_map(|name| Some((name.name, name.find_in_command(argv)?))).collect())
     }
 
     /// Value of a flag, or the argument as written for a switch; `None` if it is absent.

@@ -102,13 +102,14 @@ pub trait Recognise: fmt::Debug + Send + Sync {
     /// Content and direction of each wire; `None` for one that is no hop of the output or request path. Unless the engine says otherwise,
     /// its roles send output over each connection to a role that receives it.
     fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
-        let own = |node: usize| roles[node].filter(|(role, _)| self.roles().contains(role));
-        let read = |wire: &Wire<'_>| {
-            let ((from, by), (to, known)) = (own(wire.connector?)?, own(wire.acceptor)?);
-            let confidence = Confidence::of([by, known]);
+        let own_role = |node: usize| roles[node].filter(|(role, _)| self.roles().contains(role));
+        let readings = wires.iter().map(|wire| {
+            let (from, from_source) = own_role(wire.connector?)?;
+            let (to, to_source) = own_role(wire.acceptor)?;
+            let confidence = Confidence::of([from_source, to_source]);
             (from.sends_output() && to.receives_output()).then(|| Reading::forward(Carries::Output, confidence))
-        };
-        wires.iter().map(read).collect()
+        });
+        readings.collect()
     }
 
     /// Settings of the engine as a whole.

@@ -59,10 +59,11 @@ impl FromStr for Release {
             let (n, after) = leading_number(rest).ok_or(())?;
             (*part, rest) = (n, after);
         }
-        let counted = |prefix: &str| leading_number(rest.strip_prefix(prefix)?).map(|(n, _)| n);
-        let stage = if let Some(n) = counted("rc").or_else(|| counted("a")).or_else(|| counted("b")) {
+        let number_after = |prefix: &str| leading_number(rest.strip_prefix(prefix)?).map(|(number, _)| number);
+        // Alpha and beta releases come before the final one, as candidates do.
+        let stage = if let Some(n) = number_after("rc").or_else(|| number_after("a")).or_else(|| number_after("b")) {
             Stage::Candidate(n)
-        } else if let Some(n) = counted(".post") {
+        } else if let Some(n) = number_after(".post") {
             Stage::Post(n)
         } else {
             Stage::Final

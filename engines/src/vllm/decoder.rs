@@ -2,6 +2,7 @@
 
 use adapter::decode::{Decoded, Shape, recycle};
 use trace::MonoNs;
+use trace::engine::Waiter;
 use trace::event::{Chunk, Finish, IdColumn, Kind};
 
 use super::NAME;
@@ -47,20 +48,8 @@ impl Decoder {
         if parts.iter().map(|part| part.len()).sum::<usize>() > self.longest {
             return Err(Undecoded::Limit { limit: "message", value: self.longest });
         }
-        let shape = |class, schema, waiter, kind| Shape {
-            engine: NAME,
-            class,
-            codec: "msgpack",
-            schema,
-            kind,
-            ids: match kind {
-                Kind::TokenIds => IdColumn::Uncounted,
-                _ => IdColumn::Absent,
-            },
-            waiter,
-        };
-        if let Some((kind, class, codec, releases)) = classify_other_message(parts) {
-            let shape = Shape { codec, ..shape(class, releases, None, kind) };
+        if let Some(other) = classify_other_message(parts) {
+            let shape = Shape { codec: other.codec, ..shape_of(other.class, other.releases, None, other.kind) };
             let chunks = recycle(std::mem::take(&mut self.chunks));
             return Ok(Decoded::new(shape, chunks, &mut self.chunks));
         }
@@ -105,9 +94,9 @@ impl Decoder {
             Some(layout) => {
                 self.last_layout = Some((envelope, layout));
                 let kind = if pooled { Kind::Embedding } else { Kind::TokenIds };
-                shape(CLASS, layout.releases, layout.waiter, kind)
+                shape_of(CLASS, layout.releases, layout.waiter, kind)
             }
-            None => shape(CLASS, envelope.releases, None, Kind::Control),
+            None => shape_of(CLASS, envelope.releases, None, Kind::Control),
         };
         if self.ids_wanted {
             let mut ids = self.ids.as_slice();
@@ -121,6 +110,11 @@ impl Decoder {
     }
 }
 
+fn shape_of(class: &'static str, releases: &'static str, waiter: Option<Waiter>, kind: Kind) -> Shape {
+    let ids = if kind == Kind::TokenIds { IdColumn::Uncounted } else { IdColumn::Absent };
+    Shape { engine: NAME, class, codec: "msgpack", schema: releases, kind, ids, waiter }
+}
+
 /// Time at which the engine made the outputs: seconds of the machine's monotonic clock. `None` for a value that cannot be one.
 fn read_timestamp(message: &[u8], at: usize) -> Option<MonoNs> {
     match read_head(message, at)?.0 {
@@ -131,46 +125,63 @@ fn read_timestamp(message: &[u8], at: usize) -> Option<MonoNs> {
 
 /// Kind, class, codec and releases of a message that is not a batch: requests, and messages of starting, stopping and failing engines.
 /// Their content is not read.
-pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<(Kind, &'static str, &'static str, &'static str)> {
-    let control = |class, codec| Some((Kind::Control, class, codec, TABLE.all));
+pub(super) fn classify_other_message(parts: &[&[u8]]) -> Option<OtherMessage> {
     match *parts {
-        [dead] if dead == DEAD.as_bytes() => Some((Kind::Failed, DEAD, "text", TABLE.dead)),
+        [dead] if dead == DEAD.as_bytes() => {
+            Some(OtherMessage { kind: Kind::Failed, class: DEAD, codec: "text", releases: TABLE.dead })
+        }
         // The first message of an engine, in releases that do not send a dictionary.
-        [[]] => control("empty", "none"),
+        [[]] => Some(OtherMessage::control("empty", "none")),
         [[0x81..=0x8f, 0xa0..=0xbf | 0xd9, ..] | [0xde, _, _, 0xa0..=0xbf | 0xd9, ..]] => {
             let end = skip_value(parts[0], 0).ok()?;
-            control("handshake", "msgpack").filter(|_| end == parts[0].len())
+            (end == parts[0].len()).then(|| OtherMessage::control("handshake", "msgpack"))
         }
         // Between the coordinator of data-parallel engines and the others: subscriptions, and `(counts, wave, running)` or `(engine, wave)`.
-        [[0 | 1] | b"READY"] => control("coordination", "text"),
-        [[0x92 | 0x93, ..]] => control("coordination", "msgpack").filter(|_| is_wave(parts[0])),
+        [[0 | 1] | b"READY"] => Some(OtherMessage::control("coordination", "text")),
+        [[0x92 | 0x93, ..]] => is_wave(parts[0]).then(|| OtherMessage::control("coordination", "msgpack")),
         // ADD, ABORT, START_DP_WAVE, UTILITY, EXECUTOR_FAILED, WAKEUP.
-        [[0..=5], ..] if parts.len() > 1 => control("EngineCoreRequest", "msgpack"),
+        [[0..=5], ..] if parts.len() > 1 => Some(OtherMessage::control("EngineCoreRequest", "msgpack")),
         _ => None,
+    }
+}
+
+/// A message that is not a batch.
+pub(super) struct OtherMessage {
+    kind: Kind,
+    class: &'static str,
+    codec: &'static str,
+    releases: &'static str,
+}
+
+impl OtherMessage {
+    fn control(class: &'static str, codec: &'static str) -> Self {
+        Self { kind: Kind::Control, class, codec, releases: TABLE.all }
     }
 }
 
 /// Whether a message is the coordinator's `(counts of requests of each engine or nil, wave, whether engines run)`, or a tuple to it that
 /// begins with an engine's identity or a word.
 fn is_wave(message: &[u8]) -> bool {
-    let whole = || {
-        let (Head::Array { len }, mut at) = read_head(message, 0)? else {
-            return None;
-        };
-        let mut fields = [Head::Nil; 3];
-        for field in fields.get_mut(..len as usize)? {
-            *field = read_head(message, at)?.0;
-            at = skip_value(message, at).ok()?;
-        }
-        (at == message.len()).then_some((len, fields))
-    };
     matches!(
-        whole(),
+        read_tuple_heads(message),
         Some(
             (3, [Head::Array { .. } | Head::Nil, Head::Int(_), Head::Bool(_)])
                 | (2, [Head::Bin { .. } | Head::Str { .. }, Head::Int(_), _])
         )
     )
+}
+
+/// Number and heads of the fields, if the whole message is an array of up to three.
+fn read_tuple_heads(message: &[u8]) -> Option<(u32, [Head; 3])> {
+    let (Head::Array { len }, mut at) = read_head(message, 0)? else {
+        return None;
+    };
+    let mut heads = [Head::Nil; 3];
+    for head in heads.get_mut(..len as usize)? {
+        *head = read_head(message, at)?.0;
+        at = skip_value(message, at).ok()?;
+    }
+    (at == message.len()).then_some((len, heads))
 }
 
 /// Position of the first output, and the number of outputs.

@@ -55,36 +55,47 @@ impl Decode for Decoder {
 
 /// Tests whether a message with outputs begins with these bytes. The error is a certain answer, or that more bytes are needed.
 fn check_opening(body: &[u8]) -> Result<(), Opening> {
-    let mut bytes = body.iter().copied();
-    let mut byte = || bytes.next().ok_or(Opening::More);
-    let require = |holds: bool| if holds { Ok(()) } else { Err(Opening::No) };
-    let first = byte()?;
-    let envelope = (first & 0xf0 == 0x90).then(|| envelope_with_fields(u32::from(first & 0x0f))).flatten();
-    let envelope = envelope.ok_or(Opening::No)?;
+    let mut rest = body;
+    let first = next_byte(&mut rest)?;
+    let fields = if first & 0xf0 == 0x90 { u32::from(first & 0x0f) } else { return Err(Opening::No) };
+    let envelope = envelope_with_fields(fields).ok_or(Opening::No)?;
+    // From 0.8.3 on the engine's index comes before the list of outputs.
     if envelope.outputs == 1 {
-        require(byte()? < 0x80)?;
+        require(next_byte(&mut rest)? < 0x80)?;
     }
-    match byte()? {
+    match next_byte(&mut rest)? {
         0x91..=0x9f => {}
-        0xdc => require((byte()?, byte()?) != (0, 0))?,
+        0xdc => require((next_byte(&mut rest)?, next_byte(&mut rest)?) != (0, 0))?,
         _ => return Err(Opening::No),
     }
-    let fields = match byte()? {
+    let fields = match next_byte(&mut rest)? {
         short @ 0x90..=0x9f => u32::from(short & 0x0f),
-        0xdc => u32::from(byte()?) << 8 | u32::from(byte()?),
+        0xdc => u32::from(next_byte(&mut rest)?) << 8 | u32::from(next_byte(&mut rest)?),
         _ => return Err(Opening::No),
     };
     require(envelope.layouts.iter().any(|layout| layout.len == fields))?;
-    let length = match byte()? {
+    let length = match next_byte(&mut rest)? {
         short @ 0xa0..=0xbf => usize::from(short & 0x1f),
-        0xd9 => usize::from(byte()?),
+        0xd9 => usize::from(next_byte(&mut rest)?),
         _ => return Err(Opening::No),
     };
     require(length >= TESTED)?;
     for _ in 0..TESTED {
-        require(matches!(byte()?, b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' | b':'))?;
+        let character = next_byte(&mut rest)?;
+        require(character.is_ascii_alphanumeric() || matches!(character, b'-' | b'_' | b'.' | b':'))?;
     }
     Ok(())
+}
+
+/// Removes and returns the first byte. Without one, more bytes are needed.
+fn next_byte(rest: &mut &[u8]) -> Result<u8, Opening> {
+    let (first, after) = rest.split_first().ok_or(Opening::More)?;
+    *rest = after;
+    Ok(*first)
+}
+
+fn require(holds: bool) -> Result<(), Opening> {
+    if holds { Ok(()) } else { Err(Opening::No) }
 }
 
 #[cfg(test)]

@@ -3,25 +3,43 @@
 /// Id of the response to a request, and the index of its choice: `chatcmpl-X-HEX` gives `chatcmpl-X`, `cmpl-X-PROMPT-HEX` gives choice
 /// `PROMPT` of `cmpl-X`, and `1_cmpl-X-0-HEX` gives choice 1 of `cmpl-X`. `HEX` is 8 digits, from 0.14.0 on.
 pub(super) fn response_id(rid: &str) -> Option<(&str, u32)> {
-    let number = |digits: &str| digits.parse::<u32>().ok();
-    let sample = rid.split_once('_').and_then(|(k, rest)| Some((number(k)?, rest)));
-    let (sample, id) = sample.map_or((None, rid), |(sample, rest)| (Some(sample), rest));
-    let is_random = |end: &str| end.len() == 8 && end.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    let id = id.rsplit_once('-').filter(|(_, end)| is_random(end)).map_or(id, |(id, _)| id);
+    let (sample, id) = split_sample(rid);
+    let id = match id.rsplit_once('-') {
+        Some((id, end)) if is_random_suffix(end) => id,
+        _ => id,
+    };
     // The Rust frontend has no index of the prompt.
-    let prompt = id
-        .strip_prefix("cmpl-")
-        .and_then(|name| name.rsplit_once('-'))
-        .and_then(|(_, prompt)| Some((number(prompt)?, prompt.len())));
-    let Some((prompt, length)) = prompt else {
+    let Some((id, prompt)) = split_prompt(id) else {
         return Some((id, sample.unwrap_or(0)));
     };
-    let id = &id[..id.len() - length - 1];
     match sample {
         // With several prompts, the number of samples of each is needed too.
         Some(_) if prompt > 0 => None,
-        _ => Some((id, sample.unwrap_or(prompt))),
+        Some(sample) => Some((id, sample)),
+        None => Some((id, prompt)),
     }
+}
+
+/// Splits `1_cmpl-X` into the index of the sample and the rest.
+fn split_sample(rid: &str) -> (Option<u32>, &str) {
+    let Some((digits, rest)) = rid.split_once('_') else {
+        return (None, rid);
+    };
+    match digits.parse() {
+        Ok(sample) => (Some(sample), rest),
+        Err(_) => (None, rid),
+    }
+}
+
+/// Splits `cmpl-X-1` into `cmpl-X` and the index of the prompt.
+fn split_prompt(id: &str) -> Option<(&str, u32)> {
+    let (_, digits) = id.strip_prefix("cmpl-")?.rsplit_once('-')?;
+    let prompt = digits.parse().ok()?;
+    Some((&id[..id.len() - digits.len() - 1], prompt))
+}
+
+fn is_random_suffix(end: &str) -> bool {
+    end.len() == 8 && end.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 #[cfg(test)]

@@ -168,7 +168,7 @@ impl<'l> Attribution<'l> {
     }
 
     /// Describes where the first tokens' time went: the bottleneck, or the two legs with most of it.
-    pub fn first_token_words(&self) -> String {
+    pub(crate) fn first_token_words(&self) -> String {
         let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[0].sum.ns > 0).collect();
         legs.sort_by(|a, b| b.first_token[0].share.total_cmp(&a.first_token[0].share));
         let limit = if self.bottleneck().is_some() { 1 } else { 2 };

@@ -229,7 +229,7 @@ impl Engines {
     }
 
     /// The known engine whose `OpenAI` endpoints list token ids, if only one does.
-    pub fn listing_ids(self) -> Option<&'static dyn Facts> {
+    pub(crate) fn listing_ids(self) -> Option<&'static dyn Facts> {
         let mut listing = self.0.iter().filter(|engine| !engine.unlisted_ids().is_empty());
         let only = listing.next()?;
         listing.next().is_none().then_some(*only)

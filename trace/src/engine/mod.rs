@@ -97,7 +97,7 @@ impl EngineState {
     }
 
     /// Facts about the engine of responses that list token ids on an `OpenAI` endpoint: such a response shows its engine if no source names it.
-    pub fn facts_for_listed_ids(&self) -> &'static dyn Facts {
+    pub(crate) fn facts_for_listed_ids(&self) -> &'static dyn Facts {
         if self.name.is_some() || self.version.is_some() {
             return self.facts;
         }
@@ -112,7 +112,7 @@ impl EngineState {
 
     /// Whether a woken waiter has not run yet when the frame `frames` positions later in the same wakeup is received. With an unknown
     /// turnaround, assumes that it waits for the whole wakeup.
-    pub fn still_waits(&self, frames: u32) -> bool {
+    pub(crate) fn still_waits(&self, frames: u32) -> bool {
         let turns = u64::from(frames) * self.facts.turns_per_message();
         self.turnaround.is_none_or(|turnaround| turns < u64::from(turnaround))
     }

@@ -204,13 +204,13 @@ impl Ledger {
     }
 
     /// Confirmed silences of the engine.
-    pub fn engine_silences(&self) -> &EngineSilences {
+    pub(crate) fn engine_silences(&self) -> &EngineSilences {
         &self.silences
     }
 
     /// The silence that lasts at `now`. `None` without one, or if the streams may have ended unobserved: without a frame, or because a relay
     /// reports what it missed only with its next frame.
-    pub fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
+    pub(crate) fn current_engine_silence(&self, now: MonoNs) -> Option<EngineSilence> {
         let from = self.silences.last_frame.filter(|from| now.since(*from) >= MIN_SILENCE_NS)?;
         if self.engine.facts().ends_silently() || self.hops.all.iter().any(|hop| hop.shows.forwarded) {
             return None;

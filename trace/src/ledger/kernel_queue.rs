@@ -39,7 +39,7 @@ impl KernelQueue {
     }
 
     /// Maximum bytes of the samples between `from` and `to`; `None` without samples.
-    pub fn max_between(&self, from: MonoNs, to: MonoNs) -> Option<u64> {
+    pub(crate) fn max_between(&self, from: MonoNs, to: MonoNs) -> Option<u64> {
         let first = self.samples.partition_point(|s| s.0 < from);
         let between = self.samples.range(first..).take_while(|s| s.0 <= to);
         between.map(|s| s.1).max()

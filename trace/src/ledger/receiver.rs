@@ -121,7 +121,7 @@ impl Ledger {
 
     /// Presumed receiver of a hop without observed receives: the main thread of the only process of that role. After an attach, a consumer
     /// far behind first receives older frames for a long time, and a stuck one receives nothing.
-    pub fn only_receiver(&self, hop: &Hop) -> Option<ThreadId> {
+    pub(crate) fn only_receiver(&self, hop: &Hop) -> Option<ThreadId> {
         let role = self.hops.processing_stages.all.get(usize::from(hop.ends.to))?;
         self.threads.only_main_thread(&role.role)
     }

@@ -117,7 +117,7 @@ impl Request {
     }
 
     /// Whether another live request had its rid at some time. If so, it is not judged.
-    pub fn is_shared(&self) -> bool {
+    pub(crate) fn is_shared(&self) -> bool {
         self.sharing_requests > 0
     }
 

@@ -43,7 +43,7 @@ impl Distribution {
     }
 
     /// Adds a duration `times` times.
-    pub fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
+    pub(crate) fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
         let inner = self.inner.get_or_insert_default();
         inner.max = inner.max.max(ns);
         inner.sum += u128::from(ns) * u128::from(times);

@@ -69,7 +69,7 @@ pub struct WindowedSum {
 
 impl WindowedSum {
     /// Adds a duration that ended at `at`, `times` times.
-    pub fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
+    pub(crate) fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
         let more = Sum { count: times, ns: u128::from(ns) * u128::from(times) };
         self.whole.add(more);
         if let Some(slice) = self.slices.slice_at(at, |slice| *slice = Sum::default()) {

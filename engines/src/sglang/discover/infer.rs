@@ -37,15 +37,15 @@ fn infer_from_children(nodes: &[Node], roles: &mut Roles) {
 
 /// Infers the roles of unnamed processes from named neighbours, until no role changes.
 fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
-    let receives = |node: usize| edges.iter().any(|&(_, to)| to == node);
-    let sends = |node: usize| edges.iter().any(|&(from, _)| from == node);
     loop {
-        let mut changed = false;
+        let mut has_changed = false;
         for &(from, to) in edges {
             let (node, found) = match (known_role(roles, from), known_role(roles, to)) {
                 (None, Some(DETOKENIZER | DETOKENIZER_ROUTER)) => (from, Some(SCHEDULER)),
-                (None, Some(TOKENIZER | ROUTER)) => (from, Some(if receives(from) { DETOKENIZER } else { SCHEDULER })),
-                (Some(SCHEDULER), None) => (to, Some(if sends(to) { DETOKENIZER } else { TOKENIZER })),
+                (None, Some(TOKENIZER | ROUTER)) => {
+                    (from, Some(if receives(edges, from) { DETOKENIZER } else { SCHEDULER }))
+                }
+                (Some(SCHEDULER), None) => (to, Some(if sends(edges, to) { DETOKENIZER } else { TOKENIZER })),
                 (Some(DETOKENIZER_ROUTER), None) => (to, Some(DETOKENIZER)),
                 (Some(DETOKENIZER), None) => {
                     // A detokenizer connects to every worker and also to the main process.
@@ -58,10 +58,10 @@ fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
             };
             if let Some(found) = found.filter(|_| nodes[node].zmq) {
                 roles[node] = Some((found, RoleSource::Sockets));
-                changed = true;
+                has_changed = true;
             }
         }
-        if !changed {
+        if !has_changed {
             return;
         }
     }
@@ -72,18 +72,15 @@ fn infer_from_neighbours(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
 fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
     let free: Vec<bool> = roles.iter().enumerate().map(|(i, r)| r.is_none() && nodes[i].zmq).collect();
     let touches_named = |node: usize| edges.iter().any(|&(f, t)| (f == node && !free[t]) || (t == node && !free[f]));
-    let guess = |node: usize| {
-        let receives = edges.iter().any(|&(_, to)| to == node);
-        let sends = edges.iter().any(|&(from, _)| from == node);
-        match (receives, sends) {
+    let guesses: Vec<Option<Role>> = (0..nodes.len())
+        .map(|node| match (receives(edges, node), sends(edges, node)) {
             _ if !free[node] => None,
             (false, true) => Some(SCHEDULER),
             (true, true) => Some(DETOKENIZER),
             (true, false) => Some(TOKENIZER),
             (false, false) => None,
-        }
-    };
-    let guesses: Vec<Option<Role>> = (0..nodes.len()).map(guess).collect();
+        })
+        .collect();
     for group in connected(nodes.len(), edges.iter().copied()) {
         let ordered = edges.iter().filter(|(f, _)| group.contains(f)).all(|&(f, t)| {
             matches!(
@@ -97,6 +94,14 @@ fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
             }
         }
     }
+}
+
+fn receives(edges: &[Edge], node: usize) -> bool {
+    edges.iter().any(|&(_, to)| to == node)
+}
+
+fn sends(edges: &[Edge], node: usize) -> bool {
+    edges.iter().any(|&(from, _)| from == node)
 }
 
 /// Turns the main process of an engine with tokenizer workers into a router.

@@ -130,7 +130,7 @@ fn read_columns<'a>(
             table.read_requests(chunks)?;
             table.read_counts(chunks, finished)?;
             if table.read_listed_counts(chunks, listed)? || chunks.is_empty() {
-                ids = id_column(layout.ids, chunks);
+                ids = meaning_of_id_column(layout.ids, chunks);
             }
         }
     }
@@ -148,8 +148,8 @@ fn read_columns<'a>(
 }
 
 /// Meaning of the id column: taken from the layout or, if the layout is ambiguous, from evidence in this frame.
-fn id_column(ids: IdColumn, chunks: &[Chunk<'_>]) -> IdColumn {
+fn meaning_of_id_column(ids: IdColumn, chunks: &[Chunk<'_>]) -> IdColumn {
     // A cumulative list always has as many ids as its count states.
-    let is_delta = || chunks.iter().any(|chunk| chunk.listed < chunk.completion_tokens);
-    if ids == IdColumn::Undecided && is_delta() { IdColumn::Delta } else { ids }
+    let lists_fewer = ids == IdColumn::Undecided && chunks.iter().any(|chunk| chunk.listed < chunk.completion_tokens);
+    if lists_fewer { IdColumn::Delta } else { ids }
 }

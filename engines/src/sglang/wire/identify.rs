@@ -46,7 +46,7 @@ pub(super) fn identify_pickle(
         if !split_state(doc, state, rows) {
             return Err(Undecoded::Malformed { at: 0, what: "an object whose state is not a dict" });
         }
-        let found = find_layout(doc, (class, form), &rows.names, last)?;
+        let found = find_layout(doc, class, form, &rows.names, last)?;
         let inner = found.columns().wrapped.and_then(|place| rows.values.get(usize::from(place)));
         match inner {
             // MultiTokenizerWrapper, misspelt Warpper in 0.5.2rc0 to 0.5.2rc2. A wrapper inside a wrapper is not unpacked.
@@ -100,26 +100,32 @@ fn split_state(doc: Doc<'_>, state: Node, rows: &mut RowBuffers) -> bool {
 /// Finds the layout of `class` with these field names in this order.
 fn find_layout(
     doc: Doc<'_>,
-    (class, form): (&[u8], Form),
+    class: &[u8],
+    form: Form,
     names: &[Node],
     last: Option<&'static MessageLayout>,
 ) -> Result<FoundLayout, Undecoded> {
-    let fits = |layout: &&MessageLayout| {
-        let equal = |(field, name): (&&str, &Node)| doc.text_equals(*name, field.as_bytes());
-        layout.form == form && layout.has_fields(names.len()) && layout.fields.iter().zip(names).all(equal)
-    };
-    if let Some(layout) = last.filter(|last| last.class.as_bytes() == class).filter(fits) {
-        return Ok(FoundLayout::Listed(layout));
+    if let Some(last) = last
+        && last.class.as_bytes() == class
+        && last.form == form
+        && has_field_names(last, doc, names)
+    {
+        return Ok(FoundLayout::Listed(last));
     }
     let layouts = schema::layouts_of_class(class);
-    match (layouts.iter().find(fits), layouts.last()) {
-        (Some(layout), _) => Ok(FoundLayout::Listed(layout)),
-        (None, Some(newest)) => {
-            let names = names.iter().map(|name| doc.string_bytes(*name).unwrap_or_default());
-            Ok(FoundLayout::Unlisted(newest, ColumnIndices::find(names)))
+    for layout in layouts {
+        if layout.form == form && has_field_names(layout, doc, names) {
+            return Ok(FoundLayout::Listed(layout));
         }
-        (None, None) => Err(unknown_class(class)),
     }
+    let newest = layouts.last().ok_or_else(|| unknown_class(class))?;
+    let names = names.iter().map(|name| doc.string_bytes(*name).unwrap_or_default());
+    Ok(FoundLayout::Unlisted(newest, ColumnIndices::find(names)))
+}
+
+fn has_field_names(layout: &MessageLayout, doc: Doc<'_>, names: &[Node]) -> bool {
+    let mut pairs = layout.fields.iter().zip(names);
+    layout.has_fields(names.len()) && pairs.all(|(field, name)| doc.text_equals(*name, field.as_bytes()))
 }
 
 /// Finds class and fields of a msgpack message: an array of the class name and its fields in order.

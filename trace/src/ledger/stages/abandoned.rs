@@ -59,7 +59,7 @@ impl AbandonedRequests {
     }
 
     /// Whether the engine's log shows them, which does not count tokens.
-    pub fn is_logged(&self) -> bool {
+    pub(crate) fn is_logged(&self) -> bool {
         self.tokens.is_none()
     }
 

@@ -117,13 +117,13 @@ impl LoggedProcess {
     }
 
     /// Its last logged `states`, if recent enough to be valid at `at`.
-    pub fn states_at(&self, at: MonoNs) -> Option<u32> {
+    pub(crate) fn states_at(&self, at: MonoNs) -> Option<u32> {
         let (logged, states) = self.last_states?;
         (at.since(logged) <= MAX_AGE_NS).then_some(states)
     }
 
     /// Its last logged CPU use, if recent enough to be valid at `at`.
-    pub fn cpu_at(&self, at: MonoNs) -> Option<f64> {
+    pub(crate) fn cpu_at(&self, at: MonoNs) -> Option<f64> {
         let (logged, cpu) = self.cpu?;
         (at.since(logged) <= MAX_AGE_NS).then_some(cpu)
     }
