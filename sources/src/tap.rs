@@ -150,7 +150,7 @@ impl Tap {
                 }
                 tapped.refused += 1;
             }
-            what if let Some(served) = &mut self.served[usize::from(pair)] => served.observed(lane, what, sink),
+            what if let Some(served) = &mut self.served[usize::from(pair)] => served.observed(lane, &what, sink),
             Observed::Frame { direction, seq, read_at, written_at, bytes, payload } => {
                 let id = FrameId { hop: hop_id(pair, direction), lane, seq };
                 self.frame(id, [read_at, written_at], bytes, &payload, sink);
@@ -240,8 +240,8 @@ impl Served {
     }
 
     /// Processes an observation of connection `lane`.
-    fn observed(&mut self, lane: u32, what: Observed, sink: &mut dyn FnMut(&Event<'_>)) {
-        let (at, step) = match &what {
+    fn observed(&mut self, lane: u32, what: &Observed, sink: &mut dyn FnMut(&Event<'_>)) {
+        let (at, step) = match what {
             // The relay does not know where the server's writes begin.
             Observed::Passed { at, bytes } => (*at, ConnectionStep::Bytes { bytes, begins: false }),
             Observed::HeldUp => (MonoNs::now(), ConnectionStep::HeldUp),

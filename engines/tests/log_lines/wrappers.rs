@@ -1,5 +1,6 @@
 //! Logs as collectors, several processes and prefill/decode pairs leave them, and files of other tools.
 
+use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use logs::ImportOptions;
@@ -270,7 +271,7 @@ fn local_times_of_any_zone_are_read_at_the_offset_of_the_file() {
                 let (local, rest) = rest.split_once('"').unwrap();
                 let local: jiff::civil::DateTime = local.parse().unwrap();
                 let local = local.saturating_add(jiff::Span::new().seconds(offset_s - local_offset_s));
-                text.push_str(&format!("{{\"timestamp\": \"{local}\"{rest}{line_end}"));
+                let _ = write!(text, "{{\"timestamp\": \"{local}\"{rest}{line_end}");
             }
             let run = import_text(&text, ImportOptions::default()).unwrap();
             assert_eq!((run.report.requests.seen, window_ms(&run)), (2, 13_200), "{text}");
