@@ -154,7 +154,7 @@ fn nothing_is_called_unobserved_or_healthy() {
 
 #[test]
 fn recordings_keep_what_responses_show() {
-    let mut writer = recording::BlockWriter::new(recording::Payload::Lengths);
+    let mut writer = recording::BlockWriter::new(recording::RecordedPayload::Lengths);
     let (mut reader, mut server) = (ResponseReader::default(), Server::new(None));
     let body = std::fs::read(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/posted/g-no-finish-reason.sse"))
         .expect("it reads");

@@ -9,7 +9,7 @@ use libfuzzer_sys::fuzz_target;
 use outputs::report::Report;
 use proptest::strategy::{BoxedStrategy, Strategy as _, ValueTree as _};
 use proptest::test_runner::{Config as Cases, RngAlgorithm, TestRng, TestRunner};
-use recording::{Header, Record, RecordOptions, Recorder, Recording};
+use recording::{Record, RecordOptions, Recorder, Recording, RecordingHeader};
 use trace::{Analysis, Config, ReportInput};
 
 #[path = "../../recording/tests/common/events.rs"]
@@ -38,7 +38,10 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(tree) = INPUTS.with(|inputs| inputs.new_tree(&mut runner)) else { return };
     let inputs = tree.current();
 
-    let header = Header { payload: recording::Payload::Tokens, ..Header::of("model", Config::default()) };
+    let header = RecordingHeader {
+        payload: recording::RecordedPayload::Tokens,
+        ..RecordingHeader::of("model", Config::default())
+    };
     let options = RecordOptions { block_bytes: 200, ..RecordOptions::offline() };
     std::fs::remove_file(&*FILE).ok();
     let mut recorder = Recorder::create(&FILE, &header, options).expect("a new file");

@@ -6,7 +6,7 @@ mod traffic;
 use std::hint::black_box;
 
 use gungraun::{library_benchmark, library_benchmark_group, main};
-use recording::{BlockWriter, Payload};
+use recording::{BlockWriter, RecordedPayload};
 use trace::event::Chunk;
 use trace::{Analysis, Config};
 use traffic::{LIVE, STREAM, Sink, Stream, Traffic, chunks};
@@ -39,7 +39,7 @@ fn ledger(receives: bool) -> Ready<Analysis> {
 
 /// The columns of a block, without compression, which is zstd's work.
 fn block() -> Ready<BlockWriter> {
-    ready(BlockWriter::new(Payload::Lengths), STREAM)
+    ready(BlockWriter::new(RecordedPayload::Lengths), STREAM)
 }
 
 fn run<S: Sink>(mut ready: Ready<S>) -> Ready<S> {

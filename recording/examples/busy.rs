@@ -5,7 +5,7 @@ mod traffic;
 
 use std::error::Error;
 
-use recording::{Header, RecordOptions, Recorder};
+use recording::{RecordOptions, Recorder, RecordingHeader};
 use trace::{Config, ReportInput};
 use traffic::{STREAM, Traffic, chunks};
 
@@ -20,7 +20,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         anchor_every_ns: None,
         ..RecordOptions::default()
     };
-    let mut recorder = Recorder::create(file.as_ref(), &Header::of("bench", Config::default()), options)?;
+    let mut recorder = Recorder::create(file.as_ref(), &RecordingHeader::of("bench", Config::default()), options)?;
     let mut stream = STREAM;
     stream.announce(&mut recorder);
     let mut traffic = Traffic::new(live.parse()?, tokens.parse()?);

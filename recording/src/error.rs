@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long the end of a recording waits for the disk.
-pub(super) const PATIENCE: Duration = Duration::from_secs(30);
+pub(super) const DISK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Errors of writing a recording.
 #[derive(Debug, thiserror::Error)]
@@ -42,7 +42,7 @@ pub enum RecordError {
     #[error("{0}")]
     Stopped(String),
     /// The disk did not answer in time; the file may lack its end.
-    #[error("{0}: no response from the disk for {s} s; its last blocks may be missing", s = PATIENCE.as_secs())]
+    #[error("{0}: no response from the disk for {s} s; its last blocks may be missing", s = DISK_TIMEOUT.as_secs())]
     Silent(PathBuf),
     /// The ring has no data yet.
     #[error("the ring is still empty")]

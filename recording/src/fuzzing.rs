@@ -1,6 +1,6 @@
 //! Entry points for the fuzzers (`fuzz/`); not part of ordinary builds.
 
-use super::codec::Content;
+use super::codec::BlockContent;
 use super::section::{Section, kind};
 use super::write::BlockPacker;
 
@@ -8,9 +8,9 @@ use super::write::BlockPacker;
 pub fn block(columns: &[u8], records: u16, chunks: u16) -> Vec<u8> {
     let mut section = Section {
         kind: kind::BLOCK,
-        content: Content { records: records.into(), chunks: chunks.into(), ..Content::default() },
+        content: BlockContent { records: records.into(), chunks: chunks.into(), ..BlockContent::default() },
         ..Section::default()
     };
     let mut packer = BlockPacker::new().expect("a compressor");
-    packer.bytes(columns, &mut section).expect("bytes can be packed").to_vec()
+    packer.pack_bytes(columns, &mut section).expect("bytes can be packed").to_vec()
 }

@@ -8,7 +8,7 @@ use trace::{Config, ReportInput};
 /// Recorded part of a chunk's content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Payload {
+pub enum RecordedPayload {
     /// Numbers of token ids only.
     #[default]
     Lengths,
@@ -18,7 +18,7 @@ pub enum Payload {
 
 /// Metadata at the beginning of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Header {
+pub struct RecordingHeader {
     /// Version of tokengap that wrote it.
     pub tokengap: String,
     /// Source of the events: `demo`, `tap`, `attach`, `import`.
@@ -30,13 +30,13 @@ pub struct Header {
     pub anchor: Anchor,
     /// Whether it contains token ids.
     #[serde(default)]
-    pub payload: Payload,
+    pub payload: RecordedPayload,
     /// Number of this file in a recording of several files (0-based).
     #[serde(default)]
     pub part: u32,
 }
 
-impl Header {
+impl RecordingHeader {
     /// Header of a recording that starts now, without token ids.
     pub fn of(source: &str, config: Config) -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Header {
             source: source.to_owned(),
             config,
             anchor: Anchor::now(),
-            payload: Payload::Lengths,
+            payload: RecordedPayload::Lengths,
             part: 0,
         }
     }
@@ -52,17 +52,17 @@ impl Header {
 
 /// Last section before the index: why the file ends.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct End {
-    pub(super) why: Why,
+pub(super) struct EndSection {
+    pub(super) why: EndReason,
     /// Records dropped because the queue was full.
     pub(super) dropped: u64,
     pub(super) closing: Option<ReportInput>,
 }
 
-/// Why a file ends.
+/// Reason why a file ends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum Why {
+pub(super) enum EndReason {
     /// The run ended.
     Finished,
     /// The recording continues in the next file.

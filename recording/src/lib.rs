@@ -3,24 +3,26 @@
 //! A file is written block by block and is valid at any time. Truncated at any byte, it opens up to its last complete block and reports the
 //! missing part. docs/internals/RECORDING.md describes the format.
 
+mod block;
 mod codec;
 mod error;
 #[cfg(feature = "fuzzing")]
 pub mod fuzzing;
 mod header;
-mod live;
 mod read;
 mod section;
 pub mod storage;
 mod stream;
 mod write;
 
+pub use block::{BlockReader, BlockWriter};
 pub use error::{OpenError, ReadError, RecordError};
-pub use header::{Header, Payload};
-pub use live::{BlockReader, BlockWriter};
-pub use read::{BlockInfo, Missing, Reader, Recording, analyse};
+pub use header::{RecordedPayload, RecordingHeader};
+pub use read::{BlockInfo, MissingParts, RecordReader, Recording, analyse};
 pub use stream::{StreamError, StreamPacker, StreamSection, StreamSplitter};
-pub use write::{BlockPacker, OpenBlock, Pending, RecordOptions, Recorder, Status, Summary, is_part_of};
+pub use write::{
+    BlockPacker, OpenBlock, PendingSummary, RecordOptions, Recorder, RecordingStatus, RecordingSummary, is_part_of,
+};
 
 use trace::ReportInput;
 use trace::clock::Anchor;

@@ -3,21 +3,21 @@
 
 use trace::clock::{Anchor, MonoNs};
 
-use super::codec::Content;
+use super::codec::BlockContent;
 
 /// Magic number. As in PNG, transfers that convert line ends or strip bit 7 corrupt it detectably.
-const MAGIC: [u8; 8] = *b"\x89TGAP\r\n\x1a";
-const SECTION: [u8; 4] = *b"\xf7tgs";
+const FILE_MAGIC: [u8; 8] = *b"\x89TGAP\r\n\x1a";
+const SECTION_MAGIC: [u8; 4] = *b"\xf7tgs";
 
 /// Version of the format. A reader refuses any other `MAJOR`. It reads a later `MINOR` and skips unknown data.
 pub(super) const MAJOR: u16 = 2;
 pub(super) const MINOR: u16 = 10;
 
-pub(super) const PREAMBLE: usize = 16;
-pub(super) const SECTION_HEADER: usize = 88;
+pub(super) const PREAMBLE_BYTES: usize = 16;
+pub(super) const SECTION_HEADER_BYTES: usize = 88;
 
 /// Maximum length of a payload, compressed or not. Blocks are closed long before.
-pub(super) const PAYLOAD: u32 = 64 << 20;
+pub(super) const MAX_PAYLOAD_BYTES: u32 = 64 << 20;
 
 /// First bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,37 +25,37 @@ pub(super) struct Preamble {
     pub(super) major: u16,
     pub(super) minor: u16,
     /// The file is a ring of fixed size instead of a sequence of blocks.
-    pub(super) ring: bool,
+    pub(super) is_ring: bool,
 }
 
 impl Preamble {
-    pub(super) fn new(ring: bool) -> Self {
-        Self { major: MAJOR, minor: MINOR, ring }
+    pub(super) fn new(is_ring: bool) -> Self {
+        Self { major: MAJOR, minor: MINOR, is_ring }
     }
 
-    pub(super) fn to_bytes(self) -> [u8; PREAMBLE] {
-        let mut bytes = [0; PREAMBLE];
-        bytes[..8].copy_from_slice(&MAGIC);
+    pub(super) fn to_bytes(self) -> [u8; PREAMBLE_BYTES] {
+        let mut bytes = [0; PREAMBLE_BYTES];
+        bytes[..8].copy_from_slice(&FILE_MAGIC);
         bytes[8..10].copy_from_slice(&self.major.to_le_bytes());
         bytes[10..12].copy_from_slice(&self.minor.to_le_bytes());
-        bytes[12] = u8::from(self.ring);
+        bytes[12] = u8::from(self.is_ring);
         bytes
     }
 
     /// Parses a preamble; `None` if the bytes are not one.
-    pub(super) fn of(bytes: &[u8; PREAMBLE]) -> Option<Self> {
+    pub(super) fn parse(bytes: &[u8; PREAMBLE_BYTES]) -> Option<Self> {
         let (magic, rest) = bytes.split_first_chunk::<8>()?;
-        (*magic == MAGIC).then(|| Self {
+        (*magic == FILE_MAGIC).then(|| Self {
             major: u16::from_le_bytes([rest[0], rest[1]]),
             minor: u16::from_le_bytes([rest[2], rest[3]]),
-            ring: rest[4] & 1 != 0,
+            is_ring: rest[4] & 1 != 0,
         })
     }
 }
 
 /// Kinds of sections.
 pub(super) mod kind {
-    /// [`super::super::Header`] as JSON.
+    /// [`super::super::RecordingHeader`] as JSON.
     pub(crate) const HEADER: u8 = 1;
     /// Records in columns, compressed with zstd.
     pub(crate) const BLOCK: u8 = 2;
@@ -71,8 +71,8 @@ pub(super) mod kind {
 pub(super) struct Section {
     pub(super) kind: u8,
     /// Bytes of the compressed payload.
-    pub(super) packed: u32,
-    pub(super) raw: u32,
+    pub(super) packed_bytes: u32,
+    pub(super) raw_bytes: u32,
     /// CRC-32 of the compressed payload.
     pub(super) crc: u32,
     /// Run id, equal in all sections of a file. Distinguishes them from older data in the same place.
@@ -81,22 +81,23 @@ pub(super) struct Section {
     pub(super) seq: u64,
     /// Number of the run's records before this block, including dropped ones.
     pub(super) first_record: u64,
-    pub(super) content: Content,
+    pub(super) content: BlockContent,
     /// Last anchor before the block's end.
     pub(super) anchor: Anchor,
 }
 
 impl Section {
-    pub(super) fn to_bytes(self) -> [u8; SECTION_HEADER] {
-        let mut bytes = [0; SECTION_HEADER];
-        let mut at = 8;
+    pub(super) fn to_bytes(self) -> [u8; SECTION_HEADER_BYTES] {
+        let mut bytes = [0; SECTION_HEADER_BYTES];
+        // Magic number and checksum come first, but are computed last.
+        let mut offset = 8;
         let mut put = |field: &[u8]| {
-            bytes[at..at + field.len()].copy_from_slice(field);
-            at += field.len();
+            bytes[offset..offset + field.len()].copy_from_slice(field);
+            offset += field.len();
         };
         put(&[self.kind, 0, 0, 0]);
-        put(&self.packed.to_le_bytes());
-        put(&self.raw.to_le_bytes());
+        put(&self.packed_bytes.to_le_bytes());
+        put(&self.raw_bytes.to_le_bytes());
         put(&self.crc.to_le_bytes());
         put(&self.run.to_le_bytes());
         put(&self.seq.to_le_bytes());
@@ -108,34 +109,34 @@ impl Section {
         put(&self.anchor.mono.0.to_le_bytes());
         put(&self.anchor.wall_ns.to_le_bytes());
         let crc = crc32fast::hash(&bytes[8..]);
-        bytes[..4].copy_from_slice(&SECTION);
+        bytes[..4].copy_from_slice(&SECTION_MAGIC);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
 
     /// Parses a section header; `None` if the bytes are not one, or it is damaged.
-    pub(super) fn of(bytes: &[u8; SECTION_HEADER]) -> Option<Self> {
+    pub(super) fn parse(bytes: &[u8; SECTION_HEADER_BYTES]) -> Option<Self> {
         let (magic, rest) = bytes.split_first_chunk::<4>()?;
         let (crc, fields) = rest.split_first_chunk::<4>()?;
-        if *magic != SECTION || u32::from_le_bytes(*crc) != crc32fast::hash(fields) {
+        if *magic != SECTION_MAGIC || u32::from_le_bytes(*crc) != crc32fast::hash(fields) {
             return None;
         }
-        let mut at = 4;
+        let mut offset = 4;
         let mut word = |size: usize| {
             let mut value = [0; 8];
-            value[..size].copy_from_slice(&fields[at..at + size]);
-            at += size;
+            value[..size].copy_from_slice(&fields[offset..offset + size]);
+            offset += size;
             u64::from_le_bytes(value)
         };
         let section = Self {
             kind: fields[0],
-            packed: word(4) as u32,
-            raw: word(4) as u32,
+            packed_bytes: word(4) as u32,
+            raw_bytes: word(4) as u32,
             crc: word(4) as u32,
             run: word(8),
             seq: word(8),
             first_record: word(8),
-            content: Content {
+            content: BlockContent {
                 records: word(4) as u32,
                 chunks: word(4) as u32,
                 from: MonoNs(word(8)),
@@ -143,27 +144,28 @@ impl Section {
             },
             anchor: Anchor { mono: MonoNs(word(8)), wall_ns: word(8) },
         };
-        (section.packed <= PAYLOAD && section.raw <= PAYLOAD).then_some(section)
+        (section.packed_bytes <= MAX_PAYLOAD_BYTES && section.raw_bytes <= MAX_PAYLOAD_BYTES).then_some(section)
     }
 
     /// Length of header and payload, in bytes.
-    pub(super) fn length(&self) -> u64 {
-        SECTION_HEADER as u64 + u64::from(self.packed)
+    pub(super) fn total_bytes(&self) -> u64 {
+        SECTION_HEADER_BYTES as u64 + u64::from(self.packed_bytes)
     }
 
     /// Offsets in `bytes` where a header may begin.
-    pub(super) fn begins(bytes: &[u8]) -> impl Iterator<Item = usize> {
-        bytes.windows(SECTION.len()).enumerate().filter_map(|(at, w)| (w == SECTION).then_some(at))
+    pub(super) fn possible_starts(bytes: &[u8]) -> impl Iterator<Item = usize> {
+        let windows = bytes.windows(SECTION_MAGIC.len()).enumerate();
+        windows.filter_map(|(offset, window)| (window == SECTION_MAGIC).then_some(offset))
     }
 }
 
 const TRAILER_MAGIC: [u8; 8] = *b"TGAPEND\n";
-pub(super) const TRAILER: usize = 20;
+pub(super) const TRAILER_BYTES: usize = 20;
 
 /// Last bytes of a closed file, with the offset of the index.
-pub(super) fn trailer(index: u64) -> [u8; TRAILER] {
-    let mut bytes = [0; TRAILER];
-    bytes[..8].copy_from_slice(&index.to_le_bytes());
+pub(super) fn write_trailer(index_offset: u64) -> [u8; TRAILER_BYTES] {
+    let mut bytes = [0; TRAILER_BYTES];
+    bytes[..8].copy_from_slice(&index_offset.to_le_bytes());
     let crc = crc32fast::hash(&bytes[..8]);
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());
     bytes[12..].copy_from_slice(&TRAILER_MAGIC);
@@ -171,8 +173,8 @@ pub(super) fn trailer(index: u64) -> [u8; TRAILER] {
 }
 
 /// Offset of the index; `None` if the bytes are not a trailer.
-pub(super) fn index_of(bytes: &[u8; TRAILER]) -> Option<u64> {
-    let (index, rest) = bytes.split_first_chunk::<8>()?;
-    let whole = rest[..4] == crc32fast::hash(index).to_le_bytes() && rest[4..] == TRAILER_MAGIC;
-    whole.then_some(u64::from_le_bytes(*index))
+pub(super) fn parse_trailer(bytes: &[u8; TRAILER_BYTES]) -> Option<u64> {
+    let (index_offset, rest) = bytes.split_first_chunk::<8>()?;
+    let is_intact = rest[..4] == crc32fast::hash(index_offset).to_le_bytes() && rest[4..] == TRAILER_MAGIC;
+    is_intact.then_some(u64::from_le_bytes(*index_offset))
 }

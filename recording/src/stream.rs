@@ -7,9 +7,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use trace::ReportInput;
 
-use super::header::{End, Header, Why};
-use super::section::{MAJOR, PREAMBLE, Preamble, SECTION_HEADER, Section, kind};
-use super::write::{BlockPacker, OpenBlock, run_id, seal, write_start};
+use super::header::{EndReason, EndSection, RecordingHeader};
+use super::section::{MAJOR, PREAMBLE_BYTES, Preamble, SECTION_HEADER_BYTES, Section, kind};
+use super::write::{BlockPacker, OpenBlock, new_run_id, seal_section, write_start};
 
 /// Maximum length of a section other than a block. Such sections are JSON and read as a whole.
 const MAX_JSON_BYTES: u32 = 1 << 20;
@@ -17,7 +17,7 @@ const MAX_JSON_BYTES: u32 = 1 << 20;
 /// Encodes the sections of a stream.
 pub struct StreamPacker {
     packer: BlockPacker,
-    header: Header,
+    header: RecordingHeader,
     run: u64,
     /// Number of the next block.
     seq: u64,
@@ -25,8 +25,8 @@ pub struct StreamPacker {
 
 impl StreamPacker {
     /// Creates the packer of a run that starts now.
-    pub fn new(header: Header) -> io::Result<Self> {
-        Ok(Self { packer: BlockPacker::new()?, header, run: run_id(), seq: 1 })
+    pub fn new(header: RecordingHeader) -> io::Result<Self> {
+        Ok(Self { packer: BlockPacker::new()?, header, run: new_run_id(), seq: 1 })
     }
 
     /// Preamble and header, with which every stream begins.
@@ -38,27 +38,28 @@ impl StreamPacker {
 
     /// Compresses a block.
     pub fn block(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
-        let (_, sealed) = self.packer.block(block, self.run, self.seq)?;
+        let (_, sealed) = self.packer.pack_section(block, self.run, self.seq)?;
         self.seq += 1;
         Ok(sealed)
     }
 
     /// The source's own state, for reports of the run so far.
     pub fn status(&self, status: &ReportInput) -> io::Result<Vec<u8>> {
-        self.json(kind::STATUS, status)
+        self.pack_json(kind::STATUS, status)
     }
 
     /// The end of the run.
     pub fn end(&self, closing: &ReportInput) -> io::Result<Vec<u8>> {
-        self.json(kind::END, &End { why: Why::Finished, dropped: 0, closing: Some(closing.clone()) })
+        self.pack_json(kind::END, &EndSection { why: EndReason::Finished, dropped: 0, closing: Some(closing.clone()) })
     }
 
-    fn json(&self, kind: u8, content: &impl Serialize) -> io::Result<Vec<u8>> {
+    fn pack_json(&self, kind: u8, content: &impl Serialize) -> io::Result<Vec<u8>> {
         let json = serde_json::to_vec(content)?;
         // Takes no number: a gap between the numbers of blocks means a missing block.
-        let mut section = Section { kind, raw: json.len() as u32, run: self.run, seq: self.seq, ..Section::default() };
+        let mut section =
+            Section { kind, raw_bytes: json.len() as u32, run: self.run, seq: self.seq, ..Section::default() };
         let mut sealed = Vec::new();
-        seal(&mut section, &json, &mut sealed);
+        seal_section(&mut section, &json, &mut sealed);
         Ok(sealed)
     }
 }
@@ -71,7 +72,7 @@ pub enum StreamSection {
         /// Id of the run: the same in all streams of a run, and in no other.
         run: u64,
         /// Metadata of the run.
-        header: Box<Header>,
+        header: Box<RecordingHeader>,
     },
     /// A block for [`super::BlockReader`].
     Block(Vec<u8>),
@@ -105,7 +106,7 @@ pub enum StreamError {
 pub struct StreamSplitter {
     bytes: Vec<u8>,
     /// Number of processed bytes at the front of `bytes`.
-    done: usize,
+    processed_bytes: usize,
     has_preamble: bool,
     run: Option<u64>,
 }
@@ -113,8 +114,8 @@ pub struct StreamSplitter {
 impl StreamSplitter {
     /// Adds received bytes.
     pub fn extend(&mut self, bytes: &[u8]) {
-        self.bytes.drain(..self.done);
-        self.done = 0;
+        self.bytes.drain(..self.processed_bytes);
+        self.processed_bytes = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -124,17 +125,18 @@ impl StreamSplitter {
             return Ok(None);
         }
         loop {
-            let Some((head, rest)) = self.bytes[self.done..].split_first_chunk::<SECTION_HEADER>() else {
+            let Some((head, rest)) = self.bytes[self.processed_bytes..].split_first_chunk::<SECTION_HEADER_BYTES>()
+            else {
                 return Ok(None);
             };
-            let section = Section::of(head).ok_or_else(|| damaged("a section has no valid header"))?;
+            let section = Section::parse(head).ok_or_else(|| damaged("a section has no valid header"))?;
             if self.run.is_some_and(|run| section.run != run) {
                 return Err(damaged("a section belongs to another run"));
             }
-            if section.kind != kind::BLOCK && section.packed > MAX_JSON_BYTES {
+            if section.kind != kind::BLOCK && section.packed_bytes > MAX_JSON_BYTES {
                 return Err(damaged("a section is too long"));
             }
-            let Some(payload) = rest.get(..section.packed as usize) else {
+            let Some(payload) = rest.get(..section.packed_bytes as usize) else {
                 return Ok(None);
             };
             if crc32fast::hash(payload) != section.crc {
@@ -148,13 +150,13 @@ impl StreamSplitter {
                 (kind::BLOCK, Some(_)) => Some(StreamSection::Block([head, payload].concat())),
                 (kind::STATUS, Some(_)) => Some(StreamSection::Status(Box::new(from_json(payload)?))),
                 (kind::END, Some(_)) => {
-                    let end: End = from_json(payload)?;
+                    let end: EndSection = from_json(payload)?;
                     Some(StreamSection::End(Box::new(end.closing.unwrap_or_default())))
                 }
                 (_, Some(_)) => None,
             };
             self.run = Some(section.run);
-            self.done += section.length() as usize;
+            self.processed_bytes += section.total_bytes() as usize;
             if found.is_some() {
                 return Ok(found);
             }
@@ -168,15 +170,15 @@ impl StreamSplitter {
         if self.bytes[..received] != expected[..received] {
             return Err(StreamError::NotARecording);
         }
-        let Some(bytes) = self.bytes.first_chunk::<PREAMBLE>() else {
+        let Some(bytes) = self.bytes.first_chunk::<PREAMBLE_BYTES>() else {
             return Ok(false);
         };
-        let Preamble { major, minor, .. } = Preamble::of(bytes).ok_or(StreamError::NotARecording)?;
+        let Preamble { major, minor, .. } = Preamble::parse(bytes).ok_or(StreamError::NotARecording)?;
         if major != MAJOR {
             return Err(StreamError::OtherFormat { major, minor });
         }
         self.has_preamble = true;
-        self.done = PREAMBLE;
+        self.processed_bytes = PREAMBLE_BYTES;
         Ok(true)
     }
 }

@@ -3,7 +3,7 @@
 
 use std::alloc::System;
 
-use recording::{Header, RecordOptions, Recorder, Recording};
+use recording::{RecordOptions, Recorder, Recording, RecordingHeader};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use trace::event::{Chunk, Event, Frame, What};
 use trace::{Config, FrameId, HopId, MonoNs, ReportInput};
@@ -26,7 +26,8 @@ fn recording_and_reading_known_requests_does_not_allocate() {
     let path = std::env::temp_dir().join(format!("tokengap-allocations-{}.tgap", std::process::id()));
     // With no limit on block size, no block goes to the writer thread while allocations are counted.
     let options = RecordOptions { block_bytes: usize::MAX, ..RecordOptions::offline() };
-    let mut recorder = Recorder::create(&path, &Header::of("model", Config::default()), options).expect("a new file");
+    let mut recorder =
+        Recorder::create(&path, &RecordingHeader::of("model", Config::default()), options).expect("a new file");
     let rids: Vec<String> = (0..256).map(|n| format!("{n:032x}")).collect();
     let frames: Vec<Vec<Chunk<'_>>> = (1..=400).map(|n| rids.iter().map(|rid| chunk(rid, n)).collect()).collect();
     let mut seq = 0;

@@ -17,7 +17,7 @@ pub mod telemetry;
 pub mod units;
 
 pub use about::About;
-pub use observer::{NoObserver, Observer, Run, ScreenCommand, Stage};
+pub use observer::{NoObserver, Notice, Observer, Run, RunStage, ScreenCommand};
 pub use replay::Playback;
 pub use run::{RunOptions, Running, SHORT_SLEEP, run};
 pub use session::Session;

@@ -8,17 +8,26 @@ use trace::{Analysis, Event};
 
 use crate::about::About;
 use crate::playback::Play;
-use crate::sink::Writing;
+use crate::sink::OutputStatus;
 
 /// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stage {
+pub enum RunStage {
     /// The source delivers events.
     Running,
     /// The source was asked to end and is draining.
     Ending,
     /// The source has ended.
     Ended,
+}
+
+/// A message to the user.
+#[derive(Clone, Debug, Default)]
+pub struct Notice {
+    /// Number of the message, which distinguishes it from an equal one before; 0 before the first.
+    pub number: u64,
+    /// The message.
+    pub text: String,
 }
 
 /// The run as visible to an observer.
@@ -28,11 +37,11 @@ pub struct Run<'a> {
     /// Its source.
     pub about: &'a dyn About,
     /// Progress of the run.
-    pub stage: Stage,
-    /// Latest message to the user, and its number.
-    pub notice: (u64, &'a str),
+    pub stage: RunStage,
+    /// Latest message to the user.
+    pub notice: &'a Notice,
     /// Outputs being written.
-    pub writing: &'a dyn Fn() -> Writing,
+    pub writing: &'a dyn Fn() -> OutputStatus,
     /// Missing observations, and disabled features.
     pub degraded: &'a dyn Fn() -> Vec<String>,
     /// Creates the report as of now.

@@ -103,26 +103,38 @@ impl FromStr for Speed {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
+enum SeekTarget {
     Time(MonoNs),
     /// Start of a finding that had not started when the seek began.
     Finding,
     End,
 }
 
-/// Playback state.
+/// Real time and recorded time from which the current speed is measured.
+#[derive(Debug)]
+struct ClockBase {
+    real: Instant,
+    recorded: MonoNs,
+}
+
+impl ClockBase {
+    fn now(recorded: MonoNs) -> Self {
+        Self { real: Instant::now(), recorded }
+    }
+}
+
+/// Decides how far playback may proceed.
 #[derive(Debug)]
 pub(crate) struct Player {
     first: MonoNs,
     last: MonoNs,
     pub(crate) at: MonoNs,
     speed: Speed,
-    playing: bool,
+    is_playing: bool,
     /// The whole recording has been played.
-    pub(crate) ended: bool,
-    target: Option<Target>,
-    /// Real time and recorded time from which the current speed is measured.
-    clock_base: (Instant, MonoNs),
+    pub(crate) has_ended: bool,
+    target: Option<SeekTarget>,
+    clock_base: ClockBase,
     /// Set to seek backwards: replay from an earlier block up to this time.
     pub(crate) restart: Option<MonoNs>,
     since: Option<MonoNs>,
@@ -137,50 +149,51 @@ impl Player {
             last,
             at: first,
             speed,
-            playing: true,
-            ended: false,
+            is_playing: true,
+            has_ended: false,
             target: None,
-            clock_base: (Instant::now(), first),
+            clock_base: ClockBase::now(first),
             restart: None,
             since: None,
         }
     }
 
     /// Records that the recording has been played up to `at`.
-    pub(crate) fn reached(&mut self, at: MonoNs) {
+    pub(crate) fn advance_to(&mut self, at: MonoNs) {
         self.at = self.at.max(at);
-        if let Some(Target::Time(to)) = self.target
+        if let Some(SeekTarget::Time(to)) = self.target
             && at >= to
         {
-            self.arrive();
+            self.end_seek();
         }
     }
 
     /// Handles the end of the recording.
-    pub(crate) fn end(&mut self) {
-        self.ended = true;
+    pub(crate) fn finish(&mut self) {
+        self.has_ended = true;
         self.target = None;
         self.at = self.last;
     }
 
     /// Starts playing from the beginning, or from `since`.
-    pub(crate) fn begin(&mut self, since: Option<MonoNs>) {
+    pub(crate) fn start_from(&mut self, since: Option<MonoNs>) {
         self.at = since.unwrap_or(self.first);
         self.since = since;
-        self.ended = false;
-        self.clock_base = (Instant::now(), self.at);
+        self.has_ended = false;
+        self.clock_base = ClockBase::now(self.at);
     }
 
     /// Returns whether the next record is due.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
-        let played = self.at.since(self.clock_base.1) as f64 / self.speed.factor();
-        let due = self.clock_base.0 + Duration::from_nanos(played as u64);
-        self.target.is_some() || (self.playing && due <= now)
+        let played_ns = self.at.since(self.clock_base.recorded) as f64 / self.speed.factor();
+        let due = self.clock_base.real + Duration::from_nanos(played_ns as u64);
+        // A seek plays at maximum speed, even if paused.
+        self.target.is_some() || (self.is_playing && due <= now)
     }
 
     /// Returns whether the next finding is sought.
     pub(crate) fn seeks_finding(&self) -> bool {
-        self.target == Some(Target::Finding)
+        self.target == Some(SeekTarget::Finding)
     }
 
     /// Executes a command. `began` are the start times of the known findings.
@@ -189,21 +202,21 @@ impl Player {
         match play {
             // The key aborts a long seek.
             Play::Toggle if self.target.is_some() => self.pause(),
-            Play::Toggle if self.ended => self.go_to(self.first),
-            Play::Toggle => self.playing = !self.playing,
+            Play::Toggle if self.has_ended => self.seek_to(self.first),
+            Play::Toggle => self.is_playing = !self.is_playing,
             Play::Speed(by) => self.speed = self.speed.step(by),
             Play::Skip(seconds) => {
                 let by = seconds.saturating_mul(SECOND_NS as i64);
-                self.go_to(MonoNs(self.at.0.saturating_add_signed(by)));
+                self.seek_to(MonoNs(self.at.0.saturating_add_signed(by)));
             }
-            Play::To(ns) => self.go_to(MonoNs(self.first.0.saturating_add(ns))),
-            Play::End => self.target = (!self.ended).then_some(Target::End),
-            Play::Finding(true) => self.target = (!self.ended).then_some(Target::Finding),
+            Play::To(ns) => self.seek_to(MonoNs(self.first.0.saturating_add(ns))),
+            Play::End => self.target = (!self.has_ended).then_some(SeekTarget::End),
+            Play::Finding(true) => self.target = (!self.has_ended).then_some(SeekTarget::Finding),
             Play::Finding(false) => {
                 let before = MonoNs(self.at.0.saturating_sub(SECOND_NS));
                 if let Some(&to) = began.iter().filter(|at| **at < before).max() {
-                    self.playing = false;
-                    self.go_to(to);
+                    self.is_playing = false;
+                    self.seek_to(to);
                 }
             }
         }
@@ -218,38 +231,38 @@ impl Player {
             speed: self.speed,
             doing: match () {
                 () if self.target.is_some() || self.restart.is_some() => PlaybackState::Seeking,
-                () if self.ended => PlaybackState::Ended,
-                () if self.playing => PlaybackState::Playing,
+                () if self.has_ended => PlaybackState::Ended,
+                () if self.is_playing => PlaybackState::Playing,
                 () => PlaybackState::Paused,
             },
             since_ns: self.since.map(|since| since.since(self.first)),
         }
     }
 
-    fn go_to(&mut self, to: MonoNs) {
+    fn seek_to(&mut self, to: MonoNs) {
         let to = to.clamp(self.first, self.last);
         if to < self.at {
             self.restart = Some(to);
         }
         // At the end, there is nothing ahead to seek to.
-        let ahead = to < self.at || !self.ended;
-        self.target = ahead.then_some(Target::Time(to));
+        let ahead = to < self.at || !self.has_ended;
+        self.target = ahead.then_some(SeekTarget::Time(to));
     }
 
     /// Pauses, and aborts a seek.
     pub(crate) fn pause(&mut self) {
-        self.playing = false;
-        self.arrive();
+        self.is_playing = false;
+        self.end_seek();
     }
 
-    fn arrive(&mut self) {
+    fn end_seek(&mut self) {
         self.target = None;
         self.reset_clock();
     }
 
     /// Measures the playback speed from the current time on.
     fn reset_clock(&mut self) {
-        self.clock_base = (Instant::now(), self.at);
+        self.clock_base = ClockBase::now(self.at);
     }
 }
 
@@ -283,14 +296,14 @@ mod tests {
     #[test]
     fn playback_keeps_its_speed_and_does_not_catch_up_after_a_pause() {
         let mut player = player();
-        player.reached(second(110));
+        player.advance_to(second(110));
         let now = Instant::now();
         assert!(!player.is_due(now), "ten seconds are not over");
         assert!(player.is_due(now + Duration::from_secs(11)));
         player.execute(Play::Toggle, &[]);
         assert!(!player.is_due(now + Duration::from_mins(1)));
         player.execute(Play::Toggle, &[]);
-        player.reached(second(111));
+        player.advance_to(second(111));
         assert!(!player.is_due(Instant::now()), "the pause is not caught up with");
         player.execute(Play::Speed(9), &[]);
         assert!(player.is_due(Instant::now()));
@@ -299,16 +312,16 @@ mod tests {
     #[test]
     fn forward_seeks_play_through_and_backward_seeks_restart() {
         let mut player = player();
-        player.reached(second(110));
+        player.advance_to(second(110));
         player.execute(Play::Skip(10), &[]);
         assert!(player.is_due(Instant::now()) && player.restart.is_none());
-        player.reached(second(120));
+        player.advance_to(second(120));
         assert_eq!(doing(&player), (20, PlaybackState::Playing));
         player.execute(Play::Skip(-15), &[]);
         assert_eq!(player.restart.take(), Some(second(105)));
-        player.begin(None);
+        player.start_from(None);
         assert_eq!(doing(&player), (0, PlaybackState::Seeking));
-        player.reached(second(105));
+        player.advance_to(second(105));
         assert_eq!(doing(&player), (5, PlaybackState::Playing));
         player.execute(Play::Skip(-1_000), &[]);
         assert_eq!(player.restart.take(), Some(second(100)), "not before the start");
@@ -319,7 +332,7 @@ mod tests {
         let mut player = player();
         assert!(!player.seeks_finding());
         player.execute(Play::Finding(true), &[]);
-        player.reached(second(130));
+        player.advance_to(second(130));
         assert_eq!(doing(&player).1, PlaybackState::Seeking);
         assert!(player.seeks_finding());
         player.pause();
@@ -332,12 +345,12 @@ mod tests {
     fn playback_stays_ended_until_it_is_restarted() {
         let mut player = player();
         player.execute(Play::End, &[]);
-        player.end();
+        player.finish();
         assert_eq!(doing(&player), (60, PlaybackState::Ended));
         player.execute(Play::Finding(true), &[]);
         assert_eq!(doing(&player).1, PlaybackState::Ended);
         player.execute(Play::Toggle, &[]);
-        assert!(player.ended);
+        assert!(player.has_ended);
         assert_eq!(player.restart.take(), Some(second(100)));
     }
 }

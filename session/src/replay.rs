@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Instant;
 
-use recording::{ReadError, Reader, Record, Recording};
+use recording::{ReadError, Record, RecordReader, Recording};
 use trace::clock::Anchor;
 use trace::{Analysis, MonoNs, ReportInput, words};
 
@@ -21,7 +21,7 @@ const MAX_REPLAYED: u64 = 8_000_000;
 /// A recording being played.
 pub struct Playback<'r> {
     recording: &'r Recording,
-    reader: Reader<'r>,
+    reader: RecordReader<'r>,
     closing: ReportInput,
     player: Player,
     /// End of the current step, in recorded time.
@@ -47,14 +47,14 @@ impl<'r> Playback<'r> {
 
     /// Returns whether the whole recording has been played.
     pub fn has_ended(&self) -> bool {
-        self.player.ended
+        self.player.has_ended
     }
 
     /// Plays from an earlier block on, in order to reach `to`.
     fn restart(&mut self, to: MonoNs) {
-        let (blocks, block) = (self.recording.blocks(), start(self.recording, to));
+        let block = first_block_to_replay(self.recording, to);
         self.reader = self.recording.reader_at(block);
-        self.player.begin((block > 0).then(|| blocks[block].from));
+        self.player.start_from((block > 0).then(|| self.recording.blocks()[block].from));
         self.next = MonoNs::default();
         self.known.clear();
     }
@@ -70,7 +70,7 @@ impl<'r> Playback<'r> {
         if let Some(kind) = begun
             && self.player.seeks_finding()
         {
-            self.player.reached(session.analysis().ledger().now());
+            self.player.advance_to(session.analysis().ledger().now());
             self.player.pause();
             session.notify(format!("{kind} begins here"));
         }
@@ -83,7 +83,7 @@ impl Source for Playback<'_> {
             self.restart(to);
             session.restart(self.recording.header().config);
         }
-        if self.stopped || self.player.ended {
+        if self.stopped || self.player.has_ended {
             return Flow::Ended;
         }
         if !self.player.is_due(Instant::now()) {
@@ -105,7 +105,7 @@ impl Source for Playback<'_> {
                     if self.player.seeks_finding() {
                         session.notify("no further finding before the end".into());
                     }
-                    self.player.end();
+                    self.player.finish();
                     return Flow::Ended;
                 }
                 Err(error) => {
@@ -119,7 +119,7 @@ impl Source for Playback<'_> {
             };
             if at >= self.next {
                 self.next = MonoNs(at.0.saturating_add(STEP_NS));
-                self.player.reached(at);
+                self.player.advance_to(at);
                 return Flow::Busy;
             }
         }
@@ -164,7 +164,7 @@ impl About for Playback<'_> {
 }
 
 /// Block at which the analysis starts in order to reach `to`: the first one, unless that takes too long.
-fn start(recording: &Recording, to: MonoNs) -> usize {
+fn first_block_to_replay(recording: &Recording, to: MonoNs) -> usize {
     let blocks = recording.blocks();
     let until = blocks.partition_point(|block| block.from <= to);
     let mut records = 0u64;

@@ -6,22 +6,22 @@ use std::time::{Duration, Instant};
 use sd_notify::NotifyState;
 use trace::MonoNs;
 
-use crate::observer::{ScreenCommand, Stage};
+use crate::observer::{RunStage, ScreenCommand};
 use crate::session::Session;
 use crate::signals::Signals;
 use crate::source::{Flow, Source};
 
 /// Interval of ticks for time-dependent detectors.
-const TICK: Duration = Duration::from_millis(100);
+const TICK_INTERVAL: Duration = Duration::from_millis(100);
 /// Sleep between messages. Shorter than the frame interval of a busy engine, but long compared to a wake-up.
 pub const SHORT_SLEEP: Duration = Duration::from_millis(4);
 /// Sleep after a quiet period: the tick interval, so that such a run wakes only for ticks. Observations are queued meanwhile: the probe's
 /// ring buffer and the relay's queue hold several hundred milliseconds of a busy engine. A key ends the sleep.
-const LONG_SLEEP: Duration = TICK;
+const LONG_SLEEP: Duration = TICK_INTERVAL;
 /// Idle time after which sleeps become long.
-const QUIET: Duration = Duration::from_millis(500);
+const QUIET_PERIOD: Duration = Duration::from_millis(500);
 /// Time for a source to drain after it was asked to end.
-const DRAIN: Duration = Duration::from_secs(40);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(40);
 
 /// Conditions of a run.
 pub struct RunOptions<'a> {
@@ -35,27 +35,29 @@ pub struct RunOptions<'a> {
 
 /// Polls the sources until all have ended, `options.duration` is over, an observer ends the run or a signal arrives.
 pub fn run(runs: &mut [Running<'_>], signals: &Signals, options: RunOptions<'_>) {
-    signals.reloads(options.reload.is_some());
+    signals.set_reload_on_hangup(options.reload.is_some());
     notify(&[NotifyState::Ready]);
-    poll(runs, signals, options);
+    run_loop(runs, signals, options);
     notify(&[NotifyState::Stopping]);
 }
 
-fn poll(runs: &mut [Running<'_>], signals: &Signals, mut options: RunOptions<'_>) {
-    let (mut watchdog, mut idle_timer) = (Watchdog::new(), IdleTimer::default());
+fn run_loop(runs: &mut [Running<'_>], signals: &Signals, mut options: RunOptions<'_>) {
+    let mut watchdog = Watchdog::new();
+    let mut idle_timer = IdleTimer::default();
     let start = Instant::now();
     let mut next_tick = start;
-    let mut deadline = None;
+    // Set once the sources were asked to end.
+    let mut drain_deadline = None;
     let mut end_commands = 0;
     loop {
-        let ticks = Instant::now() >= next_tick;
+        let is_tick_due = Instant::now() >= next_tick;
         for run in &mut *runs {
-            run.poll(ticks, options.alarm);
+            run.poll_source(is_tick_due, options.alarm);
         }
         let now = Instant::now();
-        if ticks {
-            next_tick = now + TICK;
-            watchdog.tick(now);
+        if is_tick_due {
+            next_tick = now + TICK_INTERVAL;
+            watchdog.notify_if_due(now);
         }
         if let Some(reload) = options.reload.as_mut().filter(|_| signals.take_reload()) {
             notify_reloading();
@@ -64,33 +66,36 @@ fn poll(runs: &mut [Running<'_>], signals: &Signals, mut options: RunOptions<'_>
             }
             notify(&[NotifyState::Ready]);
         }
-        let dumps = signals.take_dump();
-        let mut stays = false;
+        let is_dump_requested = signals.take_dump();
+        let mut is_kept_open = false;
         for run in &mut *runs {
-            if dumps {
+            if is_dump_requested {
                 run.session.dump("SIGUSR1", run.source);
             }
-            let command = run.turn(deadline.is_some());
+            let command = run.run_observer(drain_deadline.is_some());
             end_commands += usize::from(command == ScreenCommand::End);
-            stays |= !matches!(command, ScreenCommand::None | ScreenCommand::End);
+            is_kept_open |= !matches!(command, ScreenCommand::None | ScreenCommand::End);
         }
-        let stop_requests = signals.seen() + end_commands;
-        let expired = options.duration.is_some_and(|d| now - start >= d);
-        if deadline.is_none() && (expired || stop_requests > 0 || runs.iter().all(Running::is_pointless)) {
+        let end_requests = signals.seen() + end_commands;
+        let is_duration_over = options.duration.is_some_and(|duration| now - start >= duration);
+        let must_end = is_duration_over || end_requests > 0 || runs.iter().all(Running::is_pointless);
+        if drain_deadline.is_none() && must_end {
             for run in &mut *runs {
                 run.source.stop();
             }
-            deadline = Some(now + DRAIN);
+            drain_deadline = Some(now + DRAIN_TIMEOUT);
         }
-        if runs.iter().all(|run| run.flow == Flow::Ended) && (deadline.is_some() || !stays) {
+        let have_all_ended = runs.iter().all(|run| run.flow == Flow::Ended);
+        if have_all_ended && (drain_deadline.is_some() || !is_kept_open) {
             return;
         }
         if runs.iter().any(|run| run.flow == Flow::Busy) {
-            idle_timer.end();
+            idle_timer.end_idle_period();
         } else if let Some(run) = runs.first_mut() {
-            run.session.sleep(idle_timer.length(now));
+            // With several runs, any observer notices a key.
+            run.session.sleep(idle_timer.sleep_time(now));
         }
-        if stop_requests > 1 || deadline.is_some_and(|d| now >= d) {
+        if end_requests > 1 || drain_deadline.is_some_and(|deadline| now >= deadline) {
             for run in runs.iter_mut().filter(|run| run.flow != Flow::Ended) {
                 run.session.give_up("end: stopped before all frames in flight were read".into());
             }
@@ -110,23 +115,23 @@ pub struct Running<'a> {
 impl<'a> Running<'a> {
     /// Connects a source with its session.
     pub fn new(source: &'a mut dyn Source, session: &'a mut Session) -> Self {
-        let flow = Flow::Idle;
-        Self { source, session, flow }
+        Self { source, session, flow: Flow::Idle }
     }
 
     /// Polls the source. A panic in the analysis disables it; the source is polled on, because traffic may depend on it.
-    fn poll(&mut self, ticks: bool, alarm: &dyn Fn(&str)) {
+    fn poll_source(&mut self, is_tick_due: bool, alarm: &dyn Fn(&str)) {
         let Self { source, session, flow } = self;
         let polled = catch_unwind(AssertUnwindSafe(|| {
+            // A recording may be rewound after its end.
             if *flow != Flow::Ended || !source.is_live() {
                 *flow = source.poll(session);
             }
-            if ticks && source.is_live() {
+            if is_tick_due && source.is_live() {
                 session.tick(MonoNs::now(), *source);
             }
         }));
         if polled.is_err() && !session.has_failed() {
-            session.fail();
+            session.disable_analysis();
             alarm(if source.is_in_the_path() {
                 "the analysis failed; traffic is relayed without being observed until this process is stopped"
             } else {
@@ -138,11 +143,11 @@ impl<'a> Running<'a> {
     }
 
     /// Runs the observer and passes on its playback commands.
-    fn turn(&mut self, ending: bool) -> ScreenCommand {
+    fn run_observer(&mut self, is_ending: bool) -> ScreenCommand {
         let stage = match self.flow {
-            Flow::Ended => Stage::Ended,
-            _ if ending => Stage::Ending,
-            _ => Stage::Running,
+            Flow::Ended => RunStage::Ended,
+            _ if is_ending => RunStage::Ending,
+            _ => RunStage::Running,
         };
         let command = self.session.turn(self.source, stage);
         if let ScreenCommand::Play(play) = command {
@@ -151,43 +156,45 @@ impl<'a> Running<'a> {
         command
     }
 
-    /// Whether the analysis has failed and no traffic depends on the source.
+    /// Returns whether the analysis has failed and no traffic depends on the source.
     fn is_pointless(&self) -> bool {
         self.session.has_failed() && !self.source.is_in_the_path()
     }
 }
 
-/// Start of the current idle period.
+/// Chooses the length of sleeps.
 #[derive(Default)]
-struct IdleTimer(Option<Instant>);
+struct IdleTimer {
+    idle_since: Option<Instant>,
+}
 
 impl IdleTimer {
-    /// Ends the idle period.
-    fn end(&mut self) {
-        self.0 = None;
+    fn end_idle_period(&mut self) {
+        self.idle_since = None;
     }
 
     /// Length of the next sleep while idle: short between messages, longer after a quiet period.
-    fn length(&mut self, now: Instant) -> Duration {
-        let since = *self.0.get_or_insert(now);
-        if now - since < QUIET { SHORT_SLEEP } else { LONG_SLEEP }
+    fn sleep_time(&mut self, now: Instant) -> Duration {
+        let idle_since = *self.idle_since.get_or_insert(now);
+        if now - idle_since < QUIET_PERIOD { SHORT_SLEEP } else { LONG_SLEEP }
     }
 }
 
 /// Sends keep-alive messages, twice per watchdog interval of the service manager.
 struct Watchdog {
-    every: Option<Duration>,
-    next: Instant,
+    /// `None` without a watchdog.
+    interval: Option<Duration>,
+    next_notification: Instant,
 }
 
 impl Watchdog {
     fn new() -> Self {
-        Self { every: sd_notify::watchdog_enabled().map(|max| max / 2), next: Instant::now() }
+        Self { interval: sd_notify::watchdog_enabled().map(|max| max / 2), next_notification: Instant::now() }
     }
 
-    fn tick(&mut self, now: Instant) {
-        if let Some(every) = self.every.filter(|_| now >= self.next) {
-            self.next = now + every;
+    fn notify_if_due(&mut self, now: Instant) {
+        if let Some(interval) = self.interval.filter(|_| now >= self.next_notification) {
+            self.next_notification = now + interval;
             notify(&[NotifyState::Watchdog]);
         }
     }
@@ -250,12 +257,13 @@ mod tests {
 
     #[test]
     fn sleeps_become_long_only_after_a_quiet_period() {
-        let (mut idle_timer, start) = (IdleTimer::default(), Instant::now());
-        assert_eq!(idle_timer.length(start), SHORT_SLEEP);
-        assert_eq!(idle_timer.length(start + SHORT_SLEEP), SHORT_SLEEP);
-        assert_eq!(idle_timer.length(start + QUIET), LONG_SLEEP);
-        idle_timer.end();
-        assert_eq!(idle_timer.length(start + QUIET + LONG_SLEEP), SHORT_SLEEP);
+        let mut idle_timer = IdleTimer::default();
+        let start = Instant::now();
+        assert_eq!(idle_timer.sleep_time(start), SHORT_SLEEP);
+        assert_eq!(idle_timer.sleep_time(start + SHORT_SLEEP), SHORT_SLEEP);
+        assert_eq!(idle_timer.sleep_time(start + QUIET_PERIOD), LONG_SLEEP);
+        idle_timer.end_idle_period();
+        assert_eq!(idle_timer.sleep_time(start + QUIET_PERIOD + LONG_SLEEP), SHORT_SLEEP);
     }
 
     #[test]

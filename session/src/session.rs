@@ -9,8 +9,8 @@ use trace::engine::Engines;
 use trace::{Analysis, Config, Event, MonoNs, ReportInput};
 
 use crate::about::About;
-use crate::observer::{NoObserver, Observer, Run, ScreenCommand, Stage};
-use crate::sink::{Rules, Sink, Writing};
+use crate::observer::{NoObserver, Notice, Observer, Run, RunStage, ScreenCommand};
+use crate::sink::{DumpRules, OutputStatus, Sink};
 use crate::telemetry::Telemetry;
 
 /// A run, live or recorded: every event and tick goes to the analysis, the outputs and the observer.
@@ -25,8 +25,9 @@ pub struct Session {
     /// Features disabled during the run.
     degraded: Vec<String>,
     /// The analysis panicked, so its state may be inconsistent.
-    failed: bool,
-    notice: (u64, String),
+    has_failed: bool,
+    notice: Notice,
+    /// Number of slow requests that the report lists.
     slowest: usize,
 }
 
@@ -42,8 +43,8 @@ impl Session {
             sink,
             telemetry: Telemetry::default(),
             degraded: Vec::new(),
-            failed: false,
-            notice: (0, String::new()),
+            has_failed: false,
+            notice: Notice::default(),
             slowest,
         }
     }
@@ -64,7 +65,7 @@ impl Session {
 
     /// Processes an event.
     pub fn event(&mut self, event: &Event<'_>) {
-        if self.failed {
+        if self.has_failed {
             return;
         }
         self.analysis.apply(event);
@@ -75,13 +76,14 @@ impl Session {
 
     /// Processes a tick.
     pub fn tick(&mut self, now: MonoNs, about: &dyn About) {
-        if self.failed {
+        if self.has_failed {
             return;
         }
         self.analysis.tick(now);
-        let trouble = self.trouble();
-        let (degraded, slowest) = (&self.degraded, self.slowest);
-        let input = || input(about, all_degraded(about, &trouble, degraded), slowest);
+        let output_problems = self.output_problems();
+        let degraded = &self.degraded;
+        let slowest = self.slowest;
+        let input = || report_input(about, all_degraded(about, &output_problems, degraded), slowest);
         self.sink.tick(now, &self.analysis, &input);
         self.telemetry.tick(now, &self.analysis, &input);
         for message in [self.sink.take_message(), self.telemetry.take_message()].into_iter().flatten() {
@@ -111,14 +113,14 @@ impl Session {
     }
 
     /// Applies the flags that can change during a run.
-    pub fn retune(&mut self, slowest: usize, rules: Rules) {
+    pub fn update_limits(&mut self, slowest: usize, rules: DumpRules) {
         self.slowest = slowest;
-        self.sink.retune(rules);
+        self.sink.update_dump_rules(rules);
     }
 
     /// Shows a message to the observer.
     pub fn notify(&mut self, text: String) {
-        self.notice = (self.notice.0 + 1, text);
+        self.notice = Notice { number: self.notice.number + 1, text };
     }
 
     /// Records in the report that a feature was disabled, once.
@@ -129,53 +131,54 @@ impl Session {
     }
 
     /// Disables the analysis after a panic: further events are discarded.
-    pub(crate) fn fail(&mut self) {
-        self.failed = true;
-        self.dismiss();
+    pub(crate) fn disable_analysis(&mut self) {
+        self.has_failed = true;
+        self.remove_observer();
         self.give_up("analysis crashed and was disabled; traffic is still relayed. Please report this bug.".into());
     }
 
     /// Returns whether the analysis was disabled after a panic.
     pub(crate) fn has_failed(&self) -> bool {
-        self.failed
+        self.has_failed
     }
 
     /// Removes the observer, which restores the terminal.
-    pub fn dismiss(&mut self) {
+    pub fn remove_observer(&mut self) {
         self.observer = Box::new(NoObserver);
     }
 
     /// Dumps the hindsight ring.
     pub fn dump(&mut self, why: &str, about: &dyn About) {
-        let input = self.input(about);
+        let input = self.report_input(about);
         let message = self.sink.dump(why, &input);
         self.notify(message);
     }
 
     /// Runs the observer. Handles requests about outputs and returns any other request.
-    pub fn turn(&mut self, about: &dyn About, stage: Stage) -> ScreenCommand {
-        if self.failed {
+    pub fn turn(&mut self, about: &dyn About, stage: RunStage) -> ScreenCommand {
+        if self.has_failed {
             return ScreenCommand::None;
         }
-        let trouble = self.trouble();
+        let output_problems = self.output_problems();
         let Self { analysis, observer, sink, telemetry, degraded, notice, slowest, .. } = self;
-        let all = || all_degraded(about, &trouble, degraded);
-        telemetry.turn(analysis, &|| input(about, all(), *slowest), about.is_attached());
+        let all_degraded = || all_degraded(about, &output_problems, degraded);
+        let input = || report_input(about, all_degraded(), *slowest);
+        telemetry.answer_requests(analysis, &input, about.is_attached());
         let command = catch_unwind(AssertUnwindSafe(|| {
             observer.turn(&Run {
                 analysis,
                 about,
                 stage,
-                notice: (notice.0, &notice.1),
-                writing: &|| Writing { endpoint: telemetry.served(), ..sink.writing() },
-                degraded: &all,
-                report: &|| Report::of(analysis, &input(about, all(), *slowest)),
+                notice,
+                writing: &|| OutputStatus { endpoint: telemetry.endpoint_status(), ..sink.writing() },
+                degraded: &all_degraded,
+                report: &|| Report::of(analysis, &input()),
             })
         }));
         match command {
             Ok(Ok(ScreenCommand::Record)) => {
-                let input = self.input(about);
-                let message = self.sink.toggle(&self.analysis, &input);
+                let input = self.report_input(about);
+                let message = self.sink.toggle_recording(&self.analysis, &input);
                 self.notify(message);
                 ScreenCommand::Stay
             }
@@ -185,12 +188,12 @@ impl Session {
             }
             Ok(Ok(command)) => command,
             Ok(Err(error)) => {
-                self.dismiss();
+                self.remove_observer();
                 self.give_up(format!("screen: {error:#}"));
                 ScreenCommand::End
             }
             Err(_) => {
-                self.dismiss();
+                self.remove_observer();
                 self.give_up("screen crashed and was disabled; the run continues. Please report this bug.".into());
                 ScreenCommand::None
             }
@@ -204,41 +207,42 @@ impl Session {
 
     /// Ends the run and closes the recording with the contents of the report. Passes messages about the outputs to `show`.
     pub fn finish(mut self, about: &dyn About, show: &dyn Fn(&str)) -> Report {
-        self.dismiss();
-        let input = self.input(about);
+        self.remove_observer();
+        let input = self.report_input(about);
         for message in self.close(&input) {
             show(&message);
         }
-        if self.telemetry.pushes() {
+        if self.telemetry.has_push() {
             let report = Report::of(&self.analysis, &input);
-            self.telemetry.conclude(&self.analysis, &report, &input);
+            self.telemetry.push_rest(&self.analysis, &report, &input);
         }
-        let degraded = all_degraded(about, &self.trouble(), &self.degraded);
+        let degraded = all_degraded(about, &self.output_problems(), &self.degraded);
+        // Closing the outputs may have failed, too.
         let input = ReportInput { degraded: degraded.into_iter().map(Value::from).collect(), ..input };
         self.telemetry.finish(&self.analysis, &input);
         Report::of(&self.analysis, &input)
     }
 
-    fn input(&self, about: &dyn About) -> ReportInput {
-        input(about, all_degraded(about, &self.trouble(), &self.degraded), self.slowest)
+    fn report_input(&self, about: &dyn About) -> ReportInput {
+        report_input(about, all_degraded(about, &self.output_problems(), &self.degraded), self.slowest)
     }
 
     /// Problems of outputs and telemetry.
-    fn trouble(&self) -> Vec<String> {
-        let mut trouble = self.sink.trouble();
-        trouble.extend(self.telemetry.trouble());
-        trouble
+    fn output_problems(&self) -> Vec<String> {
+        let mut problems = self.sink.problems();
+        problems.extend(self.telemetry.problems());
+        problems
     }
 }
 
-fn all_degraded(about: &dyn About, trouble: &[String], degraded: &[String]) -> Vec<String> {
+fn all_degraded(about: &dyn About, output_problems: &[String], degraded: &[String]) -> Vec<String> {
     let mut all = about.degraded();
-    all.extend(trouble.iter().cloned());
+    all.extend(output_problems.iter().cloned());
     all.extend(degraded.iter().cloned());
     all
 }
 
-fn input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInput {
+fn report_input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> ReportInput {
     let (cpu_ns, rss_bytes) = about.cost();
     ReportInput {
         wall: about.wall(),

@@ -9,34 +9,37 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 /// Counts SIGINT, SIGTERM and SIGHUP: the first drains, the second exits at once. SIGUSR1 dumps the hindsight ring. With a configuration
 /// file, SIGHUP reloads it instead.
 #[derive(Default)]
-pub struct Signals(Arc<Seen>);
+pub struct Signals {
+    counts: Arc<SignalCounts>,
+}
 
 #[derive(Default)]
-struct Seen {
-    reloads: AtomicBool,
-    reload: AtomicBool,
-    ends: AtomicUsize,
-    dump: AtomicBool,
+struct SignalCounts {
+    /// SIGHUP reloads the configuration instead of ending the run.
+    reloads_on_hangup: AtomicBool,
+    is_reload_requested: AtomicBool,
+    end_requests: AtomicUsize,
+    is_dump_requested: AtomicBool,
 }
 
 impl Signals {
     /// Starts to listen for signals.
     pub fn install() -> std::io::Result<Self> {
-        let seen = Arc::<Seen>::default();
+        let counts = Arc::<SignalCounts>::default();
         let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1])?;
-        let counted = Arc::clone(&seen);
+        let thread_counts = Arc::clone(&counts);
         thread::Builder::new().name("signals".into()).spawn(move || {
             for signal in signals.forever() {
                 if signal == SIGUSR1 {
-                    counted.dump.store(true, Ordering::Relaxed);
-                } else if signal == SIGHUP && counted.reloads.load(Ordering::Relaxed) {
-                    counted.reload.store(true, Ordering::Relaxed);
+                    thread_counts.is_dump_requested.store(true, Ordering::Relaxed);
+                } else if signal == SIGHUP && thread_counts.reloads_on_hangup.load(Ordering::Relaxed) {
+                    thread_counts.is_reload_requested.store(true, Ordering::Relaxed);
                 } else {
-                    counted.ends.fetch_add(1, Ordering::Relaxed);
+                    thread_counts.end_requests.fetch_add(1, Ordering::Relaxed);
                 }
             }
         })?;
-        Ok(Self(seen))
+        Ok(Self { counts })
     }
 
     /// Ignores signals, which are processed elsewhere.
@@ -46,21 +49,21 @@ impl Signals {
 
     /// Number of requests to end the run.
     pub fn seen(&self) -> usize {
-        self.0.ends.load(Ordering::Relaxed)
+        self.counts.end_requests.load(Ordering::Relaxed)
     }
 
     /// Returns whether a dump was requested since the last call.
     pub(crate) fn take_dump(&self) -> bool {
-        self.0.dump.swap(false, Ordering::Relaxed)
+        self.counts.is_dump_requested.swap(false, Ordering::Relaxed)
     }
 
     /// Sets whether SIGHUP reloads the configuration instead of ending the run.
-    pub(crate) fn reloads(&self, reloads: bool) {
-        self.0.reloads.store(reloads, Ordering::Relaxed);
+    pub(crate) fn set_reload_on_hangup(&self, reloads: bool) {
+        self.counts.reloads_on_hangup.store(reloads, Ordering::Relaxed);
     }
 
     /// Returns whether a reload was requested since the last call.
     pub(crate) fn take_reload(&self) -> bool {
-        self.0.reload.swap(false, Ordering::Relaxed)
+        self.counts.is_reload_requested.swap(false, Ordering::Relaxed)
     }
 }

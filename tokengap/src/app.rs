@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use outputs::report::hostile::EscapeForm;
 use outputs::report::{HopLine, Report};
-use recording::{Header, Payload};
+use recording::{RecordedPayload, RecordingHeader};
 use session::sink::Sink;
 use session::telemetry::{MetricsOptions, Telemetry};
 use session::{LiveSource, Observer, RunOptions, Running, Session, Signals};
@@ -54,13 +54,13 @@ pub(crate) fn run_to_report(
         recent_seconds: ScreenArgs::recent_seconds(args.outcome),
     };
     let files = args.record.recording_files();
-    if files.payload == Payload::Tokens {
+    if files.payload == RecordedPayload::Tokens {
         source.keep_ids();
     }
     let sink = Sink::open(&files, source.kind(), &config)?;
-    let header = Header { payload: files.payload, ..Header::of(source.kind(), config) };
+    let header = RecordingHeader { payload: files.payload, ..RecordingHeader::of(source.kind(), config) };
     let telemetry = Telemetry::open(endpoint, args.telemetry.push_options().as_ref(), &header, engines::FACTS)?;
-    if let Some(bound) = telemetry.bound() {
+    if let Some(bound) = telemetry.listen_address() {
         errln!("tokengap: metrics at http://{bound}/metrics");
         if args.telemetry.insecure && !bound.ip().is_loopback() {
             errln!(
@@ -117,7 +117,7 @@ pub(crate) fn exit_code(worst: Option<Severity>, fail_on: Option<Severity>) -> E
 fn apply_reloaded_config(session: &mut Session, configured: &mut Configured) {
     match configured.reload() {
         Ok((args, message)) => {
-            session.retune(args.report.slowest, args.record.dump_rules());
+            session.update_limits(args.report.slowest, args.record.dump_rules());
             session.notify(message);
         }
         Err(error) => session.notify(format!("! configuration not reloaded: {error:#}")),

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use session::{Observer, Run, ScreenCommand, Stage};
+use session::{Observer, Run, RunStage, ScreenCommand};
 
 use crate::output;
 
@@ -41,11 +41,11 @@ pub(crate) struct Progress {
 
 impl Observer for Progress {
     fn turn(&mut self, run: &Run<'_>) -> anyhow::Result<ScreenCommand> {
-        if run.notice.0 != self.notice {
-            self.notice = run.notice.0;
-            errln!("tokengap: {}", run.notice.1);
+        if run.notice.number != self.notice {
+            self.notice = run.notice.number;
+            errln!("tokengap: {}", run.notice.text);
         }
-        if run.stage == Stage::Ending
+        if run.stage == RunStage::Ending
             && self.last_shown.get_or_insert_with(Instant::now).elapsed() >= Duration::from_secs(1)
         {
             self.last_shown = Some(Instant::now());

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use recording::{BlockPacker, BlockWriter, Payload, Record, Recording};
+use recording::{BlockPacker, BlockWriter, Record, RecordedPayload, Recording};
 
 use crate::script::{self, project_root};
 
@@ -69,7 +69,7 @@ fn for_each_record(root: &Path, mut each: impl FnMut(&Record<'_>) -> Result<()>)
 /// Columns of small blocks, prefixed with their record and chunk counts.
 fn block_seeds(root: &Path) -> Result<Vec<Vec<u8>>> {
     const RECORDS: usize = 40;
-    let (mut writer, mut packer) = (BlockWriter::new(Payload::Tokens), BlockPacker::new()?);
+    let (mut writer, mut packer) = (BlockWriter::new(RecordedPayload::Tokens), BlockPacker::new()?);
     let (mut seeds, mut count) = (Vec::new(), 0);
     for_each_record(root, |record| {
         match record {

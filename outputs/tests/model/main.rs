@@ -14,7 +14,7 @@ use events::{OwnedEvent, RELAY_NS, id_at};
 use outputs::report::{AnswerCounts, LossLine, Report};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestCaseResult};
-use recording::{BlockPacker, BlockReader, BlockWriter, Payload, Record};
+use recording::{BlockPacker, BlockReader, BlockWriter, Record, RecordedPayload};
 use schedule::{Shape, Step};
 use trace::event::{Missed, What};
 use trace::ledger::{Limits, Losses};
@@ -217,7 +217,7 @@ fn check_limits(analysis: &Analysis, limits: &Limits) -> TestCaseResult {
 
 /// Replays the run through encoded blocks, as a live viewer receives it.
 fn replay_through_blocks(events: &[(u64, Option<OwnedEvent>)]) -> Analysis {
-    let mut writer = BlockWriter::new(Payload::Tokens);
+    let mut writer = BlockWriter::new(RecordedPayload::Tokens);
     let (mut packer, mut reader) = (BlockPacker::new().expect("a packer"), BlockReader::default());
     let mut analysis = Analysis::new(Config::default());
     for (number, (at, event)) in events.iter().enumerate() {

@@ -7,7 +7,7 @@ use std::io::Write as _;
 use std::path::Path;
 
 use criterion::{Criterion, SamplingMode, Throughput};
-use recording::{Header, Record, RecordOptions, Recorder, Recording};
+use recording::{Record, RecordOptions, Recorder, Recording, RecordingHeader};
 use trace::event::{Chunk, Event, What};
 use trace::{Config, MonoNs, ReportInput};
 
@@ -63,7 +63,7 @@ fn write(path: &Path, frames: &[Vec<Chunk<'_>>], repetitions: usize) {
         anchor_every_ns: None,
         ..RecordOptions::default()
     };
-    let header = Header::of("bench", Config::default());
+    let header = RecordingHeader::of("bench", Config::default());
     let mut recorder = Recorder::create(path, &header, options).expect("a recording");
     let mut stream = Stream { at: MonoNs::now().0, ..STREAM };
     stream.announce(&mut recorder);

@@ -3,19 +3,19 @@
 /// Error for bytes that no writer of this format produces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct Malformed(pub(crate) &'static str);
+pub(crate) struct MalformedBlock(pub(crate) &'static str);
 
 /// Appends numbers to a column.
-pub(super) trait Put {
-    fn number(&mut self, value: u64);
+pub(super) trait PutNumber {
+    fn put_number(&mut self, value: u64);
     /// Appends a signed number. Values near 0 are short.
-    fn signed(&mut self, value: i64);
+    fn put_signed(&mut self, value: i64);
     /// Appends an optional number.
-    fn maybe(&mut self, value: Option<u64>);
+    fn put_optional(&mut self, value: Option<u64>);
 }
 
-impl Put for Vec<u8> {
-    fn number(&mut self, mut value: u64) {
+impl PutNumber for Vec<u8> {
+    fn put_number(&mut self, mut value: u64) {
         while value >= 0x80 {
             self.push(value as u8 | 0x80);
             value >>= 7;
@@ -23,32 +23,33 @@ impl Put for Vec<u8> {
         self.push(value as u8);
     }
 
-    fn signed(&mut self, value: i64) {
-        self.number(zigzag(value));
+    fn put_signed(&mut self, value: i64) {
+        self.put_number(zigzag(value));
     }
 
-    fn maybe(&mut self, value: Option<u64>) {
+    fn put_optional(&mut self, value: Option<u64>) {
         match value {
+            // 0 means `None`, so every value is written plus one.
             None => self.push(0),
-            Some(u64::MAX) => self.extend(LARGEST),
-            Some(value) => self.number(value + 1),
+            Some(u64::MAX) => self.extend(U64_MAX_PLUS_ONE),
+            Some(value) => self.put_number(value + 1),
         }
     }
 }
 
 /// Encoding of 2^64, which represents `Some(u64::MAX)`.
-const LARGEST: [u8; 10] = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02];
+const U64_MAX_PLUS_ONE: [u8; 10] = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02];
 
 /// Reads numbers from a column.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Cursor<'a> {
+pub(crate) struct ColumnCursor<'a> {
     rest: &'a [u8],
 }
 
-const SHORT: Malformed = Malformed("a column ends too early");
-const LONG: Malformed = Malformed("a count has more than 32 bits");
+const COLUMN_TOO_SHORT: MalformedBlock = MalformedBlock("a column ends too early");
+const COUNT_TOO_LARGE: MalformedBlock = MalformedBlock("a count has more than 32 bits");
 
-impl<'a> Cursor<'a> {
+impl<'a> ColumnCursor<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -57,119 +58,138 @@ impl<'a> Cursor<'a> {
         self.rest.is_empty()
     }
 
-    pub(super) fn bytes(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
-        let (received, rest) = self.rest.split_at_checked(n).ok_or(SHORT)?;
+    pub(super) fn read_bytes(&mut self, count: usize) -> Result<&'a [u8], MalformedBlock> {
+        let (bytes, rest) = self.rest.split_at_checked(count).ok_or(COLUMN_TOO_SHORT)?;
         self.rest = rest;
-        Ok(received)
+        Ok(bytes)
     }
 
-    pub(super) fn byte(&mut self) -> Result<u8, Malformed> {
-        let (&byte, rest) = self.rest.split_first().ok_or(SHORT)?;
+    pub(super) fn read_byte(&mut self) -> Result<u8, MalformedBlock> {
+        let (&byte, rest) = self.rest.split_first().ok_or(COLUMN_TOO_SHORT)?;
         self.rest = rest;
         Ok(byte)
     }
 
-    pub(super) fn number(&mut self) -> Result<u64, Malformed> {
-        let first = self.byte()?;
+    pub(super) fn read_number(&mut self) -> Result<u64, MalformedBlock> {
+        let first = self.read_byte()?;
         if first < 0x80 {
             return Ok(u64::from(first));
         }
-        let value = self.long(first)?;
-        u64::try_from(value).map_err(|_| Malformed("a number has more than 64 bits"))
+        let value = self.finish_long_number(first)?;
+        u64::try_from(value).map_err(|_| MalformedBlock("a number has more than 64 bits"))
     }
 
     /// Reads the rest of a number that starts with `first`, at most 70 bits.
-    fn long(&mut self, first: u8) -> Result<u128, Malformed> {
+    fn finish_long_number(&mut self, first: u8) -> Result<u128, MalformedBlock> {
         let mut value = u128::from(first & 0x7f);
         for shift in (7..70).step_by(7) {
-            let byte = self.byte()?;
+            let byte = self.read_byte()?;
             value |= u128::from(byte & 0x7f) << shift;
             if byte < 0x80 {
                 return Ok(value);
             }
         }
-        Err(Malformed("unterminated number"))
+        Err(MalformedBlock("unterminated number"))
     }
 
-    pub(super) fn signed(&mut self) -> Result<i64, Malformed> {
-        self.number().map(unzigzag)
+    pub(super) fn read_signed(&mut self) -> Result<i64, MalformedBlock> {
+        self.read_number().map(unzigzag)
     }
 
-    pub(super) fn maybe(&mut self) -> Result<Option<u64>, Malformed> {
-        let first = self.byte()?;
+    pub(super) fn read_optional(&mut self) -> Result<Option<u64>, MalformedBlock> {
+        let first = self.read_byte()?;
         if first < 0x80 {
             return Ok(u64::from(first).checked_sub(1));
         }
-        match self.long(first)?.checked_sub(1) {
+        match self.finish_long_number(first)?.checked_sub(1) {
             None => Ok(None),
-            Some(value) => u64::try_from(value).map(Some).map_err(|_| Malformed("a number has more than 64 bits")),
+            Some(value) => u64::try_from(value).map(Some).map_err(|_| MalformedBlock("a number has more than 64 bits")),
         }
     }
 
     /// Reads a number that must fit 32 bits: a count or an index.
-    pub(super) fn small(&mut self) -> Result<u32, Malformed> {
-        u32::try_from(self.number()?).map_err(|_| LONG)
+    pub(super) fn read_u32(&mut self) -> Result<u32, MalformedBlock> {
+        u32::try_from(self.read_number()?).map_err(|_| COUNT_TOO_LARGE)
     }
 }
 
 /// An enum with numeric codes.
-pub(super) trait Code: Copy {
-    fn code(self) -> u8;
-    fn of(code: u8) -> Result<Self, Malformed>;
+pub(super) trait EnumCode: Copy {
+    fn to_code(self) -> u8;
+    fn from_code(code: u8) -> Result<Self, MalformedBlock>;
 }
 
-/// A column in one direction. Each function writes a field, or replaces it with the field read. A field that is as expected takes no bytes.
-pub(super) trait Fields {
+/// A column in one direction. Each function writes a field into it, or replaces the field with the one read. A field that is as expected takes
+/// no bytes.
+pub(super) trait FieldTransfer {
     /// An optional number, as its difference from the expected one.
-    fn near(&mut self, differs: bool, value: &mut Option<u32>, expected: Option<u32>) -> Result<(), Malformed>;
-    fn index(&mut self, differs: bool, value: &mut u32, expected: u32) -> Result<(), Malformed>;
-    fn code<T: Code>(&mut self, differs: bool, value: &mut T, expected: T) -> Result<(), Malformed>;
+    fn transfer_optional(
+        &mut self,
+        differs: bool,
+        value: &mut Option<u32>,
+        expected: Option<u32>,
+    ) -> Result<(), MalformedBlock>;
+    fn transfer_index(&mut self, differs: bool, value: &mut u32, expected: u32) -> Result<(), MalformedBlock>;
+    fn transfer_code<T: EnumCode>(&mut self, differs: bool, value: &mut T, expected: T) -> Result<(), MalformedBlock>;
 }
 
 /// Never fails.
-impl Fields for Vec<u8> {
-    fn near(&mut self, differs: bool, value: &mut Option<u32>, expected: Option<u32>) -> Result<(), Malformed> {
+impl FieldTransfer for Vec<u8> {
+    fn transfer_optional(
+        &mut self,
+        differs: bool,
+        value: &mut Option<u32>,
+        expected: Option<u32>,
+    ) -> Result<(), MalformedBlock> {
         if differs {
             let distance = value.map(|value| i64::from(value) - i64::from(expected.unwrap_or(0)));
-            self.maybe(distance.map(zigzag));
+            self.put_optional(distance.map(zigzag));
         }
         Ok(())
     }
 
-    fn index(&mut self, differs: bool, value: &mut u32, _: u32) -> Result<(), Malformed> {
+    fn transfer_index(&mut self, differs: bool, value: &mut u32, _: u32) -> Result<(), MalformedBlock> {
         if differs {
-            self.number((*value).into());
+            self.put_number((*value).into());
         }
         Ok(())
     }
 
-    fn code<T: Code>(&mut self, differs: bool, value: &mut T, _: T) -> Result<(), Malformed> {
+    fn transfer_code<T: EnumCode>(&mut self, differs: bool, value: &mut T, _: T) -> Result<(), MalformedBlock> {
         if differs {
-            self.push(value.code());
+            self.push(value.to_code());
         }
         Ok(())
     }
 }
 
-impl Fields for Cursor<'_> {
-    fn near(&mut self, differs: bool, value: &mut Option<u32>, expected: Option<u32>) -> Result<(), Malformed> {
+impl FieldTransfer for ColumnCursor<'_> {
+    fn transfer_optional(
+        &mut self,
+        differs: bool,
+        value: &mut Option<u32>,
+        expected: Option<u32>,
+    ) -> Result<(), MalformedBlock> {
         *value = expected;
         if differs {
-            let near = |distance| i64::from(expected.unwrap_or(0)).checked_add(unzigzag(distance));
-            let read =
-                self.maybe()?.map(|distance| near(distance).and_then(|value| u32::try_from(value).ok()).ok_or(LONG));
-            *value = read.transpose()?;
+            *value = match self.read_optional()? {
+                None => None,
+                Some(distance) => {
+                    let number = i64::from(expected.unwrap_or(0)).checked_add(unzigzag(distance));
+                    Some(number.and_then(|number| u32::try_from(number).ok()).ok_or(COUNT_TOO_LARGE)?)
+                }
+            };
         }
         Ok(())
     }
 
-    fn index(&mut self, differs: bool, value: &mut u32, expected: u32) -> Result<(), Malformed> {
-        *value = if differs { self.small()? } else { expected };
+    fn transfer_index(&mut self, differs: bool, value: &mut u32, expected: u32) -> Result<(), MalformedBlock> {
+        *value = if differs { self.read_u32()? } else { expected };
         Ok(())
     }
 
-    fn code<T: Code>(&mut self, differs: bool, value: &mut T, expected: T) -> Result<(), Malformed> {
-        *value = if differs { T::of(self.byte()?)? } else { expected };
+    fn transfer_code<T: EnumCode>(&mut self, differs: bool, value: &mut T, expected: T) -> Result<(), MalformedBlock> {
+        *value = if differs { T::from_code(self.read_byte()?)? } else { expected };
         Ok(())
     }
 }
@@ -190,15 +210,15 @@ mod tests {
 
     fn round_trip(number: u64, signed: i64, maybe: Option<u64>, near: Option<u32>, expected: Option<u32>) {
         let mut column = Vec::new();
-        column.number(number);
-        column.signed(signed);
-        column.maybe(maybe);
-        column.near(true, &mut { near }, expected).expect("it is written");
-        let (mut cursor, mut read) = (Cursor::new(&column), None);
-        assert_eq!(cursor.number(), Ok(number));
-        assert_eq!(cursor.signed(), Ok(signed));
-        assert_eq!(cursor.maybe(), Ok(maybe));
-        assert_eq!(cursor.near(true, &mut read, expected), Ok(()));
+        column.put_number(number);
+        column.put_signed(signed);
+        column.put_optional(maybe);
+        column.transfer_optional(true, &mut { near }, expected).expect("it is written");
+        let (mut cursor, mut read) = (ColumnCursor::new(&column), None);
+        assert_eq!(cursor.read_number(), Ok(number));
+        assert_eq!(cursor.read_signed(), Ok(signed));
+        assert_eq!(cursor.read_optional(), Ok(maybe));
+        assert_eq!(cursor.transfer_optional(true, &mut read, expected), Ok(()));
         assert!(read == near && cursor.is_empty());
     }
 
@@ -210,8 +230,8 @@ mod tests {
 
         #[test]
         fn any_bytes_decode_or_are_rejected(bytes in prop::collection::vec(any::<u8>(), 0..30)) {
-            let mut cursor = Cursor::new(&bytes);
-            while cursor.number().is_ok() && cursor.maybe().is_ok() && cursor.near(true, &mut None, Some(7)).is_ok() {}
+            let mut cursor = ColumnCursor::new(&bytes);
+            while cursor.read_number().is_ok() && cursor.read_optional().is_ok() && cursor.transfer_optional(true, &mut None, Some(7)).is_ok() {}
         }
     }
 

@@ -6,21 +6,21 @@ use trace::event::{
     UnjudgedReason,
 };
 
-use super::bytes::{Code, Malformed};
+use super::bytes::{EnumCode, MalformedBlock};
 
 macro_rules! codes {
     ($($type:ident { $($word:ident = $code:literal),* $(,)? })*) => {$(
-        impl Code for $type {
-            fn code(self) -> u8 {
+        impl EnumCode for $type {
+            fn to_code(self) -> u8 {
                 match self {
                     $(Self::$word => $code),*
                 }
             }
 
-            fn of(code: u8) -> Result<Self, Malformed> {
+            fn from_code(code: u8) -> Result<Self, MalformedBlock> {
                 match code {
                     $($code => Ok(Self::$word),)*
-                    _ => Err(Malformed(concat!("an unknown ", stringify!($type)))),
+                    _ => Err(MalformedBlock(concat!("an unknown ", stringify!($type)))),
                 }
             }
         }
@@ -43,7 +43,7 @@ codes! {
     MissedCause { QueueFull = 0, Unframed = 1, TooLarge = 2, CutShort = 3, Ended = 4 }
 }
 
-/// Kind of a record: the low bits of its `op`. From [`op::RARE`] on, its content is in `rare` after its length, so that a reader can skip
+/// Kind of a record: the low bits of its `op`. From [`op::FIRST_RARE`] on, its content is in `rare` after its length, so that a reader can skip
 /// unknown kinds.
 pub(super) mod op {
     pub(in crate::codec) const TICK: u8 = 0;
@@ -54,30 +54,30 @@ pub(super) mod op {
     pub(in crate::codec) const PROCESSED: u8 = 4;
     pub(in crate::codec) const DELIVERED: u8 = 5;
     /// First kind whose records start with a length.
-    pub(in crate::codec) const RARE: u8 = 8;
+    pub(in crate::codec) const FIRST_RARE: u8 = 8;
     pub(in crate::codec) const ANCHOR: u8 = 8;
     pub(in crate::codec) const ENGINE: u8 = 9;
     pub(in crate::codec) const HOP: u8 = 10;
     pub(in crate::codec) const UNDECODED: u8 = 11;
     pub(in crate::codec) const CPU: u8 = 12;
     pub(in crate::codec) const QUEUE: u8 = 13;
-    pub(in crate::codec) const HOT: u8 = 14;
+    pub(in crate::codec) const STACK: u8 = 14;
     pub(in crate::codec) const STAGE: u8 = 15;
     pub(in crate::codec) const LOGGED_STATE: u8 = 16;
     pub(in crate::codec) const MERGED: u8 = 17;
-    pub(in crate::codec) const LOST: u8 = 18;
+    pub(in crate::codec) const MISSED: u8 = 18;
     pub(in crate::codec) const ANSWERED: u8 = 19;
     pub(in crate::codec) const SEND_WAIT: u8 = 20;
     pub(in crate::codec) const FRONTEND_WAIT: u8 = 21;
 
     /// Mask of the bits with the kind.
-    pub(in crate::codec) const NUMBER: u8 = 0x1f;
+    pub(in crate::codec) const KIND_MASK: u8 = 0x1f;
     /// A received frame with its content, because its send was not observed.
-    pub(in crate::codec) const SHOWN: u8 = 0x20;
+    pub(in crate::codec) const HAS_FRAME: u8 = 0x20;
     /// The id of that frame differs from the id in the receive.
-    pub(in crate::codec) const RENAMED: u8 = 0x40;
+    pub(in crate::codec) const HAS_OTHER_FRAME_ID: u8 = 0x40;
     /// A sent frame with its time of forwarding.
-    pub(in crate::codec) const RELAYED: u8 = 0x20;
+    pub(in crate::codec) const HAS_FORWARD_TIME: u8 = 0x20;
     /// The frame id, or the whole delivery, is as predicted.
-    pub(in crate::codec) const EXPECTED: u8 = 0x80;
+    pub(in crate::codec) const IS_PREDICTED: u8 = 0x80;
 }

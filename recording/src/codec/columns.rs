@@ -1,17 +1,17 @@
 //! Columns of a block: values of one kind are stored together, so that zstd finds repetitions.
 
-use super::bytes::{Cursor, Malformed, Put};
+use super::bytes::{ColumnCursor, MalformedBlock, PutNumber};
 
 macro_rules! columns {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// One `T` per column: bytes to write, or a cursor over bytes to read. The order is part of the format: new columns
         /// are added at the end. A reader ignores unknown columns and treats missing ones as empty.
         #[derive(Debug, Default)]
-        pub(in crate) struct Columns<T> {
+        pub(in crate) struct BlockColumns<T> {
             $($(#[$doc])* pub(super) $name: T,)*
         }
 
-        impl<T> Columns<T> {
+        impl<T> BlockColumns<T> {
             fn all(&self) -> [&T; [$(stringify!($name)),*].len()] {
                 [$(&self.$name),*]
             }
@@ -39,9 +39,9 @@ columns! {
     /// Number of chunks of a frame, as the difference from the lane's previous one.
     count,
     /// Requests of chunks: lengths of runs in the predicted order, and the exceptions between them.
-    whose,
+    requests,
     /// Lengths of runs of chunks as predicted, and flags of the mispredicted fields between them.
-    shape,
+    chunk_flags,
     completion,
     listed,
     prompt,
@@ -70,7 +70,7 @@ columns! {
     forwarded,
 }
 
-impl Columns<Vec<u8>> {
+impl BlockColumns<Vec<u8>> {
     pub(super) fn clear(&mut self) {
         self.all_mut().into_iter().for_each(Vec::clear);
     }
@@ -81,11 +81,11 @@ impl Columns<Vec<u8>> {
     }
 
     /// Appends all columns: their number, their lengths, their bytes.
-    pub(crate) fn join(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write_to(&self, out: &mut Vec<u8>) {
         let all = self.all();
-        out.number(all.len() as u64);
+        out.put_number(all.len() as u64);
         for column in all {
-            out.number(column.len() as u64);
+            out.put_number(column.len() as u64);
         }
         for column in all {
             out.extend_from_slice(column);
@@ -93,21 +93,21 @@ impl Columns<Vec<u8>> {
     }
 }
 
-impl<'a> Columns<Cursor<'a>> {
-    pub(crate) fn split(bytes: &'a [u8]) -> Result<Self, Malformed> {
-        let mut cursor = Cursor::new(bytes);
-        let stored = cursor.number()?;
-        if stored > bytes.len() as u64 {
-            return Err(Malformed("more columns than bytes"));
+impl<'a> BlockColumns<ColumnCursor<'a>> {
+    pub(crate) fn from_bytes(bytes: &'a [u8]) -> Result<Self, MalformedBlock> {
+        let mut cursor = ColumnCursor::new(bytes);
+        let stored_count = cursor.read_number()?;
+        if stored_count > bytes.len() as u64 {
+            return Err(MalformedBlock("more columns than bytes"));
         }
+        // The lengths of all columns come before their bytes.
         let mut lengths = cursor;
-        for _ in 0..stored {
-            cursor.number()?;
+        for _ in 0..stored_count {
+            cursor.read_number()?;
         }
         let mut columns = Self::default();
-        let known = columns.all_mut();
-        for known in known.into_iter().take(stored as usize) {
-            *known = Cursor::new(cursor.bytes(lengths.number()? as usize)?);
+        for column in columns.all_mut().into_iter().take(stored_count as usize) {
+            *column = ColumnCursor::new(cursor.read_bytes(lengths.read_number()? as usize)?);
         }
         Ok(columns)
     }

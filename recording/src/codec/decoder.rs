@@ -4,32 +4,32 @@ use std::io;
 
 use trace::clock::{Anchor, MonoNs};
 use trace::event::{Chunk, Event, Frame, IdColumn, Kind, Missed, Received, What};
-use trace::id::{FrameId, ThreadId};
+use trace::id::ThreadId;
 
-use super::bytes::{Code, Cursor, Malformed, unzigzag};
-use super::chain::NONE;
-use super::chunk::{CHUNKS, IDS, KNOWN, NEW, NEW_HERE, Predictor};
+use super::bytes::{ColumnCursor, EnumCode, MalformedBlock, unzigzag};
+use super::chunk_predictor::{ChunkPredictor, IDS, KNOWN_REQUEST, MAX_FRAME_CHUNKS, NEW_IN_LANE, NEW_REQUEST};
 use super::codes::op;
-use super::columns::Columns;
-use super::lane::Step;
+use super::columns::BlockColumns;
+use super::lane_predictor::{FrameStage, LaneFrame};
 use super::rare::RareReader;
-use super::text::{Arena, Reading};
-use super::{Content, State};
+use super::request_order::NO_LINK;
+use super::text::{TextArena, TextReader};
+use super::{BlockContent, PredictionState};
 use crate::Record;
 
 /// Buffers that a reader reuses from block to block. They carry no state.
 #[derive(Default)]
-pub(crate) struct Scratch {
+pub(crate) struct DecodeBuffers {
     zstd: Option<zstd::bulk::Decompressor<'static>>,
     raw: Vec<u8>,
-    texts: Arena,
+    texts: TextArena,
     ids: Vec<i64>,
-    state: State,
+    state: PredictionState,
 }
 
-impl Scratch {
+impl DecodeBuffers {
     /// Decompresses a block, whose header states that it has `length` bytes.
-    pub(crate) fn unpack(&mut self, packed: &[u8], length: u32) -> io::Result<()> {
+    pub(crate) fn decompress(&mut self, packed: &[u8], length: u32) -> io::Result<()> {
         let zstd = match &mut self.zstd {
             Some(zstd) => zstd,
             None => self.zstd.insert(zstd::bulk::Decompressor::new()?),
@@ -45,43 +45,43 @@ impl Scratch {
 
     /// Starts to decode the decompressed block, which must match `content` from its header. A [`What::Missed`] comes first if records are
     /// `missed` before the block, then the standing data if it is wanted.
-    pub(crate) fn decode(
+    pub(crate) fn decode_block(
         &mut self,
-        content: &Content,
-        standing: bool,
+        content: &BlockContent,
+        wants_standing: bool,
         missed: Option<Missed>,
-    ) -> Result<DecodedBlock<'_>, Malformed> {
+    ) -> Result<DecodedBlock<'_>, MalformedBlock> {
         let Self { raw, texts, ids, state, .. } = self;
-        let mut columns = Columns::split(raw)?;
+        let mut columns = BlockColumns::from_bytes(raw)?;
         texts.fill(&mut columns)?;
         ids.clear();
         while !columns.ids.is_empty() {
-            ids.push(columns.ids.signed()?);
+            ids.push(columns.ids.read_signed()?);
         }
         state.clear();
         Ok(DecodedBlock {
             state,
             columns,
-            texts: Reading::new(texts),
+            texts: TextReader::new(texts),
             ids,
             chunks_left: content.chunks,
             records_left: content.records,
             from: content.from,
             missed,
-            standing,
-            at: 0,
+            wants_standing,
+            last_record_ns: 0,
             last: None,
             chunks: Vec::new(),
-            unknown: 0,
+            unknown_records: 0,
         })
     }
 }
 
 /// A block being decoded: its columns, the state of their predictions, and its last record.
 pub(crate) struct DecodedBlock<'b> {
-    state: &'b mut State,
-    columns: Columns<Cursor<'b>>,
-    texts: Reading<'b>,
+    state: &'b mut PredictionState,
+    columns: BlockColumns<ColumnCursor<'b>>,
+    texts: TextReader<'b>,
     /// Token ids not yet assigned to chunks.
     ids: &'b [i64],
     /// Remaining chunks and records of the numbers in the block's header.
@@ -91,21 +91,19 @@ pub(crate) struct DecodedBlock<'b> {
     from: MonoNs,
     /// Records missing before the block, not reported yet.
     missed: Option<Missed>,
-    /// Whether the standing data is wanted.
-    standing: bool,
-    /// Time of the last record.
-    at: u64,
+    wants_standing: bool,
+    last_record_ns: u64,
     /// Last record, without its chunks.
     last: Option<Record<'b>>,
     /// Chunks of the last record.
     chunks: Vec<Chunk<'b>>,
     /// Number of records of unknown kinds skipped so far.
-    pub(crate) unknown: u64,
+    pub(crate) unknown_records: u64,
 }
 
 impl<'b> DecodedBlock<'b> {
     /// The record that [`Self::advance`] read.
-    pub(crate) fn last(&self) -> Option<Record<'_>> {
+    pub(crate) fn last_record(&self) -> Option<Record<'_>> {
         let mut record = self.last?;
         if let Record::Event(Event { what, .. }) = &mut record
             && let What::Sent(frame) | What::Received(Received { frame: Some(frame), .. }) = what
@@ -116,26 +114,30 @@ impl<'b> DecodedBlock<'b> {
     }
 
     /// Reads the next record into [`Self::last`]. Returns `false` at the end.
-    pub(crate) fn advance(&mut self) -> Result<bool, Malformed> {
-        self.last = self.read()?;
+    pub(crate) fn advance(&mut self) -> Result<bool, MalformedBlock> {
+        self.last = self.read_next()?;
         Ok(self.last.is_some())
     }
 
-    fn read(&mut self) -> Result<Option<Record<'b>>, Malformed> {
+    fn read_next(&mut self) -> Result<Option<Record<'b>>, MalformedBlock> {
         if let Some(missed) = self.missed.take() {
             return Ok(Some(Record::Event(Event::new(self.from, What::Missed(missed)))));
         }
         while !self.columns.standing.is_empty() {
-            let mut reader = RareReader::next(&mut self.columns.standing, &mut self.texts)?;
-            if let (true, Ok(Some(what))) = (self.standing, reader.standing()) {
+            let mut reader = RareReader::next_record(&mut self.columns.standing, &mut self.texts)?;
+            // Standing data of an unknown kind, from a later version, is skipped.
+            if self.wants_standing
+                && let Ok(Some(what)) = reader.read_standing()
+            {
                 return Ok(Some(Record::Event(Event::new(self.from, what))));
             }
         }
         while self.records_left > 0 {
             self.records_left -= 1;
-            let code = self.columns.op.byte()?;
-            self.at = self.at.wrapping_add(self.columns.time.signed()? as u64);
-            let record = self.record(code, MonoNs(self.at))?;
+            let op = self.columns.op.read_byte()?;
+            let elapsed_ns = self.columns.time.read_signed()?;
+            self.last_record_ns = self.last_record_ns.wrapping_add(elapsed_ns as u64);
+            let record = self.read_record(op, MonoNs(self.last_record_ns))?;
             if record.is_some() {
                 return Ok(record);
             }
@@ -143,167 +145,202 @@ impl<'b> DecodedBlock<'b> {
         if self.columns.op.is_empty() && self.chunks_left == 0 {
             Ok(None)
         } else {
-            Err(Malformed("the block has more data than its header states"))
+            Err(MalformedBlock("the block has more data than its header states"))
         }
     }
 
     /// Reads a record. Returns `None` if it is skipped.
-    fn record(&mut self, code: u8, at: MonoNs) -> Result<Option<Record<'b>>, Malformed> {
-        let number = code & op::NUMBER;
-        let what = match number {
+    fn read_record(&mut self, op: u8, at: MonoNs) -> Result<Option<Record<'b>>, MalformedBlock> {
+        let kind = op & op::KIND_MASK;
+        let what = match kind {
             op::TICK => return Ok(Some(Record::Tick(at))),
             op::SENT => {
-                let (lane, id) = self.step(code, Step::Sent)?;
+                let lane_frame = self.read_frame_id(op, FrameStage::Sent)?;
                 let mut forwarded = None;
-                if code & op::RELAYED != 0 {
-                    let ns = self.columns.forwarded.signed()?;
-                    forwarded = Some(MonoNs(at.0.wrapping_add(ns as u64)));
+                if op & op::HAS_FORWARD_TIME != 0 {
+                    let delay_ns = self.columns.forwarded.read_signed()?;
+                    forwarded = Some(MonoNs(at.0.wrapping_add(delay_ns as u64)));
                 }
-                let frame = self.frame(lane, id)?;
+                let frame = self.read_frame(lane_frame)?;
                 What::Sent(Frame { forwarded, ..frame })
             }
             op::FORWARDED => {
-                self.step(code, Step::Forwarded)?;
+                self.read_frame_id(op, FrameStage::Forwarded)?;
                 return Ok(None);
             }
-            op::RECEIVED => What::Received(self.received(code)?),
-            op::PROCESSED => What::Processed(self.step(code, Step::Processed)?.1),
+            op::RECEIVED => What::Received(self.read_received(op)?),
+            op::PROCESSED => What::Processed(self.read_frame_id(op, FrameStage::Processed)?.id),
             op::DELIVERED => {
-                let (deliveries, column) = (&mut self.state.given, &mut self.columns.delivery);
-                What::Delivered(deliveries.read(code & op::EXPECTED != 0, column, &mut self.texts)?)
+                let is_predicted = op & op::IS_PREDICTED != 0;
+                let deliveries = &mut self.state.deliveries;
+                What::Delivered(deliveries.read(is_predicted, &mut self.columns.delivery, &mut self.texts)?)
             }
-            _ if number >= op::RARE => {
-                let mut reader = RareReader::next(&mut self.columns.rare, &mut self.texts)?;
-                if number == op::ANCHOR {
-                    let wall_ns = reader.wall_ns()?;
+            _ if kind >= op::FIRST_RARE => {
+                let mut reader = RareReader::next_record(&mut self.columns.rare, &mut self.texts)?;
+                if kind == op::ANCHOR {
+                    let wall_ns = reader.read_wall_ns()?;
                     return Ok(Some(Record::Anchor(Anchor { mono: at, wall_ns })));
                 }
-                let Ok(Some(what)) = reader.what(number) else {
+                let Ok(Some(what)) = reader.read_event(kind) else {
                     // A kind, or a code in it, that is unknown to this version.
-                    self.unknown += 1;
+                    self.unknown_records += 1;
                     return Ok(None);
                 };
                 what
             }
-            _ => return Err(Malformed("record of unknown kind")),
+            _ => return Err(MalformedBlock("record of unknown kind")),
         };
         Ok(Some(Record::Event(Event { at, what })))
     }
 
-    fn step(&mut self, code: u8, step: Step) -> Result<(u32, FrameId), Malformed> {
-        if code & op::EXPECTED != 0 {
-            self.state.lanes.next(step)
+    fn read_frame_id(&mut self, op: u8, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
+        if op & op::IS_PREDICTED != 0 {
+            self.state.lanes.take_predicted(stage)
         } else {
-            self.state.lanes.read(step, &mut self.columns)
+            self.state.lanes.read_id(stage, &mut self.columns)
         }
     }
 
-    fn received(&mut self, code: u8) -> Result<Received<'b>, Malformed> {
-        let (lane, id) = self.step(code, Step::Received)?;
-        let stream = self.state.lanes.get(lane);
-        let distance = self.columns.wakeup.maybe()?;
-        let wakeup = distance.map(|distance| stream.wakeup.wrapping_add(unzigzag(distance) as u64));
-        stream.wakeup = wakeup.unwrap_or(stream.wakeup);
-        let by = match self.columns.by.byte()? {
+    fn read_received(&mut self, op: u8) -> Result<Received<'b>, MalformedBlock> {
+        let received = self.read_frame_id(op, FrameStage::Received)?;
+        let lane = self.state.lanes.lane_mut(received.lane_index);
+        let distance = self.columns.wakeup.read_optional()?;
+        let wakeup = distance.map(|distance| lane.wakeup.wrapping_add(unzigzag(distance) as u64));
+        lane.wakeup = wakeup.unwrap_or(lane.wakeup);
+        let by = match self.columns.by.read_byte()? {
             0 => None,
-            1 => stream.by,
+            1 => lane.by,
             _ => {
-                let pid = self.columns.by.small()?;
-                let tid = self.columns.by.small()?;
-                stream.by = Some(ThreadId { pid, tid });
-                stream.by
+                let pid = self.columns.by.read_u32()?;
+                let tid = self.columns.by.read_u32()?;
+                lane.by = Some(ThreadId { pid, tid });
+                lane.by
             }
         };
-        let frame = if code & op::SHOWN != 0 {
-            let (lane, id) = match code & op::RENAMED {
-                0 => (lane, id),
-                _ => self.state.lanes.read(Step::Sent, &mut self.columns)?,
+        let frame = if op & op::HAS_FRAME != 0 {
+            let lane_frame = match op & op::HAS_OTHER_FRAME_ID {
+                0 => received,
+                _ => self.state.lanes.read_id(FrameStage::Sent, &mut self.columns)?,
             };
-            Some(self.frame(lane, id)?)
+            Some(self.read_frame(lane_frame)?)
         } else {
             None
         };
-        Ok(Received { id, wakeup, by, frame })
+        Ok(Received { id: received.id, wakeup, by, frame })
     }
 
     /// Reads the next frame, and its chunks into [`Self::chunks`].
-    fn frame(&mut self, lane: u32, id: FrameId) -> Result<Frame<'b>, Malformed> {
-        let form = self.columns.form.byte()?;
-        let stream = self.state.lanes.get(lane);
-        let bytes = stream.bytes.wrapping_add(self.columns.bytes.signed()? as u64);
-        let count = i64::from(stream.count).checked_add(self.columns.count.signed()?);
-        let count = count.filter(|n| (0..=CHUNKS as i64).contains(n));
-        let count = count.ok_or(Malformed("more chunks than a frame can have"))? as u32;
+    fn read_frame(&mut self, lane_frame: LaneFrame) -> Result<Frame<'b>, MalformedBlock> {
+        let form = self.columns.form.read_byte()?;
+        let lane = self.state.lanes.lane_mut(lane_frame.lane_index);
+        let bytes = lane.frame_bytes.wrapping_add(self.columns.bytes.read_signed()? as u64);
+        let count = i64::from(lane.chunk_count).checked_add(self.columns.count.read_signed()?);
+        let count = count.filter(|count| (0..=MAX_FRAME_CHUNKS as i64).contains(count));
+        let count = count.ok_or(MalformedBlock("more chunks than a frame can have"))? as u32;
         self.chunks_left =
-            self.chunks_left.checked_sub(count).ok_or(Malformed("more chunks than the block's header states"))?;
-        stream.bytes = bytes;
-        stream.count = count;
-        let (mut place, mut first) = (stream.place, stream.first);
-        let (mut followed, mut plain) = (None, None);
+            self.chunks_left.checked_sub(count).ok_or(MalformedBlock("more chunks than the block's header states"))?;
+        lane.frame_bytes = bytes;
+        lane.chunk_count = count;
+        let mut position = lane.position;
+        let mut newest_request = lane.newest_request;
+        // Rest of the current runs of chunks whose request, and whose fields, are as predicted.
+        let mut predicted_requests = None;
+        let mut predicted_chunks = None;
         let mut chunks = std::mem::take(&mut self.chunks);
         chunks.clear();
         for _ in 0..count {
-            let chain = &mut self.state.chain;
-            let expected = chain.expected(place);
-            let at = if run(&mut followed, &mut self.columns.whose)? {
-                expected
+            let order = &mut self.state.order;
+            let predicted = order.predict_next(position);
+            let link_index = if is_in_run(&mut predicted_requests, &mut self.columns.requests)? {
+                predicted
             } else {
-                let (text, known) = read_request(&mut self.columns.whose, &mut self.texts, place.last)?;
-                known.unwrap_or_else(|| chain.push(text, Predictor::after(&first)))
+                match read_request(&mut self.columns.requests, &mut self.texts, position.last)? {
+                    RequestReference::Known { link_index } => link_index,
+                    RequestReference::New { text } => {
+                        order.add_request(text, ChunkPredictor::for_new_request(&newest_request))
+                    }
+                }
             };
-            let text = chain.get(at).ok_or(Malformed("reference to an unknown request"))?.text;
-            chain.advance(&mut place, expected, at);
-            let link = chain.link(at);
+            let text = order.get(link_index).ok_or(MalformedBlock("reference to an unknown request"))?.text;
+            order.advance(&mut position, predicted, link_index);
+            let link = order.link_mut(link_index);
             let predictor = &mut link.state;
-            let flags = if run(&mut plain, &mut self.columns.shape)? { 0 } else { self.columns.shape.byte()? };
-            let (mut chunk, mut worker) = (Chunk::new(self.texts.get(text)?), 0);
-            predictor.fields(flags, &mut self.columns, &mut chunk, &mut worker)?;
-            if let Some(id) = worker.checked_sub(1) {
-                chunk.worker = Some(self.texts.named(id)?);
+            let flags = if is_in_run(&mut predicted_chunks, &mut self.columns.chunk_flags)? {
+                0
+            } else {
+                self.columns.chunk_flags.read_byte()?
+            };
+            let mut chunk = Chunk::new(self.texts.get(text)?);
+            let mut worker = 0;
+            predictor.transfer_fields(flags, &mut self.columns, &mut chunk, &mut worker)?;
+            if let Some(text) = worker.checked_sub(1) {
+                chunk.worker = Some(self.texts.get_or_take_new(text)?);
             }
-            let has_ids = predictor.ids != (flags & IDS != 0);
+            let has_ids = predictor.has_ids != (flags & IDS != 0);
             if has_ids {
                 let listed = i64::from(chunk.listed.unwrap_or(0));
-                let n = listed.checked_add(self.columns.id_count.signed()?);
-                let n = n.and_then(|n| usize::try_from(n).ok()).filter(|&n| n > 0);
-                let split = n.and_then(|n| self.ids.split_at_checked(n));
-                (chunk.ids, self.ids) = split.ok_or(Malformed("reference to unknown ids"))?;
+                let id_count = listed.checked_add(self.columns.id_count.read_signed()?);
+                let id_count = id_count.and_then(|count| usize::try_from(count).ok()).filter(|&count| count > 0);
+                let split = id_count.and_then(|count| self.ids.split_at_checked(count));
+                (chunk.ids, self.ids) = split.ok_or(MalformedBlock("reference to unknown ids"))?;
             }
-            let new = !predictor.begun;
+            let is_new = !predictor.has_begun;
             predictor.update(&chunk, worker, has_ids);
-            if new {
-                first = *predictor;
+            if is_new {
+                newest_request = *predictor;
             }
-            link.finished = chunk.finish.is_some();
+            link.is_finished = chunk.finish.is_some();
             chunks.push(chunk);
         }
-        let stream = self.state.lanes.get(lane);
-        (stream.place, stream.first) = (place, first);
+        let lane = self.state.lanes.lane_mut(lane_frame.lane_index);
+        lane.position = position;
+        lane.newest_request = newest_request;
         self.chunks = chunks;
-        Ok(Frame { id, bytes, forwarded: None, kind: Kind::of(form >> 4)?, ids: IdColumn::of(form & 15)?, chunks: &[] })
+        Ok(Frame {
+            id: lane_frame.id,
+            bytes,
+            forwarded: None,
+            kind: Kind::from_code(form >> 4)?,
+            ids: IdColumn::from_code(form & 15)?,
+            // They are lent by `last_record`.
+            chunks: &[],
+        })
     }
 }
 
 /// Consumes one item of a run. Returns `false` at its end, where an exception follows.
 #[inline]
-fn run(left: &mut Option<u64>, column: &mut Cursor<'_>) -> Result<bool, Malformed> {
-    let n = match *left {
-        Some(n) => n,
-        None => column.number()?,
+fn is_in_run(remaining: &mut Option<u64>, column: &mut ColumnCursor<'_>) -> Result<bool, MalformedBlock> {
+    let items = match *remaining {
+        Some(items) => items,
+        None => column.read_number()?,
     };
-    *left = n.checked_sub(1);
-    Ok(n > 0)
+    // `None` after the last item: the next run's length follows the exception.
+    *remaining = items.checked_sub(1);
+    Ok(items > 0)
 }
 
-/// Reads the request after a run: the text index of a new request, or the link of a known one.
-fn read_request(column: &mut Cursor<'_>, texts: &mut Reading<'_>, last: u32) -> Result<(u32, Option<u32>), Malformed> {
-    match column.number()? {
-        NEW => Ok((texts.new_place()?, None)),
-        NEW_HERE => Ok((column.small()?, None)),
-        distance => {
-            let at = i64::from(if last == NONE { 0 } else { last }).checked_add(unzigzag(distance - KNOWN));
-            let at = at.and_then(|at| u32::try_from(at).ok());
-            Ok((NONE, Some(at.ok_or(Malformed("reference to an unknown request"))?)))
+/// A request that was not predicted.
+enum RequestReference {
+    New { text: u32 },
+    Known { link_index: u32 },
+}
+
+/// Reads the request after a run.
+fn read_request(
+    column: &mut ColumnCursor<'_>,
+    texts: &mut TextReader<'_>,
+    last: u32,
+) -> Result<RequestReference, MalformedBlock> {
+    match column.read_number()? {
+        NEW_REQUEST => Ok(RequestReference::New { text: texts.take_new()? }),
+        NEW_IN_LANE => Ok(RequestReference::New { text: column.read_u32()? }),
+        code => {
+            let distance = unzigzag(code - KNOWN_REQUEST);
+            let link_index = i64::from(if last == NO_LINK { 0 } else { last }).checked_add(distance);
+            let link_index = link_index.and_then(|index| u32::try_from(index).ok());
+            let link_index = link_index.ok_or(MalformedBlock("reference to an unknown request"))?;
+            Ok(RequestReference::Known { link_index })
         }
     }
 }
@@ -314,24 +351,24 @@ mod tests {
 
     use super::super::Encoder;
     use super::*;
-    use crate::Payload;
+    use crate::RecordedPayload;
 
     /// A cause that a later minor version of the format adds.
     #[test]
     fn records_with_codes_of_a_later_minor_version_are_skipped_and_counted() {
-        let mut encoder = Encoder::new(Payload::Lengths);
+        let mut encoder = Encoder::new(RecordedPayload::Lengths);
         let what = What::Missed(Missed::new(None, 0x55, MissedCause::Ended));
-        encoder.event(&Event { at: MonoNs(7), what });
-        encoder.tick(MonoNs(9));
-        let (mut columns, content) = encoder.close(Columns::default());
-        let read = |columns: &Columns<Vec<u8>>| {
-            let (mut scratch, mut given) = (Scratch::default(), 0);
-            columns.join(&mut scratch.raw);
-            let mut block = scratch.decode(&content, false, None).expect("columns");
+        encoder.write_event(&Event { at: MonoNs(7), what });
+        encoder.write_tick(MonoNs(9));
+        let (mut columns, content) = encoder.close_block(BlockColumns::default());
+        let read = |columns: &BlockColumns<Vec<u8>>| {
+            let (mut scratch, mut given) = (DecodeBuffers::default(), 0);
+            columns.write_to(&mut scratch.raw);
+            let mut block = scratch.decode_block(&content, false, None).expect("columns");
             while block.advance().expect("the block is whole") {
                 given += 1;
             }
-            (block.unknown, given)
+            (block.unknown_records, given)
         };
         assert_eq!(read(&columns), (0, 2));
         let cause = columns.rare.last_mut().expect("the cause is its last byte");

@@ -5,267 +5,277 @@ use trace::clock::{Anchor, MonoNs};
 use trace::event::{Event, Frame, Missed, MissedCause, Received, What};
 use trace::id::{FrameId, HopId};
 
-use super::bytes::{Code, Put, zigzag};
-use super::chain::{Links, NONE};
-use super::chunk::{CHUNKS, KNOWN, NEW, NEW_HERE, Predictor};
+use super::bytes::{EnumCode, PutNumber, zigzag};
+use super::chunk_predictor::{ChunkPredictor, KNOWN_REQUEST, MAX_FRAME_CHUNKS, NEW_IN_LANE, NEW_REQUEST};
 use super::codes::op;
-use super::columns::Columns;
-use super::lane::Step;
-use super::rare::Writing;
-use super::text::Texts;
-use super::{Content, State};
-use crate::header::Payload;
+use super::columns::BlockColumns;
+use super::lane_predictor::FrameStage;
+use super::rare::RareWriter;
+use super::request_order::{NO_LINK, RequestLinks};
+use super::text::TextTable;
+use super::{BlockContent, PredictionState};
+use crate::header::RecordedPayload;
 
 /// Maximum encoded size of an event. A larger event is dropped, and its loss is recorded.
-const EVENT_BYTES: usize = 16 << 20;
+const MAX_EVENT_BYTES: usize = 16 << 20;
 /// Maximum size of a chunk without its texts and ids, in bytes.
-const CHUNK_BYTES: usize = 64;
+const MAX_CHUNK_BYTES: usize = 64;
 // A frame that can be written has no more chunks than a reader accepts.
-const _: () = assert!(EVENT_BYTES / CHUNK_BYTES <= CHUNKS);
+const _: () = assert!(MAX_EVENT_BYTES / MAX_CHUNK_BYTES <= MAX_FRAME_CHUNKS);
 /// Number of chunks and ids that fills a block regardless of its size, which bounds a reader's memory.
-const BLOCK_CHUNKS: u32 = 4 << 20;
-const BLOCK_IDS: usize = 1 << 20;
+const MAX_BLOCK_CHUNKS: u32 = 4 << 20;
+const MAX_BLOCK_IDS: usize = 1 << 20;
 
 /// Maximum number of hops kept; equal to the ledger's default limit.
-const HOPS: usize = 1_024;
+const MAX_HOPS: usize = 1_024;
 
 /// The block being written: its columns, with the state of their predictions.
 #[derive(Debug, Default)]
 pub(crate) struct Encoder {
-    state: State,
-    columns: Columns<Vec<u8>>,
-    texts: Texts,
-    links: Links,
-    /// Whether token ids are written.
-    tokens: bool,
+    state: PredictionState,
+    columns: BlockColumns<Vec<u8>>,
+    texts: TextTable,
+    links: RequestLinks,
+    writes_token_ids: bool,
     /// Content of the block so far.
-    pub(crate) content: Content,
+    pub(crate) content: BlockContent,
     /// Number of token ids in the block.
-    ids: usize,
-    standing: Standing,
-    fields: Vec<u8>,
-    /// Time of the last record.
-    last: u64,
+    id_count: usize,
+    standing: StandingData,
+    /// Buffer for the fields of a rare record.
+    rare_fields: Vec<u8>,
+    last_record_ns: u64,
 }
 
 impl Encoder {
-    pub(crate) fn new(payload: Payload) -> Self {
-        Self { tokens: payload == Payload::Tokens, ..Self::default() }
+    pub(crate) fn new(payload: RecordedPayload) -> Self {
+        Self { writes_token_ids: payload == RecordedPayload::Tokens, ..Self::default() }
     }
 
     /// Whether the block must be closed: it has reached `bytes`, or the limit of a reader's memory.
     pub(crate) fn is_full(&self, bytes: usize) -> bool {
-        self.columns.len() >= bytes || self.content.chunks >= BLOCK_CHUNKS || self.ids >= BLOCK_IDS
+        self.columns.len() >= bytes || self.content.chunks >= MAX_BLOCK_CHUNKS || self.id_count >= MAX_BLOCK_IDS
     }
 
-    pub(crate) fn tick(&mut self, now: MonoNs) {
+    pub(crate) fn write_tick(&mut self, now: MonoNs) {
         self.write_standing();
-        self.begin(op::TICK, now.0);
+        self.begin_record(op::TICK, now);
     }
 
-    pub(crate) fn anchor(&mut self, anchor: Anchor) {
+    pub(crate) fn write_anchor(&mut self, anchor: Anchor) {
         self.write_standing();
-        self.begin(op::ANCHOR, anchor.mono.0);
-        let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut self.fields);
-        writing.number(anchor.wall_ns);
-        writing.end(false);
+        self.begin_record(op::ANCHOR, anchor.mono);
+        let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
+        writer.put_number(anchor.wall_ns);
+        writer.finish();
     }
 
     /// Writes an event. Returns `false` if it is too large; then only its loss is written.
-    pub(crate) fn event(&mut self, event: &Event<'_>) -> bool {
+    pub(crate) fn write_event(&mut self, event: &Event<'_>) -> bool {
         self.write_standing();
-        if let Some(lost) = too_large(&event.what, self.tokens) {
-            self.rare(event.at.0, &What::Missed(lost));
+        if let Some(missed) = missed_if_too_large(&event.what, self.writes_token_ids) {
+            self.write_rare(event.at, &What::Missed(missed));
             return false;
         }
         match &event.what {
             What::Sent(frame) => {
-                let relayed = if frame.forwarded.is_some() { op::RELAYED } else { 0 };
-                let lane = self.step(op::SENT | relayed, Step::Sent, event.at.0, frame.id);
+                let has_forward_time = if frame.forwarded.is_some() { op::HAS_FORWARD_TIME } else { 0 };
+                let lane = self.begin_frame_record(op::SENT | has_forward_time, FrameStage::Sent, event.at, frame.id);
                 if let Some(forwarded) = frame.forwarded {
-                    let ns = forwarded.0.wrapping_sub(event.at.0) as i64;
-                    self.columns.forwarded.signed(ns);
+                    let delay_ns = forwarded.0.wrapping_sub(event.at.0) as i64;
+                    self.columns.forwarded.put_signed(delay_ns);
                 }
-                self.frame(lane, frame);
+                self.write_frame(lane, frame);
             }
-            What::Received(received) => self.received(event.at.0, received),
+            What::Received(received) => self.write_received(event.at, received),
             What::Processed(id) => {
-                self.step(op::PROCESSED, Step::Processed, event.at.0, *id);
+                self.begin_frame_record(op::PROCESSED, FrameStage::Processed, event.at, *id);
             }
             What::Delivered(delivery) => {
-                let deliveries = &mut self.state.given;
-                let expected = deliveries.write(delivery, &mut self.texts, &mut self.links, &mut self.columns);
-                self.begin(op::DELIVERED | if expected { op::EXPECTED } else { 0 }, event.at.0);
+                let deliveries = &mut self.state.deliveries;
+                let is_predicted = deliveries.write(delivery, &mut self.texts, &mut self.links, &mut self.columns);
+                self.begin_record(op::DELIVERED | if is_predicted { op::IS_PREDICTED } else { 0 }, event.at);
             }
-            what => self.rare(event.at.0, what),
+            what => self.write_rare(event.at, what),
         }
         true
     }
 
     /// Returns the block in exchange for empty columns, and starts the next one.
-    pub(crate) fn close(&mut self, mut empty: Columns<Vec<u8>>) -> (Columns<Vec<u8>>, Content) {
+    pub(crate) fn close_block(&mut self, mut empty: BlockColumns<Vec<u8>>) -> (BlockColumns<Vec<u8>>, BlockContent) {
         empty.clear();
         let full = std::mem::replace(&mut self.columns, empty);
         self.state.clear();
         self.texts.clear();
         self.links.clear();
-        (self.ids, self.last) = (0, 0);
+        self.id_count = 0;
+        self.last_record_ns = 0;
         (full, std::mem::take(&mut self.content))
     }
 
     /// Starts a record. The first record starts the block.
-    fn begin(&mut self, op: u8, at: u64) {
-        let (content, now) = (&mut self.content, MonoNs(at));
+    fn begin_record(&mut self, op: u8, at: MonoNs) {
+        let content = &mut self.content;
         if content.records == 0 {
-            (content.from, content.to) = (now, now);
+            content.from = at;
+            content.to = at;
         }
         content.records += 1;
-        content.from = content.from.min(now);
-        content.to = content.to.max(now);
+        // Events may be late, so the first record need not be the earliest.
+        content.from = content.from.min(at);
+        content.to = content.to.max(at);
         self.columns.op.push(op);
-        self.columns.time.signed(at.wrapping_sub(self.last) as i64);
-        self.last = at;
+        self.columns.time.put_signed(at.0.wrapping_sub(self.last_record_ns) as i64);
+        self.last_record_ns = at.0;
     }
 
-    fn step(&mut self, op: u8, step: Step, at: u64, id: FrameId) -> u32 {
-        if let Some(lane) = self.state.lanes.expected(step, id) {
-            self.begin(op | op::EXPECTED, at);
-            lane
+    /// Starts a record about a frame. Returns the index of the frame's lane.
+    fn begin_frame_record(&mut self, op: u8, stage: FrameStage, at: MonoNs, id: FrameId) -> u32 {
+        if let Some(lane_index) = self.state.lanes.advance_if_predicted(stage, id) {
+            self.begin_record(op | op::IS_PREDICTED, at);
+            lane_index
         } else {
-            self.begin(op, at);
-            self.state.lanes.write(step, id, &mut self.columns)
+            self.begin_record(op, at);
+            self.state.lanes.write_id(stage, id, &mut self.columns)
         }
     }
 
-    fn received(&mut self, at: u64, received: &Received<'_>) {
+    fn write_received(&mut self, at: MonoNs, received: &Received<'_>) {
         let mut op = op::RECEIVED;
         if let Some(frame) = &received.frame {
-            op |= op::SHOWN;
+            op |= op::HAS_FRAME;
             if frame.id != received.id {
-                op |= op::RENAMED;
+                op |= op::HAS_OTHER_FRAME_ID;
             }
         }
-        let lane = self.step(op, Step::Received, at, received.id);
-        let stream = self.state.lanes.get(lane);
-        let distance = received.wakeup.map(|n| n.wrapping_sub(stream.wakeup) as i64);
-        self.columns.wakeup.maybe(distance.map(zigzag));
-        stream.wakeup = received.wakeup.unwrap_or(stream.wakeup);
+        let lane_index = self.begin_frame_record(op, FrameStage::Received, at, received.id);
+        let lane = self.state.lanes.lane_mut(lane_index);
+        let distance = received.wakeup.map(|wakeup| wakeup.wrapping_sub(lane.wakeup) as i64);
+        self.columns.wakeup.put_optional(distance.map(zigzag));
+        lane.wakeup = received.wakeup.unwrap_or(lane.wakeup);
         match received.by {
             None => self.columns.by.push(0),
-            by if by == stream.by => self.columns.by.push(1),
+            by if by == lane.by => self.columns.by.push(1),
             Some(by) => {
                 self.columns.by.push(2);
-                self.columns.by.number(u64::from(by.pid));
-                self.columns.by.number(u64::from(by.tid));
-                stream.by = Some(by);
+                self.columns.by.put_number(u64::from(by.pid));
+                self.columns.by.put_number(u64::from(by.tid));
+                lane.by = Some(by);
             }
         }
         if let Some(frame) = &received.frame {
-            let lane = if frame.id == received.id {
-                lane
+            let frame_lane = if frame.id == received.id {
+                lane_index
             } else {
-                self.state.lanes.write(Step::Sent, frame.id, &mut self.columns)
+                self.state.lanes.write_id(FrameStage::Sent, frame.id, &mut self.columns)
             };
-            self.frame(lane, frame);
+            self.write_frame(frame_lane, frame);
         }
     }
 
-    fn frame(&mut self, lane: u32, frame: &Frame<'_>) {
+    fn write_frame(&mut self, lane_index: u32, frame: &Frame<'_>) {
         let columns = &mut self.columns;
-        let stream = self.state.lanes.get(lane);
+        let lane = self.state.lanes.lane_mut(lane_index);
         let count = frame.chunks.len() as u32;
-        columns.form.push(frame.kind.code() << 4 | frame.ids.code());
-        columns.bytes.signed(frame.bytes.wrapping_sub(stream.bytes) as i64);
-        columns.count.signed(i64::from(count) - i64::from(stream.count));
-        stream.bytes = frame.bytes;
-        stream.count = count;
-        let (mut place, mut first) = (stream.place, stream.first);
-        let (mut followed, mut plain) = (0_u64, 0_u64);
+        columns.form.push(frame.kind.to_code() << 4 | frame.ids.to_code());
+        columns.bytes.put_signed(frame.bytes.wrapping_sub(lane.frame_bytes) as i64);
+        columns.count.put_signed(i64::from(count) - i64::from(lane.chunk_count));
+        lane.frame_bytes = frame.bytes;
+        lane.chunk_count = count;
+        let mut position = lane.position;
+        let mut newest_request = lane.newest_request;
+        // Lengths of the current runs of chunks whose request, and whose fields, are as predicted.
+        let mut predicted_requests = 0_u64;
+        let mut predicted_chunks = 0_u64;
         for chunk in frame.chunks {
-            let expected = self.state.chain.expected(place);
-            let at = match self.state.chain.get(expected) {
-                Some(link) if self.texts.is(link.text, chunk.rid) => {
-                    followed += 1;
-                    expected
+            let predicted = self.state.order.predict_next(position);
+            let link_index = match self.state.order.get(predicted) {
+                Some(link) if self.texts.is_text(link.text, chunk.rid) => {
+                    predicted_requests += 1;
+                    predicted
                 }
                 _ => {
-                    self.columns.whose.number(followed);
-                    followed = 0;
-                    self.write_request(lane, chunk.rid, place.last, &first)
+                    self.columns.requests.put_number(predicted_requests);
+                    predicted_requests = 0;
+                    self.write_request(lane_index, chunk.rid, position.last, &newest_request)
                 }
             };
-            self.state.chain.advance(&mut place, expected, at);
-            let link = self.state.chain.link(at);
+            self.state.order.advance(&mut position, predicted, link_index);
+            let link = self.state.order.link_mut(link_index);
             let predictor = &mut link.state;
             let worker = match chunk.worker {
                 None => 0,
-                Some(worker) if predictor.worker > 0 && self.texts.is(predictor.worker - 1, worker) => predictor.worker,
-                Some(worker) => self.texts.place(worker, &mut self.columns).0 + 1,
+                Some(worker) if predictor.worker > 0 && self.texts.is_text(predictor.worker - 1, worker) => {
+                    predictor.worker
+                }
+                Some(worker) => self.texts.add(worker, &mut self.columns).index + 1,
             };
-            let ids = if self.tokens { chunk.ids } else { &[] };
-            let flags = predictor.differences(chunk, worker, !ids.is_empty());
+            let ids = if self.writes_token_ids { chunk.ids } else { &[] };
+            let flags = predictor.mispredicted_fields(chunk, worker, !ids.is_empty());
             if flags == 0 {
-                plain += 1;
+                predicted_chunks += 1;
             } else {
-                self.columns.shape.number(plain);
-                self.columns.shape.push(flags);
-                plain = 0;
-                let fields = predictor.fields(flags, &mut self.columns, &mut { *chunk }, &mut { worker });
-                fields.expect("a column in memory takes every field");
+                self.columns.chunk_flags.put_number(predicted_chunks);
+                self.columns.chunk_flags.push(flags);
+                predicted_chunks = 0;
+                let written = predictor.transfer_fields(flags, &mut self.columns, &mut { *chunk }, &mut { worker });
+                written.expect("a column in memory takes every field");
             }
             if !ids.is_empty() {
                 let listed = i64::from(chunk.listed.unwrap_or(0));
-                self.columns.id_count.signed(ids.len() as i64 - listed);
+                self.columns.id_count.put_signed(ids.len() as i64 - listed);
                 for &id in ids {
-                    self.columns.ids.signed(id);
+                    self.columns.ids.put_signed(id);
                 }
-                self.ids += ids.len();
+                self.id_count += ids.len();
             }
-            let new = !predictor.begun;
+            let is_new = !predictor.has_begun;
             predictor.update(chunk, worker, !ids.is_empty());
-            if new {
-                first = *predictor;
+            if is_new {
+                newest_request = *predictor;
             }
-            link.finished = chunk.finish.is_some();
+            link.is_finished = chunk.finish.is_some();
         }
-        if followed > 0 {
-            self.columns.whose.number(followed);
+        if predicted_requests > 0 {
+            self.columns.requests.put_number(predicted_requests);
         }
-        if plain > 0 {
-            self.columns.shape.number(plain);
+        if predicted_chunks > 0 {
+            self.columns.chunk_flags.put_number(predicted_chunks);
         }
-        let stream = self.state.lanes.get(lane);
-        (stream.place, stream.first) = (place, first);
+        let lane = self.state.lanes.lane_mut(lane_index);
+        lane.position = position;
+        lane.newest_request = newest_request;
         self.content.chunks += count;
     }
 
-    /// Writes the request of a chunk that does not belong to the predicted request.
-    fn write_request(&mut self, lane: u32, rid: &str, last: u32, first: &Predictor) -> u32 {
-        let (text, new) = self.texts.place(rid, &mut self.columns);
-        let known = if new { None } else { self.links.get(&(lane, text)).copied() };
-        if let Some(at) = known {
-            let distance = i64::from(at) - i64::from(if last == NONE { 0 } else { last });
-            self.columns.whose.number(KNOWN + zigzag(distance));
-            return at;
+    /// Writes the request of a chunk that does not belong to the predicted request. Returns the index of its link.
+    fn write_request(&mut self, lane_index: u32, rid: &str, last: u32, newest_request: &ChunkPredictor) -> u32 {
+        let text = self.texts.add(rid, &mut self.columns);
+        let known = if text.is_new { None } else { self.links.get(&(lane_index, text.index)).copied() };
+        if let Some(link_index) = known {
+            let distance = i64::from(link_index) - i64::from(if last == NO_LINK { 0 } else { last });
+            self.columns.requests.put_number(KNOWN_REQUEST + zigzag(distance));
+            return link_index;
         }
-        if new {
-            self.columns.whose.number(NEW);
+        if text.is_new {
+            self.columns.requests.put_number(NEW_REQUEST);
         } else {
-            self.columns.whose.number(NEW_HERE);
-            self.columns.whose.number(u64::from(text));
+            self.columns.requests.put_number(NEW_IN_LANE);
+            self.columns.requests.put_number(u64::from(text.index));
         }
-        let at = self.state.chain.push(text, Predictor::after(first));
-        self.links.insert((lane, text), at);
-        at
+        let predictor = ChunkPredictor::for_new_request(newest_request);
+        let link_index = self.state.order.add_request(text.index, predictor);
+        self.links.insert((lane_index, text.index), link_index);
+        link_index
     }
 
-    fn rare(&mut self, at: u64, what: &What<'_>) {
-        let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut self.fields);
-        let Some(op) = writing.what(what) else {
+    fn write_rare(&mut self, at: MonoNs, what: &What<'_>) {
+        let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
+        let Some(op) = writer.write_event(what) else {
             return;
         };
-        writing.end(false);
-        self.begin(op, at);
+        writer.finish();
+        self.begin_record(op, at);
         self.standing.update(what);
     }
 
@@ -275,32 +285,38 @@ impl Encoder {
             return;
         }
         for what in self.standing.events() {
-            let mut writing = Writing::new(&mut self.texts, &mut self.columns, &mut self.fields);
-            let engine = matches!(what, What::Engine(_));
-            writing.number(u64::from(if engine { op::ENGINE } else { op::HOP }));
-            writing.what(&what);
-            writing.end(true);
+            let mut writer = RareWriter::new(&mut self.texts, &mut self.columns, &mut self.rare_fields);
+            let is_engine = matches!(what, What::Engine(_));
+            writer.put_number(u64::from(if is_engine { op::ENGINE } else { op::HOP }));
+            writer.write_event(&what);
+            writer.finish_standing();
         }
     }
+}
+
+#[derive(Debug)]
+struct PackedHop {
+    id: HopId,
+    packed: Vec<u8>,
 }
 
 /// Standing data: last announcement of the engine and of each hop, as msgpack. Every block begins with it, so that a reader can start at any
 /// block.
 #[derive(Debug, Default)]
-struct Standing {
+struct StandingData {
     engine: Option<Vec<u8>>,
-    hops: Vec<(HopId, Vec<u8>)>,
+    hops: Vec<PackedHop>,
 }
 
-impl Standing {
+impl StandingData {
     fn update(&mut self, what: &What<'_>) {
         match what {
-            What::Engine(engine) => self.engine = Some(own(engine)),
+            What::Engine(engine) => self.engine = Some(to_msgpack(engine)),
             What::Hop(hop) => {
-                if let Some(known) = self.hops.iter_mut().find(|known| known.0 == hop.id) {
-                    known.1 = own(hop);
-                } else if self.hops.len() < HOPS {
-                    self.hops.push((hop.id, own(hop)));
+                if let Some(known) = self.hops.iter_mut().find(|known| known.id == hop.id) {
+                    known.packed = to_msgpack(hop);
+                } else if self.hops.len() < MAX_HOPS {
+                    self.hops.push(PackedHop { id: hop.id, packed: to_msgpack(hop) });
                 }
             }
             _ => {}
@@ -309,49 +325,54 @@ impl Standing {
 
     /// All standing data. The engine is first, because the meaning of frames depends on it.
     fn events(&self) -> impl Iterator<Item = What<'_>> {
-        let engine = self.engine.iter().map(|engine| What::Engine(borrowed(engine)));
-        engine.chain(self.hops.iter().map(|(_, hop)| What::Hop(borrowed(hop))))
+        let engine = self.engine.iter().map(|packed| What::Engine(from_msgpack(packed)));
+        engine.chain(self.hops.iter().map(|hop| What::Hop(from_msgpack(&hop.packed))))
     }
 }
 
-fn own(event: &impl Serialize) -> Vec<u8> {
+fn to_msgpack(event: &impl Serialize) -> Vec<u8> {
     rmp_serde::to_vec(event).expect("memory takes every event")
 }
 
-fn borrowed<'a, T: Deserialize<'a>>(own: &'a [u8]) -> T {
-    rmp_serde::from_slice(own).expect("an event of this process")
+fn from_msgpack<'a, T: Deserialize<'a>>(packed: &'a [u8]) -> T {
+    rmp_serde::from_slice(packed).expect("an event of this process")
 }
 
 /// The loss to record instead of an event that could exceed the size limit of an event.
-fn too_large(what: &What<'_>, tokens: bool) -> Option<Missed> {
-    let text = |texts: &[&str]| texts.iter().map(|t| t.len()).sum::<usize>();
+fn missed_if_too_large(what: &What<'_>, writes_token_ids: bool) -> Option<Missed> {
     let (hop, bytes) = match what {
         What::Sent(frame) | What::Received(Received { frame: Some(frame), .. }) => {
-            (Some(frame.id.hop), frame_bytes(frame, tokens))
+            (Some(frame.id.hop), max_frame_bytes(frame, writes_token_ids))
         }
-        What::Delivered(delivery) => (None, text(&[delivery.rid])),
-        What::Answered(answer) => (None, text(&[answer.rid])),
-        What::FrontendWait(wait) => (None, text(&[wait.rid])),
-        What::Engine(engine) => (None, text(&[engine.version.unwrap_or("")])),
-        What::Hop(hop) => (Some(hop.id), text(&[hop.ends.from, hop.ends.to, hop.endpoint])),
-        What::Undecoded(undecoded) => (Some(undecoded.id.hop), text(&[undecoded.reason])),
-        What::Cpu(sample) => (None, text(&[sample.role, sample.name])),
-        What::Queue(sample) => (None, text(&[sample.hop])),
-        What::Stack(sample) => (None, text(&[sample.role, sample.function, sample.file])),
-        What::Stage(stage) => (None, text(&[stage.rid, stage.name, stage.by])),
-        What::LoggedState(logged) => (None, text(&[logged.by])),
-        What::Merged(merged) => (None, text(&[merged.rid, merged.by])),
+        What::Delivered(delivery) => (None, text_bytes(&[delivery.rid])),
+        What::Answered(answer) => (None, text_bytes(&[answer.rid])),
+        What::FrontendWait(wait) => (None, text_bytes(&[wait.rid])),
+        What::Engine(engine) => (None, text_bytes(&[engine.version.unwrap_or("")])),
+        What::Hop(hop) => (Some(hop.id), text_bytes(&[hop.ends.from, hop.ends.to, hop.endpoint])),
+        What::Undecoded(undecoded) => (Some(undecoded.id.hop), text_bytes(&[undecoded.reason])),
+        What::Cpu(sample) => (None, text_bytes(&[sample.role, sample.name])),
+        What::Queue(sample) => (None, text_bytes(&[sample.hop])),
+        What::Stack(sample) => (None, text_bytes(&[sample.role, sample.function, sample.file])),
+        What::Stage(stage) => (None, text_bytes(&[stage.rid, stage.name, stage.by])),
+        What::LoggedState(logged) => (None, text_bytes(&[logged.by])),
+        What::Merged(merged) => (None, text_bytes(&[merged.rid, merged.by])),
         What::SendWait(_) | What::Processed(_) | What::Missed(_) | What::Received(_) => {
             return None;
         }
     };
-    (bytes > EVENT_BYTES).then_some(Missed::new(hop, 1, MissedCause::TooLarge))
+    (bytes > MAX_EVENT_BYTES).then_some(Missed::new(hop, 1, MissedCause::TooLarge))
 }
 
-fn frame_bytes(frame: &Frame<'_>, tokens: bool) -> usize {
-    let of = |chunk: &trace::event::Chunk<'_>| {
-        let ids = if tokens { chunk.ids.len() * 10 } else { 0 };
-        CHUNK_BYTES + chunk.rid.len() + chunk.worker.map_or(0, str::len) + ids
-    };
-    frame.chunks.iter().map(of).sum()
+fn text_bytes(texts: &[&str]) -> usize {
+    texts.iter().map(|text| text.len()).sum()
+}
+
+/// Maximum encoded size of a frame.
+fn max_frame_bytes(frame: &Frame<'_>, writes_token_ids: bool) -> usize {
+    // An id takes at most ten bytes.
+    let id_bytes = if writes_token_ids { 10 } else { 0 };
+    let chunks = frame.chunks.iter();
+    let chunk_bytes = chunks
+        .map(|chunk| MAX_CHUNK_BYTES + chunk.rid.len() + chunk.worker.map_or(0, str::len) + chunk.ids.len() * id_bytes);
+    chunk_bytes.sum()
 }

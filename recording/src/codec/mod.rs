@@ -4,27 +4,26 @@
 //! predictions for every frame, and only differences are written.
 
 mod bytes;
-mod chain;
-mod chunk;
+mod chunk_predictor;
 mod codes;
 mod columns;
 mod decoder;
-mod delivery;
+mod delivery_predictor;
 mod encoder;
-mod lane;
+mod lane_predictor;
 mod rare;
+mod request_order;
 mod text;
 
-pub(super) use bytes::Malformed;
-pub(super) use columns::Columns;
-pub(super) use decoder::{DecodedBlock, Scratch};
+pub(super) use columns::BlockColumns;
+pub(super) use decoder::{DecodeBuffers, DecodedBlock};
 pub(super) use encoder::Encoder;
 
 use trace::clock::MonoNs;
 
 /// Content of a finished block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Content {
+pub(super) struct BlockContent {
     pub(super) records: u32,
     pub(super) chunks: u32,
     /// Earliest and latest time in the block.
@@ -34,16 +33,16 @@ pub(super) struct Content {
 
 /// State of the predictions in a block, equal in writer and reader.
 #[derive(Debug, Default)]
-struct State {
-    lanes: lane::Lanes,
-    chain: chain::Chain<chunk::Predictor>,
-    given: delivery::Deliveries,
+struct PredictionState {
+    lanes: lane_predictor::LanePredictors,
+    order: request_order::RequestOrder<chunk_predictor::ChunkPredictor>,
+    deliveries: delivery_predictor::DeliveryPredictor,
 }
 
-impl State {
+impl PredictionState {
     fn clear(&mut self) {
         self.lanes.clear();
-        self.chain.0.clear();
-        self.given.clear();
+        self.order.clear();
+        self.deliveries.clear();
     }
 }

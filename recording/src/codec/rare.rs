@@ -9,23 +9,23 @@ use trace::event::{
 };
 use trace::id::{FrameId, HopId, ThreadId};
 
-use super::bytes::{Code, Cursor, Malformed, Put};
+use super::bytes::{ColumnCursor, EnumCode, MalformedBlock, PutNumber};
 use super::codes::op;
-use super::columns::Columns;
-use super::text::{Reading, Texts};
+use super::columns::BlockColumns;
+use super::text::{TextReader, TextTable};
 
 /// A field of a record.
-trait Field<'b>: Sized {
-    fn write(&self, to: &mut Writing<'_>);
-    fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed>;
+trait RareField<'b>: Sized {
+    fn write(&self, to: &mut RareWriter<'_>);
+    fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock>;
 }
 
 /// Kinds of records.
 macro_rules! records {
     ($($op:ident $variant:ident)+) => {
-        impl Writing<'_> {
+        impl RareWriter<'_> {
             /// Writes the fields of a rare record and returns its kind; `None` for a columnar one.
-            pub(super) fn what(&mut self, what: &What<'_>) -> Option<u8> {
+            pub(super) fn write_event(&mut self, what: &What<'_>) -> Option<u8> {
                 match what {
                     $(What::$variant(record) => {
                         record.write(self);
@@ -38,9 +38,9 @@ macro_rules! records {
 
         impl<'b> RareReader<'b> {
             /// Reads a record of that kind; `None` if the kind is unknown.
-            pub(super) fn what(&mut self, kind: u8) -> Result<Option<What<'b>>, Malformed> {
+            pub(super) fn read_event(&mut self, kind: u8) -> Result<Option<What<'b>>, MalformedBlock> {
                 Ok(Some(match kind {
-                    $(op::$op => What::$variant(Field::read(self)?),)+
+                    $(op::$op => What::$variant(RareField::read(self)?),)+
                     _ => return Ok(None),
                 }))
             }
@@ -55,25 +55,25 @@ records! {
     SEND_WAIT SendWait
     CPU Cpu
     QUEUE Queue
-    HOT Stack
+    STACK Stack
     STAGE Stage
     LOGGED_STATE LoggedState
     MERGED Merged
     ANSWERED Answered
     FRONTEND_WAIT FrontendWait
-    LOST Missed
+    MISSED Missed
 }
 
 /// Structs, field by field in the order of writing.
 macro_rules! structs {
     ($($type:ty { $($field:tt),+ })+) => {$(
-        impl<'b> Field<'b> for $type {
-            fn write(&self, to: &mut Writing<'_>) {
+        impl<'b> RareField<'b> for $type {
+            fn write(&self, to: &mut RareWriter<'_>) {
                 $(self.$field.write(to);)+
             }
 
-            fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
-                Ok(Self { $($field: Field::read(from)?),+ })
+            fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+                Ok(Self { $($field: RareField::read(from)?),+ })
             }
         }
     )+};
@@ -100,80 +100,95 @@ structs! {
 }
 
 /// A record being written.
-pub(super) struct Writing<'a> {
-    texts: &'a mut Texts,
-    columns: &'a mut Columns<Vec<u8>>,
+pub(super) struct RareWriter<'a> {
+    texts: &'a mut TextTable,
+    columns: &'a mut BlockColumns<Vec<u8>>,
     fields: &'a mut Vec<u8>,
-    new: u64,
+    new_texts: u64,
 }
 
-impl<'a> Writing<'a> {
-    pub(super) fn new(texts: &'a mut Texts, columns: &'a mut Columns<Vec<u8>>, fields: &'a mut Vec<u8>) -> Self {
+impl<'a> RareWriter<'a> {
+    pub(super) fn new(
+        texts: &'a mut TextTable,
+        columns: &'a mut BlockColumns<Vec<u8>>,
+        fields: &'a mut Vec<u8>,
+    ) -> Self {
         fields.clear();
-        Self { texts, columns, fields, new: 0 }
+        Self { texts, columns, fields, new_texts: 0 }
     }
 
-    /// Appends the record to `rare`, or to `standing`.
-    pub(super) fn end(self, standing: bool) {
-        let column = if standing { &mut self.columns.standing } else { &mut self.columns.rare };
-        column.number(self.fields.len() as u64);
-        column.number(self.new);
-        column.extend_from_slice(self.fields);
+    /// Appends the record to the column of rare records.
+    pub(super) fn finish(self) {
+        Self::append(&mut self.columns.rare, self.fields, self.new_texts);
     }
 
-    pub(super) fn number(&mut self, value: u64) {
-        self.fields.number(value);
+    /// Appends the record to the standing data.
+    pub(super) fn finish_standing(self) {
+        Self::append(&mut self.columns.standing, self.fields, self.new_texts);
+    }
+
+    fn append(column: &mut Vec<u8>, fields: &[u8], new_texts: u64) {
+        column.put_number(fields.len() as u64);
+        column.put_number(new_texts);
+        column.extend_from_slice(fields);
+    }
+
+    pub(super) fn put_number(&mut self, value: u64) {
+        self.fields.put_number(value);
     }
 }
 
 /// A record being read.
 pub(super) struct RareReader<'b> {
-    fields: Cursor<'b>,
-    texts: Reading<'b>,
+    fields: ColumnCursor<'b>,
+    texts: TextReader<'b>,
 }
 
 impl<'b> RareReader<'b> {
     /// Reads the next record of a column. Always skips its new texts in `texts`.
-    pub(super) fn next(column: &mut Cursor<'b>, texts: &mut Reading<'b>) -> Result<Self, Malformed> {
-        let length = column.number()?;
-        let new = column.small()?;
-        let fields = Cursor::new(column.bytes(length as usize)?);
-        texts.pass(new);
+    pub(super) fn next_record(
+        column: &mut ColumnCursor<'b>,
+        texts: &mut TextReader<'b>,
+    ) -> Result<Self, MalformedBlock> {
+        let length = column.read_number()?;
+        let new_texts = column.read_u32()?;
+        let fields = ColumnCursor::new(column.read_bytes(length as usize)?);
+        texts.skip_new(new_texts);
         Ok(Self { fields, texts: *texts })
     }
 
     /// Reads the wall-clock time of an anchor.
-    pub(super) fn wall_ns(&mut self) -> Result<u64, Malformed> {
-        self.fields.number()
+    pub(super) fn read_wall_ns(&mut self) -> Result<u64, MalformedBlock> {
+        self.fields.read_number()
     }
 
     /// Reads a record of `standing`, which starts with its kind.
-    pub(super) fn standing(&mut self) -> Result<Option<What<'b>>, Malformed> {
-        let kind = self.fields.byte()?;
-        self.what(kind)
+    pub(super) fn read_standing(&mut self) -> Result<Option<What<'b>>, MalformedBlock> {
+        let kind = self.fields.read_byte()?;
+        self.read_event(kind)
     }
 }
 
 /// Numbers, and numbers that may be unknown.
 macro_rules! numbers {
     ($($type:ty)+) => {$(
-        impl Field<'_> for $type {
-            fn write(&self, to: &mut Writing<'_>) {
-                to.number((*self).into());
+        impl RareField<'_> for $type {
+            fn write(&self, to: &mut RareWriter<'_>) {
+                to.put_number((*self).into());
             }
 
-            fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-                sized(from.fields.number()?)
+            fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+                narrow(from.fields.read_number()?)
             }
         }
 
-        impl Field<'_> for Option<$type> {
-            fn write(&self, to: &mut Writing<'_>) {
-                to.fields.maybe(self.map(Into::into));
+        impl RareField<'_> for Option<$type> {
+            fn write(&self, to: &mut RareWriter<'_>) {
+                to.fields.put_optional(self.map(Into::into));
             }
 
-            fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-                from.fields.maybe()?.map(sized).transpose()
+            fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+                from.fields.read_optional()?.map(narrow).transpose()
             }
         }
     )+};
@@ -181,102 +196,102 @@ macro_rules! numbers {
 
 numbers! { u8 u16 u32 u64 }
 
-fn sized<T: TryFrom<u64>>(number: u64) -> Result<T, Malformed> {
-    T::try_from(number).map_err(|_| Malformed("a number is too large for its field"))
+fn narrow<T: TryFrom<u64>>(number: u64) -> Result<T, MalformedBlock> {
+    T::try_from(number).map_err(|_| MalformedBlock("a number is too large for its field"))
 }
 
-impl<'b> Field<'b> for &'b str {
-    fn write(&self, to: &mut Writing<'_>) {
-        let (place, new) = to.texts.place(self, to.columns);
-        to.new += u64::from(new);
-        place.write(to);
+impl<'b> RareField<'b> for &'b str {
+    fn write(&self, to: &mut RareWriter<'_>) {
+        let text = to.texts.add(self, to.columns);
+        to.new_texts += u64::from(text.is_new);
+        text.index.write(to);
     }
 
-    fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
-        let place = Field::read(from)?;
-        from.texts.get(place)
-    }
-}
-
-impl<T: Code> Field<'_> for T {
-    fn write(&self, to: &mut Writing<'_>) {
-        to.fields.push(self.code());
-    }
-
-    fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-        T::of(from.fields.byte()?)
+    fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+        let index = RareField::read(from)?;
+        from.texts.get(index)
     }
 }
 
-impl Field<'_> for bool {
-    fn write(&self, to: &mut Writing<'_>) {
+impl<T: EnumCode> RareField<'_> for T {
+    fn write(&self, to: &mut RareWriter<'_>) {
+        to.fields.push(self.to_code());
+    }
+
+    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        T::from_code(from.fields.read_byte()?)
+    }
+}
+
+impl RareField<'_> for bool {
+    fn write(&self, to: &mut RareWriter<'_>) {
         to.fields.push(u8::from(*self));
     }
 
-    fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-        Ok(from.fields.byte()? != 0)
+    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        Ok(from.fields.read_byte()? != 0)
     }
 }
 
-impl Field<'_> for f64 {
-    fn write(&self, to: &mut Writing<'_>) {
+impl RareField<'_> for f64 {
+    fn write(&self, to: &mut RareWriter<'_>) {
         to.fields.extend_from_slice(&self.to_bits().to_le_bytes());
     }
 
-    fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-        let bytes = from.fields.bytes(8)?.try_into();
-        let bytes = bytes.map_err(|_| Malformed("a share is cut short"))?;
+    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        let bytes = from.fields.read_bytes(8)?.try_into();
+        let bytes = bytes.map_err(|_| MalformedBlock("a share is cut short"))?;
         Ok(Self::from_bits(u64::from_le_bytes(bytes)))
     }
 }
 
-impl<T: Code> Field<'_> for Option<T> {
-    fn write(&self, to: &mut Writing<'_>) {
-        self.map(T::code).write(to);
+impl<T: EnumCode> RareField<'_> for Option<T> {
+    fn write(&self, to: &mut RareWriter<'_>) {
+        self.map(T::to_code).write(to);
     }
 
-    fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-        Option::<u8>::read(from)?.map(T::of).transpose()
+    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+        Option::<u8>::read(from)?.map(T::from_code).transpose()
     }
 }
 
 /// Optional values: written as an optional number, after a flag, or, as the last of their record, omitted if unknown.
 macro_rules! options {
     (numbers: $($type:ty as $number:ty: $to:expr, $of:expr;)+) => {$(
-        impl Field<'_> for Option<$type> {
-            fn write(&self, to: &mut Writing<'_>) {
+        impl RareField<'_> for Option<$type> {
+            fn write(&self, to: &mut RareWriter<'_>) {
                 self.map($to).write(to);
             }
 
-            fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
+            fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
                 Ok(Option::<$number>::read(from)?.map($of))
             }
         }
     )+};
     (flagged: $($type:ty;)+) => {$(
-        impl Field<'_> for Option<$type> {
-            fn write(&self, to: &mut Writing<'_>) {
+        impl RareField<'_> for Option<$type> {
+            fn write(&self, to: &mut RareWriter<'_>) {
                 self.is_some().write(to);
                 if let Some(value) = self {
                     value.write(to);
                 }
             }
 
-            fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
-                bool::read(from)?.then(|| Field::read(from)).transpose()
+            fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
+                bool::read(from)?.then(|| RareField::read(from)).transpose()
             }
         }
     )+};
     (last: $($type:ty;)+) => {$(
-        impl<'b> Field<'b> for Option<$type> {
-            fn write(&self, to: &mut Writing<'_>) {
+        impl<'b> RareField<'b> for Option<$type> {
+            fn write(&self, to: &mut RareWriter<'_>) {
                 if let Some(value) = self {
                     value.write(to);
                 }
             }
 
-            fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
-                (!from.fields.is_empty()).then(|| Field::read(from)).transpose()
+            fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+                (!from.fields.is_empty()).then(|| RareField::read(from)).transpose()
             }
         }
     )+};
@@ -289,12 +304,12 @@ options! { last: MonoNs; &'b str; Away<'b>; ToolCalls; }
 /// Added to the code of an answer's end if its content follows, from 2.9 on.
 const WITH_CONTENT: u8 = 0x80;
 
-impl<'b> Field<'b> for Answer<'b> {
-    fn write(&self, to: &mut Writing<'_>) {
+impl<'b> RareField<'b> for Answer<'b> {
+    fn write(&self, to: &mut RareWriter<'_>) {
         self.rid.write(to);
         self.tokens.write(to);
         self.completion_tokens.write(to);
-        to.fields.push(self.end.code() | if self.content.is_some() { WITH_CONTENT } else { 0 });
+        to.fields.push(self.end.to_code() | if self.content.is_some() { WITH_CONTENT } else { 0 });
         self.short_writes.write(to);
         self.unacknowledged.write(to);
         if let Some(content) = &self.content {
@@ -303,22 +318,22 @@ impl<'b> Field<'b> for Answer<'b> {
         self.tool_calls.write(to);
     }
 
-    fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
-        let mut answer = Answer::new(Field::read(from)?, Field::read(from)?, Field::read(from)?);
-        let end = from.fields.byte()?;
-        answer.end = AnswerEnd::of(end & !WITH_CONTENT)?;
-        answer.short_writes = Field::read(from)?;
-        answer.unacknowledged = Field::read(from)?;
+    fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+        let mut answer = Answer::new(RareField::read(from)?, RareField::read(from)?, RareField::read(from)?);
+        let end = from.fields.read_byte()?;
+        answer.end = AnswerEnd::from_code(end & !WITH_CONTENT)?;
+        answer.short_writes = RareField::read(from)?;
+        answer.unacknowledged = RareField::read(from)?;
         if end & WITH_CONTENT != 0 {
-            answer.content = Some(Field::read(from)?);
+            answer.content = Some(RareField::read(from)?);
         }
-        answer.tool_calls = Field::read(from)?;
+        answer.tool_calls = RareField::read(from)?;
         Ok(answer)
     }
 }
 
-impl Field<'_> for ToolCalls {
-    fn write(&self, to: &mut Writing<'_>) {
+impl RareField<'_> for ToolCalls {
+    fn write(&self, to: &mut RareWriter<'_>) {
         self.calls.write(to);
         self.call.write(to);
         self.outcome.write(to);
@@ -342,45 +357,47 @@ impl Field<'_> for ToolCalls {
         self.reason.write(to);
     }
 
-    fn read(from: &mut RareReader<'_>) -> Result<Self, Malformed> {
+    fn read(from: &mut RareReader<'_>) -> Result<Self, MalformedBlock> {
         let mut calls = Self {
-            calls: Field::read(from)?,
+            calls: RareField::read(from)?,
             absent: 0,
-            call: Field::read(from)?,
-            outcome: Field::read(from)?,
+            call: RareField::read(from)?,
+            outcome: RareField::read(from)?,
             reason: None,
-            finish: Field::read(from)?,
+            finish: RareField::read(from)?,
             events: 0,
             part: None,
         };
-        if let Some(at) = Field::read(from)? {
+        if let Some(at) = RareField::read(from)? {
             calls.part = Some(ArgumentsPart {
                 at,
-                chars: Field::read(from)?,
-                tokens: [Field::read(from)?, Field::read(from)?],
-                whole_chunks: Field::read(from)?,
+                chars: RareField::read(from)?,
+                tokens: [RareField::read(from)?, RareField::read(from)?],
+                whole_chunks: RareField::read(from)?,
                 events: [0, 0],
                 whole_events: false,
             });
         }
         if !from.fields.is_empty() {
-            (calls.absent, calls.events) = (Field::read(from)?, Field::read(from)?);
+            calls.absent = RareField::read(from)?;
+            calls.events = RareField::read(from)?;
             if let Some(part) = &mut calls.part {
-                part.events = [Field::read(from)?, Field::read(from)?];
-                part.whole_events = Field::read(from)?;
+                part.events = [RareField::read(from)?, RareField::read(from)?];
+                part.whole_events = RareField::read(from)?;
             }
         }
         calls.reason = if from.fields.is_empty() {
+            // Files before 2.8 have no reason: there, unjudged calls differ.
             (calls.outcome == ToolCallOutcome::Unjudged).then_some(UnjudgedReason::Differs)
         } else {
-            Field::read(from)?
+            RareField::read(from)?
         };
         Ok(calls)
     }
 }
 
-impl<'b> Field<'b> for Engine<'b> {
-    fn write(&self, to: &mut Writing<'_>) {
+impl<'b> RareField<'b> for Engine<'b> {
+    fn write(&self, to: &mut RareWriter<'_>) {
         self.version.is_some().write(to);
         self.version.unwrap_or("").write(to);
         self.mode.write(to);
@@ -389,20 +406,20 @@ impl<'b> Field<'b> for Engine<'b> {
         self.name.write(to);
     }
 
-    fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
-        let known = bool::read(from)?;
+    fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+        let has_version = bool::read(from)?;
         Ok(Self {
-            version: Some(Field::read(from)?).filter(|_| known),
-            mode: Field::read(from)?,
-            waiter: Field::read(from)?,
-            turnaround: Field::read(from)?,
-            name: Field::read(from)?,
+            version: Some(RareField::read(from)?).filter(|_| has_version),
+            mode: RareField::read(from)?,
+            waiter: RareField::read(from)?,
+            turnaround: RareField::read(from)?,
+            name: RareField::read(from)?,
         })
     }
 }
 
-impl<'b> Field<'b> for Hop<'b> {
-    fn write(&self, to: &mut Writing<'_>) {
+impl<'b> RareField<'b> for Hop<'b> {
+    fn write(&self, to: &mut RareWriter<'_>) {
         self.id.write(to);
         self.ends.to_string().as_str().write(to);
         self.endpoint.write(to);
@@ -418,14 +435,16 @@ impl<'b> Field<'b> for Hop<'b> {
             self.capabilities.delivered,
             self.capabilities.forwarded,
         ];
-        to.number(flags.iter().rev().fold(0, |all, &flag| all << 1 | u64::from(flag)));
+        to.put_number(flags.iter().rev().fold(0, |all, &flag| all << 1 | u64::from(flag)));
     }
 
-    fn read(from: &mut RareReader<'b>) -> Result<Self, Malformed> {
-        let (id, name, endpoint) = (Field::read(from)?, <&str>::read(from)?, Field::read(from)?);
-        let worker = Field::read(from)?;
-        let flags = from.fields.number()?;
-        let flag = |place: u32| flags >> place & 1 != 0;
+    fn read(from: &mut RareReader<'b>) -> Result<Self, MalformedBlock> {
+        let id = RareField::read(from)?;
+        let name = <&str>::read(from)?;
+        let endpoint = RareField::read(from)?;
+        let worker = RareField::read(from)?;
+        let flags = from.fields.read_number()?;
+        let flag = |bit: u32| flags >> bit & 1 != 0;
         Ok(Self {
             id,
             ends: name.into(),

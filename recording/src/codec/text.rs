@@ -4,41 +4,42 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::bytes::{Cursor, Malformed, Put};
-use super::columns::Columns;
+use super::bytes::{ColumnCursor, MalformedBlock, PutNumber};
+use super::columns::BlockColumns;
 
 /// Form of 32 lower-case hexadecimal digits, as in a rid from `uuid4().hex`.
-const HEX: u64 = 0;
+const FORM_HEX: u64 = 0;
 /// Form of the same in five groups: `str(uuid4())`.
-const GROUPED: u64 = 1;
-/// First code of plain texts: the code minus `PLAIN` is the length.
-const PLAIN: u64 = 2;
+const FORM_GROUPED_HEX: u64 = 1;
+/// First form of plain texts: the form minus this is the length.
+const FORM_PLAIN: u64 = 2;
 /// Byte offsets at which a new group starts.
-const GROUPS: [usize; 4] = [4, 6, 8, 10];
+const GROUP_STARTS: [usize; 4] = [4, 6, 8, 10];
 
 /// Texts, concatenated in one string.
 #[derive(Debug, Default)]
-pub(crate) struct Arena {
+pub(crate) struct TextArena {
     text: String,
     ends: Vec<u32>,
 }
 
-impl Arena {
+impl TextArena {
     fn clear(&mut self) {
         self.text.clear();
         self.ends.clear();
     }
 
-    fn end(&mut self) -> u32 {
+    /// Ends the text appended last, and returns its index.
+    fn end_text(&mut self) -> u32 {
         self.ends.push(self.text.len() as u32);
         self.ends.len() as u32 - 1
     }
 
-    fn get(&self, id: u32) -> Option<&str> {
-        let end = *self.ends.get(id as usize)? as usize;
-        let start = match id {
+    fn get(&self, index: u32) -> Option<&str> {
+        let end = *self.ends.get(index as usize)? as usize;
+        let start = match index {
             0 => 0,
-            _ => self.ends[id as usize - 1] as usize,
+            _ => self.ends[index as usize - 1] as usize,
         };
         self.text.get(start..end)
     }
@@ -46,49 +47,57 @@ impl Arena {
 
 /// Texts of a block being written.
 #[derive(Debug, Default)]
-pub(super) struct Texts {
-    arena: Arena,
-    ids: HashTable<u32>,
+pub(super) struct TextTable {
+    arena: TextArena,
+    indices: HashTable<u32>,
     hasher: DefaultHashBuilder,
 }
 
-impl Texts {
+impl TextTable {
     pub(super) fn clear(&mut self) {
         self.arena.clear();
-        self.ids.clear();
+        self.indices.clear();
     }
 
-    pub(super) fn is(&self, id: u32, text: &str) -> bool {
-        self.arena.get(id).is_some_and(|known| known == text)
+    pub(super) fn is_text(&self, index: u32, text: &str) -> bool {
+        self.arena.get(index).is_some_and(|known| known == text)
     }
 
-    /// Returns the text's index, and whether it is new. A new text is written.
-    pub(super) fn place(&mut self, text: &str, columns: &mut Columns<Vec<u8>>) -> (u32, bool) {
-        let Self { arena, ids, hasher } = self;
+    /// Returns the text's index. A new text is written.
+    pub(super) fn add(&mut self, text: &str, columns: &mut BlockColumns<Vec<u8>>) -> TextIndex {
+        let Self { arena, indices, hasher } = self;
         let hash = hasher.hash_one(text);
-        if let Some(&id) = ids.find(hash, |&id| arena.get(id) == Some(text)) {
-            return (id, false);
+        if let Some(&index) = indices.find(hash, |&index| arena.get(index) == Some(text)) {
+            return TextIndex { index, is_new: false };
         }
-        write(text, columns);
+        write_text(text, columns);
         arena.text.push_str(text);
-        let id = arena.end();
-        ids.insert_unique(hash, id, |&id| hasher.hash_one(arena.get(id)));
-        (id, true)
+        let index = arena.end_text();
+        indices.insert_unique(hash, index, |&index| hasher.hash_one(arena.get(index)));
+        TextIndex { index, is_new: true }
     }
 }
 
-fn write(text: &str, columns: &mut Columns<Vec<u8>>) {
-    if let Some(bytes) = hex(text.as_bytes()) {
-        columns.text.number(if text.len() == 32 { HEX } else { GROUPED });
+/// Index of a text in its block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TextIndex {
+    pub(super) index: u32,
+    /// This is its first use.
+    pub(super) is_new: bool,
+}
+
+fn write_text(text: &str, columns: &mut BlockColumns<Vec<u8>>) {
+    if let Some(bytes) = decode_hex(text.as_bytes()) {
+        columns.text.put_number(if text.len() == 32 { FORM_HEX } else { FORM_GROUPED_HEX });
         columns.hex.extend_from_slice(&bytes);
     } else {
-        columns.text.number(PLAIN + text.len() as u64);
+        columns.text.put_number(FORM_PLAIN + text.len() as u64);
         columns.plain.extend_from_slice(text.as_bytes());
     }
 }
 
 /// Decodes 32 hex digits, or the 36 characters of a UUID with hyphens.
-fn hex(text: &[u8]) -> Option<[u8; 16]> {
+fn decode_hex(text: &[u8]) -> Option<[u8; 16]> {
     let hyphens: &[usize] = match text.len() {
         32 => &[],
         36 => &[8, 13, 18, 23],
@@ -97,7 +106,7 @@ fn hex(text: &[u8]) -> Option<[u8; 16]> {
     if hyphens.iter().any(|&at| text[at] != b'-') {
         return None;
     }
-    let mut digits = (0..text.len()).filter(|at| !hyphens.contains(at)).map(|at| digit(text[at]));
+    let mut digits = (0..text.len()).filter(|at| !hyphens.contains(at)).map(|at| hex_digit(text[at]));
     let mut bytes = [0; 16];
     for byte in &mut bytes {
         *byte = digits.next()?? << 4 | digits.next()??;
@@ -105,31 +114,31 @@ fn hex(text: &[u8]) -> Option<[u8; 16]> {
     Some(bytes)
 }
 
-fn digit(c: u8) -> Option<u8> {
+fn hex_digit(c: u8) -> Option<u8> {
     char::from(c).to_digit(16).filter(|_| !c.is_ascii_uppercase()).map(|digit| digit as u8)
 }
 
-impl Arena {
+impl TextArena {
     /// Reads all texts of a block.
-    pub(super) fn fill(&mut self, columns: &mut Columns<Cursor<'_>>) -> Result<(), Malformed> {
+    pub(super) fn fill(&mut self, columns: &mut BlockColumns<ColumnCursor<'_>>) -> Result<(), MalformedBlock> {
         const DIGITS: &[u8; 16] = b"0123456789abcdef";
         self.clear();
         while !columns.text.is_empty() {
-            let form = columns.text.number()?;
-            if let Some(length) = form.checked_sub(PLAIN) {
-                let bytes = columns.plain.bytes(length as usize)?;
-                let text = std::str::from_utf8(bytes).map_err(|_| Malformed("a text is not UTF-8"))?;
+            let form = columns.text.read_number()?;
+            if let Some(length) = form.checked_sub(FORM_PLAIN) {
+                let bytes = columns.plain.read_bytes(length as usize)?;
+                let text = std::str::from_utf8(bytes).map_err(|_| MalformedBlock("a text is not UTF-8"))?;
                 self.text.push_str(text);
             } else {
-                for (place, byte) in columns.hex.bytes(16)?.iter().enumerate() {
-                    if form == GROUPED && GROUPS.contains(&place) {
+                for (position, byte) in columns.hex.read_bytes(16)?.iter().enumerate() {
+                    if form == FORM_GROUPED_HEX && GROUP_STARTS.contains(&position) {
                         self.text.push('-');
                     }
                     self.text.push(char::from(DIGITS[usize::from(byte >> 4)]));
                     self.text.push(char::from(DIGITS[usize::from(byte & 15)]));
                 }
             }
-            self.end();
+            self.end_text();
         }
         Ok(())
     }
@@ -137,39 +146,39 @@ impl Arena {
 
 /// Position of a reader in a block's texts: a new text is always the next one.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reading<'b> {
-    texts: &'b Arena,
+pub(super) struct TextReader<'b> {
+    texts: &'b TextArena,
     next: u32,
 }
 
-impl<'b> Reading<'b> {
-    pub(super) fn new(texts: &'b Arena) -> Self {
+impl<'b> TextReader<'b> {
+    pub(super) fn new(texts: &'b TextArena) -> Self {
         Self { texts, next: 0 }
     }
 
-    pub(super) fn get(&self, id: u32) -> Result<&'b str, Malformed> {
-        self.texts.get(id).ok_or(Malformed("reference to an unknown text"))
+    pub(super) fn get(&self, index: u32) -> Result<&'b str, MalformedBlock> {
+        self.texts.get(index).ok_or(MalformedBlock("reference to an unknown text"))
     }
 
     /// Index of the next new text.
-    pub(super) fn new_place(&mut self) -> Result<u32, Malformed> {
-        let id = self.next;
-        if id as usize >= self.texts.ends.len() {
-            return Err(Malformed("reference to an unknown text"));
+    pub(super) fn take_new(&mut self) -> Result<u32, MalformedBlock> {
+        let index = self.next;
+        if index as usize >= self.texts.ends.len() {
+            return Err(MalformedBlock("reference to an unknown text"));
         }
         self.next += 1;
-        Ok(id)
+        Ok(index)
     }
 
     /// Text with that index, which may be the next new one.
-    pub(super) fn named(&mut self, id: u32) -> Result<&'b str, Malformed> {
-        self.next += u32::from(id == self.next);
-        self.get(id)
+    pub(super) fn get_or_take_new(&mut self, index: u32) -> Result<&'b str, MalformedBlock> {
+        self.next += u32::from(index == self.next);
+        self.get(index)
     }
 
     /// Skips the new texts of a record that was read by index or skipped.
-    pub(super) fn pass(&mut self, new: u32) {
-        self.next = self.next.saturating_add(new);
+    pub(super) fn skip_new(&mut self, count: u32) {
+        self.next = self.next.saturating_add(count);
     }
 }
 
@@ -179,11 +188,11 @@ mod tests {
 
     #[test]
     fn a_uuid_is_stored_in_sixteen_bytes() {
-        let mut columns = Columns::default();
-        let mut texts = Texts::default();
-        texts.place("20cba755fa2c4d6aa1e2b0c1d2e3f405", &mut columns);
-        texts.place("20cba755-fa2c-4d6a-a1e2-b0c1d2e3f405", &mut columns);
-        texts.place("20CBA755FA2C4D6AA1E2B0C1D2E3F405", &mut columns);
+        let mut columns = BlockColumns::default();
+        let mut texts = TextTable::default();
+        texts.add("20cba755fa2c4d6aa1e2b0c1d2e3f405", &mut columns);
+        texts.add("20cba755-fa2c-4d6a-a1e2-b0c1d2e3f405", &mut columns);
+        texts.add("20CBA755FA2C4D6AA1E2B0C1D2E3F405", &mut columns);
         assert_eq!((columns.hex.len(), columns.plain.len()), (32, 32));
     }
 }

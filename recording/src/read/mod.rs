@@ -4,8 +4,8 @@ mod open;
 mod reader;
 mod scan;
 
-pub use open::{BlockInfo, Missing, Recording};
-pub use reader::Reader;
+pub use open::{BlockInfo, MissingParts, Recording};
+pub use reader::RecordReader;
 
 use serde_json::Value;
 use trace::engine::Engines;

@@ -9,9 +9,12 @@ use trace::clock::{Anchor, MonoNs};
 use trace::{ReportInput, words};
 
 use super::super::error::OpenError;
-use super::super::header::{End, Header, Why};
-use super::super::section::{MAJOR, PAYLOAD, PREAMBLE, Preamble, SECTION_HEADER, Section, TRAILER, index_of, kind};
-use super::scan::{Scan, has_payload, scan, section};
+use super::super::header::{EndReason, EndSection, RecordingHeader};
+use super::super::section::{
+    MAJOR, MAX_PAYLOAD_BYTES, PREAMBLE_BYTES, Preamble, SECTION_HEADER_BYTES, Section, TRAILER_BYTES, kind,
+    parse_trailer,
+};
+use super::scan::{LocatedSection, SectionScan, read_payload, read_section, scan_sections};
 
 /// A block of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +38,10 @@ pub struct BlockInfo {
 }
 
 impl BlockInfo {
-    pub(super) fn of(offset: u64, section: &Section) -> Self {
+    pub(super) fn new(offset: u64, section: &Section) -> Self {
         Self {
             offset,
-            bytes: section.length(),
+            bytes: section.total_bytes(),
             from: section.content.from,
             to: section.content.to,
             first_record: section.first_record,
@@ -56,7 +59,7 @@ impl BlockInfo {
 
 /// Missing parts: cut off, damaged, dropped or overwritten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Missing {
+pub struct MissingParts {
     /// Records of the run before the file's first one: in an earlier file, or overwritten in the ring.
     pub records_before: u64,
     /// Records missing between its blocks: the disk was too slow, or their blocks are damaged.
@@ -73,21 +76,30 @@ pub struct Missing {
     pub stopped: bool,
 }
 
-impl fmt::Display for Missing {
+impl fmt::Display for MissingParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let records = |n| words::plural(n, "record");
-        let parts = [
-            (self.records_before > 0).then(|| format!("{} of the run precede it", records(self.records_before))),
-            (self.records_between > 0)
-                .then(|| format!("{} between its blocks are lost", records(self.records_between))),
-            (self.cut_bytes > 0)
-                .then(|| format!("its last block is truncated: {} are unreadable", words::bytes(self.cut_bytes))),
-            (self.damaged_bytes > 0).then(|| format!("{} are damaged", words::bytes(self.damaged_bytes))),
-            self.unfinished.then(|| "it was not closed: observations after its last block are missing".into()),
-            self.continued.then(|| "it continues in the next file".into()),
-            self.stopped.then(|| "it ended before the run because of its size limit or the disk".into()),
-        ];
-        let parts: Vec<String> = parts.into_iter().flatten().collect();
+        let mut parts: Vec<String> = Vec::new();
+        if self.records_before > 0 {
+            parts.push(format!("{} of the run precede it", words::plural(self.records_before, "record")));
+        }
+        if self.records_between > 0 {
+            parts.push(format!("{} between its blocks are lost", words::plural(self.records_between, "record")));
+        }
+        if self.cut_bytes > 0 {
+            parts.push(format!("its last block is truncated: {} are unreadable", words::bytes(self.cut_bytes)));
+        }
+        if self.damaged_bytes > 0 {
+            parts.push(format!("{} are damaged", words::bytes(self.damaged_bytes)));
+        }
+        if self.unfinished {
+            parts.push("it was not closed: observations after its last block are missing".into());
+        }
+        if self.continued {
+            parts.push("it continues in the next file".into());
+        }
+        if self.stopped {
+            parts.push("it ended before the run because of its size limit or the disk".into());
+        }
         f.write_str(&parts.join("; "))
     }
 }
@@ -97,58 +109,60 @@ impl fmt::Display for Missing {
 pub struct Recording {
     path: PathBuf,
     pub(super) file: File,
-    header: Header,
+    header: RecordingHeader,
     blocks: Vec<BlockInfo>,
     anchors: Vec<Anchor>,
     closing: Option<ReportInput>,
-    missing: Missing,
+    missing: MissingParts,
     bytes: u64,
-    indexed: bool,
+    is_indexed: bool,
 }
 
 impl Recording {
     /// Opens a complete or truncated file. Reads no blocks, except in a ring, where only reading shows which blocks are intact.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, OpenError> {
         let path = path.as_ref().to_owned();
-        let failed = |error| OpenError::Io { path: path.clone(), error };
-        let file = File::open(&path).map_err(failed)?;
-        let meta = file.metadata().map_err(failed)?;
-        if !meta.is_file() {
+        let io_error = |error| OpenError::Io { path: path.clone(), error };
+        let file = File::open(&path).map_err(io_error)?;
+        let metadata = file.metadata().map_err(io_error)?;
+        if !metadata.is_file() {
             return Err(OpenError::NotARecording(path));
         }
-        let bytes = meta.len();
-        let (preamble, run, begin, header) = begin(&file, &path, bytes)?;
-        let mut missing = Missing::default();
-        let index = if preamble.ring { None } else { by_index(&file, run, bytes) };
-        let indexed = index.is_some();
+        let bytes = metadata.len();
+        let FileStart { preamble, run, header, sections_offset } = read_start(&file, &path, bytes)?;
+        let mut missing = MissingParts::default();
+        let index = if preamble.is_ring { None } else { read_index(&file, run, bytes) };
+        let is_indexed = index.is_some();
         let mut sections = if let Some(sections) = index {
             sections
         } else {
-            let found = scan(&file, run, begin, bytes, preamble.ring).map_err(failed)?;
-            if preamble.ring {
-                newest_lap(found)
+            let scan = scan_sections(&file, run, sections_offset..bytes, preamble.is_ring).map_err(io_error)?;
+            if preamble.is_ring {
+                newest_lap(scan)
             } else {
-                missing.cut_bytes = found.cut_bytes;
-                missing.damaged_bytes = found.damaged_bytes;
-                found.sections
+                missing.cut_bytes = scan.cut_bytes;
+                missing.damaged_bytes = scan.damaged_bytes;
+                scan.sections
             }
         };
-        let end = sections.iter().find(|(_, s)| s.kind == kind::END).copied();
-        let end = end.and_then(|(at, s)| json::<End>(&file, at, &s));
-        let status = sections.iter().rev().find(|(_, s)| s.kind == kind::STATUS).copied();
-        let status = status.and_then(|(at, s)| json::<ReportInput>(&file, at, &s));
-        sections.retain(|(_, s)| s.kind == kind::BLOCK);
+        let end = sections.iter().find(|located| located.section.kind == kind::END);
+        let end = end.and_then(|located| read_json::<EndSection>(&file, located));
+        let status = sections.iter().rev().find(|located| located.section.kind == kind::STATUS);
+        let status = status.and_then(|located| read_json::<ReportInput>(&file, located));
+        sections.retain(|located| located.section.kind == kind::BLOCK);
         match &end {
-            None => missing.unfinished = !preamble.ring,
+            // A ring has no end.
+            None => missing.unfinished = !preamble.is_ring,
             Some(end) => {
-                missing.continued = end.why == Why::Rotated;
-                missing.stopped = end.why == Why::Full;
+                missing.continued = end.why == EndReason::Rotated;
+                missing.stopped = end.why == EndReason::Full;
             }
         }
-        let blocks: Vec<BlockInfo> = sections.iter().map(|(at, s)| BlockInfo::of(*at, s)).collect();
-        gaps(&blocks, &mut missing);
+        let blocks: Vec<BlockInfo> =
+            sections.iter().map(|located| BlockInfo::new(located.offset, &located.section)).collect();
+        count_missing_records(&blocks, &mut missing);
         let mut anchors = vec![header.anchor];
-        anchors.extend(sections.iter().map(|(_, s)| s.anchor));
+        anchors.extend(sections.iter().map(|located| located.section.anchor));
         anchors.dedup();
         Ok(Self {
             path,
@@ -159,7 +173,7 @@ impl Recording {
             closing: end.and_then(|end| end.closing).or(status),
             missing,
             bytes,
-            indexed,
+            is_indexed,
         })
     }
 
@@ -174,7 +188,7 @@ impl Recording {
     }
 
     /// Header of the recording.
-    pub fn header(&self) -> &Header {
+    pub fn header(&self) -> &RecordingHeader {
         &self.header
     }
 
@@ -208,8 +222,8 @@ impl Recording {
     }
 
     /// Missing parts of the recording; `None` if complete.
-    pub fn missing(&self) -> Option<Missing> {
-        (self.missing != Missing::default()).then_some(self.missing)
+    pub fn missing(&self) -> Option<MissingParts> {
+        (self.missing != MissingParts::default()).then_some(self.missing)
     }
 
     /// Its blocks, in order.
@@ -217,106 +231,120 @@ impl Recording {
         &self.blocks
     }
 
-    /// Whether the blocks come from the file's index, not from a scan.
+    /// Returns whether the blocks come from the file's index, not from a scan.
     pub fn is_indexed(&self) -> bool {
-        self.indexed
+        self.is_indexed
     }
 }
 
-/// Reads the start of a file. Returns its preamble, run id, offset of the sections, and header.
-fn begin(file: &File, path: &Path, bytes: u64) -> Result<(Preamble, u64, u64, Header), OpenError> {
-    let failed = |error| OpenError::Io { path: path.to_owned(), error };
-    let path = || path.to_owned();
-    let mut first = [0; PREAMBLE];
-    let min = (PREAMBLE + SECTION_HEADER) as u64;
-    let there = bytes.min(PREAMBLE as u64) as usize;
-    file.read_exact_at(&mut first[..there], 0).map_err(failed)?;
+/// Preamble and header of a file.
+struct FileStart {
+    preamble: Preamble,
+    run: u64,
+    header: RecordingHeader,
+    /// Where the other sections begin.
+    sections_offset: u64,
+}
+
+fn read_start(file: &File, path: &Path, bytes: u64) -> Result<FileStart, OpenError> {
+    let io_error = |error| OpenError::Io { path: path.to_owned(), error };
+    let mut first = [0; PREAMBLE_BYTES];
+    let min_bytes = (PREAMBLE_BYTES + SECTION_HEADER_BYTES) as u64;
+    let available = bytes.min(PREAMBLE_BYTES as u64) as usize;
+    file.read_exact_at(&mut first[..available], 0).map_err(io_error)?;
     let expected = Preamble::new(false).to_bytes();
     // Even a file truncated within its first bytes can be recognised as a recording.
-    if there == 0 || first[..there.min(8)] != expected[..there.min(8)] {
-        return Err(OpenError::NotARecording(path()));
+    if available == 0 || first[..available.min(8)] != expected[..available.min(8)] {
+        return Err(OpenError::NotARecording(path.to_owned()));
     }
-    let preamble = Preamble::of(&first).filter(|_| bytes >= min);
-    let preamble = preamble.ok_or_else(|| OpenError::NoHeader { path: path(), bytes: min })?;
+    let no_header = |bytes| OpenError::NoHeader { path: path.to_owned(), bytes };
+    let preamble = Preamble::parse(&first).filter(|_| bytes >= min_bytes);
+    let preamble = preamble.ok_or_else(|| no_header(min_bytes))?;
     let Preamble { major, minor, .. } = preamble;
     if major != MAJOR {
-        return Err(OpenError::OtherFormat { path: path(), major, minor });
+        return Err(OpenError::OtherFormat { path: path.to_owned(), major, minor });
     }
-    let mut head = [0; SECTION_HEADER];
-    file.read_exact_at(&mut head, PREAMBLE as u64).map_err(failed)?;
-    let head = Section::of(&head).filter(|s| s.kind == kind::HEADER);
-    let end = PREAMBLE as u64 + head.map_or(SECTION_HEADER as u64, |s| s.length());
-    let header = head
-        .filter(|_| end <= bytes)
-        .and_then(|s| json(file, PREAMBLE as u64, &s).map(|header| (preamble, s.run, end, header)));
-    header.ok_or_else(|| OpenError::NoHeader { path: path(), bytes: end })
+    let mut section_header = [0; SECTION_HEADER_BYTES];
+    file.read_exact_at(&mut section_header, PREAMBLE_BYTES as u64).map_err(io_error)?;
+    let section = Section::parse(&section_header).filter(|section| section.kind == kind::HEADER);
+    let section = section.ok_or_else(|| no_header(min_bytes))?;
+    let located = LocatedSection { offset: PREAMBLE_BYTES as u64, section };
+    let sections_offset = located.offset + section.total_bytes();
+    let header = if sections_offset <= bytes { read_json(file, &located) } else { None };
+    let header = header.ok_or_else(|| no_header(sections_offset))?;
+    Ok(FileStart { preamble, run: section.run, header, sections_offset })
 }
 
 /// Reads and parses a section's payload; `None` if it is damaged or has an unexpected form.
-fn json<T: serde::de::DeserializeOwned>(file: &File, at: u64, section: &Section) -> Option<T> {
-    serde_json::from_slice(&payload(file, at, section)?).ok()
+fn read_json<T: serde::de::DeserializeOwned>(file: &File, located: &LocatedSection) -> Option<T> {
+    serde_json::from_slice(&read_intact_payload(file, located)?).ok()
 }
 
-fn payload(file: &File, at: u64, section: &Section) -> Option<Vec<u8>> {
+fn read_intact_payload(file: &File, located: &LocatedSection) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
-    has_payload(file, at, section, &mut bytes).is_ok_and(|whole| whole).then_some(bytes)
+    let is_intact = read_payload(file, located.offset, &located.section, &mut bytes).ok()?;
+    is_intact.then_some(bytes)
 }
 
 /// Sections listed in the file's index; `None` without a valid index.
-fn by_index(file: &File, run: u64, bytes: u64) -> Option<Vec<(u64, Section)>> {
-    const ENTRY: usize = 8 + SECTION_HEADER;
-    let mut trailer = [0; TRAILER];
-    let at = bytes.checked_sub(TRAILER as u64)?;
-    file.read_exact_at(&mut trailer, at).ok()?;
-    let index = index_of(&trailer).filter(|&index| index < at)?;
-    let head = section(file, run, index, at).ok()??;
-    if head.kind != kind::INDEX || index + head.length() != at {
+fn read_index(file: &File, run: u64, bytes: u64) -> Option<Vec<LocatedSection>> {
+    const ENTRY_BYTES: usize = 8 + SECTION_HEADER_BYTES;
+    let mut trailer = [0; TRAILER_BYTES];
+    let trailer_offset = bytes.checked_sub(TRAILER_BYTES as u64)?;
+    file.read_exact_at(&mut trailer, trailer_offset).ok()?;
+    let index_offset = parse_trailer(&trailer).filter(|&offset| offset < trailer_offset)?;
+    let index = read_section(file, run, index_offset, trailer_offset).ok()??;
+    if index.kind != kind::INDEX || index_offset + index.total_bytes() != trailer_offset {
         return None;
     }
-    let entries = zstd::bulk::decompress(&payload(file, index, &head)?, head.raw.min(PAYLOAD) as usize).ok()?;
-    let (entries, []) = entries.as_chunks::<ENTRY>() else {
+    let packed = read_intact_payload(file, &LocatedSection { offset: index_offset, section: index })?;
+    let entries = zstd::bulk::decompress(&packed, index.raw_bytes.min(MAX_PAYLOAD_BYTES) as usize).ok()?;
+    let (entries, []) = entries.as_chunks::<ENTRY_BYTES>() else {
         return None;
     };
     let mut sections = Vec::with_capacity(entries.len() + 1);
-    let mut after = 0;
+    let mut last_end = 0;
     for entry in entries {
-        let (offset, head) = entry.split_first_chunk()?;
+        let (offset, section) = entry.split_first_chunk()?;
         let offset = u64::from_le_bytes(*offset);
-        let head = Section::of(head.try_into().ok()?)?;
-        let end = offset.checked_add(head.length())?;
-        if head.run != run || offset < after || end > index {
+        let section = Section::parse(section.try_into().ok()?)?;
+        let end = offset.checked_add(section.total_bytes())?;
+        if section.run != run || offset < last_end || end > index_offset {
             return None;
         }
-        after = end;
-        sections.push((offset, head));
+        last_end = end;
+        sections.push(LocatedSection { offset, section });
     }
     // The end section is between the last block and the index. The first block may be anywhere before it.
     if sections.is_empty() {
-        let first = section(file, run, PREAMBLE as u64, index).ok()?;
-        after = PREAMBLE as u64 + first.map_or(0, |s| s.length());
+        let header = read_section(file, run, PREAMBLE_BYTES as u64, index_offset).ok()?;
+        last_end = PREAMBLE_BYTES as u64 + header.map_or(0, |header| header.total_bytes());
     }
-    sections.extend(section(file, run, after, index).ok()?.filter(|s| s.kind == kind::END).map(|end| (after, end)));
+    let end_section = read_section(file, run, last_end, index_offset).ok()?;
+    if let Some(section) = end_section.filter(|section| section.kind == kind::END) {
+        sections.push(LocatedSection { offset: last_end, section });
+    }
     Some(sections)
 }
 
 /// Keeps a ring's consecutive blocks up to the newest. Older blocks before a gap are leftovers.
-fn newest_lap(found: Scan) -> Vec<(u64, Section)> {
-    let mut sections = found.sections;
-    sections.sort_by_key(|(_, s)| s.seq);
-    let mut from = sections.len().saturating_sub(1);
-    while from > 0 && sections[from - 1].1.seq + 1 == sections[from].1.seq {
-        from -= 1;
+fn newest_lap(scan: SectionScan) -> Vec<LocatedSection> {
+    let mut sections = scan.sections;
+    sections.sort_by_key(|located| located.section.seq);
+    let mut first = sections.len().saturating_sub(1);
+    while first > 0 && sections[first - 1].section.seq + 1 == sections[first].section.seq {
+        first -= 1;
     }
-    sections.split_off(from)
+    sections.split_off(first)
 }
 
-fn gaps(blocks: &[BlockInfo], missing: &mut Missing) {
-    let mut next = None;
+fn count_missing_records(blocks: &[BlockInfo], missing: &mut MissingParts) {
+    let mut next_record = None;
     for block in blocks {
-        match next {
+        match next_record {
             None => missing.records_before = block.first_record,
             Some(next) => missing.records_between += block.first_record.saturating_sub(next),
         }
-        next = Some(block.next_record());
+        next_record = Some(block.next_record());
     }
 }

@@ -10,64 +10,63 @@ use self_cell::{MutBorrow, self_cell};
 use trace::event::{Missed, MissedCause};
 
 use super::super::Record;
-use super::super::codec::{DecodedBlock, Scratch};
+use super::super::codec::{DecodeBuffers, DecodedBlock};
 use super::super::error::ReadError;
-use super::super::section::{SECTION_HEADER, Section};
+use super::super::section::{SECTION_HEADER_BYTES, Section};
 use super::open::{BlockInfo, Recording};
-use super::scan::has_payload;
+use super::scan::read_payload;
 
 self_cell!(
     /// The block being read, and the buffers from which its records borrow.
-    struct Block {
-        owner: MutBorrow<Scratch>,
+    struct BlockInProgress {
+        owner: MutBorrow<DecodeBuffers>,
         #[covariant]
         dependent: DecodedBlock,
     }
 );
 
 /// Reads a recording, starting at one of its blocks.
-pub struct Reader<'r> {
+pub struct RecordReader<'r> {
     recording: &'r Recording,
-    /// Index of the next block.
-    next: usize,
+    next_block: usize,
     /// Expected number of the next block's first record; `None` at the beginning.
-    expected: Option<u64>,
+    next_record: Option<u64>,
     /// Sequence number of the last complete block.
-    seq: u64,
-    closed: bool,
+    last_seq: u64,
+    has_given_closing: bool,
     unknown: u64,
     packed: Vec<u8>,
-    /// Buffers for the next block.
-    scratch: Scratch,
-    block: Option<Block>,
+    /// Buffers for the next block; a block in progress has them.
+    buffers: DecodeBuffers,
+    block: Option<BlockInProgress>,
 }
 
 impl Recording {
     /// Reader of the whole recording.
-    pub fn reader(&self) -> Reader<'_> {
+    pub fn reader(&self) -> RecordReader<'_> {
         self.reader_at(0)
     }
 
     /// Reader that starts at a block. The standing data (engine and hops) comes first.
-    pub fn reader_at(&self, block: usize) -> Reader<'_> {
-        Reader {
+    pub fn reader_at(&self, block: usize) -> RecordReader<'_> {
+        RecordReader {
             recording: self,
-            next: block,
-            expected: None,
-            seq: 0,
-            closed: false,
+            next_block: block,
+            next_record: None,
+            last_seq: 0,
+            has_given_closing: false,
             unknown: 0,
             packed: Vec::new(),
-            scratch: Scratch::default(),
+            buffers: DecodeBuffers::default(),
             block: None,
         }
     }
 }
 
-impl Reader<'_> {
+impl RecordReader<'_> {
     /// Offset in the file of the next block, or the file's length.
     pub fn offset(&self) -> u64 {
-        let next = self.recording.blocks().get(self.next);
+        let next = self.recording.blocks().get(self.next_block);
         next.map_or(self.recording.bytes(), |block| block.offset)
     }
 
@@ -83,13 +82,13 @@ impl Reader<'_> {
     #[expect(clippy::should_implement_trait, reason = "a record borrows from the reader")]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, ReadError> {
         while !self.advance()? {
-            let Some(block) = self.recording.blocks().get(self.next) else {
-                let closed = mem::replace(&mut self.closed, true);
-                return Ok(self.recording.closing().filter(|_| !closed).map(Record::Closing));
+            let Some(block) = self.recording.blocks().get(self.next_block) else {
+                let has_given_closing = mem::replace(&mut self.has_given_closing, true);
+                return Ok(self.recording.closing().filter(|_| !has_given_closing).map(Record::Closing));
             };
-            self.open(block)?;
+            self.open_block(block)?;
         }
-        Ok(self.block.as_ref().and_then(|block| block.borrow_dependent().last()))
+        Ok(self.block.as_ref().and_then(|block| block.borrow_dependent().last_record()))
     }
 
     /// Reads the next record of the current block. Returns `false` without a block, and at its end.
@@ -97,42 +96,47 @@ impl Reader<'_> {
         let Some(mut block) = self.block.take() else {
             return Ok(false);
         };
-        if block.with_dependent_mut(|_, block| block.advance()).map_err(|error| self.damaged(&error))? {
+        let has_record = block.with_dependent_mut(|_, block| block.advance());
+        if has_record.map_err(|error| self.damaged_block(&error))? {
             self.block = Some(block);
             return Ok(true);
         }
-        self.unknown += block.borrow_dependent().unknown;
-        let done = &self.recording.blocks()[self.next - 1];
-        (self.expected, self.seq) = (Some(done.next_record()), done.seq);
-        self.scratch = block.into_owner().into_inner();
+        self.unknown += block.borrow_dependent().unknown_records;
+        let finished = &self.recording.blocks()[self.next_block - 1];
+        self.next_record = Some(finished.next_record());
+        self.last_seq = finished.seq;
+        self.buffers = block.into_owner().into_inner();
         Ok(false)
     }
 
     /// Loads the next block.
-    fn open(&mut self, block: &BlockInfo) -> Result<(), ReadError> {
-        let missed = self.expected.map_or(0, |n| block.first_record.saturating_sub(n));
-        let begins = missed > 0 || (self.expected.is_none() && block.first_record > 0);
-        self.expected.get_or_insert(block.first_record);
-        self.next += 1;
-        let loaded = load(&self.recording.file, block, &mut self.packed);
-        let (path, offset) = (self.recording.path(), block.offset);
-        let section = loaded.map_err(|error| ReadError::Io { path: path.to_owned(), offset, error })?;
-        let section = section.ok_or_else(|| self.damaged(&"its checksum does not match"))?;
-        let unpacked = self.scratch.unpack(&self.packed, section.raw);
-        unpacked.map_err(|error| self.damaged(&error))?;
+    fn open_block(&mut self, block: &BlockInfo) -> Result<(), ReadError> {
+        let skipped = self.next_record.map_or(0, |next| block.first_record.saturating_sub(next));
+        let starts_late = self.next_record.is_none() && block.first_record > 0;
+        self.next_record.get_or_insert(block.first_record);
+        self.next_block += 1;
+        let loaded = load_block(&self.recording.file, block, &mut self.packed);
+        let section = loaded.map_err(|error| {
+            let path = self.recording.path().to_owned();
+            ReadError::Io { path, offset: block.offset, error }
+        })?;
+        let section = section.ok_or_else(|| self.damaged_block(&"its checksum does not match"))?;
+        let decompressed = self.buffers.decompress(&self.packed, section.raw_bytes);
+        decompressed.map_err(|error| self.damaged_block(&error))?;
         // Blocks are numbered as written. Without a gap in the numbers, the records were never written.
-        let cause = if section.seq == self.seq + 1 { MissedCause::QueueFull } else { MissedCause::Unframed };
-        let missed = (missed > 0).then(|| Missed::new(None, missed, cause));
-        let block = Block::try_new(MutBorrow::new(mem::take(&mut self.scratch)), |scratch| {
-            scratch.borrow_mut().decode(&section.content, begins, missed)
+        let cause = if section.seq == self.last_seq + 1 { MissedCause::QueueFull } else { MissedCause::Unframed };
+        let missed = (skipped > 0).then(|| Missed::new(None, skipped, cause));
+        let wants_standing = starts_late || skipped > 0;
+        let block = BlockInProgress::try_new(MutBorrow::new(mem::take(&mut self.buffers)), |buffers| {
+            buffers.borrow_mut().decode_block(&section.content, wants_standing, missed)
         });
-        self.block = Some(block.map_err(|error| self.damaged(&error))?);
+        self.block = Some(block.map_err(|error| self.damaged_block(&error))?);
         Ok(())
     }
 
     /// Error of the current block.
-    fn damaged(&self, why: &dyn Display) -> ReadError {
-        let block = self.next - 1;
+    fn damaged_block(&self, why: &dyn Display) -> ReadError {
+        let block = self.next_block - 1;
         let BlockInfo { offset, records, .. } = self.recording.blocks()[block];
         let path = self.recording.path().to_owned();
         ReadError::Damaged { path, block, offset, why: why.to_string(), records }
@@ -140,12 +144,12 @@ impl Reader<'_> {
 }
 
 /// Reads the compressed payload, and returns the block's section; `None` if either is damaged.
-fn load(file: &File, block: &BlockInfo, packed: &mut Vec<u8>) -> io::Result<Option<Section>> {
-    let mut head = [0; SECTION_HEADER];
-    file.read_exact_at(&mut head, block.offset)?;
-    let section = Section::of(&head).filter(|section| BlockInfo::of(block.offset, section) == *block);
+fn load_block(file: &File, block: &BlockInfo, packed: &mut Vec<u8>) -> io::Result<Option<Section>> {
+    let mut header = [0; SECTION_HEADER_BYTES];
+    file.read_exact_at(&mut header, block.offset)?;
+    let section = Section::parse(&header).filter(|section| BlockInfo::new(block.offset, section) == *block);
     Ok(match section {
-        Some(section) if has_payload(file, block.offset, &section, packed)? => Some(section),
+        Some(section) if read_payload(file, block.offset, &section, packed)? => Some(section),
         _ => None,
     })
 }

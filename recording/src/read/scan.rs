@@ -2,82 +2,95 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use super::super::section::{SECTION_HEADER, Section};
+use super::super::section::{SECTION_HEADER_BYTES, Section};
 
 /// Bytes per read in the search for a header after damage.
-const WINDOW: usize = 256 << 10;
+const SEARCH_WINDOW_BYTES: usize = 256 << 10;
+
+/// A section, and where it begins in the file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LocatedSection {
+    pub(super) offset: u64,
+    pub(super) section: Section,
+}
 
 #[derive(Debug, Default)]
-pub(super) struct Scan {
-    /// All complete sections with their offsets, in file order.
-    pub(super) sections: Vec<(u64, Section)>,
+pub(super) struct SectionScan {
+    /// All complete sections, in file order.
+    pub(super) sections: Vec<LocatedSection>,
     pub(super) cut_bytes: u64,
     pub(super) damaged_bytes: u64,
 }
 
-/// Scans `from..to` for sections of `run`. With `whole`, only sections with a valid payload checksum count: in a ring, a header may outlive
-/// its payload.
-pub(super) fn scan(file: &File, run: u64, from: u64, to: u64, whole: bool) -> io::Result<Scan> {
-    let mut scan = Scan::default();
+/// Scans a range of the file for sections of `run`. With `checks_payloads`, only sections with a valid payload checksum count: in a ring, a
+/// header may outlive its payload.
+pub(super) fn scan_sections(
+    file: &File,
+    run: u64,
+    range: Range<u64>,
+    checks_payloads: bool,
+) -> io::Result<SectionScan> {
+    let mut scan = SectionScan::default();
     let mut buffer = Vec::new();
-    let mut at = from;
-    while at < to {
-        match section(file, run, at, to)? {
-            Some(section) if at + section.length() > to => {
-                scan.cut_bytes = to - at;
+    let mut offset = range.start;
+    while offset < range.end {
+        match read_section(file, run, offset, range.end)? {
+            Some(section) if offset + section.total_bytes() > range.end => {
+                scan.cut_bytes = range.end - offset;
                 return Ok(scan);
             }
-            Some(section) if !whole || has_payload(file, at, &section, &mut buffer)? => {
-                scan.sections.push((at, section));
-                at += section.length();
+            Some(section) if !checks_payloads || read_payload(file, offset, &section, &mut buffer)? => {
+                scan.sections.push(LocatedSection { offset, section });
+                offset += section.total_bytes();
             }
             _ => {
-                let Some(found) = next(file, run, at + 1, to, &mut buffer)? else {
+                let Some(found) = find_section(file, run, offset + 1, range.end, &mut buffer)? else {
                     // A truncated header, or other data at the end of the file.
-                    scan.cut_bytes = to - at;
+                    scan.cut_bytes = range.end - offset;
                     return Ok(scan);
                 };
-                scan.damaged_bytes += found - at;
-                at = found;
+                scan.damaged_bytes += found - offset;
+                offset = found;
             }
         }
     }
     Ok(scan)
 }
 
-/// Reads the section header at `at`.
-pub(super) fn section(file: &File, run: u64, at: u64, to: u64) -> io::Result<Option<Section>> {
-    let mut bytes = [0; SECTION_HEADER];
-    if to.saturating_sub(at) < SECTION_HEADER as u64 {
+/// Reads the section header at `offset`; `None` if there is none of this run before `end`.
+pub(super) fn read_section(file: &File, run: u64, offset: u64, end: u64) -> io::Result<Option<Section>> {
+    let mut bytes = [0; SECTION_HEADER_BYTES];
+    if end.saturating_sub(offset) < SECTION_HEADER_BYTES as u64 {
         return Ok(None);
     }
-    file.read_exact_at(&mut bytes, at)?;
-    Ok(Section::of(&bytes).filter(|section| section.run == run))
+    file.read_exact_at(&mut bytes, offset)?;
+    Ok(Section::parse(&bytes).filter(|section| section.run == run))
 }
 
-/// Reads a section's payload. Returns whether its checksum matches.
-pub(super) fn has_payload(file: &File, at: u64, section: &Section, buffer: &mut Vec<u8>) -> io::Result<bool> {
-    buffer.resize(section.packed as usize, 0);
-    file.read_exact_at(buffer, at + SECTION_HEADER as u64)?;
+/// Reads a section's payload into the buffer. Returns whether its checksum matches.
+pub(super) fn read_payload(file: &File, offset: u64, section: &Section, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    buffer.resize(section.packed_bytes as usize, 0);
+    file.read_exact_at(buffer, offset + SECTION_HEADER_BYTES as u64)?;
     Ok(crc32fast::hash(buffer) == section.crc)
 }
 
-/// Offset of the next section at or after `at`.
-fn next(file: &File, run: u64, mut at: u64, to: u64, buffer: &mut Vec<u8>) -> io::Result<Option<u64>> {
-    while to.saturating_sub(at) >= SECTION_HEADER as u64 {
-        let size = (to - at).min(WINDOW as u64) as usize;
+/// Offset of the next section between `offset` and `end`.
+fn find_section(file: &File, run: u64, mut offset: u64, end: u64, buffer: &mut Vec<u8>) -> io::Result<Option<u64>> {
+    while end.saturating_sub(offset) >= SECTION_HEADER_BYTES as u64 {
+        let size = (end - offset).min(SEARCH_WINDOW_BYTES as u64) as usize;
         buffer.resize(size, 0);
-        file.read_exact_at(buffer, at)?;
-        for place in Section::begins(buffer) {
-            let place = at + place as u64;
-            if section(file, run, place, to)?.is_some() {
-                return Ok(Some(place));
+        file.read_exact_at(buffer, offset)?;
+        for start in Section::possible_starts(buffer) {
+            let start = offset + start as u64;
+            if read_section(file, run, start, end)?.is_some() {
+                return Ok(Some(start));
             }
         }
         // A header may start in this window and end in the next.
-        at += (size - (SECTION_HEADER - 1).min(size - 1)) as u64;
+        offset += (size - (SECTION_HEADER_BYTES - 1).min(size - 1)) as u64;
     }
     Ok(None)
 }

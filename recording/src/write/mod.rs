@@ -1,19 +1,19 @@
 //! Writing of recordings: encoding happens on the caller's thread, everything that can block on another.
 
-mod files;
 mod pack;
 mod recorder;
-mod ring;
-mod worker;
+mod recording_files;
+mod ring_file;
+mod writer_thread;
 
 use std::path::PathBuf;
 
-pub use files::is_part_of;
-pub(super) use files::write_start;
-pub(super) use pack::seal;
+pub(super) use pack::seal_section;
 pub use pack::{BlockPacker, OpenBlock};
-pub(super) use recorder::run_id;
-pub use recorder::{Pending, Recorder};
+pub(super) use recorder::new_run_id;
+pub use recorder::{PendingSummary, Recorder};
+pub use recording_files::is_part_of;
+pub(super) use recording_files::write_start;
 
 /// Options of a recording. The defaults are for live runs.
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,7 @@ impl RecordOptions {
 
 /// Status of a recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
+pub struct RecordingStatus {
     /// Bytes written to files, including deleted ones.
     pub bytes: u64,
     /// Number of records.
@@ -71,7 +71,7 @@ pub struct Status {
 
 /// Summary of a finished recording.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Summary {
+pub struct RecordingSummary {
     /// Files, oldest first.
     pub files: Vec<PathBuf>,
     /// Total size in bytes.

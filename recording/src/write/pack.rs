@@ -4,19 +4,19 @@ use std::io;
 
 use trace::clock::Anchor;
 
-use super::super::codec::{Columns, Content};
-use super::super::section::{SECTION_HEADER, Section, kind};
+use super::super::codec::{BlockColumns, BlockContent};
+use super::super::section::{SECTION_HEADER_BYTES, Section, kind};
 
 /// Compression level of files.
-pub(super) const LEVEL: i32 = 3;
+pub(super) const FILE_LEVEL: i32 = 3;
 /// Compression level of a stream. Its blocks cover only 0.1 s, so a higher level saves too little.
 const STREAM_LEVEL: i32 = 1;
 
 /// A closed block, not compressed yet, so that another thread can compress it.
 #[derive(Debug)]
 pub struct OpenBlock {
-    pub(crate) columns: Columns<Vec<u8>>,
-    pub(crate) content: Content,
+    pub(crate) columns: BlockColumns<Vec<u8>>,
+    pub(crate) content: BlockContent,
     pub(crate) first_record: u64,
     pub(crate) anchor: Anchor,
 }
@@ -36,28 +36,29 @@ impl OpenBlock {
 /// Compresses blocks and reuses its buffers.
 pub struct BlockPacker {
     zstd: zstd::bulk::Compressor<'static>,
+    /// Buffers: columns, compressed columns, and the whole section.
     raw: Vec<u8>,
     packed: Vec<u8>,
-    section: Vec<u8>,
+    sealed: Vec<u8>,
 }
 
 impl BlockPacker {
     /// Allocates the buffers for the blocks of a stream.
     pub fn new() -> io::Result<Self> {
-        Self::of_level(STREAM_LEVEL)
+        Self::with_level(STREAM_LEVEL)
     }
 
     /// Compresses a block and returns its bytes.
     pub fn pack(&mut self, block: &OpenBlock) -> io::Result<&[u8]> {
-        Ok(self.block(block, 0, 0)?.1)
+        Ok(self.pack_section(block, 0, 0)?.1)
     }
 
-    pub(super) fn of_level(level: i32) -> io::Result<Self> {
-        Ok(Self { zstd: zstd::bulk::Compressor::new(level)?, raw: Vec::new(), packed: Vec::new(), section: Vec::new() })
+    pub(super) fn with_level(level: i32) -> io::Result<Self> {
+        Ok(Self { zstd: zstd::bulk::Compressor::new(level)?, raw: Vec::new(), packed: Vec::new(), sealed: Vec::new() })
     }
 
     /// Compresses a block, section `seq` of the run. Returns its header, and header and payload as bytes.
-    pub(crate) fn block(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<(Section, &[u8])> {
+    pub(crate) fn pack_section(&mut self, block: &OpenBlock, run: u64, seq: u64) -> io::Result<(Section, &[u8])> {
         let mut section = Section {
             kind: kind::BLOCK,
             run,
@@ -69,28 +70,29 @@ impl BlockPacker {
         };
         let mut raw = std::mem::take(&mut self.raw);
         raw.clear();
-        block.columns.join(&mut raw);
-        let packed = self.bytes(&raw, &mut section).map(|_| ());
+        block.columns.write_to(&mut raw);
+        let result = self.pack_bytes(&raw, &mut section).map(|_| ());
+        // The buffer is kept after an error, too.
         self.raw = raw;
-        packed.map(|()| (section, &*self.section))
+        result.map(|()| (section, &*self.sealed))
     }
 
-    /// Like [`Self::block`], for any bytes.
-    pub(crate) fn bytes(&mut self, bytes: &[u8], section: &mut Section) -> io::Result<&[u8]> {
+    /// Like [`Self::pack_section`], for any bytes.
+    pub(crate) fn pack_bytes(&mut self, bytes: &[u8], section: &mut Section) -> io::Result<&[u8]> {
         self.packed.clear();
         self.packed.reserve(zstd::zstd_safe::compress_bound(bytes.len()));
         self.zstd.compress_to_buffer(bytes, &mut self.packed)?;
-        section.raw = bytes.len() as u32;
-        Ok(seal(section, &self.packed, &mut self.section))
+        section.raw_bytes = bytes.len() as u32;
+        Ok(seal_section(section, &self.packed, &mut self.sealed))
     }
 }
 
 /// Completes the header for an uncompressed or already compressed payload. Returns header and payload.
-pub(crate) fn seal<'a>(section: &mut Section, payload: &[u8], out: &'a mut Vec<u8>) -> &'a [u8] {
-    section.packed = payload.len() as u32;
+pub(crate) fn seal_section<'a>(section: &mut Section, payload: &[u8], out: &'a mut Vec<u8>) -> &'a [u8] {
+    section.packed_bytes = payload.len() as u32;
     section.crc = crc32fast::hash(payload);
     out.clear();
-    out.reserve(SECTION_HEADER + payload.len());
+    out.reserve(SECTION_HEADER_BYTES + payload.len());
     out.extend_from_slice(&section.to_bytes());
     out.extend_from_slice(payload);
     out

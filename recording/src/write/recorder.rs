@@ -14,14 +14,14 @@ use trace::clock::{Anchor, MonoNs, wall_ns};
 use trace::event::Event;
 use trace::{ReportInput, fault};
 
-use super::super::codec::{Columns, Encoder};
-use super::super::error::{PATIENCE, RecordError};
-use super::super::header::Header;
-use super::files::Files;
-use super::pack::{BlockPacker, LEVEL, OpenBlock};
-use super::ring::Ring;
-use super::worker::{Job, Shared, Store, Worker};
-use super::{RecordOptions, Status, Summary};
+use super::super::codec::{BlockColumns, Encoder};
+use super::super::error::{DISK_TIMEOUT, RecordError};
+use super::super::header::RecordingHeader;
+use super::pack::{BlockPacker, FILE_LEVEL, OpenBlock};
+use super::recording_files::RecordingFiles;
+use super::ring_file::RingFile;
+use super::writer_thread::{BlockStore, WriterJob, WriterState, WriterThread};
+use super::{RecordOptions, RecordingStatus, RecordingSummary};
 
 /// Maximum number of closed blocks waiting for the disk. Further ones are dropped and counted, unless the caller may wait.
 const QUEUE_BLOCKS: usize = 16;
@@ -35,86 +35,87 @@ pub struct Recorder {
     options: RecordOptions,
     anchor: Anchor,
     /// Number of records in closed blocks, including dropped ones.
-    records: u64,
-    spare: Option<Columns<Vec<u8>>>,
-    jobs: SyncSender<Job>,
-    empties: Receiver<Columns<Vec<u8>>>,
-    shared: Arc<Shared>,
+    closed_records: u64,
+    /// Buffer of a dropped block, for the next one.
+    spare: Option<BlockColumns<Vec<u8>>>,
+    jobs: SyncSender<WriterJob>,
+    empties: Receiver<BlockColumns<Vec<u8>>>,
+    shared: Arc<WriterState>,
 }
 
 /// A request to the thread that writes.
 #[derive(Debug)]
-pub struct Pending {
-    answer: Receiver<Result<Summary, RecordError>>,
+pub struct PendingSummary {
+    answer: Receiver<Result<RecordingSummary, RecordError>>,
     deadline: Instant,
     /// Requested file.
     path: PathBuf,
-    shared: Arc<Shared>,
+    shared: Arc<WriterState>,
 }
 
-impl Pending {
+impl PendingSummary {
     /// Its result; `None` while it is in progress.
-    pub fn poll(&mut self) -> Option<Result<Summary, RecordError>> {
+    pub fn poll(&mut self) -> Option<Result<RecordingSummary, RecordError>> {
         match self.answer.try_recv() {
             Ok(done) => Some(done),
             Err(TryRecvError::Empty) => None,
-            Err(TryRecvError::Disconnected) => Some(Err(self.shared.crashed())),
+            Err(TryRecvError::Disconnected) => Some(Err(self.shared.no_reply_error())),
         }
     }
 
     /// Waits for its result.
-    pub fn wait(self) -> Result<Summary, RecordError> {
+    pub fn wait(self) -> Result<RecordingSummary, RecordError> {
         match self.answer.recv_timeout(self.deadline.saturating_duration_since(Instant::now())) {
             Ok(done) => done,
             Err(RecvTimeoutError::Timeout) => Err(RecordError::Silent(self.path)),
-            Err(RecvTimeoutError::Disconnected) => Err(self.shared.crashed()),
+            Err(RecvTimeoutError::Disconnected) => Err(self.shared.no_reply_error()),
         }
     }
 }
 
 impl Recorder {
     /// Creates the file, readable by its owner only, and the thread that writes it.
-    pub fn create(path: &Path, header: &Header, options: RecordOptions) -> Result<Self, RecordError> {
-        let run = run_id();
-        let header = Header { part: 0, ..header.clone() };
-        let store = Store::Files(Files::create(path, &header, run, options)?);
+    pub fn create(path: &Path, header: &RecordingHeader, options: RecordOptions) -> Result<Self, RecordError> {
+        let run = new_run_id();
+        let header = RecordingHeader { part: 0, ..header.clone() };
+        let store = BlockStore::Files(RecordingFiles::create(path, &header, run, options)?);
         Self::start(path, store, run, &header, options)
     }
 
     /// Creates a ring of `size` bytes, all reserved, readable by its owner only, that keeps the latest part of a run. It can be opened like a
     /// recording, even after a crash. An existing one may contain the last minutes of a killed run, so it is replaced only with
     /// `options.force`.
-    pub fn ring(path: &Path, size: u64, header: &Header, options: RecordOptions) -> Result<Self, RecordError> {
-        let run = run_id();
-        let store = Store::Ring(Ring::create(path, size, header, run, options.force)?);
+    pub fn ring(path: &Path, size: u64, header: &RecordingHeader, options: RecordOptions) -> Result<Self, RecordError> {
+        let run = new_run_id();
+        let store = BlockStore::Ring(RingFile::create(path, size, header, run, options.force)?);
         Self::start(path, store, run, header, options)
     }
 
     /// Starts the thread that writes to `store`.
     fn start(
         path: &Path,
-        store: Store,
+        store: BlockStore,
         run: u64,
-        header: &Header,
+        header: &RecordingHeader,
         options: RecordOptions,
     ) -> Result<Self, RecordError> {
-        let failed = |error| RecordError::io("start writing to", path, error);
+        let io_error = |error| RecordError::io("start writing to", path, error);
         let (jobs, inbox) = sync_channel(QUEUE_BLOCKS);
         let (emptied, empties) = channel();
-        let shared = Arc::new(Shared { path: path.to_owned(), ..Shared::default() });
-        let worker = Worker {
+        let shared = Arc::new(WriterState { path: path.to_owned(), ..WriterState::default() });
+        let worker = WriterThread {
             store,
-            packer: BlockPacker::of_level(LEVEL).map_err(failed)?,
+            packer: BlockPacker::with_level(FILE_LEVEL).map_err(io_error)?,
             run,
             shared: Arc::clone(&shared),
             empties: emptied,
         };
-        thread::Builder::new().name("recorder".into()).spawn(move || worker.work(&inbox)).map_err(failed)?;
+        thread::Builder::new().name("recorder".into()).spawn(move || worker.run_jobs(&inbox)).map_err(io_error)?;
         Ok(Self {
             encoder: Encoder::new(header.payload),
             options,
             anchor: header.anchor,
-            records: 0,
+            closed_records: 0,
             spare: None,
             jobs,
             empties,
@@ -133,10 +134,10 @@ impl Recorder {
             return;
         }
         fault::here("recorder");
-        if !self.encoder.event(event) {
+        if !self.encoder.write_event(event) {
             self.shared.dropped.fetch_add(1, Ordering::Relaxed);
         }
-        self.close_if_due(event.at);
+        self.close_block_if_due(event.at);
     }
 
     /// Records a tick of the analysis and, at intervals, both clocks.
@@ -144,19 +145,19 @@ impl Recorder {
         if self.has_stopped() {
             return;
         }
-        self.encoder.tick(now);
+        self.encoder.write_tick(now);
         if self.options.anchor_every_ns.is_some_and(|ns| now.since(self.anchor.mono) >= ns) {
             self.anchor = Anchor::now();
-            self.encoder.anchor(self.anchor);
+            self.encoder.write_anchor(self.anchor);
         }
-        self.close_if_due(now);
+        self.close_block_if_due(now);
     }
 
     /// Current status. The bytes of a ring include data overwritten since.
-    pub fn status(&self) -> Status {
-        Status {
+    pub fn status(&self) -> RecordingStatus {
+        RecordingStatus {
             bytes: self.shared.bytes.load(Ordering::Relaxed),
-            records: self.records + u64::from(self.encoder.content.records),
+            records: self.closed_records + u64::from(self.encoder.content.records),
             dropped: self.shared.dropped.load(Ordering::Relaxed),
             stopped: self.shared.stopped.get().cloned(),
         }
@@ -166,74 +167,76 @@ impl Recorder {
         self.shared.stopped.get().is_some()
     }
 
-    fn close_if_due(&mut self, now: MonoNs) {
-        let old = now.since(self.encoder.content.from) >= self.options.block_ns;
-        if old || self.encoder.is_full(self.options.block_bytes) {
-            let job = self.close();
-            self.submit(job);
+    fn close_block_if_due(&mut self, now: MonoNs) {
+        let is_old = now.since(self.encoder.content.from) >= self.options.block_ns;
+        if is_old || self.encoder.is_full(self.options.block_bytes) {
+            let job = self.close_block();
+            self.submit_or_drop(job);
         }
     }
 
-    fn close(&mut self) -> Job {
+    fn close_block(&mut self) -> WriterJob {
         let empty = self.spare.take().or_else(|| self.empties.try_recv().ok());
-        let (columns, content) = self.encoder.close(empty.unwrap_or_default());
-        let first_record = self.records;
-        self.records += u64::from(content.records);
-        Job::Block(OpenBlock { columns, content, first_record, anchor: self.anchor })
+        let (columns, content) = self.encoder.close_block(empty.unwrap_or_default());
+        let first_record = self.closed_records;
+        self.closed_records += u64::from(content.records);
+        WriterJob::Block(OpenBlock { columns, content, first_record, anchor: self.anchor })
     }
 
-    fn submit(&mut self, job: Job) {
+    fn submit_or_drop(&mut self, job: WriterJob) {
         let submitted = if self.options.wait {
             self.jobs.send(job).map_err(|error| TrySendError::Disconnected(error.0))
         } else {
             self.jobs.try_send(job)
         };
         match submitted {
-            Err(TrySendError::Full(Job::Block(block))) => {
+            Err(TrySendError::Full(WriterJob::Block(block))) => {
                 self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
                 self.spare = Some(block.columns);
             }
-            // Jobs that need a reply use `push` instead.
+            // Jobs that need a reply use `submit_or_fail` instead.
             Ok(()) | Err(TrySendError::Full(_)) => {}
             Err(TrySendError::Disconnected(_)) => {
-                self.shared.stop(&self.shared.crash());
+                self.shared.stop_recording(&self.shared.crash_message());
             }
         }
     }
 
     /// Copies a ring to a recording, on the ring's own thread. The ring continues meanwhile; records that do not fit in its queue are dropped
     /// and counted.
-    pub fn dump(&mut self, to: &Path, closing: &ReportInput) -> Result<Pending, RecordError> {
-        let (path, closing) = (to.to_owned(), Box::new(closing.clone()));
-        self.request(to.to_owned(), false, |reply| Job::Dump { to: path, closing, reply })
+    pub fn dump(&mut self, to: &Path, closing: &ReportInput) -> Result<PendingSummary, RecordError> {
+        let path = to.to_owned();
+        let closing = Box::new(closing.clone());
+        self.request_summary(path.clone(), false, |reply| WriterJob::Dump { to: path, closing, reply })
     }
 
     /// Writes the remaining data, the closing section and the index, and waits until they are on disk. The file of a ring keeps its form. A
     /// stop at the size limit or after an earlier error is not an error here: the summary reports it.
-    pub fn finish(mut self, closing: &ReportInput) -> Result<Summary, RecordError> {
-        let (path, closing) = (self.path().to_owned(), Box::new(closing.clone()));
-        self.request(path, true, |reply| Job::Finish { closing, reply })?.wait()
+    pub fn finish(mut self, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
+        let path = self.path().to_owned();
+        let closing = Box::new(closing.clone());
+        self.request_summary(path, true, |reply| WriterJob::Finish { closing, reply })?.wait()
     }
 
-    /// Closes the current block and sends a job about the file `path`. If `patient`, waits for space in the queue.
-    fn request(
+    /// Closes the current block and sends a job about the file `path`. If `may_wait`, waits for space in the queue.
+    fn request_summary(
         &mut self,
         path: PathBuf,
-        patient: bool,
-        job: impl FnOnce(Sender<Result<Summary, RecordError>>) -> Job,
-    ) -> Result<Pending, RecordError> {
-        let deadline = Instant::now() + PATIENCE;
-        let until = patient.then_some(deadline);
+        may_wait: bool,
+        job: impl FnOnce(Sender<Result<RecordingSummary, RecordError>>) -> WriterJob,
+    ) -> Result<PendingSummary, RecordError> {
+        let deadline = Instant::now() + DISK_TIMEOUT;
+        let submit_deadline = may_wait.then_some(deadline);
         if self.encoder.content.records > 0 {
-            let block = self.close();
-            self.push(block, until)?;
+            let block = self.close_block();
+            self.submit_or_fail(block, submit_deadline)?;
         }
         let (reply, answer) = channel();
-        self.push(job(reply), until)?;
-        Ok(Pending { answer, deadline, path, shared: Arc::clone(&self.shared) })
+        self.submit_or_fail(job(reply), submit_deadline)?;
+        Ok(PendingSummary { answer, deadline, path, shared: Arc::clone(&self.shared) })
     }
 
-    fn push(&self, mut job: Job, deadline: Option<Instant>) -> Result<(), RecordError> {
+    fn submit_or_fail(&self, mut job: WriterJob, deadline: Option<Instant>) -> Result<(), RecordError> {
         loop {
             match self.jobs.try_send(job) {
                 Ok(()) => return Ok(()),
@@ -242,12 +245,12 @@ impl Recorder {
                     thread::sleep(RETRY_INTERVAL);
                 }
                 Err(TrySendError::Full(back)) => {
-                    if let Job::Block(block) = back {
+                    if let WriterJob::Block(block) = back {
                         self.shared.dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
                     }
                     return Err(RecordError::Silent(self.path().to_owned()));
                 }
-                Err(TrySendError::Disconnected(_)) => return Err(self.shared.crashed()),
+                Err(TrySendError::Disconnected(_)) => return Err(self.shared.no_reply_error()),
             }
         }
     }
@@ -257,14 +260,14 @@ impl Drop for Recorder {
     /// Hands over the last block if the run ends without `finish`.
     fn drop(&mut self) {
         if self.encoder.content.records > 0 && !self.has_stopped() {
-            let job = self.close();
-            self.submit(job);
+            let job = self.close_block();
+            self.submit_or_drop(job);
         }
     }
 }
 
 /// Creates a run id, which distinguishes the sections of this run from others.
-pub(crate) fn run_id() -> u64 {
+pub(crate) fn new_run_id() -> u64 {
     use std::hash::BuildHasher;
     hashbrown::DefaultHashBuilder::default().hash_one((wall_ns(), MonoNs::now(), std::process::id()))
 }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use recording::{Pending, RecordError, RecordOptions, Recorder};
+use recording::{PendingSummary, RecordError, RecordOptions, Recorder};
 
 use super::{Folder, closing, feed, header, open, options, traffic};
 
@@ -84,10 +84,10 @@ fn the_ring_continues_after_a_failed_dump() {
     let inputs = traffic(500, 20, 9);
     let mut ring = Recorder::ring(&folder.file("ring"), 4 << 20, &header(), options(10_000)).expect("a ring");
     feed(&mut ring, &inputs);
-    let failed = ring.dump(&folder.file("missing/dump.tgap"), &closing()).and_then(Pending::wait);
+    let failed = ring.dump(&folder.file("missing/dump.tgap"), &closing()).and_then(PendingSummary::wait);
     let error = failed.expect_err("no such folder").to_string();
     assert!(error.starts_with("cannot create "), "{error}");
-    let dumped = ring.dump(&folder.file("dump.tgap"), &closing()).and_then(Pending::wait).expect("a dump");
+    let dumped = ring.dump(&folder.file("dump.tgap"), &closing()).and_then(PendingSummary::wait).expect("a dump");
     assert_eq!(dumped.records, inputs.len() as u64);
     ring.finish(&closing()).expect("finished");
 }

@@ -100,11 +100,11 @@ fn a_reader_can_start_at_any_block() {
 
 #[test]
 fn token_ids_are_recorded_only_on_request() {
-    use recording::{Header, Payload};
+    use recording::{RecordedPayload, RecordingHeader};
     use trace::event::{Chunk, Event, Frame};
     use trace::{FrameId, HopId};
     let (_folder, file) = Folder::with_run();
-    let lengths = Header { payload: Payload::Lengths, ..header() };
+    let lengths = RecordingHeader { payload: RecordedPayload::Lengths, ..header() };
     let mut recorder = Recorder::create(&file, &lengths, options(100)).expect("a new file");
     let chunk = Chunk { listed: Some(2), completion_tokens: Some(2), ids: &[9_906, 1_917], ..Chunk::new("a") };
     let id = FrameId::new(HopId(0), 0, 0);

@@ -3,7 +3,8 @@
 use outputs::report::Report;
 use proptest::prelude::*;
 use recording::{
-    BlockPacker, BlockReader, BlockWriter, Header, Payload, Record, StreamPacker, StreamSection, StreamSplitter,
+    BlockPacker, BlockReader, BlockWriter, Record, RecordedPayload, RecordingHeader, StreamPacker, StreamSection,
+    StreamSplitter,
 };
 use trace::event::What;
 use trace::{Analysis, Config, ReportInput};
@@ -32,8 +33,8 @@ fn report(analysis: &Analysis) -> String {
 
 /// Bytes of a stream whose blocks have `block` records, with its end.
 fn stream(inputs: &[Record<'_>], block: usize) -> Vec<u8> {
-    let mut blocks = BlockWriter::new(Payload::Lengths);
-    let mut packer = StreamPacker::new(Header::of("model", Config::default())).expect("a packer");
+    let mut blocks = BlockWriter::new(RecordedPayload::Lengths);
+    let mut packer = StreamPacker::new(RecordingHeader::of("model", Config::default())).expect("a packer");
     let mut bytes = packer.start().expect("a start");
     for part in inputs.chunks(block) {
         for input in part {
@@ -117,7 +118,7 @@ fn what_is_no_recording_is_refused() {
 #[test]
 fn a_missing_block_counts_as_missed_observations_not_as_lost_tokens() {
     let inputs = traffic(200, 40, 23);
-    let (mut blocks, mut packer) = (BlockWriter::new(Payload::Lengths), BlockPacker::new().expect("a packer"));
+    let (mut blocks, mut packer) = (BlockWriter::new(RecordedPayload::Lengths), BlockPacker::new().expect("a packer"));
     let (mut reader, mut subscriber) = (BlockReader::default(), Analysis::new(crate::engine::config()));
     let (mut reported, mut hops) = (Vec::new(), 0);
     for (number, part) in inputs.chunks(100).enumerate() {

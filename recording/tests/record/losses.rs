@@ -2,7 +2,7 @@
 
 use outputs::report::Losses;
 use outputs::report::Report;
-use recording::{Payload, Recorder, analyse};
+use recording::{RecordedPayload, Recorder, analyse};
 use trace::event::{Capabilities, Chunk, Delivery, Event, Frame, Hop, What};
 use trace::ledger::LostRange;
 use trace::{Analysis, FrameId, HopId, MonoNs, ReportInput};
@@ -42,11 +42,11 @@ fn live(recorder: &mut Recorder, with_ids: bool) -> Analysis {
 }
 
 /// Losses reported by the live run and by a replay of its recording.
-fn live_and_replayed(payload: Payload) -> (Losses, Losses) {
+fn live_and_replayed(payload: RecordedPayload) -> (Losses, Losses) {
     let (_folder, file) = Folder::with_run();
-    let header = recording::Header { payload, ..header() };
+    let header = recording::RecordingHeader { payload, ..header() };
     let mut recorder = Recorder::create(&file, &header, options(3_000)).expect("a new file");
-    let analysis = live(&mut recorder, payload == Payload::Tokens);
+    let analysis = live(&mut recorder, payload == RecordedPayload::Tokens);
     let input = ReportInput::of("model");
     recorder.finish(&input).expect("finished");
     let recording = open(&file);
@@ -62,11 +62,11 @@ fn ranges(losses: &Losses) -> Vec<LostRange> {
 #[test]
 fn positions_are_always_recorded_and_ids_only_on_request() {
     let range = |tokens, chunks, ids: &[i64]| LostRange { tokens, chunks: Some(chunks), ids: ids.to_vec() };
-    let (live, replayed) = live_and_replayed(Payload::Tokens);
+    let (live, replayed) = live_and_replayed(RecordedPayload::Tokens);
     let ids: Vec<i64> = (151_001..=151_010).collect();
     assert_eq!(ranges(&live), [range([1, 4], [1, 2], &ids[..4]), range([7, 10], [4, 5], &ids[6..])]);
     assert_eq!(replayed, live);
-    let (live, replayed) = live_and_replayed(Payload::Lengths);
+    let (live, replayed) = live_and_replayed(RecordedPayload::Lengths);
     assert_eq!(ranges(&live), [range([1, 4], [1, 2], &[]), range([7, 10], [4, 5], &[])]);
     assert_eq!(replayed, live);
 }

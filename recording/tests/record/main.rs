@@ -16,7 +16,7 @@ mod ring;
 use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
-use recording::{Header, Payload, Record, RecordOptions, Recorder, Recording};
+use recording::{Record, RecordOptions, RecordedPayload, Recorder, Recording, RecordingHeader};
 use trace::clock::Anchor;
 use trace::event::{Capabilities, Chunk, Event, Finish, Frame, Hop, Received, What};
 use trace::{FrameId, HopId, MonoNs, ReportInput};
@@ -45,11 +45,11 @@ fn open(path: impl AsRef<Path>) -> Recording {
     Recording::open(path).expect("a recording")
 }
 
-fn header() -> Header {
-    Header {
+fn header() -> RecordingHeader {
+    RecordingHeader {
         anchor: Anchor { mono: MonoNs(5), wall_ns: 1_700_000_000_000_000_000 },
-        payload: Payload::Tokens,
-        ..Header::of("model", engine::config())
+        payload: RecordedPayload::Tokens,
+        ..RecordingHeader::of("model", engine::config())
     }
 }
 
@@ -72,7 +72,7 @@ fn feed(recorder: &mut Recorder, inputs: &[Record<'_>]) {
     }
 }
 
-fn record(path: &Path, inputs: &[Record<'_>], options: RecordOptions) -> recording::Summary {
+fn record(path: &Path, inputs: &[Record<'_>], options: RecordOptions) -> recording::RecordingSummary {
     let mut recorder = Recorder::create(path, &header(), options).expect("a new file");
     feed(&mut recorder, inputs);
     recorder.finish(&closing()).expect("a complete file")

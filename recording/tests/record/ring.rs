@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use recording::{Pending, RecordError, RecordOptions, Recorder, Recording};
+use recording::{PendingSummary, RecordError, RecordOptions, Recorder, Recording};
 
 use super::{Folder, closing, feed, header, open, options, traffic};
 
@@ -27,7 +27,7 @@ fn the_newest_blocks_are_complete_and_can_be_dumped_during_the_run() {
     // Poorly compressible data, so that the ring wraps several times.
     let inputs = traffic(6_000, 200, 2);
     feed(&mut ring, &inputs);
-    let summary = ring.dump(&dumped, &closing()).and_then(Pending::wait).expect("a dump");
+    let summary = ring.dump(&dumped, &closing()).and_then(PendingSummary::wait).expect("a dump");
     assert!(ring.status().bytes > 2 * SIZE, "it wrapped: {} bytes", ring.status().bytes);
     assert_eq!(fs::metadata(&file).expect("a file").len(), SIZE);
     // Reads the file while the ring is open, as after a crash.
@@ -59,7 +59,7 @@ fn the_ring_of_a_killed_run_is_not_overwritten() {
     let force = RecordOptions { force: true, ..options(100_000) };
     let mut ring = Recorder::ring(&file, SIZE, &header(), force).expect("replaced");
     assert!(matches!(
-        ring.dump(&folder.file("none.tgap"), &closing()).and_then(Pending::wait),
+        ring.dump(&folder.file("none.tgap"), &closing()).and_then(PendingSummary::wait),
         Err(RecordError::Empty)
     ));
     assert!(!folder.file("none.tgap").exists());

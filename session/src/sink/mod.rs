@@ -1,50 +1,50 @@
 //! Files that a live run writes: recording and hindsight ring. A failure here is reported but does not affect the run.
 
-mod onset;
+mod dump_trigger;
+mod hindsight_ring;
 mod preamble;
-mod ring;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
-use recording::{Header, Payload, RecordError, RecordOptions, Recorder, Status};
+use recording::{RecordError, RecordOptions, RecordedPayload, Recorder, RecordingHeader, RecordingStatus};
 use trace::clock::Anchor;
 use trace::{Analysis, Config, Event, MonoNs, ReportInput};
 
-pub use onset::Rules;
-use ring::Ring;
-pub use ring::RingOptions;
+pub use dump_trigger::DumpRules;
+use hindsight_ring::HindsightRing;
+pub use hindsight_ring::RingOptions;
 
-use crate::telemetry::Served;
+use crate::telemetry::EndpointStatus;
 use crate::units::{format_bytes, format_count};
 
 /// Files that a run writes.
 #[derive(Clone, Debug)]
-pub struct Files {
+pub struct OutputFiles {
     /// Recording of the whole run.
     pub record: Option<PathBuf>,
     /// Size, rotation and replacement of recordings, including those started during the run.
     pub options: RecordOptions,
     /// Content of recordings.
-    pub payload: Payload,
+    pub payload: RecordedPayload,
     /// The hindsight ring.
     pub ring: Option<RingOptions>,
 }
 
 /// Outputs being written, for the screen.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Writing {
+pub struct OutputStatus {
     /// The recording, if any.
-    pub recording: Option<Written>,
+    pub recording: Option<WrittenFile>,
     /// The hindsight ring, if kept.
-    pub ring: Option<Written>,
+    pub ring: Option<WrittenFile>,
     /// The endpoint, if the run is served.
-    pub endpoint: Option<Served>,
+    pub endpoint: Option<EndpointStatus>,
 }
 
 /// A file being written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenFile {
     /// Path as given.
     pub name: String,
     /// Bytes written.
@@ -55,19 +55,19 @@ pub struct Written {
 
 /// All outputs of a run.
 pub struct Sink {
-    header: Header,
-    /// Whether the run is observed on another machine.
-    elsewhere: bool,
+    header: RecordingHeader,
+    /// The run is observed on another machine.
+    is_remote: bool,
     options: RecordOptions,
     recording: Option<Recorder>,
-    ring: Option<Ring>,
-    trouble: Vec<String>,
+    ring: Option<HindsightRing>,
+    problems: Vec<String>,
     message: Option<String>,
 }
 
 impl Sink {
     /// Opens `files`. Called before the run, so that errors appear at once.
-    pub fn open(files: &Files, source: &str, config: &Config) -> anyhow::Result<Self> {
+    pub fn open(files: &OutputFiles, source: &str, config: &Config) -> anyhow::Result<Self> {
         let mut sink = Self::none(source, config);
         sink.header.payload = files.payload;
         sink.options = files.options;
@@ -75,7 +75,7 @@ impl Sink {
             sink.record(path)?;
         }
         if let Some(ring) = &files.ring {
-            sink.ring = Some(Ring::open(ring, files.options.force, &sink.header)?);
+            sink.ring = Some(HindsightRing::open(ring, files.options.force, &sink.header)?);
         }
         Ok(sink)
     }
@@ -83,28 +83,28 @@ impl Sink {
     /// Creates a sink without outputs.
     pub fn none(source: &str, config: &Config) -> Self {
         Self {
-            header: Header::of(source, *config),
-            elsewhere: false,
+            header: RecordingHeader::of(source, *config),
+            is_remote: false,
             options: RecordOptions::default(),
             recording: None,
             ring: None,
-            trouble: Vec::new(),
+            problems: Vec::new(),
             message: None,
         }
     }
 
     /// Updates the limits for dumping the ring.
-    pub fn retune(&mut self, rules: Rules) {
+    pub fn update_dump_rules(&mut self, rules: DumpRules) {
         if let Some(ring) = &mut self.ring {
-            ring.onset.rules = rules;
+            ring.trigger.rules = rules;
         }
     }
 
     /// Sets the header for a run observed on another machine, whose clocks differ from this one's.
-    pub fn describe(&mut self, header: Header, options: RecordOptions) {
+    pub fn describe(&mut self, header: RecordingHeader, options: RecordOptions) {
         self.header = header;
         self.options = options;
-        self.elsewhere = true;
+        self.is_remote = true;
     }
 
     fn is_idle(&self) -> bool {
@@ -122,7 +122,7 @@ impl Sink {
         if self.is_idle() {
             return;
         }
-        self.guarded(|sink| {
+        self.catch_panic(|sink| {
             if let Some(recorder) = &mut sink.recording {
                 recorder.event(event);
             }
@@ -137,16 +137,16 @@ impl Sink {
         if self.is_idle() {
             return;
         }
-        self.guarded(|sink| {
+        self.catch_panic(|sink| {
             if let Some(recorder) = &mut sink.recording {
                 recorder.tick(now);
             }
             if let Some(ring) = &mut sink.ring {
-                let onset = ring.tick(now, analysis, input);
-                sink.message = onset.or_else(|| ring.take_message()).or(sink.message.take());
+                let dump_started = ring.tick(now, analysis, input);
+                sink.message = dump_started.or_else(|| ring.take_message()).or(sink.message.take());
             }
         });
-        self.watch();
+        self.check_recording();
     }
 
     /// Takes the message for the user, if any.
@@ -155,19 +155,19 @@ impl Sink {
     }
 
     /// Starts a recording in the working folder, or ends the current one. Returns a message.
-    pub fn toggle(&mut self, analysis: &Analysis, input: &ReportInput) -> String {
+    pub fn toggle_recording(&mut self, analysis: &Analysis, input: &ReportInput) -> String {
         if self.recording.is_some() {
-            return self.close(input).unwrap_or_default();
+            return self.close_recording(input).unwrap_or_default();
         }
         let path = PathBuf::from(format!("tokengap-{}.tgap", trace::clock::wall_ns() / 1_000_000_000));
-        if !self.elsewhere {
+        if !self.is_remote {
             self.header.anchor = Anchor::now();
         }
         match self.record(&path) {
             Ok(()) => {
-                self.guarded(|sink| {
+                self.catch_panic(|sink| {
                     if let Some(recorder) = &mut sink.recording {
-                        preamble::write(analysis.ledger(), &mut |event| recorder.event(event));
+                        preamble::emit_preamble(analysis.ledger(), &mut |event| recorder.event(event));
                     }
                 });
                 format!("recording to {}; press r to stop", path.display())
@@ -183,86 +183,87 @@ impl Sink {
         };
         match catch_unwind(AssertUnwindSafe(|| ring.dump(why, input))) {
             Ok(message) => message,
-            Err(_) => self.failed(),
+            Err(_) => self.disable_outputs(),
         }
     }
 
     /// Outputs being written now.
-    pub fn writing(&self) -> Writing {
-        Writing {
-            recording: self.recording.as_ref().map(|recorder| written(recorder.path(), &recorder.status())),
-            ring: self.ring.as_ref().map(Ring::written),
+    pub fn writing(&self) -> OutputStatus {
+        OutputStatus {
+            recording: self.recording.as_ref().map(|recorder| written_file(recorder.path(), &recorder.status())),
+            ring: self.ring.as_ref().map(HindsightRing::written_file),
             endpoint: None,
         }
     }
 
     /// Problems with the outputs, for the report.
-    pub fn trouble(&self) -> Vec<String> {
-        self.trouble.clone()
+    pub fn problems(&self) -> Vec<String> {
+        self.problems.clone()
     }
 
     /// Closes all outputs and returns messages about them.
     pub fn finish(&mut self, input: &ReportInput) -> Vec<String> {
-        let mut messages: Vec<String> = self.close(input).into_iter().collect();
+        let mut messages: Vec<String> = self.close_recording(input).into_iter().collect();
         if let Some(ring) = self.ring.take() {
             match catch_unwind(AssertUnwindSafe(|| ring.finish(input))) {
                 Ok(more) => messages.extend(more),
-                Err(_) => messages.push(self.failed()),
+                Err(_) => messages.push(self.disable_outputs()),
             }
         }
         messages
     }
 
     /// Closes the recording.
-    fn close(&mut self, input: &ReportInput) -> Option<String> {
+    fn close_recording(&mut self, input: &ReportInput) -> Option<String> {
         let recorder = self.recording.take()?;
-        let reported = recorder.status().stopped.is_some_and(|why| self.trouble.contains(&why));
+        let is_reported = recorder.status().stopped.is_some_and(|reason| self.problems.contains(&reason));
         let path = recorder.path().to_owned();
         Some(match catch_unwind(AssertUnwindSafe(|| recorder.finish(input))) {
             Ok(Ok(summary)) => {
                 let dropped = match summary.dropped {
                     0 => String::new(),
-                    n => format!(", {} records did not fit", format_count(n)),
+                    records => format!(", {} records did not fit", format_count(records)),
                 };
                 let size = format_bytes(summary.bytes);
                 format!("recorded to {} ({size}{dropped})", path.display())
             }
-            Ok(Err(error)) if reported => format!("! recording: {error}"),
+            Ok(Err(error)) if is_reported => format!("! recording: {error}"),
             Ok(Err(error)) => self.note(format!("recording: {error}")),
-            Err(_) => self.failed(),
+            Err(_) => self.disable_outputs(),
         })
     }
 
     /// Detects a recording that stopped by itself: size limit, full disk, vanished mount.
-    fn watch(&mut self) {
+    fn check_recording(&mut self) {
         let stopped = self.recording.as_ref().and_then(|recorder| recorder.status().stopped);
-        if let Some(why) = stopped.filter(|why| !self.trouble.contains(why)) {
-            let message = self.note(why);
+        if let Some(reason) = stopped.filter(|reason| !self.problems.contains(reason)) {
+            let message = self.note(reason);
             self.message = Some(message);
         }
     }
 
     /// Runs `write`. A panic ends the outputs, but not the run.
-    fn guarded(&mut self, write: impl FnOnce(&mut Self)) {
+    fn catch_panic(&mut self, write: impl FnOnce(&mut Self)) {
         if catch_unwind(AssertUnwindSafe(|| write(self))).is_err() {
-            let message = self.failed();
+            let message = self.disable_outputs();
             self.message = Some(message);
         }
     }
 
-    fn failed(&mut self) -> String {
+    fn disable_outputs(&mut self) -> String {
         self.recording = None;
         self.ring = None;
         self.note("recording crashed and was disabled; the run continues. Please report this bug.".into())
     }
 
-    fn note(&mut self, trouble: String) -> String {
-        let message = format!("! {trouble}");
-        self.trouble.push(trouble);
+    /// Records a problem for the report, and returns a message about it.
+    fn note(&mut self, problem: String) -> String {
+        let message = format!("! {problem}");
+        self.problems.push(problem);
         message
     }
 }
 
-fn written(path: &Path, status: &Status) -> Written {
-    Written { name: path.display().to_string(), bytes: status.bytes, dropped: status.dropped }
+fn written_file(path: &Path, status: &RecordingStatus) -> WrittenFile {
+    WrittenFile { name: path.display().to_string(), bytes: status.bytes, dropped: status.dropped }
 }

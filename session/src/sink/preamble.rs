@@ -5,7 +5,7 @@ use trace::event::{self, What};
 use trace::ledger::Ledger;
 
 /// Emits the ledger's current state of the engine and of every hop.
-pub(super) fn write(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
+pub(super) fn emit_preamble(ledger: &Ledger, sink: &mut dyn FnMut(&Event<'_>)) {
     let at = ledger.now();
     let engine = ledger.engine();
     sink(&Event::new(
@@ -54,7 +54,7 @@ mod tests {
             apply(What::Hop(event::Hop { endpoint: "ipc:///tmp/hop", origin: id == 0, last: id == 1, ..hop }));
         }
         let mut late = Analysis::new(Config::default());
-        write(early.ledger(), &mut |event| late.apply(event));
+        emit_preamble(early.ledger(), &mut |event| late.apply(event));
         let (before, after) = (early.ledger(), late.ledger());
         assert_eq!(after.engine(), before.engine());
         let describe = |ledger: &Ledger| format!("{:?}", (ledger.hops(), ledger.groups()));

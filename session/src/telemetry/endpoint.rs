@@ -19,7 +19,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use outputs::metrics::{EndpointUse, Family};
 use outputs::report::Report;
-use recording::{Header, StreamPacker};
+use recording::{RecordingHeader, StreamPacker};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::Receiver;
@@ -27,78 +27,79 @@ use tokio::task::AbortHandle;
 use tokio::time::{sleep, timeout};
 use trace::engine::Engines;
 
-use self::answer::{ConnectionState, Server};
+use self::answer::{ConnectionState, RequestHandler};
 use self::store::SectionStore;
-use super::counts::{EndpointCounts, read};
-use super::health::Health;
-use super::path::{MAX_CONNECTIONS, ServedPath};
+use super::endpoint_counts::{EndpointCounts, load_count};
+use super::health::RunHealth;
+use super::served_path::{MAX_CONNECTIONS, ServedPath};
 use super::snapshot::{SnapshotPublisher, snapshot_pair};
-use super::stream::{StreamJob, StreamPublisher};
-use super::{MetricsOptions, Served};
+use super::stream_publisher::{StreamJob, StreamPublisher};
+use super::{EndpointStatus, MetricsOptions};
 
 /// Limits of the endpoint.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct EndpointLimits {
     /// Concurrent connections that do not stream. A new one displaces the oldest that has not sent a request, else the oldest.
     connections: usize,
-    /// Maximum size of a request head, in bytes.
+    /// Maximum size of a request head.
     request_bytes: usize,
     /// Maximum time to receive a request head.
-    head: Duration,
+    head_timeout: Duration,
     /// Maximum lifetime of a connection that does not stream, including the response.
-    whole: Duration,
+    connection_timeout: Duration,
     /// Maximum time that the client of a stream may take to read anything.
-    stall: Duration,
+    read_timeout: Duration,
 }
 
-pub(super) const BOUNDS: Bounds = Bounds {
+pub(super) const ENDPOINT_LIMITS: EndpointLimits = EndpointLimits {
     connections: MAX_CONNECTIONS,
     request_bytes: 16 * 1024,
-    head: Duration::from_secs(5),
-    whole: Duration::from_secs(30),
-    stall: Duration::from_secs(30),
+    head_timeout: Duration::from_secs(5),
+    connection_timeout: Duration::from_secs(30),
+    read_timeout: Duration::from_secs(30),
 };
 
 /// Send buffer of the kernel for a client, in bytes. The default grows to megabytes.
-const KERNEL_BUFFER: usize = 64 << 10;
+const KERNEL_BUFFER_BYTES: usize = 64 << 10;
 /// Maximum time for the clients of streams to receive the end of the run.
-const LAST: Duration = Duration::from_millis(1_500);
+const LAST_READ_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 /// A served endpoint.
-pub(super) struct Endpoint {
+pub(super) struct RunEndpoint {
     pub(super) metrics: SnapshotPublisher<Vec<Family>>,
     pub(super) report: SnapshotPublisher<Report>,
-    pub(super) health: SnapshotPublisher<Health>,
+    pub(super) health: SnapshotPublisher<RunHealth>,
     pub(super) stream: StreamPublisher,
-    pub(super) bound: SocketAddr,
+    pub(super) listen_address: SocketAddr,
     pub(super) counts: Arc<EndpointCounts>,
-    places: [Arc<Semaphore>; ServedPath::ALL.len()],
+    /// Permits for clients of each path, in the order of [`ServedPath::ALL`].
+    client_permits: [Arc<Semaphore>; ServedPath::ALL.len()],
 }
 
-impl Endpoint {
+impl RunEndpoint {
     /// Starts to serve the run that `header` describes.
     pub(super) fn serve(
         options: MetricsOptions,
-        header: &Header,
+        header: &RecordingHeader,
         engines: Engines,
-        bounds: Bounds,
+        limits: EndpointLimits,
     ) -> anyhow::Result<Self> {
         let MetricsOptions { address, token, past_bytes } = options;
-        let failed = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
-        let listener = StdListener::bind(address).with_context(failed)?;
-        listener.set_nonblocking(true).with_context(failed)?;
-        let bound = listener.local_addr().with_context(failed)?;
+        let context = || format!("cannot serve metrics at {address}; choose another with --metrics HOST:PORT");
+        let listener = StdListener::bind(address).with_context(context)?;
+        listener.set_nonblocking(true).with_context(context)?;
+        let listen_address = listener.local_addr().with_context(context)?;
         let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().with_context(failed)?;
-        let packer = StreamPacker::new(header.clone()).with_context(failed)?;
-        let store = Arc::new(SectionStore::new(packer.start().with_context(failed)?.into(), past_bytes));
+            tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().with_context(context)?;
+        let packer = StreamPacker::new(header.clone()).with_context(context)?;
+        let store = Arc::new(SectionStore::new(packer.start().with_context(context)?.into(), past_bytes));
         let (metrics, metrics_client) = snapshot_pair();
         let (report, report_client) = snapshot_pair();
         let (health, health_client) = snapshot_pair();
         let counts = Arc::<EndpointCounts>::default();
         let (stream, jobs) = StreamPublisher::new(header.payload, Arc::clone(&counts));
-        let places = ServedPath::ALL.map(|path| Arc::new(Semaphore::new(path.max_clients())));
-        let server = Arc::new(Server {
+        let client_permits = ServedPath::ALL.map(|path| Arc::new(Semaphore::new(path.max_clients())));
+        let server = Arc::new(RequestHandler {
             token,
             counts: Arc::clone(&counts),
             metrics: metrics_client,
@@ -106,40 +107,44 @@ impl Endpoint {
             health: health_client,
             store: Arc::clone(&store),
             engines,
-            places: places.clone(),
-            stall: bounds.stall,
+            client_permits: client_permits.clone(),
+            read_timeout: limits.read_timeout,
         });
         thread::Builder::new()
             .name("metrics".into())
             .spawn(move || {
                 runtime.spawn(keep_sections(jobs, packer, store, Arc::clone(&server.counts)));
-                if let Err(error) = runtime.block_on(accept(listener, bounds, &server)) {
+                if let Err(error) = runtime.block_on(accept_connections(listener, limits, &server)) {
                     tracing::warn!("metrics are no longer served: {error}");
                 }
             })
-            .with_context(failed)?;
-        Ok(Self { metrics, report, health, stream, bound, counts, places })
+            .with_context(context)?;
+        Ok(Self { metrics, report, health, stream, listen_address, counts, client_permits })
     }
 
     /// Summary for the screen.
-    pub(super) fn served(&self) -> Served {
-        let sum = |counts: &[(&str, u64)]| counts.iter().map(|(_, count)| count).sum();
-        Served {
-            address: self.bound,
-            clients: self.clients().iter().map(|(_, clients)| clients).sum(),
-            dropped: sum(&self.counts.dropped()),
-            refused: sum(&self.counts.refused()),
+    pub(super) fn status(&self) -> EndpointStatus {
+        EndpointStatus {
+            address: self.listen_address,
+            clients: sum_counts(&self.stream_clients()),
+            dropped: sum_counts(&self.counts.dropped()),
+            refused: sum_counts(&self.counts.refused()),
         }
     }
 
     /// Summary for the metrics.
     pub(super) fn usage(&self) -> EndpointUse {
-        EndpointUse { clients: self.clients(), dropped: self.counts.dropped(), refused: self.counts.refused() }
+        EndpointUse { clients: self.stream_clients(), dropped: self.counts.dropped(), refused: self.counts.refused() }
     }
 
-    fn clients(&self) -> [(&'static str, u64); 2] {
-        [ServedPath::Recording, ServedPath::Events].map(|path| (path.name(), Server::clients(&self.places, path)))
+    fn stream_clients(&self) -> [(&'static str, u64); 2] {
+        [ServedPath::Recording, ServedPath::Events]
+            .map(|path| (path.name(), RequestHandler::client_count(&self.client_permits, path)))
     }
+}
+
+fn sum_counts(counts: &[(&str, u64)]) -> u64 {
+    counts.iter().map(|(_, count)| count).sum()
 }
 
 /// Keeps the sections of the run, in order, until its end.
@@ -160,11 +165,11 @@ async fn keep_sections(
         if let StreamJob::End(_, done) = job {
             store.end();
             let received = async {
-                while read(&counts.streaming) > 0 {
+                while load_count(&counts.streaming) > 0 {
                     sleep(Duration::from_millis(10)).await;
                 }
             };
-            timeout(LAST, received).await.ok();
+            timeout(LAST_READ_TIMEOUT, received).await.ok();
             done.send(()).ok();
             return;
         }
@@ -173,7 +178,11 @@ async fn keep_sections(
     store.end();
 }
 
-async fn accept(listener: StdListener, bounds: Bounds, server: &Arc<Server>) -> std::io::Result<()> {
+async fn accept_connections(
+    listener: StdListener,
+    limits: EndpointLimits,
+    server: &Arc<RequestHandler>,
+) -> std::io::Result<()> {
     let listener = TcpListener::from_std(listener)?;
     // Connections in progress that do not stream.
     let mut open: VecDeque<(Arc<ConnectionState>, AbortHandle)> = VecDeque::new();
@@ -189,7 +198,7 @@ async fn accept(listener: StdListener, bounds: Bounds, server: &Arc<Server>) -> 
         };
         // The paths of streams have limits of their own.
         open.retain(|(state, task)| !task.is_finished() && !state.is_stream.load(Ordering::Relaxed));
-        if open.len() >= bounds.connections {
+        if open.len() >= limits.connections {
             // An idle client must not block one that sends a request.
             let silent = open.iter().position(|(state, _)| !state.has_request.load(Ordering::Relaxed));
             if let Some((_, oldest)) = open.remove(silent.unwrap_or(0)) {
@@ -198,25 +207,30 @@ async fn accept(listener: StdListener, bounds: Bounds, server: &Arc<Server>) -> 
             }
         }
         let state = Arc::<ConnectionState>::default();
-        let task = tokio::spawn(run_connection(stream, bounds, Arc::clone(server), Arc::clone(&state)));
+        let task = tokio::spawn(run_connection(stream, limits, Arc::clone(server), Arc::clone(&state)));
         open.push_back((state, task.abort_handle()));
     }
 }
 
 /// Serves a connection until it ends, its time is over, or its stream is stopped.
-async fn run_connection(stream: TcpStream, bounds: Bounds, server: Arc<Server>, state: Arc<ConnectionState>) {
-    rustix::net::sockopt::set_socket_send_buffer_size(&stream, KERNEL_BUFFER).ok();
+async fn run_connection(
+    stream: TcpStream,
+    limits: EndpointLimits,
+    server: Arc<RequestHandler>,
+    state: Arc<ConnectionState>,
+) {
+    rustix::net::sockopt::set_socket_send_buffer_size(&stream, KERNEL_BUFFER_BYTES).ok();
     let is_stream = || state.is_stream.load(Ordering::Relaxed);
     let time_limit = async {
-        sleep(bounds.whole).await;
+        sleep(limits.connection_timeout).await;
         if is_stream() {
             std::future::pending::<()>().await;
         }
     };
-    let _streaming = StreamingCount(&server.counts, &state);
+    let _streaming = StreamingCount { counts: &server.counts, connection: &state };
     let has_failed = tokio::select! {
         // A client that disconnects by itself is not counted.
-        ended = serve_connection(stream, bounds, &server, &state) => {
+        ended = serve_connection(stream, limits, &server, &state) => {
             ended.is_err_and(|error| error.is_timeout() || error.is_parse())
         }
         () = time_limit => true,
@@ -230,14 +244,14 @@ async fn run_connection(stream: TcpStream, bounds: Bounds, server: Arc<Server>, 
 
 async fn serve_connection(
     stream: TcpStream,
-    bounds: Bounds,
-    server: &Server,
+    limits: EndpointLimits,
+    server: &RequestHandler,
     state: &ConnectionState,
 ) -> hyper::Result<()> {
     http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(bounds.head)
-        .max_buf_size(bounds.request_bytes)
+        .header_read_timeout(limits.head_timeout)
+        .max_buf_size(limits.request_bytes)
         .keep_alive(false)
         .half_close(true)
         .serve_connection(
@@ -251,12 +265,15 @@ async fn serve_connection(
 }
 
 /// Counts a connection that streams until it ends.
-struct StreamingCount<'a>(&'a EndpointCounts, &'a ConnectionState);
+struct StreamingCount<'a> {
+    counts: &'a EndpointCounts,
+    connection: &'a ConnectionState,
+}
 
 impl Drop for StreamingCount<'_> {
     fn drop(&mut self) {
-        if self.1.is_stream.load(Ordering::Relaxed) {
-            self.0.streaming.fetch_sub(1, Ordering::Relaxed);
+        if self.connection.is_stream.load(Ordering::Relaxed) {
+            self.counts.streaming.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }

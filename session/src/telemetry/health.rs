@@ -37,7 +37,7 @@ impl TokenFlow {
 
 /// State of the run.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Health {
+pub(super) struct RunHealth {
     pub(super) is_running: bool,
     pub(super) is_attached: bool,
     pub(super) flow: TokenFlow,
@@ -45,7 +45,7 @@ pub(super) struct Health {
     pub(super) now: Anchor,
 }
 
-impl Health {
+impl RunHealth {
     pub(super) fn to_json(self) -> Value {
         let Self { is_running, is_attached, flow, now } = self;
         if !is_running {
@@ -91,7 +91,7 @@ mod tests {
         let mut flow = TokenFlow::default();
         let json = |flow: TokenFlow, at: u64| {
             let now = Anchor { mono: MonoNs(at * SECOND), wall_ns: (1_000 + at) * SECOND };
-            Health { is_running: true, is_attached: true, flow, now }.to_json()
+            RunHealth { is_running: true, is_attached: true, flow, now }.to_json()
         };
         assert_eq!(json(flow, 1)["no_tokens_reason"], "no token was observed yet");
         for at in [5, 6, 30, 35] {

@@ -1,18 +1,18 @@
 //! Access to a run while it runs: metrics, report, recording and events on request, spans and metrics by push. A failure here, even a panic,
 //! is reported but does not affect the run.
 
-mod access;
-mod counts;
+mod access_token;
 mod endpoint;
+mod endpoint_counts;
 mod environment;
-mod exposition;
 mod health;
-mod path;
+mod prometheus_text;
 mod push;
 mod push_queue;
 mod secret_file;
+mod served_path;
 mod snapshot;
-mod stream;
+mod stream_publisher;
 
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,15 +21,15 @@ use hyper::header::HeaderName;
 
 use outputs::metrics::{EndpointUse, Family, Input, Pushed, collect};
 use outputs::report::Report;
-use recording::Header;
+use recording::RecordingHeader;
 use trace::clock::Anchor;
 use trace::engine::Engines;
 use trace::{Analysis, Event, MonoNs, ReportInput};
 
-pub use access::AccessToken;
-use endpoint::Endpoint;
-use health::{Health, TokenFlow};
-use push::Push;
+pub use access_token::AccessToken;
+use endpoint::RunEndpoint;
+use health::{RunHealth, TokenFlow};
+use push::OtlpPush;
 pub use push::PushOptions;
 pub(crate) use push_queue::next_part;
 pub use push_queue::receiver_port;
@@ -53,7 +53,7 @@ pub struct MetricsOptions {
 
 /// State of the endpoint, for the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Served {
+pub struct EndpointStatus {
     /// Address it listens on.
     pub address: SocketAddr,
     /// Current clients of its streams.
@@ -67,10 +67,11 @@ pub struct Served {
 /// All telemetry of a run.
 #[derive(Default)]
 pub struct Telemetry {
-    endpoint: Option<Endpoint>,
-    push: Option<Push>,
+    endpoint: Option<RunEndpoint>,
+    push: Option<OtlpPush>,
     flow: TokenFlow,
-    failed: Option<String>,
+    /// Message about a crash.
+    failure: Option<String>,
 }
 
 impl Telemetry {
@@ -78,43 +79,50 @@ impl Telemetry {
     pub fn open(
         metrics: Option<MetricsOptions>,
         push: Option<&PushOptions>,
-        header: &Header,
+        header: &RecordingHeader,
         engines: Engines,
     ) -> anyhow::Result<Self> {
-        let push = push.map(|options| Push::open(options, &header.source)).transpose()?;
-        let serve = |options| Endpoint::serve(options, header, engines, endpoint::BOUNDS);
-        let endpoint = metrics.map(serve).transpose()?;
-        Ok(Self { endpoint, push, flow: TokenFlow::default(), failed: None })
+        let push = match push {
+            Some(options) => Some(OtlpPush::open(options, &header.source)?),
+            None => None,
+        };
+        let endpoint = match metrics {
+            Some(options) => Some(RunEndpoint::serve(options, header, engines, endpoint::ENDPOINT_LIMITS)?),
+            None => None,
+        };
+        Ok(Self { endpoint, push, flow: TokenFlow::default(), failure: None })
     }
 
     /// Address of the endpoint, if there is one.
-    pub fn bound(&self) -> Option<SocketAddr> {
-        self.endpoint.as_ref().map(|endpoint| endpoint.bound)
+    pub fn listen_address(&self) -> Option<SocketAddr> {
+        self.endpoint.as_ref().map(|endpoint| endpoint.listen_address)
     }
 
     /// State of the endpoint, if there is one.
-    pub fn served(&self) -> Option<Served> {
-        self.endpoint.as_ref().map(Endpoint::served)
+    pub fn endpoint_status(&self) -> Option<EndpointStatus> {
+        self.endpoint.as_ref().map(RunEndpoint::status)
     }
 
     /// Processes an event after `analysis`.
     pub fn event(&mut self, event: &Event<'_>, analysis: &Analysis) {
-        self.push(|push| push.event(event, analysis));
+        self.with_push(|push| push.event(event, analysis));
         if self.endpoint.is_some() {
             self.flow.event(event);
-            self.serve(|endpoint| endpoint.stream.event(event));
+            self.with_endpoint(|endpoint| endpoint.stream.event(event));
         }
     }
 
     /// Processes a tick after `analysis`.
     pub fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
-        let usage = self.usage();
-        self.push(|push| push.tick(now, analysis, &|pushed| metrics(analysis, &input(), Some(pushed), usage)));
-        self.serve(|endpoint| endpoint.stream.tick(now, input));
+        let usage = self.endpoint_use();
+        self.with_push(|push| {
+            push.tick(now, analysis, &|pushed| collect_metrics(analysis, &input(), Some(pushed), usage))
+        });
+        self.with_endpoint(|endpoint| endpoint.stream.tick(now, input));
     }
 
     /// Answers pending requests. Called between two turns of the run loop.
-    pub fn turn(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
+    pub fn answer_requests(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
         let Some(endpoint) = &self.endpoint else {
             return;
         };
@@ -124,24 +132,26 @@ impl Telemetry {
         let wants_metrics = endpoint.metrics.take_request();
         let wants_report = endpoint.report.take_request();
         if wants_metrics {
-            self.guarded(|telemetry| telemetry.publish_metrics(analysis, &input(), false));
+            self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, &input(), false));
         }
         if wants_report {
-            self.serve(|endpoint| endpoint.report.publish(Report::of(analysis, &input()), false));
+            self.with_endpoint(|endpoint| endpoint.report.publish(Report::of(analysis, &input()), false));
         }
     }
 
     /// Pushes the rest at the end of a run with `report`.
-    pub fn conclude(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
-        let usage = self.usage();
-        self.push(|push| push.finish(analysis, report, &|pushed| metrics(analysis, input, Some(pushed), usage)));
+    pub fn push_rest(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
+        let usage = self.endpoint_use();
+        self.with_push(|push| {
+            push.finish(analysis, report, &|pushed| collect_metrics(analysis, input, Some(pushed), usage))
+        });
     }
 
     /// Publishes the final state of the run. `input` is that of the report.
     pub fn finish(&mut self, analysis: &Analysis, input: &ReportInput) {
-        self.guarded(|telemetry| telemetry.publish_metrics(analysis, input, true));
+        self.catch_panic(|telemetry| telemetry.publish_metrics(analysis, input, true));
         self.publish_health(false, false);
-        self.serve(|endpoint| {
+        self.with_endpoint(|endpoint| {
             endpoint.report.publish(Report::of(analysis, input), true);
             endpoint.stream.finish(input);
         });
@@ -149,19 +159,19 @@ impl Telemetry {
 
     /// Returns whether requests are pushed as spans, for which the analysis must keep timelines.
     pub(crate) fn pushes_requests(&self) -> bool {
-        self.push.as_ref().is_some_and(Push::has_requests)
+        self.push.as_ref().is_some_and(OtlpPush::has_requests)
     }
 
     /// Returns whether anything is pushed, in which case the end must wait for it.
-    pub fn pushes(&self) -> bool {
+    pub fn has_push(&self) -> bool {
         self.push.is_some()
     }
 
     /// Problems, for the report.
-    pub fn trouble(&self) -> Vec<String> {
-        let push = self.push.as_ref().and_then(|push| push.queue.trouble());
-        let refused = self.endpoint.iter().flat_map(|endpoint| endpoint.counts.trouble());
-        push.into_iter().chain(refused).chain(self.failed.clone()).collect()
+    pub fn problems(&self) -> Vec<String> {
+        let push = self.push.as_ref().and_then(|push| push.queue.problem());
+        let refused = self.endpoint.iter().flat_map(|endpoint| endpoint.counts.problems());
+        push.into_iter().chain(refused).chain(self.failure.clone()).collect()
     }
 
     /// Message for the user since the last call.
@@ -169,27 +179,28 @@ impl Telemetry {
         self.push.as_ref()?.queue.take_message()
     }
 
-    fn publish_metrics(&mut self, analysis: &Analysis, input: &ReportInput, last: bool) {
+    fn publish_metrics(&mut self, analysis: &Analysis, input: &ReportInput, is_final: bool) {
         let pushed = self.push.as_ref().map(|push| push.queue.pushed());
         if let Some(endpoint) = &self.endpoint {
-            endpoint.metrics.publish(metrics(analysis, input, pushed, self.usage()), last);
+            endpoint.metrics.publish(collect_metrics(analysis, input, pushed, self.endpoint_use()), is_final);
         }
     }
 
     fn publish_health(&self, is_running: bool, is_attached: bool) {
         if let Some(endpoint) = &self.endpoint {
-            let health = Health { is_running, is_attached, flow: self.flow, now: Anchor::now() };
+            let health = RunHealth { is_running, is_attached, flow: self.flow, now: Anchor::now() };
             endpoint.health.publish(health, !is_running);
         }
     }
 
-    fn usage(&self) -> Option<EndpointUse> {
-        self.endpoint.as_ref().map(Endpoint::usage)
+    fn endpoint_use(&self) -> Option<EndpointUse> {
+        self.endpoint.as_ref().map(RunEndpoint::usage)
     }
 
-    fn serve(&mut self, act: impl FnOnce(&mut Endpoint)) {
+    /// Runs `act` with the endpoint, if there is one.
+    fn with_endpoint(&mut self, act: impl FnOnce(&mut RunEndpoint)) {
         if self.endpoint.is_some() {
-            self.guarded(|telemetry| {
+            self.catch_panic(|telemetry| {
                 if let Some(endpoint) = &mut telemetry.endpoint {
                     act(endpoint);
                 }
@@ -197,26 +208,27 @@ impl Telemetry {
         }
     }
 
-    fn push(&mut self, export: impl FnOnce(&mut Push)) {
-        if self.pushes() {
-            self.guarded(|telemetry| {
+    /// Runs `act` with the push, if there is one.
+    fn with_push(&mut self, act: impl FnOnce(&mut OtlpPush)) {
+        if self.has_push() {
+            self.catch_panic(|telemetry| {
                 if let Some(push) = &mut telemetry.push {
-                    export(push);
+                    act(push);
                 }
             });
         }
     }
 
-    /// Runs `export`. A panic ends the telemetry, but not the run.
-    fn guarded(&mut self, export: impl FnOnce(&mut Self)) {
-        if catch_unwind(AssertUnwindSafe(|| export(self))).is_err() {
-            let failed = "metrics crashed and were disabled; the run continues. Please report this bug.";
-            *self = Self { failed: Some(failed.into()), ..Self::default() };
+    /// Runs `act`. A panic ends the telemetry, but not the run.
+    fn catch_panic(&mut self, act: impl FnOnce(&mut Self)) {
+        if catch_unwind(AssertUnwindSafe(|| act(self))).is_err() {
+            let failure = "metrics crashed and were disabled; the run continues. Please report this bug.";
+            *self = Self { failure: Some(failure.into()), ..Self::default() };
         }
     }
 }
 
-fn metrics(
+fn collect_metrics(
     analysis: &Analysis,
     report: &ReportInput,
     pushed: Option<Pushed>,

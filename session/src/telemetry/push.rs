@@ -13,7 +13,7 @@ use trace::{Analysis, Event, MonoNs};
 
 use super::VERSION;
 use super::environment::Environment;
-use super::push_queue::{Body, Queue, Sender, Signal};
+use super::push_queue::{PushBody, PushQueue, PushSender, PushSignal};
 
 /// Maximum time that spans are gathered for one request.
 const GATHER_TIME: Duration = Duration::from_secs(1);
@@ -37,22 +37,22 @@ pub struct PushOptions {
     pub queue_bytes: u64,
 }
 
-pub(super) struct Push {
+pub(super) struct OtlpPush {
     spans: LiveSpans,
-    pub(super) queue: Arc<Queue>,
+    pub(super) queue: Arc<PushQueue>,
     interval: Duration,
     gathered: Instant,
     measured: Instant,
     anchor: Anchor,
 }
 
-impl Push {
+impl OtlpPush {
     /// Starts the sender.
     pub(super) fn open(options: &PushOptions, source: &str) -> anyhow::Result<Self> {
         let environment = Environment::read(|name| std::env::var(name).ok())?;
-        let sender = Sender::new(&options.url, &environment)?;
+        let sender = PushSender::new(&options.url, &environment)?;
         let queue_bytes = usize::try_from(options.queue_bytes).unwrap_or(usize::MAX);
-        let queue = Arc::new(Queue::new(queue_bytes, options.bytes_per_minute));
+        let queue = Arc::new(PushQueue::new(queue_bytes, options.bytes_per_minute));
         let for_thread = Arc::clone(&queue);
         thread::Builder::new()
             .name("otlp".into())
@@ -106,7 +106,7 @@ impl Push {
     fn send_spans(&mut self, analysis: &Analysis) {
         self.gathered = Instant::now();
         if let Some((json, items)) = self.spans.take(analysis) {
-            self.send(Signal::Traces, json, items);
+            self.send(PushSignal::Traces, json, items);
         }
     }
 
@@ -115,10 +115,10 @@ impl Push {
         let times = [analysis.ledger().started().unwrap_or(now), now].map(|at| self.anchor.wall_ns_at(at));
         let families = metrics(self.queue.pushed());
         let (json, items) = metrics_data(&families, self.spans.learn(analysis), times);
-        self.send(Signal::Metrics, json, items);
+        self.send(PushSignal::Metrics, json, items);
     }
 
-    fn send(&self, signal: Signal, json: Vec<u8>, items: u64) {
-        self.queue.push(Body { signal, json, items, since: Instant::now() });
+    fn send(&self, signal: PushSignal, json: Vec<u8>, items: u64) {
+        self.queue.push(PushBody { signal, json, items, since: Instant::now() });
     }
 }

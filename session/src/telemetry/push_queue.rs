@@ -26,15 +26,15 @@ const MINUTE: Duration = Duration::from_mins(1);
 
 /// Content of a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Signal {
+pub(super) enum PushSignal {
     Traces,
     Metrics,
 }
 
 /// Body of a request.
 #[derive(Debug)]
-pub(super) struct Body {
-    pub(super) signal: Signal,
+pub(super) struct PushBody {
+    pub(super) signal: PushSignal,
     pub(super) json: Vec<u8>,
     /// Number of spans or points in it.
     pub(super) items: u64,
@@ -42,43 +42,43 @@ pub(super) struct Body {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    waiting: VecDeque<Body>,
+struct PushState {
+    waiting: VecDeque<PushBody>,
     /// Start of the current minute of spans, and their bytes since then.
     minute: Option<(Instant, u64)>,
     /// Set while a body is being sent.
     sending: bool,
     closed: bool,
     pushed: Pushed,
-    /// Last failure.
-    trouble: Option<String>,
+    /// Reason of the last dropped body.
+    drop_reason: Option<String>,
     /// Message not yet shown to the user.
     message: Option<String>,
     failing: bool,
 }
 
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct PushQueue {
     max: usize,
     max_per_minute: u64,
-    state: Mutex<State>,
+    state: Mutex<PushState>,
     changed: Condvar,
 }
 
-impl Queue {
+impl PushQueue {
     pub(super) fn new(max: usize, max_per_minute: u64) -> Self {
         Self { max, max_per_minute, state: Mutex::default(), changed: Condvar::new() }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PushState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a body. Metrics are cumulative, so newer ones replace queued ones. A body that does not fit is dropped and counted. One that
     /// starts within the limit per minute is sent completely.
-    pub(super) fn push(&self, body: Body) {
+    pub(super) fn push(&self, body: PushBody) {
         let mut state = self.state();
-        if body.signal == Signal::Traces {
+        if body.signal == PushSignal::Traces {
             let minute = state.minute.filter(|(since, _)| body.since.duration_since(*since) < MINUTE);
             let (since, bytes) = minute.unwrap_or((body.since, 0));
             if bytes >= self.max_per_minute {
@@ -87,7 +87,7 @@ impl Queue {
             }
             state.minute = Some((since, bytes + body.json.len() as u64));
         } else {
-            state.waiting.retain(|waiting| waiting.signal != Signal::Metrics);
+            state.waiting.retain(|waiting| waiting.signal != PushSignal::Metrics);
         }
         let bytes: usize = state.waiting.iter().map(|waiting| waiting.json.len()).sum();
         if bytes + body.json.len() > self.max {
@@ -99,7 +99,7 @@ impl Queue {
     }
 
     /// Next body, waiting for one if necessary; `None` once the queue is closed and empty.
-    pub(super) fn next(&self) -> Option<Body> {
+    pub(super) fn next_body(&self) -> Option<PushBody> {
         let mut state = self.state();
         loop {
             if let Some(body) = state.waiting.pop_front() {
@@ -114,9 +114,9 @@ impl Queue {
     }
 
     /// Waits between two attempts, but ends early when the queue is closed.
-    pub(super) fn pause(&self, max: Duration) {
+    pub(super) fn wait_for_retry(&self, max: Duration) {
         let state = self.state();
-        let running = |state: &mut State| !state.closed;
+        let running = |state: &mut PushState| !state.closed;
         drop(self.changed.wait_timeout_while(state, max, running));
     }
 
@@ -125,7 +125,7 @@ impl Queue {
     }
 
     /// Records that a body was sent and accepted, except `rejected` of its items.
-    pub(super) fn sent(&self, body: &Body, rejected: u64, why: &str) {
+    pub(super) fn record_sent(&self, body: &PushBody, rejected: u64, why: &str) {
         let mut state = self.state();
         let rejected = rejected.min(body.items);
         let accepted = body.items - rejected;
@@ -139,7 +139,7 @@ impl Queue {
     }
 
     /// Records a failed attempt that will be repeated.
-    pub(super) fn failed(&self, why: &str) {
+    pub(super) fn record_failure(&self, why: &str) {
         let mut state = self.state();
         if !std::mem::replace(&mut state.failing, true) {
             state.message = Some(format!("! otlp: {why}; retrying"));
@@ -152,7 +152,7 @@ impl Queue {
         state.closed = true;
         self.changed.notify_all();
         let left = deadline.saturating_duration_since(Instant::now());
-        let busy = |state: &mut State| state.sending || !state.waiting.is_empty();
+        let busy = |state: &mut PushState| state.sending || !state.waiting.is_empty();
         let waited = self.changed.wait_timeout_while(state, left, busy);
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         for body in std::mem::take(&mut state.waiting) {
@@ -165,10 +165,11 @@ impl Queue {
     }
 
     /// Problems, for the report.
-    pub(super) fn trouble(&self) -> Option<String> {
+    pub(super) fn problem(&self) -> Option<String> {
         let state = self.state();
-        let (spans, points) = (state.pushed.spans.1, state.pushed.points.1);
-        let why = state.trouble.as_ref()?;
+        let spans = state.pushed.spans.1;
+        let points = state.pushed.points.1;
+        let why = state.drop_reason.as_ref()?;
         Some(format!("otlp: dropped {spans} spans and {points} metric points; last reason: {why}"))
     }
 
@@ -177,20 +178,20 @@ impl Queue {
     }
 }
 
-impl State {
-    fn count(&mut self, signal: Signal) -> &mut (u64, u64) {
+impl PushState {
+    fn count(&mut self, signal: PushSignal) -> &mut (u64, u64) {
         match signal {
-            Signal::Traces => &mut self.pushed.spans,
-            Signal::Metrics => &mut self.pushed.points,
+            PushSignal::Traces => &mut self.pushed.spans,
+            PushSignal::Metrics => &mut self.pushed.points,
         }
     }
 
-    fn give_up(&mut self, signal: Signal, items: u64, why: &str) {
+    fn give_up(&mut self, signal: PushSignal, items: u64, why: &str) {
         self.count(signal).1 += items;
-        if self.trouble.is_none() {
+        if self.drop_reason.is_none() {
             self.message = Some(format!("! otlp: spans or metric points dropped: {why}"));
         }
-        self.trouble = Some(why.to_owned());
+        self.drop_reason = Some(why.to_owned());
     }
 }
 
@@ -214,7 +215,7 @@ pub fn receiver_port(url: &str) -> Option<u16> {
 const DEFAULT_PORT: u16 = 80;
 
 /// Receiver of the bodies.
-pub(super) struct Sender {
+pub(super) struct PushSender {
     runtime: Runtime,
     /// Base URL, without a slash at the end.
     url: String,
@@ -232,7 +233,7 @@ struct ReceiverResponse {
     text: String,
 }
 
-impl Sender {
+impl PushSender {
     /// Creates a sender to the receiver at `url`, given without `/v1/traces`.
     pub(super) fn new(url: &str, environment: &Environment) -> anyhow::Result<Self> {
         let uri: Uri = url.parse().with_context(|| format!("--otlp {url}: not a URL; {HINT}"))?;
@@ -273,24 +274,24 @@ impl Sender {
     }
 
     /// Sends bodies until the queue is closed and empty.
-    pub(super) fn run(&self, queue: &Queue) {
-        while let Some(body) = queue.next() {
+    pub(super) fn run(&self, queue: &PushQueue) {
+        while let Some(body) = queue.next_body() {
             self.deliver(&body, queue);
         }
     }
 
-    fn deliver(&self, body: &Body, queue: &Queue) {
+    fn deliver(&self, body: &PushBody, queue: &PushQueue) {
         let mut pause = FIRST;
         loop {
             match self.try_once(body) {
-                Ok((rejected, why)) => return queue.sent(body, rejected, &why),
+                Ok((rejected, why)) => return queue.record_sent(body, rejected, &why),
                 Err((named, why)) => {
                     let wait = named.unwrap_or(pause).min(PATIENCE);
                     if queue.is_closed() || body.since.elapsed() + wait > PATIENCE {
-                        return queue.sent(body, body.items, &why);
+                        return queue.record_sent(body, body.items, &why);
                     }
-                    queue.failed(&why);
-                    queue.pause(wait);
+                    queue.record_failure(&why);
+                    queue.wait_for_retry(wait);
                     pause = LONGEST.min(2 * pause);
                 }
             }
@@ -299,10 +300,10 @@ impl Sender {
 
     /// Number of items that the receiver rejected, and the reason. An attempt that failed is repeated after a pause, which the receiver may
     /// specify.
-    fn try_once(&self, body: &Body) -> Result<(u64, String), (Option<Duration>, String)> {
+    fn try_once(&self, body: &PushBody) -> Result<(u64, String), (Option<Duration>, String)> {
         let path = match body.signal {
-            Signal::Traces => "v1/traces",
-            Signal::Metrics => "v1/metrics",
+            PushSignal::Traces => "v1/traces",
+            PushSignal::Metrics => "v1/metrics",
         };
         let to = format!("{}/{path}", self.url);
         let response = self.runtime.block_on(async {
@@ -327,7 +328,7 @@ impl Sender {
         if retryable.contains(&status) { Err((retry_after, why)) } else { Ok((body.items, why)) }
     }
 
-    async fn post(&self, path: &str, body: &Body) -> anyhow::Result<ReceiverResponse> {
+    async fn post(&self, path: &str, body: &PushBody) -> anyhow::Result<ReceiverResponse> {
         let stream = TcpStream::connect(&self.address).await?;
         let (mut sender, io) = http1::handshake(TokioIo::new(stream)).await?;
         let mut connection = JoinSet::new();
@@ -396,51 +397,51 @@ fn partial_success(answer: &str) -> (u64, String) {
 mod tests {
     use super::*;
 
-    fn body(signal: Signal, bytes: usize, items: u64) -> Body {
-        Body { signal, json: vec![0; bytes], items, since: Instant::now() }
+    fn body(signal: PushSignal, bytes: usize, items: u64) -> PushBody {
+        PushBody { signal, json: vec![0; bytes], items, since: Instant::now() }
     }
 
     #[test]
     fn the_limit_per_minute_is_reset_every_minute() {
-        let queue = Queue::new(10_000, 100);
+        let queue = PushQueue::new(10_000, 100);
         let begun = Instant::now();
         let admits = |bytes, after| {
             let dropped = queue.pushed().spans.1;
-            queue.push(Body { since: begun + Duration::from_secs(after), ..body(Signal::Traces, bytes, 1) });
+            queue.push(PushBody { since: begun + Duration::from_secs(after), ..body(PushSignal::Traces, bytes, 1) });
             queue.pushed().spans.1 == dropped
         };
         assert!(admits(60, 0) && admits(60, 1));
         assert!(!admits(1, 2) && !admits(1, 59));
         assert!(admits(500, 61) && !admits(1, 62));
-        assert!(queue.trouble().is_some_and(|t| t.contains("--otlp-rate")));
+        assert!(queue.problem().is_some_and(|t| t.contains("--otlp-rate")));
     }
 
     #[test]
     fn overflow_is_counted_and_newer_metrics_replace_older_ones() {
-        let queue = Queue::new(100, u64::MAX);
-        queue.push(body(Signal::Metrics, 40, 5));
-        queue.push(body(Signal::Traces, 60, 7));
-        queue.push(body(Signal::Metrics, 30, 6));
-        queue.push(body(Signal::Traces, 11, 3));
+        let queue = PushQueue::new(100, u64::MAX);
+        queue.push(body(PushSignal::Metrics, 40, 5));
+        queue.push(body(PushSignal::Traces, 60, 7));
+        queue.push(body(PushSignal::Metrics, 30, 6));
+        queue.push(body(PushSignal::Traces, 11, 3));
         assert_eq!((queue.pushed().spans, queue.pushed().points), ((0, 3), (0, 0)));
-        assert!(queue.trouble().is_some_and(|t| t.contains("--otlp-queue")));
+        assert!(queue.problem().is_some_and(|t| t.contains("--otlp-queue")));
         assert!(queue.take_message().is_some() && queue.take_message().is_none());
-        let first = queue.next().expect("there are two");
-        assert_eq!((first.signal, first.items), (Signal::Traces, 7));
-        queue.sent(&first, 2, "two were bad");
+        let first = queue.next_body().expect("there are two");
+        assert_eq!((first.signal, first.items), (PushSignal::Traces, 7));
+        queue.record_sent(&first, 2, "two were bad");
         assert_eq!(queue.pushed().spans, (5, 5));
-        assert_eq!(queue.next().map(|b| b.items), Some(6));
+        assert_eq!(queue.next_body().map(|b| b.items), Some(6));
     }
 
     #[test]
     fn close_waits_until_its_deadline() {
-        let queue = Queue::new(100, u64::MAX);
-        queue.push(body(Signal::Traces, 10, 4));
+        let queue = PushQueue::new(100, u64::MAX);
+        queue.push(body(PushSignal::Traces, 10, 4));
         let began = Instant::now();
         queue.close(began + Duration::from_millis(50));
         assert!(began.elapsed() >= Duration::from_millis(50) && began.elapsed() < Duration::from_secs(5));
         assert_eq!(queue.pushed().spans, (0, 4));
-        assert!(queue.next().is_none());
+        assert!(queue.next_body().is_none());
     }
 
     #[test]
@@ -473,26 +474,26 @@ mod tests {
             "not a url",
             "http://me:secret@x",
         ] {
-            assert!(Sender::new(url, &Environment::default()).is_err(), "{url}");
+            assert!(PushSender::new(url, &Environment::default()).is_err(), "{url}");
         }
         let headers = vec![("a name".to_owned(), String::new())];
-        assert!(Sender::new("http://x", &Environment { headers, ..Environment::default() }).is_err());
+        assert!(PushSender::new("http://x", &Environment { headers, ..Environment::default() }).is_err());
         assert_eq!(["http://x", "http://x:4318/otlp", "not a url"].map(receiver_port), [Some(80), Some(4318), None]);
-        assert!(Sender::new("http://collector.example/otlp/", &Environment::default()).is_ok());
+        assert!(PushSender::new("http://collector.example/otlp/", &Environment::default()).is_ok());
     }
 
     #[test]
     fn an_unreachable_receiver_does_not_block_close() {
         let free = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port");
-        let sender = Sender::new(&format!("http://{free}"), &Environment::default()).expect("a URL");
-        let queue = Queue::new(1_000, u64::MAX);
-        queue.push(Body { signal: Signal::Traces, json: b"{}".to_vec(), items: 2, since: Instant::now() });
+        let sender = PushSender::new(&format!("http://{free}"), &Environment::default()).expect("a URL");
+        let queue = PushQueue::new(1_000, u64::MAX);
+        queue.push(PushBody { signal: PushSignal::Traces, json: b"{}".to_vec(), items: 2, since: Instant::now() });
         std::thread::scope(|scope| {
             let run = scope.spawn(|| sender.run(&queue));
             queue.close(Instant::now() + Duration::from_secs(5));
             run.join().expect("no panic");
         });
         assert_eq!(queue.pushed().spans, (0, 2));
-        assert!(queue.trouble().is_some_and(|t| t.contains("v1/traces")));
+        assert!(queue.problem().is_some_and(|t| t.contains("v1/traces")));
     }
 }

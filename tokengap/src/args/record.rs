@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use recording::{Payload, RecordOptions};
-use session::sink::{Files, RingOptions, Rules};
+use recording::{RecordOptions, RecordedPayload};
+use session::sink::{DumpRules, OutputFiles, RingOptions};
 use trace::detect::Severity;
 
 use super::{parse_duration, parse_severity, parse_size, to_nanoseconds};
@@ -59,8 +59,8 @@ pub(crate) struct RecordArgs {
 }
 
 impl RecordArgs {
-    pub(crate) fn recording_files(&self) -> Files {
-        Files {
+    pub(crate) fn recording_files(&self) -> OutputFiles {
+        OutputFiles {
             record: self.record.clone(),
             options: RecordOptions {
                 max_bytes: self.record_max_size,
@@ -78,8 +78,8 @@ impl RecordArgs {
     }
 
     /// Conditions of automatic dumps.
-    pub(crate) fn dump_rules(&self) -> Rules {
-        Rules {
+    pub(crate) fn dump_rules(&self) -> DumpRules {
+        DumpRules {
             min_severity: self.hindsight_on,
             min_interval_ns: self.hindsight_every.map(to_nanoseconds),
             max_dumps: self.hindsight_max_copies,
@@ -96,7 +96,7 @@ pub(crate) enum RecordedTokens {
     Tokens,
 }
 
-impl From<RecordedTokens> for Payload {
+impl From<RecordedTokens> for RecordedPayload {
     fn from(tokens: RecordedTokens) -> Self {
         match tokens {
             RecordedTokens::Lengths => Self::Lengths,

@@ -11,7 +11,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use outputs::export::{self, Format};
-use recording::{Payload, Recording};
+use recording::{RecordedPayload, Recording};
 use trace::words::missing_feature;
 
 use crate::args::{OutputArgs, RecordedTokens, to_nanoseconds};
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let recording = Recording::open(&args.file)?;
     let tokens = args.payload == RecordedTokens::Tokens;
     ensure!(
-        !tokens || recording.header().payload == Payload::Tokens,
+        !tokens || recording.header().payload == RecordedPayload::Tokens,
         "{} holds no token ids: record with --payload tokens to keep them",
         args.file.display()
     );

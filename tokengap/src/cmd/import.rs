@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use jiff::tz::TimeZone;
 use logs::{Import, ImportOptions, ImportStats};
 use outputs::report::Report;
-use recording::{Header, RecordError, RecordOptions, Recorder};
+use recording::{RecordError, RecordOptions, Recorder, RecordingHeader};
 use serde_json::{Value, json};
 use trace::clock::Anchor;
 use trace::words::{bytes, count, plural};
@@ -165,7 +165,7 @@ fn tick_all(analysis: &mut Analysis, recorder: Option<&mut Recorder>, now: MonoN
 
 /// Creates a recording on the log's clock, which starts at the epoch.
 fn create_recording(path: &Path, config: &Config, force: bool) -> Result<Recorder, RecordError> {
-    let header = Header { anchor: Anchor::default(), ..Header::of("import", *config) };
+    let header = RecordingHeader { anchor: Anchor::default(), ..RecordingHeader::of("import", *config) };
     let options = RecordOptions { force, ..RecordOptions::offline() };
     Recorder::create(path, &header, options)
 }

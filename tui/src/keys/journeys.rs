@@ -296,7 +296,7 @@ fn a_saved_filter_is_applied_by_name() {
 fn quitting_during_a_recording_asks_once() {
     let mut fixture = Fixture::new();
     fixture.model.run.stage = "live";
-    fixture.model.writing.recording = Some(session::sink::Written::default());
+    fixture.model.writing.recording = Some(session::sink::WrittenFile::default());
     assert_eq!(fixture.press("q"), None);
     assert!(fixture.ui.message.as_deref().is_some_and(|text| text.contains("q again")));
     assert_eq!(fixture.press("1q"), None, "another key cancels quitting");

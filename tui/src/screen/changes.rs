@@ -6,7 +6,7 @@ use trace::Event;
 use trace::event::What;
 
 use session::playback::Position;
-use session::{Run, Stage};
+use session::{Run, RunStage};
 
 /// Maximum time without a refresh. Applies even if the run's clock does not advance, because tokengap's resource use is shown too.
 const MAX_REFRESH_INTERVAL: Duration = Duration::from_millis(1_500);
@@ -31,7 +31,7 @@ struct ShownState {
     second: u64,
     /// Findings can start and end by time alone.
     active_findings: usize,
-    stage: Stage,
+    stage: RunStage,
     position: Option<Position>,
 }
 
@@ -74,8 +74,8 @@ mod tests {
 
     use super::*;
     use crate::state::scene::{MS, Scene};
-    use session::About;
-    use session::sink::Writing;
+    use session::sink::OutputStatus;
+    use session::{About, Notice};
 
     struct Tap;
 
@@ -91,9 +91,9 @@ mod tests {
         let run = Run {
             analysis,
             about: &Tap,
-            stage: Stage::Running,
-            notice: (0, ""),
-            writing: &Writing::default,
+            stage: RunStage::Running,
+            notice: &Notice::default(),
+            writing: &OutputStatus::default,
             degraded: &Vec::new,
             report: &|| outputs::report::Report::of(analysis, &trace::ReportInput::of("tap")),
         };

@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use ratatui::crossterm::event::Event as Input;
 use session::own;
-use session::{Observer, Run, ScreenCommand, Stage};
+use session::{Observer, Run, RunStage, ScreenCommand};
 use trace::stats::Distribution;
 use trace::{Event, MonoNs};
 
@@ -229,10 +229,10 @@ impl Screen {
         let values = RunValues {
             source: run.about.kind().to_owned(),
             stage: match run.stage {
-                Stage::Running | Stage::Ended if run.about.position().is_some() => "replay",
-                Stage::Running => "live",
-                Stage::Ending => "ending",
-                Stage::Ended => "ended",
+                RunStage::Running | RunStage::Ended if run.about.position().is_some() => "replay",
+                RunStage::Running => "live",
+                RunStage::Ending => "ending",
+                RunStage::Ended => "ended",
             },
             cpu_share: self.cpu_meter.share,
             rss_bytes: own::rss_bytes(),
@@ -267,7 +267,7 @@ impl Screen {
                 model.refresh_detail(run.analysis, histories, &rid);
             }
         }
-        if run.stage == Stage::Ending {
+        if run.stage == RunStage::Ending {
             let pending = run.about.pending();
             let pending = pending.as_deref().unwrap_or("waiting for frames in flight");
             self.ui.show_message(format!("stopping: {pending}; press q again to quit immediately"));
@@ -300,9 +300,9 @@ impl Screen {
         self.next_key_read = now + KEY_INTERVAL;
         self.ui.is_replay = run.about.position().is_some();
         self.ui.is_watching = !self.pods.is_empty();
-        if run.notice.0 != self.last_notice {
-            self.last_notice = run.notice.0;
-            self.ui.show_message(run.notice.1);
+        if run.notice.number != self.last_notice {
+            self.last_notice = run.notice.number;
+            self.ui.show_message(&*run.notice.text);
             self.needs_draw = true;
         }
         if let Some(message) = self.exporter.take_trace_result() {

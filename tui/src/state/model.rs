@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use outputs::report::bar::Segment;
 use outputs::report::{Chunks, Itl, Requests, StackLine, Tokens};
 use session::playback::Position;
-use session::sink::Writing;
+use session::sink::OutputStatus;
 use trace::MonoNs;
 use trace::detect::Finding;
 use trace::ledger::Summary;
@@ -60,7 +60,7 @@ pub(crate) struct Model {
     pub(crate) stacks: Vec<StackLine>,
     /// Playback position of a recording; `None` for live sources.
     pub(crate) position: Option<Position>,
-    pub(crate) writing: Writing,
+    pub(crate) writing: OutputStatus,
     /// Runs served by other tokengap processes, and the index of the shown one; empty for other sources.
     pub(crate) pods: Vec<PodLine>,
     pub(crate) shown_pod: usize,

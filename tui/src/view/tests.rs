@@ -4,7 +4,7 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use session::ScreenCommand;
 use session::playback::{Play, PlaybackState, Position, Speed};
-use session::sink::{Writing, Written};
+use session::sink::{OutputStatus, WrittenFile};
 use trace::engine::{Drops, Engines, Facts};
 use trace::event::{
     Answer, AnswerEnd, ArgumentsPart, Capabilities, CpuSample, Engine, Finish, Hop, Received, StackSample,
@@ -423,9 +423,9 @@ fn a_click_on_the_playback_bar_seeks() {
 #[test]
 fn outputs_in_progress_are_shown() {
     let mut fixture = race();
-    let written = |bytes, dropped| Written { name: "run.tgap".into(), bytes, dropped };
+    let written = |bytes, dropped| WrittenFile { name: "run.tgap".into(), bytes, dropped };
     fixture.model.writing =
-        Writing { recording: Some(written(5 << 20, 12)), ring: Some(written(64 << 20, 0)), endpoint: None };
+        OutputStatus { recording: Some(written(5 << 20, 12)), ring: Some(written(64 << 20, 0)), endpoint: None };
     fixture.snapshot("recording");
 }
 

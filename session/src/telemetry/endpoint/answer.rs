@@ -21,32 +21,32 @@ use super::body::ReplyBody;
 use super::follow::StreamClient;
 use super::store::SectionStore;
 use crate::telemetry::HOST_HEADER;
-use crate::telemetry::access::AccessToken;
-use crate::telemetry::counts::EndpointCounts;
-use crate::telemetry::exposition::encode;
-use crate::telemetry::health::Health;
-use crate::telemetry::path::ServedPath;
+use crate::telemetry::access_token::AccessToken;
+use crate::telemetry::endpoint_counts::EndpointCounts;
+use crate::telemetry::health::RunHealth;
+use crate::telemetry::prometheus_text::encode_metrics;
+use crate::telemetry::served_path::ServedPath;
 use crate::telemetry::snapshot::SnapshotClient;
 
 /// Maximum wait for the run, which normally answers within milliseconds.
-const PATIENCE: Duration = Duration::from_secs(5);
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The same for `/healthz`, which callers repeat.
-const HEALTH_PATIENCE: Duration = Duration::from_secs(2);
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 /// Parts of a stream that wait for the connection.
 const WAITING_PARTS: usize = 1;
 
 /// Data for the answers, shared by all connections.
-pub(super) struct Server {
+pub(super) struct RequestHandler {
     pub(super) token: Option<AccessToken>,
     pub(super) counts: Arc<EndpointCounts>,
     pub(super) metrics: SnapshotClient<Vec<Family>>,
     pub(super) report: SnapshotClient<Report>,
-    pub(super) health: SnapshotClient<Health>,
+    pub(super) health: SnapshotClient<RunHealth>,
     pub(super) store: Arc<SectionStore>,
     pub(super) engines: Engines,
-    /// Free places of each path, in the order of [`ServedPath::ALL`].
-    pub(super) places: [Arc<Semaphore>; ServedPath::ALL.len()],
-    pub(super) stall: Duration,
+    /// Free permits for clients of each path, in the order of [`ServedPath::ALL`].
+    pub(super) client_permits: [Arc<Semaphore>; ServedPath::ALL.len()],
+    pub(super) read_timeout: Duration,
 }
 
 /// A connection, as seen by the answers to its request.
@@ -58,10 +58,10 @@ pub(super) struct ConnectionState {
     pub(super) close: Arc<Notify>,
 }
 
-impl Server {
+impl RequestHandler {
     /// Number of current clients of a path.
-    pub(super) fn clients(places: &[Arc<Semaphore>; ServedPath::ALL.len()], path: ServedPath) -> u64 {
-        (path.max_clients() - places[path as usize].available_permits()) as u64
+    pub(super) fn client_count(permits: &[Arc<Semaphore>; ServedPath::ALL.len()], path: ServedPath) -> u64 {
+        (path.max_clients() - permits[path as usize].available_permits()) as u64
     }
 
     pub(super) async fn answer(
@@ -73,29 +73,29 @@ impl Server {
         if path.is_none_or(ServedPath::needs_token) && !self.is_authorized(&request) {
             self.counts.unauthorized.fetch_add(1, Ordering::Relaxed);
             let why = "unauthorized: send the token of --token-file as a bearer token\n";
-            return Ok(with(plain(StatusCode::UNAUTHORIZED, why), WWW_AUTHENTICATE, "Bearer"));
+            return Ok(with_header(text_response(StatusCode::UNAUTHORIZED, why), WWW_AUTHENTICATE, "Bearer"));
         }
         if ![Method::GET, Method::HEAD].contains(request.method()) {
             let why = "method not allowed: use GET\n";
-            return Ok(with(plain(StatusCode::METHOD_NOT_ALLOWED, why), ALLOW, "GET, HEAD"));
+            return Ok(with_header(text_response(StatusCode::METHOD_NOT_ALLOWED, why), ALLOW, "GET, HEAD"));
         }
         let Some(path) = path else {
             let names = ServedPath::ALL.map(ServedPath::name).join(", ");
-            return Ok(plain(StatusCode::NOT_FOUND, &format!("not found: tokengap serves {names}\n")));
+            return Ok(text_response(StatusCode::NOT_FOUND, &format!("not found: tokengap serves {names}\n")));
         };
-        let Ok(permit) = Arc::clone(&self.places[path as usize]).try_acquire_owned() else {
+        let Ok(permit) = Arc::clone(&self.client_permits[path as usize]).try_acquire_owned() else {
             self.counts.over_limit.fetch_add(1, Ordering::Relaxed);
             let why = format!("too many clients: {} has a limit of {}\n", path.name(), path.max_clients());
-            return Ok(with(plain(StatusCode::SERVICE_UNAVAILABLE, &why), RETRY_AFTER, "5"));
+            return Ok(with_header(text_response(StatusCode::SERVICE_UNAVAILABLE, &why), RETRY_AFTER, "5"));
         };
         let response = match path {
-            ServedPath::Metrics => self.metrics(&request).await,
-            ServedPath::Report => self.report().await,
-            ServedPath::Health => self.health().await,
+            ServedPath::Metrics => self.answer_metrics(&request).await,
+            ServedPath::Report => self.answer_report().await,
+            ServedPath::Health => self.answer_health().await,
             ServedPath::Recording | ServedPath::Events if request.method() == Method::HEAD => {
                 stream_response(path, ReplyBody::whole(Bytes::new()))
             }
-            ServedPath::Recording | ServedPath::Events => self.stream(path, connection),
+            ServedPath::Recording | ServedPath::Events => self.start_stream(path, connection),
         };
         Ok(response.map(|body| body.holding(permit)))
     }
@@ -105,20 +105,22 @@ impl Server {
         self.token.as_ref().is_none_or(|token| token.is_sent_in(sent))
     }
 
-    async fn metrics(&self, request: &Request<Incoming>) -> Response<ReplyBody> {
-        let Some(families) = self.metrics.fetch(PATIENCE).await else {
-            return no_answer();
+    async fn answer_metrics(&self, request: &Request<Incoming>) -> Response<ReplyBody> {
+        let Some(families) = self.metrics.fetch(SNAPSHOT_TIMEOUT).await else {
+            return no_answer_response();
         };
         let accept = request.headers().get(ACCEPT).and_then(|value| value.to_str().ok());
-        match encode(families.to_vec(), accept.unwrap_or_default()) {
+        match encode_metrics(families.to_vec(), accept.unwrap_or_default()) {
             Ok((content_type, body)) => response(StatusCode::OK, content_type, body),
-            Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode metrics: {error}\n")),
+            Err(error) => {
+                text_response(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode metrics: {error}\n"))
+            }
         }
     }
 
-    async fn report(&self) -> Response<ReplyBody> {
-        let Some(report) = self.report.fetch(PATIENCE).await else {
-            return no_answer();
+    async fn answer_report(&self) -> Response<ReplyBody> {
+        let Some(report) = self.report.fetch(SNAPSHOT_TIMEOUT).await else {
+            return no_answer_response();
         };
         match serde_json::to_string(&*report) {
             Ok(json) => response(
@@ -126,20 +128,22 @@ impl Server {
                 "application/json",
                 hostile::output(&json, EscapeForm::Json).into_owned() + "\n",
             ),
-            Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode the report: {error}\n")),
+            Err(error) => {
+                text_response(StatusCode::INTERNAL_SERVER_ERROR, &format!("cannot encode the report: {error}\n"))
+            }
         }
     }
 
-    async fn health(&self) -> Response<ReplyBody> {
-        let (status, health) = match self.health.fetch(HEALTH_PATIENCE).await {
+    async fn answer_health(&self) -> Response<ReplyBody> {
+        let (status, health) = match self.health.fetch(HEALTH_TIMEOUT).await {
             Some(health) if health.is_running => (StatusCode::OK, health.to_json()),
             Some(health) => (StatusCode::SERVICE_UNAVAILABLE, health.to_json()),
-            None => (StatusCode::SERVICE_UNAVAILABLE, Health::dead("the run failed or is overloaded")),
+            None => (StatusCode::SERVICE_UNAVAILABLE, RunHealth::dead("the run failed or is overloaded")),
         };
-        with(response(status, "application/json", format!("{health}\n")), CACHE_CONTROL, "no-store")
+        with_header(response(status, "application/json", format!("{health}\n")), CACHE_CONTROL, "no-store")
     }
 
-    fn stream(&self, path: ServedPath, connection: &ConnectionState) -> Response<ReplyBody> {
+    fn start_stream(&self, path: ServedPath, connection: &ConnectionState) -> Response<ReplyBody> {
         connection.is_stream.store(true, Ordering::Relaxed);
         self.counts.streaming.fetch_add(1, Ordering::Relaxed);
         let (parts, outgoing) = channel(WAITING_PARTS);
@@ -151,7 +155,7 @@ impl Server {
             is_complete: Arc::clone(&is_complete),
             close: Arc::clone(&connection.close),
             counts: Arc::clone(&self.counts),
-            stall: self.stall,
+            read_timeout: self.read_timeout,
         };
         if path == ServedPath::Events {
             client.send_events(self.engines);
@@ -162,8 +166,8 @@ impl Server {
     }
 }
 
-fn no_answer() -> Response<ReplyBody> {
-    plain(StatusCode::SERVICE_UNAVAILABLE, "no response from the run: it failed or is overloaded\n")
+fn no_answer_response() -> Response<ReplyBody> {
+    text_response(StatusCode::SERVICE_UNAVAILABLE, "no response from the run: it failed or is overloaded\n")
 }
 
 fn stream_response(path: ServedPath, body: ReplyBody) -> Response<ReplyBody> {
@@ -180,17 +184,17 @@ fn stream_response(path: ServedPath, body: ReplyBody) -> Response<ReplyBody> {
     response
 }
 
-fn plain(status: StatusCode, text: &str) -> Response<ReplyBody> {
+fn text_response(status: StatusCode, text: &str) -> Response<ReplyBody> {
     response(status, "text/plain; charset=utf-8", text.to_owned())
 }
 
 fn response(status: StatusCode, content_type: &'static str, body: String) -> Response<ReplyBody> {
     let mut response = Response::new(ReplyBody::whole(body));
     *response.status_mut() = status;
-    with(response, CONTENT_TYPE, content_type)
+    with_header(response, CONTENT_TYPE, content_type)
 }
 
-fn with(mut response: Response<ReplyBody>, name: HeaderName, value: &'static str) -> Response<ReplyBody> {
+fn with_header(mut response: Response<ReplyBody>, name: HeaderName, value: &'static str) -> Response<ReplyBody> {
     response.headers_mut().insert(name, HeaderValue::from_static(value));
     response
 }

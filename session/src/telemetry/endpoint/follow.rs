@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hyper::body::Bytes;
 use outputs::export::{Export, Format, Opening, Options};
-use recording::{BlockReader, Header, Record, StreamSection, StreamSplitter};
+use recording::{BlockReader, Record, RecordingHeader, StreamSection, StreamSplitter};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::sync::mpsc::Sender;
@@ -18,8 +18,8 @@ use trace::engine::Engines;
 use trace::{Config, ReportInput};
 
 use super::store::{SectionCursor, StreamStep};
-use crate::telemetry::counts::EndpointCounts;
-use crate::telemetry::path::ServedPath;
+use crate::telemetry::endpoint_counts::EndpointCounts;
+use crate::telemetry::served_path::ServedPath;
 
 /// Client of a stream.
 pub(super) struct StreamClient {
@@ -33,7 +33,7 @@ pub(super) struct StreamClient {
     pub(super) close: Arc<Notify>,
     pub(super) counts: Arc<EndpointCounts>,
     /// Maximum time without reading.
-    pub(super) stall: Duration,
+    pub(super) read_timeout: Duration,
 }
 
 /// Why a stream stops.
@@ -101,7 +101,7 @@ impl StreamClient {
     }
 
     async fn send(&self, part: Bytes) -> Result<(), StreamEnd> {
-        match timeout(self.stall, self.parts.send(part)).await {
+        match timeout(self.read_timeout, self.parts.send(part)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) => Err(StreamEnd::Gone),
             Err(_) => Err(StreamEnd::Slow),
@@ -114,7 +114,7 @@ impl StreamClient {
                 self.is_complete.store(true, Ordering::Release);
                 drop(self.parts);
                 // Time to read the rest.
-                sleep(self.stall).await;
+                sleep(self.read_timeout).await;
             }
             StreamEnd::Gone => {}
             StreamEnd::Slow => self.counts.count_slow(self.path),
@@ -161,7 +161,7 @@ async fn read_opening(mut ahead: SectionCursor) -> Result<Opening, StreamEnd> {
     opening.ok_or(StreamEnd::Complete)
 }
 
-fn opening_of(header: &Header) -> Opening {
+fn opening_of(header: &RecordingHeader) -> Opening {
     Opening::new(&header.source, &header.tokengap, header.anchor)
 }
 

@@ -9,32 +9,36 @@ use outputs::metrics::{Point, Value};
 use trace::Config;
 
 use super::*;
-use crate::telemetry::access::AccessToken;
+use crate::telemetry::access_token::AccessToken;
 
 /// The default limits, with shorter times.
-const QUICK: Bounds = Bounds { head: Duration::from_millis(400), whole: Duration::from_millis(1_200), ..BOUNDS };
+const QUICK: EndpointLimits = EndpointLimits {
+    head_timeout: Duration::from_millis(400),
+    connection_timeout: Duration::from_millis(1_200),
+    ..ENDPOINT_LIMITS
+};
 /// Longer than any of the times above, but much shorter than the sum over all clients.
 const SOON: Duration = Duration::from_secs(10);
 
-fn endpoint(bounds: Bounds) -> Endpoint {
+fn endpoint(bounds: EndpointLimits) -> RunEndpoint {
     endpoint_with(None, bounds)
 }
 
-pub(super) fn endpoint_with(token: Option<AccessToken>, bounds: Bounds) -> Endpoint {
+pub(super) fn endpoint_with(token: Option<AccessToken>, bounds: EndpointLimits) -> RunEndpoint {
     endpoint_keeping(1 << 20, token, bounds)
 }
 
-pub(super) fn endpoint_keeping(past_bytes: usize, token: Option<AccessToken>, bounds: Bounds) -> Endpoint {
+pub(super) fn endpoint_keeping(past_bytes: usize, token: Option<AccessToken>, bounds: EndpointLimits) -> RunEndpoint {
     let options = MetricsOptions { address: SocketAddr::from(([127, 0, 0, 1], 0)), token, past_bytes };
-    let header = Header::of("demo", Config::default());
-    let endpoint = Endpoint::serve(options, &header, Engines::default(), bounds).expect("a free port");
+    let header = RecordingHeader::of("demo", Config::default());
+    let endpoint = RunEndpoint::serve(options, &header, Engines::default(), bounds).expect("a free port");
     endpoint.metrics.publish(Vec::new(), true);
     endpoint
 }
 
-impl Endpoint {
+impl RunEndpoint {
     pub(super) fn connect(&self) -> Client {
-        let client = Client::connect(self.bound).expect("it listens");
+        let client = Client::connect(self.listen_address).expect("it listens");
         client.set_read_timeout(Some(SOON)).expect("set");
         client
     }
@@ -48,11 +52,11 @@ impl Endpoint {
     }
 
     /// Scrapes and checks that the response arrives within `head`, so that no other client delays it.
-    fn answers_at_once(&self, bounds: Bounds) {
+    fn answers_at_once(&self, bounds: EndpointLimits) {
         let began = Instant::now();
         let answer = self.ask(SCRAPE);
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-        assert!(began.elapsed() < bounds.head, "{:?}", began.elapsed());
+        assert!(began.elapsed() < bounds.head_timeout, "{:?}", began.elapsed());
     }
 
     fn counted(&self) -> (u64, u64) {
@@ -82,7 +86,7 @@ fn is_closed(client: &mut Client) -> bool {
 fn only_clients_with_the_token_get_a_response() {
     let file = tempfile::NamedTempFile::new().expect("a file");
     std::fs::write(file.path(), "secret").expect("written");
-    let server = endpoint_with(Some(AccessToken::read(file.path()).expect("a token")), BOUNDS);
+    let server = endpoint_with(Some(AccessToken::read(file.path()).expect("a token")), ENDPOINT_LIMITS);
     let scrape = |header: &str| server.ask(&format!("GET /metrics HTTP/1.1\r\nhost: x\r\n{header}\r\n"));
     for wrong in ["", "authorization: Bearer guess\r\n", "authorization: Basic secret\r\n"] {
         let refused = scrape(wrong);
@@ -97,13 +101,13 @@ fn only_clients_with_the_token_get_a_response() {
     // A probe of Kubernetes cannot read a token.
     let health = server.ask("GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(health.starts_with("HTTP/1.1 503 ") && health.contains("\"alive\":false"), "{health}");
-    let trouble = server.counts.trouble();
+    let trouble = server.counts.problems();
     assert!(matches!(&*trouble, [line] if line.starts_with("metrics: 7 requests without the token")), "{trouble:?}");
 }
 
 #[test]
 fn only_known_paths_and_methods_are_served() {
-    let server = endpoint(BOUNDS);
+    let server = endpoint(ENDPOINT_LIMITS);
     let metrics = server.ask(SCRAPE);
     assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
     assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");
@@ -111,15 +115,15 @@ fn only_known_paths_and_methods_are_served() {
     assert!(other_path.starts_with("HTTP/1.1 404 "), "{other_path}");
     let posted = server.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
     assert!(posted.starts_with("HTTP/1.1 405 ") && posted.contains("allow: GET, HEAD"), "{posted}");
-    assert_eq!(server.counts.trouble(), Vec::<String>::new());
+    assert_eq!(server.counts.problems(), Vec::<String>::new());
 }
 
 #[test]
 fn oversized_and_malformed_heads_are_refused_and_counted() {
-    let server = endpoint(BOUNDS);
+    let server = endpoint(ENDPOINT_LIMITS);
     let heads = [
-        format!("GET /metrics HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(2 * BOUNDS.request_bytes)),
-        format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(8 * BOUNDS.request_bytes)),
+        format!("GET /metrics HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(2 * ENDPOINT_LIMITS.request_bytes)),
+        format!("GET /{} HTTP/1.1\r\n\r\n", "y".repeat(8 * ENDPOINT_LIMITS.request_bytes)),
         format!("GET /metrics HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(2_000)),
         "\u{1}\u{2}\u{3}\r\n\r\n".to_owned(),
     ];
@@ -132,7 +136,7 @@ fn oversized_and_malformed_heads_are_refused_and_counted() {
         assert!(!answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
     }
     server.until("counted", |(_, failed)| failed == heads.len() as u64);
-    let problem = server.counts.trouble().pop().expect("a report line");
+    let problem = server.counts.problems().pop().expect("a report line");
     assert!(problem.contains("0 replaced by newer ones") && problem.contains("4 too slow"), "{problem}");
 }
 
@@ -153,7 +157,7 @@ fn a_client_that_sends_slowly_is_closed_in_time() {
     }
     assert!(is_closed(&mut client));
     server.until("given up", |counted| counted == (0, 1));
-    assert!(began.elapsed() < QUICK.whole + SOON, "{:?}", began.elapsed());
+    assert!(began.elapsed() < QUICK.connection_timeout + SOON, "{:?}", began.elapsed());
     // The server does not wait for an endless body.
     let posted = server.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 1000000000000\r\n\r\nabc");
     assert!(posted.starts_with("HTTP/1.1 405 "), "{posted}");
@@ -163,7 +167,7 @@ fn a_client_that_sends_slowly_is_closed_in_time() {
 
 #[test]
 fn an_idle_client_does_not_block_others() {
-    let bounds = Bounds { head: SOON, ..BOUNDS };
+    let bounds = EndpointLimits { head_timeout: SOON, ..ENDPOINT_LIMITS };
     let server = endpoint(bounds);
     let mut silent: Vec<Client> = (0..3 * bounds.connections).map(|_| server.connect()).collect();
     for _ in 0..5 {
@@ -200,12 +204,12 @@ fn a_client_that_never_reads_is_closed_in_time() {
     assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
     drop(not_reading);
     server.metrics.publish(Vec::new(), true);
-    server.answers_at_once(BOUNDS);
+    server.answers_at_once(ENDPOINT_LIMITS);
 }
 
 #[test]
 fn a_half_closed_client_is_answered() {
-    let server = endpoint(BOUNDS);
+    let server = endpoint(ENDPOINT_LIMITS);
     let mut client = server.connect();
     client.write_all(SCRAPE.as_bytes()).expect("asked");
     client.shutdown(Shutdown::Write).expect("half closed");
@@ -218,6 +222,6 @@ fn a_half_closed_client_is_answered() {
         client.write_all(&SCRAPE.as_bytes()[..part]).expect("begun");
         client.shutdown(Shutdown::Both).ok();
     }
-    server.answers_at_once(BOUNDS);
-    assert_eq!(server.counts.trouble(), Vec::<String>::new());
+    server.answers_at_once(ENDPOINT_LIMITS);
+    assert_eq!(server.counts.problems(), Vec::<String>::new());
 }

@@ -17,12 +17,12 @@ pub(super) struct SectionStore {
     start: Bytes,
     /// Maximum size of the past that a new client gets, in bytes.
     past_bytes: usize,
-    kept: Mutex<Kept>,
+    kept: Mutex<KeptSections>,
     arrived: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct KeptSections {
     sections: VecDeque<Bytes>,
     /// Number of the oldest kept section.
     first: u64,
@@ -30,7 +30,7 @@ struct Kept {
     has_ended: bool,
 }
 
-impl Kept {
+impl KeptSections {
     fn end(&self) -> u64 {
         self.first + self.sections.len() as u64
     }
@@ -68,7 +68,7 @@ impl SectionStore {
     }
 
     /// Number of the oldest section of the past that a new client gets.
-    fn past(&self, kept: &Kept) -> u64 {
+    fn past(&self, kept: &KeptSections) -> u64 {
         let mut bytes = 0;
         let newest_first = kept.sections.iter().rev();
         let within = newest_first.take_while(|section| {
@@ -78,7 +78,7 @@ impl SectionStore {
         kept.end() - within.count() as u64
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn kept(&self) -> MutexGuard<'_, KeptSections> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -22,7 +22,7 @@ fn recorded_run() -> Recording {
 }
 
 /// Sends the records from `from` to `to` of the run, and returns whether it had so many.
-fn play(endpoint: &mut Endpoint, from: usize, to: usize) -> bool {
+fn play(endpoint: &mut RunEndpoint, from: usize, to: usize) -> bool {
     let recording = recorded_run();
     let mut reader = recording.reader();
     let mut number = 0;
@@ -72,7 +72,7 @@ fn read_chunked(answer: impl Read) -> (Vec<u8>, bool) {
     }
 }
 
-fn request(endpoint: &Endpoint, path: &str) -> std::net::TcpStream {
+fn request(endpoint: &RunEndpoint, path: &str) -> std::net::TcpStream {
     let mut client = endpoint.connect();
     client.write_all(format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n").as_bytes()).expect("it reads");
     client
@@ -100,13 +100,13 @@ fn report_of(recording: &Recording) -> String {
 
 #[test]
 fn a_stream_is_a_recording_of_the_whole_run_for_early_and_late_clients() {
-    let mut endpoint = endpoint_with(None, BOUNDS);
+    let mut endpoint = endpoint_with(None, ENDPOINT_LIMITS);
     let early = request(&endpoint, "/recording");
     let events = request(&endpoint, "/events");
-    wait_until("two clients", || endpoint.clients().iter().all(|(_, clients)| *clients == 1));
+    wait_until("two clients", || endpoint.stream_clients().iter().all(|(_, clients)| *clients == 1));
     assert!(play(&mut endpoint, 0, 2_000));
     let late = request(&endpoint, "/recording");
-    wait_until("three clients", || endpoint.served().clients == 3);
+    wait_until("three clients", || endpoint.status().clients == 3);
     assert!(!play(&mut endpoint, 2_000, usize::MAX));
     let readers = [early, events, late].map(|client| thread::spawn(move || read_chunked(client)));
     endpoint.stream.finish(&ReportInput { slowest: 3, ..ReportInput::of("demo") });
@@ -122,17 +122,17 @@ fn a_stream_is_a_recording_of_the_whole_run_for_early_and_late_clients() {
         .expect("exported");
     assert!(lines.len() > 100_000, "{} bytes", lines.len());
     assert!(events.0 == lines, "the stream has the lines of the export");
-    assert_eq!(endpoint.counts.trouble(), Vec::<String>::new());
+    assert_eq!(endpoint.counts.problems(), Vec::<String>::new());
 }
 
 #[test]
 fn a_stream_that_begins_late_says_how_many_records_precede_it() {
-    let mut endpoint = endpoint_keeping(8_000, None, BOUNDS);
+    let mut endpoint = endpoint_keeping(8_000, None, ENDPOINT_LIMITS);
     play(&mut endpoint, 0, usize::MAX);
     // The endpoint's thread may still encode the last blocks.
     thread::sleep(Duration::from_millis(300));
     let late = request(&endpoint, "/recording");
-    wait_until("a client", || endpoint.served().clients == 1);
+    wait_until("a client", || endpoint.status().clients == 1);
     endpoint.stream.finish(&ReportInput::of("demo"));
     let (bytes, is_complete) = read_chunked(late);
     assert!(is_complete && bytes.len() < 20_000, "{} bytes", bytes.len());
@@ -143,33 +143,33 @@ fn a_stream_that_begins_late_says_how_many_records_precede_it() {
 
 #[test]
 fn a_client_that_does_not_read_is_dropped_and_does_not_delay_others() {
-    let bounds = Bounds { stall: Duration::from_millis(300), ..BOUNDS };
+    let bounds = EndpointLimits { read_timeout: Duration::from_millis(300), ..ENDPOINT_LIMITS };
     let mut endpoint = endpoint_with(None, bounds);
     let _not_reading = [request(&endpoint, "/recording"), request(&endpoint, "/events")];
     let reading = request(&endpoint, "/recording");
     let reader = thread::spawn(move || read_chunked(reading));
-    wait_until("three clients", || endpoint.served().clients == 3);
+    wait_until("three clients", || endpoint.status().clients == 3);
     let began = Instant::now();
     while endpoint.counts.dropped().iter().any(|(_, dropped)| *dropped == 0) {
         play(&mut endpoint, 0, usize::MAX);
         assert!(began.elapsed() < 3 * SOON, "{:?}", endpoint.counts.dropped());
     }
-    wait_until("places are free again", || endpoint.served().clients == 1);
+    wait_until("places are free again", || endpoint.status().clients == 1);
     endpoint.stream.finish(&ReportInput::of("demo"));
     let (bytes, is_complete) = reader.join().expect("no panic");
     assert!(is_complete && bytes.len() > 100_000, "{} bytes", bytes.len());
-    assert!(endpoint.counts.trouble()[0].starts_with("metrics: 2 clients of /recording and /events were dropped"));
+    assert!(endpoint.counts.problems()[0].starts_with("metrics: 2 clients of /recording and /events were dropped"));
 }
 
 #[test]
 fn clients_beyond_the_limit_of_a_path_are_refused_and_counted() {
-    let endpoint = endpoint_with(None, BOUNDS);
+    let endpoint = endpoint_with(None, ENDPOINT_LIMITS);
     let clients: Vec<_> = (0..ServedPath::Events.max_clients()).map(|_| request(&endpoint, "/events")).collect();
-    wait_until("all places are taken", || endpoint.served().clients == clients.len() as u64);
+    wait_until("all places are taken", || endpoint.status().clients == clients.len() as u64);
     let refused = endpoint.ask("GET /events HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(refused.starts_with("HTTP/1.1 503 ") && refused.contains("retry-after"), "{refused}");
     let metrics = endpoint.ask("GET /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
     assert_eq!(endpoint.counts.refused()[3], ("over_limit", 1));
-    assert!(endpoint.counts.trouble()[0].starts_with("metrics: 1 requests were refused because the path"));
+    assert!(endpoint.counts.problems()[0].starts_with("metrics: 1 requests were refused because the path"));
 }

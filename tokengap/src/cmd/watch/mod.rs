@@ -141,7 +141,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
     // Restore the terminal before printing anything.
     for (pod, session) in &mut pods {
         pod.leave_screen();
-        session.dismiss();
+        session.remove_observer();
     }
     drop(screen);
     Ok(pods.into_iter().map(|(pod, session)| pod.finish(session)).collect())

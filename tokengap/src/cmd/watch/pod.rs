@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use outputs::report::hostile;
-use recording::{BlockReader, Header, Record, RecordOptions, StreamSection};
+use recording::{BlockReader, Record, RecordOptions, RecordingHeader, StreamSection};
 use session::remote::{RemoteEvent, RemoteRun};
 use session::units::{format_count, format_duration};
 use session::{About, Flow, Session, Source};
@@ -207,7 +207,7 @@ impl Pod {
         }
     }
 
-    fn start_run(&mut self, run: u64, header: &Header, session: &mut Session) {
+    fn start_run(&mut self, run: u64, header: &RecordingHeader, session: &mut Session) {
         if self.run.is_some() {
             for message in session.close(&ReportInput::of(&self.kind)) {
                 session.notify(message);
@@ -226,7 +226,7 @@ impl Pod {
         self.kind = hostile::plain(&header.source);
         self.anchor = Some(header.anchor);
         self.closing = ReportInput::default();
-        let header = Header { source: self.kind.clone(), config, part: 0, ..header.clone() };
+        let header = RecordingHeader { source: self.kind.clone(), config, part: 0, ..header.clone() };
         session.sink().describe(header, self.options);
         if let Some(path) = self.record.take()
             && let Err(error) = session.sink().record(&path)

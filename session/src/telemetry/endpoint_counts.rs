@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::path::{MAX_CONNECTIONS, ServedPath};
+use super::served_path::{MAX_CONNECTIONS, ServedPath};
 use crate::units::format_count;
 
 /// Clients that got no response, or lost theirs.
@@ -36,26 +36,26 @@ impl EndpointCounts {
     /// Clients refused so far, by reason.
     pub(super) fn refused(&self) -> [(&'static str, u64); 4] {
         [
-            ("displaced", read(&self.displaced)),
-            ("failed", read(&self.failed)),
-            ("unauthorized", read(&self.unauthorized)),
-            ("over_limit", read(&self.over_limit)),
+            ("displaced", load_count(&self.displaced)),
+            ("failed", load_count(&self.failed)),
+            ("unauthorized", load_count(&self.unauthorized)),
+            ("over_limit", load_count(&self.over_limit)),
         ]
     }
 
     /// Clients dropped from the streams so far, by path.
     pub(super) fn dropped(&self) -> [(&'static str, u64); 2] {
         [
-            (ServedPath::Recording.name(), read(&self.slow_recording)),
-            (ServedPath::Events.name(), read(&self.slow_events)),
+            (ServedPath::Recording.name(), load_count(&self.slow_recording)),
+            (ServedPath::Events.name(), load_count(&self.slow_events)),
         ]
     }
 
     /// Summary for the report.
-    pub(super) fn trouble(&self) -> Vec<String> {
+    pub(super) fn problems(&self) -> Vec<String> {
         let [(_, displaced), (_, failed), (_, unauthorized), (_, over_limit)] = self.refused();
         let slow: u64 = self.dropped().iter().map(|(_, dropped)| dropped).sum();
-        let blocks_dropped = read(&self.blocks_dropped);
+        let blocks_dropped = load_count(&self.blocks_dropped);
         let lines = [
             (displaced + failed > 0).then(|| {
                 format!(
@@ -88,6 +88,6 @@ impl EndpointCounts {
     }
 }
 
-pub(super) fn read(count: &AtomicU64) -> u64 {
+pub(super) fn load_count(count: &AtomicU64) -> u64 {
     count.load(Ordering::Relaxed)
 }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 use std::{io, thread};
 
 use hyper::body::Bytes;
-use recording::{BlockWriter, OpenBlock, Payload, StreamPacker};
+use recording::{BlockWriter, OpenBlock, RecordedPayload, StreamPacker};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use trace::{Event, MonoNs, ReportInput};
 
-use super::counts::EndpointCounts;
+use super::endpoint_counts::EndpointCounts;
 
 /// Capacity of the queue to the endpoint's thread.
 const JOBS: usize = 64;
@@ -51,7 +51,7 @@ pub(super) struct StreamPublisher {
 
 impl StreamPublisher {
     /// Creates the publisher, and the queue that the endpoint reads.
-    pub(super) fn new(payload: Payload, counts: Arc<EndpointCounts>) -> (Self, Receiver<StreamJob>) {
+    pub(super) fn new(payload: RecordedPayload, counts: Arc<EndpointCounts>) -> (Self, Receiver<StreamJob>) {
         let (jobs, inbox) = channel(JOBS);
         (Self { jobs, blocks: BlockWriter::new(payload), last_status: None, counts }, inbox)
     }

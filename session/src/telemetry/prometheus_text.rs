@@ -11,25 +11,25 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit as Base};
 
 /// Encodes `families`, as `OpenMetrics` if `accept` contains it. Returns the content type and the body.
-pub(super) fn encode(families: Vec<Family>, accept: &str) -> Result<(&'static str, String), fmt::Error> {
+pub(super) fn encode_metrics(families: Vec<Family>, accept: &str) -> Result<(&'static str, String), fmt::Error> {
     let counters: Vec<String> = families
         .iter()
         .filter(|family| family.definition.kind == Kind::Counter)
         .map(|family| family.definition.prometheus())
         .collect();
     let mut registry = Registry::default();
-    registry.register_collector(Box::new(Families(families)));
+    registry.register_collector(Box::new(MetricCollector(families)));
     let mut body = String::new();
     text::encode(&mut body, &registry)?;
     Ok(if accept.contains("application/openmetrics-text") {
         ("application/openmetrics-text; version=1.0.0; charset=utf-8", body)
     } else {
-        ("text/plain; version=0.0.4; charset=utf-8", older(&body, &counters))
+        ("text/plain; version=0.0.4; charset=utf-8", to_older_format(&body, &counters))
     })
 }
 
 /// Converts to the older format, in which comments of counters use the full name, and units and the end are not marked.
-fn older(body: &str, counters: &[String]) -> String {
+fn to_older_format(body: &str, counters: &[String]) -> String {
     let mut out = String::with_capacity(body.len());
     for line in body.lines() {
         let mut words = line.splitn(4, ' ');
@@ -49,33 +49,33 @@ fn older(body: &str, counters: &[String]) -> String {
 
 /// Collected values, in the form the encoder requires.
 #[derive(Debug)]
-struct Families(Vec<Family>);
+struct MetricCollector(Vec<Family>);
 
-impl Collector for Families {
+impl Collector for MetricCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for family in &self.0 {
-            let of = family.definition;
-            let kind = match of.kind {
+            let definition = family.definition;
+            let kind = match definition.kind {
                 Kind::Counter => MetricType::Counter,
                 Kind::Gauge => MetricType::Gauge,
                 Kind::Histogram => MetricType::Histogram,
             };
             // The encoder appends the two units it knows to the name.
-            let (name, unit) = match of.unit {
-                Unit::Seconds => (of.stem(), Some(Base::Seconds)),
-                Unit::Bytes => (of.stem(), Some(Base::Bytes)),
-                Unit::Ratio | Unit::Info => (of.prometheus(), None),
-                Unit::Of(_) => (of.stem(), None),
+            let (name, unit) = match definition.unit {
+                Unit::Seconds => (definition.stem(), Some(Base::Seconds)),
+                Unit::Bytes => (definition.stem(), Some(Base::Bytes)),
+                Unit::Ratio | Unit::Info => (definition.prometheus(), None),
+                Unit::Of(_) => (definition.stem(), None),
             };
-            let mut metric = encoder.encode_descriptor(&name, of.help, unit.as_ref(), kind)?;
+            let mut metric = encoder.encode_descriptor(&name, definition.help, unit.as_ref(), kind)?;
             for point in &family.points {
-                if of.labels.is_empty() {
-                    value::<NoLabelSet>(&mut metric, of.kind, point)?;
+                if definition.labels.is_empty() {
+                    encode_value::<NoLabelSet>(&mut metric, definition.kind, point)?;
                 } else {
                     // The encoder escapes quotes and line breaks only.
                     let values = point.labels.iter().map(|label| hostile::output(label, EscapeForm::Text));
-                    let labels: Vec<(&str, Cow<'_, str>)> = of.labels.iter().copied().zip(values).collect();
-                    value::<NoLabelSet>(&mut metric.encode_family(&labels)?, of.kind, point)?;
+                    let labels: Vec<(&str, Cow<'_, str>)> = definition.labels.iter().copied().zip(values).collect();
+                    encode_value::<NoLabelSet>(&mut metric.encode_family(&labels)?, definition.kind, point)?;
                 }
             }
         }
@@ -83,7 +83,11 @@ impl Collector for Families {
     }
 }
 
-fn value<S: EncodeLabelSet>(metric: &mut MetricEncoder<'_>, kind: Kind, point: &Point) -> Result<(), fmt::Error> {
+fn encode_value<S: EncodeLabelSet>(
+    metric: &mut MetricEncoder<'_>,
+    kind: Kind,
+    point: &Point,
+) -> Result<(), fmt::Error> {
     match (kind, &point.value) {
         (Kind::Counter, Value::Int(value)) => metric.encode_counter::<S, _, f64>(value, None),
         (Kind::Counter, Value::Float(value)) => metric.encode_counter::<S, _, f64>(value, None),
@@ -127,7 +131,8 @@ mod tests {
     #[test]
     fn open_metrics_text_has_units_and_eof() {
         let (content_type, body) =
-            encode(sample_families(), "application/openmetrics-text;version=1.0.0,text/plain;q=0.5").expect("text");
+            encode_metrics(sample_families(), "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
+                .expect("text");
         assert!(content_type.starts_with("application/openmetrics-text"));
         for line in [
             "# TYPE tokengap_requests_aborted counter",
@@ -147,7 +152,7 @@ mod tests {
 
     #[test]
     fn prometheus_text_has_full_counter_names_and_no_units() {
-        let (content_type, body) = encode(sample_families(), "*/*").expect("text");
+        let (content_type, body) = encode_metrics(sample_families(), "*/*").expect("text");
         assert_eq!(content_type, "text/plain; version=0.0.4; charset=utf-8");
         assert!(body.contains("# TYPE tokengap_requests_aborted_total counter\n"), "{body}");
         assert!(body.contains("# TYPE tokengap_gap_seconds histogram\n"), "{body}");

@@ -1,0 +1,142 @@
+//! Blocks of a run for a stream instead of a file. A block is a section of a recording, including its header.
+
+use std::fmt::Display;
+
+use trace::clock::{Anchor, MonoNs};
+use trace::event::{Event, Missed, MissedCause};
+
+use super::Record;
+use super::codec::{BlockColumns, DecodeBuffers, Encoder};
+use super::header::RecordedPayload;
+use super::section::{SECTION_HEADER_BYTES, Section, kind};
+use super::stream::StreamError;
+use super::write::OpenBlock;
+
+/// Size in bytes at which a block is closed, however little time it covers.
+const MAX_BLOCK_BYTES: usize = 1 << 20;
+/// Interval between readings of both clocks.
+const ANCHOR_INTERVAL_NS: u64 = 60_000_000_000;
+
+/// Collects records into blocks.
+#[derive(Debug)]
+pub struct BlockWriter {
+    encoder: Encoder,
+    records_in_closed_blocks: u64,
+    /// Time of the first tick, then that of the last reading of both clocks.
+    anchored_at: Option<MonoNs>,
+}
+
+impl BlockWriter {
+    /// Creates a writer at the start of a run.
+    pub fn new(payload: RecordedPayload) -> Self {
+        Self { encoder: Encoder::new(payload), records_in_closed_blocks: 0, anchored_at: None }
+    }
+
+    /// Writes an event.
+    pub fn event(&mut self, event: &Event<'_>) {
+        self.encoder.write_event(event);
+    }
+
+    /// Writes a tick and, at intervals, both clocks.
+    pub fn tick(&mut self, now: MonoNs) {
+        self.encoder.write_tick(now);
+        // The header has the clocks of the start.
+        let anchored_at = *self.anchored_at.get_or_insert(now);
+        if now.since(anchored_at) >= ANCHOR_INTERVAL_NS {
+            self.anchored_at = Some(now);
+            self.encoder.write_anchor(Anchor::now());
+        }
+    }
+
+    /// Returns whether the block must be closed now.
+    pub fn is_full(&self) -> bool {
+        self.encoder.is_full(MAX_BLOCK_BYTES)
+    }
+
+    /// Closes the block and starts the next one; `None` if the block is empty.
+    pub fn close(&mut self) -> Option<OpenBlock> {
+        if self.encoder.content.records == 0 {
+            return None;
+        }
+        let (columns, content) = self.encoder.close_block(BlockColumns::default());
+        let first_record = self.records_in_closed_blocks;
+        self.records_in_closed_blocks += u64::from(content.records);
+        Some(OpenBlock { columns, content, first_record, anchor: Anchor::now() })
+    }
+}
+
+/// Reads blocks.
+#[derive(Default)]
+pub struct BlockReader {
+    buffers: DecodeBuffers,
+    /// Number of the next record; `None` before the first.
+    next_record: Option<u64>,
+    /// Number of the first record.
+    first_record: Option<u64>,
+    lost: u64,
+    unknown: u64,
+}
+
+impl BlockReader {
+    /// Continues at this record. Returns the number of records skipped.
+    fn continue_at(&mut self, record: u64) -> u64 {
+        let skipped = self.next_record.map_or(0, |next| record.saturating_sub(next));
+        self.next_record = Some(record);
+        self.lost += skipped;
+        skipped
+    }
+
+    /// Number of the run's records before the first block; `None` before it.
+    pub fn records_before(&self) -> Option<u64> {
+        self.first_record
+    }
+
+    /// Number of missing records.
+    pub fn lost(&self) -> u64 {
+        self.lost
+    }
+
+    /// Number of records of unknown kinds.
+    pub fn unknown(&self) -> u64 {
+        self.unknown
+    }
+
+    /// Passes on the records of a block. If records are missing before it, a [`What::Missed`] comes first and the standing data is repeated.
+    /// A block that was already read yields nothing.
+    ///
+    /// [`What::Missed`]: trace::event::What::Missed
+    pub fn read(&mut self, bytes: &[u8], give: &mut dyn FnMut(Record<'_>)) -> Result<(), StreamError> {
+        let Some((head, packed)) = bytes.split_first_chunk::<SECTION_HEADER_BYTES>() else {
+            return Err(damaged_block("it is truncated"));
+        };
+        let section = Section::parse(head).filter(|section| section.kind == kind::BLOCK);
+        let section = section.ok_or_else(|| damaged_block("its header was altered"))?;
+        if packed.len() != section.packed_bytes as usize || crc32fast::hash(packed) != section.crc {
+            return Err(damaged_block("its checksum does not match"));
+        }
+        // It was already read, before a reconnection.
+        if self.next_record.is_some_and(|next| section.first_record < next) {
+            return Ok(());
+        }
+        self.buffers.decompress(packed, section.raw_bytes).map_err(damaged_block)?;
+        let starts_late = self.next_record.is_none() && section.first_record > 0;
+        self.first_record.get_or_insert(section.first_record);
+        let skipped = self.continue_at(section.first_record);
+        let missed = (skipped > 0).then(|| Missed::new(None, skipped, MissedCause::QueueFull));
+        let wants_standing = starts_late || skipped > 0;
+        let mut block = self.buffers.decode_block(&section.content, wants_standing, missed).map_err(damaged_block)?;
+        while block.advance().map_err(damaged_block)? {
+            if let Some(record) = block.last_record() {
+                give(record);
+            }
+        }
+        self.unknown += block.unknown_records;
+        // Only now: the records of a block that cannot be decoded are missed.
+        self.next_record = Some(section.first_record.saturating_add(section.content.records.into()));
+        Ok(())
+    }
+}
+
+fn damaged_block(why: impl Display) -> StreamError {
+    StreamError::Damaged(format!("a block: {why}"))
+}

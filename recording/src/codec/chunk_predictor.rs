@@ -1,0 +1,159 @@
+//! Prediction of a chunk from the previous chunk of its request.
+
+use trace::event::{Chunk, Finish};
+
+use super::bytes::{FieldTransfer, MalformedBlock};
+use super::columns::BlockColumns;
+
+/// Maximum number of chunks in a frame; a larger frame is not recorded.
+pub(super) const MAX_FRAME_CHUNKS: usize = 1 << 18;
+
+/// Codes in `whose` after a run: a new request, a request new in this lane, or the distance of a known one.
+pub(super) const NEW_REQUEST: u64 = 0;
+pub(super) const NEW_IN_LANE: u64 = 1;
+pub(super) const KNOWN_REQUEST: u64 = 2;
+
+/// Flags of a chunk's mispredicted fields.
+const COMPLETION: u8 = 1;
+const LISTED: u8 = 1 << 1;
+const PROMPT: u8 = 1 << 2;
+const CACHED: u8 = 1 << 3;
+const RETRACTIONS: u8 = 1 << 4;
+/// The chunk has a finish, which is never predicted.
+const FINISH: u8 = 1 << 5;
+const WORKER: u8 = 1 << 6;
+pub(super) const IDS: u8 = 1 << 7;
+
+/// Relation of the number of listed ids to the token count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Listing {
+    /// Equal to the number of new tokens.
+    #[default]
+    New,
+    /// Equal to the total number of tokens.
+    All,
+    /// Equal to the previous chunk's number.
+    Same,
+}
+
+/// Returns `flag` if the condition holds, else no flag.
+#[inline]
+pub(super) fn flag_if(is_set: bool, flag: u8) -> u8 {
+    if is_set { flag } else { 0 }
+}
+
+/// Values of the last chunk of one request in one lane.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ChunkPredictor {
+    pub(super) has_begun: bool,
+    listing: Listing,
+    /// Its chunks carry ids.
+    pub(super) has_ids: bool,
+    completion: Option<u32>,
+    /// Number of new tokens in the last chunk.
+    completion_step: u32,
+    listed: Option<u32>,
+    prompt: Option<u32>,
+    cached: Option<u32>,
+    retractions: Option<u32>,
+    /// Index of the worker among the block's texts, plus one; 0 without a worker.
+    pub(super) worker: u32,
+}
+
+impl ChunkPredictor {
+    /// Prediction for a new request: the same start as `first`, the previous new request of the lane.
+    pub(super) fn for_new_request(first: &Self) -> Self {
+        Self {
+            has_begun: false,
+            listing: Listing::New,
+            completion: Some(0),
+            completion_step: 1,
+            listed: None,
+            ..*first
+        }
+    }
+
+    fn predicted_completion(&self) -> Option<u32> {
+        self.completion.map(|before| before.wrapping_add(self.completion_step))
+    }
+
+    /// Predicted number of listed ids for a token count.
+    fn predicted_listed(&self, completion: Option<u32>) -> Option<u32> {
+        match self.listing {
+            _ if !self.has_begun => Some(1),
+            Listing::New => completion.zip(self.completion).map(|(n, before)| n.wrapping_sub(before)),
+            Listing::All => completion,
+            Listing::Same => self.listed,
+        }
+    }
+
+    /// Updates the state from a chunk.
+    #[inline]
+    pub(super) fn update(&mut self, chunk: &Chunk<'_>, worker: u32, has_ids: bool) {
+        let listed = chunk.listed;
+        let completion = chunk.completion_tokens;
+        if self.has_begun {
+            let step = completion.zip(self.completion).map(|(n, before)| n.wrapping_sub(before));
+            self.completion_step = step.unwrap_or(1);
+            self.listing = if listed == step {
+                Listing::New
+            } else if listed == completion {
+                Listing::All
+            } else {
+                Listing::Same
+            };
+        } else {
+            self.has_begun = true;
+            self.listing = match listed {
+                None => Listing::Same,
+                Some(n) if n > 1 && listed == completion => Listing::All,
+                Some(_) => Listing::New,
+            };
+        }
+        self.completion = completion;
+        self.listed = listed;
+        self.has_ids = has_ids;
+        self.prompt = chunk.prompt_tokens;
+        self.cached = chunk.cached_tokens;
+        self.retractions = chunk.retractions;
+        self.worker = worker;
+    }
+
+    /// Flags of the fields that differ from their prediction.
+    pub(super) fn mispredicted_fields(&self, chunk: &Chunk<'_>, worker: u32, has_ids: bool) -> u8 {
+        let completion = chunk.completion_tokens;
+        flag_if(completion != self.predicted_completion(), COMPLETION)
+            | flag_if(chunk.listed != self.predicted_listed(completion), LISTED)
+            | flag_if(chunk.prompt_tokens != self.prompt, PROMPT)
+            | flag_if(chunk.cached_tokens != self.cached, CACHED)
+            | flag_if(chunk.retractions != self.retractions, RETRACTIONS)
+            | flag_if(chunk.finish.is_some(), FINISH)
+            | flag_if(worker != self.worker, WORKER)
+            | flag_if(has_ids != self.has_ids, IDS)
+    }
+
+    /// Writes or reads the fields of a chunk, except its rid and ids. Those without a flag are as predicted.
+    #[inline]
+    pub(super) fn transfer_fields<C: FieldTransfer>(
+        &self,
+        flags: u8,
+        columns: &mut BlockColumns<C>,
+        chunk: &mut Chunk<'_>,
+        worker: &mut u32,
+    ) -> Result<(), MalformedBlock> {
+        columns.completion.transfer_optional(
+            flags & COMPLETION != 0,
+            &mut chunk.completion_tokens,
+            self.predicted_completion(),
+        )?;
+        let listed = self.predicted_listed(chunk.completion_tokens);
+        columns.listed.transfer_optional(flags & LISTED != 0, &mut chunk.listed, listed)?;
+        columns.prompt.transfer_optional(flags & PROMPT != 0, &mut chunk.prompt_tokens, self.prompt)?;
+        columns.cached.transfer_optional(flags & CACHED != 0, &mut chunk.cached_tokens, self.cached)?;
+        columns.retractions.transfer_optional(flags & RETRACTIONS != 0, &mut chunk.retractions, self.retractions)?;
+        if flags & FINISH != 0 {
+            columns.finish.transfer_code(true, chunk.finish.get_or_insert(Finish::Other), Finish::Other)?;
+        }
+        columns.worker.transfer_index(flags & WORKER != 0, worker, self.worker)
+    }
+}

@@ -1,0 +1,182 @@
+//! Deliveries: one record each. A delivery as predicted takes one byte in addition to its time.
+
+use trace::engine::Mode;
+use trace::event::{Delivery, Response};
+
+use super::bytes::{ColumnCursor, FieldTransfer, MalformedBlock, PutNumber};
+use super::chunk_predictor::flag_if;
+use super::columns::BlockColumns;
+use super::request_order::{NO_LINK, RequestLink, RequestLinks, RequestOrder, StreamPosition};
+use super::text::{TextReader, TextTable};
+
+/// Flags of mispredicted fields.
+const REQUEST: u8 = 1;
+const TOKENS: u8 = 1 << 1;
+const MODE: u8 = 1 << 2;
+const COMPLETION: u8 = 1 << 3;
+const FINISHED: u8 = 1 << 4;
+/// The response is not streamed with token ids: its kind follows.
+const RESPONSE: u8 = 1 << 5;
+/// The number of chunks without text follows.
+const WITHOUT_TEXT: u8 = 1 << 6;
+
+/// State after the last delivery of one request.
+#[derive(Clone, Copy, Debug)]
+struct DeliveryState {
+    completion: Option<u32>,
+    /// Number of new tokens in the last delivery.
+    completion_step: u32,
+    tokens: u32,
+}
+
+impl Default for DeliveryState {
+    fn default() -> Self {
+        Self { completion: Some(0), completion_step: 1, tokens: 1 }
+    }
+}
+
+impl DeliveryState {
+    fn predicted_completion(&self) -> Option<u32> {
+        self.completion.map(|before| before.wrapping_add(self.completion_step))
+    }
+
+    /// Predicted number of tokens for the delivery's count.
+    fn predicted_tokens(&self, mode: Mode, completion: Option<u32>) -> u32 {
+        match (mode, completion, self.completion) {
+            (Mode::Cumulative, Some(n), _) => n,
+            (Mode::Incremental, Some(n), Some(before)) => n.wrapping_sub(before),
+            _ => self.tokens,
+        }
+    }
+
+    fn update(&mut self, delivery: &Delivery<'_>) {
+        let step = delivery.completion_tokens.zip(self.completion);
+        self.completion_step = step.map_or(1, |(n, before)| n.wrapping_sub(before));
+        self.completion = delivery.completion_tokens;
+        self.tokens = delivery.tokens;
+    }
+}
+
+/// Deliveries of a block. Writer and reader keep identical state.
+#[derive(Debug)]
+pub(super) struct DeliveryPredictor {
+    order: RequestOrder<DeliveryState>,
+    position: StreamPosition,
+    mode: Mode,
+}
+
+impl Default for DeliveryPredictor {
+    fn default() -> Self {
+        Self { order: RequestOrder::default(), position: StreamPosition::default(), mode: Mode::Incremental }
+    }
+}
+
+impl DeliveryPredictor {
+    pub(super) fn clear(&mut self) {
+        self.order.clear();
+        self.position = StreamPosition::default();
+        self.mode = Mode::Incremental;
+    }
+
+    /// Writes the mispredicted fields of a delivery. Returns whether there are none.
+    pub(super) fn write(
+        &mut self,
+        delivery: &Delivery<'_>,
+        texts: &mut TextTable,
+        links: &mut RequestLinks,
+        columns: &mut BlockColumns<Vec<u8>>,
+    ) -> bool {
+        let predicted = self.order.predict_next(self.position);
+        let predicted_link = self.order.get(predicted);
+        let mut flags = 0;
+        let index = if predicted_link.is_some_and(|link| texts.is_text(link.text, delivery.rid)) {
+            predicted
+        } else {
+            flags |= REQUEST;
+            let text = texts.add(delivery.rid, columns);
+            let known = if text.is_new { None } else { links.get(&(NO_LINK, text.index)).copied() };
+            known.unwrap_or_else(|| {
+                let index = self.order.add_request(text.index, DeliveryState::default());
+                links.insert((NO_LINK, text.index), index);
+                index
+            })
+        };
+        let RequestLink { text, state, .. } = *self.order.link_mut(index);
+        let completion = state.predicted_completion();
+        let tokens = state.predicted_tokens(delivery.mode, delivery.completion_tokens);
+        flags |= flag_if(delivery.tokens != tokens, TOKENS)
+            | flag_if(delivery.mode != self.mode, MODE)
+            | flag_if(delivery.completion_tokens != completion, COMPLETION)
+            | flag_if(delivery.finished, FINISHED)
+            | flag_if(delivery.response != Response::Streamed, RESPONSE)
+            | flag_if(delivery.without_text != 0, WITHOUT_TEXT);
+        if flags != 0 {
+            let column = &mut columns.delivery;
+            column.push(flags);
+            if flags & REQUEST != 0 {
+                column.put_number(u64::from(text));
+                column.put_number(u64::from(index));
+            }
+            let written = self.transfer_fields(flags, state, column, &mut { *delivery });
+            written.expect("a column in memory takes every field");
+        }
+        self.update(predicted, index, delivery);
+        flags == 0
+    }
+
+    pub(super) fn read<'b>(
+        &mut self,
+        is_predicted: bool,
+        column: &mut ColumnCursor<'_>,
+        texts: &mut TextReader<'b>,
+    ) -> Result<Delivery<'b>, MalformedBlock> {
+        let flags = if is_predicted { 0 } else { column.read_byte()? };
+        let predicted = self.order.predict_next(self.position);
+        let mut index = predicted;
+        if flags & REQUEST != 0 {
+            let text = column.read_u32()?;
+            texts.get_or_take_new(text)?;
+            index = column.read_u32()?;
+            if index as usize == self.order.len() {
+                self.order.add_request(text, DeliveryState::default());
+            }
+        }
+        let link = self.order.get(index);
+        let &RequestLink { text, state, .. } = link.ok_or(MalformedBlock("delivery without a request"))?;
+        let mut delivery = Delivery::new(texts.get(text)?, 0, None);
+        self.transfer_fields(flags, state, column, &mut delivery)?;
+        self.update(predicted, index, &delivery);
+        Ok(delivery)
+    }
+
+    /// Writes or reads the fields of a delivery, except its rid. Those without a flag are as predicted.
+    fn transfer_fields(
+        &self,
+        flags: u8,
+        state: DeliveryState,
+        column: &mut impl FieldTransfer,
+        delivery: &mut Delivery<'_>,
+    ) -> Result<(), MalformedBlock> {
+        column.transfer_code(flags & MODE != 0, &mut delivery.mode, self.mode)?;
+        column.transfer_optional(
+            flags & COMPLETION != 0,
+            &mut delivery.completion_tokens,
+            state.predicted_completion(),
+        )?;
+        let predicted_tokens = state.predicted_tokens(delivery.mode, delivery.completion_tokens);
+        let mut tokens = Some(delivery.tokens);
+        column.transfer_optional(flags & TOKENS != 0, &mut tokens, Some(predicted_tokens))?;
+        delivery.tokens = tokens.ok_or(MalformedBlock("a delivery without a count"))?;
+        delivery.finished = flags & FINISHED != 0;
+        column.transfer_code(flags & RESPONSE != 0, &mut delivery.response, Response::Streamed)?;
+        column.transfer_index(flags & WITHOUT_TEXT != 0, &mut delivery.without_text, 0)
+    }
+
+    fn update(&mut self, predicted: u32, index: u32, delivery: &Delivery<'_>) {
+        self.mode = delivery.mode;
+        self.order.advance(&mut self.position, predicted, index);
+        let link = self.order.link_mut(index);
+        link.state.update(delivery);
+        link.is_finished = delivery.finished;
+    }
+}

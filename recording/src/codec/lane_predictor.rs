@@ -1,0 +1,132 @@
+//! Lanes of a block: frame ids are written as differences from their prediction.
+
+use hashbrown::HashMap;
+use trace::id::{FrameId, HopId, ThreadId};
+
+use super::bytes::{ColumnCursor, MalformedBlock, PutNumber};
+use super::chunk_predictor::ChunkPredictor;
+use super::columns::BlockColumns;
+use super::request_order::StreamPosition;
+
+/// Stages of a frame. Each lane passes each stage in order.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum FrameStage {
+    Sent,
+    Forwarded,
+    Received,
+    Processed,
+}
+
+const STAGES: usize = 4;
+
+/// Values of the last frames of one lane.
+#[derive(Debug, Default)]
+pub(super) struct LanePredictor {
+    hop: HopId,
+    number: u32,
+    /// Predicted next frame number of each stage.
+    next_seq: [u64; STAGES],
+    pub(super) frame_bytes: u64,
+    pub(super) chunk_count: u32,
+    pub(super) position: StreamPosition,
+    /// First values of its newest request.
+    pub(super) newest_request: ChunkPredictor,
+    pub(super) wakeup: u64,
+    pub(super) by: Option<ThreadId>,
+}
+
+impl LanePredictor {
+    fn new(id: FrameId) -> Self {
+        Self { hop: id.hop, number: id.lane, next_seq: [id.seq; STAGES], ..Self::default() }
+    }
+}
+
+/// All lanes of a block. Writer and reader keep identical state.
+#[derive(Debug, Default)]
+pub(super) struct LanePredictors {
+    lanes: Vec<LanePredictor>,
+    /// Index of the last lane of each stage.
+    last: [u32; STAGES],
+    /// Indices by hop and number, used by the writer only.
+    indices: HashMap<(u16, u32), u32>,
+}
+
+impl LanePredictors {
+    pub(super) fn clear(&mut self) {
+        self.lanes.clear();
+        self.indices.clear();
+        self.last = [0; STAGES];
+    }
+
+    pub(super) fn lane_mut(&mut self, index: u32) -> &mut LanePredictor {
+        &mut self.lanes[index as usize]
+    }
+
+    /// Index of the lane if the frame is the stage's predicted next one, otherwise `None`. Advances the prediction.
+    pub(super) fn advance_if_predicted(&mut self, stage: FrameStage, id: FrameId) -> Option<u32> {
+        let index = self.last[stage as usize];
+        let lane = self.lanes.get_mut(index as usize)?;
+        let next_seq = &mut lane.next_seq[stage as usize];
+        if (lane.hop, lane.number, *next_seq) != (id.hop, id.lane, id.seq) {
+            return None;
+        }
+        *next_seq = id.seq.wrapping_add(1);
+        Some(index)
+    }
+
+    /// Writes the id of a mispredicted frame. Returns the index of its lane.
+    pub(super) fn write_id(&mut self, stage: FrameStage, id: FrameId, columns: &mut BlockColumns<Vec<u8>>) -> u32 {
+        let new_index = self.lanes.len() as u32;
+        let index = *self.indices.entry((id.hop.0, id.lane)).or_insert(new_index);
+        columns.lane.put_number(u64::from(index));
+        if index == new_index {
+            columns.lane.put_number(u64::from(id.hop.0));
+            columns.lane.put_number(u64::from(id.lane));
+            columns.seq.put_number(id.seq);
+            self.lanes.push(LanePredictor::new(id));
+        } else {
+            let next_seq = self.lanes[index as usize].next_seq[stage as usize];
+            columns.seq.put_signed(id.seq.wrapping_sub(next_seq) as i64);
+        }
+        self.lanes[index as usize].next_seq[stage as usize] = id.seq.wrapping_add(1);
+        self.last[stage as usize] = index;
+        index
+    }
+
+    /// Predicted next frame of the stage. Advances the prediction.
+    pub(super) fn take_predicted(&mut self, stage: FrameStage) -> Result<LaneFrame, MalformedBlock> {
+        let lane_index = self.last[stage as usize];
+        let lane = self.lanes.get_mut(lane_index as usize).ok_or(MalformedBlock("a frame of no lane"))?;
+        let id = FrameId::new(lane.hop, lane.number, lane.next_seq[stage as usize]);
+        lane.next_seq[stage as usize] = id.seq.wrapping_add(1);
+        Ok(LaneFrame { lane_index, id })
+    }
+
+    /// Reads the id of a mispredicted frame.
+    pub(super) fn read_id(
+        &mut self,
+        stage: FrameStage,
+        columns: &mut BlockColumns<ColumnCursor<'_>>,
+    ) -> Result<LaneFrame, MalformedBlock> {
+        let index = columns.lane.read_u32()?;
+        if index as usize == self.lanes.len() {
+            let hop = u16::try_from(columns.lane.read_number()?);
+            let hop = hop.map_err(|_| MalformedBlock("a hop has more than 16 bits"))?;
+            let id = FrameId::new(HopId(hop), columns.lane.read_u32()?, columns.seq.read_number()?);
+            self.lanes.push(LanePredictor::new(id));
+        } else {
+            let lane = self.lanes.get_mut(index as usize).ok_or(MalformedBlock("reference to an unknown lane"))?;
+            let next_seq = &mut lane.next_seq[stage as usize];
+            *next_seq = next_seq.wrapping_add(columns.seq.read_signed()? as u64);
+        }
+        self.last[stage as usize] = index;
+        self.take_predicted(stage)
+    }
+}
+
+/// A frame's id, with the index of its lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LaneFrame {
+    pub(super) lane_index: u32,
+    pub(super) id: FrameId,
+}

@@ -1,0 +1,105 @@
+//! Prediction of the order of requests. A frame lists its requests mostly in the order of the previous frame, minus finished ones and plus
+//! new ones. So the predicted request is the one that last followed its neighbour in any frame.
+
+use hashbrown::HashMap;
+
+/// Index of no link.
+pub(super) const NO_LINK: u32 = u32::MAX;
+
+/// Maximum number of ended requests skipped in a prediction.
+const MAX_SKIPPED: usize = 8;
+
+/// One request in one stream. A stream is a lane, or all deliveries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RequestLink<S> {
+    /// Index of its rid among the block's texts.
+    pub(super) text: u32,
+    /// Link of the request that last followed it.
+    next: u32,
+    /// It has ended, so it is not expected again.
+    pub(super) is_finished: bool,
+    pub(super) state: S,
+}
+
+/// Current position of a stream.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct StreamPosition {
+    /// Last request of the stream.
+    pub(super) last: u32,
+    /// Predicted request that did not follow because a new one was inserted before it.
+    skipped: u32,
+}
+
+impl Default for StreamPosition {
+    fn default() -> Self {
+        Self { last: NO_LINK, skipped: NO_LINK }
+    }
+}
+
+/// All requests of a block, in all streams. Writer and reader keep identical state.
+#[derive(Debug)]
+pub(super) struct RequestOrder<S> {
+    links: Vec<RequestLink<S>>,
+}
+
+impl<S> Default for RequestOrder<S> {
+    fn default() -> Self {
+        Self { links: Vec::new() }
+    }
+}
+
+impl<S> RequestOrder<S> {
+    pub(super) fn clear(&mut self) {
+        self.links.clear();
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    pub(super) fn get(&self, index: u32) -> Option<&RequestLink<S>> {
+        self.links.get(index as usize)
+    }
+
+    pub(super) fn link_mut(&mut self, index: u32) -> &mut RequestLink<S> {
+        &mut self.links[index as usize]
+    }
+
+    /// Adds a request, and returns the index of its link.
+    pub(super) fn add_request(&mut self, text: u32, state: S) -> u32 {
+        self.links.push(RequestLink { text, next: NO_LINK, is_finished: false, state });
+        self.links.len() as u32 - 1
+    }
+
+    /// Predicted next request if the order is unchanged.
+    pub(super) fn predict_next(&self, position: StreamPosition) -> u32 {
+        match self.skip_finished(self.get(position.last).map_or(NO_LINK, |last| last.next)) {
+            NO_LINK => self.skip_finished(position.skipped),
+            next => next,
+        }
+    }
+
+    fn skip_finished(&self, mut index: u32) -> u32 {
+        for _ in 0..MAX_SKIPPED {
+            match self.get(index) {
+                Some(link) if link.is_finished => index = link.next,
+                _ => break,
+            }
+        }
+        index
+    }
+
+    /// Advances the stream to request `actual`, where `predicted` was predicted.
+    pub(super) fn advance(&mut self, position: &mut StreamPosition, predicted: u32, actual: u32) {
+        if let Some(last) = self.links.get_mut(position.last as usize) {
+            last.next = actual;
+        }
+        if actual != predicted {
+            position.skipped = predicted;
+        }
+        position.last = actual;
+    }
+}
+
+/// Maps a stream and the text index of a rid to the request's link.
+pub(super) type RequestLinks = HashMap<(u32, u32), u32>;

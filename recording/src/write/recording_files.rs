@@ -1,0 +1,303 @@
+//! Files of a recording: sections, an index at the end, and the next file when one is full.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use trace::ReportInput;
+
+use super::super::error::RecordError;
+use super::super::header::{EndReason, EndSection, RecordingHeader};
+use super::super::section::{PREAMBLE_BYTES, Preamble, SECTION_HEADER_BYTES, Section, kind, write_trailer};
+use super::pack::{BlockPacker, FILE_LEVEL, seal_section};
+use super::{RecordOptions, RecordingSummary};
+
+use crate::storage;
+
+/// Maximum number of blocks in an index: three days. A longer file has no index and is scanned.
+const MAX_INDEXED_BLOCKS: usize = 1 << 18;
+/// Space reserved for the end of a file with a size limit, in addition to its index.
+const END_BYTES: u64 = 8 << 10;
+
+/// Reason why a block was not written.
+pub(super) enum BlockRefused {
+    /// The file reached its size limit.
+    Full {
+        max_bytes: u64,
+    },
+    Failed(RecordError),
+}
+
+/// A file and counts of its content so far.
+#[derive(Debug)]
+struct FilePart {
+    path: PathBuf,
+    bytes: u64,
+    blocks: u64,
+    records: u64,
+}
+
+impl FilePart {
+    fn new(path: &Path, bytes: u64) -> Self {
+        Self { path: path.to_owned(), bytes, blocks: 0, records: 0 }
+    }
+}
+
+/// The current file, and the finished ones.
+pub(super) struct RecordingFiles {
+    first_path: PathBuf,
+    options: RecordOptions,
+    header: RecordingHeader,
+    run: u64,
+    /// Number of the next section within the run.
+    pub(super) seq: u64,
+    file: File,
+    current: FilePart,
+    /// Blocks of the current file, with their offsets.
+    index: Vec<(u64, Section)>,
+    finished: VecDeque<FilePart>,
+}
+
+impl RecordingFiles {
+    pub(super) fn create(
+        path: &Path,
+        header: &RecordingHeader,
+        run: u64,
+        options: RecordOptions,
+    ) -> Result<Self, RecordError> {
+        let StartedFile { file, bytes } = create_file(path, options.force, header, run, false)?;
+        Ok(Self {
+            first_path: path.to_owned(),
+            options,
+            header: header.clone(),
+            run,
+            seq: 1,
+            file,
+            current: FilePart::new(path, bytes),
+            index: Vec::new(),
+            finished: VecDeque::new(),
+        })
+    }
+
+    pub(super) fn current_path(&self) -> &Path {
+        &self.current.path
+    }
+
+    /// Appends a sealed block. Returns by how many bytes the files grew.
+    pub(super) fn append_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
+        if is_removed(&self.file) {
+            return Err(BlockRefused::Failed(RecordError::Removed(self.current.path.clone())));
+        }
+        let mut grown_bytes = 0;
+        if let Some(max_bytes) = self.options.max_bytes {
+            let index_bytes = (self.current.blocks + 1) * (8 + SECTION_HEADER_BYTES as u64);
+            let needed_bytes = self.current.bytes + section.total_bytes() + index_bytes + END_BYTES;
+            // The first block is written even if it is larger than the limit.
+            if self.current.blocks > 0 && needed_bytes > max_bytes {
+                if self.options.rotate.is_none() {
+                    return Err(BlockRefused::Full { max_bytes });
+                }
+                grown_bytes += self.start_next_file().map_err(BlockRefused::Failed)?;
+            }
+        }
+        let appended = self.append(sealed);
+        appended.map_err(|error| BlockRefused::Failed(RecordError::io("write to", &self.current.path, error)))?;
+        let offset = self.current.bytes - section.total_bytes();
+        if self.index.len() < MAX_INDEXED_BLOCKS {
+            self.index.push((offset, section));
+        }
+        self.seq = section.seq + 1;
+        self.current.blocks += 1;
+        self.current.records += u64::from(section.content.records);
+        Ok(grown_bytes + section.total_bytes())
+    }
+
+    /// Writes all of `bytes`, or leaves the file unchanged.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self.file.write_all(bytes) {
+            Ok(()) => {
+                self.current.bytes += bytes.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                // Readers skip a truncated block, but removing it keeps the file clean.
+                self.file.set_len(self.current.bytes).ok();
+                io::Seek::seek(&mut self.file, io::SeekFrom::Start(self.current.bytes)).ok();
+                Err(error)
+            }
+        }
+    }
+
+    fn append_json<T: Serialize>(&mut self, kind: u8, content: &T) -> io::Result<()> {
+        let json = serde_json::to_vec(content)?;
+        let mut section =
+            Section { kind, raw_bytes: json.len() as u32, run: self.run, seq: self.seq, ..Section::default() };
+        let written = self.append(seal_section(&mut section, &json, &mut Vec::new()));
+        self.seq += u64::from(written.is_ok());
+        written
+    }
+
+    /// Ends the current file with its end section, index and trailer, and waits until all is on disk.
+    pub(super) fn end_file(
+        &mut self,
+        why: EndReason,
+        dropped: u64,
+        closing: Option<&ReportInput>,
+    ) -> Result<(), RecordError> {
+        if is_removed(&self.file) {
+            return Err(RecordError::Removed(self.current.path.clone()));
+        }
+        let end_offset = self.current.bytes;
+        let written = self.append_end(&EndSection { why, dropped, closing: closing.cloned() });
+        if written.is_err() {
+            // Write the whole end or nothing: a reader interprets the last bytes as the trailer.
+            self.file.set_len(end_offset).ok();
+            self.current.bytes = end_offset;
+        }
+        let synced = written.and_then(|()| self.file.sync_all());
+        synced.map_err(|error| RecordError::io("finish", &self.current.path, error))?;
+        sync_folder(&self.current.path);
+        Ok(())
+    }
+
+    fn append_end(&mut self, end: &EndSection) -> io::Result<()> {
+        self.append_json(kind::END, end)?;
+        // Too many blocks: without an index, readers scan the file.
+        if self.index.len() as u64 != self.current.blocks {
+            return Ok(());
+        }
+        let mut entries = Vec::with_capacity(self.index.len() * (8 + SECTION_HEADER_BYTES));
+        for (offset, section) in &self.index {
+            entries.extend_from_slice(&offset.to_le_bytes());
+            entries.extend_from_slice(&section.to_bytes());
+        }
+        let mut section = Section { kind: kind::INDEX, run: self.run, seq: self.seq, ..Section::default() };
+        let index_offset = self.current.bytes;
+        let mut packer = BlockPacker::with_level(FILE_LEVEL)?;
+        self.append(packer.pack_bytes(&entries, &mut section)?)?;
+        self.append(&write_trailer(index_offset))
+    }
+
+    /// Ends the current file and starts the next. Deletes the oldest at the limit. Returns by how many bytes the files grew.
+    fn start_next_file(&mut self) -> Result<u64, RecordError> {
+        let bytes_before_end = self.current.bytes;
+        self.header.part += 1;
+        let next = part_path(&self.first_path, self.header.part);
+        // Created first: this file may only be marked as continued if the next one exists.
+        let StartedFile { file, bytes } = create_file(&next, self.options.force, &self.header, self.run, false)?;
+        if let Err(error) = self.end_file(EndReason::Rotated, 0, None) {
+            storage::remove(&next).ok();
+            return Err(error);
+        }
+        let end_bytes = self.current.bytes - bytes_before_end;
+        self.finished.push_back(std::mem::replace(&mut self.current, FilePart::new(&next, bytes)));
+        self.file = file;
+        self.index.clear();
+        let max_files = u64::from(self.options.rotate.unwrap_or(u32::MAX).max(1));
+        while self.finished.len() as u64 >= max_files {
+            if let Some(oldest) = self.finished.pop_front() {
+                storage::remove(&oldest.path).ok();
+            }
+        }
+        Ok(end_bytes + bytes)
+    }
+
+    pub(super) fn summary(&self) -> RecordingSummary {
+        let files = self.finished.iter().chain([&self.current]);
+        RecordingSummary {
+            files: files.clone().map(|file| file.path.clone()).collect(),
+            bytes: files.clone().map(|file| file.bytes).sum(),
+            records: files.map(|file| file.records).sum(),
+            dropped: 0,
+            stopped: None,
+        }
+    }
+}
+
+/// Returns whether the file was deleted. A moved file still has a name.
+fn is_removed(file: &File) -> bool {
+    file.metadata().is_ok_and(|file| file.nlink() == 0)
+}
+
+/// `run.tgap`, `run.1.tgap`, ...
+fn part_path(base: &Path, part: u32) -> PathBuf {
+    let mut name = OsString::from(base.file_stem().unwrap_or_default());
+    name.push(format!(".{part}"));
+    if let Some(extension) = base.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    base.with_file_name(name)
+}
+
+/// Returns whether `path` is a further file of the recording `base`.
+pub fn is_part_of(path: &Path, base: &Path) -> bool {
+    part_number(path).is_some_and(|part| part_path(base, part) == path)
+}
+
+/// Number in a name such as `run.1.tgap`.
+fn part_number(path: &Path) -> Option<u32> {
+    Path::new(path.file_stem()?).extension()?.to_str()?.parse().ok()
+}
+
+/// A file with preamble and header.
+pub(super) struct StartedFile {
+    pub(super) file: File,
+    pub(super) bytes: u64,
+}
+
+/// Creates a file with preamble and header. An existing file is replaced only with `force`, and
+/// only after the new one is written next to it.
+pub(super) fn create_file(
+    path: &Path,
+    force: bool,
+    header: &RecordingHeader,
+    run: u64,
+    is_ring: bool,
+) -> Result<StartedFile, RecordError> {
+    let existing = fs::symlink_metadata(path).ok();
+    if existing.as_ref().is_some_and(|existing| !existing.is_file()) {
+        return Err(RecordError::NotAFile(path.to_owned()));
+    }
+    let is_replaced = force && existing.is_some();
+    let mut new_name = OsString::from(".");
+    new_name.push(path.file_name().unwrap_or_default());
+    new_name.push(format!(".{}.new", std::process::id()));
+    let created_path = if is_replaced { path.with_file_name(new_name) } else { path.to_owned() };
+    let mut file = storage::create(&created_path).map_err(|error| RecordError::io("create", path, error))?;
+    let written = write_start(&mut file, header, run, is_ring).and_then(|bytes| {
+        if is_replaced {
+            storage::rename(&created_path, path)?;
+        }
+        Ok(bytes)
+    });
+    match written {
+        Ok(bytes) => Ok(StartedFile { file, bytes }),
+        Err(error) => {
+            storage::remove(&created_path).ok();
+            Err(RecordError::io("write to", path, error))
+        }
+    }
+}
+
+/// Writes preamble and header. Returns their length in bytes.
+pub(crate) fn write_start(file: &mut impl Write, header: &RecordingHeader, run: u64, is_ring: bool) -> io::Result<u64> {
+    let json = serde_json::to_vec(header)?;
+    let mut section =
+        Section { kind: kind::HEADER, raw_bytes: json.len() as u32, run, anchor: header.anchor, ..Section::default() };
+    file.write_all(&Preamble::new(is_ring).to_bytes())?;
+    file.write_all(seal_section(&mut section, &json, &mut Vec::new()))?;
+    Ok(PREAMBLE_BYTES as u64 + section.total_bytes())
+}
+
+/// Syncs the directory entry to disk. Errors are ignored, because some file systems do not support it.
+pub(super) fn sync_folder(path: &Path) {
+    let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+    if let Ok(folder) = File::open(folder.unwrap_or(Path::new("."))) {
+        folder.sync_all().ok();
+    }
+}

@@ -1,0 +1,146 @@
+//! Ring file of fixed size: new blocks overwrite the oldest. The file has no pointer to the newest block. A reader finds it by
+//! the blocks' sequence numbers, so a block needs only one write.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FallocateFlags, fallocate};
+use trace::ReportInput;
+
+use super::super::error::RecordError;
+use super::super::header::{EndReason, RecordingHeader};
+use super::super::section::Section;
+use super::recording_files::{BlockRefused, RecordingFiles, StartedFile, create_file, sync_folder};
+use super::{RecordOptions, RecordingSummary};
+
+use crate::storage;
+
+/// Minimum size of a ring: space for a typical block and the data after it.
+pub(super) const MIN_BYTES: u64 = 4 << 20;
+
+pub(super) struct RingFile {
+    pub(super) path: PathBuf,
+    file: File,
+    header: RecordingHeader,
+    run: u64,
+    /// Number of the next block within the run.
+    pub(super) seq: u64,
+    /// Offset of the first block, after the header.
+    first_offset: u64,
+    size_bytes: u64,
+    next_offset: u64,
+    /// Intact blocks with their offsets, oldest first.
+    blocks: VecDeque<(u64, Section)>,
+}
+
+impl RingFile {
+    pub(super) fn create(
+        path: &Path,
+        size_bytes: u64,
+        header: &RecordingHeader,
+        run: u64,
+        force: bool,
+    ) -> Result<Self, RecordError> {
+        if size_bytes < MIN_BYTES {
+            return Err(RecordError::TooSmall { size: size_bytes, min: MIN_BYTES });
+        }
+        let StartedFile { file, bytes: first_offset } = create_file(path, force, header, run, true)?;
+        // Reserve all space now, so that a full disk cannot stop the ring later.
+        let reserved = match fallocate(&file, FallocateFlags::empty(), 0, size_bytes) {
+            Err(rustix::io::Errno::OPNOTSUPP | rustix::io::Errno::NOSYS) => file.set_len(size_bytes),
+            other => other.map_err(io::Error::from),
+        };
+        if let Err(error) = reserved {
+            storage::remove(path).ok();
+            return Err(RecordError::io("reserve space for", path, error));
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            header: header.clone(),
+            run,
+            seq: 1,
+            first_offset,
+            size_bytes,
+            next_offset: first_offset,
+            blocks: VecDeque::new(),
+        })
+    }
+
+    pub(super) fn write_block(&mut self, section: Section, sealed: &[u8]) -> Result<u64, BlockRefused> {
+        let length = section.total_bytes();
+        if self.first_offset + length > self.size_bytes {
+            return Err(BlockRefused::Full { max_bytes: self.size_bytes });
+        }
+        if self.next_offset + length > self.size_bytes {
+            // Data left here is one lap older than the data overwritten next.
+            let lap_end = self.next_offset;
+            self.blocks.retain(|&(offset, _)| offset < lap_end);
+            self.next_offset = self.first_offset;
+        }
+        let start = self.next_offset;
+        let end = start + length;
+        while self.blocks.front().is_some_and(|&(offset, _)| (start..end).contains(&offset)) {
+            self.blocks.pop_front();
+        }
+        let written = self.file.write_all_at(sealed, start);
+        written.map_err(|error| BlockRefused::Failed(RecordError::io("write to", &self.path, error)))?;
+        self.blocks.push_back((start, section));
+        self.seq = section.seq + 1;
+        self.next_offset = end;
+        Ok(length)
+    }
+
+    /// Copies the content of the ring to a recording.
+    pub(super) fn copy_to(
+        &self,
+        to: &Path,
+        closing: &ReportInput,
+        dropped: u64,
+    ) -> Result<RecordingSummary, RecordError> {
+        if self.blocks.is_empty() {
+            return Err(RecordError::Empty);
+        }
+        let mut files = RecordingFiles::create(to, &self.header, self.run, RecordOptions::default())?;
+        let copied =
+            self.copy_blocks(&mut files).and_then(|()| files.end_file(EndReason::Dumped, dropped, Some(closing)));
+        match copied {
+            Ok(()) => Ok(RecordingSummary { dropped, ..files.summary() }),
+            Err(error) => {
+                storage::remove(to).ok();
+                Err(error)
+            }
+        }
+    }
+
+    fn copy_blocks(&self, files: &mut RecordingFiles) -> Result<(), RecordError> {
+        let mut sealed = Vec::new();
+        for &(offset, section) in &self.blocks {
+            sealed.resize(section.total_bytes() as usize, 0);
+            let read = self.file.read_exact_at(&mut sealed, offset);
+            read.map_err(|error| RecordError::io("read", &self.path, error))?;
+            match files.append_block(section, &sealed) {
+                Ok(_) => {}
+                Err(BlockRefused::Failed(error)) => return Err(error),
+                Err(BlockRefused::Full { .. }) => break,
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn finish(&self, dropped: u64) -> Result<RecordingSummary, RecordError> {
+        let synced = self.file.sync_all();
+        synced.map_err(|error| RecordError::io("finish", &self.path, error))?;
+        sync_folder(&self.path);
+        Ok(RecordingSummary {
+            files: vec![self.path.clone()],
+            bytes: self.size_bytes,
+            records: self.blocks.iter().map(|(_, section)| u64::from(section.content.records)).sum(),
+            dropped,
+            stopped: None,
+        })
+    }
+}

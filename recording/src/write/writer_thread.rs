@@ -1,0 +1,158 @@
+//! Thread that compresses and writes. Only this thread waits for the disk.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, OnceLock};
+
+use trace::ReportInput;
+
+use super::super::codec::BlockColumns;
+use super::super::error::RecordError;
+use super::super::header::EndReason;
+use super::RecordingSummary;
+use super::pack::{BlockPacker, OpenBlock};
+use super::recording_files::{BlockRefused, RecordingFiles};
+use super::ring_file::RingFile;
+
+/// Commands to the worker, in order.
+#[expect(clippy::large_enum_variant, reason = "nearly all are blocks; boxing them would allocate for each")]
+pub(super) enum WriterJob {
+    Block(OpenBlock),
+    Dump { to: PathBuf, closing: Box<ReportInput>, reply: Sender<Result<RecordingSummary, RecordError>> },
+    Finish { closing: Box<ReportInput>, reply: Sender<Result<RecordingSummary, RecordError>> },
+}
+
+/// State shared by both threads.
+#[derive(Debug, Default)]
+pub(super) struct WriterState {
+    /// Requested path.
+    pub(super) path: PathBuf,
+    pub(super) bytes: AtomicU64,
+    pub(super) dropped: AtomicU64,
+    /// Reason why the recording ended before the run.
+    pub(super) stopped: OnceLock<String>,
+}
+
+impl WriterState {
+    pub(super) fn crash_message(&self) -> String {
+        format!("the thread that writes {} crashed. Please report this bug.", self.path.display())
+    }
+
+    /// Error of a request that the worker did not answer.
+    pub(super) fn no_reply_error(&self) -> RecordError {
+        RecordError::Stopped(self.stopped.get().cloned().unwrap_or_else(|| self.crash_message()))
+    }
+
+    pub(super) fn stop_recording(&self, why: &str) {
+        // The first reason counts.
+        self.stopped.set(format!("recording stopped: {why}")).ok();
+    }
+}
+
+/// Destination of blocks.
+pub(super) enum BlockStore {
+    Files(RecordingFiles),
+    Ring(RingFile),
+}
+
+pub(super) struct WriterThread {
+    pub(super) store: BlockStore,
+    pub(super) packer: BlockPacker,
+    pub(super) run: u64,
+    pub(super) shared: Arc<WriterState>,
+    /// Returns the buffers of written blocks.
+    pub(super) empties: Sender<BlockColumns<Vec<u8>>>,
+}
+
+impl WriterThread {
+    pub(super) fn run_jobs(mut self, jobs: &Receiver<WriterJob>) {
+        while let Ok(job) = jobs.recv() {
+            match job {
+                WriterJob::Block(block) => {
+                    if self.shared.stopped.get().is_none() {
+                        self.write_block(&block);
+                    }
+                    // If the caller has ended, the buffer is not needed.
+                    self.empties.send(block.columns).ok();
+                }
+                WriterJob::Dump { to, closing, reply } => {
+                    let dropped = self.shared.dropped.load(Ordering::Relaxed);
+                    let dumped = match &self.store {
+                        BlockStore::Ring(ring) => ring.copy_to(&to, &closing, dropped),
+                        BlockStore::Files(_) => Err(RecordError::Empty),
+                    };
+                    reply.send(dumped).ok();
+                }
+                WriterJob::Finish { closing, reply } => {
+                    reply.send(self.finish(&closing)).ok();
+                    return;
+                }
+            }
+        }
+    }
+
+    fn write_block(&mut self, block: &OpenBlock) {
+        trace::fault::here("writer");
+        let seq = match &self.store {
+            BlockStore::Files(files) => files.seq,
+            BlockStore::Ring(ring) => ring.seq,
+        };
+        let (section, sealed) = match self.packer.pack_section(block, self.run, seq) {
+            Ok(packed) => packed,
+            Err(error) => {
+                let path = match &self.store {
+                    BlockStore::Files(files) => files.current_path(),
+                    BlockStore::Ring(ring) => &ring.path,
+                };
+                let why = format!("cannot compress a block for {}: {error}", path.display());
+                return self.shared.stop_recording(&why);
+            }
+        };
+        let written = match &mut self.store {
+            BlockStore::Files(files) => files.append_block(section, sealed),
+            BlockStore::Ring(ring) => ring.write_block(section, sealed),
+        };
+        let dropped = &self.shared.dropped;
+        match (written, &mut self.store) {
+            (Ok(bytes), _) => {
+                self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            // The block is larger than the whole ring; the next one may fit.
+            (Err(BlockRefused::Full { .. }), BlockStore::Ring(_)) => {
+                dropped.fetch_add(block.content.records.into(), Ordering::Relaxed);
+            }
+            (Err(BlockRefused::Full { max_bytes }), BlockStore::Files(files)) => {
+                let ended = files.end_file(EndReason::Full, dropped.load(Ordering::Relaxed), None);
+                let end_error = ended.err().map(|error| format!("; {error}")).unwrap_or_default();
+                let path = files.current_path().display();
+                let why = format!("{path} has reached its size limit of {max_bytes} bytes{end_error}");
+                self.shared.stop_recording(&why);
+            }
+            (Err(BlockRefused::Failed(error @ RecordError::Removed(_))), _) => {
+                self.shared.stop_recording(&error.to_string());
+            }
+            (Err(BlockRefused::Failed(error)), store) => {
+                if let BlockStore::Files(files) = store {
+                    // Removing the last block may have freed space for an index. Without one, the file is scanned.
+                    files.end_file(EndReason::Full, dropped.load(Ordering::Relaxed), None).ok();
+                }
+                self.shared.stop_recording(&format!("{error}; earlier blocks are intact"));
+            }
+        }
+    }
+
+    fn finish(&mut self, closing: &ReportInput) -> Result<RecordingSummary, RecordError> {
+        let dropped = self.shared.dropped.load(Ordering::Relaxed);
+        let stopped = self.shared.stopped.get().cloned();
+        match &mut self.store {
+            BlockStore::Ring(ring) => ring.finish(dropped),
+            BlockStore::Files(files) => {
+                if stopped.is_none() {
+                    files.end_file(EndReason::Finished, dropped, Some(closing))?;
+                }
+                Ok(RecordingSummary { dropped, stopped, ..files.summary() })
+            }
+        }
+    }
+}

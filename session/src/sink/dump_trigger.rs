@@ -1,0 +1,161 @@
+//! Decides when to dump the ring automatically: some seconds after a finding starts, so that its onset is included.
+
+use std::collections::HashSet;
+
+use trace::MonoNs;
+use trace::detect::{Finding, Severity};
+
+/// Delay after the detector run that first reported the finding.
+const DUMP_DELAY_NS: u64 = 5_000_000_000;
+
+/// Conditions and limits of automatic dumps.
+#[derive(Clone, Copy, Debug)]
+pub struct DumpRules {
+    /// Minimum severity.
+    pub min_severity: Severity,
+    /// Minimum time between two dumps.
+    pub min_interval_ns: Option<u64>,
+    /// Maximum number of dumps kept.
+    pub max_dumps: Option<u32>,
+}
+
+#[derive(Debug)]
+struct ScheduledDump {
+    at: MonoNs,
+    reason: String,
+}
+
+/// Detects findings that start.
+#[derive(Debug)]
+pub(super) struct DumpTrigger {
+    pub(super) rules: DumpRules,
+    last_dump: Option<MonoNs>,
+    /// Kind and hop of findings that have already triggered a dump.
+    dumped_findings: HashSet<(&'static str, String)>,
+    scheduled: Option<ScheduledDump>,
+}
+
+impl DumpTrigger {
+    pub(super) fn new(rules: DumpRules) -> Self {
+        Self { rules, last_dump: None, dumped_findings: HashSet::new(), scheduled: None }
+    }
+
+    /// Checks the findings and returns the reason for a dump that is due now. `dump_count` counts the existing dumps.
+    pub(super) fn take_due_reason<'a>(
+        &mut self,
+        now: MonoNs,
+        findings: impl IntoIterator<Item = &'a Finding>,
+        dump_count: &dyn Fn() -> usize,
+    ) -> Option<String> {
+        for finding in findings {
+            let is_severe = finding.active && finding.verdict.severity >= self.rules.min_severity;
+            let name = (finding.kind, finding.verdict.hop.clone());
+            let is_wanted = is_severe && !self.is_too_soon(now) && !self.dumped_findings.contains(&name);
+            // A finding skipped because of a limit is checked again while it is active. Counting the dumps reads a folder, so it comes last.
+            if is_wanted && !self.is_at_the_limit(dump_count) {
+                self.dumped_findings.insert(name);
+                let at = MonoNs(now.0.saturating_add(DUMP_DELAY_NS));
+                // One dump covers all findings that start before it.
+                self.scheduled.get_or_insert_with(|| ScheduledDump { at, reason: finding.kind.to_owned() });
+            }
+        }
+        let due = self.scheduled.take_if(|dump| dump.at <= now)?;
+        self.last_dump = Some(now);
+        // With a minimum interval, findings that start again later are dumped again.
+        if self.rules.min_interval_ns.is_some() {
+            self.dumped_findings.clear();
+        }
+        Some(due.reason)
+    }
+
+    fn is_at_the_limit(&self, dump_count: &dyn Fn() -> usize) -> bool {
+        self.rules.max_dumps.is_some_and(|max| dump_count() >= max as usize)
+    }
+
+    fn is_too_soon(&self, now: MonoNs) -> bool {
+        let (Some(last), Some(min_interval_ns)) = (self.last_dump, self.rules.min_interval_ns) else {
+            return false;
+        };
+        now.since(last) < min_interval_ns
+    }
+
+    /// Reason of a dump that is not due yet when the run ends.
+    pub(super) fn pending_reason(&self) -> Option<&str> {
+        self.scheduled.as_ref().map(|dump| dump.reason.as_str())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use trace::detect::Verdict;
+
+    use super::*;
+
+    fn finding(kind: &'static str, severity: Severity, active: bool) -> Finding {
+        let verdict = Verdict {
+            severity,
+            hop: String::new(),
+            rid: String::new(),
+            since: None,
+            summary: String::new(),
+            evidence: BTreeMap::default(),
+            advice: None,
+            weight: 0,
+        };
+        Finding { kind, began: MonoNs(0), active, verdict }
+    }
+
+    fn rules(every: Option<u64>, max: Option<u32>) -> DumpRules {
+        DumpRules {
+            min_severity: Severity::Critical,
+            min_interval_ns: every.map(|s| s * 1_000_000_000),
+            max_dumps: max,
+        }
+    }
+
+    const NONE: &dyn Fn() -> usize = &|| 0;
+
+    fn second(n: u64) -> MonoNs {
+        MonoNs(n * 1_000_000_000)
+    }
+
+    #[test]
+    fn a_minimum_interval_dumps_a_lasting_finding_again_up_to_the_limit() {
+        let mut trigger = DumpTrigger::new(rules(Some(60), Some(2)));
+        let drops = finding("drops", Severity::Critical, true);
+        let mut written = Vec::new();
+        for n in 0..300 {
+            if trigger.take_due_reason(second(n), [&drops], &|| written.len()).is_some() {
+                written.push(n);
+            }
+        }
+        assert_eq!(written, [5, 70]);
+        trigger.rules = rules(Some(60), Some(3));
+        assert_eq!(trigger.take_due_reason(second(300), [&drops], &|| 2), None);
+        assert!(trigger.take_due_reason(second(305), [&drops], &|| 2).is_some());
+        assert_eq!(trigger.take_due_reason(second(400), [&drops], &|| 3), None, "an earlier run's count");
+        assert_eq!(trigger.pending_reason(), None);
+        trigger.take_due_reason(second(410), [&drops], &|| 2);
+        assert!(trigger.pending_reason().is_some(), "one was moved away");
+    }
+
+    #[test]
+    fn a_finding_is_dumped_once_after_its_onset() {
+        let mut trigger = DumpTrigger::new(rules(None, None));
+        let drops = finding("drops", Severity::Critical, true);
+        assert_eq!(trigger.take_due_reason(second(1), [&finding("drops", Severity::Warning, true)], NONE), None);
+        assert_eq!(trigger.take_due_reason(second(2), [&drops], NONE), None);
+        assert_eq!(trigger.pending_reason(), Some("drops"));
+        assert_eq!(trigger.take_due_reason(second(6), [&drops], NONE), None);
+        assert_eq!(trigger.take_due_reason(second(7), [&drops], NONE), Some("drops".into()));
+        assert_eq!(trigger.take_due_reason(second(60), [&drops], NONE), None);
+        let gap = finding("gap", Severity::Critical, false);
+        assert_eq!(
+            (trigger.take_due_reason(second(61), [&gap], NONE), trigger.pending_reason()),
+            (None, None),
+            "an inactive finding"
+        );
+    }
+}

@@ -1,0 +1,139 @@
+//! Hindsight ring: the recent past on disk, dumped into a recording when something happens.
+
+use std::path::{Path, PathBuf};
+
+use recording::{PendingSummary, RecordError, RecordOptions, Recorder, RecordingHeader, RecordingSummary};
+use trace::{Analysis, MonoNs, ReportInput};
+
+use super::dump_trigger::{DumpRules, DumpTrigger};
+use super::{WrittenFile, written_file};
+use crate::units::format_bytes;
+
+/// Name prefix of dumps.
+const DUMP_PREFIX: &str = "tokengap-hindsight-";
+
+/// Location of a ring, and the conditions for dumping it.
+#[derive(Clone, Debug)]
+pub struct RingOptions {
+    /// Size in bytes.
+    pub size: u64,
+    /// Path; by default a file in the working folder that a clean end removes.
+    pub file: Option<PathBuf>,
+    /// Conditions of automatic dumps.
+    pub rules: DumpRules,
+}
+
+/// A ring, and the conditions for dumping it.
+pub(super) struct HindsightRing {
+    pub(super) recorder: Recorder,
+    /// Set if the user named the file, which then remains after a clean end.
+    is_named: bool,
+    pub(super) trigger: DumpTrigger,
+    /// Dumps in progress.
+    dumps: Vec<RunningDump>,
+}
+
+struct RunningDump {
+    pending: PendingSummary,
+    path: PathBuf,
+    reason: String,
+}
+
+impl HindsightRing {
+    pub(super) fn open(ring: &RingOptions, force: bool, header: &RecordingHeader) -> Result<Self, RecordError> {
+        let path = match &ring.file {
+            Some(path) => path.clone(),
+            None => PathBuf::from(format!("tokengap-ring-{}.tgap", std::process::id())),
+        };
+        let options = RecordOptions { force, ..RecordOptions::default() };
+        Ok(Self {
+            recorder: Recorder::ring(&path, ring.size, header, options)?,
+            is_named: ring.file.is_some(),
+            trigger: DumpTrigger::new(ring.rules),
+            dumps: Vec::new(),
+        })
+    }
+
+    /// Writes a tick, and starts a dump if one is due, and returns a message.
+    pub(super) fn tick(
+        &mut self,
+        now: MonoNs,
+        analysis: &Analysis,
+        closing: &dyn Fn() -> ReportInput,
+    ) -> Option<String> {
+        self.recorder.tick(now);
+        let path = self.recorder.path();
+        let dumps = &self.dumps;
+        // The file of a dump that has just started may not exist yet.
+        let dump_count = || finished_dumps(path) + dumps.iter().filter(|dump| !dump.path.exists()).count();
+        let reason = self.trigger.take_due_reason(now, analysis.findings(), &dump_count)?;
+        Some(self.dump(&reason, &closing()))
+    }
+
+    /// Starts a dump into a new file beside the ring, and returns a message with its name.
+    pub(super) fn dump(&mut self, reason: &str, closing: &ReportInput) -> String {
+        let second = trace::clock::wall_ns() / 1_000_000_000;
+        let path = self.recorder.path().with_file_name(format!("{DUMP_PREFIX}{second}.tgap"));
+        match self.recorder.dump(&path, closing) {
+            Ok(pending) => {
+                let message = format!("hindsight: writing {} ({reason})", path.display());
+                self.dumps.push(RunningDump { pending, path, reason: reason.to_owned() });
+                message
+            }
+            Err(error) => format!("! hindsight: {error}"),
+        }
+    }
+
+    /// Message about dumps finished since the last call.
+    pub(super) fn take_message(&mut self) -> Option<String> {
+        let mut message = None;
+        self.dumps.retain_mut(|dump| match dump.pending.poll() {
+            Some(result) => {
+                message = Some(dump_message(&result, &dump.path, &dump.reason));
+                false
+            }
+            None => true,
+        });
+        message
+    }
+
+    pub(super) fn written_file(&self) -> WrittenFile {
+        written_file(self.recorder.path(), &self.recorder.status())
+    }
+
+    /// Runs the pending dump and closes the ring. A ring without a user-given name is removed.
+    pub(super) fn finish(mut self, closing: &ReportInput) -> Vec<String> {
+        if let Some(reason) = self.trigger.pending_reason().map(str::to_owned) {
+            self.dump(&reason, closing);
+        }
+        let mut messages = Vec::new();
+        for dump in self.dumps.drain(..) {
+            messages.push(dump_message(&dump.pending.wait(), &dump.path, &dump.reason));
+        }
+        let path = self.recorder.path().to_owned();
+        match self.recorder.finish(closing) {
+            Err(error) => messages.push(format!("! hindsight: {error}")),
+            Ok(_) if self.is_named => messages.push(format!("saved the hindsight ring to {}", path.display())),
+            // The content was dumped, or nothing happened.
+            Ok(_) => drop(recording::storage::remove(&path)),
+        }
+        messages
+    }
+}
+
+/// Number of dumps beside the ring, including those of earlier runs.
+fn finished_dumps(ring: &Path) -> usize {
+    let folder = ring.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let Ok(entries) = std::fs::read_dir(folder.unwrap_or_else(|| Path::new("."))) else {
+        return 0;
+    };
+    let names = entries.flatten().map(|entry| entry.file_name());
+    names.filter(|name| name.to_string_lossy().starts_with(DUMP_PREFIX)).count()
+}
+
+fn dump_message(result: &Result<RecordingSummary, RecordError>, path: &Path, reason: &str) -> String {
+    match result {
+        Ok(summary) => format!("hindsight: {} in {} ({reason})", format_bytes(summary.bytes), path.display()),
+        Err(error) => format!("! hindsight: {error}"),
+    }
+}
