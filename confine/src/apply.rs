@@ -3,8 +3,10 @@
 use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
 use rustix::thread::set_no_new_privs;
 
+use crate::caps::DroppedRights;
+use crate::landlock_rules::{self, LandlockRules};
 use crate::plan::{Capabilities, Plan, Work};
-use crate::{caps, files, seccomp};
+use crate::{caps, seccomp};
 
 impl Plan {
     /// Drops all other rights. This cannot be undone.
@@ -13,19 +15,20 @@ impl Plan {
             Outcome { missing: Vec::new(), kept: Capabilities::empty(), user: None, landlock: false, seccomp: false };
         let missing = &mut outcome.missing;
         let mut note = |text: String| missing.push(format!("confinement: {text}"));
-        let threads = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
-        if threads > 1 {
-            note(format!("{threads} threads were started earlier and keep their capabilities and file access"));
+        let thread_count = std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+        if thread_count > 1 {
+            note(format!("{thread_count} threads were started earlier and keep their capabilities and file access"));
         }
-        let rules = files::Rules::of(self);
+        // Before the capabilities are dropped, which may be needed to look up the files.
+        let rules = LandlockRules::from_plan(self);
         // A crash must not write memory to a disk.
         if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) }) {
             note(format!("cannot disable core dumps: {error}"));
         }
         match caps::drop_capabilities(self) {
-            Ok((kept, user)) => {
+            Ok(DroppedRights { kept, user_change }) => {
                 outcome.kept = kept;
-                match user {
+                match user_change {
                     Some(Ok(id)) => outcome.user = Some(id),
                     Some(Err(error)) => note(format!("still running as root with write access to its files: {error}")),
                     None => {}
@@ -49,7 +52,7 @@ impl Plan {
                 Ok(landlock) => {
                     outcome.landlock = true;
                     if self.work == Work::Network
-                        && let Some(gap) = files::unrestricted(landlock)
+                        && let Some(gap) = landlock_rules::unrestricted_access(landlock)
                     {
                         note(gap.to_owned());
                     }
@@ -59,7 +62,7 @@ impl Plan {
                 )),
             }
         }
-        match seccomp::install(self.work) {
+        match seccomp::install_filters(self.work) {
             Ok(()) => outcome.seccomp = true,
             Err(why) => note(format!("system calls are not filtered: {why}")),
         }
@@ -92,5 +95,5 @@ pub fn keep_capabilities(keep: Capabilities) -> Result<(), String> {
 /// Refuses to load eBPF programs from now on, for all threads of a process with [`Work::Attach`](crate::Work::Attach). The programs that it
 /// has loaded can still be attached.
 pub fn refuse_programs() -> Result<(), String> {
-    seccomp::install_final().map_err(|why| format!("confinement: eBPF programs can still be loaded: {why}"))
+    seccomp::install_final_filter().map_err(|why| format!("confinement: eBPF programs can still be loaded: {why}"))
 }

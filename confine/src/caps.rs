@@ -20,12 +20,19 @@ const BYPASS_PERMISSIONS: Capabilities = CapabilitySet::DAC_OVERRIDE;
 /// Number of capability bits tried, more than the kernel has (Linux 6.x: 41). Unknown ones return an error.
 const CAPABILITY_BITS: u32 = 64;
 
-/// Drops all capabilities except those that `plan` keeps or its files need, and changes the user if planned. Returns the remaining
-/// capabilities and the new user, if a change was planned.
-pub(crate) fn drop_capabilities(plan: &Plan) -> Result<(Capabilities, Option<Result<u32>>)> {
+/// Result of [`drop_capabilities`].
+pub(crate) struct DroppedRights {
+    /// The remaining capabilities.
+    pub(crate) kept: Capabilities,
+    /// The new user, if a change was planned.
+    pub(crate) user_change: Option<Result<u32>>,
+}
+
+/// Drops all capabilities except those that `plan` keeps or its files need, and changes the user if planned.
+pub(crate) fn drop_capabilities(plan: &Plan) -> Result<DroppedRights> {
     let permitted = capabilities(None)?.permitted;
     if permitted.is_empty() {
-        return Ok((permitted, None));
+        return Ok(DroppedRights { kept: permitted, user_change: None });
     }
     let mut keep = plan.keep & permitted;
     if plan.unprivileged {
@@ -59,19 +66,19 @@ pub(crate) fn drop_capabilities(plan: &Plan) -> Result<(Capabilities, Option<Res
         None => plan.unprivileged.then(drop_root),
     };
     set_capabilities(None, CapabilitySets { effective: keep, permitted: keep, inheritable: Capabilities::empty() })?;
-    Ok((keep, user_change))
+    Ok(DroppedRights { kept: keep, user_change })
 }
 
 /// Whether all named files can be accessed without capabilities, tested with none in effect.
 fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
     let before = capabilities(None)?;
     set_capabilities(None, CapabilitySets { effective: Capabilities::empty(), ..before })?;
-    let accessible = |path: &PathBuf, access| {
+    let is_accessible = |path: &PathBuf, access| {
         // A missing file is reported when it is opened.
         !matches!(accessat(CWD, path, access, AtFlags::EACCESS), Err(Errno::ACCESS | Errno::PERM))
     };
-    let all_accessible = plan.read.iter().all(|path| accessible(path, Access::READ_OK))
-        && plan.write.iter().all(|path| accessible(path, Access::WRITE_OK));
+    let all_accessible = plan.read.iter().all(|path| is_accessible(path, Access::READ_OK))
+        && plan.write.iter().all(|path| is_accessible(path, Access::WRITE_OK));
     set_capabilities(None, before)?;
     Ok(all_accessible)
 }
@@ -80,11 +87,11 @@ fn files_accessible_without_capabilities(plan: &Plan) -> Result<bool> {
 const UNASSIGNED_USERS: Range<u32> = 1_879_048_192..2_147_352_576;
 /// Number of ids at the end of a small user namespace that are tried, and number of attempts to find an unused one.
 const LAST_USERS: u32 = 4_096;
-const ATTEMPTS: u32 = 64;
+const MAX_ATTEMPTS: u32 = 64;
 
 /// An account that owns no files and has no processes. `None` if the user namespace has none.
 pub fn unused_account() -> Option<Account> {
-    let id = unused_user(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())?;
+    let id = find_unused_user(&std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default())?;
     Some(Account { user: id, group: id })
 }
 
@@ -107,10 +114,10 @@ fn drop_root() -> Result<u32> {
 }
 
 /// A user id that no process has: a process could be traced and written to by another one with the same id.
-fn unused_user(uid_map: &str) -> Option<u32> {
-    let permitted = user_range(uid_map)?;
+fn find_unused_user(uid_map: &str) -> Option<u32> {
+    let permitted = choosable_users(uid_map)?;
     let is_unused = |user: &u32| getpriority_user(Uid::from_raw(*user)) == Err(Errno::SRCH);
-    let mut candidates = (0..ATTEMPTS).map(|_| {
+    let mut candidates = (0..MAX_ATTEMPTS).map(|_| {
         // Random, because two processes in different PID namespaces may choose at the same time.
         let random = RandomState::new().build_hasher().finish();
         permitted.start + (random % u64::from(permitted.end - permitted.start)) as u32
@@ -119,7 +126,7 @@ fn unused_user(uid_map: &str) -> Option<u32> {
 }
 
 /// The unassigned ids, or the last ones that a smaller user namespace maps. `uid_map` has lines of `inside outside count`.
-fn user_range(uid_map: &str) -> Option<Range<u32>> {
+fn choosable_users(uid_map: &str) -> Option<Range<u32>> {
     let mapped = uid_map.lines().filter_map(|line| {
         let mut numbers = line.split_ascii_whitespace().map(str::parse::<u32>);
         let first = numbers.next()?.ok()?;
@@ -142,15 +149,15 @@ mod tests {
 
     #[test]
     fn the_new_user_is_mapped_and_unused() {
-        assert_eq!(user_range("         0          0 4294967295\n"), Some(UNASSIGNED_USERS));
-        assert_eq!(user_range("0 100000 65536\n"), Some(61_424..65_520));
-        assert_eq!(user_range("0 1000 1\n1 100000 65536\n"), Some(61_425..65_521));
-        assert_eq!(user_range("0 1000 1\n"), None);
-        assert_eq!(user_range("garbage\n"), None);
+        assert_eq!(choosable_users("         0          0 4294967295\n"), Some(UNASSIGNED_USERS));
+        assert_eq!(choosable_users("0 100000 65536\n"), Some(61_424..65_520));
+        assert_eq!(choosable_users("0 1000 1\n1 100000 65536\n"), Some(61_425..65_521));
+        assert_eq!(choosable_users("0 1000 1\n"), None);
+        assert_eq!(choosable_users("garbage\n"), None);
         let own_map = std::fs::read_to_string("/proc/self/uid_map").unwrap();
-        let user = unused_user(&own_map).unwrap();
+        let user = find_unused_user(&own_map).unwrap();
         assert_eq!(getpriority_user(Uid::from_raw(user)), Err(Errno::SRCH));
-        assert_ne!(Some(user), unused_user(&own_map), "two processes that start at once get different ones");
+        assert_ne!(Some(user), find_unused_user(&own_map), "two processes that start at once get different ones");
         assert!(getpriority_user(rustix::process::geteuid()).is_ok(), "a used id is recognised");
     }
 }

@@ -19,7 +19,7 @@
 mod account;
 mod apply;
 mod caps;
-mod files;
+mod landlock_rules;
 mod plan;
 mod seccomp;
 mod syscalls;

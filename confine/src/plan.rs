@@ -93,12 +93,14 @@ impl Plan {
     }
 
     /// Permits creating or replacing `path`, by permitting writes in its folder.
-    pub fn make(&mut self, path: &Path) {
+    pub fn permit_creation(&mut self, path: &Path) {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
         let folder = folder.unwrap_or(Path::new("."));
         // A device, pipe or terminal is written to directly. A socket left by a killed process is replaced.
-        let replaceable = |kind: std::fs::FileType| kind.is_file() || kind.is_socket();
-        let written_directly = path.metadata().is_ok_and(|metadata| !replaceable(metadata.file_type()));
-        self.write.push(if written_directly { path } else { folder }.to_owned());
+        let is_written_directly = path.metadata().is_ok_and(|metadata| {
+            let kind = metadata.file_type();
+            !kind.is_file() && !kind.is_socket()
+        });
+        self.write.push(if is_written_directly { path } else { folder }.to_owned());
     }
 }

@@ -18,7 +18,7 @@ use crate::syscalls::{
     MEMORY_OF_OTHERS, MOVES, PROCESSES, SOCKETS,
 };
 
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
+type SeccompRules = BTreeMap<i64, Vec<SeccompRule>>;
 type BuildResult<T> = Result<T, seccompiler::BackendError>;
 
 /// Permitted options of `prctl`: thread names, and the name that a C library gives its heap.
@@ -61,21 +61,25 @@ const PERF_IOCTLS: [u64; 3] = [0x2400, 0x2401, 0x4004_2408];
 const NETWORK: u64 = libc::CLONE_NEWNET as u64;
 
 /// Installs both filters on all threads.
-pub(crate) fn install(work: Work) -> Result<(), String> {
+pub(crate) fn install_filters(work: Work) -> Result<(), String> {
     let refused = match work {
         Work::Files => SeccompAction::KillProcess,
         // Traffic passes through the process, or it observes a target: the caller reports the refused call, and the run continues.
         _ => SeccompAction::Errno(libc::EPERM as u32),
     };
     let unknown = SeccompAction::Errno(libc::ENOSYS as u32);
-    let forbidden = compile(forbidden(work), SeccompAction::Allow, refused)?;
-    let permitted = compile(permitted(work), unknown, SeccompAction::Allow)?;
+    let forbidden = compile_filter(forbidden_rules(work), SeccompAction::Allow, refused)?;
+    let permitted = compile_filter(permitted_rules(work), unknown, SeccompAction::Allow)?;
     // The second filter forbids installing filters, so it comes last.
     [forbidden, permitted].iter().try_for_each(|program| apply_filter_all_threads(program).map_err(|e| e.to_string()))
 }
 
 /// Compiles a filter with the results for calls that match none of the rules, and for calls that match one.
-fn compile(rules: BuildResult<Rules>, otherwise: SeccompAction, matched: SeccompAction) -> Result<BpfProgram, String> {
+fn compile_filter(
+    rules: BuildResult<SeccompRules>,
+    otherwise: SeccompAction,
+    matched: SeccompAction,
+) -> Result<BpfProgram, String> {
     let arch = TargetArch::try_from(ARCH).map_err(|error| error.to_string())?;
     let filter = rules.and_then(|rules| SeccompFilter::new(rules, otherwise, matched, arch));
     filter.and_then(BpfProgram::try_from).map_err(|error| error.to_string())
@@ -97,12 +101,11 @@ const LINK_COMMANDS: [u64; 2] = [
 
 /// Installs a further filter on all threads. It refuses further filters, and `bpf` other than for own maps and loaded programs: loading
 /// programs, which could write to the memory of other processes, and opening programs and maps of others.
-pub(crate) fn install_final() -> Result<(), String> {
-    let others = || -> BuildResult<Rules> {
-        let others = bpf_other_than(&[MAP_COMMANDS.as_slice(), &LINK_COMMANDS].concat())?;
-        Ok(Rules::from([(libc::SYS_bpf, vec![others]), (libc::SYS_seccomp, Vec::new())]))
-    };
-    let program = compile(others(), SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?;
+pub(crate) fn install_final_filter() -> Result<(), String> {
+    let other_commands = bpf_other_than(&[MAP_COMMANDS.as_slice(), &LINK_COMMANDS].concat());
+    let rules =
+        other_commands.map(|other| SeccompRules::from([(libc::SYS_bpf, vec![other]), (libc::SYS_seccomp, Vec::new())]));
+    let program = compile_filter(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM as u32))?;
     apply_filter_all_threads(&program).map_err(|error| error.to_string())
 }
 
@@ -112,8 +115,8 @@ fn bpf_other_than(permitted: &[u64]) -> BuildResult<SeccompRule> {
     SeccompRule::new(is_other.collect::<BuildResult<_>>()?)
 }
 
-/// Rules of the forbidden calls.
-fn forbidden(work: Work) -> BuildResult<Rules> {
+/// SeccompRules of the forbidden calls.
+fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
     let mut all: Vec<&[c_long]> = vec![FORBIDDEN, FORBIDDEN_LEGACY];
     if matches!(work, Work::Files | Work::Open | Work::Memory) {
         all.push(FORBIDDEN_FOR_FILES);
@@ -141,7 +144,7 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
     if work != Work::Move {
         all.push(FORBIDDEN_UNLESS_MOVE);
     }
-    let mut rules: Rules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
+    let mut rules: SeccompRules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
     // Connections are queried in the network namespace of a target. No other kind of namespace is entered.
     let mut other_namespaces = Vec::new();
     if work.attaches_programs() {
@@ -160,8 +163,8 @@ fn forbidden(work: Work) -> BuildResult<Rules> {
     Ok(rules)
 }
 
-/// Rules of the permitted calls.
-fn permitted(work: Work) -> BuildResult<Rules> {
+/// SeccompRules of the permitted calls.
+fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
     let mut all: Vec<&[c_long]> = ALWAYS.to_vec();
     let has_sockets = !matches!(work, Work::Files | Work::Attach | Work::Open | Work::Memory);
     if has_sockets {
@@ -177,7 +180,7 @@ fn permitted(work: Work) -> BuildResult<Rules> {
         Work::Open => all.push(FORBIDDEN_UNLESS_OPENER),
         Work::Files | Work::Network => {}
     }
-    let mut rules: Rules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
+    let mut rules: SeccompRules = all.concat().into_iter().map(|call| (call, Vec::new())).collect();
     let mut requests = IOCTLS.to_vec();
     if work != Work::Files {
         requests.extend(INTERFACE_IOCTLS);
@@ -192,7 +195,7 @@ fn permitted(work: Work) -> BuildResult<Rules> {
     let requests = requests.into_iter().map(|request| argument_equals(1, request));
     rules.insert(libc::SYS_ioctl, requests.collect::<BuildResult<_>>()?);
     if work == Work::Attach {
-        // For `install_final`. Filters can only remove rights.
+        // For `install_final_filter`. Filters can only remove rights.
         rules.insert(libc::SYS_seccomp, vec![argument_equals(0, u64::from(libc::SECCOMP_SET_MODE_FILTER))?]);
     }
     let own_pid = u64::from(std::process::id());
@@ -224,7 +227,7 @@ fn argument_equals(index: u8, value: u64) -> BuildResult<SeccompRule> {
 }
 
 /// Rule that argument `index` has `flag` set or unset.
-fn argument_has_flag(index: u8, flag: u64, set: bool) -> BuildResult<SeccompRule> {
-    let value = if set { flag } else { 0 };
+fn argument_has_flag(index: u8, flag: u64, is_set: bool) -> BuildResult<SeccompRule> {
+    let value = if is_set { flag } else { 0 };
     SeccompRule::new(vec![SeccompCondition::new(index, Dword, MaskedEq(flag), value)?])
 }

@@ -6,14 +6,14 @@ use adapter::discover::{Carries, Confidence, Role, role_words};
 use engines::DISCOVERED;
 use engines::sglang::discover::role;
 use probe_user::discover::fake::{self, FakeProcess};
-use probe_user::discover::{Blind, Engine, PickError, RoleSpec, Topology};
+use probe_user::discover::{BlindSpot, Engine, PickError, RoleSpec, Topology};
 use trace::path::Ends;
 
 const SERVER: &str = "python3 -m sglang.launch_server";
 const WORKER: &str = "python3 -m dynamo.sglang";
 
 fn discover(processes: &[FakeProcess], connected: &[(usize, usize, &str)]) -> Vec<Engine> {
-    fake::discover(DISCOVERED, processes, connected)
+    fake::discover_engines(DISCOVERED, processes, connected)
 }
 
 fn hops(engine: &Engine) -> Vec<(String, Carries, Confidence)> {
@@ -36,8 +36,8 @@ fn schedulers_with_the_rust_server_answer_clients_themselves() {
     let [engine] = engines.as_slice() else { panic!("{engines:?}") };
     let on_path: Vec<u32> = engine.on_token_path().map(|process| process.id.pid).collect();
     assert_eq!(on_path, [11]);
-    let scheduler = engine.process(11).unwrap();
-    assert!(scheduler.answers_clients() && !engine.process(12).unwrap().answers_clients());
+    let scheduler = engine.process_with_pid(11).unwrap();
+    assert!(scheduler.answers_clients() && !engine.process_with_pid(12).unwrap().answers_clients());
     let inner = scheduler.inner_role().map(Role::word);
     assert_eq!((scheduler.role, inner), (role::SCHEDULER, Some("server")));
 }
@@ -82,7 +82,7 @@ fn replicas_detokenizers_and_workers_behind_routers_are_discovered() {
     let engines = discover(&processes, &connected);
     let [engine] = engines.as_slice() else { panic!("{engines:?}") };
     assert_eq!(engine.processes.len(), processes.len());
-    assert_eq!(engine.main().unwrap().role, role::ROUTER);
+    assert_eq!(engine.main_process().unwrap().role, role::ROUTER);
     let output = |name: &str| (name.to_owned(), Carries::Output, Confidence::Certain);
     let requests = |name: &str| (name.to_owned(), Carries::Requests, Confidence::Certain);
     assert_eq!(
@@ -147,23 +147,23 @@ fn a_named_engine_is_preferred_over_unnamed_ones() {
         engines: discover(processes, links),
         ..Topology::default()
     };
-    assert_eq!(engines(&[], &[]).pick(&[]), Err(PickError::None(String::new())));
+    assert_eq!(engines(&[], &[]).pick_engine(&[]), Err(PickError::None(String::new())));
 
     let unnamed = [10, 11, 12, 13].map(FakeProcess::unnamed);
     let two_pairs = [(0, 1, "ipc:///a"), (2, 3, "ipc:///b")];
     let topology = engines(&unnamed, &two_pairs);
-    assert_eq!(topology.pick(&[]), Err(PickError::Several(2)));
+    assert_eq!(topology.pick_engine(&[]), Err(PickError::Several(2)));
     let spec = |pid| RoleSpec { pid, role: None };
-    assert_eq!(topology.pick(&[spec(12)]).unwrap().main().unwrap().id.pid, 13);
-    assert_eq!(topology.pick(&[spec(12), spec(10)]), Err(PickError::Unconnected(2)));
+    assert_eq!(topology.pick_engine(&[spec(12)]).unwrap().main_process().unwrap().id.pid, 13);
+    assert_eq!(topology.pick_engine(&[spec(12), spec(10)]), Err(PickError::Unconnected(2)));
     let elsewhere = PickError::Elsewhere { named: 99, engine: 11 };
-    assert_eq!(topology.pick(&[spec(99)]), Err(elsewhere));
+    assert_eq!(topology.pick_engine(&[spec(99)]), Err(elsewhere));
 
     let mut named = unnamed.to_vec();
     named.extend([FakeProcess::titled(20, "sglang::scheduler_TP0"), FakeProcess::unnamed(21)]);
     let topology = engines(&named, &[two_pairs[0], two_pairs[1], (4, 5, "ipc:///c")]);
     assert_eq!(topology.engines.len(), 3);
-    assert!(topology.pick(&[]).unwrap().process(20).is_some());
+    assert!(topology.pick_engine(&[]).unwrap().process_with_pid(20).is_some());
 }
 
 #[test]
@@ -180,10 +180,10 @@ fn a_title_without_a_connection_does_not_hide_an_engine() {
     ];
     let found = topology(&processes, &[(2, 3, "ipc:///a")]);
     assert_eq!(found.candidate_pids(), [5, 6]);
-    assert_eq!(found.confirmed().count(), 1);
-    assert!(found.pick(&[]).unwrap().process(20).is_some());
+    assert_eq!(found.confirmed_engines().count(), 1);
+    assert!(found.pick_engine(&[]).unwrap().process_with_pid(20).is_some());
     let by_hand = RoleSpec { pid: 5, role: None };
-    assert!(found.pick(&[by_hand]).unwrap().process(5).is_some(), "the user may name a candidate");
+    assert!(found.pick_engine(&[by_hand]).unwrap().process_with_pid(5).is_some(), "the user may name a candidate");
     let shown = found.to_string();
     assert!(shown.contains("engine 1: ") && !shown.contains("engine 2: "), "{shown}");
     assert!(shown.contains("candidates without a connection"), "{shown}");
@@ -191,12 +191,15 @@ fn a_title_without_a_connection_does_not_hide_an_engine() {
     // An unnamed engine with a hop is one, too.
     let unnamed = [FakeProcess::titled(5, "sglang::scheduler"), FakeProcess::unnamed(30), FakeProcess::unnamed(31)];
     let found = topology(&unnamed, &[(1, 2, "ipc:///b")]);
-    assert!(found.pick(&[]).unwrap().process(30).is_some());
+    assert!(found.pick_engine(&[]).unwrap().process_with_pid(30).is_some());
 
     let alone = topology(&processes[..1], &[]);
-    assert!(alone.pick(&[]).unwrap().process(5).is_some(), "the only candidate may be an engine that is starting");
+    assert!(
+        alone.pick_engine(&[]).unwrap().process_with_pid(5).is_some(),
+        "the only candidate may be an engine that is starting"
+    );
     let several = topology(&processes[..2], &[]);
-    assert_eq!(several.pick(&[]), Err(PickError::Unconfirmed(vec![5, 6])));
+    assert_eq!(several.pick_engine(&[]), Err(PickError::Unconfirmed(vec![5, 6])));
 }
 
 #[test]
@@ -243,7 +246,7 @@ fn the_table_shows_two_engines_and_an_unobserved_process() {
         [(0, 2, "ipc:///tmp/tmpk3v_0qz7"), (3, 5, "tcp://127.0.0.1:30233"), (4, 5, "tcp://127.0.0.1:30233")];
     let topology = Topology {
         engines: discover(&processes, &connected),
-        blind: vec![Blind::NoRole { pid: 40, roles: role_words(DISCOVERED) }],
+        blind_spots: vec![BlindSpot::NoRole { pid: 40, roles: role_words(DISCOVERED) }],
         ..Topology::default()
     };
     let shown = topology.to_string();

@@ -8,7 +8,7 @@ use adapter::discover::{
 };
 use engines::DISCOVERED;
 use probe_user::discover::RoleSpec;
-use probe_user::discover::fake::{FakeProcess, discover};
+use probe_user::discover::fake::{FakeProcess, discover_engines};
 use trace::path::Ends;
 
 const MODEL: Role = Role::new(0, "model", Function::Source);
@@ -105,7 +105,7 @@ const CONNECTED: [(usize, usize, &str); 7] = [
 
 #[test]
 fn its_processes_are_found_next_to_another_engine() {
-    let engines = discover(ENGINES, &processes(), &CONNECTED);
+    let engines = discover_engines(ENGINES, &processes(), &CONNECTED);
     let kinds: Vec<_> = engines.iter().map(|engine| engine.kind.unwrap().name()).collect();
     assert_eq!(kinds, ["toy", "sglang"]);
     let toy = &engines[0];
@@ -119,7 +119,7 @@ fn its_processes_are_found_next_to_another_engine() {
             (10, WEB, RoleSource::CommandLine, None),
         ]
     );
-    assert_eq!(toy.main().unwrap().id.pid, 10);
+    assert_eq!(toy.main_process().unwrap().id.pid, 10);
     assert_eq!(toy.launcher.unwrap().word(), "toy");
     assert_eq!(toy.release().unwrap().value, "2.1");
     let codec = toy.settings.codec.as_ref().unwrap();
@@ -129,7 +129,7 @@ fn its_processes_are_found_next_to_another_engine() {
 
 #[test]
 fn its_hops_are_named_and_in_order() {
-    let engines = discover(ENGINES, &processes(), &CONNECTED);
+    let engines = discover_engines(ENGINES, &processes(), &CONNECTED);
     let routes = engines[0].routes();
     let seen: Vec<_> = routes.iter().map(|route| (route.ends, route.origin, route.last, route.lanes.len())).collect();
     assert_eq!(seen, [(Ends::new("model", "fan"), true, false, 2), (Ends::new("fan", "web"), false, true, 1)]);

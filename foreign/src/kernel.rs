@@ -9,17 +9,17 @@ use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 
 use crate::ReadError;
-use crate::regular::read_to_limit;
+use crate::regular_file::read_to_limit;
 
 /// Limit of [`read_text`]: `/proc/PID/mountinfo` of a machine with thousands of containers.
-const TEXT: usize = 16 << 20;
+const MAX_TEXT_BYTES: usize = 16 << 20;
 
 /// Opens a file of the kernel. Refuses to follow a link that leads to a file of a process.
 pub fn open(path: impl AsRef<Path>) -> Result<File, ReadError> {
     let path = path.as_ref();
-    let is_below = ["/proc", "/sys"].iter().any(|folder| path.starts_with(folder));
+    let is_in_kernel_folder = ["/proc", "/sys"].iter().any(|folder| path.starts_with(folder));
     // The path of a cgroup outside the current namespace begins with `..`.
-    if !is_below || path.components().any(|part| part == Component::ParentDir) {
+    if !is_in_kernel_folder || path.components().any(|part| part == Component::ParentDir) {
         return Err(ReadError::Os(Errno::XDEV));
     }
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
@@ -38,7 +38,7 @@ pub fn read(path: impl AsRef<Path>, limit: usize) -> Result<Vec<u8>, ReadError> 
 
 /// Reads a text of the kernel. Bytes that are not UTF-8, as a process's name may contain, are replaced.
 pub fn read_text(path: impl AsRef<Path>) -> Result<String, ReadError> {
-    let bytes = read(path, TEXT)?;
+    let bytes = read(path, MAX_TEXT_BYTES)?;
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 

@@ -11,14 +11,14 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-mod cached;
-mod descriptor;
+mod cached_identity;
+mod descriptor_info;
 mod error;
+mod foreign_root;
 pub mod kernel;
-mod regular;
-mod root;
+mod regular_file;
 
-pub use cached::CachedIdentity;
+pub use cached_identity::CachedIdentity;
 pub use error::ReadError;
-pub use regular::{ExpectedFile, RegularFile, located, read_to_limit};
-pub use root::ForeignRoot;
+pub use foreign_root::ForeignRoot;
+pub use regular_file::{ExpectedFile, RegularFile, locate_only, read_to_limit};

@@ -9,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::sync::{LazyLock, Mutex};
 
 use libfuzzer_sys::fuzz_target;
-use zmq_tap::relay::{Direction, Observed, Options, Pair, Payload, Relay};
+use zmq_tap::relay::{Direction, Observed, Pair, Payload, Relay, RelayOptions};
 use zmq_tap::zmtp::{Mark, Scanner};
 
 struct Bench {
@@ -25,12 +25,12 @@ static BENCH: LazyLock<Mutex<Bench>> = LazyLock::new(|| {
     let upstream = UnixListener::bind_addr(&address("out")).expect("bound");
     let pair = Pair { listen: endpoint("in"), upstream: endpoint("out") };
     // Small limits, so that inputs reach all of them.
-    let options = Options {
+    let options = RelayOptions {
         buffer_bytes: 4 << 10,
         block_bytes: 8 << 10,
         max_frame_bytes: 4 << 10,
         max_parts: 3,
-        ..Options::default()
+        ..RelayOptions::default()
     };
     let relay = Relay::start(vec![pair], options).expect("the relay starts");
     Mutex::new(Bench { relay, upstream, listen: address("in") })

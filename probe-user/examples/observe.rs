@@ -14,10 +14,10 @@ use std::time::Duration;
 use adapter::discover::{Function, InnerServer, Role};
 use probe_user::egress::{CAPTURE, Serves};
 use probe_user::empty_probes::{self, Traps};
-use probe_user::{Capture, Observation, Options, Probe, Target};
+use probe_user::{Capture, Observation, Probe, ProbeOptions, Target};
 
 /// Only the probes of messages.
-const MESSAGES: Options = Options {
+const MESSAGES: ProbeOptions = ProbeOptions {
     ring_bytes: 8 << 20,
     processed: false,
     scheduler: false,
@@ -50,18 +50,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         "traps-at-calls" => empty(pid, Traps::Calls),
         "traps-everywhere" => empty(pid, Traps::All),
         "lengths" => observe(messages(MESSAGES, 0, 0)?),
-        "lengths-everything" => observe(messages(Options::default(), 0, 0)?),
+        "lengths-everything" => observe(messages(ProbeOptions::default(), 0, 0)?),
         "content" => observe(messages(MESSAGES, 16 * KIB, 4 * KIB)?),
         "content-both-ways" => observe(messages(MESSAGES, 16 * KIB, 16 * KIB)?),
-        "content-everything" => observe(messages(Options::default(), 16 * KIB, 4 * KIB)?),
+        "content-everything" => observe(messages(ProbeOptions::default(), 16 * KIB, 4 * KIB)?),
         "content-no-polls" => {
-            let options = Options { polls: false, ..Options::default() };
+            let options = ProbeOptions { polls: false, ..ProbeOptions::default() };
             observe(messages(options, 16 * KIB, 4 * KIB)?)
         }
         "socket-reads" => observe(socket_reads(pid)?),
         "writes" => observe(writes(pid, MESSAGES)?),
-        "writes-any-call" => observe(writes(pid, Options { every_call: true, ..MESSAGES })?),
-        "writes-tls" => observe(writes(pid, Options { tls: true, ..MESSAGES })?),
+        "writes-any-call" => observe(writes(pid, ProbeOptions { every_call: true, ..MESSAGES })?),
+        "writes-tls" => observe(writes(pid, ProbeOptions { tls: true, ..MESSAGES })?),
         _ => Err(format!("unknown WAY {way}").into()),
     }
 }
@@ -83,7 +83,7 @@ fn socket_reads(pid: u32) -> Result<Probe, Box<dyn Error>> {
 }
 
 /// Attaches to the responses that the process writes.
-fn writes(pid: u32, options: Options) -> Result<Probe, Box<dyn Error>> {
+fn writes(pid: u32, options: ProbeOptions) -> Result<Probe, Box<dyn Error>> {
     let mut probe = Probe::attach(&[], options)?;
     let (written, read) = (CAPTURE, 0);
     probe.observe_serving(pid, Serves { written, read })?;

@@ -3,14 +3,16 @@
 use adapter::discover::{FlagName, Flags};
 use probe_ebpf::{Record, egress};
 
-use crate::discover::diag;
-use crate::helper::request::{Request, parse_reply};
+use crate::discover::diag_socket;
+use crate::helper::request::{HelperRequest, parse_reply};
 use crate::locator::answer::{answer_to_bytes, parse_answer};
 use crate::observation::Observation;
-use crate::opener_client::request::{OpenRequest, PIECE, ReplyPiece, descriptors_to_bytes, parse_descriptors};
+use crate::opener_client::request::{
+    MAX_PIECE_BYTES, OpenRequest, ReplyPiece, descriptors_to_bytes, parse_descriptors,
+};
 use crate::probe::read::to_observation;
 use crate::probe_points::{ProbePoints, Sought};
-use crate::proc::{maps, net, stat, strings};
+use crate::proc::{maps, net, split_strings, stat};
 
 /// Parses a record of the ring buffer. The number of its target stands for a process id.
 pub fn parse_observation(item: &[u8]) -> Option<Observation<'_>> {
@@ -33,14 +35,14 @@ pub fn probe_points(image: &[u8]) {
 
 /// Parses `text` as each of the kernel tables that discovery reads.
 pub fn tables(text: &[u8]) {
-    maps::files(text);
-    assert!(net::tcp(text, 16).0.len() <= 16, "the limit is respected");
-    assert!(net::unix(text, 16).0.len() <= 16, "the limit is respected");
-    stat::Stat::parse(text);
-    stat::ns_pids(text);
+    maps::parse_mapped_files(text);
+    assert!(net::parse_tcp_table(text, 16).items.len() <= 16, "the limit is respected");
+    assert!(net::parse_unix_table(text, 16).items.len() <= 16, "the limit is respected");
+    stat::ProcessStat::parse(text);
+    stat::parse_ns_pids(text);
     let wanted = [FlagName::switch("--stream", "--s"), FlagName::value("--mode", "--m")];
-    Flags::parse(&strings(text), &wanted);
-    assert!(diag::parse(text) <= text.len() / 16, "every socket needs 16 bytes of input");
+    Flags::parse(&split_strings(text), &wanted);
+    assert!(diag_socket::parse_datagram(text) <= text.len() / 16, "every socket needs 16 bytes of input");
 }
 
 /// Parses `message` as each kind of request and reply of the processes with rights.
@@ -48,8 +50,8 @@ pub fn requests(message: &[u8]) {
     if let Some(request) = OpenRequest::parse(message) {
         assert_eq!(OpenRequest::parse(&request.to_bytes()), Some(request), "an encoded request is the same");
     }
-    if let Some(request) = Request::parse(message) {
-        assert_eq!(Request::parse(&request.to_bytes()), Some(request), "an encoded request is the same");
+    if let Some(request) = HelperRequest::parse(message) {
+        assert_eq!(HelperRequest::parse(&request.to_bytes()), Some(request), "an encoded request is the same");
     }
     let _ = parse_reply(message);
     if let Some(Ok(found)) = parse_answer(message) {
@@ -66,7 +68,7 @@ pub fn requests(message: &[u8]) {
             descriptors,
             "encoded descriptors are the same"
         );
-        let is_whole = piece.content.len() <= PIECE;
+        let is_whole = piece.content.len() <= MAX_PIECE_BYTES;
         assert!(!is_whole || ReplyPiece::parse(&piece.to_bytes()) == Some(piece), "an encoded reply is the same");
     }
 }

@@ -14,14 +14,14 @@ use crate::btf::{Btf, VMLINUX};
 use crate::egress::find_egress_offsets;
 use crate::load::{self, KernelLog, LoadSettings};
 use crate::loss_counters::LossCounters;
-use crate::options::Options;
+use crate::probe_options::ProbeOptions;
 use crate::programs::{Batch, Group, LoadedFacts, LossCounts, Refusal, TableChange, ThreadEntry, UPROBES, WITH_TLS};
 use crate::tables;
 
 pub(crate) struct KernelSide {
     ebpf: Ebpf,
     attach_method: AttachMethod,
-    options: Options,
+    options: ProbeOptions,
     offsets: Offsets,
     /// Why the kernel describes no types.
     missing_btf: Option<String>,
@@ -39,7 +39,7 @@ pub(crate) struct KernelSide {
 
 impl KernelSide {
     /// Creates the maps and prepares the programs.
-    pub(crate) fn load(options: Options) -> Result<Self, Refusal> {
+    pub(crate) fn load(options: ProbeOptions) -> Result<Self, Refusal> {
         let mut missing_btf = None;
         let mut missing_egress_field = None;
         let mut has_poll_timeouts = false;

@@ -36,7 +36,7 @@ pub(crate) struct Library {
 /// The mapped files that contain libzmq.
 pub(crate) fn open_libzmq(pid: u32) -> Result<Vec<Library>, ReadError> {
     let (process, files) = read_mapped_files(pid)?;
-    let mut libraries = open_all(&process, &libzmq::mapped(&files))?;
+    let mut libraries = open_all(&process, &libzmq::mapped_libzmq(&files))?;
     for library in &mut libraries {
         let file = files.iter().find(|file| file.path == library.path);
         library.may_use_buffers = file.is_none_or(|file| !is_used_by_pyzmq_only(file, &files));
@@ -76,8 +76,8 @@ fn open_libraries_named(pid: u32, is_name: impl Fn(&[u8]) -> bool) -> Result<Vec
 }
 
 fn read_mapped_files(pid: u32) -> Result<(ProcDir, Vec<MappedFile>), ReadError> {
-    let process = ProcDir::of(pid)?;
-    let files = maps::files(&process.mappings(MAX_MAPS_BYTES)?);
+    let process = ProcDir::open(pid)?;
+    let files = maps::parse_mapped_files(&process.mappings(MAX_MAPS_BYTES)?);
     Ok((process, files))
 }
 
@@ -152,7 +152,7 @@ impl LibraryReader {
 fn read_and_analyse(pid: u32, library: &Library, set: PointSet) -> Result<(), String> {
     // Only so that it is in the page cache.
     read_library(&library.file).map_err(|error| error.to_string())?;
-    match helper::connected() {
+    match helper::connected_helper() {
         Some(helper) => helper.analyse(pid, set, library.file.as_fd()).map_err(|error| error.to_string()),
         None => Ok(()),
     }
@@ -196,21 +196,21 @@ mod tests {
 
     #[test]
     fn the_library_of_the_wheel_is_chosen_over_the_module_that_calls_it() {
-        let files = maps::files(WHEEL.as_bytes());
-        let found = libzmq::mapped(&files);
+        let files = maps::parse_mapped_files(WHEEL.as_bytes());
+        let found = libzmq::mapped_libzmq(&files);
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].name(), b"libzmq-2f02442c.so.5.2.5");
         assert!(is_used_by_pyzmq_only(found[0], &files));
         // Another module calls this library, in an unknown way.
-        let other = maps::files(WHEEL.replace("/zmq/backend/", "/other/").as_bytes());
+        let other = maps::parse_mapped_files(WHEEL.replace("/zmq/backend/", "/other/").as_bytes());
         assert!(!is_used_by_pyzmq_only(found[0], &other));
     }
 
     #[test]
     fn a_module_with_libzmq_linked_in_is_chosen() {
         let module = WHEEL.lines().nth(2).expect("the module's line");
-        let files = maps::files(module.as_bytes());
-        assert_eq!(libzmq::mapped(&files)[0].name(), b"_zmq.abi3.so");
+        let files = maps::parse_mapped_files(module.as_bytes());
+        assert_eq!(libzmq::mapped_libzmq(&files)[0].name(), b"_zmq.abi3.so");
     }
 
     #[test]

@@ -7,16 +7,16 @@ use crate::cpu;
 use crate::discover::DiagError;
 use crate::discover::ReadError;
 use crate::discover::connection;
-use crate::discover::diag::Diag;
+use crate::discover::diag_socket::DiagSocket;
 use crate::opener_client::request::ThreadFile;
-use crate::proc::{ProcDir, pids};
+use crate::proc::{ProcDir, SocketDescriptor, list_pids};
 
 /// Maximum number of sockets, of processes and of descriptors listed.
 const MAX_ENTRIES: usize = 262_144;
 
 /// A connection to a socket file with both ends in one network namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Connection {
+pub struct PeerConnection {
     /// Inode of the socket that connected.
     pub connector: u64,
     /// Inode of the socket that was accepted.
@@ -34,29 +34,29 @@ pub struct Holder {
 
 /// Queries the Unix sockets of one network namespace.
 #[derive(Debug)]
-pub struct Peers(Diag);
+pub struct Peers(DiagSocket);
 
 impl Peers {
     /// Queries the current network namespace. Needs no privilege.
-    pub fn here() -> Result<Self, DiagError> {
-        Diag::here().map(Self)
+    pub fn in_own_namespace() -> Result<Self, DiagError> {
+        DiagSocket::open_here().map(Self)
     }
 
     /// Queries the network namespace of process `pid`. Needs `CAP_SYS_ADMIN` if it differs from the current one.
-    pub fn of(pid: u32) -> Result<Self, DiagError> {
-        ProcDir::of(pid).map_err(DiagError::Enter).and_then(|process| Diag::of(&process)).map(Self)
+    pub fn in_namespace_of(pid: u32) -> Result<Self, DiagError> {
+        ProcDir::open(pid).map_err(DiagError::Enter).and_then(|process| DiagSocket::open_for(&process)).map(Self)
     }
 
     /// Connections to the listener that was bound to `path`, even if its file has been moved.
-    pub fn connected_to(&self, path: &Path) -> Result<Vec<Connection>, DiagError> {
-        let (sockets, _) = self.0.unix_sockets(MAX_ENTRIES)?;
+    pub fn connections_to(&self, path: &Path) -> Result<Vec<PeerConnection>, DiagError> {
+        let sockets = self.0.list_unix_sockets(MAX_ENTRIES)?.items;
         let endpoint = format!("ipc://{}", path.display());
-        let mut connections: Vec<Connection> = connection::unix(&sockets)
+        let mut connections: Vec<PeerConnection> = connection::pair_unix_sockets(&sockets)
             .into_iter()
             .filter(|found| found.endpoint == endpoint)
             .filter_map(|found| {
-                let (connector, acceptor) = (found.connector?, found.acceptor);
-                Some(Connection { connector, acceptor })
+                // Without its other end, the sender cannot be found.
+                Some(PeerConnection { connector: found.connector?, acceptor: found.acceptor })
             })
             .collect();
         connections.sort_unstable();
@@ -66,17 +66,19 @@ impl Peers {
 }
 
 /// Processes that hold these sockets; after a fork, several may hold one. Omits processes that may not be inspected.
-pub fn holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
+pub fn find_holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
     let mut holders: HashMap<u64, Vec<Holder>> = HashMap::new();
-    let Ok((pids, _)) = pids(MAX_ENTRIES) else {
+    let Ok(pids) = list_pids(MAX_ENTRIES) else {
         return holders;
     };
-    for pid in pids {
-        let Ok((sockets, _)) = ProcDir::of(pid).and_then(|process| process.sockets(MAX_ENTRIES)) else {
+    for pid in pids.items {
+        let Ok(sockets) = ProcDir::open(pid).and_then(|process| process.list_sockets(MAX_ENTRIES)) else {
             continue;
         };
-        for (fd, inode) in sockets.into_iter().filter(|(_, inode)| inodes.contains(inode)) {
-            holders.entry(inode).or_default().push(Holder { pid, fd });
+        for SocketDescriptor { fd, inode } in sockets.items {
+            if inodes.contains(&inode) {
+                holders.entry(inode).or_default().push(Holder { pid, fd });
+            }
         }
     }
     holders
@@ -85,7 +87,7 @@ pub fn holders(inodes: &[u64]) -> HashMap<u64, Vec<Holder>> {
 /// Whether thread `tid` of process `pid` sleeps in a poll. An event loop with messages in its inbox never does. Needs the permission to
 /// trace the process, and a kernel with `/proc/PID/task/TID/syscall`.
 pub fn sleeps_in_poll(pid: u32, tid: u32) -> Result<bool, ReadError> {
-    let text = ProcDir::of(pid)?.thread_file(tid, ThreadFile::SystemCall)?;
+    let text = ProcDir::open(pid)?.thread_file(tid, ThreadFile::SystemCall)?;
     Ok(cpu::is_poll_line(&String::from_utf8_lossy(&text)))
 }
 
@@ -101,13 +103,13 @@ mod tests {
         let path = folder.path().join("tokenizer");
         let listener = UnixListener::bind(&path).unwrap();
         std::fs::rename(&path, folder.path().join("moved")).unwrap();
-        let peers = Peers::of(std::process::id()).unwrap();
-        assert_eq!(peers.connected_to(&path).unwrap(), []);
+        let peers = Peers::in_namespace_of(std::process::id()).unwrap();
+        assert_eq!(peers.connections_to(&path).unwrap(), []);
         let _connector = UnixStream::connect(folder.path().join("moved")).unwrap();
         let accepted = listener.accept().unwrap();
-        let found = peers.connected_to(&path).unwrap();
+        let found = peers.connections_to(&path).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
-        let found_holders = holders(&[found[0].connector, found[0].acceptor]);
+        let found_holders = find_holders(&[found[0].connector, found[0].acceptor]);
         let us = std::process::id();
         assert!(
             found_holders.len() == 2 && found_holders.values().flatten().all(|holder| holder.pid == us),

@@ -7,7 +7,7 @@ use std::path::Path;
 use foreign::{ExpectedFile, ReadError, RegularFile};
 
 use crate::opener_client::request::{OpenDescriptor, OpenRequest};
-use crate::opener_client::{self, Opened};
+use crate::opener_client::{self, OpenerReply};
 use crate::proc::ProcDir;
 
 pub use crate::proc::FileStatus;
@@ -17,24 +17,24 @@ pub(crate) const MAX_DESCRIPTORS: usize = 65_536;
 
 /// Whether the process reads sockets without system calls of its own. False if that cannot be read.
 pub fn uses_io_uring(pid: u32) -> bool {
-    let descriptors = ProcDir::of(pid).and_then(|process| process.descriptors(MAX_DESCRIPTORS));
-    descriptors.is_ok_and(|(descriptors, _)| descriptors.contains(&OpenDescriptor::IoUring))
+    let descriptors = ProcDir::open(pid).and_then(|process| process.list_descriptors(MAX_DESCRIPTORS));
+    descriptors.is_ok_and(|descriptors| descriptors.items.contains(&OpenDescriptor::IoUring))
 }
 
 /// Opens the regular file that a process has as standard output (1) or error (2).
 pub fn open_output(pid: u32, descriptor: u32) -> Result<RegularFile, ReadError> {
-    ProcDir::of(pid)?.open_output(descriptor)
+    ProcDir::open(pid)?.open_output(descriptor)
 }
 
 /// The file that a process has as standard output (1) or error (2).
 pub fn output_status(pid: u32, descriptor: u32) -> Result<FileStatus, ReadError> {
-    ProcDir::of(pid)?.output_status(descriptor)
+    ProcDir::open(pid)?.output_status(descriptor)
 }
 
 /// Opens a file that the user named, if it is a regular one.
 pub fn open_named_regular(path: &Path, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
     match RegularFile::open(path, expected) {
-        Err(ReadError::Denied) => ask_for_named(path, OpenRequest::Named)?.regular_file(expected),
+        Err(ReadError::Denied) => ask_for_named(path, OpenRequest::Named)?.into_regular_file(expected),
         opened => opened,
     }
 }
@@ -43,7 +43,7 @@ pub fn open_named_regular(path: &Path, expected: ExpectedFile) -> Result<Regular
 pub fn open_named(path: &Path) -> io::Result<File> {
     match trace::named_file::open_regular(path) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Ok(ask_for_named(path, OpenRequest::Named)?.file()?.into())
+            Ok(ask_for_named(path, OpenRequest::Named)?.into_file()?.into())
         }
         opened => opened,
     }
@@ -55,12 +55,12 @@ pub fn named_status(path: &Path) -> Result<FileStatus, ReadError> {
         Err(ReadError::Denied) => {
             ask_for_named(path, OpenRequest::NamedStatus).map(|opened| FileStatus::from_numbers(opened.numbers))
         }
-        found => Ok(FileStatus::of(&found?)),
+        found => Ok(FileStatus::from_stat(&found?)),
     }
 }
 
 /// Asks the opener for a file that this process may not read.
-fn ask_for_named(path: &Path, request: fn(u32) -> OpenRequest) -> Result<Opened, ReadError> {
-    let opener = opener_client::connected().ok_or(ReadError::Denied)?;
-    opener.ask(&request(opener.index_of_named(path).ok_or(ReadError::Denied)?))
+fn ask_for_named(path: &Path, request: fn(u32) -> OpenRequest) -> Result<OpenerReply, ReadError> {
+    let opener = opener_client::connected_opener().ok_or(ReadError::Denied)?;
+    opener.send_request(&request(opener.index_of_named(path).ok_or(ReadError::Denied)?))
 }

@@ -10,7 +10,7 @@ use crate::degraded::error_with_causes;
 
 /// Uprobe programs, each of which may be attached at many addresses with one link.
 pub(crate) const UPROBES: [&str; 4] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT];
-/// The same with those of [`crate::Options::tls`].
+/// The same with those of [`crate::ProbeOptions::tls`].
 pub(crate) const WITH_TLS: [&str; 6] = [ZMQ, ZMQ_RETURNED, POLL_ENTERED, POLL_LEFT, TLS_ENTERED, TLS_RETURNED];
 
 pub(crate) const ZMQ: &str = "zmq";

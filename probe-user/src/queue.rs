@@ -6,20 +6,19 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::net::SocketAddr;
 
 use adapter::discover::End;
 
-use crate::discover::diag::Diag;
+use crate::discover::diag_socket::{DiagSocket, TcpEnds};
 use crate::discover::{DiagError, ReadError};
-use crate::proc::ProcDir;
 use crate::proc::net::{self, TcpState};
+use crate::proc::{ProcDir, SocketDescriptor};
 use crate::process_files::MAX_DESCRIPTORS;
 
-pub use crate::discover::diag::Depth;
+pub use crate::discover::diag_socket::QueueDepth;
 
 /// Maximum number of TCP sockets of a network namespace that are searched.
-const TCP_SOCKETS: usize = 262_144;
+const MAX_TCP_SOCKETS: usize = 262_144;
 
 /// Error of reading a socket's queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +30,7 @@ pub enum QueueError {
     #[error("cannot list the TCP sockets of process {0}: {1}")]
     List(u32, ReadError),
     /// The kernel cannot be asked about the sockets of the process.
-    #[error("sockets of process {0}: {1}{remedy}", remedy = remedy(*.1))]
+    #[error("sockets of process {0}: {1}{remedy}", remedy = diag_remedy(*.1))]
     Diag(u32, DiagError),
     /// The process holds this socket, which the kernel does not report in its network namespace.
     #[error(
@@ -40,7 +39,7 @@ pub enum QueueError {
     Elsewhere(u32, u64),
 }
 
-fn remedy(error: DiagError) -> &'static str {
+fn diag_remedy(error: DiagError) -> &'static str {
     match error {
         DiagError::Enter(ReadError::Denied) => "; run with CAP_SYS_ADMIN",
         _ => "",
@@ -48,58 +47,67 @@ fn remedy(error: DiagError) -> &'static str {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Query {
-    /// In the network namespace with this inode.
-    Unix(u64, u32),
-    /// The socket's local and remote addresses.
-    Tcp(u64, (SocketAddr, SocketAddr)),
-    /// Closed.
-    Gone,
+enum SocketQuery {
+    /// A Unix socket in this network namespace.
+    Unix { namespace: u64, inode: u32 },
+    /// A TCP socket in this network namespace.
+    Tcp { namespace: u64, ends: TcpEnds },
+    /// The socket is closed.
+    Closed,
 }
 
 /// Reader of the queues of sockets in any number of processes.
 #[derive(Debug, Default)]
 pub struct Queues {
     /// By network namespace: the netlink socket, or why there is none.
-    networks: HashMap<u64, Result<Diag, DiagError>>,
+    namespaces: HashMap<u64, Result<DiagSocket, DiagError>>,
     /// Result of finding each socket.
-    sockets: HashMap<End, Result<Query, QueueError>>,
+    sockets: HashMap<End, Result<SocketQuery, QueueError>>,
     /// Addresses of the TCP sockets of one network namespace by inode, as last listed. Listing takes milliseconds, and a process may have
     /// hundreds of sockets.
-    listed: (u64, HashMap<u64, (SocketAddr, SocketAddr)>),
+    listed: ListedSockets,
+}
+
+#[derive(Debug, Default)]
+struct ListedSockets {
+    namespace: u64,
+    ends_by_inode: HashMap<u64, TcpEnds>,
 }
 
 impl Queues {
     /// Forgets all sockets except these, and gives those that could not be read another try.
-    pub fn retain(&mut self, is_used: impl Fn(&End) -> bool) {
+    pub fn retain_sockets(&mut self, is_used: impl Fn(&End) -> bool) {
         self.sockets.retain(|socket, found| found.is_ok() && is_used(socket));
         let sockets = &self.sockets;
-        self.networks.retain(|&network, opened| {
-            let is_used = |query: &Query| matches!(query, Query::Unix(net, _) | Query::Tcp(net, _) if *net == network);
-            opened.is_ok() && sockets.values().flatten().any(is_used)
+        self.namespaces.retain(|&namespace, opened| {
+            opened.is_ok() && sockets.values().flatten().any(|query| query.is_in(namespace))
         });
     }
 
     /// Queued bytes at `socket`; `None` if it is closed. The first call for a socket finds it, which takes longer for TCP.
-    pub fn depth(&mut self, socket: End) -> Result<Option<Depth>, QueueError> {
+    pub fn read_depth(&mut self, socket: End) -> Result<Option<QueueDepth>, QueueError> {
         let found = if let Some(found) = self.sockets.get(&socket) {
             *found
         } else {
-            let found = self.find(socket);
+            let found = self.find_socket(socket);
             self.sockets.insert(socket, found);
             found
         };
         let queried = match found? {
-            Query::Gone => return Ok(None),
-            Query::Unix(net, inode) => (net, self.network(net).and_then(|diag| diag.unix_depth(inode))),
-            Query::Tcp(net, ends) => (net, self.network(net).and_then(|diag| diag.tcp_depth(socket.inode, ends))),
+            SocketQuery::Closed => return Ok(None),
+            SocketQuery::Unix { namespace, inode } => {
+                (namespace, self.diag_socket(namespace).and_then(|diag| diag.query_unix_depth(inode)))
+            }
+            SocketQuery::Tcp { namespace, ends } => {
+                (namespace, self.diag_socket(namespace).and_then(|diag| diag.query_tcp_depth(socket.inode, ends)))
+            }
         };
         let ended = match queried {
             (_, Ok(Some(depth))) => return Ok(Some(depth)),
-            (_, Ok(None)) => Ok(Query::Gone),
-            (net, Err(error)) => {
+            (_, Ok(None)) => Ok(SocketQuery::Closed),
+            (namespace, Err(error)) => {
                 // A late reply must not be read as the next one.
-                self.networks.remove(&net);
+                self.namespaces.remove(&namespace);
                 Err(QueueError::Diag(socket.pid, error))
             }
         };
@@ -107,65 +115,77 @@ impl Queues {
         ended.map(|_| None)
     }
 
-    fn network(&self, net: u64) -> Result<&Diag, DiagError> {
+    fn diag_socket(&self, namespace: u64) -> Result<&DiagSocket, DiagError> {
         let gone = DiagError::Enter(ReadError::Gone);
-        self.networks.get(&net).map_or(Err(gone), |opened| opened.as_ref().map_err(|&error| error))
+        self.namespaces.get(&namespace).map_or(Err(gone), |opened| opened.as_ref().map_err(|&error| error))
     }
 
-    fn find(&mut self, socket: End) -> Result<Query, QueueError> {
+    fn find_socket(&mut self, socket: End) -> Result<SocketQuery, QueueError> {
         let End { pid, inode, .. } = socket;
-        let (net, process) = match ProcDir::of(pid).and_then(|process| Ok((process.network_namespace()?, process))) {
-            Ok(found) => found,
-            Err(ReadError::Gone) => return Ok(Query::Gone),
-            Err(error) => return Err(QueueError::Namespace(pid, error)),
-        };
+        let (namespace, process) =
+            match ProcDir::open(pid).and_then(|process| Ok((process.network_namespace()?, process))) {
+                Ok(found) => found,
+                Err(ReadError::Gone) => return Ok(SocketQuery::Closed),
+                Err(error) => return Err(QueueError::Namespace(pid, error)),
+            };
         let refused = |error| QueueError::Diag(pid, error);
-        if let Entry::Vacant(new) = self.networks.entry(net) {
-            new.insert(Diag::of(&process).and_then(|diag| diag.has_unix().map(|()| diag)));
+        if let Entry::Vacant(new) = self.namespaces.entry(namespace) {
+            new.insert(DiagSocket::open_for(&process).and_then(|diag| diag.check_unix_support().map(|()| diag)));
         }
-        let diag = self.network(net).map_err(refused)?;
+        let diag = self.diag_socket(namespace).map_err(refused)?;
         // Inodes of sockets have 32 bits.
         if let Ok(inode) = u32::try_from(inode)
-            && diag.unix_depth(inode).map_err(refused)?.is_some()
+            && diag.query_unix_depth(inode).map_err(refused)?.is_some()
         {
-            return Ok(Query::Unix(net, inode));
+            return Ok(SocketQuery::Unix { namespace, inode });
         }
-        if self.listed.0 != net || !self.listed.1.contains_key(&inode) {
-            self.listed = (net, list(&process).map_err(|error| QueueError::List(pid, error))?);
+        if self.listed.namespace != namespace || !self.listed.ends_by_inode.contains_key(&inode) {
+            let ends_by_inode = list_tcp_ends(&process).map_err(|error| QueueError::List(pid, error))?;
+            self.listed = ListedSockets { namespace, ends_by_inode };
         }
-        if let Some(&ends) = self.listed.1.get(&inode) {
-            let diag = self.network(net).map_err(refused)?;
-            diag.has_tcp().map_err(refused)?;
-            if diag.tcp_depth(inode, ends).map_err(refused)?.is_some() {
-                return Ok(Query::Tcp(net, ends));
+        if let Some(&ends) = self.listed.ends_by_inode.get(&inode) {
+            let diag = self.diag_socket(namespace).map_err(refused)?;
+            diag.check_tcp_support().map_err(refused)?;
+            if diag.query_tcp_depth(inode, ends).map_err(refused)?.is_some() {
+                return Ok(SocketQuery::Tcp { namespace, ends });
             }
         }
         if has_socket(socket) {
             return Err(QueueError::Elsewhere(pid, inode));
         }
-        Ok(Query::Gone)
+        Ok(SocketQuery::Closed)
+    }
+}
+
+impl SocketQuery {
+    fn is_in(&self, wanted: u64) -> bool {
+        match self {
+            Self::Unix { namespace, .. } | Self::Tcp { namespace, .. } => *namespace == wanted,
+            Self::Closed => false,
+        }
     }
 }
 
 /// Addresses of the connected TCP sockets in the process's network namespace, by inode.
-fn list(process: &ProcDir) -> Result<HashMap<u64, (SocketAddr, SocketAddr)>, ReadError> {
+fn list_tcp_ends(process: &ProcDir) -> Result<HashMap<u64, TcpEnds>, ReadError> {
     let mut listed = HashMap::new();
-    for table in net::tcp_tables(process, TCP_SOCKETS) {
-        let (sockets, _) = match table {
+    for table in net::read_tcp_tables(process, MAX_TCP_SOCKETS) {
+        let sockets = match table {
             // Without IPv6 there is no such table.
             Err(ReadError::Gone) => continue,
-            table => table?,
+            table => table?.items,
         };
         let connected = sockets.iter().filter(|found| found.state != TcpState::Listening);
-        listed.extend(connected.map(|found| (found.inode, (found.local, found.remote))));
+        listed.extend(connected.map(|found| (found.inode, TcpEnds { local: found.local, remote: found.remote })));
     }
     Ok(listed)
 }
 
 /// Whether the process still holds the socket. False if that cannot be read.
 fn has_socket(socket: End) -> bool {
-    let sockets = ProcDir::of(socket.pid).and_then(|process| process.sockets(MAX_DESCRIPTORS));
-    sockets.is_ok_and(|(sockets, _)| sockets.contains(&(socket.fd, socket.inode)))
+    let held = SocketDescriptor { fd: socket.fd, inode: socket.inode };
+    let sockets = ProcDir::open(socket.pid).and_then(|process| process.list_sockets(MAX_DESCRIPTORS));
+    sockets.is_ok_and(|sockets| sockets.items.contains(&held))
 }
 
 #[cfg(test)]
@@ -183,7 +203,7 @@ mod tests {
     }
 
     fn received(queues: &mut Queues, socket: impl AsFd) -> Option<u64> {
-        queues.depth(of(socket)).unwrap().unwrap().receive_bytes
+        queues.read_depth(of(socket)).unwrap().unwrap().receive_bytes
     }
 
     #[test]
@@ -193,7 +213,7 @@ mod tests {
         assert_eq!(received(&mut queues, &to), Some(0));
         from.write_all(&[7; 6000]).unwrap();
         assert_eq!(received(&mut queues, &to), Some(6000));
-        assert!(queues.depth(of(&from)).unwrap().unwrap().send_bytes >= Some(6000));
+        assert!(queues.read_depth(of(&from)).unwrap().unwrap().send_bytes >= Some(6000));
         to.read_exact(&mut [0; 1000]).unwrap();
         assert_eq!(received(&mut queues, &to), Some(5000));
     }
@@ -217,12 +237,12 @@ mod tests {
             from.write_all(&[7; 5000]).unwrap();
             // Loopback delivers the data and the acknowledgement within the call.
             assert_eq!(received(&mut queues, &to), Some(5000), "{bound}");
-            assert_eq!(queues.depth(of(&from)).unwrap().unwrap().send_bytes, Some(0));
+            assert_eq!(queues.read_depth(of(&from)).unwrap().unwrap().send_bytes, Some(0));
             from.shutdown(std::net::Shutdown::Write).unwrap();
             assert_eq!(received(&mut queues, &to), Some(5000), "a FIN is not a byte");
             let closed = of(&to);
             drop((from, to));
-            assert_eq!(queues.depth(closed), Ok(None), "the listener is another socket");
+            assert_eq!(queues.read_depth(closed), Ok(None), "the listener is another socket");
         }
     }
 
@@ -231,11 +251,11 @@ mod tests {
         let mut queues = Queues::default();
         let (from, _to) = UnixStream::pair().unwrap();
         let socket = of(&from);
-        assert!(queues.depth(socket).unwrap().is_some());
+        assert!(queues.read_depth(socket).unwrap().is_some());
         drop(from);
-        assert_eq!(queues.depth(socket), Ok(None));
+        assert_eq!(queues.read_depth(socket), Ok(None));
         let ended = End { pid: u32::MAX, ..socket };
-        assert_eq!(queues.depth(ended), Ok(None));
+        assert_eq!(queues.read_depth(ended), Ok(None));
     }
 
     #[test]
@@ -255,8 +275,8 @@ mod tests {
             let mut queues = Queues::default();
             from.write_all(&[7; 6000]).unwrap();
             let inside = End { pid: tid, ..of(&to) };
-            assert_eq!(queues.depth(inside).unwrap().unwrap().receive_bytes, Some(6000));
-            let error = queues.depth(of(&to)).unwrap_err();
+            assert_eq!(queues.read_depth(inside).unwrap().unwrap().receive_bytes, Some(6000));
+            let error = queues.read_depth(of(&to)).unwrap_err();
             assert!(matches!(error, QueueError::Elsewhere { .. }), "{error}");
         } else {
             eprintln!("SKIPPED: a network namespace needs root");

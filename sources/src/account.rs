@@ -101,7 +101,7 @@ fn socket_owners(path: &Path) -> Option<SocketOwners> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = Folder::open(parent, parent).ok()?;
     let socket = folder.find_file(path.file_name()?).ok()?.filter(zmq_tap::splice::HeldFile::is_socket);
-    Some(SocketOwners { folder: folder.metadata().ok()?.uid(), socket: socket.map(|socket| socket.owner()) })
+    Some(SocketOwners { folder: folder.metadata().ok()?.uid(), socket: socket.map(|socket| socket.owner_uid()) })
 }
 
 /// Group of a user in the text of `/etc/passwd`. The group of a file is no evidence: its folder may determine it.

@@ -15,8 +15,8 @@ use trace::path::Ends;
 use trace::{FrameId, HopId, MonoNs};
 
 use zmq_tap::relay::{
-    Counters, Direction, Endpoint, Observation, Observations, Observed, Options, Pair, PairSockets, Payload, Relay,
-    RelayError, Signal, Stats, Unread,
+    Counters, Direction, Endpoint, Observation, Observations, Observed, Pair, PairSockets, Payload, Relay, RelayError,
+    RelayOptions, RelayStats, Signal, Unread,
 };
 
 use crate::translate::{Clients, Form, ObservedBy, ObservedMessage, Translator, read_step};
@@ -75,7 +75,7 @@ pub struct Tap {
 
 impl Tap {
     /// Binds every listener and starts to relay. [`Tap::add`] adds further hops.
-    pub fn start(hops: Vec<TapHop>, options: Options) -> Result<Self, RelayError> {
+    pub fn start(hops: Vec<TapHop>, options: RelayOptions) -> Result<Self, RelayError> {
         let formats = options.formats;
         let longest = usize::try_from(options.max_frame_bytes).unwrap_or(usize::MAX);
         let relay = Relay::start(hops.iter().map(|hop| hop.pair.clone()).collect(), options)?;
@@ -123,7 +123,7 @@ impl Tap {
     }
 
     /// The relay's counters.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> RelayStats {
         self.counters.read()
     }
 
@@ -269,8 +269,8 @@ impl Served {
 }
 
 /// Warnings about limits that the relay reached, with a remedy.
-fn limit_warnings(stats: &Stats) -> impl Iterator<Item = String> {
-    let Stats {
+fn limit_warnings(stats: &RelayStats) -> impl Iterator<Item = String> {
+    let RelayStats {
         accept_errors,
         connections_refused,
         upstreams_distrusted,

@@ -13,7 +13,7 @@ use std::time::Instant;
 use session::{About as _, Flow, LiveSource as _};
 use sources::tap::{Tap, TapHop};
 use trace::event::{AnswerEnd, What};
-use zmq_tap::relay::Options;
+use zmq_tap::relay::RelayOptions;
 
 use support::{PATIENCE, client, eventually, handshake, noise, pair, read, read_all, server};
 
@@ -29,7 +29,7 @@ fn a_missing_server_is_reported() {
     let (server, pair) = server("http");
     drop(server);
     let upstream = pair.upstream.to_string();
-    let mut tap = Tap::start(vec![TapHop::new(pair)], Options::default()).expect("the tap starts");
+    let mut tap = Tap::start(vec![TapHop::new(pair)], RelayOptions::default()).expect("the tap starts");
     let _ = client(&tap.listening()[0]).read(&mut [0; 8]);
     eventually("the tap reports it", || {
         tap.poll(&mut |_| {});
@@ -41,7 +41,7 @@ fn a_missing_server_is_reported() {
 fn a_refused_handshake_is_named() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let upstream = UnixListener::bind(folder.path().join("out.sock")).expect("the upstream's socket");
-    let mut tap = Tap::start(vec![TapHop::new(pair(folder.path()))], Options::default()).expect("the tap starts");
+    let mut tap = Tap::start(vec![TapHop::new(pair(folder.path()))], RelayOptions::default()).expect("the tap starts");
     let mut sender = UnixStream::connect(folder.path().join("in.sock")).expect("the relay accepts");
     let (mut receiver, _) = upstream.accept().expect("the relay connects");
     sender.write_all(&handshake()).expect("written");
@@ -60,7 +60,7 @@ fn a_refused_handshake_is_named() {
 /// Events of the tap for one connection on which the server sends `response` and closes.
 fn events(response: &[u8], close_early: bool) -> (Vec<String>, Vec<String>) {
     let (server, pair) = server("http");
-    let mut tap = Tap::start(vec![TapHop::new(pair)], Options::default()).expect("the tap starts");
+    let mut tap = Tap::start(vec![TapHop::new(pair)], RelayOptions::default()).expect("the tap starts");
     let mut client = client(&tap.listening()[0]);
     let mut served = server.accept().expect("connected").0;
     client.write_all(REQUEST).expect("written");

@@ -17,7 +17,7 @@ use trace::engine::{Drops, Engines, Facts, Mode, StageNames};
 use trace::event::{Capabilities, Chunk, Delivery, Event, Finish, IdColumn, Kind, Response, Stage, What};
 use trace::path::Ends;
 use trace::{Analysis, Config, MonoNs, ReportInput};
-use zmq_tap::relay::{Options, Pair};
+use zmq_tap::relay::{Pair, RelayOptions};
 use zmq_tap::zmtp::{Mark, Scanner};
 
 const NAME: &str = "toy";
@@ -177,7 +177,7 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
     (hop.origin, hop.last) = (true, true);
     hop.also = Capabilities { delivered: true, ..Capabilities::default() };
     let upstream = UnixListener::bind(folder.path().join("out.sock")).expect("the upstream's socket");
-    let options = Options { formats: FORMATS, ..Options::default() };
+    let options = RelayOptions { formats: FORMATS, ..RelayOptions::default() };
     let mut tap = Tap::start(vec![hop], options).expect("the tap starts");
     let mut sender = UnixStream::connect(folder.path().join("in.sock")).expect("the tap accepts");
     let (mut receiver, _) = upstream.accept().expect("the tap connects");

@@ -40,7 +40,7 @@ pub(crate) fn confine_to_files(read: &[&Path], make: &[Option<&Path>]) {
     // `-` is standard input or output.
     let is_named = |path: &&&Path| **path != Path::new("-");
     plan.read.extend(read.iter().filter(is_named).map(PathBuf::from));
-    make.iter().flatten().filter(is_named).for_each(|path| plan.make(path));
+    make.iter().flatten().filter(is_named).for_each(|path| plan.permit_creation(path));
     apply(&plan);
 }
 
@@ -48,7 +48,7 @@ pub(crate) fn confine_to_files(read: &[&Path], make: &[Option<&Path>]) {
 pub(crate) fn confine_watch(ports: impl Iterator<Item = u16>, make: &[Option<&Path>]) {
     let mut plan = Plan::new(Work::Network);
     plan.ports.extend(ports.map(PortAccess::Connect));
-    make.iter().flatten().for_each(|path| plan.make(path));
+    make.iter().flatten().for_each(|path| plan.permit_creation(path));
     apply(&plan);
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn live_plan(work: Work, args: &LiveArgs) -> Plan {
 }
 
 fn allow_results(plan: &mut Plan, results: &ResultFiles) {
-    results.file.iter().for_each(|path| plan.make(path));
+    results.file.iter().for_each(|path| plan.permit_creation(path));
     plan.write.extend(results.folder.iter().map(|folder| or_working_folder(folder).to_owned()));
 }
 
@@ -85,7 +85,7 @@ pub(crate) fn live_plan_without_results(work: Work, args: &LiveArgs) -> Plan {
 pub(crate) fn allow_relay(plan: &mut Plan, listens: &[Endpoint], upstreams: &[Endpoint]) {
     for listen_at in listens {
         match listen_at {
-            Endpoint::Path(path) => plan.make(path),
+            Endpoint::Path(path) => plan.permit_creation(path),
             Endpoint::Abstract(_) => {}
             Endpoint::Tcp { port, .. } => allow_listening(plan, *port),
         }
@@ -206,7 +206,7 @@ pub(crate) fn confine_attach(args: &LiveArgs, helpers: &HelperOptions) -> anyhow
         }
     };
     // Its programs' ring is opened while that is permitted.
-    helper::connect(prober).context("cannot connect to the process that attaches probes")?;
+    helper::connect_helper(prober).context("cannot connect to the process that attaches probes")?;
     if let Some(why) = why {
         tracing::info!("confinement: still running as root: {why}");
     }
@@ -257,7 +257,7 @@ fn start_opener(args: &LiveArgs, helpers: &HelperOptions) -> anyhow::Result<()> 
         command.arg("--file").arg(file);
     }
     let socket = spawn_with_socket(command, "the process that opens files of other processes")?;
-    opener_client::connect(socket, helpers.named_files.clone());
+    opener_client::connect_opener(socket, helpers.named_files.clone());
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use rustix::io::Errno;
 #[derive(Clone, Debug)]
 pub struct Folder {
     fd: Arc<OwnedFd>,
-    shown: PathBuf,
+    shown_path: PathBuf,
 }
 
 /// A folder, and the name of a file in it.
@@ -37,25 +37,25 @@ pub struct HeldFile {
 }
 
 /// Flags of an open that reads nothing.
-const PATH: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
+const LOCATE: OFlags = OFlags::PATH.union(OFlags::CLOEXEC);
 
 impl Folder {
-    /// Opens `path`. Errors and reports show it as `shown`.
-    pub fn open(path: &Path, shown: &Path) -> io::Result<Self> {
-        let fd = openat(CWD, path, PATH | OFlags::DIRECTORY, Mode::empty())?;
-        Ok(Self { fd: Arc::new(fd), shown: shown.to_owned() })
+    /// Opens `path`. Errors and reports show it as `shown_path`.
+    pub fn open(path: &Path, shown_path: &Path) -> io::Result<Self> {
+        let fd = openat(CWD, path, LOCATE | OFlags::DIRECTORY, Mode::empty())?;
+        Ok(Self { fd: Arc::new(fd), shown_path: shown_path.to_owned() })
     }
 
     /// Opens the folder that a process with the root folder `root` sees at `path`. Links do not lead out of `root`.
     pub fn open_in_root(root: &Path, path: &Path) -> io::Result<Self> {
-        let root = openat(CWD, root, PATH | OFlags::DIRECTORY, Mode::empty())?;
+        let root = openat(CWD, root, LOCATE | OFlags::DIRECTORY, Mode::empty())?;
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        let fd = openat2(root, path, PATH | OFlags::DIRECTORY, Mode::empty(), resolve)?;
-        Ok(Self { fd: Arc::new(fd), shown: path.to_owned() })
+        let fd = openat2(root, path, LOCATE | OFlags::DIRECTORY, Mode::empty(), resolve)?;
+        Ok(Self { fd: Arc::new(fd), shown_path: path.to_owned() })
     }
 
     /// Path of the file `name`: short enough for a socket address, and valid in this process only.
-    pub fn at(&self, name: impl AsRef<OsStr>) -> PathBuf {
+    pub fn path_of(&self, name: impl AsRef<OsStr>) -> PathBuf {
         let mut path = self.path();
         path.push(name.as_ref());
         path
@@ -68,7 +68,7 @@ impl Folder {
 
     /// Path of the file as its owner knows it.
     pub fn shown(&self, name: impl AsRef<OsStr>) -> PathBuf {
-        self.shown.join(name.as_ref())
+        self.shown_path.join(name.as_ref())
     }
 
     /// Type, owner and mode of the folder.
@@ -84,7 +84,7 @@ impl Folder {
 
     /// Opens the file `name` without following a link; a link is returned itself. `None` if no such file exists.
     pub fn find_file(&self, name: impl AsRef<OsStr>) -> io::Result<Option<HeldFile>> {
-        match openat(&self.fd, name.as_ref(), PATH | OFlags::NOFOLLOW, Mode::empty()) {
+        match openat(&self.fd, name.as_ref(), LOCATE | OFlags::NOFOLLOW, Mode::empty()) {
             Ok(fd) => HeldFile::new(fd).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(error) => Err(error.into()),
@@ -103,7 +103,7 @@ impl Folder {
     }
 
     /// Exchanges two names in one step.
-    pub(crate) fn exchange(&self, one: &str, other: &str) -> io::Result<()> {
+    pub(crate) fn exchange_names(&self, one: &str, other: &str) -> io::Result<()> {
         Ok(renameat_with(&self.fd, one, &self.fd, other, RenameFlags::EXCHANGE)?)
     }
 
@@ -152,7 +152,7 @@ impl HeldFile {
     }
 
     /// User that owns it.
-    pub fn owner(&self) -> u32 {
+    pub fn owner_uid(&self) -> u32 {
         self.metadata.uid()
     }
 

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use zeromq::{PullSocket, RouterSocket, Socket};
-use zmq_tap::relay::{Endpoint, Observed, Options, Pair, Relay, Signal};
-use zmq_tap::splice::{Folder, HeldFile, Place, Restored, SpliceError, restore, socket_type};
+use zmq_tap::relay::{Endpoint, Observed, Pair, Relay, RelayOptions, Signal};
+use zmq_tap::splice::{Folder, HeldFile, HeldPath, Restored, SpliceError, read_socket_type, restore_sockets};
 
 const NAME: &str = "tmpk3v_0qz7";
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,11 +25,11 @@ fn engine() -> (TempDir, Folder, UnixListener) {
 }
 
 fn find(folder: &Folder, name: &str) -> HeldFile {
-    Place::find_socket(folder, name).expect("a socket")
+    HeldPath::find_socket(folder, name).expect("a socket")
 }
 
-fn take(folder: &Folder) -> (UnixListener, Place) {
-    Place::take(folder, NAME, find(folder, NAME)).expect("spliced")
+fn take(folder: &Folder) -> (UnixListener, HeldPath) {
+    HeldPath::take_over(folder, NAME, find(folder, NAME)).expect("spliced")
 }
 
 fn names(folder: &TempDir) -> Vec<String> {
@@ -69,11 +69,11 @@ fn the_socket_type_of_a_listener_is_read() {
         router.bind(&endpoint("router")).await.expect("bound");
     });
     for name in ["pull", "router"] {
-        let kind = socket_type(&find(&opened, name)).expect("a ZMQ socket");
+        let kind = read_socket_type(&find(&opened, name)).expect("a ZMQ socket");
         assert_eq!(kind, name.to_uppercase());
     }
     let _silent = UnixListener::bind(folder.path().join("silent")).expect("bound");
-    let error = socket_type(&find(&opened, "silent")).expect_err("no handshake");
+    let error = read_socket_type(&find(&opened, "silent")).expect_err("no handshake");
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
 }
 
@@ -96,7 +96,7 @@ fn a_socket_path_is_replaced_and_restored() {
 fn a_dropped_place_is_restored_even_after_close() {
     let (folder, opened, engine) = engine();
     let (_ours, place) = take(&opened);
-    place.close();
+    place.stop_accepting();
     UnixStream::connect(folder.path().join(NAME)).expect_err("the path is closed");
     drop(place);
     assert!(reaches(&folder, &engine));
@@ -127,13 +127,13 @@ fn files_that_are_not_sockets_are_not_touched() {
     fs::write(&target, "precious").expect("written");
     symlink(&target, folder.path().join("link")).expect("linked");
     for name in ["target", "link"] {
-        let error = Place::find_socket(&opened, name).expect_err("refused");
+        let error = HeldPath::find_socket(&opened, name).expect_err("refused");
         assert!(matches!(error, SpliceError::NotASocket(_)), "{error}");
     }
     for name in ["", "../x", "a\nb"] {
-        assert!(matches!(Place::find_socket(&opened, name), Err(SpliceError::Name(_))));
+        assert!(matches!(HeldPath::find_socket(&opened, name), Err(SpliceError::Name(_))));
     }
-    assert!(matches!(Place::find_socket(&opened, "absent"), Err(SpliceError::File(..))));
+    assert!(matches!(HeldPath::find_socket(&opened, "absent"), Err(SpliceError::File(..))));
     assert_eq!(names(&folder), ["link", "target"]);
     let error = Folder::open(&target, &target).expect_err("no folder");
     assert_eq!(error.kind(), std::io::ErrorKind::NotADirectory);
@@ -174,18 +174,18 @@ fn the_splice_of_a_killed_tokengap_is_undone() {
     let (folder, opened, engine) = engine();
     splice_and_kill(folder.path());
     assert!(!reaches(&folder, &engine), "the path leads to a dead socket");
-    let restored = restore(&opened).expect("restored");
+    let restored = restore_sockets(&opened).expect("restored");
     assert!(matches!(restored.as_slice(), [Restored::Back(at)] if at.ends_with(NAME)), "{restored:?}");
     assert!(reaches(&folder, &engine));
     assert_eq!(names(&folder), [NAME]);
-    assert!(restore(&opened).expect("again").is_empty(), "nothing is left to restore");
+    assert!(restore_sockets(&opened).expect("again").is_empty(), "nothing is left to restore");
 
     splice_and_kill(folder.path());
     drop(engine);
     wait_until_closed(&folder.path().join(format!("{NAME}.engine-1")));
     fs::remove_file(folder.path().join(NAME)).expect("removed");
     let rebound = UnixListener::bind(folder.path().join(NAME)).expect("the engine listens again");
-    let restored = restore(&opened).expect("restored");
+    let restored = restore_sockets(&opened).expect("restored");
     assert!(matches!(restored.as_slice(), [Restored::Superseded(_)]), "{restored:?}");
     assert!(reaches(&folder, &rebound));
     assert_eq!(names(&folder), [NAME]);
@@ -195,7 +195,7 @@ fn the_splice_of_a_killed_tokengap_is_undone() {
 fn sockets_of_a_running_tokengap_and_files_of_others_are_not_touched() {
     let (folder, opened, _engine) = engine();
     let (_ours, place) = take(&opened);
-    let restored = restore(&opened).expect("examined");
+    let restored = restore_sockets(&opened).expect("examined");
     assert!(matches!(restored.as_slice(), [Restored::Held(_)]), "{restored:?}");
     assert!(place.is_held());
     let note = fs::read_to_string(folder.path().join(format!("{NAME}.tokengap"))).expect("a note");
@@ -205,20 +205,20 @@ fn sockets_of_a_running_tokengap_and_files_of_others_are_not_touched() {
     fs::write(folder.path().join("other.tokengap"), note.replace(NAME, "other")).expect("written");
     let other = UnixListener::bind(folder.path().join("other")).expect("bound");
     let aside = UnixListener::bind(folder.path().join("other.engine-1")).expect("bound");
-    let restored = restore(&opened).expect("examined");
+    let restored = restore_sockets(&opened).expect("examined");
     assert!(matches!(restored.as_slice(), [Restored::Superseded(_)]), "{restored:?}");
     assert_eq!(names(&folder), ["other", "other.engine-1", NAME]);
     fs::write(folder.path().join("text"), note).expect("written");
     symlink(folder.path().join("text"), folder.path().join(format!("{NAME}.tokengap"))).expect("linked");
-    let restored = restore(&opened).expect("examined");
+    let restored = restore_sockets(&opened).expect("examined");
     assert!(matches!(restored.as_slice(), [Restored::Refused(..)]), "{restored:?}");
     drop((other, aside));
 }
 
 /// A relay in the engine's place, with the option `ask_to_leave`.
-fn spliced_relay(opened: &Folder, gate: &Signal) -> (Relay, Place) {
+fn spliced_relay(opened: &Folder, gate: &Signal) -> (Relay, HeldPath) {
     let (listener, place) = take(opened);
-    let options = Options { ask_to_leave: true, ..Options::default() };
+    let options = RelayOptions { ask_to_leave: true, ..RelayOptions::default() };
     let mut relay = Relay::start(Vec::new(), options).expect("started");
     let pair = Pair { listen: Endpoint::Path(place.shown()), upstream: Endpoint::Path(place.aside()) };
     let sockets = place.pair_sockets(listener).expect("open");
@@ -292,7 +292,7 @@ fn a_socket_replaced_after_it_was_examined_is_not_moved() {
     let path = folder.path().join(NAME);
     fs::rename(&path, folder.path().join("moved")).expect("renamed");
     let other = UnixListener::bind(&path).expect("bound");
-    let error = Place::take(&opened, NAME, examined).expect_err("replaced");
+    let error = HeldPath::take_over(&opened, NAME, examined).expect_err("replaced");
     assert!(matches!(error, SpliceError::Replaced(_)), "{error}");
     assert!(reaches(&folder, &other));
     assert_eq!(names(&folder), ["moved", NAME]);

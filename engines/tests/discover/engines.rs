@@ -66,7 +66,7 @@ fn ordinary_engine(peer: &Peer, tokenizer: &str, scheduler: &str, detokenizer: &
     engine.hops.iter().for_each(assert_holds_its_sockets);
     engine.processes.iter().for_each(assert_has_the_wheels_libzmq);
     assert!(engine.is_named());
-    assert_eq!(engine.main().unwrap().id.pid, peer.pid());
+    assert_eq!(engine.main_process().unwrap().id.pid, peer.pid());
     let skip = engine.settings.skip_tokenizer_init.unwrap();
     assert_eq!((skip.value, skip.origin), (false, Origin::Sockets));
     assert_eq!((engine.launcher, engine.settings.mode), (None, None), "a custom launcher leaves the mode open");
@@ -187,8 +187,8 @@ fn a_server_that_loses_tokens_is_recognised_by_release_and_flags() {
     assert_eq!((skip.value, &skip.origin), (true, &argument("--skip-tokenizer-init")));
     assert_eq!(engine.settings.waiter.as_ref().unwrap().value, Waiter::KeepsLast);
     assert_eq!(engine.settings.codec.as_ref().unwrap().value, Codec::Pickle);
-    let turns = if engine.main().unwrap().python.as_ref().unwrap().value.minor < 12 { 3 } else { 1 };
-    let event = engine.event();
+    let turns = if engine.main_process().unwrap().python.as_ref().unwrap().value.minor < 12 { 3 } else { 1 };
+    let event = engine.to_event();
     assert_eq!((event.version, event.turnaround), (Some("0.5.9"), Some(turns)));
     let direct = engine.hops.iter().filter(|h| h.ends() == Ends::new("scheduler", "tokenizer")).count();
     assert_eq!(direct, 2, "one for control, one for output");
@@ -221,7 +221,7 @@ fn a_dynamo_worker_has_the_settings_its_release_forces() {
     };
     let engine = engine(&worker, 4);
     assert_eq!(
-        (engine.launcher.as_ref().map(Launcher::word), engine.main().unwrap().role),
+        (engine.launcher.as_ref().map(Launcher::word), engine.main_process().unwrap().role),
         (Some("dynamo"), TOKENIZER)
     );
     let release = |known: &PackageRelease| (known.engine.name(), known.release.value.clone());

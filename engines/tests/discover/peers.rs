@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use engines::DISCOVERED;
-use probe_user::discover::{Options, RoleSpec, Topology, Watcher};
+use probe_user::discover::{DiscoverOptions, RoleSpec, Topology, Watcher};
 
 const PYZMQ: &str = "27.1.0";
 pub(crate) const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/discover/peer.py");
@@ -120,7 +120,8 @@ impl Drop for Peer {
 /// A watcher that scans the sockets at every poll.
 pub(crate) fn watcher(named: &[String]) -> Watcher {
     let named = named.iter().map(|spec| RoleSpec::parse(spec, DISCOVERED).expect("a spec")).collect();
-    Watcher::new(Options { named, rewire: Duration::ZERO, ..Options::new(DISCOVERED) }).expect("procfs is mounted")
+    Watcher::new(DiscoverOptions { named, socket_interval: Duration::ZERO, ..DiscoverOptions::new(DISCOVERED) })
+        .expect("procfs is mounted")
 }
 
 /// Scans repeatedly until `done` returns a result, since libzmq connects in the background.

@@ -74,16 +74,22 @@ fn a_role_set_by_hand_wins_and_determines_its_neighbour() {
 #[test]
 fn a_given_pid_that_is_missing_or_unconnected_is_reported() {
     use engines::DISCOVERED;
-    use probe_user::discover::{Blind, DiscoverError, Options, RoleSpec, Watcher};
-    let named =
-        |spec: String| Options { named: vec![RoleSpec::parse(&spec, DISCOVERED).unwrap()], ..Options::new(DISCOVERED) };
+    use probe_user::discover::{BlindSpot, DiscoverError, DiscoverOptions, RoleSpec, Watcher};
+    let named = |spec: String| DiscoverOptions {
+        named: vec![RoleSpec::parse(&spec, DISCOVERED).unwrap()],
+        ..DiscoverOptions::new(DISCOVERED)
+    };
     let error = Watcher::new(named(format!("{}", u32::MAX))).unwrap_err();
     assert!(matches!(error, DiscoverError::NoSuchProcess { pid: u32::MAX, .. }), "{error}");
 
     let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
     let watcher = Watcher::new(named(child.id().to_string())).unwrap();
     assert!(
-        watcher.topology().blind.iter().any(|blind| matches!(blind, Blind::NoRole { pid, .. } if *pid == child.id())),
+        watcher
+            .topology()
+            .blind_spots
+            .iter()
+            .any(|blind| matches!(blind, BlindSpot::NoRole { pid, .. } if *pid == child.id())),
         "{}",
         watcher.topology()
     );

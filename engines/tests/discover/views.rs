@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::process::{Command, Stdio};
 
 use engines::sglang::discover::role::TOKENIZER;
-use probe_user::discover::{Blind, Engine};
+use probe_user::discover::{BlindSpot, Engine};
 use probe_user::library::analyse_libzmq;
 
 use crate::base;
@@ -169,9 +169,9 @@ fn no_feature_is_missing_with_all_permissions() {
     let mut watcher = watcher(&[]);
     until(&mut watcher, |t| t.engine_of(peer.pid()).filter(|e| e.hops.len() == 4).map(drop));
     let affects_peer = |pids: &[u32]| pids.contains(&peer.pid());
-    let missing = watcher.topology().blind.iter().find(|blind| match blind {
-        Blind::Unreadable { pids, .. } | Blind::Peers { pids, .. } => affects_peer(pids),
-        Blind::LibZmq { pid, .. } => *pid == peer.pid(),
+    let missing = watcher.topology().blind_spots.iter().find(|blind| match blind {
+        BlindSpot::Unreadable { pids, .. } | BlindSpot::Peers { pids, .. } => affects_peer(pids),
+        BlindSpot::LibZmq { pid, .. } => *pid == peer.pid(),
         _ => false,
     });
     assert_eq!(missing, None);

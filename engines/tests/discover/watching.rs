@@ -9,7 +9,7 @@ use crate::peers::{Peer, until, watcher};
 
 /// Role of a process of an engine.
 fn role(topology: &Topology, pid: u32) -> Option<Role> {
-    topology.engine_of(pid)?.process(pid).map(|process| process.role)
+    topology.engine_of(pid)?.process_with_pid(pid).map(|process| process.role)
 }
 
 #[test]
@@ -31,7 +31,7 @@ fn processes_join_leave_and_return() {
     push.kill();
     until(&mut watcher, |t| role(t, pid).is_none().then_some(()));
     let engine = watcher.topology().engine_of(pull.pid()).expect("its role outlives the exit of its neighbour");
-    assert_eq!(engine.process(pull.pid()).unwrap().role, TOKENIZER);
+    assert_eq!(engine.process_with_pid(pull.pid()).unwrap().role, TOKENIZER);
 
     let Some(again) = Peer::start(&["push", &endpoint]) else {
         return;
@@ -53,7 +53,7 @@ fn a_worker_that_sets_its_title_late_is_recognised() {
     assert!(watcher.topology().engine_of(late.pid()).is_none());
     late.send_go();
     late.read_reply();
-    let process = until(&mut watcher, |t| t.engine_of(late.pid())?.process(late.pid()).cloned());
+    let process = until(&mut watcher, |t| t.engine_of(late.pid())?.process_with_pid(late.pid()).cloned());
     assert_eq!((process.role, process.role_source), (SCHEDULER, RoleSource::Title));
     assert_eq!((process.rank.tp, process.title.as_str()), (Some(0), "sglang::scheduler_TP0"));
 }

@@ -32,7 +32,7 @@ impl Away {
             'S' | 'D' | 'I' | 'P' => {}
             _ => return None,
         }
-        let process = ProcDir::of(pid).ok()?;
+        let process = ProcDir::open(pid).ok()?;
         // The kernel shows "0" when it hides the function.
         let function = read_thread_text(&process, tid, ThreadFile::WaitFunction).filter(|name| name != "0");
         let function = function.unwrap_or_default();

@@ -4,73 +4,104 @@ use adapter::discover::{
     Carries, End, EngineKind, Evidence, HopSeen, Node, PackageRelease, Reading, RoleWithSource, connected,
 };
 
+use super::blind_spot::BlindSpot;
 use super::candidate::Candidate;
-use super::degraded::Blind;
+use super::link_meaning;
 use super::links::{Link, OpenSocket};
 use super::topology::{Engine, Process};
-use super::wires;
 
-/// Returns the engines, and the role of each candidate (`None` if it belongs to no engine). `unread` are pids whose sockets are unknown.
-pub(crate) fn engines(
+/// Result of the assembly.
+pub(crate) struct Assembly {
+    pub(crate) engines: Vec<Engine>,
+    /// Role of each candidate; `None` if it belongs to no engine.
+    pub(crate) roles: Vec<Option<RoleWithSource>>,
+}
+
+/// The links between candidates, with what they carry.
+struct InterpretedLinks<'a> {
+    links: &'a [Link],
+    /// Parallel to the links.
+    readings: Vec<Option<Reading>>,
+}
+
+impl InterpretedLinks<'_> {
+    fn iter(&self) -> impl Iterator<Item = (&Link, Reading)> {
+        self.links.iter().zip(&self.readings).filter_map(|(link, reading)| Some((link, (*reading)?)))
+    }
+}
+
+/// Assembles engines from candidates and links. `unread` are pids whose sockets are unknown.
+pub(crate) fn assemble_engines(
     known: &[EngineKind],
     candidates: &[&Candidate],
     links: &[Link],
     unread: &[u32],
-    blind: &mut Vec<Blind>,
-) -> (Vec<Engine>, Vec<Option<RoleWithSource>>) {
-    let index = |pid: u32| candidates.iter().position(|c| c.id.pid == pid);
-    let nodes: Vec<Node> = candidates
-        .iter()
-        .map(|c| Node { stated: c.stated, parent: index(c.parent), zmq: c.libzmq.is_some() || !c.refused.is_empty() })
-        .collect();
+    blind_spots: &mut Vec<BlindSpot>,
+) -> Assembly {
+    let index_of_pid = |pid: u32| candidates.iter().position(|candidate| candidate.id.pid == pid);
+    let to_node = |candidate: &&Candidate| Node {
+        stated: candidate.stated,
+        parent: index_of_pid(candidate.parent),
+        zmq: candidate.libzmq.is_some() || !candidate.refused.is_empty(),
+    };
+    let nodes: Vec<Node> = candidates.iter().map(to_node).collect();
     let stated: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
-    let links = &wires::without_clients(links, &stated);
-    let mut edges: Vec<(usize, usize)> =
-        links.iter().filter_map(|l| Some((l.connector?.candidate, l.acceptor.candidate))).collect();
-    edges.sort_unstable();
-    edges.dedup();
-    let mut roles = stated.clone();
-    for engine in known {
-        engine.infer(&nodes, &edges, &mut roles);
-    }
-    for (role, candidate) in roles.iter_mut().zip(candidates) {
-        *role = role.or(candidate.last_role);
-    }
-    let readings = wires::read(known, links, &roles);
+    let links = &link_meaning::remove_client_links(links, &stated);
+    let mut roles = infer_roles(known, candidates, &nodes, links);
+    let readings = link_meaning::interpret_links(known, links, &roles);
+    let links = InterpretedLinks { links, readings };
 
-    let exchanging = links
-        .iter()
-        .zip(&readings)
-        .filter(|(_, r)| r.is_some())
-        .filter_map(|(l, _)| Some((l.connector?.candidate, l.acceptor.candidate)));
+    let exchanging = links.iter().filter_map(|(link, _)| Some((link.connector?.candidate, link.acceptor.candidate)));
     let related = nodes.iter().enumerate().filter_map(|(child, node)| {
         let parent = node.parent?;
         roles[parent]?;
+        // The main process of an engine may be the child of another program.
         roles[child].is_some_and(|(role, _)| !role.is_main()).then_some((child, parent))
     });
     let groups = connected(candidates.len(), exchanging.chain(related));
     let mut engines: Vec<Engine> = Vec::new();
     for group in &groups {
-        let mut found = engine(known, group, candidates, &roles, links, &readings, blind);
-        if found.processes.is_empty() {
+        let mut engine = assemble_engine(known, group, candidates, &roles, &links, blind_spots);
+        if engine.processes.is_empty() {
             continue;
         }
         // Many programs use ZMQ. An unnamed group counts as an engine only with a hop that must be output, or while the peers of such a hop
         // are gone.
-        let output = found.hops.iter().any(|hop| hop.carries == Carries::Output);
-        let left_alone = found.hops.is_empty() && group.iter().any(|&i| candidates[i].last_role.is_some());
-        found.is_confirmed = is_confirmed(&found, unread);
-        if output || left_alone || found.is_named() {
-            engines.push(found);
+        let has_output = engine.hops.iter().any(|hop| hop.carries == Carries::Output);
+        let lost_its_peers = engine.hops.is_empty() && group.iter().any(|&index| candidates[index].last_role.is_some());
+        engine.is_confirmed = is_confirmed(&engine, unread);
+        if has_output || lost_its_peers || engine.is_named() {
+            engines.push(engine);
         } else {
-            for &i in group {
-                roles[i] = None;
+            for &index in group {
+                roles[index] = None;
             }
         }
     }
-    let oldest = |e: &Engine| e.processes.iter().map(|p| p.id.start_time).min();
-    engines.sort_by_key(|e| (!e.is_confirmed, !e.is_named(), oldest(e)));
-    (engines, roles)
+    let oldest_start = |engine: &Engine| engine.processes.iter().map(|process| process.id.start_time).min();
+    engines.sort_by_key(|engine| (!engine.is_confirmed, !engine.is_named(), oldest_start(engine)));
+    Assembly { engines, roles }
+}
+
+/// Roles as stated, inferred from the links, or known from the last scan.
+fn infer_roles(
+    known: &[EngineKind],
+    candidates: &[&Candidate],
+    nodes: &[Node],
+    links: &[Link],
+) -> Vec<Option<RoleWithSource>> {
+    let ends = links.iter().filter_map(|link| Some((link.connector?.candidate, link.acceptor.candidate)));
+    let mut edges: Vec<(usize, usize)> = ends.collect();
+    edges.sort_unstable();
+    edges.dedup();
+    let mut roles: Vec<Option<RoleWithSource>> = nodes.iter().map(|node| node.stated).collect();
+    for engine in known {
+        engine.infer(nodes, &edges, &mut roles);
+    }
+    for (role, candidate) in roles.iter_mut().zip(candidates) {
+        *role = role.or(candidate.last_role);
+    }
+    roles
 }
 
 /// See [`Engine::is_confirmed`].
@@ -80,54 +111,45 @@ fn is_confirmed(engine: &Engine, unread: &[u32]) -> bool {
     !engine.hops.is_empty() || has_inner_server || engine.settings.avoids_zmq.is_some() || is_unread
 }
 
-fn engine(
+fn assemble_engine(
     known: &[EngineKind],
     group: &[usize],
     candidates: &[&Candidate],
     roles: &[Option<RoleWithSource>],
-    links: &[Link],
-    readings: &[Option<Reading>],
-    blind: &mut Vec<Blind>,
+    links: &InterpretedLinks<'_>,
+    blind_spots: &mut Vec<BlindSpot>,
 ) -> Engine {
-    let mut processes: Vec<Process> =
-        group.iter().filter_map(|&i| roles[i].map(|(role, source)| candidates[i].process(role, source))).collect();
-    processes.sort_by_key(|p| (p.role, p.rank, p.id));
-    let end = |socket: OpenSocket| {
+    let to_process = |&index: &usize| roles[index].map(|(role, source)| candidates[index].to_process(role, source));
+    let mut processes: Vec<Process> = group.iter().filter_map(to_process).collect();
+    processes.sort_by_key(|process| (process.role, process.rank, process.id));
+    let end_of = |socket: OpenSocket| {
         let role = roles[socket.candidate]?.0;
         Some(End { pid: candidates[socket.candidate].id.pid, fd: socket.fd, inode: socket.inode, role })
     };
-    let mut hops: Vec<HopSeen> = links
-        .iter()
-        .zip(readings)
-        .filter(|(link, _)| group.contains(&link.acceptor.candidate))
-        .filter_map(|(link, reading)| {
-            let reading = (*reading)?;
-            let (connector, acceptor) = (link.connector.and_then(end), end(link.acceptor));
-            let (from, to) = if reading.reversed { (acceptor, connector) } else { (connector, acceptor) };
-            Some(HopSeen {
-                from,
-                to,
-                endpoint: link.endpoint.clone(),
-                carries: reading.carries,
-                confidence: reading.confidence,
-            })
-        })
-        .collect();
-    let role = |end: Option<End>| end.map(|e| e.role);
-    hops.sort_by_key(|hop| (hop.carries, role(hop.from), role(hop.to), hop.from, hop.to));
+    let mut hops: Vec<HopSeen> = Vec::new();
+    for (link, reading) in links.iter().filter(|(link, _)| group.contains(&link.acceptor.candidate)) {
+        let connector = link.connector.and_then(end_of);
+        let acceptor = end_of(link.acceptor);
+        let (from, to) = if reading.reversed { (acceptor, connector) } else { (connector, acceptor) };
+        let endpoint = link.endpoint.clone();
+        hops.push(HopSeen { from, to, endpoint, carries: reading.carries, confidence: reading.confidence });
+    }
+    let role_of = |end: Option<End>| end.map(|end| end.role);
+    hops.sort_by_key(|hop| (hop.carries, role_of(hop.from), role_of(hop.to), hop.from, hop.to));
 
-    let of = |role| known.iter().copied().find(|kind| kind.roles().contains(&role));
-    let mut engine = Engine { kind: processes.iter().find_map(|p| of(p.role)), processes, hops, ..Engine::default() };
-    blind.extend(determine_settings(&mut engine, group, candidates));
+    let kind_with_role = |role| known.iter().copied().find(|kind| kind.roles().contains(&role));
+    let kind = processes.iter().find_map(|process| kind_with_role(process.role));
+    let mut engine = Engine { kind, processes, hops, ..Engine::default() };
+    blind_spots.extend(determine_settings(&mut engine, group, candidates));
     engine
 }
 
 /// Determines the settings of the engine as a whole, from its main process where possible.
-fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Option<Blind> {
-    let main = engine.main()?.id;
-    let main = group.iter().map(|&i| candidates[i]).find(|c| c.id == main)?;
+fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candidate]) -> Option<BlindSpot> {
+    let main_id = engine.main_process()?.id;
+    let main = group.iter().map(|&index| candidates[index]).find(|candidate| candidate.id == main_id)?;
     engine.launcher = main.launcher;
-    engine.releases = releases(engine.kind, main, group.iter().map(|&i| candidates[i]));
+    engine.releases = releases(engine.kind, main, group.iter().map(|&index| candidates[index]));
     let evidence = Evidence {
         pid: main.id.pid,
         launcher: main.launcher,
@@ -137,16 +159,11 @@ fn determine_settings(engine: &mut Engine, group: &[usize], candidates: &[&Candi
         python: main.python.as_ref(),
         hops: &engine.hops,
     };
-    let decides = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
-    let settings = decides.settings(&evidence);
-    let observable = engine.processes.iter().any(|process| process.inner_server.is_some());
-    let blind = settings
-        .avoids_zmq
-        .clone()
-        .filter(|_| !observable)
-        .map(|variable| Blind::NoZmqOutput { pid: main.id.pid, variable });
-    engine.settings = settings;
-    blind
+    let deciding_kind = main.launcher.map(|launcher| launcher.engine).or(engine.kind)?;
+    engine.settings = deciding_kind.settings(&evidence);
+    let has_inner_server = engine.processes.iter().any(|process| process.inner_server.is_some());
+    let variable = engine.settings.avoids_zmq.clone().filter(|_| !has_inner_server)?;
+    Some(BlindSpot::NoZmqOutput { pid: main.id.pid, variable })
 }
 
 /// Releases of the engine, and of programs that run engines inside. Other engines may be installed next to them.
@@ -158,8 +175,8 @@ fn releases<'a>(
     let hosts_engines = |known: &&PackageRelease| known.engine.roles().is_empty();
     let mut found: Vec<PackageRelease> = main.installed.0.iter().filter(hosts_engines).cloned().collect();
     let own_release = kind.and_then(|kind| {
-        let of = |c: &Candidate| c.installed.release(kind).cloned();
-        of(main).or_else(|| all.find_map(of))
+        let installed_release = |candidate: &Candidate| candidate.installed.release(kind).cloned();
+        installed_release(main).or_else(|| all.find_map(installed_release))
     });
     found.extend(own_release);
     found

@@ -6,23 +6,23 @@ use adapter::discover::{
     EngineKind, Flags, Launcher, Program, PythonVersion, Rank, Role, RoleSource, RoleWithSource, Setting, program,
 };
 
-use super::degraded::Part;
+use super::blind_spot::ProcPart;
 use super::libzmq::{self, LibZmq};
-use super::package::{self, Installed, Interpreter};
+use super::package::{self, InstalledReleases, Interpreter};
 use super::python_version::find_python_version;
 use super::spec::RoleSpec;
 use super::topology::{Process, ProcessId};
 use crate::opener_client::request::ProcessLink;
-use crate::proc::stat::Stat;
-use crate::proc::{ProcDir, ReadError, maps, stat, strings};
+use crate::proc::stat::ProcessStat;
+use crate::proc::{ProcDir, ReadError, maps, split_strings, stat};
 
 /// Environment variables that are kept in addition to those of the engines. Others may hold secrets, so they are discarded.
-const VARIABLES: [&str; 2] = ["PYTHONPATH", "VIRTUAL_ENV"];
+const KEPT_VARIABLES: [&str; 2] = ["PYTHONPATH", "VIRTUAL_ENV"];
 /// `MAX_ARG_STRLEN * 48`, the maximum size of arguments on common systems.
-const ARGUMENTS: usize = 6 << 20;
+const MAX_ARGUMENT_BYTES: usize = 6 << 20;
 /// 65,530 mappings (`vm.max_map_count`) take 6 MiB; some systems allow ten times as many.
-pub(crate) const MAPS: usize = 64 << 20;
-const THREADS: usize = 8192;
+pub(crate) const MAX_MAPS_BYTES: usize = 64 << 20;
+const MAX_THREADS: usize = 8192;
 
 /// A process that may belong to an engine.
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ pub(crate) struct Candidate {
     pub(crate) environment: Option<Vec<(String, String)>>,
     pub(crate) libzmq: Option<LibZmq>,
     pub(crate) python: Option<Setting<PythonVersion>>,
-    pub(crate) installed: Installed,
+    pub(crate) installed: InstalledReleases,
     pub(crate) io_threads: Vec<u32>,
     pub(crate) connects_to_clients: Option<EngineKind>,
     pub(crate) inner_server: Option<EngineKind>,
@@ -49,22 +49,22 @@ pub(crate) struct Candidate {
     /// Role at the last scan.
     pub(crate) last_role: Option<RoleWithSource>,
     /// Parts that could not be read for lack of permission.
-    pub(crate) refused: Vec<Part>,
+    pub(crate) refused: Vec<ProcPart>,
     /// The libzmq file that could not be read, with the error.
     pub(crate) libzmq_error: Option<(PathBuf, ReadError)>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Examined {
+pub(crate) enum Examination {
     /// Currently not recognisable as part of an engine.
     Other,
     /// A Python process without a known title that may not be examined.
     Refused,
-    /// The process has more than [`MAPS`] bytes of mappings, which is the limit.
+    /// The process has more than [`MAX_MAPS_BYTES`] bytes of mappings, which is the limit.
     TooLarge,
     /// A frontend without libzmq.
     Frontend,
-    /// A possible process of an engine beyond the limits of [`Room`].
+    /// A possible process of an engine beyond the limits of [`CandidateRoom`].
     LeftOut,
     /// A possible process of an engine. Its directory is held open, so reads reach that process, or fail once it has exited.
     Candidate(Box<Candidate>, ProcDir),
@@ -73,7 +73,7 @@ pub(crate) enum Examined {
 /// Whether further candidates are kept. Each costs a descriptor and a scan of its sockets, and any user can start processes that look
 /// like candidates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Room {
+pub(crate) struct CandidateRoom {
     /// Processes that have libzmq, and nothing else of an engine.
     pub(crate) has_unnamed: bool,
     /// Processes with a title or command of an engine.
@@ -81,50 +81,51 @@ pub(crate) struct Room {
 }
 
 /// Examines a process. `by_hand`: the user named it; `is_parent`: it started a process of an engine. Both are kept without `room`.
-pub(crate) fn examine(
+pub(crate) fn examine_process(
     process: ProcDir,
-    stat: &Stat,
+    stat: &ProcessStat,
     by_hand: Option<&RoleSpec>,
     is_parent: bool,
-    room: Room,
+    room: CandidateRoom,
     engines: &[EngineKind],
-) -> Result<Examined, ReadError> {
-    let argv = strings(&process.read("cmdline", ARGUMENTS)?);
-    let Stated { role: stated, titled, launcher } = Stated::of(&argv, by_hand, engines);
-    let named = stated.is_some() || by_hand.is_some();
-    let python = argv.first().is_some_and(|a| a.rsplit('/').next().is_some_and(|name| name.starts_with("python")));
+) -> Result<Examination, ReadError> {
+    let argv = split_strings(&process.read("cmdline", MAX_ARGUMENT_BYTES)?);
+    let StatedRole { role: stated, titled, launcher } = StatedRole::from_argv(&argv, by_hand, engines);
+    let is_named = stated.is_some() || by_hand.is_some();
+    let program_name = argv.first().and_then(|program| program.rsplit('/').next());
+    let is_python = program_name.is_some_and(|name| name.starts_with("python"));
     let is_frontend = engines.iter().any(|engine| engine.is_frontend(&argv));
     let mut refused = Vec::new();
-    let mut unread = None;
-    let files = match process.mappings(MAPS) {
-        Ok(text) => maps::files(&text),
-        Err(ReadError::Denied) if named || (is_parent && python) => {
-            refused.push(Part::Maps);
+    let mut unread_maps = None;
+    let files = match process.mappings(MAX_MAPS_BYTES) {
+        Ok(text) => maps::parse_mapped_files(&text),
+        Err(ReadError::Denied) if is_named || (is_parent && is_python) => {
+            refused.push(ProcPart::Maps);
             Vec::new()
         }
-        Err(ReadError::NotExamined) => return Ok(if is_frontend { Examined::Frontend } else { Examined::Other }),
-        Err(ReadError::Denied) => return Ok(if python { Examined::Refused } else { Examined::Other }),
-        Err(ReadError::TooLong(_)) if !named => return Ok(Examined::TooLarge),
+        Err(ReadError::NotExamined) => return Ok(if is_frontend { Examination::Frontend } else { Examination::Other }),
+        Err(ReadError::Denied) => return Ok(if is_python { Examination::Refused } else { Examination::Other }),
+        Err(ReadError::TooLong(_)) if !is_named => return Ok(Examination::TooLarge),
         Err(ReadError::TooLong(limit)) => {
-            unread = Some((process.path.join("maps"), ReadError::TooLong(limit)));
+            unread_maps = Some((process.path.join("maps"), ReadError::TooLong(limit)));
             Vec::new()
         }
         Err(e) => return Err(e),
     };
-    let zmq = libzmq::mapped(&files).into_iter().next();
-    if zmq.is_none() && !named && refused.is_empty() {
-        return Ok(if is_frontend { Examined::Frontend } else { Examined::Other });
+    let libzmq_file = libzmq::mapped_libzmq(&files).into_iter().next();
+    if libzmq_file.is_none() && !is_named && refused.is_empty() {
+        return Ok(if is_frontend { Examination::Frontend } else { Examination::Other });
     }
     let has_room = if stated.is_some() { room.has_stated } else { room.has_unnamed };
     if by_hand.is_none() && !is_parent && !has_room {
-        return Ok(Examined::LeftOut);
+        return Ok(Examination::LeftOut);
     }
     let status = process.read("status", 64 << 10)?;
     let mut candidate = Candidate {
         id: ProcessId { pid: process.pid, start_time: stat.start_time },
-        ns_pids: stat::ns_pids(&status),
+        ns_pids: stat::parse_ns_pids(&status),
         parent: stat.parent,
-        title: title(&argv, stat, titled.is_some(), launcher),
+        title: display_title(&argv, stat, titled.is_some(), launcher),
         stated,
         rank: titled.map(|(_, rank)| rank).unwrap_or_default(),
         launcher,
@@ -134,41 +135,42 @@ pub(crate) fn examine(
             Flags::default()
         },
         python: find_python_version(&files),
-        io_threads: io_threads(&process),
+        io_threads: find_io_threads(&process),
         connects_to_clients: engines.iter().copied().find(|engine| {
             let mut paths = files.iter().map(|file| &file.path);
             paths.any(|path| engine.connects_to_clients(path))
         }),
-        inner_server: inner_server(engines, files.iter().map(|file| &*file.path)),
+        inner_server: find_inner_server(engines, files.iter().map(|file| &*file.path)),
         is_frontend,
         refused,
-        libzmq_error: unread,
+        libzmq_error: unread_maps,
         ..Candidate::default()
     };
-    candidate.environment =
-        candidate.allowed(Part::Environment, process.environment(ARGUMENTS)).and_then(|e| environment(&e, engines));
-    candidate.net_ns = candidate.allowed(Part::Namespaces, process.network_namespace());
-    if let Some(file) = zmq {
-        let (lib, error) = libzmq::learn(&process, file);
-        candidate.libzmq = Some(lib);
-        candidate.libzmq_error = error.map(|e| (file.path.clone(), e));
+    let environment = candidate.accept(ProcPart::Environment, process.environment(MAX_ARGUMENT_BYTES));
+    candidate.environment = environment.and_then(|bytes| kept_variables(&bytes, engines));
+    candidate.net_ns = candidate.accept(ProcPart::Namespaces, process.network_namespace());
+    if let Some(file) = libzmq_file {
+        candidate.libzmq = Some(LibZmq::from_mapped(file));
+        let error = process.open_library(file).err();
+        candidate.libzmq_error = error.map(|error| (file.path.clone(), error));
     }
-    let exe = candidate.allowed(Part::Root, process.link(ProcessLink::Program));
-    let dirs = candidate.import_from(&process, &argv, &files, exe.as_deref());
-    candidate.installed = Installed::find(&process, &dirs, engines);
-    Ok(Examined::Candidate(Box::new(candidate), process))
+    let exe = candidate.accept(ProcPart::Root, process.link(ProcessLink::Program));
+    let dirs = candidate.import_directories(&process, &argv, &files, exe.as_deref());
+    candidate.installed = InstalledReleases::find(&process, &dirs, engines);
+    Ok(Examination::Candidate(Box::new(candidate), process))
 }
 
 /// Role and settings of a process as its title, its command or the user states them.
 #[derive(Debug)]
-pub(crate) struct Stated {
+pub(crate) struct StatedRole {
     pub(crate) role: Option<RoleWithSource>,
+    /// Role and rank in the title.
     pub(crate) titled: Option<(Role, Rank)>,
     pub(crate) launcher: Option<Launcher>,
 }
 
-impl Stated {
-    pub(crate) fn of(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
+impl StatedRole {
+    pub(crate) fn from_argv(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
         let titled = argv.first().and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
         let launcher = Launcher::of(argv, engines);
         let role = match (by_hand.and_then(|spec| spec.role), titled, launcher) {
@@ -182,8 +184,8 @@ impl Stated {
 }
 
 impl Candidate {
-    /// Unwraps a result and records a refusal. Missing or oversized parts remain unknown.
-    fn allowed<T>(&mut self, part: Part, result: Result<T, ReadError>) -> Option<T> {
+    /// The value of a part that could be read. Records a refusal; missing or oversized parts remain unknown.
+    fn accept<T>(&mut self, part: ProcPart, result: Result<T, ReadError>) -> Option<T> {
         match result {
             Ok(value) => Some(value),
             Err(error) => {
@@ -199,7 +201,7 @@ impl Candidate {
         self.environment.as_ref()?.iter().find(|(n, _)| n == name).map(|(_, value)| value.as_str())
     }
 
-    fn import_from(
+    fn import_directories(
         &self,
         process: &ProcDir,
         argv: &[String],
@@ -209,7 +211,7 @@ impl Candidate {
         let cwd = process.link(ProcessLink::WorkingFolder).ok();
         // The title replaces the command, so neither interpreter nor script is known.
         let argv = if matches!(self.stated, Some((_, RoleSource::Title))) { &[] } else { argv };
-        package::search_path(Interpreter {
+        package::import_path(Interpreter {
             files,
             version: self.python.as_ref().map(|p| p.value),
             argv0: argv.first().map(String::as_str),
@@ -225,7 +227,7 @@ impl Candidate {
     }
 
     /// Describes the process in the given role.
-    pub(crate) fn process(&self, role: Role, role_source: RoleSource) -> Process {
+    pub(crate) fn to_process(&self, role: Role, role_source: RoleSource) -> Process {
         Process {
             id: self.id,
             ns_pids: self.ns_pids.clone(),
@@ -243,56 +245,54 @@ impl Candidate {
 }
 
 /// Engine whose inner server is an extension among these mapped files.
-pub(crate) fn inner_server<'a>(
+pub(crate) fn find_inner_server<'a>(
     engines: &[EngineKind],
     mut files: impl Iterator<Item = &'a Path>,
 ) -> Option<EngineKind> {
-    let extension = |path: &Path| {
-        engines.iter().copied().find(|engine| {
-            let is_extension = engine.inner_server().map(|server| server.is_extension);
-            is_extension.is_some_and(|is| is(path))
-        })
-    };
-    files.find_map(extension)
+    files.find_map(|path| {
+        let has_extension_at =
+            |engine: &EngineKind| engine.inner_server().is_some_and(|server| (server.is_extension)(path));
+        engines.iter().copied().find(has_extension_at)
+    })
 }
 
 /// Extracts the kept variables. `setproctitle` overwrites the environment with its title and fills the rest with zeros. That must be
 /// distinguished from unset variables.
-fn environment(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, String)>> {
-    let strings = strings(bytes);
+fn kept_variables(bytes: &[u8], engines: &[EngineKind]) -> Option<Vec<(String, String)>> {
+    let strings = split_strings(bytes);
     if !bytes.is_empty() && !strings.first().is_some_and(|s| s.contains('=')) {
         return None;
     }
-    let pairs = strings.iter().filter_map(|s| s.split_once('='));
-    Some(
-        pairs
-            .filter(|(name, _)| {
-                VARIABLES.contains(name) || engines.iter().any(|engine| engine.variables().contains(name))
-            })
-            .map(|(n, v)| (n.to_owned(), v.to_owned()))
-            .collect(),
-    )
+    let is_kept =
+        |name: &str| KEPT_VARIABLES.contains(&name) || engines.iter().any(|engine| engine.variables().contains(&name));
+    let pairs = strings.iter().filter_map(|string| string.split_once('='));
+    let kept = pairs.filter(|(name, _)| is_kept(name));
+    Some(kept.map(|(name, value)| (name.to_owned(), value.to_owned())).collect())
 }
 
 /// Name for display. Never contains arguments.
-fn title(argv: &[String], stat: &Stat, titled: bool, launcher: Option<Launcher>) -> String {
-    const LONGEST: usize = 60;
-    let name = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
+fn display_title(argv: &[String], stat: &ProcessStat, is_titled: bool, launcher: Option<Launcher>) -> String {
+    const MAX_LENGTH: usize = 60;
     let text = match (launcher, program(argv)) {
-        _ if titled => argv.first().cloned().unwrap_or_default(),
+        _ if is_titled => argv.first().cloned().unwrap_or_default(),
         (Some(launcher), _) => launcher.command.into(),
-        (None, Some(Program::Script(script))) => format!("{} {}", stat.comm, name(script)),
+        (None, Some(Program::Script(script))) => {
+            format!("{} {}", stat.comm, script.rsplit('/').next().unwrap_or(script))
+        }
         (None, Some(Program::Module(module))) => format!("{} -m {module}", stat.comm),
         (None, None) => stat.comm.clone(),
     };
-    text.chars().filter(|c| !c.is_control()).take(LONGEST).collect()
+    text.chars().filter(|c| !c.is_control()).take(MAX_LENGTH).collect()
 }
 
 /// Threads that libzmq names `ZMQbg/IO/0`, `ZMQbg/IO/1`, and so on.
-pub(crate) fn io_threads(process: &ProcDir) -> Vec<u32> {
-    let (threads, _) = process.threads(THREADS).unwrap_or_default();
-    let io = |tid: &u32| process.read(&format!("task/{tid}/comm"), 64).is_ok_and(|name| name.starts_with(b"ZMQbg/IO"));
-    threads.into_iter().filter(io).collect()
+pub(crate) fn find_io_threads(process: &ProcDir) -> Vec<u32> {
+    let mut threads = process.list_threads(MAX_THREADS).unwrap_or_default().items;
+    threads.retain(|tid| {
+        let name = process.read(&format!("task/{tid}/comm"), 64);
+        name.is_ok_and(|name| name.starts_with(b"ZMQbg/IO"))
+    });
+    threads
 }
 
 #[cfg(test)]
@@ -302,7 +302,7 @@ mod tests {
 
     #[test]
     fn an_overwritten_environment_is_unknown_and_an_empty_one_is_not() {
-        let environment = |bytes: &[u8]| environment(bytes, &[TOY]);
+        let environment = |bytes: &[u8]| kept_variables(bytes, &[TOY]);
         assert_eq!(environment(&[0; 1278]), None);
         assert_eq!(environment(b"er_DP0_TP0\0\0\0\0"), None);
         assert_eq!(environment(b""), Some(vec![]));
@@ -312,23 +312,24 @@ mod tests {
 
     #[test]
     fn a_title_on_screen_never_shows_arguments() {
-        let stat = Stat { comm: "python3".into(), state: 'S', parent: 1, start_time: 1, kernel: false };
+        let stat =
+            ProcessStat { comm: "python3".into(), state: 'S', parent: 1, start_time: 1, is_kernel_thread: false };
         let argv: Vec<String> = ["python3", "/srv/race.py", "--api-key", "secret"].map(str::to_owned).into();
-        assert_eq!(title(&argv, &stat, false, None), "python3 race.py");
-        assert_eq!(title(&argv, &stat, false, Launcher::of(&["toy-serve".into()], &[TOY])), "toy-serve");
-        assert_eq!(title(&["toy::source".into()], &stat, true, None), "toy::source");
+        assert_eq!(display_title(&argv, &stat, false, None), "python3 race.py");
+        assert_eq!(display_title(&argv, &stat, false, Launcher::of(&["toy-serve".into()], &[TOY])), "toy-serve");
+        assert_eq!(display_title(&["toy::source".into()], &stat, true, None), "toy::source");
     }
 
     #[test]
     fn an_unrelated_process_is_skipped() {
-        let me = || ProcDir::of(std::process::id()).unwrap();
-        let stat = Stat::parse(&me().read("stat", 4096).unwrap()).unwrap();
-        let room = Room { has_unnamed: false, has_stated: false };
-        let examined = examine(me(), &stat, None, true, room, &[TOY]).unwrap();
-        assert!(matches!(examined, Examined::Other));
+        let me = || ProcDir::open(std::process::id()).unwrap();
+        let stat = ProcessStat::parse(&me().read("stat", 4096).unwrap()).unwrap();
+        let room = CandidateRoom { has_unnamed: false, has_stated: false };
+        let examined = examine_process(me(), &stat, None, true, room, &[TOY]).unwrap();
+        assert!(matches!(examined, Examination::Other));
         let spec = RoleSpec { pid: std::process::id(), role: Some(SOURCE) };
-        let named = examine(me(), &stat, Some(&spec), false, room, &[TOY]).unwrap();
-        let Examined::Candidate(named, _) = named else { panic!("a process set with --pid is always a candidate") };
+        let named = examine_process(me(), &stat, Some(&spec), false, room, &[TOY]).unwrap();
+        let Examination::Candidate(named, _) = named else { panic!("a process set with --pid is always a candidate") };
         assert_eq!(named.stated, Some((SOURCE, RoleSource::Hand)));
         assert_eq!(named.ns_pids.first(), Some(&std::process::id()));
     }

@@ -7,7 +7,7 @@ use crate::proc::net::{TcpSocket, TcpState, UnixSocket};
 
 /// A connection between a side that bound a name and a side that connected to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Connection {
+pub(crate) struct SocketConnection {
     /// Socket inode of the connecting side; `None` if only the other side is visible.
     pub(crate) connector: Option<u64>,
     /// Socket inode of the accepted side.
@@ -17,48 +17,55 @@ pub(crate) struct Connection {
 }
 
 /// Finds Unix connections: the accepted side has its listener's name, and the connecting side has none.
-pub(crate) fn unix(sockets: &[UnixSocket]) -> Vec<Connection> {
-    let listeners: HashSet<&[u8]> = sockets.iter().filter(|s| s.listening).map(|s| s.name.as_slice()).collect();
+pub(crate) fn pair_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection> {
+    let listeners: HashSet<&[u8]> = sockets.iter().filter(|s| s.is_listening).map(|s| s.name.as_slice()).collect();
     let named: HashMap<u32, &[u8]> = sockets.iter().map(|s| (s.inode, s.name.as_slice())).collect();
-    let accepted = |s: &&UnixSocket| {
-        let Some(peer) = s.peer.filter(|_| !s.listening && !s.name.is_empty()) else {
+    let is_accepted = |socket: &&UnixSocket| {
+        let Some(peer) = socket.peer.filter(|_| !socket.is_listening && !socket.name.is_empty()) else {
             return false;
         };
         // A socket that was bound before it connected has a name too. Then the side with a listener's name accepted.
-        let peer_named = named.get(&peer).is_some_and(|name| !name.is_empty());
-        !peer_named || listeners.contains(s.name.as_slice())
+        let has_named_peer = named.get(&peer).is_some_and(|name| !name.is_empty());
+        !has_named_peer || listeners.contains(socket.name.as_slice())
     };
     sockets
         .iter()
-        .filter(accepted)
-        .map(|s| Connection { connector: s.peer.map(u64::from), acceptor: s.inode.into(), endpoint: ipc(&s.name) })
-        .collect()
-}
-
-/// Connections from `/proc/net/unix` alone, which shows only the accepted sides and their names.
-pub(crate) fn unix_one_sided(sockets: &[UnixSocket]) -> Vec<Connection> {
-    let accepted = sockets.iter().filter(|s| !s.listening);
-    accepted.map(|s| Connection { connector: None, acceptor: s.inode.into(), endpoint: ipc(&s.name) }).collect()
-}
-
-/// TCP connections with both ends in these tables (of one network namespace), one of them accepted.
-pub(crate) fn tcp(sockets: &[TcpSocket]) -> Vec<Connection> {
-    let ends: HashMap<(SocketAddr, SocketAddr), u64> =
-        sockets.iter().filter(|s| s.state == TcpState::Established).map(|s| ((s.local, s.remote), s.inode)).collect();
-    let listening: HashSet<SocketAddr> =
-        sockets.iter().filter(|s| s.state == TcpState::Listening).map(|s| s.local).collect();
-    let any: HashSet<u16> = listening.iter().filter(|a| a.ip().is_unspecified()).map(SocketAddr::port).collect();
-    let listens = |local: &SocketAddr| listening.contains(local) || any.contains(&local.port());
-    ends.iter()
-        .filter(|((local, remote), _)| listens(local) && !listens(remote))
-        .filter_map(|((local, remote), &acceptor)| {
-            let connector = Some(*ends.get(&(*remote, *local))?);
-            Some(Connection { connector, acceptor, endpoint: format!("tcp://{local}") })
+        .filter(is_accepted)
+        .map(|s| SocketConnection {
+            connector: s.peer.map(u64::from),
+            acceptor: s.inode.into(),
+            endpoint: ipc_endpoint(&s.name),
         })
         .collect()
 }
 
-fn ipc(name: &[u8]) -> String {
+/// Connections from `/proc/net/unix` alone, which shows only the accepted sides and their names.
+pub(crate) fn accepted_unix_sockets(sockets: &[UnixSocket]) -> Vec<SocketConnection> {
+    let accepted = sockets.iter().filter(|s| !s.is_listening);
+    accepted
+        .map(|s| SocketConnection { connector: None, acceptor: s.inode.into(), endpoint: ipc_endpoint(&s.name) })
+        .collect()
+}
+
+/// TCP connections with both ends in these tables (of one network namespace), one of them accepted.
+pub(crate) fn pair_tcp_sockets(sockets: &[TcpSocket]) -> Vec<SocketConnection> {
+    let ends: HashMap<(SocketAddr, SocketAddr), u64> =
+        sockets.iter().filter(|s| s.state == TcpState::Established).map(|s| ((s.local, s.remote), s.inode)).collect();
+    let listening: HashSet<SocketAddr> =
+        sockets.iter().filter(|s| s.state == TcpState::Listening).map(|s| s.local).collect();
+    let ports_on_any_address: HashSet<u16> =
+        listening.iter().filter(|a| a.ip().is_unspecified()).map(SocketAddr::port).collect();
+    let is_listened_on = |local: &SocketAddr| listening.contains(local) || ports_on_any_address.contains(&local.port());
+    ends.iter()
+        .filter(|((local, remote), _)| is_listened_on(local) && !is_listened_on(remote))
+        .filter_map(|((local, remote), &acceptor)| {
+            let connector = Some(*ends.get(&(*remote, *local))?);
+            Some(SocketConnection { connector, acceptor, endpoint: format!("tcp://{local}") })
+        })
+        .collect()
+}
+
+fn ipc_endpoint(name: &[u8]) -> String {
     format!("ipc://{}", String::from_utf8_lossy(name))
 }
 
@@ -66,8 +73,8 @@ fn ipc(name: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn unix_socket(inode: u32, name: &str, peer: Option<u32>, listening: bool) -> UnixSocket {
-        UnixSocket { inode, listening, name: name.into(), peer }
+    fn unix_socket(inode: u32, name: &str, peer: Option<u32>, is_listening: bool) -> UnixSocket {
+        UnixSocket { inode, is_listening, name: name.into(), peer }
     }
 
     #[test]
@@ -79,8 +86,8 @@ mod tests {
             unix_socket(4, "", Some(5), false),
             unix_socket(5, "", Some(4), false),
         ];
-        let expected = Connection { connector: Some(3), acceptor: 2, endpoint: "ipc:///tmp/tok".into() };
-        assert_eq!(unix(&table), [expected]);
+        let expected = SocketConnection { connector: Some(3), acceptor: 2, endpoint: "ipc:///tmp/tok".into() };
+        assert_eq!(pair_unix_sockets(&table), [expected]);
     }
 
     #[test]
@@ -90,7 +97,7 @@ mod tests {
             unix_socket(2, "@tok", Some(3), false),
             unix_socket(3, "/tmp/mine", Some(2), false),
         ];
-        let found = unix(&table);
+        let found = pair_unix_sockets(&table);
         assert_eq!(found.len(), 1);
         assert_eq!((found[0].acceptor, found[0].endpoint.as_str()), (2, "ipc://@tok"));
     }
@@ -105,7 +112,7 @@ mod tests {
             socket(at(50000), at(30233), TcpState::Established, 3),
             socket(at(50001), "10.0.0.9:2379".parse().unwrap(), TcpState::Established, 4),
         ];
-        let expected = Connection { connector: Some(3), acceptor: 2, endpoint: "tcp://127.0.0.1:30233".into() };
-        assert_eq!(tcp(&table), [expected]);
+        let expected = SocketConnection { connector: Some(3), acceptor: 2, endpoint: "tcp://127.0.0.1:30233".into() };
+        assert_eq!(pair_tcp_sockets(&table), [expected]);
     }
 }

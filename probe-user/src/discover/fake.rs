@@ -5,10 +5,10 @@ use std::path::Path;
 use adapter::discover::{Engines, Flags, Origin, PackageRelease, Setting};
 
 use super::assemble;
-use super::candidate::{self, Candidate, Stated};
+use super::candidate::{self, Candidate, StatedRole};
 use super::libzmq::LibZmq;
 use super::links::{Link, OpenSocket};
-use super::package::Installed;
+use super::package::InstalledReleases;
 use super::topology::{Engine, ProcessId};
 
 /// A fake process.
@@ -57,8 +57,8 @@ impl FakeProcess {
         self
     }
 
-    fn candidate(&self, engines: Engines) -> Candidate {
-        let Stated { role, titled, launcher } = Stated::of(&self.argv, None, engines);
+    fn to_candidate(&self, engines: Engines) -> Candidate {
+        let StatedRole { role, titled, launcher } = StatedRole::from_argv(&self.argv, None, engines);
         let installed = self.releases.iter().filter_map(|(name, release)| {
             let engine = engines.iter().copied().find(|engine| engine.name() == *name)?;
             let release = Setting::new((*release).to_owned(), Origin::Sockets);
@@ -79,16 +79,20 @@ impl FakeProcess {
             launcher,
             flags: Flags::parse(&self.argv, engines.iter().flat_map(|engine| engine.flags())),
             libzmq: Some(libzmq),
-            installed: Installed(installed.collect()),
-            inner_server: candidate::inner_server(engines, self.mapped.iter().map(Path::new)),
+            installed: InstalledReleases(installed.collect()),
+            inner_server: candidate::find_inner_server(engines, self.mapped.iter().map(Path::new)),
             ..Candidate::default()
         }
     }
 }
 
 /// Engines of these processes. Each connection has the indices of its connecting and its accepting process, and an endpoint.
-pub fn discover(engines: Engines, processes: &[FakeProcess], connected: &[(usize, usize, &str)]) -> Vec<Engine> {
-    let candidates: Vec<Candidate> = processes.iter().map(|process| process.candidate(engines)).collect();
+pub fn discover_engines(
+    engines: Engines,
+    processes: &[FakeProcess],
+    connected: &[(usize, usize, &str)],
+) -> Vec<Engine> {
+    let candidates: Vec<Candidate> = processes.iter().map(|process| process.to_candidate(engines)).collect();
     let socket = |candidate, n: usize| OpenSocket { candidate, fd: n as u32, inode: n as u64 };
     let links: Vec<Link> = connected
         .iter()
@@ -100,5 +104,5 @@ pub fn discover(engines: Engines, processes: &[FakeProcess], connected: &[(usize
         })
         .collect();
     let candidates: Vec<&Candidate> = candidates.iter().collect();
-    assemble::engines(engines, &candidates, &links, &[], &mut Vec::new()).0
+    assemble::assemble_engines(engines, &candidates, &links, &[], &mut Vec::new()).engines
 }

@@ -6,7 +6,6 @@ use adapter::discover::Release;
 use memchr::memmem;
 
 use crate::proc::maps::MappedFile;
-use crate::proc::{ProcDir, ReadError};
 
 /// A mapped libzmq.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +18,7 @@ pub struct LibZmq {
 
 /// Selects the mapped files that contain libzmq by their names: a separate library (`libzmq-2f02442c.so.5.2.5` from pyzmq wheels, a
 /// distribution's `libzmq.so.5.2.5`), which extension modules only call, or else modules that may link it statically (`_zmq.abi3.so`).
-pub(crate) fn mapped(files: &[MappedFile]) -> Vec<&MappedFile> {
+pub(crate) fn mapped_libzmq(files: &[MappedFile]) -> Vec<&MappedFile> {
     let mut found: Vec<&MappedFile> = files.iter().filter(|file| is_libzmq_name(file.name())).collect();
     if found.iter().any(|file| file.name().starts_with(b"libzmq")) {
         found.retain(|file| file.name().starts_with(b"libzmq"));
@@ -32,14 +31,15 @@ pub(crate) fn is_libzmq_name(name: &[u8]) -> bool {
     [&b"zmq"[..], b".so"].iter().all(|part| memmem::find(name, part).is_some())
 }
 
-/// Describes the mapped libzmq, with the error if its file cannot be opened.
-pub(crate) fn learn(process: &ProcDir, file: &MappedFile) -> (LibZmq, Option<ReadError>) {
-    let release = release(&String::from_utf8_lossy(file.name()));
-    (LibZmq { path: file.path.clone(), release }, process.open_library(file).err())
+impl LibZmq {
+    pub(crate) fn from_mapped(file: &MappedFile) -> Self {
+        let release = release_in_file_name(&String::from_utf8_lossy(file.name()));
+        Self { path: file.path.clone(), release }
+    }
 }
 
 /// Release for the ABI version in a file name: libzmq 4.2.x is 5.1.x, and 4.3.x is 5.2.x (see its `configure.ac`).
-fn release(name: &str) -> Option<Release> {
+fn release_in_file_name(name: &str) -> Option<Release> {
     let (_, abi) = name.split_once(".so.")?;
     match abi.parse::<Release>().ok()?.number {
         [5, 1, patch] if abi.matches('.').count() == 2 => Some(Release::new(4, 2, patch)),
@@ -51,7 +51,7 @@ fn release(name: &str) -> Option<Release> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::proc::maps;
+    use crate::proc::{ProcDir, maps};
 
     #[test]
     fn the_file_name_gives_the_release() {
@@ -63,24 +63,23 @@ mod tests {
             ("libzmq.cpython-39-x86_64-linux-gnu.so", None),
         ];
         for (name, expected) in cases {
-            assert_eq!(release(name), expected, "{name}");
+            assert_eq!(release_in_file_name(name), expected, "{name}");
         }
     }
 
     #[test]
     fn a_mapped_file_is_opened_through_the_process() {
-        let me = ProcDir::of(std::process::id()).unwrap();
-        let files = maps::files(&me.mappings(1 << 24).unwrap());
+        let me = ProcDir::open(std::process::id()).unwrap();
+        let files = maps::parse_mapped_files(&me.mappings(1 << 24).unwrap());
         let exe = std::env::current_exe().unwrap();
         let mapped = files.iter().find(|f| f.path == exe).unwrap();
-        assert_eq!(learn(&me, mapped).1, None);
         assert_eq!(me.open_library(mapped).unwrap().inode, mapped.inode);
     }
 
     #[test]
     fn a_path_with_another_inode_is_not_opened() {
-        let me = ProcDir::of(std::process::id()).unwrap();
-        let files = maps::files(&me.mappings(1 << 24).unwrap());
+        let me = ProcDir::open(std::process::id()).unwrap();
+        let files = maps::parse_mapped_files(&me.mappings(1 << 24).unwrap());
         let exe = std::env::current_exe().unwrap();
         let mapped = files.iter().find(|f| f.path == exe).unwrap();
         let folder = tempfile::tempdir().unwrap();

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, HashMap};
 
+use super::blind_spot::{BlindSpot, ProcPart};
 use super::candidate::Candidate;
-use super::connection::{self, Connection};
-use super::degraded::{Blind, Part};
-use super::diag::{Diag, DiagError};
+use super::connection::{self, SocketConnection};
+use super::diag_socket::{DiagError, DiagSocket};
 use crate::proc::net::{self, TcpSocket};
-use crate::proc::{ProcDir, ReadError};
+use crate::proc::{Listing, ProcDir, ReadError, SocketDescriptor};
 
 /// Maximum number of descriptors read in one process.
 pub(crate) const MAX_DESCRIPTORS: usize = 65_536;
@@ -32,123 +32,141 @@ pub(crate) struct Link {
 
 /// Result of one scan of the sockets.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct FoundLinks {
     /// Links in a stable order.
     pub(crate) links: Vec<Link>,
-    pub(crate) blind: Vec<Blind>,
+    pub(crate) blind_spots: Vec<BlindSpot>,
     /// Processes with unreadable parts.
-    pub(crate) refused: BTreeMap<Part, Vec<u32>>,
+    pub(crate) refused: BTreeMap<ProcPart, Vec<u32>>,
+}
+
+impl FoundLinks {
+    /// Records a limit that was reached.
+    fn add_limit(&mut self, what: &'static str, limit: usize) {
+        let reached = BlindSpot::Limit { what, limit };
+        if !self.blind_spots.contains(&reached) {
+            self.blind_spots.push(reached);
+        }
+    }
 }
 
 /// Netlink sockets by network namespace, kept so that each namespace is entered only once.
-pub(crate) type Diags = HashMap<u64, Diag>;
+pub(crate) type DiagSockets = HashMap<u64, DiagSocket>;
 
-/// Sockets of one process as descriptor and inode, and whether it has more than the limit.
-pub(crate) type Sockets = Result<(Vec<(u32, u64)>, bool), ReadError>;
+/// Sockets of one process.
+pub(crate) type ProcessSockets = Result<Listing<SocketDescriptor>, ReadError>;
 
 /// Finds all connections between candidates. `processes` and `sockets` are parallel to `candidates`.
-pub(crate) fn find(candidates: &[&Candidate], processes: &[&ProcDir], sockets: &[Sockets], diags: &mut Diags) -> Found {
-    let Found { mut links, mut blind, mut refused } = Found::default();
+pub(crate) fn find_links(
+    candidates: &[&Candidate],
+    processes: &[&ProcDir],
+    sockets: &[ProcessSockets],
+    diag_sockets: &mut DiagSockets,
+) -> FoundLinks {
+    let mut found = FoundLinks::default();
     let mut holders: HashMap<u64, OpenSocket> = HashMap::new();
     // By network namespace, whose sockets are listed once: its members, the first of which gives access.
-    let mut networks: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
-    for (candidate, (about, sockets)) in candidates.iter().zip(sockets).enumerate() {
+    let mut namespaces: BTreeMap<u64, Vec<usize>> = BTreeMap::new();
+    for (index, (candidate, sockets)) in candidates.iter().zip(sockets).enumerate() {
         match sockets {
-            Ok((sockets, more)) => {
-                if *more {
-                    limit(&mut blind, "descriptors in one process", MAX_DESCRIPTORS);
+            Ok(sockets) => {
+                if sockets.is_truncated {
+                    found.add_limit("descriptors in one process", MAX_DESCRIPTORS);
                 }
-                for &(fd, inode) in sockets {
-                    let socket = OpenSocket { candidate, fd, inode };
+                for &SocketDescriptor { fd, inode } in &sockets.items {
+                    let socket = OpenSocket { candidate: index, fd, inode };
+                    let holder = holders.entry(inode).or_insert(socket);
                     // A socket inherited over a fork has two holders; the older process created it.
-                    let older = |h: &OpenSocket| (candidates[h.candidate].id.start_time, h.fd);
-                    let known = holders.entry(inode).or_insert(socket);
-                    if older(&socket) < older(known) {
-                        *known = socket;
+                    let age_order = |socket: &OpenSocket| (candidates[socket.candidate].id.start_time, socket.fd);
+                    if age_order(&socket) < age_order(holder) {
+                        *holder = socket;
                     }
                 }
             }
-            Err(ReadError::Denied) => refused.entry(Part::Descriptors).or_default().push(about.id.pid),
+            Err(ReadError::Denied) => {
+                found.refused.entry(ProcPart::Descriptors).or_default().push(candidate.id.pid);
+            }
             Err(_) => continue,
         }
-        if let Some(net) = about.net_ns {
-            networks.entry(net).or_default().push(candidate);
+        if let Some(namespace) = candidate.net_ns {
+            namespaces.entry(namespace).or_default().push(index);
         }
     }
-    let hidden = refused.contains_key(&Part::Descriptors);
-    diags.retain(|net, _| networks.contains_key(net));
-    for (net, members) in &networks {
-        let through = processes[members[0]];
-        let mut connections = tcp(through, &mut blind);
-        match unix(*net, through, diags, &mut blind) {
-            Ok(found) => connections.extend(found),
+    let has_hidden_sockets = found.refused.contains_key(&ProcPart::Descriptors);
+    diag_sockets.retain(|namespace, _| namespaces.contains_key(namespace));
+    for (namespace, members) in &namespaces {
+        let process = processes[members[0]];
+        let mut connections = find_tcp_connections(process, &mut found);
+        match find_unix_connections(*namespace, process, diag_sockets, &mut found) {
+            Ok(unix_connections) => connections.extend(unix_connections),
             Err(error) => {
                 // The remainder of an incomplete answer must not be read as the next one.
-                diags.remove(net);
-                let pids = members.iter().map(|&m| candidates[m].id.pid).collect();
-                blind.push(Blind::Peers { pids, error });
-                connections.extend(accepted_only(through));
+                diag_sockets.remove(namespace);
+                let pids = members.iter().map(|&member| candidates[member].id.pid).collect();
+                found.blind_spots.push(BlindSpot::Peers { pids, error });
+                connections.extend(find_accepted_unix_connections(process));
             }
         }
-        links.extend(connections.into_iter().filter_map(|c| link(c, &holders, hidden)));
+        let links = connections.into_iter().filter_map(|connection| to_link(connection, &holders, has_hidden_sockets));
+        found.links.extend(links);
     }
-    links.sort_unstable();
-    links.dedup();
-    Found { links, blind, refused }
+    found.links.sort_unstable();
+    found.links.dedup();
+    found
 }
 
-/// Resolves the ends of a connection. `hidden`: the descriptors of some candidate are unreadable, so an end without a known holder may
-/// belong to it.
-fn link(connection: Connection, holders: &HashMap<u64, OpenSocket>, hidden: bool) -> Option<Link> {
+/// Resolves the ends of a connection. `has_hidden_sockets`: the descriptors of some candidate are unreadable, so an end without a known
+/// holder may belong to it.
+fn to_link(connection: SocketConnection, holders: &HashMap<u64, OpenSocket>, has_hidden_sockets: bool) -> Option<Link> {
     // Python's multiprocessing has its own Unix sockets.
     if connection.endpoint.contains("/pymp-") {
         return None;
     }
     let acceptor = *holders.get(&connection.acceptor)?;
     let connector = connection.connector.and_then(|inode| holders.get(&inode).copied());
-    let one_sided = connection.connector.is_none() || (hidden && connection.endpoint.starts_with("ipc://"));
-    if connector.is_none() && !one_sided || connector.is_some_and(|c| c.candidate == acceptor.candidate) {
+    let may_be_hidden =
+        connection.connector.is_none() || (has_hidden_sockets && connection.endpoint.starts_with("ipc://"));
+    let is_within_process = connector.is_some_and(|connector| connector.candidate == acceptor.candidate);
+    if connector.is_none() && !may_be_hidden || is_within_process {
         return None;
     }
     Some(Link { acceptor, endpoint: connection.endpoint, connector })
 }
 
-fn unix(net: u64, through: &ProcDir, diags: &mut Diags, blind: &mut Vec<Blind>) -> Result<Vec<Connection>, DiagError> {
-    let diag = match diags.entry(net) {
+fn find_unix_connections(
+    namespace: u64,
+    process: &ProcDir,
+    diag_sockets: &mut DiagSockets,
+    found: &mut FoundLinks,
+) -> Result<Vec<SocketConnection>, DiagError> {
+    let diag_socket = match diag_sockets.entry(namespace) {
         std::collections::hash_map::Entry::Occupied(known) => known.into_mut(),
-        std::collections::hash_map::Entry::Vacant(new) => new.insert(Diag::of(through)?),
+        std::collections::hash_map::Entry::Vacant(new) => new.insert(DiagSocket::open_for(process)?),
     };
-    let (sockets, more) = diag.unix_sockets(MAX_SOCKETS)?;
-    if more {
-        limit(blind, "Unix sockets in one network namespace", MAX_SOCKETS);
+    let sockets = diag_socket.list_unix_sockets(MAX_SOCKETS)?;
+    if sockets.is_truncated {
+        found.add_limit("Unix sockets in one network namespace", MAX_SOCKETS);
     }
-    Ok(connection::unix(&sockets))
+    Ok(connection::pair_unix_sockets(&sockets.items))
 }
 
-fn accepted_only(through: &ProcDir) -> Vec<Connection> {
-    let text = through.read("net/unix", MAX_SOCKETS.saturating_mul(128)).unwrap_or_default();
-    connection::unix_one_sided(&net::unix(&text, MAX_SOCKETS).0)
+fn find_accepted_unix_connections(process: &ProcDir) -> Vec<SocketConnection> {
+    let text = process.read("net/unix", MAX_SOCKETS.saturating_mul(128)).unwrap_or_default();
+    connection::accepted_unix_sockets(&net::parse_unix_table(&text, MAX_SOCKETS).items)
 }
 
-fn tcp(through: &ProcDir, blind: &mut Vec<Blind>) -> Vec<Connection> {
+fn find_tcp_connections(process: &ProcDir, found: &mut FoundLinks) -> Vec<SocketConnection> {
     let mut sockets: Vec<TcpSocket> = Vec::new();
-    for table in net::tcp_tables(through, MAX_SOCKETS) {
-        let (found, more) = match table {
-            Err(ReadError::TooLong(_)) => (Vec::new(), true),
+    for table in net::read_tcp_tables(process, MAX_SOCKETS) {
+        let listing = match table {
+            Err(ReadError::TooLong(_)) => Listing { items: Vec::new(), is_truncated: true },
             // Without IPv6, or without a network, there are no such sockets.
             table => table.unwrap_or_default(),
         };
-        if more {
-            limit(blind, "TCP sockets in one network namespace", MAX_SOCKETS);
+        if listing.is_truncated {
+            found.add_limit("TCP sockets in one network namespace", MAX_SOCKETS);
         }
-        sockets.extend(found);
+        sockets.extend(listing.items);
     }
-    connection::tcp(&sockets)
-}
-
-fn limit(blind: &mut Vec<Blind>, what: &'static str, limit: usize) {
-    let reached = Blind::Limit { what, limit };
-    if !blind.contains(&reached) {
-        blind.push(reached);
-    }
+    connection::pair_tcp_sockets(&sockets)
 }

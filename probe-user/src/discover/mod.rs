@@ -1,16 +1,16 @@
 //! Discovery of an engine's local processes, their roles, and the sockets that connect them.
 //!
 //! All information comes from `/proc` and netlink `sock_diag`. No process is stopped, traced or written to. Roles come from process titles
-//! and commands if possible, otherwise from parents and connections. Unreadable information yields a [`Blind`] with the missing capability,
+//! and commands if possible, otherwise from parents and connections. Unreadable information yields a [`BlindSpot`] with the missing capability,
 //! never an error.
 //!
 //! A [`Watcher`] scans once, and again at every poll:
 //!
 //! ```no_run
-//! use probe_user::discover::{Options, Watcher};
+//! use probe_user::discover::{DiscoverOptions, Watcher};
 //!
-//! let mut watcher = Watcher::new(Options::new(&[]))?;
-//! let engine = watcher.topology().pick(&[])?;
+//! let mut watcher = Watcher::new(DiscoverOptions::new(&[]))?;
+//! let engine = watcher.topology().pick_engine(&[])?;
 //! for process in engine.on_token_path() {
 //!     println!("{} {} {:?}", process.id.pid, process.role, process.libzmq);
 //! }
@@ -21,17 +21,18 @@
 //! ```
 
 mod assemble;
+mod blind_spot;
 mod candidate;
 pub(crate) mod connection;
-mod degraded;
-pub(crate) mod diag;
+pub(crate) mod diag_socket;
 #[cfg(feature = "fake")]
 pub mod fake;
-mod known;
 pub(crate) mod libzmq;
+mod link_meaning;
 mod links;
-mod own;
+mod own_process;
 mod package;
+mod process_cache;
 mod python_version;
 mod route;
 mod spec;
@@ -41,13 +42,12 @@ mod topology;
 #[cfg(test)]
 pub(crate) mod toy;
 mod watch;
-mod wires;
 pub use crate::proc::ReadError;
-pub(crate) use candidate::Stated;
-pub use degraded::{Blind, Part};
-pub use diag::DiagError;
+pub use blind_spot::{BlindSpot, ProcPart};
+pub(crate) use candidate::StatedRole;
+pub use diag_socket::DiagError;
 pub use libzmq::LibZmq;
-pub use own::hides_processes;
+pub use own_process::hides_processes;
 pub use route::Route;
 pub use spec::RoleSpec;
 use std::time::Duration;
@@ -59,19 +59,19 @@ pub use watch::Watcher;
 
 /// Scope of discovery.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct DiscoverOptions {
     /// Engines to recognise.
     pub engines: Engines,
     /// Processes named by the user.
     pub named: Vec<RoleSpec>,
     /// Interval at which [`Watcher::poll`] lists sockets while the processes are unchanged.
-    pub rewire: Duration,
+    pub socket_interval: Duration,
 }
 
-impl Options {
+impl DiscoverOptions {
     /// Looks for these engines among the processes in `/proc`.
     pub fn new(engines: Engines) -> Self {
-        Self { engines, named: Vec::new(), rewire: Duration::from_secs(5) }
+        Self { engines, named: Vec::new(), socket_interval: Duration::from_secs(5) }
     }
 }
 
@@ -80,22 +80,22 @@ impl Options {
 #[expect(missing_docs, reason = "the comment of a variant describes its fields")]
 pub enum DiscoverError {
     /// No procfs is mounted, or there is no descriptor left.
-    #[error("cannot list /proc ({0}): {remedy}", remedy = proc_remedy(*.0))]
+    #[error("cannot list /proc ({0}): {remedy}", remedy = proc_error_remedy(*.0))]
     Proc(ReadError),
     /// A process that the user named does not exist. `outside` are the local ids of processes that have this id inside their containers.
-    #[error("--pid {pid}: there is no such process here{}", inside(.outside))]
+    #[error("--pid {pid}: there is no such process here{}", outside_pids_hint(.outside))]
     NoSuchProcess { pid: u32, outside: Vec<u32> },
 }
 
-fn proc_remedy(error: ReadError) -> &'static str {
-    if degraded::is_out_of_descriptors(error) {
+fn proc_error_remedy(error: ReadError) -> &'static str {
+    if blind_spot::is_out_of_descriptors(error) {
         "raise the limit of open files (ulimit -n 65536)"
     } else {
         "mount procfs there"
     }
 }
 
-fn inside(outside: &[u32]) -> String {
+fn outside_pids_hint(outside: &[u32]) -> String {
     match outside {
         [] => String::from("; use a pid as shown by ps here"),
         [one] => format!("; pid {one} has that pid inside its container: use --pid {one}"),

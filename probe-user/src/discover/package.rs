@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 
 use adapter::discover::{EngineKind, Origin, PackageRelease, PythonVersion, Setting};
 
-use crate::proc::maps::{MappedFile, site_packages};
+use crate::proc::maps::{MappedFile, find_package_directories};
 use crate::proc::{ProcDir, ProcessRoot};
 
 /// Maximum number of directories of `PYTHONPATH`.
-const PYTHON_PATH: usize = 64;
+const MAX_PYTHON_PATH: usize = 64;
 /// Maximum number of entries read in one package directory.
-const ENTRIES: usize = 50_000;
+const MAX_ENTRIES: usize = 50_000;
 /// Maximum size of `METADATA`, which contains the README after its headers.
-const METADATA: usize = 4 << 20;
+const MAX_METADATA_BYTES: usize = 4 << 20;
 
 /// Properties of a process that determine its import path.
 #[derive(Clone, Copy, Debug)]
@@ -28,31 +28,47 @@ pub(crate) struct Interpreter<'a> {
     pub(crate) virtual_env: Option<&'a str>,
 }
 
-/// Import directories in Python's order: script or working directory, `PYTHONPATH`, the environment.
-pub(crate) fn search_path(interpreter: Interpreter<'_>) -> Vec<PathBuf> {
-    let i = interpreter;
-    let mut dirs = Vec::new();
-    let absolute = |path: &Path| {
-        if path.is_absolute() { Some(path.to_owned()) } else { i.cwd.map(|cwd| cwd.join(path)) }
-    };
-    match i.script {
-        Some(script) => dirs.extend(absolute(Path::new(script)).and_then(|p| p.parent().map(Path::to_owned))),
-        None => dirs.extend(i.cwd.map(Path::to_owned)),
+impl Interpreter<'_> {
+    fn absolute(&self, path: &Path) -> Option<PathBuf> {
+        if path.is_absolute() { Some(path.to_owned()) } else { self.cwd.map(|cwd| cwd.join(path)) }
     }
-    let python_path = i.python_path.unwrap_or_default().split(':').filter(|entry| !entry.is_empty());
-    let python_path = python_path.take(PYTHON_PATH);
-    dirs.extend(python_path.filter_map(|entry| absolute(Path::new(entry))));
-    dirs.extend(site_packages(i.files));
-    if let Some(PythonVersion { major, minor }) = i.version {
-        let home = |bin: &Path| bin.parent()?.parent().map(Path::to_owned);
-        let argv0 = i.argv0.filter(|a| a.contains('/')).and_then(|a| home(&absolute(Path::new(a))?));
-        let prefixes = i.virtual_env.map(PathBuf::from).into_iter().chain(argv0).chain(i.exe.and_then(home));
-        for prefix in prefixes {
+
+    /// Directories in which the interpreter may be installed: the virtual environment, and those of `argv[0]` and of the program.
+    fn prefixes(&self) -> impl Iterator<Item = PathBuf> {
+        let argv0 = self.argv0.filter(|argv0| argv0.contains('/'));
+        let argv0_prefix = argv0.and_then(|argv0| prefix_of_program(&self.absolute(Path::new(argv0))?));
+        let virtual_env = self.virtual_env.map(PathBuf::from);
+        virtual_env.into_iter().chain(argv0_prefix).chain(self.exe.and_then(prefix_of_program))
+    }
+}
+
+/// The directory `PREFIX` of a program at `PREFIX/bin/python3`.
+fn prefix_of_program(program: &Path) -> Option<PathBuf> {
+    program.parent()?.parent().map(Path::to_owned)
+}
+
+/// Import directories in Python's order: script or working directory, `PYTHONPATH`, the environment.
+pub(crate) fn import_path(interpreter: Interpreter<'_>) -> Vec<PathBuf> {
+    let mut dirs = Vec::new();
+    match interpreter.script {
+        Some(script) => {
+            let script = interpreter.absolute(Path::new(script));
+            dirs.extend(script.and_then(|script| script.parent().map(Path::to_owned)));
+        }
+        None => dirs.extend(interpreter.cwd.map(Path::to_owned)),
+    }
+    let python_path = interpreter.python_path.unwrap_or_default().split(':').filter(|entry| !entry.is_empty());
+    let python_path = python_path.take(MAX_PYTHON_PATH);
+    dirs.extend(python_path.filter_map(|entry| interpreter.absolute(Path::new(entry))));
+    dirs.extend(find_package_directories(interpreter.files));
+    if let Some(PythonVersion { major, minor }) = interpreter.version {
+        for prefix in interpreter.prefixes() {
             dirs.push(prefix.join(format!("lib/python{major}.{minor}/site-packages")));
             dirs.push(prefix.join(format!("lib/python{major}.{minor}/dist-packages")));
             dirs.push(prefix.join(format!("lib/python{major}/dist-packages")));
         }
     }
+    // A module is imported from the first directory that has it, so further occurrences have no effect.
     let mut seen = std::collections::HashSet::new();
     dirs.retain(|dir| seen.insert(dir.clone()));
     dirs
@@ -60,24 +76,24 @@ pub(crate) fn search_path(interpreter: Interpreter<'_>) -> Vec<PathBuf> {
 
 /// Releases of the engines' packages, each from the first directory that contains it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Installed(pub(crate) Vec<PackageRelease>);
+pub(crate) struct InstalledReleases(pub(crate) Vec<PackageRelease>);
 
-impl Installed {
+impl InstalledReleases {
     pub(crate) fn find(process: &ProcDir, dirs: &[PathBuf], engines: &[EngineKind]) -> Self {
         let mut found = Self::default();
         let Ok(root) = process.root() else {
             return found;
         };
         for dir in dirs {
-            let Ok(names) = root.package_names(dir, ENTRIES) else {
+            let Ok(names) = root.package_names(dir, MAX_ENTRIES) else {
                 continue;
             };
             let names: Vec<&str> = names.iter().filter_map(|n| n.to_str()).collect();
             for &engine in engines {
                 if found.release(engine).is_none()
                     && let Some(package) = engine.package()
-                    && let Some(release) = from_metadata(&root, dir, &names, package.name)
-                        .or_else(|| from_source(&root, dir, &names, package.source))
+                    && let Some(release) = release_in_metadata(&root, dir, &names, package.name)
+                        .or_else(|| release_in_source(&root, dir, &names, package.source))
                 {
                     found.0.push(PackageRelease { engine, release });
                 }
@@ -92,36 +108,36 @@ impl Installed {
 }
 
 /// Release in `NAME-RELEASE.dist-info/METADATA`. Ambiguous if one directory contains two for the same name.
-fn from_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], package: &str) -> Option<Setting<String>> {
-    let mut matching = names.iter().filter(|name| dist_info(name).is_some_and(|(n, _)| n == package));
+fn release_in_metadata(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], package: &str) -> Option<Setting<String>> {
+    let mut matching = names.iter().filter(|name| split_dist_info(name).is_some_and(|(n, _)| n == package));
     let (Some(name), None) = (matching.next(), matching.next()) else {
         return None;
     };
     let file = dir.join(name).join("METADATA");
-    let text = root.read(&file, METADATA).ok();
-    let stated = text.as_deref().and_then(version_header);
-    let version = stated.or_else(|| dist_info(name).map(|(_, version)| version.to_owned()))?;
+    let text = root.read(&file, MAX_METADATA_BYTES).ok();
+    let stated = text.as_deref().and_then(parse_version_header);
+    let version = stated.or_else(|| split_dist_info(name).map(|(_, version)| version.to_owned()))?;
     Some(Setting::new(version, Origin::File(file)))
 }
 
 /// Release of a source tree on the path that was never installed, from the first of its `files` that assigns one.
-fn from_source(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
+fn release_in_source(root: &ProcessRoot<'_>, dir: &Path, names: &[&str], files: &[&str]) -> Option<Setting<String>> {
     files.iter().find_map(|file| {
         let folder = file.split('/').next()?;
         let file = names.contains(&folder).then(|| dir.join(file))?;
         let text = root.read(&file, 64 << 10).ok()?;
-        Some(Setting::new(version_assignment(&String::from_utf8_lossy(&text))?, Origin::File(file)))
+        Some(Setting::new(parse_version_assignment(&String::from_utf8_lossy(&text))?, Origin::File(file)))
     })
 }
 
 /// Splits `Some.Package-1.0.0.dist-info` into (`some_package`, `1.0.0`). Names are normalised similarly to PEP 503.
-fn dist_info(name: &str) -> Option<(String, &str)> {
+fn split_dist_info(name: &str) -> Option<(String, &str)> {
     let (package, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
     Some((package.to_ascii_lowercase().replace(['-', '.'], "_"), version))
 }
 
 /// The `Version` header of `METADATA`. The text after the headers is ignored.
-fn version_header(metadata: &[u8]) -> Option<String> {
+fn parse_version_header(metadata: &[u8]) -> Option<String> {
     let mut headers = metadata.split(|&b| b == b'\n').take_while(|line| !line.trim_ascii().is_empty());
     let value = headers.find_map(|line| line.strip_prefix(b"Version:"))?;
     let value = std::str::from_utf8(value).ok()?.trim();
@@ -129,7 +145,7 @@ fn version_header(metadata: &[u8]) -> Option<String> {
 }
 
 /// Parses `__version__ = "0.5.9"` or `__version__ = version = '0.5.9'`.
-fn version_assignment(source: &str) -> Option<String> {
+fn parse_version_assignment(source: &str) -> Option<String> {
     let line = source.lines().find(|line| line.starts_with("__version__") && line.contains(['"', '\'']))?;
     let value = line.rsplit('=').next()?.trim().trim_matches(['"', '\'']);
     value.starts_with(|c: char| c.is_ascii_digit()).then(|| value.to_owned())
@@ -147,7 +163,7 @@ mod tests {
         let files = [MappedFile {
             path: "/opt/venv/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5".into(),
             inode: 1,
-            deleted: false,
+            is_deleted: false,
             range: (0, 1),
         }];
         let interpreter = Interpreter {
@@ -160,7 +176,7 @@ mod tests {
             python_path: Some("/wheels/0.5.9:relative"),
             virtual_env: None,
         };
-        let dirs = search_path(interpreter);
+        let dirs = import_path(interpreter);
         let expected = [
             "/srv",
             "/wheels/0.5.9",
@@ -171,7 +187,7 @@ mod tests {
             "/usr/lib/python3/dist-packages",
         ];
         assert_eq!(dirs, expected.map(PathBuf::from));
-        let by_script = search_path(Interpreter { script: Some("bench/race.py"), ..interpreter });
+        let by_script = import_path(Interpreter { script: Some("bench/race.py"), ..interpreter });
         assert_eq!(by_script[0], Path::new("/srv/bench"));
     }
 
@@ -182,8 +198,9 @@ mod tests {
         std::fs::create_dir(&metadata).unwrap();
         std::fs::write(metadata.join("METADATA"), "Metadata-Version: 2.1\nName: toy\nVersion: 0.5.9\n\nVersion: 7\n")
             .unwrap();
-        let me = ProcDir::of(std::process::id()).unwrap();
-        let release = || Some(Installed::find(&me, &[dir.path().to_owned()], &[TOY]).release(TOY)?.release.clone());
+        let me = ProcDir::open(std::process::id()).unwrap();
+        let release =
+            || Some(InstalledReleases::find(&me, &[dir.path().to_owned()], &[TOY]).release(TOY)?.release.clone());
         assert_eq!(release(), Some(Setting::new("0.5.9".into(), Origin::File(metadata.join("METADATA")))));
         std::fs::create_dir(dir.path().join("toy_engine-0.6.0.dist-info")).unwrap();
         assert_eq!(release(), None, "two releases in one directory are ambiguous");
@@ -191,17 +208,17 @@ mod tests {
 
     #[test]
     fn a_source_tree_states_its_release() {
-        assert_eq!(version_assignment("__version__ = \"0.4.6.post4\"\n").as_deref(), Some("0.4.6.post4"));
-        assert_eq!(version_assignment("x = 1\n__version__ = version = '0.5.10'\n").as_deref(), Some("0.5.10"));
-        assert_eq!(version_assignment("__version__ = read(\"VERSION\")\n"), None);
+        assert_eq!(parse_version_assignment("__version__ = \"0.4.6.post4\"\n").as_deref(), Some("0.4.6.post4"));
+        assert_eq!(parse_version_assignment("x = 1\n__version__ = version = '0.5.10'\n").as_deref(), Some("0.5.10"));
+        assert_eq!(parse_version_assignment("__version__ = read(\"VERSION\")\n"), None);
     }
 
     proptest! {
         #[test]
         fn arbitrary_text_never_panics(text in ".{0,200}", bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-            let _ = version_header(&bytes);
-            let _ = version_assignment(&text);
-            let _ = dist_info(&text);
+            let _ = parse_version_header(&bytes);
+            let _ = parse_version_assignment(&text);
+            let _ = split_dist_info(&text);
         }
     }
 }

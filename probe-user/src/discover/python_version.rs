@@ -20,7 +20,7 @@ mod tests {
     #[test]
     fn mapped_files_give_the_python_version() {
         let version = |path: &str| {
-            let files = maps::files(format!("7f00-7f01 r-xp 00000000 fe:00 1 {path}\n").as_bytes());
+            let files = maps::parse_mapped_files(format!("7f00-7f01 r-xp 00000000 fe:00 1 {path}\n").as_bytes());
             assert_eq!(files.len(), 1);
             find_python_version(&files).map(|setting| setting.value.to_string())
         };

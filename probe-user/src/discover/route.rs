@@ -23,21 +23,25 @@ pub struct Route<'a> {
     pub lanes: Vec<&'a HopSeen>,
 }
 
+impl Route<'_> {
+    /// Whether a connection belongs to this hop.
+    fn has_ends_of(&self, hop: &HopSeen) -> bool {
+        let receiver_pid = |hop: &HopSeen| hop.to.map(|end| end.pid);
+        self.ends == hop.ends() && self.endpoint == hop.endpoint && receiver_pid(self.lanes[0]) == receiver_pid(hop)
+    }
+}
+
 impl Engine {
     /// The hops of the token path in its order. Connections that may carry output count as output.
     pub fn routes(&self) -> Vec<Route<'_>> {
         let mut routes: Vec<Route<'_>> = Vec::new();
         for hop in self.hops.iter().filter(|hop| hop.carries != Carries::Requests) {
-            let same = |route: &&mut Route<'_>| {
-                let receiver = |hop: &HopSeen| hop.to.map(|end| end.pid);
-                route.ends == hop.ends() && route.endpoint == hop.endpoint && receiver(route.lanes[0]) == receiver(hop)
-            };
-            match routes.iter_mut().find(same) {
+            match routes.iter_mut().find(|route| route.has_ends_of(hop)) {
                 Some(route) => route.lanes.push(hop),
                 None => routes.push(Route {
                     ends: hop.ends(),
                     endpoint: &hop.endpoint,
-                    worker: hop.to.and_then(|end| self.place_among(end.role, end.pid)),
+                    worker: hop.to.and_then(|end| self.index_among_role(end.role, end.pid)),
                     origin: hop.starts_at_source(),
                     last: hop.ends_at_receiver(),
                     lanes: vec![hop],
@@ -47,15 +51,15 @@ impl Engine {
         routes
     }
 
-    fn place_among(&self, role: Role, pid: u32) -> Option<u16> {
+    fn index_among_role(&self, role: Role, pid: u32) -> Option<u16> {
         let mut pids: Vec<u32> = self.with_role(role).map(|p| p.id.pid).collect();
         pids.sort_unstable();
-        let place = pids.iter().position(|&p| p == pid).filter(|_| pids.len() > 1)?;
-        u16::try_from(place).ok()
+        let index = pids.iter().position(|&other| other == pid).filter(|_| pids.len() > 1)?;
+        u16::try_from(index).ok()
     }
 
     /// Properties of the engine as an event for the analysis.
-    pub fn event(&self) -> event::Engine<'_> {
+    pub fn to_event(&self) -> event::Engine<'_> {
         event::Engine {
             name: self.kind.map(|kind| kind.name()),
             version: self.release().map(|release| release.value.as_str()),

@@ -19,15 +19,14 @@ impl RoleSpec {
         let pid = number.ok_or_else(|| {
             format!("`{pid}` is not a pid: use --pid 4711, or --pid 4711=scheduler to set the process's role")
         })?;
-        let named = |role: &str| {
-            let unknown = || format!("--pid {pid}: `{role}` is not a role; use one of {}", role_words(engines));
-            named(role, engines).ok_or_else(unknown)
-        };
-        Ok(Self { pid, role: role.map(named).transpose()? })
+        let Some(word) = role else { return Ok(Self { pid, role: None }) };
+        let role = find_role(word, engines)
+            .ok_or_else(|| format!("--pid {pid}: `{word}` is not a role; use one of {}", role_words(engines)))?;
+        Ok(Self { pid, role: Some(role) })
     }
 }
 
-fn named(text: &str, engines: &[EngineKind]) -> Option<Role> {
+fn find_role(text: &str, engines: &[EngineKind]) -> Option<Role> {
     let word = text.trim().to_ascii_lowercase().replace('_', "-");
     engines.iter().find_map(|engine| {
         let mut roles = engine.roles().iter().copied();

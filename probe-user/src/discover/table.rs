@@ -2,22 +2,22 @@
 
 use std::fmt;
 
-use adapter::discover::{Carries, Confidence, HopSeen};
+use adapter::discover::{Carries, Confidence, End, HopSeen};
 
 use super::topology::{Engine, Process, Topology};
 
 impl fmt::Display for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.confirmed().next().is_none() {
+        if self.confirmed_engines().next().is_none() {
             writeln!(f, "no engine found")?;
         }
-        for (i, engine) in self.confirmed().enumerate() {
+        for (i, engine) in self.confirmed_engines().enumerate() {
             if i > 0 {
                 writeln!(f)?;
             }
             writeln!(f, "engine {}: {engine}", i + 1)?;
         }
-        for (i, candidate) in self.unconfirmed().enumerate() {
+        for (i, candidate) in self.unconfirmed_engines().enumerate() {
             if i == 0 {
                 writeln!(
                     f,
@@ -26,10 +26,10 @@ impl fmt::Display for Topology {
             }
             writeln!(f, "candidate: {candidate}")?;
         }
-        if !self.blind.is_empty() && !self.engines.is_empty() {
+        if !self.blind_spots.is_empty() && !self.engines.is_empty() {
             writeln!(f)?;
         }
-        for blind in &self.blind {
+        for blind in &self.blind_spots {
             writeln!(f, "not observed: {blind}")?;
             if let Some(remedy) = blind.remedy() {
                 writeln!(f, "          {remedy}")?;
@@ -43,11 +43,11 @@ impl fmt::Display for Engine {
     /// Writes a headline, the processes and the hops. Hops with the same name and endpoint share a line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&headline(self))?;
-        let rows: Vec<[String; 6]> = self.processes.iter().map(row).collect();
-        table(f, ["pid", "role", "rank", "libzmq", "python", "known by"], &rows)?;
+        let rows: Vec<[String; 6]> = self.processes.iter().map(process_row).collect();
+        write_table(f, ["pid", "role", "rank", "libzmq", "python", "known by"], &rows)?;
         let mut lines: Vec<[String; 5]> = Vec::new();
         for hop in &self.hops {
-            let line = hop_line(hop);
+            let line = hop_row(hop);
             match lines.iter_mut().find(|l| l[0] == line[0] && l[2..] == line[2..]) {
                 Some(known) => known[1] = format!("{}, {}", known[1], line[1]),
                 None => lines.push(line),
@@ -56,7 +56,7 @@ impl fmt::Display for Engine {
         if lines.is_empty() {
             return Ok(());
         }
-        table(f, ["hop", "pid:fd -> pid:fd", "endpoint", "carries", ""], &lines)
+        write_table(f, ["hop", "pid:fd -> pid:fd", "endpoint", "carries", ""], &lines)
     }
 }
 
@@ -82,21 +82,19 @@ fn headline(engine: &Engine) -> String {
     parts.join(", ")
 }
 
-fn row(p: &Process) -> [String; 6] {
+fn process_row(process: &Process) -> [String; 6] {
     let unknown = || "-".to_owned();
     [
-        p.id.pid.to_string(),
-        p.role.to_string(),
-        p.rank.to_string(),
-        p.libzmq.as_ref().map_or_else(unknown, |l| l.release.map_or_else(|| "?".into(), |r| r.to_string())),
-        p.python.as_ref().map_or_else(unknown, |v| v.value.to_string()),
-        format!("{} ({})", p.role_source, p.title),
+        process.id.pid.to_string(),
+        process.role.to_string(),
+        process.rank.to_string(),
+        process.libzmq.as_ref().map_or_else(unknown, |l| l.release.map_or_else(|| "?".into(), |r| r.to_string())),
+        process.python.as_ref().map_or_else(unknown, |v| v.value.to_string()),
+        format!("{} ({})", process.role_source, process.title),
     ]
 }
 
-fn hop_line(hop: &HopSeen) -> [String; 5] {
-    let end =
-        |end: Option<adapter::discover::End>| end.map_or_else(|| "?".to_owned(), |e| format!("{}:{}", e.pid, e.fd));
+fn hop_row(hop: &HopSeen) -> [String; 5] {
     let carries = match hop.carries {
         Carries::Output => "tokens",
         Carries::Requests => "requests",
@@ -105,15 +103,19 @@ fn hop_line(hop: &HopSeen) -> [String; 5] {
     let certainty = if hop.confidence == Confidence::Certain { "" } else { "inferred" };
     [
         hop.ends().to_string(),
-        format!("{} -> {}", end(hop.from), end(hop.to)),
+        format!("{} -> {}", display_end(hop.from), display_end(hop.to)),
         hop.endpoint.clone(),
         carries.into(),
         certainty.into(),
     ]
 }
 
+fn display_end(end: Option<End>) -> String {
+    end.map_or_else(|| "?".to_owned(), |end| format!("{}:{}", end.pid, end.fd))
+}
+
 /// Writes a table with columns as wide as their widest cell, and without trailing blanks.
-fn table<const N: usize>(f: &mut fmt::Formatter<'_>, head: [&str; N], rows: &[[String; N]]) -> fmt::Result {
+fn write_table<const N: usize>(f: &mut fmt::Formatter<'_>, head: [&str; N], rows: &[[String; N]]) -> fmt::Result {
     let mut widths = head.map(str::len);
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {

@@ -6,7 +6,7 @@ use adapter::discover::{
     Carries, EngineKind, HopSeen, Launcher, PackageRelease, PythonVersion, Rank, Role, RoleSource, Setting, Settings,
 };
 
-use super::degraded::{Blind, DisplayPids};
+use super::blind_spot::{BlindSpot, DisplayPids};
 use super::libzmq::LibZmq;
 use super::spec::RoleSpec;
 
@@ -18,7 +18,7 @@ pub struct Topology {
     /// Frontends: processes between engines and clients that belong to no engine.
     pub frontends: Vec<ProcessId>,
     /// Unavailable information, with causes and remedies.
-    pub blind: Vec<Blind>,
+    pub blind_spots: Vec<BlindSpot>,
     /// Names of the roles for `--pid PID=ROLE`.
     pub roles: String,
 }
@@ -109,21 +109,21 @@ impl Engine {
     }
 
     /// The process with this pid.
-    pub fn process(&self, pid: u32) -> Option<&Process> {
+    pub fn process_with_pid(&self, pid: u32) -> Option<&Process> {
         self.processes.iter().find(|p| p.id.pid == pid)
     }
 
     /// Processes to probe: those at an end of a hop that carries or may carry output, and those with a server inside. Other ranks of a
     /// source send no output.
     pub fn on_token_path(&self) -> impl Iterator<Item = &Process> {
-        let ends = |hop: &HopSeen| [hop.from, hop.to].into_iter().flatten();
-        let carries = |hop: &&HopSeen| hop.carries != Carries::Requests;
-        let pids: BTreeSet<u32> = self.hops.iter().filter(carries).flat_map(ends).map(|end| end.pid).collect();
+        let output_hops = self.hops.iter().filter(|hop| hop.carries != Carries::Requests);
+        let ends = output_hops.flat_map(|hop| [hop.from, hop.to]).flatten();
+        let pids: BTreeSet<u32> = ends.map(|end| end.pid).collect();
         self.processes.iter().filter(move |p| pids.contains(&p.id.pid) || p.inner_server.is_some())
     }
 
     /// Main process of the engine, according to its role; otherwise the oldest.
-    pub fn main(&self) -> Option<&Process> {
+    pub fn main_process(&self) -> Option<&Process> {
         self.processes
             .iter()
             .find(|p| p.role.is_main())
@@ -158,20 +158,20 @@ pub enum PickError {
 impl Topology {
     /// Chooses the engine to attach to: that of the processes `named` by the user. Without any, the only confirmed engine, or the only one
     /// of them with a stated role. An unconfirmed one is chosen only if there is no other.
-    pub fn pick(&self, named: &[RoleSpec]) -> Result<&Engine, PickError> {
-        let has_named = |e: &&Engine| named.iter().any(|spec| e.process(spec.pid).is_some());
+    pub fn pick_engine(&self, named: &[RoleSpec]) -> Result<&Engine, PickError> {
+        let has_named = |e: &&Engine| named.iter().any(|spec| e.process_with_pid(spec.pid).is_some());
         let by_hand: Vec<&Engine> = self.engines.iter().filter(has_named).collect();
-        let confirmed: Vec<&Engine> = self.confirmed().collect();
+        let confirmed: Vec<&Engine> = self.confirmed_engines().collect();
         let with_names: Vec<&Engine> = confirmed.iter().copied().filter(|e| e.is_named()).collect();
         let choice = match (named, with_names.as_slice(), confirmed.as_slice()) {
-            ([], [], []) => self.unconfirmed().collect(),
+            ([], [], []) => self.unconfirmed_engines().collect(),
             ([], [], _) => confirmed,
             ([], ..) => with_names,
             _ => by_hand,
         };
         match choice.as_slice() {
             [engine] => Ok(engine),
-            [] => Err(match (named, self.engines.first().and_then(Engine::main)) {
+            [] => Err(match (named, self.engines.first().and_then(Engine::main_process)) {
                 ([named, ..], Some(main)) => PickError::Elsewhere { named: named.pid, engine: main.id.pid },
                 _ => PickError::None(self.roles.clone()),
             }),
@@ -184,19 +184,19 @@ impl Topology {
     }
 
     /// Engines of which more is known than titles and commands.
-    pub fn confirmed(&self) -> impl Iterator<Item = &Engine> {
+    pub fn confirmed_engines(&self) -> impl Iterator<Item = &Engine> {
         self.engines.iter().filter(|engine| engine.is_confirmed)
     }
 
     /// Processes that look like an engine but have no connection between two roles. An engine that is starting is among them, and so
     /// is any process with such a title.
-    pub fn unconfirmed(&self) -> impl Iterator<Item = &Engine> {
+    pub fn unconfirmed_engines(&self) -> impl Iterator<Item = &Engine> {
         self.engines.iter().filter(|engine| !engine.is_confirmed)
     }
 
     /// Pids of the unconfirmed engines.
     pub fn candidate_pids(&self) -> Vec<u32> {
-        self.unconfirmed().flat_map(|engine| &engine.processes).map(|process| process.id.pid).collect()
+        self.unconfirmed_engines().flat_map(|engine| &engine.processes).map(|process| process.id.pid).collect()
     }
 
     /// Processes of all engines.
@@ -206,6 +206,6 @@ impl Topology {
 
     /// The engine with this process.
     pub fn engine_of(&self, pid: u32) -> Option<&Engine> {
-        self.engines.iter().find(|e| e.process(pid).is_some())
+        self.engines.iter().find(|e| e.process_with_pid(pid).is_some())
     }
 }

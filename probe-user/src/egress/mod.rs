@@ -14,7 +14,7 @@ pub use probe_ebpf::egress::{Head, Kind, Record, Serves};
 
 use crate::discover::ReadError;
 use crate::proc::ProcDir;
-use crate::proc::net::{TcpSocket, TcpState, tcp_tables};
+use crate::proc::net::{TcpSocket, TcpState, read_tcp_tables};
 
 /// Default capture limit of one write in bytes. A server normally writes one event at a time; a backlog may be written in one call.
 pub const CAPTURE: u32 = 4 << 20;
@@ -27,13 +27,14 @@ const MAX_SOCKETS: usize = 65_536;
 
 /// Local ports of the TCP sockets that `pid` listens on, sorted.
 pub fn listening_ports(pid: u32) -> Result<Vec<u16>, ReadError> {
-    let process = ProcDir::of(pid)?;
-    let own_inodes: HashSet<u64> = process.sockets(MAX_SOCKETS)?.0.into_iter().map(|(_, inode)| inode).collect();
+    let process = ProcDir::open(pid)?;
+    let own_sockets = process.list_sockets(MAX_SOCKETS)?.items;
+    let own_inodes: HashSet<u64> = own_sockets.into_iter().map(|socket| socket.inode).collect();
     let mut ports = Vec::new();
     // Kernels without IPv6 lack the second table.
-    for (sockets, _) in tcp_tables(&process, MAX_SOCKETS).flatten() {
+    for table in read_tcp_tables(&process, MAX_SOCKETS).flatten() {
         let is_own = |socket: &&TcpSocket| socket.state == TcpState::Listening && own_inodes.contains(&socket.inode);
-        ports.extend(sockets.iter().filter(is_own).map(|socket| socket.local.port()));
+        ports.extend(table.items.iter().filter(is_own).map(|socket| socket.local.port()));
     }
     ports.sort_unstable();
     ports.dedup();

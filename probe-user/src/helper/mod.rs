@@ -16,13 +16,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use crate::channel;
 use crate::programs::{Group, LoadedFacts, LossCounts, PointSet, Refusal, TableChange, ThreadEntry, open_ring};
 use content::{parse_losses, parse_threads};
-use request::{PIECE_BYTES, REPLY_BYTES, Request, parse_piece, parse_reply};
+use request::{HelperRequest, PIECE_BYTES, REPLY_BYTES, parse_piece, parse_reply};
 
 /// The helper of this process.
 static HELPER: OnceLock<Helper> = OnceLock::new();
 
 /// Maximum size of content: more than 8,192 threads.
-const MAX_CONTENT: usize = 2 << 20;
+const MAX_CONTENT_BYTES: usize = 2 << 20;
 
 /// This process's side of the connections to a helper.
 pub(crate) struct Helper {
@@ -41,24 +41,23 @@ pub(crate) struct LoadedRing {
 
 /// Uses the helper at the other end of `socket` for all probes and sockets from now on. Opens the ring with the observations, which needs
 /// calls that this process may then give up. A second call has no effect.
-pub fn connect(socket: OwnedFd) -> io::Result<()> {
+pub fn connect_helper(socket: OwnedFd) -> io::Result<()> {
     let _ = HELPER.set(Helper::new(socket)?);
     Ok(())
 }
 
 /// The helper of this process, if it has one.
-pub(crate) fn connected() -> Option<&'static Helper> {
+pub(crate) fn connected_helper() -> Option<&'static Helper> {
     HELPER.get()
 }
 
 impl Helper {
     pub(crate) fn new(socket: OwnedFd) -> io::Result<Self> {
-        let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let (our_end, helper_end) = pair;
+        let (our_end, helper_end) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         let requests = Mutex::new(socket);
-        let answer = ask_on(&requests, &Request::Start, Some(helper_end.as_fd()));
-        let ring = answer.and_then(|Answer { facts, mut descriptors }| {
-            let records = open_ring(descriptors.pop().ok_or_else(ended)?)?;
+        let answer = exchange_messages(&requests, &HelperRequest::Start, Some(helper_end.as_fd()));
+        let ring = answer.and_then(|HelperAnswer { facts, mut descriptors }| {
+            let records = open_ring(descriptors.pop().ok_or_else(helper_exited)?)?;
             Ok(Some(LoadedRing { records, facts }))
         });
         Ok(Self { requests, slow_requests: Mutex::new(our_end), ring: Mutex::new(ring) })
@@ -72,19 +71,19 @@ impl Helper {
     }
 
     pub(crate) fn change_table(&self, change: TableChange) -> Result<(), Refusal> {
-        self.ask(&Request::ChangeTable(change), None).map(drop)
+        self.send_request(&HelperRequest::ChangeTable(change), None).map(drop)
     }
 
     pub(crate) fn read_losses(&self) -> Result<LossCounts, Refusal> {
-        parse_losses(&self.ask_for_content(&Request::Losses)?).ok_or_else(ended)
+        parse_losses(&self.request_content(&HelperRequest::Losses)?).ok_or_else(helper_exited)
     }
 
     pub(crate) fn read_threads(&self) -> Result<Vec<ThreadEntry>, Refusal> {
-        Ok(parse_threads(&self.ask_for_content(&Request::Threads)?))
+        Ok(parse_threads(&self.request_content(&HelperRequest::Threads)?))
     }
 
     pub(crate) fn attach_group(&self, group: Group) -> Result<(), Refusal> {
-        self.ask(&Request::AttachGroup(group), None).map(drop)
+        self.send_request(&HelperRequest::AttachGroup(group), None).map(drop)
     }
 
     /// Attaches a set of probe points to process `pid`, which is the target with this index and has `library` mapped.
@@ -95,77 +94,88 @@ impl Helper {
         set: PointSet,
         library: BorrowedFd<'_>,
     ) -> Result<(), Refusal> {
-        ask_about(&self.requests, &Request::AttachUprobes { target, pid, set }, library)
+        request_about_library(&self.requests, &HelperRequest::AttachUprobes { target, pid, set }, library)
     }
 
     /// Has a library analysed that process `pid` has mapped.
     pub(crate) fn analyse(&self, pid: u32, set: PointSet, library: BorrowedFd<'_>) -> Result<(), Refusal> {
-        ask_about(&self.slow_requests, &Request::Analyse { pid, set }, library)
+        request_about_library(&self.slow_requests, &HelperRequest::Analyse { pid, set }, library)
     }
 
     pub(crate) fn detach_target(&self, target: u32) {
         // Without a helper, nothing is attached.
-        let _ = self.ask(&Request::Detach { target }, None);
+        let _ = self.send_request(&HelperRequest::Detach { target }, None);
     }
 
     pub(crate) fn detach_targets(&self) {
-        let _ = self.ask(&Request::DetachTargets, None);
+        let _ = self.send_request(&HelperRequest::DetachTargets, None);
     }
 
     /// A netlink socket in the network namespace of process `pid`.
     pub(crate) fn diag_socket(&self, pid: u32) -> Result<OwnedFd, Refusal> {
-        ask_on(&self.slow_requests, &Request::DiagSocket { pid }, None)?.descriptors.pop().ok_or_else(ended)
+        exchange_messages(&self.slow_requests, &HelperRequest::DiagSocket { pid }, None)?
+            .descriptors
+            .pop()
+            .ok_or_else(helper_exited)
     }
 
-    fn ask(&self, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<Answer, Refusal> {
-        ask_on(&self.requests, request, file)
+    fn send_request(&self, request: &HelperRequest, file: Option<BorrowedFd<'_>>) -> Result<HelperAnswer, Refusal> {
+        exchange_messages(&self.requests, request, file)
     }
 
-    fn ask_for_content(&self, request: &Request) -> Result<Vec<u8>, Refusal> {
+    fn request_content(&self, request: &HelperRequest) -> Result<Vec<u8>, Refusal> {
         let socket = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
-        channel::send_message(socket.as_fd(), &request.to_bytes(), &[]).map_err(|_| ended())?;
+        channel::send_message(socket.as_fd(), &request.to_bytes(), &[]).map_err(|_| helper_exited())?;
         let mut buffer = vec![0; PIECE_BYTES];
         let mut content = Vec::new();
         loop {
-            let received = channel::receive_message(socket.as_fd(), &mut buffer).map_err(|_| ended())?;
+            let received = channel::receive_message(socket.as_fd(), &mut buffer).map_err(|_| helper_exited())?;
             let message = &buffer[..received.bytes];
             let Some(piece) = parse_piece(message) else {
-                parse_reply(message).ok_or_else(ended)??;
-                return Err(ended());
+                parse_reply(message).ok_or_else(helper_exited)??;
+                return Err(helper_exited());
             };
             content.extend_from_slice(piece.content);
             if piece.is_last {
                 return Ok(content);
             }
-            if content.len() > MAX_CONTENT {
-                return Err(ended());
+            if content.len() > MAX_CONTENT_BYTES {
+                return Err(helper_exited());
             }
         }
     }
 }
 
-fn ask_about(connection: &Mutex<OwnedFd>, request: &Request, library: BorrowedFd<'_>) -> Result<(), Refusal> {
+fn request_about_library(
+    connection: &Mutex<OwnedFd>,
+    request: &HelperRequest,
+    library: BorrowedFd<'_>,
+) -> Result<(), Refusal> {
     // The prober must be able to end although the library's file system does not answer: it gets a descriptor without open file.
-    let located = foreign::located(library).map_err(|error| Refusal::Kernel(format!("the library: {error}")))?;
-    ask_on(connection, request, Some(located.as_fd())).map(drop)
+    let located = foreign::locate_only(library).map_err(|error| Refusal::Kernel(format!("the library: {error}")))?;
+    exchange_messages(connection, request, Some(located.as_fd())).map(drop)
 }
 
-fn ask_on(connection: &Mutex<OwnedFd>, request: &Request, file: Option<BorrowedFd<'_>>) -> Result<Answer, Refusal> {
+fn exchange_messages(
+    connection: &Mutex<OwnedFd>,
+    request: &HelperRequest,
+    file: Option<BorrowedFd<'_>>,
+) -> Result<HelperAnswer, Refusal> {
     // Held until the reply has arrived, so that it is the reply to this request.
     let socket = connection.lock().unwrap_or_else(PoisonError::into_inner);
-    channel::send_message(socket.as_fd(), &request.to_bytes(), file.as_slice()).map_err(|_| ended())?;
+    channel::send_message(socket.as_fd(), &request.to_bytes(), file.as_slice()).map_err(|_| helper_exited())?;
     let mut buffer = [0; REPLY_BYTES];
-    let received = channel::receive_message(socket.as_fd(), &mut buffer).map_err(|_| ended())?;
-    let reply = parse_reply(&buffer[..received.bytes]).ok_or_else(ended)?;
-    Ok(Answer { facts: reply?, descriptors: received.descriptors })
+    let received = channel::receive_message(socket.as_fd(), &mut buffer).map_err(|_| helper_exited())?;
+    let reply = parse_reply(&buffer[..received.bytes]).ok_or_else(helper_exited)?;
+    Ok(HelperAnswer { facts: reply?, descriptors: received.descriptors })
 }
 
 /// Result of a request. Only that for the first has facts.
-pub(crate) struct Answer {
+pub(crate) struct HelperAnswer {
     pub(crate) facts: LoadedFacts,
     pub(crate) descriptors: Vec<OwnedFd>,
 }
 
-fn ended() -> Refusal {
+fn helper_exited() -> Refusal {
     Refusal::Kernel(String::from("the process that attaches probes for tokengap has exited"))
 }

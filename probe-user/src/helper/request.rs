@@ -37,7 +37,7 @@ const CONTENT: u32 = 3;
 
 /// A request. The reply has a descriptor or content to those marked so.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum HelperRequest {
     /// The first request, with the descriptor of a second connection. The reply has the ring of the loaded programs (descriptor).
     Start,
     /// Attaches a group of programs for all targets.
@@ -65,17 +65,17 @@ pub(crate) enum Request {
     DiagSocket { pid: u32 },
 }
 
-impl Request {
+impl HelperRequest {
     pub(crate) fn to_bytes(&self) -> [u8; REQUEST_BYTES] {
         let numbers = match *self {
             Self::Start => [START, 0, 0, 0, 0],
             Self::AttachGroup(group) => [ATTACH_GROUP, group as u32, 0, 0, 0],
             Self::AttachUprobes { target, pid, set } => {
-                let (kind, flags) = set_to_numbers(set);
+                let (kind, flags) = point_set_to_numbers(set);
                 [ATTACH_UPROBES, target, pid, kind, flags]
             }
             Self::Analyse { pid, set } => {
-                let (kind, flags) = set_to_numbers(set);
+                let (kind, flags) = point_set_to_numbers(set);
                 [ANALYSE, 0, pid, kind, flags]
             }
             Self::Detach { target } => [DETACH, target, 0, 0, 0],
@@ -105,9 +105,9 @@ impl Request {
                 Self::AttachGroup(*Group::ALL.iter().find(|group| **group as u32 == number)?)
             }
             [ATTACH_UPROBES, target, pid, kind, flags] => {
-                Self::AttachUprobes { target, pid, set: parse_set(kind, flags)? }
+                Self::AttachUprobes { target, pid, set: parse_point_set(kind, flags)? }
             }
-            [ANALYSE, 0, pid, kind, flags] => Self::Analyse { pid, set: parse_set(kind, flags)? },
+            [ANALYSE, 0, pid, kind, flags] => Self::Analyse { pid, set: parse_point_set(kind, flags)? },
             [DETACH, target, 0, 0, 0] => Self::Detach { target },
             [DETACH_TARGETS, 0, 0, 0, 0] => Self::DetachTargets,
             [DIAG_SOCKET, 0, pid, 0, 0] => Self::DiagSocket { pid },
@@ -119,7 +119,7 @@ impl Request {
 }
 
 /// Kind of a set of probe points, and its flags.
-fn set_to_numbers(set: PointSet) -> (u32, u32) {
+fn point_set_to_numbers(set: PointSet) -> (u32, u32) {
     match set {
         PointSet::Messages(wanted) => (MESSAGES, u32::from(wanted.processed) | u32::from(wanted.buffers) << 1),
         PointSet::Polls { with_returns } => (POLLS, with_returns.into()),
@@ -128,7 +128,7 @@ fn set_to_numbers(set: PointSet) -> (u32, u32) {
     }
 }
 
-fn parse_set(kind: u32, flags: u32) -> Option<PointSet> {
+fn parse_point_set(kind: u32, flags: u32) -> Option<PointSet> {
     Some(match (kind, flags) {
         (MESSAGES, 0..=3) => PointSet::Messages(MessagePoints { processed: flags & 1 != 0, buffers: flags & 2 != 0 }),
         (POLLS, 0..=1) => PointSet::Polls { with_returns: flags != 0 },
@@ -172,9 +172,9 @@ pub(crate) fn parse_piece(bytes: &[u8]) -> Option<ContentPiece<'_>> {
 }
 
 /// The result of a request. Only that for the first has facts.
-pub(crate) type Reply = Result<LoadedFacts, Refusal>;
+pub(crate) type HelperReply = Result<LoadedFacts, Refusal>;
 
-pub(crate) fn reply_to_bytes(reply: &Reply) -> Vec<u8> {
+pub(crate) fn reply_to_bytes(reply: &HelperReply) -> Vec<u8> {
     let mut facts = &LoadedFacts::default();
     let mut text = "";
     let status = match reply {
@@ -200,7 +200,7 @@ pub(crate) fn reply_to_bytes(reply: &Reply) -> Vec<u8> {
 }
 
 /// Parses a reply; `None` if it is none.
-pub(crate) fn parse_reply(bytes: &[u8]) -> Option<Reply> {
+pub(crate) fn parse_reply(bytes: &[u8]) -> Option<HelperReply> {
     let (head, text) = bytes.split_at_checked(REPLY_HEAD)?;
     let number = |at: usize| Some(u32::from_le_bytes(head.get(at..at + 4)?.try_into().ok()?));
     let text = String::from_utf8_lossy(text).into_owned();
@@ -232,29 +232,29 @@ mod tests {
         ]
     }
 
-    fn any_request() -> impl Strategy<Value = Request> {
+    fn any_request() -> impl Strategy<Value = HelperRequest> {
         prop_oneof![
-            Just(Request::Start),
-            Just(Request::Losses),
-            Just(Request::Threads),
-            any_change().prop_map(Request::ChangeTable),
-            prop::sample::select(Group::ALL.to_vec()).prop_map(Request::AttachGroup),
-            (any::<u32>(), any::<u32>(), any_set()).prop_map(|(target, pid, set)| Request::AttachUprobes {
+            Just(HelperRequest::Start),
+            Just(HelperRequest::Losses),
+            Just(HelperRequest::Threads),
+            any_change().prop_map(HelperRequest::ChangeTable),
+            prop::sample::select(Group::ALL.to_vec()).prop_map(HelperRequest::AttachGroup),
+            (any::<u32>(), any::<u32>(), any_set()).prop_map(|(target, pid, set)| HelperRequest::AttachUprobes {
                 target,
                 pid,
                 set
             }),
-            (any::<u32>(), any_set()).prop_map(|(pid, set)| Request::Analyse { pid, set }),
-            any::<u32>().prop_map(|target| Request::Detach { target }),
-            Just(Request::DetachTargets),
-            any::<u32>().prop_map(|pid| Request::DiagSocket { pid }),
+            (any::<u32>(), any_set()).prop_map(|(pid, set)| HelperRequest::Analyse { pid, set }),
+            any::<u32>().prop_map(|target| HelperRequest::Detach { target }),
+            Just(HelperRequest::DetachTargets),
+            any::<u32>().prop_map(|pid| HelperRequest::DiagSocket { pid }),
         ]
     }
 
     proptest! {
         #[test]
         fn requests_round_trip(request in any_request()) {
-            prop_assert_eq!(Request::parse(&request.to_bytes()), Some(request));
+            prop_assert_eq!(HelperRequest::parse(&request.to_bytes()), Some(request));
         }
 
         #[test]
@@ -262,10 +262,10 @@ mod tests {
             if let Some(first) = bytes.first_mut() {
                 *first = operation;
             }
-            prop_assert!(bytes.len() == REQUEST_BYTES || Request::parse(&bytes).is_none());
+            prop_assert!(bytes.len() == REQUEST_BYTES || HelperRequest::parse(&bytes).is_none());
             bytes.resize(REQUEST_BYTES, 0);
             bytes[1..4].fill(0);
-            if let Some(request) = Request::parse(&bytes) {
+            if let Some(request) = HelperRequest::parse(&bytes) {
                 prop_assert_eq!(request.to_bytes().to_vec(), bytes.clone());
             }
             let _ = parse_reply(&bytes);
@@ -295,15 +295,15 @@ mod tests {
 
     #[test]
     fn messages_of_another_size_and_unknown_numbers_are_no_requests() {
-        let valid = Request::Start.to_bytes();
-        assert!(Request::parse(&valid[1..]).is_none());
-        assert!(Request::parse(&[]).is_none());
+        let valid = HelperRequest::Start.to_bytes();
+        assert!(HelperRequest::parse(&valid[1..]).is_none());
+        assert!(HelperRequest::parse(&[]).is_none());
         let set = PointSet::Polls { with_returns: false };
-        let attach = Request::AttachUprobes { target: 0, pid: 1, set }.to_bytes();
+        let attach = HelperRequest::AttachUprobes { target: 0, pid: 1, set }.to_bytes();
         for (at, wrong) in [(0, 99), (12, 0), (12, 5), (16, 2)] {
             let mut bytes = attach;
             bytes[at] = wrong;
-            assert!(Request::parse(&bytes).is_none(), "{at}: {wrong}");
+            assert!(HelperRequest::parse(&bytes).is_none(), "{at}: {wrong}");
         }
     }
 }

@@ -219,7 +219,7 @@ mod tests {
     fn find(locator: &Locator, sought: u32) -> LocatorAnswer {
         let library = File::open("/proc/self/exe").unwrap();
         let (peer, _other_end) = io::pipe().unwrap();
-        let identity = CachedIdentity::of(&library).unwrap();
+        let identity = CachedIdentity::of_file(&library).unwrap();
         locator.find_probe_points(sought, identity, library.as_fd(), peer.as_fd())
     }
 
@@ -257,7 +257,7 @@ mod tests {
         let (peer, other_end) = io::pipe().unwrap();
         drop(other_end);
         let began = Instant::now();
-        let identity = CachedIdentity::of(&library).unwrap();
+        let identity = CachedIdentity::of_file(&library).unwrap();
         assert!(locator.find_probe_points(0, identity, library.as_fd(), peer.as_fd()).is_err());
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
     }

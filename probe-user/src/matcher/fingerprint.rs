@@ -2,13 +2,13 @@
 
 /// Number of bytes compared at each end of a frame when one side copied only a part. Successive frames of one batch begin with the same
 /// rids and end with counts that differ. Frames of two ranks differ in their rids, which follow the names of a dozen columns.
-const END: usize = 2048;
+const END_BYTES: usize = 2048;
 
 /// Length and content hashes of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fingerprint {
-    bytes: u64,
-    /// Hash of the first and the last [`END`] bytes, or of all bytes if there are fewer; `None` when less was copied.
+    length_bytes: u64,
+    /// Hash of the first and the last [`END_BYTES`] bytes, or of all bytes if there are fewer; `None` when less was copied.
     ends: Option<u64>,
     /// Hash of all bytes; `None` when not all were copied.
     whole: Option<u64>,
@@ -29,46 +29,65 @@ pub(super) enum Agreement {
 
 impl Fingerprint {
     /// Fingerprint of a frame of `bytes` bytes. `payload` is the whole frame, or equally many first and last bytes of it.
-    pub(super) fn of(bytes: u64, payload: &[u8]) -> Self {
-        let all = payload.len() as u64 == bytes;
-        if all && payload.len() <= 2 * END {
-            let whole = Some(hash(payload));
-            return Self { bytes, ends: whole, whole };
+    pub(super) fn of_frame(length_bytes: u64, payload: &[u8]) -> Self {
+        let is_whole = payload.len() as u64 == length_bytes;
+        if is_whole && payload.len() <= 2 * END_BYTES {
+            let whole = Some(hash_bytes(payload));
+            return Self { length_bytes, ends: whole, whole };
         }
-        let ends = || hash(&payload[..END]).rotate_left(32) ^ hash(&payload[payload.len() - END..]);
-        Self { bytes, ends: (payload.len() >= 2 * END).then(ends), whole: all.then(|| hash(payload)) }
+        let whole = is_whole.then(|| hash_bytes(payload));
+        let ends = (payload.len() >= 2 * END_BYTES).then(|| {
+            let first = hash_bytes(&payload[..END_BYTES]);
+            // Rotated, so that equal ends do not cancel out.
+            first.rotate_left(32) ^ hash_bytes(&payload[payload.len() - END_BYTES..])
+        });
+        Self { length_bytes, ends, whole }
     }
 
-    pub(super) fn agrees(&self, other: &Self) -> Agreement {
-        let same = |a: Option<u64>, b: Option<u64>| a.zip(b).map(|(a, b)| a == b);
-        match (self.bytes == other.bytes, same(self.whole, other.whole), same(self.ends, other.ends)) {
-            (false, ..) | (_, Some(false), _) | (_, _, Some(false)) => Agreement::No,
-            (_, Some(true), _) => Agreement::Whole,
-            (_, _, Some(true)) => Agreement::Ends,
+    pub(super) fn agreement_with(&self, other: &Self) -> Agreement {
+        if self.length_bytes != other.length_bytes {
+            return Agreement::No;
+        }
+        match (equal_if_known(self.whole, other.whole), equal_if_known(self.ends, other.ends)) {
+            (Some(false), _) | (_, Some(false)) => Agreement::No,
+            (Some(true), _) => Agreement::Whole,
+            (_, Some(true)) => Agreement::Ends,
             _ => Agreement::Length,
         }
     }
 }
 
+fn equal_if_known(one: Option<u64>, other: Option<u64>) -> Option<bool> {
+    Some(one? == other?)
+}
+
 /// A fast 64-bit hash in four lanes, limited by memory bandwidth. It does not resist crafted collisions.
-fn hash(bytes: &[u8]) -> u64 {
-    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-    let word = |chunk: &[u8]| {
-        let mut padded = [0; 8];
-        padded[..chunk.len()].copy_from_slice(chunk);
-        u64::from_ne_bytes(padded)
-    };
-    let mix = |state: u64, word: u64| (state.rotate_left(23) ^ word).wrapping_mul(MIX);
+fn hash_bytes(bytes: &[u8]) -> u64 {
+    // The lanes do not depend on each other, so the CPU works on all four at a time.
     let mut lanes = [1, 2, 3, bytes.len() as u64];
     let mut blocks = bytes.chunks_exact(32);
     for block in &mut blocks {
         for (lane, chunk) in lanes.iter_mut().zip(block.chunks_exact(8)) {
-            *lane = mix(*lane, word(chunk));
+            *lane = mix_word(*lane, padded_word(chunk));
         }
     }
-    let folded = lanes.into_iter().fold(0, mix);
-    let rest = blocks.remainder().chunks(8).fold(folded, |state, chunk| mix(state, word(chunk)));
-    rest ^ rest >> 29
+    let mut state = lanes.into_iter().fold(0, mix_word);
+    for chunk in blocks.remainder().chunks(8) {
+        state = mix_word(state, padded_word(chunk));
+    }
+    state ^ state >> 29
+}
+
+fn padded_word(chunk: &[u8]) -> u64 {
+    let mut padded = [0; 8];
+    padded[..chunk.len()].copy_from_slice(chunk);
+    u64::from_ne_bytes(padded)
+}
+
+fn mix_word(state: u64, word: u64) -> u64 {
+    // 2^64 divided by the golden ratio: an odd number without a pattern in its bits.
+    const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+    (state.rotate_left(23) ^ word).wrapping_mul(FACTOR)
 }
 
 #[cfg(test)]
@@ -84,25 +103,25 @@ mod tests {
     #[test]
     fn compares_only_bytes_that_both_sides_have() {
         let frame: Vec<u8> = (0..20_000_u32).map(|i| (i % 251) as u8).collect();
-        let whole = Fingerprint::of(20_000, &frame);
-        let of = |frame: &[u8], to| Fingerprint::of(20_000, &cut(frame, to));
-        assert_eq!(whole.agrees(&whole), Agreement::Whole);
-        assert_eq!(whole.agrees(&of(&frame, 9_000)), Agreement::Ends);
-        assert_eq!(of(&frame, 4_096).agrees(&of(&frame, 9_000)), Agreement::Ends);
-        assert_eq!(whole.agrees(&of(&frame, 100)), Agreement::Length);
-        assert_eq!(whole.agrees(&Fingerprint::of(20_001, &frame)), Agreement::No);
+        let whole = Fingerprint::of_frame(20_000, &frame);
+        let of = |frame: &[u8], to| Fingerprint::of_frame(20_000, &cut(frame, to));
+        assert_eq!(whole.agreement_with(&whole), Agreement::Whole);
+        assert_eq!(whole.agreement_with(&of(&frame, 9_000)), Agreement::Ends);
+        assert_eq!(of(&frame, 4_096).agreement_with(&of(&frame, 9_000)), Agreement::Ends);
+        assert_eq!(whole.agreement_with(&of(&frame, 100)), Agreement::Length);
+        assert_eq!(whole.agreement_with(&Fingerprint::of_frame(20_001, &frame)), Agreement::No);
         let (mut middle, mut end) = (frame.clone(), frame.clone());
         middle[10_000] ^= 1;
-        assert_eq!(whole.agrees(&Fingerprint::of(20_000, &middle)), Agreement::No);
-        assert_eq!(whole.agrees(&of(&middle, 9_000)), Agreement::Ends);
+        assert_eq!(whole.agreement_with(&Fingerprint::of_frame(20_000, &middle)), Agreement::No);
+        assert_eq!(whole.agreement_with(&of(&middle, 9_000)), Agreement::Ends);
         end[19_999] ^= 1;
-        assert_eq!(whole.agrees(&of(&end, 4_096)), Agreement::No);
+        assert_eq!(whole.agreement_with(&of(&end, 4_096)), Agreement::No);
     }
 
     #[test]
     fn an_empty_frame_matches_completely() {
-        assert_eq!(Fingerprint::of(0, &[]).agrees(&Fingerprint::of(0, &[])), Agreement::Whole);
-        assert_eq!(Fingerprint::of(9, &[]).agrees(&Fingerprint::of(9, &[])), Agreement::Length);
+        assert_eq!(Fingerprint::of_frame(0, &[]).agreement_with(&Fingerprint::of_frame(0, &[])), Agreement::Whole);
+        assert_eq!(Fingerprint::of_frame(9, &[]).agreement_with(&Fingerprint::of_frame(9, &[])), Agreement::Length);
     }
 
     proptest! {
@@ -110,8 +129,8 @@ mod tests {
         fn one_changed_byte_is_another_frame(frame in prop::collection::vec(any::<u8>(), 1..9000), at: prop::sample::Index, by in 1..=255_u8) {
             let mut other = frame.clone();
             *at.get_mut(&mut other) ^= by;
-            let of = |f: &[u8]| Fingerprint::of(f.len() as u64, f);
-            prop_assert_eq!(of(&frame).agrees(&of(&other)), Agreement::No);
+            let of = |f: &[u8]| Fingerprint::of_frame(f.len() as u64, f);
+            prop_assert_eq!(of(&frame).agreement_with(&of(&other)), Agreement::No);
         }
     }
 }

@@ -9,32 +9,34 @@
 //! whether that was wrong, and no other match shifts.
 
 mod fingerprint;
-mod lane;
+mod identical_frames;
+mod sending_lane;
 #[cfg(test)]
 mod tests;
-mod twins;
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 
 use trace::MonoNs;
 
 use crate::observation::{Call, Message, SocketId};
 use fingerprint::{Agreement, Fingerprint};
-pub use lane::Lane;
-use twins::IdenticalFrames;
+use identical_frames::IdenticalFrames;
+pub use sending_lane::SendingLane;
+use sending_lane::{AddedFrame, ObservedSend, RemovedFrame};
 
 /// Limits of a matcher's memory and work.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct MatcherLimits {
     /// Maximum number of frames in flight per lane; beyond it the oldest is dropped and counted.
-    pub in_flight: usize,
+    pub max_in_flight: usize,
     /// Number of frames searched in a lane for a frame that is not its first.
-    pub depth: usize,
+    pub search_depth: usize,
 }
 
-impl Default for Limits {
+impl Default for MatcherLimits {
     fn default() -> Self {
-        Self { in_flight: 1 << 16, depth: 4096 }
+        Self { max_in_flight: 1 << 16, search_depth: 4096 }
     }
 }
 
@@ -58,7 +60,7 @@ pub struct NumberedSend {
 
 /// How a received frame was matched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum How {
+pub enum MatchMethod {
     /// By its content.
     Content,
     /// By position: the record of its send was lost, or too little was copied to compare.
@@ -72,8 +74,8 @@ pub struct Match {
     pub frame: FrameRef,
     /// Time of the send; `None` when its record was lost.
     pub sent_at: Option<MonoNs>,
-    /// Method of the match.
-    pub how: How,
+    /// How it was matched.
+    pub method: MatchMethod,
     /// Number of receipts right before it on the same socket whose records were lost.
     pub lost_before: u64,
 }
@@ -89,7 +91,7 @@ pub enum Unmatched {
 
 /// Counts of failed and uncertain matches since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Misses {
+pub struct MatcherMisses {
     /// Received frames without an observed send: sent before the attach, or by an unwatched process.
     pub unsent: u64,
     /// Lost records of sends.
@@ -107,94 +109,111 @@ pub struct Misses {
 /// Matches sends with receipts. Feed it every observation, in order.
 #[derive(Debug, Default)]
 pub struct Matcher {
-    limits: Limits,
-    lanes: Vec<Lane>,
+    limits: MatcherLimits,
+    lanes: Vec<SendingLane>,
     /// Current lane of each sending socket.
-    of_sender: HashMap<SocketId, usize>,
-    receivers: HashMap<SocketId, Receiver>,
-    misses: Misses,
+    lane_of_sender: HashMap<SocketId, usize>,
+    receivers: HashMap<SocketId, ReceivingSocket>,
+    misses: MatcherMisses,
 }
 
 #[derive(Debug, Default)]
-struct Receiver {
+struct ReceivingSocket {
     /// Lanes that lead to this receiver.
     lanes: Vec<usize>,
-    next: Option<u64>,
+    next_seq: Option<u64>,
     /// Number of frames received unobserved that are not assigned to a lane yet.
     unassigned: u64,
+    /// Number and frame of the last receipt.
     last: Option<(u64, FrameRef)>,
-    twins: IdenticalFrames,
+    identical: IdenticalFrames,
+}
+
+/// Where a received frame was found.
+#[derive(Clone, Copy)]
+struct FramePosition {
+    /// Index of its lane.
+    lane: usize,
+    /// Number of frames before it in the lane.
+    position: usize,
 }
 
 impl Matcher {
     /// Creates a matcher with `limits`.
-    pub fn new(limits: Limits) -> Self {
+    pub fn new(limits: MatcherLimits) -> Self {
         Self { limits, ..Self::default() }
     }
 
     /// Records a send and numbers its frame.
-    pub fn sent(&mut self, message: &Message<'_>) -> NumberedSend {
+    pub fn record_send(&mut self, message: &Message<'_>) -> NumberedSend {
         let Call { socket, seq, at, .. } = message.call;
-        let limit = self.limits.in_flight;
-        let known = self.of_sender.get(&socket).copied().filter(|lane| self.lanes[*lane].continues_with(seq, limit));
+        let limit = self.limits.max_in_flight;
+        let known = self.lane_of_sender.get(&socket).copied();
+        let known = known.filter(|lane| self.lanes[*lane].continues_with(seq, limit));
         let lane = known.unwrap_or_else(|| {
-            let id = self.lanes.len();
-            self.lanes.push(Lane::new(id as u32, socket, seq));
-            self.of_sender.insert(socket, id);
-            id
+            let index = self.lanes.len();
+            self.lanes.push(SendingLane::new(index as u32, socket, seq));
+            self.lane_of_sender.insert(socket, index);
+            index
         });
         let lane = &mut self.lanes[lane];
-        let (lost_before, shed) = lane.push(seq, at, Fingerprint::of(message.bytes, message.payload), limit);
+        let fingerprint = Fingerprint::of_frame(message.bytes, message.payload);
+        let AddedFrame { lost_before, dropped } = lane.add_frame(seq, ObservedSend { sent_at: at, fingerprint }, limit);
         self.misses.lost_sent = self.misses.lost_sent.saturating_add(lost_before);
-        self.misses.shed += shed;
+        self.misses.shed += dropped;
         NumberedSend { frame: FrameRef { lane: lane.lane, seq }, lost_before }
     }
 
     /// Records that the socket refused its last frame.
-    pub fn unsent(&mut self, call: &Call) -> Option<FrameRef> {
-        let lane = &mut self.lanes[*self.of_sender.get(&call.socket)?];
-        lane.take_back(call.seq);
+    pub fn record_refused_send(&mut self, call: &Call) -> Option<FrameRef> {
+        let lane = &mut self.lanes[*self.lane_of_sender.get(&call.socket)?];
+        lane.remove_refused(call.seq);
         Some(FrameRef { lane: lane.lane, seq: call.seq })
     }
 
     /// Records a receipt and returns its frame, or why no send belongs to it.
-    pub fn received(&mut self, message: &Message<'_>) -> Result<Match, Unmatched> {
+    pub fn match_receipt(&mut self, message: &Message<'_>) -> Result<Match, Unmatched> {
         let Call { socket, seq, .. } = message.call;
         let receiver = self.receivers.entry(socket).or_default();
         // A decreasing number means a new socket at the same address.
-        let lost_before = receiver.next.map_or(0, |next| seq.saturating_sub(next));
-        receiver.next = Some(seq.wrapping_add(1));
+        let lost_before = receiver.next_seq.map_or(0, |next| seq.saturating_sub(next));
+        receiver.next_seq = Some(seq.wrapping_add(1));
         receiver.unassigned = receiver.unassigned.saturating_add(lost_before);
         self.misses.lost_received = self.misses.lost_received.saturating_add(lost_before);
 
-        let fingerprint = Fingerprint::of(message.bytes, message.payload);
-        let position = self.find_position(socket, &fingerprint);
-        let removed = position.and_then(|(lane, position, how)| Some((lane, self.lanes[lane].remove(position)?, how)));
-        let Some((lane, (entry, before), how)) = removed else {
-            if self.receivers.entry(socket).or_default().twins.take_expected(&fingerprint) {
-                self.misses.identical += 1;
-                return Err(Unmatched::Identical);
-            }
-            self.misses.unsent += 1;
-            return Err(Unmatched::Unsent);
+        let fingerprint = Fingerprint::of_frame(message.bytes, message.payload);
+        let Some((FramePosition { lane, position }, method)) = self.find_frame(socket, &fingerprint) else {
+            return Err(self.count_unmatched(socket, &fingerprint));
+        };
+        let Some(RemovedFrame { frame: received, removed_before }) = self.lanes[lane].remove_received(position) else {
+            return Err(self.count_unmatched(socket, &fingerprint));
         };
         let receiver = self.receivers.entry(socket).or_default();
-        let skipped = before.saturating_sub(receiver.unassigned);
+        let skipped = removed_before.saturating_sub(receiver.unassigned);
         self.misses.skipped = self.misses.skipped.saturating_add(skipped);
-        receiver.unassigned = receiver.unassigned.saturating_sub(before);
-        let frame = FrameRef { lane: self.lanes[lane].lane, seq: entry.seq };
+        receiver.unassigned = receiver.unassigned.saturating_sub(removed_before);
+        let frame = FrameRef { lane: self.lanes[lane].lane, seq: received.seq };
         receiver.last = Some((seq, frame));
-        Ok(Match { frame, sent_at: entry.seen.map(|(at, _)| at), how, lost_before })
+        Ok(Match { frame, sent_at: received.observed.map(|send| send.sent_at), method, lost_before })
+    }
+
+    fn count_unmatched(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Unmatched {
+        if self.receivers.entry(socket).or_default().identical.take_expected(fingerprint) {
+            self.misses.identical += 1;
+            return Unmatched::Identical;
+        }
+        self.misses.unsent += 1;
+        Unmatched::Unsent
     }
 
     /// Returns the frame that the application has processed.
-    pub fn processed(&self, call: &Call) -> Option<FrameRef> {
+    pub fn processed_frame(&self, call: &Call) -> Option<FrameRef> {
         let (seq, frame) = self.receivers.get(&call.socket)?.last?;
         (seq == call.seq).then_some(frame)
     }
 
     /// All lanes in the order of their numbers.
-    pub fn lanes(&self) -> impl Iterator<Item = &Lane> {
+    pub fn lanes(&self) -> impl Iterator<Item = &SendingLane> {
         self.lanes.iter()
     }
 
@@ -205,70 +224,83 @@ impl Matcher {
     }
 
     /// Send time of the oldest frame in flight on a lane; `None` if there is none, or its record was lost.
-    pub fn oldest_waiting(&self, lane: u32) -> Option<MonoNs> {
-        let oldest = self.lanes.get(lane as usize)?.at(0)?;
-        oldest.seen.map(|(at, _)| at)
+    pub fn oldest_sent_at(&self, lane: u32) -> Option<MonoNs> {
+        let oldest = self.lanes.get(lane as usize)?.frame_at(0)?;
+        oldest.observed.map(|send| send.sent_at)
     }
 
     /// Counts of failed and uncertain matches.
-    pub fn misses(&self) -> Misses {
+    pub fn misses(&self) -> MatcherMisses {
         self.misses
     }
 
-    /// Finds the position of a frame. By content first: at the head of a lane that leads here, deeper in such a lane, then in a lane
-    /// without a known receiver. Then by order: at the position given by the number of unobserved receipts, including that of a lost
-    /// record.
-    fn find_position(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Option<(usize, usize, How)> {
+    /// Finds a received frame. By content first: at the head of a lane that leads here, deeper in such a lane, then in a lane without a
+    /// known receiver. Then by order: at the position given by the number of unobserved receipts, including that of a lost record.
+    fn find_frame(&mut self, socket: SocketId, fingerprint: &Fingerprint) -> Option<(FramePosition, MatchMethod)> {
         let receiver = self.receivers.entry(socket).or_default();
-        let (own_lanes, unassigned) = (receiver.lanes.clone(), receiver.unassigned as usize);
-        let head = own_lanes.iter().filter_map(|lane| {
-            let (at, other) = self.lanes[*lane].at(0)?.seen?;
-            Some((other.agrees(fingerprint), std::cmp::Reverse(at), *lane))
-        });
-        let head = head.max().filter(|(agreement, ..)| *agreement > Agreement::No);
-        if let Some((agreement @ (Agreement::Ends | Agreement::Whole), _, lane)) = head {
-            let same = |lane: &&usize| {
-                let next = self.lanes[**lane].at(0).and_then(|entry| entry.seen);
-                next.is_some_and(|(_, other)| other.agrees(fingerprint) == agreement)
-            };
-            if own_lanes.iter().filter(same).count() > 1 {
+        let own_lanes = receiver.lanes.clone();
+        let unassigned = receiver.unassigned as usize;
+        let head = self.best_head(&own_lanes, fingerprint);
+        if let Some(head) = head.filter(|head| head.agreement >= Agreement::Ends) {
+            let is_equally_good =
+                |lane: &&usize| self.head_agreement(**lane, fingerprint).is_some_and(|other| other == head.agreement);
+            if own_lanes.iter().filter(is_equally_good).count() > 1 {
                 let receiver = self.receivers.entry(socket).or_default();
-                receiver.twins.record_ambiguous(lane, *fingerprint);
+                receiver.identical.record_ambiguous(head.lane, *fingerprint);
             }
-            return Some((lane, 0, How::Content));
+            return Some((FramePosition { lane: head.lane, position: 0 }, MatchMethod::Content));
         }
-        let depth = self.limits.depth;
-        let deeper = |lane: usize| Some((lane, self.lanes[lane].find(fingerprint, Agreement::Ends, depth)?));
-        let candidates: Vec<(usize, usize)> = own_lanes.iter().filter_map(|lane| deeper(*lane)).collect();
-        for &(lane, position) in &candidates {
-            if self.may_skip(socket, lane, position.saturating_sub(unassigned)) {
-                return Some((lane, position, How::Content));
+        let depth = self.limits.search_depth;
+        let find_deeper = |lane: &usize| {
+            let position = self.lanes[*lane].find_position(fingerprint, Agreement::Ends, depth)?;
+            Some(FramePosition { lane: *lane, position })
+        };
+        let candidates: Vec<FramePosition> = own_lanes.iter().filter_map(find_deeper).collect();
+        for candidate in &candidates {
+            if self.may_skip(socket, candidate.lane, candidate.position.saturating_sub(unassigned)) {
+                return Some((*candidate, MatchMethod::Content));
             }
         }
-        if self.receivers.entry(socket).or_default().twins.is_expected(fingerprint) {
+        if self.receivers.entry(socket).or_default().identical.is_expected(fingerprint) {
             return None;
         }
-        if let Some((lane, position)) = self.find_in_other_lanes(&own_lanes, fingerprint) {
-            self.lanes[lane].receivers.push(socket);
-            self.receivers.entry(socket).or_default().lanes.push(lane);
-            return Some((lane, position, How::Content));
+        if let Some(found) = self.find_in_other_lanes(&own_lanes, fingerprint) {
+            self.lanes[found.lane].receivers.push(socket);
+            self.receivers.entry(socket).or_default().lanes.push(found.lane);
+            return Some((found, MatchMethod::Content));
         }
-        if let Some(&(lane, position)) = candidates.first() {
-            return Some((lane, position, How::Content));
+        if let Some(candidate) = candidates.first() {
+            return Some((*candidate, MatchMethod::Content));
         }
         if let [lane] = own_lanes[..] {
             // Only one lane leads here, so its order decides. However, a position that was counted but not compared must not skip frames
             // that can still be compared.
-            let position = self.lanes[lane].at(unassigned).copied();
-            let lost = unassigned == 0 && position.is_some_and(|entry| entry.seen.is_none());
-            let fits = |(_, other): (MonoNs, Fingerprint)| other.agrees(fingerprint) == Agreement::Length;
-            if lost || position.and_then(|entry| entry.seen).is_some_and(fits) {
-                return Some((lane, unassigned, How::Order));
-            }
-        } else if unassigned == 0 {
-            return head.map(|(_, _, lane)| (lane, 0, How::Order));
+            let next = self.lanes[lane].frame_at(unassigned).copied()?;
+            let is_acceptable = match next.observed {
+                Some(send) => send.fingerprint.agreement_with(fingerprint) == Agreement::Length,
+                None => unassigned == 0,
+            };
+            return is_acceptable.then_some((FramePosition { lane, position: unassigned }, MatchMethod::Order));
+        }
+        if unassigned == 0 {
+            return head.map(|head| (FramePosition { lane: head.lane, position: 0 }, MatchMethod::Order));
         }
         None
+    }
+
+    /// The first frame of these lanes that agrees best, of several the oldest.
+    fn best_head(&self, lanes: &[usize], fingerprint: &Fingerprint) -> Option<AgreeingHead> {
+        let heads = lanes.iter().filter_map(|&lane| {
+            let send = self.lanes[lane].frame_at(0)?.observed?;
+            let agreement = send.fingerprint.agreement_with(fingerprint);
+            Some(AgreeingHead { agreement, sent_at: send.sent_at, lane })
+        });
+        heads.max_by_key(AgreeingHead::preference).filter(|head| head.agreement > Agreement::No)
+    }
+
+    fn head_agreement(&self, lane: usize, fingerprint: &Fingerprint) -> Option<Agreement> {
+        let send = self.lanes[lane].frame_at(0)?.observed?;
+        Some(send.fingerprint.agreement_with(fingerprint))
     }
 
     /// Whether a frame of `lane` may skip its first `count` frames. Receipts are numbered, so it may skip only frames that were received
@@ -277,22 +309,38 @@ impl Matcher {
         if self.lanes[lane].receivers.len() > 1 {
             return true;
         }
-        let skipped = (0..count).map(|at| Some(self.lanes[lane].at(at)?.seen?.1));
-        let Some(skipped) = skipped.collect::<Option<Vec<Fingerprint>>>() else {
-            return false;
-        };
-        self.receivers.entry(socket).or_default().twins.resolve(lane, &skipped)
+        let fingerprint_at = |position| Some(self.lanes[lane].frame_at(position)?.observed?.fingerprint);
+        let skipped: Option<Vec<Fingerprint>> = (0..count).map(fingerprint_at).collect();
+        // A frame whose send was not observed cannot be compared.
+        let Some(skipped) = skipped else { return false };
+        self.receivers.entry(socket).or_default().identical.explain_skipped(lane, &skipped)
     }
 
     /// Searches lanes without a receiver, then lanes that ZMQ distributes to several.
-    fn find_in_other_lanes(&self, own_lanes: &[usize], fingerprint: &Fingerprint) -> Option<(usize, usize)> {
-        let depth = self.limits.depth;
-        let search = |received: bool, min: Agreement| {
+    fn find_in_other_lanes(&self, own_lanes: &[usize], fingerprint: &Fingerprint) -> Option<FramePosition> {
+        let search = |has_receiver: bool, min: Agreement| {
             let lanes = self.lanes.iter().enumerate();
-            lanes
-                .filter(|(i, lane)| lane.receivers.is_empty() != received && !own_lanes.contains(i))
-                .find_map(|(i, lane)| Some((i, lane.find(fingerprint, min, depth)?)))
+            let mut others =
+                lanes.filter(|(index, lane)| lane.receivers.is_empty() != has_receiver && !own_lanes.contains(index));
+            others.find_map(|(index, lane)| {
+                let position = lane.find_position(fingerprint, min, self.limits.search_depth)?;
+                Some(FramePosition { lane: index, position })
+            })
         };
         search(false, Agreement::Ends).or_else(|| search(true, Agreement::Whole))
+    }
+}
+
+/// The first frame of a lane that may be the received one.
+#[derive(Clone, Copy)]
+struct AgreeingHead {
+    agreement: Agreement,
+    sent_at: MonoNs,
+    lane: usize,
+}
+
+impl AgreeingHead {
+    fn preference(&self) -> (Agreement, Reverse<MonoNs>, usize) {
+        (self.agreement, Reverse(self.sent_at), self.lane)
     }
 }

@@ -62,7 +62,7 @@ impl World {
         self.clock += 1;
         let payload = format!("{from}:{seq}:{}", "x".repeat(size)).into_bytes();
         if !lost {
-            let frame = self.matcher.sent(&message(sender(from), seq, self.clock, &payload)).frame;
+            let frame = self.matcher.record_send(&message(sender(from), seq, self.clock, &payload)).frame;
             assert_eq!(frame.seq, seq);
         }
         self.queues[from].push_back((seq, payload, lost));
@@ -74,7 +74,8 @@ impl World {
         let received = self.received;
         self.received += 1;
         self.clock += 1;
-        let answer = (!lost).then(|| self.matcher.received(&message(RECEIVER, received, self.clock, &payload)).ok());
+        let answer =
+            (!lost).then(|| self.matcher.match_receipt(&message(RECEIVER, received, self.clock, &payload)).ok());
         Some(Take { seq, observed: !send_lost, answer })
     }
 
@@ -93,11 +94,11 @@ proptest! {
                 Step::Take { sender, .. } => if let Some(Take { seq, answer, .. }) = world.take(sender, false) {
                     let found = answer.flatten().expect("both sides were observed");
                     prop_assert_eq!((Some(found.frame.lane), found.frame.seq), (world.lane_of(sender), seq));
-                    prop_assert_eq!(found.how, How::Content);
+                    prop_assert_eq!(found.method, MatchMethod::Content);
                 },
             }
         }
-        prop_assert_eq!(world.matcher.misses(), Misses::default());
+        prop_assert_eq!(world.matcher.misses(), MatcherMisses::default());
         for (from, queue) in world.queues.iter().enumerate() {
             if let Some(lane) = world.matcher.lanes().find(|lane| lane.sender == sender(from)) {
                 prop_assert_eq!(lane.sent - lane.received, queue.len() as u64);
@@ -119,7 +120,7 @@ proptest! {
                         prop_assert!(found.sent_at.is_some());
                     } else if let Some(found) = answer {
                         // The send was not observed, so the match may only use the position of a lost record.
-                        prop_assert_eq!(found.how, How::Order);
+                        prop_assert_eq!(found.method, MatchMethod::Order);
                         prop_assert_eq!(found.sent_at, None);
                     }
                 },
@@ -138,7 +139,7 @@ fn with_one_sender_a_lost_send_keeps_its_sequence_number() {
     assert_eq!(frames.iter().map(|m| m.frame.seq).collect::<Vec<_>>(), [0, 1, 2]);
     assert_eq!(
         frames[1],
-        Match { frame: FrameRef { lane: 0, seq: 1 }, sent_at: None, how: How::Order, lost_before: 0 }
+        Match { frame: FrameRef { lane: 0, seq: 1 }, sent_at: None, method: MatchMethod::Order, lost_before: 0 }
     );
     assert_eq!(world.matcher.misses().lost_sent, 1);
 }
@@ -146,9 +147,10 @@ fn with_one_sender_a_lost_send_keeps_its_sequence_number() {
 #[test]
 fn the_next_record_of_each_side_counts_the_lost_ones() {
     let mut matcher = Matcher::default();
-    let sent = [0, 3].map(|seq| matcher.sent(&message(sender(0), seq, seq, format!("frame {seq}").as_bytes())));
+    let sent = [0, 3].map(|seq| matcher.record_send(&message(sender(0), seq, seq, format!("frame {seq}").as_bytes())));
     assert_eq!(sent.map(|send| send.lost_before), [0, 2]);
-    let received = [0, 3].map(|seq| matcher.received(&message(RECEIVER, seq, 9, format!("frame {seq}").as_bytes())));
+    let received =
+        [0, 3].map(|seq| matcher.match_receipt(&message(RECEIVER, seq, 9, format!("frame {seq}").as_bytes())));
     assert_eq!(received.map(|found| found.unwrap().lost_before), [0, 2]);
 }
 
@@ -156,11 +158,11 @@ fn the_next_record_of_each_side_counts_the_lost_ones() {
 fn frames_sent_before_the_attach_match_no_sender() {
     let mut matcher = Matcher::default();
     for (seq, old) in [b"old 0", b"old 1"].into_iter().enumerate() {
-        assert_eq!(matcher.received(&message(RECEIVER, seq as u64, 1, old)), Err(Unmatched::Unsent));
+        assert_eq!(matcher.match_receipt(&message(RECEIVER, seq as u64, 1, old)), Err(Unmatched::Unsent));
     }
-    let frame = matcher.sent(&message(sender(0), 0, 2, b"new 0")).frame;
-    assert_eq!(matcher.received(&message(RECEIVER, 2, 3, b"old 2")), Err(Unmatched::Unsent));
-    assert_eq!(matcher.received(&message(RECEIVER, 3, 4, b"new 0")).unwrap().frame, frame);
+    let frame = matcher.record_send(&message(sender(0), 0, 2, b"new 0")).frame;
+    assert_eq!(matcher.match_receipt(&message(RECEIVER, 2, 3, b"old 2")), Err(Unmatched::Unsent));
+    assert_eq!(matcher.match_receipt(&message(RECEIVER, 3, 4, b"new 0")).unwrap().frame, frame);
     assert_eq!(matcher.misses().unsent, 3);
 }
 
@@ -168,10 +170,10 @@ fn frames_sent_before_the_attach_match_no_sender() {
 fn a_rejected_send_frees_its_sequence_number() {
     let mut matcher = Matcher::default();
     let refused = message(sender(0), 0, 1, b"first");
-    let frame = matcher.sent(&refused).frame;
-    assert_eq!(matcher.unsent(&refused.call), Some(frame));
-    assert_eq!(matcher.sent(&message(sender(0), 0, 2, b"first")).frame, frame);
-    assert_eq!(matcher.received(&message(RECEIVER, 0, 3, b"first")).unwrap().sent_at, Some(MonoNs(2)));
+    let frame = matcher.record_send(&refused).frame;
+    assert_eq!(matcher.record_refused_send(&refused.call), Some(frame));
+    assert_eq!(matcher.record_send(&message(sender(0), 0, 2, b"first")).frame, frame);
+    assert_eq!(matcher.match_receipt(&message(RECEIVER, 0, 3, b"first")).unwrap().sent_at, Some(MonoNs(2)));
     assert_eq!(matcher.lanes().map(|l| (l.sent, l.received)).collect::<Vec<_>>(), [(1, 1)]);
 }
 
@@ -180,11 +182,11 @@ fn frames_sent_round_robin_to_two_receivers_are_matched() {
     let mut matcher = Matcher::default();
     let other = SocketId { pid: 2, address: 0xb1 };
     for seq in 0..6 {
-        matcher.sent(&message(sender(0), seq, seq, format!("frame {seq}").as_bytes()));
+        matcher.record_send(&message(sender(0), seq, seq, format!("frame {seq}").as_bytes()));
     }
     for seq in [0, 2, 1, 3, 5, 4] {
         let to = if seq % 2 == 0 { RECEIVER } else { other };
-        let found = matcher.received(&message(to, seq / 2, 10 + seq, format!("frame {seq}").as_bytes()));
+        let found = matcher.match_receipt(&message(to, seq / 2, 10 + seq, format!("frame {seq}").as_bytes()));
         assert_eq!(found.ok().map(|m| m.frame.seq), (seq != 1).then_some(seq), "frame {seq}");
     }
     assert_eq!(matcher.misses().skipped, 1); // frame 1, before a second receiver was known
@@ -194,30 +196,30 @@ fn frames_sent_round_robin_to_two_receivers_are_matched() {
 fn a_new_socket_at_an_old_address_is_a_new_lane() {
     let mut matcher = Matcher::default();
     for seq in 0..3 {
-        matcher.sent(&message(sender(0), seq, seq, b"before"));
+        matcher.record_send(&message(sender(0), seq, seq, b"before"));
     }
-    assert_eq!(matcher.sent(&message(sender(0), 0, 9, b"after")).frame, FrameRef { lane: 1, seq: 0 });
+    assert_eq!(matcher.record_send(&message(sender(0), 0, 9, b"after")).frame, FrameRef { lane: 1, seq: 0 });
 }
 
 #[test]
 fn processed_refers_to_the_last_received_frame() {
     let mut matcher = Matcher::default();
-    let frame = matcher.sent(&message(sender(0), 0, 1, b"one")).frame;
-    matcher.received(&message(RECEIVER, 0, 2, b"one")).unwrap();
+    let frame = matcher.record_send(&message(sender(0), 0, 1, b"one")).frame;
+    matcher.match_receipt(&message(RECEIVER, 0, 2, b"one")).unwrap();
     let mark = |seq| message(RECEIVER, seq, 3, b"").call;
-    assert_eq!(matcher.processed(&mark(0)), Some(frame));
-    assert_eq!(matcher.processed(&mark(1)), None);
+    assert_eq!(matcher.processed_frame(&mark(0)), Some(frame));
+    assert_eq!(matcher.processed_frame(&mark(1)), None);
 }
 
 #[test]
 fn frames_beyond_the_in_flight_limit_are_dropped_and_counted() {
-    let mut matcher = Matcher::new(Limits { in_flight: 10, depth: 10 });
+    let mut matcher = Matcher::new(MatcherLimits { max_in_flight: 10, search_depth: 10 });
     for seq in 0..25 {
-        matcher.sent(&message(sender(0), seq, seq, format!("frame {seq}").as_bytes()));
+        matcher.record_send(&message(sender(0), seq, seq, format!("frame {seq}").as_bytes()));
     }
     assert_eq!(matcher.misses().shed, 15);
-    assert_eq!(matcher.received(&message(RECEIVER, 0, 30, b"frame 3")), Err(Unmatched::Unsent));
-    assert_eq!(matcher.received(&message(RECEIVER, 1, 31, b"frame 20")).unwrap().frame.seq, 20);
+    assert_eq!(matcher.match_receipt(&message(RECEIVER, 0, 30, b"frame 3")), Err(Unmatched::Unsent));
+    assert_eq!(matcher.match_receipt(&message(RECEIVER, 1, 31, b"frame 20")).unwrap().frame.seq, 20);
 }
 
 /// Idle batches of two ranks are identical byte for byte. Their order cannot be observed, and it must not cost a match.
@@ -226,14 +228,14 @@ fn identical_frames_of_two_lanes_shift_nothing() {
     let mut matcher = Matcher::default();
     let (idle, mut received) = (b"idle".as_slice(), 0);
     let mut take = |matcher: &mut Matcher, payload: &[u8]| {
-        let found = matcher.received(&message(RECEIVER, received, 1_000 + received, payload));
+        let found = matcher.match_receipt(&message(RECEIVER, received, 1_000 + received, payload));
         received += 1;
         found.ok().map(|found| (found.frame.lane, found.frame.seq))
     };
     let frames: [[&[u8]; 6]; 2] = [[b"a0", idle, idle, b"a3", idle, b"a5"], [b"b0", idle, b"b2", idle, b"b4", b"b5"]];
     for (lane, frames) in frames.iter().enumerate() {
         for (seq, payload) in frames.iter().enumerate() {
-            matcher.sent(&message(sender(lane), seq as u64, 10 * seq as u64 + lane as u64, payload));
+            matcher.record_send(&message(sender(lane), seq as u64, 10 * seq as u64 + lane as u64, payload));
         }
     }
     assert_eq!(take(&mut matcher, b"a0"), Some((0, 0)));
@@ -253,12 +255,12 @@ fn identical_frames_of_two_lanes_shift_nothing() {
 fn the_largest_sequence_number_does_not_overflow() {
     let mut matcher = Matcher::default();
     for _ in 0..2 {
-        matcher.sent(&message(sender(0), u64::MAX, 1, b"last"));
-        assert!(matcher.received(&message(RECEIVER, u64::MAX, 2, b"last")).is_ok());
+        matcher.record_send(&message(sender(0), u64::MAX, 1, b"last"));
+        assert!(matcher.match_receipt(&message(RECEIVER, u64::MAX, 2, b"last")).is_ok());
     }
     // Gaps of the maximum size must not overflow, even repeatedly.
     for seq in [0, u64::MAX, 0, u64::MAX] {
-        matcher.sent(&message(sender(0), seq, 3, b"far"));
-        let _ = matcher.received(&message(RECEIVER, seq, 4, b"far"));
+        matcher.record_send(&message(sender(0), seq, 3, b"far"));
+        let _ = matcher.match_receipt(&message(RECEIVER, seq, 4, b"far"));
     }
 }

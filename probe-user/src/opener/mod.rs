@@ -24,16 +24,16 @@ use rustix::io::Errno;
 use crate::channel;
 use crate::opener_client::CONNECT;
 use crate::opener_client::request::{
-    OpenRequest, PIECE, ProcessKey, ProcessRequest, REQUEST_BYTES, ReplyPiece, descriptors_to_bytes,
+    MAX_PIECE_BYTES, OpenRequest, ProcessKey, ProcessRequest, REQUEST_BYTES, ReplyPiece, descriptors_to_bytes,
 };
 use crate::proc::{FileStatus, ProcDir, maps};
 
-use rules::{ExaminedProcesses, is_library, is_metadata_file, is_package_name};
+use rules::{ExaminedProcesses, is_metadata_file, is_package_name, is_probed_library};
 
 /// Maximum number of connections. Each has a thread, since a file may not answer for ever.
 const MAX_CONNECTIONS: usize = 16;
 /// Maximum number of requests a second; further ones wait.
-const MAX_REQUESTS: u32 = 20_000;
+const MAX_REQUESTS_PER_INTERVAL: u32 = 20_000;
 const PACE_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of descriptors of a process that are listed.
 const MAX_DESCRIPTORS: usize = 65_536;
@@ -41,8 +41,8 @@ const MAX_DESCRIPTORS: usize = 65_536;
 const MAX_NAMES: usize = 50_000;
 const MAX_NAME_BYTES: usize = 4 << 20;
 /// Maximum size of `/proc/PID/maps` and `status`.
-const MAPPINGS: usize = 64 << 20;
-const STATUS: usize = 64 << 10;
+const MAX_MAPPINGS_BYTES: usize = 64 << 20;
+const MAX_STATUS_BYTES: usize = 64 << 10;
 
 /// What the opener may open.
 #[derive(Clone, Debug)]
@@ -57,11 +57,11 @@ pub struct Permitted {
 
 /// Serves the connections that `socket` brings until its other end is closed.
 pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
-    let server = Arc::new(Server {
+    let server = Arc::new(OpenerServer {
         examined: ExaminedProcesses::new(permitted.engines, &permitted.pids),
         engines: permitted.engines,
         files: permitted.files,
-        pace: Mutex::new(Pace { since: Instant::now(), requests: 0 }),
+        pace: Mutex::new(RequestPace { since: Instant::now(), requests: 0 }),
     });
     let connections = Arc::new(AtomicUsize::new(0));
     let mut buffer = [0; CONNECT.len()];
@@ -72,73 +72,75 @@ pub fn serve(socket: BorrowedFd<'_>, permitted: Permitted) -> io::Result<()> {
             Err(Errno::MSGSIZE) => continue,
             received => received?,
         };
-        let (Some(connection), true) = (received.descriptors.pop(), received.descriptors.is_empty()) else {
+        let Some(connection) = received.descriptors.pop() else { continue };
+        if !received.descriptors.is_empty() {
             continue;
-        };
+        }
         if connections.fetch_add(1, Ordering::Relaxed) >= MAX_CONNECTIONS {
             connections.fetch_sub(1, Ordering::Relaxed);
             continue;
         }
-        let (server, counted) = (Arc::clone(&server), Arc::clone(&connections));
-        let serve = move || {
+        let server = Arc::clone(&server);
+        let counted = Arc::clone(&connections);
+        let serve_until_closed = move || {
             if let Err(error) = server.serve_connection(&connection) {
                 tracing::debug!("a connection of the opener ended: {error}");
             }
             counted.fetch_sub(1, Ordering::Relaxed);
         };
-        if thread::Builder::new().name("opener".into()).spawn(serve).is_err() {
+        if thread::Builder::new().name("opener".into()).spawn(serve_until_closed).is_err() {
             connections.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
 
-struct Server {
+struct OpenerServer {
     examined: ExaminedProcesses,
     engines: Engines,
     files: Vec<PathBuf>,
-    pace: Mutex<Pace>,
+    pace: Mutex<RequestPace>,
 }
 
 /// Requests of the current interval.
-struct Pace {
+struct RequestPace {
     since: Instant,
     requests: u32,
 }
 
-impl Pace {
+impl RequestPace {
     /// Counts a request. Returns how long it must wait.
-    fn delay(&mut self) -> Option<Duration> {
+    fn count_request(&mut self) -> Option<Duration> {
         if self.since.elapsed() >= PACE_INTERVAL {
             *self = Self { since: Instant::now(), requests: 0 };
         }
         self.requests += 1;
-        (self.requests > MAX_REQUESTS).then(|| PACE_INTERVAL.saturating_sub(self.since.elapsed()))
+        (self.requests > MAX_REQUESTS_PER_INTERVAL).then(|| PACE_INTERVAL.saturating_sub(self.since.elapsed()))
     }
 }
 
 /// Answer to a request.
 #[derive(Default)]
-struct Answer {
+struct OpenerAnswer {
     numbers: [u64; 3],
     content: Vec<u8>,
     file: Option<OwnedFd>,
 }
 
-impl Answer {
-    fn file(file: impl Into<OwnedFd>) -> Self {
+impl OpenerAnswer {
+    fn with_file(file: impl Into<OwnedFd>) -> Self {
         Self { file: Some(file.into()), ..Self::default() }
     }
 
-    fn content(content: Vec<u8>) -> Self {
+    fn with_content(content: Vec<u8>) -> Self {
         Self { content, ..Self::default() }
     }
 
-    fn numbers(numbers: [u64; 3]) -> Self {
+    fn with_numbers(numbers: [u64; 3]) -> Self {
         Self { numbers, ..Self::default() }
     }
 }
 
-impl Server {
+impl OpenerServer {
     fn serve_connection(&self, connection: &OwnedFd) -> io::Result<()> {
         let mut buffer = vec![0; REQUEST_BYTES];
         loop {
@@ -146,76 +148,79 @@ impl Server {
             if received.bytes == 0 {
                 return Ok(());
             }
-            let delay = self.pace.lock().unwrap_or_else(PoisonError::into_inner).delay();
+            let delay = self.pace.lock().unwrap_or_else(PoisonError::into_inner).count_request();
             if let Some(delay) = delay {
                 thread::sleep(delay);
             }
             let Some(request) = OpenRequest::parse(&buffer[..received.bytes]) else {
                 return Err(io::ErrorKind::InvalidData.into());
             };
-            reply(connection.as_fd(), self.answer(&request))?;
+            send_reply(connection.as_fd(), self.answer_request(&request))?;
         }
     }
 
-    fn answer(&self, request: &OpenRequest) -> Result<Answer, ReadError> {
+    fn answer_request(&self, request: &OpenRequest) -> Result<OpenerAnswer, ReadError> {
         match request {
-            OpenRequest::Process(process, request) => self.answer_about(*process, request),
-            OpenRequest::Named(index) => {
-                Ok(Answer::file(RegularFile::open(self.named(*index)?, ExpectedFile::ANY)?.into_file()))
-            }
+            OpenRequest::Process(process, request) => self.answer_process_request(*process, request),
+            OpenRequest::Named(index) => Ok(OpenerAnswer::with_file(
+                RegularFile::open(self.path_of_named(*index)?, ExpectedFile::ANY)?.into_file(),
+            )),
             OpenRequest::NamedStatus(index) => {
-                Ok(Answer::numbers(FileStatus::of(&stat(self.named(*index)?)?).to_numbers()))
+                Ok(OpenerAnswer::with_numbers(FileStatus::from_stat(&stat(self.path_of_named(*index)?)?).to_numbers()))
             }
         }
     }
 
-    fn named(&self, index: u32) -> Result<&PathBuf, ReadError> {
+    fn path_of_named(&self, index: u32) -> Result<&PathBuf, ReadError> {
         self.files.get(index as usize).ok_or(ReadError::Denied)
     }
 
-    fn answer_about(&self, key: ProcessKey, request: &ProcessRequest) -> Result<Answer, ReadError> {
+    fn answer_process_request(&self, key: ProcessKey, request: &ProcessRequest) -> Result<OpenerAnswer, ReadError> {
         let process = ProcDir::with_opener(key.pid, None)?;
         // Another process has the id now.
         if process.inode()? != key.inode {
             return Err(ReadError::Gone);
         }
-        if !self.examined.contain(&process)? {
+        if !self.examined.contains(&process)? {
             return Err(ReadError::NotExamined);
         }
         Ok(match request {
-            ProcessRequest::Mappings => Answer::file(process.open_mappings()?),
-            ProcessRequest::Environment => Answer::file(process.open_environment()?),
+            ProcessRequest::Mappings => OpenerAnswer::with_file(process.open_mappings()?),
+            ProcessRequest::Environment => OpenerAnswer::with_file(process.open_environment()?),
             ProcessRequest::Descriptors { limit } => {
-                let (descriptors, more) = process.descriptors(MAX_DESCRIPTORS.min(*limit as usize))?;
-                Answer { numbers: [more.into(), 0, 0], ..Answer::content(descriptors_to_bytes(&descriptors)) }
+                let descriptors = process.list_descriptors(MAX_DESCRIPTORS.min(*limit as usize))?;
+                let content = OpenerAnswer::with_content(descriptors_to_bytes(&descriptors.items));
+                OpenerAnswer { numbers: [descriptors.is_truncated.into(), 0, 0], ..content }
             }
-            ProcessRequest::Link(link) => Answer::content(process.link(*link)?.as_os_str().as_bytes().to_vec()),
-            ProcessRequest::NetworkNamespace => Answer::numbers([process.network_namespace()?, 0, 0]),
-            ProcessRequest::ThreadFile { tid, file } => Answer::content(process.thread_file(*tid, *file)?),
+            ProcessRequest::Link(link) => {
+                OpenerAnswer::with_content(process.link(*link)?.as_os_str().as_bytes().to_vec())
+            }
+            ProcessRequest::NetworkNamespace => OpenerAnswer::with_numbers([process.network_namespace()?, 0, 0]),
+            ProcessRequest::ThreadFile { tid, file } => OpenerAnswer::with_content(process.thread_file(*tid, *file)?),
             _ => return self.answer_as_its_user(&process, request),
         })
     }
 
     /// Answers a request about files that the process chose.
-    fn answer_as_its_user(&self, process: &ProcDir, request: &ProcessRequest) -> Result<Answer, ReadError> {
-        let account = rights::account_of(&process.read("status", STATUS)?)?;
-        let open = |open: &dyn Fn() -> Result<RegularFile, ReadError>| {
-            Ok(Answer::file(rights::with_rights_of(&account, open)??.into_file()))
+    fn answer_as_its_user(&self, process: &ProcDir, request: &ProcessRequest) -> Result<OpenerAnswer, ReadError> {
+        let account = rights::parse_account(&process.read("status", MAX_STATUS_BYTES)?)?;
+        let open_with_rights = |open: &dyn Fn() -> Result<RegularFile, ReadError>| {
+            Ok(OpenerAnswer::with_file(rights::with_rights_of(&account, open)??.into_file()))
         };
         match request {
             ProcessRequest::Library { start, end } => {
-                let files = maps::files(&process.mappings(MAPPINGS)?);
+                let files = maps::parse_mapped_files(&process.mappings(MAX_MAPPINGS_BYTES)?);
                 let file = files.iter().find(|file| file.range == (*start, *end)).ok_or(ReadError::Gone)?;
-                if !is_library(file, self.engines) {
+                if !is_probed_library(file, self.engines) {
                     return Err(ReadError::Denied);
                 }
-                open(&|| process.open_library(file))
+                open_with_rights(&|| process.open_library(file))
             }
             ProcessRequest::MetadataFile(path) => {
                 if !is_metadata_file(path, self.engines) {
                     return Err(ReadError::Denied);
                 }
-                open(&|| process.root()?.open_metadata(path))
+                open_with_rights(&|| process.root()?.open_metadata(path))
             }
             ProcessRequest::PackageNames(folder) => {
                 let names = rights::with_rights_of(&account, || process.root()?.package_names(folder, MAX_NAMES))??;
@@ -226,12 +231,12 @@ impl Server {
                         content.push(0);
                     }
                 }
-                Ok(Answer::content(content))
+                Ok(OpenerAnswer::with_content(content))
             }
-            ProcessRequest::Output { descriptor } => open(&|| process.open_output(*descriptor)),
+            ProcessRequest::Output { descriptor } => open_with_rights(&|| process.open_output(*descriptor)),
             ProcessRequest::OutputStatus { descriptor } => {
                 let status = rights::with_rights_of(&account, || process.output_status(*descriptor))??;
-                Ok(Answer::numbers(status.to_numbers()))
+                Ok(OpenerAnswer::with_numbers(status.to_numbers()))
             }
             _ => Err(ReadError::Denied),
         }
@@ -239,7 +244,7 @@ impl Server {
 }
 
 /// Sends an answer in as many messages as it needs, the descriptor with the first.
-fn reply(connection: BorrowedFd<'_>, answer: Result<Answer, ReadError>) -> io::Result<()> {
+fn send_reply(connection: BorrowedFd<'_>, answer: Result<OpenerAnswer, ReadError>) -> io::Result<()> {
     let answer = match answer {
         Ok(answer) => answer,
         Err(error) => return Ok(channel::send_message(connection, &ReplyPiece::single(Err(error)).to_bytes(), &[])?),
@@ -247,7 +252,7 @@ fn reply(connection: BorrowedFd<'_>, answer: Result<Answer, ReadError>) -> io::R
     let mut rest = answer.content.as_slice();
     let mut file = answer.file.as_ref().map(|file| file.as_fd());
     loop {
-        let (content, after) = rest.split_at(rest.len().min(PIECE));
+        let (content, after) = rest.split_at(rest.len().min(MAX_PIECE_BYTES));
         rest = after;
         let piece =
             ReplyPiece { result: Ok(()), is_last: rest.is_empty(), numbers: answer.numbers, content: content.to_vec() };

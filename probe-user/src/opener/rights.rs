@@ -20,19 +20,24 @@ pub(super) struct ProcessAccount {
 
 /// User and groups of the process with this `status`. Refuses one that has the rights of several users: a process of a user may execute a
 /// program with the rights of root at any time.
-pub(super) fn account_of(status: &[u8]) -> Result<ProcessAccount, ReadError> {
+pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> {
     let text = String::from_utf8_lossy(status);
-    let numbers = |name: &str| -> Option<Vec<u32>> {
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
-        line.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
-    };
-    let same = |name: &str| {
-        let ids = numbers(name)?;
-        let first = *ids.first()?;
-        ids.iter().all(|id| *id == first).then_some(first)
-    };
-    let account = || Some(ProcessAccount { user: same("Uid")?, group: same("Gid")?, groups: numbers("Groups")? });
-    account().ok_or(ReadError::Denied)
+    let user = only_id(&text, "Uid").ok_or(ReadError::Denied)?;
+    let group = only_id(&text, "Gid").ok_or(ReadError::Denied)?;
+    let groups = ids_after(&text, "Groups").ok_or(ReadError::Denied)?;
+    Ok(ProcessAccount { user, group, groups })
+}
+
+/// The real, effective, saved and file system id; `None` if they differ.
+fn only_id(status: &str, key: &str) -> Option<u32> {
+    let ids = ids_after(status, key)?;
+    let first = *ids.first()?;
+    ids.iter().all(|id| *id == first).then_some(first)
+}
+
+fn ids_after(status: &str, key: &str) -> Option<Vec<u32>> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+    line.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
 }
 
 /// Calls `open` with the rights of an account on files, and no capability for files. Where this process may not take other ids, `open` has
@@ -41,16 +46,16 @@ pub(super) fn account_of(status: &[u8]) -> Result<ProcessAccount, ReadError> {
 pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() -> T) -> Result<T, ReadError> {
     let before = capabilities(None)?;
     let own = ProcessAccount { user: geteuid().as_raw(), group: getegid().as_raw(), groups: Vec::new() };
-    let can_take_ids = before.effective.contains(CHANGE_IDS);
-    if !can_take_ids && geteuid().is_root() {
+    let may_take_ids = before.effective.contains(CHANGE_IDS);
+    if !may_take_ids && geteuid().is_root() {
         return Ok(open());
     }
-    let takes_ids = can_take_ids && *account != own;
-    let taken = if takes_ids { take_ids(account) } else { Ok(()) };
+    let takes_ids = may_take_ids && *account != own;
+    let taken = if takes_ids { take_ids_of(account) } else { Ok(()) };
     // After the ids, which change the effective set.
     let reduced = CapabilitySets { effective: before.permitted.difference(FILE_ACCESS), ..before };
     let opened = taken.and_then(|()| set_capabilities(None, reduced)).map(|()| open());
-    let restored = if takes_ids { take_ids(&own) } else { Ok(()) };
+    let restored = if takes_ids { take_ids_of(&own) } else { Ok(()) };
     if let Err(error) = restored.and_then(|()| set_capabilities(None, before)) {
         tracing::error!("the opener cannot take its own rights again: {error}");
         std::process::exit(1);
@@ -59,7 +64,7 @@ pub(super) fn with_rights_of<T>(account: &ProcessAccount, open: impl FnOnce() ->
 }
 
 /// Takes the groups of an account, and its user and group for access to files, for this thread.
-fn take_ids(account: &ProcessAccount) -> Result<(), Errno> {
+fn take_ids_of(account: &ProcessAccount) -> Result<(), Errno> {
     let groups: Vec<Gid> = account.groups.iter().map(|group| Gid::from_raw(*group)).collect();
     set_thread_groups(&groups)?;
     set_file_ids(account.user, account.group)
@@ -84,17 +89,17 @@ mod tests {
 
     use super::*;
 
-    const STATUS: &str =
+    const MAX_STATUS_BYTES: &str =
         "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nGid:\t100\t100\t100\t100\nFDSize:\t64\nGroups:\t4 100 \n";
 
     #[test]
     fn ids_are_those_of_one_user() {
         let account = ProcessAccount { user: 1000, group: 100, groups: vec![4, 100] };
-        assert_eq!(account_of(STATUS.as_bytes()), Ok(account));
+        assert_eq!(parse_account(MAX_STATUS_BYTES.as_bytes()), Ok(account));
         // A program that gets root's rights from its file.
-        let setuid = STATUS.replace("1000\t1000\t1000\n", "0\t0\t0\n");
-        assert_eq!(account_of(setuid.as_bytes()), Err(ReadError::Denied));
-        assert_eq!(account_of(b"Name:\tx\n"), Err(ReadError::Denied));
+        let setuid = MAX_STATUS_BYTES.replace("1000\t1000\t1000\n", "0\t0\t0\n");
+        assert_eq!(parse_account(setuid.as_bytes()), Err(ReadError::Denied));
+        assert_eq!(parse_account(b"Name:\tx\n"), Err(ReadError::Denied));
     }
 
     #[test]

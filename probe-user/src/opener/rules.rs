@@ -9,19 +9,19 @@ use std::sync::{Mutex, PoisonError};
 use adapter::discover::Engines;
 use foreign::ReadError;
 
-use crate::discover::Stated;
+use crate::discover::StatedRole;
 use crate::discover::libzmq::is_libzmq_name;
 use crate::library::{is_libc_name, is_libssl_name};
 use crate::opener_client::request::ProcessLink;
 use crate::proc::maps::{MappedFile, executable_mappings};
-use crate::proc::{ProcDir, strings};
+use crate::proc::{ProcDir, split_strings};
 
-use super::MAPPINGS;
+use super::MAX_MAPPINGS_BYTES;
 
 /// Maximum number of processes that are remembered.
 const MAX_REMEMBERED: usize = 16_384;
 /// Maximum size of a command line.
-const ARGUMENTS: usize = 6 << 20;
+const MAX_ARGUMENT_BYTES: usize = 6 << 20;
 
 /// Processes that discovery examines: named by the user, with a title or command of an engine, or executing code of libzmq or an engine's
 /// extension.
@@ -48,7 +48,7 @@ impl ExaminedProcesses {
         Self { engines, named, known: Mutex::default() }
     }
 
-    pub(super) fn contain(&self, process: &ProcDir) -> Result<bool, ReadError> {
+    pub(super) fn contains(&self, process: &ProcDir) -> Result<bool, ReadError> {
         let inode = process.inode()?;
         if self.named.iter().any(|named| named.inode() == Ok(inode)) {
             return Ok(true);
@@ -59,7 +59,7 @@ impl ExaminedProcesses {
         if is_known(&self.known.lock().unwrap_or_else(PoisonError::into_inner)) {
             return Ok(true);
         }
-        if !self.is_stated(process) && !self.has_library(process)? {
+        if !self.has_stated_role(process) && !self.executes_engine_library(process)? {
             return Ok(false);
         }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,29 +70,31 @@ impl ExaminedProcesses {
         Ok(true)
     }
 
-    fn is_stated(&self, process: &ProcDir) -> bool {
-        let argv = strings(&process.read("cmdline", ARGUMENTS).unwrap_or_default());
-        Stated::of(&argv, None, self.engines).role.is_some() || self.engines.iter().any(|e| e.is_frontend(&argv))
+    fn has_stated_role(&self, process: &ProcDir) -> bool {
+        let argv = split_strings(&process.read("cmdline", MAX_ARGUMENT_BYTES).unwrap_or_default());
+        StatedRole::from_argv(&argv, None, self.engines).role.is_some()
+            || self.engines.iter().any(|e| e.is_frontend(&argv))
     }
 
-    fn has_library(&self, process: &ProcDir) -> Result<bool, ReadError> {
-        let maps = process.mappings(MAPPINGS)?;
+    fn executes_engine_library(&self, process: &ProcDir) -> Result<bool, ReadError> {
+        let maps = process.mappings(MAX_MAPPINGS_BYTES)?;
         Ok(executable_mappings(&maps).any(|mapping| {
             let path = Path::new(OsStr::from_bytes(mapping.path));
-            path.file_name().is_some_and(|name| is_libzmq_name(name.as_bytes())) || is_extension(path, self.engines)
+            path.file_name().is_some_and(|name| is_libzmq_name(name.as_bytes()))
+                || is_engine_extension(path, self.engines)
         }))
     }
 }
 
-fn is_extension(path: &Path, engines: Engines) -> bool {
+fn is_engine_extension(path: &Path, engines: Engines) -> bool {
     let mut servers = engines.iter().filter_map(|engine| engine.inner_server());
     servers.any(|server| (server.is_extension)(path))
 }
 
 /// Whether a mapped file is one of the libraries that are probed.
-pub(super) fn is_library(file: &MappedFile, engines: Engines) -> bool {
+pub(super) fn is_probed_library(file: &MappedFile, engines: Engines) -> bool {
     let name = file.name();
-    is_libzmq_name(name) || is_libc_name(name) || is_libssl_name(name) || is_extension(&file.path, engines)
+    is_libzmq_name(name) || is_libc_name(name) || is_libssl_name(name) || is_engine_extension(&file.path, engines)
 }
 
 /// Whether a path names a file that states the release of a package or of a model, or a tokenizer.

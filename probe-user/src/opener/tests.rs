@@ -24,7 +24,7 @@ fn a_process_is_the_same_through_the_opener() {
     let opener = start(&[me], &[]);
     let remote = ProcDir::with_opener(me, Some(opener)).unwrap();
     let local = ProcDir::with_opener(me, None).unwrap();
-    let libraries = |process: &ProcDir| maps::files(&process.mappings(MAPPINGS).unwrap());
+    let libraries = |process: &ProcDir| maps::parse_mapped_files(&process.mappings(MAX_MAPPINGS_BYTES).unwrap());
     assert_eq!(libraries(&remote), libraries(&local));
     assert_eq!(remote.environment(1 << 20), local.environment(1 << 20));
     for link in ProcessLink::ALL {
@@ -33,10 +33,10 @@ fn a_process_is_the_same_through_the_opener() {
     assert_eq!(remote.network_namespace(), local.network_namespace());
     let (held, _end) = std::os::unix::net::UnixStream::pair().unwrap();
     let inode = rustix::fs::fstat(&held).unwrap().st_ino;
-    let (descriptors, more) = remote.descriptors(1 << 16).unwrap();
+    let descriptors = remote.list_descriptors(1 << 16).unwrap();
     let is_held = |descriptor: &OpenDescriptor| matches!(descriptor, OpenDescriptor::Socket { inode: found, .. } if *found == inode);
-    assert!(descriptors.iter().any(is_held) && !more);
-    assert!(remote.descriptors(1).unwrap().1);
+    assert!(descriptors.items.iter().any(is_held) && !descriptors.is_truncated);
+    assert!(remote.list_descriptors(1).unwrap().is_truncated);
     let libc = libraries(&local).into_iter().find(|file| crate::library::is_libc_name(file.name())).unwrap();
     let opened = remote.open_library(&libc).unwrap();
     assert_eq!(opened.inode, libc.inode);
@@ -75,12 +75,15 @@ fn other_processes_and_files_are_refused() {
     assert_eq!(process.open_output(1).err(), Some(ReadError::NotExamined));
     let inode = process.inode().unwrap();
     let another = ProcessKey { pid: child.id(), inode: inode + 1 };
-    assert_eq!(opener.ask(&OpenRequest::Process(another, ProcessRequest::Mappings)).err(), Some(ReadError::Gone));
+    assert_eq!(
+        opener.send_request(&OpenRequest::Process(another, ProcessRequest::Mappings)).err(),
+        Some(ReadError::Gone)
+    );
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(process.mappings(1 << 20), Err(ReadError::Gone));
-    assert!(opener.ask(&OpenRequest::Named(0)).unwrap().file().is_ok());
-    assert_eq!(opener.ask(&OpenRequest::Named(1)).err(), Some(ReadError::Denied));
+    assert!(opener.send_request(&OpenRequest::Named(0)).unwrap().into_file().is_ok());
+    assert_eq!(opener.send_request(&OpenRequest::Named(1)).err(), Some(ReadError::Denied));
     assert_eq!(opener.index_of_named(Path::new("/etc/passwd")), None);
 }
 
@@ -92,7 +95,7 @@ fn the_end_of_the_opener_is_an_error_of_its_own() {
     let opener: &'static Opener = Box::leak(Box::new(Opener::new(ours, Vec::new())));
     let process = ProcDir::with_opener(std::process::id(), Some(opener)).unwrap();
     assert_eq!(process.mappings(1 << 20), Err(ReadError::OpenerEnded));
-    assert_eq!(process.sockets(1), Err(ReadError::OpenerEnded));
+    assert_eq!(process.list_sockets(1), Err(ReadError::OpenerEnded));
     // Files that every user may read are still read.
     assert!(process.read("stat", 4096).is_ok());
 }
@@ -126,9 +129,9 @@ fn a_message_that_is_no_request_ends_its_connection_only() {
 
 #[test]
 fn requests_beyond_the_pace_wait() {
-    let mut pace = Pace { since: Instant::now(), requests: MAX_REQUESTS - 1 };
-    assert_eq!(pace.delay(), None);
-    assert!(pace.delay().is_some_and(|delay| delay <= PACE_INTERVAL));
+    let mut pace = RequestPace { since: Instant::now(), requests: MAX_REQUESTS_PER_INTERVAL - 1 };
+    assert_eq!(pace.count_request(), None);
+    assert!(pace.count_request().is_some_and(|delay| delay <= PACE_INTERVAL));
     pace.since = Instant::now().checked_sub(PACE_INTERVAL).unwrap();
-    assert_eq!(pace.delay(), None);
+    assert_eq!(pace.count_request(), None);
 }

@@ -20,32 +20,32 @@ use request::{OpenRequest, REPLY_BYTES, ReplyPiece};
 /// Message that brings a new connection.
 pub(crate) const CONNECT: &[u8] = b"connect";
 /// Maximum size of a reply's content.
-const LARGEST_REPLY: usize = 8 << 20;
+const MAX_REPLY_BYTES: usize = 8 << 20;
 
 /// The opener of this process.
 static OPENER: OnceLock<Opener> = OnceLock::new();
 
 /// Opens all files of other processes through the opener at the other end of `socket` from now on, and those of `named` that this process
 /// may not read. A second call has no effect.
-pub fn connect(socket: OwnedFd, named: Vec<PathBuf>) {
+pub fn connect_opener(socket: OwnedFd, named: Vec<PathBuf>) {
     let _ = OPENER.set(Opener::new(socket, named));
 }
 
 /// The opener of this process, if it has one.
-pub(crate) fn connected() -> Option<&'static Opener> {
+pub(crate) fn connected_opener() -> Option<&'static Opener> {
     OPENER.get()
 }
 
 /// Whether the opener of this process has exited.
 pub(crate) fn has_ended() -> bool {
-    connected().is_some_and(Opener::has_ended)
+    connected_opener().is_some_and(Opener::has_ended)
 }
 
 /// This end of the sockets to an opener.
 #[derive(Debug)]
 pub(crate) struct Opener {
     /// Announces new connections.
-    main: Mutex<OwnedFd>,
+    control: Mutex<OwnedFd>,
     /// Connections without a request. A thread that waits for a file keeps its own, so that it delays no other thread.
     idle: Mutex<Vec<OwnedFd>>,
     named: Vec<PathBuf>,
@@ -53,25 +53,25 @@ pub(crate) struct Opener {
 
 /// Result of a request.
 #[derive(Debug, Default)]
-pub(crate) struct Opened {
+pub(crate) struct OpenerReply {
     pub(crate) numbers: [u64; 3],
     pub(crate) content: Vec<u8>,
     descriptor: Option<OwnedFd>,
 }
 
-impl Opened {
-    pub(crate) fn file(self) -> Result<OwnedFd, ReadError> {
+impl OpenerReply {
+    pub(crate) fn into_file(self) -> Result<OwnedFd, ReadError> {
         self.descriptor.ok_or(ReadError::Os(Errno::PROTO))
     }
 
-    pub(crate) fn regular_file(self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
-        RegularFile::received(self.file()?, expected)
+    pub(crate) fn into_regular_file(self, expected: ExpectedFile) -> Result<RegularFile, ReadError> {
+        RegularFile::check_received(self.into_file()?, expected)
     }
 }
 
 impl Opener {
     pub(crate) fn new(socket: OwnedFd, named: Vec<PathBuf>) -> Self {
-        Self { main: Mutex::new(socket), idle: Mutex::default(), named }
+        Self { control: Mutex::new(socket), idle: Mutex::default(), named }
     }
 
     /// Index of a file that the user named.
@@ -79,13 +79,13 @@ impl Opener {
         self.named.iter().position(|named| named == path).and_then(|index| u32::try_from(index).ok())
     }
 
-    pub(crate) fn ask(&self, request: &OpenRequest) -> Result<Opened, ReadError> {
+    pub(crate) fn send_request(&self, request: &OpenRequest) -> Result<OpenerReply, ReadError> {
         let idle = lock(&self.idle).pop();
         let connection = match idle {
             Some(connection) => connection,
-            None => self.connect()?,
+            None => self.open_connection()?,
         };
-        match exchange(&connection, request) {
+        match exchange_messages(&connection, request) {
             Ok(result) => {
                 lock(&self.idle).push(connection);
                 result
@@ -96,26 +96,26 @@ impl Opener {
         }
     }
 
-    fn connect(&self) -> Result<OwnedFd, ReadError> {
+    fn open_connection(&self) -> Result<OwnedFd, ReadError> {
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
-        let main = lock(&self.main);
-        channel::send_message(main.as_fd(), CONNECT, &[theirs.as_fd()]).map_err(|_| ReadError::OpenerEnded)?;
+        let control = lock(&self.control);
+        channel::send_message(control.as_fd(), CONNECT, &[theirs.as_fd()]).map_err(|_| ReadError::OpenerEnded)?;
         Ok(ours)
     }
 
     fn has_ended(&self) -> bool {
-        let main = lock(&self.main);
-        let mut state = [PollFd::new(&*main, PollFlags::empty())];
+        let control = lock(&self.control);
+        let mut state = [PollFd::new(&*control, PollFlags::empty())];
         let is_ready = poll(&mut state, Some(&Timespec::default()));
         is_ready.is_ok_and(|ready| ready > 0) && state[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 }
 
 /// Sends a request and receives its whole reply. The outer error is one of the connection.
-fn exchange(connection: &OwnedFd, request: &OpenRequest) -> Result<Result<Opened, ReadError>, Errno> {
+fn exchange_messages(connection: &OwnedFd, request: &OpenRequest) -> Result<Result<OpenerReply, ReadError>, Errno> {
     channel::send_message(connection.as_fd(), &request.to_bytes(), &[])?;
     let mut buffer = vec![0; REPLY_BYTES];
-    let mut opened = Opened::default();
+    let mut opened = OpenerReply::default();
     loop {
         let mut received = channel::receive_message(connection.as_fd(), &mut buffer)?;
         let piece = ReplyPiece::parse(&buffer[..received.bytes]).ok_or(Errno::PROTO)?;
@@ -125,7 +125,7 @@ fn exchange(connection: &OwnedFd, request: &OpenRequest) -> Result<Result<Opened
         opened.numbers = piece.numbers;
         opened.descriptor = received.descriptors.pop().or(opened.descriptor);
         opened.content.extend_from_slice(&piece.content);
-        if opened.content.len() > LARGEST_REPLY {
+        if opened.content.len() > MAX_REPLY_BYTES {
             return Err(Errno::MSGSIZE);
         }
         if piece.is_last {

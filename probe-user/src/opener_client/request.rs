@@ -12,11 +12,11 @@ const HEAD_BYTES: usize = 32;
 const MAX_PATH: usize = 4096;
 pub(crate) const REQUEST_BYTES: usize = HEAD_BYTES + MAX_PATH;
 
-/// Status, whether it is the last message, and three numbers. Up to [`PIECE`] bytes of content follow.
-const REPLY_HEAD: usize = 32;
+/// Status, whether it is the last message, and three numbers. Up to [`MAX_PIECE_BYTES`] bytes of content follow.
+const REPLY_HEAD_BYTES: usize = 32;
 /// Maximum size of the content of one message. Content beyond it follows in further messages.
-pub(crate) const PIECE: usize = 32 << 10;
-pub(crate) const REPLY_BYTES: usize = REPLY_HEAD + PIECE;
+pub(crate) const MAX_PIECE_BYTES: usize = 32 << 10;
+pub(crate) const REPLY_BYTES: usize = REPLY_HEAD_BYTES + MAX_PIECE_BYTES;
 
 // Operations.
 const MAPPINGS: u32 = 1;
@@ -105,6 +105,25 @@ pub(crate) enum ProcessRequest {
     OutputStatus { descriptor: u32 },
 }
 
+impl ProcessRequest {
+    /// Its operation and numbers; the process and a path are encoded separately.
+    fn to_head(&self) -> RequestHead {
+        match self {
+            Self::Mappings => RequestHead::new(MAPPINGS, 0, 0),
+            Self::Environment => RequestHead::new(ENVIRONMENT, 0, 0),
+            Self::Descriptors { limit } => RequestHead::new(DESCRIPTORS, (*limit).into(), 0),
+            Self::Link(link) => RequestHead::new(LINK, *link as u64, 0),
+            Self::NetworkNamespace => RequestHead::new(NAMESPACE, 0, 0),
+            Self::ThreadFile { tid, file } => RequestHead::new(THREAD_FILE, (*tid).into(), *file as u64),
+            Self::Library { start, end } => RequestHead::new(LIBRARY, *start, *end),
+            Self::MetadataFile(_) => RequestHead::new(METADATA_FILE, 0, 0),
+            Self::PackageNames(_) => RequestHead::new(PACKAGE_NAMES, 0, 0),
+            Self::Output { descriptor } => RequestHead::new(OUTPUT, (*descriptor).into(), 0),
+            Self::OutputStatus { descriptor } => RequestHead::new(OUTPUT_STATUS, (*descriptor).into(), 0),
+        }
+    }
+}
+
 /// A request to the opener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum OpenRequest {
@@ -117,56 +136,27 @@ pub(crate) enum OpenRequest {
 
 impl OpenRequest {
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
-        let mut head = Head::default();
-        let mut path: &[u8] = &[];
-        match self {
-            Self::Named(index) => (head.operation, head.first) = (NAMED, u64::from(*index)),
-            Self::NamedStatus(index) => (head.operation, head.first) = (NAMED_STATUS, u64::from(*index)),
+        let head = match self {
+            Self::Named(index) => RequestHead::new(NAMED, (*index).into(), 0),
+            Self::NamedStatus(index) => RequestHead::new(NAMED_STATUS, (*index).into(), 0),
             Self::Process(process, request) => {
-                (head.pid, head.inode) = (process.pid, process.inode);
-                match request {
-                    ProcessRequest::Mappings => head.operation = MAPPINGS,
-                    ProcessRequest::Environment => head.operation = ENVIRONMENT,
-                    ProcessRequest::Descriptors { limit } => {
-                        (head.operation, head.first) = (DESCRIPTORS, u64::from(*limit));
-                    }
-                    ProcessRequest::Link(link) => (head.operation, head.first) = (LINK, *link as u64),
-                    ProcessRequest::NetworkNamespace => head.operation = NAMESPACE,
-                    ProcessRequest::ThreadFile { tid, file } => {
-                        (head.operation, head.first, head.second) = (THREAD_FILE, u64::from(*tid), *file as u64);
-                    }
-                    ProcessRequest::Library { start, end } => {
-                        (head.operation, head.first, head.second) = (LIBRARY, *start, *end);
-                    }
-                    ProcessRequest::MetadataFile(file) => {
-                        head.operation = METADATA_FILE;
-                        path = file.as_os_str().as_bytes();
-                    }
-                    ProcessRequest::PackageNames(folder) => {
-                        head.operation = PACKAGE_NAMES;
-                        path = folder.as_os_str().as_bytes();
-                    }
-                    ProcessRequest::Output { descriptor } => {
-                        (head.operation, head.first) = (OUTPUT, u64::from(*descriptor));
-                    }
-                    ProcessRequest::OutputStatus { descriptor } => {
-                        (head.operation, head.first) = (OUTPUT_STATUS, u64::from(*descriptor));
-                    }
-                }
+                RequestHead { pid: process.pid, inode: process.inode, ..request.to_head() }
             }
-        }
+        };
         let mut bytes = head.to_bytes();
-        bytes.extend_from_slice(path);
+        if let Self::Process(_, ProcessRequest::MetadataFile(path) | ProcessRequest::PackageNames(path)) = self {
+            bytes.extend_from_slice(path.as_os_str().as_bytes());
+        }
         bytes
     }
 
     /// Parses a message; `None` if it is no request.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (head, path) = bytes.split_at_checked(HEAD_BYTES)?;
-        let Head { operation, pid, inode, first, second } = Head::parse(head)?;
-        let has_path = matches!(operation, METADATA_FILE | PACKAGE_NAMES);
+        let RequestHead { operation, pid, inode, first, second } = RequestHead::parse(head)?;
+        let needs_path = matches!(operation, METADATA_FILE | PACKAGE_NAMES);
         let is_path = path.first() == Some(&b'/') && path.len() <= MAX_PATH && !path.contains(&0);
-        if has_path != is_path || (!has_path && !path.is_empty()) {
+        if needs_path != is_path || (!needs_path && !path.is_empty()) {
             return None;
         }
         let path = || PathBuf::from(OsStr::from_bytes(path));
@@ -187,22 +177,24 @@ impl OpenRequest {
             METADATA_FILE => ProcessRequest::MetadataFile(path()),
             PACKAGE_NAMES => ProcessRequest::PackageNames(path()),
             // Standard output and error only.
-            OUTPUT => ProcessRequest::Output { descriptor: first_u32().filter(|descriptor| is_output(*descriptor))? },
-            OUTPUT_STATUS => {
-                ProcessRequest::OutputStatus { descriptor: first_u32().filter(|descriptor| is_output(*descriptor))? }
+            OUTPUT => {
+                ProcessRequest::Output { descriptor: first_u32().filter(|descriptor| is_standard_output(*descriptor))? }
             }
+            OUTPUT_STATUS => ProcessRequest::OutputStatus {
+                descriptor: first_u32().filter(|descriptor| is_standard_output(*descriptor))?,
+            },
             _ => return None,
         };
         Some(Self::Process(ProcessKey { pid, inode }, request))
     }
 }
 
-fn is_output(descriptor: u32) -> bool {
+fn is_standard_output(descriptor: u32) -> bool {
     (1..=2).contains(&descriptor)
 }
 
-#[derive(Default)]
-struct Head {
+/// The part of fixed size of a request.
+struct RequestHead {
     operation: u32,
     pid: u32,
     inode: u64,
@@ -210,7 +202,11 @@ struct Head {
     second: u64,
 }
 
-impl Head {
+impl RequestHead {
+    const fn new(operation: u32, first: u64, second: u64) -> Self {
+        Self { operation, pid: 0, inode: 0, first, second }
+    }
+
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(REQUEST_BYTES);
         bytes.extend_from_slice(&self.operation.to_le_bytes());
@@ -253,24 +249,24 @@ impl ReplyPiece {
         let status = match self.result {
             Ok(()) => 0,
             Err(error) => {
-                let coded = CodedError::of(error);
+                let coded = CodedError::encode(error);
                 numbers[0] = coded.detail;
                 coded.status
             }
         };
-        let mut bytes = Vec::with_capacity(REPLY_HEAD + self.content.len());
+        let mut bytes = Vec::with_capacity(REPLY_HEAD_BYTES + self.content.len());
         bytes.extend_from_slice(&status.to_le_bytes());
         bytes.extend_from_slice(&u32::from(self.is_last).to_le_bytes());
         for number in numbers {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
-        bytes.extend_from_slice(&self.content[..self.content.len().min(PIECE)]);
+        bytes.extend_from_slice(&self.content[..self.content.len().min(MAX_PIECE_BYTES)]);
         bytes
     }
 
     /// Parses a message; `None` if it is none.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let (head, content) = bytes.split_at_checked(REPLY_HEAD)?;
+        let (head, content) = bytes.split_at_checked(REPLY_HEAD_BYTES)?;
         let mut numbers = [u64_at(head, 8)?, u64_at(head, 16)?, u64_at(head, 24)?];
         let result = match u32_at(head, 0)? {
             0 => Ok(()),
@@ -287,7 +283,7 @@ struct CodedError {
 }
 
 impl CodedError {
-    fn of(error: ReadError) -> Self {
+    fn encode(error: ReadError) -> Self {
         let mut detail = 0;
         let status = match error {
             ReadError::Denied => 1,
@@ -359,7 +355,8 @@ pub(crate) fn descriptors_to_bytes(descriptors: &[OpenDescriptor]) -> Vec<u8> {
 
 pub(crate) fn parse_descriptors(bytes: &[u8]) -> Vec<OpenDescriptor> {
     let parse = |entry: &[u8]| {
-        let (fd, inode) = (u32_at(entry, 0)?, u64_at(entry, 4)?);
+        let fd = u32_at(entry, 0)?;
+        let inode = u64_at(entry, 4)?;
         Some(if inode == 0 { OpenDescriptor::IoUring } else { OpenDescriptor::Socket { fd, inode } })
     };
     bytes.chunks_exact(DESCRIPTOR_BYTES).filter_map(parse).collect()
@@ -374,7 +371,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
 }
 
 /// Whether a path fits a request. A longer one cannot be opened by the kernel, either.
-pub(crate) fn fits(path: &Path) -> bool {
+pub(crate) fn fits_request(path: &Path) -> bool {
     path.is_absolute() && path.as_os_str().len() <= MAX_PATH && !path.as_os_str().as_bytes().contains(&0)
 }
 
@@ -438,10 +435,10 @@ mod tests {
             }
             match OpenRequest::parse(&bytes) {
                 Some(OpenRequest::Process(_, ProcessRequest::MetadataFile(path) | ProcessRequest::PackageNames(path))) => {
-                    prop_assert!(fits(&path));
+                    prop_assert!(fits_request(&path));
                 }
                 Some(OpenRequest::Process(_, ProcessRequest::Output { descriptor })) => {
-                    prop_assert!(is_output(descriptor));
+                    prop_assert!(is_standard_output(descriptor));
                 }
                 _ => {}
             }

@@ -9,7 +9,7 @@ use foreign::RegularFile;
 use crate::attach::AttachError;
 use crate::helper::{self, Helper, LoadedRing};
 use crate::kernel_side::KernelSide;
-use crate::options::Options;
+use crate::probe_options::ProbeOptions;
 use crate::probe_points::{ProbePointCache, Sought};
 use crate::programs::{Group, LoadedFacts, LossCounts, PointSet, Refusal, TableChange, ThreadEntry, open_ring};
 
@@ -37,8 +37,8 @@ pub(super) struct LoadedKernelSide {
 
 impl KernelAccess {
     /// Uses the helper of this process, or loads the programs here. A helper has its own `options`.
-    pub(super) fn load(options: Options) -> Result<LoadedKernelSide, Refusal> {
-        if let Some(helper) = helper::connected() {
+    pub(super) fn load(options: ProbeOptions) -> Result<LoadedKernelSide, Refusal> {
+        if let Some(helper) = helper::connected_helper() {
             let LoadedRing { records, facts } = helper.take_ring()?;
             return Ok(LoadedKernelSide { kernel: Self::Helper(helper), records, facts });
         }

@@ -22,7 +22,7 @@ use crate::discover::ReadError;
 use crate::library::{self, Library};
 use crate::load;
 use crate::observation::Observation;
-use crate::options::Options;
+use crate::probe_options::ProbeOptions;
 use crate::probe_points::Sought;
 use crate::programs::{Group, LossCounts, MessagePoints, PointSet, Refusal, TableChange, ThreadEntry};
 
@@ -74,7 +74,7 @@ pub struct Probe {
     polls_in_kernel: bool,
     degraded: Vec<Degraded>,
     permissions: Permissions,
-    options: Options,
+    options: ProbeOptions,
     serving: ServingProcesses,
     zmtp: ZmtpSockets,
     /// Processes that pass their messages to a server inside them.
@@ -100,7 +100,7 @@ struct TargetSlot {
 
 impl Probe {
     /// Attaches to `targets`, which may already be running. [`Probe::degraded`] lists the features that could not be attached.
-    pub fn attach(targets: &[Target], options: Options) -> Result<Self, ProbeError> {
+    pub fn attach(targets: &[Target], options: ProbeOptions) -> Result<Self, ProbeError> {
         let mut permissions = Permissions::current();
         let LoadedKernelSide { kernel, records, facts } = KernelAccess::load(options).map_err(|refusal| {
             ProbeError::Unavailable(Degraded::explain(Feature::Messages, None, permissions, refusal))

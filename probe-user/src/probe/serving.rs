@@ -61,7 +61,7 @@ impl Probe {
         Ok(true)
     }
 
-    /// Observes the plain bytes of a serving target's TLS connections if [`Options::tls`](crate::Options::tls) requests it.
+    /// Observes the plain bytes of a serving target's TLS connections if [`ProbeOptions::tls`](crate::ProbeOptions::tls) requests it.
     pub(super) fn attach_tls(&mut self, index: usize) {
         let slot = &self.targets[index];
         let pid = slot.pid;

@@ -40,11 +40,11 @@ pub(super) fn check_library(
     library: BorrowedFd<'_>,
     servers: &[InnerServer],
 ) -> Result<LibraryCode, String> {
-    let identity = CachedIdentity::of(library).map_err(|error| format!("cannot examine the library: {error}"))?;
+    let identity = CachedIdentity::of_file(library).map_err(|error| format!("cannot examine the library: {error}"))?;
     if !identity.is_regular {
         return Err(String::from("the library is not a regular file"));
     }
-    let process = ProcDir::of(pid).map_err(|error| format!("process {pid}: {error}"))?;
+    let process = ProcDir::open(pid).map_err(|error| format!("process {pid}: {error}"))?;
     let maps = process.mappings(MAX_MAPS_BYTES).map_err(|error| format!("mappings of process {pid}: {error}"))?;
     // Only programs that use ZeroMQ can get probes.
     if !executable_mappings(&maps).any(|mapping| uses_zmq(mapping.path, servers)) {
@@ -57,7 +57,7 @@ pub(super) fn check_library(
     };
     let mut code = LibraryCode { identity, sought: 0, ranges: Vec::new() };
     for mapping in executable_mappings(&maps) {
-        if let Some(sought) = sought_in(set, mapping.path, servers)
+        if let Some(sought) = sought_in_library(set, mapping.path, servers)
             && is_this_file(&mapping)
         {
             code.sought = sought;
@@ -72,24 +72,24 @@ pub(super) fn check_library(
 
 /// Whether this is the name of a libzmq, or of an extension with a server.
 fn uses_zmq(path: &[u8], servers: &[InnerServer]) -> bool {
-    is_libzmq_name(file_name(path)) || server_in(path, servers).is_some()
+    is_libzmq_name(file_name(path)) || server_number_of_extension(path, servers).is_some()
 }
 
 /// What is looked for in a library with this path for a set of probe points ([`crate::locator::sought_by_number`]). `None` if the set belongs to
 /// other libraries.
-fn sought_in(set: PointSet, path: &[u8], servers: &[InnerServer]) -> Option<u32> {
+fn sought_in_library(set: PointSet, path: &[u8], servers: &[InnerServer]) -> Option<u32> {
     let name = file_name(path);
     let belongs = match set {
         PointSet::Messages(_) => is_libzmq_name(name),
         PointSet::Polls { .. } => is_libc_name(name),
         PointSet::Tls => is_libssl_name(name),
-        PointSet::Method => return server_in(path, servers),
+        PointSet::Method => return server_number_of_extension(path, servers),
     };
     belongs.then_some(0)
 }
 
 /// Number of the server that the extension with this path contains, counted from 1.
-fn server_in(path: &[u8], servers: &[InnerServer]) -> Option<u32> {
+fn server_number_of_extension(path: &[u8], servers: &[InnerServer]) -> Option<u32> {
     let path = Path::new(OsStr::from_bytes(path));
     let index = servers.iter().position(|server| (server.is_extension)(path))?;
     u32::try_from(index + 1).ok()

@@ -16,13 +16,13 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::channel;
-use crate::discover::diag::Diag;
+use crate::discover::diag_socket::DiagSocket;
 use crate::helper::content::{losses_to_bytes, threads_to_bytes};
-use crate::helper::request::{REQUEST_BYTES, Reply, Request, content_to_pieces, reply_to_bytes};
+use crate::helper::request::{HelperReply, HelperRequest, REQUEST_BYTES, content_to_pieces, reply_to_bytes};
 use crate::kernel_side::KernelSide;
 use crate::locator::Locator;
-use crate::options::Options;
 use crate::probe::batches;
+use crate::probe_options::ProbeOptions;
 use crate::proc::ProcDir;
 use crate::programs::{Batch, LoadedFacts, PointSet, Refusal};
 use adapter::discover::InnerServer;
@@ -33,7 +33,7 @@ const LOG_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 /// What the prober attaches, and where.
 pub struct ProberSettings {
     /// The probe's options.
-    pub options: Options,
+    pub options: ProbeOptions,
     /// All servers inside processes of engines.
     pub servers: Vec<InnerServer>,
     /// Socket to the process that starts the analyses of libraries ([`crate::locator::supervise`]).
@@ -44,39 +44,39 @@ pub struct ProberSettings {
 /// events.
 pub fn serve(socket: BorrowedFd<'_>, settings: ProberSettings, drop_rights: impl FnOnce()) -> io::Result<()> {
     let mut kernel = KernelSide::load(settings.options);
-    let other = start(socket, &kernel)?;
+    let slow_connection = answer_first_request(socket, &kernel)?;
     if let Ok(kernel) = &mut kernel {
         kernel.load_further_programs();
     }
     // At every attach by a perf event, aya loads a program to test whether the kernel has cookies.
-    let loads_later = kernel.as_ref().is_ok_and(|kernel| kernel.loaded_facts().uses_perf_events);
-    if !loads_later {
+    let needs_rights_later = kernel.as_ref().is_ok_and(|kernel| kernel.loaded_facts().uses_perf_events);
+    if !needs_rights_later {
         drop_rights();
     }
-    let server = Arc::new(Server {
+    let server = Arc::new(ProberServer {
         kernel: Mutex::new(kernel),
         servers: settings.servers,
         locator: Locator::new(settings.locator),
     });
-    if let Some(other) = other {
+    if let Some(connection) = slow_connection {
         let slow_server = Arc::clone(&server);
-        thread::Builder::new().name("slow".into()).spawn(move || slow_server.serve_connection(other.as_fd()))?;
+        thread::Builder::new().name("slow".into()).spawn(move || slow_server.serve_connection(connection.as_fd()))?;
     }
     let served = server.serve_connection(socket);
     // All programs are detached together, which takes less time than at the end of the process.
-    drop(std::mem::replace(&mut *server.kernel(), Err(Refusal::Kernel(String::from("the run has ended")))));
+    drop(std::mem::replace(&mut *server.lock_kernel(), Err(Refusal::Kernel(String::from("the run has ended")))));
     served
 }
 
 /// Answers the first request with the ring. Returns the second connection; `None` if the peer has ended.
-fn start(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refusal>) -> io::Result<Option<OwnedFd>> {
+fn answer_first_request(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refusal>) -> io::Result<Option<OwnedFd>> {
     let mut buffer = [0; REQUEST_BYTES];
     let mut received = channel::receive_message(socket, &mut buffer)?;
     if received.bytes == 0 {
         return Ok(None);
     }
-    let request = Request::parse(&buffer[..received.bytes]);
-    let (Some(Request::Start), Some(other)) = (request, received.descriptors.pop()) else {
+    let request = HelperRequest::parse(&buffer[..received.bytes]);
+    let (Some(HelperRequest::Start), Some(other)) = (request, received.descriptors.pop()) else {
         return Err(io::ErrorKind::InvalidData.into());
     };
     match kernel
@@ -84,35 +84,35 @@ fn start(socket: BorrowedFd<'_>, kernel: &Result<KernelSide, Refusal>) -> io::Re
         .map_err(Refusal::clone)
         .and_then(|kernel| Ok((kernel.loaded_facts(), kernel.ring_descriptor()?)))
     {
-        Ok((facts, ring)) => reply(socket, &Ok(facts), &[ring])?,
-        Err(refusal) => reply(socket, &Err(refusal), &[])?,
+        Ok((facts, ring)) => send_reply(socket, &Ok(facts), &[ring])?,
+        Err(refusal) => send_reply(socket, &Err(refusal), &[])?,
     }
     Ok(Some(other))
 }
 
-struct Server {
+struct ProberServer {
     kernel: Mutex<Result<KernelSide, Refusal>>,
     servers: Vec<InnerServer>,
     locator: Locator,
 }
 
-impl Server {
-    fn kernel(&self) -> MutexGuard<'_, Result<KernelSide, Refusal>> {
+impl ProberServer {
+    fn lock_kernel(&self) -> MutexGuard<'_, Result<KernelSide, Refusal>> {
         self.kernel.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Uses the programs, if they could be loaded.
     fn with_kernel<T>(&self, work: impl FnOnce(&mut KernelSide) -> Result<T, Refusal>) -> Result<T, Refusal> {
-        work(self.kernel().as_mut().map_err(|refusal| refusal.clone())?)
+        work(self.lock_kernel().as_mut().map_err(|refusal| refusal.clone())?)
     }
 
     fn serve_connection(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let mut buffer = [0; REQUEST_BYTES];
         loop {
-            self.wait(socket)?;
+            self.wait_for_request(socket)?;
             let received = match channel::receive_message(socket, &mut buffer) {
                 Err(Errno::MSGSIZE) => {
-                    reply(socket, &Err(not_a_request()), &[])?;
+                    send_reply(socket, &Err(not_a_request()), &[])?;
                     continue;
                 }
                 received => received?,
@@ -120,12 +120,12 @@ impl Server {
             if received.bytes == 0 {
                 return Ok(());
             }
-            self.answer(socket, &buffer[..received.bytes], &received.descriptors)?;
+            self.answer_request(socket, &buffer[..received.bytes], &received.descriptors)?;
         }
     }
 
     /// Waits for a request, and shows the kernel's log meanwhile.
-    fn wait(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
+    fn wait_for_request(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         while self.flush_log() {
             if poll(&mut [PollFd::new(&socket, PollFlags::IN)], Some(&LOG_INTERVAL))? > 0 {
                 break;
@@ -136,57 +136,58 @@ impl Server {
 
     /// Shows new lines of the kernel's log. Returns whether there may be further ones.
     fn flush_log(&self) -> bool {
-        let mut kernel = self.kernel();
+        let mut kernel = self.lock_kernel();
         let Ok(kernel) = kernel.as_mut() else { return false };
         kernel.flush_log();
         kernel.has_log()
     }
 
-    fn answer(&self, socket: BorrowedFd<'_>, message: &[u8], files: &[OwnedFd]) -> io::Result<()> {
-        let Some(request) = Request::parse(message) else {
-            return reply(socket, &Err(not_a_request()), &[]);
+    fn answer_request(&self, socket: BorrowedFd<'_>, message: &[u8], files: &[OwnedFd]) -> io::Result<()> {
+        let Some(request) = HelperRequest::parse(message) else {
+            return send_reply(socket, &Err(not_a_request()), &[]);
         };
         let done = match request {
-            Request::Start => Err(not_a_request()),
-            Request::DiagSocket { pid } => {
-                let opened = ProcDir::of(pid).map_err(|error| Refusal::from_error(&error));
-                let opened = opened.and_then(|process| Diag::of(&process).map_err(|error| Refusal::from_error(&error)));
+            HelperRequest::Start => Err(not_a_request()),
+            HelperRequest::DiagSocket { pid } => {
+                let opened = ProcDir::open(pid).map_err(|error| Refusal::from_error(&error));
+                let opened = opened
+                    .and_then(|process| DiagSocket::open_for(&process).map_err(|error| Refusal::from_error(&error)));
                 return match opened {
-                    Ok(diag) => reply(socket, &Ok(LoadedFacts::default()), &[diag.as_fd()]),
-                    Err(refusal) => reply(socket, &Err(refusal), &[]),
+                    Ok(diag) => send_reply(socket, &Ok(LoadedFacts::default()), &[diag.as_fd()]),
+                    Err(refusal) => send_reply(socket, &Err(refusal), &[]),
                 };
             }
-            Request::Losses => {
+            HelperRequest::Losses => {
                 let counts = self.with_kernel(KernelSide::read_losses);
-                return reply_with_content(socket, counts.map(|counts| losses_to_bytes(&counts)));
+                return send_content(socket, counts.map(|counts| losses_to_bytes(&counts)));
             }
-            Request::Threads => {
+            HelperRequest::Threads => {
                 let threads = self.with_kernel(|kernel| kernel.read_threads());
-                return reply_with_content(socket, threads.map(|threads| threads_to_bytes(&threads)));
+                return send_content(socket, threads.map(|threads| threads_to_bytes(&threads)));
             }
-            Request::AttachGroup(group) => self.with_kernel(|kernel| kernel.attach_group(group)),
-            Request::ChangeTable(change) => self.with_kernel(|kernel| kernel.change_table(change)),
-            Request::AttachUprobes { target, pid, set } => match files {
-                [library] => self.attach(target, &ClaimedLibrary { pid, set, file: library.as_fd() }, socket),
+            HelperRequest::AttachGroup(group) => self.with_kernel(|kernel| kernel.attach_group(group)),
+            HelperRequest::ChangeTable(change) => self.with_kernel(|kernel| kernel.change_table(change)),
+            HelperRequest::AttachUprobes { target, pid, set } => match files {
+                [library] => self.attach_library(target, &ClaimedLibrary { pid, set, file: library.as_fd() }, socket),
                 _ => Err(not_a_request()),
             },
-            Request::Analyse { pid, set } => match files {
+            HelperRequest::Analyse { pid, set } => match files {
                 [library] => {
                     let library = ClaimedLibrary { pid, set, file: library.as_fd() };
                     self.find_probe_points(0, &library, socket).map(drop)
                 }
                 _ => Err(not_a_request()),
             },
-            Request::Detach { target } => self.with_kernel(|kernel| {
+            HelperRequest::Detach { target } => self.with_kernel(|kernel| {
                 kernel.detach_target(target);
                 Ok(())
             }),
-            Request::DetachTargets => self.with_kernel(|kernel| {
+            HelperRequest::DetachTargets => self.with_kernel(|kernel| {
                 kernel.detach_targets();
                 Ok(())
             }),
         };
-        reply(socket, &done.map(|()| LoadedFacts::default()), &[])
+        send_reply(socket, &done.map(|()| LoadedFacts::default()), &[])
     }
 
     /// Checks the claim, and finds the probe points for the target with this index. Waits as long as `peer` is open.
@@ -210,7 +211,7 @@ impl Server {
     }
 
     /// Attaches the set. The process must live on until it is attached, so that its id cannot mean another one in between.
-    fn attach(&self, target: u32, library: &ClaimedLibrary<'_>, peer: BorrowedFd<'_>) -> Result<(), Refusal> {
+    fn attach_library(&self, target: u32, library: &ClaimedLibrary<'_>, peer: BorrowedFd<'_>) -> Result<(), Refusal> {
         let gone = || Refusal::Kernel(format!("process {} has exited", library.pid));
         let id = i32::try_from(library.pid).ok().and_then(Pid::from_raw).ok_or_else(gone)?;
         let pidfd = pidfd_open(id, PidfdFlags::empty()).map_err(|error| Refusal::from_error(&error))?;
@@ -238,7 +239,7 @@ struct ClaimedLibrary<'l> {
 }
 
 /// Sends content in as many messages as it needs.
-fn reply_with_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>) -> io::Result<()> {
+fn send_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>) -> io::Result<()> {
     match content {
         Ok(content) => {
             for piece in content_to_pieces(&content) {
@@ -246,11 +247,11 @@ fn reply_with_content(socket: BorrowedFd<'_>, content: Result<Vec<u8>, Refusal>)
             }
             Ok(())
         }
-        Err(refusal) => reply(socket, &Err(refusal), &[]),
+        Err(refusal) => send_reply(socket, &Err(refusal), &[]),
     }
 }
 
-fn reply(socket: BorrowedFd<'_>, reply: &Reply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
+fn send_reply(socket: BorrowedFd<'_>, reply: &HelperReply, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     Ok(channel::send_message(socket, &reply_to_bytes(reply), descriptors)?)
 }
 
@@ -276,7 +277,7 @@ mod tests {
         }
         let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         let (ours, theirs) = pair.unwrap();
-        let options = Options { ring_bytes: 64 << 10, scheduler: false, polls: false, ..Options::default() };
+        let options = ProbeOptions { ring_bytes: 64 << 10, scheduler: false, polls: false, ..ProbeOptions::default() };
         let locator = OwnedFd::from(File::open("/dev/null").unwrap());
         let settings = ProberSettings { options, servers: Vec::new(), locator };
         let served = thread::spawn(move || serve(theirs.as_fd(), settings, || ()));

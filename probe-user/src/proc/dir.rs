@@ -10,18 +10,19 @@ use foreign::{CachedIdentity, ExpectedFile, ForeignRoot, ReadError, RegularFile,
 use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat, fstat, openat, readlinkat, statat};
 use rustix::path::Arg;
 
+use super::Listing;
 use super::maps::MappedFile;
 use crate::opener_client::request::{
-    OpenDescriptor, OpenRequest, ProcessKey, ProcessLink, ProcessRequest, ThreadFile, fits, parse_descriptors,
+    OpenDescriptor, OpenRequest, ProcessKey, ProcessLink, ProcessRequest, ThreadFile, fits_request, parse_descriptors,
 };
-use crate::opener_client::{self, Opened, Opener};
+use crate::opener_client::{self, Opener, OpenerReply};
 
 /// Maximum size of a file about a thread.
-const THREAD_FILE: usize = 4096;
+const MAX_THREAD_FILE_BYTES: usize = 4096;
 
-/// Lists at most `limit` pids. The flag tells whether there are more.
-pub(crate) fn pids(limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
-    numbers(open_dir(CWD, "/proc")?, limit)
+/// Lists at most `limit` pids.
+pub(crate) fn list_pids(limit: usize) -> Result<Listing<u32>, ReadError> {
+    list_numbers(open_dir(CWD, "/proc")?, limit)
 }
 
 /// Files that every user may read are read here, all others through the opener, if there is one.
@@ -35,8 +36,8 @@ pub(crate) struct ProcDir {
 
 impl ProcDir {
     /// Opens a process's directory. Later reads reach this process, or fail once it has exited.
-    pub(crate) fn of(pid: u32) -> Result<Self, ReadError> {
-        Self::with_opener(pid, opener_client::connected())
+    pub(crate) fn open(pid: u32) -> Result<Self, ReadError> {
+        Self::with_opener(pid, opener_client::connected_opener())
     }
 
     /// Opens a process's directory, of which this opener opens the files that not every user may read.
@@ -51,29 +52,30 @@ impl ProcDir {
         Ok(fstat(&self.dir)?.st_ino)
     }
 
-    /// Asks the opener; `None` without one.
-    fn ask(&self, request: ProcessRequest) -> Option<Result<Opened, ReadError>> {
+    /// Sends a request to the opener; `None` without one.
+    fn ask_opener(&self, request: ProcessRequest) -> Option<Result<OpenerReply, ReadError>> {
         let opener = self.opener?;
         Some(
-            self.inode()
-                .and_then(|inode| opener.ask(&OpenRequest::Process(ProcessKey { pid: self.pid, inode }, request))),
+            self.inode().and_then(|inode| {
+                opener.send_request(&OpenRequest::Process(ProcessKey { pid: self.pid, inode }, request))
+            }),
         )
     }
 
     /// Reads a whole file that every user may read, of at most `limit` bytes.
     pub(crate) fn read(&self, name: &str, limit: usize) -> Result<Vec<u8>, ReadError> {
-        read_to_limit(&File::from(self.open(name)?), limit)
+        read_to_limit(&File::from(self.open_file(name)?), limit)
     }
 
-    fn open(&self, name: &str) -> Result<OwnedFd, ReadError> {
+    fn open_file(&self, name: &str) -> Result<OwnedFd, ReadError> {
         Ok(openat(&self.dir, name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?)
     }
 
     /// Opens the list of its mappings.
     pub(crate) fn open_mappings(&self) -> Result<OwnedFd, ReadError> {
-        match self.ask(ProcessRequest::Mappings) {
-            Some(opened) => opened?.file(),
-            None => self.open("maps"),
+        match self.ask_opener(ProcessRequest::Mappings) {
+            Some(opened) => opened?.into_file(),
+            None => self.open_file("maps"),
         }
     }
 
@@ -84,9 +86,9 @@ impl ProcDir {
 
     /// Opens its environment.
     pub(crate) fn open_environment(&self) -> Result<OwnedFd, ReadError> {
-        match self.ask(ProcessRequest::Environment) {
-            Some(opened) => opened?.file(),
-            None => self.open("environ"),
+        match self.ask_opener(ProcessRequest::Environment) {
+            Some(opened) => opened?.into_file(),
+            None => self.open_file("environ"),
         }
     }
 
@@ -97,7 +99,7 @@ impl ProcDir {
 
     /// Path that a link leads to, in the process's own root.
     pub(crate) fn link(&self, link: ProcessLink) -> Result<PathBuf, ReadError> {
-        match self.ask(ProcessRequest::Link(link)) {
+        match self.ask_opener(ProcessRequest::Link(link)) {
             Some(opened) => Ok(PathBuf::from(OsString::from_vec(opened?.content))),
             None => self.read_link(link.name()),
         }
@@ -110,62 +112,65 @@ impl ProcDir {
 
     /// Inode of its network namespace.
     pub(crate) fn network_namespace(&self) -> Result<u64, ReadError> {
-        match self.ask(ProcessRequest::NetworkNamespace) {
+        match self.ask_opener(ProcessRequest::NetworkNamespace) {
             Some(opened) => Ok(opened?.numbers[0]),
-            None => bracketed(self.read_link("ns/net")?.as_os_str().as_bytes()).ok_or(ReadError::Gone),
+            None => inode_in_brackets(self.read_link("ns/net")?.as_os_str().as_bytes()).ok_or(ReadError::Gone),
         }
     }
 
     /// Opens its network namespace for entering.
     pub(crate) fn open_network_namespace(&self) -> Result<OwnedFd, ReadError> {
-        self.open("ns/net")
+        self.open_file("ns/net")
     }
 
-    /// Ids of its threads, at most `limit`. The flag tells whether there are more.
-    pub(crate) fn threads(&self, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
-        numbers(open_dir(&self.dir, "task")?, limit)
+    /// Ids of its threads, at most `limit`.
+    pub(crate) fn list_threads(&self, limit: usize) -> Result<Listing<u32>, ReadError> {
+        list_numbers(open_dir(&self.dir, "task")?, limit)
     }
 
     /// Reads a file about a thread that shows nothing without the right to trace it.
     pub(crate) fn thread_file(&self, tid: u32, file: ThreadFile) -> Result<Vec<u8>, ReadError> {
-        match self.ask(ProcessRequest::ThreadFile { tid, file }) {
+        match self.ask_opener(ProcessRequest::ThreadFile { tid, file }) {
             Some(opened) => Ok(opened?.content),
-            None => self.read(&format!("task/{tid}/{}", file.name()), THREAD_FILE),
+            None => self.read(&format!("task/{tid}/{}", file.name()), MAX_THREAD_FILE_BYTES),
         }
     }
 
-    /// Its sockets, and whether it uses `io_uring`. Reads at most `limit` descriptors; the flag tells whether there are more.
-    pub(crate) fn descriptors(&self, limit: usize) -> Result<(Vec<OpenDescriptor>, bool), ReadError> {
+    /// Its sockets, and whether it uses `io_uring`. Reads at most `limit` descriptors.
+    pub(crate) fn list_descriptors(&self, limit: usize) -> Result<Listing<OpenDescriptor>, ReadError> {
         let limit_u32 = u32::try_from(limit).unwrap_or(u32::MAX);
-        if let Some(opened) = self.ask(ProcessRequest::Descriptors { limit: limit_u32 }) {
+        if let Some(opened) = self.ask_opener(ProcessRequest::Descriptors { limit: limit_u32 }) {
             let opened = opened?;
-            return Ok((parse_descriptors(&opened.content), opened.numbers[0] != 0));
+            let items = parse_descriptors(&opened.content);
+            return Ok(Listing { items, is_truncated: opened.numbers[0] != 0 });
         }
-        let (fds, more) = numbers(open_dir(&self.dir, "fd")?, limit)?;
+        let fds = list_numbers(open_dir(&self.dir, "fd")?, limit)?;
         // A descriptor that was closed since the listing is skipped.
-        let found = fds.into_iter().filter_map(|fd| describe(fd, &self.read_link(&format!("fd/{fd}")).ok()?));
-        Ok((found.collect(), more))
+        let read_target = |fd| self.read_link(&format!("fd/{fd}")).ok();
+        let found = fds.items.into_iter().filter_map(|fd| parse_descriptor(fd, &read_target(fd)?));
+        Ok(Listing { items: found.collect(), is_truncated: fds.is_truncated })
     }
 
-    /// Its sockets as descriptor and inode. Reads at most `limit` descriptors; the flag tells whether there are more.
-    pub(crate) fn sockets(&self, limit: usize) -> Result<(Vec<(u32, u64)>, bool), ReadError> {
-        let (descriptors, more) = self.descriptors(limit)?;
-        let sockets = descriptors.into_iter().filter_map(|descriptor| match descriptor {
-            OpenDescriptor::Socket { fd, inode } => Some((fd, inode)),
+    /// Its sockets. Reads at most `limit` descriptors.
+    pub(crate) fn list_sockets(&self, limit: usize) -> Result<Listing<SocketDescriptor>, ReadError> {
+        let descriptors = self.list_descriptors(limit)?;
+        let sockets = descriptors.items.into_iter().filter_map(|descriptor| match descriptor {
+            OpenDescriptor::Socket { fd, inode } => Some(SocketDescriptor { fd, inode }),
             OpenDescriptor::IoUring => None,
         });
-        Ok((sockets.collect(), more))
+        Ok(Listing { items: sockets.collect(), is_truncated: descriptors.is_truncated })
     }
 
     /// Opens a mapped library itself: by its path if that still has the same inode, otherwise through `map_files`.
     pub(crate) fn open_library(&self, file: &MappedFile) -> Result<RegularFile, ReadError> {
         // The device is not compared, since overlayfs shows different ones in `maps` and `stat`.
-        let same = ExpectedFile { inode: Some(file.inode), ..ExpectedFile::ANY };
+        let expected = ExpectedFile { inode: Some(file.inode), ..ExpectedFile::ANY };
         let (start, end) = file.range;
-        if let Some(opened) = self.ask(ProcessRequest::Library { start, end }) {
-            return opened?.regular_file(same);
+        if let Some(opened) = self.ask_opener(ProcessRequest::Library { start, end }) {
+            return opened?.into_regular_file(expected);
         }
-        let by_path = if file.deleted { Err(ReadError::Gone) } else { self.own_root()?.open_regular(&file.path, same) };
+        let by_path =
+            if file.is_deleted { Err(ReadError::Gone) } else { self.own_root()?.open_regular(&file.path, expected) };
         match by_path {
             Ok(_) | Err(ReadError::Denied) => by_path,
             Err(_) => self.open_mapped(file.range),
@@ -180,17 +185,17 @@ impl ProcDir {
 
     /// Opens the file that it has as standard output (1) or error (2).
     pub(crate) fn open_output(&self, descriptor: u32) -> Result<RegularFile, ReadError> {
-        match self.ask(ProcessRequest::Output { descriptor }) {
-            Some(opened) => opened?.regular_file(ExpectedFile::ANY),
+        match self.ask_opener(ProcessRequest::Output { descriptor }) {
+            Some(opened) => opened?.into_regular_file(ExpectedFile::ANY),
             None => RegularFile::open_by_process(&self.dir, descriptor),
         }
     }
 
     /// The file that it has as standard output (1) or error (2).
     pub(crate) fn output_status(&self, descriptor: u32) -> Result<FileStatus, ReadError> {
-        match self.ask(ProcessRequest::OutputStatus { descriptor }) {
+        match self.ask_opener(ProcessRequest::OutputStatus { descriptor }) {
             Some(opened) => Ok(FileStatus::from_numbers(opened?.numbers)),
-            None => Ok(FileStatus::of(&statat(&self.dir, format!("fd/{descriptor}"), AtFlags::empty())?)),
+            None => Ok(FileStatus::from_stat(&statat(&self.dir, format!("fd/{descriptor}"), AtFlags::empty())?)),
         }
     }
 
@@ -208,7 +213,7 @@ impl ProcDir {
 
     /// Identity of a mapped file, by its address range. Needs `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`.
     pub(crate) fn identify_mapped(&self, (start, end): (u64, u64)) -> Result<CachedIdentity, ReadError> {
-        Ok(CachedIdentity::at(&self.dir, format!("map_files/{start:x}-{end:x}"))?)
+        Ok(CachedIdentity::of_entry(&self.dir, format!("map_files/{start:x}-{end:x}"))?)
     }
 }
 
@@ -216,6 +221,13 @@ impl AsFd for ProcDir {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.dir.as_fd()
     }
+}
+
+/// An open socket of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SocketDescriptor {
+    pub(crate) fd: u32,
+    pub(crate) inode: u64,
 }
 
 /// Identity and size of a file.
@@ -230,7 +242,7 @@ pub struct FileStatus {
 }
 
 impl FileStatus {
-    pub(crate) fn of(status: &Stat) -> Self {
+    pub(crate) fn from_stat(status: &Stat) -> Self {
         let size_bytes = u64::try_from(status.st_size).unwrap_or(0);
         Self { device: status.st_dev, inode: status.st_ino, size_bytes }
     }
@@ -258,8 +270,8 @@ impl ProcessRoot<'_> {
         match self {
             Self::Local(root) => root.open_regular(path, ExpectedFile::ANY),
             Self::Remote(process) => {
-                let request = ProcessRequest::MetadataFile(absolute(path)?);
-                process.ask(request).ok_or(ReadError::OpenerEnded)??.regular_file(ExpectedFile::ANY)
+                let request = ProcessRequest::MetadataFile(path_from_root(path)?);
+                process.ask_opener(request).ok_or(ReadError::OpenerEnded)??.into_regular_file(ExpectedFile::ANY)
             }
         }
     }
@@ -272,10 +284,10 @@ impl ProcessRoot<'_> {
     /// Names in a folder, of which at most `limit` are read. The opener returns only those of packages.
     pub(crate) fn package_names(&self, folder: &Path, limit: usize) -> Result<Vec<OsString>, ReadError> {
         match self {
-            Self::Local(root) => root.names(folder, limit),
+            Self::Local(root) => root.list_names(folder, limit),
             Self::Remote(process) => {
-                let request = ProcessRequest::PackageNames(absolute(folder)?);
-                let opened = process.ask(request).ok_or(ReadError::OpenerEnded)??;
+                let request = ProcessRequest::PackageNames(path_from_root(folder)?);
+                let opened = process.ask_opener(request).ok_or(ReadError::OpenerEnded)??;
                 let names = opened.content.split(|&byte| byte == 0).filter(|name| !name.is_empty());
                 Ok(names.map(|name| OsStr::from_bytes(name).to_owned()).collect())
             }
@@ -284,18 +296,18 @@ impl ProcessRoot<'_> {
 }
 
 /// The path as one of a request. A relative one begins at the root.
-fn absolute(path: &Path) -> Result<PathBuf, ReadError> {
+fn path_from_root(path: &Path) -> Result<PathBuf, ReadError> {
     let path = Path::new("/").join(path);
-    if fits(&path) { Ok(path) } else { Err(ReadError::Gone) }
+    if fits_request(&path) { Ok(path) } else { Err(ReadError::Gone) }
 }
 
 /// What a descriptor is, by the target of its link in `/proc/PID/fd`.
-fn describe(fd: u32, target: &Path) -> Option<OpenDescriptor> {
+fn parse_descriptor(fd: u32, target: &Path) -> Option<OpenDescriptor> {
     let name = target.as_os_str().as_bytes();
     if name == b"anon_inode:[io_uring]" {
         return Some(OpenDescriptor::IoUring);
     }
-    let inode = name.starts_with(b"socket:").then(|| bracketed(name)).flatten()?;
+    let inode = name.starts_with(b"socket:").then(|| inode_in_brackets(name)).flatten()?;
     Some(OpenDescriptor::Socket { fd, inode })
 }
 
@@ -303,23 +315,25 @@ fn open_dir(at: impl AsFd, path: impl Arg) -> Result<OwnedFd, ReadError> {
     Ok(openat(at, path, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Numeric names in a directory, at most `limit`. The flag tells whether there are more.
-fn numbers(dir: OwnedFd, limit: usize) -> Result<(Vec<u32>, bool), ReadError> {
-    let mut numbers = Vec::new();
+/// Numeric names in a directory, at most `limit`.
+fn list_numbers(dir: OwnedFd, limit: usize) -> Result<Listing<u32>, ReadError> {
+    let mut items = Vec::new();
     for entry in Dir::new(dir)? {
-        let Some(n) = std::str::from_utf8(entry?.file_name().to_bytes()).ok().and_then(|name| name.parse().ok()) else {
+        // Names that are no numbers are not processes, threads or descriptors.
+        let Some(number) = std::str::from_utf8(entry?.file_name().to_bytes()).ok().and_then(|name| name.parse().ok())
+        else {
             continue;
         };
-        if numbers.len() == limit {
-            return Ok((numbers, true));
+        if items.len() == limit {
+            return Ok(Listing { items, is_truncated: true });
         }
-        numbers.push(n);
+        items.push(number);
     }
-    Ok((numbers, false))
+    Ok(Listing { items, is_truncated: false })
 }
 
 /// Inode in a link such as `socket:[123]` or `net:[4026531840]`.
-fn bracketed(name: &[u8]) -> Option<u64> {
+fn inode_in_brackets(name: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(name).ok()?;
     text.split_once('[')?.1.strip_suffix(']')?.parse().ok()
 }
@@ -330,7 +344,7 @@ mod tests {
 
     #[test]
     fn reads_the_current_process() {
-        let me = ProcDir::of(std::process::id()).unwrap();
+        let me = ProcDir::open(std::process::id()).unwrap();
         assert_eq!(me.link(ProcessLink::Program).unwrap(), std::env::current_exe().unwrap());
         assert!(me.network_namespace().unwrap() > 0);
         assert_eq!(me.read("cmdline", 1), Err(ReadError::TooLong(1)));
@@ -341,24 +355,24 @@ mod tests {
     fn finds_its_own_socket() {
         let (a, _b) = std::os::unix::net::UnixStream::pair().unwrap();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&a) as u32;
-        let me = ProcDir::of(std::process::id()).unwrap();
-        let (sockets, more) = me.sockets(100_000).unwrap();
-        assert!(sockets.iter().any(|&(socket_fd, inode)| socket_fd == fd && inode > 0));
-        assert!(!more);
+        let me = ProcDir::open(std::process::id()).unwrap();
+        let sockets = me.list_sockets(100_000).unwrap();
+        assert!(sockets.items.iter().any(|socket| socket.fd == fd && socket.inode > 0));
+        assert!(!sockets.is_truncated);
     }
 
     #[test]
     fn reads_of_an_exited_process_fail_as_gone() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
-        let dir = ProcDir::of(child.id()).unwrap();
+        let dir = ProcDir::open(child.id()).unwrap();
         child.wait().unwrap();
         assert_eq!(dir.read("stat", 4096), Err(ReadError::Gone));
     }
 
     #[test]
     fn namespace_links_give_their_inode() {
-        assert_eq!(bracketed(b"net:[4026531840]"), Some(4_026_531_840));
-        assert_eq!(bracketed(b"/dev/null"), None);
-        assert_eq!(bracketed(b"socket:[x]"), None);
+        assert_eq!(inode_in_brackets(b"net:[4026531840]"), Some(4_026_531_840));
+        assert_eq!(inode_in_brackets(b"/dev/null"), None);
+        assert_eq!(inode_in_brackets(b"socket:[x]"), None);
     }
 }

@@ -13,7 +13,7 @@ pub(crate) struct MappedFile {
     pub(crate) path: PathBuf,
     pub(crate) inode: u64,
     /// Whether the file was unlinked or replaced after it was mapped.
-    pub(crate) deleted: bool,
+    pub(crate) is_deleted: bool,
     /// Address range of the first mapping, which is the name of its entry in `map_files`.
     pub(crate) range: (u64, u64),
 }
@@ -24,29 +24,38 @@ impl MappedFile {
     }
 }
 
-/// All mapped files, each once, in address order. Skips lines that are not about a file.
-pub(crate) fn files(text: &[u8]) -> Vec<MappedFile> {
-    let mut seen = HashSet::new();
-    text.split(|&b| b == b'\n').filter_map(|line| file(line, &mut |id| seen.insert(id))).collect()
+/// Identity of a file.
+#[derive(PartialEq, Eq, Hash)]
+struct FileKey {
+    device_major: u32,
+    device_minor: u32,
+    inode: u64,
 }
 
-/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`. `None` as well if the file, given by
-/// device and inode, is not new: most lines are further mappings of a file.
-fn file(line: &[u8], is_new: &mut impl FnMut(((u32, u32), u64)) -> bool) -> Option<MappedFile> {
+/// All mapped files, each once, in address order. Skips lines that are not about a file.
+pub(crate) fn parse_mapped_files(text: &[u8]) -> Vec<MappedFile> {
+    let mut seen = HashSet::new();
+    text.split(|&byte| byte == b'\n').filter_map(|line| parse_new_file(line, &mut seen)).collect()
+}
+
+/// Parses a line such as `7f12-7f34 r-xp 00002000 fe:00 247030      /usr/lib/x.so (deleted)`. `None` as well if the file was
+/// seen before: most lines are further mappings of a file.
+fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile> {
     let slash = line.iter().position(|&b| b == b'/')?;
     let head = std::str::from_utf8(&line[..slash]).ok()?;
     let mut fields = head.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;
     let (major, minor) = fields.nth(2)?.split_once(':')?;
     let inode = fields.next()?.parse().ok().filter(|&inode| inode != 0)?;
-    let dev = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
-    let range = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
-    if fields.next().is_some() || !is_new((dev, inode)) {
+    let device_major = u32::from_str_radix(major, 16).ok()?;
+    let device_minor = u32::from_str_radix(minor, 16).ok()?;
+    let range = parse_range(start, end)?;
+    if fields.next().is_some() || !seen.insert(FileKey { device_major, device_minor, inode }) {
         return None;
     }
     let name = &line[slash..];
-    let (name, deleted) = name.strip_suffix(b" (deleted)").map_or((name, false), |path| (path, true));
-    Some(MappedFile { path: PathBuf::from(OsString::from_vec(unescape(name))), inode, deleted, range })
+    let (name, is_deleted) = name.strip_suffix(b" (deleted)").map_or((name, false), |path| (path, true));
+    Some(MappedFile { path: PathBuf::from(OsString::from_vec(unescape_path(name))), inode, is_deleted, range })
 }
 
 /// An executable mapping of a file.
@@ -78,14 +87,18 @@ pub(crate) fn executable_mappings(text: &[u8]) -> impl Iterator<Item = Executabl
         let is_executable = fields.next()?.as_bytes().get(2) == Some(&b'x');
         let offset = u64::from_str_radix(fields.next()?, 16).ok()?;
         let inode = fields.nth(1)?.parse().ok()?;
-        let range = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
+        let range = parse_range(start, end)?;
         let path = line[slash..].strip_suffix(b" (deleted)").unwrap_or(&line[slash..]);
         is_executable.then_some(ExecutableMapping { range, offset, inode, path })
     })
 }
 
+fn parse_range(start: &str, end: &str) -> Option<(u64, u64)> {
+    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+}
+
 /// Unescapes a path: the kernel writes a newline as `\012` and escapes nothing else.
-fn unescape(path: &[u8]) -> Vec<u8> {
+fn unescape_path(path: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path;
     while let Some((&b, tail)) = rest.split_first() {
@@ -100,14 +113,14 @@ fn unescape(path: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Maximum number of directories that [`site_packages`] returns. An environment has two or three.
-const PACKAGE_DIRECTORIES: usize = 16;
+/// Maximum number of directories that [`find_package_directories`] returns. An environment has two or three.
+const MAX_PACKAGE_DIRECTORIES: usize = 16;
 
 /// The `site-packages` and `dist-packages` directories of mapped extension modules.
-pub(crate) fn site_packages(files: &[MappedFile]) -> Vec<PathBuf> {
+pub(crate) fn find_package_directories(files: &[MappedFile]) -> Vec<PathBuf> {
     let mut dirs: Vec<PathBuf> = Vec::new();
     for file in files {
-        if dirs.len() == PACKAGE_DIRECTORIES {
+        if dirs.len() == MAX_PACKAGE_DIRECTORIES {
             break;
         }
         let is_packages_dir = |dir: &&Path| dir.ends_with("site-packages") || dir.ends_with("dist-packages");
@@ -148,7 +161,7 @@ mod tests {
 
     #[test]
     fn each_mapped_file_is_listed_once() {
-        let files = files(MAPS);
+        let files = parse_mapped_files(MAPS);
         let names: Vec<_> = files.iter().map(|f| String::from_utf8_lossy(f.name()).into_owned()).collect();
         assert_eq!(
             names,
@@ -161,14 +174,17 @@ mod tests {
             ]
         );
         let zmq = &files[1];
-        assert_eq!((zmq.inode, zmq.deleted), (3_459_512, false));
+        assert_eq!((zmq.inode, zmq.is_deleted), (3_459_512, false));
         assert_eq!(zmq.range, (0x7f58_a9a2_c000, 0x7f58_a9a3_e000));
-        assert!(files[2].deleted);
+        assert!(files[2].is_deleted);
     }
 
     #[test]
     fn the_venv_shows_in_the_extension_modules() {
-        assert_eq!(site_packages(&files(MAPS)), [PathBuf::from("/srv/v/lib/python3.11/site-packages")]);
+        assert_eq!(
+            find_package_directories(&parse_mapped_files(MAPS)),
+            [PathBuf::from("/srv/v/lib/python3.11/site-packages")]
+        );
     }
 
     proptest! {
@@ -181,14 +197,14 @@ mod tests {
 
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            files(&bytes);
+            parse_mapped_files(&bytes);
         }
 
         #[test]
         fn arbitrary_file_names_round_trip(name in "[^\n\\\\\0/]{1,40}") {
             prop_assume!(!name.ends_with(" (deleted)"));
             let line = format!("7f00-7f01 r-xp 00000000 fe:01 9                          /opt/{name}");
-            let found = files(line.as_bytes());
+            let found = parse_mapped_files(line.as_bytes());
             prop_assert_eq!(found.len(), 1);
             prop_assert_eq!(&found[0].path, &PathBuf::from(format!("/opt/{name}")));
         }

@@ -9,11 +9,26 @@ pub(crate) mod net;
 pub(crate) mod stat;
 
 pub use dir::FileStatus;
-pub(crate) use dir::{ProcDir, ProcessRoot, pids};
+pub(crate) use dir::{ProcDir, ProcessRoot, SocketDescriptor, list_pids};
 pub use foreign::ReadError;
 
+/// Items up to a limit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Listing<T> {
+    pub(crate) items: Vec<T>,
+    /// There are more than the limit.
+    pub(crate) is_truncated: bool,
+}
+
+// Not derived, since it does not need `T: Default`.
+impl<T> Default for Listing<T> {
+    fn default() -> Self {
+        Self { items: Vec::new(), is_truncated: false }
+    }
+}
+
 /// The strings in a NUL-separated file (`cmdline`, `environ`), without the padding after a rewritten title.
-pub(crate) fn strings(bytes: &[u8]) -> Vec<String> {
+pub(crate) fn split_strings(bytes: &[u8]) -> Vec<String> {
     let end = bytes.iter().rposition(|&b| b != 0).map_or(0, |last| last + 1);
     let text = &bytes[..end];
     if text.is_empty() {
@@ -24,19 +39,19 @@ pub(crate) fn strings(bytes: &[u8]) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::strings;
+    use super::split_strings;
 
     #[test]
     fn a_rewritten_title_is_one_string() {
         let mut cmdline = b"engine::scheduler_DP0_TP0".to_vec();
         cmdline.resize(138, 0);
-        assert_eq!(strings(&cmdline), ["engine::scheduler_DP0_TP0"]);
+        assert_eq!(split_strings(&cmdline), ["engine::scheduler_DP0_TP0"]);
     }
 
     #[test]
     fn empty_arguments_between_others_are_kept() {
-        assert_eq!(strings(b"python3\0-m\0\0x\0"), ["python3", "-m", "", "x"]);
-        assert_eq!(strings(b""), [""; 0]);
-        assert_eq!(strings(&[0; 1278]), [""; 0]);
+        assert_eq!(split_strings(b"python3\0-m\0\0x\0"), ["python3", "-m", "", "x"]);
+        assert_eq!(split_strings(b""), [""; 0]);
+        assert_eq!(split_strings(&[0; 1278]), [""; 0]);
     }
 }

@@ -2,10 +2,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use super::{ProcDir, ReadError};
+use super::{Listing, ProcDir, ReadError};
 
 /// Maximum length of a line of a TCP table in bytes.
-const LINE: usize = 256;
+const MAX_LINE_BYTES: usize = 256;
 
 /// A TCP socket with an inode. An orphan or a `TIME_WAIT` socket has none and belongs to no process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,29 +23,30 @@ pub(crate) enum TcpState {
     Other,
 }
 
-/// TCP sockets of the process's network namespace by family, at most `limit` of each. The flag tells whether there are more.
-pub(crate) fn tcp_tables(
+/// TCP sockets of the process's network namespace by family, at most `limit` of each.
+pub(crate) fn read_tcp_tables(
     process: &ProcDir,
     limit: usize,
-) -> impl Iterator<Item = Result<(Vec<TcpSocket>, bool), ReadError>> {
-    let read = move |table| Ok(tcp(&process.read(table, limit.saturating_mul(LINE))?, limit));
+) -> impl Iterator<Item = Result<Listing<TcpSocket>, ReadError>> {
+    let read = move |table| Ok(parse_tcp_table(&process.read(table, limit.saturating_mul(MAX_LINE_BYTES))?, limit));
     ["net/tcp", "net/tcp6"].into_iter().map(read)
 }
 
-/// Parses at most `limit` sockets of one table; the flag tells whether there are more. Skips invalid lines.
-pub(crate) fn tcp(text: &[u8], limit: usize) -> (Vec<TcpSocket>, bool) {
-    table(text, limit, tcp_line)
+/// Parses at most `limit` sockets of one table. Skips invalid lines.
+pub(crate) fn parse_tcp_table(text: &[u8], limit: usize) -> Listing<TcpSocket> {
+    parse_table(text, limit, parse_tcp_line)
 }
 
-fn table<T>(text: &[u8], limit: usize, parse: fn(&[u8]) -> Option<T>) -> (Vec<T>, bool) {
-    let mut sockets = text.split(|&b| b == b'\n').skip(1).filter_map(parse);
-    (sockets.by_ref().take(limit).collect(), sockets.next().is_some())
+fn parse_table<T>(text: &[u8], limit: usize, parse_line: fn(&[u8]) -> Option<T>) -> Listing<T> {
+    // The first line has the names of the columns.
+    let mut sockets = text.split(|&byte| byte == b'\n').skip(1).filter_map(parse_line);
+    Listing { items: sockets.by_ref().take(limit).collect(), is_truncated: sockets.next().is_some() }
 }
 
-fn tcp_line(line: &[u8]) -> Option<TcpSocket> {
+fn parse_tcp_line(line: &[u8]) -> Option<TcpSocket> {
     let mut fields = std::str::from_utf8(line).ok()?.split_ascii_whitespace();
-    let local = address(fields.nth(1)?)?;
-    let remote = address(fields.next()?)?;
+    let local = parse_address(fields.nth(1)?)?;
+    let remote = parse_address(fields.next()?)?;
     let state = match fields.next()? {
         "01" => TcpState::Established,
         "0A" => TcpState::Listening,
@@ -57,7 +58,7 @@ fn tcp_line(line: &[u8]) -> Option<TcpSocket> {
 
 /// Parses `0100007F:7569`, or 32 digits for IPv6: each 32-bit word in this machine's byte order. An IPv4-mapped IPv6 address becomes IPv4,
 /// so that both ends of a connection have the same form.
-fn address(text: &str) -> Option<SocketAddr> {
+fn parse_address(text: &str) -> Option<SocketAddr> {
     let (ip, port) = text.split_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
     let word = |at: usize| Some(u32::from_str_radix(ip.get(at..at + 8)?, 16).ok()?.to_ne_bytes());
@@ -79,37 +80,42 @@ fn address(text: &str) -> Option<SocketAddr> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UnixSocket {
     pub(crate) inode: u32,
-    pub(crate) listening: bool,
+    pub(crate) is_listening: bool,
     /// A path, or `@name` for the abstract namespace; empty for the connecting side. An accepted socket has its listener's name.
     pub(crate) name: Vec<u8>,
     /// Inode of the other end. `/proc` does not show it.
     pub(crate) peer: Option<u32>,
 }
 
-/// Named stream sockets in `/proc/net/unix`, at most `limit`; the flag tells whether there are more.
-pub(crate) fn unix(text: &[u8], limit: usize) -> (Vec<UnixSocket>, bool) {
-    table(text, limit, unix_line)
+/// Named stream sockets in `/proc/net/unix`, at most `limit`.
+pub(crate) fn parse_unix_table(text: &[u8], limit: usize) -> Listing<UnixSocket> {
+    parse_table(text, limit, parse_unix_line)
 }
 
 /// Parses a line such as `ffff9738: 00000002 00000000 00010000 0001 01 53111 /tmp/tmpabcdefgh`. The name may contain spaces.
-fn unix_line(line: &[u8]) -> Option<UnixSocket> {
+fn parse_unix_line(line: &[u8]) -> Option<UnixSocket> {
     const SO_ACCEPTCON: u32 = 0x1_0000;
     let mut rest = line;
-    let mut field = || {
-        let start = rest.iter().position(|&b| b != b' ')?;
-        let end = start + rest[start..].iter().position(|&b| b == b' ')?;
-        let text = std::str::from_utf8(&rest[start..end]).ok()?;
-        rest = &rest[end..];
-        Some(text)
-    };
-    let (_slot, _users, _protocol) = (field()?, field()?, field()?);
-    let flags = u32::from_str_radix(field()?, 16).ok()?;
-    let stream = field()? == "0001";
-    let _state = field()?;
-    let inode = field()?.parse().ok().filter(|&inode| inode != 0)?;
+    let _address = next_field(&mut rest)?;
+    let _reference_count = next_field(&mut rest)?;
+    let _protocol = next_field(&mut rest)?;
+    let flags = u32::from_str_radix(next_field(&mut rest)?, 16).ok()?;
+    let is_stream = next_field(&mut rest)? == "0001";
+    let _state = next_field(&mut rest)?;
+    let inode = next_field(&mut rest)?.parse().ok().filter(|&inode| inode != 0)?;
+    // Connecting sides have no name.
     let name = rest.strip_prefix(b" ")?;
-    let listening = flags & SO_ACCEPTCON != 0;
-    (stream && !name.is_empty()).then(|| UnixSocket { inode, listening, name: name.to_vec(), peer: None })
+    let is_listening = flags & SO_ACCEPTCON != 0;
+    (is_stream && !name.is_empty()).then(|| UnixSocket { inode, is_listening, name: name.to_vec(), peer: None })
+}
+
+/// Takes the next field of a line, which ends with a space.
+fn next_field<'a>(rest: &mut &'a [u8]) -> Option<&'a str> {
+    let start = rest.iter().position(|&byte| byte != b' ')?;
+    let end = start + rest[start..].iter().position(|&byte| byte == b' ')?;
+    let text = std::str::from_utf8(&rest[start..end]).ok()?;
+    *rest = &rest[end..];
+    Some(text)
 }
 
 #[cfg(test)]
@@ -143,27 +149,27 @@ Num       RefCount Protocol Flags    Type St Inode Path
     #[test]
     #[cfg(target_endian = "little")]
     fn parses_both_ends_and_skips_orphans() {
-        let (sockets, more) = tcp(TCP, 10);
+        let Listing { items: sockets, is_truncated } = parse_tcp_table(TCP, 10);
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         assert_eq!(sockets.iter().map(|s| s.inode).collect::<Vec<_>>(), [53120, 53121, 53119]);
         assert_eq!((sockets[0].state, sockets[0].local), (TcpState::Listening, at(30233)));
         assert_eq!((sockets[1].local, sockets[1].remote), (at(30233), at(50000)));
-        assert!(!more);
-        assert!(tcp(TCP, 2).1);
+        assert!(!is_truncated);
+        assert!(parse_tcp_table(TCP, 2).is_truncated);
     }
 
     #[test]
     #[cfg(target_endian = "little")]
     fn ipv4_inside_ipv6_is_ipv4() {
-        let (sockets, _) = tcp(TCP6, 10);
+        let sockets = parse_tcp_table(TCP6, 10).items;
         assert_eq!(sockets[1].remote, SocketAddr::from(([127, 0, 0, 1], 50002)));
         assert!(sockets[0].local.ip().is_unspecified());
     }
 
     #[test]
     fn only_named_stream_sockets_are_listed() {
-        let (sockets, _) = unix(UNIX, 10);
-        let seen: Vec<_> = sockets.iter().map(|s| (s.inode, s.listening, s.name.as_slice())).collect();
+        let sockets = parse_unix_table(UNIX, 10).items;
+        let seen: Vec<_> = sockets.iter().map(|s| (s.inode, s.is_listening, s.name.as_slice())).collect();
         assert_eq!(
             seen,
             [
@@ -177,16 +183,16 @@ Num       RefCount Protocol Flags    Type St Inode Path
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            tcp(&bytes, 100);
-            unix(&bytes, 100);
-            tcp_line(&bytes);
-            unix_line(&bytes);
+            parse_tcp_table(&bytes, 100);
+            parse_unix_table(&bytes, 100);
+            parse_tcp_line(&bytes);
+            parse_unix_line(&bytes);
         }
 
         #[test]
         fn arbitrary_addresses_round_trip(ip: u32, port: u16) {
             let text = format!("{:08X}:{port:04X}", u32::from_ne_bytes(Ipv4Addr::from(ip).octets()));
-            prop_assert_eq!(address(&text), Some(SocketAddr::from((Ipv4Addr::from(ip), port))));
+            prop_assert_eq!(parse_address(&text), Some(SocketAddr::from((Ipv4Addr::from(ip), port))));
         }
     }
 }

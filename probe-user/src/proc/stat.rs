@@ -2,7 +2,7 @@
 
 /// Fields of `stat` that identify a process and its relations (proc(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Stat {
+pub(crate) struct ProcessStat {
     /// First 15 bytes of the name; `setproctitle` changes it too.
     pub(crate) comm: String,
     /// State letter: `R`, `S`, `Z`, ...
@@ -10,10 +10,10 @@ pub(crate) struct Stat {
     pub(crate) parent: u32,
     /// Clock ticks from boot to its start. Together with the pid it identifies a process uniquely.
     pub(crate) start_time: u64,
-    pub(crate) kernel: bool,
+    pub(crate) is_kernel_thread: bool,
 }
 
-impl Stat {
+impl ProcessStat {
     /// Parses a stat line; `None` if it is invalid. The name may contain any characters, including parentheses and spaces.
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         const PF_KTHREAD: u64 = 0x0020_0000;
@@ -28,7 +28,7 @@ impl Stat {
             state: fields.first()?.chars().next()?,
             parent: u32::try_from(number(4)?).ok()?,
             start_time: number(22)?,
-            kernel: number(9)? & PF_KTHREAD != 0,
+            is_kernel_thread: number(9)? & PF_KTHREAD != 0,
         })
     }
 }
@@ -44,7 +44,7 @@ pub(crate) fn state_letter(stat: &[u8]) -> Option<char> {
 }
 
 /// Pids of a process from this procfs's pid namespace inwards (`NSpid`). The last is the pid that the process itself sees.
-pub(crate) fn ns_pids(status: &[u8]) -> Vec<u32> {
+pub(crate) fn parse_ns_pids(status: &[u8]) -> Vec<u32> {
     let pids = status_field(status, "NSpid:").map(|pids| pids.split_ascii_whitespace().map(str::parse).collect());
     pids.and_then(Result::ok).unwrap_or_default()
 }
@@ -66,39 +66,44 @@ mod tests {
 
     #[test]
     fn reads_a_titled_child() {
-        let expected =
-            Stat { comm: "sglang::schedul".into(), state: 'S', parent: 11541, start_time: 132_856, kernel: false };
-        assert_eq!(Stat::parse(SCHEDULER), Some(expected));
+        let expected = ProcessStat {
+            comm: "sglang::schedul".into(),
+            state: 'S',
+            parent: 11541,
+            start_time: 132_856,
+            is_kernel_thread: false,
+        };
+        assert_eq!(ProcessStat::parse(SCHEDULER), Some(expected));
     }
 
     #[test]
     fn a_name_that_looks_like_the_rest_of_the_line_parses() {
         let tricky = String::from_utf8_lossy(SCHEDULER).replace("sglang::schedul", "a) S 1 (b");
         assert_eq!(
-            (Stat::parse(tricky.as_bytes()).unwrap().parent, state_letter(tricky.as_bytes())),
+            (ProcessStat::parse(tricky.as_bytes()).unwrap().parent, state_letter(tricky.as_bytes())),
             (11541, Some('S'))
         );
-        assert_eq!(Stat::parse(tricky.as_bytes()).unwrap().comm, "a) S 1 (b");
+        assert_eq!(ProcessStat::parse(tricky.as_bytes()).unwrap().comm, "a) S 1 (b");
     }
 
     #[test]
     fn reads_the_pids_of_a_container() {
         let status = b"Name:\tpython3\nNStgid:\t22336\t1\nNSpid:\t22336\t1\n";
-        assert_eq!(ns_pids(status), [22336, 1]);
-        assert_eq!(ns_pids(b"Name:\tx\n"), [0; 0]);
+        assert_eq!(parse_ns_pids(status), [22336, 1]);
+        assert_eq!(parse_ns_pids(b"Name:\tx\n"), [0; 0]);
         assert_eq!((status_field(status, "NStgid:"), status_field(status, "Seccomp:")), (Some("22336\t1"), None));
     }
 
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            let _ = Stat::parse(&bytes);
-            let _ = ns_pids(&bytes);
+            let _ = ProcessStat::parse(&bytes);
+            let _ = parse_ns_pids(&bytes);
         }
 
         #[test]
         fn a_truncated_line_gives_nothing_or_correct_values(cut in 0..SCHEDULER.len()) {
-            if let Some(stat) = Stat::parse(&SCHEDULER[..cut]) {
+            if let Some(stat) = ProcessStat::parse(&SCHEDULER[..cut]) {
                 prop_assert_eq!(stat.parent, 11541);
             }
         }

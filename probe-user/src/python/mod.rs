@@ -7,8 +7,8 @@
 //! py-spy maps files of the target. If their owner truncates one, the kernel ends the reading process by SIGBUS, so call this only in a
 //! process of its own.
 
-mod process;
-mod tally;
+mod stack_reader;
+mod stack_tally;
 
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,23 +20,23 @@ use trace::{MonoNs, SamplingCost};
 
 use crate::capability::{Feature, Permissions};
 use crate::degraded::Degraded;
-use process::{Reader, Unreadable};
-pub use tally::{Function, Hits, ThreadStacks};
+use stack_reader::{OpenError, StackReader};
+pub use stack_tally::{Function, Hits, ThreadStacks};
 
 /// Maximum number of undelivered intervals.
-const QUEUE: usize = 256;
+const QUEUE_CAPACITY: usize = 256;
 /// Number of attempts to read an interpreter, one second apart, since it may still be starting.
-const TRIES: u32 = 5;
-const RETRY: Duration = Duration::from_secs(1);
+const MAX_TRIES: u32 = 5;
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Length of one report.
-const INTERVAL: Duration = Duration::from_millis(500);
+const REPORT_INTERVAL: Duration = Duration::from_millis(500);
 /// Limit of the rate: a sample takes some hundred microseconds, so a higher rate leaves no pause between samples.
 const MAX_HERTZ: u32 = 1_000;
 
 /// Samples of a process over one interval.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interval {
+pub struct StackInterval {
     /// Process id.
     pub pid: u32,
     /// End of the interval.
@@ -48,25 +48,25 @@ pub struct Interval {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    stop: bool,
+struct SharedState {
+    should_stop: bool,
     cost: SamplingCost,
     /// Processes to sample, if the list has changed.
     wanted: Option<Vec<u32>>,
-    refused: Vec<Refusal>,
+    refused: Vec<UnreadableProcess>,
     notes: Vec<String>,
 }
 
 /// A process whose stacks cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct UnreadableProcess {
     /// Process id.
     pub pid: u32,
     /// Error of the reader.
     pub reason: String,
 }
 
-impl Refusal {
+impl UnreadableProcess {
     /// The cause and its remedy, according to the permissions of this process.
     pub fn explain(self) -> Degraded {
         Degraded::explain(Feature::PythonStacks, Some(self.pid), Permissions::current(), self.reason)
@@ -76,31 +76,33 @@ impl Refusal {
 /// Samples the stacks of some processes until dropped.
 #[derive(Debug)]
 pub struct PythonStacks {
-    shared: Arc<Mutex<Shared>>,
-    intervals: Receiver<Interval>,
+    shared: Arc<Mutex<SharedState>>,
+    intervals: Receiver<StackInterval>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl PythonStacks {
-    /// Starts a thread that takes up to `hertz` samples a second, of the processes of [`Self::sample`]. Fails only if no thread can be started.
+    /// Starts a thread that takes up to `hertz` samples a second, of the processes of [`Self::sample_processes`]. Fails only if no thread can be started.
     pub fn start(hertz: u32) -> std::io::Result<Self> {
         let hertz = hertz.clamp(1, MAX_HERTZ);
         let cost = SamplingCost { hertz, ..SamplingCost::default() };
-        let shared = Arc::new(Mutex::new(Shared { cost, ..Shared::default() }));
-        let (sender, intervals) = sync_channel(QUEUE);
-        let reading = Reading { shared: Arc::clone(&shared), sender, readers: Vec::new(), wanted: Vec::new() };
-        let thread = thread::Builder::new().name("python-stacks".into()).spawn(move || reading.run(hertz))?;
+        let shared = Arc::new(Mutex::new(SharedState { cost, ..SharedState::default() }));
+        let (sender, intervals) = sync_channel(QUEUE_CAPACITY);
+        let sampling =
+            SamplingThread { shared: Arc::clone(&shared), sender, processes: Vec::new(), wanted: Vec::new() };
+        let thread = thread::Builder::new().name("python-stacks".into()).spawn(move || sampling.run(hertz))?;
         Ok(Self { shared, intervals, thread: Some(thread) })
     }
 
     /// Samples exactly these processes, from the next sample on.
-    pub fn sample(&self, pids: &[u32]) {
+    pub fn sample_processes(&self, pids: &[u32]) {
         lock(&self.shared).wanted = Some(pids.to_vec());
     }
 
     /// Passes the intervals since the last call to `each`. Never waits.
-    pub fn poll(&self, mut each: impl FnMut(Interval)) {
-        for interval in self.intervals.try_iter().take(QUEUE) {
+    pub fn poll(&self, mut each: impl FnMut(StackInterval)) {
+        // At most a full queue, so that a fast sender cannot keep the caller here.
+        for interval in self.intervals.try_iter().take(QUEUE_CAPACITY) {
             each(interval);
         }
     }
@@ -111,7 +113,7 @@ impl PythonStacks {
     }
 
     /// Processes that cannot be read.
-    pub fn refused(&self) -> Vec<Refusal> {
+    pub fn refused(&self) -> Vec<UnreadableProcess> {
         lock(&self.shared).refused.clone()
     }
 
@@ -123,7 +125,7 @@ impl PythonStacks {
 
 impl Drop for PythonStacks {
     fn drop(&mut self) {
-        lock(&self.shared).stop = true;
+        lock(&self.shared).should_stop = true;
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has already been printed, and costs only its samples.
             let _ = thread.join();
@@ -131,40 +133,52 @@ impl Drop for PythonStacks {
     }
 }
 
+/// Time of a report, by both clocks.
+struct ReportTime {
+    instant: Instant,
+    at: MonoNs,
+}
+
+impl ReportTime {
+    fn now() -> Self {
+        Self { instant: Instant::now(), at: MonoNs::now() }
+    }
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-struct Reading {
-    shared: Arc<Mutex<Shared>>,
-    sender: SyncSender<Interval>,
-    readers: Vec<Candidate>,
+struct SamplingThread {
+    shared: Arc<Mutex<SharedState>>,
+    sender: SyncSender<StackInterval>,
+    processes: Vec<SampledProcess>,
     /// Processes of the last list.
     wanted: Vec<u32>,
 }
 
 /// A process that is sampled, or will be once its interpreter is found.
-struct Candidate {
+struct SampledProcess {
     pid: u32,
-    reader: Option<Reader>,
+    reader: Option<StackReader>,
     tries: u32,
     next_try: Instant,
 }
 
-impl Reading {
+impl SamplingThread {
     fn run(mut self, hertz: u32) {
         let period = Duration::from_secs(1) / hertz;
         let mut next = Instant::now();
-        let mut last_report = (Instant::now(), MonoNs::now());
-        while !lock(&self.shared).stop {
-            self.open_due();
-            for reader in self.readers.iter_mut().filter_map(|candidate| candidate.reader.as_mut()) {
-                let failed = reader.read().is_err();
+        let mut last_report = ReportTime::now();
+        while !lock(&self.shared).should_stop {
+            self.open_due_readers();
+            for reader in self.processes.iter_mut().filter_map(|process| process.reader.as_mut()) {
+                let has_failed = reader.read_stacks().is_err();
                 let cost = &mut lock(&self.shared).cost;
                 cost.readings += 1;
-                cost.failed += u64::from(failed);
+                cost.failed += u64::from(has_failed);
             }
-            if last_report.0.elapsed() >= INTERVAL {
+            if last_report.instant.elapsed() >= REPORT_INTERVAL {
                 self.send_report(&mut last_report);
             }
             next += period;
@@ -179,59 +193,66 @@ impl Reading {
         }
     }
 
-    fn open_due(&mut self) {
+    fn open_due_readers(&mut self) {
         let now = Instant::now();
         let wanted = lock(&self.shared).wanted.take();
         if let Some(wanted) = wanted {
-            self.readers.retain(|candidate| wanted.contains(&candidate.pid));
+            self.processes.retain(|process| wanted.contains(&process.pid));
             // One that was refused or has exited is not tried again.
             let new: Vec<u32> = wanted.iter().copied().filter(|pid| !self.wanted.contains(pid)).collect();
-            self.readers.extend(new.into_iter().map(|pid| Candidate { pid, reader: None, tries: 0, next_try: now }));
+            self.processes.extend(new.into_iter().map(|pid| SampledProcess {
+                pid,
+                reader: None,
+                tries: 0,
+                next_try: now,
+            }));
             self.wanted = wanted;
         }
         let shared = &self.shared;
-        self.readers.retain_mut(|candidate| {
-            if candidate.reader.is_some() || now < candidate.next_try {
+        self.processes.retain_mut(|process| {
+            if process.reader.is_some() || now < process.next_try {
                 return true;
             }
-            match Reader::open(candidate.pid) {
+            match StackReader::open(process.pid) {
                 Ok(reader) => {
                     let mut shared = lock(shared);
                     shared.cost.processes += 1;
                     shared.notes.extend(reader.note());
-                    candidate.reader = Some(reader);
+                    process.reader = Some(reader);
                     true
                 }
-                Err(Unreadable::Gone) => false,
-                Err(Unreadable::Refused(why)) => {
-                    candidate.tries += 1;
-                    candidate.next_try = now + RETRY;
+                Err(OpenError::Gone) => false,
+                Err(OpenError::Refused(why)) => {
+                    process.tries += 1;
+                    process.next_try = now + RETRY_INTERVAL;
                     let feature = Feature::PythonStacks;
                     let permissions = Permissions::current();
                     // Retrying does not help against a missing capability.
-                    let permanent = candidate.tries >= TRIES || !permissions.missing_for(feature).is_empty();
-                    if permanent {
-                        lock(shared).refused.push(Refusal { pid: candidate.pid, reason: why });
+                    let is_final = process.tries >= MAX_TRIES || !permissions.missing_for(feature).is_empty();
+                    if is_final {
+                        lock(shared).refused.push(UnreadableProcess { pid: process.pid, reason: why });
                     }
-                    !permanent
+                    !is_final
                 }
             }
         });
     }
 
     /// Reports the current interval and forgets processes that have exited.
-    fn send_report(&mut self, last_report: &mut (Instant, MonoNs)) {
-        let at = MonoNs::now();
-        let interval_ns = at.since(last_report.1);
-        *last_report = (Instant::now(), at);
-        let (sender, shared) = (&self.sender, &self.shared);
-        self.readers.retain_mut(|candidate| {
-            let Some(reader) = &mut candidate.reader else {
+    fn send_report(&mut self, last_report: &mut ReportTime) {
+        let now = ReportTime::now();
+        let at = now.at;
+        let interval_ns = at.since(last_report.at);
+        *last_report = now;
+        let sender = &self.sender;
+        let shared = &self.shared;
+        self.processes.retain_mut(|process| {
+            let Some(reader) = &mut process.reader else {
                 return true;
             };
             let threads = reader.take_stacks();
             if !threads.is_empty() {
-                let interval = Interval { pid: candidate.pid, at, interval_ns, threads };
+                let interval = StackInterval { pid: process.pid, at, interval_ns, threads };
                 if let Err(TrySendError::Full(_)) = sender.try_send(interval) {
                     lock(shared).cost.dropped += 1;
                 }
@@ -251,14 +272,14 @@ mod tests {
     fn a_non_python_process_is_rejected_with_a_reason_and_an_exited_one_is_removed() {
         let stacks = PythonStacks::start(50).unwrap();
         let mut child = std::process::Command::new("sleep").arg("60").spawn().unwrap();
-        stacks.sample(&[u32::MAX >> 1, child.id()]);
+        stacks.sample_processes(&[u32::MAX >> 1, child.id()]);
         let until = Instant::now() + Duration::from_secs(30);
         while stacks.refused().is_empty() && Instant::now() < until {
             thread::sleep(Duration::from_millis(20));
         }
         child.kill().unwrap();
         child.wait().unwrap();
-        let refused: Vec<Degraded> = stacks.refused().into_iter().map(Refusal::explain).collect();
+        let refused: Vec<Degraded> = stacks.refused().into_iter().map(UnreadableProcess::explain).collect();
         assert_eq!(refused.len(), 1, "{refused:?}");
         assert_eq!((refused[0].pid, refused[0].feature), (Some(child.id()), Feature::PythonStacks));
         assert_eq!(stacks.cost().processes, 0);

@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 
 use peers::Peer;
 use probe_user::egress::{CAPTURE, Kind, Serves};
-use probe_user::matcher::{FrameRef, How, Misses};
-use probe_user::{Call, Capture, Feature, Loss, Matcher, Message, Observation, Options, Permissions, Probe, Target};
+use probe_user::matcher::{FrameRef, MatchMethod, MatcherMisses};
+use probe_user::{
+    Call, Capture, Feature, Loss, Matcher, Message, Observation, Permissions, Probe, ProbeOptions, Target,
+};
 use serde_json::Value;
 use trace::MonoNs;
 
@@ -58,7 +60,7 @@ struct Seen {
     head: String,
     frame: Option<FrameRef>,
     sent_at: Option<u64>,
-    how: Option<How>,
+    how: Option<MatchMethod>,
 }
 
 /// All observations, and the matcher that processes them.
@@ -86,23 +88,23 @@ impl Log {
         }
         match observation {
             Observation::Sent(m) => {
-                let frame = Some(self.matcher.sent(&m).frame);
+                let frame = Some(self.matcher.record_send(&m).frame);
                 let Message { call, bytes, payload, .. } = m;
                 self.sent.push(Seen { call, bytes, head: head(payload), frame, sent_at: None, how: None });
             }
             Observation::Unsent(call) => {
-                self.matcher.unsent(&call);
+                self.matcher.record_refused_send(&call);
                 self.unsent += 1;
             }
             Observation::Received(message) => {
-                let found = self.matcher.received(&message).ok();
-                let (frame, how) = (found.map(|m| m.frame), found.map(|m| m.how));
+                let found = self.matcher.match_receipt(&message).ok();
+                let (frame, how) = (found.map(|m| m.frame), found.map(|m| m.method));
                 let sent_at = found.and_then(|m| m.sent_at).map(|at| at.0);
                 let Message { call, bytes, payload, .. } = message;
                 self.received.push(Seen { call, bytes, head: head(payload), frame, sent_at, how });
             }
             Observation::Processed(call) => {
-                let frame = self.matcher.processed(&call);
+                let frame = self.matcher.processed_frame(&call);
                 self.processed.push((call, frame));
             }
             Observation::Lost { cause, count } => *self.lost.entry(cause).or_default() += count,
@@ -124,15 +126,15 @@ fn watch(probe: &mut Probe, log: &mut Log, done: impl Fn(&Log) -> bool) {
 
 /// Options for tests of what is observed. The ring holds all records of such a test, so that nothing is lost even if the reader does not
 /// run for a while on a busy machine.
-fn lossless() -> Options {
-    Options { ring_bytes: 64 << 20, ..Options::default() }
+fn lossless() -> ProbeOptions {
+    ProbeOptions { ring_bytes: 64 << 20, ..ProbeOptions::default() }
 }
 
 fn attach(peers: &[&Peer], capture: Capture) -> Probe {
     attach_with(lossless(), peers, capture)
 }
 
-fn attach_with(options: Options, peers: &[&Peer], capture: Capture) -> Probe {
+fn attach_with(options: ProbeOptions, peers: &[&Peer], capture: Capture) -> Probe {
     let targets: Vec<Target> = peers.iter().map(|peer| Target { pid: peer.pid, capture }).collect();
     let probe = Probe::attach(&targets, options).expect("root may attach");
     assert_eq!(probe.degraded(), []);
@@ -154,7 +156,7 @@ fn one_hop(name: &str, transport: &str, pyzmq: &str, receiver: &[&str], sender: 
 
 #[expect(clippy::too_many_arguments, reason = "the parameters of a test")]
 fn one_hop_with(
-    options: Options,
+    options: ProbeOptions,
     name: &str,
     transport: &str,
     pyzmq: &str,
@@ -192,7 +194,7 @@ fn one_hop_with(
     pusher.quit();
 
     assert_eq!(log.lost, HashMap::new());
-    assert_eq!(log.matcher.misses(), Misses::default());
+    assert_eq!(log.matcher.misses(), MatcherMisses::default());
     agrees_with_truth(&log, &sent, &received, count, size);
 }
 
@@ -204,7 +206,7 @@ fn agrees_with_truth(log: &Log, sent: &Value, received: &Value, count: usize, si
         let head = truth[i][0].as_str().expect("the head of a message");
         assert_eq!((s.head.as_str(), t.head.as_str()), (head, head));
         assert_eq!((s.bytes, t.bytes), (size as u64, size as u64));
-        assert_eq!((t.frame, t.how), (s.frame, Some(How::Content)), "message {i}");
+        assert_eq!((t.frame, t.how), (s.frame, Some(MatchMethod::Content)), "message {i}");
         assert_eq!(t.sent_at, Some(s.call.at.0));
         // The peers' own clock readings must enclose the probe's.
         let (before, after) = (sent["at"][i].as_u64().unwrap(), truth[i][2].as_u64().unwrap());
@@ -230,7 +232,7 @@ fn a_uvloop_receiver() {
 /// As before Linux 6.6, where the kernel has no link for many uprobes.
 #[test]
 fn one_perf_event_per_probe_point() {
-    let options = Options { perf_events: true, ..lossless() };
+    let options = ProbeOptions { perf_events: true, ..lossless() };
     one_hop_with(options, "perf", "ipc", PYZMQ, &["--loop", "asyncio"], &[], 300, 2_800);
 }
 
@@ -259,7 +261,7 @@ fn libzmq_4_3_2(name: &str, perf_events: bool, transport: &str, buffers: &[&str]
     if permitted() {
         let library = peers::library(OLDEST_PYZMQ);
         let peer = [buffers, &["--library", library.to_str().expect("a path of text")]].concat();
-        let options = Options { perf_events, ..lossless() };
+        let options = ProbeOptions { perf_events, ..lossless() };
         one_hop_with(options, name, transport, PYZMQ, &peer, &peer, 300, size);
     }
 }
@@ -301,7 +303,7 @@ fn three_senders_into_one_receiver() {
     drop(probe);
 
     assert_eq!((log.sent.len(), log.received.len(), &log.lost), (900, 900, &HashMap::new()));
-    assert_eq!(log.matcher.misses(), Misses::default());
+    assert_eq!(log.matcher.misses(), MatcherMisses::default());
     let sent: HashMap<&str, &Seen> = log.sent.iter().map(|s| (s.head.as_str(), s)).collect();
     for received in &log.received {
         assert_eq!(received.frame, sent[received.head.as_str()].frame, "{}", received.head);
@@ -405,7 +407,7 @@ fn each_of_5000_frames_a_second_of_32_kib_is_observed_or_counted_as_lost() {
         Target { pid: pusher.pid, capture: Capture { sent: 32 << 10, received: 0 } },
     ];
     // Without further kinds of records, all lost records are of frames.
-    let options = Options { processed: false, polls: false, ..Options::default() };
+    let options = ProbeOptions { processed: false, polls: false, ..ProbeOptions::default() };
     let mut probe = Probe::attach(&targets, options).expect("root may attach");
     puller.order("receive 15000");
     pusher.order("send 15000 32768 200 0");
@@ -439,7 +441,7 @@ fn both_capture_methods_see_every_byte_written_to_a_client() {
         return;
     }
     for every_call in [false, true] {
-        let options = Options { every_call, ..Options::default() };
+        let options = ProbeOptions { every_call, ..ProbeOptions::default() };
         let mut probe = Probe::attach(&[], options).expect("root may attach");
         let pid = std::process::id();
         let serves = Serves { written: CAPTURE, read: 0 };

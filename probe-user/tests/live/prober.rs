@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd as _, OwnedFd};
 
 use probe_user::prober::{self, ProberSettings};
-use probe_user::{KernelVersion, Options, Permissions};
+use probe_user::{KernelVersion, Permissions, ProbeOptions};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 /// Oldest release all of whose patch releases have usable links for multiple probe points.
@@ -15,14 +15,14 @@ fn rights_to_load_programs_are_kept_only_for_perf_events() {
     if !super::permitted() {
         return;
     }
-    assert!(!drops_rights(Options { perf_events: true, ..Options::default() }));
+    assert!(!drops_rights(ProbeOptions { perf_events: true, ..ProbeOptions::default() }));
     if Permissions::current().kernel() >= HAS_LINKS {
-        assert!(drops_rights(Options::default()));
+        assert!(drops_rights(ProbeOptions::default()));
     }
 }
 
 /// Whether a prober with these options drops its rights after it has loaded its programs.
-fn drops_rights(options: Options) -> bool {
+fn drops_rights(options: ProbeOptions) -> bool {
     let settings = ProberSettings { options, servers: Vec::new(), locator: abandoned_socket() };
     let mut has_dropped = false;
     prober::serve(abandoned_socket().as_fd(), settings, || has_dropped = true).expect("served");

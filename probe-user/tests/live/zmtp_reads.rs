@@ -10,7 +10,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use probe_user::egress::{ConnectionStep, ConnectionTracker, Kind};
-use probe_user::{Capture, Feature, Observation, Options, Probe, Target};
+use probe_user::{Capture, Feature, Observation, Probe, ProbeOptions, Target};
 use rustix::net::{RecvAncillaryBuffer, RecvFlags};
 
 fn permitted() -> bool {
@@ -23,7 +23,7 @@ fn inode(socket: impl AsFd) -> u64 {
 
 /// Starts to observe the reads of this process from the socket `inode`.
 fn observe(inode: u64, ring_bytes: u32) -> Probe {
-    let options = Options { ring_bytes, ..Options::default() };
+    let options = ProbeOptions { ring_bytes, ..ProbeOptions::default() };
     let mut probe = Probe::attach(&[], options).expect("root may attach");
     let (pid, capture) = (std::process::id(), Capture::default());
     let observed = probe.observe_zmtp_reads(pid, &BTreeSet::from([inode])).expect("maps exist");

@@ -64,7 +64,7 @@ impl Egress {
     /// Looks for the tokenizer of an engine whose messages carry no text.
     pub(super) fn find_tokenizer(&mut self, watcher: &Watcher, engine: &Engine) {
         if self.clients.response_id.is_some() {
-            match watcher.tokenizer(engine) {
+            match watcher.read_tokenizer(engine) {
                 Ok(json) => self.reading = tokenizer::start_reading_tokenizer(json),
                 Err(why) => {
                     self.no_tokenizer = Some(format!("{why}; name the model's tokenizer.json with --tokenizer"));
@@ -98,7 +98,7 @@ impl Egress {
             return Ok(false);
         }
         // A client process that has libzmq loaded but runs no libzmq threads looks like a peer. Its connection is HTTP.
-        let speaks_zmq = |pid: u32| engine.process(pid).is_some_and(|process| !process.io_threads.is_empty());
+        let speaks_zmq = |pid: u32| engine.process_with_pid(pid).is_some_and(|process| !process.io_threads.is_empty());
         let of_zmq = |port: &u16| {
             let here = |endpoint: &str| endpoint.starts_with("tcp://") && endpoint.ends_with(&format!(":{port}"));
             let mut hops = engine.hops.iter();

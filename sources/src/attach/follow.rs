@@ -131,7 +131,7 @@ impl EngineSearch {
     fn search(&mut self) -> Result<Option<FoundEngine>, String> {
         let mut watcher = match self.watcher.take() {
             Some(watcher) => watcher,
-            None => Watcher::new(discover::Options::new(engines::DISCOVERED)).map_err(|e| e.to_string())?,
+            None => Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED)).map_err(|e| e.to_string())?,
         };
         let polled = watcher.poll().map_err(|e| e.to_string());
         let picked = polled.and_then(|_| self.pick(watcher.topology()).map_err(|e| e.to_string()));
@@ -157,7 +157,7 @@ impl EngineSearch {
 
     /// The only confirmed engine. A title alone does not count, because any process can have it.
     fn pick(&mut self, topology: &Topology) -> Result<Engine, PickError> {
-        let engine = topology.pick(&[])?;
+        let engine = topology.pick_engine(&[])?;
         if engine.is_confirmed {
             self.alone = None;
             return Ok(engine.clone());

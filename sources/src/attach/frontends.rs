@@ -33,7 +33,7 @@ impl FrontendWatch {
         let running = known.iter().filter(|id| self.found.contains(id));
         let mut running = running.filter(|id| self.observed.contains(&id.pid)).count();
         for id in self.found.iter().filter(|id| !known.contains(id)) {
-            if engine.process(id.pid).is_some() {
+            if engine.process_with_pid(id.pid).is_some() {
                 continue;
             }
             if side == Some(PREFILL) {

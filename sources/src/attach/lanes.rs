@@ -5,7 +5,7 @@
 use std::collections::{HashMap, HashSet};
 
 use adapter::decode::LONGEST;
-use probe_user::matcher::{Limits as MatcherLimits, NumberedSend, Unmatched};
+use probe_user::matcher::{MatcherLimits, NumberedSend, Unmatched};
 use probe_user::{Call, Matcher, Message, SocketId};
 use trace::event::{Event, Missed, MissedCause, Received, SendWait, What};
 use trace::{FrameId, HopId, MonoNs, ThreadId};
@@ -55,7 +55,7 @@ impl Lanes {
     pub(super) fn sent(&mut self, message: &Message<'_>, clients: &mut Clients, sink: Sink<'_>) {
         let Call { socket, seq, at, .. } = message.call;
         self.sent_at = Some(at);
-        let NumberedSend { frame: name, lost_before } = self.matcher.sent(message);
+        let NumberedSend { frame: name, lost_before } = self.matcher.record_send(message);
         if self.report_missed(name.lane, lost_before, at, sink) {
             clients.record_missed_frames();
         }
@@ -110,7 +110,7 @@ impl Lanes {
     /// Send time of the oldest frame that waits for a watched receiver.
     pub(super) fn oldest_waiting(&self) -> Option<MonoNs> {
         let lanes = self.paths.watched_lanes();
-        lanes.filter_map(|lane| self.matcher.oldest_waiting(lane)).min()
+        lanes.filter_map(|lane| self.matcher.oldest_sent_at(lane)).min()
     }
 
     /// Returns whether the thread receives: it was observed to, or it is the main thread of a process where none was.
@@ -123,7 +123,7 @@ impl Lanes {
     pub(super) fn received(&mut self, message: &Message<'_>, sink: Sink<'_>) -> bool {
         let Call { at, socket, tid, wakeup, .. } = message.call;
         let by = Some(ThreadId { pid: socket.pid, tid });
-        let found = match self.matcher.received(message) {
+        let found = match self.matcher.match_receipt(message) {
             Ok(found) => found,
             Err(why) => {
                 if why == Unmatched::Unsent && !self.paths.roles.of(socket.pid).is_scheduler() {
@@ -178,7 +178,7 @@ impl Lanes {
 
     /// Processes the receiver's call for the next message, which marks the previous one as processed.
     pub(super) fn processed(&mut self, call: &Call, sink: Sink<'_>) {
-        let Some(name) = self.matcher.processed(call) else {
+        let Some(name) = self.matcher.processed_frame(call) else {
             return;
         };
         if let Some(known) = self.paths.of_lane(name.lane as usize)
@@ -191,7 +191,7 @@ impl Lanes {
 
     /// Handles a refused send, whose number is used again.
     pub(super) fn unsent(&mut self, call: &Call) {
-        self.matcher.unsent(call);
+        self.matcher.record_refused_send(call);
     }
 
     /// Processes a frame from an unwatched sender, which can only be decoded where it is received.

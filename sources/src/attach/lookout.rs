@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use probe_user::discover::{Blind, Process, ProcessId, Topology, Watcher};
+use probe_user::discover::{BlindSpot, Process, ProcessId, Topology, Watcher};
 use probe_user::egress::listening_ports;
 use probe_user::library::LibraryReader;
 
@@ -44,7 +44,7 @@ pub(super) struct DiscoveryThread {
     topology: Topology,
     updates: Receiver<Update>,
     /// Limits of the search that were reached, each as it was last.
-    limits: Vec<Blind>,
+    limits: Vec<BlindSpot>,
     /// Error of the last search, until one succeeds.
     failure: Option<String>,
     /// Number of searches that failed.
@@ -58,7 +58,7 @@ pub(super) struct DiscoveryThread {
 impl DiscoveryThread {
     pub(super) fn start(watcher: Watcher) -> std::io::Result<Self> {
         let topology = watcher.topology().clone();
-        let limits = topology.blind.iter().filter(|blind| blind.is_limit()).cloned().collect();
+        let limits = topology.blind_spots.iter().filter(|blind| blind.is_limit()).cloned().collect();
         let (sender, updates) = channel();
         let (stop, stopped) = channel();
         let ports = Arc::<Mutex<KnownPorts>>::default();
@@ -94,7 +94,7 @@ impl DiscoveryThread {
         let Some(topology) = latest else {
             return false;
         };
-        for limit in topology.blind.iter().filter(|blind| blind.is_limit()) {
+        for limit in topology.blind_spots.iter().filter(|blind| blind.is_limit()) {
             self.limits.retain(|known| !known.is_same_limit(limit));
             self.limits.push(limit.clone());
         }

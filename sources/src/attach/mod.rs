@@ -30,8 +30,8 @@ use std::time::{Duration, Instant};
 
 use adapter::decode::Format;
 use anyhow::Context;
-use probe_user::discover::{Blind, Engine, Part, Process, Watcher};
-use probe_user::{Degraded, Feature, Options, Probe, ProbeError, Target};
+use probe_user::discover::{BlindSpot, Engine, ProcPart, Process, Watcher};
+use probe_user::{Degraded, Feature, Probe, ProbeError, ProbeOptions, Target};
 use responses::{Detokenize, Server};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource, own};
@@ -60,7 +60,7 @@ use crate::translate::Clients;
 /// Time to read the ring buffer after the end, which a busy engine goes on filling.
 const DRAIN: Duration = Duration::from_millis(500);
 
-/// Options set by the user.
+/// ProbeOptions set by the user.
 #[derive(Clone, Debug, Default)]
 pub struct AttachOptions {
     /// Processes named by the user, watched regardless of their connections.
@@ -74,8 +74,8 @@ pub struct AttachOptions {
     /// Tokenizer of the model, if the user named one.
     pub tokenizer: Option<Arc<dyn Detokenize>>,
     /// Limits of the probe.
-    pub probe: Options,
-    /// Options for sampling Python stacks, if enabled.
+    pub probe: ProbeOptions,
+    /// ProbeOptions for sampling Python stacks, if enabled.
     pub python: Option<PythonOptions>,
 }
 
@@ -151,7 +151,7 @@ impl Attach {
         observe_inner_servers(&engine.processes, probe);
         probe.add_targets(&targets).context(refused)?;
         let mut sight = Observability::new(options.probe.processed, egress.capabilities());
-        for pid in probed.iter().filter(|pid| engine.process(**pid).is_some_and(has_libzmq)) {
+        for pid in probed.iter().filter(|pid| engine.process_with_pid(**pid).is_some_and(has_libzmq)) {
             sight.watch(*pid, MonoNs(0));
         }
         for pid in newcomers.take_served() {
@@ -165,7 +165,7 @@ impl Attach {
         if !options.probe.polls {
             degraded.push(format!("{} (--no-wakeups)", Feature::Polls.consequence_of_lack()));
         }
-        let unavailable = watcher.topology().blind.iter().filter(|blind| !blind.is_limit());
+        let unavailable = watcher.topology().blind_spots.iter().filter(|blind| !blind.is_limit());
         degraded.extend(unavailable.map(trial::with_remedy));
         degraded.extend(cpu::clocks());
         let lookout = DiscoveryThread::start(watcher).context("cannot start a thread that looks for new workers")?;
@@ -213,8 +213,8 @@ impl Attach {
     fn is_superseded(&self) -> bool {
         let topology = self.lookout.topology();
         let is_unconfirmed =
-            topology.unconfirmed().flat_map(|engine| &engine.processes).any(|process| self.knows(process));
-        is_unconfirmed && topology.confirmed().next().is_some()
+            topology.unconfirmed_engines().flat_map(|engine| &engine.processes).any(|process| self.knows(process));
+        is_unconfirmed && topology.confirmed_engines().next().is_some()
     }
 
     /// Processes with probes attached, and how their frames are observed; `None` if they are not.
@@ -252,14 +252,14 @@ impl Attach {
             return None;
         }
         let refused = self.probe.degraded().iter().find(|degraded| degraded.feature == Feature::Messages);
-        let hides_libzmq = |blind: &&Blind| match blind {
-            Blind::LibZmq { pid, .. } => self.engine.process(*pid).is_some(),
-            Blind::Unreadable { parts, pids, .. } => {
-                parts.contains(&Part::Maps) && pids.iter().any(|&pid| self.engine.process(pid).is_some())
+        let hides_libzmq = |blind: &&BlindSpot| match blind {
+            BlindSpot::LibZmq { pid, .. } => self.engine.process_with_pid(*pid).is_some(),
+            BlindSpot::Unreadable { parts, pids, .. } => {
+                parts.contains(&ProcPart::Maps) && pids.iter().any(|&pid| self.engine.process_with_pid(pid).is_some())
             }
             _ => false,
         };
-        let why = match (refused, self.lookout.topology().blind.iter().find(hides_libzmq)) {
+        let why = match (refused, self.lookout.topology().blind_spots.iter().find(hides_libzmq)) {
             (Some(degraded), _) => format!("{degraded}; {}", degraded.remedy()),
             (None, Some(hidden)) => trial::with_remedy(hidden),
             (None, None) => {
@@ -305,7 +305,10 @@ impl Attach {
         let new: Vec<Process> = engine.processes.iter().filter(joins).cloned().collect();
         let grown = |p: &&Process| {
             p.inner_server.is_some()
-                && self.engine.process(p.id.pid).is_some_and(|known| known.id == p.id && known.inner_server.is_none())
+                && self
+                    .engine
+                    .process_with_pid(p.id.pid)
+                    .is_some_and(|known| known.id == p.id && known.inner_server.is_none())
         };
         let grown: Vec<Process> = engine.processes.iter().filter(grown).cloned().collect();
         for process in new.iter().chain(&grown) {
@@ -327,7 +330,7 @@ impl Attach {
         }
         for target in late {
             if !self.probed.contains(&target.pid)
-                && let Some(process) = engine.process(target.pid)
+                && let Some(process) = engine.process_with_pid(target.pid)
                 && self.knows(process)
             {
                 self.add_probe(target, process);

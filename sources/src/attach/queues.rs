@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use adapter::discover::End;
 use probe_user::discover::Engine;
-use probe_user::queue::{Depth, Queues};
+use probe_user::queue::{QueueDepth, Queues};
 use trace::MonoNs;
 use trace::event::{Event, QueueSample, What};
 
@@ -132,7 +132,7 @@ impl QueueSampler {
         }
         let ends = self.hops.values().flatten();
         let used: HashSet<End> = ends.flat_map(|&(from, to)| [from, to]).flatten().collect();
-        self.sockets.retain(|socket| used.contains(socket));
+        self.sockets.retain_sockets(|socket| used.contains(socket));
     }
 
     /// Takes a sample if one is due.
@@ -156,8 +156,8 @@ impl QueueSampler {
         self.hops = hops;
     }
 
-    fn depth(&mut self, end: End) -> Option<Depth> {
-        self.sockets.depth(end).unwrap_or_else(|error| {
+    fn depth(&mut self, end: End) -> Option<QueueDepth> {
+        self.sockets.read_depth(end).unwrap_or_else(|error| {
             self.problems.refused.get_or_insert_with(|| error.to_string());
             None
         })

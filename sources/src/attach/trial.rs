@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use probe_user::discover::{Blind, Process};
+use probe_user::discover::{BlindSpot, Process};
 use probe_user::{Degraded, Feature};
 use serde::Serialize;
 use session::{About as _, LiveSource as _};
@@ -63,8 +63,8 @@ impl From<&Degraded> for Reason {
     }
 }
 
-impl From<&Blind> for Reason {
-    fn from(blind: &Blind) -> Self {
+impl From<&BlindSpot> for Reason {
+    fn from(blind: &BlindSpot) -> Self {
         let (why, fix) = (blind.to_string(), blind.remedy());
         Self { why, fix }
     }
@@ -93,7 +93,7 @@ impl Row {
 }
 
 /// Formats a blind spot in the wording of `degraded`.
-pub(super) fn with_remedy(blind: &Blind) -> String {
+pub(super) fn with_remedy(blind: &BlindSpot) -> String {
     match blind.remedy() {
         Some(remedy) => format!("{blind}; {remedy}"),
         None => blind.to_string(),
@@ -251,6 +251,6 @@ impl Attach {
 
     /// Adds the processes that discovery cannot inspect.
     fn blind(&self, why: &mut Vec<Reason>) {
-        why.extend(self.lookout.topology().blind.iter().map(Reason::from));
+        why.extend(self.lookout.topology().blind_spots.iter().map(Reason::from));
     }
 }

@@ -28,7 +28,7 @@ use tempfile::TempDir;
 use tokio::sync::oneshot;
 use trace::MonoNs;
 use trace::event::{Event, Missed, MissedCause, What};
-use zmq_tap::relay::{Options, Pair};
+use zmq_tap::relay::{Pair, RelayOptions};
 
 use join::Join;
 use peers::{Network, Reports, Stage};
@@ -231,7 +231,7 @@ fn private_folder() -> anyhow::Result<TempDir> {
 fn start_tap(hops: &[HopPlan], folder: &Path) -> anyhow::Result<Tap> {
     let taps = hops.iter().map(tap_hop).collect::<anyhow::Result<_>>();
     let taps = taps.with_context(|| format!("{} cannot hold the demo's sockets", folder.display()))?;
-    let options = Options { formats: engines::FORMATS, ..Options::default() };
+    let options = RelayOptions { formats: engines::FORMATS, ..RelayOptions::default() };
     Tap::start(taps, options).context("cannot start the demo's relay")
 }
 

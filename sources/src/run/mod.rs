@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
 use trace::{Event, MonoNs};
 use zmq_tap::relay::{Endpoint, Pair, Signal};
-use zmq_tap::splice::Place;
+use zmq_tap::splice::HeldPath;
 
 pub use child::{Child, Forwarding};
 pub use folder::Private;
@@ -31,7 +31,7 @@ pub struct Run {
     mover: Option<Mover>,
     events: Receiver<MoverEvent>,
     /// Restored when the relay has ended, before the guard looks for leftovers.
-    places: Vec<Place>,
+    places: Vec<HeldPath>,
     bypasses: Vec<String>,
     moved: usize,
     last_check: Instant,
@@ -75,7 +75,7 @@ impl Run {
                         Ok(()) => {
                             self.moved += 1;
                             // An engine that listens again gives up its previous socket.
-                            self.places.retain(Place::is_held);
+                            self.places.retain(HeldPath::is_held);
                             self.places.push(*place);
                         }
                         Err(error) => self.bypasses.push(format!("{}: {error}", place.shown().display())),

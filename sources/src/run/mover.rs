@@ -16,12 +16,12 @@ use adapter::discover::{Carries, Role};
 use anyhow::Context;
 use probe_user::discover::{self, Engine, Topology, Watcher};
 use probe_user::handoff::disconnect_sender;
-use probe_user::peers::{Connection, Peers, holders};
+use probe_user::peers::{PeerConnection, Peers, find_holders};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::inotify::{self, CreateFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use trace::path::Ends;
-use zmq_tap::splice::{Folder, Place, is_ours};
+use zmq_tap::splice::{Folder, HeldPath, is_made_by_tokengap};
 
 use super::folder::Private;
 
@@ -40,7 +40,7 @@ const PAUSE: Duration = Duration::from_secs(2);
 /// Message from the mover.
 pub(super) enum MoverEvent {
     /// A socket was replaced by the relay's.
-    Moved(UnixListener, Box<Place>),
+    Moved(UnixListener, Box<HeldPath>),
     /// Traffic bypasses the relay, or bypassed it temporarily.
     Bypass(String),
     /// The engine that the child runs, if its properties have changed.
@@ -68,7 +68,7 @@ impl Mover {
             child,
             sender,
             sockets: HashMap::new(),
-            peers: Peers::here().ok(),
+            peers: Peers::in_own_namespace().ok(),
             reported: HashSet::new(),
             known_connections: HashSet::new(),
             moved: None,
@@ -105,7 +105,7 @@ struct SocketWatch {
     /// Messages already sent.
     reported: HashSet<String>,
     /// Connections with a known holder: the relay, or one already reported.
-    known_connections: HashSet<Connection>,
+    known_connections: HashSet<PeerConnection>,
     /// Time of the last move.
     moved: Option<Instant>,
     /// Engine last sent.
@@ -135,7 +135,7 @@ impl SocketWatch {
                 discovered = Instant::now();
                 match &mut watcher {
                     Some(watcher) => drop(watcher.poll()),
-                    None => watcher = Watcher::new(discover::Options::new(engines::DISCOVERED)).ok(),
+                    None => watcher = Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED)).ok(),
                 }
                 if let Some(watcher) = &watcher {
                     self.update_engine(watcher.topology());
@@ -183,19 +183,19 @@ impl SocketWatch {
     }
 
     fn check_socket(&mut self, name: &str) {
-        if is_ours(name) {
+        if is_made_by_tokengap(name) {
             return;
         }
-        let Ok(socket) = Place::find_socket(&self.folder, name) else {
+        let Ok(socket) = HeldPath::find_socket(&self.folder, name) else {
             return;
         };
         // The move itself triggers an event for the relay's own socket, which is ignored.
         if self.sockets.get(name) == Some(&socket.metadata().ino()) {
             return;
         }
-        match Place::take(&self.folder, name, socket) {
+        match HeldPath::take_over(&self.folder, name, socket) {
             Ok((listener, place)) => {
-                let ours = Place::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
+                let ours = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
                 self.sockets.insert(name.to_owned(), ours.unwrap_or_default());
                 self.unnamed.push((name.to_owned(), place.aside(), 0));
                 let _ = self.sender.send(MoverEvent::Moved(listener, Box::new(place)));
@@ -209,9 +209,9 @@ impl SocketWatch {
     /// Finds peers that connected between a socket's appearance and its move, and makes them reconnect.
     fn reconnect_bypassing_peers(&mut self) {
         let Some(peers) = &self.peers else { return };
-        let mut open: Vec<(String, Connection)> = Vec::new();
+        let mut open: Vec<(String, PeerConnection)> = Vec::new();
         for name in self.sockets.keys() {
-            let found = peers.connected_to(&self.place.join(name)).unwrap_or_default();
+            let found = peers.connections_to(&self.place.join(name)).unwrap_or_default();
             open.extend(found.into_iter().map(|connection| (name.clone(), connection)));
         }
         self.known_connections.retain(|known| open.iter().any(|(_, connection)| connection == known));
@@ -221,7 +221,7 @@ impl SocketWatch {
         }
         let inodes: Vec<u64> = open.iter().map(|(_, connection)| connection.connector).collect();
         // Expensive, since it reads every process's descriptors; done only for new connections.
-        let holders = holders(&inodes);
+        let holders = find_holders(&inodes);
         let us = std::process::id();
         for (name, connection) in open {
             let Some(socket_holders) = holders.get(&connection.connector) else {
@@ -234,7 +234,7 @@ impl SocketWatch {
         }
     }
 
-    fn reconnect(&mut self, name: &str, connection: Connection, holder: probe_user::peers::Holder) {
+    fn reconnect(&mut self, name: &str, connection: PeerConnection, holder: probe_user::peers::Holder) {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", holder.pid)).unwrap_or_default();
         let peer = format!("{name}: process {} ({})", holder.pid, comm.trim_end());
         if !self.reported.insert(format!("{peer} {}", connection.connector)) {
@@ -252,7 +252,7 @@ impl SocketWatch {
     fn update_engine(&mut self, topology: &Topology) {
         let of_child = |engine: &&Engine| engine.processes.iter().any(|p| descends(p.id.pid, self.child));
         if let Some(engine) = topology.engines.iter().find(of_child)
-            && self.engine.as_ref().map(Engine::event) != Some(engine.event())
+            && self.engine.as_ref().map(Engine::to_event) != Some(engine.to_event())
         {
             self.engine = Some(engine.clone());
             let _ = self.sender.send(MoverEvent::Engine(Box::new(engine.clone())));
@@ -279,11 +279,11 @@ impl SocketWatch {
     fn find_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
         let us = std::process::id();
-        let role = |pid: u32| topology.engines.iter().find_map(|engine| engine.process(pid)).map(|p| p.role);
+        let role = |pid: u32| topology.engines.iter().find_map(|engine| engine.process_with_pid(pid)).map(|p| p.role);
         self.unnamed.retain_mut(|(name, bound, attempts)| {
             let path = self.place.join(&*name);
-            let inodes = |of: &Path, end: fn(&Connection) -> u64| -> Vec<u64> {
-                let found = peers.connected_to(of).unwrap_or_default();
+            let inodes = |of: &Path, end: fn(&PeerConnection) -> u64| -> Vec<u64> {
+                let found = peers.connections_to(of).unwrap_or_default();
                 found.iter().map(end).collect()
             };
             let senders = inodes(bound, |connection| connection.connector);
@@ -293,7 +293,7 @@ impl SocketWatch {
             }
             *attempts += 1;
             // Reads every process's descriptors.
-            let holders_by_inode = holders(&[senders.clone(), receivers.clone()].concat());
+            let holders_by_inode = find_holders(&[senders.clone(), receivers.clone()].concat());
             let roles = |inodes: &[u64]| -> BTreeSet<Role> {
                 let holders = inodes.iter().filter_map(|inode| holders_by_inode.get(inode)).flatten();
                 holders.filter(|holder| holder.pid != us).filter_map(|holder| role(holder.pid)).collect()

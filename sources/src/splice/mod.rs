@@ -11,13 +11,13 @@ use anyhow::{Context, bail};
 use outputs::report::hostile::line;
 use probe_user::discover::Engine;
 use probe_user::handoff::disconnect_sender;
-use probe_user::peers::{Connection, Holder, Peers, holders, sleeps_in_poll};
+use probe_user::peers::{Holder, PeerConnection, Peers, find_holders, sleeps_in_poll};
 use serde_json::{Value, json};
 use session::{About, Flow, LiveSource};
 use trace::Event;
 use trace::path::Ends;
-use zmq_tap::relay::{Endpoint, Options, Pair, Signal};
-use zmq_tap::splice::Place;
+use zmq_tap::relay::{Endpoint, Pair, RelayOptions, Signal};
+use zmq_tap::splice::HeldPath;
 
 use crate::guard::Guard;
 use crate::tap::{Tap, TapHop};
@@ -39,7 +39,7 @@ pub const SETTLE: Duration = Duration::from_secs(1);
 /// A connection to be moved behind the relay.
 #[derive(Clone, Copy, Debug)]
 struct Live {
-    connection: Connection,
+    connection: PeerConnection,
     holder: Holder,
 }
 
@@ -59,11 +59,11 @@ impl Prepared {
     pub fn new(engine: &Engine, planned: Vec<Planned>) -> anyhow::Result<Self> {
         let mut live = Vec::new();
         for one in &planned {
-            let found = Peers::of(one.receiver)
-                .and_then(|peers| peers.connected_to(&one.bound))
+            let found = Peers::in_namespace_of(one.receiver)
+                .and_then(|peers| peers.connections_to(&one.bound))
                 .context("cannot look up the connections")?;
             let inodes: Vec<u64> = found.iter().flat_map(|c| [c.connector, c.acceptor]).collect();
-            let holders = holders(&inodes);
+            let holders = find_holders(&inodes);
             let held_by = |inode: u64, pid: u32| holders.get(&inode).is_some_and(|h| h.iter().any(|h| h.pid == pid));
             // A socket of another engine may have the same name in another container.
             for connection in found.into_iter().filter(|c| held_by(c.acceptor, one.receiver)) {
@@ -105,13 +105,13 @@ impl Prepared {
     }
 
     /// Moves everything, or restores everything and returns the reason.
-    pub fn execute(self, options: &Options, guard: Guard) -> anyhow::Result<Splice> {
+    pub fn execute(self, options: &RelayOptions, guard: Guard) -> anyhow::Result<Splice> {
         let mut tap =
-            Tap::start(Vec::new(), Options { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
+            Tap::start(Vec::new(), RelayOptions { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
         let mut places = Vec::new();
         let gate = Signal::default();
         for one in &self.planned {
-            let (listener, place) = Place::take(&one.folder, &one.file, one.socket.clone())?;
+            let (listener, place) = HeldPath::take_over(&one.folder, &one.file, one.socket.clone())?;
             let sockets = place.pair_sockets(listener)?;
             let pair = Pair { listen: Endpoint::Path(one.bound.clone()), upstream: Endpoint::Path(place.aside()) };
             let hop = TapHop {
@@ -163,7 +163,7 @@ impl Prepared {
     /// Returns whether all old connections are closed. Then everything they carried is in the receivers' inboxes.
     fn are_closed(&self) -> bool {
         self.planned.iter().all(|one| {
-            let found = Peers::of(one.receiver).and_then(|peers| peers.connected_to(&one.bound));
+            let found = Peers::in_namespace_of(one.receiver).and_then(|peers| peers.connections_to(&one.bound));
             found.is_ok_and(|found| !self.live.iter().any(|live| found.contains(&live.connection)))
         })
     }
@@ -213,7 +213,7 @@ enum State {
 /// Hops moved behind the relay.
 pub struct Splice {
     tap: Tap,
-    places: Vec<Place>,
+    places: Vec<HeldPath>,
     moved: Prepared,
     /// Time from cutting the last connection until all had reconnected.
     pub outage: Duration,
@@ -330,7 +330,7 @@ impl LiveSource for Splice {
 
     fn stop(&mut self) {
         // From here on, connecting fails; senders retry until the engine's own socket is back.
-        self.places.iter().for_each(Place::close);
+        self.places.iter().for_each(HeldPath::stop_accepting);
         self.tap.stop();
     }
 }

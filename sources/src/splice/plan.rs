@@ -7,7 +7,7 @@ use adapter::discover::Carries;
 use anyhow::{Context, bail, ensure};
 use confine::Account;
 use probe_user::discover::Engine;
-use zmq_tap::splice::{Folder, HeldFile, Place, socket_type};
+use zmq_tap::splice::{Folder, HeldFile, HeldPath, read_socket_type};
 
 use crate::account;
 
@@ -92,7 +92,7 @@ impl Located {
                 left.push(format!("{} ({endpoint}): not selected", names.join(", ")));
                 continue;
             }
-            if engine.process(receiver).is_none_or(|process| process.libzmq.is_none()) {
+            if engine.process_with_pid(receiver).is_none_or(|process| process.libzmq.is_none()) {
                 left.push(format!(
                     "{endpoint}: process {receiver} has no libzmq, so its idleness is not observed; use tokengap attach"
                 ));
@@ -135,7 +135,7 @@ impl Located {
         let mut planned = Vec::new();
         for one in found {
             let endpoint = one.endpoint();
-            match socket_type(&one.socket) {
+            match read_socket_type(&one.socket) {
                 Ok(kind) if kind == MOVABLE => planned.push(one),
                 Ok(kind) => {
                     left.push(format!("{endpoint}: its socket type {kind} loses messages while peers reconnect"));
@@ -162,12 +162,12 @@ fn open_socket(names: Vec<String>, path: &Path, pid: u32, account: Account) -> a
     let base = if parent.is_absolute() { "root" } else { "cwd" };
     let folder = Folder::open_in_root(Path::new(&format!("/proc/{pid}/{base}/")), parent);
     let folder = folder.with_context(|| format!("cannot open the folder {} of process {pid}", parent.display()))?;
-    let socket = Place::find_socket(&folder, file)?;
+    let socket = HeldPath::find_socket(&folder, file)?;
     ensure!(
-        socket.owner() == account.user,
+        socket.owner_uid() == account.user,
         "{} belongs to user {}, and process {pid} runs as user {}",
         path.display(),
-        socket.owner(),
+        socket.owner_uid(),
         account.user
     );
     Ok(Planned { names, bound: path.to_owned(), receiver: pid, folder, file: file.to_owned(), socket })

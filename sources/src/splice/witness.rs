@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use adapter::decode::{Decoders, LONGEST, SocketFormat};
 use probe_user::discover::Engine;
-use probe_user::matcher::Limits;
-use probe_user::{Capture, Matcher, Message, Observation, Options, Probe, SocketId, Target};
+use probe_user::matcher::MatcherLimits;
+use probe_user::{Capture, Matcher, Message, Observation, Probe, ProbeOptions, SocketId, Target};
 use trace::Analysis;
 use trace::event::{Capabilities, Event, Hop, Missed, MissedCause, What};
 use trace::{Config, FrameId, HopId};
@@ -69,12 +69,12 @@ impl Witness {
         let (thread_shared, senders, receivers) = (Arc::clone(&shared), senders.clone(), receivers.clone());
         let (sender, receiver) = channel();
         let thread = thread::Builder::new().name("witness".into()).spawn(move || {
-            let options = Options {
+            let options = ProbeOptions {
                 processed: false,
                 scheduler: false,
                 polls: false,
                 ring_bytes: 32 << 20,
-                ..Options::default()
+                ..ProbeOptions::default()
             };
             match Probe::attach(&targets, options) {
                 Ok(probe) => watch(probe, &thread_shared, &senders, &receivers, &sender),
@@ -126,10 +126,10 @@ fn watch(
         let polled = probe.poll(PATIENCE, |observation| match observation {
             Observation::Sent(message) if senders.contains(&message.call.socket.pid) => {
                 tally.seen.sent += 1;
-                tally.matcher.sent(&message);
+                tally.matcher.record_send(&message);
             }
             Observation::Unsent(call) => {
-                tally.matcher.unsent(&call);
+                tally.matcher.record_refused_send(&call);
             }
             Observation::Received(message) if receivers.contains(&message.call.socket.pid) => tally.receive(&message),
             Observation::Lost { count, .. } => tally.lost(count),
@@ -172,7 +172,7 @@ impl Tally {
         Self {
             analysis: Analysis::new(Config { engines: engines::FACTS, ..Config::default() }),
             decoders: Decoders::new(engines::FORMATS, LONGEST),
-            matcher: Matcher::new(Limits::default()),
+            matcher: Matcher::new(MatcherLimits::default()),
             inboxes: HashMap::new(),
             live: BTreeSet::new(),
             marked: BTreeSet::new(),
@@ -183,7 +183,7 @@ impl Tally {
     fn receive(&mut self, message: &Message<'_>) {
         self.seen.received += 1;
         let at = message.call.at;
-        let matched = self.matcher.received(message);
+        let matched = self.matcher.match_receipt(message);
         let next = HopId(self.inboxes.len().min(usize::from(u16::MAX)) as u16);
         let inbox = self.inboxes.entry(message.call.socket).or_insert(Inbox {
             hop: next,

@@ -4,7 +4,7 @@
 
 use std::io::{self, BufRead, Read as _, Write};
 
-use probe_user::python::{Function, Hits, Refusal, ThreadStacks};
+use probe_user::python::{Function, Hits, ThreadStacks, UnreadableProcess};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use trace::SamplingCost;
@@ -96,8 +96,8 @@ pub(super) struct RefusedProcess {
     pub(super) reason: String,
 }
 
-impl From<Refusal> for RefusedProcess {
-    fn from(refusal: Refusal) -> Self {
+impl From<UnreadableProcess> for RefusedProcess {
+    fn from(refusal: UnreadableProcess) -> Self {
         Self { pid: refusal.pid, reason: refusal.reason }
     }
 }

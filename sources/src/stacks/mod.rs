@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::Context;
-use probe_user::python::Refusal;
+use probe_user::python::UnreadableProcess;
 use probe_user::{Degraded, discarded_output};
 use trace::SamplingCost;
 
@@ -122,7 +122,9 @@ impl StackReader {
     pub(crate) fn refused(&self, pids: &BTreeSet<u32>) -> Vec<Degraded> {
         let state = lock(&self.shared);
         let refused = state.status.refusals.iter().filter(|refused| pids.contains(&refused.pid));
-        refused.map(|refused| Refusal { pid: refused.pid, reason: refused.reason.clone() }.explain()).collect()
+        refused
+            .map(|refused| UnreadableProcess { pid: refused.pid, reason: refused.reason.clone() }.explain())
+            .collect()
     }
 
     /// Whether the reading process has ended and is not started again.

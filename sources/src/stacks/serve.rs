@@ -79,11 +79,11 @@ pub fn serve() -> anyhow::Result<()> {
 fn send_samples(requests: &Receiver<StackRequest>, to: &mut UnixStream) -> anyhow::Result<()> {
     let first = requests.recv()?;
     let stacks = PythonStacks::start(first.hertz).context("cannot start a thread to read stacks")?;
-    stacks.sample(&first.pids);
+    stacks.sample_processes(&first.pids);
     let mut reported_at: Option<Instant> = None;
     loop {
         if let Some(request) = requests.try_iter().last() {
-            stacks.sample(&request.pids);
+            stacks.sample_processes(&request.pids);
         }
         let mut samples = Vec::new();
         stacks.poll(|interval| {

@@ -41,7 +41,7 @@ impl EngineProperties {
     }
 
     fn emit(&self, at: MonoNs, sink: Sink<'_>) {
-        let known = self.known.as_ref().map(discover::Engine::event).unwrap_or_default();
+        let known = self.known.as_ref().map(discover::Engine::to_event).unwrap_or_default();
         sink(&Event::new(at, What::Engine(completed(known, self.found))));
     }
 }

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher};
-use probe_user::{Feature, Options, Permissions};
+use probe_user::{Feature, Permissions, ProbeOptions};
 
 use session::Signals;
 use session::telemetry::MetricsOptions;
@@ -78,13 +78,13 @@ pub(crate) struct Args {
 
     /// Size of the ring buffer between the kernel and tokengap. Observations that do not fit are dropped and counted; the target is
     /// never delayed.
-    #[arg(long, value_name = "BYTES", default_value_t = Options::default().ring_bytes, help_heading = TUNING)]
+    #[arg(long, value_name = "BYTES", default_value_t = ProbeOptions::default().ring_bytes, help_heading = TUNING)]
     ring: u32,
 }
 
 impl Args {
-    fn probe_options(&self) -> Options {
-        Options { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..Options::default() }
+    fn probe_options(&self) -> ProbeOptions {
+        ProbeOptions { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..ProbeOptions::default() }
     }
 
     fn helper_options(&self) -> HelperOptions {
@@ -163,7 +163,8 @@ fn end_early(
 /// Finds the processes of engines, and those `named` by the user.
 pub(super) fn processes(named: &[RoleSpec]) -> anyhow::Result<Watcher> {
     open_files::raise_limit(open_files::DISCOVERY);
-    let options = discover::Options { named: named.to_vec(), ..discover::Options::new(engines::DISCOVERED) };
+    let options =
+        discover::DiscoverOptions { named: named.to_vec(), ..discover::DiscoverOptions::new(engines::DISCOVERED) };
     Watcher::new(options).context("cannot look for the engine's processes")
 }
 
@@ -174,7 +175,7 @@ pub(super) fn role_spec(text: &str) -> Result<RoleSpec, String> {
 
 /// Selects the engine: that of the named processes, the only one running, or the user's choice from a list.
 pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<Engine> {
-    match topology.pick(named) {
+    match topology.pick_engine(named) {
         Ok(engine) => {
             report_other_candidates(topology, engine);
             Ok(engine.clone())
@@ -183,7 +184,7 @@ pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<
         Err(PickError::Unconnected(_)) => Ok(only(topology, named)),
         Err(PickError::Several(_)) if std::io::stdin().is_terminal() => ask(topology),
         Err(error) => {
-            if !topology.engines.is_empty() || !topology.blind.is_empty() {
+            if !topology.engines.is_empty() || !topology.blind_spots.is_empty() {
                 err!("{topology}");
             }
             if matches!(error, PickError::None(_)) && !Permissions::current().missing_for(Feature::Queues).is_empty() {
@@ -207,7 +208,7 @@ fn only(topology: &Topology, named: &[RoleSpec]) -> Engine {
 /// Prints the processes that look like a part of an engine but are not connected to any.
 fn report_other_candidates(topology: &Topology, engine: &Engine) {
     let pids = topology.candidate_pids();
-    let others: Vec<u32> = pids.into_iter().filter(|pid| engine.process(*pid).is_none()).collect();
+    let others: Vec<u32> = pids.into_iter().filter(|pid| engine.process_with_pid(*pid).is_none()).collect();
     if let [first, ..] = others.as_slice() {
         let count = others.len();
         errln!("tokengap: candidates without a connection, not watched: {count} processes (first pid {first})");
@@ -215,7 +216,7 @@ fn report_other_candidates(topology: &Topology, engine: &Engine) {
 }
 
 fn ask(topology: &Topology) -> anyhow::Result<Engine> {
-    let engines: Vec<&Engine> = topology.confirmed().collect();
+    let engines: Vec<&Engine> = topology.confirmed_engines().collect();
     let answer = answer(&format!("{topology}\nWhich engine? [1-{}]", engines.len()))?;
     let picked = answer.parse::<usize>().ok().and_then(|n| engines.get(n.checked_sub(1)?).copied());
     picked.cloned().with_context(|| format!("{answer:?} is not one of the listed numbers"))

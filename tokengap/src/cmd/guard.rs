@@ -9,7 +9,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use sources::guard::READY;
-use zmq_tap::splice::{Folder, Restored, restore};
+use zmq_tap::splice::{Folder, Restored, restore_sockets};
 
 use crate::{confinement, output};
 
@@ -64,7 +64,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     errln!("tokengap has exited; moving the engine's sockets back");
     for folder in &folders {
-        for restored in restore(folder)?.iter().filter(|restored| !matches!(restored, Restored::OfAnother(_))) {
+        for restored in restore_sockets(folder)?.iter().filter(|restored| !matches!(restored, Restored::OfAnother(_))) {
             errln!("tokengap: {}", describe_restored(restored));
         }
     }

@@ -25,7 +25,7 @@ pub(crate) fn run() -> anyhow::Result<Option<Vec<String>>> {
 
 /// Repeatedly sends the sources found, until the receiver is dropped.
 fn search_loop(sender: &Sender<FoundSources>) {
-    let mut watcher = Watcher::new(discover::Options::new(engines::DISCOVERED));
+    let mut watcher = Watcher::new(discover::DiscoverOptions::new(engines::DISCOVERED));
     loop {
         let (engines, blind) = match &mut watcher {
             Ok(watcher) => {
@@ -47,11 +47,11 @@ fn search_loop(sender: &Sender<FoundSources>) {
 
 fn engine_offers(topology: &Topology) -> (Vec<SourceOffer>, Vec<String>) {
     let engines = topology.engines.iter().filter_map(engine_offer).collect();
-    (engines, topology.blind.iter().map(ToString::to_string).collect())
+    (engines, topology.blind_spots.iter().map(ToString::to_string).collect())
 }
 
 fn engine_offer(engine: &Engine) -> Option<SourceOffer> {
-    let pid = engine.main()?.id.pid;
+    let pid = engine.main_process()?.id.pid;
     let headline = engine.to_string();
     let processes = engine.processes.len();
     Some(SourceOffer {

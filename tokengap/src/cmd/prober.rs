@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use probe_user::Options;
+use probe_user::ProbeOptions;
 use probe_user::prober::{self, ProberSettings};
 use rustix::stdio::stdin;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
@@ -27,15 +27,15 @@ pub(crate) struct Args {
 
 impl Args {
     /// The arguments for `options`.
-    pub(crate) fn arguments_for(options: &Options) -> Vec<String> {
+    pub(crate) fn arguments_for(options: &ProbeOptions) -> Vec<String> {
         let mut arguments = vec![format!("--ring={}", options.ring_bytes)];
         arguments.extend((!options.polls).then(|| "--no-wakeups".to_owned()));
         arguments.extend(options.tls.then(|| "--tls".to_owned()));
         arguments
     }
 
-    fn probe_options(&self) -> Options {
-        Options { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..Options::default() }
+    fn probe_options(&self) -> ProbeOptions {
+        ProbeOptions { ring_bytes: self.ring, polls: !self.no_wakeups, tls: self.tls, ..ProbeOptions::default() }
     }
 }
 
@@ -66,8 +66,8 @@ mod tests {
 
     #[test]
     fn the_prober_gets_the_options_of_attach() {
-        let default = Options::default();
-        for options in [default, Options { ring_bytes: 1 << 20, polls: false, tls: true, ..default }] {
+        let default = ProbeOptions::default();
+        for options in [default, ProbeOptions { ring_bytes: 1 << 20, polls: false, tls: true, ..default }] {
             let line = std::iter::once("prober".to_owned()).chain(Args::arguments_for(&options));
             let parsed = Line::parse_from(line).args.probe_options();
             assert_eq!(format!("{parsed:?}"), format!("{options:?}"));

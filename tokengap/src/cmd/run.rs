@@ -13,7 +13,7 @@ use sources::account;
 use sources::guard::{Cleanup, Guard};
 use sources::run::{Child, Forwarding, Private, Run};
 use sources::tap::{Tap, lower_priority};
-use zmq_tap::relay::Options;
+use zmq_tap::relay::RelayOptions;
 
 use session::Signals;
 
@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         // No other program starts after this point, and no output of the child has been read yet.
         confine(args, folder.path())?;
         signals.to(&child).context("cannot pass signals on")?;
-        let options = Options { formats: engines::FORMATS, ..Options::default() };
+        let options = RelayOptions { formats: engines::FORMATS, ..RelayOptions::default() };
         let tap = Tap::start(Vec::new(), options).context("the relay did not start")?;
         Run::start(tap, child.clone(), &folder, guard)
     });
@@ -120,7 +120,7 @@ fn confine(args: &Args, folder: &Path) -> anyhow::Result<()> {
     // To end a command that has changed its user.
     plan.keep |= confinement::probe_capabilities() | Capabilities::KILL;
     plan.write.push(folder.to_owned());
-    args.report.iter().for_each(|report| plan.make(report));
+    args.report.iter().for_each(|report| plan.permit_creation(report));
     confinement::confine_as(account::own_account(), plan, &args.live)
 }
 

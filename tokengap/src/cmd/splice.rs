@@ -13,8 +13,8 @@ use sources::account;
 use sources::guard::Guard;
 use sources::splice::{Located, Movable, Prepared, SETTLE, Splice};
 use sources::tap::lower_priority;
-use zmq_tap::relay::Options;
-use zmq_tap::splice::{Folder, Restored, restore};
+use zmq_tap::relay::RelayOptions;
+use zmq_tap::splice::{Folder, Restored, restore_sockets};
 
 use crate::args::LiveArgs;
 use crate::cmd::attach::{answer, processes};
@@ -68,7 +68,7 @@ until then. If tokengap is killed, messages inside it are lost, and a guard puts
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.restore {
-        return restore_sockets(args);
+        return restore_recorded(args);
     }
     let endpoint = args.live.telemetry.endpoint_options()?;
     let pid = args.pid.context("no --pid was given")?;
@@ -108,7 +108,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let signals = Signals::install().context("cannot listen for signals")?;
-    let splice = prepared.execute(&Options::default(), guard)?;
+    let splice = prepared.execute(&RelayOptions::default(), guard)?;
     std::thread::sleep(SETTLE);
     print_result(&splice);
     lower_priority();
@@ -144,7 +144,7 @@ fn confirm() -> anyhow::Result<bool> {
     Ok(matches!(answer("Go on? [y/N]")?.as_str(), "y" | "Y" | "yes"))
 }
 
-fn restore_sockets(args: &Args) -> anyhow::Result<ExitCode> {
+fn restore_recorded(args: &Args) -> anyhow::Result<ExitCode> {
     let mut folders = args.folder.clone();
     if folders.is_empty() {
         folders.push(std::env::temp_dir());
@@ -163,7 +163,7 @@ fn restore_sockets(args: &Args) -> anyhow::Result<ExitCode> {
     let mut of_others = 0;
     for path in &folders {
         let folder = Folder::open(path, path).with_context(|| format!("cannot open the folder {}", path.display()))?;
-        for restored in restore(&folder)? {
+        for restored in restore_sockets(&folder)? {
             if matches!(restored, Restored::OfAnother(_)) {
                 of_others += 1;
                 continue;

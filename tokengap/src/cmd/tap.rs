@@ -7,7 +7,7 @@ use confine::Work;
 use sources::tap::{Tap, TapHop, lower_priority};
 use sources::{account, open_files};
 use trace::path::Ends;
-use zmq_tap::relay::{Endpoint, Options, Pair};
+use zmq_tap::relay::{Endpoint, Pair, RelayOptions};
 
 use session::Signals;
 
@@ -48,24 +48,24 @@ pub(crate) struct Args {
     live: LiveArgs,
 
     /// Maximum number of frames queued for the analysis. Beyond it, observations are dropped and counted; traffic is not affected.
-    #[arg(long, value_name = "N", default_value_t = Options::default().queue_frames, help_heading = TUNING)]
+    #[arg(long, value_name = "N", default_value_t = RelayOptions::default().queue_frames, help_heading = TUNING)]
     queue_frames: usize,
 
     /// Maximum bytes of frames queued for the analysis. Beyond it, observations are dropped and counted.
-    #[arg(long, value_name = "BYTES", default_value_t = Options::default().budget_bytes, help_heading = TUNING)]
+    #[arg(long, value_name = "BYTES", default_value_t = RelayOptions::default().budget_bytes, help_heading = TUNING)]
     queue_bytes: usize,
 
     /// Largest frame that is decoded; larger ones are relayed and counted as undecoded.
-    #[arg(long, value_name = "BYTES", default_value_t = Options::default().max_frame_bytes, help_heading = TUNING)]
+    #[arg(long, value_name = "BYTES", default_value_t = RelayOptions::default().max_frame_bytes, help_heading = TUNING)]
     max_frame: u64,
 
     /// Maximum bytes of all traffic in the relay, at least twice --queue-bytes. When receivers that do not keep up hold most of it, the relay
     /// reads in smaller pieces, down to 4 KiB. Each connection needs 8 KiB of it.
-    #[arg(long, value_name = "BYTES", default_value_t = Options::default().max_buffered_bytes, help_heading = TUNING)]
+    #[arg(long, value_name = "BYTES", default_value_t = RelayOptions::default().max_buffered_bytes, help_heading = TUNING)]
     max_buffered: usize,
 
     /// Maximum number of connections over all pairs. Beyond it, new ones are closed immediately and counted.
-    #[arg(long, value_name = "N", default_value_t = Options::default().max_connections, help_heading = TUNING)]
+    #[arg(long, value_name = "N", default_value_t = RelayOptions::default().max_connections, help_heading = TUNING)]
     max_connections: usize,
 }
 
@@ -88,14 +88,14 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     confinement::confine_as(account, plan, &args.live)?;
     // Two per connection.
     open_files::raise_limit(args.max_connections as u64 * 2 + OTHER_FILES);
-    let options = Options {
+    let options = RelayOptions {
         formats: engines::FORMATS,
         queue_frames: args.queue_frames,
         budget_bytes: args.queue_bytes,
         max_buffered_bytes: args.max_buffered,
         max_frame_bytes: args.max_frame,
         max_connections: args.max_connections,
-        ..Options::default()
+        ..RelayOptions::default()
     };
     let tap = Tap::start(hops, options).context("the tap did not start")?;
     lower_priority();

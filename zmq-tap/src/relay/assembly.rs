@@ -10,7 +10,7 @@ use crate::zmtp::{Command, Mark, Pending};
 
 /// A message that has been read completely. Positions are stream offsets.
 #[derive(Debug)]
-pub(super) struct Message {
+pub(super) struct AssembledMessage {
     pub(super) read_at: MonoNs,
     /// Length in bytes without headers.
     pub(super) bytes: u64,
@@ -20,13 +20,13 @@ pub(super) struct Message {
 
 /// Messages of one direction, built from marks.
 #[derive(Debug)]
-pub(super) struct Assembly {
+pub(super) struct MessageAssembly {
     /// Complete messages, in order.
-    pub(super) done: VecDeque<Message>,
+    pub(super) complete: VecDeque<AssembledMessage>,
     /// Unreadable streams or stretches that are not reported yet.
     pub(super) unread: Vec<Unread>,
     /// The sending side refused the connection in its handshake.
-    pub(super) rejected: bool,
+    pub(super) is_rejected: bool,
     /// Parts of the incomplete message, except its last one.
     parts: Vec<Range<u64>>,
     bytes: u64,
@@ -35,12 +35,12 @@ pub(super) struct Assembly {
     max_parts: usize,
 }
 
-impl Assembly {
+impl MessageAssembly {
     pub(super) fn new(max_bytes: u64, max_parts: usize) -> Self {
         Self {
-            done: VecDeque::new(),
+            complete: VecDeque::new(),
             unread: Vec::new(),
-            rejected: false,
+            is_rejected: false,
             parts: Vec::new(),
             bytes: 0,
             not_kept: None,
@@ -49,22 +49,27 @@ impl Assembly {
         }
     }
 
-    /// Processes a mark from bytes that were read at `read_at`. `kept` says whether those bytes are still in memory.
-    pub(super) fn apply(&mut self, mark: Mark, read_at: MonoNs, kept: bool) {
+    /// Processes a mark from bytes that were read at `read_at`. `is_kept` says whether those bytes are still in memory.
+    pub(super) fn apply_mark(&mut self, mark: Mark, read_at: MonoNs, is_kept: bool) {
         match mark {
             Mark::Frame { span, more } => {
                 self.bytes += span.end - span.body;
                 if self.bytes > self.max_bytes {
                     self.discard(NotKept::TooLarge);
                 }
-                if !kept {
+                if !is_kept {
                     self.discard(NotKept::Budget);
                 }
                 let part = span.body..span.end;
                 if !more {
                     let earlier_parts = self.not_kept.map_or_else(|| Ok(std::mem::take(&mut self.parts)), Err);
-                    self.done.push_back(Message { read_at, bytes: self.bytes, last_part: part, earlier_parts });
-                    self.reset();
+                    self.complete.push_back(AssembledMessage {
+                        read_at,
+                        bytes: self.bytes,
+                        last_part: part,
+                        earlier_parts,
+                    });
+                    self.start_message();
                 } else if self.parts.len() + 1 >= self.max_parts {
                     self.discard(NotKept::TooManyParts);
                 } else if self.not_kept.is_none() {
@@ -73,11 +78,11 @@ impl Assembly {
             }
             Mark::Opaque(why) => self.unread.push(why.into()),
             Mark::Garbage { why, .. } => {
-                self.reset();
+                self.start_message();
                 self.unread.push(why.into());
             }
-            Mark::Synced { .. } => self.reset(),
-            Mark::Command(Command::Error, _) => self.rejected = true,
+            Mark::Synced { .. } => self.start_message(),
+            Mark::Command(Command::Error, _) => self.is_rejected = true,
             Mark::Command(..) => {}
         }
     }
@@ -100,7 +105,7 @@ impl Assembly {
         self.not_kept.is_none()
     }
 
-    fn reset(&mut self) {
+    fn start_message(&mut self) {
         self.parts.clear();
         self.bytes = 0;
         self.not_kept = None;

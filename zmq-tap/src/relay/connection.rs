@@ -10,43 +10,49 @@ use std::time::Duration;
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::Shared;
-use super::bytes::ByteWatch;
+use super::RelayState;
+use super::byte_watch::ByteWatch;
 use super::endpoint::{Endpoint, Pair};
 use super::journal::Journal;
 use super::observation::{Direction, Ending, Observation, Observed};
-use super::pump::{End, pump};
+use super::pump::{DirectionEnd, copy_until_end};
 use super::socket::Socket;
+use super::stream_window::StreamWindow;
 use super::thread::Signal;
-use super::upstream::{Upstream, UpstreamChanged};
-use super::watch::{Observer, Watch};
-use super::window::Window;
+use super::upstream::{UpstreamChanged, UpstreamSocket};
+use super::zmtp_watch::{Observer, ZmtpWatch};
 
 /// A pair, and the signal that its connections wait for before they are connected to the upstream.
 #[derive(Debug)]
-pub(super) struct Route {
+pub(super) struct RelayRoute {
     pub(super) index: u16,
     pub(super) pair: Pair,
     pub(super) gate: Signal,
-    pub(super) upstream: Upstream,
+    pub(super) upstream: UpstreamSocket,
 }
 
 /// Relays one accepted connection until it ends.
-pub(super) async fn serve(shared: Arc<Shared>, route: Arc<Route>, lane: u32, accepted: Socket, stop: Signal) {
+pub(super) async fn serve_connection(
+    shared: Arc<RelayState>,
+    route: Arc<RelayRoute>,
+    lane: u32,
+    accepted: Socket,
+    stop: Signal,
+) {
     let patience = shared.options.connect_patience;
-    let connected = async {
+    let connect_upstream = async {
         route.gate.received().await;
-        dial(&route, &accepted, patience).await
+        connect_with_retries(&route, &accepted, patience).await
     };
-    let dialled = tokio::select! {
-        dialled = connected => dialled,
+    let connected = tokio::select! {
+        connected = connect_upstream => connected,
         () = stop.received() => return,
     };
-    let dialled = match dialled {
-        Ok(dialled) => dialled,
-        Err(DialFailure::Distrusted) => return shared.counters.upstreams_distrusted.add(1),
-        Err(DialFailure::Forbidden) => return shared.counters.upstreams_forbidden.add(1),
-        Err(DialFailure::Unanswered) => {
+    let upstream = match connected {
+        Ok(upstream) => upstream,
+        Err(ConnectFailure::Distrusted) => return shared.counters.upstreams_distrusted.add(1),
+        Err(ConnectFailure::Forbidden) => return shared.counters.upstreams_forbidden.add(1),
+        Err(ConnectFailure::Unanswered) => {
             shared.counters.connections_unanswered.add(1);
             if route.pair.upstream.speaks_http() {
                 // Reply with a reset, as the server's own host does when nothing listens on the port.
@@ -58,46 +64,48 @@ pub(super) async fn serve(shared: Arc<Shared>, route: Arc<Route>, lane: u32, acc
     };
     let journal = Journal::open(shared, route.index, lane);
     let (ending, first) = if route.pair.upstream.speaks_http() {
-        both_ways(&journal, &accepted, &dialled, &stop, ByteWatch::new).await
+        relay_both_directions(&journal, &accepted, &upstream, &stop, ByteWatch::new).await
     } else {
-        both_ways(&journal, &accepted, &dialled, &stop, Watch::new).await
+        relay_both_directions(&journal, &accepted, &upstream, &stop, ZmtpWatch::new).await
     };
     // Close the sockets before reporting the end, so that an observer of the end finds them gone.
-    drop((accepted, dialled));
-    journal.end(ending, first);
+    drop((accepted, upstream));
+    journal.record_end(ending, first);
 }
 
 /// Relays both directions. Returns the cause of the end and the side that ended first.
-async fn both_ways<W: Observer>(
+async fn relay_both_directions<W: Observer>(
     journal: &Arc<Journal>,
     accepted: &Socket,
     upstream: &Socket,
     stop: &Signal,
     observer: impl Fn(Arc<Journal>, Direction) -> W,
 ) -> (Ending, Option<Direction>) {
-    let window = || Window::new(journal.shared.pool.clone(), journal.shared.options.buffer_bytes);
+    let new_window = || StreamWindow::new(journal.shared.pool.clone(), journal.shared.options.buffer_bytes);
     let mut forward_watch = observer(journal.clone(), Direction::Forward);
     let mut backward_watch = observer(journal.clone(), Direction::Backward);
-    let (mut forward_end, mut backward_end) = (None, None);
-    let (mut stopping, mut first) = (false, None);
+    let mut forward_end = None;
+    let mut backward_end = None;
+    let mut is_stopping = false;
+    let mut first = None;
     let options = &journal.shared.options;
     let mut leave_deadline = None;
     {
-        let mut forward = pin!(pump(accepted, upstream, &mut forward_watch, window()));
-        let mut backward = pin!(pump(upstream, accepted, &mut backward_watch, window()));
+        let mut forward = pin!(copy_until_end(accepted, upstream, &mut forward_watch, new_window()));
+        let mut backward = pin!(copy_until_end(upstream, accepted, &mut backward_watch, new_window()));
         let mut deadline = None;
         while forward_end.is_none() || backward_end.is_none() {
             tokio::select! {
                 end = &mut forward, if forward_end.is_none() => {
                     forward_end = Some(end);
-                    first = first.or(Some(ended_by(end, Direction::Forward)));
+                    first = first.or(Some(side_that_ended(end, Direction::Forward)));
                 }
                 end = &mut backward, if backward_end.is_none() => {
                     backward_end = Some(end);
-                    first = first.or(Some(ended_by(end, Direction::Backward)));
+                    first = first.or(Some(side_that_ended(end, Direction::Backward)));
                 }
-                () = stop.received(), if !stopping => {
-                    stopping = true;
+                () = stop.received(), if !is_stopping => {
+                    is_stopping = true;
                     if options.ask_to_leave {
                         accepted.end_writing();
                         leave_deadline = Some(Instant::now() + options.drain / 2);
@@ -107,19 +115,19 @@ async fn both_ways<W: Observer>(
                     }
                 }
                 // The peer did not close its connection in response.
-                () = until(leave_deadline) => {
+                () = wait_until(leave_deadline) => {
                     leave_deadline = None;
                     accepted.end_reading();
                     upstream.end_reading();
                 }
-                () = until(deadline) => break,
+                () = wait_until(deadline) => break,
             }
-            let reset = |end: Option<End>| matches!(end, Some(End::Source { relayed: false, .. }));
-            if reset(forward_end) || reset(backward_end) {
+            // The other side gets a reset, and needs no further bytes.
+            if is_reportable_by_reset(forward_end) || is_reportable_by_reset(backward_end) {
                 break;
             }
-            let failed = |end: Option<End>| matches!(end, Some(End::Source { .. } | End::Sink(_)));
-            if deadline.is_none() && (stopping || failed(forward_end) || failed(backward_end)) {
+            let has_failed = has_failed(forward_end) || has_failed(backward_end);
+            if deadline.is_none() && (is_stopping || has_failed) {
                 deadline = Some(Instant::now() + options.drain);
             }
         }
@@ -131,7 +139,7 @@ async fn both_ways<W: Observer>(
     if upstream_failure(forward_end, backward_end).is_some() && !backward_watch.has_relayed() {
         accepted.reset_on_close();
     }
-    if stopping {
+    if is_stopping {
         return (Ending::Stopped, None);
     }
     let ending = upstream_failure(forward_end, backward_end)
@@ -141,39 +149,47 @@ async fn both_ways<W: Observer>(
     (ending, first)
 }
 
+fn is_reportable_by_reset(end: Option<DirectionEnd>) -> bool {
+    matches!(end, Some(DirectionEnd::Source { has_relayed: false, .. }))
+}
+
+fn has_failed(end: Option<DirectionEnd>) -> bool {
+    matches!(end, Some(DirectionEnd::Source { .. } | DirectionEnd::Sink(_)))
+}
+
 /// The side that caused the end of a direction: the source of the stream, unless the sink failed.
-fn ended_by(end: End, direction: Direction) -> Direction {
+fn side_that_ended(end: DirectionEnd, direction: Direction) -> Direction {
     match (end, direction) {
-        (End::Sink(_), Direction::Forward) => Direction::Backward,
-        (End::Sink(_), Direction::Backward) => Direction::Forward,
-        (End::Finished | End::Source { .. }, direction) => direction,
+        (DirectionEnd::Sink(_), Direction::Forward) => Direction::Backward,
+        (DirectionEnd::Sink(_), Direction::Backward) => Direction::Forward,
+        (DirectionEnd::Finished | DirectionEnd::Source { .. }, direction) => direction,
     }
 }
 
-async fn until(deadline: Option<Instant>) {
+async fn wait_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
     }
 }
 
-fn connector_failure(forward: Option<End>, backward: Option<End>) -> Option<io::ErrorKind> {
+fn connector_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEnd>) -> Option<io::ErrorKind> {
     match (forward, backward) {
-        (Some(End::Source { kind, .. }), _) | (_, Some(End::Sink(kind))) => Some(kind),
+        (Some(DirectionEnd::Source { kind, .. }), _) | (_, Some(DirectionEnd::Sink(kind))) => Some(kind),
         _ => None,
     }
 }
 
-fn upstream_failure(forward: Option<End>, backward: Option<End>) -> Option<io::ErrorKind> {
+fn upstream_failure(forward: Option<DirectionEnd>, backward: Option<DirectionEnd>) -> Option<io::ErrorKind> {
     connector_failure(backward, forward)
 }
 
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+const MAX_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why a connection to the upstream was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum DialFailure {
+enum ConnectFailure {
     /// No listener accepted, or the peer has disconnected.
     Unanswered,
     /// The file at the upstream's path is not the expected socket.
@@ -183,34 +199,34 @@ enum DialFailure {
 }
 
 /// Connects, with retries for `patience`. An HTTP server that refuses is not retried, since its clients expect an immediate error.
-async fn dial(route: &Route, peer: &Socket, patience: Duration) -> Result<Socket, DialFailure> {
+async fn connect_with_retries(route: &RelayRoute, peer: &Socket, patience: Duration) -> Result<Socket, ConnectFailure> {
     let upstream = &route.pair.upstream;
     let deadline = Instant::now() + patience;
     let mut pause = FIRST_PAUSE;
     loop {
-        match timeout_at(deadline, connect(route)).await {
+        match timeout_at(deadline, connect_to_upstream(route)).await {
             Ok(Ok(socket)) => return Ok(socket),
             Ok(Err(error)) => {
                 tracing::debug!(%upstream, %error, "upstream does not accept");
                 if UpstreamChanged::is_cause(&error) {
-                    return Err(DialFailure::Distrusted);
+                    return Err(ConnectFailure::Distrusted);
                 }
                 if error.kind() == io::ErrorKind::PermissionDenied {
-                    return Err(DialFailure::Forbidden);
+                    return Err(ConnectFailure::Forbidden);
                 }
             }
-            Err(_) => return Err(DialFailure::Unanswered),
+            Err(_) => return Err(ConnectFailure::Unanswered),
         }
         let next = Instant::now() + pause;
         if upstream.speaks_http() || next >= deadline || peer.is_closed_by_peer().await {
-            return Err(DialFailure::Unanswered);
+            return Err(ConnectFailure::Unanswered);
         }
         sleep_until(next).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        pause = (pause * 2).min(MAX_PAUSE);
     }
 }
 
-async fn connect(route: &Route) -> io::Result<Socket> {
+async fn connect_to_upstream(route: &RelayRoute) -> io::Result<Socket> {
     match &route.pair.upstream {
         Endpoint::Path(path) => Socket::unix(route.upstream.connect(path).await?),
         Endpoint::Abstract(name) => {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 /// `sun_path` holds 108 bytes including a terminating zero.
-const LONGEST_PATH: usize = 107;
+const MAX_PATH_BYTES: usize = 107;
 
 /// Address of a socket: `ipc://PATH`, `ipc://@NAME`, `tcp://HOST:PORT`; or of an HTTP server: `http://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -54,20 +54,20 @@ impl FromStr for Endpoint {
     type Err = EndpointError;
 
     fn from_str(text: &str) -> Result<Self, EndpointError> {
-        parse(text).map_err(|why| EndpointError(text.into(), why))
+        parse_endpoint(text).map_err(|why| EndpointError(text.into(), why))
     }
 }
 
-fn parse(text: &str) -> Result<Endpoint, Cow<'static, str>> {
+fn parse_endpoint(text: &str) -> Result<Endpoint, Cow<'static, str>> {
     match text.split_once("://") {
-        Some(("ipc", path)) => ipc(path),
-        Some(("tcp", address)) => tcp(false, address),
+        Some(("ipc", path)) => parse_ipc_path(path),
+        Some(("tcp", address)) => parse_tcp_address(address, false),
         Some(("http", server)) => {
             let server = server.strip_suffix('/').unwrap_or(server);
             if server.contains(['/', '?', '#', '@']) {
                 return Err(" has a path, but the relay passes all paths: write http://host:port".into());
             }
-            tcp(true, server)
+            parse_tcp_address(server, true)
         }
         Some(("https", _)) => {
             Err(": encrypted traffic cannot be read; put the relay behind the proxy that terminates TLS, and write http://host:port".into())
@@ -76,7 +76,7 @@ fn parse(text: &str) -> Result<Endpoint, Cow<'static, str>> {
     }
 }
 
-fn tcp(http: bool, address: &str) -> Result<Endpoint, Cow<'static, str>> {
+fn parse_tcp_address(address: &str, http: bool) -> Result<Endpoint, Cow<'static, str>> {
     if address.contains(';') {
         return Err(": use an address, not an interface or a source address".into());
     }
@@ -92,12 +92,12 @@ fn tcp(http: bool, address: &str) -> Result<Endpoint, Cow<'static, str>> {
     Ok(Endpoint::Tcp { http, host, port })
 }
 
-fn ipc(path: &str) -> Result<Endpoint, Cow<'static, str>> {
+fn parse_ipc_path(path: &str) -> Result<Endpoint, Cow<'static, str>> {
     let length = path.len();
     if matches!(path, "" | "*" | "@") {
         Err(" has no path: use the engine's socket path, for example ipc:///tmp/tmpab12cd".into())
-    } else if length > LONGEST_PATH {
-        Err(format!(" is too long for a socket: {length} bytes exceed the limit of {LONGEST_PATH}").into())
+    } else if length > MAX_PATH_BYTES {
+        Err(format!(" is too long for a socket: {length} bytes exceed the limit of {MAX_PATH_BYTES}").into())
     } else if let Some(name) = path.strip_prefix('@') {
         Ok(Endpoint::Abstract(name.into()))
     } else {

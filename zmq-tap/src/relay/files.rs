@@ -18,12 +18,12 @@ const FAULTS: [libc::c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS, libc::SIGABRT];
 
 /// Highest number of standard input, output and error.
-const STANDARD: i32 = 2;
+const LAST_STANDARD_STREAM: i32 = 2;
 
-/// Unshares the file table like `unshare(CLONE_FILES)`, by a call that the seccomp profiles of containers allow without `SYS_ADMIN`. Needs
+/// Unshares the file table like `unshare_file_table(CLONE_FILES)`, by a call that the seccomp profiles of containers allow without `SYS_ADMIN`. Needs
 /// Linux 5.9.
 #[allow(unsafe_code)]
-fn unshare() -> io::Result<()> {
+fn unshare_file_table() -> io::Result<()> {
     // No open file has this number, so no file is closed.
     let none = libc::c_uint::MAX;
     // SAFETY: the call takes three numbers and accesses no memory.
@@ -51,19 +51,20 @@ fn block_signals() -> io::Result<()> {
 /// Gives the calling thread, and threads that it starts, a separate file table. The table keeps, under their numbers, the standard streams,
 /// the runtime's event files and the socket of `receiver`. A container may refuse the call; then nothing has changed but the signal mask.
 #[allow(unsafe_code)]
-pub(super) fn separate(receiver: &ListenerReceiver) -> io::Result<()> {
+pub(super) fn separate_file_table(receiver: &ListenerReceiver) -> io::Result<()> {
     // Signal handlers write to pipes by number. In the new table that number may become a peer's socket.
     block_signals()?;
-    unshare()?;
+    unshare_file_table()?;
     // A file that another thread closes must really close, so this table must not keep it open.
-    let open = fs::read_dir("/proc/thread-self/fd")?.flatten();
-    let open = open.filter(|file| {
-        let what = fs::read_link(file.path());
-        !what.is_ok_and(|what| what.to_string_lossy().starts_with("anon_inode:[event"))
+    let entries = fs::read_dir("/proc/thread-self/fd")?.flatten();
+    // The runtime's epoll and eventfd descriptors are used by other threads too.
+    let entries = entries.filter(|entry| {
+        let target = fs::read_link(entry.path());
+        !target.is_ok_and(|target| target.to_string_lossy().starts_with("anon_inode:[event"))
     });
-    let open: Vec<i32> = open.filter_map(|file| file.file_name().to_str()?.parse().ok()).collect();
-    for file in open {
-        if file > STANDARD && file != receiver.0.as_raw_fd() {
+    let files: Vec<i32> = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
+    for file in files {
+        if file > LAST_STANDARD_STREAM && file != receiver.0.as_raw_fd() {
             // The list includes the descriptor of the folder it was read from, which is closed by now.
             // SAFETY: nothing in this table uses the file. Its owner uses the other table.
             unsafe { libc::close(file) };
@@ -93,7 +94,7 @@ pub(super) struct ListenerSender(UnixStream);
 pub(super) struct ListenerReceiver(UnixStream);
 
 /// Creates both ends. Call this before the file tables are separated.
-pub(super) fn handover() -> io::Result<(ListenerSender, ListenerReceiver)> {
+pub(super) fn listener_channel() -> io::Result<(ListenerSender, ListenerReceiver)> {
     let (send, receive) = UnixStream::pair()?;
     receive.set_nonblocking(true)?;
     Ok((ListenerSender(send), ListenerReceiver(receive)))
@@ -139,12 +140,12 @@ mod tests {
     fn a_thread_with_its_own_file_table_receives_a_listener() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
-        let (sender, receiver) = handover().expect("a pair");
+        let (sender, receiver) = listener_channel().expect("a pair");
         let other_file = fs::File::open("/dev/null").expect("it exists");
         let number = other_file.as_raw_fd();
         let (separated_channel, go) = (std::sync::mpsc::channel(), std::sync::mpsc::channel());
         let thread = std::thread::spawn(move || {
-            let separated = separate(&receiver);
+            let separated = separate_file_table(&receiver);
             let own = |fd: i32| fs::read_link(format!("/proc/thread-self/fd/{fd}")).ok();
             assert_eq!(own(number).is_some(), separated.is_err(), "no other file is open");
             separated_channel.0.send(()).expect("received");
@@ -173,7 +174,7 @@ mod tests {
 
     #[test]
     fn receiving_without_a_sent_listener_fails() {
-        let (_sender, receiver) = handover().expect("a pair");
+        let (_sender, receiver) = listener_channel().expect("a pair");
         assert_eq!(receiver.receive().map_err(|error| error.kind()).expect_err("none"), io::ErrorKind::WouldBlock);
     }
 }

@@ -7,25 +7,32 @@ use std::sync::{Mutex, PoisonError};
 use trace::MonoNs;
 use trace::event::MissedCause;
 
-use super::Shared;
+use super::RelayState;
 use super::observation::{Direction, Ending, Observation, Observed};
 
 /// Reporter for one connection. Dropping it reports that the connection is closed.
 #[derive(Debug)]
 pub(super) struct Journal {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<RelayState>,
     pair: u16,
     lane: u32,
-    opened: MonoNs,
-    announced: AtomicBool,
+    opened_at: MonoNs,
+    /// The opening is reported.
+    is_announced: AtomicBool,
     ending: Mutex<Option<(Ending, Option<Direction>)>>,
 }
 
 impl Journal {
-    pub(super) fn open(shared: Arc<Shared>, pair: u16, lane: u32) -> Arc<Self> {
-        let (announced, ending) = (AtomicBool::new(false), Mutex::new(None));
-        let journal = Self { shared, pair, lane, opened: MonoNs::now(), announced, ending };
-        journal.announce();
+    pub(super) fn open(shared: Arc<RelayState>, pair: u16, lane: u32) -> Arc<Self> {
+        let journal = Self {
+            shared,
+            pair,
+            lane,
+            opened_at: MonoNs::now(),
+            is_announced: AtomicBool::new(false),
+            ending: Mutex::new(None),
+        };
+        journal.report_opening();
         Arc::new(journal)
     }
 
@@ -34,18 +41,18 @@ impl Journal {
     }
 
     /// Reports once that the connection opened. Returns false if the queue is full.
-    fn announce(&self) -> bool {
-        if !self.announced.load(Ordering::Relaxed) {
-            let opened = self.observation(Observed::Opened(self.opened));
-            self.announced.store(self.shared.observations.push(opened).is_ok(), Ordering::Relaxed);
+    fn report_opening(&self) -> bool {
+        if !self.is_announced.load(Ordering::Relaxed) {
+            let opened = self.observation(Observed::Opened(self.opened_at));
+            self.is_announced.store(self.shared.observations.push(opened).is_ok(), Ordering::Relaxed);
         }
-        self.announced.load(Ordering::Relaxed)
+        self.is_announced.load(Ordering::Relaxed)
     }
 
     /// Queues an observation, or returns it if the queue is full.
     pub(super) fn push(&self, what: Observed) -> Result<(), Observation> {
         let observation = self.observation(what);
-        if self.announce() { self.shared.observations.push(observation) } else { Err(observation) }
+        if self.report_opening() { self.shared.observations.push(observation) } else { Err(observation) }
     }
 
     /// Queues a rare observation that must not be lost. If the queue is full, it is queued after all frames.
@@ -53,8 +60,8 @@ impl Journal {
         let Err(observation) = self.push(what) else {
             return;
         };
-        let opened = self.observation(Observed::Opened(self.opened));
-        let opened = (!self.announced.swap(true, Ordering::Relaxed)).then_some(opened);
+        let opened = self.observation(Observed::Opened(self.opened_at));
+        let opened = (!self.is_announced.swap(true, Ordering::Relaxed)).then_some(opened);
         for late in opened.into_iter().chain([observation]) {
             if !self.shared.observations.push_late(late) {
                 self.shared.counters.unreported.add(1);
@@ -63,7 +70,7 @@ impl Journal {
     }
 
     /// Sets the cause of the connection's end and the side that ended first.
-    pub(super) fn end(&self, why: Ending, first: Option<Direction>) {
+    pub(super) fn record_end(&self, why: Ending, first: Option<Direction>) {
         *self.ending.lock().unwrap_or_else(PoisonError::into_inner) = Some((why, first));
     }
 }
@@ -94,7 +101,7 @@ impl Reporter {
     /// Queues an observation, behind the number of earlier ones that were not queued. `None` stands for bytes that were not kept.
     pub(super) fn report(&mut self, what: Option<Observed>) {
         let queued = what.is_some_and(|what| {
-            if self.unreported > 0 && self.journal.push(self.lost(self.unreported, MissedCause::QueueFull)).is_ok() {
+            if self.unreported > 0 && self.journal.push(self.loss(self.unreported, MissedCause::QueueFull)).is_ok() {
                 self.unreported = 0;
             }
             self.unreported == 0 && self.journal.push(what).is_ok()
@@ -108,16 +115,16 @@ impl Reporter {
     /// Queues a loss, which must itself not be lost.
     pub(super) fn report_lost(&self, count: u64, cause: MissedCause) {
         if count > 0 {
-            self.journal.push_rare(self.lost(count, cause));
+            self.journal.push_rare(self.loss(count, cause));
         }
     }
 
-    fn lost(&self, count: u64, cause: MissedCause) -> Observed {
+    fn loss(&self, count: u64, cause: MissedCause) -> Observed {
         Observed::Lost { direction: self.direction, count, cause }
     }
 
     /// Counts relayed bytes.
-    pub(super) fn count(&self, bytes: usize) {
+    pub(super) fn count_relayed(&self, bytes: usize) {
         let counters = &self.journal.shared.counters;
         match self.direction {
             Direction::Forward => counters.bytes_forward.add(bytes as u64),
@@ -135,11 +142,11 @@ impl Drop for Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::relay::options::Options;
+    use crate::relay::relay_options::RelayOptions;
 
     #[test]
     fn a_panic_is_reported_as_an_ending() {
-        let shared = Shared::new(Options::default());
+        let shared = RelayState::new(RelayOptions::default());
         let task_shared = shared.clone();
         let task = std::thread::spawn(move || {
             let _journal = Journal::open(task_shared, 3, 7);

@@ -12,16 +12,25 @@ use rustix::io::ioctl_fionbio;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::task::JoinSet;
 
-use super::Shared;
-use super::claim::Claim;
-use super::connection::{self, Route};
+use super::RelayState;
+use super::connection::{self, RelayRoute};
 use super::endpoint::{Endpoint, Pair};
 use super::error::RelayError;
 use super::socket::Socket;
+use super::socket_claim::SocketClaim;
 use super::thread::Signal;
 
-/// Binds the listener of a pair. Returns also its actual endpoint, since the kernel may choose the TCP port, and the claim of a socket file.
-pub(super) fn bind(pair: &Pair) -> Result<(OwnedFd, Endpoint, Option<Claim>), RelayError> {
+/// The bound listener of a pair.
+pub(super) struct BoundListener {
+    pub(super) socket: OwnedFd,
+    /// The actual endpoint, since the kernel may choose the TCP port.
+    pub(super) endpoint: Endpoint,
+    /// The claim of a socket file.
+    pub(super) claim: Option<SocketClaim>,
+}
+
+/// Binds the listener of a pair.
+pub(super) fn bind_listener(pair: &Pair) -> Result<BoundListener, RelayError> {
     let Pair { listen, upstream } = pair;
     if listen == upstream {
         return Err(RelayError::Itself(listen.clone()));
@@ -32,8 +41,8 @@ pub(super) fn bind(pair: &Pair) -> Result<(OwnedFd, Endpoint, Option<Claim>), Re
     let bound = match listen {
         Endpoint::Path(path) => {
             let upstream = if let Endpoint::Path(path) = upstream { Some(path.as_path()) } else { None };
-            let (listener, claim) = Claim::listen(path, upstream)?;
-            return Ok((listener.into(), listen.clone(), Some(claim)));
+            let (listener, claim) = SocketClaim::listen(path, upstream)?;
+            return Ok(BoundListener { socket: listener.into(), endpoint: listen.clone(), claim: Some(claim) });
         }
         Endpoint::Abstract(name) => SocketAddr::from_abstract_name(name)
             .and_then(|address| Ok((StdUnixListener::bind_addr(&address)?.into(), listen.clone()))),
@@ -44,7 +53,7 @@ pub(super) fn bind(pair: &Pair) -> Result<(OwnedFd, Endpoint, Option<Claim>), Re
             }),
     };
     match bound {
-        Ok((listener, actual)) => Ok((listener, actual, None)),
+        Ok((socket, endpoint)) => Ok(BoundListener { socket, endpoint, claim: None }),
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(RelayError::InUse(listen.clone())),
         Err(error) => Err(RelayError::Bind(listen.clone(), error)),
     }
@@ -76,7 +85,7 @@ impl Listener {
 }
 
 /// Accepts connections of one pair until the relay stops, then waits for open connections to end.
-pub(super) async fn serve(shared: Arc<Shared>, route: Route, listener: Listener, stop: Signal) {
+pub(super) async fn accept_connections(shared: Arc<RelayState>, route: RelayRoute, listener: Listener, stop: Signal) {
     let route = Arc::new(route);
     let mut connections = JoinSet::new();
     let mut lane = 0;
@@ -84,11 +93,11 @@ pub(super) async fn serve(shared: Arc<Shared>, route: Route, listener: Listener,
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(socket) => {
-                    if !shared.admit() {
+                    if !shared.admit_connection() {
                         continue;
                     }
                     let slot = ConnectionSlot(shared.clone());
-                    let served = connection::serve(shared.clone(), route.clone(), lane, socket, stop.clone());
+                    let served = connection::serve_connection(shared.clone(), route.clone(), lane, socket, stop.clone());
                     connections.spawn(async move {
                         let _slot = slot;
                         served.await;
@@ -112,15 +121,15 @@ pub(super) async fn serve(shared: Arc<Shared>, route: Route, listener: Listener,
     }
 }
 
-fn record_panic(shared: &Shared, ended: &Result<(), tokio::task::JoinError>) {
+fn record_panic(shared: &RelayState, ended: &Result<(), tokio::task::JoinError>) {
     if ended.as_ref().is_err_and(tokio::task::JoinError::is_panic) {
         shared.counters.panics.add(1);
         tracing::error!("a connection's task panicked; others continue");
     }
 }
 
-/// Counts one connection against `Options::max_connections` while it is open.
-struct ConnectionSlot(Arc<Shared>);
+/// Counts one connection against `RelayOptions::max_connections` while it is open.
+struct ConnectionSlot(Arc<RelayState>);
 
 impl Drop for ConnectionSlot {
     fn drop(&mut self) {
@@ -128,9 +137,9 @@ impl Drop for ConnectionSlot {
     }
 }
 
-impl Shared {
+impl RelayState {
     /// Counts a new connection if the limit allows; [`ConnectionSlot`] reverses the count.
-    fn admit(&self) -> bool {
+    fn admit_connection(&self) -> bool {
         if self.counters.connections_open.get() >= self.options.max_connections as u64 {
             self.counters.connections_refused.add(1);
             return false;

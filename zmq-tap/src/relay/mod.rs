@@ -2,10 +2,10 @@
 //! (docs/internals/RELAY.md).
 //!
 //! ```no_run
-//! use zmq_tap::relay::{Observed, Options, Pair, Relay};
+//! use zmq_tap::relay::{Observed, Pair, Relay, RelayOptions};
 //!
 //! let pair = Pair { listen: "ipc:///tmp/tapped".parse()?, upstream: "ipc:///tmp/tokenizer".parse()? };
-//! let relay = Relay::start(vec![pair], Options::default())?;
+//! let relay = Relay::start(vec![pair], RelayOptions::default())?;
 //! while let Some(observation) = relay.poll() {
 //!     if let Observed::Frame { seq, bytes, .. } = observation.what {
 //!         println!("frame {seq}: {bytes} bytes");
@@ -16,8 +16,7 @@
 //! ```
 
 mod assembly;
-mod bytes;
-pub(crate) mod claim;
+mod byte_watch;
 mod connection;
 mod endpoint;
 mod error;
@@ -25,16 +24,17 @@ mod files;
 mod journal;
 mod listener;
 mod observation;
-mod options;
 mod pool;
 mod pump;
 mod queue;
+mod relay_options;
 mod socket;
+pub(crate) mod socket_claim;
 mod stats;
+mod stream_window;
 mod thread;
 mod upstream;
-mod watch;
-mod window;
+mod zmtp_watch;
 
 use std::io;
 use std::sync::Arc;
@@ -48,46 +48,46 @@ pub use endpoint::{Endpoint, EndpointError, Pair};
 pub use error::RelayError;
 pub use files::PairSockets;
 pub use observation::{Direction, Ending, NotKept, Observation, Observed, Payload, Unread};
-pub use options::Options;
 pub use queue::Observations;
-pub use stats::{Counters, Stats};
+pub use relay_options::RelayOptions;
+pub use stats::{Counters, RelayStats};
 pub use thread::{Signal, lower_priority};
 
-use claim::Claim;
-use connection::Route;
+use connection::RelayRoute;
 use files::{ListenerReceiver, ListenerSender};
 use listener::Listener;
 use pool::{Pool, PoolLimits};
-use thread::Thread;
-use upstream::Upstream;
+use socket_claim::SocketClaim;
+use thread::RelayThread;
+use upstream::UpstreamSocket;
 
 /// A pair for the relay's thread.
 #[derive(Debug)]
-struct Joining {
+struct AddedPair {
     index: u16,
     pair: Pair,
     gate: Signal,
-    upstream: Upstream,
+    upstream: UpstreamSocket,
     /// Receives whether the pair is listening.
     ready: Sender<io::Result<()>>,
 }
 
-/// Time beyond `Options::drain` before remaining connections are cut.
+/// Time beyond `RelayOptions::drain` before remaining connections are cut.
 const GRACE: Duration = Duration::from_millis(500);
 /// Limit of pairs. Each pair has two directions, and hop ids have 16 bits.
 const MAX_PAIRS: u16 = u16::MAX / 2;
 
 /// State shared by all parts of one relay.
 #[derive(Debug)]
-struct Shared {
-    options: Options,
+struct RelayState {
+    options: RelayOptions,
     observations: Arc<Observations>,
     counters: Arc<Counters>,
     pool: Arc<Pool>,
 }
 
-impl Shared {
-    fn new(options: Options) -> Arc<Self> {
+impl RelayState {
+    fn new(options: RelayOptions) -> Arc<Self> {
         let counters = Arc::new(Counters::default());
         Arc::new(Self {
             // The end of a connection queues up to six observations: opened, closed, and two losses each way.
@@ -109,35 +109,43 @@ impl Shared {
 /// A running relay. Dropping it stops it, as [`Relay::stop`] does.
 #[derive(Debug)]
 pub struct Relay {
-    shared: Arc<Shared>,
+    shared: Arc<RelayState>,
     stop: Signal,
-    thread: Option<Thread>,
+    thread: Option<RelayThread>,
     listening: Vec<Endpoint>,
     /// Socket files that the relay made.
-    claims: Vec<Claim>,
+    claims: Vec<SocketClaim>,
     /// Pairs for the relay's thread. Their listeners arrive through the [`ListenerReceiver`].
-    added: UnboundedSender<Joining>,
+    added: UnboundedSender<AddedPair>,
     listener_sender: ListenerSender,
 }
 
 impl Relay {
     /// Binds the listeners of these pairs before it returns, and relays on a separate thread. [`Relay::add`] adds further pairs.
-    pub fn start(pairs: Vec<Pair>, options: Options) -> Result<Self, RelayError> {
-        let bound: Vec<_> = pairs.iter().map(listener::bind).collect::<Result<_, _>>()?;
-        let shared = Shared::new(options.in_range());
+    pub fn start(pairs: Vec<Pair>, options: RelayOptions) -> Result<Self, RelayError> {
+        let bound: Vec<_> = pairs.iter().map(listener::bind_listener).collect::<Result<_, _>>()?;
+        let shared = RelayState::new(options.in_range());
         let stop = Signal::default();
         let (added, joining) = unbounded_channel();
-        let (listener_sender, listener_receiver) = files::handover().map_err(RelayError::Thread)?;
-        let (task_shared, task_stop) = (shared.clone(), stop.clone());
-        let work = async move |receiver: &ListenerReceiver| run(task_shared, joining, receiver, task_stop).await;
-        let thread = Some(Thread::start(listener_receiver, work).map_err(RelayError::Thread)?);
-        let (listening, claims) = (Vec::new(), Vec::new());
-        let mut relay = Self { shared, stop, thread, listening, claims, added, listener_sender };
-        for (Pair { upstream: address, .. }, (listener, listen, claim)) in pairs.into_iter().zip(bound) {
-            relay.claims.extend(claim);
-            let upstream = Upstream::of(&address)?;
-            let sockets = PairSockets { listener, upstream: None };
-            relay.join(Pair { listen, upstream: address }, &sockets, upstream, Signal::sent())?;
+        let (listener_sender, listener_receiver) = files::listener_channel().map_err(RelayError::Thread)?;
+        let task_shared = shared.clone();
+        let task_stop = stop.clone();
+        let work = async move |receiver: &ListenerReceiver| {
+            relay_pairs(task_shared, joining, receiver, task_stop).await;
+        };
+        let thread = Some(RelayThread::start(listener_receiver, work).map_err(RelayError::Thread)?);
+        let mut relay =
+            Self { shared, stop, thread, listening: Vec::new(), claims: Vec::new(), added, listener_sender };
+        for (Pair { upstream: address, .. }, bound) in pairs.into_iter().zip(bound) {
+            relay.claims.extend(bound.claim);
+            let upstream = UpstreamSocket::examine(&address)?;
+            let sockets = PairSockets { listener: bound.socket, upstream: None };
+            relay.pass_to_thread(
+                Pair { listen: bound.endpoint, upstream: address },
+                &sockets,
+                upstream,
+                Signal::sent(),
+            )?;
         }
         Ok(relay)
     }
@@ -145,17 +153,28 @@ impl Relay {
     /// Adds a pair whose listener is already bound. Its connections wait for `gate` before the relay connects them to the upstream.
     #[expect(clippy::needless_pass_by_value, reason = "the caller is done with the sockets")]
     pub fn add(&mut self, pair: Pair, sockets: PairSockets, gate: Signal) -> Result<(), RelayError> {
-        let upstream = if sockets.upstream.is_some() { Upstream::default() } else { Upstream::of(&pair.upstream)? };
-        self.join(pair, &sockets, upstream, gate)
+        let upstream = if sockets.upstream.is_some() {
+            UpstreamSocket::default()
+        } else {
+            UpstreamSocket::examine(&pair.upstream)?
+        };
+        self.pass_to_thread(pair, &sockets, upstream, gate)
     }
 
-    fn join(&mut self, pair: Pair, sockets: &PairSockets, upstream: Upstream, gate: Signal) -> Result<(), RelayError> {
+    /// Passes a pair to the relay's thread, and waits until it listens.
+    fn pass_to_thread(
+        &mut self,
+        pair: Pair,
+        sockets: &PairSockets,
+        upstream: UpstreamSocket,
+        gate: Signal,
+    ) -> Result<(), RelayError> {
         let index = u16::try_from(self.listening.len()).ok().filter(|index| *index < MAX_PAIRS);
         let index = index.ok_or(RelayError::Pairs)?;
         let listen = pair.listen.clone();
         self.listener_sender.send(sockets).map_err(|error| RelayError::Bind(listen.clone(), error))?;
         let (ready, is_ready) = channel();
-        self.added.send(Joining { index, pair, gate, upstream, ready }).map_err(|_| RelayError::Stopped)?;
+        self.added.send(AddedPair { index, pair, gate, upstream, ready }).map_err(|_| RelayError::Stopped)?;
         let registered = is_ready.recv().map_err(|_| RelayError::Stopped)?;
         registered.map_err(|error| RelayError::Bind(listen.clone(), error))?;
         self.listening.push(listen);
@@ -183,18 +202,18 @@ impl Relay {
     }
 
     /// Returns the current counters.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> RelayStats {
         self.shared.counters.read()
     }
 
-    /// Stops accepting, removes the socket files that the relay made, drains accepted bytes for at most `Options::drain`, and closes every
+    /// Stops accepting, removes the socket files that the relay made, drains accepted bytes for at most `RelayOptions::drain`, and closes every
     /// connection. Senders see a closed connection, as when a receiver restarts.
-    pub fn stop(mut self) -> Stats {
-        self.end();
+    pub fn stop(mut self) -> RelayStats {
+        self.stop_and_join();
         self.stats()
     }
 
-    fn end(&mut self) {
+    fn stop_and_join(&mut self) {
         // Remove the socket files before closing the listeners, so that no peer finds a file that refuses connections.
         self.claims.clear();
         self.stop.send();
@@ -206,19 +225,19 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        self.end();
+        self.stop_and_join();
     }
 }
 
-async fn run(
-    shared: Arc<Shared>,
-    mut joining: UnboundedReceiver<Joining>,
+async fn relay_pairs(
+    shared: Arc<RelayState>,
+    mut joining: UnboundedReceiver<AddedPair>,
     listener_receiver: &ListenerReceiver,
     stop: Signal,
 ) {
     let mut pairs = JoinSet::new();
     loop {
-        let Joining { index, pair, gate, upstream, ready } = tokio::select! {
+        let AddedPair { index, pair, gate, upstream, ready } = tokio::select! {
             Some(joining) = joining.recv() => joining,
             () = stop.received() => break,
         };
@@ -228,8 +247,8 @@ async fn run(
         });
         match received {
             Ok((listener, held)) => {
-                let route = Route { index, pair, gate, upstream: upstream.held(held) };
-                pairs.spawn(listener::serve(shared.clone(), route, listener, stop.clone()));
+                let route = RelayRoute { index, pair, gate, upstream: upstream.with_held_file(held) };
+                pairs.spawn(listener::accept_connections(shared.clone(), route, listener, stop.clone()));
                 let _ = ready.send(Ok(()));
             }
             Err(error) => drop(ready.send(Err(error))),

@@ -99,11 +99,11 @@ pub enum Payload {
 /// Why a message's bytes were not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NotKept {
-    /// Longer than `Options::max_frame_bytes`.
+    /// Longer than `RelayOptions::max_frame_bytes`.
     TooLarge,
-    /// More parts than `Options::max_parts`.
+    /// More parts than `RelayOptions::max_parts`.
     TooManyParts,
-    /// `Options::budget_bytes` was exhausted.
+    /// `RelayOptions::budget_bytes` was exhausted.
     Budget,
 }
 

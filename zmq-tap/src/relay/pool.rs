@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::BytesMut;
 
-use super::options::LEAST_READ;
+use super::relay_options::LEAST_READ;
 use super::stats::Counters;
 
 /// Number of retired blocks still in use to check before a block is allocated.
@@ -22,16 +22,16 @@ const SHARE: usize = 64;
 
 /// Memory for reads; `bytes` shrinks from its front as messages are split off.
 #[derive(Debug)]
-pub(super) struct Block {
+pub(super) struct ReadBlock {
     pub(super) bytes: BytesMut,
     /// Allocated bytes.
     size: usize,
-    origin: Origin,
+    origin: BlockOrigin,
 }
 
 /// The memory that a block belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Origin {
+enum BlockOrigin {
     Budget,
     /// Outside the budget. A whole block has the size that was asked for.
     Shared {
@@ -51,18 +51,18 @@ pub(super) struct PoolLimits {
     pub(super) shared_bytes: usize,
 }
 
-impl Block {
+impl ReadBlock {
     /// Number of bytes that can still be read into it.
     pub(super) fn spare_bytes(&self) -> usize {
         self.bytes.capacity() - self.bytes.len()
     }
 
     pub(super) fn is_unbudgeted(&self) -> bool {
-        self.origin != Origin::Budget
+        self.origin != BlockOrigin::Budget
     }
 
     /// Makes the whole block available again if nothing refers to any of it.
-    fn reclaim(&mut self) -> bool {
+    fn try_reclaim(&mut self) -> bool {
         self.bytes.clear();
         self.bytes.try_reclaim(self.size)
     }
@@ -71,19 +71,19 @@ impl Block {
 /// All blocks of one relay, except blocks that connections hold.
 #[derive(Debug)]
 pub(super) struct Pool {
-    blocks: Mutex<Blocks>,
+    blocks: Mutex<PoolBlocks>,
     limits: PoolLimits,
     counters: Arc<Counters>,
 }
 
 #[derive(Debug, Default)]
-struct Blocks {
+struct PoolBlocks {
     /// Blocks with spare bytes, the most recently used last.
-    open: Vec<Block>,
+    open: Vec<ReadBlock>,
     /// Blocks that are full, until their observations are dropped.
-    retired: VecDeque<Block>,
+    retired: VecDeque<ReadBlock>,
     /// A few blocks outside the budget. Each is in use only for one read and its write.
-    unbudgeted: Vec<Block>,
+    unbudgeted: Vec<ReadBlock>,
     /// Size in bytes of all blocks, including those that connections hold.
     allocated: usize,
     /// Size in bytes of all blocks outside the budget that connections hold, apart from `LEAST_READ` bytes of each.
@@ -101,12 +101,12 @@ impl Pool {
     }
 
     /// Returns an empty block with space for at least `needed` bytes, or `None` if the budget is exhausted.
-    pub(super) fn acquire(&self, needed: usize) -> Option<Block> {
+    pub(super) fn acquire(&self, needed: usize) -> Option<ReadBlock> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         blocks.reclaim_retired();
         // Search from the top: the block used last is likely to be in a cache, and surplus blocks below stay untouched.
         if let Some(block) = blocks.open.last_mut() {
-            block.reclaim();
+            block.try_reclaim();
         }
         if let Some(index) = blocks.open.iter().rposition(|block| block.spare_bytes() >= needed) {
             return Some(blocks.open.remove(index));
@@ -114,7 +114,7 @@ impl Pool {
         let size = needed.max(self.limits.block_bytes);
         if blocks.allocated + size > self.limits.budget_bytes {
             // Reuse first: freeing and reallocating a block costs a page fault for each of its pages.
-            if let Some(block) = blocks.unused(needed) {
+            if let Some(block) = blocks.take_unused(needed) {
                 return Some(block);
             }
             blocks.free_unused();
@@ -124,12 +124,12 @@ impl Pool {
         }
         blocks.allocated += size;
         self.counters.held_bytes.set(blocks.allocated as u64);
-        Some(Block { bytes: BytesMut::with_capacity(size), size, origin: Origin::Budget })
+        Some(ReadBlock { bytes: BytesMut::with_capacity(size), size, origin: BlockOrigin::Budget })
     }
 
     /// Returns an empty block outside the budget, for a connection that must continue when the budget is exhausted. It has `wanted` bytes, or
     /// fewer, but at least `LEAST_READ`, if other connections hold most of the memory.
-    pub(super) fn unbudgeted(&self, wanted: usize) -> Block {
+    pub(super) fn acquire_unbudgeted(&self, wanted: usize) -> ReadBlock {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let free = self.limits.shared_bytes.saturating_sub(blocks.shared);
         let shared = wanted.saturating_sub(LEAST_READ).min(free / SHARE);
@@ -143,14 +143,14 @@ impl Pool {
             self.counters.reads_shortened.add(1);
         }
         bytes.reserve(size);
-        Block { bytes, size, origin: Origin::Shared { is_whole } }
+        ReadBlock { bytes, size, origin: BlockOrigin::Shared { is_whole } }
     }
 
     /// Returns a block to the pool and discards its content.
-    pub(super) fn release(&self, mut block: Block, min_spare: usize) {
+    pub(super) fn release(&self, mut block: ReadBlock, min_spare: usize) {
         block.bytes.clear();
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Origin::Shared { is_whole } = block.origin {
+        if let BlockOrigin::Shared { is_whole } = block.origin {
             blocks.shared -= block.size - LEAST_READ;
             if is_whole && blocks.unbudgeted.len() < MAX_UNBUDGETED {
                 blocks.unbudgeted.push(block);
@@ -163,7 +163,7 @@ impl Pool {
     }
 }
 
-impl Blocks {
+impl PoolBlocks {
     /// Reopens retired blocks that are free. Observations are dropped in about the order they were made, so it is enough to check a few of
     /// the oldest. A block that is still in use moves to the back.
     fn reclaim_retired(&mut self) {
@@ -172,7 +172,7 @@ impl Blocks {
             let Some(mut block) = self.retired.pop_front() else {
                 return;
             };
-            if block.reclaim() {
+            if block.try_reclaim() {
                 self.open.push(block);
             } else {
                 self.retired.push_back(block);
@@ -182,8 +182,8 @@ impl Blocks {
     }
 
     /// Finds a block that nothing refers to, open or retired.
-    fn unused(&mut self, needed: usize) -> Option<Block> {
-        let mut fits = |block: &mut Block| block.reclaim() && block.spare_bytes() >= needed;
+    fn take_unused(&mut self, needed: usize) -> Option<ReadBlock> {
+        let mut fits = |block: &mut ReadBlock| block.try_reclaim() && block.spare_bytes() >= needed;
         if let Some(index) = self.retired.iter_mut().position(&mut fits) {
             return self.retired.remove(index);
         }
@@ -194,15 +194,15 @@ impl Blocks {
     /// Frees every block that nothing refers to.
     fn free_unused(&mut self) {
         let allocated = &mut self.allocated;
-        let mut keep = |block: &mut Block| {
-            let unused = block.reclaim();
-            if unused {
+        let mut is_in_use = |block: &mut ReadBlock| {
+            let is_unused = block.try_reclaim();
+            if is_unused {
                 *allocated -= block.size;
             }
-            !unused
+            !is_unused
         };
-        self.open.retain_mut(&mut keep);
-        self.retired.retain_mut(&mut keep);
+        self.open.retain_mut(&mut is_in_use);
+        self.retired.retain_mut(&mut is_in_use);
     }
 }
 
@@ -269,7 +269,7 @@ mod tests {
     #[test]
     fn reads_shrink_before_the_shared_memory_runs_out() {
         let (pool, counters) = pool(1024, 0);
-        let blocks: Vec<Block> = (0..4_000).map(|_| pool.unbudgeted(128 << 10)).collect();
+        let blocks: Vec<ReadBlock> = (0..4_000).map(|_| pool.acquire_unbudgeted(128 << 10)).collect();
         let held: usize = blocks.iter().map(|block| block.spare_bytes() - LEAST_READ).sum();
         assert!(held <= 1 << 20, "{held}");
         assert!(blocks.iter().all(|block| block.spare_bytes() >= LEAST_READ));
@@ -277,13 +277,13 @@ mod tests {
         for block in blocks {
             pool.release(block, 16);
         }
-        assert_eq!(pool.unbudgeted(16 << 10).spare_bytes(), 16 << 10, "free again");
+        assert_eq!(pool.acquire_unbudgeted(16 << 10).spare_bytes(), 16 << 10, "free again");
     }
 
     #[test]
     fn a_large_message_gets_the_memory_of_unused_blocks() {
         let (pool, _) = pool(1024, 4096);
-        let blocks: Vec<Block> = (0..4).filter_map(|_| pool.acquire(1024)).collect();
+        let blocks: Vec<ReadBlock> = (0..4).filter_map(|_| pool.acquire(1024)).collect();
         assert_eq!(blocks.len(), 4);
         assert!(pool.acquire(4000).is_none());
         for block in blocks {

@@ -12,14 +12,14 @@ macro_rules! counters {
 
         /// A reading of the relay's counters since its start.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Stats {
+        pub struct RelayStats {
             $($(#[$doc])* pub $name: u64,)*
         }
 
         impl Counters {
             /// Returns the current values.
-            pub fn read(&self) -> Stats {
-                Stats { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+            pub fn read(&self) -> RelayStats {
+                RelayStats { $($name: self.$name.0.load(Ordering::Relaxed),)* }
             }
         }
     };
@@ -30,9 +30,9 @@ counters! {
     connections_open,
     /// Connections accepted so far.
     connections_total,
-    /// Connections closed immediately because `Options::max_connections` were open.
+    /// Connections closed immediately because `RelayOptions::max_connections` were open.
     connections_refused,
-    /// Connections closed because their upstream did not accept within `Options::connect_patience`.
+    /// Connections closed because their upstream did not accept within `RelayOptions::connect_patience`.
     connections_unanswered,
     /// Connections closed because the upstream's path led to a link, or to the socket of another user.
     upstreams_distrusted,
@@ -52,7 +52,7 @@ counters! {
     frames_backward,
     /// Messages, or ranges of bytes from HTTP servers, whose observation was dropped because the queue was full, or the budget used up.
     dropped,
-    /// Reads that were shortened because connections held most of `Options::max_buffered_bytes`.
+    /// Reads that were shortened because connections held most of `RelayOptions::max_buffered_bytes`.
     reads_shortened,
     /// Openings, closings and losses that were not reported.
     unreported,

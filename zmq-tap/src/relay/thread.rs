@@ -13,7 +13,7 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 
 use super::GRACE;
-use super::files::{ListenerReceiver, separate};
+use super::files::{ListenerReceiver, separate_file_table};
 
 /// Objects that are valid in both file tables.
 #[derive(Debug)]
@@ -24,9 +24,9 @@ struct Transferred {
 
 /// Handle to a relay thread.
 #[derive(Debug)]
-pub(super) struct Thread(JoinHandle<Option<Transferred>>);
+pub(super) struct RelayThread(JoinHandle<Option<Transferred>>);
 
-impl Thread {
+impl RelayThread {
     /// Starts the thread, which runs `work` in its runtime.
     pub(super) fn start(
         listener_receiver: ListenerReceiver,
@@ -35,14 +35,14 @@ impl Thread {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let transferred = Transferred { runtime, listener_receiver };
         let thread = std::thread::Builder::new().name("tokengap-relay".into()).spawn(move || {
-            if let Err(error) = separate(&transferred.listener_receiver) {
+            if let Err(error) = separate_file_table(&transferred.listener_receiver) {
                 tracing::debug!("the relay shares its files with the other threads: {error}");
             }
             let work = || transferred.runtime.block_on(work(&transferred.listener_receiver));
             if catch_unwind(AssertUnwindSafe(work)).is_err() {
                 tracing::error!("the relay's thread panicked");
             }
-            transferred.drain()
+            transferred.wait_for_tasks()
         })?;
         Ok(Self(thread))
     }
@@ -59,7 +59,7 @@ impl Thread {
 impl Transferred {
     /// Waits until all tasks, and with them their sockets, are gone. Returns `None` if some tasks do not end; their sockets close with the
     /// table.
-    fn drain(self) -> Option<Self> {
+    fn wait_for_tasks(self) -> Option<Self> {
         let metrics = self.runtime.handle().metrics();
         let all = async {
             while metrics.num_alive_tasks() > 0 {

@@ -16,7 +16,7 @@ use crate::folder::{FolderEntry, HeldFile, descriptor_path};
 
 /// The socket file of an upstream.
 #[derive(Debug, Default)]
-pub(super) struct Upstream {
+pub(super) struct UpstreamSocket {
     /// The file itself, if it was opened when the relay took its place.
     held: Option<OwnedFd>,
     /// Owner of the folder that was first found at the path.
@@ -25,12 +25,12 @@ pub(super) struct Upstream {
     owner: OnceLock<u32>,
 }
 
-impl Upstream {
+impl UpstreamSocket {
     /// Examines the file of `endpoint`, which may be missing: then the owner of the first socket found later is the expected one.
-    pub(super) fn of(endpoint: &Endpoint) -> Result<Self, RelayError> {
+    pub(super) fn examine(endpoint: &Endpoint) -> Result<Self, RelayError> {
         let upstream = Self::default();
         if let Endpoint::Path(path) = endpoint {
-            match upstream.open(path) {
+            match upstream.open_checked(path) {
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => return Err(RelayError::Upstream(path.clone(), error)),
@@ -40,7 +40,7 @@ impl Upstream {
     }
 
     /// Uses `held` for all connections, if it is given.
-    pub(super) fn held(self, held: Option<OwnedFd>) -> Self {
+    pub(super) fn with_held_file(self, held: Option<OwnedFd>) -> Self {
         Self { held, ..self }
     }
 
@@ -48,19 +48,19 @@ impl Upstream {
     pub(super) async fn connect(&self, path: &Path) -> io::Result<UnixStream> {
         match &self.held {
             Some(held) => UnixStream::connect(descriptor_path(held)).await,
-            None => UnixStream::connect(self.open(path)?.path()).await,
+            None => UnixStream::connect(self.open_checked(path)?.path()).await,
         }
     }
 
-    fn open(&self, path: &Path) -> io::Result<HeldFile> {
+    fn open_checked(&self, path: &Path) -> io::Result<HeldFile> {
         let entry = FolderEntry::of_path(path)?;
         require_owner("its folder", &self.folder_owner, entry.folder.metadata()?.uid())?;
         let found = entry.find_file()?.ok_or(io::ErrorKind::NotFound)?;
         if !found.is_socket() {
             let what = if found.metadata().is_symlink() { "a symbolic link" } else { "no socket" };
-            return Err(refuse(UpstreamChanged::NotASocket(what)));
+            return Err(refusal(UpstreamChanged::NotASocket(what)));
         }
-        require_owner("it", &self.owner, found.owner())?;
+        require_owner("it", &self.owner, found.owner_uid())?;
         Ok(found)
     }
 }
@@ -77,10 +77,10 @@ pub(super) enum UpstreamChanged {
 /// Requires the owner that was found first.
 fn require_owner(what: &'static str, first: &OnceLock<u32>, found: u32) -> io::Result<()> {
     let expected = *first.get_or_init(|| found);
-    if found == expected { Ok(()) } else { Err(refuse(UpstreamChanged::Owner { what, expected, found })) }
+    if found == expected { Ok(()) } else { Err(refusal(UpstreamChanged::Owner { what, expected, found })) }
 }
 
-fn refuse(why: UpstreamChanged) -> io::Error {
+fn refusal(why: UpstreamChanged) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why)
 }
 
@@ -103,18 +103,18 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("socket");
         let _listener = UnixListener::bind(folder.path().join("real")).expect("bound");
-        let upstream = Upstream::of(&Endpoint::Path(path.clone())).expect("it may be missing");
+        let upstream = UpstreamSocket::examine(&Endpoint::Path(path.clone())).expect("it may be missing");
         symlink("real", &path).expect("linked");
-        let error = upstream.open(&path).expect_err("a link");
+        let error = upstream.open_checked(&path).expect_err("a link");
         assert!(UpstreamChanged::is_cause(&error) && error.to_string().contains("a symbolic link"), "{error}");
-        let error = Upstream::of(&Endpoint::Path(path)).expect_err("a link");
+        let error = UpstreamSocket::examine(&Endpoint::Path(path)).expect_err("a link");
         assert!(error.to_string().contains("name the socket file itself"), "{error}");
         let own = rustix::process::geteuid().as_raw();
         for upstream in [
-            Upstream { owner: OnceLock::from(own + 1), ..Upstream::default() },
-            Upstream { folder_owner: OnceLock::from(own + 1), ..Upstream::default() },
+            UpstreamSocket { owner: OnceLock::from(own + 1), ..UpstreamSocket::default() },
+            UpstreamSocket { folder_owner: OnceLock::from(own + 1), ..UpstreamSocket::default() },
         ] {
-            let error = upstream.open(&folder.path().join("real")).expect_err("another owner");
+            let error = upstream.open_checked(&folder.path().join("real")).expect_err("another owner");
             assert!(UpstreamChanged::is_cause(&error) && error.to_string().contains("belongs to user"), "{error}");
         }
     }

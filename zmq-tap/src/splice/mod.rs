@@ -1,10 +1,11 @@
 //! Takeover of the path of a socket file that an engine listens on, and its restoration (docs/internals/SPLICE.md).
 //!
 //! An exchange of names moves the engine's socket aside, so that the path that peers connect to always has a listener. A note next to it
-//! records the move, so that any later process can reverse it after a crash ([`restore`]).
+//! records the move, so that any later process can reverse it after a crash ([`restore_sockets`]).
 
+mod held_path;
 mod note;
-mod place;
+
 mod restore;
 mod socket_type;
 
@@ -14,10 +15,10 @@ use std::path::PathBuf;
 use crate::relay::RelayError;
 
 pub use crate::folder::{Folder, HeldFile};
-pub use note::is_ours;
-pub use place::Place;
-pub use restore::{Restored, restore};
-pub use socket_type::socket_type;
+pub use held_path::HeldPath;
+pub use note::is_made_by_tokengap;
+pub use restore::{Restored, restore_sockets};
+pub use socket_type::read_socket_type;
 
 /// Error of taking over or restoring a socket's path.
 #[derive(Debug, thiserror::Error)]

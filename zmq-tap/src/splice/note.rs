@@ -1,6 +1,6 @@
 //! The record of a move, written before the move is made. It is sufficient for any later process to reverse the move.
 
-use crate::relay::claim::Identity;
+use crate::relay::socket_claim::FileIdentity;
 
 /// First line of every note about a move.
 const TITLE: &str = "tokengap moved a socket, 1";
@@ -9,50 +9,53 @@ const ASIDE: &str = ".engine-";
 
 /// A move, as recorded in a note.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Move {
+pub(super) struct MoveRecord {
     /// Identity of the engine's socket.
-    pub(super) engine: Identity,
+    pub(super) engine: FileIdentity,
     /// Identity of tokengap's socket; `None` in a note written before that socket existed.
-    pub(super) ours: Option<Identity>,
+    pub(super) ours: Option<FileIdentity>,
     /// Name that the engine's socket moves to: a file in the same folder.
     pub(super) aside: String,
 }
 
-impl Move {
-    pub(super) fn written(&self) -> String {
-        let ours = self.ours.as_ref().map(|ours| format!("ours {}\n", ours.numbers())).unwrap_or_default();
-        format!("{TITLE}\nengine {}\n{ours}aside {}\n", self.engine.numbers(), self.aside)
+impl MoveRecord {
+    pub(super) fn to_text(&self) -> String {
+        let ours = self.ours.as_ref().map(|ours| format!("ours {}\n", ours.to_numbers())).unwrap_or_default();
+        format!("{TITLE}\nengine {}\n{ours}aside {}\n", self.engine.to_numbers(), self.aside)
     }
 
     /// Parses the note of the socket called `name`. Returns `None` for any deviation from the format.
-    pub(super) fn read(text: &str, name: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str, name: &str) -> Option<Self> {
         let mut lines = text.strip_suffix('\n')?.split('\n');
         if lines.next()? != TITLE {
             return None;
         }
-        let engine = Identity::from_numbers(lines.next()?.strip_prefix("engine ")?)?;
+        let engine = FileIdentity::from_numbers(lines.next()?.strip_prefix("engine ")?)?;
         let mut line = lines.next()?;
         let mut ours = None;
         if let Some(numbers) = line.strip_prefix("ours ") {
-            ours = Some(Identity::from_numbers(numbers)?);
+            ours = Some(FileIdentity::from_numbers(numbers)?);
             line = lines.next()?;
         }
         let aside = line.strip_prefix("aside ")?;
         let number = aside.strip_prefix(name)?.strip_prefix(ASIDE)?;
-        let plain = number.parse::<u32>().is_ok_and(|n| n.to_string() == number);
-        (plain && lines.next().is_none()).then(|| Self { engine, ours, aside: aside.into() })
+        let is_plain = number.parse::<u32>().is_ok_and(|n| n.to_string() == number);
+        (is_plain && lines.next().is_none()).then(|| Self { engine, ours, aside: aside.into() })
     }
 }
 
 /// The `number`th name that the socket `name` can be moved to.
-pub(super) fn aside(name: &str, number: u32) -> String {
+pub(super) fn name_aside(name: &str, number: u32) -> String {
     format!("{name}{ASIDE}{number}")
 }
 
 /// Whether a file name is one that tokengap makes: a socket moved aside, or a note.
-pub fn is_ours(name: &str) -> bool {
-    let numbered = |n: &str| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit());
-    name.ends_with(".tokengap") || name.rsplit_once(ASIDE).is_some_and(|(_, number)| numbered(number))
+pub fn is_made_by_tokengap(name: &str) -> bool {
+    if name.ends_with(".tokengap") {
+        return true;
+    }
+    let number = name.rsplit_once(ASIDE).map_or("", |(_, number)| number);
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -61,33 +64,33 @@ mod tests {
 
     use super::*;
 
-    fn identity() -> impl Strategy<Value = Identity> {
+    fn identity() -> impl Strategy<Value = FileIdentity> {
         (any::<u64>(), any::<u64>(), (any::<i64>(), 0..1_000_000_000_i64))
-            .prop_map(|(device, inode, created)| Identity { device, inode, created })
+            .prop_map(|(device, inode, created)| FileIdentity { device, inode, created })
     }
 
     proptest! {
         #[test]
         fn notes_round_trip(engine in identity(), ours in proptest::option::of(identity()),
                                    name in "[a-zA-Z0-9_.-]{1,20}", number: u32) {
-            let moved = Move { engine, ours, aside: aside(&name, number) };
-            prop_assert_eq!(Move::read(&moved.written(), &name), Some(moved.clone()));
-            prop_assert_eq!(Move::read(&moved.written(), "another"), None);
-            prop_assert!(is_ours(&moved.aside));
+            let moved = MoveRecord { engine, ours, aside: name_aside(&name, number) };
+            prop_assert_eq!(MoveRecord::parse(&moved.to_text(), &name), Some(moved.clone()));
+            prop_assert_eq!(MoveRecord::parse(&moved.to_text(), "another"), None);
+            prop_assert!(is_made_by_tokengap(&moved.aside));
         }
 
         #[test]
         fn a_truncated_note_is_rejected(engine in identity(), cut in 0usize..100) {
-            let text = Move { engine, ours: None, aside: aside("tmpab12", 7) }.written();
+            let text = MoveRecord { engine, ours: None, aside: name_aside("tmpab12", 7) }.to_text();
             let cut = cut.min(text.len() - 1);
-            prop_assert_eq!(Move::read(&text[..cut], "tmpab12"), None);
+            prop_assert_eq!(MoveRecord::parse(&text[..cut], "tmpab12"), None);
         }
 
         #[test]
         fn arbitrary_text_never_panics(text in any::<String>(), name in any::<String>()) {
-            let read = Move::read(&text, &name);
+            let read = MoveRecord::parse(&text, &name);
             prop_assert!(read.is_none());
-            is_ours(&name);
+            is_made_by_tokengap(&name);
         }
     }
 
@@ -95,7 +98,7 @@ mod tests {
     fn a_note_never_refers_outside_its_folder() {
         let with = |aside: &str| {
             let text = format!("{TITLE}\nengine 1 2 3.000000004\naside {aside}\n");
-            Move::read(&text, "tmpab12")
+            MoveRecord::parse(&text, "tmpab12")
         };
         assert!(with("tmpab12.engine-1").is_some());
         for bad in ["/etc/passwd", "tmpab12.engine-../x", "../tmpab12.engine-1", "tmpab12.engine-01", "tmpab12.engine-"]

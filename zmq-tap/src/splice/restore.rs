@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::note::Move;
+use super::note::MoveRecord;
 use super::{Folder, HeldFile, SpliceError};
 use crate::relay::RelayError;
-use crate::relay::claim::{Identity, Note, is_listening};
+use crate::relay::socket_claim::{FileIdentity, SocketNote, is_listening};
 
 /// Limit of directory entries read in one folder.
 const MAX_FILES: usize = 65_536;
@@ -30,7 +30,7 @@ pub enum Restored {
 
 /// The file found under a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum FileRole {
     Missing,
     Engine,
     /// A socket made by tokengap that no longer has a listener.
@@ -40,7 +40,7 @@ enum Found {
 
 /// Action for a socket's name and for its name aside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum RestoreStep {
     PutBack,
     /// The engine's socket is back at its path. The flag: tokengap's own socket is aside.
     Clean {
@@ -55,25 +55,25 @@ enum Step {
     Replaced,
 }
 
-fn decide(name: Found, aside: Found) -> Step {
+fn decide_step(name: FileRole, aside: FileRole) -> RestoreStep {
     match (name, aside) {
-        (Found::Engine, aside) => Step::Clean { aside: aside == Found::Ours },
-        (Found::Missing | Found::Ours, Found::Engine) => Step::PutBack,
-        (Found::Other, Found::Engine) => Step::Replaced,
-        (name, aside) => Step::Forget { name: name == Found::Ours, aside: aside == Found::Ours },
+        (FileRole::Engine, aside) => RestoreStep::Clean { aside: aside == FileRole::Ours },
+        (FileRole::Missing | FileRole::Ours, FileRole::Engine) => RestoreStep::PutBack,
+        (FileRole::Other, FileRole::Engine) => RestoreStep::Replaced,
+        (name, aside) => RestoreStep::Forget { name: name == FileRole::Ours, aside: aside == FileRole::Ours },
     }
 }
 
 /// Reverses every move that a note in `folder` records and whose tokengap has exited. The operation is idempotent. It changes only sockets
 /// that a note of the current user identifies by device, inode and time of creation, and follows no links.
-pub fn restore(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
+pub fn restore_sockets(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
     let failed = |error| SpliceError::Folder(folder.shown(""), error);
     let mut restored = Vec::new();
     for entry in fs::read_dir(folder.path()).map_err(failed)?.take(MAX_FILES) {
         let file = entry.map_err(failed)?.file_name();
         let name = file.to_str().and_then(|file| file.strip_suffix(".tokengap"));
         if let Some(name) = name
-            && let Some(outcome) = restore_one(folder, name)
+            && let Some(outcome) = restore_socket(folder, name)
         {
             restored.push(outcome);
         }
@@ -82,37 +82,38 @@ pub fn restore(folder: &Folder) -> Result<Vec<Restored>, SpliceError> {
 }
 
 /// Restores one socket. Returns `None` if the note does not describe a move.
-fn restore_one(folder: &Folder, name: &str) -> Option<Restored> {
+fn restore_socket(folder: &Folder, name: &str) -> Option<Restored> {
     let shown = folder.shown(name);
     // Any user may leave a file of this name in a shared folder.
     let own_user = rustix::process::geteuid().as_raw();
-    if folder.find_file(format!("{name}.tokengap")).ok()??.owner() != own_user {
+    if folder.find_file(format!("{name}.tokengap")).ok()??.owner_uid() != own_user {
         return Some(Restored::OfAnother(shown));
     }
-    let mut note = match Note::lock(folder, name) {
+    let mut note = match SocketNote::lock(folder, name) {
         Ok(note) => note?,
         Err(RelayError::InUseByTokengap(_)) => return Some(Restored::Held(shown)),
         Err(error) => return Some(Restored::Refused(shown, error.to_string())),
     };
-    let moved = Move::read(&note.read()?, name)?;
-    let (at_name, at_aside) = (Examined::open(folder, name, &moved), Examined::open(folder, &moved.aside, &moved));
-    let step = decide(at_name.found, at_aside.found);
+    let moved = MoveRecord::parse(&note.read()?, name)?;
+    let at_name = ExaminedName::examine(folder, name, &moved);
+    let at_aside = ExaminedName::examine(folder, &moved.aside, &moved);
+    let step = decide_step(at_name.role, at_aside.role);
     match step {
-        Step::PutBack => {
+        RestoreStep::PutBack => {
             if let Err(error) = folder.rename(&moved.aside, name) {
                 return Some(Restored::Refused(shown, format!("cannot move it back: {error}")));
             }
         }
-        Step::Replaced if at_aside.may_be_listening() => {
+        RestoreStep::Replaced if at_aside.may_be_listening() => {
             let why = format!(
                 "another socket has taken its place, and the engine still listens on {}",
                 folder.shown(&moved.aside).display()
             );
             return Some(Restored::Refused(shown, why));
         }
-        Step::Clean { aside: false } => {}
-        Step::Replaced | Step::Clean { aside: true } => at_aside.remove(folder, &moved.aside),
-        Step::Forget { name: is_at_name, aside: is_aside } => {
+        RestoreStep::Clean { aside: false } => {}
+        RestoreStep::Replaced | RestoreStep::Clean { aside: true } => at_aside.remove(folder, &moved.aside),
+        RestoreStep::Forget { name: is_at_name, aside: is_aside } => {
             if is_at_name {
                 at_name.remove(folder, name);
             }
@@ -123,34 +124,35 @@ fn restore_one(folder: &Folder, name: &str) -> Option<Restored> {
     }
     note.remove();
     Some(match step {
-        Step::PutBack => Restored::Back(shown),
-        Step::Clean { .. } => Restored::WasBack(shown),
-        Step::Forget { .. } | Step::Replaced => Restored::Superseded(shown),
+        RestoreStep::PutBack => Restored::Back(shown),
+        RestoreStep::Clean { .. } => Restored::WasBack(shown),
+        RestoreStep::Forget { .. } | RestoreStep::Replaced => Restored::Superseded(shown),
     })
 }
 
 /// A name in the folder, with the file that it leads to.
-struct Examined {
-    found: Found,
+struct ExaminedName {
+    role: FileRole,
     file: Option<HeldFile>,
 }
 
-impl Examined {
-    fn open(folder: &Folder, name: &str, moved: &Move) -> Self {
+impl ExaminedName {
+    fn examine(folder: &Folder, name: &str, moved: &MoveRecord) -> Self {
         let Ok(Some(file)) = folder.find_file(name) else {
-            return Self { found: Found::Missing, file: None };
+            return Self { role: FileRole::Missing, file: None };
         };
-        let is = Identity::of(file.metadata());
-        let found = if is == moved.engine {
-            Found::Engine
-        } else if moved.ours.as_ref() == Some(&is) || (moved.ours.is_none() && file.is_socket() && name == moved.aside)
+        let identity = FileIdentity::of(file.metadata());
+        let role = if identity == moved.engine {
+            FileRole::Engine
+        } else if moved.ours.as_ref() == Some(&identity)
+            || (moved.ours.is_none() && file.is_socket() && name == moved.aside)
         {
             // This socket was made just before its identity could be recorded: only tokengap uses this name.
-            Found::Ours
+            FileRole::Ours
         } else {
-            Found::Other
+            FileRole::Other
         };
-        Self { found, file: Some(file) }
+        Self { role, file: Some(file) }
     }
 
     fn may_be_listening(&self) -> bool {
@@ -168,25 +170,25 @@ impl Examined {
 mod tests {
     use super::*;
 
-    const ALL: [Found; 4] = [Found::Missing, Found::Engine, Found::Ours, Found::Other];
+    const ALL: [FileRole; 4] = [FileRole::Missing, FileRole::Engine, FileRole::Ours, FileRole::Other];
 
     #[test]
     fn only_sockets_of_tokengap_are_removed_or_replaced() {
         for name in ALL {
             for aside in ALL {
-                match decide(name, aside) {
-                    Step::PutBack => {
-                        assert_eq!(aside, Found::Engine);
-                        assert!(matches!(name, Found::Missing | Found::Ours));
+                match decide_step(name, aside) {
+                    RestoreStep::PutBack => {
+                        assert_eq!(aside, FileRole::Engine);
+                        assert!(matches!(name, FileRole::Missing | FileRole::Ours));
                     }
-                    Step::Clean { aside: removes } => {
-                        assert_eq!((name, removes), (Found::Engine, aside == Found::Ours));
+                    RestoreStep::Clean { aside: removes } => {
+                        assert_eq!((name, removes), (FileRole::Engine, aside == FileRole::Ours));
                     }
-                    Step::Forget { name: at_name, aside: at_aside } => {
-                        assert_eq!((at_name, at_aside), (name == Found::Ours, aside == Found::Ours));
-                        assert!(name != Found::Engine && aside != Found::Engine);
+                    RestoreStep::Forget { name: at_name, aside: at_aside } => {
+                        assert_eq!((at_name, at_aside), (name == FileRole::Ours, aside == FileRole::Ours));
+                        assert!(name != FileRole::Engine && aside != FileRole::Engine);
                     }
-                    Step::Replaced => assert_eq!((name, aside), (Found::Other, Found::Engine)),
+                    RestoreStep::Replaced => assert_eq!((name, aside), (FileRole::Other, FileRole::Engine)),
                 }
             }
         }

@@ -8,22 +8,23 @@ use super::HeldFile;
 use crate::zmtp::{Command, Mark, Scanner};
 
 /// Maximum wait for the listener's part of the handshake, which an I/O thread sends.
-const PATIENCE: Duration = Duration::from_secs(1);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Limit of the listener's part of the handshake in bytes.
-const LONGEST: usize = 4096;
+const MAX_HANDSHAKE_BYTES: usize = 4096;
 
 /// Returns the type of the ZMQ socket that listens on a socket file, such as `PULL`.
 ///
 /// Reads it from the handshake on a new connection, and leaves before that connection is a peer of the socket.
-pub fn socket_type(socket: &HeldFile) -> io::Result<String> {
+pub fn read_socket_type(socket: &HeldFile) -> io::Result<String> {
     let mut stream = UnixStream::connect(socket.path())?;
     let mut greeting = [0; 64];
     greeting[..16].copy_from_slice(b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\0NULL");
     stream.write_all(&greeting)?;
-    let (mut scanner, mut bytes) = (Scanner::from_greeting(), Vec::new());
-    let until = Instant::now() + PATIENCE;
-    while bytes.len() < LONGEST {
-        let left = until.saturating_duration_since(Instant::now());
+    let mut scanner = Scanner::from_greeting();
+    let mut bytes = Vec::new();
+    let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
+    while bytes.len() < MAX_HANDSHAKE_BYTES {
+        let left = deadline.saturating_duration_since(Instant::now());
         stream.set_read_timeout(Some(left.max(Duration::from_millis(1))))?;
         let mut buffer = [0; 512];
         let read = match stream.read(&mut buffer) {
@@ -35,7 +36,7 @@ pub fn socket_type(socket: &HeldFile) -> io::Result<String> {
         let mut found = None;
         scanner.feed(&buffer[..read], &mut |mark| match mark {
             Mark::Command(Command::Ready, span) => {
-                found = bytes.get(span.body as usize..span.end as usize).map(type_of_ready);
+                found = bytes.get(span.body as usize..span.end as usize).map(parse_ready_command);
             }
             Mark::Opaque(why) => found = Some(Err(io::Error::other(why))),
             _ => {}
@@ -48,13 +49,13 @@ pub fn socket_type(socket: &HeldFile) -> io::Result<String> {
 }
 
 /// Value of the property `Socket-Type` of a READY command.
-fn type_of_ready(body: &[u8]) -> io::Result<String> {
+fn parse_ready_command(body: &[u8]) -> io::Result<String> {
+    socket_type_property(body).map(str::to_owned).ok_or(io::ErrorKind::InvalidData.into())
+}
+
+fn socket_type_property(body: &[u8]) -> Option<&str> {
     const NAME: &[u8] = b"Socket-Type";
-    let value = || {
-        let at = memchr::memmem::find(body, NAME)?;
-        let (length, value) = body[at + NAME.len()..].split_first_chunk::<4>()?;
-        let value = value.get(..u32::from_be_bytes(*length) as usize)?;
-        str::from_utf8(value).ok()
-    };
-    value().map(str::to_owned).ok_or(io::ErrorKind::InvalidData.into())
+    let name_at = memchr::memmem::find(body, NAME)?;
+    let (length, value) = body[name_at + NAME.len()..].split_first_chunk::<4>()?;
+    str::from_utf8(value.get(..u32::from_be_bytes(*length) as usize)?).ok()
 }

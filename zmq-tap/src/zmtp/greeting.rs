@@ -13,7 +13,7 @@ const DECIDING_BYTE: usize = 12;
 
 /// Framing that a greeting selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Version {
+pub(super) enum ZmtpVersion {
     /// ZMTP 2.0: no commands; the first frame is the identity.
     V2,
     /// ZMTP 3.x.
@@ -49,11 +49,11 @@ pub(super) struct GreetingReader {
 }
 
 /// Result of reading the greeting up to the current byte.
-pub(super) enum Step {
+pub(super) enum GreetingStep {
     More,
     /// The greeting is complete: its framing, a mechanism that may hide the messages, and a byte of the next frame, if one was needed to
     /// decide.
-    Complete(Version, Option<Mechanism>, Option<u8>),
+    Complete(ZmtpVersion, Option<Mechanism>, Option<u8>),
     Invalid(Opaque),
 }
 
@@ -63,27 +63,27 @@ impl GreetingReader {
     }
 
     /// Adds one byte and returns the result so far.
-    pub(super) fn push(&mut self, byte: u8) -> Step {
+    pub(super) fn push(&mut self, byte: u8) -> GreetingStep {
         self.bytes[self.filled] = byte;
         self.filled += 1;
         match (self.filled, byte) {
             // ZMTP 1.0 without a signature opens with an anonymous identity frame: 01 00.
-            (1, 0xff | 1) => Step::More,
-            (2, 0) if self.bytes[0] == 1 => Step::Invalid(Opaque::Version1),
-            (1, _) => Step::Invalid(Opaque::NotZmtp),
-            (2, _) if self.bytes[0] == 1 => Step::Invalid(Opaque::NotZmtp),
+            (1, 0xff | 1) => GreetingStep::More,
+            (2, 0) if self.bytes[0] == 1 => GreetingStep::Invalid(Opaque::Version1),
+            (1, _) => GreetingStep::Invalid(Opaque::NotZmtp),
+            (2, _) if self.bytes[0] == 1 => GreetingStep::Invalid(Opaque::NotZmtp),
             // An even last byte of the signature is the flag byte of a long ZMTP 1.0 frame (libzmq makes the same test).
-            (10, last) if last & 1 == 0 => Step::Invalid(Opaque::Version1),
-            (11, 0) => Step::Invalid(Opaque::Version1),
-            (V2_LENGTH, _) if self.bytes[10] < 3 => Step::Complete(Version::V2, None, None),
-            (filled, 0) if filled == DECIDING_BYTE + 1 => Step::Complete(Version::V2, None, Some(0)),
+            (10, last) if last & 1 == 0 => GreetingStep::Invalid(Opaque::Version1),
+            (11, 0) => GreetingStep::Invalid(Opaque::Version1),
+            (V2_LENGTH, _) if self.bytes[10] < 3 => GreetingStep::Complete(ZmtpVersion::V2, None, None),
+            (filled, 0) if filled == DECIDING_BYTE + 1 => GreetingStep::Complete(ZmtpVersion::V2, None, Some(0)),
             (V3_LENGTH, _) => {
                 let mechanism = Mechanism(std::array::from_fn(|index| self.bytes[12 + index]));
                 // NULL has no protection, and PLAIN protects only the handshake.
                 let hides = !matches!(mechanism.name(), b"NULL" | b"PLAIN");
-                Step::Complete(Version::V3, hides.then_some(mechanism), None)
+                GreetingStep::Complete(ZmtpVersion::V3, hides.then_some(mechanism), None)
             }
-            _ => Step::More,
+            _ => GreetingStep::More,
         }
     }
 }

@@ -1,21 +1,21 @@
 //! Frame headers: one flag byte, then the length in one byte or in eight (RFC 23, "framing"; ZMTP 2.0 is identical). Names of commands.
 
-use super::greeting::Version;
+use super::greeting::ZmtpVersion;
 
 const MORE: u8 = 0b001;
 const LONG: u8 = 0b010;
 const COMMAND: u8 = 0b100;
 
 /// Longest header in bytes: flags and an 8-byte length.
-pub(super) const LONGEST: usize = 9;
+pub(super) const MAX_HEADER_BYTES: usize = 9;
 
 /// A frame's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Header {
+pub(super) struct FrameHeader {
     /// More parts of the same message follow.
     pub(super) more: bool,
     /// A protocol command, not a part of a message.
-    pub(super) command: bool,
+    pub(super) is_command: bool,
     /// Length of the body in bytes, as claimed.
     pub(super) length: u64,
     /// Length of the header itself: 2 or 9 bytes.
@@ -39,19 +39,19 @@ pub(super) fn is_command(flags: u8) -> bool {
 }
 
 /// Parses a header at the front of `bytes`. Returns `None` if more bytes are needed.
-pub(super) fn read(bytes: &[u8], version: Version) -> Result<Option<Header>, Garbage> {
+pub(super) fn parse_header(bytes: &[u8], version: ZmtpVersion) -> Result<Option<FrameHeader>, Garbage> {
     let Some(&flags) = bytes.first() else { return Ok(None) };
     let known = match version {
-        Version::V2 => MORE | LONG,
-        Version::V3 => MORE | LONG | COMMAND,
+        ZmtpVersion::V2 => MORE | LONG,
+        ZmtpVersion::V3 => MORE | LONG | COMMAND,
     };
-    let command = is_command(flags);
+    let is_command = is_command(flags);
     let more = flags & MORE != 0;
-    if flags & !known != 0 || (command && more) {
+    if flags & !known != 0 || (is_command && more) {
         return Err(Garbage::Flags(flags));
     }
     if flags & LONG == 0 {
-        return Ok(bytes.get(1).map(|&length| Header { more, command, length: length.into(), size: 2 }));
+        return Ok(bytes.get(1).map(|&length| FrameHeader { more, is_command, length: length.into(), size: 2 }));
     }
     let Some(&length) = bytes.get(1..).and_then(|rest| rest.first_chunk::<8>()) else {
         return Ok(None);
@@ -61,7 +61,7 @@ pub(super) fn read(bytes: &[u8], version: Version) -> Result<Option<Header>, Gar
     if length > u64::MAX >> 1 {
         return Err(Garbage::Length(length));
     }
-    Ok(Some(Header { more, command, length, size: LONGEST }))
+    Ok(Some(FrameHeader { more, is_command, length, size: MAX_HEADER_BYTES }))
 }
 
 /// A command, by its name.
@@ -79,14 +79,14 @@ pub enum Command {
 
 /// The first bytes of a command's body: the length of its name, and as much of the name as distinguishes the commands above.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Name {
+pub(super) struct CommandName {
     buffer: [u8; 6],
     filled: usize,
 }
 
-impl Name {
+impl CommandName {
     /// Appends bytes from the front of `bytes` until the buffer is full.
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(super) fn append(&mut self, bytes: &[u8]) {
         let space = &mut self.buffer[self.filled..];
         let added = bytes.len().min(space.len());
         space[..added].copy_from_slice(&bytes[..added]);

@@ -4,11 +4,11 @@
 //! first byte fed. A length that a peer claims is only counted down and allocates nothing. Sources: RFC 23 and 37 (ZMTP 3.0, 3.1), RFC 15
 //! (ZMTP 2.0), and the output of libzmq 4.2 to 4.3.
 
+mod boundary_search;
 mod greeting;
 mod header;
 mod reader;
 mod scanner;
-mod seek;
 
 pub use greeting::{Mechanism, Opaque};
 pub use header::{Command, Garbage};

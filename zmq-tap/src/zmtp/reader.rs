@@ -5,9 +5,9 @@ use super::{Opaque, header};
 use adapter::decode::Format;
 
 /// Number of bytes kept of each end of a longer body.
-const END: usize = 2048;
+const END_BYTES: usize = 2048;
 /// Number of bytes kept of a frame: its header and both ends of its body.
-const KEPT: usize = header::LONGEST + 2 * END;
+const MAX_KEPT_BYTES: usize = header::MAX_HEADER_BYTES + 2 * END_BYTES;
 
 /// A complete frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub struct FrameReader {
     scanner: Scanner,
     /// Searches the same bytes while the position is presumed, to find a contradiction.
     search: Option<Scanner>,
-    assembly: Assembly,
+    assembly: FrameAssembly,
 }
 
 impl FrameReader {
@@ -62,7 +62,13 @@ impl FrameReader {
         Self {
             scanner: Scanner::between_frames(formats),
             search: Some(Scanner::mid_stream(formats)),
-            assembly: Assembly { framing: Framing::Presumed, has_unknown: false, kept: Vec::new(), start: 0, end: 0 },
+            assembly: FrameAssembly {
+                framing: Framing::Presumed,
+                has_unknown: false,
+                kept: Vec::new(),
+                start: 0,
+                end: 0,
+            },
         }
     }
 
@@ -74,8 +80,8 @@ impl FrameReader {
     /// Processes a hole in the stream.
     pub fn missed(&mut self, element: &mut impl FnMut(Element<'_>) -> bool) {
         if !matches!(self.assembly.framing, Framing::Unreadable(_)) {
-            self.assembly.lose(element);
-            self.assembly.forget(self.scanner.position());
+            self.assembly.lose_framing(element);
+            self.assembly.forget_before(self.scanner.position());
             self.scanner.search();
         }
     }
@@ -84,13 +90,14 @@ impl FrameReader {
     pub fn feed(&mut self, bytes: &[u8], element: &mut impl FnMut(Element<'_>) -> bool) {
         let Self { scanner, search, assembly } = self;
         let base = scanner.position();
-        scanner.feed(bytes, &mut |mark| assembly.enter(mark, bytes, base, element));
-        assembly.keep(bytes, base, scanner.position());
+        scanner.feed(bytes, &mut |mark| assembly.apply_mark(mark, bytes, base, element));
+        assembly.keep_bytes(bytes, base, scanner.position());
         let Some(search) = search.as_mut().filter(|_| assembly.framing == Framing::Presumed) else {
             self.search = None;
             return;
         };
-        let (start, mut is_wrong) = (scanner.pending().map(|pending| pending.start), assembly.has_unknown);
+        let start = scanner.pending().map(|pending| pending.start);
+        let mut is_wrong = assembly.has_unknown;
         search.feed(bytes, &mut |mark| match mark {
             Mark::Synced { at } => is_wrong |= Some(at) != start,
             // Otherwise the presumption would be kept without a search.
@@ -105,7 +112,7 @@ impl FrameReader {
 
 /// The incomplete frame, or the latest bytes of a search.
 #[derive(Clone, Debug)]
-struct Assembly {
+struct FrameAssembly {
     framing: Framing,
     /// A frame at a presumed position was not known.
     has_unknown: bool,
@@ -115,12 +122,12 @@ struct Assembly {
     end: u64,
 }
 
-impl Assembly {
+impl FrameAssembly {
     /// Processes a mark in `bytes`, which begin at offset `base`.
-    fn enter(&mut self, mark: Mark, bytes: &[u8], base: u64, element: &mut impl FnMut(Element<'_>) -> bool) {
+    fn apply_mark(&mut self, mark: Mark, bytes: &[u8], base: u64, element: &mut impl FnMut(Element<'_>) -> bool) {
         match mark {
             Mark::Frame { span, more } => {
-                self.keep(bytes, base, span.end);
+                self.keep_bytes(bytes, base, span.end);
                 let header = (span.body - span.header) as usize;
                 let frame =
                     Frame { bytes: span.end - span.body, more, payload: self.kept.get(header..).unwrap_or_default() };
@@ -129,29 +136,29 @@ impl Assembly {
                     self.framing = Framing::Proven;
                 }
                 self.has_unknown |= !is_known;
-                self.forget(span.end);
+                self.forget_before(span.end);
             }
-            Mark::Command(_, span) => self.forget(span.end),
+            Mark::Command(_, span) => self.forget_before(span.end),
             Mark::Synced { at } => {
                 match at.checked_sub(self.start) {
                     Some(before) if at < self.end => {
                         self.kept.drain(..self.kept.len().min(before as usize));
                         self.start = at;
                     }
-                    _ => self.forget(at),
+                    _ => self.forget_before(at),
                 }
                 self.framing = Framing::Proven;
                 element(Element::Found);
             }
-            Mark::Garbage { .. } => self.lose(element),
+            Mark::Garbage { .. } => self.lose_framing(element),
             Mark::Opaque(why) => {
-                self.lose(element);
+                self.lose_framing(element);
                 self.framing = Framing::Unreadable(why);
             }
         }
     }
 
-    fn lose(&mut self, element: &mut impl FnMut(Element<'_>) -> bool) {
+    fn lose_framing(&mut self, element: &mut impl FnMut(Element<'_>) -> bool) {
         if matches!(self.framing, Framing::Presumed | Framing::Proven) {
             let proven = self.framing == Framing::Proven;
             self.framing = Framing::Searched;
@@ -160,29 +167,30 @@ impl Assembly {
     }
 
     /// Keeps the bytes up to offset `end`, shortened to both ends of a frame. `bytes` begin at offset `base`.
-    fn keep(&mut self, bytes: &[u8], base: u64, end: u64) {
+    fn keep_bytes(&mut self, bytes: &[u8], base: u64, end: u64) {
         let from = self.end.saturating_sub(base) as usize;
         let Some(new) = bytes.get(from..(end - base) as usize) else {
             return;
         };
         self.kept.extend_from_slice(new);
         self.end = end;
-        let surplus = self.kept.len().saturating_sub(KEPT);
+        let surplus = self.kept.len().saturating_sub(MAX_KEPT_BYTES);
         if surplus == 0 {
             return;
         }
         if self.framing == Framing::Searched {
             self.kept.drain(..surplus);
-            self.start = end - KEPT as u64;
+            self.start = end - MAX_KEPT_BYTES as u64;
         } else {
-            let front = header::LONGEST + END;
+            let front = header::MAX_HEADER_BYTES + END_BYTES;
             self.kept.drain(front..front + surplus);
         }
     }
 
     /// Forgets the bytes before offset `at`.
-    fn forget(&mut self, at: u64) {
+    fn forget_before(&mut self, at: u64) {
         self.kept.clear();
-        (self.start, self.end) = (at, at);
+        self.start = at;
+        self.end = at;
     }
 }

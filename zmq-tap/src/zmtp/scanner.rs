@@ -1,8 +1,8 @@
 //! The scanner, which turns bytes into marks.
 
-use super::greeting::{GreetingReader, Opaque, Step, V2_LENGTH, Version};
-use super::header::{self, Command, Garbage, Header, Name};
-use super::seek::Seeker;
+use super::boundary_search::BoundarySearch;
+use super::greeting::{GreetingReader, GreetingStep, Opaque, V2_LENGTH, ZmtpVersion};
+use super::header::{self, Command, CommandName, FrameHeader, Garbage};
 use adapter::decode::Format;
 
 /// Position of a frame, in offsets from the first byte fed.
@@ -56,25 +56,26 @@ pub struct Pending {
 /// Scans one direction of one connection.
 #[derive(Clone, Debug)]
 pub struct Scanner {
+    /// Number of bytes fed.
     at: u64,
-    version: Version,
+    version: ZmtpVersion,
     /// Offset of the current multipart message, once its first frame is complete.
     message: Option<u64>,
-    state: State,
+    state: ScannerState,
     seek_longest: u64,
     formats: &'static [Format],
 }
 
 #[derive(Clone, Debug)]
-enum State {
+enum ScannerState {
     Greeting(GreetingReader),
-    Header { buffer: [u8; header::LONGEST], filled: usize },
-    Body { header: Header, at: u64, left: u64, name: Name },
-    Seeking(Seeker),
+    Header { buffer: [u8; header::MAX_HEADER_BYTES], filled: usize },
+    Body { header: FrameHeader, at: u64, left: u64, name: CommandName },
+    Seeking(BoundarySearch),
     Opaque,
 }
 
-const NO_HEADER: State = State::Header { buffer: [0; header::LONGEST], filled: 0 };
+const NO_HEADER: ScannerState = ScannerState::Header { buffer: [0; header::MAX_HEADER_BYTES], filled: 0 };
 
 impl Scanner {
     /// Default length in bytes of the longest frame that may prove a boundary.
@@ -84,9 +85,9 @@ impl Scanner {
     pub fn from_greeting() -> Self {
         Self {
             at: 0,
-            version: Version::V3,
+            version: ZmtpVersion::V3,
             message: None,
-            state: State::Greeting(GreetingReader::new()),
+            state: ScannerState::Greeting(GreetingReader::new()),
             seek_longest: Self::SEEK_LONGEST,
             formats: &[],
         }
@@ -96,7 +97,7 @@ impl Scanner {
     /// frame of these formats and the start of the next. It gives up after four times the length of the longest frame
     /// ([`Opaque::Unframed`]).
     pub fn mid_stream(formats: &'static [Format]) -> Self {
-        let state = State::Seeking(Seeker::new(0, Self::SEEK_LONGEST, formats));
+        let state = ScannerState::Seeking(BoundarySearch::new(0, Self::SEEK_LONGEST, formats));
         Self { state, formats, ..Self::from_greeting() }
     }
 
@@ -109,7 +110,7 @@ impl Scanner {
     /// byte is accepted on its own.
     pub fn search(&mut self) {
         self.message = None;
-        self.state = State::Seeking(Seeker::from_boundary(self.at, self.seek_longest, self.formats));
+        self.state = ScannerState::Seeking(BoundarySearch::from_boundary(self.at, self.seek_longest, self.formats));
     }
 
     /// Sets the formats whose messages may prove a boundary again after garbage, and the length in bytes of the longest such message.
@@ -126,14 +127,16 @@ impl Scanner {
     /// Returns the incomplete message, if any. Commands do not count as messages.
     pub fn pending(&self) -> Option<Pending> {
         match &self.state {
-            State::Header { buffer, filled: filled @ 1.. } if !header::is_command(buffer[0]) => {
+            ScannerState::Header { buffer, filled: filled @ 1.. } if !header::is_command(buffer[0]) => {
                 Some(Pending { start: self.message.unwrap_or(self.at - *filled as u64), frame_end: None })
             }
-            State::Body { header, at, left, .. } if !header.command => {
+            ScannerState::Body { header, at, left, .. } if !header.is_command => {
                 Some(Pending { start: self.message.unwrap_or(*at), frame_end: self.at.checked_add(*left) })
             }
-            State::Header { .. } | State::Body { .. } => self.message.map(|start| Pending { start, frame_end: None }),
-            State::Greeting(_) | State::Seeking(_) | State::Opaque => None,
+            ScannerState::Header { .. } | ScannerState::Body { .. } => {
+                self.message.map(|start| Pending { start, frame_end: None })
+            }
+            ScannerState::Greeting(_) | ScannerState::Seeking(_) | ScannerState::Opaque => None,
         }
     }
 
@@ -141,20 +144,20 @@ impl Scanner {
     pub fn feed(&mut self, mut bytes: &[u8], mark: &mut impl FnMut(Mark)) {
         while !bytes.is_empty() {
             let consumed = match &mut self.state {
-                State::Greeting(_) => self.greeting(bytes[0], mark),
-                State::Header { .. } => self.header(bytes, mark),
-                State::Body { left, header, name, .. } => {
+                ScannerState::Greeting(_) => self.scan_greeting(bytes[0], mark),
+                ScannerState::Header { .. } => self.scan_header(bytes, mark),
+                ScannerState::Body { left, header, name, .. } => {
                     let consumed = usize::try_from(*left).map_or(bytes.len(), |left| left.min(bytes.len()));
-                    if header.command {
-                        name.push(&bytes[..consumed]);
+                    if header.is_command {
+                        name.append(&bytes[..consumed]);
                     }
                     *left -= consumed as u64;
                     self.at += consumed as u64;
-                    self.end_of_body(mark);
+                    self.emit_complete_frame(mark);
                     consumed
                 }
-                State::Seeking(_) => self.seek(bytes, mark),
-                State::Opaque => {
+                ScannerState::Seeking(_) => self.search_boundary(bytes, mark),
+                ScannerState::Opaque => {
                     self.at += bytes.len() as u64;
                     bytes.len()
                 }
@@ -163,42 +166,42 @@ impl Scanner {
         }
     }
 
-    fn greeting(&mut self, byte: u8, mark: &mut impl FnMut(Mark)) -> usize {
-        let State::Greeting(reading) = &mut self.state else {
+    fn scan_greeting(&mut self, byte: u8, mark: &mut impl FnMut(Mark)) -> usize {
+        let ScannerState::Greeting(reading) = &mut self.state else {
             return 0;
         };
         let step = reading.push(byte);
         self.at += 1;
         match step {
-            Step::More => {}
-            Step::Invalid(why) => self.close(why, mark),
-            Step::Complete(version, hides, next) => {
+            GreetingStep::More => {}
+            GreetingStep::Invalid(why) => self.stop_reading(why, mark),
+            GreetingStep::Complete(version, hides, next) => {
                 self.version = version;
-                let mut buffer = [0; header::LONGEST];
+                let mut buffer = [0; header::MAX_HEADER_BYTES];
                 buffer[0] = next.unwrap_or_default();
-                self.state = State::Header { buffer, filled: usize::from(next.is_some()) };
+                self.state = ScannerState::Header { buffer, filled: usize::from(next.is_some()) };
                 if let Some(mechanism) = hides {
-                    self.close(Opaque::Encrypted(mechanism), mark);
+                    self.stop_reading(Opaque::Encrypted(mechanism), mark);
                 }
             }
         }
         1
     }
 
-    fn close(&mut self, why: Opaque, mark: &mut impl FnMut(Mark)) {
-        self.state = State::Opaque;
+    fn stop_reading(&mut self, why: Opaque, mark: &mut impl FnMut(Mark)) {
+        self.state = ScannerState::Opaque;
         mark(Mark::Opaque(why));
     }
 
-    fn header(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
-        let State::Header { buffer, filled } = &mut self.state else {
+    fn scan_header(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+        let ScannerState::Header { buffer, filled } = &mut self.state else {
             return 0;
         };
         let before = *filled;
         let added = bytes.len().min(buffer.len() - before);
         buffer[before..before + added].copy_from_slice(&bytes[..added]);
         let start = self.at - before as u64;
-        let read = header::read(&buffer[..before + added], self.version);
+        let read = header::parse_header(&buffer[..before + added], self.version);
         let read = match read {
             // The end of the body must fit into an offset.
             Ok(Some(header)) if start.checked_add(header.size as u64 + header.length).is_none() => {
@@ -215,36 +218,38 @@ impl Scanner {
             Ok(Some(header)) => {
                 let consumed = header.size - before;
                 self.at += consumed as u64;
-                self.state = State::Body { header, at: start, left: header.length, name: Name::default() };
-                self.end_of_body(mark);
+                self.state =
+                    ScannerState::Body { header, at: start, left: header.length, name: CommandName::default() };
+                self.emit_complete_frame(mark);
                 consumed
             }
             Err(why) => {
                 mark(Mark::Garbage { at: start, why });
                 self.message = None;
                 // The next header may begin directly behind the first byte of the invalid one, wherever the input was cut.
-                let (known, begins) = (*buffer, before.max(1));
-                let mut seeker = Seeker::new(start + 1, self.seek_longest, self.formats);
+                let known = *buffer;
+                let begins = before.max(1);
+                let mut seeker = BoundarySearch::new(start + 1, self.seek_longest, self.formats);
                 // These bytes are too few for the seeker to find a boundary yet.
                 seeker.feed(&known[1..begins]);
                 self.at = start + begins as u64;
-                self.state = State::Seeking(seeker);
+                self.state = ScannerState::Seeking(seeker);
                 begins - before
             }
         }
     }
 
     /// Emits the mark of the current frame if its body is complete.
-    fn end_of_body(&mut self, mark: &mut impl FnMut(Mark)) {
-        let State::Body { header, at, left: 0, name } = self.state else {
+    fn emit_complete_frame(&mut self, mark: &mut impl FnMut(Mark)) {
+        let ScannerState::Body { header, at, left: 0, name } = self.state else {
             return;
         };
         let span = Span { header: at, body: at + header.size as u64, end: self.at };
         self.state = NO_HEADER;
         // A ZMTP 2.0 stream's first frame is its sender's identity.
-        if self.version == Version::V2 && span.header == V2_LENGTH as u64 {
+        if self.version == ZmtpVersion::V2 && span.header == V2_LENGTH as u64 {
             mark(Mark::Command(Command::Other, span));
-        } else if header.command {
+        } else if header.is_command {
             mark(Mark::Command(name.command(), span));
         } else {
             self.message = if header.more { Some(self.message.unwrap_or(at)) } else { None };
@@ -252,14 +257,14 @@ impl Scanner {
         }
     }
 
-    fn seek(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
-        let State::Seeking(seeker) = &mut self.state else {
+    fn search_boundary(&mut self, bytes: &[u8], mark: &mut impl FnMut(Mark)) -> usize {
+        let ScannerState::Seeking(seeker) = &mut self.state else {
             return 0;
         };
         let Some(found) = seeker.feed(bytes) else {
             self.at += bytes.len() as u64;
             if seeker.is_exhausted() {
-                self.close(Opaque::Unframed, mark);
+                self.stop_reading(Opaque::Unframed, mark);
             }
             return bytes.len();
         };

@@ -7,13 +7,13 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use proptest::prelude::*;
 use trace::MonoNs;
-use zmq_tap::relay::{Direction, Observed, Options, Pair, Payload, Relay};
+use zmq_tap::relay::{Direction, Observed, Pair, Payload, Relay, RelayOptions};
 
 use crate::support::{Bench, client, endpoint, handshake, noise, part, read, read_all, server, write_all};
 
 /// Relays parts of messages with these sizes, of which the flag says that another part follows. Writes pieces with the lengths `cuts`, and
 /// then the rest. The received bytes and the reported messages must be those that were sent.
-fn relay_parts(parts: &[(usize, bool)], cuts: &[usize], options: Options) {
+fn relay_parts(parts: &[(usize, bool)], cuts: &[usize], options: RelayOptions) {
     let bench = Bench::with(options);
     let (mut sender, receiver) = bench.connect();
     let (mut stream, mut messages, mut message) = (handshake(), Vec::new(), Vec::new());
@@ -62,7 +62,7 @@ fn relay_parts(parts: &[(usize, bool)], cuts: &[usize], options: Options) {
 #[test]
 fn a_stream_is_relayed_unchanged_and_its_messages_are_reported_in_order() {
     let sizes = [0, 1, 255, 256, 8_192, 70_000, 1_500_000, 3, 131_072, 2_500_000, 17];
-    relay_parts(&sizes.map(|size| (size, false)), &[], Options::default());
+    relay_parts(&sizes.map(|size| (size, false)), &[], RelayOptions::default());
 }
 
 proptest! {
@@ -73,7 +73,7 @@ proptest! {
         cuts in prop::collection::vec(1_usize..60_000, 1..40),
         buffer_bytes in 4096_usize..200_000,
     ) {
-        relay_parts(&parts, &cuts, Options { buffer_bytes, block_bytes: 1, ..Options::default() });
+        relay_parts(&parts, &cuts, RelayOptions { buffer_bytes, block_bytes: 1, ..RelayOptions::default() });
     }
 }
 
@@ -105,7 +105,7 @@ fn tcp_and_abstract_names_are_relayed_too() {
         Pair { listen: endpoint("tcp://*:*"), ..tcp },
         Pair { listen, upstream: endpoint(&format!("ipc://@{name}")) },
     ];
-    let relay = Relay::start(pairs, Options::default()).expect("the relay starts");
+    let relay = Relay::start(pairs, RelayOptions::default()).expect("the relay starts");
 
     let mut sender = client(&relay.listening()[0]);
     sender.write_all(&noise(1, 40_000)).expect("written");

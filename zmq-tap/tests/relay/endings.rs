@@ -6,7 +6,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 use trace::event::MissedCause;
-use zmq_tap::relay::{Direction, Ending, Observed, Options, Payload, Unread};
+use zmq_tap::relay::{Direction, Ending, Observed, Payload, RelayOptions, Unread};
 use zmq_tap::zmtp::{Garbage, Opaque};
 
 use crate::support::{Bench, eventually, fill, handshake, message, noise, read, read_all, stream, through, write_all};
@@ -114,7 +114,7 @@ fn a_sender_that_finishes_before_the_upstream_starts_loses_nothing() {
 
 #[test]
 fn waiting_for_a_missing_upstream_times_out() {
-    let bench = Bench::with(Options { connect_patience: Duration::from_millis(100), ..Options::default() });
+    let bench = Bench::with(RelayOptions { connect_patience: Duration::from_millis(100), ..RelayOptions::default() });
     assert_eq!(read_all(bench.sender()), b"");
     assert_eq!(bench.relay.stats().connections_unanswered, 1);
     // The relay must not wait for a sender that has gone away.
@@ -144,7 +144,7 @@ fn an_upstream_may_restart() {
 
 #[test]
 fn a_reset_is_forwarded_over_tcp() {
-    let (relay, mut sender, receiver) = through("tcp", Options::default());
+    let (relay, mut sender, receiver) = through("tcp", RelayOptions::default());
     sender.write_all(&handshake()).expect("written");
     eventually("the bytes are at the receiver", || relay.stats().bytes_forward == handshake().len() as u64);
     // Closing a socket with unread bytes sends a reset.
@@ -161,7 +161,7 @@ fn a_reset_is_forwarded_over_tcp() {
 
 #[test]
 fn messages_before_a_reset_of_the_sender_are_delivered() {
-    let (relay, mut sender, mut receiver) = through("tcp", Options::default());
+    let (relay, mut sender, mut receiver) = through("tcp", RelayOptions::default());
     receiver.write_all(b"unread by the sender").expect("written");
     let stream = stream([noise(1, 200_000)]);
     sender.write_all(&stream).expect("written");
@@ -195,7 +195,7 @@ fn stopping_drains_accepted_bytes() {
 
 #[test]
 fn stopping_does_not_wait_for_a_receiver_that_hangs() {
-    let bench = Bench::with(Options { drain: Duration::from_millis(100), ..Options::default() });
+    let bench = Bench::with(RelayOptions { drain: Duration::from_millis(100), ..RelayOptions::default() });
     let (sender, _receiver) = bench.connect();
     let mut writer = sender.try_clone().expect("cloned");
     let writing = std::thread::spawn(move || writer.write_all(&noise(1, 16 << 20)));

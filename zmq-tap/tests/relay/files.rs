@@ -6,12 +6,12 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
-use zmq_tap::relay::{Options, Relay, RelayError};
+use zmq_tap::relay::{Relay, RelayError, RelayOptions};
 
 use crate::support::{Bench, PATIENCE, endpoint, eventually, message, pair, read_all};
 
 fn start(folder: &Path) -> Result<Relay, RelayError> {
-    Relay::start(vec![pair(folder)], Options::default())
+    Relay::start(vec![pair(folder)], RelayOptions::default())
 }
 
 fn folder() -> TempDir {
@@ -98,7 +98,7 @@ fn a_failed_second_pair_removes_the_first() {
     let folder = folder();
     let mut second = pair(folder.path());
     second.listen = endpoint("ipc:///nowhere/at/all");
-    Relay::start(vec![pair(folder.path()), second], Options::default()).expect_err("refused");
+    Relay::start(vec![pair(folder.path()), second], RelayOptions::default()).expect_err("refused");
     assert_eq!(std::fs::read_dir(folder.path()).expect("readable").count(), 0);
 }
 

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use std::time::Instant;
 
 use trace::event::MissedCause;
-use zmq_tap::relay::{Direction, Observed, Options, Pair, Relay, RelayError};
+use zmq_tap::relay::{Direction, Observed, Pair, Relay, RelayError, RelayOptions};
 
 use crate::support::{PATIENCE, client, endpoint, eventually, noise, read, server, through};
 
@@ -37,7 +37,7 @@ fn reported(relay: &Relay) -> (Vec<u8>, u64, Option<Direction>) {
 
 #[test]
 fn responses_on_a_keep_alive_connection_are_relayed_unchanged_and_reported() {
-    let (relay, mut client, mut server) = through("http", Options::default());
+    let (relay, mut client, mut server) = through("http", RelayOptions::default());
     let requests = REQUEST.repeat(3);
     // Pipelining: all requests precede the first response.
     client.write_all(&requests).expect("written");
@@ -59,7 +59,7 @@ fn responses_on_a_keep_alive_connection_are_relayed_unchanged_and_reported() {
 
 #[test]
 fn the_side_that_closed_first_is_reported_and_a_client_reset_reaches_the_server() {
-    let (relay, client, mut server) = through("http", Options::default());
+    let (relay, client, mut server) = through("http", RelayOptions::default());
     server.write_all(ANSWER).expect("written");
     eventually("it was relayed", || relay.stats().bytes_backward == ANSWER.len() as u64);
     // Closing a socket with unread bytes sends a reset.
@@ -68,7 +68,7 @@ fn the_side_that_closed_first_is_reported_and_a_client_reset_reaches_the_server(
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
     assert_eq!(reported(&relay).2, Some(Direction::Forward));
 
-    let (relay, mut client, mut server) = through("http", Options::default());
+    let (relay, mut client, mut server) = through("http", RelayOptions::default());
     server.write_all(&ANSWER[..120]).expect("written");
     drop(server);
     let mut received = Vec::new();
@@ -80,7 +80,7 @@ fn the_side_that_closed_first_is_reported_and_a_client_reset_reaches_the_server(
 
 #[test]
 fn a_client_that_stops_reading_blocks_the_server_and_is_reported() {
-    let options = Options::default();
+    let options = RelayOptions::default();
     let (relay, mut client, server) = through("http", options.clone());
     let (mut side, all) = (server.try_clone().expect("cloned"), noise(1, 24 << 20));
     let sent = all.clone();
@@ -116,7 +116,7 @@ fn a_client_that_stops_reading_blocks_the_server_and_is_reported() {
 
 #[test]
 fn a_full_queue_reports_a_gap_and_relays_every_byte() {
-    let (relay, mut client, mut server) = through("http", Options { queue_frames: 4, ..Options::default() });
+    let (relay, mut client, mut server) = through("http", RelayOptions { queue_frames: 4, ..RelayOptions::default() });
     for _ in 0..40 {
         server.write_all(b"piece").expect("written");
         read(&mut client, 5);
@@ -133,7 +133,7 @@ fn a_full_queue_reports_a_gap_and_relays_every_byte() {
 fn a_missing_server_is_refused_immediately() {
     let (server, pair) = server("http");
     drop(server);
-    let relay = Relay::start(vec![pair], Options::default()).expect("the relay starts");
+    let relay = Relay::start(vec![pair], RelayOptions::default()).expect("the relay starts");
     let began = Instant::now();
     let error = client(&relay.listening()[0]).read(&mut [0; 8]).expect_err("no answer");
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
@@ -147,6 +147,6 @@ fn a_missing_server_is_refused_immediately() {
 #[test]
 fn http_and_zmq_endpoints_cannot_be_paired() {
     let pair = Pair { listen: endpoint("http://127.0.0.1:*"), upstream: endpoint("tcp://127.0.0.1:1") };
-    let refusal = Relay::start(vec![pair], Options::default()).expect_err("refused");
+    let refusal = Relay::start(vec![pair], RelayOptions::default()).expect_err("refused");
     assert!(matches!(refusal, RelayError::Mixed(_)), "{refusal}");
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::os::unix::net::UnixStream;
 
 use trace::event::MissedCause;
-use zmq_tap::relay::{NotKept, Observed, Options, Payload};
+use zmq_tap::relay::{NotKept, Observed, Payload, RelayOptions};
 
 use crate::support::{
     Bench, eventually, fill, handshake, is_whole_message, message, noise, part, read, read_all, stream, write_all,
@@ -12,7 +12,7 @@ use crate::support::{
 
 #[test]
 fn a_full_queue_loses_observations_and_no_bytes() {
-    let bench = Bench::with(Options { queue_frames: 10, ..Options::default() });
+    let bench = Bench::with(RelayOptions { queue_frames: 10, ..RelayOptions::default() });
     let (mut sender, mut receiver) = bench.connect();
     let burst = stream((0..200).map(|n| noise(n, 900)));
     sender.write_all(&burst).expect("written");
@@ -39,7 +39,7 @@ fn a_full_queue_loses_observations_and_no_bytes() {
 
 #[test]
 fn a_connection_that_opens_and_closes_while_the_queue_is_full_is_reported() {
-    let bench = Bench::with(Options { queue_frames: 1, ..Options::default() });
+    let bench = Bench::with(RelayOptions { queue_frames: 1, ..RelayOptions::default() });
     let upstream = bench.upstream();
     for _ in 0..3 {
         let (mut sender, receiver) = bench.through(&upstream);
@@ -70,7 +70,7 @@ fn a_connection_that_opens_and_closes_while_the_queue_is_full_is_reported() {
 
 #[test]
 fn a_message_above_the_limit_is_relayed_without_being_stored() {
-    let bench = Bench::with(Options { max_frame_bytes: 100_000, max_parts: 2, ..Options::default() });
+    let bench = Bench::with(RelayOptions { max_frame_bytes: 100_000, max_parts: 2, ..RelayOptions::default() });
     let (sender, receiver) = bench.connect();
     let stream = [
         handshake(),
@@ -100,7 +100,7 @@ fn a_message_above_the_limit_is_relayed_without_being_stored() {
 #[test]
 fn unread_observations_stay_within_the_budget() {
     let budget = 2 << 20;
-    let options = Options { budget_bytes: budget, block_bytes: 256 << 10, ..Options::default() };
+    let options = RelayOptions { budget_bytes: budget, block_bytes: 256 << 10, ..RelayOptions::default() };
     let bench = Bench::with(options);
     let upstream = bench.upstream();
     let (sender, receiver) = bench.through(&upstream);
@@ -181,7 +181,7 @@ fn a_claimed_gibibyte_allocates_nothing() {
 #[test]
 fn a_stalled_receiver_blocks_the_sender() {
     let buffer = 64 << 10;
-    let bench = Bench::with(Options { buffer_bytes: buffer, ..Options::default() });
+    let bench = Bench::with(RelayOptions { buffer_bytes: buffer, ..RelayOptions::default() });
     let (mut sender, mut receiver) = bench.connect();
     let stream = noise(3, 8 << 20);
     let sent = fill(&mut sender, &stream);
@@ -198,7 +198,7 @@ fn a_stalled_receiver_blocks_the_sender() {
 
 #[test]
 fn connections_above_the_limit_are_closed_immediately() {
-    let bench = Bench::with(Options { max_connections: 2, ..Options::default() });
+    let bench = Bench::with(RelayOptions { max_connections: 2, ..RelayOptions::default() });
     let upstream = bench.upstream();
     let (first, second) = (bench.through(&upstream), bench.through(&upstream));
     let third = bench.sender();
@@ -211,7 +211,8 @@ fn connections_above_the_limit_are_closed_immediately() {
 
 #[test]
 fn reads_become_shorter_when_the_memory_of_the_relay_is_used_up() {
-    let options = Options { budget_bytes: 0, max_buffered_bytes: 64 << 10, max_connections: 4, ..Options::default() };
+    let options =
+        RelayOptions { budget_bytes: 0, max_buffered_bytes: 64 << 10, max_connections: 4, ..RelayOptions::default() };
     let bench = Bench::with(options);
     let upstream = bench.upstream();
     let (mut stalled, _unread) = bench.through(&upstream);
@@ -228,7 +229,7 @@ fn reads_become_shorter_when_the_memory_of_the_relay_is_used_up() {
 
 #[test]
 fn only_connections_that_fit_into_the_memory_of_the_relay_are_accepted() {
-    let bench = Bench::with(Options { budget_bytes: 0, max_buffered_bytes: 16 << 10, ..Options::default() });
+    let bench = Bench::with(RelayOptions { budget_bytes: 0, max_buffered_bytes: 16 << 10, ..RelayOptions::default() });
     let upstream = bench.upstream();
     let _connected = (bench.through(&upstream), bench.through(&upstream));
     assert_eq!(read_all(bench.sender()), b"");

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use zeromq::{DealerSocket, PullSocket, PushSocket, RouterSocket, Socket, SocketRecv, SocketSend, ZmqMessage};
-use zmq_tap::relay::{Direction, Observed, Options, Payload, Relay};
+use zmq_tap::relay::{Direction, Observed, Payload, Relay, RelayOptions};
 
 use crate::support::{Bench, PATIENCE, noise, server};
 
@@ -104,7 +104,7 @@ fn requests_and_replies_are_relayed_over_tcp_as_multipart_messages() {
     // A port that was free a moment ago. No other test here binds fixed port numbers.
     let (_, pair) = server("tcp");
     let upstream = pair.upstream.to_string();
-    let relay = Relay::start(vec![pair], Options::default()).expect("the relay starts");
+    let relay = Relay::start(vec![pair], RelayOptions::default()).expect("the relay starts");
     let requests = 10;
     runtime().block_on(with_timeout(async {
         let mut router = RouterSocket::new();

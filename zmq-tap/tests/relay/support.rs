@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use zmq_tap::relay::{Endpoint, Observed, Options, Pair, Payload, Relay};
+use zmq_tap::relay::{Endpoint, Observed, Pair, Payload, Relay, RelayOptions};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -19,10 +19,10 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new() -> Self {
-        Self::with(Options::default())
+        Self::with(RelayOptions::default())
     }
 
-    pub(crate) fn with(options: Options) -> Self {
+    pub(crate) fn with(options: RelayOptions) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let pair = pair(folder.path());
         let relay = Relay::start(vec![pair], options).expect("the relay starts");
@@ -98,7 +98,7 @@ pub(crate) fn client(listening: &Endpoint) -> TcpStream {
 }
 
 /// A relay with one TCP client connected through to the server.
-pub(crate) fn through(scheme: &str, options: Options) -> (Relay, TcpStream, TcpStream) {
+pub(crate) fn through(scheme: &str, options: RelayOptions) -> (Relay, TcpStream, TcpStream) {
     let (server, pair) = server(scheme);
     let relay = Relay::start(vec![pair], options).expect("the relay starts");
     let client = client(&relay.listening()[0]);

@@ -53,7 +53,7 @@ pub(crate) struct Diagnosis {
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let watcher = processes(&args.pid)?;
-    let engine = match watcher.topology().pick(&args.pid) {
+    let engine = match watcher.topology().pick_engine(&args.pid) {
         Err(PickError::None(_) | PickError::Unconfirmed(_)) => None,
         _ => Some(choose(watcher.topology(), &args.pid)?),
     };

@@ -15,7 +15,7 @@ use sources::splice::Located;
 
 /// Tests whether an engine is visible.
 pub(super) fn engine_row(engine: Option<&Engine>, topology: &Topology) -> Row {
-    let mut reasons: Vec<Reason> = topology.blind.iter().map(Reason::from).collect();
+    let mut reasons: Vec<Reason> = topology.blind_spots.iter().map(Reason::from).collect();
     let state = match engine {
         None => State::Missing,
         Some(_) if reasons.is_empty() => State::Works,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use probe_user::discover::{Engine, Watcher};
 use probe_user::egress::{CAPTURE, Serves};
 use probe_user::empty_probes::probe_self_with_multi_uprobe;
-use probe_user::{Degraded, Feature, Missing, Options, Permissions, Probe, ProbeError};
+use probe_user::{Degraded, Feature, Missing, Permissions, Probe, ProbeError, ProbeOptions};
 use sources::attach::{Attach, AttachOptions, PythonOptions, Reason, Row};
 
 /// Allows for the first stack sample of an interpreter, which takes some hundred milliseconds.
@@ -37,7 +37,7 @@ pub(super) fn try_on_engine(watcher: Watcher, engine: Engine) -> Vec<Row> {
 
 /// Tests the global parts and a uprobe on this program. Reading another process may need more privileges.
 pub(super) fn try_on_tokengap() -> Vec<Row> {
-    let mut probe = match Probe::attach(&[], Options::default()) {
+    let mut probe = match Probe::attach(&[], ProbeOptions::default()) {
         Ok(probe) => probe,
         Err(ProbeError::Unavailable(degraded)) => return refused_rows(&(&degraded).into(), "an empty probe"),
         Err(error) => return refused_rows(&Reason::new(&error), "an empty probe"),

@@ -4,7 +4,7 @@ use std::fs;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use probe_user::Options;
+use probe_user::ProbeOptions;
 
 use super::{Counts, FaultChecks, KernelObjects, Load, Pair, attach};
 
@@ -22,7 +22,7 @@ pub(super) fn run(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Resul
     let mut before = Vec::new();
     let (mut counts, mut objects, mut blind) = (Counts::default(), KernelObjects::default(), 0);
     for cycle in 0..cycles {
-        let mut probe = attach(&pair.pids(), Options::default())?;
+        let mut probe = attach(&pair.pids(), ProbeOptions::default())?;
         objects.add_held_by(own)?;
         let mut this = Counts::default();
         this.read_for(&mut probe, Duration::from_millis(40))?;
@@ -73,7 +73,7 @@ pub(super) fn together(long: bool, endpoint: &str, checks: &mut FaultChecks) -> 
     let wanted = u64::from(load.count * load.connections);
     let mut pair = Pair::start(load, endpoint)?;
     let (mut remaining, mut detached) =
-        (attach(&pair.pids(), Options::default())?, attach(&pair.pids(), Options::default())?);
+        (attach(&pair.pids(), ProbeOptions::default())?, attach(&pair.pids(), ProbeOptions::default())?);
     let (mut of_one, mut of_other) = (Counts::default(), Counts::default());
     pair.sender.go()?;
     while of_other.received < wanted / 2 {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use probe_user::{Capture, Loss, Observation, Options, Probe, Target};
+use probe_user::{Capture, Loss, Observation, Probe, ProbeOptions, Target};
 
 use super::FaultChecks;
 use super::kernel::KernelObjects;
@@ -30,7 +30,7 @@ pub(super) const FAULTS: &[Fault] = &[
 /// Bytes captured of each message.
 const CAPTURE: Capture = Capture { sent: 4096, received: 4096 };
 
-fn attach(pids: &[u32], options: Options) -> Result<Probe> {
+fn attach(pids: &[u32], options: ProbeOptions) -> Result<Probe> {
     let targets: Vec<_> = pids.iter().map(|pid| Target { pid: *pid, capture: CAPTURE }).collect();
     Probe::attach(&targets, options).context("attaching")
 }
@@ -85,8 +85,13 @@ fn overflow(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> 
     let load = Load { count: if long { 500_000 } else { 20_000 }, connections: 2, rate: 0, ..Load::STEADY };
     let wanted = u64::from(load.count * load.connections);
     // Exactly one record per message on either side.
-    let options =
-        Options { ring_bytes: 64 << 10, processed: false, scheduler: false, polls: false, ..Options::default() };
+    let options = ProbeOptions {
+        ring_bytes: 64 << 10,
+        processed: false,
+        scheduler: false,
+        polls: false,
+        ..ProbeOptions::default()
+    };
     let mut pair = Pair::start(load, endpoint)?;
     let mut probe = attach(&pair.pids(), options)?;
     pair.sender.go()?;

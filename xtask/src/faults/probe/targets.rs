@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use probe_user::{Options, Probe, Target};
+use probe_user::{Probe, ProbeOptions, Target};
 use rustix::process::Signal;
 
 use super::{CAPTURE, Counts, FaultChecks, KernelObjects, Load, Pair, Peer, attach};
@@ -22,7 +22,7 @@ pub(super) fn dies(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Resu
     pair.sender.go()?;
     let own = std::process::id();
     let (mut objects, mut counts, mut refused) = (KernelObjects::default(), Counts::default(), 0);
-    let mut probe = attach(&[pair.receiver.pid()], Options::default())?;
+    let mut probe = attach(&[pair.receiver.pid()], ProbeOptions::default())?;
     for round in 0..rounds {
         let mut victim = Peer::sender(endpoint, Load { first: 100 + round * 10, ..endless })?;
         victim.go()?;
@@ -49,12 +49,12 @@ pub(super) fn dies(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Resu
 /// A process loses its probes on exec. After a second attach, all its messages are observed.
 pub(super) fn execs(_: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> {
     let mut pair = Pair::start(COUNTED, endpoint)?;
-    let mut probe = attach(&pair.pids(), Options::default())?;
+    let mut probe = attach(&pair.pids(), ProbeOptions::default())?;
     pair.sender.become_another()?;
     let mut counts = Counts::default();
     counts.read_for(&mut probe, Duration::from_millis(200))?;
     drop(probe);
-    let mut probe = attach(&pair.pids(), Options::default())?;
+    let mut probe = attach(&pair.pids(), ProbeOptions::default())?;
     pair.sender.go()?;
     all_reported(&mut probe, checks)?;
     drop(probe);
@@ -73,7 +73,7 @@ fn frozen(freeze: &dyn Fn(&Peer, bool) -> Result<()>, endpoint: &str, checks: &m
     let mut pair = Pair::start(COUNTED, endpoint)?;
     freeze(&pair.sender, true)?;
     let begun = Instant::now();
-    let probe = attach(&pair.pids(), Options::default());
+    let probe = attach(&pair.pids(), ProbeOptions::default());
     let attach_time = begun.elapsed();
     freeze(&pair.sender, false)?;
     let mut probe = probe?;

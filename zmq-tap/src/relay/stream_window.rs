@@ -5,60 +5,60 @@ use std::sync::Arc;
 use bytes::buf::Limit;
 use bytes::{BufMut, Bytes, BytesMut};
 
-use super::pool::{Block, Pool};
+use super::pool::{Pool, ReadBlock};
 use crate::zmtp::Pending;
 
 /// Bytes `base..end` of a stream, of which `..written` have been relayed.
 #[derive(Debug)]
-pub(super) struct Window {
+pub(super) struct StreamWindow {
     pool: Arc<Pool>,
-    block: Option<Block>,
+    block: Option<ReadBlock>,
     base: u64,
     written: u64,
     end: u64,
     /// Maximum size of a read.
-    buffer: usize,
+    max_read_bytes: usize,
     /// Current limit of a read.
-    read_limit: usize,
+    read_limit_bytes: usize,
 }
 
-impl Window {
-    pub(super) fn new(pool: Arc<Pool>, buffer: usize) -> Self {
-        Self { pool, block: None, base: 0, written: 0, end: 0, buffer, read_limit: buffer }
+impl StreamWindow {
+    pub(super) fn new(pool: Arc<Pool>, max_read_bytes: usize) -> Self {
+        Self { pool, block: None, base: 0, written: 0, end: 0, max_read_bytes, read_limit_bytes: max_read_bytes }
     }
 
-    /// Limits reads to `limit` bytes, and at most to the buffer size.
-    pub(super) fn limit_reads(&mut self, limit: usize) {
-        self.read_limit = limit.min(self.buffer);
+    /// Limits reads to `limit_bytes`, and at most to the buffer size.
+    pub(super) fn limit_reads(&mut self, limit_bytes: usize) {
+        self.read_limit_bytes = limit_bytes.min(self.max_read_bytes);
     }
 
     /// Minimum spare bytes of a usable block.
-    fn min_spare(&self) -> usize {
-        self.buffer / 4
+    fn min_spare_bytes(&self) -> usize {
+        self.max_read_bytes / 4
     }
 
     /// Ensures space for a read, contiguous with the kept bytes, which begin at `keep.start`. Returns false if the budget is exhausted. Then the kept bytes are
     /// discarded, and the next read starts inside a message.
     pub(super) fn reserve(&mut self, keep: Pending) -> bool {
-        self.forget(keep.start);
+        self.discard_before(keep.start);
         let buffered = self.block.as_ref().map_or(0, |block| block.bytes.len());
-        let spare = self.block.as_ref().map_or(0, Block::spare_bytes);
-        let unbudgeted = self.block.as_ref().is_some_and(Block::is_unbudgeted);
+        let spare = self.block.as_ref().map_or(0, ReadBlock::spare_bytes);
+        let is_unbudgeted = self.block.as_ref().is_some_and(ReadBlock::is_unbudgeted);
         let rest_of_frame = keep.frame_end.map_or(0, |end| usize::try_from(end - self.end).unwrap_or(usize::MAX));
         let block = self.pool.block_bytes();
         // A message that does not fit moves to another block while it is short. Later it moves only when there is no space at all.
-        let required = if buffered < self.min_spare() {
-            rest_of_frame.clamp(self.min_spare(), block / 2)
+        let required = if buffered < self.min_spare_bytes() {
+            rest_of_frame.clamp(self.min_spare_bytes(), block / 2)
         } else if rest_of_frame > 0 {
-            rest_of_frame.min(self.min_spare())
+            rest_of_frame.min(self.min_spare_bytes())
         } else {
-            self.min_spare()
+            self.min_spare_bytes()
         };
-        if spare >= required && !unbudgeted {
+        if spare >= required && !is_unbudgeted {
             return true;
         }
         // The length that a header claims is trusted step by step: at most a block, or as much as has already arrived.
-        let more = rest_of_frame.max(self.min_spare()).min(buffered.max(block));
+        let more = rest_of_frame.max(self.min_spare_bytes()).min(buffered.max(block));
         if let Some(mut larger) = self.pool.acquire(buffered + more) {
             if let Some(old) = self.block.take() {
                 larger.bytes.extend_from_slice(&old.bytes);
@@ -69,20 +69,20 @@ impl Window {
         }
         self.release_block();
         self.base = self.end;
-        self.block = Some(self.pool.unbudgeted(self.buffer));
+        self.block = Some(self.pool.acquire_unbudgeted(self.max_read_bytes));
         false
     }
 
     /// Buffer for the next read.
-    pub(super) fn spare(&mut self) -> Limit<&mut BytesMut> {
-        let Self { block, pool, buffer, .. } = self;
-        let block = block.get_or_insert_with(|| pool.unbudgeted(*buffer));
-        let limit = block.spare_bytes().min(self.read_limit);
+    pub(super) fn spare_buffer(&mut self) -> Limit<&mut BytesMut> {
+        let Self { block, pool, max_read_bytes, .. } = self;
+        let block = block.get_or_insert_with(|| pool.acquire_unbudgeted(*max_read_bytes));
+        let limit = block.spare_bytes().min(self.read_limit_bytes);
         (&mut block.bytes).limit(limit)
     }
 
     /// Records that `count` bytes were read, and returns them.
-    pub(super) fn appended(&mut self, count: usize) -> &[u8] {
+    pub(super) fn record_read(&mut self, count: usize) -> &[u8] {
         self.end += count as u64;
         let bytes = self.block.as_ref().map_or(&[][..], |block| &block.bytes);
         &bytes[bytes.len() - count..]
@@ -95,7 +95,7 @@ impl Window {
     }
 
     /// Records that `count` bytes were relayed.
-    pub(super) fn wrote(&mut self, count: usize) {
+    pub(super) fn record_written(&mut self, count: usize) {
         self.written += count as u64;
     }
 
@@ -105,7 +105,7 @@ impl Window {
     }
 
     /// Splits off everything before `end`. Returns the stream offset of its first byte, and the bytes.
-    pub(super) fn cut(&mut self, end: u64) -> (u64, Bytes) {
+    pub(super) fn split_before(&mut self, end: u64) -> (u64, Bytes) {
         let base = self.base;
         let length = end.saturating_sub(base) as usize;
         let Some(block) = &mut self.block else {
@@ -117,28 +117,29 @@ impl Window {
     }
 
     /// Discards relayed bytes before `from`. Returns the block to the pool if it becomes empty.
-    pub(super) fn settle(&mut self, from: u64) {
-        self.forget(from);
+    pub(super) fn discard_relayed(&mut self, from: u64) {
+        self.discard_before(from);
         if self.base == self.end {
             self.release_block();
         }
     }
 
-    fn forget(&mut self, from: u64) {
+    /// Discards the bytes before `from`, except those that are not relayed yet.
+    fn discard_before(&mut self, from: u64) {
         let end = from.min(self.written);
         if end > self.base {
-            drop(self.cut(end));
+            drop(self.split_before(end));
         }
     }
 
     fn release_block(&mut self) {
         if let Some(block) = self.block.take() {
-            self.pool.release(block, self.min_spare());
+            self.pool.release(block, self.min_spare_bytes());
         }
     }
 }
 
-impl Drop for Window {
+impl Drop for StreamWindow {
     fn drop(&mut self) {
         self.release_block();
     }
@@ -156,11 +157,11 @@ mod tests {
     fn copied(length: u64, before: usize) -> usize {
         let limits = PoolLimits { block_bytes: 1 << 20, budget_bytes: 64 << 20, shared_bytes: 64 << 20 };
         let pool = Arc::new(Pool::new(limits, Arc::new(Counters::default())));
-        let mut window = Window::new(pool, 128 << 10);
+        let mut window = StreamWindow::new(pool, 128 << 10);
         assert!(window.reserve(Pending { start: 0, frame_end: None }));
-        window.spare().put_bytes(1, before);
-        let appended = window.appended(before).len();
-        window.wrote(appended);
+        window.spare_buffer().put_bytes(1, before);
+        let appended = window.record_read(before).len();
+        window.record_written(appended);
         let (from, end) = (before as u64, before as u64 + length);
         let mut copied = 0;
         while window.end < end {
@@ -169,14 +170,14 @@ mod tests {
             assert!(window.reserve(Pending { start: from, frame_end: Some(end) }));
             let moved = window.block.as_ref().map(|block| block.bytes.as_ptr()) != place;
             copied += if moved { kept } else { 0 };
-            let mut spare = window.spare();
+            let mut spare = window.spare_buffer();
             let count = spare.remaining_mut().min((end - from) as usize - kept);
             assert!(count > 0);
             spare.put_bytes(2, count);
-            let appended = window.appended(count).len();
-            window.wrote(appended);
+            let appended = window.record_read(count).len();
+            window.record_written(appended);
         }
-        assert_eq!(window.cut(end).1.len() as u64, length);
+        assert_eq!(window.split_before(end).1.len() as u64, length);
         copied
     }
 

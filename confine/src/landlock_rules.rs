@@ -30,14 +30,14 @@ const RESOLVER_FILES: [&str; 9] = [
 const DNS_PORT: u16 = 53;
 
 /// The permitted access, looked up before any restriction.
-pub(crate) struct Rules {
+pub(crate) struct LandlockRules {
     paths: Vec<(PathFd, BitFlags<AccessFs>)>,
     ports: Vec<PortAccess>,
     scopes: BitFlags<Scope>,
 }
 
-impl Rules {
-    pub(crate) fn of(plan: &Plan) -> Self {
+impl LandlockRules {
+    pub(crate) fn from_plan(plan: &Plan) -> Self {
         let mut paths = Vec::new();
         let mut allow = |path: &std::path::Path, access| {
             // A missing file needs no rule: the rule of its folder permits creating it.
@@ -63,7 +63,7 @@ impl Rules {
             allow(path, read);
         }
         for path in &plan.write {
-            allow(path, read | write());
+            allow(path, read | write_access());
         }
         let scopes = if plan.abstract_sockets { Scope::Signal.into() } else { Scope::from_all(NEWEST) };
         Self { paths, ports, scopes }
@@ -71,22 +71,13 @@ impl Rules {
 
     /// Refuses all other access from now on. Returns the version of Landlock, on which the kinds of access depend.
     pub(crate) fn restrict(self) -> Result<ABI, String> {
-        let describe = |error: &dyn std::error::Error| {
-            let mut text = error.to_string();
-            let mut cause = error.source();
-            while let Some(source) = cause {
-                text = format!("{text}: {source}");
-                cause = source.source();
-            }
-            text
-        };
         let ruleset = Ruleset::default()
             .set_compatibility(CompatLevel::BestEffort)
             .handle_access(AccessFs::from_all(NEWEST))
             .and_then(|ruleset| ruleset.handle_access(AccessNet::from_all(NEWEST)))
             .and_then(|ruleset| ruleset.scope(self.scopes))
             .and_then(Ruleset::create);
-        let mut ruleset = ruleset.map_err(|error| describe(&error))?;
+        let mut ruleset = ruleset.map_err(|error| error_with_causes(&error))?;
         for (path, access) in self.paths {
             // A pipe or socket named by its descriptor is in no file system tree, and Landlock does not restrict it.
             let _ = (&mut ruleset).add_rule(PathBeneath::new(path, access));
@@ -96,9 +87,9 @@ impl Rules {
                 PortAccess::Listen(port) => NetPort::new(port, AccessNet::BindTcp),
                 PortAccess::Connect(port) => NetPort::new(port, AccessNet::ConnectTcp),
             };
-            (&mut ruleset).add_rule(rule).map_err(|error| describe(&error))?;
+            (&mut ruleset).add_rule(rule).map_err(|error| error_with_causes(&error))?;
         }
-        let status = ruleset.restrict_self().map_err(|error| describe(&error))?;
+        let status = ruleset.restrict_self().map_err(|error| error_with_causes(&error))?;
         match status.landlock {
             LandlockStatus::Available { effective_abi, .. } if status.ruleset != RulesetStatus::NotEnforced => {
                 Ok(effective_abi)
@@ -108,9 +99,19 @@ impl Rules {
     }
 }
 
+fn error_with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        text = format!("{text}: {source}");
+        cause = source.source();
+    }
+    text
+}
+
 /// What a process with sockets can still reach under this version of Landlock. Its gaps in file access are closed by the filter of system
 /// calls.
-pub(crate) fn unrestricted(landlock: ABI) -> Option<&'static str> {
+pub(crate) fn unrestricted_access(landlock: ABI) -> Option<&'static str> {
     if landlock < ABI::V4 {
         Some("TCP ports and abstract sockets are not restricted; this needs Linux 6.7 for ports, 6.12 for sockets")
     } else if landlock < ABI::V6 {
@@ -121,7 +122,7 @@ pub(crate) fn unrestricted(landlock: ABI) -> Option<&'static str> {
 }
 
 /// Creating, writing, replacing and removing files, sockets and folders.
-fn write() -> BitFlags<AccessFs> {
+fn write_access() -> BitFlags<AccessFs> {
     AccessFs::WriteFile
         | AccessFs::Truncate
         | AccessFs::MakeReg
@@ -139,7 +140,7 @@ mod tests {
     #[test]
     fn kinds_of_access_that_a_kernel_cannot_restrict_are_named() {
         // Linux 6.1, 6.8, 6.12.
-        let missing = [ABI::V2, ABI::V4, ABI::V6].map(unrestricted);
+        let missing = [ABI::V2, ABI::V4, ABI::V6].map(unrestricted_access);
         assert!(missing[0].is_some_and(|text| text.starts_with("TCP ports and abstract sockets")));
         assert!(missing[1].is_some_and(|text| text.starts_with("abstract sockets")));
         assert_eq!(missing[2], None);

@@ -3,7 +3,7 @@
 /// Features to attach, and their limits.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each probe is enabled independently")]
-pub struct Options {
+pub struct ProbeOptions {
     /// Size of the ring between kernel and reader in bytes, rounded up to a power of 2. Records that do not fit are counted as lost.
     pub ring_bytes: u32,
     /// Observe when a received frame has been processed: a trap per `zmq_getsockopt` and per receive of the target.
@@ -20,7 +20,7 @@ pub struct Options {
     pub perf_events: bool,
 }
 
-impl Default for Options {
+impl Default for ProbeOptions {
     fn default() -> Self {
         Self {
             ring_bytes: 8 << 20,

@@ -18,20 +18,20 @@ use crate::folder::{Folder, FolderEntry, HeldFile};
 
 /// Identity of a file at its creation. The kernel reuses inode numbers, so the modification time is part of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub(crate) struct FileIdentity {
     pub(crate) device: u64,
     pub(crate) inode: u64,
     /// Seconds and nanoseconds.
     pub(crate) created: (i64, i64),
 }
 
-impl Identity {
+impl FileIdentity {
     pub(crate) fn of(metadata: &Metadata) -> Self {
         Self { device: metadata.dev(), inode: metadata.ino(), created: (metadata.mtime(), metadata.mtime_nsec()) }
     }
 
     /// The fields as a note stores them.
-    pub(crate) fn numbers(&self) -> String {
+    pub(crate) fn to_numbers(&self) -> String {
         format!("{} {} {}.{:09}", self.device, self.inode, self.created.0, self.created.1)
     }
 
@@ -42,31 +42,31 @@ impl Identity {
         let inode = fields.next()?.parse().ok()?;
         let (seconds, nanoseconds) = fields.next()?.split_once('.')?;
         let read = Self { device, inode, created: (seconds.parse().ok()?, nanoseconds.parse().ok()?) };
-        (read.numbers() == text).then_some(read)
+        (read.to_numbers() == text).then_some(read)
     }
 
-    fn written(&self) -> String {
-        format!("tokengap socket {}\n", self.numbers())
+    fn note_text(&self) -> String {
+        format!("tokengap socket {}\n", self.to_numbers())
     }
 }
 
 /// A socket file made by tokengap, with its note. Dropping it removes both, unless another file has replaced the socket.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(super) struct SocketClaim {
     entry: FolderEntry,
-    identity: Identity,
-    note: Note,
+    identity: FileIdentity,
+    note: SocketNote,
 }
 
 /// A note next to a socket file, locked while this process runs.
 #[derive(Debug)]
-pub(crate) struct Note {
+pub(crate) struct SocketNote {
     folder: Folder,
     name: OsString,
     file: File,
 }
 
-impl Claim {
+impl SocketClaim {
     /// Listens at `path`. Replaces only a socket that a killed tokengap left there. A user without permission to connect to the socket
     /// file `upstream` cannot connect here either.
     pub(super) fn listen(path: &Path, upstream: Option<&Path>) -> Result<(UnixListener, Self), RelayError> {
@@ -77,15 +77,15 @@ impl Claim {
         if let Some(found) = &found
             && !found.is_socket()
         {
-            return Err(RelayError::NotASocket(path.to_owned(), kind(found.metadata().file_type())));
+            return Err(RelayError::NotASocket(path.to_owned(), kind_of_file(found.metadata().file_type())));
         }
-        let mut note = Note::open(&entry.folder, &entry.name, found.is_none())?;
+        let mut note = SocketNote::open(&entry.folder, &entry.name, found.is_none())?;
         if let Some(found) = &found {
-            let ours = note.as_mut().is_some_and(|note| note.identifies(&Identity::of(found.metadata())));
+            let is_ours = note.as_mut().is_some_and(|note| note.identifies(&FileIdentity::of(found.metadata())));
             if is_listening(found).map_err(failed)? {
                 return Err(RelayError::InUse(endpoint));
             }
-            if !ours {
+            if !is_ours {
                 return Err(RelayError::Foreign(path.to_owned()));
             }
             entry.folder.remove_file(&entry.name, found.metadata()).map_err(failed)?;
@@ -93,7 +93,7 @@ impl Claim {
         let Some(note) = note else {
             return Err(RelayError::Foreign(path.to_owned()));
         };
-        let bound = match bind(path, &entry, upstream) {
+        let bound = match bind_socket_file(path, &entry, upstream) {
             Ok(bound) => bound,
             Err(error) => {
                 note.remove();
@@ -103,16 +103,19 @@ impl Claim {
                 });
             }
         };
-        let claim = Self { entry, identity: Identity::of(bound.file.metadata()), note };
-        claim.note.write(&claim.identity.written()).map_err(|error| RelayError::Note(claim.note.shown(), error))?;
+        let claim = Self { entry, identity: FileIdentity::of(bound.file.metadata()), note };
+        claim
+            .note
+            .write(&claim.identity.note_text())
+            .map_err(|error| RelayError::Note(claim.note.shown_path(), error))?;
         Ok((bound.listener, claim))
     }
 }
 
-impl Drop for Claim {
+impl Drop for SocketClaim {
     fn drop(&mut self) {
         if let Ok(Some(found)) = self.entry.find_file()
-            && Identity::of(found.metadata()) == self.identity
+            && FileIdentity::of(found.metadata()) == self.identity
         {
             let _ = self.entry.folder.remove_file(&self.entry.name, found.metadata());
         }
@@ -120,7 +123,7 @@ impl Drop for Claim {
     }
 }
 
-impl Note {
+impl SocketNote {
     /// Creates the note next to the socket `name`, or reuses one that a killed tokengap left.
     pub(crate) fn create(folder: &Folder, name: &str) -> Result<Self, RelayError> {
         let created = Self::open(folder, name.as_ref(), true)?;
@@ -158,26 +161,26 @@ impl Note {
                 Err(error) => return Err(failed(error.into())),
             }
             let note = Self { folder: folder.clone(), name: name.clone(), file };
-            if note.is_in_place() {
+            if note.is_at_its_name() {
                 return Ok(Some(note));
             }
         }
         Err(failed(Errno::AGAIN.into()))
     }
 
-    fn is_in_place(&self) -> bool {
+    fn is_at_its_name(&self) -> bool {
         match (self.file.metadata(), self.folder.find_file(&self.name)) {
             (Ok(open), Ok(Some(found))) => found.is_same(&open) && is_own(&open),
             _ => false,
         }
     }
 
-    fn shown(&self) -> PathBuf {
+    fn shown_path(&self) -> PathBuf {
         self.folder.shown(&self.name)
     }
 
-    fn identifies(&mut self, identity: &Identity) -> bool {
-        self.read().is_some_and(|text| text == identity.written())
+    fn identifies(&mut self, identity: &FileIdentity) -> bool {
+        self.read().is_some_and(|text| text == identity.note_text())
     }
 
     /// Reads the note. Returns `None` if it cannot be read or is not UTF-8.
@@ -215,7 +218,7 @@ struct BoundSocket {
 
 /// Binds `path`, which is `entry`, with at most the permissions of the socket file `upstream`. While `upstream` does not exist, others get no
 /// write permission.
-fn bind(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -> io::Result<BoundSocket> {
+fn bind_socket_file(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -> io::Result<BoundSocket> {
     let umask = rustix::process::umask(Mode::RWXG | Mode::RWXO);
     // By its path, since the kernel shows this name to tools that list sockets.
     let bound = UnixListener::bind(path);
@@ -223,7 +226,7 @@ fn bind(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -> io::Result
     let listener = bound?;
     let own_user = rustix::process::geteuid().as_raw();
     // Whoever may write to the folder may have replaced the socket.
-    let file = entry.find_file()?.filter(|file| file.is_socket() && file.owner() == own_user);
+    let file = entry.find_file()?.filter(|file| file.is_socket() && file.owner_uid() == own_user);
     let file = file.ok_or_else(|| io::Error::other("another process replaced the socket file"))?;
     let default_mode = 0o777 & !umask.bits();
     let upstream_mode = upstream.map(|path| match FolderEntry::of_path(path).and_then(|entry| entry.find_file()) {
@@ -237,7 +240,7 @@ fn bind(path: &Path, entry: &FolderEntry, upstream: Option<&Path>) -> io::Result
     Ok(BoundSocket { listener, file })
 }
 
-fn kind(file: FileType) -> &'static str {
+fn kind_of_file(file: FileType) -> &'static str {
     if file.is_symlink() {
         "a symbolic link"
     } else if file.is_dir() {
@@ -274,11 +277,11 @@ mod tests {
         // A lock on the planted file must not be reported as a running tokengap.
         let locked = File::open(&planted).expect("opened");
         flock(&locked, FlockOperation::NonBlockingLockExclusive).expect("a lock");
-        let refused = Claim::listen(&socket, None).expect_err("a foreign note");
+        let refused = SocketClaim::listen(&socket, None).expect_err("a foreign note");
         assert!(matches!(&refused, RelayError::ForeignNote(path) if *path == planted), "{refused}");
         assert_eq!(fs::read(&precious).expect("it exists"), b"precious");
         fs::remove_file(&planted).expect("removed");
-        drop(Claim::listen(&socket, None).expect("nothing is in the way"));
+        drop(SocketClaim::listen(&socket, None).expect("nothing is in the way"));
     }
 
     #[test]
@@ -287,7 +290,7 @@ mod tests {
         let (listen, upstream) = (folder.path().join("listen"), folder.path().join("upstream"));
         let _bound = UnixListener::bind(&upstream).expect("bound");
         fs::set_permissions(&upstream, Permissions::from_mode(0o700)).expect("closed to others");
-        let _claim = Claim::listen(&listen, Some(&upstream)).expect("the listener accepts");
+        let _claim = SocketClaim::listen(&listen, Some(&upstream)).expect("the listener accepts");
         let mode = fs::metadata(&listen).expect("it exists").permissions().mode();
         assert_eq!(mode & 0o777, 0o700);
     }

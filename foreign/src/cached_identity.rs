@@ -19,16 +19,17 @@ pub struct CachedIdentity {
 
 impl CachedIdentity {
     /// Identity of an open file.
-    pub fn of(file: impl AsFd) -> Result<Self, Errno> {
-        Self::read(file, c"", AtFlags::EMPTY_PATH)
+    pub fn of_file(file: impl AsFd) -> Result<Self, Errno> {
+        Self::query(file, c"", AtFlags::EMPTY_PATH)
     }
 
     /// Identity of the file at a path relative to a folder of the kernel, such as an entry of `/proc/PID/map_files`. Follows links.
-    pub fn at(folder: impl AsFd, path: impl Arg) -> Result<Self, Errno> {
-        Self::read(folder, path, AtFlags::empty())
+    pub fn of_entry(folder: impl AsFd, path: impl Arg) -> Result<Self, Errno> {
+        Self::query(folder, path, AtFlags::empty())
     }
 
-    fn read(folder: impl AsFd, path: impl Arg, flags: AtFlags) -> Result<Self, Errno> {
+    fn query(folder: impl AsFd, path: impl Arg, flags: AtFlags) -> Result<Self, Errno> {
+        // Without a request to the file system, for its cached properties only.
         let found = statx(folder, path, flags | AtFlags::STATX_DONT_SYNC, StatxFlags::TYPE | StatxFlags::INO)?;
         Ok(Self {
             device: [found.stx_dev_major, found.stx_dev_minor],
@@ -50,11 +51,11 @@ mod tests {
         std::fs::write(folder.path().join("one"), "").unwrap();
         std::os::unix::fs::symlink("one", folder.path().join("link")).unwrap();
         let opened = File::open(folder.path()).unwrap();
-        let one = CachedIdentity::of(File::open(folder.path().join("one")).unwrap()).unwrap();
+        let one = CachedIdentity::of_file(File::open(folder.path().join("one")).unwrap()).unwrap();
         assert!(one.is_regular);
-        assert_eq!(CachedIdentity::at(&opened, "link"), Ok(one));
-        let other = CachedIdentity::of(&opened).unwrap();
+        assert_eq!(CachedIdentity::of_entry(&opened, "link"), Ok(one));
+        let other = CachedIdentity::of_file(&opened).unwrap();
         assert!(!other.is_regular && other.inode != one.inode);
-        assert_eq!(CachedIdentity::at(&opened, "none"), Err(Errno::NOENT));
+        assert_eq!(CachedIdentity::of_entry(&opened, "none"), Err(Errno::NOENT));
     }
 }

@@ -5,11 +5,11 @@ use std::os::fd::{AsFd, AsRawFd as _};
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 
-use crate::regular::read_to_limit;
+use crate::regular_file::read_to_limit;
 use crate::{ExpectedFile, ReadError, RegularFile};
 
 /// Maximum size of `fdinfo`. That of a file with locks has a line for each.
-const INFO: usize = 64 << 10;
+const MAX_INFO_BYTES: usize = 64 << 10;
 
 /// `O_PATH` in the octal flags of `fdinfo`: a process needs no right to a file for such a descriptor of it.
 const O_PATH: u32 = 0o10_000_000;
@@ -24,20 +24,23 @@ struct DescriptorInfo {
 
 impl DescriptorInfo {
     fn parse(text: &str) -> Option<Self> {
-        let value =
-            |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim);
         Some(Self {
-            flags: u32::from_str_radix(value("flags")?, 8).ok()?,
-            mount_id: value("mnt_id")?.parse().ok()?,
-            inode: value("ino")?.parse().ok()?,
+            flags: u32::from_str_radix(info_field(text, "flags")?, 8).ok()?,
+            mount_id: info_field(text, "mnt_id")?.parse().ok()?,
+            inode: info_field(text, "ino")?.parse().ok()?,
         })
     }
 
     fn read(process: impl AsFd, path: &str) -> Result<Self, ReadError> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let text = read_to_limit(&File::from(openat(process, path, flags, Mode::empty())?), INFO)?;
+        let text = read_to_limit(&File::from(openat(process, path, flags, Mode::empty())?), MAX_INFO_BYTES)?;
         Self::parse(&String::from_utf8_lossy(&text)).ok_or(ReadError::Replaced)
     }
+}
+
+fn info_field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    let value = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+    Some(value.trim())
 }
 
 impl RegularFile {

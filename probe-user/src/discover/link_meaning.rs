@@ -8,21 +8,27 @@ use super::links::Link;
 
 /// Removes links of clients. An engine binds all its sockets with one transport. If processes with known roles reach it over socket
 /// files, others that connect over TCP are clients. There may be thousands, and their ends may be invisible.
-pub(crate) fn without_clients(links: &[Link], stated: &[Option<RoleWithSource>]) -> Vec<Link> {
+pub(crate) fn remove_client_links(links: &[Link], stated: &[Option<RoleWithSource>]) -> Vec<Link> {
     let is_named = |link: &Link| link.connector.is_some_and(|connector| stated[connector.candidate].is_some());
-    let way = |link: &Link| (link.acceptor.candidate, transport(&link.endpoint).map(str::to_owned));
-    let named: BTreeSet<_> = links.iter().filter(|link| is_named(link)).map(way).collect();
+    let named_links = links.iter().filter(|link| is_named(link));
+    // Acceptors that processes with known roles reach, each with the transport of their links.
+    let named: BTreeSet<(usize, Option<&str>)> =
+        named_links.map(|link| (link.acceptor.candidate, transport(&link.endpoint))).collect();
     let is_client = |link: &Link| {
-        let (acceptor, transport) = way(link);
-        let reached = named.iter().any(|(candidate, _)| *candidate == acceptor);
-        reached && !is_named(link) && !named.contains(&(acceptor, transport))
+        let acceptor = link.acceptor.candidate;
+        let is_reached = named.iter().any(|(candidate, _)| *candidate == acceptor);
+        is_reached && !is_named(link) && !named.contains(&(acceptor, transport(&link.endpoint)))
     };
     links.iter().filter(|link| !is_client(link)).cloned().collect()
 }
 
 /// Interprets every link by the rules of the engine that knows its roles. `None` for a connection that is not a hop of the output or
 /// request path.
-pub(crate) fn read(engines: &[EngineKind], links: &[Link], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
+pub(crate) fn interpret_links(
+    engines: &[EngineKind],
+    links: &[Link],
+    roles: &[Option<RoleWithSource>],
+) -> Vec<Option<Reading>> {
     let wires = links.iter().map(|link| Wire {
         connector: link.connector.map(|connector| connector.candidate),
         acceptor: link.acceptor.candidate,
@@ -64,8 +70,8 @@ mod tests {
         let clients = [unobserved("tcp:30000"), link(2, 1, "tcp:30000")];
         let others = [unobserved("ipc:tok"), link(2, 1, "ipc:tok")];
         let all = [&[output.clone()][..], &clients, &others].concat();
-        assert_eq!(without_clients(&all, &stated), [&[output][..], &others].concat());
+        assert_eq!(remove_client_links(&all, &stated), [&[output][..], &others].concat());
         // If no process has a known role, every peer may belong to the engine.
-        assert_eq!(without_clients(&clients, &stated), clients);
+        assert_eq!(remove_client_links(&clients, &stated), clients);
     }
 }

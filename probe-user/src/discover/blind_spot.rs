@@ -5,14 +5,14 @@ use std::path::PathBuf;
 
 use rustix::io::Errno;
 
-use super::diag::DiagError;
+use super::diag_socket::DiagError;
 use crate::capability::{Capability, Permissions};
 use crate::environment::RunEnvironment;
 use crate::proc::ReadError;
 
 /// A part of a process in `/proc` that only its owner and privileged users may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Part {
+pub enum ProcPart {
     /// `maps`: the mapped libzmq.
     Maps,
     /// `root`: files, for libzmq's functions and package releases.
@@ -25,22 +25,39 @@ pub enum Part {
     Namespaces,
 }
 
-impl Part {
-    /// Name of the file, its contents, and the capabilities that reading it needs.
-    fn facts(self) -> (&'static str, &'static str, &'static [Capability]) {
-        use Capability::{DacReadSearch, SysPtrace};
+impl ProcPart {
+    const fn file_name(self) -> &'static str {
         match self {
-            Self::Maps => ("maps", "libzmq", &[SysPtrace]),
-            Self::Root => ("root", "package releases", &[SysPtrace]),
-            Self::Descriptors => ("fd", "sockets and hops", &[SysPtrace, DacReadSearch]),
-            Self::Environment => ("environ", "codec switch", &[SysPtrace, DacReadSearch]),
-            Self::Namespaces => ("ns", "network namespace", &[SysPtrace]),
+            Self::Maps => "maps",
+            Self::Root => "root",
+            Self::Descriptors => "fd",
+            Self::Environment => "environ",
+            Self::Namespaces => "ns",
+        }
+    }
+
+    /// What is unknown without it.
+    const fn content(self) -> &'static str {
+        match self {
+            Self::Maps => "libzmq",
+            Self::Root => "package releases",
+            Self::Descriptors => "sockets and hops",
+            Self::Environment => "codec switch",
+            Self::Namespaces => "network namespace",
+        }
+    }
+
+    const fn required_capabilities(self) -> &'static [Capability] {
+        match self {
+            Self::Descriptors | Self::Environment => &[Capability::SysPtrace, Capability::DacReadSearch],
+            Self::Maps | Self::Root | Self::Namespaces => &[Capability::SysPtrace],
         }
     }
 
     /// Required capabilities that this process lacks.
-    pub(crate) fn lacks(self, permissions: Permissions) -> Vec<Capability> {
-        self.facts().2.iter().copied().filter(|c| !permissions.has(*c)).collect()
+    pub(crate) fn missing_capabilities(self, permissions: Permissions) -> Vec<Capability> {
+        let required = self.required_capabilities().iter().copied();
+        required.filter(|capability| !permissions.has(*capability)).collect()
     }
 }
 
@@ -50,16 +67,16 @@ pub(crate) fn is_out_of_descriptors(error: ReadError) -> bool {
 }
 
 /// Whether nothing is known about the file, because it could not be asked for.
-pub(crate) fn is_unknown(error: ReadError) -> bool {
+pub(crate) fn could_not_be_asked(error: ReadError) -> bool {
     is_out_of_descriptors(error) || error == ReadError::OpenerEnded
 }
 
 /// A single piece of missing information.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the comment of a variant describes its fields")]
-pub enum Blind {
+pub enum BlindSpot {
     /// Parts of engine processes cannot be read. `missing` is empty if all usual capabilities are present; a hardened kernel may still refuse.
-    Unreadable { parts: Vec<Part>, pids: Vec<u32>, missing: Vec<Capability> },
+    Unreadable { parts: Vec<ProcPart>, pids: Vec<u32>, missing: Vec<Capability> },
     /// Other users' Python processes without a known title; an engine among them is missed.
     Unexamined { count: usize, missing: Vec<Capability> },
     /// The mapped libzmq file could not be opened, so it cannot be probed.
@@ -84,13 +101,12 @@ pub enum Blind {
     NoZmqOutput { pid: u32, variable: String },
 }
 
-impl fmt::Display for Blind {
+impl fmt::Display for BlindSpot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreadable { parts, pids, .. } => {
-                let (files, unknown): (Vec<_>, Vec<_>) =
-                    parts.iter().map(|part| (part.facts().0, part.facts().1)).unzip();
-                let (files, unknown) = (files.join(","), unknown.join(", "));
+                let files = parts.iter().map(|part| part.file_name()).collect::<Vec<_>>().join(",");
+                let unknown = parts.iter().map(|part| part.content()).collect::<Vec<_>>().join(", ");
                 write!(f, "/proc/PID/{{{files}}} of {} may not be read: {unknown} unknown", DisplayPids(pids))
             }
             Self::Unexamined { count, .. } => {
@@ -137,7 +153,7 @@ impl fmt::Display for Blind {
     }
 }
 
-impl Blind {
+impl BlindSpot {
     /// Whether this is a limit of the search, which may be reached at any time.
     pub fn is_limit(&self) -> bool {
         matches!(self, Self::Limit { .. } | Self::LeftOut { .. } | Self::OutOfDescriptors { .. } | Self::OpenerEnded)
@@ -154,10 +170,10 @@ impl Blind {
     /// Remedy as a line to copy; `None` if there is none.
     pub fn remedy(&self) -> Option<String> {
         match self {
-            Self::Unreadable { missing, .. } | Self::Unexamined { missing, .. } => capabilities(missing),
-            Self::LibZmq { error: ReadError::Denied, .. } => capabilities(&[Capability::SysPtrace]),
+            Self::Unreadable { missing, .. } | Self::Unexamined { missing, .. } => capability_remedy(missing),
+            Self::LibZmq { error: ReadError::Denied, .. } => capability_remedy(&[Capability::SysPtrace]),
             Self::LibZmq { .. } | Self::Peers { error: DiagError::Enter(_), .. } => {
-                capabilities(&[Capability::SysAdmin])
+                capability_remedy(&[Capability::SysAdmin])
             }
             Self::Peers { error: DiagError::Refused(_), .. } => Some("modprobe unix_diag".into()),
             Self::OwnPidNamespace => Some(RunEnvironment::current().pid_namespace_remedy().to_owned()),
@@ -171,7 +187,7 @@ impl Blind {
     }
 }
 
-fn capabilities(missing: &[Capability]) -> Option<String> {
+fn capability_remedy(missing: &[Capability]) -> Option<String> {
     if missing.is_empty() {
         return Permissions::current()
             .is_in_user_namespace()
@@ -202,8 +218,8 @@ mod tests {
     #[test]
     fn the_missing_capability_is_named_with_the_line_that_grants_it() {
         let missing = vec![Capability::SysPtrace];
-        let parts = vec![Part::Maps, Part::Descriptors];
-        let blind = Blind::Unreadable { parts, pids: vec![7, 8, 9, 10, 11], missing };
+        let parts = vec![ProcPart::Maps, ProcPart::Descriptors];
+        let blind = BlindSpot::Unreadable { parts, pids: vec![7, 8, 9, 10, 11], missing };
         assert_eq!(
             blind.to_string(),
             "/proc/PID/{maps,fd} of pids 7, 8, 9, 10 and 1 more may not be read: libzmq, sockets and hops unknown"
@@ -213,7 +229,10 @@ mod tests {
 
     #[test]
     fn outside_the_container_of_the_engine_the_message_explains_how_to_join() {
-        assert_eq!(Blind::OwnPidNamespace.remedy().as_deref(), Some(RunEnvironment::current().pid_namespace_remedy()));
+        assert_eq!(
+            BlindSpot::OwnPidNamespace.remedy().as_deref(),
+            Some(RunEnvironment::current().pid_namespace_remedy())
+        );
         assert!(RunEnvironment::Kubernetes.pid_namespace_remedy().contains("shareProcessNamespace: true"));
     }
 }

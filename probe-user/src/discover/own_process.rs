@@ -4,44 +4,44 @@ use std::os::unix::fs::MetadataExt as _;
 
 use foreign::kernel;
 
-use super::degraded::{Blind, Part};
+use super::blind_spot::{BlindSpot, ProcPart};
 use crate::capability::Permissions;
 use crate::examine::namespace::NamespaceKind;
 
 #[derive(Debug)]
-pub(crate) struct Own {
+pub(crate) struct OwnProcess {
     /// Pid in the mounted procfs; `None` if that belongs to a pid namespace without this process.
     pub(crate) pid: Option<u32>,
     pub(crate) permissions: Permissions,
-    in_initial_pid_ns: bool,
-    hidepid: bool,
+    is_in_initial_pid_namespace: bool,
+    hides_pids: bool,
 }
 
-impl Own {
+impl OwnProcess {
     pub(crate) fn read() -> Self {
         let link = std::fs::read_link("/proc/self").ok();
         let pid = link.and_then(|l| l.to_str()?.parse().ok());
         Self {
             pid,
             permissions: Permissions::current(),
-            in_initial_pid_ns: std::fs::metadata("/proc/self/ns/pid")
+            is_in_initial_pid_namespace: std::fs::metadata("/proc/self/ns/pid")
                 .is_ok_and(|own| own.ino() == NamespaceKind::Pid.initial_inode()),
-            hidepid: hides_processes(),
+            hides_pids: hides_processes(),
         }
     }
 
-    /// Information that is unavailable from here. `unexamined` processes were refused; `found` tells whether an engine was found.
-    pub(crate) fn blind_spots(&self, unexamined: usize, found: bool) -> Vec<Blind> {
-        let missing = Part::Maps.lacks(self.permissions);
+    /// Information that is unavailable from here. `unexamined` processes were refused; `has_engine` tells whether an engine was found.
+    pub(crate) fn blind_spots(&self, unexamined: usize, has_engine: bool) -> Vec<BlindSpot> {
+        let missing = ProcPart::Maps.missing_capabilities(self.permissions);
         let mut blind = Vec::new();
-        if self.hidepid && !missing.is_empty() {
-            blind.push(Blind::HiddenPids);
+        if self.hides_pids && !missing.is_empty() {
+            blind.push(BlindSpot::HiddenPids);
         }
         if unexamined > 0 {
-            blind.push(Blind::Unexamined { count: unexamined, missing });
+            blind.push(BlindSpot::Unexamined { count: unexamined, missing });
         }
-        if !found && !self.in_initial_pid_ns {
-            blind.push(Blind::OwnPidNamespace);
+        if !has_engine && !self.is_in_initial_pid_namespace {
+            blind.push(BlindSpot::OwnPidNamespace);
         }
         blind
     }
@@ -49,11 +49,11 @@ impl Own {
 
 /// Whether `/proc` shows other users' processes only to who may trace them.
 pub fn hides_processes() -> bool {
-    kernel::read_text("/proc/self/mountinfo").is_ok_and(|mounts| hides_pids(&mounts))
+    kernel::read_text("/proc/self/mountinfo").is_ok_and(|mounts| mount_hides_pids(&mounts))
 }
 
 /// Whether the procfs mounted at `/proc` hides other users' processes.
-fn hides_pids(mountinfo: &str) -> bool {
+fn mount_hides_pids(mountinfo: &str) -> bool {
     mountinfo.lines().filter(|line| line.split(' ').nth(4) == Some("/proc")).any(|line| {
         let options = line.rsplit(' ').next().unwrap_or_default();
         let hidden = options.split(',').find_map(|option| option.strip_prefix("hidepid="));
@@ -67,13 +67,15 @@ mod tests {
 
     #[test]
     fn the_current_process_is_found() {
-        assert_eq!(Own::read().pid, Some(std::process::id()));
+        assert_eq!(OwnProcess::read().pid, Some(std::process::id()));
     }
 
     #[test]
     fn hidden_pids_are_detected_from_the_mount() {
         let hides = |at: &str, options: &str| {
-            hides_pids(&format!("22 26 0:21 / {at} rw,nosuid,nodev,noexec,relatime shared:13 - proc proc {options}"))
+            mount_hides_pids(&format!(
+                "22 26 0:21 / {at} rw,nosuid,nodev,noexec,relatime shared:13 - proc proc {options}"
+            ))
         };
         assert!(hides("/proc", "rw,hidepid=invisible") && hides("/proc", "rw,hidepid=2"));
         assert!(!hides("/proc", "rw,hidepid=0") && !hides("/proc", "rw"));
@@ -82,8 +84,8 @@ mod tests {
 
     #[test]
     fn a_container_without_an_engine_is_reported_only_when_nothing_was_found() {
-        let own = Own { in_initial_pid_ns: false, hidepid: false, ..Own::read() };
-        assert_eq!(own.blind_spots(0, false), [Blind::OwnPidNamespace]);
+        let own = OwnProcess { is_in_initial_pid_namespace: false, hides_pids: false, ..OwnProcess::read() };
+        assert_eq!(own.blind_spots(0, false), [BlindSpot::OwnPidNamespace]);
         assert_eq!(own.blind_spots(0, true), []);
     }
 }

@@ -6,27 +6,27 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-use super::note::{Move, aside};
+use super::note::{MoveRecord, name_aside};
 use super::{Folder, HeldFile, SpliceError};
 use crate::relay::PairSockets;
-use crate::relay::claim::{Identity, Note, is_listening};
+use crate::relay::socket_claim::{FileIdentity, SocketNote, is_listening};
 
 /// Limit of earlier sockets moved aside under one name. Each restart of an engine leaves at most one.
 const MAX_ASIDE: u32 = 1_000;
 
 /// A socket path held by tokengap. Dropping it restores the engine's socket.
 #[derive(Debug)]
-pub struct Place {
+pub struct HeldPath {
     folder: Folder,
     name: String,
     /// The engine's socket, wherever its name leads.
     engine: HeldFile,
-    moved: Move,
-    note: Note,
-    restored: bool,
+    moved: MoveRecord,
+    note: SocketNote,
+    is_restored: bool,
 }
 
-impl Place {
+impl HeldPath {
     /// Opens the socket `name` without connecting to it.
     pub fn find_socket(folder: &Folder, name: &str) -> Result<HeldFile, SpliceError> {
         if name.is_empty() || name.contains(['/', '\n']) {
@@ -37,38 +37,36 @@ impl Place {
         if found.is_socket() { Ok(found) } else { Err(SpliceError::NotASocket(folder.shown(name))) }
     }
 
-    /// Listens at the path of the socket `name`, which must be `engine`, and moves that socket to [`Place::aside`], where it stays usable.
+    /// Listens at the path of the socket `name`, which must be `engine`, and moves that socket to [`HeldPath::aside`], where it stays usable.
     /// Connected peers stay connected to the engine; new connections reach tokengap.
-    pub fn take(folder: &Folder, name: &str, engine: HeldFile) -> Result<(UnixListener, Self), SpliceError> {
+    pub fn take_over(folder: &Folder, name: &str, engine: HeldFile) -> Result<(UnixListener, Self), SpliceError> {
         let found = Self::find_socket(folder, name)?;
         if !found.is_same(engine.metadata()) {
             return Err(SpliceError::Replaced(folder.shown(name)));
         }
         let failed = |what, error| SpliceError::File(what, folder.shown(name), error);
-        let free =
-            (1..=MAX_ASIDE).map(|number| aside(name, number)).find(|aside| matches!(folder.find_file(aside), Ok(None)));
-        let Some(aside) = free else {
+        let mut names = (1..=MAX_ASIDE).map(|number| name_aside(name, number));
+        let Some(aside) = names.find(|aside| matches!(folder.find_file(aside), Ok(None))) else {
             return Err(failed("find a name for moving aside", io::ErrorKind::AlreadyExists.into()));
         };
-        let note = Note::create(folder, name)?;
-        let mut place = Self {
+        let note = SocketNote::create(folder, name)?;
+        let mut held = Self {
             folder: folder.clone(),
             name: name.into(),
-            moved: Move { engine: Identity::of(engine.metadata()), ours: None, aside },
+            moved: MoveRecord { engine: FileIdentity::of(engine.metadata()), ours: None, aside },
             engine,
             note,
-            // Nothing is moved yet: until then, dropping `place` must not try to restore.
-            restored: true,
+            // Nothing is moved yet: until then, dropping `held` must not try to restore.
+            is_restored: true,
         };
-        let created = place.listen();
-        match created {
+        match held.listen() {
             Ok(listener) => {
-                place.restored = false;
-                Ok((listener, place))
+                held.is_restored = false;
+                Ok((listener, held))
             }
             Err((what, source)) => {
-                place.remove_leftovers();
-                place.note.remove();
+                held.remove_leftovers();
+                held.note.remove();
                 Err(failed(what, source))
             }
         }
@@ -78,16 +76,16 @@ impl Place {
     fn listen(&mut self) -> Result<UnixListener, (&'static str, io::Error)> {
         let aside = &self.moved.aside;
         let note = |error| ("write a note next to", error);
-        self.note.write(&self.moved.written()).map_err(note)?;
-        let listener = UnixListener::bind(self.folder.at(aside)).map_err(|error| ("listen next to", error))?;
+        self.note.write(&self.moved.to_text()).map_err(note)?;
+        let listener = UnixListener::bind(self.folder.path_of(aside)).map_err(|error| ("listen next to", error))?;
         let created =
             find_own_socket(&self.folder, aside).map_err(|error| ("examine the new socket next to", error))?;
-        self.moved.ours = Some(Identity::of(created.metadata()));
-        self.note.write(&self.moved.written()).map_err(note)?;
+        self.moved.ours = Some(FileIdentity::of(created.metadata()));
+        self.note.write(&self.moved.to_text()).map_err(note)?;
         copy_permissions(&created, self.engine.metadata())
             .map_err(|error| ("create a socket with the same permissions next to", error))?;
         // One atomic step, so that a connecting peer finds either the engine's socket or tokengap's.
-        self.folder.exchange(&self.moved.aside, &self.name).map_err(|error| ("replace", error))?;
+        self.folder.exchange_names(&self.moved.aside, &self.name).map_err(|error| ("replace", error))?;
         Ok(listener)
     }
 
@@ -98,7 +96,7 @@ impl Place {
 
     /// Current path of the engine's own socket; valid in this process only.
     pub fn aside(&self) -> PathBuf {
-        self.folder.at(&self.moved.aside)
+        self.folder.path_of(&self.moved.aside)
     }
 
     /// Original path of the socket, as the engine knows it.
@@ -108,29 +106,30 @@ impl Place {
 
     /// Whether the path still leads to tokengap's socket. A restarted engine removes that file and binds its own.
     pub fn is_held(&self) -> bool {
-        self.find(&self.name, self.moved.ours.as_ref()).is_some()
+        self.find_identical(&self.name, self.moved.ours.as_ref()).is_some()
     }
 
     /// Stops accepting new peers: they find no socket file, and retry.
-    pub fn close(&self) {
-        if let Some(ours) = self.find(&self.name, self.moved.ours.as_ref()) {
+    pub fn stop_accepting(&self) {
+        if let Some(ours) = self.find_identical(&self.name, self.moved.ours.as_ref()) {
             let _ = self.folder.remove_file(&self.name, ours.metadata());
         }
     }
 
     /// Moves the engine's socket back in one atomic step, over tokengap's or to the empty path.
     pub fn give_back(mut self) -> Result<(), SpliceError> {
-        self.undo()
+        self.restore()
     }
 
-    fn undo(&mut self) -> Result<(), SpliceError> {
-        if std::mem::replace(&mut self.restored, true) {
+    fn restore(&mut self) -> Result<(), SpliceError> {
+        if self.is_restored {
             return Ok(());
         }
+        self.is_restored = true;
         let is_occupied = !matches!(self.folder.find_file(&self.name), Ok(None));
-        let is_aside = self.find(&self.moved.aside, Some(&self.moved.engine)).is_some();
+        let is_aside = self.find_identical(&self.moved.aside, Some(&self.moved.engine)).is_some();
         let result = if !is_aside || (is_occupied && !self.is_held()) {
-            self.close();
+            self.stop_accepting();
             Err(SpliceError::Gone(self.shown(), self.folder.shown(&self.moved.aside)))
         } else {
             let renamed = self.folder.rename(&self.moved.aside, &self.name);
@@ -146,25 +145,26 @@ impl Place {
     /// Removes the file aside if it is tokengap's socket, or an engine socket without a listener.
     fn remove_leftovers(&self) {
         let aside = &self.moved.aside;
-        let dead = || {
-            let engine = self.find(aside, Some(&self.moved.engine))?;
+        let ours = self.find_identical(aside, self.moved.ours.as_ref());
+        let leftover = ours.or_else(|| {
+            let engine = self.find_identical(aside, Some(&self.moved.engine))?;
             matches!(is_listening(&engine), Ok(false)).then_some(engine)
-        };
-        if let Some(leftover) = self.find(aside, self.moved.ours.as_ref()).or_else(dead) {
+        });
+        if let Some(leftover) = leftover {
             let _ = self.folder.remove_file(aside, leftover.metadata());
         }
     }
 
     /// Opens the file `name` if it is the one with this identity.
-    fn find(&self, name: &str, identity: Option<&Identity>) -> Option<HeldFile> {
+    fn find_identical(&self, name: &str, identity: Option<&FileIdentity>) -> Option<HeldFile> {
         let found = self.folder.find_file(name).ok()??;
-        (identity? == &Identity::of(found.metadata())).then_some(found)
+        (identity? == &FileIdentity::of(found.metadata())).then_some(found)
     }
 }
 
-impl Drop for Place {
+impl Drop for HeldPath {
     fn drop(&mut self) {
-        if let Err(error) = self.undo() {
+        if let Err(error) = self.restore() {
             tracing::error!("{error}");
         }
     }
@@ -173,7 +173,7 @@ impl Drop for Place {
 /// Opens the socket that was just bound. Whoever may write to the folder may have replaced it.
 fn find_own_socket(folder: &Folder, name: &str) -> io::Result<HeldFile> {
     let own_user = rustix::process::geteuid().as_raw();
-    let found = folder.find_file(name)?.filter(|found| found.is_socket() && found.owner() == own_user);
+    let found = folder.find_file(name)?.filter(|found| found.is_socket() && found.owner_uid() == own_user);
     found.ok_or_else(|| io::Error::other("another process replaced it"))
 }
 

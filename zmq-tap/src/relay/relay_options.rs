@@ -1,4 +1,4 @@
-//! Limits of the relay. Reaching one is counted in [`super::Stats`] or reported as an observation, and never stops the copy.
+//! Limits of the relay. Reaching one is counted in [`super::RelayStats`] or reported as an observation, and never stops the copy.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ pub(super) const LEAST_READ: usize = 4 << 10;
 
 /// Limits of a relay. All have defaults.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct RelayOptions {
     /// Message formats of the known engines. Default: none.
     pub formats: &'static [Format],
     /// Maximum number of unpolled observations. Further ones are dropped and reported as lost. Default 16,384.
@@ -41,7 +41,7 @@ pub struct Options {
     pub ask_to_leave: bool,
 }
 
-impl Default for Options {
+impl Default for RelayOptions {
     fn default() -> Self {
         Self {
             formats: &[],
@@ -60,7 +60,7 @@ impl Default for Options {
     }
 }
 
-impl Options {
+impl RelayOptions {
     /// Raises limits that are too small to the least value that works, and lowers those that do not fit into `max_buffered_bytes`.
     pub(super) fn in_range(mut self) -> Self {
         self.queue_frames = self.queue_frames.max(1);

@@ -25,12 +25,12 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::helper;
 use crate::proc::net::UnixSocket;
-use crate::proc::{ProcDir, ReadError};
+use crate::proc::{Listing, ProcDir, ReadError};
 
 /// Maximum wait for the kernel's reply.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// Buffer size. The kernel fills at most 32 KiB of each datagram of a dump.
-const DATAGRAM: usize = 64 * 1024;
+const DATAGRAM_BYTES: usize = 64 * 1024;
 /// Matches a socket whatever its cookie (`INET_DIAG_NOCOOKIE`).
 const NO_COOKIE: [u8; 8] = [0xff; 8];
 /// States after the peer's FIN, which takes a sequence number but is no byte to read.
@@ -55,7 +55,7 @@ pub enum DiagError {
 
 /// Amount of data queued at one socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Depth {
+pub struct QueueDepth {
     /// Bytes received and not read yet (`SIOCINQ`); `None` on a listening socket.
     pub receive_bytes: Option<u64>,
     /// Bytes sent and not yet read or acknowledged (`SIOCOUTQ`); `None` on a listening socket. On a Unix socket this includes the
@@ -63,8 +63,15 @@ pub struct Depth {
     pub send_bytes: Option<u64>,
 }
 
+/// Addresses of a TCP socket. Both have the same family.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TcpEnds {
+    pub(crate) local: SocketAddr,
+    pub(crate) remote: SocketAddr,
+}
+
 /// A message of the kernel's reply.
-enum Reply<'a> {
+enum DiagReply<'a> {
     /// Description of a socket.
     Socket(&'a [u8]),
     /// The dump is complete.
@@ -75,27 +82,27 @@ enum Reply<'a> {
 
 /// A netlink socket. It belongs to the network namespace that it was created in.
 #[derive(Debug)]
-pub(crate) struct Diag(OwnedFd);
+pub(crate) struct DiagSocket(OwnedFd);
 
-impl Diag {
+impl DiagSocket {
     /// Opens one in the current network namespace. Needs no privilege.
-    pub(crate) fn here() -> Result<Self, DiagError> {
+    pub(crate) fn open_here() -> Result<Self, DiagError> {
         let family = AddressFamily::NETLINK;
         let fd =
             socket_with(family, SocketType::RAW, SocketFlags::CLOEXEC, Some(SOCK_DIAG)).map_err(DiagError::Socket)?;
-        set_socket_timeout(&fd, Timeout::Recv, Some(PATIENCE)).map_err(DiagError::Socket)?;
+        set_socket_timeout(&fd, Timeout::Recv, Some(REPLY_TIMEOUT)).map_err(DiagError::Socket)?;
         Ok(Self(fd))
     }
 
     /// Opens one in the network namespace of `process`. Needs `CAP_SYS_ADMIN` over that namespace if it is not the current one.
-    pub(crate) fn of(process: &ProcDir) -> Result<Self, DiagError> {
+    pub(crate) fn open_for(process: &ProcDir) -> Result<Self, DiagError> {
         let own = std::fs::metadata("/proc/self/ns/net").map(|own| own.ino()).ok();
         let net = process.network_namespace().map_err(DiagError::Enter)?;
-        if own == Some(net) { Self::here() } else { Self::inside(process) }
+        if own == Some(net) { Self::open_here() } else { Self::open_in_namespace(process) }
     }
 
-    fn inside(process: &ProcDir) -> Result<Self, DiagError> {
-        if let Some(helper) = helper::connected() {
+    fn open_in_namespace(process: &ProcDir) -> Result<Self, DiagError> {
+        if let Some(helper) = helper::connected_helper() {
             let opened = helper.diag_socket(process.pid);
             return opened.map(Self).map_err(|_| DiagError::Enter(ReadError::Denied));
         }
@@ -104,7 +111,7 @@ impl Diag {
         let enter = move || {
             move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
                 .map_err(|errno| DiagError::Enter(errno.into()))?;
-            Self::here()
+            Self::open_here()
         };
         let thread = std::thread::Builder::new().name("netns".into()).spawn(enter);
         let joined = thread.map_err(|e| DiagError::Enter(e.into()))?.join();
@@ -116,50 +123,51 @@ impl Diag {
         self.0.as_fd()
     }
 
-    /// Lists listening and connected stream sockets, at most `limit`. The flag tells whether there are more.
-    pub(crate) fn unix_sockets(&self, limit: usize) -> Result<(Vec<UnixSocket>, bool), DiagError> {
+    /// Lists listening and connected stream sockets, at most `limit`.
+    pub(crate) fn list_unix_sockets(&self, limit: usize) -> Result<Listing<UnixSocket>, DiagError> {
         let states = StateFlags::ESTABLISHED | StateFlags::LISTEN;
-        self.send(unix(0, states, ShowFlags::NAME | ShowFlags::PEER), NLM_F_DUMP)?;
-        let (mut sockets, mut more, mut buffer) = (Vec::new(), false, vec![0; DATAGRAM]);
+        self.send_request(unix_request(0, states, ShowFlags::NAME | ShowFlags::PEER), NLM_F_DUMP)?;
+        let mut listing = Listing::default();
+        let mut buffer = vec![0; DATAGRAM_BYTES];
         loop {
-            for reply in replies(self.receive(&mut buffer)?) {
+            for reply in parse_replies(self.receive(&mut buffer)?) {
                 match reply {
-                    Reply::Socket(body) => sockets.extend(unix_socket(body)),
-                    Reply::Done => return Ok((sockets, more)),
-                    Reply::Refused(errno) => return Err(DiagError::Refused(errno)),
+                    DiagReply::Socket(body) => listing.items.extend(parse_unix_socket(body)),
+                    DiagReply::Done => return Ok(listing),
+                    DiagReply::Refused(errno) => return Err(DiagError::Refused(errno)),
                 }
             }
             // Read and discard the rest of the dump, so that the next request gets its own reply.
-            if sockets.len() > limit {
-                more = true;
-                sockets.truncate(limit);
+            if listing.items.len() > limit {
+                listing.is_truncated = true;
+                listing.items.truncate(limit);
             }
         }
     }
 
     /// Tests whether the kernel reports Unix sockets, since it answers a query for one socket with `ENOENT` in both cases.
-    pub(crate) fn has_unix(&self) -> Result<(), DiagError> {
-        let nothing = unix(0, StateFlags::empty(), ShowFlags::empty());
-        self.ask(nothing, NLM_F_DUMP, DiagError::Refused, |_| Ok(()))
+    pub(crate) fn check_unix_support(&self) -> Result<(), DiagError> {
+        let nothing = unix_request(0, StateFlags::empty(), ShowFlags::empty());
+        self.exchange(nothing, NLM_F_DUMP, DiagError::Refused, |_| Ok(()))
     }
 
     /// Tests whether the kernel reports TCP sockets.
-    pub(crate) fn has_tcp(&self) -> Result<(), DiagError> {
-        self.ask(tcp(AF_INET, SocketId::new_v4()), NLM_F_DUMP, DiagError::NoTcp, |_| Ok(()))
+    pub(crate) fn check_tcp_support(&self) -> Result<(), DiagError> {
+        self.exchange(tcp_request(AF_INET, SocketId::new_v4()), NLM_F_DUMP, DiagError::NoTcp, |_| Ok(()))
     }
 
     /// Queues of one Unix socket; `None` if this namespace has no such socket.
-    pub(crate) fn unix_depth(&self, inode: u32) -> Result<Option<Depth>, DiagError> {
-        let request = unix(inode, StateFlags::empty(), ShowFlags::RQLEN);
-        self.depth(request, inode.into(), DiagError::Refused)
+    pub(crate) fn query_unix_depth(&self, inode: u32) -> Result<Option<QueueDepth>, DiagError> {
+        let request = unix_request(inode, StateFlags::empty(), ShowFlags::RQLEN);
+        self.query_depth(request, inode.into(), DiagError::Refused)
     }
 
-    /// Queues of the TCP socket `inode`; `None` if it no longer has these addresses. Both have the same family.
-    pub(crate) fn tcp_depth(
+    /// Queues of the TCP socket `inode`; `None` if it no longer has these addresses.
+    pub(crate) fn query_tcp_depth(
         &self,
         inode: u64,
-        (local, remote): (SocketAddr, SocketAddr),
-    ) -> Result<Option<Depth>, DiagError> {
+        TcpEnds { local, remote }: TcpEnds,
+    ) -> Result<Option<QueueDepth>, DiagError> {
         let socket = SocketId {
             source_port: local.port(),
             destination_port: remote.port(),
@@ -169,43 +177,43 @@ impl Diag {
             cookie: NO_COOKIE,
         };
         let family = if local.is_ipv4() { AF_INET } else { AF_INET6 };
-        self.depth(tcp(family, socket), inode, DiagError::NoTcp)
+        self.query_depth(tcp_request(family, socket), inode, DiagError::NoTcp)
     }
 
-    fn depth(
+    fn query_depth(
         &self,
         request: SockDiagMessage,
         inode: u64,
         refused: fn(Errno) -> DiagError,
-    ) -> Result<Option<Depth>, DiagError> {
+    ) -> Result<Option<QueueDepth>, DiagError> {
         let parse = |body: Option<&[u8]>| {
-            let (found, depth) = body.and_then(Depth::parse).ok_or(DiagError::Socket(Errno::BADMSG))?;
+            let found = body.and_then(SocketQueues::parse).ok_or(DiagError::Socket(Errno::BADMSG))?;
             // Without the connection, the kernel returns the listener of its port.
-            Ok((found == inode).then_some(depth))
+            Ok((found.inode == inode).then_some(found.depth))
         };
-        match self.ask(request, 0, refused, parse) {
+        match self.exchange(request, 0, refused, parse) {
             Err(error) if error == refused(Errno::NOENT) => Ok(None),
             asked => asked,
         }
     }
 
     /// Sends a request with a reply of one datagram, and parses the description of a socket in it, if any.
-    fn ask<T>(
+    fn exchange<T>(
         &self,
         request: SockDiagMessage,
         flags: u16,
         refused: fn(Errno) -> DiagError,
         parse: impl FnOnce(Option<&[u8]>) -> Result<T, DiagError>,
     ) -> Result<T, DiagError> {
-        self.send(request, flags)?;
-        match replies(self.receive(&mut [0; 1024])?).next() {
-            Some(Reply::Refused(errno)) => Err(refused(errno)),
-            Some(Reply::Socket(body)) => parse(Some(body)),
-            Some(Reply::Done) | None => parse(None),
+        self.send_request(request, flags)?;
+        match parse_replies(self.receive(&mut [0; 1024])?).next() {
+            Some(DiagReply::Refused(errno)) => Err(refused(errno)),
+            Some(DiagReply::Socket(body)) => parse(Some(body)),
+            Some(DiagReply::Done) | None => parse(None),
         }
     }
 
-    fn send(&self, request: SockDiagMessage, flags: u16) -> Result<(), DiagError> {
+    fn send_request(&self, request: SockDiagMessage, flags: u16) -> Result<(), DiagError> {
         let mut message = NetlinkMessage::from(request);
         message.header.flags = NLM_F_REQUEST | flags;
         message.finalize();
@@ -224,12 +232,12 @@ impl Diag {
 }
 
 /// Request for the Unix socket `inode`, or a dump of those in these states.
-fn unix(inode: u32, state_flags: StateFlags, show_flags: ShowFlags) -> SockDiagMessage {
+fn unix_request(inode: u32, state_flags: StateFlags, show_flags: ShowFlags) -> SockDiagMessage {
     SockDiagMessage::UnixRequest(UnixRequest { state_flags, inode, show_flags, cookie: NO_COOKIE })
 }
 
 /// Request for one TCP socket. A dump matches none.
-fn tcp(family: u8, socket_id: SocketId) -> SockDiagMessage {
+fn tcp_request(family: u8, socket_id: SocketId) -> SockDiagMessage {
     SockDiagMessage::InetRequest(InetRequest {
         family,
         protocol: IPPROTO_TCP,
@@ -240,33 +248,33 @@ fn tcp(family: u8, socket_id: SocketId) -> SockDiagMessage {
 }
 
 /// Messages in a datagram. Ends at a truncated or malformed one.
-fn replies(mut rest: &[u8]) -> impl Iterator<Item = Reply<'_>> {
+fn parse_replies(mut rest: &[u8]) -> impl Iterator<Item = DiagReply<'_>> {
     let messages = std::iter::from_fn(move || {
         let message = NetlinkBuffer::new_checked(rest).ok()?;
         rest = rest.get((message.length() as usize).next_multiple_of(4)..).unwrap_or_default();
         Some((message.message_type(), message.payload()))
     });
     messages.filter_map(|(kind, body)| match kind {
-        SOCK_DIAG_BY_FAMILY => Some(Reply::Socket(body)),
+        SOCK_DIAG_BY_FAMILY => Some(DiagReply::Socket(body)),
         // Both begin with 0 or a negative error; a dump may end with one.
         NLMSG_DONE | NLMSG_ERROR => match body.get(..4).and_then(|errno| parse_i32(errno).ok()) {
-            Some(errno) if errno < 0 => Some(Reply::Refused(Errno::from_raw_os_error(errno.saturating_neg()))),
-            _ => Some(Reply::Done),
+            Some(errno) if errno < 0 => Some(DiagReply::Refused(Errno::from_raw_os_error(errno.saturating_neg()))),
+            _ => Some(DiagReply::Done),
         },
         _ => None,
     })
 }
 
 /// Parses the description of a Unix stream socket. Skips malformed attributes.
-fn unix_socket(body: &[u8]) -> Option<UnixSocket> {
-    let header = unix_header(body).filter(|header| header.kind == SOCK_STREAM)?;
-    let listening = match header.state {
+fn parse_unix_socket(body: &[u8]) -> Option<UnixSocket> {
+    let header = parse_unix_header(body).filter(|header| header.kind == SOCK_STREAM)?;
+    let is_listening = match header.state {
         TCP_LISTEN => true,
         TCP_ESTABLISHED => false,
         _ => return None,
     };
-    let mut socket = UnixSocket { inode: header.inode, listening, name: Vec::new(), peer: None };
-    for attribute in attributes(body) {
+    let mut socket = UnixSocket { inode: header.inode, is_listening, name: Vec::new(), peer: None };
+    for attribute in parse_attributes(body) {
         match attribute {
             Nla::Name(UnixDiagName::Pathname(path)) => socket.name = path.into_encoded_bytes(),
             Nla::Name(UnixDiagName::Abstract(name)) if !name.is_empty() => socket.name = [b"@", &*name].concat(),
@@ -277,15 +285,21 @@ fn unix_socket(body: &[u8]) -> Option<UnixSocket> {
     Some(socket)
 }
 
-impl Depth {
-    /// Parses the inode and the queues in the description of a Unix or TCP socket.
-    fn parse(body: &[u8]) -> Option<(u64, Self)> {
-        let (state, inode, receive, send) = if let Some(header) = unix_header(body) {
-            let queues = |attribute| match attribute {
+/// The queues of a socket, as the kernel describes it.
+struct SocketQueues {
+    inode: u64,
+    depth: QueueDepth,
+}
+
+impl SocketQueues {
+    /// Parses the description of a Unix or TCP socket.
+    fn parse(body: &[u8]) -> Option<Self> {
+        let (state, inode, receive, send) = if let Some(header) = parse_unix_header(body) {
+            let queue_lengths = |attribute| match attribute {
                 Nla::ReceiveQueueLength(receive, send) => Some((receive, send)),
                 _ => None,
             };
-            let (receive, send) = attributes(body).find_map(queues)?;
+            let (receive, send) = parse_attributes(body).find_map(queue_lengths)?;
             (header.state, header.inode, receive, send)
         } else {
             let found = InetResponseHeader::parse(body).ok()?;
@@ -294,15 +308,16 @@ impl Depth {
         };
         // On a listening socket, the same fields count connections.
         let bytes = |bytes: u32| (state != TCP_LISTEN).then_some(bytes.into());
-        Some((inode.into(), Self { receive_bytes: bytes(receive), send_bytes: bytes(send) }))
+        let depth = QueueDepth { receive_bytes: bytes(receive), send_bytes: bytes(send) };
+        Some(Self { inode: inode.into(), depth })
     }
 }
 
-fn unix_header(body: &[u8]) -> Option<UnixResponseHeader> {
+fn parse_unix_header(body: &[u8]) -> Option<UnixResponseHeader> {
     (body.first() == Some(&AF_UNIX)).then(|| UnixResponseHeader::parse(body).ok())?
 }
 
-fn attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
+fn parse_attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
     const HEADER: usize = 16;
     let attributes = NlasIterator::new(body.get(HEADER..).unwrap_or_default()).map_while(Result::ok);
     attributes.filter_map(|attribute| Nla::parse(&attribute).ok())
@@ -310,9 +325,10 @@ fn attributes(body: &[u8]) -> impl Iterator<Item = Nla> {
 
 /// Parses a datagram as the reply to every request. Returns the number of sockets in it.
 #[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn parse(datagram: &[u8]) -> usize {
-    let bodies = replies(datagram).filter_map(|reply| if let Reply::Socket(body) = reply { Some(body) } else { None });
-    bodies.filter(|body| Depth::parse(body).is_some() | unix_socket(body).is_some()).count()
+pub(crate) fn parse_datagram(datagram: &[u8]) -> usize {
+    let bodies =
+        parse_replies(datagram).filter_map(|reply| if let DiagReply::Socket(body) = reply { Some(body) } else { None });
+    bodies.filter(|body| SocketQueues::parse(body).is_some() | parse_unix_socket(body).is_some()).count()
 }
 
 #[cfg(test)]
@@ -341,25 +357,26 @@ mod tests {
         let abstract_name = format!("tokengap-test-{}", std::process::id());
         let address = std::os::unix::net::SocketAddr::from_abstract_name(&abstract_name).unwrap();
         let unnamed_file = UnixListener::bind_addr(&address).unwrap();
-        let (sockets, more) = Diag::here().unwrap().unix_sockets(100_000).unwrap();
-        assert!(!more);
+        let Listing { items: sockets, is_truncated } =
+            DiagSocket::open_here().unwrap().list_unix_sockets(100_000).unwrap();
+        assert!(!is_truncated);
         let of = |ino| sockets.iter().find(|s| s.inode == ino).unwrap();
         let (sender, accepted, listener) = (inode(&sender), inode(&accepted), inode(&listener));
         assert_eq!(of(sender).peer, Some(accepted));
         assert_eq!(of(accepted).peer, Some(sender));
         assert!(of(sender).name.is_empty());
         let path = path.into_os_string().into_encoded_bytes();
-        assert_eq!((&of(accepted).name, of(listener).listening), (&path, true));
+        assert_eq!((&of(accepted).name, of(listener).is_listening), (&path, true));
         assert_eq!(of(inode(&unnamed_file)).name, format!("@{abstract_name}").into_bytes());
-        let (cut, more) = Diag::here().unwrap().unix_sockets(1).unwrap();
-        assert_eq!((cut.len(), more), (1, true));
+        let cut = DiagSocket::open_here().unwrap().list_unix_sockets(1).unwrap();
+        assert_eq!((cut.items.len(), cut.is_truncated), (1, true));
     }
 
     #[test]
     fn entering_the_current_namespace_gives_a_socket_or_a_reason() {
-        let me = ProcDir::of(std::process::id()).unwrap();
-        match Diag::inside(&me) {
-            Ok(diag) => assert!(diag.unix_sockets(100_000).is_ok()),
+        let me = ProcDir::open(std::process::id()).unwrap();
+        match DiagSocket::open_in_namespace(&me) {
+            Ok(diag) => assert!(diag.list_unix_sockets(100_000).is_ok()),
             Err(e) => assert_eq!(e, DiagError::Enter(ReadError::Denied)),
         }
     }
@@ -372,9 +389,9 @@ mod tests {
             let header = InetResponseHeader { family, state, timer, socket_id, recv_queue, send_queue: 0, uid, inode };
             let mut body = vec![0; header.buffer_len()];
             header.emit(&mut body);
-            let (inode, depth) = Depth::parse(&body).unwrap();
-            assert_eq!(inode, 77);
-            depth.receive_bytes
+            let found = SocketQueues::parse(&body).unwrap();
+            assert_eq!(found.inode, 77);
+            found.depth.receive_bytes
         };
         assert_eq!(received(TCP_ESTABLISHED, 5001), Some(5001));
         assert_eq!(received(TCP_CLOSE_WAIT, 5001), Some(5000));
@@ -389,10 +406,10 @@ mod tests {
             datagram[0..4].copy_from_slice(&20_u32.to_ne_bytes());
             datagram[4..6].copy_from_slice(&kind.to_ne_bytes());
             datagram[16..20].copy_from_slice(&errno.to_ne_bytes());
-            match replies(&datagram).next().unwrap() {
-                Reply::Refused(errno) => Some(errno),
-                Reply::Done => None,
-                Reply::Socket(_) => panic!("no socket"),
+            match parse_replies(&datagram).next().unwrap() {
+                DiagReply::Refused(errno) => Some(errno),
+                DiagReply::Done => None,
+                DiagReply::Socket(_) => panic!("no socket"),
             }
         };
         assert_eq!((refusal(NLMSG_DONE, 0), refusal(NLMSG_DONE, -2)), (None, Some(Errno::NOENT)));
@@ -402,8 +419,8 @@ mod tests {
     proptest! {
         #[test]
         fn arbitrary_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
-            parse(&bytes);
-            let _ = (unix_socket(&bytes), Depth::parse(&bytes));
+            parse_datagram(&bytes);
+            let _ = (parse_unix_socket(&bytes), SocketQueues::parse(&bytes));
         }
 
         #[test]
@@ -415,10 +432,10 @@ mod tests {
             let mut one = vec![0; message.buffer_len()];
             message.serialize(&mut one);
             let datagram = [&*one, &one].concat();
-            let complete = UnixSocket { inode: 7, listening: false, name: b"/tmp/x".to_vec(), peer: Some(8) };
+            let complete = UnixSocket { inode: 7, is_listening: false, name: b"/tmp/x".to_vec(), peer: Some(8) };
             let cut = cut.min(datagram.len());
-            let sockets: Vec<_> = replies(&datagram[..cut]).filter_map(|reply| match reply {
-                Reply::Socket(body) => unix_socket(body),
+            let sockets: Vec<_> = parse_replies(&datagram[..cut]).filter_map(|reply| match reply {
+                DiagReply::Socket(body) => parse_unix_socket(body),
                 _ => None,
             }).collect();
             prop_assert_eq!(sockets, vec![complete; cut / one.len()]);

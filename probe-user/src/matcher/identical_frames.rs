@@ -7,35 +7,42 @@ use super::fingerprint::{Agreement, Fingerprint};
 /// Maximum number of remembered ambiguous matches; the oldest are assumed right.
 const MAX_REMEMBERED: usize = 64;
 
+#[derive(Clone, Copy, Debug)]
+struct AmbiguousMatch {
+    lane: usize,
+    frame: Fingerprint,
+}
+
 /// Ambiguous matches of one receiver.
 #[derive(Debug, Default)]
 pub(super) struct IdenticalFrames {
     /// Matches to a frame of this lane while another lane had an identical frame next.
-    ambiguous: VecDeque<(usize, Fingerprint)>,
+    ambiguous: VecDeque<AmbiguousMatch>,
     /// Frames of wrong matches: the frame that was chosen is still to be received.
     expected: VecDeque<Fingerprint>,
 }
 
 impl IdenticalFrames {
     /// Records a match to `lane` that may be another lane's frame.
-    pub(super) fn record_ambiguous(&mut self, lane: usize, fingerprint: Fingerprint) {
+    pub(super) fn record_ambiguous(&mut self, lane: usize, frame: Fingerprint) {
         if self.ambiguous.len() == MAX_REMEMBERED {
             self.ambiguous.pop_front();
         }
-        self.ambiguous.push_back((lane, fingerprint));
+        self.ambiguous.push_back(AmbiguousMatch { lane, frame });
     }
 
     /// Whether the receipt of each frame in `skipped`, a run of frames of `lane`, was matched to a twin instead. If so, those twins are
     /// expected from now on.
-    pub(super) fn resolve(&mut self, lane: usize, skipped: &[Fingerprint]) -> bool {
+    pub(super) fn explain_skipped(&mut self, lane: usize, skipped: &[Fingerprint]) -> bool {
         let mut ambiguous = self.ambiguous.clone();
         let mut expected = Vec::new();
         for frame in skipped {
-            let twin = |(other, named): &(usize, Fingerprint)| *other != lane && same(named, frame);
-            let Some((_, named)) = ambiguous.iter().position(twin).and_then(|at| ambiguous.remove(at)) else {
+            let is_twin = |other: &AmbiguousMatch| other.lane != lane && are_identical(&other.frame, frame);
+            let Some(twin) = ambiguous.iter().position(is_twin).and_then(|index| ambiguous.remove(index)) else {
+                // Nothing changes unless all are explained.
                 return false;
             };
-            expected.push(named);
+            expected.push(twin.frame);
         }
         self.ambiguous = ambiguous;
         self.expected.extend(expected);
@@ -47,16 +54,16 @@ impl IdenticalFrames {
 
     /// Whether a frame with this fingerprint is expected.
     pub(super) fn is_expected(&self, fingerprint: &Fingerprint) -> bool {
-        self.expected.iter().any(|named| same(named, fingerprint))
+        self.expected.iter().any(|frame| are_identical(frame, fingerprint))
     }
 
     /// Records a frame without a match. Returns whether it was expected, and stops expecting it.
     pub(super) fn take_expected(&mut self, fingerprint: &Fingerprint) -> bool {
-        let position = self.expected.iter().position(|named| same(named, fingerprint));
-        position.and_then(|at| self.expected.remove(at)).is_some()
+        let index = self.expected.iter().position(|frame| are_identical(frame, fingerprint));
+        index.and_then(|index| self.expected.remove(index)).is_some()
     }
 }
 
-fn same(a: &Fingerprint, b: &Fingerprint) -> bool {
-    a.agrees(b) > Agreement::Length
+fn are_identical(a: &Fingerprint, b: &Fingerprint) -> bool {
+    a.agreement_with(b) > Agreement::Length
 }

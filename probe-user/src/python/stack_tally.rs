@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 /// Maximum length of a name. Longer names are invalid or too long to display.
-const LONGEST: usize = 120;
+const MAX_NAME_LENGTH: usize = 120;
 
 /// Maximum number of functions per thread and interval. Those that are innermost least often are omitted.
-const FUNCTIONS: usize = 256;
+const MAX_FUNCTIONS: usize = 256;
 
 /// A Python function.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,9 +25,12 @@ impl Function {
 
     /// Creates a function. The names come from the target, so control characters are removed.
     pub fn new(function: &str, file: &str) -> Self {
-        let plain = |text: &str| text.chars().filter(|c| !c.is_control()).take(LONGEST).collect();
-        Self { function: plain(function), file: plain(file) }
+        Self { function: displayable(function), file: displayable(file) }
     }
+}
+
+fn displayable(text: &str) -> String {
+    text.chars().filter(|character| !character.is_control()).take(MAX_NAME_LENGTH).collect()
 }
 
 /// Number of stacks of a running thread that contain a function.
@@ -54,14 +57,14 @@ pub struct ThreadStacks {
 
 /// Running counts of a thread's functions.
 #[derive(Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct StackTally {
     samples: u32,
     functions: HashMap<Function, Hits>,
 }
 
-impl Tally {
+impl StackTally {
     /// Counts one stack, innermost function first; `None` if the thread slept.
-    pub(super) fn add(&mut self, stack: Option<Vec<Function>>, holds_gil: bool) {
+    pub(super) fn add_stack(&mut self, stack: Option<Vec<Function>>, holds_gil: bool) {
         self.samples += 1;
         let Some(mut stack) = stack else { return };
         if stack.is_empty() {
@@ -79,11 +82,14 @@ impl Tally {
         }
     }
 
-    /// Returns the counts of at most [`FUNCTIONS`] functions.
-    pub(super) fn finish(self, tid: u32) -> ThreadStacks {
+    /// Returns the counts of at most [`MAX_FUNCTIONS`] functions.
+    pub(super) fn into_stacks(self, tid: u32) -> ThreadStacks {
         let mut functions: Vec<(Function, Hits)> = self.functions.into_iter().collect();
-        functions.sort_by(|(a, x), (b, y)| (y.own, y.total, a).cmp(&(x.own, x.total, b)));
-        functions.truncate(FUNCTIONS);
+        functions.sort_by(|(function, hits), (other, other_hits)| {
+            let most_first = (other_hits.own, other_hits.total).cmp(&(hits.own, hits.total));
+            most_first.then_with(|| function.cmp(other))
+        });
+        functions.truncate(MAX_FUNCTIONS);
         ThreadStacks { tid, samples: self.samples, functions }
     }
 }
@@ -98,12 +104,12 @@ mod tests {
 
     #[test]
     fn self_time_is_the_innermost_frame_and_recursion_counts_once() {
-        let mut tally = Tally::default();
-        tally.add(Some(stack(&["f", "f", "main"])), true);
-        tally.add(Some(stack(&["main"])), false);
-        tally.add(None, false);
-        tally.add(Some(Vec::new()), false);
-        let stacks = tally.finish(7);
+        let mut tally = StackTally::default();
+        tally.add_stack(Some(stack(&["f", "f", "main"])), true);
+        tally.add_stack(Some(stack(&["main"])), false);
+        tally.add_stack(None, false);
+        tally.add_stack(Some(Vec::new()), false);
+        let stacks = tally.into_stacks(7);
         assert_eq!((stacks.tid, stacks.samples), (7, 4));
         let of = |name: &str| stacks.functions.iter().find(|(function, _)| function.function == name).map(|f| f.1);
         let hits = |total, own, gil| Some(Hits { total, own, gil });
@@ -114,11 +120,11 @@ mod tests {
     #[test]
     fn names_are_bounded_and_free_of_control_characters() {
         let function = Function::new("f\u{1b}[31m", &"x".repeat(1_000));
-        assert_eq!((function.function.as_str(), function.file.len()), ("f[31m", LONGEST));
-        let mut tally = Tally::default();
+        assert_eq!((function.function.as_str(), function.file.len()), ("f[31m", MAX_NAME_LENGTH));
+        let mut tally = StackTally::default();
         for n in 0..300 {
-            tally.add(Some(stack(&[&format!("f{n}")])), false);
+            tally.add_stack(Some(stack(&[&format!("f{n}")])), false);
         }
-        assert_eq!(tally.finish(7).functions.len(), FUNCTIONS);
+        assert_eq!(tally.into_stacks(7).functions.len(), MAX_FUNCTIONS);
     }
 }

@@ -1,33 +1,34 @@
 //! Observer of one direction of a ZMTP connection: scans bytes as they are read and reports messages as they are written.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use trace::MonoNs;
 use trace::event::MissedCause;
 
-use super::assembly::{Assembly, Message};
+use super::assembly::{AssembledMessage, MessageAssembly};
 use super::journal::{Journal, Reporter};
 use super::observation::{Direction, NotKept, Observed, Payload, Unread};
-use super::window::Window;
+use super::stream_window::StreamWindow;
 use crate::zmtp::{Opaque, Pending, Scanner};
 
 /// Observer of the bytes of one direction while they are copied. It neither delays nor changes them.
 pub(super) trait Observer {
     /// Bytes that the window must keep for the incomplete message.
-    fn keep(&mut self) -> Pending;
+    fn bytes_to_keep(&mut self) -> Pending;
 
     /// Notes that the window could not keep those bytes.
-    fn forget(&mut self);
+    fn note_discarded(&mut self);
 
-    /// Observes bytes that were just read. `kept`: the window holds them, and all earlier bytes that [`Observer::keep`] asked for.
-    fn read(&mut self, bytes: &[u8], at: MonoNs, kept: bool);
+    /// Observes bytes that were just read. `is_kept`: the window holds them, and all earlier bytes that [`Observer::bytes_to_keep`] asked for.
+    fn observe_read(&mut self, bytes: &[u8], at: MonoNs, is_kept: bool);
 
     /// Counts `count` bytes that have been written, and reports them or their messages.
-    fn wrote(&mut self, window: &mut Window, count: usize, at: MonoNs);
+    fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs);
 
     /// Notes that the sink accepted none or only a part of the bytes.
-    fn short_writes(&mut self) {}
+    fn note_short_write(&mut self) {}
 
     /// Whether data went this way that a reset of the other side can discard.
     fn has_relayed(&self) -> bool;
@@ -35,34 +36,32 @@ pub(super) trait Observer {
 
 /// Observer of one direction of a ZMTP connection.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct ZmtpWatch {
     reporter: Reporter,
     scanner: Scanner,
-    assembly: Assembly,
+    assembly: MessageAssembly,
+    /// Number of the next message.
     seq: u64,
     /// A part of the stream could not be read.
-    unreadable: bool,
+    has_unreadable_part: bool,
 }
 
-impl Watch {
+impl ZmtpWatch {
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
         let options = &journal.shared.options;
-        let assembly = Assembly::new(options.max_frame_bytes, options.max_parts);
+        let assembly = MessageAssembly::new(options.max_frame_bytes, options.max_parts);
         let scanner = Scanner::from_greeting().recovering(options.formats, options.max_frame_bytes);
-        Self { reporter: Reporter::new(journal, direction), scanner, assembly, seq: 0, unreadable: false }
+        Self { reporter: Reporter::new(journal, direction), scanner, assembly, seq: 0, has_unreadable_part: false }
     }
 
-    fn push_frame(&mut self, message: Message, base: u64, bytes: &Bytes, written_at: MonoNs) {
+    fn report_frame(&mut self, message: AssembledMessage, base: u64, bytes: &Bytes, written_at: MonoNs) {
         let seq = self.seq;
         self.seq += 1;
-        let cut = |part: std::ops::Range<u64>| {
-            let (start, end) = (part.start.checked_sub(base)?, part.end.checked_sub(base)?);
-            (end <= bytes.len() as u64 && start <= end).then(|| bytes.slice(start as usize..end as usize))
-        };
+        let slice = |part: Range<u64>| slice_of_stream(bytes, base, part);
         let payload = match message.earlier_parts {
-            Ok(earlier) if earlier.is_empty() => cut(message.last_part).map(Payload::Whole),
+            Ok(earlier) if earlier.is_empty() => slice(message.last_part).map(Payload::Whole),
             Ok(earlier) => {
-                earlier.into_iter().chain([message.last_part]).map(cut).collect::<Option<_>>().map(Payload::Multipart)
+                earlier.into_iter().chain([message.last_part]).map(slice).collect::<Option<_>>().map(Payload::Multipart)
             }
             Err(why) => Some(Payload::NotKept(why)),
         };
@@ -76,8 +75,8 @@ impl Watch {
         }));
     }
 
-    fn push_unread(&mut self, why: Unread) {
-        self.unreadable = true;
+    fn report_unread(&mut self, why: Unread) {
+        self.has_unreadable_part = true;
         self.reporter.journal.push_rare(Observed::Unread(self.reporter.direction, why));
         // A peer that does not speak ZMTP had no messages to lose. A stretch that stays unframed was reported when it began.
         if !matches!(why, Unread::Opaque(Opaque::NotZmtp | Opaque::Unframed)) {
@@ -86,45 +85,53 @@ impl Watch {
     }
 }
 
-impl Observer for Watch {
-    fn keep(&mut self) -> Pending {
+/// The part of a stream with these offsets, of which `bytes` begin at `base`.
+fn slice_of_stream(bytes: &Bytes, base: u64, part: Range<u64>) -> Option<Bytes> {
+    let start = part.start.checked_sub(base)?;
+    let end = part.end.checked_sub(base)?;
+    (start <= end && end <= bytes.len() as u64).then(|| bytes.slice(start as usize..end as usize))
+}
+
+impl Observer for ZmtpWatch {
+    fn bytes_to_keep(&mut self) -> Pending {
         let pending = self.scanner.pending().filter(|pending| self.assembly.is_kept(*pending));
         pending.unwrap_or(Pending { start: self.scanner.position(), frame_end: None })
     }
 
-    fn forget(&mut self) {
+    fn note_discarded(&mut self) {
         if self.scanner.pending().is_some() {
             self.assembly.discard(NotKept::Budget);
         }
     }
 
-    fn read(&mut self, bytes: &[u8], at: MonoNs, kept: bool) {
+    fn observe_read(&mut self, bytes: &[u8], at: MonoNs, is_kept: bool) {
         let Self { scanner, assembly, .. } = self;
-        scanner.feed(bytes, &mut |mark| assembly.apply(mark, at, kept));
-        if !kept {
-            self.forget();
+        scanner.feed(bytes, &mut |mark| assembly.apply_mark(mark, at, is_kept));
+        if !is_kept {
+            self.note_discarded();
         }
         for why in std::mem::take(&mut self.assembly.unread) {
-            self.push_unread(why);
+            self.report_unread(why);
         }
-        if std::mem::take(&mut self.assembly.rejected) {
+        if std::mem::take(&mut self.assembly.is_rejected) {
             self.reporter.journal.push_rare(Observed::Rejected(self.reporter.direction));
         }
     }
 
-    fn wrote(&mut self, window: &mut Window, count: usize, at: MonoNs) {
-        self.reporter.count(count);
+    fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
+        self.reporter.count_relayed(count);
         let written = window.written();
-        let count = self.assembly.done.iter().take_while(|message| message.last_part.end <= written).count();
-        let Some(last) = count.checked_sub(1).and_then(|last| self.assembly.done.get(last)) else {
+        let count = self.assembly.complete.iter().take_while(|message| message.last_part.end <= written).count();
+        let Some(last) = count.checked_sub(1).and_then(|last| self.assembly.complete.get(last)) else {
             return;
         };
-        let (base, bytes) = window.cut(last.last_part.end);
+        // One split for all messages that this write completed.
+        let (base, bytes) = window.split_before(last.last_part.end);
         for _ in 0..count {
-            let Some(message) = self.assembly.done.pop_front() else {
+            let Some(message) = self.assembly.complete.pop_front() else {
                 return;
             };
-            self.push_frame(message, base, &bytes, at);
+            self.report_frame(message, base, &bytes, at);
         }
         let counters = &self.reporter.journal.shared.counters;
         match self.reporter.direction {
@@ -134,11 +141,11 @@ impl Observer for Watch {
     }
 
     fn has_relayed(&self) -> bool {
-        self.seq > 0 || self.unreadable || self.scanner.pending().is_some()
+        self.seq > 0 || self.has_unreadable_part || self.scanner.pending().is_some()
     }
 }
 
-impl Drop for Watch {
+impl Drop for ZmtpWatch {
     fn drop(&mut self) {
         if self.scanner.pending().is_some() {
             self.reporter.report_lost(1, MissedCause::CutShort);

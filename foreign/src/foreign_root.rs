@@ -9,11 +9,11 @@ use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, openat, openat2};
 use rustix::io::Errno;
 use rustix::path::Arg;
 
-use crate::regular::SYSFS;
+use crate::regular_file::SYSFS;
 use crate::{ExpectedFile, ReadError, RegularFile};
 
 /// Attempts to resolve a path. Bounded, because any process may rename files all the time.
-const ATTEMPTS: usize = 32;
+const MAX_ATTEMPTS: usize = 32;
 
 /// The root directory of another process, held open. Absolute and `..` links of a path below it stay below it, and links of `/proc` are
 /// refused, so a container cannot make us open a file of the host.
@@ -23,15 +23,15 @@ pub struct ForeignRoot(OwnedFd);
 impl ForeignRoot {
     /// The root of the process that has this id now.
     pub fn of_process(pid: u32) -> Result<Self, ReadError> {
-        Self::open(CWD, format!("/proc/{pid}/root"))
+        Self::open_folder(CWD, format!("/proc/{pid}/root"))
     }
 
     /// The root of the process whose directory in `/proc` is open, even if its id has been reused.
     pub fn of_proc_dir(process: impl AsFd) -> Result<Self, ReadError> {
-        Self::open(process, "root")
+        Self::open_folder(process, "root")
     }
 
-    fn open(at: impl AsFd, path: impl Arg) -> Result<Self, ReadError> {
+    fn open_folder(at: impl AsFd, path: impl Arg) -> Result<Self, ReadError> {
         Ok(Self(openat(at, path, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?))
     }
 
@@ -48,11 +48,11 @@ impl ForeignRoot {
     /// Reads the content of a file of sysfs in this root, of at most `limit` bytes.
     pub fn read_sysfs(&self, path: impl Arg, limit: usize) -> Result<Vec<u8>, ReadError> {
         let located = self.resolve(path, OFlags::PATH)?;
-        RegularFile::open_on(&located, ExpectedFile::ANY, |file_system| file_system == SYSFS)?.read(limit)
+        RegularFile::open_located_on(&located, ExpectedFile::ANY, |file_system| file_system == SYSFS)?.read(limit)
     }
 
     /// Names in a directory, at most `limit`.
-    pub fn names(&self, path: &Path, limit: usize) -> Result<Vec<OsString>, ReadError> {
+    pub fn list_names(&self, path: &Path, limit: usize) -> Result<Vec<OsString>, ReadError> {
         let dir = Dir::new(self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY)?)?;
         let mut names = Vec::new();
         for entry in dir.take(limit) {
@@ -61,10 +61,11 @@ impl ForeignRoot {
         Ok(names)
     }
 
+    /// Resolves a path in this root.
     fn resolve(&self, path: impl Arg, flags: OFlags) -> Result<OwnedFd, ReadError> {
         let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
         path.into_with_c_str(|path| {
-            for _ in 1..ATTEMPTS {
+            for _ in 1..MAX_ATTEMPTS {
                 match openat2(&self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
                     // Something on this machine was renamed or mounted while the kernel resolved a `..`.
                     Err(Errno::AGAIN) => {}
@@ -138,7 +139,7 @@ mod tests {
         for n in 0..9 {
             fs::write(folder.path().join(format!("root/{n}")), "").unwrap();
         }
-        assert_eq!(root.names(Path::new("/"), 4).unwrap().len(), 4);
-        assert_eq!(root.names(Path::new("/none"), 4), Err(ReadError::Gone));
+        assert_eq!(root.list_names(Path::new("/"), 4).unwrap().len(), 4);
+        assert_eq!(root.list_names(Path::new("/none"), 4), Err(ReadError::Gone));
     }
 }

@@ -9,15 +9,15 @@ use foreign::kernel;
 use py_spy::config::{LineNo, LockingStrategy};
 use py_spy::{Config, PythonSpy, StackTrace};
 
-use super::tally::{Function, Tally, ThreadStacks};
+use super::stack_tally::{Function, StackTally, ThreadStacks};
 use crate::cpu::wants_cpu;
-use crate::proc::stat::ns_pids;
+use crate::proc::stat::parse_ns_pids;
 
 /// Minimum interval between lookups of a container's thread ids while one is unknown.
 const LIST_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
-pub(super) enum Unreadable {
+pub(super) enum OpenError {
     /// The process has exited.
     Gone,
     /// Error from py-spy.
@@ -25,16 +25,16 @@ pub(super) enum Unreadable {
 }
 
 /// A process that is sampled.
-pub(super) struct Reader {
+pub(super) struct StackReader {
     pid: u32,
     spy: PythonSpy,
-    threads: Threads,
-    tallies: BTreeMap<u32, Tally>,
+    thread_ids: ThreadIds,
+    tallies: BTreeMap<u32, StackTally>,
 }
 
-impl Reader {
+impl StackReader {
     /// Finds the interpreter in the process's memory and reads it once.
-    pub(super) fn open(pid: u32) -> Result<Self, Unreadable> {
+    pub(super) fn open(pid: u32) -> Result<Self, OpenError> {
         let config = Config {
             blocking: LockingStrategy::NonBlocking,
             native: false,
@@ -43,7 +43,7 @@ impl Reader {
             ..Config::default()
         };
         let Ok(target) = i32::try_from(pid) else {
-            return Err(Unreadable::Gone);
+            return Err(OpenError::Gone);
         };
         let opened = PythonSpy::new(target, &config).and_then(|mut spy| {
             // Non-blocking reads fail occasionally, so one failure is not conclusive.
@@ -54,16 +54,16 @@ impl Reader {
             }
         });
         match opened {
-            Ok(spy) => Ok(Self { pid, threads: Threads::of(pid), spy, tallies: BTreeMap::new() }),
-            Err(_) if !is_alive(pid) => Err(Unreadable::Gone),
-            Err(error) => Err(Unreadable::Refused(format!("{error:#}"))),
+            Ok(spy) => Ok(Self { pid, thread_ids: ThreadIds::of_process(pid), spy, tallies: BTreeMap::new() }),
+            Err(_) if !is_alive(pid) => Err(OpenError::Gone),
+            Err(error) => Err(OpenError::Refused(format!("{error:#}"))),
         }
     }
 
     /// Limitation of this interpreter, if any.
     pub(super) fn note(&self) -> Option<String> {
         let version = &self.spy.version;
-        (!self.names_threads()).then(|| {
+        (!self.stores_thread_ids()).then(|| {
             format!(
                 "python stacks of pid {}: Python {}.{} does not map stacks to kernel threads, so only the main thread is reported",
                 self.pid, version.major, version.minor
@@ -72,7 +72,7 @@ impl Reader {
     }
 
     /// Whether the interpreter stores each thread's kernel id, as it does from 3.11 on.
-    fn names_threads(&self) -> bool {
+    fn stores_thread_ids(&self) -> bool {
         (self.spy.version.major, self.spy.version.minor) >= (3, 11)
     }
 
@@ -80,47 +80,47 @@ impl Reader {
         is_alive(self.pid)
     }
 
-    pub(super) fn read(&mut self) -> Result<(), ()> {
+    pub(super) fn read_stacks(&mut self) -> Result<(), ()> {
         let stacks = self.spy.get_stack_traces().map_err(|error| {
             tracing::trace!("stacks of {}: {error:#}", self.pid);
         })?;
-        if self.names_threads() {
+        if self.stores_thread_ids() {
             for stack in stacks {
-                self.add_by_name(&stack);
+                self.add_stack_of_namespaced_thread(&stack);
             }
         } else if let Some(main) = stacks.into_iter().next_back() {
             // New threads are inserted at the head of the interpreter's list, so the last one is the main thread.
-            self.add(self.pid, &main);
+            self.add_stack(self.pid, &main);
         }
         Ok(())
     }
 
-    fn add_by_name(&mut self, stack: &StackTrace) {
-        let Some(inside) = stack.os_thread_id.and_then(|id| u32::try_from(id).ok()) else {
+    /// Adds a stack with the thread id that the process itself sees.
+    fn add_stack_of_namespaced_thread(&mut self, stack: &StackTrace) {
+        let Some(tid_in_namespace) = stack.os_thread_id.and_then(|id| u32::try_from(id).ok()) else {
             return;
         };
-        if let Some(tid) = self.threads.current_pid(inside) {
-            self.add(tid, stack);
+        if let Some(tid) = self.thread_ids.translate(tid_in_namespace) {
+            self.add_stack(tid, stack);
         }
     }
 
-    fn add(&mut self, tid: u32, stack: &StackTrace) {
+    fn add_stack(&mut self, tid: u32, stack: &StackTrace) {
         // py-spy's own check of the thread state does not work with a container's thread ids, nor before Python 3.11.
-        let runs = stack.active && (self.threads.same && self.names_threads() || wants_cpu(self.pid, tid));
-        let holds_gil = stack.owns_gil;
-        let functions = runs.then(|| {
-            let function = |frame: &py_spy::Frame| {
-                Function::new(&frame.name, frame.short_filename.as_ref().unwrap_or(&frame.filename))
-            };
-            stack.frames.iter().map(function).collect()
-        });
-        self.tallies.entry(tid).or_default().add(functions, holds_gil);
+        let is_checked = self.thread_ids.shares_pid_namespace && self.stores_thread_ids();
+        let is_running = stack.active && (is_checked || wants_cpu(self.pid, tid));
+        let functions = is_running.then(|| stack.frames.iter().map(function_of_frame).collect());
+        self.tallies.entry(tid).or_default().add_stack(functions, stack.owns_gil);
     }
 
     pub(super) fn take_stacks(&mut self) -> Vec<ThreadStacks> {
         let tallies = std::mem::take(&mut self.tallies);
-        tallies.into_iter().map(|(tid, tally)| tally.finish(tid)).collect()
+        tallies.into_iter().map(|(tid, tally)| tally.into_stacks(tid)).collect()
     }
+}
+
+fn function_of_frame(frame: &py_spy::Frame) -> Function {
+    Function::new(&frame.name, frame.short_filename.as_ref().unwrap_or(&frame.filename))
 }
 
 fn is_alive(pid: u32) -> bool {
@@ -128,49 +128,52 @@ fn is_alive(pid: u32) -> bool {
 }
 
 /// Mapping of thread ids from the process's pid namespace to the current one.
-struct Threads {
+struct ThreadIds {
     pid: u32,
     /// The process is in the current namespace, so the ids are equal.
-    same: bool,
-    current_pid: HashMap<u32, u32>,
+    shares_pid_namespace: bool,
+    current_ids: HashMap<u32, u32>,
     listed_at: Option<Instant>,
 }
 
-impl Threads {
-    fn of(pid: u32) -> Self {
+impl ThreadIds {
+    fn of_process(pid: u32) -> Self {
         Self {
             pid,
-            same: inside(Path::new(&format!("/proc/{pid}"))).is_none_or(|inside| inside == pid),
-            current_pid: HashMap::new(),
+            shares_pid_namespace: namespaced_id(Path::new(&format!("/proc/{pid}"))).is_none_or(|inner| inner == pid),
+            current_ids: HashMap::new(),
             listed_at: None,
         }
     }
 
-    fn current_pid(&mut self, inside: u32) -> Option<u32> {
-        if self.same {
-            return Some(inside);
+    /// Id in the current namespace of a thread that has this id in the process's own.
+    fn translate(&mut self, tid_in_namespace: u32) -> Option<u32> {
+        if self.shares_pid_namespace {
+            return Some(tid_in_namespace);
         }
-        if !self.current_pid.contains_key(&inside) && self.listed_at.is_none_or(|at| at.elapsed() > LIST_INTERVAL) {
+        if !self.current_ids.contains_key(&tid_in_namespace)
+            && self.listed_at.is_none_or(|at| at.elapsed() > LIST_INTERVAL)
+        {
             self.listed_at = Some(Instant::now());
-            self.current_pid = self.list();
+            self.current_ids = self.list_ids();
         }
-        self.current_pid.get(&inside).copied()
+        self.current_ids.get(&tid_in_namespace).copied()
     }
 
-    fn list(&self) -> HashMap<u32, u32> {
+    fn list_ids(&self) -> HashMap<u32, u32> {
         let tasks = fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten();
         tasks
             .filter_map(|entry| {
                 let entry = entry.ok()?;
-                Some((inside(&entry.path())?, entry.file_name().to_str()?.parse().ok()?))
+                Some((namespaced_id(&entry.path())?, entry.file_name().to_str()?.parse().ok()?))
             })
             .collect()
     }
 }
 
 /// A task's id in its innermost pid namespace.
-fn inside(task: &Path) -> Option<u32> {
-    ns_pids(&kernel::read(task.join("status"), 64 << 10).ok()?).last().copied()
+fn namespaced_id(task: &Path) -> Option<u32> {
+    parse_ns_pids(&kernel::read(task.join("status"), 64 << 10).ok()?).last().copied()
 }
 
 #[cfg(test)]
@@ -179,8 +182,9 @@ mod tests {
 
     #[test]
     fn this_process_is_in_its_own_namespace_and_its_test_thread_runs() {
-        let mut threads = Threads::of(std::process::id());
+        let mut thread_ids = ThreadIds::of_process(std::process::id());
         let tid = rustix::thread::gettid().as_raw_pid() as u32;
-        assert!(threads.same && threads.current_pid(tid) == Some(tid) && wants_cpu(threads.pid, tid));
+        assert!(thread_ids.shares_pid_namespace && thread_ids.translate(tid) == Some(tid));
+        assert!(wants_cpu(thread_ids.pid, tid));
     }
 }

@@ -7,8 +7,8 @@ use trace::MonoNs;
 
 use super::journal::{Journal, Reporter};
 use super::observation::{Direction, Observed};
-use super::watch::Observer;
-use super::window::Window;
+use super::stream_window::StreamWindow;
+use super::zmtp_watch::Observer;
 use crate::zmtp::Pending;
 
 /// Observer of one direction of a connection without ZMTP.
@@ -16,13 +16,13 @@ use crate::zmtp::Pending;
 pub(super) struct ByteWatch {
     reporter: Reporter,
     /// The window holds the bytes of the last read.
-    kept: bool,
-    relayed: bool,
+    is_kept: bool,
+    has_relayed: bool,
 }
 
 impl ByteWatch {
     pub(super) fn new(journal: Arc<Journal>, direction: Direction) -> Self {
-        Self { reporter: Reporter::new(journal, direction), kept: true, relayed: false }
+        Self { reporter: Reporter::new(journal, direction), is_kept: true, has_relayed: false }
     }
 
     fn is_reported(&self) -> bool {
@@ -31,27 +31,27 @@ impl ByteWatch {
 }
 
 impl Observer for ByteWatch {
-    fn keep(&mut self) -> Pending {
+    fn bytes_to_keep(&mut self) -> Pending {
         // Nothing is kept after it is written: the reader of the observations joins events that span several writes.
         Pending { start: u64::MAX, frame_end: None }
     }
 
-    fn forget(&mut self) {}
+    fn note_discarded(&mut self) {}
 
-    fn read(&mut self, _bytes: &[u8], _at: MonoNs, kept: bool) {
-        self.kept = kept;
+    fn observe_read(&mut self, _bytes: &[u8], _at: MonoNs, is_kept: bool) {
+        self.is_kept = is_kept;
     }
 
-    fn wrote(&mut self, window: &mut Window, count: usize, at: MonoNs) {
-        self.reporter.count(count);
-        self.relayed = true;
+    fn observe_written(&mut self, window: &mut StreamWindow, count: usize, at: MonoNs) {
+        self.reporter.count_relayed(count);
+        self.has_relayed = true;
         if self.is_reported() {
-            let passed = self.kept.then(|| Observed::Passed { at, bytes: window.cut(window.written()).1 });
+            let passed = self.is_kept.then(|| Observed::Passed { at, bytes: window.split_before(window.written()).1 });
             self.reporter.report(passed);
         }
     }
 
-    fn short_writes(&mut self) {
+    fn note_short_write(&mut self) {
         if self.is_reported() {
             // Deliveries do not depend on this observation, so it may be dropped.
             let _ = self.reporter.journal.push(Observed::HeldUp);
@@ -60,6 +60,6 @@ impl Observer for ByteWatch {
 
     fn has_relayed(&self) -> bool {
         // A client that is gone needs no more data, and a reset reports its end to the server.
-        self.is_reported() && self.relayed
+        self.is_reported() && self.has_relayed
     }
 }

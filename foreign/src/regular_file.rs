@@ -11,12 +11,12 @@ use rustix::path::Arg;
 use crate::ReadError;
 
 /// Size of the first read. A larger buffer grows only with the file's content.
-const PIECE: usize = 4096;
+const FIRST_READ_BYTES: usize = 4096;
 
 /// File system type of `/sys`.
 pub(crate) const SYSFS: u32 = 0x6265_6572;
 /// File systems whose files the kernel makes (linux/magic.h). Their files count as regular, but reading one may block or have effects.
-const OF_KERNEL: [u32; 21] = [
+const KERNEL_FILE_SYSTEMS: [u32; 21] = [
     0x9fa0, // proc
     SYSFS,
     0x6462_6720, // debugfs
@@ -90,11 +90,11 @@ impl RegularFile {
 
     /// Opens a file that was located with `O_PATH`, if it is regular and expected. Until then nothing has been opened for its content.
     pub fn open_located(located: &OwnedFd, expected: ExpectedFile) -> Result<Self, ReadError> {
-        Self::open_on(located, expected, |file_system| !OF_KERNEL.contains(&file_system))
+        Self::open_located_on(located, expected, |file_system| !KERNEL_FILE_SYSTEMS.contains(&file_system))
     }
 
     /// Opens a located file if it is regular, expected, and on an accepted file system.
-    pub(crate) fn open_on(
+    pub(crate) fn open_located_on(
         located: &OwnedFd,
         expected: ExpectedFile,
         is_accepted: impl FnOnce(u32) -> bool,
@@ -116,11 +116,11 @@ impl RegularFile {
         if (opened.st_dev, opened.st_ino) != (found.st_dev, found.st_ino) {
             return Err(ReadError::Replaced);
         }
-        Ok(Self::of(file, &opened))
+        Ok(Self::from_status(file, &opened))
     }
 
     /// Checks a file that another process has opened for this one.
-    pub fn received(file: OwnedFd, expected: ExpectedFile) -> Result<Self, ReadError> {
+    pub fn check_received(file: OwnedFd, expected: ExpectedFile) -> Result<Self, ReadError> {
         let found = fstat(&file)?;
         if FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
             return Err(ReadError::NotRegular);
@@ -128,10 +128,10 @@ impl RegularFile {
         if !expected.accepts(&found) {
             return Err(ReadError::Replaced);
         }
-        Ok(Self::of(file.into(), &found))
+        Ok(Self::from_status(file.into(), &found))
     }
 
-    fn of(file: File, status: &Stat) -> Self {
+    fn from_status(file: File, status: &Stat) -> Self {
         Self {
             device: status.st_dev,
             inode: status.st_ino,
@@ -169,7 +169,7 @@ impl AsFd for RegularFile {
 }
 
 /// A descriptor of the same file that only locates it. Closing the last one of an open file asks its file system, which may not answer.
-pub fn located(file: BorrowedFd<'_>) -> Result<OwnedFd, ReadError> {
+pub fn locate_only(file: BorrowedFd<'_>) -> Result<OwnedFd, ReadError> {
     Ok(openat(CWD, descriptor_path(file), OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?)
 }
 
@@ -181,7 +181,7 @@ fn descriptor_path(descriptor: BorrowedFd<'_>) -> PathBuf {
 pub fn read_to_limit(file: &File, limit: usize) -> Result<Vec<u8>, ReadError> {
     // Use the largest size of one read from /proc. With every further read the kernel searches for its position again, in socket tables
     // from the start.
-    let mut bytes = Vec::with_capacity(PIECE.min(limit));
+    let mut bytes = Vec::with_capacity(FIRST_READ_BYTES.min(limit));
     file.take(limit as u64 + 1).read_to_end(&mut bytes)?;
     if bytes.len() > limit { Err(ReadError::TooLong(limit)) } else { Ok(bytes) }
 }

@@ -8,8 +8,8 @@
 //!
 //! The search holds fewer bytes than one anchor needs, and at most [`MAX_CANDIDATES`] candidates.
 
-use super::greeting::Version;
-use super::header::{self, Command, Name};
+use super::greeting::ZmtpVersion;
+use super::header::{self, Command, CommandName};
 use adapter::decode::{Format, Opening};
 
 /// Limit of anchors that wait for a successor. The farthest ones are discarded first.
@@ -18,7 +18,7 @@ const MAX_CANDIDATES: usize = 64;
 const PIECE: usize = 4096;
 
 #[derive(Clone, Copy, Debug)]
-struct Candidate {
+struct AnchorCandidate {
     /// Offset where the next header must be.
     end: u64,
     /// Required value of the byte before that header.
@@ -26,22 +26,22 @@ struct Candidate {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Seeker {
+pub(super) struct BoundarySearch {
     /// Bytes without a decision yet; the first is at stream offset `at`.
     buffer: Vec<u8>,
     at: u64,
     /// The byte before `buffer`.
     before: Option<u8>,
-    candidates: Vec<Candidate>,
+    candidates: Vec<AnchorCandidate>,
     /// Nearest `end` of all candidates.
     nearest: u64,
-    longest: u64,
+    max_frame_bytes: u64,
     formats: &'static [Format],
     start_at: u64,
 }
 
 /// Position where framing begins.
-pub(super) struct Found {
+pub(super) struct FrameBoundary {
     /// Stream offset of a frame's header.
     pub(super) at: u64,
     /// Bytes of the stream from there to the end of the consumed input.
@@ -50,65 +50,69 @@ pub(super) struct Found {
     pub(super) consumed: usize,
 }
 
-impl Seeker {
-    /// `at` is the stream offset of the next byte. Frames longer than `longest` are not considered.
-    pub(super) fn new(at: u64, longest: u64, formats: &'static [Format]) -> Self {
+impl BoundarySearch {
+    /// `at` is the stream offset of the next byte. Frames longer than `max_frame_bytes` are not considered.
+    pub(super) fn new(at: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
         Self {
             buffer: Vec::new(),
             at,
             before: None,
             candidates: Vec::new(),
             nearest: u64::MAX,
-            longest,
+            max_frame_bytes,
             formats,
             start_at: at,
         }
     }
 
     /// As [`Self::new`], but a single anchor suffices at the first byte.
-    pub(super) fn from_boundary(at: u64, longest: u64, formats: &'static [Format]) -> Self {
-        let mut seeker = Self::new(at, longest, formats);
+    pub(super) fn from_boundary(at: u64, max_frame_bytes: u64, formats: &'static [Format]) -> Self {
+        let mut seeker = Self::new(at, max_frame_bytes, formats);
         seeker.add_candidate(at, None);
         seeker
     }
 
     /// Whether the search is long enough to rule out messages of the formats. Searching costs more than framing.
     pub(super) fn is_exhausted(&self) -> bool {
-        self.at - self.start_at > self.longest.saturating_mul(4)
+        self.at - self.start_at > self.max_frame_bytes.saturating_mul(4)
     }
 
-    pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<Found> {
+    pub(super) fn feed(&mut self, bytes: &[u8]) -> Option<FrameBoundary> {
         let mut consumed = 0;
         for piece in bytes.chunks(PIECE) {
             self.buffer.extend_from_slice(piece);
             consumed += piece.len();
-            if let Some(start) = self.search() {
-                return Some(Found { at: self.at + start as u64, buffer: self.buffer.split_off(start), consumed });
+            if let Some(start) = self.search_buffer() {
+                return Some(FrameBoundary {
+                    at: self.at + start as u64,
+                    buffer: self.buffer.split_off(start),
+                    consumed,
+                });
             }
         }
         None
     }
 
     /// Decides on as many positions as possible. Returns the index in `buffer` of a proved header.
-    fn search(&mut self) -> Option<usize> {
+    fn search_buffer(&mut self) -> Option<usize> {
         let mut start = 0;
         while let Some(&first) = self.buffer.get(start) {
             let at = self.at + start as u64;
             // Only a few byte values can begin a header, and few positions are the end of a candidate.
             if may_begin_with(first) || at == self.nearest {
                 let rest = &self.buffer[start..];
-                let expected = at == self.nearest && self.completes_candidate(at, start);
-                match test_anchor(rest, self.longest, self.formats) {
-                    Verdict::More => break,
-                    Verdict::Yes { .. } if expected => return Some(start),
-                    Verdict::Yes { length, tail } => self.add_candidate(at.saturating_add(length), tail),
+                let is_expected = at == self.nearest && self.completes_candidate(at, start);
+                match test_anchor(rest, self.max_frame_bytes, self.formats) {
+                    FrameTest::More => break,
+                    FrameTest::Yes { .. } if is_expected => return Some(start),
+                    FrameTest::Yes { length, tail } => self.add_candidate(at.saturating_add(length), tail),
                     // Heartbeats may occur between two messages.
-                    Verdict::No if expected => match heartbeat(rest) {
-                        Verdict::Yes { length, tail } => self.add_candidate(at + length, tail),
-                        Verdict::More => break,
-                        Verdict::No => {}
+                    FrameTest::No if is_expected => match test_heartbeat(rest) {
+                        FrameTest::Yes { length, tail } => self.add_candidate(at + length, tail),
+                        FrameTest::More => break,
+                        FrameTest::No => {}
                     },
-                    Verdict::No => {}
+                    FrameTest::No => {}
                 }
                 if at == self.nearest {
                     self.candidates.retain(|candidate| candidate.end > at);
@@ -134,7 +138,7 @@ impl Seeker {
     }
 
     fn add_candidate(&mut self, end: u64, tail: Option<u8>) {
-        self.candidates.push(Candidate { end, tail });
+        self.candidates.push(AnchorCandidate { end, tail });
         if self.candidates.len() > MAX_CANDIDATES {
             let farthest = (0..self.candidates.len()).max_by_key(|&index| self.candidates[index].end);
             if let Some(index) = farthest {
@@ -150,25 +154,25 @@ impl Seeker {
 }
 
 /// Whether a heartbeat command begins here.
-fn heartbeat(bytes: &[u8]) -> Verdict {
+fn test_heartbeat(bytes: &[u8]) -> FrameTest {
     match *bytes {
-        [4] => Verdict::More,
+        [4] => FrameTest::More,
         [4, length @ 5..128, ref body @ ..] => {
-            let mut name = Name::default();
-            name.push(body);
+            let mut name = CommandName::default();
+            name.append(body);
             match name.command() {
-                Command::Heartbeat => Verdict::Yes { length: 2 + u64::from(length), tail: None },
-                _ if body.len() < 5 => Verdict::More,
-                _ => Verdict::No,
+                Command::Heartbeat => FrameTest::Yes { length: 2 + u64::from(length), tail: None },
+                _ if body.len() < 5 => FrameTest::More,
+                _ => FrameTest::No,
             }
         }
-        _ => Verdict::No,
+        _ => FrameTest::No,
     }
 }
 
 /// Whether a message frame begins at the tested position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum FrameTest {
     /// No frame begins here.
     No,
     /// Too few bytes to tell.
@@ -187,33 +191,33 @@ fn may_begin_with(flags: u8) -> bool {
     flags & !2 == 0
 }
 
-/// Tests for an anchor at the front of `bytes`. Bodies longer than `longest` are rejected.
-fn test_anchor(bytes: &[u8], longest: u64, formats: &[Format]) -> Verdict {
+/// Tests for an anchor at the front of `bytes`. Bodies longer than `max_frame_bytes` are rejected.
+fn test_anchor(bytes: &[u8], max_frame_bytes: u64, formats: &[Format]) -> FrameTest {
     let head = match bytes.first() {
-        None => return Verdict::More,
-        Some(&flags) if !may_begin_with(flags) => return Verdict::No,
+        None => return FrameTest::More,
+        Some(&flags) if !may_begin_with(flags) => return FrameTest::No,
         Some(0) => 2,
-        Some(_) => header::LONGEST,
+        Some(_) => header::MAX_HEADER_BYTES,
     };
     // Rejects nearly all positions by one byte.
     if let Some(&first) = bytes.get(head)
         && !formats.iter().any(|format| (format.may_begin_with)(first))
     {
-        return Verdict::No;
+        return FrameTest::No;
     }
-    let header = match header::read(bytes, Version::V3) {
-        Ok(Some(header)) if header.length <= longest => header,
-        Ok(None) => return Verdict::More,
-        _ => return Verdict::No,
+    let header = match header::parse_header(bytes, ZmtpVersion::V3) {
+        Ok(Some(header)) if header.length <= max_frame_bytes => header,
+        Ok(None) => return FrameTest::More,
+        _ => return FrameTest::No,
     };
     let body = &bytes[header.size..];
-    let mut verdict = Verdict::No;
+    let mut verdict = FrameTest::No;
     for format in formats {
         match (format.opening)(body, header.length) {
             Opening::No => {}
-            Opening::More => verdict = Verdict::More,
+            Opening::More => verdict = FrameTest::More,
             Opening::Yes(tail) => {
-                return Verdict::Yes { length: header.size as u64 + header.length, tail };
+                return FrameTest::Yes { length: header.size as u64 + header.length, tail };
             }
         }
     }

@@ -1,0 +1,112 @@
+//! Frames in flight from one sending socket, oldest first.
+
+use std::collections::VecDeque;
+
+use trace::MonoNs;
+
+use super::fingerprint::{Agreement, Fingerprint};
+use crate::observation::SocketId;
+
+/// A frame in flight. If the record of its send was lost, only its position is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FrameInFlight {
+    pub(super) seq: u64,
+    pub(super) observed: Option<ObservedSend>,
+}
+
+/// The observed send of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ObservedSend {
+    pub(super) sent_at: MonoNs,
+    pub(super) fingerprint: Fingerprint,
+}
+
+/// Consequences of adding a frame to a lane.
+pub(super) struct AddedFrame {
+    /// Number of frames right before it whose records were lost.
+    pub(super) lost_before: u64,
+    /// Number of the oldest frames that were dropped from tracking because too many were in flight.
+    pub(super) dropped: u64,
+}
+
+/// A received frame that was removed from its lane.
+pub(super) struct RemovedFrame {
+    pub(super) frame: FrameInFlight,
+    /// Number of earlier frames that were removed with it.
+    pub(super) removed_before: u64,
+}
+
+/// Frames of one sending socket.
+#[derive(Debug)]
+pub struct SendingLane {
+    /// Number of the lane.
+    pub lane: u32,
+    /// Sending socket.
+    pub sender: SocketId,
+    /// Sockets that received its frames. With several, ZMQ distributes the frames, and each receiver gets its share in order.
+    pub receivers: Vec<SocketId>,
+    /// Number of frames sent since the attach.
+    pub sent: u64,
+    /// Number of those frames that were received; the difference is the backlog.
+    pub received: u64,
+    /// Number of the next frame.
+    next_seq: u64,
+    in_flight: VecDeque<FrameInFlight>,
+}
+
+impl SendingLane {
+    /// Creates a lane whose first frame has number `seq`.
+    pub(super) fn new(lane: u32, sender: SocketId, seq: u64) -> Self {
+        let in_flight = VecDeque::new();
+        Self { lane, sender, receivers: Vec::new(), sent: 0, received: 0, next_seq: seq, in_flight }
+    }
+
+    /// Whether `seq` continues this lane. A decreasing number means a new socket at the same address.
+    pub(super) fn continues_with(&self, seq: u64, limit: usize) -> bool {
+        seq >= self.next_seq && seq - self.next_seq <= limit as u64
+    }
+
+    /// Adds a frame, with a placeholder for each frame before it whose record was lost. Keeps at most `limit` frames.
+    pub(super) fn add_frame(&mut self, seq: u64, send: ObservedSend, limit: usize) -> AddedFrame {
+        let lost_before = seq - self.next_seq;
+        let placeholders = (self.next_seq..seq).map(|seq| FrameInFlight { seq, observed: None });
+        self.in_flight.extend(placeholders.chain([FrameInFlight { seq, observed: Some(send) }]));
+        self.sent = self.sent.saturating_add(lost_before).saturating_add(1);
+        self.next_seq = seq.wrapping_add(1);
+        let dropped = self.in_flight.len().saturating_sub(limit);
+        self.in_flight.drain(..dropped);
+        AddedFrame { lost_before, dropped: dropped as u64 }
+    }
+
+    /// Removes the last frame, because the socket refused it.
+    pub(super) fn remove_refused(&mut self, seq: u64) {
+        if self.in_flight.back().is_some_and(|entry| entry.seq == seq) {
+            self.in_flight.pop_back();
+            self.sent -= 1;
+            self.next_seq = seq;
+        }
+    }
+
+    /// The frame that is received after `position` others.
+    pub(super) fn frame_at(&self, position: usize) -> Option<&FrameInFlight> {
+        self.in_flight.get(position)
+    }
+
+    /// Position of the oldest frame that agrees at least as far as `min`, within the first `depth`.
+    pub(super) fn find_position(&self, fingerprint: &Fingerprint, min: Agreement, depth: usize) -> Option<usize> {
+        self.in_flight
+            .iter()
+            .take(depth)
+            .position(|frame| frame.observed.is_some_and(|send| send.fingerprint.agreement_with(fingerprint) >= min))
+    }
+
+    /// Removes the frame at `position`. With a single receiver, the earlier frames must have been received unobserved and are removed too.
+    pub(super) fn remove_received(&mut self, position: usize) -> Option<RemovedFrame> {
+        let before = if self.receivers.len() > 1 { 0 } else { position.min(self.in_flight.len()) };
+        self.in_flight.drain(..before);
+        self.received += before as u64;
+        let frame = self.in_flight.remove(position - before)?;
+        self.received += 1;
+        Some(RemovedFrame { frame, removed_before: before as u64 })
+    }
+}
