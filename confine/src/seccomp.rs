@@ -115,7 +115,7 @@ fn bpf_other_than(permitted: &[u64]) -> BuildResult<SeccompRule> {
     SeccompRule::new(is_other.collect::<BuildResult<_>>()?)
 }
 
-/// SeccompRules of the forbidden calls.
+/// `SeccompRules` of the forbidden calls.
 fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
     let mut all: Vec<&[c_long]> = vec![FORBIDDEN, FORBIDDEN_LEGACY];
     if matches!(work, Work::Files | Work::Open | Work::Memory) {
@@ -163,7 +163,7 @@ fn forbidden_rules(work: Work) -> BuildResult<SeccompRules> {
     Ok(rules)
 }
 
-/// SeccompRules of the permitted calls.
+/// `SeccompRules` of the permitted calls.
 fn permitted_rules(work: Work) -> BuildResult<SeccompRules> {
     let mut all: Vec<&[c_long]> = ALWAYS.to_vec();
     let has_sockets = !matches!(work, Work::Files | Work::Attach | Work::Open | Work::Memory);

@@ -139,7 +139,7 @@ fn assemble_engine(
 
     let kind_with_role = |role| known.iter().copied().find(|kind| kind.roles().contains(&role));
     let kind = processes.iter().find_map(|process| kind_with_role(process.role));
-    let mut engine = Engine { kind, processes, hops, ..Engine::default() };
+    let mut engine = Engine { processes, hops, kind, ..Engine::default() };
     blind_spots.extend(determine_settings(&mut engine, group, candidates));
     engine
 }

@@ -116,7 +116,7 @@ impl Telemetry {
     pub fn tick(&mut self, now: MonoNs, analysis: &Analysis, input: &dyn Fn() -> ReportInput) {
         let usage = self.endpoint_use();
         self.with_push(|push| {
-            push.tick(now, analysis, &|pushed| collect_metrics(analysis, &input(), Some(pushed), usage))
+            push.tick(now, analysis, &|pushed| collect_metrics(analysis, &input(), Some(pushed), usage));
         });
         self.with_endpoint(|endpoint| endpoint.stream.tick(now, input));
     }
@@ -143,7 +143,7 @@ impl Telemetry {
     pub fn push_rest(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
         let usage = self.endpoint_use();
         self.with_push(|push| {
-            push.finish(analysis, report, &|pushed| collect_metrics(analysis, input, Some(pushed), usage))
+            push.finish(analysis, report, &|pushed| collect_metrics(analysis, input, Some(pushed), usage));
         });
     }
 
