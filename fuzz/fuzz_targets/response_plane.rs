@@ -18,8 +18,7 @@ fn frame(stream: &mut Vec<u8>, header: &[u8], body: &[u8]) {
 }
 
 fn read_events(bytes: &[u8], piece: usize) -> Vec<String> {
-    let (mut reader, mut server) =
-        (ResponseReader::default().with_protocols(engines::PROTOCOLS), Server::new(None));
+    let (mut reader, mut server) = (ResponseReader::default().with_protocols(engines::PROTOCOLS), Server::new(None));
     let mut events = Vec::new();
     for (index, part) in bytes.chunks(piece).enumerate() {
         reader.read_bytes(MonoNs(1), part, index == 0, &mut server, &mut |event| events.push(format!("{event:?}")));

@@ -40,16 +40,7 @@ impl<'m, 'x> PickleMachine<'m, 'x> {
         marks.clear();
         let empty_tuple = arena.new_seq(Seq::EMPTY, limits)?;
         // Skip PROTO and its version.
-        Ok(Self {
-            message,
-            at: 2,
-            arena,
-            stack,
-            marks,
-            limits,
-            empty_tuple,
-            array_calls: ArrayCalls::default(),
-        })
+        Ok(Self { message, at: 2, arena, stack, marks, limits, empty_tuple, array_calls: ArrayCalls::default() })
     }
 
     pub(super) fn execute(&mut self) -> Result<Node, Undecoded> {
