@@ -8,18 +8,22 @@ use trace::words::missing_feature;
 
 use super::lanes::Sink;
 
+/// Options of the sampler, which this build cannot have.
 #[derive(Clone, Debug)]
 pub enum PythonOptions {}
 
 impl PythonOptions {
+    /// Fails with the name of the missing cargo feature.
     pub fn start(_: u32, _: bool) -> anyhow::Result<Self> {
         bail!("--python-stacks: {}", missing_feature("python-stacks"))
     }
 
+    /// Resident memory of the process that reads stacks.
     pub fn rss_bytes(&self) -> Option<u64> {
         match *self {}
     }
 
+    /// CPU time of the process that reads stacks.
     pub fn cpu_ns(&self) -> u64 {
         match *self {}
     }
