@@ -94,7 +94,7 @@ fn printed(command: &Command, section: &str, text: &str) -> Result<Option<String
     file.write_all(text.as_bytes()).expect("written");
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     let line: Vec<OsString> = ["tokengap", section, "--config", &path].map(Into::into).into();
-    let line = config::resolve(command, line).map_err(|mistake| {
+    let line = config::add_flags_of_file(command, line).map_err(|mistake| {
         let message = mistake.to_string();
         let location = message.strip_prefix(&path).and_then(|rest| rest.strip_prefix(':'));
         assert!(location.is_some_and(|location| location.starts_with(|c: char| c.is_ascii_digit())), "{message}");
@@ -102,7 +102,7 @@ fn printed(command: &Command, section: &str, text: &str) -> Result<Option<String
     })?;
     let Ok(matches) = command.clone().try_get_matches_from(line) else { return Ok(None) };
     let of = matches.subcommand_matches(section).expect("the section");
-    Ok(Some(config::effective(command, section, of)))
+    Ok(Some(config::effective_config(command, section, of)))
 }
 
 thread_local! {
