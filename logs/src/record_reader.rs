@@ -138,7 +138,7 @@ impl RecordReader {
             read_bytes = values.byte_offset();
             self.read_json(value.get(), stamp, json_depth - 1, target);
         }
-        // What follows is no JSON, or is cut.
+        // The rest of the line is no JSON, or is cut.
         let rest = if read_bytes == 0 { text } else { &text[start + read_bytes..] };
         if let Some(mark) = self.recogniser.find_mark(rest.as_bytes()) {
             self.read_records_of_line(rest, mark, stamp, target);
@@ -181,7 +181,7 @@ impl RecordReader {
         let mut rest = text;
         let mut next = Some(first);
         while let Some(mark) = next {
-            // A JSON record that cannot be parsed: what follows may be a prompt.
+            // A JSON record that cannot be parsed: the rest of the line may be a prompt.
             let Some(form) = mark.form else { return };
             let LogSource { prefix_memo, parser, .. } = &mut *target.source;
             let prefix = prefix_memo.read_prefix(&rest[..mark.start], parser);
@@ -334,7 +334,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         }
     }
 
-    /// Counts what was assumed of the line's timestamp, and derives the file's offset from it.
+    /// Counts the assumptions about the line's timestamp, and derives the file's offset from it.
     fn count_timestamp(self, stamp: &LogTimestamp) {
         let stats = &mut self.reader.stats;
         let parser = &mut self.target.source.parser;

@@ -11,7 +11,7 @@ use crate::proc::stat::status_field;
 
 /// Version of a kernel, without its patch level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[expect(missing_docs, reason = "the names of the fields say what they are")]
+#[expect(missing_docs, reason = "the fields' names are enough")]
 pub struct KernelVersion {
     pub major: u32,
     pub minor: u32,
@@ -160,7 +160,7 @@ impl Feature {
         self.facts().oldest_kernel
     }
 
-    /// What the oldest supported kernel introduced: a function that programs call, a tracepoint, or a system call.
+    /// Kernel feature that sets the oldest supported release: a function that programs call, a tracepoint, or a system call.
     pub(crate) const fn kernel_feature(self) -> &'static str {
         match self {
             Self::Messages | Self::Processed | Self::Polls | Self::Tls => "bpf_get_attach_cookie",
@@ -276,7 +276,7 @@ impl Permissions {
 
     /// Capabilities that `feature` requires and this process lacks.
     pub fn missing_for(&self, feature: Feature) -> Vec<Capability> {
-        // Perf events need what they needed in the last version without multi-uprobe links.
+        // Perf events need the same capabilities as in the last version without multi-uprobe links.
         let kernel = if self.uses_perf_events { self.kernel.min(KernelVersion::new(6, 5)) } else { self.kernel };
         feature.required_capabilities(kernel).iter().copied().filter(|c| !self.has(*c)).collect()
     }

@@ -1,4 +1,4 @@
-//! Kinds of faults that a run could have shown: what its sources observed decides, so a replay has the same answer as the live run.
+//! Kinds of faults that a run could have shown. They follow from the observations alone, so a replay has the same answer as the live run.
 
 use std::fmt::Write as _;
 
@@ -154,7 +154,7 @@ fn unjudged_clients(ledger: &Ledger) -> Option<&'static str> {
     Some(without_frames(ledger, OF_LOG).unwrap_or(of_frames))
 }
 
-/// Summary in one sentence: the worst finding, else what was judged and found healthy.
+/// Summary in one sentence: the worst finding, or else the judged kinds of faults and those that were not judged.
 pub(super) fn headline(report: &Report) -> String {
     if let Some(worst) = report.findings.first().filter(|worst| worst.severity > Severity::Info) {
         return format!("{}: {}", worst.severity.as_str().to_uppercase(), worst.summary);

@@ -1,5 +1,5 @@
-//! From what is observed of an engine to events: the messages between its processes ([`Translator`]), and the bytes that its clients are
-//! sent ([`Clients`], [`read_step`]). The relay and the probe use the same, and differ in how they find the hop of a message ([`Hops`]).
+//! Translates observations of an engine into events: messages between its processes ([`Translator`]), and bytes sent to its clients
+//! ([`Clients`], [`read_step`]). The relay and the probe share it. They differ in how they find the hop of a message ([`Hops`]).
 
 mod clients;
 mod engine;
@@ -16,7 +16,7 @@ pub(crate) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
 
 /// Finds, names and announces the hops of messages.
 pub trait Hops {
-    /// What an observer knows of a message before it is decoded.
+    /// Identity of a message before it is decoded: its sockets, or the relay's frame.
     type Source: Copy;
 
     /// Format of the messages on its socket.
@@ -33,7 +33,7 @@ pub trait Hops {
     ) -> Option<FrameId>;
 }
 
-/// What the content of a message shows of its hop.
+/// Properties of a decoded message that identify its hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageContent {
     /// Kind of message.
@@ -45,7 +45,7 @@ pub struct MessageContent {
 /// An observed message.
 #[derive(Clone, Copy, Debug)]
 pub struct ObservedMessage<'m, S> {
-    /// Where it was observed.
+    /// Place of the observation.
     pub source: S,
     /// Time of the observation.
     pub at: MonoNs,

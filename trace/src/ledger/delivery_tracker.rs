@@ -25,7 +25,7 @@ use crate::id::HopId;
 pub(crate) struct InFlightEntry {
     /// The stream's high-water count after it.
     pub(crate) end_count: u32,
-    /// Reported count. Below `end` while a retracted request recomputes; 0 if any merged entry did.
+    /// Reported count. Below `end_count` while a retracted request recomputes; 0 if any merged entry did.
     pub(crate) reported_count: u32,
     pub(crate) tokens: u32,
     /// Tokens before or between its own that never reached its hop.
