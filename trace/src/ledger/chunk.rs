@@ -314,6 +314,7 @@ impl Ledger {
         }
         request.first_receive_missed |= is_first && (context.hides_receives || is_ambiguous());
         stream.chunks += 1;
+        stream.repeats += u32::from(is_repeat);
         let reported_count = chunk.completion_tokens.unwrap_or(0);
         if !is_repeat {
             stream.sum_of_counts += u64::from(reported_count);
@@ -334,6 +335,7 @@ impl Ledger {
                 number,
                 is_first: is_first && is_whole && !is_ambiguous(),
                 is_last: chunk.finish.is_some(),
+                is_repeat,
             });
         }
         if let Some(count) = count {
@@ -345,6 +347,7 @@ impl Ledger {
                     number,
                     is_first: false,
                     is_last: false,
+                    is_repeat,
                 });
             }
             if context.is_sent && !is_from_scheduler {

@@ -100,7 +100,8 @@ impl Ledger {
         let id = hop.id;
         let mut waiting: Vec<PendingChunk> = Vec::new();
         if was_receiver_unknown {
-            waiting.extend(hop.lanes.values().flat_map(|lane| lane.chunks.iter().copied()));
+            let queued = hop.lanes.values().flat_map(|lane| &lane.chunks);
+            waiting.extend(queued.filter(|chunk| !chunk.is_repeat).copied());
             // Lanes are unordered, and the chunks of one request may be in several.
             waiting.sort_unstable_by_key(|chunk| (chunk.ticket, chunk.number));
         }
@@ -130,7 +131,7 @@ impl Ledger {
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
         tracker.is_incomplete |= !stream.whole();
         let known_chunks = tracker.chunks_entered + waiting.len() as u64;
-        let passed_chunks = u64::from(stream.chunks).saturating_sub(known_chunks);
+        let passed_chunks = u64::from(stream.chunks - stream.repeats).saturating_sub(known_chunks);
         let mut judged = Vec::new();
         if passed_chunks > 0 {
             // The first chunks passed before deliveries were observed.
@@ -139,12 +140,7 @@ impl Ledger {
         }
         let mut entered = passed_chunks;
         let mut previous_end = None;
-        let mut is_finished = false;
         for chunk in waiting {
-            // A repeated finish.
-            if is_finished && chunk.tokens == 0 {
-                continue;
-            }
             let start = chunk.end_count.saturating_sub(chunk.tokens);
             let gap_tokens = start.saturating_sub(previous_end.unwrap_or(start));
             // Tokens between two chunks were lost on the wire if the stream knows of such a loss; otherwise observations were missed.
@@ -166,7 +162,6 @@ impl Ledger {
             tracker.add_to_memory_use(&mut self.loss_memory);
             entered += 1;
             previous_end = Some(chunk.end_count);
-            is_finished = chunk.is_last;
         }
         for judged in judged {
             self.record_outcomes(self.now, ticket, &judged);
@@ -178,7 +173,7 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use crate::Config;
-    use crate::event::{Capabilities, Chunk, IdColumn};
+    use crate::event::{Capabilities, Chunk, Finish, IdColumn};
     use crate::ledger::OutcomeCounts;
     use crate::ledger::test_path::Path;
 
@@ -210,6 +205,23 @@ mod tests {
             let (counts, in_flight) = outcomes(before, received);
             assert_eq!((counts.dropped, counts.tokens_lost), (0, 0), "{before}");
             assert_eq!((counts.unjudged, counts.delivered, in_flight), (3, 1, 0), "{before}");
+        }
+    }
+
+    #[test]
+    fn a_repeated_finish_before_deliveries_are_observed_is_no_chunk() {
+        for received in 0..=2 {
+            let mut path = Path::new(Config::default());
+            let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+            path.announce(0, "detokenizer->?", [false, false], capabilities);
+            let frames = [1, 0].map(|tokens| {
+                let chunk = Chunk { finish: Some(Finish::Length), ..Chunk::counted("a", tokens, 1) };
+                path.send(0, IdColumn::Delta, &[chunk])
+            });
+            frames.into_iter().take(received).for_each(|id| path.receive(id));
+            path.announce(0, "detokenizer->tokenizer", [false, true], capabilities | Capabilities::DELIVERED);
+            assert_eq!(path.ledger().check_balance(), Ok(()), "{received} received");
+            assert_eq!((path.ledger().totals().chunks.tracked, path.ledger().totals().chunks.repeats), (1, 1));
         }
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct PendingChunk {
     /// The request's first chunk into the tokenizer.
     pub(crate) is_first: bool,
     pub(crate) is_last: bool,
+    /// Repeats an earlier finish, so no delivery follows.
+    pub(crate) is_repeat: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -27,6 +27,8 @@ pub struct Stream {
     pub(crate) count: StreamCount,
     /// Chunks seen.
     pub chunks: u32,
+    /// Of those, repeats of an earlier finish, which no delivery follows.
+    pub(crate) repeats: u32,
     /// Sum of the counts of its chunks.
     pub(crate) sum_of_counts: u64,
     /// When its last chunk was seen.
