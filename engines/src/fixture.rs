@@ -15,7 +15,7 @@ pub(crate) fn evidence_of<T>(command: &str, releases: &[(&str, &str)], read: imp
     let releases: Vec<PackageRelease> = releases.iter().map(release).collect();
     read(&Evidence {
         pid: 1,
-        launcher: Launcher::of(&argv, DISCOVERED),
+        launcher: Launcher::of_command(&argv, DISCOVERED),
         flags: &flags,
         environment: Some(&[]),
         releases: &releases,

@@ -42,7 +42,10 @@ fn import(paths: &[PathBuf], options: ImportOptions) -> Result<Run, ImportError>
     Ok(Run {
         events,
         stats: import.stats().clone(),
-        report: Report::of(&analysis, &ReportInput { wall: Some(Anchor::default()), ..ReportInput::of("import") }),
+        report: Report::of(
+            &analysis,
+            &ReportInput { wall: Some(Anchor::default()), ..ReportInput::for_source("import") },
+        ),
     })
 }
 

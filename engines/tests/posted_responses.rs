@@ -24,7 +24,7 @@ fn report_of_body(body: &[u8]) -> Report {
     }
     reader.end_connection(MonoNs(1_000), AnswerEnd::ClientLeft, None, &mut server, &mut |event| analysis.apply(event));
     analysis.tick(MonoNs(2_000));
-    Report::of(&analysis, &ReportInput::of("tap"))
+    Report::of(&analysis, &ReportInput::for_source("tap"))
 }
 
 fn posted(name: &str) -> Report {

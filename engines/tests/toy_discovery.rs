@@ -59,7 +59,7 @@ impl Recognise for Toy {
     fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
         let read = |wire: &Wire<'_>| {
             let ((from, by), (to, known)) = (roles[wire.connector?]?, roles[wire.acceptor]?);
-            let confidence = Confidence::of([by, known]);
+            let confidence = Confidence::of_sources([by, known]);
             match (from, to) {
                 (MODEL, FAN) | (FAN, WEB) => Some(Reading::forward(Carries::Output, confidence)),
                 (MODEL, WEB) => Some(Reading::requests_back(confidence)),

@@ -19,5 +19,5 @@ fuzz_target!(|input: &[u8]| {
         Record::Tick(now) => analysis.tick(now),
         _ => {}
     });
-    Report::of(&analysis, &ReportInput::of("replay")).to_json();
+    Report::of(&analysis, &ReportInput::for_source("replay")).to_json();
 });

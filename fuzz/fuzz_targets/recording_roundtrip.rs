@@ -75,7 +75,7 @@ fuzz_target!(|bytes: &[u8]| {
         at += 1;
     }
     assert_eq!(at, inputs.len());
-    let input = ReportInput::of("model");
+    let input = ReportInput::for_source("model");
     let (live, replayed) = (Report::of(&live, &input), Report::of(&replayed, &input));
     // Serializing is slow, so compare JSON only on a mismatch. This is needed because NaN differs from itself.
     if live != replayed {

@@ -39,5 +39,5 @@ fuzz_target!(|input: &[u8]| {
             });
         }
     }
-    Report::of(&analysis, &ReportInput::of("replay")).to_json();
+    Report::of(&analysis, &ReportInput::for_source("replay")).to_json();
 });

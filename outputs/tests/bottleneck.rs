@@ -300,7 +300,7 @@ fn a_path_that_keeps_up_has_no_findings() {
 #[test]
 fn a_cpu_bound_consumer_is_reported_as_the_bottleneck() {
     let slow = Slow { position: 0, worker: None, cause: CPU_BOUND };
-    let report = Report::of(&simulate(PATHS[0], Some(slow)), &ReportInput::of("attach"));
+    let report = Report::of(&simulate(PATHS[0], Some(slow)), &ReportInput::for_source("attach"));
     let hop = &report.hops[0];
     assert_eq!(hop.recv_wait_ns.map(|w| w.max), Some(MS / 5), "the thread never waits for a frame");
     assert_eq!(hop.kernel_bytes_max, Some(0));

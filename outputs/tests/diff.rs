@@ -27,7 +27,7 @@ fn run(seed: u64, factor: f64, mode: Mode) -> Report {
     let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
     analysis.apply(&Event::new(MonoNs(SECOND), What::Hop(Hop::only(HopId(0), "scheduler->tokenizer", capabilities))));
     analysis.tick(MonoNs(2 * SECOND));
-    let mut report = Report::of(&analysis, &ReportInput::of("attach"));
+    let mut report = Report::of(&analysis, &ReportInput::for_source("attach"));
     report.source.mode = Some(mode);
     report.window_ns[1] = SLOTS as u64 * SECOND;
     let (mut noise, mut load) = (Noise(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)), 0.0);

@@ -46,8 +46,8 @@ proptest! {
         }
         let ledger = analysis.ledger();
         prop_assert_eq!(ledger.check_balance(), Ok(()));
-        prop_assert!(ledger.remembered() <= limits.live_rids && ledger.hops().len() <= limits.hops);
-        let report = Report::of(&analysis, &ReportInput::of("model"));
+        prop_assert!(ledger.record_count() <= limits.live_rids && ledger.hops().len() <= limits.hops);
+        let report = Report::of(&analysis, &ReportInput::for_source("model"));
         prop_assert!(report.to_json().len() > 100 && report.to_text().lines().count() > 3);
     }
 }

@@ -50,7 +50,7 @@ fn report(observed: Observed) -> Report {
         apply(200, What::Answered(Answer { content: Some(content), ..Answer::new("a", Some(2), Some(2)) }));
     }
     analysis.tick(MonoNs(300 * MS));
-    Report::of(&analysis, &ReportInput::of("test"))
+    Report::of(&analysis, &ReportInput::for_source("test"))
 }
 
 /// The sources of the table, by its first column.

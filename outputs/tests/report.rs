@@ -100,7 +100,7 @@ fn everything_seen() -> Report {
             cpu_ns: Some(412 * MS),
             rss_bytes: Some(9_400_000),
             demo: Some(serde_json::json!({"scenario": "race", "seed": 1, "truth": {"chunks_dropped": 2}})),
-            ..ReportInput::of("demo")
+            ..ReportInput::for_source("demo")
         },
     )
 }
@@ -117,7 +117,7 @@ fn sends_seen() -> Report {
     run.send(40, &[(FAST, 1, 9, Some(Finish::Abort)), ("HEALTH_CHECK_1768", 1, 1, Some(Finish::Length))]);
     run.analysis.tick(MonoNs(START + 1_000 * MS));
     let degraded = vec![Value::from("egress: no CAP_BPF; run as root or grant CAP_BPF and CAP_PERFMON")];
-    Report::of(&run.analysis, &ReportInput { degraded, ..ReportInput::of("tap") })
+    Report::of(&run.analysis, &ReportInput { degraded, ..ReportInput::for_source("tap") })
 }
 
 /// Every field exists, and those that a relay alone cannot observe are null. Text fits a terminal.
@@ -128,7 +128,7 @@ fn reports_equal_their_snapshots() {
         let text = report.to_text();
         assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
     }
-    let nothing = Report::of(&Analysis::new(engine::config()), &ReportInput::of("tap"));
+    let nothing = Report::of(&Analysis::new(engine::config()), &ReportInput::for_source("tap"));
     insta::assert_snapshot!("everything_seen_as_text", everything.to_text());
     insta::assert_snapshot!("sends_seen_as_json", sends.to_json());
     insta::assert_snapshot!("sends_seen_as_text", sends.to_text());
@@ -161,7 +161,7 @@ fn slowest_requests_are_sorted_by_gap_and_limited() {
     run.send(470, &[("e", 1, 1, None)]);
     run.analysis.tick(MonoNs(START + 500 * MS));
     let listed = |slowest| {
-        let report = Report::of(&run.analysis, &ReportInput { slowest, ..ReportInput::of("attach") });
+        let report = Report::of(&run.analysis, &ReportInput { slowest, ..ReportInput::for_source("attach") });
         let lines = report.slowest.iter();
         lines.map(|line| (line.rid.clone(), line.gap_ns.map(|ns| ns / MS))).collect::<Vec<_>>()
     };

@@ -46,7 +46,7 @@ impl Run {
     }
 
     fn report(&self) -> Report {
-        Report::of(&self.0, &ReportInput::of("attach"))
+        Report::of(&self.0, &ReportInput::for_source("attach"))
     }
 
     fn series(&self) -> Series {
@@ -157,7 +157,7 @@ fn wall_time_requires_an_anchor() {
         &run.0,
         &ReportInput {
             wall: Some(Anchor { mono: MonoNs(6_000 * MS), wall_ns: 1_763_712_000_000_000_000 }),
-            ..ReportInput::of("attach")
+            ..ReportInput::for_source("attach")
         },
     );
     assert_eq!(report.window_wall_ns.map(|w| w[0]), Some(1_763_711_999_000_000_000));

@@ -43,7 +43,7 @@ fn deliver(mut path: Path, deliveries: &[(u32, Option<u32>)]) -> (OutcomeCounts,
     for &(tokens, count) in deliveries {
         path.deliver(tokens, count, false);
     }
-    (path.ledger().totals().chunks.outcomes, Report::of(&path.analysis, &ReportInput::of("tap")))
+    (path.ledger().totals().chunks.outcomes, Report::of(&path.analysis, &ReportInput::for_source("tap")))
 }
 
 const SILENT: Engines = Engines(&[&Silent]);

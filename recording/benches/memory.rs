@@ -29,7 +29,7 @@ fn main() {
             frames = traffic.second();
         }
         let (ledger, mib) = (analysis.ledger(), resident_mib() - without);
-        println!("{:12} {:12} {mib:12.1}", ledger.live(), ledger.totals().requests.finished);
+        println!("{:12} {:12} {mib:12.1}", ledger.live_count(), ledger.totals().requests.finished);
     }
 }
 

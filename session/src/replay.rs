@@ -142,7 +142,7 @@ impl About for Playback<'_> {
 
     fn degraded(&self) -> Vec<String> {
         let missing = self.recording.missing().map(|missing| format!("recording: {missing}"));
-        self.closing.degraded.iter().map(words::of_json).chain(missing).collect()
+        self.closing.degraded.iter().map(words::json_text).chain(missing).collect()
     }
 
     fn position(&self) -> Option<Position> {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     fn report(analysis: &Analysis) -> String {
-        Report::of(analysis, &ReportInput::of("demo")).to_json()
+        Report::of(analysis, &ReportInput::for_source("demo")).to_json()
     }
 
     #[test]
@@ -252,7 +252,7 @@ mod tests {
         let mut playback = Playback::new(&recording, "max".parse().expect("a speed")).expect("events");
         play(&mut playback, &mut session);
         assert!(playback.has_ended());
-        let missed = Report::of(session.analysis(), &ReportInput::of("demo")).own.events_missed;
+        let missed = Report::of(session.analysis(), &ReportInput::for_source("demo")).own.events_missed;
         assert_eq!(missed, u64::from(block.records));
         let report = session.finish(&playback, &|_| {}).to_json();
         assert!(report.contains("block 1 at byte") && report.contains("is damaged"), "{report}");

@@ -253,6 +253,6 @@ fn report_input(about: &dyn About, degraded: Vec<String>, slowest: usize) -> Rep
         wire: about.wire(),
         sampling: about.sampling(),
         demo: about.truth(),
-        ..ReportInput::of(about.kind())
+        ..ReportInput::for_source(about.kind())
     }
 }

@@ -1,6 +1,6 @@
 //! Human-readable numbers for narrow columns: durations, counts, rates, bytes. At most seven cells wide.
 
-pub use trace::words::known;
+pub use trace::words::known_or_dash;
 
 /// A duration in nanoseconds with three significant digits: `850 ns`, `12.3 us`, `48.8 s`, `2m05s`, `1h02m`.
 pub fn format_duration(ns: u64) -> String {

@@ -214,7 +214,7 @@ fn run(messages: &[&str], deliveries: &[(u32, u32)]) -> (Report, String, Tap) {
         export.event(&Event { at: MonoNs::now(), what }).expect("a vector");
     }
     export.tick(MonoNs::now()).expect("a vector");
-    let report = export.finish(&ReportInput::of("tap")).expect("a vector");
+    let report = export.finish(&ReportInput::for_source("tap")).expect("a vector");
     (report, String::from_utf8(out).expect("UTF-8"), tap)
 }
 
@@ -250,7 +250,7 @@ fn log_lines_of_an_engine_in_one_file_are_imported() {
     while import.read_some(&mut |event| analysis.apply(event)) {}
     import.check_any_recognised().expect("known lines");
     assert_eq!((import.stats().forms["toy"], import.stats().malformed), (2, 1));
-    let report = Report::of(&analysis, &ReportInput::of("import"));
+    let report = Report::of(&analysis, &ReportInput::for_source("import"));
     assert_eq!(&*report.source.engine, NAME);
     assert_eq!(report.gap_ns.and_then(|gap| gap.max), Some(2_000_000_000));
 }

@@ -71,7 +71,7 @@ impl Analysis {
         if self.checked_at.is_none_or(|at| now.since(at) >= CHECK_EVERY_NS) {
             self.checked_at = Some(now);
             fault::here("detectors");
-            self.findings.update(&DetectContext::at(&self.ledger, now));
+            self.findings.update(&DetectContext::new(&self.ledger, now));
         }
     }
 
@@ -87,7 +87,7 @@ impl Analysis {
 
     /// Attribution of the time of chunks and first tokens so far.
     pub fn attribution(&self) -> Attribution<'_> {
-        Attribution::of(&self.ledger)
+        Attribution::of_ledger(&self.ledger)
     }
 
     /// Time series of the run so far.
@@ -99,7 +99,7 @@ impl Analysis {
     /// with the ledger's current numbers.
     pub fn findings_now(&self) -> Findings {
         let mut findings = self.findings.clone();
-        findings.update(&DetectContext::at(&self.ledger, self.ledger.now()));
+        findings.update(&DetectContext::new(&self.ledger, self.ledger.now()));
         findings
     }
 }

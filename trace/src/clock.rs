@@ -31,7 +31,7 @@ pub struct Anchor {
 impl Anchor {
     /// Reads both clocks.
     pub fn now() -> Self {
-        Self { mono: MonoNs::now(), wall_ns: wall_ns() }
+        Self { mono: MonoNs::now(), wall_ns: wall_now_ns() }
     }
 
     /// Wall-clock time of an instant, in nanoseconds since the Unix epoch. Assumes that both clocks ran alike since the anchor.
@@ -41,7 +41,7 @@ impl Anchor {
 }
 
 /// Nanoseconds since the Unix epoch. Anchors a capture to the timestamps of log lines.
-pub fn wall_ns() -> u64 {
+pub fn wall_now_ns() -> u64 {
     crate::fault::wall(read_clock(rustix::time::ClockId::Realtime))
 }
 

@@ -1,9 +1,9 @@
 //! The numbers of a request as columns: of CSV and Parquet, and of the screen's table with its sort orders, filters and help.
 
-use crate::ledger::Numbers;
+use crate::ledger::RequestNumbers;
 
 /// A number of a request; `None` if it was not observed.
-pub type Number = fn(&Numbers) -> Option<u64>;
+pub type Number = fn(&RequestNumbers) -> Option<u64>;
 
 /// A number of every request.
 #[derive(Clone, Copy, Debug)]

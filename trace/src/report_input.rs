@@ -35,13 +35,13 @@ pub struct ReportInput {
 
 impl Default for ReportInput {
     fn default() -> Self {
-        Self::of("")
+        Self::for_source("")
     }
 }
 
 impl ReportInput {
     /// Input for a source without further data.
-    pub fn of(kind: &str) -> Self {
+    pub fn for_source(kind: &str) -> Self {
         Self {
             kind: kind.to_owned(),
             window: None,

@@ -163,7 +163,7 @@ impl SlotStart {
         let groups = ledger.groups().iter().take(MAX_HOPS).enumerate();
         SlotValues {
             passed: counts_so_far(ledger).combine_with(self.passed, u64::saturating_sub),
-            live: ledger.live(),
+            live: ledger.live_count(),
             gap: ledger.gap_slot().tally(),
             hops: groups
                 .map(|(place, group)| HopSlot {
@@ -231,7 +231,7 @@ fn counts_so_far(ledger: &Ledger) -> SlotCounts {
 
 fn hop_counts_so_far(ledger: &Ledger, place: usize) -> HopSlotCounts {
     let mut sum = HopSlotCounts { wakeups: ledger.groups()[place].wakeups.count(), ..HopSlotCounts::default() };
-    for counts in ledger.members(place).map(|hop| hop.counts) {
+    for counts in ledger.hops_of_group(place).map(|hop| hop.counts) {
         sum.frames_sent += counts.frames_sent;
         sum.frames_received += counts.frames_received;
         sum.chunks += counts.chunks;
@@ -288,7 +288,7 @@ impl RecentSeconds {
     }
 
     /// Adds `count` seconds with the same values, and keeps at most `max`.
-    pub fn enter(&mut self, slot: &Arc<SlotValues>, count: u64, max: usize) {
+    pub fn add_slots(&mut self, slot: &Arc<SlotValues>, count: u64, max: usize) {
         self.count = self.count.saturating_add(count);
         for _ in 0..count.min(max as u64) {
             if self.slots.len() == max {
@@ -346,12 +346,12 @@ impl TimeSeries {
         ledger.next_slot();
         self.slot_start.start_slot(ledger, self.slot_end);
         series.add_slots(&ended, 1);
-        self.recent.enter(&ended, 1, self.max_recent_seconds);
+        self.recent.add_slots(&ended, 1, self.max_recent_seconds);
         let silent_slots = now.since(self.slot_end) / SLOT_NS;
         if silent_slots > 0 {
             let empty = Arc::new(self.slot_start.values_since(ledger));
             series.add_slots(&empty, silent_slots);
-            self.recent.enter(&empty, silent_slots, self.max_recent_seconds);
+            self.recent.add_slots(&empty, silent_slots, self.max_recent_seconds);
         }
         self.slot_end = MonoNs(self.slot_end.0.saturating_add(SLOT_NS.saturating_mul(silent_slots + 1)));
         self.recent.threads.clear();

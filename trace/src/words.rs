@@ -21,12 +21,12 @@ macro_rules! names {
 pub use names;
 
 /// A JSON string without its quotes; any other value as JSON.
-pub fn of_json(value: &serde_json::Value) -> String {
+pub fn json_text(value: &serde_json::Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 
 /// Formats a value, or `-` if it is not observable.
-pub fn known<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
+pub fn known_or_dash<T>(value: Option<T>, show: impl FnOnce(T) -> String) -> String {
     value.map_or_else(|| String::from("-"), show)
 }
 

@@ -79,7 +79,7 @@ fn known_requests_do_not_allocate_and_a_full_table_is_bounded() {
     let change = region.change();
     let allocated = change.bytes_allocated - change.bytes_deallocated;
     let ledger = run.analysis.ledger();
-    assert_eq!((ledger.remembered(), ledger.finished_count()), (100_000, 20_000));
+    assert_eq!((ledger.record_count(), ledger.finished_count()), (100_000, 20_000));
     assert_eq!(ledger.totals().requests.evicted, 110_000 + 256 - 100_000);
     assert!(ledger.limits().iter().any(|l| l.name == "live_rids" && l.times > 0), "reaching a limit is visible");
     assert!(allocated < 128 << 20, "{allocated} bytes are allocated");

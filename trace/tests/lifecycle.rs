@@ -75,11 +75,11 @@ fn a_request_ends_after_its_last_receive() {
         send(&mut path, hop, "a", 1, 1, STOP);
     }
     path.wait(60);
-    assert_eq!((path.ledger().remembered(), requests(&path).settling), (1, 1));
+    assert_eq!((path.ledger().record_count(), requests(&path).settling), (1, 1));
     path.receive(FrameId::new(HopId(1), 0, 0));
     path.wait(3);
     let ledger = path.ledger();
-    assert_eq!(ledger.remembered(), 0);
+    assert_eq!(ledger.record_count(), 0);
     assert_eq!(ledger.finished_count(), 1);
     assert_eq!(requests(&path).settling, 0);
     assert_eq!(ledger.worst_gap().map(|g| g.ns / SECOND), Some(60));
@@ -195,9 +195,9 @@ fn a_silent_request_is_orphaned_and_freed() {
     path.announce(0, "a->b", [true, false], Capabilities::SENT);
     send(&mut path, 0, "a", 1, 1, None);
     path.wait(4);
-    assert_eq!(path.ledger().remembered(), 1);
+    assert_eq!(path.ledger().record_count(), 1);
     path.wait(3);
-    assert_eq!((path.ledger().remembered(), requests(&path).orphaned), (0, 1));
+    assert_eq!((path.ledger().record_count(), requests(&path).orphaned), (0, 1));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Groups of processes that are connected to each other.
 
 /// Connected components of `count` nodes, each in ascending order, ordered by their first member.
-pub fn connected(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
+pub fn connected_groups(count: usize, edges: impl IntoIterator<Item = (usize, usize)>) -> Vec<Vec<usize>> {
     // Disjoint sets: each node refers to one of its group, and the group's first node to itself.
     let mut leaders: Vec<usize> = (0..count).collect();
     for (a, b) in edges {
@@ -29,11 +29,11 @@ fn find_leader(leaders: &mut [usize], mut node: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use super::connected;
+    use super::connected_groups;
 
     #[test]
     fn processes_are_grouped_by_connections() {
-        assert_eq!(connected(6, [(4, 1), (1, 0), (3, 5)]), [vec![0, 1, 4], vec![2], vec![3, 5]]);
-        assert_eq!(connected(0, []), [[0; 0]; 0]);
+        assert_eq!(connected_groups(6, [(4, 1), (1, 0), (3, 5)]), [vec![0, 1, 4], vec![2], vec![3, 5]]);
+        assert_eq!(connected_groups(0, []), [[0; 0]; 0]);
     }
 }

@@ -39,7 +39,7 @@ pub enum Confidence {
 
 impl Confidence {
     /// Certainty of a hop between roles with these sources.
-    pub fn of(sources: [RoleSource; 2]) -> Self {
+    pub fn of_sources(sources: [RoleSource; 2]) -> Self {
         if sources.iter().all(|source| *source < RoleSource::Sockets) { Self::Certain } else { Self::Inferred }
     }
 }

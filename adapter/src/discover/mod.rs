@@ -9,7 +9,7 @@ mod release;
 mod role;
 mod setting;
 
-pub use groups::connected;
+pub use groups::connected_groups;
 pub use hop::{Carries, Confidence, End, HopSeen};
 pub use launch::{FlagName, Flags, Program, program};
 pub use python_version::PythonVersion;

@@ -106,7 +106,7 @@ pub trait Recognise: fmt::Debug + Send + Sync {
         let readings = wires.iter().map(|wire| {
             let (from, from_source) = own_role(wire.connector?)?;
             let (to, to_source) = own_role(wire.acceptor)?;
-            let confidence = Confidence::of([from_source, to_source]);
+            let confidence = Confidence::of_sources([from_source, to_source]);
             (from.sends_output() && to.receives_output()).then(|| Reading::forward(Carries::Output, confidence))
         });
         readings.collect()
@@ -218,7 +218,7 @@ pub struct Launcher {
 
 impl Launcher {
     /// Recognises a command line.
-    pub fn of(argv: &[String], engines: &[EngineKind]) -> Option<Self> {
+    pub fn of_command(argv: &[String], engines: &[EngineKind]) -> Option<Self> {
         engines.iter().find_map(|&engine| {
             let (role, command) = engine.launch(argv)?;
             Some(Self { engine, role, command })

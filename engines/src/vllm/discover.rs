@@ -81,7 +81,7 @@ impl Recognise for VllmServer {
     fn hops(&self, wires: &[Wire<'_>], roles: &[Option<RoleWithSource>]) -> Vec<Option<Reading>> {
         let read = |wire: &Wire<'_>| {
             let ((connector, by), (acceptor, known)) = (roles[wire.connector?]?, roles[wire.acceptor]?);
-            let reading = Reading::forward(Carries::Unknown, Confidence::of([by, known]));
+            let reading = Reading::forward(Carries::Unknown, Confidence::of_sources([by, known]));
             match (connector, acceptor) {
                 // The coordinator receives only statistics.
                 (ENGINE_CORE, API_SERVER | COORDINATOR) => Some(reading),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use trace::words::{duration, known, plural};
+use trace::words::{duration, known_or_dash, plural};
 
 use super::{ComparedMeasure, Diff, DiffOptions, LegShift, RunSummary, WaitShift};
 use crate::report::hostile::{lines, markdown as escaped};
@@ -116,7 +116,7 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
             ("B", Number, &|m| m.unit.format_value(m.b)),
             ("change", Number, &|m| m.change_text()),
             (&heading, Number, &|m| {
-                known(m.interval, |[low, high]| {
+                known_or_dash(m.interval, |[low, high]| {
                     format!("{} to {}", m.unit.format_signed(low), m.unit.format_signed(high))
                 })
             }),

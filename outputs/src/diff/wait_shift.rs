@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use trace::detect::attribution::LegKind;
 use trace::path::{self, Ends};
-use trace::words::{duration, known, percent};
+use trace::words::{duration, known_or_dash, percent};
 
 use crate::report::{LegLine, Report};
 
@@ -49,10 +49,10 @@ impl LegShift {
     pub(super) fn cells(&self) -> [String; 5] {
         [
             describe_leg(&self.name, self.kind),
-            known(self.a_ns, duration),
-            known(self.a_share, percent),
-            known(self.b_ns, duration),
-            known(self.b_share, percent),
+            known_or_dash(self.a_ns, duration),
+            known_or_dash(self.a_share, percent),
+            known_or_dash(self.b_ns, duration),
+            known_or_dash(self.b_share, percent),
         ]
     }
 
@@ -132,7 +132,7 @@ fn describe_changed_length(change: &str, from: &LongestLeg<'_>, to: &LongestLeg<
 fn describe_leg(name: &str, kind: LegKind) -> String {
     match kind {
         LegKind::Wait => name.to_owned(),
-        kind => kind.of(name),
+        kind => kind.describe(name),
     }
 }
 
@@ -171,7 +171,7 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn run(legs: &[(&str, LegKind, u64)]) -> Report {
-        let mut report = Report::of(&Analysis::new(Config::default()), &ReportInput::of("attach"));
+        let mut report = Report::of(&Analysis::new(Config::default()), &ReportInput::for_source("attach"));
         let whole: u64 = legs.iter().map(|leg| leg.2).sum();
         let line = |&(name, kind, ms): &(&str, LegKind, u64)| LegLine {
             name: name.to_owned(),

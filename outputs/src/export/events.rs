@@ -47,7 +47,7 @@ impl<'w> Events<'w> {
 
     /// Writes the chunks whose outcome the last event showed.
     fn judged(&mut self, at: MonoNs, context: &ExportContext<'_>) {
-        for (rid, chunks) in context.ledger.judged().filter(|(rid, _)| context.options.wants_rid(rid)) {
+        for (rid, chunks) in context.ledger.judged_chunks().filter(|(rid, _)| context.options.wants_rid(rid)) {
             let cause = match chunks.outcome {
                 ChunkOutcome::Unjudged(cause) => Some(cause),
                 ChunkOutcome::Delivered | ChunkOutcome::Merged | ChunkOutcome::Dropped => None,

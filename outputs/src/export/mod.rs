@@ -28,7 +28,7 @@ use trace::analysis::{Analysis, Config};
 use trace::clock::{Anchor, MonoNs};
 use trace::engine::Engines;
 use trace::event::Event;
-use trace::ledger::{Ledger, RequestTimeline, Summary};
+use trace::ledger::{Ledger, RequestSummary, RequestTimeline};
 use trace::words::names;
 
 use self::opening::CaptureClock;
@@ -103,7 +103,7 @@ impl Options {
         self.rids.is_empty() || self.rids.iter().any(|wanted| wanted == rid)
     }
 
-    fn wants(&self, summary: &Summary) -> bool {
+    fn wants(&self, summary: &RequestSummary) -> bool {
         let loses = self.losing && summary.tokens_lost.is_some_and(|lost| lost > 0);
         let slow = self.slow_ns.is_none_or(|min| summary.gap_ns >= Some(min));
         self.wants_rid(&summary.rid) && (slow || loses)
@@ -119,7 +119,7 @@ struct ExportContext<'a> {
 
 /// A closed request, or one in flight at the end of the capture.
 struct ExportedRequest<'a> {
-    summary: &'a Summary,
+    summary: &'a RequestSummary,
     timeline: &'a RequestTimeline,
     /// The capture ended before the request did.
     open: bool,

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use trace::clock::MonoNs;
 use trace::columns::COLUMNS;
-use trace::ledger::{Request, Summary};
+use trace::ledger::{Request, RequestSummary};
 
 use super::request_stage::{self, last_gap_ns};
 use super::{ExportContext, ExportedRequest};
@@ -152,11 +152,11 @@ fn slowest_hop<'a>(request: &ExportedRequest<'_>, context: &ExportContext<'a>) -
 }
 
 /// Positions of lost tokens; empty without losses. Ends with `...` if the ledger has no more ranges.
-fn lost_places(s: &Summary, lost: u32, context: &ExportContext<'_>) -> String {
+fn lost_places(s: &RequestSummary, lost: u32, context: &ExportContext<'_>) -> String {
     if lost == 0 {
         return String::new();
     }
-    let closed = (context.ledger.lossy().rev())
+    let closed = (context.ledger.lossy_requests().rev())
         .find(|lossy| lossy.rid == s.rid && lossy.first_at == s.first_at)
         .and_then(|lossy| lossy.confirmed.as_deref());
     let open = || context.ledger.request(&s.rid).and_then(Request::losses);

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use trace::clock::MonoNs;
 use trace::id::FrameId;
-use trace::ledger::{HopTimes, Ledger, RequestTimeline, Summary};
+use trace::ledger::{HopTimes, Ledger, RequestSummary, RequestTimeline};
 
 use super::ExportedRequest;
 
@@ -42,8 +42,8 @@ pub(super) enum StageKind {
 
 pub(super) fn span_of_request(request: &ExportedRequest<'_>) -> (MonoNs, MonoNs) {
     let ExportedRequest { summary, timeline, .. } = request;
-    let from = timeline.began().map_or(summary.first_at, |at| at.min(summary.first_at));
-    let to = timeline.ended().map_or(summary.last_at, |at| at.max(summary.last_at));
+    let from = timeline.first_time().map_or(summary.first_at, |at| at.min(summary.first_at));
+    let to = timeline.last_time().map_or(summary.last_at, |at| at.max(summary.last_at));
     (from, to.max(summary.first_at).max(from))
 }
 
@@ -60,7 +60,7 @@ pub(super) fn last_gap_ns(timeline: &RequestTimeline, ledger: &Ledger) -> Option
 }
 
 /// From the receive of the first token by the tokenizer to its delivery to the client, in nanoseconds.
-pub(super) fn first_delivery_ns(summary: &Summary) -> Option<u64> {
+pub(super) fn first_delivery_ns(summary: &RequestSummary) -> Option<u64> {
     Some(summary.delivered_first?.since(summary.received_first?))
 }
 
@@ -69,7 +69,7 @@ pub(super) fn stages<'a>(request: &ExportedRequest<'_>, ledger: &'a Ledger) -> V
     let ExportedRequest { summary, timeline, .. } = *request;
     let mut list = StageList { list: Vec::new(), depth: 0, now: begin, end };
     let mut path: Vec<&HopTimes> = timeline.hops.iter().collect();
-    path.sort_by_key(|h| h.first.began());
+    path.sort_by_key(|h| h.first.first_time());
     if let Some(gap) = summary.sent_first.zip(summary.received_first) {
         list.add("first token gap".into(), gap, None, StageKind::Gap, |list| list.add_path(&path, ledger));
     } else {

@@ -5,7 +5,7 @@ use std::io;
 use trace::analysis::Analysis;
 use trace::clock::MonoNs;
 use trace::event::{Event, What};
-use trace::ledger::{ClosedRequest, RequestTimeline, Summary, TimedRequest};
+use trace::ledger::{ClosedRequest, RequestSummary, RequestTimeline, TimedRequest};
 
 use super::{CaptureClock, ExportContext, ExportedRequest, Exporter, Options, request_stage};
 
@@ -57,7 +57,7 @@ impl Selection {
         let ledger = analysis.ledger();
         let none = RequestTimeline::default();
         for TimedRequest { request, timeline } in ledger.timed_requests() {
-            let summary = Summary { rid: request.rid.clone(), numbers: ledger.numbers(request) };
+            let summary = RequestSummary { rid: request.rid.clone(), numbers: ledger.numbers(request) };
             let timeline = timeline.unwrap_or(&none);
             let request = ExportedRequest { summary: &summary, timeline, open: summary.finish.is_none() };
             self.pass_request(&request, analysis, exporter)?;

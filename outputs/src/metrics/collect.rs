@@ -6,7 +6,7 @@ use trace::detect::attribution::Attribution;
 use trace::detect::{ALL as DETECTORS, Findings};
 use trace::engine::{Mode, Waiter};
 use trace::event::ThreadPart;
-use trace::ledger::{Group, Hop, Ledger, Thread, TimeUse};
+use trace::ledger::{Hop, HopGroup, Ledger, Thread, TimeUse};
 use trace::stats::{Distribution, WINDOW_NS};
 use trace::{Analysis, MonoNs, ReportInput};
 
@@ -56,11 +56,11 @@ pub fn collect(analysis: &Analysis, input: &Input<'_>) -> Vec<Family> {
     requests(&mut f, ledger);
     tokens(&mut f, ledger);
     answers(&mut f, ledger);
-    let lines: Vec<(&Group, Vec<&Hop>)> = ledger
+    let lines: Vec<(&HopGroup, Vec<&Hop>)> = ledger
         .groups()
         .iter()
         .enumerate()
-        .map(|(place, group)| (group, ledger.members(place).collect::<Vec<_>>()))
+        .map(|(place, group)| (group, ledger.hops_of_group(place).collect::<Vec<_>>()))
         // Renaming a hop can leave its old line without hops.
         .filter(|(_, members)| !members.is_empty())
         .collect();
@@ -156,7 +156,7 @@ fn answers(f: &mut Families, ledger: &Ledger) {
     f.int(&n::ANSWERS_TOKENS_LOST, [], answers.judged_alone_tokens_lost);
 }
 
-fn hop(f: &mut Families, group: &Group, members: &[&Hop], now: MonoNs) {
+fn hop(f: &mut Families, group: &HopGroup, members: &[&Hop], now: MonoNs) {
     let name = [group.name.as_str()];
     let sum = |what: fn(&Hop) -> u64| members.iter().map(|h| what(h)).sum::<u64>();
     let sent = members.iter().any(|h| h.capabilities().sent);
@@ -325,7 +325,10 @@ mod tests {
     const MS: u64 = 1_000_000;
 
     fn metrics(analysis: &Analysis) -> Vec<Family> {
-        collect(analysis, &Input { report: &ReportInput::of("tap"), version: "1", pushed: None, endpoint: None })
+        collect(
+            analysis,
+            &Input { report: &ReportInput::for_source("tap"), version: "1", pushed: None, endpoint: None },
+        )
     }
 
     fn value<'a>(families: &'a [Family], name: &str, labels: &[&str]) -> Option<&'a Value> {

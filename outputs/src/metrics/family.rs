@@ -134,7 +134,7 @@ impl Histogram {
     }
 
     fn new(of: &Distribution, bounds: &[u64], unit: f64) -> Self {
-        let below = of.at_most(bounds);
+        let below = of.cumulative_counts(bounds);
         Self {
             count: of.count(),
             sum: of.sum() as f64 / unit,

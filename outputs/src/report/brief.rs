@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use trace::engine::{Mode, Waiter};
-use trace::words::{self, count, duration, known};
+use trace::words::{self, count, duration, known_or_dash};
 
 use super::{Gap, Report, Requests};
 
@@ -43,7 +43,7 @@ pub(super) fn outcomes(requests: &Requests) -> String {
 
 /// The gap's quantiles.
 pub(super) fn quantiles(gap: &Gap) -> String {
-    let [p50, p90, p99, max] = [gap.p50, gap.p90, gap.p99, gap.max].map(|ns| known(ns, duration));
+    let [p50, p90, p99, max] = [gap.p50, gap.p90, gap.p99, gap.max].map(|ns| known_or_dash(ns, duration));
     format!("median {p50}, p90 {p90}, p99 {p99}, max {max}")
 }
 
@@ -92,7 +92,7 @@ pub(crate) fn not_observed(report: &Report) -> Vec<&'static str> {
 
 /// Describes the targets that could not be attached, and disabled features.
 pub(crate) fn degraded(report: &Report) -> impl Iterator<Item = String> + '_ {
-    report.own.degraded.iter().map(words::of_json)
+    report.own.degraded.iter().map(words::json_text)
 }
 
 /// Names of the limits that were reached, with their counts.

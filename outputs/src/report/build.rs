@@ -5,7 +5,7 @@ use trace::clock::MonoNs;
 use trace::detect::attribution::busy;
 use trace::detect::{Findings, imbalance};
 use trace::event::{Capabilities, ThreadPart};
-use trace::ledger::{Group, Hop, Ledger, Thread};
+use trace::ledger::{Hop, HopGroup, Ledger, Thread};
 use trace::stats::Spread;
 use trace::{Analysis, ReportInput};
 
@@ -86,7 +86,7 @@ impl Requests {
             seen: counts.seen,
             finished: counts.finished,
             aborted: counts.aborted,
-            live: ledger.live(),
+            live: ledger.live_count(),
             joined_late: counts.joined_late,
             overwritten: counts.overwritten,
             orphaned: counts.orphaned,
@@ -112,11 +112,11 @@ impl Tokens {
 impl Itl {
     /// Inter-token latency so far.
     pub fn of(ledger: &Ledger) -> Self {
-        let delivered = |values| Spread::of(values).filter(|_| ledger.observes_deliveries());
+        let delivered = |values| Spread::of_distribution(values).filter(|_| ledger.observes_deliveries());
         Self {
-            sent: Spread::of(ledger.itl_sent()),
+            sent: Spread::of_distribution(ledger.itl_sent()),
             delivered: delivered(ledger.itl_delivered()),
-            sent_by_token: Spread::of(ledger.itl_sent_by_token()),
+            sent_by_token: Spread::of_distribution(ledger.itl_sent_by_token()),
             delivered_by_token: delivered(ledger.itl_delivered_by_token()),
         }
     }
@@ -131,7 +131,7 @@ fn gap(ledger: &Ledger) -> Gap {
         p99: gap.quantile(0.99),
         max: gap.max(),
         max_rid: ledger.worst_gap().map(|g| g.rid.to_string()).unwrap_or_default(),
-        classes: gap.classes(),
+        classes: gap.bucket_counts(),
     }
 }
 
@@ -149,7 +149,7 @@ impl Chunks {
             dropped_predicted: ledger.dropped_predicted(),
             dropped_confirmed: delivered.then_some(outcomes.dropped),
             tokens_lost: delivered.then_some(outcomes.tokens_lost),
-            in_flight: delivered.then(|| ledger.undelivered()),
+            in_flight: delivered.then(|| ledger.undelivered_chunks()),
             unjudged: delivered.then_some(outcomes.unjudged),
         }
     }
@@ -176,8 +176,8 @@ fn answers(ledger: &Ledger) -> Option<AnswerCounts> {
 }
 
 fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
-    let group: &Group = &ledger.groups()[place];
-    let members: Vec<&Hop> = ledger.members(place).collect();
+    let group: &HopGroup = &ledger.groups()[place];
+    let members: Vec<&Hop> = ledger.hops_of_group(place).collect();
     // Renaming a hop can leave its old line without hops.
     if members.is_empty() {
         return None;
@@ -202,14 +202,14 @@ fn hop(ledger: &Ledger, place: usize, window_ns: u64) -> Option<HopLine> {
         chunks_per_s: per_second(chunks),
         backlog_frames: (sent && received).then_some(group.backlog),
         backlog_max_frames: (sent && received).then_some(group.backlog_max),
-        queue_wait_ns: Spread::of(&group.queue_wait),
-        queue_wait_classes: group.queue_wait.classes(),
-        send_wait_ns: Spread::of(&group.send_wait),
-        relay_ns: Spread::of(&group.relay),
-        processing_ns: Spread::of(&group.processing),
-        recv_wait_ns: Spread::of(&group.recv_wait),
+        queue_wait_ns: Spread::of_distribution(&group.queue_wait),
+        queue_wait_classes: group.queue_wait.bucket_counts(),
+        send_wait_ns: Spread::of_distribution(&group.send_wait),
+        relay_ns: Spread::of_distribution(&group.relay),
+        processing_ns: Spread::of_distribution(&group.processing),
+        recv_wait_ns: Spread::of_distribution(&group.recv_wait),
         wakeup_frames_max: wakeups,
-        wakeup_frames: Spread::of(&group.wakeups),
+        wakeup_frames: Spread::of_distribution(&group.wakeups),
         kernel_bytes_max: group.kernel.bytes_max,
         inbox_max_frames: group.kernel.inbox_max,
         undecoded: ledger
@@ -293,7 +293,7 @@ fn own(ledger: &Ledger, input: &ReportInput) -> Own {
         missed_by_cause: totals.missed.by_cause().map(|(cause, n)| (cause.to_owned(), n)).into(),
         frames_unannounced: totals.missed.unannounced,
         frames_undecoded: totals.undecoded,
-        degraded: input.degraded.iter().cloned().chain(ledger.degraded().map(Value::String)).collect(),
+        degraded: input.degraded.iter().cloned().chain(ledger.degraded_reasons().map(Value::String)).collect(),
         sampling: input.sampling,
     }
 }

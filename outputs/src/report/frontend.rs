@@ -27,8 +27,8 @@ pub(super) fn frontend(ledger: &Ledger) -> Option<FrontendCounts> {
     let waits = ledger.frontend();
     (waits.responses > 0).then(|| FrontendCounts {
         responses: waits.responses,
-        first_token_ns: Spread::of(&waits.first_token),
-        last_token_ns: Spread::of(&waits.last_token),
+        first_token_ns: Spread::of_distribution(&waits.first_token),
+        last_token_ns: Spread::of_distribution(&waits.last_token),
         worst_rid: waits.worst.rid.to_string(),
     })
 }

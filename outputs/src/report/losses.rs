@@ -73,7 +73,8 @@ fn list(
         let delivered = deliveries.then_some(r.tokens_delivered);
         Some((live(r)?, &r.rid, r.tokens_sent, delivered, r.finish))
     });
-    let closed = ledger.lossy().filter_map(|r| Some((over(r)?, &r.rid, r.tokens_sent, r.tokens_delivered, r.finish)));
+    let closed =
+        ledger.lossy_requests().filter_map(|r| Some((over(r)?, &r.rid, r.tokens_sent, r.tokens_delivered, r.finish)));
     let mut all: Vec<_> = open.chain(closed).collect();
     all.sort_unstable_by(|a, b| (b.0.tokens, a.1).cmp(&(a.0.tokens, b.1)));
     let worst = all.into_iter().take(LIMIT);

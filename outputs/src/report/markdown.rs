@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use trace::words::{count, duration, known, plural, share};
+use trace::words::{count, duration, known_or_dash, plural, share};
 
 use super::hostile::{markdown, markdown_code};
 use super::table::Kind::{Hop, Number, Rid, Text};
@@ -74,7 +74,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
     let lost = match (c.dropped_confirmed, c.dropped_predicted) {
         (Some(n), _) => format!(
             "{} tokens in {} chunks ({} of all), confirmed by counts",
-            known(c.tokens_lost, count),
+            known_or_dash(c.tokens_lost, count),
             count(n),
             share(n, c.sent)
         ),
@@ -145,11 +145,11 @@ fn slowest(out: &mut String, report: &Report) {
         report.slowest.iter().take(LIMIT),
         [
             ("Request", Rid, &|line| line.rid.clone()),
-            ("First sent", Number, &|line| known(line.first_sent_ns, duration)),
-            ("Gap", Number, &|line| known(line.gap_ns, duration)),
-            ("First received", Number, &|line| known(line.first_received_ns, duration)),
+            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, duration)),
+            ("Gap", Number, &|line| known_or_dash(line.gap_ns, duration)),
+            ("First received", Number, &|line| known_or_dash(line.first_received_ns, duration)),
             ("Tokens sent", Number, &|line| count(line.tokens_sent)),
-            ("Lost", Number, &|line| known(line.tokens_lost, count)),
+            ("Lost", Number, &|line| known_or_dash(line.tokens_lost, count)),
             ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").to_owned()),
         ],
     );

@@ -85,7 +85,7 @@ pub(super) fn delivered(ledger: &Ledger) -> Option<Mode> {
 pub(super) fn modes(ledger: &Ledger) -> Modes {
     let hop = |place: usize| {
         let group = &ledger.groups()[place];
-        let bytes = ledger.members(place).map(|hop| hop.counts.bytes).sum();
+        let bytes = ledger.hops_of_group(place).map(|hop| hop.counts.bytes).sum();
         ModeLine::of(&group.name, Some(bytes), group.ids)
     };
     let client = ModeLine::of("client", None, ledger.totals().delivered_ids);

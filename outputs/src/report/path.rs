@@ -1,7 +1,7 @@
 //! Attribution of time in the report.
 
 use serde::{Deserialize, Serialize};
-use trace::detect::attribution::{Attribution, Leg, LegKind, ThreadState, Time};
+use trace::detect::attribution::{Attribution, Leg, LegKind, LegTime, ThreadState};
 
 use trace::stats::Spread;
 
@@ -43,16 +43,16 @@ impl LegLine {
 
     /// Describes the leg: `waiting on scheduler->tokenizer`.
     pub fn words(&self) -> String {
-        self.kind.of(&self.name)
+        self.kind.describe(&self.name)
     }
 }
 
 fn line(leg: &Leg<'_>) -> LegLine {
-    let share = |time: Time| (time.sum.count > 0).then_some(time.share);
+    let share = |time: LegTime| (time.sum.count > 0).then_some(time.share);
     LegLine {
         name: leg.name.to_owned(),
         kind: leg.kind,
-        ns: Spread::of(leg.spread),
+        ns: Spread::of_distribution(leg.spread),
         mean_ns: leg.chunk[0].sum.mean().unwrap_or(0),
         share: leg.chunk[0].share,
         recent_share: share(leg.chunk[1]),

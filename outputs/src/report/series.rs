@@ -231,9 +231,9 @@ fn spread<'a>(tallies: &(impl Iterator<Item = Option<&'a Tally>> + Clone)) -> Sp
 
 fn hop(ledger: &Ledger, place: usize, name: &str, moments: &[SlotValues]) -> Option<HopSeries> {
     // Renaming a hop can leave its old line without hops, and hops beyond the limit have no series.
-    ledger.members(place).next()?;
+    ledger.hops_of_group(place).next()?;
     moments.iter().find(|m| m.hops.len() > place)?;
-    let capabilities = |what: fn(Capabilities) -> bool| ledger.members(place).any(|h| what(h.capabilities()));
+    let capabilities = |what: fn(Capabilities) -> bool| ledger.hops_of_group(place).any(|h| what(h.capabilities()));
     let (sent, received) = (capabilities(|s| s.sent), capabilities(|s| s.received));
     let slots = moments.iter().map(|m| m.hops.get(place));
     let column = |what: fn(&HopSlot) -> u64| slots.clone().map(|s| s.map_or(0, what)).collect::<Vec<u64>>();

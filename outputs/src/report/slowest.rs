@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use trace::clock::MonoNs;
-use trace::ledger::{ItlEnds, Ledger, Numbers, Request, Summary};
+use trace::ledger::{ItlEnds, Ledger, Request, RequestNumbers, RequestSummary};
 
 /// One listed request. Times are relative to the start of the capture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -64,11 +64,11 @@ type Ranked<'l> = (Option<u64>, &'l str, Record<'l>);
 
 enum Record<'l> {
     Live(&'l Request),
-    Over(&'l Summary),
+    Over(&'l RequestSummary),
 }
 
 impl SlowLine {
-    fn new(rid: &str, numbers: &Numbers, from: MonoNs) -> Self {
+    fn new(rid: &str, numbers: &RequestNumbers, from: MonoNs) -> Self {
         let after = |at: Option<MonoNs>| at.map(|at| at.since(from));
         Self {
             rid: rid.to_owned(),

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 
 use trace::SamplingCost;
-use trace::ledger::{Hits, Ledger, StackCounts, StackFunction, StackRole};
-use trace::words::{count, duration, known, percent};
+use trace::ledger::{Ledger, StackCounts, StackFunction, StackHits, StackRole};
+use trace::words::{count, duration, known_or_dash, percent};
 
 /// Maximum number of functions listed per role.
 const LIMIT: usize = 40;
@@ -87,7 +87,7 @@ fn function(role: &StackRole, function: &StackFunction) -> StackFunctionLine {
     }
 }
 
-fn share(hits: Hits, of: StackCounts, gil_observed: bool) -> StackShare {
+fn share(hits: StackHits, of: StackCounts, gil_observed: bool) -> StackShare {
     let part = |n: u64, of: u64| (n as f64 / of.max(1) as f64).min(1.0);
     StackShare {
         own: part(hits.own, of.running),
@@ -114,7 +114,7 @@ pub(super) fn text(out: &mut String, lines: &[StackLine], cost: Option<&Sampling
                 growing.map(|g| g.total),
                 growing.and_then(|g| g.gil),
             ];
-            let words = shares.map(|share| known(share, percent));
+            let words = shares.map(|share| known_or_dash(share, percent));
             row(out, &name, words.each_ref().map(String::as_str));
         }
         let _ = writeln!(
@@ -122,7 +122,7 @@ pub(super) fn text(out: &mut String, lines: &[StackLine], cost: Option<&Sampling
             "  of {} running stacks in {}, {} of them while frames piled up",
             count(line.running),
             count(line.stacks),
-            known(line.growing_running, count),
+            known_or_dash(line.growing_running, count),
         );
     }
     if let Some(cost) = cost {

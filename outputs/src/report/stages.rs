@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use trace::clock::MonoNs;
 use trace::engine::StageNames;
-use trace::ledger::stages::{LoggedProcess, Mark, Slow};
+use trace::ledger::stages::{LoggedProcess, SlowRequest, StageMark};
 use trace::ledger::{Ledger, Stages};
 use trace::stats::Spread;
 use trace::words::{count, duration, percent, plural};
@@ -140,9 +140,9 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
         return None;
     }
     let mut between: Vec<Between> = log
-        .between()
+        .times_between_stages()
         .filter_map(|(from, to, durations)| {
-            Some(Between { from: from.to_owned(), to: to.to_owned(), ns: Spread::of(durations)? })
+            Some(Between { from: from.to_owned(), to: to.to_owned(), ns: Spread::of_distribution(durations)? })
         })
         .collect();
     between.sort_by(|a, b| b.ns.count.cmp(&a.ns.count).then_with(|| (&a.from, &a.to).cmp(&(&b.from, &b.to))));
@@ -169,19 +169,19 @@ pub(super) fn stages(ledger: &Ledger, slowest: usize, from: MonoNs) -> Option<St
     })
 }
 
-fn stage_table(log: &Stages, names: &StageNames, slow: &Slow, from: MonoNs) -> StageTable {
-    let mut before: Option<&Mark> = None;
+fn stage_table(log: &Stages, names: &StageNames, slow: &SlowRequest, from: MonoNs) -> StageTable {
+    let mut before: Option<&StageMark> = None;
     let mut furthest = 0;
     let rows = slow.marks.list().iter().map(|mark| {
-        let name = log.name(mark);
-        let place = names.place_of(name);
+        let name = log.name_of(mark);
+        let place = names.index_of(name);
         let out_of_order = place.is_some_and(|place| place < furthest);
         furthest = furthest.max(place.unwrap_or(0));
         StageRow {
             stage: name.to_owned(),
             at_ns: mark.at.since(from),
             delta_ns: before.replace(mark).map(|before| mark.at.since(before.at)),
-            by: log.by(mark).to_owned(),
+            by: log.process_of(mark).to_owned(),
             tokens: mark.tokens,
             pending: mark.pending,
             states: mark.states,
@@ -196,7 +196,7 @@ fn process(logged: &LoggedProcess, from: MonoNs) -> ProcessLine {
         by: logged.by.to_string(),
         messages: logged.messages,
         more_ready: logged.more_share(),
-        recv_wait_ns: Spread::of(&logged.recv_wait),
+        recv_wait_ns: Spread::of_distribution(&logged.recv_wait),
         states_max: logged.states.max.map(|(_, max)| max),
         states_max_at_ns: logged.states.max.map(|(at, _)| at.since(from)),
         step_ns: logged.states.step_ns,

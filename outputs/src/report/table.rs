@@ -1,7 +1,7 @@
 //! Tables of the report that Markdown and HTML have in common.
 
 use trace::stats::Spread;
-use trace::words::{bytes, count, duration, known, percent};
+use trace::words::{bytes, count, duration, known_or_dash, percent};
 
 use super::hostile::plain;
 use super::stages::StageTable;
@@ -44,7 +44,7 @@ pub(super) fn losses(list: &LossList, limit: usize, places: usize) -> Table<'sta
         [
             ("Request", Rid, &|line| line.rid.clone()),
             ("Tokens sent", Number, &|line| count(line.tokens_sent)),
-            ("Delivered", Number, &|line| known(line.tokens_delivered, count)),
+            ("Delivered", Number, &|line| known_or_dash(line.tokens_delivered, count)),
             ("Lost", Number, &|line| count(line.tokens)),
             ("Chunks", Number, &|line| count(line.chunks)),
             ("Positions in the output, from 1", Text, &|line| {
@@ -59,33 +59,33 @@ pub(super) fn path(legs: &[LegLine]) -> Table<'static, 6> {
         legs,
         [
             ("Leg", Text, &|leg| leg.words()),
-            ("First tokens", Number, &|leg| known(leg.first_token_share, percent)),
+            ("First tokens", Number, &|leg| known_or_dash(leg.first_token_share, percent)),
             ("Chunks", Number, &|leg| percent(leg.share)),
             ("Mean per chunk", Number, &|leg| duration(leg.mean_ns)),
-            ("Receiver busy", Number, &|leg| known(leg.busy, percent)),
+            ("Receiver busy", Number, &|leg| known_or_dash(leg.busy, percent)),
             ("Its thread while frames wait", Text, &|leg| leg.thread.map_or("", super::ThreadState::as_str).to_owned()),
         ],
     )
 }
 
 pub(super) fn hops(report: &Report) -> Option<Table<'static, 12>> {
-    let wait = |hop: &HopLine, of: fn(&Spread) -> u64| known(hop.queue_wait_ns.as_ref().map(of), duration);
+    let wait = |hop: &HopLine, of: fn(&Spread) -> u64| known_or_dash(hop.queue_wait_ns.as_ref().map(of), duration);
     let workers = |hop: &HopLine| text::behind(hop).map_or_else(String::new, |workers| format!(" ({workers})"));
     let table = Table::new(
         &report.hops,
         [
             ("Hop", Hop, &|hop| hop.name.clone() + &workers(hop)),
-            ("Frames sent", Number, &|hop| known(hop.frames_sent, count)),
-            ("Received", Number, &|hop| known(hop.frames_received, count)),
+            ("Frames sent", Number, &|hop| known_or_dash(hop.frames_sent, count)),
+            ("Received", Number, &|hop| known_or_dash(hop.frames_received, count)),
             ("Chunks", Number, &|hop| count(hop.chunks)),
             ("Bytes", Number, &|hop| bytes(hop.bytes)),
-            ("Backlog, max", Number, &|hop| known(hop.backlog_max_frames, count)),
-            ("In libzmq's inbox, max", Number, &|hop| known(hop.inbox_max_frames, count)),
-            ("In the kernel, max", Number, &|hop| known(hop.kernel_bytes_max, bytes)),
+            ("Backlog, max", Number, &|hop| known_or_dash(hop.backlog_max_frames, count)),
+            ("In libzmq's inbox, max", Number, &|hop| known_or_dash(hop.inbox_max_frames, count)),
+            ("In the kernel, max", Number, &|hop| known_or_dash(hop.kernel_bytes_max, bytes)),
             ("Queue wait p50", Number, &|hop| wait(hop, |s| s.p50)),
             ("p99", Number, &|hop| wait(hop, |s| s.p99)),
             ("max", Number, &|hop| wait(hop, |s| s.max)),
-            ("Frames per wakeup, max", Number, &|hop| known(hop.wakeup_frames_max.map(u64::from), count)),
+            ("Frames per wakeup, max", Number, &|hop| known_or_dash(hop.wakeup_frames_max.map(u64::from), count)),
         ],
     );
     (!report.hops.is_empty()).then_some(table)
@@ -93,7 +93,7 @@ pub(super) fn hops(report: &Report) -> Option<Table<'static, 12>> {
 
 pub(super) fn cpu(report: &Report) -> Option<Table<'static, 6>> {
     let lines = report.cpu.as_ref().filter(|lines| !lines.is_empty())?;
-    let share = |of: Option<f64>| known(of, |share| format!("{:.1} %", 100.0 * share));
+    let share = |of: Option<f64>| known_or_dash(of, |share| format!("{:.1} %", 100.0 * share));
     Some(Table::new(
         lines,
         [
@@ -116,7 +116,9 @@ pub(super) fn functions(role: &StackLine, limit: usize) -> Table<'static, 5> {
             ("File", Rid, &|function| function.file.clone()),
             ("Innermost", Number, &|function| percent(function.all.own)),
             ("Anywhere", Number, &|function| percent(function.all.total)),
-            ("Innermost while frames piled up", Number, &|function| known(function.growing, |s| percent(s.own))),
+            ("Innermost while frames piled up", Number, &|function| {
+                known_or_dash(function.growing, |s| percent(s.own))
+            }),
         ],
     )
 }
@@ -128,10 +130,10 @@ pub(super) fn stages(request: &StageTable, clock: &Clock) -> Table<'static, 7> {
             ("Stage", Rid, &|row| format!("{}{}", row.stage, if row.out_of_order { " (out of order)" } else { "" })),
             ("By", Text, &|row| row.by.clone()),
             ("At", Number, &|row| clock.time_of_day(row.at_ns).unwrap_or_else(|| duration(row.at_ns))),
-            ("Since the previous", Number, &|row| known(row.delta_ns, duration)),
-            ("Tokens", Number, &|row| known(row.tokens.map(u64::from), count)),
-            ("Pending", Number, &|row| known(row.pending.map(u64::from), count)),
-            ("States", Number, &|row| known(row.states.map(u64::from), count)),
+            ("Since the previous", Number, &|row| known_or_dash(row.delta_ns, duration)),
+            ("Tokens", Number, &|row| known_or_dash(row.tokens.map(u64::from), count)),
+            ("Pending", Number, &|row| known_or_dash(row.pending.map(u64::from), count)),
+            ("States", Number, &|row| known_or_dash(row.states.map(u64::from), count)),
         ],
     )
 }

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 use serde_json::Value;
 use trace::detect::Severity;
 use trace::stats::Spread;
-use trace::words::{bytes, count, duration, known, percent, plural};
+use trace::words::{bytes, count, duration, known_or_dash, percent, plural};
 
 use super::brief::{row, wrap};
 use super::hostile::{lines, plain};
@@ -88,7 +88,8 @@ fn numbers(out: &mut String, report: &Report) {
     row(out, "requests", &line);
     if !report.is_log_only() {
         let t = &report.tokens;
-        let (sent, received, delivered) = (count(t.sent), known(t.received, count), known(t.delivered, count));
+        let (sent, received, delivered) =
+            (count(t.sent), known_or_dash(t.received, count), known_or_dash(t.delivered, count));
         // These tokens are not among the delivered ones.
         let uncounted = t.uncounted.filter(|&tokens| tokens > 0);
         let uncounted = uncounted.map_or_else(String::new, |tokens| format!(", {} sent as text only", count(tokens)));
@@ -125,7 +126,7 @@ fn numbers(out: &mut String, report: &Report) {
 }
 
 fn chunks(c: &Chunks) -> String {
-    let mut line = format!("{} sent, {} received", count(c.sent), known(c.received, count));
+    let mut line = format!("{} sent, {} received", count(c.sent), known_or_dash(c.received, count));
     for (n, what) in [
         (c.merged, "merged"),
         (c.dropped_predicted, "dropped (predicted)"),
@@ -256,11 +257,11 @@ fn slowest(out: &mut String, report: &Report) {
         let _ = writeln!(
             out,
             "{rid:widest$}  {:>10} {:>10} {:>8} {:>8} {:>8}  {}",
-            known(line.first_sent_ns, duration),
-            known(line.gap_ns, duration),
+            known_or_dash(line.first_sent_ns, duration),
+            known_or_dash(line.gap_ns, duration),
             count(line.tokens_sent),
-            known(line.tokens_received, count),
-            known(line.tokens_lost, count),
+            known_or_dash(line.tokens_received, count),
+            known_or_dash(line.tokens_lost, count),
             plain(line.finish.as_deref().unwrap_or("-")),
         );
     }
@@ -279,15 +280,15 @@ fn hops(out: &mut String, report: &Report) {
     );
     for hop in &report.hops {
         let name: String = plain(&hop.name).chars().take(widest).collect();
-        let queue_wait = |of: fn(&Spread) -> u64| known(hop.queue_wait_ns.as_ref().map(of), duration);
+        let queue_wait = |of: fn(&Spread) -> u64| known_or_dash(hop.queue_wait_ns.as_ref().map(of), duration);
         let _ = writeln!(
             out,
             "{name:widest$}  {:>9} {:>9} {:>10} {:>9} {:>8} {:>9} {:>9}",
-            known(hop.frames_sent, count),
-            known(hop.frames_received, count),
+            known_or_dash(hop.frames_sent, count),
+            known_or_dash(hop.frames_received, count),
             count(hop.chunks),
             bytes(hop.bytes),
-            known(hop.backlog_max_frames, count),
+            known_or_dash(hop.backlog_max_frames, count),
             queue_wait(|s| s.p50),
             queue_wait(|s| s.max),
         );
@@ -352,10 +353,10 @@ fn path(out: &mut String, report: &Report) {
             out,
             "{name:LEG$}  {:>9} {:>9} {:>9} {:>8} {:>8}  {}",
             duration(leg.mean_ns),
-            known(leg.ns, |ns| duration(ns.p50)),
-            known(leg.ns, |ns| duration(ns.p99)),
+            known_or_dash(leg.ns, |ns| duration(ns.p50)),
+            known_or_dash(leg.ns, |ns| duration(ns.p99)),
             percent(leg.share),
-            known(leg.busy, percent),
+            known_or_dash(leg.busy, percent),
             leg.thread.map_or("", ThreadState::as_str),
         );
     }
@@ -409,7 +410,7 @@ fn cpu(out: &mut String, report: &Report) {
     let Some(lines) = report.cpu.as_ref().filter(|c| !c.is_empty()) else {
         return;
     };
-    let share = |of: Option<f64>| known(of, |share| format!("{:.1} %", 100.0 * share));
+    let share = |of: Option<f64>| known_or_dash(of, |share| format!("{:.1} %", 100.0 * share));
     for line in lines {
         let (on, wait, throttled) = (share(line.on_cpu), share(line.run_wait), share(line.throttled));
         let mut text = format!(

@@ -69,7 +69,7 @@ fn export_ops(format: Format, ops: &[Op], live_rids: usize) -> (String, Report) 
             }
         }
     }
-    let report = export.finish(&ReportInput::of("tap")).expect("a vector");
+    let report = export.finish(&ReportInput::for_source("tap")).expect("a vector");
     (String::from_utf8(out).expect("UTF-8"), report)
 }
 

@@ -42,7 +42,7 @@ fn export_bytes(format: Format, options: Options) -> (Vec<u8>, Report) {
         export.tick(MonoNs(tick)).expect("a vector");
         tick += 100 * run::MS;
     }
-    let report = export.finish(&ReportInput::of("demo")).expect("a vector");
+    let report = export.finish(&ReportInput::for_source("demo")).expect("a vector");
     (out, report)
 }
 

@@ -76,7 +76,7 @@ fn rows_continue_in_further_groups() {
         let at = MonoNs((seq as u64 + 1) * run::MS);
         export.event(&Event { at, what: What::Sent(frame) }).unwrap();
     }
-    export.finish(&ReportInput::of("tap")).unwrap();
+    export.finish(&ReportInput::for_source("tap")).unwrap();
     let reader = SerializedFileReader::new(bytes::Bytes::from(out)).expect("a Parquet file");
     assert_eq!(reader.num_row_groups(), 3);
     let mut found: Vec<String> = (reader.get_row_iter(None).expect("rows"))

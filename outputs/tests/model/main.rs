@@ -65,7 +65,7 @@ fn counters(analysis: &Analysis) -> [u64; 16] {
 }
 
 fn report(analysis: &Analysis) -> Report {
-    Report::of(analysis, &ReportInput::of("model"))
+    Report::of(analysis, &ReportInput::for_source("model"))
 }
 
 fn has_finding(report: &Report, kind: &str) -> bool {
@@ -133,7 +133,7 @@ fn check_no_false_findings(world: &World, analysis: &Analysis) -> TestCaseResult
     prop_assert_eq!(answers(&reported), answers(truth));
     let tokens_short = report.answers.as_ref().map_or(0, |answers| answers.judged_alone_tokens_lost);
     prop_assert!(tokens_short <= world.tokens_short, "{tokens_short} {}", world.tokens_short);
-    let lossy = ledger.lossy().map(|lossy| (&*lossy.rid, lossy.confirmed.as_deref()));
+    let lossy = ledger.lossy_requests().map(|lossy| (&*lossy.rid, lossy.confirmed.as_deref()));
     let live = ledger.requests().map(|request| (&*request.rid, request.losses()));
     for (rid, losses) in lossy.chain(live) {
         let Some(losses): Option<&Losses> = losses else {
@@ -206,10 +206,10 @@ fn check_gaps(world: &World, analysis: &Analysis) -> TestCaseResult {
 /// Checks that every collection stays within its limit.
 fn check_limits(analysis: &Analysis, limits: &Limits) -> TestCaseResult {
     let ledger = analysis.ledger();
-    prop_assert!(ledger.remembered() <= limits.live_rids);
+    prop_assert!(ledger.record_count() <= limits.live_rids);
     prop_assert!(ledger.finished_count() <= limits.finished_kept);
     prop_assert!(ledger.hops().len() <= limits.hops);
-    prop_assert!(ledger.lossy().len() <= limits.lossy_requests);
+    prop_assert!(ledger.lossy_requests().len() <= limits.lossy_requests);
     let lanes = ledger.hops().iter().map(|hop| hop.lanes().count()).max().unwrap_or(0);
     prop_assert!(lanes <= limits.lanes_per_hop);
     Ok(())

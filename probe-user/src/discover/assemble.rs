@@ -1,7 +1,7 @@
 //! Assembly of candidates and links into engines.
 
 use adapter::discover::{
-    Carries, End, EngineKind, Evidence, HopSeen, Node, PackageRelease, Reading, RoleWithSource, connected,
+    Carries, End, EngineKind, Evidence, HopSeen, Node, PackageRelease, Reading, RoleWithSource, connected_groups,
 };
 
 use super::blind_spot::BlindSpot;
@@ -58,7 +58,7 @@ pub(crate) fn assemble_engines(
         // The main process of an engine may be the child of another program.
         roles[child].is_some_and(|(role, _)| !role.is_main()).then_some((child, parent))
     });
-    let groups = connected(candidates.len(), exchanging.chain(related));
+    let groups = connected_groups(candidates.len(), exchanging.chain(related));
     let mut engines: Vec<Engine> = Vec::new();
     for group in &groups {
         let mut engine = assemble_engine(known, group, candidates, &roles, &links, blind_spots);

@@ -172,7 +172,7 @@ pub(crate) struct StatedRole {
 impl StatedRole {
     pub(crate) fn from_argv(argv: &[String], by_hand: Option<&RoleSpec>, engines: &[EngineKind]) -> Self {
         let titled = argv.first().and_then(|title| engines.iter().find_map(|engine| engine.role_of_title(title)));
-        let launcher = Launcher::of(argv, engines);
+        let launcher = Launcher::of_command(argv, engines);
         let role = match (by_hand.and_then(|spec| spec.role), titled, launcher) {
             (Some(role), ..) => Some((role, RoleSource::Hand)),
             (None, Some((role, _)), _) => Some((role, RoleSource::Title)),
@@ -316,7 +316,10 @@ mod tests {
             ProcessStat { comm: "python3".into(), state: 'S', parent: 1, start_time: 1, is_kernel_thread: false };
         let argv: Vec<String> = ["python3", "/srv/race.py", "--api-key", "secret"].map(str::to_owned).into();
         assert_eq!(display_title(&argv, &stat, false, None), "python3 race.py");
-        assert_eq!(display_title(&argv, &stat, false, Launcher::of(&["toy-serve".into()], &[TOY])), "toy-serve");
+        assert_eq!(
+            display_title(&argv, &stat, false, Launcher::of_command(&["toy-serve".into()], &[TOY])),
+            "toy-serve"
+        );
         assert_eq!(display_title(&["toy::source".into()], &stat, true, None), "toy::source");
     }
 

@@ -10,7 +10,7 @@ use std::sync::mpsc::{
 use std::thread;
 use std::time::{Duration, Instant};
 
-use trace::clock::{Anchor, MonoNs, wall_ns};
+use trace::clock::{Anchor, MonoNs, wall_now_ns};
 use trace::event::Event;
 use trace::{ReportInput, fault};
 
@@ -269,5 +269,5 @@ impl Drop for Recorder {
 /// Creates a run id, which distinguishes the sections of this run from others.
 pub(crate) fn new_run_id() -> u64 {
     use std::hash::BuildHasher;
-    hashbrown::DefaultHashBuilder::default().hash_one((wall_ns(), MonoNs::now(), std::process::id()))
+    hashbrown::DefaultHashBuilder::default().hash_one((wall_now_ns(), MonoNs::now(), std::process::id()))
 }

@@ -28,7 +28,7 @@ pub(super) fn apply(analysis: &mut Analysis, record: &Record<'_>) {
 }
 
 fn report(analysis: &Analysis) -> String {
-    Report::of(analysis, &ReportInput::of("model")).to_json()
+    Report::of(analysis, &ReportInput::for_source("model")).to_json()
 }
 
 /// Bytes of a stream whose blocks have `block` records, with its end.
@@ -41,9 +41,9 @@ fn stream(inputs: &[Record<'_>], block: usize) -> Vec<u8> {
             write(&mut blocks, input);
         }
         bytes.extend_from_slice(packer.block(&blocks.close().expect("records")).expect("packed"));
-        bytes.extend(packer.status(&ReportInput::of("model")).expect("JSON"));
+        bytes.extend(packer.status(&ReportInput::for_source("model")).expect("JSON"));
     }
-    bytes.extend(packer.end(&ReportInput { slowest: 7, ..ReportInput::of("model") }).expect("JSON"));
+    bytes.extend(packer.end(&ReportInput { slowest: 7, ..ReportInput::for_source("model") }).expect("JSON"));
     bytes
 }
 
@@ -151,7 +151,7 @@ fn a_missing_block_counts_as_missed_observations_not_as_lost_tokens() {
     }
     assert_eq!((reported, reader.lost()), (vec![(4, 200)], 200));
     assert!(hops > 0, "the hops are repeated");
-    let report = Report::of(&subscriber, &ReportInput::of("model"));
+    let report = Report::of(&subscriber, &ReportInput::for_source("model"));
     assert_eq!(report.own.events_missed, 200);
     assert_eq!(report.chunks.tokens_lost.unwrap_or(0), 0);
 }

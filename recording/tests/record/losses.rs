@@ -47,7 +47,7 @@ fn live_and_replayed(payload: RecordedPayload) -> (Losses, Losses) {
     let header = recording::RecordingHeader { payload, ..header() };
     let mut recorder = Recorder::create(&file, &header, options(3_000)).expect("a new file");
     let analysis = live(&mut recorder, payload == RecordedPayload::Tokens);
-    let input = ReportInput::of("model");
+    let input = ReportInput::for_source("model");
     recorder.finish(&input).expect("finished");
     let recording = open(&file);
     let (replayed, replayed_input) = analyse(&recording, crate::engine::ENGINES, &mut |_, _| {}).expect("readable");

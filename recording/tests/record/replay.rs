@@ -25,7 +25,7 @@ fn a_replay_gives_the_report_of_the_live_run() {
         degraded: vec!["an example".into()],
         wire: Some(serde_json::json!({"forms": []})),
         wall: Some(header.anchor),
-        ..ReportInput::of("model")
+        ..ReportInput::for_source("model")
     };
     recorder.finish(&input).expect("finished");
     let recording = open(&file);

@@ -72,7 +72,7 @@ impl HindsightRing {
 
     /// Starts a dump into a new file beside the ring, and returns a message with its name.
     pub(super) fn dump(&mut self, reason: &str, closing: &ReportInput) -> String {
-        let second = trace::clock::wall_ns() / 1_000_000_000;
+        let second = trace::clock::wall_now_ns() / 1_000_000_000;
         let path = self.recorder.path().with_file_name(format!("{DUMP_PREFIX}{second}.tgap"));
         match self.recorder.dump(&path, closing) {
             Ok(pending) => {

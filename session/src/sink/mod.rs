@@ -159,7 +159,7 @@ impl Sink {
         if self.recording.is_some() {
             return self.close_recording(input).unwrap_or_default();
         }
-        let path = PathBuf::from(format!("tokengap-{}.tgap", trace::clock::wall_ns() / 1_000_000_000));
+        let path = PathBuf::from(format!("tokengap-{}.tgap", trace::clock::wall_now_ns() / 1_000_000_000));
         if !self.is_remote {
             self.header.anchor = Anchor::now();
         }

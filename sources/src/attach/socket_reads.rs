@@ -302,7 +302,7 @@ mod tests {
 
         /// Frames sent and received, frames queued, and the longest wait.
         fn hop(&self) -> (u64, Option<u64>, Option<u64>, Option<u64>) {
-            let report = Report::of(&self.analysis, &ReportInput::of("attach"));
+            let report = Report::of(&self.analysis, &ReportInput::for_source("attach"));
             let hop = &report.hops[0];
             let wait = hop.queue_wait_ns.as_ref().map(|wait| wait.max);
             (hop.frames_sent.unwrap_or(0), hop.frames_received, hop.backlog_frames, wait)
@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(run.hop(), (20, Some(20), Some(0), Some(500_000)));
         assert_eq!(run.lanes.senderless, 0);
         assert_eq!(run.reads.degraded().len(), 1, "{:?}", run.reads.degraded());
-        let report = Report::of(&run.analysis, &ReportInput::of("attach"));
+        let report = Report::of(&run.analysis, &ReportInput::for_source("attach"));
         assert!(report.hops[0].processing_ns.is_none());
     }
 
@@ -345,7 +345,7 @@ mod tests {
         let found = run.hop();
         assert_eq!((found.0, found.2), (6, Some(0)));
         assert_eq!(run.reads.degraded().len(), 2, "{:?}", run.reads.degraded());
-        let report = Report::of(&run.analysis, &ReportInput::of("attach"));
+        let report = Report::of(&run.analysis, &ReportInput::for_source("attach"));
         assert_eq!(report.own.missed_by_cause["unframed"], 1);
     }
 

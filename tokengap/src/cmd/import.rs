@@ -151,7 +151,7 @@ fn read_logs(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recor
         degraded: notes.into_iter().map(Value::from).collect(),
         wire: Some(json!({ "log": import.stats() })),
         wall: Some(Anchor::default()),
-        ..ReportInput::of("import")
+        ..ReportInput::for_source("import")
     };
     Ok((analysis, input, recorder))
 }

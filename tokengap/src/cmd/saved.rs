@@ -116,7 +116,7 @@ mod tests {
         for second in [1, 2, 3] {
             analysis.tick(trace::MonoNs(second * 1_000_000_000));
         }
-        let mut value = serde_json::to_value(Report::of(&analysis, &ReportInput::of("tap"))).expect("JSON");
+        let mut value = serde_json::to_value(Report::of(&analysis, &ReportInput::for_source("tap"))).expect("JSON");
         assert!(parse_report(value.to_string().as_bytes()).is_ok());
         value["series"]["requests"]["live"].as_array_mut().expect("a column").clear();
         let error = parse_report(value.to_string().as_bytes()).expect_err("a column is missing");
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_report_without_time_series_parses() {
-        let report = Report::of(&trace::Analysis::new(trace::Config::default()), &ReportInput::of("tap"));
+        let report = Report::of(&trace::Analysis::new(trace::Config::default()), &ReportInput::for_source("tap"));
         let mut value = serde_json::to_value(report).expect("JSON");
         for added in ["series", "window_wall_ns"] {
             value.as_object_mut().expect("an object").remove(added);

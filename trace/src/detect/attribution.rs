@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use super::thresholds::{CPU_BOUND_SHARE, STARVED_SHARE, THROTTLED_SHARE};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
-use crate::ledger::{AwayTimes, Group, Hop, Ledger, ProcessingStage, TimeUse};
+use crate::ledger::{AwayTimes, Hop, HopGroup, Ledger, ProcessingStage, TimeUse};
 use crate::path::{self, Ends};
-use crate::stats::{Distribution, Sum, WindowedSum};
+use crate::stats::{Distribution, DurationSum, WindowedSum};
 use crate::words::{names, percent};
 
 /// Minimum share of the total time that makes a leg the bottleneck.
@@ -34,7 +34,7 @@ names! {
 
 impl LegKind {
     /// Describes the leg of this kind and name.
-    pub fn of(self, name: &str) -> String {
+    pub fn describe(self, name: &str) -> String {
         match self {
             Self::Wait => format!("waiting on {name}"),
             Self::Inside => format!("inside the {name}"),
@@ -96,9 +96,9 @@ pub struct Leg<'l> {
     /// Distribution of the time; for a hop, over frames.
     pub spread: &'l Distribution,
     /// Time of chunks: over the run, and over the last ten seconds.
-    pub chunk: [Time; 2],
+    pub chunk: [LegTime; 2],
     /// Time of requests' first chunks, including those waiting now: over the run, and over the last ten seconds.
-    pub first_token: [Time; 2],
+    pub first_token: [LegTime; 2],
     /// Share of the run for which the process was busy, as [`busy`] computes it; `None` if not observed.
     pub busy: Option<f64>,
     /// State of the receiving thread while frames wait for it.
@@ -111,14 +111,14 @@ pub struct Leg<'l> {
 
 /// Time spent on a leg.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Time {
+pub struct LegTime {
     /// Count and sum.
-    pub sum: Sum,
+    pub sum: DurationSum,
     /// Share of all legs, from 0 to 1: of chunks by their means, of first tokens by their sums.
     pub share: f64,
 }
 
-impl Time {
+impl LegTime {
     fn mean_ns(&self) -> f64 {
         self.sum.mean().unwrap_or(0) as f64
     }
@@ -133,7 +133,7 @@ pub struct Attribution<'l> {
 
 impl<'l> Attribution<'l> {
     /// Computes the attribution of the run so far.
-    pub fn of(ledger: &'l Ledger) -> Self {
+    pub fn of_ledger(ledger: &'l Ledger) -> Self {
         let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
         let ends: Vec<Ends<&str>> = ledger.groups().iter().map(|group| group.ends.as_str()).collect();
         let mut order: Vec<usize> = (0..ends.len()).collect();
@@ -144,7 +144,7 @@ impl<'l> Attribution<'l> {
             let role = ends[group_index].to;
             let into_role: Vec<&Hop> = ledger.hops().iter().filter(|hop| ends[hop.group].to == role).collect();
             let busy = busy(ledger, into_role.iter().copied(), window_ns);
-            let members: Vec<&Hop> = ledger.members(group_index).collect();
+            let members: Vec<&Hop> = ledger.hops_of_group(group_index).collect();
             let group = &ledger.groups()[group_index];
             legs.extend(wait_leg(ledger, group, role, &members, busy, window_ns));
             // Several groups may lead to one process.
@@ -168,11 +168,11 @@ impl<'l> Attribution<'l> {
     }
 
     /// Describes where the first tokens' time went: the bottleneck, or the two legs with most of it.
-    pub(crate) fn first_token_words(&self) -> String {
+    pub(crate) fn describe_first_tokens(&self) -> String {
         let mut legs: Vec<&Leg<'_>> = self.legs.iter().filter(|leg| leg.first_token[0].sum.ns > 0).collect();
         legs.sort_by(|a, b| b.first_token[0].share.total_cmp(&a.first_token[0].share));
         let limit = if self.bottleneck().is_some() { 1 } else { 2 };
-        let parts: Vec<String> = legs.iter().take(limit).map(|leg| leg.first_token_words()).collect();
+        let parts: Vec<String> = legs.iter().take(limit).map(|leg| leg.describe_first_tokens()).collect();
         if parts.is_empty() {
             return String::from("where first tokens wait is not observed");
         }
@@ -188,7 +188,7 @@ impl<'l> Attribution<'l> {
 
 impl Leg<'_> {
     /// Describes the leg's share of first tokens' time and its receivers' state.
-    fn first_token_words(&self) -> String {
+    fn describe_first_tokens(&self) -> String {
         let of = self.worker.as_deref().map_or(String::new(), |worker| format!(" of {worker}"));
         let share = percent(self.first_token[0].share);
         let thread = match (self.thread, self.busy) {
@@ -203,12 +203,12 @@ impl Leg<'_> {
             (ThreadState::Busy, Some(busy)) => format!(" (the {} is busy {} of the time)", self.role, percent(busy)),
             _ => String::new(),
         };
-        format!("{share} of that time was spent {}{of}{thread}", self.words())
+        format!("{share} of that time was spent {}{of}{thread}", self.describe())
     }
 
     /// Describes the leg: `waiting on scheduler->tokenizer`.
-    pub fn words(&self) -> String {
-        self.kind.of(self.name)
+    pub fn describe(&self) -> String {
+        self.kind.describe(self.name)
     }
 }
 
@@ -219,15 +219,15 @@ fn share_of(part: f64, whole: f64) -> f64 {
 
 fn wait_leg<'l>(
     ledger: &'l Ledger,
-    group: &'l Group,
+    group: &'l HopGroup,
     role: &'l str,
     members: &[&'l Hop],
     busy: Option<f64>,
     window_ns: u64,
 ) -> Option<Leg<'l>> {
     let now = ledger.now();
-    let mut chunk = [Time::default(); 2];
-    let mut first_token = [Time::default(); 2];
+    let mut chunk = [LegTime::default(); 2];
+    let mut first_token = [LegTime::default(); 2];
     for hop in members {
         chunk[0].sum.add(hop.chunk_waits.whole());
         chunk[1].sum.add(hop.chunk_waits.recent(now));
@@ -292,8 +292,8 @@ fn inside_leg<'l>(
 }
 
 /// The sum over the run, and over the last ten seconds; without shares.
-fn times_of_sum(sum: &WindowedSum, now: MonoNs) -> [Time; 2] {
-    [sum.whole(), sum.recent(now)].map(|sum| Time { sum, share: 0.0 })
+fn times_of_sum(sum: &WindowedSum, now: MonoNs) -> [LegTime; 2] {
+    [sum.whole(), sum.recent(now)].map(|sum| LegTime { sum, share: 0.0 })
 }
 
 /// Derives the state of a thread from its time while frames waited for it.
@@ -304,9 +304,9 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadS
             _ => ThreadState::Unknown,
         };
     }
-    let stopped = away.sum(&[AwayState::Stopped, AwayState::Traced]);
-    let frozen = away.of(AwayState::Frozen);
-    let asleep = away.sum(&[AwayState::Polling, AwayState::Asleep]);
+    let stopped = away.time_in_any(&[AwayState::Stopped, AwayState::Traced]);
+    let frozen = away.time_in(AwayState::Frozen);
+    let asleep = away.time_in_any(&[AwayState::Polling, AwayState::Asleep]);
     // A thread that is stopped or frozen does not lack a CPU.
     let suspended = stopped.saturating_add(frozen);
     let starved = spent.starved_ns();
@@ -318,7 +318,7 @@ fn thread_state(spent: &TimeUse, away: &AwayTimes, busy: Option<f64>) -> ThreadS
         ThreadState::Starved
     } else if spent.share(spent.on_ns) >= CPU_BOUND_SHARE {
         ThreadState::CpuBound
-    } else if spent.share(away.of(AwayState::Blocked)) >= BOTTLENECK_SHARE {
+    } else if spent.share(away.time_in(AwayState::Blocked)) >= BOTTLENECK_SHARE {
         ThreadState::Blocked
     } else if spent.share(asleep) >= BOTTLENECK_SHARE {
         ThreadState::Asleep
@@ -366,7 +366,7 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
         return;
     }
     for request in ledger.requests().filter(|r| r.waiting_since().is_some()) {
-        let Some(stream) = request.streams.iter().filter(|s| s.whole()).max_by_key(|s| s.first_at) else {
+        let Some(stream) = request.streams.iter().filter(|s| s.is_whole()).max_by_key(|s| s.first_at) else {
             continue;
         };
         let Some(hop) = ledger.hops().iter().find(|h| h.id == stream.hop) else {
@@ -378,7 +378,7 @@ fn add_open_waits(ledger: &Ledger, legs: &mut [Leg<'_>]) {
         let is_inside = in_process_since.is_some() || !hop.capabilities().received;
         let since = in_process_since.unwrap_or(stream.first_at);
         let leg_name = if is_inside { &*group.ends.to } else { &group.name };
-        let sum = Sum { count: 1, ns: ledger.now().since(since).into() };
+        let sum = DurationSum { count: 1, ns: ledger.now().since(since).into() };
         for leg in legs.iter_mut().filter(|leg| leg.name == leg_name && is_inside == (leg.kind != LegKind::Wait)) {
             for time in &mut leg.first_token {
                 time.sum.add(sum);

@@ -12,13 +12,13 @@ const MIN_RISING_SECONDS: usize = 3;
 /// Frames that pile up between send and receive.
 pub(super) fn detect_growing_backlog(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.groups().iter().enumerate() {
-        let Some((seconds, from, to)) = group.trend.rising() else {
+        let Some((seconds, from, to)) = group.trend.rising_span() else {
             continue;
         };
         if to < BACKLOG_FRAMES || seconds < MIN_RISING_SECONDS {
             continue;
         }
-        let oldest = context.ledger.members(place).filter_map(Hop::oldest_waiting).min();
+        let oldest = context.ledger.hops_of_group(place).filter_map(Hop::oldest_waiting).min();
         let waited = oldest.map_or(0, |at| context.now.since(at));
         // On a hop with many small frames, a backlog of a hundred clears within milliseconds.
         if waited < LATE_NS {
@@ -48,7 +48,7 @@ pub(super) fn detect_growing_backlog(context: &DetectContext<'_>, out: &mut Verd
 pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.groups().iter().enumerate() {
         // Includes the wakeup still in progress.
-        let max = context.ledger.members(place).map(|h| h.counts.wakeup_frames_max).max();
+        let max = context.ledger.hops_of_group(place).map(|h| h.counts.wakeup_frames_max).max();
         let max = u64::from(max.unwrap_or(0));
         if max < BURST_FRAMES {
             continue;
@@ -80,6 +80,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
 
 /// Share of the run that receivers of the line spent outside their polls; the largest one.
 fn share_away_from_poll(context: &DetectContext<'_>, place: usize) -> Option<f64> {
-    let polls = context.ledger.members(place).filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll);
+    let polls =
+        context.ledger.hops_of_group(place).filter_map(|hop| context.ledger.thread(hop.receiving_thread()?)?.poll);
     polls.map(|poll| 1.0 - poll.polled_ns as f64 / poll.interval_ns.max(1) as f64).max_by(f64::total_cmp)
 }

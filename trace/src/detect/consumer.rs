@@ -5,7 +5,7 @@ use super::thresholds::{BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, LATE_NS, STARV
 use super::{DetectContext, Severity, Verdict, Verdicts, advice};
 use crate::clock::MonoNs;
 use crate::event::AwayState;
-use crate::ledger::{AwayTimes, Group, Thread, TimeUse};
+use crate::ledger::{AwayTimes, HopGroup, Thread, TimeUse};
 use crate::words::{duration, percent, plural};
 
 /// Longest time that a verdict looks back.
@@ -16,7 +16,7 @@ pub(super) const SUSPENDED: [AwayState; 3] = [AwayState::Stopped, AwayState::Tra
 
 /// A thread that keeps frames waiting.
 pub(super) struct LateConsumer<'a> {
-    pub(super) group: &'a Group,
+    pub(super) group: &'a HopGroup,
     pub(super) thread: &'a Thread,
     /// Number of frames waiting for it.
     pub(super) frames: u64,
@@ -80,7 +80,7 @@ impl LateConsumer<'_> {
             .with_known("blocked", spent.blocked_ns().map(|ns| round_share(spent.share(ns))))
             .with_known("kernel_bytes_max", self.group.kernel.max_between(self.from, context.now));
         for &state in AwayState::ALL {
-            let share = round_share(spent.share(self.away.of(state)));
+            let share = round_share(spent.share(self.away.time_in(state)));
             if share > 0.0 && state != AwayState::Blocked {
                 verdict.with(state.as_str(), share);
             }
@@ -95,7 +95,7 @@ pub(super) fn late_consumers<'a>(context: &DetectContext<'a>) -> Vec<LateConsume
     let mut late: Vec<LateConsumer<'a>> = Vec::new();
     for (place, group) in ledger.groups().iter().enumerate() {
         let first = late.len();
-        for hop in ledger.members(place) {
+        for hop in ledger.hops_of_group(place) {
             let receiving_thread = hop.receiving_thread().or_else(|| ledger.only_receiver(hop));
             let (Some(oldest), Some(by)) = (hop.oldest_waiting(), receiving_thread) else {
                 continue;
@@ -195,7 +195,7 @@ pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, out: &mut Ver
     // A stopped or mostly throttled thread does not lack a CPU: another verdict names its cause. The kernel counts a throttled period
     // when it ends, so a period in progress looks like waiting for a CPU.
     let starved_share = |late: &LateConsumer<'_>| {
-        let suspended_ns = late.away.sum(&SUSPENDED).max(late.spent.throttled_ns().unwrap_or(0));
+        let suspended_ns = late.away.time_in_any(&SUSPENDED).max(late.spent.throttled_ns().unwrap_or(0));
         let starved_ns = late.spent.starved_ns().filter(|ns| *ns > suspended_ns)?;
         Some(late.spent.share(starved_ns))
     };

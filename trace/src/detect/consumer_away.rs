@@ -21,10 +21,10 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
         if late.spent.interval_ns < MIN_SAMPLED_NS || (may_run && has_other_explanation(context, late)) {
             return None;
         }
-        Some(late.spent.share(late.away.sum(states)))
+        Some(late.spent.share(late.away.time_in_any(states)))
     };
     for (one, share) in worst_consumer_of_each_group(context, threshold, share) {
-        let longest = states.iter().copied().max_by_key(|state| one.away.of(*state));
+        let longest = states.iter().copied().max_by_key(|state| one.away.time_in(*state));
         let state = longest.unwrap_or(states[0]);
         let place = one.thread.away_in(state, one.from, context.now);
         let does = match state {
@@ -57,7 +57,7 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
     for one in late_consumers(context) {
         // A consumer that never sleeps is itself the cause.
         let asleep = one.spent.blocked_ns().map(|ns| one.spent.share(ns));
-        let suspended = one.spent.share(one.away.sum(&SUSPENDED));
+        let suspended = one.spent.share(one.away.time_in_any(&SUSPENDED));
         if asleep.is_none_or(|share| share - suspended < STARVED_SHARE) {
             continue;
         }

@@ -36,7 +36,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
         return;
     };
     let quantile = |q| gap.quantile(q).unwrap_or(0);
-    let over = gap.above(GAP_WARNING_NS);
+    let over = gap.count_above(GAP_WARNING_NS);
     let mut summary = if gap.count() == 0 {
         format!("the {} has received no first token yet", engine.receiver())
     } else {
@@ -65,7 +65,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     if ledger.stages().counts.timed_gaps > 0 {
         summary.push_str("; by times in the engine's log, counted from the end of prefill");
     }
-    let _ = write!(summary, "; {}", context.attribution.first_token_words());
+    let _ = write!(summary, "; {}", context.attribution.describe_first_tokens());
     let waits = &ledger.waits;
     // The tokenizer thread's activity explains only waits for the tokenizer.
     let explained = waits.total.requests > 0 && bottleneck.is_none_or(|leg| ledger.is_last(leg.name));
@@ -94,7 +94,7 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     if let Some(leg) = bottleneck {
         verdict
             .hop(leg.name)
-            .with("bottleneck", leg.words())
+            .with("bottleneck", leg.describe())
             .with("bottleneck_share", round_share(leg.first_token[0].share))
             .with("bottleneck_thread", json!(leg.thread))
             .with_known("bottleneck_worker", leg.worker.as_deref());

@@ -48,8 +48,8 @@ pub struct DetectContext<'a> {
 
 impl<'a> DetectContext<'a> {
     /// Detector input for this state at `now`.
-    pub fn at(ledger: &'a Ledger, now: MonoNs) -> Self {
-        Self { ledger, attribution: Attribution::of(ledger), now }
+    pub fn new(ledger: &'a Ledger, now: MonoNs) -> Self {
+        Self { ledger, attribution: Attribution::of_ledger(ledger), now }
     }
 
     fn facts(&self) -> &'a dyn Facts {

@@ -191,7 +191,7 @@ impl StageNames {
         Self { first_sent: "", first_received: "", first_delivered: "", discarded: "", ends: &[], order: &[] };
 
     /// Position of a stage in the order that requests pass them; `None` for unknown stages.
-    pub fn place_of(&self, stage: &str) -> Option<usize> {
+    pub fn index_of(&self, stage: &str) -> Option<usize> {
         self.order.iter().position(|&known| known == stage)
     }
 }

@@ -16,13 +16,13 @@ pub struct AwayTimes([u64; AwayState::ALL.len()]);
 
 impl AwayTimes {
     /// Time in one state.
-    pub fn of(&self, state: AwayState) -> u64 {
+    pub fn time_in(&self, state: AwayState) -> u64 {
         self.0[state as usize]
     }
 
     /// Total time in these states.
-    pub fn sum(&self, states: &[AwayState]) -> u64 {
-        states.iter().fold(0, |sum, state| sum.saturating_add(self.of(*state)))
+    pub fn time_in_any(&self, states: &[AwayState]) -> u64 {
+        states.iter().fold(0, |sum, state| sum.saturating_add(self.time_in(*state)))
     }
 
     /// Sum of both.
@@ -145,8 +145,8 @@ mod tests {
         }
         assert_eq!(absences.0.len(), 1);
         let times = absences.times_between(MonoNs(1_000 * MS), MonoNs(2_000 * MS));
-        assert_eq!(times.of(AwayState::Stopped), 1_000 * MS);
-        assert_eq!(times.sum(AwayState::ALL), 1_000 * MS);
+        assert_eq!(times.time_in(AwayState::Stopped), 1_000 * MS);
+        assert_eq!(times.time_in_any(AwayState::ALL), 1_000 * MS);
     }
 
     #[test]
@@ -159,7 +159,7 @@ mod tests {
         let all = (MonoNs(0), MonoNs(300 * MS));
         assert_eq!(absences.longest_place(AwayState::Blocked, all.0, all.1), "futex");
         assert_eq!(absences.longest_place(AwayState::Polling, all.0, all.1), "");
-        assert_eq!(absences.times_between(all.0, all.1).of(AwayState::Blocked), 110 * MS);
+        assert_eq!(absences.times_between(all.0, all.1).time_in(AwayState::Blocked), 110 * MS);
     }
 
     #[test]

@@ -131,10 +131,10 @@ mod tests {
     use super::*;
     use crate::Config;
     use crate::event::{AnswerContent, Capabilities, Chunk, Finish, IdColumn, ToolCallOutcome, ToolCalls, What};
-    use crate::ledger::Answers;
+    use crate::ledger::AnswerTotals;
     use crate::ledger::test_path::Path;
 
-    fn answer(tokens: Option<u32>, claimed: Option<u32>, end: AnswerEnd) -> Answers {
+    fn answer(tokens: Option<u32>, claimed: Option<u32>, end: AnswerEnd) -> AnswerTotals {
         let mut path = Path::new(Config::default());
         path.apply(What::Answered(Answer { end, ..Answer::new("5b920f43", tokens, claimed) }));
         path.ledger().totals().answers.clone()
@@ -171,7 +171,7 @@ mod tests {
         path.deliver(1, Some(2), false);
         path.deliver(1, Some(3), true);
         path.wait(3);
-        assert_eq!(path.ledger().remembered(), 0);
+        assert_eq!(path.ledger().record_count(), 0);
         path.apply(What::Answered(Answer::new("a", Some(2), Some(3))));
         assert_eq!(path.ledger().totals().answers.judged_alone_tokens_lost, 0);
     }

@@ -81,7 +81,7 @@ impl Ledger {
             && request
                 .streams
                 .iter()
-                .any(|stream| stream.is_on_group(context.group) && stream.finished() && stream.whole())
+                .any(|stream| stream.is_on_group(context.group) && stream.is_finished() && stream.is_whole())
     }
 
     /// Compares the chunk's counts with its stream, which is created if needed.
@@ -96,7 +96,7 @@ impl Ledger {
             // A stream that starts with all its tokens belongs to another request with the rid.
             let continues_request = !lists_all_counted_ids(chunk) && !self.predecessors.contains_key(&ticket);
             let is_open_in_group = request.streams.iter().any(|stream| {
-                stream.is_on_group(context.group) && !stream.finished() && self.hops.observed_all_since(stream)
+                stream.is_on_group(context.group) && !stream.is_finished() && self.hops.observed_all_since(stream)
             });
             if continues_request && !request.is_shared() && is_open_in_group {
                 self.hops.groups[context.group].moved.record_request(context.at, chunk.rid, 1, true);
@@ -106,12 +106,12 @@ impl Ledger {
         });
         // After missed observations, a stream on another hop may belong to an earlier request with this rid.
         // So may a finished stream, unless it was observed from its start and this one's start was not missed.
-        let start_was_observed = request.streams[stream_index].whole() || context.epoch == 0;
+        let start_was_observed = request.streams[stream_index].is_whole() || context.epoch == 0;
         let mut high = 0;
         for stream in request.streams.iter().filter(|stream| stream.is_on_group(context.group)) {
             let is_same_request = stream.hop == context.hop
                 || (self.hops.observed_all_since(stream)
-                    && (!stream.finished() || (stream.whole() && start_was_observed)));
+                    && (!stream.is_finished() || (stream.is_whole() && start_was_observed)));
             if is_same_request {
                 high = high.max(stream.count.high);
             }
@@ -179,7 +179,7 @@ impl Ledger {
         let Some(request) = self.table.get_mut(ticket) else {
             return ticket;
         };
-        let is_whole = request.streams.get(stream_index).is_some_and(Stream::whole);
+        let is_whole = request.streams.get(stream_index).is_some_and(Stream::is_whole);
         let began_with_late_chunks = !is_whole || self.predecessors.contains_key(&ticket);
         if stream_index > 0 && !context.is_origin && began_with_late_chunks {
             request.streams[stream_index] = Stream::new(context.hop, context.group, context.roles, context.at);
@@ -189,7 +189,7 @@ impl Ledger {
         // Its final chunk has not reached the tokenizer. Once it has, the rid is free to be reused, as far as observations show.
         let sent_tokens = request.streams.first().map_or(0, |stream| stream.count.high);
         let has_reached_last_hop = request.streams.iter().any(|stream| {
-            (stream.finished() || is_unfinished && stream.count.high >= sent_tokens)
+            (stream.is_finished() || is_unfinished && stream.count.high >= sent_tokens)
                 && self.hops.hop_of(stream).is_some_and(|hop| hop.last)
         });
         let is_undelivered = request.tracker.as_ref().is_some_and(|tracker| tracker.entry_count() > 0);
@@ -285,7 +285,7 @@ impl Ledger {
             sums.tokens_from_scheduler += u64::from(step.new);
             request.chunks_sent += 1;
             request.tokens_sent = request.tokens_sent.saturating_add(step.new);
-            if is_first && context.is_sent && stream.whole() {
+            if is_first && context.is_sent && stream.is_whole() {
                 request.sent_first = Some(context.at);
             }
             if matches!(step.verdict, CountVerdict::Loss { .. }) {
@@ -321,7 +321,7 @@ impl Ledger {
             sums.ids.add_chunk(step.carried, chunk.listed.unwrap_or(0), reported_count);
         }
         stream.last_at = context.at;
-        let is_whole = stream.whole();
+        let is_whole = stream.is_whole();
         let end_count = stream.count.high;
         let number = stream.chunks;
         // A format without counts has positions only where no id was missed.
@@ -407,7 +407,7 @@ impl Ledger {
             return tracker.skip_chunks(context.hop, stream.chunks, 1, cause);
         }
         tracker.set_hop(stream.hop);
-        tracker.is_incomplete |= !stream.whole();
+        tracker.is_incomplete |= !stream.is_whole();
         let is_imprecise = !stream.shows_tokens(context.claimed_ids);
         let tokens = if is_imprecise { step.new } else { step.carried };
         let entry = InFlightEntry {
@@ -445,7 +445,7 @@ impl Ledger {
         };
         if !is_from_scheduler {
             // The first hop has already counted this end, or it is the end of the previous request with this rid.
-            let is_open_on_first_hop = request.streams.first().is_some_and(|first| !first.finished());
+            let is_open_on_first_hop = request.streams.first().is_some_and(|first| !first.is_finished());
             let is_of_predecessor = is_open_on_first_hop && self.predecessors.contains_key(&ticket);
             if request.is_shared() || is_of_predecessor {
                 return;
@@ -495,7 +495,7 @@ fn may_be_late_chunk(request: &Request, stream_index: usize, context: &FrameCont
         && request
             .streams
             .iter()
-            .any(|stream| stream.is_on_group(context.group) && (stream.missing_tokens > 0 || !stream.whole()))
+            .any(|stream| stream.is_on_group(context.group) && (stream.missing_tokens > 0 || !stream.is_whole()))
 }
 
 /// Ids of the tokens that a chunk carries: the last `carried` of those listed, or none if they exceed `limit`.

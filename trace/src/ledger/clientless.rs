@@ -154,7 +154,7 @@ mod tests {
             assert_eq!((&*one.rid, one.length_ns(), one.tokens), ("a", 80 * STEP_NS, Some(80)));
             path.wait(600);
         }
-        assert_eq!(path.ledger().remembered(), 0);
+        assert_eq!(path.ledger().record_count(), 0);
     }
 
     #[test]

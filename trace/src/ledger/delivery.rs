@@ -54,7 +54,7 @@ impl Ledger {
         if matches!(delivery.response, Response::Whole | Response::Text) {
             self.totals.withdraw_prediction(request, &mut self.loss_memory);
         }
-        let joined_late = request.streams.first().is_some_and(|stream| !stream.whole());
+        let joined_late = request.streams.first().is_some_and(|stream| !stream.is_whole());
         let tracker = request.tracker.get_or_insert_with(|| {
             let mut tracker = DeliveryTracker::new(self.delivery_epoch, None);
             tracker.is_incomplete = joined_late;

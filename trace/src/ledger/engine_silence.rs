@@ -245,7 +245,7 @@ impl Ledger {
             && !request.is_shared()
             && request.last_at >= since
             && request.streams.iter().any(|s| {
-                is_streamed(s.chunks, s.count.high, unstreamed) && self.hops.observed_all_since(s) && !s.finished()
+                is_streamed(s.chunks, s.count.high, unstreamed) && self.hops.observed_all_since(s) && !s.is_finished()
             })
     }
 }

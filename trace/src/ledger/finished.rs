@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use super::request::Summary;
+use super::request::RequestSummary;
 
 #[derive(Debug, Default)]
 pub(super) struct FinishedRequests {
     /// Notable ones, each older than every recent one; oldest first.
-    notable: VecDeque<Summary>,
+    notable: VecDeque<RequestSummary>,
     /// All others, oldest first.
-    recent: VecDeque<Summary>,
+    recent: VecDeque<RequestSummary>,
     /// Total length of all rids, in bytes.
     rid_bytes: usize,
 }
@@ -25,9 +25,9 @@ impl FinishedRequests {
     /// Adds a summary. At the limit, evicts the oldest ordinary one, or the oldest notable one if those fill half of the space.
     pub(super) fn add_summary(
         &mut self,
-        summary: Summary,
+        summary: RequestSummary,
         limits: SummaryLimits,
-        is_notable: impl Fn(&Summary) -> bool,
+        is_notable: impl Fn(&RequestSummary) -> bool,
     ) {
         if limits.summaries == 0 || summary.rid.len() > limits.rid_bytes {
             return;
@@ -54,13 +54,13 @@ impl FinishedRequests {
     }
 
     /// The newest request with this id.
-    pub(super) fn newest_mut(&mut self, rid: &str) -> Option<&mut Summary> {
+    pub(super) fn newest_mut(&mut self, rid: &str) -> Option<&mut RequestSummary> {
         let all = self.notable.iter_mut().chain(&mut self.recent);
         all.rev().find(|summary| &*summary.rid == rid)
     }
 
     /// Oldest first.
-    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &Summary> {
+    pub(super) fn iter(&self) -> impl DoubleEndedIterator<Item = &RequestSummary> {
         self.notable.iter().chain(&self.recent)
     }
 }
@@ -68,11 +68,11 @@ impl FinishedRequests {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::request::Numbers;
+    use crate::ledger::request::RequestNumbers;
 
-    fn summary(rid: &str, missing: u32) -> Summary {
-        let numbers = Numbers { wire_missing: missing, ..Numbers::default() };
-        Summary { rid: rid.into(), numbers }
+    fn summary(rid: &str, missing: u32) -> RequestSummary {
+        let numbers = RequestNumbers { wire_missing: missing, ..RequestNumbers::default() };
+        RequestSummary { rid: rid.into(), numbers }
     }
 
     #[test]

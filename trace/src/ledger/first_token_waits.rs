@@ -4,7 +4,7 @@
 
 use std::collections::VecDeque;
 
-use super::hops::Group;
+use super::hops::HopGroup;
 use super::limits::push_bounded;
 use super::threads::Threads;
 use super::time_use::TimeUse;
@@ -67,7 +67,7 @@ impl FirstTokenWaits {
     }
 
     /// Judges the waits covered by the latest sample of a receiving thread.
-    pub(crate) fn judge_covered(&mut self, receiver: ThreadId, threads: &Threads, groups: &[Group]) {
+    pub(crate) fn judge_covered(&mut self, receiver: ThreadId, threads: &Threads, groups: &[HopGroup]) {
         let Some(thread) = threads.get(receiver) else { return };
         let Some(sampled_until) = thread.timeline.last_sample_end() else { return };
         let mut pending = std::mem::take(&mut self.pending);
@@ -82,7 +82,7 @@ impl FirstTokenWaits {
         self.pending = pending;
     }
 
-    fn judge_wait(&mut self, wait: &FirstTokenWait, spent: Option<TimeUse>, group: &Group) {
+    fn judge_wait(&mut self, wait: &FirstTokenWait, spent: Option<TimeUse>, group: &HopGroup) {
         let Some(spent) = spent else {
             self.unjudged += 1;
             return;
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_wait_is_evaluated_once_samples_cover_it() {
         let (mut threads, mut waits) = (Threads::default(), FirstTokenWaits::default());
-        let mut groups = [Group::default()];
+        let mut groups = [HopGroup::default()];
         threads.mark_receiver(BY, MonoNs(0), 4);
         let kernel = QueueSample { hop: "", receive_bytes: Some(4_096), send_bytes: None };
         groups[0].kernel.add_sample(MonoNs(350 * MS), &kernel, None, 1);

@@ -135,7 +135,7 @@ impl Ledger {
     /// Enters the content of a frame. Leaves the chunks that wait for a receive in `scratch`.
     pub(super) fn record_content(&mut self, at: MonoNs, hop_index: usize, frame: &Frame<'_>, sent: bool) {
         if frame.kind == Kind::Failed && self.totals.engine_failed.is_none() {
-            self.totals.engine_failed = Some((at, self.live()));
+            self.totals.engine_failed = Some((at, self.live_count()));
         }
         let any_received = self.hops.any_received;
         let hop = &mut self.hops.all[hop_index];

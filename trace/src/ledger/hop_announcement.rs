@@ -129,7 +129,7 @@ impl Ledger {
         let waiting = if request.retractions > 0 || stream.count.high == 0 { &[] } else { waiting };
         let early = self.early.count_reached(&request.rid, stream.first_at);
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
-        tracker.is_incomplete |= !stream.whole();
+        tracker.is_incomplete |= !stream.is_whole();
         let known_chunks = tracker.chunks_entered + waiting.len() as u64;
         let passed_chunks = u64::from(stream.chunks - stream.repeats).saturating_sub(known_chunks);
         let mut judged = Vec::new();
@@ -189,7 +189,7 @@ mod tests {
         path.deliver(1, Some(3), false);
         send(&mut path, 4);
         path.deliver(1, Some(4), false);
-        (path.ledger().totals().chunks.outcomes, path.ledger().undelivered())
+        (path.ledger().totals().chunks.outcomes, path.ledger().undelivered_chunks())
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::hop::{Hop, Roles};
 
 /// Hops of one name, reported together.
 #[derive(Debug, Default)]
-pub struct Group {
+pub struct HopGroup {
     /// Name of its hops.
     pub name: String,
     /// Roles at the ends of its hops.
@@ -60,7 +60,7 @@ pub struct Group {
     pub out_of_order: AffectedRequests,
 }
 
-impl Group {
+impl HopGroup {
     fn set_ends(&mut self, ends: Ends<&str>) {
         self.name = ends.to_string();
         self.ends = ends.to_owned();
@@ -72,7 +72,7 @@ impl Group {
 #[expect(clippy::struct_excessive_bools, reason = "each is one fact about all hops, read by its name")]
 pub(crate) struct Hops {
     pub(crate) all: Vec<Hop>,
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Vec<HopGroup>,
     /// Roles at the ends of hops, and time inside each process between two hops.
     pub(crate) processing_stages: ProcessingStages,
     /// Index in `all` by id.
@@ -224,7 +224,7 @@ impl Hops {
 
     fn group_or_add(&mut self, ends: Ends<&str>) -> usize {
         self.group_between(ends).unwrap_or_else(|| {
-            let mut group = Group::default();
+            let mut group = HopGroup::default();
             group.set_ends(ends);
             self.groups.push(group);
             self.groups.len() - 1

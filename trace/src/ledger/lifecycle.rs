@@ -1,7 +1,7 @@
 //! Lifecycle of request records: creation, closing and eviction.
 
 use super::finished::SummaryLimits;
-use super::request::{CloseReason, Request, Summary};
+use super::request::{CloseReason, Request, RequestSummary};
 use super::stream::Stream;
 use super::{Ledger, Lossy};
 use crate::clock::MonoNs;
@@ -149,7 +149,7 @@ impl Ledger {
         let has_arrived = if self.hops.any_last {
             self.has_reached_tokenizer(request)
         } else {
-            request.streams.iter().all(Stream::finished)
+            request.streams.iter().all(Stream::is_finished)
         };
         let awaits_no_delivery =
             request.tracker.as_ref().is_none_or(|tracker| tracker.is_finished || tracker.is_text_only);
@@ -162,7 +162,7 @@ impl Ledger {
     fn has_reached_tokenizer(&self, request: &Request) -> bool {
         for stream in &request.streams {
             if let Some(hop) = self.hops.hop_of(stream).filter(|hop| hop.last) {
-                return stream.finished() && (request.final_received || !hop.shows.received);
+                return stream.is_finished() && (request.final_received || !hop.shows.received);
             }
         }
         false
@@ -215,7 +215,7 @@ impl Ledger {
             self.keep_lossy_request(lossy);
         }
         let numbers = self.numbers(&request);
-        let summary = Summary { rid: request.rid, numbers };
+        let summary = RequestSummary { rid: request.rid, numbers };
         if let Some(timelines) = &mut self.timelines {
             timelines.close_timeline(ticket, summary.clone());
         }
@@ -260,9 +260,9 @@ mod tests {
             let rid = format!("{n:04000}");
             pass(&mut path, IdColumn::Cumulative, &[(&rid, 1)]);
         }
-        assert_eq!(path.ledger().remembered(), 1, "a limit of 10,000 bytes fits one request");
+        assert_eq!(path.ledger().record_count(), 1, "a limit of 10,000 bytes fits one request");
         assert_eq!(path.ledger().finished_count(), 1);
-        let degraded: Vec<String> = path.ledger().degraded().collect();
+        let degraded: Vec<String> = path.ledger().degraded_reasons().collect();
         assert_eq!(degraded, ["limit rid_bytes = 10000 was reached 99 times: the oldest entries were evicted"]);
     }
 

@@ -80,7 +80,7 @@ limits! {
 impl Limits {
     /// Returns the lower of both values of each memory limit. Timeouts are unchanged.
     #[must_use]
-    pub fn at_most(mut self, other: Self) -> Self {
+    pub fn lower_of(mut self, other: Self) -> Self {
         for bound in BOUNDS {
             let lower = bound.get(self).min(bound.get(other));
             bound.set(&mut self, lower);
@@ -103,7 +103,7 @@ pub struct Bound {
 
 impl Bound {
     /// Limit with that name.
-    pub fn named(name: &str) -> Option<&'static Self> {
+    pub fn find(name: &str) -> Option<&'static Self> {
         BOUNDS.iter().find(|bound| bound.name == name)
     }
 
@@ -127,7 +127,7 @@ pub(super) fn push_bounded<T>(queue: &mut VecDeque<T>, item: T, max: usize) -> O
 
 /// One limit and how often it was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct Reached {
+pub struct ReachedLimit {
     /// Name of the limit, as in [`Limits`].
     pub name: &'static str,
     /// Its value.
@@ -177,12 +177,12 @@ impl CountedLimits {
 
     /// All limits whose eviction loses information, reached or not. Evicting summaries of finished requests loses none: counters keep
     /// their totals.
-    pub(crate) fn list_reached(&self) -> impl Iterator<Item = Reached> {
+    pub(crate) fn list_reached(&self) -> impl Iterator<Item = ReachedLimit> {
         let bounds = BOUNDS.iter().map(|bound| (bound.name, bound.get(self.values)));
         let all = std::iter::once(("live_rids", self.live_rids)).chain(bounds);
         all.filter(|(name, _)| !UNCOUNTED.contains(name)).map(|(name, limit)| {
             let times = self.times_reached.get(name).copied().unwrap_or(0);
-            Reached { name, limit, times }
+            ReachedLimit { name, limit, times }
         })
     }
 }

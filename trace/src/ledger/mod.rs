@@ -55,16 +55,16 @@ pub(crate) use first_token_waits::WaitBreakdown;
 pub use frontend::{FrontendResponse, FrontendWaits};
 pub use history::{ChunkRecord, DEFAULT_CHUNK_HISTORY, DeliveryRecord, RequestHistory};
 pub use hop::{Hop, HopCounts};
-pub use hops::Group;
+pub use hops::HopGroup;
 pub use kernel_queue::KernelQueue;
 pub use lane::LaneCounts;
-pub use limits::{BOUNDS, Bound, Limits, Reached};
+pub use limits::{BOUNDS, Bound, Limits, ReachedLimit};
 pub use losses::{Losses, Lossy, LostRange};
 pub use outcome::{ChunkOutcome, JudgedChunks, OutcomeCounts, UnjudgedCause};
 pub use processing_stage::ProcessingStage;
-pub use request::{ItlEnds, Numbers, Request, Summary};
+pub use request::{ItlEnds, Request, RequestNumbers, RequestSummary};
 pub use request_timeline::{ClosedRequest, FrameTimes, HopTimes, NoteKind, RequestNote, RequestTimeline, TimedRequest};
-pub use stacks::{Hits, StackCounts, StackFunction, StackRole};
+pub use stacks::{StackCounts, StackFunction, StackHits, StackRole};
 pub use stages::{AbandonedRequest, AbandonedRequests, Stages};
 pub use stream::Stream;
 pub use stream_count::Evidence;
@@ -72,8 +72,8 @@ pub use threads::Thread;
 pub use time_use::TimeUse;
 pub use tool_calls::{ToolCallResponse, ToolCallResponses};
 pub use totals::{
-    AffectedRequests, Answers, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts, TokenCounts,
-    Totals,
+    AffectedRequests, AnswerTotals, ChunkCounts, IdCounts, Inflation, MissedCounts, Predictions, RequestCounts,
+    TokenCounts, Totals,
 };
 
 use self::clientless::ClientlessRequests;
@@ -301,7 +301,7 @@ impl Ledger {
     }
 
     /// Chunks whose outcome the last event showed, with the rid of their request.
-    pub fn judged(&self) -> impl Iterator<Item = (&str, &JudgedChunks)> {
+    pub fn judged_chunks(&self) -> impl Iterator<Item = (&str, &JudgedChunks)> {
         self.judged.iter().filter_map(|(ticket, chunks)| Some((&*self.table.get(*ticket)?.rid, chunks)))
     }
 
@@ -348,22 +348,22 @@ impl Ledger {
     }
 
     /// Numbers of a live request.
-    pub fn numbers(&self, request: &Request) -> Numbers {
+    pub fn numbers(&self, request: &Request) -> RequestNumbers {
         request.numbers(self.hops.worker_of(&request.streams), self.observes_receives())
     }
 
     /// Number of live requests: neither finished nor evicted.
-    pub fn live(&self) -> u64 {
+    pub fn live_count(&self) -> u64 {
         self.table.live_count() as u64
     }
 
     /// Number of request records.
-    pub fn remembered(&self) -> usize {
+    pub fn record_count(&self) -> usize {
         self.table.len()
     }
 
     /// Finished requests, oldest first. Above the limit, ordinary ones are evicted before notable ones.
-    pub fn finished(&self) -> impl DoubleEndedIterator<Item = &Summary> {
+    pub fn finished(&self) -> impl DoubleEndedIterator<Item = &RequestSummary> {
         self.finished.iter()
     }
 
@@ -374,7 +374,7 @@ impl Ledger {
 
     /// Whether a request lost tokens, is predicted to have lost some, has a damaged tool call, or was slow, so that an operator may look for
     /// it.
-    pub fn is_notable(&self, of: &Summary) -> bool {
+    pub fn is_notable(&self, of: &RequestSummary) -> bool {
         let lost = of.tokens_lost.unwrap_or(0) > 0 || of.wire_missing > 0 || of.damaged_call;
         lost || (of.bursts && self.predicts_drops()) || of.gap_ns >= Some(GAP_WARNING_NS)
     }
@@ -411,7 +411,7 @@ impl Ledger {
     }
 
     /// Groups of hops with the same name.
-    pub fn groups(&self) -> &[Group] {
+    pub fn groups(&self) -> &[HopGroup] {
         &self.hops.groups
     }
 
@@ -421,14 +421,14 @@ impl Ledger {
     }
 
     /// The hops of one group.
-    pub fn members(&self, group: usize) -> impl Iterator<Item = &Hop> {
+    pub fn hops_of_group(&self, group: usize) -> impl Iterator<Item = &Hop> {
         self.hops.all.iter().filter(move |h| h.group == group)
     }
 
     /// Number of undecoded frames of a group by reason.
     pub fn undecoded_by_reason(&self, group: usize) -> BTreeMap<&str, u64> {
         let mut reasons = BTreeMap::new();
-        for (reason, count) in self.members(group).flat_map(|hop| &hop.undecoded) {
+        for (reason, count) in self.hops_of_group(group).flat_map(|hop| &hop.undecoded) {
             *reasons.entry(reason.as_str()).or_default() += count;
         }
         reasons
@@ -494,7 +494,7 @@ impl Ledger {
     }
 
     /// Finished requests that lost tokens, or were predicted to, oldest first.
-    pub fn lossy(&self) -> impl DoubleEndedIterator<Item = &Lossy> + ExactSizeIterator {
+    pub fn lossy_requests(&self) -> impl DoubleEndedIterator<Item = &Lossy> + ExactSizeIterator {
         self.lossy.iter()
     }
 
@@ -504,7 +504,7 @@ impl Ledger {
     }
 
     /// The limits, and how often each was reached.
-    pub fn limits(&self) -> Vec<Reached> {
+    pub fn limits(&self) -> Vec<ReachedLimit> {
         self.limits.list_reached().collect()
     }
 
@@ -519,7 +519,7 @@ impl Ledger {
     }
 
     /// Chunks sent and not yet delivered, those of closed requests included.
-    pub fn undelivered(&self) -> u64 {
+    pub fn undelivered_chunks(&self) -> u64 {
         let chunks = self.totals.chunks;
         chunks.tracked - chunks.outcomes.chunks()
     }
@@ -549,7 +549,7 @@ impl Ledger {
     }
 
     /// Reasons why parts of the data are unjudged or were evicted, one line each.
-    pub fn degraded(&self) -> impl Iterator<Item = String> + use<> {
+    pub fn degraded_reasons(&self) -> impl Iterator<Item = String> + use<> {
         let shared = self.totals.requests.shared;
         let shared = (shared > 0)
             .then(|| format!("{shared} requests reused the id of an unfinished request: neither is judged"));

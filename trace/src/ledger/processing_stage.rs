@@ -135,14 +135,14 @@ impl ProcessingStages {
     ) {
         let stream = &streams[stream_index];
         let sender = stream.ends.from;
-        let is_first_chunk = stream.chunks == 1 && stream.whole();
+        let is_first_chunk = stream.chunks == 1 && stream.is_whole();
         let Some(processing_stage) = self.all.get_mut(usize::from(sender)) else {
             return;
         };
         let Some(incoming) = streams.iter().find(|stream| stream.ends.to == sender) else {
             return;
         };
-        if is_first_chunk && incoming.whole() {
+        if is_first_chunk && incoming.is_whole() {
             let ns = chunk.at.since(incoming.first_at);
             processing_stage.through.record(chunk.at, ns);
             processing_stage.through_sum.record_n(chunk.at, ns, 1);

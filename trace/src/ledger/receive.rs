@@ -227,7 +227,7 @@ impl Ledger {
     fn record_first_receive(&mut self, receive: FrameReceive, chunk: PendingChunk) {
         let hop = &mut self.hops.all[receive.hop_index];
         let request = self.table.get_mut(chunk.ticket);
-        let whole = request.is_some_and(|r| r.streams.iter().any(|s| s.hop == hop.id && s.whole()));
+        let whole = request.is_some_and(|r| r.streams.iter().any(|s| s.hop == hop.id && s.is_whole()));
         if let Some(sent) = receive.sent_at.filter(|_| whole) {
             hop.first_waits.record_n(receive.at, receive.at.since(sent), 1);
         }

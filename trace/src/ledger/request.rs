@@ -12,7 +12,7 @@ use super::limits::CountedLimits;
 use super::losses::{LossMemory, Losses, Lossy, LostRange};
 use super::outcome::OutcomeCounts;
 use super::processing_stage::InProcess;
-use super::stages::Marks;
+use super::stages::StageMarks;
 use super::stream::Stream;
 use crate::clock::MonoNs;
 use crate::event::Finish;
@@ -89,7 +89,7 @@ pub struct Request {
     pub(crate) sharing_requests: u8,
     /// When its first tokens were accepted for its client, if that was observed.
     pub delivered_first: Option<MonoNs>,
-    pub(crate) marks: Option<Box<Marks>>,
+    pub(crate) marks: Option<Box<StageMarks>>,
     /// Losses proven by deliveries.
     pub(crate) losses: Option<Box<Losses>>,
     pub(crate) predicted: Option<Box<Losses>>,
@@ -188,9 +188,9 @@ impl Request {
         })
     }
 
-    pub(crate) fn numbers(&self, worker: Option<u16>, observes_receives: bool) -> Numbers {
+    pub(crate) fn numbers(&self, worker: Option<u16>, observes_receives: bool) -> RequestNumbers {
         let outcomes = self.outcomes();
-        Numbers {
+        RequestNumbers {
             first_at: self.first_at,
             last_at: self.last_at,
             sent_first: self.sent_first,
@@ -248,24 +248,24 @@ pub struct ItlEnds {
 
 /// Summary of a finished request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summary {
+pub struct RequestSummary {
     /// The engine's request id.
     pub rid: Box<str>,
     /// Its numbers, which [`Deref`] gives as fields of the summary.
-    pub numbers: Numbers,
+    pub numbers: RequestNumbers,
 }
 
-impl Deref for Summary {
-    type Target = Numbers;
+impl Deref for RequestSummary {
+    type Target = RequestNumbers;
 
-    fn deref(&self) -> &Numbers {
+    fn deref(&self) -> &RequestNumbers {
         &self.numbers
     }
 }
 
 /// Numbers of a request, live or finished. `trace::columns` lists those of tables.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Numbers {
+pub struct RequestNumbers {
     /// When it was first seen.
     pub first_at: MonoNs,
     /// When it was last seen.

@@ -5,7 +5,7 @@
 use smallvec::SmallVec;
 
 use super::marked_frames::{FrameMark, MarkedFrames};
-use super::{ChunkOutcome, Ledger, Request, Summary};
+use super::{ChunkOutcome, Ledger, Request, RequestSummary};
 use crate::clock::MonoNs;
 use crate::event::{AnswerEnd, Capabilities, Event, Frame, Kind, Received, What};
 use crate::id::{FrameId, HopId, Ticket};
@@ -31,11 +31,11 @@ impl FrameTimes {
     }
 
     /// First known time.
-    pub fn began(&self) -> Option<MonoNs> {
+    pub fn first_time(&self) -> Option<MonoNs> {
         self.sent.or(self.forwarded).or(self.received).or(self.processed)
     }
 
-    fn ended(&self) -> Option<MonoNs> {
+    fn last_time(&self) -> Option<MonoNs> {
         self.processed.max(self.received).max(self.forwarded).max(self.sent)
     }
 }
@@ -149,13 +149,13 @@ impl RequestTimeline {
     }
 
     /// Earliest known time on a hop.
-    pub fn began(&self) -> Option<MonoNs> {
-        self.hops.iter().filter_map(|on| on.first.began()).min()
+    pub fn first_time(&self) -> Option<MonoNs> {
+        self.hops.iter().filter_map(|on| on.first.first_time()).min()
     }
 
     /// Latest known time on a hop or of a delivery.
-    pub fn ended(&self) -> Option<MonoNs> {
-        let stages = self.hops.iter().flat_map(|on| [on.first.ended(), on.last.and_then(|last| last.ended())]);
+    pub fn last_time(&self) -> Option<MonoNs> {
+        let stages = self.hops.iter().flat_map(|on| [on.first.last_time(), on.last.and_then(|last| last.last_time())]);
         stages.chain([self.last_delivered]).flatten().max()
     }
 }
@@ -164,7 +164,7 @@ impl RequestTimeline {
 #[derive(Clone, Debug)]
 pub struct ClosedRequest {
     /// Its summary.
-    pub summary: Summary,
+    pub summary: RequestSummary,
     /// Its timeline; empty if none of its chunks or deliveries was observed.
     pub timeline: RequestTimeline,
 }
@@ -198,7 +198,7 @@ pub(super) struct Timelines {
 }
 
 impl Timelines {
-    pub(super) fn close_timeline(&mut self, ticket: Ticket, summary: Summary) {
+    pub(super) fn close_timeline(&mut self, ticket: Ticket, summary: RequestSummary) {
         let open = self.open.get_mut(ticket.slot as usize).and_then(Option::take);
         self.closed_count += usize::from(open.is_some());
         let timeline = open.map(|open| *open.timeline).unwrap_or_default();
@@ -337,7 +337,7 @@ impl Timelines {
         timeline.last_delivered = Some(at);
         let mut chunks = 0;
         let mut tokens = 0;
-        for (_, judged) in ledger.judged().filter(|(_, judged)| judged.outcome == ChunkOutcome::Dropped) {
+        for (_, judged) in ledger.judged_chunks().filter(|(_, judged)| judged.outcome == ChunkOutcome::Dropped) {
             chunks += u64::from(judged.count);
             tokens += u64::from(judged.tokens_lost);
         }

@@ -95,8 +95,8 @@ impl Ledger {
         }
         request.streams.iter().any(|stream| {
             stream.is_on_group(context.group)
-                && stream.whole()
-                && !stream.finished()
+                && stream.is_whole()
+                && !stream.is_finished()
                 && stream.count.evidence == Evidence::Delta
                 && stream.count.high > 1
         })
@@ -232,7 +232,7 @@ mod tests {
             }
             let tokens = u64::from(first) + 40;
             assert_eq!(counts(&engine), ([2, 2, 1], [tokens, tokens], [0; 4]), "{first} tokens before");
-            assert_eq!(engine.ledger().degraded().count(), 1);
+            assert_eq!(engine.ledger().degraded_reasons().count(), 1);
         }
     }
 

@@ -28,7 +28,7 @@ pub struct StackCounts {
 
 /// Number of stacks of running threads that contain a function.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hits {
+pub struct StackHits {
     /// As the innermost function.
     pub own: u64,
     /// At any depth.
@@ -45,9 +45,9 @@ pub struct StackFunction {
     /// Source file.
     pub file: Box<str>,
     /// Over the run.
-    pub all: Hits,
+    pub all: StackHits,
     /// While frames piled up in front of its process.
-    pub growing: Hits,
+    pub growing: StackHits,
 }
 
 /// Stack samples of the processes of one role.
@@ -82,7 +82,7 @@ impl StackRole {
 
     /// Enters a function. Returns `false` if one was evicted or rejected at the limit.
     fn add_function(&mut self, sample: &StackSample<'_>, growing: bool, limit: usize) -> bool {
-        let hits = Hits {
+        let hits = StackHits {
             own: u64::from(sample.own),
             total: u64::from(sample.total),
             gil: u64::from(sample.gil.unwrap_or(0)),
@@ -96,8 +96,8 @@ impl StackRole {
         let mut new = StackFunction {
             function: sample.function.into(),
             file: sample.file.into(),
-            all: Hits::default(),
-            growing: Hits::default(),
+            all: StackHits::default(),
+            growing: StackHits::default(),
         };
         new.add_hits(hits, growing);
         if self.functions.len() < limit {
@@ -116,7 +116,7 @@ impl StackRole {
 }
 
 impl StackFunction {
-    fn add_hits(&mut self, hits: Hits, growing: bool) {
+    fn add_hits(&mut self, hits: StackHits, growing: bool) {
         self.all.add_hits(hits);
         if growing {
             self.growing.add_hits(hits);
@@ -124,7 +124,7 @@ impl StackFunction {
     }
 }
 
-impl Hits {
+impl StackHits {
     fn add_hits(&mut self, more: Self) {
         self.own += more.own;
         self.total += more.total;

@@ -82,12 +82,12 @@ impl Stream {
     }
 
     /// Whether a finish has crossed the hop.
-    pub fn finished(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         self.count.is_finished
     }
 
     /// Whether it was seen from its first token on.
-    pub fn whole(&self) -> bool {
+    pub fn is_whole(&self) -> bool {
         self.count.is_whole
     }
 }

@@ -196,7 +196,7 @@ impl IdCounts {
 
 /// Outcomes of responses to clients.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Answers {
+pub struct AnswerTotals {
     /// Finished responses, one per request.
     pub seen: u64,
     /// Those that the client ended early.
@@ -274,7 +274,7 @@ pub struct Totals {
     /// First deliveries that fit either mode are not counted.
     pub deliveries: (u64, u64),
     /// Finished responses.
-    pub answers: Answers,
+    pub answers: AnswerTotals,
     /// Observations missed by tokengap.
     pub missed: MissedCounts,
     /// Frames that could not be decoded.

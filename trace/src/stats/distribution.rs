@@ -75,7 +75,7 @@ impl Distribution {
     }
 
     /// Cumulative counts for rising `bounds`. A value within a thousandth of a bound may count on either side.
-    pub fn at_most(&self, bounds: &[u64]) -> Vec<u64> {
+    pub fn cumulative_counts(&self, bounds: &[u64]) -> Vec<u64> {
         let mut counts = vec![0; bounds.len()];
         for value in self.inner.iter().flat_map(|i| i.whole.0.iter_recorded()) {
             if let Some(count) = counts.get_mut(bounds.partition_point(|&bound| bound < value.value_iterated_to())) {
@@ -91,13 +91,13 @@ impl Distribution {
     }
 
     /// Number of values above `ns`.
-    pub fn above(&self, ns: u64) -> u64 {
+    pub fn count_above(&self, ns: u64) -> u64 {
         let Some(inner) = &self.inner else { return 0 };
         inner.whole.0.len() - inner.whole.0.count_between(0, ns.min(LONGEST_NS))
     }
 
     /// Non-empty buckets of about an eighth, in order: start, end (exclusive), count.
-    pub fn classes(&self) -> Vec<[u64; 3]> {
+    pub fn bucket_counts(&self) -> Vec<[u64; 3]> {
         let mut counts: Vec<(usize, u64)> = Vec::new();
         for value in self.inner.iter().flat_map(|inner| inner.whole.0.iter_recorded()) {
             let bucket = buckets::bucket_of(value.value_iterated_to());
@@ -141,7 +141,7 @@ pub struct Spread {
 
 impl Spread {
     /// Summary of the whole run; `None` without values.
-    pub fn of(values: &Distribution) -> Option<Self> {
+    pub fn of_distribution(values: &Distribution) -> Option<Self> {
         Self::new(values.count(), values.max()?, |q| values.quantile(q))
     }
 
@@ -224,8 +224,8 @@ mod tests {
         let p99 = d.quantile(0.99).unwrap_or(0);
         assert!(p99.abs_diff(990_000_000) < 1_000_000, "{p99}");
         assert_eq!(d.quantile(1.0), Some(1_000_000_000));
-        assert!(d.above(900_000_000).abs_diff(100) <= 1);
-        let classes = d.classes();
+        assert!(d.count_above(900_000_000).abs_diff(100) <= 1);
+        let classes = d.bucket_counts();
         assert!(classes.windows(2).all(|w| w[0][1] <= w[1][0]), "{classes:?}");
         assert_eq!(classes.iter().map(|c| c[2]).sum::<u64>(), 1000);
     }
@@ -233,12 +233,12 @@ mod tests {
     #[test]
     fn cumulative_buckets_and_the_sum_are_exact() {
         let mut d = Distribution::default();
-        assert_eq!((d.sum(), d.at_most(&[1, 2])), (0, vec![0, 0]));
+        assert_eq!((d.sum(), d.cumulative_counts(&[1, 2])), (0, vec![0, 0]));
         for frames in 1..=64 {
             d.record(MonoNs(0), frames);
         }
         d.record(MonoNs(0), 2 * LONGEST_NS);
-        assert_eq!(d.at_most(&[1, 2, 4, 64]), [1, 2, 4, 64], "small counts are exact");
+        assert_eq!(d.cumulative_counts(&[1, 2, 4, 64]), [1, 2, 4, 64], "small counts are exact");
         assert_eq!(d.sum(), 65 * 32 + u128::from(2 * LONGEST_NS));
     }
 
@@ -252,7 +252,7 @@ mod tests {
                 (0..times).for_each(|_| single.record(at, ns));
             }
             run.record_pending(&mut together, at);
-            let numbers = |d: &Distribution| (d.count(), d.sum(), d.max(), d.classes(), d.recent(at).len());
+            let numbers = |d: &Distribution| (d.count(), d.sum(), d.max(), d.bucket_counts(), d.recent(at).len());
             prop_assert_eq!(numbers(&together), numbers(&single));
         }
     }

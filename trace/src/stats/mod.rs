@@ -12,7 +12,7 @@ pub(crate) use distribution::EqualDurations;
 pub use distribution::{Distribution, Spread};
 pub use rate::{PerSecond, Rate};
 pub(crate) use series::{Series, SeriesSlot};
-pub use sum::{Sum, WindowedSum};
+pub use sum::{DurationSum, WindowedSum};
 pub use trend::Trend;
 
 /// Length of the sliding window that live views show.

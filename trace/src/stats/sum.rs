@@ -8,14 +8,14 @@ const SLICE_NS: u64 = WINDOW_NS / SLICES as u64;
 
 /// Count and sum of durations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sum {
+pub struct DurationSum {
     /// Number of durations.
     pub count: u64,
     /// Sum in nanoseconds.
     pub ns: u128,
 }
 
-impl Sum {
+impl DurationSum {
     /// Adds another sum.
     pub fn add(&mut self, other: Self) {
         self.count += other.count;
@@ -60,31 +60,31 @@ impl<T> Slices<T> {
     }
 }
 
-/// A [`Sum`] over the run and over the last ten seconds.
+/// A [`DurationSum`] over the run and over the last ten seconds.
 #[derive(Clone, Debug, Default)]
 pub struct WindowedSum {
-    whole: Sum,
-    slices: Slices<Sum>,
+    whole: DurationSum,
+    slices: Slices<DurationSum>,
 }
 
 impl WindowedSum {
     /// Adds a duration that ended at `at`, `times` times.
     pub(crate) fn record_n(&mut self, at: MonoNs, ns: u64, times: u64) {
-        let more = Sum { count: times, ns: u128::from(ns) * u128::from(times) };
+        let more = DurationSum { count: times, ns: u128::from(ns) * u128::from(times) };
         self.whole.add(more);
-        if let Some(slice) = self.slices.slice_at(at, |slice| *slice = Sum::default()) {
+        if let Some(slice) = self.slices.slice_at(at, |slice| *slice = DurationSum::default()) {
             slice.add(more);
         }
     }
 
     /// Sum over the run.
-    pub fn whole(&self) -> Sum {
+    pub fn whole(&self) -> DurationSum {
         self.whole
     }
 
     /// Sum over the last ten seconds before `now`.
-    pub fn recent(&self, now: MonoNs) -> Sum {
-        let mut sum = Sum::default();
+    pub fn recent(&self, now: MonoNs) -> DurationSum {
+        let mut sum = DurationSum::default();
         self.slices.recent(now).for_each(|slice| sum.add(*slice));
         sum
     }
@@ -102,7 +102,7 @@ mod tests {
             sum.record_n(MonoNs(second * SECOND), 100, 2);
         }
         sum.record_n(MonoNs(0), 100, 2);
-        let of = |sum: Sum| (sum.count, sum.ns, sum.mean());
+        let of = |sum: DurationSum| (sum.count, sum.ns, sum.mean());
         assert_eq!(of(sum.whole()), (62, 6_200, Some(100)));
         assert_eq!(of(sum.recent(MonoNs(29 * SECOND))), (20, 2_000, Some(100)));
         assert_eq!(of(sum.recent(MonoNs(60 * SECOND))), (0, 0, None));

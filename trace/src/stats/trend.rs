@@ -38,7 +38,7 @@ impl Trend {
     }
 
     /// Number of seconds in which the level never fell and rose in total, with its start and end value.
-    pub fn rising(&self) -> Option<(usize, u64, u64)> {
+    pub fn rising_span(&self) -> Option<(usize, u64, u64)> {
         let mut newer = *self.samples.back()?;
         let top = newer;
         let mut seconds = 0;
@@ -74,14 +74,14 @@ mod tests {
             trend.sample(at(0), 60 + second);
             trend.sample(at(100), 0);
         }
-        assert_eq!(trend.rising(), None);
+        assert_eq!(trend.rising_span(), None);
     }
 
     #[test]
     fn a_falling_level_is_not_a_rising_trend() {
-        assert_eq!(trend(&[9, 1, 2, 2, 5]).rising(), Some((3, 1, 5)));
-        assert_eq!(trend(&[1, 2, 3, 2]).rising(), None);
-        assert_eq!(trend(&[4, 4, 4]).rising(), None);
-        assert_eq!(trend(&[]).rising(), None);
+        assert_eq!(trend(&[9, 1, 2, 2, 5]).rising_span(), Some((3, 1, 5)));
+        assert_eq!(trend(&[1, 2, 3, 2]).rising_span(), None);
+        assert_eq!(trend(&[4, 4, 4]).rising_span(), None);
+        assert_eq!(trend(&[]).rising_span(), None);
     }
 }

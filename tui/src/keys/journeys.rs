@@ -7,7 +7,7 @@ use session::ScreenCommand;
 use session::playback::Play;
 use trace::MonoNs;
 use trace::detect::{Finding, Severity, Verdict};
-use trace::ledger::Numbers;
+use trace::ledger::RequestNumbers;
 
 use crate::keys;
 use crate::state::Model;
@@ -30,7 +30,7 @@ struct Fixture {
 fn row(rid: &str, gap: u64, flag: Flag) -> RequestRow {
     let mut row = RequestRow {
         rid: rid.into(),
-        numbers: Numbers { gap_ns: Some(gap), ..Numbers::default() },
+        numbers: RequestNumbers { gap_ns: Some(gap), ..RequestNumbers::default() },
         ..RequestRow::default()
     };
     row.flags.set_if(flag, true);

@@ -95,7 +95,7 @@ mod tests {
             notice: &Notice::default(),
             writing: &OutputStatus::default,
             degraded: &Vec::new,
-            report: &|| outputs::report::Report::of(analysis, &trace::ReportInput::of("tap")),
+            report: &|| outputs::report::Report::of(analysis, &trace::ReportInput::for_source("tap")),
         };
         changes.needs_refresh(&run, now)
     }

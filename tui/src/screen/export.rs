@@ -97,7 +97,7 @@ struct NewFile {
 
 /// Creates a file in the working folder, named after its content and the time.
 fn create_file(what: &str, extension: &str) -> anyhow::Result<NewFile> {
-    let second = trace::clock::wall_ns() / 1_000_000_000;
+    let second = trace::clock::wall_now_ns() / 1_000_000_000;
     for copy in 0..100 {
         let suffix = if copy == 0 { String::new() } else { format!("-{copy}") };
         let name = format!("tokengap-{what}-{second}{suffix}.{extension}");

@@ -94,7 +94,7 @@ impl Curves {
         for tokens_sent in tokens {
             let mut slot = SlotValues::default();
             slot.passed.tokens_sent = tokens_sent;
-            curves.seconds.enter(&slot.into(), 1, trace::time_series::SCREEN_SECONDS);
+            curves.seconds.add_slots(&slot.into(), 1, trace::time_series::SCREEN_SECONDS);
         }
         curves
     }

@@ -241,19 +241,19 @@ fn contains_ignoring_case(text: &str, lower: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use trace::ledger::Numbers;
+    use trace::ledger::RequestNumbers;
 
     use super::*;
 
     fn row() -> RequestRow {
         let mut row = RequestRow {
             rid: "5B92f0".into(),
-            numbers: Numbers {
+            numbers: RequestNumbers {
                 gap_ns: Some(1_500_000_000),
                 dropped: Some(2),
                 tokens_sent: 10_000,
                 worker: Some(1),
-                ..Numbers::default()
+                ..RequestNumbers::default()
             },
             ..RequestRow::default()
         };
@@ -328,7 +328,7 @@ mod tests {
             let sign = [">", ">=", "<", "<=", "="][op];
             let text = format!("{}gap{sign}{bound}ms", if negated { "-" } else { "" });
             let query = RequestFilter::parse(&text).map_err(|m| TestCaseError::fail(m.to_string()))?;
-            let numbers = Numbers { gap_ns: gap.map(|ms| ms * 1_000_000), ..Numbers::default() };
+            let numbers = RequestNumbers { gap_ns: gap.map(|ms| ms * 1_000_000), ..RequestNumbers::default() };
             let row = RequestRow { numbers, ..RequestRow::default() };
             let holds = gap.is_some_and(|g| [g > bound, g >= bound, g < bound, g <= bound, g == bound][op]);
             prop_assert_eq!(query.matches(&row), holds != negated);

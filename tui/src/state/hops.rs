@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 
 use trace::detect::thresholds::{BACKLOG_CRITICAL_FRAMES, GAP_CRITICAL_NS, GAP_WARNING_NS};
 use trace::detect::{Finding, Severity, attribution};
-use trace::ledger::{Group, Hop, HopCounts, Ledger};
+use trace::ledger::{Hop, HopCounts, HopGroup, Ledger};
 use trace::path::{self, Ends};
 use trace::stats::{Distribution, Spread};
 
@@ -21,7 +21,7 @@ const MAX_MEMBERS: usize = 64;
 pub(crate) fn summarise_hops(ledger: &Ledger, findings: &[Finding]) -> Vec<HopSummary> {
     let mut summaries = Vec::new();
     for (index, group) in ledger.groups().iter().enumerate() {
-        let members: Vec<&Hop> = ledger.members(index).collect();
+        let members: Vec<&Hop> = ledger.hops_of_group(index).collect();
         if members.is_empty() {
             continue;
         }
@@ -55,7 +55,7 @@ fn in_path_order<T>(mut hops: Vec<T>, ends_of: fn(&T) -> &Ends<Box<str>>) -> Vec
     hops
 }
 
-fn summarise_group(ledger: &Ledger, index: usize, group: &Group, members: &[&Hop]) -> HopSummary {
+fn summarise_group(ledger: &Ledger, index: usize, group: &HopGroup, members: &[&Hop]) -> HopSummary {
     let now = ledger.now();
     let observes_receives = members.iter().any(|hop| hop.capabilities().received);
     let oldest_wait_ns = members.iter().filter_map(|hop| hop.oldest_waiting()).min().map(|at| now.since(at));
@@ -67,7 +67,7 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &Group, members: &[&Hop
         name: group.name.clone(),
         group: index,
         observes_sends: members.iter().any(|hop| hop.capabilities().sent),
-        time_inside_receiver: receiver_stage.and_then(|stage| Spread::of(&stage.inside)),
+        time_inside_receiver: receiver_stage.and_then(|stage| Spread::of_distribution(&stage.inside)),
         busy_share: receiver_busy_share(ledger, members),
         ends: group.ends.clone(),
         health: health_by_queue(group, observes_receives, oldest_wait_ns, frames),
@@ -80,11 +80,11 @@ fn summarise_group(ledger: &Ledger, index: usize, group: &Group, members: &[&Hop
         backlog_frames: observes_receives.then_some(group.backlog),
         backlog_max_frames: observes_receives.then_some(group.backlog_max),
         oldest_wait_ns: oldest_wait_ns.filter(|_| observes_receives),
-        queue_wait: Spread::of(&group.queue_wait).filter(|_| observes_receives),
+        queue_wait: Spread::of_distribution(&group.queue_wait).filter(|_| observes_receives),
         queue_wait_histogram: if observes_receives { queue_wait_histogram(&group.queue_wait) } else { Vec::new() },
-        send_wait: Spread::of(&group.send_wait),
-        relay_delay: Spread::of(&group.relay),
-        processing_time: Spread::of(&group.processing),
+        send_wait: Spread::of_distribution(&group.send_wait),
+        relay_delay: Spread::of_distribution(&group.relay),
+        processing_time: Spread::of_distribution(&group.processing),
         wakeup_frames_max: (wakeup_frames_max > 0).then_some(wakeup_frames_max.into()),
         kernel_queue: kernel_bytes.map(|(current, max)| KernelQueueBytes { current, max }),
         inbox_max_frames: group.kernel.inbox_max,
@@ -123,7 +123,7 @@ fn receiver_busy_share(ledger: &Ledger, members: &[&Hop]) -> Option<f64> {
 }
 
 /// Health by the oldest waiting frame, judged by the first-token thresholds; a large backlog alone is a warning.
-fn health_by_queue(group: &Group, observes_receives: bool, oldest_wait_ns: Option<u64>, frames: u64) -> Health {
+fn health_by_queue(group: &HopGroup, observes_receives: bool, oldest_wait_ns: Option<u64>, frames: u64) -> Health {
     match oldest_wait_ns {
         Some(wait_ns) if wait_ns >= GAP_CRITICAL_NS => Health::Critical,
         Some(wait_ns) if wait_ns >= GAP_WARNING_NS => Health::Warning,
@@ -138,7 +138,7 @@ fn queue_wait_histogram(waits: &Distribution) -> Vec<u64> {
     let mut remaining = waits.count();
     let mut frames = Vec::with_capacity(QUEUE_WAIT_BOUNDS_NS.len() + 1);
     for bound_ns in QUEUE_WAIT_BOUNDS_NS {
-        let above = waits.above(bound_ns).min(remaining);
+        let above = waits.count_above(bound_ns).min(remaining);
         frames.push(remaining - above);
         remaining = above;
     }

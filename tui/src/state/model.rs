@@ -8,7 +8,7 @@ use session::playback::Position;
 use session::sink::OutputStatus;
 use trace::MonoNs;
 use trace::detect::Finding;
-use trace::ledger::Summary;
+use trace::ledger::RequestSummary;
 use trace::path::Ends;
 use trace::stats::{PerSecond, Spread};
 
@@ -50,7 +50,7 @@ pub(crate) struct Model {
     /// Finished requests that are only part of the totals and that no filter finds.
     pub(crate) rows_evicted: u64,
     /// Summaries of finished pinned requests by rid, kept for when the ledger has evicted them.
-    pub(crate) pinned: BTreeMap<String, Summary>,
+    pub(crate) pinned: BTreeMap<String, RequestSummary>,
     pub(crate) detail: Option<RequestDetail>,
     /// Active findings first, then by severity.
     pub(crate) findings: Vec<Finding>,

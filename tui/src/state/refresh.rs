@@ -9,7 +9,7 @@ use trace::detect::Severity;
 use trace::detect::thresholds::{GAP_WARNING_NS, STALLED_NS};
 use trace::engine::{Mode, Waiter};
 use trace::event::Finish;
-use trace::ledger::{Ledger, Numbers, Request, Summary};
+use trace::ledger::{Ledger, Request, RequestNumbers, RequestSummary};
 use trace::stats::{PerSecond, Spread};
 use trace::words::plural;
 
@@ -53,7 +53,7 @@ impl Model {
         let totals = ledger.totals();
         let missed = totals.missed.reported() + totals.missed.unannounced;
         self.run = RunValues { missed, undecoded: totals.undecoded, ..run };
-        self.run.degraded.extend(ledger.degraded());
+        self.run.degraded.extend(ledger.degraded_reasons());
     }
 
     /// Updates the table rows: every live request and up to `max_finished` finished ones. Slow, pinned and lossy requests take precedence
@@ -68,7 +68,7 @@ impl Model {
         let finished_count = ledger.finished_count();
         self.rows_left_out = finished_count.saturating_sub(max_finished) as u64;
         self.rows_evicted = ledger.totals().requests.closed.saturating_sub(finished_count as u64);
-        let has_precedence = |summary: &Summary| ledger.is_notable(summary) || pins.contains(&*summary.rid);
+        let has_precedence = |summary: &RequestSummary| ledger.is_notable(summary) || pins.contains(&*summary.rid);
         // Counting them takes time, and is not needed if all requests fit.
         let precedent_count = match self.rows_left_out {
             0 => 0,
@@ -216,7 +216,7 @@ impl<'a> RowWriter<'a> {
         self.write_row(row, &request.rid, state, numbers, is_stalled);
     }
 
-    fn write_finished(&self, summary: &Summary, row: &mut RequestRow) {
+    fn write_finished(&self, summary: &RequestSummary, row: &mut RequestRow) {
         let state = match summary.finish {
             Some(Finish::Abort) => RequestState::Aborted,
             Some(_) => RequestState::Done,
@@ -226,7 +226,14 @@ impl<'a> RowWriter<'a> {
     }
 
     /// Sets every field of the row.
-    fn write_row(&self, row: &mut RequestRow, rid: &str, state: RequestState, numbers: Numbers, is_stalled: bool) {
+    fn write_row(
+        &self,
+        row: &mut RequestRow,
+        rid: &str,
+        state: RequestState,
+        numbers: RequestNumbers,
+        is_stalled: bool,
+    ) {
         row.rid.clear();
         row.rid.push_str(rid);
         row.state = state;
@@ -277,7 +284,7 @@ fn first_token_gap(ledger: &Ledger) -> FirstTokenGap {
     }
     FirstTokenGap {
         window: Spread::recent(ledger.gap(), now),
-        whole: Spread::of(ledger.gap()),
+        whole: Spread::of_distribution(ledger.gap()),
         worst_rid: ledger.worst_gap().map(|worst| worst.rid.to_string()).unwrap_or_default(),
         waiting: ledger.observes_gaps().then_some(waiting),
     }

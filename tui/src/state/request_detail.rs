@@ -306,11 +306,11 @@ fn first_token_path(legs: &[HopLeg<'_>], first_delivered: Option<MonoNs>) -> Vec
         let receiver = &leg.hop.ends.to;
         let sent_on = legs.get(index + 1).map_or(first_delivered, |next| next.first_sent);
         if leg.first_received.is_some() {
-            let wait = LegKind::Wait.of(&leg.hop.ends.to_string());
+            let wait = LegKind::Wait.describe(&leg.hop.ends.to_string());
             spans.push(PathSpan { name: wait, from: leg.first_sent, to: leg.first_received });
-            spans.push(PathSpan { name: LegKind::Inside.of(receiver), from: leg.first_received, to: sent_on });
+            spans.push(PathSpan { name: LegKind::Inside.describe(receiver), from: leg.first_received, to: sent_on });
         } else {
-            let name = LegKind::WaitAndInside.of(receiver);
+            let name = LegKind::WaitAndInside.describe(receiver);
             spans.push(PathSpan { name, from: leg.first_sent, to: sent_on });
         }
     }

@@ -5,7 +5,7 @@ use session::units::{format_count, format_duration};
 use trace::MonoNs;
 use trace::engine::EngineState;
 use trace::event::ToolCalls;
-use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request, Summary};
+use trace::ledger::{FrontendResponse, ItlEnds, Ledger, Losses, Request, RequestSummary};
 
 use super::flags::Flag;
 use super::request_row::{RequestRow, RequestState};
@@ -30,7 +30,7 @@ impl RequestFacts {
     pub(super) fn from_ledger(
         ledger: &Ledger,
         request: Option<&Request>,
-        summary: Option<&Summary>,
+        summary: Option<&RequestSummary>,
         rid: &str,
     ) -> Self {
         let common = Self {
@@ -49,7 +49,7 @@ impl RequestFacts {
                 ..common
             };
         }
-        let lossy = ledger.lossy().rev().find(|lossy| &*lossy.rid == rid);
+        let lossy = ledger.lossy_requests().rev().find(|lossy| &*lossy.rid == rid);
         Self {
             first_delivered: summary.and_then(|s| s.delivered_first),
             confirmed_losses: lossy.and_then(|l| l.confirmed.as_deref().cloned()),

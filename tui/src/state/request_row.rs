@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use trace::columns::{self, COLUMNS, Emphasis, OnScreen};
-use trace::ledger::Numbers;
+use trace::ledger::RequestNumbers;
 
 use super::flags::FlagSet;
 
@@ -37,14 +37,14 @@ pub(crate) struct RequestRow {
     pub(crate) rid: String,
     pub(crate) state: RequestState,
     /// Its numbers now. A live request ends now, and the gap of a waiting one is its wait so far.
-    pub(crate) numbers: Numbers,
+    pub(crate) numbers: RequestNumbers,
     pub(crate) flags: FlagSet,
 }
 
 impl Deref for RequestRow {
-    type Target = Numbers;
+    type Target = RequestNumbers;
 
-    fn deref(&self) -> &Numbers {
+    fn deref(&self) -> &RequestNumbers {
         &self.numbers
     }
 }
@@ -173,14 +173,14 @@ mod tests {
     use super::*;
 
     fn row_with_gap(gap_ns: u64) -> RequestRow {
-        let numbers = Numbers { gap_ns: Some(gap_ns), ..Numbers::default() };
+        let numbers = RequestNumbers { gap_ns: Some(gap_ns), ..RequestNumbers::default() };
         RequestRow { numbers, ..RequestRow::default() }
     }
 
     #[test]
     fn equally_unhealthy_requests_sort_live_first_and_aborted_last() {
         let row = |state, lost, aborted| {
-            let numbers = Numbers { tokens_lost: Some(lost), ..Numbers::default() };
+            let numbers = RequestNumbers { tokens_lost: Some(lost), ..RequestNumbers::default() };
             let mut row = RequestRow { state, numbers, ..RequestRow::default() };
             row.flags.set_if(Flag::Dropped, true);
             row.flags.set_if(Flag::Aborted, aborted);

@@ -178,7 +178,7 @@ mod tests {
 
     use proptest::collection::vec;
     use proptest::prelude::*;
-    use trace::ledger::Numbers;
+    use trace::ledger::RequestNumbers;
 
     use super::*;
 
@@ -187,7 +187,7 @@ mod tests {
         for &(rid, gap) in gaps {
             *table.add_row() = RequestRow {
                 rid: rid.into(),
-                numbers: Numbers { gap_ns: Some(gap), ..Numbers::default() },
+                numbers: RequestNumbers { gap_ns: Some(gap), ..RequestNumbers::default() },
                 ..RequestRow::default()
             };
         }

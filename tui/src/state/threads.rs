@@ -79,8 +79,8 @@ fn thread_line(thread: &Thread, now: MonoNs) -> Option<ThreadLine> {
 fn longest_away_state(thread: &Thread, time: &TimeUse, from: MonoNs, to: MonoNs) -> Option<AwayState> {
     let away_times = thread.away(from, to);
     let states = [AwayState::Stopped, AwayState::Traced, AwayState::Frozen, AwayState::Blocked];
-    let longest = states.into_iter().max_by_key(|state| away_times.of(*state))?;
-    (time.share(away_times.of(longest)) >= MIN_AWAY_SHARE).then_some(longest)
+    let longest = states.into_iter().max_by_key(|state| away_times.time_in(*state))?;
+    (time.share(away_times.time_in(longest)) >= MIN_AWAY_SHARE).then_some(longest)
 }
 
 #[cfg(test)]

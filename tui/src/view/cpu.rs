@@ -1,7 +1,7 @@
 //! CPU tab: how the engine's threads spend their time (running, waiting for a CPU, throttled by a quota, asleep).
 
 use outputs::report::StackLine;
-use session::units::{format_count, known};
+use session::units::{format_count, known_or_dash};
 use trace::time_series::SlotValues;
 
 use super::chart::{self, ChartSeries, TimeWindow};
@@ -68,8 +68,8 @@ fn draw_functions(pad: &mut Pad<'_>, y: u16, stacks: &StackLine) {
         let cells = [
             format_percent(function.all.own),
             format_percent(function.all.total),
-            known(function.all.gil, format_percent),
-            known(function.growing, |shares| format_percent(shares.own)),
+            known_or_dash(function.all.gil, format_percent),
+            known_or_dash(function.growing, |shares| format_percent(shares.own)),
         ];
         pad.draw_cells(CellRow { x: 1, y, pitch: 8, width: 7 }, cells, Ink::Plain);
         let x = pad.draw_text(35, y, &function.function, Ink::Strong);
@@ -131,7 +131,7 @@ fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     let ThreadVerdict { health, text } = judge_thread(shares);
     pad.draw_text(1, y, pad.theme.health_symbol(health), Ink::Health(health));
     let cells = [Some(shares.running), shares.waiting, shares.throttled, shares.blocked];
-    let cells = cells.map(|share| known(share, format_percent));
+    let cells = cells.map(|share| known_or_dash(share, format_percent));
     pad.draw_cells(CellRow { x: 35, y, pitch: 7, width: 7 }, cells, Ink::Plain);
     pad.draw_text(VERDICT_X, y, text, Ink::Health(health));
     let running_bar = pad.theme.rich_or_ascii("█", "#").repeat(bar_width(shares.running));

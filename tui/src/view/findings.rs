@@ -3,7 +3,7 @@
 use serde_json::Value;
 use session::units::{format_clock, format_count, format_duration};
 use trace::detect::Finding;
-use trace::words::of_json;
+use trace::words::json_text;
 
 use super::pad::{List, Pad};
 use crate::state::Model;
@@ -76,7 +76,7 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, start_ns: u64, finding: &Findi
 /// Formats `wait_ns: 1500000000` as `wait: 1.50 s`.
 fn format_evidence(name: &str, value: &Value) -> String {
     let Value::Number(number) = value else {
-        return format!("{} {}", name.replace('_', " "), of_json(value));
+        return format!("{} {}", name.replace('_', " "), json_text(value));
     };
     let duration_name = name.strip_suffix("_ns");
     let shown = match (number.as_u64(), duration_name) {

@@ -1,6 +1,6 @@
 //! Hops tab: one line per hop, and details of the selected one (queue wait, wakeups, backlog over time, workers).
 
-use session::units::{format_bytes, format_count, format_duration, format_rate, known};
+use session::units::{format_bytes, format_count, format_duration, format_rate, known_or_dash};
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
 
@@ -65,22 +65,22 @@ const COLUMNS: [HopColumn; 7] = [
     },
     HopColumn {
         heading: "backlog",
-        format: |hop| known(hop.backlog_frames, format_count),
+        format: |hop| known_or_dash(hop.backlog_frames, format_count),
         priority: HopColumnPriority::Always,
     },
     HopColumn {
         heading: "max",
-        format: |hop| known(hop.backlog_max_frames, format_count),
+        format: |hop| known_or_dash(hop.backlog_max_frames, format_count),
         priority: HopColumnPriority::HiddenSecond,
     },
     HopColumn {
         heading: "p50",
-        format: |hop| known(hop.queue_wait, |wait| format_duration(wait.p50)),
+        format: |hop| known_or_dash(hop.queue_wait, |wait| format_duration(wait.p50)),
         priority: HopColumnPriority::Always,
     },
     HopColumn {
         heading: "p99",
-        format: |hop| known(hop.queue_wait, |wait| format_duration(wait.p99)),
+        format: |hop| known_or_dash(hop.queue_wait, |wait| format_duration(wait.p99)),
         priority: HopColumnPriority::Always,
     },
 ];
@@ -145,15 +145,15 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
                 format_bytes(hop.bytes)
             ),
         ),
-        ("queue wait", known(hop.queue_wait, format_quantiles)),
-        ("in the relay", known(hop.relay_delay, format_quantiles)),
+        ("queue wait", known_or_dash(hop.queue_wait, format_quantiles)),
+        ("in the relay", known_or_dash(hop.relay_delay, format_quantiles)),
         ("processing", describe_processing(hop)),
-        ("per wakeup", known(hop.wakeup_frames_max, |n| format!("up to {n} frames"))),
+        ("per wakeup", known_or_dash(hop.wakeup_frames_max, |n| format!("up to {n} frames"))),
         ("kernel queue", describe_queues(hop)),
-        ("oldest", known(hop.oldest_wait_ns, format_duration)),
+        ("oldest", known_or_dash(hop.oldest_wait_ns, format_duration)),
     ];
     if hop.send_wait.is_some() {
-        facts.insert(1, ("before the send", known(hop.send_wait, format_quantiles)));
+        facts.insert(1, ("before the send", known_or_dash(hop.send_wait, format_quantiles)));
     }
     let mut y = 1;
     for (name, text) in &facts {
@@ -192,12 +192,12 @@ fn describe_processing(hop: &HopSummary) -> String {
     let busy = hop.busy_share.map_or_else(String::new, |busy| format!("  busy {:.0} %", 100.0 * busy));
     let inside =
         hop.time_inside_receiver.map_or_else(String::new, |s| format!("  chunk inside {}", format_duration(s.p50)));
-    known(hop.processing_time, format_quantiles) + &busy + &inside
+    known_or_dash(hop.processing_time, format_quantiles) + &busy + &inside
 }
 
 /// Kernel queue and libzmq inbox. The kernel queue can be empty while the inbox behind it holds the backlog.
 fn describe_queues(hop: &HopSummary) -> String {
-    let kernel_queue = known(hop.kernel_queue, |queue| {
+    let kernel_queue = known_or_dash(hop.kernel_queue, |queue| {
         format!("{} now, {} at most", format_bytes(queue.current), format_bytes(queue.max))
     });
     match hop.inbox_max_frames {
@@ -275,14 +275,14 @@ fn draw_members(pad: &mut Pad<'_>, y: u16, hop: &HopSummary) -> u16 {
         let is_last = row + 1 == shown;
         let branch = if is_last { pad.theme.rich_or_ascii("└", "`") } else { pad.theme.rich_or_ascii("├", "|") };
         let share = 100.0 * member.chunks as f64 / total_chunks as f64;
-        let name = format!("{branch} {}", known(member.worker, |w| format!("worker {w}")));
+        let name = format!("{branch} {}", known_or_dash(member.worker, |w| format!("worker {w}")));
         let more = if is_last && not_shown > 0 { format!("(and {not_shown} more)  ") } else { String::new() };
         let numbers = format!(
             "{:>8} frames  {:>8} chunks {share:>5.1}%  backlog {:>6}  busy {:>4}  {more}",
             format_count(member.frames),
             format_count(member.chunks),
-            known(member.backlog_frames, format_count),
-            known(member.busy_share, |busy| format!("{:.0}%", 100.0 * busy))
+            known_or_dash(member.backlog_frames, format_count),
+            known_or_dash(member.busy_share, |busy| format!("{:.0}%", 100.0 * busy))
         );
         let x = pad.draw_clipped(3, y, 14, &name, Ink::Strong).max(16);
         let x = pad.draw_text(x, y, &numbers, Ink::Plain);

@@ -16,7 +16,7 @@ mod requests;
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use session::units::{self, format_bytes, format_clock, format_count, format_duration, known};
+use session::units::{self, format_bytes, format_clock, format_count, format_duration, known_or_dash};
 use trace::stats::Spread;
 
 use crate::keys::{BINDINGS, Binding, KeyContext};
@@ -84,8 +84,8 @@ fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
             hop.ends.from,
             pad.theme.rich_or_ascii("→", ">"),
             hop.ends.to,
-            known(hop.backlog_frames, format_count),
-            known(hop.oldest_wait_ns, format_duration)
+            known_or_dash(hop.backlog_frames, format_count),
+            known_or_dash(hop.oldest_wait_ns, format_duration)
         );
         pad.draw_text(1, 1, &text, Ink::Health(hop.health));
     }
@@ -146,9 +146,9 @@ fn draw_verdict(pad: &mut Pad<'_>, model: &Model) {
 /// Draws tokengap's resource use and missed observations; always visible.
 fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
     let own = &model.run;
-    let cpu = known(own.cpu_share, |share| format!("{:.1}%", share * 100.0));
+    let cpu = known_or_dash(own.cpu_share, |share| format!("{:.1}%", share * 100.0));
     let label = if model.run.source == "demo" { "self+demo" } else { "self" };
-    let cost = format!("{label}: cpu {cpu}  rss {}  ", known(own.rss_bytes, format_bytes));
+    let cost = format!("{label}: cpu {cpu}  rss {}  ", known_or_dash(own.rss_bytes, format_bytes));
     let x = draw_outputs(pad, 1, model);
     let mut x = pad.draw_text(x, 0, &cost, Ink::Dim);
     for (word, count) in [("missed", own.missed), ("undecoded", own.undecoded)] {
@@ -200,9 +200,9 @@ fn draw_output_losses(pad: &mut Pad<'_>, x: u16, count: u64, what: &str) -> u16 
 /// Draws the inter-token latency at the client beside that of the engine, `indent` cells right of the title. Returns the next row.
 fn draw_itl(pad: &mut Pad<'_>, y: u16, indent: u16, client: Option<Spread>, engine: Option<Spread>) -> u16 {
     let x = pad.draw_text(1, y, "itl", Ink::Head) + indent - 1;
-    let client = format!("client {}", known(client, format_itl_quantiles));
+    let client = format!("client {}", known_or_dash(client, format_itl_quantiles));
     let x = pad.draw_text(x, y, &client, Ink::Plain);
-    let engine = format!("engine {}  (p50/p90/p99)", known(engine, format_itl_quantiles));
+    let engine = format!("engine {}  (p50/p90/p99)", known_or_dash(engine, format_itl_quantiles));
     pad.draw_text(x + 2, y, &engine, Ink::Dim);
     y + 1
 }

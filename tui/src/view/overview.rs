@@ -1,7 +1,7 @@
 //! Overview tab: health of the engine, and where and when problems occur.
 
 use ratatui::layout::Rect;
-use session::units::{format_clock, format_count, format_duration, format_rate, known};
+use session::units::{format_clock, format_count, format_duration, format_rate, known_or_dash};
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
 
@@ -114,8 +114,8 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let reached = format!(
         "{} sent  {} received  {} delivered",
         format_count(tokens.sent),
-        known(tokens.received, format_count),
-        known(tokens.delivered, format_count)
+        known_or_dash(tokens.received, format_count),
+        known_or_dash(tokens.delivered, format_count)
     );
     let mut x = pad.draw_text(x + 3, y, &reached, Ink::Plain);
     if let Some(lost) = model.chunks.tokens_lost {
@@ -130,7 +130,7 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
 fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let chunks = &model.chunks;
     let x = pad.draw_text(1, y, "chunks", Ink::Head);
-    let passed = format!("{} sent  {} merged", format_count(chunks.sent), known(chunks.merged, format_count));
+    let passed = format!("{} sent  {} merged", format_count(chunks.sent), known_or_dash(chunks.merged, format_count));
     let x = pad.draw_text(x + 3, y, &passed, Ink::Plain);
     let dropped = chunks.dropped_confirmed.unwrap_or(0);
     let x = draw_problem_count(
@@ -138,9 +138,9 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
         x + 2,
         y,
         dropped,
-        &format!("{} dropped", known(chunks.dropped_confirmed, format_count)),
+        &format!("{} dropped", known_or_dash(chunks.dropped_confirmed, format_count)),
     );
-    let predicted = format!("({} predicted from wakeups)", known(chunks.dropped_predicted, format_count));
+    let predicted = format!("({} predicted from wakeups)", known_or_dash(chunks.dropped_predicted, format_count));
     pad.draw_text(x + 1, y, &predicted, Ink::Dim);
 }
 
@@ -156,9 +156,9 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let text = format!(
         "{} running  {} starved of CPU  {} throttled  {} asleep",
         format_share(shares.running),
-        known(shares.waiting, format_share),
-        known(shares.throttled, format_share),
-        known(shares.blocked, format_share)
+        known_or_dash(shares.waiting, format_share),
+        known_or_dash(shares.throttled, format_share),
+        known_or_dash(shares.blocked, format_share)
     );
     pad.draw_text(x + 1, y, &text, Ink::Plain);
     y + 1

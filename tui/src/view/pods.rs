@@ -1,6 +1,6 @@
 //! Pods tab: one line per watched run, and the sum of all.
 
-use session::units::{format_count, format_duration, format_rate, known};
+use session::units::{format_count, format_duration, format_rate, known_or_dash};
 
 use super::pad::{CellRow, List, Pad};
 use crate::state::Model;
@@ -59,9 +59,9 @@ fn draw_figures(pad: &mut Pad<'_>, y: u16, figures: &KeyFigures, records_missed:
     let cells = [
         format_rate(figures.tokens_per_s),
         format_count(figures.requests_live),
-        known(figures.gap_p99_ns, format_duration),
-        known(figures.backlog_frames, format_count),
-        known(figures.tokens_lost, format_count),
+        known_or_dash(figures.gap_p99_ns, format_duration),
+        known_or_dash(figures.backlog_frames, format_count),
+        known_or_dash(figures.tokens_lost, format_count),
     ];
     let end = NUMBERS_X + cells.len() as u16 * NUMBER_WIDTH;
     pad.draw_cells(number_cells(y), cells, Ink::Plain);

@@ -1,7 +1,7 @@
 //! Request tab: stages to scale, every chunk as a tick, the list of chunks, and evidence for the flags.
 
 use outputs::report::explain_tool_calls;
-use session::units::{format_count, format_duration, known};
+use session::units::{format_count, format_duration, known_or_dash};
 use trace::MonoNs;
 use trace::event::ToolCallOutcome;
 
@@ -83,8 +83,8 @@ fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16
     let x = pad.draw_text(1, y, "frontend ", Ink::Head);
     let text = format!(
         "first token waited {}, last token {}, after the worker wrote them",
-        known(waits.first_token_ns, format_duration),
-        known(waits.last_token_ns, format_duration)
+        known_or_dash(waits.first_token_ns, format_duration),
+        known_or_dash(waits.last_token_ns, format_duration)
     );
     pad.draw_text(x, y, &text, Ink::Plain);
     y + 1
@@ -94,10 +94,10 @@ fn describe_totals(row: &RequestRow) -> String {
     let worker = row.worker.map(|worker| format!("  worker {worker}")).unwrap_or_default();
     format!(
         "gap {}{worker}  prompt {}  tokens {} sent {} delivered  chunks {}",
-        known(row.gap_ns, format_duration),
-        known(row.prompt_tokens.map(u64::from), format_count),
+        known_or_dash(row.gap_ns, format_duration),
+        known_or_dash(row.prompt_tokens.map(u64::from), format_count),
         format_count(row.tokens_sent.into()),
-        known(row.tokens_delivered.map(u64::from), format_count),
+        known_or_dash(row.tokens_delivered.map(u64::from), format_count),
         format_count(row.chunks_sent.into())
     )
 }
@@ -234,11 +234,11 @@ fn wait_heading(role: &str) -> String {
 
 fn draw_chunk(pad: &mut Pad<'_>, y: u16, index: usize, chunk: &ChunkLine, start: Option<MonoNs>) {
     let sent_ns = chunk.sent.zip(start).map(|(at, start)| at.since(start));
-    let mut cells = vec![format_count(index as u64 + 1), known(sent_ns, format_duration)];
-    cells.extend(chunk.waits_ns.iter().map(|wait_ns| known(*wait_ns, format_duration)));
+    let mut cells = vec![format_count(index as u64 + 1), known_or_dash(sent_ns, format_duration)];
+    cells.extend(chunk.waits_ns.iter().map(|wait_ns| known_or_dash(*wait_ns, format_duration)));
     cells.push(format_count(chunk.tokens.into()));
-    cells.push(known(chunk.end.map(u64::from), format_count));
-    cells.push(known(chunk.wakeup, |number| number.to_string()));
+    cells.push(known_or_dash(chunk.end.map(u64::from), format_count));
+    cells.push(known_or_dash(chunk.wakeup, |number| number.to_string()));
     let hop_count = chunk.waits_ns.len();
     pad.draw_cells(chunk_cells(y, hop_count), cells, Ink::Plain);
     let ink = match chunk.status {

@@ -1,7 +1,7 @@
 //! Requests tab. Only the visible rows are formatted.
 
 use ratatui::layout::Rect;
-use session::units::{format_count, format_duration, known};
+use session::units::{format_count, format_duration, known_or_dash};
 use trace::columns::{self, COLUMNS, Emphasis};
 
 use super::pad::Pad;
@@ -169,7 +169,7 @@ fn draw_number(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow, 
         _ => Ink::Plain,
     };
     let format = if column.is_duration { format_duration } else { format_count };
-    pad.draw_right_aligned(x, y, width, &known(number, format), ink);
+    pad.draw_right_aligned(x, y, width, &known_or_dash(number, format), ink);
 }
 
 fn draw_flags(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, row: &RequestRow) {

@@ -19,7 +19,7 @@ fn read_wire(wire: &Wire<'_>, roles: &[Option<RoleWithSource>], bound: &BoundEnd
         return read_one_sided_wire(to);
     };
     let (from, by) = known_role(connector)?;
-    let confidence = Confidence::of([by, known]);
+    let confidence = Confidence::of_sources([by, known]);
     match (from, to) {
         (SCHEDULER, DETOKENIZER | DETOKENIZER_ROUTER)
         | (DETOKENIZER_ROUTER, DETOKENIZER)

@@ -3,7 +3,7 @@
 //! On the path to the client the receiver binds and the sender connects (PUSH connects, PULL binds). An unnamed process is therefore
 //! recognised by its neighbours, and a group of unnamed processes by its order.
 
-use adapter::discover::{Edge, Node, Role, RoleSource, RoleWithSource, connected};
+use adapter::discover::{Edge, Node, Role, RoleSource, RoleWithSource, connected_groups};
 
 use super::role::{DETOKENIZER, DETOKENIZER_ROUTER, ROLES, ROUTER, SCHEDULER, TOKENIZER, WORKER};
 
@@ -81,7 +81,7 @@ fn infer_unnamed(nodes: &[Node], edges: &[Edge], roles: &mut Roles) {
             (false, false) => None,
         })
         .collect();
-    for group in connected(nodes.len(), edges.iter().copied()) {
+    for group in connected_groups(nodes.len(), edges.iter().copied()) {
         let ordered = edges.iter().filter(|(f, _)| group.contains(f)).all(|&(f, t)| {
             matches!(
                 (guesses[f], guesses[t]),

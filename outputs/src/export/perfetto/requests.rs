@@ -32,7 +32,7 @@ impl Perfetto<'_> {
     }
 
     pub(super) fn delivered(&mut self, at: MonoNs, delivery: &Delivery<'_>, context: &ExportContext<'_>) {
-        let drops_chunks = || context.ledger.judged().any(|(_, judged)| judged.outcome == ChunkOutcome::Dropped);
+        let drops_chunks = || context.ledger.judged_chunks().any(|(_, judged)| judged.outcome == ChunkOutcome::Dropped);
         let always = delivery.finished || drops_chunks();
         if let Some(id) = row_if_shown(0, always, context) {
             RequestRow { out: &mut self.out, id, context }.draw_point("delivered", at, |args| {

@@ -3,7 +3,7 @@
 
 use maud::{Markup, Render, html};
 use trace::stats::Spread;
-use trace::words::{bytes, count, duration, known, percent, plural, share};
+use trace::words::{bytes, count, duration, known_or_dash, percent, plural, share};
 
 use super::super::table::Kind::{self, Hop, Number, Rid, Text};
 use super::super::table::{self as report_table, Table};
@@ -99,7 +99,7 @@ pub(super) fn losses(report: &Report) -> Markup {
                 @for (name, chunks, proof) in outcomes {
                     tr {
                         th { (name) }
-                        td.n { (known(chunks, |n| format!("{} ({})", count(n), share(n, c.sent)))) }
+                        td.n { (known_or_dash(chunks, |n| format!("{} ({})", count(n), share(n, c.sent)))) }
                         td { (if chunks.is_some() { proof } else { "not observable with the attached probes" }) }
                     }
                 }
@@ -159,10 +159,10 @@ pub(super) fn modes(report: &Report) -> Option<Markup> {
             ("Tokens", Number, &|line| count(line.tokens)),
             ("Ids listed", Number, &|line| count(line.ids)),
             ("Repeats", Number, &|line| count(line.ids_repeated)),
-            ("Bytes", Number, &|line| known(line.bytes, bytes)),
-            ("Bytes per token", Number, &|line| known(line.bytes_per_token, |n| format!("{n:.0}"))),
-            ("New ids only, estimate", Number, &|line| known(line.bytes_if_incremental_estimate, bytes)),
-            ("All ids so far, estimate", Number, &|line| known(line.bytes_if_cumulative_estimate, bytes)),
+            ("Bytes", Number, &|line| known_or_dash(line.bytes, bytes)),
+            ("Bytes per token", Number, &|line| known_or_dash(line.bytes_per_token, |n| format!("{n:.0}"))),
+            ("New ids only, estimate", Number, &|line| known_or_dash(line.bytes_if_incremental_estimate, bytes)),
+            ("All ids so far, estimate", Number, &|line| known_or_dash(line.bytes_if_cumulative_estimate, bytes)),
         ],
     );
     Some(html! {
@@ -212,10 +212,10 @@ pub(super) fn slowest(report: &Report, clock: &Clock) -> Option<Markup> {
             ("Request", Rid, &|line| line.rid.render()),
             ("Gap", Number, &|line| line.gap_ns.map_or_else(|| waits(line, window), duration).render()),
             (&drawn, Text, &|line| drawing(line, window)),
-            ("First sent", Number, &|line| known(line.first_sent_ns, sent).render()),
+            ("First sent", Number, &|line| known_or_dash(line.first_sent_ns, sent).render()),
             ("Tokens sent", Number, &|line| count(line.tokens_sent).render()),
-            ("Received", Number, &|line| known(line.tokens_received, count).render()),
-            ("Lost", Number, &|line| known(line.tokens_lost, count).render()),
+            ("Received", Number, &|line| known_or_dash(line.tokens_received, count).render()),
+            ("Lost", Number, &|line| known_or_dash(line.tokens_lost, count).render()),
             ("Inter-token p50, p90, p99: client", Number, &|line| itl(line.itl_ns.delivered).render()),
             ("Engine", Number, &|line| itl(line.itl_ns.sent).render()),
             ("Finish", Text, &|line| line.finish.as_deref().unwrap_or("-").render()),
@@ -225,7 +225,7 @@ pub(super) fn slowest(report: &Report, clock: &Clock) -> Option<Markup> {
 }
 
 fn itl(itl: Option<Spread>) -> String {
-    known(itl, |s| [s.p50, s.p90, s.p99].map(duration).join(", "))
+    known_or_dash(itl, |s| [s.p50, s.p90, s.p99].map(duration).join(", "))
 }
 
 /// For a request whose first token has not been received.

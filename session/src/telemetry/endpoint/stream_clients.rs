@@ -33,7 +33,7 @@ fn play(endpoint: &mut RunEndpoint, from: usize, to: usize) -> bool {
         match record {
             Record::Event(event) if number >= from => endpoint.stream.event(&event),
             Record::Tick(now) if number >= from => {
-                endpoint.stream.tick(now, &|| ReportInput::of("demo"));
+                endpoint.stream.tick(now, &|| ReportInput::for_source("demo"));
                 // The endpoint's queue is short, and a real run ticks ten times a second.
                 thread::sleep(Duration::from_millis(1));
             }
@@ -95,7 +95,7 @@ fn opened(bytes: &[u8]) -> (tempfile::NamedTempFile, Recording) {
 
 fn report_of(recording: &Recording) -> String {
     let (analysis, _) = analyse(recording, Engines::default(), &mut |_, _| {}).expect("readable");
-    Report::of(&analysis, &ReportInput::of("demo")).to_json()
+    Report::of(&analysis, &ReportInput::for_source("demo")).to_json()
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_stream_is_a_recording_of_the_whole_run_for_early_and_late_clients() {
     wait_until("three clients", || endpoint.status().clients == 3);
     assert!(!play(&mut endpoint, 2_000, usize::MAX));
     let readers = [early, events, late].map(|client| thread::spawn(move || read_chunked(client)));
-    endpoint.stream.finish(&ReportInput { slowest: 3, ..ReportInput::of("demo") });
+    endpoint.stream.finish(&ReportInput { slowest: 3, ..ReportInput::for_source("demo") });
     let [early, events, late] = readers.map(|reader| reader.join().expect("no panic"));
     assert!(early.1 && events.1 && late.1, "every stream is complete");
     assert_eq!(early.0, late.0);
@@ -133,7 +133,7 @@ fn a_stream_that_begins_late_says_how_many_records_precede_it() {
     thread::sleep(Duration::from_millis(300));
     let late = request(&endpoint, "/recording");
     wait_until("a client", || endpoint.status().clients == 1);
-    endpoint.stream.finish(&ReportInput::of("demo"));
+    endpoint.stream.finish(&ReportInput::for_source("demo"));
     let (bytes, is_complete) = read_chunked(late);
     assert!(is_complete && bytes.len() < 20_000, "{} bytes", bytes.len());
     let (_file, recording) = opened(&bytes);
@@ -155,7 +155,7 @@ fn a_client_that_does_not_read_is_dropped_and_does_not_delay_others() {
         assert!(began.elapsed() < 3 * SOON, "{:?}", endpoint.counts.dropped());
     }
     wait_until("places are free again", || endpoint.status().clients == 1);
-    endpoint.stream.finish(&ReportInput::of("demo"));
+    endpoint.stream.finish(&ReportInput::for_source("demo"));
     let (bytes, is_complete) = reader.join().expect("no panic");
     assert!(is_complete && bytes.len() > 100_000, "{} bytes", bytes.len());
     assert!(endpoint.counts.problems()[0].starts_with("metrics: 2 clients of /recording and /events were dropped"));

@@ -70,7 +70,7 @@ fn a_sequence_gap_is_reported_once_before_the_next_frame() {
     assert_eq!(events[3..].iter().filter(|event| event.0 == "missed").collect::<Vec<_>>(), [&("missed", 2)]);
     // The kernel side counts seven, of which five are reported already.
     assert_eq!((lanes.unreported(3), lanes.unreported(4), lanes.unreported(1)), (0, 2, 1));
-    let report = Report::of(&analysis, &ReportInput::of("attach"));
+    let report = Report::of(&analysis, &ReportInput::for_source("attach"));
     assert_eq!((report.own.events_missed, report.own.frames_unannounced), (5, 0));
 }
 
@@ -106,7 +106,7 @@ fn the_parts_of_a_message_are_one_frame() {
     assert_eq!(events[..3], sent);
     assert!(events[0].3 > 0);
     assert_eq!(events[3..], [0, 1, 2].map(|seq| ("received", seq, 0, 0)));
-    let report = Report::of(&analysis, &ReportInput::of("attach"));
+    let report = Report::of(&analysis, &ReportInput::for_source("attach"));
     assert_eq!((report.own.events_missed, report.own.frames_unannounced), (0, 0));
 }
 
@@ -242,7 +242,7 @@ impl Engine {
 
     fn report(&mut self) -> Report {
         self.analysis.ledger().check_balance().expect("balanced sums");
-        Report::of(&self.analysis, &ReportInput::of("attach"))
+        Report::of(&self.analysis, &ReportInput::for_source("attach"))
     }
 }
 
@@ -300,7 +300,11 @@ fn frames_of_an_exited_receiver_are_neither_backlog_nor_lost() {
     assert_eq!(engine.warnings(), [""; 0]);
     // Another receiver takes over, and frames sent to it count again.
     engine.join(SECOND);
-    assert_eq!(engine.analysis.ledger().undelivered(), 0, "the exited receiver may have delivered frames in flight");
+    assert_eq!(
+        engine.analysis.ledger().undelivered_chunks(),
+        0,
+        "the exited receiver may have delivered frames in flight"
+    );
     (6..8).for_each(|seq| engine.send(1, seq));
     engine.receive(SECOND, 1, 6, 0);
     let waiting = engine.analysis.ledger().hops().iter().map(|hop| hop.counts.backlog);

@@ -65,7 +65,7 @@ pub(super) fn play(script: Script, time: Duration) -> (Report, DemoTruth) {
         }
         turn(true);
         let truth = stage.truth();
-        let input = ReportInput { demo: serde_json::to_value(&truth).ok(), ..ReportInput::of("demo") };
+        let input = ReportInput { demo: serde_json::to_value(&truth).ok(), ..ReportInput::for_source("demo") };
         (Report::of(&analysis, &input), truth)
     })
 }

@@ -67,7 +67,7 @@ impl About for Pod {
     }
 
     fn degraded(&self) -> Vec<String> {
-        let from_source = self.closing.degraded.iter().map(words::of_json);
+        let from_source = self.closing.degraded.iter().map(words::json_text);
         self.problems.iter().cloned().chain(from_source).chain(self.late_start_note()).collect()
     }
 
@@ -209,14 +209,14 @@ impl Pod {
 
     fn start_run(&mut self, run: u64, header: &RecordingHeader, session: &mut Session) {
         if self.run.is_some() {
-            for message in session.close(&ReportInput::of(&self.kind)) {
+            for message in session.close(&ReportInput::for_source(&self.kind)) {
                 session.notify(message);
             }
             session.notify(format!("{} was restarted: this is the new run", self.name));
             self.record = None;
         }
         let mut config = header.config;
-        config.limits = config.limits.at_most(self.limits);
+        config.limits = config.limits.lower_of(self.limits);
         session.restart(config);
         self.reader = BlockReader::default();
         self.gaps = 0;

@@ -229,7 +229,7 @@ impl Scene {
     fn check(&self, kind: &str, now: u64) -> Vec<Verdict> {
         let detector = ALL.iter().find(|detector| detector.kind == kind).expect("a detector");
         let mut found = Verdicts::default();
-        (detector.check)(&DetectContext::at(&self.ledger, MonoNs(now)), &mut found);
+        (detector.check)(&DetectContext::new(&self.ledger, MonoNs(now)), &mut found);
         for verdict in &found.0 {
             let harmless = verdict.severity == Severity::Info;
             assert!(harmless || verdict.advice.is_some(), "no action for {verdict:?}");

@@ -299,7 +299,7 @@ fn chunks_of_a_text_only_response_are_unjudged_and_its_tokens_unknown() {
     scene.send(3, &[("a", 1, 2)]);
     let totals = scene.ledger.totals();
     assert_eq!((totals.chunks.outcomes.unjudged, totals.tokens.uncounted), (2, 2));
-    assert_eq!((scene.ledger.undelivered(), scene.ledger.tokens_delivered()), (0, None));
+    assert_eq!((scene.ledger.undelivered_chunks(), scene.ledger.tokens_delivered()), (0, None));
     assert_eq!(scene.ledger.request("a").expect("it is live").outcomes(), None);
     scene.send(4, &[("b", 1, 1)]);
     scene.deliver(5, "b", 1, 1, false);

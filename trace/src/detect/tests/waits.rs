@@ -260,7 +260,7 @@ fn busiest(threads: &[(&str, u64, u64)]) -> Verdict {
         }
     }
     let mut verdict = Verdict { summary: "late".to_owned(), ..Verdict::default() };
-    add_busiest_threads(&mut verdict, &DetectContext::at(&scene.ledger, MonoNs(3 * SECOND)), 3 * SECOND);
+    add_busiest_threads(&mut verdict, &DetectContext::new(&scene.ledger, MonoNs(3 * SECOND)), 3 * SECOND);
     verdict
 }
 

@@ -25,7 +25,7 @@ pub struct LoggedProcess {
     /// Wait for a message.
     pub recv_wait: Distribution,
     /// Requests with state in the process.
-    pub states: States,
+    pub states: StateSeries,
     /// Last logged value of `states`.
     last_states: Option<(MonoNs, u32)>,
     /// Number of log lines with CPU use.
@@ -71,7 +71,7 @@ impl LoggedSilence {
 
 /// Maximum of `states` over time, in steps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct States {
+pub struct StateSeries {
     /// Overall maximum, and its time.
     pub max: Option<(MonoNs, u32)>,
     /// Length of a step in nanoseconds.
@@ -82,7 +82,7 @@ pub struct States {
     pub steps: Vec<Option<u32>>,
 }
 
-impl States {
+impl StateSeries {
     fn record_states(&mut self, at: MonoNs, states: u32) {
         if self.max.is_none_or(|(_, max)| states > max) {
             self.max = Some((at, states));
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn peaks_survive_when_steps_are_merged() {
-        let mut states = States::default();
+        let mut states = StateSeries::default();
         for second in 0..1_000 {
             states.record_states(MonoNs(second * SECOND), if second == 777 { 900 } else { 5 });
         }

@@ -14,7 +14,7 @@ const SAME_NS: u64 = 1_000_000;
 
 /// One logged stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Mark {
+pub struct StageMark {
     /// Time by the engine's own clock.
     pub at: MonoNs,
     pub(super) name: u8,
@@ -29,8 +29,8 @@ pub struct Mark {
 
 /// The stages of one request, earliest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Marks {
-    pub(super) list: SmallVec<[Mark; 6]>,
+pub struct StageMarks {
+    pub(super) list: SmallVec<[StageMark; 6]>,
     /// Bit mask of the stages whose gap is already computed.
     gaps_taken: u32,
     pub(super) discarded: DiscardedOutputs,
@@ -41,8 +41,8 @@ pub struct Marks {
 pub(super) struct LoggedGap {
     /// Index of the receive.
     pub(super) receive_index: usize,
-    pub(super) begin: Mark,
-    pub(super) end: Mark,
+    pub(super) begin: StageMark,
+    pub(super) end: StageMark,
 }
 
 /// Result of entering a stage.
@@ -58,13 +58,13 @@ pub(super) enum MarkPlacement {
     Full,
 }
 
-impl Marks {
+impl StageMarks {
     /// The stages.
-    pub fn list(&self) -> &[Mark] {
+    pub fn list(&self) -> &[StageMark] {
         &self.list
     }
 
-    pub(super) fn insert_mark(&mut self, mark: Mark) -> MarkPlacement {
+    pub(super) fn insert_mark(&mut self, mark: StageMark) -> MarkPlacement {
         let is_repeat = self
             .list
             .iter()
@@ -111,17 +111,17 @@ impl Marks {
 
 /// A request with a long gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Slow {
+pub struct SlowRequest {
     /// The engine's request id, as logged.
     pub rid: Box<str>,
     /// From its first send to its first receive, in nanoseconds.
     pub gap_ns: u64,
     /// All its logged stages.
-    pub marks: Marks,
+    pub marks: StageMarks,
 }
 
 /// Enters a request into the list of those with the worst gaps, or updates it with new data.
-pub(super) fn offer_slowest(slowest: &mut Vec<Slow>, rid: &str, gap_ns: u64, marks: &Marks) {
+pub(super) fn offer_slowest(slowest: &mut Vec<SlowRequest>, rid: &str, gap_ns: u64, marks: &StageMarks) {
     let full = slowest.len() >= MAX_SLOWEST;
     if full && slowest.last().is_some_and(|min| min.gap_ns > gap_ns) {
         return;
@@ -136,7 +136,7 @@ pub(super) fn offer_slowest(slowest: &mut Vec<Slow>, rid: &str, gap_ns: u64, mar
         if full {
             slowest.pop();
         }
-        slowest.push(Slow { rid: rid.into(), gap_ns, marks: marks.clone() });
+        slowest.push(SlowRequest { rid: rid.into(), gap_ns, marks: marks.clone() });
     }
     slowest.sort_by(|a, b| b.gap_ns.cmp(&a.gap_ns).then_with(|| a.rid.cmp(&b.rid)));
 }

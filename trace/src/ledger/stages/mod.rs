@@ -11,8 +11,8 @@ mod record;
 pub(super) use abandoned::ABANDONED_NS;
 pub use abandoned::{AbandonedRequest, AbandonedRequests};
 pub use correlation::Correlation;
-pub use logged_processes::{LoggedProcess, LoggedSilence, States};
-pub use marks::{Mark, Marks, Slow};
+pub use logged_processes::{LoggedProcess, LoggedSilence, StateSeries};
+pub use marks::{SlowRequest, StageMark, StageMarks};
 
 use std::collections::VecDeque;
 
@@ -40,7 +40,7 @@ pub struct Stages {
     between: HashMap<(u8, u8), Distribution>,
     logged_processes: LoggedProcesses,
     gaps: GapStatePairs,
-    slowest: Vec<Slow>,
+    slowest: Vec<SlowRequest>,
     /// First sends without a logged receive yet, by sender, in order.
     awaited: HashMap<u8, VecDeque<(MonoNs, Ticket)>>,
     /// Requests with a logged receive of the first token, oldest first. The oldest is evicted first.
@@ -118,12 +118,12 @@ pub struct MergedCounts {
 
 impl Stages {
     /// Name of the stage.
-    pub fn name(&self, mark: &Mark) -> &str {
+    pub fn name_of(&self, mark: &StageMark) -> &str {
         self.names.name_of(mark.name)
     }
 
     /// Process that logged the stage; empty if unknown.
-    pub fn by(&self, mark: &Mark) -> &str {
+    pub fn process_of(&self, mark: &StageMark) -> &str {
         self.by.name_of(mark.by)
     }
 
@@ -133,12 +133,12 @@ impl Stages {
     }
 
     /// Time from one stage to the next of the same request, in the order they happened: from, to, durations.
-    pub fn between(&self) -> impl Iterator<Item = (&str, &str, &Distribution)> {
+    pub fn times_between_stages(&self) -> impl Iterator<Item = (&str, &str, &Distribution)> {
         self.between.iter().map(|(&(from, to), d)| (self.names.name_of(from), self.names.name_of(to), d))
     }
 
     /// Requests with the worst gaps, worst first.
-    pub fn slowest(&self) -> &[Slow] {
+    pub fn slowest(&self) -> &[SlowRequest] {
         &self.slowest
     }
 

@@ -1,6 +1,6 @@
 //! Entry of log data into the ledger: finds the request of each stage and pairs first sends with receives.
 
-use super::marks::{Mark, MarkPlacement, offer_slowest};
+use super::marks::{MarkPlacement, StageMark, offer_slowest};
 use super::{MAX_AWAITED, MAX_STAGE_PAIRS};
 use crate::clock::MonoNs;
 use crate::event::{Finish, LoggedState, Merged, Stage};
@@ -36,7 +36,7 @@ impl Ledger {
         if stage.name == names.discarded {
             stages.abandoned.add_discarded_output(&request.rid, at, &mut marks.discarded);
         }
-        let mark = Mark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
+        let mark = StageMark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
         let chain = self.engine.facts().stage_chains().iter().find(|chain| chain.contains(&stage.name));
         let before_in_chain = chain.map(|chain| {
             let before = marks.list.iter().rev().find(|mark| chain.contains(&stages.names.name_of(mark.name)));
@@ -76,7 +76,7 @@ impl Ledger {
     }
 
     /// Enters a gap whose both ends are in one line.
-    fn record_timed_gap(&mut self, ticket: Ticket, received: Mark, gap_ns: u64) {
+    fn record_timed_gap(&mut self, ticket: Ticket, received: StageMark, gap_ns: u64) {
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else { return };
         let Some(marks) = &mut request.marks else { return };
@@ -120,7 +120,7 @@ impl Ledger {
             }
             // A later stage shows that the first token was received.
             name if request.received_first.is_none() && !request.first_receive_missed => {
-                request.first_receive_missed = names.place_of(name) > names.place_of(names.first_received);
+                request.first_receive_missed = names.index_of(name) > names.index_of(names.first_received);
             }
             _ => {}
         }

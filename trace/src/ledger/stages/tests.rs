@@ -38,7 +38,7 @@ fn the_gap_is_exact_for_any_order_of_log_lines() {
         assert_eq!((ledger.gap().count(), ledger.totals().requests.seen), (1, 1));
         assert!(ledger.observes_gaps());
         let slow = &ledger.stages().slowest()[0];
-        let names: Vec<&str> = slow.marks.list().iter().map(|m| ledger.stages().name(m)).collect();
+        let names: Vec<&str> = slow.marks.list().iter().map(|m| ledger.stages().name_of(m)).collect();
         assert_eq!(names[2..4], ["first_output_stream", "first_token_generated"], "in order of time");
         assert_eq!(names.len(), 6);
     }
@@ -123,7 +123,7 @@ fn a_request_with_several_end_stages_finishes_once() {
     log_stage(&mut ledger, 1, "a", "request_received", "");
     log_stage(&mut ledger, 5, "a", "request_finished", "");
     log_stage(&mut ledger, 5, "a", "decode_finished", "");
-    assert_eq!((ledger.totals().requests.finished, ledger.live()), (1, 0));
+    assert_eq!((ledger.totals().requests.finished, ledger.live_count()), (1, 0));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_request_without_a_logged_end_is_closed_and_not_lost() {
     for tick in 0..10 {
         ledger.tick(MonoNs(700_000 * MS + tick));
     }
-    assert_eq!((ledger.live(), ledger.totals().requests.orphaned), (0, 1));
+    assert_eq!((ledger.live_count(), ledger.totals().requests.orphaned), (0, 1));
 }
 
 #[test]
