@@ -19,13 +19,13 @@ use filter::RequestFilter;
 use flags::{Flag, FlagSet};
 use request_row::{RequestRow, RequestState};
 use trace::MonoNs;
-use trace::ledger::Numbers;
+use trace::ledger::RequestNumbers;
 
 /// Rows with and without optional fields.
 fn rows() -> [RequestRow; 2] {
     let mut flags = FlagSet::default();
     flags.set_if(Flag::Gap, true);
-    let numbers = Numbers {
+    let numbers = RequestNumbers {
         last_at: MonoNs(3_000_000_000),
         gap_ns: Some(1_500_000_000),
         silence_ns: Some(0),
@@ -37,7 +37,7 @@ fn rows() -> [RequestRow; 2] {
         dropped: Some(2),
         tokens_lost: Some(u32::MAX),
         worker: Some(1),
-        ..Numbers::default()
+        ..RequestNumbers::default()
     };
     let row = RequestRow { rid: "5B92ſ0-Ä".into(), state: RequestState::Done, numbers, flags };
     [row, RequestRow::default()]
