@@ -180,3 +180,5 @@ class Receiver:
         line = received.summary()
         self.totals.add(line)
         self.truth.write("client", **line)
+        if self.options.worker:
+            print("CLIENT", received.rid, flush=True)

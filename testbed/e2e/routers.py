@@ -12,6 +12,8 @@ from .session import PLAIN, STARTUP, Run, Splice, Tap, Truth, Watch, pairs, plan
 
 WORKERS = 4
 DETOKENIZERS = 2
+# Requests of each scheduler; every worker has the same share of them.
+REQUESTS = 32
 # Hops of the path, by type of router.
 HOPS = {
     "detokenizers": ["scheduler->detokenizer-router", "detokenizer-router->detokenizer", "detokenizer->worker"],
@@ -19,8 +21,8 @@ HOPS = {
 }
 # Roles with a processing stage between two hops.
 STAGES = {"detokenizers": ["detokenizer-router", "detokenizer"], "tokenizers": ["router"]}
-PATIENCE = 30
-# Seconds after which all messages have arrived.
+PATIENCE = 60
+# Seconds after which all clients' last messages have been observed.
 SETTLED = 0.5
 # Seconds that a process is stopped: twice the limit for a first token.
 STOPPED = 3
@@ -31,7 +33,7 @@ class RouterSetup:
 
     def __init__(self, run: Run, topology: str, senders: int, relay: Path | None):
         self.run, self.topology = run, topology
-        plan = plan_options(PLAIN | dict(senders=senders, requests=32, tokens=40, stagger=1))
+        plan = plan_options(PLAIN | dict(senders=senders, requests=REQUESTS, tokens=40, stagger=1))
         hops = HOPS[topology]
         text = ["--detokenizer"] if topology == "detokenizers" else []
 
@@ -77,6 +79,9 @@ class RouterSetup:
 
     def sent(self, index: int) -> None:
         self.senders[index].line("DONE", PATIENCE)
+        for worker in self.workers:
+            for _ in range(REQUESTS // WORKERS):
+                worker.line("CLIENT", PATIENCE)
         time.sleep(SETTLED)
 
     def finish(self, report: dict | None, since: int = 0) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from .process import Process, endpoint, free_port, wait_until_bound
 
 # Time limit: importing a release takes seconds on a busy machine.
-STARTUP = 60
+STARTUP = 120
 # Time limit of every process of a run.
 DEADLINE = 90
 # Time limit: scanning the processes of a busy machine and attaching to each takes seconds.
