@@ -196,14 +196,22 @@ impl DeliveryTracker {
 
     /// Stops waiting for deliveries. Returns the chunks in flight, which become unjudged.
     pub(crate) fn stop_waiting(&mut self, cause: UnjudgedCause) -> JudgedList {
-        let mut judged = JudgedList::default();
-        for entry in self.in_flight.drain(..) {
-            judged.push_chunks(entry.as_unjudged(cause));
-        }
-        self.chunks_in_flight = 0;
-        self.ids.clear();
-        self.entries_behind = 0;
         self.mark_uncertain();
+        self.stop_waiting_until(cause, |_| false)
+    }
+
+    /// Stops waiting for the deliveries of chunks before the first one that `is_awaited`. Returns those chunks, which become unjudged.
+    pub(crate) fn stop_waiting_until(
+        &mut self,
+        cause: UnjudgedCause,
+        is_awaited: impl Fn(&InFlightEntry) -> bool,
+    ) -> JudgedList {
+        let mut judged = JudgedList::default();
+        while self.in_flight.front().is_some_and(|entry| !is_awaited(entry)) {
+            let Some(entry) = self.pop_entry() else { break };
+            judged.push_chunks(entry.as_unjudged(cause));
+            self.mark_uncertain();
+        }
         self.outcomes.add_counts(judged.count_outcomes());
         judged
     }

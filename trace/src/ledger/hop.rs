@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use hashbrown::HashMap;
 
 use super::absence::AwayTimes;
-use super::lane::{Lane, LaneCounts};
+use super::lane::{Lane, LaneCounts, PendingChunk};
 use super::limits::push_bounded;
 use super::time_use::TimeUse;
 use crate::clock::MonoNs;
@@ -204,6 +204,15 @@ impl Hop {
     /// Whether it leads, or may lead, to the tokenizer while the tokenizer's receives are not observed.
     pub(crate) fn hides_receives(&self) -> bool {
         (self.last || self.may_be_last) && !self.shows.received
+    }
+
+    /// Chunks that wait for their receive, by request and number, without repeats of an earlier finish.
+    pub(crate) fn queued_chunks(&self) -> Vec<PendingChunk> {
+        let queued = self.lanes.values().flat_map(|lane| &lane.chunks);
+        let mut queued: Vec<PendingChunk> = queued.filter(|chunk| !chunk.is_repeat).copied().collect();
+        // Lanes are unordered, and the chunks of one request may be in several.
+        queued.sort_unstable_by_key(|chunk| (chunk.ticket, chunk.number));
+        queued
     }
 
     /// When the oldest queued frame was sent; `None` if none is queued.

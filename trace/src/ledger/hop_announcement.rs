@@ -39,7 +39,7 @@ impl Ledger {
                 self.stop_observing_receives(hop_index);
             }
             if !previous_stages.delivered && announced.capabilities.delivered {
-                self.stop_waiting_on_hop(announced.id);
+                self.stop_waiting_on_hop(hop_index);
             }
         }
         for (hop_index, before) in before.into_iter().enumerate() {
@@ -80,12 +80,25 @@ impl Ledger {
         }
     }
 
-    /// Makes the chunks in flight on hop `id` unjudged: they may have been delivered while deliveries were not observed.
-    fn stop_waiting_on_hop(&mut self, id: HopId) {
+    /// Makes the chunks in flight on a hop unjudged: they may have been delivered while deliveries were not observed. Those still queued
+    /// on the hop were not.
+    fn stop_waiting_on_hop(&mut self, hop_index: usize) {
+        let hop = &self.hops.all[hop_index];
+        let id = hop.id;
+        let queued = hop.queued_chunks();
         for ticket in self.table.tickets() {
-            if self.table.get(ticket).is_some_and(|request| request.streams.iter().any(|stream| stream.hop == id)) {
-                self.stop_waiting(self.now, ticket, UnjudgedCause::UnobservedDeliveries);
-            }
+            let Some(request) = self.table.get_mut(ticket) else { continue };
+            let Some(tracker) = request.tracker.as_mut().filter(|_| request.streams.iter().any(|s| s.hop == id)) else {
+                continue;
+            };
+            let first_queued = queued.partition_point(|chunk| chunk.ticket < ticket);
+            let first_queued = queued.get(first_queued).filter(|chunk| chunk.ticket == ticket);
+            tracker.subtract_from_memory_use(&mut self.loss_memory);
+            let judged = tracker.stop_waiting_until(UnjudgedCause::UnobservedDeliveries, |entry| {
+                entry.hop == id && first_queued.is_some_and(|queued| queued.number <= entry.first_number)
+            });
+            tracker.add_to_memory_use(&mut self.loss_memory);
+            self.record_outcomes(self.now, ticket, &judged);
         }
     }
 
@@ -98,13 +111,7 @@ impl Ledger {
             return;
         }
         let id = hop.id;
-        let mut waiting: Vec<PendingChunk> = Vec::new();
-        if was_receiver_unknown {
-            let queued = hop.lanes.values().flat_map(|lane| &lane.chunks);
-            waiting.extend(queued.filter(|chunk| !chunk.is_repeat).copied());
-            // Lanes are unordered, and the chunks of one request may be in several.
-            waiting.sort_unstable_by_key(|chunk| (chunk.ticket, chunk.number));
-        }
+        let waiting = if was_receiver_unknown { hop.queued_chunks() } else { Vec::new() };
         let mut entered = 0;
         for ticket in self.table.tickets() {
             let from = waiting.partition_point(|chunk| chunk.ticket < ticket);
@@ -222,6 +229,27 @@ mod tests {
             path.announce(0, "detokenizer->tokenizer", [false, true], capabilities | Capabilities::DELIVERED);
             assert_eq!(path.ledger().check_balance(), Ok(()), "{received} received");
             assert_eq!((path.ledger().totals().chunks.tracked, path.ledger().totals().chunks.repeats), (1, 1));
+        }
+    }
+
+    #[test]
+    fn chunks_queued_before_deliveries_are_observed_are_judged() {
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+        for received in 0..=3 {
+            let mut path = Path::new(Config::default());
+            path.announce(0, "scheduler->tokenizer", [true, true], capabilities);
+            let frames = [1, 2, 3].map(|count| path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, count)]));
+            frames.into_iter().take(received).for_each(|id| path.receive(id));
+            path.announce(0, "scheduler->tokenizer", [true, true], capabilities | Capabilities::DELIVERED);
+            assert_eq!(path.ledger().totals().chunks.outcomes.unjudged, received as u64, "{received} received");
+            frames.into_iter().skip(received).for_each(|id| path.receive(id));
+            path.deliver(1, Some(3), false);
+            let outcomes = path.ledger().totals().chunks.outcomes;
+            assert_eq!(path.ledger().check_balance(), Ok(()));
+            // Of a request with received chunks, an unobserved delivery may have had the others, too.
+            let expected =
+                if received == 0 { [1, 2, 0] } else { [u64::from(received < 3), 0, 3.min(2 + received as u64 / 3)] };
+            assert_eq!([outcomes.delivered, outcomes.dropped, outcomes.unjudged], expected, "{received} received");
         }
     }
 }
