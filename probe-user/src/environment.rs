@@ -84,7 +84,7 @@ impl RunEnvironment {
     }
 
     /// How to grant these capabilities, to a process that runs as root: in a container, other users do not receive them.
-    pub fn grant_remedy(self, capabilities: &[Capability]) -> String {
+    pub(crate) fn grant_remedy(self, capabilities: &[Capability]) -> String {
         match self {
             Self::Host => {
                 let program = own_program();

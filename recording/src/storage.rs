@@ -54,7 +54,7 @@ pub fn remove(path: &Path) -> io::Result<()> {
 }
 
 /// As [`create`], in this process: for a [`Delegate`].
-pub fn create_here(path: &Path) -> io::Result<File> {
+pub(crate) fn create_here(path: &Path) -> io::Result<File> {
     OpenOptions::new()
         .read(true)
         .write(true)

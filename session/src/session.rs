@@ -148,7 +148,7 @@ impl Session {
     }
 
     /// Dumps the hindsight ring.
-    pub fn dump(&mut self, why: &str, about: &dyn About) {
+    pub(crate) fn dump(&mut self, why: &str, about: &dyn About) {
         let input = self.report_input(about);
         let message = self.sink.dump(why, &input);
         self.notify(message);

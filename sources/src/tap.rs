@@ -133,7 +133,7 @@ impl Tap {
     }
 
     /// Reports the properties of the engine behind the relay, and completes them by those found in frames.
-    pub fn set_engine(&mut self, engine: Engine) {
+    pub(crate) fn set_engine(&mut self, engine: Engine) {
         self.translator.set_engine(engine);
     }
 

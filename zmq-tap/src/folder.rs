@@ -55,7 +55,7 @@ impl Folder {
     }
 
     /// Path of the file `name`: short enough for a socket address, and valid in this process only.
-    pub fn path_of(&self, name: impl AsRef<OsStr>) -> PathBuf {
+    pub(crate) fn path_of(&self, name: impl AsRef<OsStr>) -> PathBuf {
         let mut path = self.path();
         path.push(name.as_ref());
         path

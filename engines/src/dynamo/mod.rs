@@ -22,7 +22,7 @@ pub use request_plane::Requests;
 pub use response_plane::RESPONSE_PLANE;
 
 /// What tokengap knows of it.
-pub const SUPPORT: EngineSupport = EngineSupport {
+pub(crate) const SUPPORT: EngineSupport = EngineSupport {
     name: NAME,
     facts: None,
     formats: &[],

@@ -18,7 +18,7 @@ pub use format::FORMAT;
 pub use log::Log;
 
 /// What tokengap knows of it.
-pub const SUPPORT: EngineSupport = EngineSupport {
+pub(crate) const SUPPORT: EngineSupport = EngineSupport {
     name: NAME,
     facts: Some(&SgLang),
     formats: &[FORMAT, BATCHES],

@@ -17,7 +17,7 @@ pub const ENGINE_CORE: Role = Role::new(0, "engine-core", Function::Source);
 /// Balances requests between data-parallel ranks.
 pub const COORDINATOR: Role = Role::new(1, "coordinator", Function::Control);
 /// Starts several API servers, or the Rust frontend, and serves no client itself.
-pub const LAUNCHER: Role = Role::new(2, "launcher", Function::Control).main();
+pub(crate) const LAUNCHER: Role = Role::new(2, "launcher", Function::Control).main();
 /// Serves clients.
 pub const API_SERVER: Role = Role::new(3, "api-server", Function::Receiver).main();
 
@@ -25,7 +25,7 @@ const ROLES: &[Role] = &[ENGINE_CORE, COORDINATOR, LAUNCHER, API_SERVER];
 
 /// Recognises vLLM's processes.
 #[derive(Clone, Copy, Debug)]
-pub struct VllmServer;
+pub(crate) struct VllmServer;
 
 impl Recognise for VllmServer {
     fn name(&self) -> &'static str {

@@ -19,7 +19,7 @@ pub use facts::Vllm;
 pub use format::FORMAT;
 
 /// What tokengap knows of it.
-pub const SUPPORT: EngineSupport = EngineSupport {
+pub(crate) const SUPPORT: EngineSupport = EngineSupport {
     name: NAME,
     facts: Some(&Vllm),
     formats: &[FORMAT],

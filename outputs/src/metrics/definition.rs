@@ -30,7 +30,7 @@ pub enum Unit {
 
 impl Unit {
     /// Unit in OTLP (UCUM).
-    pub fn ucum(self) -> &'static str {
+    pub(crate) fn ucum(self) -> &'static str {
         match self {
             Self::Seconds => "s",
             Self::Bytes => "By",
@@ -41,7 +41,7 @@ impl Unit {
     }
 
     /// Suffix of Prometheus names for this unit; empty for counts.
-    pub fn suffix(self) -> &'static str {
+    pub(crate) fn suffix(self) -> &'static str {
         match self {
             Self::Seconds => "seconds",
             Self::Bytes => "bytes",

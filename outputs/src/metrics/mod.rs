@@ -10,6 +10,6 @@ pub use definition::{ALL, Definition, Kind, Unit};
 pub use family::{Family, Histogram, Point, Value};
 
 /// Maximum number of hop names as labels. Others are left out and counted in `tokengap_self_labels_left_out`.
-pub const HOPS: usize = 64;
+pub(crate) const HOPS: usize = 64;
 /// Maximum number of thread roles as labels. Others are left out and counted in the same metric.
 pub const ROLES: usize = 16;

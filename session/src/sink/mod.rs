@@ -94,7 +94,7 @@ impl Sink {
     }
 
     /// Updates the limits for dumping the ring.
-    pub fn update_dump_rules(&mut self, rules: DumpRules) {
+    pub(crate) fn update_dump_rules(&mut self, rules: DumpRules) {
         if let Some(ring) = &mut self.ring {
             ring.trigger.rules = rules;
         }
@@ -150,12 +150,12 @@ impl Sink {
     }
 
     /// Takes the message for the user, if any.
-    pub fn take_message(&mut self) -> Option<String> {
+    pub(crate) fn take_message(&mut self) -> Option<String> {
         self.message.take()
     }
 
     /// Starts a recording in the working folder, or ends the current one. Returns a message.
-    pub fn toggle_recording(&mut self, analysis: &Analysis, input: &ReportInput) -> String {
+    pub(crate) fn toggle_recording(&mut self, analysis: &Analysis, input: &ReportInput) -> String {
         if self.recording.is_some() {
             return self.close_recording(input).unwrap_or_default();
         }
@@ -177,7 +177,7 @@ impl Sink {
     }
 
     /// Dumps the ring and returns a message with the file name.
-    pub fn dump(&mut self, why: &str, input: &ReportInput) -> String {
+    pub(crate) fn dump(&mut self, why: &str, input: &ReportInput) -> String {
         let Some(ring) = &mut self.ring else {
             return "no hindsight ring: start with --hindsight SIZE".into();
         };

@@ -99,7 +99,7 @@ impl Telemetry {
     }
 
     /// State of the endpoint, if there is one.
-    pub fn endpoint_status(&self) -> Option<EndpointStatus> {
+    pub(crate) fn endpoint_status(&self) -> Option<EndpointStatus> {
         self.endpoint.as_ref().map(RunEndpoint::status)
     }
 
@@ -122,7 +122,7 @@ impl Telemetry {
     }
 
     /// Answers pending requests. Called between two turns of the run loop.
-    pub fn answer_requests(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
+    pub(crate) fn answer_requests(&mut self, analysis: &Analysis, input: &dyn Fn() -> ReportInput, is_attached: bool) {
         let Some(endpoint) = &self.endpoint else {
             return;
         };
@@ -140,7 +140,7 @@ impl Telemetry {
     }
 
     /// Pushes the rest at the end of a run with `report`.
-    pub fn push_rest(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
+    pub(crate) fn push_rest(&mut self, analysis: &Analysis, report: &Report, input: &ReportInput) {
         let usage = self.endpoint_use();
         self.with_push(|push| {
             push.finish(analysis, report, &|pushed| collect_metrics(analysis, input, Some(pushed), usage));
@@ -163,7 +163,7 @@ impl Telemetry {
     }
 
     /// Returns whether anything is pushed, in which case the end must wait for it.
-    pub fn has_push(&self) -> bool {
+    pub(crate) fn has_push(&self) -> bool {
         self.push.is_some()
     }
 
@@ -175,7 +175,7 @@ impl Telemetry {
     }
 
     /// Message for the user since the last call.
-    pub fn take_message(&self) -> Option<String> {
+    pub(crate) fn take_message(&self) -> Option<String> {
         self.push.as_ref()?.queue.take_message()
     }
 

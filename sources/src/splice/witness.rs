@@ -92,7 +92,7 @@ impl Witness {
     }
 
     /// Marks the requests that are live now as those that cross the move.
-    pub fn mark(&self) {
+    pub(crate) fn mark(&self) {
         self.shared.mark.store(true, Ordering::Relaxed);
     }
 }

@@ -18,7 +18,7 @@ const MAX_JSON_BYTES: usize = 128 << 20;
 type TokenizerResult = Result<Arc<dyn Detokenize>, String>;
 
 /// The thread that reads a tokenizer, which takes up to a second.
-pub type TokenizerThread = JoinHandle<TokenizerResult>;
+pub(crate) type TokenizerThread = JoinHandle<TokenizerResult>;
 
 /// Reads the tokenizer in this file.
 pub fn read_tokenizer(path: &Path) -> anyhow::Result<Arc<dyn Detokenize>> {
@@ -29,7 +29,7 @@ pub fn read_tokenizer(path: &Path) -> anyhow::Result<Arc<dyn Detokenize>> {
 }
 
 /// Begins to read a `tokenizer.json` on a thread of its own.
-pub fn start_reading_tokenizer(json: Vec<u8>) -> Option<TokenizerThread> {
+pub(crate) fn start_reading_tokenizer(json: Vec<u8>) -> Option<TokenizerThread> {
     let thread = thread::Builder::new().name("tokenizer".to_owned()).spawn(move || parse_json(&json));
     let warn = |error: &_| tracing::warn!("cannot start a thread that reads the tokenizer: {error}");
     thread.inspect_err(warn).ok()

@@ -21,12 +21,12 @@ pub struct Clients {
 
 impl Clients {
     /// Returns whether the token ids of frames are needed: to match streams by their tokens, or to compare text.
-    pub fn needs_ids(&self) -> bool {
+    pub(crate) fn needs_ids(&self) -> bool {
         self.server.content.is_enabled() || self.server.texts.detokenizer.is_some()
     }
 
     /// Returns whether the text of frames is compared with that of responses.
-    pub fn compares_text(&self) -> bool {
+    pub(crate) fn compares_text(&self) -> bool {
         self.is_observed && !self.server.content.is_enabled()
     }
 
@@ -41,7 +41,7 @@ impl Clients {
     }
 
     /// Records that messages were missed or not decoded, so that later text is not compared with theirs.
-    pub fn record_missed_frames(&mut self) {
+    pub(crate) fn record_missed_frames(&mut self) {
         self.server.texts.record_missed_frames();
     }
 }

@@ -15,7 +15,7 @@ use engine::EngineProperties;
 pub(crate) type Sink<'s> = &'s mut dyn FnMut(&Event<'_>);
 
 /// Finds, names and announces the hops of messages.
-pub trait Hops {
+pub(crate) trait Hops {
     /// Identity of a message before it is decoded: its sockets, or the relay's frame.
     type Source: Copy;
 
@@ -35,7 +35,7 @@ pub trait Hops {
 
 /// Properties of a decoded message that identify its hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MessageContent {
+pub(crate) struct MessageContent {
     /// Kind of message.
     pub kind: Kind,
     /// Whether it has entries of requests.
@@ -44,7 +44,7 @@ pub struct MessageContent {
 
 /// An observed message.
 #[derive(Clone, Copy, Debug)]
-pub struct ObservedMessage<'m, S> {
+pub(crate) struct ObservedMessage<'m, S> {
     /// Place of the observation.
     pub source: S,
     /// Time of the observation.
@@ -61,7 +61,7 @@ pub struct ObservedMessage<'m, S> {
 
 /// How a message was observed.
 #[derive(Clone, Copy, Debug)]
-pub enum ObservedBy {
+pub(crate) enum ObservedBy {
     /// At its sender on this machine, whose clock its content may contain.
     LocalSend,
     /// At a sender that may be on another machine.
@@ -77,7 +77,7 @@ pub enum ObservedBy {
 
 /// Outcome for a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Translated {
+pub(crate) enum Translated {
     /// The event of this frame was emitted.
     Frame(FrameId),
     /// It could not be decoded, which was emitted.
@@ -101,7 +101,7 @@ pub struct Form {
 
 /// Translates messages into events.
 #[derive(Debug)]
-pub struct Translator {
+pub(crate) struct Translator {
     formats: &'static [Format],
     decoders: Decoders,
     engine: EngineProperties,
@@ -112,7 +112,7 @@ pub struct Translator {
 
 impl Translator {
     /// A translator of messages in these formats, of up to `longest` bytes.
-    pub fn new(formats: &'static [Format], longest: usize) -> Self {
+    pub(crate) fn new(formats: &'static [Format], longest: usize) -> Self {
         Self {
             formats,
             decoders: Decoders::new(formats, longest),
@@ -123,13 +123,13 @@ impl Translator {
     }
 
     /// Makes later events carry token ids.
-    pub fn show_ids(&mut self) {
+    pub(crate) fn show_ids(&mut self) {
         self.shows_ids = true;
         self.decoders.keep_ids();
     }
 
     /// Makes the decoders keep what the comparison with responses needs, from the next message on.
-    pub fn prepare_comparison(&mut self, clients: &Clients) {
+    pub(crate) fn prepare_comparison(&mut self, clients: &Clients) {
         if clients.needs_ids() {
             self.decoders.keep_ids();
         }
@@ -139,22 +139,22 @@ impl Translator {
     }
 
     /// Sets the properties of the engine as discovery found them. Frames complete them.
-    pub fn set_engine(&mut self, known: Engine) {
+    pub(crate) fn set_engine(&mut self, known: Engine) {
         self.engine.set_known(known);
     }
 
     /// Emits the properties of the engine, if discovery found any that were not emitted yet.
-    pub fn report_engine(&mut self, sink: Sink<'_>) {
+    pub(crate) fn report_engine(&mut self, sink: Sink<'_>) {
         self.engine.report_known(MonoNs::now(), sink);
     }
 
     /// The forms of messages so far.
-    pub fn forms(&self) -> &[Form] {
+    pub(crate) fn forms(&self) -> &[Form] {
         &self.forms
     }
 
     /// Decodes a message and emits its frame, after passing a sent one to `clients`.
-    pub fn translate_message<'c, H: Hops>(
+    pub(crate) fn translate_message<'c, H: Hops>(
         &mut self,
         message: ObservedMessage<'_, H::Source>,
         hops: &mut H,

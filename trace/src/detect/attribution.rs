@@ -133,7 +133,7 @@ pub struct Attribution<'l> {
 
 impl<'l> Attribution<'l> {
     /// Computes the attribution of the run so far.
-    pub fn of_ledger(ledger: &'l Ledger) -> Self {
+    pub(crate) fn of_ledger(ledger: &'l Ledger) -> Self {
         let window_ns = ledger.started().map_or(0, |started| ledger.now().since(started));
         let ends: Vec<Ends<&str>> = ledger.groups().iter().map(|group| group.ends.as_str()).collect();
         let mut order: Vec<usize> = (0..ends.len()).collect();

@@ -8,19 +8,19 @@ const SECOND: u64 = 1_000_000_000;
 /// Wait of a first token between scheduler and tokenizer that is critical, in nanoseconds.
 pub const GAP_CRITICAL_NS: u64 = 5 * SECOND;
 /// Minimum size of a backlog, in frames.
-pub const BACKLOG_FRAMES: u64 = 64;
+pub(crate) const BACKLOG_FRAMES: u64 = 64;
 /// Backlog that is critical, in frames.
 pub const BACKLOG_CRITICAL_FRAMES: u64 = 1_000;
 /// Minimum wait of the oldest frame to judge a consumer or a backlog, in nanoseconds.
-pub const LATE_NS: u64 = SECOND / 4;
+pub(crate) const LATE_NS: u64 = SECOND / 4;
 /// Share of that wait on a CPU that makes a thread CPU-bound.
-pub const CPU_BOUND_SHARE: f64 = 0.8;
+pub(crate) const CPU_BOUND_SHARE: f64 = 0.8;
 /// Share of that wait runnable without a CPU that makes a thread starved.
-pub const STARVED_SHARE: f64 = 0.25;
+pub(crate) const STARVED_SHARE: f64 = 0.25;
 /// Share of that wait held back by a quota that makes a thread throttled.
-pub const THROTTLED_SHARE: f64 = 0.1;
+pub(crate) const THROTTLED_SHARE: f64 = 0.1;
 /// Frames in one wakeup that make a burst.
-pub const BURST_FRAMES: u64 = 8;
+pub(crate) const BURST_FRAMES: u64 = 8;
 /// Silence of an unfinished request after its first chunk that makes it stalled, in nanoseconds.
 pub const STALLED_NS: u64 = 30 * SECOND;
 

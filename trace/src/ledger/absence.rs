@@ -21,7 +21,7 @@ impl AwayTimes {
     }
 
     /// Total time in these states.
-    pub fn time_in_any(&self, states: &[AwayState]) -> u64 {
+    pub(crate) fn time_in_any(&self, states: &[AwayState]) -> u64 {
         states.iter().fold(0, |sum, state| sum.saturating_add(self.time_in(*state)))
     }
 

@@ -87,7 +87,7 @@ impl Stream {
     }
 
     /// Whether it was seen from its first token on.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.count.is_whole
     }
 }

@@ -64,7 +64,7 @@ impl Thread {
     }
 
     /// System call with most of its time in `state` between `from` and `to`; empty if unknown.
-    pub fn away_in(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
+    pub(crate) fn away_in(&self, state: AwayState, from: MonoNs, to: MonoNs) -> &str {
         self.absences.longest_place(state, from, to)
     }
 

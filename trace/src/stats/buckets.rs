@@ -46,7 +46,7 @@ impl Buckets {
     }
 
     /// Values since the last [`Self::clear`].
-    pub fn tally(&self) -> Tally {
+    pub(crate) fn tally(&self) -> Tally {
         let all = self.counts.iter().flat_map(|counts| counts.iter().enumerate());
         let non_empty = all.filter(|(_, count)| **count > 0);
         let counts = non_empty.map(|(bucket, &count)| BucketCount { bucket: bucket as u16, count });

@@ -38,7 +38,7 @@ impl Trend {
     }
 
     /// Number of seconds in which the level never fell and rose in total, with its start and end value.
-    pub fn rising_span(&self) -> Option<(usize, u64, u64)> {
+    pub(crate) fn rising_span(&self) -> Option<(usize, u64, u64)> {
         let mut newer = *self.samples.back()?;
         let top = newer;
         let mut seconds = 0;

@@ -102,7 +102,7 @@ impl Scanner {
     }
 
     /// Creates a scanner for a stream that is joined between two frames.
-    pub fn between_frames(formats: &'static [Format]) -> Self {
+    pub(crate) fn between_frames(formats: &'static [Format]) -> Self {
         Self { state: NO_HEADER, formats, ..Self::from_greeting() }
     }
 

@@ -5,9 +5,9 @@ use adapter::discover::{Function, Rank, Role};
 /// A scheduler rank, which generates tokens. One rank of each DP replica sends them.
 pub const SCHEDULER: Role = Role::new(0, "scheduler", Function::Source);
 /// Distributes requests to the schedulers of several DP replicas.
-pub const DP_CONTROLLER: Role = Role::new(1, "dp-controller", Function::Control);
+pub(crate) const DP_CONTROLLER: Role = Role::new(1, "dp-controller", Function::Control);
 /// Distributes the schedulers' frames among several detokenizers.
-pub const DETOKENIZER_ROUTER: Role = Role::new(2, "detokenizer-router", Function::Intermediate);
+pub(crate) const DETOKENIZER_ROUTER: Role = Role::new(2, "detokenizer-router", Function::Intermediate);
 /// Converts token ids into text.
 pub const DETOKENIZER: Role = Role::new(3, "detokenizer", Function::Intermediate);
 /// Distributes frames among several tokenizer workers.
