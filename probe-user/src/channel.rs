@@ -29,7 +29,6 @@ pub(crate) fn send_message(
     .map(drop)
 }
 
-/// A received message.
 pub(crate) struct ReceivedMessage {
     /// Its length; 0 at the end.
     pub(crate) bytes: usize,

@@ -71,7 +71,6 @@ pub struct BlockReader {
     buffers: DecodeBuffers,
     /// Number of the next record; `None` before the first.
     next_record: Option<u64>,
-    /// Number of the first record.
     first_record: Option<u64>,
     lost: u64,
     unknown: u64,

@@ -6,7 +6,6 @@ use super::grpc::GrpcParser;
 use super::sse::EventParser;
 use super::{Limits, Unreadable};
 
-/// Parser of one body.
 #[derive(Debug, Default)]
 pub(super) enum BodyParser {
     Events(EventParser),

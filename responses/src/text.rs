@@ -151,13 +151,11 @@ pub(super) struct ComparisonResult {
 }
 
 impl ComparedRequest {
-    /// Number of bytes kept.
     fn kept_bytes(&self) -> usize {
         let calls = self.unmatched.as_ref().map_or(0, |unmatched| unmatched.calls.bytes);
         self.sent.as_ref().map_or(0, SentText::kept_bytes) + calls
     }
 
-    /// Stops the comparison.
     fn stop_comparison(&mut self) {
         self.held.clear();
         (self.sent, self.unmatched) = (None, None);

@@ -53,7 +53,6 @@ impl FoundLinks {
 /// Netlink sockets by network namespace, kept so that each namespace is entered only once.
 pub(crate) type DiagSockets = HashMap<u64, DiagSocket>;
 
-/// Sockets of one process.
 pub(crate) type ProcessSockets = Result<Listing<SocketDescriptor>, ReadError>;
 
 /// Finds all connections between candidates. `processes` and `sockets` are parallel to `candidates`.

@@ -28,7 +28,6 @@ pub(super) struct UprobeTarget {
     pub(super) pid: NonZeroU32,
 }
 
-/// A loaded kernel side.
 pub(super) struct LoadedKernelSide {
     pub(super) kernel: KernelAccess,
     pub(super) records: RingBuf<MapData>,

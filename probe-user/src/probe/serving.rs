@@ -17,7 +17,6 @@ use crate::programs::{Group, TableChange};
 pub(super) struct ServingProcesses {
     /// Capture limits by process.
     pub(super) capture_limits: HashMap<u32, Serves>,
-    /// Writes are observed.
     observes_writes: bool,
     /// Reads are observed, once any process needs it.
     observes_reads: bool,

@@ -110,7 +110,6 @@ impl<'a> Image<'a> {
         Ok(table.iter().filter_map(export).collect())
     }
 
-    /// The dynamic relocations.
     pub(super) fn relocations(&self) -> Result<Vec<DynamicRelocation>, ImageError> {
         let all = self.elf.dynamic_relocations().into_iter().flatten();
         // One more than the limit, so that a file that exceeds it is refused.

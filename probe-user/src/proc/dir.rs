@@ -84,7 +84,6 @@ impl ProcDir {
         read_to_limit(&File::from(self.open_mappings()?), limit)
     }
 
-    /// Opens its environment.
     pub(crate) fn open_environment(&self) -> Result<OwnedFd, ReadError> {
         match self.ask_opener(ProcessRequest::Environment) {
             Some(opened) => opened?.into_file(),

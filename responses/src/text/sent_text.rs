@@ -44,7 +44,6 @@ pub(super) struct SentText {
     pub(super) hop: HopId,
     /// Ends of the chunks that no response has carried yet.
     pub(super) pending: VecDeque<OutputPosition>,
-    /// Their text.
     text: VecDeque<u8>,
     /// End of the last chunk.
     last: OutputPosition,
@@ -104,7 +103,6 @@ impl SentText {
         Self { hop, begins: counted || first.prompt_tokens.is_some(), counted, ..Self::default() }
     }
 
-    /// Number of bytes kept.
     pub(super) fn kept_bytes(&self) -> usize {
         self.pending.len() * size_of::<OutputPosition>() + self.text.len()
     }

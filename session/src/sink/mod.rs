@@ -213,7 +213,6 @@ impl Sink {
         messages
     }
 
-    /// Closes the recording.
     fn close_recording(&mut self, input: &ReportInput) -> Option<String> {
         let recorder = self.recording.take()?;
         let is_reported = recorder.status().stopped.is_some_and(|reason| self.problems.contains(&reason));

@@ -54,7 +54,6 @@ impl Account {
         });
     }
 
-    /// Adds to the counts.
     pub(super) fn count(&self, add: impl FnOnce(&mut Truth)) {
         self.with(|a| add(&mut a.truth));
     }

@@ -42,7 +42,6 @@ pub(crate) struct MessageContent {
     pub has_chunks: bool,
 }
 
-/// An observed message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ObservedMessage<'m, S> {
     /// Place of the observation.

@@ -26,7 +26,6 @@ pub(crate) struct Args {
 }
 
 impl Args {
-    /// The arguments for `options`.
     pub(crate) fn arguments_for(options: &ProbeOptions) -> Vec<String> {
         let mut arguments = vec![format!("--ring={}", options.ring_bytes)];
         arguments.extend((!options.polls).then(|| "--no-wakeups".to_owned()));

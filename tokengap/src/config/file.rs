@@ -87,7 +87,6 @@ impl ConfigFile<'_> {
     }
 }
 
-/// Offset of a key.
 fn key_offset(table: &dyn toml_edit::TableLike, key: &str, item: &Item) -> usize {
     let of_key = table.key(key).and_then(toml_edit::Key::span);
     of_key.or_else(|| item.span()).map_or(0, |span| span.start)

@@ -55,7 +55,6 @@ impl InFlightEntry {
         min..=self.tokens
     }
 
-    /// All its chunks, with one outcome.
     fn with_outcome(&self, outcome: ChunkOutcome, tokens_lost: u32) -> JudgedChunks {
         JudgedChunks { hop: self.hop, first: self.first_number, count: self.chunks, outcome, tokens_lost }
     }
@@ -189,7 +188,6 @@ impl DeliveryTracker {
         judged
     }
 
-    /// Number of tokens in flight.
     pub(crate) fn tokens_in_flight(&self) -> u64 {
         self.in_flight.iter().map(|entry| u64::from(entry.tokens)).sum()
     }

@@ -67,7 +67,6 @@ impl HopGroup {
     }
 }
 
-/// All hops.
 #[derive(Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "each is one fact about all hops, read by its name")]
 pub(crate) struct Hops {

@@ -120,7 +120,6 @@ impl TimeUseTimeline {
         self.marks.is_empty()
     }
 
-    /// End of the last sample.
     pub(crate) fn last_sample_end(&self) -> Option<MonoNs> {
         self.marks.back().map(|m| m.0)
     }

@@ -12,13 +12,11 @@ pub(crate) trait SeriesSlot: Clone {
 pub(crate) struct Series<S> {
     start: MonoNs,
     base_ns: u64,
-    /// Number of base slots in a slot.
     base_slots_per_slot: u64,
     max_slots: usize,
     slots: Vec<S>,
     /// The slot that is not complete, if any.
     partial: Option<S>,
-    /// Number of base slots in it.
     partial_base_slots: u64,
 }
 

@@ -109,7 +109,6 @@ fn judge_responses(
     Ok(row)
 }
 
-/// Results of a release.
 #[derive(Debug, Default)]
 struct ReleaseResults {
     release: String,

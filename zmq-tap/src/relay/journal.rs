@@ -123,7 +123,6 @@ impl Reporter {
         Observed::Lost { direction: self.direction, count, cause }
     }
 
-    /// Counts relayed bytes.
     pub(super) fn count_relayed(&self, bytes: usize) {
         let counters = &self.journal.shared.counters;
         match self.direction {

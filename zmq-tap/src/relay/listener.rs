@@ -29,7 +29,6 @@ pub(super) struct BoundListener {
     pub(super) claim: Option<SocketClaim>,
 }
 
-/// Binds the listener of a pair.
 pub(super) fn bind_listener(pair: &Pair) -> Result<BoundListener, RelayError> {
     let Pair { listen, upstream } = pair;
     if listen == upstream {

@@ -39,7 +39,6 @@ enum BlockOrigin {
     },
 }
 
-/// Limits of a pool.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_field_names, reason = "the unit is a part of a number's name")]
 pub(super) struct PoolLimits {

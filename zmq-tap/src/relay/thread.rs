@@ -22,7 +22,6 @@ struct Transferred {
     listener_receiver: ListenerReceiver,
 }
 
-/// Handle to a relay thread.
 #[derive(Debug)]
 pub(super) struct RelayThread(JoinHandle<Option<Transferred>>);
 

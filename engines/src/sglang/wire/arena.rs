@@ -167,7 +167,6 @@ impl Arena {
         self.append_run(seq, run, limits)
     }
 
-    /// Appends a run.
     pub(super) fn append_run(&mut self, seq: u32, run: Seq, limits: &Limits) -> Result<(), Undecoded> {
         let head = self.seqs[seq as usize];
         if head.copied {

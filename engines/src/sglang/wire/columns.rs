@@ -10,7 +10,6 @@ use super::schema::ColumnIndices;
 use super::{Limits, Undecoded, tokens};
 use crate::msgpack::utf8;
 
-/// The columns of one message.
 pub(super) struct MessageColumns<'a, 'x> {
     pub(super) doc: Doc<'a>,
     pub(super) class: &'static str,

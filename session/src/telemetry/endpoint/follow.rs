@@ -21,7 +21,6 @@ use super::store::{SectionCursor, StreamStep};
 use crate::telemetry::endpoint_counts::EndpointCounts;
 use crate::telemetry::served_path::ServedPath;
 
-/// Client of a stream.
 pub(super) struct StreamClient {
     pub(super) path: ServedPath,
     pub(super) cursor: SectionCursor,

@@ -17,7 +17,6 @@ pub(in crate::demo) struct PeerEvent {
     pub(in crate::demo) did: PeerAction,
 }
 
-/// Action of a peer.
 #[derive(Clone, Debug)]
 pub(in crate::demo) enum PeerAction {
     /// Received a frame from its inbox, in its `wakeup`th return from the poll.
