@@ -116,13 +116,12 @@ fn drop_root() -> Result<u32> {
 /// A user id that no process has: a process could be traced and written to by another one with the same id.
 fn find_unused_user(uid_map: &str) -> Option<u32> {
     let permitted = choosable_users(uid_map)?;
-    let is_unused = |user: &u32| getpriority_user(Uid::from_raw(*user)) == Err(Errno::SRCH);
     let mut candidates = (0..MAX_ATTEMPTS).map(|_| {
         // Random, because two processes in different PID namespaces may choose at the same time.
         let random = RandomState::new().build_hasher().finish();
         permitted.start + (random % u64::from(permitted.end - permitted.start)) as u32
     });
-    candidates.find(is_unused)
+    candidates.find(|user| getpriority_user(Uid::from_raw(*user)) == Err(Errno::SRCH))
 }
 
 /// The unassigned ids, or the last ones that a smaller user namespace maps. `uid_map` has lines of `inside outside count`.

@@ -23,8 +23,8 @@ fn duplicate_socket(holder: Holder) -> Result<OwnedFd, String> {
     let process = id.and_then(|id| rustix::process::pidfd_open(id, PidfdFlags::empty()));
     let process = process.map_err(|errno| format!("cannot open process {pid}: {errno}; it may have exited"))?;
     let duplicated = rustix::process::pidfd_getfd(&process, fd as ForeignRawFd, PidfdGetfdFlags::empty());
-    let refused = |errno| format!("cannot copy descriptor {fd} of process {pid}: {errno}; run with CAP_SYS_PTRACE");
-    duplicated.map_err(refused)
+    duplicated
+        .map_err(|errno| format!("cannot copy descriptor {fd} of process {pid}: {errno}; run with CAP_SYS_PTRACE"))
 }
 
 /// Tests whether `holder`'s socket can be duplicated. Changes nothing.
@@ -58,8 +58,7 @@ pub fn disconnect_sender(holder: Holder, inode: u64, patience: Duration) -> Resu
     }
     // The duplicated descriptor closes on return; while it is open, the connection outlives the sender's own descriptor.
     let shut = rustix::net::shutdown(&socket, Shutdown::Read);
-    let refused = |errno| format!("cannot shut down reading on descriptor {fd} of process {pid}: {errno}");
-    shut.map_err(refused)?;
+    shut.map_err(|errno| format!("cannot shut down reading on descriptor {fd} of process {pid}: {errno}"))?;
     Ok(Instant::now())
 }
 

@@ -115,7 +115,8 @@ impl ContentMatcher {
         }
         let of_length = self.sent.values.iter().filter(|(_, sent)| sent.marks.len() == count as usize);
         let mut fitting = of_length.filter(|(_, sent)| received.occurs_in(&sent.marks));
-        let (first, second) = (fitting.next().map(|(rid, _)| rid.clone()), fitting.next().is_some());
+        let first = fitting.next().map(|(rid, _)| rid.clone());
+        let second = fitting.next().is_some();
         let Some(rid) = first.filter(|_| !second) else {
             *(if second { &mut self.ambiguous } else { &mut self.unknown }) += 1;
             return None;
@@ -143,7 +144,8 @@ impl StreamTokens {
     /// Whether the chunks occur in `sent` in order, each contiguous. Tokens between them were lost. The earliest position of a chunk leaves
     /// the most room for later chunks, so no other position needs to be tried.
     fn occurs_in(&self, sent: &[u32]) -> bool {
-        let (mut rest, mut begin) = (sent, 0);
+        let mut rest = sent;
+        let mut begin = 0;
         self.ends.iter().all(|&end| {
             let chunk = &self.marks[begin..end];
             begin = end;

@@ -59,7 +59,8 @@ fn mul_modulo(a: u64, b: u64) -> u64 {
 
 /// The base to the power of `exponent`.
 fn power_of_base(mut exponent: u64) -> u64 {
-    let (mut result, mut square) = (1, *BASE);
+    let mut result = 1;
+    let mut square = *BASE;
     while exponent > 0 {
         if exponent & 1 == 1 {
             result = mul_modulo(result, square);

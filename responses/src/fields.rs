@@ -210,7 +210,8 @@ impl<'de> Deserialize<'de> for Outline {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Outline, A::Error> {
-                let (mut len, mut nulls) = (0_u32, false);
+                let mut len = 0_u32;
+                let mut nulls = false;
                 while let Some(item) = items.next_element::<Outline>()? {
                     len = len.saturating_add(1);
                     nulls |= item.null;

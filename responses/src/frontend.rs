@@ -275,8 +275,10 @@ impl Frontends {
         if overdue > 0 {
             add_to_count(&mut unknown, UnknownWait::NoResponse, overdue);
         }
-        let text = |(why, times)| format!("frontend: the wait of {times} responses is not known: {why}");
-        unknown.into_iter().map(text).collect()
+        unknown
+            .into_iter()
+            .map(|(why, times)| format!("frontend: the wait of {times} responses is not known: {why}"))
+            .collect()
     }
 }
 

@@ -125,8 +125,7 @@ impl FrameHead {
 pub(super) fn begins_connection(bytes: &[u8]) -> Option<bool> {
     // A SETTINGS frame that acknowledges nothing.
     let expected = [Some(0), None, None, Some(SETTINGS), Some(0), Some(0), Some(0), Some(0), Some(0)];
-    let differs = |(byte, expected): (&u8, Option<u8>)| expected.is_some_and(|expected| expected != *byte);
-    if bytes.iter().zip(expected).any(differs) {
+    if bytes.iter().zip(expected).any(|(byte, expected)| expected.is_some_and(|expected| expected != *byte)) {
         return Some(false);
     }
     FrameHead::parse(bytes).map(|head| head.is_valid())
@@ -140,7 +139,8 @@ pub(super) fn begins_with_response(bytes: &[u8]) -> Option<bool> {
         return if bytes.first() == Some(&0) && kind { None } else { Some(false) };
     };
     let payload = &bytes[HEAD..];
-    let (flags, event) = (head.flags & !END_STREAM, b"data:");
+    let flags = head.flags & !END_STREAM;
+    let event = b"data:";
     match head.kind {
         _ if !head.is_valid() || bytes[0] != 0 => Some(false),
         DATA if flags == 0 && head.length as usize >= event.len() => match payload.get(..event.len()) {
@@ -292,7 +292,8 @@ impl Http2Parser {
     }
 
     fn parse_data(&mut self, head: FrameHead, piece: &[u8], emit: &mut EmitOnStream<'_>) {
-        let (stream, fresh) = (head.stream, std::mem::take(&mut self.fresh));
+        let stream = head.stream;
+        let fresh = std::mem::take(&mut self.fresh);
         if !self.streams.contains_key(&stream) {
             self.open_stream(stream, StreamBody::unknown(false));
         }
@@ -377,7 +378,9 @@ impl FieldDecoder {
         let Some(decoder) = &mut self.0 else {
             return ResponseHead::Unknown;
         };
-        let (mut kind, mut compressed, mut informational) = (None, false, false);
+        let mut kind = None;
+        let mut compressed = false;
+        let mut informational = false;
         let read = decoder.decode_with_cb(block, |name, value| match &*name {
             b":status" => informational = value.starts_with(b"1"),
             b"content-type" => kind = Some(value.into_owned()),

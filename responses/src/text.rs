@@ -241,7 +241,8 @@ impl Texts {
             return None;
         }
         let may_skip = all_observed && sent.begins && (self.exact || text.completion);
-        let (bytes, begin) = (sent.kept_bytes(), sent.carried.tokens);
+        let bytes = sent.kept_bytes();
+        let begin = sent.carried.tokens;
         let compared = sent.compare_event(text, finished, may_skip);
         self.bytes -= bytes - sent.kept_bytes();
         let completion_tokens = sent.carried.tokens;

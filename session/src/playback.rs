@@ -94,11 +94,12 @@ impl FromStr for Speed {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let all = (0..Self::ALL.len()).map(Self);
-        let named = |speed: &Self| speed.to_string().trim_end_matches('x') == text.trim_end_matches('x');
-        all.clone().find(named).ok_or_else(|| {
-            let names: Vec<String> = all.map(|s| s.to_string()).collect();
-            format!("{text:?} is not a speed: use one of {}", names.join(", "))
-        })
+        all.clone().find(|speed| speed.to_string().trim_end_matches('x') == text.trim_end_matches('x')).ok_or_else(
+            || {
+                let names: Vec<String> = all.map(|s| s.to_string()).collect();
+                format!("{text:?} is not a speed: use one of {}", names.join(", "))
+            },
+        )
     }
 }
 

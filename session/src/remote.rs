@@ -63,8 +63,9 @@ impl RemoteRun {
             runs.push(Self { address: options.address.clone(), events });
             tasks.spawn_on(async move { follow_source(&options, &sender).await }, runtime.handle());
         }
-        let run = move || runtime.block_on(async { while tasks.join_next().await.is_some() {} });
-        thread::Builder::new().name("watch".into()).spawn(run)?;
+        thread::Builder::new()
+            .name("watch".into())
+            .spawn(move || runtime.block_on(async { while tasks.join_next().await.is_some() {} }))?;
         Ok(runs)
     }
 

@@ -156,7 +156,8 @@ impl Tap {
                 self.frame(id, [read_at, written_at], bytes, &payload, sink);
             }
             Observed::Lost { direction, count, cause } => {
-                let (hop, at) = (hop_id(pair, direction), MonoNs::now());
+                let hop = hop_id(pair, direction);
+                let at = MonoNs::now();
                 self.hops.announce(hop, at, sink);
                 sink(&Event { at, what: What::Missed(Missed { hop: Some(hop), count, cause }) });
             }

@@ -73,7 +73,8 @@ pub(crate) fn run(args: &FixtureOptions) -> Result<()> {
 
 /// Records the messages of a release, or with the suffix `-msgpack` its msgpack messages, into the folder of that name.
 fn record_messages(name: &str, extent: &str, out: &Path) -> Result<()> {
-    let (release, folder) = (name.trim_end_matches("-msgpack"), out.join(name));
+    let release = name.trim_end_matches("-msgpack");
+    let folder = out.join(name);
     prepare_sglang(&[release])?;
     eprintln!("recording {}", folder.display());
     let mut record = Command::new(harness_python());
@@ -99,7 +100,8 @@ fn record_logs(release: &str, out: &Path) -> Result<()> {
 
 fn check_sample() -> Result<()> {
     let again = tempfile::tempdir()?;
-    let (messages, logs) = (again.path().join("messages"), again.path().join("logs"));
+    let messages = again.path().join("messages");
+    let logs = again.path().join("logs");
     let msgpack = format!("{SAMPLE}-msgpack");
     for name in [SAMPLE, &msgpack] {
         record_messages(name, "all", &messages)?;

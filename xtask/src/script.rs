@@ -79,7 +79,8 @@ pub(crate) fn tokengap_with_faults() -> Result<PathBuf> {
     build_program(&["--workspace", "--features", "tokengap/full,tokengap/fault-injection", "--test", "refused"])?;
     let kept = target_folder().join("faults");
     fs::create_dir_all(&kept)?;
-    let (program, kept) = (target_folder().join("debug/tokengap"), kept.join("tokengap"));
+    let program = target_folder().join("debug/tokengap");
+    let kept = kept.join("tokengap");
     fs::rename(&program, &kept).with_context(|| format!("moving {}", program.display()))?;
     Ok(kept)
 }
@@ -122,7 +123,8 @@ pub(crate) fn project_root() -> &'static Path {
 pub(crate) fn write_document(file: &str, part: &str, text: &str) -> Result<()> {
     let path = project_root().join("docs").join(file);
     let document = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let (begin, end) = (format!("<!-- {part}: written by the command -->\n"), format!("<!-- {part}: end -->"));
+    let begin = format!("<!-- {part}: written by the command -->\n");
+    let end = format!("<!-- {part}: end -->");
     let marks = || format!("cannot find the marks of {part} in {}", path.display());
     let from = document.find(&begin).with_context(marks)? + begin.len();
     let to = document[from..].find(&end).with_context(marks)? + from;

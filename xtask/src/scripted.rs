@@ -122,7 +122,8 @@ pub(crate) fn validate(options: &Validate) -> Result<()> {
         options.parquet || command_output(Command::new("node").arg("--version")).is_ok(),
         "Perfetto's trace processor needs Node: install nodejs (Debian: apt-get install nodejs)"
     );
-    let (mut check, folder) = (python_script("validate/check.py")?, tempfile::tempdir()?);
+    let mut check = python_script("validate/check.py")?;
+    let folder = tempfile::tempdir()?;
     check.arg(options.tested.program()?).arg(folder.path());
     for (flag, file) in [("--recording", &options.recording), ("--picture", &options.picture)] {
         if let Some(file) = file {

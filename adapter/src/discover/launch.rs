@@ -33,8 +33,7 @@ impl FlagName {
                 continue;
             }
             if self.has_value {
-                let next = || argv.get(index + 1).map(String::as_str);
-                return value.or_else(next).map(str::to_owned);
+                return value.or_else(|| argv.get(index + 1).map(String::as_str)).map(str::to_owned);
             }
             let is_off = matches!(value, Some("false" | "False" | "0"));
             if !is_off {

@@ -153,11 +153,10 @@ fn emit_ids(path: &[u8], headers: &Headers<'_>, control: &[u8], emit: &mut dyn F
     // Releases from 1.6 on name the component in the path, and generate their own request id.
     let by_trace = memchr_iter(b'/', path).count() == 1;
     let trace = headers.traceparent.as_ref().and_then(|parent| parent.0.split('-').nth(1));
-    let is_id = |id: &&str| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     emit(RequestIds {
         subject: subject.as_ref().map(|subject| &*subject.0),
         context: &id.0,
-        rid: trace.filter(|_| by_trace).filter(is_id),
+        rid: trace.filter(|_| by_trace).filter(|id| id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit())),
         has_readable_response: matches!(&*connection_info.transport.0, TCP | ""),
     });
 }

@@ -79,8 +79,7 @@ fn begins_stream(bytes: &[u8]) -> Option<bool> {
     const START: &[u8] = br#"{"subject":"#;
     let known = bytes.len().min(PREFIX);
     // A header of less than 64 KiB, no body, checksum 0.
-    let plain = |at: usize| matches!(at, 6 | 7) || bytes[at] == 0;
-    if !(0..known).all(plain) {
+    if !(0..known).all(|at| matches!(at, 6 | 7) || bytes[at] == 0) {
         return Some(false);
     }
     let header = &bytes[known..];

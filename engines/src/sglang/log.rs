@@ -113,7 +113,8 @@ fn read_trace(rest: &str, _: Option<u64>, sink: &mut dyn FnMut(&Statement<'_>)) 
         other => other,
     };
     let name = body.split_whitespace().find(|word| is_name(word)).ok_or(MalformedLine)?;
-    let (tokens, pending) = (count_of_key(body, "output_len="), count_of_key(body, "pending="));
+    let tokens = count_of_key(body, "output_len=");
+    let pending = count_of_key(body, "pending=");
     let mut emit = |rid: LoggedRid<'_>| {
         let reached = Stage { tokens, pending, ..Stage::new(rid.text, name, by) };
         sink(&stage_statement(rid, reached));

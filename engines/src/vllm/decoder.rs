@@ -260,7 +260,8 @@ impl OutputReader<'_, '_> {
         let b = self.message;
         // The previous output's bytes after its ids, and the values read from them.
         let (mut bytes, mut tail): (&[u8], OutputTail) = (&[], OutputTail::default());
-        let (mut pooled, mut listed) = (true, 0);
+        let mut pooled = true;
+        let mut listed = 0;
         // The first bytes of every output.
         let header = &b[at..read_output_head(b, at, layout.len)?];
         for row in 0..count as usize {
@@ -402,7 +403,8 @@ fn parse_finish_reason(b: &[u8], value: Head, first: usize) -> Result<Option<Fin
 
 /// Lengths of the prompt and of its cached part.
 fn read_prefill_stats(b: &[u8], mut at: usize, len: u32) -> Result<(Option<u32>, Option<u32>), Undecoded> {
-    let (mut prompt, mut cached) = (None, None);
+    let mut prompt = None;
+    let mut cached = None;
     for _ in 0..len {
         let value = skip_value(b, at)?;
         let next = skip_value(b, value)?;

@@ -223,8 +223,7 @@ fn program_mut<'a, T>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut T, Progr
 where
     &'a mut T: TryFrom<&'a mut aya::programs::Program, Error = ProgramError>,
 {
-    let unknown = || ProgramError::InvalidName { name: name.to_owned() };
-    ebpf.program_mut(name).ok_or_else(unknown)?.try_into()
+    ebpf.program_mut(name).ok_or_else(|| ProgramError::InvalidName { name: name.to_owned() })?.try_into()
 }
 
 /// A program is loaded once, however many links it has.

@@ -159,8 +159,8 @@ impl Topology {
     /// Chooses the engine to attach to: that of the processes `named` by the user. Without any, the only confirmed engine, or the only one
     /// of them with a stated role. An unconfirmed one is chosen only if there is no other.
     pub fn pick_engine(&self, named: &[RoleSpec]) -> Result<&Engine, PickError> {
-        let has_named = |e: &&Engine| named.iter().any(|spec| e.process_with_pid(spec.pid).is_some());
-        let by_hand: Vec<&Engine> = self.engines.iter().filter(has_named).collect();
+        let by_hand: Vec<&Engine> =
+            self.engines.iter().filter(|e| named.iter().any(|spec| e.process_with_pid(spec.pid).is_some())).collect();
         let confirmed: Vec<&Engine> = self.confirmed_engines().collect();
         let with_names: Vec<&Engine> = confirmed.iter().copied().filter(|e| e.is_named()).collect();
         let choice = match (named, with_names.as_slice(), confirmed.as_slice()) {

@@ -123,8 +123,8 @@ pub(crate) fn find_package_directories(files: &[MappedFile]) -> Vec<PathBuf> {
         if dirs.len() == MAX_PACKAGE_DIRECTORIES {
             break;
         }
-        let is_packages_dir = |dir: &&Path| dir.ends_with("site-packages") || dir.ends_with("dist-packages");
-        if let Some(dir) = file.path.ancestors().find(is_packages_dir)
+        if let Some(dir) =
+            file.path.ancestors().find(|dir| dir.ends_with("site-packages") || dir.ends_with("dist-packages"))
             && !dirs.iter().any(|d| d == dir)
         {
             dirs.push(dir.to_owned());

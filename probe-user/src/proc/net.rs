@@ -28,8 +28,9 @@ pub(crate) fn read_tcp_tables(
     process: &ProcDir,
     limit: usize,
 ) -> impl Iterator<Item = Result<Listing<TcpSocket>, ReadError>> {
-    let read = move |table| Ok(parse_tcp_table(&process.read(table, limit.saturating_mul(MAX_LINE_BYTES))?, limit));
-    ["net/tcp", "net/tcp6"].into_iter().map(read)
+    ["net/tcp", "net/tcp6"]
+        .into_iter()
+        .map(move |table| Ok(parse_tcp_table(&process.read(table, limit.saturating_mul(MAX_LINE_BYTES))?, limit)))
 }
 
 /// Parses at most `limit` sockets of one table. Skips invalid lines.

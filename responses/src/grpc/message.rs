@@ -42,7 +42,10 @@ impl<'a> GrpcMessage<'a> {
     }
 
     fn parse_fields(mut rest: &'a [u8]) -> Option<Self> {
-        let (mut first, mut meta, mut last, mut bytes) = (None, MetaEntries::default(), false, false);
+        let mut first = None;
+        let mut meta = MetaEntries::default();
+        let mut last = false;
+        let mut bytes = false;
         while !rest.is_empty() {
             let (number, value) = take_field(&mut rest)?;
             bytes |= matches!(value, FieldValue::Bytes(_));

@@ -141,7 +141,9 @@ impl GrpcParser {
 
     /// Whether the undecided messages, read as ids of one request, have as many as they claim, either new ones or all so far.
     fn is_complete(&self) -> bool {
-        let (mut before, mut new, mut all) = (None, true, true);
+        let mut before = None;
+        let mut new = true;
+        let mut all = true;
         for output in self.undecided_outputs() {
             let ids = output.count_ids();
             let claimed = output.completion_tokens;

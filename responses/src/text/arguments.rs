@@ -89,7 +89,8 @@ pub(super) fn compare_arguments(written: &str, sent: &str, whole: bool, budget: 
     if !whole {
         return if budget.take_steps(bytes * COMPARED) { compare_unfinished(written, sent) } else { unjudged };
     }
-    let (value, expected) = (parse_json(written), parse_json(sent));
+    let value = parse_json(written);
+    let expected = parse_json(sent);
     let equal = match (&value, &expected) {
         (Some(value), Some(expected)) => value == expected,
         // Some parsers write nothing for an empty object.
@@ -106,7 +107,8 @@ pub(super) fn compare_arguments(written: &str, sent: &str, whole: bool, budget: 
     if expected.is_none() || !budget.take_steps(bytes * COMPARED) {
         return unjudged;
     }
-    let (without_blanks, expected) = (plain_characters(written), plain_characters(sent));
+    let without_blanks = plain_characters(written);
+    let expected = plain_characters(sent);
     // A parser may remove blanks.
     let found = if without_blanks == expected {
         None
@@ -128,7 +130,8 @@ pub(super) fn parse_json(json: &str) -> Option<Value> {
 
 /// Compares arguments whose end was not sent. A parser may hold back the last characters, or complete the JSON.
 fn compare_unfinished(written: &str, sent: &str) -> Comparison {
-    let (written, sent) = (plain_characters(written), plain_characters(sent));
+    let written = plain_characters(written);
+    let sent = plain_characters(sent);
     let common = common_length(written.iter(), sent.iter());
     let rest = written[common..].iter();
     if !rest.into_iter().all(|unit| matches!(unit.char, '"' | ']' | '}')) {
@@ -215,7 +218,8 @@ fn common_length<'a>(a: impl Iterator<Item = &'a CharSpan>, b: impl Iterator<Ite
 fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget) -> Option<Comparison> {
     let begin = common_length(written.iter(), sent.iter());
     let end = common_length(written.iter().rev(), sent.iter().rev());
-    let (shorter, longer) = (written.len().min(sent.len()), written.len().max(sent.len()));
+    let shorter = written.len().min(sent.len());
+    let longer = written.len().max(sent.len());
     let len = longer - shorter;
     if len == 0 {
         return find_swapped(written, sent, begin, end, budget);
@@ -259,7 +263,9 @@ fn find_damage(written: &[CharSpan], sent: &[CharSpan], budget: &mut StepBudget)
 /// Finds characters that were replaced by U+FFFD. Each run of it stands for characters that have several bytes.
 fn find_garbled(written: &[CharSpan], sent: &[CharSpan]) -> Option<Comparison> {
     const REPLACEMENT: char = char::REPLACEMENT_CHARACTER;
-    let (mut at, mut in_sent, mut from) = (0, 0, None);
+    let mut at = 0;
+    let mut in_sent = 0;
+    let mut from = None;
     while let Some(unit) = written.get(at) {
         if sent.get(in_sent) == Some(unit) {
             (at, in_sent) = (at + 1, in_sent + 1);

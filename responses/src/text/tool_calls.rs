@@ -258,7 +258,8 @@ impl SearchedText<'_> {
         call: &ResponseCall,
     ) -> Option<ArgumentsPart> {
         let is_end = |from: usize, to: usize| {
-            let (from, to) = (object.start + from, object.start + to);
+            let from = object.start + from;
+            let to = object.start + to;
             let at = self.ends.partition_point(|(end, _)| *end < from);
             from == 0 || self.ends.get(at).is_some_and(|(end, _)| *end <= to)
         };
@@ -267,7 +268,8 @@ impl SearchedText<'_> {
         let both = parts.iter().find(|part| whole(part) && of_events(part));
         let found = both.or_else(|| parts.iter().find(of_events));
         let part = found.or_else(|| parts.iter().find(whole)).or(parts.first())?;
-        let (from, to) = (object.start + part.bytes.start, object.start + part.bytes.end);
+        let from = object.start + part.bytes.start;
+        let to = object.start + part.bytes.end;
         Some(ArgumentsPart {
             at: self.count_chars(object.start..from) + 1,
             chars: self.count_chars(from..to),
@@ -300,7 +302,8 @@ fn object_behind(name: &str, text: &str, may_end: bool, budget: &mut StepBudget)
     if !is_name(name) {
         return None;
     }
-    let (mut last, mut read) = (None, text.len());
+    let mut last = None;
+    let mut read = text.len();
     for (at, _) in text.rmatch_indices(name) {
         if !budget.take_steps(read - at + LOOKED_BEHIND) {
             return None;
@@ -377,7 +380,9 @@ enum Endless {
 
 /// Length of the JSON object at the begin of `text`.
 fn scan_object(text: &str) -> Result<usize, Endless> {
-    let (mut depth, mut in_string, mut escaped) = (0_usize, false, false);
+    let mut depth = 0_usize;
+    let mut in_string = false;
+    let mut escaped = false;
     for (at, byte) in text.bytes().enumerate() {
         match byte {
             _ if escaped => escaped = false,

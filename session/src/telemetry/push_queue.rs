@@ -116,8 +116,7 @@ impl PushQueue {
     /// Waits between two attempts, but ends early when the queue is closed.
     pub(super) fn wait_for_retry(&self, max: Duration) {
         let state = self.state();
-        let running = |state: &mut PushState| !state.closed;
-        drop(self.changed.wait_timeout_while(state, max, running));
+        drop(self.changed.wait_timeout_while(state, max, |state| !state.closed));
     }
 
     pub(super) fn is_closed(&self) -> bool {
@@ -152,8 +151,7 @@ impl PushQueue {
         state.closed = true;
         self.changed.notify_all();
         let left = deadline.saturating_duration_since(Instant::now());
-        let busy = |state: &mut PushState| state.sending || !state.waiting.is_empty();
-        let waited = self.changed.wait_timeout_while(state, left, busy);
+        let waited = self.changed.wait_timeout_while(state, left, |state| state.sending || !state.waiting.is_empty());
         let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
         for body in std::mem::take(&mut state.waiting) {
             state.give_up(body.signal, body.items, "the run ended before they were accepted");
@@ -307,8 +305,9 @@ impl PushSender {
         };
         let to = format!("{}/{path}", self.url);
         let response = self.runtime.block_on(async {
-            let late = |_| Err(anyhow!("no response within {} ms", self.timeout.as_millis()));
-            timeout(self.timeout, self.post(path, body)).await.unwrap_or_else(late)
+            timeout(self.timeout, self.post(path, body))
+                .await
+                .unwrap_or_else(|_| Err(anyhow!("no response within {} ms", self.timeout.as_millis())))
         });
         let response = response.map_err(|error| (None, format!("{to}: {error:#}")))?;
         let ReceiverResponse { status, retry_after, text } = response;

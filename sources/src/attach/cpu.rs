@@ -166,8 +166,7 @@ fn poll_uses(last: &mut HashMap<ThreadId, Polled>, probe: &Probe) -> HashMap<Thr
         })
         .collect();
     let before = std::mem::replace(last, now);
-    let added = |(id, now): (&ThreadId, &Polled)| Some((*id, now.since(before.get(id)?)));
-    last.iter().filter_map(added).collect()
+    last.iter().filter_map(|(id, now)| Some((*id, now.since(before.get(id)?)))).collect()
 }
 
 impl Polled {

@@ -137,7 +137,8 @@ impl Egress {
     }
 
     pub(super) fn read_logs(&mut self) {
-        let (server, names) = (&mut self.clients.server, &mut self.requests.names_rids);
+        let server = &mut self.clients.server;
+        let names = &mut self.requests.names_rids;
         self.logs.poll(|ids| {
             server.record_logged_rid(&ids.context, &ids.rid);
             *names = true;
@@ -166,7 +167,8 @@ impl Egress {
 
     /// Processes a record of a connection of process `pid`.
     pub(super) fn read_record(&mut self, pid: u32, record: &Record<'_>, sink: Sink<'_>) {
-        let (at, socket) = (MonoNs(record.head.at_ns), record.head.socket);
+        let at = MonoNs(record.head.at_ns);
+        let socket = record.head.socket;
         if record.kind == Kind::Read {
             let Some(plane) = self.plane else { return };
             if !plane.cancels(record.payload) {
@@ -183,7 +185,8 @@ impl Egress {
             self.useless.push((socket, tls));
             return;
         }
-        let (server, mut closed) = (&mut self.clients.server, false);
+        let server = &mut self.clients.server;
+        let mut closed = false;
         let of_frontend = self.frontends.observed.contains(&pid);
         let connection = self.connections.entry(socket).or_insert_with(|| {
             if let Some(counts) = server.tls.as_mut().filter(|_| tls) {

@@ -66,9 +66,9 @@ impl Interpreter {
                     }
                     _ => *count,
                 };
-                let (hop, cause) = (None, MissedCause::QueueFull);
                 if count > 0 {
-                    sink(&Event::new(MonoNs::now(), What::Missed(Missed { hop, count, cause })));
+                    let missed = Missed { hop: None, count, cause: MissedCause::QueueFull };
+                    sink(&Event::new(MonoNs::now(), What::Missed(missed)));
                 }
             }
             Observation::Exited { pid } => {

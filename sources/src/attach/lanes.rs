@@ -90,8 +90,8 @@ impl Lanes {
     pub(super) fn returned(&mut self, call: &Call, sink: Sink<'_>) {
         let last = self.last_sent.get(&call.socket.pid);
         if let Some((.., hop, at)) = last.filter(|(socket, seq, ..)| (*socket, *seq) == (call.socket, call.seq)) {
-            let (hop, ns) = (*hop, call.at.since(*at));
-            sink(&Event::new(call.at, What::SendWait(SendWait { hop, ns })));
+            let wait = SendWait { hop: *hop, ns: call.at.since(*at) };
+            sink(&Event::new(call.at, What::SendWait(wait)));
         }
     }
 

@@ -121,8 +121,10 @@ impl Attach {
         let mode = engine.settings.mode.as_ref().map(|mode| mode.value);
         let inner = engine.processes.iter().find_map(Process::inner_role);
         let formats = engine.kind.and_then(|kind| engines::find(kind.name())).map_or(&[][..], |found| found.formats);
-        let receives = |format: &&Format| inner.is_none_or(|role| format.receivers.contains(&role.word()));
-        let response_id = formats.iter().find(receives).and_then(|format| format.response_id);
+        let response_id = formats
+            .iter()
+            .find(|format| inner.is_none_or(|role| format.receivers.contains(&role.word())))
+            .and_then(|format| format.response_id);
         let exact_text = engine.settings.exact_text.as_ref().is_some_and(|exact| exact.value);
         let mut server = Server::new(mode);
         server.texts.exact = exact_text;
@@ -143,8 +145,7 @@ impl Attach {
         let refusals = served.filter_map(|served| Some(format!("egress: {}", served.err()?)));
         let refusals: Vec<String> = refusals.collect();
         for log in &options.logs {
-            let failure = || format!("cannot follow the log {}", log.display());
-            egress.follow(log).with_context(failure)?;
+            egress.follow(log).with_context(|| format!("cannot follow the log {}", log.display()))?;
         }
         let mut reads = SocketReads::default();
         reads.rewire(&engine, without_libzmq(&engine, &probed), probe).map_err(anyhow::Error::msg)?;
@@ -203,10 +204,14 @@ impl Attach {
 
     /// Returns whether all watched processes have exited, or all processes if none is watched.
     fn has_ended(&self) -> bool {
-        let there = |p: &Process| self.lookout.topology().processes().any(|now| now.id == p.id);
         // Nothing is probed until a server inside a process is loaded.
         let watched = |p: &&Process| self.probed.is_empty() || self.probed.contains(&p.id.pid);
-        !self.engine.processes.iter().filter(watched).any(there)
+        !self
+            .engine
+            .processes
+            .iter()
+            .filter(watched)
+            .any(|p| self.lookout.topology().processes().any(|now| now.id == p.id))
     }
 
     /// Returns whether no connection confirms that the watched processes are an engine, and another one is confirmed.
@@ -219,8 +224,7 @@ impl Attach {
 
     /// Processes with probes attached, and how their frames are observed; `None` if they are not.
     pub fn sides(&self) -> impl Iterator<Item = (&Process, Option<&'static str>)> {
-        let probed = |process: &&Process| self.probed.contains(&process.id.pid);
-        self.engine.processes.iter().filter(probed).map(|process| {
+        self.engine.processes.iter().filter(|process| self.probed.contains(&process.id.pid)).map(|process| {
             let pid = process.id.pid;
             let refused = |degraded: &Degraded| {
                 degraded.feature == Feature::Messages && degraded.pid.is_none_or(|refused| refused == pid)
@@ -296,13 +300,11 @@ impl Attach {
     /// start.
     fn rewire(&mut self) {
         let engines = &self.lookout.topology().engines;
-        let ours = |engine: &&Engine| engine.processes.iter().any(|p| self.knows(p));
-        let Some(engine) = engines.iter().find(ours).cloned() else {
+        let Some(engine) = engines.iter().find(|engine| engine.processes.iter().any(|p| self.knows(p))).cloned() else {
             return;
         };
         self.queues.rewire(&engine);
-        let joins = |p: &&Process| !self.knows(p) && speaks_zmq(p);
-        let new: Vec<Process> = engine.processes.iter().filter(joins).cloned().collect();
+        let new: Vec<Process> = engine.processes.iter().filter(|p| !self.knows(p) && speaks_zmq(p)).cloned().collect();
         let grown = |p: &&Process| {
             p.inner_server.is_some()
                 && self
@@ -431,10 +433,8 @@ impl About for Attach {
         let misses = self.interpreter.lanes.matcher.misses();
         let missed = (misses.lost_sent > 0 || misses.lost_received > 0)
             .then(|| ("missed", json!({"sends": misses.lost_sent, "receives": misses.lost_received})));
-        let observed = self.sides().map(|(process, by)| {
-            let (pid, role) = (process.id.pid, process.role.word());
-            json!({"pid": pid, "process": role, "by": by})
-        });
+        let observed =
+            self.sides().map(|(process, by)| json!({"pid": process.id.pid, "process": process.role.word(), "by": by}));
         let observed = Some(("observed", Value::Array(observed.collect())));
         let fields = side.into_iter().chain(pairs).chain(missed).chain(observed);
         let fields: serde_json::Map<String, Value> = fields.map(|(k, v)| (k.to_owned(), v)).collect();

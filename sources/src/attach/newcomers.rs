@@ -103,7 +103,8 @@ impl LateProcesses {
 
     /// Activates new processes once older observations have been read. Their receives and deliveries count from now on.
     pub(super) fn settle(&mut self, lanes: &mut Lanes, reads: &mut SocketReads, sink: Sink<'_>) {
-        let (paths, now) = (&mut lanes.paths, MonoNs::now());
+        let paths = &mut lanes.paths;
+        let now = MonoNs::now();
         let changed = reads.settle(&mut paths.sight, now)
             | std::mem::take(&mut self.rewired)
             | !(self.watched.is_empty() && self.served.is_empty());

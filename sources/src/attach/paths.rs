@@ -130,7 +130,8 @@ impl Paths {
             *frames += 1;
             return Some(FrameId::new(*hop, generation, *frames - 1));
         }
-        let (from, to) = (self.roles.unwatched_sender(kind), self.roles.receiver(socket.pid, kind));
+        let from = self.roles.unwatched_sender(kind);
+        let to = self.roles.receiver(socket.pid, kind);
         let ends = Ends::new(from.word(), to.word());
         let Some(id) = self.ids.assign(ends) else {
             self.left_out += 1;

@@ -144,7 +144,8 @@ impl QueueSampler {
         self.sampled = Some(Instant::now());
         let hops = std::mem::take(&mut self.hops);
         for (name, connections) in &hops {
-            let (mut receive_bytes, mut send_bytes) = (None, None);
+            let mut receive_bytes = None;
+            let mut send_bytes = None;
             for (from, to) in connections {
                 add(&mut send_bytes, from.and_then(|end| self.depth(end)?.send_bytes));
                 add(&mut receive_bytes, to.and_then(|end| self.depth(end)?.receive_bytes));

@@ -42,8 +42,7 @@ impl Part {
 
     /// Returns whether it sends requests to the scheduler. They contain prompts and are not decoded.
     pub(super) fn sends_requests(self) -> bool {
-        let sends = |role: Role| matches!(role.function(), Function::Receiver | Function::Control);
-        self.role.is_some_and(sends)
+        self.role.is_some_and(|role| matches!(role.function(), Function::Receiver | Function::Control))
     }
 }
 
@@ -98,12 +97,10 @@ impl Roles {
 
     /// Roles of processes and their connections (sender first), without discovery.
     pub(super) fn with_parts(parts: &[(u32, Role)], connected: &[(u32, u32)]) -> Self {
-        let part = |&(pid, role)| (pid, Part::of(Some(role)));
-        let place = |&(from, to)| (from, to, format!("ipc:///{to}"));
         Self {
             engine: engines::DISCOVERED.first().copied(),
-            parts: parts.iter().map(part).collect(),
-            connected: connected.iter().map(place).collect(),
+            parts: parts.iter().map(|&(pid, role)| (pid, Part::of(Some(role)))).collect(),
+            connected: connected.iter().map(|&(from, to)| (from, to, format!("ipc:///{to}"))).collect(),
             ..Self::default()
         }
     }
@@ -131,8 +128,7 @@ impl Roles {
     }
 
     pub(super) fn with_role(&self, part: Part) -> BTreeSet<u32> {
-        let alike = |(pid, other): (&u32, &Part)| (other.role == part.role).then_some(*pid);
-        self.parts.iter().filter_map(alike).collect()
+        self.parts.iter().filter_map(|(pid, other)| (other.role == part.role).then_some(*pid)).collect()
     }
 
     /// Processes that may receive from `from`, judging by their roles.
@@ -178,8 +174,7 @@ impl Roles {
         let pids: BTreeSet<u32> = self.of_sender(pid).map(|place| place.1).collect();
         let reached: Vec<(u32, Role)> = pids.iter().filter_map(|&pid| Some((pid, self.of(pid).role?))).collect();
         // A message without tokens may be for a process that is not watched.
-        let is_control = |(_, role): &(u32, Role)| matches!(role.function(), Function::Control);
-        if kind.is_control() && reached.iter().any(is_control) {
+        if kind.is_control() && reached.iter().any(|(_, role)| matches!(role.function(), Function::Control)) {
             return Presumed::Another;
         }
         // Tokens go through a process in between if there is one, else directly to one that responds to clients. Other messages go to the

@@ -60,8 +60,7 @@ impl Observability {
 
     /// Time from which the receives of all of `pids` from `sender` have been watched; `None` if one is not watched, or `pids` is empty.
     pub(super) fn watches(&self, sender: u32, pids: &BTreeSet<u32>) -> Option<MonoNs> {
-        let since = |pid: &u32| self.watched.get(pid).or_else(|| self.read.get(&(sender, *pid))).copied();
-        latest(pids.iter().map(since))
+        latest(pids.iter().map(|pid| self.watched.get(pid).or_else(|| self.read.get(&(sender, *pid))).copied()))
     }
 
     /// Whether it is observed when all of `pids` have processed their messages.

@@ -123,12 +123,15 @@ impl SocketReads {
 
     /// Processes a record of bytes that `pid` read.
     pub(super) fn enter(&mut self, pid: u32, record: &Record<'_>, lanes: &mut Lanes, sink: Sink<'_>) {
-        let (at, inode) = (MonoNs(record.head.at_ns), record.head.socket);
+        let at = MonoNs(record.head.at_ns);
+        let inode = record.head.socket;
         let Some(connection) = self.connections.get_mut(&(pid, inode)) else {
             return;
         };
         let Connection { pair, track, reader, seq } = connection;
-        let (pair, lost, holes) = (*pair, &mut self.lost, &mut self.holes);
+        let pair = *pair;
+        let lost = &mut self.lost;
+        let holes = &mut self.holes;
         let socket = SocketId { pid, address: inode };
         let mut element = |element: Element<'_>| match element {
             Element::Frame(frame) => {

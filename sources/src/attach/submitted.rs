@@ -72,8 +72,7 @@ impl Logs {
     /// Follows a log from its current end, unless it is already followed.
     fn follow_source(&mut self, source: LogSource) -> Result<(), ReadError> {
         let file = source.open(ExpectedFile::ANY)?;
-        let is_known = |log: &Log| (log.file.device, log.file.inode) == (file.device, file.inode);
-        if !self.0.iter().any(is_known) {
+        if !self.0.iter().any(|log| (log.file.device, log.file.inode) == (file.device, file.inode)) {
             file.file().seek(SeekFrom::End(0))?;
             self.0.push(Log { source, file, line: Vec::new() });
         }

@@ -51,22 +51,19 @@ pub struct Reason {
 impl Reason {
     /// A reason without a known fix.
     pub fn new(why: &(impl ToString + ?Sized)) -> Self {
-        let (why, fix) = (why.to_string(), None);
-        Self { why, fix }
+        Self { why: why.to_string(), fix: None }
     }
 }
 
 impl From<&Degraded> for Reason {
     fn from(degraded: &Degraded) -> Self {
-        let (why, fix) = (degraded.to_string(), Some(degraded.remedy()));
-        Self { why, fix }
+        Self { why: degraded.to_string(), fix: Some(degraded.remedy()) }
     }
 }
 
 impl From<&BlindSpot> for Reason {
     fn from(blind: &BlindSpot) -> Self {
-        let (why, fix) = (blind.to_string(), blind.remedy());
-        Self { why, fix }
+        Self { why: blind.to_string(), fix: blind.remedy() }
     }
 }
 
@@ -86,9 +83,8 @@ pub struct Row {
 impl Row {
     /// A feature that works unless there are reasons why not.
     pub fn of(name: &'static str, tried: impl Into<String>, reasons: impl IntoIterator<Item = Reason>) -> Self {
-        let (tried, reasons) = (tried.into(), reasons.into_iter().collect::<Vec<_>>());
-        let state = State::of(reasons.is_empty());
-        Self { name, state, tried, reasons }
+        let reasons: Vec<Reason> = reasons.into_iter().collect();
+        Self { name, state: State::of(reasons.is_empty()), tried: tried.into(), reasons }
     }
 }
 
@@ -103,7 +99,8 @@ pub(super) fn with_remedy(blind: &BlindSpot) -> String {
 impl Attach {
     /// Polls the attach for at most `patience` and reports the result per feature. Needs no traffic.
     pub fn outcomes(&mut self, patience: Duration) -> Vec<Row> {
-        let (mut queues, until) = (false, Instant::now() + patience);
+        let mut queues = false;
+        let until = Instant::now() + patience;
         loop {
             let mut see = |event: &Event<'_>| queues |= matches!(event.what, What::Queue(_));
             self.poll(&mut see);
@@ -210,8 +207,10 @@ impl Attach {
 
     /// Whether a probed process passes its frames to a server inside it.
     fn passes_inside(&self) -> bool {
-        let inner = |process: &Process| process.inner_server.is_some() && self.probed.contains(&process.id.pid);
-        self.engine.processes.iter().any(inner)
+        self.engine
+            .processes
+            .iter()
+            .any(|process| process.inner_server.is_some() && self.probed.contains(&process.id.pid))
     }
 
     /// A delivery is useful only if the frames it came from are observed.

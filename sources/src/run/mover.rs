@@ -298,7 +298,8 @@ impl SocketWatch {
                 let holders = inodes.iter().filter_map(|inode| holders_by_inode.get(inode)).flatten();
                 holders.filter(|holder| holder.pid != us).filter_map(|holder| role(holder.pid)).collect()
             };
-            let (from, to) = (roles(&senders), roles(&receivers));
+            let from = roles(&senders);
+            let to = roles(&receivers);
             if let (1, Some(from), 1, Some(to)) = (from.len(), from.first(), to.len(), to.first()) {
                 let _ = self.sender.send(MoverEvent::Hop(path, Ends::new(from.word(), to.word())));
                 return false;

@@ -231,7 +231,8 @@ impl Splice {
 
     /// Waits for receivers and restores the sockets, on a separate thread because it can take seconds.
     fn restore(&mut self) -> State {
-        let (places, planned) = (std::mem::take(&mut self.places), self.moved.planned.clone());
+        let places = std::mem::take(&mut self.places);
+        let planned = self.moved.planned.clone();
         let all = move || {
             let mut doubts = Vec::new();
             if !caught_up(&planned) {

@@ -66,7 +66,9 @@ impl Witness {
             })
             .collect();
         let shared = Arc::new(Shared::default());
-        let (thread_shared, senders, receivers) = (Arc::clone(&shared), senders.clone(), receivers.clone());
+        let thread_shared = Arc::clone(&shared);
+        let senders = senders.clone();
+        let receivers = receivers.clone();
         let (sender, receiver) = channel();
         let thread = thread::Builder::new().name("witness".into()).spawn(move || {
             let options = ProbeOptions {
@@ -231,9 +233,8 @@ impl Tally {
     /// Collects findings of the detectors that check wire arithmetic.
     fn collect_findings(&mut self) {
         self.analysis.tick(trace::MonoNs::now());
-        let is_loss = |finding: &&&trace::detect::Finding| matches!(finding.kind, "wire-loss" | "wire-arithmetic");
         let findings = self.analysis.findings();
-        let broken = findings.iter().filter(is_loss);
+        let broken = findings.iter().filter(|finding| matches!(finding.kind, "wire-loss" | "wire-arithmetic"));
         let mut broken: Vec<String> =
             broken.map(|finding| format!("{}: {}", finding.kind, finding.verdict.summary)).collect();
         let skipped = self.matcher.misses().skipped;
@@ -268,7 +269,8 @@ pub(super) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32
         Some(witness) => Some(witness.seen().sent),
         None => wakeups(engine, senders),
     };
-    let (began, before) = (Instant::now(), count()?);
+    let began = Instant::now();
+    let before = count()?;
     thread::sleep(WINDOW);
     let grown = count()?.saturating_sub(before);
     Some(Rate {

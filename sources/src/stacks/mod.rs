@@ -88,8 +88,9 @@ impl StackReader {
         let mut state = lock(&self.shared);
         if let Some(UnstartedReceiver { from, sender }) = state.unstarted.take() {
             let shared = Arc::clone(&self.shared);
-            let receive = move || receive(from, &shared, &sender);
-            if let Err(error) = thread::Builder::new().name("stacks".into()).spawn(receive) {
+            if let Err(error) =
+                thread::Builder::new().name("stacks".into()).spawn(move || receive(from, &shared, &sender))
+            {
                 state.is_over = true;
                 state.last_ending = Some(format!("an error (cannot start a thread that receives samples: {error})"));
             }

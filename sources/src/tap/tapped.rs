@@ -102,7 +102,8 @@ impl RelayHops {
             delivered: also.delivered || (self.delivers && tapped.leads_to_clients(self.formats)),
             ..also
         };
-        let (ends, endpoint) = (tapped.ends.as_str(), &tapped.endpoint);
+        let ends = tapped.ends.as_str();
+        let endpoint = &tapped.endpoint;
         sink(&Event::new(at, What::Hop(Hop { id, ends, endpoint, worker, origin, last, capabilities })));
     }
 

@@ -31,8 +31,7 @@ pub fn read_tokenizer(path: &Path) -> anyhow::Result<Arc<dyn Detokenize>> {
 /// Begins to read a `tokenizer.json` on a thread of its own.
 pub(crate) fn start_reading_tokenizer(json: Vec<u8>) -> Option<TokenizerThread> {
     let thread = thread::Builder::new().name("tokenizer".to_owned()).spawn(move || parse_json(&json));
-    let warn = |error: &_| tracing::warn!("cannot start a thread that reads the tokenizer: {error}");
-    thread.inspect_err(warn).ok()
+    thread.inspect_err(|error| tracing::warn!("cannot start a thread that reads the tokenizer: {error}")).ok()
 }
 
 #[cfg(feature = "tokenizers")]

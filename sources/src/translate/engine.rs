@@ -32,8 +32,8 @@ impl EngineProperties {
 
     /// Takes the properties that a message of this shape shows, and emits them if they are new.
     pub(super) fn complete_from(&mut self, shape: &Shape, at: MonoNs, sink: Sink<'_>) {
-        let (name, version) = (Some(shape.engine), Some(shape.schema));
-        let found = Engine { name, version, waiter: shape.waiter, ..Engine::default() };
+        let found =
+            Engine { name: Some(shape.engine), version: Some(shape.schema), waiter: shape.waiter, ..Engine::default() };
         if self.found != found {
             self.found = found;
             self.emit(at, sink);

@@ -215,8 +215,7 @@ impl Translator {
 /// Counts the form of a message. The list is short enough to search for every frame.
 fn count_form(forms: &mut Vec<Form>, shape: &Shape) {
     let Shape { class, codec, schema, .. } = *shape;
-    let same = |form: &&mut Form| (form.class, form.codec, form.schema) == (class, codec, schema);
-    match forms.iter_mut().find(same) {
+    match forms.iter_mut().find(|form| (form.class, form.codec, form.schema) == (class, codec, schema)) {
         Some(form) => form.frames += 1,
         None => forms.push(Form { class, codec, schema, frames: 1 }),
     }

@@ -79,8 +79,8 @@ impl TelemetryArgs {
             address.ip().is_loopback() || self.token_file.is_some() || self.insecure,
             "{address} is reachable from other machines: use --token-file FILE (`openssl rand -hex 32 > FILE; chmod 600 FILE`), or serve on 127.0.0.1; --insecure serves everybody"
         );
-        let read = |path: &PathBuf| AccessToken::of_file(path, named_file::open(path));
-        let token = self.token_file.as_ref().map(read).transpose()?;
+        let token =
+            self.token_file.as_ref().map(|path| AccessToken::of_file(path, named_file::open(path))).transpose()?;
         Ok(Some(MetricsOptions { address, token, past_bytes: self.metrics_past as usize }))
     }
 

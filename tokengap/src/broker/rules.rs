@@ -82,12 +82,12 @@ impl Rules {
 
     /// Whether `path` is a named file, a further file of a named recording, or has a name of tokengap's in a permitted folder.
     fn is_result(&self, path: &Path) -> bool {
-        let is_named = |named: &PathBuf| path == named || recording::is_part_of(path, named);
         let name = path.file_name().unwrap_or_default().as_encoded_bytes();
         let parent = path.parent().map(or_working_folder);
         let is_own =
             |folder: &PathBuf| name.starts_with(OWN_PREFIX.as_bytes()) && parent == Some(or_working_folder(folder));
-        self.results.file.iter().any(is_named) || self.results.folder.iter().any(is_own)
+        self.results.file.iter().any(|named| path == named || recording::is_part_of(path, named))
+            || self.results.folder.iter().any(is_own)
     }
 }
 

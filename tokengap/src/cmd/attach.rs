@@ -131,8 +131,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         return end_early(args, endpoint, &signals, "the choice of an engine");
     };
     if let Some(side) = &engine.settings.disaggregation {
-        let (word, sends) = (side.value.word, side.value.sends);
-        errln!("tokengap: this is the {word} server of a pair ({}); it sends {sends}", side.origin);
+        let side_of_pair = side.value;
+        errln!(
+            "tokengap: this is the {} server of a pair ({}); it sends {}",
+            side_of_pair.word,
+            side.origin,
+            side_of_pair.sends
+        );
     }
     let Some(attach) = start_up.wait(move || Attach::start(watcher, engine, options))? else {
         return end_early(args, endpoint, &signals, "the attach to the engine's processes");
@@ -141,8 +146,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         bail!(refusal);
     }
     for (process, by) in attach.sides() {
-        let (role, pid, by) = (process.role, process.id.pid, by.unwrap_or("nothing"));
-        errln!("tokengap: frames of {role} {pid} are observed by {by}");
+        let by = by.unwrap_or("nothing");
+        errln!("tokengap: frames of {} {} are observed by {by}", process.role, process.id.pid);
     }
     errln!("tokengap: attached to {} processes", attach.watched());
     let report = app::run_to_report(attach, &args.live, endpoint, &signals)?;

@@ -126,7 +126,8 @@ fn is_gzip(path: &Path) -> bool {
 }
 
 fn time_range(args: &Args) -> Option<RangeInclusive<u64>> {
-    let (from, to) = (args.from.map(to_nanoseconds), args.to.map(to_nanoseconds));
+    let from = args.from.map(to_nanoseconds);
+    let to = args.to.map(to_nanoseconds);
     (from.is_some() || to.is_some()).then(|| from.unwrap_or(0)..=to.unwrap_or(u64::MAX))
 }
 

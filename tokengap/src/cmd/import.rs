@@ -87,7 +87,8 @@ fn import(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(why) = written.stopped {
         bail!("{why}");
     }
-    let (events, path) = (plural(report.own.events, "event"), path.display());
+    let events = plural(report.own.events, "event");
+    let path = path.display();
     errln!("tokengap: {events} written to {path} ({})", bytes(written.bytes));
     Ok(app::exit_code(report.worst(), args.report_output.fail_on))
 }
@@ -105,7 +106,9 @@ fn read_logs(args: &Args) -> anyhow::Result<(Analysis, ReportInput, Option<Recor
     let mut import = Import::open(&args.paths, engines::LOGS, options)?;
     let config = Config { limits: args.limits.limits(), engines: engines::FACTS, ..Config::default() };
     let mut analysis = Analysis::new(config);
-    let (mut recorder, mut failed, mut next_tick) = (None, None, None);
+    let mut recorder = None;
+    let mut failed = None;
+    let mut next_tick = None;
     let mut progress = Progress::labelled("importing");
     let mut more = true;
     while more && failed.is_none() {

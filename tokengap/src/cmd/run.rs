@@ -127,8 +127,10 @@ fn confine(args: &Args, folder: &Path) -> anyhow::Result<()> {
 /// Creates the log file for the command's output while the screen is active.
 #[expect(clippy::disallowed_methods, reason = "creates a new file")]
 fn log(args: &Args) -> anyhow::Result<(File, PathBuf)> {
-    let by_default = || std::env::temp_dir().join(format!("tokengap-run-{}.log", std::process::id()));
-    let path = args.output.clone().unwrap_or_else(by_default);
+    let path = args
+        .output
+        .clone()
+        .unwrap_or_else(|| std::env::temp_dir().join(format!("tokengap-run-{}.log", std::process::id())));
     let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(&path);
     let file = file.with_context(|| format!("cannot create {} for the output of the command", path.display()))?;
     Ok((file, path))

@@ -120,7 +120,8 @@ fn state(upstream: &Endpoint) -> &'static str {
 }
 
 fn hops(args: &Args) -> anyhow::Result<Vec<TapHop>> {
-    let (listens, upstreams) = (args.listen.len(), args.upstream.len());
+    let listens = args.listen.len();
+    let upstreams = args.upstream.len();
     if listens != upstreams {
         bail!("{listens} --listen but {upstreams} --upstream: give one --upstream for each --listen");
     }

@@ -28,7 +28,8 @@ impl ConfigFile<'_> {
     /// Creates the error `what` at this offset.
     pub(super) fn error_at(&self, at: usize, what: &str) -> anyhow::Error {
         let before = self.text.get(..at).unwrap_or(self.text);
-        let (line, last) = (before.matches('\n').count() + 1, before.rsplit('\n').next().unwrap_or_default());
+        let line = before.matches('\n').count() + 1;
+        let last = before.rsplit('\n').next().unwrap_or_default();
         anyhow::anyhow!("{}:{line}:{}: {what}", self.path.display(), last.chars().count() + 1)
     }
 

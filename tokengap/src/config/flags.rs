@@ -73,7 +73,8 @@ pub(crate) fn effective_config(command: &Command, section: &str, matches: &ArgMa
 }
 
 fn config_line(arg: &Arg, matches: &ArgMatches) -> Option<String> {
-    let (id, long) = (arg.get_id().as_str(), arg.get_long()?);
+    let id = arg.get_id().as_str();
+    let long = arg.get_long()?;
     let set = matches.value_source(id).is_some_and(|source| source != ValueSource::DefaultValue);
     let value = match arg.get_action() {
         ArgAction::SetTrue => matches.get_flag(id).into(),

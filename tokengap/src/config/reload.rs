@@ -73,7 +73,8 @@ fn describe_changes(old: &str, new: &str) -> String {
     if !later.is_empty() {
         parts.push(format!("{} will change at the next start", later.join(", ")));
     }
-    let (mark, parts) = (if later.is_empty() { "" } else { "! " }, parts.join("; "));
+    let mark = if later.is_empty() { "" } else { "! " };
+    let parts = parts.join("; ");
     format!("{mark}configuration reloaded: {}", if parts.is_empty() { "no changes" } else { &parts })
 }
 

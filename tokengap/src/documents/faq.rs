@@ -71,7 +71,8 @@ fn workspace_sources() -> String {
             walk(&source, &mut all);
         }
     }
-    let (mut whole, mut continues) = (String::new(), false);
+    let mut whole = String::new();
+    let mut continues = false;
     for line in all.lines() {
         let line = if continues { line.trim_start() } else { line };
         continues = line.ends_with('\\');
@@ -85,7 +86,8 @@ fn workspace_sources() -> String {
 
 #[test]
 fn every_degradation_in_the_sources_is_documented() {
-    let (entries, sources) = (page_entries(), workspace_sources());
+    let entries = page_entries();
+    let sources = workspace_sources();
     let mut texts = Vec::new();
     for by in REPORT_CALLS {
         for (at, _) in sources.match_indices(by) {

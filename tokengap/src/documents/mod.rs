@@ -32,8 +32,7 @@ fn documentation_pages() -> Vec<(PathBuf, String)> {
         .filter(|path| path.is_file())
         .collect();
     paths.sort();
-    let read = |path: PathBuf| Some((path.clone(), std::fs::read_to_string(path).ok()?));
-    paths.into_iter().filter_map(read).collect()
+    paths.into_iter().filter_map(|path| Some((path.clone(), std::fs::read_to_string(path).ok()?))).collect()
 }
 
 /// `tokengap` command lines of a page with their line numbers, from code blocks and inline code.

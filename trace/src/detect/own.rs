@@ -12,7 +12,8 @@ const CRITICAL_SHARE: f64 = 0.05;
 /// Frames that could not be decoded.
 pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Verdicts) {
     for (place, group) in context.ledger.groups().iter().enumerate() {
-        let (mut undecoded, mut frames) = (0, 0);
+        let mut undecoded = 0;
+        let mut frames = 0;
         for counts in context.ledger.hops_of_group(place).map(|hop| hop.counts) {
             undecoded += counts.undecoded;
             frames += counts.frames_sent.max(counts.frames_received);

@@ -36,7 +36,8 @@ struct Receiver<'a> {
 fn receivers_with_load<'a>(members: &[&'a Hop]) -> Vec<Receiver<'a>> {
     let mut receivers: BTreeMap<(Option<u16>, &str, Option<HopId>), Receiver<'a>> = BTreeMap::new();
     for hop in members {
-        let (worker, endpoint) = (hop.worker, &*hop.endpoint);
+        let worker = hop.worker;
+        let endpoint = &*hop.endpoint;
         // Without a worker number or endpoint, it cannot be matched to the receiver of another hop.
         let alone = (worker.is_none() && endpoint.is_empty()).then_some(hop.id);
         let one = receivers.entry((worker, endpoint, alone)).or_insert(Receiver {

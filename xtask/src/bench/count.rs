@@ -29,7 +29,8 @@ pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
     let counted = counts()?;
     let (compiler, known) = baseline()?;
     let current = compiler_here()?;
-    let (mut written, mut wrong) = (format!("# {current}\n"), Vec::new());
+    let mut written = format!("# {current}\n");
+    let mut wrong = Vec::new();
     println!("{:32} {:>12} {:>12}", "instructions a frame", "baseline", "counted");
     for (name, count) in &counted {
         let before = known.get(name).copied().unwrap_or(0);
@@ -56,7 +57,8 @@ pub(crate) fn run(bless: bool) -> anyhow::Result<()> {
 
 /// Runs the bench targets in a separate target folder, so that other builds and their settings do not affect the counts.
 fn counts() -> anyhow::Result<BTreeMap<String, u64>> {
-    let (root, tools) = (project_root(), project_root().join(".tools/bin"));
+    let root = project_root();
+    let tools = project_root().join(".tools/bin");
     let metadata = cargo_metadata::MetadataCommand::new().no_deps().exec()?;
     let target = metadata.target_directory.join("count").into_std_path_buf();
     std::fs::create_dir_all(target.join("tmp"))?;

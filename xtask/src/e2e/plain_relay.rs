@@ -21,7 +21,8 @@ pub(crate) struct PlainRelayOptions {
 pub(crate) fn run(options: &PlainRelayOptions) -> Result<()> {
     let mut listeners = Vec::new();
     for (front, back) in options.listen.iter().zip(&options.upstream) {
-        let (listener, upstream) = (listen_at(front)?, parse_endpoint(back)?);
+        let listener = listen_at(front)?;
+        let upstream = parse_endpoint(back)?;
         listeners.push(thread::spawn(move || relay_connections(&listener, &upstream)));
     }
     for listener in listeners {

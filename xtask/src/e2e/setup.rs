@@ -56,7 +56,8 @@ pub(super) fn prepare_dynamo(releases: &[String]) -> Result<()> {
         unpack_wheels(&["ai-dynamo-runtime", "ai-dynamo"], release, &folder.join(release))
             .with_context(|| format!("unpacking Dynamo {release}"))?;
     }
-    let (requirements, target) = (project_root().join("testbed/dynamo/requirements.txt"), folder.join("frontend"));
+    let requirements = project_root().join("testbed/dynamo/requirements.txt");
+    let target = folder.join("frontend");
     install_once(&requirements, &target, || {
         let mut install = pip_command("install");
         install.args(["--no-deps", "--upgrade", "--target"]).arg(&target).arg("-r").arg(&requirements);

@@ -132,7 +132,8 @@ fn run_probe_faults(options: &FaultOptions, table: &mut FaultTable) -> Result<()
     }
     let only = options.only.as_deref().unwrap_or_default();
     for (name, what, fault) in probe::FAULTS.iter().filter(|(name, ..)| name.contains(only)) {
-        let (started, mut checks) = (Instant::now(), FaultChecks::default());
+        let started = Instant::now();
+        let mut checks = FaultChecks::default();
         let dir = tempfile::tempdir().context("making a folder")?;
         let endpoint = format!("ipc://{}", dir.path().join("hop").display());
         if let Err(error) = fault(options.long, &endpoint, &mut checks) {

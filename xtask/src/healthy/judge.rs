@@ -212,7 +212,8 @@ impl Response {
         }
         let head =
             "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n\r\n";
-        let (head, end) = (if first { head } else { "" }, if last { "0\r\n\r\n" } else { "" });
+        let head = if first { head } else { "" };
+        let end = if last { "0\r\n\r\n" } else { "" };
         format!("{head}{:x}\r\n{text}\r\n{end}", text.len()).into_bytes()
     }
 }
@@ -278,10 +279,9 @@ impl Run {
             self.now += 1_000_000_000;
             self.analysis.tick(MonoNs(self.now));
         }
-        let is_compared = |calls: &&ToolCalls| calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs);
         let of = |(rid, tokens, calls): &(String, Option<u32>, Option<ToolCalls>)| match (
             tokens,
-            calls.as_ref().filter(is_compared),
+            calls.as_ref().filter(|calls| calls.reason.is_none_or(|reason| reason == UnjudgedReason::Differs)),
         ) {
             (_, Some(calls)) => match calls.outcome {
                 ToolCallOutcome::Complete => Verdict::EqualCalls,

@@ -146,7 +146,9 @@ fn print_tables(rows: &[ReleaseResults]) {
     println!("|---|--:|--:|--:|--:|--:|--:|--:|");
     let sum = |counts: &BTreeMap<&'static str, u64>| counts.values().sum::<u64>();
     for ReleaseResults { release, responses, tokens, equal, equal_calls, unjudged, changed, accused } in rows {
-        let (unjudged, changed, accused) = (sum(unjudged), changed.values().sum::<u64>(), sum(accused));
+        let unjudged = sum(unjudged);
+        let changed = changed.values().sum::<u64>();
+        let accused = sum(accused);
         println!(
             "| {release} | {responses} | {tokens} | {equal} | {equal_calls} | {unjudged} | {changed} | {accused} |"
         );

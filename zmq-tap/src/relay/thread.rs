@@ -37,8 +37,9 @@ impl RelayThread {
             if let Err(error) = separate_file_table(&transferred.listener_receiver) {
                 tracing::debug!("the relay shares its files with the other threads: {error}");
             }
-            let work = || transferred.runtime.block_on(work(&transferred.listener_receiver));
-            if catch_unwind(AssertUnwindSafe(work)).is_err() {
+            if catch_unwind(AssertUnwindSafe(|| transferred.runtime.block_on(work(&transferred.listener_receiver))))
+                .is_err()
+            {
                 tracing::error!("the relay's thread panicked");
             }
             transferred.wait_for_tasks()

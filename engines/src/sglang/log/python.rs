@@ -49,7 +49,8 @@ fn is_name(text: &str) -> bool {
 /// Length of the value at the start of the text, up to the comma or bracket after it; `None` if it is cut.
 fn value_length(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
-    let (mut depth, mut at) = (0_u32, 0);
+    let mut depth = 0_u32;
+    let mut at = 0;
     while let Some(&byte) = bytes.get(at) {
         match byte {
             b'\'' | b'"' => at += string_length(&bytes[at..])? - 1,

@@ -96,7 +96,8 @@ pub(super) fn read_finish(
     sink: &mut dyn FnMut(&Statement<'_>),
 ) -> Result<(), MalformedLine> {
     let mut fields = Fields::of(rest).ok_or(MalformedLine)?;
-    let (mut rids, mut is_streamed) = (None, None);
+    let mut rids = None;
+    let mut is_streamed = None;
     for (name, value) in fields.by_ref() {
         match name {
             "rid" => rids = Some(value),

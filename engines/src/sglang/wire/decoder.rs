@@ -119,7 +119,8 @@ fn read_columns<'a>(
     rows: &mut RowBuffers,
     chunks: &mut Vec<Chunk<'a>>,
 ) -> Result<Shape, Undecoded> {
-    let (layout, columns) = (found.layout(), found.columns());
+    let layout = found.layout();
+    let columns = found.columns();
     let RowBuffers { values, listed, finished, .. } = rows;
     let table = MessageColumns { doc, class: layout.class, columns, values, limits };
     let mut ids = IdColumn::Absent;

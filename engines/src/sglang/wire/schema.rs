@@ -118,7 +118,9 @@ pub fn fields(class: &str, release: &str) -> Option<&'static [&'static str]> {
 /// Parses a line of the table: class, form, releases, fields. The meaning of the ids and the behaviour of a waiter follow from the releases.
 fn parse_layout(line: &'static str) -> Option<MessageLayout> {
     let mut words = line.split(' ');
-    let (class, form, releases) = (words.next()?, words.next()?, words.next()?);
+    let class = words.next()?;
+    let form = words.next()?;
+    let releases = words.next()?;
     let fields: Vec<&str> = words.collect();
     let first = releases.split(',').next()?.split("..").next()?;
     let last = releases.rsplit(',').next()?.rsplit("..").next()?;

@@ -48,7 +48,8 @@ impl<'a> Iterator for Map<'a> {
     type Item = (Value<'a>, Value<'a>);
 
     fn next(&mut self) -> Option<(Value<'a>, Value<'a>)> {
-        let (key, value) = (self.1.next()?, self.1.next()?);
+        let key = self.1.next()?;
+        let value = self.1.next()?;
         Some((Value::of(self.0, key), Value::of(self.0, value)))
     }
 }

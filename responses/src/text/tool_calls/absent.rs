@@ -76,7 +76,8 @@ impl ResponseCalls {
 
 /// Arguments of the calls in a text. `None` if it is too long.
 fn objects_in(text: &str, budget: &mut StepBudget) -> Option<Vec<Range<usize>>> {
-    let (mut found, mut from) = (Vec::new(), 0);
+    let mut found = Vec::new();
+    let mut from = 0;
     while let Some(at) = text[from..].find(KEY) {
         let name = from + at + KEY.len();
         let object = behind_key(&text[name..]).map(|open| name + open);

@@ -193,8 +193,8 @@ impl EventConverter {
             match (section, &mut self.export) {
                 (StreamSection::Header { header, .. }, _) => {
                     let config = Config { engines: self.engines, ..header.config };
-                    let (options, lines) = (Options::default(), self.lines.clone());
-                    let export = Export::new(Format::Events, options, config, &self.opening, lines)?;
+                    let lines = self.lines.clone();
+                    let export = Export::new(Format::Events, Options::default(), config, &self.opening, lines)?;
                     self.export = Some((header.source, export));
                 }
                 (StreamSection::Block(block), Some((_, export))) => {

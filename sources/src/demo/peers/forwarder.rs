@@ -48,7 +48,9 @@ impl Forwarder {
             Role::Router(_) => script.router,
             Role::Detokenizer(_) => script.detokenizer,
         };
-        let (mut decoder, mut busy, mut wakeup) = (Decoder::new(Limits::default()).with_ids(), Busy::new(), 0);
+        let mut decoder = Decoder::new(Limits::default()).with_ids();
+        let mut busy = Busy::new();
+        let mut wakeup = 0;
         loop {
             if self.inbox.is_empty() {
                 self.inbox.wait().await;

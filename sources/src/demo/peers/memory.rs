@@ -67,7 +67,8 @@ impl Memory {
 
 impl Lane {
     pub(super) fn send(&mut self, message: Bytes) {
-        let (at, id) = (self.memory.reports.now(), self.next);
+        let at = self.memory.reports.now();
+        let id = self.next;
         self.next.seq += 1;
         self.memory.state().sent.push_back(Sent { at, id, message: message.clone() });
         self.inbox.push(id, message);

@@ -54,12 +54,14 @@ impl Scheduler {
 
     /// Forward pass: a chunk for each running request. Requests that end leave the batch.
     fn step(&self, running: &mut Vec<Request>, last: bool, stats: Stats) -> Vec<u8> {
-        let (account, burst) = (&self.stage.account, self.stage.script.load.burst);
+        let account = &self.stage.account;
+        let burst = self.stage.script.load.burst;
         let mut ids = Vec::with_capacity(running.len() * burst as usize);
         let steps: Vec<_> = running
             .iter_mut()
             .map(|request| {
-                let (new, from) = (request.generated == 0, ids.len());
+                let new = request.generated == 0;
+                let from = ids.len();
                 if new {
                     account.request();
                 }

@@ -53,7 +53,8 @@ struct MessageLine<'a> {
 
 impl Serialize for MessageLine<'_> {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let (shape, chunks) = (self.message.shape(), self.message.chunks());
+        let shape = self.message.shape();
+        let chunks = self.message.chunks();
         let mut fields = to.serialize_struct("Message", 8)?;
         fields.serialize_field("file", self.file)?;
         fields.serialize_field("engine", shape.engine)?;

@@ -19,8 +19,11 @@ pub(super) fn write_message(
     message: &AnyMessage<'_>,
     budget: &OutputBudget,
 ) -> io::Result<()> {
-    let (shape, chunks) = (message.shape(), message.chunks());
-    let (file, class, codec) = (lines(file), plain(shape.class), message.codec());
+    let shape = message.shape();
+    let chunks = message.chunks();
+    let file = lines(file);
+    let class = plain(shape.class);
+    let codec = message.codec();
     let engine = engines::FACTS.facts(Some(shape.engine)).title();
     write!(out, "{file}: {class}, {codec}, {engine} {}", shape.schema)?;
     match chunks.len() {

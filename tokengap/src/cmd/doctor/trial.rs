@@ -78,6 +78,5 @@ pub(super) fn try_on_tokengap() -> Vec<Row> {
 }
 
 fn refused_rows(reason: &Reason, tried: &str) -> Vec<Row> {
-    let row = |feature: Feature| Row::of(feature.name(), tried, [reason.clone()]);
-    Feature::ALL.into_iter().map(row).collect()
+    Feature::ALL.into_iter().map(|feature| Row::of(feature.name(), tried, [reason.clone()])).collect()
 }

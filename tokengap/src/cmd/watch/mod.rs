@@ -75,8 +75,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let ports = args.addresses.iter().filter_map(|address| address.rsplit_once(':')?.1.parse().ok());
     let here = (!args.outcome.is_headless()).then(|| Path::new("report.json"));
     confinement::confine_watch(ports, &[args.record.as_deref(), here]);
-    let source = |address: &String| RemoteOptions { address: address.clone(), token: token.clone() };
-    let sources = args.addresses.iter().map(source).collect();
+    let sources =
+        args.addresses.iter().map(|address| RemoteOptions { address: address.clone(), token: token.clone() }).collect();
     let screen = if args.outcome.is_headless() { None } else { Some(Screen::open(&args.screen.options())?) };
     let watched = watch_runs(args, sources, screen)?;
     let code = print_reports(&watched, args.outcome)?;
@@ -154,8 +154,8 @@ fn print_reports(watched: &[WatchedRun], outcome: OutcomeArgs) -> anyhow::Result
     }
     let mut out = output::stdout(app::form(outcome.json));
     if outcome.json {
-        let (schema, pods) = (SCHEMA, watched);
-        serde_json::to_writer(&mut out, &WatchReport { schema, pods }).map_err(std::io::Error::from)?;
+        let report = WatchReport { schema: SCHEMA, pods: watched };
+        serde_json::to_writer(&mut out, &report).map_err(std::io::Error::from)?;
         writeln!(out)?;
     } else {
         for one in watched {

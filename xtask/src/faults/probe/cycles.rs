@@ -20,7 +20,9 @@ pub(super) fn run(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Resul
     pair.sender.go()?;
     let own = std::process::id();
     let mut before = Vec::new();
-    let (mut counts, mut objects, mut blind) = (Counts::default(), KernelObjects::default(), 0);
+    let mut counts = Counts::default();
+    let mut objects = KernelObjects::default();
+    let mut blind = 0;
     for cycle in 0..cycles {
         let mut probe = attach(&pair.pids(), ProbeOptions::default())?;
         objects.add_held_by(own)?;
@@ -74,7 +76,8 @@ pub(super) fn together(long: bool, endpoint: &str, checks: &mut FaultChecks) -> 
     let mut pair = Pair::start(load, endpoint)?;
     let (mut remaining, mut detached) =
         (attach(&pair.pids(), ProbeOptions::default())?, attach(&pair.pids(), ProbeOptions::default())?);
-    let (mut of_one, mut of_other) = (Counts::default(), Counts::default());
+    let mut of_one = Counts::default();
+    let mut of_other = Counts::default();
     pair.sender.go()?;
     while of_other.received < wanted / 2 {
         of_one.read_for(&mut remaining, Duration::from_millis(2))?;

@@ -116,7 +116,8 @@ fn overflow(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Result<()> 
     checks.holds("the ring buffer was full", counts.overflowed > wanted / 10);
     drop(probe);
     pair.end(checks)?;
-    let (received, dropped) = (counts.sent + counts.received, counts.overflowed);
+    let received = counts.sent + counts.received;
+    let dropped = counts.overflowed;
     checks.outcome = format!("{received} received and {dropped} counted as dropped, of {} in total", 2 * wanted);
     Ok(())
 }

@@ -21,7 +21,9 @@ pub(super) fn dies(long: bool, endpoint: &str, checks: &mut FaultChecks) -> Resu
     let mut pair = Pair::start(endless, endpoint)?;
     pair.sender.go()?;
     let own = std::process::id();
-    let (mut objects, mut counts, mut refused) = (KernelObjects::default(), Counts::default(), 0);
+    let mut objects = KernelObjects::default();
+    let mut counts = Counts::default();
+    let mut refused = 0;
     let mut probe = attach(&[pair.receiver.pid()], ProbeOptions::default())?;
     for round in 0..rounds {
         let mut victim = Peer::sender(endpoint, Load { first: 100 + round * 10, ..endless })?;
@@ -88,7 +90,9 @@ fn frozen(freeze: &dyn Fn(&Peer, bool) -> Result<()>, endpoint: &str, checks: &m
     let detach_time = begun.elapsed();
     freeze(&pair.sender, false)?;
     checks.holds(&format!("detaching from a frozen process does not wait ({detach_time:?})"), detach_time < limit);
-    let (attached, detached, arrived) = (attach_time.as_millis(), detach_time.as_millis(), pair.end(checks)?);
+    let attached = attach_time.as_millis();
+    let detached = detach_time.as_millis();
+    let arrived = pair.end(checks)?;
     checks.outcome =
         format!("attached in {attached} ms, detached in {detached} ms; {arrived}, each observed at both ends");
     Ok(())

@@ -73,7 +73,8 @@ impl PickleMachine<'_, '_> {
         let mut rest = self.message.get(at..).unwrap_or_default();
         loop {
             // Reserve slots and values for several calls at once, so that the loop does not grow the tables.
-            let (slots, values) = (self.arena.memo.len(), self.stack.len());
+            let slots = self.arena.memo.len();
+            let values = self.stack.len();
             let batch = budget.min(FEW);
             self.arena.memo.resize(slots + 3 * batch, Node::Unbuilt);
             self.stack.resize(values + batch, Node::Unbuilt);

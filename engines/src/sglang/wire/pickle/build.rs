@@ -52,7 +52,8 @@ impl PickleMachine<'_, '_> {
     }
 
     pub(super) fn stack_global(&mut self) -> Result<(), Undecoded> {
-        let (name, module) = (self.pop_value()?, self.pop_value()?);
+        let name = self.pop_value()?;
+        let module = self.pop_value()?;
         let (Node::Str(name), Node::Str(module)) = (name, module) else {
             return Err(self.malformed("a class whose name is not a string"));
         };

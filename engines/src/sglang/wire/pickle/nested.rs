@@ -24,7 +24,8 @@ impl PickleMachine<'_, '_> {
     }
 
     fn scan_flat_lists(&mut self) -> Option<usize> {
-        let (b, limits) = (self.message, self.limits);
+        let b = self.message;
+        let limits = self.limits;
         let mut at = self.at;
         loop {
             at = self.scan_short_int_lists(at);
@@ -56,7 +57,9 @@ impl PickleMachine<'_, '_> {
     /// Reads lists of only short integers from `at` on, as nearly all are. Returns the position of the first other item. The integers
     /// inside need no memo slots, so the lists are memoized in one step.
     fn scan_short_int_lists(&mut self, mut at: usize) -> usize {
-        let (b, limits, arena) = (self.message, self.limits, &mut *self.arena);
+        let b = self.message;
+        let limits = self.limits;
+        let arena = &mut *self.arena;
         let first = arena.cells.len();
         let mut budget = (limits.items.saturating_sub(first)).min(limits.memo.saturating_sub(arena.memo.len()));
         let mut rest = b.get(at..).unwrap_or_default();
