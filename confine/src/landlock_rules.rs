@@ -31,7 +31,7 @@ const DNS_PORT: u16 = 53;
 
 /// The permitted access, looked up before any restriction.
 pub(crate) struct LandlockRules {
-    paths: Vec<(PathFd, BitFlags<AccessFs>)>,
+    paths: Vec<PathBeneath<PathFd>>,
     ports: Vec<PortAccess>,
     scopes: BitFlags<Scope>,
 }
@@ -42,7 +42,7 @@ impl LandlockRules {
         let mut allow = |path: &std::path::Path, access| {
             // A missing file needs no rule: the rule of its folder permits creating it.
             if let Ok(found) = PathFd::new(path) {
-                paths.push((found, access));
+                paths.push(PathBeneath::new(found, access));
             }
         };
         let read = AccessFs::ReadFile | AccessFs::ReadDir;
@@ -78,9 +78,9 @@ impl LandlockRules {
             .and_then(|ruleset| ruleset.scope(self.scopes))
             .and_then(Ruleset::create);
         let mut ruleset = ruleset.map_err(|error| error_with_causes(&error))?;
-        for (path, access) in self.paths {
+        for rule in self.paths {
             // A pipe or socket named by its descriptor is in no file system tree, and Landlock does not restrict it.
-            let _ = (&mut ruleset).add_rule(PathBeneath::new(path, access));
+            let _ = (&mut ruleset).add_rule(rule);
         }
         for port in self.ports {
             let rule = match port {

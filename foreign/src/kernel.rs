@@ -11,6 +11,8 @@ use rustix::io::Errno;
 use crate::ReadError;
 use crate::regular_file::read_to_limit;
 
+/// Limit for `/proc/PID/status`, whose longest lines list groups and CPUs.
+pub const MAX_STATUS_BYTES: usize = 1 << 20;
 /// Limit of [`read_text`]: `/proc/PID/mountinfo` of a machine with thousands of containers.
 const MAX_TEXT_BYTES: usize = 16 << 20;
 
@@ -40,6 +42,19 @@ pub fn read(path: impl AsRef<Path>, limit: usize) -> Result<Vec<u8>, ReadError> 
 pub fn read_text(path: impl AsRef<Path>) -> Result<String, ReadError> {
     let bytes = read(path, MAX_TEXT_BYTES)?;
     Ok(String::from_utf8(bytes).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
+}
+
+/// Value of a line of `/proc/PID/status`. `key` ends with its colon.
+pub fn status_field<'a>(status: &'a [u8], key: &str) -> Option<&'a str> {
+    let value = status.split(|&byte| byte == b'\n').find_map(|line| line.strip_prefix(key.as_bytes()))?;
+    Some(std::str::from_utf8(value).ok()?.trim())
+}
+
+/// The user (`Uid:`) or group (`Gid:`) of a process. `None` if its real, effective, saved and file system ids differ.
+pub fn only_id(status: &[u8], key: &str) -> Option<u32> {
+    let mut ids = status_field(status, key)?.split_ascii_whitespace();
+    let first = ids.next()?;
+    ids.all(|id| id == first).then(|| first.parse().ok()).flatten()
 }
 
 #[cfg(test)]

@@ -3,11 +3,10 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use foreign::kernel;
+use foreign::kernel::{self, status_field};
 
 use crate::examine::filter::SystemCall;
 use crate::examine::namespace::NamespaceKind;
-use crate::proc::stat::status_field;
 
 /// Version of a kernel, without its patch level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -236,7 +235,7 @@ impl Permissions {
     }
 
     fn read_own() -> Self {
-        let status = kernel::read("/proc/self/status", 64 << 10).unwrap_or_default();
+        let status = kernel::read("/proc/self/status", kernel::MAX_STATUS_BYTES).unwrap_or_default();
         let release = kernel::read_text("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             effective: capability_bits(&status, "CapEff:").unwrap_or(0),

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
 use confine::Account;
+use foreign::kernel;
 use zmq_tap::relay::Endpoint;
 use zmq_tap::splice::Folder;
 
@@ -22,37 +23,38 @@ pub fn own_account() -> Account {
 
 /// User and group of process `pid`.
 pub fn account_of_process(pid: u32) -> anyhow::Result<Account> {
-    let status = foreign::kernel::read_text(format!("/proc/{pid}/status"));
+    let status = kernel::read(format!("/proc/{pid}/status"), kernel::MAX_STATUS_BYTES);
     let status = status.with_context(|| format!("cannot read the user of process {pid}"))?;
     parse_account(&status).with_context(|| format!("process {pid} runs with the rights of several users"))
 }
 
 /// User and group of a process whose real, effective, saved and file system ids are the same.
-fn parse_account(status: &str) -> Option<Account> {
-    let id = |name: &str| {
-        let mut ids = status.lines().find_map(|line| line.strip_prefix(name))?.split_whitespace();
-        let first = ids.next()?;
-        ids.all(|other| other == first).then(|| first.parse().ok()).flatten()
-    };
-    Some(Account { user: id("Uid:")?, group: id("Gid:")? })
+fn parse_account(status: &[u8]) -> Option<Account> {
+    Some(Account { user: kernel::only_id(status, "Uid:")?, group: kernel::only_id(status, "Gid:")? })
 }
 
 /// Requires that `pid` has the same mounts and the same root folder as this process.
 pub fn require_same_files(pid: u32) -> anyhow::Result<()> {
-    let same = || -> io::Result<bool> {
-        let mounts = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/mnt"));
-        let root = |of: &str| std::fs::metadata(format!("/proc/{of}/root/")).map(|root| (root.dev(), root.ino()));
-        let pid = pid.to_string();
-        Ok(mounts(&pid)? == mounts("self")? && root(&pid)? == root("self")?)
-    };
-    let same = same().with_context(|| {
+    let shares_files = shares_mounts_and_root(pid).with_context(|| {
         format!("cannot see the mounts of process {pid}: run tokengap as that process's user, or use tokengap attach")
     })?;
     ensure!(
-        same,
+        shares_files,
         "process {pid} runs in another container or root folder: tokengap moves sockets only in its own, because a relay outside the container could be led to sockets of the host; run tokengap inside the container, or use tokengap attach"
     );
     Ok(())
+}
+
+fn shares_mounts_and_root(pid: u32) -> io::Result<bool> {
+    let theirs = Path::new("/proc").join(pid.to_string());
+    let ours = Path::new("/proc/self");
+    if std::fs::read_link(theirs.join("ns/mnt"))? != std::fs::read_link(ours.join("ns/mnt"))? {
+        return Ok(false);
+    }
+    // The slash at the end follows the link to the root folder.
+    let their_root = std::fs::metadata(theirs.join("root/"))?;
+    let our_root = std::fs::metadata(ours.join("root/"))?;
+    Ok((their_root.dev(), their_root.ino()) == (our_root.dev(), our_root.ino()))
 }
 
 /// User for a relay between these endpoints that root has started: the owner of the upstreams' sockets, else of the folders of socket files.
@@ -124,8 +126,9 @@ mod tests {
         let own_pid = std::process::id();
         assert_eq!(account_of_process(own_pid).expect("readable"), own_account());
         let status = "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nGid:\t7\t7\t7\t7\n";
-        assert_eq!(parse_account(status), Some(Account { user: 1000, group: 7 }));
-        assert_eq!(parse_account(&status.replace("1000\t7", "1000\t8").replace("7\t7\t7\t7", "7\t0\t7\t7")), None);
+        assert_eq!(parse_account(status.as_bytes()), Some(Account { user: 1000, group: 7 }));
+        let of_two_groups = status.replace("1000\t7", "1000\t8").replace("7\t7\t7\t7", "7\t0\t7\t7");
+        assert_eq!(parse_account(of_two_groups.as_bytes()), None);
         require_same_files(own_pid).expect("the same process");
     }
 

@@ -28,7 +28,14 @@ pub struct Decoder {
     ids_wanted: bool,
     ids: Vec<i64>,
     chunks: Vec<Chunk<'static>>,
-    last_layout: Option<(&'static Envelope, &'static OutputLayout)>,
+    last_layout: Option<UsedLayout>,
+}
+
+/// The layout of a message.
+#[derive(Clone, Copy, Debug)]
+struct UsedLayout {
+    envelope: &'static Envelope,
+    output: &'static OutputLayout,
 }
 
 impl Decoder {
@@ -92,7 +99,7 @@ impl Decoder {
         };
         let shape = match layout {
             Some(layout) => {
-                self.last_layout = Some((envelope, layout));
+                self.last_layout = Some(UsedLayout { envelope, output: layout });
                 let kind = if pooled { Kind::Embedding } else { Kind::TokenIds };
                 shape_of(CLASS, layout.releases, layout.waiter, kind)
             }
@@ -221,7 +228,7 @@ impl OutputReader<'_, '_> {
     fn read_outputs(
         &mut self,
         envelope: &'static Envelope,
-        last: Option<(&'static Envelope, &'static OutputLayout)>,
+        last: Option<UsedLayout>,
         at: usize,
         count: u32,
     ) -> Result<Found, Undecoded> {
@@ -235,7 +242,7 @@ impl OutputReader<'_, '_> {
             }
             None => return Err(Undecoded::Truncated { at }),
         };
-        let last = last.filter(|(of, _)| std::ptr::eq(*of, envelope)).map(|(_, layout)| layout);
+        let last = last.filter(|last| std::ptr::eq(last.envelope, envelope)).map(|last| last.output);
         let others = envelope.layouts.iter().filter(|layout| !last.is_some_and(|last| std::ptr::eq(last, *layout)));
         let mut refused = Undecoded::Layout { class: OUTPUT, fields: fields as usize, what: UNLISTED };
         for layout in last.into_iter().chain(others).filter(|layout| layout.len == fields) {

@@ -6,6 +6,8 @@ use adapter::discover::{
     EngineKind, Flags, Launcher, Program, PythonVersion, Rank, Role, RoleSource, RoleWithSource, Setting, program,
 };
 
+use foreign::kernel;
+
 use super::blind_spot::ProcPart;
 use super::libzmq::{self, LibZmq};
 use super::package::{self, InstalledReleases, Interpreter};
@@ -120,7 +122,7 @@ pub(crate) fn examine_process(
     if by_hand.is_none() && !is_parent && !has_room {
         return Ok(Examination::LeftOut);
     }
-    let status = process.read("status", 64 << 10)?;
+    let status = process.read("status", kernel::MAX_STATUS_BYTES)?;
     let mut candidate = Candidate {
         id: ProcessId { pid: process.pid, start_time: stat.start_time },
         ns_pids: stat::parse_ns_pids(&status),

@@ -157,6 +157,7 @@ mod tests {
 
     use super::super::toy::TOY;
     use super::*;
+    use crate::proc::maps::AddressRange;
 
     #[test]
     fn a_virtual_environment_takes_precedence_over_its_base_interpreter() {
@@ -164,7 +165,7 @@ mod tests {
             path: "/opt/venv/lib/python3.11/site-packages/pyzmq.libs/libzmq-2f02442c.so.5.2.5".into(),
             inode: 1,
             is_deleted: false,
-            range: (0, 1),
+            range: AddressRange { start: 0, end: 1 },
         }];
         let interpreter = Interpreter {
             files: &files,

@@ -107,7 +107,7 @@ impl ProcessCache {
 
     /// Updates the cache for the listed pids. Returns whether the set of candidates or the information about one has changed.
     pub(crate) fn update(&mut self, pids: &[u32], by_hand: &[RoleSpec]) -> bool {
-        let before = (self.comparable_candidates(), self.frontends(), self.reached_limits());
+        let before = self.reported_state();
         let listed: HashSet<u32> = pids.iter().copied().collect();
         self.processes.retain(|pid, _| listed.contains(pid));
         self.kept_counts = CandidateCounts::default();
@@ -121,16 +121,23 @@ impl ProcessCache {
         for pid in named.chain(pids.iter().copied()) {
             match self.processes.get_mut(&pid).map(|known| known.is_current(pid)) {
                 Some(Ok(true)) => {}
+                // An error of this process says nothing about the other one, whose entry stays.
                 Some(Err(error)) if could_not_be_asked(error) => self.lacks_descriptors |= is_out_of_descriptors(error),
                 _ => self.examine_again(pid, by_hand, parents.contains(&pid)),
             }
         }
+        // Only now, because the examinations above may have stated the role of a further child.
         for pid in self.parents_of_stated() {
             if self.processes.get_mut(&pid).is_some_and(CachedProcess::is_due_as_parent) {
                 self.examine_again(pid, by_hand, true);
             }
         }
-        before != (self.comparable_candidates(), self.frontends(), self.reached_limits())
+        before != self.reported_state()
+    }
+
+    /// Everything of which [`Self::update`] reports a change.
+    fn reported_state(&self) -> impl PartialEq + use<> {
+        (self.comparable_candidates(), self.frontends(), self.has_left_out(), self.lacks_descriptors)
     }
 
     /// Examines a process again; removes it if it has exited.
@@ -210,8 +217,8 @@ impl ProcessCache {
 
     /// The properties of candidates whose changes are reported.
     fn comparable_candidates(&self) -> BTreeMap<ProcessId, impl PartialEq + use<>> {
-        let properties = |candidate: &Candidate| (candidate.stated, candidate.libzmq.is_some(), candidate.inner_server);
-        self.candidates_in_any_order().map(|(candidate, _)| (candidate.id, properties(candidate))).collect()
+        let candidates = self.candidates_in_any_order().map(|(candidate, _)| candidate);
+        candidates.map(|c| (c.id, (c.stated, c.libzmq.is_some(), c.inner_server))).collect()
     }
 
     fn candidates_in_any_order(&self) -> impl Iterator<Item = (&Candidate, &ProcDir)> {
@@ -280,9 +287,9 @@ impl ProcessCache {
         limits
     }
 
-    /// Which limits were reached: processes left out, and descriptors.
-    fn reached_limits(&self) -> [bool; 2] {
-        [self.processes.values().any(|entry| matches!(entry.state, Examination::LeftOut)), self.lacks_descriptors]
+    /// Whether processes were left out because the limit of candidates was reached.
+    fn has_left_out(&self) -> bool {
+        self.processes.values().any(|entry| matches!(entry.state, Examination::LeftOut))
     }
 
     pub(crate) fn contains(&self, pid: u32) -> bool {
@@ -313,8 +320,7 @@ impl CachedProcess {
             Examination::Candidate(candidate, _) => candidate.is_frontend,
             Examination::Other | Examination::Refused | Examination::TooLarge | Examination::LeftOut => false,
         };
-        let start_time = self.start_time;
-        is_frontend.then_some(ProcessId { pid, start_time })
+        is_frontend.then_some(ProcessId { pid, start_time: self.start_time })
     }
 
     /// Keeps results of an earlier examination of the same process.
@@ -333,6 +339,7 @@ impl CachedProcess {
         let since = *self.parent_since.get_or_insert_with(Instant::now);
         match self.state {
             Examination::Candidate(..) => false,
+            // Parents of an engine's processes are kept beyond the limit.
             Examination::Refused | Examination::LeftOut => true,
             Examination::Other | Examination::TooLarge | Examination::Frontend => {
                 let due = (since.elapsed() / 4).clamp(PARENT_INTERVAL.min, PARENT_INTERVAL.max);

@@ -193,7 +193,8 @@ impl Watcher {
     fn pids_outside(&self, pid: u32) -> Result<Vec<u32>, DiscoverError> {
         let mut pids = self.list_other_pids()?.items;
         pids.retain(|&outside| {
-            let status = ProcDir::open(outside).and_then(|process| process.read("status", 64 << 10));
+            let status =
+                ProcDir::open(outside).and_then(|process| process.read("status", foreign::kernel::MAX_STATUS_BYTES));
             let ns_pids = stat::parse_ns_pids(&status.unwrap_or_default());
             ns_pids.len() > 1 && ns_pids.last() == Some(&pid)
         });

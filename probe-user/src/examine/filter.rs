@@ -5,10 +5,8 @@
 
 use std::sync::OnceLock;
 
-use foreign::kernel;
+use foreign::kernel::{self, status_field};
 use rustix::io::Errno;
-
-use crate::proc::stat::status_field;
 
 /// A system call that the probe uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +90,7 @@ pub enum SeccompMode {
 
 /// `SeccompMode` of the calling process; `None` if the kernel does not report it.
 pub fn seccomp_mode() -> Option<SeccompMode> {
-    match status_field(&kernel::read("/proc/self/status", 64 << 10).ok()?, "Seccomp:")? {
+    match status_field(&kernel::read("/proc/self/status", kernel::MAX_STATUS_BYTES).ok()?, "Seccomp:")? {
         "0" => Some(SeccompMode::Off),
         "1" => Some(SeccompMode::Strict),
         "2" => Some(SeccompMode::Filter),

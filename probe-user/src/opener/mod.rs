@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adapter::discover::Engines;
-use foreign::{ExpectedFile, ReadError, RegularFile};
+use foreign::{ExpectedFile, ReadError, RegularFile, kernel};
 use rustix::fs::stat;
 use rustix::io::Errno;
 
@@ -26,7 +26,8 @@ use crate::opener_client::CONNECT;
 use crate::opener_client::request::{
     MAX_PIECE_BYTES, OpenRequest, ProcessKey, ProcessRequest, REQUEST_BYTES, ReplyPiece, descriptors_to_bytes,
 };
-use crate::proc::{FileStatus, ProcDir, maps};
+use crate::proc::maps::{self, AddressRange};
+use crate::proc::{FileStatus, ProcDir};
 
 use rules::{ExaminedProcesses, is_metadata_file, is_package_name, is_probed_library};
 
@@ -42,7 +43,6 @@ const MAX_NAMES: usize = 50_000;
 const MAX_NAME_BYTES: usize = 4 << 20;
 /// Maximum size of `/proc/PID/maps` and `status`.
 const MAX_MAPPINGS_BYTES: usize = 64 << 20;
-const MAX_STATUS_BYTES: usize = 64 << 10;
 
 /// What the opener may open.
 #[derive(Clone, Debug)]
@@ -203,14 +203,17 @@ impl OpenerServer {
 
     /// Answers a request about files that the process chose.
     fn answer_as_its_user(&self, process: &ProcDir, request: &ProcessRequest) -> Result<OpenerAnswer, ReadError> {
-        let account = rights::parse_account(&process.read("status", MAX_STATUS_BYTES)?)?;
+        let account = rights::parse_account(&process.read("status", kernel::MAX_STATUS_BYTES)?)?;
         let open_with_rights = |open: &dyn Fn() -> Result<RegularFile, ReadError>| {
             Ok(OpenerAnswer::with_file(rights::with_rights_of(&account, open)??.into_file()))
         };
         match request {
             ProcessRequest::Library { start, end } => {
                 let files = maps::parse_mapped_files(&process.mappings(MAX_MAPPINGS_BYTES)?);
-                let file = files.iter().find(|file| file.range == (*start, *end)).ok_or(ReadError::Gone)?;
+                let file = files
+                    .iter()
+                    .find(|file| file.range == AddressRange { start: *start, end: *end })
+                    .ok_or(ReadError::Gone)?;
                 if !is_probed_library(file, self.engines) {
                     return Err(ReadError::Denied);
                 }

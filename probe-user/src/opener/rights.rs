@@ -1,6 +1,7 @@
 //! Rights of the user of another process.
 
 use foreign::ReadError;
+use foreign::kernel::{only_id, status_field};
 use rustix::io::Errno;
 use rustix::process::{Gid, getegid, geteuid};
 use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_thread_groups};
@@ -21,23 +22,11 @@ pub(super) struct ProcessAccount {
 /// User and groups of the process with this `status`. Refuses one that has the rights of several users: a process of a user may execute a
 /// program with the rights of root at any time.
 pub(super) fn parse_account(status: &[u8]) -> Result<ProcessAccount, ReadError> {
-    let text = String::from_utf8_lossy(status);
-    let user = only_id(&text, "Uid").ok_or(ReadError::Denied)?;
-    let group = only_id(&text, "Gid").ok_or(ReadError::Denied)?;
-    let groups = ids_after(&text, "Groups").ok_or(ReadError::Denied)?;
-    Ok(ProcessAccount { user, group, groups })
-}
-
-/// The real, effective, saved and file system id; `None` if they differ.
-fn only_id(status: &str, key: &str) -> Option<u32> {
-    let ids = ids_after(status, key)?;
-    let first = *ids.first()?;
-    ids.iter().all(|id| *id == first).then_some(first)
-}
-
-fn ids_after(status: &str, key: &str) -> Option<Vec<u32>> {
-    let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
-    line.split_ascii_whitespace().map(|number| number.parse().ok()).collect()
+    let user = only_id(status, "Uid:").ok_or(ReadError::Denied)?;
+    let group = only_id(status, "Gid:").ok_or(ReadError::Denied)?;
+    let groups = status_field(status, "Groups:").ok_or(ReadError::Denied)?.split_ascii_whitespace();
+    let groups: Result<Vec<u32>, _> = groups.map(str::parse).collect();
+    Ok(ProcessAccount { user, group, groups: groups.map_err(|_| ReadError::Denied)? })
 }
 
 /// Calls `open` with the rights of an account on files, and no capability for files. Where this process may not take other ids, `open` has
@@ -89,15 +78,15 @@ mod tests {
 
     use super::*;
 
-    const MAX_STATUS_BYTES: &str =
+    const STATUS: &str =
         "Name:\tx\nUid:\t1000\t1000\t1000\t1000\nGid:\t100\t100\t100\t100\nFDSize:\t64\nGroups:\t4 100 \n";
 
     #[test]
     fn ids_are_those_of_one_user() {
         let account = ProcessAccount { user: 1000, group: 100, groups: vec![4, 100] };
-        assert_eq!(parse_account(MAX_STATUS_BYTES.as_bytes()), Ok(account));
+        assert_eq!(parse_account(STATUS.as_bytes()), Ok(account));
         // A program that gets root's rights from its file.
-        let setuid = MAX_STATUS_BYTES.replace("1000\t1000\t1000\n", "0\t0\t0\n");
+        let setuid = STATUS.replace("1000\t1000\t1000\n", "0\t0\t0\n");
         assert_eq!(parse_account(setuid.as_bytes()), Err(ReadError::Denied));
         assert_eq!(parse_account(b"Name:\tx\n"), Err(ReadError::Denied));
     }

@@ -174,16 +174,23 @@ impl Probe {
             seen = self.read_records(&mut emit)?;
         }
         if self.housekeeping_at.elapsed() >= HOUSEKEEPING_INTERVAL {
-            self.housekeeping_at = Instant::now();
-            self.kernel.flush_log();
-            if self.is_busy || self.losses_counted_at.elapsed() >= REST_INTERVAL {
-                seen += self.losses.report_new(&mut self.kernel, &Loss::ALL, &mut emit)?;
-                self.is_busy = false;
-                self.losses_counted_at = Instant::now();
-            }
-            seen += self.report_exits(&mut emit)?;
+            seen += self.report_losses_and_exits(&mut emit)?;
         }
         Ok(seen)
+    }
+
+    fn report_losses_and_exits(&mut self, emit: &mut impl FnMut(Observation<'_>)) -> Result<usize, ProbeError> {
+        self.housekeeping_at = Instant::now();
+        self.kernel.flush_log();
+        let mut reported = 0;
+        // Without records there are hardly any losses, and reading their counters may be a request to another process.
+        if self.is_busy || self.losses_counted_at.elapsed() >= REST_INTERVAL {
+            reported += self.losses.report_new(&mut self.kernel, &Loss::ALL, emit)?;
+            self.is_busy = false;
+            self.losses_counted_at = Instant::now();
+        }
+        reported += self.report_exits(emit)?;
+        Ok(reported)
     }
 
     /// Accounting of every thread seen so far, with the process ids of [`Target::pid`].

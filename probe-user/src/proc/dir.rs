@@ -11,7 +11,7 @@ use rustix::fs::{AtFlags, CWD, Dir, Mode, OFlags, Stat, fstat, openat, readlinka
 use rustix::path::Arg;
 
 use super::Listing;
-use super::maps::MappedFile;
+use super::maps::{AddressRange, MappedFile};
 use crate::opener_client::request::{
     OpenDescriptor, OpenRequest, ProcessKey, ProcessLink, ProcessRequest, ThreadFile, fits_request, parse_descriptors,
 };
@@ -164,7 +164,7 @@ impl ProcDir {
     pub(crate) fn open_library(&self, file: &MappedFile) -> Result<RegularFile, ReadError> {
         // The device is not compared, since overlayfs shows different ones in `maps` and `stat`.
         let expected = ExpectedFile { inode: Some(file.inode), ..ExpectedFile::ANY };
-        let (start, end) = file.range;
+        let AddressRange { start, end } = file.range;
         if let Some(opened) = self.ask_opener(ProcessRequest::Library { start, end }) {
             return opened?.into_regular_file(expected);
         }
@@ -178,7 +178,7 @@ impl ProcDir {
 
     /// Opens a mapped file by its address range, even if it has been deleted. Needs `CAP_SYS_ADMIN`, or `CAP_CHECKPOINT_RESTORE` since
     /// Linux 5.9.
-    fn open_mapped(&self, (start, end): (u64, u64)) -> Result<RegularFile, ReadError> {
+    fn open_mapped(&self, AddressRange { start, end }: AddressRange) -> Result<RegularFile, ReadError> {
         RegularFile::open_at(&self.dir, format!("map_files/{start:x}-{end:x}"), ExpectedFile::ANY)
     }
 
@@ -211,7 +211,10 @@ impl ProcDir {
     }
 
     /// Identity of a mapped file, by its address range. Needs `CAP_SYS_ADMIN` or `CAP_CHECKPOINT_RESTORE`.
-    pub(crate) fn identify_mapped(&self, (start, end): (u64, u64)) -> Result<CachedIdentity, ReadError> {
+    pub(crate) fn identify_mapped(
+        &self,
+        AddressRange { start, end }: AddressRange,
+    ) -> Result<CachedIdentity, ReadError> {
         Ok(CachedIdentity::of_entry(&self.dir, format!("map_files/{start:x}-{end:x}"))?)
     }
 }

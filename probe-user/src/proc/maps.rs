@@ -4,7 +4,14 @@ use std::collections::HashSet;
 use std::ffi::OsString;
 use std::ops::Range;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+/// Addresses of a mapping, from which its name in `map_files` is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AddressRange {
+    pub(crate) start: u64,
+    pub(crate) end: u64,
+}
 
 /// A mapped file, even if it has several mappings.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +22,7 @@ pub(crate) struct MappedFile {
     /// Whether the file was unlinked or replaced after it was mapped.
     pub(crate) is_deleted: bool,
     /// Address range of the first mapping, which is the name of its entry in `map_files`.
-    pub(crate) range: (u64, u64),
+    pub(crate) range: AddressRange,
 }
 
 impl MappedFile {
@@ -62,7 +69,7 @@ fn parse_new_file(line: &[u8], seen: &mut HashSet<FileKey>) -> Option<MappedFile
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExecutableMapping<'a> {
     /// Address range, which is the name of its entry in `map_files`.
-    pub(crate) range: (u64, u64),
+    pub(crate) range: AddressRange,
     /// Position in the file of its first byte.
     pub(crate) offset: u64,
     pub(crate) inode: u64,
@@ -73,7 +80,7 @@ pub(crate) struct ExecutableMapping<'a> {
 impl ExecutableMapping<'_> {
     /// Positions in the file that are mapped.
     pub(crate) fn file_range(&self) -> Range<u64> {
-        self.offset..self.offset.saturating_add(self.range.1.saturating_sub(self.range.0))
+        self.offset..self.offset.saturating_add(self.range.end.saturating_sub(self.range.start))
     }
 }
 
@@ -93,8 +100,8 @@ pub(crate) fn executable_mappings(text: &[u8]) -> impl Iterator<Item = Executabl
     })
 }
 
-fn parse_range(start: &str, end: &str) -> Option<(u64, u64)> {
-    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+fn parse_range(start: &str, end: &str) -> Option<AddressRange> {
+    Some(AddressRange { start: u64::from_str_radix(start, 16).ok()?, end: u64::from_str_radix(end, 16).ok()? })
 }
 
 /// Unescapes a path: the kernel writes a newline as `\012` and escapes nothing else.
@@ -175,7 +182,7 @@ mod tests {
         );
         let zmq = &files[1];
         assert_eq!((zmq.inode, zmq.is_deleted), (3_459_512, false));
-        assert_eq!(zmq.range, (0x7f58_a9a2_c000, 0x7f58_a9a3_e000));
+        assert_eq!(zmq.range, AddressRange { start: 0x7f58_a9a2_c000, end: 0x7f58_a9a3_e000 });
         assert!(files[2].is_deleted);
     }
 

@@ -1,5 +1,7 @@
 //! `/proc/PID/stat` and `/proc/PID/status`.
 
+use foreign::kernel::status_field;
+
 /// Fields of `stat` that identify a process and its relations (proc(5)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessStat {
@@ -47,12 +49,6 @@ pub(crate) fn state_letter(stat: &[u8]) -> Option<char> {
 pub(crate) fn parse_ns_pids(status: &[u8]) -> Vec<u32> {
     let pids = status_field(status, "NSpid:").map(|pids| pids.split_ascii_whitespace().map(str::parse).collect());
     pids.and_then(Result::ok).unwrap_or_default()
-}
-
-/// Value of a line of `status`. `key` ends with its colon.
-pub(crate) fn status_field<'a>(status: &'a [u8], key: &str) -> Option<&'a str> {
-    let value = status.split(|&b| b == b'\n').find_map(|line| line.strip_prefix(key.as_bytes()))?;
-    Some(std::str::from_utf8(value).ok()?.trim())
 }
 
 #[cfg(test)]

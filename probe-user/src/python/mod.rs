@@ -217,7 +217,7 @@ impl SamplingThread {
                 Ok(reader) => {
                     let mut shared = lock(shared);
                     shared.cost.processes += 1;
-                    shared.notes.extend(reader.note());
+                    shared.notes.extend(reader.describe_limitation());
                     process.reader = Some(reader);
                     true
                 }

@@ -45,30 +45,23 @@ impl StackReader {
         let Ok(target) = i32::try_from(pid) else {
             return Err(OpenError::Gone);
         };
-        let opened = PythonSpy::new(target, &config).and_then(|mut spy| {
-            // Non-blocking reads fail occasionally, so one failure is not conclusive.
-            let mut tries = (0..8).map(|_| spy.get_stack_traces());
-            match tries.find_map(Result::ok) {
-                Some(_) => Ok(spy),
-                None => spy.get_stack_traces().map(|_| spy),
-            }
-        });
-        match opened {
+        match open_readable(target, &config) {
             Ok(spy) => Ok(Self { pid, thread_ids: ThreadIds::of_process(pid), spy, tallies: BTreeMap::new() }),
             Err(_) if !is_alive(pid) => Err(OpenError::Gone),
-            Err(error) => Err(OpenError::Refused(format!("{error:#}"))),
+            Err(why) => Err(OpenError::Refused(why)),
         }
     }
 
-    /// Limitation of this interpreter, if any.
-    pub(super) fn note(&self) -> Option<String> {
+    /// Describes the limitation of an old interpreter.
+    pub(super) fn describe_limitation(&self) -> Option<String> {
+        if self.stores_thread_ids() {
+            return None;
+        }
         let version = &self.spy.version;
-        (!self.stores_thread_ids()).then(|| {
-            format!(
-                "python stacks of pid {}: Python {}.{} does not map stacks to kernel threads, so only the main thread is reported",
-                self.pid, version.major, version.minor
-            )
-        })
+        Some(format!(
+            "python stacks of pid {}: Python {}.{} does not map stacks to kernel threads, so only the main thread is reported",
+            self.pid, version.major, version.minor
+        ))
     }
 
     /// Whether the interpreter stores each thread's kernel id, as it does from 3.11 on.
@@ -116,6 +109,21 @@ impl StackReader {
     pub(super) fn take_stacks(&mut self) -> Vec<ThreadStacks> {
         let tallies = std::mem::take(&mut self.tallies);
         tallies.into_iter().map(|(tid, tally)| tally.into_stacks(tid)).collect()
+    }
+}
+
+/// Opens a process whose stacks can be read, or returns why there are none.
+fn open_readable(pid: i32, config: &Config) -> Result<PythonSpy, String> {
+    let mut spy = PythonSpy::new(pid, config).map_err(|error| format!("{error:#}"))?;
+    // The process runs on while its memory is read, so reads fail occasionally, and one failure is not conclusive.
+    for _ in 0..8 {
+        if spy.get_stack_traces().is_ok() {
+            return Ok(spy);
+        }
+    }
+    match spy.get_stack_traces() {
+        Ok(_) => Ok(spy),
+        Err(error) => Err(format!("{error:#}")),
     }
 }
 
@@ -173,7 +181,7 @@ impl ThreadIds {
 
 /// A task's id in its innermost pid namespace.
 fn namespaced_id(task: &Path) -> Option<u32> {
-    parse_ns_pids(&kernel::read(task.join("status"), 64 << 10).ok()?).last().copied()
+    parse_ns_pids(&kernel::read(task.join("status"), kernel::MAX_STATUS_BYTES).ok()?).last().copied()
 }
 
 #[cfg(test)]

@@ -57,9 +57,16 @@ pub(super) struct RecordingFiles {
     pub(super) seq: u64,
     file: File,
     current: FilePart,
-    /// Blocks of the current file, with their offsets.
-    index: Vec<(u64, Section)>,
+    /// Blocks of the current file.
+    index: Vec<WrittenBlock>,
     finished: VecDeque<FilePart>,
+}
+
+/// A block in a file.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WrittenBlock {
+    pub(super) offset: u64,
+    pub(super) section: Section,
 }
 
 impl RecordingFiles {
@@ -108,7 +115,7 @@ impl RecordingFiles {
         appended.map_err(|error| BlockRefused::Failed(RecordError::io("write to", &self.current.path, error)))?;
         let offset = self.current.bytes - section.total_bytes();
         if self.index.len() < MAX_INDEXED_BLOCKS {
-            self.index.push((offset, section));
+            self.index.push(WrittenBlock { offset, section });
         }
         self.seq = section.seq + 1;
         self.current.blocks += 1;
@@ -171,7 +178,7 @@ impl RecordingFiles {
             return Ok(());
         }
         let mut entries = Vec::with_capacity(self.index.len() * (8 + SECTION_HEADER_BYTES));
-        for (offset, section) in &self.index {
+        for WrittenBlock { offset, section } in &self.index {
             entries.extend_from_slice(&offset.to_le_bytes());
             entries.extend_from_slice(&section.to_bytes());
         }

@@ -13,7 +13,7 @@ use trace::ReportInput;
 use super::super::error::RecordError;
 use super::super::header::{EndReason, RecordingHeader};
 use super::super::section::Section;
-use super::recording_files::{BlockRefused, RecordingFiles, StartedFile, create_file, sync_folder};
+use super::recording_files::{BlockRefused, RecordingFiles, StartedFile, WrittenBlock, create_file, sync_folder};
 use super::{RecordOptions, RecordingSummary};
 
 use crate::storage;
@@ -32,8 +32,8 @@ pub(super) struct RingFile {
     first_offset: u64,
     size_bytes: u64,
     next_offset: u64,
-    /// Intact blocks with their offsets, oldest first.
-    blocks: VecDeque<(u64, Section)>,
+    /// Intact blocks, oldest first.
+    blocks: VecDeque<WrittenBlock>,
 }
 
 impl RingFile {
@@ -78,17 +78,17 @@ impl RingFile {
         if self.next_offset + length > self.size_bytes {
             // Data left here is one lap older than the data overwritten next.
             let lap_end = self.next_offset;
-            self.blocks.retain(|&(offset, _)| offset < lap_end);
+            self.blocks.retain(|block| block.offset < lap_end);
             self.next_offset = self.first_offset;
         }
         let start = self.next_offset;
         let end = start + length;
-        while self.blocks.front().is_some_and(|&(offset, _)| (start..end).contains(&offset)) {
+        while self.blocks.front().is_some_and(|block| (start..end).contains(&block.offset)) {
             self.blocks.pop_front();
         }
         let written = self.file.write_all_at(sealed, start);
         written.map_err(|error| BlockRefused::Failed(RecordError::io("write to", &self.path, error)))?;
-        self.blocks.push_back((start, section));
+        self.blocks.push_back(WrittenBlock { offset: start, section });
         self.seq = section.seq + 1;
         self.next_offset = end;
         Ok(length)
@@ -118,7 +118,7 @@ impl RingFile {
 
     fn copy_blocks(&self, files: &mut RecordingFiles) -> Result<(), RecordError> {
         let mut sealed = Vec::new();
-        for &(offset, section) in &self.blocks {
+        for &WrittenBlock { offset, section } in &self.blocks {
             sealed.resize(section.total_bytes() as usize, 0);
             let read = self.file.read_exact_at(&mut sealed, offset);
             read.map_err(|error| RecordError::io("read", &self.path, error))?;
@@ -138,7 +138,7 @@ impl RingFile {
         Ok(RecordingSummary {
             files: vec![self.path.clone()],
             bytes: self.size_bytes,
-            records: self.blocks.iter().map(|(_, section)| u64::from(section.content.records)).sum(),
+            records: self.blocks.iter().map(|block| u64::from(block.section.content.records)).sum(),
             dropped,
             stopped: None,
         })

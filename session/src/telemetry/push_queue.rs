@@ -41,11 +41,17 @@ pub(super) struct PushBody {
     pub(super) since: Instant,
 }
 
+/// A minute in which the bytes of spans are limited.
+#[derive(Clone, Copy, Debug)]
+struct SpanMinute {
+    began: Instant,
+    bytes: u64,
+}
+
 #[derive(Debug, Default)]
 struct PushState {
     waiting: VecDeque<PushBody>,
-    /// Start of the current minute of spans, and their bytes since then.
-    minute: Option<(Instant, u64)>,
+    minute: Option<SpanMinute>,
     /// Set while a body is being sent.
     sending: bool,
     closed: bool,
@@ -79,13 +85,14 @@ impl PushQueue {
     pub(super) fn push(&self, body: PushBody) {
         let mut state = self.state();
         if body.signal == PushSignal::Traces {
-            let minute = state.minute.filter(|(since, _)| body.since.duration_since(*since) < MINUTE);
-            let (since, bytes) = minute.unwrap_or((body.since, 0));
-            if bytes >= self.max_per_minute {
+            let minute = state.minute.filter(|minute| body.since.duration_since(minute.began) < MINUTE);
+            let mut minute = minute.unwrap_or(SpanMinute { began: body.since, bytes: 0 });
+            if minute.bytes >= self.max_per_minute {
                 state.give_up(body.signal, body.items, "the limit per minute is reached (--otlp-rate)");
                 return;
             }
-            state.minute = Some((since, bytes + body.json.len() as u64));
+            minute.bytes += body.json.len() as u64;
+            state.minute = Some(minute);
         } else {
             state.waiting.retain(|waiting| waiting.signal != PushSignal::Metrics);
         }

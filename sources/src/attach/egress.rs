@@ -22,6 +22,13 @@ use crate::translate::{Clients, read_step};
 /// Maximum number of connections parsed concurrently; writes on others are counted in `left_out`.
 const MAX_CONNECTIONS: usize = 16_384;
 
+/// A connection whose bytes tell nothing about responses.
+#[derive(Debug)]
+struct UselessConnection {
+    socket: u64,
+    is_tls: bool,
+}
+
 /// All client connections of an engine.
 #[derive(Default)]
 pub(super) struct Egress {
@@ -32,7 +39,7 @@ pub(super) struct Egress {
     /// Set if a serving process connects to its clients. Its deliveries name requests only if its request plane does.
     plane: Option<EngineKind>,
     /// Connections that the kernel side must ignore. The flag is true for a TLS connection.
-    useless: Vec<(u64, bool)>,
+    useless: Vec<UselessConnection>,
     logs: LogThread,
     /// Tokenizer of an engine whose messages carry no text, while it is being read.
     reading: Option<TokenizerThread>,
@@ -182,7 +189,7 @@ impl Egress {
         let full = self.connections.len() >= MAX_CONNECTIONS;
         if full && !self.connections.contains_key(&socket) {
             self.left_out += 1;
-            self.useless.push((socket, tls));
+            self.useless.push(UselessConnection { socket, is_tls: tls });
             return;
         }
         let server = &mut self.clients.server;
@@ -215,7 +222,7 @@ impl Egress {
             self.requests.connections.remove(&socket);
         }
         if useless && !closed && !self.requests.is_relevant(socket) {
-            self.useless.push((socket, tls));
+            self.useless.push(UselessConnection { socket, is_tls: tls });
         }
     }
 
@@ -228,8 +235,8 @@ impl Egress {
 
     /// Passes the ignored connections on to the kernel side.
     pub(super) fn ignore(&mut self, probe: &mut Probe) {
-        for (socket, tls) in self.useless.drain(..) {
-            let ignored = if tls { probe.ignore_tls_connection(socket) } else { probe.ignore_connection(socket) };
+        for UselessConnection { socket, is_tls } in self.useless.drain(..) {
+            let ignored = if is_tls { probe.ignore_tls_connection(socket) } else { probe.ignore_connection(socket) };
             if let Err(error) = ignored {
                 tracing::debug!("cannot ignore a connection: {error}");
             }

@@ -98,10 +98,15 @@ fn lock(text: &Mutex<String>) -> MutexGuard<'_, String> {
 #[derive(Default)]
 struct EngineSearch {
     watcher: Option<Watcher>,
-    /// Processes found by the last search, and when that set was first seen.
-    found: Option<(Vec<ProcessId>, Instant)>,
-    /// The only candidates and since when, while there is no confirmed engine.
-    alone: Option<(Vec<ProcessId>, Instant)>,
+    /// Processes found by the last search.
+    found: Option<SeenProcesses>,
+    /// The only candidates, while there is no confirmed engine.
+    alone: Option<SeenProcesses>,
+}
+
+struct SeenProcesses {
+    ids: Vec<ProcessId>,
+    since: Instant,
 }
 
 impl EngineSearch {
@@ -138,20 +143,22 @@ impl EngineSearch {
         let engine = match picked {
             Ok(engine) => engine,
             Err(why) => {
-                (self.watcher, self.found) = (Some(watcher), None);
+                self.watcher = Some(watcher);
+                self.found = None;
                 return Err(why);
             }
         };
         let ids: Vec<ProcessId> = engine.processes.iter().map(|p| p.id).collect();
-        let (known, first) = match self.found.take() {
-            Some((before, first)) => (before == ids, first),
-            None => (false, Instant::now()),
-        };
-        let complete = known && engine.on_token_path().next().is_some();
-        if complete || first.elapsed() > SETTLING {
+        let before = self.found.take();
+        // An engine that starts adds processes, so two searches must find the same ones.
+        let is_settled = before.as_ref().is_some_and(|before| before.ids == ids);
+        let since = before.map_or_else(Instant::now, |before| before.since);
+        let is_complete = is_settled && engine.on_token_path().next().is_some();
+        if is_complete || since.elapsed() > SETTLING {
             return Ok(Some(FoundEngine { watcher, engine }));
         }
-        (self.watcher, self.found) = (Some(watcher), Some((ids, first)));
+        self.watcher = Some(watcher);
+        self.found = Some(SeenProcesses { ids, since });
         Ok(None)
     }
 
@@ -163,11 +170,9 @@ impl EngineSearch {
             return Ok(engine.clone());
         }
         let ids: Vec<ProcessId> = engine.processes.iter().map(|process| process.id).collect();
-        let since = match self.alone.take() {
-            Some((before, since)) if before == ids => since,
-            _ => Instant::now(),
-        };
-        self.alone = Some((ids, since));
+        let before = self.alone.take().filter(|before| before.ids == ids);
+        let since = before.map_or_else(Instant::now, |before| before.since);
+        self.alone = Some(SeenProcesses { ids, since });
         // An engine whose receivers all run on other machines never has a hop here. libzmq starts its threads with the first socket.
         let has_zmq_sockets = engine.processes.iter().any(|process| !process.io_threads.is_empty());
         if has_zmq_sockets && since.elapsed() >= ALONE {
@@ -420,8 +425,8 @@ mod tests {
             let topology = Topology { engines, ..Topology::default() };
             search.alone = None;
             assert!(search.pick(&topology).is_err(), "not at once");
-            if let Some((_, since)) = &mut search.alone {
-                *since = since.checked_sub(ALONE).expect("the machine runs for longer");
+            if let Some(alone) = &mut search.alone {
+                alone.since = alone.since.checked_sub(ALONE).expect("the machine runs for longer");
             }
             search.pick(&topology).map(|engine| engine.processes[0].id.pid)
         };

@@ -28,7 +28,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use adapter::decode::Format;
 use anyhow::Context;
 use probe_user::discover::{BlindSpot, Engine, ProcPart, Process, Watcher};
 use probe_user::{Degraded, Feature, Probe, ProbeError, ProbeOptions, Target};

@@ -27,11 +27,17 @@ pub(super) struct LateProcesses {
     watched: BTreeSet<u32>,
     /// Processes whose writes to clients are observed from the end of this poll on.
     served: BTreeSet<u32>,
-    /// Tokenizers that served no clients when checked, and when checking started.
-    unserved: Vec<(Process, Instant)>,
+    /// Tokenizers that served no clients when checked.
+    unserved: Vec<UnservedTokenizer>,
     last_check: Option<Instant>,
     /// All processes watched only since some time after the attach.
     all: BTreeSet<u32>,
+}
+
+#[derive(Debug)]
+struct UnservedTokenizer {
+    process: Process,
+    first_check: Instant,
 }
 
 impl LateProcesses {
@@ -61,7 +67,7 @@ impl LateProcesses {
         if is_served {
             self.served.insert(process.id.pid);
         } else if process.answers_clients() {
-            self.unserved.push((process.clone(), Instant::now()));
+            self.unserved.push(UnservedTokenizer { process: process.clone(), first_check: Instant::now() });
         }
         Ok(())
     }
@@ -82,9 +88,9 @@ impl LateProcesses {
             return;
         }
         self.last_check = Some(Instant::now());
-        self.unserved.retain(|(_, since)| since.elapsed() < SERVES_WITHIN);
+        self.unserved.retain(|tokenizer| tokenizer.first_check.elapsed() < SERVES_WITHIN);
         let served = &mut self.served;
-        self.unserved.retain(|(process, _)| {
+        self.unserved.retain(|UnservedTokenizer { process, .. }| {
             let Some(ports) = lookout.ports(process.id.pid) else {
                 return true;
             };
@@ -98,7 +104,7 @@ impl LateProcesses {
                 Err(_) => false,
             }
         });
-        lookout.look_up_ports(self.unserved.iter().map(|(process, _)| process.id.pid));
+        lookout.look_up_ports(self.unserved.iter().map(|tokenizer| tokenizer.process.id.pid));
     }
 
     /// Activates new processes once older observations have been read. Their receives and deliveries count from now on.

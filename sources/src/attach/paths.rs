@@ -363,25 +363,32 @@ fn ends(from: Part, to: Option<Receiver>) -> Ends<&'static str> {
 pub(crate) struct HopIds {
     /// Number of times the engine has exited.
     pub(super) generation: u32,
-    /// By id: the first known ends, and the last engine generation with this hop.
-    assigned: Vec<(Ends<&'static str>, u32)>,
+    /// By id.
+    assigned: Vec<AssignedHop>,
+}
+
+#[derive(Clone, Debug)]
+struct AssignedHop {
+    /// The first known ends.
+    ends: Ends<&'static str>,
+    last_generation: u32,
 }
 
 impl HopIds {
     /// Id of a hop that is new in this generation; `None` beyond the limit.
     pub(super) fn assign(&mut self, ends: Ends<&'static str>) -> Option<HopId> {
         let generation = self.generation;
-        let known = self.assigned.iter().position(|(of, last)| *of == ends && *last < generation);
-        let place = match known {
-            Some(place) => place,
+        let known = self.assigned.iter().position(|hop| hop.ends == ends && hop.last_generation < generation);
+        let index = match known {
+            Some(index) => index,
             None if self.assigned.len() == MAX_HOPS => return None,
             None => {
-                self.assigned.push((ends, generation));
+                self.assigned.push(AssignedHop { ends, last_generation: generation });
                 self.assigned.len() - 1
             }
         };
-        self.assigned[place].1 = generation;
-        Some(HopId(place as u16))
+        self.assigned[index].last_generation = generation;
+        Some(HopId(index as u16))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use probe_user::discover::{BlindSpot, Process};
+use probe_user::discover::BlindSpot;
 use probe_user::{Degraded, Feature};
 use serde::Serialize;
 use session::{About as _, LiveSource as _};

@@ -11,6 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use foreign::kernel;
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
 use signal_hook::iterator::SignalsInfo;
@@ -50,9 +51,9 @@ impl Forwarding {
 
 /// Bit N-1 is set if signal N was ignored when tokengap started.
 fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+    let status = kernel::read("/proc/self/status", kernel::MAX_STATUS_BYTES).unwrap_or_default();
+    let mask = kernel::status_field(&status, "SigIgn:");
+    mask.and_then(|mask| u64::from_str_radix(mask, 16).ok()).unwrap_or(0)
 }
 
 /// The program, during and after its execution.

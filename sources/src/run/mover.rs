@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use adapter::discover::{Carries, Role};
 use anyhow::Context;
+use foreign::kernel;
 use probe_user::discover::{self, Engine, Topology, Watcher};
 use probe_user::handoff::disconnect_sender;
 use probe_user::peers::{PeerConnection, Peers, find_holders};
@@ -110,8 +111,16 @@ struct SocketWatch {
     moved: Option<Instant>,
     /// Engine last sent.
     engine: Option<Engine>,
-    /// Relayed sockets without a known sender and receiver: name, bound path, and number of attempts so far.
-    unnamed: Vec<(String, PathBuf, u32)>,
+    /// Relayed sockets without a known sender and receiver.
+    unnamed: Vec<UnnamedSocket>,
+}
+
+/// A relayed socket whose sender and receiver are searched.
+struct UnnamedSocket {
+    name: String,
+    /// Where the engine's own socket was moved to.
+    bound: PathBuf,
+    attempts: u32,
 }
 
 impl SocketWatch {
@@ -197,7 +206,7 @@ impl SocketWatch {
             Ok((listener, place)) => {
                 let ours = HeldPath::find_socket(&self.folder, name).map(|ours| ours.metadata().ino());
                 self.sockets.insert(name.to_owned(), ours.unwrap_or_default());
-                self.unnamed.push((name.to_owned(), place.aside(), 0));
+                self.unnamed.push(UnnamedSocket { name: name.to_owned(), bound: place.aside(), attempts: 0 });
                 let _ = self.sender.send(MoverEvent::Moved(listener, Box::new(place)));
                 self.moved = Some(Instant::now());
                 self.reconnect_bypassing_peers();
@@ -279,24 +288,24 @@ impl SocketWatch {
     fn find_hop_names(&mut self, topology: &Topology) {
         let Some(peers) = &self.peers else { return };
         let us = std::process::id();
-        let role = |pid: u32| topology.engines.iter().find_map(|engine| engine.process_with_pid(pid)).map(|p| p.role);
-        self.unnamed.retain_mut(|(name, bound, attempts)| {
-            let path = self.place.join(&*name);
-            let inodes = |of: &Path, end: fn(&PeerConnection) -> u64| -> Vec<u64> {
-                let found = peers.connections_to(of).unwrap_or_default();
-                found.iter().map(end).collect()
-            };
-            let senders = inodes(bound, |connection| connection.connector);
-            let receivers = inodes(&path, |connection| connection.acceptor);
+        self.unnamed.retain_mut(|socket| {
+            let path = self.place.join(&socket.name);
+            let connections = peers.connections_to(&socket.bound).unwrap_or_default();
+            let senders: Vec<u64> = connections.iter().map(|connection| connection.connector).collect();
+            let connections = peers.connections_to(&path).unwrap_or_default();
+            let receivers: Vec<u64> = connections.iter().map(|connection| connection.acceptor).collect();
             if senders.is_empty() || receivers.is_empty() {
                 return true;
             }
-            *attempts += 1;
-            // Reads every process's descriptors.
-            let holders_by_inode = find_holders(&[senders.clone(), receivers.clone()].concat());
+            socket.attempts += 1;
+            // Reads every process's descriptors, so the number of attempts is limited.
+            let holders_by_inode = find_holders(&[senders.as_slice(), &receivers].concat());
             let roles = |inodes: &[u64]| -> BTreeSet<Role> {
                 let holders = inodes.iter().filter_map(|inode| holders_by_inode.get(inode)).flatten();
-                holders.filter(|holder| holder.pid != us).filter_map(|holder| role(holder.pid)).collect()
+                let pids = holders.map(|holder| holder.pid).filter(|pid| *pid != us);
+                pids.filter_map(|pid| topology.engines.iter().find_map(|engine| engine.process_with_pid(pid)))
+                    .map(|process| process.role)
+                    .collect()
             };
             let from = roles(&senders);
             let to = roles(&receivers);
@@ -304,7 +313,7 @@ impl SocketWatch {
                 let _ = self.sender.send(MoverEvent::Hop(path, Ends::new(from.word(), to.word())));
                 return false;
             }
-            *attempts < NAME_ATTEMPTS
+            socket.attempts < NAME_ATTEMPTS
         });
     }
 
@@ -316,8 +325,8 @@ impl SocketWatch {
 /// Returns whether `pid` is `ancestor` or one of its descendants.
 fn descends(pid: u32, ancestor: u32) -> bool {
     let parent = |pid: &u32| -> Option<u32> {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-        status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+        let status = kernel::read(format!("/proc/{pid}/status"), kernel::MAX_STATUS_BYTES).ok()?;
+        kernel::status_field(&status, "PPid:")?.parse().ok()
     };
     // Deeper than any process tree.
     std::iter::successors(Some(pid), parent).take(1_000).any(|pid| pid == ancestor)

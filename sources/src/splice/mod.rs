@@ -58,21 +58,8 @@ impl Prepared {
     /// Finds every connection of the planned listeners and measures the message rate.
     pub fn new(engine: &Engine, planned: Vec<Planned>) -> anyhow::Result<Self> {
         let mut live = Vec::new();
-        for one in &planned {
-            let found = Peers::in_namespace_of(one.receiver)
-                .and_then(|peers| peers.connections_to(&one.bound))
-                .context("cannot look up the connections")?;
-            let inodes: Vec<u64> = found.iter().flat_map(|c| [c.connector, c.acceptor]).collect();
-            let holders = find_holders(&inodes);
-            let held_by = |inode: u64, pid: u32| holders.get(&inode).is_some_and(|h| h.iter().any(|h| h.pid == pid));
-            // A socket of another engine may have the same name in another container.
-            for connection in found.into_iter().filter(|c| held_by(c.acceptor, one.receiver)) {
-                let holder = holders.get(&connection.connector).and_then(|holders| holders.first());
-                let holder = *holder.with_context(|| {
-                    format!("cannot see a sender of {}: run as root, or as the engine's user", one.title())
-                })?;
-                live.push(Live { connection, holder });
-            }
+        for listener in &planned {
+            live.extend(find_live_connections(listener)?);
         }
         if live.is_empty() {
             bail!("no process is connected to the hops to move");
@@ -108,18 +95,18 @@ impl Prepared {
     pub fn execute(self, options: &RelayOptions, guard: Guard) -> anyhow::Result<Splice> {
         let mut tap =
             Tap::start(Vec::new(), RelayOptions { formats: engines::FORMATS, ask_to_leave: true, ..options.clone() })?;
-        let mut places = Vec::new();
+        let mut paths = Vec::new();
         let gate = Signal::default();
         for one in &self.planned {
-            let (listener, place) = HeldPath::take_over(&one.folder, &one.file, one.socket.clone())?;
-            let sockets = place.pair_sockets(listener)?;
-            let pair = Pair { listen: Endpoint::Path(one.bound.clone()), upstream: Endpoint::Path(place.aside()) };
+            let (listener, path) = HeldPath::take_over(&one.folder, &one.file, one.socket.clone())?;
+            let sockets = path.pair_sockets(listener)?;
+            let pair = Pair { listen: Endpoint::Path(one.bound.clone()), upstream: Endpoint::Path(path.aside()) };
             let hop = TapHop {
                 ends: one.name().map(|name| Ends::from(name).to_owned()),
                 endpoint: Some(one.endpoint()),
                 ..TapHop::new(pair)
             };
-            places.push(place);
+            paths.push(path);
             tap.add(hop, sockets, gate.clone())?;
         }
         if let Ok(witness) = &self.witness {
@@ -131,33 +118,34 @@ impl Prepared {
                 Ok(at) => last_cut = at,
                 Err(error) => {
                     // Senders that were already disconnected wait at the gate, and will find the engine's own socket again.
-                    drop(places);
+                    drop(paths);
                     return Err(anyhow::Error::msg(error))
                         .context("a connection could not be moved, so everything was restored");
                 }
             }
         }
         let mut doubts = Vec::new();
-        if !wait(PAUSE, || self.are_closed()) {
+        if !wait_until(PAUSE, || self.are_closed()) {
             doubts.push(
                 "a sender did not close its old connection: messages that it still sends there are not observed"
                     .to_owned(),
             );
         }
-        let caught_up = caught_up(&self.planned);
+        // The gate opens only then, because messages of the new connection would overtake those of the old one.
+        let has_caught_up = wait_until_caught_up(&self.planned);
         gate.send();
-        if !caught_up {
+        if !has_caught_up {
             let doubt = "a receiver never became idle: chunks of the old and the new connection may be reordered";
             doubts.push(doubt.into());
         }
         let all = self.live.len() as u64;
-        let connected = wait(RECONNECT, || tap.stats().connections_total >= all);
+        let connected = wait_until(RECONNECT, || tap.stats().connections_total >= all);
         if !connected {
             doubts.push(format!("not all of {all} connections came back within {RECONNECT:?}"));
         }
         let outage = last_cut.elapsed();
         tap.set_engine(self.engine.clone());
-        Ok(Splice { tap, places, moved: self, outage, doubts, state: State::Running, _guard: guard })
+        Ok(Splice { tap, paths, moved: self, outage, doubts, state: State::Running, _guard: guard })
     }
 
     /// Returns whether all old connections are closed. Then everything they carried is in the receivers' inboxes.
@@ -169,8 +157,31 @@ impl Prepared {
     }
 }
 
+/// All connections to a planned listener, each with its sender.
+fn find_live_connections(listener: &Planned) -> anyhow::Result<Vec<Live>> {
+    let connections = Peers::in_namespace_of(listener.receiver)
+        .and_then(|peers| peers.connections_to(&listener.bound))
+        .context("cannot look up the connections")?;
+    let inodes: Vec<u64> = connections.iter().flat_map(|c| [c.connector, c.acceptor]).collect();
+    let holders_by_inode = find_holders(&inodes);
+    let mut live = Vec::new();
+    for connection in connections {
+        // A socket of another engine may have the same name in another container.
+        let acceptors = holders_by_inode.get(&connection.acceptor);
+        if !acceptors.is_some_and(|holders| holders.iter().any(|holder| holder.pid == listener.receiver)) {
+            continue;
+        }
+        let connectors = holders_by_inode.get(&connection.connector);
+        let holder = *connectors.and_then(|holders| holders.first()).with_context(|| {
+            format!("cannot see a sender of {}: run as root, or as the engine's user", listener.title())
+        })?;
+        live.push(Live { connection, holder });
+    }
+    Ok(live)
+}
+
 /// Waits at most `patience` for `condition`, and returns whether it became true.
-fn wait(patience: Duration, condition: impl Fn() -> bool) -> bool {
+fn wait_until(patience: Duration, condition: impl Fn() -> bool) -> bool {
     let until = Instant::now() + patience;
     while !condition() {
         if Instant::now() >= until {
@@ -181,8 +192,8 @@ fn wait(patience: Duration, condition: impl Fn() -> bool) -> bool {
     true
 }
 
-/// Waits until every receiver sleeps in its poll, which means that it has received all messages.
-fn caught_up(planned: &[Planned]) -> bool {
+/// Waits until every receiver sleeps in its poll, which means that it has received all messages. Returns false if one does not in time.
+fn wait_until_caught_up(planned: &[Planned]) -> bool {
     let until = Instant::now() + CATCH_UP;
     planned.iter().all(|one| {
         let mut asleep = 0;
@@ -201,6 +212,20 @@ fn caught_up(planned: &[Planned]) -> bool {
     })
 }
 
+/// Restores the sockets once receivers have processed what was relayed to them. Returns what may have gone wrong.
+fn restore_paths(paths: Vec<HeldPath>, planned: &[Planned]) -> Vec<String> {
+    let mut doubts = Vec::new();
+    if !wait_until_caught_up(planned) {
+        doubts.push("while moving back, a receiver never became idle: chunks may be reordered".to_owned());
+    }
+    for path in paths {
+        if let Err(error) = path.give_back() {
+            doubts.push(error.to_string());
+        }
+    }
+    doubts
+}
+
 enum State {
     Running,
     /// Receivers drain, then the sockets are restored.
@@ -213,7 +238,7 @@ enum State {
 /// Hops moved behind the relay.
 pub struct Splice {
     tap: Tap,
-    places: Vec<HeldPath>,
+    paths: Vec<HeldPath>,
     moved: Prepared,
     /// Time from cutting the last connection until all had reconnected.
     pub outage: Duration,
@@ -231,17 +256,9 @@ impl Splice {
 
     /// Waits for receivers and restores the sockets, on a separate thread because it can take seconds.
     fn restore(&mut self) -> State {
-        let places = std::mem::take(&mut self.places);
+        let paths = std::mem::take(&mut self.paths);
         let planned = self.moved.planned.clone();
-        let all = move || {
-            let mut doubts = Vec::new();
-            if !caught_up(&planned) {
-                doubts.push("while moving back, a receiver never became idle: chunks may be reordered".to_owned());
-            }
-            doubts.extend(places.into_iter().filter_map(|place| place.give_back().err()).map(|e| e.to_string()));
-            doubts
-        };
-        match thread::Builder::new().name("way-back".into()).spawn(all) {
+        match thread::Builder::new().name("way-back".into()).spawn(move || restore_paths(paths, &planned)) {
             Ok(thread) => State::Returning(thread),
             // The closure was dropped, which restored the sockets.
             Err(_) => State::Over,
@@ -331,7 +348,7 @@ impl LiveSource for Splice {
 
     fn stop(&mut self) {
         // From here on, connecting fails; senders retry until the engine's own socket is back.
-        self.places.iter().for_each(HeldPath::stop_accepting);
+        self.paths.iter().for_each(HeldPath::stop_accepting);
         self.tap.stop();
     }
 }

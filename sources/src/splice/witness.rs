@@ -9,6 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use adapter::decode::{Decoders, LONGEST, SocketFormat};
+use foreign::kernel;
 use probe_user::discover::Engine;
 use probe_user::matcher::MatcherLimits;
 use probe_user::{Capture, Matcher, Message, Observation, Probe, ProbeOptions, SocketId, Target};
@@ -286,11 +287,10 @@ pub(super) fn measure(witness: Option<&Witness>, engine: &Engine, senders: &[u32
 fn wakeups(engine: &Engine, senders: &[u32]) -> Option<u64> {
     let processes = engine.processes.iter().filter(|p| senders.contains(&p.id.pid));
     let threads = processes.flat_map(|p| p.io_threads.iter().map(|tid| (p.id.pid, *tid)));
-    threads.map(|(pid, tid)| switches(pid, tid)).sum::<Option<u64>>().filter(|&sum| sum > 0)
+    threads.map(|(pid, tid)| voluntary_switches(pid, tid)).sum::<Option<u64>>().filter(|&sum| sum > 0)
 }
 
-fn switches(pid: u32, tid: u32) -> Option<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
-    let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;
-    count.trim().parse().ok()
+fn voluntary_switches(pid: u32, tid: u32) -> Option<u64> {
+    let status = kernel::read(format!("/proc/{pid}/task/{tid}/status"), kernel::MAX_STATUS_BYTES).ok()?;
+    kernel::status_field(&status, "voluntary_ctxt_switches:")?.parse().ok()
 }

@@ -1,7 +1,7 @@
 //! Which files the broker creates, renames and removes: only results of its run, in folders that are opened once. Whoever may rename a
 //! folder could put a link to another one in its place.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
@@ -17,8 +17,8 @@ const OWN_PREFIX: &str = "tokengap-";
 
 pub(crate) struct Rules {
     results: ResultFiles,
-    /// Folders of the results, with their paths.
-    folders: Vec<(PathBuf, Folder)>,
+    /// Folders of the results, by path.
+    folders: HashMap<PathBuf, Folder>,
     /// Files created here, under their current names.
     created: HashSet<PathBuf>,
 }
@@ -73,9 +73,9 @@ impl Rules {
 
     fn find_entry<'a>(&'a self, path: &'a Path) -> io::Result<FolderEntry<'a>> {
         let parent = path.parent().map(or_working_folder);
-        let folder = self.folders.iter().find(|(of, _)| Some(of.as_path()) == parent);
+        let folder = parent.and_then(|parent| self.folders.get(parent));
         match (folder, path.file_name()) {
-            (Some((_, folder)), Some(name)) => Ok(FolderEntry { folder, name }),
+            (Some(folder), Some(name)) => Ok(FolderEntry { folder, name }),
             _ => Err(Errno::NOENT.into()),
         }
     }

@@ -10,107 +10,118 @@ const CRITICAL_SHARE: f64 = 0.001;
 pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdicts) {
     let totals = context.ledger.totals();
     let outcomes = totals.chunks.outcomes;
-    let seen = &totals.drops;
+    let affected_requests = &totals.drops;
     if outcomes.tokens_lost == 0 {
         return;
     }
-    let judged = outcomes.delivered + outcomes.merged + outcomes.dropped;
-    let severity = Severity::critical_if(outcomes.dropped as f64 >= CRITICAL_SHARE * judged as f64);
-    let advice = match totals.tokens.lost_from_text {
-        0 => advice::dropped_chunks_advice(context.ledger.engine()),
-        text if text == outcomes.tokens_lost => advice::lost_text_advice(context.ledger.engine()),
-        text => format!(
+    let judged_chunks = outcomes.delivered + outcomes.merged + outcomes.dropped;
+    let severity = Severity::critical_if(outcomes.dropped as f64 >= CRITICAL_SHARE * judged_chunks as f64);
+    let engine = context.ledger.engine();
+    let tokens_lost_from_text = totals.tokens.lost_from_text;
+    // Dropped chunks and text cut from a chunk have different fixes, and a run can have both.
+    let advice = if tokens_lost_from_text == 0 {
+        advice::dropped_chunks_advice(engine)
+    } else if tokens_lost_from_text == outcomes.tokens_lost {
+        advice::lost_text_advice(engine)
+    } else {
+        format!(
             "{}; for {} of them: {}",
-            advice::dropped_chunks_advice(context.ledger.engine()),
-            plural(text, "token"),
-            advice::lost_text_advice(context.ledger.engine())
-        ),
+            advice::dropped_chunks_advice(engine),
+            plural(tokens_lost_from_text, "token"),
+            advice::lost_text_advice(engine)
+        )
     };
     let summary = format!(
         "{} never delivered: {} lost ({} of chunks) in {}",
         plural(outcomes.dropped, "chunk"),
         plural(outcomes.tokens_lost, "token"),
-        share(outcomes.dropped, judged),
-        plural(seen.rids, "request"),
+        share(outcomes.dropped, judged_chunks),
+        plural(affected_requests.rids, "request"),
     );
-    let from_text = (totals.tokens.lost_from_text > 0).then_some(totals.tokens.lost_from_text);
     out.add_verdict(severity, summary)
-        .affected("requests", seen)
+        .affected("requests", affected_requests)
         .with("chunks_dropped", outcomes.dropped)
         .weighed("tokens_lost", outcomes.tokens_lost)
-        .with("worst_tokens_lost", seen.amount)
-        .with_known("tokens_lost_from_text", from_text)
+        .with("worst_tokens_lost", affected_requests.amount)
+        .with_known("tokens_lost_from_text", Some(tokens_lost_from_text).filter(|tokens| *tokens > 0))
         .advice(advice);
 }
 
 /// Responses matched to no frame: the count claimed by the last event against the tokens carried.
 pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
-    let seen = &answers.judged_alone_lost;
-    let lost = answers.judged_alone_tokens_lost;
-    if lost == 0 {
+    let short_responses = &answers.judged_alone_lost;
+    let tokens_lost = answers.judged_alone_tokens_lost;
+    if tokens_lost == 0 {
         return;
     }
-    let responses = plural(seen.rids, "response");
-    let summary = if answers.openai_tokens_lost == lost {
-        format!("{} missing in the events of {responses}, by their last counts", plural(lost, "token id"))
+    let responses = plural(short_responses.rids, "response");
+    let engine = context.ledger.engine();
+    let openai_tokens_lost = answers.openai_tokens_lost;
+    // OpenAI endpoints may list fewer ids than they count without losing text.
+    let are_all_openai = openai_tokens_lost == tokens_lost;
+    let summary = if are_all_openai {
+        format!("{} missing in the events of {responses}, by their last counts", plural(tokens_lost, "token id"))
     } else {
         format!(
             "{} lost in {responses}: each response carried fewer tokens than its last event counts",
-            plural(lost, "token"),
+            plural(tokens_lost, "token"),
+        )
+    };
+    let advice = if openai_tokens_lost == 0 {
+        advice::dropped_chunks_advice(engine)
+    } else if are_all_openai {
+        advice::unlisted_ids_advice(engine)
+    } else {
+        format!(
+            "{}; for {} of OpenAI endpoints: {}",
+            advice::dropped_chunks_advice(engine),
+            plural(openai_tokens_lost, "token"),
+            advice::unlisted_ids_advice(engine)
         )
     };
     out.add_verdict(Severity::Critical, summary)
-        .affected("responses", seen)
+        .affected("responses", short_responses)
         .with("responses_whole", answers.judged_alone)
-        .weighed("tokens_lost", lost)
-        .with("worst_tokens_lost", seen.amount)
-        .advice(match answers.openai_tokens_lost {
-            0 => advice::dropped_chunks_advice(context.ledger.engine()),
-            openai if openai == lost => advice::unlisted_ids_advice(context.ledger.engine()),
-            openai => format!(
-                "{}; for {} of OpenAI endpoints: {}",
-                advice::dropped_chunks_advice(context.ledger.engine()),
-                plural(openai, "token"),
-                advice::unlisted_ids_advice(context.ledger.engine())
-            ),
-        });
+        .weighed("tokens_lost", tokens_lost)
+        .with("worst_tokens_lost", short_responses.amount)
+        .advice(advice);
 }
 
 /// Responses matched to no frame that list more ids than their last event counts.
 pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, out: &mut Verdicts) {
     let answers = &context.ledger.totals().answers;
-    let seen = &answers.judged_alone_repeated;
-    let repeated = answers.judged_alone_tokens_repeated;
-    if repeated == 0 {
+    let long_responses = &answers.judged_alone_repeated;
+    let tokens_repeated = answers.judged_alone_tokens_repeated;
+    if tokens_repeated == 0 {
         return;
     }
     let summary = format!(
         "the events of {} list {} more than their last event counts",
-        plural(seen.rids, "response"),
-        plural(repeated, "token id"),
+        plural(long_responses.rids, "response"),
+        plural(tokens_repeated, "token id"),
     );
     out.add_verdict(Severity::Warning, summary)
-        .affected("responses", seen)
-        .weighed("tokens_repeated", repeated)
-        .with("worst_tokens_repeated", seen.amount)
+        .affected("responses", long_responses)
+        .weighed("tokens_repeated", tokens_repeated)
+        .with("worst_tokens_repeated", long_responses.amount)
         .advice("events were written twice, or ids of other tokens are among them: look at the events of the worst response, and at retries in the server and its middleware");
 }
 
 /// Streams that were written to their end without saying that they end.
 pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, out: &mut Verdicts) {
-    let seen = &context.ledger.totals().answers.lacking_end;
-    if seen.rids == 0 {
+    let unfinished_responses = &context.ledger.totals().answers.lacking_end;
+    if unfinished_responses.rids == 0 {
         return;
     }
     let summary = format!(
         "{} ended with neither a finish reason nor [DONE]: their clients cannot tell a complete text from a cut one",
-        plural(seen.rids, "response"),
+        plural(unfinished_responses.rids, "response"),
     );
     out.add_verdict(Severity::Warning, summary)
-        .affected("responses", seen)
-        .weight(seen.rids)
-        .with("worst_events", seen.amount)
+        .affected("responses", unfinished_responses)
+        .weight(unfinished_responses.rids)
+        .with("worst_events", unfinished_responses.amount)
         .advice("the server's generator ended early: read its log for an exception or an abort of this request");
 }
 
@@ -122,14 +133,15 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
     }
     let at_most = if context.ledger.engine().turnaround.is_some() { "" } else { "up to " };
     // Text deltas are cut from the full text, so only clients that read token ids can miss tokens.
-    let text = context.ledger.groups().iter().any(|g| g.name.starts_with("detokenizer->"));
-    let (severity, whom) = if text {
-        (Severity::Info, "for clients that read token ids; text and chat lose none")
+    let delivers_text = context.ledger.groups().iter().any(|group| group.name.starts_with("detokenizer->"));
+    let severity = if delivers_text { Severity::Info } else { Severity::Warning };
+    let explanation = if delivers_text {
+        "for clients that read token ids; text and chat lose none"
     } else {
-        (Severity::Warning, "each was received before its request's waiter had processed an earlier one")
+        "each was received before its request's waiter had processed an earlier one"
     };
     let summary = format!(
-        "{at_most}{} of {} dropped (predicted): {whom}",
+        "{at_most}{} of {} dropped (predicted): {explanation}",
         plural(totals.predicted.dropped, "chunk"),
         count(totals.chunks.received),
     );
@@ -142,48 +154,52 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
 
 pub(super) fn detect_damaged_tool_calls(context: &DetectContext<'_>, out: &mut Verdicts) {
     let responses = context.ledger.tool_calls();
-    let seen = &responses.damaged;
-    let by_parser = responses.damaged_by_parser;
-    if seen.rids == 0 {
+    let damaged = &responses.damaged;
+    if damaged.rids == 0 {
         return;
     }
-    let all: u64 = responses.outcomes.values().sum();
+    let all_responses: u64 = responses.outcomes.values().sum();
     let missing = responses.count_of(ToolCallOutcome::Missing);
     let repeated = responses.count_of(ToolCallOutcome::Repeated);
     let swapped = responses.count_of(ToolCallOutcome::Swapped);
     let garbled = responses.count_of(ToolCallOutcome::Garbled);
-    let kinds = [
+    let counted_damage = [
         (missing, "missing text"),
         (repeated, "repeated text"),
         (swapped, "swapped text"),
         (garbled, "cut characters"),
     ];
-    let kinds = kinds.iter().filter(|(n, _)| *n > 0);
-    let kinds: Vec<_> = kinds.map(|(n, kind)| format!("{kind} in {}", count(*n))).collect();
+    let found_damage = counted_damage.iter().filter(|(responses, _)| *responses > 0);
+    let found_damage: Vec<String> =
+        found_damage.map(|(responses, damage)| format!("{damage} in {}", count(*responses))).collect();
     let summary = format!(
         "the arguments of tool calls in {} of {} are not those that the engine sent: {}",
-        count(seen.rids),
-        plural(all, "response"),
-        kinds.join(", "),
+        count(damaged.rids),
+        plural(all_responses, "response"),
+        found_damage.join(", "),
     );
-    let place = "the request screen has the place";
-    let events = "the serving process loses, repeats or reorders chunks or events";
-    let parser = "its tool-call parser changes the arguments";
-    let advice = if by_parser == 0 {
-        format!("{events}; {place}")
-    } else if by_parser == seen.rids {
-        format!("{parser} within chunks and events; {place}")
-    } else {
-        format!("in {} {parser} within chunks and events; in the others {events}; {place}", count(by_parser))
-    };
     out.add_verdict(Severity::Warning, summary)
-        .affected("responses", seen)
-        .weight(seen.rids)
+        .affected("responses", damaged)
+        .weight(damaged.rids)
         .with("responses_missing", missing)
         .with("responses_repeated", repeated)
         .with("responses_swapped", swapped)
         .with("responses_garbled", garbled)
-        .with("responses_by_parser", by_parser)
-        .with("worst_characters", seen.amount)
-        .advice(advice);
+        .with("responses_by_parser", responses.damaged_by_parser)
+        .with("worst_characters", damaged.amount)
+        .advice(damaged_tool_calls_advice(damaged.rids, responses.damaged_by_parser));
+}
+
+/// Names the part of the server that damaged the arguments. Damage within a chunk is the tool-call parser's, other damage is not.
+fn damaged_tool_calls_advice(damaged_responses: u64, damaged_by_parser: u64) -> String {
+    let events = "the serving process loses, repeats or reorders chunks or events";
+    let parser = "its tool-call parser changes the arguments within chunks and events";
+    let causes = if damaged_by_parser == 0 {
+        String::from(events)
+    } else if damaged_by_parser == damaged_responses {
+        String::from(parser)
+    } else {
+        format!("in {} {parser}; in the others {events}", count(damaged_by_parser))
+    };
+    format!("{causes}; the request screen has the place")
 }

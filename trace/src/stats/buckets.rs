@@ -5,10 +5,13 @@ const FINE: u32 = 3;
 /// The last bucket also counts all longer durations: more than an hour.
 const BUCKETS: usize = exact_bucket_of(3_600_000_000_000) + 1;
 
+/// Bucket of a duration of any length.
 const fn exact_bucket_of(ns: u64) -> usize {
+    // Shorter durations have a bucket each.
     if ns < 1 << FINE {
         return ns as usize;
     }
+    // The leading bit and the next `FINE` bits choose the bucket; the shift drops the rest.
     let doubling = ns.ilog2() - FINE;
     ((doubling as usize) << FINE) + (ns >> doubling) as usize
 }
@@ -55,6 +58,7 @@ impl Buckets {
 
     /// Resets all counters.
     pub fn clear(&mut self) {
+        // Filling the counters costs more than this check. Durations of 0 leave `max` at 0.
         if self.max > 0 || self.counts.as_ref().is_some_and(|counts| counts[0] > 0) {
             self.max = 0;
             self.counts.iter_mut().for_each(|counts| counts.fill(0));

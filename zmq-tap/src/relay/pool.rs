@@ -117,9 +117,9 @@ impl Pool {
                 return Some(block);
             }
             blocks.free_unused();
-            if blocks.allocated + size > self.limits.budget_bytes {
-                return None;
-            }
+        }
+        if blocks.allocated + size > self.limits.budget_bytes {
+            return None;
         }
         blocks.allocated += size;
         self.counters.held_bytes.set(blocks.allocated as u64);

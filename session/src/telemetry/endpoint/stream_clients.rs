@@ -1,6 +1,7 @@
 //! Clients of `/recording` and `/events`: they get the run's past and what follows, and slow ones are dropped.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::time::Instant;
 
@@ -21,18 +22,18 @@ fn recorded_run() -> Recording {
     Recording::open(folder.join("2.0-demo-race.tgap")).expect("a recording")
 }
 
-/// Sends the records from `from` to `to` of the run, and returns whether it had so many.
-fn play(endpoint: &mut RunEndpoint, from: usize, to: usize) -> bool {
+/// Streams the records of the run with these numbers, and returns whether the run goes on after them.
+fn stream_records(endpoint: &mut RunEndpoint, numbers: Range<usize>) -> bool {
     let recording = recorded_run();
     let mut reader = recording.reader();
     let mut number = 0;
     while let Some(record) = reader.next().expect("readable") {
-        if number >= to {
+        if number >= numbers.end {
             return true;
         }
         match record {
-            Record::Event(event) if number >= from => endpoint.stream.event(&event),
-            Record::Tick(now) if number >= from => {
+            Record::Event(event) if number >= numbers.start => endpoint.stream.event(&event),
+            Record::Tick(now) if number >= numbers.start => {
                 endpoint.stream.tick(now, &|| ReportInput::for_source("demo"));
                 // The endpoint's queue is short, and a real run ticks ten times a second.
                 thread::sleep(Duration::from_millis(1));
@@ -44,32 +45,38 @@ fn play(endpoint: &mut RunEndpoint, from: usize, to: usize) -> bool {
     false
 }
 
-/// Body of a response with chunked encoding, and whether it was complete.
-fn read_chunked(answer: impl Read) -> (Vec<u8>, bool) {
-    let mut answer = BufReader::new(answer);
+struct ResponseBody {
+    bytes: Vec<u8>,
+    /// The chunk of length 0, which ends a body, was read.
+    is_complete: bool,
+}
+
+/// Reads a response with chunked encoding.
+fn read_chunked(response: impl Read) -> ResponseBody {
+    let mut response = BufReader::new(response);
+    let mut body = ResponseBody { bytes: Vec::new(), is_complete: false };
     let mut line = String::new();
     while line != "\r\n" {
         line.clear();
-        if answer.read_line(&mut line).unwrap_or(0) == 0 {
-            return (Vec::new(), false);
+        if response.read_line(&mut line).unwrap_or(0) == 0 {
+            return body;
         }
     }
-    let mut body = Vec::new();
-    loop {
+    while !body.is_complete {
         line.clear();
-        answer.read_line(&mut line).ok();
+        response.read_line(&mut line).ok();
         let Ok(length) = usize::from_str_radix(line.trim(), 16) else {
-            return (body, false);
+            return body;
         };
+        // A line end follows each chunk.
         let mut chunk = vec![0; length + 2];
-        if answer.read_exact(&mut chunk).is_err() {
-            return (body, false);
+        if response.read_exact(&mut chunk).is_err() {
+            return body;
         }
-        if length == 0 {
-            return (body, true);
-        }
-        body.extend_from_slice(&chunk[..length]);
+        body.bytes.extend_from_slice(&chunk[..length]);
+        body.is_complete = length == 0;
     }
+    body
 }
 
 fn request(endpoint: &RunEndpoint, path: &str) -> std::net::TcpStream {
@@ -104,16 +111,16 @@ fn a_stream_is_a_recording_of_the_whole_run_for_early_and_late_clients() {
     let early = request(&endpoint, "/recording");
     let events = request(&endpoint, "/events");
     wait_until("two clients", || endpoint.stream_clients().iter().all(|(_, clients)| *clients == 1));
-    assert!(play(&mut endpoint, 0, 2_000));
+    assert!(stream_records(&mut endpoint, 0..2_000));
     let late = request(&endpoint, "/recording");
     wait_until("three clients", || endpoint.status().clients == 3);
-    assert!(!play(&mut endpoint, 2_000, usize::MAX));
+    assert!(!stream_records(&mut endpoint, 2_000..usize::MAX));
     let readers = [early, events, late].map(|client| thread::spawn(move || read_chunked(client)));
     endpoint.stream.finish(&ReportInput { slowest: 3, ..ReportInput::for_source("demo") });
     let [early, events, late] = readers.map(|reader| reader.join().expect("no panic"));
-    assert!(early.1 && events.1 && late.1, "every stream is complete");
-    assert_eq!(early.0, late.0);
-    let (_file, recording) = opened(&early.0);
+    assert!(early.is_complete && events.is_complete && late.is_complete, "every stream is complete");
+    assert_eq!(early.bytes, late.bytes);
+    let (_file, recording) = opened(&early.bytes);
     assert_eq!(recording.missing(), None);
     assert_eq!(recording.closing().map(|closing| closing.slowest), Some(3));
     assert_eq!(report_of(&recording), report_of(&recorded_run()));
@@ -121,20 +128,20 @@ fn a_stream_is_a_recording_of_the_whole_run_for_early_and_late_clients() {
     export::recorded(&recording, Engines::default(), Format::Events, Options::default(), &mut lines, &mut |_, _| {})
         .expect("exported");
     assert!(lines.len() > 100_000, "{} bytes", lines.len());
-    assert!(events.0 == lines, "the stream has the lines of the export");
+    assert!(events.bytes == lines, "the stream has the lines of the export");
     assert_eq!(endpoint.counts.problems(), Vec::<String>::new());
 }
 
 #[test]
 fn a_stream_that_begins_late_says_how_many_records_precede_it() {
     let mut endpoint = endpoint_keeping(8_000, None, ENDPOINT_LIMITS);
-    play(&mut endpoint, 0, usize::MAX);
+    stream_records(&mut endpoint, 0..usize::MAX);
     // The endpoint's thread may still encode the last blocks.
     thread::sleep(Duration::from_millis(300));
     let late = request(&endpoint, "/recording");
     wait_until("a client", || endpoint.status().clients == 1);
     endpoint.stream.finish(&ReportInput::for_source("demo"));
-    let (bytes, is_complete) = read_chunked(late);
+    let ResponseBody { bytes, is_complete } = read_chunked(late);
     assert!(is_complete && bytes.len() < 20_000, "{} bytes", bytes.len());
     let (_file, recording) = opened(&bytes);
     let missing = recording.missing().expect("it begins late");
@@ -151,12 +158,12 @@ fn a_client_that_does_not_read_is_dropped_and_does_not_delay_others() {
     wait_until("three clients", || endpoint.status().clients == 3);
     let began = Instant::now();
     while endpoint.counts.dropped().iter().any(|(_, dropped)| *dropped == 0) {
-        play(&mut endpoint, 0, usize::MAX);
+        stream_records(&mut endpoint, 0..usize::MAX);
         assert!(began.elapsed() < 3 * SOON, "{:?}", endpoint.counts.dropped());
     }
     wait_until("places are free again", || endpoint.status().clients == 1);
     endpoint.stream.finish(&ReportInput::for_source("demo"));
-    let (bytes, is_complete) = reader.join().expect("no panic");
+    let ResponseBody { bytes, is_complete } = reader.join().expect("no panic");
     assert!(is_complete && bytes.len() > 100_000, "{} bytes", bytes.len());
     assert!(endpoint.counts.problems()[0].starts_with("metrics: 2 clients of /recording and /events were dropped"));
 }

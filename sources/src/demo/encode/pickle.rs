@@ -1,5 +1,7 @@
 //! Writes pickles of protocol 4 exactly as CPython does: same opcodes, memo and list batching.
 
+use std::collections::HashMap;
+
 /// Offset of the length of a `FRAME`, after `PROTO 4` and the opcode.
 const FRAME_LENGTH_AT: usize = 3;
 /// CPython appends to lists in batches of a thousand items.
@@ -11,7 +13,7 @@ pub(in crate::demo) struct Pickler {
     /// Number of memo entries so far; each object that could be referenced again gets one.
     memo: u32,
     /// Strings and globals that exist once in Python. They are written once, then referenced through the memo.
-    shared: Vec<(&'static str, u32)>,
+    memo_of_shared: HashMap<&'static str, u32>,
     array: Option<ArrayMemo>,
 }
 
@@ -28,7 +30,7 @@ impl Pickler {
         let mut out = Vec::with_capacity(4096);
         out.extend_from_slice(&[0x80, 4, 0x95]);
         out.extend_from_slice(&[0; 8]);
-        Self { out, memo: 0, shared: Vec::with_capacity(64), array: None }
+        Self { out, memo: 0, memo_of_shared: HashMap::new(), array: None }
     }
 
     /// Completes the pickle.
@@ -75,10 +77,10 @@ impl Pickler {
 
     /// Writes a string that Python interns: source constants, and the empty string.
     pub(in crate::demo) fn interned(&mut self, text: &'static str) {
-        if let Some(&(_, entry)) = self.shared.iter().find(|(known, _)| *known == text) {
+        if let Some(&entry) = self.memo_of_shared.get(text) {
             return self.get(entry);
         }
-        self.shared.push((text, self.memo));
+        self.memo_of_shared.insert(text, self.memo);
         self.text(text);
     }
 
@@ -115,7 +117,7 @@ impl Pickler {
 
     /// Writes an instance of a plain class (a dataclass without slots); `state` writes its `__dict__`.
     pub(in crate::demo) fn instance(&mut self, class: (&'static str, &'static str), state: impl FnOnce(&mut Self)) {
-        self.global(class);
+        self.write_global(class.0, class.1);
         self.out.extend_from_slice(&[b')', 0x81]);
         self.memoize();
         state(self);
@@ -155,16 +157,15 @@ impl Pickler {
         self.memoize();
     }
 
-    fn global(&mut self, (module, name): (&'static str, &'static str)) {
+    fn write_global(&mut self, module: &'static str, name: &'static str) {
         // The name identifies the class, because no two classes used here share one.
-        let key = name;
-        if let Some(&(_, entry)) = self.shared.iter().find(|(known, _)| *known == key) {
+        if let Some(&entry) = self.memo_of_shared.get(name) {
             return self.get(entry);
         }
         self.interned(module);
         self.text(name);
         self.out.push(0x93);
-        self.shared.push((key, self.memo));
+        self.memo_of_shared.insert(name, self.memo);
         self.memoize();
     }
 

@@ -30,10 +30,16 @@ pub(super) struct Tokenizer {
     busy: Busy,
     clock: Clock,
     states: HashMap<Arc<str>, State>,
-    /// Woken waiters, with the turn in which they run; `None` if they wait until no message is left.
-    due: VecDeque<(Option<u64>, Arc<str>)>,
+    due: VecDeque<WokenWaiter>,
     turn: u64,
     wakeup: u64,
+}
+
+/// A waiter that will run.
+struct WokenWaiter {
+    /// The turn in which it runs; `None` if it waits until no message is left.
+    turn: Option<u64>,
+    rid: Arc<str>,
 }
 
 impl Tokenizer {
@@ -67,9 +73,10 @@ impl Tokenizer {
                 next_take = self.turn + TURNS_A_MESSAGE;
             }
             let drained = self.inbox.is_empty();
-            while let Some((_, rid)) = self.due.pop_front_if(|(turn, _)| turn.map_or(drained, |turn| turn <= self.turn))
+            while let Some(waiter) =
+                self.due.pop_front_if(|waiter| waiter.turn.map_or(drained, |turn| turn <= self.turn))
             {
-                self.wake(&rid);
+                self.wake(&waiter.rid);
             }
         }
     }
@@ -97,7 +104,7 @@ impl Tokenizer {
             state.queue(chunk.listed.unwrap_or(0), chunk.completion_tokens, chunk.finish.is_some());
             if !std::mem::replace(&mut state.woken, true) {
                 let turn = self.stage.script.waiter_turns.map(|turns| self.turn + u64::from(turns));
-                self.due.push_back((turn, Arc::clone(state.rid())));
+                self.due.push_back(WokenWaiter { turn, rid: Arc::clone(state.rid()) });
             }
         }
         Ok(batch.chunks().len() as u32)

@@ -131,7 +131,7 @@ fn watch_runs(args: &Args, sources: Vec<RemoteOptions>, screen: Option<Screen>) 
             None => Box::new(Progress::default()),
         };
         let session = Session::new(&config, observer, Sink::none("watch", &config), args.report.slowest);
-        let screen = screen.clone().map(|screen| (screen, place));
+        let screen = screen.clone().map(|screen| RunView { screen, run_index: place });
         (Pod::new(remote, screen, args, several), session)
     };
     let mut pods: Vec<_> = remotes.into_iter().enumerate().map(pod).collect();

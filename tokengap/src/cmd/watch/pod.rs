@@ -1,10 +1,8 @@
 //! One watched run: its connection, its analysis, and its missed records.
 
-use std::cell::RefCell;
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use outputs::report::hostile;
@@ -15,7 +13,7 @@ use session::{About, Flow, Session, Source};
 use trace::clock::Anchor;
 use trace::ledger::Limits;
 use trace::{Analysis, ReportInput, words};
-use tui::Screen;
+use tui::RunView;
 use tui::pods::{KeyFigures, PodLine, PodState};
 
 use super::{Args, WatchedRun};
@@ -57,8 +55,7 @@ pub(super) struct Pod {
     limits: Limits,
     record: Option<PathBuf>,
     options: RecordOptions,
-    /// The screen, and the run's index in its list.
-    screen: Option<(Rc<RefCell<Screen>>, usize)>,
+    screen: Option<RunView>,
 }
 
 impl About for Pod {
@@ -99,8 +96,8 @@ impl Source for Pod {
         if now >= self.next_update {
             self.next_update = now + UPDATE_INTERVAL;
             self.update_state(now);
-            if let Some((screen, place)) = &self.screen {
-                screen.borrow_mut().set_pod(*place, self.summary_line(now, session.analysis()));
+            if let Some(RunView { screen, run_index }) = &self.screen {
+                screen.borrow_mut().set_pod(*run_index, self.summary_line(now, session.analysis()));
             }
         }
         match (flow, self.state) {
@@ -115,12 +112,7 @@ impl Source for Pod {
 }
 
 impl Pod {
-    pub(super) fn new(
-        remote: RemoteRun,
-        screen: Option<(Rc<RefCell<Screen>>, usize)>,
-        args: &Args,
-        several: bool,
-    ) -> Self {
+    pub(super) fn new(remote: RemoteRun, screen: Option<RunView>, args: &Args, several: bool) -> Self {
         let now = Instant::now();
         let record = args.record.clone();
         Self {
