@@ -1,10 +1,13 @@
 //! Known patterns of change.
 
 use serde::{Deserialize, Serialize};
+use trace::detect::attribution::LegKind;
 use trace::engine::{Mode, Waiter};
-use trace::words::percent;
+use trace::path::Ends;
+use trace::words::{duration, percent};
 
-use super::{ChangeVerdict, ComparedMeasure};
+use super::wait_shift::{LegChange, LegShift, WaitShift};
+use super::{ProblemOutcome, ProblemState};
 use crate::report::{FindingLine, HopLine, Report};
 
 /// CPU share that makes a receiving thread CPU-bound.
@@ -13,33 +16,72 @@ const CPU_BOUND: f64 = 0.9;
 /// A known pattern that matches the change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangePattern {
-    /// Machine-readable kind: `mode`, `release`, `workers`, `path`, `inflation`, `cpu-bound`, `losses`.
+    /// Machine-readable kind: `mode`, `release`, `workers`, `processing`, `path`, `inflation`, `cpu-bound`.
     pub kind: String,
     /// Short title.
     pub title: String,
     /// Evidence and consequence.
     pub summary: String,
+    /// Problems whose change it explains; empty if it only limits what can be compared.
+    pub explains: Vec<String>,
 }
 
-/// Compares the engine data of both reports and checks it against the measures.
-pub(super) fn find_patterns(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Vec<ChangePattern> {
-    let mut patterns = Vec::new();
-    patterns.extend(compare_modes(a, b, measures));
-    patterns.extend(compare_releases(a, b));
-    patterns.extend(compare_paths(a, b));
-    patterns.extend(compare_inflation(a, b));
-    patterns.extend(find_cpu_bound_receiver(a, b));
-    patterns.extend(compare_workers(a, b));
-    patterns
+/// Causes of the changed problems, and differences that limit what can be compared. A cause that explains no change is left out.
+pub(super) fn find_patterns(
+    a: &Report,
+    b: &Report,
+    outcomes: &[ProblemOutcome],
+    wait: Option<&WaitShift>,
+) -> Vec<ChangePattern> {
+    let mut causes = Vec::new();
+    causes.extend(compare_modes(a, b, outcomes));
+    causes.extend(compare_releases(a, b, outcomes));
+    causes.extend(find_cpu_bound_receiver(a, b, outcomes));
+    let legs = wait.map_or(&[][..], |wait| &wait.legs);
+    causes.extend(compare_workers(a, b, outcomes, legs));
+    causes.extend(compare_processing(outcomes, legs));
+    causes.retain(|cause| !cause.explains.is_empty());
+    causes.extend(compare_paths(a, b));
+    causes.extend(compare_inflation(a, b));
+    causes
 }
 
 impl ChangePattern {
     fn new(kind: &str, title: impl Into<String>, summary: impl Into<String>) -> Self {
-        Self { kind: kind.to_owned(), title: title.into(), summary: summary.into() }
+        Self { kind: kind.to_owned(), title: title.into(), summary: summary.into(), explains: Vec::new() }
+    }
+
+    /// Names the problems that it explains.
+    fn explaining(mut self, problems: Vec<String>) -> Self {
+        self.explains = problems;
+        self
     }
 }
 
-fn compare_modes(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Option<ChangePattern> {
+/// Problems with waits, which a change of the queues explains.
+const WAITS: [&str; 2] = ["first-token gap", "inter-token latency"];
+/// Problems with queued chunks, which a change of their handling explains.
+const QUEUED_CHUNKS: [&str; 2] = ["lost tokens", "merged chunks"];
+
+/// Those of `problems` that changed.
+fn changed_problems(outcomes: &[ProblemOutcome], problems: &[&str]) -> Vec<String> {
+    problems_in(outcomes, problems, ProblemState::is_change)
+}
+
+/// Those of `problems` that changed as the time of a leg did.
+fn problems_following(outcomes: &[ProblemOutcome], change: LegChange) -> Vec<String> {
+    problems_in(outcomes, &WAITS, |state| match change {
+        LegChange::Longer => state == ProblemState::Regressed,
+        LegChange::Shorter => matches!(state, ProblemState::Fixed | ProblemState::Improved),
+    })
+}
+
+fn problems_in(outcomes: &[ProblemOutcome], names: &[&str], has_state: impl Fn(ProblemState) -> bool) -> Vec<String> {
+    let found = outcomes.iter().filter(|outcome| names.contains(&outcome.name.as_str()) && has_state(outcome.state));
+    found.map(|outcome| outcome.name.clone()).collect()
+}
+
+fn compare_modes(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let (state, change) = match (a.source.mode?, b.source.mode?) {
         (Mode::Cumulative, Mode::Incremental) => (
             "enabled",
@@ -50,27 +92,19 @@ fn compare_modes(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Option
         }
         _ => return None,
     };
-    let worse = measures.iter().filter(|measure| measure.verdict == ChangeVerdict::Worse);
-    let worse: Vec<&str> = worse.take(3).map(|measure| measure.name.as_str()).collect();
-    let cost = if worse.is_empty() {
-        String::from("No measure got worse.")
-    } else {
-        format!("Worse since: {}.", worse.join(", "))
-    };
-    let summary = format!("The tokenizer {change}. {cost}");
-    Some(ChangePattern::new("mode", format!("incremental output was {state}"), summary))
+    let summary = format!("The tokenizer {change}.");
+    let explained = changed_problems(outcomes, &[WAITS, QUEUED_CHUNKS].concat());
+    Some(ChangePattern::new("mode", format!("incremental output was {state}"), summary).explaining(explained))
 }
 
-fn compare_releases(a: &Report, b: &Report) -> Option<ChangePattern> {
+fn compare_releases(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let (before, after) = (a.source.waiter?, b.source.waiter?);
     if before == after {
         return None;
     }
-    Some(ChangePattern::new(
-        "release",
-        format!("queue handling changed: {} to {}", release_of(a), release_of(b)),
-        format!("It {} before and {} after.", describe_waiter(before), describe_waiter(after)),
-    ))
+    let title = format!("queue handling changed: {} to {}", release_of(a), release_of(b));
+    let summary = format!("It {} before and {} after.", describe_waiter(before), describe_waiter(after));
+    Some(ChangePattern::new("release", title, summary).explaining(changed_problems(outcomes, &QUEUED_CHUNKS)))
 }
 
 fn release_of(report: &Report) -> &str {
@@ -104,17 +138,41 @@ fn hops_only_in(report: &Report, other: &Report) -> String {
     names.join(", ")
 }
 
-fn compare_workers(a: &Report, b: &Report) -> Vec<ChangePattern> {
+/// More workers explain a shorter wait on their hop, fewer a longer one.
+fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Vec<ChangePattern> {
     let mut patterns = Vec::new();
     for before in &a.hops {
         let Some(after) = b.hops.iter().find(|hop| hop.name == before.name) else { continue };
         let was = count_workers(before);
         let is = count_workers(after);
-        if was != is {
+        let wait = legs.iter().find(|leg| leg.kind == LegKind::Wait && leg.name == before.name);
+        let expected = if is > was { LegChange::Shorter } else { LegChange::Longer };
+        if was != is && wait.and_then(LegShift::change) == Some(expected) {
             let hop = &before.name;
             let summary =
                 format!("{hop} had {was} receivers or senders and has {is}: the load is distributed differently.");
-            patterns.push(ChangePattern::new("workers", format!("{was} workers became {is} on {hop}"), summary));
+            let title = format!("{was} workers became {is} on {hop}");
+            let explained = problems_following(outcomes, expected);
+            patterns.push(ChangePattern::new("workers", title, summary).explaining(explained));
+        }
+    }
+    patterns
+}
+
+/// A queue follows the time that its receiver needs for a chunk.
+fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Vec<ChangePattern> {
+    let mut patterns = Vec::new();
+    for inside in legs.iter().filter(|leg| leg.kind == LegKind::Inside) {
+        let Some(change) = inside.change() else { continue };
+        let mut waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && Ends::from(&*leg.name).to == inside.name);
+        if let Some((a_ns, b_ns)) = inside.a_ns.zip(inside.b_ns)
+            && let Some(wait) = waits.find(|leg| leg.change() == Some(change))
+        {
+            let (before, after) = (duration(a_ns), duration(b_ns));
+            let title = format!("the {} needs {after} a chunk instead of {before}", inside.name);
+            let summary = format!("Chunks wait on {} for it.", wait.name);
+            let explained = problems_following(outcomes, change);
+            patterns.push(ChangePattern::new("processing", title, summary).explaining(explained));
         }
     }
     patterns
@@ -156,7 +214,7 @@ impl<'r> BusiestReceiver<'r> {
     }
 }
 
-fn find_cpu_bound_receiver(a: &Report, b: &Report) -> Option<ChangePattern> {
+fn find_cpu_bound_receiver(a: &Report, b: &Report, outcomes: &[ProblemOutcome]) -> Option<ChangePattern> {
     let (before, after) = (BusiestReceiver::of(a)?, BusiestReceiver::of(b)?);
     if before.share >= CPU_BOUND || after.share < CPU_BOUND {
         return None;
@@ -166,5 +224,6 @@ fn find_cpu_bound_receiver(a: &Report, b: &Report) -> Option<ChangePattern> {
         percent(before.share),
         percent(after.share)
     );
-    Some(ChangePattern::new("cpu-bound", format!("the {} became CPU-bound", after.role), summary))
+    let explained = problems_following(outcomes, LegChange::Longer);
+    Some(ChangePattern::new("cpu-bound", format!("the {} became CPU-bound", after.role), summary).explaining(explained))
 }

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use trace::words::count;
+
 use super::mann_whitney::{self, MannWhitney};
 use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit, problem_outcome};
 use crate::report::{HopSeries, Report, Series, SpreadSeries, ThreadSeries};
@@ -52,7 +54,7 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
         return Vec::new();
     };
     let mut measures = list_measures(series_a, series_b);
-    set_exact_drops(&mut measures, a, b);
+    set_exact_totals(&mut measures, a, b);
     let tests: Vec<Option<MannWhitney>> = measures.iter().map(|measure| test_measure(measure, options)).collect();
     let p_values = tests.iter().flatten().map(MannWhitney::p_value).collect();
     let criteria = Criteria {
@@ -63,9 +65,9 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     let judged = measures.into_iter().zip(tests);
     let mut all: Vec<ComparedMeasure> =
         judged.map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria)).collect();
-    // Latencies of the whole runs follow the other times that clients notice.
+    // Times of the whole runs follow the other times that clients notice.
     let behind_gaps = all.iter().rposition(|measure| measure.name.starts_with("gap, ")).map_or(0, |last| last + 1);
-    all.splice(behind_gaps..behind_gaps, problem_outcome::compare_latencies(a, b, options.least_time_ns));
+    all.splice(behind_gaps..behind_gaps, problem_outcome::compare_whole_runs(a, b, options.least_time_ns));
     all
 }
 
@@ -100,11 +102,8 @@ fn judge_measure(measure: Measure, test: Option<&MannWhitney>, criteria: &Criter
         };
         Judged { verdict, note: None }
     } else if is_large && criteria.fewest_slots < criteria.options.least_slots_for_noise {
-        let note = format!(
-            "{} slots under load are too few to distinguish this from noise, {} are needed: record for longer",
-            criteria.fewest_slots, criteria.options.least_slots_for_noise
-        );
-        Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(note) }
+        let needed = criteria.options.least_slots_for_noise;
+        Judged { verdict: ChangeVerdict::NotEnoughData, note: Some(slots_needed(criteria.fewest_slots, needed)) }
     } else {
         Judged { verdict: ChangeVerdict::WithinNoise, note: None }
     };
@@ -126,14 +125,14 @@ fn mean(values: Option<&[f64]>) -> Option<f64> {
     Some(values.iter().sum::<f64>() / values.len() as f64)
 }
 
-/// Proven losses after a run without losses are a fact, regardless of the number of slots.
+/// Proven losses, or many merged chunks, after a run without any are a fact, regardless of the number of slots.
 fn judge_exact_totals(measure: &Measure) -> Option<Judged> {
     let (verdict, note) = match measure.exact? {
         ExactTotals { a: 0, b } if b > 0 => {
-            (ChangeVerdict::Worse, format!("none before, {b} after: counted, not sampled"))
+            (ChangeVerdict::Worse, format!("none before, {} after: counted, not sampled", count(b)))
         }
         ExactTotals { a, b: 0 } if a > 0 => {
-            (ChangeVerdict::Better, format!("{a} before, none after: counted, not sampled"))
+            (ChangeVerdict::Better, format!("{} before, none after: counted, not sampled", count(a)))
         }
         _ => return None,
     };
@@ -153,13 +152,26 @@ fn explain_missing_test(measure: &Measure, criteria: &Criteria<'_>) -> Judged {
         (None, None) => (ChangeVerdict::NotComparable, String::from("neither run observes it")),
         (None, _) => (ChangeVerdict::NotComparable, String::from("the first run does not observe it")),
         (_, None) => (ChangeVerdict::NotComparable, String::from("the second run does not observe it")),
-        _ if fewest < min => (
-            ChangeVerdict::NotEnoughData,
-            format!("a run has only {fewest} slots under load, {min} are needed: record for longer"),
-        ),
+        _ if fewest < min => {
+            (ChangeVerdict::NotEnoughData, slots_needed(fewest, criteria.options.least_slots_for_noise))
+        }
         _ => (ChangeVerdict::NotEnoughData, format!("it has a value in fewer than {min} slots of a run")),
     };
     Judged { verdict, note: Some(why) }
+}
+
+/// `short runs: ...`; `None` if both runs have enough slots to call a difference noise.
+pub(super) fn describe_short_runs(a: &Report, b: &Report, options: &DiffOptions) -> Option<String> {
+    let fewest = loaded_slots(a.series.as_ref()?).len().min(loaded_slots(b.series.as_ref()?).len());
+    let needed = options.least_slots_for_noise;
+    (fewest < needed).then(|| slots_needed(fewest, needed))
+}
+
+/// The same words for every measure, so that a text can print them once.
+fn slots_needed(fewest: usize, needed: usize) -> String {
+    format!(
+        "short runs: only {fewest} slots under load, {needed} are needed to tell changes from noise: record for longer"
+    )
 }
 
 /// Whether a change would be large enough if it were certain.
@@ -259,7 +271,7 @@ impl MeasureList<'_> {
     fn add_outcomes_of_chunks(&mut self) {
         use GoodDirection::Less;
         use MeasureUnit::Share;
-        self.add("chunks merged", Share, Less, |s| Some(ratio(s, s.chunks.merged.as_ref()?, &s.chunks.sent)));
+        self.add(MERGED, Share, Less, |s| Some(ratio(s, s.chunks.merged.as_ref()?, &s.chunks.sent)));
         self.add("chunks dropped, predicted", Share, Less, |s| {
             Some(ratio(s, s.chunks.dropped_predicted.as_ref()?, &s.chunks.sent))
         });
@@ -269,8 +281,9 @@ impl MeasureList<'_> {
     }
 }
 
-/// Name of the measure of proven drops.
+/// Names of the measures that have exact totals.
 const DROPPED_CONFIRMED: &str = "chunks dropped, confirmed";
+const MERGED: &str = "chunks merged";
 
 fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
     let mut list = MeasureList { a, b, measures: Vec::new() };
@@ -293,13 +306,21 @@ fn list_measures(a: &Series, b: &Series) -> Vec<Measure> {
     list.measures
 }
 
-/// Sets the totals of proven drops, if both runs have them.
-fn set_exact_drops(measures: &mut [Measure], a: &Report, b: &Report) {
-    let totals = a.chunks.dropped_confirmed.zip(b.chunks.dropped_confirmed);
-    if let Some((a, b)) = totals
-        && let Some(dropped) = measures.iter_mut().find(|measure| measure.name == DROPPED_CONFIRMED)
+/// Sets the totals of proven drops and of merged chunks, if both runs have them. A few merged chunks depend on the load.
+fn set_exact_totals(measures: &mut [Measure], a: &Report, b: &Report) {
+    /// Smallest share of the chunks of a run that counts as many.
+    const MANY_MERGED: f64 = 0.02;
+    let are_many = |merged: u64, run: &Report| merged == 0 || merged as f64 >= MANY_MERGED * run.chunks.sent as f64;
+    let merged =
+        a.chunks.merged.zip(b.chunks.merged).filter(|&(before, after)| are_many(before, a) && are_many(after, b));
+    for (name, totals) in
+        [(DROPPED_CONFIRMED, a.chunks.dropped_confirmed.zip(b.chunks.dropped_confirmed)), (MERGED, merged)]
     {
-        dropped.exact = Some(ExactTotals { a, b });
+        if let Some((a, b)) = totals
+            && let Some(measure) = measures.iter_mut().find(|measure| measure.name == name)
+        {
+            measure.exact = Some(ExactTotals { a, b });
+        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! Comparison of two reports, measure by measure, that separates changes from noise.
 //!
 //! Each measure has a value in every time slot of both runs ([`crate::report::Series`]). One test compares the slots and gives the interval
-//! of the change (`mann_whitney`). A change counts if it is beyond noise over all measures and large enough to matter. Without slots there is no
-//! verdict, and the note says why.
+//! of the change (`mann_whitney`). A change counts if it is beyond noise over all measures and large enough to matter. Numbers of all requests
+//! and tokens need no slots. Without either there is no verdict, and the note says why.
 
 mod change_pattern;
+mod finding_change;
+mod headline;
 mod mann_whitney;
 mod measure;
 mod problem_outcome;
@@ -14,6 +16,7 @@ mod wait_shift;
 use serde::{Deserialize, Serialize};
 
 pub use change_pattern::ChangePattern;
+pub use finding_change::{FindingChange, FindingSide, FindingState};
 pub use problem_outcome::{ProblemOutcome, ProblemState};
 use trace::words::{count, duration, names};
 pub use wait_shift::{LegShift, WaitShift};
@@ -69,6 +72,10 @@ pub struct Diff {
     pub verdict: String,
     /// Outcome for each problem that users notice, most severe first; empty without measures.
     pub outcomes: Vec<ProblemOutcome>,
+    /// Findings of either run, most severe first.
+    pub findings: Vec<FindingChange>,
+    /// Why slots cannot confirm every change; `null` if both runs have enough of them.
+    pub short_runs: Option<String>,
     /// Description of the method.
     pub method: String,
     /// Options of the comparison.
@@ -222,8 +229,11 @@ impl Diff {
     /// Compares run `a` with run `b`.
     pub fn of(a: NamedRun<'_>, b: NamedRun<'_>, options: &DiffOptions) -> Self {
         let measures = measure::compare_measures(a.report, b.report, options);
-        let patterns = change_pattern::find_patterns(a.report, b.report, &measures);
         let outcomes = problem_outcome::judge_problems(a.report, b.report, &measures);
+        let findings = finding_change::compare_findings(a.report, b.report);
+        let wait = WaitShift::between(a.report, b.report);
+        let patterns = change_pattern::find_patterns(a.report, b.report, &outcomes, wait.as_ref());
+        let ranked = headline::rank_changes(&outcomes, &findings);
         let mut summary_a = RunSummary::of(&a);
         let mut summary_b = RunSummary::of(&b);
         // Distinguish two runs with the same name.
@@ -233,22 +243,24 @@ impl Diff {
         }
         Self {
             schema: SCHEMA.to_owned(),
-            verdict: problem_outcome::summarise(&outcomes, &measures, &patterns),
+            verdict: headline::summarise(&ranked, &outcomes, &measures, &patterns),
             outcomes,
+            findings,
+            short_runs: measure::describe_short_runs(a.report, b.report, options),
             method: problem_outcome::describe_method(options),
             options: *options,
             a: summary_a,
             b: summary_b,
             patterns,
-            wait: WaitShift::between(a.report, b.report),
+            wait,
             measures,
         }
     }
 
-    /// Whether the most severe problem that changed became worse or, if none changed, any measure did.
+    /// Whether the most severe change is for the worse or, if no problem or finding changed, any measure is worse.
     pub fn is_worse(&self) -> bool {
-        match self.outcomes.iter().find(|o| o.state.is_change()) {
-            Some(outcome) => outcome.state == ProblemState::Regressed,
+        match headline::rank_changes(&self.outcomes, &self.findings).first() {
+            Some(change) => change.is_worse,
             None => self.measures.iter().any(|m| m.verdict == ChangeVerdict::Worse),
         }
     }

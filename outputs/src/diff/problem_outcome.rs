@@ -1,13 +1,11 @@
 //! Outcome for each problem that users notice, most severe first: lost tokens, wait for the first token, inter-token latency, merged
-//! chunks. Sentences that summarise the comparison and its method.
-
-use std::fmt::Write as _;
+//! chunks. Their comparison over all tokens and requests, and the description of the method.
 
 use serde::{Deserialize, Serialize};
 use trace::words::{count, duration, names, percent, share};
 
-use super::{ChangePattern, ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
-use crate::report::Report;
+use super::{ChangeVerdict, ComparedMeasure, DiffOptions, MeasureUnit};
+use crate::report::{FaultKind, Report};
 
 /// Outcome for one problem.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,8 +30,10 @@ pub enum ProblemState {
     Regressed,
     /// No change beyond noise.
     Unchanged,
-    /// Not observed by one of the runs, or not for long enough.
+    /// Not observed for long enough.
     NotEnoughData,
+    /// Not observed by one of the runs.
+    NotObserved,
 }
 
 names! {
@@ -43,6 +43,7 @@ names! {
         Regressed = "REGRESSED",
         Unchanged = "UNCHANGED",
         NotEnoughData = "NOT ENOUGH DATA",
+        NotObserved = "NOT OBSERVED",
     }
 }
 
@@ -53,8 +54,10 @@ impl ProblemState {
     }
 }
 
-/// Measures of the first-token gap and of the latency at clients: the one that decides, then the one that replaces it.
-const GAP_MEASURES: [&str; 2] = ["gap, p99", "gap, median"];
+/// Measures of the first-token gap: of all requests, which need no slots, then of slots.
+const GAP_MEASURES: [&str; 5] =
+    ["gap of all requests, p99", "gap of all requests, p90", "gap of all requests, median", "gap, p99", "gap, median"];
+/// Measures of the latency at clients: the one that decides, then the one that replaces it.
 const LATENCY_MEASURES: [&str; 2] = ["ITL at clients, p99", "ITL at clients, median"];
 
 /// Outcomes of the four problems, most severe first; empty without measures.
@@ -83,17 +86,20 @@ pub(super) fn judge_problems(a: &Report, b: &Report, measures: &[ComparedMeasure
     ]
 }
 
-/// Proven losses count if both runs have them, else the predicted ones.
+/// Proven losses count if both runs have them, else the predicted ones, if both runs observed enough to predict them.
 fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> ProblemOutcome {
     let are_confirmed = a.chunks.dropped_confirmed.is_some() && b.chunks.dropped_confirmed.is_some();
     let [lost_a, lost_b] =
         [a, b].map(|run| if are_confirmed { run.chunks.tokens_lost } else { run.chunks.dropped_predicted });
     let measure = if are_confirmed { "chunks dropped, confirmed" } else { "chunks dropped, predicted" };
-    ProblemOutcome {
-        name: String::from("lost tokens"),
-        state: state_by_measures(measures, &[measure], lost_b == Some(0)),
-        numbers: before_and_after(lost_a, lost_b, count),
+    let is_unjudged =
+        |run: &Report| run.judged.iter().any(|judgement| judgement.fault == FaultKind::LostTokens && !judgement.judged);
+    let name = String::from("lost tokens");
+    if !are_confirmed && (is_unjudged(a) || is_unjudged(b)) {
+        return ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() };
     }
+    let state = state_by_measures(measures, &[measure], lost_b == Some(0));
+    ProblemOutcome { name, state, numbers: before_and_after(lost_a, lost_b, count) }
 }
 
 fn merged_share(report: &Report) -> Option<String> {
@@ -105,76 +111,109 @@ fn before_and_after<T>(a: Option<T>, b: Option<T>, format_number: impl Fn(T) -> 
     a.zip(b).map_or_else(String::new, |(a, b)| format!("{} -> {}", format_number(a), format_number(b)))
 }
 
-/// Text for the first of these measures that changed, else for the first one. Uses the mean over slots, as the table does.
+/// Text for the measure that decides: `p99 9.1 ms -> 93.3 ms`.
 fn numbers_of_measures(measures: &[ComparedMeasure], names: &[&str]) -> String {
-    let named = measures_named(measures, names);
-    let changed = named.iter().find(|measure| measure.verdict.is_change());
-    let Some(measure) = changed.or(named.first()) else { return String::new() };
-    before_and_after(measure.a, measure.b, |value| measure.unit.format_value(Some(value)))
+    let Some(measure) = deciding_measure(measures, names) else { return String::new() };
+    let quantile = measure.name.rsplit(", ").next().unwrap_or_default();
+    let slots = if measure.p.is_some() { " of slots" } else { "" };
+    let numbers = before_and_after(measure.a, measure.b, |value| measure.unit.format_value(Some(value)));
+    if numbers.is_empty() { numbers } else { format!("{quantile}{slots} {numbers}") }
 }
 
-/// The measures with these names, in the order of the names.
-fn measures_named<'m>(measures: &'m [ComparedMeasure], names: &[&str]) -> Vec<&'m ComparedMeasure> {
-    names.iter().filter_map(|name| measures.iter().find(|measure| measure.name == *name)).collect()
+/// The first of these measures that changed; else the first with a verdict, where a large unconfirmed difference is one; else the first.
+fn deciding_measure<'m>(measures: &'m [ComparedMeasure], names: &[&str]) -> Option<&'m ComparedMeasure> {
+    let named = || names.iter().filter_map(|name| measures.iter().find(|measure| measure.name == *name));
+    let is_judged = |measure: &&ComparedMeasure| match measure.verdict {
+        ChangeVerdict::NotEnoughData => measure.p.is_some(),
+        verdict => verdict != ChangeVerdict::NotComparable,
+    };
+    let is_better_or_worse =
+        |measure: &&ComparedMeasure| matches!(measure.verdict, ChangeVerdict::Better | ChangeVerdict::Worse);
+    named().find(is_better_or_worse).or_else(|| named().find(is_judged)).or_else(|| named().next())
 }
 
-/// State by the first of these measures that changed, else by the first one. `is_resolved`: the second run does not have the problem.
+/// State by the measure that decides. `is_resolved`: the second run does not have the problem.
 fn state_by_measures(measures: &[ComparedMeasure], names: &[&str], is_resolved: bool) -> ProblemState {
-    let mut unchanged = ProblemState::NotEnoughData;
-    for (index, measure) in measures_named(measures, names).into_iter().enumerate() {
-        match measure.verdict {
-            ChangeVerdict::Better if is_resolved => return ProblemState::Fixed,
-            ChangeVerdict::Better => return ProblemState::Improved,
-            ChangeVerdict::Worse => return ProblemState::Regressed,
-            ChangeVerdict::WithinNoise | ChangeVerdict::Changed if index == 0 => unchanged = ProblemState::Unchanged,
-            _ => {}
+    match deciding_measure(measures, names).map(|measure| measure.verdict) {
+        Some(ChangeVerdict::Better) if is_resolved => ProblemState::Fixed,
+        Some(ChangeVerdict::Better) => ProblemState::Improved,
+        Some(ChangeVerdict::Worse) => ProblemState::Regressed,
+        Some(ChangeVerdict::WithinNoise | ChangeVerdict::Changed) => ProblemState::Unchanged,
+        Some(ChangeVerdict::NotEnoughData) => ProblemState::NotEnoughData,
+        Some(ChangeVerdict::NotComparable) | None => ProblemState::NotObserved,
+    }
+}
+
+/// A quantile of all requests or tokens of a run.
+struct Quantile {
+    name: String,
+    a_ns: u64,
+    b_ns: u64,
+    /// Requests or tokens of both runs.
+    a_count: u64,
+    b_count: u64,
+    /// Smallest number of them in each run.
+    least_count: u64,
+    /// `requests` or `tokens`.
+    counted: &'static str,
+}
+
+/// First-token gap of all requests, and inter-token latency of all tokens, of the engine and at clients.
+pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64) -> Vec<ComparedMeasure> {
+    /// Tokens of one request are not independent, so even a median needs many.
+    const LEAST_TOKENS: u64 = 1_000;
+    let mut quantiles = Vec::new();
+    if let Some((a, b)) = a.gap_ns.as_ref().zip(b.gap_ns.as_ref()) {
+        // Ten requests lie beyond each quantile.
+        for (label, least_count, ends) in
+            [("median", 20, a.p50.zip(b.p50)), ("p90", 100, a.p90.zip(b.p90)), ("p99", 1_000, a.p99.zip(b.p99))]
+        {
+            let Some((a_ns, b_ns)) = ends else { continue };
+            let name = format!("gap of all requests, {label}");
+            let (a_count, b_count) = (a.count, b.count);
+            quantiles.push(Quantile { name, a_ns, b_ns, a_count, b_count, least_count, counted: "requests" });
         }
     }
-    unchanged
-}
-
-/// Inter-token latency of the engine and at clients over the whole runs, because slots do not hold it.
-pub(super) fn compare_latencies(a: &Report, b: &Report, least_time_ns: u64) -> Vec<ComparedMeasure> {
-    let (a, b) = (&a.itl_ns, &b.itl_ns);
-    let engine = a.sent_by_token.zip(b.sent_by_token);
-    let clients = a.delivered_by_token.zip(b.delivered_by_token);
-    let mut measures = Vec::new();
+    let engine = a.itl_ns.sent_by_token.zip(b.itl_ns.sent_by_token);
+    let clients = a.itl_ns.delivered_by_token.zip(b.itl_ns.delivered_by_token);
     for (end, runs) in [("of the engine", engine), ("at clients", clients)] {
         let Some((a, b)) = runs else { continue };
-        let tokens = TokenCounts { a: a.count, b: b.count };
-        measures.push(compare_latency(&format!("ITL {end}, median"), a.p50, b.p50, tokens, least_time_ns));
-        measures.push(compare_latency(&format!("ITL {end}, p99"), a.p99, b.p99, tokens, least_time_ns));
+        for (label, a_ns, b_ns) in [("median", a.p50, b.p50), ("p99", a.p99, b.p99)] {
+            let name = format!("ITL {end}, {label}");
+            let (a_count, b_count) = (a.count, b.count);
+            quantiles.push(Quantile {
+                name,
+                a_ns,
+                b_ns,
+                a_count,
+                b_count,
+                least_count: LEAST_TOKENS,
+                counted: "tokens",
+            });
+        }
     }
-    measures
+    quantiles.into_iter().map(|quantile| compare_quantile(quantile, least_time_ns)).collect()
 }
 
-/// Number of tokens of both runs.
-#[derive(Clone, Copy)]
-struct TokenCounts {
-    a: u64,
-    b: u64,
-}
-
-fn compare_latency(name: &str, a_ns: u64, b_ns: u64, tokens: TokenCounts, least_time_ns: u64) -> ComparedMeasure {
-    /// Smallest number of tokens in each run.
-    const MIN_TOKENS: u64 = 1_000;
+fn compare_quantile(quantile: Quantile, least_time_ns: u64) -> ComparedMeasure {
     /// Smallest factor: without slots, noise cannot be estimated.
     const LEAST_FACTOR: f64 = 2.0;
+    let Quantile { name, a_ns, b_ns, a_count, b_count, least_count, counted } = quantile;
     let is_large =
         a_ns.abs_diff(b_ns) >= least_time_ns && a_ns.max(b_ns) as f64 >= LEAST_FACTOR * a_ns.min(b_ns) as f64;
-    let (verdict, note) = if tokens.a.min(tokens.b) < MIN_TOKENS {
-        let (before, after, needed) = (count(tokens.a), count(tokens.b), count(MIN_TOKENS));
-        let note = format!("{before} tokens before and {after} after, {needed} are needed");
+    let (before, after, least) = (count(a_count), count(b_count), count(least_count));
+    let (verdict, note) = if a_count.min(b_count) < least_count {
+        let note = format!("{before} {counted} before and {after} after, {least} are needed");
         (ChangeVerdict::NotEnoughData, Some(note))
     } else if is_large {
         let verdict = if b_ns > a_ns { ChangeVerdict::Worse } else { ChangeVerdict::Better };
-        let (before, after, least) = (count(tokens.a), count(tokens.b), duration(least_time_ns));
-        (verdict, Some(format!("of all {before} and {after} tokens: at least twofold and {least}")))
+        let least_time = duration(least_time_ns);
+        (verdict, Some(format!("of all {before} and {after} {counted}: at least twofold and {least_time}")))
     } else {
         (ChangeVerdict::WithinNoise, None)
     };
     ComparedMeasure {
-        name: name.to_owned(),
+        name,
         unit: MeasureUnit::Ns,
         a: Some(a_ns as f64),
         b: Some(b_ns as f64),
@@ -184,66 +223,6 @@ fn compare_latency(name: &str, a_ns: u64, b_ns: u64, tokens: TokenCounts, least_
         verdict,
         note,
     }
-}
-
-/// Describes the most severe problem that changed, then the others. Measures outside these problems are only counted.
-pub(super) fn summarise(
-    outcomes: &[ProblemOutcome],
-    measures: &[ComparedMeasure],
-    patterns: &[ChangePattern],
-) -> String {
-    let mut titles = String::new();
-    for pattern in patterns {
-        let _ = write!(titles, "; {}", pattern.title);
-    }
-    let is_unjudged = |measure: &ComparedMeasure| {
-        matches!(measure.verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)
-    };
-    if measures.iter().all(is_unjudged) {
-        return format!("NOT ENOUGH DATA: no measure has enough slots under load in both runs{titles}");
-    }
-    let (changed, unchanged): (Vec<_>, Vec<_>) = outcomes.iter().partition(|outcome| outcome.state.is_change());
-    let state = changed.first().map_or_else(|| state_without_changed_problem(outcomes, measures), |first| first.state);
-    let mut parts = if changed.is_empty() { describe_changed_measures(measures) } else { Vec::new() };
-    parts.extend(changed.into_iter().chain(unchanged).map(describe_outcome));
-    format!("{}: {}{titles}", state.as_str(), parts.join(", "))
-}
-
-/// `lost tokens FIXED (12 -> 0)`.
-fn describe_outcome(outcome: &ProblemOutcome) -> String {
-    let ProblemOutcome { name, state, numbers } = outcome;
-    if numbers.is_empty() {
-        return format!("{name} {}", state.as_str());
-    }
-    format!("{name} {} ({numbers})", state.as_str())
-}
-
-fn measures_with(measures: &[ComparedMeasure], verdict: ChangeVerdict) -> impl Iterator<Item = &ComparedMeasure> {
-    measures.iter().filter(move |measure| measure.verdict == verdict)
-}
-
-/// The first few changed measures, the worse ones first.
-fn describe_changed_measures(measures: &[ComparedMeasure]) -> Vec<String> {
-    let worse = measures_with(measures, ChangeVerdict::Worse);
-    let changed = worse.chain(measures_with(measures, ChangeVerdict::Better)).take(3);
-    changed
-        .map(|measure| format!("{} {} ({})", measure.name, measure.verdict.as_str(), measure.change_text()))
-        .collect()
-}
-
-/// State of a comparison without a changed problem, by its measures.
-fn state_without_changed_problem(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> ProblemState {
-    let has = |verdict| measures_with(measures, verdict).next().is_some();
-    if has(ChangeVerdict::Worse) {
-        return ProblemState::Regressed;
-    }
-    if has(ChangeVerdict::Better) {
-        return ProblemState::Improved;
-    }
-    // A large difference in too few slots is not known to be noise.
-    let is_unconfirmed = measures_with(measures, ChangeVerdict::NotEnoughData).any(|measure| measure.p.is_some());
-    let is_unknown = outcomes.iter().all(|outcome| outcome.state == ProblemState::NotEnoughData);
-    if is_unconfirmed || is_unknown { ProblemState::NotEnoughData } else { ProblemState::Unchanged }
 }
 
 pub(super) fn describe_method(options: &DiffOptions) -> String {
@@ -272,7 +251,7 @@ mod tests {
             b: Some(b),
             change: None,
             interval: None,
-            p: None,
+            p: Some(0.1),
             verdict,
             note: None,
         };
@@ -281,10 +260,10 @@ mod tests {
             measure(names[0], [9.1e6, 93.3e6], ChangeVerdict::NotEnoughData),
             measure(names[1], [3.1e6, 2.6e6], ChangeVerdict::WithinNoise),
         ];
-        assert_eq!(numbers_of_measures(&measures, &names), "9.1 ms -> 93.3 ms");
+        assert_eq!(numbers_of_measures(&measures, &names), "p99 of slots 9.1 ms -> 93.3 ms");
         assert_eq!(state_by_measures(&measures, &names, true), ProblemState::NotEnoughData);
         measures[1].verdict = ChangeVerdict::Worse;
         assert_eq!(state_by_measures(&measures, &names, true), ProblemState::Regressed);
-        assert_eq!(numbers_of_measures(&measures, &names), "3.1 ms -> 2.6 ms");
+        assert_eq!(numbers_of_measures(&measures, &names), "median of slots 3.1 ms -> 2.6 ms");
     }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use trace::words::{duration, known_or_dash, plural};
 
-use super::{ComparedMeasure, Diff, DiffOptions, LegShift, RunSummary, WaitShift};
+use super::{ComparedMeasure, Diff, FindingChange, LegShift, RunSummary, WaitShift, headline};
 use crate::report::hostile::{lines, markdown as escaped};
 use crate::report::markdown::table;
 use crate::report::table::Kind::{Number, Text};
@@ -20,6 +20,9 @@ pub(super) fn render_text(diff: &Diff) -> String {
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
         wrap(&mut out, &describe_run(side), &format!("{letter}  "), "   ");
     }
+    for line in diff.short_runs.iter().chain([&headline::describe_unchanged(&diff.outcomes)]) {
+        wrap(&mut out, line, "", "   ");
+    }
     let _ = writeln!(out);
     for pattern in &diff.patterns {
         wrap(&mut out, &format!("{}: {}", pattern.title, pattern.summary), "=> ", "   ");
@@ -30,6 +33,7 @@ pub(super) fn render_text(diff: &Diff) -> String {
     if !diff.patterns.is_empty() || diff.wait.is_some() {
         let _ = writeln!(out);
     }
+    write_findings(&mut out, diff);
     if let Some(wait) = &diff.wait {
         write_legs(&mut out, wait);
     }
@@ -38,11 +42,34 @@ pub(super) fn render_text(diff: &Diff) -> String {
             writeln!(out, "{:NAME_WIDTH$} {:>11} {:>11} {:>8}  VERDICT", "MEASURE, MEAN OF SLOTS", "A", "B", "CHANGE");
     }
     for measure in &diff.measures {
-        write_measure(&mut out, measure, &diff.options);
+        write_measure(&mut out, measure, diff);
     }
     let _ = writeln!(out);
     wrap(&mut out, &diff.method, "how  ", "     ");
     lines(&out)
+}
+
+/// Findings with their numbers in each run.
+fn write_findings(out: &mut String, diff: &Diff) {
+    for change in &diff.findings {
+        let severity = change.severity().as_str();
+        wrap(out, &format!("{} {severity} {}", change.state.as_str(), describe_finding(change)), "", "      ");
+        for (letter, side) in [("A", &change.a), ("B", &change.b)] {
+            if let Some(side) = side {
+                wrap(out, &side.summary, &format!("   {letter}  "), "      ");
+            }
+        }
+    }
+    if !diff.findings.is_empty() {
+        let _ = writeln!(out);
+    }
+}
+
+/// `backlog-growing on a->b: 20 -> 300`.
+fn describe_finding(change: &FindingChange) -> String {
+    let details = change.note.as_deref().unwrap_or(&change.numbers);
+    let separator = if details.is_empty() { "" } else { ": " };
+    format!("{}{separator}{details}", change.name())
 }
 
 fn write_legs(out: &mut String, wait: &WaitShift) {
@@ -66,7 +93,7 @@ fn describe_run(run: &RunSummary) -> String {
     format!("{}: {}, {}, {slots}", run.name, run.what, duration(run.window_ns))
 }
 
-fn write_measure(out: &mut String, measure: &ComparedMeasure, options: &DiffOptions) {
+fn write_measure(out: &mut String, measure: &ComparedMeasure, diff: &Diff) {
     let name = &measure.name;
     let (a, b) = (measure.unit.format_value(measure.a), measure.unit.format_value(measure.b));
     let _ = write!(
@@ -75,13 +102,18 @@ fn write_measure(out: &mut String, measure: &ComparedMeasure, options: &DiffOpti
         measure.change_text(),
         measure.verdict.as_str()
     );
-    if let Some(note) = &measure.note {
+    if let Some(note) = own_note(measure, diff) {
         let _ = write!(out, "\n      {note}");
     } else if let Some([low, high]) = measure.interval.filter(|_| measure.verdict.is_change()) {
         let (low, high) = (measure.unit.format_signed(low), measure.unit.format_signed(high));
-        let _ = write!(out, "\n      B - A lies between {low} and {high} ({})", options.confidence_text());
+        let _ = write!(out, "\n      B - A lies between {low} and {high} ({})", diff.options.confidence_text());
     }
     let _ = writeln!(out);
+}
+
+/// The note of a measure, unless it is the one about short runs, which the comparison has once.
+fn own_note<'m>(measure: &'m ComparedMeasure, diff: &Diff) -> Option<&'m str> {
+    measure.note.as_deref().filter(|note| Some(*note) != diff.short_runs.as_deref())
 }
 
 pub(super) fn render_markdown(diff: &Diff) -> String {
@@ -89,8 +121,18 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
         let _ = writeln!(out, "- **{letter}** {}", escaped(&describe_run(side)));
     }
+    let unchanged = headline::describe_unchanged(&diff.outcomes);
+    for line in diff.short_runs.iter().chain([&unchanged]).filter(|line| !line.is_empty()) {
+        let _ = writeln!(out, "- {}", escaped(line));
+    }
     for pattern in &diff.patterns {
         let _ = writeln!(out, "- **{}** {}", escaped(&pattern.title), escaped(&pattern.summary));
+    }
+    for change in &diff.findings {
+        let sides =
+            change.b.iter().chain(&change.a).map(|side| escaped(&side.summary)).collect::<Vec<_>>().join("; before: ");
+        let (state, severity) = (change.state.as_str(), change.severity().as_str());
+        let _ = writeln!(out, "- **{state} {severity}** {}: {sides}", escaped(&describe_finding(change)));
     }
     if let Some(wait) = &diff.wait {
         let _ = writeln!(out, "- **{}**", escaped(&wait.summary));
@@ -120,7 +162,7 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
                     format!("{} to {}", m.unit.format_signed(low), m.unit.format_signed(high))
                 })
             }),
-            ("verdict", Text, &verdict_cell),
+            ("verdict", Text, &|m| verdict_cell(m, diff)),
         ],
     );
     out.push('\n');
@@ -133,8 +175,8 @@ fn escaped_cell(leg: &LegShift, column: usize) -> String {
     escaped(&leg.cells()[column])
 }
 
-fn verdict_cell(measure: &ComparedMeasure) -> String {
+fn verdict_cell(measure: &ComparedMeasure, diff: &Diff) -> String {
     let bold = if measure.verdict.is_change() { "**" } else { "" };
-    let note = measure.note.as_ref().map_or_else(String::new, |note| format!(": {}", escaped(note)));
+    let note = own_note(measure, diff).map_or_else(String::new, |note| format!(": {}", escaped(note)));
     format!("{bold}{}{bold}{note}", measure.verdict.as_str())
 }

@@ -44,6 +44,13 @@ pub struct LegShift {
     pub b_share: Option<f64>,
 }
 
+/// Direction in which the time of a leg changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum LegChange {
+    Shorter,
+    Longer,
+}
+
 impl LegShift {
     /// Its row of a table: place, then time and share of both runs.
     pub(super) fn cells(&self) -> [String; 5] {
@@ -54,6 +61,17 @@ impl LegShift {
             known_or_dash(self.b_ns, duration),
             known_or_dash(self.b_share, percent),
         ]
+    }
+
+    /// Whether the time at least halved or doubled, and by how much users notice.
+    pub(super) fn change(&self) -> Option<LegChange> {
+        let (before, after) = (self.a_ns?, self.b_ns?);
+        let is_noticed = self.kind != LegKind::Wait || before.abs_diff(after) >= CHANGED_NS;
+        match () {
+            () if is_noticed && before >= 2 * after => Some(LegChange::Shorter),
+            () if is_noticed && after >= 2 * before => Some(LegChange::Longer),
+            () => None,
+        }
     }
 
     fn is_of(&self, leg: &LegLine) -> bool {

@@ -10,7 +10,7 @@ use crate::args::OutputArgs;
 use crate::cmd::saved;
 use crate::confinement;
 
-/// Compare two runs: changes beyond noise, and their known causes.
+/// Compare two runs: findings, changes beyond noise, and their known causes.
 ///
 /// Each measure is computed in every time slot under load. A change is reported if it exceeds the noise, corrected for the number of
 /// measures, and is large enough to matter. The result states the method.
@@ -29,7 +29,8 @@ pub(crate) struct Args {
     #[command(flatten)]
     output: OutputArgs,
 
-    /// Exit with status 1 if the most severe change is for the worse. If no problem changed, any worse measure counts.
+    /// Exit with status 1 if a finding became critical, or else if the most severe change is for the worse. If neither a problem nor a
+    /// finding changed, any worse measure counts.
     #[arg(long)]
     fail_on_worse: bool,
 

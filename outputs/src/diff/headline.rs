@@ -1,0 +1,140 @@
+//! Changes in the order of their weight, and the sentence about them.
+
+use trace::detect::Severity;
+
+use super::{ChangePattern, ChangeVerdict, ComparedMeasure, FindingChange, FindingState, ProblemOutcome, ProblemState};
+
+/// Kinds of findings about the same fact as a problem's outcome.
+const KINDS_OF_PROBLEMS: [(&str, &str); 4] = [
+    ("dropped-chunks", "lost tokens"),
+    ("dropped-chunks-predicted", "lost tokens"),
+    ("first-token-gap", "first-token gap"),
+    ("merged-chunks", "merged chunks"),
+];
+
+/// A change of a problem or of a finding.
+pub(super) struct RankedChange {
+    pub(super) is_worse: bool,
+    /// `FIXED`, `NEW CRITICAL`.
+    state: String,
+    text: String,
+}
+
+/// Changes by weight: findings that became critical, then problems that users notice, then other findings.
+pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChange]) -> Vec<RankedChange> {
+    let became_critical = |change: &&FindingChange| {
+        change.state.is_worse() && change.b.as_ref().is_some_and(|side| side.severity == Severity::Critical)
+    };
+    let problem_of = |kind: &str| KINDS_OF_PROBLEMS.iter().find(|pair| pair.0 == kind).map(|pair| pair.1);
+    let is_about = |change: &FindingChange, outcome: &ProblemOutcome| {
+        outcome.state.is_change() && problem_of(&change.kind) == Some(outcome.name.as_str())
+    };
+    let mut ranked: Vec<RankedChange> = findings.iter().filter(became_critical).map(rank_finding).collect();
+    let stated_by_findings =
+        |outcome: &&ProblemOutcome| findings.iter().filter(became_critical).any(|change| is_about(change, outcome));
+    let changed = outcomes.iter().filter(|outcome| outcome.state.is_change() && !stated_by_findings(outcome));
+    ranked.extend(changed.map(|outcome| RankedChange {
+        is_worse: outcome.state == ProblemState::Regressed,
+        state: outcome.state.as_str().to_owned(),
+        text: name_with_numbers(outcome),
+    }));
+    // Information needs nobody's attention.
+    let others = findings.iter().filter(|change| {
+        change.severity() > Severity::Info
+            && (change.state.is_worse() || change.state.is_better())
+            && !became_critical(change)
+            && !outcomes.iter().any(|outcome| is_about(change, outcome))
+    });
+    ranked.extend(others.map(rank_finding));
+    ranked
+}
+
+fn rank_finding(change: &FindingChange) -> RankedChange {
+    let severity_of =
+        |side: &Option<super::FindingSide>| side.as_ref().map(|side| side.severity.as_str().to_uppercase());
+    let (before, after) = (severity_of(&change.a), severity_of(&change.b));
+    let state = match (before, after) {
+        (Some(before), Some(after)) if before != after => format!("{before} -> {after}"),
+        (before, after) => format!("{} {}", change.state.as_str(), after.or(before).unwrap_or_default()),
+    };
+    let text = match (&change.b, change.state) {
+        (Some(after), FindingState::New) => format!("{}: {}", change.kind, after.summary),
+        _ if change.numbers.is_empty() => change.name(),
+        _ => format!("{} {}", change.name(), change.numbers),
+    };
+    RankedChange { is_worse: change.state.is_worse(), state, text }
+}
+
+/// One sentence for an incident: what changed, and the cause.
+pub(super) fn summarise(
+    ranked: &[RankedChange],
+    outcomes: &[ProblemOutcome],
+    measures: &[ComparedMeasure],
+    patterns: &[ChangePattern],
+) -> String {
+    let mut sentence = String::new();
+    let mut last_state = "";
+    for change in ranked {
+        if change.state == last_state {
+            sentence += ", ";
+        } else {
+            let separator = if sentence.is_empty() { "" } else { "; " };
+            sentence += &format!("{separator}{}: ", change.state);
+        }
+        sentence += &change.text;
+        last_state = &change.state;
+    }
+    let causes: Vec<&str> =
+        patterns.iter().filter(|pattern| !pattern.explains.is_empty()).map(|pattern| pattern.title.as_str()).collect();
+    if !causes.is_empty() {
+        sentence += &format!("; cause: {}", causes.join(", "));
+    }
+    if ranked.is_empty() { describe_measures(outcomes, measures) } else { sentence }
+}
+
+/// `lost tokens 12 -> 0`.
+fn name_with_numbers(outcome: &ProblemOutcome) -> String {
+    format!("{} {}", outcome.name, outcome.numbers).trim_end().to_owned()
+}
+
+/// Problems that did not change, by state: `unchanged: lost tokens 0 -> 0; not observed: merged chunks`.
+pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome]) -> String {
+    let mut parts = Vec::new();
+    for state in [ProblemState::Unchanged, ProblemState::NotEnoughData, ProblemState::NotObserved] {
+        let names: Vec<String> =
+            outcomes.iter().filter(|outcome| outcome.state == state).map(name_with_numbers).collect();
+        if !names.is_empty() {
+            parts.push(format!("{}: {}", state.as_str().to_lowercase(), names.join(", ")));
+        }
+    }
+    parts.join("; ")
+}
+
+/// State of a comparison in which neither a problem nor a finding changed, by its measures, with the first few that changed.
+fn describe_measures(outcomes: &[ProblemOutcome], measures: &[ComparedMeasure]) -> String {
+    let with = |verdict| measures.iter().filter(move |measure| measure.verdict == verdict);
+    let is_unjudged = |measure: &ComparedMeasure| {
+        matches!(measure.verdict, ChangeVerdict::NotComparable | ChangeVerdict::NotEnoughData)
+    };
+    if measures.iter().all(is_unjudged) {
+        return String::from("NOT ENOUGH DATA: no measure has enough slots under load in both runs");
+    }
+    let state = if with(ChangeVerdict::Worse).next().is_some() {
+        ProblemState::Regressed
+    } else if with(ChangeVerdict::Better).next().is_some() {
+        ProblemState::Improved
+    } else if outcomes.iter().any(|outcome| outcome.state == ProblemState::NotEnoughData)
+        || outcomes.iter().all(|outcome| !outcome.state.is_change() && outcome.state != ProblemState::Unchanged)
+    {
+        ProblemState::NotEnoughData
+    } else {
+        ProblemState::Unchanged
+    };
+    let changed = with(ChangeVerdict::Worse).chain(with(ChangeVerdict::Better)).take(3);
+    let mut parts: Vec<String> = changed
+        .map(|measure| format!("{} {} ({})", measure.name, measure.verdict.as_str(), measure.change_text()))
+        .collect();
+    let of_state = outcomes.iter().filter(|outcome| outcome.state == state);
+    parts.extend(of_state.map(name_with_numbers));
+    format!("{}: {}", state.as_str(), parts.join(", "))
+}
