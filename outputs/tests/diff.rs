@@ -1,7 +1,7 @@
 //! Comparisons of runs with known differences: the false-positive rate of equal runs, and detection of a real change.
 
 use outputs::diff::{ChangeVerdict, ComparedMeasure, Diff, DiffOptions, NamedRun};
-use outputs::report::{Report, Series, SpreadSeries};
+use outputs::report::{Gap, Report, Series, SpreadSeries};
 use trace::engine::Mode;
 use trace::event::{Capabilities, Event, Hop, What};
 use trace::stats::Spread;
@@ -113,7 +113,7 @@ fn a_missing_comparison_has_a_reason() {
     let sent = &diff.measures[0];
     assert_eq!(sent.verdict, ChangeVerdict::NotEnoughData);
     assert!(
-        sent.note.as_deref().is_some_and(|note| note.contains("only 4 slots under load, 6 are needed")),
+        sent.note.as_deref().is_some_and(|note| note.contains("only 4 slots under load, 15 are needed")),
         "{sent:?}"
     );
     b.series = None;
@@ -159,14 +159,12 @@ fn fixed_losses_outweigh_newly_merged_chunks() {
     let (a, b) = lossy_and_merging(SLOTS - 2);
     let (forward, reverse) = (compare(&a, &b), compare(&b, &a));
     assert!(
-        forward
-            .verdict
-            .starts_with("FIXED: lost tokens FIXED (21,000 -> 0), merged chunks REGRESSED (0.0 % -> 30.0 %)"),
+        forward.verdict.starts_with("FIXED: lost tokens 21,000 -> 0; REGRESSED: merged chunks 0.0 % -> 30.0 %"),
         "{}",
         forward.verdict
     );
     assert!(!forward.is_worse() && reverse.is_worse());
-    assert!(reverse.verdict.starts_with("REGRESSED: lost tokens REGRESSED (0 -> 21,000)"), "{}", reverse.verdict);
+    assert!(reverse.verdict.starts_with("REGRESSED: lost tokens 0 -> 21,000"), "{}", reverse.verdict);
 }
 
 #[test]
@@ -227,6 +225,35 @@ fn inter_token_latency_is_compared_above_a_thousand_tokens() {
         let diff = compare(&a, &b);
         let itl = ["ITL at clients, p99", "ITL of the engine, p99"].map(|name| measure(&diff, name).verdict);
         assert_eq!(itl, [verdict, ChangeVerdict::WithinNoise], "{}", diff.to_text());
+    }
+}
+
+#[test]
+fn gaps_of_all_requests_decide_where_slots_are_too_few() {
+    let gap = |count, p50, p90, p99| {
+        let [p50, p90, p99] = [p50, p90, p99].map(|ms: u64| Some(ms * 1_000_000));
+        Gap { count, p50, p90, p99, max: p99, max_rid: String::new(), classes: Vec::new() }
+    };
+    for (count, verdict) in [
+        (99, "FIXED: first-token gap median 1.500 s -> 1.0 ms"),
+        (100, "FIXED: first-token gap p90 2.200 s -> 3.0 ms"),
+        (1_000, "FIXED: first-token gap p99 2.800 s -> 4.0 ms"),
+    ] {
+        let (mut a, mut b) = (run(1, 1.0, Mode::Incremental), run(2, 1.0, Mode::Incremental));
+        for report in [&mut a, &mut b] {
+            report.series.as_mut().expect("slots").requests.begun[10..].fill(0);
+        }
+        (a.gap_ns, b.gap_ns) = (Some(gap(1_000, 1_500, 2_200, 2_800)), Some(gap(count, 1, 3, 4)));
+        let diff = compare(&a, &b);
+        assert_eq!(diff.verdict, verdict, "{}", diff.to_text());
+        assert!(!diff.is_worse() && compare(&b, &a).is_worse());
+        // Twofold but below 20 ms is no change.
+        b.gap_ns = Some(gap(1_000, 3, 9, 19));
+        a.gap_ns = Some(gap(1_000, 1, 3, 4));
+        let small = compare(&a, &b);
+        assert_eq!(measure(&small, "gap of all requests, p99").verdict, ChangeVerdict::WithinNoise);
+        let text = diff.to_text();
+        assert_eq!(text.matches("short runs: only 8 slots under load, 15 are needed").count(), 1, "{text}");
     }
 }
 

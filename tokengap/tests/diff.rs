@@ -67,3 +67,53 @@ fn diff_finds_the_regression_and_calls_identical_runs_unchanged() {
     let verdict = same["verdict"].as_str().expect("a verdict");
     assert!(verdict.starts_with("UNCHANGED: "), "{same:#}");
 }
+
+/// Compares two recordings of the fixtures; the exit status is that of `--fail-on-worse`.
+fn diff_fixtures(a: &str, b: &str) -> (Value, Option<i32>) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");
+    let output = Command::new(env!("CARGO_BIN_EXE_tokengap"))
+        .arg("diff")
+        .args([a, b].map(|name| folder.join(format!("2.0-{name}.tgap"))))
+        .args(["--format", "json", "--fail-on-worse"])
+        .output()
+        .expect("diff runs");
+    (serde_json::from_slice(&output.stdout).expect("JSON"), output.status.code())
+}
+
+/// State, kind and severities of each finding.
+fn findings_of(diff: &Value) -> Vec<String> {
+    let text = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+    let findings = diff["findings"].as_array().expect("findings");
+    let line = |change: &Value| {
+        let [state, kind] = ["state", "kind"].map(|name| text(&change[name]));
+        let [a, b] = ["a", "b"].map(|side| text(&change[side]["severity"]));
+        format!("{state} {kind} {a} {b}")
+    };
+    findings.iter().map(line).collect()
+}
+
+#[test]
+fn a_new_critical_finding_is_the_headline_and_fails() {
+    let (worse, status) = diff_fixtures("attach-0.5.9", "stopped-0.5.9");
+    let verdict = worse["verdict"].as_str().expect("a verdict");
+    assert!(verdict.starts_with("NEW CRITICAL: dropped-chunks: "), "{verdict}");
+    assert_eq!(status, Some(1));
+    let found = findings_of(&worse);
+    assert_eq!(found[0], "new dropped-chunks - critical", "{found:?}");
+    assert!(found.contains(&String::from("new consumer-stopped - warning")), "{found:?}");
+    let (better, status) = diff_fixtures("stopped-0.5.9", "attach-0.5.9");
+    assert_eq!(status, Some(0), "{better:#}");
+    assert!(findings_of(&better).contains(&String::from("gone dropped-chunks critical -")), "{better:#}");
+    let (same, status) = diff_fixtures("stopped-0.5.9", "stopped-0.5.9");
+    assert_eq!(status, Some(0));
+    assert!(findings_of(&same).iter().all(|line| line.starts_with("unchanged ")), "{same:#}");
+}
+
+#[test]
+fn a_run_that_cannot_show_a_finding_does_not_make_it_gone() {
+    let (diff, _) = diff_fixtures("stopped-0.5.9", "tap-0.5.9");
+    let stopped = diff["findings"].as_array().into_iter().flatten().find(|change| change["kind"] == "consumer-stopped");
+    let stopped = stopped.expect("the finding");
+    assert_eq!(stopped["state"], "not-comparable");
+    assert_eq!(stopped["note"], "second run: threads are not observed");
+}

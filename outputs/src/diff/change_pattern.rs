@@ -159,23 +159,17 @@ fn compare_workers(a: &Report, b: &Report, outcomes: &[ProblemOutcome], legs: &[
     patterns
 }
 
-/// A queue follows the time that its receiver needs for a chunk.
-fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Vec<ChangePattern> {
-    let mut patterns = Vec::new();
-    for inside in legs.iter().filter(|leg| leg.kind == LegKind::Inside) {
-        let Some(change) = inside.change() else { continue };
-        let mut waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && Ends::from(&*leg.name).to == inside.name);
-        if let Some((a_ns, b_ns)) = inside.a_ns.zip(inside.b_ns)
-            && let Some(wait) = waits.find(|leg| leg.change() == Some(change))
-        {
-            let (before, after) = (duration(a_ns), duration(b_ns));
-            let title = format!("the {} needs {after} a chunk instead of {before}", inside.name);
-            let summary = format!("Chunks wait on {} for it.", wait.name);
-            let explained = problems_following(outcomes, change);
-            patterns.push(ChangePattern::new("processing", title, summary).explaining(explained));
-        }
-    }
-    patterns
+/// A queue follows the time that its receiver needs for a chunk. Of several, the queue whose wait changed most shows the cause.
+fn compare_processing(outcomes: &[ProblemOutcome], legs: &[LegShift]) -> Option<ChangePattern> {
+    let changed_waits = legs.iter().filter(|leg| leg.kind == LegKind::Wait && leg.change().is_some());
+    let wait = changed_waits.max_by_key(|leg| leg.a_ns.unwrap_or(0).abs_diff(leg.b_ns.unwrap_or(0)))?;
+    let receiver = Ends::from(&*wait.name).to;
+    let inside = legs.iter().find(|leg| leg.kind == LegKind::Inside && leg.name == receiver)?;
+    let change = inside.change().filter(|change| wait.change() == Some(*change))?;
+    let (before, after) = (duration(inside.a_ns?), duration(inside.b_ns?));
+    let title = format!("the {receiver} needs {after} a chunk instead of {before}");
+    let summary = format!("Chunks wait on {} for it.", wait.name);
+    Some(ChangePattern::new("processing", title, summary).explaining(problems_following(outcomes, change)))
 }
 
 fn count_workers(hop: &HopLine) -> usize {

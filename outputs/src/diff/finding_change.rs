@@ -23,7 +23,7 @@ pub struct FindingChange {
     pub b: Option<FindingSide>,
     /// Its size before and after; empty if one is unknown.
     pub numbers: String,
-    /// Why the runs cannot be compared; `null` if they can.
+    /// Why the run without it could not have shown it; `null` if it could.
     pub note: Option<String>,
 }
 
@@ -40,7 +40,7 @@ pub struct FindingSide {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FindingState {
-    /// Only the second run has it.
+    /// Only the second run has it; the note says if the first could not have shown it.
     New,
     /// More severe, or at least twice its size.
     Worse,
@@ -50,7 +50,7 @@ pub enum FindingState {
     Gone,
     /// In both runs, neither worse nor better.
     Unchanged,
-    /// The run without it could not have shown it; the note says why.
+    /// Only the first run has it, and the second could not have shown it; the note says why.
     NotComparable,
 }
 
@@ -122,8 +122,9 @@ fn change_between(a: &Report, b: &Report, before: Option<&FindingLine>, after: O
         (Some(_), None) => (FindingState::Gone, unobserved_reason(&kind, b).map(|why| format!("second run: {why}"))),
         _ => (FindingState::New, unobserved_reason(&kind, a).map(|why| format!("first run: {why}"))),
     };
-    // A finding is a fact even if the earlier run could not show it, but its absence is none.
-    let state = if unobserved.is_some() { FindingState::NotComparable } else { state };
+    // A finding is a fact even if the first run could not show it, but its absence from the second is none.
+    let is_absence_unknown = state == FindingState::Gone && unobserved.is_some();
+    let state = if is_absence_unknown { FindingState::NotComparable } else { state };
     let side = |finding: &FindingLine| FindingSide { severity: finding.severity, summary: finding.summary.clone() };
     let (a, b) = (before.map(side), after.map(side));
     let numbers = sizes.map_or_else(String::new, |(before, after)| format!("{} -> {}", before.text(), after.text()));

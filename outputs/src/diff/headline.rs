@@ -1,5 +1,7 @@
 //! Changes in the order of their weight, and the sentence about them.
 
+use std::fmt::Write as _;
+
 use trace::detect::Severity;
 
 use super::{ChangePattern, ChangeVerdict, ComparedMeasure, FindingChange, FindingState, ProblemOutcome, ProblemState};
@@ -42,6 +44,8 @@ pub(super) fn rank_changes(outcomes: &[ProblemOutcome], findings: &[FindingChang
     let others = findings.iter().filter(|change| {
         change.severity() > Severity::Info
             && (change.state.is_worse() || change.state.is_better())
+            // It may have been there before.
+            && change.note.is_none()
             && !became_critical(change)
             && !outcomes.iter().any(|outcome| is_about(change, outcome))
     });
@@ -58,11 +62,20 @@ fn rank_finding(change: &FindingChange) -> RankedChange {
         (before, after) => format!("{} {}", change.state.as_str(), after.or(before).unwrap_or_default()),
     };
     let text = match (&change.b, change.state) {
-        (Some(after), FindingState::New) => format!("{}: {}", change.kind, after.summary),
+        (Some(after), FindingState::New) => format!("{}: {}", change.kind, numbers_of_summary(&after.summary)),
         _ if change.numbers.is_empty() => change.name(),
         _ => format!("{} {}", change.name(), change.numbers),
     };
-    RankedChange { is_worse: change.state.is_worse(), state, text }
+    let note = change.note.as_ref().map_or_else(String::new, |note| format!(" ({note})"));
+    RankedChange { is_worse: change.state.is_worse(), state, text: text + &note }
+}
+
+/// The clauses of a summary up to the first without a number, which explains and can be read below.
+fn numbers_of_summary(summary: &str) -> String {
+    let clauses = summary.split(": ").enumerate();
+    let with_numbers =
+        clauses.take_while(|(index, clause)| *index == 0 || clause.contains(|c: char| c.is_ascii_digit()));
+    with_numbers.map(|(_, clause)| clause).collect::<Vec<_>>().join(": ")
 }
 
 /// One sentence for an incident: what changed, and the cause.
@@ -79,7 +92,7 @@ pub(super) fn summarise(
             sentence += ", ";
         } else {
             let separator = if sentence.is_empty() { "" } else { "; " };
-            sentence += &format!("{separator}{}: ", change.state);
+            let _ = write!(sentence, "{separator}{}: ", change.state);
         }
         sentence += &change.text;
         last_state = &change.state;
@@ -87,7 +100,7 @@ pub(super) fn summarise(
     let causes: Vec<&str> =
         patterns.iter().filter(|pattern| !pattern.explains.is_empty()).map(|pattern| pattern.title.as_str()).collect();
     if !causes.is_empty() {
-        sentence += &format!("; cause: {}", causes.join(", "));
+        let _ = write!(sentence, "; cause: {}", causes.join(", "));
     }
     if ranked.is_empty() { describe_measures(outcomes, measures) } else { sentence }
 }
@@ -97,14 +110,15 @@ fn name_with_numbers(outcome: &ProblemOutcome) -> String {
     format!("{} {}", outcome.name, outcome.numbers).trim_end().to_owned()
 }
 
-/// Problems that did not change, by state: `unchanged: lost tokens 0 -> 0; not observed: merged chunks`.
-pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome]) -> String {
+/// Problems that did not change, by state: `unchanged: lost tokens 0 -> 0; not observed: merged chunks`. Those of the verdict are not repeated.
+pub(super) fn describe_unchanged(outcomes: &[ProblemOutcome], verdict: &str) -> String {
     let mut parts = Vec::new();
     for state in [ProblemState::Unchanged, ProblemState::NotEnoughData, ProblemState::NotObserved] {
         let names: Vec<String> =
             outcomes.iter().filter(|outcome| outcome.state == state).map(name_with_numbers).collect();
-        if !names.is_empty() {
-            parts.push(format!("{}: {}", state.as_str().to_lowercase(), names.join(", ")));
+        let names = names.join(", ");
+        if !names.is_empty() && !verdict.ends_with(&names) {
+            parts.push(format!("{}: {names}", state.as_str().to_lowercase()));
         }
     }
     parts.join("; ")

@@ -2,9 +2,10 @@
 
 use std::fmt::Write as _;
 
+use trace::detect::Severity;
 use trace::words::{duration, known_or_dash, plural};
 
-use super::{ComparedMeasure, Diff, FindingChange, LegShift, RunSummary, WaitShift, headline};
+use super::{ComparedMeasure, Diff, FindingChange, FindingState, LegShift, RunSummary, WaitShift, headline};
 use crate::report::hostile::{lines, markdown as escaped};
 use crate::report::markdown::table;
 use crate::report::table::Kind::{Number, Text};
@@ -20,8 +21,10 @@ pub(super) fn render_text(diff: &Diff) -> String {
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
         wrap(&mut out, &describe_run(side), &format!("{letter}  "), "   ");
     }
-    for line in diff.short_runs.iter().chain([&headline::describe_unchanged(&diff.outcomes)]) {
-        wrap(&mut out, line, "", "   ");
+    for line in diff.short_runs.iter().chain([&headline::describe_unchanged(&diff.outcomes, &diff.verdict)]) {
+        if !line.is_empty() {
+            wrap(&mut out, line, "", "   ");
+        }
     }
     let _ = writeln!(out);
     for pattern in &diff.patterns {
@@ -49,9 +52,14 @@ pub(super) fn render_text(diff: &Diff) -> String {
     lines(&out)
 }
 
+/// Findings to list: information that did not change is none.
+fn listed_findings(diff: &Diff) -> impl Iterator<Item = &FindingChange> {
+    diff.findings.iter().filter(|change| change.state != FindingState::Unchanged || change.severity() > Severity::Info)
+}
+
 /// Findings with their numbers in each run.
 fn write_findings(out: &mut String, diff: &Diff) {
-    for change in &diff.findings {
+    for change in listed_findings(diff) {
         let severity = change.severity().as_str();
         wrap(out, &format!("{} {severity} {}", change.state.as_str(), describe_finding(change)), "", "      ");
         for (letter, side) in [("A", &change.a), ("B", &change.b)] {
@@ -60,7 +68,7 @@ fn write_findings(out: &mut String, diff: &Diff) {
             }
         }
     }
-    if !diff.findings.is_empty() {
+    if listed_findings(diff).next().is_some() {
         let _ = writeln!(out);
     }
 }
@@ -121,14 +129,14 @@ pub(super) fn render_markdown(diff: &Diff) -> String {
     for (letter, side) in [("A", &diff.a), ("B", &diff.b)] {
         let _ = writeln!(out, "- **{letter}** {}", escaped(&describe_run(side)));
     }
-    let unchanged = headline::describe_unchanged(&diff.outcomes);
+    let unchanged = headline::describe_unchanged(&diff.outcomes, &diff.verdict);
     for line in diff.short_runs.iter().chain([&unchanged]).filter(|line| !line.is_empty()) {
         let _ = writeln!(out, "- {}", escaped(line));
     }
     for pattern in &diff.patterns {
         let _ = writeln!(out, "- **{}** {}", escaped(&pattern.title), escaped(&pattern.summary));
     }
-    for change in &diff.findings {
+    for change in listed_findings(diff) {
         let sides =
             change.b.iter().chain(&change.a).map(|side| escaped(&side.summary)).collect::<Vec<_>>().join("; before: ");
         let (state, severity) = (change.state.as_str(), change.severity().as_str());
