@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 
 use trace::MonoNs;
 
+use crate::units;
+
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Playback command of the user.
@@ -41,6 +43,44 @@ pub struct Position {
     pub doing: PlaybackState,
     /// Start of the known part, if playback started in the middle of the recording.
     pub since_ns: Option<u64>,
+}
+
+impl Position {
+    /// Parses a time that a user typed into nanoseconds from the start: `14:59:08` is a time of day if the run covers it, `1:23` or `3.9s`
+    /// a time from the start, `+10s` or `-1m` one from the current position. The error names the run's range.
+    pub fn parse_target(&self, text: &str) -> Result<u64, String> {
+        let text = text.trim();
+        let moment_of = |text: &str| {
+            let examples = "expected a time: 14:59:08, 1:23, 3.9s, +10s, -1m";
+            units::parse_moment(text).ok_or_else(|| examples.to_owned())
+        };
+        let is_in_run = |target_ns: &u64| *target_ns <= self.whole_ns;
+        let target_ns = if let Some(ahead) = text.strip_prefix('+') {
+            self.at_ns.checked_add(moment_of(ahead)?)
+        } else if let Some(back) = text.strip_prefix('-') {
+            self.at_ns.checked_sub(moment_of(back)?)
+        } else {
+            let clock = text.strip_suffix('Z').unwrap_or(text);
+            let moment_ns = moment_of(clock)?;
+            let by_clock = self.start_wall_ns().map(|start_ns| units::offset_of_time_of_day(moment_ns, start_ns));
+            // The screen prints a time of day with three parts.
+            let by_clock = by_clock.filter(|target_ns| clock.split(':').count() == 3 && is_in_run(target_ns));
+            by_clock.or((clock == text).then_some(moment_ns))
+        };
+        target_ns.filter(is_in_run).ok_or_else(|| format!("outside the run: {}", self.range_text()))
+    }
+
+    /// Wall clock at the start.
+    fn start_wall_ns(&self) -> Option<u64> {
+        self.wall_ns?.checked_sub(self.at_ns)
+    }
+
+    /// `14:59:02Z to 14:59:15Z, 0:00 to 0:12`.
+    fn range_text(&self) -> String {
+        let wall = |at_ns: u64| units::format_wall_time(self.start_wall_ns()?.checked_add(at_ns)?);
+        let clock = wall(0).zip(wall(self.whole_ns)).map_or_else(String::new, |(from, to)| format!("{from} to {to}, "));
+        format!("{clock}{} to {}", units::format_clock(0), units::format_clock(self.whole_ns))
+    }
 }
 
 /// Playback state.
@@ -210,7 +250,11 @@ impl Player {
                 let by = seconds.saturating_mul(SECOND_NS as i64);
                 self.seek_to(MonoNs(self.at.0.saturating_add_signed(by)));
             }
-            Play::To(ns) => self.seek_to(MonoNs(self.first.0.saturating_add(ns))),
+            Play::To(ns) => {
+                // After the end nothing plays, so the time sought stays on the screen.
+                self.is_playing &= !self.has_ended;
+                self.seek_to(MonoNs(self.first.0.saturating_add(ns)));
+            }
             Play::End => self.target = (!self.has_ended).then_some(SeekTarget::End),
             Play::Finding(true) => self.target = (!self.has_ended).then_some(SeekTarget::Finding),
             Play::Finding(false) => {
@@ -282,6 +326,41 @@ mod tests {
     fn doing(player: &Player) -> (u64, PlaybackState) {
         let position = player.position(None);
         (position.at_ns / SECOND_NS, position.doing)
+    }
+
+    #[test]
+    fn a_typed_time_is_of_the_day_or_of_the_run() {
+        // 2026-11-21 14:59:02.700 UTC.
+        let start_ns = 1_795_273_142_700_000_000;
+        let position = Position {
+            at_ns: 5 * SECOND_NS,
+            whole_ns: 70 * SECOND_NS,
+            wall_ns: Some(start_ns + 5 * SECOND_NS),
+            ..Position::default()
+        };
+        for (text, target_ms) in [
+            ("14:59:08", 5_300),
+            ("14:59:08Z", 5_300),
+            ("14:59:02", 0),
+            ("15:00:12", 69_300),
+            ("1:03", 63_000),
+            ("0:00:07", 7_000),
+            ("3.9s", 3_900),
+            ("+10s", 15_000),
+            ("-1.5s", 3_500),
+        ] {
+            assert_eq!(position.parse_target(text), Ok(target_ms * 1_000_000), "{text}");
+        }
+        let range = "outside the run: 14:59:02Z to 15:00:12Z, 0:00 to 1:10";
+        for text in ["14:58:59", "15:00:13Z", "71s", "+66s", "-1m", "14:59"] {
+            assert_eq!(position.parse_target(text), Err(range.to_owned()), "{text}");
+        }
+        assert!(position.parse_target("soon").is_err_and(|error| error.contains("14:59:08, 1:23, 3.9s")));
+        // Over midnight, the time of day is that of the next day.
+        let night = Position { whole_ns: 36_000 * SECOND_NS, ..position.clone() };
+        assert_eq!(night.parse_target("00:00:02"), Ok(32_459_300_000_000));
+        let without_clock = Position { wall_ns: None, ..position };
+        assert_eq!(without_clock.parse_target("14:59:08"), Err("outside the run: 0:00 to 1:10".into()));
     }
 
     #[test]

@@ -31,23 +31,45 @@ pub fn format_clock(ns: u64) -> String {
     }
 }
 
-/// Parses a time typed by a user into nanoseconds: `1:23`, `1:02:03`, `83`, `90s`, `2m`.
+/// Parses a time typed by a user into nanoseconds: `1:23`, `1:02:03.5`, `83`, `3.9s`, `2m`.
 pub fn parse_moment(text: &str) -> Option<u64> {
-    const LONGEST: u64 = u64::MAX / 1_000_000_000;
+    const LONGEST_S: u64 = u64::MAX / 1_000_000_000 - 1;
     let text = text.trim();
-    let seconds = match text.strip_suffix(['s', 'm', 'h']) {
-        Some(amount) => {
-            let unit = match &text[amount.len()..] {
-                "s" => 1,
-                "m" => 60,
-                _ => 3_600,
-            };
-            amount.parse::<u64>().ok()?.checked_mul(unit)?
+    let is_decimal =
+        |part: &&str| part.starts_with(|c: char| c.is_ascii_digit()) && !part.contains(['e', 'E', '+', '-']);
+    let parse_seconds = |part: &str| Some(part).filter(is_decimal)?.parse::<f64>().ok();
+    let seconds = if let Some((unit, factor)) =
+        [('s', 1.0), ('m', 60.0), ('h', 3_600.0)].iter().find(|(unit, _)| text.ends_with(*unit))
+    {
+        parse_seconds(text.strip_suffix(*unit)?)? * factor
+    } else {
+        // Only the last part may have decimals.
+        let (leading, last) = text.rsplit_once(':').map_or(("", text), |(leading, last)| (leading, last));
+        if leading.split(':').count() > 2 {
+            return None;
         }
-        None if text.is_empty() || text.split(':').count() > 3 => return None,
-        None => text.split(':').try_fold(0u64, |sum, part| sum.checked_mul(60)?.checked_add(part.parse().ok()?))?,
+        let parts = leading.split(':').filter(|_| !leading.is_empty());
+        let leading =
+            parts.into_iter().try_fold(0u64, |sum, part| sum.checked_mul(60)?.checked_add(part.parse().ok()?))?;
+        leading as f64 * 60.0 + parse_seconds(last)?
     };
-    (seconds <= LONGEST).then(|| seconds * 1_000_000_000)
+    (seconds <= LONGEST_S as f64).then(|| (seconds * 1e9).round() as u64)
+}
+
+/// Time from the start of a run at which a clock on the wall first shows this time of day.
+pub fn offset_of_time_of_day(time_of_day_ns: u64, start_wall_ns: u64) -> u64 {
+    const SECOND: u64 = 1_000_000_000;
+    const DAY: u64 = 86_400 * SECOND;
+    // Users type whole seconds, so the second in which the run begins is part of it.
+    let start_ns = start_wall_ns - start_wall_ns % SECOND;
+    let ahead_ns = (time_of_day_ns % DAY + DAY - start_ns % DAY) % DAY;
+    ahead_ns.saturating_sub(start_wall_ns - start_ns)
+}
+
+/// Time of day, in UTC: `14:59:08Z`.
+pub fn format_wall_time(ns: u64) -> Option<String> {
+    let at = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
+    Some(at.strftime("%H:%M:%SZ").to_string())
 }
 
 /// A count: exact up to 9,999, then `12.3k`, `4.56M`.
@@ -132,7 +154,24 @@ mod tests {
             (parse_moment("90s"), parse_moment("2m"), parse_moment(" 5 ")),
             (Some(90_000_000_000), Some(120_000_000_000), Some(5_000_000_000))
         );
-        for text in ["", "soon", "1:2:3:4", "1:-2", "99999999999999999999", "ä", "18446744073709551615h"] {
+        assert_eq!(
+            (parse_moment("3.9s"), parse_moment("1:23.25"), parse_moment("0.5m")),
+            (Some(3_900_000_000), Some(83_250_000_000), Some(30_000_000_000))
+        );
+        for text in [
+            "",
+            "soon",
+            "1:2:3:4",
+            "1:-2",
+            "99999999999999999999",
+            "1.5:20",
+            "+3s",
+            "1e3",
+            "nan",
+            "inf",
+            "ä",
+            "18446744073709551615h",
+        ] {
             assert_eq!(parse_moment(text), None, "{text}");
         }
     }

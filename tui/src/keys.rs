@@ -108,7 +108,7 @@ pub(crate) const BINDINGS: &[Binding] = &[
     bind(KeyContext::Replay, &chars::<'F'>(), "F", Action::Command(Play(Playback::Finding(false))), "to the start of the previous finding", "finding"),
     bind(KeyContext::Replay, &chars::<'0'>(), "0", Action::Command(Play(Playback::To(0))), "to the start", ""),
     bind(KeyContext::Replay, &chars::<'$'>(), "$", Action::Command(Play(Playback::End)), "to the end", ""),
-    bind(KeyContext::Replay, &chars::<'t'>(), "t", Action::TypeTime, "to a time: 1:23, 90s, 2m", "go to"),
+    bind(KeyContext::Replay, &chars::<'t'>(), "t", Action::TypeTime, "to a time: 14:59:08, 1:23, 3.9s, +10s, -1m", "go to"),
     bind(KeyContext::Everywhere, &chars::<'e'>(), "e", Action::ShowExportFormats, "write the report as HTML or JSON, or a trace for Perfetto", "export"),
     bind(KeyContext::Everywhere, &chars::<':'>(), ":", Action::ShowPalette, "find an action by name", ""),
     bind(KeyContext::Everywhere, &chars::<'?'>(), "?", Action::ShowHelp, "this help", "help"),

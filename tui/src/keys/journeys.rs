@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use session::ScreenCommand;
-use session::playback::Play;
+use session::playback::{Play, Position};
 use trace::MonoNs;
 use trace::detect::{Finding, Severity, Verdict};
 use trace::ledger::RequestNumbers;
@@ -232,11 +232,16 @@ fn playback_keys_work_only_in_a_replay() {
 fn a_typed_time_is_sought() {
     let mut fixture = Fixture::new();
     fixture.ui.is_replay = true;
+    let position = Position { at_ns: 5_000_000_000, whole_ns: 70_000_000_000, ..Position::default() };
+    fixture.model.position = Some(position);
     assert_eq!(fixture.press("t1:2x\n"), None);
     assert_eq!(fixture.ui.dialog, Dialog::Time("1:2x".into()));
     assert_eq!(fixture.press("\x08\n"), Some(Effect::Command(ScreenCommand::Play(Play::To(62_000_000_000)))));
     assert_eq!(fixture.ui.dialog, Dialog::None);
-    fixture.press("t\x1b");
+    assert_eq!(fixture.press("t+10s\n"), Some(Effect::Command(ScreenCommand::Play(Play::To(15_000_000_000)))));
+    assert_eq!(fixture.press("t71s\n"), None);
+    assert_eq!(fixture.ui.dialog, Dialog::Time("71s".into()), "a time outside the run is refused");
+    fixture.press("\x1bt\x1b");
     assert_eq!(fixture.ui.dialog, Dialog::None);
 }
 

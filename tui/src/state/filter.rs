@@ -4,6 +4,8 @@
 
 use std::fmt;
 
+use session::units;
+use trace::MonoNs;
 use trace::columns::Number;
 
 use super::flags::Flag;
@@ -39,6 +41,54 @@ enum Condition {
         compare: NumberComparison,
         value: u64,
     },
+    /// The request was in flight at some time from `from` to `to`.
+    InFlight {
+        from: TypedTime,
+        to: TypedTime,
+    },
+    /// The request began at this time or later.
+    BegunSince(TypedTime),
+}
+
+/// A time as typed: of the day, or from the start of the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct TypedTime {
+    ns: u64,
+    is_time_of_day: bool,
+}
+
+/// Clocks of a run, by which typed times are compared with those of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RunClock {
+    pub(crate) started: MonoNs,
+    /// Wall clock at the start; `None` if unknown.
+    pub(crate) wall_start_ns: Option<u64>,
+}
+
+impl RunClock {
+    /// Time of day, in UTC; `None` if unknown.
+    pub(crate) fn time_of_day(self, at: MonoNs) -> Option<String> {
+        units::format_wall_time(self.wall_start_ns?.checked_add(at.since(self.started))?)
+    }
+}
+
+impl TypedTime {
+    /// Parses `14:59:08`, with or without a `Z`, or a time from the start such as `1:23` or `3.9s`.
+    fn parse(text: &str, position: usize) -> Result<Self, FilterSyntaxError> {
+        let clock = text.strip_suffix('Z').unwrap_or(text);
+        let message = || String::from("expected a time, for example 14:59:08, 1:23 or 3.9s");
+        let ns = units::parse_moment(clock).ok_or_else(|| FilterSyntaxError { position, message: message() })?;
+        Ok(Self { ns, is_time_of_day: clock.split(':').count() == 3 })
+    }
+
+    /// This time on the run's clock. Without a wall clock, every time is one from the start.
+    fn on_clock(self, clock: RunClock) -> MonoNs {
+        let offset_ns = match clock.wall_start_ns.filter(|_| self.is_time_of_day) {
+            Some(start_ns) => units::offset_of_time_of_day(self.ns, start_ns),
+            None => self.ns,
+        };
+        MonoNs(clock.started.0.saturating_add(offset_ns))
+    }
 }
 
 /// Other names of columns.
@@ -79,6 +129,7 @@ pub(crate) fn syntax_help() -> impl Iterator<Item = (&'static str, String)> {
         ("5b92", "the rid contains 5b92 (also rid:5b92)"),
         ("gap>1s", &*numbers),
         ("", "with > >= < <= = ; durations in ns us ms s m h, counts with k or M"),
+        ("at:14:59:00..14:59:10", "in flight then, also at:3.9s; since:14:59:00 began then or later"),
         ("worker:1", "it goes to receiver 1"),
         ("state:live", "waiting, live, done, aborted or orphaned"),
         ("flag:dropped", &Flag::ALL.map(Flag::label).join(" ")),
@@ -118,8 +169,8 @@ impl RequestFilter {
         })
     }
 
-    pub(crate) fn matches(&self, row: &RequestRow) -> bool {
-        self.terms.iter().all(|term| term.condition.holds(row) != term.is_negated)
+    pub(crate) fn matches(&self, row: &RequestRow, clock: RunClock) -> bool {
+        self.terms.iter().all(|term| term.condition.holds(row, clock) != term.is_negated)
     }
 }
 
@@ -135,6 +186,9 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
     let comparison = COMPARISONS.iter().find_map(|&(sign, compare)| Some((sign, compare, rest.strip_prefix(sign)?)));
     let Some((sign, compare, value)) = comparison else {
         // A word without a sign is part of a rid.
+        if let Some(message) = refuse_operator(body) {
+            return Err(FilterSyntaxError { position, message });
+        }
         return Ok(FilterTerm { is_negated, condition: Condition::Rid(body.to_lowercase()) });
     };
     let sign_position = position + name.chars().count();
@@ -150,6 +204,15 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
             Condition::State(state)
         }
         "flag" => Condition::Flag(parse_label(value, value_position, "flag", &Flag::ALL, Flag::label)?),
+        "at" => {
+            let (from, to) = value.split_once("..").unwrap_or((value, value));
+            let to_position = value_position + value.chars().count() - to.chars().count();
+            Condition::InFlight {
+                from: TypedTime::parse(from, value_position)?,
+                to: TypedTime::parse(to, to_position)?,
+            }
+        }
+        "since" => Condition::BegunSince(TypedTime::parse(value, value_position)?),
         lower_name => {
             let alias = COLUMN_ALIASES.iter().find(|alias| alias.0 == lower_name);
             let head = alias.map_or(lower_name, |alias| alias.1);
@@ -172,9 +235,41 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
 }
 
 fn unknown_name(name: &str) -> String {
-    let mut names = vec!["rid", "state", "flag"];
+    let mut names = vec!["rid", "state", "flag", "at", "since"];
     names.extend(number_names());
-    format!("unknown name {name:?}; use one of {}", names.join(" "))
+    let nearest = nearest_name(name, &names).unwrap_or_default();
+    format!("unknown name {name:?}; did you mean {nearest}? Names: {}", names.join(" "))
+}
+
+/// Refuses a word that users of other query languages take for an operator; `rid:` searches for it as text.
+fn refuse_operator(word: &str) -> Option<String> {
+    if ["OR", "AND", "NOT", "||", "&&"].contains(&word) {
+        return Some(format!(
+            "{word} is no term: all terms must match, and `-` negates one; rid:{word} searches the rid"
+        ));
+    }
+    if word.contains('*') {
+        return Some(format!("no wildcards: a rid contains the text; use rid:{}", word.replace('*', "")));
+    }
+    word.contains('@').then(|| format!("a saved filter stands alone; rid:{word} searches the rid"))
+}
+
+/// The name that takes the fewest insertions, deletions and replacements of characters.
+pub(crate) fn nearest_name<'n>(typed: &str, names: &[&'n str]) -> Option<&'n str> {
+    let distance_to = |name: &str| {
+        let typed = typed.to_lowercase();
+        let mut costs: Vec<usize> = (0..=typed.chars().count()).collect();
+        for (row, of_name) in name.to_lowercase().chars().enumerate() {
+            let mut diagonal = std::mem::replace(&mut costs[0], row + 1);
+            for (column, of_typed) in typed.chars().enumerate() {
+                let replaced = diagonal + usize::from(of_name != of_typed);
+                diagonal = costs[column + 1];
+                costs[column + 1] = replaced.min(diagonal + 1).min(costs[column] + 1);
+            }
+        }
+        costs.last().copied()
+    };
+    names.iter().copied().min_by_key(|name| distance_to(name))
 }
 
 /// The one of `all` with this label, ignoring case.
@@ -220,11 +315,17 @@ fn parse_amount(text: &str, position: usize, units: &AmountUnits) -> Result<u64,
 }
 
 impl Condition {
-    fn holds(&self, row: &RequestRow) -> bool {
+    fn holds(&self, row: &RequestRow, clock: RunClock) -> bool {
         match self {
             Self::Rid(part) => contains_ignoring_case(&row.rid, part),
             Self::State(state) => row.state == *state,
             Self::Flag(flag) => row.flags.contains(*flag),
+            Self::InFlight { from, to } => {
+                // A time without decimals is the whole second.
+                let end = MonoNs(to.on_clock(clock).0.saturating_add(999_999_999));
+                row.first_at <= end && row.last_at >= from.on_clock(clock)
+            }
+            Self::BegunSince(since) => row.first_at >= since.on_clock(clock),
             Self::Number { of, compare, value } => of(row).is_some_and(|number| compare(number, *value)),
         }
     }
@@ -262,7 +363,7 @@ mod tests {
     }
 
     fn passes(text: &str) -> bool {
-        RequestFilter::parse(text).unwrap_or_else(|m| panic!("{text:?} {m}")).matches(&row())
+        RequestFilter::parse(text).unwrap_or_else(|m| panic!("{text:?} {m}")).matches(&row(), RunClock::default())
     }
 
     #[test]
@@ -289,6 +390,35 @@ mod tests {
     }
 
     #[test]
+    fn times_of_day_select_the_requests_in_flight() {
+        const SECOND: u64 = 1_000_000_000;
+        // 2026-11-21 14:59:02.700 UTC, after a start of the machine's clock at 100 s.
+        let clock = RunClock { started: MonoNs(100 * SECOND), wall_start_ns: Some(1_795_273_142_700_000_000) };
+        let mut row = row();
+        (row.numbers.first_at, row.numbers.last_at) = (MonoNs(105 * SECOND), MonoNs(108 * SECOND));
+        let passes = |text: &str, clock| RequestFilter::parse(text).expect(text).matches(&row, clock);
+        // In flight from 14:59:07.7 to 14:59:10.7.
+        for (text, expected) in [
+            ("at:14:59:07", true),
+            ("at:14:59:10Z", true),
+            ("at:14:59:06", false),
+            ("at:14:59:11", false),
+            ("at:14:59:00..14:59:03", false),
+            ("at:14:59:03..14:59:07", true),
+            ("at:5s", true),
+            ("at:9s", false),
+            ("-at:9s", true),
+            ("since:14:59:07", true),
+            ("since:14:59:08", false),
+            ("since:0:05", true),
+            ("since:5.1s", false),
+        ] {
+            assert_eq!(passes(text, clock), expected, "{text}");
+        }
+        assert!(passes("at:0:00:06", RunClock { wall_start_ns: None, ..clock }));
+    }
+
+    #[test]
     fn unobservable_values_satisfy_no_comparison() {
         assert!(!passes("deliv>0") && !passes("deliv<1") && !passes("deliv=0"));
     }
@@ -297,7 +427,13 @@ mod tests {
     fn parse_errors_have_a_position_and_a_hint() {
         let at = |text: &str| RequestFilter::parse(text).map_err(|error| (error.position, error.message));
         for (text, place, hint) in [
-            ("gap>1s drpo>0", 7, "unknown name \"drpo\""),
+            ("gap>1s drpo>0", 7, "unknown name \"drpo\"; did you mean drop?"),
+            ("stat:live", 0, "did you mean state?"),
+            ("@slow", 0, "stands alone"),
+            ("gap>1s OR drop>0", 7, "all terms must match"),
+            ("5b9*", 0, "use rid:5b9"),
+            ("at:soon", 3, "14:59:08"),
+            ("at:14:59:00..x", 13, "14:59:08"),
             ("gap>", 4, "needs a value"),
             ("gap>fast", 4, "250ms"),
             ("gap>1parsec", 5, "250ms"),
@@ -316,7 +452,7 @@ mod tests {
         #[test]
         fn parse_errors_are_positioned_inside_the_text(text in any::<String>()) {
             match RequestFilter::parse(&text) {
-                Ok(query) => { query.matches(&row()); }
+                Ok(query) => { query.matches(&row(), RunClock::default()); }
                 Err(mistake) => prop_assert!(mistake.position <= text.chars().count(), "{text:?} {mistake}"),
             }
         }
@@ -331,7 +467,7 @@ mod tests {
             let numbers = RequestNumbers { gap_ns: gap.map(|ms| ms * 1_000_000), ..RequestNumbers::default() };
             let row = RequestRow { numbers, ..RequestRow::default() };
             let holds = gap.is_some_and(|g| [g > bound, g >= bound, g < bound, g <= bound, g == bound][op]);
-            prop_assert_eq!(query.matches(&row), holds != negated);
+            prop_assert_eq!(query.matches(&row, RunClock::default()), holds != negated);
         }
 
         #[test]

@@ -14,6 +14,7 @@ use trace::stats::{PerSecond, Spread};
 use trace::words::plural;
 
 use super::curves::Curves;
+use super::filter::RunClock;
 use super::flags::{Flag, FlagSet, Health, RunVerdict};
 use super::model::{FirstTokenGap, Model, RunValues, WaitingRequests};
 use super::pinned::PinnedHistories;
@@ -62,6 +63,8 @@ impl Model {
         let ledger = analysis.ledger();
         let writer = RowWriter::new(ledger);
         self.table.clear();
+        self.table.clock =
+            RunClock { started: ledger.started().unwrap_or_default(), wall_start_ns: self.wall_start_ns };
         for request in ledger.requests() {
             writer.write_live(request, self.table.add_row());
         }

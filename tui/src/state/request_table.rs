@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-use super::filter::RequestFilter;
+use super::filter::{RequestFilter, RunClock};
 use super::request_row::{RequestColumn, RequestRow, SortKey};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +30,10 @@ pub(crate) struct RequestTable {
     /// Rows that pass the filter: pinned ones first and sorted, the others unsorted.
     shown: Vec<ShownRow>,
     pub(crate) pinned_count: usize,
+    /// Rows that match the filter; pinned rows are shown even if they do not.
+    pub(crate) matching_count: usize,
+    /// Clocks of the run, for filters by time.
+    pub(crate) clock: RunClock,
     order: SortOrder,
     /// Parameters that `shown` was built with; `None` if rows have changed since.
     arranged_for: Option<Arrangement>,
@@ -97,14 +101,17 @@ impl RequestTable {
         shown.clear();
         self.order = order;
         let rows = self.rows[..self.row_count].iter().enumerate();
+        self.matching_count = 0;
         if !pins.is_empty() {
             let pinned = rows.clone().filter(|(_, row)| pins.contains(&row.rid));
-            shown.extend(pinned.map(|(index, row)| ShownRow::new(index, row, order.column)));
+            shown.extend(pinned.clone().map(|(index, row)| ShownRow::new(index, row, order.column)));
+            self.matching_count = pinned.filter(|(_, row)| filter.matches(row, self.clock)).count();
             shown.sort_unstable_by(|a, b| self.compare_rows(a, b));
         }
         self.pinned_count = shown.len();
-        let matching = rows.filter(|(_, row)| filter.matches(row) && !pins.contains(&row.rid));
+        let matching = rows.filter(|(_, row)| filter.matches(row, self.clock) && !pins.contains(&row.rid));
         shown.extend(matching.map(|(index, row)| ShownRow::new(index, row, order.column)));
+        self.matching_count += shown.len() - self.pinned_count;
         self.shown = shown;
         self.arranged_for = Some(Arrangement { filter: filter.clone(), order, pins: pins.clone() });
     }
@@ -211,6 +218,9 @@ mod tests {
             (table.pinned_count, table.position_of("c"), table.worst_row().map(|r| &*r.rid)),
             (1, Some(2), Some("b"))
         );
+        assert_eq!(table.matching_count, 3, "the pinned row is shown, but does not match");
+        table.arrange(&filter, sort, &BTreeSet::from(["b".to_owned()]));
+        assert_eq!((table.matching_count, table.visible_count()), (3, 3));
     }
 
     proptest! {

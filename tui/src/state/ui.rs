@@ -4,11 +4,10 @@ use std::collections::BTreeSet;
 
 use session::ScreenCommand;
 use session::playback::Play;
-use session::units;
 
 use super::Model;
 use super::action::{Action, Effect, Tab};
-use super::filter::{FilterSyntaxError, RequestFilter};
+use super::filter::{FilterSyntaxError, RequestFilter, nearest_name};
 use super::request_row::RequestColumn;
 use super::request_table::SortOrder;
 
@@ -214,7 +213,7 @@ impl Ui {
                 text.pop();
             }),
             Action::EraseText => self.edit_text(String::clear),
-            Action::AcceptText => return self.accept_text(),
+            Action::AcceptText => return self.accept_text(model),
         }
         None
     }
@@ -428,11 +427,16 @@ impl Ui {
 
     /// Parses a typed filter, or finds the saved one that it names.
     pub(crate) fn parse_filter(&self, text: &str) -> Result<RequestFilter, FilterSyntaxError> {
-        let name = text.trim().strip_prefix('@');
-        match self.options.filters.iter().find(|saved| name == Some(&saved.name)) {
-            Some(saved) => Ok(saved.filter.clone()),
-            None => RequestFilter::parse(text),
+        let Some(name) = text.trim().strip_prefix('@') else { return RequestFilter::parse(text) };
+        if let Some(saved) = self.options.filters.iter().find(|saved| saved.name == name) {
+            return Ok(saved.filter.clone());
         }
+        let names: Vec<&str> = self.options.filters.iter().map(|saved| saved.name.as_str()).collect();
+        let hint = match nearest_name(name, &names) {
+            Some(nearest) => format!("did you mean @{nearest}?"),
+            None => String::from("no filter is saved; --filter NAME=FILTER saves one"),
+        };
+        Err(FilterSyntaxError { position: 0, message: format!("no saved filter @{name}: {hint}") })
     }
 
     fn apply_filter(&mut self, filter: RequestFilter) {
@@ -442,14 +446,14 @@ impl Ui {
     }
 
     /// Applies the typed filter or time, unless it is invalid.
-    fn accept_text(&mut self) -> Option<Effect> {
+    fn accept_text(&mut self, model: &Model) -> Option<Effect> {
         match &self.dialog {
             Dialog::Filter(text) => {
                 let filter = self.parse_filter(text).ok()?;
                 self.apply_filter(filter);
             }
             Dialog::Time(text) => {
-                let target_ns = units::parse_moment(text)?;
+                let target_ns = model.position.as_ref()?.parse_target(text).ok()?;
                 self.dialog = Dialog::None;
                 return Some(Effect::Command(ScreenCommand::Play(Play::To(target_ns))));
             }

@@ -16,7 +16,7 @@ mod requests;
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use session::units::{self, format_bytes, format_clock, format_count, format_duration, known_or_dash};
+use session::units::{format_bytes, format_clock, format_count, format_duration, known_or_dash};
 use trace::stats::Spread;
 
 use crate::keys::{BINDINGS, Binding, KeyContext};
@@ -51,7 +51,7 @@ pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Fram
         Some(position) => position::draw_position(status_line, model, position),
         None => draw_own_status(status_line, model),
     }
-    draw_bottom_line(&mut pad.sub_pad(line(bottom - 1)), ui);
+    draw_bottom_line(&mut pad.sub_pad(line(bottom - 1)), ui, model);
     match &ui.dialog {
         Dialog::Help(scrolled) => help::draw_help(&mut pad.sub_pad(tab_area), *scrolled, ui),
         Dialog::Palette { words, selected } => {
@@ -212,12 +212,16 @@ fn format_itl_quantiles(itl: Spread) -> String {
 }
 
 /// Draws the dialog that reads text, else the message, else key hints.
-fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui) {
+fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
     match &ui.dialog {
         Dialog::Time(text) => {
-            let is_valid = units::parse_moment(text).is_some();
-            let hint = if is_valid { "Enter: go   Esc: cancel" } else { "a time from the start: 1:23, 90s, 2m" };
-            draw_text_input(pad, "go to: ", text, hint, Ink::Dim);
+            let target = model.position.as_ref().map(|position| position.parse_target(text));
+            let (hint, ink) = match target {
+                Some(Err(error)) if !text.is_empty() => (format!("! {error}"), Ink::Health(Health::Warning)),
+                Some(Ok(_)) => (String::from("Enter: go   Esc: cancel"), Ink::Dim),
+                _ => (String::from("a time of day or from the start: 14:59:08, 1:23, 3.9s, +10s, -1m"), Ink::Dim),
+            };
+            draw_text_input(pad, "go to: ", text, &hint, ink);
         }
         Dialog::Palette { words, .. } => {
             draw_text_input(pad, ":", words, "Up Down: choose   Enter: run   Esc: cancel", Ink::Dim);

@@ -68,8 +68,10 @@ fn draw_arrow_row(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow], arrow_width: u16)
         pad.draw_text(x + 1, y, &format!("{shaft}{head}"), health_ink);
         let [first_line, other_lines @ ..] = &arrow.lines;
         let symbol = pad.theme.health_symbol(arrow.health);
+        let first_line = shorten_to_number(first_line, arrow_width - 3);
         pad.draw_clipped(x + 1, y + 1, arrow_width - 1, &format!("{symbol} {first_line}"), health_ink);
         for (line_y, text) in (y + 2..).zip(other_lines) {
+            let text = shorten_to_number(text, arrow_width - 3);
             pad.draw_clipped(x + 1, line_y, arrow_width - 1, &format!("  {text}"), Ink::Plain);
         }
         x += arrow_width;
@@ -98,10 +100,31 @@ fn draw_arrow_list(pad: &mut Pad<'_>, y: u16, arrows: &[Arrow]) -> u16 {
         for (column, text) in arrow.lines.iter().enumerate() {
             let ink = if column == 0 { ink } else { Ink::Plain };
             let x = widest_name + 5 + column as u16 * column_width;
-            pad.draw_clipped(x, y, column_width.saturating_sub(1), text, ink);
+            let width = column_width.saturating_sub(1);
+            pad.draw_clipped(x, y, width, &shorten_to_number(text, width), ink);
         }
     }
     y + arrows.len() as u16
+}
+
+/// Drops words until the text fits, so that a number is never shown without its unit: first a remark, then a second number,
+/// then what the number is of, which its row shows.
+fn shorten_to_number(text: &str, width: u16) -> String {
+    let is_number = |word: &&str| word.starts_with(|c: char| c.is_ascii_digit());
+    let mut words: Vec<&str> = text.split(' ').collect();
+    while text_width(&words.join(" ")) > width && words.len() > 1 {
+        let numbers: Vec<usize> = (0..words.len()).filter(|&index| is_number(&words[index])).collect();
+        match numbers[..] {
+            [] => break,
+            // A remark in brackets, or the number of workers.
+            _ if words.last().is_some_and(|last| last.starts_with(['(', 'x'])) => _ = words.pop(),
+            [_, second, ..] => words.truncate(second),
+            [0] if words[1..] == ["frames/s"] => return format!("{}/s", words[0]),
+            [0] => break,
+            _ => _ = words.remove(0),
+        }
+    }
+    words.join(" ")
 }
 
 /// Indices of hops that form a chain from the first one on. The Hops tab shows all hops.
@@ -191,4 +214,27 @@ fn breakdown_symbol(index: usize, theme: Theme) -> (&'static str, Ink) {
     let symbols = theme.rich_or_ascii(["█", "▒", "░"], ["#", "=", "-"]);
     let inks = [Ink::Series, Ink::Head, Ink::Dim];
     (symbols[index % symbols.len()], inks[index % inks.len()])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shortened_cell_keeps_the_unit_of_its_number() {
+        let wait = "wait p99 805 ms (run)";
+        for (text, width, expected) in [
+            (wait, 21, wait),
+            (wait, 20, "wait p99 805 ms"),
+            (wait, 14, "p99 805 ms"),
+            (wait, 9, "805 ms"),
+            ("backlog 1,427 1.97 s", 19, "backlog 1,427"),
+            ("200 frames/s x4", 14, "200 frames/s"),
+            ("29.8 frames/s", 12, "29.8/s"),
+            ("lost 4.07k tok", 13, "4.07k tok"),
+            ("delivery unknown", 10, "delivery unknown"),
+        ] {
+            assert_eq!(shorten_to_number(text, width), expected);
+        }
+    }
 }

@@ -29,7 +29,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         pad.draw_text(2, 1, "no request is selected: choose one in Requests (2)", Ink::Dim);
         return;
     };
-    draw_summary(pad, detail);
+    draw_summary(pad, detail, model);
     let mut y = path::draw_breakdown(pad, 1, "first token", &detail.first_token_path);
     let itl = &detail.facts.itl;
     if itl.delivered.is_some() || itl.sent.is_some() {
@@ -48,7 +48,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 }
 
 /// Draws the rid, and the state and totals if the request is known.
-fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail) {
+fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) {
     let x = pad.draw_text(1, 0, "rid ", Ink::Head);
     let x = pad.draw_text(x, 0, &detail.rid, Ink::Strong) + 2;
     match &detail.row {
@@ -56,7 +56,11 @@ fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail) {
             pad.draw_text(x, 0, "the ledger has evicted this request", Ink::Dim);
         }
         Some(row) => {
-            let x = pad.draw_text(x, 0, row.state.label(), Ink::Strong);
+            let mut x = pad.draw_text(x, 0, row.state.label(), Ink::Strong);
+            // The totals need a narrow line for themselves.
+            if let Some(began) = model.table.clock.time_of_day(row.first_at).filter(|_| pad.width() >= 100) {
+                x = pad.draw_text(x + 2, 0, &format!("began {began}"), Ink::Plain);
+            }
             pad.draw_text(x + 2, 0, &describe_totals(row), Ink::Plain);
         }
     }

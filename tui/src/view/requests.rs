@@ -66,7 +66,7 @@ fn draw_title(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
             format!(" ({not_shown} older finished ones are in the totals; --rows {limit} is reached)")
         }
     };
-    let shown = format_count(model.table.visible_count() as u64);
+    let shown = format_count(model.table.matching_count as u64);
     let all = format_count(model.table.row_count as u64);
     let mut x = pad.draw_text(1, 0, &format!("{shown} of {all} requests{note}"), Ink::Plain);
     if !ui.filter.is_empty() {
