@@ -26,10 +26,10 @@ pub(super) fn detect_growing_backlog(context: &DetectContext<'_>, out: &mut Verd
         }
         let severity = Severity::critical_if(group.backlog >= BACKLOG_CRITICAL_FRAMES);
         let summary = format!(
-            "{} waiting on {}, {} more than {} s ago; the oldest for {}",
+            "{} waiting on {}, grew by {} in {} s; the oldest for {}",
             plural(group.backlog, "frame"),
             group.name,
-            group.backlog.saturating_sub(from),
+            plural(group.backlog.saturating_sub(from), "frame"),
             seconds,
             duration(waited),
         );
