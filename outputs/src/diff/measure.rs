@@ -65,9 +65,11 @@ pub(super) fn compare_measures(a: &Report, b: &Report, options: &DiffOptions) ->
     let judged = measures.into_iter().zip(tests);
     let mut all: Vec<ComparedMeasure> =
         judged.map(|(measure, test)| judge_measure(measure, test.as_ref(), &criteria)).collect();
+    let are_short = criteria.fewest_slots < options.least_slots_for_noise;
+    let whole_runs = problem_outcome::compare_whole_runs(a, b, options.least_time_ns, are_short);
     // Times of the whole runs follow the other times that clients notice.
     let behind_gaps = all.iter().rposition(|measure| measure.name.starts_with("gap, ")).map_or(0, |last| last + 1);
-    all.splice(behind_gaps..behind_gaps, problem_outcome::compare_whole_runs(a, b, options.least_time_ns));
+    all.splice(behind_gaps..behind_gaps, whole_runs);
     all
 }
 

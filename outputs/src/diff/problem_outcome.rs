@@ -158,21 +158,22 @@ struct Quantile {
     counted: &'static str,
 }
 
-/// First-token gap of all requests, and inter-token latency of all tokens, of the engine and at clients.
-pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64) -> Vec<ComparedMeasure> {
+/// Inter-token latency of all tokens, of the engine and at clients, and the first-token gap of all requests if the runs are too short for
+/// their slots to decide.
+pub(super) fn compare_whole_runs(a: &Report, b: &Report, least_time_ns: u64, are_short: bool) -> Vec<ComparedMeasure> {
     /// Tokens of one request are not independent, so even a median needs many.
     const LEAST_TOKENS: u64 = 1_000;
     let mut quantiles = Vec::new();
-    if let Some((a, b)) = a.gap_ns.as_ref().zip(b.gap_ns.as_ref()) {
-        // Ten requests lie beyond each quantile.
-        for (label, least_count, ends) in
-            [("median", 20, a.p50.zip(b.p50)), ("p90", 100, a.p90.zip(b.p90)), ("p99", 1_000, a.p99.zip(b.p99))]
-        {
-            let Some((a_ns, b_ns)) = ends else { continue };
+    if let Some((a, b)) = a.gap_ns.as_ref().zip(b.gap_ns.as_ref()).filter(|_| are_short) {
+        // Ten requests lie beyond each quantile. The highest one that has them decides, because the worst waits matter.
+        let quantile_of = |(label, least_count, a_ns, b_ns): (&str, u64, Option<u64>, Option<u64>)| {
+            let (a_ns, b_ns) = a_ns.zip(b_ns).filter(|_| a.count.min(b.count) >= least_count)?;
             let name = format!("gap of all requests, {label}");
             let (a_count, b_count) = (a.count, b.count);
-            quantiles.push(Quantile { name, a_ns, b_ns, a_count, b_count, least_count, counted: "requests" });
-        }
+            Some(Quantile { name, a_ns, b_ns, a_count, b_count, least_count, counted: "requests" })
+        };
+        let descending = [("p99", 1_000, a.p99, b.p99), ("p90", 100, a.p90, b.p90), ("median", 20, a.p50, b.p50)];
+        quantiles.extend(descending.into_iter().find_map(quantile_of));
     }
     let engine = a.itl_ns.sent_by_token.zip(b.itl_ns.sent_by_token);
     let clients = a.itl_ns.delivered_by_token.zip(b.itl_ns.delivered_by_token);
