@@ -10,6 +10,7 @@ use recording::{Record, Recording};
 use serde_json::Value;
 use trace::event::{Delivery, Response, What};
 use trace::ledger::{ChunkOutcome, Ledger};
+use trace::time_series::SCREEN_SECONDS;
 use trace::{Analysis, Config};
 
 use super::chunk_status::ChunkStatus;
@@ -28,16 +29,28 @@ struct HarmCounts {
 /// A chunk on a hop: rid, hop and number.
 type ChunkName = (String, u64, u64);
 
-struct Replayed {
+pub(crate) struct Replayed {
     recording: Recording,
-    analysis: Analysis,
-    report: Report,
+    pub(crate) analysis: Analysis,
+    pub(crate) report: Report,
 }
 
 impl Replayed {
+    /// Replays every recording in the repository.
+    pub(crate) fn all() -> impl Iterator<Item = (&'static str, Self)> {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");
+        let names = ["attach-0.5.9", "demo-race", "egress-0.5.9", "stopped-0.5.9", "tap-0.5.9"];
+        names.into_iter().map(move |name| (name, Self::new(&folder.join(format!("2.0-{name}.tgap")))))
+    }
+
     fn new(file: &Path) -> Self {
         let recording = Recording::open(file).expect("a recording");
-        let config = Config { engines: engines::FACTS, chunk_history: 1 << 20, ..recording.header().config };
+        let config = Config {
+            engines: engines::FACTS,
+            chunk_history: 1 << 20,
+            recent_seconds: SCREEN_SECONDS,
+            ..recording.header().config
+        };
         let mut analysis = Analysis::new(config);
         let mut reader = recording.reader();
         while let Some(record) = reader.next().expect("it is undamaged") {
@@ -158,10 +171,8 @@ fn assert_same<T: PartialEq + Debug>(what: &str, one: &T, other: &T) {
 
 #[test]
 fn screen_exports_and_report_tell_the_same() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../recording/fixtures");
     let mut compared = 0;
-    for name in ["attach-0.5.9", "demo-race", "egress-0.5.9", "stopped-0.5.9", "tap-0.5.9"] {
-        let run = Replayed::new(&folder.join(format!("2.0-{name}.tgap")));
+    for (name, run) in Replayed::all() {
         let csv = counts_from_csv(&run.export(Format::Csv));
         assert_same(name, &counts_from_otlp(&run.export(Format::Otlp)), &csv);
         assert_same(name, &counts_from_perfetto(&run.export(Format::Perfetto)), &csv);

@@ -1,24 +1,12 @@
 //! Curves over time, read from the seconds that the analysis keeps.
 
-use trace::stats::{Tally, WINDOW_NS};
 use trace::time_series::{RecentSeconds, SlotValues};
 use trace::{Analysis, ThreadId};
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Value that a curve shows of its seconds. `None` means not observable.
-#[derive(Clone, Copy)]
-pub(crate) enum Metric<'a> {
-    /// A number of each second, of which a column shows the maximum.
-    Maximum(&'a dyn Fn(&SlotValues) -> Option<f64>),
-    /// The 99th percentile of first-token gaps, in nanoseconds. They ended in the column's seconds, and at least in the last ten.
-    GapP99,
-    /// The same of queue waits on the hops of a group.
-    QueueWaitP99 {
-        /// Index in the ledger's groups.
-        group: usize,
-    },
-}
+/// Reads the value of one second. `None` means that nothing was observed in it.
+pub(crate) type SecondValue<'a> = dyn Fn(&SlotValues) -> Option<f64> + 'a;
 
 /// Seconds of the run that curves show.
 #[derive(Clone, Debug, Default)]
@@ -56,30 +44,34 @@ impl Curves {
         self.seconds.thread_index(thread)
     }
 
-    /// Returns `columns` values ending at second `end`, each over `step` seconds; `None` where nothing was observed.
-    pub(crate) fn column_values(&self, metric: Metric<'_>, end: u64, step: u64, columns: usize) -> Vec<Option<f64>> {
+    /// Returns `columns` values ending at second `end`, each the maximum of `step` seconds; `None` where nothing was observed.
+    pub(crate) fn column_values(
+        &self,
+        second_value: &SecondValue<'_>,
+        end: u64,
+        step: u64,
+        columns: usize,
+    ) -> Vec<Option<f64>> {
         let step = step.max(1);
         let mut values = Vec::with_capacity(columns);
         for columns_before_end in (0..columns as u64).rev() {
             // `None` before the start of the run.
             let last = end.checked_sub(columns_before_end * step);
-            values.push(last.and_then(|last| self.metric_value(metric, last.saturating_sub(step - 1), last)));
+            values.push(last.and_then(|last| {
+                self.slots(last.saturating_sub(step - 1), last).filter_map(second_value).reduce(f64::max)
+            }));
         }
         values
     }
 
-    /// Value of the metric over these seconds, both included.
-    fn metric_value(&self, metric: Metric<'_>, first: u64, last: u64) -> Option<f64> {
-        // The last ten seconds, like the other quantiles on the screen.
-        let window_start = first.min((last + 1).saturating_sub(WINDOW_NS / SECOND_NS));
-        match metric {
-            Metric::Maximum(number) => self.slots(first, last).filter_map(number).reduce(f64::max),
-            Metric::GapP99 => p99_ns(self.slots(window_start, last).map(|slot| &slot.gap)),
-            Metric::QueueWaitP99 { group } => {
-                let hops = self.slots(window_start, last).filter_map(|slot| slot.hops.get(group));
-                p99_ns(hops.map(|hop| &hop.queue_wait))
-            }
-        }
+    /// Number of whole seconds since the last one in which the scheduler sent a token, or at least that of the kept seconds. 0 before the
+    /// first such second is over.
+    pub(crate) fn seconds_without_tokens(&self) -> u64 {
+        let (newest, kept) = (self.seconds.newest(), self.seconds.len() as u64);
+        let sent_tokens =
+            |back: &u64| self.seconds.second(newest - back).is_some_and(|slot| slot.passed.tokens_sent > 0);
+        let has_evicted_seconds = newest >= kept;
+        (0..kept).find(sent_tokens).unwrap_or(if has_evicted_seconds { kept } else { 0 })
     }
 
     /// Values of the kept ones of these seconds, both included.
@@ -100,40 +92,44 @@ impl Curves {
     }
 }
 
-/// The 99th percentile of all tallies, in nanoseconds.
-fn p99_ns<'a>(tallies: impl Iterator<Item = &'a Tally>) -> Option<f64> {
-    let mut sum = Tally::default();
-    tallies.for_each(|tally| sum.add(tally));
-    sum.quantile(0.99).map(|ns| ns as f64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const TOKENS: Metric<'static> = Metric::Maximum(&|slot| Some(slot.passed.tokens_sent as f64));
+    #[expect(clippy::unnecessary_wraps, reason = "it reads a value that may be unknown")]
+    fn tokens(slot: &SlotValues) -> Option<f64> {
+        Some(slot.passed.tokens_sent as f64)
+    }
 
     #[test]
     fn columns_show_the_maximum_and_are_blank_before_the_start() {
         let curves = Curves::from_token_counts(0..10);
-        assert_eq!(curves.column_values(TOKENS, 9, 1, 3), [Some(7.0), Some(8.0), Some(9.0)]);
-        assert_eq!(curves.column_values(TOKENS, 9, 5, 3), [None, Some(4.0), Some(9.0)]);
-        assert_eq!(curves.column_values(TOKENS, 2, 1, 4), [None, Some(0.0), Some(1.0), Some(2.0)]);
-        assert_eq!(curves.column_values(Metric::Maximum(&|_| None), 9, 1, 2), [None, None]);
-        assert_eq!(curves.column_values(Metric::GapP99, 9, 1, 2), [None, None]);
+        assert_eq!(curves.column_values(&tokens, 9, 1, 3), [Some(7.0), Some(8.0), Some(9.0)]);
+        assert_eq!(curves.column_values(&tokens, 9, 5, 3), [None, Some(4.0), Some(9.0)]);
+        assert_eq!(curves.column_values(&tokens, 2, 1, 4), [None, Some(0.0), Some(1.0), Some(2.0)]);
+        assert_eq!(curves.column_values(&|_| None, 9, 1, 2), [None, None]);
     }
 
     #[test]
     fn seconds_are_counted_from_the_start_of_the_run() {
         let curves = Curves { offset_s: 3, ..Curves::from_token_counts([5]) };
         assert_eq!((curves.newest_second(), curves.seconds_before_newest()), (3, 0));
-        assert_eq!(curves.column_values(TOKENS, 3, 1, 2), [None, Some(5.0)]);
+        assert_eq!(curves.column_values(&tokens, 3, 1, 2), [None, Some(5.0)]);
+    }
+
+    #[test]
+    fn seconds_without_tokens_end_at_the_newest() {
+        assert_eq!(Curves::from_token_counts([5, 0, 0]).seconds_without_tokens(), 2);
+        assert_eq!(Curves::from_token_counts([0, 5]).seconds_without_tokens(), 0);
+        assert_eq!(Curves::from_token_counts([0, 0]).seconds_without_tokens(), 0, "the first is in the current second");
+        let hour = std::iter::once(5).chain(std::iter::repeat_n(0, 3_600));
+        assert_eq!(Curves::from_token_counts(hour).seconds_without_tokens(), 3_600);
     }
 
     #[test]
     fn curves_cover_an_hour() {
         let curves = Curves::from_token_counts(0..7_200);
         assert_eq!((curves.newest_second(), curves.seconds_before_newest()), (7_199, 3_599));
-        assert_eq!(curves.column_values(TOKENS, 3_600, 1, 2), [None, Some(3_600.0)]);
+        assert_eq!(curves.column_values(&tokens, 3_600, 1, 2), [None, Some(3_600.0)]);
     }
 }

@@ -5,7 +5,7 @@ mod labelled;
 
 pub(crate) mod action;
 #[cfg(test)]
-mod agreement;
+pub(crate) mod agreement;
 pub(crate) mod chunk_status;
 pub(crate) mod curves;
 pub(crate) mod filter;

@@ -37,7 +37,7 @@ pub(crate) struct Model {
     pub(crate) tokens: Tokens,
     pub(crate) gap: FirstTokenGap,
     pub(crate) chunks: Chunks,
-    /// Chunks predicted to be merged; `None` if drops cannot be predicted.
+    /// Chunks predicted to be merged, under the conditions of predicted drops; `None` if they cannot be predicted.
     pub(crate) merged_predicted: Option<u64>,
     pub(crate) itl: Itl,
     /// Hops grouped by name, in the order of the path.

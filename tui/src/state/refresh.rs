@@ -41,7 +41,7 @@ impl Model {
         self.tokens = Tokens::of(ledger);
         self.gap = first_token_gap(ledger);
         self.chunks = Chunks::of(ledger);
-        self.merged_predicted = predicted_merges(ledger, &self.chunks);
+        self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
         self.itl = Itl::of(ledger);
         self.findings = analysis.findings_now().sorted().into_iter().cloned().collect();
         // Stable: active findings come first, each half stays sorted by severity.
@@ -143,13 +143,16 @@ impl Model {
         if self.chunks.sent == 0 && responses == 0 {
             return RunVerdict { health: Health::Unknown, text: "no tokens observed yet".into() };
         }
-        let text = match self.gap.whole {
+        let flow = match self.curves.seconds_without_tokens() {
             _ if self.chunks.sent == 0 => format!("{} ended", plural(responses, "response")),
-            Some(gap) => {
-                format!("tokens are flowing; the longest first-token gap was {}", format_duration(gap.max))
-            }
-            None if self.gap.waiting.is_some() => "tokens are flowing; no first token has been received yet".into(),
-            None => "tokens are flowing; receives are not observed, so the gap is unknown".into(),
+            seconds @ 2.. => format!("no token sent for {seconds} s"),
+            _ => "tokens are flowing".into(),
+        };
+        let text = match self.gap.whole {
+            _ if self.chunks.sent == 0 => flow,
+            Some(gap) => format!("{flow}; the longest first-token gap was {}", format_duration(gap.max)),
+            None if self.gap.waiting.is_some() => format!("{flow}; no first token has been received yet"),
+            None => format!("{flow}; receives are not observed, so the gap is unknown"),
         };
         // The report's headline says the same. A run that could not have shown a fault is not called good.
         match not_judged(&judgements(ledger), false) {
@@ -181,11 +184,6 @@ fn scheduler_send_rates(ledger: &Ledger) -> PerSecond {
     // Until the origin is known, the first hop observed is the best guess.
     let origin = ledger.hops().iter().find(|hop| hop.origin).or_else(|| ledger.hops().first());
     origin.map(|hop| ledger.groups()[hop.group].rate.recent(ledger.now())).unwrap_or_default()
-}
-
-/// Chunks predicted to be merged, under the conditions of predicted drops.
-fn predicted_merges(ledger: &Ledger, chunks: &Chunks) -> Option<u64> {
-    chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged)
 }
 
 /// Writes requests into rows of the table.

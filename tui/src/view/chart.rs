@@ -3,13 +3,15 @@
 use std::ops::Range;
 
 use ratatui::layout::Rect;
-use session::units::{format_clock, format_count};
+use session::units::{format_clock, format_count, format_duration, known_or_dash};
+use trace::stats::Tally;
+use trace::time_series::SlotValues;
 
-use super::pad::{Pad, text_width};
+use super::pad::{CellRow, Pad, text_width};
 use super::position::format_wall_time;
 use crate::state::Model;
 use crate::state::action::Action;
-use crate::state::curves::{Curves, Metric};
+use crate::state::curves::{Curves, SecondValue};
 use crate::state::flags::Health;
 use crate::state::ui::{SECONDS_PER_COLUMN, Ui};
 use crate::theme::Ink;
@@ -17,27 +19,72 @@ use crate::theme::Ink;
 const BLOCK_LEVELS: [&str; 9] = [" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"];
 const ASCII_LEVELS: [&str; 9] = [" ", ".", ".", ":", ":", "i", "i", "|", "|"];
 const SECOND_NS: u64 = 1_000_000_000;
-/// Cells reserved for the label and for the scale.
+/// Cells reserved for the label, and for each of the last value and the maximum.
 const LABEL_WIDTH: u16 = 14;
-const SCALE_WIDTH: u16 = 11;
+const NUMBER_WIDTH: u16 = 9;
+const SCALE_WIDTH: u16 = 2 * NUMBER_WIDTH + 1;
 
 /// One time series to draw.
 pub(super) struct ChartSeries<'a> {
-    pub(super) label: &'a str,
-    pub(super) metric: Metric<'a>,
+    pub(super) label: &'static str,
+    pub(super) second_value: Box<SecondValue<'a>>,
     pub(super) format: fn(f64) -> String,
     pub(super) health: Health,
+    /// Reason why no second can have a value.
+    pub(super) unobserved: Option<&'static str>,
 }
 
 impl<'a> ChartSeries<'a> {
-    pub(super) fn new(label: &'a str, metric: Metric<'a>, format: fn(f64) -> String) -> Self {
-        Self { label, metric, format, health: Health::Good }
+    pub(super) fn new(
+        label: &'static str,
+        format: fn(f64) -> String,
+        second_value: impl Fn(&SlotValues) -> Option<f64> + 'a,
+    ) -> Self {
+        Self { label, second_value: Box::new(second_value), format, health: Health::Good, unobserved: None }
     }
 
     /// Draws the series in the colour of this health.
     pub(super) fn with_health(self, health: Health) -> Self {
         Self { health, ..self }
     }
+
+    /// Draws this reason in place of the series unless it is observed.
+    pub(super) fn observed_if(self, is_observed: bool, reason: &'static str) -> Self {
+        Self { unobserved: (!is_observed).then_some(reason), ..self }
+    }
+
+    /// Value of each slot, stretched to `columns`; `Err` with the reason if there is none.
+    pub(super) fn column_values(
+        &self,
+        curves: &Curves,
+        window: TimeWindow,
+        columns: u16,
+    ) -> Result<Vec<Option<f64>>, &'static str> {
+        if let Some(reason) = self.unobserved {
+            return Err(reason);
+        }
+        let slots = window.slot_count(curves, columns);
+        let values = curves.column_values(&*self.second_value, window.end, window.step, slots.into());
+        if values.iter().all(Option::is_none) {
+            return Err("nothing to measure in this time");
+        }
+        Ok((0..columns).map(|column| values[usize::from(column) * values.len() / usize::from(columns)]).collect())
+    }
+
+    /// Last value, and maximum.
+    pub(super) fn format_numbers(&self, values: &[Option<f64>]) -> [String; 2] {
+        [known_or_dash(values.last().copied().flatten(), self.format), (self.format)(max_value(values))]
+    }
+}
+
+/// Formats a duration in nanoseconds.
+pub(super) fn format_ns(ns: f64) -> String {
+    format_duration(ns as u64)
+}
+
+/// 99th percentile of the durations that ended in a second, in nanoseconds.
+pub(super) fn p99_ns(durations: &Tally) -> Option<f64> {
+    durations.quantile(0.99).map(|ns| ns as f64)
 }
 
 /// Formats a value of a series that counts.
@@ -75,25 +122,27 @@ impl TimeWindow {
         columns.min(recorded_slots.min(u64::from(u16::MAX)) as u16).max(1)
     }
 
-    /// Value of each slot, stretched to `columns`.
-    pub(super) fn column_values(self, curves: &Curves, metric: Metric<'_>, columns: u16) -> Vec<Option<f64>> {
-        let slots = self.slot_count(curves, columns);
-        let values = curves.column_values(metric, self.end, self.step, slots.into());
-        (0..columns).map(|column| values[usize::from(column) * values.len() / usize::from(columns)]).collect()
+    /// Describes the span shown in `columns` and what a column shows.
+    pub(super) fn describe(self, columns: u16, curves: &Curves) -> String {
+        let span = self.shown_span(columns, curves);
+        let [from, to] = [span.start, span.end].map(format_clock);
+        match self.step {
+            1 => format!("{from} to {to}, each second"),
+            step => format!("{from} to {to}, maximum of each {step} s"),
+        }
     }
 
-    /// Describes the span shown in `columns`: start and end on the run's clock and by the wall clock.
-    pub(super) fn describe(self, columns: u16, model: &Model) -> String {
-        let span = self.shown_span(columns, &model.curves);
-        let wall_times = model.wall_start_ns.and_then(|start| {
-            let from = format_wall_time(start + span.start)?;
-            let to = format_wall_time(start + span.end)?;
-            Some(format!(" ({from} to {to})"))
-        });
-        let wall_times = wall_times.unwrap_or_default();
-        let from = format_clock(span.start);
-        let to = format_clock(span.end);
-        format!("{from} to {to}{wall_times}, maximum of each {} s", self.step)
+    /// Span of the last value beside a series.
+    pub(super) fn describe_last(self) -> String {
+        format!("last {} s", self.step)
+    }
+
+    /// Draws the heading of charts, with the titles of the numbers beside them.
+    pub(super) fn draw_heading(self, pad: &mut Pad<'_>, y: u16, subject: &str, curves: &Curves) {
+        pad.draw_heading(y, &format!("{subject}{}", self.describe(column_count(pad.width()), curves)));
+        let scale_x = pad.width() - SCALE_WIDTH - 1;
+        pad.draw_text(scale_x, y, &" ".repeat(SCALE_WIDTH.into()), Ink::Dim);
+        draw_numbers(pad, y, &[self.describe_last(), "max".to_owned()], Ink::Dim);
     }
 
     /// Span shown in `columns`, in nanoseconds since the start of the run.
@@ -142,21 +191,24 @@ pub(super) fn draw_chart(pad: &mut Pad<'_>, series: &ChartSeries<'_>, curves: &C
     if rows == 0 {
         return;
     }
-    let values = window.column_values(curves, series.metric, column_count(pad.width()));
     pad.draw_clipped(1, rows - 1, LABEL_WIDTH, series.label, Ink::Head);
-    if values.iter().all(Option::is_none) {
-        pad.draw_text(FIRST_COLUMN_X, rows - 1, "not observed here", Ink::Dim);
-        return;
-    }
+    let values = match series.column_values(curves, window, column_count(pad.width())) {
+        Ok(values) => values,
+        Err(reason) => {
+            pad.draw_text(FIRST_COLUMN_X, rows - 1, reason, Ink::Dim);
+            return;
+        }
+    };
     let ink = if series.health >= Health::Warning { Ink::Health(series.health) } else { Ink::Series };
     draw_bars(pad, FIRST_COLUMN_X, &values, ink);
-    let scale_x = pad.width() - SCALE_WIDTH - 1;
-    let current = values.last().copied().flatten().map_or_else(|| "-".into(), series.format);
-    pad.draw_right_aligned(scale_x, rows - 1, SCALE_WIDTH, &current, Ink::Strong);
-    if rows > 1 {
-        let max = (series.format)(max_value(&values));
-        pad.draw_right_aligned(scale_x, 0, SCALE_WIDTH, &format!("max {max}"), Ink::Dim);
-    }
+    draw_numbers(pad, rows - 1, &series.format_numbers(&values), Ink::Strong);
+}
+
+/// Draws the last value and the maximum at the right edge.
+fn draw_numbers(pad: &mut Pad<'_>, y: u16, numbers: &[String; 2], ink: Ink) {
+    let x = pad.width() - SCALE_WIDTH - 1;
+    let row = CellRow { x, y, pitch: NUMBER_WIDTH + 1, width: NUMBER_WIDTH };
+    pad.draw_cells(row, numbers, ink);
 }
 
 /// The largest known value; 0 without any.

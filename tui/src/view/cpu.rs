@@ -8,7 +8,6 @@ use super::chart::{self, ChartSeries, TimeWindow};
 use super::pad::{CellRow, List, Pad};
 use crate::state::Model;
 use crate::state::action::Tab;
-use crate::state::curves::Metric;
 use crate::state::flags::Health;
 use crate::state::threads::{ThreadLine, TimeShares};
 use crate::state::ui::Ui;
@@ -84,29 +83,36 @@ fn format_percent(share: f64) -> String {
 /// Draws time series of the selected thread, each at most `max_rows` rows high. Returns the next free row.
 fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadLine, model: &Model, ui: &Ui) -> u16 {
     let window = TimeWindow::selected(model, ui);
-    let time_range = window.describe(chart::column_count(pad.width()), model);
-    let thread_name = format!("{} {} {}", thread.role, thread.name, thread.id.tid);
-    pad.draw_heading(y, &format!("{thread_name}: {time_range}"));
+    let subject = format!("{} {} {}: ", thread.role, thread.name, thread.id.tid);
+    window.draw_heading(pad, y, &subject, &model.curves);
     let Some(index) = model.curves.thread_index(thread.id) else {
         pad.draw_text(1, y + 1, "no curve: not among the threads that are kept second by second", Ink::Dim);
         return y + 2;
     };
-    let running = |slot: &SlotValues| Some(thread_shares(slot, index)?.running);
-    let waiting = |slot: &SlotValues| thread_shares(slot, index)?.waiting;
-    let throttled = |slot: &SlotValues| thread_shares(slot, index)?.throttled;
-    let charts = [
-        ChartSeries::new("running", Metric::Maximum(&running), format_whole_percent),
-        ChartSeries::new("lacks a CPU", Metric::Maximum(&waiting), format_whole_percent).with_health(Health::Warning),
-        ChartSeries::new("quota", Metric::Maximum(&throttled), format_whole_percent).with_health(Health::Warning),
-    ];
-    let rows = (pad.height().saturating_sub(y + 1) / charts.len() as u16).clamp(1, max_rows);
-    for (chart_index, series) in charts.iter().enumerate() {
-        let y = y + 1 + chart_index as u16 * rows;
-        if y + rows <= pad.height() {
-            chart::draw_chart(&mut pad.rows_from(y, rows), series, &model.curves, window);
+    let charts = thread_series(index);
+    // One row for the axis.
+    let rows = (pad.height().saturating_sub(y + 2) / charts.len() as u16).clamp(1, max_rows);
+    let mut y = y + 1;
+    for series in &charts {
+        if y + rows >= pad.height() {
+            break;
         }
+        chart::draw_chart(&mut pad.rows_from(y, rows), series, &model.curves, window);
+        y += rows;
     }
-    y + 1 + rows * charts.len() as u16
+    window.draw_axis(pad, chart::FIRST_COLUMN_X, y, chart::column_count(pad.width()), model);
+    y + 1
+}
+
+/// Time series of the thread with this index.
+pub(super) fn thread_series(index: usize) -> [ChartSeries<'static>; 3] {
+    [
+        ChartSeries::new("running", format_whole_percent, move |slot| Some(thread_shares(slot, index)?.running)),
+        ChartSeries::new("lacks a CPU", format_whole_percent, move |slot| thread_shares(slot, index)?.waiting)
+            .with_health(Health::Warning),
+        ChartSeries::new("quota", format_whole_percent, move |slot| thread_shares(slot, index)?.throttled)
+            .with_health(Health::Warning),
+    ]
 }
 
 /// How the thread with this index spent the slot; `None` if it was not sampled.

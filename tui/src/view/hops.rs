@@ -8,7 +8,6 @@ use super::chart::{self, ChartSeries, TimeWindow};
 use super::pad::{CellRow, List, Pad, text_width};
 use crate::state::Model;
 use crate::state::action::Tab;
-use crate::state::curves::Metric;
 use crate::state::flags::Health;
 use crate::state::model::{HopSummary, QUEUE_WAIT_BOUNDS_NS};
 use crate::state::ui::Ui;
@@ -25,7 +24,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         return;
     }
     let layout = HopTableLayout::for_width(pad.width(), &model.hops);
-    pad.draw_text(3, 0, "hop", Ink::Dim);
+    pad.draw_text(3, 0, "hop, rates of 10 s", Ink::Dim);
     let headings = layout.columns.iter().map(|column| column.heading);
     pad.draw_cells(layout.number_cells(0), headings, Ink::Dim);
     let max_items = (pad.height() / 3).max(4);
@@ -233,35 +232,51 @@ fn draw_trends(pad: &mut Pad<'_>, x: u16, y: u16, hop: &HopSummary, model: &Mode
     if model.curves.is_empty() {
         return;
     }
-    let backlog = |slot: &SlotValues| {
-        hop.backlog_frames?;
-        // A slot from before the hop appeared has no values of it.
-        Some(slot.hops.get(hop.group).map_or(0, |values| values.backlog_max) as f64)
-    };
+    let trends = trend_series(hop);
+    let shown = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, trends.len() as u16);
+    for (index, series) in trends.iter().take(shown.into()).enumerate() {
+        let y = y + index as u16 * TREND_ROWS;
+        let values = series.column_values(&model.curves, window, columns);
+        let numbers = match &values {
+            Ok(values) => {
+                let [last, max] = series.format_numbers(values);
+                format!(" {} {last}, max {max} ", window.describe_last())
+            }
+            Err(reason) => format!(" {reason} "),
+        };
+        let title_width = columns.saturating_sub(text_width(&numbers));
+        let title = format!("{}, {}", series.label, window.describe(columns, &model.curves));
+        pad.draw_clipped(x, y, title_width, &title, Ink::Head);
+        pad.draw_at_right_edge(y, &numbers, Ink::Dim);
+        let rows = pad.height().saturating_sub(y).min(TREND_ROWS);
+        if let Ok(values) = &values
+            && rows > 2
+        {
+            chart::draw_bars(&mut pad.rows_from(y + 1, rows - 2), x, values, Ink::Series);
+            window.draw_axis(pad, x, y + rows - 1, columns, model);
+        }
+    }
+}
+
+/// Time series of a hop, the most important first.
+pub(super) fn trend_series(hop: &HopSummary) -> [ChartSeries<'_>; 3] {
+    // A slot from before the hop appeared has no values of it.
     let frames = |slot: &SlotValues| {
         let passed = slot.hops.get(hop.group).map(|values| values.passed).unwrap_or_default();
         Some(if hop.observes_sends { passed.frames_sent } else { passed.frames_received } as f64)
     };
-    let trends = [
-        ChartSeries::new("backlog", Metric::Maximum(&backlog), chart::format_whole),
-        ChartSeries::new("queue wait p99", Metric::QueueWaitP99 { group: hop.group }, |ns| format_duration(ns as u64)),
-        ChartSeries::new("frames/s", Metric::Maximum(&frames), format_rate),
-    ];
-    let shown = (pad.height().saturating_sub(y) / TREND_ROWS).clamp(1, trends.len() as u16);
-    for (index, series) in trends.iter().take(shown.into()).enumerate() {
-        let y = y + index as u16 * TREND_ROWS;
-        let values = window.column_values(&model.curves, series.metric, columns);
-        let max = match values.iter().flatten().copied().reduce(f64::max) {
-            Some(max) => format!(" max {} ", (series.format)(max)),
-            None => " not observed ".to_owned(),
-        };
-        let title_width = columns.saturating_sub(max.len() as u16);
-        let title = format!("{}, {}", series.label, window.describe(columns, model));
-        pad.draw_clipped(x, y, title_width, &title, Ink::Head);
-        pad.draw_at_right_edge(y, &max, Ink::Dim);
-        let height = pad.height().saturating_sub(y + 1).min(TREND_ROWS - 1);
-        chart::draw_bars(&mut pad.rows_from(y + 1, height), x, &values, Ink::Series);
-    }
+    let is_observed = hop.backlog_frames.is_some();
+    [
+        ChartSeries::new("backlog", chart::format_whole, |slot| {
+            Some(slot.hops.get(hop.group).map_or(0, |values| values.backlog_max) as f64)
+        })
+        .observed_if(is_observed, "receives are not observed"),
+        ChartSeries::new("queue wait p99", chart::format_ns, |slot| {
+            chart::p99_ns(&slot.hops.get(hop.group)?.queue_wait)
+        })
+        .observed_if(is_observed, "receives are not observed"),
+        ChartSeries::new("frames/s", format_rate, frames),
+    ]
 }
 
 /// Draws one branch per receiving worker below the hop. Returns the next free row.

@@ -11,7 +11,6 @@ use super::pad::{CellRow, Pad};
 use super::path;
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
-use crate::state::curves::Metric;
 use crate::state::flags::Health;
 use crate::state::model::WaitingRequests;
 use crate::state::ui::Ui;
@@ -21,6 +20,8 @@ use crate::theme::Ink;
 const MAX_CHART_ROWS: u16 = 4;
 /// Findings listed below the time series if there is room.
 const MAX_FINDINGS: u16 = 8;
+const RECEIVES_UNOBSERVED: &str = "receives are not observed";
+const DELIVERIES_UNOBSERVED: &str = "deliveries are not observed";
 
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let is_tall = pad.height() >= 30;
@@ -33,7 +34,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         y = draw_itl(pad, y, 7, model.itl.delivered_by_token, model.itl.sent_by_token);
     }
     y = draw_receiving_thread(pad, y, model);
-    y += 1;
+    y += u16::from(is_tall);
     y = path::draw_path(pad, y, model);
     y = path::draw_breakdown(pad, y, "time (run)", &model.first_token_path);
     y += u16::from(is_tall || pad.height() - y > 6);
@@ -91,8 +92,12 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let rates = &model.send_rates;
     let requests = &model.requests;
     let x = pad.draw_text(1, y, "flow", Ink::Head);
-    let frames = if pad.width() >= 100 { format!("{} frames/s  ", format_rate(rates.frames)) } else { String::new() };
-    let now = format!("{} tok/s  {frames}{} live", format_rate(rates.tokens), format_count(requests.live));
+    let rest = if pad.width() >= 100 {
+        format!("  {} frames/s (last 10 s)", format_rate(rates.frames))
+    } else {
+        " (10 s)".into()
+    };
+    let now = format!("{} tok/s{rest}  {} live", format_rate(rates.tokens), format_count(requests.live));
     let mut x = pad.draw_text(x + 5, y, &now, Ink::Strong);
     if model.abandoned_requests > 0 {
         let ink = Ink::Health(Health::Warning);
@@ -111,11 +116,18 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
 fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let tokens = &model.tokens;
     let x = pad.draw_text(1, y, "tokens", Ink::Head);
+    let count_or_reason = |count: Option<u64>, what: &str, unobserved: &str| {
+        count.map_or_else(|| unobserved.to_owned(), |count| format!("{} {what}", format_count(count)))
+    };
+    let deliveries_unobserved = match model.chunks.delivered {
+        None => DELIVERIES_UNOBSERVED,
+        Some(_) => "delivered tokens unknown: responses carry text only",
+    };
     let reached = format!(
-        "{} sent  {} received  {} delivered",
+        "{} sent  {}  {}",
         format_count(tokens.sent),
-        known_or_dash(tokens.received, format_count),
-        known_or_dash(tokens.delivered, format_count)
+        count_or_reason(tokens.received, "received", RECEIVES_UNOBSERVED),
+        count_or_reason(tokens.delivered, "delivered", deliveries_unobserved)
     );
     let mut x = pad.draw_text(x + 3, y, &reached, Ink::Plain);
     if let Some(lost) = model.chunks.tokens_lost {
@@ -130,18 +142,18 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
 fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let chunks = &model.chunks;
     let x = pad.draw_text(1, y, "chunks", Ink::Head);
-    let passed = format!("{} sent  {} merged", format_count(chunks.sent), known_or_dash(chunks.merged, format_count));
-    let x = pad.draw_text(x + 3, y, &passed, Ink::Plain);
-    let dropped = chunks.dropped_confirmed.unwrap_or(0);
-    let x = draw_problem_count(
-        pad,
-        x + 2,
-        y,
-        dropped,
-        &format!("{} dropped", known_or_dash(chunks.dropped_confirmed, format_count)),
-    );
-    let predicted = format!("({} predicted from wakeups)", known_or_dash(chunks.dropped_predicted, format_count));
-    pad.draw_text(x + 1, y, &predicted, Ink::Dim);
+    let mut x = pad.draw_text(x + 3, y, &format!("{} sent", format_count(chunks.sent)), Ink::Plain);
+    match (chunks.merged, chunks.dropped_confirmed) {
+        (Some(merged), Some(dropped)) => {
+            x = pad.draw_text(x + 2, y, &format!("{} merged", format_count(merged)), Ink::Plain);
+            x = draw_problem_count(pad, x + 2, y, dropped, &format!("{} dropped", format_count(dropped)));
+        }
+        _ => x = pad.draw_text(x + 2, y, "merged and dropped not observed", Ink::Plain),
+    }
+    if let Some(predicted) = chunks.dropped_predicted {
+        let text = format!("({} dropped, predicted from wakeups)", format_count(predicted));
+        pad.draw_text(x + 1, y, &text, Ink::Dim);
+    }
 }
 
 /// Draws how the thread that receives tokens spends its time, if threads are observed.
@@ -182,28 +194,15 @@ fn draw_problem_count(pad: &mut Pad<'_>, x: u16, y: u16, count: u64, text: &str)
 fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui: &Ui) -> u16 {
     let window = TimeWindow::selected(model, ui);
     let columns = chart::column_count(pad.width());
-    pad.draw_heading(y, &window.describe(columns, model));
-    let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
-    let tokens = |slot: &SlotValues| Some(slot.passed.tokens_sent as f64);
-    let backlog = |slot: &SlotValues| backlog_frames(model, slot);
-    let lost = |slot: &SlotValues| slot_harm(model, slot).map(|harm| harm.chunks_lost as f64);
-    let merged = |slot: &SlotValues| slot_harm(model, slot).map(|harm| harm.chunks_merged as f64);
-    let live = |slot: &SlotValues| Some(slot.live as f64);
-    let charts = [
-        ChartSeries::new("tokens/s", Metric::Maximum(&tokens), format_rate),
-        ChartSeries::new("backlog", Metric::Maximum(&backlog), chart::format_whole).with_health(worst_hop_health),
-        ChartSeries::new("gap p99", Metric::GapP99, |ns| format_duration(ns as u64)),
-        ChartSeries::new("chunks lost", Metric::Maximum(&lost), chart::format_whole).with_health(Health::Critical),
-        ChartSeries::new("chunks merged", Metric::Maximum(&merged), chart::format_whole),
-        ChartSeries::new("live requests", Metric::Maximum(&live), chart::format_whole),
-    ];
+    window.draw_heading(pad, y, "", &model.curves);
+    let charts = chart_series(model);
     let first_chart_y = y + 1;
-    let axis_rows = u16::from(pad.height() >= 30);
-    let free_rows = pad.height().saturating_sub(first_chart_y + reserved_rows + axis_rows);
+    // One row for the axis.
+    let free_rows = pad.height().saturating_sub(first_chart_y + reserved_rows + 1);
     let rows = (free_rows / charts.len() as u16).clamp(1, MAX_CHART_ROWS);
     let mut y = first_chart_y;
     for series in &charts {
-        if y + rows > pad.height() {
+        if y + rows >= pad.height() {
             break;
         }
         chart::draw_chart(&mut pad.rows_from(y, rows), series, &model.curves, window);
@@ -211,33 +210,41 @@ fn draw_charts(pad: &mut Pad<'_>, y: u16, reserved_rows: u16, model: &Model, ui:
     }
     let chart_area = Rect::new(chart::FIRST_COLUMN_X, first_chart_y, columns, y - first_chart_y);
     window.add_click_areas(pad, chart_area, &model.curves);
-    if y + reserved_rows < pad.height() {
-        window.draw_axis(pad, chart::FIRST_COLUMN_X, y, columns, model);
-        y += 1;
-    }
-    y
+    window.draw_axis(pad, chart::FIRST_COLUMN_X, y, columns, model);
+    y + 1
 }
 
-/// Sum over hops of the largest backlog in frames; `None` if receives are not observed.
-fn backlog_frames(model: &Model, slot: &SlotValues) -> Option<f64> {
-    let is_observed = model.hops.iter().any(|hop| hop.backlog_frames.is_some());
-    is_observed.then(|| slot.hops.iter().map(|hop| hop.backlog_max).sum::<u64>() as f64)
+/// Time series of the run, the most important first: a low screen shows only those that fit.
+pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
+    let chunks = &model.chunks;
+    let worst_hop_health = model.hops.iter().map(|hop| hop.health).max().unwrap_or_default();
+    let observes_receives = model.hops.iter().any(|hop| hop.backlog_frames.is_some());
+    let is_predicted = chunks.dropped_confirmed.is_none() && chunks.dropped_predicted.is_some();
+    let lost = if is_predicted {
+        ChartSeries::new("predicted lost", chart::format_whole, |slot| Some(slot.passed.dropped_predicted as f64))
+    } else {
+        ChartSeries::new("chunks lost", chart::format_whole, |slot| Some(slot.passed.chunks_dropped as f64))
+            .observed_if(chunks.dropped_confirmed.is_some(), DELIVERIES_UNOBSERVED)
+    };
+    [
+        ChartSeries::new("tokens/s", format_rate, |slot| Some(slot.passed.tokens_sent as f64)),
+        ChartSeries::new("backlog", chart::format_whole, |slot| max_backlog_frames(model, slot))
+            .with_health(worst_hop_health)
+            .observed_if(observes_receives, RECEIVES_UNOBSERVED),
+        ChartSeries::new("gap p99", chart::format_ns, |slot| chart::p99_ns(&slot.gap))
+            .observed_if(model.gap.waiting.is_some(), RECEIVES_UNOBSERVED),
+        lost.with_health(Health::Critical),
+        ChartSeries::new("chunks merged", chart::format_whole, |slot| Some(slot.passed.chunks_merged as f64))
+            .observed_if(chunks.merged.is_some(), DELIVERIES_UNOBSERVED),
+        ChartSeries::new("live requests", chart::format_whole, |slot| Some(slot.live as f64)),
+    ]
 }
 
-/// Lost and merged chunks in a slot.
-struct SlotHarm {
-    chunks_lost: u64,
-    chunks_merged: u64,
-}
-
-/// Confirmed if deliveries are observable, else predicted; `None` if neither is known.
-fn slot_harm(model: &Model, slot: &SlotValues) -> Option<SlotHarm> {
-    let passed = &slot.passed;
-    if model.chunks.merged.is_some() && model.chunks.dropped_confirmed.is_some() {
-        return Some(SlotHarm { chunks_lost: passed.chunks_dropped, chunks_merged: passed.chunks_merged });
-    }
-    let is_predicted = model.merged_predicted.is_some() && model.chunks.dropped_predicted.is_some();
-    is_predicted.then_some(SlotHarm { chunks_lost: passed.dropped_predicted, chunks_merged: passed.merged_predicted })
+/// Largest backlog of any hop in frames; `None` if receives are not observed.
+fn max_backlog_frames(model: &Model, slot: &SlotValues) -> Option<f64> {
+    let observed = model.hops.iter().filter(|hop| hop.backlog_frames.is_some());
+    // A slot from before a hop appeared has no values of it.
+    observed.map(|hop| slot.hops.get(hop.group).map_or(0, |values| values.backlog_max) as f64).reduce(f64::max)
 }
 
 fn draw_findings(pad: &mut Pad<'_>, y: u16, model: &Model) {

@@ -173,8 +173,9 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     };
     let drops = match (chunks.dropped_confirmed, chunks.dropped_predicted) {
         (Some(dropped), _) => format!("dropped {}", format_count(dropped)),
-        (None, Some(predicted)) => format!("dropped? {}", format_count(predicted)),
-        (None, None) => "drops unknown".into(),
+        (None, Some(predicted)) if predicted > 0 => format!("dropped? {}", format_count(predicted)),
+        // A prediction of none is no observation.
+        (None, _) => "drops unknown".into(),
     };
     let lost = match chunks.tokens_lost {
         Some(tokens) => format!("lost {} tok", format_count(tokens)),
@@ -182,8 +183,8 @@ fn client_arrow(model: &Model, last_role: &str) -> Arrow {
     };
     let merged = match (chunks.merged, model.merged_predicted) {
         (Some(merged), _) => format!("merged {}", format_count(merged)),
-        (None, Some(predicted)) => format!("merged? {}", format_count(predicted)),
-        (None, None) => String::new(),
+        (None, Some(predicted)) if predicted > 0 => format!("merged? {}", format_count(predicted)),
+        (None, _) => "merged unknown".into(),
     };
     Arrow { hop_index: None, ends: Ends::new(last_role, "client").to_owned(), health, lines: [drops, lost, merged] }
 }
