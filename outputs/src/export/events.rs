@@ -190,7 +190,7 @@ impl Exporter for Events<'_> {
             self.line("finding", at, context, |o| {
                 o.put("finding", &finding.kind).put("severity", finding.severity);
                 o.put("rid", Some(&finding.rid).filter(|rid| !rid.is_empty()));
-                fields!(o, finding, hop, summary, evidence, advice);
+                fields!(o, finding, hop, last_at_ns, ended_at_ns, duration_ns, summary, evidence, advice);
             });
         }
         self.line("end", MonoNs(report.window_mono_ns[1]), context, |o| {

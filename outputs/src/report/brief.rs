@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use trace::engine::{Mode, Waiter};
 use trace::words::{self, count, duration, known_or_dash};
 
-use super::{Gap, Report, Requests};
+use super::{FindingLine, Gap, Report, Requests};
 
 /// The engine: `NAME 0.5.9, incremental`. Unknown until a request or a release was seen.
 pub(crate) fn engine(report: &Report) -> String {
@@ -28,6 +28,11 @@ pub(crate) fn engine(report: &Report) -> String {
 /// Text for a value that no source observed.
 pub(super) fn unknown() -> String {
     String::from("not observed")
+}
+
+/// A number with its noun, or that no source observed it.
+pub(super) fn observed<T>(value: Option<T>, format: impl FnOnce(T) -> String, noun: &str) -> String {
+    value.map_or_else(|| format!("{noun}: {}", unknown()), |value| format!("{} {noun}", format(value)))
 }
 
 /// Numbers of requests: `12 seen, 9 finished, 1 aborted, 2 live`.
@@ -137,6 +142,15 @@ pub(crate) fn wrap(out: &mut String, text: &str, first: &str, rest: &str) {
         begun = true;
     }
     out.push('\n');
+}
+
+/// Start, end and duration of a finding: `since 1.2 s, ended 3.4 s (after 2.2 s)`.
+pub(super) fn span_of(finding: &FindingLine, format_moment: impl Fn(u64) -> String) -> String {
+    let since = format_moment(finding.at_ns);
+    match finding.ended_at_ns {
+        None => format!("since {since}, to the end of the capture"),
+        Some(end) => format!("since {since}, ended {} (after {})", format_moment(end), duration(finding.duration_ns)),
+    }
 }
 
 /// Wall time, if that of the start is known; else the time since the start.

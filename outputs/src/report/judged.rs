@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use trace::detect::Severity;
 use trace::ledger::{Hop, Ledger};
-use trace::words::{names, plural};
+use trace::words::{duration, names, plural};
 
-use super::Report;
+use super::{Clock, Report};
 
 /// Share of chunks with a known outcome below which losses count as not judged.
 const JUDGED_SHARE: f64 = 0.9;
@@ -157,7 +157,8 @@ fn unjudged_clients(ledger: &Ledger) -> Option<&'static str> {
 /// Summary in one sentence: the worst finding, or else the judged kinds of faults and those that were not judged.
 pub(super) fn headline(report: &Report) -> String {
     if let Some(worst) = report.findings.first().filter(|worst| worst.severity > Severity::Info) {
-        return format!("{}: {}", worst.severity.as_str().to_uppercase(), worst.summary);
+        let ended = worst.ended_at_ns.map_or_else(String::new, |end| format!(" (ended {})", moment(report, end)));
+        return format!("{}{ended}: {}", worst.severity.as_str().to_uppercase(), worst.summary);
     }
     let responses = report.answers.map_or(0, |answers| answers.seen);
     let seen = match report.requests.seen {
@@ -173,6 +174,12 @@ pub(super) fn headline(report: &Report) -> String {
         }
         Some(rest) => format!("{} in {seen}; not judged: {rest}", found.to_uppercase()),
     }
+}
+
+/// Time of day in UTC, as on the screen; without the wall clock, the time since the start.
+fn moment(report: &Report, at_ns: u64) -> String {
+    let time_of_day = Clock::of(report, None).time_of_day(at_ns);
+    time_of_day.map_or_else(|| format!("{} into the capture", duration(at_ns)), |time| format!("{time}Z"))
 }
 
 /// Says where there was no request.

@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use trace::MonoNs;
 use trace::ledger::{self, Ledger, LostRange, Request};
+use trace::words::{duration, known_or_dash};
 
 /// Maximum number of requests listed, worst first.
 const LIMIT: usize = 1_000;
@@ -38,6 +40,18 @@ pub struct LossLine {
     pub tokens: u64,
     /// Chunks lost.
     pub chunks: u64,
+    /// First loss; `null` if only chunks without tokens are lost.
+    #[serde(default)]
+    pub at_ns: Option<u64>,
+    /// Last loss.
+    #[serde(default)]
+    pub last_at_ns: Option<u64>,
+    /// End of the losses; `null` while the request is unfinished and may lose more.
+    #[serde(default)]
+    pub ended_at_ns: Option<u64>,
+    /// Time from the first loss to the last.
+    #[serde(default)]
+    pub duration_ns: Option<u64>,
     /// Missing positions in the output.
     pub ranges: Vec<LostRange>,
     /// Part of `tokens` in none of the ranges, because the number of ranges is limited.
@@ -47,44 +61,50 @@ pub struct LossLine {
 }
 
 /// Converts the losses kept by the ledger.
-pub(super) fn losses(ledger: &Ledger) -> Losses {
+pub(super) fn losses(ledger: &Ledger, from: MonoNs) -> Losses {
     let totals = ledger.totals();
     let deliveries = ledger.observes_deliveries();
     let predicts = ledger.dropped_predicted().is_some();
     Losses {
         confirmed: deliveries.then(|| LossList {
             requests: totals.drops.rids,
-            lines: list(ledger, Request::losses, |l| l.confirmed.as_deref()),
+            lines: list(ledger, from, Request::losses, |l| l.confirmed.as_deref()),
         }),
         predicted: predicts.then(|| LossList {
             requests: totals.predicted_drops.rids,
-            lines: list(ledger, Request::predicted, |l| l.predicted.as_deref()),
+            lines: list(ledger, from, Request::predicted, |l| l.predicted.as_deref()),
         }),
     }
 }
 
 fn list(
     ledger: &Ledger,
+    from: MonoNs,
     live: fn(&Request) -> Option<&ledger::Losses>,
     over: fn(&ledger::Lossy) -> Option<&ledger::Losses>,
 ) -> Vec<LossLine> {
     let deliveries = ledger.observes_deliveries();
     let open = ledger.requests().filter_map(|r| {
         let delivered = deliveries.then_some(r.tokens_delivered);
-        Some((live(r)?, &r.rid, r.tokens_sent, delivered, r.finish))
+        Some((live(r)?, &r.rid, r.tokens_sent, delivered, r.finish, r.finish.is_some()))
     });
-    let closed =
-        ledger.lossy_requests().filter_map(|r| Some((over(r)?, &r.rid, r.tokens_sent, r.tokens_delivered, r.finish)));
+    let closed = ledger
+        .lossy_requests()
+        .filter_map(|r| Some((over(r)?, &r.rid, r.tokens_sent, r.tokens_delivered, r.finish, true)));
     let mut all: Vec<_> = open.chain(closed).collect();
     all.sort_unstable_by(|a, b| (b.0.tokens, a.1).cmp(&(a.0.tokens, b.1)));
     let worst = all.into_iter().take(LIMIT);
     worst
-        .map(|(lost, rid, tokens_sent, tokens_delivered, finish)| LossLine {
+        .map(|(lost, rid, tokens_sent, tokens_delivered, finish, is_over)| LossLine {
             rid: rid.to_string(),
             tokens_sent: tokens_sent.into(),
             tokens_delivered: tokens_delivered.map(u64::from),
             tokens: lost.tokens,
             chunks: lost.chunks,
+            at_ns: lost.since.map(|at| at.since(from)),
+            last_at_ns: lost.last_at.map(|at| at.since(from)),
+            ended_at_ns: lost.last_at.filter(|_| is_over).map(|at| at.since(from)),
+            duration_ns: lost.last_at.zip(lost.since).map(|(last, first)| last.since(first)),
             ranges: lost.ranges.clone(),
             tokens_unlisted: lost.unlisted,
             finish: finish.map(|finish| finish.as_str().to_owned()),
@@ -93,6 +113,12 @@ fn list(
 }
 
 impl LossLine {
+    /// Times of the first and the last loss: `1.2 s to 3.4 s`.
+    pub(super) fn span(&self) -> String {
+        let times = self.at_ns.zip(self.last_at_ns);
+        known_or_dash(times, |(first, last)| format!("{} to {}", duration(first), duration(last)))
+    }
+
     /// Formats the positions as `3, 7-9`, with at most `limit` ranges.
     pub fn places(&self, limit: usize) -> String {
         let ranges = self.ranges.iter().map(|range| range.tokens);

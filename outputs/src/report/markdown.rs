@@ -65,7 +65,7 @@ fn section<const N: usize>(out: &mut String, heading: &str, mut of: Table<'_, N>
 fn head(out: &mut String, report: &Report, clock: &Clock) {
     let _ = writeln!(out, "## {}\n", markdown(&report.verdict));
     if let Some(worst) = report.findings.first() {
-        let _ = writeln!(out, "- **since** {}", clock.both(worst.at_ns));
+        let _ = writeln!(out, "- **when** {}", brief::span_of(worst, |at_ns| clock.both(at_ns)));
     }
     let _ = writeln!(out, "- **requests** {}, in {}", brief::requests(&report.requests), duration(report.window_ns[1]));
     let gap = report.gap_ns.as_ref().map_or_else(brief::unknown, brief::quantiles);
@@ -104,7 +104,7 @@ fn findings(out: &mut String, report: &Report, clock: &Clock) {
     for (n, finding) in report.findings.iter().take(LIMIT).enumerate() {
         let mark = finding.severity.as_str();
         let _ = writeln!(out, "{}. **{mark}** {}: {}", n + 1, markdown(&finding.kind), markdown(&finding.summary));
-        let mut since = format!("   since {}", clock.both(finding.at_ns));
+        let mut since = format!("   {}", brief::span_of(finding, |at_ns| clock.both(at_ns)));
         if !finding.rid.is_empty() {
             let _ = write!(since, ", worst {}", markdown_code(&finding.rid));
         }

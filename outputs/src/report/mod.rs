@@ -453,6 +453,15 @@ pub struct FindingLine {
     pub hop: Option<String>,
     /// Start of the problem.
     pub at_ns: u64,
+    /// Last occurrence.
+    #[serde(default)]
+    pub last_at_ns: u64,
+    /// End of the problem; `null` if it lasts at the end of the capture.
+    #[serde(default)]
+    pub ended_at_ns: Option<u64>,
+    /// Time from the start to the last occurrence.
+    #[serde(default)]
+    pub duration_ns: u64,
     /// One sentence, with numbers.
     pub summary: String,
     /// Evidence by name.

@@ -37,7 +37,7 @@ impl<'a, const N: usize, C> Table<'a, N, C> {
 }
 
 /// The `limit` worst requests that lost tokens, each with as many `places`.
-pub(super) fn losses(list: &LossList, limit: usize, places: usize) -> Table<'static, 6> {
+pub(super) fn losses(list: &LossList, limit: usize, places: usize) -> Table<'static, 7> {
     let ids = |line: &LossLine| Some(line.ids(places)).filter(|ids| !ids.is_empty());
     Table::new(
         list.lines.iter().take(limit),
@@ -47,6 +47,7 @@ pub(super) fn losses(list: &LossList, limit: usize, places: usize) -> Table<'sta
             ("Delivered", Number, &|line| known_or_dash(line.tokens_delivered, count)),
             ("Lost", Number, &|line| count(line.tokens)),
             ("Chunks", Number, &|line| count(line.chunks)),
+            ("First and last loss", Number, &LossLine::span),
             ("Positions in the output, from 1", Text, &|line| {
                 line.places(places) + &ids(line).map_or_else(String::new, |ids| format!(" (ids {ids})"))
             }),

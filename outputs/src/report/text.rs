@@ -88,12 +88,12 @@ fn numbers(out: &mut String, report: &Report) {
     row(out, "requests", &line);
     if !report.is_log_only() {
         let t = &report.tokens;
-        let (sent, received, delivered) =
-            (count(t.sent), known_or_dash(t.received, count), known_or_dash(t.delivered, count));
+        let (received, delivered) =
+            (brief::observed(t.received, count, "received"), brief::observed(t.delivered, count, "delivered"));
         // These tokens are not among the delivered ones.
         let uncounted = t.uncounted.filter(|&tokens| tokens > 0);
         let uncounted = uncounted.map_or_else(String::new, |tokens| format!(", {} sent as text only", count(tokens)));
-        row(out, "tokens", &format!("{sent} sent, {received} received, {delivered} delivered{uncounted}"));
+        row(out, "tokens", &format!("{} sent, {received}, {delivered}{uncounted}", count(t.sent)));
         row(out, "chunks", &chunks(&report.chunks));
         // Cost of each mode: one line per hop, and one for clients; none if no ids crossed.
         let modes = report.modes.hops.iter().map(mode_of_hop).chain(report.modes.client.as_ref().map(mode_of_client));
@@ -126,7 +126,7 @@ fn numbers(out: &mut String, report: &Report) {
 }
 
 fn chunks(c: &Chunks) -> String {
-    let mut line = format!("{} sent, {} received", count(c.sent), known_or_dash(c.received, count));
+    let mut line = format!("{} sent, {}", count(c.sent), brief::observed(c.received, count, "received"));
     for (n, what) in [
         (c.merged, "merged"),
         (c.dropped_predicted, "dropped (predicted)"),
@@ -224,11 +224,12 @@ fn loss_lines(out: &mut String, list: &LossList, how: &str) {
 
 fn loss(line: &LossLine) -> String {
     let mut text = format!(
-        "{}: {} of {} tokens in {}",
+        "{}: {} of {} tokens in {}, from {}",
         plain(&line.rid),
         count(line.tokens),
         count(line.tokens_sent),
-        plural(line.chunks, "chunk")
+        plural(line.chunks, "chunk"),
+        line.span()
     );
     let places = line.places(RANGES);
     if !places.is_empty() {
@@ -410,15 +411,19 @@ fn cpu(out: &mut String, report: &Report) {
     let Some(lines) = report.cpu.as_ref().filter(|c| !c.is_empty()) else {
         return;
     };
-    let share = |of: Option<f64>| known_or_dash(of, |share| format!("{:.1} %", 100.0 * share));
+    let share = |of: Option<f64>, what| brief::observed(of, |share| format!("{:.1} %", 100.0 * share), what);
     for line in lines {
-        let (on, wait, throttled) = (share(line.on_cpu), share(line.run_wait), share(line.throttled));
+        let (on, wait) = (share(line.on_cpu, "on cpu"), share(line.run_wait, "waiting for a CPU"));
         let mut text = format!(
-            "{} ({}/{} {}): {on} on cpu, {wait} waiting for a CPU, {throttled} throttled",
-            line.role, line.pid, line.tid, line.name
+            "{} ({}/{} {}): {on}, {wait}, {}",
+            line.role,
+            line.pid,
+            line.tid,
+            line.name,
+            share(line.throttled, "throttled")
         );
         if let Some(away) = line.away_from_poll {
-            let _ = write!(text, ", {} away from its poll", share(Some(away)));
+            let _ = write!(text, ", {}", share(Some(away), "away from its poll"));
         }
         row(out, "cpu", &text);
     }
@@ -429,7 +434,7 @@ fn findings(out: &mut String, report: &Report) {
     for finding in &report.findings {
         let head = format!("{} {}: {}", mark(finding.severity), finding.kind, finding.summary);
         wrap(out, &head, "", "    ");
-        let mut since = format!("since {}", duration(finding.at_ns));
+        let mut since = brief::span_of(finding, duration);
         if !finding.rid.is_empty() {
             let _ = write!(since, ", worst {}", finding.rid);
         }

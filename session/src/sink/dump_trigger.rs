@@ -87,24 +87,13 @@ impl DumpTrigger {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
     use trace::detect::Verdict;
 
     use super::*;
 
     fn finding(kind: &'static str, severity: Severity, active: bool) -> Finding {
-        let verdict = Verdict {
-            severity,
-            hop: String::new(),
-            rid: String::new(),
-            since: None,
-            summary: String::new(),
-            evidence: BTreeMap::default(),
-            advice: None,
-            weight: 0,
-        };
-        Finding { kind, began: MonoNs(0), active, verdict }
+        let verdict = Verdict { severity, ..Verdict::default() };
+        Finding { kind, began: MonoNs(0), last_at: MonoNs(0), active, verdict, occurrences: 0 }
     }
 
     fn rules(every: Option<u64>, max: Option<u32>) -> DumpRules {

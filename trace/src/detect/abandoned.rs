@@ -39,6 +39,7 @@ pub(super) fn detect_abandoned_requests(context: &DetectContext<'_>, out: &mut V
         .add_verdict(Severity::Warning, summary)
         .rid(&longest.rid)
         .since(abandoned.since)
+        .occurrences(abandoned.outputs)
         .weighed("outputs", abandoned.outputs)
         .with("tokens", abandoned.tokens)
         .with("by", abandoned.source_name())

@@ -71,6 +71,7 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
         out.add_verdict(Severity::Info, summary)
             .hop(&group.name)
             .with("wakeups_ended", group.wakeups.count())
+            .occurrences(group.wakeups.count_above(BURST_FRAMES - 1))
             .weighed("frames_max", max)
             .with_known("frames_p50", group.wakeups.quantile(0.5))
             .with_known("frames_p99", group.wakeups.quantile(0.99))

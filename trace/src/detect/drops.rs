@@ -40,6 +40,7 @@ pub(super) fn detect_dropped_chunks(context: &DetectContext<'_>, out: &mut Verdi
     );
     out.add_verdict(severity, summary)
         .affected("requests", affected_requests)
+        .occurrences(outcomes.tokens_lost)
         .with("chunks_dropped", outcomes.dropped)
         .weighed("tokens_lost", outcomes.tokens_lost)
         .with("worst_tokens_lost", affected_requests.amount)
@@ -82,6 +83,7 @@ pub(super) fn detect_short_answers(context: &DetectContext<'_>, out: &mut Verdic
     };
     out.add_verdict(Severity::Critical, summary)
         .affected("responses", short_responses)
+        .occurrences(tokens_lost)
         .with("responses_whole", answers.judged_alone)
         .weighed("tokens_lost", tokens_lost)
         .with("worst_tokens_lost", short_responses.amount)
@@ -103,6 +105,7 @@ pub(super) fn detect_repeated_ids(context: &DetectContext<'_>, out: &mut Verdict
     );
     out.add_verdict(Severity::Warning, summary)
         .affected("responses", long_responses)
+        .occurrences(tokens_repeated)
         .weighed("tokens_repeated", tokens_repeated)
         .with("worst_tokens_repeated", long_responses.amount)
         .advice("events were written twice, or ids of other tokens are among them: look at the events of the worst response, and at retries in the server and its middleware");
@@ -120,6 +123,7 @@ pub(super) fn detect_unfinished_responses(context: &DetectContext<'_>, out: &mut
     );
     out.add_verdict(Severity::Warning, summary)
         .affected("responses", unfinished_responses)
+        .occurrences(unfinished_responses.rids)
         .weight(unfinished_responses.rids)
         .with("worst_events", unfinished_responses.amount)
         .advice("the server's generator ended early: read its log for an exception or an abort of this request");
@@ -147,6 +151,7 @@ pub(super) fn detect_predicted_drops(context: &DetectContext<'_>, out: &mut Verd
     );
     out.add_verdict(severity, summary)
         .affected("requests", &totals.bursts)
+        .occurrences(totals.predicted.dropped)
         .weighed("chunks_dropped_predicted", totals.predicted.dropped)
         .with("burst_max", totals.predicted.burst_max)
         .advice(advice::dropped_chunks_advice(context.ledger.engine()));
@@ -180,6 +185,7 @@ pub(super) fn detect_damaged_tool_calls(context: &DetectContext<'_>, out: &mut V
     );
     out.add_verdict(Severity::Warning, summary)
         .affected("responses", damaged)
+        .occurrences(damaged.rids)
         .weight(damaged.rids)
         .with("responses_missing", missing)
         .with("responses_repeated", repeated)

@@ -14,6 +14,7 @@ pub(super) fn detect_engine_end(context: &DetectContext<'_>, out: &mut Verdicts)
     };
     out.add_verdict(Severity::Warning, summary)
         .since(totals.engine_ended)
+        .occurrences(totals.engine_ends)
         .weighed("times", totals.engine_ends)
         .advice("read the engine's log for the reason; --follow watches the next engine");
 }
@@ -25,10 +26,15 @@ pub(super) fn detect_engine_failure(context: &DetectContext<'_>, out: &mut Verdi
     };
     let source = context.facts().source();
     let summary = format!("the {source} reported that it failed, with {}", plural(live, "live request"));
-    out.add_verdict(Severity::Critical, summary)
+    let verdict = out.add_verdict(Severity::Critical, summary);
+    verdict
         .since(Some(at))
         .weighed("live_requests", live)
         .advice("read the engine's log for the error and restart the engine: it makes no more tokens");
+    // It lasts until an engine sends frames again.
+    if context.ledger.groups().iter().any(|group| group.rate.recent(context.now).frames > 0.0) {
+        verdict.occurrences(1);
+    }
 }
 
 /// Requests that began and then stopped producing.

@@ -34,7 +34,10 @@ pub(super) fn detect_engine_silence(context: &DetectContext<'_>, out: &mut Verdi
     }
     report_silence(context, longest, summary, out);
     if let Some(verdict) = out.0.last_mut() {
-        verdict.with("silences", silences.count).with("silences_total_ns", silences.total_ns);
+        verdict
+            .occurrences(silences.count)
+            .with("silences", silences.count)
+            .with("silences_total_ns", silences.total_ns);
     }
 }
 

@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::{ALL, DetectContext, Detector, Keep};
 use crate::clock::MonoNs;
 use crate::ledger::AffectedRequests;
+use crate::stats::WINDOW_NS;
 use crate::words::names;
 
 /// How bad a finding is.
@@ -44,6 +45,8 @@ pub struct Verdict {
     pub rid: String,
     /// Start of the problem; `None` means now, or the time of the first finding.
     pub since: Option<MonoNs>,
+    /// Number of occurrences so far. `None` means a state, which lasts while it is found.
+    pub occurrences: Option<u64>,
     /// One sentence, with numbers.
     pub summary: String,
     /// Numbers by name. Durations end in `_ns`.
@@ -72,6 +75,12 @@ impl Verdict {
 
     pub(super) fn since(&mut self, since: Option<MonoNs>) -> &mut Self {
         self.since = since;
+        self
+    }
+
+    /// Sets the number of occurrences so far: the problem lasts until it has not grown for ten seconds.
+    pub(super) fn occurrences(&mut self, count: u64) -> &mut Self {
+        self.occurrences = Some(count);
         self
     }
 
@@ -121,10 +130,21 @@ pub struct Finding {
     pub kind: &'static str,
     /// Start of the problem.
     pub began: MonoNs,
-    /// Whether the last detector run still found it.
+    /// Last time it was found, or that occurrences were added; correct to the interval between detector runs.
+    pub last_at: MonoNs,
+    /// Whether it lasts: a state that the last detector run found, or occurrences in the last ten seconds.
     pub active: bool,
     /// Latest verdict; for an intermittent problem, its worst moment.
     pub verdict: Verdict,
+    /// Number of occurrences at `last_at`.
+    pub occurrences: u64,
+}
+
+impl Finding {
+    /// End of the problem; `None` while it lasts.
+    pub fn ended_at(&self) -> Option<MonoNs> {
+        (!self.active).then_some(self.last_at)
+    }
 }
 
 /// Findings so far: one per kind and hop.
@@ -154,23 +174,30 @@ impl Findings {
             .iter_mut()
             .find(|f| f.kind == kind && (keep == Keep::LatestOfAllHops || f.verdict.hop == verdict.hop))
         {
-            known.active = true;
+            let is_state = verdict.occurrences.is_none();
+            let occurrences = verdict.occurrences.unwrap_or(0);
+            if is_state || occurrences > known.occurrences {
+                known.last_at = now;
+                known.occurrences = known.occurrences.max(occurrences);
+            }
+            known.active = now.since(known.last_at) < WINDOW_NS;
             known.began = verdict.since.map_or(known.began, |since| since.min(known.began));
             let worse = (verdict.severity, verdict.weight) >= (known.verdict.severity, known.verdict.weight);
             if worse || keep != Keep::Worst {
                 known.verdict = verdict;
             }
         } else {
-            self.list.push(Finding { kind, began: verdict.since.unwrap_or(now), active: true, verdict });
+            let (began, occurrences) = (verdict.since.unwrap_or(now), verdict.occurrences.unwrap_or(0));
+            self.list.push(Finding { kind, began, last_at: now, active: true, verdict, occurrences });
         }
     }
 
-    /// Findings, worst first; within a severity, in the order of [`ALL`].
+    /// Findings, worst first; within a severity, first those that last, in the order of [`ALL`].
     pub fn sorted(&self) -> Vec<&Finding> {
         let mut list: Vec<&Finding> = self.list.iter().collect();
         list.sort_by_key(|finding| {
             let detector_index = ALL.iter().position(|detector| detector.kind == finding.kind);
-            (std::cmp::Reverse(finding.verdict.severity), detector_index, finding.began)
+            (std::cmp::Reverse(finding.verdict.severity), !finding.active, detector_index, finding.began)
         });
         list
     }
@@ -205,6 +232,24 @@ mod tests {
         assert_eq!(list[0].verdict.severity, Severity::Critical);
         assert_eq!(list[0].verdict.weight, 20);
         assert_eq!((list[0].began, findings.worst()), (MonoNs(5), Some(Severity::Critical)));
+    }
+
+    #[test]
+    fn occurrences_end_ten_seconds_after_the_last_and_a_state_at_once() {
+        const SECOND: u64 = 1_000_000_000;
+        let counted = |count| Verdict { occurrences: Some(count), ..verdict(Severity::Critical, count) };
+        let mut findings = Findings::default();
+        for (second, count) in [(1, 5), (3, 6), (12, 6), (13, 6)] {
+            findings.add_verdict(&LASTING, counted(count), MonoNs(second * SECOND));
+            let expected = (MonoNs(3.min(second) * SECOND), second < 13);
+            assert_eq!((findings.list[0].last_at, findings.list[0].active), expected, "second {second}");
+        }
+        assert_eq!(findings.list[0].ended_at(), Some(MonoNs(3 * SECOND)));
+        assert_eq!(findings.worst(), Some(Severity::Critical), "it keeps its severity");
+        findings.add_verdict(&LASTING, counted(7), MonoNs(60 * SECOND));
+        assert_eq!(findings.list[0].ended_at(), None, "it occurs again");
+        findings.add_verdict(&LASTING, verdict(Severity::Critical, 7), MonoNs(90 * SECOND));
+        assert_eq!(findings.list[0].last_at, MonoNs(90 * SECOND), "a state lasts while it is found");
     }
 
     #[test]

@@ -91,6 +91,10 @@ pub(super) fn detect_late_first_tokens(context: &DetectContext<'_>, out: &mut Ve
     if is_logged {
         verdict.with("by", "the engine's log");
     }
+    // A long wait in progress is a state.
+    if oldest_ns < GAP_WARNING_NS {
+        verdict.occurrences(over);
+    }
     if let Some(leg) = bottleneck {
         verdict
             .hop(leg.name)

@@ -28,6 +28,7 @@ pub(super) fn detect_summed_counts(context: &DetectContext<'_>, out: &mut Verdic
     );
     out.add_verdict(Severity::Warning, summary)
             .affected("requests", &summed.seen)
+            .occurrences(summed.counted)
             .weighed("tokens_counted", summed.counted)
             .with("tokens_made", summed.made)
             .advice("use a request's last count, not the sum of all counts: usage, billing and limits based on the sum are wrong");
@@ -43,6 +44,7 @@ fn report_inflation(out: &mut Verdicts, severity: Severity, of: &Inflation, subj
     );
     out.add_verdict(severity, summary)
         .affected("requests", &of.seen)
+        .occurrences(of.counted)
         .weighed("tokens_counted", of.counted)
         .with("tokens_made", of.made)
         .with("ratio", ratio)
@@ -67,6 +69,7 @@ pub(super) fn detect_mixed_modes(context: &DetectContext<'_>, out: &mut Verdicts
 fn report_mixed_modes<'v>(out: &'v mut Verdicts, what: &str, new: u64, all: u64) -> &'v mut Verdict {
     let summary = format!("{} {what} new tokens only and {} all tokens so far", count(new), count(all));
     out.add_verdict(Severity::Warning, summary)
+        .occurrences(new + all)
         .weight(new + all)
         .with("incremental", new)
         .with("cumulative", all)

@@ -34,6 +34,7 @@ pub(super) fn detect_late_sends(context: &DetectContext<'_>, out: &mut Verdicts)
         let verdict = out
             .add_verdict(severity, summary)
             .hop(&group.name)
+            .occurrences(group.send_wait.count_above(GAP_WARNING_NS))
             .weighed("send_wait_max_ns", worst)
             .with("send_wait_p50_ns", median)
             .advice(context.facts().late_send());
@@ -90,6 +91,7 @@ pub(super) fn detect_late_deliveries(context: &DetectContext<'_>, out: &mut Verd
     }
     let verdict = out
         .add_verdict(severity, parts.join("; "))
+        .occurrences(waits.count_above(GAP_WARNING_NS) + ledger.itl_delivered().count_above(GAP_WARNING_NS))
         .weight(worst)
         .with("requests", waits.count())
         .with("first_token_max_ns", first_ns)
@@ -131,6 +133,7 @@ pub(super) fn detect_late_frontend(context: &DetectContext<'_>, out: &mut Verdic
     let summary = format!("in the frontend, {} after the worker wrote them", late.collect::<Vec<_>>().join(" and "));
     out.add_verdict(severity, summary)
             .rid(&waits.worst.rid)
+            .occurrences(parts.iter().map(|(_, waits)| waits.count_above(GAP_WARNING_NS)).sum())
             .weight(waits.worst.ns)
             .with("responses", waits.responses)
             .with("first_token_max_ns", waits.first_token.max())

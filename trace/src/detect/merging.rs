@@ -43,6 +43,7 @@ pub(super) fn detect_merged_chunks(context: &DetectContext<'_>, out: &mut Verdic
     }
     out.add_verdict(severity, summary)
         .affected("requests", seen)
+        .occurrences(chunks)
         .weighed("chunks", chunks)
         .with("confirmed", confirmed)
         .with("tokens_per_event", mean)
@@ -64,6 +65,7 @@ fn detect_logged_merges(context: &DetectContext<'_>, out: &mut Verdicts) {
     out.add_verdict(Severity::Warning, summary)
         .rid(&merged.most_rid)
         .since(merged.since)
+        .occurrences(merged.chunks)
         .weighed("chunks", merged.chunks)
         .with("by", "the engine's log")
         .with("deliveries", merged.times)
@@ -96,6 +98,7 @@ pub(super) fn detect_would_drop(context: &DetectContext<'_>, out: &mut Verdicts)
     );
     out.add_verdict(Severity::Info, summary)
         .affected("requests", seen)
+        .occurrences(chunks)
         .weighed("chunks", chunks)
         .with("confirmed", confirmed)
         .advice(advice::would_drop_advice(engine));

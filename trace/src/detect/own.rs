@@ -40,6 +40,7 @@ pub(super) fn detect_undecoded_frames(context: &DetectContext<'_>, out: &mut Ver
         out.add_verdict(severity, summary)
             .hop(&group.name)
             .since(context.ledger.totals().undecoded_since)
+            .occurrences(undecoded)
             .weighed("frames_undecoded", undecoded)
             .with("frames", frames)
             .with("most_frequent_reason", often)
@@ -60,6 +61,7 @@ pub(super) fn detect_missed_observations(context: &DetectContext<'_>, out: &mut 
     );
     out.add_verdict(Severity::Warning, summary)
         .since(missed.since)
+        .occurrences(all)
         .weight(all)
         .with("queue_full", missed.queue_full)
         .with("unframed", missed.unframed)
@@ -95,9 +97,10 @@ pub(super) fn detect_reached_limits(context: &DetectContext<'_>, out: &mut Verdi
         count(worst.limit as u64),
         count(worst.times),
     );
-    let verdict = out.add_verdict(Severity::Warning, summary).weight(reached.iter().map(|l| l.times).sum()).advice(
-        format!("raise it with --limit {}=N if you need the evicted entries; each entry costs memory", worst.name),
-    );
+    let times = reached.iter().map(|l| l.times).sum();
+    let advice =
+        format!("raise it with --limit {}=N if you need the evicted entries; each entry costs memory", worst.name);
+    let verdict = out.add_verdict(Severity::Warning, summary).occurrences(times).weight(times).advice(advice);
     for limit in reached {
         verdict.with(limit.name, limit.times);
     }

@@ -20,6 +20,7 @@ pub(super) fn detect_wire_loss(context: &DetectContext<'_>, out: &mut Verdicts) 
     );
     out.add_verdict(severity, summary)
         .affected("requests", seen)
+        .occurrences(*missing)
         .weighed("tokens_missing", *missing)
         .with("worst_tokens_missing", seen.amount)
         .advice("frames were lost before this hop: look for a restarted process or a reset connection");
@@ -38,6 +39,7 @@ pub(super) fn detect_surplus_ids(context: &DetectContext<'_>, out: &mut Verdicts
     );
     out.add_verdict(Severity::Info, summary)
         .affected("requests", seen)
+        .occurrences(*chunks)
         .weighed("chunks", *chunks)
         .with("most_extra_ids", seen.amount);
 }
@@ -54,6 +56,7 @@ pub(super) fn detect_out_of_order(context: &DetectContext<'_>, out: &mut Verdict
         out.add_verdict(Severity::Warning, summary)
             .hop(&group.name)
             .affected("chunks", late)
+            .occurrences(late.rids)
             .with("tokens_behind_max", late.amount)
             .advice("ZMQ preserves order only within a connection: the request's chunks were sent on two");
     }
@@ -74,6 +77,7 @@ pub(super) fn detect_worker_changes(context: &DetectContext<'_>, out: &mut Verdi
         out.add_verdict(Severity::Warning, summary)
                 .hop(&group.name)
                 .affected("changes", moved)
+                .occurrences(moved.rids)
                 .with("chunks_out_of_order", group.out_of_order.rids)
                 .advice(
                     "the router selects by the tokenizer worker's endpoint (or by the rid): look for a worker restart or a change in the number of workers while requests were running",

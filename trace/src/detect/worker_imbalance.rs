@@ -87,6 +87,7 @@ pub(super) fn detect_worker_imbalance(context: &DetectContext<'_>, out: &mut Ver
         );
         out.add_verdict(severity, summary)
             .hop(&group.name)
+            .occurrences(sum)
             .with("workers", receivers.len())
             .with("workers_idle", idle)
             .with("imbalance", (uneven * 100.0).round() / 100.0)

@@ -115,7 +115,7 @@ impl Ledger {
             let losses = request.losses.get_or_insert_default();
             losses.chunks += judged.dropped;
             for range in result.lost_ranges {
-                self.loss_memory.keep_range(losses, range, &mut self.limits);
+                self.loss_memory.keep_range(at, losses, range, &mut self.limits);
             }
         }
         if judged.tokens_lost > 0 {

@@ -45,6 +45,10 @@ impl LostRange {
 /// Losses of one request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Losses {
+    /// Time of the first loss.
+    pub since: Option<MonoNs>,
+    /// Time of the last loss.
+    pub last_at: Option<MonoNs>,
     /// Ranges in the order found.
     pub ranges: Vec<LostRange>,
     /// Chunks lost, in part or completely.
@@ -86,8 +90,10 @@ pub(crate) struct LossMemory {
 }
 
 impl LossMemory {
-    /// Enters a range as far as the limits allow.
-    pub(crate) fn keep_range(&mut self, to: &mut Losses, mut range: LostRange, limits: &mut CountedLimits) {
+    /// Enters a range found at `at`, as far as the limits allow.
+    pub(crate) fn keep_range(&mut self, at: MonoNs, to: &mut Losses, mut range: LostRange, limits: &mut CountedLimits) {
+        to.since.get_or_insert(at);
+        to.last_at = Some(at);
         if self.ids + range.ids.len() > limits.token_ids {
             range.ids.clear();
             limits.count_reached("token_ids");

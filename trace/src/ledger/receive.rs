@@ -295,7 +295,7 @@ impl Ledger {
                 (Some(Waiter::KeepsLast), Some(Mode::Incremental)) => {
                     predicted.dropped += 1;
                     let is_first_drop = request.predicted.is_none();
-                    request.predict_drop(&mut self.loss_memory, &mut self.limits);
+                    request.predict_drop(at, &mut self.loss_memory, &mut self.limits);
                     let chunks = request.predicted.as_ref().map_or(0, |losses| losses.chunks);
                     self.totals.predicted_drops.record_request(at, &request.rid, chunks, is_first_drop);
                 }

@@ -154,8 +154,8 @@ impl Request {
         ItlEnds { sent: Spread::of_tally(&itl.sent), delivered: Spread::of_tally(&itl.delivered) }
     }
 
-    /// Predicts a drop of the last received chunk.
-    pub(crate) fn predict_drop(&mut self, loss_memory: &mut LossMemory, limits: &mut CountedLimits) {
+    /// Predicts at `at` a drop of the last received chunk.
+    pub(crate) fn predict_drop(&mut self, at: MonoNs, loss_memory: &mut LossMemory, limits: &mut CountedLimits) {
         let ReceivedChunk { end_count, tokens, number } = self.last_received;
         let predicted = self.predicted.get_or_insert_default();
         predicted.chunks += 1;
@@ -167,7 +167,7 @@ impl Request {
             chunks: Some([number; 2]),
             ids: Vec::new(),
         };
-        loss_memory.keep_range(predicted, range, limits);
+        loss_memory.keep_range(at, predicted, range, limits);
     }
 
     /// Removes and returns its losses; `None` if there are none.

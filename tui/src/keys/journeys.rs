@@ -1,7 +1,5 @@
 //! Key sequences of a user, and their results.
 
-use std::collections::BTreeMap;
-
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use session::ScreenCommand;
 use session::playback::{Play, Position};
@@ -38,17 +36,8 @@ fn row(rid: &str, gap: u64, flag: Flag) -> RequestRow {
 }
 
 fn finding(rid: &str, began: u64) -> Finding {
-    let verdict = Verdict {
-        severity: Severity::Warning,
-        hop: String::new(),
-        rid: rid.into(),
-        since: None,
-        summary: String::new(),
-        evidence: BTreeMap::new(),
-        advice: None,
-        weight: 0,
-    };
-    Finding { kind: "", began: MonoNs(began), active: false, verdict }
+    let verdict = Verdict { severity: Severity::Warning, rid: rid.into(), ..Verdict::default() };
+    Finding { kind: "", began: MonoNs(began), last_at: MonoNs(began), active: false, verdict, occurrences: 0 }
 }
 
 impl Fixture {

@@ -240,9 +240,9 @@ impl Screen {
             ..RunValues::default()
         };
         let model = &mut self.runs[self.shown_run].model;
-        model.refresh(run.analysis, values);
         let clocks_and_start = run.about.wall().zip(run.analysis.ledger().started());
         model.wall_start_ns = clocks_and_start.map(|(clocks, start)| clocks.wall_ns_at(start));
+        model.refresh(run.analysis, values);
         if needs_rows {
             // A filter searches all requests that the ledger holds.
             let max_rows = if self.ui.filter.is_empty() { self.ui.options.finished_rows } else { usize::MAX };

@@ -90,7 +90,7 @@ mod tests {
 
     fn losses(position: u32, unlisted: u64) -> Losses {
         let range = LostRange { tokens: [position; 2], chunks: Some([position; 2]), ids: Vec::new() };
-        Losses { ranges: vec![range], chunks: 1 + unlisted, tokens: 1 + unlisted, unlisted }
+        Losses { ranges: vec![range], chunks: 1 + unlisted, tokens: 1 + unlisted, unlisted, ..Losses::default() }
     }
 
     fn status(chunk: &ChunkRecord, predicted: Option<&Losses>) -> ChunkStatus {

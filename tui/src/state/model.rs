@@ -6,6 +6,7 @@ use outputs::report::bar::Segment;
 use outputs::report::{Chunks, Itl, Requests, StackLine, Tokens};
 use session::playback::Position;
 use session::sink::OutputStatus;
+use session::units::format_clock;
 use trace::MonoNs;
 use trace::detect::Finding;
 use trace::ledger::RequestSummary;
@@ -52,7 +53,7 @@ pub(crate) struct Model {
     /// Summaries of finished pinned requests by rid, kept for when the ledger has evicted them.
     pub(crate) pinned: BTreeMap<String, RequestSummary>,
     pub(crate) detail: Option<RequestDetail>,
-    /// Active findings first, then by severity.
+    /// In the order of the report.
     pub(crate) findings: Vec<Finding>,
     /// Threads of the engine; `None` if threads are not observed.
     pub(crate) threads: Option<Vec<ThreadLine>>,
@@ -74,6 +75,23 @@ impl Model {
     pub(crate) fn finding_start_ns(&self, finding: &Finding) -> u64 {
         finding.began.since(self.started_at)
     }
+
+    /// End of the finding on the run's clock, or `now` while it lasts.
+    pub(crate) fn format_finding_end(&self, finding: &Finding) -> String {
+        finding.ended_at().map_or_else(|| "now".to_owned(), |at| format_clock(at.since(self.started_at)))
+    }
+
+    /// Time of day if known, else the time since the start of the run.
+    pub(crate) fn format_moment(&self, ns: u64) -> String {
+        let wall_time = self.wall_start_ns.and_then(|start| format_wall_time(start + ns));
+        wall_time.unwrap_or_else(|| format_clock(ns))
+    }
+}
+
+/// Time of day in UTC of a time since the Unix epoch.
+pub(crate) fn format_wall_time(ns: u64) -> Option<String> {
+    let at = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
+    Some(at.strftime("%H:%M:%SZ").to_string())
 }
 
 /// First-token gap over the last ten seconds and over the whole run.

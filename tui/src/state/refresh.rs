@@ -44,8 +44,6 @@ impl Model {
         self.merged_predicted = self.chunks.dropped_predicted.map(|_| ledger.totals().predicted.merged);
         self.itl = Itl::of(ledger);
         self.findings = analysis.findings_now().sorted().into_iter().cloned().collect();
-        // Stable: active findings come first, each half stays sorted by severity.
-        self.findings.sort_by_key(|finding| !finding.active);
         self.hops = hops::summarise_hops(ledger, &self.findings);
         self.first_token_path = bar::segments(&LegLine::all(&analysis.attribution()));
         self.threads = threads::thread_lines(ledger);
@@ -130,14 +128,14 @@ impl Model {
     }
 
     fn judge_run(&self, ledger: &Ledger) -> RunVerdict {
-        // Active findings come first.
-        if let Some(worst) = self.findings.iter().find(|finding| finding.verdict.severity > Severity::Info) {
+        // As in the report's headline, a finding that is over keeps its severity.
+        if let Some(worst) = self.findings.first().filter(|worst| worst.verdict.severity > Severity::Info) {
             let summary = &worst.verdict.summary;
-            return if worst.active {
-                RunVerdict { health: worst.verdict.severity.into(), text: summary.clone() }
-            } else {
-                RunVerdict { health: Health::Info, text: format!("now quiet; earlier: {summary}") }
+            let text = match worst.ended_at() {
+                None => summary.clone(),
+                Some(at) => format!("ended {}: {summary}", self.format_moment(at.since(self.started_at))),
             };
+            return RunVerdict { health: worst.verdict.severity.into(), text };
         }
         let responses = ledger.totals().answers.seen;
         if self.chunks.sent == 0 && responses == 0 {
@@ -414,7 +412,7 @@ mod tests {
                 prop_assert_eq!(evidence("chunks_dropped"), model.chunks.dropped_confirmed);
                 let harmed = rows.iter().filter(|row| row.tokens_lost > Some(0)).count();
                 prop_assert_eq!(evidence("requests"), Some(harmed as u64));
-                prop_assert_eq!(&model.verdict.text, &finding.verdict.summary);
+                prop_assert!(model.verdict.text.ends_with(&finding.verdict.summary), "{}", model.verdict.text);
             }
         }
     }

@@ -63,6 +63,15 @@ impl RequestFacts {
 /// Maximum number of lost token ranges, and of ids, named in the evidence.
 const MAX_RANGES: usize = 6;
 
+/// Times of the first and the last loss after the request's first chunk; empty if unknown.
+fn format_loss_times(losses: Option<&Losses>, first_chunk_at: MonoNs) -> String {
+    let times = losses.and_then(|losses| losses.since.zip(losses.last_at));
+    times.map_or_else(String::new, |(since, last)| {
+        let [since, last] = [since, last].map(|at| format_duration(at.since(first_chunk_at)));
+        format!(", from {since} to {last} after its first chunk")
+    })
+}
+
 /// Names the lost chunks and tokens, if known: ` (chunks 2, 3; places 3, 7-9; ids 13, 14)`.
 fn name_losses(losses: Option<&Losses>) -> String {
     let Some(losses) = losses.filter(|losses| !losses.ranges.is_empty()) else {
@@ -94,9 +103,10 @@ fn evidence_of_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &
         }
         Flag::Gap => format!("its first token waited {gap} between {source} and {receiver}"),
         Flag::Dropped => format!(
-            "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}",
+            "confirmed: {} lost tokens in {} chunks that were dropped while later ones were delivered{}{}",
             format_count(row.tokens_lost.unwrap_or(0).into()),
             format_count(row.dropped.unwrap_or(0).into()),
+            format_loss_times(facts.confirmed_losses.as_ref(), row.first_at),
             name_losses(facts.confirmed_losses.as_ref())
         ),
         Flag::ToolCall => facts.tool_calls.as_ref().map_or_else(|| flag.explanation().to_owned(), explain_tool_calls),
@@ -129,7 +139,7 @@ mod tests {
             ranges: vec![range([1, 1], [1, 1], &[17]), range([3, 5], [3, 4], &[8, 9, 10])],
             chunks: 3,
             tokens: 4,
-            unlisted: 0,
+            ..Losses::default()
         };
         assert_eq!(name_losses(Some(&losses)), " (chunks 1, 3-4; places 1, 3-5; ids 17, 8, 9, 10)");
         assert_eq!(name_losses(None), "");

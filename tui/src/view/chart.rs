@@ -8,7 +8,6 @@ use trace::stats::Tally;
 use trace::time_series::SlotValues;
 
 use super::pad::{CellRow, Pad, text_width};
-use super::position::format_wall_time;
 use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::curves::{Curves, SecondValue};
@@ -169,7 +168,7 @@ impl TimeWindow {
     pub(super) fn draw_axis(self, pad: &mut Pad<'_>, x: u16, y: u16, columns: u16, model: &Model) {
         let span = self.shown_span(columns, &model.curves);
         let middle_ns = u64::midpoint(span.start, span.end);
-        let [first, middle, last] = [span.start, middle_ns, span.end].map(|ns| axis_label(ns, model));
+        let [first, middle, last] = [span.start, middle_ns, span.end].map(|ns| model.format_moment(ns));
         pad.draw_text(x, y, &first, Ink::Dim);
         let middle_width = text_width(&middle);
         if columns >= 3 * (text_width(&first) + middle_width + text_width(&last)) {
@@ -177,12 +176,6 @@ impl TimeWindow {
         }
         pad.draw_text((x + columns).saturating_sub(text_width(&last)), y, &last, Ink::Dim);
     }
-}
-
-/// Time of day if known, else the time since the start of the run.
-fn axis_label(ns: u64, model: &Model) -> String {
-    let wall_time = model.wall_start_ns.and_then(|start| format_wall_time(start + ns));
-    wall_time.unwrap_or_else(|| format_clock(ns))
 }
 
 /// Draws the series into all rows of the pad. An unobserved column stays blank; a zero is a dot.

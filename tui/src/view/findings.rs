@@ -29,32 +29,40 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let selected = ui.selected_index(Tab::Findings);
     let list = List { items: &model.findings, selected, max_items: max_rows };
     y = pad.draw_list(y, &list, |pad, y, _, finding| {
-        draw_finding(pad, y, model.finding_start_ns(finding), finding);
+        draw_finding(pad, y, model, finding);
         y + 1
     });
     if let Some(finding) = model.findings.get(selected) {
-        draw_finding_detail(pad, y, model.finding_start_ns(finding), finding);
+        draw_finding_detail(pad, y, model, finding);
     }
 }
 
-fn draw_finding(pad: &mut Pad<'_>, y: u16, start_ns: u64, finding: &Finding) {
+fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     let verdict = &finding.verdict;
     let health = Health::from(verdict.severity);
-    let ink = if finding.active { Ink::Health(health) } else { Ink::Dim };
+    let ink = Ink::Health(health);
     pad.draw_text(1, y, &format!("{} {}", pad.theme.health_symbol(health), health.label()), ink);
-    pad.draw_text(13, y, if finding.active { "now" } else { "over" }, ink);
-    pad.draw_right_aligned(18, y, 7, &format_clock(start_ns), Ink::Plain);
-    pad.draw_clipped(27, y, 17, finding.kind, Ink::Strong);
-    pad.draw_text(45, y, &verdict.summary, Ink::Plain);
+    pad.draw_right_aligned(12, y, 7, &format_clock(model.finding_start_ns(finding)), Ink::Plain);
+    pad.draw_text(
+        20,
+        y,
+        &format!("to {}", model.format_finding_end(finding)),
+        if finding.active { ink } else { Ink::Dim },
+    );
+    pad.draw_clipped(31, y, 17, finding.kind, Ink::Strong);
+    pad.draw_text(49, y, &verdict.summary, Ink::Plain);
 }
 
-fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, start_ns: u64, finding: &Finding) {
+fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
     let verdict = &finding.verdict;
     pad.draw_heading(y, finding.kind);
     let mut y = pad.draw_paragraph(1, y + 1, 3, &verdict.summary, Ink::Strong);
-    let lasts = if finding.active { "and lasts" } else { "and is over" };
+    let began = model.format_moment(model.finding_start_ns(finding));
+    let last = model.format_moment(finding.last_at.since(model.started_at));
+    let duration = format_duration(finding.last_at.since(finding.began));
+    let end = if finding.active { "lasts now, last occurred" } else { "ended" };
     let hop = if verdict.hop.is_empty() { String::new() } else { format!(", on {}", verdict.hop) };
-    pad.draw_text(1, y, &format!("began at {} {lasts}{hop}", format_clock(start_ns)), Ink::Plain);
+    pad.draw_text(1, y, &format!("began at {began}, {end} at {last} (after {duration}){hop}"), Ink::Plain);
     y += 1;
     if !verdict.rid.is_empty() {
         let x = pad.draw_text(1, y, "worst rid ", Ink::Head);

@@ -23,6 +23,7 @@ use crate::keys::{BINDINGS, Binding, KeyContext};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
+use crate::state::model::format_wall_time;
 use crate::state::ui::{Dialog, Ui};
 use crate::theme::{Ink, Theme};
 pub(crate) use pad::ClickAreas;
@@ -124,7 +125,7 @@ fn draw_run_state(pad: &mut Pad<'_>, x: u16, model: &Model, ui: &Ui) {
         _ if is_paused => "PAUSED",
         _ => model.run.stage,
     };
-    let begun = watched.and_then(|pod| position::format_wall_time(pod.begun_wall_ns?));
+    let begun = watched.and_then(|pod| format_wall_time(pod.begun_wall_ns?));
     let since = begun.map_or_else(String::new, |begun| format!("since {begun} "));
     let time = format_clock(model.running_ns);
     let mut text = format!(" {source} {state} {since}{time} ");

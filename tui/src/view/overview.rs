@@ -253,9 +253,10 @@ fn draw_findings(pad: &mut Pad<'_>, y: u16, model: &Model) {
         let y = y + 1 + row as u16;
         pad.add_click_area(Rect::new(0, y, pad.width(), 1), Action::OpenItem(Tab::Findings, row));
         let health = Health::from(finding.verdict.severity);
-        let ink = if finding.active { Ink::Health(health) } else { Ink::Dim };
-        pad.draw_text(1, y, &format!("{} {:<9}", pad.theme.health_symbol(health), health.label()), ink);
-        let since = format_clock(model.finding_start_ns(finding));
-        pad.draw_text(13, y, &format!("since {since:<7} {}", finding.verdict.summary), Ink::Plain);
+        let label = format!("{} {:<9}", pad.theme.health_symbol(health), health.label());
+        pad.draw_text(1, y, &label, Ink::Health(health));
+        let span =
+            format!("{} to {}", format_clock(model.finding_start_ns(finding)), model.format_finding_end(finding));
+        pad.draw_text(13, y, &format!("{span:<15} {}", finding.verdict.summary), Ink::Plain);
     }
 }

@@ -11,6 +11,7 @@ use super::pad::Pad;
 use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::flags::Health;
+use crate::state::model::format_wall_time;
 use crate::theme::Ink;
 
 const BAR_MIN_WIDTH: u16 = 20;
@@ -77,10 +78,4 @@ fn draw_bar(pad: &mut Pad<'_>, x: u16, width: u16, model: &Model, position: &Pos
 /// Cell of this time in a bar that covers the whole run.
 fn bar_cell(at_ns: u64, whole_ns: u64, width: u16) -> u16 {
     (u128::from(at_ns) * u128::from(width.saturating_sub(1)) / u128::from(whole_ns)) as u16
-}
-
-/// Time of day, in UTC.
-pub(super) fn format_wall_time(ns: u64) -> Option<String> {
-    let at = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
-    Some(at.strftime("%H:%M:%SZ").to_string())
 }

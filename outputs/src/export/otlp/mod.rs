@@ -6,7 +6,7 @@ mod envelope;
 mod metrics;
 mod spans;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 
 pub use envelope::Resource;
@@ -89,8 +89,10 @@ pub struct LiveSpans {
     opening: Opening,
     resource: Resource,
     encoded: Encoded,
-    /// Active findings, with the time that each current episode was detected.
+    /// Active findings, with the start of each current episode.
     active: HashMap<(&'static str, String), MonoNs>,
+    /// Findings that have had an episode.
+    known: HashSet<(&'static str, String)>,
     /// Number of episode spans so far; each has its own span ids.
     episodes: u64,
 }
@@ -104,6 +106,7 @@ impl LiveSpans {
             resource,
             encoded: Encoded::default(),
             active: HashMap::new(),
+            known: HashSet::new(),
             episodes: 0,
         }
     }
@@ -148,12 +151,14 @@ impl LiveSpans {
             let key = (finding.kind, finding.verdict.hop.clone());
             let episode = match (finding.active, self.active.get(&key)) {
                 (true, None) => {
-                    self.active.insert(key, now);
-                    Episode { from: finding.began, to: now, over: false }
+                    // The finding's start is that of its first episode.
+                    let from = if self.known.insert(key.clone()) { finding.began } else { finding.last_at };
+                    self.active.insert(key, from);
+                    Episode { from, to: now, over: false }
                 }
-                (false, Some(&found)) => {
+                (false, Some(&from)) => {
                     self.active.remove(&key);
-                    Episode { from: finding.began.min(found), to: now, over: true }
+                    Episode { from: from.min(finding.last_at), to: finding.last_at, over: true }
                 }
                 _ => continue,
             };

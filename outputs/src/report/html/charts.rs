@@ -3,8 +3,9 @@
 use maud::{Markup, html};
 use trace::words::{bytes, count, duration, percent};
 
+use super::super::brief::span_of;
 use super::super::hostile::plain;
-use super::super::{Clock, FrontendCounts, Report, Series, ThreadSeries};
+use super::super::{Clock, FaultKind, FrontendCounts, Report, Series, ThreadSeries};
 use super::plot::{Axis, Plot};
 
 /// Maximum number of intervals with a tooltip.
@@ -27,7 +28,21 @@ pub(super) fn over_time(report: &Report, clock: &Clock) -> Markup {
         @if let Some(backlog) = time_series.backlog() { (backlog) }
         @for thread in time_series.threads() { (thread) }
         @if let Some(fates) = time_series.fates() { (fates) }
+        @for (name, is_observed, fault) in [
+            ("Gap", series.gap_ns.is_some(), FaultKind::FirstTokenGap),
+            ("Backlog", series.hops.iter().any(|hop| hop.backlog_max_frames.is_some()), FaultKind::Queues),
+            ("Chunks dropped (confirmed) and merged", series.chunks.merged.is_some(), FaultKind::Delivery),
+        ] {
+            @if !is_observed { p.dim { (name) ": not observed" (reason(report, fault)) } }
+        }
     }
+}
+
+/// Reason why faults of this kind were not judged, after a colon.
+fn reason(report: &Report, fault: FaultKind) -> String {
+    let judgement = report.judged.iter().find(|judgement| judgement.fault == fault);
+    let reason = judgement.and_then(|judgement| judgement.reason.as_deref());
+    reason.map_or_else(String::new, |reason| format!(": {reason}"))
 }
 
 struct TimeSeries<'a> {
@@ -67,7 +82,7 @@ impl TimeSeries<'_> {
             plot.hover((from as f64 / 1e9, to as f64 / 1e9), &text);
         }
         for (n, finding) in self.report.findings.iter().take(MARKS).enumerate() {
-            let tooltip = format!("{} since {}: {}", finding.kind, duration(finding.at_ns), finding.summary);
+            let tooltip = format!("{} {}: {}", finding.kind, span_of(finding, duration), finding.summary);
             plot.finding(n + 1, finding.severity.as_str(), finding.at_ns as f64 / 1e9, &tooltip);
         }
         plot.finish(id, heading, description)

@@ -86,7 +86,7 @@ fn head(report: &Report, clock: &Clock) -> Markup {
             p.verdict.(severity) { (report.verdict) }
             p { b { "When" } " " (when) }
             @if let Some(worst) = report.findings.first() {
-                p { b { "Since" } " " (clock.both(worst.at_ns)) }
+                p { b { "Worst finding" } " " (brief::span_of(worst, |at_ns| clock.both(at_ns))) }
             }
             p { b { "Engine" } " " (engine) ": " (brief::known_to_lose(report)) }
         }
@@ -173,7 +173,7 @@ fn one_finding(number: usize, finding: &FindingLine, clock: &Clock) -> Markup {
             h3 { (number) ". " span.severity { (severity) } " " (finding.kind) }
             p { (finding.summary) }
             p.dim {
-                "Since " (clock.both(finding.at_ns))
+                (brief::span_of(finding, |at_ns| clock.both(at_ns)))
                 @if let Some(hop) = &finding.hop { ", on " (hop) }
                 @if !finding.rid.is_empty() { ", worst " span.rid { (finding.rid) } }
             }
