@@ -13,6 +13,8 @@ use super::import_stats::ImportStats;
 pub(super) struct KnownRids {
     known: HashSet<Rc<str>>,
     order: VecDeque<Rc<str>>,
+    /// The rid that was added last.
+    last: Option<Rc<str>>,
     /// Built when the first rid must be completed, since most logs truncate none.
     sorted: Option<BTreeSet<Rc<str>>>,
     limit: usize,
@@ -28,8 +30,13 @@ impl KnownRids {
         if self.limit == 0 {
             return rid.into();
         }
+        // Statements and lines of one request often follow each other.
+        if let Some(last) = self.last.as_ref().filter(|last| ***last == *rid) {
+            return Rc::clone(last);
+        }
         let known_before = self.known.len();
         let rid = Rc::clone(self.known.get_or_insert_with(rid, |rid| rid.into()));
+        self.last = Some(Rc::clone(&rid));
         if self.known.len() == known_before {
             return rid;
         }

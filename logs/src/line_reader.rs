@@ -8,10 +8,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use flate2::bufread::MultiGzDecoder;
-use memchr::{memchr, memrchr};
+use memchr::{memchr, memchr_iter, memrchr};
 
 use super::recogniser::{MarkMatch, Recogniser};
-use super::split_lines::{JoinResult, SplitLineJoiner};
+use super::split_lines::{JoinResult, SHORTEST_FIRST_PART_BYTES, SplitLineJoiner};
 
 const BUFFER_BYTES: usize = 128 * 1024;
 /// Memory of a longer line is freed before the next one, because there may be many open files.
@@ -55,6 +55,7 @@ struct BufferedLines {
 }
 
 /// First mark in the rest of the buffer's complete lines.
+#[derive(Clone, Copy)]
 struct NextMark {
     /// Its place in the buffer; the end of the complete lines if there is none.
     at: usize,
@@ -130,6 +131,24 @@ impl LineReader {
             let text = self.joiner.joined_line(stream);
             limit_line(text, recogniser.and_then(|recogniser| recogniser.find_mark(text)), self.max_line_bytes)
         }))
+    }
+
+    /// Skips lines without a mark, none of which is truncated or a part of a longer line. Returns their number, which may be less than
+    /// that of such lines, and 0 if it would be more than `max_lines`.
+    pub(super) fn skip_unmarked_lines(&mut self, recogniser: &Recogniser, max_lines: usize) -> usize {
+        if !self.joiner.is_idle() {
+            return 0;
+        }
+        // No line in so few bytes is truncated or a first part.
+        let max_bytes = self.max_line_bytes.min(SHORTEST_FIRST_PART_BYTES);
+        let skipped = self.file.unmarked_lines(recogniser, max_bytes);
+        let lines = memchr_iter(b'\n', &self.file.buffer[skipped.clone()]).count();
+        if lines > max_lines {
+            return 0;
+        }
+        self.text_bytes += skipped.len() as u64;
+        self.file.line = skipped;
+        lines
     }
 }
 
@@ -212,22 +231,31 @@ impl BufferedLines {
         if self.line.is_empty() {
             return recogniser.find_mark(self.current_line());
         }
-        let next = match self.next_mark.take().filter(|next| next.at >= self.line.start) {
-            Some(next) => next,
-            None => self.search_from_line(recogniser),
-        };
+        let next = self.next_mark_from(self.line.start, recogniser);
         if next.at >= self.line.end {
-            self.next_mark = Some(next);
             return None;
         }
         let start = next.at - self.line.start;
         next.mark.map(|mark| MarkMatch { start, end: start + (mark.end - mark.start), ..mark })
     }
 
-    fn search_from_line(&self, recogniser: &Recogniser) -> NextMark {
-        let mark = recogniser.find_mark(&self.buffer[self.line.start..self.complete]);
-        let at = mark.as_ref().map_or(self.complete, |mark| self.line.start + mark.start);
-        NextMark { at, mark }
+    /// First mark in the complete lines from `start` on.
+    fn next_mark_from(&mut self, start: usize, recogniser: &Recogniser) -> NextMark {
+        if let Some(known) = self.next_mark.filter(|next| next.at >= start) {
+            return known;
+        }
+        let mark = recogniser.find_mark(&self.buffer[start..self.complete]);
+        let next = NextMark { at: mark.map_or(self.complete, |mark| start + mark.start), mark };
+        self.next_mark = Some(next);
+        next
+    }
+
+    /// Lines in the next `max_bytes` of the buffer before the one with the next mark.
+    fn unmarked_lines(&mut self, recogniser: &Recogniser, max_bytes: usize) -> Range<usize> {
+        let start = self.line.end;
+        let next = self.next_mark_from(start, recogniser);
+        let searched = &self.buffer[start..next.at.min(start + max_bytes)];
+        start..memrchr(b'\n', searched).map_or(start, |at| start + at + 1)
     }
 }
 
@@ -285,7 +313,6 @@ mod tests {
     proptest! {
         #[test]
         fn each_line_has_its_own_first_mark(kinds in proptest::collection::vec(0_usize..6, 0..80), buffer_bytes in 1_usize..200) {
-            const TEXTS: [&str; 6] = ["", "mark=", "x mark= y mark=", "mark", "=mark", "no m\u{e4}rk at all\r"];
             let text: String = kinds.iter().flat_map(|&kind| [TEXTS[kind], "\n"]).collect();
             let recogniser = Recogniser::new(&[&OneMark]);
             let mut lines = LineReader::from_reader(Box::new(io::Cursor::new(text.into_bytes())), buffer_bytes, 1 << 20);
@@ -296,7 +323,28 @@ mod tests {
             }
             prop_assert!(lines.next_line(Some(&recogniser)).unwrap().is_none());
         }
+
+        #[test]
+        fn skipped_lines_have_no_mark(kinds in proptest::collection::vec(0_usize..6, 0..80), buffer_bytes in 1_usize..200, max_lines in 0_usize..5) {
+            let text: String = kinds.iter().flat_map(|&kind| [TEXTS[kind], "\n"]).collect();
+            let recogniser = Recogniser::new(&[&OneMark]);
+            let mut lines = LineReader::from_reader(Box::new(io::Cursor::new(text.clone().into_bytes())), buffer_bytes, 1 << 20);
+            let (mut number, mut marked) = (0, Vec::new());
+            loop {
+                let skipped = lines.skip_unmarked_lines(&recogniser, max_lines);
+                prop_assert!(skipped <= max_lines);
+                number += skipped;
+                let Some(line) = lines.next_line(Some(&recogniser)).unwrap() else { break };
+                prop_assert_eq!(line.text, TEXTS[kinds[number]].trim_end_matches('\r').as_bytes());
+                marked.extend(line.mark.map(|_| number));
+                number += 1;
+            }
+            let wanted: Vec<usize> = (0..kinds.len()).filter(|&number| TEXTS[kinds[number]].contains("mark=")).collect();
+            prop_assert_eq!((marked, number, lines.text_bytes), (wanted, kinds.len(), text.len() as u64));
+        }
     }
+
+    const TEXTS: [&str; 6] = ["", "mark=", "x mark= y mark=", "mark", "=mark", "no m\u{e4}rk at all\r"];
 
     /// An engine with one form of lines.
     struct OneMark;

@@ -131,10 +131,13 @@ impl<'l> LoggedRid<'l> {
         let word = trim_ascii_matches(word, |byte| matches!(byte, b'\'' | b'"' | b',' | b';' | b')' | b']' | b'['));
         let text = word.trim_end_matches(['.', '…']);
         let is_truncated = word[text.len()..].contains('…') || word[text.len()..].len() >= 2;
-        // Almost all rids are ASCII, which is checked without decoding characters.
-        let is_word = text.bytes().all(|byte| byte.is_ascii_graphic()) || !text.contains(char::is_whitespace);
-        let valid = !text.is_empty() && text.len() <= LONGEST_RID_BYTES && is_word;
-        (valid && text != "None").then_some(Self { text, is_truncated })
+        if text.is_empty() || text.len() > LONGEST_RID_BYTES || text == "None" {
+            return None;
+        }
+        // Almost all rids are ASCII. A check of all bytes without an early exit is vectorised.
+        let is_ascii_word = text.bytes().fold(true, |is_word, byte| is_word & byte.is_ascii_graphic());
+        let is_word = is_ascii_word || !text.contains(char::is_whitespace);
+        is_word.then_some(Self { text, is_truncated })
     }
 }
 

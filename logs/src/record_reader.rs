@@ -39,6 +39,8 @@ pub(super) struct RecordReader {
     counted_offset_s: Option<i32>,
     /// Number of records of known forms, with or without usable content.
     records: u64,
+    /// Records of each form since the last call of [`Self::read_lines`], which adds them to the statistics.
+    form_counts: Vec<FormCount>,
     rids: KnownRids,
     rooms: BootstrapRooms,
     stage_names: Vec<Box<str>>,
@@ -63,6 +65,7 @@ impl RecordReader {
             unread_lines: UnreadLineCounter::new(engines),
             counted_offset_s: None,
             records: 0,
+            form_counts: Vec::new(),
             rids: KnownRids::new(rids),
             rooms: BootstrapRooms::new(rids / ROOMS_PER_RID),
             stage_names: Vec::new(),
@@ -81,10 +84,19 @@ impl RecordReader {
         let bytes_before = lines.text_bytes;
         let recogniser = Rc::clone(&self.recogniser);
         let mut has_more = true;
-        for _ in 0..limit {
+        let mut lines_read = 0;
+        while has_more && lines_read < limit {
+            if self.has_enough_unknown_lines() {
+                let skipped = lines.skip_unmarked_lines(&recogniser, limit - lines_read);
+                self.stats.unknown += skipped as u64;
+                lines_read += skipped;
+                if lines_read == limit {
+                    break;
+                }
+            }
             match lines.next_line(Some(&recogniser)) {
                 Ok(Some(line)) => {
-                    self.stats.lines += 1;
+                    lines_read += 1;
                     self.stats.cut += u64::from(line.is_truncated);
                     self.read_line(&line, source, queue);
                 }
@@ -95,11 +107,12 @@ impl RecordReader {
                     has_more = false;
                 }
             }
-            if !has_more {
-                break;
-            }
         }
+        self.stats.lines += lines_read as u64;
         self.stats.bytes += lines.text_bytes - bytes_before;
+        for FormCount { form, records } in self.form_counts.drain(..) {
+            *self.stats.forms.entry(form).or_default() += records;
+        }
         source.lines = Some(lines);
         has_more
     }
@@ -198,6 +211,19 @@ impl RecordReader {
         }
     }
 
+    fn count_form(&mut self, form: &'static str) {
+        // The same constant is found without comparing its text.
+        match self.form_counts.iter_mut().find(|count| std::ptr::eq(count.form, form)) {
+            Some(count) => count.records += 1,
+            None => self.form_counts.push(FormCount { form, records: 1 }),
+        }
+    }
+
+    /// Whether further unknown lines are only counted.
+    fn has_enough_unknown_lines(&self) -> bool {
+        self.stats.first_unknown.is_some() && self.unread_lines.has_compared_enough()
+    }
+
     fn count_unknown_line(&mut self, line: &[u8]) {
         self.stats.unknown += 1;
         self.unread_lines.compare_line(line);
@@ -238,6 +264,12 @@ fn find_record_start(text: &str, mark: usize) -> usize {
     if is_stamp { at } else { mark }
 }
 
+/// Number of records of a form.
+struct FormCount {
+    form: &'static str,
+    records: u64,
+}
+
 /// The log that is read, and where its statements go.
 struct ReadTarget<'t> {
     source: &'t mut LogSource,
@@ -254,8 +286,6 @@ struct RecordSink<'s, 't> {
     is_dated: bool,
     /// Latest time that the record itself states.
     last_stated_ns: u64,
-    /// Rid of the last statement.
-    rid: Option<Rc<str>>,
 }
 
 impl<'s, 't> RecordSink<'s, 't> {
@@ -265,7 +295,7 @@ impl<'s, 't> RecordSink<'s, 't> {
         stamp: Option<LogTimestamp>,
         rank: &'s str,
     ) -> Self {
-        Self { reader, target, stamp, rank, is_dated: false, last_stated_ns: 0, rid: None }
+        Self { reader, target, stamp, rank, is_dated: false, last_stated_ns: 0 }
     }
 
     fn take_statement(&mut self, statement: &Statement<'_>) {
@@ -301,20 +331,15 @@ impl<'s, 't> RecordSink<'s, 't> {
         };
         self.is_dated = true;
         let reader = &mut *self.reader;
-        let rid = match self.rid.take() {
-            // All statements of most records are about one request.
-            Some(last) if *last == *rid => last,
-            // A truncated rid must not complete others.
-            _ if rid.is_empty() || statement.is_rid_truncated => rid.into(),
-            _ => reader.rids.add_rid(rid, &mut reader.stats),
-        };
-        self.rid = Some(Rc::clone(&rid));
+        let is_rid_truncated = statement.is_rid_truncated && !rid.is_empty();
+        // A truncated rid must not complete others.
+        let rid =
+            if rid.is_empty() || is_rid_truncated { rid.into() } else { reader.rids.add_rid(rid, &mut reader.stats) };
         let source = &mut *self.target.source;
         // The line's own timestamp advances the file; for records without one, the time of their event does.
         let line_ns = self.stamp.map_or(at_ns, |stamp| stamp.wall_ns);
         source.frontier_ns = source.frontier_ns.max(line_ns);
         let writer = writer_index(&mut reader.writers, source, role, self.rank, reader.has_several_logs);
-        let is_rid_truncated = statement.is_rid_truncated && !rid.is_empty();
         self.target.queue.push(QueuedStatement { at_ns, writer, is_rid_truncated, rid, kind });
     }
 
@@ -327,8 +352,8 @@ impl<'s, 't> RecordSink<'s, 't> {
             return;
         };
         self.reader.engine.get_or_insert(engine);
-        *stats.forms.entry(form).or_default() += 1;
         stats.undated += u64::from(!self.is_dated);
+        self.reader.count_form(form);
         if let Some(stamp) = self.stamp {
             self.count_timestamp(&stamp);
         }

@@ -3,7 +3,7 @@
 use memchr::memmem;
 
 /// A shorter line is never the first part: runtimes split at 16 KiB.
-const SHORTEST_FIRST_PART_BYTES: usize = 1024;
+pub(super) const SHORTEST_FIRST_PART_BYTES: usize = 1024;
 /// Docker's buffer: a part that is not the last has exactly this length.
 const DOCKER_PART_BYTES: usize = 16 * 1024;
 const DOCKER_BEGIN: &[u8] = b"{\"log\":\"";
@@ -43,8 +43,7 @@ pub(super) struct SplitLineJoiner {
 impl SplitLineJoiner {
     pub(super) fn add_line(&mut self, line: &[u8], max_line_bytes: usize) -> JoinResult {
         self.free_passed_line();
-        let is_idle = self.lines.iter().all(Vec::is_empty);
-        if is_idle && line.len() < SHORTEST_FIRST_PART_BYTES {
+        if self.is_idle() && line.len() < SHORTEST_FIRST_PART_BYTES {
             return JoinResult::Whole;
         }
         let Some(part) = parse_cri_part(line).or_else(|| parse_docker_part(line)) else { return JoinResult::Whole };
@@ -62,6 +61,11 @@ impl SplitLineJoiner {
         joined.extend_from_slice(part.suffix);
         self.passed_stream = Some(part.stream);
         JoinResult::Complete(part.stream)
+    }
+
+    /// Whether no line is unfinished.
+    pub(super) fn is_idle(&self) -> bool {
+        self.lines.iter().all(Vec::is_empty)
     }
 
     /// A line whose last part is missing at the end of the file.

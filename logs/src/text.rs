@@ -42,18 +42,6 @@ pub fn split_once<'l>(text: &'l str, separator: &str) -> Option<(&'l str, &'l st
     Some((&text[..at], &text[at + separator.len()..]))
 }
 
-/// Like [`str::split`] at an ASCII character, which decodes each character.
-pub fn split_ascii(text: &str, separator: u8) -> impl Iterator<Item = &str> {
-    debug_assert!(separator.is_ascii(), "a part of a character is no separator");
-    let mut from = 0;
-    let ends = memchr_iter(separator, text.as_bytes()).chain(std::iter::once(text.len()));
-    ends.map(move |end| {
-        let part = &text[from..end];
-        from = end + 1;
-        part
-    })
-}
-
 /// Value of `key` (which ends in `=` or `: `) as one word. The key must not be the end of a longer word.
 pub fn value_of_key<'l>(text: &'l str, key: &str) -> Option<&'l str> {
     let mut from = 0;
@@ -144,7 +132,6 @@ mod tests {
     fn splitting_and_trimming_match_the_standard_library() {
         for text in ["", ",", "a, b", "a,, b", "é, …, é", "\"'a'\",", "… "] {
             assert_eq!(split_once(text, ", "), text.split_once(", "), "{text}");
-            assert!(split_ascii(text, b',').eq(text.split(',')), "{text}");
             let is_match = |byte| matches!(byte, b',' | b' ' | b'"');
             assert_eq!(trim_ascii_matches(text, is_match), text.trim_matches([',', ' ', '"']), "{text}");
         }

@@ -100,9 +100,14 @@ impl TimestampParser {
         if stamp.zone == ZoneSource::Timestamp || stamp.wall_ns == event_ns {
             return;
         }
-        let ahead_s = (i128::from(stamp.wall_ns) - i128::from(event_ns)).div_euclid(i128::from(SECOND_NS));
-        let Ok(written) = Timestamp::from_nanosecond(i128::from(stamp.wall_ns)) else { return };
-        let Ok(ahead_s) = i32::try_from(ahead_s) else { return };
+        let distance_ns = stamp.wall_ns.abs_diff(event_ns);
+        let ahead_s = if stamp.wall_ns > event_ns {
+            i32::try_from(distance_ns / SECOND_NS)
+        } else {
+            i32::try_from(distance_ns.div_ceil(SECOND_NS)).map(i32::wrapping_neg)
+        };
+        let Ok(written) = Timestamp::from_second((stamp.wall_ns / SECOND_NS) as i64) else { return };
+        let Ok(ahead_s) = ahead_s else { return };
         let used_s = self.zone.to_offset(written).seconds();
         let Some(shown_s) = used_s.checked_add(ahead_s) else { return };
         let offset_s = (shown_s + QUARTER_S / 2).div_euclid(QUARTER_S) * QUARTER_S;

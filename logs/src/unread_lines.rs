@@ -67,9 +67,14 @@ impl UnreadLineCounter {
         Self { marks, kinds, compared: 0, found: BTreeMap::new() }
     }
 
+    /// Whether no more lines are compared.
+    pub(super) fn has_compared_enough(&self) -> bool {
+        self.compared >= MAX_COMPARED_LINES
+    }
+
     /// Compares an unknown line.
     pub(super) fn compare_line(&mut self, line: &[u8]) {
-        if self.compared >= MAX_COMPARED_LINES {
+        if self.has_compared_enough() {
             return;
         }
         self.compared += 1;
@@ -82,7 +87,7 @@ impl UnreadLineCounter {
     pub(super) fn describe_kinds(&self) -> Vec<String> {
         let mut kinds: Vec<_> = self.found.iter().collect();
         kinds.sort_by_key(|(_, kind)| std::cmp::Reverse(kind.lines));
-        let at_least = if self.compared >= MAX_COMPARED_LINES { "at least " } else { "" };
+        let at_least = if self.has_compared_enough() { "at least " } else { "" };
         kinds
             .into_iter()
             .map(|(name, kind)| format!("{at_least}{} of {name}: {}", plural(kind.lines, "line"), kind.advice))
