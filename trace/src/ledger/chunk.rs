@@ -313,17 +313,16 @@ impl Ledger {
             }
         }
         request.first_receive_missed |= is_first && (context.hides_receives || is_ambiguous());
-        stream.chunks += 1;
-        stream.repeats += u32::from(is_repeat);
+        let number = stream.chunks + 1;
         let reported_count = chunk.completion_tokens.unwrap_or(0);
         if !is_repeat {
+            stream.chunks = number;
             stream.sum_of_counts += u64::from(reported_count);
             sums.ids.add_chunk(step.carried, chunk.listed.unwrap_or(0), reported_count);
         }
         stream.last_at = context.at;
         let is_whole = stream.is_whole();
         let end_count = stream.count.high;
-        let number = stream.chunks;
         // A format without counts has positions only where no id was missed.
         let has_position = context.claimed_ids == IdColumn::Uncounted && is_whole;
         let count = chunk.completion_tokens.or(has_position.then_some(end_count));

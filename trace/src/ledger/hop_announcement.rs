@@ -138,7 +138,7 @@ impl Ledger {
         let tracker = request.tracker.get_or_insert_with(|| Box::new(DeliveryTracker::new(self.delivery_epoch, early)));
         tracker.is_incomplete |= !stream.is_whole();
         let known_chunks = tracker.chunks_entered + waiting.len() as u64;
-        let passed_chunks = u64::from(stream.chunks - stream.repeats).saturating_sub(known_chunks);
+        let passed_chunks = u64::from(stream.chunks).saturating_sub(known_chunks);
         let mut judged = Vec::new();
         if passed_chunks > 0 {
             // The first chunks passed before deliveries were observed.

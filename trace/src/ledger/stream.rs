@@ -25,10 +25,8 @@ pub struct Stream {
     /// The hop's epoch when its last chunk was seen.
     pub(crate) epoch: u32,
     pub(crate) count: StreamCount,
-    /// Chunks seen.
+    /// Chunks seen, without repeats of an earlier finish.
     pub chunks: u32,
-    /// Of those, repeats of an earlier finish, which no delivery follows.
-    pub(crate) repeats: u32,
     /// Sum of the counts of its chunks.
     pub(crate) sum_of_counts: u64,
     /// When its last chunk was seen.
