@@ -199,6 +199,10 @@ fn size_in(finding: Option<&FindingLine>, report: &Report) -> Option<Size> {
 
 /// Why a run could not have had a finding of this kind; `None` if it could.
 fn unobserved_reason(kind: &str, report: &Report) -> Option<String> {
+    // Without deliveries, losses are only predicted.
+    if kind == "dropped-chunks" && report.chunks.dropped_confirmed.is_none() {
+        return Some(String::from("deliveries are not observed"));
+    }
     let fault = match kind {
         "dropped-chunks" | "short-answers" | "repeated-ids" | "dropped-chunks-predicted" => FaultKind::LostTokens,
         "first-token-gap" => FaultKind::FirstTokenGap,

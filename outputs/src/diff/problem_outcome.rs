@@ -95,7 +95,9 @@ fn judge_lost_tokens(a: &Report, b: &Report, measures: &[ComparedMeasure]) -> Pr
     let is_unjudged =
         |run: &Report| run.judged.iter().any(|judgement| judgement.fault == FaultKind::LostTokens && !judgement.judged);
     let name = String::from("lost tokens");
-    if !are_confirmed && (is_unjudged(a) || is_unjudged(b)) {
+    // Proven losses cannot be compared with predicted ones.
+    let is_either_confirmed = a.chunks.dropped_confirmed.is_some() || b.chunks.dropped_confirmed.is_some();
+    if !are_confirmed && (is_either_confirmed || is_unjudged(a) || is_unjudged(b)) {
         return ProblemOutcome { name, state: ProblemState::NotObserved, numbers: String::new() };
     }
     let state = state_by_measures(measures, &[measure], lost_b == Some(0));
