@@ -149,6 +149,7 @@ pub(super) fn span_of(finding: &FindingLine, format_moment: impl Fn(u64) -> Stri
     let since = format_moment(finding.at_ns);
     match finding.ended_at_ns {
         None => format!("since {since}, to the end of the capture"),
+        Some(_) if finding.duration_ns == 0 => format!("at {since}"),
         Some(end) => format!("since {since}, ended {} (after {})", format_moment(end), duration(finding.duration_ns)),
     }
 }

@@ -68,14 +68,18 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
             summary += ": the receiver's event loop is away from its poll ";
             summary += &percent(share);
         }
-        out.add_verdict(Severity::Info, summary)
+        let verdict = out.add_verdict(Severity::Info, summary);
+        verdict
             .hop(&group.name)
             .with("wakeups_ended", group.wakeups.count())
-            .occurrences(group.wakeups.count_above(BURST_FRAMES - 1))
             .weighed("frames_max", max)
             .with_known("frames_p50", group.wakeups.quantile(0.5))
             .with_known("frames_p99", group.wakeups.quantile(0.99))
             .with_known("away_from_poll", away.map(round_share));
+        // Before the first wakeup ends, the burst is a state.
+        if group.wakeups.count() > 0 {
+            verdict.occurrences(group.wakeups.count_above(BURST_FRAMES - 1));
+        }
     }
 }
 

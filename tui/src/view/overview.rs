@@ -92,11 +92,8 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let rates = &model.send_rates;
     let requests = &model.requests;
     let x = pad.draw_text(1, y, "flow", Ink::Head);
-    let rest = if pad.width() >= 100 {
-        format!("  {} frames/s (last 10 s)", format_rate(rates.frames))
-    } else {
-        " (10 s)".into()
-    };
+    let rest =
+        if pad.width() >= 100 { format!("  {} frames/s (10 s)", format_rate(rates.frames)) } else { " (10 s)".into() };
     let now = format!("{} tok/s{rest}  {} live", format_rate(rates.tokens), format_count(requests.live));
     let mut x = pad.draw_text(x + 5, y, &now, Ink::Strong);
     if model.abandoned_requests > 0 {
@@ -143,15 +140,16 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, model: &Model) {
     let chunks = &model.chunks;
     let x = pad.draw_text(1, y, "chunks", Ink::Head);
     let mut x = pad.draw_text(x + 3, y, &format!("{} sent", format_count(chunks.sent)), Ink::Plain);
-    match (chunks.merged, chunks.dropped_confirmed) {
-        (Some(merged), Some(dropped)) => {
-            x = pad.draw_text(x + 2, y, &format!("{} merged", format_count(merged)), Ink::Plain);
-            x = draw_problem_count(pad, x + 2, y, dropped, &format!("{} dropped", format_count(dropped)));
-        }
-        _ => x = pad.draw_text(x + 2, y, "merged and dropped not observed", Ink::Plain),
-    }
+    let predicted_what = if let (Some(merged), Some(dropped)) = (chunks.merged, chunks.dropped_confirmed) {
+        x = pad.draw_text(x + 2, y, &format!("{} merged", format_count(merged)), Ink::Plain);
+        x = draw_problem_count(pad, x + 2, y, dropped, &format!("{} dropped", format_count(dropped)));
+        "predicted"
+    } else {
+        x = pad.draw_text(x + 2, y, "merged and dropped not observed", Ink::Plain);
+        "dropped, predicted"
+    };
     if let Some(predicted) = chunks.dropped_predicted {
-        let text = format!("({} dropped, predicted from wakeups)", format_count(predicted));
+        let text = format!("({} {predicted_what} from wakeups)", format_count(predicted));
         pad.draw_text(x + 1, y, &text, Ink::Dim);
     }
 }
@@ -221,7 +219,7 @@ pub(super) fn chart_series(model: &Model) -> [ChartSeries<'_>; 6] {
     let observes_receives = model.hops.iter().any(|hop| hop.backlog_frames.is_some());
     let is_predicted = chunks.dropped_confirmed.is_none() && chunks.dropped_predicted.is_some();
     let lost = if is_predicted {
-        ChartSeries::new("predicted lost", chart::format_whole, |slot| Some(slot.passed.dropped_predicted as f64))
+        ChartSeries::new("chunks lost?", chart::format_whole, |slot| Some(slot.passed.dropped_predicted as f64))
     } else {
         ChartSeries::new("chunks lost", chart::format_whole, |slot| Some(slot.passed.chunks_dropped as f64))
             .observed_if(chunks.dropped_confirmed.is_some(), DELIVERIES_UNOBSERVED)
