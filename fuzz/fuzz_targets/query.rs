@@ -15,7 +15,7 @@ mod flags;
 #[path = "../../tui/src/state/request_row.rs"]
 mod request_row;
 
-use filter::RequestFilter;
+use filter::{RequestFilter, RunClock};
 use flags::{Flag, FlagSet};
 use request_row::{RequestRow, RequestState};
 use trace::MonoNs;
@@ -59,9 +59,10 @@ fuzz_target!(|text: &str| {
     let combined = read(text);
     assert_eq!(combined.is_some(), each.is_some(), "{text:?}");
     let (Some(combined), Some(each)) = (combined, each) else { return };
+    let clock = RunClock { started: MonoNs(1_000_000_000), wall_start_ns: Some(1_795_887_554_000_000_000) };
     for row in &rows() {
-        let matches: Vec<bool> = each.iter().map(|term| term.matches(row)).collect();
-        assert_eq!(combined.matches(row), matches.iter().all(|matches| *matches), "{text:?}");
+        let matches: Vec<bool> = each.iter().map(|term| term.matches(row, clock)).collect();
+        assert_eq!(combined.matches(row, clock), matches.iter().all(|matches| *matches), "{text:?}");
         for (term, matches) in terms.iter().zip(matches) {
             let negated = match term.strip_prefix('-') {
                 Some(plain) if plain.starts_with('-') => continue,
@@ -70,7 +71,7 @@ fuzz_target!(|text: &str| {
             };
             // A term for a request id may begin with one minus sign, but not with two.
             if let Some(negated) = read(&negated) {
-                assert_ne!(negated.matches(row), matches, "{term:?}");
+                assert_ne!(negated.matches(row, clock), matches, "{term:?}");
             }
         }
     }
