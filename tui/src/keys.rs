@@ -42,6 +42,7 @@ const IN_REQUESTS: KeyContext = KeyContext::On(&[Tab::Requests], "Requests");
 const IN_TIMELINES: KeyContext = KeyContext::On(&[Tab::Overview, Tab::Hops, Tab::Cpu], "Overview, Hops, CPU");
 const ON_SELECTION: KeyContext =
     KeyContext::On(&[Tab::Overview, Tab::Requests, Tab::Hops, Tab::Findings, Tab::Pods], "on the selection");
+const IN_FINDINGS: KeyContext = KeyContext::On(&[Tab::Findings], "Findings");
 const IN_REQUEST: KeyContext = KeyContext::On(&[Tab::Request], "Request");
 const WITH_RID: KeyContext = KeyContext::On(&[Tab::Requests, Tab::Request], "Requests, Request");
 
@@ -89,6 +90,7 @@ pub(crate) const BINDINGS: &[Binding] = &[
     bind(IN_REQUESTS, &chars::<'w'>(), "w", Action::FollowWorst, "keep the worst request selected", "worst"),
     bind(WITH_RID, &[(KeyCode::Char(' '), NONE)], "Space", Action::PinRequest, "pin the request to the top, or unpin it", "pin"),
     bind(WITH_RID, &chars::<'y'>(), "y", Action::CopyRid, "copy the rid to the terminal's clipboard", "copy rid"),
+    bind(IN_FINDINGS, &chars::<'f'>(), "f", Action::ListRequestsOfFinding, "list the finding's requests", "requests"),
     bind(IN_TIMELINES, &[(KeyCode::Char('+'), NONE), (KeyCode::Char('='), NONE)], "+", Action::ZoomTime(-1), "zoom in in time", "zoom"),
     bind(IN_TIMELINES, &chars::<'-'>(), "-", Action::ZoomTime(1), "zoom out in time", "zoom"),
     bind(IN_TIMELINES, &[(KeyCode::Left, NONE), (KeyCode::Char('h'), NONE)], "Left h", Action::ScrollTime(-1), "earlier", "time"),
@@ -104,8 +106,8 @@ pub(crate) const BINDINGS: &[Binding] = &[
     bind(KeyContext::Replay, &chars::<']'>(), "]", Action::Command(Play(Playback::Speed(1))), "play faster; the last step has no speed limit", "speed"),
     bind(KeyContext::Replay, &chars::<','>(), ",", Action::Command(Play(Playback::Skip(-10))), "ten seconds back", "10 s"),
     bind(KeyContext::Replay, &chars::<'.'>(), ".", Action::Command(Play(Playback::Skip(10))), "ten seconds forward", "10 s"),
-    bind(KeyContext::Replay, &chars::<'f'>(), "f", Action::Command(Play(Playback::Finding(true))), "to the start of the next finding", "finding"),
-    bind(KeyContext::Replay, &chars::<'F'>(), "F", Action::Command(Play(Playback::Finding(false))), "to the start of the previous finding", "finding"),
+    bind(KeyContext::Replay, &chars::<'}'>(), "}", Action::Command(Play(Playback::Finding(true))), "to the start of the next finding", "finding"),
+    bind(KeyContext::Replay, &chars::<'{'>(), "{", Action::Command(Play(Playback::Finding(false))), "to the start of the previous finding", "finding"),
     bind(KeyContext::Replay, &chars::<'0'>(), "0", Action::Command(Play(Playback::To(0))), "to the start", ""),
     bind(KeyContext::Replay, &chars::<'$'>(), "$", Action::Command(Play(Playback::End)), "to the end", ""),
     bind(KeyContext::Replay, &chars::<'t'>(), "t", Action::TypeTime, "to a time: 14:59:08, 1:23, 3.9s, +10s, -1m", "go to"),

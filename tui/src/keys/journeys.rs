@@ -157,6 +157,26 @@ fn enter_on_a_finding_opens_its_request_or_its_time() {
 }
 
 #[test]
+fn f_on_a_finding_lists_its_requests_or_those_in_flight_then() {
+    let mut fixture = Fixture::new();
+    fixture.model.findings[0].kind = "first-token-gap";
+    fixture.press("5f");
+    assert_eq!((fixture.ui.tab, fixture.ui.filter.text.as_str()), (Tab::Requests, "flag:GAP"));
+    assert_eq!(fixture.model.table.visible_count(), 2);
+    fixture.press("5jf");
+    assert_eq!(fixture.ui.filter.text, "at:20.0s..20.0s");
+}
+
+/// A filter with a mistake would list nothing, without a word.
+#[test]
+fn filters_of_findings_are_valid_and_their_kinds_exist() {
+    for (kind, filter) in crate::state::ui::FILTERS_OF_FINDINGS {
+        assert!(trace::detect::ALL.iter().any(|detector| detector.kind == kind), "{kind}");
+        assert!(Ui::default().parse_filter(filter).is_ok(), "{filter}");
+    }
+}
+
+#[test]
 fn a_paused_view_is_frozen_and_can_be_scrolled_in_time() {
     let mut fixture = Fixture::new();
     fixture.press("p");
@@ -196,7 +216,7 @@ fn exports_copies_and_quitting_are_returned_as_effects() {
 fn playback_keys_work_only_in_a_replay() {
     let command = |command| Some(Effect::Command(command));
     let mut fixture = Fixture::new();
-    assert_eq!(fixture.press("f"), None);
+    assert_eq!(fixture.press("}"), None);
     assert_eq!(fixture.press("r"), command(ScreenCommand::Record));
     assert_eq!(fixture.press("d"), command(ScreenCommand::Dump));
     fixture.ui.is_replay = true;
@@ -207,8 +227,8 @@ fn playback_keys_work_only_in_a_replay() {
         ("[", Play::Speed(-1)),
         (",", Play::Skip(-10)),
         (".", Play::Skip(10)),
-        ("f", Play::Finding(true)),
-        ("F", Play::Finding(false)),
+        ("}", Play::Finding(true)),
+        ("{", Play::Finding(false)),
         ("0", Play::To(0)),
         ("$", Play::End),
     ] {

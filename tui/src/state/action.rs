@@ -70,6 +70,8 @@ pub(crate) enum Action {
     ShowHelp,
     /// Start typing a filter.
     TypeFilter,
+    /// List the requests of the selected finding.
+    ListRequestsOfFinding,
     /// Sort by the column this many places to the right.
     StepSortColumn(isize),
     /// Sort by this column, or reverse the order if it is already sorted by it.

@@ -58,6 +58,19 @@ const MAX_TEXT_CHARS: usize = 200;
 /// Maximum number of pinned rows.
 const MAX_PINS: usize = 16;
 
+/// Filters for the requests that a kind of finding is about.
+pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 9] = [
+    ("dropped-chunks", "drop>0"),
+    ("dropped-chunks-predicted", "flag:DROPPED?"),
+    ("merged-chunks", "merged>0"),
+    ("would-drop", "merged>0"),
+    ("first-token-gap", "flag:GAP"),
+    ("damaged-tool-calls", "flag:TOOL-CALL"),
+    ("wire-loss", "flag:WIRE-LOSS"),
+    ("inflation", "flag:INFLATE"),
+    ("stalled-stream", "flag:STALL"),
+];
+
 /// Limits of the state kept per run, and the saved filters.
 #[derive(Clone, Debug, Default)]
 pub struct ScreenOptions {
@@ -154,6 +167,7 @@ impl Ui {
                 self.open_tab(Tab::Requests);
                 self.dialog = Dialog::Filter(self.filter.text.clone());
             }
+            Action::ListRequestsOfFinding => self.list_requests_of_finding(model),
             Action::StepSortColumn(offset) => self.sort.column = self.sort.column.neighbour(offset),
             Action::SortBy(column) if column == self.sort.column => self.sort.is_descending = !self.sort.is_descending,
             Action::SortBy(column) => self.sort = SortOrder { column, is_descending: true },
@@ -348,6 +362,24 @@ impl Ui {
             self.open_tab(Tab::Requests);
             self.show_message(format!("no finding about {}: showing its requests by gap", hop.name));
         }
+    }
+
+    /// Filters the requests to those that the finding is about, or else to those in flight while it lasted.
+    fn list_requests_of_finding(&mut self, model: &Model) {
+        let Some(finding) = model.findings.get(self.selected_index(Tab::Findings)) else { return };
+        let known = FILTERS_OF_FINDINGS.iter().find(|known| known.0 == finding.kind);
+        let text = known.map_or_else(
+            || {
+                let start_s = model.finding_start_ns(finding) as f64 / 1e9;
+                let duration_s = finding.last_at.since(finding.began) as f64 / 1e9;
+                format!("at:{start_s:.1}s..{:.1}s", start_s + duration_s)
+            },
+            |(_, filter)| String::from(*filter),
+        );
+        let Ok(filter) = self.parse_filter(&text) else { return };
+        self.show_message(format!("requests of {}", finding.kind));
+        self.open_tab(Tab::Requests);
+        self.apply_filter(filter);
     }
 
     /// Opens the finding's request, else its hop, else its time in the overview.
