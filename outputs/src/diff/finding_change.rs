@@ -8,14 +8,14 @@ use trace::words::{count, duration, names};
 
 use crate::report::{FaultKind, FindingLine, Report};
 
-/// A finding of either run, and what became of it.
+/// A finding of either run, compared with the other run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FindingChange {
     /// Kind of the detector.
     pub kind: String,
     /// Hop concerned; `null` if none.
     pub hop: Option<String>,
-    /// What became of it in the second run.
+    /// Its state in the second run.
     pub state: FindingState,
     /// The finding in the first run; `null` without it.
     pub a: Option<FindingSide>,
@@ -36,7 +36,7 @@ pub struct FindingSide {
     pub summary: String,
 }
 
-/// What became of a finding.
+/// State of a finding in the second run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FindingState {
@@ -158,7 +158,7 @@ impl Size {
     }
 }
 
-/// What the size of a finding grows with.
+/// Traffic by which the size of a finding is divided.
 #[derive(Clone, Copy)]
 enum GrowsWith {
     /// A maximum, comparable as it is.

@@ -131,6 +131,8 @@ pub struct Hop {
     pub shows: Capabilities,
     /// Stages observed at any time.
     pub(crate) capabilities: Capabilities,
+    /// When its deliveries became observed, if it had carried chunks before.
+    pub(crate) deliveries_observed_at: MonoNs,
     /// Its chunks are entered into delivery trackers.
     pub(crate) tracks_deliveries: bool,
     /// Number of its chunks entered into delivery trackers.

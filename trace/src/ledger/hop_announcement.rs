@@ -83,7 +83,10 @@ impl Ledger {
     /// Makes the chunks in flight on a hop unjudged: they may have been delivered while deliveries were not observed. Those still queued
     /// on the hop were not.
     fn stop_waiting_on_hop(&mut self, hop_index: usize) {
-        let hop = &self.hops.all[hop_index];
+        let hop = &mut self.hops.all[hop_index];
+        if hop.counts.chunks > 0 {
+            hop.deliveries_observed_at = self.now;
+        }
         let id = hop.id;
         let queued = hop.queued_chunks();
         for ticket in self.table.tickets() {
@@ -249,5 +252,23 @@ mod tests {
             assert_eq!(path.ledger().check_balance(), Ok(()));
             assert_eq!([outcomes.delivered, outcomes.dropped, outcomes.unjudged], expected, "{received} received");
         }
+    }
+
+    #[test]
+    fn a_receive_reported_after_deliveries_became_observed_proves_no_drop() {
+        let capabilities = Capabilities::SENT | Capabilities::RECEIVED;
+        let mut path = Path::new(Config::default());
+        path.announce(0, "scheduler->tokenizer", [true, true], capabilities);
+        let frames = [1, 2].map(|count| path.send(0, IdColumn::Delta, &[Chunk::counted("a", 1, count)]));
+        let received_at = path.now;
+        path.now += 10 * path.step_ns;
+        path.announce(0, "scheduler->tokenizer", [true, true], capabilities | Capabilities::DELIVERED);
+        path.now = received_at;
+        path.receive(frames[0]);
+        path.now += 20 * path.step_ns;
+        path.receive(frames[1]);
+        path.deliver(1, Some(2), false);
+        let outcomes = path.ledger().totals().chunks.outcomes;
+        assert_eq!([outcomes.delivered, outcomes.dropped, outcomes.unjudged], [1, 0, 1]);
     }
 }

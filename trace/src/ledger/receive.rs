@@ -203,7 +203,17 @@ impl Ledger {
 
     fn receive_pending_chunks(&mut self, receive: FrameReceive) {
         let chunks = std::mem::take(&mut self.pending_receive);
-        let last = self.hops.all[receive.hop_index].last;
+        let hop = &self.hops.all[receive.hop_index];
+        let last = hop.last;
+        // Reported late: they were not queued any more when deliveries became observed.
+        if receive.at < hop.deliveries_observed_at {
+            for chunk in &chunks {
+                let request = self.table.get_mut(chunk.ticket);
+                if let Some(tracker) = request.and_then(|request| request.tracker.as_mut()) {
+                    tracker.mark_uncertain();
+                }
+            }
+        }
         for block in chunks.chunks(PREFETCHED_RECORDS) {
             for chunk in block {
                 self.table.prefetch_record(chunk.ticket);
