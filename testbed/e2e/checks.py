@@ -104,7 +104,17 @@ def relayed(checks: Checks, outcome) -> None:
     check_delivery_and_counts(checks, outcome)
     if outcome.report:
         checks.matches(outcome.report, {"self/events_missed": 0})
-        verdicts(checks, outcome.report, outcome.lost)
+        # The finding's limit is 1 s from the send to the client's connection, most of which is the wait for the receiver's start.
+        late = {"late-delivery"} if longest_wait_ns(outcome) >= 500_000_000 else set()
+        verdicts(checks, outcome.report, outcome.lost, late)
+
+
+def longest_wait_ns(outcome) -> int:
+    """Longest time from the send of a message to the tokenizer until its receiver had it, by their own timestamps."""
+    senders = [outcome.detokenizer] if outcome.detokenizer else outcome.senders
+    sent_ns = {message["hash"]: message["sent_ns"] for sender in senders for message in sender.sent}
+    waits = [frame["received_ns"] - sent_ns[frame["hash"]] for frame in outcome.receiver.received if frame["hash"] in sent_ns]
+    return max(waits, default=0)
 
 
 def relayed_beside_strangers(checks: Checks, outcome, strangers: int) -> None:

@@ -4,7 +4,7 @@ import unittest
 from types import SimpleNamespace
 
 from .attach import peak
-from .checks import Checks, at, order, same_bytes, verdicts
+from .checks import Checks, at, longest_wait_ns, order, same_bytes, verdicts
 from .clientless import compare as abandoned
 from .losses import listed
 from .soak import slope
@@ -67,6 +67,13 @@ class Comparisons(unittest.TestCase):
         loss = {"kind": "dropped-chunks", "severity": "warning", "summary": "", "advice": "x"}
         report = {"findings": [loss], "chunks": {"tokens_lost": 3}}
         self.assertEqual(["severity of the headline"], self.failed(verdicts, report, 3))
+
+    def test_a_wait_is_measured_by_message(self):
+        run = outcome(["a", "b"], ["a", "b"])
+        for records, times in ((run.senders[0].sent, (10, 20)), (run.receiver.received, (35, 70))):
+            for record, time_ns in zip(records, times):
+                record["sent_ns"] = record["received_ns"] = time_ns
+        self.assertEqual(50, longest_wait_ns(run))
 
     def test_places_of_lost_tokens_are_counted_from_zero(self):
         line = {"rid": "r", "ranges": [{"tokens": [1, 2]}, {"tokens": [5, 5]}]}
