@@ -65,6 +65,11 @@ impl Tmux {
         }
     }
 
+    /// Waits until the run is at least this old. A busy machine may show none of its screens for seconds.
+    fn wait_until_live_for(&self, seconds: u64) {
+        self.wait(&format!("{seconds} s of the live run"), || live_seconds(&self.pane()) >= Some(seconds));
+    }
+
     /// Waits for the exit and checks that the terminal is restored.
     fn wait_for_end(&self) {
         self.wait("the end", || self.value("pane_dead") == "1");
@@ -80,6 +85,12 @@ impl Drop for Tmux {
         // The server may have exited with its pane.
         let _ = Command::new("tmux").arg("-S").arg(socket).arg("kill-server").output();
     }
+}
+
+/// The age of the run in the header: 68 for `live 1:08`.
+fn live_seconds(pane: &str) -> Option<u64> {
+    let (minutes, seconds) = pane.split_once("live ")?.1.split_whitespace().next()?.split_once(':')?;
+    Some(minutes.parse::<u64>().ok()? * 60 + seconds.parse::<u64>().ok()?)
 }
 
 fn exported(folder: &Path) -> Option<String> {
@@ -137,10 +148,10 @@ fn a_recording_made_from_the_screen_can_be_replayed() {
     let Some(tmux) = Tmux::run("demo --scenario race") else {
         return;
     };
-    tmux.wait_for("live 0:02");
+    tmux.wait_until_live_for(2);
     tmux.press(&["r"]);
     tmux.wait_for("REC tokengap-");
-    tmux.wait_for("live 0:08");
+    tmux.wait_until_live_for(8);
     tmux.press(&["r"]);
     tmux.wait_for("recorded to tokengap-");
     tmux.press(&["q"]);
@@ -150,7 +161,7 @@ fn a_recording_made_from_the_screen_can_be_replayed() {
         format!("cd {}; exec {} replay tokengap-*.tgap", tmux.folder.path().display(), env!("CARGO_BIN_EXE_tokengap"));
     tmux.command(&["respawn-pane", "-k", "-e", "LC_ALL=C.UTF-8", &command]);
     tmux.wait_for("demo replay");
-    tmux.press(&["f"]);
+    tmux.press(&["}"]);
     tmux.wait_for("begins here");
     tmux.wait_for("PAUSED 1x");
     tmux.press(&["$"]);
