@@ -18,7 +18,7 @@ mod write;
 pub use block::{BlockReader, BlockWriter};
 pub use error::{OpenError, ReadError, RecordError};
 pub use header::{RecordedPayload, RecordingHeader};
-pub use read::{BlockInfo, MissingParts, RecordReader, Recording, analyse};
+pub use read::{BlockInfo, MissingParts, RecordReader, Recording, analyse, read_records};
 pub use stream::{StreamError, StreamPacker, StreamSection, StreamSplitter};
 pub use write::{
     BlockPacker, OpenBlock, PendingSummary, RecordOptions, Recorder, RecordingStatus, RecordingSummary, is_part_of,

@@ -7,6 +7,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use sha2::Digest as _;
 use tempfile::TempDir;
 
 const TOKENGAP: &str = env!("CARGO_BIN_EXE_tokengap");
@@ -187,6 +188,106 @@ fn token_ids_are_recorded_and_exported_only_on_request() {
     assert_eq!(ids(&events("lengths.tgap", "lengths")), 0);
     assert_eq!(ids(&events("tokens.tgap", "lengths")), 0, "export needs its own --payload tokens");
     assert!(ids(&events("tokens.tgap", "tokens")) > 100);
+}
+
+/// Extracts the archive `file` there and returns its names, in order.
+fn extract(folder: &Path, file: &str) -> Vec<String> {
+    let packed = std::fs::File::open(folder.join(file)).expect("written");
+    let mut archive = tar::Archive::new(zstd::stream::read::Decoder::new(packed).expect("zstd"));
+    let mut names = Vec::new();
+    for entry in archive.entries().expect("a tar archive") {
+        let mut entry = entry.expect("an entry");
+        names.push(entry.path().expect("a name").display().to_string());
+        assert!(entry.unpack_in(folder).expect("extracted"));
+    }
+    names
+}
+
+#[test]
+fn a_bundle_has_the_report_of_its_recording_and_no_token_ids() {
+    let folder = folder();
+    let run = |args: &str| tokengap(folder.path(), &args.split(' ').collect::<Vec<_>>());
+    run("demo --scenario race --json --duration 2s --record run.tgap --payload tokens");
+    let mut original = report(&run("report run.tgap --format json"));
+    assert!(original["losses"].to_string().contains("\"ids\""), "{}", original["losses"]);
+
+    let made = run("report run.tgap --bundle incident.tar.zst --fail-on critical");
+    assert_eq!(made.status.code(), Some(1), "{}", stderr(&made));
+    assert_eq!(names(folder.path()), ["incident.tar.zst", "run.tgap"], "no temporary file remains");
+    let files = ["manifest.json", "report.json", "report.md", "recording.tgap", "doctor.txt"];
+    assert_eq!(extract(folder.path(), "incident.tar.zst"), files.map(|name| format!("incident/{name}")));
+    let content = |name: &str| std::fs::read(folder.path().join("incident").join(name)).expect("extracted");
+
+    let manifest: Value = serde_json::from_slice(&content("manifest.json")).expect("JSON");
+    assert_eq!(manifest["schema"], "tokengap.bundle/1");
+    for part in ["tokengap", "recorded_by"] {
+        assert_eq!(manifest[part], env!("CARGO_PKG_VERSION"), "{part}");
+    }
+    assert_eq!([&manifest["engine"], &manifest["engine_version"]], ["sglang", "0.5.9"]);
+    for (entry, name) in manifest["files"].as_array().expect("a list").iter().zip(&files[1..]) {
+        let bytes = content(name);
+        assert_eq!([&entry["name"], &entry["bytes"]], [&Value::from(*name), &Value::from(bytes.len())]);
+        let sum = sha2::Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        assert_eq!(entry["sha256"], sum, "{name}");
+    }
+    assert!(String::from_utf8_lossy(&content("report.md")).contains("CRITICAL"));
+    let doctor = String::from_utf8_lossy(&content("doctor.txt")).into_owned();
+    assert!(doctor.contains("may be from another one") && doctor.contains("\nkernel"), "{doctor}");
+
+    let bundled: Value = serde_json::from_slice(&content("report.json")).expect("JSON");
+    assert_eq!(report(&run("report incident/recording.tgap --format json")), bundled);
+    for evidence in ["confirmed", "predicted"] {
+        for line in original["losses"][evidence]["lines"].as_array_mut().expect("a list") {
+            for range in line["ranges"].as_array_mut().expect("a list") {
+                range.as_object_mut().expect("a range").remove("ids");
+            }
+        }
+    }
+    for (part, value) in original.as_object().expect("parts") {
+        assert_eq!(&bundled[part], value, "{part}");
+    }
+    let refused = run("export incident/recording.tgap --format events --payload tokens");
+    assert!(stderr(&refused).contains("holds no token ids"), "{}", stderr(&refused));
+}
+
+#[test]
+fn a_bundle_of_a_truncated_recording_lists_what_is_missing() {
+    let folder = folder();
+    let whole = include_bytes!("../../recording/fixtures/2.0-attach-0.5.9.tgap");
+    std::fs::write(folder.path().join("cut.tgap"), &whole[..whole.len() * 2 / 3]).expect("written");
+    let original = report(&tokengap(folder.path(), &["report", "cut.tgap", "--format", "json"]));
+    assert!(degraded(&original).iter().any(|line| line.contains("its last block is truncated")), "{original}");
+    let made = tokengap(folder.path(), &["report", "cut.tgap", "--bundle", "incident.tar.zst"]);
+    assert!(made.status.success(), "{}", stderr(&made));
+    extract(folder.path(), "incident.tar.zst");
+    assert_eq!(report(&tokengap(folder.path(), &["report", "incident/recording.tgap", "--format", "json"])), original);
+}
+
+#[test]
+fn a_bundle_that_fails_leaves_no_file() {
+    let folder = folder();
+    std::fs::copy(
+        concat!(env!("CARGO_MANIFEST_DIR"), "/../recording/fixtures/2.0-demo-race.tgap"),
+        folder.path().join("run.tgap"),
+    )
+    .expect("copied");
+    std::fs::write(folder.path().join("report.json"), "{}").expect("written");
+    // A file size limit of one block of 512 bytes.
+    let limited = shell(folder.path(), "ulimit -f 1; exec \"$T\" report run.tgap --bundle incident.tar.zst");
+    assert_eq!(limited.status.code(), Some(2), "{}", stderr(&limited));
+    assert!(stderr(&limited).contains("File too large"), "{}", stderr(&limited));
+    for (args, said) in [
+        ("report report.json --bundle incident.tar.zst", "report.json is not a tokengap recording"),
+        ("report gone --bundle incident.tar.zst", "cannot read gone"),
+        ("report run.tgap --bundle report.json", "report.json already exists"),
+        ("report run.tgap --bundle -", "--bundle writes a file"),
+        ("report run.tgap --bundle incident.tar.zst -o x", "cannot be used with"),
+    ] {
+        let refused = tokengap(folder.path(), &args.split(' ').collect::<Vec<_>>());
+        assert_eq!(refused.status.code(), Some(2), "{args}");
+        assert!(stderr(&refused).contains(said), "{args}: {}", stderr(&refused));
+    }
+    assert_eq!(names(folder.path()), ["report.json", "run.tgap"]);
 }
 
 #[test]

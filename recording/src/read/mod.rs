@@ -14,18 +14,32 @@ use trace::{Analysis, Config, ReportInput, words};
 use super::Record;
 use super::error::ReadError;
 
-/// Replays a whole recording. The report equals the live run's, because events and ticks are the same and in the same order. Damaged blocks
-/// are skipped; missing parts are listed in the input's `degraded`. Calls `progress` at each block with its end in the file and the file's
-/// size.
+/// Replays a whole recording. The report equals the live run's, because events and ticks are the same and in the same order. `progress` is as
+/// for [`read_records`].
 pub fn analyse(
     recording: &Recording,
     engines: Engines,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(Analysis, ReportInput), ReadError> {
-    let header = recording.header();
-    let mut analysis = Analysis::new(Config { engines, ..header.config });
+    let mut analysis = Analysis::new(Config { engines, ..recording.header().config });
+    let mut apply = |record: &Record<'_>| match record {
+        Record::Event(event) => analysis.apply(event),
+        Record::Tick(now) => analysis.tick(*now),
+        Record::Anchor(_) | Record::Closing(_) => {}
+    };
+    let mut input = read_records(recording, &mut apply, progress)?;
+    input.wall.get_or_insert(recording.header().anchor);
+    Ok((analysis, input))
+}
+
+/// Reads a whole recording and calls `visit` for each record. Damaged blocks are skipped; missing parts are listed in the returned input's
+/// `degraded`. Calls `progress` at each block with its end in the file and the file's size.
+pub fn read_records(
+    recording: &Recording,
+    visit: &mut dyn FnMut(&Record<'_>),
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<ReportInput, ReadError> {
     let mut input = recording.input();
-    input.wall.get_or_insert(header.anchor);
     if let Some(missing) = recording.missing() {
         input.degraded.push(Value::from(format!("recording: {missing}")));
     }
@@ -33,9 +47,7 @@ pub fn analyse(
     let mut done = reader.offset();
     loop {
         match reader.next() {
-            Ok(Some(Record::Event(event))) => analysis.apply(&event),
-            Ok(Some(Record::Tick(now))) => analysis.tick(now),
-            Ok(Some(Record::Anchor(_) | Record::Closing(_))) => {}
+            Ok(Some(record)) => visit(&record),
             Ok(None) => break,
             Err(error @ ReadError::Damaged { .. }) => {
                 input.degraded.push(Value::from(format!("recording: {error}")));
@@ -53,5 +65,5 @@ pub fn analyse(
             "recording: {records} of kinds unknown to this version were skipped; a newer tokengap reads them"
         )));
     }
-    Ok((analysis, input))
+    Ok(input)
 }

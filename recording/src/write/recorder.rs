@@ -147,10 +147,15 @@ impl Recorder {
         }
         self.encoder.write_tick(now);
         if self.options.anchor_every_ns.is_some_and(|ns| now.since(self.anchor.mono) >= ns) {
-            self.anchor = Anchor::now();
-            self.encoder.write_anchor(self.anchor);
+            self.anchor(Anchor::now());
         }
         self.close_block_if_due(now);
+    }
+
+    /// Records a reading of both clocks.
+    pub fn anchor(&mut self, anchor: Anchor) {
+        self.anchor = anchor;
+        self.encoder.write_anchor(anchor);
     }
 
     /// Current status. The bytes of a ring include data overwritten since.

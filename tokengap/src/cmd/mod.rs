@@ -4,6 +4,7 @@
 pub(crate) mod attach;
 #[cfg(target_os = "linux")]
 pub(crate) mod broker;
+pub(crate) mod bundle;
 pub(crate) mod decode;
 #[cfg(target_os = "linux")]
 pub(crate) mod demo;

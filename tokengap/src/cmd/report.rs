@@ -1,14 +1,17 @@
 //! `tokengap report`: summarises a finished run.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::{Context, ensure};
 use outputs::report::hostile::EscapeForm;
 use outputs::report::{Clock, Report};
 use trace::detect::Severity;
 
 use crate::args::{OutputArgs, ReportArgs};
+use crate::cmd::bundle::{self, Bundle};
 use crate::cmd::saved;
+use crate::output::{ResultFile, destination_file};
 use crate::{app, args, confinement};
 
 /// Summarise a finished run as text, JSON, Markdown for an issue, or one HTML page for an incident.
@@ -23,6 +26,11 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     report: ReportArgs,
+
+    /// Write one archive for a vendor instead (tar, zstd): the report as JSON and Markdown, the recording without token ids, the output of
+    /// `tokengap doctor` on this machine, and a manifest with versions and checksums.
+    #[arg(long, value_name = "OUT", conflicts_with_all = ["format", "output"])]
+    bundle: Option<PathBuf>,
 
     #[command(flatten)]
     report_output: ReportOutput,
@@ -60,9 +68,33 @@ enum Format {
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if let Some(archive) = &args.bundle {
+        return write_bundle(args, archive);
+    }
     confinement::confine_to_files(&[&args.file], &[args.report_output.output.file()]);
     let report = saved::load_report(&args.file, args.report.slowest)?;
     args.report_output.write(&report)
+}
+
+fn write_bundle(args: &Args, archive: &Path) -> anyhow::Result<ExitCode> {
+    ensure!(
+        destination_file(Some(archive)).is_some(),
+        "--bundle writes a file: name one, for example incident.tar.zst"
+    );
+    // It tests what this machine permits, so it runs before the confinement.
+    let doctor = bundle::doctor_output();
+    confinement::confine_to_files(&[&args.file], &[Some(archive)]);
+    let output = &args.report_output;
+    let mut target = ResultFile::open(archive, output.output.force)?;
+    let bundle = Bundle::of_recording(&args.file, archive, args.report.slowest, doctor)?;
+    let written = bundle.write_archive(output.zone.clone(), target.writer());
+    written.with_context(|| format!("cannot write {}", archive.display()))?;
+    target.finish()?;
+    errln!(
+        "tokengap: {} written: it names request ids and endpoints, and holds no text and no token ids",
+        archive.display()
+    );
+    Ok(app::exit_code(bundle.report.worst(), output.fail_on))
 }
 
 impl ReportOutput {

@@ -196,6 +196,9 @@ fn search_recordings(folder: &Path) {
         }
         made(&["replay", file, "--json"]);
         made(&["diff", file, file]);
+        made(&["report", file, "--bundle", "bundle.tar.zst", "--force"]);
+        let packed = std::fs::File::open(folder.join("bundle.tar.zst")).expect("written");
+        search(&format!("the bundle of {file}"), &zstd::stream::decode_all(packed).expect("zstd"));
     }
 }
 
