@@ -36,6 +36,17 @@ impl ServedPath {
         }
     }
 
+    /// What it serves, for the page of links.
+    pub(super) fn content(self) -> &'static str {
+        match self {
+            Self::Metrics => "metrics for Prometheus",
+            Self::Report => "report as of now, JSON",
+            Self::Health => "whether the run is alive",
+            Self::Recording => "recording of the run, as a stream until it ends",
+            Self::Events => "events of the run, as a stream of JSON lines",
+        }
+    }
+
     /// Maximum number of concurrent clients.
     pub(super) fn max_clients(self) -> usize {
         match self {

@@ -80,6 +80,9 @@ impl RequestHandler {
             return Ok(with_header(text_response(StatusCode::METHOD_NOT_ALLOWED, why), ALLOW, "GET, HEAD"));
         }
         let Some(path) = path else {
+            if request.uri().path() == "/" {
+                return Ok(response(StatusCode::OK, "text/html; charset=utf-8", index_page()));
+            }
             let names = ServedPath::ALL.map(ServedPath::name).join(", ");
             return Ok(text_response(StatusCode::NOT_FOUND, &format!("not found: tokengap serves {names}\n")));
         };
@@ -164,6 +167,15 @@ impl RequestHandler {
         }
         stream_response(path, ReplyBody::stream(outgoing, is_complete))
     }
+}
+
+/// Page with links to all paths. They are relative, for proxies that serve the endpoint below a path of their own.
+fn index_page() -> String {
+    let links = ServedPath::ALL.map(|path| {
+        let name = path.name();
+        format!("<li><a href=\"{}\">{name}</a>: {}\n", name.trim_start_matches('/'), path.content())
+    });
+    format!("<!doctype html>\n<title>tokengap</title>\n<ul>\n{}</ul>\n", links.concat())
 }
 
 fn no_answer_response() -> Response<ReplyBody> {

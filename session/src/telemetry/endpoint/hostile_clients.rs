@@ -111,7 +111,12 @@ fn only_known_paths_and_methods_are_served() {
     let metrics = server.ask(SCRAPE);
     assert!(metrics.starts_with("HTTP/1.1 200 "), "{metrics}");
     assert!(metrics.contains("content-type: text/plain; version=0.0.4"), "{metrics}");
-    let other_path = server.ask("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    let index = server.ask("GET / HTTP/1.1\r\nhost: x\r\n\r\n");
+    for path in ServedPath::ALL {
+        let name = path.name();
+        assert!(index.contains(&format!("<a href=\"{}\">{name}</a>", &name[1..])), "{name}: {index}");
+    }
+    let other_path = server.ask("GET /favicon.ico HTTP/1.1\r\nhost: x\r\n\r\n");
     assert!(other_path.starts_with("HTTP/1.1 404 "), "{other_path}");
     let posted = server.ask("POST /metrics HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n");
     assert!(posted.starts_with("HTTP/1.1 405 ") && posted.contains("allow: GET, HEAD"), "{posted}");
