@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use probe_user::discover::{self, Engine, PickError, RoleSpec, Topology, Watcher};
-use probe_user::{Feature, Permissions, ProbeOptions};
+use probe_user::{Feature, Permissions, ProbeOptions, RunEnvironment};
 
 use session::Signals;
 use session::telemetry::MetricsOptions;
@@ -192,10 +192,19 @@ pub(super) fn choose(topology: &Topology, named: &[RoleSpec]) -> anyhow::Result<
             if !topology.engines.is_empty() || !topology.blind_spots.is_empty() {
                 err!("{topology}");
             }
-            if matches!(error, PickError::None(_)) && !Permissions::current().missing_for(Feature::Queues).is_empty() {
-                bail!("{error}; or run as root: other users' processes are only partly visible");
+            if !matches!(error, PickError::None(_)) {
+                bail!(error);
             }
-            bail!(error)
+            let as_root = if Permissions::current().missing_for(Feature::Queues).is_empty() {
+                ""
+            } else {
+                "; or run as root: other users' processes are only partly visible"
+            };
+            let containers = match RunEnvironment::current() {
+                RunEnvironment::Host => "containers of this machine are searched, too".to_owned(),
+                inside => format!("if it runs in another container: {}", inside.pid_namespace_remedy()),
+            };
+            bail!("{error}{as_root}; {containers}; tokengap doctor shows what is visible")
         }
     }
 }
