@@ -122,9 +122,25 @@ fn flags_mentioned_alone_exist() {
 }
 
 #[test]
-fn every_finding_has_an_entry_in_troubleshooting() {
-    let page = include_str!("../../../docs/troubleshooting.md");
-    let kinds = trace::detect::ALL.iter().map(|detector| detector.kind);
-    let missing: Vec<&str> = kinds.filter(|kind| !page.contains(&format!("`{kind}`"))).collect();
-    assert_eq!(missing, Vec::<&str>::new());
+fn every_finding_has_an_entry_in_troubleshooting_and_alerts() {
+    let pages = [include_str!("../../../docs/troubleshooting.md"), include_str!("../../../docs/reference/alerts.md")];
+    let kinds = || trace::detect::ALL.iter().map(|detector| detector.kind);
+    let missing = pages.map(|page| kinds().filter(|kind| !page.contains(&format!("`{kind}`"))).collect::<Vec<_>>());
+    assert_eq!(missing, [const { Vec::<&str>::new() }; 2]);
+}
+
+/// Each finding in the table of alerts is in the expression of its alert, or has a metric of its own.
+#[test]
+fn alerts_on_findings_name_the_documented_kinds() {
+    let rules = include_str!("../../../deploy/prometheus/alerts.yml");
+    let page = include_str!("../../../docs/reference/alerts.md");
+    let mut checked = 0;
+    for rule in rules.split("- alert: ").skip(1).filter(|rule| rule.contains("tokengap_active_findings")) {
+        let (name, _) = rule.split_once('\n').expect("a name");
+        let (_, kinds) = rule.split_once("kind=~\"").expect("kinds");
+        let kinds = kinds.split('"').next().expect("they end").replace('|', "`, `");
+        assert!(page.contains(&format!("| `{name}` | of the finding | `{kinds}` |")), "{name}: {kinds}");
+        checked += 1;
+    }
+    assert_eq!(checked, page.matches("| of the finding |").count());
 }

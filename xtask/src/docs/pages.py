@@ -103,10 +103,14 @@ def broken():
             if "://" not in target and not (path.exists() and (not anchor or anchor in anchors(path.read_text()))):
                 wrong.append(f"{page}: broken link {target}")
     rules = (ROOT / "deploy/prometheus/alerts.yml").read_text()
-    runbooks = re.findall(r"^ *runbook: docs/troubleshooting.md#(.*)$", rules, re.MULTILINE)
+    runbooks = re.findall(r"^ *runbook_url: https://REPOSITORY/docs/troubleshooting.md#(.*)$", rules, re.MULTILINE)
     missing = set(runbooks) - anchors((ROOT / "docs/troubleshooting.md").read_text())
     if missing or len(runbooks) != rules.count("- alert:"):
         wrong.append(f"alerts without a runbook in docs/troubleshooting.md: {missing or 'their numbers differ'}")
-    listed = {ROOT / "docs" / target for target in targets((ROOT / "docs/SUMMARY.md").read_text())}
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    rows = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/reference/alerts.md").read_text(), re.MULTILINE)
+    if alerts != rows:
+        wrong.append(f"docs/reference/alerts.md lists {rows}, not {alerts}")
+    listed = {(ROOT / "docs" / target).resolve() for target in targets((ROOT / "docs/SUMMARY.md").read_text())}
     book = {page for page in pages() if page.is_relative_to(ROOT / "docs") and page.name != "SUMMARY.md"}
     return wrong + [f"docs/SUMMARY.md lacks {page}" for page in sorted(book - listed)]
