@@ -60,7 +60,7 @@ enum Command {
     Pages(scripted::Pages),
     /// Run the release binary in an empty root and in containers, at every privilege level
     Pod(scripted::Released),
-    /// Capture the screens of docs/reference/gallery.md from the demo, in tmux
+    /// Capture the screens of docs/screens.md from the demo, in tmux
     Screens(scripted::Screens),
     /// Use all features at once for a long time, and check resource use and counts
     Soak(scripted::Soak),

@@ -96,7 +96,7 @@ pub(crate) struct Screens {
     tested: Tested,
 }
 
-/// `cargo xtask screens`: captures demo screens in tmux for docs/reference/gallery.md and other pages.
+/// `cargo xtask screens`: captures demo screens in tmux for docs/screens.md and other pages.
 pub(crate) fn screens(options: &Screens) -> Result<()> {
     let mut take = python_script("screens/take.py")?;
     run_to_success(take.arg(options.tested.program()?).args(options.only_picture.then_some("picture")))

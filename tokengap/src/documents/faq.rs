@@ -1,4 +1,4 @@
-//! Checks that docs/messages.md covers exactly the lines a report's `degraded` can contain.
+//! Checks that docs/reference/messages.md covers exactly the lines a report's `degraded` can contain.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +17,7 @@ fn workspace_root() -> PathBuf {
 
 /// Entries of the page: the fixed parts of the text in each row's first cell.
 fn page_entries() -> Vec<Vec<String>> {
-    let page = std::fs::read_to_string(workspace_root().join("docs/messages.md")).expect("the page is there");
+    let page = std::fs::read_to_string(workspace_root().join("docs/reference/messages.md")).expect("the page is there");
     let quoted = page.lines().filter_map(|line| line.strip_prefix("| `")?.split_once('`'));
     quoted.map(|(text, _)| fixed_parts(text, '…', '…')).collect()
 }
@@ -104,7 +104,7 @@ fn every_degradation_in_the_sources_is_documented() {
     }
     assert!(texts.len() > 20, "only {texts:?} were found");
     texts.retain(|text| !is_documented(&entries, text));
-    assert_eq!(texts, Vec::<String>::new(), "docs/messages.md has no entry for these");
+    assert_eq!(texts, Vec::<String>::new(), "docs/reference/messages.md has no entry for these");
 }
 
 #[test]
@@ -166,7 +166,7 @@ fn every_degradation_kind_is_documented() {
         .chain(limits)
         .filter(|text| !is_documented(&entries, text))
         .collect();
-    assert_eq!(texts, Vec::<String>::new(), "docs/messages.md has no entry for these");
+    assert_eq!(texts, Vec::<String>::new(), "docs/reference/messages.md has no entry for these");
 }
 
 #[test]
@@ -179,5 +179,5 @@ fn every_documented_message_exists_in_the_sources() {
         .flatten()
         .filter(|part| !composed.contains(&part.as_str()) && !sources.contains(part.as_str()))
         .collect();
-    assert_eq!(orphans, Vec::<String>::new(), "docs/messages.md explains these words");
+    assert_eq!(orphans, Vec::<String>::new(), "docs/reference/messages.md explains these words");
 }

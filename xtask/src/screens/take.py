@@ -17,49 +17,15 @@ from pathlib import Path
 from tmux import Tmux
 
 ROOT = Path(__file__).parents[3]
-GALLERY, PICTURE = ROOT / "docs/reference/gallery.md", ROOT / "docs/overview.svg"
+PICTURE = ROOT / "docs/overview.svg"
 GUIDES = [ROOT / "docs/screens.md", ROOT / "docs/recordings.md"]
 SIZE = (100, 30)
 # Seconds after which the demo is unhealthy.
 WARM_S = 15
 SETTLE_S = 1.5
-# Arguments of the run in the README's picture, and of the run recorded for the replay.
+# Arguments of the run in the README's picture, and of the run whose recording the pages replay.
 PICTURED = "demo --scenario race --theme dark"
 RECORD = "demo --scenario race --headless --duration 20s --record race.tgap"
-OVERVIEW = ("Overview", "The worst finding, with its hop and start time.", "1")
-# Runs of the program: arguments, description, seconds before the first screen, screens. Each screen has a title, a description, and the
-# keys that lead to it from the previous one.
-SCENES = [
-    ("", "Without arguments: engines, recordings in the folder, demos.", 3, [
-        ("Start screen", "Enter runs the command in the bottom line.", ""),
-    ]),
-    ("demo --scenario race", "Simulates an engine that keeps only the last queued chunk, so that tokens are lost.", WARM_S, [
-        OVERVIEW,
-        ("Requests", "All requests, worst first; `/` filters, `<` and `>` sort.", "2"),
-        ("Request", "The selected request chunk by chunk: queue wait, merged and lost chunks.", "Enter"),
-        ("Hops", "Queue wait and backlog of each hop.", "4"),
-        ("Findings", "Findings with start time, evidence and advice.", "5"),
-        ("Help", "All keys.", "?"),
-    ]),
-    ("demo --scenario backlog", "Simulates a tokenizer that is too slow, so that first tokens wait for seconds.", WARM_S, [OVERVIEW]),
-    ("replay race.tgap", "The `race` demo, recorded with `--record race.tgap`.", 4, [
-        ("The next finding", "`f` jumps to its start and pauses.", "0 f"),
-        ("A point in time", "`t` jumps to a time; all numbers are as of that time.", "t 0:12 Enter"),
-    ]),
-]  # fmt: skip
-
-
-def gallery(program, folder):
-    """The gallery page, and its number of screens."""
-    page = "# Screens\n\nScreens of a 100x30 terminal, captured from the demo by `cargo xtask screens`.\n"
-    for arguments, about, warm, shots in SCENES:
-        page += f"\n## `{f'tokengap {arguments}'.strip()}`\n\n{about}\n"
-        with Tmux(SIZE, f"cd {folder}; exec {program} {arguments}", warm) as tmux:
-            for title, answers, keys in shots:
-                tmux.press(keys.split(), SETTLE_S)
-                page += f"\n### {title}\n\n{answers}\n\n```text\n{tmux.pane().rstrip()}\n```\n"
-    return page
-
 
 BLOCK = re.compile(r"^<!-- (?P<how>shown|printed) by: (?P<command>[^\n]*?)(?:; keys: (?P<keys>[^\n]*?))?; lines: (?P<first>\d+)-(?P<last>\d+) -->\n"
                    r"```text\n(?P<old>.*?)^```\n", re.MULTILINE | re.DOTALL)  # fmt: skip
@@ -117,8 +83,6 @@ def main():
                 sys.exit(f"{guide}: invalid `shown by` or `printed by` comment, or no text block after it")
             guide.write_text(new)
             print(f"{received} blocks of {guide} replaced")
-        GALLERY.write_text(gallery(program, folder))
-    print(f"{GALLERY} written")
 
 
 if __name__ == "__main__":
