@@ -138,9 +138,8 @@ fn is_beginning(bytes: &[u8]) -> bool {
 
 /// Escapes text or a cell of a Markdown page: no markup, no link, no mention of a user.
 pub(crate) fn markdown(text: &str) -> String {
-    let text = plain(text);
     let mut out = String::with_capacity(text.len());
-    let mut letters = text.chars().peekable();
+    let mut letters = text.chars().map(|c| if is_unprintable(c) { '\u{fffd}' } else { c }).peekable();
     let mut in_word = false;
     while let Some(c) = letters.next() {
         match c {
@@ -176,6 +175,7 @@ mod tests {
     #[test]
     fn hostile_input_is_escaped() {
         assert_eq!(markdown("a|b<i> @here [x](y)"), "a\\|b&lt;i> @\u{2060}here \\[x\\](y)");
+        assert_eq!(markdown(&"advice ".repeat(100)), "advice ".repeat(100), "nothing is cut");
         assert_eq!(markdown("CAP_BPF _x_ a__b"), "CAP_BPF \\_x\\_ a\\_\\_b");
         assert_eq!(markdown_code("``a`"), "``` ``a` ```");
         assert_eq!(plain("a\nb\u{7}"), "a\u{fffd}b\u{fffd}");

@@ -9,7 +9,7 @@ use super::table::Kind::{Hop, Number, Rid, Text};
 use super::table::{self, Table};
 use super::{Clock, FrontendCounts, Report, bar, brief};
 
-/// Maximum number of requests and findings listed.
+/// Maximum number of requests and functions listed.
 const LIMIT: usize = 10;
 /// Width of the bar in cells.
 const BAR: usize = 40;
@@ -101,7 +101,7 @@ fn head(out: &mut String, report: &Report, clock: &Clock) {
 }
 
 fn findings(out: &mut String, report: &Report, clock: &Clock) {
-    for (n, finding) in report.findings.iter().take(LIMIT).enumerate() {
+    for (n, finding) in report.findings.iter().enumerate() {
         let mark = finding.severity.as_str();
         let _ = writeln!(out, "{}. **{mark}** {}: {}", n + 1, markdown(&finding.kind), markdown(&finding.summary));
         let mut since = format!("   {}", brief::span_of(finding, |at_ns| clock.both(at_ns)));
@@ -112,9 +112,6 @@ fn findings(out: &mut String, report: &Report, clock: &Clock) {
         if let Some(advice) = &finding.advice {
             let _ = writeln!(out, "   **do** {}", markdown(advice));
         }
-    }
-    if report.findings.len() > LIMIT {
-        let _ = writeln!(out, "\nand {} more", report.findings.len() - LIMIT);
     }
     if !report.findings.is_empty() {
         out.push('\n');
