@@ -157,8 +157,10 @@ fn an_abort_is_counted_once_by_message_or_by_frame() {
     send(&mut path, 0, "running", 1, 1, None);
     send(&mut path, 0, "running", 0, 1, Some(Finish::Abort));
     send(&mut path, 1, "running", 0, 1, Some(Finish::Abort));
+    send(&mut path, 0, "complete", 1, 1, STOP);
     let counts = requests(&path);
-    assert_eq!((counts.seen, counts.aborted, counts.finished), (2, 2, 1));
+    assert_eq!((counts.seen, counts.finished), (3, 2));
+    assert_eq!((counts.completed, counts.aborted), (1, 2), "each request is counted once");
     path.wait(3);
     assert!(path.ledger().request("queued").is_none());
 }

@@ -120,7 +120,7 @@ impl Facts for SgLang {
 
     fn late_inside(&self) -> &'static str {
         "batches wait in a queue of the Rust server, whose threads share the scheduler's process and CPUs: if its busiest thread hardly \
-         waits for a CPU, it is the bottleneck; if it does, give the process more cores; if none is busy, one of them is stopped or blocked"
+         is waiting for a CPU, it is the bottleneck; if it does, give the process more cores; if none is busy, one of them is stopped or blocked"
     }
 
     /// Threads of the Rust server: one takes batches from the queue, and each of the others turns the tokens of its share of the requests

@@ -210,7 +210,7 @@ metrics! {
 
     // CPU.
     CPU_STATE = Counter("tokengap.cpu.time", Seconds, ["role", "part", "state"])
-        "Time of the engine's threads by state: on_cpu, run_wait (runnable, waiting for a CPU), throttled (by a CPU quota), asleep";
+        "Time of the engine's threads by state: on_cpu, run_wait (waiting for a CPU), throttled (by a CPU quota), asleep";
     CPU_OBSERVED = Counter("tokengap.cpu.observed", Seconds, ["role", "part"])
         "Observed time of the threads, the total of all states";
     CONSUMER_CPU = Gauge("tokengap.consumer.cpu", Ratio, ["role", "state"])

@@ -35,15 +35,15 @@ pub(super) fn observed<T>(value: Option<T>, format: impl FnOnce(T) -> String, no
     value.map_or_else(|| format!("{noun}: {}", unknown()), |value| format!("{} {noun}", format(value)))
 }
 
-/// Numbers of requests: `12 seen, 9 finished, 1 aborted, 2 live`.
+/// Numbers of requests: `12: 9 finished, 1 aborted, 2 live`.
 pub(super) fn requests(requests: &Requests) -> String {
-    format!("{} seen, {}", count(requests.seen), outcomes(requests))
+    format!("{}: {}", count(requests.seen), outcomes(requests))
 }
 
-/// Requests by outcome: `9 finished, 1 aborted, 2 live`.
+/// Requests by outcome, each counted once: `9 finished, 1 aborted, 2 live`.
 pub(super) fn outcomes(requests: &Requests) -> String {
-    let [finished, aborted, live] = [requests.finished, requests.aborted, requests.live].map(count);
-    format!("{finished} finished, {aborted} aborted, {live} live")
+    let finished = observed(requests.completed, count, "finished");
+    format!("{finished}, {} aborted, {} live", count(requests.aborted), count(requests.live))
 }
 
 /// The gap's quantiles.

@@ -85,6 +85,7 @@ impl Requests {
         Self {
             seen: counts.seen,
             finished: counts.finished,
+            completed: Some(counts.completed),
             aborted: counts.aborted,
             live: ledger.live_count(),
             joined_late: counts.joined_late,

@@ -184,6 +184,9 @@ pub struct Requests {
     pub seen: u64,
     /// Requests with a finish reason, of any kind, in a frame.
     pub finished: u64,
+    /// Requests that finished otherwise than by an abort; `null` in reports of older versions.
+    #[serde(default)]
+    pub completed: Option<u64>,
     /// Requests that ended with an abort: in such a frame, or by an `AbortReq` alone.
     pub aborted: u64,
     /// Requests still running at the end of the window.
@@ -430,7 +433,7 @@ pub struct CpuLine {
     pub receives: bool,
     /// Time on a CPU.
     pub on_cpu: Option<f64>,
-    /// Time runnable without a CPU.
+    /// Time waiting for a CPU.
     pub run_wait: Option<f64>,
     /// Time throttled by a cgroup quota.
     pub throttled: Option<f64>,

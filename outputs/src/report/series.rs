@@ -173,7 +173,7 @@ pub struct ThreadSeries {
     pub receives: bool,
     /// On a CPU.
     pub on_cpu: Vec<Option<f64>>,
-    /// Runnable without a CPU.
+    /// Waiting for a CPU.
     pub run_wait: Option<Vec<Option<f64>>>,
     /// Throttled by its cgroup's quota.
     pub throttled: Option<Vec<Option<f64>>>,

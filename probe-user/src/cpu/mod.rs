@@ -1,7 +1,7 @@
 //! Sampling of how a process's threads spend an interval (on a CPU, waiting for one, or blocked) and how long its cgroup was throttled.
 //! Reads files in `/proc` and the cgroup: no eBPF, and no privilege beyond reading them.
 //!
-//! The samples distinguish three causes of a slow consumer: busy, starved of CPU, and throttled.
+//! The samples distinguish three causes of a slow consumer: busy, waiting for a CPU, and throttled.
 
 mod away;
 mod cgroup;
@@ -37,7 +37,7 @@ pub struct ThreadUse {
     pub name: String,
     /// Nanoseconds on a CPU.
     pub on_ns: u64,
-    /// Nanoseconds runnable without a CPU; `None` on kernels without `CONFIG_SCHED_INFO`.
+    /// Nanoseconds spent waiting for a CPU; `None` on kernels without `CONFIG_SCHED_INFO`.
     pub wait_ns: Option<u64>,
 }
 

@@ -17,7 +17,7 @@ pub(super) fn own_writes_advice(engine: &dyn Facts, role: &str) -> String {
     format!("it spends most of its time writing HTTP responses, one write per chunk; {}", own_work_advice(engine, role))
 }
 
-/// For a runnable thread without a CPU.
+/// For a thread that is waiting for a CPU.
 pub(super) const STARVED: &str =
     "other threads use its CPU: give the engine's host processes dedicated CPUs, or run fewer threads beside them";
 
@@ -155,7 +155,7 @@ fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
         ThreadState::CpuBound | ThreadState::Busy => {
             format!("{subject} is busy while frames wait; {}", own_work_advice(engine, leg.role))
         }
-        ThreadState::Starved => format!("{subject} is starved of CPU while frames wait; {STARVED}"),
+        ThreadState::Starved => format!("{subject} is waiting for a CPU while frames wait; {STARVED}"),
         ThreadState::Throttled => format!("{subject} is throttled by its CPU quota while frames wait; {THROTTLED}"),
         ThreadState::Stopped => {
             format!("{subject} is stopped while frames wait: resume it with `kill -CONT PID`, or detach the debugger")
@@ -171,7 +171,9 @@ fn leg_advice(engine: &dyn Facts, leg: &Leg<'_>) -> String {
             not_running_advice(AwayState::Polling, "")
         ),
         ThreadState::Waiting => {
-            format!("{subject} is not runnable while frames wait: `py-spy dump` shows the cause (a lock, I/O)")
+            format!(
+                "{subject} neither runs nor is waiting for a CPU while frames wait: `py-spy dump` shows the cause (a lock, I/O)"
+            )
         }
         ThreadState::Unknown => format!(
             "the cause is unknown because the thread of {subject} is not sampled: use `tokengap attach` with the capabilities that `tokengap doctor` lists"

@@ -49,7 +49,7 @@ impl LegKind {
 pub enum ThreadState {
     /// On a CPU nearly all the time while frames wait: its own work is the limit.
     CpuBound,
-    /// Runnable without a CPU.
+    /// Waiting for a CPU.
     Starved,
     /// Held back by the CPU quota of its cgroup.
     Throttled,
@@ -63,7 +63,7 @@ pub enum ThreadState {
     Blocked,
     /// Asleep in its poll, or in a system call that cannot be read.
     Asleep,
-    /// Neither computing nor runnable while frames wait; the reason is not observed.
+    /// Neither running nor waiting for a CPU while frames wait; the reason is not observed.
     Waiting,
     /// Not observed: its CPU time is not sampled.
     Unknown,
@@ -72,7 +72,7 @@ pub enum ThreadState {
 names! {
     ThreadState {
         CpuBound = "CPU-bound",
-        Starved = "lacks a CPU",
+        Starved = "waiting for a CPU",
         Throttled = "throttled",
         Busy = "busy",
         Stopped = "stopped",
@@ -193,7 +193,7 @@ impl Leg<'_> {
         let share = percent(self.first_token[0].share);
         let thread = match (self.thread, self.busy) {
             (ThreadState::CpuBound, _) => format!(" (the {} is CPU-bound)", self.role),
-            (ThreadState::Starved, _) => format!(" (the {} is starved of CPU)", self.role),
+            (ThreadState::Starved, _) => format!(" (the {} is waiting for a CPU)", self.role),
             (ThreadState::Throttled, _) => format!(" (the {} is throttled)", self.role),
             (ThreadState::Stopped, _) => format!(" (the {} is stopped)", self.role),
             (ThreadState::Frozen, _) => format!(" (the {} is frozen)", self.role),

@@ -56,12 +56,12 @@ pub(super) fn detect_bursts(context: &DetectContext<'_>, out: &mut Verdicts) {
         let frames = plural(max, "frame");
         let mut summary = match (group.wakeups.quantile(0.5), group.wakeups.quantile(0.99)) {
             (Some(median), Some(p99)) => format!(
-                "up to {frames} of {} are received in one wakeup (median {}, p99 {})",
+                "up to {frames} of {} are received at once (median {}, p99 {})",
                 group.name,
                 count(median),
                 count(p99),
             ),
-            _ => format!("{frames} of {} were received in one wakeup that has not ended", group.name),
+            _ => format!("{frames} of {} are being received at once", group.name),
         };
         let away = share_away_from_poll(context, place);
         if let Some(share) = away {

@@ -199,7 +199,7 @@ pub(super) fn detect_starved_consumer(context: &DetectContext<'_>, out: &mut Ver
         let starved_ns = late.spent.starved_ns().filter(|ns| *ns > suspended_ns)?;
         Some(late.spent.share(starved_ns))
     };
-    report_waiting_consumers(context, out, STARVED_SHARE, starved_share, "waits for a CPU", advice::STARVED);
+    report_waiting_consumers(context, out, STARVED_SHARE, starved_share, "is waiting for a CPU", advice::STARVED);
 }
 
 /// A consumer that cannot run because its container's CPU quota is used up.

@@ -46,13 +46,13 @@ pub(super) fn detect_consumer_away(context: &DetectContext<'_>, out: &mut Verdic
 }
 
 /// Whether there is another explanation. A few waiting frames beside an idle thread may only be missed receives. A consumer whose I/O
-/// thread lacks a CPU has nothing to wake up for.
+/// thread is waiting for a CPU has nothing to wake up for.
 fn has_other_explanation(context: &DetectContext<'_>, one: &LateConsumer<'_>) -> bool {
     let io_thread = most_starved_io_thread(context, one);
     one.frames < BURST_FRAMES || io_thread.is_some_and(|io| io.starved_share >= STARVED_SHARE)
 }
 
-/// libzmq I/O threads without a CPU: frames wait on their way into the inbox although the consumer has time for them.
+/// libzmq I/O threads that are waiting for a CPU: frames wait on their way into the inbox although the consumer has time for them.
 pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Verdicts) {
     for one in late_consumers(context) {
         // A consumer that never sleeps is itself the cause.
@@ -65,7 +65,7 @@ pub(super) fn detect_starved_io_thread(context: &DetectContext<'_>, out: &mut Ve
         let Some(StarvedIoThread { thread, spent, starved_share: share }) = io_thread else { continue };
         let id = thread.id;
         let summary = format!(
-            "libzmq's I/O thread {} of the {} ({}/{}) waits for a CPU {} of the time {}, and the consumer sleeps {}",
+            "libzmq's I/O thread {} of the {} ({}/{}) is waiting for a CPU {} of the time {}, and the consumer sleeps {}",
             thread.name,
             thread.role,
             id.pid,
@@ -95,7 +95,7 @@ fn most_starved_io_thread<'a>(context: &DetectContext<'a>, late: &LateConsumer<'
     sampled.max_by(|a, b| a.starved_share.total_cmp(&b.starved_share))
 }
 
-/// An I/O thread of libzmq, and the share of its time without a CPU.
+/// An I/O thread of libzmq, and the share of its time waiting for a CPU.
 struct StarvedIoThread<'a> {
     thread: &'a Thread,
     spent: TimeUse,

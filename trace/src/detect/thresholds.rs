@@ -15,7 +15,7 @@ pub const BACKLOG_CRITICAL_FRAMES: u64 = 1_000;
 pub(crate) const LATE_NS: u64 = SECOND / 4;
 /// Share of that wait on a CPU that makes a thread CPU-bound.
 pub(crate) const CPU_BOUND_SHARE: f64 = 0.8;
-/// Share of that wait runnable without a CPU that makes a thread starved.
+/// Share of that wait spent waiting for a CPU that makes a thread starved.
 pub(crate) const STARVED_SHARE: f64 = 0.25;
 /// Share of that wait held back by a quota that makes a thread throttled.
 pub(crate) const THROTTLED_SHARE: f64 = 0.1;

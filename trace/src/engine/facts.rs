@@ -86,7 +86,7 @@ pub trait Facts: fmt::Debug + Sync {
 
     /// Reason why tokens wait in the process that generated them.
     fn late_send(&self) -> &'static str {
-        "the thread that encodes and sends the messages is stopped, or lacks a CPU or the GIL"
+        "the thread that encodes and sends the messages is stopped, or is waiting for a CPU or the GIL"
     }
 
     /// Where tokens may wait that are sent but not yet written to a client, if their receive is not observed.

@@ -20,7 +20,7 @@ pub struct CpuSample<'a> {
     pub interval_ns: u64,
     /// Nanoseconds of the interval on a CPU.
     pub on_ns: u64,
-    /// Nanoseconds of the interval runnable without a CPU, including throttled time; `None` without `CONFIG_SCHED_INFO`.
+    /// Nanoseconds of the interval spent waiting for a CPU, including throttled time; `None` without `CONFIG_SCHED_INFO`.
     pub wait_ns: Option<u64>,
     /// Throttled nanoseconds of its cgroup (`cpu.stat`, summed over CPUs); `None` without a quota.
     pub throttled_ns: Option<u64>,

@@ -118,6 +118,7 @@ impl Ledger {
         if answer.end == AnswerEnd::Whole {
             request.finish_seen = true;
             self.totals.requests.finished += 1;
+            self.totals.requests.completed += 1;
             self.finish_request(ticket, at, Finish::Stop);
         } else {
             self.totals.requests.aborted += 1;

@@ -453,10 +453,14 @@ impl Ledger {
         if request.sharing_requests > 1 {
             request.sharing_requests -= 1;
             self.totals.requests.finished += 1;
+            self.totals.requests.completed += u64::from(finish != Finish::Abort);
         } else if !request.finish_seen {
             request.finish_seen = true;
             self.totals.requests.finished += 1;
-            self.totals.requests.aborted += u64::from(finish == Finish::Abort && request.finish.is_none());
+            if request.finish.is_none() {
+                let outcomes = &mut self.totals.requests;
+                *if finish == Finish::Abort { &mut outcomes.aborted } else { &mut outcomes.completed } += 1;
+            }
             self.finish_request(ticket, at, finish);
         }
     }

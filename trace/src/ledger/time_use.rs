@@ -12,7 +12,7 @@ pub struct TimeUse {
     pub interval_ns: u64,
     /// On a CPU.
     pub on_ns: u64,
-    /// Runnable without a CPU, with time throttled by a quota.
+    /// Waiting for a CPU, with time throttled by a quota.
     pub wait_ns: Option<u64>,
     /// Throttled time of its cgroup, summed over CPUs.
     pub throttled_ns: Option<u64>,
@@ -39,7 +39,7 @@ impl TimeUse {
         self.throttled_ns.map(|throttled| throttled.min(max))
     }
 
-    /// Time runnable without a CPU and not throttled.
+    /// Time waiting for a CPU and not throttled.
     pub fn starved_ns(&self) -> Option<u64> {
         self.wait_ns.map(|wait| wait - self.throttled_ns().unwrap_or(0))
     }

@@ -39,6 +39,8 @@ pub struct RequestCounts {
     pub seen: u64,
     /// A finish reason was seen in a frame, including aborts.
     pub finished: u64,
+    /// Finished otherwise than by an abort.
+    pub completed: u64,
     /// Aborted, by a finish reason or only by an `AbortReq`.
     pub aborted: u64,
     /// The rid was reused by another request while this one was in flight.

@@ -131,9 +131,9 @@ pub(crate) fn syntax_help() -> impl Iterator<Item = (&'static str, String)> {
         ("", "with > >= < <= = ; durations in ns us ms s m h, counts with k or M"),
         ("at:14:59:00..14:59:10", "in flight then, also at:3.9s; since:14:59:00 began then or later"),
         ("worker:1", "it goes to receiver 1"),
-        ("state:live", "waiting, live, done, aborted or orphaned"),
+        ("state:live", "waiting, live, finished, aborted or orphaned"),
         ("flag:dropped", &Flag::ALL.map(Flag::label).join(" ")),
-        ("-state:done", "`-` negates a term; all terms must match"),
+        ("-state:finished", "`-` negates a term; all terms must match"),
     ]
     .map(|(term, what)| (term, what.to_owned()))
     .into_iter()
@@ -384,7 +384,7 @@ mod tests {
         for flag in Flag::ALL {
             assert_eq!(passes(&format!("flag:{}", flag.label().to_lowercase())), flag == Flag::Gap);
         }
-        for text in ["gap>2s", "-5b92", "state:done", "drop=0 5b92", "flag:wire-loss", "worker:0"] {
+        for text in ["gap>2s", "-5b92", "state:finished", "drop=0 5b92", "flag:wire-loss", "worker:0"] {
             assert!(!passes(text), "{text:?}");
         }
     }

@@ -204,7 +204,7 @@ impl<'a> RowWriter<'a> {
         let state = match numbers.finish {
             Some(Finish::Abort) => RequestState::Aborted,
             _ if waiting_since.is_some() => RequestState::Waiting,
-            Some(_) => RequestState::Done,
+            Some(_) => RequestState::Finished,
             None => RequestState::Live,
         };
         if numbers.finish.is_none() || waiting_since.is_some() {
@@ -218,7 +218,7 @@ impl<'a> RowWriter<'a> {
     fn write_finished(&self, summary: &RequestSummary, row: &mut RequestRow) {
         let state = match summary.finish {
             Some(Finish::Abort) => RequestState::Aborted,
-            Some(_) => RequestState::Done,
+            Some(_) => RequestState::Finished,
             None => RequestState::Orphaned,
         };
         self.write_row(row, &summary.rid, state, summary.numbers, false);
@@ -322,7 +322,7 @@ mod tests {
             (RequestState::Waiting, Some(5_000 * MS), 5_000 * MS, true)
         );
         scene.receive(6_000 * MS, 0, 1);
-        assert_eq!(rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0].state, RequestState::Done);
+        assert_eq!(rows(&mut model, &scene, FINISHED_SHOWN, &BTreeSet::new())[0].state, RequestState::Finished);
     }
 
     #[test]

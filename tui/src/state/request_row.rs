@@ -25,7 +25,7 @@ labelled! {
         #[default]
         Live = "live",
         /// Finished by the scheduler.
-        Done = "done",
+        Finished = "finished",
         Aborted = "aborted",
         /// Evicted unfinished: silent for too long, or its rid was reused.
         Orphaned = "orphaned",
@@ -103,8 +103,8 @@ impl RequestColumn {
             OnScreen { head: "rid", about: "the request's id", width: 13, need: 0, emphasis: Emphasis::None };
         const STATE: OnScreen = OnScreen {
             head: "state",
-            about: "waiting (for its first token to be received), live, done, aborted, or orphaned (silent too long)",
-            width: 7,
+            about: "waiting (for its first token to be received), live, finished, aborted, or orphaned (silent too long)",
+            width: 8,
             need: 1,
             emphasis: Emphasis::None,
         };
@@ -150,7 +150,7 @@ impl RequestRow {
     pub(crate) fn severity(&self) -> SortKey {
         let state_rank = match self.state {
             RequestState::Waiting | RequestState::Live => 2,
-            RequestState::Done | RequestState::Orphaned => 1,
+            RequestState::Finished | RequestState::Orphaned => 1,
             RequestState::Aborted => 0,
         };
         SortKey {
@@ -188,9 +188,9 @@ mod tests {
         };
         let mut rows = [
             row(RequestState::Aborted, 9, true),
-            row(RequestState::Done, 5, false),
+            row(RequestState::Finished, 5, false),
             row(RequestState::Live, 1, false),
-            row(RequestState::Done, 7, false),
+            row(RequestState::Finished, 7, false),
         ];
         rows.sort_by_key(|row| std::cmp::Reverse(RequestColumn::Flags.sort_key(row)));
         assert_eq!(rows.map(|r| r.tokens_lost), [Some(1), Some(7), Some(5), Some(9)]);

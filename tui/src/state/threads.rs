@@ -28,7 +28,7 @@ pub(crate) struct ThreadLine {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct TimeShares {
     pub(crate) running: f64,
-    /// Runnable and within its quota, but without a CPU.
+    /// Waiting for a CPU, within its quota.
     pub(crate) waiting: Option<f64>,
     /// Throttled by the CPU quota of its cgroup.
     pub(crate) throttled: Option<f64>,

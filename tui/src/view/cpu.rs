@@ -18,9 +18,9 @@ const CORE_BAR_WIDTH: usize = 40;
 /// Maximum number of rows of one time series.
 const MAX_CHART_ROWS: u16 = 4;
 /// First cells of the verdict and of the bar.
-const VERDICT_X: u16 = 65;
-const BAR_X: u16 = 82;
-/// Minimum shares for the verdicts: CPU-bound, and starved or throttled.
+const VERDICT_X: u16 = 63;
+const BAR_X: u16 = 81;
+/// Minimum shares for the verdicts: CPU-bound, and waiting for a CPU or throttled.
 const MIN_BOUND_SHARE: f64 = 0.90;
 const MIN_LACKING_SHARE: f64 = 0.10;
 
@@ -29,7 +29,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     pad.draw_text(1, 0, "last 10 s of each thread; * marks threads that receive frames", Ink::Dim);
     pad.draw_text(3, 1, "role", Ink::Dim);
     pad.draw_text(16, 1, "thread", Ink::Dim);
-    pad.draw_cells(CellRow { x: 28, y: 1, pitch: 7, width: 7 }, ["tid", "runs", "waits", "quota", "asleep"], Ink::Dim);
+    pad.draw_cells(CellRow { x: 27, y: 1, pitch: 7, width: 7 }, ["tid", "runs", "waits", "quota", "asleep"], Ink::Dim);
     let max_rows = (pad.height().saturating_sub(2) / 2).max(4);
     let selected = ui.selected_index(Tab::Cpu);
     let list = List { items: threads, selected, max_items: max_rows };
@@ -108,7 +108,7 @@ fn draw_thread_charts(pad: &mut Pad<'_>, y: u16, max_rows: u16, thread: &ThreadL
 pub(super) fn thread_series(index: usize) -> [ChartSeries<'static>; 3] {
     [
         ChartSeries::new("running", format_whole_percent, move |slot| Some(thread_shares(slot, index)?.running)),
-        ChartSeries::new("lacks a CPU", format_whole_percent, move |slot| thread_shares(slot, index)?.waiting)
+        ChartSeries::new("waiting", format_whole_percent, move |slot| thread_shares(slot, index)?.waiting)
             .with_health(Health::Warning),
         ChartSeries::new("quota", format_whole_percent, move |slot| thread_shares(slot, index)?.throttled)
             .with_health(Health::Warning),
@@ -127,8 +127,8 @@ fn format_whole_percent(share: f64) -> String {
 fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     let mark = if thread.is_receiver { "*" } else { " " };
     pad.draw_clipped(3, y, 12, &format!("{mark}{}", thread.role), Ink::Strong);
-    pad.draw_clipped(16, y, 12, &thread.name, Ink::Plain);
-    pad.draw_right_aligned(28, y, 7, &thread.id.tid.to_string(), Ink::Plain);
+    pad.draw_clipped(16, y, 11, &thread.name, Ink::Plain);
+    pad.draw_right_aligned(27, y, 7, &thread.id.tid.to_string(), Ink::Plain);
     let Some(shares) = &thread.recent else {
         pad.draw_text(1, y, pad.theme.health_symbol(Health::Unknown), Ink::Dim);
         pad.draw_text(36, y, "not sampled in the last 10 s", Ink::Dim);
@@ -138,7 +138,7 @@ fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
     pad.draw_text(1, y, pad.theme.health_symbol(health), Ink::Health(health));
     let cells = [Some(shares.running), shares.waiting, shares.throttled, shares.blocked];
     let cells = cells.map(|share| known_or_dash(share, format_percent));
-    pad.draw_cells(CellRow { x: 35, y, pitch: 7, width: 7 }, cells, Ink::Plain);
+    pad.draw_cells(CellRow { x: 34, y, pitch: 7, width: 7 }, cells, Ink::Plain);
     pad.draw_text(VERDICT_X, y, text, Ink::Health(health));
     let running_bar = pad.theme.rich_or_ascii("█", "#").repeat(bar_width(shares.running));
     let x = pad.draw_text(BAR_X, y, &running_bar, Ink::Series);
@@ -156,14 +156,14 @@ struct ThreadVerdict {
     text: &'static str,
 }
 
-/// Tells CPU-bound, starved and throttled threads apart, because each needs a different fix.
+/// Tells CPU-bound, waiting and throttled threads apart, because each needs a different fix.
 fn judge_thread(shares: &TimeShares) -> ThreadVerdict {
     let problem = if let Some(state) = shares.away {
         state.as_str()
     } else if shares.throttled.is_some_and(|share| share >= MIN_LACKING_SHARE) {
         "throttled"
     } else if shares.waiting.is_some_and(|share| share >= MIN_LACKING_SHARE) {
-        "lacks a CPU"
+        "waiting for a CPU"
     } else if shares.running >= MIN_BOUND_SHARE {
         "bound"
     } else {
@@ -178,13 +178,13 @@ mod tests {
     use trace::event::AwayState;
 
     #[test]
-    fn bound_starved_and_throttled_have_distinct_verdicts() {
+    fn bound_waiting_and_throttled_have_distinct_verdicts() {
         let of = |running, waiting, throttled| {
             let blocked = None;
             judge_thread(&TimeShares { running, waiting: Some(waiting), throttled, blocked, away: None }).text
         };
         assert_eq!(of(0.95, 0.01, Some(0.0)), "bound");
-        assert_eq!(of(0.60, 0.30, None), "lacks a CPU");
+        assert_eq!(of(0.60, 0.30, None), "waiting for a CPU");
         assert_eq!(of(0.50, 0.20, Some(0.4)), "throttled");
         assert_eq!(of(0.10, 0.0, None), "has room");
         let stopped = TimeShares { away: Some(AwayState::Stopped), ..TimeShares::default() };

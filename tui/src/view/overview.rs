@@ -102,9 +102,9 @@ fn draw_flow(pad: &mut Pad<'_>, y: u16, model: &Model) {
         x = pad.draw_text(x + 1, y, &format!("{} abandoned", format_count(model.abandoned_requests)), ink);
     }
     let sums = format!(
-        "of {}, {} finished upstream, {} aborted",
+        "of {}: {} finished, {} aborted",
         format_count(requests.seen),
-        format_count(requests.finished),
+        known_or_dash(requests.completed, format_count),
         format_count(requests.aborted)
     );
     pad.draw_text(x + 1, y, &sums, Ink::Dim);
@@ -164,7 +164,7 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     };
     let x = pad.draw_text(1, y, &thread.role, Ink::Head);
     let text = format!(
-        "{} running  {} starved of CPU  {} throttled  {} asleep",
+        "{} running  {} waiting for a CPU  {} throttled  {} asleep",
         format_share(shares.running),
         known_or_dash(shares.waiting, format_share),
         known_or_dash(shares.throttled, format_share),

@@ -244,7 +244,7 @@ fn abandoned_requests_are_on_the_overview() {
     let abandoned = fixture.scene.analysis.ledger().abandoned_requests();
     assert_eq!((abandoned.requests, abandoned.tokens), (1, Some(9)));
     for size in SIZES {
-        assert!(fixture.drawn(size, "C").contains(" 1 abandoned of 1, "), "{}", fixture.drawn(size, "C"));
+        assert!(fixture.drawn(size, "C").contains(" 1 abandoned of 1: "), "{}", fixture.drawn(size, "C"));
     }
 }
 

@@ -71,6 +71,7 @@ impl Ledger {
         }
         if names.ends.contains(&stage.name) && self.table.get(ticket).is_some_and(|r| r.finish.is_none()) {
             self.totals.requests.finished += 1;
+            self.totals.requests.completed += 1;
             self.finish_request(ticket, at, Finish::Other);
         }
     }
