@@ -88,11 +88,16 @@ fn missed_advice(missed: &MissedCounts) -> &'static str {
 pub(super) fn detect_reached_limits(context: &DetectContext<'_>, out: &mut Verdicts) {
     let limits = context.ledger.limits();
     let reached: Vec<_> = limits.iter().filter(|l| l.times > 0).collect();
-    let Some(worst) = reached.iter().max_by_key(|l| l.times) else {
+    let Some(worst) = reached.iter().max_by_key(|l| (!l.keeps_totals(), l.times)) else {
         return;
     };
+    let (severity, effect) = if worst.keeps_totals() {
+        (Severity::Info, ": a list is incomplete, all totals are exact")
+    } else {
+        (Severity::Warning, "")
+    };
     let summary = format!(
-        "the memory limit {} of {} was reached {} times",
+        "the memory limit {} of {} was reached {} times{effect}",
         worst.name,
         count(worst.limit as u64),
         count(worst.times),
@@ -100,7 +105,7 @@ pub(super) fn detect_reached_limits(context: &DetectContext<'_>, out: &mut Verdi
     let times = reached.iter().map(|l| l.times).sum();
     let advice =
         format!("raise it with --limit {}=N if you need the evicted entries; each entry costs memory", worst.name);
-    let verdict = out.add_verdict(Severity::Warning, summary).occurrences(times).weight(times).advice(advice);
+    let verdict = out.add_verdict(severity, summary).occurrences(times).weight(times).advice(advice);
     for limit in reached {
         verdict.with(limit.name, limit.times);
     }

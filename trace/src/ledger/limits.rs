@@ -136,6 +136,13 @@ pub struct ReachedLimit {
     pub times: u64,
 }
 
+impl ReachedLimit {
+    /// Whether reaching it only shortens a list of details, while every total stays exact.
+    pub fn keeps_totals(&self) -> bool {
+        ["lost_ranges_per_rid", "lost_ranges", "lossy_requests", "token_ids"].contains(&self.name)
+    }
+}
+
 /// Names in [`BOUNDS`] without a count: reaching them loses nothing that is not counted at another limit.
 const UNCOUNTED: [&str; 3] = ["in_process_per_rid", "samples_per_receiver", "series_slots"];
 

@@ -553,7 +553,7 @@ impl Ledger {
         let shared = self.totals.requests.shared;
         let shared = (shared > 0)
             .then(|| format!("{shared} requests reused the id of an unfinished request: neither is judged"));
-        let reached = self.limits().into_iter().filter(|limit| limit.times > 0).map(|limit| {
+        let reached = self.limits().into_iter().filter(|limit| limit.times > 0 && !limit.keeps_totals()).map(|limit| {
             format!(
                 "limit {} = {} was reached {} times: the oldest entries were evicted",
                 limit.name, limit.limit, limit.times

@@ -3,6 +3,7 @@
 use super::{SECOND, Scene};
 use crate::clock::MonoNs;
 use crate::detect::Severity;
+use crate::engine::example;
 use crate::event::{Capabilities, Event, Hop, Missed, MissedCause, Undecoded, What};
 use crate::id::{FrameId, HopId};
 use crate::ledger::{Ledger, Limits};
@@ -103,10 +104,30 @@ fn an_announced_miss_with_a_sequence_gap_is_counted_once() {
 }
 
 #[test]
+fn a_limit_of_a_list_is_no_warning() {
+    let limits = Limits { lost_ranges_per_rid: 1, ..Limits::default() };
+    let capabilities = Capabilities::SENT | Capabilities::RECEIVED | Capabilities::DELIVERED;
+    let mut scene = Scene::empty(example::ENGINES, limits).with_hop(capabilities);
+    for token in 1..=5 {
+        scene.send(0, &[("a", 1, token)]);
+        scene.receive(1, token.into());
+    }
+    for token in [1, 3, 5] {
+        scene.deliver(2, "a", 1, token, false);
+    }
+    let found = scene.check("limit-reached", 3);
+    assert_eq!((found[0].severity, &found[0].evidence["lost_ranges_per_rid"]), (Severity::Info, &1.into()));
+    assert_eq!(scene.check("dropped-chunks", 3)[0].evidence["tokens_lost"], 2, "both are counted");
+    assert_eq!(scene.ledger.degraded_reasons().count(), 0);
+}
+
+#[test]
 fn evictions_at_a_limit_are_reported() {
     let mut scene = Scene::skip_path_with(Limits { live_rids: 2, ..Limits::default() });
     scene.send(0, &[("a", 1, 1), ("b", 1, 1)]);
     assert!(scene.check("limit-reached", 1).is_empty());
     scene.send(1, &[("c", 1, 1)]);
-    assert_eq!(scene.check("limit-reached", 2)[0].evidence["live_rids"], 1);
+    let found = scene.check("limit-reached", 2);
+    assert_eq!((found[0].severity, &found[0].evidence["live_rids"]), (Severity::Warning, &1.into()));
+    assert_eq!(scene.ledger.degraded_reasons().count(), 1);
 }
