@@ -64,7 +64,10 @@ impl Terminal {
 
     /// Draws a frame. Call it only when the terminal is ready.
     pub(super) fn draw(&mut self, draw: impl FnOnce(&mut Frame<'_>)) -> io::Result<()> {
+        self.frame_slot.set_drawing(true);
         let result = self.inner.draw(draw).map(|_| ());
+        self.frame_slot.set_drawing(false);
+        let result = result.and_then(|()| Write::flush(self.inner.backend_mut()));
         self.has_failed |= result.is_err();
         result
     }

@@ -22,11 +22,17 @@ pub(super) struct TerminalWriter {
 #[derive(Clone, Default)]
 pub(super) struct FrameSlot {
     is_filled: Arc<AtomicBool>,
+    is_drawing: Arc<AtomicBool>,
 }
 
 impl FrameSlot {
     pub(super) fn is_free(&self) -> bool {
         !self.is_filled.load(Ordering::Acquire)
+    }
+
+    /// Defers flushes while a frame is drawn: after a resize, ratatui flushes the clearing of the screen before the content.
+    pub(super) fn set_drawing(&self, is_drawing: bool) {
+        self.is_drawing.store(is_drawing, Ordering::Release);
     }
 
     fn mark_filled(&self) {
@@ -81,7 +87,7 @@ impl Write for TerminalWriter {
 
     fn flush(&mut self) -> io::Result<()> {
         // While a frame is being written, the next one is kept, not queued.
-        if self.frame.is_empty() || !self.slot.is_free() {
+        if self.frame.is_empty() || !self.slot.is_free() || self.slot.is_drawing.load(Ordering::Acquire) {
             return Ok(());
         }
         self.slot.mark_filled();
@@ -126,6 +132,23 @@ mod tests {
         let_go.send(()).expect("the terminal");
         assert!(writer.frame_slot().wait_until_free());
         assert_eq!(*seen.lock().expect("seen"), b"one two");
+    }
+
+    /// Otherwise a resized screen would stay blank until the next refresh.
+    #[test]
+    fn what_is_flushed_while_a_frame_is_drawn_is_written_with_it() {
+        let (let_go, gate) = channel();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let mut writer = TerminalWriter::start(Slow(gate, Arc::clone(&seen))).expect("a thread");
+        writer.frame_slot().set_drawing(true);
+        writer.write_all(b"clear").and_then(|()| writer.flush()).expect("kept");
+        writer.write_all(b" content").and_then(|()| writer.flush()).expect("kept");
+        assert!(writer.frame_slot().is_free());
+        writer.frame_slot().set_drawing(false);
+        writer.flush().expect("handed over");
+        let_go.send(()).expect("the terminal");
+        assert!(writer.frame_slot().wait_until_free());
+        assert_eq!(*seen.lock().expect("seen"), b"clear content");
     }
 
     #[test]
