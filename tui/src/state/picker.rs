@@ -45,6 +45,8 @@ pub(crate) struct SourcePicker {
     pub(crate) has_searched: bool,
     /// Places that could not be searched, each with the permission it needs.
     pub(crate) blind: Vec<String>,
+    /// Command of the engine's offer that was chosen once: observing a live engine needs a second Enter.
+    asked_command: Option<Vec<String>>,
     /// Set while the key help is shown.
     pub(crate) shows_help: bool,
     /// Number of rows per page, updated by the view after every draw.
@@ -65,9 +67,16 @@ impl SourcePicker {
         self.offers.get(self.selected_index)
     }
 
+    /// Returns whether the next Enter attaches to the selected engine.
+    pub(crate) fn asks_to_attach(&self) -> bool {
+        self.asked_command.is_some() && self.selected_offer().map(|offer| &offer.command) == self.asked_command.as_ref()
+    }
+
     /// Applies `action`. Breaks with the chosen command, or without one if the user quits.
     pub(crate) fn apply(&mut self, action: Action) -> ControlFlow<Option<Vec<String>>> {
         let page_rows = self.page_rows.max(2) as isize;
+        let is_confirmed = self.asks_to_attach();
+        self.asked_command = None;
         match action {
             Action::Quit => return ControlFlow::Break(None),
             Action::ShowHelp => self.shows_help = !self.shows_help,
@@ -75,11 +84,19 @@ impl SourcePicker {
             Action::GoBack => self.shows_help = false,
             Action::OpenSelection => {
                 if let Some(chosen) = self.selected_offer() {
-                    return ControlFlow::Break(Some(chosen.command.clone()));
+                    let command = chosen.command.clone();
+                    if chosen.kind == SourceKind::Engine && !is_confirmed {
+                        self.asked_command = Some(command);
+                    } else {
+                        return ControlFlow::Break(Some(command));
+                    }
                 }
             }
             // A second click on the same line opens it.
             Action::SelectRow(index) if index == self.selected_index && self.has_moved => {
+                if is_confirmed {
+                    self.asked_command = self.selected_offer().map(|offer| offer.command.clone());
+                }
                 return self.apply(Action::OpenSelection);
             }
             Action::SelectRow(index) => self.select(index),
@@ -130,6 +147,23 @@ mod tests {
         picker.replace_offers(demos());
         assert_eq!(picker.selected_offer().map(|o| &*o.title), Some("backlog"));
         assert_eq!(picker.apply(Action::OpenSelection), ControlFlow::Break(Some(vec!["backlog".into()])));
+    }
+
+    #[test]
+    fn a_live_engine_is_attached_to_only_after_a_second_enter() {
+        let mut picker = SourcePicker::default();
+        let attach = ControlFlow::Break(Some(vec!["sglang".into()]));
+        picker.replace_offers([demos(), vec![offer(SourceKind::Engine, "sglang")]].concat());
+        assert_eq!((picker.apply(Action::OpenSelection), picker.asks_to_attach()), (CONTINUE, true));
+        assert_eq!((picker.apply(Action::GoBack), picker.asks_to_attach()), (CONTINUE, false));
+        assert_eq!(picker.apply(Action::OpenSelection), CONTINUE);
+        assert_eq!(picker.apply(Action::OpenSelection), attach);
+        assert_eq!(picker.apply(Action::OpenSelection), CONTINUE);
+        picker.replace_offers([demos(), vec![offer(SourceKind::Engine, "vllm")]].concat());
+        assert!(!picker.asks_to_attach(), "another engine is another question");
+        assert_eq!(picker.apply(Action::OpenSelection), CONTINUE);
+        let clicks = [Action::SelectRow(0), Action::SelectRow(0), Action::SelectRow(0)];
+        assert_eq!(clicks.map(|click| picker.apply(click).is_break()), [false, false, true]);
     }
 
     #[test]

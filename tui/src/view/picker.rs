@@ -10,7 +10,7 @@ use crate::theme::{Ink, Theme};
 const KEY_HINTS: &str = "Up Down choose   Enter run   ? help   q quit   (tokengap --help has every command)";
 const HELP: [(&str, &str); 9] = [
     ("Up Down j k", "choose; PgUp PgDn Home End move faster"),
-    ("Enter", "run the selection; a second click does the same"),
+    ("Enter", "run the selection, as a second click; asks before it attaches to an engine"),
     ("? Esc", "open or close this help"),
     ("q", "leave"),
     ("", ""),
@@ -75,7 +75,10 @@ pub(crate) fn draw_picker(picker: &SourcePicker, theme: Theme, frame: &mut Frame
         let more = if others > 0 { format!(" (and {others} more: tokengap attach lists them)") } else { String::new() };
         pad.draw_text(1, height - 3, &format!("! {first}{more}"), Ink::Health(Health::Warning));
     }
-    if let Some(offer) = picker.selected_offer() {
+    if let Some(offer) = picker.selected_offer().filter(|_| picker.asks_to_attach()) {
+        let text = format!("! observe the live {}? Enter: attach   Esc: cancel", offer.title);
+        pad.draw_text(1, height - 2, &text, Ink::Health(Health::Warning));
+    } else if let Some(offer) = picker.selected_offer() {
         let x = pad.draw_text(1, height - 2, "runs: ", Ink::Head);
         pad.draw_text(x, height - 2, &format!("tokengap {}", offer.command.join(" ")), Ink::Strong);
     }
