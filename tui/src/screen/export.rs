@@ -32,9 +32,9 @@ impl ScreenExporter {
         let result = match format {
             ExportAs::Html => {
                 let report = (run.report)();
-                write_file("report", "html", &report.to_html(&Clock::of(&report, None)))
+                write_report("html", &report.to_html(&Clock::of(&report, None)))
             }
-            ExportAs::Json => write_file("report", "json", &(run.report)().to_json()),
+            ExportAs::Json => write_report("json", &(run.report)().to_json()),
             ExportAs::Perfetto => self.start_trace(run),
         };
         result.unwrap_or_else(|error| format!("! {error:#}"))
@@ -57,15 +57,16 @@ impl ScreenExporter {
             return Ok("a trace is being written".to_owned());
         }
         let NewFile { name, file } = create_file("trace", "json")?;
-        let message = format!("writing {name}");
+        let path = describe_path(&name);
+        let message = format!("writing the trace for Perfetto to {path}");
         let engines = run.analysis.ledger().engine().known();
         let (sender, receiver) = channel();
         thread::Builder::new().name("export".into()).spawn(move || {
             let result = match write_trace(&recording, engines, &file) {
-                Ok(()) => format!("wrote {name}: open it at ui.perfetto.dev"),
+                Ok(()) => format!("wrote the trace for Perfetto (ui.perfetto.dev) to {path}"),
                 Err(error) => {
                     let _ = storage::remove(Path::new(&name));
-                    format!("! {name}: {error:#}")
+                    format!("! cannot write {path}: {error:#}")
                 }
             };
             // Fails if the screen was closed meanwhile.
@@ -84,10 +85,16 @@ fn write_trace(recording: &Path, engines: Engines, file: &File) -> anyhow::Resul
     Ok(out.flush()?)
 }
 
-fn write_file(what: &str, extension: &str, text: &str) -> anyhow::Result<String> {
-    let NewFile { name, mut file } = create_file(what, extension)?;
-    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {name}"))?;
-    Ok(format!("wrote the {what} so far to {name}"))
+fn write_report(format: &str, text: &str) -> anyhow::Result<String> {
+    let NewFile { name, mut file } = create_file("report", format)?;
+    let path = describe_path(&name);
+    file.write_all(text.as_bytes()).with_context(|| format!("cannot write {path}"))?;
+    Ok(format!("wrote the {} report so far to {path}", format.to_uppercase()))
+}
+
+/// The file's path, by which a user of another shell finds it.
+fn describe_path(name: &str) -> String {
+    std::path::absolute(name).map_or_else(|_| name.to_owned(), |path| path.display().to_string())
 }
 
 struct NewFile {

@@ -189,7 +189,13 @@ impl Screen {
             Some(Effect::ShowRun(run_index)) => self.show_run(run_index),
             Some(Effect::CopyToClipboard(rid)) => {
                 self.terminal.write_sequence(&terminal::clipboard_sequence(&rid));
-                self.ui.show_message(format!("copied to the terminal's clipboard: {rid}"));
+                // The sequence has no answer. By default tmux drops it.
+                let through_tmux = match std::env::var_os("TMUX") {
+                    Some(_) => "; tmux needs set-clipboard on",
+                    None => "",
+                };
+                self.ui
+                    .show_message(format!("rid sent to the terminal (OSC 52), which confirms nothing{through_tmux}"));
             }
             Some(Effect::Export(format)) => {
                 let message = self.exporter.start_export(format, run);
