@@ -99,6 +99,7 @@ impl Ledger {
                 stream.is_on_group(context.group) && !stream.is_finished() && self.hops.observed_all_since(stream)
             });
             if continues_request && !request.is_shared() && is_open_in_group {
+                request.changed_receiver = true;
                 self.hops.groups[context.group].moved.record_request(context.at, chunk.rid, 1, true);
             }
             request.streams.push(Stream::new(context.hop, context.group, context.roles, context.at));

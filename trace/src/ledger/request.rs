@@ -40,6 +40,8 @@ pub struct Request {
     pub(crate) has_odd_counts: bool,
     /// A consumer adds up its cumulative counts.
     pub(crate) has_summed_counts: bool,
+    /// Its chunks went to more than one receiver of a hop.
+    pub(crate) changed_receiver: bool,
     /// A frame with its finish was observed.
     pub(crate) finish_seen: bool,
     /// Several of its chunks were received in one wakeup.
@@ -213,6 +215,7 @@ impl Request {
             inflated: self.inflated,
             bursts: self.burst_seen,
             damaged_call: self.damaged_call,
+            changed_receiver: self.changed_receiver,
             itl: self.itl(),
             worker,
         }
@@ -310,6 +313,8 @@ pub struct RequestNumbers {
     pub bursts: bool,
     /// The arguments of its tool calls are not those that the engine sent.
     pub damaged_call: bool,
+    /// Its chunks went to more than one receiver of a hop.
+    pub changed_receiver: bool,
     /// Inter-token latency at both ends; empty if deliveries are not observed.
     pub itl: ItlEnds,
     /// Its tokenizer worker; `None` if there is only one, or it is unknown.

@@ -135,6 +135,14 @@ fn a_pinned_request_stays_on_top_of_any_order() {
 }
 
 #[test]
+fn a_pinned_request_is_counted_only_if_it_matches_the_filter() {
+    let mut fixture = Fixture::new();
+    fixture.press("2G ");
+    fixture.press("/gap>4ns\n");
+    assert_eq!((fixture.model.table.visible_count(), fixture.model.table.matching_count), (3, 2));
+}
+
+#[test]
 fn following_keeps_the_worst_selected_until_the_reader_moves() {
     let mut fixture = Fixture::new();
     fixture.press("2w");
@@ -165,6 +173,9 @@ fn f_on_a_finding_lists_its_requests_or_those_in_flight_then() {
     assert_eq!(fixture.model.table.visible_count(), 2);
     fixture.press("5jf");
     assert_eq!(fixture.ui.filter.text, "at:20.0s..20.0s");
+    fixture.model.findings[0].kind = "rid-changed-worker";
+    fixture.press("5kf");
+    assert_eq!((fixture.ui.filter.text.as_str(), fixture.model.table.visible_count()), ("flag:MOVED", 0));
 }
 
 /// A filter with a mistake would list nothing, without a word.

@@ -46,6 +46,8 @@ labelled! {
         Dropped = "DROPPED",
         /// The arguments of a tool call are not those that the engine sent.
         ToolCall = "TOOL-CALL",
+        /// Its chunks went to more than one receiver of a hop.
+        Moved = "MOVED",
         /// Chunks shared a wakeup on a release that drops all but the last.
         DropPredicted = "DROPPED?",
         /// No chunk arrived for a long time although the request is live.
@@ -66,6 +68,7 @@ impl Flag {
             Self::Loss => "its frames list fewer tokens than they count: some were lost on the wire",
             Self::Dropped => "its tokens were lost between receiver and client, confirmed by deliveries",
             Self::ToolCall => "the arguments of a tool call are not those that the engine sent",
+            Self::Moved => "its chunks went to more than one receiver, which decodes only what it received",
             Self::DropPredicted => "predicted drop: chunks shared a wakeup, and this release keeps only the last",
             Self::Stall => "it is unfinished and has had no new token for long",
             Self::Gap => "its first token waited too long or is still waiting",

@@ -119,7 +119,7 @@ fn evidence_of_flag(flag: Flag, row: &RequestRow, engine: &EngineState, facts: &
             "completion_tokens increased by more than the frames list: {} tokens were lost on the wire",
             format_count(row.wire_missing.into())
         ),
-        Flag::Stall => flag.explanation().to_owned(),
+        Flag::Stall | Flag::Moved => flag.explanation().to_owned(),
         Flag::Inflated => format!("{}: sums count tokens repeatedly", flag.explanation()),
         Flag::Aborted => format!("it was aborted by the client, the {source} or an error"),
         Flag::Retracted => format!("the {source} removed it from the batch {} times to free memory", row.retractions),

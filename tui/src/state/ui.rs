@@ -59,13 +59,14 @@ const MAX_TEXT_CHARS: usize = 200;
 const MAX_PINS: usize = 16;
 
 /// Filters for the requests that a kind of finding is about.
-pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 9] = [
+pub(crate) const FILTERS_OF_FINDINGS: [(&str, &str); 10] = [
     ("dropped-chunks", "drop>0"),
     ("dropped-chunks-predicted", "flag:DROPPED?"),
     ("merged-chunks", "merged>0"),
     ("would-drop", "merged>0"),
     ("first-token-gap", "flag:GAP"),
     ("damaged-tool-calls", "flag:TOOL-CALL"),
+    ("rid-changed-worker", "flag:MOVED"),
     ("wire-loss", "flag:WIRE-LOSS"),
     ("inflation", "flag:INFLATE"),
     ("stalled-stream", "flag:STALL"),
