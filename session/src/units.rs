@@ -72,6 +72,17 @@ pub fn format_wall_time(ns: u64) -> Option<String> {
     Some(at.strftime("%H:%M:%SZ").to_string())
 }
 
+/// Time of day, in UTC, with milliseconds: `14:59:08.123Z`.
+pub fn format_wall_time_ms(ns: u64) -> Option<String> {
+    let at = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
+    Some(at.strftime("%H:%M:%S%.3fZ").to_string())
+}
+
+/// Time on a clock that started at 0, with milliseconds: `0:07.125`.
+pub fn format_clock_ms(ns: u64) -> String {
+    format!("{}.{:03}", format_clock(ns), ns / 1_000_000 % 1_000)
+}
+
 /// A count: exact up to 9,999, then `12.3k`, `4.56M`.
 pub fn format_count(n: u64) -> String {
     match n {
@@ -193,6 +204,8 @@ mod tests {
             ("9,999".into(), "132k".into(), "12.3".into(), "0".into())
         );
         assert_eq!((format_clock(7_900_000_000), format_clock(3_723_000_000_000)), ("0:07".into(), "1:02:03".into()));
+        assert_eq!(format_clock_ms(7_905_999_999), "0:07.905");
+        assert_eq!(format_wall_time_ms(1_795_273_142_700_999_999).as_deref(), Some("14:59:02.700Z"));
         assert_eq!(
             (format_bytes(512), format_bytes(24_000), format_bytes(1 << 30)),
             ("512 B".into(), "23 KiB".into(), "1.0 GiB".into())

@@ -66,9 +66,11 @@ pub(crate) struct RunClock {
 }
 
 impl RunClock {
-    /// Time of day, in UTC; `None` if unknown.
-    pub(crate) fn time_of_day(self, at: MonoNs) -> Option<String> {
-        units::format_wall_time(self.wall_start_ns?.checked_add(at.since(self.started))?)
+    /// Time of day in UTC with milliseconds if known, else the time since the start of the run.
+    pub(crate) fn format_moment(self, at: MonoNs) -> String {
+        let ns = at.since(self.started);
+        let wall_ns = self.wall_start_ns.and_then(|start_ns| start_ns.checked_add(ns));
+        wall_ns.and_then(units::format_wall_time_ms).unwrap_or_else(|| units::format_clock_ms(ns))
     }
 }
 
@@ -186,7 +188,7 @@ fn parse_term(word: &str, position: usize) -> Result<FilterTerm, FilterSyntaxErr
     let comparison = COMPARISONS.iter().find_map(|&(sign, compare)| Some((sign, compare, rest.strip_prefix(sign)?)));
     let Some((sign, compare, value)) = comparison else {
         // A word without a sign is part of a rid.
-        if let Some(message) = refuse_operator(body) {
+        if let Some(message) = refuse_word(body) {
             return Err(FilterSyntaxError { position, message });
         }
         return Ok(FilterTerm { is_negated, condition: Condition::Rid(body.to_lowercase()) });
@@ -241,17 +243,28 @@ fn unknown_name(name: &str) -> String {
     format!("unknown name {name:?}; did you mean {nearest}? Names: {}", names.join(" "))
 }
 
-/// Refuses a word that users of other query languages take for an operator; `rid:` searches for it as text.
-fn refuse_operator(word: &str) -> Option<String> {
-    if ["OR", "AND", "NOT", "||", "&&"].contains(&word) {
-        return Some(format!(
-            "{word} is no term: all terms must match, and `-` negates one; rid:{word} searches the rid"
-        ));
+/// Refuses a word that is meant as something else than text of a rid; `rid:` searches for it as text.
+fn refuse_word(word: &str) -> Option<String> {
+    let as_text = format!("rid:{word} searches the rid");
+    if ["or", "and", "not", "||", "&&", "!"].contains(&word.to_lowercase().as_str()) {
+        return Some(format!("{word} is no term: all terms must match, and `-` negates one; {as_text}"));
     }
-    if word.contains('*') {
-        return Some(format!("no wildcards: a rid contains the text; use rid:{}", word.replace('*', "")));
+    let is_word = |name: &str| name.eq_ignore_ascii_case(word);
+    let head = COLUMN_ALIASES.iter().find(|alias| is_word(alias.0)).map_or(word, |alias| alias.1);
+    if let Some(number) = number_columns().find(|number| number.on_screen.head.eq_ignore_ascii_case(head)) {
+        let amount = if number.column.is_duration { "1s" } else { "0" };
+        return Some(format!("{word} needs a comparison, for example {word}>{amount}; {as_text}"));
     }
-    word.contains('@').then(|| format!("a saved filter stands alone; rid:{word} searches the rid"))
+    if let Some(label) = RequestState::ALL.map(RequestState::label).into_iter().find(|label| is_word(label)) {
+        return Some(format!("did you mean state:{label}? {as_text}"));
+    }
+    if let Some(label) = Flag::ALL.map(Flag::label).into_iter().find(|label| is_word(label)) {
+        return Some(format!("did you mean flag:{label}? {as_text}"));
+    }
+    if word.contains(['*', '?']) {
+        return Some(format!("no wildcards: a rid contains the text; use rid:{}", word.replace(['*', '?'], "")));
+    }
+    word.contains('@').then(|| format!("a saved filter stands alone; {as_text}"))
 }
 
 /// The name that takes the fewest insertions, deletions and replacements of characters.
@@ -431,7 +444,20 @@ mod tests {
             ("stat:live", 0, "did you mean state?"),
             ("@slow", 0, "stands alone"),
             ("gap>1s OR drop>0", 7, "all terms must match"),
+            ("drop>0 or gap>1s", 7, "all terms must match"),
+            ("! gap>1s", 0, "`-` negates"),
+            ("rdi:5b9", 0, "did you mean rid?"),
+            ("(gap>1s", 0, "did you mean gap?"),
+            ("gap!=1s", 0, "did you mean gap?"),
+            ("slow@prod", 0, "stands alone"),
             ("5b9*", 0, "use rid:5b9"),
+            ("-chatcmpl-?", 1, "use rid:chatcmpl-"),
+            ("Live", 0, "did you mean state:live?"),
+            ("dropped?", 0, "did you mean flag:DROPPED??"),
+            ("gap", 0, "for example gap>1s"),
+            ("Dropped", 0, "for example Dropped>0"),
+            ("stall", 0, "did you mean flag:STALL?"),
+            ("lost", 0, "lost>0"),
             ("at:soon", 3, "14:59:08"),
             ("at:14:59:00..x", 13, "14:59:08"),
             ("gap>", 4, "needs a value"),

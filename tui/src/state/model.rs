@@ -6,7 +6,7 @@ use outputs::report::bar::Segment;
 use outputs::report::{Chunks, Itl, Requests, StackLine, Tokens};
 use session::playback::Position;
 use session::sink::OutputStatus;
-use session::units::format_clock;
+use session::units::{format_clock, format_wall_time};
 use trace::MonoNs;
 use trace::detect::Finding;
 use trace::ledger::RequestSummary;
@@ -83,15 +83,9 @@ impl Model {
 
     /// Time of day if known, else the time since the start of the run.
     pub(crate) fn format_moment(&self, ns: u64) -> String {
-        let wall_time = self.wall_start_ns.and_then(|start| format_wall_time(start + ns));
+        let wall_time = self.wall_start_ns.and_then(|start_ns| format_wall_time(start_ns.checked_add(ns)?));
         wall_time.unwrap_or_else(|| format_clock(ns))
     }
-}
-
-/// Time of day in UTC of a time since the Unix epoch.
-pub(crate) fn format_wall_time(ns: u64) -> Option<String> {
-    let at = jiff::Timestamp::from_nanosecond(ns.into()).ok()?;
-    Some(at.strftime("%H:%M:%SZ").to_string())
 }
 
 /// First-token gap over the last ten seconds and over the whole run.

@@ -54,6 +54,8 @@ impl Deref for RequestRow {
 pub(crate) enum RequestColumn {
     Rid,
     State,
+    /// When it was first observed.
+    Began,
     /// A number, by its index in [`COLUMNS`].
     Number(usize),
     Flags,
@@ -81,7 +83,7 @@ impl RequestColumn {
         // Numbers without a width can only be named in filters.
         let shown = number_columns().filter(|number| number.on_screen.width > 0);
         let numbers = shown.map(|number| Self::Number(number.index));
-        [Self::Rid, Self::State].into_iter().chain(numbers).chain([Self::Flags])
+        [Self::Rid, Self::State, Self::Began].into_iter().chain(numbers).chain([Self::Flags])
     }
 
     /// The column with this heading; the flags if there is none.
@@ -108,6 +110,13 @@ impl RequestColumn {
             need: 1,
             emphasis: Emphasis::None,
         };
+        const BEGAN: OnScreen = OnScreen {
+            head: "began",
+            about: "when it was first observed, in UTC; from the start of a run without a wall clock",
+            width: 13,
+            need: 6,
+            emphasis: Emphasis::None,
+        };
         const FLAGS: OnScreen = OnScreen {
             head: "flags",
             about: "problems of the request, worst first",
@@ -118,6 +127,7 @@ impl RequestColumn {
         match self {
             Self::Rid => RID,
             Self::State => STATE,
+            Self::Began => BEGAN,
             Self::Flags => FLAGS,
             Self::Number(index) => COLUMNS.get(index).and_then(|column| column.on_screen).unwrap_or(FLAGS),
         }
@@ -135,6 +145,7 @@ impl RequestColumn {
         match self {
             Self::Rid => SortKey::default(),
             Self::State => SortKey { rank: row.state as u8, ..SortKey::default() },
+            Self::Began => SortKey { number: row.first_at.0, ..SortKey::default() },
             Self::Flags => row.severity(),
             Self::Number(index) => {
                 let number = (COLUMNS[index].of)(row);

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use ratatui::layout::Rect;
-use session::units::{format_clock, format_count, format_duration, known_or_dash};
+use session::units::{format_clock, format_count, format_duration};
 use trace::stats::Tally;
 use trace::time_series::SlotValues;
 
@@ -70,9 +70,10 @@ impl<'a> ChartSeries<'a> {
         Ok((0..columns).map(|column| values[usize::from(column) * values.len() / usize::from(columns)]).collect())
     }
 
-    /// Last value, and maximum.
+    /// Last value, or `none` if nothing was measured then, and maximum.
     pub(super) fn format_numbers(&self, values: &[Option<f64>]) -> [String; 2] {
-        [known_or_dash(values.last().copied().flatten(), self.format), (self.format)(max_value(values))]
+        let last = values.last().copied().flatten().map_or_else(|| "none".to_owned(), self.format);
+        [last, (self.format)(max_value(values))]
     }
 }
 
@@ -138,9 +139,8 @@ impl TimeWindow {
 
     /// Draws the heading of charts, with the titles of the numbers beside them.
     pub(super) fn draw_heading(self, pad: &mut Pad<'_>, y: u16, subject: &str, curves: &Curves) {
-        pad.draw_heading(y, &format!("{subject}{}", self.describe(column_count(pad.width()), curves)));
-        let scale_x = pad.width() - SCALE_WIDTH - 1;
-        pad.draw_text(scale_x, y, &" ".repeat(SCALE_WIDTH.into()), Ink::Dim);
+        let title = format!("{subject}{}", self.describe(column_count(pad.width()), curves));
+        pad.left_columns(pad.width() - SCALE_WIDTH - 1).draw_heading(y, &title);
         draw_numbers(pad, y, &[self.describe_last(), "max".to_owned()], Ink::Dim);
     }
 

@@ -5,6 +5,7 @@ use session::units::{format_count, known_or_dash};
 use trace::time_series::SlotValues;
 
 use super::chart::{self, ChartSeries, TimeWindow};
+use super::overview::{NO_CPU_QUOTA, UNKNOWN_WITHOUT_SCHED_INFO};
 use super::pad::{CellRow, List, Pad};
 use crate::state::Model;
 use crate::state::action::Tab;
@@ -17,24 +18,37 @@ use crate::theme::Ink;
 const CORE_BAR_WIDTH: usize = 40;
 /// Maximum number of rows of one time series.
 const MAX_CHART_ROWS: u16 = 4;
-/// First cells of the verdict and of the bar.
-const VERDICT_X: u16 = 63;
-const BAR_X: u16 = 81;
+const SHARE_WIDTH: u16 = 7;
 /// Minimum shares for the verdicts: CPU-bound, and waiting for a CPU or throttled.
 const MIN_BOUND_SHARE: f64 = 0.90;
 const MIN_LACKING_SHARE: f64 = 0.10;
 
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let threads = model.threads.as_deref().unwrap_or_default();
-    pad.draw_text(1, 0, "last 10 s of each thread; * marks threads that receive frames", Ink::Dim);
+    let layout = ThreadTableLayout::for_width(pad.width());
+    let recent = || threads.iter().filter_map(|thread| thread.recent);
+    let mut title = "last 10 s; * receives frames".to_owned();
+    for (is_unknown, columns, reason) in [
+        (recent().any(|shares| shares.throttled.is_none()), "quota", NO_CPU_QUOTA),
+        (recent().any(|shares| shares.waiting.is_none()), "waits", UNKNOWN_WITHOUT_SCHED_INFO),
+    ] {
+        if is_unknown {
+            title = format!("{title}; {columns} -: {reason}");
+        }
+    }
+    pad.draw_text(1, 0, &title, Ink::Dim);
     pad.draw_text(3, 1, "role", Ink::Dim);
-    pad.draw_text(16, 1, "thread", Ink::Dim);
-    pad.draw_cells(CellRow { x: 27, y: 1, pitch: 7, width: 7 }, ["tid", "runs", "waits", "quota", "asleep"], Ink::Dim);
+    if layout.has_name {
+        pad.draw_text(16, 1, "thread", Ink::Dim);
+    }
+    let headings = ["tid", "runs", "waits", "quota", "asleep"].into_iter().take(1 + layout.share_count);
+    let tid_cell = CellRow { x: layout.tid_x(), y: 1, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
+    pad.draw_cells(tid_cell, headings, Ink::Dim);
     let max_rows = (pad.height().saturating_sub(2) / 2).max(4);
     let selected = ui.selected_index(Tab::Cpu);
     let list = List { items: threads, selected, max_items: max_rows };
     let y = pad.draw_list(2, &list, |pad, y, _, thread| {
-        draw_thread(pad, y, thread);
+        draw_thread(pad, y, thread, &layout);
         y + 1
     });
     if let Some(thread) = threads.get(selected) {
@@ -45,6 +59,36 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         if let Some(stacks) = stacks {
             draw_functions(pad, y, stacks);
         }
+    }
+}
+
+/// Columns of the table of threads. A narrow screen has neither the thread's name nor its time asleep.
+struct ThreadTableLayout {
+    has_name: bool,
+    share_count: usize,
+}
+
+impl ThreadTableLayout {
+    fn for_width(width: u16) -> Self {
+        // The verdict is always shown whole.
+        let share_count = match width {
+            0..62 => 2,
+            62..80 => 3,
+            _ => 4,
+        };
+        Self { has_name: width >= 80, share_count }
+    }
+
+    fn tid_x(&self) -> u16 {
+        if self.has_name { 27 } else { 15 }
+    }
+
+    fn shares_x(&self) -> u16 {
+        self.tid_x() + SHARE_WIDTH
+    }
+
+    fn verdict_x(&self) -> u16 {
+        self.shares_x() + self.share_count as u16 * SHARE_WIDTH + 1
     }
 }
 
@@ -124,24 +168,27 @@ fn format_whole_percent(share: f64) -> String {
     format!("{:.0}%", share * 100.0)
 }
 
-fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine) {
+fn draw_thread(pad: &mut Pad<'_>, y: u16, thread: &ThreadLine, layout: &ThreadTableLayout) {
     let mark = if thread.is_receiver { "*" } else { " " };
     pad.draw_clipped(3, y, 12, &format!("{mark}{}", thread.role), Ink::Strong);
-    pad.draw_clipped(16, y, 11, &thread.name, Ink::Plain);
-    pad.draw_right_aligned(27, y, 7, &thread.id.tid.to_string(), Ink::Plain);
+    if layout.has_name {
+        pad.draw_clipped(16, y, 11, &thread.name, Ink::Plain);
+    }
+    pad.draw_right_aligned(layout.tid_x(), y, SHARE_WIDTH, &thread.id.tid.to_string(), Ink::Plain);
     let Some(shares) = &thread.recent else {
         pad.draw_text(1, y, pad.theme.health_symbol(Health::Unknown), Ink::Dim);
-        pad.draw_text(36, y, "not sampled in the last 10 s", Ink::Dim);
+        pad.draw_text(layout.shares_x() + 1, y, "not sampled in the last 10 s", Ink::Dim);
         return;
     };
     let ThreadVerdict { health, text } = judge_thread(shares);
     pad.draw_text(1, y, pad.theme.health_symbol(health), Ink::Health(health));
     let cells = [Some(shares.running), shares.waiting, shares.throttled, shares.blocked];
-    let cells = cells.map(|share| known_or_dash(share, format_percent));
-    pad.draw_cells(CellRow { x: 34, y, pitch: 7, width: 7 }, cells, Ink::Plain);
-    pad.draw_text(VERDICT_X, y, text, Ink::Health(health));
+    let cells = cells.map(|share| known_or_dash(share, format_percent)).into_iter().take(layout.share_count);
+    let row = CellRow { x: layout.shares_x(), y, pitch: SHARE_WIDTH, width: SHARE_WIDTH };
+    pad.draw_cells(row, cells, Ink::Plain);
+    pad.draw_text(layout.verdict_x(), y, text, Ink::Health(health));
     let running_bar = pad.theme.rich_or_ascii("█", "#").repeat(bar_width(shares.running));
-    let x = pad.draw_text(BAR_X, y, &running_bar, Ink::Series);
+    let x = pad.draw_text(layout.verdict_x() + 18, y, &running_bar, Ink::Series);
     let lacking = shares.waiting.unwrap_or(0.0) + shares.throttled.unwrap_or(0.0);
     let lacking_bar = pad.theme.rich_or_ascii("░", "-").repeat(bar_width(lacking));
     pad.draw_text(x, y, &lacking_bar, Ink::Health(Health::Warning));

@@ -12,28 +12,44 @@ use crate::state::flags::Health;
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
+/// Rows for the details of the selected line.
+const DETAIL_ROWS: u16 = 11;
+
+/// A line of the list.
+#[derive(Clone, Copy)]
+enum FindingLine<'a> {
+    Finding(&'a Finding),
+    /// An observation that is missing.
+    Degraded(&'a str),
+}
+
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let mut y = 0;
-    for line in &model.run.degraded {
-        if y + 8 > pad.height() {
-            break;
-        }
-        pad.draw_text(1, y, "! degraded", Ink::Health(Health::Warning));
-        y = pad.draw_paragraph(12, y, 2, line, Ink::Plain);
+    let degraded = model.run.degraded.iter().map(|text| FindingLine::Degraded(text));
+    let lines: Vec<FindingLine<'_>> = model.findings.iter().map(FindingLine::Finding).chain(degraded).collect();
+    let y = u16::from(model.findings.is_empty());
+    if y > 0 {
+        pad.draw_text(1, 0, "no findings", Ink::Plain);
     }
-    if model.findings.is_empty() {
-        pad.draw_text(1, y, "no findings", Ink::Plain);
-        return;
-    }
-    let max_rows = (pad.height() - y).saturating_sub(10).max(3);
+    let max_items = pad.height().saturating_sub(y + DETAIL_ROWS).max(3);
     let selected = ui.selected_index(Tab::Findings);
-    let list = List { items: &model.findings, selected, max_items: max_rows };
-    y = pad.draw_list(y, &list, |pad, y, _, finding| {
-        draw_finding(pad, y, model, finding);
+    let y = pad.draw_list(y, &List { items: &lines, selected, max_items }, |pad, y, _, line| {
+        match line {
+            FindingLine::Finding(finding) => draw_finding(pad, y, model, finding),
+            FindingLine::Degraded(text) => {
+                let x = pad.draw_text(1, y, "! degraded", Ink::Health(Health::Warning));
+                pad.draw_text(x + 2, y, text, Ink::Plain);
+            }
+        }
         y + 1
     });
-    if let Some(finding) = model.findings.get(selected) {
-        draw_finding_detail(pad, y, model, finding);
+    match lines.get(selected) {
+        None => {}
+        Some(FindingLine::Finding(finding)) => draw_finding_detail(pad, y, model, finding),
+        Some(FindingLine::Degraded(text)) => {
+            pad.draw_heading(y, "degraded");
+            let max_rows = pad.height().saturating_sub(y + 1).max(1);
+            pad.draw_paragraph(1, y + 1, max_rows, text, Ink::Plain);
+        }
     }
 }
 
@@ -49,8 +65,13 @@ fn draw_finding(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
         &format!("to {}", model.format_finding_end(finding)),
         if finding.active { ink } else { Ink::Dim },
     );
-    pad.draw_clipped(31, y, 17, finding.kind, Ink::Strong);
-    pad.draw_text(49, y, &verdict.summary, Ink::Plain);
+    // The details have the kind, too.
+    let mut x = 31;
+    if pad.width() >= 80 {
+        pad.draw_clipped(x, y, 17, finding.kind, Ink::Strong);
+        x += 18;
+    }
+    pad.draw_text(x, y, &verdict.summary, Ink::Plain);
 }
 
 fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Finding) {
@@ -62,11 +83,11 @@ fn draw_finding_detail(pad: &mut Pad<'_>, y: u16, model: &Model, finding: &Findi
     let duration = format_duration(finding.last_at.since(finding.began));
     let end = if finding.active { "lasts now, last occurred" } else { "ended" };
     let hop = if verdict.hop.is_empty() { String::new() } else { format!(", on {}", verdict.hop) };
-    pad.draw_text(1, y, &format!("began at {began}, {end} at {last} (after {duration}){hop}"), Ink::Plain);
-    y += 1;
+    y = pad.draw_paragraph(1, y, 2, &format!("began at {began}, {end} at {last} (after {duration}){hop}"), Ink::Plain);
     if !verdict.rid.is_empty() {
         let x = pad.draw_text(1, y, "worst rid ", Ink::Head);
-        let x = pad.draw_text(x, y, &verdict.rid, Ink::Plain);
+        let rid = pad.shorten_id(&verdict.rid, pad.width().saturating_sub(x + 16));
+        let x = pad.draw_text(x, y, &rid, Ink::Plain);
         pad.draw_text(x + 2, y, "(Enter: open)", Ink::Dim);
         y += 1;
     }
@@ -89,11 +110,18 @@ fn format_evidence(name: &str, value: &Value) -> String {
     let duration_name = name.strip_suffix("_ns");
     let shown = match (number.as_u64(), duration_name) {
         (Some(ns), Some(_)) => format_duration(ns),
+        // Identifiers are no quantities.
+        (Some(id), None) if is_identifier(name) => id.to_string(),
         (Some(count), None) => format_count(count),
         (None, Some(_)) => number.to_string(),
         (None, None) => format!("{:.3}", number.as_f64().unwrap_or(0.0)),
     };
     format!("{} {shown}", duration_name.unwrap_or(name).replace('_', " "))
+}
+
+/// Whether the evidence with this name is an id of the kernel.
+fn is_identifier(name: &str) -> bool {
+    name.rsplit('_').next().is_some_and(|last| ["pid", "tid", "port", "inode", "fd"].contains(&last))
 }
 
 #[cfg(test)]
@@ -104,6 +132,7 @@ mod tests {
     fn evidence_is_formatted_in_its_unit() {
         assert_eq!(format_evidence("longest_wait_ns", &1_500_000_000_u64.into()), "longest wait 1.50 s");
         assert_eq!(format_evidence("requests", &12_345.into()), "requests 12.3k");
+        assert_eq!(format_evidence("io_pid", &59_512.into()), "io pid 59512");
         assert_eq!(format_evidence("share", &0.125.into()), "share 0.125");
         assert_eq!(format_evidence("by_cause", &serde_json::json!({"a": 1})), "by cause {\"a\":1}");
     }

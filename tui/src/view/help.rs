@@ -1,6 +1,6 @@
 //! Dialogs over the tab: the help, generated from the key table and the filter syntax, and the command palette.
 
-use super::pad::{ClickAreas, Pad};
+use super::pad::{ClickAreas, Pad, text_width};
 use crate::keys::{self, BINDINGS};
 use crate::state::action::Tab;
 use crate::state::chunk_status::ChunkStatus;
@@ -47,7 +47,8 @@ pub(super) fn draw_help(pad: &mut Pad<'_>, scrolled: usize, ui: &Ui) {
 
 fn draw_dialog_line(pad: &mut Pad<'_>, y: u16, key: &str, text: &str, context: &str) {
     pad.draw_clipped(2, y, 13, key, Ink::Head);
-    pad.draw_text(16, y, text, Ink::Plain);
+    let context_width = text_width(context) + 1;
+    pad.draw_clipped(16, y, pad.width().saturating_sub(17 + context_width), text, Ink::Plain);
     pad.draw_at_right_edge(y, &format!("{context} "), Ink::Dim);
 }
 

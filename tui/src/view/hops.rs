@@ -15,6 +15,8 @@ use crate::theme::Ink;
 
 /// Cells of the longest histogram bar.
 const MAX_BAR_WIDTH: u16 = 24;
+/// Minimum cells of a time series: its name and numbers.
+const MIN_TREND_WIDTH: u16 = 26;
 /// Rows of one time series, including its heading.
 const TREND_ROWS: u16 = 9;
 
@@ -51,12 +53,17 @@ struct HopColumn {
 enum HopColumnPriority {
     HiddenFirst,
     HiddenSecond,
+    HiddenThird,
     Always,
 }
 
 const COLUMNS: [HopColumn; 7] = [
     HopColumn { heading: "frame/s", format: |hop| format_rate(hop.rates.frames), priority: HopColumnPriority::Always },
-    HopColumn { heading: "chunk/s", format: |hop| format_rate(hop.rates.chunks), priority: HopColumnPriority::Always },
+    HopColumn {
+        heading: "chunk/s",
+        format: |hop| format_rate(hop.rates.chunks),
+        priority: HopColumnPriority::HiddenThird,
+    },
     HopColumn {
         heading: "byte/s",
         format: |hop| format_bytes(hop.rates.bytes as u64),
@@ -101,8 +108,14 @@ impl HopTableLayout {
         let name_widths = hops.iter().map(|hop| text_width(&hop.ends.from) + 1 + text_width(&hop.ends.to));
         let longest_name = name_widths.max().unwrap_or(0).max(MIN_NAME_WIDTH);
         let mut columns: Vec<&HopColumn> = COLUMNS.iter().collect();
-        for hidden in [HopColumnPriority::HiddenFirst, HopColumnPriority::HiddenSecond] {
-            if Self::width_for_name(width, columns.len()) < longest_name {
+        let mut name_width = longest_name;
+        for hidden in [HopColumnPriority::HiddenFirst, HopColumnPriority::HiddenSecond, HopColumnPriority::HiddenThird]
+        {
+            // Long names are cut before the last of these columns is hidden.
+            if hidden == HopColumnPriority::HiddenThird {
+                name_width = MIN_NAME_WIDTH;
+            }
+            if Self::width_for_name(width, columns.len()) < name_width {
                 columns.retain(|column| column.priority != hidden);
             }
         }
@@ -171,7 +184,9 @@ fn draw_hop_detail(pad: &mut Pad<'_>, hop: &HopSummary, model: &Model, ui: &Ui) 
     }
     if !hop.queue_wait_histogram.is_empty() {
         let chart_x = if pad.width() >= 120 { pad.width() / 2 } else { 45 };
-        draw_trends(pad, chart_x, y, hop, model, ui);
+        if pad.width() >= chart_x + MIN_TREND_WIDTH {
+            draw_trends(pad, chart_x, y, hop, model, ui);
+        }
         draw_histogram(pad, y, hop);
     }
 }

@@ -16,22 +16,21 @@ mod requests;
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
-use session::units::{format_bytes, format_clock, format_count, format_duration, known_or_dash};
+use session::units::{format_bytes, format_clock, format_count, format_duration, format_wall_time, known_or_dash};
 use trace::stats::Spread;
 
 use crate::keys::{BINDINGS, Binding, KeyContext};
 use crate::state::Model;
 use crate::state::action::{Action, Tab};
 use crate::state::flags::Health;
-use crate::state::model::format_wall_time;
 use crate::state::ui::{Dialog, Ui};
 use crate::theme::{Ink, Theme};
 pub(crate) use pad::ClickAreas;
 use pad::Pad;
 
 /// Smallest supported screen.
-const MIN_COLUMNS: u16 = 80;
-const MIN_ROWS: u16 = 24;
+const MIN_COLUMNS: u16 = 60;
+const MIN_ROWS: u16 = 20;
 
 pub(crate) fn draw_screen(model: &Model, ui: &Ui, theme: Theme, frame: &mut Frame<'_>) -> ClickAreas {
     let area = frame.area();
@@ -99,23 +98,28 @@ fn draw_too_small(pad: &mut Pad<'_>, model: &Model) {
 }
 
 fn draw_tab_bar(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
-    let mut x = pad.draw_text(1, 0, "tokengap", Ink::Head) + 1;
-    for (index, tab) in Tab::ALL.into_iter().enumerate() {
-        if !tab.exists(model) {
-            continue;
-        }
+    let x = pad.draw_text(1, 0, "tokengap", Ink::Head) + 1;
+    let run_states = describe_run_state(model, ui);
+    let tabs = Tab::ALL.into_iter().enumerate().filter(|(_, tab)| tab.exists(model));
+    let names_width: u16 = tabs.clone().map(|(_, tab)| pad::text_width(tab.label()) + 3).sum();
+    let has_room_for_names = x + names_width + pad::text_width(&run_states[2]) <= pad.width();
+    let mut x = x;
+    for (index, tab) in tabs {
+        let is_shown = tab == ui.tab;
         // The number is the tab's key.
-        let label = format!(" {} {}", index + 1, tab.label());
-        let ink = if tab == ui.tab { Ink::Selected } else { Ink::Dim };
-        let end = pad.draw_text(x, 0, &label, ink);
+        let name = if is_shown || has_room_for_names { tab.label() } else { "" };
+        let ink = if is_shown { Ink::Selected } else { Ink::Dim };
+        let end = pad.draw_text(x, 0, format!(" {} {name}", index + 1).trim_end(), ink);
         pad.add_click_area(Rect::new(x, 0, end - x, 1), Action::OpenTab(tab));
         x = end;
     }
-    draw_run_state(pad, x, model, ui);
+    let fitting = run_states.iter().find(|text| x + pad::text_width(text) <= pad.width());
+    let ink = if ui.paused_at_second.is_some() { Ink::Selected } else { Ink::Dim };
+    pad.draw_at_right_edge(0, fitting.unwrap_or(&run_states[2]), ink);
 }
 
-/// Draws source, state and time of the run at the right edge, as much as fits from `x` on.
-fn draw_run_state(pad: &mut Pad<'_>, x: u16, model: &Model, ui: &Ui) {
+/// Source, state and time of the run, the longest text first.
+fn describe_run_state(model: &Model, ui: &Ui) -> [String; 3] {
     let is_paused = ui.paused_at_second.is_some();
     let watched = model.pods.get(model.shown_pod);
     let source = watched.map_or(&model.run.source, |pod| &pod.name);
@@ -128,13 +132,7 @@ fn draw_run_state(pad: &mut Pad<'_>, x: u16, model: &Model, ui: &Ui) {
     let begun = watched.and_then(|pod| format_wall_time(pod.begun_wall_ns?));
     let since = begun.map_or_else(String::new, |begun| format!("since {begun} "));
     let time = format_clock(model.running_ns);
-    let mut text = format!(" {source} {state} {since}{time} ");
-    for shorter in [format!(" {state} {since}{time} "), format!(" {state} {time} ")] {
-        if x + pad::text_width(&text) > pad.width() {
-            text = shorter;
-        }
-    }
-    pad.draw_at_right_edge(0, &text, if is_paused { Ink::Selected } else { Ink::Dim });
+    [format!(" {source} {state} {since}{time} "), format!(" {state} {since}{time} "), format!(" {state} {time} ")]
 }
 
 fn draw_verdict(pad: &mut Pad<'_>, model: &Model) {
@@ -156,14 +154,18 @@ fn draw_own_status(pad: &mut Pad<'_>, model: &Model) {
         let ink = if count > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
         x = pad.draw_text(x, 0, &format!("{word} {}  ", format_count(count)), ink);
     }
-    if let Some(first) = own.degraded.first() {
-        let others = own.degraded.len() - 1;
-        // The tab with the key 5 lists all.
-        let more = if others > 0 { format!(" (and {others} more: 5)") } else { String::new() };
-        pad.draw_text(x, 0, &format!("! degraded: {first}{more}"), Ink::Health(Health::Warning));
-    } else if x + pad::text_width(&model.engine) < pad.width() {
+    if !draw_degraded(pad, x, model) && x + pad::text_width(&model.engine) < pad.width() {
         pad.draw_at_right_edge(0, &format!("{} ", model.engine), Ink::Dim);
     }
+}
+
+/// Draws the first degradation and its tab, which has the whole text of each. Returns whether there is one.
+fn draw_degraded(pad: &mut Pad<'_>, x: u16, model: &Model) -> bool {
+    let Some(first) = model.run.degraded.first() else { return false };
+    let count = model.run.degraded.len();
+    let count = if count > 1 { format!("{count} ") } else { String::new() };
+    pad.draw_text(x, 0, &format!("! {count}degraded (5): {first}"), Ink::Health(Health::Warning));
+    true
 }
 
 /// Draws the outputs being written, with their dropped records. Returns the next free column.
@@ -198,13 +200,22 @@ fn draw_output_losses(pad: &mut Pad<'_>, x: u16, count: u64, what: &str) -> u16 
     pad.draw_text(x + 1, 0, &format!("({} {what})", format_count(count)), Ink::Health(Health::Warning))
 }
 
-/// Draws the inter-token latency at the client beside that of the engine, `indent` cells right of the title. Returns the next row.
-fn draw_itl(pad: &mut Pad<'_>, y: u16, indent: u16, client: Option<Spread>, engine: Option<Spread>) -> u16 {
-    let x = pad.draw_text(1, y, "itl", Ink::Head) + indent - 1;
-    let client = format!("client {}", known_or_dash(client, format_itl_quantiles));
-    let x = pad.draw_text(x, y, &client, Ink::Plain);
-    let engine = format!("engine {}  (p50/p90/p99)", known_or_dash(engine, format_itl_quantiles));
-    pad.draw_text(x + 2, y, &engine, Ink::Dim);
+/// Draws the inter-token latency at the client and at the engine; one that is unknown comes last, with the reason. Returns the next row.
+fn draw_itl(pad: &mut Pad<'_>, y: u16, model: &Model, client: Option<Spread>, engine: Option<Spread>) -> u16 {
+    let client_unknown = match (model.chunks.delivered, model.tokens.delivered) {
+        (None, _) => overview::DELIVERIES_UNOBSERVED,
+        (_, None) => "responses carry text only",
+        _ => "no two chunks were delivered",
+    };
+    let engine_unknown = if model.tokens.sent == 0 { "no tokens were sent" } else { "no two chunks were sent" };
+    let mut ends = [("client", client, client_unknown, Ink::Plain), ("engine", engine, engine_unknown, Ink::Dim)];
+    ends.sort_by_key(|(_, itl, ..)| itl.is_none());
+    let mut x = pad.draw_text(1, y, "itl p50/p90/p99", Ink::Head);
+    for (name, itl, unknown, ink) in ends {
+        let text =
+            itl.map_or_else(|| format!("{name}: {unknown}"), |itl| format!("{name} {}", format_itl_quantiles(itl)));
+        x = pad.draw_text(x + 2, y, &text, ink);
+    }
     y + 1
 }
 
@@ -236,7 +247,7 @@ fn draw_bottom_line(pad: &mut Pad<'_>, ui: &Ui, model: &Model) {
         }
         Dialog::Export => {
             let x = pad.draw_text(1, 0, "write: ", Ink::Head);
-            pad.draw_text(x, 0, "h HTML report   j JSON report   p trace for Perfetto   Esc: cancel", Ink::Plain);
+            pad.draw_text(x, 0, "h HTML report   j Enter JSON report   p trace for Perfetto   Esc: cancel", Ink::Plain);
         }
         Dialog::None | Dialog::Help(_) => match &ui.message {
             Some(message) => {

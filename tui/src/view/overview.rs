@@ -1,7 +1,7 @@
 //! Overview tab: health of the engine, and where and when problems occur.
 
 use ratatui::layout::Rect;
-use session::units::{format_clock, format_count, format_duration, format_rate, known_or_dash};
+use session::units::{format_clock, format_count, format_duration, format_rate};
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
 
@@ -20,24 +20,33 @@ use crate::theme::Ink;
 const MAX_CHART_ROWS: u16 = 4;
 /// Findings listed below the time series if there is room.
 const MAX_FINDINGS: u16 = 8;
+/// Reasons for unknown shares of a thread's time.
+pub(super) const UNKNOWN_WITHOUT_SCHED_INFO: &str = "kernel without CONFIG_SCHED_INFO";
+pub(super) const NO_CPU_QUOTA: &str = "no CPU quota";
+/// Below this height, lines that say little are left out.
+const LOW_ROWS: u16 = 20;
+/// First cell of the rid with the longest gap.
+const RID_X: u16 = 66;
 const RECEIVES_UNOBSERVED: &str = "receives are not observed";
-const DELIVERIES_UNOBSERVED: &str = "deliveries are not observed";
+pub(super) const DELIVERIES_UNOBSERVED: &str = "deliveries are not observed";
 
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
     let is_tall = pad.height() >= 30;
+    // Rows saved on a low screen are for the charts.
+    let is_low = pad.height() < LOW_ROWS;
     let mut y = u16::from(is_tall);
     y = draw_gap(pad, y, model);
     y += u16::from(is_tall);
     y = draw_totals(pad, y, model);
     // A small screen shows it only if the client's is known.
-    if is_tall || model.itl.delivered_by_token.is_some() {
-        y = draw_itl(pad, y, 7, model.itl.delivered_by_token, model.itl.sent_by_token);
+    if is_tall || (!is_low && model.itl.delivered_by_token.is_some()) {
+        y = draw_itl(pad, y, model, model.itl.delivered_by_token, model.itl.sent_by_token);
     }
     y = draw_receiving_thread(pad, y, model);
     y += u16::from(is_tall);
-    y = path::draw_path(pad, y, model);
+    y = path::draw_path(pad, y, model, is_low);
     y = path::draw_breakdown(pad, y, "time (run)", &model.first_token_path);
-    y += u16::from(is_tall || pad.height() - y > 6);
+    y += u16::from(is_tall || pad.height().saturating_sub(y) > 6);
     let rows_for_findings = if is_tall { (model.findings.len() as u16).min(MAX_FINDINGS) + 2 } else { 0 };
     y = draw_charts(pad, y, rows_for_findings, model, ui);
     if is_tall && !model.findings.is_empty() {
@@ -47,28 +56,39 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
 
 fn draw_gap(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
     let gap = &model.gap;
+    let pad_width = pad.width();
     pad.draw_text(1, y, "first-token gap", Ink::Head);
     let Some(WaitingRequests { requests, longest_wait_ns }) = gap.waiting else {
         pad.draw_text(18, y, "not observed: needs the sends and receives of frames", Ink::Dim);
         return y + 1;
     };
-    pad.draw_cells(CellRow { x: 18, y, pitch: 9, width: 8 }, ["p50", "p90", "p99", "max", "requests"], Ink::Dim);
+    let cells_at = |y| {
+        if pad_width < RID_X {
+            CellRow { x: 17, y, pitch: 8, width: 8 }
+        } else {
+            CellRow { x: 18, y, pitch: 9, width: 8 }
+        }
+    };
+    let requests_x = |cells: CellRow| cells.x + 4 * cells.pitch + 1;
+    pad.draw_cells(cells_at(y), ["p50", "p90", "p99", "max"], Ink::Dim);
+    pad.draw_right_aligned(requests_x(cells_at(y)), y, 8, "requests", Ink::Dim);
     for (row, (name, spread)) in [("last 10 s", gap.window), ("whole run", gap.whole)].into_iter().enumerate() {
-        let y = y + 1 + row as u16;
-        pad.draw_text(3, y, name, Ink::Plain);
+        let cells = cells_at(y + 1 + row as u16);
+        pad.draw_text(3, cells.y, name, Ink::Plain);
         let Some(Spread { count: n, p50, p90, p99, max }) = spread else {
-            pad.draw_text(22, y, "none", Ink::Dim);
+            pad.draw_text(22, cells.y, "none", Ink::Dim);
             continue;
         };
-        pad.draw_cells(
-            CellRow { x: 18, y, pitch: 9, width: 8 },
-            [p50, p90, p99, max].map(format_duration),
-            Ink::Strong,
-        );
-        pad.draw_right_aligned(18 + 4 * 9, y, 8, &format_count(n), Ink::Plain);
-        if row == 1 && !gap.worst_rid.is_empty() {
-            pad.draw_text(65, y, &format!("max: {}", gap.worst_rid), Ink::Dim);
+        pad.draw_cells(cells, [p50, p90, p99, max].map(format_duration), Ink::Strong);
+        pad.draw_right_aligned(requests_x(cells), cells.y, 8, &format_count(n), Ink::Plain);
+        if row == 1 && !gap.worst_rid.is_empty() && pad_width > RID_X + 12 {
+            let x = pad.draw_text(RID_X, cells.y, "max: ", Ink::Dim);
+            let rid = pad.shorten_id(&gap.worst_rid, pad_width - x);
+            pad.draw_text(x, cells.y, &rid, Ink::Dim);
         }
+    }
+    if requests == 0 && pad.height() < LOW_ROWS {
+        return y + 3;
     }
     let longest_wait = format_duration(longest_wait_ns);
     let waiting = match requests {
@@ -120,11 +140,13 @@ fn draw_tokens(pad: &mut Pad<'_>, y: u16, model: &Model) {
         None => DELIVERIES_UNOBSERVED,
         Some(_) => "delivered tokens unknown: responses carry text only",
     };
+    // As in the heads of the table of requests.
+    let [received, delivered] = if pad.width() < 80 { ["recv", "deliv"] } else { ["received", "delivered"] };
     let reached = format!(
         "{} sent  {}  {}",
         format_count(tokens.sent),
-        count_or_reason(tokens.received, "received", RECEIVES_UNOBSERVED),
-        count_or_reason(tokens.delivered, "delivered", deliveries_unobserved)
+        count_or_reason(tokens.received, received, RECEIVES_UNOBSERVED),
+        count_or_reason(tokens.delivered, delivered, deliveries_unobserved)
     );
     let mut x = pad.draw_text(x + 3, y, &reached, Ink::Plain);
     if let Some(lost) = model.chunks.tokens_lost {
@@ -163,14 +185,16 @@ fn draw_receiving_thread(pad: &mut Pad<'_>, y: u16, model: &Model) -> u16 {
         return y;
     };
     let x = pad.draw_text(1, y, &thread.role, Ink::Head);
-    let text = format!(
-        "{} running  {} waiting for a CPU  {} throttled  {} asleep",
-        format_share(shares.running),
-        known_or_dash(shares.waiting, format_share),
-        known_or_dash(shares.throttled, format_share),
-        known_or_dash(shares.blocked, format_share)
-    );
-    pad.draw_text(x + 1, y, &text, Ink::Plain);
+    let shown = [
+        (Some(shares.running), "running", ""),
+        (shares.waiting, "waiting for a CPU", UNKNOWN_WITHOUT_SCHED_INFO),
+        (shares.throttled, "throttled", NO_CPU_QUOTA),
+        (shares.blocked, "asleep", UNKNOWN_WITHOUT_SCHED_INFO),
+    ];
+    let known = shown.iter().filter_map(|(share, name, _)| Some(format!("{} {name}", format_share((*share)?))));
+    let unknown =
+        shown.iter().filter(|(share, ..)| share.is_none()).map(|(_, name, reason)| format!("{name}: {reason}"));
+    pad.draw_text(x + 1, y, &known.chain(unknown).collect::<Vec<_>>().join("  "), Ink::Plain);
     y + 1
 }
 

@@ -73,6 +73,11 @@ impl<'a> Pad<'a> {
         self.sub_pad(Rect { y: self.area.y + y, height, ..self.area })
     }
 
+    /// The first columns, at most `width`.
+    pub(super) fn left_columns(&mut self, width: u16) -> Pad<'_> {
+        self.sub_pad(Rect { width, ..self.area })
+    }
+
     /// Makes an area clickable, given in pad coordinates.
     pub(super) fn add_click_area(&mut self, area: Rect, action: Action) {
         let area = Rect { x: self.area.x + area.x, y: self.area.y + area.y, ..area };
@@ -119,9 +124,10 @@ impl<'a> Pad<'a> {
         self.draw_clipped(x, y, self.area.width.saturating_sub(x), text, ink)
     }
 
-    /// Writes into `width` cells from `x`. Clipped text ends in an ellipsis.
+    /// Writes into `width` cells from `x`. Clipped text ends in an ellipsis, never in a part of a number or in one without its unit. Returns
+    /// the next free column.
     pub(super) fn draw_clipped(&mut self, x: u16, y: u16, width: u16, text: &str, ink: Ink) -> u16 {
-        if y >= self.area.height || x >= self.area.width {
+        if y >= self.area.height || x >= self.area.width || width == 0 {
             return x;
         }
         let width = width.min(self.area.width - x);
@@ -130,29 +136,36 @@ impl<'a> Pad<'a> {
         let style = self.theme.style(ink);
         let ellipsis = self.theme.rich_or_ascii("…", "~");
         // Nearly all text takes this path, which is faster than measuring characters.
-        if text.bytes().all(is_printable_ascii) {
-            let drawn = (text.len() as u64).min(width.into()) as u16;
+        if text.len() <= width.into() && text.bytes().all(is_printable_ascii) {
+            let drawn = text.len() as u16;
             for (x, byte) in (screen_x..screen_x + drawn).zip(text.bytes()) {
                 self.buffer[(x, screen_y)].set_char(byte.into()).set_style(style);
-            }
-            if width > 1 && text.len() > width.into() {
-                self.buffer[(screen_x + width - 1, screen_y)].set_symbol(ellipsis);
             }
             return x + drawn;
         }
         let text = replace_unprintable(text);
-        let screen_end = self.buffer.set_stringn(screen_x, screen_y, &text, width.into(), style).0;
-        if width > 1 && Span::raw(&*text).width() > width.into() {
-            self.buffer.set_stringn(screen_x + width - 1, screen_y, ellipsis, 1, style);
-            return x + width;
+        if Span::raw(&*text).width() <= width.into() {
+            return self.buffer.set_stringn(screen_x, screen_y, &text, width.into(), style).0 - self.area.x;
         }
-        screen_end - self.area.x
+        let start = cut_before_number(&text, width.saturating_sub(1).into());
+        let start_end = self.buffer.set_stringn(screen_x, screen_y, start, width.into(), style).0;
+        self.buffer.set_stringn(start_end, screen_y, ellipsis, 1, style);
+        x + width
     }
 
-    /// Writes right-aligned into `width` cells from `x`.
+    /// The id in at most `width` cells: a long one is shortened in the middle, because ids of one client begin alike.
+    pub(super) fn shorten_id<'t>(&self, id: &'t str, width: u16) -> Cow<'t, str> {
+        shorten_middle(id, width.into(), self.theme.rich_or_ascii("…", "~"))
+    }
+
+    /// Writes right-aligned into `width` cells from `x`. A number that does not fit loses digits. Cells beyond the edge stay blank.
     pub(super) fn draw_right_aligned(&mut self, x: u16, y: u16, width: u16, text: &str, ink: Ink) {
-        let text_width = text.chars().count().min(width.into()) as u16;
-        self.draw_clipped(x + width - text_width, y, text_width, text, ink);
+        if x + width > self.area.width {
+            return;
+        }
+        let text = shorten_to_number(text, width);
+        let drawn_width = text_width(&text).min(width);
+        self.draw_clipped(x + width - drawn_width, y, drawn_width, &text, ink);
     }
 
     /// Writes each text right-aligned into a cell of the row.
@@ -186,16 +199,14 @@ impl<'a> Pad<'a> {
         self.draw_text(x, y, &line, Ink::Dim);
     }
 
-    /// Writes word-wrapped text from row `y` on, at most `max_rows` rows. Returns the row after the last one.
+    /// Writes word-wrapped text from row `y` on, at most `max_rows` rows, of which the last is clipped. Returns the row after the last one.
     pub(super) fn draw_paragraph(&mut self, x: u16, y: u16, max_rows: u16, text: &str, ink: Ink) -> u16 {
         let width = usize::from(self.area.width.saturating_sub(x + 1)).max(1);
         let mut line = String::new();
         let mut line_y = y;
         for word in text.split_whitespace() {
-            if !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width {
-                if line_y + 1 >= y + max_rows {
-                    break;
-                }
+            let is_full = !line.is_empty() && line.chars().count() + 1 + word.chars().count() > width;
+            if is_full && line_y + 1 < y + max_rows {
                 self.draw_text(x, line_y, &line, ink);
                 line.clear();
                 line_y += 1;
@@ -205,9 +216,98 @@ impl<'a> Pad<'a> {
             }
             line.push_str(word);
         }
-        self.draw_text(x, line_y, &line, ink);
+        self.draw_clipped(x, line_y, width as u16, &line, ink);
         line_y + 1
     }
+}
+
+/// The beginning of the text that fits into `width` cells, without a number that would lose digits or the unit after it.
+fn cut_before_number(text: &str, width: usize) -> &str {
+    let mut cells = 0;
+    let fits = |(start, c): &(usize, char)| {
+        cells += Span::raw(&text[*start..*start + c.len_utf8()]).width();
+        cells <= width
+    };
+    let end = text.char_indices().take_while(fits).last().map_or(0, |(start, c)| start + c.len_utf8());
+    let start = &text[..end];
+    // A single word is a name.
+    if !text.contains(' ') {
+        return start;
+    }
+    let is_number = |word: &str| {
+        let last_part = word.rsplit('/').next().unwrap_or(word);
+        last_part.trim_start_matches(['+', '-', '~', '<', '>', '(']).starts_with(|c: char| c.is_ascii_digit())
+    };
+    let split_last_word = |text: &'_ str| text.trim_end().rfind(' ').map_or(0, |space| space + 1);
+    let mut kept = start;
+    let is_word_cut = !start.ends_with(' ') && !text[end..].starts_with(' ');
+    if is_word_cut {
+        // It may be the unit of the number before it.
+        let before = start[..split_last_word(start)].trim_end();
+        if is_number(&before[split_last_word(before)..]) {
+            kept = before;
+        }
+    }
+    loop {
+        let last_word = split_last_word(kept);
+        if !is_number(kept[last_word..].trim_end()) {
+            return kept.trim_end();
+        }
+        kept = &kept[..last_word];
+    }
+}
+
+/// Drops digits and words until the text fits, so that a number is never shown without its unit: first a remark, then a second number, then
+/// decimals, then what the number is of, which its row shows.
+pub(super) fn shorten_to_number(text: &str, width: u16) -> Cow<'_, str> {
+    if text_width(text) <= width {
+        return text.into();
+    }
+    let mut words: Vec<Cow<'_, str>> = text.split(' ').map(Cow::from).collect();
+    while text_width(&words.join(" ")) > width {
+        let is_number = |index: &usize| words[*index].starts_with(|c: char| c.is_ascii_digit());
+        let numbers: Vec<usize> = (0..words.len()).filter(is_number).collect();
+        // A remark in brackets, or the number of workers.
+        if words.len() > 1 && words.last().is_some_and(|last| last.starts_with(['(', 'x'])) {
+            words.pop();
+            continue;
+        }
+        match numbers[..] {
+            [_, second, ..] => words.truncate(second),
+            [only] => {
+                if let Some(shorter) = with_fewer_digits(&words[only]) {
+                    words[only] = shorter.into();
+                } else if only > 0 && only + 1 < words.len() {
+                    words.remove(0);
+                } else {
+                    break;
+                }
+            }
+            [] => break,
+        }
+    }
+    words.join(" ").into()
+}
+
+/// The number with one decimal less, or in thousands: `12.3k` as `12k`, `9,999` as `10k`.
+fn with_fewer_digits(word: &str) -> Option<String> {
+    let end = word.find(|c: char| !c.is_ascii_digit() && c != '.' && c != ',').unwrap_or(word.len());
+    let (number, unit) = word.split_at(end);
+    if number.contains(',') {
+        let whole: f64 = number.replace(',', "").parse().ok()?;
+        return Some(format!("{:.0}k{unit}", whole / 1e3));
+    }
+    let decimals = number.split_once('.')?.1.len().checked_sub(1)?;
+    number.parse::<f64>().ok().map(|value| format!("{value:.decimals$}{unit}"))
+}
+
+/// Shortens an id to `width` characters: both ends stay.
+fn shorten_middle<'t>(id: &'t str, width: usize, ellipsis: &str) -> Cow<'t, str> {
+    let length = id.chars().count();
+    let Some(kept) = width.checked_sub(1).filter(|_| length > width) else { return id.into() };
+    let start: String = id.chars().take(kept - kept / 2).collect();
+    let end: String = id.chars().skip(length - kept / 2).collect();
+    format!("{start}{ellipsis}{end}").into()
 }
 
 /// Number of characters, as columns are reserved.
@@ -253,10 +353,56 @@ mod tests {
     }
 
     #[test]
+    fn clipped_text_ends_in_no_part_of_a_number() {
+        let text = "up to 1,427 frames, p99 805 ms/12.5 s in 2 hops";
+        for (width, expected) in [
+            (44, "up to 1,427 frames, p99 805 ms/12.5 s in"),
+            (37, "up to 1,427 frames, p99 805 ms/12.5 s"),
+            (35, "up to 1,427 frames, p99"),
+            (29, "up to 1,427 frames, p99"),
+            (19, "up to 1,427 frames,"),
+            (17, "up to"),
+            (9, "up to"),
+        ] {
+            assert_eq!(cut_before_number(text, width), expected, "{width}");
+        }
+        assert_eq!(cut_before_number("+12.3 ms", 7), "");
+        assert_eq!(cut_before_number("2.0-egress.tgap", 7), "2.0-egr");
+    }
+
+    #[test]
+    fn a_shortened_cell_keeps_the_unit_of_its_number() {
+        let wait = "wait p99 805 ms (run)";
+        for (text, width, expected) in [
+            (wait, 21, wait),
+            (wait, 20, "wait p99 805 ms"),
+            (wait, 14, "p99 805 ms"),
+            (wait, 9, "805 ms"),
+            ("12.3 ms", 6, "12 ms"),
+            ("9,999", 4, "10k"),
+            ("backlog 1,427 1.97 s", 19, "backlog 1,427"),
+            ("dropped 12.3k", 12, "dropped 12k"),
+            ("200 frames/s x4", 14, "200 frames/s"),
+            ("29.8 frames/s", 12, "30 frames/s"),
+            ("lost 4.07k tok", 13, "lost 4.1k tok"),
+            ("delivery unknown", 10, "delivery unknown"),
+        ] {
+            assert_eq!(shorten_to_number(text, width), expected);
+        }
+    }
+
+    #[test]
+    fn long_ids_keep_both_ends() {
+        assert_eq!(shorten_middle("chatcmpl-bench-33312", 12, "…"), "chatcm…33312");
+        assert_eq!(shorten_middle("5b92f00d", 8, "…"), "5b92f00d");
+        assert_eq!(shorten_middle("äöüß", 3, "~"), "ä~ß");
+    }
+
+    #[test]
     fn a_paragraph_wraps_at_spaces_and_stops_at_its_line_limit() {
         let rows = drawn(|pad| {
             assert_eq!(pad.draw_paragraph(0, 0, 2, "one two three four five", Ink::Plain), 2);
         });
-        assert_eq!(rows, ["one two   ", "three     ", "          "]);
+        assert_eq!(rows, ["one two   ", "three fo~ ", "          "]);
     }
 }

@@ -10,63 +10,85 @@ use crate::state::pods::{KeyFigures, PodLine, PodState};
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
-/// Width of the name, and first cells of the state and number columns.
-const NAME_WIDTH: usize = 24;
-const STATE_X: u16 = 28;
-const NUMBERS_X: u16 = 42;
-const NUMBER_WIDTH: u16 = 9;
+/// Columns of numbers, and how a narrow screen without the last two is divided.
+const HEADINGS: [&str; 6] = ["token/s", "gap p99", "backlog", "tok lost", "live", "missed"];
+
+/// Division of the width between names, states and numbers.
+struct PodTableLayout {
+    numbers_x: u16,
+    number_count: usize,
+    pitch: u16,
+}
+
+impl PodTableLayout {
+    fn for_width(width: u16) -> Self {
+        const MAX_NUMBERS_X: u16 = 42;
+        let number_count = if width < 76 { HEADINGS.len() - 2 } else { HEADINGS.len() };
+        let pitch = if width < 96 { 8 } else { 9 };
+        let numbers_x = width.saturating_sub(number_count as u16 * pitch).min(MAX_NUMBERS_X);
+        Self { numbers_x, number_count, pitch }
+    }
+
+    fn state_x(&self) -> u16 {
+        self.numbers_x.saturating_sub(14)
+    }
+
+    fn number_cells(&self, y: u16) -> CellRow {
+        CellRow { x: self.numbers_x, y, pitch: self.pitch, width: self.pitch }
+    }
+}
 
 pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
+    let layout = PodTableLayout::for_width(pad.width());
     pad.draw_text(3, 0, "pod", Ink::Dim);
-    pad.draw_text(STATE_X, 0, "state", Ink::Dim);
-    let headings = ["token/s", "live", "gap p99", "backlog", "tok lost", "missed"];
-    pad.draw_cells(number_cells(0), headings, Ink::Dim);
+    pad.draw_text(layout.state_x(), 0, "state", Ink::Dim);
+    pad.draw_cells(layout.number_cells(0), HEADINGS.iter().take(layout.number_count), Ink::Dim);
     let max_rows = pad.height().saturating_sub(8).max(2);
     let selected = ui.selected_index(Tab::Pods);
     let list = List { items: &model.pods, selected, max_items: max_rows };
     let y = pad.draw_list(1, &list, |pad, y, index, pod| {
-        draw_pod(pad, y, pod, index == model.shown_pod);
+        draw_pod(pad, y, &layout, pod, index == model.shown_pod);
         y + 1
     });
     let all = KeyFigures::combine(&model.pods);
     let records_missed = model.pods.iter().map(|pod| pod.records_missed).sum();
     pad.draw_text(3, y, &format!("all {}", model.pods.len()), Ink::Strong);
-    draw_figures(pad, y, &all, records_missed);
+    draw_figures(pad, y, &layout, &all, records_missed);
     if let Some(pod) = model.pods.get(selected) {
         draw_pod_detail(pad, y + 2, pod);
     }
 }
 
-fn number_cells(y: u16) -> CellRow {
-    CellRow { x: NUMBERS_X, y, pitch: NUMBER_WIDTH, width: NUMBER_WIDTH }
-}
-
-fn draw_pod(pad: &mut Pad<'_>, y: u16, pod: &PodLine, is_shown: bool) {
+fn draw_pod(pad: &mut Pad<'_>, y: u16, layout: &PodTableLayout, pod: &PodLine, is_shown: bool) {
     let health = pod.figures.verdict.health;
     pad.draw_text(1, y, pad.theme.health_symbol(health), Ink::Health(health));
-    let name: String = pod.name.chars().take(NAME_WIDTH).collect();
+    let name = pad.shorten_id(&pod.name, layout.state_x().saturating_sub(4));
     pad.draw_text(3, y, &name, if is_shown { Ink::Strong } else { Ink::Plain });
     let state = format!("{} {}", pod.state.label(), format_duration(pod.state_age_ns));
     let ink = match pod.state {
         PodState::Live | PodState::Ended => Ink::Dim,
         PodState::Away | PodState::Silent | PodState::Lost => Ink::Health(Health::Warning),
     };
-    pad.draw_text(STATE_X, y, &state, ink);
-    draw_figures(pad, y, &pod.figures, pod.records_missed);
+    pad.draw_text(layout.state_x(), y, &state, ink);
+    draw_figures(pad, y, layout, &pod.figures, pod.records_missed);
 }
 
-fn draw_figures(pad: &mut Pad<'_>, y: u16, figures: &KeyFigures, records_missed: u64) {
+fn draw_figures(pad: &mut Pad<'_>, y: u16, layout: &PodTableLayout, figures: &KeyFigures, records_missed: u64) {
     let cells = [
         format_rate(figures.tokens_per_s),
-        format_count(figures.requests_live),
         known_or_dash(figures.gap_p99_ns, format_duration),
         known_or_dash(figures.backlog_frames, format_count),
         known_or_dash(figures.tokens_lost, format_count),
+        format_count(figures.requests_live),
     ];
-    let end = NUMBERS_X + cells.len() as u16 * NUMBER_WIDTH;
-    pad.draw_cells(number_cells(y), cells, Ink::Plain);
-    let ink = if records_missed > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
-    pad.draw_right_aligned(end, y, NUMBER_WIDTH, &format_count(records_missed), ink);
+    let row = layout.number_cells(y);
+    let missed_x = row.x + cells.len() as u16 * row.pitch;
+    let has_missed = layout.number_count > cells.len();
+    pad.draw_cells(row, cells.into_iter().take(layout.number_count), Ink::Plain);
+    if has_missed {
+        let ink = if records_missed > 0 { Ink::Health(Health::Warning) } else { Ink::Dim };
+        pad.draw_right_aligned(missed_x, y, row.width, &format_count(records_missed), ink);
+    }
 }
 
 fn draw_pod_detail(pad: &mut Pad<'_>, y: u16, pod: &PodLine) {

@@ -5,13 +5,13 @@ use std::cmp::Ordering;
 use ratatui::layout::Rect;
 use session::ScreenCommand;
 use session::playback::{Play, PlaybackState, Position};
-use session::units::{format_clock, format_count};
+use session::units::{format_clock, format_count, format_wall_time};
 
+use super::draw_degraded;
 use super::pad::Pad;
 use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::flags::Health;
-use crate::state::model::format_wall_time;
 use crate::theme::Ink;
 
 const BAR_MIN_WIDTH: u16 = 20;
@@ -41,9 +41,7 @@ pub(super) fn draw_position(pad: &mut Pad<'_>, model: &Model, position: &Positio
     if let Some(since) = position.since_ns {
         let text = format!("! begun at {}", format_clock(since));
         pad.draw_text(x, 0, &text, Ink::Health(Health::Warning));
-    } else if let Some(first) = model.run.degraded.first() {
-        pad.draw_text(x, 0, &format!("! {first}"), Ink::Health(Health::Warning));
-    } else {
+    } else if !draw_degraded(pad, x, model) {
         let missed =
             format!("missed {}  undecoded {}", format_count(model.run.missed), format_count(model.run.undecoded));
         pad.draw_text(x, 0, &missed, Ink::Dim);

@@ -4,23 +4,27 @@ use outputs::report::explain_tool_calls;
 use session::units::{format_count, format_duration, known_or_dash};
 use trace::MonoNs;
 use trace::event::ToolCallOutcome;
+use trace::words::plural;
 
 use super::draw_itl;
-use super::pad::{CellRow, Pad};
+use super::pad::{CellRow, Pad, text_width};
 use super::path;
 use crate::state::Model;
 use crate::state::action::Tab;
 use crate::state::chunk_status::ChunkStatus;
+use crate::state::filter::RunClock;
 use crate::state::flags::{Flag, Health};
 use crate::state::request_detail::{ChunkLine, RequestDetail, TimeSpan, Track};
 use crate::state::request_row::RequestRow;
 use crate::state::ui::Ui;
 use crate::theme::Ink;
 
+/// First cell of the bars beside the stages.
+const BAR_X: u16 = 97;
 /// Cells reserved for the labels of the tracks.
 const LABEL_WIDTH: u16 = 19;
 /// Rows reserved for the list of chunks, including its heading.
-const MIN_LIST_ROWS: u16 = 6;
+const MIN_LIST_ROWS: u16 = 5;
 /// Maximum number of rows for the explanation of a tool call.
 const MAX_TOOL_CALL_ROWS: u16 = 6;
 
@@ -29,11 +33,11 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         pad.draw_text(2, 1, "no request is selected: choose one in Requests (2)", Ink::Dim);
         return;
     };
-    draw_summary(pad, detail, model);
-    let mut y = path::draw_breakdown(pad, 1, "first token", &detail.first_token_path);
+    let mut y = draw_summary(pad, detail, model);
+    y = path::draw_breakdown(pad, y, "first token", &detail.first_token_path);
     let itl = &detail.facts.itl;
     if itl.delivered.is_some() || itl.sent.is_some() {
-        y = draw_itl(pad, y, 2, itl.delivered, itl.sent);
+        y = draw_itl(pad, y, model, itl.delivered, itl.sent);
     }
     y = draw_frontend_waits(pad, y, detail);
     for (flag, evidence) in &detail.evidence {
@@ -42,28 +46,31 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         y = pad.draw_paragraph(x + 1, y, max_rows, evidence, Ink::Plain);
     }
     y = draw_tool_calls(pad, y, detail);
-    y = draw_stages(pad, y, detail);
+    y = draw_stages(pad, y, detail, model.table.clock);
     y = draw_tracks(pad, y, detail);
     draw_chunks(pad, y, detail, ui);
 }
 
-/// Draws the rid, and the state and totals if the request is known.
-fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) {
+/// Draws the rid, and the state, beginning and totals of a known request. Returns the next free row.
+fn draw_summary(pad: &mut Pad<'_>, detail: &RequestDetail, model: &Model) -> u16 {
     let x = pad.draw_text(1, 0, "rid ", Ink::Head);
-    let x = pad.draw_text(x, 0, &detail.rid, Ink::Strong) + 2;
-    match &detail.row {
-        None => {
-            pad.draw_text(x, 0, "the ledger has evicted this request", Ink::Dim);
-        }
-        Some(row) => {
-            let mut x = pad.draw_text(x, 0, row.state.label(), Ink::Strong);
-            // The totals need a narrow line for themselves.
-            if let Some(began) = model.table.clock.time_of_day(row.first_at).filter(|_| pad.width() >= 100) {
-                x = pad.draw_text(x + 2, 0, &format!("began {began}"), Ink::Plain);
-            }
-            pad.draw_text(x + 2, 0, &describe_totals(row), Ink::Plain);
-        }
+    // State and beginning follow in the same row.
+    let rid_width = if pad.width() < 80 { 24 } else { pad.width() / 2 };
+    let rid = pad.shorten_id(&detail.rid, rid_width);
+    let x = pad.draw_text(x, 0, &rid, Ink::Strong) + 2;
+    let Some(row) = &detail.row else {
+        pad.draw_text(x, 0, "the ledger has evicted this request", Ink::Dim);
+        return 1;
+    };
+    let x = pad.draw_text(x, 0, row.state.label(), Ink::Strong);
+    let began = format!("began {}", model.table.clock.format_moment(row.first_at));
+    let x = pad.draw_text(x + 2, 0, &began, Ink::Plain);
+    let totals = describe_totals(row);
+    if x + 2 + text_width(&totals) <= pad.width() {
+        pad.draw_text(x + 2, 0, &totals, Ink::Plain);
+        return 1;
     }
+    pad.draw_paragraph(1, 1, 2, &totals, Ink::Plain)
 }
 
 /// Draws what became of the response's tool calls, unless the evidence for a flag has it.
@@ -95,18 +102,23 @@ fn draw_frontend_waits(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16
 }
 
 fn describe_totals(row: &RequestRow) -> String {
-    let worker = row.worker.map(|worker| format!("  worker {worker}")).unwrap_or_default();
-    format!(
-        "gap {}{worker}  prompt {}  tokens {} sent {} delivered  chunks {}",
-        known_or_dash(row.gap_ns, format_duration),
-        known_or_dash(row.prompt_tokens.map(u64::from), format_count),
-        format_count(row.tokens_sent.into()),
-        known_or_dash(row.tokens_delivered.map(u64::from), format_count),
-        format_count(row.chunks_sent.into())
-    )
+    let worker = row.worker.map(|worker| format!("worker {worker}"));
+    let prompt = row.prompt_tokens.map(|tokens| format!("prompt {} tokens", format_count(tokens.into())));
+    let gap = row.gap_ns.map_or_else(|| "gap unknown".to_owned(), |ns| format!("gap {}", format_duration(ns)));
+    let delivered = row.tokens_delivered.map_or_else(
+        || "delivered tokens unknown".to_owned(),
+        |tokens| format!("{} delivered", format_count(tokens.into())),
+    );
+    let sent = format!("{} tokens sent", format_count(row.tokens_sent.into()));
+    let chunks = plural(row.chunks_sent.into(), "chunk");
+    [Some(gap), worker, prompt, Some(sent), Some(delivered), Some(chunks)]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
-fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
+fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, clock: RunClock) -> u16 {
     pad.draw_heading(y, "stages");
     if detail.stages.is_empty() {
         pad.draw_text(3, y + 1, "the journal no longer contains them", Ink::Dim);
@@ -114,16 +126,24 @@ fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
     }
     let first = detail.stages[0].at;
     let last = detail.stages[detail.stages.len() - 1].at;
-    let bar_width = pad.width().saturating_sub(85).min(60);
+    let bar_width = match pad.width().saturating_sub(BAR_X + 2) {
+        0..10 => 0,
+        free_width => free_width.min(60),
+    };
     let mut before = first;
     for (row, stage) in detail.stages.iter().enumerate() {
         let y = y + 1 + row as u16;
         let step_ns = stage.at.since(before);
         before = stage.at;
         let at_ns = stage.at.since(first);
-        pad.draw_right_aligned(1, y, 8, &format_duration(at_ns), Ink::Strong);
-        pad.draw_right_aligned(10, y, 9, &format!("+{}", format_duration(step_ns)), Ink::Dim);
-        pad.draw_text(21, y, &stage.text, Ink::Plain);
+        pad.draw_text(1, y, &clock.format_moment(stage.at), Ink::Strong);
+        let mut x = 15;
+        if bar_width > 0 {
+            pad.draw_right_aligned(x, y, 8, &format_duration(at_ns), Ink::Plain);
+            x += 9;
+        }
+        pad.draw_right_aligned(x, y, 9, &format!("+{}", format_duration(step_ns)), Ink::Dim);
+        pad.draw_text(x + 11, y, &stage.text, Ink::Plain);
         if bar_width > 0 {
             let whole_ns = last.since(first);
             let start = scaled_cell(at_ns - step_ns, whole_ns, bar_width);
@@ -131,7 +151,7 @@ fn draw_stages(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail) -> u16 {
             // A short step must be visible too.
             let filled = end.saturating_sub(start).max(usize::from(step_ns > 0));
             let text = format!("{}{}", " ".repeat(start), pad.theme.rich_or_ascii("━", "=").repeat(filled));
-            pad.draw_clipped(83, y, bar_width, &text, Ink::Series);
+            pad.draw_clipped(BAR_X, y, bar_width, &text, Ink::Series);
         }
     }
     y + 1 + detail.stages.len() as u16
@@ -187,16 +207,47 @@ fn tick_health(symbol: char) -> Health {
     }
 }
 
-/// Columns of the list of chunks: fixed ones, and one with the queue wait for each hop.
-fn chunk_cells(y: u16, hop_count: usize) -> CellRow {
-    CellRow { x: 1, y, pitch: if hop_count == 1 { 10 } else { 9 }, width: 8 }
+/// A column of the list of chunks, before the outcome.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChunkColumn {
+    Number,
+    SentAt,
+    /// Queue wait on the hop with this index.
+    Wait(usize),
+    Tokens,
+    UpTo,
+    Wakeup,
 }
 
-/// First cell of the outcome, which follows the other columns.
-fn outcome_x(hop_count: usize) -> u16 {
-    const FIXED_COLUMNS: u16 = 5;
-    let cells = chunk_cells(0, hop_count);
-    cells.x + (FIXED_COLUMNS + hop_count as u16) * cells.pitch
+/// Columns of the list of chunks, with the queue wait on each hop, that fit beside the outcome.
+struct ChunkLayout {
+    columns: Vec<ChunkColumn>,
+    pitch: u16,
+}
+
+impl ChunkLayout {
+    fn for_width(width: u16, hop_count: usize) -> Self {
+        use ChunkColumn::{Number, SentAt, Tokens, UpTo, Wait, Wakeup};
+        const OUTCOME_WIDTH: u16 = 10;
+        let waits = (0..hop_count).map(Wait);
+        let columns = [Number, SentAt].into_iter().chain(waits).chain([Tokens, UpTo, Wakeup]).collect();
+        let mut layout = Self { columns, pitch: if hop_count == 1 { 10 } else { 9 } };
+        for hidden in [Wakeup, UpTo, SentAt] {
+            if layout.outcome_x() + OUTCOME_WIDTH > width {
+                layout.columns.retain(|column| *column != hidden);
+            }
+        }
+        layout
+    }
+
+    fn cells(&self, y: u16) -> CellRow {
+        CellRow { x: 1, y, pitch: self.pitch, width: 8 }
+    }
+
+    /// First cell of the outcome, which follows the other columns.
+    fn outcome_x(&self) -> u16 {
+        1 + self.columns.len() as u16 * self.pitch
+    }
 }
 
 fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
@@ -213,20 +264,23 @@ fn draw_chunks(pad: &mut Pad<'_>, y: u16, detail: &RequestDetail, ui: &Ui) {
             detail.chunks.len()
         ),
     );
-    let wait_headings: Vec<String> = match detail.receiving_roles.as_slice() {
-        [_] | [] => vec!["waited".to_owned()],
-        roles => roles.iter().map(|role| wait_heading(role)).collect(),
-    };
-    let hop_count = wait_headings.len();
-    let mut headings = vec!["chunk", "sent at"];
-    headings.extend(wait_headings.iter().map(String::as_str));
-    headings.extend(["tokens", "up to", "wakeup"]);
-    pad.draw_cells(chunk_cells(y + 1, hop_count), headings, Ink::Dim);
-    pad.draw_text(outcome_x(hop_count), y + 1, "outcome", Ink::Dim);
+    let roles = &detail.receiving_roles;
+    let layout = ChunkLayout::for_width(pad.width(), roles.len().max(1));
+    let headings = layout.columns.iter().map(|column| match column {
+        ChunkColumn::Number => "chunk".to_owned(),
+        ChunkColumn::SentAt => "sent at".to_owned(),
+        ChunkColumn::Wait(hop) if roles.len() > 1 => wait_heading(&roles[*hop]),
+        ChunkColumn::Wait(_) => "waited".to_owned(),
+        ChunkColumn::Tokens => "tokens".to_owned(),
+        ChunkColumn::UpTo => "up to".to_owned(),
+        ChunkColumn::Wakeup => "wakeup".to_owned(),
+    });
+    pad.draw_cells(layout.cells(y + 1), headings, Ink::Dim);
+    pad.draw_text(layout.outcome_x(), y + 1, "outcome", Ink::Dim);
     let first = ui.selected_index(Tab::Request).min(detail.chunks.len().saturating_sub(rows.into()));
     let start = detail.time_span().map(|span| span.first);
     for (row, (index, chunk)) in (0..rows).zip(detail.chunks.iter().enumerate().skip(first)) {
-        draw_chunk(pad, y + 2 + row, index, chunk, start);
+        draw_chunk(pad, y + 2 + row, &layout, index, chunk, start);
     }
 }
 
@@ -236,22 +290,24 @@ fn wait_heading(role: &str) -> String {
     format!("wait {}", word.chars().take(3).collect::<String>())
 }
 
-fn draw_chunk(pad: &mut Pad<'_>, y: u16, index: usize, chunk: &ChunkLine, start: Option<MonoNs>) {
+fn draw_chunk(pad: &mut Pad<'_>, y: u16, layout: &ChunkLayout, index: usize, chunk: &ChunkLine, start: Option<MonoNs>) {
     let sent_ns = chunk.sent.zip(start).map(|(at, start)| at.since(start));
-    let mut cells = vec![format_count(index as u64 + 1), known_or_dash(sent_ns, format_duration)];
-    cells.extend(chunk.waits_ns.iter().map(|wait_ns| known_or_dash(*wait_ns, format_duration)));
-    cells.push(format_count(chunk.tokens.into()));
-    cells.push(known_or_dash(chunk.end.map(u64::from), format_count));
-    cells.push(known_or_dash(chunk.wakeup, |number| number.to_string()));
-    let hop_count = chunk.waits_ns.len();
-    pad.draw_cells(chunk_cells(y, hop_count), cells, Ink::Plain);
+    let cells = layout.columns.iter().map(|column| match *column {
+        ChunkColumn::Number => format_count(index as u64 + 1),
+        ChunkColumn::SentAt => known_or_dash(sent_ns, format_duration),
+        ChunkColumn::Wait(hop) => known_or_dash(chunk.waits_ns.get(hop).copied().flatten(), format_duration),
+        ChunkColumn::Tokens => format_count(chunk.tokens.into()),
+        ChunkColumn::UpTo => known_or_dash(chunk.end.map(u64::from), format_count),
+        ChunkColumn::Wakeup => known_or_dash(chunk.wakeup, |number| number.to_string()),
+    });
+    pad.draw_cells(layout.cells(y), cells, Ink::Plain);
     let ink = match chunk.status {
         ChunkStatus::Dropped => Ink::Health(Health::Critical),
         ChunkStatus::DropPredicted | ChunkStatus::Merged | ChunkStatus::Unknown => Ink::Health(Health::Warning),
         ChunkStatus::Delivered => Ink::Health(Health::Good),
         ChunkStatus::Sent | ChunkStatus::Waiting | ChunkStatus::Received => Ink::Plain,
     };
-    let x = pad.draw_text(outcome_x(hop_count), y, chunk.status.label(), ink);
+    let x = pad.draw_text(layout.outcome_x(), y, chunk.status.label(), ink);
     if let Some(next) = chunk.next_in_wakeup {
         let delay = format_duration(next.delay_ns);
         let text = format!("chunk {} received {delay} later", format_count(next.number as u64));

@@ -4,7 +4,7 @@ use ratatui::layout::Rect;
 use session::units::{format_count, format_duration, known_or_dash};
 use trace::columns::{self, COLUMNS, Emphasis};
 
-use super::pad::Pad;
+use super::pad::{Pad, text_width};
 use crate::state::Model;
 use crate::state::action::Action;
 use crate::state::filter::RequestFilter;
@@ -51,7 +51,7 @@ pub(super) fn draw_tab(pad: &mut Pad<'_>, model: &Model, ui: &Ui) {
         if position < model.table.pinned_count {
             pad.draw_text(0, y, "*", Ink::Head);
         }
-        draw_row(pad, y, &columns, row, ui);
+        draw_row(pad, y, &columns, row, model, ui);
         pad.finish_list_row(y, position, selected == Some(position));
     }
 }
@@ -126,18 +126,22 @@ fn first_shown(selected: usize, count: usize, rows: usize) -> usize {
     selected.saturating_sub(rows / 2).min(count.saturating_sub(rows))
 }
 
-fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], row: &RequestRow, ui: &Ui) {
+fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], row: &RequestRow, model: &Model, ui: &Ui) {
     let mut x = FIRST_COLUMN_X;
     for &ShownColumn { column, width } in columns {
         match column {
             RequestColumn::Flags => draw_flags(pad, x, y, width, row),
             RequestColumn::Rid => {
-                pad.draw_clipped(x, y, width, &row.rid, Ink::Plain);
-                highlight_matches(pad, x, y, width, &row.rid, &ui.filter);
+                let shown = pad.shorten_id(&row.rid, width);
+                pad.draw_clipped(x, y, width, &shown, Ink::Plain);
+                highlight_matches(pad, x, y, &shown, &ui.filter);
             }
             RequestColumn::State => {
                 let ink = if row.state == RequestState::Waiting { Ink::Strong } else { Ink::Plain };
                 pad.draw_clipped(x, y, width, row.state.label(), ink);
+            }
+            RequestColumn::Began => {
+                pad.draw_clipped(x, y, width, &model.table.clock.format_moment(row.first_at), Ink::Plain);
             }
             RequestColumn::Number(index) => draw_number(pad, x, y, width, row, &COLUMNS[index]),
         }
@@ -146,17 +150,12 @@ fn draw_row(pad: &mut Pad<'_>, y: u16, columns: &[ShownColumn], row: &RequestRow
 }
 
 /// Highlights the parts of a drawn rid that the filter matches.
-fn highlight_matches(pad: &mut Pad<'_>, x: u16, y: u16, width: u16, rid: &str, filter: &RequestFilter) {
-    // Only in ASCII are bytes columns, and the lower-case rid as long as the rid.
-    if !rid.is_ascii() {
-        return;
-    }
-    let lower_rid = rid.to_ascii_lowercase();
+fn highlight_matches(pad: &mut Pad<'_>, x: u16, y: u16, shown_rid: &str, filter: &RequestFilter) {
+    let lower_rid = shown_rid.to_ascii_lowercase();
     for part in filter.required_rid_parts() {
-        if let Some(start) = lower_rid.find(part)
-            && start + part.len() <= usize::from(width)
-        {
-            pad.draw_text(x + start as u16, y, &rid[start..start + part.len()], Ink::Found);
+        if let Some(start) = lower_rid.find(part) {
+            let cells_before = text_width(&shown_rid[..start]);
+            pad.draw_text(x + cells_before, y, &shown_rid[start..start + part.len()], Ink::Found);
         }
     }
 }
@@ -190,9 +189,9 @@ mod tests {
     #[test]
     fn the_sorted_column_is_shown_on_the_narrowest_screen() {
         for sorted in RequestColumn::all() {
-            let shown = fitting_columns(80, sorted);
+            let shown = fitting_columns(60, sorted);
             assert!(shown.iter().any(|shown| shown.column == sorted), "{sorted:?}");
-            assert!(shown.iter().map(|shown| shown.width + 1).sum::<u16>() <= 79, "{shown:?}");
+            assert!(shown.iter().map(|shown| shown.width + 1).sum::<u16>() <= 59, "{shown:?}");
         }
         assert_eq!(fitting_columns(200, RequestColumn::with_heading("gap")).len(), RequestColumn::all().count());
     }
