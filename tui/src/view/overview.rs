@@ -1,7 +1,7 @@
 //! Overview tab: health of the engine, and where and when problems occur.
 
 use ratatui::layout::Rect;
-use session::units::{format_clock, format_count, format_duration, format_rate};
+use session::units::{format_clock, format_count, format_duration, format_rate, known_or_dash};
 use trace::stats::Spread;
 use trace::time_series::SlotValues;
 
