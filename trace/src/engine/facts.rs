@@ -38,7 +38,7 @@ pub trait Facts: fmt::Debug + Sync {
     }
 
     /// Stages that one process passes in this order, while others of the same request may overlap. The time between two of them counts from
-    /// the one before it in the same list.
+    /// the one before it in the same list. No stage is in two lists.
     fn stage_chains(&self) -> &'static [&'static [&'static str]] {
         &[]
     }

@@ -208,7 +208,10 @@ impl Ledger {
         self.judged.clear();
         self.forget_closed();
         match &event.what {
-            What::Engine(engine) => self.engine.set(engine),
+            What::Engine(engine) => {
+                self.engine.set(engine);
+                self.stages.forget_meanings();
+            }
             What::Hop(hop) => self.announce_hop(hop),
             What::Sent(frame) => self.record_sent_frame(at, frame),
             What::SendWait(wait) => self.hops.record_send_wait(at, *wait),

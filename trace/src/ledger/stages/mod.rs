@@ -22,6 +22,7 @@ use self::correlation::GapStatePairs;
 use self::logged_processes::LoggedProcesses;
 use super::Ledger;
 use crate::clock::MonoNs;
+use crate::engine::Facts;
 use crate::id::Ticket;
 use crate::stats::Distribution;
 
@@ -36,6 +37,8 @@ const MAX_AWAITED: usize = 131_072;
 #[derive(Debug, Default)]
 pub struct Stages {
     names: NameTable,
+    /// Indexed as the names. Empty after an event that names the engine.
+    meanings: Vec<StageMeaning>,
     by: NameTable,
     between: HashMap<(u8, u8), Distribution>,
     logged_processes: LoggedProcesses,
@@ -80,6 +83,32 @@ impl NameTable {
     }
 }
 
+/// What the engine's facts say about a stage. Looked up by the index of its name, because comparing texts for each event is slow.
+#[derive(Clone, Copy, Debug)]
+struct StageMeaning {
+    is_first_sent: bool,
+    is_first_received: bool,
+    is_after_first_received: bool,
+    is_discarded: bool,
+    is_end: bool,
+    /// Index of its chain.
+    chain: Option<usize>,
+}
+
+impl StageMeaning {
+    fn from_facts(stage: &str, facts: &dyn Facts) -> Self {
+        let names = facts.stages();
+        Self {
+            is_first_sent: stage == names.first_sent,
+            is_first_received: stage == names.first_received,
+            is_after_first_received: names.index_of(stage) > names.index_of(names.first_received),
+            is_discarded: stage == names.discarded,
+            is_end: names.ends.contains(&stage),
+            chain: facts.stage_chains().iter().position(|chain| chain.contains(&stage)),
+        }
+    }
+}
+
 /// Counters of stages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageCounts {
@@ -117,6 +146,18 @@ pub struct MergedCounts {
 }
 
 impl Stages {
+    /// Meaning of the stage whose name has this index.
+    fn meaning_of(&mut self, name: u8, facts: &dyn Facts) -> StageMeaning {
+        let unknown = self.names.0.iter().skip(self.meanings.len());
+        self.meanings.extend(unknown.map(|name| StageMeaning::from_facts(name, facts)));
+        self.meanings[usize::from(name)]
+    }
+
+    /// Forgets the meanings of stages, because the facts of another engine may apply.
+    pub(super) fn forget_meanings(&mut self) {
+        self.meanings.clear();
+    }
+
     /// Name of the stage.
     pub fn name_of(&self, mark: &StageMark) -> &str {
         self.names.name_of(mark.name)

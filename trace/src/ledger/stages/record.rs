@@ -1,7 +1,7 @@
 //! Entry of log data into the ledger: finds the request of each stage and pairs first sends with receives.
 
 use super::marks::{MarkPlacement, StageMark, offer_slowest};
-use super::{MAX_AWAITED, MAX_STAGE_PAIRS};
+use super::{MAX_AWAITED, MAX_STAGE_PAIRS, StageMeaning};
 use crate::clock::MonoNs;
 use crate::event::{Finish, LoggedState, Merged, Stage};
 use crate::id::Ticket;
@@ -13,15 +13,15 @@ impl Ledger {
         if self.engine.is_health_check(stage.rid) {
             return self.count_health_check(stage.rid);
         }
-        let names = self.engine.facts().stages();
         let stages = &mut self.stages;
         stages.counts.logged += 1;
         let (Some(name), Some(by)) = (stages.names.id_or_add(stage.name), stages.by.id_or_add(stage.by)) else {
             stages.counts.left_out += 1;
             return;
         };
-        stages.counts.sends += u64::from(stage.name == names.first_sent);
-        stages.counts.receives += u64::from(stage.name == names.first_received);
+        let meaning = stages.meaning_of(name, self.engine.facts());
+        stages.counts.sends += u64::from(meaning.is_first_sent);
+        stages.counts.receives += u64::from(meaning.is_first_received);
         let ticket = self.table.ticket_of(stage.rid).unwrap_or_else(|| self.admit_request(stage.rid, at));
         let Some(request) = self.table.get_mut(ticket) else {
             return;
@@ -33,13 +33,13 @@ impl Ledger {
             stages.counts.requests += 1;
             Box::default()
         });
-        if stage.name == names.discarded {
+        if meaning.is_discarded {
             stages.abandoned.add_discarded_output(&request.rid, at, &mut marks.discarded);
         }
         let mark = StageMark { at, name, by, tokens: stage.tokens, pending: stage.pending, states: None };
-        let chain = self.engine.facts().stage_chains().iter().find(|chain| chain.contains(&stage.name));
-        let before_in_chain = chain.map(|chain| {
-            let before = marks.list.iter().rev().find(|mark| chain.contains(&stages.names.name_of(mark.name)));
+        let before_in_chain = meaning.chain.map(|chain| {
+            let chain_of = |mark: &&StageMark| stages.meanings[usize::from(mark.name)].chain;
+            let before = marks.list.iter().rev().find(|mark| chain_of(mark) == Some(chain));
             before.map(|before| (before.name, at.since(before.at)))
         });
         match marks.insert_mark(mark) {
@@ -67,9 +67,9 @@ impl Ledger {
             if let Some(gap_ns) = stage.gap_ns {
                 self.record_timed_gap(ticket, mark, gap_ns);
             }
-            self.record_logged_gap(ticket, at, stage, by);
+            self.record_logged_gap(ticket, mark, meaning);
         }
-        if names.ends.contains(&stage.name) && self.table.get(ticket).is_some_and(|r| r.finish.is_none()) {
+        if meaning.is_end && self.table.get(ticket).is_some_and(|r| r.finish.is_none()) {
             self.totals.requests.finished += 1;
             self.totals.requests.completed += 1;
             self.finish_request(ticket, at, Finish::Other);
@@ -104,32 +104,27 @@ impl Ledger {
     }
 
     /// Pairs a request's first send with its first receive, whichever is logged last.
-    fn record_logged_gap(&mut self, ticket: Ticket, at: MonoNs, stage: &Stage<'_>, by: u8) {
-        let names = self.engine.facts().stages();
+    fn record_logged_gap(&mut self, ticket: Ticket, StageMark { at, by, .. }: StageMark, meaning: StageMeaning) {
         let stages = &mut self.stages;
         let Some(request) = self.table.get_mut(ticket) else {
             return;
         };
-        match stage.name {
-            name if name == names.first_sent => {
-                request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));
-                push_bounded(stages.awaited.entry(by).or_default(), (at, ticket), MAX_AWAITED);
-            }
-            name if name == names.first_received => {
-                request.received_first = Some(request.received_first.map_or(at, |known| known.min(at)));
-                push_bounded(&mut stages.passed, ticket, MAX_AWAITED);
-            }
+        if meaning.is_first_sent {
+            request.sent_first = Some(request.sent_first.map_or(at, |known| known.min(at)));
+            push_bounded(stages.awaited.entry(by).or_default(), (at, ticket), MAX_AWAITED);
+        } else if meaning.is_first_received {
+            request.received_first = Some(request.received_first.map_or(at, |known| known.min(at)));
+            push_bounded(&mut stages.passed, ticket, MAX_AWAITED);
+        } else if request.received_first.is_none() {
             // A later stage shows that the first token was received.
-            name if request.received_first.is_none() && !request.first_receive_missed => {
-                request.first_receive_missed = names.index_of(name) > names.index_of(names.first_received);
-            }
-            _ => {}
+            request.first_receive_missed |= meaning.is_after_first_received;
         }
         let mut overtaking = None;
         let Some(marks) = &mut request.marks else { return };
-        if let (Some(sent), Some(received)) =
-            (stages.names.id_of(names.first_sent), stages.names.id_of(names.first_received))
-            && [names.first_sent, names.first_received].contains(&stage.name)
+        let names = self.engine.facts().stages();
+        if (meaning.is_first_sent || meaning.is_first_received)
+            && let (Some(sent), Some(received)) =
+                (stages.names.id_of(names.first_sent), stages.names.id_of(names.first_received))
         {
             for gap in marks.take_new_gaps(sent, received) {
                 let end = gap.end.at;
