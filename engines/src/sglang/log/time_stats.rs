@@ -1,7 +1,8 @@
 //! Time stats of a request (`--enable-request-time-stats-logging`), of a single server or one half of a prefill/decode pair.
 
-use logs::text::{epoch_seconds_to_ns, split_once};
+use logs::text::{epoch_seconds_to_ns, parse_decimal, split_once};
 use logs::{LoggedRid, MalformedLine, RequestHalf, Statement, StatementKind};
+use memchr::memchr2_iter;
 use trace::event::Stage;
 
 use super::stage_statement;
@@ -38,13 +39,14 @@ pub(super) fn read_time_stats(
     let (head, tail) = split_once(rest, "): ").ok_or(MalformedLine)?;
     let (rid, head) = split_once(head, ",").unwrap_or((head, ""));
     let rid = LoggedRid::parse(rid).ok_or(MalformedLine)?;
-    let request = LineFields::parse(head, |byte| byte == b',');
+    let request = LineFields::parse(head, b',');
     let role = match request.value_of(&["type"]).ok_or(MalformedLine)? {
         "prefill" => ServerRole::Prefill,
         "decode" => ServerRole::Decode,
         _ => ServerRole::Unified,
     };
-    let times = LineFields::parse(tail, |byte| byte.is_ascii_whitespace());
+    let (tail, _) = split_once(tail, "\n").unwrap_or((tail, ""));
+    let times = LineFields::parse(tail, b' ');
     emit_half(&request, rid, role, sink);
     let tokens = request.value_of(&["output_len", "output len"]).and_then(|tokens| tokens.parse().ok());
     let end = match role {
@@ -90,17 +92,17 @@ struct LineFields<'l> {
 
 impl<'l> LineFields<'l> {
     /// Parses the words between separators in one pass, because a search in a short word takes longer than the word.
-    fn parse(text: &'l str, is_separator: impl Fn(u8) -> bool) -> Self {
+    fn parse(text: &'l str, separator: u8) -> Self {
         let mut fields = Self { pairs: [("", ""); MAX_FIELDS], len: 0 };
         let mut word_at = 0;
         let mut equals_at = None;
-        for (at, byte) in text.bytes().enumerate() {
-            if is_separator(byte) {
+        for at in memchr2_iter(separator, b'=', text.as_bytes()) {
+            if text.as_bytes()[at] == separator {
                 fields.add_word(&text[word_at..at], equals_at);
                 word_at = at + 1;
                 equals_at = None;
-            } else if byte == b'=' && equals_at.is_none() {
-                equals_at = Some(at - word_at);
+            } else {
+                equals_at.get_or_insert(at - word_at);
             }
         }
         fields.add_word(&text[word_at..], equals_at);
@@ -138,7 +140,7 @@ impl<'l> LineFields<'l> {
 
 /// Key and value of a word whose first `=` is at `equals_at`.
 fn parse_field(word: &str, equals_at: Option<usize>) -> Option<(&str, &str)> {
-    let is_content = |byte| !matches!(byte, b' ' | b',' | b';' | b'"');
+    let is_content = |byte: u8| !byte.is_ascii_whitespace() && !matches!(byte, b',' | b';' | b'"');
     let start = word.bytes().position(is_content)?;
     let end = word.bytes().rposition(is_content)? + 1;
     match equals_at {
@@ -148,7 +150,7 @@ fn parse_field(word: &str, equals_at: Option<usize>) -> Option<(&str, &str)> {
 }
 
 fn parse_number(value: &str) -> Option<f64> {
-    let number: f64 = value.strip_suffix("ms").unwrap_or(value).parse().ok()?;
+    let number = parse_decimal(value.strip_suffix("ms").unwrap_or(value))?;
     (number.is_finite() && number >= 0.0).then_some(number)
 }
 
