@@ -232,11 +232,12 @@ impl BufferedLines {
             return recogniser.find_mark(self.current_line());
         }
         let next = self.next_mark_from(self.line.start, recogniser);
-        if next.at >= self.line.end {
-            return None;
-        }
+        let mark = next.mark.filter(|_| next.at < self.line.end)?;
         let start = next.at - self.line.start;
-        next.mark.map(|mark| MarkMatch { start, end: start + (mark.end - mark.start), ..mark })
+        let end = start + (mark.end - mark.start);
+        // This is also the search for the next line's mark.
+        let behind = self.next_mark_from(self.line.start + end, recogniser);
+        Some(MarkMatch { start, end, is_last: behind.at >= self.line.end, ..mark })
     }
 
     /// First mark in the complete lines from `start` on.
@@ -320,6 +321,10 @@ mod tests {
                 let line = lines.next_line(Some(&recogniser)).unwrap().unwrap();
                 prop_assert_eq!(line.text, TEXTS[kind].trim_end_matches('\r').as_bytes());
                 prop_assert_eq!(line.mark.map(|mark| mark.start..mark.end), TEXTS[kind].find("mark=").map(|at| at..at + 5));
+                // A line that is longer than the buffer is searched again.
+                if buffer_bytes > 20 {
+                    prop_assert_eq!(line.mark.is_some_and(|mark| mark.is_last), TEXTS[kind].matches("mark=").count() == 1);
+                }
             }
             prop_assert!(lines.next_line(Some(&recogniser)).unwrap().is_none());
         }

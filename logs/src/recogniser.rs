@@ -124,20 +124,25 @@ pub struct LoggedRid<'l> {
 
 /// Maximum length of a rid; a longer word is not a rid.
 const LONGEST_RID_BYTES: usize = 256;
+/// Minimum length of a word that is a rid if all its characters are letters, digits and hyphens: longer than `None`.
+const MIN_PLAIN_BYTES: usize = 5;
 
 impl<'l> LoggedRid<'l> {
     /// Parses a rid: bare, quoted, or truncated with `...`.
     pub fn parse(word: &'l str) -> Option<Self> {
+        // Almost all rids are like this. A check of all bytes without an early exit is vectorised.
+        let is_plain =
+            word.bytes().fold(true, |is_plain, byte| is_plain & (byte.is_ascii_alphanumeric() | (byte == b'-')));
+        if is_plain && (MIN_PLAIN_BYTES..=LONGEST_RID_BYTES).contains(&word.len()) {
+            return Some(Self { text: word, is_truncated: false });
+        }
         let word = trim_ascii_matches(word, |byte| matches!(byte, b'\'' | b'"' | b',' | b';' | b')' | b']' | b'['));
         let text = word.trim_end_matches(['.', '…']);
         let is_truncated = word[text.len()..].contains('…') || word[text.len()..].len() >= 2;
         if text.is_empty() || text.len() > LONGEST_RID_BYTES || text == "None" {
             return None;
         }
-        // Almost all rids are ASCII. A check of all bytes without an early exit is vectorised.
-        let is_ascii_word = text.bytes().fold(true, |is_word, byte| is_word & byte.is_ascii_graphic());
-        let is_word = is_ascii_word || !text.contains(char::is_whitespace);
-        is_word.then_some(Self { text, is_truncated })
+        (!text.contains(char::is_whitespace)).then_some(Self { text, is_truncated })
     }
 }
 
@@ -154,6 +159,8 @@ pub(super) struct MarkMatch {
     pub(super) form: Option<LineForm>,
     /// Whether the rest of the line may be a prompt.
     pub(super) has_free_text: bool,
+    /// Whether the rest of the line is known to have no mark.
+    pub(super) is_last: bool,
 }
 
 /// A mark of an engine.
@@ -218,6 +225,7 @@ impl Recogniser {
             engine: engine_mark.engine.engine_name(),
             form: engine_mark.form,
             has_free_text: engine_mark.has_free_text,
+            is_last: false,
         })
     }
 

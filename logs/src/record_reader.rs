@@ -200,7 +200,8 @@ impl RecordReader {
             let prefix = prefix_memo.read_prefix(&rest[..mark.start], parser);
             let stamp = more_precise(outer, prefix.stamp);
             let body = &rest[mark.end..];
-            let behind = if mark.has_free_text { None } else { recogniser.find_mark(body.as_bytes()) };
+            let is_alone = mark.is_last || mark.has_free_text;
+            let behind = if is_alone { None } else { recogniser.find_mark(body.as_bytes()) };
             let end = behind.as_ref().map_or(body.len(), |mark| find_record_start(body, mark.start));
             let mut sink = RecordSink::new(self, target, stamp, prefix.rank);
             let found =
