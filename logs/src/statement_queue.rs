@@ -44,28 +44,22 @@ pub(super) struct StatementQueue {
     len: usize,
     /// Empty memory of passed slots. A slot that grows from nothing copies its statements several times.
     spare_slots: Vec<Vec<QueuedStatement>>,
-    spare_order: Vec<SlotEntry>,
-}
-
-/// Time of a statement, and its index in the slot. The order of these fields is that of sorting.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct SlotEntry {
-    at_ns: u64,
-    index: u32,
+    spare_order: Vec<u128>,
 }
 
 /// The statements of a slot that is due.
 #[derive(Debug)]
 pub(super) struct DueSlot {
     entries: Vec<QueuedStatement>,
-    /// In order. Sorting these moves less memory than sorting the entries.
-    order: Vec<SlotEntry>,
+    /// Time of each entry, and its index in the lower 32 bits, in order. Sorting these moves less memory than sorting the entries, and two
+    /// numbers compare faster than two pairs.
+    order: Vec<u128>,
 }
 
 impl DueSlot {
-    fn from_entries(entries: Vec<QueuedStatement>, mut order: Vec<SlotEntry>) -> Self {
-        let times = entries.iter().map(|queued| queued.at_ns);
-        order.extend(times.zip(0..).map(|(at_ns, index)| SlotEntry { at_ns, index }));
+    fn from_entries(entries: Vec<QueuedStatement>, mut order: Vec<u128>) -> Self {
+        let times = entries.iter().map(|queued| u128::from(queued.at_ns));
+        order.extend(times.zip(0..).map(|(at_ns, index)| at_ns << 32 | index));
         order.sort_unstable();
         Self { entries, order }
     }
@@ -76,7 +70,7 @@ impl DueSlot {
 
     /// The statements by time. Those with equal times keep their reading order.
     pub(super) fn statements_by_time(&self) -> impl Iterator<Item = &QueuedStatement> {
-        self.order.iter().map(|entry| &self.entries[entry.index as usize])
+        self.order.iter().map(|&at_and_index| &self.entries[at_and_index as u32 as usize])
     }
 }
 
