@@ -1,23 +1,43 @@
 //! Completion of truncated rids, if only one complete rid matches.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::hash::BuildHasher;
 use std::ops::Bound;
 use std::rc::Rc;
 
-use hashbrown::HashSet;
+use hashbrown::{DefaultHashBuilder, HashTable};
 
 use super::import_stats::ImportStats;
 
 /// Complete rids seen so far.
 #[derive(Debug, Default)]
 pub(super) struct KnownRids {
-    known: HashSet<Rc<str>>,
+    /// The rids by their texts. Its entries are small, because a large table is slow to search and to enlarge.
+    by_text: HashTable<NumberedRid>,
+    hasher: DefaultHashBuilder,
     order: VecDeque<Rc<str>>,
+    /// Number of the oldest rid in `order`.
+    oldest_number: u32,
     /// The rid that was added last.
     last: Option<Rc<str>>,
     /// Built when the first rid must be completed, since most logs truncate none.
     sorted: Option<BTreeSet<Rc<str>>>,
     limit: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct NumberedRid {
+    /// How many rids were added before it, modulo 2^32.
+    number: u32,
+    /// Enlarging the table reads no texts.
+    text_hash: u32,
+}
+
+impl NumberedRid {
+    /// Hash for a table, which uses the lowest and the highest bits.
+    fn table_hash(text_hash: u32) -> u64 {
+        u64::from(text_hash) << 32 | u64::from(text_hash)
+    }
 }
 
 impl KnownRids {
@@ -34,21 +54,27 @@ impl KnownRids {
         if let Some(last) = self.last.as_ref().filter(|last| ***last == *rid) {
             return Rc::clone(last);
         }
-        let known_before = self.known.len();
-        let rid = Rc::clone(self.known.get_or_insert_with(rid, |rid| rid.into()));
+        let text_hash = self.hash_text(rid);
+        let text_of = |known: &NumberedRid| &self.order[known.number.wrapping_sub(self.oldest_number) as usize];
+        let is_same = |known: &NumberedRid| known.text_hash == text_hash && **text_of(known) == *rid;
+        let known = self.by_text.find(NumberedRid::table_hash(text_hash), is_same);
+        let rid = match known {
+            Some(known) => Rc::clone(text_of(known)),
+            None => self.insert_rid(rid, text_hash, stats),
+        };
         self.last = Some(Rc::clone(&rid));
-        if self.known.len() == known_before {
-            return rid;
-        }
-        if self.order.len() >= self.limit
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.known.remove(&oldest);
-            if let Some(sorted) = &mut self.sorted {
-                sorted.remove(&oldest);
-            }
+        rid
+    }
+
+    fn insert_rid(&mut self, rid: &str, text_hash: u32, stats: &mut ImportStats) -> Rc<str> {
+        if self.order.len() >= self.limit {
+            self.evict_oldest();
             stats.rids_evicted += 1;
         }
+        let rid: Rc<str> = rid.into();
+        let added = NumberedRid { number: self.oldest_number.wrapping_add(self.order.len() as u32), text_hash };
+        let table_hash = |known: &NumberedRid| NumberedRid::table_hash(known.text_hash);
+        self.by_text.insert_unique(table_hash(&added), added, table_hash);
         if let Some(sorted) = &mut self.sorted {
             sorted.insert(Rc::clone(&rid));
         }
@@ -56,11 +82,27 @@ impl KnownRids {
         rid
     }
 
+    fn evict_oldest(&mut self) {
+        let Some(oldest) = self.order.pop_front() else { return };
+        let table_hash = NumberedRid::table_hash(self.hash_text(&oldest));
+        if let Ok(entry) = self.by_text.find_entry(table_hash, |known| known.number == self.oldest_number) {
+            entry.remove();
+        }
+        self.oldest_number = self.oldest_number.wrapping_add(1);
+        if let Some(sorted) = &mut self.sorted {
+            sorted.remove(&oldest);
+        }
+    }
+
+    fn hash_text(&self, rid: &str) -> u32 {
+        self.hasher.hash_one(rid) as u32
+    }
+
     /// Returns the only complete rid with this prefix. If there is none or more than one, counts that and returns `None`.
     pub(super) fn complete_rid(&mut self, prefix: &str, stats: &mut ImportStats) -> Option<&str> {
         // In sorted order, all rids with the prefix follow it.
         let from = (Bound::Included(prefix), Bound::Unbounded);
-        let sorted = self.sorted.get_or_insert_with(|| self.known.iter().cloned().collect());
+        let sorted = self.sorted.get_or_insert_with(|| self.order.iter().cloned().collect());
         let mut fitting = sorted.range::<str, _>(from).take_while(|rid| rid.starts_with(prefix));
         match (fitting.next(), fitting.next()) {
             (Some(rid), None) => {
